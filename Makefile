@@ -1,0 +1,61 @@
+# `make` alone says what there is. `make env` makes .venv; PYTHON=/path/to/python uses a ready environment instead.
+
+VENV := .venv
+ifeq ($(origin PYTHON),undefined)
+PYTHON := $(VENV)/bin/python
+STAMP := $(VENV)/.complete
+else
+# A ready environment may not have this package installed: find it in this checkout.
+export PYTHONPATH := $(CURDIR)$(addprefix :,$(PYTHONPATH))
+endif
+
+# 3.11.4 is the first 3.11 that can unpack an archive safely.
+USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11, 4) <= sys.version_info < (3, 13))
+BOOTSTRAP ?= $(firstword $(foreach p,python3.12 python3.11 python3,$(shell $(p) -c '$(USABLE)' 2>/dev/null && echo $(p))))
+PIP = $(PYTHON) -m pip --disable-pip-version-check install --constraint constraints.txt
+SOURCES := $(wildcard revisit tools projects tests setup.py datasets)
+
+.PHONY: help env test lint format demo check-real
+
+help:  ## this text
+	@echo 'Revisit: kNN-MoCo pretraining inside Detectron2'
+	@echo
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+	@echo
+	@echo 'All but help make the environment first if there is none (a few minutes, 5 GB). Two variables:'
+	@echo '  PYTHON=/path/to/python     use this interpreter and its packages (any Detectron2); install nothing'
+	@echo '  BOOTSTRAP=/path/to/python  make .venv with this Python 3.11 or 3.12'
+
+env: $(STAMP)  ## make .venv: torch, Detectron2, and what else is needed
+	@$(PYTHON) tools/install_detectron2.py --check
+
+$(VENV)/.complete: setup.py constraints.txt tools/install_detectron2.py
+	@test -n "$(BOOTSTRAP)" || { echo 'make: no Python 3.11 or 3.12 (3.11.4 or newer, with its venv module) found;' \
+		'install one, or name it: make env BOOTSTRAP=/path/to/python' >&2; exit 1; }
+	@$(PYTHON) -m pip --version >/dev/null 2>&1 || \
+		{ echo '== 1/4 $(VENV), by $(BOOTSTRAP)'; $(BOOTSTRAP) -m venv --clear $(VENV); }
+	$(PIP) pip setuptools wheel
+	@echo '== 2/4 torch and torchvision (the long one)'
+	$(PIP) torch torchvision
+	@echo '== 3/4 everything else, and this package'
+	$(PIP) --no-build-isolation --editable '.[detectron2-needs,dev]'
+	@echo '== 4/4 Detectron2, if there is none'
+	$(PYTHON) tools/install_detectron2.py
+	@touch $@
+
+test: $(STAMP)  ## run the tests
+	$(PYTHON) -m pytest
+
+lint: $(STAMP)  ## check style and formatting
+	$(PYTHON) -m ruff check $(SOURCES)
+	$(PYTHON) -m ruff format --check $(SOURCES)
+
+format: $(STAMP)  ## fix formatting and what else ruff can fix
+	$(PYTHON) -m ruff check --fix $(SOURCES)
+	$(PYTHON) -m ruff format $(SOURCES)
+
+demo: $(STAMP)  ## a small run on made-up images, on a CPU, start to end
+	$(PYTHON) tools/demo.py
+
+check-real: $(STAMP)  ## the tests that need real data sets
+	$(PYTHON) -m pytest -m real_data

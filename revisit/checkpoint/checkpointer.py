@@ -1,0 +1,94 @@
+"""Detectron2's checkpointer, made strict: what cannot be loaded whole is refused."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from torch import nn
+
+from revisit.checkpoint.flags import check_flags, flags_of, read_flags
+from revisit.errors import UserError
+
+from detectron2.checkpoint import DetectionCheckpointer
+from detectron2.config import CfgNode
+from detectron2.modeling.backbone.resnet import ResNet
+
+
+class RevisitCheckpointer(DetectionCheckpointer):
+    """Saves the flags of its config with every checkpoint, and compares them whenever it loads.
+
+    Resuming demands every tensor in its very shape (fvcore would drop a queue of another length with a
+    warning). Loading MODEL.WEIGHTS demands a value for every tensor of the ResNet inside the model, unless
+    MODEL.ALLOW_PARTIAL_BACKBONE; heads may be new.
+    """
+
+    def __init__(self, model: nn.Module, cfg: CfgNode, **checkpointables: object):
+        super().__init__(model, cfg.OUTPUT_DIR, **checkpointables)
+        self._cfg = cfg
+        self._resuming = False
+        self._path = ""
+
+    def save(self, name: str, **kwargs: object) -> None:
+        super().save(name, flags=flags_of(self._cfg), **kwargs)
+
+    def resume_or_load(self, path: str, *, resume: bool = True) -> dict:
+        self._resuming = resume and self.has_checkpoint()
+        if not self._resuming and path and "://" not in path and not Path(path).is_file():
+            raise UserError(f"MODEL.WEIGHTS {path} not found: expected a file of weights")
+        return super().resume_or_load(path, resume=resume)
+
+    def _load_file(self, filename: str) -> dict:
+        self._path = filename
+        return super()._load_file(filename)
+
+    def _load_model(self, checkpoint: dict) -> object:
+        flags = checkpoint.get("flags") or read_flags(self._path)
+        if flags is None:
+            logging.getLogger(__name__).warning(
+                f"{self._path} has no flag file beside it: nothing says under which depth, stride, channel order "
+                "and pixel statistics it is valid"
+            )
+        else:
+            check_flags(flags, self._cfg, self._path)
+        if self._resuming:
+            self._check_fits_exactly(checkpoint["model"])
+        incompatible = super()._load_model(checkpoint)
+        if not self._resuming:
+            self._check_backbone_is_whole(incompatible.missing_keys)
+        return incompatible
+
+    def _check_fits_exactly(self, tensors: dict) -> None:
+        here = {key: tuple(value.shape) for key, value in self.model.state_dict().items()}
+        there = {key: tuple(value.shape) for key, value in tensors.items()}
+        wrong = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
+        if wrong:
+            key = wrong[0]
+            raise UserError(
+                f"cannot resume: {self._path} differs from this config in {len(wrong)} tensors, the first {key}: "
+                f"{there.get(key, 'absent')} there, {here.get(key, 'absent')} here. "
+                "Restore the config of that run, or start anew in another OUTPUT_DIR"
+            )
+
+    def _check_backbone_is_whole(self, missing_keys: list[str]) -> None:
+        expected = backbone_keys(self.model)
+        missing = [key for key in expected if key in set(missing_keys)]
+        found = len(expected) - len(missing)
+        logging.getLogger(__name__).info(f"{found} of {len(expected)} backbone tensors loaded from {self._path}")
+        if missing and not self._cfg.MODEL.ALLOW_PARTIAL_BACKBONE:
+            raise UserError(
+                f"only {found} of {len(expected)} backbone tensors have a value in {self._path}, the first without: "
+                f"{missing[0]}. Convert the weights with tools/convert_to_d2.py, correct MODEL.RESNETS, or set "
+                "MODEL.ALLOW_PARTIAL_BACKBONE True"
+            )
+
+
+def backbone_keys(model: nn.Module) -> list[str]:
+    """State-dict keys of the encoder's ResNet in a model, without BN's step counters, which older files lack."""
+    momentum = "momentum_backbone"
+    prefix = next((n for n, m in model.named_modules() if isinstance(m, ResNet) and not n.startswith(momentum)), None)
+    if prefix is None:
+        return []
+    return [
+        key for key in model.state_dict() if key.startswith(f"{prefix}.") and not key.endswith("num_batches_tracked")
+    ]

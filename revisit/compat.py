@@ -1,0 +1,94 @@
+"""Make Detectron2 importable: the 0.6 release on today's libraries, without its compiled operators.
+
+`import revisit` calls `apply` before anything imports Detectron2. Each step first looks whether it is needed,
+so nothing changes under a Detectron2 that is compiled and current.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import warnings
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+INSTALL_PAGE = "https://detectron2.readthedocs.io/tutorials/install.html"
+OPERATORS = "detectron2._C"
+
+
+def apply() -> None:
+    """Do what is needed; a second call finds nothing left to do. ImportError says what is missing."""
+    _require_detectron2()
+    _require_opencv()
+    if OPERATORS not in sys.modules and not has_compiled_operators():
+        sys.modules[OPERATORS] = _stand_in()
+    _restore_numpy_names()
+    _restore_pillow_names()
+    _quiet_model_zoo()
+
+
+def has_compiled_operators() -> bool:
+    """Whether the installed Detectron2 came with its C++ extension, found without importing either."""
+    spec = importlib.util.find_spec("detectron2")
+    folders = (spec and spec.submodule_search_locations) or ()
+    return any(any(Path(folder).glob(f"_C*.{suffix}")) for folder in folders for suffix in ("so", "pyd"))
+
+
+def _require_detectron2() -> None:
+    spec = importlib.util.find_spec("detectron2")
+    if spec is None or spec.origin is None:  # no origin: an empty folder of that name, not a package
+        raise ImportError(f"Detectron2 is not installed here: run `make env`, or build it by {INSTALL_PAGE}")
+
+
+def _require_opencv() -> None:
+    try:
+        importlib.import_module("cv2")
+    except ImportError as error:
+        raise ImportError(
+            f"OpenCV does not import ({error}). If a system library such as libGL is missing, install it "
+            "(Debian and Ubuntu: the packages libgl1 and libglib2.0-0) or replace opencv-python by "
+            "opencv-python-headless, which needs none"
+        ) from error
+
+
+def _stand_in() -> ModuleType:
+    """A `detectron2._C` that lets Detectron2 import and report itself, and names any operator asked of it."""
+
+    def missing(name: str) -> None:
+        if name.startswith("__"):  # what Python and debuggers ask of every module
+            raise AttributeError(name)
+        raise ImportError(
+            f"{OPERATORS}.{name} is one of Detectron2's compiled operators, and this installation has none; "
+            f"for those, build Detectron2 by {INSTALL_PAGE}"
+        )
+
+    module = importlib.util.module_from_spec(ModuleSpec(OPERATORS, None))
+    module.get_compiler_version = lambda: "none (no compiled operators)"
+    module.get_cuda_version = lambda: "none"
+    module.has_cuda = lambda: False
+    module.__getattr__ = missing
+    return module
+
+
+def _restore_numpy_names() -> None:
+    import numpy as np
+
+    for kind in (bool, int, float, object, str):
+        # Not hasattr: NumPy answers some of these names with a FutureWarning.
+        if kind.__name__ not in vars(np):
+            setattr(np, kind.__name__, kind)
+
+
+def _restore_pillow_names() -> None:
+    from PIL import Image
+
+    if not hasattr(Image, "LINEAR"):
+        Image.LINEAR = Image.BILINEAR
+
+
+def _quiet_model_zoo() -> None:
+    # 0.6 would show this to every user of its model zoo, and only Detectron2 can change that import. Its
+    # other deprecations are of the kinds that Python hides by default.
+    warnings.filterwarnings("ignore", "pkg_resources is deprecated", UserWarning, r"detectron2\.model_zoo")

@@ -1,0 +1,81 @@
+"""Every configuration key that Revisit adds to Detectron2's, its unit, and its value in the paper.
+
+The defaults below are the paper's kNN-MoCo on COCO wherever the paper gives a value. Keys that
+Detectron2 already has (SOLVER.BASE_LR, MODEL.RESNETS.DEPTH, ...) keep their meaning.
+"""
+
+from __future__ import annotations
+
+from detectron2.config import CfgNode
+
+POLICIES = ("standard", "autoaugment", "standard_or_autoaugment")
+MINING = ("before_head", "after_head")
+STEM_TYPES = ("basic", "cifar")
+
+
+def add_revisit_config(cfg: CfgNode) -> None:
+    """Add Revisit's keys to a Detectron2 config, in place."""
+    _add_schedule_keys(cfg)
+    _add_backbone_keys(cfg)
+    _add_view_keys(cfg)
+    _add_method_keys(cfg)
+
+    # Weighted-kNN classification of a labelled data set with the frozen backbone. The images that are
+    # classified are DATASETS.TEST; when they are classified, TEST.EVAL_PERIOD or TEST.EVAL_EPOCHS.
+    cfg.KNN_EVAL = CfgNode()
+    cfg.KNN_EVAL.BANK = ""  # labelled data set whose images vote; "" switches the monitor off
+    cfg.KNN_EVAL.NUM_NEIGHBORS = 20
+    cfg.KNN_EVAL.TEMPERATURE = 0.07  # votes weigh exp(cosine / temperature)
+    cfg.KNN_EVAL.IMAGE_SIZE = 224  # px; short side resized to 256/224 of it, then the centre crop
+
+
+def _add_schedule_keys(cfg: CfgNode) -> None:
+    # A length in epochs is turned into iterations with the real size of DATASETS.TRAIN. A positive
+    # length in iterations (SOLVER.MAX_ITER, SOLVER.CHECKPOINT_PERIOD, TEST.EVAL_PERIOD) wins over it.
+    cfg.SOLVER.EPOCHS = 0
+    cfg.SOLVER.CHECKPOINT_EPOCHS = 0
+    cfg.TEST.EVAL_EPOCHS = 0
+
+
+def _add_backbone_keys(cfg: CfgNode) -> None:
+    # For build_revisit_resnet_backbone. The width is Detectron2's own STEM_OUT_CHANNELS,
+    # RES2_OUT_CHANNELS and (bottleneck blocks) WIDTH_PER_GROUP.
+    cfg.MODEL.RESNETS.STEM_TYPE = "basic"  # basic: 7x7/2 conv + pool | cifar: 3x3/1 conv, no pool
+    cfg.MODEL.RESNETS.RES4_STRIDE = 2  # 1 keeps the resolution of res3 without dilation
+    cfg.MODEL.RESNETS.RES4_DILATION = 1  # 1 | 2 | 4; a dilated stage has stride 1
+    # Finetuning stops unless every backbone tensor found its value in MODEL.WEIGHTS.
+    cfg.MODEL.ALLOW_PARTIAL_BACKBONE = False
+
+
+def _add_view_keys(cfg: CfgNode) -> None:
+    cfg.VIEWS = CfgNode()
+    cfg.VIEWS.LARGE_SIZE = 160  # px, anchor and large positive; 224 in two-crop runs
+    cfg.VIEWS.LARGE_SCALE = (0.2, 1.0)  # share of the image area
+    cfg.VIEWS.NUM_SMALL = 4  # small positives per image; 0 is two-crop MoCo
+    cfg.VIEWS.SMALL_SIZE = 96  # px
+    cfg.VIEWS.SMALL_SCALE = (0.05, 0.14)  # share of the image area
+    # Constrained multi-crop: the least share of a small crop's own area that lies inside the anchor.
+    # 0 switches the constraint off. Paper text: 0.2 (the authors' code: 0.1).
+    cfg.VIEWS.MIN_OVERLAP = 0.2
+    # Look of the positives; anchors always have the standard look. The paper's A+ is
+    # standard_or_autoaugment.
+    cfg.VIEWS.POLICY = "standard_or_autoaugment"
+
+
+def _add_method_keys(cfg: CfgNode) -> None:
+    cfg.MOCO = CfgNode()
+    cfg.MOCO.QUEUE_SIZE = 65536  # K, rows
+    cfg.MOCO.TEMPERATURE = 0.2  # tau
+    cfg.MOCO.MOMENTUM = 0.995  # m; the paper's rows before "+m" use 0.999
+    cfg.MOCO.EMBEDDING_DIM = 128  # C, width behind the projection head
+    cfg.MOCO.SHUFFLE_BN = True  # shuffle anchors over processes (and BN_SPLITS) in the momentum encoder
+    cfg.MOCO.BN_SPLITS = 1  # BN statistics over 1/BN_SPLITS of a process's batch: emulates that many GPUs
+
+    cfg.KNN_MOCO = CfgNode()
+    cfg.KNN_MOCO.NUM_NEIGHBORS = 20  # k
+    cfg.KNN_MOCO.WEIGHT = 0.4  # lambda
+    cfg.KNN_MOCO.WARMUP_EPOCHS = 5  # epochs before L_nn joins the loss; 20 in the authors' 800-epoch run
+    cfg.KNN_MOCO.MINING = "before_head"  # neighbours in g-space (paper) | after_head, in h-space
+    # Enqueue the new keys inside the forward, before mining, instead of waiting WARMUP_EPOCHS
+    # (the paper's appendix B; the newest neighbours then carry stale scores, on purpose).
+    cfg.KNN_MOCO.ENQUEUE_FIRST = False

@@ -1,0 +1,218 @@
+"""What images there are: DatasetCatalog entries of the pretraining and evaluation data sets.
+
+A data set is a list of dicts with ``file_name`` (or ``image``, an (H, W, 3) uint8 RGB array, where the
+original download holds no files) and, if it is labelled, ``label``. Besides the fixed names below,
+``KIND:PATH`` names any data on disk:
+
+    folder:/data/photos              every image below a folder, no labels needed
+    list:/data/train.txt             a text file of image paths, relative ones seen from the file's folder
+    class_folders:/data/birds        one sub-folder per class
+    voc:/data/VOC2007:trainval       a tree in the layout of Pascal VOC, with its 20 classes, and a split
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from revisit.data.images import SUFFIXES
+from revisit.errors import UserError
+from revisit.toy import CLASS_NAMES as TOY_CLASSES
+
+from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.data.datasets.pascal_voc import CLASS_NAMES as VOC_CLASSES
+from detectron2.data.datasets.pascal_voc import load_voc_instances
+
+Records = list[dict]
+KINDS = ("folder", "list", "class_folders", "voc")
+CIFAR10_CLASSES = (
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
+
+
+def datasets_root() -> Path:
+    """The folder of all data sets: $DETECTRON2_DATASETS, or ./datasets as in Detectron2."""
+    return Path(os.environ.get("DETECTRON2_DATASETS", "datasets")).expanduser()
+
+
+def load_folder(path: Path) -> Records:
+    """Every image file below ``path``, in sorted order."""
+    files = _image_files(path)
+    if not files:
+        raise UserError(f"no images in {path}: expected files ending in {', '.join(sorted(SUFFIXES))}")
+    return [{"file_name": file} for file in files]
+
+
+def load_class_folders(path: Path, classes: tuple[str, ...] = ()) -> Records:
+    """Images in one sub-folder per class; ``label`` counts ``classes``, or the sorted folder names."""
+    _check_folder(path)
+    classes = classes or _class_names(path)
+    if not classes:
+        raise UserError(f"no class folders in {path}: expected one sub-folder of images per class")
+    return [
+        {"file_name": record["file_name"], "label": label}
+        for label, name in enumerate(classes)
+        for record in load_folder(path / name)
+    ]
+
+
+def load_list(path: Path) -> Records:
+    """Images named by a text file, one path a line; empty lines and lines that start with # are skipped."""
+    if not path.is_file():
+        raise UserError(f"list of images {path} not found: expected a text file with one image path a line")
+    lines = (line.strip() for line in path.read_text().splitlines())
+    names = [line for line in lines if line and not line.startswith("#")]
+    if not names:
+        raise UserError(f"list of images {path} names no image: expected one path a line")
+    missing = next((name for name in names if not (path.parent / name).is_file()), None)
+    if missing:
+        raise UserError(f"{path} names {missing}, which is not a file (seen from {path.parent})")
+    return [{"file_name": str(path.parent / name)} for name in names]
+
+
+def load_cifar10(root: Path, train: bool) -> Records:
+    """CIFAR-10 under ``root``: class folders cifar10/{train,test}, or the original cifar-10-batches-py."""
+    folder = root / "cifar10" / ("train" if train else "test")
+    if folder.is_dir():
+        return load_class_folders(folder, CIFAR10_CLASSES)
+    if not (root / "cifar-10-batches-py").is_dir():
+        raise _missing_dataset("cifar10", folder, f"{folder} or {root / 'cifar-10-batches-py'}")
+    from torchvision.datasets import CIFAR10
+
+    data = CIFAR10(root, train=train)
+    return [{"image": image, "label": label} for image, label in zip(data.data, data.targets, strict=True)]
+
+
+def load_voc(path: Path, split: str, classes: tuple[str, ...]) -> Records:
+    """Boxes of a tree in Pascal VOC's layout, as Detectron2 reads it."""
+    split_file = path / "ImageSets" / "Main" / f"{split}.txt"
+    if not split_file.is_file():
+        raise _missing_dataset(f"VOC split {split}", path, str(split_file))
+    records = load_voc_instances(str(path), split, classes)
+    if not records:
+        raise UserError(f"{split_file} names no image")
+    return records
+
+
+def register(name: str) -> None:
+    """Make sure that ``name`` is in DatasetCatalog, adding a ``KIND:PATH`` entry where it is not.
+
+    Raises:
+        UserError: a name that is neither registered nor of a known kind.
+    """
+    if name in DatasetCatalog.list():
+        return
+    kind, _, rest = name.partition(":")
+    if kind not in KINDS or not rest:
+        known = ", ".join(sorted(n for n in DatasetCatalog.list() if MetadataCatalog.get(n).get("by_revisit")))
+        raise UserError(
+            f"unknown data set {name!r}: expected one that Detectron2 registers, one of {known}, "
+            f"or KIND:PATH with KIND one of {', '.join(KINDS)}"
+        )
+    if kind == "voc":
+        folder, _, split = rest.rpartition(":")
+        if not folder:
+            raise UserError(f"data set {name!r} names no split: expected voc:FOLDER:SPLIT")
+        _register_voc(name, lambda: Path(folder), split, tuple(VOC_CLASSES))
+    else:
+        path = Path(rest).expanduser()
+        load = {"folder": load_folder, "list": load_list, "class_folders": load_class_folders}[kind]
+        classes = _class_names(path) if kind == "class_folders" and path.is_dir() else ()
+        _register(name, partial(load, path), classes)
+
+
+def get_records(name: str) -> Records:
+    """The records of a data set by name, registered first where needed. At least one record.
+
+    Raises:
+        UserError: unknown name, missing folder, or a data set without images.
+    """
+    register(name)
+    try:
+        records = DatasetCatalog.get(name)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise _missing_dataset(name, error.filename, error.filename) from error
+    if not records:
+        raise UserError(f"data set {name!r} is empty")
+    return records
+
+
+def _missing_dataset(name: str, folder: object, expected: str) -> UserError:
+    where = f"DETECTRON2_DATASETS={os.environ.get('DETECTRON2_DATASETS', '(unset, so ./datasets)')}"
+    return UserError(
+        f"data set {name!r} not found: looked for {expected} ({where}). Put it there (datasets/README.md), "
+        "or try the drawn world instead: python tools/make_toy_scenes.py --output "
+        "$DETECTRON2_DATASETS/toy_scenes, then --config-file configs/toy/pretrain.yaml"
+    )
+
+
+def _check_folder(path: Path) -> None:
+    if not path.is_dir():
+        raise UserError(f"folder of images {path} not found")
+
+
+def _class_names(path: Path) -> tuple[str, ...]:
+    return tuple(sorted(entry.name for entry in os.scandir(path) if entry.is_dir()))
+
+
+def _image_files(path: Path) -> list[str]:
+    _check_folder(path)
+    files, visited = [], set()
+    for folder, subfolders, names in os.walk(path, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in visited:  # a loop of links
+            subfolders.clear()
+            continue
+        visited.add(real)
+        files += [os.path.join(folder, n) for n in names if os.path.splitext(n)[1].lower() in SUFFIXES]
+    return sorted(files)
+
+
+def _register(name: str, load: Callable[[], Records], classes: tuple[str, ...] = (), **metadata: object) -> None:
+    DatasetCatalog.register(name, load)
+    if classes:
+        metadata["thing_classes"] = list(classes)
+    MetadataCatalog.get(name).set(by_revisit=True, **metadata)
+
+
+def _register_voc(name: str, root: Callable[[], Path], split: str, classes: tuple[str, ...]) -> None:
+    # PascalVOCDetectionEvaluator knows two years, which differ in how AP is integrated; 2007 means 11 points.
+    _register(name, lambda: load_voc(root(), split, classes), classes)
+    MetadataCatalog.get(name).set(dirname=str(root()), split=split, year=2007, evaluator_type="pascal_voc")
+
+
+def _under_root(name: str, folder: str, load: Callable[[Path], Records], **metadata: object) -> None:
+    """Register a data set that lies in ``folder`` under datasets_root(), looked up when it is loaded."""
+
+    def load_checked() -> Records:
+        path = datasets_root() / folder
+        if not path.is_dir():
+            raise _missing_dataset(name, path, str(path))
+        return load(path)
+
+    _register(name, load_checked, **metadata)
+
+
+def register_all() -> None:
+    """Register every fixed name; the folders are looked up when a data set is loaded, not before."""
+    _under_root("coco_2017_train_images", "coco/train2017", load_folder, expected_images=118287)
+    for train, split in ((True, "train"), (False, "test")):
+        size = 50000 if train else 10000
+        _register(
+            f"cifar10_{split}",
+            lambda train=train: load_cifar10(datasets_root(), train),
+            CIFAR10_CLASSES,
+            expected_images=size,
+        )
+    _under_root("toy_scenes_train", "toy_scenes/coco/train2017", load_folder)
+    for split in ("train", "heldout"):
+        _under_root(
+            f"toy_objects_{split}",
+            f"toy_scenes/object_centric/{split}",
+            partial(load_class_folders, classes=TOY_CLASSES),
+            classes=TOY_CLASSES,
+        )
+    for split in ("trainval", "test"):
+        _register_voc(f"toy_voc_{split}", lambda: datasets_root() / "toy_scenes/VOC2007", split, TOY_CLASSES)

@@ -1,0 +1,112 @@
+"""The pretraining data loader: uint8 batches of views, restartable at any iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypedDict
+
+import cv2
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from revisit.data.catalog import get_records
+from revisit.data.images import UnreadableImageError
+from revisit.data.mapper import ViewMapper, read_record
+from revisit.data.sampler import EpochBatchSampler
+
+from detectron2.config import CfgNode
+from detectron2.data import DatasetFromList
+from detectron2.utils import comm
+
+MAX_REPLACEMENTS = 20
+
+
+class ViewBatch(TypedDict, total=False):
+    """One process's share of a batch. Absent without small crops: ``small``."""
+
+    anchor: torch.Tensor  # (B, 3, H, W) uint8 RGB
+    positive: torch.Tensor  # (B, 3, H, W) uint8 RGB
+    small: torch.Tensor  # (B, N, 3, h, w) uint8 RGB
+    num_fallbacks: int  # small crops that missed the demanded overlap
+    read_errors: list[str]  # one message for each unreadable file, which a neighbour replaced
+
+
+class ViewDataset(Dataset):
+    """Views by (epoch, image index). An unreadable image is replaced by the next readable one in the list."""
+
+    def __init__(self, records: list[dict], mapper: ViewMapper):
+        self._records = DatasetFromList(records, copy=False)
+        self._mapper = mapper
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, key: tuple[int, int]) -> dict:
+        epoch, index = key
+        errors = []
+        for step in range(min(MAX_REPLACEMENTS, len(self))):
+            try:
+                image = read_record(self._records[(index + step) % len(self)])
+            except UnreadableImageError as error:
+                errors.append(str(error))
+                continue
+            return {**self._mapper(image, epoch, index), "read_errors": errors}
+        raise UnreadableImageError(f"{len(errors)} images in a row cannot be read, the first: {errors[0]}")
+
+
+def collate_views(samples: list[dict]) -> ViewBatch:
+    """Stack samples of ViewDataset. The tensors are views of (..., H, W, 3) memory: channels-last."""
+    batch = ViewBatch(
+        num_fallbacks=sum(sample["boxes"].num_fallbacks for sample in samples),
+        read_errors=[error for sample in samples for error in sample["read_errors"]],
+    )
+    for name in ("anchor", "positive", "small"):
+        if name in samples[0]:
+            stacked = torch.from_numpy(np.stack([sample[name] for sample in samples]))
+            batch[name] = stacked.movedim(-1, -3)
+    return batch
+
+
+def limit_worker_threads(worker_id: int) -> None:
+    """Worker start of every loader here."""
+    cv2.setNumThreads(0)  # OpenCV would start a thread per core in every worker
+
+
+class ResumableLoader:
+    """Iterable over this process's ViewBatches, starting at ``start_iteration``.
+
+    Workers start at the first batch that is asked for, so ``start_iteration`` may be set after construction
+    (when a checkpoint has told it), until then. ``last_batch`` is the batch that was handed out last.
+    """
+
+    last_batch: ViewBatch
+
+    def __init__(self, cfg: CfgNode):
+        records = [record for name in cfg.DATASETS.TRAIN for record in get_records(name)]
+        self.start_iteration = 0
+        self.num_images = len(records)
+        self.iterations_per_epoch = self.num_images // cfg.SOLVER.IMS_PER_BATCH
+        self._cfg = cfg
+        self._dataset = ViewDataset(records, ViewMapper.from_config(cfg))
+
+    def __iter__(self) -> Iterator[ViewBatch]:
+        cfg = self._cfg
+        sampler = EpochBatchSampler(
+            self.num_images,
+            cfg.SOLVER.IMS_PER_BATCH,
+            cfg.SEED,
+            rank=comm.get_rank(),
+            world_size=comm.get_world_size(),
+            start_iteration=self.start_iteration,
+        )
+        loader = DataLoader(
+            self._dataset,
+            batch_sampler=sampler,
+            num_workers=cfg.DATALOADER.NUM_WORKERS,
+            collate_fn=collate_views,
+            worker_init_fn=limit_worker_threads,
+            pin_memory=torch.cuda.is_available(),
+        )
+        for self.last_batch in loader:
+            yield self.last_batch

@@ -1,0 +1,22 @@
+"""How every entry script ends: quietly, with one line for the user's mistake, or with our traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from revisit.errors import UserError
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells count it
+
+
+def run_command(main: Callable[[], None]) -> None:
+    """Run an entry script's ``main``: UserError becomes one line and exit code 2, Ctrl-C exit code 130."""
+    try:
+        main()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(UserError.EXIT_CODE)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)

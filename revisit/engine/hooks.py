@@ -1,0 +1,138 @@
+"""What happens around a pretraining step, one small hook per concern.
+
+MomentumUpdate and QueueUpdate belong directly behind Detectron2's LRScheduler, in this order and before any
+checkpointer, so that the checkpoint of step i holds step i's momentum encoder and keys.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+
+from torch import nn
+
+from revisit.errors import UserError
+
+from detectron2.engine import HookBase
+
+logger = logging.getLogger(__name__)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside DistributedDataParallel, or the model itself."""
+    return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+
+
+class MomentumUpdate(HookBase):
+    """After the optimiser's step, move the momentum encoder towards the encoder (METHOD: one step, 4)."""
+
+    def after_step(self) -> None:
+        unwrap(self.trainer.model).update_momentum_encoder()
+
+
+class QueueUpdate(HookBase):
+    """After MomentumUpdate, enqueue the step's keys of all processes (METHOD: one step, 5)."""
+
+    def after_step(self) -> None:
+        unwrap(self.trainer.model).enqueue_pending_keys()
+
+
+class NeighborLossSchedule(HookBase):
+    """L_nn weighs 0 for the first ``warmup_iterations``, then lambda; by the iteration, so a resumed run agrees."""
+
+    def __init__(self, weight: float, warmup_iterations: int):
+        self._weight = weight
+        self._warmup = warmup_iterations
+
+    def before_step(self) -> None:
+        weight = self._weight if self.trainer.iter >= self._warmup else 0.0
+        unwrap(self.trainer.model).neighbor_weight = weight
+        if self.trainer.iter == self._warmup > 0:
+            logger.info(f"L_nn joins the loss from iteration {self._warmup} on, with lambda {self._weight}")
+
+
+class Throughput(HookBase):
+    """Log ``images_per_second`` of all processes and ``data_wait_share`` of the step; hint when that is high.
+
+    Behind any hook that takes long, it would count that hook's time: keep it before checkpointer and evaluation.
+    """
+
+    HIGH_SHARE = 0.3
+    WINDOW = 50  # iterations
+
+    def __init__(self, global_batch: int, num_workers: int):
+        self._global_batch = global_batch
+        self._num_workers = num_workers
+        self._hinted = False
+
+    def before_step(self) -> None:
+        self._start = time.perf_counter()
+
+    def after_step(self) -> None:
+        seconds = time.perf_counter() - self._start
+        storage = self.trainer.storage
+        storage.put_scalar("images_per_second", self._global_batch / seconds)
+        if "data_time" not in storage.histories():
+            return  # only the main process keeps it
+        storage.put_scalar("data_wait_share", min(1.0, storage.history("data_time").latest() / seconds))
+        self._hint(storage.history("data_wait_share").median(self.WINDOW))
+
+    def _hint(self, share: float) -> None:
+        done = self.trainer.iter + 1 - self.trainer.start_iter
+        if self._hinted or done < self.WINDOW or share < self.HIGH_SHARE:
+            return
+        self._hinted = True
+        logger.warning(
+            f"the step waits {share:.0%} of its time for data: raise DATALOADER.NUM_WORKERS (now "
+            f"{self._num_workers} per process; this machine has {os.cpu_count()} cores), or move the data to a faster disk"
+        )
+
+
+class ReadErrors(HookBase):
+    """Log every unreadable image that a neighbour replaced; stop when more than 1 % of this process's reads fail.
+
+    Judged once MIN_READS images, or one epoch of a smaller data set, have been read.
+    """
+
+    MAX_SHARE = 0.01
+    MIN_READS = 1000
+
+    def __init__(self, num_images: int, images_per_step: int):
+        self._min_reads = min(self.MIN_READS, num_images)
+        self._images_per_step = images_per_step
+        self._reads = 0
+        self._failures = 0
+        self._known: set[str] = set()
+
+    def observe(self, read_errors: list[str]) -> None:
+        """Take note of one batch's errors.
+
+        Raises:
+            UserError: more than MAX_SHARE of the reads have failed.
+        """
+        self._reads += self._images_per_step
+        self._failures += len(read_errors)
+        for error in set(read_errors) - self._known:
+            self._known.add(error)
+            logger.warning(f"unreadable image replaced by its neighbour: {error}")
+        if self._reads >= self._min_reads and self._failures > self.MAX_SHARE * self._reads:
+            raise UserError(
+                f"{self._failures} of {self._reads} images could not be read ({len(self._known)} files, for one: "
+                f"{next(iter(self._known))}). More than {self.MAX_SHARE:.0%} is not an accident: repair the data set"
+            )
+
+    def after_step(self) -> None:
+        self.observe(self.trainer.data_loader.last_batch["read_errors"])
+        self.trainer.storage.put_scalar("read_failures", self._failures, smoothing_hint=False)
+
+
+class CropFallbacks(HookBase):
+    """Log ``crop_fallbacks``: percent of small crops that never reached VIEWS.MIN_OVERLAP."""
+
+    def __init__(self, small_crops_per_step: int):
+        self._small_crops = small_crops_per_step
+
+    def after_step(self) -> None:
+        share = self.trainer.data_loader.last_batch["num_fallbacks"] / self._small_crops
+        self.trainer.storage.put_scalar("crop_fallbacks", 100 * share)

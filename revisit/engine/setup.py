@@ -1,0 +1,174 @@
+"""From the command line to a checked, complete config, before any process starts or any training begins."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import logging
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+
+from revisit.config import MINING, POLICIES, STEM_TYPES, add_revisit_config
+from revisit.data.catalog import get_records, register
+from revisit.engine.launch import log_processes
+from revisit.errors import UserError
+
+from detectron2.config import CfgNode, get_cfg
+from detectron2.data import MetadataCatalog
+from detectron2.engine import default_setup
+from detectron2.utils import comm
+from detectron2.utils.logger import setup_logger
+
+PRETRAINING = ("MoCo", "KNNMoCo")
+
+
+def load_config(args: argparse.Namespace) -> CfgNode:
+    """Merge the config file and the KEY VALUE pairs of the command line over the defaults, and check it.
+
+    Raises:
+        UserError: a file or key that does not exist, a value of the wrong type, an impossible recipe.
+    """
+    cfg = get_cfg()
+    add_revisit_config(cfg)
+    if args.config_file:
+        if not Path(args.config_file).is_file():
+            raise UserError(f"config file {args.config_file} not found")
+        _merge(cfg, lambda: cfg.merge_from_file(args.config_file), args.config_file)
+    if len(args.opts) % 2:
+        raise UserError(f"expected pairs KEY VALUE after the options, got {' '.join(args.opts)}")
+    _merge(cfg, lambda: cfg.merge_from_list(args.opts), "command line")
+    _resolve_device(cfg)
+    _resolve_norm(cfg, args.num_gpus * args.num_machines)
+    _resolve_seed(cfg, args.resume)
+    _check(cfg, args.num_gpus * args.num_machines)
+    return cfg
+
+
+def check_evaluation_data(cfg: CfgNode) -> None:
+    """Make sure that DATASETS.TEST and KNN_EVAL.BANK are known and on disk."""
+    for name in _evaluation_sets(cfg):
+        get_records(name)
+
+
+def count_images(cfg: CfgNode, *, assume_missing: bool = False) -> int:
+    """Images in DATASETS.TRAIN.
+
+    Args:
+        assume_missing: for a data set that is not on disk take its published size, where that is known.
+    """
+    if not cfg.DATASETS.TRAIN:
+        raise UserError("no data to train on: set DATASETS.TRAIN, such as \"('folder:/data/photos',)\"")
+    total = 0
+    for name in cfg.DATASETS.TRAIN:
+        try:
+            total += len(get_records(name))
+        except UserError:
+            expected = MetadataCatalog.get(name).get("expected_images")
+            if not assume_missing or expected is None:
+                raise
+            total += expected
+    return total
+
+
+def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
+    """In every process: loggers, environment report, config.yaml, random number generators."""
+    for name in (*cfg.DATASETS.TRAIN, *_evaluation_sets(cfg)):
+        register(name)
+    setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank(), name="revisit")
+    default_setup(cfg, args)
+    log_processes(cfg.MODEL.DEVICE)
+    logging.getLogger(__name__).info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations")
+
+
+def _evaluation_sets(cfg: CfgNode) -> tuple[str, ...]:
+    return (*cfg.DATASETS.TEST, *filter(None, [cfg.KNN_EVAL.BANK]))
+
+
+def _merge(cfg: CfgNode, merge: object, where: str) -> None:
+    try:
+        merge()
+    except KeyError as error:
+        key = str(error.args[0]).rpartition(" ")[2]
+        close = difflib.get_close_matches(key, _all_keys(cfg), n=1, cutoff=0.5)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise UserError(f"{where}: unknown config key {key}{hint}") from error
+    except (ValueError, AssertionError, yaml.YAMLError) as error:
+        raise UserError(f"{where}: {' '.join(str(error).split())}") from error
+
+
+def _all_keys(cfg: CfgNode, prefix: str = "") -> list[str]:
+    keys = []
+    for key, value in cfg.items():
+        keys += _all_keys(value, f"{prefix}{key}.") if isinstance(value, CfgNode) else [f"{prefix}{key}"]
+    return keys
+
+
+def _resolve_device(cfg: CfgNode) -> None:
+    if cfg.MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
+        cfg.MODEL.DEVICE = "cpu"
+
+
+def _resolve_norm(cfg: CfgNode, num_processes: int) -> None:
+    """SyncBN is BN on one process, and Detectron2's own form on the CPU, where torch's does not run."""
+    here = "BN" if num_processes == 1 else "naiveSyncBN" if cfg.MODEL.DEVICE == "cpu" else "SyncBN"
+    for node in (cfg.MODEL.RESNETS, cfg.MODEL.FPN, cfg.MODEL.ROI_BOX_HEAD, cfg.MODEL.SEM_SEG_HEAD):
+        if node.NORM == "SyncBN":
+            node.NORM = here
+
+
+def _resolve_seed(cfg: CfgNode, resume: bool) -> None:
+    """A negative SEED is drawn once; a resumed run takes the seed that its first start drew and saved."""
+    saved = Path(cfg.OUTPUT_DIR) / "config.yaml"
+    if cfg.SEED < 0 and resume and saved.is_file():
+        cfg.SEED = int(yaml.safe_load(saved.read_text())["SEED"])
+    if cfg.SEED < 0:
+        cfg.SEED = int(np.random.SeedSequence().entropy % 2**31)
+
+
+def _check(cfg: CfgNode, num_processes: int) -> None:
+    batch, moco, knn = cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO, cfg.KNN_MOCO
+    _expect(
+        batch > 0 and batch % num_processes == 0,
+        f"SOLVER.IMS_PER_BATCH {batch} does not divide by {num_processes} processes: change it or --num-gpus",
+    )
+    _expect_one_of(cfg, "MODEL.RESNETS.STEM_TYPE", STEM_TYPES)
+    if cfg.MODEL.META_ARCHITECTURE not in PRETRAINING:
+        return
+    share = batch // num_processes
+    _expect_one_of(cfg, "VIEWS.POLICY", POLICIES)
+    _expect_one_of(cfg, "KNN_MOCO.MINING", MINING)
+    _expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT {cfg.INPUT.FORMAT}: pretraining reads RGB")
+    _expect(
+        batch <= moco.QUEUE_SIZE,
+        f"MOCO.QUEUE_SIZE {moco.QUEUE_SIZE} is smaller than the global batch of {batch}: expected at least as many",
+    )
+    _expect(
+        0 < knn.NUM_NEIGHBORS <= moco.QUEUE_SIZE,
+        f"KNN_MOCO.NUM_NEIGHBORS {knn.NUM_NEIGHBORS} does not lie in 1..MOCO.QUEUE_SIZE ({moco.QUEUE_SIZE})",
+    )
+    _expect(moco.TEMPERATURE > 0, f"MOCO.TEMPERATURE {moco.TEMPERATURE}: expected a positive number")
+    _expect(0 <= moco.MOMENTUM < 1, f"MOCO.MOMENTUM {moco.MOMENTUM} does not lie in [0, 1)")
+    _expect(
+        moco.BN_SPLITS > 0 and share % moco.BN_SPLITS == 0,
+        f"MOCO.BN_SPLITS {moco.BN_SPLITS} does not divide the {share} images of a process",
+    )
+    _expect(0 <= cfg.VIEWS.MIN_OVERLAP <= 1, f"VIEWS.MIN_OVERLAP {cfg.VIEWS.MIN_OVERLAP} does not lie in [0, 1]")
+    for name in ("LARGE_SCALE", "SMALL_SCALE"):
+        low, high = cfg.VIEWS[name]
+        _expect(0 < low <= high <= 1, f"VIEWS.{name} {cfg.VIEWS[name]}: expected 0 < low <= high <= 1")
+
+
+def _expect(condition: bool, message: str) -> None:
+    if not condition:
+        raise UserError(message)
+
+
+def _expect_one_of(cfg: CfgNode, key: str, choices: tuple[str, ...]) -> None:
+    node, _, name = key.rpartition(".")
+    value = cfg
+    for part in (*node.split("."), name):
+        value = value[part]
+    _expect(value in choices, f"{key} is {value!r}, expected one of {', '.join(choices)}")

@@ -1,0 +1,168 @@
+"""Detectron2's DefaultTrainer, made to run without a GPU, and its form for pretraining."""
+
+from __future__ import annotations
+
+import json
+import logging
+import weakref
+from collections import OrderedDict
+from pathlib import Path
+
+import torch.distributed as dist
+from torch import nn
+
+from revisit.checkpoint.checkpointer import RevisitCheckpointer
+from revisit.data.loader import ResumableLoader
+from revisit.engine.hooks import (
+    CropFallbacks,
+    MomentumUpdate,
+    NeighborLossSchedule,
+    QueueUpdate,
+    ReadErrors,
+    Throughput,
+    unwrap,
+)
+from revisit.engine.schedule import epochs_to_iterations
+from revisit.errors import UserError
+from revisit.evaluation.features import extract_features
+from revisit.evaluation.knn import knn_top1
+
+from detectron2.config import CfgNode
+from detectron2.data import MetadataCatalog
+from detectron2.engine import DefaultTrainer, HookBase, TrainerBase, hooks
+from detectron2.engine.defaults import create_ddp_model
+from detectron2.engine.train_loop import AMPTrainer, SimpleTrainer
+from detectron2.evaluation import DatasetEvaluator, PascalVOCDetectionEvaluator
+from detectron2.utils import comm
+
+logger = logging.getLogger(__name__)
+
+
+class RevisitTrainer(DefaultTrainer):
+    """Trains any meta-architecture from a config whose schedule is resolved (``resolve_schedule``).
+
+    Differs from DefaultTrainer in what the latter hard-codes: DDP works on the CPU too, and the checkpointer
+    is the strict one.
+    """
+
+    def __init__(self, cfg: CfgNode):
+        TrainerBase.__init__(self)
+        self.cfg = cfg
+        model = self.build_model(cfg)
+        optimizer = self.build_optimizer(cfg, model)
+        loader = self.build_train_loader(cfg)
+        devices = {} if cfg.MODEL.DEVICE != "cpu" else {"device_ids": None}
+        model = create_ddp_model(model, broadcast_buffers=False, **devices)
+        step = AMPTrainer if cfg.SOLVER.AMP.ENABLED else SimpleTrainer
+        self._trainer = step(model, loader, optimizer)
+        self.scheduler = self.build_lr_scheduler(cfg, optimizer)
+        self.checkpointer = RevisitCheckpointer(model, cfg, trainer=weakref.proxy(self))
+        self.start_iter = 0
+        self.max_iter = cfg.SOLVER.MAX_ITER
+        self.register_hooks(self.build_hooks())
+
+    @classmethod
+    def build_model(cls, cfg: CfgNode) -> nn.Module:
+        model = super().build_model(cfg)
+        count = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        logger.info(f"{cfg.MODEL.META_ARCHITECTURE}: {count / 1e6:.1f} M parameters to train")
+        return model
+
+    @classmethod
+    def evaluate(cls, cfg: CfgNode, resume: bool) -> dict:
+        """Test MODEL.WEIGHTS (with ``resume`` the run's last checkpoint) and write OUTPUT_DIR/evaluation.json."""
+        model = cls.build_model(cfg)
+        RevisitCheckpointer(model, cfg).resume_or_load(cfg.MODEL.WEIGHTS, resume=resume)
+        results = cls.test(cfg, model)
+        if comm.is_main_process():
+            path = Path(cfg.OUTPUT_DIR) / "evaluation.json"
+            path.write_text(json.dumps(results, indent=2))
+            logger.info(f"results written to {path}")
+        return results
+
+    def train(self) -> dict | None:
+        if self.start_iter >= self.max_iter:
+            logger.info(f"nothing to do: the run has finished its {self.max_iter} iterations")
+            return None
+        return super().train()
+
+
+class FinetuneTrainer(RevisitTrainer):
+    """Finetunes Detectron2's detectors, with the evaluator that the data set's metadata asks for."""
+
+    @classmethod
+    def build_evaluator(cls, cfg: CfgNode, dataset_name: str) -> DatasetEvaluator:
+        kind = MetadataCatalog.get(dataset_name).get("evaluator_type")
+        if kind == "pascal_voc":
+            return PascalVOCDetectionEvaluator(dataset_name)
+        raise UserError(f"no evaluator for {dataset_name} (evaluator_type {kind}): expected pascal_voc")
+
+
+class PretrainTrainer(RevisitTrainer):
+    """Pretrains MoCo or KNNMoCo; its evaluation is the kNN monitor on DATASETS.TEST with KNN_EVAL.BANK."""
+
+    @classmethod
+    def build_train_loader(cls, cfg: CfgNode) -> ResumableLoader:
+        return ResumableLoader(cfg)
+
+    def build_hooks(self) -> list[HookBase | None]:
+        cfg, built = self.cfg, super().build_hooks()
+        per_process = cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size()
+        loader = self.data_loader
+        ours: list[HookBase] = [
+            MomentumUpdate(),
+            QueueUpdate(),
+            Throughput(cfg.SOLVER.IMS_PER_BATCH, cfg.DATALOADER.NUM_WORKERS),
+            ReadErrors(loader.num_images, per_process),
+        ]
+        if cfg.VIEWS.NUM_SMALL and cfg.VIEWS.MIN_OVERLAP:
+            ours.append(CropFallbacks(per_process * cfg.VIEWS.NUM_SMALL))
+        if cfg.MODEL.META_ARCHITECTURE == "KNNMoCo":
+            wait = 0 if cfg.KNN_MOCO.ENQUEUE_FIRST else cfg.KNN_MOCO.WARMUP_EPOCHS
+            warmup = epochs_to_iterations(wait, loader.num_images, cfg.SOLVER.IMS_PER_BATCH)
+            ours.append(NeighborLossSchedule(cfg.KNN_MOCO.WEIGHT, warmup))
+        behind_lr = 1 + next(i for i, hook in enumerate(built) if isinstance(hook, hooks.LRScheduler))
+        return [*built[:behind_lr], *ours, *built[behind_lr:]]
+
+    def resume_or_load(self, resume: bool = True) -> None:
+        super().resume_or_load(resume)
+        self.data_loader.start_iteration = self.start_iter
+        if self.start_iter:
+            epoch, step = divmod(self.start_iter, self.data_loader.iterations_per_epoch)
+            logger.info(f"resuming at iteration {self.start_iter}: epoch {epoch}, batch {step}")
+
+    def state_dict(self) -> dict:
+        return {**super().state_dict(), "seed": self.cfg.SEED}
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        if state_dict["seed"] != self.cfg.SEED:
+            raise UserError(
+                f"cannot resume: the checkpoint's SEED is {state_dict['seed']}, this config's {self.cfg.SEED}; "
+                "give that seed, or start anew in another OUTPUT_DIR"
+            )
+        super().load_state_dict(state_dict)
+
+    @classmethod
+    def test(cls, cfg: CfgNode, model: nn.Module, evaluators: None = None) -> dict[str, float]:
+        """``knn_top1``, percent, of DATASETS.TEST; empty without KNN_EVAL.BANK and on all but the main process."""
+        options, model = cfg.KNN_EVAL, unwrap(model)
+        if not options.BANK:
+            return {}
+        share_buffers(model.backbone)
+        workers = cfg.DATALOADER.NUM_WORKERS
+        bank = extract_features(model, options.BANK, options.IMAGE_SIZE, workers)
+        results = OrderedDict()
+        for name in cfg.DATASETS.TEST:
+            test = extract_features(model, name, options.IMAGE_SIZE, workers)
+            if bank and test:
+                top1 = knn_top1(bank, test, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE)
+                results["knn_top1" if len(cfg.DATASETS.TEST) == 1 else f"knn_top1/{name}"] = top1
+                logger.info(f"kNN top-1 of {name}: {top1:.2f} % (bank {options.BANK}, {len(bank.rows)} images)")
+        return results
+
+
+def share_buffers(module: nn.Module) -> None:
+    """Give every process the main process's BN statistics, which evaluation uses and only it saves."""
+    if comm.get_world_size() > 1:
+        for buffer in module.buffers():
+            dist.broadcast(buffer, 0)

@@ -1,0 +1,181 @@
+"""MoCo-v2 with one or several positives per anchor, as a Detectron2 meta-architecture."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from revisit.modeling.batch_norm import gather_rows, scatter_shuffled, shuffle_permutation, split_batch_norm
+from revisit.modeling.losses import contrastive_losses
+from revisit.modeling.momentum import ema_update, momentum_copy
+from revisit.modeling.projection_head import ProjectionHead
+from revisit.modeling.queue import AlignedQueue
+
+from detectron2.config import CfgNode, configurable
+from detectron2.modeling import META_ARCH_REGISTRY, Backbone, build_backbone
+from detectron2.utils import comm
+from detectron2.utils.events import get_event_storage
+
+
+@META_ARCH_REGISTRY.register()
+class MoCo(nn.Module):
+    """Encoder h(g(.)), momentum encoder h'(g'(.)) and the queue Q_h (METHOD: notation, one step).
+
+    In training ``forward`` takes a ViewBatch and returns the losses. It keeps the new keys of the whole
+    global batch as ``pending_keys`` and touches neither the queue nor the momentum encoder: the hooks
+    MomentumUpdate and QueueUpdate do, after the optimiser's step.
+
+    In evaluation it takes Detectron2's list of dicts with ``image``, (3, H, W) uint8 RGB of one size, and
+    returns for each the ``feature`` g(x), (Cg,) float32, a unit row.
+    """
+
+    @configurable
+    def __init__(
+        self,
+        *,
+        backbone: Backbone,
+        embedding_dim: int,
+        queue_size: int,
+        temperature: float,
+        momentum: float,
+        shuffle_bn: bool,
+        bn_splits: int,
+        seed: int,
+        pixel_mean: tuple[float, float, float],
+        pixel_std: tuple[float, float, float],
+    ):
+        """See ``revisit.config`` for what each option means."""
+        super().__init__()
+        self.feature = next(iter(backbone.output_shape()))
+        self.feature_dim = backbone.output_shape()[self.feature].channels
+        self.embedding_dim = embedding_dim
+        self.temperature = temperature
+        self.momentum = momentum
+        self.seed = seed
+        self.shuffle_bn = shuffle_bn and comm.get_world_size() * bn_splits > 1
+
+        if bn_splits > 1:
+            split_batch_norm(backbone, bn_splits)
+        self.backbone = backbone
+        self.projection_head = ProjectionHead(self.feature_dim, embedding_dim)
+        self.momentum_backbone = momentum_copy(backbone)
+        self.momentum_projection_head = momentum_copy(self.projection_head)
+        self.queue = AlignedQueue(queue_size, **self.queue_widths())
+        self.pending_keys: dict[str, Tensor] = {}
+
+        self.register_buffer("pixel_mean", torch.tensor(pixel_mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("pixel_std", torch.tensor(pixel_std).view(-1, 1, 1), persistent=False)
+
+    @classmethod
+    def from_config(cls, cfg: CfgNode) -> dict:
+        return {
+            "backbone": build_backbone(cfg),
+            "embedding_dim": cfg.MOCO.EMBEDDING_DIM,
+            "queue_size": cfg.MOCO.QUEUE_SIZE,
+            "temperature": cfg.MOCO.TEMPERATURE,
+            "momentum": cfg.MOCO.MOMENTUM,
+            "shuffle_bn": cfg.MOCO.SHUFFLE_BN,
+            "bn_splits": cfg.MOCO.BN_SPLITS,
+            "seed": cfg.SEED,
+            "pixel_mean": cfg.MODEL.PIXEL_MEAN,
+            "pixel_std": cfg.MODEL.PIXEL_STD,
+        }
+
+    def queue_widths(self) -> dict[str, int]:
+        """Rings of the queue and their widths: Q_h alone."""
+        return {"keys": self.embedding_dim}
+
+    @property
+    def device(self) -> torch.device:
+        return self.pixel_mean.device
+
+    def forward(self, batch: dict | list[dict]) -> dict[str, Tensor] | list[dict[str, Tensor]]:
+        if not self.training:
+            images = torch.stack([record["image"] for record in batch])
+            return [{"feature": feature} for feature in self.extract_features(images)]
+        positives, positives_g = self.encode_positives(batch)
+        keys = self.encode_anchors(batch["anchor"])
+        self.pending_keys = {name: keys[name] for name in self.queue.names}
+        anchors = keys["keys"].chunk(comm.get_world_size())[comm.get_rank()]
+        self.log_contrast_accuracy(positives, anchors)
+        return self.losses(positives, positives_g, anchors)
+
+    def losses(self, positives: Tensor, positives_g: Tensor, anchors: Tensor) -> dict[str, Tensor]:
+        """L_inst of positives (B, L, C) against anchors (B, C) and the queue. MoCo ignores (B, L, Cg)."""
+        return contrastive_losses(positives, anchors, self.queue.keys, temperature=self.temperature)
+
+    def encode_positives(self, batch: dict) -> tuple[Tensor, Tensor]:
+        """Unit rows h(g(x+)), (B, L, C), and g(x+), (B, L, Cg), with gradient; the large positive first.
+
+        One pass per resolution, so that BN statistics do not mix large and small crops.
+        """
+        passes = [batch["positive"][:, None]]  # (B, 1, 3, H, W)
+        if "small" in batch:
+            passes.append(batch["small"])  # (B, N, 3, h, w)
+        rows, rows_g = [], []
+        for images in passes:
+            g = self.pooled(self.backbone, self.normalized(images.flatten(0, 1)))
+            h = self.projection_head(g)
+            rows.append(unit_rows(h).unflatten(0, images.shape[:2]))
+            rows_g.append(unit_rows(g).unflatten(0, images.shape[:2]))
+        return torch.cat(rows, dim=1), torch.cat(rows_g, dim=1)
+
+    @torch.no_grad()
+    def encode_anchors(self, images: Tensor) -> dict[str, Tensor]:
+        """``keys`` a = h'(g'(x)), (B, C), and ``features`` g'(x), (B, Cg), of all processes' anchors, unit rows.
+
+        With shuffle-BN the uint8 anchors change places between processes first, and the keys come back in
+        the order of the global batch.
+        """
+        images = images.to(self.device, non_blocking=True)
+        if self.shuffle_bn:
+            global_batch = len(images) * comm.get_world_size()
+            permutation = shuffle_permutation(global_batch, self.seed, get_event_storage().iter)
+            images = scatter_shuffled(images, permutation)
+        g = self.pooled(self.momentum_backbone, self.normalized(images))
+        keys = unit_rows(self.momentum_projection_head(g))
+        rows = gather_rows(torch.cat([keys, unit_rows(g)], dim=1))
+        if self.shuffle_bn:
+            rows = rows[permutation.argsort().to(rows.device)]
+        keys, features = rows.split([self.embedding_dim, self.feature_dim], dim=1)
+        return {"keys": keys, "features": features}
+
+    @torch.no_grad()
+    def update_momentum_encoder(self) -> None:
+        """One EMA step of g' and h'."""
+        ema_update(self.momentum_backbone, self.backbone, self.momentum)
+        ema_update(self.momentum_projection_head, self.projection_head, self.momentum)
+
+    def enqueue_pending_keys(self) -> None:
+        """Move ``pending_keys`` into the queue."""
+        if self.pending_keys:
+            self.queue.enqueue(**self.pending_keys)
+            self.pending_keys = {}
+
+    @torch.no_grad()
+    def extract_features(self, images: Tensor) -> Tensor:
+        """g(x) of (B, 3, H, W) uint8 RGB images as (B, Cg) float32 unit rows."""
+        return unit_rows(self.pooled(self.backbone, self.normalized(images)))
+
+    def normalized(self, images: Tensor) -> Tensor:
+        """uint8 pixels on any device -> float32 with the data's mean and deviation removed, on the model's."""
+        images = images.to(self.device, non_blocking=True)
+        return (images - self.pixel_mean) / self.pixel_std
+
+    def pooled(self, backbone: nn.Module, images: Tensor) -> Tensor:
+        """g or g': the backbone's last map, averaged over its places; (B, 3, H, W) -> (B, Cg)."""
+        return backbone(images)[self.feature].mean(dim=(2, 3))
+
+    @torch.no_grad()
+    def log_contrast_accuracy(self, positives: Tensor, anchors: Tensor) -> None:
+        """Log ``contrast_top1``: percent of large positives closer to their anchor than to any queue row."""
+        large = positives[:, 0]
+        hardest = (large @ self.queue.keys.T).amax(dim=1)
+        correct = (large * anchors).sum(dim=1) > hardest
+        get_event_storage().put_scalar("contrast_top1", 100 * correct.float().mean().item())
+
+
+def unit_rows(x: Tensor) -> Tensor:
+    """Rows divided by their Euclidean norm, in float32 under autocast."""
+    return F.normalize(x.float() if x.dtype != torch.float64 else x, dim=-1)

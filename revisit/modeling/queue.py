@@ -1,0 +1,48 @@
+"""The queue of keys: one ring of rows, or several that always hold the same images in the same places."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class AlignedQueue(nn.Module):
+    """First-in-first-out rings of K unit rows that share one pointer (METHOD: one step, 5).
+
+    ``AlignedQueue(K, keys=C, features=Cg)`` has the rings ``queue.keys`` (K, C) and ``queue.features``
+    (K, Cg), float32 buffers that start as random unit rows; row n of every ring comes from the same image.
+    K needs not be a multiple of the batch.
+    """
+
+    def __init__(self, length: int, **widths: int):
+        super().__init__()
+        self.length = length
+        self.names = tuple(widths)
+        for name, width in widths.items():
+            self.register_buffer(name, nn.functional.normalize(torch.randn(length, width), dim=1))
+        self.register_buffer("num_enqueued", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def pointer(self) -> Tensor:
+        """Where the next row goes, a scalar int64: the oldest row."""
+        return self.num_enqueued % self.length
+
+    @property
+    def fill_level(self) -> float:
+        """Share of the rows that hold keys rather than the random start, in [0, 1]."""
+        return min(1.0, self.num_enqueued.item() / self.length)
+
+    @torch.no_grad()
+    def enqueue(self, **rows: Tensor) -> None:
+        """Overwrite the oldest rows of every ring with n <= K new ones, given as (n, width) by ring name."""
+        if set(rows) != set(self.names):
+            raise ValueError(f"rows for {sorted(rows)}, but the rings are {sorted(self.names)}")
+        counts = {len(new) for new in rows.values()}
+        if len(counts) != 1 or max(counts) > self.length:
+            raise ValueError(f"rows per ring {sorted(counts)}: expected one count, at most {self.length}")
+        (n,) = counts
+        places = (self.num_enqueued + torch.arange(n, device=self.num_enqueued.device)) % self.length
+        for name, new in rows.items():
+            ring = getattr(self, name)
+            ring.index_copy_(0, places, new.detach().to(ring.dtype))
+        self.num_enqueued += n

@@ -1,0 +1,41 @@
+"""Counter-based random numbers: every draw is a pure function of what it is for.
+
+No generator lives in a worker or a rank. Whoever needs random numbers asks for a fresh generator by
+naming the run's seed, the stream (what the numbers are for) and the counters (which epoch, which
+image, which iteration). Worker count, process count and restarts therefore never change a run.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import numpy as np
+
+
+class Stream(enum.IntEnum):
+    """What a generator is for. Numbers are part of the recipe: never renumber, only append."""
+
+    SHUFFLE = 1  # order of the data set in an epoch: counters (epoch,)
+    VIEWS = 2  # crops and augmentations of one image: counters (epoch, image index)
+    SHUFFLE_BN = 3  # permutation of the keys' batch: counters (iteration,)
+    TOY_SCENE = 4  # one ToyScenes image: counters (split, image index)
+
+
+def counter_rng(seed: int, stream: Stream, *counters: int) -> np.random.Generator:
+    """A generator that depends on its arguments alone.
+
+    Args:
+        seed: the run's seed, 0 <= seed < 2**63.
+        stream: what the numbers are for; different streams are independent.
+        counters: at most two non-negative integers, e.g. (epoch, image index).
+
+    Philox turns a (key, counter) pair into random bits. The key is (seed, stream), the high half of the
+    256-bit counter holds ``counters``; the low half counts the draws, so 2**128 draws fit between two
+    neighbouring generators.
+    """
+    if len(counters) > 2:
+        raise ValueError(f"at most two counters, got {counters}")
+    first, second = (*counters, 0, 0)[:2]
+    words = np.array([0, 0, second, first], dtype=np.uint64)
+    key = np.array([seed, int(stream)], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=words))

@@ -1,0 +1,24 @@
+"""ToyScenes: a small drawn world on which every pipeline runs on a CPU.
+
+``plan_image`` says what is in an image, ``draw_scene`` draws it, ``make_toy_scenes`` writes the whole data
+set in the layouts that real loaders read.
+"""
+
+from revisit.toy.classes import CLASS_NAMES
+from revisit.toy.plan import ScenePlan, ToyObject
+from revisit.toy.scene import Scene, draw_scene
+from revisit.toy.splits import GENERATOR_VERSION, Split, plan_image
+from revisit.toy.write import ToyScenesError, make_toy_scenes
+
+__all__ = [
+    "CLASS_NAMES",
+    "GENERATOR_VERSION",
+    "Scene",
+    "ScenePlan",
+    "Split",
+    "ToyObject",
+    "ToyScenesError",
+    "draw_scene",
+    "make_toy_scenes",
+    "plan_image",
+]

@@ -1,0 +1,47 @@
+"""What this package needs, and why; constraints.txt has the exact versions that `make env` installs."""
+
+from setuptools import find_packages, setup
+
+setup(
+    name="revisit",
+    version="0.1.0",
+    description="kNN-MoCo self-supervised pretraining inside Detectron2",
+    license="Apache-2.0",
+    python_requires=">=3.11,<3.13",
+    packages=find_packages(include=["revisit", "revisit.*"]),
+    # Detectron2 is not here: the package index has none by that name, and one that somebody built with its
+    # compiled operators must never be replaced. Where there is none, `make env` runs
+    # tools/install_detectron2.py.
+    install_requires=[
+        "fvcore>=0.1.5",  # Detectron2's checkpointer, registry and transform base classes
+        "numpy>=1.26",  # first with wheels for Python 3.12
+        "opencv-python-headless>=4.8",  # decoding and resizing; headless, because nothing here opens a window
+        "pillow>=10",  # palette-preserving reading of masks
+        "scikit-learn>=1.3",  # linear classifiers on frozen features
+        "torch>=2.4",  # first whose weights_only loading reads everything that is saved here
+        "torchvision>=0.19",  # torch 2.4's partner: the compiled NMS and RoIAlign that Detectron2 calls
+    ],
+    extras_require={
+        # What Detectron2 0.6 declares and uses, for `make env`, which installs it without its dependencies.
+        "detectron2-needs": [
+            "cloudpickle",
+            "fvcore>=0.1.5,<0.1.6",
+            "hydra-core>=1.1",
+            "iopath>=0.1.7,<0.1.10",
+            "matplotlib",
+            "omegaconf>=2.1",
+            "pycocotools>=2.0.2",
+            "setuptools<81",  # its model zoo imports pkg_resources, which later ones do not have
+            "tabulate",
+            "tensorboard",
+            "termcolor>=1.1",
+            "tqdm>4.29.0",
+            "yacs>=0.1.8",
+        ],
+        "dev": [
+            "hypothesis>=6",  # property tests
+            "pytest>=8",  # the test suite
+            "ruff>=0.8",  # `make lint`
+        ],
+    },
+)

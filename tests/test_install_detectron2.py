@@ -1,0 +1,135 @@
+"""tools/install_detectron2.py, without the network: what it leaves alone, refuses, and installs."""
+
+import hashlib
+import importlib.util
+import io
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+# By path: a Detectron2 built from source may bring a top-level package `tools` of its own.
+FILE = Path(__file__).parents[1] / "tools" / "install_detectron2.py"
+SPEC = importlib.util.spec_from_file_location("tools.install_detectron2", FILE)
+installer = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(installer)
+
+TOP = f"{installer.NAME}-{installer.VERSION}"
+
+
+@pytest.fixture
+def no_detectron2(monkeypatch):
+    monkeypatch.setattr(installer, "installed", lambda: None)
+
+
+@pytest.fixture
+def no_pip(monkeypatch):
+    monkeypatch.setattr(installer, "_pip", lambda *args: pytest.fail(f"ran pip {args}"))
+
+
+def archive(path: Path, members: dict[str, str]) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for name, text in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text)
+            tar.addfile(info, io.BytesIO(text.encode()))
+    return path
+
+
+def test_leaves_an_installed_detectron2_alone(tmp_path, monkeypatch, no_pip, capsys):
+    (tmp_path / "detectron2").mkdir()
+    (tmp_path / "detectron2/__init__.py").write_text('__version__ = "7.8"\nraise RuntimeError("imported")\n')
+    monkeypatch.delitem(sys.modules, "detectron2", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    installer.main([])
+    assert f"leaving alone detectron2 7.8 in {tmp_path / 'detectron2'}" in capsys.readouterr().out
+
+
+def test_an_empty_folder_is_no_installation(tmp_path, monkeypatch):
+    (tmp_path / "detectron2").mkdir()
+    monkeypatch.delitem(sys.modules, "detectron2", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(sys, "meta_path", [importlib.machinery.PathFinder])
+    assert installer.installed() is None
+
+
+def test_check_fails_where_there_is_none(no_detectron2, no_pip):
+    with pytest.raises(SystemExit, match="no Detectron2 for"):
+        installer.main(["--check"])
+
+
+def test_refuses_a_file_with_another_hash(tmp_path, no_detectron2, no_pip, monkeypatch):
+    monkeypatch.setattr(installer, "check_tools", lambda pip: None)
+    fake = archive(tmp_path / f"{TOP}.tar.gz", {f"{TOP}/setup.py": ""})
+    with pytest.raises(SystemExit, match="is not the expected file: sha256"):
+        installer.main(["--archive", str(fake)])
+
+
+def test_accepts_the_file_with_the_hash(tmp_path):
+    file = tmp_path / "file"
+    file.write_bytes(b"content")
+    installer.check_hash(file, hashlib.sha256(b"content").hexdigest())
+    with pytest.raises(installer.InstallError):
+        installer.check_hash(file, hashlib.sha256(b"Content").hexdigest())
+
+
+def test_download_asks_pip_for_the_hash(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(installer, "_pip", lambda *args: calls.append(args))
+    installer.download(tmp_path)
+    (call,) = calls
+    assert "--require-hashes" in call and "--no-deps" in call
+    assert f"=={installer.VERSION} --hash=sha256:{installer.SHA256}\n" in Path(call[-1]).read_text()
+
+
+def test_failing_pip_is_one_line(no_detectron2, monkeypatch):
+    monkeypatch.setattr(installer, "check_tools", lambda pip: None)
+    failed = subprocess.CompletedProcess([], 1)
+    monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: failed)
+    with pytest.raises(
+        SystemExit, match="^install_detectron2: `pip download` failed; its own message is above$"
+    ):
+        installer.main([])
+
+
+@pytest.mark.parametrize(
+    ("version", "usable"), [("23.2.1", True), ("26.2.1", True), ("26.3", False), ("27.0", False)]
+)
+def test_pip_that_would_refuse_the_archive_is_named(version, usable):
+    if usable:
+        installer.check_tools(version)
+    else:
+        with pytest.raises(
+            installer.InstallError, match=rf"pip {version} refuses .* -m pip install 'pip<=26\.2'"
+        ):
+            installer.check_tools(version)
+
+
+def test_nothing_lands_outside_the_folder(tmp_path):
+    bad = archive(tmp_path / "bad.tar.gz", {f"{TOP}/../../outside": "x"})
+    with pytest.raises(tarfile.TarError):
+        installer.unpack(bad, tmp_path / "a" / "b")
+    assert not (tmp_path / "a" / "outside").exists() and not (tmp_path / "outside").exists()
+
+
+def test_what_it_installs_is_detectron2_with_projects_and_configs(tmp_path):
+    """The real setup.py text over a tree of empty files, installed by the real pip, offline."""
+    files = {f"{TOP}/{name}/__init__.py": "" for name in ("detectron2", "detectron2/model_zoo", "tools")}
+    for project in ("PointRend/point_rend", "DeepLab/deeplab", "Panoptic-DeepLab/panoptic_deeplab"):
+        files[f"{TOP}/projects/{project}/__init__.py"] = ""
+    files[f"{TOP}/setup.py"] = "raise SystemExit('the archive brought its own')"
+    files[f"{TOP}/detectron2/model_zoo/configs/Some/base.yaml"] = "{}"
+    files[f"{TOP}/detectron2/model_zoo/configs/some/other.py"] = ""
+    source = installer.unpack(archive(tmp_path / "good.tar.gz", files), tmp_path / "source")
+    target = tmp_path / "target"
+    options = ["--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check", "-q"]
+    command = [sys.executable, "-m", "pip", "install", *options, "--target", str(target), str(source)]
+    subprocess.run(command, check=True, capture_output=True)
+    packages = {str(p.parent.relative_to(target)) for p in target.rglob("__init__.py")}
+    projects = {f"detectron2/projects/{p}" for p in ("point_rend", "deeplab", "panoptic_deeplab")}
+    assert packages == {"detectron2", "detectron2/model_zoo"} | projects
+    configs = target / "detectron2/model_zoo/configs"
+    assert (configs / "Some/base.yaml").is_file() and (configs / "some/other.py").is_file()
+    assert [p.name for p in target.glob("*.dist-info")] == ["detectron2-0.6.dist-info"]

@@ -1,0 +1,72 @@
+#!/usr/bin/env python
+"""Turn a pretraining checkpoint into backbone weights for every Detectron2 model here.
+
+Writes OUTPUT (.pth: tensors only, loads with weights_only; or .pkl, as Detectron2's model zoo) and, beside
+it, OUTPUT's name with .yaml: the configuration under which the weights are valid. Finetuning reads it and
+refuses another. Then:
+
+    python tools/train_net.py --config-file configs/detection/voc_faster_rcnn_R50_C5.yaml MODEL.WEIGHTS OUTPUT
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+from pathlib import Path
+
+import torch
+
+from revisit.checkpoint.convert import SOURCES, Converted, convert
+from revisit.checkpoint.flags import flags_path, write_flags
+from revisit.engine.command import run_command
+from revisit.errors import UserError
+
+
+def load(path: Path) -> dict:
+    """Load a checkpoint without running any code that it may hold."""
+    if not path.is_file():
+        raise UserError(f"checkpoint {path} not found")
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # damaged files raise whatever their bytes happen to trip
+        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+        raise UserError(f"{path} is not a checkpoint of plain tensors ({type(error).__name__}: {reason})") from error
+
+
+def save(path: Path, converted: Converted) -> None:
+    """Write the weights as Detectron2 finds them by name in any model, whole or not at all."""
+    content = {"__author__": f"Revisit ({converted.source})", "matching_heuristics": True}
+    temporary = path.with_name(path.name + ".tmp")
+    if path.suffix == ".pkl":
+        arrays = {key: value.numpy() for key, value in converted.tensors.items()}
+        temporary.write_bytes(pickle.dumps({"model": arrays, **content}))
+    else:
+        tensors = {key: value.clone() for key, value in converted.tensors.items()}
+        torch.save({"model": tensors, **content}, temporary)
+    os.replace(temporary, path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("input", type=Path, help="checkpoint, e.g. output/model_final.pth")
+    parser.add_argument("output", type=Path, help="weights to write, .pth or .pkl")
+    parser.add_argument("--source", choices=["auto", *SOURCES], default="auto", help="layout of the input")
+    args = parser.parse_args()
+    if args.output.suffix not in (".pth", ".pkl"):
+        raise UserError(f"output {args.output}: expected a name that ends in .pth or .pkl")
+    if args.output.resolve() == args.input.resolve():
+        raise UserError(f"output {args.output} is the input: expected another name")
+    converted = convert(load(args.input), args.source)
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    save(args.output, converted)
+    write_flags(args.output, converted.flags, source=f"{converted.source}: {args.input.name}")
+    depth = converted.flags["MODEL.RESNETS.DEPTH"]
+    print(
+        f"{args.input}: {converted.source} layout, ResNet-{depth}, {len(converted.tensors)} tensors\n"
+        f"wrote {args.output} and {flags_path(args.output)}"
+    )
+
+
+if __name__ == "__main__":
+    run_command(main)

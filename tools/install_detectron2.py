@@ -1,0 +1,169 @@
+"""Install Detectron2 0.6's Python code where no Detectron2 is installed; leave an installed one alone.
+
+Detectron2 is not on the package index under its own name. The source archive named below is there, and
+holds the Python code of the official v0.6 tag without its C++ sources. This downloads it through pip, which
+checks the hash before any of it runs, and installs it as what it is: a distribution named `detectron2`,
+version 0.6, with the bundled projects and the model zoo's configs. The compiled operators (deformable
+convolution, rotated boxes, fast COCO evaluation) are absent: `revisit.compat` makes the rest import, and says
+so where one is used. For those, install Detectron2 by its own installation page first; this then changes
+nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+NAME, VERSION = "pb1-detectron2", "0.6"
+SHA256 = "5d2e9e51e523ec72f6a31cca04b0a515492e9514b773a3d134cedc0677170b29"
+NEWEST_PIP = (26, 2)
+
+# The archive's own setup.py builds the extension whose sources it lacks, and would install a package `tools`.
+# Of its requirements, `black` (a 2021 pin; for LazyConfig.to_py only), `future` and
+# `pydot` (caffe2 export only) are left out: the Python code imports and trains without them.
+SETUP_PY = """\
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+PROJECTS = {
+    "detectron2.projects.point_rend": "projects/PointRend/point_rend",
+    "detectron2.projects.deeplab": "projects/DeepLab/deeplab",
+    "detectron2.projects.panoptic_deeplab": "projects/Panoptic-DeepLab/panoptic_deeplab",
+}
+ZOO = Path("detectron2/model_zoo")
+CONFIGS = [str(p.relative_to(ZOO)) for e in ("yaml", "py") for p in sorted(ZOO.glob(f"configs/**/*.{e}"))]
+
+setup(
+    name="detectron2",
+    version="0.6",
+    author="FAIR",
+    url="https://github.com/facebookresearch/detectron2",
+    license="Apache-2.0",
+    description="Detectron2 0.6, Python code only (no compiled operators)",
+    packages=find_packages(include=["detectron2", "detectron2.*"]) + list(PROJECTS),
+    package_dir=PROJECTS,
+    package_data={"detectron2.model_zoo": CONFIGS},
+    install_requires=[
+        "Pillow>=7.1",
+        "matplotlib",
+        "pycocotools>=2.0.2",
+        "termcolor>=1.1",
+        "yacs>=0.1.8",
+        "tabulate",
+        "cloudpickle",
+        "tqdm>4.29.0",
+        "tensorboard",
+        "fvcore>=0.1.5,<0.1.6",
+        "iopath>=0.1.7,<0.1.10",
+        "omegaconf>=2.1",
+        "hydra-core>=1.1",
+    ],
+)
+"""
+
+
+class InstallError(Exception):
+    """A failure that one line explains."""
+
+
+def installed() -> str | None:
+    """Say which Detectron2 is installed and where, without importing it; None where there is none."""
+    spec = importlib.util.find_spec("detectron2")
+    if spec is None or spec.origin is None:  # no origin: an empty folder of that name, not a package
+        return None
+    text = Path(spec.origin).read_text(encoding="utf-8")
+    found = re.search(r'^__version__ = "(.+)"', text, re.MULTILINE)
+    version = found[1] if found else "of unknown version"
+    return f"detectron2 {version} in {Path(spec.origin).parent}"
+
+
+def check_hash(archive: Path, sha256: str = SHA256) -> None:
+    """Raise InstallError unless the file at `archive` is the expected one, byte for byte."""
+    found = hashlib.sha256(archive.read_bytes()).hexdigest()
+    if found != sha256:
+        raise InstallError(f"{archive.name} is not the expected file: sha256 {found}, expected {sha256}")
+
+
+def check_tools(pip_version: str) -> None:
+    """Raise InstallError where this interpreter cannot do the installation, saying what to do."""
+    release = tuple(int(part) for part in re.findall(r"\d+", pip_version)[:2])
+    if release > NEWEST_PIP:  # newer ones refuse the archive's metadata: an optional extra names a URL
+        fix = f"{sys.executable} -m pip install 'pip<={'.'.join(map(str, NEWEST_PIP))}'"
+        raise InstallError(f"pip {pip_version} refuses Detectron2's archive; first run: {fix}")
+    missing = [name for name in ("torch", "setuptools", "wheel") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InstallError(f"building it needs {', '.join(missing)}, which `make env` installs first")
+    if not hasattr(tarfile, "data_filter"):
+        raise InstallError("this Python cannot unpack archives safely; use Python 3.11.4 or newer")
+
+
+def _pip(*args: str) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *args]
+    if subprocess.run(command).returncode:
+        raise InstallError(f"`pip {args[0]}` failed; its own message is above")
+
+
+def download(folder: Path) -> Path:
+    """Fetch the archive into `folder`. pip checks the hash before it runs the setup.py in it for metadata."""
+    requirement = folder / "requirement.txt"
+    requirement.write_text(f"{NAME}=={VERSION} --hash=sha256:{SHA256}\n", encoding="utf-8")
+    options = ["--no-deps", "--no-build-isolation", "--no-binary", NAME, "--dest", str(folder)]
+    _pip("download", "--require-hashes", *options, "-r", str(requirement))
+    return folder / f"{NAME}-{VERSION}.tar.gz"
+
+
+def unpack(archive: Path, folder: Path) -> Path:
+    """Unpack into `folder` (nothing can land outside it) and put SETUP_PY over the archive's own."""
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    source = folder / f"{NAME}-{VERSION}"
+    (source / "setup.py").write_text(SETUP_PY, encoding="utf-8")
+    shutil.rmtree(source / "pb1_detectron2.egg-info", ignore_errors=True)
+    return source
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Command line."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    help_archive = f"use this copy of {NAME}-{VERSION}.tar.gz, under the same hash check; download nothing"
+    parser.add_argument("--archive", type=Path, help=help_archive)
+    parser.add_argument(
+        "--check", action="store_true", help="only say which Detectron2 there is; fail if none"
+    )
+    args = parser.parse_args(argv)
+    found = installed()
+    if found:
+        print(f"install_detectron2: {'found' if args.check else 'leaving alone'} {found}")
+        return
+    try:
+        if args.check:
+            raise InstallError(f"no Detectron2 for {sys.executable}")
+        check_tools(importlib.metadata.version("pip"))
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            archive = args.archive or download(folder)
+            if not archive.is_file():
+                raise InstallError(f"there is no file {archive}")
+            check_hash(archive)
+            options = ["--no-deps", "--no-build-isolation", "--no-cache-dir"]
+            _pip("install", *options, str(unpack(archive, folder)))
+    except (InstallError, importlib.metadata.PackageNotFoundError, OSError, tarfile.TarError) as error:
+        sys.exit(f"install_detectron2: {error}")
+    importlib.invalidate_caches()
+    print(f"install_detectron2: installed {installed()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+#!/usr/bin/env python
+"""Pretrain a backbone (MoCo, KNNMoCo) or finetune a Detectron2 model from one.
+
+The config file says what; KEY VALUE pairs at the end override it, as in Detectron2:
+
+    python tools/train_net.py --config-file configs/pretrain/knn_moco.yaml --num-gpus 2
+    python tools/train_net.py --config-file configs/toy/pretrain.yaml --dry-run
+    python tools/train_net.py --config-file configs/pretrain/knn_moco.yaml \\
+        DATASETS.TRAIN "('folder:/data/photos',)" OUTPUT_DIR output/photos SOLVER.EPOCHS 100
+
+On a machine without a GPU, --num-gpus N starts N processes on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from revisit.engine.command import run_command
+from revisit.engine.dry_run import dry_run
+from revisit.engine.launch import launch
+from revisit.engine.schedule import resolve_schedule
+from revisit.engine.setup import PRETRAINING, check_evaluation_data, count_images, load_config, setup_run
+from revisit.engine.trainer import FinetuneTrainer, PretrainTrainer
+
+from detectron2.config import CfgNode
+from detectron2.engine import default_argument_parser
+
+
+def parse_args() -> argparse.Namespace:
+    parser = default_argument_parser(epilog=__doc__)
+    parser.description = "Pretrain a backbone or finetune a Detectron2 model."
+    parser.set_defaults(dist_url="auto")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="train nothing: print the resolved recipe, shapes, memory and iterations, write them to "
+        "OUTPUT_DIR/dry_run.json, and a sheet of the views to OUTPUT_DIR/views.png",
+    )
+    return parser.parse_args()
+
+
+def run(cfg: CfgNode, args: argparse.Namespace) -> None:
+    """What every process does."""
+    setup_run(cfg, args)
+    trainer_class = PretrainTrainer if cfg.MODEL.META_ARCHITECTURE in PRETRAINING else FinetuneTrainer
+    if args.eval_only:
+        trainer_class.evaluate(cfg, resume=args.resume)
+        return
+    trainer = trainer_class(cfg)
+    trainer.resume_or_load(resume=args.resume)
+    trainer.train()
+
+
+def main() -> None:
+    args = parse_args()
+    cfg = load_config(args)
+    if not args.eval_only:
+        num_images = count_images(cfg, assume_missing=args.dry_run)
+        resolve_schedule(cfg, num_images)
+    cfg.freeze()
+    if args.dry_run:
+        dry_run(cfg, num_images, num_processes=args.num_gpus * args.num_machines)
+        return
+    check_evaluation_data(cfg)
+    launch(
+        run,
+        args.num_gpus,
+        device=cfg.MODEL.DEVICE,
+        num_machines=args.num_machines,
+        machine_rank=args.machine_rank,
+        dist_url=args.dist_url,
+        args=(cfg, args),
+    )
+
+
+if __name__ == "__main__":
+    run_command(main)
