@@ -17,9 +17,11 @@ setup(
         "numpy>=1.26",  # first with wheels for Python 3.12
         "opencv-python-headless>=4.8",  # decoding and resizing; headless, because nothing here opens a window
         "pillow>=10",  # palette-preserving reading of masks
-        "scikit-learn>=1.3",  # linear classifiers on frozen features
-        "torch>=2.4",  # first whose weights_only loading reads everything that is saved here
-        "torchvision>=0.19",  # torch 2.4's partner: the compiled NMS and RoIAlign that Detectron2 calls
+        "pycocotools>=2.0.2",  # run-length masks
+        "pyyaml>=6",  # settings written beside a run and read back
+        "torch>=2.6",  # first whose torch.load runs no code from a file unless asked to
+        "torchvision>=0.21",  # torch 2.6's partner: the compiled NMS and RoIAlign that Detectron2 calls
+        "tqdm>=4.60",  # progress of the scripts that write data
     ],
     extras_require={
         # What Detectron2 0.6 declares and uses, for `make env`, which installs it without its dependencies.

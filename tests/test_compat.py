@@ -134,9 +134,7 @@ def test_stand_in_names_the_operator_that_is_missing():
 def test_missing_detectron2_is_explained(tmp_path, folder_exists):
     if folder_exists:
         (tmp_path / "detectron2").mkdir()
-    code = (
-        "import os; sys.path[:] = [p for p in sys.path if not os.path.isdir(os.path.join(p, 'detectron2'))]\n"
-    )
+    code = "import os; sys.path[:] = [p for p in sys.path if not os.path.isdir(os.path.join(p, 'detectron2'))]\n"
     code += "sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in str(f)]\n"
     code += f"sys.path.insert(0, {str(tmp_path)!r})"
     result = run(code + APPLY)
@@ -207,9 +205,7 @@ def test_voc_evaluation_gives_a_perfect_answer_100(tmp_path):
         evaluator.reset()
         for record in DatasetCatalog.get(name):
             boxes = Boxes([record["annotations"][0]["bbox"]])
-            found = Instances(
-                (48, 64), pred_boxes=boxes, scores=torch.ones(1), pred_classes=torch.zeros(1).long()
-            )
+            found = Instances((48, 64), pred_boxes=boxes, scores=torch.ones(1), pred_classes=torch.zeros(1).long())
             evaluator.process([record], [{"instances": found}])
         assert evaluator.evaluate()["bbox"] == pytest.approx({"AP": 100, "AP50": 100, "AP75": 100})
     finally:

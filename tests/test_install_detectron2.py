@@ -88,22 +88,16 @@ def test_failing_pip_is_one_line(no_detectron2, monkeypatch):
     monkeypatch.setattr(installer, "check_tools", lambda pip: None)
     failed = subprocess.CompletedProcess([], 1)
     monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: failed)
-    with pytest.raises(
-        SystemExit, match="^install_detectron2: `pip download` failed; its own message is above$"
-    ):
+    with pytest.raises(SystemExit, match="^install_detectron2: `pip download` failed; its own message is above$"):
         installer.main([])
 
 
-@pytest.mark.parametrize(
-    ("version", "usable"), [("23.2.1", True), ("26.2.1", True), ("26.3", False), ("27.0", False)]
-)
+@pytest.mark.parametrize(("version", "usable"), [("23.2.1", True), ("26.2.1", True), ("26.3", False), ("27.0", False)])
 def test_pip_that_would_refuse_the_archive_is_named(version, usable):
     if usable:
         installer.check_tools(version)
     else:
-        with pytest.raises(
-            installer.InstallError, match=rf"pip {version} refuses .* -m pip install 'pip<=26\.2'"
-        ):
+        with pytest.raises(installer.InstallError, match=rf"pip {version} refuses .* -m pip install 'pip<=26\.2'"):
             installer.check_tools(version)
 
 

@@ -29,8 +29,8 @@ SHA256 = "5d2e9e51e523ec72f6a31cca04b0a515492e9514b773a3d134cedc0677170b29"
 NEWEST_PIP = (26, 2)
 
 # The archive's own setup.py builds the extension whose sources it lacks, and would install a package `tools`.
-# Of its requirements, `black` (a 2021 pin; for LazyConfig.to_py only), `future` and
-# `pydot` (caffe2 export only) are left out: the Python code imports and trains without them.
+# Of its requirements, `black` (a 2021 pin; for LazyConfig.to_py only), `future` and `pydot` (caffe2 export only)
+# are left out: the Python code imports and trains without them.
 SETUP_PY = """\
 from pathlib import Path
 
@@ -139,9 +139,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     help_archive = f"use this copy of {NAME}-{VERSION}.tar.gz, under the same hash check; download nothing"
     parser.add_argument("--archive", type=Path, help=help_archive)
-    parser.add_argument(
-        "--check", action="store_true", help="only say which Detectron2 there is; fail if none"
-    )
+    parser.add_argument("--check", action="store_true", help="only say which Detectron2 there is; fail if none")
     args = parser.parse_args(argv)
     found = installed()
     if found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from concurrent.futures.process import BrokenProcessPool
+from typing import NoReturn
 
 from revisit.toy import ToyScenesError, make_toy_scenes
 
@@ -30,8 +31,13 @@ example:
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"make_toy_scenes: {message}; --help shows an example\n")
+
+
 def _parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         description="Draw ToyScenes, a small image world with exact boxes and masks.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -67,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except OSError as error:
         print(
-            f"make_toy_scenes: cannot write {args.output}: {error.strerror} ({error.filename}); "
+            f"make_toy_scenes: cannot write {args.output}: {error}; "
             "expected a writable folder with room left: choose another --output",
             file=sys.stderr,
         )

@@ -114,16 +114,14 @@ def _mosaic(backdrop: Backdrop, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     sites = backdrop.coarse.reshape(-1, 3)
     warp = 0.05 * (_stretch(backdrop.fine, len(x)) - 0.5)
     distances = [(x + warp - site_x) ** 2 + (y + warp - site_y) ** 2 for site_x, site_y, _ in sites]
-    return _soften(sites[np.argmin(distances, axis=0), 2])
+    field = sites[np.argmin(distances, axis=0), 2]
+    return cv2.GaussianBlur(field, (0, 0), 0.005 * len(x))
 
 
 def _dunes(backdrop: Backdrop, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     phase = 2.2 * _along(backdrop, x, y) + 0.9 * _stretch(backdrop.coarse[:4, :4], len(x))
-    return _soften(1.0 - phase % 1.0)
-
-
-def _soften(field: np.ndarray) -> np.ndarray:
-    return cv2.GaussianBlur(field, (0, 0), 0.005 * len(field))
+    windward = phase % 1.0
+    return np.minimum(windward / 0.88, (1.0 - windward) / 0.12)
 
 
 # Each maps the coordinates of the pixels, in image sides, to a place on the background's colour ramp.

@@ -78,6 +78,8 @@ def all_or_nothing(output: Path) -> Iterator[Path]:
             output.rename(replaced)
         partial.rename(output)
     except BaseException:
+        if replaced.exists() and not output.exists():
+            replaced.rename(output)
         shutil.rmtree(partial, ignore_errors=True)
         raise
     shutil.rmtree(replaced, ignore_errors=True)

@@ -1,0 +1,94 @@
+"""Two gloo processes against one on the same global batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import freeze_batch_norm, random_views, tiny_model
+
+from revisit.engine.launch import launch
+from revisit.modeling.batch_norm import gather_rows, scatter_shuffled
+
+from detectron2.engine.defaults import create_ddp_model
+from detectron2.utils import comm
+from detectron2.utils.events import EventStorage
+
+OPTIONS = ("MOCO.QUEUE_SIZE", 50, "SOLVER.BASE_LR", 0.05)
+
+
+def train(steps: int, batch: int, frozen_bn: bool, output: Path) -> None:
+    """``steps`` true steps on this process's share of the batches; saves what the tests compare, by rank."""
+    rank, share = comm.get_rank(), batch // comm.get_world_size()
+    model = tiny_model(*OPTIONS).train()
+    if frozen_bn:
+        freeze_batch_norm(model)
+    wrapped = create_ddp_model(model, broadcast_buffers=False, device_ids=None)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    history = []
+    for iteration in range(steps):
+        views = random_views(batch, seed=iteration)
+        mine = {name: value[rank * share : (rank + 1) * share] for name, value in views.items()}
+        with EventStorage(iteration):
+            losses = wrapped(mine)
+        optimizer.zero_grad()
+        sum(losses.values()).backward()
+        gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        optimizer.step()
+        model.update_momentum_encoder()
+        model.enqueue_pending_keys()
+        both = gather_rows(torch.stack(list(losses.values())).detach()[None])
+        history.append({"losses": both.mean(0), "gradient": gradient.clone()})
+    torch.save({"history": history, "queue": model.queue.state_dict()}, output / f"{rank}.pth")
+
+
+@pytest.fixture(scope="module")
+def frozen_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, dict]:
+    one, two = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")
+    launch(train, 1, device="cpu", args=(3, 8, True, one))
+    launch(train, 2, device="cpu", args=(3, 8, True, two))
+    return torch.load(one / "0.pth"), torch.load(two / "0.pth")
+
+
+def test_losses_of_two_processes_equal_one_process(frozen_runs):
+    for one, two in zip(*(run["history"] for run in frozen_runs), strict=True):
+        assert torch.allclose(one["losses"], two["losses"], rtol=1e-5, atol=0)
+
+
+def test_gradients_of_two_processes_equal_one_process(frozen_runs):
+    for one, two in zip(*(run["history"] for run in frozen_runs), strict=True):
+        assert (one["gradient"] - two["gradient"]).norm() < 1e-4 * one["gradient"].norm()
+
+
+def test_queues_of_two_processes_equal_one_process(frozen_runs):
+    one, two = frozen_runs
+    assert one["queue"]["num_enqueued"] == two["queue"]["num_enqueued"] == 24
+    for ring in ("keys", "features"):
+        assert torch.allclose(one["queue"][ring], two["queue"][ring], atol=1e-5)
+
+
+def test_queues_are_bit_identical_on_both_ranks_after_20_steps(tmp_path):
+    launch(train, 2, device="cpu", args=(20, 8, False, tmp_path))
+    first, second = (torch.load(tmp_path / f"{rank}.pth")["queue"] for rank in range(2))
+    assert first["num_enqueued"] == 160  # wrapped three times around 50 rows
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
+
+
+def scatter_and_save(output: Path) -> None:
+    rank = comm.get_rank()
+    permutation = torch.tensor([5, 0, 7, 2, 1, 6, 3, 4])
+    rows = torch.arange(8, dtype=torch.uint8)[rank * 4 : rank * 4 + 4, None]
+    shuffled = scatter_shuffled(rows, permutation)
+    back = gather_rows(shuffled)[permutation.argsort()]
+    torch.save({"shuffled": shuffled, "back": back}, output / f"{rank}.pth")
+
+
+def test_shuffle_bn_sends_each_row_to_its_place_and_the_gather_undoes_it(tmp_path):
+    launch(scatter_and_save, 2, device="cpu", args=(tmp_path,))
+    parts = [torch.load(tmp_path / f"{rank}.pth") for rank in range(2)]
+    assert parts[0]["shuffled"].flatten().tolist() == [5, 0, 7, 2]
+    assert parts[1]["shuffled"].flatten().tolist() == [1, 6, 3, 4]
+    for part in parts:
+        assert part["back"].flatten().tolist() == list(range(8))

@@ -1,0 +1,133 @@
+"""The losses against METHOD.md's formulas, evaluated term by term in float64 with numpy and loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from revisit.modeling.losses import contrastive_losses
+
+TAU = 0.2
+
+
+def reference(p, a, queue, p_g, queue_g, k, tau=TAU) -> tuple[float, float]:
+    """L_inst and L_nn of (B, L, C) numpy arrays, one positive at a time."""
+    inst, nearest = [], []
+    for i in range(p.shape[0]):
+        for j in range(p.shape[1]):
+            s = np.array([p[i, j] @ row / tau for row in queue])
+            positive = p[i, j] @ a[i] / tau
+            inst.append(-np.log(np.exp(positive) / (np.exp(positive) + np.exp(s).sum())))
+            if k:
+                cosines = np.array([p_g[i, j] @ row for row in queue_g])
+                chosen = np.argsort(-cosines)[:k]
+                nearest.append(-np.mean([np.log(np.exp(s[n]) / np.exp(s).sum()) for n in chosen]))
+    return float(np.mean(inst)), float(np.mean(nearest)) if k else 0.0
+
+
+def problem(num_positives: int, queue_size: int = 37, batch: int = 6, dtype=torch.float64) -> dict:
+    generator = torch.Generator().manual_seed(num_positives)
+
+    def unit(*shape):
+        return normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1).to(dtype)
+
+    return {
+        "positives": unit(batch, num_positives, 16),
+        "anchors": unit(batch, 16),
+        "queue": unit(queue_size, 16),
+        "positives_g": unit(batch, num_positives, 24),
+        "queue_g": unit(queue_size, 24),
+    }
+
+
+@pytest.mark.parametrize("num_positives", [1, 5])
+@pytest.mark.parametrize("mining", ["before_head", "after_head"])
+def test_losses_equal_a_direct_float64_evaluation(num_positives, mining):
+    x = problem(num_positives)
+    args = [x[name].numpy() for name in ("positives", "anchors", "queue", "positives_g", "queue_g")]
+    if mining == "after_head":
+        args[3:] = args[0], args[2]
+        del x["positives_g"], x["queue_g"]
+    inst, nearest = reference(*args, k=5)
+    single = {name: value.float() for name, value in x.items()}
+    losses = contrastive_losses(**single, temperature=TAU, num_neighbors=5)
+    assert losses["loss_inst"].item() == pytest.approx(inst, rel=1e-6)
+    assert losses["loss_nn"].item() == pytest.approx(nearest, rel=1e-6)
+
+
+@pytest.mark.parametrize("num_positives", [1, 5])
+def test_gradients_equal_central_differences_of_the_direct_evaluation(num_positives):
+    x = problem(num_positives, batch=2)
+    positives = x.pop("positives").requires_grad_()
+    losses = contrastive_losses(positives, **x, temperature=TAU, num_neighbors=5)
+    (losses["loss_inst"] + 0.4 * losses["loss_nn"]).backward()
+    others = [x[name].numpy() for name in ("anchors", "queue", "positives_g", "queue_g")]
+
+    def total(p: np.ndarray) -> float:
+        inst, nearest = reference(p, *others, k=5)
+        return inst + 0.4 * nearest
+
+    p, step = positives.detach().numpy(), 1e-5
+    for place in np.ndindex(*p.shape):
+        ahead, behind = p.copy(), p.copy()
+        ahead[place] += step
+        behind[place] -= step
+        slope = (total(ahead) - total(behind)) / (2 * step)
+        assert positives.grad[place].item() == pytest.approx(slope, rel=1e-6, abs=1e-9)
+
+
+def test_gradients_in_float32_agree_with_float64():
+    gradients = []
+    for dtype in (torch.float32, torch.float64):
+        x = problem(5)
+        x = {name: value.to(dtype) for name, value in x.items()}
+        x["positives"].requires_grad_()
+        losses = contrastive_losses(**x, temperature=TAU, num_neighbors=5)
+        sum(losses.values()).backward()
+        gradients.append(x["positives"].grad.double())
+    assert (gradients[0] - gradients[1]).norm() <= 1e-6 * gradients[1].norm()
+
+
+def test_the_own_anchor_is_no_negative_of_l_nn():
+    x = problem(1)
+    before = contrastive_losses(**x, temperature=TAU, num_neighbors=3)
+    x["anchors"] = -x["anchors"]
+    after = contrastive_losses(**x, temperature=TAU, num_neighbors=3)
+    assert after["loss_nn"] == before["loss_nn"]
+    assert after["loss_inst"] != before["loss_inst"]
+
+
+def test_all_rows_as_neighbours_give_the_mean_score():
+    x = problem(5)
+    nearest = contrastive_losses(**x, temperature=TAU, num_neighbors=37)["loss_nn"]
+    scores = torch.einsum("blc,kc->blk", x["positives"], x["queue"]) / TAU
+    assert nearest.item() == pytest.approx((scores.logsumexp(2) - scores.mean(2)).mean().item(), rel=1e-12)
+
+
+def test_without_neighbours_only_l_inst_is_returned():
+    assert set(contrastive_losses(**problem(5), temperature=TAU)) == {"loss_inst"}
+
+
+def test_mining_sends_no_gradient_into_g_space():
+    x = problem(5)
+    x["positives_g"].requires_grad_()
+    x["positives"].requires_grad_()
+    contrastive_losses(**x, temperature=TAU, num_neighbors=5)["loss_nn"].backward()
+    assert x["positives_g"].grad is None
+
+
+def test_losses_are_float32_under_autocast():
+    x = {name: value.bfloat16() for name, value in problem(5).items()}
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        losses = contrastive_losses(**x, temperature=TAU, num_neighbors=5)
+    exact = contrastive_losses(**{n: v.double() for n, v in x.items()}, temperature=TAU, num_neighbors=5)
+    for name, loss in losses.items():
+        assert loss.dtype == torch.float32
+        assert loss.item() == pytest.approx(exact[name].item(), rel=1e-5)
+
+
+def test_loss_stays_finite_at_tiny_temperatures():
+    losses = contrastive_losses(**problem(5, dtype=torch.float32), temperature=1e-3, num_neighbors=5)
+    assert all(torch.isfinite(loss) for loss in losses.values())

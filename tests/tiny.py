@@ -1,0 +1,58 @@
+"""Small recipes that many tests share; importable from the child processes of the 2-process tests too."""
+
+from __future__ import annotations
+
+import torch
+
+import revisit  # noqa: F401
+from revisit.config import add_revisit_config
+
+from detectron2.config import CfgNode, get_cfg
+from detectron2.modeling import build_model
+
+BACKBONE = ("MODEL.RESNETS.DEPTH", 18, "MODEL.RESNETS.RES2_OUT_CHANNELS", 8, "MODEL.RESNETS.STEM_OUT_CHANNELS", 8)
+FEATURE_DIM = 64  # of that backbone
+
+
+def tiny_config(*options: object) -> CfgNode:
+    """The kNN-MoCo recipe around a backbone of 0.2 M parameters, 32-px and 16-px crops, on the CPU."""
+    cfg = get_cfg()
+    add_revisit_config(cfg)
+    cfg.merge_from_file("configs/Base-Pretrain.yaml")
+    cfg.merge_from_list([
+        *BACKBONE,
+        "MODEL.DEVICE", "cpu", "SEED", 7, "DATALOADER.NUM_WORKERS", 0,
+        "VIEWS.LARGE_SIZE", 32, "VIEWS.SMALL_SIZE", 16,
+        "MOCO.QUEUE_SIZE", 50, "MOCO.EMBEDDING_DIM", 16,
+        "KNN_MOCO.NUM_NEIGHBORS", 5, "KNN_MOCO.WARMUP_EPOCHS", 0,
+        "SOLVER.IMS_PER_BATCH", 8, "SOLVER.MAX_ITER", 10, "SOLVER.BASE_LR", 0.05,
+        *options,
+    ])  # fmt: skip
+    return cfg
+
+
+def tiny_model(*options: object) -> torch.nn.Module:
+    """The model of ``tiny_config``, the same for the same options."""
+    torch.manual_seed(0)
+    return build_model(tiny_config(*options))
+
+
+def random_views(batch: int, *, large: int = 32, small: int = 16, num_small: int = 4, seed: int = 0) -> dict:
+    """A batch of noise in the form of a ViewBatch."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def noise(*shape: int) -> torch.Tensor:
+        return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+
+    views = {"anchor": noise(batch, 3, large, large), "positive": noise(batch, 3, large, large)}
+    if num_small:
+        views["small"] = noise(batch, num_small, 3, small, small)
+    return views
+
+
+def freeze_batch_norm(model: torch.nn.Module) -> torch.nn.Module:
+    """Put every BN layer into evaluation mode, so that an image's features do not depend on its batch."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            module.eval()
+    return model
