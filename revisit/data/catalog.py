@@ -62,7 +62,10 @@ def load_list(path: Path) -> Records:
     """Images named by a text file, one path a line; empty lines and lines that start with # are skipped."""
     if not path.is_file():
         raise UserError(f"list of images {path} not found: expected a text file with one image path a line")
-    lines = (line.strip() for line in path.read_text().splitlines())
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+    except UnicodeDecodeError as error:
+        raise UserError(f"list of images {path} is not a text file in UTF-8") from error
     names = [line for line in lines if line and not line.startswith("#")]
     if not names:
         raise UserError(f"list of images {path} names no image: expected one path a line")
@@ -81,7 +84,10 @@ def load_cifar10(root: Path, train: bool) -> Records:
         raise _missing_dataset("cifar10", folder, f"{folder} or {root / 'cifar-10-batches-py'}")
     from torchvision.datasets import CIFAR10
 
-    data = CIFAR10(root, train=train)
+    try:
+        data = CIFAR10(root, train=train)
+    except RuntimeError as error:  # a file that is missing or has another checksum
+        raise UserError(f"{root / 'cifar-10-batches-py'} is not the complete CIFAR-10: download it again") from error
     return [{"image": image, "label": label} for image, label in zip(data.data, data.targets, strict=True)]
 
 
@@ -90,10 +96,9 @@ def load_voc(path: Path, split: str, classes: tuple[str, ...]) -> Records:
     split_file = path / "ImageSets" / "Main" / f"{split}.txt"
     if not split_file.is_file():
         raise _missing_dataset(f"VOC split {split}", path, str(split_file))
-    records = load_voc_instances(str(path), split, classes)
-    if not records:
-        raise UserError(f"{split_file} names no image")
-    return records
+    if len(split_file.read_text().split()) < 2:
+        raise UserError(f"{split_file} names fewer than two images: Detectron2 reads splits of two and more")
+    return load_voc_instances(str(path), split, classes)
 
 
 def register(name: str) -> None:
@@ -115,7 +120,7 @@ def register(name: str) -> None:
         folder, _, split = rest.rpartition(":")
         if not folder:
             raise UserError(f"data set {name!r} names no split: expected voc:FOLDER:SPLIT")
-        _register_voc(name, lambda: Path(folder), split, tuple(VOC_CLASSES))
+        _register_voc(name, Path(folder).expanduser, split, tuple(VOC_CLASSES))
     else:
         path = Path(rest).expanduser()
         load = {"folder": load_folder, "list": load_list, "class_folders": load_class_folders}[kind]
@@ -166,6 +171,7 @@ def _image_files(path: Path) -> list[str]:
             subfolders.clear()
             continue
         visited.add(real)
+        subfolders.sort()  # which of two links to one folder counts must not depend on the file system
         files += [os.path.join(folder, n) for n in names if os.path.splitext(n)[1].lower() in SUFFIXES]
     return sorted(files)
 

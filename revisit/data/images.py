@@ -81,4 +81,8 @@ def _decode_other(file_name: str | os.PathLike[str]) -> np.ndarray:
         with Image.open(file_name) as image:
             if image.width * image.height > _MAX_PIXELS:
                 raise UnreadableImageError(f"{image.width} x {image.height} pixels, more than {_MAX_PIXELS}")
-            return np.array(ImageOps.exif_transpose(image).convert("RGB"))
+            is_16_bit = image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PNG")
+            upright = ImageOps.exif_transpose(image)
+            if is_16_bit:  # PIL's convert would clip at 255 instead of scaling: a white image
+                return np.stack([(np.asarray(upright) >> 8).astype(np.uint8)] * 3, axis=-1)
+            return np.array(upright.convert("RGB"))

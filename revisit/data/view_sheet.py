@@ -59,7 +59,8 @@ def _draw_boxes(image: np.ndarray, views: Views) -> np.ndarray:
     """The image in a tile, its aspect kept, with the boxes of its views."""
     height, width = image.shape[:2]
     scale = TILE / max(height, width)
-    resized = cv2.resize(image, (round(width * scale), round(height * scale)), interpolation=cv2.INTER_AREA)
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    resized = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
     tile = np.full((TILE, TILE, 3), 255, np.uint8)
     tile[: resized.shape[0], : resized.shape[1]] = resized
     boxes = views["boxes"]

@@ -84,8 +84,8 @@ class Throughput(HookBase):
             return
         self._hinted = True
         logger.warning(
-            f"the step waits {share:.0%} of its time for data: raise DATALOADER.NUM_WORKERS (now "
-            f"{self._num_workers} per process; this machine has {os.cpu_count()} cores), or move the data to a faster disk"
+            f"the step waits {share:.0%} of its time for data: raise DATALOADER.NUM_WORKERS (now {self._num_workers} "
+            f"per process; this machine has {os.cpu_count()} cores), or move the data to a faster disk"
         )
 
 

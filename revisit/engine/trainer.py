@@ -33,6 +33,7 @@ from detectron2.engine import DefaultTrainer, HookBase, TrainerBase, hooks
 from detectron2.engine.defaults import create_ddp_model
 from detectron2.engine.train_loop import AMPTrainer, SimpleTrainer
 from detectron2.evaluation import DatasetEvaluator, PascalVOCDetectionEvaluator
+from detectron2.modeling import build_model
 from detectron2.utils import comm
 
 logger = logging.getLogger(__name__)
@@ -41,8 +42,8 @@ logger = logging.getLogger(__name__)
 class RevisitTrainer(DefaultTrainer):
     """Trains any meta-architecture from a config whose schedule is resolved (``resolve_schedule``).
 
-    Differs from DefaultTrainer in what the latter hard-codes: DDP works on the CPU too, and the checkpointer
-    is the strict one.
+    Differs from DefaultTrainer in what the latter hard-codes: DDP works on the CPU too, the checkpointer is the
+    strict one, and checkpoints hold the optimiser.
     """
 
     def __init__(self, cfg: CfgNode):
@@ -63,10 +64,18 @@ class RevisitTrainer(DefaultTrainer):
 
     @classmethod
     def build_model(cls, cfg: CfgNode) -> nn.Module:
-        model = super().build_model(cfg)
+        model = build_model(cfg)
         count = sum(p.numel() for p in model.parameters() if p.requires_grad)
         logger.info(f"{cfg.MODEL.META_ARCHITECTURE}: {count / 1e6:.1f} M parameters to train")
         return model
+
+    def state_dict(self) -> dict:
+        # 0.6 leaves the optimiser's momentum out of its checkpoints; main saves it under this name.
+        return {**super().state_dict(), "_trainer": self._trainer.state_dict()}
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        super().load_state_dict(state_dict)
+        self._trainer.load_state_dict(state_dict["_trainer"])
 
     @classmethod
     def evaluate(cls, cfg: CfgNode, resume: bool) -> dict:

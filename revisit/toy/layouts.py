@@ -23,9 +23,7 @@ OBJECT_FOLDERS = {
 }
 COCO_NAMES = {Split.SCENE_TRAIN: "train2017", Split.SCENE_HELDOUT: "val2017"}
 VOC_NAMES = {Split.SCENE_TRAIN: "trainval", Split.SCENE_HELDOUT: "test"}
-VOC_IMAGES, VOC_ANNOTATIONS, VOC_SETS = (
-    f"VOC2007/{name}" for name in ("JPEGImages", "Annotations", "ImageSets/Main")
-)
+VOC_IMAGES, VOC_ANNOTATIONS, VOC_SETS = (f"VOC2007/{name}" for name in ("JPEGImages", "Annotations", "ImageSets/Main"))
 COCO_ANNOTATIONS = "coco/annotations"
 
 
@@ -71,8 +69,7 @@ def write_coco_json(root: Path, split: Split, numbers: list[int], size: int, ann
         "info": {"description": "ToyScenes", "version": "1", "year": 2017},
         "licenses": [{"id": 1, "name": "drawn by a program", "url": ""}],
         "images": [
-            {"id": n, "file_name": f"{n:012d}.jpg", "height": size, "width": size, "license": 1}
-            for n in numbers
+            {"id": n, "file_name": f"{n:012d}.jpg", "height": size, "width": size, "license": 1} for n in numbers
         ],
         "annotations": annotations,
         "categories": [

@@ -35,15 +35,13 @@ def is_already_there(output: Path, record: dict) -> bool:
     if differing:
         change = ", ".join(f"{key} {found.get(key)} (asked for: {record[key]})" for key in differing[:3])
         raise ToyScenesError(
-            f"{output} already holds ToyScenes with {change}: choose another --output, "
-            "or replace it with --overwrite"
+            f"{output} already holds ToyScenes with {change}: choose another --output, or replace it with --overwrite"
         )
     for folder, count in record["counts"].items():
         images = sum(1 for _ in (output / folder).rglob("*.jpg"))
         if images != count:
             raise ToyScenesError(
-                f"{output / folder} holds {images} images, expected {count}: draw the data set again "
-                "with --overwrite"
+                f"{output / folder} holds {images} images, expected {count}: draw the data set again with --overwrite"
             )
     return True
 

@@ -139,9 +139,7 @@ def _sample_texture(rng: np.random.Generator, look: Appearance, rotation: float)
     )
 
 
-def _sample_surroundings(
-    rng: np.random.Generator, look: Appearance, objects: tuple[ToyObject, ...]
-) -> ScenePlan:
+def _sample_surroundings(rng: np.random.Generator, look: Appearance, objects: tuple[ToyObject, ...]) -> ScenePlan:
     light = Light(
         azimuth=draw_from(rng, look.light_azimuth),
         contrast=draw_from(rng, look.light_contrast),

@@ -46,9 +46,7 @@ def object_classes(split: Split, num_train: int, long_tailed: bool) -> np.ndarra
     return np.repeat(np.arange(len(quotas)), quotas)
 
 
-def plan_image(
-    seed: int, split: Split, index: int, num_train: int = 2000, long_tailed: bool = False
-) -> ScenePlan:
+def plan_image(seed: int, split: Split, index: int, num_train: int = 2000, long_tailed: bool = False) -> ScenePlan:
     """The scene behind image ``index`` of a set: a function of its arguments alone.
 
     Args:

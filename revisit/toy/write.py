@@ -115,9 +115,7 @@ def _record(arguments: Arguments) -> dict:
     }
 
 
-def _draw_everything(
-    folder: Path, arguments: Arguments, workers: int, progress: bool
-) -> dict[Split, list[dict]]:
+def _draw_everything(folder: Path, arguments: Arguments, workers: int, progress: bool) -> dict[Split, list[dict]]:
     """Writes all images; returns the COCO annotations of each set, in order."""
     annotations: dict[Split, list[dict]] = {split: [] for split in Split}
     chunks = []

@@ -113,9 +113,7 @@ def test_enqueue_first_mines_on_the_new_queue_and_scores_on_the_old():
     p, p_g = model.encode_positives(views)
     anchors = model.encode_anchors(views["anchor"])
     assert torch.equal(model.queue.features[:8], anchors["features"])
-    expected = contrastive_losses(
-        p, anchors["keys"], old, p_g, model.queue.features, temperature=0.2, num_neighbors=5
-    )
+    expected = contrastive_losses(p, anchors["keys"], old, p_g, model.queue.features, temperature=0.2, num_neighbors=5)
     assert losses["loss_nn"].item() == pytest.approx(0.4 * expected["loss_nn"].item(), rel=1e-6)
     sum(losses[name] for name in ("loss_inst", "loss_nn")).backward()  # the scored rows are still there
 
@@ -127,9 +125,7 @@ def test_mining_after_the_head_needs_no_second_queue():
     losses = step(model, views)
     p, _ = model.encode_positives(views)
     anchors = model.encode_anchors(views["anchor"])["keys"]
-    expected = contrastive_losses(
-        p, anchors, model.queue.keys, p, model.queue.keys, temperature=0.2, num_neighbors=5
-    )
+    expected = contrastive_losses(p, anchors, model.queue.keys, p, model.queue.keys, temperature=0.2, num_neighbors=5)
     assert losses["loss_nn"].item() == pytest.approx(0.4 * expected["loss_nn"].item(), rel=1e-6)
 
 

@@ -37,9 +37,7 @@ def test_help_shows_an_example(main: Callable, capsys: pytest.CaptureFixture):
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     assert ended.value.code == 0
-    assert (
-        "python tools/make_toy_scenes.py --output $DETECTRON2_DATASETS/toy_scenes" in capsys.readouterr().out
-    )
+    assert "python tools/make_toy_scenes.py --output $DETECTRON2_DATASETS/toy_scenes" in capsys.readouterr().out
 
 
 def test_a_second_run_finds_the_data_set_and_draws_nothing(run: Callable, tmp_path: Path):

@@ -10,9 +10,7 @@ import pytest
 
 from revisit.toy import GENERATOR_VERSION, Scene, ScenePlan, Split, draw_scene, plan_image
 
-PLANS = [
-    plan_image(3, split, index) for split in (Split.SCENE_TRAIN, Split.SCENE_HELDOUT) for index in range(40)
-]
+PLANS = [plan_image(3, split, index) for split in (Split.SCENE_TRAIN, Split.SCENE_HELDOUT) for index in range(40)]
 
 
 @pytest.fixture(scope="module")

@@ -133,9 +133,7 @@ def test_long_tail_is_in_the_train_sets_alone(tmp_path: Path):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_an_interrupted_run_leaves_nothing(
-    error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_interrupted_run_leaves_nothing(error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def fail(*_):
         raise error
 
