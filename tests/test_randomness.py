@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from revisit.randomness import Stream, counter_rng
@@ -16,17 +16,20 @@ def draws(seed, stream, *counters, count=4):
     return counter_rng(seed, stream, *counters).bit_generator.random_raw(count)
 
 
+@settings(deadline=None)
 @given(ARGUMENTS)
 def test_same_arguments_give_same_numbers(arguments):
     assert np.array_equal(draws(*arguments), draws(*arguments))
 
 
+@settings(deadline=None)
 @given(ARGUMENTS, ARGUMENTS)
 def test_different_arguments_give_different_numbers(one, other):
     assume(one != other)
     assert not np.any(draws(*one) == draws(*other))
 
 
+@settings(deadline=None)
 @given(ARGUMENTS, st.integers(0, 3))
 def test_every_single_argument_matters(arguments, place):
     changed = list(arguments)
@@ -67,6 +70,7 @@ def philox_4x64(key, counter):
     return c0, c1, c2, c3
 
 
+@settings(deadline=None)
 @given(ARGUMENTS)
 def test_numbers_are_philox_of_the_named_key_and_counter(arguments):
     seed, stream, first, second = arguments

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -87,16 +88,17 @@ def _evaluation_sets(cfg: CfgNode) -> tuple[str, ...]:
     return (*cfg.DATASETS.TEST, *filter(None, [cfg.KNN_EVAL.BANK]))
 
 
-def _merge(cfg: CfgNode, merge: object, where: str) -> None:
+def _merge(cfg: CfgNode, merge: Callable[[], None], where: str) -> None:
     try:
         merge()
-    except KeyError as error:
-        key = str(error.args[0]).rpartition(" ")[2]
+    except (KeyError, ValueError, AssertionError, yaml.YAMLError) as error:
+        reason = " ".join(str(error.args[0] if isinstance(error, KeyError) else error).split())
+        if not reason.startswith("Non-existent"):
+            raise UserError(f"{where}: {reason}") from error
+        key = reason.rpartition(" ")[2]
         close = difflib.get_close_matches(key, _all_keys(cfg), n=1, cutoff=0.5)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise UserError(f"{where}: unknown config key {key}{hint}") from error
-    except (ValueError, AssertionError, yaml.YAMLError) as error:
-        raise UserError(f"{where}: {' '.join(str(error).split())}") from error
 
 
 def _all_keys(cfg: CfgNode, prefix: str = "") -> list[str]:
@@ -135,6 +137,7 @@ def _check(cfg: CfgNode, num_processes: int) -> None:
         f"SOLVER.IMS_PER_BATCH {batch} does not divide by {num_processes} processes: change it or --num-gpus",
     )
     _expect_one_of(cfg, "MODEL.RESNETS.STEM_TYPE", STEM_TYPES)
+    _expect(not cfg.SOLVER.AMP.ENABLED, "SOLVER.AMP.ENABLED True: training runs in float32 alone, expected False")
     if cfg.MODEL.META_ARCHITECTURE not in PRETRAINING:
         return
     share = batch // num_processes

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 import weakref
 from collections import OrderedDict
 from pathlib import Path
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.data.loader import ResumableLoader
@@ -31,10 +32,11 @@ from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 from detectron2.engine import DefaultTrainer, HookBase, TrainerBase, hooks
 from detectron2.engine.defaults import create_ddp_model
-from detectron2.engine.train_loop import AMPTrainer, SimpleTrainer
+from detectron2.engine.train_loop import SimpleTrainer
 from detectron2.evaluation import DatasetEvaluator, PascalVOCDetectionEvaluator
 from detectron2.modeling import build_model
 from detectron2.utils import comm
+from detectron2.utils.events import get_event_storage
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +48,8 @@ class RevisitTrainer(DefaultTrainer):
     strict one, and checkpoints hold the optimiser.
     """
 
+    step_class: type[SimpleTrainer] = SimpleTrainer
+
     def __init__(self, cfg: CfgNode):
         TrainerBase.__init__(self)
         self.cfg = cfg
@@ -53,9 +57,10 @@ class RevisitTrainer(DefaultTrainer):
         optimizer = self.build_optimizer(cfg, model)
         loader = self.build_train_loader(cfg)
         devices = {} if cfg.MODEL.DEVICE != "cpu" else {"device_ids": None}
+        # Channels-last input gives 1x1 convolutions gradients of other strides; DDP copies them, which is harmless.
+        warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
         model = create_ddp_model(model, broadcast_buffers=False, **devices)
-        step = AMPTrainer if cfg.SOLVER.AMP.ENABLED else SimpleTrainer
-        self._trainer = step(model, loader, optimizer)
+        self._trainer = self.step_class(model, loader, optimizer)
         self.scheduler = self.build_lr_scheduler(cfg, optimizer)
         self.checkpointer = RevisitCheckpointer(model, cfg, trainer=weakref.proxy(self))
         self.start_iter = 0
@@ -96,6 +101,16 @@ class RevisitTrainer(DefaultTrainer):
         return super().train()
 
 
+class PretrainStep(SimpleTrainer):
+    """SimpleTrainer that logs every loss by its name, a lone one too."""
+
+    def _write_metrics(self, loss_dict: dict[str, Tensor], *args: object, **kwargs: object) -> None:
+        super()._write_metrics(loss_dict, *args, **kwargs)
+        if len(loss_dict) == 1 and comm.is_main_process():  # Detectron2 logs a lone loss as total_loss alone
+            storage = get_event_storage()
+            storage.put_scalar(*loss_dict, storage.history("total_loss").latest())
+
+
 class FinetuneTrainer(RevisitTrainer):
     """Finetunes Detectron2's detectors, with the evaluator that the data set's metadata asks for."""
 
@@ -109,6 +124,8 @@ class FinetuneTrainer(RevisitTrainer):
 
 class PretrainTrainer(RevisitTrainer):
     """Pretrains MoCo or KNNMoCo; its evaluation is the kNN monitor on DATASETS.TEST with KNN_EVAL.BANK."""
+
+    step_class = PretrainStep
 
     @classmethod
     def build_train_loader(cls, cfg: CfgNode) -> ResumableLoader:

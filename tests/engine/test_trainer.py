@@ -110,10 +110,10 @@ def test_metrics_have_the_documented_keys(toy_datasets, tmp_path):
     options = ("DATASETS.TEST", ("toy_objects_heldout",), "KNN_EVAL.BANK", "toy_objects_train")
     train(tmp_path, *options, "KNN_EVAL.IMAGE_SIZE", 32, "SOLVER.MAX_ITER", 20)
     last = {key: value for line in metrics(tmp_path) for key, value in line.items()}
-    for key in (
-        "total_loss loss_inst loss_nn loss_nn_raw contrast_top1 knn_top1 lr data_time time images_per_second "
-        "data_wait_share read_failures crop_fallbacks"
-    ).split():
+    for key in [
+        *("total_loss", "loss_inst", "loss_nn", "loss_nn_raw", "contrast_top1", "knn_top1", "lr", "data_time", "time"),
+        *("images_per_second", "data_wait_share", "read_failures", "crop_fallbacks"),
+    ]:
         assert key in last, key
     assert list(tmp_path.glob("events.out.tfevents*"))
 
@@ -123,6 +123,12 @@ def test_the_logged_l_nn_is_weighted_and_the_raw_one_is_not(toy_datasets, tmp_pa
     (line,) = metrics(tmp_path)
     assert line["loss_nn"] == pytest.approx(0.4 * line["loss_nn_raw"], rel=1e-5)
     assert line["total_loss"] == pytest.approx(line["loss_inst"] + line["loss_nn"], rel=1e-5)
+
+
+def test_a_lone_loss_is_logged_by_its_name(toy_datasets, tmp_path):
+    train(tmp_path, "SOLVER.MAX_ITER", 1, "MODEL.META_ARCHITECTURE", "MoCo")
+    (line,) = metrics(tmp_path)
+    assert line["loss_inst"] == line["total_loss"]
 
 
 def test_learning_rate_follows_a_cosine_to_zero_without_warm_up(toy_datasets, tmp_path):

@@ -1,0 +1,106 @@
+"""Every impossible recipe is refused with one line before any process starts."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+import pytest
+import yaml
+
+from revisit.engine.setup import check_evaluation_data, count_images, load_config
+from revisit.errors import UserError
+
+
+def arguments(*opts: object, config_file: str = "configs/Base-Pretrain.yaml", num_gpus: int = 1, resume: bool = False):
+    return Namespace(
+        config_file=config_file, opts=[str(o) for o in opts], num_gpus=num_gpus, num_machines=1, resume=resume
+    )
+
+
+@pytest.mark.parametrize(
+    ("opts", "message"),
+    [
+        (("VIEWS.POLICY", "fancy"), "VIEWS.POLICY is 'fancy', expected one of standard, autoaugment"),
+        (("KNN_MOCO.MINING", "sideways"), "KNN_MOCO.MINING is 'sideways'"),
+        (("MODEL.RESNETS.STEM_TYPE", "deep"), "MODEL.RESNETS.STEM_TYPE is 'deep'"),
+        (("MOCO.QUEUE_SIZE", 255), "MOCO.QUEUE_SIZE 255 is smaller than the global batch of 256"),
+        (("KNN_MOCO.NUM_NEIGHBORS", 70000), r"KNN_MOCO.NUM_NEIGHBORS 70000 does not lie in 1..MOCO.QUEUE_SIZE"),
+        (("KNN_MOCO.NUM_NEIGHBORS", 0), "KNN_MOCO.NUM_NEIGHBORS 0"),
+        (("MOCO.BN_SPLITS", 3), "MOCO.BN_SPLITS 3 does not divide the 256 images"),
+        (("MOCO.TEMPERATURE", 0.0), "MOCO.TEMPERATURE"),
+        (("MOCO.MOMENTUM", 1.0), "MOCO.MOMENTUM"),
+        (("VIEWS.SMALL_SCALE", "(0.2,0.1)"), "VIEWS.SMALL_SCALE"),
+        (("VIEWS.MIN_OVERLAP", 1.5), "VIEWS.MIN_OVERLAP"),
+        (("SOLVER.AMP.ENABLED", True), "SOLVER.AMP.ENABLED"),
+        (("INPUT.FORMAT", "BGR"), "INPUT.FORMAT BGR"),
+        (("MOCO.TEMPRATURE", 0.1), "unknown config key MOCO.TEMPRATURE; did you mean MOCO.TEMPERATURE"),
+        (("MOCO.QUEUE_SIZE", "many"), "MOCO.QUEUE_SIZE"),
+        (("MOCO.QUEUE_SIZE",), "pairs KEY VALUE"),
+    ],
+)
+def test_impossible_recipes_are_refused_by_name(opts, message):
+    with pytest.raises(UserError, match=message) as caught:
+        load_config(arguments(*opts))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_batch_that_does_not_divide_by_the_processes_is_refused():
+    with pytest.raises(UserError, match="SOLVER.IMS_PER_BATCH 256 does not divide by 3 processes"):
+        load_config(arguments(num_gpus=3))
+
+
+def test_a_queue_that_does_not_divide_by_the_batch_works():
+    assert load_config(arguments("MOCO.QUEUE_SIZE", 1000)).MOCO.QUEUE_SIZE == 1000
+
+
+def test_a_typo_inside_a_config_file_is_refused(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("SOLVER:\n  BASE_LRR: 0.1\n")
+    with pytest.raises(UserError, match=r"mine.yaml: unknown config key SOLVER.BASE_LRR; did you mean SOLVER.BASE_LR"):
+        load_config(arguments(config_file=str(file)))
+
+
+def test_a_missing_config_file_is_named():
+    with pytest.raises(UserError, match="nowhere.yaml not found"):
+        load_config(arguments(config_file="nowhere.yaml"))
+
+
+def test_missing_data_names_the_folder_the_variable_and_the_way_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
+    cfg = load_config(arguments(config_file="configs/pretrain/knn_moco.yaml"))
+    with pytest.raises(UserError, match="make_toy_scenes.py") as caught:
+        count_images(cfg)
+    assert str(tmp_path / "coco" / "train2017") in str(caught.value)
+    assert "DETECTRON2_DATASETS" in str(caught.value)
+
+
+def test_a_dry_run_takes_the_published_size_of_missing_data(tmp_path, monkeypatch):
+    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
+    cfg = load_config(arguments(config_file="configs/pretrain/knn_moco.yaml"))
+    assert count_images(cfg, assume_missing=True) == 118287
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    cfg = load_config(arguments("DATASETS.TRAIN", f"('folder:{tmp_path}',)"))
+    with pytest.raises(UserError, match=f"no images in {tmp_path}"):
+        count_images(cfg)
+
+
+def test_missing_evaluation_data_is_refused_before_training(tmp_path):
+    cfg = load_config(arguments("KNN_EVAL.BANK", f"class_folders:{tmp_path / 'birds'}"))
+    with pytest.raises(UserError, match="birds not found"):
+        check_evaluation_data(cfg)
+
+
+def test_a_drawn_seed_is_kept_by_a_resumed_run(tmp_path):
+    first = load_config(arguments("OUTPUT_DIR", tmp_path))
+    assert first.SEED >= 0
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"SEED": first.SEED}))
+    assert load_config(arguments("OUTPUT_DIR", tmp_path, resume=True)).SEED == first.SEED
+    assert load_config(arguments("OUTPUT_DIR", tmp_path)).SEED != first.SEED
+
+
+@pytest.mark.parametrize(("processes", "norm"), [(1, "BN"), (2, "naiveSyncBN")])
+def test_sync_bn_becomes_what_the_cpu_has(processes, norm):
+    cfg = load_config(arguments("MODEL.DEVICE", "cpu", "MODEL.RESNETS.NORM", "SyncBN", num_gpus=processes))
+    assert cfg.MODEL.RESNETS.NORM == norm
