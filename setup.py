@@ -15,7 +15,7 @@ setup(
     install_requires=[
         "fvcore>=0.1.5",  # Detectron2's checkpointer, registry and transform base classes
         "numpy>=1.26",  # first with wheels for Python 3.12
-        "opencv-python-headless>=4.8",  # decoding and resizing; headless, because nothing here opens a window
+        "opencv-python-headless>=4.11",  # decoding and resizing; headless, because nothing here opens a window
         "pillow>=10",  # palette-preserving reading of masks
         "pycocotools>=2.0.2",  # run-length masks
         "pyyaml>=6",  # settings written beside a run and read back

@@ -162,7 +162,9 @@ def test_one_missing_backbone_tensor_is_refused_unless_allowed(tmp_path):
     del content["model"]["res4.1.conv2.weight"]
     torch.save(content, weights)
     cfg = detector_config()
-    with pytest.raises(UserError, match="only 99 of 100 backbone tensors .*first without: backbone.bottom_up.res4.1.conv2.weight"):
+    with pytest.raises(
+        UserError, match="only 99 of 100 backbone tensors .*first without: backbone.bottom_up.res4.1.conv2.weight"
+    ):
         RevisitCheckpointer(build_model(cfg), cfg).resume_or_load(str(weights), resume=False)
     cfg.MODEL.ALLOW_PARTIAL_BACKBONE = True
     RevisitCheckpointer(build_model(cfg), cfg).resume_or_load(str(weights), resume=False)

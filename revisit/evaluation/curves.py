@@ -1,0 +1,51 @@
+"""The curves of a pretraining run, from its metrics.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+PANELS = {
+    "losses": ("loss_inst", "loss_nn_raw", "total_loss"),
+    "contrast top-1 (%)": ("contrast_top1",),
+    "kNN top-1 (%)": ("knn_top1",),
+    "learning rate": ("lr",),
+}
+
+
+def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
+    """metrics.json -> (iteration, value) pairs by name; a last line that a killed run left torn is skipped."""
+    series: dict[str, list[tuple[int, float]]] = {}
+    for line in path.read_text().splitlines():
+        try:
+            values = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        iteration = values.pop("iteration")
+        for name, value in values.items():
+            series.setdefault(name, []).append((iteration, value))
+    return series
+
+
+def plot_curves(metrics: Path, output: Path) -> None:
+    """Draw the losses, the two accuracies and the learning rate over the iterations into a PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    series = read_metrics(metrics)
+    figure, axes = plt.subplots(2, 2, figsize=(10, 6), sharex=True, layout="constrained")
+    for axis, (title, names) in zip(axes.flat, PANELS.items(), strict=True):
+        for name in names:
+            if name in series:
+                marker = "o" if name == "knn_top1" else None
+                axis.plot(*zip(*series[name], strict=True), label=name, marker=marker, markersize=3)
+        axis.set_title(title, fontsize=10)
+        axis.grid(alpha=0.3)
+        if len(names) > 1:
+            axis.legend(fontsize=8, frameon=False)
+    for axis in axes[1]:
+        axis.set_xlabel("iteration")
+    figure.savefig(output, dpi=110)
+    plt.close(figure)
