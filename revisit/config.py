@@ -60,6 +60,7 @@ def _add_view_keys(cfg: CfgNode) -> None:
     # Look of the positives; anchors always have the standard look. The paper's A+ is
     # standard_or_autoaugment.
     cfg.VIEWS.POLICY = "standard_or_autoaugment"
+    cfg.VIEWS.GREY_PROBABILITY = 0.2  # of a standard look; the rest of it is MoCo-v2's, see data/augment.py
 
 
 def _add_method_keys(cfg: CfgNode) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from revisit.data.augment import apply_look, draw_look
+from revisit.data.augment import GREY_PROBABILITY, apply_look, draw_look
 from revisit.data.crops import ConstrainedMultiCrop, CropBoxes
 from revisit.data.images import read_image
 from revisit.randomness import Stream, counter_rng
@@ -55,6 +55,7 @@ class ViewMapper:
     small_size: int
     policy: str
     seed: int
+    grey_probability: float = GREY_PROBABILITY
 
     @classmethod
     def from_config(cls, cfg: CfgNode) -> ViewMapper:
@@ -66,7 +67,7 @@ class ViewMapper:
             num_small=views.NUM_SMALL,
             min_overlap=views.MIN_OVERLAP,
         )
-        return cls(crops, views.LARGE_SIZE, views.SMALL_SIZE, views.POLICY, cfg.SEED)
+        return cls(crops, views.LARGE_SIZE, views.SMALL_SIZE, views.POLICY, cfg.SEED, views.GREY_PROBABILITY)
 
     def __call__(self, image: np.ndarray, epoch: int, index: int) -> Views:
         """Draw the views of image ``index`` in ``epoch``."""
@@ -74,7 +75,8 @@ class ViewMapper:
         boxes = self.crops(*image.shape[:2], rng)
 
         def view(box: np.ndarray, size: int, policy: str) -> np.ndarray:
-            return apply_look(crop_and_resize(image, box, size), draw_look(policy, rng))
+            look = draw_look(policy, rng, grey_probability=self.grey_probability)
+            return apply_look(crop_and_resize(image, box, size), look)
 
         views = Views(
             anchor=view(boxes.anchor, self.large_size, "standard"),

@@ -109,9 +109,10 @@ def _weight_decays(cfg: CfgNode, model: nn.Module) -> dict[str, float]:
 
 
 def _memory(cfg: CfgNode, model: nn.Module, num_processes: int) -> dict:
-    """Bytes of one process in float32, activations measured on one image's views."""
+    """Bytes of one process in float32, activations measured on a few images' views."""
     per_process = cfg.SOLVER.IMS_PER_BATCH // num_processes
-    views = _meta_batch(cfg, 1)
+    probe = 2 * cfg.MOCO.BN_SPLITS  # BN refuses statistics over one value
+    views = _meta_batch(cfg, probe)
     saved: dict[int, int] = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
@@ -131,7 +132,7 @@ def _memory(cfg: CfgNode, model: nn.Module, num_processes: int) -> dict:
     gib = {
         "weights_momentum_gradients_sgd": 4 * 4 * trained / GIB,
         "queue": sum(4 * rows * width for rows, width in queue.values()) / GIB,
-        "activations": per_process * sum(saved.values()) / GIB,
+        "activations": per_process * sum(saved.values()) / probe / GIB,
         "scores": 3 * scores / GIB,  # s, its exponentials and its gradient
         "batch": sum(view.numel() for view in batch.values()) / GIB,
     }

@@ -146,3 +146,10 @@ def test_the_same_generator_gives_the_same_look(policy):
 def test_an_unknown_policy_is_refused():
     with pytest.raises(ValueError, match="randaugment"):
         draw_look("randaugment", np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("probability", [0.0, 1.0])
+def test_the_probability_of_grey_is_a_choice(probability):
+    rng = np.random.default_rng(0)
+    looks = [draw_look("standard", rng, grey_probability=probability) for _ in range(50)]
+    assert {look.grey for look in looks} == {probability == 1.0}

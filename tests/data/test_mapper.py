@@ -66,8 +66,8 @@ def test_each_positive_of_an_image_chooses_its_own_look(black_autoaugment, pictu
 def test_a_view_is_its_box_with_its_look(monkeypatch, picture, policy):
     drawn = []
 
-    def spy(asked, rng):
-        drawn.append((asked, draw_look(asked, rng)))
+    def spy(asked, rng, **options):
+        drawn.append((asked, draw_look(asked, rng, **options)))
         return drawn[-1][1]
 
     monkeypatch.setattr(mapper_module, "draw_look", spy)
@@ -85,7 +85,7 @@ def test_a_view_is_its_box_with_its_look(monkeypatch, picture, policy):
 
 
 def test_views_show_their_boxes(monkeypatch, picture):
-    monkeypatch.setattr(mapper_module, "draw_look", lambda policy, rng: UNCHANGED)
+    monkeypatch.setattr(mapper_module, "draw_look", lambda policy, rng, **options: UNCHANGED)
     for index in range(10):
         views = make_mapper()(picture, 0, index)
         boxes = views["boxes"]

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from tiny import tiny_config, tiny_model
+
+from revisit.engine.dry_run import dry_run
+from revisit.engine.schedule import resolve_schedule
+
+
+def recipe(tmp_path, *options, num_images: int = 60, num_processes: int = 1) -> dict:
+    cfg = tiny_config("DATASETS.TRAIN", ("toy_scenes_train",), "OUTPUT_DIR", str(tmp_path), *options)
+    resolve_schedule(cfg, num_images)
+    dry_run(cfg, num_images, num_processes)
+    return json.loads((tmp_path / "dry_run.json").read_text())
+
+
+def test_the_recipe_is_what_the_run_would_do(toy_datasets, tmp_path):
+    told = recipe(tmp_path, "SOLVER.MAX_ITER", 0, "SOLVER.EPOCHS", 10, "KNN_MOCO.WARMUP_EPOCHS", 2, num_processes=2)
+    assert (told["iterations_per_epoch"], told["iterations"], told["epochs"]) == (7, 70, 10)
+    assert (told["warmup_epochs"], told["warmup_iterations"]) == (2, 14)
+    assert (told["lambda"], told["k"], told["momentum"], told["policy"]) == (0.4, 5, 0.995, "standard_or_autoaugment")
+    assert told["weight_decays"] == {"other": 1e-4, "norm": 1e-4, "bias": 1e-4}
+    assert told["crops"]["small"] == {"count": 4, "size": 16, "scale": [0.05, 0.14]}
+    assert told["shapes"]["small"] == [4, 4, 3, 16, 16]
+    assert told["shapes"]["queue.features"] == [50, 64]
+    assert told["data"]["found"] and (tmp_path / "views.png").is_file()
+
+
+def test_weight_decays_are_the_optimisers_own(toy_datasets, tmp_path):
+    assert recipe(tmp_path, "SOLVER.WEIGHT_DECAY_NORM", 0.0)["weight_decays"]["norm"] == 0.0
+
+
+def test_moco_has_no_neighbours(toy_datasets, tmp_path):
+    told = recipe(tmp_path, "MODEL.META_ARCHITECTURE", "MoCo", "VIEWS.NUM_SMALL", 0)
+    assert (told["lambda"], told["k"]) == (0, 0)
+    assert "small" not in told["shapes"] and "queue.features" not in told["shapes"]
+
+
+def test_missing_data_is_said_and_the_published_size_taken(tmp_path, monkeypatch):
+    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
+    told = recipe(tmp_path, "DATASETS.TRAIN", ("coco_2017_train_images",), num_images=118287)
+    assert not told["data"]["found"] and "train2017" in told["data"]["problem"]
+    assert not (tmp_path / "views.png").exists()
+
+
+def test_activation_memory_is_what_autograd_keeps(toy_datasets, tmp_path):
+    """Against the bytes that a real forward on real memory saves, counted by storage."""
+    told = recipe(tmp_path, "SOLVER.IMS_PER_BATCH", 48)["memory_gib_per_process"]
+    kept: dict[int, torch.Tensor] = {}
+    model = tiny_model().train()
+    own = {p.untyped_storage().data_ptr() for p in [*model.parameters(), *model.buffers()]}
+
+    def note(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = tensor
+        return tensor
+
+    from tiny import random_views
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        out = model.encode_positives(random_views(48))
+    real = sum(t.untyped_storage().nbytes() for t in kept.values()) / 2**30
+    assert out[0].requires_grad
+    assert told["activations"] == pytest.approx(real, rel=0.25)

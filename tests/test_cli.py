@@ -1,0 +1,189 @@
+"""Every command of README.md and datasets/README.md, typed as a user would, and the mistakes a user makes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY = (
+    "SOLVER.IMS_PER_BATCH 8 MOCO.QUEUE_SIZE 50 MOCO.BN_SPLITS 1 KNN_MOCO.NUM_NEIGHBORS 5 "
+    "VIEWS.LARGE_SIZE 32 VIEWS.SMALL_SIZE 16 DATALOADER.NUM_WORKERS 0 TEST.EVAL_EPOCHS 0 KNN_EVAL.IMAGE_SIZE 32 MODEL.RESNETS.STEM_OUT_CHANNELS 8 "
+    "MODEL.RESNETS.RES2_OUT_CHANNELS 8"
+)
+
+
+def run(command: str, datasets: Path, expect: int = 0) -> str:
+    """Run one command line in the repository; returns stdout and stderr together."""
+    words = shlex.split(command)
+    if words[0] == "python":
+        words[0] = sys.executable
+    environment = os.environ | {"DETECTRON2_DATASETS": str(datasets), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=300)
+    output = done.stdout + done.stderr
+    assert done.returncode == expect, output[-3000:]
+    return output
+
+
+def one_line_error(command: str, datasets: Path) -> str:
+    output = run(command, datasets, expect=2)
+    assert "Traceback" not in output
+    (line,) = [line for line in output.splitlines() if line.startswith("error: ")]
+    return line
+
+
+@pytest.fixture(scope="module")
+def pretrained(toy_root, tmp_path_factory) -> Path:
+    """README: the first look, up to the converted weights, by 2 processes."""
+    output = tmp_path_factory.mktemp("run")
+    text = run(
+        "python tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus 2 "
+        f"SOLVER.MAX_ITER 10 OUTPUT_DIR {output} {TINY}",
+        toy_root,
+    )
+    assert "2 gloo processes" in text and "eta: " in text
+    run(f"python tools/convert_to_d2.py {output}/model_final.pth {output}/backbone.pth", toy_root)
+    return output
+
+
+def test_readme_draws_toy_scenes(tmp_path):
+    run(f"python tools/make_toy_scenes.py --output {tmp_path}/toy_scenes --num-images 60", tmp_path)
+    assert len(list((tmp_path / "toy_scenes/coco/train2017").iterdir())) == 60
+
+
+def test_readme_dry_run(toy_root, tmp_path):
+    run(f"python tools/train_net.py --config-file configs/toy/pretrain.yaml --dry-run OUTPUT_DIR {tmp_path}", toy_root)
+    assert (tmp_path / "views.png").is_file()
+    assert json.loads((tmp_path / "dry_run.json").read_text())["data"]["images"] == 60
+
+
+def test_readme_pretraining_leaves_what_it_says(pretrained):
+    for name in ("config.yaml", "log.txt", "metrics.json", "model_final.pth", "backbone.pth", "backbone.yaml"):
+        assert (pretrained / name).is_file(), name
+    weights = torch.load(pretrained / "backbone.pth", weights_only=True)["model"]
+    saved = torch.load(pretrained / "model_final.pth", weights_only=True)["model"]
+    assert all(torch.equal(value, saved[f"backbone.{name}"]) for name, value in weights.items())
+
+
+def test_readme_resume_goes_on_where_the_run_ended(pretrained, toy_root, tmp_path):
+    text = run(
+        "python tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus 2 --resume "
+        f"SOLVER.MAX_ITER 12 OUTPUT_DIR {pretrained} {TINY}",
+        toy_root,
+    )
+    assert "resuming at iteration 10: epoch 1, batch 3" in text
+
+
+def test_readme_finetunes_a_detector_from_the_pretrained_backbone(pretrained, toy_root, tmp_path):
+    options = (
+        f"SOLVER.MAX_ITER 4 SOLVER.IMS_PER_BATCH 4 OUTPUT_DIR {tmp_path} TEST.PRECISE_BN.NUM_ITER 2 "
+        "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
+    )
+    command = "python tools/train_net.py --config-file configs/toy/detection.yaml"
+    text = run(f"{command} --num-gpus 2 MODEL.WEIGHTS {pretrained}/backbone.pth {options}", toy_root)
+    assert "100 of 100 backbone tensors loaded" in text
+    printed = json.loads((tmp_path / "metrics.json").read_text().splitlines()[-1])["bbox/AP50"]
+    run(f"{command} --eval-only --resume MODEL.WEIGHTS {pretrained}/backbone.pth {options}", toy_root)
+    assert json.loads((tmp_path / "evaluation.json").read_text())["bbox"]["AP50"] == pytest.approx(printed)
+
+
+def test_readme_own_folder_of_images(toy_root, tmp_path):
+    run(
+        "python tools/train_net.py --config-file configs/pretrain/knn_moco.yaml --num-gpus 1 "
+        f"DATASETS.TRAIN \"('folder:{toy_root}/toy_scenes/coco',)\" OUTPUT_DIR {tmp_path} "
+        f"MODEL.RESNETS.DEPTH 18 SOLVER.MAX_ITER 2 {TINY}",
+        toy_root,
+    )
+    assert (tmp_path / "model_final.pth").is_file()
+
+
+def test_eval_only_writes_the_knn_accuracy(pretrained, toy_root, tmp_path):
+    command = (
+        f"python tools/train_net.py --config-file configs/toy/pretrain.yaml --eval-only OUTPUT_DIR {tmp_path} {TINY}"
+    )
+    run(f"{command} MODEL.WEIGHTS {pretrained}/model_final.pth", toy_root)
+    assert 0 <= json.loads((tmp_path / "evaluation.json").read_text())["knn_top1"] <= 100
+
+
+def test_the_demo_runs_start_to_end(tmp_path):
+    text = run(f"python tools/demo.py --quick --output {tmp_path}/demo", tmp_path)
+    assert "| kNN top-1, held-out appearance (%) |" in text and "eta: " in text
+    summary = (tmp_path / "demo/summary.md").read_text()
+    assert "these numbers mean nothing" in summary
+    for picture in ("views.png", "curves.png", "neighbours.png"):
+        assert picture in summary and (tmp_path / "demo" / picture).stat().st_size > 10_000
+    assert "holds a finished demo" in one_line_error(f"python tools/demo.py --quick --output {tmp_path}/demo", tmp_path)
+
+
+@pytest.mark.parametrize("tool", ["train_net", "convert_to_d2", "make_toy_scenes", "demo"])
+def test_help_teaches(tool, tmp_path):
+    assert "python" in run(f"python tools/{tool}.py --help", tmp_path) or tool == "demo"
+
+
+def test_missing_coco_stops_with_the_way_out(tmp_path):
+    command = "python tools/train_net.py --config-file configs/pretrain/knn_moco.yaml --num-gpus 2"
+    line = one_line_error(f"{command} OUTPUT_DIR {tmp_path}/out", tmp_path)
+    for part in (f"{tmp_path}/coco/train2017", "DETECTRON2_DATASETS", "tools/make_toy_scenes.py"):
+        assert part in line
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("VIEWS.POLICY fancy", "VIEWS.POLICY"),
+        ("MOCO.QUEUE_SIZE 8", "smaller than the global batch"),
+        ("KNN_MOCO.NUM_NEIGHBORS 5000", "KNN_MOCO.NUM_NEIGHBORS 5000"),
+        ("SOLVER.IMS_PER_BATCH 33", "does not divide by 2 processes"),
+        ("MOCO.QEUE_SIZE 64", "did you mean MOCO.QUEUE_SIZE"),
+        ("MODEL.WEIGHTS nowhere.pth", "nowhere.pth not found"),
+    ],
+)
+def test_impossible_recipes_end_in_one_line(toy_root, tmp_path, options, message):
+    command = (
+        f"python tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus 2 OUTPUT_DIR {tmp_path}/out"
+    )
+    assert message in one_line_error(f"{command} {options}", toy_root)
+
+
+def test_a_checkpoint_of_another_architecture_is_refused_before_training(pretrained, toy_root, tmp_path):
+    command = "python tools/train_net.py --config-file configs/toy/pretrain.yaml --resume"
+    line = one_line_error(f"{command} OUTPUT_DIR {pretrained} {TINY} MODEL.RESNETS.DEPTH 34", toy_root)
+    assert "DEPTH is 34 here and 18 there" in line
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 torn"])
+def test_the_converter_refuses_a_damaged_file(tmp_path, content):
+    (tmp_path / "in.pth").write_bytes(content)
+    line = one_line_error(f"python tools/convert_to_d2.py {tmp_path}/in.pth {tmp_path}/out.pth", tmp_path)
+    assert "in.pth is not a checkpoint of plain tensors" in line
+    assert not (tmp_path / "out.pth").exists()
+
+
+def test_the_converter_refuses_a_file_without_backbone(tmp_path):
+    torch.save({"decoder.weight": torch.zeros(2)}, tmp_path / "in.pth")
+    line = one_line_error(f"python tools/convert_to_d2.py {tmp_path}/in.pth {tmp_path}/out.pth", tmp_path)
+    assert "no backbone" in line and "decoder.weight" in line
+
+
+class Payload:
+    """Unpickling it would leave a file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return (open, (str(self.path), "w"))
+
+
+def test_the_converter_runs_no_code_from_a_checkpoint(tmp_path):
+    torch.save({"state_dict": Payload(tmp_path / "owned")}, tmp_path / "in.pth")
+    one_line_error(f"python tools/convert_to_d2.py {tmp_path}/in.pth {tmp_path}/out.pth", tmp_path)
+    assert not (tmp_path / "owned").exists()

@@ -1,0 +1,38 @@
+"""What the README says exists, exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from revisit.data.catalog import KINDS
+from revisit.engine.setup import load_config
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def test_files_that_the_readme_names_exist():
+    names = set(re.findall(r"(?:tools|configs|datasets)/[\w./-]+\.(?:py|yaml|md)", README))
+    assert len(names) > 6
+    assert [name for name in names if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.parametrize("config", sorted(str(p.relative_to(ROOT)) for p in (ROOT / "configs").rglob("*.yaml")))
+def test_every_config_loads(config):
+    from argparse import Namespace
+
+    load_config(Namespace(config_file=config, opts=[], num_gpus=1, num_machines=1, resume=False))
+
+
+@pytest.mark.parametrize("config", sorted(str(p.relative_to(ROOT)) for p in (ROOT / "configs").rglob("*/*.yaml")))
+def test_every_config_opens_with_its_command(config):
+    header = [line for line in (ROOT / config).read_text().splitlines() if line.startswith("#")]
+    assert any(f"--config-file {config}" in line for line in header)
+
+
+def test_datasets_readme_explains_every_kind():
+    text = (ROOT / "datasets/README.md").read_text()
+    assert all(f"| `{kind}` |" in text for kind in KINDS)
