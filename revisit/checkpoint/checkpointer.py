@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 from torch import nn
 
@@ -34,8 +33,6 @@ class RevisitCheckpointer(DetectionCheckpointer):
 
     def resume_or_load(self, path: str, *, resume: bool = True) -> dict:
         self._resuming = resume and self.has_checkpoint()
-        if not self._resuming and path and "://" not in path and not Path(path).is_file():
-            raise UserError(f"MODEL.WEIGHTS {path} not found: expected a file of weights")
         return super().resume_or_load(path, resume=resume)
 
     def _load_file(self, filename: str) -> dict:

@@ -36,8 +36,8 @@ def launch(
     cores. One process in all runs in this process.
 
     Raises:
-        UserError: more processes than GPUs; an address is needed.
-        SystemExit: a process ended with an exit code of its own, after one line for the user.
+        UserError: more processes than GPUs; an address is needed; whatever UserError a process raised.
+        SystemExit: a process was killed, with the shell's exit code for it.
     """
     world_size = num_processes * num_machines
     on_gpu = device != "cpu"
@@ -50,19 +50,22 @@ def launch(
         if num_machines > 1:
             raise UserError("several machines need --dist-url tcp://ADDRESS:PORT of machine 0")
         dist_url = f"tcp://127.0.0.1:{_free_port()}"
+    user_errors = mp.get_context("spawn").SimpleQueue()
     try:
         mp.spawn(
             _run_rank,
-            (main, on_gpu, num_processes, num_machines, machine_rank, dist_url, args),
+            (user_errors, main, on_gpu, num_processes, num_machines, machine_rank, dist_url, args),
             nprocs=num_processes,
         )
     except mp.ProcessExitedException as error:
-        # The process has told the user why; a signal's negative code becomes the shell's.
+        if not user_errors.empty():
+            raise UserError(user_errors.get()) from None
         sys.exit(error.exit_code if error.exit_code > 0 else 128 - error.exit_code)
 
 
 def _run_rank(
     local_rank: int,
+    user_errors: mp.SimpleQueue,
     main: Callable[..., object],
     on_gpu: bool,
     num_processes: int,
@@ -87,8 +90,7 @@ def _run_rank(
     try:
         main(*args)
     except UserError as error:
-        if comm.get_local_rank() == 0:
-            print(f"error: {error}", file=sys.stderr, flush=True)
+        user_errors.put(str(error))
         os._exit(UserError.EXIT_CODE)  # the other ranks may be waiting inside a collective
     dist.destroy_process_group()
 

@@ -131,6 +131,11 @@ def _resolve_seed(cfg: CfgNode, resume: bool) -> None:
 
 
 def _check(cfg: CfgNode, num_processes: int) -> None:
+    weights = cfg.MODEL.WEIGHTS
+    _expect(
+        not weights or "://" in weights or Path(weights).is_file(),
+        f"MODEL.WEIGHTS {weights} not found: expected a file of weights",
+    )
     batch, moco, knn = cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO, cfg.KNN_MOCO
     _expect(
         batch > 0 and batch % num_processes == 0,

@@ -9,6 +9,7 @@ import torch
 from tiny import freeze_batch_norm, random_views, tiny_model
 
 from revisit.engine.launch import launch
+from revisit.errors import UserError
 from revisit.modeling.batch_norm import gather_rows, scatter_shuffled
 
 from detectron2.engine.defaults import create_ddp_model
@@ -92,3 +93,14 @@ def test_shuffle_bn_sends_each_row_to_its_place_and_the_gather_undoes_it(tmp_pat
     assert parts[1]["shuffled"].flatten().tolist() == [1, 6, 3, 4]
     for part in parts:
         assert part["back"].flatten().tolist() == list(range(8))
+
+
+def fail_on_one_rank() -> None:
+    if comm.get_rank() == 1:
+        raise UserError("rank 1 cannot read its images")
+    comm.synchronize()  # would wait forever
+
+
+def test_a_users_mistake_seen_by_one_rank_ends_all_with_its_message():
+    with pytest.raises(UserError, match="rank 1 cannot read its images"):
+        launch(fail_on_one_rank, 2, device="cpu")
