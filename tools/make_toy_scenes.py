@@ -7,7 +7,8 @@ import sys
 from concurrent.futures.process import BrokenProcessPool
 from typing import NoReturn
 
-from revisit.toy import ToyScenesError, make_toy_scenes
+from revisit.errors import UserError
+from revisit.toy import make_toy_scenes
 
 _EPILOG = """\
 example:
@@ -68,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
     args = _parse(argv)
     try:
         written = make_toy_scenes(**vars(args), progress=True)
-    except ToyScenesError as error:
+    except UserError as error:
         print(f"make_toy_scenes: {error}", file=sys.stderr)
         return 2
     except OSError as error:

@@ -8,7 +8,7 @@ from revisit.toy.classes import CLASS_NAMES
 from revisit.toy.plan import ScenePlan, ToyObject
 from revisit.toy.scene import Scene, draw_scene
 from revisit.toy.splits import GENERATOR_VERSION, Split, plan_image
-from revisit.toy.write import ToyScenesError, make_toy_scenes
+from revisit.toy.write import make_toy_scenes
 
 __all__ = [
     "CLASS_NAMES",
@@ -17,7 +17,6 @@ __all__ = [
     "ScenePlan",
     "Split",
     "ToyObject",
-    "ToyScenesError",
     "draw_scene",
     "make_toy_scenes",
     "plan_image",

@@ -9,55 +9,53 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from revisit.errors import UserError
+
 RECORD = "toy_scenes.json"
 _TOP_LEVEL = {RECORD, "object_centric", "coco", "VOC2007"}
-
-
-class ToyScenesError(Exception):
-    """A user's mistake; the message is one line: what was found, what was expected, what to do."""
 
 
 def is_already_there(output: Path, record: dict) -> bool:
     """Whether ``output`` holds exactly the data set that ``record`` describes; False if it is free.
 
     Raises:
-        ToyScenesError: ``output`` holds anything else.
+        UserError: ``output`` holds anything else.
     """
     if _is_free(output):
         return False
     found = _read_record(output)
     if found is None:
-        raise ToyScenesError(
+        raise UserError(
             f"{output} exists and is not ToyScenes (a folder with {RECORD}); "
             "expected a new or empty folder: choose another --output"
         )
     differing = [key for key in record if found.get(key) != record[key]]
     if differing:
         change = ", ".join(f"{key} {found.get(key)} (asked for: {record[key]})" for key in differing[:3])
-        raise ToyScenesError(
+        raise UserError(
             f"{output} already holds ToyScenes with {change}: choose another --output, or replace it with --overwrite"
         )
     for folder, count in record["counts"].items():
         images = sum(1 for _ in (output / folder).rglob("*.jpg"))
         if images != count:
-            raise ToyScenesError(
+            raise UserError(
                 f"{output / folder} holds {images} images, expected {count}: draw the data set again with --overwrite"
             )
     return True
 
 
 def check_replaceable(output: Path) -> None:
-    """Raises ToyScenesError unless ``output`` is free or holds ToyScenes and nothing else."""
+    """Raises UserError unless ``output`` is free or holds ToyScenes and nothing else."""
     if _is_free(output):
         return
     if _read_record(output) is None:
-        raise ToyScenesError(
+        raise UserError(
             f"{output} exists and is not ToyScenes (a folder with {RECORD}), so --overwrite does not "
             "delete it: choose another --output"
         )
     foreign = sorted(path.name for path in output.iterdir() if path.name not in _TOP_LEVEL)
     if foreign:
-        raise ToyScenesError(
+        raise UserError(
             f"{output} also holds {foreign[0]}, which is not part of ToyScenes, so --overwrite does not "
             "delete it: move it away, or choose another --output"
         )

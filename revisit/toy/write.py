@@ -15,9 +15,10 @@ from pathlib import Path
 import cv2
 from tqdm import tqdm
 
+from revisit.errors import UserError
 from revisit.toy import layouts
 from revisit.toy.classes import CLASS_NAMES
-from revisit.toy.output import RECORD, ToyScenesError, all_or_nothing, check_replaceable, is_already_there
+from revisit.toy.output import RECORD, all_or_nothing, check_replaceable, is_already_there
 from revisit.toy.scene import draw_scene
 from revisit.toy.splits import GENERATOR_VERSION, Split, plan_image
 
@@ -69,7 +70,7 @@ def make_toy_scenes(
         True if the data set was written, False if the very same one was already there.
 
     Raises:
-        ToyScenesError: an argument is out of range, or ``output`` holds something else.
+        UserError: an argument is out of range, or ``output`` holds something else.
         OSError: ``output`` cannot be written.
     """
     arguments = Arguments(num_images, seed, size, long_tailed)
@@ -102,7 +103,7 @@ def _check_ranges(arguments: Arguments, workers: int) -> None:
     )
     for name, value, low, high in allowed:
         if not low <= value <= high:
-            raise ToyScenesError(f"--{name} is {value}, expected {low} to {high}: choose another value")
+            raise UserError(f"--{name} is {value}, expected {low} to {high}: choose another value")
 
 
 def _record(arguments: Arguments) -> dict:
