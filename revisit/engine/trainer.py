@@ -174,7 +174,7 @@ class PretrainTrainer(RevisitTrainer):
         options, model = cfg.KNN_EVAL, unwrap(model)
         if not options.BANK:
             return {}
-        share_buffers(model.backbone)
+        share_state(model.backbone)
         workers = cfg.DATALOADER.NUM_WORKERS
         bank = extract_features(model, options.BANK, options.IMAGE_SIZE, workers)
         results = OrderedDict()
@@ -187,8 +187,11 @@ class PretrainTrainer(RevisitTrainer):
         return results
 
 
-def share_buffers(module: nn.Module) -> None:
-    """Give every process the main process's BN statistics, which evaluation uses and only it saves."""
+def share_state(module: nn.Module) -> None:
+    """Give every process the main process's weights and BN statistics: what is evaluated is what it saves.
+
+    BN statistics differ between processes always, weights where nothing has aligned them yet (--eval-only).
+    """
     if comm.get_world_size() > 1:
-        for buffer in module.buffers():
-            dist.broadcast(buffer, 0)
+        for tensor in module.state_dict().values():
+            dist.broadcast(tensor, 0)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import freeze_batch_norm, random_views, tiny_model
+from tiny import freeze_batch_norm, random_views, tiny_config, tiny_model
 
 from revisit.engine.launch import launch
+from revisit.engine.trainer import PretrainTrainer
 from revisit.errors import UserError
 from revisit.modeling.batch_norm import gather_rows, scatter_shuffled
 
@@ -93,6 +94,26 @@ def test_shuffle_bn_sends_each_row_to_its_place_and_the_gather_undoes_it(tmp_pat
     assert parts[1]["shuffled"].flatten().tolist() == [1, 6, 3, 4]
     for part in parts:
         assert part["back"].flatten().tolist() == list(range(8))
+
+
+def evaluate_random_init(output: Path) -> None:
+    cfg = tiny_config(
+        *("DATASETS.TEST", ("toy_objects_train",), "KNN_EVAL.BANK", "toy_objects_train"),
+        *("KNN_EVAL.IMAGE_SIZE", 32, "OUTPUT_DIR", str(output)),
+    )
+    torch.manual_seed(comm.get_rank())  # as Detectron2 seeds its processes: differently
+    PretrainTrainer.evaluate(cfg, resume=False)
+
+
+def test_evaluation_of_two_processes_equals_one(toy_datasets, tmp_path):
+    """A random init is another on each rank until one of them is taken for all."""
+    results = []
+    for processes in (1, 2):
+        output = tmp_path / str(processes)
+        output.mkdir()
+        launch(evaluate_random_init, processes, device="cpu", args=(output,))
+        results.append((output / "evaluation.json").read_text())
+    assert results[0] == results[1]
 
 
 def fail_on_one_rank() -> None:
