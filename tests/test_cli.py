@@ -144,6 +144,7 @@ def test_missing_coco_stops_with_the_way_out(tmp_path):
         ("SOLVER.IMS_PER_BATCH 33", "does not divide by 2 processes"),
         ("MOCO.QEUE_SIZE 64", "did you mean MOCO.QUEUE_SIZE"),
         ("MODEL.WEIGHTS nowhere.pth", "nowhere.pth not found"),
+        ("DATASETS.TRAIN \"('nowhere_train',)\"", "unknown data set 'nowhere_train'"),
     ],
 )
 def test_impossible_recipes_end_in_one_line(toy_root, tmp_path, options, message):
@@ -151,6 +152,39 @@ def test_impossible_recipes_end_in_one_line(toy_root, tmp_path, options, message
         f"python tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus 2 OUTPUT_DIR {tmp_path}/out"
     )
     assert message in one_line_error(f"{command} {options}", toy_root)
+
+
+def broken_copy(toy_root: Path, folder: Path, num_broken: int) -> Path:
+    """A folder of 300 photographs, ``num_broken`` of them, each 25th, cut short."""
+    folder.mkdir()
+    images = sorted((toy_root / "toy_scenes/coco/train2017").iterdir())
+    for n in range(300):
+        data = images[n % len(images)].read_bytes()
+        (folder / f"{n:03d}.jpg").write_bytes(data[: len(data) // 2] if n % 25 == 0 and n < 25 * num_broken else data)
+    return folder
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_too_many_unreadable_images_stop_the_run(toy_root, tmp_path, processes):
+    folder = broken_copy(toy_root, tmp_path / "photos", 12)
+    line = one_line_error(
+        f"python tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus {processes} "
+        f"DATASETS.TRAIN \"('folder:{folder}',)\" SOLVER.EPOCHS 3 OUTPUT_DIR {tmp_path}/out {TINY}",
+        toy_root,
+    )
+    assert "images could not be read" in line and "truncated JPEG" in line and str(folder) in line
+
+
+def test_a_few_unreadable_images_are_replaced_and_named(toy_root, tmp_path):
+    folder = broken_copy(toy_root, tmp_path / "photos", 2)
+    text = run(
+        "python tools/train_net.py --config-file configs/toy/pretrain.yaml "
+        f"DATASETS.TRAIN \"('folder:{folder}',)\" SOLVER.EPOCHS 2 OUTPUT_DIR {tmp_path}/out {TINY}",
+        toy_root,
+    )
+    for name in ("000.jpg", "025.jpg"):
+        assert f"unreadable image replaced by its neighbour: {folder}/{name}: truncated JPEG" in text
+    assert '"read_failures": 4.0' in (tmp_path / "out/metrics.json").read_text()
 
 
 def test_a_checkpoint_of_another_architecture_is_refused_before_training(pretrained, toy_root, tmp_path):

@@ -46,10 +46,11 @@ class Demo:
         self.output = output
         self.extra = QUICK if quick else {name: [] for name in QUICK}
         self.quick = quick
-        self.processes = str(min(2, os.cpu_count() or 1))
+        # Pretraining keeps one core for the network and one for its loader; detection has little to load.
+        self.processes = {PRETRAIN: "1", DETECT: str(min(2, os.cpu_count() or 1))}
         self.seed = str(seed)
         self.environment = os.environ | {"DETECTRON2_DATASETS": str(output / "datasets"), "PYTHONUNBUFFERED": "1"}
-        # One thread a process: more would wait for each other, two processes have the cores already.
+        # One thread a process: the processes have the cores already, and more threads would wait for each other.
         self.environment |= {"OMP_NUM_THREADS": "1"}
         self.timings: list[tuple[str, float]] = []
         (output / "logs").mkdir(parents=True, exist_ok=True)
@@ -82,7 +83,7 @@ class Demo:
         flags = [option for option in options if option.startswith("--")]
         values = [option for option in options if not option.startswith("--")]
         kind = "pretrain" if config == PRETRAIN else "detect"
-        command = ["tools/train_net.py", "--config-file", config, "--num-gpus", self.processes, *flags]
+        command = ["tools/train_net.py", "--config-file", config, "--num-gpus", self.processes[config], *flags]
         self.run(title, *command, "OUTPUT_DIR", str(output), "SEED", self.seed, *self.extra[kind], *values)
 
 
@@ -150,7 +151,7 @@ def write_summary(output: Path, demo: Demo, seconds: float) -> None:
 {warning}
 {table}
 
-ToyScenes, one seed ({demo.seed}), {demo.processes} CPU processes, {seconds / 60:.1f} minutes in all. The recipes:
+ToyScenes, one seed ({demo.seed}), on {os.cpu_count()} CPU cores, {seconds / 60:.1f} minutes in all. The recipes:
 {PRETRAIN} and {DETECT}.
 
 ## What the network saw

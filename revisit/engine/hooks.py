@@ -7,6 +7,7 @@ checkpointer, so that the checkpoint of step i holds step i's momentum encoder a
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 
@@ -15,6 +16,8 @@ from torch import nn
 from revisit.errors import UserError
 
 from detectron2.engine import HookBase
+from detectron2.utils import comm
+from detectron2.utils.events import get_event_storage
 
 logger = logging.getLogger(__name__)
 
@@ -90,41 +93,49 @@ class Throughput(HookBase):
 
 
 class ReadErrors(HookBase):
-    """Log every unreadable image that a neighbour replaced; stop when more than 1 % of this process's reads fail.
+    """Log every unreadable image that a neighbour replaced; stop when more than 1 % of all reads fail.
 
-    Judged once MIN_READS images, or one epoch of a smaller data set, have been read.
+    Judged over all processes after every WINDOW reads, or every epoch of a smaller data set: a share of fewer
+    reads says little. ``read_failures`` counts the failures so far.
     """
 
     MAX_SHARE = 0.01
-    MIN_READS = 1000
+    WINDOW = 1000  # reads
 
-    def __init__(self, num_images: int, images_per_step: int):
-        self._min_reads = min(self.MIN_READS, num_images)
-        self._images_per_step = images_per_step
-        self._reads = 0
-        self._failures = 0
+    def __init__(self, global_batch: int, iterations_per_epoch: int):
+        self._global_batch = global_batch
+        self._period = min(iterations_per_epoch, math.ceil(self.WINDOW / global_batch))
+        self._steps = 0
+        self._failures = 0  # of this process
         self._known: set[str] = set()
 
+    def after_step(self) -> None:
+        self.observe(self.trainer.data_loader.last_batch["read_errors"])
+
     def observe(self, read_errors: list[str]) -> None:
-        """Take note of one batch's errors.
+        """Take note of one step's errors on this process.
 
         Raises:
             UserError: more than MAX_SHARE of the reads have failed.
         """
-        self._reads += self._images_per_step
+        self._steps += 1
         self._failures += len(read_errors)
         for error in set(read_errors) - self._known:
             self._known.add(error)
             logger.warning(f"unreadable image replaced by its neighbour: {error}")
-        if self._reads >= self._min_reads and self._failures > self.MAX_SHARE * self._reads:
-            raise UserError(
-                f"{self._failures} of {self._reads} images could not be read ({len(self._known)} files, for one: "
-                f"{next(iter(self._known))}). More than {self.MAX_SHARE:.0%} is not an accident: repair the data set"
-            )
+        if self._steps % self._period == 0:
+            self._judge()
 
-    def after_step(self) -> None:
-        self.observe(self.trainer.data_loader.last_batch["read_errors"])
-        self.trainer.storage.put_scalar("read_failures", self._failures, smoothing_hint=False)
+    def _judge(self) -> None:
+        told = comm.all_gather((self._failures, sorted(self._known)[:1]))
+        failures, examples = sum(count for count, _ in told), [name for _, names in told for name in names]
+        reads = self._steps * self._global_batch + failures
+        if failures > self.MAX_SHARE * reads:
+            raise UserError(
+                f"{failures} of {reads} images could not be read, for one {examples[0]}. "
+                f"More than {self.MAX_SHARE:.0%} is not an accident: repair the data set"
+            )
+        get_event_storage().put_scalar("read_failures", failures, smoothing_hint=False)
 
 
 class CropFallbacks(HookBase):

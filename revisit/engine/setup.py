@@ -32,6 +32,7 @@ def load_config(args: argparse.Namespace) -> CfgNode:
     Raises:
         UserError: a file or key that does not exist, a value of the wrong type, an impossible recipe.
     """
+    _expect(args.num_gpus > 0, f"--num-gpus {args.num_gpus}: expected at least 1 (a process on the CPU without GPUs)")
     cfg = get_cfg()
     add_revisit_config(cfg)
     if args.config_file:
@@ -79,6 +80,10 @@ def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
     for name in (*cfg.DATASETS.TRAIN, *_evaluation_sets(cfg)):
         register(name)
     setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank(), name="revisit")
+    # Detectron2's training loop logs every exception with its traceback; a user's mistake is told in one line.
+    logging.getLogger("detectron2.engine.train_loop").addFilter(
+        lambda record: not (record.exc_info and isinstance(record.exc_info[1], UserError))
+    )
     default_setup(cfg, args)
     log_processes(cfg.MODEL.DEVICE)
     logging.getLogger(__name__).info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations")

@@ -139,7 +139,7 @@ class PretrainTrainer(RevisitTrainer):
             MomentumUpdate(),
             QueueUpdate(),
             Throughput(cfg.SOLVER.IMS_PER_BATCH, cfg.DATALOADER.NUM_WORKERS),
-            ReadErrors(loader.num_images, per_process),
+            ReadErrors(cfg.SOLVER.IMS_PER_BATCH, loader.iterations_per_epoch),
         ]
         if cfg.VIEWS.NUM_SMALL and cfg.VIEWS.MIN_OVERLAP:
             ours.append(CropFallbacks(per_process * cfg.VIEWS.NUM_SMALL))

@@ -11,27 +11,35 @@ from revisit.errors import UserError
 from detectron2.utils.events import EventStorage
 
 
+@pytest.fixture
+def storage():
+    with EventStorage(0) as storage:
+        yield storage
+
+
 def test_each_unreadable_file_is_logged_once(caplog):
-    hook = ReadErrors(num_images=10_000, images_per_step=100)
+    hook = ReadErrors(global_batch=100, iterations_per_epoch=100)
     with caplog.at_level(logging.WARNING):
         hook.observe(["a.jpg: truncated JPEG"])
         hook.observe(["a.jpg: truncated JPEG", "b.jpg: not an image"])
     assert [record.message.count("a.jpg") for record in caplog.records] == [1, 0]
 
 
-def test_the_run_stops_when_more_than_one_percent_of_the_reads_fail():
-    hook = ReadErrors(num_images=10_000, images_per_step=500)
-    hook.observe(["x.jpg: bad"] * 5)
-    hook.observe(["x.jpg: bad"] * 5)  # 10 of 1000: exactly one percent
-    with pytest.raises(UserError, match="16 of 1500"):
-        hook.observe(["x.jpg: bad"] * 6)
+def test_the_run_stops_when_more_than_one_percent_of_the_reads_fail(storage):
+    hook = ReadErrors(global_batch=500, iterations_per_epoch=20)
+    hook.observe(["x.jpg: bad"] * 10)
+    hook.observe([])  # 10 of 1010: less than one percent
+    assert storage.history("read_failures").latest() == 10
+    hook.observe(["x.jpg: bad"] * 20)  # not judged inside a window
+    with pytest.raises(UserError, match="30 of 2030 .* x.jpg: bad"):
+        hook.observe([])
 
 
-def test_a_small_data_set_is_judged_after_one_epoch():
-    hook = ReadErrors(num_images=60, images_per_step=20)
+def test_a_small_data_set_is_judged_once_an_epoch(storage):
+    hook = ReadErrors(global_batch=20, iterations_per_epoch=3)
     hook.observe(["x.jpg: bad"])
     hook.observe([])
-    with pytest.raises(UserError, match="1 of 60"):
+    with pytest.raises(UserError, match="1 of 61"):
         hook.observe([])
 
 
