@@ -26,7 +26,8 @@ def apply() -> None:
         sys.modules[OPERATORS] = _stand_in()
     _restore_numpy_names()
     _restore_pillow_names()
-    _quiet_old_detectron2()
+    _quiet_model_zoo()
+    _quiet_gathers()
 
 
 def has_compiled_operators() -> bool:
@@ -88,8 +89,11 @@ def _restore_pillow_names() -> None:
         Image.LINEAR = Image.BILINEAR
 
 
-def _quiet_old_detectron2() -> None:
-    # 0.6 would show these to every user, in every process, and only Detectron2 can change its code. Its other
-    # deprecations are of the kinds that Python hides by default.
+# 0.6 would show these two to every user, in every process, and only Detectron2 can change its code. Its other
+# deprecations are of the kinds that Python hides by default.
+def _quiet_model_zoo() -> None:
     warnings.filterwarnings("ignore", "pkg_resources is deprecated", UserWarning, r"detectron2\.model_zoo")
+
+
+def _quiet_gathers() -> None:
     warnings.filterwarnings("ignore", "TypedStorage is deprecated", UserWarning, r"detectron2\.utils\.comm")

@@ -36,6 +36,14 @@ HISTOGRAM = """
 from detectron2.data.build import print_instances_class_histogram
 print_instances_class_histogram([{"annotations": [{"category_id": 0}]}], ["thing"])
 """
+GATHER = """
+import tempfile
+import torch.distributed as dist
+from detectron2.utils import comm
+dist.init_process_group("gloo", init_method=f"file://{tempfile.mktemp()}", world_size=1, rank=0)
+comm._serialize_to_tensor([1], dist.group.WORLD)
+dist.destroy_process_group()
+"""
 FACTS = {
     "_stand_in": (
         "layers/deform_conv.py",
@@ -56,12 +64,14 @@ FACTS = {
         "import detectron2.model_zoo",
         "pkg_resources is deprecated",
     ),
+    "_quiet_gathers": ("utils/comm.py", r"torch\.ByteStorage\.from_buffer", GATHER, "TypedStorage is deprecated"),
 }
 SKIP_STEP = {
     "_stand_in": "compat.has_compiled_operators = lambda: True",
     "_restore_numpy_names": "compat._restore_numpy_names = lambda: None",
     "_restore_pillow_names": "compat._restore_pillow_names = lambda: None",
     "_quiet_model_zoo": "compat._quiet_model_zoo = lambda: None",
+    "_quiet_gathers": "compat._quiet_gathers = lambda: None",
 }
 
 
