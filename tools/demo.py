@@ -46,8 +46,7 @@ class Demo:
         self.output = output
         self.extra = QUICK if quick else {name: [] for name in QUICK}
         self.quick = quick
-        # Pretraining keeps one core for the network and one for its loader; detection has little to load.
-        self.processes = {PRETRAIN: "1", DETECT: str(min(2, os.cpu_count() or 1))}
+        self.processes = str(min(2, os.cpu_count() or 1))
         self.seed = str(seed)
         self.environment = os.environ | {"DETECTRON2_DATASETS": str(output / "datasets"), "PYTHONUNBUFFERED": "1"}
         # One thread a process: the processes have the cores already, and more threads would wait for each other.
@@ -83,7 +82,7 @@ class Demo:
         flags = [option for option in options if option.startswith("--")]
         values = [option for option in options if not option.startswith("--")]
         kind = "pretrain" if config == PRETRAIN else "detect"
-        command = ["tools/train_net.py", "--config-file", config, "--num-gpus", self.processes[config], *flags]
+        command = ["tools/train_net.py", "--config-file", config, "--num-gpus", self.processes, *flags]
         self.run(title, *command, "OUTPUT_DIR", str(output), "SEED", self.seed, *self.extra[kind], *values)
 
 
