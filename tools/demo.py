@@ -3,6 +3,8 @@
 
 Runs the commands of the README on ToyScenes and prints one table: kNN top-1 and detection AP50, random init
 against pretrained. Leaves summary.md and its pictures in the output folder. About ten minutes on two cores.
+
+    python tools/demo.py --seed 2 --output output/demo_seed2
 """
 
 from __future__ import annotations
