@@ -48,7 +48,7 @@ class Demo:
         self.output = output
         self.extra = QUICK if quick else {name: [] for name in QUICK}
         self.quick = quick
-        # The detector's synchronised BN costs two processes more than they gain on images of this size.
+        # Measured on two cores: an iteration of the detector takes 0.37 s by two processes, 0.27 s by one.
         self.processes = {PRETRAIN: str(min(2, os.cpu_count() or 1)), DETECT: "1"}
         self.seed = str(seed)
         self.environment = os.environ | {"DETECTRON2_DATASETS": str(output / "datasets"), "PYTHONUNBUFFERED": "1"}
