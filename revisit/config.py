@@ -11,6 +11,7 @@ from detectron2.config import CfgNode
 POLICIES = ("standard", "autoaugment", "standard_or_autoaugment")
 MINING = ("before_head", "after_head")
 STEM_TYPES = ("basic", "cifar")
+AMP_DTYPES = ("bfloat16", "float16")
 
 
 def add_revisit_config(cfg: CfgNode) -> None:
@@ -27,9 +28,14 @@ def add_revisit_config(cfg: CfgNode) -> None:
     cfg.KNN_EVAL.NUM_NEIGHBORS = 20
     cfg.KNN_EVAL.TEMPERATURE = 0.07  # votes weigh exp(cosine / temperature)
     cfg.KNN_EVAL.IMAGE_SIZE = 224  # px; short side resized to 256/224 of it, then the centre crop
+    cfg.KNN_EVAL.LINEAR = False  # fit a logistic regression to the bank too: linear_top1
 
 
 def _add_schedule_keys(cfg: CfgNode) -> None:
+    cfg.SOLVER.AMP.DTYPE = "bfloat16"  # of autocast, with SOLVER.AMP.ENABLED: bfloat16 | float16 (scaled loss)
+    # Passes over IMS_PER_BATCH / ACCUMULATION_STEPS images before each optimiser step: the memory of the part,
+    # the gradient and the keys of the whole.
+    cfg.SOLVER.ACCUMULATION_STEPS = 1
     # A length in epochs is turned into iterations with the real size of DATASETS.TRAIN. A positive
     # length in iterations (SOLVER.MAX_ITER, SOLVER.CHECKPOINT_PERIOD, TEST.EVAL_PERIOD) wins over it.
     cfg.SOLVER.EPOCHS = 0
@@ -43,6 +49,7 @@ def _add_backbone_keys(cfg: CfgNode) -> None:
     cfg.MODEL.RESNETS.STEM_TYPE = "basic"  # basic: 7x7/2 conv + pool | cifar: 3x3/1 conv, no pool
     cfg.MODEL.RESNETS.RES4_STRIDE = 2  # 1 keeps the resolution of res3 without dilation
     cfg.MODEL.RESNETS.RES4_DILATION = 1  # 1 | 2 | 4; a dilated stage has stride 1
+    cfg.MODEL.CHANNELS_LAST = False  # weights and maps in NHWC memory, faster where the hardware likes it
     # Finetuning stops unless every backbone tensor found its value in MODEL.WEIGHTS.
     cfg.MODEL.ALLOW_PARTIAL_BACKBONE = False
 
@@ -57,6 +64,8 @@ def _add_view_keys(cfg: CfgNode) -> None:
     # Constrained multi-crop: the least share of a small crop's own area that lies inside the anchor.
     # 0 switches the constraint off. Paper text: 0.2 (the authors' code: 0.1).
     cfg.VIEWS.MIN_OVERLAP = 0.2
+    # The largest IoU of anchor and large positive (the IoU study); 1 leaves them alone, 0 keeps them disjoint.
+    cfg.VIEWS.MAX_IOU = 1.0
     # Look of the positives; anchors always have the standard look. The paper's A+ is
     # standard_or_autoaugment.
     cfg.VIEWS.POLICY = "standard_or_autoaugment"

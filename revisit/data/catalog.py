@@ -32,6 +32,16 @@ CIFAR10_CLASSES = (
 )  # fmt: skip
 
 
+# Subsets of the paper's data-bias study, one list of image paths each, and their sizes: as the paper prints them,
+# in thousands. "BDD100K 90K" is train 70K + test 20K (inferred).
+SUBSETS = {
+    "imagenet_118k": 118000, "imagenet_236k": 236000, "imagenet_472k": 472000, "imagenet_944k": 944000,
+    "imagenet_118k_lt": 118100,
+    "openimages_118k": 118000, "openimages_236k": 236000, "openimages_472k": 472000, "openimages_944k": 944000,
+    "bdd100k_90k": 90000,
+}  # fmt: skip
+
+
 def datasets_root() -> Path:
     """The folder of all data sets: $DETECTRON2_DATASETS, or ./datasets as in Detectron2."""
     return Path(os.environ.get("DETECTRON2_DATASETS", "datasets")).expanduser()
@@ -189,12 +199,12 @@ def _register_voc(name: str, root: Callable[[], Path], split: str, classes: tupl
     MetadataCatalog.get(name).set(dirname=str(root()), split=split, year=2007, evaluator_type="pascal_voc")
 
 
-def _under_root(name: str, folder: str, load: Callable[[Path], Records], **metadata: object) -> None:
-    """Register a data set that lies in ``folder`` under datasets_root(), looked up when it is loaded."""
+def _under_root(name: str, where: str, load: Callable[[Path], Records], **metadata: object) -> None:
+    """Register a data set that lies ``where`` under datasets_root(), looked up when it is loaded."""
 
     def load_checked() -> Records:
-        path = datasets_root() / folder
-        if not path.is_dir():
+        path = datasets_root() / where
+        if not path.exists():
             raise _missing_dataset(name, path, str(path))
         return load(path)
 
@@ -204,6 +214,8 @@ def _under_root(name: str, folder: str, load: Callable[[Path], Records], **metad
 def register_all() -> None:
     """Register every fixed name; the folders are looked up when a data set is loaded, not before."""
     _under_root("coco_2017_train_images", "coco/train2017", load_folder, expected_images=118287)
+    for name, size in SUBSETS.items():
+        _under_root(name, f"subsets/{name}.txt", load_list, expected_images=size)
     for train, split in ((True, "train"), (False, "test")):
         size = 50000 if train else 10000
         _register(

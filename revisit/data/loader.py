@@ -23,12 +23,13 @@ MAX_REPLACEMENTS = 20
 
 
 class ViewBatch(TypedDict, total=False):
-    """One process's share of a batch. Absent without small crops: ``small``."""
+    """One process's share of a batch. Absent without small crops: ``small``; without classes: ``label``."""
 
     anchor: torch.Tensor  # (B, 3, H, W) uint8 RGB
     positive: torch.Tensor  # (B, 3, H, W) uint8 RGB
     small: torch.Tensor  # (B, N, 3, h, w) uint8 RGB
-    num_fallbacks: int  # small crops that missed the demanded overlap
+    label: torch.Tensor  # (B,) int64, for monitors alone
+    num_fallbacks: int  # crops that missed their constraint
     read_errors: list[str]  # one message for each unreadable file, which a neighbour replaced
 
 
@@ -38,6 +39,7 @@ class ViewDataset(Dataset):
     def __init__(self, records: list[dict], mapper: ViewMapper):
         self._records = DatasetFromList(records, copy=False)
         self._mapper = mapper
+        self._labelled = all("label" in record for record in records)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -46,12 +48,14 @@ class ViewDataset(Dataset):
         epoch, index = key
         errors = []
         for step in range(min(MAX_REPLACEMENTS, len(self))):
+            record = self._records[(index + step) % len(self)]
             try:
-                image = read_record(self._records[(index + step) % len(self)])
+                image = read_record(record)
             except UnreadableImageError as error:
                 errors.append(str(error))
                 continue
-            return {**self._mapper(image, epoch, index), "read_errors": errors}
+            label = {"label": record["label"]} if self._labelled else {}
+            return {**self._mapper(image, epoch, index), **label, "read_errors": errors}
         raise UnreadableImageError(f"{len(errors)} images in a row cannot be read, the first: {errors[0]}")
 
 
@@ -65,6 +69,8 @@ def collate_views(samples: list[dict]) -> ViewBatch:
         if name in samples[0]:
             stacked = torch.from_numpy(np.stack([sample[name] for sample in samples]))
             batch[name] = stacked.movedim(-1, -3)
+    if "label" in samples[0]:
+        batch["label"] = torch.tensor([sample["label"] for sample in samples])
     return batch
 
 

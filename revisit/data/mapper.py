@@ -66,6 +66,7 @@ class ViewMapper:
             small_scale=views.SMALL_SCALE,
             num_small=views.NUM_SMALL,
             min_overlap=views.MIN_OVERLAP,
+            max_iou=views.MAX_IOU,
         )
         return cls(crops, views.LARGE_SIZE, views.SMALL_SIZE, views.POLICY, cfg.SEED, views.GREY_PROBABILITY)
 

@@ -139,11 +139,35 @@ class ReadErrors(HookBase):
 
 
 class CropFallbacks(HookBase):
-    """Log ``crop_fallbacks``: percent of small crops that never reached VIEWS.MIN_OVERLAP."""
+    """Log ``crop_fallbacks``: percent of the crops under a constraint that never met it.
 
-    def __init__(self, small_crops_per_step: int):
-        self._small_crops = small_crops_per_step
+    These are small crops under VIEWS.MIN_OVERLAP and pairs of anchor and positive under VIEWS.MAX_IOU.
+    """
+
+    def __init__(self, constrained_per_step: int):
+        self._constrained = constrained_per_step
 
     def after_step(self) -> None:
-        share = self.trainer.data_loader.last_batch["num_fallbacks"] / self._small_crops
+        share = self.trainer.data_loader.last_batch["num_fallbacks"] / self._constrained
         self.trainer.storage.put_scalar("crop_fallbacks", 100 * share)
+
+
+class CollapseAlarm(HookBase):
+    """Warn, once, when the features of all images have become nearly the same: ``feature_std`` below LIMIT."""
+
+    LIMIT = 0.05
+    WINDOW = 100  # iterations
+
+    def __init__(self) -> None:
+        self._warned = False
+
+    def after_step(self) -> None:
+        if self._warned or self.trainer.iter + 1 - self.trainer.start_iter < self.WINDOW:
+            return
+        spread = self.trainer.storage.history("feature_std").median(self.WINDOW)
+        if spread < self.LIMIT:
+            self._warned = True
+            logger.warning(
+                f"collapse: feature_std {spread:.3f} over {self.WINDOW} iterations, so all images look alike to the "
+                "network. Try a lower SOLVER.BASE_LR or a longer warm-up (docs/reading-a-run.md)"
+            )

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import yaml
 
-from revisit.config import MINING, POLICIES, STEM_TYPES, add_revisit_config
+from revisit.config import AMP_DTYPES, MINING, POLICIES, STEM_TYPES, add_revisit_config
 from revisit.data.catalog import get_records, register
 from revisit.engine.launch import log_processes
 from revisit.errors import UserError
@@ -141,16 +141,35 @@ def _check(cfg: CfgNode, num_processes: int) -> None:
         not weights or "://" in weights or Path(weights).is_file(),
         f"MODEL.WEIGHTS {weights} not found: expected a file of weights",
     )
-    batch, moco, knn = cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO, cfg.KNN_MOCO
+    batch = cfg.SOLVER.IMS_PER_BATCH
     _expect(
         batch > 0 and batch % num_processes == 0,
         f"SOLVER.IMS_PER_BATCH {batch} does not divide by {num_processes} processes: change it or --num-gpus",
     )
     _expect_one_of(cfg, "MODEL.RESNETS.STEM_TYPE", STEM_TYPES)
-    _expect(not cfg.SOLVER.AMP.ENABLED, "SOLVER.AMP.ENABLED True: training runs in float32 alone, expected False")
-    if cfg.MODEL.META_ARCHITECTURE not in PRETRAINING:
-        return
     share = batch // num_processes
+    _check_step(cfg, share)
+    if cfg.MODEL.META_ARCHITECTURE in PRETRAINING:
+        _check_pretraining(cfg, share)
+
+
+def _check_step(cfg: CfgNode, share: int) -> None:
+    """Precision and accumulation; ``share`` images are a process's part of the batch."""
+    parts, amp = cfg.SOLVER.ACCUMULATION_STEPS, cfg.SOLVER.AMP
+    _expect(
+        parts > 0 and share % parts == 0,
+        f"SOLVER.ACCUMULATION_STEPS {parts} does not divide the {share} images of a process",
+    )
+    _expect_one_of(cfg, "SOLVER.AMP.DTYPE", AMP_DTYPES)
+    _expect(
+        not (amp.ENABLED and amp.DTYPE == "float16" and cfg.MODEL.DEVICE == "cpu"),
+        "SOLVER.AMP.DTYPE float16 needs a GPU: expected bfloat16 on the CPU",
+    )
+
+
+def _check_pretraining(cfg: CfgNode, share: int) -> None:
+    batch, moco, knn = cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO, cfg.KNN_MOCO
+    parts = cfg.SOLVER.ACCUMULATION_STEPS
     _expect_one_of(cfg, "VIEWS.POLICY", POLICIES)
     _expect_one_of(cfg, "KNN_MOCO.MINING", MINING)
     _expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT {cfg.INPUT.FORMAT}: pretraining reads RGB")
@@ -165,10 +184,20 @@ def _check(cfg: CfgNode, num_processes: int) -> None:
     _expect(moco.TEMPERATURE > 0, f"MOCO.TEMPERATURE {moco.TEMPERATURE}: expected a positive number")
     _expect(0 <= moco.MOMENTUM < 1, f"MOCO.MOMENTUM {moco.MOMENTUM} does not lie in [0, 1)")
     _expect(
-        moco.BN_SPLITS > 0 and share % moco.BN_SPLITS == 0,
-        f"MOCO.BN_SPLITS {moco.BN_SPLITS} does not divide the {share} images of a process",
+        moco.BN_SPLITS > 0 and share // parts % moco.BN_SPLITS == 0,
+        f"MOCO.BN_SPLITS {moco.BN_SPLITS} does not divide the {share // parts} images that a process runs at a time",
     )
-    _expect(0 <= cfg.VIEWS.MIN_OVERLAP <= 1, f"VIEWS.MIN_OVERLAP {cfg.VIEWS.MIN_OVERLAP} does not lie in [0, 1]")
+    _expect(
+        parts == 1 or not knn.ENQUEUE_FIRST,
+        "KNN_MOCO.ENQUEUE_FIRST enqueues the whole batch's keys inside its forward: expected "
+        f"SOLVER.ACCUMULATION_STEPS 1 with it, got {parts}",
+    )
+    _expect(
+        not cfg.TEST.PRECISE_BN.ENABLED,
+        "TEST.PRECISE_BN.ENABLED True: it is for finetuning; a pretraining forward makes keys and draws views",
+    )
+    for name in ("MIN_OVERLAP", "MAX_IOU"):
+        _expect(0 <= cfg.VIEWS[name] <= 1, f"VIEWS.{name} {cfg.VIEWS[name]} does not lie in [0, 1]")
     for name in ("LARGE_SCALE", "SMALL_SCALE"):
         low, high = cfg.VIEWS[name]
         _expect(0 < low <= high <= 1, f"VIEWS.{name} {cfg.VIEWS[name]}: expected 0 < low <= high <= 1")

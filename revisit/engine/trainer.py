@@ -9,12 +9,14 @@ import weakref
 from collections import OrderedDict
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.data.loader import ResumableLoader
 from revisit.engine.hooks import (
+    CollapseAlarm,
     CropFallbacks,
     MomentumUpdate,
     NeighborLossSchedule,
@@ -24,19 +26,19 @@ from revisit.engine.hooks import (
     unwrap,
 )
 from revisit.engine.schedule import epochs_to_iterations
+from revisit.engine.step import TrainStep
 from revisit.errors import UserError
 from revisit.evaluation.features import extract_features
 from revisit.evaluation.knn import knn_top1
+from revisit.evaluation.linear import linear_top1
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 from detectron2.engine import DefaultTrainer, HookBase, TrainerBase, hooks
 from detectron2.engine.defaults import create_ddp_model
-from detectron2.engine.train_loop import SimpleTrainer
 from detectron2.evaluation import DatasetEvaluator, PascalVOCDetectionEvaluator
 from detectron2.modeling import build_model
 from detectron2.utils import comm
-from detectron2.utils.events import get_event_storage
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +46,9 @@ logger = logging.getLogger(__name__)
 class RevisitTrainer(DefaultTrainer):
     """Trains any meta-architecture from a config whose schedule is resolved (``resolve_schedule``).
 
-    Differs from DefaultTrainer in what the latter hard-codes: DDP works on the CPU too, the checkpointer is the
-    strict one, and checkpoints hold the optimiser.
+    Differs from DefaultTrainer in what the latter hard-codes: DDP and autocast work on the CPU too, the
+    checkpointer is the strict one, and checkpoints hold the optimiser.
     """
-
-    step_class: type[SimpleTrainer] = SimpleTrainer
 
     def __init__(self, cfg: CfgNode):
         TrainerBase.__init__(self)
@@ -60,7 +60,9 @@ class RevisitTrainer(DefaultTrainer):
         # Channels-last input gives 1x1 convolutions gradients of other strides; DDP copies them, which is harmless.
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
         model = create_ddp_model(model, broadcast_buffers=False, **devices)
-        self._trainer = self.step_class(model, loader, optimizer)
+        precision = getattr(torch, cfg.SOLVER.AMP.DTYPE) if cfg.SOLVER.AMP.ENABLED else None
+        parts = cfg.SOLVER.ACCUMULATION_STEPS
+        self._trainer = TrainStep(model, loader, optimizer, precision=precision, accumulation_steps=parts)
         self.scheduler = self.build_lr_scheduler(cfg, optimizer)
         self.checkpointer = RevisitCheckpointer(model, cfg, trainer=weakref.proxy(self))
         self.start_iter = 0
@@ -70,6 +72,8 @@ class RevisitTrainer(DefaultTrainer):
     @classmethod
     def build_model(cls, cfg: CfgNode) -> nn.Module:
         model = build_model(cfg)
+        if cfg.MODEL.CHANNELS_LAST:
+            model.to(memory_format=torch.channels_last)
         count = sum(p.numel() for p in model.parameters() if p.requires_grad)
         logger.info(f"{cfg.MODEL.META_ARCHITECTURE}: {count / 1e6:.1f} M parameters to train")
         return model
@@ -101,16 +105,6 @@ class RevisitTrainer(DefaultTrainer):
         return super().train()
 
 
-class PretrainStep(SimpleTrainer):
-    """SimpleTrainer that logs every loss by its name, a lone one too."""
-
-    def _write_metrics(self, loss_dict: dict[str, Tensor], *args: object, **kwargs: object) -> None:
-        super()._write_metrics(loss_dict, *args, **kwargs)
-        if len(loss_dict) == 1 and comm.is_main_process():  # Detectron2 logs a lone loss as total_loss alone
-            storage = get_event_storage()
-            storage.put_scalar(*loss_dict, storage.history("total_loss").latest())
-
-
 class FinetuneTrainer(RevisitTrainer):
     """Finetunes Detectron2's detectors, with the evaluator that the data set's metadata asks for."""
 
@@ -125,8 +119,6 @@ class FinetuneTrainer(RevisitTrainer):
 class PretrainTrainer(RevisitTrainer):
     """Pretrains MoCo or KNNMoCo; its evaluation is the kNN monitor on DATASETS.TEST with KNN_EVAL.BANK."""
 
-    step_class = PretrainStep
-
     @classmethod
     def build_train_loader(cls, cfg: CfgNode) -> ResumableLoader:
         return ResumableLoader(cfg)
@@ -138,11 +130,13 @@ class PretrainTrainer(RevisitTrainer):
         ours: list[HookBase] = [
             MomentumUpdate(),
             QueueUpdate(),
+            CollapseAlarm(),
             Throughput(cfg.SOLVER.IMS_PER_BATCH, cfg.DATALOADER.NUM_WORKERS),
             ReadErrors(cfg.SOLVER.IMS_PER_BATCH, loader.iterations_per_epoch),
         ]
-        if cfg.VIEWS.NUM_SMALL and cfg.VIEWS.MIN_OVERLAP:
-            ours.append(CropFallbacks(per_process * cfg.VIEWS.NUM_SMALL))
+        constrained = cfg.VIEWS.NUM_SMALL * (cfg.VIEWS.MIN_OVERLAP > 0) + (cfg.VIEWS.MAX_IOU < 1)
+        if constrained:
+            ours.append(CropFallbacks(per_process * constrained))
         if cfg.MODEL.META_ARCHITECTURE == "KNNMoCo":
             wait = 0 if cfg.KNN_MOCO.ENQUEUE_FIRST else cfg.KNN_MOCO.WARMUP_EPOCHS
             warmup = epochs_to_iterations(wait, loader.num_images, cfg.SOLVER.IMS_PER_BATCH)
@@ -180,10 +174,15 @@ class PretrainTrainer(RevisitTrainer):
         results = OrderedDict()
         for name in cfg.DATASETS.TEST:
             test = extract_features(model, name, options.IMAGE_SIZE, workers)
-            if bank and test:
-                top1 = knn_top1(bank, test, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE)
-                results["knn_top1" if len(cfg.DATASETS.TEST) == 1 else f"knn_top1/{name}"] = top1
-                logger.info(f"kNN top-1 of {name}: {top1:.2f} % (bank {options.BANK}, {len(bank.rows)} images)")
+            suffix = "" if len(cfg.DATASETS.TEST) == 1 else f"/{name}"
+            if not (bank and test):
+                continue
+            top1 = knn_top1(bank, test, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE)
+            results[f"knn_top1{suffix}"] = top1
+            logger.info(f"kNN top-1 of {name}: {top1:.2f} % (bank {options.BANK}, {len(bank.rows)} images)")
+            if options.LINEAR:
+                results[f"linear_top1{suffix}"] = top1 = linear_top1(bank, test)
+                logger.info(f"linear top-1 of {name}: {top1:.2f} %")
         return results
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 PANELS = {
     "losses": ("loss_inst", "loss_nn_raw", "total_loss"),
-    "contrast top-1 (%)": ("contrast_top1",),
-    "kNN top-1 (%)": ("knn_top1",),
+    "contrast accuracy (%)": ("contrast_top1", "contrast_top5"),
+    "held-out accuracy (%)": ("knn_top1", "linear_top1"),
+    "neighbour purity (%)": ("neighbor_purity",),
+    "spread (1: even, 0: collapsed)": ("feature_std", "embedding_std"),
     "learning rate": ("lr",),
 }
 
@@ -28,22 +30,22 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def plot_curves(metrics: Path, output: Path) -> None:
-    """Draw the losses, the two accuracies and the learning rate over the iterations into a PNG."""
+    """Draw every panel whose values the run has written over the iterations into a PNG."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
     series = read_metrics(metrics)
-    figure, axes = plt.subplots(2, 2, figsize=(10, 6), sharex=True, layout="constrained")
+    figure, axes = plt.subplots(2, 3, figsize=(14, 6), sharex=True, layout="constrained")
     for axis, (title, names) in zip(axes.flat, PANELS.items(), strict=True):
         for name in names:
             if name in series:
-                marker = "o" if name == "knn_top1" else None
+                marker = "o" if name in PANELS["held-out accuracy (%)"] else None
                 axis.plot(*zip(*series[name], strict=True), label=name, marker=marker, markersize=3)
         axis.set_title(title, fontsize=10)
         axis.grid(alpha=0.3)
-        if len(names) > 1:
+        if any(name in series for name in names):
             axis.legend(fontsize=8, frameon=False)
     for axis in axes[1]:
         axis.set_xlabel("iteration")

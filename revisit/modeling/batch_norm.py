@@ -49,9 +49,9 @@ def split_batch_norm(module: nn.Module, splits: int) -> None:
             layer.splits = splits
 
 
-def shuffle_permutation(global_batch: int, seed: int, iteration: int) -> Tensor:
-    """Where the keys are encoded: place n of the shuffled global batch holds image permutation[n]; int64."""
-    return torch.from_numpy(counter_rng(seed, Stream.SHUFFLE_BN, iteration).permutation(global_batch))
+def shuffle_permutation(global_batch: int, seed: int, iteration: int, part: int = 0) -> Tensor:
+    """Where the keys of a part of a step are encoded: place n of the shuffled batch holds image permutation[n]."""
+    return torch.from_numpy(counter_rng(seed, Stream.SHUFFLE_BN, iteration, part).permutation(global_batch))
 
 
 def scatter_shuffled(rows: Tensor, permutation: Tensor) -> Tensor:
@@ -87,3 +87,13 @@ def gather_rows(rows: Tensor) -> Tensor:
     parts = [torch.empty_like(rows) for _ in range(comm.get_world_size())]
     dist.all_gather(parts, rows.contiguous())
     return torch.cat(parts)
+
+
+def in_global_order(parts: list[Tensor]) -> Tensor:
+    """Rows that ``gather_rows`` gave for each part of a step, as one gather of the whole step would give them.
+
+    Each part (P * b, ...) holds b rows of every process in order of rank; the result (parts * P * b, ...) holds
+    all rows of the first process, then all of the second.
+    """
+    by_process = torch.stack([part.unflatten(0, (comm.get_world_size(), -1)) for part in parts], dim=1)
+    return by_process.flatten(0, 2)

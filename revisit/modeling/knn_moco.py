@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from revisit.modeling.losses import contrastive_losses
+from revisit.modeling.losses import contrastive_losses, nearest_rows
 from revisit.modeling.moco import MoCo
+from revisit.modeling.monitors import neighbor_purity
 
 from detectron2.config import CfgNode, configurable
 from detectron2.modeling import META_ARCH_REGISTRY
@@ -66,3 +68,16 @@ class KNNMoCo(MoCo):
             get_event_storage().put_scalar("loss_nn_raw", losses["loss_nn"].item())
             losses["loss_nn"] = self.neighbor_weight * losses["loss_nn"]
         return losses
+
+    @torch.no_grad()
+    def log_monitors(self, batch: dict, positives: Tensor, positives_g: Tensor, anchors: Tensor) -> None:
+        """MoCo's, and ``neighbor_purity`` where the data has classes, from the first step on."""
+        super().log_monitors(batch, positives, positives_g, anchors)
+        if "label" not in batch:
+            return
+        rows = positives_g if self.mine_before_head else positives
+        queue = self.queue.features if self.mine_before_head else self.queue.keys
+        with torch.autocast(self.device.type, enabled=False):
+            neighbors = nearest_rows(rows[:, 0], queue, self.num_neighbors)
+        purity = neighbor_purity(neighbors, batch["label"].to(self.device), self.queue.labels)
+        get_event_storage().put_scalar("neighbor_purity", purity)

@@ -47,17 +47,18 @@ def contrastive_losses(
         positive_score = (p * a[:, None]).sum(dim=2).flatten() / temperature  # (B*L,)
         losses = {"loss_inst": (torch.logaddexp(positive_score, lse) - positive_score).mean()}
         if num_neighbors:
-            neighbors = mine_neighbors(scores, positives_g, queue_g, num_neighbors)
+            if positives_g is None or queue_g is None:
+                neighbors = scores.detach().topk(num_neighbors, dim=1, sorted=False).indices
+            else:
+                neighbors = nearest_rows(positives_g.flatten(0, 1), queue_g, num_neighbors)
             losses["loss_nn"] = (lse - scores.gather(1, neighbors).mean(dim=1)).mean()
         return losses
 
 
 @torch.no_grad()
-def mine_neighbors(scores: Tensor, positives_g: Tensor | None, queue_g: Tensor | None, k: int) -> Tensor:
-    """N_ij: (B*L, k) int64 rows of the queue closest to each positive, in g-space where it is given."""
-    if positives_g is not None and queue_g is not None:
-        scores = _at_least_float32(positives_g).flatten(0, 1) @ _at_least_float32(queue_g).T
-    return scores.topk(k, dim=1, sorted=False).indices
+def nearest_rows(rows: Tensor, queue: Tensor, k: int) -> Tensor:
+    """For unit rows (M, W) the (M, k) int64 rows of the queue (K, W) of highest cosine, in no order."""
+    return (_at_least_float32(rows) @ _at_least_float32(queue).T).topk(k, dim=1, sorted=False).indices
 
 
 def _at_least_float32(x: Tensor) -> Tensor:

@@ -6,9 +6,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from revisit.modeling.batch_norm import gather_rows, scatter_shuffled, shuffle_permutation, split_batch_norm
+from revisit.modeling.batch_norm import (
+    gather_rows,
+    in_global_order,
+    scatter_shuffled,
+    shuffle_permutation,
+    split_batch_norm,
+)
 from revisit.modeling.losses import contrastive_losses
 from revisit.modeling.momentum import ema_update, momentum_copy
+from revisit.modeling.monitors import contrast_accuracy, feature_std
 from revisit.modeling.projection_head import ProjectionHead
 from revisit.modeling.queue import AlignedQueue
 
@@ -22,9 +29,10 @@ from detectron2.utils.events import get_event_storage
 class MoCo(nn.Module):
     """Encoder h(g(.)), momentum encoder h'(g'(.)) and the queue Q_h (METHOD: notation, one step).
 
-    In training ``forward`` takes a ViewBatch and returns the losses. It keeps the new keys of the whole
-    global batch as ``pending_keys`` and touches neither the queue nor the momentum encoder: the hooks
-    MomentumUpdate and QueueUpdate do, after the optimiser's step.
+    In training ``forward`` takes a ViewBatch and returns the losses. It adds the new keys of all processes to
+    ``pending_keys`` and touches neither the queue nor the momentum encoder: the hooks MomentumUpdate and
+    QueueUpdate do, after the optimiser's step. A batch that comes in parts (SOLVER.ACCUMULATION_STEPS) is one
+    forward a part, and all its keys are enqueued together.
 
     In evaluation it takes Detectron2's list of dicts with ``image``, (3, H, W) uint8 RGB of one size, and
     returns for each the ``feature`` g(x), (Cg,) float32, a unit row.
@@ -62,7 +70,7 @@ class MoCo(nn.Module):
         self.momentum_backbone = momentum_copy(backbone)
         self.momentum_projection_head = momentum_copy(self.projection_head)
         self.queue = AlignedQueue(queue_size, **self.queue_widths())
-        self.pending_keys: dict[str, Tensor] = {}
+        self.pending_keys: list[dict[str, Tensor]] = []
 
         self.register_buffer("pixel_mean", torch.tensor(pixel_mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("pixel_std", torch.tensor(pixel_std).view(-1, 1, 1), persistent=False)
@@ -96,9 +104,12 @@ class MoCo(nn.Module):
             return [{"feature": feature} for feature in self.extract_features(images)]
         positives, positives_g = self.encode_positives(batch)
         keys = self.encode_anchors(batch["anchor"])
-        self.pending_keys = {name: keys[name] for name in self.queue.names}
+        pending = {name: keys[name] for name in self.queue.names}
+        if "label" in batch:
+            pending["labels"] = gather_rows(batch["label"].to(self.device))
+        self.pending_keys.append(pending)
         anchors = keys["keys"].chunk(comm.get_world_size())[comm.get_rank()]
-        self.log_contrast_accuracy(positives, anchors)
+        self.log_monitors(batch, positives, positives_g, anchors)
         return self.losses(positives, positives_g, anchors)
 
     def losses(self, positives: Tensor, positives_g: Tensor, anchors: Tensor) -> dict[str, Tensor]:
@@ -131,7 +142,8 @@ class MoCo(nn.Module):
         images = images.to(self.device, non_blocking=True)
         if self.shuffle_bn:
             global_batch = len(images) * comm.get_world_size()
-            permutation = shuffle_permutation(global_batch, self.seed, get_event_storage().iter)
+            part = len(self.pending_keys)
+            permutation = shuffle_permutation(global_batch, self.seed, get_event_storage().iter, part)
             images = scatter_shuffled(images, permutation)
         g = self.pooled(self.momentum_backbone, self.normalized(images))
         keys = unit_rows(self.momentum_projection_head(g))
@@ -148,10 +160,11 @@ class MoCo(nn.Module):
         ema_update(self.momentum_projection_head, self.projection_head, self.momentum)
 
     def enqueue_pending_keys(self) -> None:
-        """Move ``pending_keys`` into the queue."""
+        """Move ``pending_keys`` into the queue, in the order of the global batch."""
         if self.pending_keys:
-            self.queue.enqueue(**self.pending_keys)
-            self.pending_keys = {}
+            names = self.pending_keys[0]
+            self.queue.enqueue(**{name: in_global_order([keys[name] for keys in self.pending_keys]) for name in names})
+            self.pending_keys = []
 
     @torch.no_grad()
     def extract_features(self, images: Tensor) -> Tensor:
@@ -168,12 +181,19 @@ class MoCo(nn.Module):
         return backbone(images)[self.feature].mean(dim=(2, 3))
 
     @torch.no_grad()
-    def log_contrast_accuracy(self, positives: Tensor, anchors: Tensor) -> None:
-        """Log ``contrast_top1``: percent of large positives closer to their anchor than to any queue row."""
-        large = positives[:, 0]
-        hardest = (large @ self.queue.keys.T).amax(dim=1)
-        correct = (large * anchors).sum(dim=1) > hardest
-        get_event_storage().put_scalar("contrast_top1", 100 * correct.float().mean().item())
+    def log_monitors(self, batch: dict, positives: Tensor, positives_g: Tensor, anchors: Tensor) -> None:
+        """Log what docs/reading-a-run.md explains, of this process's share and, of its positives, the large ones."""
+        with torch.autocast(self.device.type, enabled=False):
+            top1, top5 = contrast_accuracy(positives[:, 0], anchors, self.queue.keys)
+        get_event_storage().put_scalars(
+            contrast_top1=top1,
+            contrast_top5=top5,
+            feature_std=feature_std(positives_g[:, 0]),
+            embedding_std=feature_std(positives[:, 0]),
+            queue_fill=100 * self.queue.fill_level,
+            encoder_momentum=self.momentum,
+            smoothing_hint=False,
+        )
 
 
 def unit_rows(x: Tensor) -> Tensor:

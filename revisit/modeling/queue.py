@@ -12,6 +12,9 @@ class AlignedQueue(nn.Module):
     ``AlignedQueue(K, keys=C, features=Cg)`` has the rings ``queue.keys`` (K, C) and ``queue.features``
     (K, Cg), float32 buffers that start as random unit rows; row n of every ring comes from the same image.
     K needs not be a multiple of the batch.
+
+    ``queue.labels`` (K,), int64, holds the class of each row's image where the data set has classes, else -1.
+    Only the neighbour-purity monitor reads it.
     """
 
     def __init__(self, length: int, **widths: int):
@@ -20,6 +23,7 @@ class AlignedQueue(nn.Module):
         self.names = tuple(widths)
         for name, width in widths.items():
             self.register_buffer(name, nn.functional.normalize(torch.randn(length, width), dim=1))
+        self.register_buffer("labels", torch.full((length,), -1))
         self.register_buffer("num_enqueued", torch.zeros((), dtype=torch.int64))
 
     @property
@@ -33,7 +37,7 @@ class AlignedQueue(nn.Module):
         return min(1.0, self.num_enqueued.item() / self.length)
 
     @torch.no_grad()
-    def enqueue(self, **rows: Tensor) -> None:
+    def enqueue(self, *, labels: Tensor | None = None, **rows: Tensor) -> None:
         """Overwrite the oldest rows of every ring with n <= K new ones, given as (n, width) by ring name."""
         if set(rows) != set(self.names):
             raise ValueError(f"rows for {sorted(rows)}, but the rings are {sorted(self.names)}")
@@ -45,4 +49,5 @@ class AlignedQueue(nn.Module):
         for name, new in rows.items():
             ring = getattr(self, name)
             ring.index_copy_(0, places, new.detach().to(ring.dtype))
+        self.labels.index_copy_(0, places, self.labels.new_full((n,), -1) if labels is None else labels)
         self.num_enqueued += n

@@ -173,3 +173,41 @@ def test_the_boxes_of_one_image_differ():
     boxes = ConstrainedMultiCrop()(480, 640, np.random.default_rng(0))
     every = [tuple(box) for box in (boxes.anchor, boxes.positive, *boxes.small)]
     assert len(set(every)) == 6
+
+
+@pytest.mark.parametrize("max_iou", [0.6, 0.4, 0.2, 0.0])
+def test_anchor_and_positive_stay_below_the_iou_limit_or_count_as_a_fallback(max_iou):
+    draw = ConstrainedMultiCrop(max_iou=max_iou, num_small=0)
+    fallbacks = 0
+    for seed in range(60):
+        boxes = draw(48, 64, np.random.default_rng(seed))
+        pair = [mask_of(box, 48, 64) for box in (boxes.anchor, boxes.positive)]
+        iou = (pair[0] & pair[1]).sum() / (pair[0] | pair[1]).sum()
+        assert (iou > max_iou) == boxes.num_fallbacks
+        assert all(is_random_crop(box, 48, 64, (0.2, 1.0)) for box in (boxes.anchor, boxes.positive))
+        fallbacks += boxes.num_fallbacks
+    assert fallbacks <= 3
+
+
+def test_an_iou_limit_that_no_pair_can_meet_leaves_the_closest_one():
+    boxes = ConstrainedMultiCrop(large_scale=(0.7, 1.0), max_iou=0.0)(60, 80, np.random.default_rng(0))
+    assert boxes.num_fallbacks >= 1
+    usual = ConstrainedMultiCrop(large_scale=(0.7, 1.0))
+    others = [usual(60, 80, np.random.default_rng(seed)) for seed in range(100)]
+    iou = crops.intersection_over_union(boxes.anchor, boxes.positive)
+    assert iou < min(crops.intersection_over_union(b.anchor, b.positive) for b in others)
+
+
+@given(SIDES, SIDES, SEEDS)
+def test_the_iou_limit_leaves_boxes_inside_any_image(height, width, seed):
+    boxes = ConstrainedMultiCrop(max_iou=0.2, num_small=0)(height, width, np.random.default_rng(seed))
+    for x0, y0, x1, y1 in (boxes.anchor, boxes.positive):
+        assert 0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height
+
+
+@given(st.data())
+def test_intersection_over_union_is_the_rasterised_one(data):
+    boxes = [data.draw(box_in(13, 17)) for _ in range(2)]
+    masks = [mask_of(box, 13, 17) for box in boxes]
+    expected = (masks[0] & masks[1]).sum() / (masks[0] | masks[1]).sum()
+    assert crops.intersection_over_union(*boxes) == pytest.approx(expected)

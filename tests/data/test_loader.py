@@ -170,3 +170,30 @@ def test_a_long_row_of_broken_files_ends_the_search(tmp_path, cfg):
     records = [{"file_name": str(tmp_path / f"{n}.png")} for n in range(500)]
     with pytest.raises(UnreadableImageError, match=f"{loader_module.MAX_REPLACEMENTS} images in a row"):
         ViewDataset(records, ViewMapper.from_config(cfg))[0, 0]
+
+
+def test_classes_travel_with_their_images_for_the_monitors(tmp_path, write_pictures, cfg):
+    for name in ("bird", "cat"):
+        write_pictures(tmp_path / "classes" / name, 4)
+    cfg.DATASETS.TRAIN = (f"class_folders:{tmp_path / 'classes'}",)
+    cfg.SOLVER.IMS_PER_BATCH = 8
+    (batch,) = batches_of(cfg, 1)
+    assert sorted(batch["label"].tolist()) == [0] * 4 + [1] * 4
+    records = get_records(cfg.DATASETS.TRAIN[0])
+    mapper = ViewMapper.from_config(cfg)
+    anchors = [mapper(read_image(record["file_name"]), 0, n)["anchor"] for n, record in enumerate(records)]
+    for anchor, label in zip(batch["anchor"], batch["label"], strict=True):
+        source = next(n for n, a in enumerate(anchors) if np.array_equal(a, anchor.permute(1, 2, 0)))
+        assert records[source]["label"] == label
+
+
+def test_a_data_set_without_classes_has_no_labels(cfg):
+    (batch,) = batches_of(cfg, 1)
+    assert "label" not in batch
+
+
+def test_one_unlabelled_data_set_among_labelled_ones_leaves_all_labels_out(tmp_path, write_pictures, cfg):
+    write_pictures(tmp_path / "classes" / "bird", 4)
+    cfg.DATASETS.TRAIN = (*cfg.DATASETS.TRAIN, f"class_folders:{tmp_path / 'classes'}")
+    (batch,) = batches_of(cfg, 1)
+    assert "label" not in batch

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from revisit.engine.hooks import ReadErrors, Throughput
+from revisit.engine.hooks import CollapseAlarm, ReadErrors, Throughput
 from revisit.errors import UserError
 
 from detectron2.utils.events import EventStorage
@@ -55,3 +55,14 @@ def test_a_run_that_waits_for_data_is_told_once_what_to_do(caplog, waiting, hint
             hook.after_step()
         assert storage.history("images_per_second").latest() > 0
     assert sum("DATALOADER.NUM_WORKERS" in record.message for record in caplog.records) == hints
+
+
+@pytest.mark.parametrize(("spread", "warnings"), [(0.01, 1), (0.3, 0)])
+def test_a_collapse_is_told_once_and_a_healthy_run_never_is(storage, caplog, spread, warnings):
+    hook = CollapseAlarm()
+    for iteration in range(2 * CollapseAlarm.WINDOW):
+        hook.trainer = SimpleNamespace(iter=iteration, start_iter=0, storage=storage)
+        storage.put_scalar("feature_std", spread)
+        with caplog.at_level(logging.WARNING):
+            hook.after_step()
+    assert len([record for record in caplog.records if "collapse" in record.message]) == warnings

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 import pytest
+import torch
 import yaml
 
 from revisit.engine.setup import check_evaluation_data, count_images, load_config
@@ -31,7 +32,13 @@ def arguments(*opts: object, config_file: str = "configs/Base-Pretrain.yaml", nu
         (("MOCO.MOMENTUM", 1.0), "MOCO.MOMENTUM"),
         (("VIEWS.SMALL_SCALE", "(0.2,0.1)"), "VIEWS.SMALL_SCALE"),
         (("VIEWS.MIN_OVERLAP", 1.5), "VIEWS.MIN_OVERLAP"),
-        (("SOLVER.AMP.ENABLED", True), "SOLVER.AMP.ENABLED"),
+        (("VIEWS.MAX_IOU", -0.1), "VIEWS.MAX_IOU"),
+        (("SOLVER.AMP.DTYPE", "float8"), "SOLVER.AMP.DTYPE is 'float8', expected one of bfloat16, float16"),
+        (("SOLVER.ACCUMULATION_STEPS", 3), "SOLVER.ACCUMULATION_STEPS 3 does not divide the 256 images"),
+        (("SOLVER.ACCUMULATION_STEPS", 0), "SOLVER.ACCUMULATION_STEPS 0"),
+        (("SOLVER.ACCUMULATION_STEPS", 64, "MOCO.BN_SPLITS", 8), "MOCO.BN_SPLITS 8 does not divide the 4 images"),
+        (("SOLVER.ACCUMULATION_STEPS", 2, "KNN_MOCO.ENQUEUE_FIRST", True), "expected SOLVER.ACCUMULATION_STEPS 1"),
+        (("TEST.PRECISE_BN.ENABLED", True), "TEST.PRECISE_BN.ENABLED True: it is for finetuning"),
         (("INPUT.FORMAT", "BGR"), "INPUT.FORMAT BGR"),
         (("MOCO.TEMPRATURE", 0.1), "unknown config key MOCO.TEMPRATURE; did you mean MOCO.TEMPERATURE"),
         (("MOCO.QUEUE_SIZE", "many"), "MOCO.QUEUE_SIZE"),
@@ -104,3 +111,9 @@ def test_a_drawn_seed_is_kept_by_a_resumed_run(tmp_path):
 def test_sync_bn_becomes_what_the_cpu_has(processes, norm):
     cfg = load_config(arguments("MODEL.DEVICE", "cpu", "MODEL.RESNETS.NORM", "SyncBN", num_gpus=processes))
     assert cfg.MODEL.RESNETS.NORM == norm
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs float16")
+def test_float16_is_refused_on_the_cpu():
+    with pytest.raises(UserError, match="float16 needs a GPU: expected bfloat16"):
+        load_config(arguments("SOLVER.AMP.ENABLED", True, "SOLVER.AMP.DTYPE", "float16"))

@@ -54,7 +54,7 @@ def test_checkpoint_of_step_i_holds_the_keys_and_momentum_encoder_of_step_i(toy_
     enqueue = MoCo.enqueue_pending_keys
 
     def spy(model):
-        keys.append(model.pending_keys["keys"].clone())
+        keys.append(model.pending_keys[0]["keys"].clone())
         enqueue(model)
 
     monkeypatch.setattr(MoCo, "enqueue_pending_keys", spy)

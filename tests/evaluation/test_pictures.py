@@ -32,4 +32,4 @@ def test_metrics_skip_a_line_that_a_killed_run_left_torn(tmp_path):
 def test_curves_are_drawn_from_what_there_is(tmp_path):
     (tmp_path / "metrics.json").write_text(json.dumps({"iteration": 0, "loss_inst": 5.0, "knn_top1": 12.0}))
     plot_curves(tmp_path / "metrics.json", tmp_path / "curves.png")
-    assert cv2.imread(str(tmp_path / "curves.png")).shape[1] == 1100
+    assert cv2.imread(str(tmp_path / "curves.png")).shape[1] == 1540

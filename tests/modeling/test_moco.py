@@ -77,11 +77,11 @@ def test_pending_keys_are_the_momentum_encoders_and_enter_both_rings_together(mo
     views = random_views(8)
     step(model, views)
     keys = model.encode_anchors(views["anchor"])
-    assert torch.equal(model.pending_keys["keys"], keys["keys"])
+    assert torch.equal(model.pending_keys[0]["keys"], keys["keys"])
     model.enqueue_pending_keys()
     assert torch.equal(model.queue.keys[:8], keys["keys"])
     assert torch.equal(model.queue.features[:8], keys["features"])
-    assert model.pending_keys == {} and model.queue.num_enqueued == 8
+    assert model.pending_keys == [] and model.queue.num_enqueued == 8
 
 
 @pytest.mark.parametrize("ring", ["keys", "features"])
@@ -109,7 +109,7 @@ def test_enqueue_first_mines_on_the_new_queue_and_scores_on_the_old():
     views = random_views(8)
     old = model.queue.keys.clone()
     losses = step(model, views)
-    assert model.queue.num_enqueued == 8 and model.pending_keys == {}
+    assert model.queue.num_enqueued == 8 and model.pending_keys == []
     p, p_g = model.encode_positives(views)
     anchors = model.encode_anchors(views["anchor"])
     assert torch.equal(model.queue.features[:8], anchors["features"])

@@ -1,0 +1,117 @@
+"""Every recipe under configs/, resolved by ``train_net.py --dry-run``, against one table of what the method says."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+CONFIGS = Path("configs")
+BASE = "Base-Pretrain.yaml"
+
+COCO = 118287
+TWO_CROPS = ((2, 224, (0.2, 1.0)), None, 0.0)
+MULTI = ((2, 160, (0.2, 1.0)), (4, 96, (0.05, 0.14)), 0.0)
+CONSTRAINED = ((2, 160, (0.2, 1.0)), (4, 96, (0.05, 0.14)), 0.2)
+STANDARD, AUTO, EITHER = "standard", "autoaugment", "standard_or_autoaugment"
+
+# epochs, crops, m, policy, (lambda, k, mining, warm-up epochs) or None, images, max IoU
+RUNS = {
+    "moco": (200, TWO_CROPS, 0.999, STANDARD, None),
+    "moco_mc": (200, MULTI, 0.999, STANDARD, None),
+    "moco_mc_cc": (200, CONSTRAINED, 0.999, STANDARD, None),
+    "moco_mc_cc_m": (200, CONSTRAINED, 0.995, STANDARD, None),
+    "moco_mc_cc_m_aplus": (200, CONSTRAINED, 0.995, EITHER, None),
+    "moco_mc_cc_m_autoaugment": (200, CONSTRAINED, 0.995, AUTO, None),
+    "knn_moco": (200, CONSTRAINED, 0.995, EITHER, (0.4, 20, "before_head", 5)),
+    **{f"sweep/knn_k{k}": (200, CONSTRAINED, 0.995, STANDARD, (0.4, k, "before_head", 5)) for k in (1, 5, 10, 20, 50)},
+    **{
+        f"sweep/knn_lambda{weight}": (200, CONSTRAINED, 0.995, STANDARD, (weight, 20, "before_head", 5))
+        for weight in (0.1, 0.2, 0.8)
+    },
+    "sweep/knn_after_head": (200, CONSTRAINED, 0.995, STANDARD, (0.4, 20, "after_head", 5)),
+    "comparison/moco_800ep": (800, TWO_CROPS, 0.999, STANDARD, None),
+    "comparison/moco_cc_800ep": (800, CONSTRAINED, 0.995, STANDARD, None),
+    "comparison/moco_cc_aplus_800ep": (800, CONSTRAINED, 0.995, EITHER, None),
+    "comparison/knn_moco_800ep": (800, CONSTRAINED, 0.995, EITHER, (0.4, 20, "before_head", 5)),
+    **{
+        f"data_bias/{name}": (400, TWO_CROPS, 0.999, STANDARD, None, images)
+        for name, images in {
+            "coco": COCO, "imagenet_118k": 118000, "imagenet_236k": 236000, "imagenet_472k": 472000,
+            "imagenet_944k": 944000, "imagenet_118k_lt": 118100, "openimages_118k": 118000,
+            "openimages_236k": 236000, "openimages_472k": 472000, "openimages_944k": 944000, "bdd100k_90k": 90000,
+        }.items()
+    },
+    **{
+        f"iou_study/moco_iou{limit}": (200, TWO_CROPS, 0.999, STANDARD, None, COCO, limit)
+        for limit in (0.6, 0.4, 0.2, 0.0)
+    },
+}  # fmt: skip
+
+
+def dry_run(config: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
+    command = ["train_net.py", "--config-file", str(config), "--num-gpus", "2", "--dry-run", "OUTPUT_DIR", str(output)]
+    monkeypatch.setattr(sys, "argv", command)
+    try:
+        runpy.run_path("tools/train_net.py", run_name="__main__")
+    except SystemExit as stop:
+        assert not stop.code
+    return json.loads((output / "dry_run.json").read_text())
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_of_the_paper_resolves_to_its_settings(name, tmp_path, monkeypatch, capsys):
+    epochs, (large, small, min_overlap), m, policy, knn, *rest = RUNS[name]
+    images, max_iou = (*rest, COCO, 1.0)[:2] if not rest else (*rest, 1.0)[:2]
+    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path / "nothing"))
+    told = dry_run(CONFIGS / "pretrain" / f"{name}.yaml", tmp_path, monkeypatch)
+    assert told["architecture"] == ("KNNMoCo" if knn else "MoCo")
+    assert (told["epochs"], told["data"]["images"]) == (epochs, images)
+    assert told["iterations"] == epochs * (images // 256)
+    assert (told["batch"], told["lr"], told["schedule"], told["sgd_momentum"]) == (256, 0.3, "WarmupCosineLR", 0.9)
+    assert told["lr_warmup_iterations"] == 0
+    assert told["weight_decays"] == {"other": 1e-4, "norm": 1e-4, "bias": 1e-4}
+    assert (told["temperature"], told["queue_size"], told["momentum"]) == (0.2, 65536, m)
+    assert (told["policy"], told["precision"], told["backbone"][-9:]) == (policy, "float32", "ResNet-50")
+    crops = told["crops"]
+    assert crops["large"] == {"count": large[0], "size": large[1], "scale": list(large[2])}
+    assert crops["small"]["count"] == (small[0] if small else 0)
+    if small:
+        assert (crops["small"]["size"], tuple(crops["small"]["scale"])) == small[1:]
+    assert (crops["min_overlap"], crops["max_iou"]) == (min_overlap, max_iou)
+    weight, k, mining, wait = knn or (0.0, 0, None, 0)
+    assert (told["lambda"], told["k"], told.get("mining"), told["warmup_epochs"]) == (weight, k, mining, wait)
+    assert told["shapes"]["positives"][1:] == [5 if small else 1, 128]
+
+
+def test_the_table_names_every_pretraining_recipe():
+    files = {str(path.relative_to(CONFIGS / "pretrain"))[:-5] for path in (CONFIGS / "pretrain").rglob("*.yaml")}
+    assert files == set(RUNS)
+
+
+@pytest.mark.parametrize("path", [p for p in sorted(CONFIGS.rglob("*.yaml")) if p.name != BASE], ids=str)
+def test_a_recipe_opens_with_its_command_cost_and_protocol(path):
+    text = path.read_text()
+    header = text[: text.index("_BASE_")] if "_BASE_" in text else text[: text.index("\nMODEL")]
+    assert all(line.startswith("#") for line in header.strip().splitlines())
+    for label in ("Command", "Cost", "Data", "Protocol"):
+        assert f"# {label} " in header, label
+    (command,) = re.findall(r"--config-file (\S+)", header)[:1]
+    assert Path(command) == path
+    assert "# Paper" in header or "# Ours" in header
+
+
+def test_output_folders_are_told_apart():
+    folders = [yaml.safe_load(path.read_text()).get("OUTPUT_DIR") for path in CONFIGS.rglob("*.yaml")]
+    assert len(set(folders)) == len(folders) and None not in folders
+
+
+def test_a_dry_run_of_unknown_data_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train_net.py", "--dry-run", "DATASETS.TRAIN", "('nowhere',)"])
+    with pytest.raises(SystemExit):
+        runpy.run_path("tools/train_net.py", run_name="__main__")
