@@ -122,7 +122,33 @@ def test_the_demo_runs_start_to_end(tmp_path):
     assert "holds a finished demo" in one_line_error(f"python tools/demo.py --quick --output {tmp_path}/demo", tmp_path)
 
 
-@pytest.mark.parametrize("tool", ["train_net", "convert_to_d2", "make_toy_scenes", "demo"])
+def test_readme_a_table_on_toy_scenes_and_its_second_call_runs_nothing(toy_root, tmp_path):
+    command = (
+        f"python tools/reproduce.py ablation --only MoCo --seeds 1 --train-set object-centric --output {tmp_path} "
+        f"{TINY} SOLVER.MAX_ITER 2"
+    )
+    assert "to do: object-centric training, MoCo, seed 1" in run(f"{command} --dry-run", toy_root)
+    text = run(command, toy_root)
+    assert "| MoCo |" in text and (tmp_path / "table.md").read_text() in text
+    assert "2 jobs, 2 done before" in run(command, toy_root)
+    assert set(json.loads((tmp_path / "results.json").read_text())[1]) >= {"knn_top1", "linear_top1", "seeds", "paper"}
+
+
+def test_bf16_accumulation_and_channels_last_together(toy_root, tmp_path):
+    run(
+        f"python tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus 2 OUTPUT_DIR {tmp_path} {TINY} "
+        f"SOLVER.MAX_ITER 20 SOLVER.AMP.ENABLED True SOLVER.AMP.DTYPE bfloat16 SOLVER.ACCUMULATION_STEPS 2 "
+        "MODEL.CHANNELS_LAST True",
+        toy_root,
+    )
+    last = json.loads((tmp_path / "metrics.json").read_text().splitlines()[-1])
+    assert last["queue_fill"] == 100 and last["total_loss"] > 0
+    run(f"python tools/convert_to_d2.py {tmp_path}/model_final.pth {tmp_path}/backbone.pth", toy_root)
+    weights = torch.load(tmp_path / "backbone.pth", weights_only=True)["model"]
+    assert all(w.dtype in (torch.float32, torch.int64) and w.is_contiguous() for w in weights.values())
+
+
+@pytest.mark.parametrize("tool", ["train_net", "convert_to_d2", "make_toy_scenes", "demo", "reproduce"])
 def test_help_teaches(tool, tmp_path):
     assert "python tools/" in run(f"python tools/{tool}.py --help", tmp_path)
 

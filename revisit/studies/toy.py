@@ -1,0 +1,136 @@
+"""The paper's ablations on ToyScenes: which rows there are and which jobs make them."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+from revisit.errors import UserError
+from revisit.studies.jobs import Job
+
+TRAIN_SETS = {"object-centric": "toy_objects_train", "scene-centric": "toy_scenes_train"}
+RANDOM_INIT = "Rand. init."
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table: a recipe, what it overrides, and the paper's value for the same row, if any."""
+
+    label: str
+    config: str
+    overrides: tuple[str, ...] = ()
+    paper: float | None = None  # VOC07 SVM mAP
+
+
+def _sweep_row(label: str, paper: float, *overrides: object) -> Row:
+    return Row(label, "configs/toy/sweep/knn_k10.yaml", tuple(map(str, overrides)), paper)
+
+
+TABLES: dict[str, tuple[Row, ...]] = {
+    "ablation": (
+        Row("MoCo", "configs/toy/ablation/moco.yaml", paper=76.1),
+        Row("+MC", "configs/toy/ablation/moco_mc.yaml", paper=81.3),
+        Row("+MC+CC", "configs/toy/ablation/moco_mc_cc.yaml", paper=82.1),
+        Row("+MC+CC+m", "configs/toy/ablation/moco_mc_cc_m.yaml", paper=82.8),
+        Row("+MC+CC+m+A", "configs/toy/ablation/moco_mc_cc_m_aplus.yaml", paper=83.7),
+        Row("+MC+CC+m+A+NN", "configs/toy/ablation/knn_moco.yaml", paper=85.1),
+    ),
+    "knn": (
+        *(
+            _sweep_row(f"k {k}, lambda 0.4", paper, "KNN_MOCO.NUM_NEIGHBORS", k)
+            for k, paper in ((1, 83.6), (5, 84.0), (10, 84.1), (20, 84.2), (50, 84.3))
+        ),
+        *(
+            _sweep_row(f"k 10, lambda {weight}", paper, "KNN_MOCO.WEIGHT", weight)
+            for weight, paper in ((0.0, 82.8), (0.1, 83.8), (0.2, 84.1), (0.8, 80.7))
+        ),
+        _sweep_row("k 10, lambda 0.4, mined after the head", 82.8, "KNN_MOCO.MINING", "after_head"),
+    ),
+}
+
+
+def choose_rows(table: str, only: list[str] | None) -> list[Row]:
+    """Rows of a table, all or those named.
+
+    Raises:
+        UserError: a name that the table does not have.
+    """
+    rows = {row.label: row for row in TABLES[table]}
+    for label in only or []:
+        if label not in rows:
+            raise UserError(f"{table} has no row {label!r}: expected some of {', '.join(map(repr, rows))}")
+    return [rows[label] for label in only or rows]
+
+
+def make_jobs(
+    rows: list[Row], train_sets: list[str], seeds: list[int], output: Path, extra: tuple[str, ...]
+) -> list[Job]:
+    """One job a row, training set and seed: pretrain (or go on), then classify held-out images.
+
+    The random init of a seed is every row's start, so it is judged once a seed.
+
+    Args:
+        extra: KEY VALUE pairs for every run.
+    """
+    jobs = [_job(rows[0], None, seed, output, extra) for seed in seeds]
+    for name in train_sets:
+        jobs += [_job(row, name, seed, output, extra) for seed in seeds for row in rows]
+    return jobs
+
+
+def _folder(output: Path, label: str, train_set: str | None, seed: int) -> Path:
+    name = label.replace(" ", "_").replace(",", "")
+    return output / (train_set or "") / name / f"seed{seed}"
+
+
+def _job(row: Row, train_set: str | None, seed: int, output: Path, extra: tuple[str, ...]) -> Job:
+    label = row.label if train_set else RANDOM_INIT
+    folder = _folder(output, label, train_set, seed)
+    command = ("tools/train_net.py", "--config-file", row.config, "--resume")
+    options = (*row.overrides, "SEED", str(seed), "OUTPUT_DIR", str(folder), *extra)
+    judge = (*command, "--eval-only", *options)
+    if train_set is None:
+        commands = (judge,)
+    else:
+        data = ("DATASETS.TRAIN", f"('{TRAIN_SETS[train_set]}',)", "KNN_EVAL.BANK", "")
+        commands = ((*command, *options, *data), judge)
+    return Job(f"{train_set or 'no'} training, {label}, seed {seed}", commands, folder / "evaluation.json")
+
+
+def collect(rows: list[Row], train_sets: list[str], seeds: list[int], output: Path) -> list[dict]:
+    """Results as a list of {row, train_set, paper, seeds, knn_top1, linear_top1}; scores are lists over seeds."""
+    found = []
+    wanted = [(RANDOM_INIT, None, None)]
+    wanted += [(row.label, name, row.paper) for name in train_sets for row in rows]
+    for label, name, paper in wanted:
+        files = [_folder(output, label, name, seed) / "evaluation.json" for seed in seeds]
+        scores = [json.loads(file.read_text()) for file in files]
+        found.append(
+            {"row": label, "train_set": name, "paper": paper, "seeds": seeds}
+            | {metric: [score[metric] for score in scores] for metric in ("knn_top1", "linear_top1")}
+        )
+    return found
+
+
+def as_markdown(results: list[dict], train_sets: list[str]) -> str:
+    """The table: mean and standard deviation over seeds, percent of held-out images classified right."""
+    columns = [(name, metric) for name in train_sets for metric in ("knn_top1", "linear_top1")]
+    titles = [f"{name}, {metric.removesuffix('_top1')}" for name, metric in columns]
+    lines = ["| row | " + " | ".join(titles) + " | paper, VOC07 SVM mAP |", "|---" * (len(columns) + 2) + "|"]
+    for label in dict.fromkeys(result["row"] for result in results):
+        of_row = [result for result in results if result["row"] == label]
+        cells = []
+        for name, metric in columns:
+            result = next(r for r in of_row if r["train_set"] in (name, None))
+            cells.append(mean_and_spread(result[metric]))
+        paper = of_row[0]["paper"]
+        lines.append(f"| {label} | " + " | ".join(cells) + f" | {'' if paper is None else paper} |")
+    return "\n".join(lines)
+
+
+def mean_and_spread(values: list[float]) -> str:
+    """``mean ± standard deviation`` of the values, to one decimal; a lone value stands alone."""
+    mean = f"{statistics.mean(values):.1f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.1f}"

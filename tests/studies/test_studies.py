@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from revisit.errors import UserError
+from revisit.studies.jobs import Job, run_jobs
+from revisit.studies.toy import RANDOM_INIT, TABLES, as_markdown, choose_rows, collect, make_jobs
+
+WRITE = (
+    "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text('{}'); pathlib.Path(sys.argv[2]).open('a').write('x')"
+)
+
+
+def writing_job(folder: Path, name: str) -> Job:
+    result = folder / name / "result.json"
+    return Job(name, (("-c", WRITE, str(result), str(folder / f"{name}.count")),), result)
+
+
+def test_jobs_leave_their_results_and_are_not_run_again(tmp_path, capsys):
+    jobs = [writing_job(tmp_path, name) for name in "abc"]
+    run_jobs(jobs, parallel=2)
+    run_jobs(jobs, parallel=2)
+    assert all(job.done for job in jobs)
+    assert [(tmp_path / f"{name}.count").read_text() for name in "abc"] == ["x", "x", "x"]
+    assert "3 jobs, 3 done before" in capsys.readouterr().out
+
+
+def test_a_failed_job_is_named_with_its_log_and_the_others_finish(tmp_path):
+    broken = Job("broken", (("-c", "raise SystemExit('no data')"), ("-c", "never")), tmp_path / "broken" / "r.json")
+    good = writing_job(tmp_path, "good")
+    with pytest.raises(UserError, match="1 of 2 jobs failed; their output is in .*broken/job.log"):
+        run_jobs([broken, good], parallel=1)
+    assert good.done and (tmp_path / "broken" / "job.log").read_text() == "no data\n"
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_row_set_and_seed_has_its_own_folder_and_recipe(table, tmp_path):
+    rows = choose_rows(table, None)
+    jobs = make_jobs(rows, ["object-centric", "scene-centric"], [1, 2], tmp_path, ())
+    assert len(jobs) == 2 + 2 * 2 * len(rows) == len({job.result for job in jobs}) == len({job.name for job in jobs})
+    assert len({job.commands for job in jobs}) == len(jobs)
+    assert all(Path(command[2]).is_file() for job in jobs for command in job.commands)
+    assert all("--resume" in command for job in jobs for command in job.commands)
+
+
+def test_the_papers_values_are_those_of_the_same_row():
+    paper = {row.label: row.paper for rows in TABLES.values() for row in rows}
+    assert paper["+MC+CC"] == 82.1 and paper["k 50, lambda 0.4"] == 84.3 and paper["k 10, lambda 0.8"] == 80.7
+
+
+def test_an_unknown_row_is_refused_with_the_names_there_are():
+    with pytest.raises(UserError, match=r"ablation has no row '\+CC': expected some of 'MoCo', '\+MC'"):
+        choose_rows("ablation", ["+CC"])
+
+
+def test_the_table_gives_mean_and_deviation_over_seeds(tmp_path):
+    rows = choose_rows("ablation", ["MoCo"])
+    for job, score in zip(make_jobs(rows, ["object-centric"], [1, 2], tmp_path, ()), (10, 12, 30, 36), strict=True):
+        job.result.parent.mkdir(parents=True)
+        job.result.write_text(json.dumps({"knn_top1": score, "linear_top1": score + 1}))
+    results = collect(rows, ["object-centric"], [1, 2], tmp_path)
+    assert results[1]["knn_top1"] == [30, 36]
+    lines = as_markdown(results, ["object-centric"]).splitlines()
+    assert lines[2] == f"| {RANDOM_INIT} | 11.0 ± 1.4 | 12.0 ± 1.4 |  |"
+    assert lines[3] == "| MoCo | 33.0 ± 4.2 | 34.0 ± 4.2 | 76.1 |"

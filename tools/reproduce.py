@@ -1,0 +1,62 @@
+#!/usr/bin/env python
+"""Run a table of the paper on ToyScenes, on a CPU: every row, several seeds, one Markdown table.
+
+    python tools/make_toy_scenes.py --output $DETECTRON2_DATASETS/toy_scenes --num-images 8000
+    python tools/reproduce.py ablation --output output/studies/ablation
+    python tools/reproduce.py knn --train-set object-centric --seeds 1 2
+
+Jobs that are done are skipped and interrupted ones go on from their checkpoint, so the same command may be given
+again at any time. KEY VALUE pairs at the end go to every run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+from revisit.engine.command import run_command
+from revisit.studies.jobs import run_jobs
+from revisit.studies.toy import TABLES, TRAIN_SETS, as_markdown, choose_rows, collect, make_jobs
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=TABLES, help="ablation: the six rows; knn: k, lambda and where to mine")
+    parser.add_argument("--output", type=Path, help="folder of all runs (default: output/studies/TABLE)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="default: 1 2 3")
+    parser.add_argument(
+        "--train-set",
+        nargs="+",
+        choices=TRAIN_SETS,
+        default=list(TRAIN_SETS),
+        help="default: both, one after the other",
+    )
+    parser.add_argument("--parallel", type=int, default=os.cpu_count(), help="runs at a time (default: one a core)")
+    parser.add_argument("--dry-run", action="store_true", help="only list the jobs")
+    parser.add_argument("opts", nargs="*", metavar="KEY VALUE", help="config overrides for every run")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_args()
+    output = (args.output or Path("output/studies") / args.table).resolve()
+    rows = choose_rows(args.table, args.only)
+    jobs = make_jobs(rows, args.train_set, args.seeds, output, tuple(args.opts))
+    if args.dry_run:
+        for job in jobs:
+            print(f"{'done' if job.done else 'to do'}: {job.name}")
+            for command in job.commands:
+                print(f"    python {' '.join(command)}")
+        return
+    run_jobs(jobs, args.parallel)
+    results = collect(rows, args.train_set, args.seeds, output)
+    table = as_markdown(results, args.train_set)
+    (output / "results.json").write_text(json.dumps(results, indent=2))
+    (output / "table.md").write_text(table + "\n")
+    print(f"\n{table}\n\nwritten to {output / 'table.md'} and results.json")
+
+
+if __name__ == "__main__":
+    run_command(main)
