@@ -42,7 +42,7 @@ def save(path: Path, converted: Converted) -> None:
         arrays = {key: value.numpy() for key, value in converted.tensors.items()}
         temporary.write_bytes(pickle.dumps({"model": arrays, **content}))
     else:
-        tensors = {key: value.clone() for key, value in converted.tensors.items()}
+        tensors = {key: value.clone(memory_format=torch.contiguous_format) for key, value in converted.tensors.items()}
         torch.save({"model": tensors, **content}, temporary)
     os.replace(temporary, path)
 

@@ -8,7 +8,9 @@ import cv2
 import numpy as np
 
 from revisit.data.catalog import get_records
+from revisit.data.images import UnreadableImageError
 from revisit.data.mapper import ViewMapper, Views, read_record
+from revisit.errors import UserError
 
 from detectron2.config import CfgNode
 
@@ -32,12 +34,24 @@ def view_sheet(images: list[np.ndarray], views: list[Views]) -> np.ndarray:
 
 
 def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
-    """Write the sheet of the first epoch's views of the first images of DATASETS.TRAIN."""
+    """Write the sheet of the first epoch's views of images spread over DATASETS.TRAIN, leaving unreadable ones out.
+
+    Raises:
+        UserError: none of the chosen images can be read.
+    """
     records = get_records(cfg.DATASETS.TRAIN[0])
     chosen = np.linspace(0, len(records) - 1, min(num_images, len(records))).astype(int)
     mapper = ViewMapper.from_config(cfg)
-    images = [read_record(records[index]) for index in chosen]
-    views = [mapper(image, 0, int(index)) for image, index in zip(images, chosen, strict=True)]
+    images, views, errors = [], [], []
+    for index in chosen:
+        try:
+            images.append(read_record(records[index]))
+        except UnreadableImageError as error:
+            errors.append(error)
+            continue
+        views.append(mapper(images[-1], 0, int(index)))
+    if not images:
+        raise UserError(f"none of {len(chosen)} images of {cfg.DATASETS.TRAIN[0]} can be read; the first: {errors[0]}")
     cv2.imwrite(str(path), cv2.cvtColor(view_sheet(images, views), cv2.COLOR_RGB2BGR))
 
 

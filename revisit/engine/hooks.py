@@ -153,9 +153,9 @@ class CropFallbacks(HookBase):
 
 
 class CollapseAlarm(HookBase):
-    """Warn, once, when the features of all images have become nearly the same: ``feature_std`` below LIMIT."""
+    """Warn, once, when the embeddings of all images have become nearly the same: ``embedding_std`` below LIMIT."""
 
-    LIMIT = 0.05
+    LIMIT = 0.02
     WINDOW = 100  # iterations
 
     def __init__(self) -> None:
@@ -164,10 +164,10 @@ class CollapseAlarm(HookBase):
     def after_step(self) -> None:
         if self._warned or self.trainer.iter + 1 - self.trainer.start_iter < self.WINDOW:
             return
-        spread = self.trainer.storage.history("feature_std").median(self.WINDOW)
+        spread = self.trainer.storage.history("embedding_std").median(self.WINDOW)
         if spread < self.LIMIT:
             self._warned = True
             logger.warning(
-                f"collapse: feature_std {spread:.3f} over {self.WINDOW} iterations, so all images look alike to the "
+                f"collapse: embedding_std {spread:.3f} over {self.WINDOW} iterations, so all images look alike to the "
                 "network. Try a lower SOLVER.BASE_LR or a longer warm-up (docs/reading-a-run.md)"
             )

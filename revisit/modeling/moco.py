@@ -185,15 +185,15 @@ class MoCo(nn.Module):
         """Log what docs/reading-a-run.md explains, of this process's share and, of its positives, the large ones."""
         with torch.autocast(self.device.type, enabled=False):
             top1, top5 = contrast_accuracy(positives[:, 0], anchors, self.queue.keys)
-        get_event_storage().put_scalars(
+        storage = get_event_storage()
+        storage.put_scalars(
             contrast_top1=top1,
             contrast_top5=top5,
             feature_std=feature_std(positives_g[:, 0]),
             embedding_std=feature_std(positives[:, 0]),
-            queue_fill=100 * self.queue.fill_level,
-            encoder_momentum=self.momentum,
-            smoothing_hint=False,
         )
+        exact = {"queue_fill": 100 * self.queue.fill_level, "encoder_momentum": self.momentum}
+        storage.put_scalars(smoothing_hint=False, **exact)
 
 
 def unit_rows(x: Tensor) -> Tensor:

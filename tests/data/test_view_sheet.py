@@ -9,6 +9,7 @@ from revisit.data.crops import ConstrainedMultiCrop, CropBoxes
 from revisit.data.images import read_image
 from revisit.data.mapper import ViewMapper, Views
 from revisit.data.view_sheet import ANCHOR, GAP, POSITIVE, SMALL, TILE, save_view_sheet, view_sheet
+from revisit.errors import UserError
 
 from detectron2.config import get_cfg
 
@@ -97,3 +98,17 @@ def test_the_sheet_of_a_configuration_shows_the_views_that_training_sees(tmp_pat
     last = ViewMapper.from_config(cfg)(read_image(paths[-1]), 0, num_files - 1)
     shown = sheet[-STEP:-GAP, STEP : STEP + TILE]
     assert np.array_equal(shown[4:-4, 4:-4], last["anchor"][4:-4, 4:-4])
+
+
+def test_unreadable_images_are_left_out_and_a_sheet_of_none_is_refused(tmp_path, write_pictures):
+    paths = write_pictures(tmp_path / "photos", 3)
+    cfg = get_cfg()
+    add_revisit_config(cfg)
+    cfg.SEED, cfg.DATASETS.TRAIN = 5, (f"folder:{tmp_path / 'photos'}",)
+    paths[1].write_bytes(b"not a picture")
+    save_view_sheet(cfg, tmp_path / "views.png")
+    assert np.asarray(Image.open(tmp_path / "views.png")).shape[0] == CAPTION + 2 * STEP
+    for path in paths:
+        path.write_bytes(b"not a picture")
+    with pytest.raises(UserError, match="none of 3 images .* can be read; the first: .*000.png"):
+        save_view_sheet(cfg, tmp_path / "views.png")

@@ -62,7 +62,7 @@ def test_a_collapse_is_told_once_and_a_healthy_run_never_is(storage, caplog, spr
     hook = CollapseAlarm()
     for iteration in range(2 * CollapseAlarm.WINDOW):
         hook.trainer = SimpleNamespace(iter=iteration, start_iter=0, storage=storage)
-        storage.put_scalar("feature_std", spread)
+        storage.put_scalar("embedding_std", spread)
         with caplog.at_level(logging.WARNING):
             hook.after_step()
     assert len([record for record in caplog.records if "collapse" in record.message]) == warnings
