@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
+
+from revisit.data.catalog import CIFAR10_CLASSES
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = (
@@ -18,6 +23,20 @@ TINY = (
     "VIEWS.LARGE_SIZE 32 VIEWS.SMALL_SIZE 16 DATALOADER.NUM_WORKERS 0 TEST.EVAL_EPOCHS 0 "
     "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
 )
+
+
+@pytest.fixture
+def write_class_folders():
+    """Write two noise images of 32 px for every class into sub-folders."""
+
+    def write(folder: Path, classes: tuple[str, ...]) -> None:
+        rng = np.random.default_rng(0)
+        for name in classes:
+            (folder / name).mkdir(parents=True)
+            for n in range(2):
+                Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(folder / name / f"{n}.png")
+
+    return write
 
 
 def run(command: str, datasets: Path, expect: int = 0) -> str:
@@ -70,6 +89,27 @@ def test_readme_pretraining_leaves_what_it_says(pretrained):
     weights = torch.load(pretrained / "backbone.pth", weights_only=True)["model"]
     saved = torch.load(pretrained / "model_final.pth", weights_only=True)["model"]
     assert all(torch.equal(value, saved[f"backbone.{name}"]) for name, value in weights.items())
+
+
+def test_every_number_that_a_run_writes_is_explained(pretrained):
+    lines = [json.loads(line) for line in (pretrained / "metrics.json").read_text().splitlines()]
+    written = {name for line in lines for name in line} - {"iteration", "total_loss", "time", "data_time"}
+    written -= {name for name in written if name.startswith("rank_")}  # Detectron2's own
+    rows = [line for line in (ROOT / "docs/reading-a-run.md").read_text().splitlines() if line.startswith("| `")]
+    explained = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert written <= explained, written - explained
+    assert "neighbor_purity" in written
+
+
+def test_readme_cifar10(tmp_path, write_class_folders):
+    for split in ("train", "test"):
+        write_class_folders(tmp_path / "cifar10" / split, CIFAR10_CLASSES)
+    run(
+        f"python tools/train_net.py --config-file configs/cifar10/moco.yaml OUTPUT_DIR {tmp_path}/out {TINY} "
+        "SOLVER.MAX_ITER 2 MOCO.BN_SPLITS 2 KNN_EVAL.IMAGE_SIZE 32",
+        tmp_path,
+    )
+    assert "knn_top1" in (tmp_path / "out/metrics.json").read_text()
 
 
 def test_readme_resume_goes_on_where_the_run_ended(pretrained, toy_root, tmp_path):

@@ -15,7 +15,7 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_files_that_the_readme_names_exist():
-    names = set(re.findall(r"(?:tools|configs|datasets)/[\w./-]+\.(?:py|yaml|md)", README))
+    names = set(re.findall(r"(?:tools|configs|datasets|docs)/[\w./-]+\.(?:py|yaml|md)", README))
     assert len(names) > 6
     assert [name for name in names if not (ROOT / name).is_file()] == []
 
@@ -36,3 +36,11 @@ def test_every_config_opens_with_its_command(config):
 def test_datasets_readme_explains_every_kind():
     text = (ROOT / "datasets/README.md").read_text()
     assert all(f"| `{kind}` |" in text for kind in KINDS)
+
+
+def test_the_recipes_that_the_readme_names_exist():
+    rows = re.findall(r"^\| (`[^|]+`) \|", README[README.index("## The paper's runs") :], re.MULTILINE)
+    names = [name for row in rows for name in re.findall(r"`([\w/]+)`", row)]
+    assert len(names) > 8
+    for name in names:
+        assert (ROOT / "configs/pretrain" / (name if name.endswith("/") else f"{name}.yaml")).exists(), name

@@ -18,7 +18,16 @@ from pathlib import Path
 
 from revisit.engine.command import run_command
 from revisit.studies.jobs import run_jobs
-from revisit.studies.toy import TABLES, TRAIN_SETS, as_markdown, choose_rows, collect, make_jobs
+from revisit.studies.plots import plot_purity, plot_sweeps
+from revisit.studies.toy import (
+    TABLES,
+    TRAIN_SETS,
+    as_markdown,
+    choose_rows,
+    collect,
+    make_jobs,
+    metrics_files,
+)
 
 
 def parse_args() -> argparse.Namespace:
@@ -55,7 +64,11 @@ def main() -> None:
     table = as_markdown(results, args.train_set)
     (output / "results.json").write_text(json.dumps(results, indent=2))
     (output / "table.md").write_text(table + "\n")
-    print(f"\n{table}\n\nwritten to {output / 'table.md'} and results.json")
+    if args.table == "knn":
+        plot_sweeps(results, output / "sweep.png")
+    for name in args.train_set:
+        plot_purity(metrics_files(rows, name, args.seeds, output), output / f"purity_{name}.png")
+    print(f"\n{table}\n\nwritten to {output / 'table.md'}, with results.json and pictures beside it")
 
 
 if __name__ == "__main__":

@@ -100,18 +100,23 @@ def _job(row: Row, train_set: str | None, seed: int, output: Path, extra: tuple[
 
 
 def collect(rows: list[Row], train_sets: list[str], seeds: list[int], output: Path) -> list[dict]:
-    """Results as a list of {row, train_set, paper, seeds, knn_top1, linear_top1}; scores are lists over seeds."""
+    """Results as a list of {row, train_set, paper, seeds, overrides, knn_top1, linear_top1}, scores over seeds."""
     found = []
-    wanted = [(RANDOM_INIT, None, None)]
-    wanted += [(row.label, name, row.paper) for name in train_sets for row in rows]
-    for label, name, paper in wanted:
-        files = [_folder(output, label, name, seed) / "evaluation.json" for seed in seeds]
+    wanted = [(Row(RANDOM_INIT, ""), None)] + [(row, name) for name in train_sets for row in rows]
+    for row, name in wanted:
+        files = [_folder(output, row.label, name, seed) / "evaluation.json" for seed in seeds]
         scores = [json.loads(file.read_text()) for file in files]
+        overrides = dict(zip(row.overrides[::2], row.overrides[1::2], strict=True))
         found.append(
-            {"row": label, "train_set": name, "paper": paper, "seeds": seeds}
+            {"row": row.label, "train_set": name, "paper": row.paper, "seeds": seeds, "overrides": overrides}
             | {metric: [score[metric] for score in scores] for metric in ("knn_top1", "linear_top1")}
         )
     return found
+
+
+def metrics_files(rows: list[Row], train_set: str, seeds: list[int], output: Path) -> dict[str, list[Path]]:
+    """metrics.json of every seed by the row's label."""
+    return {row.label: [_folder(output, row.label, train_set, s) / "metrics.json" for s in seeds] for row in rows}
 
 
 def as_markdown(results: list[dict], train_sets: list[str]) -> str:

@@ -3,11 +3,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import cv2
 import pytest
 
 from revisit.errors import UserError
 from revisit.studies.jobs import Job, run_jobs
-from revisit.studies.toy import RANDOM_INIT, TABLES, as_markdown, choose_rows, collect, make_jobs
+from revisit.studies.plots import plot_purity, plot_sweeps, sweep_points
+from revisit.studies.toy import RANDOM_INIT, TABLES, as_markdown, choose_rows, collect, make_jobs, metrics_files
 
 WRITE = (
     "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text('{}'); pathlib.Path(sys.argv[2]).open('a').write('x')"
@@ -66,3 +68,30 @@ def test_the_table_gives_mean_and_deviation_over_seeds(tmp_path):
     lines = as_markdown(results, ["object-centric"]).splitlines()
     assert lines[2] == f"| {RANDOM_INIT} | 11.0 ± 1.4 | 12.0 ± 1.4 |  |"
     assert lines[3] == "| MoCo | 33.0 ± 4.2 | 34.0 ± 4.2 | 76.1 |"
+
+
+def finished_sweep(folder: Path) -> list[dict]:
+    rows = choose_rows("knn", None)
+    for n, job in enumerate(make_jobs(rows, ["object-centric"], [1, 2], folder, ())):
+        job.result.parent.mkdir(parents=True)
+        job.result.write_text(json.dumps({"knn_top1": n, "linear_top1": n + 1}))
+        lines = [json.dumps({"iteration": i, "neighbor_purity": 10.0 + i}) for i in range(3)]
+        (job.result.parent / "metrics.json").write_text("\n".join(lines))
+    return collect(rows, ["object-centric"], [1, 2], folder)
+
+
+def test_each_sweep_runs_along_one_key_and_through_the_centre(tmp_path):
+    results = finished_sweep(tmp_path)
+    assert [x for x, _ in sweep_points(results, "KNN_MOCO.NUM_NEIGHBORS")] == [1, 5, 10, 20, 50]
+    weights = sweep_points(results, "KNN_MOCO.WEIGHT")
+    assert [x for x, _ in weights] == [0, 0.1, 0.2, 0.4, 0.8]
+    assert weights[3][1]["row"] == "k 10, lambda 0.4"
+
+
+def test_sweeps_and_purity_are_drawn(tmp_path):
+    plot_sweeps(finished_sweep(tmp_path), tmp_path / "sweep.png")
+    files = metrics_files(choose_rows("knn", None), "object-centric", [1, 2], tmp_path)
+    assert plot_purity(files, tmp_path / "purity.png")
+    for name in ("sweep.png", "purity.png"):
+        assert cv2.imread(str(tmp_path / name)).shape[0] == 440
+    assert not plot_purity({"MoCo": []}, tmp_path / "none.png") and not (tmp_path / "none.png").exists()
