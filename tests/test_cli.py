@@ -163,11 +163,9 @@ def test_the_demo_runs_start_to_end(tmp_path):
 
 
 def test_readme_a_table_on_toy_scenes_and_its_second_call_runs_nothing(toy_root, tmp_path):
-    command = (
-        f"python tools/reproduce.py ablation --only MoCo --seeds 1 --train-set object-centric --output {tmp_path} "
-        f"{TINY} SOLVER.MAX_ITER 2"
-    )
+    command = f"python tools/reproduce.py ablation --only MoCo --seeds 1 --train-set object-centric --output {tmp_path}"
     assert "to do: object-centric training, MoCo, seed 1" in run(f"{command} --dry-run", toy_root)
+    command = f"{command} --opts {TINY} SOLVER.MAX_ITER 2"
     text = run(command, toy_root)
     assert "| MoCo |" in text and (tmp_path / "table.md").read_text() in text
     assert "2 jobs, 2 done before" in run(command, toy_root)

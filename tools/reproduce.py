@@ -6,7 +6,7 @@
     python tools/reproduce.py knn --train-set object-centric --seeds 1 2
 
 Jobs that are done are skipped and interrupted ones go on from their checkpoint, so the same command may be given
-again at any time. KEY VALUE pairs at the end go to every run.
+again at any time.
 """
 
 from __future__ import annotations
@@ -35,16 +35,13 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("table", choices=TABLES, help="ablation: the six rows; knn: k, lambda and where to mine")
     parser.add_argument("--output", type=Path, help="folder of all runs (default: output/studies/TABLE)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="default: 1 2 3")
-    parser.add_argument(
-        "--train-set",
-        nargs="+",
-        choices=TRAIN_SETS,
-        default=list(TRAIN_SETS),
-        help="default: both, one after the other",
-    )
+    parser.add_argument("--train-set", nargs="+", choices=TRAIN_SETS, default=list(TRAIN_SETS), help="default: both")
+    parser.add_argument("--only", nargs="+", metavar="ROW", help="some rows, named as --dry-run does (default: all)")
     parser.add_argument("--parallel", type=int, default=os.cpu_count(), help="runs at a time (default: one a core)")
     parser.add_argument("--dry-run", action="store_true", help="only list the jobs")
-    parser.add_argument("opts", nargs="*", metavar="KEY VALUE", help="config overrides for every run")
+    parser.add_argument(
+        "--opts", nargs=argparse.REMAINDER, default=[], help="last: KEY VALUE pairs, config overrides for every run"
+    )
     return parser.parse_args()
 
 
