@@ -64,10 +64,18 @@ def dry_run(config: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> dict
     return json.loads((output / "dry_run.json").read_text())
 
 
+def assert_crops(crops: dict, large: tuple, small: tuple | None, min_overlap: float, max_iou: float = 1.0) -> None:
+    assert crops["large"] == {"count": large[0], "size": large[1], "scale": list(large[2])}
+    assert crops["small"]["count"] == (small[0] if small else 0)
+    if small:
+        assert (crops["small"]["size"], tuple(crops["small"]["scale"])) == small[1:]
+    assert (crops["min_overlap"], crops["max_iou"]) == (min_overlap, max_iou)
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_of_the_paper_resolves_to_its_settings(name, tmp_path, monkeypatch, capsys):
     epochs, (large, small, min_overlap), m, policy, knn, *rest = RUNS[name]
-    images, max_iou = (*rest, COCO, 1.0)[:2] if not rest else (*rest, 1.0)[:2]
+    images, max_iou = (*rest, *(COCO, 1.0)[len(rest) :])
     monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path / "nothing"))
     told = dry_run(CONFIGS / "pretrain" / f"{name}.yaml", tmp_path, monkeypatch)
     assert told["architecture"] == ("KNNMoCo" if knn else "MoCo")
@@ -78,15 +86,58 @@ def test_a_run_of_the_paper_resolves_to_its_settings(name, tmp_path, monkeypatch
     assert told["weight_decays"] == {"other": 1e-4, "norm": 1e-4, "bias": 1e-4}
     assert (told["temperature"], told["queue_size"], told["momentum"]) == (0.2, 65536, m)
     assert (told["policy"], told["precision"], told["backbone"][-9:]) == (policy, "float32", "ResNet-50")
-    crops = told["crops"]
-    assert crops["large"] == {"count": large[0], "size": large[1], "scale": list(large[2])}
-    assert crops["small"]["count"] == (small[0] if small else 0)
-    if small:
-        assert (crops["small"]["size"], tuple(crops["small"]["scale"])) == small[1:]
-    assert (crops["min_overlap"], crops["max_iou"]) == (min_overlap, max_iou)
+    assert_crops(told["crops"], large, small, min_overlap, max_iou)
     weight, k, mining, wait = knn or (0.0, 0, None, 0)
     assert (told["lambda"], told["k"], told.get("mining"), told["warmup_epochs"]) == (weight, k, mining, wait)
     assert told["shapes"]["positives"][1:] == [5 if small else 1, 128]
+
+
+LARGE = (2, 64, (0.3, 1.0))
+SMALL = (2, 40, (0.1, 0.3))
+
+# epochs, (large, small, overlap), m, policy, (lambda, k, warm-up epochs) or None
+TOY_RUNS = {
+    "pretrain": (36, ((2, 64, (0.6, 1.0)), (2, 40, (0.3, 0.7)), 0.2), 0.99, STANDARD, (0.4, 10, 20)),
+    "ablation/moco": (7, (LARGE, None, 0.0), 0.995, STANDARD, None),
+    "ablation/moco_mc": (7, (LARGE, SMALL, 0.0), 0.995, STANDARD, None),
+    "ablation/moco_mc_cc": (7, (LARGE, SMALL, 0.2), 0.995, STANDARD, None),
+    "ablation/moco_mc_cc_m": (7, (LARGE, SMALL, 0.2), 0.99, STANDARD, None),
+    "ablation/moco_mc_cc_m_aplus": (7, (LARGE, SMALL, 0.2), 0.99, EITHER, None),
+    "ablation/knn_moco": (7, (LARGE, SMALL, 0.2), 0.99, EITHER, (0.4, 10, 3)),
+    "sweep/knn_k10": (7, (LARGE, SMALL, 0.2), 0.99, STANDARD, (0.4, 10, 3)),
+}
+
+
+@pytest.mark.parametrize("name", TOY_RUNS)
+def test_a_toy_run_resolves_to_its_settings(name, toy_datasets, tmp_path, monkeypatch, capsys):
+    epochs, crops, m, policy, knn = TOY_RUNS[name]
+    told = dry_run(CONFIGS / "toy" / f"{name}.yaml", tmp_path, monkeypatch)
+    assert told["architecture"] == ("KNNMoCo" if knn else "MoCo")
+    assert (told["epochs"], told["data"]["train"], told["data"]["images"]) == (epochs, ["toy_objects_train"], 60)
+    assert (told["batch"], told["lr"], told["lr_warmup_iterations"]) == (60, 0.024, 330)
+    assert told["weight_decays"] == {"other": 5e-4, "norm": 5e-4, "bias": 5e-4}
+    assert (told["temperature"], told["queue_size"], told["momentum"]) == (0.07, 480, m)
+    assert_crops(told["crops"], *crops)
+    assert told["policy"] == policy
+    weight, k, wait = knn or (0.0, 0, 0)
+    assert (told["lambda"], told["k"], told["warmup_epochs"]) == (weight, k, wait)
+
+
+@pytest.mark.parametrize(("name", "knn"), [("moco", (0.0, 0, 0)), ("knn_moco", (0.4, 20, 5))])
+def test_a_cifar_run_resolves_to_its_settings(name, knn, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path / "nothing"))
+    told = dry_run(CONFIGS / "cifar10" / f"{name}.yaml", tmp_path, monkeypatch)
+    assert (told["epochs"], told["iterations"], told["batch"], told["lr"]) == (20, 20 * 195, 256, 0.06)
+    assert told["weight_decays"] == {"other": 5e-4, "norm": 5e-4, "bias": 5e-4}
+    assert (told["temperature"], told["queue_size"], told["momentum"]) == (0.1, 4096, 0.99)
+    assert_crops(told["crops"], (2, 32, (0.2, 1.0)), None, 0.0)
+    assert (told["lambda"], told["k"], told["warmup_epochs"]) == knn
+    assert told["shapes"]["anchor"] == [128, 3, 32, 32]
+
+
+def test_the_tables_name_every_toy_pretraining_recipe():
+    files = {str(path.relative_to(CONFIGS / "toy"))[:-5] for path in (CONFIGS / "toy").rglob("*.yaml")}
+    assert files - {"detection"} == set(TOY_RUNS)
 
 
 def test_the_table_names_every_pretraining_recipe():

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 from pathlib import Path
 
 from revisit.engine.command import run_command
@@ -54,7 +55,7 @@ def main() -> None:
         for job in jobs:
             print(f"{'done' if job.done else 'to do'}: {job.name}")
             for command in job.commands:
-                print(f"    python {' '.join(command)}")
+                print(f"    python {shlex.join(command)}")
         return
     run_jobs(jobs, args.parallel)
     results = collect(rows, args.train_set, args.seeds, output)
