@@ -74,10 +74,9 @@ def make_jobs(
     Args:
         extra: KEY VALUE pairs for every run.
     """
-    jobs = [_job(rows[0], None, seed, output, extra) for seed in seeds]
-    for name in train_sets:
-        jobs += [_job(row, name, seed, output, extra) for seed in seeds for row in rows]
-    return jobs
+    jobs = [_job(row, name, seed, output, extra) for name in train_sets for seed in seeds for row in rows]
+    # The short ones last, so that they do not fool the estimate of the time left.
+    return jobs + [_job(rows[0], None, seed, output, extra) for seed in seeds]
 
 
 def _folder(output: Path, label: str, train_set: str | None, seed: int) -> Path:
