@@ -17,7 +17,7 @@ class Stream(enum.IntEnum):
 
     SHUFFLE = 1  # order of the data set in an epoch: counters (epoch,)
     VIEWS = 2  # crops and augmentations of one image: counters (epoch, image index)
-    SHUFFLE_BN = 3  # permutation of the keys' batch: counters (iteration,)
+    SHUFFLE_BN = 3  # permutation of the keys' batch: counters (iteration, part of the step)
     TOY_SCENE = 4  # one ToyScenes image: counters (split, image index)
 
 

@@ -172,11 +172,23 @@ def test_readme_a_table_on_toy_scenes_and_its_second_call_runs_nothing(toy_root,
     assert set(json.loads((tmp_path / "results.json").read_text())[1]) >= {"knn_top1", "linear_top1", "seeds", "paper"}
 
 
-def test_bf16_accumulation_and_channels_last_together(toy_root, tmp_path):
+def test_readme_bf16_accumulation_and_channels_last_in_finetuning(pretrained, toy_root, tmp_path):
+    run(
+        f"python tools/train_net.py --config-file configs/toy/detection.yaml MODEL.WEIGHTS {pretrained}/backbone.pth "
+        f"SOLVER.MAX_ITER 3 SOLVER.IMS_PER_BATCH 4 OUTPUT_DIR {tmp_path} TEST.PRECISE_BN.NUM_ITER 2 "
+        "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 "
+        "SOLVER.AMP.ENABLED True SOLVER.ACCUMULATION_STEPS 2 MODEL.CHANNELS_LAST True",
+        toy_root,
+    )
+    last = json.loads((tmp_path / "metrics.json").read_text().splitlines()[-1])
+    assert "bbox/AP50" in last or "total_loss" in last
+
+
+def test_readme_bf16_accumulation_and_channels_last_in_pretraining(toy_root, tmp_path):
     run(
         f"python tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus 2 OUTPUT_DIR {tmp_path} {TINY} "
         f"SOLVER.MAX_ITER 20 SOLVER.AMP.ENABLED True SOLVER.AMP.DTYPE bfloat16 SOLVER.ACCUMULATION_STEPS 2 "
-        "MODEL.CHANNELS_LAST True",
+        "MODEL.CHANNELS_LAST True VIEWS.SMALL_SIZE 24",
         toy_root,
     )
     last = json.loads((tmp_path / "metrics.json").read_text().splitlines()[-1])

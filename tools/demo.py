@@ -2,7 +2,7 @@
 """The main job in small, start to end on a CPU: draw images, pretrain kNN-MoCo, convert, finetune a detector.
 
 Runs the commands of the README on ToyScenes and prints one table: kNN top-1 and detection AP50, random init
-against pretrained. Leaves summary.md and its pictures in the output folder. About ten minutes on two cores.
+against pretrained. Leaves summary.md and its pictures in the output folder. Six to seven minutes on two cores.
 
     python tools/demo.py --seed 2 --output output/demo_seed2
 """

@@ -35,15 +35,28 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", choices=TABLES, help="ablation: the six rows; knn: k, lambda and where to mine")
     parser.add_argument("--output", type=Path, help="folder of all runs (default: output/studies/TABLE)")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="default: 1 2 3")
+    parser.add_argument("--seeds", type=natural, nargs="+", default=[1, 2, 3], help="default: 1 2 3")
     parser.add_argument("--train-set", nargs="+", choices=TRAIN_SETS, default=list(TRAIN_SETS), help="default: both")
     parser.add_argument("--only", nargs="+", metavar="ROW", help="some rows, named as --dry-run does (default: all)")
-    parser.add_argument("--parallel", type=int, default=os.cpu_count(), help="runs at a time (default: one a core)")
+    parser.add_argument("--parallel", type=natural, default=os.cpu_count(), help="runs at a time (default: one a core)")
     parser.add_argument("--dry-run", action="store_true", help="only list the jobs")
     parser.add_argument(
         "--opts", nargs=argparse.REMAINDER, default=[], help="last: KEY VALUE pairs, config overrides for every run"
     )
-    return parser.parse_args()
+    args = parser.parse_args()
+    for name in ("seeds", "train_set", "only"):
+        given = getattr(args, name)
+        setattr(args, name, given and list(dict.fromkeys(given)))
+    if len(args.opts) % 2:
+        parser.error(f"--opts: expected pairs KEY VALUE, got {' '.join(args.opts)}")
+    return args
+
+
+def natural(text: str) -> int:
+    """A positive whole number."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"expected a whole number above 0, got {text}")
+    return int(text)
 
 
 def main() -> None:

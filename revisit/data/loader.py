@@ -34,12 +34,15 @@ class ViewBatch(TypedDict, total=False):
 
 
 class ViewDataset(Dataset):
-    """Views by (epoch, image index). An unreadable image is replaced by the next readable one in the list."""
+    """Views by (epoch, image index), with the class where ``labelled``.
 
-    def __init__(self, records: list[dict], mapper: ViewMapper):
+    An unreadable image is replaced by the next readable one in the list.
+    """
+
+    def __init__(self, records: list[dict], mapper: ViewMapper, labelled: bool = False):
         self._records = DatasetFromList(records, copy=False)
         self._mapper = mapper
-        self._labelled = all("label" in record for record in records)
+        self._labelled = labelled
 
     def __len__(self) -> int:
         return len(self._records)
@@ -94,7 +97,9 @@ class ResumableLoader:
         self.num_images = len(records)
         self.iterations_per_epoch = self.num_images // cfg.SOLVER.IMS_PER_BATCH
         self._cfg = cfg
-        self._dataset = ViewDataset(records, ViewMapper.from_config(cfg))
+        # Two data sets may count different classes by the same numbers.
+        labelled = len(cfg.DATASETS.TRAIN) == 1 and all("label" in record for record in records)
+        self._dataset = ViewDataset(records, ViewMapper.from_config(cfg), labelled)
 
     def __iter__(self) -> Iterator[ViewBatch]:
         cfg = self._cfg

@@ -112,8 +112,12 @@ def _weight_decays(cfg: CfgNode, model: nn.Module) -> dict[str, float]:
 
 
 def _memory(cfg: CfgNode, model: nn.Module, num_processes: int) -> dict:
-    """Bytes of one process in float32, activations measured on a few images' views."""
+    """Bytes of one process in float32, activations measured on a few images' views.
+
+    Accumulation keeps the activations and scores of one part at a time.
+    """
     per_process = cfg.SOLVER.IMS_PER_BATCH // num_processes
+    at_a_time = per_process // cfg.SOLVER.ACCUMULATION_STEPS
     probe = 2 * cfg.MOCO.BN_SPLITS  # BN refuses statistics over one value
     views = _meta_batch(cfg, probe)
     saved: dict[int, int] = {}
@@ -131,11 +135,11 @@ def _memory(cfg: CfgNode, model: nn.Module, num_processes: int) -> dict:
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     queue = {name: list(getattr(model.queue, name).shape) for name in model.queue.names}
     batch = _meta_batch(cfg, per_process)
-    scores = per_process * positives.shape[1] * model.queue.length * 4
+    scores = at_a_time * positives.shape[1] * model.queue.length * 4
     gib = {
         "weights_momentum_gradients_sgd": 4 * 4 * trained / GIB,
         "queue": sum(4 * rows * width for rows, width in queue.values()) / GIB,
-        "activations": per_process * sum(saved.values()) / probe / GIB,
+        "activations": at_a_time * sum(saved.values()) / probe / GIB,
         "scores": 3 * scores / GIB,  # s, its exponentials and its gradient
         "batch": sum(view.numel() for view in batch.values()) / GIB,
     }
@@ -143,11 +147,12 @@ def _memory(cfg: CfgNode, model: nn.Module, num_processes: int) -> dict:
     return {
         "shapes": {
             **{name: list(view.shape) for name, view in batch.items()},
-            "positives": [per_process, *positives.shape[1:]],
-            "positives_g": [per_process, *positives_g.shape[1:]],
-            "anchors": [per_process, model.embedding_dim],
+            "positives": [at_a_time, *positives.shape[1:]],
+            "positives_g": [at_a_time, *positives_g.shape[1:]],
+            "anchors": [at_a_time, model.embedding_dim],
             **{f"queue.{name}": shape for name, shape in queue.items()},
         },
+        "memory_dtype": "float32",
         "memory_gib_per_process": {**gib, "total": round(sum(gib.values()), 3)},
     }
 

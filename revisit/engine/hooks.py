@@ -162,7 +162,8 @@ class CollapseAlarm(HookBase):
         self._warned = False
 
     def after_step(self) -> None:
-        if self._warned or self.trainer.iter + 1 - self.trainer.start_iter < self.WINDOW:
+        done = self.trainer.iter + 1 - self.trainer.start_iter
+        if self._warned or done < self.WINDOW or "embedding_std" not in self.trainer.storage.histories():
             return
         spread = self.trainer.storage.history("embedding_std").median(self.WINDOW)
         if spread < self.LIMIT:

@@ -46,13 +46,18 @@ def load_config(args: argparse.Namespace) -> CfgNode:
     _resolve_norm(cfg, args.num_gpus * args.num_machines)
     _resolve_seed(cfg, args.resume)
     _check(cfg, args.num_gpus * args.num_machines)
+    if not getattr(args, "dry_run", False):
+        _check_hardware(cfg)
     return cfg
 
 
 def check_evaluation_data(cfg: CfgNode) -> None:
-    """Make sure that DATASETS.TEST and KNN_EVAL.BANK are known and on disk."""
+    """Make sure that DATASETS.TEST and KNN_EVAL.BANK are known and on disk, and that the bank has classes."""
     for name in _evaluation_sets(cfg):
         get_records(name)
+    bank = cfg.KNN_EVAL.BANK
+    if bank and len({record.get("label", -1) for record in get_records(bank)}) < 2:
+        raise UserError(f"KNN_EVAL.BANK {bank} has fewer than two classes: expected a labelled data set")
 
 
 def count_images(cfg: CfgNode, *, assume_missing: bool = False) -> int:
@@ -155,16 +160,29 @@ def _check(cfg: CfgNode, num_processes: int) -> None:
 
 def _check_step(cfg: CfgNode, share: int) -> None:
     """Precision and accumulation; ``share`` images are a process's part of the batch."""
-    parts, amp = cfg.SOLVER.ACCUMULATION_STEPS, cfg.SOLVER.AMP
+    parts = cfg.SOLVER.ACCUMULATION_STEPS
     _expect(
         parts > 0 and share % parts == 0,
         f"SOLVER.ACCUMULATION_STEPS {parts} does not divide the {share} images of a process",
     )
     _expect_one_of(cfg, "SOLVER.AMP.DTYPE", AMP_DTYPES)
-    _expect(
-        not (amp.ENABLED and amp.DTYPE == "float16" and cfg.MODEL.DEVICE == "cpu"),
-        "SOLVER.AMP.DTYPE float16 needs a GPU: expected bfloat16 on the CPU",
-    )
+
+
+def _check_hardware(cfg: CfgNode) -> None:
+    """What a dry run may plan for another machine."""
+    amp = cfg.SOLVER.AMP
+    if not amp.ENABLED or cfg.MODEL.DEVICE != "cpu":
+        return
+    _expect(amp.DTYPE != "float16", "SOLVER.AMP.DTYPE float16 needs a GPU: expected bfloat16 on the CPU")
+    if cfg.MODEL.META_ARCHITECTURE in PRETRAINING:
+        # The weight gradient of torch 2.11's bfloat16 convolution of stride 2 over a 1 x 1 map is uninitialised memory.
+        size = min(cfg.VIEWS.LARGE_SIZE, cfg.VIEWS.SMALL_SIZE if cfg.VIEWS.NUM_SMALL else cfg.VIEWS.LARGE_SIZE)
+        stride = 16 if cfg.MODEL.RESNETS.STEM_TYPE == "basic" else 4  # of res4
+        _expect(
+            size > stride,
+            f"views of {size} px reach res5 as a single place, where bfloat16 on the CPU gives wrong gradients: "
+            f"expected views larger than {stride} px, or SOLVER.AMP.ENABLED False",
+        )
 
 
 def _check_pretraining(cfg: CfgNode, share: int) -> None:
@@ -201,6 +219,7 @@ def _check_pretraining(cfg: CfgNode, share: int) -> None:
     for name in ("LARGE_SCALE", "SMALL_SCALE"):
         low, high = cfg.VIEWS[name]
         _expect(0 < low <= high <= 1, f"VIEWS.{name} {cfg.VIEWS[name]}: expected 0 < low <= high <= 1")
+    _expect(cfg.KNN_EVAL.BANK or not cfg.KNN_EVAL.LINEAR, "KNN_EVAL.LINEAR True without KNN_EVAL.BANK to fit to")
 
 
 def _expect(condition: bool, message: str) -> None:

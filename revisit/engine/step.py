@@ -16,6 +16,8 @@ from detectron2.utils.events import get_event_storage
 class TrainStep(SimpleTrainer):
     """Detectron2's SimpleTrainer with mixed precision and gradient accumulation, on the CPU as on a GPU.
 
+    The model returns a dict of losses.
+
     Args:
         precision: dtype of autocast, or None for float32 throughout. float16 scales the loss.
         accumulation_steps: parts that every process's batch is run in. The gradient is that of the mean over the
@@ -68,7 +70,8 @@ class TrainStep(SimpleTrainer):
 
     def load_state_dict(self, state_dict: dict) -> None:
         super().load_state_dict(state_dict)
-        self.grad_scaler.load_state_dict(state_dict["grad_scaler"])
+        if scaler := state_dict.get("grad_scaler"):  # empty where the run was not in float16 so far
+            self.grad_scaler.load_state_dict(scaler)
 
 
 def split_batch(batch: dict | list, parts: int) -> list:

@@ -117,7 +117,7 @@ class FinetuneTrainer(RevisitTrainer):
 
 
 class PretrainTrainer(RevisitTrainer):
-    """Pretrains MoCo or KNNMoCo; its evaluation is the kNN monitor on DATASETS.TEST with KNN_EVAL.BANK."""
+    """Pretrains MoCo or KNNMoCo; its evaluation classifies DATASETS.TEST with KNN_EVAL.BANK."""
 
     @classmethod
     def build_train_loader(cls, cfg: CfgNode) -> ResumableLoader:
@@ -164,7 +164,10 @@ class PretrainTrainer(RevisitTrainer):
 
     @classmethod
     def test(cls, cfg: CfgNode, model: nn.Module, evaluators: None = None) -> dict[str, float]:
-        """``knn_top1``, percent, of DATASETS.TEST; empty without KNN_EVAL.BANK and on all but the main process."""
+        """``knn_top1`` and, with KNN_EVAL.LINEAR, ``linear_top1`` of DATASETS.TEST, percent.
+
+        Empty without KNN_EVAL.BANK and on all but the main process.
+        """
         options, model = cfg.KNN_EVAL, unwrap(model)
         if not options.BANK:
             return {}

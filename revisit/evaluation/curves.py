@@ -16,8 +16,11 @@ PANELS = {
 
 
 def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """metrics.json -> (iteration, value) pairs by name; a last line that a killed run left torn is skipped."""
-    series: dict[str, list[tuple[int, float]]] = {}
+    """metrics.json -> (iteration, value) pairs by name, in order.
+
+    A last line that a killed run left torn is skipped; of iterations that a resumed run made again, the last counts.
+    """
+    series: dict[str, dict[int, float]] = {}
     for line in path.read_text().splitlines():
         try:
             values = json.loads(line)
@@ -25,8 +28,8 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
             continue
         iteration = values.pop("iteration")
         for name, value in values.items():
-            series.setdefault(name, []).append((iteration, value))
-    return series
+            series.setdefault(name, {})[iteration] = value
+    return {name: sorted(values.items()) for name, values in series.items()}
 
 
 def plot_curves(metrics: Path, output: Path) -> None:

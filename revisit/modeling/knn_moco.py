@@ -70,14 +70,12 @@ class KNNMoCo(MoCo):
         return losses
 
     @torch.no_grad()
-    def log_monitors(self, batch: dict, positives: Tensor, positives_g: Tensor, anchors: Tensor) -> None:
+    def monitors(self, batch: dict, positives: Tensor, positives_g: Tensor, anchors: Tensor) -> dict[str, Tensor]:
         """MoCo's, and ``neighbor_purity`` where the data has classes, from the first step on."""
-        super().log_monitors(batch, positives, positives_g, anchors)
-        if "label" not in batch:
-            return
-        rows = positives_g if self.mine_before_head else positives
-        queue = self.queue.features if self.mine_before_head else self.queue.keys
-        with torch.autocast(self.device.type, enabled=False):
+        values = super().monitors(batch, positives, positives_g, anchors)
+        if "label" in batch:
+            rows = positives_g if self.mine_before_head else positives
+            queue = self.queue.features if self.mine_before_head else self.queue.keys
             neighbors = nearest_rows(rows[:, 0], queue, self.num_neighbors)
-        purity = neighbor_purity(neighbors, batch["label"].to(self.device), self.queue.labels)
-        get_event_storage().put_scalar("neighbor_purity", purity)
+            values["neighbor_purity"] = neighbor_purity(neighbors, batch["label"].to(self.device), self.queue.labels)
+        return values

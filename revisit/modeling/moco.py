@@ -181,17 +181,24 @@ class MoCo(nn.Module):
         return backbone(images)[self.feature].mean(dim=(2, 3))
 
     @torch.no_grad()
-    def log_monitors(self, batch: dict, positives: Tensor, positives_g: Tensor, anchors: Tensor) -> None:
-        """Log what docs/reading-a-run.md explains, of this process's share and, of its positives, the large ones."""
+    def monitors(self, batch: dict, positives: Tensor, positives_g: Tensor, anchors: Tensor) -> dict[str, Tensor]:
+        """What docs/reading-a-run.md explains, of this process's share and, of its positives, the large ones."""
+        top1, top5 = contrast_accuracy(positives[:, 0], anchors, self.queue.keys)
+        spread = {"feature_std": positives_g[:, 0], "embedding_std": positives[:, 0]} if len(positives) > 1 else {}
+        return {
+            "contrast_top1": top1,
+            "contrast_top5": top5,
+            **{name: feature_std(rows) for name, rows in spread.items()},
+        }
+
+    def log_monitors(self, *outputs: object) -> None:
+        """Log ``monitors`` once a step, of its first part where it comes in parts."""
+        if len(self.pending_keys) > 1:
+            return
         with torch.autocast(self.device.type, enabled=False):
-            top1, top5 = contrast_accuracy(positives[:, 0], anchors, self.queue.keys)
+            values = self.monitors(*outputs)
         storage = get_event_storage()
-        storage.put_scalars(
-            contrast_top1=top1,
-            contrast_top5=top5,
-            feature_std=feature_std(positives_g[:, 0]),
-            embedding_std=feature_std(positives[:, 0]),
-        )
+        storage.put_scalars(**dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True)))
         exact = {"queue_fill": 100 * self.queue.fill_level, "encoder_momentum": self.momentum}
         storage.put_scalars(smoothing_hint=False, **exact)
 

@@ -1,4 +1,4 @@
-"""Numbers that tell a researcher how a run is doing; none of them touches the training."""
+"""Numbers that tell a researcher how a run is doing, as scalar tensors; none of them touches the training."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from torch import Tensor
 
 
 @torch.no_grad()
-def contrast_accuracy(positives: Tensor, anchors: Tensor, queue: Tensor) -> tuple[float, float]:
+def contrast_accuracy(positives: Tensor, anchors: Tensor, queue: Tensor) -> tuple[Tensor, Tensor]:
     """Percent of positives (B, C) whose own anchor (B, C) is the closest, and among the five closest, of it and
     all rows of the queue (K, C). Unit rows."""
     own = (positives * anchors).sum(dim=1, keepdim=True)
     closer = (positives @ queue.T >= own).sum(dim=1)
-    return tuple(100 * (closer < n).float().mean().item() for n in (1, 5))
+    return tuple(100 * (closer < n).float().mean() for n in (1, 5))
 
 
 @torch.no_grad()
-def feature_std(rows: Tensor) -> float:
-    """Spread of unit rows (B, C): 1 when they fill the sphere evenly, 0 when all are the same (collapse).
+def feature_std(rows: Tensor) -> Tensor:
+    """Spread of unit rows (B, C), B > 1: 1 when they fill the sphere evenly, 0 when all are the same (collapse).
 
     The root mean square over channels of the standard deviation over rows, times sqrt(C), which is
     sqrt(1 - |mean row|^2).
     """
-    return (1 - rows.mean(dim=0).square().sum()).clamp(min=0).sqrt().item()
+    return (1 - rows.mean(dim=0).square().sum()).clamp(min=0).sqrt()
 
 
 @torch.no_grad()
-def neighbor_purity(neighbors: Tensor, labels: Tensor, queue_labels: Tensor) -> float:
+def neighbor_purity(neighbors: Tensor, labels: Tensor, queue_labels: Tensor) -> Tensor:
     """Percent of the mined neighbours that share their image's class.
 
     Args:
@@ -34,4 +34,4 @@ def neighbor_purity(neighbors: Tensor, labels: Tensor, queue_labels: Tensor) -> 
         labels: (B,) classes of the images, int64.
         queue_labels: (K,) classes of the queue's images; -1 for its random start, which is nobody's neighbour.
     """
-    return 100 * (queue_labels[neighbors] == labels[:, None]).float().mean().item()
+    return 100 * (queue_labels[neighbors] == labels[:, None]).float().mean()

@@ -7,10 +7,12 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
+from revisit.data.catalog import get_records
 from revisit.errors import UserError
 from revisit.studies.jobs import Job
 
 TRAIN_SETS = {"object-centric": "toy_objects_train", "scene-centric": "toy_scenes_train"}
+HELDOUT_SETS = ("toy_objects_train", "toy_objects_heldout")  # the bank that votes, the images that are classified
 RANDOM_INIT = "Rand. init."
 
 
@@ -21,7 +23,7 @@ class Row:
     label: str
     config: str
     overrides: tuple[str, ...] = ()
-    paper: float | None = None  # VOC07 SVM mAP
+    paper: float | None = None  # VOC07 SVM mAP; lambda and mining rows: at the paper's k of 20
 
 
 def _sweep_row(label: str, paper: float, *overrides: object) -> Row:
@@ -72,7 +74,10 @@ def make_jobs(
     The random init of a seed is every row's start, so it is judged once a seed.
 
     Args:
-        extra: KEY VALUE pairs for every run.
+        extra: KEY VALUE pairs for every run; what a row itself overrides wins.
+
+    Raises:
+        UserError: ToyScenes is not there.
     """
     jobs = [_job(row, name, seed, output, extra) for name in train_sets for seed in seeds for row in rows]
     # The short ones last, so that they do not fool the estimate of the time left.
@@ -88,14 +93,16 @@ def _job(row: Row, train_set: str | None, seed: int, output: Path, extra: tuple[
     label = row.label if train_set else RANDOM_INIT
     folder = _folder(output, label, train_set, seed)
     command = ("tools/train_net.py", "--config-file", row.config, "--resume")
-    options = (*row.overrides, "SEED", str(seed), "OUTPUT_DIR", str(folder), *extra)
+    options = (*extra, *row.overrides, "SEED", str(seed), "OUTPUT_DIR", str(folder))
     judge = (*command, "--eval-only", *options)
     if train_set is None:
         commands = (judge,)
     else:
-        data = ("DATASETS.TRAIN", f"('{TRAIN_SETS[train_set]}',)", "KNN_EVAL.BANK", "")
+        data = ("DATASETS.TRAIN", f"('{TRAIN_SETS[train_set]}',)", "KNN_EVAL.BANK", "", "KNN_EVAL.LINEAR", "False")
         commands = ((*command, *options, *data), judge)
-    return Job(f"{train_set or 'no'} training, {label}, seed {seed}", commands, folder / "evaluation.json")
+    used = {*HELDOUT_SETS, *([TRAIN_SETS[train_set]] if train_set else [])}
+    facts = tuple(f"{name}: {len(get_records(name))} images" for name in sorted(used))
+    return Job(f"{train_set or 'no'} training, {label}, seed {seed}", commands, folder / "evaluation.json", facts)
 
 
 def collect(rows: list[Row], train_sets: list[str], seeds: list[int], output: Path) -> list[dict]:

@@ -192,8 +192,9 @@ def test_a_data_set_without_classes_has_no_labels(cfg):
     assert "label" not in batch
 
 
-def test_one_unlabelled_data_set_among_labelled_ones_leaves_all_labels_out(tmp_path, write_pictures, cfg):
-    write_pictures(tmp_path / "classes" / "bird", 4)
-    cfg.DATASETS.TRAIN = (*cfg.DATASETS.TRAIN, f"class_folders:{tmp_path / 'classes'}")
+def test_several_data_sets_have_no_labels_since_their_numbers_may_clash(tmp_path, write_pictures, cfg):
+    for name in "ab":
+        write_pictures(tmp_path / name / "bird", 4)
+    cfg.DATASETS.TRAIN = (f"class_folders:{tmp_path / 'a'}", f"class_folders:{tmp_path / 'b'}")
     (batch,) = batches_of(cfg, 1)
     assert "label" not in batch

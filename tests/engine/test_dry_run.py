@@ -29,6 +29,17 @@ def test_the_recipe_is_what_the_run_would_do(toy_datasets, tmp_path):
     assert told["data"]["found"] and (tmp_path / "views.png").is_file()
 
 
+def test_accumulation_needs_the_memory_of_one_part(toy_datasets, tmp_path):
+    whole = recipe(tmp_path, "SOLVER.IMS_PER_BATCH", 48)
+    parts = recipe(tmp_path, "SOLVER.IMS_PER_BATCH", 48, "SOLVER.ACCUMULATION_STEPS", 4)
+    for name in ("activations", "scores"):
+        assert parts["memory_gib_per_process"][name] == pytest.approx(
+            whole["memory_gib_per_process"][name] / 4, abs=1e-3
+        )
+    assert parts["memory_gib_per_process"]["batch"] == whole["memory_gib_per_process"]["batch"]
+    assert (parts["accumulation_steps"], parts["shapes"]["positives"][0]) == (4, 12)
+
+
 def test_weight_decays_are_the_optimisers_own(toy_datasets, tmp_path):
     assert recipe(tmp_path, "SOLVER.WEIGHT_DECAY_NORM", 0.0)["weight_decays"]["norm"] == 0.0
 

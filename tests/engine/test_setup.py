@@ -99,6 +99,12 @@ def test_missing_evaluation_data_is_refused_before_training(tmp_path):
         check_evaluation_data(cfg)
 
 
+def test_a_bank_without_classes_is_refused_before_training(toy_datasets):
+    cfg = load_config(arguments("KNN_EVAL.BANK", "toy_scenes_train"))
+    with pytest.raises(UserError, match="KNN_EVAL.BANK toy_scenes_train has fewer than two classes"):
+        check_evaluation_data(cfg)
+
+
 def test_a_drawn_seed_is_kept_by_a_resumed_run(tmp_path):
     first = load_config(arguments("OUTPUT_DIR", tmp_path))
     assert first.SEED >= 0
@@ -111,6 +117,14 @@ def test_a_drawn_seed_is_kept_by_a_resumed_run(tmp_path):
 def test_sync_bn_becomes_what_the_cpu_has(processes, norm):
     cfg = load_config(arguments("MODEL.DEVICE", "cpu", "MODEL.RESNETS.NORM", "SyncBN", num_gpus=processes))
     assert cfg.MODEL.RESNETS.NORM == norm
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU computes it right")
+def test_views_too_small_for_bfloat16_on_the_cpu_are_refused():
+    load_config(arguments("SOLVER.AMP.ENABLED", True, "VIEWS.SMALL_SIZE", 17))
+    load_config(arguments("SOLVER.AMP.ENABLED", True, "VIEWS.SMALL_SIZE", 16, "VIEWS.NUM_SMALL", 0))
+    with pytest.raises(UserError, match="views of 16 px reach res5 as a single place"):
+        load_config(arguments("SOLVER.AMP.ENABLED", True, "VIEWS.SMALL_SIZE", 16))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs float16")

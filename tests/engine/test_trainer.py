@@ -77,10 +77,16 @@ def test_checkpoint_loads_without_unpickling_and_knows_its_flags_and_seed(toy_da
     assert "optimizer" in checkpoint["trainer"]["_trainer"]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_resumed_run_ends_bit_identical(toy_datasets, tmp_path, workers):
+SWITCHES = (
+    *("SOLVER.AMP.ENABLED", True, "SOLVER.ACCUMULATION_STEPS", 2, "MODEL.CHANNELS_LAST", True),
+    *("VIEWS.SMALL_SIZE", 24),  # larger than bfloat16 on the CPU refuses
+)
+
+
+@pytest.mark.parametrize(("workers", "switches"), [(0, ()), (2, ()), (0, SWITCHES)])
+def test_a_resumed_run_ends_bit_identical(toy_datasets, tmp_path, workers, switches):
     """Interrupted inside an epoch (7 iterations each), with another number of workers than the whole run."""
-    options = ("SOLVER.MAX_ITER", 10, "SOLVER.CHECKPOINT_PERIOD", 5, "KNN_MOCO.WARMUP_EPOCHS", 1)
+    options = ("SOLVER.MAX_ITER", 10, "SOLVER.CHECKPOINT_PERIOD", 5, "KNN_MOCO.WARMUP_EPOCHS", 1, *switches)
     train(tmp_path / "whole", *options)
     train(tmp_path / "parts", *options, "DATALOADER.NUM_WORKERS", workers, stop_after=5)
     train(tmp_path / "parts", *options, "DATALOADER.NUM_WORKERS", workers, resume=True)

@@ -29,7 +29,16 @@ def test_metrics_skip_a_line_that_a_killed_run_left_torn(tmp_path):
     assert read_metrics(tmp_path / "metrics.json") == {"loss_inst": [(0, 5.0), (1, 4.0), (2, 3.0)]}
 
 
+def test_iterations_that_a_resumed_run_made_again_count_once(tmp_path):
+    lines = [json.dumps({"iteration": i, "loss_inst": value}) for i, value in ((0, 5), (1, 4), (2, 3), (1, 4.5))]
+    (tmp_path / "metrics.json").write_text("\n".join(lines))
+    assert read_metrics(tmp_path / "metrics.json") == {"loss_inst": [(0, 5), (1, 4.5), (2, 3)]}
+
+
 def test_curves_are_drawn_from_what_there_is(tmp_path):
     (tmp_path / "metrics.json").write_text(json.dumps({"iteration": 0, "loss_inst": 5.0, "knn_top1": 12.0}))
     plot_curves(tmp_path / "metrics.json", tmp_path / "curves.png")
+    (tmp_path / "metrics.json").write_text(json.dumps({"iteration": 0, "something_else": 1.0}))
+    plot_curves(tmp_path / "metrics.json", tmp_path / "empty.png")
+    assert not np.array_equal(cv2.imread(str(tmp_path / "curves.png")), cv2.imread(str(tmp_path / "empty.png")))
     assert cv2.imread(str(tmp_path / "curves.png")).shape[1] == 1540

@@ -154,6 +154,7 @@ def test_contrast_top1_counts_anchors_that_beat_the_queue(model):
     views["positive"] = views["anchor"]
     model.momentum_backbone.load_state_dict(model.backbone.state_dict())
     assert step(model, views)["storage"].history("contrast_top1").latest() == 100
+    model.enqueue_pending_keys()
     model.queue.keys[:8] = model.encode_anchors(views["anchor"])["keys"] * 1.001
     assert step(model, views)["storage"].history("contrast_top1").latest() == 0
 

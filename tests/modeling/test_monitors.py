@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import random_views, tiny_model
+from tiny import freeze_batch_norm, random_views, tiny_model
 
 from revisit.modeling.monitors import contrast_accuracy, feature_std, neighbor_purity
 
@@ -24,26 +24,26 @@ def test_contrast_accuracy_counts_the_rows_that_are_closer_than_the_own_anchor()
     positives[1, :3], positives[1, 7] = 0.5, 0.4  # three rows closer
     positives[2, :6], positives[2, 7] = 0.4, 0.1  # six rows closer
     top1, top5 = contrast_accuracy(positives, anchors, queue[:7])
-    assert (top1, top5) == pytest.approx((100 / 3, 200 / 3))
+    assert (top1.item(), top5.item()) == pytest.approx((100 / 3, 200 / 3))
 
 
 @given(st.integers(2, 40), st.integers(2, 16), st.integers(0, 99))
 def test_feature_std_is_the_channels_deviation_times_the_root_of_their_number(rows, channels, seed):
     x = unit(rows, channels, seed=seed).double()
     expected = (x.var(dim=0, unbiased=False).mean() * channels).sqrt()
-    assert feature_std(x) == pytest.approx(expected.item(), abs=1e-6)
+    assert feature_std(x).item() == pytest.approx(expected.item(), abs=1e-6)
 
 
 def test_feature_std_is_0_when_all_images_look_alike_and_1_when_they_cancel():
     row = unit(1, 16)
-    assert feature_std(row.expand(10, -1).double()) == pytest.approx(0, abs=1e-6)
-    assert feature_std(torch.cat([row, -row])) == pytest.approx(1)
+    assert feature_std(torch.nn.functional.normalize(row.expand(10, -1).double())).item() == pytest.approx(0, abs=1e-6)
+    assert feature_std(torch.cat([row, -row])).item() == pytest.approx(1)
 
 
 def test_neighbor_purity_counts_shared_classes_and_never_the_random_start():
     queue_labels = torch.tensor([0, 0, 1, 2, -1])
     neighbors = torch.tensor([[0, 1, 2], [3, 4, 0]])
-    assert neighbor_purity(neighbors, torch.tensor([0, 2]), queue_labels) == pytest.approx(100 * 3 / 6)
+    assert neighbor_purity(neighbors, torch.tensor([0, 2]), queue_labels).item() == pytest.approx(100 * 3 / 6)
 
 
 def logged(model: torch.nn.Module, views: dict) -> dict[str, float]:
@@ -74,13 +74,19 @@ def test_purity_looks_at_the_neighbours_that_the_loss_would_mine(mining):
     views = random_views(8)
     with torch.no_grad():
         positives, positives_g = model.encode_positives(views)
-    keys = unit(8, model.embedding_dim, seed=1)
-    features = unit(8, model.feature_dim, seed=2)
     # Row n is the nearest of positive n in the space that is mined, and of positive 7 - n in the other.
     near_h, near_g = positives[:, 0], positives_g[:, 0]
     if mining == "before_head":
-        keys, features = near_h.flip(0), near_g
-        model.queue.enqueue(keys=keys, features=features, labels=torch.arange(8))
+        model.queue.enqueue(keys=near_h.flip(0), features=near_g, labels=torch.arange(8))
     else:
         model.queue.enqueue(keys=near_h, labels=torch.arange(8))
     assert logged(model, {**views, "label": torch.arange(8)})["neighbor_purity"] == 100
+
+
+def test_a_step_in_parts_logs_its_monitors_once_and_no_spread_of_a_single_image():
+    model, views = freeze_batch_norm(tiny_model().train()), random_views(3)
+    with EventStorage(0) as storage:
+        for n in range(3):
+            model({name: value[n : n + 1] for name, value in views.items()})
+        assert len(storage.history("contrast_top1").values()) == 1
+        assert "feature_std" not in storage.histories()

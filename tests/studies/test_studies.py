@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
+import numpy as np
 import pytest
 
 from revisit.errors import UserError
@@ -39,7 +46,7 @@ def test_a_failed_job_is_named_with_its_log_and_the_others_finish(tmp_path):
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_every_row_set_and_seed_has_its_own_folder_and_recipe(table, tmp_path):
+def test_every_row_set_and_seed_has_its_own_folder_and_recipe(table, toy_datasets, tmp_path):
     rows = choose_rows(table, None)
     jobs = make_jobs(rows, ["object-centric", "scene-centric"], [1, 2], tmp_path, ())
     assert len(jobs) == 2 + 2 * 2 * len(rows) == len({job.result for job in jobs}) == len({job.name for job in jobs})
@@ -49,8 +56,60 @@ def test_every_row_set_and_seed_has_its_own_folder_and_recipe(table, tmp_path):
 
 
 def test_the_papers_values_are_those_of_the_same_row():
-    paper = {row.label: row.paper for rows in TABLES.values() for row in rows}
-    assert paper["+MC+CC"] == 82.1 and paper["k 50, lambda 0.4"] == 84.3 and paper["k 10, lambda 0.8"] == 80.7
+    """Against the tables "ablation" (VOC SVM) and "knn" of the paper; its lambda and mining rows have k 20."""
+    ablation = {row.label: row.paper for row in TABLES["ablation"]}
+    assert ablation == {
+        "MoCo": 76.1, "+MC": 81.3, "+MC+CC": 82.1, "+MC+CC+m": 82.8, "+MC+CC+m+A": 83.7, "+MC+CC+m+A+NN": 85.1,
+    }  # fmt: skip
+    k = {1: 83.6, 5: 84.0, 10: 84.1, 20: 84.2, 50: 84.3}
+    weight = {"0.0": 82.8, "0.1": 83.8, "0.2": 84.1, "0.8": 80.7}
+    knn = {row.label: row.paper for row in TABLES["knn"]}
+    assert knn == {
+        **{f"k {value}, lambda 0.4": score for value, score in k.items()},
+        **{f"k 10, lambda {value}": score for value, score in weight.items()},
+        "k 10, lambda 0.4, mined after the head": 82.8,
+    }
+
+
+def test_a_result_of_another_recipe_or_other_data_is_not_taken_for_this_one(toy_datasets, tmp_path):
+    job = writing_job(tmp_path, "a")
+    run_jobs([job], parallel=1)
+    for other in (replace(job, commands=(("-c", "other"),)), replace(job, facts=("train: 8000 images",))):
+        with pytest.raises(UserError, match="was made by another recipe or from other data"):
+            run_jobs([other], parallel=1)
+
+
+def test_a_folder_in_which_another_process_works_is_left_alone(tmp_path):
+    job = writing_job(tmp_path, "a")
+    job.claim()
+    with open(job.log, "a") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="a is being run by another process"):
+            run_jobs([job], parallel=1)
+    assert not job.done
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_study_stops_its_running_jobs(tmp_path, number):
+    wait = "import sys, time; print('started', flush=True); time.sleep(60)"
+    job = Job("slow", (("-c", wait),), tmp_path / "slow" / "result.json")
+
+    def interrupt() -> None:
+        while not (job.log.is_file() and "started" in job.log.read_text()):
+            time.sleep(0.05)
+        os.kill(os.getpid(), number)
+
+    start = time.monotonic()
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs([job], parallel=1)
+    assert time.monotonic() - start < 30 and not job.done
+
+
+def test_without_toy_scenes_no_job_is_started(tmp_path, monkeypatch):
+    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
+    with pytest.raises(UserError, match="make_toy_scenes.py"):
+        make_jobs(choose_rows("ablation", None), ["object-centric"], [1], tmp_path, ())
 
 
 def test_an_unknown_row_is_refused_with_the_names_there_are():
@@ -58,7 +117,7 @@ def test_an_unknown_row_is_refused_with_the_names_there_are():
         choose_rows("ablation", ["+CC"])
 
 
-def test_the_table_gives_mean_and_deviation_over_seeds(tmp_path):
+def test_the_table_gives_mean_and_deviation_over_seeds(toy_datasets, tmp_path):
     rows = choose_rows("ablation", ["MoCo"])
     for job, score in zip(make_jobs(rows, ["object-centric"], [1, 2], tmp_path, ()), (30, 36, 10, 12), strict=True):
         job.result.parent.mkdir(parents=True)
@@ -80,7 +139,7 @@ def finished_sweep(folder: Path) -> list[dict]:
     return collect(rows, ["object-centric"], [1, 2], folder)
 
 
-def test_each_sweep_runs_along_one_key_and_through_the_centre(tmp_path):
+def test_each_sweep_runs_along_one_key_and_through_the_centre(toy_datasets, tmp_path):
     results = finished_sweep(tmp_path)
     assert [x for x, _ in sweep_points(results, "KNN_MOCO.NUM_NEIGHBORS")] == [1, 5, 10, 20, 50]
     weights = sweep_points(results, "KNN_MOCO.WEIGHT")
@@ -88,8 +147,11 @@ def test_each_sweep_runs_along_one_key_and_through_the_centre(tmp_path):
     assert weights[3][1]["row"] == "k 10, lambda 0.4"
 
 
-def test_sweeps_and_purity_are_drawn(tmp_path):
-    plot_sweeps(finished_sweep(tmp_path), tmp_path / "sweep.png")
+def test_sweeps_and_purity_are_drawn(toy_datasets, tmp_path):
+    results = finished_sweep(tmp_path)
+    plot_sweeps(results, tmp_path / "sweep.png")
+    plot_sweeps(results[-1:], tmp_path / "empty.png")  # after the head: on neither line
+    assert not np.array_equal(cv2.imread(str(tmp_path / "sweep.png")), cv2.imread(str(tmp_path / "empty.png")))
     files = metrics_files(choose_rows("knn", None), "object-centric", [1, 2], tmp_path)
     assert plot_purity(files, tmp_path / "purity.png")
     for name in ("sweep.png", "purity.png"):
