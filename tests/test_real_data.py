@@ -34,7 +34,7 @@ def test_every_photograph_is_read_as_rgb():
 
 def test_pretrain_convert_and_detect_on_photographs(tmp_path):
     """R50 with the paper's crops, 2 processes; then the C5 detector from its weights."""
-    run(
+    text = run(
         "python tools/train_net.py --config-file configs/pretrain/knn_moco.yaml --num-gpus 2 "
         f"DATASETS.TRAIN \"('folder:{DATA}/coco/images',)\" OUTPUT_DIR {tmp_path}/pretrain SOLVER.MAX_ITER 3 "
         "SOLVER.IMS_PER_BATCH 8 SOLVER.BASE_LR 0.01 MOCO.QUEUE_SIZE 500 KNN_MOCO.WARMUP_EPOCHS 0 "
@@ -42,7 +42,7 @@ def test_pretrain_convert_and_detect_on_photographs(tmp_path):
         tmp_path,
     )
     (metrics,) = (json.loads(line) for line in (tmp_path / "pretrain/metrics.json").read_text().splitlines())
-    assert 0 < metrics["total_loss"] < 20 and metrics["read_failures"] == 0
+    assert 0 < metrics["total_loss"] < 20 and "unreadable" not in text
     queue = torch.load(tmp_path / "pretrain/model_final.pth", weights_only=True)["model"]["queue.num_enqueued"]
     assert queue == 24
     weights = tmp_path / "backbone.pth"

@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from xml.etree import ElementTree
 
 from revisit.data.images import SUFFIXES
 from revisit.errors import UserError
@@ -108,7 +109,19 @@ def load_voc(path: Path, split: str, classes: tuple[str, ...]) -> Records:
         raise _missing_dataset(f"VOC split {split}", path, str(split_file))
     if len(split_file.read_text().split()) < 2:
         raise UserError(f"{split_file} names fewer than two images: Detectron2 reads splits of two and more")
-    return load_voc_instances(str(path), split, classes)
+    try:
+        return load_voc_instances(str(path), split, classes)
+    except ValueError as error:
+        raise UserError(f"{path}: {_unknown_class(path, classes)}, expected one of {', '.join(classes)}") from error
+
+
+def _unknown_class(path: Path, classes: tuple[str, ...]) -> str:
+    """The first annotation with an object of none of ``classes``, in words."""
+    for file in sorted((path / "Annotations").glob("*.xml")):
+        for name in ElementTree.parse(file).iterfind("object/name"):
+            if name.text not in classes:
+                return f"Annotations/{file.name} names an object of the class {name.text!r}"
+    return "an annotation cannot be read"
 
 
 def register(name: str) -> None:

@@ -70,6 +70,15 @@ def test_a_missing_annotation_is_named(voc):
         get_records(f"voc:{voc}:trainval")
 
 
+def test_an_object_of_an_unknown_class_is_named_with_its_file(voc):
+    file = voc / "Annotations" / "000002.xml"
+    first = file.read_text()
+    name = first[first.index("<name>") + 6 : first.index("</name>")]
+    file.write_text(first.replace(f"<name>{name}</name>", "<name>zebra</name>", 1))
+    with pytest.raises(UserError, match="000002.xml names an object of the class 'zebra', expected one of aeroplane"):
+        get_records(f"voc:{voc}:trainval")
+
+
 def test_voc_without_a_split_is_refused(voc):
     with pytest.raises(UserError, match="voc:FOLDER:SPLIT"):
         get_records(f"voc:{voc}")
