@@ -11,6 +11,7 @@ from torch import nn
 from revisit.data.catalog import get_records
 from revisit.data.view_sheet import save_view_sheet
 from revisit.engine.schedule import epochs_to_iterations
+from revisit.engine.setup import PRETRAINING
 from revisit.errors import UserError
 
 from detectron2.config import CfgNode
@@ -29,7 +30,7 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
     meta_cfg.MODEL.DEVICE = "meta"  # shapes and byte counts without arithmetic
     with torch.device("meta"):
         model = build_model(meta_cfg)
-    pretraining = cfg.MODEL.META_ARCHITECTURE in ("MoCo", "KNNMoCo")
+    pretraining = cfg.MODEL.META_ARCHITECTURE in PRETRAINING
     recipe = {**_schedule(cfg, num_images, num_processes), "weight_decays": _weight_decays(cfg, model)}
     if pretraining:
         recipe |= {**_method(cfg, num_images), **_memory(cfg, model, num_processes)}

@@ -54,10 +54,9 @@ def load_config(args: argparse.Namespace) -> CfgNode:
 def check_evaluation_data(cfg: CfgNode) -> None:
     """Make sure that DATASETS.TEST and KNN_EVAL.BANK are known and on disk, and that the bank has classes."""
     for name in _evaluation_sets(cfg):
-        get_records(name)
-    bank = cfg.KNN_EVAL.BANK
-    if bank and len({record.get("label", -1) for record in get_records(bank)}) < 2:
-        raise UserError(f"KNN_EVAL.BANK {bank} has fewer than two classes: expected a labelled data set")
+        records = get_records(name)
+        if name == cfg.KNN_EVAL.BANK and len({record.get("label", -1) for record in records}) < 2:
+            raise UserError(f"KNN_EVAL.BANK {name} has fewer than two classes: expected a labelled data set")
 
 
 def count_images(cfg: CfgNode, *, assume_missing: bool = False) -> int:
@@ -176,7 +175,7 @@ def _check_hardware(cfg: CfgNode) -> None:
     _expect(amp.DTYPE != "float16", "SOLVER.AMP.DTYPE float16 needs a GPU: expected bfloat16 on the CPU")
     if cfg.MODEL.META_ARCHITECTURE in PRETRAINING:
         # The weight gradient of torch 2.11's bfloat16 convolution of stride 2 over a 1 x 1 map is uninitialised memory.
-        size = min(cfg.VIEWS.LARGE_SIZE, cfg.VIEWS.SMALL_SIZE if cfg.VIEWS.NUM_SMALL else cfg.VIEWS.LARGE_SIZE)
+        size = min([cfg.VIEWS.LARGE_SIZE] + [cfg.VIEWS.SMALL_SIZE] * cfg.VIEWS.NUM_SMALL)
         stride = 16 if cfg.MODEL.RESNETS.STEM_TYPE == "basic" else 4  # of res4
         _expect(
             size > stride,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import ModuleType
 
 PANELS = {
     "losses": ("loss_inst", "loss_nn_raw", "total_loss"),
@@ -32,13 +33,19 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
     return {name: sorted(values.items()) for name, values in series.items()}
 
 
-def plot_curves(metrics: Path, output: Path) -> None:
-    """Draw every panel whose values the run has written over the iterations into a PNG."""
+def headless_pyplot() -> ModuleType:
+    """matplotlib.pyplot for files alone, imported where a picture is drawn and not at start-up."""
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib import pyplot
 
+    return pyplot
+
+
+def plot_curves(metrics: Path, output: Path) -> None:
+    """Draw every panel whose values the run has written over the iterations into a PNG."""
+    plt = headless_pyplot()
     series = read_metrics(metrics)
     figure, axes = plt.subplots(2, 3, figsize=(14, 6), sharex=True, layout="constrained")
     for axis, (title, names) in zip(axes.flat, PANELS.items(), strict=True):

@@ -5,38 +5,36 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from revisit.evaluation.curves import read_metrics
+from revisit.evaluation.curves import headless_pyplot, read_metrics
+from revisit.studies.toy import METRICS, SWEEP_CENTER
 
-SWEPT = {"KNN_MOCO.NUM_NEIGHBORS": "k, at lambda 0.4", "KNN_MOCO.WEIGHT": "lambda, at k 10"}
-CENTER = {"KNN_MOCO.NUM_NEIGHBORS": 10.0, "KNN_MOCO.WEIGHT": 0.4}
-METRICS = {"knn_top1": "kNN", "linear_top1": "linear"}
+AXES = {"KNN_MOCO.NUM_NEIGHBORS": "k, at lambda 0.4", "KNN_MOCO.WEIGHT": "lambda, at k 10"}
 
 
 def sweep_points(results: list[dict], key: str) -> list[tuple[float, dict]]:
-    """Results along one key, (value, result) in order; the centre of the sweep lies on every line."""
-    points = []
-    for result in results:
-        overrides = result["overrides"]
-        if key in overrides:
-            points.append((float(overrides[key]), result))
-        elif any(overrides.get(other) == f"{CENTER[other]:g}" for other in SWEPT if other != key):
-            points.append((CENTER[key], result))
+    """Results that differ from the sweep's centre in ``key`` alone, or not at all: (value, result) in order."""
+
+    def on_the_line(overrides: dict[str, str]) -> bool:
+        rest = {name: str(value) for name, value in SWEEP_CENTER.items() if name != key}
+        return {name: value for name, value in overrides.items() if name != key} == rest
+
+    points = [(float(result["overrides"][key]), result) for result in results if on_the_line(result["overrides"])]
     return sorted(points, key=lambda point: point[0])
 
 
 def plot_sweeps(results: list[dict], output: Path) -> None:
     """Held-out accuracy, mean and deviation over seeds, against k and against lambda."""
-    plt = _pyplot()
-    figure, axes = plt.subplots(1, len(SWEPT), figsize=(10, 4), sharey=True, layout="constrained")
-    for axis, (key, title) in zip(axes, SWEPT.items(), strict=True):
+    plt = headless_pyplot()
+    figure, axes = plt.subplots(1, len(AXES), figsize=(10, 4), sharey=True, layout="constrained")
+    for axis, (key, title) in zip(axes, AXES.items(), strict=True):
         for train_set in dict.fromkeys(result["train_set"] for result in results if result["train_set"]):
             points = sweep_points([r for r in results if r["train_set"] == train_set], key)
-            for metric, name in METRICS.items():
+            for metric in METRICS:
                 scores = [result[metric] for _, result in points]
                 spread = [statistics.stdev(s) if len(s) > 1 else 0.0 for s in scores]
                 means = [statistics.mean(s) for s in scores]
                 axis.errorbar(
-                    [x for x, _ in points], means, spread, marker="o", capsize=3, label=f"{train_set}, {name}"
+                    [x for x, _ in points], means, spread, marker="o", capsize=3, label=f"{train_set}, {metric}"
                 )
         axis.set_xlabel(title)
         axis.grid(alpha=0.3)
@@ -55,7 +53,7 @@ def plot_purity(runs: dict[str, list[Path]], output: Path) -> bool:
     series = {label: [read_metrics(file).get("neighbor_purity") for file in files] for label, files in runs.items()}
     if not any(line for lines in series.values() for line in lines):
         return False
-    plt = _pyplot()
+    plt = headless_pyplot()
     figure, axis = plt.subplots(figsize=(8, 4), layout="constrained")
     for number, (label, lines) in enumerate(series.items()):
         for seed, line in enumerate(line for line in lines if line):
@@ -67,12 +65,3 @@ def plot_purity(runs: dict[str, list[Path]], output: Path) -> bool:
     figure.savefig(output, dpi=110)
     plt.close(figure)
     return True
-
-
-def _pyplot():
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot

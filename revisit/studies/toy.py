@@ -13,7 +13,8 @@ from revisit.studies.jobs import Job
 
 TRAIN_SETS = {"object-centric": "toy_objects_train", "scene-centric": "toy_scenes_train"}
 HELDOUT_SETS = ("toy_objects_train", "toy_objects_heldout")  # the bank that votes, the images that are classified
-RANDOM_INIT = "Rand. init."
+METRICS = ("knn_top1", "linear_top1")
+SWEEP_CENTER = {"KNN_MOCO.NUM_NEIGHBORS": 10, "KNN_MOCO.WEIGHT": 0.4}
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,15 @@ class Row:
     paper: float | None = None  # VOC07 SVM mAP; lambda and mining rows: at the paper's k of 20
 
 
-def _sweep_row(label: str, paper: float, *overrides: object) -> Row:
-    return Row(label, "configs/toy/sweep/knn_k10.yaml", tuple(map(str, overrides)), paper)
+# The rows share their backbones' start, whatever they train it with.
+RANDOM_INIT = Row("Rand. init.", "configs/toy/pretrain.yaml")
+
+
+def _sweep_row(paper: float, label: str = "", **changed: object) -> Row:
+    values = {**SWEEP_CENTER, **{f"KNN_MOCO.{name}": value for name, value in changed.items()}}
+    overrides = tuple(str(word) for pair in values.items() for word in pair)
+    k, weight = (values[key] for key in SWEEP_CENTER)
+    return Row(f"k {k}, lambda {weight}{label}", "configs/toy/sweep/knn_k10.yaml", overrides, paper)
 
 
 TABLES: dict[str, tuple[Row, ...]] = {
@@ -41,14 +49,11 @@ TABLES: dict[str, tuple[Row, ...]] = {
     ),
     "knn": (
         *(
-            _sweep_row(f"k {k}, lambda 0.4", paper, "KNN_MOCO.NUM_NEIGHBORS", k)
+            _sweep_row(paper, NUM_NEIGHBORS=k)
             for k, paper in ((1, 83.6), (5, 84.0), (10, 84.1), (20, 84.2), (50, 84.3))
         ),
-        *(
-            _sweep_row(f"k 10, lambda {weight}", paper, "KNN_MOCO.WEIGHT", weight)
-            for weight, paper in ((0.0, 82.8), (0.1, 83.8), (0.2, 84.1), (0.8, 80.7))
-        ),
-        _sweep_row("k 10, lambda 0.4, mined after the head", 82.8, "KNN_MOCO.MINING", "after_head"),
+        *(_sweep_row(paper, WEIGHT=weight) for weight, paper in ((0.0, 82.8), (0.1, 83.8), (0.2, 84.1), (0.8, 80.7))),
+        _sweep_row(82.8, ", mined after the head", MINING="after_head"),
     ),
 }
 
@@ -79,9 +84,12 @@ def make_jobs(
     Raises:
         UserError: ToyScenes is not there.
     """
-    jobs = [_job(row, name, seed, output, extra) for name in train_sets for seed in seeds for row in rows]
+    names = sorted({*HELDOUT_SETS, *(TRAIN_SETS[name] for name in train_sets)})
+    counts = {name: f"{name}: {len(get_records(name))} images" for name in names}
+    wanted = [(row, name, seed) for name in train_sets for seed in seeds for row in rows]
     # The short ones last, so that they do not fool the estimate of the time left.
-    return jobs + [_job(rows[0], None, seed, output, extra) for seed in seeds]
+    wanted += [(RANDOM_INIT, None, seed) for seed in seeds]
+    return [_job(*which, output, extra, counts) for which in wanted]
 
 
 def _folder(output: Path, label: str, train_set: str | None, seed: int) -> Path:
@@ -89,9 +97,11 @@ def _folder(output: Path, label: str, train_set: str | None, seed: int) -> Path:
     return output / (train_set or "") / name / f"seed{seed}"
 
 
-def _job(row: Row, train_set: str | None, seed: int, output: Path, extra: tuple[str, ...]) -> Job:
-    label = row.label if train_set else RANDOM_INIT
-    folder = _folder(output, label, train_set, seed)
+def _job(
+    row: Row, train_set: str | None, seed: int, output: Path, extra: tuple[str, ...], counts: dict[str, str]
+) -> Job:
+    """``counts`` says of every data set how large it is."""
+    folder = _folder(output, row.label, train_set, seed)
     command = ("tools/train_net.py", "--config-file", row.config, "--resume")
     options = (*extra, *row.overrides, "SEED", str(seed), "OUTPUT_DIR", str(folder))
     judge = (*command, "--eval-only", *options)
@@ -101,21 +111,21 @@ def _job(row: Row, train_set: str | None, seed: int, output: Path, extra: tuple[
         data = ("DATASETS.TRAIN", f"('{TRAIN_SETS[train_set]}',)", "KNN_EVAL.BANK", "", "KNN_EVAL.LINEAR", "False")
         commands = ((*command, *options, *data), judge)
     used = {*HELDOUT_SETS, *([TRAIN_SETS[train_set]] if train_set else [])}
-    facts = tuple(f"{name}: {len(get_records(name))} images" for name in sorted(used))
-    return Job(f"{train_set or 'no'} training, {label}, seed {seed}", commands, folder / "evaluation.json", facts)
+    facts = tuple(counts[name] for name in sorted(used))
+    return Job(f"{train_set or 'no'} training, {row.label}, seed {seed}", commands, folder / "evaluation.json", facts)
 
 
 def collect(rows: list[Row], train_sets: list[str], seeds: list[int], output: Path) -> list[dict]:
     """Results as a list of {row, train_set, paper, seeds, overrides, knn_top1, linear_top1}, scores over seeds."""
     found = []
-    wanted = [(Row(RANDOM_INIT, ""), None)] + [(row, name) for name in train_sets for row in rows]
+    wanted = [(RANDOM_INIT, None)] + [(row, name) for name in train_sets for row in rows]
     for row, name in wanted:
         files = [_folder(output, row.label, name, seed) / "evaluation.json" for seed in seeds]
         scores = [json.loads(file.read_text()) for file in files]
         overrides = dict(zip(row.overrides[::2], row.overrides[1::2], strict=True))
         found.append(
             {"row": row.label, "train_set": name, "paper": row.paper, "seeds": seeds, "overrides": overrides}
-            | {metric: [score[metric] for score in scores] for metric in ("knn_top1", "linear_top1")}
+            | {metric: [score[metric] for score in scores] for metric in METRICS}
         )
     return found
 
@@ -127,7 +137,7 @@ def metrics_files(rows: list[Row], train_set: str, seeds: list[int], output: Pat
 
 def as_markdown(results: list[dict], train_sets: list[str]) -> str:
     """The table: mean and standard deviation over seeds, percent of held-out images classified right."""
-    columns = [(name, metric) for name in train_sets for metric in ("knn_top1", "linear_top1")]
+    columns = [(name, metric) for name in train_sets for metric in METRICS]
     titles = [f"{name}, {metric.removesuffix('_top1')}" for name, metric in columns]
     lines = ["| row | " + " | ".join(titles) + " | paper, VOC07 SVM mAP |", "|---" * (len(columns) + 2) + "|"]
     for label in dict.fromkeys(result["row"] for result in results):

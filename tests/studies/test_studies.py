@@ -125,7 +125,7 @@ def test_the_table_gives_mean_and_deviation_over_seeds(toy_datasets, tmp_path):
     results = collect(rows, ["object-centric"], [1, 2], tmp_path)
     assert results[1]["knn_top1"] == [30, 36]
     lines = as_markdown(results, ["object-centric"]).splitlines()
-    assert lines[2] == f"| {RANDOM_INIT} | 11.0 ± 1.4 | 12.0 ± 1.4 |  |"
+    assert lines[2] == f"| {RANDOM_INIT.label} | 11.0 ± 1.4 | 12.0 ± 1.4 |  |"
     assert lines[3] == "| MoCo | 33.0 ± 4.2 | 34.0 ± 4.2 | 76.1 |"
 
 
