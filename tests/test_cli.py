@@ -26,18 +26,13 @@ TINY = (
 )
 
 
-@pytest.fixture
-def write_class_folders():
+def write_class_folders(folder: Path, classes: tuple[str, ...]) -> None:
     """Write two noise images of 32 px for every class into sub-folders."""
-
-    def write(folder: Path, classes: tuple[str, ...]) -> None:
-        rng = np.random.default_rng(0)
-        for name in classes:
-            (folder / name).mkdir(parents=True)
-            for n in range(2):
-                Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(folder / name / f"{n}.png")
-
-    return write
+    rng = np.random.default_rng(0)
+    for name in classes:
+        (folder / name).mkdir(parents=True)
+        for n in range(2):
+            Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(folder / name / f"{n}.png")
 
 
 def run(command: str, datasets: Path, expect: int = 0) -> str:
@@ -102,7 +97,7 @@ def test_every_number_that_a_run_writes_is_explained(pretrained):
     assert "neighbor_purity" in written
 
 
-def test_readme_cifar10(tmp_path, write_class_folders):
+def test_readme_cifar10(tmp_path):
     for split in ("train", "test"):
         write_class_folders(tmp_path / "cifar10" / split, CIFAR10_CLASSES)
     run(

@@ -30,7 +30,7 @@ from revisit.engine.step import TrainStep
 from revisit.errors import UserError
 from revisit.evaluation.features import extract_features
 from revisit.evaluation.knn import knn_top1
-from revisit.evaluation.linear import linear_top1
+from revisit.evaluation.linear import fit_linear, linear_top1
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
@@ -174,6 +174,7 @@ class PretrainTrainer(RevisitTrainer):
         share_state(model.backbone)
         workers = cfg.DATALOADER.NUM_WORKERS
         bank = extract_features(model, options.BANK, options.IMAGE_SIZE, workers)
+        classifier = fit_linear(bank) if bank and options.LINEAR else None
         results = OrderedDict()
         for name in cfg.DATASETS.TEST:
             test = extract_features(model, name, options.IMAGE_SIZE, workers)
@@ -183,8 +184,8 @@ class PretrainTrainer(RevisitTrainer):
             top1 = knn_top1(bank, test, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE)
             results[f"knn_top1{suffix}"] = top1
             logger.info(f"kNN top-1 of {name}: {top1:.2f} % (bank {options.BANK}, {len(bank.rows)} images)")
-            if options.LINEAR:
-                results[f"linear_top1{suffix}"] = top1 = linear_top1(bank, test)
+            if classifier:
+                results[f"linear_top1{suffix}"] = top1 = linear_top1(classifier, test)
                 logger.info(f"linear top-1 of {name}: {top1:.2f} %")
         return results
 

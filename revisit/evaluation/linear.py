@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from revisit.evaluation.features import Features
@@ -12,10 +12,12 @@ REGULARIZATION = 0.1  # scikit-learn's C, on standardised features; the same for
 MAX_ITERATIONS = 1000
 
 
-def linear_top1(bank: Features, test: Features) -> float:
-    """Percent of ``test`` that a logistic regression gets right which L-BFGS has fitted to ``bank``."""
-    classifier = make_pipeline(
-        StandardScaler(), LogisticRegression(C=REGULARIZATION, max_iter=MAX_ITERATIONS, random_state=0)
-    )
-    classifier.fit(bank.rows.numpy(), bank.labels.numpy())
+def fit_linear(bank: Features) -> Pipeline:
+    """A logistic regression that L-BFGS has fitted to ``bank``."""
+    regression = LogisticRegression(C=REGULARIZATION, max_iter=MAX_ITERATIONS, random_state=0)
+    return make_pipeline(StandardScaler(), regression).fit(bank.rows.numpy(), bank.labels.numpy())
+
+
+def linear_top1(classifier: Pipeline, test: Features) -> float:
+    """Percent of ``test`` that the classifier gets right."""
     return 100 * float(classifier.score(test.rows.numpy(), test.labels.numpy()))

@@ -159,8 +159,9 @@ def test_the_configuration_reaches_the_mapper(picture):
     cfg.SEED = 11
     cfg.VIEWS.LARGE_SIZE, cfg.VIEWS.SMALL_SIZE, cfg.VIEWS.NUM_SMALL = 24, 12, 2
     cfg.VIEWS.LARGE_SCALE, cfg.VIEWS.SMALL_SCALE = (0.5, 0.6), (0.1, 0.11)
-    cfg.VIEWS.MIN_OVERLAP, cfg.VIEWS.POLICY = 0.3, "autoaugment"
-    crops = ConstrainedMultiCrop(large_scale=(0.5, 0.6), small_scale=(0.1, 0.11), num_small=2, min_overlap=0.3)
+    cfg.VIEWS.MIN_OVERLAP, cfg.VIEWS.MAX_IOU, cfg.VIEWS.POLICY = 0.3, 0.7, "autoaugment"
+    scales = {"large_scale": (0.5, 0.6), "small_scale": (0.1, 0.11)}
+    crops = ConstrainedMultiCrop(**scales, num_small=2, min_overlap=0.3, max_iou=0.7)
     expected = ViewMapper(crops, large_size=24, small_size=12, policy="autoaugment", seed=11)
     for index in range(20):
         assert same_views(ViewMapper.from_config(cfg)(picture, 1, index), expected(picture, 1, index))

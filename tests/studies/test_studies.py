@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import argparse
 import fcntl
 import json
 import os
+import runpy
 import signal
 import threading
 import time
@@ -157,3 +159,27 @@ def test_sweeps_and_purity_are_drawn(toy_datasets, tmp_path):
     for name in ("sweep.png", "purity.png"):
         assert cv2.imread(str(tmp_path / name)).shape[0] == 440
     assert not plot_purity({"MoCo": []}, tmp_path / "none.png") and not (tmp_path / "none.png").exists()
+
+
+def reproduce_arguments(monkeypatch, *words: str) -> argparse.Namespace:
+    monkeypatch.setattr("sys.argv", ["reproduce.py", *words])
+    return runpy.run_path("tools/reproduce.py")["parse_args"]()
+
+
+def test_what_is_asked_for_twice_is_run_once(monkeypatch):
+    args = reproduce_arguments(monkeypatch, "knn", "--seeds", "2", "1", "2", "--train-set", *["scene-centric"] * 2)
+    assert args.seeds == [2, 1] and args.train_set == ["scene-centric"]
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--parallel", "0"], "--parallel: expected a whole number above 0, got 0"),
+        (["--seeds", "1", "x"], "--seeds: expected a whole number above 0, got x"),
+        (["--opts", "SOLVER.MAX_ITER"], "--opts: expected pairs KEY VALUE, got SOLVER.MAX_ITER"),
+    ],
+)
+def test_impossible_arguments_are_refused_before_any_job(monkeypatch, capsys, words, message):
+    with pytest.raises(SystemExit, match="2"):
+        reproduce_arguments(monkeypatch, "ablation", *words)
+    assert message in capsys.readouterr().err
