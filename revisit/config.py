@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from detectron2.config import CfgNode
 
+PRETRAINING = ("MoCo", "KNNMoCo")  # meta-architectures
+DENSE = ("SemanticSegmentor", "DepthEstimator")  # those that predict every pixel
 POLICIES = ("standard", "autoaugment", "standard_or_autoaugment")
 MINING = ("before_head", "after_head")
 STEM_TYPES = ("basic", "cifar")
+OPTIMIZERS = ("SGD", "Adam")
+DEPTH_LOSSES = ("mse", "l1")
+SCALE_SAMPLINGS = ("range", "choice")
 AMP_DTYPES = ("bfloat16", "float16")
 
 
@@ -20,6 +25,7 @@ def add_revisit_config(cfg: CfgNode) -> None:
     _add_backbone_keys(cfg)
     _add_view_keys(cfg)
     _add_method_keys(cfg)
+    _add_dense_keys(cfg)
 
     # Weighted-kNN classification of a labelled data set with the frozen backbone. The images that are
     # classified are DATASETS.TEST; when they are classified, TEST.EVAL_PERIOD or TEST.EVAL_EPOCHS.
@@ -41,6 +47,10 @@ def _add_schedule_keys(cfg: CfgNode) -> None:
     cfg.SOLVER.EPOCHS = 0
     cfg.SOLVER.CHECKPOINT_EPOCHS = 0
     cfg.TEST.EVAL_EPOCHS = 0
+    cfg.SOLVER.STEP_EPOCHS = ()  # where given, they win over SOLVER.STEPS
+    cfg.SOLVER.OPTIMIZER = "SGD"  # SGD | Adam
+    # Beside Detectron2's: PolynomialLR, (1 - iteration / MAX_ITER) ** POLY_POWER without warm-up.
+    cfg.SOLVER.POLY_POWER = 0.9
 
 
 def _add_backbone_keys(cfg: CfgNode) -> None:
@@ -89,3 +99,15 @@ def _add_method_keys(cfg: CfgNode) -> None:
     # Enqueue the new keys inside the forward, before mining, instead of waiting WARMUP_EPOCHS
     # (the paper's appendix B; the newest neighbours then carry stale scores, on purpose).
     cfg.KNN_MOCO.ENQUEUE_FIRST = False
+
+
+def _add_dense_keys(cfg: CfgNode) -> None:
+    """Semantic segmentation and depth; what Detectron2 has already is in MODEL.SEM_SEG_HEAD and INPUT.CROP."""
+    cfg.MODEL.SEM_SEG_HEAD.DILATION = 1  # of RevisitFCNHead's 3x3 convolutions; 6 for VOC
+    cfg.MODEL.SEM_SEG_HEAD.ASPP_DILATIONS = (12, 24, 36)  # of RevisitDeepLabV3Head
+    cfg.MODEL.DEPTH = CfgNode()
+    cfg.MODEL.DEPTH.LOSS = "mse"  # mse | l1, over the pixels whose depth is known
+    # Training images of dense tasks are scaled by a factor from this range, or by one of these factors, then flipped
+    # and cut to INPUT.CROP.SIZE px.
+    cfg.INPUT.RANDOM_SCALE = (0.5, 2.0)
+    cfg.INPUT.RANDOM_SCALE_SAMPLING = "range"  # range | choice

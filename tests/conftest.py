@@ -3,10 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from commands import ROOT, TINY, run
 
 from revisit.toy.write import make_toy_scenes
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(autouse=True)
@@ -26,3 +25,17 @@ def toy_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def toy_datasets(toy_root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DETECTRON2_DATASETS", str(toy_root))
     return toy_root
+
+
+@pytest.fixture(scope="session")
+def pretrained(toy_root, tmp_path_factory) -> Path:
+    """README: the first look, up to the converted weights, by 2 processes."""
+    output = tmp_path_factory.mktemp("run")
+    text = run(
+        "python tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus 2 "
+        f"SOLVER.MAX_ITER 10 OUTPUT_DIR {output} {TINY}",
+        toy_root,
+    )
+    assert "2 gloo processes" in text and "eta: " in text
+    run(f"python tools/convert_to_d2.py {output}/model_final.pth {output}/backbone.pth", toy_root)
+    return output

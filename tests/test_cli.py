@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from commands import ROOT, TINY, one_line_error, run
 from PIL import Image
 
 from revisit.data.catalog import CIFAR10_CLASSES
 from revisit.evaluation.curves import read_metrics
-
-ROOT = Path(__file__).resolve().parent.parent
-TINY = (
-    "SOLVER.IMS_PER_BATCH 8 MOCO.QUEUE_SIZE 50 MOCO.BN_SPLITS 1 KNN_MOCO.NUM_NEIGHBORS 5 KNN_EVAL.IMAGE_SIZE 32 "
-    "VIEWS.LARGE_SIZE 32 VIEWS.SMALL_SIZE 16 DATALOADER.NUM_WORKERS 0 TEST.EVAL_EPOCHS 0 "
-    "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
-)
 
 
 def write_class_folders(folder: Path, classes: tuple[str, ...]) -> None:
@@ -33,39 +23,6 @@ def write_class_folders(folder: Path, classes: tuple[str, ...]) -> None:
         (folder / name).mkdir(parents=True)
         for n in range(2):
             Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(folder / name / f"{n}.png")
-
-
-def run(command: str, datasets: Path, expect: int = 0) -> str:
-    """Run one command line in the repository; returns stdout and stderr together."""
-    words = shlex.split(command)
-    if words[0] == "python":
-        words[0] = sys.executable
-    environment = os.environ | {"DETECTRON2_DATASETS": str(datasets), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(words, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=300)
-    output = done.stdout + done.stderr
-    assert done.returncode == expect, output[-3000:]
-    return output
-
-
-def one_line_error(command: str, datasets: Path) -> str:
-    output = run(command, datasets, expect=2)
-    assert "Traceback" not in output
-    (line,) = [line for line in output.splitlines() if line.startswith("error: ")]
-    return line
-
-
-@pytest.fixture(scope="module")
-def pretrained(toy_root, tmp_path_factory) -> Path:
-    """README: the first look, up to the converted weights, by 2 processes."""
-    output = tmp_path_factory.mktemp("run")
-    text = run(
-        "python tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus 2 "
-        f"SOLVER.MAX_ITER 10 OUTPUT_DIR {output} {TINY}",
-        toy_root,
-    )
-    assert "2 gloo processes" in text and "eta: " in text
-    run(f"python tools/convert_to_d2.py {output}/model_final.pth {output}/backbone.pth", toy_root)
-    return output
 
 
 def test_readme_draws_toy_scenes(tmp_path):

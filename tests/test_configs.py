@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import runpy
 import sys
@@ -10,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from dry_runs import CONFIGS, dry_run
 
-CONFIGS = Path("configs")
-BASE = "Base-Pretrain.yaml"
+BASES = ("Base-Pretrain.yaml", "Base-Finetune.yaml")
 
 COCO = 118287
 TWO_CROPS = ((2, 224, (0.2, 1.0)), None, 0.0)
@@ -52,16 +51,6 @@ RUNS = {
         for limit in (0.6, 0.4, 0.2, 0.0)
     },
 }  # fmt: skip
-
-
-def dry_run(config: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
-    command = ["train_net.py", "--config-file", str(config), "--num-gpus", "2", "--dry-run", "OUTPUT_DIR", str(output)]
-    monkeypatch.setattr(sys, "argv", command)
-    try:
-        runpy.run_path("tools/train_net.py", run_name="__main__")
-    except SystemExit as stop:
-        assert not stop.code
-    return json.loads((output / "dry_run.json").read_text())
 
 
 def assert_crops(crops: dict, large: tuple, small: tuple | None, min_overlap: float, max_iou: float = 1.0) -> None:
@@ -127,7 +116,7 @@ def test_a_toy_run_resolves_to_its_settings(name, toy_datasets, tmp_path, monkey
 def test_a_cifar_run_resolves_to_its_settings(name, knn, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path / "nothing"))
     told = dry_run(CONFIGS / "cifar10" / f"{name}.yaml", tmp_path, monkeypatch)
-    assert (told["epochs"], told["iterations"], told["batch"], told["lr"]) == (20, 20 * 195, 256, 0.06)
+    assert (told["epochs"], told["iterations"], told["batch"], told["lr"]) == (24, 24 * 195, 256, 0.06)
     assert told["weight_decays"] == {"other": 5e-4, "norm": 5e-4, "bias": 5e-4}
     assert (told["temperature"], told["queue_size"], told["momentum"]) == (0.1, 4096, 0.99)
     assert_crops(told["crops"], (2, 32, (0.2, 1.0)), None, 0.0)
@@ -137,7 +126,8 @@ def test_a_cifar_run_resolves_to_its_settings(name, knn, tmp_path, monkeypatch, 
 
 def test_the_tables_name_every_toy_pretraining_recipe():
     files = {str(path.relative_to(CONFIGS / "toy"))[:-5] for path in (CONFIGS / "toy").rglob("*.yaml")}
-    assert files - {"detection"} == set(TOY_RUNS)
+    finetuning = {"detection", "segmentation_voc", "segmentation_cityscapes", "segmentation_nyud", "depth"}
+    assert files - finetuning == set(TOY_RUNS)
 
 
 def test_the_table_names_every_pretraining_recipe():
@@ -145,7 +135,7 @@ def test_the_table_names_every_pretraining_recipe():
     assert files == set(RUNS)
 
 
-@pytest.mark.parametrize("path", [p for p in sorted(CONFIGS.rglob("*.yaml")) if p.name != BASE], ids=str)
+@pytest.mark.parametrize("path", [p for p in sorted(CONFIGS.rglob("*.yaml")) if p.name not in BASES], ids=str)
 def test_a_recipe_opens_with_its_command_cost_and_protocol(path):
     text = path.read_text()
     header = text[: text.index("_BASE_")] if "_BASE_" in text else text[: text.index("\nMODEL")]
@@ -158,7 +148,8 @@ def test_a_recipe_opens_with_its_command_cost_and_protocol(path):
 
 
 def test_output_folders_are_told_apart():
-    folders = [yaml.safe_load(path.read_text()).get("OUTPUT_DIR") for path in CONFIGS.rglob("*.yaml")]
+    recipes = [path for path in CONFIGS.rglob("*.yaml") if path.name != "Base-Finetune.yaml"]
+    folders = [yaml.safe_load(path.read_text()).get("OUTPUT_DIR") for path in recipes]
     assert len(set(folders)) == len(folders) and None not in folders
 
 

@@ -22,7 +22,10 @@ example:
     object_centric/{train,heldout}/      one object per image, in folders named after the class
     coco/{train2017,val2017}/            2 to 8 objects per image, with boxes and masks in
     coco/annotations/                      instances_{train2017,val2017}.json
-    VOC2007/                             the same images as Pascal VOC: trainval and test
+    VOC2007/                             the same images as Pascal VOC: trainval and test for
+                                           detection, train_aug and val for segmentation
+    cityscapes/{leftImg8bit,gtFine}/     the same scenes as Cityscapes: train and val
+    NYUD_MT/                             the same images as NYUD: segmentation and depth, train and val
 
   The ten classes are five shapes, each striped or dotted; colour says nothing about the class. Held-out
   images show the same classes in textures, colours, light and backgrounds that no train image has.
@@ -39,7 +42,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = _Parser(
-        description="Draw ToyScenes, a small image world with exact boxes and masks.",
+        description="Draw ToyScenes, a small image world with exact boxes, masks and depth.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -4,6 +4,7 @@
     python tools/make_toy_scenes.py --output $DETECTRON2_DATASETS/toy_scenes --num-images 8000
     python tools/reproduce.py ablation --output output/studies/ablation
     python tools/reproduce.py knn --train-set object-centric --seeds 1 2
+    python tools/reproduce.py transfer --weights output/demo/backbone.pth
 
 Jobs that are done are skipped and interrupted ones go on from their checkpoint, so the same command may be given
 again at any time.
@@ -18,25 +19,33 @@ import shlex
 from pathlib import Path
 
 from revisit.engine.command import run_command
-from revisit.studies.jobs import run_jobs
+from revisit.studies import toy, transfer
+from revisit.studies.jobs import Job, run_jobs
 from revisit.studies.plots import plot_purity, plot_sweeps
-from revisit.studies.toy import (
-    TABLES,
-    TRAIN_SETS,
-    as_markdown,
-    choose_rows,
-    collect,
-    make_jobs,
-    metrics_files,
-)
+
+TABLES = (*toy.TABLES, "transfer")
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=TABLES, help="ablation: the six rows; knn: k, lambda and where to mine")
+    parser.add_argument(
+        "table",
+        choices=TABLES,
+        help="ablation: the six rows; knn: k, lambda and where to mine; transfer: finetuning for detection, "
+        "segmentation and depth",
+    )
     parser.add_argument("--output", type=Path, help="folder of all runs (default: output/studies/TABLE)")
     parser.add_argument("--seeds", type=natural, nargs="+", default=[1, 2, 3], help="default: 1 2 3")
-    parser.add_argument("--train-set", nargs="+", choices=TRAIN_SETS, default=list(TRAIN_SETS), help="default: both")
+    parser.add_argument(
+        "--train-set",
+        nargs="+",
+        choices=toy.TRAIN_SETS,
+        default=list(toy.TRAIN_SETS),
+        help="of ablation and knn; default: both",
+    )
+    parser.add_argument(
+        "--weights", nargs="+", type=Path, default=[], help="of transfer: a converted backbone, or one a seed"
+    )
     parser.add_argument("--only", nargs="+", metavar="ROW", help="some rows, named as --dry-run does (default: all)")
     parser.add_argument("--parallel", type=natural, default=os.cpu_count(), help="runs at a time (default: one a core)")
     parser.add_argument("--dry-run", action="store_true", help="only list the jobs")
@@ -59,11 +68,39 @@ def natural(text: str) -> int:
     return int(text)
 
 
+def pretraining_jobs(args: argparse.Namespace, output: Path) -> list[Job]:
+    rows = toy.choose_rows(args.table, args.only)
+    return toy.make_jobs(rows, args.train_set, args.seeds, output, tuple(args.opts))
+
+
+def pretraining_table(args: argparse.Namespace, output: Path) -> tuple[list[dict], str]:
+    """Results and their table; draws the pictures of ablation and knn."""
+    rows = toy.choose_rows(args.table, args.only)
+    results = toy.collect(rows, args.train_set, args.seeds, output)
+    table = toy.as_markdown(results, args.train_set)
+    if args.table == "knn":
+        table += "\n\nThe paper's values for lambda and for mining are at k 20."
+        plot_sweeps(results, output / "sweep.png")
+    for name in args.train_set:
+        plot_purity(toy.metrics_files(rows, name, args.seeds, output), output / f"purity_{name}.png")
+    return results, table
+
+
+def transfer_jobs(args: argparse.Namespace, output: Path) -> list[Job]:
+    return transfer.make_jobs(transfer.choose_tasks(args.only), args.weights, args.seeds, output, tuple(args.opts))
+
+
+def transfer_table(args: argparse.Namespace, output: Path) -> tuple[list[dict], str]:
+    """Results and their table."""
+    results = transfer.collect(transfer.choose_tasks(args.only), args.seeds, output)
+    return results, transfer.as_markdown(results)
+
+
 def main() -> None:
     args = parse_args()
     output = (args.output or Path("output/studies") / args.table).resolve()
-    rows = choose_rows(args.table, args.only)
-    jobs = make_jobs(rows, args.train_set, args.seeds, output, tuple(args.opts))
+    transfers = args.table == "transfer"
+    jobs = transfer_jobs(args, output) if transfers else pretraining_jobs(args, output)
     if args.dry_run:
         for job in jobs:
             print(f"{'done' if job.done else 'to do'}: {job.name}")
@@ -71,15 +108,9 @@ def main() -> None:
                 print(f"    python {shlex.join(command)}")
         return
     run_jobs(jobs, args.parallel)
-    results = collect(rows, args.train_set, args.seeds, output)
-    table = as_markdown(results, args.train_set)
-    if args.table == "knn":
-        table += "\n\nThe paper's values for lambda and for mining are at k 20."
-        plot_sweeps(results, output / "sweep.png")
+    results, table = transfer_table(args, output) if transfers else pretraining_table(args, output)
     (output / "results.json").write_text(json.dumps(results, indent=2))
     (output / "table.md").write_text(table + "\n")
-    for name in args.train_set:
-        plot_purity(metrics_files(rows, name, args.seeds, output), output / f"purity_{name}.png")
     print(f"\n{table}\n\nwritten to {output / 'table.md'}, with results.json and pictures beside it")
 
 

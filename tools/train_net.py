@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import argparse
 
+from revisit.config import PRETRAINING
 from revisit.engine.command import run_command
 from revisit.engine.dry_run import dry_run
+from revisit.engine.finetune import FinetuneTrainer
 from revisit.engine.launch import launch
 from revisit.engine.schedule import resolve_schedule
-from revisit.engine.setup import PRETRAINING, check_evaluation_data, count_images, load_config, setup_run
-from revisit.engine.trainer import FinetuneTrainer, PretrainTrainer
+from revisit.engine.setup import check_evaluation_data, count_images, load_config, setup_run
+from revisit.engine.trainer import PretrainTrainer
 
 from detectron2.config import CfgNode
 from detectron2.engine import default_argument_parser

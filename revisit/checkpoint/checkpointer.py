@@ -12,6 +12,7 @@ from revisit.errors import UserError
 from detectron2.checkpoint import DetectionCheckpointer
 from detectron2.config import CfgNode
 from detectron2.modeling.backbone.resnet import ResNet
+from detectron2.modeling.roi_heads import Res5ROIHeads
 
 
 class RevisitCheckpointer(DetectionCheckpointer):
@@ -81,11 +82,15 @@ class RevisitCheckpointer(DetectionCheckpointer):
 
 
 def backbone_keys(model: nn.Module) -> list[str]:
-    """State-dict keys of the encoder's ResNet in a model, without BN's step counters, which older files lack."""
-    momentum = "momentum_backbone"
-    prefix = next((n for n, m in model.named_modules() if isinstance(m, ResNet) and not n.startswith(momentum)), None)
-    if prefix is None:
-        return []
-    return [
-        key for key in model.state_dict() if key.startswith(f"{prefix}.") and not key.endswith("num_batches_tracked")
-    ]
+    """State-dict keys of the encoder's ResNet in a model, without BN's step counters, which older files lack.
+
+    In a C4 detector res5 belongs to the RoI heads, without the normalisation that MoCo adds behind it.
+    """
+    places = []
+    for name, module in model.named_modules():
+        if isinstance(module, ResNet) and not name.startswith("momentum_backbone"):
+            places.append(f"{name}.")
+        elif isinstance(module, Res5ROIHeads):
+            places += [f"{name}.res5.{child}." for child, _ in module.res5.named_children() if child != "norm"]
+    keys = [key for key in model.state_dict() if key.startswith(tuple(places))]
+    return [key for key in keys if not key.endswith("num_batches_tracked")]

@@ -8,6 +8,8 @@ original download holds no files) and, if it is labelled, ``label``. Besides the
     list:/data/train.txt             a text file of image paths, relative ones seen from the file's folder
     class_folders:/data/birds        one sub-folder per class
     voc:/data/VOC2007:trainval       a tree in the layout of Pascal VOC, with its 20 classes, and a split
+    voc_segmentation:/data/VOC2012:val, nyud_segmentation:..., nyud_depth:..., cityscapes:...
+                                     a tree and a split with labels or depth per pixel: see dense_catalog
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
+from revisit.data.dense_catalog import DENSE_KINDS, DENSE_SETS, DenseSet
 from revisit.data.images import SUFFIXES
 from revisit.errors import UserError
 from revisit.toy import CLASS_NAMES as TOY_CLASSES
@@ -27,7 +30,7 @@ from detectron2.data.datasets.pascal_voc import CLASS_NAMES as VOC_CLASSES
 from detectron2.data.datasets.pascal_voc import load_voc_instances
 
 Records = list[dict]
-KINDS = ("folder", "list", "class_folders", "voc")
+KINDS = ("folder", "list", "class_folders", "voc", *DENSE_KINDS)
 CIFAR10_CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
 )  # fmt: skip
@@ -139,11 +142,15 @@ def register(name: str) -> None:
             f"unknown data set {name!r}: expected one that Detectron2 registers, one of {known}, "
             f"or KIND:PATH with KIND one of {', '.join(KINDS)}"
         )
-    if kind == "voc":
+    if kind == "voc" or kind in DENSE_KINDS:
         folder, _, split = rest.rpartition(":")
-        if not folder:
-            raise UserError(f"data set {name!r} names no split: expected voc:FOLDER:SPLIT")
-        _register_voc(name, Path(folder).expanduser, split, tuple(VOC_CLASSES))
+        if not folder or not split:
+            raise UserError(f"data set {name!r} names no split: expected {kind}:FOLDER:SPLIT")
+        path = Path(folder).expanduser()
+        if kind == "voc":
+            _register_voc(name, lambda: path, split, tuple(VOC_CLASSES))
+        else:
+            _register(name, partial(DENSE_KINDS[kind].load, path, split), **DENSE_KINDS[kind].metadata)
     else:
         path = Path(rest).expanduser()
         load = {"folder": load_folder, "list": load_list, "class_folders": load_class_folders}[kind]
@@ -212,16 +219,28 @@ def _register_voc(name: str, root: Callable[[], Path], split: str, classes: tupl
     MetadataCatalog.get(name).set(dirname=str(root()), split=split, year=2007, evaluator_type="pascal_voc")
 
 
-def _under_root(name: str, where: str, load: Callable[[Path], Records], **metadata: object) -> None:
+def _under_root(
+    name: str, where: str, load: Callable[[Path], Records], *, made_by: str = "", **metadata: object
+) -> None:
     """Register a data set that lies ``where`` under datasets_root(), looked up when it is loaded."""
 
     def load_checked() -> Records:
         path = datasets_root() / where
         if not path.exists():
-            raise _missing_dataset(name, path, str(path))
+            raise _missing_dataset(name, path, f"{path}, which {made_by} completes" if made_by else str(path))
         return load(path)
 
     _register(name, load_checked, **metadata)
+
+
+def _register_dense(name: str, dense: DenseSet) -> None:
+    # Two kinds of names are Detectron2's already: its loader of Cityscapes asserts, under a root that was looked up
+    # when it was imported; and its voc_2012_val has boxes, where segmentation means other images by that name.
+    if name in DatasetCatalog.list():
+        DatasetCatalog.remove(name)
+    if MetadataCatalog.get(name).get("evaluator_type") == "pascal_voc":
+        MetadataCatalog.remove(name)
+    _under_root(name, dense.where, dense.load, made_by=dense.made_by, **dense.metadata)
 
 
 def register_all() -> None:
@@ -247,3 +266,5 @@ def register_all() -> None:
         )
     for split in ("trainval", "test"):
         _register_voc(f"toy_voc_{split}", lambda: datasets_root() / "toy_scenes/VOC2007", split, TOY_CLASSES)
+    for name, dense in DENSE_SETS.items():
+        _register_dense(name, dense)

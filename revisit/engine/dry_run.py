@@ -8,15 +8,15 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from revisit.config import DENSE, PRETRAINING
 from revisit.data.catalog import get_records
 from revisit.data.view_sheet import save_view_sheet
+from revisit.engine.optimizer import build_optimizer
 from revisit.engine.schedule import epochs_to_iterations
-from revisit.engine.setup import PRETRAINING
 from revisit.errors import UserError
 
 from detectron2.config import CfgNode
 from detectron2.modeling import build_model
-from detectron2.solver import build_optimizer
 
 GIB = 2**30
 
@@ -34,6 +34,8 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
     recipe = {**_schedule(cfg, num_images, num_processes), "weight_decays": _weight_decays(cfg, model)}
     if pretraining:
         recipe |= {**_method(cfg, num_images), **_memory(cfg, model, num_processes)}
+    if cfg.MODEL.META_ARCHITECTURE in DENSE:
+        recipe |= _dense(cfg)
     recipe["data"] |= _data_on_disk(cfg)
     (output / "dry_run.json").write_text(json.dumps(recipe, indent=2))
     print(json.dumps(recipe, indent=2))
@@ -52,7 +54,9 @@ def _schedule(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
         "backbone": f"{cfg.MODEL.BACKBONE.NAME}, ResNet-{cfg.MODEL.RESNETS.DEPTH}",
         "lr": solver.BASE_LR,
         "schedule": solver.LR_SCHEDULER_NAME,
-        "lr_warmup_iterations": solver.WARMUP_ITERS,
+        "lr_steps": list(solver.STEPS) if solver.LR_SCHEDULER_NAME == "WarmupMultiStepLR" else [],
+        "lr_warmup_iterations": 0 if solver.LR_SCHEDULER_NAME == "PolynomialLR" else solver.WARMUP_ITERS,
+        "optimizer": solver.OPTIMIZER,
         "sgd_momentum": solver.MOMENTUM,
         "batch": solver.IMS_PER_BATCH,
         "batch_per_process": solver.IMS_PER_BATCH // num_processes,
@@ -98,6 +102,24 @@ def _method(cfg: CfgNode, num_images: int) -> dict:
             "warmup_iterations": epochs_to_iterations(wait, num_images, cfg.SOLVER.IMS_PER_BATCH),
         }
     return method
+
+
+def _dense(cfg: CfgNode) -> dict:
+    head, resnet, crop = cfg.MODEL.SEM_SEG_HEAD, cfg.MODEL.RESNETS, cfg.INPUT.CROP
+    dilations = {"RevisitFCNHead": head.DILATION, "RevisitDeepLabV3Head": list(head.ASPP_DILATIONS)}
+    depth = {"loss": cfg.MODEL.DEPTH.LOSS} if cfg.MODEL.META_ARCHITECTURE == "DepthEstimator" else {}
+    return {
+        "head": {
+            "name": head.NAME,
+            "channels": head.CONVS_DIM,
+            "dilation": dilations.get(head.NAME),
+            "outputs": head.NUM_CLASSES,
+            **depth,
+        },
+        "backbone_dilations": {"res4": resnet.RES4_DILATION, "res5": resnet.RES5_DILATION},
+        "random_scale": {"factors": list(cfg.INPUT.RANDOM_SCALE), "sampling": cfg.INPUT.RANDOM_SCALE_SAMPLING},
+        "crop": list(crop.SIZE) if crop.ENABLED else None,
+    }
 
 
 def _weight_decays(cfg: CfgNode, model: nn.Module) -> dict[str, float]:

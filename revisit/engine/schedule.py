@@ -31,6 +31,8 @@ def resolve_schedule(cfg: CfgNode, num_images: int) -> None:
     ):
         if node[iterations] <= 0 and node[epochs] > 0:
             node[iterations] = max(1, epochs_to_iterations(node[epochs], num_images, batch))
+    if cfg.SOLVER.STEP_EPOCHS:
+        cfg.SOLVER.STEPS = tuple(epochs_to_iterations(step, num_images, batch) for step in cfg.SOLVER.STEP_EPOCHS)
     if cfg.SOLVER.MAX_ITER <= 0:
         raise UserError("no length of training: set SOLVER.EPOCHS or SOLVER.MAX_ITER")
     if cfg.SOLVER.CHECKPOINT_PERIOD <= 0:

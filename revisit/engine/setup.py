@@ -12,8 +12,9 @@ import numpy as np
 import torch
 import yaml
 
-from revisit.config import AMP_DTYPES, MINING, POLICIES, STEM_TYPES, add_revisit_config
+from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records, register
+from revisit.engine.checks import check_config, check_hardware, check_records, expect
 from revisit.engine.launch import log_processes
 from revisit.errors import UserError
 
@@ -23,8 +24,6 @@ from detectron2.engine import default_setup
 from detectron2.utils import comm
 from detectron2.utils.logger import setup_logger
 
-PRETRAINING = ("MoCo", "KNNMoCo")
-
 
 def load_config(args: argparse.Namespace) -> CfgNode:
     """Merge the config file and the KEY VALUE pairs of the command line over the defaults, and check it.
@@ -32,7 +31,7 @@ def load_config(args: argparse.Namespace) -> CfgNode:
     Raises:
         UserError: a file or key that does not exist, a value of the wrong type, an impossible recipe.
     """
-    _expect(args.num_gpus > 0, f"--num-gpus {args.num_gpus}: expected at least 1 (a process on the CPU without GPUs)")
+    expect(args.num_gpus > 0, f"--num-gpus {args.num_gpus}: expected at least 1 (a process on the CPU without GPUs)")
     cfg = get_cfg()
     add_revisit_config(cfg)
     if args.config_file:
@@ -45,16 +44,18 @@ def load_config(args: argparse.Namespace) -> CfgNode:
     _resolve_device(cfg)
     _resolve_norm(cfg, args.num_gpus * args.num_machines)
     _resolve_seed(cfg, args.resume)
-    _check(cfg, args.num_gpus * args.num_machines)
+    check_config(cfg, args.num_gpus * args.num_machines)
     if not getattr(args, "dry_run", False):
-        _check_hardware(cfg)
+        check_hardware(cfg)
     return cfg
 
 
 def check_evaluation_data(cfg: CfgNode) -> None:
-    """Make sure that DATASETS.TEST and KNN_EVAL.BANK are known and on disk, and that the bank has classes."""
+    """Make sure that DATASETS.TEST and KNN_EVAL.BANK are known, on disk, and hold what is asked of them."""
     for name in _evaluation_sets(cfg):
         records = get_records(name)
+        if name in cfg.DATASETS.TEST:
+            check_records(cfg, name, records)
         if name == cfg.KNN_EVAL.BANK and len({record.get("label", -1) for record in records}) < 2:
             raise UserError(f"KNN_EVAL.BANK {name} has fewer than two classes: expected a labelled data set")
 
@@ -70,7 +71,9 @@ def count_images(cfg: CfgNode, *, assume_missing: bool = False) -> int:
     total = 0
     for name in cfg.DATASETS.TRAIN:
         try:
-            total += len(get_records(name))
+            records = get_records(name)
+            check_records(cfg, name, records)
+            total += len(records)
         except UserError:
             expected = MetadataCatalog.get(name).get("expected_images")
             if not assume_missing or expected is None:
@@ -137,98 +140,3 @@ def _resolve_seed(cfg: CfgNode, resume: bool) -> None:
         cfg.SEED = int(yaml.safe_load(saved.read_text())["SEED"])
     if cfg.SEED < 0:
         cfg.SEED = int(np.random.SeedSequence().entropy % 2**31)
-
-
-def _check(cfg: CfgNode, num_processes: int) -> None:
-    weights = cfg.MODEL.WEIGHTS
-    _expect(
-        not weights or "://" in weights or Path(weights).is_file(),
-        f"MODEL.WEIGHTS {weights} not found: expected a file of weights",
-    )
-    batch = cfg.SOLVER.IMS_PER_BATCH
-    _expect(
-        batch > 0 and batch % num_processes == 0,
-        f"SOLVER.IMS_PER_BATCH {batch} does not divide by {num_processes} processes: change it or --num-gpus",
-    )
-    _expect_one_of(cfg, "MODEL.RESNETS.STEM_TYPE", STEM_TYPES)
-    share = batch // num_processes
-    _check_step(cfg, share)
-    if cfg.MODEL.META_ARCHITECTURE in PRETRAINING:
-        _check_pretraining(cfg, share)
-
-
-def _check_step(cfg: CfgNode, share: int) -> None:
-    """Precision and accumulation; ``share`` images are a process's part of the batch."""
-    parts = cfg.SOLVER.ACCUMULATION_STEPS
-    _expect(
-        parts > 0 and share % parts == 0,
-        f"SOLVER.ACCUMULATION_STEPS {parts} does not divide the {share} images of a process",
-    )
-    _expect_one_of(cfg, "SOLVER.AMP.DTYPE", AMP_DTYPES)
-
-
-def _check_hardware(cfg: CfgNode) -> None:
-    """What a dry run may plan for another machine."""
-    amp = cfg.SOLVER.AMP
-    if not amp.ENABLED or cfg.MODEL.DEVICE != "cpu":
-        return
-    _expect(amp.DTYPE != "float16", "SOLVER.AMP.DTYPE float16 needs a GPU: expected bfloat16 on the CPU")
-    if cfg.MODEL.META_ARCHITECTURE in PRETRAINING:
-        # The weight gradient of torch 2.11's bfloat16 convolution of stride 2 over a 1 x 1 map is uninitialised memory.
-        size = min([cfg.VIEWS.LARGE_SIZE] + [cfg.VIEWS.SMALL_SIZE] * cfg.VIEWS.NUM_SMALL)
-        stride = 16 if cfg.MODEL.RESNETS.STEM_TYPE == "basic" else 4  # of res4
-        _expect(
-            size > stride,
-            f"views of {size} px reach res5 as a single place, where bfloat16 on the CPU gives wrong gradients: "
-            f"expected views larger than {stride} px, or SOLVER.AMP.ENABLED False",
-        )
-
-
-def _check_pretraining(cfg: CfgNode, share: int) -> None:
-    batch, moco, knn = cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO, cfg.KNN_MOCO
-    parts = cfg.SOLVER.ACCUMULATION_STEPS
-    _expect_one_of(cfg, "VIEWS.POLICY", POLICIES)
-    _expect_one_of(cfg, "KNN_MOCO.MINING", MINING)
-    _expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT {cfg.INPUT.FORMAT}: pretraining reads RGB")
-    _expect(
-        batch <= moco.QUEUE_SIZE,
-        f"MOCO.QUEUE_SIZE {moco.QUEUE_SIZE} is smaller than the global batch of {batch}: expected at least as many",
-    )
-    _expect(
-        0 < knn.NUM_NEIGHBORS <= moco.QUEUE_SIZE,
-        f"KNN_MOCO.NUM_NEIGHBORS {knn.NUM_NEIGHBORS} does not lie in 1..MOCO.QUEUE_SIZE ({moco.QUEUE_SIZE})",
-    )
-    _expect(moco.TEMPERATURE > 0, f"MOCO.TEMPERATURE {moco.TEMPERATURE}: expected a positive number")
-    _expect(0 <= moco.MOMENTUM < 1, f"MOCO.MOMENTUM {moco.MOMENTUM} does not lie in [0, 1)")
-    _expect(
-        moco.BN_SPLITS > 0 and share // parts % moco.BN_SPLITS == 0,
-        f"MOCO.BN_SPLITS {moco.BN_SPLITS} does not divide the {share // parts} images that a process runs at a time",
-    )
-    _expect(
-        parts == 1 or not knn.ENQUEUE_FIRST,
-        "KNN_MOCO.ENQUEUE_FIRST enqueues the whole batch's keys inside its forward: expected "
-        f"SOLVER.ACCUMULATION_STEPS 1 with it, got {parts}",
-    )
-    _expect(
-        not cfg.TEST.PRECISE_BN.ENABLED,
-        "TEST.PRECISE_BN.ENABLED True: it is for finetuning; a pretraining forward makes keys and draws views",
-    )
-    for name in ("MIN_OVERLAP", "MAX_IOU"):
-        _expect(0 <= cfg.VIEWS[name] <= 1, f"VIEWS.{name} {cfg.VIEWS[name]} does not lie in [0, 1]")
-    for name in ("LARGE_SCALE", "SMALL_SCALE"):
-        low, high = cfg.VIEWS[name]
-        _expect(0 < low <= high <= 1, f"VIEWS.{name} {cfg.VIEWS[name]}: expected 0 < low <= high <= 1")
-    _expect(cfg.KNN_EVAL.BANK or not cfg.KNN_EVAL.LINEAR, "KNN_EVAL.LINEAR True without KNN_EVAL.BANK to fit to")
-
-
-def _expect(condition: bool, message: str) -> None:
-    if not condition:
-        raise UserError(message)
-
-
-def _expect_one_of(cfg: CfgNode, key: str, choices: tuple[str, ...]) -> None:
-    node, _, name = key.rpartition(".")
-    value = cfg
-    for part in (*node.split("."), name):
-        value = value[part]
-    _expect(value in choices, f"{key} is {value!r}, expected one of {', '.join(choices)}")

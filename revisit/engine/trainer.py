@@ -1,4 +1,4 @@
-"""Detectron2's DefaultTrainer, made to run without a GPU, and its form for pretraining."""
+"""Detectron2's DefaultTrainer, made to run without a GPU, and its form for pretraining (finetune.py has the other)."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from revisit.engine.hooks import (
     Throughput,
     unwrap,
 )
+from revisit.engine.optimizer import build_lr_scheduler, build_optimizer
 from revisit.engine.schedule import epochs_to_iterations
 from revisit.engine.step import TrainStep
 from revisit.errors import UserError
@@ -33,10 +34,8 @@ from revisit.evaluation.knn import knn_top1
 from revisit.evaluation.linear import fit_linear, linear_top1
 
 from detectron2.config import CfgNode
-from detectron2.data import MetadataCatalog
 from detectron2.engine import DefaultTrainer, HookBase, TrainerBase, hooks
 from detectron2.engine.defaults import create_ddp_model
-from detectron2.evaluation import DatasetEvaluator, PascalVOCDetectionEvaluator
 from detectron2.modeling import build_model
 from detectron2.utils import comm
 
@@ -87,6 +86,14 @@ class RevisitTrainer(DefaultTrainer):
         self._trainer.load_state_dict(state_dict["_trainer"])
 
     @classmethod
+    def build_optimizer(cls, cfg: CfgNode, model: nn.Module) -> torch.optim.Optimizer:
+        return build_optimizer(cfg, model)
+
+    @classmethod
+    def build_lr_scheduler(cls, cfg: CfgNode, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+        return build_lr_scheduler(cfg, optimizer)
+
+    @classmethod
     def evaluate(cls, cfg: CfgNode, resume: bool) -> dict:
         """Test MODEL.WEIGHTS (with ``resume`` the run's last checkpoint) and write OUTPUT_DIR/evaluation.json."""
         model = cls.build_model(cfg)
@@ -103,17 +110,6 @@ class RevisitTrainer(DefaultTrainer):
             logger.info(f"nothing to do: the run has finished its {self.max_iter} iterations")
             return None
         return super().train()
-
-
-class FinetuneTrainer(RevisitTrainer):
-    """Finetunes Detectron2's detectors, with the evaluator that the data set's metadata asks for."""
-
-    @classmethod
-    def build_evaluator(cls, cfg: CfgNode, dataset_name: str) -> DatasetEvaluator:
-        kind = MetadataCatalog.get(dataset_name).get("evaluator_type")
-        if kind == "pascal_voc":
-            return PascalVOCDetectionEvaluator(dataset_name)
-        raise UserError(f"no evaluator for {dataset_name} (evaluator_type {kind}): expected pascal_voc")
 
 
 class PretrainTrainer(RevisitTrainer):

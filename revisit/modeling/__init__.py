@@ -1,3 +1,12 @@
 """Importing this package registers Revisit's backbones and meta-architectures with Detectron2."""
 
-from revisit.modeling import backbone, dilated_c5, knn_moco, moco  # noqa: F401
+from revisit.modeling import (  # noqa: F401
+    backbone,
+    c4_roi_heads,
+    deeplab_head,
+    depth,
+    dilated_c5,
+    fcn_head,
+    knn_moco,
+    moco,
+)

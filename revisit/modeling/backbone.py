@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
+from revisit.config import DENSE
+
 from detectron2.config import CfgNode
 from detectron2.layers import CNNBlockBase, Conv2d, ShapeSpec, get_norm
 from detectron2.modeling import BACKBONE_REGISTRY
@@ -25,6 +27,7 @@ BLOCKS_PER_STAGE = {
     152: (3, 8, 36, 3),
 }
 BASIC_DEPTHS = (18, 34)
+INPUT = "input"
 
 
 class CifarStem(CNNBlockBase):
@@ -62,7 +65,9 @@ def build_revisit_resnet_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> ResNe
     Detectron2's core builder does it wherever its options suffice. Beyond them: RES4_DILATION and
     RES5_DILATION in {1, 2, 4}, where a dilated stage has stride 1; RES4_STRIDE 1 without dilation;
     STEM_TYPE cifar; dilation and any RES2_OUT_CHANNELS for the BasicBlocks of depth 18 and 34.
-    Parameter names are the core builder's throughout, so weights are interchangeable.
+    Parameter names are the core builder's throughout, so weights are interchangeable. Under a meta-architecture
+    for dense prediction the network returns, beside its maps, ``INPUT``: a view of its input without channels,
+    (N, 0, H, W). Heads have to know its size, which a map of some stride does not tell.
     """
     options = cfg.MODEL.RESNETS
     _check_options(cfg)
@@ -73,8 +78,18 @@ def build_revisit_resnet_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> ResNe
         or options.RES5_DILATION not in (1, 2)
         or (options.DEPTH in BASIC_DEPTHS and (options.RES5_DILATION, options.RES2_OUT_CHANNELS) != (1, 64))
     )
-    if not needs_own:
-        return build_resnet_backbone(cfg, input_shape)
+    resnet = _make_resnet(cfg, input_shape) if needs_own else build_resnet_backbone(cfg, input_shape)
+    if cfg.MODEL.META_ARCHITECTURE in DENSE:
+        resnet.register_forward_hook(_add_input_size)
+    return resnet
+
+
+def _add_input_size(module: ResNet, args: tuple[Tensor], maps: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {**maps, INPUT: args[0][:, :0]}
+
+
+def _make_resnet(cfg: CfgNode, input_shape: ShapeSpec) -> ResNet:
+    options = cfg.MODEL.RESNETS
     make_stem = CifarStem if options.STEM_TYPE == "cifar" else BasicStem
     stem = make_stem(input_shape.channels, options.STEM_OUT_CHANNELS, options.NORM)
     stages = [_make_stage(options, index) for index in range(4)]

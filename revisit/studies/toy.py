@@ -151,7 +151,7 @@ def as_markdown(results: list[dict], train_sets: list[str]) -> str:
     return "\n".join(lines)
 
 
-def mean_and_spread(values: list[float]) -> str:
-    """``mean ± standard deviation`` of the values, to one decimal; a lone value stands alone."""
-    mean = f"{statistics.mean(values):.1f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.1f}"
+def mean_and_spread(values: list[float], digits: int = 1) -> str:
+    """``mean ± standard deviation`` of the values, to so many decimals; a lone value stands alone."""
+    mean = f"{statistics.mean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"

@@ -35,8 +35,14 @@ def make_folders(root: Path) -> None:
         (root / folder).mkdir(parents=True)
 
 
+def file_counts(num_train: int) -> dict[str, int]:
+    """Images in each folder that belongs to one set."""
+    folders = OBJECT_FOLDERS | {split: f"coco/{name}" for split, name in COCO_NAMES.items()}
+    return {folder: split.num_images(num_train) for split, folder in folders.items()}
+
+
 def image_id(split: Split, index: int, num_train: int) -> int:
-    """COCO's and VOC's number of a scene-centric image: train images from 1, held-out ones after them."""
+    """The number of a scene-centric image in every layout: train images from 1, held-out ones after them."""
     return index + 1 + (num_train if split.is_heldout else 0)
 
 
@@ -44,10 +50,10 @@ def write_object_image(root: Path, split: Split, index: int, scene: Scene) -> No
     """Writes an object-centric image into the folder of its class."""
     (class_id,) = scene.class_ids
     folder = root / OBJECT_FOLDERS[split] / CLASS_NAMES[class_id]
-    (folder / f"{index + 1:06d}.jpg").write_bytes(_jpeg(scene.image))
+    (folder / f"{index + 1:06d}.jpg").write_bytes(encode_jpeg(scene.image))
 
 
-def write_scene_image(root: Path, split: Split, number: int, scene: Scene) -> list[dict]:
+def write_scene_image(root: Path, split: Split, number: int, scene: Scene, jpeg: bytes) -> list[dict]:
     """Writes a scene-centric image and its VOC annotation; returns its COCO annotations.
 
     Args:
@@ -55,8 +61,8 @@ def write_scene_image(root: Path, split: Split, number: int, scene: Scene) -> li
         split: a scene-centric set.
         number: the ``image_id``.
         scene: what was drawn.
+        jpeg: ``scene.image``, encoded.
     """
-    jpeg = _jpeg(scene.image)
     (root / "coco" / COCO_NAMES[split] / f"{number:012d}.jpg").write_bytes(jpeg)
     (root / VOC_IMAGES / f"{number:06d}.jpg").write_bytes(jpeg)
     (root / VOC_ANNOTATIONS / f"{number:06d}.xml").write_bytes(_voc_xml(number, scene))
@@ -87,7 +93,8 @@ def write_voc_set(root: Path, split: Split, numbers: list[int]) -> None:
     (root / VOC_SETS / f"{VOC_NAMES[split]}.txt").write_text(lines)
 
 
-def _jpeg(image: np.ndarray) -> bytes:
+def encode_jpeg(image: np.ndarray) -> bytes:
+    """A JPEG file with the picture ``image``, uint8 (H, W, 3) RGB."""
     encoded, data = cv2.imencode(".jpg", image[:, :, ::-1], (cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY))
     assert encoded
     return data.tobytes()

@@ -12,11 +12,17 @@ from pathlib import Path
 from revisit.errors import UserError
 
 RECORD = "toy_scenes.json"
-_TOP_LEVEL = {RECORD, "object_centric", "coco", "VOC2007"}
+_TOP_LEVEL = {RECORD, "object_centric", "coco", "VOC2007", "cityscapes", "NYUD_MT"}
+_COUNTED = {".jpg", ".png", ".npy"}
 
 
 def is_already_there(output: Path, record: dict) -> bool:
     """Whether ``output`` holds exactly the data set that ``record`` describes; False if it is free.
+
+    Args:
+        output: a folder, which need not exist.
+        record: what RECORD would say, with "layout_version" and with "counts", the number of pictures and
+            maps below each folder.
 
     Raises:
         UserError: ``output`` holds anything else.
@@ -29,17 +35,25 @@ def is_already_there(output: Path, record: dict) -> bool:
             f"{output} exists and is not ToyScenes (a folder with {RECORD}); "
             "expected a new or empty folder: choose another --output"
         )
-    differing = [key for key in record if found.get(key) != record[key]]
+    asked_for = record.keys() - {"layout_version", "counts"}
+    differing = [key for key in record if key in asked_for and found.get(key) != record[key]]
     if differing:
         change = ", ".join(f"{key} {found.get(key)} (asked for: {record[key]})" for key in differing[:3])
         raise UserError(
             f"{output} already holds ToyScenes with {change}: choose another --output, or replace it with --overwrite"
         )
+    layout, expected = found.get("layout_version", 1), record["layout_version"]  # the first was not written down
+    if layout != expected:
+        raise UserError(
+            f"{output} holds ToyScenes in layout version {layout}, expected {expected}, which has other labels: "
+            "draw it again with --overwrite, its pictures stay the same"
+        )
     for folder, count in record["counts"].items():
-        images = sum(1 for _ in (output / folder).rglob("*.jpg"))
-        if images != count:
+        files = sum(1 for path in (output / folder).rglob("*") if path.suffix in _COUNTED)
+        if files != count:
             raise UserError(
-                f"{output / folder} holds {images} images, expected {count}: draw the data set again with --overwrite"
+                f"{output / folder} holds {files} pictures or maps, expected {count}: "
+                "draw the data set again with --overwrite"
             )
     return True
 

@@ -49,6 +49,18 @@ class Scene:
         """Class of each pixel, uint8 (H, W): 0 background, else class id + 1, at most 10."""
         return np.array([0, *(c + 1 for c in self.class_ids)], np.uint8)[self.instances]
 
+    @property
+    def borders(self) -> np.ndarray:
+        """Pixels of which one of the four neighbours shows an object that they do not show, bool (H, W).
+
+        A band of one pixel around each object, outside it; where two objects touch, one pixel of each.
+        """
+        instances = self.instances.astype(np.uint16)
+        objects = np.where(instances == 0, np.uint16(0xFFFF), instances)
+        cross = cv2.getStructuringElement(cv2.MORPH_CROSS, (3, 3))
+        highest, lowest = cv2.dilate(instances, cross), cv2.erode(objects, cross)
+        return (highest != instances) | (lowest != objects)
+
 
 def draw_scene(plan: ScenePlan, size: int) -> Scene:
     """Draws ``plan`` on ``size`` x ``size`` pixels; nearer objects hide farther ones."""

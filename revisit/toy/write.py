@@ -16,12 +16,13 @@ import cv2
 from tqdm import tqdm
 
 from revisit.errors import UserError
-from revisit.toy import layouts
+from revisit.toy import dense_layouts, layouts
 from revisit.toy.classes import CLASS_NAMES
 from revisit.toy.output import RECORD, all_or_nothing, check_replaceable, is_already_there
 from revisit.toy.scene import draw_scene
 from revisit.toy.splits import GENERATOR_VERSION, Split, plan_image
 
+LAYOUT_VERSION = 2  # whatever changes a folder or a label, but no picture, must change this number
 _CHUNK = 20  # images that a process draws before it reports
 
 
@@ -84,12 +85,14 @@ def make_toy_scenes(
         return False
     with all_or_nothing(output) as folder:
         layouts.make_folders(folder)
+        dense_layouts.make_folders(folder)
         annotations = _draw_everything(folder, arguments, workers, progress)
         for split in layouts.COCO_NAMES:
             indices = range(split.num_images(num_images))
             numbers = [layouts.image_id(split, index, num_images) for index in indices]
             layouts.write_coco_json(folder, split, numbers, size, annotations[split])
             layouts.write_voc_set(folder, split, numbers)
+            dense_layouts.write_sets(folder, split, numbers)
         (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
     return True
 
@@ -107,17 +110,17 @@ def _check_ranges(arguments: Arguments, workers: int) -> None:
 
 
 def _record(arguments: Arguments) -> dict:
-    folders = {**layouts.OBJECT_FOLDERS, **{s: f"coco/{name}" for s, name in layouts.COCO_NAMES.items()}}
     return {
         "generator_version": GENERATOR_VERSION,
+        "layout_version": LAYOUT_VERSION,
         **asdict(arguments),
         "class_names": list(CLASS_NAMES),
-        "counts": {folder: split.num_images(arguments.num_images) for split, folder in folders.items()},
+        "counts": layouts.file_counts(arguments.num_images) | dense_layouts.file_counts(arguments.num_images),
     }
 
 
 def _draw_everything(folder: Path, arguments: Arguments, workers: int, progress: bool) -> dict[Split, list[dict]]:
-    """Writes all images; returns the COCO annotations of each set, in order."""
+    """Writes all images with their labels; returns the COCO annotations of each set, in order."""
     annotations: dict[Split, list[dict]] = {split: [] for split in Split}
     chunks = []
     for split in Split:
@@ -159,5 +162,7 @@ def _draw_chunk(folder: Path, arguments: Arguments, chunk: _Chunk) -> list[dict]
             layouts.write_object_image(folder, chunk.split, index, scene)
         else:
             number = layouts.image_id(chunk.split, index, arguments.num_images)
-            annotations += layouts.write_scene_image(folder, chunk.split, number, scene)
+            jpeg = layouts.encode_jpeg(scene.image)
+            annotations += layouts.write_scene_image(folder, chunk.split, number, scene, jpeg)
+            dense_layouts.write_scene(folder, chunk.split, number, scene, jpeg)
     return annotations

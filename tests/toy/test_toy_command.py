@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,12 +66,54 @@ def test_other_arguments_are_refused_until_overwrite(run: Callable, tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["toy"]
 
 
-def test_missing_images_are_noticed(run: Callable, tmp_path: Path):
+@pytest.mark.parametrize("folder", ["coco/train2017", "cityscapes/leftImg8bit/train/toy", "object_centric/train"])
+def test_missing_images_are_noticed(folder: str, run: Callable, tmp_path: Path):
     run("toy")
-    next((tmp_path / "toy/coco/train2017").iterdir()).unlink()
+    _remove_a_file(tmp_path / "toy" / folder)
     status, _, err = run("toy")
-    assert status != 0 and _one_line(err, "9 images, expected 10", "--overwrite")
+    assert status != 0 and _one_line(err, "9 pictures or maps, expected 10", "--overwrite")
     assert run("toy", "--overwrite")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "folder", ["VOC2007/SegmentationClass", "NYUD_MT/images", "NYUD_MT/segmentation", "NYUD_MT/depth"]
+)
+def test_missing_labels_are_noticed(folder: str, run: Callable, tmp_path: Path):
+    run("toy")
+    _remove_a_file(tmp_path / "toy" / folder)
+    status, _, err = run("toy")
+    assert status != 0 and _one_line(err, folder, "11 pictures or maps, expected 12", "--overwrite")
+
+
+@pytest.fixture
+def old(run: Callable, tmp_path: Path) -> Path:
+    """ToyScenes as it was before it had segmentation and depth."""
+    run("toy")
+    for folder in ("cityscapes", "NYUD_MT", "VOC2007/SegmentationClass", "VOC2007/ImageSets/Segmentation"):
+        shutil.rmtree(tmp_path / "toy" / folder)
+    record = json.loads((tmp_path / "toy/toy_scenes.json").read_text())
+    del record["layout_version"]
+    record["counts"] = {
+        "object_centric/train": 10, "object_centric/heldout": 2, "coco/train2017": 10, "coco/val2017": 2
+    }  # fmt: skip
+    (tmp_path / "toy/toy_scenes.json").write_text(json.dumps(record))
+    return tmp_path / "toy"
+
+
+def test_a_data_set_without_the_later_folders_is_noticed_and_replaced(old: Path, run: Callable):
+    picture = (old / "coco/train2017/000000000001.jpg").read_bytes()
+    status, _, err = run("toy")
+    assert status != 0 and _one_line(err, str(old), "layout version 1, expected 2", "draw it again with --overwrite")
+    assert not (old / "NYUD_MT").exists()
+    assert run("toy", "--overwrite")[0] == 0
+    assert run("toy")[:2] == (0, f"ToyScenes is in {old} already; nothing to do\n")
+    assert (old / "NYUD_MT/images/000001.jpg").read_bytes() == picture
+
+
+def test_an_old_data_set_of_another_seed_is_not_asked_to_be_drawn_again(old: Path, run: Callable):
+    status, _, err = run("toy", "--seed", "3")
+    assert status != 0 and _one_line(err, "seed 0 (asked for: 3)", "another --output")
+    assert "layout" not in err
 
 
 @pytest.mark.parametrize("option", [(), ("--overwrite",)])
@@ -111,6 +155,10 @@ def test_an_unwritable_place_is_named(run: Callable, tmp_path: Path):
     for name in ("file", "file/below"):
         status, _, err = run(name)
         assert status != 0 and _one_line(err, str(tmp_path / "file"), "another --output")
+
+
+def _remove_a_file(folder: Path) -> None:
+    next(path for path in folder.rglob("*") if path.is_file()).unlink()
 
 
 def _one_line(text: str, *parts: str) -> bool:

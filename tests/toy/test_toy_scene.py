@@ -69,6 +69,34 @@ def test_background_is_a_smooth_ramp_behind_all_objects(scenes: list[Scene]):
         assert np.nanmax(np.abs(np.diff(empty, axis=1))) == 0
 
 
+def test_borders_are_the_pixels_that_have_a_neighbour_of_another_object():
+    instances = np.array(
+        [
+            [0, 0, 0, 0, 0, 0],
+            [0, 1, 1, 3, 3, 0],
+            [0, 1, 1, 3, 3, 0],
+            [0, 2, 2, 0, 0, 0],
+        ],
+        np.int32,
+    )
+    blank = np.zeros((4, 6, 3), np.uint8)
+    scene = Scene(blank, instances, [4, 4, 4], np.ones((4, 6), np.float32))
+    assert scene.borders.dtype == bool
+    # The right column of object 3 is none: its other neighbours are background and object 3 itself.
+    assert scene.borders.astype(int).tolist() == [
+        [0, 1, 1, 1, 1, 0],
+        [1, 0, 1, 1, 0, 1],
+        [1, 1, 1, 1, 0, 1],
+        [1, 1, 1, 1, 1, 0],
+    ]
+
+
+def test_borders_hide_no_pixel_of_an_object_that_stands_alone():
+    for index in range(10):
+        scene = draw_scene(plan_image(3, Split.OBJECT_TRAIN, index, num_train=10), 64)
+        assert scene.borders.any() and not scene.borders[scene.instances == 1].any()
+
+
 def test_object_centric_images_show_one_large_object_in_the_middle():
     for index in range(40):
         scene = draw_scene(plan_image(3, Split.OBJECT_TRAIN, index, num_train=40), 128)

@@ -28,6 +28,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_record_says_what_was_drawn(root: Path):
     assert json.loads((root / "toy_scenes.json").read_text()) == {
         "generator_version": GENERATOR_VERSION,
+        "layout_version": 2,
         "num_images": 60,
         "seed": 0,
         "size": 64,
@@ -38,6 +39,14 @@ def test_record_says_what_was_drawn(root: Path):
             "object_centric/heldout": 15,
             "coco/train2017": 60,
             "coco/val2017": 15,
+            "VOC2007/SegmentationClass": 75,
+            "cityscapes/leftImg8bit/train": 60,
+            "cityscapes/leftImg8bit/val": 15,
+            "cityscapes/gtFine/train": 180,
+            "cityscapes/gtFine/val": 45,
+            "NYUD_MT/images": 75,
+            "NYUD_MT/segmentation": 75,
+            "NYUD_MT/depth": 75,
         },
     }
 
@@ -116,7 +125,32 @@ def test_detectron2_loads_both_layouts(root: Path):
 
 def test_bytes_do_not_depend_on_the_number_of_processes(root: Path, tmp_path: Path):
     make_toy_scenes(tmp_path / "two", num_images=60, size=64, workers=2)
-    assert _digests(tmp_path / "two") == _digests(root)
+    digests = _digests(root)
+    assert _digests(tmp_path / "two") == digests
+    # The lists, the record and, per scene: 2 of COCO and VOC detection, 1 mask of VOC, 5 of Cityscapes, 3 of NYUD_MT.
+    assert len(digests) == 75 + 75 * (3 + 1 + 5 + 3) + 2 + 2 + 4 + 1
+
+
+def test_annotations_of_generator_1_keep_their_bytes(root: Path):
+    """Layouts that are added must leave the older ones as they are, to the byte."""
+    digest = hashlib.sha256()
+    for path in [*sorted(root.glob("VOC2007/Annotations/*")), *sorted(root.glob("coco/annotations/*"))]:
+        digest.update(path.read_bytes())
+    assert digest.hexdigest() == "a966daf0a5c02f81f6510af830071fd32e7b001dcb280ca720ac1261d037e4e0"
+
+
+def test_pictures_of_generator_1_are_jpeg_files_of_quality_92(root: Path):
+    """Their bytes are the encoder's, which another build of OpenCV may change; the pictures are pinned elsewhere."""
+    drawn = [(draw_scene(plan_image(0, split, 0, 60), 64), split) for split in Split]
+    for scene, split in drawn:
+        expected = cv2.imencode(".jpg", scene.image[:, :, ::-1], (cv2.IMWRITE_JPEG_QUALITY, 92))[1].tobytes()
+        files = {
+            Split.OBJECT_TRAIN: ["object_centric/train/striped_disk/000001.jpg"],
+            Split.OBJECT_HELDOUT: ["object_centric/heldout/striped_disk/000001.jpg"],
+            Split.SCENE_TRAIN: ["coco/train2017/000000000001.jpg", "VOC2007/JPEGImages/000001.jpg"],
+            Split.SCENE_HELDOUT: ["coco/val2017/000000000061.jpg", "VOC2007/JPEGImages/000061.jpg"],
+        }[split]
+        assert all((root / name).read_bytes() == expected for name in files)
 
 
 def test_long_tail_is_in_the_train_sets_alone(tmp_path: Path):

@@ -1,0 +1,160 @@
+#!/usr/bin/env python
+"""Rearrange images of NYU Depth v2 with masks and depth maps of any layout into NYUD_MT, which Revisit reads.
+
+NYUD_MT/{images/NAME.jpg, segmentation/NAME.png, depth/NAME.npy, gt_sets/SPLIT.txt}: masks hold 0 for void and 1 to 40
+for the classes, depth maps float32 metres with 0 where the depth is missing. Say where the files lie by patterns, in
+which {name} stands for the name of an image; folders may have wildcards, which need the quotes:
+
+    python datasets/prepare_nyud.py --output $DETECTRON2_DATASETS/NYUD_MT --split val \\
+        --images "nyud/*/rgb/{name}.png" --masks "nyud/*/labels/{name}_mask.png" --mask-ids zero_based \\
+        --depths "nyud/*/depth/{name}.png" --depth-scale 5000
+
+Without --names the split is every image that has a mask or a depth map; the official one has 795 (train) or 654 (val)
+images. Masks or depth maps may be left out: then only the data sets nyud_depth_* or nyud_segmentation_* can be read.
+Images in another format than JPEG are stored as JPEG of quality 100.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from revisit.data.catalog import datasets_root
+from revisit.data.dense_catalog import NYUD_CLASSES, check_split, read_split, write_split
+from revisit.data.images import UnreadableImageError, read_image
+from revisit.data.labels import VOID, read_depth, read_labels, write_depth, write_labels, written_whole
+from revisit.engine.command import run_command
+from revisit.errors import UserError
+
+OFFSETS = {"zero_based": 0, "one_based": 1}  # as read_labels counts
+NAME = "{name}"
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse(argv)
+    files = {kind: find(kind, vars(args)[kind]) for kind in ("images", "masks", "depths") if vars(args)[kind]}
+    labelled = [files[kind] for kind in ("masks", "depths") if kind in files]
+    names = read_split(args.names) if args.names else sorted(set().union(*labelled))
+    for kind, found in files.items():
+        missing = [name for name in names if name not in found]
+        if missing:
+            place = vars(args)[kind].replace(NAME, missing[0])
+            raise UserError(f"--{kind}: {len(missing)} of {len(names)} files not found, the first is {place}")
+    split_file = args.output / "gt_sets" / f"{args.split}.txt"
+    check_split(split_file, names)
+    for folder in ("images", "segmentation", "depth", "gt_sets"):
+        (args.output / folder).mkdir(parents=True, exist_ok=True)
+    for name in tqdm(names, unit="image", desc="writing NYUD_MT"):
+        rearrange(args, name, {kind: found[name] for kind, found in files.items()})
+    write_split(split_file, names)
+    print(f"{split_file}: {len(names)} images with {' and '.join(kind for kind in files if kind != 'images')}")
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    default = "(default: $DETECTRON2_DATASETS/NYUD_MT)"
+    add("--output", type=Path, default=datasets_root() / "NYUD_MT", metavar="DIR", help=f"folder to fill {default}")
+    add("--split", required=True, metavar="NAME", help="train or val; the images are added to what DIR holds")
+    add("--images", required=True, metavar="PATTERN", help="where the photographs are")
+    add("--masks", metavar="PATTERN", help="where the masks are: grey or palette PNGs of ids")
+    add(
+        "--mask-ids",
+        choices=OFFSETS,
+        help="zero_based: masks hold 0 to 39, and 255 for void; one_based: 1 to 40, and 0 for void, as in NYUD_MT",
+    )
+    add("--depths", metavar="PATTERN", help="where the depth maps are: 16-bit PNGs, or .npy files in metres")
+    add(
+        "--depth-scale",
+        type=float,
+        metavar="X",
+        help="metres = value / X in depth PNGs, where 0 is missing: 1000 for millimetres, 5000 is common too",
+    )
+    add("--names", type=Path, metavar="FILE", help="the names of the split, one a line")
+    args = parser.parse_args(argv)
+    if not args.masks and not args.depths:
+        raise UserError("expected --masks or --depths, or both: photographs alone are no data set for either task")
+    if args.masks and not args.mask_ids:
+        raise UserError(f"--masks needs --mask-ids, one of {', '.join(OFFSETS)}: an id alone does not tell")
+    if args.depths and not args.depths.endswith(".npy") and not (args.depth_scale and args.depth_scale > 0):
+        raise UserError("--depths of PNGs needs a positive --depth-scale: a value alone does not tell its unit")
+    if args.split != os.path.basename(args.split) or not args.split:
+        raise UserError(f"--split {args.split!r}: expected a name such as train or val")
+    return args
+
+
+def find(kind: str, pattern: str) -> dict[str, Path]:
+    """The files that fit a pattern, by the name in it."""
+    folder, last = os.path.split(os.path.expanduser(pattern))
+    start, placeholder, end = last.partition(NAME)
+    if not placeholder or NAME in folder or NAME in end:
+        raise UserError(f"--{kind} {pattern}: expected {NAME} once, in the last part of the path")
+    files: dict[str, Path] = {}
+    for path in map(Path, sorted(glob.glob(os.path.join(folder, "*")))):
+        name = path.name[len(start) : len(path.name) - len(end)]
+        if name and path.name == f"{start}{name}{end}":
+            if name in files:
+                raise UserError(f"--{kind} {pattern} finds {name} twice: {files[name]} and {path}; expected it once")
+            files[name] = path
+    if not files:
+        raise UserError(f"--{kind} {pattern}: no such file; {NAME} stands for the name of an image, folders may hold *")
+    return files
+
+
+def rearrange(args: argparse.Namespace, name: str, files: dict[str, Path]) -> None:
+    """Write the photograph, mask and depth map of one image, all checked before."""
+    try:
+        image = read_image(files["images"])
+    except UnreadableImageError as error:
+        raise UserError(f"unreadable image {error}: expected a complete file") from error
+    maps = {}
+    if "masks" in files:
+        train_ids = read_labels(files["masks"], len(NYUD_CLASSES), OFFSETS[args.mask_ids])
+        maps["masks"] = np.where(train_ids == VOID, np.uint8(0), train_ids + np.uint8(1))
+    if "depths" in files:
+        maps["depths"] = read_any_depth(files["depths"], args.depth_scale)
+    for kind, pixels in maps.items():
+        if pixels.shape != image.shape[:2]:
+            raise UserError(
+                f"{files[kind]} is {pixels.shape[1]} x {pixels.shape[0]} pixels, but {files['images']} is "
+                f"{image.shape[1]} x {image.shape[0]}: expected the same size"
+            )
+    write_photograph(args.output / "images" / f"{name}.jpg", files["images"], image)
+    if "masks" in maps:
+        write_labels(args.output / "segmentation" / f"{name}.png", maps["masks"])
+    if "depths" in maps:
+        write_depth(args.output / "depth" / f"{name}.npy", maps["depths"])
+
+
+def read_any_depth(path: Path, scale: float | None) -> np.ndarray:
+    """Float32 (H, W) metres from .npy, or from a 16-bit PNG of metres times ``scale``."""
+    if path.suffix == ".npy":
+        return read_depth(path)
+    try:
+        with Image.open(path) as image:
+            mode, values = image.mode, np.asarray(image)
+    except Exception as error:  # damaged files raise whatever their bytes happen to trip
+        raise UserError(f"depth map {path} cannot be read ({type(error).__name__}): expected a 16-bit PNG") from error
+    if not mode.startswith("I"):
+        raise UserError(f"depth map {path} is an image in mode {mode}: expected 16 bits of grey")
+    return (values / scale).astype(np.float32)
+
+
+def write_photograph(path: Path, source: Path, image: np.ndarray) -> None:
+    """A JPEG is copied as it is."""
+    with written_whole(path) as temporary:
+        if source.suffix.lower() in (".jpg", ".jpeg"):
+            shutil.copyfile(source, temporary)
+        else:
+            Image.fromarray(image).save(temporary, format="JPEG", quality=100, subsampling=0)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,110 @@
+#!/usr/bin/env python
+"""Make Pascal VOC's training set "train_aug" from VOC 2012 and the Semantic Boundaries Dataset (SBD).
+
+SBD has masks for 11,355 images of VOC's challenge of 2011. train_aug is every image that SBD or VOC's own
+segmentation train set knows, without those of VOC's val: 10,582 images. Unpack VOCtrainval_11-May-2012.tar, so that
+there is VOC2012/JPEGImages, and SBD's benchmark.tgz, which holds benchmark_RELEASE/dataset, then:
+
+    python datasets/prepare_voc_train_aug.py --sbd benchmark_RELEASE/dataset --voc $DETECTRON2_DATASETS/VOC2012
+
+It writes SegmentationClassAug/NAME.png for the images that have no mask in VOC2012/SegmentationClass (VOC's own
+masks, which have void borders, are kept) and then ImageSets/Segmentation/train_aug.txt. Masks that are there
+already stay as they are. A few minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from scipy.io import loadmat
+from tqdm import tqdm
+
+from revisit.data.catalog import datasets_root
+from revisit.data.dense_catalog import VOC_CLASSES, check_split, read_split, write_split
+from revisit.data.labels import write_labels
+from revisit.engine.command import run_command
+from revisit.errors import UserError
+
+EXPECTED = 10582
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sbd", type=Path, required=True, metavar="DIR", help="with cls/*.mat, train.txt and val.txt")
+    parser.add_argument(
+        "--voc",
+        type=Path,
+        default=datasets_root() / "VOC2012",
+        metavar="DIR",
+        help="with JPEGImages, SegmentationClass and ImageSets (default: $DETECTRON2_DATASETS/VOC2012)",
+    )
+    args = parser.parse_args(argv)
+    names = train_aug(args.sbd, args.voc)
+    split_file = args.voc / "ImageSets" / "Segmentation" / "train_aug.txt"
+    check_split(split_file, names)
+    written = write_masks(args.sbd, args.voc, names)
+    write_split(split_file, names)
+    print(f"{split_file}: {len(names)} images; wrote {written} masks to {args.voc / 'SegmentationClassAug'}")
+    if len(names) != EXPECTED:
+        print(f"note: the published train_aug has {EXPECTED} images, so these lists are not the complete downloads")
+
+
+def train_aug(sbd: Path, voc: Path) -> list[str]:
+    """The names in train_aug, sorted; all of them have a photograph."""
+    splits = voc / "ImageSets" / "Segmentation"
+    lists = [read_split(file) for file in (sbd / "train.txt", sbd / "val.txt", splits / "train.txt")]
+    names = sorted(set().union(*lists) - set(read_split(splits / "val.txt")))
+    missing = [name for name in names if not (voc / "JPEGImages" / f"{name}.jpg").is_file()]
+    if missing:
+        raise UserError(
+            f"{len(missing)} of {len(names)} images of train_aug are not in {voc / 'JPEGImages'}, the first is "
+            f"{missing[0]}.jpg: unpack VOCtrainval_11-May-2012.tar, and name its VOC2012 with --voc"
+        )
+    return names
+
+
+def write_masks(sbd: Path, voc: Path, names: list[str]) -> int:
+    """Write SBD's mask of every image that has none yet; returns how many."""
+    target = voc / "SegmentationClassAug"
+    known = [target, voc / "SegmentationClass"]
+    todo = [name for name in names if not any((folder / f"{name}.png").is_file() for folder in known)]
+    missing = [name for name in todo if not (sbd / "cls" / f"{name}.mat").is_file()]
+    if missing:
+        raise UserError(
+            f"{len(missing)} images of train_aug have no mask, the first is {missing[0]}: expected "
+            f"{sbd / 'cls' / missing[0]}.mat or {voc / 'SegmentationClass' / missing[0]}.png"
+        )
+    target.mkdir(exist_ok=True)
+    for name in tqdm(todo, unit="mask", desc="writing SegmentationClassAug"):
+        mask = read_sbd_mask(sbd / "cls" / f"{name}.mat")
+        with Image.open(voc / "JPEGImages" / f"{name}.jpg") as image:
+            if mask.shape != image.size[::-1]:
+                raise UserError(
+                    f"{sbd / 'cls' / name}.mat is {mask.shape[1]} x {mask.shape[0]} pixels, but {name}.jpg is "
+                    f"{image.width} x {image.height}: expected the same size"
+                )
+        write_labels(target / f"{name}.png", mask)
+    return len(todo)
+
+
+def read_sbd_mask(path: Path) -> np.ndarray:
+    """The class of every pixel, uint8 (H, W), 0 to 20, from one of SBD's MATLAB files."""
+    try:
+        mask = loadmat(path, variable_names=["GTcls"])["GTcls"][0]["Segmentation"][0]
+    except Exception as error:  # damaged files raise whatever their bytes happen to trip
+        raise UserError(
+            f"{path} cannot be read ({type(error).__name__}): expected a MATLAB file with GTcls.Segmentation"
+        ) from error
+    if mask.ndim != 2 or not mask.size or mask.dtype.kind not in "iu":
+        raise UserError(f"{path} has a GTcls.Segmentation of {mask.dtype} {mask.shape}: expected (H, W) integers")
+    last = len(VOC_CLASSES) - 1
+    if mask.min() < 0 or mask.max() > last:
+        raise UserError(f"{path} has ids {mask.min()} to {mask.max()}: expected 0 to {last}")
+    return mask.astype(np.uint8)
+
+
+if __name__ == "__main__":
+    run_command(main)

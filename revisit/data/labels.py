@@ -1,0 +1,152 @@
+"""Label maps and depth maps on disk: the id or the distance that each pixel's file holds, never its colour."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from revisit.errors import UserError
+
+VOID = 255  # the train id of pixels without a class
+
+_ID_MODES = ("P", "L", "I", "I;16", "I;16L", "I;16B", "I;16N")  # PIL's names of palette, grey and 16-bit grey
+
+
+def read_labels(file_name: str | os.PathLike[str], num_classes: int, offset: int = 0) -> np.ndarray:
+    """The train id of every pixel, uint8 (H, W): 0 to num_classes - 1, or 255 where there is none.
+
+    Args:
+        file_name: an image of ids: with a palette, whose colours mean nothing, or grey with 8 or 16 bits.
+        num_classes: 1 to 255.
+        offset: how the file counts. 0: its ids are train ids, and 255 is void. 1: ids 1 to num_classes are the
+            classes, and 0 is void; 255 is refused there, because a file that has it probably counts from 0.
+
+    Raises:
+        UserError: a file that is missing, damaged or in colour, or an id that is none of these.
+    """
+    if not 1 <= num_classes <= 255 or offset not in (0, 1):
+        raise ValueError(f"num_classes {num_classes}, offset {offset}: expected 1 to 255, and 0 or 1")
+    ids = _read_ids(file_name)
+    last = num_classes - 1 + offset
+    wrong = (ids < 0) | (ids > last)
+    if offset == 0:
+        wrong &= ids != VOID
+    if wrong.any():
+        raise UserError(_wrong_ids(file_name, np.unique(ids[wrong]).tolist(), last, offset))
+    labels = ids.astype(np.uint8)
+    return np.where(labels == 0, np.uint8(VOID), labels - np.uint8(1)) if offset else labels
+
+
+def read_depth(file_name: str | os.PathLike[str]) -> np.ndarray:
+    """The distance of every pixel, float32 (H, W) metres, contiguous; 0 where it is missing.
+
+    Args:
+        file_name: a .npy file, (H, W) or (H, W, 1), of floating-point numbers of any width.
+
+    Raises:
+        UserError: a file that is missing or damaged, needs pickle, has another shape or type, or holds a
+            negative, infinite or undefined distance.
+    """
+    depth = _load_array(file_name)
+    if depth.ndim == 3 and depth.shape[2] == 1:
+        depth = depth[..., 0]
+    if depth.ndim != 2 or not depth.size or depth.dtype.kind != "f":
+        raise UserError(
+            f"depth map {file_name} is {depth.dtype} {depth.shape}: expected floating-point metres of shape (H, W)"
+        )
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused below
+        depth = np.ascontiguousarray(depth, np.float32)
+    for what, wrong in (("infinite or undefined", ~np.isfinite(depth)), ("negative", depth < 0)):
+        if wrong.any():
+            raise UserError(
+                f"depth map {file_name} has {what} values ({int(wrong.sum())} of {depth.size}): expected metres, "
+                "and 0 where the depth is missing"
+            )
+    return depth
+
+
+def write_labels(path: Path, ids: np.ndarray) -> None:
+    """Write uint8 (H, W) ids as an 8-bit grey PNG, whole or not at all."""
+    with written_whole(path) as temporary:
+        Image.fromarray(ids).save(temporary, format="PNG")
+
+
+def write_depth(path: Path, depth: np.ndarray) -> None:
+    """Write float32 (H, W) metres as .npy, whole or not at all."""
+    with written_whole(path) as temporary, open(temporary, "wb") as file:  # np.save would change the name's end
+        np.save(file, depth, allow_pickle=False)
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A temporary name beside ``path`` for the block to write, which becomes ``path`` if the block succeeds."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _read_ids(file_name: str | os.PathLike[str]) -> np.ndarray:
+    """(H, W) integers as stored."""
+    if not os.path.isfile(file_name):
+        raise UserError(f"label map {file_name} not found")
+    try:
+        with open(file_name, "rb") as file, Image.open(file) as image:
+            mode, ids = image.mode, np.asarray(image)
+            file.seek(0)
+            packed = mode == "1" or _is_packed_grey(file.read(26))
+    except Exception as error:  # damaged files raise whatever their bytes happen to trip
+        raise UserError(f"label map {file_name} cannot be read ({_reason(error)}): expected a PNG of ids") from error
+    if packed:
+        # PNG defines such a level as a share of white, PIL scales some to 255 and others not, and writers differ.
+        raise UserError(
+            f"label map {file_name} is grey with less than 8 bits, so that its ids are not certain: "
+            "expected 8 or 16 bits, or a palette; save it again"
+        )
+    if mode not in _ID_MODES:
+        raise UserError(
+            f"label map {file_name} is an image in mode {mode}: expected one id a pixel, so a palette (mode P) or "
+            "8 or 16 bits of grey; a mask in colours has to be turned into ids first"
+        )
+    return ids
+
+
+def _is_packed_grey(header: bytes) -> bool:
+    """Whether this is the start of a PNG with fewer than 8 bits a pixel and no palette."""
+    return header.startswith(b"\x89PNG\r\n\x1a\n") and header[24] < 8 and header[25] == 0
+
+
+def _wrong_ids(file_name: str | os.PathLike[str], wrong: list[int], last: int, offset: int) -> str:
+    shown = ", ".join(map(str, wrong[:5])) + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else "")
+    void = 0 if offset else VOID
+    hint = ""
+    if offset and VOID in wrong:
+        hint = "; masks that count from 0 are rewritten by datasets/prepare_nyud.py --mask-ids zero_based"
+    return f"label map {file_name} has ids {shown}: expected {offset} to {last}, and {void} for void{hint}"
+
+
+def _load_array(file_name: str | os.PathLike[str]) -> np.ndarray:
+    if not os.path.isfile(file_name):
+        raise UserError(f"depth map {file_name} not found")
+    try:
+        # An open file, because np.load leaves one behind when it is given a name and fails.
+        with open(file_name, "rb") as file:
+            array = np.load(file, allow_pickle=False)
+    except Exception as error:  # as above
+        raise UserError(f"depth map {file_name} cannot be read ({_reason(error)}): expected a .npy file") from error
+    if not isinstance(array, np.ndarray):
+        raise UserError(f"depth map {file_name} is an archive of several arrays: expected a .npy file of one")
+    return array
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):  # its message is the name of the file
+        return "not an image"
+    return " ".join(str(error).split())[:120] or type(error).__name__

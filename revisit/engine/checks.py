@@ -1,0 +1,161 @@
+"""What a config has to satisfy before anything starts: each rule ends in one line that names key, value and way out."""
+
+from __future__ import annotations
+
+from functools import reduce
+from pathlib import Path
+
+from revisit.config import (
+    AMP_DTYPES,
+    DENSE,
+    DEPTH_LOSSES,
+    MINING,
+    OPTIMIZERS,
+    POLICIES,
+    PRETRAINING,
+    SCALE_SAMPLINGS,
+    STEM_TYPES,
+)
+from revisit.errors import UserError
+
+from detectron2.config import CfgNode
+from detectron2.data import MetadataCatalog
+
+SCHEDULES = ("WarmupMultiStepLR", "WarmupCosineLR", "PolynomialLR")
+
+
+def check_config(cfg: CfgNode, num_processes: int) -> None:
+    """All that the config alone tells, for ``num_processes`` over all machines. UserError says what is wrong."""
+    weights = cfg.MODEL.WEIGHTS
+    expect(
+        not weights or "://" in weights or Path(weights).is_file(),
+        f"MODEL.WEIGHTS {weights} not found: expected a file of weights",
+    )
+    batch = cfg.SOLVER.IMS_PER_BATCH
+    expect(
+        batch > 0 and batch % num_processes == 0,
+        f"SOLVER.IMS_PER_BATCH {batch} does not divide by {num_processes} processes: change it or --num-gpus",
+    )
+    _expect_one_of(cfg, "MODEL.RESNETS.STEM_TYPE", STEM_TYPES)
+    _expect_one_of(cfg, "SOLVER.OPTIMIZER", OPTIMIZERS)
+    _expect_one_of(cfg, "SOLVER.LR_SCHEDULER_NAME", SCHEDULES)
+    share = batch // num_processes
+    _check_step(cfg, share)
+    if cfg.MODEL.META_ARCHITECTURE in PRETRAINING:
+        _check_pretraining(cfg, share)
+    if cfg.MODEL.META_ARCHITECTURE in DENSE:
+        _check_dense(cfg)
+
+
+def check_hardware(cfg: CfgNode) -> None:
+    """What a dry run may plan for another machine."""
+    amp = cfg.SOLVER.AMP
+    if not amp.ENABLED or cfg.MODEL.DEVICE != "cpu":
+        return
+    expect(amp.DTYPE != "float16", "SOLVER.AMP.DTYPE float16 needs a GPU: expected bfloat16 on the CPU")
+    if cfg.MODEL.META_ARCHITECTURE in PRETRAINING:
+        # The weight gradient of torch 2.11's bfloat16 convolution of stride 2 over a 1 x 1 map is uninitialised memory.
+        size = min([cfg.VIEWS.LARGE_SIZE] + [cfg.VIEWS.SMALL_SIZE] * cfg.VIEWS.NUM_SMALL)
+        stride = 16 if cfg.MODEL.RESNETS.STEM_TYPE == "basic" else 4  # of res4
+        expect(
+            size > stride,
+            f"views of {size} px reach res5 as a single place, where bfloat16 on the CPU gives wrong gradients: "
+            f"expected views larger than {stride} px, or SOLVER.AMP.ENABLED False",
+        )
+
+
+def check_records(cfg: CfgNode, name: str, records: list[dict]) -> None:
+    """The data set has what MODEL.META_ARCHITECTURE learns from, and as many classes as the model."""
+    model, metadata = cfg.MODEL, MetadataCatalog.get(name)
+    kinds = {
+        "GeneralizedRCNN": ("annotations", "boxes", "thing_classes", "MODEL.ROI_HEADS.NUM_CLASSES"),
+        "SemanticSegmentor": ("sem_seg_file_name", "masks", "stuff_classes", "MODEL.SEM_SEG_HEAD.NUM_CLASSES"),
+        "DepthEstimator": ("depth_file_name", "depth maps", None, None),
+    }
+    if model.META_ARCHITECTURE not in kinds:
+        return
+    field, what, classes, key = kinds[model.META_ARCHITECTURE]
+    expect(field in records[0], f"data set {name!r} has no {what}, which {model.META_ARCHITECTURE} learns from")
+    if classes:
+        here, there = reduce(getattr, key.split("."), cfg), len(metadata.get(classes, ()))
+        expect(here == there, f"{key} is {here}, but data set {name!r} has {there} classes")
+
+
+def _check_step(cfg: CfgNode, share: int) -> None:
+    """Precision and accumulation; ``share`` images are a process's part of the batch."""
+    parts = cfg.SOLVER.ACCUMULATION_STEPS
+    expect(
+        parts > 0 and share % parts == 0,
+        f"SOLVER.ACCUMULATION_STEPS {parts} does not divide the {share} images of a process",
+    )
+    _expect_one_of(cfg, "SOLVER.AMP.DTYPE", AMP_DTYPES)
+
+
+def _check_dense(cfg: CfgNode) -> None:
+    factors, crop, outputs = cfg.INPUT.RANDOM_SCALE, cfg.INPUT.CROP, cfg.MODEL.SEM_SEG_HEAD.NUM_CLASSES
+    expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT {cfg.INPUT.FORMAT}: dense tasks read RGB")
+    _expect_one_of(cfg, "INPUT.RANDOM_SCALE_SAMPLING", SCALE_SAMPLINGS)
+    if cfg.INPUT.RANDOM_SCALE_SAMPLING == "range":
+        expect(
+            len(factors) == 2 and 0 < factors[0] <= factors[1],
+            f"INPUT.RANDOM_SCALE {factors}: expected 0 < low <= high (INPUT.RANDOM_SCALE_SAMPLING range)",
+        )
+    expect(len(factors) > 0 and min(factors) > 0, f"INPUT.RANDOM_SCALE {factors}: expected positive factors")
+    expect(
+        not crop.ENABLED or (crop.TYPE == "absolute" and min(crop.SIZE) > 0),
+        f"INPUT.CROP.TYPE {crop.TYPE}, SIZE {crop.SIZE}: dense tasks cut crops of absolute pixels",
+    )
+    expect(
+        crop.ENABLED or cfg.SOLVER.IMS_PER_BATCH == 1,
+        "INPUT.CROP.ENABLED False: images of several sizes make no batch, expected a crop",
+    )
+    if cfg.MODEL.META_ARCHITECTURE == "DepthEstimator":
+        _expect_one_of(cfg, "MODEL.DEPTH.LOSS", DEPTH_LOSSES)
+        expect(outputs == 1, f"MODEL.SEM_SEG_HEAD.NUM_CLASSES {outputs}: a depth is a single number, expected 1")
+
+
+def _check_pretraining(cfg: CfgNode, share: int) -> None:
+    batch, moco, knn = cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO, cfg.KNN_MOCO
+    parts = cfg.SOLVER.ACCUMULATION_STEPS
+    _expect_one_of(cfg, "VIEWS.POLICY", POLICIES)
+    _expect_one_of(cfg, "KNN_MOCO.MINING", MINING)
+    expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT {cfg.INPUT.FORMAT}: pretraining reads RGB")
+    expect(
+        batch <= moco.QUEUE_SIZE,
+        f"MOCO.QUEUE_SIZE {moco.QUEUE_SIZE} is smaller than the global batch of {batch}: expected at least as many",
+    )
+    expect(
+        0 < knn.NUM_NEIGHBORS <= moco.QUEUE_SIZE,
+        f"KNN_MOCO.NUM_NEIGHBORS {knn.NUM_NEIGHBORS} does not lie in 1..MOCO.QUEUE_SIZE ({moco.QUEUE_SIZE})",
+    )
+    expect(moco.TEMPERATURE > 0, f"MOCO.TEMPERATURE {moco.TEMPERATURE}: expected a positive number")
+    expect(0 <= moco.MOMENTUM < 1, f"MOCO.MOMENTUM {moco.MOMENTUM} does not lie in [0, 1)")
+    expect(
+        moco.BN_SPLITS > 0 and share // parts % moco.BN_SPLITS == 0,
+        f"MOCO.BN_SPLITS {moco.BN_SPLITS} does not divide the {share // parts} images that a process runs at a time",
+    )
+    expect(
+        parts == 1 or not knn.ENQUEUE_FIRST,
+        "KNN_MOCO.ENQUEUE_FIRST enqueues the whole batch's keys inside its forward: expected "
+        f"SOLVER.ACCUMULATION_STEPS 1 with it, got {parts}",
+    )
+    expect(
+        not cfg.TEST.PRECISE_BN.ENABLED,
+        "TEST.PRECISE_BN.ENABLED True: it is for finetuning; a pretraining forward makes keys and draws views",
+    )
+    for name in ("MIN_OVERLAP", "MAX_IOU"):
+        expect(0 <= cfg.VIEWS[name] <= 1, f"VIEWS.{name} {cfg.VIEWS[name]} does not lie in [0, 1]")
+    for name in ("LARGE_SCALE", "SMALL_SCALE"):
+        low, high = cfg.VIEWS[name]
+        expect(0 < low <= high <= 1, f"VIEWS.{name} {cfg.VIEWS[name]}: expected 0 < low <= high <= 1")
+    expect(cfg.KNN_EVAL.BANK or not cfg.KNN_EVAL.LINEAR, "KNN_EVAL.LINEAR True without KNN_EVAL.BANK to fit to")
+
+
+def expect(condition: bool, message: str) -> None:
+    if not condition:
+        raise UserError(message)
+
+
+def _expect_one_of(cfg: CfgNode, key: str, choices: tuple[str, ...]) -> None:
+    value = reduce(getattr, key.split("."), cfg)
+    expect(value in choices, f"{key} is {value!r}, expected one of {', '.join(choices)}")

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny import tiny_config, tiny_model
+from torch import nn
+
+from revisit.engine.optimizer import build_lr_scheduler, build_optimizer
+from revisit.engine.schedule import resolve_schedule
+
+
+@pytest.mark.parametrize("norm_decay", [0.0, 0.001])
+@pytest.mark.parametrize("name, kind", [("SGD", torch.optim.SGD), ("Adam", torch.optim.Adam)])
+def test_every_parameter_has_the_weight_decay_of_its_kind(name, kind, norm_decay):
+    model = tiny_model()
+    cfg = tiny_config(
+        "SOLVER.OPTIMIZER", name, "SOLVER.WEIGHT_DECAY", 0.001, "SOLVER.WEIGHT_DECAY_NORM", norm_decay
+    )  # fmt: skip
+    optimizer = build_optimizer(cfg, model)
+    assert isinstance(optimizer, kind)
+    norms = {p for m in model.modules() if isinstance(m, nn.BatchNorm2d) for p in m.parameters()}
+    decays = {p: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert set(decays) == {p for p in model.parameters() if p.requires_grad}
+    assert all(decay == (norm_decay if p in norms else 0.001) for p, decay in decays.items())
+    assert {group["lr"] for group in optimizer.param_groups} == {0.05}
+
+
+def test_the_polynomial_decay_is_its_formula():
+    cfg = tiny_config("SOLVER.LR_SCHEDULER_NAME", "PolynomialLR", "SOLVER.MAX_ITER", 40)
+    optimizer = build_optimizer(cfg, nn.Linear(2, 2))
+    scheduler = build_lr_scheduler(cfg, optimizer)
+    for iteration in range(41):
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * (1 - iteration / 40) ** 0.9, abs=1e-12)
+        optimizer.step()
+        scheduler.step()
+
+
+def test_steps_in_epochs_become_iterations():
+    cfg = tiny_config("SOLVER.MAX_ITER", 0, "SOLVER.EPOCHS", 45, "SOLVER.STEP_EPOCHS", (30, 40))
+    cfg.SOLVER.IMS_PER_BATCH = 16
+    resolve_schedule(cfg, 10582)
+    assert cfg.SOLVER.MAX_ITER == 45 * 661 and cfg.SOLVER.STEPS == (30 * 661, 40 * 661)

@@ -1,0 +1,87 @@
+"""MoCo's C4 detectors: the pretrained res5 becomes the box head, and none of it is left out unnoticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import revisit  # noqa: F401
+from revisit.checkpoint.checkpointer import RevisitCheckpointer, backbone_keys
+from revisit.checkpoint.flags import flags_of, write_flags
+from revisit.config import add_revisit_config
+from revisit.errors import UserError
+
+from detectron2.config import CfgNode, get_cfg
+from detectron2.modeling import build_backbone, build_model
+from detectron2.structures import Boxes, Instances, PolygonMasks
+from detectron2.utils.events import EventStorage
+
+NARROW = ["MODEL.DEVICE", "cpu", "MODEL.RESNETS.STEM_OUT_CHANNELS", 8, "MODEL.RESNETS.RES2_OUT_CHANNELS", 16,
+          "MODEL.RESNETS.WIDTH_PER_GROUP", 4, "MODEL.RESNETS.NORM", "BN"]  # fmt: skip
+
+
+def config(name: str, *options: object) -> CfgNode:
+    cfg = get_cfg()
+    add_revisit_config(cfg)
+    cfg.merge_from_file(f"configs/detection/{name}.yaml")
+    cfg.merge_from_list([*NARROW, *options])
+    return cfg
+
+
+def pretrained(path: Path) -> dict[str, torch.Tensor]:
+    """Weights of a whole backbone, as tools/convert_to_d2.py writes them."""
+    torch.manual_seed(1)
+    cfg = config("voc_faster_rcnn_R50_C4", "MODEL.RESNETS.OUT_FEATURES", ["res5"])
+    weights = build_backbone(cfg).state_dict()
+    torch.save({"model": weights, "matching_heuristics": True}, path)
+    write_flags(path, flags_of(cfg), source="test")
+    return weights
+
+
+def test_every_pretrained_tensor_has_its_place_in_a_c4_detector(tmp_path):
+    weights = pretrained(tmp_path / "backbone.pth")
+    cfg = config("voc_faster_rcnn_R50_C4")
+    model = build_model(cfg)
+    expected = [key for key in weights if not key.endswith("num_batches_tracked")]
+    assert len(backbone_keys(model)) == len(expected)
+    RevisitCheckpointer(model, cfg).resume_or_load(str(tmp_path / "backbone.pth"), resume=False)
+    state = model.state_dict()
+    for name in expected:
+        place = f"roi_heads.{name}" if name.startswith("res5.") else f"backbone.{name}"
+        assert torch.equal(state[place], weights[name]), place
+
+
+def test_a_c4_detector_without_its_res5_is_refused(tmp_path):
+    path = tmp_path / "backbone.pth"
+    weights = pretrained(path)
+    kept = {key: value for key, value in weights.items() if not key.startswith("res5.")}
+    torch.save({"model": kept, "matching_heuristics": True}, path)
+    cfg = config("voc_faster_rcnn_R50_C4")
+    with pytest.raises(UserError, match="first without: roi_heads.res5.0.shortcut.weight"):
+        RevisitCheckpointer(build_model(cfg), cfg).resume_or_load(str(path), resume=False)
+
+
+def test_a_batch_norm_follows_res5():
+    model = build_model(config("voc_faster_rcnn_R50_C4"))
+    last = list(model.roi_heads.res5.children())[-1]
+    assert isinstance(last, torch.nn.BatchNorm2d) and last.num_features == 128
+
+
+@pytest.mark.parametrize("name", ["voc_faster_rcnn_R50_C4", "coco_mask_rcnn_R50_C4"])
+def test_c4_detectors_train_and_predict(name):
+    torch.manual_seed(0)
+    model = build_model(config(name))
+    image = torch.randint(0, 256, (3, 96, 128), dtype=torch.uint8)
+    truth = Instances((96, 128), gt_boxes=Boxes(torch.tensor([[8.0, 8, 60, 70]])), gt_classes=torch.tensor([3]))
+    if model.roi_heads.mask_on:
+        truth.gt_masks = PolygonMasks([[[8, 8, 60, 8, 60, 70]]])
+    with EventStorage():
+        losses = model([{"image": image, "instances": truth}] * 2)
+    assert all(torch.isfinite(value) for value in losses.values())
+    assert ("loss_mask" in losses) == model.roi_heads.mask_on
+    sum(losses.values()).backward()
+    assert model.roi_heads.res5[0].conv1.weight.grad.any()
+    with torch.no_grad():
+        assert "instances" in model.eval()([{"image": image, "height": 96, "width": 128}])[0]

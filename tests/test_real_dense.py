@@ -1,0 +1,175 @@
+"""Segmentation and depth on real masks and depth maps: `make check-real`, by hand; nothing here runs in `make test`.
+
+They lie in $REVISIT_REAL_DATA (default ../shared/data): voc/VOC2012_mini, cityscapes/mmseg_pseudo and nyud.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import ROOT, run
+from PIL import Image
+
+from revisit import add_revisit_config
+from revisit.data.catalog import get_records
+from revisit.data.dense_mapper import DenseMapper
+from revisit.data.images import read_image
+from revisit.data.labels import read_depth, read_labels
+
+from detectron2.config import get_cfg
+from detectron2.data import MetadataCatalog
+
+DATA = Path(os.environ.get("REVISIT_REAL_DATA", ROOT.parent / "shared" / "data"))
+VOC = f"voc_segmentation:{DATA}/voc/VOC2012_mini:all"
+NYUD = DATA / "nyud"
+
+pytestmark = [
+    pytest.mark.real_data,
+    pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data in {DATA}: set REVISIT_REAL_DATA"),
+]
+
+
+def make_cfg(name, *, unchanged):
+    cfg = get_cfg()
+    add_revisit_config(cfg)
+    cfg.INPUT.FORMAT = "RGB"
+    cfg.MODEL.PIXEL_MEAN = [123.675, 116.28, 103.53]
+    cfg.DATASETS.TRAIN = (name,)
+    if unchanged:
+        cfg.INPUT.RANDOM_FLIP, cfg.INPUT.RANDOM_SCALE = "none", (1.0, 1.0)
+    else:
+        cfg.INPUT.CROP.ENABLED, cfg.INPUT.CROP.TYPE, cfg.INPUT.CROP.SIZE = True, "absolute", [513, 513]
+    return cfg
+
+
+def stored(path):
+    """The numbers in a file, as PIL hands them out."""
+    return np.asarray(Image.open(path))
+
+
+def read_set(name):
+    """(record, labels) of every record of a segmentation set."""
+    metadata = MetadataCatalog.get(name)
+    records = get_records(name)
+    classes = len(metadata.stuff_classes)
+    return [(r, read_labels(r["sem_seg_file_name"], classes, metadata.label_offset)) for r in records]
+
+
+@pytest.fixture(scope="module")
+def nyud(tmp_path_factory):
+    """The sample in NYUD_MT's layout: train has labels alone, val has depth too."""
+    output = tmp_path_factory.mktemp("nyud") / "NYUD_MT"
+    command = f"python datasets/prepare_nyud.py --output {output} --mask-ids zero_based"
+    folder = NYUD / "refinenet_seg"
+    run(f'{command} --split train --images "{folder}/{{name}}.png" --masks "{folder}/{{name}}_mask.png"', output.parent)
+    folder = NYUD / "refinenet_multitask" / "examples" / "ExpNYUD_*"
+    run(
+        f'{command} --split val --images "{folder}/{{name}}.png" --masks "{folder}/segm_gt_{{name}}.png" '
+        f'--depths "{folder}/depth_gt_{{name}}.png" --depth-scale 5000',
+        output.parent,
+    )
+    return output
+
+
+def test_voc_masks_survive_pixel_by_pixel():
+    pairs = read_set(VOC)
+    assert len(pairs) == 22
+    for record, labels in pairs:
+        assert np.array_equal(labels, stored(record["sem_seg_file_name"]))
+        assert labels.shape == read_image(record["file_name"]).shape[:2]
+    ids = set().union(*(np.unique(labels).tolist() for _, labels in pairs))
+    assert {0, 15, 255} < ids <= {*range(21), 255}
+
+
+def test_a_voc_sample_without_changes_is_the_files():
+    mapper = DenseMapper(make_cfg(VOC, unchanged=True), True)
+    for record in get_records(VOC):
+        sample = mapper(record)
+        assert np.array_equal(sample["sem_seg"], stored(record["sem_seg_file_name"]))
+        assert np.abs(sample["image"].permute(1, 2, 0).numpy().astype(int) - stored(record["file_name"])).max() <= 4
+        assert sample["sem_seg"].shape == (sample["height"], sample["width"])
+
+
+def test_training_samples_of_voc_have_the_crop_and_the_ids_of_their_mask():
+    mapper = DenseMapper(make_cfg(VOC, unchanged=False), True)
+    np.random.seed(0)
+    for record in get_records(VOC):
+        sample = mapper(record)
+        assert sample["image"].shape == (3, 513, 513) and sample["sem_seg"].shape == (513, 513)
+        assert set(sample["sem_seg"].unique().tolist()) <= {*np.unique(stored(record["sem_seg_file_name"])), 255}
+
+
+def test_nyud_labels_move_back_to_where_the_sample_has_them(nyud):
+    for split, count in (("train", 5), ("val", 2)):
+        pairs = read_set(f"nyud_segmentation:{nyud}:{split}")
+        assert len(pairs) == count
+        for record, labels in pairs:
+            (original,) = [
+                *NYUD.glob(f"refinenet_seg/{record['image_id']}_mask.png"),
+                *NYUD.glob(f"refinenet_multitask/examples/ExpNYUD_*/segm_gt_{record['image_id']}.png"),
+            ]
+            assert np.array_equal(labels, stored(original))  # train ids and 255 there, 1 to 40 and 0 in NYUD_MT
+            assert {0, 255} <= set(np.unique(labels)) <= {*range(40), 255}
+
+
+def test_nyud_depth_is_in_metres(nyud):
+    records = get_records(f"nyud_depth:{nyud}:val")
+    assert [record["image_id"] for record in records] == ["000433", "000464"]
+    for record in records:
+        (original,) = NYUD.glob(f"refinenet_multitask/examples/ExpNYUD_*/depth_gt_{record['image_id']}.png")
+        depth = read_depth(record["depth_file_name"])
+        assert np.abs(depth - stored(original).astype(np.float64) / 5000).max() < 1e-6
+        assert (depth == 0).any() and 1 < np.median(depth[depth > 0]) < 5 and depth.max() < 10
+        photograph = stored(original.with_name(f"{record['image_id']}.png")).astype(int)
+        assert np.abs(read_image(record["file_name"]) - photograph).mean() < 1  # JPEG of quality 100
+
+
+def test_a_depth_sample_is_nearer_where_it_is_larger(nyud):
+    name = f"nyud_depth:{nyud}:val"
+    cfg = make_cfg(name, unchanged=True)
+    cfg.INPUT.RANDOM_SCALE = (1.5, 1.5)
+    for record in get_records(name):
+        sample = DenseMapper(cfg, True)(record)
+        depth = np.load(record["depth_file_name"])
+        assert sample["depth"].shape == (720, 960)
+        # In every third row and column, counted from 0, the centre of a pixel lies in the original's 2nd, 4th, ...
+        # no matter how ties between two pixels are broken elsewhere.
+        assert np.allclose(sample["depth"][::3, ::3] * 1.5, depth[::2, ::2], rtol=1e-6)
+
+
+@pytest.fixture
+def cityscapes(tmp_path):
+    """A copy of the sample, with the file of polygons that it lacks and Detectron2 asks for the size."""
+    root = tmp_path / "cityscapes"
+    shutil.copytree(DATA / "cityscapes" / "mmseg_pseudo", root)
+    (label_ids,) = root.glob("gtFine/val/*/*_labelIds.png")
+    polygons = {"imgHeight": 128, "imgWidth": 256, "objects": []}
+    label_ids.with_name(label_ids.name.replace("labelIds.png", "polygons.json")).write_text(json.dumps(polygons))
+    return root
+
+
+def test_published_train_ids_of_cityscapes_survive_pixel_by_pixel(cityscapes):
+    name = f"cityscapes:{cityscapes}:val"
+    ((record, labels),) = read_set(name)
+    assert record["sem_seg_file_name"].endswith("_gtFine_labelTrainIds.png")
+    assert np.array_equal(labels, stored(record["sem_seg_file_name"]))
+    assert 255 in labels and (labels == 0).mean() > 0.1
+    sample = DenseMapper(make_cfg(name, unchanged=True), True)(record)
+    assert np.array_equal(sample["sem_seg"], labels)
+    assert np.array_equal(sample["image"].permute(1, 2, 0), stored(record["file_name"]))
+
+
+def test_train_ids_of_cityscapes_are_derived_as_published(cityscapes):
+    (published,) = cityscapes.glob("gtFine/val/*/*_labelTrainIds.png")
+    expected = stored(published)
+    published.unlink()
+    text = run(f"python datasets/prepare_cityscapes.py --cityscapes {cityscapes}", cityscapes.parent)
+    derived = stored(published)
+    # The sample's files were reduced to 256 x 128 one by one: they disagree on 77 pixels, all on borders.
+    assert "wrote 1 masks" in text and np.mean(derived != expected) < 0.003
+    assert set(np.unique(derived)) == set(np.unique(expected))
