@@ -20,6 +20,7 @@ setup(
         "pycocotools>=2.0.2",  # run-length masks
         "pyyaml>=6",  # settings written beside a run and read back
         "scikit-learn>=1.5",  # logistic regression on frozen features
+        "scipy>=1.11",  # SBD's masks are MATLAB files
         "torch>=2.6",  # first whose torch.load runs no code from a file unless asked to
         "torchvision>=0.21",  # torch 2.6's partner: the compiled NMS and RoIAlign that Detectron2 calls
         "tqdm>=4.60",  # progress of the scripts that write data

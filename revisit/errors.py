@@ -11,3 +11,7 @@ class UserError(Exception):
     """
 
     EXIT_CODE = 2
+
+    def __init__(self, message: str):
+        # torch raises a loader worker's exception again with the worker's whole traceback as its message.
+        super().__init__(message.rstrip().rpartition("UserError: ")[2])

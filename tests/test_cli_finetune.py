@@ -63,7 +63,10 @@ def test_weights_that_do_not_fit_stop_a_finetuning_run_by_name(pretrained, toy_r
     [
         ("DATASETS.TRAIN ('toy_nyud_depth_train',)", "has no masks, which SemanticSegmentor learns from"),
         ("DATASETS.TEST ('toy_nyud_segmentation_val',)", "NUM_CLASSES is 11, but data set .* has 40 classes"),
-        ("MODEL.SEM_SEG_HEAD.NUM_CLASSES 12", "NUM_CLASSES is 12, but data set 'toy_voc_train_aug' has 11 classes"),
+        (
+            "MODEL.SEM_SEG_HEAD.NUM_CLASSES 12",
+            "NUM_CLASSES is 12, but data set 'toy_voc_sem_seg_train_aug' has 11 classes",
+        ),
         ("INPUT.RANDOM_SCALE (2.0,0.5)", "expected 0 < low <= high"),
         ("INPUT.CROP.ENABLED False", "images of several sizes make no batch"),
         ("INPUT.CROP.TYPE relative", "crops of absolute pixels"),

@@ -46,6 +46,13 @@ SUBSETS = {
 }  # fmt: skip
 
 
+# Detectron2's names of the detection sets, and their published sizes.
+DETECTION_SETS = {
+    "voc_2007_trainval": 5011, "voc_2012_trainval": 11540, "voc_2007_test": 4952,
+    "coco_2017_train": 118287, "coco_2017_val": 5000,
+}  # fmt: skip
+
+
 def datasets_root() -> Path:
     """The folder of all data sets: $DETECTRON2_DATASETS, or ./datasets as in Detectron2."""
     return Path(os.environ.get("DETECTRON2_DATASETS", "datasets")).expanduser()
@@ -234,12 +241,9 @@ def _under_root(
 
 
 def _register_dense(name: str, dense: DenseSet) -> None:
-    # Two kinds of names are Detectron2's already: its loader of Cityscapes asserts, under a root that was looked up
-    # when it was imported; and its voc_2012_val has boxes, where segmentation means other images by that name.
+    # Cityscapes' names are Detectron2's already; its loader asserts, under a root that was looked up at its import.
     if name in DatasetCatalog.list():
         DatasetCatalog.remove(name)
-    if MetadataCatalog.get(name).get("evaluator_type") == "pascal_voc":
-        MetadataCatalog.remove(name)
     _under_root(name, dense.where, dense.load, made_by=dense.made_by, **dense.metadata)
 
 
@@ -268,3 +272,5 @@ def register_all() -> None:
         _register_voc(f"toy_voc_{split}", lambda: datasets_root() / "toy_scenes/VOC2007", split, TOY_CLASSES)
     for name, dense in DENSE_SETS.items():
         _register_dense(name, dense)
+    for name, size in DETECTION_SETS.items():
+        MetadataCatalog.get(name).set(expected_images=size)

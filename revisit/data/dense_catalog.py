@@ -220,8 +220,11 @@ def _dense_sets() -> Iterator[tuple[str, DenseSet]]:
     voc_toy = {"stuff_classes": list(TOY_VOC_CLASSES)}
     for split, size in (("train_aug", 10582), ("val", 1449)):
         prepare = "datasets/prepare_voc_train_aug.py"
-        yield f"voc_2012_{split}", DenseSet("voc_segmentation", "VOC2012", split, prepare, {"expected_images": size})
-        yield f"toy_voc_{split}", DenseSet("voc_segmentation", "toy_scenes/VOC2007", split, draw, voc_toy)
+        yield (
+            f"voc_2012_sem_seg_{split}",
+            DenseSet("voc_segmentation", "VOC2012", split, prepare, {"expected_images": size}),
+        )
+        yield f"toy_voc_sem_seg_{split}", DenseSet("voc_segmentation", "toy_scenes/VOC2007", split, draw, voc_toy)
     for split, nyud, cityscapes in (("train", 795, 2975), ("val", 654, 500)):
         for task in TASKS:
             kind, prepare = f"nyud_{task}", "datasets/prepare_nyud.py"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import cv2
 import numpy as np
@@ -13,6 +13,9 @@ from revisit.data.labels import VOID
 from revisit.evaluation.curves import headless_pyplot
 
 from detectron2.utils.visualizer import Visualizer
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 PAINT, MASK_PAINT = 0.6, 0.4  # opacity of a class over the image, and of an object's mask
 PANEL = 420  # px, the longer side of an image on a sheet
@@ -184,13 +187,13 @@ def save_sheet(path: Path, rows: list[Row], headers: list[str], title: str, subt
     axes.axis("off")
 
     room = width - 2 * MARGIN
-    axes.text(MARGIN, MARGIN, _shortened(title, room / 9), va="top", fontsize=12, weight="bold")
-    axes.text(MARGIN, MARGIN + LINE + 4, _shortened(subtitle, room / 7.5), va="top", fontsize=9, color=GREY)
+    _write(axes, (MARGIN, MARGIN), title, room, va="top", fontsize=12, weight="bold")
+    _write(axes, (MARGIN, MARGIN + LINE + 4), subtitle, room, va="top", fontsize=9, color=GREY)
     for left, header in zip(layout.lefts, headers, strict=True):
         axes.text(left + layout.column / 2, layout.tops[0] - 5, header, ha="center", va="bottom", fontsize=10)
     for row, top in zip(rows, layout.tops, strict=False):
         bottom = top + row.panels[0].shape[0]
-        axes.text(MARGIN, bottom + 4, _shortened(row.caption, room / 6.8), va="top", fontsize=8, color=GREY)
+        _write(axes, (MARGIN, bottom + 4), row.caption, room, va="top", fontsize=8, color=GREY)
         if row.depth_range:
             place = (layout.lefts[-1] + layout.column + GAP) / width, 1 - bottom / height
             size = BAR_WIDTH / width, (bottom - top) / height
@@ -200,10 +203,11 @@ def save_sheet(path: Path, rows: list[Row], headers: list[str], title: str, subt
             bar.ax.set_ylabel("metres", fontsize=8)
     for n, (_, (name, color)) in enumerate(legend):
         line, place = divmod(n, layout.entries_per_line)
-        x, y = MARGIN + place * (room // layout.entries_per_line), layout.tops[-1] + line * LINE
+        entry = room // layout.entries_per_line
+        x, y = MARGIN + place * entry, layout.tops[-1] + line * LINE
         swatch = plt.Rectangle((x, y), 18, 13, facecolor=np.array(color) / 255, edgecolor=GREY, linewidth=0.6)
         axes.add_patch(swatch)
-        axes.text(x + 24, y + 6.5, name, va="center", fontsize=9)
+        _write(axes, (x + 24, y + 6.5), name, entry - 30, va="center", fontsize=9)
     figure.savefig(path, dpi=DPI)
     plt.close(figure)
 
@@ -229,6 +233,9 @@ def _paste(rows: list[Row], layout: _Layout) -> np.ndarray:
     return page
 
 
-def _shortened(text: str, room: float) -> str:
-    """The end of a text of more than ``room`` letters: of a path, what tells it from others."""
-    return text if len(text) <= room else "…" + text[1 - int(room) :]
+def _write(axes: Axes, place: tuple[float, float], text: str, room: float, **style: object) -> None:
+    """Write a line; of one wider than ``room`` px only the end: of a path, what tells it from others."""
+    line = axes.text(*place, text, **style)
+    while line.get_window_extent().width > room:
+        text = text[1 + len(text) // 50 :]
+        line.set_text(f"…{text}")

@@ -31,7 +31,7 @@ TASKS = (
     Task(
         "VOC, FCN, mIoU (%)",
         "configs/toy/segmentation_voc.yaml",
-        "toy_voc_train_aug",
+        "toy_voc_sem_seg_train_aug",
         ("sem_seg", "mIoU"),
         1,
         (39.2, 73.5),

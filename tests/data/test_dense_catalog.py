@@ -208,8 +208,8 @@ def test_a_tree_can_be_named_from_home(tmp_path, monkeypatch):
 
 
 PUBLISHED = {
-    "voc_2012_train_aug": 10582,
-    "voc_2012_val": 1449,
+    "voc_2012_sem_seg_train_aug": 10582,
+    "voc_2012_sem_seg_val": 1449,
     "nyud_segmentation_train": 795,
     "nyud_segmentation_val": 654,
     "nyud_depth_train": 795,
@@ -217,7 +217,7 @@ PUBLISHED = {
     "cityscapes_fine_sem_seg_train": 2975,
     "cityscapes_fine_sem_seg_val": 500,
 }
-TOY = ["toy_voc_train_aug", "toy_voc_val", "toy_cityscapes_train", "toy_cityscapes_val"] + [
+TOY = ["toy_voc_sem_seg_train_aug", "toy_voc_sem_seg_val", "toy_cityscapes_train", "toy_cityscapes_val"] + [
     f"toy_nyud_{task}_{split}" for task in ("segmentation", "depth") for split in ("train", "val")
 ]
 
@@ -230,12 +230,12 @@ def test_published_sizes_are_known():
 @pytest.mark.parametrize(
     ("name", "count", "some", "offset"),
     [
-        ("voc_2012_train_aug", 21, {0: "background", 1: "aeroplane", 15: "person", 20: "tvmonitor"}, 0),
-        ("voc_2012_val", 21, {0: "background", 20: "tvmonitor"}, 0),
+        ("voc_2012_sem_seg_train_aug", 21, {0: "background", 1: "aeroplane", 15: "person", 20: "tvmonitor"}, 0),
+        ("voc_2012_sem_seg_val", 21, {0: "background", 20: "tvmonitor"}, 0),
         ("nyud_segmentation_val", 40, {0: "wall", 1: "floor", 20: "clothes", 36: "bag", 39: "other prop"}, 1),
         ("cityscapes_fine_sem_seg_val", 19, {0: "road", 11: "person", 18: "bicycle"}, 0),
         ("toy_cityscapes_train", 19, {0: "road", 18: "bicycle"}, 0),
-        ("toy_voc_val", 11, {0: "background", 1: TOY_CLASSES[0], 10: TOY_CLASSES[9]}, 0),
+        ("toy_voc_sem_seg_val", 11, {0: "background", 1: TOY_CLASSES[0], 10: TOY_CLASSES[9]}, 0),
         ("toy_nyud_segmentation_train", 40, {0: "background", 10: TOY_CLASSES[9], 11: "unused 12"}, 1),
     ],
 )
@@ -287,7 +287,7 @@ def test_data_that_are_missing_say_where_they_belong_and_what_completes_them(tmp
 
 
 def test_detectron2s_own_detection_sets_stay_as_they_are():
-    assert MetadataCatalog.get("voc_2012_trainval").evaluator_type == "pascal_voc"
+    assert MetadataCatalog.get("voc_2012_val").evaluator_type == "pascal_voc"
     assert MetadataCatalog.get("cityscapes_fine_sem_seg_val").gt_dir.endswith("cityscapes/gtFine/val/")
 
 

@@ -1,0 +1,224 @@
+"""tools/visualize.py: every task is drawn from data and from a model, and a user's mistake ends in one line."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from commands import one_line_error, run
+from PIL import Image
+
+from revisit.checkpoint.checkpointer import RevisitCheckpointer
+from revisit.engine.setup import load_config
+from revisit.errors import UserError
+
+from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.modeling import build_model
+
+FILE = Path(__file__).parents[1] / "tools" / "visualize.py"
+SPEC = importlib.util.spec_from_file_location("tools.visualize", FILE)
+visualize = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(visualize)
+
+NARROW = ("MODEL.RESNETS.STEM_OUT_CHANNELS", "8", "MODEL.RESNETS.RES2_OUT_CHANNELS", "8")
+TASKS = {
+    "detection": "toy_voc_test",
+    "segmentation_voc": "toy_voc_val",
+    "segmentation_nyud": "toy_nyud_segmentation_val",
+    "segmentation_cityscapes": "toy_cityscapes_val",
+    "depth": "toy_nyud_depth_val",
+}
+
+
+def draw(monkeypatch, capsys, *words: object) -> list[Path]:
+    """The sheets that the command prints."""
+    monkeypatch.setattr(sys, "argv", ["visualize.py", *map(str, words)])
+    visualize.main()
+    return [Path(line) for line in capsys.readouterr().out.split()]
+
+
+def config(task: str) -> str:
+    return f"configs/toy/{task}.yaml"
+
+
+@pytest.fixture(scope="session")
+def finetuned(tmp_path_factory) -> dict[str, Path]:
+    """Weights of an untrained model for each task, by its name."""
+    found = {}
+    for task in ("detection", "segmentation_nyud", "depth"):
+        folder = tmp_path_factory.mktemp(task)
+        cfg = load_config(
+            Namespace(config_file=config(task), opts=[*NARROW, "OUTPUT_DIR", str(folder)], num_gpus=1, num_machines=1,
+                      resume=False)
+        )  # fmt: skip
+        torch.manual_seed(0)
+        RevisitCheckpointer(build_model(cfg), cfg).save("model_final")
+        found[task] = folder / "model_final.pth"
+    return found
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_data_are_drawn_without_a_model(task, toy_datasets, tmp_path, monkeypatch, capsys):
+    words = ("--config-file", config(task), "--truth-only", "--output", tmp_path / "new", "--num-images", 3)
+    sheets = draw(monkeypatch, capsys, *words, "--rows", 2)
+    assert sheets == [tmp_path / "new" / f"{TASKS[task]}_{page:02d}.png" for page in (1, 2)]
+    first, second = (np.asarray(Image.open(sheet)) for sheet in sheets)
+    assert first.shape[0] > 1.4 * second.shape[0]
+
+
+@pytest.mark.parametrize("task", ["detection", "segmentation_nyud", "depth"])
+def test_predictions_are_drawn_the_same_in_every_call(task, finetuned, toy_datasets, tmp_path, monkeypatch, capsys):
+    words = ("--config-file", config(task), "--num-images", 2, "--score-threshold", 0)
+    weights = ("MODEL.WEIGHTS", finetuned[task], *NARROW)
+    (one,) = draw(monkeypatch, capsys, *words, "--output", tmp_path / "1", *weights)
+    (two,) = draw(monkeypatch, capsys, *words, "--output", tmp_path / "2", *weights)
+    (data,) = draw(monkeypatch, capsys, *words, "--output", tmp_path / "3", "--truth-only", *NARROW)
+    assert one.read_bytes() == two.read_bytes()
+    assert Image.open(one).width > 1.3 * Image.open(data).width
+
+
+def test_the_score_threshold_decides_which_boxes_are_drawn(finetuned, toy_datasets, tmp_path, monkeypatch, capsys):
+    sheets = {}
+    for threshold in (0, 0.99, 1):
+        words = ("--config-file", config("detection"), "--num-images", 1, "--score-threshold", threshold)
+        weights = ("MODEL.WEIGHTS", finetuned["detection"], *NARROW)
+        (path,) = draw(monkeypatch, capsys, *words, "--output", tmp_path, *weights)
+        sheets[threshold] = np.asarray(Image.open(path))[100:]  # without the header, which names the threshold
+    assert np.array_equal(sheets[0.99], sheets[1]) and not np.array_equal(sheets[0], sheets[1])
+
+
+def rows(task: str, dataset: str, num_images: int):
+    cfg = load_config(Namespace(config_file=config(task), opts=[], num_gpus=1, num_machines=1, resume=False))
+    return visualize.make_rows(cfg, dataset, num_images, truth_only=True)
+
+
+def test_images_are_spread_over_the_data_set_from_its_first_to_its_last(toy_datasets):
+    captions = [row.caption for row in rows("detection", "toy_voc_test", 3)]
+    files = [record["file_name"] for record in DatasetCatalog.get("toy_voc_test")]
+    assert len(files) == 15 and captions == [files[0], files[7], files[14]]
+    assert [row.caption for row in rows("detection", "toy_voc_test", 99)] == files
+
+
+def register(name: str, record: dict, **metadata: object) -> str:
+    if name in DatasetCatalog.list():
+        DatasetCatalog.remove(name)
+    DatasetCatalog.register(name, lambda: [record])
+    if metadata and not MetadataCatalog.get(name).get("stuff_classes"):
+        MetadataCatalog.get(name).set(**metadata)
+    return name
+
+
+@pytest.fixture
+def image(tmp_path) -> str:
+    Image.fromarray(np.full((20, 30, 3), 128, np.uint8)).save(tmp_path / "image.png")
+    return str(tmp_path / "image.png")
+
+
+def test_a_segmentation_row_shows_ids_and_the_most_likely_classes(image, tmp_path):
+    ids = np.zeros((20, 30), np.uint8)
+    ids[:, 10:], ids[:, 20:] = 1, 3
+    Image.fromarray(ids).save(tmp_path / "ids.png")
+    record = {"file_name": image, "sem_seg_file_name": str(tmp_path / "ids.png")}
+    metadata = MetadataCatalog.get(register("drawn_ids", record, stuff_classes=["a", "b", "c"], label_offset=1))
+    logits = torch.zeros(3, 20, 30)
+    logits[1] = 1
+    pixels = np.full((20, 30, 3), 128, np.uint8)
+    row = visualize.draw_segmentation(record, pixels, metadata, lambda _: {"sem_seg": logits})
+    names = {c: name for c, (name, _) in row.legend.items()}
+    assert names == {0: "a", 1: "b", 2: "c", 255: "void (unpainted)"}
+    assert len(np.unique(row.panels[2].reshape(-1, 3), axis=0)) == 1  # "b" everywhere
+    assert row.panels[1][5, 5].tolist() == [128, 128, 128]  # id 0
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [(torch.float32, 1), (torch.bfloat16, 1)])
+def test_a_depth_row_shows_metres(image, tmp_path, dtype, scale):
+    truth = np.linspace(1, 4, 600, dtype=np.float32).reshape(20, 30)
+    np.save(tmp_path / "depth.npy", truth)
+    record = {"file_name": image, "depth_file_name": str(tmp_path / "depth.npy")}
+    output = {"depth": torch.full((20, 30), 4.0, dtype=dtype)}
+    row = visualize.draw_depth(record, np.zeros((20, 30, 3), np.uint8), None, lambda _: output)
+    assert row.depth_range == (1, 4)
+    assert np.array_equal(row.panels[2][0, 0], row.panels[1][-1, -1])
+
+
+def test_masks_of_true_objects_are_drawn(image):
+    square = [[3.0, 3.0, 25.0, 3.0, 25.0, 17.0, 3.0, 17.0]]
+    objects = [{"bbox": [3, 3, 25, 17], "bbox_mode": 0, "category_id": 0}]
+    pixels, metadata = np.full((20, 30, 3), 128, np.uint8), MetadataCatalog.get("drawn_masks").set(thing_classes=["a"])
+    drawn = []
+    for extra in ({}, {"segmentation": square}):
+        record = {"file_name": image, "annotations": [objects[0] | extra]}
+        drawn.append(visualize.draw_detection(record, pixels, metadata, None).panels[1])
+    middle = np.s_[190:200, 250:300]
+    assert (drawn[0][middle] == 128).all() and not (drawn[1][middle] == 128).any(axis=-1).all()
+
+
+def test_labels_of_another_size_than_their_image_are_refused(image, tmp_path):
+    Image.fromarray(np.zeros((30, 20), np.uint8)).save(tmp_path / "ids.png")
+    np.save(tmp_path / "depth.npy", np.ones((20, 29), np.float32))
+    labels = register(
+        "drawn_labels_size",
+        {"file_name": image, "sem_seg_file_name": str(tmp_path / "ids.png")},
+        stuff_classes=[str(n) for n in range(11)],
+    )
+    depth = register("drawn_depth_size", {"file_name": image, "depth_file_name": str(tmp_path / "depth.npy")})
+    with pytest.raises(UserError, match="ids.png is 20 x 30 px, expected 30 x 20 as its image"):
+        rows("segmentation_voc", labels, 1)
+    with pytest.raises(UserError, match="depth.npy is 29 x 20 px, expected 30 x 20 as its image"):
+        rows("depth", depth, 1)
+
+
+def test_an_unreadable_image_is_named(tmp_path):
+    (tmp_path / "torn.png").write_bytes(b"\x89PNG torn")
+    name = register("drawn_torn", {"file_name": str(tmp_path / "torn.png"), "depth_file_name": "depth.npy"})
+    with pytest.raises(UserError, match="an image of drawn_torn cannot be read: .*torn.png"):
+        rows("depth", name, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([config("detection")], "no weights to predict with: .*MODEL.WEIGHTS.*--truth-only"),
+        ([config("pretrain")], "pretrains, so it has no prediction .* expected one of GeneralizedRCNN"),
+        ([config("detection"), "--dataset", "nowhere"], "unknown data set 'nowhere'"),
+        ([config("detection"), "--dataset", "toy_objects_heldout"], "has no boxes"),
+        ([config("segmentation_voc"), "--dataset", "toy_nyud_depth_val"], "has no masks"),
+        ([config("detection"), "DATASETS.TEST", "()"], "no data to draw: give --dataset NAME"),
+        ([config("detection"), "MODEL.ROI_HEADS.NUM_CLASSES", "4"], "NUM_CLASSES is 4, .* has 10 classes"),
+        (["configs/nowhere.yaml"], "config file configs/nowhere.yaml not found"),
+        ([config("detection"), "MODEL.WEIGHTS", "nowhere.pth"], "MODEL.WEIGHTS nowhere.pth not found"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(words, message, toy_datasets, tmp_path, monkeypatch, capsys):
+    with pytest.raises(UserError, match=message) as caught:
+        draw(monkeypatch, capsys, "--output", tmp_path, "--config-file", *words)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_data_and_weights_without_heads_are_refused(finetuned, toy_datasets, tmp_path, monkeypatch, capsys):
+    backbone = {k: v for k, v in torch.load(finetuned["detection"])["model"].items() if k.startswith("backbone.")}
+    torch.save({"model": backbone}, tmp_path / "backbone.pth")
+    words = ("--config-file", config("detection"), "--output", tmp_path)
+    with pytest.raises(UserError, match=r"backbone.pth lacks \d+ tensors .* expected a finetuned model"):
+        draw(monkeypatch, capsys, *words, "MODEL.WEIGHTS", tmp_path / "backbone.pth", *NARROW)
+    with pytest.raises(UserError, match="model_final.pth lacks"):
+        draw(monkeypatch, capsys, *words, "MODEL.WEIGHTS", finetuned["depth"], *NARROW)
+    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path / "empty"))
+    with pytest.raises(UserError, match="toy_voc_test.* not found|VOC split test"):
+        draw(monkeypatch, capsys, *words, "--truth-only")
+
+
+def test_an_output_that_is_a_file_is_refused(toy_datasets, image, monkeypatch, capsys):
+    with pytest.raises(UserError, match="--output .*image.png cannot be made"):
+        draw(monkeypatch, capsys, "--config-file", config("detection"), "--truth-only", "--output", image)
+
+
+def test_the_command_line_teaches_and_ends_quietly(toy_root, tmp_path):
+    assert "python tools/visualize.py --config-file" in run("python tools/visualize.py --help", toy_root)
+    command = f"python tools/visualize.py --config-file {config('detection')} --output {tmp_path}"
+    assert "no weights to predict with" in one_line_error(command, toy_root)
