@@ -151,7 +151,7 @@ def test_readme_bf16_accumulation_and_channels_last_in_pretraining(toy_root, tmp
     assert all(w.dtype in (torch.float32, torch.int64) and w.is_contiguous() for w in weights.values())
 
 
-@pytest.mark.parametrize("tool", ["train_net", "convert_to_d2", "make_toy_scenes", "demo", "reproduce"])
+@pytest.mark.parametrize("tool", ["train_net", "convert_to_d2", "visualize", "make_toy_scenes", "demo", "reproduce"])
 def test_help_teaches(tool, tmp_path):
     assert "python tools/" in run(f"python tools/{tool}.py --help", tmp_path)
 

@@ -88,3 +88,22 @@ def test_impossible_dense_recipes_end_in_one_line(options, message, toy_datasets
 def test_a_depth_model_has_one_output(toy_root, tmp_path):
     command = "python tools/train_net.py --config-file configs/toy/depth.yaml MODEL.SEM_SEG_HEAD.NUM_CLASSES 2"
     assert "a depth is a single number, expected 1" in one_line_error(f"{command} OUTPUT_DIR {tmp_path}", toy_root)
+
+
+def test_readme_transfer_table_lists_its_jobs(pretrained, toy_root, tmp_path):
+    command = (
+        f"python tools/reproduce.py transfer --weights {pretrained}/backbone.pth --output {tmp_path}/out --dry-run"
+    )
+    text = run(command, toy_root)
+    assert text.count("to do: ") == 5 * 2 * 3
+    assert f"MODEL.WEIGHTS {pretrained}/backbone.pth" in text
+
+
+def test_a_transfer_table_of_one_task(pretrained, toy_root, tmp_path):
+    table = run(
+        f"python tools/reproduce.py transfer --weights {pretrained}/backbone.pth --output {tmp_path} --seeds 1 "
+        f"--only 'NYUD, depth' --opts {SHORT} {DENSE}",
+        toy_root,
+    )
+    assert "| NYUD, depth, rmse (m), lower is better |" in table
+    assert (tmp_path / "table.md").read_text().strip() in table

@@ -17,6 +17,7 @@ from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.engine.setup import load_config
 from revisit.errors import UserError
 
+from detectron2.config import CfgNode
 from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.modeling import build_model
 
@@ -26,13 +27,7 @@ visualize = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(visualize)
 
 NARROW = ("MODEL.RESNETS.STEM_OUT_CHANNELS", "8", "MODEL.RESNETS.RES2_OUT_CHANNELS", "8")
-TASKS = {
-    "detection": "toy_voc_test",
-    "segmentation_voc": "toy_voc_val",
-    "segmentation_nyud": "toy_nyud_segmentation_val",
-    "segmentation_cityscapes": "toy_cityscapes_val",
-    "depth": "toy_nyud_depth_val",
-}
+TASKS = ("detection", "segmentation_voc", "segmentation_nyud", "segmentation_cityscapes", "depth")
 
 
 def draw(monkeypatch, capsys, *words: object) -> list[Path]:
@@ -42,8 +37,19 @@ def draw(monkeypatch, capsys, *words: object) -> list[Path]:
     return [Path(line) for line in capsys.readouterr().out.split()]
 
 
+def pixels(path: Path) -> np.ndarray:
+    with Image.open(path) as image:
+        return np.asarray(image)
+
+
 def config(task: str) -> str:
     return f"configs/toy/{task}.yaml"
+
+
+def load(task: str, *options: str) -> CfgNode:
+    return load_config(
+        Namespace(config_file=config(task), opts=list(options), num_gpus=1, num_machines=1, resume=False)
+    )
 
 
 @pytest.fixture(scope="session")
@@ -52,10 +58,7 @@ def finetuned(tmp_path_factory) -> dict[str, Path]:
     found = {}
     for task in ("detection", "segmentation_nyud", "depth"):
         folder = tmp_path_factory.mktemp(task)
-        cfg = load_config(
-            Namespace(config_file=config(task), opts=[*NARROW, "OUTPUT_DIR", str(folder)], num_gpus=1, num_machines=1,
-                      resume=False)
-        )  # fmt: skip
+        cfg = load(task, *NARROW, "OUTPUT_DIR", str(folder))
         torch.manual_seed(0)
         RevisitCheckpointer(build_model(cfg), cfg).save("model_final")
         found[task] = folder / "model_final.pth"
@@ -66,8 +69,8 @@ def finetuned(tmp_path_factory) -> dict[str, Path]:
 def test_data_are_drawn_without_a_model(task, toy_datasets, tmp_path, monkeypatch, capsys):
     words = ("--config-file", config(task), "--truth-only", "--output", tmp_path / "new", "--num-images", 3)
     sheets = draw(monkeypatch, capsys, *words, "--rows", 2)
-    assert sheets == [tmp_path / "new" / f"{TASKS[task]}_{page:02d}.png" for page in (1, 2)]
-    first, second = (np.asarray(Image.open(sheet)) for sheet in sheets)
+    assert sheets == [tmp_path / "new" / f"{load(task).DATASETS.TEST[0]}_{page:02d}.png" for page in (1, 2)]
+    first, second = map(pixels, sheets)
     assert first.shape[0] > 1.4 * second.shape[0]
 
 
@@ -79,7 +82,7 @@ def test_predictions_are_drawn_the_same_in_every_call(task, finetuned, toy_datas
     (two,) = draw(monkeypatch, capsys, *words, "--output", tmp_path / "2", *weights)
     (data,) = draw(monkeypatch, capsys, *words, "--output", tmp_path / "3", "--truth-only", *NARROW)
     assert one.read_bytes() == two.read_bytes()
-    assert Image.open(one).width > 1.3 * Image.open(data).width
+    assert pixels(one).shape[1] > 1.3 * pixels(data).shape[1]
 
 
 def test_the_score_threshold_decides_which_boxes_are_drawn(finetuned, toy_datasets, tmp_path, monkeypatch, capsys):
@@ -88,13 +91,12 @@ def test_the_score_threshold_decides_which_boxes_are_drawn(finetuned, toy_datase
         words = ("--config-file", config("detection"), "--num-images", 1, "--score-threshold", threshold)
         weights = ("MODEL.WEIGHTS", finetuned["detection"], *NARROW)
         (path,) = draw(monkeypatch, capsys, *words, "--output", tmp_path, *weights)
-        sheets[threshold] = np.asarray(Image.open(path))[100:]  # without the header, which names the threshold
+        sheets[threshold] = pixels(path)[100:]  # without the header, which names the threshold
     assert np.array_equal(sheets[0.99], sheets[1]) and not np.array_equal(sheets[0], sheets[1])
 
 
 def rows(task: str, dataset: str, num_images: int):
-    cfg = load_config(Namespace(config_file=config(task), opts=[], num_gpus=1, num_machines=1, resume=False))
-    return visualize.make_rows(cfg, dataset, num_images, truth_only=True)
+    return visualize.make_rows(load(task), dataset, num_images, truth_only=True)
 
 
 def test_images_are_spread_over_the_data_set_from_its_first_to_its_last(toy_datasets):
@@ -127,16 +129,16 @@ def test_a_segmentation_row_shows_ids_and_the_most_likely_classes(image, tmp_pat
     metadata = MetadataCatalog.get(register("drawn_ids", record, stuff_classes=["a", "b", "c"], label_offset=1))
     logits = torch.zeros(3, 20, 30)
     logits[1] = 1
-    pixels = np.full((20, 30, 3), 128, np.uint8)
-    row = visualize.draw_segmentation(record, pixels, metadata, lambda _: {"sem_seg": logits})
+    grey = np.full((20, 30, 3), 128, np.uint8)
+    row = visualize.draw_segmentation(record, grey, metadata, lambda _: {"sem_seg": logits})
     names = {c: name for c, (name, _) in row.legend.items()}
     assert names == {0: "a", 1: "b", 2: "c", 255: "void (unpainted)"}
     assert len(np.unique(row.panels[2].reshape(-1, 3), axis=0)) == 1  # "b" everywhere
     assert row.panels[1][5, 5].tolist() == [128, 128, 128]  # id 0
 
 
-@pytest.mark.parametrize(("dtype", "scale"), [(torch.float32, 1), (torch.bfloat16, 1)])
-def test_a_depth_row_shows_metres(image, tmp_path, dtype, scale):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_depth_row_shows_metres(image, tmp_path, dtype):
     truth = np.linspace(1, 4, 600, dtype=np.float32).reshape(20, 30)
     np.save(tmp_path / "depth.npy", truth)
     record = {"file_name": image, "depth_file_name": str(tmp_path / "depth.npy")}
@@ -149,11 +151,11 @@ def test_a_depth_row_shows_metres(image, tmp_path, dtype, scale):
 def test_masks_of_true_objects_are_drawn(image):
     square = [[3.0, 3.0, 25.0, 3.0, 25.0, 17.0, 3.0, 17.0]]
     objects = [{"bbox": [3, 3, 25, 17], "bbox_mode": 0, "category_id": 0}]
-    pixels, metadata = np.full((20, 30, 3), 128, np.uint8), MetadataCatalog.get("drawn_masks").set(thing_classes=["a"])
+    grey, metadata = np.full((20, 30, 3), 128, np.uint8), MetadataCatalog.get("drawn_masks").set(thing_classes=["a"])
     drawn = []
     for extra in ({}, {"segmentation": square}):
         record = {"file_name": image, "annotations": [objects[0] | extra]}
-        drawn.append(visualize.draw_detection(record, pixels, metadata, None).panels[1])
+        drawn.append(visualize.draw_detection(record, grey, metadata, None).panels[1])
     middle = np.s_[190:200, 250:300]
     assert (drawn[0][middle] == 128).all() and not (drawn[1][middle] == 128).any(axis=-1).all()
 
@@ -200,17 +202,24 @@ def test_mistakes_are_told_in_one_line(words, message, toy_datasets, tmp_path, m
     assert "\n" not in str(caught.value)
 
 
-def test_missing_data_and_weights_without_heads_are_refused(finetuned, toy_datasets, tmp_path, monkeypatch, capsys):
-    backbone = {k: v for k, v in torch.load(finetuned["detection"])["model"].items() if k.startswith("backbone.")}
-    torch.save({"model": backbone}, tmp_path / "backbone.pth")
+def test_missing_data_are_refused(toy_datasets, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path / "empty"))
+    with pytest.raises(UserError, match="not found: looked for .*empty"):
+        draw(monkeypatch, capsys, "--config-file", config("detection"), "--truth-only", "--output", tmp_path)
+
+
+def test_weights_of_a_backbone_alone_are_refused(finetuned, toy_datasets, tmp_path, monkeypatch, capsys):
+    weights = torch.load(finetuned["detection"])["model"]
+    torch.save({"model": {k: v for k, v in weights.items() if k.startswith("backbone.")}}, tmp_path / "backbone.pth")
     words = ("--config-file", config("detection"), "--output", tmp_path)
     with pytest.raises(UserError, match=r"backbone.pth lacks \d+ tensors .* expected a finetuned model"):
         draw(monkeypatch, capsys, *words, "MODEL.WEIGHTS", tmp_path / "backbone.pth", *NARROW)
-    with pytest.raises(UserError, match="model_final.pth lacks"):
-        draw(monkeypatch, capsys, *words, "MODEL.WEIGHTS", finetuned["depth"], *NARROW)
-    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path / "empty"))
-    with pytest.raises(UserError, match="toy_voc_test.* not found|VOC split test"):
-        draw(monkeypatch, capsys, *words, "--truth-only")
+
+
+def test_weights_of_another_task_are_refused(finetuned, toy_datasets, tmp_path, monkeypatch, capsys):
+    words = ("--config-file", config("depth"), "--output", tmp_path)
+    with pytest.raises(UserError, match=r"model_final.pth lacks \d+ tensors of this model, the first head"):
+        draw(monkeypatch, capsys, *words, "MODEL.WEIGHTS", finetuned["segmentation_nyud"], *NARROW)
 
 
 def test_an_output_that_is_a_file_is_refused(toy_datasets, image, monkeypatch, capsys):
