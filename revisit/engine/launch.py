@@ -92,6 +92,9 @@ def _run_rank(
     except UserError as error:
         user_errors.put(str(error))
         os._exit(UserError.EXIT_CODE)  # the other ranks may be waiting inside a collective
+    # Groups that Detectron2 still refers to keep gloo's threads, which abort the process at its exit now and then.
+    comm._get_global_gloo_group.cache_clear()
+    comm._LOCAL_PROCESS_GROUP = None
     dist.destroy_process_group()
 
 
