@@ -35,7 +35,9 @@ def _sweep_row(paper: float, label: str = "", **changed: object) -> Row:
     values = {**SWEEP_CENTER, **{f"KNN_MOCO.{name}": value for name, value in changed.items()}}
     overrides = tuple(str(word) for pair in values.items() for word in pair)
     k, weight = (values[key] for key in SWEEP_CENTER)
-    return Row(f"k {k}, lambda {weight}{label}", "configs/toy/sweep/knn_k10.yaml", overrides, paper)
+    # Without L_nn this is the ablation's row before it, and need not mine.
+    config = "configs/toy/sweep/knn_k10.yaml" if weight else "configs/toy/ablation/moco_mc_cc_m.yaml"
+    return Row(f"k {k}, lambda {weight}{label}", config, overrides, paper)
 
 
 TABLES: dict[str, tuple[Row, ...]] = {
