@@ -18,7 +18,7 @@ import os
 import shlex
 from pathlib import Path
 
-from revisit.engine.command import run_command
+from revisit.engine.command import natural, run_command
 from revisit.studies import toy, transfer
 from revisit.studies.jobs import Job, run_jobs
 from revisit.studies.plots import plot_purity, plot_sweeps
@@ -59,13 +59,6 @@ def parse_args() -> argparse.Namespace:
     if len(args.opts) % 2:
         parser.error(f"--opts: expected pairs KEY VALUE, got {' '.join(args.opts)}")
     return args
-
-
-def natural(text: str) -> int:
-    """A positive whole number."""
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"expected a whole number above 0, got {text}")
-    return int(text)
 
 
 def pretraining_jobs(args: argparse.Namespace, output: Path) -> list[Job]:

@@ -27,10 +27,10 @@ from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.config import PRETRAINING
 from revisit.data.catalog import get_records
 from revisit.data.images import UnreadableImageError
-from revisit.data.labels import read_depth, read_labels
+from revisit.data.labels import check_size, read_depth, read_labels
 from revisit.data.mapper import read_record
 from revisit.engine.checks import check_records
-from revisit.engine.command import run_command
+from revisit.engine.command import natural, run_command
 from revisit.engine.finetune import build_mapper
 from revisit.engine.setup import load_config
 from revisit.errors import UserError
@@ -102,14 +102,14 @@ def draw_detection(record: dict, image: np.ndarray, metadata: Metadata, predict:
 def draw_segmentation(record: dict, image: np.ndarray, metadata: Metadata, predict: Predict | None) -> Row:
     names = metadata.stuff_classes
     truth = read_labels(record["sem_seg_file_name"], len(names), metadata.get("label_offset", 0))
-    check_size(record["sem_seg_file_name"], truth, image)
+    check_size(record["sem_seg_file_name"], truth, record["file_name"], image.shape[:2])
     found = predict(record)["sem_seg"].argmax(dim=0).cpu().numpy() if predict else None
     return segmentation_row(record["file_name"], image, names, class_colors(names), truth, found)
 
 
 def draw_depth(record: dict, image: np.ndarray, metadata: Metadata, predict: Predict | None) -> Row:
     truth = read_depth(record["depth_file_name"])
-    check_size(record["depth_file_name"], truth, image)
+    check_size(record["depth_file_name"], truth, record["file_name"], image.shape[:2])
     found = predict(record)["depth"].float().cpu().numpy() if predict else None
     return depth_row(record["file_name"], image, truth, found)
 
@@ -120,12 +120,6 @@ TASKS = {
     "SemanticSegmentor": (draw_segmentation, "truth"),
     "DepthEstimator": (draw_depth, "truth (black: missing)"),
 }
-
-
-def check_size(file_name: str, truth: np.ndarray, image: np.ndarray) -> None:
-    if truth.shape != image.shape[:2]:
-        (height, width), (image_height, image_width) = truth.shape, image.shape[:2]
-        raise UserError(f"{file_name} is {width} x {height} px, expected {image_width} x {image_height} as its image")
 
 
 def make_rows(cfg: CfgNode, dataset: str, num_images: int, truth_only: bool) -> list[Row]:
@@ -144,21 +138,14 @@ def make_rows(cfg: CfgNode, dataset: str, num_images: int, truth_only: bool) -> 
     return rows
 
 
-def positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("expected a whole number from 1 on")
-    return number
-
-
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--config-file", required=True, metavar="FILE", help="of the finetuned model, as for tools/train_net.py")
     add("--output", required=True, type=Path, metavar="DIR", help="folder for the sheets, made if there is none")
     add("--dataset", metavar="NAME", help="draw this one (default: the first of DATASETS.TEST)")
-    add("--num-images", type=positive, default=8, metavar="N", help="images in all (default: %(default)s)")
-    add("--rows", type=positive, default=4, metavar="N", help="images a sheet (default: %(default)s)")
+    add("--num-images", type=natural, default=8, metavar="N", help="images in all (default: %(default)s)")
+    add("--rows", type=natural, default=4, metavar="N", help="images a sheet (default: %(default)s)")
     add("--truth-only", action="store_true", help="draw input and truth without any model")
     add(
         "--score-threshold",

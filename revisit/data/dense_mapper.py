@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from revisit.data.catalog import register
 from revisit.data.images import UnreadableImageError, read_image
-from revisit.data.labels import VOID, read_depth, read_labels
+from revisit.data.labels import VOID, check_size, read_depth, read_labels
 from revisit.errors import UserError
 
 from detectron2.config import CfgNode
@@ -123,11 +123,7 @@ class DenseMapper:
             pixels = read_labels(record[key], *self._classes)
         else:
             raise UserError(f"{record[key]} has classes, but no data set of DATASETS.TRAIN says which: expected one")
-        if pixels.shape != size:
-            raise UserError(
-                f"{record[key]} is {pixels.shape[1]} x {pixels.shape[0]} pixels, but its image "
-                f"{record['file_name']} is {size[1]} x {size[0]}: expected the same size"
-            )
+        check_size(record[key], pixels, record["file_name"], size)
         return torch.from_numpy(pixels)[None]
 
 

@@ -70,6 +70,15 @@ def read_depth(file_name: str | os.PathLike[str]) -> np.ndarray:
     return depth
 
 
+def check_size(file_name: str, pixels: np.ndarray, image_name: str, size: tuple[int, int]) -> None:
+    """Raises UserError unless ``pixels`` (H, W), read from ``file_name``, has the (H, W) of its image."""
+    if pixels.shape != size:
+        raise UserError(
+            f"{file_name} is {pixels.shape[1]} x {pixels.shape[0]} pixels, but its image {image_name} is "
+            f"{size[1]} x {size[0]}: expected the same size"
+        )
+
+
 def write_labels(path: Path, ids: np.ndarray) -> None:
     """Write uint8 (H, W) ids as an 8-bit grey PNG, whole or not at all."""
     with written_whole(path) as temporary:
