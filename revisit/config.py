@@ -10,6 +10,7 @@ from detectron2.config import CfgNode
 
 PRETRAINING = ("MoCo", "KNNMoCo")  # meta-architectures
 DENSE = ("SemanticSegmentor", "DepthEstimator")  # those that predict every pixel
+DENSE_HEADS = ("RevisitFCNHead", "RevisitDeepLabV3Head")
 POLICIES = ("standard", "autoaugment", "standard_or_autoaugment")
 MINING = ("before_head", "after_head")
 STEM_TYPES = ("basic", "cifar")

@@ -68,8 +68,13 @@ def test_weights_that_do_not_fit_stop_a_finetuning_run_by_name(pretrained, toy_r
             "NUM_CLASSES is 12, but data set 'toy_voc_sem_seg_train_aug' has 11 classes",
         ),
         ("INPUT.RANDOM_SCALE (2.0,0.5)", "expected 0 < low <= high"),
-        ("INPUT.CROP.ENABLED False", "images of several sizes make no batch"),
-        ("INPUT.CROP.TYPE relative", "crops of absolute pixels"),
+        ("INPUT.RANDOM_SCALE_SAMPLING uniform", "expected one of range, choice"),
+        ("INPUT.CROP.TYPE relative", "expect TYPE absolute"),
+        ("INPUT.RANDOM_FLIP vertical", "expect horizontal or none"),
+        ("INPUT.FORMAT BGR", "expect RGB"),
+        ("MODEL.SEM_SEG_HEAD.IN_FEATURES ['res4']", r"expected one of MODEL.RESNETS.OUT_FEATURES \(res5\)"),
+        ("MODEL.SEM_SEG_HEAD.ASPP_DILATIONS (6,12)", "expected three, one a branch"),
+        ("MODEL.SEM_SEG_HEAD.IGNORE_VALUE 0", "IGNORE_VALUE 0: expected 255"),
         ("SOLVER.OPTIMIZER LAMB", "SOLVER.OPTIMIZER is 'LAMB', expected one of SGD, Adam"),
         ("SOLVER.LR_SCHEDULER_NAME Poly", "expected one of WarmupMultiStepLR, WarmupCosineLR, PolynomialLR"),
     ],
@@ -83,6 +88,67 @@ def test_impossible_dense_recipes_end_in_one_line(options, message, toy_datasets
         cfg = load_config(args)
         count_images(cfg)
         check_evaluation_data(cfg)
+
+
+def test_a_dry_run_does_not_take_a_wrong_data_set_for_a_missing_one(toy_datasets):
+    args = Namespace(
+        config_file="configs/toy/segmentation_voc.yaml",
+        opts=["MODEL.SEM_SEG_HEAD.NUM_CLASSES", "12"],
+        num_gpus=1, num_machines=1, resume=False, dry_run=True,
+    )  # fmt: skip
+    with pytest.raises(UserError, match="has 11 classes"):
+        count_images(load_config(args), assume_missing=True)
+
+
+def test_sync_bn_over_processes_of_the_cpu_refuses_bfloat16():
+    args = Namespace(
+        config_file="configs/toy/depth.yaml", opts=["SOLVER.AMP.ENABLED", "True"], num_gpus=2, num_machines=1,
+        resume=False,
+    )  # fmt: skip
+    with pytest.raises(UserError, match="loses its variance in bfloat16: expected one process"):
+        load_config(args)
+
+
+@pytest.mark.parametrize("weights", ["", "MODEL.WEIGHTS {pretrained}/backbone.pth"])
+def test_eval_only_refuses_heads_that_were_never_trained(weights, pretrained, toy_root, tmp_path):
+    command = f"python tools/train_net.py --config-file configs/toy/segmentation_voc.yaml --eval-only {NARROW} {DENSE}"
+    line = one_line_error(f"{command} OUTPUT_DIR {tmp_path} {weights.format(pretrained=pretrained)}", toy_root)
+    assert "lacks" in line if weights else "no weights to predict with" in line
+    assert not (tmp_path / "evaluation.json").exists()
+
+
+def test_a_resumed_depth_run_keeps_to_its_learning_rate_schedule(toy_root, tmp_path):
+    command = (
+        f"python tools/train_net.py --config-file configs/toy/depth.yaml {{flags}} OUTPUT_DIR {tmp_path} {NARROW} "
+        f"{DENSE} SOLVER.MAX_ITER 8 SOLVER.CHECKPOINT_PERIOD 6 SOLVER.IMS_PER_BATCH 4 DATASETS.TEST ()"
+    )
+    run(command.format(flags=""), toy_root)
+    (tmp_path / "last_checkpoint").write_text("model_0000005.pth")
+    (tmp_path / "metrics.json").unlink()
+    assert "Starting training from iteration 6" in run(command.format(flags="--resume"), toy_root)
+    ((iteration, rate),) = read_metrics(tmp_path / "metrics.json")["lr"]
+    assert iteration == 7 and rate == pytest.approx(0.001 * (1 - 7 / 8) ** 0.9, rel=1e-6)
+
+
+def test_readme_bf16_accumulation_and_channels_last_in_segmentation(pretrained, toy_root, tmp_path):
+    switches = "SOLVER.AMP.ENABLED True SOLVER.ACCUMULATION_STEPS 2 MODEL.CHANNELS_LAST True"
+    command = f"python tools/train_net.py --config-file configs/toy/segmentation_voc.yaml {SHORT} {DENSE} {switches}"
+    run(f"{command} MODEL.WEIGHTS {pretrained}/backbone.pth OUTPUT_DIR {tmp_path}", toy_root)
+    metrics = read_metrics(tmp_path / "metrics.json")
+    assert 0 < metrics["loss_sem_seg"][-1][1] < 10 and "sem_seg/mIoU" in metrics
+
+
+def test_a_c4_detector_trains_and_is_evaluated_by_two_processes(toy_root, tmp_path):
+    text = run(
+        "python tools/train_net.py --config-file configs/detection/voc_faster_rcnn_R50_C4.yaml --num-gpus 2 "
+        "DATASETS.TRAIN ('toy_voc_trainval',) DATASETS.TEST ('toy_voc_test',) MODEL.ROI_HEADS.NUM_CLASSES 10 "
+        "INPUT.MIN_SIZE_TRAIN (64,) INPUT.MIN_SIZE_TEST 64 SOLVER.MAX_ITER 2 SOLVER.STEPS (1,) SOLVER.IMS_PER_BATCH 2 "
+        "MODEL.RESNETS.WIDTH_PER_GROUP 4 MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE 4 MODEL.RPN.POST_NMS_TOPK_TEST 10 "
+        f"TEST.PRECISE_BN.NUM_ITER 2 DATALOADER.NUM_WORKERS 0 {NARROW} OUTPUT_DIR {tmp_path}",
+        toy_root,
+    )
+    assert "2 gloo processes" in text
+    assert "bbox/AP50" in read_metrics(tmp_path / "metrics.json")
 
 
 def test_a_depth_model_has_one_output(toy_root, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from dry_runs import CONFIGS, dry_run
 
-BASES = ("Base-Pretrain.yaml", "Base-Finetune.yaml")
+BASES = ("Base-Pretrain.yaml", "Base-Finetune.yaml", "Base-Dense.yaml")
 
 COCO = 118287
 TWO_CROPS = ((2, 224, (0.2, 1.0)), None, 0.0)
@@ -148,7 +148,7 @@ def test_a_recipe_opens_with_its_command_cost_and_protocol(path):
 
 
 def test_output_folders_are_told_apart():
-    recipes = [path for path in CONFIGS.rglob("*.yaml") if path.name != "Base-Finetune.yaml"]
+    recipes = [path for path in CONFIGS.rglob("*.yaml") if path.name not in BASES[1:]]
     folders = [yaml.safe_load(path.read_text()).get("OUTPUT_DIR") for path in recipes]
     assert len(set(folders)) == len(folders) and None not in folders
 

@@ -11,26 +11,26 @@ SGD, ADAM = "SGD", "Adam"
 FCN, DEEPLAB = "RevisitFCNHead", "RevisitDeepLabV3Head"
 STEP, POLY = "WarmupMultiStepLR", "PolynomialLR"
 
-# batch, lr, optimiser, schedule, iterations, steps of the learning rate
+# batch, lr, optimiser, schedule, iterations, steps of the learning rate, warm-up
 SCHEDULES = {
-    "detection/voc_faster_rcnn_R50_C5": (16, 0.02, SGD, STEP, 24000, [18000, 22000]),
-    "detection/voc_faster_rcnn_R50_C4": (16, 0.02, SGD, STEP, 24000, [18000, 22000]),
-    "detection/coco_mask_rcnn_R50_C4": (16, 0.02, SGD, STEP, 90000, [60000, 80000]),
-    "segmentation/voc_fcn_R50": (16, 0.003, SGD, STEP, 45 * 661, [30 * 661, 40 * 661]),
-    "segmentation/cityscapes_fcn_R50": (16, 1e-4, ADAM, POLY, 150 * 185, []),
-    "segmentation/nyud_deeplab_R50": (8, 1e-4, ADAM, POLY, 100 * 99, []),
-    "depth/nyud_deeplab_R50": (8, 1e-4, ADAM, POLY, 100 * 99, []),
+    "detection/voc_faster_rcnn_R50_C5": (16, 0.02, SGD, STEP, 24000, [18000, 22000], 100),
+    "detection/voc_faster_rcnn_R50_C4": (16, 0.02, SGD, STEP, 24000, [18000, 22000], 100),
+    "detection/coco_mask_rcnn_R50_C4": (16, 0.02, SGD, STEP, 90000, [60000, 80000], 1000),
+    "segmentation/voc_fcn_R50": (16, 0.003, SGD, STEP, 45 * 661, [30 * 661, 40 * 661], 0),
+    "segmentation/cityscapes_fcn_R50": (16, 1e-4, ADAM, POLY, 150 * 185, [], 0),
+    "segmentation/nyud_deeplab_R50": (8, 1e-4, ADAM, POLY, 100 * 99, [], 0),
+    "depth/nyud_deeplab_R50": (8, 1e-4, ADAM, POLY, 100 * 99, [], 0),
 }
-# head, its dilation, its outputs, crop, images
+# head, dilations of its 3x3 convolutions, its outputs, crop, images
 DENSE = {
-    "segmentation/voc_fcn_R50": (FCN, 6, 21, 513, 10582),
-    "segmentation/cityscapes_fcn_R50": (FCN, 1, 19, 768, 2975),
+    "segmentation/voc_fcn_R50": (FCN, [6], 21, 513, 10582),
+    "segmentation/cityscapes_fcn_R50": (FCN, [1], 19, 768, 2975),
     "segmentation/nyud_deeplab_R50": (DEEPLAB, [12, 24, 36], 40, 512, 795),
     "depth/nyud_deeplab_R50": (DEEPLAB, [12, 24, 36], 1, 512, 795),
 }
 TOY_DENSE = {
-    "toy/segmentation_voc": (FCN, 6, 11, 129),
-    "toy/segmentation_cityscapes": (FCN, 1, 19, 96),
+    "toy/segmentation_voc": (FCN, [6], 11, 129),
+    "toy/segmentation_cityscapes": (FCN, [1], 19, 96),
     "toy/segmentation_nyud": (DEEPLAB, [2, 4, 6], 40, 128),
     "toy/depth": (DEEPLAB, [2, 4, 6], 1, 128),
 }
@@ -49,23 +49,22 @@ def recipes(table: dict) -> list:
 
 @pytest.mark.parametrize(("told", "expected"), recipes(SCHEDULES), indirect=["told"])
 def test_a_finetuning_run_resolves_to_its_schedule(told, expected):
-    batch, lr, optimizer, schedule, iterations, steps = expected
+    batch, lr, optimizer, schedule, iterations, steps, warmup = expected
     assert (told["batch"], told["lr"], told["optimizer"], told["schedule"]) == (batch, lr, optimizer, schedule)
-    assert (told["iterations"], told["lr_steps"]) == (iterations, steps)
+    assert (told["iterations"], told["lr_steps"], told["lr_warmup_iterations"]) == (iterations, steps, warmup)
 
 
 @pytest.mark.parametrize(("told", "expected"), recipes(DENSE), indirect=["told"])
 def test_a_dense_run_resolves_to_its_network_and_crops(told, expected):
     head, dilation, outputs, crop, images = expected
-    assert told["head"]["name"] == head and told["head"]["dilation"] == dilation
+    assert told["head"]["name"] == head and told["head"]["dilations"] == dilation
     assert (told["head"]["outputs"], told["head"]["channels"]) == (outputs, 256)
-    assert told["backbone_dilations"] == {"res4": 1, "res5": 2}
+    assert told["backbone_dilations"] == {"res4": [1], "res5": [2]}
     assert told["crop"] == [crop, crop] and told["data"]["images"] == images
     assert told["random_scale"] == {"factors": [0.5, 2.0], "sampling": "range"}
     # The protocol decays BN too. FCN's 1x1 has no bias, so no other parameter has one.
     decays = {"other": 1e-4, "norm": 1e-4, "bias": 1e-4}
     assert told["weight_decays"] == ({k: decays[k] for k in ("other", "norm")} if head == FCN else decays)
-    assert told["lr_warmup_iterations"] == 0
 
 
 def test_depth_is_learnt_by_squared_errors(tmp_path, monkeypatch, capsys):
@@ -77,7 +76,7 @@ def test_depth_is_learnt_by_squared_errors(tmp_path, monkeypatch, capsys):
 def test_a_toy_run_is_its_protocol_in_small(name, expected, toy_datasets, tmp_path, monkeypatch, capsys):
     head, dilation, outputs, crop = expected
     told = dry_run(CONFIGS / f"{name}.yaml", tmp_path, monkeypatch)
-    assert (told["head"]["name"], told["head"]["dilation"], told["head"]["outputs"]) == (head, dilation, outputs)
+    assert (told["head"]["name"], told["head"]["dilations"], told["head"]["outputs"]) == (head, dilation, outputs)
     assert told["crop"] == [crop, crop] and told["data"]["found"]
 
 

@@ -14,6 +14,7 @@ from commands import one_line_error, run
 from PIL import Image
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
+from revisit.engine import predictions
 from revisit.engine.setup import load_config
 from revisit.errors import UserError
 
@@ -96,7 +97,7 @@ def test_the_score_threshold_decides_which_boxes_are_drawn(finetuned, toy_datase
 
 
 def rows(task: str, dataset: str, num_images: int):
-    return visualize.make_rows(load(task), dataset, num_images, truth_only=True)
+    return predictions.make_rows(load(task), dataset, num_images, truth_only=True)
 
 
 def test_images_are_spread_over_the_data_set_from_its_first_to_its_last(toy_datasets):
@@ -130,7 +131,7 @@ def test_a_segmentation_row_shows_ids_and_the_most_likely_classes(image, tmp_pat
     logits = torch.zeros(3, 20, 30)
     logits[1] = 1
     grey = np.full((20, 30, 3), 128, np.uint8)
-    row = visualize.draw_segmentation(record, grey, metadata, lambda _: {"sem_seg": logits})
+    row = predictions.draw_segmentation(record, grey, metadata, lambda _: {"sem_seg": logits})
     names = {c: name for c, (name, _) in row.legend.items()}
     assert names == {0: "a", 1: "b", 2: "c", 255: "void (unpainted)"}
     assert len(np.unique(row.panels[2].reshape(-1, 3), axis=0)) == 1  # "b" everywhere
@@ -143,7 +144,7 @@ def test_a_depth_row_shows_metres(image, tmp_path, dtype):
     np.save(tmp_path / "depth.npy", truth)
     record = {"file_name": image, "depth_file_name": str(tmp_path / "depth.npy")}
     output = {"depth": torch.full((20, 30), 4.0, dtype=dtype)}
-    row = visualize.draw_depth(record, np.zeros((20, 30, 3), np.uint8), None, lambda _: output)
+    row = predictions.draw_depth(record, np.zeros((20, 30, 3), np.uint8), None, lambda _: output)
     assert row.depth_range == (1, 4)
     assert np.array_equal(row.panels[2][0, 0], row.panels[1][-1, -1])
 
@@ -155,7 +156,7 @@ def test_masks_of_true_objects_are_drawn(image):
     drawn = []
     for extra in ({}, {"segmentation": square}):
         record = {"file_name": image, "annotations": [objects[0] | extra]}
-        drawn.append(visualize.draw_detection(record, grey, metadata, None).panels[1])
+        drawn.append(predictions.draw_detection(record, grey, metadata, None).panels[1])
     middle = np.s_[190:200, 250:300]
     assert (drawn[0][middle] == 128).all() and not (drawn[1][middle] == 128).any(axis=-1).all()
 
@@ -185,7 +186,7 @@ def test_an_unreadable_image_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([config("detection")], "no weights to predict with: .*MODEL.WEIGHTS.*--truth-only"),
+        ([config("detection")], "no weights to predict with: .*MODEL.WEIGHTS"),
         ([config("pretrain")], "pretrains, so it has no prediction .* expected one of GeneralizedRCNN"),
         ([config("detection"), "--dataset", "nowhere"], "unknown data set 'nowhere'"),
         ([config("detection"), "--dataset", "toy_objects_heldout"], "has no boxes"),

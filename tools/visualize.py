@@ -17,125 +17,14 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-import torch
-
-from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.config import PRETRAINING
-from revisit.data.catalog import get_records
-from revisit.data.images import UnreadableImageError
-from revisit.data.labels import check_size, read_depth, read_labels
-from revisit.data.mapper import read_record
-from revisit.engine.checks import check_records
 from revisit.engine.command import natural, run_command
-from revisit.engine.finetune import build_mapper
+from revisit.engine.predictions import TASKS, make_rows
 from revisit.engine.setup import load_config
 from revisit.errors import UserError
-from revisit.evaluation.sheets import (
-    Detections,
-    Row,
-    class_colors,
-    depth_row,
-    detection_row,
-    save_sheet,
-    segmentation_row,
-)
-
-from detectron2.config import CfgNode
-from detectron2.data import Metadata, MetadataCatalog
-from detectron2.data.detection_utils import annotations_to_instances
-from detectron2.modeling import build_model
-
-Predict = Callable[[dict], dict]
-
-
-class FinetunedCheckpointer(RevisitCheckpointer):
-    """Refuses weights without a value for the heads: what is drawn must have been trained."""
-
-    def _load_model(self, checkpoint: dict) -> object:
-        incompatible = super()._load_model(checkpoint)
-        if incompatible.missing_keys:
-            raise UserError(
-                f"MODEL.WEIGHTS {self._path} lacks {len(incompatible.missing_keys)} tensors of this model, the first "
-                f"{incompatible.missing_keys[0]}: expected a finetuned model of this config, such as model_final.pth "
-                "of tools/train_net.py"
-            )
-        return incompatible
-
-
-def build_predictor(cfg: CfgNode) -> Predict:
-    """Record -> what the model of MODEL.WEIGHTS puts out for it."""
-    if not cfg.MODEL.WEIGHTS:
-        raise UserError(
-            "no weights to predict with: end the command by MODEL.WEIGHTS output/x/model_final.pth, "
-            "or draw the data alone by --truth-only"
-        )
-    model, mapper = build_model(cfg).eval(), build_mapper(cfg, is_train=False)
-    FinetunedCheckpointer(model, cfg).resume_or_load(cfg.MODEL.WEIGHTS, resume=False)
-
-    @torch.no_grad()
-    def predict(record: dict) -> dict:
-        return model([mapper(record)])[0]
-
-    return predict
-
-
-def draw_detection(record: dict, image: np.ndarray, metadata: Metadata, predict: Predict | None) -> Row:
-    found = None
-    if predict:
-        instances = predict(record)["instances"].to("cpu")
-        found = Detections(
-            instances.pred_boxes.tensor.numpy(),
-            instances.pred_classes.numpy(),
-            instances.scores.numpy(),
-            instances.pred_masks.numpy() if instances.has("pred_masks") else None,
-        )
-    instances = annotations_to_instances(record["annotations"], image.shape[:2], mask_format="bitmask")
-    masks = instances.gt_masks.tensor.numpy() if instances.has("gt_masks") else None
-    truth = Detections(instances.gt_boxes.tensor.numpy(), instances.gt_classes.numpy(), masks=masks)
-    return detection_row(record["file_name"], image, metadata.thing_classes, truth, found)
-
-
-def draw_segmentation(record: dict, image: np.ndarray, metadata: Metadata, predict: Predict | None) -> Row:
-    names = metadata.stuff_classes
-    truth = read_labels(record["sem_seg_file_name"], len(names), metadata.get("label_offset", 0))
-    check_size(record["sem_seg_file_name"], truth, record["file_name"], image.shape[:2])
-    found = predict(record)["sem_seg"].argmax(dim=0).cpu().numpy() if predict else None
-    return segmentation_row(record["file_name"], image, names, class_colors(names), truth, found)
-
-
-def draw_depth(record: dict, image: np.ndarray, metadata: Metadata, predict: Predict | None) -> Row:
-    truth = read_depth(record["depth_file_name"])
-    check_size(record["depth_file_name"], truth, record["file_name"], image.shape[:2])
-    found = predict(record)["depth"].float().cpu().numpy() if predict else None
-    return depth_row(record["file_name"], image, truth, found)
-
-
-# By meta-architecture: how a record is drawn, and what stands above the truth.
-TASKS = {
-    "GeneralizedRCNN": (draw_detection, "truth"),
-    "SemanticSegmentor": (draw_segmentation, "truth"),
-    "DepthEstimator": (draw_depth, "truth (black: missing)"),
-}
-
-
-def make_rows(cfg: CfgNode, dataset: str, num_images: int, truth_only: bool) -> list[Row]:
-    """A row for each of ``num_images`` images, spread over the data set."""
-    draw, _ = TASKS[cfg.MODEL.META_ARCHITECTURE]
-    records, metadata = get_records(dataset), MetadataCatalog.get(dataset)
-    check_records(cfg, dataset, records)
-    predict = None if truth_only else build_predictor(cfg)
-    rows = []
-    for index in np.linspace(0, len(records) - 1, min(num_images, len(records))).astype(int):
-        try:
-            image = read_record(records[index])
-        except UnreadableImageError as error:
-            raise UserError(f"an image of {dataset} cannot be read: {error}") from error
-        rows.append(draw(records[index], image, metadata, predict))
-    return rows
+from revisit.evaluation.sheets import save_sheet
 
 
 def parse_args() -> argparse.Namespace:

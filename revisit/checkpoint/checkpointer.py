@@ -81,6 +81,28 @@ class RevisitCheckpointer(DetectionCheckpointer):
             )
 
 
+class WholeModelCheckpointer(RevisitCheckpointer):
+    """Refuses to load less than the whole model: what is scored or drawn must have been trained."""
+
+    def load(self, path: str, *args: object, **kwargs: object) -> dict:
+        if not path:
+            raise UserError(
+                "no weights to predict with: end the command by MODEL.WEIGHTS output/x/model_final.pth, the result of "
+                "tools/train_net.py"
+            )
+        return super().load(path, *args, **kwargs)
+
+    def _load_model(self, checkpoint: dict) -> object:
+        incompatible = super()._load_model(checkpoint)
+        if incompatible.missing_keys:
+            raise UserError(
+                f"MODEL.WEIGHTS {self._path} lacks {len(incompatible.missing_keys)} tensors of this model, the first "
+                f"{incompatible.missing_keys[0]}: expected a finetuned model of this config, such as model_final.pth "
+                "of tools/train_net.py"
+            )
+        return incompatible
+
+
 def backbone_keys(model: nn.Module) -> list[str]:
     """State-dict keys of the encoder's ResNet in a model, without BN's step counters, which older files lack.
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from revisit.config import SCALE_SAMPLINGS
 from revisit.data.catalog import register
 from revisit.data.images import UnreadableImageError, read_image
 from revisit.data.labels import VOID, check_size, read_depth, read_labels
@@ -58,7 +59,7 @@ class DenseMapper:
     """
 
     def __init__(self, cfg: CfgNode, is_train: bool):
-        _check_input(cfg)
+        check_input(cfg)
         self._is_train = is_train
         self._factors = tuple(cfg.INPUT.RANDOM_SCALE)
         self._sampling = cfg.INPUT.RANDOM_SCALE_SAMPLING
@@ -127,8 +128,18 @@ class DenseMapper:
         return torch.from_numpy(pixels)[None]
 
 
-def _check_input(cfg: CfgNode) -> None:
-    flip, crop = cfg.INPUT.RANDOM_FLIP, cfg.INPUT.CROP
+def check_input(cfg: CfgNode) -> None:
+    """Raises UserError where cfg.INPUT asks for something that DenseMapper does not do."""
+    flip, crop, factors = cfg.INPUT.RANDOM_FLIP, cfg.INPUT.CROP, cfg.INPUT.RANDOM_SCALE
+    sampling = cfg.INPUT.RANDOM_SCALE_SAMPLING
+    if sampling not in SCALE_SAMPLINGS:
+        raise UserError(f"INPUT.RANDOM_SCALE_SAMPLING is {sampling!r}, expected one of {', '.join(SCALE_SAMPLINGS)}")
+    in_order = sampling == "choice" or (len(factors) == 2 and factors[0] <= factors[1])
+    if not factors or min(factors) <= 0 or not in_order:
+        what = "0 < low <= high" if sampling == "range" else "positive factors"
+        raise UserError(
+            f"INPUT.RANDOM_SCALE is {tuple(factors)}: INPUT.RANDOM_SCALE_SAMPLING {sampling} expects {what}"
+        )
     if cfg.INPUT.FORMAT != "RGB":
         raise UserError(f"INPUT.FORMAT is {cfg.INPUT.FORMAT}: segmentation and depth here expect RGB")
     if flip not in FLIPS:

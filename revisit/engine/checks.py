@@ -8,14 +8,16 @@ from pathlib import Path
 from revisit.config import (
     AMP_DTYPES,
     DENSE,
+    DENSE_HEADS,
     DEPTH_LOSSES,
     MINING,
     OPTIMIZERS,
     POLICIES,
     PRETRAINING,
-    SCALE_SAMPLINGS,
     STEM_TYPES,
 )
+from revisit.data.dense_mapper import check_input
+from revisit.data.labels import VOID
 from revisit.errors import UserError
 
 from detectron2.config import CfgNode
@@ -53,6 +55,12 @@ def check_hardware(cfg: CfgNode) -> None:
     if not amp.ENABLED or cfg.MODEL.DEVICE != "cpu":
         return
     expect(amp.DTYPE != "float16", "SOLVER.AMP.DTYPE float16 needs a GPU: expected bfloat16 on the CPU")
+    norms = (cfg.MODEL.RESNETS.NORM, cfg.MODEL.SEM_SEG_HEAD.NORM)
+    expect(
+        "naiveSyncBN" not in norms,
+        "SyncBN over several processes on the CPU loses its variance in bfloat16: expected one process, "
+        "or SOLVER.AMP.ENABLED False",
+    )
     if cfg.MODEL.META_ARCHITECTURE in PRETRAINING:
         # The weight gradient of torch 2.11's bfloat16 convolution of stride 2 over a 1 x 1 map is uninitialised memory.
         size = min([cfg.VIEWS.LARGE_SIZE] + [cfg.VIEWS.SMALL_SIZE] * cfg.VIEWS.NUM_SMALL)
@@ -92,25 +100,22 @@ def _check_step(cfg: CfgNode, share: int) -> None:
 
 
 def _check_dense(cfg: CfgNode) -> None:
-    factors, crop, outputs = cfg.INPUT.RANDOM_SCALE, cfg.INPUT.CROP, cfg.MODEL.SEM_SEG_HEAD.NUM_CLASSES
-    expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT {cfg.INPUT.FORMAT}: dense tasks read RGB")
-    _expect_one_of(cfg, "INPUT.RANDOM_SCALE_SAMPLING", SCALE_SAMPLINGS)
-    if cfg.INPUT.RANDOM_SCALE_SAMPLING == "range":
-        expect(
-            len(factors) == 2 and 0 < factors[0] <= factors[1],
-            f"INPUT.RANDOM_SCALE {factors}: expected 0 < low <= high (INPUT.RANDOM_SCALE_SAMPLING range)",
-        )
-    expect(len(factors) > 0 and min(factors) > 0, f"INPUT.RANDOM_SCALE {factors}: expected positive factors")
+    head, resnet = cfg.MODEL.SEM_SEG_HEAD, cfg.MODEL.RESNETS
+    check_input(cfg)
     expect(
-        not crop.ENABLED or (crop.TYPE == "absolute" and min(crop.SIZE) > 0),
-        f"INPUT.CROP.TYPE {crop.TYPE}, SIZE {crop.SIZE}: dense tasks cut crops of absolute pixels",
+        len(head.IN_FEATURES) == 1 and set(head.IN_FEATURES) <= set(resnet.OUT_FEATURES),
+        f"MODEL.SEM_SEG_HEAD.IN_FEATURES {head.IN_FEATURES}: expected one of MODEL.RESNETS.OUT_FEATURES "
+        f"({', '.join(resnet.OUT_FEATURES)})",
     )
     expect(
-        crop.ENABLED or cfg.SOLVER.IMS_PER_BATCH == 1,
-        "INPUT.CROP.ENABLED False: images of several sizes make no batch, expected a crop",
+        len(head.ASPP_DILATIONS) == 3,
+        f"MODEL.SEM_SEG_HEAD.ASPP_DILATIONS {head.ASPP_DILATIONS}: expected three, one a branch",
     )
+    expect(head.IGNORE_VALUE == VOID, f"MODEL.SEM_SEG_HEAD.IGNORE_VALUE {head.IGNORE_VALUE}: expected {VOID}")
     if cfg.MODEL.META_ARCHITECTURE == "DepthEstimator":
+        _expect_one_of(cfg, "MODEL.SEM_SEG_HEAD.NAME", DENSE_HEADS)
         _expect_one_of(cfg, "MODEL.DEPTH.LOSS", DEPTH_LOSSES)
+        outputs = head.NUM_CLASSES
         expect(outputs == 1, f"MODEL.SEM_SEG_HEAD.NUM_CLASSES {outputs}: a depth is a single number, expected 1")
 
 

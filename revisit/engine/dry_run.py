@@ -35,7 +35,7 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
     if pretraining:
         recipe |= {**_method(cfg, num_images), **_memory(cfg, model, num_processes)}
     if cfg.MODEL.META_ARCHITECTURE in DENSE:
-        recipe |= _dense(cfg)
+        recipe |= _dense(cfg, model)
     recipe["data"] |= _data_on_disk(cfg)
     (output / "dry_run.json").write_text(json.dumps(recipe, indent=2))
     print(json.dumps(recipe, indent=2))
@@ -104,22 +104,29 @@ def _method(cfg: CfgNode, num_images: int) -> dict:
     return method
 
 
-def _dense(cfg: CfgNode) -> dict:
-    head, resnet, crop = cfg.MODEL.SEM_SEG_HEAD, cfg.MODEL.RESNETS, cfg.INPUT.CROP
-    dilations = {"RevisitFCNHead": head.DILATION, "RevisitDeepLabV3Head": list(head.ASPP_DILATIONS)}
+def _dense(cfg: CfgNode, model: nn.Module) -> dict:
+    """Network and input of a dense task; dilations are read off the network as it was built."""
+    options, crop = cfg.MODEL.SEM_SEG_HEAD, cfg.INPUT.CROP
     depth = {"loss": cfg.MODEL.DEPTH.LOSS} if cfg.MODEL.META_ARCHITECTURE == "DepthEstimator" else {}
+    head = model.head if depth else model.sem_seg_head
     return {
         "head": {
-            "name": head.NAME,
-            "channels": head.CONVS_DIM,
-            "dilation": dilations.get(head.NAME),
-            "outputs": head.NUM_CLASSES,
+            "name": type(head).__name__,
+            "channels": options.CONVS_DIM,
+            "dilations": _dilations(head),
+            "outputs": options.NUM_CLASSES,
             **depth,
         },
-        "backbone_dilations": {"res4": resnet.RES4_DILATION, "res5": resnet.RES5_DILATION},
+        "backbone_dilations": {stage: _dilations(getattr(model.backbone, stage)) for stage in ("res4", "res5")},
         "random_scale": {"factors": list(cfg.INPUT.RANDOM_SCALE), "sampling": cfg.INPUT.RANDOM_SCALE_SAMPLING},
         "crop": list(crop.SIZE) if crop.ENABLED else None,
     }
+
+
+def _dilations(module: nn.Module) -> list[int]:
+    """Of the 3x3 convolutions inside, each once, in order."""
+    convs = [m for m in module.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3)]
+    return sorted({conv.dilation[0] for conv in convs})
 
 
 def _weight_decays(cfg: CfgNode, model: nn.Module) -> dict[str, float]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from torch import nn
 from torch.utils.data import DataLoader
 
+from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.compat import has_compiled_operators
 from revisit.config import DENSE
 from revisit.data.dense_mapper import DenseMapper
@@ -27,6 +28,8 @@ def build_mapper(cfg: CfgNode, is_train: bool) -> DenseMapper | DatasetMapper:
 
 class FinetuneTrainer(RevisitTrainer):
     """Finetunes Detectron2's detectors, SemanticSegmentor and DepthEstimator."""
+
+    evaluation_checkpointer = WholeModelCheckpointer
 
     @classmethod
     def build_train_loader(cls, cfg: CfgNode) -> DataLoader:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from torch import nn, optim
 
 from detectron2.config import CfgNode
+from detectron2.solver import LRMultiplier
 from detectron2.solver import build_lr_scheduler as build_detectron2_scheduler
 from detectron2.solver import build_optimizer as build_sgd
 from detectron2.solver.build import get_default_optimizer_params, maybe_add_gradient_clipping
+from fvcore.common.param_scheduler import PolynomialDecayParamScheduler
 
 
 def build_optimizer(cfg: CfgNode, model: nn.Module) -> optim.Optimizer:
@@ -28,8 +30,9 @@ def build_optimizer(cfg: CfgNode, model: nn.Module) -> optim.Optimizer:
 
 
 def build_lr_scheduler(cfg: CfgNode, optimizer: optim.Optimizer) -> optim.lr_scheduler.LRScheduler:
-    """SOLVER.LR_SCHEDULER_NAME: PolynomialLR, torch's own, or one of Detectron2's."""
+    """SOLVER.LR_SCHEDULER_NAME: PolynomialLR, or one of Detectron2's."""
     solver = cfg.SOLVER
     if solver.LR_SCHEDULER_NAME == "PolynomialLR":
-        return optim.lr_scheduler.PolynomialLR(optimizer, solver.MAX_ITER, power=solver.POLY_POWER)
+        # Not torch's class of that name: Detectron2 0.6 does not save its state, and a resumed run decays anew.
+        return LRMultiplier(optimizer, PolynomialDecayParamScheduler(1.0, solver.POLY_POWER), solver.MAX_ITER)
     return build_detectron2_scheduler(cfg, optimizer)

@@ -72,13 +72,14 @@ def count_images(cfg: CfgNode, *, assume_missing: bool = False) -> int:
     for name in cfg.DATASETS.TRAIN:
         try:
             records = get_records(name)
-            check_records(cfg, name, records)
-            total += len(records)
         except UserError:
             expected = MetadataCatalog.get(name).get("expected_images")
             if not assume_missing or expected is None:
                 raise
             total += expected
+        else:
+            check_records(cfg, name, records)
+            total += len(records)
     return total
 
 

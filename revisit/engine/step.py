@@ -20,8 +20,9 @@ class TrainStep(SimpleTrainer):
 
     Args:
         precision: dtype of autocast, or None for float32 throughout. float16 scales the loss.
-        accumulation_steps: parts that every process's batch is run in. The gradient is that of the mean over the
-            whole batch; BN sees one part at a time. The parts' losses are logged as their mean.
+        accumulation_steps: parts that every process's batch is run in. Gradient and logged losses are the means of
+            the parts', so those of the whole batch where a loss is a mean over images (pretraining); a mean over
+            labelled pixels weighs each part alike, as it does each process. BN sees one part at a time.
     """
 
     def __init__(self, *args: object, precision: torch.dtype | None = None, accumulation_steps: int = 1):

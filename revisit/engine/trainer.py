@@ -49,6 +49,8 @@ class RevisitTrainer(DefaultTrainer):
     checkpointer is the strict one, and checkpoints hold the optimiser.
     """
 
+    evaluation_checkpointer = RevisitCheckpointer  # pretraining also judges random backbones
+
     def __init__(self, cfg: CfgNode):
         TrainerBase.__init__(self)
         self.cfg = cfg
@@ -97,7 +99,7 @@ class RevisitTrainer(DefaultTrainer):
     def evaluate(cls, cfg: CfgNode, resume: bool) -> dict:
         """Test MODEL.WEIGHTS (with ``resume`` the run's last checkpoint) and write OUTPUT_DIR/evaluation.json."""
         model = cls.build_model(cfg)
-        RevisitCheckpointer(model, cfg).resume_or_load(cfg.MODEL.WEIGHTS, resume=resume)
+        cls.evaluation_checkpointer(model, cfg).resume_or_load(cfg.MODEL.WEIGHTS, resume=resume)
         results = cls.test(cfg, model)
         if comm.is_main_process():
             path = Path(cfg.OUTPUT_DIR) / "evaluation.json"

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from revisit.data.labels import read_depth
+from revisit.data.labels import check_size, read_depth
 from revisit.errors import UserError
 
 from detectron2.evaluation import DatasetEvaluator
@@ -31,11 +31,12 @@ class DepthEvaluator(DatasetEvaluator):
         """Add up the errors of a batch.
 
         Args:
-            inputs: dicts with ``depth_file_name``.
+            inputs: dicts with ``depth_file_name``, and ``file_name``, ``height`` and ``width`` of the image.
             outputs: dicts with ``depth``, (H, W) metres at the size of that file.
         """
         for record, output in zip(inputs, outputs, strict=True):
             truth = read_depth(record["depth_file_name"])
+            check_size(record["depth_file_name"], truth, record["file_name"], (record["height"], record["width"]))
             depth = output["depth"].cpu().double().numpy()
             assert depth.shape == truth.shape, (
                 f"{record['depth_file_name']}: prediction {depth.shape}, expected {truth.shape}"

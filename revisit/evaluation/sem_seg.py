@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 
-from revisit.data.labels import VOID, read_labels
+from revisit.data.labels import VOID, check_size, read_labels
 from revisit.errors import UserError
 
 from detectron2.data import MetadataCatalog
@@ -38,13 +38,14 @@ class SemSegEvaluator(DatasetEvaluator):
         """Count the pixels of a batch.
 
         Args:
-            inputs: dicts with ``sem_seg_file_name``.
+            inputs: dicts with ``sem_seg_file_name``, and ``file_name``, ``height`` and ``width`` of the image.
             outputs: dicts with ``sem_seg``, logits (C, H, W) at the size of that file.
         """
         num_classes = len(self._classes)
         for record, output in zip(inputs, outputs, strict=True):
             file_name, logits = record["sem_seg_file_name"], output["sem_seg"]
             truth = read_labels(file_name, num_classes, self._offset)
+            check_size(file_name, truth, record["file_name"], (record["height"], record["width"]))
             expected = (num_classes, *truth.shape)
             assert logits.shape == expected, f"{file_name}: prediction {tuple(logits.shape)}, expected {expected}"
             predicted = logits.argmax(dim=0).cpu().numpy()

@@ -32,13 +32,16 @@ class DenseHead(nn.Module):
         self.ignore_value = ignore_value
         self.loss_weight = loss_weight
 
-    def predict(self, features: dict[str, Tensor]) -> Tensor:
+    def predict(self, features: dict[str, Tensor], size: tuple[int, int] | None = None) -> Tensor:
         """Logits (N, classes, H, W) in float32, bilinearly enlarged to the size of the backbone's input.
 
-        A backbone that does not tell that size (Revisit's does) is taken to need inputs of whole strides.
+        Where the backbone does not tell that size (Revisit's does) it is ``size``, or the map's in whole strides.
         """
         maps = features[self.in_feature]
-        size = features[INPUT].shape[-2:] if INPUT in features else [self.stride * side for side in maps.shape[-2:]]
+        if INPUT in features:
+            size = features[INPUT].shape[-2:]
+        elif size is None:
+            size = [self.stride * side for side in maps.shape[-2:]]
         return F.interpolate(self.layers(maps).float(), size=size, mode="bilinear", align_corners=False)
 
     def forward(
@@ -53,7 +56,7 @@ class DenseHead(nn.Module):
         Returns:
             (None, {"loss_sem_seg": mean cross entropy over the labelled pixels}) in training, else (logits, {}).
         """
-        logits = self.predict(features)
+        logits = self.predict(features, targets.shape[-2:] if targets is not None else None)
         if not self.training:
             return logits, {}
         loss = F.cross_entropy(logits, targets, ignore_index=self.ignore_value, reduction="sum")

@@ -10,6 +10,7 @@ from revisit.modeling.dense_head import DenseHead
 
 from detectron2.config import CfgNode, configurable
 from detectron2.modeling import META_ARCH_REGISTRY, Backbone, build_backbone, build_sem_seg_head
+from detectron2.modeling.postprocessing import sem_seg_postprocess
 from detectron2.structures import ImageList
 
 LOSSES = {"mse": F.mse_loss, "l1": F.l1_loss}
@@ -63,16 +64,18 @@ class DepthEstimator(nn.Module):
 
         Args:
             batched_inputs: dicts with ``image`` (3, H, W) and, in training, ``depth`` float32 (H, W) metres, 0
-                where it is missing.
+                where it is missing; for tests perhaps ``height`` and ``width``, the size of the answer.
 
         Returns:
-            {"loss_depth": scalar} in training, else one {"depth": float32 (H, W) metres} an image.
+            {"loss_depth": scalar} in training, else one {"depth": float32 (height, width) metres} an image.
         """
         images = [(x["image"].to(self.device) - self.pixel_mean) / self.pixel_std for x in batched_inputs]
         images = ImageList.from_tensors(images)
         predicted = self.head.predict(self.backbone(images.tensor))[:, 0]
         if not self.training:
-            sizes = zip(predicted, images.image_sizes, strict=True)
-            return [{"depth": depth[:height, :width]} for depth, (height, width) in sizes]
+            return [
+                {"depth": sem_seg_postprocess(depth[None], size, x.get("height", size[0]), x.get("width", size[1]))[0]}
+                for depth, size, x in zip(predicted, images.image_sizes, batched_inputs, strict=True)
+            ]
         depths = ImageList.from_tensors([x["depth"].to(self.device) for x in batched_inputs]).tensor
-        return {"loss_depth": depth_loss(predicted, depths, self.loss)}
+        return {"loss_depth": self.head.loss_weight * depth_loss(predicted, depths, self.loss)}

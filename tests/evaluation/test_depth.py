@@ -19,7 +19,7 @@ from detectron2.utils import comm
 
 def truth_file(path: Path, metres: list[list[float]]) -> dict:
     np.save(path, np.array(metres, np.float32))
-    return {"depth_file_name": str(path)}
+    return {"file_name": "a.jpg", "depth_file_name": str(path), "height": len(metres), "width": len(metres[0])}
 
 
 def prediction(metres: list[list[float]]) -> dict:
@@ -90,6 +90,12 @@ def test_a_set_without_any_known_depth_is_refused(tmp_path, num_images):
 def test_a_prediction_of_another_size_is_a_defect(tmp_path):
     with pytest.raises(AssertionError, match=r"a.npy: prediction \(2, 1\), expected \(1, 2\)"):
         DepthEvaluator("depth_size").process([truth_file(tmp_path / "a.npy", [[1, 2]])], [prediction([[1], [2]])])
+
+
+def test_a_depth_map_of_another_size_than_its_image_is_named(tmp_path):
+    record = truth_file(tmp_path / "a.npy", [[1, 2]]) | {"width": 3}
+    with pytest.raises(UserError, match=r"a.npy is 2 x 1 pixels, but its image a.jpg is 3 x 1: expected the same"):
+        DepthEvaluator("depth_image_size").process([record], [prediction([[1, 1, 1]])])
 
 
 def evaluate_share(folder: Path) -> None:

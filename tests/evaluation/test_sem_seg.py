@@ -27,7 +27,12 @@ def evaluator(name: str, classes: list[str], offset: int | None = None) -> SemSe
 
 def truth_file(path: Path, ids: list[list[int]]) -> dict:
     Image.fromarray(np.array(ids, np.uint8)).save(path)
-    return {"sem_seg_file_name": str(path)}
+    return record_of(path, (len(ids), len(ids[0])))
+
+
+def record_of(path: Path, size: tuple[int, int]) -> dict:
+    """An input with the mask at ``path`` and an image of ``size``."""
+    return {"file_name": "a.jpg", "sem_seg_file_name": str(path), "height": size[0], "width": size[1]}
 
 
 def prediction(classes: list[list[int]], num_classes: int) -> dict:
@@ -72,7 +77,7 @@ def test_ids_of_a_palette_file_are_its_indices(tmp_path):
     image.putpalette(np.random.default_rng(0).integers(0, 256, 768).astype(np.uint8).tobytes())
     image.save(tmp_path / "a.png")
     found = evaluator("seg_palette", classes)
-    found.process([{"sem_seg_file_name": str(tmp_path / "a.png")}], [prediction([[0, 1, 15, 3]], 21)])
+    found.process([record_of(tmp_path / "a.png", (1, 4))], [prediction([[0, 1, 15, 3]], 21)])
     results = found.evaluate()["sem_seg"]
     assert {name for name in results if name.startswith("IoU-")} == {"IoU-class 0", "IoU-class 1", "IoU-class 15"}
     assert results["mIoU"] == 100
@@ -105,6 +110,14 @@ def test_a_prediction_of_another_size_is_a_defect(tmp_path):
     found = evaluator("seg_size", ["a", "b"])
     with pytest.raises(AssertionError, match=r"a.png: prediction \(2, 2, 1\), expected \(2, 1, 2\)"):
         found.process([truth_file(tmp_path / "a.png", [[0, 1]])], [prediction([[0], [1]], 2)])
+
+
+def test_a_mask_of_another_size_than_its_image_is_named(tmp_path):
+    truth_file(tmp_path / "a.png", [[0, 1]])
+    with pytest.raises(UserError, match=r"a.png is 2 x 1 pixels, but its image a.jpg is 3 x 1: expected the same"):
+        evaluator("seg_image_size", ["a", "b"]).process(
+            [record_of(tmp_path / "a.png", (1, 3))], [prediction([[0, 1, 1]], 2)]
+        )
 
 
 def evaluate_share(folder: Path) -> None:

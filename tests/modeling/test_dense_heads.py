@@ -149,6 +149,18 @@ def test_res5_has_output_stride_16_and_dilation_2_in_every_3x3(depth):
         assert conv.padding == ((2, 2) if conv.kernel_size == (3, 3) else (0, 0))
 
 
+@torch.no_grad()
+def test_the_multi_task_variant_has_stride_8():
+    options = ("MODEL.RESNETS.RES4_DILATION", 2, "MODEL.RESNETS.RES5_DILATION", 4)
+    model = build_model(config("MODEL.SEM_SEG_HEAD.NAME", "RevisitDeepLabV3Head", *options, depth=18)).eval()
+    assert model.backbone.output_shape()["res5"].stride == 8
+    for stage, dilation in (("res4", 2), ("res5", 4)):
+        convs = [m for m in getattr(model.backbone, stage).modules() if isinstance(m, nn.Conv2d)]
+        assert {conv.dilation for conv in convs if conv.kernel_size == (3, 3)} == {(dilation, dilation)}
+        assert {conv.stride for conv in convs} == {(1, 1)}
+    assert model([{"image": image_of((48, 64))}])[0]["sem_seg"].shape == (5, 48, 64)
+
+
 def test_the_protocols_dilations_are_in_the_heads():
     fcn = build_model(config("MODEL.SEM_SEG_HEAD.NAME", "RevisitFCNHead", "MODEL.SEM_SEG_HEAD.DILATION", 6))
     assert [conv.dilation for conv in fcn.sem_seg_head.layers] == [(6, 6), (6, 6), (1, 1)]
@@ -188,6 +200,24 @@ def test_a_batch_of_void_alone_has_no_loss_and_no_gradient():
 def test_a_backbone_that_does_not_tell_its_input_gives_whole_strides():
     logits, _ = fcn_head().eval()({"res5": torch.randn(1, 4, 3, 5)})
     assert logits.shape == (1, 3, 48, 80)
+
+
+def test_in_training_the_targets_tell_the_size_that_a_foreign_backbone_does_not():
+    _, losses = fcn_head()({"res5": torch.randn(2, 4, 3, 3)}, torch.zeros(2, 40, 33, dtype=torch.int64))
+    assert losses["loss_sem_seg"] > 0
+
+
+def test_depth_comes_in_the_size_that_is_asked_for():
+    cfg = config(
+        "MODEL.SEM_SEG_HEAD.NAME", "RevisitDeepLabV3Head", "MODEL.META_ARCHITECTURE", "DepthEstimator",
+        "MODEL.SEM_SEG_HEAD.NUM_CLASSES", 1, depth=18,
+    )  # fmt: skip
+    model = build_model(cfg).eval()
+    with torch.no_grad():
+        sizes = [
+            model([{"image": image_of((32, 48)), **x}])[0]["depth"].shape for x in ({}, {"height": 64, "width": 90})
+        ]
+    assert sizes == [(32, 48), (64, 90)]
 
 
 def test_a_map_that_the_backbone_lacks_is_named():

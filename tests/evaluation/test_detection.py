@@ -1,0 +1,110 @@
+"""Detectron2's detection evaluators as the trainer uses them, against values computed by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import revisit  # noqa: F401
+from revisit.config import add_revisit_config
+from revisit.engine.finetune import FinetuneTrainer
+from revisit.engine.launch import launch
+
+from detectron2.config import get_cfg
+from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.data.datasets import register_coco_instances, register_pascal_voc
+from detectron2.evaluation import DatasetEvaluator
+from detectron2.structures import Boxes, Instances
+from detectron2.utils import comm
+
+# x0, y0, x1, y1 in Detectron2's form; VOC's own counts from 1 and includes the last pixel.
+LEFT, RIGHT, LOW, NOWHERE = [8, 8, 40, 40], [60, 8, 90, 40], [8, 60, 40, 90], [60, 60, 90, 90]
+# By image: the objects (box, difficult) and the detections (box, score) of dogs. There is no cat.
+TRUTH = {"000001": [(LEFT, 0), (RIGHT, 0)], "000002": [(LEFT, 0), (LOW, 1)]}
+FOUND = {
+    "000001": [(LEFT, 0.9), (NOWHERE, 0.8)],
+    "000002": [(LEFT, 0.7), (LOW, 0.95), (LEFT, 0.6)],
+}
+
+
+def write_voc(folder: Path) -> None:
+    for name in ("Annotations", "ImageSets/Main", "JPEGImages"):
+        (folder / name).mkdir(parents=True)
+    (folder / "ImageSets/Main/test.txt").write_text("".join(f"{image}\n" for image in TRUTH))
+    for image, objects in TRUTH.items():
+        text = "".join(
+            f"<object><name>dog</name><pose>Left</pose><truncated>0</truncated><difficult>{difficult}</difficult>"
+            f"<bndbox><xmin>{x0 + 1}</xmin><ymin>{y0 + 1}</ymin><xmax>{x1}</xmax><ymax>{y1}</ymax></bndbox></object>"
+            for (x0, y0, x1, y1), difficult in objects
+        )
+        size = "<size><width>100</width><height>100</height></size>"
+        (folder / f"Annotations/{image}.xml").write_text(f"<annotation>{size}{text}</annotation>")
+
+
+def detections(found: list[tuple[list[int], float]], label: int = 1) -> dict:
+    instances = Instances((100, 100))
+    instances.pred_boxes = Boxes(torch.tensor([box for box, _ in found], dtype=torch.float32).reshape(-1, 4))
+    instances.scores = torch.tensor([score for _, score in found])
+    instances.pred_classes = torch.full((len(found),), label)
+    return {"instances": instances}
+
+
+def build_evaluator(name: str, output: Path) -> DatasetEvaluator:
+    cfg = get_cfg()
+    add_revisit_config(cfg)
+    cfg.OUTPUT_DIR = str(output)
+    evaluator = FinetuneTrainer.build_evaluator(cfg, name)
+    evaluator.reset()
+    return evaluator
+
+
+def evaluate_voc(folder: Path) -> None:
+    """All images in one process, one image each in two; the main process writes the results."""
+    name = "hand_made_voc"
+    register_pascal_voc(name, str(folder), "test", 2007, class_names=["cat", "dog"])
+    MetadataCatalog.get(name).evaluator_type = "pascal_voc"
+    try:
+        evaluator = build_evaluator(name, folder)
+        for number, (image, found) in enumerate(FOUND.items()):
+            if number % comm.get_world_size() == comm.get_rank():
+                evaluator.process([{"image_id": image}], [detections(found)])
+        results = evaluator.evaluate()
+    finally:
+        DatasetCatalog.remove(name)
+        MetadataCatalog.remove(name)
+    if comm.is_main_process():
+        (folder / f"results{comm.get_world_size()}.json").write_text(json.dumps(results))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_voc_ap_is_that_computed_by_hand(tmp_path, processes):
+    """By score: hit, miss, hit, second hit of one object (a miss); the difficult object and its hit count nowhere.
+
+    Precision and recall are (1, 1/3), (1/2, 1/3), (2/3, 2/3), (1/2, 2/3); over the 11 recalls 0, 0.1, ..., 1 the
+    best precision is 1 up to 0.3, 2/3 up to 0.6 and then 0. Every hit is exact, so each IoU threshold gives the same.
+    A class without objects counts 0, as Detectron2 has it.
+    """
+    write_voc(tmp_path)
+    launch(evaluate_voc, processes, device="cpu", args=(tmp_path,))
+    dog = 100 * (4 * 1 + 3 * 2 / 3) / 11
+    results = json.loads((tmp_path / f"results{processes}.json").read_text())["bbox"]
+    assert results == pytest.approx({"AP": dog / 2, "AP50": dog / 2, "AP75": dog / 2})
+
+
+def test_coco_evaluation_gives_a_perfect_answer_100(toy_root, tmp_path):
+    name, folder = "perfect_coco", toy_root / "toy_scenes/coco"
+    register_coco_instances(name, {}, str(folder / "annotations/instances_val2017.json"), str(folder / "val2017"))
+    try:
+        records, evaluator = DatasetCatalog.get(name), build_evaluator(name, tmp_path)
+        for record in records:
+            boxes = [annotation["bbox"] for annotation in record["annotations"]]
+            output = detections([([x, y, x + w, y + h], 0.9) for x, y, w, h in boxes])
+            output["instances"].pred_classes = torch.tensor([a["category_id"] for a in record["annotations"]])
+            evaluator.process([record], [output])
+        assert evaluator.evaluate()["bbox"]["AP"] == pytest.approx(100)
+    finally:
+        DatasetCatalog.remove(name)
+        MetadataCatalog.remove(name)
