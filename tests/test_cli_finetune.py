@@ -67,7 +67,7 @@ def test_weights_that_do_not_fit_stop_a_finetuning_run_by_name(pretrained, toy_r
             "MODEL.SEM_SEG_HEAD.NUM_CLASSES 12",
             "NUM_CLASSES is 12, but data set 'toy_voc_sem_seg_train_aug' has 11 classes",
         ),
-        ("INPUT.RANDOM_SCALE (2.0,0.5)", "expected 0 < low <= high"),
+        ("INPUT.RANDOM_SCALE (2.0,0.5)", "expects 0 < low <= high"),
         ("INPUT.RANDOM_SCALE_SAMPLING uniform", "expected one of range, choice"),
         ("INPUT.CROP.TYPE relative", "expect TYPE absolute"),
         ("INPUT.RANDOM_FLIP vertical", "expect horizontal or none"),
@@ -141,7 +141,7 @@ def test_readme_bf16_accumulation_and_channels_last_in_segmentation(pretrained, 
 def test_a_c4_detector_trains_and_is_evaluated_by_two_processes(toy_root, tmp_path):
     text = run(
         "python tools/train_net.py --config-file configs/detection/voc_faster_rcnn_R50_C4.yaml --num-gpus 2 "
-        "DATASETS.TRAIN ('toy_voc_trainval',) DATASETS.TEST ('toy_voc_test',) MODEL.ROI_HEADS.NUM_CLASSES 10 "
+        "DATASETS.TRAIN \"('toy_voc_trainval',)\" DATASETS.TEST \"('toy_voc_test',)\" MODEL.ROI_HEADS.NUM_CLASSES 10 "
         "INPUT.MIN_SIZE_TRAIN (64,) INPUT.MIN_SIZE_TEST 64 SOLVER.MAX_ITER 2 SOLVER.STEPS (1,) SOLVER.IMS_PER_BATCH 2 "
         "MODEL.RESNETS.WIDTH_PER_GROUP 4 MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE 4 MODEL.RPN.POST_NMS_TOPK_TEST 10 "
         f"TEST.PRECISE_BN.NUM_ITER 2 DATALOADER.NUM_WORKERS 0 {NARROW} OUTPUT_DIR {tmp_path}",
