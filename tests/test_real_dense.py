@@ -10,8 +10,10 @@ import os
 import shutil
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
+import torch
 from commands import ROOT, run
 from PIL import Image
 
@@ -20,6 +22,9 @@ from revisit.data.catalog import get_records
 from revisit.data.dense_mapper import DenseMapper
 from revisit.data.images import read_image
 from revisit.data.labels import read_depth, read_labels
+from revisit.evaluation.depth import DepthEvaluator
+from revisit.evaluation.sem_seg import SemSegEvaluator
+from revisit.toy.dense_layouts import voc_colours
 
 from detectron2.config import get_cfg
 from detectron2.data import MetadataCatalog
@@ -52,6 +57,22 @@ def stored(path):
     return np.asarray(Image.open(path))
 
 
+def colours_of(path):
+    """What the mask at ``path`` looks like, (H, W, 3) RGB."""
+    return cv2.imread(str(path))[..., ::-1]
+
+
+def scores_of_class_0(name):
+    """What a segmentation set gives the answer that every pixel is of its first class."""
+    evaluator, num_classes = SemSegEvaluator(name), len(MetadataCatalog.get(name).stuff_classes)
+    mapper = DenseMapper(make_cfg(name, unchanged=True), False)
+    for record in map(mapper, get_records(name)):
+        logits = torch.zeros(num_classes, record["height"], record["width"])
+        logits[0] = 1
+        evaluator.process([record], [{"sem_seg": logits}])
+    return evaluator.evaluate()["sem_seg"]
+
+
 def read_set(name):
     """(record, labels) of every record of a segmentation set."""
     metadata = MetadataCatalog.get(name)
@@ -81,9 +102,18 @@ def test_voc_masks_survive_pixel_by_pixel():
     assert len(pairs) == 22
     for record, labels in pairs:
         assert np.array_equal(labels, stored(record["sem_seg_file_name"]))
+        assert np.array_equal(voc_colours()[labels], colours_of(record["sem_seg_file_name"]))
         assert labels.shape == read_image(record["file_name"]).shape[:2]
     ids = set().union(*(np.unique(labels).tolist() for _, labels in pairs))
     assert {0, 15, 255} < ids <= {*range(21), 255}
+
+
+def test_the_evaluator_counts_vocs_background_and_leaves_void_out():
+    pictures = [colours_of(record["sem_seg_file_name"]).reshape(-1, 3) for record in get_records(VOC)]
+    colours = np.concatenate(pictures)
+    void = (colours == (224, 224, 192)).all(axis=1)
+    background = (colours == 0).all(axis=1)
+    assert scores_of_class_0(VOC)["pACC"] == pytest.approx(100 * background.sum() / (~void).sum())
 
 
 def test_a_voc_sample_without_changes_is_the_files():
@@ -115,6 +145,26 @@ def test_nyud_labels_move_back_to_where_the_sample_has_them(nyud):
             ]
             assert np.array_equal(labels, stored(original))  # train ids and 255 there, 1 to 40 and 0 in NYUD_MT
             assert {0, 255} <= set(np.unique(labels)) <= {*range(40), 255}
+
+
+def test_the_evaluator_counts_nyuds_first_class_as_the_sample_has_it(nyud):
+    originals = [stored(path).ravel() for path in sorted(NYUD.glob("refinenet_seg/*_mask.png"))]
+    ids = np.concatenate(originals)
+    scores = scores_of_class_0(f"nyud_segmentation:{nyud}:train")
+    assert scores["pACC"] == pytest.approx(100 * (ids == 0).sum() / (ids != 255).sum())
+
+
+def test_the_evaluator_gives_real_depth_its_own_rmse(nyud):
+    name = f"nyud_depth:{nyud}:val"
+    evaluator = DepthEvaluator(name)
+    errors = []
+    for record in map(DenseMapper(make_cfg(name, unchanged=True), False), get_records(name)):
+        (original,) = NYUD.glob(f"refinenet_multitask/examples/ExpNYUD_*/depth_gt_{record['image_id']}.png")
+        metres = stored(original).astype(np.float64) / 5000
+        errors.append(3.0 - metres[metres > 0])
+        evaluator.process([record], [{"depth": torch.full(metres.shape, 3.0)}])
+    expected = np.sqrt(np.mean(np.concatenate(errors) ** 2))
+    assert evaluator.evaluate()["depth"]["rmse"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_nyud_depth_is_in_metres(nyud):
@@ -159,6 +209,10 @@ def test_published_train_ids_of_cityscapes_survive_pixel_by_pixel(cityscapes):
     assert record["sem_seg_file_name"].endswith("_gtFine_labelTrainIds.png")
     assert np.array_equal(labels, stored(record["sem_seg_file_name"]))
     assert 255 in labels and (labels == 0).mean() > 0.1
+    ids = stored(record["sem_seg_file_name"].replace("labelTrainIds", "labelIds"))
+    scored = np.isin(ids, [7, 8, 11, 12, 13, 17, *range(19, 29), 31, 32, 33])
+    # The two files of the sample were reduced one by one and disagree on a few borders.
+    assert scores_of_class_0(name)["pACC"] == pytest.approx(100 * (ids == 7).sum() / scored.sum(), abs=0.3)
     sample = DenseMapper(make_cfg(name, unchanged=True), True)(record)
     assert np.array_equal(sample["sem_seg"], labels)
     assert np.array_equal(sample["image"].permute(1, 2, 0), stored(record["file_name"]))
