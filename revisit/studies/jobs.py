@@ -9,12 +9,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 from revisit.errors import UserError
 
@@ -76,9 +78,9 @@ def run_jobs(jobs: list[Job], parallel: int) -> None:
     todo = [job for job in jobs if not job.done]
     print(f"{len(jobs)} jobs, {len(jobs) - len(todo)} done before, {parallel} at a time", flush=True)
     start, failed = time.perf_counter(), []
-    running: set[subprocess.Popen] = set()
+    children = _Children()
     with _signals_interrupt(), ThreadPoolExecutor(parallel) as pool:
-        futures = {pool.submit(_run, job, running): job for job in todo}
+        futures = {pool.submit(_run, job, children): job for job in todo}
         try:
             for count, future in enumerate(as_completed(futures), 1):
                 job, seconds = futures[future], future.result()
@@ -89,9 +91,7 @@ def run_jobs(jobs: list[Job], parallel: int) -> None:
                 print(f"[{count}/{len(todo)}] {job.name}: {state}; {left / 60:.0f} minutes left", flush=True)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in list(running):
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGTERM)
+            children.stop()
             raise
     if failed:
         logs = ", ".join(str(job.log) for job in failed)
@@ -113,7 +113,43 @@ def _signals_interrupt() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _run(job: Job, running: set[subprocess.Popen]) -> float:
+class _Children:
+    """The commands that run, each with a process group of its own, so that all of them can be stopped at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._groups: set[int] = set()
+        self._stopping = False
+
+    def run(self, command: tuple[str, ...], environment: dict[str, str], log: TextIO) -> int:
+        """Run one to its end; its exit code, or that of SIGTERM where all are being stopped."""
+        with self._lock:  # no command starts unseen by stop()
+            if self._stopping:
+                return -signal.SIGTERM
+            process = subprocess.Popen(
+                [sys.executable, *command],
+                cwd=ROOT,
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            self._groups.add(process.pid)
+        try:
+            return process.wait()
+        finally:
+            with self._lock:
+                self._groups.discard(process.pid)
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopping = True
+            for group in self._groups:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(group, signal.SIGTERM)
+
+
+def _run(job: Job, children: _Children) -> float:
     start = time.perf_counter()
     # More busy threads than cores cost far more than they give.
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -123,17 +159,6 @@ def _run(job: Job, running: set[subprocess.Popen]) -> float:
         except BlockingIOError as error:
             raise UserError(f"{job.name} is being run by another process ({job.log})") from error
         for command in job.commands:
-            process = subprocess.Popen(
-                [sys.executable, *command],
-                cwd=ROOT,
-                env=environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            running.add(process)
-            code = process.wait()
-            running.discard(process)
-            if code:
+            if children.run(command, environment, log):
                 break
     return time.perf_counter() - start
