@@ -28,10 +28,11 @@ from tqdm import tqdm
 
 from revisit.data.catalog import datasets_root
 from revisit.data.dense_catalog import NYUD_CLASSES, check_split, read_split, write_split
-from revisit.data.images import UnreadableImageError, read_image
-from revisit.data.labels import VOID, read_depth, read_labels, write_depth, write_labels, written_whole
+from revisit.data.images import require_image
+from revisit.data.labels import VOID, check_size, read_depth, read_labels, write_depth, write_labels
 from revisit.engine.command import run_command
 from revisit.errors import UserError
+from revisit.files import written_whole
 
 OFFSETS = {"zero_based": 0, "one_based": 1}  # as read_labels counts
 NAME = "{name}"
@@ -110,10 +111,7 @@ def find(kind: str, pattern: str) -> dict[str, Path]:
 
 def rearrange(args: argparse.Namespace, name: str, files: dict[str, Path]) -> None:
     """Write the photograph, mask and depth map of one image, all checked before."""
-    try:
-        image = read_image(files["images"])
-    except UnreadableImageError as error:
-        raise UserError(f"unreadable image {error}: expected a complete file") from error
+    image = require_image(files["images"])
     maps = {}
     if "masks" in files:
         train_ids = read_labels(files["masks"], len(NYUD_CLASSES), OFFSETS[args.mask_ids])
@@ -121,11 +119,7 @@ def rearrange(args: argparse.Namespace, name: str, files: dict[str, Path]) -> No
     if "depths" in files:
         maps["depths"] = read_any_depth(files["depths"], args.depth_scale)
     for kind, pixels in maps.items():
-        if pixels.shape != image.shape[:2]:
-            raise UserError(
-                f"{files[kind]} is {pixels.shape[1]} x {pixels.shape[0]} pixels, but {files['images']} is "
-                f"{image.shape[1]} x {image.shape[0]}: expected the same size"
-            )
+        check_size(files[kind], pixels, files["images"], image.shape[:2])
     write_photograph(args.output / "images" / f"{name}.jpg", files["images"], image)
     if "masks" in maps:
         write_labels(args.output / "segmentation" / f"{name}.png", maps["masks"])

@@ -9,7 +9,7 @@ there is VOC2012/JPEGImages, and SBD's benchmark.tgz, which holds benchmark_RELE
 
 It writes SegmentationClassAug/NAME.png for the images that have no mask in VOC2012/SegmentationClass (VOC's own
 masks, which have void borders, are kept) and then ImageSets/Segmentation/train_aug.txt. Masks that are there
-already stay as they are. A few minutes.
+already stay as they are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from revisit.data.catalog import datasets_root
 from revisit.data.dense_catalog import VOC_CLASSES, check_split, read_split, write_split
-from revisit.data.labels import write_labels
+from revisit.data.labels import check_size, write_labels
 from revisit.engine.command import run_command
 from revisit.errors import UserError
 
@@ -79,13 +79,10 @@ def write_masks(sbd: Path, voc: Path, names: list[str]) -> int:
         )
     target.mkdir(exist_ok=True)
     for name in tqdm(todo, unit="mask", desc="writing SegmentationClassAug"):
-        mask = read_sbd_mask(sbd / "cls" / f"{name}.mat")
-        with Image.open(voc / "JPEGImages" / f"{name}.jpg") as image:
-            if mask.shape != image.size[::-1]:
-                raise UserError(
-                    f"{sbd / 'cls' / name}.mat is {mask.shape[1]} x {mask.shape[0]} pixels, but {name}.jpg is "
-                    f"{image.width} x {image.height}: expected the same size"
-                )
+        mask_file, image_file = sbd / "cls" / f"{name}.mat", voc / "JPEGImages" / f"{name}.jpg"
+        mask = read_sbd_mask(mask_file)
+        with Image.open(image_file) as image:
+            check_size(mask_file, mask, image_file, image.size[::-1])
         write_labels(target / f"{name}.png", mask)
     return len(todo)
 

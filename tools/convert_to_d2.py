@@ -11,7 +11,6 @@ refuses another. Then:
 from __future__ import annotations
 
 import argparse
-import os
 import pickle
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from revisit.checkpoint.convert import SOURCES, Converted, convert
 from revisit.checkpoint.flags import flags_path, write_flags
 from revisit.engine.command import run_command
 from revisit.errors import UserError
+from revisit.files import written_whole
 
 
 def load(path: Path) -> dict:
@@ -37,14 +37,14 @@ def load(path: Path) -> dict:
 def save(path: Path, converted: Converted) -> None:
     """Write the weights as Detectron2 finds them by name in any model, whole or not at all."""
     content = {"__author__": f"Revisit ({converted.source})", "matching_heuristics": True}
-    temporary = path.with_name(path.name + ".tmp")
-    if path.suffix == ".pkl":
-        arrays = {key: value.numpy() for key, value in converted.tensors.items()}
-        temporary.write_bytes(pickle.dumps({"model": arrays, **content}))
-    else:
-        tensors = {key: value.clone(memory_format=torch.contiguous_format) for key, value in converted.tensors.items()}
-        torch.save({"model": tensors, **content}, temporary)
-    os.replace(temporary, path)
+    with written_whole(path) as temporary:
+        if path.suffix == ".pkl":
+            arrays = {key: value.numpy() for key, value in converted.tensors.items()}
+            temporary.write_bytes(pickle.dumps({"model": arrays, **content}))
+        else:
+            contiguous = torch.contiguous_format
+            tensors = {key: value.clone(memory_format=contiguous) for key, value in converted.tensors.items()}
+            torch.save({"model": tensors, **content}, temporary)
 
 
 def main() -> None:

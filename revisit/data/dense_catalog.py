@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from revisit.data.labels import VOID, written_whole
+from revisit.data.labels import VOID
 from revisit.errors import UserError
+from revisit.files import written_whole
 from revisit.toy import CLASS_NAMES as TOY_CLASSES
 
 from detectron2.data import MetadataCatalog

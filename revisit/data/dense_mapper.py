@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from revisit.config import SCALE_SAMPLINGS
 from revisit.data.catalog import register
-from revisit.data.images import UnreadableImageError, read_image
+from revisit.data.images import require_image
 from revisit.data.labels import VOID, check_size, read_depth, read_labels
 from revisit.errors import UserError
 
@@ -69,10 +69,7 @@ class DenseMapper:
         self._classes = _num_classes_and_offset(cfg.DATASETS.TRAIN) if is_train else None
 
     def __call__(self, record: dict) -> dict:
-        try:
-            image = torch.from_numpy(read_image(record["file_name"])).permute(2, 0, 1)
-        except UnreadableImageError as error:
-            raise UserError(f"unreadable image {error}: expected a complete file, so copy it again") from error
+        image = torch.from_numpy(require_image(record["file_name"])).permute(2, 0, 1)
         size = tuple(image.shape[1:])
         sample = {**record, "height": size[0], "width": size[1]}
         if not self._is_train:

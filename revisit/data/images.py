@@ -9,6 +9,8 @@ import cv2
 import numpy as np
 from PIL import Image, ImageOps
 
+from revisit.errors import UserError
+
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff", ".gif"})
 
 _MAX_PIXELS = 2**27  # 134 megapixels: beyond any photograph, below what would exhaust a worker's memory
@@ -35,6 +37,14 @@ def read_image(file_name: str | os.PathLike[str]) -> np.ndarray:
         raise UnreadableImageError(f"{file_name}: {error}") from None
     except (OSError, ValueError, SyntaxError, EOFError, cv2.error, Image.DecompressionBombError) as error:
         raise UnreadableImageError(f"{file_name}: {error}") from error
+
+
+def require_image(file_name: str | os.PathLike[str]) -> np.ndarray:
+    """As read_image, where nothing can stand in for the file: raises UserError if it cannot be read."""
+    try:
+        return read_image(file_name)
+    except UnreadableImageError as error:
+        raise UserError(f"unreadable image {error}: expected a complete file, so copy it again") from error
 
 
 def _decode_jpeg(data: bytes) -> np.ndarray:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from revisit.errors import UserError
+from revisit.files import written_whole
 
 VOID = 255  # the train id of pixels without a class
 
@@ -70,7 +69,9 @@ def read_depth(file_name: str | os.PathLike[str]) -> np.ndarray:
     return depth
 
 
-def check_size(file_name: str, pixels: np.ndarray, image_name: str, size: tuple[int, int]) -> None:
+def check_size(
+    file_name: str | os.PathLike[str], pixels: np.ndarray, image_name: str | os.PathLike[str], size: tuple[int, int]
+) -> None:
     """Raises UserError unless ``pixels`` (H, W), read from ``file_name``, has the (H, W) of its image."""
     if pixels.shape != size:
         raise UserError(
@@ -89,17 +90,6 @@ def write_depth(path: Path, depth: np.ndarray) -> None:
     """Write float32 (H, W) metres as .npy, whole or not at all."""
     with written_whole(path) as temporary, open(temporary, "wb") as file:  # np.save would change the name's end
         np.save(file, depth, allow_pickle=False)
-
-
-@contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """A temporary name beside ``path`` for the block to write, which becomes ``path`` if the block succeeds."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _read_ids(file_name: str | os.PathLike[str]) -> np.ndarray:

@@ -12,7 +12,7 @@ from revisit.config import DENSE, PRETRAINING
 from revisit.data.catalog import get_records
 from revisit.data.view_sheet import save_view_sheet
 from revisit.engine.optimizer import build_optimizer
-from revisit.engine.schedule import epochs_to_iterations
+from revisit.engine.schedule import epochs_to_iterations, neighbor_loss_start
 from revisit.errors import UserError
 
 from detectron2.config import CfgNode
@@ -92,7 +92,7 @@ def _method(cfg: CfgNode, num_images: int) -> dict:
         "warmup_iterations": 0,
     }
     if cfg.MODEL.META_ARCHITECTURE == "KNNMoCo":
-        wait = 0 if knn.ENQUEUE_FIRST else knn.WARMUP_EPOCHS
+        wait = neighbor_loss_start(cfg)
         method |= {
             "lambda": knn.WEIGHT,
             "k": knn.NUM_NEIGHBORS,

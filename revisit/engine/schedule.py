@@ -12,6 +12,11 @@ def epochs_to_iterations(epochs: int, num_images: int, global_batch: int) -> int
     return epochs * (num_images // global_batch)
 
 
+def neighbor_loss_start(cfg: CfgNode) -> int:
+    """Epochs of kNN-MoCo before L_nn joins the loss: none where new keys enter the queue before mining."""
+    return 0 if cfg.KNN_MOCO.ENQUEUE_FIRST else cfg.KNN_MOCO.WARMUP_EPOCHS
+
+
 def resolve_schedule(cfg: CfgNode, num_images: int) -> None:
     """Turn the lengths given in epochs into iterations, in place; a positive length in iterations wins.
 

@@ -26,7 +26,7 @@ from revisit.engine.hooks import (
     unwrap,
 )
 from revisit.engine.optimizer import build_lr_scheduler, build_optimizer
-from revisit.engine.schedule import epochs_to_iterations
+from revisit.engine.schedule import epochs_to_iterations, neighbor_loss_start
 from revisit.engine.step import TrainStep
 from revisit.errors import UserError
 from revisit.evaluation.features import extract_features
@@ -136,8 +136,7 @@ class PretrainTrainer(RevisitTrainer):
         if constrained:
             ours.append(CropFallbacks(per_process * constrained))
         if cfg.MODEL.META_ARCHITECTURE == "KNNMoCo":
-            wait = 0 if cfg.KNN_MOCO.ENQUEUE_FIRST else cfg.KNN_MOCO.WARMUP_EPOCHS
-            warmup = epochs_to_iterations(wait, loader.num_images, cfg.SOLVER.IMS_PER_BATCH)
+            warmup = epochs_to_iterations(neighbor_loss_start(cfg), loader.num_images, cfg.SOLVER.IMS_PER_BATCH)
             ours.append(NeighborLossSchedule(cfg.KNN_MOCO.WEIGHT, warmup))
         behind_lr = 1 + next(i for i, hook in enumerate(built) if isinstance(hook, hooks.LRScheduler))
         return [*built[:behind_lr], *ours, *built[behind_lr:]]

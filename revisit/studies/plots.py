@@ -8,7 +8,7 @@ from pathlib import Path
 from revisit.evaluation.curves import headless_pyplot, read_metrics
 from revisit.studies.toy import METRICS, SWEEP_CENTER
 
-AXES = {"KNN_MOCO.NUM_NEIGHBORS": "k, at lambda 0.4", "KNN_MOCO.WEIGHT": "lambda, at k 10"}
+SYMBOLS = {"KNN_MOCO.NUM_NEIGHBORS": "k", "KNN_MOCO.WEIGHT": "lambda"}
 
 
 def sweep_points(results: list[dict], key: str) -> list[tuple[float, dict]]:
@@ -25,8 +25,8 @@ def sweep_points(results: list[dict], key: str) -> list[tuple[float, dict]]:
 def plot_sweeps(results: list[dict], output: Path) -> None:
     """Held-out accuracy, mean and deviation over seeds, against k and against lambda."""
     plt = headless_pyplot()
-    figure, axes = plt.subplots(1, len(AXES), figsize=(10, 4), sharey=True, layout="constrained")
-    for axis, (key, title) in zip(axes, AXES.items(), strict=True):
+    figure, axes = plt.subplots(1, len(SYMBOLS), figsize=(10, 4), sharey=True, layout="constrained")
+    for axis, (key, symbol) in zip(axes, SYMBOLS.items(), strict=True):
         for train_set in dict.fromkeys(result["train_set"] for result in results if result["train_set"]):
             points = sweep_points([r for r in results if r["train_set"] == train_set], key)
             for metric in METRICS:
@@ -36,7 +36,8 @@ def plot_sweeps(results: list[dict], output: Path) -> None:
                 axis.errorbar(
                     [x for x, _ in points], means, spread, marker="o", capsize=3, label=f"{train_set}, {metric}"
                 )
-        axis.set_xlabel(title)
+        fixed = ", ".join(f"{SYMBOLS[name]} {value}" for name, value in SWEEP_CENTER.items() if name != key)
+        axis.set_xlabel(f"{symbol}, at {fixed}")
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("held-out top-1 (%)")
     axes[0].legend(fontsize=8, frameon=False)

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from revisit.data.labels import read_depth, read_labels, write_depth, write_labels, written_whole
+from revisit.data.labels import read_depth, read_labels, write_depth, write_labels
 from revisit.errors import UserError
+from revisit.files import written_whole
 
 IDS = np.array([[0, 1, 15], [20, 255, 7]], np.uint8)
 

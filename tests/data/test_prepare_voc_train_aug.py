@@ -92,7 +92,7 @@ def test_a_second_call_writes_nothing_again(trees, capsys):
         (lambda sbd, voc: savemat(sbd / "cls/c.mat", {"GTinst": 1}), "cls/c.mat cannot be read"),
         (lambda sbd, voc: write_mat(sbd / "cls/c.mat", np.full(SIZE, 21, np.uint8)), "c.mat has ids 21 to 21"),
         (lambda sbd, voc: write_mat(sbd / "cls/c.mat", np.full(SIZE, 0.5)), "a GTcls.Segmentation of float64"),
-        (lambda sbd, voc: write_mat(sbd / "cls/c.mat", np.zeros((6, 4), np.uint8)), "is 4 x 6 pixels, but c.jpg"),
+        (lambda sbd, voc: write_mat(sbd / "cls/c.mat", np.zeros((6, 4), np.uint8)), "is 4 x 6 pixels, .*c.jpg"),
         (lambda sbd, voc: (voc / "JPEGImages/c.jpg").unlink(), "1 of 4 images of train_aug are not in"),
         (lambda sbd, voc: (sbd / "val.txt").unlink(), "sbd/val.txt not found"),
         (lambda sbd, voc: (voc / "ImageSets/Segmentation/val.txt").unlink(), "Segmentation/val.txt not found"),
