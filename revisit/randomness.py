@@ -19,6 +19,7 @@ class Stream(enum.IntEnum):
     VIEWS = 2  # crops and augmentations of one image: counters (epoch, image index)
     SHUFFLE_BN = 3  # permutation of the keys' batch: counters (iteration, part of the step)
     TOY_SCENE = 4  # one ToyScenes image: counters (split, image index)
+    TOY_VIDEO = 5  # one ToyScenes video: counters (video index,)
 
 
 def counter_rng(seed: int, stream: Stream, *counters: int) -> np.random.Generator:

@@ -24,7 +24,7 @@ from revisit.data.images import read_image
 from revisit.data.labels import read_depth, read_labels
 from revisit.evaluation.depth import DepthEvaluator
 from revisit.evaluation.sem_seg import SemSegEvaluator
-from revisit.toy.dense_layouts import voc_colours
+from revisit.palette import voc_colours
 
 from detectron2.config import get_cfg
 from detectron2.data import MetadataCatalog

@@ -26,6 +26,7 @@ example:
                                            detection, train_aug and val for segmentation
     cityscapes/{leftImg8bit,gtFine}/     the same scenes as Cityscapes: train and val
     NYUD_MT/                             the same images as NYUD: segmentation and depth, train and val
+    DAVIS/                               8 videos of 20 frames whose objects pass each other, as DAVIS-2017
 
   The ten classes are five shapes, each striped or dotted; colour says nothing about the class. Held-out
   images show the same classes in textures, colours, light and backgrounds that no train image has.

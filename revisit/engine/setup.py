@@ -25,8 +25,11 @@ from detectron2.utils import comm
 from detectron2.utils.logger import setup_logger
 
 
-def load_config(args: argparse.Namespace) -> CfgNode:
+def load_config(args: argparse.Namespace, add_keys: Callable[[CfgNode], None] | None = None) -> CfgNode:
     """Merge the config file and the KEY VALUE pairs of the command line over the defaults, and check it.
+
+    Args:
+        add_keys: adds a study's own keys to the defaults.
 
     Raises:
         UserError: a file or key that does not exist, a value of the wrong type, an impossible recipe.
@@ -34,6 +37,8 @@ def load_config(args: argparse.Namespace) -> CfgNode:
     expect(args.num_gpus > 0, f"--num-gpus {args.num_gpus}: expected at least 1 (a process on the CPU without GPUs)")
     cfg = get_cfg()
     add_revisit_config(cfg)
+    if add_keys:
+        add_keys(cfg)
     if args.config_file:
         if not Path(args.config_file).is_file():
             raise UserError(f"config file {args.config_file} not found")

@@ -16,6 +16,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
+from revisit.palette import voc_colours
 from revisit.toy.classes import CLASS_NAMES
 from revisit.toy.scene import Scene
 from revisit.toy.splits import Split
@@ -91,19 +92,6 @@ def write_sets(root: Path, split: Split, numbers: list[int]) -> None:
     lines = "".join(f"{number:06d}\n" for number in numbers)
     (root / VOC_SETS / f"{VOC_NAMES[split]}.txt").write_text(lines)
     (root / NYUD_SETS / f"{NYUD_NAMES[split]}.txt").write_text(lines)
-
-
-def voc_colours() -> np.ndarray:
-    """Pascal VOC's colour of each id, uint8 (256, 3) RGB.
-
-    The id's bits go to red, green and blue in turn, its lowest ones to the colours' highest.
-    """
-    ids = np.arange(256)
-    colours = np.zeros((256, 3), np.uint8)
-    for place in range(8):
-        bits = ids[:, None] >> (3 * place + np.arange(3)) & 1
-        colours |= (bits << (7 - place)).astype(np.uint8)
-    return colours
 
 
 _VOC_PALETTE = voc_colours().tobytes()

@@ -12,7 +12,7 @@ from pathlib import Path
 from revisit.errors import UserError
 
 RECORD = "toy_scenes.json"
-_TOP_LEVEL = {RECORD, "object_centric", "coco", "VOC2007", "cityscapes", "NYUD_MT"}
+_TOP_LEVEL = {RECORD, "object_centric", "coco", "VOC2007", "cityscapes", "NYUD_MT", "DAVIS"}
 _COUNTED = {".jpg", ".png", ".npy"}
 
 
@@ -45,7 +45,7 @@ def is_already_there(output: Path, record: dict) -> bool:
     layout, expected = found.get("layout_version", 1), record["layout_version"]  # the first was not written down
     if layout != expected:
         raise UserError(
-            f"{output} holds ToyScenes in layout version {layout}, expected {expected}, which has other labels: "
+            f"{output} holds ToyScenes in layout version {layout}, expected {expected}, which has other files: "
             "draw it again with --overwrite, its pictures stay the same"
         )
     for folder, count in record["counts"].items():

@@ -16,13 +16,13 @@ import cv2
 from tqdm import tqdm
 
 from revisit.errors import UserError
-from revisit.toy import dense_layouts, layouts
+from revisit.toy import dense_layouts, layouts, videos
 from revisit.toy.classes import CLASS_NAMES
 from revisit.toy.output import RECORD, all_or_nothing, check_replaceable, is_already_there
 from revisit.toy.scene import draw_scene
 from revisit.toy.splits import GENERATOR_VERSION, Split, plan_image
 
-LAYOUT_VERSION = 2  # whatever changes a folder or a label, but no picture, must change this number
+LAYOUT_VERSION = 3  # whatever changes a folder or a label, but no picture, must change this number
 _CHUNK = 20  # images that a process draws before it reports
 
 
@@ -42,6 +42,18 @@ class _Chunk:
 
     split: Split
     indices: range
+
+    @property
+    def num_pictures(self) -> int:
+        return len(self.indices)
+
+
+@dataclass(frozen=True)
+class _Video:
+    """One video."""
+
+    index: int
+    num_pictures: int = videos.NUM_FRAMES
 
 
 def make_toy_scenes(
@@ -86,6 +98,7 @@ def make_toy_scenes(
     with all_or_nothing(output) as folder:
         layouts.make_folders(folder)
         dense_layouts.make_folders(folder)
+        videos.make_folders(folder, num_images)
         annotations = _draw_everything(folder, arguments, workers, progress)
         for split in layouts.COCO_NAMES:
             indices = range(split.num_images(num_images))
@@ -93,6 +106,7 @@ def make_toy_scenes(
             layouts.write_coco_json(folder, split, numbers, size, annotations[split])
             layouts.write_voc_set(folder, split, numbers)
             dense_layouts.write_sets(folder, split, numbers)
+        videos.write_set(folder, num_images)
         (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
     return True
 
@@ -115,35 +129,41 @@ def _record(arguments: Arguments) -> dict:
         "layout_version": LAYOUT_VERSION,
         **asdict(arguments),
         "class_names": list(CLASS_NAMES),
-        "counts": layouts.file_counts(arguments.num_images) | dense_layouts.file_counts(arguments.num_images),
+        "counts": {
+            folder: count
+            for module in (layouts, dense_layouts, videos)
+            for folder, count in module.file_counts(arguments.num_images).items()
+        },
     }
 
 
 def _draw_everything(folder: Path, arguments: Arguments, workers: int, progress: bool) -> dict[Split, list[dict]]:
     """Writes all images with their labels; returns the COCO annotations of each set, in order."""
     annotations: dict[Split, list[dict]] = {split: [] for split in Split}
-    chunks = []
+    parts: list[_Chunk | _Video] = []
     for split in Split:
         indices = range(split.num_images(arguments.num_images))
-        chunks += [_Chunk(split, indices[start : start + _CHUNK]) for start in indices[::_CHUNK]]
-    total = sum(len(chunk.indices) for chunk in chunks)
+        parts += [_Chunk(split, indices[start : start + _CHUNK]) for start in indices[::_CHUNK]]
+    parts += [_Video(index) for index in range(videos.num_videos(arguments.num_images))]
+    total = sum(part.num_pictures for part in parts)
     with tqdm(total=total, unit="image", desc="drawing ToyScenes", disable=not progress) as bar:
-        drawn = _map(partial(_draw_chunk, folder, arguments), chunks, workers)
-        for chunk, found in zip(chunks, drawn, strict=True):
-            annotations[chunk.split] += found
-            bar.update(len(chunk.indices))
+        drawn = _map(partial(_draw_part, folder, arguments), parts, workers)
+        for part, found in zip(parts, drawn, strict=True):
+            if isinstance(part, _Chunk):
+                annotations[part.split] += found
+            bar.update(part.num_pictures)
     return annotations
 
 
-def _map(function: partial, chunks: list[_Chunk], workers: int) -> Iterator[list[dict]]:
+def _map(function: partial, parts: list[_Chunk | _Video], workers: int) -> Iterator[list[dict]]:
     if workers == 1:
-        yield from map(function, chunks)
+        yield from map(function, parts)
         return
     # Spawned processes inherit no threads or locks, whatever the caller has loaded before.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(chunks)), context, _set_up_worker) as pool:
+    with ProcessPoolExecutor(min(workers, len(parts)), context, _set_up_worker) as pool:
         try:
-            yield from pool.map(function, chunks)
+            yield from pool.map(function, parts)
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -151,6 +171,14 @@ def _map(function: partial, chunks: list[_Chunk], workers: int) -> Iterator[list
 def _set_up_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends the work on Ctrl-C
     cv2.setNumThreads(1)  # one process per core is parallel enough
+
+
+def _draw_part(folder: Path, arguments: Arguments, part: _Chunk | _Video) -> list[dict]:
+    """Draws and writes a part of the data set; returns its COCO annotations, if it has any."""
+    if isinstance(part, _Chunk):
+        return _draw_chunk(folder, arguments, part)
+    videos.write_video(folder, part.index, arguments.seed, arguments.size)
+    return []
 
 
 def _draw_chunk(folder: Path, arguments: Arguments, chunk: _Chunk) -> list[dict]:

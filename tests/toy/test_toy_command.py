@@ -87,9 +87,9 @@ def test_missing_labels_are_noticed(folder: str, run: Callable, tmp_path: Path):
 
 @pytest.fixture
 def old(run: Callable, tmp_path: Path) -> Path:
-    """ToyScenes as it was before it had segmentation and depth."""
+    """ToyScenes as it was before it had segmentation, depth and videos."""
     run("toy")
-    for folder in ("cityscapes", "NYUD_MT", "VOC2007/SegmentationClass", "VOC2007/ImageSets/Segmentation"):
+    for folder in ("cityscapes", "NYUD_MT", "VOC2007/SegmentationClass", "VOC2007/ImageSets/Segmentation", "DAVIS"):
         shutil.rmtree(tmp_path / "toy" / folder)
     record = json.loads((tmp_path / "toy/toy_scenes.json").read_text())
     del record["layout_version"]
@@ -103,7 +103,7 @@ def old(run: Callable, tmp_path: Path) -> Path:
 def test_a_data_set_without_the_later_folders_is_noticed_and_replaced(old: Path, run: Callable):
     picture = (old / "coco/train2017/000000000001.jpg").read_bytes()
     status, _, err = run("toy")
-    assert status != 0 and _one_line(err, str(old), "layout version 1, expected 2", "draw it again with --overwrite")
+    assert status != 0 and _one_line(err, str(old), "layout version 1, expected 3", "draw it again with --overwrite")
     assert not (old / "NYUD_MT").exists()
     assert run("toy", "--overwrite")[0] == 0
     assert run("toy")[:2] == (0, f"ToyScenes is in {old} already; nothing to do\n")

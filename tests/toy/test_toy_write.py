@@ -28,7 +28,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_record_says_what_was_drawn(root: Path):
     assert json.loads((root / "toy_scenes.json").read_text()) == {
         "generator_version": GENERATOR_VERSION,
-        "layout_version": 2,
+        "layout_version": 3,
         "num_images": 60,
         "seed": 0,
         "size": 64,
@@ -47,6 +47,8 @@ def test_record_says_what_was_drawn(root: Path):
             "NYUD_MT/images": 75,
             "NYUD_MT/segmentation": 75,
             "NYUD_MT/depth": 75,
+            "DAVIS/JPEGImages/480p": 40,
+            "DAVIS/Annotations/480p": 40,
         },
     }
 
@@ -127,8 +129,9 @@ def test_bytes_do_not_depend_on_the_number_of_processes(root: Path, tmp_path: Pa
     make_toy_scenes(tmp_path / "two", num_images=60, size=64, workers=2)
     digests = _digests(root)
     assert _digests(tmp_path / "two") == digests
-    # The lists, the record and, per scene: 2 of COCO and VOC detection, 1 mask of VOC, 5 of Cityscapes, 3 of NYUD_MT.
-    assert len(digests) == 75 + 75 * (3 + 1 + 5 + 3) + 2 + 2 + 4 + 1
+    # Per scene: 2 of COCO and VOC detection, 1 mask of VOC, 5 of Cityscapes, 3 of NYUD_MT. Two videos, the lists of
+    # five layouts and the record.
+    assert len(digests) == 75 + 75 * (3 + 1 + 5 + 3) + 2 * 20 * 2 + 2 + 2 + 4 + 1 + 1
 
 
 def test_annotations_of_generator_1_keep_their_bytes(root: Path):

@@ -1,0 +1,125 @@
+#!/usr/bin/env python
+"""Follow the objects of DAVIS-2017 through its videos with frozen features.
+
+    python projects/LabelPropagation/run.py --config-file projects/LabelPropagation/configs/davis2017_R50.yaml \\
+        --weights backbone.pth --output output/davis
+
+The masks of the first frames are given; every later frame takes its labels from the most similar places of the
+earlier ones. DIR/masks/NAME/*.png are the masks, DIR/overlays/NAME.gif shows them, and global_results-SPLIT.csv and
+per-sequence_results-SPLIT.csv hold J and F in the form of DAVIS's own tool.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from label_propagation.config import METHODS, add_label_propagation_config
+from label_propagation.davis import Sequence, find_sequences, read_frame, read_masks, write_mask
+from label_propagation.overlays import paint_objects, save_animation
+from label_propagation.propagate import LabelPropagation, Protocol, enlarge_labels, shrink_labels
+from torch.nn import functional as F
+from tqdm import tqdm
+
+from revisit.data.catalog import datasets_root
+from revisit.data.images import require_image
+from revisit.data.labels import VOID
+from revisit.engine.command import run_command
+from revisit.engine.study import load_study, parse_study_args, peak_memory_gb, write_results
+from revisit.errors import UserError
+from revisit.evaluation.video_objects import score_sequence, summarize, write_csvs
+from revisit.modeling.frozen import FrozenBackbone
+
+from detectron2.config import CfgNode
+
+logger = logging.getLogger("revisit.label_propagation")
+
+
+def main() -> None:
+    args = parse_study_args(__doc__)
+    cfg = load_study(args, add_label_propagation_config)
+    options = cfg.LABEL_PROPAGATION
+    check(cfg)
+    root = datasets_root() / options.DATA
+    sequences = find_sequences(root, options.RESOLUTION, options.SPLIT, tuple(options.SEQUENCES))
+    backbone = FrozenBackbone(cfg)
+    scores, seconds = [], {}
+    for sequence in sequences:
+        start = time.perf_counter()
+        size = require_image(sequence.frames[0]).shape[:2]
+        truth = read_masks(sequence, size)
+        found = follow(backbone, cfg, sequence, truth[0])
+        scores += score_sequence(sequence.name, found, truth)
+        seconds[sequence.name] = round(time.perf_counter() - start, 1)
+        logger.info(f"{sequence.name}: {len(found)} frames in {seconds[sequence.name]} s")
+    write_csvs(args.output, scores, options.SPLIT)
+    totals = {name: round(100 * value, 2) for name, value in summarize(scores).items()}
+    results = {
+        "protocol": f"DAVIS-2017 semi-supervised, {options.METHOD}; percent, means over objects",
+        "weights": args.weights,
+        **totals,
+        "seconds": seconds,
+        "peak_memory_gb": round(peak_memory_gb(), 2),
+    }
+    write_results(args.output, results)
+    print(
+        f"J&F {totals['J&F-Mean']:.1f}, J {totals['J-Mean']:.1f}, F {totals['F-Mean']:.1f} over {len(scores)} objects"
+    )
+    print(f"written to {args.output}: results.json, CSVs, masks/ and overlays/")
+
+
+def check(cfg: CfgNode) -> None:
+    """Raises UserError for options that mean nothing."""
+    options = cfg.LABEL_PROPAGATION
+    if options.METHOD not in METHODS:
+        raise UserError(f"LABEL_PROPAGATION.METHOD is {options.METHOD!r}, expected one of {', '.join(METHODS)}")
+    for name, least in (("NUM_CONTEXT", 0), ("TOP_K", 1)):
+        if options[name] < least:
+            raise UserError(f"LABEL_PROPAGATION.{name} is {options[name]}: expected {least} or more")
+    for name in ("RADIUS", "TEMPERATURE", "FRAMES_PER_SECOND"):
+        if options[name] <= 0:
+            raise UserError(f"LABEL_PROPAGATION.{name} is {options[name]}: expected a positive number")
+
+
+def follow(backbone: FrozenBackbone, cfg: CfgNode, sequence: Sequence, first_mask: np.ndarray) -> np.ndarray:
+    """(T, H, W) uint8 ids of a video's objects, of which ``first_mask`` (H, W) is given; writes masks and pictures."""
+    first_mask = np.where(first_mask == VOID, np.uint8(0), first_mask)
+    masks_folder, overlays_folder = (Path(cfg.OUTPUT_DIR) / name for name in ("masks", "overlays"))
+    (masks_folder / sequence.name).mkdir(parents=True, exist_ok=True)
+    overlays_folder.mkdir(exist_ok=True)
+    masks, pictures, propagation = [], [], None
+    for path in tqdm(sequence.frames, unit="frame", desc=sequence.name):
+        frame = read_frame(path, first_mask.shape)
+        if cfg.LABEL_PROPAGATION.METHOD == "copy":
+            mask = first_mask
+        elif propagation is None:
+            mask, propagation = first_mask, start(cfg, encode(backbone, frame), first_mask)
+        else:
+            mask = enlarge_labels(propagation.step(encode(backbone, frame)), first_mask.shape).cpu().numpy()
+        write_mask(masks_folder / sequence.name / f"{path.stem}.png", mask)
+        masks.append(mask)
+        pictures.append(paint_objects(frame, mask))
+    save_animation(overlays_folder / f"{sequence.name}.gif", pictures, cfg.LABEL_PROPAGATION.FRAMES_PER_SECOND)
+    return np.stack(masks)
+
+
+def encode(backbone: FrozenBackbone, frame: np.ndarray) -> torch.Tensor:
+    """(C, h, w) unit features of an (H, W, 3) uint8 RGB frame."""
+    (features,) = backbone(torch.from_numpy(frame).permute(2, 0, 1)[None]).values()
+    return F.normalize(features[0], dim=0)
+
+
+def start(cfg: CfgNode, features: torch.Tensor, mask: np.ndarray) -> LabelPropagation:
+    options = cfg.LABEL_PROPAGATION
+    ids = torch.from_numpy(mask).to(features.device)
+    labels = shrink_labels(ids, int(mask.max()) + 1, tuple(features.shape[1:]))
+    return LabelPropagation(
+        features, labels, Protocol(options.NUM_CONTEXT, options.RADIUS, options.TOP_K, options.TEMPERATURE)
+    )
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,67 @@
+"""The one shape of every study on frozen features: the same command line, a checked config, results.json."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from revisit.engine.setup import load_config
+from revisit.errors import UserError
+from revisit.files import written_whole
+
+from detectron2.config import CfgNode
+from detectron2.utils.logger import setup_logger
+
+RANDOM = "random"
+
+
+def parse_study_args(description: str, argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line of projects/NAME/run.py."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config-file", required=True, metavar="FILE", help="network and protocol")
+    parser.add_argument(
+        "--weights",
+        required=True,
+        metavar="FILE",
+        help=f"what tools/convert_to_d2.py writes; {RANDOM}: a network drawn from SEED",
+    )
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="results.json and pictures go there")
+    parser.add_argument("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
+    return parser.parse_args(argv)
+
+
+def load_study(args: argparse.Namespace, add_keys: Callable[[CfgNode], None]) -> CfgNode:
+    """The study's config, checked and frozen; logs go to the terminal and to OUTPUT/log.txt, config.yaml beside it.
+
+    Args:
+        args: of ``parse_study_args``; ``--weights`` and ``--output`` become MODEL.WEIGHTS and OUTPUT_DIR.
+        add_keys: adds the study's own keys.
+    """
+    if args.output.exists() and not args.output.is_dir():
+        raise UserError(f"--output {args.output} is a file: expected a folder")
+    weights = "" if args.weights == RANDOM else args.weights
+    single = argparse.Namespace(config_file=args.config_file, num_gpus=1, num_machines=1, resume=False)
+    single.opts = [*args.opts, "MODEL.WEIGHTS", weights, "OUTPUT_DIR", str(args.output)]
+    cfg = load_config(single, add_keys)
+    cfg.freeze()
+    args.output.mkdir(parents=True, exist_ok=True)
+    for name in ("revisit", "fvcore"):
+        setup_logger(str(args.output), name=name)
+    (args.output / "config.yaml").write_text(cfg.dump())
+    return cfg
+
+
+def write_results(folder: Path, results: dict) -> None:
+    """FOLDER/results.json, whole or not at all."""
+    with written_whole(folder / "results.json") as temporary:
+        temporary.write_text(json.dumps(results, indent=2) + "\n")
+
+
+def peak_memory_gb() -> float:
+    """The most memory that this process has held so far, GB."""
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
