@@ -15,7 +15,9 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_files_that_the_readme_names_exist():
-    names = set(re.findall(r"(?:tools|configs|datasets|docs)/[\w./-]+\.(?:py|yaml|md)", README))
+    names = set(re.findall(r"(?:tools|configs|datasets|docs|projects)/[\w./-]+\.(?:py|yaml|md)", README)) - {
+        "projects/NAME/run.py"
+    }
     assert len(names) > 6
     assert [name for name in names if not (ROOT / name).is_file()] == []
 
@@ -31,6 +33,17 @@ def test_every_config_loads(config):
 def test_every_config_opens_with_its_command(config):
     header = [line for line in (ROOT / config).read_text().splitlines() if line.startswith("#")]
     assert any(f"--config-file {config}" in line for line in header)
+
+
+@pytest.mark.parametrize(
+    "config", sorted(str(p.relative_to(ROOT)) for p in (ROOT / "projects").glob("*/configs/*.yaml"))
+)
+def test_every_project_opens_its_configs_with_their_command(config):
+    project = Path(config).parts[1]
+    header = "".join(line for line in (ROOT / config).read_text().splitlines() if line.startswith("#"))
+    assert f"python projects/{project}/run.py --config-file {config}" in header
+    readme = (ROOT / "projects" / project / "README.md").read_text()
+    assert f"projects/{project}/run.py" in readme and f"projects/{project}/README.md" in README
 
 
 def test_datasets_readme_explains_every_kind():

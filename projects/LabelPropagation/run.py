@@ -20,7 +20,7 @@ import torch
 from label_propagation.config import METHODS, add_label_propagation_config
 from label_propagation.davis import Sequence, find_sequences, read_frame, read_masks, write_mask
 from label_propagation.overlays import paint_objects, save_animation
-from label_propagation.propagate import LabelPropagation, Protocol, enlarge_labels, shrink_labels
+from label_propagation.propagate import LabelPropagation, Protocol
 from torch.nn import functional as F
 from tqdm import tqdm
 
@@ -30,6 +30,7 @@ from revisit.data.labels import VOID
 from revisit.engine.command import run_command
 from revisit.engine.study import load_study, parse_study_args, peak_memory_gb, write_results
 from revisit.errors import UserError
+from revisit.evaluation.label_maps import enlarge_labels, shrink_labels
 from revisit.evaluation.video_objects import score_sequence, summarize, write_csvs
 from revisit.modeling.frozen import FrozenBackbone
 

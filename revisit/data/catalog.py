@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
+from revisit.data.classification_catalog import CLASSIFICATION_SETS
 from revisit.data.dense_catalog import DENSE_KINDS, DENSE_SETS, DenseSet
 from revisit.data.images import SUFFIXES
 from revisit.errors import UserError
@@ -45,6 +46,11 @@ SUBSETS = {
     "bdd100k_90k": 90000,
 }  # fmt: skip
 
+
+# Published sizes of data sets that are unpacked into class folders.
+CLASS_FOLDER_SIZES = {
+    "imagenet": {"train": 1281167, "val": 50000}, "places365": {"train": 1803460, "val": 36500},
+}  # fmt: skip
 
 # Detectron2's names of the detection sets, and their published sizes.
 DETECTION_SETS = {
@@ -272,5 +278,12 @@ def register_all() -> None:
         _register_voc(f"toy_voc_{split}", lambda: datasets_root() / "toy_scenes/VOC2007", split, TOY_CLASSES)
     for name, dense in DENSE_SETS.items():
         _register_dense(name, dense)
+    for name, found in CLASSIFICATION_SETS.items():
+        for split, size in found.num_images.items():
+            load = partial(found.load, split=split)
+            _under_root(f"{name}_{split}", found.where, load, **({"expected_images": size} if size else {}))
+    for name, where in (("imagenet", "imagenet"), ("places365", "places365_standard")):
+        for split, size in CLASS_FOLDER_SIZES[name].items():
+            _under_root(f"{name}_{split}", f"{where}/{split}", load_class_folders, expected_images=size)
     for name, size in DETECTION_SETS.items():
         MetadataCatalog.get(name).set(expected_images=size)

@@ -19,19 +19,25 @@ from detectron2.utils.logger import setup_logger
 RANDOM = "random"
 
 
-def parse_study_args(description: str, argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line of projects/NAME/run.py."""
+def parse_study_args(description: str, *, weights: bool = True) -> argparse.Namespace:
+    """The command line of projects/NAME/run.py.
+
+    Args:
+        weights: whether the study looks at a network.
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config-file", required=True, metavar="FILE", help="network and protocol")
-    parser.add_argument(
-        "--weights",
-        required=True,
-        metavar="FILE",
-        help=f"what tools/convert_to_d2.py writes; {RANDOM}: a network drawn from SEED",
-    )
+    if weights:
+        parser.add_argument(
+            "--weights",
+            required=True,
+            metavar="FILE",
+            help=f"what tools/convert_to_d2.py writes; {RANDOM}: a network drawn from SEED",
+        )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="results.json and pictures go there")
     parser.add_argument("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
-    return parser.parse_args(argv)
+    parser.set_defaults(weights=RANDOM)
+    return parser.parse_args()
 
 
 def load_study(args: argparse.Namespace, add_keys: Callable[[CfgNode], None]) -> CfgNode:

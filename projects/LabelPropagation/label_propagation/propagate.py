@@ -93,14 +93,3 @@ def squared_distance(rows: slice, columns: slice, near_rows: slice, near_columns
 
     here, there = cells(rows, columns), cells(near_rows, near_columns)
     return (here[:, None] - there[None]).square().sum(dim=2)
-
-
-def shrink_labels(ids: Tensor, num_labels: int, size: tuple[int, int]) -> Tensor:
-    """(H, W) ids below ``num_labels`` -> (L, h, w) float32: the share of each label in a cell's pixels."""
-    one_hot = F.one_hot(ids.long(), num_labels).permute(2, 0, 1).float()
-    return F.adaptive_avg_pool2d(one_hot, size)
-
-
-def enlarge_labels(labels: Tensor, size: tuple[int, int]) -> Tensor:
-    """(L, h, w) soft labels -> (H, W) uint8: the strongest in each pixel, bilinear between cells."""
-    return F.interpolate(labels[None], size=size, mode="bilinear")[0].argmax(dim=0).to(torch.uint8)

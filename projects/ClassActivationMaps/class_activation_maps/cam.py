@@ -1,0 +1,55 @@
+"""The map itself (Zhou et al., 2016) and its picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from torch import Tensor
+
+from revisit.errors import UserError
+
+MAP_SHARE = 0.5  # of the map's colour in the overlay
+
+
+def load_classifier(path: str, channels: int) -> tuple[Tensor, Tensor]:
+    """Weight (classes, C) and bias (classes,) of a linear classifier on C channels.
+
+    Raises:
+        UserError: a file that is missing, holds something else, or was made for another network.
+    """
+    if not Path(path).is_file():
+        raise UserError(f"classifier {path or '(none)'} not found: projects/LinearClassification writes classifier.pth")
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        weight, bias = saved["weight"], saved["bias"]
+    except Exception as error:  # damaged files raise whatever their bytes happen to trip
+        raise UserError(f"{path} is no classifier ({type(error).__name__}): expected weight and bias") from error
+    if weight.shape[1] != channels:
+        raise UserError(f"{path} is for {weight.shape[1]} channels, but the network has {channels}: expected its own")
+    return weight, bias
+
+
+def activation_map(features: Tensor, weight: Tensor) -> Tensor:
+    """(h, w) in [0, 1]: the evidence for a class in each place, without bias and without ReLU.
+
+    Args:
+        features: (C, h, w).
+        weight: (C,), the classifier's row of the class.
+
+    Returns:
+        The map from its least value to its greatest; all 0 where it is flat.
+    """
+    evidence = torch.einsum("chw,c->hw", features, weight)
+    low, high = evidence.min(), evidence.max()
+    return torch.zeros_like(evidence) if high == low else (evidence - low) / (high - low)
+
+
+def overlay(image: np.ndarray, cam: np.ndarray) -> np.ndarray:
+    """The (H, W, 3) uint8 RGB image under its (h, w) map in colours from blue (0) to red (1)."""
+    height, width = image.shape[:2]
+    large = cv2.resize(cam.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR)
+    colors = cv2.applyColorMap(np.round(255 * large).astype(np.uint8), cv2.COLORMAP_JET)[..., ::-1]
+    return np.round((1 - MAP_SHARE) * image + MAP_SHARE * colors).astype(np.uint8)

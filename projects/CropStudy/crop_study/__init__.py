@@ -1,0 +1,1 @@
+"""How much two random crops of an image share, and what becomes of pretraining when they may share less."""

@@ -1,0 +1,82 @@
+#!/usr/bin/env python
+"""Classify images by frozen features: logistic regression, SVM, nearest neighbours, or a layer trained by SGD.
+
+    python projects/LinearClassification/run.py --config-file projects/LinearClassification/configs/cifar10.yaml \\
+        --weights backbone.pth --output output/linear/cifar10
+
+Learns from DATASETS.TRAIN and judges DATASETS.TEST; LINEAR.METHOD says how. Features are computed once and kept in
+DIR/features; a second call with the same weights, images and transform reads them. DIR/results.json has the score,
+DIR/classifier.pth the weights of a linear classifier, which ClassActivationMaps draws.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from linear_classification.config import TRANSFORMS, add_linear_config
+from linear_classification.methods import METHODS, read
+from linear_classification.targets import check_classes
+
+from revisit.engine.command import run_command
+from revisit.engine.study import load_study, parse_study_args, write_results
+from revisit.errors import UserError
+from revisit.modeling.frozen import FrozenBackbone
+
+from detectron2.config import CfgNode
+
+
+def main() -> None:
+    args = parse_study_args(__doc__)
+    cfg = load_study(args, add_linear_config)
+    check(cfg)
+    (train_name,), (test_name,) = cfg.DATASETS.TRAIN, cfg.DATASETS.TEST
+    train, test = read(train_name), read(test_name)
+    check_classes(train[1], test[1], (train_name, test_name))
+    check_method(cfg, train[1])
+    backbone = FrozenBackbone(cfg)
+    found = METHODS[cfg.LINEAR.METHOD](cfg, backbone, train, test, args.output)
+    results = {"protocol": protocol(cfg), "weights": args.weights, **found}
+    write_results(args.output, results)
+    score = "mAP" if "mAP" in results else "top1"
+    print(f"{score} of {test_name}: {results[score]:.2f} % ({results['protocol']})")
+    print(f"written to {args.output}: results.json")
+
+
+def check(cfg: CfgNode) -> None:
+    """Raises UserError for options that mean nothing."""
+    options = cfg.LINEAR
+    for name, choices in (("METHOD", tuple(METHODS)), ("TRANSFORM", TRANSFORMS)):
+        if options[name] not in choices:
+            raise UserError(f"LINEAR.{name} is {options[name]!r}, expected one of {', '.join(choices)}")
+    for key in ("TRAIN", "TEST"):
+        if len(cfg.DATASETS[key]) != 1:
+            raise UserError(f"DATASETS.{key} is {tuple(cfg.DATASETS[key])}: expected one data set")
+    if not 0 < options.VALIDATION_SHARE < 1:
+        raise UserError(f"LINEAR.VALIDATION_SHARE is {options.VALIDATION_SHARE}: expected a share between 0 and 1")
+    low, high, count = options.LAMBDAS
+    if not 0 < low <= high or count < 1:
+        raise UserError(f"LINEAR.LAMBDAS {tuple(options.LAMBDAS)}: expected 0 < lowest <= highest, and how many")
+    if len(cfg.MODEL.RESNETS.OUT_FEATURES) != 1:
+        raise UserError(f"MODEL.RESNETS.OUT_FEATURES {cfg.MODEL.RESNETS.OUT_FEATURES}: expected one map, such as res5")
+
+
+def check_method(cfg: CfgNode, targets: np.ndarray) -> None:
+    """Raises UserError where LINEAR.METHOD cannot tell these targets apart."""
+    method, several = cfg.LINEAR.METHOD, targets.ndim > 1
+    if method == "svm" and not several:
+        raise UserError("LINEAR.METHOD svm is for images that show several classes: expected a data set such as VOC's")
+    if method in ("knn", "sgd") and several:
+        raise UserError(f"LINEAR.METHOD {method} is for images of one class each: expected logistic or svm")
+    if method == "sgd" and cfg.SOLVER.EPOCHS < 1:
+        raise UserError(f"SOLVER.EPOCHS is {cfg.SOLVER.EPOCHS}: expected 1 or more with LINEAR.METHOD sgd")
+
+
+def protocol(cfg: CfgNode) -> str:
+    options = cfg.LINEAR
+    if options.METHOD == "sgd":
+        return f"SGD for {cfg.SOLVER.EPOCHS} epochs on random crops of {options.IMAGE_SIZE} px"
+    shape = "whole images" if options.TRANSFORM == "square" else "central crops"
+    return f"{options.METHOD} on pooled features of {shape} at {options.IMAGE_SIZE} px"
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,116 @@
+"""Data sets of whole-image labels for linear classification, in the layouts of their original downloads.
+
+A record is ``file_name`` and ``label``, or ``labels`` where an image shows several classes (Pascal VOC): a tuple with
+1, -1 or, where every object of the class is difficult, 0 for each class. ``revisit.data.catalog`` registers what this
+module describes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+from scipy.io import loadmat
+
+from revisit.data.dense_catalog import read_split
+from revisit.errors import UserError
+from revisit.toy import CLASS_NAMES as TOY_CLASSES
+
+from detectron2.data.datasets.pascal_voc import CLASS_NAMES as VOC_CLASSES
+
+Records = list[dict]
+ABSENT, DIFFICULT, PRESENT = -1, 0, 1
+
+
+def load_food101(path: Path, split: str) -> Records:
+    """Food-101: meta/{classes,train,test}.txt and images/CLASS/NUMBER.jpg."""
+    classes = read_split(path / "meta" / "classes.txt")
+    names = read_split(path / "meta" / f"{split}.txt")
+    return _by_class(path / "images", [(f"{name}.jpg", name.partition("/")[0]) for name in names], classes)
+
+
+def load_cars(path: Path, split: str) -> Records:
+    """Stanford Cars: cars_{train,test}/*.jpg, devkit/cars_train_annos.mat and cars_test_annos_withlabels.mat."""
+    annotations = path / ("devkit/cars_train_annos.mat" if split == "train" else "cars_test_annos_withlabels.mat")
+    if not annotations.is_file():
+        raise UserError(f"{annotations} not found: expected the labels of Stanford Cars (datasets/README.md)")
+    try:
+        entries = loadmat(annotations, squeeze_me=True)["annotations"]
+        found = [(str(entry["fname"]), int(entry["class"]) - 1) for entry in entries]
+    except Exception as error:  # damaged files raise whatever their bytes happen to trip
+        raise UserError(f"{annotations} cannot be read ({type(error).__name__}): expected annotations") from error
+    return _existing([{"file_name": str(path / f"cars_{split}" / name), "label": label} for name, label in found])
+
+
+def load_pets(path: Path, split: str) -> Records:
+    """Oxford-IIIT Pets: images/*.jpg, annotations/{trainval,test}.txt: lines of name, class from 1, species, breed."""
+    file = path / "annotations" / f"{split}.txt"
+    rows = [line.split() for line in read_split(file) if not line.startswith("#")]
+    if any(len(row) != 4 or not row[1].isdecimal() for row in rows):
+        raise UserError(f"{file} has other lines than NAME CLASS SPECIES BREED: expected Oxford-IIIT Pets' own file")
+    return _existing([{"file_name": str(path / "images" / f"{r[0]}.jpg"), "label": int(r[1]) - 1} for r in rows])
+
+
+def load_sun397(path: Path, split: str) -> Records:
+    """SUN397, first partition: ClassName.txt, Partitions/{Training,Testing}_01.txt, a/abbey/sun_*.jpg."""
+    part = {"train": "Training_01", "test": "Testing_01"}[split]
+    classes = [name.lstrip("/") for name in read_split(path / "Partitions" / "ClassName.txt")]
+    names = [name.lstrip("/") for name in read_split(path / "Partitions" / f"{part}.txt")]
+    return _by_class(path, [(name, name.rpartition("/")[0]) for name in names], classes)
+
+
+def load_voc_labels(path: Path, split: str, classes: tuple[str, ...] = tuple(VOC_CLASSES)) -> Records:
+    """Which classes an image of Pascal VOC shows, by its boxes: what ImageSets/Main/CLASS_SPLIT.txt says too."""
+    records = []
+    for name in read_split(path / "ImageSets" / "Main" / f"{split}.txt"):
+        annotation = path / "Annotations" / f"{name}.xml"
+        if not annotation.is_file():
+            raise UserError(f"{annotation} not found, but the split {split} names {name}")
+        labels = [ABSENT] * len(classes)
+        for thing in ElementTree.parse(annotation).iterfind("object"):
+            if thing.findtext("name") not in classes:
+                raise UserError(f"{annotation} names an object of the class {thing.findtext('name')!r}")
+            place = classes.index(thing.findtext("name"))
+            labels[place] = max(labels[place], DIFFICULT if thing.findtext("difficult") == "1" else PRESENT)
+        records.append({"file_name": str(path / "JPEGImages" / f"{name}.jpg"), "labels": tuple(labels)})
+    return _existing(records)
+
+
+def _by_class(folder: Path, files: list[tuple[str, str]], classes: list[str]) -> Records:
+    places = {name: place for place, name in enumerate(classes)}
+    unknown = next((name for _, name in files if name not in places), None)
+    if unknown is not None:
+        raise UserError(f"{folder}: an image of the class {unknown!r}, which the list of classes does not have")
+    return _existing([{"file_name": str(folder / file), "label": places[name]} for file, name in files])
+
+
+def _existing(records: Records) -> Records:
+    missing = [record["file_name"] for record in records if not Path(record["file_name"]).is_file()]
+    if missing:
+        raise UserError(f"{len(missing)} of {len(records)} images not found, the first is {missing[0]}")
+    return records
+
+
+class ClassificationSet(NamedTuple):
+    """A family of data sets with fixed names, NAME_SPLIT."""
+
+    where: str  # under datasets_root()
+    load: Callable[[Path, str], Records]
+    num_images: dict[str, int | None]  # published, by split
+
+
+CLASSIFICATION_SETS = {
+    "food101": ClassificationSet("food-101", load_food101, {"train": 75750, "test": 25250}),
+    "cars": ClassificationSet("stanford_cars", load_cars, {"train": 8144, "test": 8041}),
+    "pets": ClassificationSet("oxford-iiit-pet", load_pets, {"trainval": 3680, "test": 3669}),
+    "sun397": ClassificationSet("SUN397", load_sun397, {"train": 19850, "test": 19850}),
+    "voc_2007_labels": ClassificationSet(
+        "VOC2007", load_voc_labels, {"train": 2501, "val": 2510, "trainval": 5011, "test": 4952}
+    ),
+    "toy_voc_labels": ClassificationSet(
+        "toy_scenes/VOC2007", partial(load_voc_labels, classes=TOY_CLASSES), {"trainval": None, "test": None}
+    ),
+}

@@ -1,0 +1,117 @@
+"""The crop study: overlaps against a direct simulation, limits that hold or are counted, its command, bad input."""
+
+import json
+import math
+import random
+import re
+import sys
+
+import cv2
+import numpy as np
+import pytest
+import yaml
+from commands import ROOT, run
+
+sys.path.insert(0, str(ROOT / "projects/CropStudy"))
+from crop_study.overlap import draw_overlaps
+from crop_study.runs import read_runs
+
+from revisit.errors import UserError
+
+COMMAND = "python projects/CropStudy/run.py --config-file projects/CropStudy/configs/coco.yaml --output {output}"
+
+
+def simulated_iou(height, width, scale, rng):
+    """One pair of crops by the definition of random resized crops, in real numbers, and its IoU."""
+    boxes = []
+    while len(boxes) < 2:
+        area, ratio = rng.uniform(*scale) * height * width, math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = math.sqrt(area * ratio), math.sqrt(area / ratio)
+        if w <= width and h <= height:
+            x, y = rng.uniform(0, width - w), rng.uniform(0, height - h)
+            boxes.append((x, y, x + w, y + h))
+    (a, b, c, d), (e, f, g, h) = boxes
+    shared = max(0, min(c, g) - max(a, e)) * max(0, min(d, h) - max(b, f))
+    return shared / ((c - a) * (d - b) + (g - e) * (h - f) - shared)
+
+
+@pytest.mark.parametrize(("size", "scale"), [((480, 640), (0.2, 1.0)), ((300, 300), (0.05, 0.14))])
+def test_the_mean_iou_is_that_of_a_direct_simulation(size, scale):
+    rng = random.Random(0)
+    expected = np.array([simulated_iou(*size, scale, rng) for _ in range(20000)])
+    drawn = draw_overlaps(size, scale, 1.0, 4000, seed=0)
+    error = 4 * math.hypot(expected.std() / math.sqrt(20000), drawn.iou.std() / math.sqrt(4000))
+    assert drawn.iou.mean() == pytest.approx(expected.mean(), abs=error)
+    assert (drawn.iou == 0).mean() == pytest.approx((expected == 0).mean(), abs=0.03)
+    assert drawn.num_fallbacks == 0
+
+
+@pytest.mark.parametrize("limit", [0.6, 0.2, 0.0])
+def test_no_pair_is_above_its_limit_unless_it_is_counted(limit):
+    drawn = draw_overlaps((480, 640), (0.2, 1.0), limit, 300, seed=1)
+    assert (drawn.iou > limit).sum() == drawn.num_fallbacks < 5
+
+
+def test_crops_that_cannot_meet_their_limit_are_all_counted():
+    drawn = draw_overlaps((480, 640), (0.8, 1.0), 0.1, 20, seed=0)
+    assert drawn.num_fallbacks == (drawn.iou > 0.1).sum() == 20
+
+
+def test_the_command_draws_and_reports_every_limit(toy_root, tmp_path):
+    text = run(COMMAND.format(output=tmp_path) + " CROP_STUDY.NUM_PAIRS 200", toy_root)
+    assert "limit 0.4: mean IoU 0." in text
+    rows = json.loads((tmp_path / "results.json").read_text())["overlaps"]
+    assert [row["max_iou"] for row in rows] == [1.0, 0.6, 0.4, 0.2, 0.0]
+    means = [row["mean_iou"] for row in rows]
+    assert means == sorted(means, reverse=True) and all(row["above_limit"] <= row["fallbacks"] for row in rows)
+    assert cv2.imread(str(tmp_path / "iou_histogram.png")).std() > 10
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    def make(name, limit, score):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.yaml").write_text(yaml.safe_dump({"VIEWS": {"MAX_IOU": limit}}))
+        lines = [json.dumps({"iteration": n, "loss_inst": 5 - n / 10}) for n in range(3)]
+        (folder / "metrics.json").write_text("\n".join(lines))
+        (folder / "evaluation.json").write_text(json.dumps(score))
+        return folder
+
+    return make
+
+
+def test_runs_are_compared_in_the_order_of_their_limits(make_run, study):
+    plain, close = make_run("plain", 1.0, {"knn_top1": 20.0}), make_run("close", 0.4, {"knn_top1": 30.0})
+    options = f"CROP_STUDY.NUM_PAIRS 20 CROP_STUDY.RUNS \"('{plain}', '{close}')\""
+    output = study("CropStudy", "coco", options, weights=None)
+    results = json.loads((output / "results.json").read_text())
+    assert results["runs"] == [{"max_iou": 0.4, "knn_top1": 30.0}, {"max_iou": 1.0, "knn_top1": 20.0}]
+    assert (output / "runs.png").is_file()
+
+
+def test_scores_may_come_from_finetuned_models(make_run):
+    pretraining, finetuned = make_run("a", 0.2, {}), make_run("b", 1.0, {"bbox": {"AP50": 9.5}})
+    (found,) = read_runs([pretraining], [finetuned], "bbox.AP50")
+    assert (found.max_iou, found.score) == (0.2, 9.5)
+    assert found.loss == [(0, 5.0), (1, 4.9), (2, 4.8)]
+    with pytest.raises(UserError, match="has no knn_top1: set CROP_STUDY.SCORE"):
+        read_runs([pretraining], [], "knn_top1")
+    with pytest.raises(UserError, match="names 1 folders for 2"):
+        read_runs([pretraining] * 2, [finetuned], "bbox.AP50")
+    with pytest.raises(UserError, match="config.yaml not found"):
+        read_runs([pretraining / "nowhere"], [], "knn_top1")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ('VIEWS.LARGE_SCALE "(0.0, 1.0)"', "expected 0 < low <= high <= 1"),
+        ('CROP_STUDY.MAX_IOUS "(1.5,)"', "expected limits between 0 and 1"),
+        ("CROP_STUDY.NUM_PAIRS 0", "CROP_STUDY.NUM_PAIRS 0: expected 1 or more"),
+        ('CROP_STUDY.IMAGE_SIZE "(480,)"', "expected height and width"),
+    ],
+)
+def test_bad_options_are_refused(options, expected, study):
+    with pytest.raises(UserError, match=re.escape(expected)):
+        study("CropStudy", "coco", options, weights=None)

@@ -1,0 +1,253 @@
+"""Linear classification: scores by hand, the path of lambdas, SGD that goes on, and the command for every method."""
+
+import json
+import re
+import shutil
+import sys
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from commands import ROOT, run
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+from tiny import tiny_config
+
+sys.path.insert(0, str(ROOT / "projects/LinearClassification"))
+from linear_classification.config import add_linear_config
+from linear_classification.logistic import Classifier, best_strength, fit_path, split_off, strengths
+from linear_classification.margin import normalize, svm_ap
+from linear_classification.sgd import LinearTraining
+from linear_classification.targets import check_classes, eleven_point_ap, envelope_ap, known
+
+from revisit.errors import UserError
+from revisit.modeling.frozen import FrozenBackbone
+
+COMMAND = (
+    "python projects/LinearClassification/run.py --config-file projects/LinearClassification/configs/toy.yaml "
+    "--weights {weights} --output {output}"
+)
+SMALL = (
+    " LINEAR.IMAGE_SIZE 32 LINEAR.LAMBDAS '(1e-3,1e3,5)' LINEAR.MAX_ITER 50 MODEL.RESNETS.STEM_OUT_CHANNELS 8 "
+    "MODEL.RESNETS.RES2_OUT_CHANNELS 8"
+)
+SEVERAL = " DATASETS.TRAIN \"('toy_voc_labels_trainval',)\" DATASETS.TEST \"('toy_voc_labels_test',)\""
+
+
+def ap_by_definition(scores, present, levels=None):
+    """AP over ranks, one by one: at given recalls, or as the area under the best precision from each recall on."""
+    order = sorted(range(len(scores)), key=lambda n: (-scores[n], n))
+    total, found, points = sum(present), 0, []
+    for rank, index in enumerate(order, start=1):
+        found += present[index]
+        points.append((found / total, found / rank))
+    best = [max(p for r, p in points if r >= recall - 1e-12) for recall, _ in points]
+    if levels is None:
+        recalls = [0.0] + [recall for recall, _ in points]
+        return 100 * sum((b - a) * p for a, b, p in zip(recalls, recalls[1:], best, strict=False))
+    return 100 * sum(max((p for r, p in points if r >= level - 1e-12), default=0) for level in levels) / len(levels)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=30).filter(
+        lambda x: any(p for _, p in x)
+    )
+)
+def test_ap_equals_its_definitions(images):
+    scores, present = np.array([s for s, _ in images], float), np.array([p for _, p in images])
+    assert envelope_ap(scores, present) == pytest.approx(ap_by_definition(scores, present))
+    levels = [n / 10 for n in range(11)]
+    assert eleven_point_ap(scores, present) == pytest.approx(ap_by_definition(scores, present, levels))
+
+
+def test_ap_by_hand():
+    scores, present = np.array([0.9, 0.8, 0.7, 0.6]), np.array([True, False, True, False])
+    assert envelope_ap(scores, present) == pytest.approx(100 * (0.5 * 1 + 0.5 * 2 / 3))
+    assert eleven_point_ap(scores, present) == pytest.approx(100 * (6 * 1 + 5 * 2 / 3) / 11)
+
+
+def test_difficult_classes_are_absent_or_left_out():
+    column = np.array([1, 0, -1, 1])
+    counted, present = known(column, difficult_is_absent=True)
+    assert counted.all() and present.tolist() == [True, False, False, True]
+    counted, present = known(column, difficult_is_absent=False)
+    assert counted.tolist() == [True, False, True, True] and present.tolist() == [True, False, True]
+
+
+@pytest.fixture
+def clouds():
+    """Three overlapping classes in 8 dimensions: (features, classes) to learn from and to judge."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(3, 8))
+
+    def draw(count):
+        labels = rng.integers(0, 3, count)
+        return (centres[labels] + rng.normal(size=(count, 8))).astype(np.float32), labels
+
+    return draw(300), draw(200)
+
+
+def test_the_warm_path_ends_where_a_cold_fit_does(clouds):
+    train, test = clouds
+    lambdas = strengths(1e-5, 1e5, 45)
+    assert len(lambdas) == 45 and lambdas[0] == pytest.approx(1e5) and lambdas[-1] == pytest.approx(1e-5)
+    path = fit_path(Classifier(1000, True), train, test, lambdas)
+    assert all(point.converged for point in path)
+    for point in path[::6]:
+        cold = LogisticRegression(C=1 / point.strength, max_iter=5000).fit(*train)
+        assert point.score == pytest.approx(100 * cold.score(*test), abs=0.51)  # one image of 200
+    best = best_strength(path)
+    assert best.score == max(point.score for point in path) and best.score > 60
+
+
+def test_a_fit_that_does_not_converge_is_said(clouds, caplog):
+    train, test = clouds
+    path = fit_path(Classifier(2, True), train, test, strengths(1e-3, 1e-3, 1))
+    assert not path[0].converged and path[0].iterations == 2
+    assert "1 of 1 fits did not converge: lambda 1.0e-03; raise LINEAR.MAX_ITER" in caplog.text
+
+
+def test_a_share_of_every_class_is_split_off():
+    targets = np.repeat([0, 1, 2], [50, 20, 5])
+    kept, held = split_off(targets, 0.2, seed=0)
+    assert sorted([*kept, *held]) == list(range(75))
+    assert np.bincount(targets[held]).tolist() == [10, 4, 1]
+    assert np.array_equal(held, split_off(targets, 0.2, seed=0)[1])
+    assert not np.array_equal(held, split_off(targets, 0.2, seed=1)[1])
+
+
+def test_the_svm_tells_separable_classes_apart():
+    rng = np.random.default_rng(0)
+    labels = np.where(rng.random((80, 2)) < 0.5, 1, -1)
+    rows = np.concatenate([labels + 0.1 * rng.normal(size=(80, 2)), np.ones((80, 1))], axis=1)
+    assert svm_ap((rows[:40], labels[:40]), (rows[40:], labels[40:]), 0.5, True) == pytest.approx([100, 100])
+    assert np.allclose(np.linalg.norm(normalize(rows), axis=1), 1, atol=1e-4)
+
+
+def test_classes_that_cannot_be_judged_are_refused():
+    with pytest.raises(UserError, match="class 2 of b has no image in a"):
+        check_classes(np.array([0, 1]), np.array([0, 2]), ("a", "b"))
+    with pytest.raises(UserError, match="no image of b shows class 1"):
+        check_classes(np.array([[1, 1]]), np.array([[1, -1]]), ("a", "b"))
+    with pytest.raises(UserError, match="count different classes"):
+        check_classes(np.array([0, 1]), np.array([[1, 1]]), ("a", "b"))
+
+
+@pytest.fixture(scope="module")
+def logistic(pretrained, toy_root, tmp_path_factory):
+    output = tmp_path_factory.mktemp("logistic")
+    text = run(COMMAND.format(weights=pretrained / "backbone.pth", output=output) + SMALL, toy_root)
+    return output, text
+
+
+def test_logistic_regression_reports_its_path(logistic):
+    output, text = logistic
+    results = json.loads((output / "results.json").read_text())
+    assert 0 < results["top1"] <= 100 and f"top1 of toy_objects_heldout: {results['top1']:.2f} %" in text
+    assert [point["strength"] for point in results["path"]] == pytest.approx([1e3, 10**1.5, 1, 10**-1.5, 1e-3])
+    assert results["lambda"] in [point["strength"] for point in results["path"]]
+    assert cv2.imread(str(output / "path.png")).std() > 5
+    classifier = torch.load(output / "classifier.pth", weights_only=True)
+    assert classifier["weight"].shape == (10, 64) and classifier["bias"].shape == (10,)
+
+
+def test_features_are_computed_once(logistic, pretrained, toy_root, tmp_path):
+    shutil.copytree(logistic[0] / "features", tmp_path / "features")
+    text = run(
+        COMMAND.format(weights=pretrained / "backbone.pth", output=tmp_path) + f"{SMALL} LINEAR.METHOD knn", toy_root
+    )
+    assert text.count("features read from") == 2 and "features of toy" not in text
+    assert json.loads((tmp_path / "results.json").read_text())["protocol"].startswith("knn on pooled features")
+    text = run(COMMAND.format(weights="random", output=tmp_path) + f"{SMALL} LINEAR.METHOD knn", toy_root)
+    assert text.count("was made with other weights: computing it anew") == 2
+
+
+@pytest.mark.parametrize("method", ["logistic", "svm"])
+def test_images_of_several_classes_are_scored_by_map(method, pretrained, study):
+    options = f"{SMALL}{SEVERAL} LINEAR.METHOD {method}"
+    output = study("LinearClassification", "toy", options, pretrained / "backbone.pth")
+    assert 0 < json.loads((output / "results.json").read_text())["mAP"] < 100
+
+
+@pytest.fixture
+def train_layer():
+    """Three epochs of SGD on noise; the training, not yet run."""
+    rng = np.random.default_rng(0)
+    targets = np.arange(20) % 4
+    records = [{"image": rng.integers(0, 256, (40, 48, 3), dtype=np.uint8)} for _ in targets]
+    cfg = tiny_config("SOLVER.EPOCHS", 3, "SOLVER.STEP_EPOCHS", (2,), "SOLVER.IMS_PER_BATCH", 8)
+    add_linear_config(cfg)
+    cfg.LINEAR.IMAGE_SIZE = 32
+
+    def make(epochs=3):
+        cfg.SOLVER.EPOCHS = epochs
+        return LinearTraining(cfg, FrozenBackbone(cfg), (records, targets), (records, targets))
+
+    return make
+
+
+def test_sgd_goes_on_where_it_was_stopped(train_layer, tmp_path):
+    for name in ("whole", "stopped"):
+        (tmp_path / name).mkdir()
+    whole, stopped = train_layer(), train_layer()
+    expected = whole.run(tmp_path / "whole")
+    judge, calls = stopped.evaluate, []
+
+    def stop_in_the_second_epoch():
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return judge()
+
+    stopped.evaluate = stop_in_the_second_epoch
+    with pytest.raises(KeyboardInterrupt):
+        stopped.run(tmp_path / "stopped")
+    again = train_layer()
+    assert again.run(tmp_path / "stopped") == expected and len(expected) == 3
+    assert torch.equal(again.layer.weight, whole.layer.weight) and torch.equal(again.layer.bias, whole.layer.bias)
+
+
+def test_sgd_starts_anew_with_other_settings(train_layer, tmp_path, caplog):
+    train_layer().run(tmp_path)
+    with caplog.at_level("INFO", logger="revisit"):
+        assert len(train_layer(epochs=1).run(tmp_path)) == 1
+    assert "starting anew" in caplog.text
+
+
+def test_a_backbone_that_moves_is_our_mistake(train_layer, tmp_path):
+    training = train_layer()
+    statistics = next(buffer for name, buffer in training._backbone.named_buffers() if name.endswith("running_mean"))
+
+    def count_images(module, args, output):
+        statistics.add_(len(args[0]))
+
+    training._backbone.register_forward_hook(count_images)
+    with pytest.raises(AssertionError, match="the frozen backbone has changed: .*running_mean"):
+        training.run(tmp_path)
+
+
+def test_a_layer_is_trained_by_the_command(pretrained, study):
+    options = f"{SMALL} LINEAR.METHOD sgd SOLVER.EPOCHS 2 SOLVER.STEP_EPOCHS '(1,)' SOLVER.IMS_PER_BATCH 16"
+    output = study("LinearClassification", "toy", options, pretrained / "backbone.pth")
+    results = json.loads((output / "results.json").read_text())
+    assert 0 < results["top1"] <= results["top5"] <= 100 and len(results["history"]) == 2
+    assert (output / "classifier.pth").is_file() and (output / "curves.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("LINEAR.METHOD guess", "LINEAR.METHOD is 'guess', expected one of logistic, svm, knn, sgd"),
+        ("LINEAR.METHOD svm", "LINEAR.METHOD svm is for images that show several classes"),
+        (f"LINEAR.METHOD knn{SEVERAL}", "LINEAR.METHOD knn is for images of one class each"),
+        ("LINEAR.METHOD sgd SOLVER.EPOCHS 0", "SOLVER.EPOCHS is 0: expected 1 or more"),
+        ("LINEAR.LAMBDAS (0.0,1.0,3)", "expected 0 < lowest <= highest"),
+        ("DATASETS.TRAIN \"('toy_scenes_train',)\"", "data set 'toy_scenes_train' has no labels"),
+        ("DATASETS.TEST \"('toy_voc_labels_test',)\"", "count different classes"),
+    ],
+)
+def test_bad_options_are_refused(options, expected, study):
+    with pytest.raises(UserError, match=re.escape(expected)):
+        study("LinearClassification", "toy", options)

@@ -1,0 +1,143 @@
+"""Segment retrieval: its parts by hand, its bounds (100 with an oracle, chance with shuffled labels), its command."""
+
+import json
+import re
+import sys
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from commands import ROOT, one_line_error, run
+from torch.nn import functional as F
+
+sys.path.insert(0, str(ROOT / "projects/SegmentRetrieval"))
+from segment_retrieval.regions import cluster, describe, oracle_features, true_regions
+from segment_retrieval.retrieval import (
+    confusion_matrix,
+    enlarge,
+    keep_classes,
+    majority_labels,
+    mean_iou,
+    nearest,
+)
+
+from revisit.data.labels import VOID
+from revisit.errors import UserError
+
+COMMAND = (
+    "python projects/SegmentRetrieval/run.py --config-file projects/SegmentRetrieval/configs/toy.yaml "
+    "--weights {weights} --output {output}"
+)
+SMALL = " SEGMENT_RETRIEVAL.IMAGE_SIZE 64 MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
+ORACLE = " SEGMENT_RETRIEVAL.REGIONS truth SEGMENT_RETRIEVAL.FEATURES oracle"
+
+
+def test_clusters_are_the_parts_that_look_alike():
+    features = torch.zeros(4, 6, 8)
+    features[0, :3], features[1, 3:, :4], features[2, 3:, 4:] = 5, 1, 2
+    ids, descriptors = cluster(features, num_regions=3, normalize=True, seed=0)
+    parts = [ids[:3], ids[3:, :4], ids[3:, 4:]]
+    assert [len(np.unique(part)) for part in parts] == [1, 1, 1] and len(np.unique(ids)) == 3
+    for part, axis in zip(parts, range(3), strict=True):
+        assert torch.allclose(descriptors[part[0, 0]], torch.eye(4)[axis])
+
+
+def test_a_seed_decides_the_clusters():
+    features = torch.randn(8, 6, 6, generator=torch.Generator().manual_seed(0))
+    one, same = (cluster(features, 5, True, seed=1) for _ in range(2))
+    assert np.array_equal(one.ids, same.ids) and torch.equal(one.descriptors, same.descriptors)
+
+
+def test_a_descriptor_is_the_unit_mean_of_its_cells():
+    features = torch.randn(5, 4, 4, generator=torch.Generator().manual_seed(0)).double()
+    ids = torch.from_numpy(np.random.default_rng(0).integers(0, 3, (4, 4)).astype(np.uint8))
+    ids[0, 0] = VOID
+    expected = [features[:, ids == n].mean(dim=1) for n in range(3)]
+    assert torch.allclose(describe(features, ids, 3), F.normalize(torch.stack(expected), dim=1))
+
+
+def test_true_regions_are_the_classes_of_the_mask():
+    truth = np.array([[3, 3, VOID], [7, 0, 0]], np.uint8)
+    ids, descriptors = true_regions(oracle_features(truth, 8), truth, 8)
+    assert ids.tolist() == [[1, 1, VOID], [2, 0, 0]]
+    assert torch.equal(descriptors, torch.eye(8)[[0, 3, 7]])
+
+
+def test_the_majority_of_valid_pixels_names_a_region():
+    ids = np.array([[0, 0, 0, 1], [1, 1, 2, 2]], np.uint8)
+    truth = np.array([[4, 4, 2, VOID], [3, 3, VOID, VOID]], np.uint8)
+    assert majority_labels(ids, truth, 3, 5).tolist() == [4, 3, VOID]
+    assert keep_classes(truth, [2, 3]).tolist() == [[VOID, VOID, 2, VOID], [3, 3, VOID, VOID]]
+
+
+def test_cells_are_enlarged_as_they_lie():
+    ids = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    assert np.array_equal(enlarge(ids, (8, 9)), ids.repeat(4, axis=0).repeat(3, axis=1))
+
+
+def test_nearest_is_the_largest_cosine():
+    rng = np.random.default_rng(0)
+    queries, keys = (F.normalize(torch.from_numpy(rng.normal(size=(n, 4))), dim=1) for n in (7, 30))
+    expected = np.argsort(-(queries.numpy() @ keys.numpy().T), axis=1)[:, :3]
+    assert np.array_equal(nearest(queries, keys, 3).numpy(), expected)
+
+
+def test_miou_by_hand():
+    truth = np.array([[0, 0, 1, 1], [2, 2, VOID, 1]], np.uint8)
+    predicted = np.array([[0, 1, 1, 1], [2, 0, 0, VOID]], np.uint8)
+    confusion = confusion_matrix(predicted, truth, 4)
+    names = ["background", "a", "b", "c"]
+    mean, per_class = mean_iou(confusion, names, range(4))
+    assert per_class == pytest.approx({"background": 100 / 3, "a": 200 / 3, "b": 50})  # c occurs nowhere
+    assert mean == pytest.approx(50)
+    assert mean_iou(confusion, names, [1, 2])[0] == pytest.approx(175 / 3)
+
+
+def test_an_oracle_retrieves_every_pixel(study):
+    results = json.loads((study("SegmentRetrieval", "toy", SMALL + ORACLE) / "results.json").read_text())
+    assert results["mIoU_11"] == results["mIoU_5"] == 100
+    assert set(results["IoU_11"].values()) == {100}
+
+
+def test_shuffled_labels_fall_to_chance(study):
+    scores = []
+    for shuffled in (False, True):
+        options = f"{SMALL} SEGMENT_RETRIEVAL.REGIONS truth SEGMENT_RETRIEVAL.SHUFFLE_LABELS {shuffled}"
+        output = study("SegmentRetrieval", "toy", options)
+        scores.append(json.loads((output / "results.json").read_text())["mIoU_11"])
+    assert scores[1] < 10 and scores[1] < scores[0]
+
+
+def test_a_backbone_names_the_regions_of_toy_scenes(pretrained, toy_root, tmp_path):
+    text = run(COMMAND.format(weights=pretrained / "backbone.pth", output=tmp_path) + SMALL, toy_root)
+    assert "mIoU over 11 classes" in text and "backbone tensors loaded" in text
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert 0 < results["mIoU_11"] < 100 and "K-means 15" in results["protocol"]
+    picture = cv2.imread(str(tmp_path / "gallery.png"))
+    assert picture.shape[0] == 8 * (150 + 18 + 6) and picture.std() > 10
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("SEGMENT_RETRIEVAL.REGIONS guess", "SEGMENT_RETRIEVAL.REGIONS is 'guess', expected one of kmeans, truth"),
+        ("SEGMENT_RETRIEVAL.FEATURES oracle", "set SEGMENT_RETRIEVAL.REGIONS truth"),
+        ("SEGMENT_RETRIEVAL.NUM_REGIONS 300", "expected less than 255"),
+        ("SEGMENT_RETRIEVAL.SUBSET \"('horse',)\"", "SEGMENT_RETRIEVAL.SUBSET ('horse',): expected some of background"),
+        ("DATASETS.TEST \"('toy_nyud_segmentation_val',)\"", "count different classes"),
+        ("DATASETS.TRAIN \"('toy_objects_train',)\"", "data set 'toy_objects_train' has no masks"),
+        (
+            "DATASETS.TRAIN \"('voc_2012_sem_seg_train_aug',)\"",
+            "data set 'voc_2012_sem_seg_train_aug' not found: looked for",
+        ),
+    ],
+)
+def test_bad_options_are_refused(options, expected, study):
+    with pytest.raises(UserError, match=re.escape(expected)):
+        study("SegmentRetrieval", "toy", options)
+
+
+def test_a_mistake_is_one_line(toy_root, tmp_path):
+    line = one_line_error(COMMAND.format(weights="nowhere.pth", output=tmp_path), toy_root)
+    assert line == "error: MODEL.WEIGHTS nowhere.pth not found: expected a file of weights"
