@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -24,8 +26,6 @@ def test_files_that_the_readme_names_exist():
 
 @pytest.mark.parametrize("config", sorted(str(p.relative_to(ROOT)) for p in (ROOT / "configs").rglob("*.yaml")))
 def test_every_config_loads(config):
-    from argparse import Namespace
-
     load_config(Namespace(config_file=config, opts=[], num_gpus=1, num_machines=1, resume=False))
 
 
@@ -44,6 +44,18 @@ def test_every_project_opens_its_configs_with_their_command(config):
     assert f"python projects/{project}/run.py --config-file {config}" in header
     readme = (ROOT / "projects" / project / "README.md").read_text()
     assert f"projects/{project}/run.py" in readme and f"projects/{project}/README.md" in README
+
+
+@pytest.mark.parametrize(
+    "config", sorted(str(p.relative_to(ROOT)) for p in (ROOT / "projects").glob("*/configs/*.yaml"))
+)
+def test_every_config_of_a_project_loads(config):
+    (file,) = (ROOT / config).parent.parent.glob("*/config.py")
+    spec = importlib.util.spec_from_file_location(f"{file.parent.name}_config", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (add_keys,) = (value for name, value in vars(module).items() if name.startswith("add_"))
+    load_config(Namespace(config_file=config, opts=[], num_gpus=1, num_machines=1, resume=False), add_keys)
 
 
 def test_datasets_readme_explains_every_kind():

@@ -20,13 +20,14 @@ example:
   toy_scenes/
     toy_scenes.json                      what was drawn, and with which arguments
     object_centric/{train,heldout}/      one object per image, in folders named after the class
+    object_centric/{train,val,test}.txt  lists for classification: val is a fifth of train, test is heldout
     coco/{train2017,val2017}/            2 to 8 objects per image, with boxes and masks in
     coco/annotations/                      instances_{train2017,val2017}.json
     VOC2007/                             the same images as Pascal VOC: trainval and test for
                                            detection, train_aug and val for segmentation
     cityscapes/{leftImg8bit,gtFine}/     the same scenes as Cityscapes: train and val
     NYUD_MT/                             the same images as NYUD: segmentation and depth, train and val
-    DAVIS/                               8 videos of 20 frames whose objects pass each other, as DAVIS-2017
+    DAVIS/                               videos of 20 frames whose objects pass each other, as DAVIS-2017
 
   The ten classes are five shapes, each striped or dotted; colour says nothing about the class. Held-out
   images show the same classes in textures, colours, light and backgrounds that no train image has.

@@ -17,14 +17,16 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from class_activation_maps.cam import activation_map, load_classifier, overlay
+from class_activation_maps.cam import LinearClassifier, activation_map, load_classifier, overlay
 from class_activation_maps.config import add_cam_config
 
 from revisit.data.catalog import get_records
-from revisit.data.mapper import crop_and_resize, read_record
+from revisit.data.classification_catalog import PRESENT
+from revisit.data.mapper import require_record
 from revisit.engine.command import run_command
 from revisit.engine.study import load_study, parse_study_args, write_results
 from revisit.errors import UserError
+from revisit.evaluation.features import TRANSFORMS
 from revisit.evaluation.sheets import Row, fit, save_sheet
 from revisit.modeling.frozen import FrozenBackbone
 
@@ -37,15 +39,15 @@ class Network(NamedTuple):
 
     name: str
     backbone: FrozenBackbone
-    weight: torch.Tensor  # (classes, C)
-    bias: torch.Tensor  # (classes,)
+    classifier: LinearClassifier
 
 
 def main() -> None:
     args = parse_study_args(__doc__)
     cfg = load_study(args, add_cam_config)
     records, names = read_data(cfg)
-    networks = load_networks(cfg, args.weights, len(names))
+    records = [record for record in records if class_of(record) >= 0]
+    networks = load_networks(cfg, args.weights, 1 + max(map(class_of, records), default=0))
     count = min(cfg.CAM.NUM_IMAGES, len(records))
     chosen = [records[int(n)] for n in np.linspace(0, len(records) - 1, count)]
     rows, found = zip(*(draw(cfg, record, networks, names) for record in chosen), strict=True)
@@ -56,15 +58,21 @@ def main() -> None:
 
 
 def read_data(cfg: CfgNode) -> tuple[list[dict], list[str]]:
-    """Labelled records and the names of their classes."""
+    """Labelled records, and the names of their classes as far as the data set gives them."""
     if len(cfg.DATASETS.TEST) != 1 or cfg.CAM.NUM_IMAGES < 1:
         raise UserError("expected one data set in DATASETS.TEST, and CAM.NUM_IMAGES of 1 or more")
     (dataset,) = cfg.DATASETS.TEST
     records = get_records(dataset)
-    if "label" not in records[0]:
-        raise UserError(f"data set {dataset!r} has no class for each image: expected class folders")
-    count = max(record["label"] for record in records) + 1
-    return records, MetadataCatalog.get(dataset).get("thing_classes", [f"class {n}" for n in range(count)])
+    if not records[0].keys() & {"label", "labels"}:
+        raise UserError(f"data set {dataset!r} has no class for each image: expected class folders, or a set by name")
+    return records, MetadataCatalog.get(dataset).get("thing_classes", [])
+
+
+def class_of(record: dict) -> int:
+    """The class of an image; of several the first that it shows, -1 if it shows none."""
+    if "label" in record:
+        return record["label"]
+    return record["labels"].index(PRESENT) if PRESENT in record["labels"] else -1
 
 
 def load_networks(cfg: CfgNode, weights: str, num_classes: int) -> list[Network]:
@@ -72,40 +80,44 @@ def load_networks(cfg: CfgNode, weights: str, num_classes: int) -> list[Network]
     options = cfg.CAM
     if bool(options.OTHER_WEIGHTS) != bool(options.OTHER_CLASSIFIER):
         raise UserError("a comparison needs both CAM.OTHER_WEIGHTS and CAM.OTHER_CLASSIFIER")
-    if options.OTHER_WEIGHTS and not Path(options.OTHER_WEIGHTS).is_file():
-        raise UserError(f"CAM.OTHER_WEIGHTS {options.OTHER_WEIGHTS} not found: expected a file of weights")
+    wanted = [(weights, cfg.MODEL.WEIGHTS, options.CLASSIFIER)]
+    if options.OTHER_WEIGHTS:
+        if not Path(options.OTHER_WEIGHTS).is_file():
+            raise UserError(f"CAM.OTHER_WEIGHTS {options.OTHER_WEIGHTS} not found: expected a file of weights")
+        wanted.append((options.OTHER_WEIGHTS, options.OTHER_WEIGHTS, options.OTHER_CLASSIFIER))
     networks = []
-    for name, file, classifier in (
-        (weights, cfg.MODEL.WEIGHTS, options.CLASSIFIER),
-        (options.OTHER_WEIGHTS, options.OTHER_WEIGHTS, options.OTHER_CLASSIFIER),
-    )[: 1 + bool(options.OTHER_WEIGHTS)]:
+    for name, file, path in wanted:
         own = cfg.clone()
         own.defrost()
         own.MODEL.WEIGHTS = file
         backbone = FrozenBackbone(own)
-        (channels,) = {shape.channels for shape in backbone.backbone.output_shape().values()}
-        weight, bias = load_classifier(classifier, channels)
-        if len(weight) != num_classes:
-            raise UserError(f"{classifier} tells {len(weight)} classes apart, the data set has {num_classes}")
-        networks.append(Network(name, backbone, weight, bias))
+        classifier = load_classifier(path, backbone.channels)
+        if len(classifier.weight) < num_classes:
+            known = len(classifier.weight)
+            raise UserError(f"{path} tells {known} classes apart, {cfg.DATASETS.TEST[0]} has {num_classes} or more")
+        networks.append(Network(name, backbone, classifier))
     return networks
 
 
 def draw(cfg: CfgNode, record: dict, networks: list[Network], names: list[str]) -> tuple[Row, dict]:
     """A row of cams.png, and what each network takes the image for."""
-    image, size = read_record(record), cfg.CAM.IMAGE_SIZE
-    square = crop_and_resize(image, np.array([0, 0, image.shape[1], image.shape[0]]), size)
+
+    def name_of(label: int) -> str:
+        return names[label] if label < len(names) else f"class {label}"
+
+    image, label = require_record(record), class_of(record)
     panels, taken = [fit(image)], []
     for network in networks:
-        (maps,) = network.backbone(torch.from_numpy(square).permute(2, 0, 1)[None]).values()
-        features = maps[0].cpu()
-        logits = network.weight @ features.mean(dim=(1, 2)) + network.bias
-        taken.append(names[int(logits.argmax())])
-        panels.append(fit(overlay(image, activation_map(features, network.weight[record["label"]]).numpy())))
-    truth = names[record["label"]]
+        classifier = network.classifier
+        view = TRANSFORMS[classifier.transform](image, classifier.image_size)
+        features = network.backbone(torch.from_numpy(view).permute(2, 0, 1)[None])[0].cpu()
+        logits = classifier.weight @ features.mean(dim=(1, 2)) + classifier.bias
+        taken.append(name_of(int(logits.argmax())))
+        cam = activation_map(features, classifier.weight[label]).numpy()
+        panels.append(fit(overlay(image if classifier.transform == "square" else view, cam)))
     said = ", ".join(f"{network.name}: {name}" for network, name in zip(networks, taken, strict=True))
-    found = {"file_name": record.get("file_name", ""), "truth": truth, "taken_for": taken}
-    return Row(f"{truth}; taken for {said}", panels), found
+    found = {"file_name": record.get("file_name", ""), "truth": name_of(label), "taken_for": taken}
+    return Row(f"{name_of(label)}; taken for {said}", panels), found
 
 
 if __name__ == "__main__":

@@ -64,9 +64,9 @@ def main() -> None:
 
 def check(cfg: CfgNode) -> None:
     """Raises UserError for options that mean nothing."""
-    options, (low, high) = cfg.CROP_STUDY, cfg.VIEWS.LARGE_SCALE
-    if not 0 < low <= high <= 1:
-        raise UserError(f"VIEWS.LARGE_SCALE {(low, high)}: expected 0 < low <= high <= 1")
+    options, scale = cfg.CROP_STUDY, tuple(cfg.VIEWS.LARGE_SCALE)
+    if len(scale) != 2 or not 0 < scale[0] <= scale[1] <= 1:
+        raise UserError(f"VIEWS.LARGE_SCALE {scale}: expected 0 < low <= high <= 1")
     if len(options.IMAGE_SIZE) != 2 or min(options.IMAGE_SIZE) < 1:
         raise UserError(f"CROP_STUDY.IMAGE_SIZE {tuple(options.IMAGE_SIZE)}: expected height and width in px")
     if options.NUM_PAIRS < 1:

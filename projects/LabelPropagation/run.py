@@ -59,7 +59,7 @@ def main() -> None:
     write_csvs(args.output, scores, options.SPLIT)
     totals = {name: round(100 * value, 2) for name, value in summarize(scores).items()}
     results = {
-        "protocol": f"DAVIS-2017 semi-supervised, {options.METHOD}; percent, means over objects",
+        "protocol": protocol(cfg),
         "weights": args.weights,
         **totals,
         "seconds": seconds,
@@ -70,6 +70,18 @@ def main() -> None:
         f"J&F {totals['J&F-Mean']:.1f}, J {totals['J-Mean']:.1f}, F {totals['F-Mean']:.1f} over {len(scores)} objects"
     )
     print(f"written to {args.output}: results.json, CSVs, masks/ and overlays/")
+
+
+def protocol(cfg: CfgNode) -> str:
+    """What the numbers mean, in words."""
+    options = cfg.LABEL_PROPAGATION
+    how = "copies of the first mask"
+    if options.METHOD == "propagate":
+        how = (
+            f"{', '.join(cfg.MODEL.RESNETS.OUT_FEATURES)}, first frame and previous {options.NUM_CONTEXT} within "
+            f"{options.RADIUS:g} cells, top {options.TOP_K}, temperature {options.TEMPERATURE:g}"
+        )
+    return f"DAVIS-2017 semi-supervised on {options.DATA}, {how}; percent, means over objects"
 
 
 def check(cfg: CfgNode) -> None:
@@ -109,7 +121,7 @@ def follow(backbone: FrozenBackbone, cfg: CfgNode, sequence: Sequence, first_mas
 
 def encode(backbone: FrozenBackbone, frame: np.ndarray) -> torch.Tensor:
     """(C, h, w) unit features of an (H, W, 3) uint8 RGB frame."""
-    (features,) = backbone(torch.from_numpy(frame).permute(2, 0, 1)[None]).values()
+    features = backbone(torch.from_numpy(frame).permute(2, 0, 1)[None])
     return F.normalize(features[0], dim=0)
 
 

@@ -12,13 +12,14 @@ DIR/classifier.pth the weights of a linear classifier, which ClassActivationMaps
 from __future__ import annotations
 
 import numpy as np
-from linear_classification.config import TRANSFORMS, add_linear_config
+from linear_classification.config import add_linear_config
 from linear_classification.methods import METHODS, read
 from linear_classification.targets import check_classes
 
 from revisit.engine.command import run_command
 from revisit.engine.study import load_study, parse_study_args, write_results
 from revisit.errors import UserError
+from revisit.evaluation.features import TRANSFORMS
 from revisit.modeling.frozen import FrozenBackbone
 
 from detectron2.config import CfgNode
@@ -44,7 +45,7 @@ def main() -> None:
 def check(cfg: CfgNode) -> None:
     """Raises UserError for options that mean nothing."""
     options = cfg.LINEAR
-    for name, choices in (("METHOD", tuple(METHODS)), ("TRANSFORM", TRANSFORMS)):
+    for name, choices in (("METHOD", METHODS), ("TRANSFORM", TRANSFORMS)):
         if options[name] not in choices:
             raise UserError(f"LINEAR.{name} is {options[name]!r}, expected one of {', '.join(choices)}")
     for key in ("TRAIN", "TEST"):
@@ -52,11 +53,18 @@ def check(cfg: CfgNode) -> None:
             raise UserError(f"DATASETS.{key} is {tuple(cfg.DATASETS[key])}: expected one data set")
     if not 0 < options.VALIDATION_SHARE < 1:
         raise UserError(f"LINEAR.VALIDATION_SHARE is {options.VALIDATION_SHARE}: expected a share between 0 and 1")
-    low, high, count = options.LAMBDAS
-    if not 0 < low <= high or count < 1:
-        raise UserError(f"LINEAR.LAMBDAS {tuple(options.LAMBDAS)}: expected 0 < lowest <= highest, and how many")
-    if len(cfg.MODEL.RESNETS.OUT_FEATURES) != 1:
-        raise UserError(f"MODEL.RESNETS.OUT_FEATURES {cfg.MODEL.RESNETS.OUT_FEATURES}: expected one map, such as res5")
+    lambdas = options.LAMBDAS
+    if len(lambdas) != 3 or not 0 < lambdas[0] <= lambdas[1] or lambdas[2] < 1:
+        raise UserError(f"LINEAR.LAMBDAS {tuple(lambdas)}: expected 0 < lowest <= highest, and how many")
+    for name, value in (
+        ("LINEAR.IMAGE_SIZE", options.IMAGE_SIZE),
+        ("LINEAR.MAX_ITER", options.MAX_ITER),
+        ("LINEAR.COST", options.COST),
+        ("KNN_EVAL.NUM_NEIGHBORS", cfg.KNN_EVAL.NUM_NEIGHBORS),
+        ("KNN_EVAL.TEMPERATURE", cfg.KNN_EVAL.TEMPERATURE),
+    ):
+        if value <= 0:
+            raise UserError(f"{name} is {value}: expected a positive number")
 
 
 def check_method(cfg: CfgNode, targets: np.ndarray) -> None:
@@ -71,11 +79,20 @@ def check_method(cfg: CfgNode, targets: np.ndarray) -> None:
 
 
 def protocol(cfg: CfgNode) -> str:
-    options = cfg.LINEAR
+    """What the score means, in words."""
+    options, knn = cfg.LINEAR, cfg.KNN_EVAL
     if options.METHOD == "sgd":
-        return f"SGD for {cfg.SOLVER.EPOCHS} epochs on random crops of {options.IMAGE_SIZE} px"
-    shape = "whole images" if options.TRANSFORM == "square" else "central crops"
-    return f"{options.METHOD} on pooled features of {shape} at {options.IMAGE_SIZE} px"
+        return f"SGD for {cfg.SOLVER.EPOCHS} epochs on random crops of {options.IMAGE_SIZE} px, judged on central ones"
+    low, high, count = options.LAMBDAS
+    chosen = options.VALIDATION or f"{options.VALIDATION_SHARE:g} of the training images"
+    how = {
+        "logistic": f"logistic regression, {int(count)} lambdas from {low:g} to {high:g} chosen on {chosen}",
+        "svm": f"linear SVM, C {options.COST:g}, area under the interpolated precision",
+        "knn": f"{knn.NUM_NEIGHBORS} nearest neighbours, temperature {knn.TEMPERATURE:g}",
+    }[options.METHOD]
+    shape = {"square": "whole images", "center_crop": "central crops"}[options.TRANSFORM]
+    left_out = "" if options.DIFFICULT_IS_ABSENT else "; images of difficult objects alone left out"
+    return f"{how}; pooled {cfg.MODEL.RESNETS.OUT_FEATURES[0]} of {shape} at {options.IMAGE_SIZE} px{left_out}"
 
 
 if __name__ == "__main__":

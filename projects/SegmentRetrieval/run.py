@@ -82,7 +82,8 @@ def protocol(cfg: CfgNode) -> str:
     options = cfg.SEGMENT_RETRIEVAL
     regions = f"K-means {options.NUM_REGIONS}" if options.REGIONS == "kmeans" else "true regions"
     chance = ", labels shuffled" if options.SHUFFLE_LABELS else ""
-    return f"{options.FEATURES} features at {options.IMAGE_SIZE} px, {regions}, cosine 1-NN{chance}; mIoU in percent"
+    kind = f"{'unit' if options.NORMALIZE else 'raw'} {options.FEATURES}"
+    return f"{kind} features at {options.IMAGE_SIZE} px, {regions}, cosine 1-NN{chance}; mIoU in percent"
 
 
 if __name__ == "__main__":

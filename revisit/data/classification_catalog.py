@@ -70,7 +70,13 @@ def load_voc_labels(path: Path, split: str, classes: tuple[str, ...] = tuple(VOC
         if not annotation.is_file():
             raise UserError(f"{annotation} not found, but the split {split} names {name}")
         labels = [ABSENT] * len(classes)
-        for thing in ElementTree.parse(annotation).iterfind("object"):
+        try:
+            things = ElementTree.parse(annotation).findall("object")
+        except ElementTree.ParseError as error:
+            raise UserError(
+                f"{annotation} cannot be read ({error}): expected one of Pascal VOC's annotations"
+            ) from error
+        for thing in things:
             if thing.findtext("name") not in classes:
                 raise UserError(f"{annotation} names an object of the class {thing.findtext('name')!r}")
             place = classes.index(thing.findtext("name"))
@@ -94,6 +100,12 @@ def _existing(records: Records) -> Records:
     return records
 
 
+def load_toy_classification(path: Path, split: str) -> Records:
+    """ToyScenes' object-centric images by {train,val,test}.txt, lines of FOLDER/CLASS/FILE."""
+    names = read_split(path / f"{split}.txt")
+    return _by_class(path, [(name, Path(name).parent.name) for name in names], list(TOY_CLASSES))
+
+
 class ClassificationSet(NamedTuple):
     """A family of data sets with fixed names, NAME_SPLIT."""
 
@@ -109,6 +121,9 @@ CLASSIFICATION_SETS = {
     "sun397": ClassificationSet("SUN397", load_sun397, {"train": 19850, "test": 19850}),
     "voc_2007_labels": ClassificationSet(
         "VOC2007", load_voc_labels, {"train": 2501, "val": 2510, "trainval": 5011, "test": 4952}
+    ),
+    "toy_classification": ClassificationSet(
+        "toy_scenes/object_centric", load_toy_classification, {"train": None, "val": None, "test": None}
     ),
     "toy_voc_labels": ClassificationSet(
         "toy_scenes/VOC2007", partial(load_voc_labels, classes=TOY_CLASSES), {"trainval": None, "test": None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import resource
 import sys
 from collections.abc import Callable
@@ -27,16 +28,16 @@ def parse_study_args(description: str, *, weights: bool = True) -> argparse.Name
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config-file", required=True, metavar="FILE", help="network and protocol")
-    if weights:
-        parser.add_argument(
-            "--weights",
-            required=True,
-            metavar="FILE",
-            help=f"what tools/convert_to_d2.py writes; {RANDOM}: a network drawn from SEED",
-        )
+    what = f"what tools/convert_to_d2.py writes; {RANDOM}: a network drawn from SEED"
+    parser.add_argument(
+        "--weights",
+        required=weights,
+        default=RANDOM,
+        metavar="FILE",
+        help=what if weights else "not used: this study looks at no network",
+    )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="results.json and pictures go there")
     parser.add_argument("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
-    parser.set_defaults(weights=RANDOM)
     return parser.parse_args()
 
 
@@ -49,15 +50,23 @@ def load_study(args: argparse.Namespace, add_keys: Callable[[CfgNode], None]) ->
     """
     if args.output.exists() and not args.output.is_dir():
         raise UserError(f"--output {args.output} is a file: expected a folder")
-    weights = "" if args.weights == RANDOM else args.weights
-    single = argparse.Namespace(config_file=args.config_file, num_gpus=1, num_machines=1, resume=False)
-    single.opts = [*args.opts, "MODEL.WEIGHTS", weights, "OUTPUT_DIR", str(args.output)]
-    cfg = load_config(single, add_keys)
+    if args.weights != RANDOM and not Path(args.weights).is_file():
+        raise UserError(f"--weights {args.weights} not found: expected a file of weights, or {RANDOM}")
+
+    def add_all_keys(cfg: CfgNode) -> None:
+        add_keys(cfg)
+        cfg.SEED = 0  # a study is repeatable unless its seed is changed
+
+    single = argparse.Namespace(config_file=args.config_file, opts=args.opts, num_gpus=1, num_machines=1, resume=False)
+    cfg = load_config(single, add_all_keys)
+    cfg.MODEL.WEIGHTS = "" if args.weights == RANDOM else args.weights
+    cfg.OUTPUT_DIR = str(args.output)
     cfg.freeze()
     args.output.mkdir(parents=True, exist_ok=True)
     for name in ("revisit", "fvcore"):
         setup_logger(str(args.output), name=name)
     (args.output / "config.yaml").write_text(cfg.dump())
+    logging.getLogger(__name__).info(f"SEED {cfg.SEED}, weights {args.weights}")
     return cfg
 
 

@@ -1,4 +1,4 @@
-"""Features of a data set, computed once: kept on disk with what they depend on, and completed after an interruption."""
+"""Features of a data set, computed once: kept on disk by what they depend on, and completed after an interruption."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm import tqdm
 
-from revisit.checkpoint.flags import flags_of
-from revisit.data.images import require_image
 from revisit.data.loader import limit_worker_threads
+from revisit.data.mapper import require_record
 from revisit.files import written_whole
 from revisit.modeling.frozen import FrozenBackbone
 
 from detectron2.config import CfgNode
+from detectron2.data import DatasetFromList
 
 BATCH = 64
 BATCHES_PER_SAVE = 16  # what an interruption loses, at most
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Transform(NamedTuple):
-    """From an image to a network's input, by a name that the cache remembers."""
+    """From an image to a network's input, by a name that says all about it."""
 
     name: str
     apply: Callable[[np.ndarray], np.ndarray]  # (H, W, 3) uint8 RGB -> (size, size, 3)
@@ -37,42 +37,57 @@ class Transform(NamedTuple):
 
 class _Images(Dataset):
     def __init__(self, records: list[dict], transform: Transform):
-        self._records, self._transform = records, transform
+        self._records = DatasetFromList(records, copy=False)  # one buffer, which workers share
+        self._transform = transform
 
     def __len__(self) -> int:
         return len(self._records)
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        record = self._records[index]
-        image = record["image"] if "image" in record else require_image(record["file_name"])
-        return torch.from_numpy(self._transform.apply(image)).permute(2, 0, 1)
+        image = self._transform.apply(require_record(self._records[index]))
+        return torch.from_numpy(image).permute(2, 0, 1)
 
 
 def cached_features(
     folder: Path, cfg: CfgNode, backbone: FrozenBackbone, dataset: str, records: list[dict], transform: Transform
 ) -> np.ndarray:
-    """Average-pooled features of the backbone's only map for every record, (N, C) float32, in their order.
+    """Average-pooled features of every record, (N, C) float32, in their order.
 
-    They are read from ``folder`` where they were made with the same weights, images and transform; otherwise they are
-    made (anew), and the log says so. What an interrupted call left is completed.
+    They are read from ``folder`` where they were made with the same weights, network, images and transform. Otherwise
+    they are made, and where there are some of the same data the log says in what those differ. What an interrupted
+    call left is completed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     key = {
-        "weights": _weights_key(cfg),
-        "images": _images_key(records),
+        "weights": weights_key(cfg),
+        "network": _network_key(cfg),
+        "images": images_key(records),
         "transform": transform.name,
-        "network": {**flags_of(cfg), "out_features": list(cfg.MODEL.RESNETS.OUT_FEATURES)},
     }
-    stem = "".join(letter if letter.isalnum() else "_" for letter in f"{dataset}-{transform.name}")
-    rows_file, state_file = folder / f"{stem}.npy", folder / f"{stem}.json"
-    done = _rows_done(rows_file, state_file, key)
-    (channels,) = {shape.channels for shape in backbone.backbone.output_shape().values()}
-    shape = (len(records), channels)
-    rows = np.lib.format.open_memmap(rows_file, "r+" if done else "w+", np.float32, None if done else shape)
+    stem = "".join(letter if letter.isalnum() else "_" for letter in dataset)
+    path = folder / f"{stem}-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]}"
+    rows_file, state_file = path.with_suffix(".npy"), path.with_suffix(".json")
+    done = _rows_done(rows_file, state_file)
+    if done:
+        logger.info(f"{done} features of {dataset} read from {rows_file}")
+        rows = np.lib.format.open_memmap(rows_file, "r+")
+    else:
+        _say_what_differs(folder, stem, key, dataset)
+        rows = np.lib.format.open_memmap(rows_file, "w+", np.float32, (len(records), backbone.channels))
     if done < len(records):
-        _extract(rows, done, backbone, _Images(records, transform), cfg.DATALOADER.NUM_WORKERS, dataset,
-                 lambda count: _write_state(state_file, key, count))  # fmt: skip
+        images = _Images(records, transform)
+        _extract(rows, done, backbone, images, cfg.DATALOADER.NUM_WORKERS, dataset, partial_save(state_file, key))
     return rows
+
+
+def partial_save(state_file: Path, key: dict) -> Callable[[int], None]:
+    """Writes how many rows are done, and what they were made with."""
+
+    def save(done: int) -> None:
+        with written_whole(state_file) as temporary:
+            temporary.write_text(json.dumps({"key": key, "done": done}))
+
+    return save
 
 
 def _extract(
@@ -92,8 +107,7 @@ def _extract(
     )
     with tqdm(total=len(images), initial=done, unit="image", desc=f"features of {name}") as bar:
         for number, batch in enumerate(loader, start=1):
-            (maps,) = backbone(batch).values()
-            rows[done : done + len(batch)] = maps.mean(dim=(2, 3)).cpu().numpy()
+            rows[done : done + len(batch)] = backbone(batch).mean(dim=(2, 3)).cpu().numpy()
             done += len(batch)
             bar.update(len(batch))
             if number % BATCHES_PER_SAVE == 0 or done == len(images):
@@ -101,36 +115,38 @@ def _extract(
                 save(done)
 
 
-def _rows_done(rows_file: Path, state_file: Path, key: dict) -> int:
-    """How many rows of a cache can be used; 0 where there is none, or it was made with something else."""
-    if not rows_file.is_file() or not state_file.is_file():
-        return 0
+def _rows_done(rows_file: Path, state_file: Path) -> int:
+    """How many rows of a cache can be used; 0 where there is none."""
+    state = _read_state(state_file)
+    return state["done"] if state and rows_file.is_file() else 0
+
+
+def _read_state(state_file: Path) -> dict | None:
     try:
         state = json.loads(state_file.read_text())
-        other = [name for name in key if state["key"][name] != key[name]]
-        done = int(state["done"])
-    except (ValueError, KeyError, TypeError):
-        other, done = ["unreadable state"], 0
-    if other:
-        logger.info(f"{rows_file} was made with other {' and '.join(other)}: computing it anew")
-        return 0
-    logger.info(f"{done} features read from {rows_file}")
-    return done
+        return {"key": dict(state["key"]), "done": int(state["done"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
-def _write_state(path: Path, key: dict, done: int) -> None:
-    with written_whole(path) as temporary:
-        temporary.write_text(json.dumps({"key": key, "done": done}))
+def _say_what_differs(folder: Path, stem: str, key: dict, dataset: str) -> None:
+    for file in sorted(folder.glob(f"{stem}-*.json")):
+        if state := _read_state(file):
+            other = [name for name in key if state["key"].get(name) != key[name]]
+            logger.info(f"{file.with_suffix('.npy')} was made with other {' and '.join(other)}: computing anew")
+    logger.info(f"no features of {dataset} yet in {folder}")
 
 
-def _weights_key(cfg: CfgNode) -> str:
+def weights_key(cfg: CfgNode) -> str:
+    """What tells the tensors of a FrozenBackbone from others: a digest of the file, the seed where it decides."""
+    drawn = f"SEED {cfg.SEED}" if not cfg.MODEL.WEIGHTS or cfg.MODEL.ALLOW_PARTIAL_BACKBONE else ""
     if not cfg.MODEL.WEIGHTS:
-        return f"random, SEED {cfg.SEED}"
+        return drawn
     with open(cfg.MODEL.WEIGHTS, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return f"{hashlib.file_digest(file, 'sha256').hexdigest()} {drawn}".strip()
 
 
-def _images_key(records: list[dict]) -> str:
+def images_key(records: list[dict]) -> str:
     """A digest of which images there are: names, sizes and times of files, or pixels."""
     digest = hashlib.sha256()
     for record in records:
@@ -140,3 +156,9 @@ def _images_key(records: list[dict]) -> str:
             status = Path(record["file_name"]).stat()
             digest.update(f"{record['file_name']}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
+
+
+def _network_key(cfg: CfgNode) -> str:
+    model = cfg.MODEL
+    parts = (model.BACKBONE.NAME, model.RESNETS.dump(), model.PIXEL_MEAN, model.PIXEL_STD, cfg.INPUT.FORMAT)
+    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()

@@ -51,6 +51,15 @@ def center_crop(image: np.ndarray, size: int) -> np.ndarray:
     return crop_and_resize(image, np.array([x0, y0, x0 + side, y0 + side]), size)
 
 
+def whole_image(image: np.ndarray, size: int) -> np.ndarray:
+    """(H, W, 3) uint8 -> (size, size, 3), whatever its shape."""
+    height, width = image.shape[:2]
+    return crop_and_resize(image, np.array([0, 0, width, height]), size)
+
+
+TRANSFORMS = {"square": whole_image, "center_crop": center_crop}  # how a frozen network sees an image
+
+
 class _FeatureCollector(DatasetEvaluator):
     """Keeps the features that the model returns; the main process gets those of all, in the data set's order."""
 

@@ -49,9 +49,7 @@ class SemSegEvaluator(DatasetEvaluator):
             expected = (num_classes, *truth.shape)
             assert logits.shape == expected, f"{file_name}: prediction {tuple(logits.shape)}, expected {expected}"
             predicted = logits.argmax(dim=0).cpu().numpy()
-            valid = truth != VOID
-            cells = num_classes * truth[valid].astype(np.int64) + predicted[valid]
-            self._confusion += np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
+            self._confusion += confusion_matrix(predicted, truth, num_classes)
 
     def evaluate(self) -> dict[str, dict[str, float]] | None:
         """Percentages under ``sem_seg``, named as Detectron2 does; None but on the main process.
@@ -75,6 +73,13 @@ class SemSegEvaluator(DatasetEvaluator):
         results = {"sem_seg": score(confusion, _unique(self._classes))}
         logging.getLogger(__name__).info(results)
         return results
+
+
+def confusion_matrix(predicted: np.ndarray, truth: np.ndarray, num_classes: int) -> np.ndarray:
+    """(N, N) int64: pixels by true and by predicted class, of those where both are known (not VOID)."""
+    valid = (truth != VOID) & (predicted != VOID)
+    cells = num_classes * truth[valid].astype(np.int64) + predicted[valid]
+    return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
 def score(confusion: np.ndarray, classes: list[str]) -> dict[str, float]:

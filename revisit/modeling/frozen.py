@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
+from revisit.errors import UserError
 
 from detectron2.config import CfgNode
 from detectron2.modeling import build_backbone
@@ -14,14 +15,22 @@ from detectron2.modeling import build_backbone
 class FrozenBackbone(nn.Module):
     """MODEL.BACKBONE with the tensors of MODEL.WEIGHTS, or drawn from SEED where that is empty; BN in evaluation mode.
 
-    (N, 3, H, W) uint8 RGB -> the maps of MODEL.RESNETS.OUT_FEATURES by name, (N, C, h, w) float32, without gradient.
+    (N, 3, H, W) uint8 RGB -> the one map of MODEL.RESNETS.OUT_FEATURES, (N, C, h, w) float32, without gradient.
 
     Raises:
-        UserError: on construction, weights that lack a tensor, or that were made under another configuration.
+        UserError: on construction, weights that lack a tensor, or that were made under another configuration; a
+            config that asks for several maps or for BGR.
     """
 
     def __init__(self, cfg: CfgNode):
         super().__init__()
+        self._map, *others = cfg.MODEL.RESNETS.OUT_FEATURES
+        if others:
+            raise UserError(
+                f"MODEL.RESNETS.OUT_FEATURES {cfg.MODEL.RESNETS.OUT_FEATURES}: expected one map, such as res5"
+            )
+        if cfg.INPUT.FORMAT != "RGB":
+            raise UserError(f"INPUT.FORMAT is {cfg.INPUT.FORMAT}: studies of frozen features read RGB")
         torch.manual_seed(cfg.SEED)
         self.backbone = build_backbone(cfg)
         self.register_buffer("_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(3, 1, 1), persistent=False)
@@ -30,9 +39,14 @@ class FrozenBackbone(nn.Module):
             RevisitCheckpointer(self, cfg).load(cfg.MODEL.WEIGHTS)
         self.requires_grad_(False).eval().to(cfg.MODEL.DEVICE)
 
+    @property
+    def channels(self) -> int:
+        """C of the map."""
+        return self.backbone.output_shape()[self._map].channels
+
     def train(self, mode: bool = True) -> FrozenBackbone:
         return super().train(False)  # a frozen network has no other mode
 
     @torch.no_grad()
-    def forward(self, images: Tensor) -> dict[str, Tensor]:
-        return self.backbone((images.to(self._mean.device) - self._mean) / self._std)
+    def forward(self, images: Tensor) -> Tensor:
+        return self.backbone((images.to(self._mean.device) - self._mean) / self._std)[self._map]

@@ -13,7 +13,7 @@ import pycocotools.mask
 from revisit.toy.classes import CLASS_NAMES
 from revisit.toy.plan import OBJECTS_PER_SCENE
 from revisit.toy.scene import Scene
-from revisit.toy.splits import Split
+from revisit.toy.splits import Split, object_classes
 
 JPEG_QUALITY = 92
 
@@ -21,6 +21,8 @@ OBJECT_FOLDERS = {
     Split.OBJECT_TRAIN: "object_centric/train",
     Split.OBJECT_HELDOUT: "object_centric/heldout",
 }
+OBJECT_LISTS = "object_centric"
+VAL_SHARE = 5  # one of this many train images of a class is in the val list
 COCO_NAMES = {Split.SCENE_TRAIN: "train2017", Split.SCENE_HELDOUT: "val2017"}
 VOC_NAMES = {Split.SCENE_TRAIN: "trainval", Split.SCENE_HELDOUT: "test"}
 VOC_IMAGES, VOC_ANNOTATIONS, VOC_SETS = (f"VOC2007/{name}" for name in ("JPEGImages", "Annotations", "ImageSets/Main"))
@@ -51,6 +53,23 @@ def write_object_image(root: Path, split: Split, index: int, scene: Scene) -> No
     (class_id,) = scene.class_ids
     folder = root / OBJECT_FOLDERS[split] / CLASS_NAMES[class_id]
     (folder / f"{index + 1:06d}.jpg").write_bytes(encode_jpeg(scene.image))
+
+
+def write_object_lists(root: Path, num_train: int, long_tailed: bool) -> None:
+    """Writes train, val and test lists of the object-centric images; val is the last fifth of each class of train."""
+    lists: dict[str, list[str]] = {"train": [], "val": [], "test": []}
+    for split, folder in OBJECT_FOLDERS.items():
+        classes = object_classes(split, num_train, long_tailed)
+        for class_id, name in enumerate(CLASS_NAMES):
+            files = [f"{Path(folder).name}/{name}/{n + 1:06d}.jpg" for n in np.flatnonzero(classes == class_id)]
+            held = len(files) // VAL_SHARE
+            if split.is_heldout:
+                lists["test"] += files
+            else:
+                lists["train"] += files[: len(files) - held]
+                lists["val"] += files[len(files) - held :]
+    for name, files in lists.items():
+        (root / OBJECT_LISTS / f"{name}.txt").write_text("".join(f"{file}\n" for file in files))
 
 
 def write_scene_image(root: Path, split: Split, number: int, scene: Scene, jpeg: bytes) -> list[dict]:

@@ -106,6 +106,7 @@ def make_toy_scenes(
             layouts.write_coco_json(folder, split, numbers, size, annotations[split])
             layouts.write_voc_set(folder, split, numbers)
             dense_layouts.write_sets(folder, split, numbers)
+        layouts.write_object_lists(folder, num_images, long_tailed)
         videos.write_set(folder, num_images)
         (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
     return True

@@ -95,6 +95,13 @@ def test_voc_tells_present_difficult_and_absent(tmp_path):
         load_voc_labels(tmp_path, "test", ("bird", "cat"))
 
 
+def test_a_torn_annotation_is_named(tmp_path):
+    write(tmp_path / "Annotations/1.xml", "<annotation>")
+    write(tmp_path / "ImageSets/Main/test.txt", "1\n")
+    with pytest.raises(UserError, match="1.xml cannot be read"):
+        load_voc_labels(tmp_path, "test")
+
+
 def test_toy_scenes_have_labels_of_several_classes(toy_datasets):
     records = get_records("toy_voc_labels_trainval")
     boxes = get_records("toy_voc_trainval")

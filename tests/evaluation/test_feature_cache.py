@@ -41,8 +41,7 @@ def make(tmp_path, records, monkeypatch):
 def test_features_are_the_pooled_map(make, records):
     rows, computed, backbone = make()
     images = torch.stack([torch.from_numpy(record["image"]).permute(2, 0, 1) for record in records])
-    (maps,) = backbone(images).values()
-    assert computed == 10 and np.allclose(rows, maps.mean(dim=(2, 3)), atol=1e-5)
+    assert computed == 10 and np.allclose(rows, backbone(images).mean(dim=(2, 3)), atol=1e-5)
 
 
 def test_a_second_call_computes_nothing(make):
@@ -51,20 +50,31 @@ def test_a_second_call_computes_nothing(make):
     assert computed == 0 and np.array_equal(first, second)
 
 
-@pytest.mark.parametrize("change", ["weights", "images", "transform"])
-def test_another_cause_makes_the_cache_void_and_says_so(change, make, records, caplog):
+@pytest.mark.parametrize("change", ["weights", "images", "transform", "network"])
+def test_features_of_another_cause_are_computed_and_the_log_says_so(change, make, records, caplog):
     first, _, _ = make()
     changed = {
         "weights": {"SEED": 2},
         "images": {"chosen": records[::-1]},
-        "transform": {"transform": Transform("square", lambda image: image[::-1].copy())},
+        "transform": {"transform": Transform("flipped", lambda image: image[::-1].copy())},
+        "network": {"MODEL.RESNETS.RES5_DILATION": 2},
     }[change]
-    if change == "transform":  # another name is another file; the same name with another meaning is our own mistake
-        changed["transform"] = Transform("flipped", changed["transform"].apply)
     with caplog.at_level(logging.INFO, logger="revisit"):
         second, computed, _ = make(**changed)
     assert computed == 10 and not np.array_equal(first, second)
-    assert change == "transform" or f"was made with other {change}: computing it anew" in caplog.text
+    assert f"was made with other {change}: computing anew" in caplog.text
+    for options, expected in (({}, first), (changed, second)):  # both are kept
+        again, computed, _ = make(**options)
+        assert computed == 0 and np.array_equal(again, expected)
+
+
+def test_other_weights_that_were_interrupted_spoil_nothing(make):
+    first, _, _ = make()
+    with pytest.raises(ZeroDivisionError):
+        make(transform=Transform("square", lambda image: 1 / 0), SEED=2)
+    again, computed, _ = make()
+    assert computed == 0 and np.array_equal(again, first)
+    assert make(SEED=2)[1] == 10
 
 
 def test_an_interrupted_call_is_completed(make, tmp_path):

@@ -97,6 +97,8 @@ def test_scores_may_come_from_finetuned_models(make_run):
     assert found.loss == [(0, 5.0), (1, 4.9), (2, 4.8)]
     with pytest.raises(UserError, match="has no knn_top1: set CROP_STUDY.SCORE"):
         read_runs([pretraining], [], "knn_top1")
+    with pytest.raises(UserError, match="bbox of .*evaluation.json is no number"):
+        read_runs([pretraining], [finetuned], "bbox")
     with pytest.raises(UserError, match="names 1 folders for 2"):
         read_runs([pretraining] * 2, [finetuned], "bbox.AP50")
     with pytest.raises(UserError, match="config.yaml not found"):

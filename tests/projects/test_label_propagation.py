@@ -164,6 +164,7 @@ def save(path, ids):
         (lambda masks: (masks / "00007.png").unlink(), "20 frames, .*19 masks, and 00007 is in one alone"),
         (lambda masks: save(masks / "00003.png", np.ones((64, 60), np.uint8)), r"00003.png is 60 x 64 pixels, but its"),
         (lambda masks: save(masks / "00000.png", np.zeros((64, 64), np.uint8)), "00000.png has no object"),
+        (lambda masks: save(masks / "00000.png", 3 * np.eye(64, dtype=np.uint8)), r"the objects \[3\]: expected 1, 2"),
         (lambda masks: save(masks / "00004.png", np.full((64, 64), 300, np.uint16)), "00004.png has ids 300"),
         (lambda masks: (masks / "00005.png").write_bytes(b"torn"), "00005.png cannot be read"),
     ],

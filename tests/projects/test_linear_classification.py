@@ -13,16 +13,20 @@ from commands import ROOT, run
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
+from sklearn.svm import LinearSVC
 from tiny import tiny_config
 
 sys.path.insert(0, str(ROOT / "projects/LinearClassification"))
 from linear_classification.config import add_linear_config
 from linear_classification.logistic import Classifier, best_strength, fit_path, split_off, strengths
-from linear_classification.margin import normalize, svm_ap
+from linear_classification.margin import svm_ap
 from linear_classification.sgd import LinearTraining
 from linear_classification.targets import check_classes, eleven_point_ap, envelope_ap, known
 
+from revisit.data.catalog import get_records
+from revisit.data.mapper import read_record
 from revisit.errors import UserError
+from revisit.evaluation.features import center_crop
 from revisit.modeling.frozen import FrozenBackbone
 
 COMMAND = (
@@ -33,7 +37,9 @@ SMALL = (
     " LINEAR.IMAGE_SIZE 32 LINEAR.LAMBDAS '(1e-3,1e3,5)' LINEAR.MAX_ITER 50 MODEL.RESNETS.STEM_OUT_CHANNELS 8 "
     "MODEL.RESNETS.RES2_OUT_CHANNELS 8"
 )
-SEVERAL = " DATASETS.TRAIN \"('toy_voc_labels_trainval',)\" DATASETS.TEST \"('toy_voc_labels_test',)\""
+SEVERAL = (
+    " LINEAR.VALIDATION '' DATASETS.TRAIN \"('toy_voc_labels_trainval',)\" DATASETS.TEST \"('toy_voc_labels_test',)\""
+)
 
 
 def ap_by_definition(scores, present, levels=None):
@@ -86,7 +92,7 @@ def clouds():
         labels = rng.integers(0, 3, count)
         return (centres[labels] + rng.normal(size=(count, 8))).astype(np.float32), labels
 
-    return draw(300), draw(200)
+    return draw(300), draw(2000)
 
 
 def test_the_warm_path_ends_where_a_cold_fit_does(clouds):
@@ -95,11 +101,11 @@ def test_the_warm_path_ends_where_a_cold_fit_does(clouds):
     assert len(lambdas) == 45 and lambdas[0] == pytest.approx(1e5) and lambdas[-1] == pytest.approx(1e-5)
     path = fit_path(Classifier(1000, True), train, test, lambdas)
     assert all(point.converged for point in path)
-    for point in path[::6]:
-        cold = LogisticRegression(C=1 / point.strength, max_iter=5000).fit(*train)
-        assert point.score == pytest.approx(100 * cold.score(*test), abs=0.51)  # one image of 200
     best = best_strength(path)
     assert best.score == max(point.score for point in path) and best.score > 60
+    for point in (best, *path[::6]):
+        cold = LogisticRegression(C=1 / point.strength, max_iter=5000).fit(*train)
+        assert point.score == pytest.approx(100 * cold.score(*test), abs=0.1)
 
 
 def test_a_fit_that_does_not_converge_is_said(clouds, caplog):
@@ -122,8 +128,26 @@ def test_the_svm_tells_separable_classes_apart():
     rng = np.random.default_rng(0)
     labels = np.where(rng.random((80, 2)) < 0.5, 1, -1)
     rows = np.concatenate([labels + 0.1 * rng.normal(size=(80, 2)), np.ones((80, 1))], axis=1)
-    assert svm_ap((rows[:40], labels[:40]), (rows[40:], labels[40:]), 0.5, True) == pytest.approx([100, 100])
-    assert np.allclose(np.linalg.norm(normalize(rows), axis=1), 1, atol=1e-4)
+    scores, weight, bias = svm_ap((rows[:40], labels[:40]), (rows[40:], labels[40:]), 0.5, True)
+    assert scores == pytest.approx([100, 100]) and weight.shape == (2, 3) and bias.shape == (2,)
+
+
+def test_the_svm_is_that_of_the_protocol():
+    rng = np.random.default_rng(1)
+    labels = rng.choice([1, 0, -1], size=(300, 2), p=[0.2, 0.1, 0.7])
+    rows = 3 * (labels @ rng.normal(size=(2, 6)) + 2 * rng.normal(size=(300, 6)))
+    unit = rows / (np.sqrt((rows**2).sum(axis=1, keepdims=True)) + 1e-5)
+    for absent in (True, False):
+        scores, weight, bias = svm_ap((rows[:200], labels[:200]), (rows[200:], labels[200:]), 0.5, absent)
+        for column in range(2):
+            learnt, judged = ((labels[part, column] != 0) | absent for part in (slice(200), slice(200, None)))
+            machine = LinearSVC(
+                C=0.5, class_weight={1: 2, -1: 1}, loss="squared_hinge", dual=False, tol=1e-8, max_iter=20000
+            ).fit(unit[:200][learnt], np.where(labels[:200, column][learnt] == 1, 1, -1))
+            assert np.allclose(weight[column], machine.coef_[0], atol=2e-3)
+            present = (labels[200:, column][judged] == 1).tolist()
+            expected = ap_by_definition((unit[200:][judged] @ weight[column] + bias[column]).tolist(), present)
+            assert scores[column] == pytest.approx(expected) and 20 < scores[column] < 100
 
 
 def test_classes_that_cannot_be_judged_are_refused():
@@ -142,15 +166,48 @@ def logistic(pretrained, toy_root, tmp_path_factory):
     return output, text
 
 
-def test_logistic_regression_reports_its_path(logistic):
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_logistic_regression_reports_its_path(logistic, toy_datasets):
     output, text = logistic
     results = json.loads((output / "results.json").read_text())
-    assert 0 < results["top1"] <= 100 and f"top1 of toy_objects_heldout: {results['top1']:.2f} %" in text
+    assert f"top1 of toy_classification_test: {results['top1']:.2f} %" in text
     assert [point["strength"] for point in results["path"]] == pytest.approx([1e3, 10**1.5, 1, 10**-1.5, 1e-3])
-    assert results["lambda"] in [point["strength"] for point in results["path"]]
+    best = max(results["path"], key=lambda point: point["score"])
+    assert results["lambda"] == best["strength"] and results["validation"] == round(best["score"], 2)
     assert cv2.imread(str(output / "path.png")).std() > 5
     classifier = torch.load(output / "classifier.pth", weights_only=True)
     assert classifier["weight"].shape == (10, 64) and classifier["bias"].shape == (10,)
+    assert (classifier["transform"], classifier["image_size"]) == ("square", 32)
+    # The last fit has seen the training and the validation images.
+    rows, targets = {}, {}
+    for split in ("train", "val", "test"):
+        (file,) = (output / "features").glob(f"toy_classification_{split}-*.npy")
+        rows[split] = np.load(file)
+        targets[split] = [record["label"] for record in get_records(f"toy_classification_{split}")]
+    expected = LogisticRegression(C=1 / results["lambda"], max_iter=50)
+    expected.fit(np.concatenate([rows["train"], rows["val"]]), targets["train"] + targets["val"])
+    assert np.allclose(classifier["weight"].numpy(), expected.coef_, atol=1e-4)
+    assert results["top1"] == round(100 * expected.score(rows["test"], targets["test"]), 2)
+
+
+def test_two_classes_have_two_rows():
+    rng = np.random.default_rng(0)
+    rows, targets = rng.normal(size=(40, 3)), rng.integers(0, 2, 40)
+    classifier = Classifier(100, True)
+    classifier.fit(rows, targets, 1.0)
+    weight, bias = classifier.weights()
+    logits = rows @ weight.numpy().T + bias.numpy()
+    assert logits.shape == (40, 2) and np.mean(logits.argmax(axis=1) == targets) * 100 == classifier.score(
+        rows, targets
+    )
+
+
+def test_a_split_leaves_every_class_on_both_sides():
+    targets = np.array([0, 0, 1, 1, 1, 2])
+    kept, held = split_off(targets, 0.1, seed=0)
+    assert np.bincount(targets[held]).tolist() == [1, 1] and set(targets[kept]) == {0, 1, 2}
+    kept, held = split_off(targets, 0.9, seed=0)
+    assert np.bincount(targets[kept]).tolist() == [1, 1, 1]
 
 
 def test_features_are_computed_once(logistic, pretrained, toy_root, tmp_path):
@@ -158,10 +215,10 @@ def test_features_are_computed_once(logistic, pretrained, toy_root, tmp_path):
     text = run(
         COMMAND.format(weights=pretrained / "backbone.pth", output=tmp_path) + f"{SMALL} LINEAR.METHOD knn", toy_root
     )
-    assert text.count("features read from") == 2 and "features of toy" not in text
-    assert json.loads((tmp_path / "results.json").read_text())["protocol"].startswith("knn on pooled features")
+    assert text.count(" read from ") == 2 and "image/s" not in text
+    assert json.loads((tmp_path / "results.json").read_text())["protocol"].startswith("20 nearest neighbours")
     text = run(COMMAND.format(weights="random", output=tmp_path) + f"{SMALL} LINEAR.METHOD knn", toy_root)
-    assert text.count("was made with other weights: computing it anew") == 2
+    assert text.count("was made with other weights: computing anew") == 2
 
 
 @pytest.mark.parametrize("method", ["logistic", "svm"])
@@ -232,8 +289,15 @@ def test_a_layer_is_trained_by_the_command(pretrained, study):
     options = f"{SMALL} LINEAR.METHOD sgd SOLVER.EPOCHS 2 SOLVER.STEP_EPOCHS '(1,)' SOLVER.IMS_PER_BATCH 16"
     output = study("LinearClassification", "toy", options, pretrained / "backbone.pth")
     results = json.loads((output / "results.json").read_text())
-    assert 0 < results["top1"] <= results["top5"] <= 100 and len(results["history"]) == 2
-    assert (output / "classifier.pth").is_file() and (output / "curves.png").is_file()
+    assert len(results["history"]) == 2 and (output / "curves.png").is_file()
+    layer = torch.load(output / "classifier.pth", weights_only=True)
+    backbone = FrozenBackbone(tiny_config("MODEL.WEIGHTS", str(pretrained / "backbone.pth")))
+    records = get_records("toy_classification_test")
+    crops = torch.stack([torch.from_numpy(center_crop(read_record(r), 32)).permute(2, 0, 1) for r in records])
+    logits = backbone(crops).mean(dim=(2, 3)) @ layer["weight"].T + layer["bias"]
+    right = logits.topk(5, dim=1).indices == torch.tensor([record["label"] for record in records])[:, None]
+    expected = [round(100 * hits.sum().item() / len(records), 2) for hits in (right[:, 0], right.any(dim=1))]
+    assert [results["top1"], results["top5"]] == expected
 
 
 @pytest.mark.parametrize(
@@ -244,6 +308,10 @@ def test_a_layer_is_trained_by_the_command(pretrained, study):
         (f"LINEAR.METHOD knn{SEVERAL}", "LINEAR.METHOD knn is for images of one class each"),
         ("LINEAR.METHOD sgd SOLVER.EPOCHS 0", "SOLVER.EPOCHS is 0: expected 1 or more"),
         ("LINEAR.LAMBDAS (0.0,1.0,3)", "expected 0 < lowest <= highest"),
+        ("LINEAR.LAMBDAS (1.0,)", "expected 0 < lowest <= highest"),
+        ("LINEAR.MAX_ITER -1", "LINEAR.MAX_ITER is -1: expected a positive number"),
+        ("INPUT.FORMAT BGR", "INPUT.FORMAT is BGR: studies of frozen features read RGB"),
+        ("MODEL.RESNETS.OUT_FEATURES \"['res4','res5']\"", "expected one map, such as res5"),
         ("DATASETS.TRAIN \"('toy_scenes_train',)\"", "data set 'toy_scenes_train' has no labels"),
         ("DATASETS.TEST \"('toy_voc_labels_test',)\"", "count different classes"),
     ],

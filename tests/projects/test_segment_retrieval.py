@@ -14,7 +14,6 @@ from torch.nn import functional as F
 sys.path.insert(0, str(ROOT / "projects/SegmentRetrieval"))
 from segment_retrieval.regions import cluster, describe, oracle_features, true_regions
 from segment_retrieval.retrieval import (
-    confusion_matrix,
     enlarge,
     keep_classes,
     majority_labels,
@@ -24,6 +23,7 @@ from segment_retrieval.retrieval import (
 
 from revisit.data.labels import VOID
 from revisit.errors import UserError
+from revisit.evaluation.sem_seg import confusion_matrix
 
 COMMAND = (
     "python projects/SegmentRetrieval/run.py --config-file projects/SegmentRetrieval/configs/toy.yaml "
@@ -36,7 +36,7 @@ ORACLE = " SEGMENT_RETRIEVAL.REGIONS truth SEGMENT_RETRIEVAL.FEATURES oracle"
 def test_clusters_are_the_parts_that_look_alike():
     features = torch.zeros(4, 6, 8)
     features[0, :3], features[1, 3:, :4], features[2, 3:, 4:] = 5, 1, 2
-    ids, descriptors = cluster(features, num_regions=3, normalize=True, seed=0)
+    ids, descriptors = cluster(F.normalize(features, dim=0), num_regions=3, seed=0)
     parts = [ids[:3], ids[3:, :4], ids[3:, 4:]]
     assert [len(np.unique(part)) for part in parts] == [1, 1, 1] and len(np.unique(ids)) == 3
     for part, axis in zip(parts, range(3), strict=True):
@@ -45,7 +45,7 @@ def test_clusters_are_the_parts_that_look_alike():
 
 def test_a_seed_decides_the_clusters():
     features = torch.randn(8, 6, 6, generator=torch.Generator().manual_seed(0))
-    one, same = (cluster(features, 5, True, seed=1) for _ in range(2))
+    one, same = (cluster(features, 5, seed=1) for _ in range(2))
     assert np.array_equal(one.ids, same.ids) and torch.equal(one.descriptors, same.descriptors)
 
 
@@ -59,7 +59,7 @@ def test_a_descriptor_is_the_unit_mean_of_its_cells():
 
 def test_true_regions_are_the_classes_of_the_mask():
     truth = np.array([[3, 3, VOID], [7, 0, 0]], np.uint8)
-    ids, descriptors = true_regions(oracle_features(truth, 8), truth, 8)
+    ids, descriptors = true_regions(oracle_features(truth, 8), truth)
     assert ids.tolist() == [[1, 1, VOID], [2, 0, 0]]
     assert torch.equal(descriptors, torch.eye(8)[[0, 3, 7]])
 
@@ -140,4 +140,4 @@ def test_bad_options_are_refused(options, expected, study):
 
 def test_a_mistake_is_one_line(toy_root, tmp_path):
     line = one_line_error(COMMAND.format(weights="nowhere.pth", output=tmp_path), toy_root)
-    assert line == "error: MODEL.WEIGHTS nowhere.pth not found: expected a file of weights"
+    assert line == "error: --weights nowhere.pth not found: expected a file of weights, or random"

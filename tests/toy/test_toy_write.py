@@ -53,6 +53,14 @@ def test_record_says_what_was_drawn(root: Path):
     }
 
 
+def test_the_lists_part_the_images_of_every_class(root: Path):
+    lists = {name: (root / f"object_centric/{name}.txt").read_text().split() for name in ("train", "val", "test")}
+    assert {name: len(files) for name, files in lists.items()} == {"train": 50, "val": 10, "test": 15}
+    files = {str(path.relative_to(root / "object_centric")) for path in (root / "object_centric").rglob("*.jpg")}
+    assert sorted(files) == sorted(sum(lists.values(), []))
+    assert {Path(file).parent.name for file in lists["val"]} == set(CLASS_NAMES)
+
+
 def test_class_folders_hold_the_images_of_their_class(root: Path):
     for split, share in (("train", 60), ("heldout", 15)):
         folder = root / "object_centric" / split
@@ -130,8 +138,8 @@ def test_bytes_do_not_depend_on_the_number_of_processes(root: Path, tmp_path: Pa
     digests = _digests(root)
     assert _digests(tmp_path / "two") == digests
     # Per scene: 2 of COCO and VOC detection, 1 mask of VOC, 5 of Cityscapes, 3 of NYUD_MT. Two videos, the lists of
-    # five layouts and the record.
-    assert len(digests) == 75 + 75 * (3 + 1 + 5 + 3) + 2 * 20 * 2 + 2 + 2 + 4 + 1 + 1
+    # six layouts and the record.
+    assert len(digests) == 75 + 75 * (3 + 1 + 5 + 3) + 2 * 20 * 2 + 3 + 2 + 2 + 4 + 1 + 1
 
 
 def test_annotations_of_generator_1_keep_their_bytes(root: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -14,8 +15,17 @@ from revisit.errors import UserError
 MAP_SHARE = 0.5  # of the map's colour in the overlay
 
 
-def load_classifier(path: str, channels: int) -> tuple[Tensor, Tensor]:
-    """Weight (classes, C) and bias (classes,) of a linear classifier on C channels.
+class LinearClassifier(NamedTuple):
+    """classifier.pth of projects/LinearClassification."""
+
+    weight: Tensor  # (classes, C)
+    bias: Tensor  # (classes,)
+    transform: str  # how it sees an image, a key of TRANSFORMS
+    image_size: int  # px
+
+
+def load_classifier(path: str, channels: int) -> LinearClassifier:
+    """Read a classifier of C channels.
 
     Raises:
         UserError: a file that is missing, holds something else, or was made for another network.
@@ -23,13 +33,16 @@ def load_classifier(path: str, channels: int) -> tuple[Tensor, Tensor]:
     if not Path(path).is_file():
         raise UserError(f"classifier {path or '(none)'} not found: projects/LinearClassification writes classifier.pth")
     try:
-        saved = torch.load(path, map_location="cpu", weights_only=True)
-        weight, bias = saved["weight"], saved["bias"]
+        found = LinearClassifier(**torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:  # damaged files raise whatever their bytes happen to trip
-        raise UserError(f"{path} is no classifier ({type(error).__name__}): expected weight and bias") from error
-    if weight.shape[1] != channels:
-        raise UserError(f"{path} is for {weight.shape[1]} channels, but the network has {channels}: expected its own")
-    return weight, bias
+        raise UserError(
+            f"{path} is no classifier ({type(error).__name__}): projects/LinearClassification writes classifier.pth"
+        ) from error
+    if found.weight.shape[1] != channels:
+        raise UserError(
+            f"{path} is for {found.weight.shape[1]} channels, but the network has {channels}: expected its own"
+        )
+    return found
 
 
 def activation_map(features: Tensor, weight: Tensor) -> Tensor:

@@ -53,4 +53,6 @@ def _read_run(folder: Path, evaluation: Path, key: str) -> Run:
         if not isinstance(score, dict) or part not in score:
             raise UserError(f"{scores} has no {key}: set CROP_STUDY.SCORE to one of its keys")
         score = score[part]
+    if not isinstance(score, (int, float)):
+        raise UserError(f"{key} of {scores} is no number: set CROP_STUDY.SCORE to one of its keys, as bbox.AP50")
     return Run(float(yaml.safe_load(config.read_text())["VIEWS"]["MAX_IOU"]), loss, float(score))

@@ -85,6 +85,10 @@ def read_masks(sequence: Sequence, size: tuple[int, int]) -> np.ndarray:
         stack[stack == VOID] = 1
     elif not len(objects):
         raise UserError(f"{sequence.masks[0]} has no object: expected the first frame's objects to follow")
+    else:
+        objects = objects[objects != VOID]
+        if objects.tolist() != list(range(1, len(objects) + 1)):
+            raise UserError(f"{sequence.masks[0]} has the objects {objects.tolist()}: expected 1, 2, ... without a gap")
     return stack
 
 

@@ -68,7 +68,8 @@ class LabelPropagation:
         )
         near = self._context[:, near_rows, near_columns].reshape(-1, channels)
         similarity = queries @ near.T
-        far = squared_distance(rows, columns, near_rows, near_columns) >= protocol.radius**2
+        distance = squared_distance(rows, columns, near_rows, near_columns).to(similarity.device)
+        far = distance >= protocol.radius**2
         similarity.masked_fill_(far.repeat(1, len(self._context)), -math.inf)
         similarity = torch.cat([queries @ self._first.flatten(0, 1).T, similarity], dim=1)
         similarity, voters = similarity.topk(min(protocol.top_k, similarity.shape[1]), dim=1)

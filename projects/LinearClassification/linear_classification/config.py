@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from detectron2.config import CfgNode
 
-TRANSFORMS = ("square", "center_crop")
-
 
 def add_linear_config(cfg: CfgNode) -> None:
     """Add LINEAR to a config, in place. What is learnt from is DATASETS.TRAIN, what is judged DATASETS.TEST."""

@@ -49,12 +49,12 @@ class Classifier:
         problems = self._problems(rows, targets)
         if not self._models:
             self._models = [LogisticRegression(max_iter=self._max_iter, warm_start=True) for _ in problems]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # reported once for the whole path
+        with warnings.catch_warnings(record=True) as raised:
+            warnings.simplefilter("always", ConvergenceWarning)  # reported once for the whole path
             for model, problem in zip(self._models, problems, strict=True):
                 model.set_params(C=1 / strength).fit(*problem)
-        iterations = max(int(model.n_iter_.max()) for model in self._models)
-        return iterations, iterations < self._max_iter
+        failed = any(issubclass(warning.category, ConvergenceWarning) for warning in raised)
+        return max(int(model.n_iter_.max()) for model in self._models), not failed
 
     def score(self, rows: np.ndarray, targets: np.ndarray) -> float:
         """Percent: top-1, or the mean of the classes' 11-point AP."""
@@ -67,11 +67,11 @@ class Classifier:
         return float(np.mean(scores))
 
     def weights(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Weight (classes, C) and bias (classes,); with two classes alone, of the second against the first."""
-        return tuple(
-            torch.from_numpy(np.concatenate([getattr(model, name) for model in self._models]))
-            for name in ("coef_", "intercept_")
-        )
+        """Weight (classes, C) and bias (classes,)."""
+        weight, bias = (np.concatenate([getattr(m, name) for m in self._models]) for name in ("coef_", "intercept_"))
+        if len(self._models) == 1 and len(weight) == 1:  # two classes: scikit-learn has the second against the first
+            weight, bias = (np.concatenate([-part / 2, part / 2]) for part in (weight, bias))
+        return torch.from_numpy(weight), torch.from_numpy(bias)
 
     def _problems(self, rows: np.ndarray, targets: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         if targets.ndim == 1:
@@ -105,12 +105,13 @@ def best_strength(path: list[PathPoint]) -> PathPoint:
 
 
 def split_off(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of (training, validation): a seeded ``share`` of the images, of every class where each has one."""
+    """Indices of (training, validation): a seeded ``share`` of the images, of each class where it has two or more."""
     rng = np.random.default_rng(seed)
     if targets.ndim > 1:
         order = rng.permutation(len(targets))
         held = order[: round(share * len(order))]
     else:
         classes = [rng.permutation(np.flatnonzero(targets == label)) for label in np.unique(targets)]
-        held = np.concatenate([members[: round(share * len(members))] for members in classes])
+        counts = [min(max(round(share * len(members)), 1), len(members) - 1) for members in classes]
+        held = np.concatenate([members[:count] for members, count in zip(classes, counts, strict=True)])
     return np.setdiff1d(np.arange(len(targets)), held), np.sort(held)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from pathlib import Path
 
@@ -10,9 +11,8 @@ import torch
 from torch.nn import functional as F
 
 from revisit.data.catalog import get_records
-from revisit.data.mapper import crop_and_resize
 from revisit.evaluation.feature_cache import Transform, cached_features
-from revisit.evaluation.features import Features, center_crop
+from revisit.evaluation.features import TRANSFORMS, Features
 from revisit.evaluation.knn import knn_top1
 from revisit.files import written_whole
 from revisit.modeling.frozen import FrozenBackbone
@@ -26,6 +26,8 @@ from .sgd import LinearTraining
 from .targets import check_classes, read_targets
 
 Data = tuple[list[dict], np.ndarray]  # records and targets
+
+logger = logging.getLogger("revisit.linear_classification")
 
 
 def read(dataset: str) -> Data:
@@ -44,6 +46,8 @@ def logistic(cfg: CfgNode, backbone: FrozenBackbone, train: Data, test: Data, ou
         fitted, held = (rows, targets), (held_rows, held_targets)
     else:
         kept, out = split_off(targets, options.VALIDATION_SHARE, cfg.SEED)
+        part = f"{1 - options.VALIDATION_SHARE:g} of {train_name}", f"{options.VALIDATION_SHARE:g} of it"
+        check_classes(targets[kept], targets[out], part)
         fitted, held = (rows[kept], targets[kept]), (rows[out], targets[out])
     low, high, count = options.LAMBDAS
     searcher = Classifier(options.MAX_ITER, options.DIFFICULT_IS_ABSENT)
@@ -52,9 +56,11 @@ def logistic(cfg: CfgNode, backbone: FrozenBackbone, train: Data, test: Data, ou
     final = Classifier(options.MAX_ITER, options.DIFFICULT_IS_ABSENT)
     everything = tuple(np.concatenate(parts) for parts in zip(fitted, held, strict=True))
     iterations, converged = final.fit(*everything, best.strength)
+    if not converged:
+        logger.warning(f"the final fit did not converge in {iterations} iterations: raise LINEAR.MAX_ITER")
     score = "top1" if targets.ndim == 1 else "mAP"
     plot_path(path, score, output / "path.png")
-    save_classifier(output, *final.weights())
+    save_classifier(cfg, output, *final.weights())
     return {
         score: round(final.score(features(cfg, backbone, test_name, test[0], output), test[1]), 2),
         "lambda": best.strength,
@@ -71,7 +77,8 @@ def svm(cfg: CfgNode, backbone: FrozenBackbone, train: Data, test: Data, output:
         (features(cfg, backbone, name, records, output), targets)
         for name, (records, targets) in ((train_name, train), (test_name, test))
     ]
-    scores = svm_ap(*pairs, cfg.LINEAR.COST, cfg.LINEAR.DIFFICULT_IS_ABSENT)
+    scores, weight, bias = svm_ap(*pairs, cfg.LINEAR.COST, cfg.LINEAR.DIFFICULT_IS_ABSENT)
+    save_classifier(cfg, output, torch.from_numpy(weight), torch.from_numpy(bias))
     return {"mAP": round(float(np.mean(scores)), 2), "AP": [round(score, 2) for score in scores]}
 
 
@@ -89,33 +96,28 @@ def sgd(cfg: CfgNode, backbone: FrozenBackbone, train: Data, test: Data, output:
     training = LinearTraining(cfg, backbone, train, test)
     history = training.run(output)
     plot_history(history, output / "curves.png")
-    save_classifier(output, training.layer.weight.detach().cpu(), training.layer.bias.detach().cpu())
+    save_classifier(cfg, output, training.layer.weight.detach().cpu(), training.layer.bias.detach().cpu())
     return {"top1": history[-1]["top1"], "top5": history[-1]["top5"], "history": history}
 
 
 def features(cfg: CfgNode, backbone: FrozenBackbone, dataset: str, records: list[dict], output: Path) -> np.ndarray:
     """(N, C) float32, from the cache where they are there."""
     size = cfg.LINEAR.IMAGE_SIZE
-    apply = partial(whole_image if cfg.LINEAR.TRANSFORM == "square" else center_crop, size=size)
-    transform = Transform(f"{cfg.LINEAR.TRANSFORM}{size}", apply)
+    transform = Transform(f"{cfg.LINEAR.TRANSFORM} {size} px", partial(TRANSFORMS[cfg.LINEAR.TRANSFORM], size=size))
     folder = Path(cfg.LINEAR.CACHE) if cfg.LINEAR.CACHE else output / "features"
     return np.asarray(cached_features(folder, cfg, backbone, dataset, records, transform))
-
-
-def whole_image(image: np.ndarray, size: int) -> np.ndarray:
-    """(H, W, 3) uint8 -> (size, size, 3), whatever its shape."""
-    height, width = image.shape[:2]
-    return crop_and_resize(image, np.array([0, 0, width, height]), size)
 
 
 def unit_rows(rows: np.ndarray) -> torch.Tensor:
     return F.normalize(torch.from_numpy(np.array(rows)), dim=1)
 
 
-def save_classifier(output: Path, weight: torch.Tensor, bias: torch.Tensor) -> None:
-    """classifier.pth: weight (classes, C) and bias (classes,), float32."""
+def save_classifier(cfg: CfgNode, output: Path, weight: torch.Tensor, bias: torch.Tensor) -> None:
+    """classifier.pth: weight (classes, C) and bias (classes,), float32, and how the classifier sees an image."""
+    transform = "center_crop" if cfg.LINEAR.METHOD == "sgd" else cfg.LINEAR.TRANSFORM
+    content = {"weight": weight.float().contiguous(), "bias": bias.float().contiguous()}
     with written_whole(output / "classifier.pth") as temporary:
-        torch.save({"weight": weight.float().contiguous(), "bias": bias.float().contiguous()}, temporary)
+        torch.save({**content, "transform": transform, "image_size": cfg.LINEAR.IMAGE_SIZE}, temporary)
 
 
 METHODS = {"logistic": logistic, "svm": svm, "knn": knn, "sgd": sgd}

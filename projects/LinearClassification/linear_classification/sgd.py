@@ -16,15 +16,16 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from revisit.data.crops import random_resized_crop
-from revisit.data.images import require_image
 from revisit.data.loader import limit_worker_threads
-from revisit.data.mapper import crop_and_resize
+from revisit.data.mapper import crop_and_resize, require_record
+from revisit.evaluation.feature_cache import images_key, weights_key
 from revisit.evaluation.features import center_crop
 from revisit.files import written_whole
 from revisit.modeling.frozen import FrozenBackbone
 from revisit.randomness import Stream, counter_rng
 
 from detectron2.config import CfgNode
+from detectron2.data import DatasetFromList
 
 SCALE = (0.08, 1.0)  # share of the image area
 INIT_STD = 0.01
@@ -37,7 +38,8 @@ class Views(Dataset):
     """A random crop of each image, flipped half of the time: a function of seed, epoch and image alone."""
 
     def __init__(self, records: list[dict], targets: np.ndarray, size: int, seed: int, epoch: int):
-        self._records, self._targets, self._size = records, targets, size
+        self._records = DatasetFromList(records, copy=False)  # one buffer, which workers share
+        self._targets, self._size = targets, size
         self._seed, self._epoch = seed, epoch
 
     def __len__(self) -> int:
@@ -45,7 +47,7 @@ class Views(Dataset):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         rng = counter_rng(self._seed, Stream.VIEWS, self._epoch, index)
-        image = _read(self._records[index])
+        image = require_record(self._records[index])
         view = crop_and_resize(image, random_resized_crop(*image.shape[:2], SCALE, rng), self._size)
         view = cv2.flip(view, 1) if rng.random() < 0.5 else view
         return torch.from_numpy(view).permute(2, 0, 1), int(self._targets[index])
@@ -55,18 +57,15 @@ class Crops(Dataset):
     """The central crop of each image."""
 
     def __init__(self, records: list[dict], targets: np.ndarray, size: int):
-        self._records, self._targets, self._size = records, targets, size
+        self._records = DatasetFromList(records, copy=False)  # one buffer, which workers share
+        self._targets, self._size = targets, size
 
     def __len__(self) -> int:
         return len(self._records)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        image = center_crop(_read(self._records[index]), self._size)
+        image = center_crop(require_record(self._records[index]), self._size)
         return torch.from_numpy(image).permute(2, 0, 1), int(self._targets[index])
-
-
-def _read(record: dict) -> np.ndarray:
-    return record["image"] if "image" in record else require_image(record["file_name"])
 
 
 class LinearTraining:
@@ -84,8 +83,7 @@ class LinearTraining:
         test: tuple[list[dict], np.ndarray],
     ):
         self._cfg, self._backbone, self._train, self._test = cfg, backbone, train, test
-        (channels,) = {shape.channels for shape in backbone.backbone.output_shape().values()}
-        self.layer = nn.Linear(channels, int(train[1].max()) + 1).to(cfg.MODEL.DEVICE)
+        self.layer = nn.Linear(backbone.channels, int(train[1].max()) + 1).to(cfg.MODEL.DEVICE)
         generator = torch.Generator().manual_seed(cfg.SEED)
         with torch.no_grad():
             self.layer.weight.copy_(torch.randn(self.layer.weight.shape, generator=generator) * INIT_STD)
@@ -147,8 +145,7 @@ class LinearTraining:
         return {"top1": top1, "top5": top5}
 
     def _features(self, images: Tensor) -> Tensor:
-        (maps,) = self._backbone(images).values()
-        return maps.mean(dim=(2, 3))
+        return self._backbone(images).mean(dim=(2, 3))
 
     def _loader(self, data: Dataset, **options: object) -> DataLoader:
         workers = self._cfg.DATALOADER.NUM_WORKERS
@@ -180,4 +177,5 @@ class LinearTraining:
         kept.defrost()
         kept.OUTPUT_DIR = ""
         kept.DATALOADER.NUM_WORKERS = 0
-        return f"{kept.dump()}\n{len(self._train[0])} and {len(self._test[0])} images"
+        images = " ".join(images_key(records) for records, _ in (self._train, self._test))
+        return f"{kept.dump()}\nweights {weights_key(self._cfg)}\nimages {images}"

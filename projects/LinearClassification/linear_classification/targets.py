@@ -7,8 +7,6 @@ import numpy as np
 from revisit.data.classification_catalog import DIFFICULT, PRESENT
 from revisit.errors import UserError
 
-NAMES = ("top1", "mAP")
-
 
 def read_targets(records: list[dict], dataset: str) -> np.ndarray:
     """(N,) int64 classes, or (N, T) int64 of 1, 0 (difficult) and -1 where an image shows several.

@@ -14,8 +14,8 @@ def add_segment_retrieval_config(cfg: CfgNode) -> None:
     options = cfg.SEGMENT_RETRIEVAL
     options.IMAGE_SIZE = 512  # px, both sides; the aspect ratio is given up
     options.NUM_REGIONS = 15  # K of K-means, per image
-    options.NORMALIZE = True  # unit features before K-means
-    options.REGIONS = "kmeans"  # truth: the classes of the mask, a bound that no clustering passes
+    options.NORMALIZE = True  # unit features before they are clustered and averaged
+    options.REGIONS = "kmeans"  # truth: the classes of the mask
     options.FEATURES = "network"  # oracle: a cell's true class, with REGIONS truth, which must give 100
     options.SHUFFLE_LABELS = False  # give each labelled region another one's label: what chance reaches
     # Beside all classes, these alone: the others are void, and the mean leaves the background out.

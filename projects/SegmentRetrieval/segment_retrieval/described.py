@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from tqdm import tqdm
 
 from revisit.data.catalog import get_records
@@ -46,15 +47,17 @@ def find_regions(backbone: FrozenBackbone, cfg: CfgNode, record: dict) -> Region
     options = cfg.SEGMENT_RETRIEVAL
     if options.FEATURES == "oracle":
         truth, num_classes = read_truth(cfg, record)
-        return true_regions(oracle_features(truth, num_classes), truth, num_classes)
+        return true_regions(oracle_features(truth, num_classes), truth)
     image = require_image(record["file_name"])
-    truth, num_classes = read_truth(cfg, record)
+    truth, _ = read_truth(cfg, record)
     check_size(record["sem_seg_file_name"], truth, record["file_name"], image.shape[:2])
     square = cv2.resize(image, (options.IMAGE_SIZE, options.IMAGE_SIZE), interpolation=cv2.INTER_LINEAR)
-    (features,) = backbone(torch.from_numpy(square).permute(2, 0, 1)[None]).values()
+    features = backbone(torch.from_numpy(square).permute(2, 0, 1)[None])[0]
+    if options.NORMALIZE:
+        features = F.normalize(features, dim=0)
     if options.REGIONS == "truth":
-        return true_regions(features[0], truth, num_classes)
-    return cluster(features[0], options.NUM_REGIONS, options.NORMALIZE, cfg.SEED)
+        return true_regions(features, truth)
+    return cluster(features, options.NUM_REGIONS, cfg.SEED)
 
 
 def read_truth(cfg: CfgNode, record: dict) -> tuple[np.ndarray, int]:

@@ -21,10 +21,8 @@ class Regions(NamedTuple):
     descriptors: Tensor  # (R, C) float32 unit rows, one for each id
 
 
-def cluster(features: Tensor, num_regions: int, normalize: bool, seed: int) -> Regions:
+def cluster(features: Tensor, num_regions: int, seed: int) -> Regions:
     """K-means over the cells of a (C, h, w) map; descriptors are the clusters' mean features."""
-    if normalize:
-        features = F.normalize(features, dim=0)
     cells = features.flatten(1).T.cpu().numpy()
     means = KMeans(min(num_regions, len(cells)), n_init=1, random_state=seed).fit(cells)
     _, ids = np.unique(means.labels_, return_inverse=True)  # without a gap, should a cluster have died out
@@ -32,7 +30,7 @@ def cluster(features: Tensor, num_regions: int, normalize: bool, seed: int) -> R
     return Regions(ids, describe(features, torch.from_numpy(ids), int(ids.max()) + 1))
 
 
-def true_regions(features: Tensor, truth: np.ndarray, num_classes: int) -> Regions:
+def true_regions(features: Tensor, truth: np.ndarray) -> Regions:
     """A region for each class of an (H, W) mask, described by the cells of the (C, h, w) map, each by its share."""
     classes = np.unique(truth[truth != VOID])
     ids = np.full(truth.shape, VOID, np.uint8)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from revisit.data.labels import VOID
 from revisit.errors import UserError
-from revisit.evaluation.sem_seg import score
+from revisit.evaluation.sem_seg import confusion_matrix, score
 
 from detectron2.config import CfgNode
 
@@ -48,17 +48,14 @@ def nearest(queries: Tensor, keys: Tensor, k: int) -> Tensor:
     return torch.cat([(chunk @ keys.T).topk(k, dim=1).indices for chunk in queries.split(CHUNK)])
 
 
-def confusion_matrix(predicted: np.ndarray, truth: np.ndarray, num_classes: int) -> np.ndarray:
-    """(N, N) int64 pixels by true and predicted class, of those where both are known."""
-    valid = (truth != VOID) & (predicted != VOID)
-    pairs = truth[valid].astype(np.int64) * num_classes + predicted[valid]
-    return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
-
-
 def mean_iou(confusion: np.ndarray, names: list[str], counted: Sequence[int]) -> tuple[float, dict[str, float]]:
     """Percent: the mean over the classes ``counted`` that occur, and the IoU of each by name."""
     values = score(confusion, names)
     per_class = {names[c]: values[f"IoU-{names[c]}"] for c in counted if f"IoU-{names[c]}" in values}
+    if not per_class:
+        raise UserError(
+            f"none of {', '.join(names[c] for c in counted)} is in the truth or was found: nothing to average"
+        )
     return float(np.mean(list(per_class.values()))), per_class
 
 
