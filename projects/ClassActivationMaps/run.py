@@ -115,9 +115,9 @@ def draw(cfg: CfgNode, record: dict, networks: list[Network], names: list[str]) 
         taken.append(name_of(int(logits.argmax())))
         cam = activation_map(features, classifier.weight[label]).numpy()
         panels.append(fit(overlay(image if classifier.transform == "square" else view, cam)))
-    said = ", ".join(f"{network.name}: {name}" for network, name in zip(networks, taken, strict=True))
+    said = "; ".join(f"{network.name} says {name}" for network, name in zip(networks, taken, strict=True))
     found = {"file_name": record.get("file_name", ""), "truth": name_of(label), "taken_for": taken}
-    return Row(f"{name_of(label)}; taken for {said}", panels), found
+    return Row(f"{name_of(label)}; {said}", panels), found
 
 
 if __name__ == "__main__":
