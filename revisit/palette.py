@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from PIL import Image
 
 
 def voc_colours() -> np.ndarray:
@@ -16,3 +17,13 @@ def voc_colours() -> np.ndarray:
         bits = ids[:, None] >> (3 * place + np.arange(3)) & 1
         colours |= (bits << (7 - place)).astype(np.uint8)
     return colours
+
+
+_BYTES = voc_colours().tobytes()
+
+
+def palette_image(ids: np.ndarray) -> Image.Image:
+    """A picture of (H, W) uint8 ids in these colours, which stores the ids themselves."""
+    image = Image.fromarray(ids)
+    image.putpalette(_BYTES)
+    return image

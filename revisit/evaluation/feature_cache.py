@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,18 +77,9 @@ def cached_features(
         rows = np.lib.format.open_memmap(rows_file, "w+", np.float32, (len(records), backbone.channels))
     if done < len(records):
         images = _Images(records, transform)
-        _extract(rows, done, backbone, images, cfg.DATALOADER.NUM_WORKERS, dataset, partial_save(state_file, key))
+        save = partial(_save_state, state_file, key)
+        _extract(rows, done, backbone, images, cfg.DATALOADER.NUM_WORKERS, dataset, save)
     return rows
-
-
-def partial_save(state_file: Path, key: dict) -> Callable[[int], None]:
-    """Writes how many rows are done, and what they were made with."""
-
-    def save(done: int) -> None:
-        with written_whole(state_file) as temporary:
-            temporary.write_text(json.dumps({"key": key, "done": done}))
-
-    return save
 
 
 def _extract(
@@ -113,6 +105,11 @@ def _extract(
             if number % BATCHES_PER_SAVE == 0 or done == len(images):
                 rows.flush()
                 save(done)
+
+
+def _save_state(state_file: Path, key: dict, done: int) -> None:
+    with written_whole(state_file) as temporary:
+        temporary.write_text(json.dumps({"key": key, "done": done}))
 
 
 def _rows_done(rows_file: Path, state_file: Path) -> int:

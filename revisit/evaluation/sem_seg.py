@@ -78,8 +78,13 @@ class SemSegEvaluator(DatasetEvaluator):
 def confusion_matrix(predicted: np.ndarray, truth: np.ndarray, num_classes: int) -> np.ndarray:
     """(N, N) int64: pixels by true and by predicted class, of those where both are known (not VOID)."""
     valid = (truth != VOID) & (predicted != VOID)
-    cells = num_classes * truth[valid].astype(np.int64) + predicted[valid]
-    return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
+    return count_pairs(truth[valid], predicted[valid], (num_classes, num_classes))
+
+
+def count_pairs(rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """(R, C) int64: how often each pair of ids occurs in two arrays of the same shape, of ids below R and below C."""
+    cells = shape[1] * rows.astype(np.int64).ravel() + columns.ravel()
+    return np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
 
 
 def score(confusion: np.ndarray, classes: list[str]) -> dict[str, float]:

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from PIL import Image
 
-from revisit.palette import voc_colours
+from revisit.palette import palette_image
 from revisit.toy.classes import CLASS_NAMES
 from revisit.toy.scene import Scene
 from revisit.toy.splits import Split
@@ -76,8 +75,7 @@ def write_scene(root: Path, split: Split, number: int, scene: Scene, jpeg: bytes
         jpeg: ``scene.image``, encoded.
     """
     borders, semantic = scene.borders, scene.semantic
-    voc = Image.fromarray(np.where(borders, np.uint8(VOC_VOID), semantic))
-    voc.putpalette(_VOC_PALETTE)
+    voc = palette_image(np.where(borders, np.uint8(VOC_VOID), semantic))
     voc.save(root / VOC_MASKS / f"{number:06d}.png", compress_level=1)
 
     _write_cityscapes(root, CITYSCAPES_NAMES[split], number, scene)
@@ -92,9 +90,6 @@ def write_sets(root: Path, split: Split, numbers: list[int]) -> None:
     lines = "".join(f"{number:06d}\n" for number in numbers)
     (root / VOC_SETS / f"{VOC_NAMES[split]}.txt").write_text(lines)
     (root / NYUD_SETS / f"{NYUD_NAMES[split]}.txt").write_text(lines)
-
-
-_VOC_PALETTE = voc_colours().tobytes()
 
 
 def _write_cityscapes(root: Path, name: str, number: int, scene: Scene) -> None:

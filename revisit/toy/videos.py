@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
-from revisit.palette import voc_colours
+from revisit.palette import palette_image
 from revisit.randomness import Stream, counter_rng
 from revisit.toy.appearance import HELDOUT
 from revisit.toy.classes import class_weights
@@ -75,8 +74,7 @@ def write_video(root: Path, index: int, seed: int, size: int) -> None:
     for number, plan in enumerate(plan_video(seed, index)):
         scene = draw_scene(plan, size)
         (root / FRAMES / video_name(index) / f"{number:05d}.jpg").write_bytes(encode_jpeg(scene.image))
-        mask = Image.fromarray(scene.instances.astype(np.uint8))
-        mask.putpalette(voc_colours().tobytes())
+        mask = palette_image(scene.instances.astype(np.uint8))
         mask.save(root / MASKS / video_name(index) / f"{number:05d}.png", compress_level=1)
 
 

@@ -12,14 +12,9 @@ from commands import ROOT, one_line_error, run
 from torch.nn import functional as F
 
 sys.path.insert(0, str(ROOT / "projects/SegmentRetrieval"))
-from segment_retrieval.regions import cluster, describe, oracle_features, true_regions
-from segment_retrieval.retrieval import (
-    enlarge,
-    keep_classes,
-    majority_labels,
-    mean_iou,
-    nearest,
-)
+from segment_retrieval.described import count_pixels
+from segment_retrieval.regions import Regions, cluster, describe, enlarge, oracle_features, true_regions
+from segment_retrieval.retrieval import keep_classes, majority_labels, mean_iou, nearest
 
 from revisit.data.labels import VOID
 from revisit.errors import UserError
@@ -67,8 +62,15 @@ def test_true_regions_are_the_classes_of_the_mask():
 def test_the_majority_of_valid_pixels_names_a_region():
     ids = np.array([[0, 0, 0, 1], [1, 1, 2, 2]], np.uint8)
     truth = np.array([[4, 4, 2, VOID], [3, 3, VOID, VOID]], np.uint8)
-    assert majority_labels(ids, truth, 3, 5).tolist() == [4, 3, VOID]
-    assert keep_classes(truth, [2, 3]).tolist() == [[VOID, VOID, 2, VOID], [3, 3, VOID, VOID]]
+    pixels = count_pixels(Regions(ids, torch.zeros(3, 1)), truth, 5)
+    assert pixels.tolist() == [[0, 0, 1, 0, 2, 0], [0, 0, 0, 2, 0, 1], [0, 0, 0, 0, 0, 2]]
+    assert majority_labels(pixels[:, :-1]).tolist() == [4, 3, VOID]
+    assert majority_labels(keep_classes(pixels, [2, 3])).tolist() == [2, 3, VOID]
+
+
+def test_a_pixel_of_no_region_counts_for_none():
+    regions = Regions(np.array([[0, VOID]], np.uint8), torch.zeros(1, 1))
+    assert count_pixels(regions, np.array([[1, 1], [VOID, 0]], np.uint8), 2).tolist() == [[0, 1, 1]]
 
 
 def test_cells_are_enlarged_as_they_lie():

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from revisit.data.dense_catalog import read_split
 from revisit.data.images import require_image
 from revisit.data.labels import VOID, check_size, read_labels
 from revisit.errors import UserError
 from revisit.files import written_whole
-from revisit.palette import voc_colours
+from revisit.palette import palette_image
 
 NUM_IDS = 255  # the palette's, VOID aside
 LEAST_FRAMES = 3  # the first one is given and the last one does not count
@@ -94,7 +93,5 @@ def read_masks(sequence: Sequence, size: tuple[int, int]) -> np.ndarray:
 
 def write_mask(path: Path, ids: np.ndarray) -> None:
     """Write (H, W) uint8 ids as a PNG with DAVIS's palette, whole or not at all."""
-    image = Image.fromarray(ids)
-    image.putpalette(voc_colours().tobytes())
     with written_whole(path) as temporary:
-        image.save(temporary, format="PNG")
+        palette_image(ids).save(temporary, format="PNG")

@@ -13,8 +13,9 @@ from revisit.data.labels import VOID
 
 from detectron2.config import CfgNode
 
-from .described import Described, read_truth
-from .retrieval import enlarge, majority_labels, nearest
+from .described import Described
+from .regions import enlarge
+from .retrieval import majority_labels, nearest
 
 TILE, GAP, LINE = 150, 6, 18  # px
 OUTLINE = (255, 220, 0)
@@ -57,30 +58,25 @@ def save_gallery(path: Path, rows: list[list[Tile]]) -> None:
 
 def gallery_rows(cfg: CfgNode, labelled: Described, queries: Described, names: list[str]) -> list[list[Tile]]:
     """Regions of test images that are no background, spread over the data set, each with its nearest ones."""
+    labels = majority_labels(queries.pixels[:, :-1])
+    thing = np.array([label != VOID and names[label] != "background" for label in labels])
     candidates = []
-    for image, (record, regions) in enumerate(zip(queries.records, queries.regions, strict=True)):
-        truth, num_classes = read_truth(cfg, record)
-        ids = enlarge(regions.ids, truth.shape)
-        labels = majority_labels(ids, truth, len(regions.descriptors), num_classes)
-        things = [n for n, label in enumerate(labels) if label != VOID and names[label] != "background"]
-        if things:
-            largest = max(things, key=lambda n: (ids == n).sum())
-            candidates.append(int(np.flatnonzero((queries.owners == image) & (queries.numbers == largest))[0]))
+    for image in np.unique(queries.owners[thing]):
+        things = np.flatnonzero(thing & (queries.owners == image))
+        candidates.append(int(things[queries.pixels[things].sum(axis=1).argmax()]))
     options = cfg.SEGMENT_RETRIEVAL
     count = min(options.GALLERY_QUERIES, len(candidates))
     chosen = [candidates[int(n)] for n in np.linspace(0, len(candidates) - 1, count)] if count else [0]
     k = min(options.GALLERY_NEIGHBORS, len(labelled.descriptors))
     neighbors = nearest(queries.descriptors[chosen], labelled.descriptors, k)
     return [
-        [make_tile(cfg, queries, query, names), *(make_tile(cfg, labelled, int(n), names) for n in row)]
+        [make_tile(queries, query, names), *(make_tile(labelled, int(n), names) for n in row)]
         for query, row in zip(chosen, neighbors, strict=True)
     ]
 
 
-def make_tile(cfg: CfgNode, data: Described, index: int, names: list[str]) -> Tile:
-    record, number = data.records[data.owners[index]], data.numbers[index]
-    image = require_image(record["file_name"])
-    truth, num_classes = read_truth(cfg, record)
+def make_tile(data: Described, index: int, names: list[str]) -> Tile:
+    image = require_image(data.records[data.owners[index]]["file_name"])
     ids = enlarge(data.regions[data.owners[index]].ids, image.shape[:2])
-    label = majority_labels(ids, truth, len(data.regions[data.owners[index]].descriptors), num_classes)[number]
-    return Tile(image, ids == number, "void" if label == VOID else names[label])
+    (label,) = majority_labels(data.pixels[[index], :-1])
+    return Tile(image, ids == data.numbers[index], "void" if label == VOID else names[label])

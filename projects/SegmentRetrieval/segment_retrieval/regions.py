@@ -45,6 +45,11 @@ def oracle_features(truth: np.ndarray, num_classes: int) -> Tensor:
     return F.one_hot(torch.from_numpy(labels).long(), num_classes + 1).permute(2, 0, 1)[:num_classes].float()
 
 
+def enlarge(ids: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """(h, w) uint8 ids -> (H, W), each pixel that of the cell it lies in."""
+    return F.interpolate(torch.from_numpy(ids)[None, None], size=size, mode="nearest-exact")[0, 0].numpy()
+
+
 def describe(features: Tensor, ids: Tensor, num_regions: int) -> Tensor:
     """(num_regions, C) unit rows: the mean of a (C, h, w) map over each region of (H, W) ids."""
     known = torch.where(ids == VOID, num_regions, ids.long())
