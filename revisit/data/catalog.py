@@ -15,7 +15,7 @@ original download holds no files) and, if it is labelled, ``label``. Besides the
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
@@ -233,15 +233,24 @@ def _register_voc(name: str, root: Callable[[], Path], split: str, classes: tupl
 
 
 def _under_root(
-    name: str, where: str, load: Callable[[Path], Records], *, made_by: str = "", **metadata: object
+    name: str,
+    where: str,
+    load: Callable[[Path], Records],
+    *,
+    made_by: str = "",
+    read_classes: Callable[[Path], Sequence[str]] | None = None,
+    **metadata: object,
 ) -> None:
-    """Register a data set that lies ``where`` under datasets_root(), looked up when it is loaded."""
+    """Register a data set that lies ``where`` under datasets_root(), looked up when it is loaded, classes and all."""
 
     def load_checked() -> Records:
         path = datasets_root() / where
         if not path.exists():
             raise _missing_dataset(name, path, f"{path}, which {made_by} completes" if made_by else str(path))
-        return load(path)
+        records = load(path)
+        if read_classes is not None:
+            MetadataCatalog.get(name).set(thing_classes=list(read_classes(path)))
+        return records
 
     _register(name, load_checked, **metadata)
 
@@ -281,9 +290,16 @@ def register_all() -> None:
     for name, found in CLASSIFICATION_SETS.items():
         for split, size in found.num_images.items():
             load = partial(found.load, split=split)
-            _under_root(f"{name}_{split}", found.where, load, **({"expected_images": size} if size else {}))
+            expected = {"expected_images": size} if size else {}
+            _under_root(f"{name}_{split}", found.where, load, read_classes=found.classes, **expected)
     for name, where in (("imagenet", "imagenet"), ("places365", "places365_standard")):
         for split, size in CLASS_FOLDER_SIZES[name].items():
-            _under_root(f"{name}_{split}", f"{where}/{split}", load_class_folders, expected_images=size)
+            _under_root(
+                f"{name}_{split}",
+                f"{where}/{split}",
+                load_class_folders,
+                read_classes=_class_names,
+                expected_images=size,
+            )
     for name, size in DETECTION_SETS.items():
         MetadataCatalog.get(name).set(expected_images=size)

@@ -7,7 +7,7 @@ module describes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -27,9 +27,14 @@ ABSENT, DIFFICULT, PRESENT = -1, 0, 1
 
 def load_food101(path: Path, split: str) -> Records:
     """Food-101: meta/{classes,train,test}.txt and images/CLASS/NUMBER.jpg."""
-    classes = read_split(path / "meta" / "classes.txt")
     names = read_split(path / "meta" / f"{split}.txt")
-    return _by_class(path / "images", [(f"{name}.jpg", name.partition("/")[0]) for name in names], classes)
+    files = [(f"{name}.jpg", name.partition("/")[0]) for name in names]
+    return _by_class(path / "images", files, food101_classes(path))
+
+
+def food101_classes(path: Path) -> list[str]:
+    """The 101 names, in the order of meta/classes.txt."""
+    return read_split(path / "meta" / "classes.txt")
 
 
 def load_cars(path: Path, split: str) -> Records:
@@ -45,21 +50,42 @@ def load_cars(path: Path, split: str) -> Records:
     return _existing([{"file_name": str(path / f"cars_{split}" / name), "label": label} for name, label in found])
 
 
+def cars_classes(path: Path) -> list[str]:
+    """The 196 names of devkit/cars_meta.mat; none without that file, which labels do not need."""
+    names = path / "devkit" / "cars_meta.mat"
+    return [str(name) for name in loadmat(names, squeeze_me=True)["class_names"]] if names.is_file() else []
+
+
 def load_pets(path: Path, split: str) -> Records:
     """Oxford-IIIT Pets: images/*.jpg, annotations/{trainval,test}.txt: lines of name, class from 1, species, breed."""
+    labels = _pets_labels(path, split)
+    return _existing([{"file_name": str(path / "images" / f"{name}.jpg"), "label": label} for name, label in labels])
+
+
+def pets_classes(path: Path) -> list[str]:
+    """The 37 breeds: an image is called BREED_NUMBER."""
+    names = {label: name.rpartition("_")[0] for name, label in _pets_labels(path, "trainval")}
+    return [names[label] for label in sorted(names)]
+
+
+def _pets_labels(path: Path, split: str) -> list[tuple[str, int]]:
     file = path / "annotations" / f"{split}.txt"
     rows = [line.split() for line in read_split(file) if not line.startswith("#")]
     if any(len(row) != 4 or not row[1].isdecimal() for row in rows):
         raise UserError(f"{file} has other lines than NAME CLASS SPECIES BREED: expected Oxford-IIIT Pets' own file")
-    return _existing([{"file_name": str(path / "images" / f"{r[0]}.jpg"), "label": int(r[1]) - 1} for r in rows])
+    return [(row[0], int(row[1]) - 1) for row in rows]
 
 
 def load_sun397(path: Path, split: str) -> Records:
     """SUN397, first partition: ClassName.txt, Partitions/{Training,Testing}_01.txt, a/abbey/sun_*.jpg."""
     part = {"train": "Training_01", "test": "Testing_01"}[split]
-    classes = [name.lstrip("/") for name in read_split(path / "Partitions" / "ClassName.txt")]
     names = [name.lstrip("/") for name in read_split(path / "Partitions" / f"{part}.txt")]
-    return _by_class(path, [(name, name.rpartition("/")[0]) for name in names], classes)
+    return _by_class(path, [(name, name.rpartition("/")[0]) for name in names], sun397_classes(path))
+
+
+def sun397_classes(path: Path) -> list[str]:
+    """The 397 names, some of two levels (c/church/indoor)."""
+    return [name.lstrip("/") for name in read_split(path / "Partitions" / "ClassName.txt")]
 
 
 def load_voc_labels(path: Path, split: str, classes: tuple[str, ...] = tuple(VOC_CLASSES)) -> Records:
@@ -111,21 +137,31 @@ class ClassificationSet(NamedTuple):
 
     where: str  # under datasets_root()
     load: Callable[[Path, str], Records]
+    classes: Callable[[Path], Sequence[str]]  # their names, in the order of the labels
     num_images: dict[str, int | None]  # published, by split
 
 
 CLASSIFICATION_SETS = {
-    "food101": ClassificationSet("food-101", load_food101, {"train": 75750, "test": 25250}),
-    "cars": ClassificationSet("stanford_cars", load_cars, {"train": 8144, "test": 8041}),
-    "pets": ClassificationSet("oxford-iiit-pet", load_pets, {"trainval": 3680, "test": 3669}),
-    "sun397": ClassificationSet("SUN397", load_sun397, {"train": 19850, "test": 19850}),
+    "food101": ClassificationSet("food-101", load_food101, food101_classes, {"train": 75750, "test": 25250}),
+    "cars": ClassificationSet("stanford_cars", load_cars, cars_classes, {"train": 8144, "test": 8041}),
+    "pets": ClassificationSet("oxford-iiit-pet", load_pets, pets_classes, {"trainval": 3680, "test": 3669}),
+    "sun397": ClassificationSet("SUN397", load_sun397, sun397_classes, {"train": 19850, "test": 19850}),
     "voc_2007_labels": ClassificationSet(
-        "VOC2007", load_voc_labels, {"train": 2501, "val": 2510, "trainval": 5011, "test": 4952}
+        "VOC2007",
+        load_voc_labels,
+        lambda path: VOC_CLASSES,
+        {"train": 2501, "val": 2510, "trainval": 5011, "test": 4952},
     ),
     "toy_classification": ClassificationSet(
-        "toy_scenes/object_centric", load_toy_classification, {"train": None, "val": None, "test": None}
+        "toy_scenes/object_centric",
+        load_toy_classification,
+        lambda path: TOY_CLASSES,
+        {"train": None, "val": None, "test": None},
     ),
     "toy_voc_labels": ClassificationSet(
-        "toy_scenes/VOC2007", partial(load_voc_labels, classes=TOY_CLASSES), {"trainval": None, "test": None}
+        "toy_scenes/VOC2007",
+        partial(load_voc_labels, classes=TOY_CLASSES),
+        lambda path: TOY_CLASSES,
+        {"trainval": None, "test": None},
     ),
 }

@@ -73,7 +73,8 @@ def choose_tasks(only: list[str] | None) -> list[Task]:
     for name in only or [""]:
         found = [task for task in TASKS if task.label.lower().startswith(name.lower())]
         if not found:
-            raise UserError(f"transfer has no task {name!r}: expected some of {', '.join(t.label for t in TASKS)}")
+            labels = "; ".join(task.label for task in TASKS)
+            raise UserError(f"transfer has no task {name!r}: expected the beginning of one of {labels}")
         chosen += [task for task in found if task not in chosen]
     return chosen
 

@@ -8,8 +8,19 @@ from PIL import Image
 from scipy.io import savemat
 
 from revisit.data.catalog import get_records
-from revisit.data.classification_catalog import load_cars, load_food101, load_pets, load_sun397, load_voc_labels
+from revisit.data.classification_catalog import (
+    cars_classes,
+    load_cars,
+    load_food101,
+    load_pets,
+    load_sun397,
+    load_voc_labels,
+    pets_classes,
+    sun397_classes,
+)
 from revisit.errors import UserError
+
+from detectron2.data import MetadataCatalog
 
 
 def touch(path: Path) -> None:
@@ -38,6 +49,14 @@ def test_food101(food):
     ]
 
 
+def test_a_data_set_by_name_knows_its_classes(food, tmp_path, monkeypatch):
+    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path / "root"))
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root/food-101").symlink_to(food)
+    assert len(get_records("food101_test")) == 2
+    assert MetadataCatalog.get("food101_test").thing_classes == ["apple_pie", "waffles"]
+
+
 def test_what_is_missing_is_named(food):
     with pytest.raises(UserError, match="meta/train.txt not found"):
         load_food101(food, "train")
@@ -56,6 +75,9 @@ def test_cars_count_from_one(tmp_path):
     for name in ("a", "b"):
         touch(tmp_path / f"cars_train/{name}.jpg")
     assert [record["label"] for record in load_cars(tmp_path, "train")] == [195, 0]
+    assert cars_classes(tmp_path) == []
+    savemat(tmp_path / "devkit/cars_meta.mat", {"class_names": np.array(["Acura RL", "Audi S5"], dtype=object)})
+    assert cars_classes(tmp_path) == ["Acura RL", "Audi S5"]
     with pytest.raises(UserError, match="cars_test_annos_withlabels.mat not found"):
         load_cars(tmp_path, "test")
     (tmp_path / "cars_test_annos_withlabels.mat").write_bytes(b"torn")
@@ -68,6 +90,7 @@ def test_pets(tmp_path):
     for name in ("Abyssinian_100", "pug_3"):
         touch(tmp_path / f"images/{name}.jpg")
     assert [record["label"] for record in load_pets(tmp_path, "trainval")] == [0, 23]
+    assert pets_classes(tmp_path) == ["Abyssinian", "pug"]
     write(tmp_path / "annotations/trainval.txt", "pug_3 24\n")
     with pytest.raises(UserError, match="trainval.txt has other lines than NAME CLASS SPECIES BREED"):
         load_pets(tmp_path, "trainval")
@@ -79,6 +102,7 @@ def test_sun397_knows_classes_of_two_levels(tmp_path):
     for name in ("c/church/indoor/sun_b", "a/abbey/sun_a"):
         touch(tmp_path / f"{name}.jpg")
     assert [record["label"] for record in load_sun397(tmp_path, "test")] == [1, 0]
+    assert sun397_classes(tmp_path) == ["a/abbey", "c/church/indoor"]
 
 
 def test_voc_tells_present_difficult_and_absent(tmp_path):

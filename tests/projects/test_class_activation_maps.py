@@ -94,7 +94,7 @@ def test_images_of_several_classes_show_their_first(classifier, study):
     output = study("ClassActivationMaps", "toy", options)
     records = {record["file_name"]: record["labels"] for record in get_records("toy_voc_labels_test")}
     for image in json.loads((output / "results.json").read_text())["images"]:
-        assert image["truth"] == f"class {records[image['file_name']].index(1)}"
+        assert image["truth"] == CLASS_NAMES[records[image["file_name"]].index(1)]
 
 
 @pytest.mark.parametrize(

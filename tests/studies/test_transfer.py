@@ -51,7 +51,7 @@ def test_tasks_are_chosen_by_how_they_start():
         "configs/toy/depth.yaml",
         "configs/toy/segmentation_voc.yaml",
     ]
-    with pytest.raises(UserError, match="transfer has no task 'pose': expected some of detection"):
+    with pytest.raises(UserError, match="transfer has no task 'pose': expected the beginning of one of detection"):
         choose_tasks(["pose"])
 
 
