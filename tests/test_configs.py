@@ -42,7 +42,7 @@ RUNS = {
         f"data_bias/{name}": (400, TWO_CROPS, 0.999, STANDARD, None, images)
         for name, images in {
             "coco": COCO, "imagenet_118k": 118000, "imagenet_236k": 236000, "imagenet_472k": 472000,
-            "imagenet_944k": 944000, "imagenet_118k_lt": 118100, "openimages_118k": 118000,
+            "imagenet_944k": 944000, "imagenet_118k_lt": 118090, "openimages_118k": 118000,
             "openimages_236k": 236000, "openimages_472k": 472000, "openimages_944k": 944000, "bdd100k_90k": 90000,
         }.items()
     },

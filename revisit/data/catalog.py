@@ -37,11 +37,11 @@ CIFAR10_CLASSES = (
 )  # fmt: skip
 
 
-# Subsets of the paper's data-bias study, one list of image paths each, and their sizes: as the paper prints them,
-# in thousands. "BDD100K 90K" is train 70K + test 20K (inferred).
+# Subsets of the paper's data-bias study, one list of image paths each, which scripts in datasets/ write, and how many
+# images they have. The paper prints thousands; "BDD100K 90K" is train 70K + test 20K (inferred).
 SUBSETS = {
     "imagenet_118k": 118000, "imagenet_236k": 236000, "imagenet_472k": 472000, "imagenet_944k": 944000,
-    "imagenet_118k_lt": 118100,
+    "imagenet_118k_lt": 118090,
     "openimages_118k": 118000, "openimages_236k": 236000, "openimages_472k": 472000, "openimages_944k": 944000,
     "bdd100k_90k": 90000,
 }  # fmt: skip

@@ -1,0 +1,47 @@
+#!/usr/bin/env python
+"""Write the list of BDD100K's images of the data-bias study.
+
+    python datasets/prepare_bdd100k.py --bdd100k $DETECTRON2_DATASETS/bdd100k
+
+The paper prints 90K images without saying which: train (70,000) and test (20,000) of the "100K images" are inferred
+from that number. They are expected as DIR/images/100k/{train,test}/*.jpg, as the archive unpacks them.
+"""
+
+from __future__ import annotations
+
+import os
+
+from subset_arguments import subset_parser
+
+from revisit.data.subsets import write_list
+from revisit.engine.command import run_command
+from revisit.errors import UserError
+
+EXPECTED = {"train": 70000, "test": 20000}
+FOLDER = "images/100k"
+
+
+def main(argv: list[str] | None = None) -> None:
+    contents = "images/100k/train and images/100k/test"
+    parser = subset_parser(__doc__, "bdd100k", "bdd100k", contents, seeded=False)
+    args = parser.parse_args(argv)
+    root = args.bdd100k / FOLDER
+    images, found = [], {}
+    for split in EXPECTED:
+        if not (root / split).is_dir():
+            raise UserError(f"{root / split} not found: unpack BDD100K's 100K images there (datasets/README.md)")
+        names = sorted(name for name in os.listdir(root / split) if name.endswith(".jpg"))
+        images += [f"{split}/{name}" for name in names]
+        found[split] = len(names)
+    if not images:
+        raise UserError(f"{root} has no image: expected train/*.jpg and test/*.jpg")
+    path = args.output / "bdd100k_90k.txt"
+    write_list(path, sorted(images), root, "train and test of BDD100K (inferred from the paper's 90K)")
+    print(f"{path}: {len(images):,} images")
+    if found != EXPECTED:
+        counts = ", ".join(f"{found[split]:,} of {number:,} in {split}" for split, number in EXPECTED.items())
+        print(f"note: this is not all of it: {counts}")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,81 @@
+#!/usr/bin/env python
+"""Write the lists of OpenImages' subsets of the data-bias study.
+
+    python datasets/prepare_openimages_subsets.py --openimages $DETECTRON2_DATASETS/openimages
+
+openimages_118k is a random subset of the 1,743,042 training images that have boxes (inferred: the paper prints 8.4
+objects an image, which those have), openimages_236k, _472k and _944k are two, four and eight times as many, each with
+all of the one before. DIR has train-annotations-bbox.csv, or another of OpenImages' files of training images with
+a column ImageID, named by --boxes, and the images as train/ID.jpg. The same file and seed give the same lists
+anywhere, whatever images are there: a list is written once all of its images are, and the ids of those that are missing
+go to NAME.missing.txt as OpenImages' own downloader.py reads them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+
+from subset_arguments import subset_parser
+from tqdm import tqdm
+
+from revisit.data.subsets import MULTIPLES, seeded_order, thousands, write_list
+from revisit.engine.command import run_command
+from revisit.errors import UserError
+from revisit.files import written_whole
+
+NUM_BOXABLE = 1743042
+
+
+def main(argv: list[str] | None = None) -> None:
+    contents = "train/ and train-annotations-bbox.csv"
+    parser = subset_parser(__doc__, "openimages", "openimages", contents, seeded=True)
+    parser.add_argument("--boxes", type=Path, metavar="FILE", help="(default: DIR/train-annotations-bbox.csv)")
+    args = parser.parse_args(argv)
+    ids = read_ids(args.boxes or args.openimages / "train-annotations-bbox.csv")
+    order = seeded_order(ids, args.seed)
+    sizes = [args.size * multiple for multiple in MULTIPLES if args.size * multiple <= len(order)]
+    if not sizes:
+        raise UserError(f"{len(order):,} images are in the file: {args.size:,} are asked for")
+    complete = [write_subset(args, order, size) for size in sizes]
+    if len(order) != NUM_BOXABLE:
+        print(f"note: {len(order):,} images are in the file, OpenImages' training set has {NUM_BOXABLE:,} with boxes")
+    if not any(complete):
+        raise UserError(f"no list has all of its images in {args.openimages / 'train'}: download the missing ones")
+
+
+def read_ids(path: Path) -> set[str]:
+    """The ids in the column ImageID of a CSV file."""
+    if not path.is_file():
+        raise UserError(f"{path} not found: expected OpenImages' boxes of the training set (datasets/README.md)")
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = csv.reader(file)
+            column = next(rows, []).index("ImageID")
+            return {row[column] for row in tqdm(rows, unit="row", unit_scale=True, desc=path.name, disable=None)}
+    except (ValueError, IndexError, csv.Error) as error:
+        raise UserError(f"{path} is no CSV with a column ImageID in every row ({error})") from error
+
+
+def write_subset(args: argparse.Namespace, order: list[str], size: int) -> bool:
+    """Write one list, or the ids that keep it from being complete; returns whether it is."""
+    name, folder = f"openimages_{thousands(size)}", args.openimages / "train"
+    chosen = sorted(order[:size])
+    missing = [image for image in chosen if not (folder / f"{image}.jpg").is_file()]
+    missing_file = args.output / f"{name}.missing.txt"
+    if missing:
+        args.output.mkdir(parents=True, exist_ok=True)
+        with written_whole(missing_file) as temporary:
+            temporary.write_text("".join(f"train/{image}\n" for image in missing))
+        print(f"{name}: {len(missing):,} of {size:,} images are not in {folder}; {missing_file} names them")
+        return False
+    missing_file.unlink(missing_ok=True)
+    images = [f"{image}.jpg" for image in chosen]
+    write_list(args.output / f"{name}.txt", images, folder, f"{size} images with boxes, seed {args.seed}")
+    print(f"{args.output / name}.txt: {size:,} images")
+    return True
+
+
+if __name__ == "__main__":
+    run_command(main)
