@@ -13,6 +13,7 @@ setup(
     # compiled operators must never be replaced. Where there is none, `make env` runs
     # tools/install_detectron2.py.
     install_requires=[
+        "fsspec>=2024.2",  # shards at URLs; torch brings it anyway
         "fvcore>=0.1.5",  # Detectron2's checkpointer, registry and transform base classes
         "numpy>=1.26",  # first with wheels for Python 3.12
         "opencv-python-headless>=4.11",  # decoding and resizing; headless, because nothing here opens a window

@@ -7,6 +7,7 @@ original download holds no files) and, if it is labelled, ``label``. Besides the
     folder:/data/photos              every image below a folder, no labels needed
     list:/data/train.txt             a text file of image paths, relative ones seen from the file's folder
     class_folders:/data/birds        one sub-folder per class
+    shards:/data/train_shards        tar files made by tools/make_shards.py, here or at a URL
     voc:/data/VOC2007:trainval       a tree in the layout of Pascal VOC, with its 20 classes, and a split
     voc_segmentation:/data/VOC2012:val, nyud_segmentation:..., nyud_depth:..., cityscapes:...
                                      a tree and a split with labels or depth per pixel: see dense_catalog
@@ -23,6 +24,7 @@ from xml.etree import ElementTree
 from revisit.data.classification_catalog import CLASSIFICATION_SETS
 from revisit.data.dense_catalog import DENSE_KINDS, DENSE_SETS, DenseSet
 from revisit.data.images import SUFFIXES
+from revisit.data.shards import load_shards
 from revisit.errors import UserError
 from revisit.toy import CLASS_NAMES as TOY_CLASSES
 
@@ -31,7 +33,7 @@ from detectron2.data.datasets.pascal_voc import CLASS_NAMES as VOC_CLASSES
 from detectron2.data.datasets.pascal_voc import load_voc_instances
 
 Records = list[dict]
-KINDS = ("folder", "list", "class_folders", "voc", *DENSE_KINDS)
+KINDS = ("folder", "list", "class_folders", "shards", "voc", *DENSE_KINDS)
 CIFAR10_CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
 )  # fmt: skip
@@ -164,6 +166,8 @@ def register(name: str) -> None:
             _register_voc(name, lambda: path, split, tuple(VOC_CLASSES))
         else:
             _register(name, partial(DENSE_KINDS[kind].load, path, split), **DENSE_KINDS[kind].metadata)
+    elif kind == "shards":
+        _register(name, partial(load_shards, rest))
     else:
         path = Path(rest).expanduser()
         load = {"folder": load_folder, "list": load_list, "class_folders": load_class_folders}[kind]

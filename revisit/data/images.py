@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import cv2
 import numpy as np
@@ -30,19 +33,32 @@ def read_image(file_name: str | os.PathLike[str]) -> np.ndarray:
     try:
         with open(file_name, "rb") as file:
             data = file.read()
-        if data.startswith(_JPEG_MAGIC):
-            return _decode_jpeg(data)
-        return _decode_other(file_name)
-    except UnreadableImageError as error:
-        raise UnreadableImageError(f"{file_name}: {error}") from None
-    except (OSError, ValueError, SyntaxError, EOFError, cv2.error, Image.DecompressionBombError) as error:
+    except OSError as error:
         raise UnreadableImageError(f"{file_name}: {error}") from error
+    return decode_image(data, str(file_name))
+
+
+def decode_image(data: bytes, name: str) -> np.ndarray:
+    """As read_image, from the bytes of a file; ``name`` is for the message."""
+    try:
+        return _decode_jpeg(data) if data.startswith(_JPEG_MAGIC) else _decode_other(data)
+    except UnreadableImageError as error:
+        raise UnreadableImageError(f"{name}: {error}") from None
+    except (OSError, ValueError, SyntaxError, EOFError, cv2.error, Image.DecompressionBombError) as error:
+        raise UnreadableImageError(f"{name}: {error}") from error
 
 
 def require_image(file_name: str | os.PathLike[str]) -> np.ndarray:
     """As read_image, where nothing can stand in for the file: raises UserError if it cannot be read."""
-    try:
+    with images_required():
         return read_image(file_name)
+
+
+@contextmanager
+def images_required() -> Iterator[None]:
+    """Turns UnreadableImageError into a UserError."""
+    try:
+        yield
     except UnreadableImageError as error:
         raise UserError(f"unreadable image {error}: expected a complete file, so copy it again") from error
 
@@ -85,10 +101,10 @@ def _check_jpeg_is_complete(data: bytes) -> tuple[int, int]:
     raise UnreadableImageError("truncated JPEG")
 
 
-def _decode_other(file_name: str | os.PathLike[str]) -> np.ndarray:
+def _decode_other(data: bytes) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PIL warns of odd metadata; only undecodable pixels matter here
-        with Image.open(file_name) as image:
+        with Image.open(io.BytesIO(data)) as image:
             if image.width * image.height > _MAX_PIXELS:
                 raise UnreadableImageError(f"{image.width} x {image.height} pixels, more than {_MAX_PIXELS}")
             is_16_bit = image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PNG")

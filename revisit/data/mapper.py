@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from revisit.data.augment import GREY_PROBABILITY, apply_look, draw_look
 from revisit.data.crops import ConstrainedMultiCrop, CropBoxes
-from revisit.data.images import read_image, require_image
+from revisit.data.images import decode_image, images_required, read_image
+from revisit.data.shards import read_sample
 from revisit.randomness import Stream, counter_rng
 
 from detectron2.config import CfgNode
@@ -28,12 +29,17 @@ class Views(TypedDict):
 
 def read_record(record: dict) -> np.ndarray:
     """The (H, W, 3) uint8 RGB image of a data set record (see ``revisit.data.catalog``)."""
-    return record["image"] if "image" in record else read_image(record["file_name"])
+    if "image" in record:
+        return record["image"]
+    if "offset" in record:
+        return decode_image(read_sample(record), f"{record['file_name']}, byte {record['offset']}")
+    return read_image(record["file_name"])
 
 
 def require_record(record: dict) -> np.ndarray:
     """As read_record, where nothing can stand in for the image: raises UserError if it cannot be read."""
-    return record["image"] if "image" in record else require_image(record["file_name"])
+    with images_required():
+        return read_record(record)
 
 
 def crop_and_resize(image: np.ndarray, box: np.ndarray, size: int) -> np.ndarray:

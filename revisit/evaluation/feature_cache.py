@@ -144,15 +144,21 @@ def weights_key(cfg: CfgNode) -> str:
 
 
 def images_key(records: list[dict]) -> str:
-    """A digest of which images there are: names, sizes and times of files, or pixels."""
+    """A digest of which images there are: names, sizes and times of files, places in shards, or pixels."""
     digest = hashlib.sha256()
     for record in records:
         if "image" in record:
             digest.update(record["image"].tobytes())
         else:
-            status = Path(record["file_name"]).stat()
-            digest.update(f"{record['file_name']}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+            digest.update(f"{record['file_name']}\0{_place(record)}\n".encode())
     return digest.hexdigest()
+
+
+def _place(record: dict) -> tuple[int, int]:
+    if "offset" in record:  # in a shard, which may be anywhere
+        return record["offset"], record["size"]
+    status = Path(record["file_name"]).stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def _network_key(cfg: CfgNode) -> str:

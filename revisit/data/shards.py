@@ -1,0 +1,193 @@
+"""Images in tar files, in WebDataset's layout, each read by its place: the data set ``shards:DIR``.
+
+``KEY.jpg`` (or another suffix of images) is a sample, ``KEY.cls`` beside it its class, a number as text. index.npz in
+the same folder tells where every image lies, so that any process reads any image of any shard with one read, and the
+sampler alone decides the order: shards say nothing about which worker or rank reads what, and may be fewer than
+either. DIR is a folder or whatever fsspec opens (``s3://bucket/train``).
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import posixpath
+import tarfile
+from pathlib import Path
+from typing import NamedTuple
+
+import fsspec
+import numpy as np
+from tqdm import tqdm
+
+from revisit.data.images import SUFFIXES, UnreadableImageError
+from revisit.errors import UserError
+from revisit.files import written_whole
+
+INDEX = "index.npz"
+BLOCK = 512  # bytes, of which a tar file is made: a header, then the member's bytes, filled up
+_NO_LABEL = -1
+
+
+class ShardIndex(NamedTuple):
+    """Where the images of some tar files lie; arrays of S shards and N images."""
+
+    shards: np.ndarray  # (S,) str: file names
+    num_bytes: np.ndarray  # (S,) int64: sizes of the files
+    shard: np.ndarray  # (N,) int64: which shard an image is in
+    offset: np.ndarray  # (N,) int64: its first byte there
+    size: np.ndarray  # (N,) int64: bytes
+    label: np.ndarray  # (N,) int64: its class; all -1 where there are none
+
+
+def index_shard(path: Path) -> list[tuple[int, int, int]]:
+    """(offset, size, label) of every image in a tar file, in its order; the label is -1 without ``KEY.cls``.
+
+    Raises:
+        UserError: no tar file, a truncated one, or a class that is no number.
+    """
+    images: dict[str, tuple[int, int]] = {}
+    labels: dict[str, int] = {}
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for member in tar:
+                key, _, suffix = posixpath.basename(member.name).partition(".")
+                key = posixpath.join(posixpath.dirname(member.name), key)
+                if member.isfile() and f".{suffix.lower()}" in SUFFIXES:
+                    images[key] = (member.offset_data, member.size)
+                elif member.isfile() and suffix == "cls":
+                    labels[key] = int(tar.extractfile(member).read())
+                end = member.offset_data + -(-member.size // BLOCK) * BLOCK
+    except (tarfile.TarError, OSError) as error:
+        raise UserError(f"{path} is no complete tar file ({error}): copy or make it again") from error
+    except ValueError as error:
+        raise UserError(f"{path}: the class of {key} is no number ({error})") from error
+    if not images:
+        raise UserError(f"{path} has no image: expected files ending in {', '.join(sorted(SUFFIXES))}")
+    if path.stat().st_size < end + BLOCK:  # a tar file that ends well ends with empty blocks
+        raise UserError(f"{path} is truncated after {path.stat().st_size} bytes: copy or make it again")
+    return [(*place, labels.get(key, _NO_LABEL)) for key, place in images.items()]
+
+
+def write_index(folder: Path, paths: list[Path]) -> ShardIndex:
+    """Index tar files of a folder and write its index.npz, whole or not at all.
+
+    Raises:
+        UserError: see index_shard; some images have a class and others none.
+    """
+    entries = [index_shard(path) for path in tqdm(paths, unit="shard", desc="indexing", disable=None)]
+    rows = np.array([row for images in entries for row in images], np.int64)
+    shard = np.repeat(np.arange(len(paths)), [len(images) for images in entries])
+    unlabelled = rows[:, 2] == _NO_LABEL
+    if unlabelled.any() and not unlabelled.all():
+        first = paths[shard[unlabelled.argmax()]]
+        raise UserError(f"{unlabelled.sum()} of {len(rows)} images have no class (KEY.cls), the first is in {first}")
+    names = np.array([path.name for path in paths])
+    num_bytes = np.array([path.stat().st_size for path in paths], np.int64)
+    index = ShardIndex(names, num_bytes, shard.astype(np.int64), *rows.T)
+    with written_whole(folder / INDEX) as temporary, open(temporary, "wb") as file:
+        np.savez(file, **index._asdict())
+    return index
+
+
+def load_shards(root: str) -> list[dict]:
+    """Records of all images of a folder of shards: ``file_name`` (the shard), ``offset``, ``size``, perhaps ``label``.
+
+    Raises:
+        UserError: no index, one that is damaged or disagrees with the shards, a place that cannot be read.
+    """
+    root = root.rstrip("/")
+    try:
+        filesystem, folder = fsspec.url_to_fs(os.path.expanduser(root))
+        with filesystem.open(f"{folder}/{INDEX}", "rb") as file:
+            index = _read_index(file.read(), f"{root}/{INDEX}")
+        _check_shards(index, _sizes(filesystem, folder, index), root)
+    except FileNotFoundError as error:
+        raise UserError(
+            f"no {INDEX} in {root}: expected what tools/make_shards.py writes; of tar files that are there it makes "
+            "the index with --index-only"
+        ) from error
+    except (OSError, ImportError, ValueError) as error:  # the last two: a protocol that is not installed or not known
+        raise UserError(f"{root} cannot be read: {error}") from error
+    files = [f"{filesystem.unstrip_protocol(folder) if '://' in root else folder}/{name}" for name in index.shards]
+    labelled = index.label[0] != _NO_LABEL
+    return [
+        {"file_name": files[shard], "offset": offset, "size": size} | ({"label": label} if labelled else {})
+        for shard, offset, size, label in zip(*(array.tolist() for array in index[2:]), strict=True)
+    ]
+
+
+def read_sample(record: dict) -> bytes:
+    """The bytes of an image, by its record.
+
+    Raises:
+        UnreadableImageError: the shard cannot be read, ends before, or has something else in that place.
+    """
+    file_name, offset, size = record["file_name"], record["offset"], record["size"]
+    where = f"{file_name}, byte {offset}"
+    try:
+        filesystem, path = _filesystem(file_name, os.getpid())
+        data = filesystem.cat_file(path, start=offset - BLOCK, end=offset + size)
+    except OSError as error:
+        raise UnreadableImageError(f"{where}: {error}") from error
+    if len(data) != BLOCK + size:
+        raise UnreadableImageError(f"{where}: the shard ends before the image does")
+    try:
+        header = tarfile.TarInfo.frombuf(data[:BLOCK], tarfile.ENCODING, "surrogateescape")
+    except tarfile.HeaderError as error:
+        raise UnreadableImageError(f"{where}: no file starts here ({error}), so the index is another's") from error
+    if header.size != size:
+        raise UnreadableImageError(f"{where}: a file of {header.size} bytes, {size} by the index, which is another's")
+    return data[BLOCK:]
+
+
+@functools.lru_cache(maxsize=4096)
+def _filesystem(file_name: str, process: int) -> tuple[fsspec.AbstractFileSystem, str]:
+    # By process: what talks to a server must not be carried into a forked worker.
+    return fsspec.url_to_fs(file_name)
+
+
+def _read_index(data: bytes, name: str) -> ShardIndex:
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            index = ShardIndex(**{field: arrays[field] for field in ShardIndex._fields})
+        ends = index.offset + index.size
+        sound = (
+            len({len(array) for array in index[2:]}) == 1
+            and len(index.shard) > 0
+            and index.offset.min() >= BLOCK
+            and index.size.min() > 0
+            and (ends <= index.num_bytes[index.shard]).all()
+        )
+    except Exception as error:  # damaged files raise whatever their bytes happen to trip
+        raise UserError(f"{name} is damaged ({error}): make it again, tools/make_shards.py --index-only") from error
+    if not sound:
+        raise UserError(f"{name} is damaged: it places images outside of their shards; make it again")
+    return index
+
+
+def _sizes(filesystem: fsspec.AbstractFileSystem, folder: str, index: ShardIndex) -> dict[str, int]:
+    """Bytes of every tar file in the folder and every shard of the index, by name; -1 for one that is not there."""
+    sizes = {posixpath.basename(entry["name"]): entry["size"] for entry in filesystem.ls(folder, detail=True)}
+    sizes = {name: size for name, size in sizes.items() if name.endswith(".tar")}
+    for name in index.shards:
+        if name not in sizes:  # a web server need not list its files
+            path = f"{folder}/{name}"
+            sizes[str(name)] = filesystem.size(path) if filesystem.exists(path) else -1
+    return sizes
+
+
+def _check_shards(index: ShardIndex, sizes: dict[str, int], root: str) -> None:
+    for name, expected in zip(index.shards, index.num_bytes, strict=True):
+        if sizes[name] < 0:
+            raise UserError(f"{root}/{name} not found, but {INDEX} lists it: copy it there")
+        if sizes[name] != expected:
+            raise UserError(
+                f"{root}/{name} has {sizes[name]} bytes, {expected} by {INDEX}: copy it again, or make the index again"
+            )
+    unlisted = sorted(sizes.keys() - set(index.shards.tolist()))
+    if unlisted:
+        raise UserError(
+            f"{root}/{unlisted[0]} is not in {INDEX}, nor are {len(unlisted) - 1} more: make the index again "
+            "(tools/make_shards.py --index-only), or move them away"
+        )

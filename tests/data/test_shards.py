@@ -1,0 +1,248 @@
+"""Shards: the same bytes, each image once, whoever reads; damage is told by name."""
+
+import io
+import re
+import shutil
+import tarfile
+
+import cv2
+import fsspec
+import numpy as np
+import pytest
+import torch
+from commands import TINY, one_line_error, run
+from torch.utils.data import DataLoader
+
+from revisit.data.catalog import get_records, load_class_folders
+from revisit.data.images import UnreadableImageError, read_image
+from revisit.data.mapper import read_record
+from revisit.data.sampler import EpochBatchSampler
+from revisit.data.shards import load_shards, read_sample, write_index
+from revisit.errors import UserError
+
+NUM_IMAGES, PER_SHARD = 22, 5
+COMMAND = "python tools/make_shards.py --dataset class_folders:{images} --output {shards} --images-per-shard 5"
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """22 small JPEGs of random sizes in three class folders."""
+    root = tmp_path_factory.mktemp("images")
+    rng = np.random.default_rng(0)
+    for n in range(NUM_IMAGES):
+        folder = root / f"class{n % 3}"
+        folder.mkdir(exist_ok=True)
+        picture = rng.integers(0, 256, (*rng.integers(8, 40, 2), 3), np.uint8)
+        cv2.imwrite(str(folder / f"{n:02d}.jpg"), picture)
+    return root
+
+
+@pytest.fixture(scope="module")
+def made(images, tmp_path_factory):
+    """The shards of ``images`` and what the command said."""
+    folder = tmp_path_factory.mktemp("shards")
+    return folder, run(COMMAND.format(images=images, shards=folder), folder)
+
+
+@pytest.fixture
+def shards(made, tmp_path):
+    """A copy that a test may damage."""
+    return shutil.copytree(made[0], tmp_path / "shards")
+
+
+def test_shards_hold_the_bytes_and_classes_of_their_files(images, made):
+    folder, text = made
+    assert f"{NUM_IMAGES} images in 5 shards" in text
+    records, originals = load_shards(str(folder)), load_class_folders(images)
+    assert len({(r["file_name"], r["offset"]) for r in records}) == NUM_IMAGES
+    for record, original in zip(records, originals, strict=True):
+        with open(original["file_name"], "rb") as file:
+            assert read_sample(record) == file.read()
+        assert record["label"] == original["label"]
+        assert np.array_equal(read_record(record), read_image(original["file_name"]))
+
+
+def test_shards_are_what_webdataset_reads(made):
+    """tarfile agrees: KEY.jpg, then KEY.cls, of counting keys."""
+    with tarfile.open(made[0] / "shard-000001.tar") as tar:
+        names = tar.getnames()
+    assert names == [f"{n:09d}.{suffix}" for n in range(5, 10) for suffix in ("jpg", "cls")]
+
+
+def test_an_interrupted_call_goes_on_and_gives_the_same_bytes(images, made, tmp_path):
+    folder = shutil.copytree(made[0], tmp_path / "begun")
+    kept = (folder / "shard-000000.tar").stat().st_mtime_ns
+    for name in ("shard-000002.tar", "shard-000004.tar", "index.npz"):
+        (folder / name).unlink()
+    (folder / "shard-000002.tar.tmp").write_bytes(b"torn")
+    run(COMMAND.format(images=images, shards=folder), tmp_path)
+    assert (folder / "shard-000000.tar").stat().st_mtime_ns == kept
+    for path in made[0].glob("*.tar"):
+        assert path.read_bytes() == (folder / path.name).read_bytes()
+    assert load_shards(str(folder)) == [
+        record | {"file_name": record["file_name"].replace(str(made[0]), str(folder))}
+        for record in load_shards(str(made[0]))
+    ]
+
+
+def test_shards_of_other_images_are_not_mixed(images, shards):
+    line = one_line_error(COMMAND.format(images=images, shards=shards).replace("shard 5", "shard 7"), shards)
+    assert "has shards of other images or of another size" in line
+    (shards / "shards.json").unlink()
+    line = one_line_error(COMMAND.format(images=images, shards=shards), shards)
+    assert "tar files of somebody else" in line
+    line = one_line_error(f"python tools/make_shards.py --dataset shards:{shards} --output {shards}/more", shards)
+    assert "is a shard already" in line
+
+
+class Indices(torch.utils.data.Dataset):
+    def __init__(self, records):
+        self.records = records
+
+    def __getitem__(self, key):
+        _, index = key
+        return index, read_sample(self.records[index])
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than there are cores, on purpose
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_every_image_is_read_once_an_epoch(made, images, world_size, workers):
+    """5 shards, 1 to 12 readers: what is read does not depend on who reads."""
+    dataset = Indices(load_shards(str(made[0])))
+    batch = 4
+    seen = []
+    for rank in range(world_size):
+        sampler = EpochBatchSampler(NUM_IMAGES, batch, seed=1, rank=rank, world_size=world_size)
+        loader = DataLoader(dataset, batch_sampler=sampler, num_workers=workers, collate_fn=list)
+        steps = zip(range(sampler.iterations_per_epoch), loader, strict=False)
+        seen.append([sample for _, samples in steps for sample in samples])
+    indices = [index for part in seen for index, _ in part]
+    assert len(set(indices)) == len(indices) == NUM_IMAGES // batch * batch
+    originals = load_class_folders(images)
+    for index, data in seen[-1]:
+        with open(originals[index]["file_name"], "rb") as file:
+            assert data == file.read()
+
+
+def test_a_run_from_shards_is_the_run_from_files(toy_root, tmp_path):
+    """Same seed, same losses to the last bit, by 2 processes with workers."""
+    run(
+        f"python tools/make_shards.py --dataset toy_objects_train --output {tmp_path}/shards --images-per-shard 20",
+        toy_root,
+    )
+    lines = []
+    for name, dataset in (("files", "toy_objects_train"), ("shards", f"shards:{tmp_path}/shards")):
+        run(
+            "python tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus 2 "
+            f"OUTPUT_DIR {tmp_path}/{name} {TINY} SEED 1 SOLVER.MAX_ITER 3 DATALOADER.NUM_WORKERS 1 "
+            f"DATASETS.TRAIN \"('{dataset}',)\"",
+            toy_root,
+        )
+        lines.append(torch.load(tmp_path / name / "model_final.pth", weights_only=True)["model"])
+    assert all(torch.equal(tensor, lines[1][name]) for name, tensor in lines[0].items())
+
+
+def test_shards_at_a_url(made):
+    remote = fsspec.filesystem("memory")
+    remote.put(f"{made[0]}/", "/bucket/train/", recursive=True)
+    records = get_records("shards:memory://bucket/train")
+    assert [read_sample(record) for record in records] == [read_sample(r) for r in load_shards(str(made[0]))]
+
+
+def test_tar_files_of_others_are_indexed(tmp_path):
+    """Folders in names, members that are no images, no classes."""
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name, data in (("x/1.png", b"one"), ("x/1.json", b"{}"), ("x/2.left.png", b"no"), ("y/1.JPEG", b"two!")):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    run(f"python tools/make_shards.py --index-only --output {tmp_path}", tmp_path)
+    records = load_shards(str(tmp_path))
+    assert [read_sample(record) for record in records] == [b"one", b"two!"] and "label" not in records[0]
+
+
+def cut(shards):
+    path = shards / "shard-000002.tar"
+    path.write_bytes(path.read_bytes()[:-700])
+
+
+def lose(shards):
+    (shards / "shard-000003.tar").unlink()
+
+
+def add(shards):
+    shutil.copy(shards / "shard-000003.tar", shards / "shard-000007.tar")
+
+
+def tear_index(shards):
+    (shards / "index.npz").write_bytes((shards / "index.npz").read_bytes()[:100])
+
+
+def move_images(shards):
+    with np.load(shards / "index.npz") as arrays:
+        changed = dict(arrays) | {"offset": arrays["offset"] + 10**6}
+    np.savez(shards / "index.npz", **changed)
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (cut, "shard-000002.tar has .* bytes, .* by index.npz: copy it again"),
+        (lose, "shard-000003.tar not found, but index.npz lists it"),
+        (add, "shard-000007.tar is not in index.npz"),
+        (tear_index, "index.npz is damaged"),
+        (move_images, "index.npz is damaged: it places images outside of their shards"),
+        (
+            lambda shards: (shards / "index.npz").unlink(),
+            "no index.npz in .*/shards: expected what",
+        ),
+    ],
+)
+def test_damage_is_named_when_shards_are_opened(shards, damage, expected):
+    damage(shards)
+    with pytest.raises(UserError, match=expected):
+        load_shards(str(shards))
+
+
+def test_places_that_cannot_be_read_are_named(tmp_path):
+    for url in ("nowhere://bucket", f"{tmp_path}/missing"):
+        with pytest.raises(UserError, match=re.escape(url)):
+            load_shards(url)
+
+
+def test_an_index_of_other_shards_is_found_out_by_the_first_image(shards, images, tmp_path):
+    """Same name, same size: only the headers tell."""
+    records = load_shards(str(shards))
+    path = shards / "shard-000000.tar"
+    data = bytearray(path.read_bytes())
+    data[records[0]["offset"] - 512 + 124 : records[0]["offset"] - 512 + 136] = b"0" * 12
+    path.write_bytes(data)
+    with pytest.raises(UnreadableImageError, match="shard-000000.tar, byte 512: no file starts here"):
+        read_sample(records[0])
+    with pytest.raises(UnreadableImageError, match=r"a file of \d+ bytes, \d+ by the index"):
+        read_sample(records[1] | {"size": records[1]["size"] - 1})
+    path.write_bytes(data[:600])
+    with pytest.raises(UnreadableImageError, match="the shard ends before the image does"):
+        read_sample(records[1])
+
+
+def test_a_truncated_tar_is_not_indexed(shards):
+    path = shards / "shard-000001.tar"
+    whole = path.read_bytes()
+    with tarfile.open(path) as tar:
+        last = tar.getmembers()[-1]
+    for length in (700, last.offset + 100, last.offset_data, last.offset_data + 512, 0):
+        path.write_bytes(whole[:length])
+        with pytest.raises(UserError, match="shard-000001.tar .*(truncated|no complete tar file)"):
+            write_index(shards, sorted(shards.glob("*.tar")))
+
+
+def test_a_class_that_is_no_number_is_named(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name, data in (("1.png", b"one"), ("1.cls", b"cat")):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    line = one_line_error(f"python tools/make_shards.py --index-only --output {tmp_path}", tmp_path)
+    assert "a.tar: the class of 1 is no number" in line

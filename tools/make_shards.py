@@ -1,0 +1,147 @@
+#!/usr/bin/env python
+"""Pack a data set into tar files (WebDataset's layout) and index them.
+
+    python tools/make_shards.py --dataset coco_2017_train_images --output $DETECTRON2_DATASETS/coco_shards
+    python tools/train_net.py --config-file configs/pretrain/knn_moco.yaml --num-gpus 2 \\
+        DATASETS.TRAIN "('shards:$DETECTRON2_DATASETS/coco_shards',)"
+
+A file system or an object store is then asked for one large file instead of thousands of small ones; order and batches
+stay what the sampler makes them. Images keep their bytes; those of a labelled data set bring their class. What is
+done already is kept, so an interrupted call goes on where it stopped. The folder can be copied anywhere that fsspec
+reads (s3://..., gs://...: with that protocol's own package installed).
+
+Of tar files in WebDataset's layout from elsewhere, --index-only makes the index:
+
+    python tools/make_shards.py --index-only --output /data/shards
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import tarfile
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+import cv2
+from tqdm import tqdm
+
+from revisit.data.catalog import get_records
+from revisit.data.shards import INDEX, write_index
+from revisit.engine.command import natural, run_command
+from revisit.errors import UserError
+from revisit.files import written_whole
+
+MANIFEST = "shards.json"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--dataset", metavar="NAME", help="a name or KIND:PATH, as in DATASETS.TRAIN")
+    what.add_argument("--index-only", action="store_true", help=f"only write {INDEX} for the *.tar in DIR")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder of the tar files")
+    parser.add_argument(
+        "--images-per-shard",
+        type=natural,
+        default=2000,
+        metavar="N",
+        help="100 MB to 1 GB a shard suit most stores (default: %(default)s, 330 MB of COCO)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=natural,
+        default=4,
+        metavar="W",
+        help="shards that are written at a time (default: %(default)s)",
+    )
+    args = parser.parse_args()
+    if args.index_only:
+        paths = sorted(args.output.glob("*.tar"))
+        if not paths:
+            raise UserError(f"no *.tar in {args.output}: expected tar files in WebDataset's layout")
+    else:
+        paths = make_shards(get_records(args.dataset), args.output, args.images_per_shard, args.workers)
+    index = write_index(args.output, paths)
+    print(f"{args.output / INDEX}: {len(index.shard):,} images in {len(paths):,} shards")
+    print(f"in configs: DATASETS.TRAIN \"('shards:{args.output}',)\"")
+
+
+def make_shards(records: list[dict], output: Path, images_per_shard: int, workers: int) -> list[Path]:
+    """Write the shards of the records that are not there yet; returns the paths of all.
+
+    Raises:
+        UserError: the folder has shards of other images; an image that cannot be read.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    starts = range(0, len(records), images_per_shard)
+    digits = len(str(len(starts) - 1))
+    paths = [output / f"shard-{number:0{max(6, digits)}d}.tar" for number in range(len(starts))]
+    check_manifest(output, records, images_per_shard)
+    parts = [
+        (path, start, records[start : start + images_per_shard]) for path, start in zip(paths, starts, strict=True)
+    ]
+    todo = [part for part in parts if not part[0].exists()]
+    missing = sum(len(part) for _, _, part in todo)
+    bar = tqdm(total=len(records), initial=len(records) - missing, unit="image", desc="writing shards", disable=None)
+    with bar, ThreadPoolExecutor(workers) as pool:
+        jobs = [pool.submit(write_shard, *part) for part in todo]
+        try:
+            for job in as_completed(jobs):
+                bar.update(job.result())
+        except BaseException:  # Ctrl-C too: shards that have not begun are not waited for
+            pool.shutdown(cancel_futures=True)
+            raise
+    return paths
+
+
+def check_manifest(output: Path, records: list[dict], images_per_shard: int) -> None:
+    """Note in shards.json what is packed; raises UserError if the folder was begun with something else."""
+    digest = hashlib.sha256()
+    for record in records:
+        digest.update(f"{record.get('file_name', '')}\0{record.get('label', '')}\n".encode())
+    manifest = {"images": len(records), "images_per_shard": images_per_shard, "names_sha256": digest.hexdigest()}
+    path = output / MANIFEST
+    if path.exists():
+        if json.loads(path.read_text()) != manifest:
+            raise UserError(f"{output} has shards of other images or of another size: choose another --output")
+    elif any(output.glob("*.tar")):
+        raise UserError(f"{output} has tar files of somebody else: choose another --output, or --index-only for those")
+    with written_whole(path) as temporary:
+        temporary.write_text(json.dumps(manifest, indent=2))
+
+
+def write_shard(path: Path, start: int, records: list[dict]) -> int:
+    """Write one tar file, whole or not at all: the same records, the same bytes. Returns the number of images."""
+    with written_whole(path) as temporary, tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for number, record in enumerate(records, start=start):
+            data, suffix = image_bytes(record)
+            add_member(tar, f"{number:09d}{suffix}", data)
+            if "label" in record:
+                add_member(tar, f"{number:09d}.cls", str(record["label"]).encode())
+    return len(records)
+
+
+def image_bytes(record: dict) -> tuple[bytes, str]:
+    """The file of a record as it is, and its suffix; PNG where the data set has arrays."""
+    if "image" in record:
+        return cv2.imencode(".png", record["image"][..., ::-1])[1].tobytes(), ".png"
+    path = Path(record["file_name"])
+    if "offset" in record:
+        raise UserError(f"{path} is a shard already: copy those, or pack the data set that they were made of")
+    try:
+        return path.read_bytes(), path.suffix.lower()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): expected an image") from error
+
+
+def add_member(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    tar.addfile(member, io.BytesIO(data))
+
+
+if __name__ == "__main__":
+    run_command(main)
