@@ -15,3 +15,9 @@ class UserError(Exception):
     def __init__(self, message: str):
         # torch raises a loader worker's exception again with the worker's whole traceback as its message.
         super().__init__(message.rstrip().rpartition("UserError: ")[2])
+
+
+class LostContactError(UserError):
+    """Another process or machine of the run does not answer any more: it can be started again with ``--resume``."""
+
+    EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h

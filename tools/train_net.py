@@ -8,7 +8,11 @@ The config file says what; KEY VALUE pairs at the end override it, as in Detectr
     python tools/train_net.py --config-file configs/pretrain/knn_moco.yaml \\
         DATASETS.TRAIN "('folder:/data/photos',)" OUTPUT_DIR output/photos SOLVER.EPOCHS 100
 
-On a machine without a GPU, --num-gpus N starts N processes on the CPU.
+On a machine without a GPU, --num-gpus N starts N processes on the CPU. On several machines, which share OUTPUT_DIR:
+
+    python tools/train_net.py --config-file F --num-gpus 8 --num-machines 2 --machine-rank 0 --dist-url tcp://HOST0:29500
+    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-endpoint HOST0:29500 tools/train_net.py --config-file F
+    python tools/slurm.py --nodes 2 --gpus-per-node 8 -- --config-file F
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from revisit.config import PRETRAINING
 from revisit.engine.command import run_command
 from revisit.engine.dry_run import dry_run
 from revisit.engine.finetune import FinetuneTrainer
-from revisit.engine.launch import launch
+from revisit.engine.launch import TIMEOUT, find_processes, launch
 from revisit.engine.schedule import resolve_schedule
 from revisit.engine.setup import check_evaluation_data, count_images, load_config, setup_run
 from revisit.engine.trainer import PretrainTrainer
@@ -38,6 +42,13 @@ def parse_args() -> argparse.Namespace:
         help="train nothing: print the resolved recipe, shapes, memory and iterations, write them to "
         "OUTPUT_DIR/dry_run.json, and a sheet of the views to OUTPUT_DIR/views.png",
     )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=TIMEOUT.total_seconds() / 60,
+        metavar="MINUTES",
+        help="how long a process waits for the others before it gives up (exit code 75; default: %(default)g)",
+    )
     return parser.parse_args()
 
 
@@ -55,24 +66,18 @@ def run(cfg: CfgNode, args: argparse.Namespace) -> None:
 
 def main() -> None:
     args = parse_args()
+    processes = find_processes(args)
+    args.num_gpus, args.num_machines, args.machine_rank = processes[:3]
     cfg = load_config(args)
     if not args.eval_only:
         num_images = count_images(cfg, assume_missing=args.dry_run)
         resolve_schedule(cfg, num_images)
     cfg.freeze()
     if args.dry_run:
-        dry_run(cfg, num_images, num_processes=args.num_gpus * args.num_machines)
+        dry_run(cfg, num_images, num_processes=processes.world_size)
         return
     check_evaluation_data(cfg)
-    launch(
-        run,
-        args.num_gpus,
-        device=cfg.MODEL.DEVICE,
-        num_machines=args.num_machines,
-        machine_rank=args.machine_rank,
-        dist_url=args.dist_url,
-        args=(cfg, args),
-    )
+    launch(run, processes, device=cfg.MODEL.DEVICE, args=(cfg, args))
 
 
 if __name__ == "__main__":

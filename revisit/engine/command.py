@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 
@@ -12,12 +13,13 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells count it
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Run an entry script's ``main``: UserError becomes one line and exit code 2, Ctrl-C exit code 130."""
+    """Run an entry script's ``main``: UserError becomes one line and its exit code, Ctrl-C exit code 130."""
     try:
         main()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(UserError.EXIT_CODE)
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # torchrun's other processes on this machine found the same
+            print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.EXIT_CODE)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)

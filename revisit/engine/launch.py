@@ -1,118 +1,169 @@
-"""Start the processes of a run: NCCL on GPUs, gloo on a machine without."""
+"""Start the processes of a run, or join those that somebody else started: NCCL on GPUs, gloo on machines without."""
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
-import socket
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from revisit.errors import UserError
+from revisit.engine.network import free_port, is_lost_contact, prefer_interface_towards
+from revisit.errors import LostContactError, UserError
 
 from detectron2.utils import comm
 
 TIMEOUT = timedelta(minutes=30)
+GRACE = 5.0  # seconds in which a process that failed by itself is heard before those that only miss it
 
 
-def launch(
-    main: Callable[..., object],
-    num_processes: int,
-    *,
-    device: str,
-    num_machines: int = 1,
-    machine_rank: int = 0,
-    dist_url: str = "auto",
-    args: tuple = (),
-) -> None:
-    """Run ``main(*args)`` in ``num_processes`` processes on each of ``num_machines`` machines.
+class Processes(NamedTuple):
+    """Which processes a run has, seen from one machine."""
 
-    Detectron2's own launch demands CUDA. On ``device`` cpu each process is a gloo rank with its share of the
-    cores. One process in all runs in this process.
+    num_processes: int  # on each machine
+    num_machines: int = 1
+    machine_rank: int = 0
+    dist_url: str = "auto"  # tcp://ADDRESS:PORT of machine 0
+    timeout: timedelta = TIMEOUT  # for one collective
+
+    @property
+    def world_size(self) -> int:
+        return self.num_processes * self.num_machines
+
+
+def find_processes(args: argparse.Namespace) -> Processes:
+    """The processes of a command line with Detectron2's options, or those of torchrun where it started this process.
+
+    Raises:
+        UserError: torchrun started another number of processes than --num-gpus asks for.
+    """
+    timeout = timedelta(minutes=args.timeout)
+    if not _started_by_torchrun():
+        return Processes(args.num_gpus, args.num_machines, args.machine_rank, args.dist_url, timeout)
+    local, world = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
+    if args.num_gpus not in (1, local) or args.num_machines not in (1, world // local):
+        raise UserError(
+            f"torchrun started {world // local} x {local} processes, but the options ask for {args.num_machines} x "
+            f"{args.num_gpus}: leave out --num-gpus and --num-machines"
+        )
+    return Processes(local, world // local, int(os.environ["GROUP_RANK"]), "env://", timeout)
+
+
+def launch(main: Callable[..., object], processes: Processes, *, device: str, args: tuple = ()) -> None:
+    """Run ``main(*args)`` in every process.
+
+    Detectron2's own launch demands CUDA. On ``device`` cpu each process is a gloo rank with its share of the cores, or
+    OMP_NUM_THREADS threads. One process in all runs in this process, and so does a process that torchrun started.
 
     Raises:
         UserError: more processes than GPUs; an address is needed; whatever UserError a process raised.
+        LostContactError: a process or machine did not answer within the timeout.
         SystemExit: a process was killed, with the shell's exit code for it.
     """
-    world_size = num_processes * num_machines
     on_gpu = device != "cpu"
-    if on_gpu and num_processes > torch.cuda.device_count():
-        raise UserError(f"--num-gpus {num_processes}, but this machine has {torch.cuda.device_count()}")
-    if world_size == 1:
+    if on_gpu and processes.num_processes > torch.cuda.device_count():
+        raise UserError(f"--num-gpus {processes.num_processes}, but this machine has {torch.cuda.device_count()}")
+    if processes.world_size == 1:
         main(*args)
         return
-    if dist_url == "auto":
-        if num_machines > 1:
+    if _started_by_torchrun():
+        _run_rank(int(os.environ["LOCAL_RANK"]), None, main, on_gpu, processes, args)
+        return
+    if processes.dist_url == "auto":
+        if processes.num_machines > 1:
             raise UserError("several machines need --dist-url tcp://ADDRESS:PORT of machine 0")
-        dist_url = f"tcp://127.0.0.1:{_free_port()}"
+        processes = processes._replace(dist_url=f"tcp://127.0.0.1:{free_port()}")
     user_errors = mp.get_context("spawn").SimpleQueue()
     try:
-        mp.spawn(
-            _run_rank,
-            (user_errors, main, on_gpu, num_processes, num_machines, machine_rank, dist_url, args),
-            nprocs=num_processes,
-        )
+        mp.spawn(_run_rank, (user_errors, main, on_gpu, processes, args), nprocs=processes.num_processes)
     except mp.ProcessExitedException as error:
         if not user_errors.empty():
-            raise UserError(user_errors.get()) from None
+            kind = LostContactError if error.exit_code == LostContactError.EXIT_CODE else UserError
+            raise kind(user_errors.get()) from None
         sys.exit(error.exit_code if error.exit_code > 0 else 128 - error.exit_code)
+
+
+def _started_by_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def _run_rank(
     local_rank: int,
-    user_errors: mp.SimpleQueue,
+    user_errors: mp.SimpleQueue | None,
     main: Callable[..., object],
     on_gpu: bool,
-    num_processes: int,
-    num_machines: int,
-    machine_rank: int,
-    dist_url: str,
+    processes: Processes,
     args: tuple,
 ) -> None:
-    if on_gpu:
-        torch.cuda.set_device(local_rank)
-    else:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // num_processes))
-    dist.init_process_group(
-        backend="nccl" if on_gpu else "gloo",
-        init_method=dist_url,
-        world_size=num_processes * num_machines,
-        rank=machine_rank * num_processes + local_rank,
-        timeout=TIMEOUT,
-    )
-    _create_local_group(num_processes, num_machines, machine_rank)
-    comm.synchronize()
+    """One process of several. Its UserErrors go to ``user_errors``, or are printed where there is none."""
     try:
-        main(*args)
+        with _contact(processes):
+            _join(local_rank, on_gpu, processes)
+            main(*args)
     except UserError as error:
-        user_errors.put(str(error))
-        os._exit(UserError.EXIT_CODE)  # the other ranks may be waiting inside a collective
+        if user_errors is None:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        else:
+            user_errors.put(str(error))
+        os._exit(error.EXIT_CODE)  # the other ranks may be waiting inside a collective
     # Groups that Detectron2 still refers to keep gloo's threads, which abort the process at its exit now and then.
     comm._get_global_gloo_group.cache_clear()
     comm._LOCAL_PROCESS_GROUP = None
     dist.destroy_process_group()
 
 
-def _create_local_group(num_processes: int, num_machines: int, machine_rank: int) -> None:
+def _join(local_rank: int, on_gpu: bool, processes: Processes) -> None:
+    if on_gpu:
+        torch.cuda.set_device(local_rank)
+    elif "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes.num_processes))
+    if processes.num_machines > 1:
+        prefer_interface_towards(processes.dist_url)
+    dist.init_process_group(
+        backend="nccl" if on_gpu else "gloo",
+        init_method=processes.dist_url,
+        world_size=processes.world_size,
+        rank=processes.machine_rank * processes.num_processes + local_rank,
+        timeout=processes.timeout,
+    )
+    _create_local_group(processes)
+    comm.synchronize()
+
+
+@contextmanager
+def _contact(processes: Processes) -> Iterator[None]:
+    """Turns a lost contact into a LostContactError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_lost_contact(error):
+            raise
+        time.sleep(GRACE)
+        reason = str(error).partition("\n")[0]
+        raise LostContactError(
+            f"another process of the run does not answer, on this machine or on one of the other "
+            f"{processes.num_machines - 1} ({reason}). Start all of them again with --resume"
+        ) from error
+
+
+def _create_local_group(processes: Processes) -> None:
     """The group of this machine's ranks, which Detectron2's comm asks for."""
+    count = processes.num_processes
     if hasattr(comm, "create_local_process_group"):  # Detectron2's main branch
-        comm.create_local_process_group(num_processes)
+        comm.create_local_process_group(count)
         return
-    for machine in range(num_machines):
-        group = dist.new_group(list(range(machine * num_processes, (machine + 1) * num_processes)))
-        if machine == machine_rank:
+    for machine in range(processes.num_machines):
+        group = dist.new_group(list(range(machine * count, (machine + 1) * count)))
+        if machine == processes.machine_rank:
             comm._LOCAL_PROCESS_GROUP = group
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 def log_processes(device: str) -> None:

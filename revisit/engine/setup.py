@@ -16,6 +16,7 @@ from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records, register
 from revisit.engine.checks import check_config, check_hardware, check_records, expect
 from revisit.engine.launch import log_processes
+from revisit.engine.network import is_lost_contact
 from revisit.errors import UserError
 
 from detectron2.config import CfgNode, get_cfg
@@ -90,16 +91,28 @@ def count_images(cfg: CfgNode, *, assume_missing: bool = False) -> int:
 
 def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
     """In every process: loggers, environment report, config.yaml, random number generators."""
+    _share_seed(cfg)
     for name in (*cfg.DATASETS.TRAIN, *_evaluation_sets(cfg)):
         register(name)
     setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank(), name="revisit")
-    # Detectron2's training loop logs every exception with its traceback; a user's mistake is told in one line.
+    # Detectron2's training loop logs every exception with its traceback; what is no defect is told in one line.
     logging.getLogger("detectron2.engine.train_loop").addFilter(
-        lambda record: not (record.exc_info and isinstance(record.exc_info[1], UserError))
+        lambda record: not record.exc_info or not _is_told_in_a_line(record.exc_info[1])
     )
     default_setup(cfg, args)
     log_processes(cfg.MODEL.DEVICE)
     logging.getLogger(__name__).info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations")
+
+
+def _is_told_in_a_line(error: BaseException) -> bool:
+    return isinstance(error, UserError) or is_lost_contact(error)
+
+
+def _share_seed(cfg: CfgNode) -> None:
+    """Where SEED was drawn, every machine has drawn another one: that of the first counts."""
+    cfg.defrost()
+    cfg.SEED = comm.all_gather(cfg.SEED)[0]
+    cfg.freeze()
 
 
 def _evaluation_sets(cfg: CfgNode) -> tuple[str, ...]:

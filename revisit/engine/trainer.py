@@ -107,6 +107,15 @@ class RevisitTrainer(DefaultTrainer):
             logger.info(f"results written to {path}")
         return results
 
+    def resume_or_load(self, resume: bool = True) -> None:
+        super().resume_or_load(resume)
+        starts = comm.all_gather(self.start_iter)
+        if len(set(starts)) > 1:
+            raise UserError(
+                f"the processes found checkpoints of different iterations, {sorted(set(starts))}: OUTPUT_DIR "
+                f"{self.cfg.OUTPUT_DIR} has to be one folder that all machines share"
+            )
+
     def train(self) -> dict | None:
         if self.start_iter >= self.max_iter:
             logger.info(f"nothing to do: the run has finished its {self.max_iter} iterations")

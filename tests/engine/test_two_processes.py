@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny import freeze_batch_norm, random_views, tiny_config, tiny_model
 
-from revisit.engine.launch import launch
+from revisit.engine.launch import Processes, launch
 from revisit.engine.trainer import PretrainTrainer
 from revisit.errors import UserError
 from revisit.modeling.batch_norm import gather_rows, scatter_shuffled
@@ -48,8 +48,8 @@ def train(steps: int, batch: int, frozen_bn: bool, output: Path) -> None:
 @pytest.fixture(scope="module")
 def frozen_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, dict]:
     one, two = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")
-    launch(train, 1, device="cpu", args=(3, 8, True, one))
-    launch(train, 2, device="cpu", args=(3, 8, True, two))
+    launch(train, Processes(1), device="cpu", args=(3, 8, True, one))
+    launch(train, Processes(2), device="cpu", args=(3, 8, True, two))
     return torch.load(one / "0.pth"), torch.load(two / "0.pth")
 
 
@@ -71,7 +71,7 @@ def test_queues_of_two_processes_equal_one_process(frozen_runs):
 
 
 def test_queues_are_bit_identical_on_both_ranks_after_20_steps(tmp_path):
-    launch(train, 2, device="cpu", args=(20, 8, False, tmp_path))
+    launch(train, Processes(2), device="cpu", args=(20, 8, False, tmp_path))
     first, second = (torch.load(tmp_path / f"{rank}.pth")["queue"] for rank in range(2))
     assert first["num_enqueued"] == 160  # wrapped three times around 50 rows
     for name, value in first.items():
@@ -88,7 +88,7 @@ def scatter_and_save(output: Path) -> None:
 
 
 def test_shuffle_bn_sends_each_row_to_its_place_and_the_gather_undoes_it(tmp_path):
-    launch(scatter_and_save, 2, device="cpu", args=(tmp_path,))
+    launch(scatter_and_save, Processes(2), device="cpu", args=(tmp_path,))
     parts = [torch.load(tmp_path / f"{rank}.pth") for rank in range(2)]
     assert parts[0]["shuffled"].flatten().tolist() == [5, 0, 7, 2]
     assert parts[1]["shuffled"].flatten().tolist() == [1, 6, 3, 4]
@@ -111,7 +111,7 @@ def test_evaluation_of_two_processes_equals_one(toy_datasets, tmp_path):
     for processes in (1, 2):
         output = tmp_path / str(processes)
         output.mkdir()
-        launch(evaluate_random_init, processes, device="cpu", args=(output,))
+        launch(evaluate_random_init, Processes(processes), device="cpu", args=(output,))
         results.append((output / "evaluation.json").read_text())
     assert results[0] == results[1]
 
@@ -124,4 +124,4 @@ def fail_on_one_rank() -> None:
 
 def test_a_users_mistake_seen_by_one_rank_ends_all_with_its_message():
     with pytest.raises(UserError, match="rank 1 cannot read its images"):
-        launch(fail_on_one_rank, 2, device="cpu")
+        launch(fail_on_one_rank, Processes(2), device="cpu")

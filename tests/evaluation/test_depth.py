@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from revisit.engine.launch import launch
+from revisit.engine.launch import Processes, launch
 from revisit.errors import UserError
 from revisit.evaluation.depth import DepthEvaluator
 
@@ -117,6 +117,6 @@ def evaluate_share(folder: Path) -> None:
 
 def test_two_processes_with_unequal_shares_find_what_one_finds(tmp_path):
     for processes in (1, 2):
-        launch(evaluate_share, processes, device="cpu", args=(tmp_path,))
+        launch(evaluate_share, Processes(processes), device="cpu", args=(tmp_path,))
     one = (tmp_path / "uneven_1.json").read_text()
     assert one == (tmp_path / "uneven_2.json").read_text() == (tmp_path / "all_2.json").read_text()

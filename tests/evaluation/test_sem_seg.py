@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from revisit.engine.launch import launch
+from revisit.engine.launch import Processes, launch
 from revisit.errors import UserError
 from revisit.evaluation.sem_seg import SemSegEvaluator
 
@@ -137,5 +137,5 @@ def evaluate_share(folder: Path) -> None:
 
 def test_two_processes_with_unequal_shares_find_what_one_finds(tmp_path):
     for processes in (1, 2):
-        launch(evaluate_share, processes, device="cpu", args=(tmp_path,))
+        launch(evaluate_share, Processes(processes), device="cpu", args=(tmp_path,))
     assert (tmp_path / "1.json").read_text() == (tmp_path / "2.json").read_text()

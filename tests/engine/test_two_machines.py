@@ -1,0 +1,174 @@
+"""Two machines for real: network namespaces with addresses of their own, where the system lets us make some."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from commands import ROOT, TINY, run
+
+from revisit.engine.network import free_port, interface_towards
+
+
+def train_command(flags: str, options: str) -> str:
+    return (
+        f"tools/train_net.py --config-file configs/toy/pretrain.yaml --timeout 0.2 {flags} {TINY} SEED 3 "
+        f"SOLVER.CHECKPOINT_EPOCHS 1 {options}"
+    )
+
+
+class Machines:
+    """Two places to run commands in: namespaces joined by a cable, or two addresses of the loopback interface."""
+
+    def __init__(self) -> None:
+        self.names = [f"revisit{os.getpid()}{n}" for n in "ab"]
+        self.addresses = ["10.77.0.1", "10.77.0.2"]
+        self.separate = self._connect()
+        if not self.separate:
+            self.close()
+            self.addresses = ["127.0.0.1", "127.0.0.2"]
+
+    def _connect(self) -> bool:
+        one, two = self.names
+        commands = [
+            f"ip netns add {one}",
+            f"ip netns add {two}",
+            f"ip link add veth0 netns {one} type veth peer name veth0 netns {two}",
+        ]
+        for name, address in zip(self.names, self.addresses, strict=True):
+            commands += [
+                f"ip -n {name} addr add {address}/24 dev veth0",
+                f"ip -n {name} link set veth0 up",
+                f"ip -n {name} link set lo up",
+            ]
+        try:
+            return all(subprocess.run(shlex.split(c), capture_output=True).returncode == 0 for c in commands)
+        except FileNotFoundError:
+            return False
+
+    def close(self) -> None:
+        for name in self.names:
+            try:
+                subprocess.run(["ip", "netns", "del", name], capture_output=True)
+            except FileNotFoundError:
+                return
+
+    def start(self, command: str, machine: int, datasets: Path) -> subprocess.Popen:
+        words = [sys.executable, *shlex.split(command)]
+        if self.separate:
+            words = ["ip", "netns", "exec", self.names[machine], *words]
+        environment = os.environ | {"DETECTRON2_DATASETS": str(datasets), "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(
+            words, cwd=ROOT, env=environment | {"PYTHONPATH": str(ROOT)}, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+
+    def train(self, options: str, datasets: Path, flags: str = "") -> list[subprocess.Popen]:
+        url = f"tcp://{self.addresses[0]}:{29511 if self.separate else free_port()}"
+        return [
+            self.start(
+                train_command(f"--num-machines 2 --machine-rank {n} --dist-url {url} {flags}", options), n, datasets
+            )
+            for n in range(2)
+        ]
+
+    def cut_off(self, processes: list[subprocess.Popen]) -> None:
+        """The cable is pulled; where there is none, the second machine stops in its tracks."""
+        if self.separate:
+            subprocess.run(["ip", "-n", self.names[1], "link", "set", "veth0", "down"], check=True)
+        else:
+            os.killpg(processes[1].pid, signal.SIGSTOP)
+
+    def repair(self) -> None:
+        if self.separate:
+            subprocess.run(["ip", "-n", self.names[1], "link", "set", "veth0", "up"], check=True)
+
+
+@pytest.fixture
+def machines():
+    made = Machines()
+    yield made
+    made.close()
+
+
+def losses(folder: Path) -> list[float]:
+    lines = (folder / "metrics.json").read_text().splitlines()
+    return [json.loads(line)["total_loss"] for line in lines if "total_loss" in line]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return torch.load(folder / "model_final.pth", weights_only=True)["model"]
+
+
+def assert_same_run(one: Path, two: Path) -> None:
+    assert losses(one) == pytest.approx(losses(two), abs=1e-6) and len(losses(one)) > 1
+    for name, value in weights(one).items():
+        assert torch.allclose(value.double(), weights(two)[name].double(), rtol=0, atol=1e-6), name
+
+
+def finish(processes: list[subprocess.Popen]) -> list[str]:
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)[-4000:]
+    return outputs
+
+
+def test_two_machines_are_as_good_as_one(machines, toy_root, tmp_path):
+    options = "SOLVER.MAX_ITER 30 OUTPUT_DIR "
+    first, second = finish(machines.train(f"{options}{tmp_path}/two", toy_root))
+    assert "2 gloo processes" in first and "eta: " in first and "eta: " not in second
+    run("python " + train_command("--num-gpus 2", f"{options}{tmp_path}/one"), toy_root)
+    assert_same_run(tmp_path / "one", tmp_path / "two")
+
+
+def test_a_machine_that_is_cut_off_ends_the_run_which_goes_on_when_it_is_back(machines, toy_root, tmp_path):
+    options = f"SOLVER.MAX_ITER 150 OUTPUT_DIR {tmp_path}/two"
+    processes = machines.train(options, toy_root)
+    end = time.monotonic() + 100
+    while not (tmp_path / "two/last_checkpoint").exists():
+        assert time.monotonic() < end and all(process.poll() is None for process in processes)
+        time.sleep(0.1)
+    machines.cut_off(processes)
+    cut = time.monotonic()
+    output, _ = processes[0].communicate(timeout=60)
+    assert time.monotonic() - cut < 12 + 20  # the timeout, and time to notice and to end
+    assert processes[0].returncode == 75, output[-3000:]
+    (line,) = [line for line in output.splitlines() if line.startswith("error: ")]
+    assert "another process of the run does not answer" in line and "--resume" in line
+    assert "Traceback" not in output
+    if machines.separate:
+        assert processes[1].wait(timeout=30) == 75
+    else:
+        os.killpg(processes[1].pid, signal.SIGKILL)
+    processes[1].communicate()
+    machines.repair()
+    assert not (tmp_path / "two/model_final.pth").exists()
+    first, _ = finish(machines.train(options, toy_root, "--resume"))
+    assert "resuming at iteration" in first
+    assert torch.load(tmp_path / "two/model_final.pth", weights_only=True)["iteration"] == 149
+
+
+def test_torchrun_starts_the_processes(toy_root, tmp_path):
+    options = "SOLVER.MAX_ITER 30 OUTPUT_DIR "
+    torchrun = "python -m torch.distributed.run --standalone --nproc-per-node 2"
+    run(f"{torchrun} " + train_command("", f"{options}{tmp_path}/torchrun"), toy_root)
+    run("python " + train_command("--num-gpus 2", f"{options}{tmp_path}/one"), toy_root)
+    assert_same_run(tmp_path / "one", tmp_path / "torchrun")
+
+
+def test_torchrun_and_other_numbers_do_not_go_together(toy_root, tmp_path):
+    torchrun = "python -m torch.distributed.run --standalone --nproc-per-node 2"
+    output = run(f"{torchrun} " + train_command("--num-gpus 3", f"OUTPUT_DIR {tmp_path}"), toy_root, expect=1)
+    assert output.count("error: torchrun started 1 x 2 processes, but the options ask for 1 x 3") == 1
+
+
+def test_the_interface_is_the_one_that_leads_there():
+    assert interface_towards("127.0.0.1") == "lo"
+    assert interface_towards("no such host .invalid") is None

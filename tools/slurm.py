@@ -1,0 +1,136 @@
+#!/usr/bin/env python
+"""Submit a training to SLURM, on one machine or many, started again whenever it is preempted.
+
+    python tools/slurm.py --nodes 2 --gpus-per-node 8 --hours 48 --partition gpu -- \\
+        --config-file configs/pretrain/knn_moco.yaml OUTPUT_DIR /shared/knn_moco
+
+What follows -- are tools/train_net.py's own options. It runs once on every node with --resume, so a job that SLURM
+preempts, requeues or finds on a failed node goes on from its last checkpoint; OUTPUT_DIR has to be on a disk that all
+nodes see, and so does this checkout. With submitit installed the job is submitted by it, otherwise by sbatch; --print
+shows the script and submits nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from revisit.engine.command import natural, run_command
+from revisit.errors import UserError
+
+ROOT = Path(__file__).resolve().parent.parent
+PORTS = 20000, 20000  # the first one, and how many: a job takes the one of its number
+WARNING = 120  # seconds between SLURM's signal and the end of a job
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=natural, default=1, help="machines (default: %(default)s)")
+    parser.add_argument("--gpus-per-node", type=natural, required=True, metavar="N", help="processes on each")
+    parser.add_argument("--cpu", action="store_true", help="ask for no GPUs: --gpus-per-node counts processes")
+    parser.add_argument("--cpus-per-gpu", type=natural, default=8, metavar="N", help="(default: %(default)s)")
+    parser.add_argument("--hours", type=natural, default=24, metavar="N", help="(default: %(default)s)")
+    parser.add_argument("--partition", metavar="NAME", help="(default: the cluster's)")
+    parser.add_argument("--job-name", default="revisit", metavar="NAME", help="(default: %(default)s)")
+    parser.add_argument("--logs", type=Path, default=Path("output/slurm"), metavar="DIR", help="(default: %(default)s)")
+    parser.add_argument("--print", action="store_true", help="print the script of sbatch; submit nothing")
+    parser.add_argument("options", nargs="+", metavar="OPTION", help="of tools/train_net.py, after --")
+    args = parser.parse_args()
+    if args.print:
+        print(batch_script(args))
+        return
+    args.logs.mkdir(parents=True, exist_ok=True)
+    print(submit_by_submitit(args) if importlib.util.find_spec("submitit") else submit_by_sbatch(args))
+
+
+def train_command(args: argparse.Namespace, machine_rank: str, address: str, port: str) -> str:
+    """The shell command of one machine; its own rank and the first one's address may be shell variables."""
+    machines = f'--num-machines {args.nodes} --machine-rank {machine_rank} --dist-url "tcp://{address}:{port}" '
+    return (
+        f"{shlex.quote(sys.executable)} tools/train_net.py --resume --num-gpus {args.gpus_per_node} "
+        f"{machines if args.nodes > 1 else ''}{shlex.join(args.options)}"
+    )
+
+
+def batch_script(args: argparse.Namespace) -> str:
+    """What sbatch runs on the first node; srun starts the command on every one."""
+    first, count = PORTS
+    command = train_command(args, "$SLURM_NODEID", "$MASTER", "$PORT")
+    gpus = "" if args.cpu else f"#SBATCH --gpus-per-node={args.gpus_per_node}\n"
+    partition = f"#SBATCH --partition={args.partition}\n" if args.partition else ""
+    return f"""#!/bin/bash
+#SBATCH --job-name={args.job_name}
+#SBATCH --nodes={args.nodes}
+#SBATCH --ntasks-per-node=1
+{gpus}#SBATCH --cpus-per-task={args.cpus_per_gpu * args.gpus_per_node}
+#SBATCH --time={args.hours}:00:00
+{partition}#SBATCH --output={args.logs.resolve()}/%j.log
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=B:USR1@{WARNING}
+cd {shlex.quote(str(ROOT))}
+export MASTER=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export PORT=$(({first} + SLURM_JOB_ID % {count}))
+# The time is up: the same job once more, which goes on from the last checkpoint.
+trap 'scontrol requeue "$SLURM_JOB_ID"' USR1
+srun --kill-on-bad-exit=1 bash -c {shlex.quote(command)} &
+wait $!
+"""
+
+
+def submit_by_sbatch(args: argparse.Namespace) -> str:
+    """What sbatch answers. Raises UserError where there is none, or where it refuses."""
+    try:
+        done = subprocess.run(["sbatch"], input=batch_script(args), text=True, capture_output=True)
+    except FileNotFoundError as error:
+        raise UserError("no sbatch on this machine: submit from a login node, or look at --print") from error
+    if done.returncode:
+        raise UserError(f"sbatch refused the job: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+class TrainTask:
+    """What submitit runs on every node, and submits again when the job is preempted."""
+
+    def __init__(self, args: argparse.Namespace):
+        self.args = args
+
+    def __call__(self) -> None:
+        import submitit
+
+        job = submitit.JobEnvironment()
+        first, count = PORTS
+        port = first + int("".join(filter(str.isdecimal, job.job_id)) or 0) % count
+        command = train_command(self.args, str(job.node), job.hostnames[0], str(port))
+        subprocess.run(["bash", "-c", command], cwd=ROOT, check=True)
+
+    def checkpoint(self) -> object:
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+def submit_by_submitit(args: argparse.Namespace, cluster: str | None = None) -> str:
+    """A line that tells the job's number."""
+    import submitit
+
+    executor = submitit.AutoExecutor(folder=args.logs, cluster=cluster)
+    executor.update_parameters(
+        name=args.job_name,
+        nodes=args.nodes,
+        tasks_per_node=1,
+        gpus_per_node=0 if args.cpu else args.gpus_per_node,
+        cpus_per_task=args.cpus_per_gpu * args.gpus_per_node,
+        timeout_min=60 * args.hours,
+        **({"slurm_partition": args.partition} if args.partition else {}),
+        slurm_signal_delay_s=WARNING,
+    )
+    return f"Submitted batch job {executor.submit(TrainTask(args)).job_id}"
+
+
+if __name__ == "__main__":
+    run_command(main)
