@@ -43,8 +43,8 @@ $(VENV)/.complete: setup.py constraints.txt tools/install_detectron2.py
 	$(PYTHON) tools/install_detectron2.py
 	@touch $@
 
-test: $(STAMP)  ## run the tests
-	$(PYTHON) -m pytest
+test: $(STAMP)  ## run the tests, on all cores
+	$(PYTHON) -m pytest --numprocesses auto --dist loadfile
 
 lint: $(STAMP)  ## check style and formatting
 	$(PYTHON) -m ruff check $(SOURCES)

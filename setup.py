@@ -46,7 +46,9 @@ setup(
         "dev": [
             "hypothesis>=6",  # property tests
             "pytest>=8",  # the test suite
+            "pytest-xdist>=3.6",  # all cores at it: one core needs 20 minutes
             "ruff>=0.8",  # `make lint`
+            "submitit>=1.5",  # what tools/slurm.py uses where it is installed
         ],
     },
 )

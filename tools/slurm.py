@@ -6,8 +6,7 @@
 
 What follows -- are tools/train_net.py's own options. It runs once on every node with --resume, so a job that SLURM
 preempts, requeues or finds on a failed node goes on from its last checkpoint; OUTPUT_DIR has to be on a disk that all
-nodes see, and so does this checkout. With submitit installed the job is submitted by it, otherwise by sbatch; --print
-shows the script and submits nothing.
+nodes see, and so does this checkout. --print shows the script of sbatch and submits nothing.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ def main() -> None:
     parser.add_argument("--partition", metavar="NAME", help="(default: the cluster's)")
     parser.add_argument("--job-name", default="revisit", metavar="NAME", help="(default: %(default)s)")
     parser.add_argument("--logs", type=Path, default=Path("output/slurm"), metavar="DIR", help="(default: %(default)s)")
+    parser.add_argument("--by", choices=("submitit", "sbatch"), help="(default: submitit where it is installed)")
     parser.add_argument("--print", action="store_true", help="print the script of sbatch; submit nothing")
     parser.add_argument("options", nargs="+", metavar="OPTION", help="of tools/train_net.py, after --")
     args = parser.parse_args()
@@ -44,7 +44,8 @@ def main() -> None:
         print(batch_script(args))
         return
     args.logs.mkdir(parents=True, exist_ok=True)
-    print(submit_by_submitit(args) if importlib.util.find_spec("submitit") else submit_by_sbatch(args))
+    by = args.by or ("submitit" if importlib.util.find_spec("submitit") else "sbatch")
+    print(submit_by_submitit(args) if by == "submitit" else submit_by_sbatch(args))
 
 
 def train_command(args: argparse.Namespace, machine_rank: str, address: str, port: str) -> str:
@@ -114,11 +115,17 @@ class TrainTask:
         return DelayedSubmission(self)
 
 
-def submit_by_submitit(args: argparse.Namespace, cluster: str | None = None) -> str:
-    """A line that tells the job's number."""
-    import submitit
+def submit_by_submitit(args: argparse.Namespace, cluster: str = "slurm") -> str:
+    """A line that tells the job's number. Raises UserError where it is not installed or there is no SLURM."""
+    try:
+        import submitit
+    except ImportError as error:
+        raise UserError("submitit is not installed: pip install submitit, or --by sbatch") from error
 
-    executor = submitit.AutoExecutor(folder=args.logs, cluster=cluster)
+    try:
+        executor = submitit.AutoExecutor(folder=args.logs, cluster=cluster)
+    except RuntimeError as error:
+        raise UserError(f"{error}: submit from a login node, or look at --print") from error
     executor.update_parameters(
         name=args.job_name,
         nodes=args.nodes,

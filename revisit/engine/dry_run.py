@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from revisit.config import DENSE, PRETRAINING
@@ -13,27 +12,21 @@ from revisit.data.catalog import get_records
 from revisit.data.view_sheet import save_view_sheet
 from revisit.engine.optimizer import build_optimizer
 from revisit.engine.schedule import epochs_to_iterations, neighbor_loss_start
+from revisit.engine.sizing import build_meta_model, memory_per_process
 from revisit.errors import UserError
 
 from detectron2.config import CfgNode
-from detectron2.modeling import build_model
-
-GIB = 2**30
 
 
 def dry_run(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
     """Print the recipe and write it to OUTPUT_DIR/dry_run.json, the views to OUTPUT_DIR/views.png."""
     output = Path(cfg.OUTPUT_DIR)
     output.mkdir(parents=True, exist_ok=True)
-    meta_cfg = cfg.clone()
-    meta_cfg.defrost()
-    meta_cfg.MODEL.DEVICE = "meta"  # shapes and byte counts without arithmetic
-    with torch.device("meta"):
-        model = build_model(meta_cfg)
+    model = build_meta_model(cfg)
     pretraining = cfg.MODEL.META_ARCHITECTURE in PRETRAINING
     recipe = {**_schedule(cfg, num_images, num_processes), "weight_decays": _weight_decays(cfg, model)}
     if pretraining:
-        recipe |= {**_method(cfg, num_images), **_memory(cfg, model, num_processes)}
+        recipe |= {**_method(cfg, num_images), **memory_per_process(cfg, model, num_processes)}
     if cfg.MODEL.META_ARCHITECTURE in DENSE:
         recipe |= _dense(cfg, model)
     recipe["data"] |= _data_on_disk(cfg)
@@ -139,66 +132,6 @@ def _weight_decays(cfg: CfgNode, model: nn.Module) -> dict[str, float]:
             if parameter in decay:
                 kinds["bias" if name == "bias" and kind == "other" else kind] = decay[parameter]
     return kinds
-
-
-def _memory(cfg: CfgNode, model: nn.Module, num_processes: int) -> dict:
-    """Bytes of one process in float32, activations measured on a few images' views.
-
-    Accumulation keeps the activations and scores of one part at a time.
-    """
-    per_process = cfg.SOLVER.IMS_PER_BATCH // num_processes
-    at_a_time = per_process // cfg.SOLVER.ACCUMULATION_STEPS
-    probe = 2 * cfg.MOCO.BN_SPLITS  # BN refuses statistics over one value
-    views = _meta_batch(cfg, probe)
-    saved: dict[int, int] = {}
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        if not isinstance(tensor, nn.Parameter):
-            saved[id(tensor)] = tensor.numel() * tensor.element_size()
-            kept.append(tensor)  # an id is only unique while its tensor lives
-        return tensor
-
-    kept: list[torch.Tensor] = []
-    model.train()
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        positives, positives_g = model.encode_positives(views)
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    queue = {name: list(getattr(model.queue, name).shape) for name in model.queue.names}
-    batch = _meta_batch(cfg, per_process)
-    scores = at_a_time * positives.shape[1] * model.queue.length * 4
-    gib = {
-        "weights_momentum_gradients_sgd": 4 * 4 * trained / GIB,
-        "queue": sum(4 * rows * width for rows, width in queue.values()) / GIB,
-        "activations": at_a_time * sum(saved.values()) / probe / GIB,
-        "scores": 3 * scores / GIB,  # s, its exponentials and its gradient
-        "batch": sum(view.numel() for view in batch.values()) / GIB,
-    }
-    gib = {name: round(value, 3) for name, value in gib.items()}
-    return {
-        "shapes": {
-            **{name: list(view.shape) for name, view in batch.items()},
-            "positives": [at_a_time, *positives.shape[1:]],
-            "positives_g": [at_a_time, *positives_g.shape[1:]],
-            "anchors": [at_a_time, model.embedding_dim],
-            **{f"queue.{name}": shape for name, shape in queue.items()},
-        },
-        "memory_dtype": "float32",
-        "memory_gib_per_process": {**gib, "total": round(sum(gib.values()), 3)},
-    }
-
-
-def _meta_batch(cfg: CfgNode, size: int) -> dict[str, torch.Tensor]:
-    """A batch of views with shapes alone."""
-    views = cfg.VIEWS
-
-    def empty(*shape: int) -> torch.Tensor:
-        return torch.empty(*shape, dtype=torch.uint8, device="meta")
-
-    large, small = views.LARGE_SIZE, views.SMALL_SIZE
-    batch = {"anchor": empty(size, 3, large, large), "positive": empty(size, 3, large, large)}
-    if views.NUM_SMALL:
-        batch["small"] = empty(size, views.NUM_SMALL, 3, small, small)
-    return batch
 
 
 def _data_on_disk(cfg: CfgNode) -> dict:

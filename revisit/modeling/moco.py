@@ -104,7 +104,7 @@ class MoCo(nn.Module):
             return [{"feature": feature} for feature in self.extract_features(images)]
         positives, positives_g = self.encode_positives(batch)
         keys = self.encode_anchors(batch["anchor"])
-        pending = {name: keys[name] for name in self.queue.names}
+        pending = dict(keys)
         if "label" in batch:
             pending["labels"] = gather_rows(batch["label"].to(self.device))
         self.pending_keys.append(pending)
@@ -134,7 +134,8 @@ class MoCo(nn.Module):
 
     @torch.no_grad()
     def encode_anchors(self, images: Tensor) -> dict[str, Tensor]:
-        """``keys`` a = h'(g'(x)), (B, C), and ``features`` g'(x), (B, Cg), of all processes' anchors, unit rows.
+        """What the queue holds of all processes' anchors, unit rows: ``keys`` a = h'(g'(x)), (B, C), and for KNNMoCo
+        ``features`` g'(x), (B, Cg).
 
         With shuffle-BN the uint8 anchors change places between processes first, and the keys come back in
         the order of the global batch.
@@ -146,12 +147,12 @@ class MoCo(nn.Module):
             permutation = shuffle_permutation(global_batch, self.seed, get_event_storage().iter, part)
             images = scatter_shuffled(images, permutation)
         g = self.pooled(self.momentum_backbone, self.normalized(images))
-        keys = unit_rows(self.momentum_projection_head(g))
-        rows = gather_rows(torch.cat([keys, unit_rows(g)], dim=1))
+        rows = {"keys": unit_rows(self.momentum_projection_head(g)), "features": unit_rows(g)}
+        widths = self.queue_widths()
+        rows = gather_rows(torch.cat([rows[name] for name in widths], dim=1))
         if self.shuffle_bn:
             rows = rows[permutation.argsort().to(rows.device)]
-        keys, features = rows.split([self.embedding_dim, self.feature_dim], dim=1)
-        return {"keys": keys, "features": features}
+        return dict(zip(widths, rows.split(list(widths.values()), dim=1), strict=True))
 
     @torch.no_grad()
     def update_momentum_encoder(self) -> None:

@@ -17,10 +17,10 @@ from detectron2.utils.events import EventStorage
 BATCH = 8
 
 
-def count_step(output: Path) -> None:
+def count_step(architecture: str, output: Path) -> None:
     """One step's forward; saves the bytes that this process sends to others, by collective, and their calls."""
     rank, world_size = comm.get_rank(), comm.get_world_size()
-    model = tiny_model("MOCO.QUEUE_SIZE", 50).train()
+    model = tiny_model("MODEL.META_ARCHITECTURE", architecture, "MOCO.QUEUE_SIZE", 50).train()
     views = random_views(BATCH, seed=0)
     share = BATCH // world_size
     mine = {name: value[rank * share : (rank + 1) * share] for name, value in views.items()}
@@ -40,14 +40,14 @@ def count_step(output: Path) -> None:
     with EventStorage(0):
         model(mine)
     image_bytes = 4 * mine["anchor"].numel()
-    key_bytes = 4 * share * (model.embedding_dim + model.feature_dim)
+    key_bytes = 4 * share * (model.embedding_dim + (model.feature_dim if architecture == "KNNMoCo" else 0))
     naive = {"images": (world_size - 1) * image_bytes, "keys": (world_size - 1) * key_bytes}
     torch.save({"sent": sent, "naive": naive, "uint8": mine["anchor"].numel()}, output / f"{rank}.pth")
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_each_crop_travels_once_in_bytes_and_keys_in_one_collective(world_size, tmp_path):
-    launch(count_step, Processes(world_size), device="cpu", args=(tmp_path,))
+@pytest.mark.parametrize(("world_size", "architecture"), [(2, "KNNMoCo"), (4, "KNNMoCo"), (2, "MoCo")])
+def test_each_crop_travels_once_in_bytes_and_keys_in_one_collective(world_size, architecture, tmp_path):
+    launch(count_step, Processes(world_size), device="cpu", args=(architecture, tmp_path))
     counts = [torch.load(tmp_path / f"{rank}.pth") for rank in range(world_size)]
     for count in counts:
         (images,), (keys,) = count["sent"]["all_to_all"], count["sent"]["all_gather"]
