@@ -44,7 +44,7 @@ $(VENV)/.complete: setup.py constraints.txt tools/install_detectron2.py
 	@touch $@
 
 test: $(STAMP)  ## run the tests, on all cores
-	$(PYTHON) -m pytest --numprocesses auto --dist loadfile
+	$(PYTHON) -m pytest $$($(PYTHON) -c 'import xdist' 2>/dev/null && echo --numprocesses auto --dist loadfile)
 
 lint: $(STAMP)  ## check style and formatting
 	$(PYTHON) -m ruff check $(SOURCES)
