@@ -1,20 +1,28 @@
 """The main job on real photographs: `make check-real`, by hand; nothing here runs in `make test`.
 
-They lie in $REVISIT_REAL_DATA (default ../shared/data): coco/images/{train2017,val2017} and voc/VOC2007_mini.
+They lie in $REVISIT_REAL_DATA (default ../shared/data): coco/images/{train2017,val2017},
+voc/VOC2007_mini and cifar10/cifar10_train.tar.gz.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import tarfile
 from pathlib import Path
 
 import pytest
 import torch
-from test_cli import ROOT, run
+from commands import ROOT, run
+from torch.utils.data import DataLoader
 
-from revisit.data.catalog import load_folder
+from revisit.data.catalog import load_class_folders, load_folder
 from revisit.data.images import read_image
+from revisit.data.sampler import EpochBatchSampler
+from revisit.data.shards import load_shards, read_sample
+
+from detectron2.data import DatasetFromList
 
 DATA = Path(os.environ.get("REVISIT_REAL_DATA", ROOT.parent / "shared" / "data"))
 
@@ -30,6 +38,41 @@ def test_every_photograph_is_read_as_rgb():
     for record in records:
         image = read_image(record["file_name"])
         assert image.ndim == 3 and image.shape[2] == 3 and min(image.shape[:2]) > 100
+
+
+@pytest.fixture(scope="module")
+def cifar10(tmp_path_factory):
+    """The 50,000 training images as files, and as shards."""
+    root = tmp_path_factory.mktemp("cifar10")
+    with tarfile.open(DATA / "cifar10/cifar10_train.tar.gz") as tar:
+        tar.extractall(root / "cifar10", filter="data")
+    run(f"python tools/make_shards.py --dataset cifar10_train --output {root}/shards --images-per-shard 8000", root)
+    return root
+
+
+class Bytes(torch.utils.data.Dataset):
+    def __init__(self, records):
+        self.records = DatasetFromList(records, copy=False)
+
+    def __getitem__(self, key):
+        return key[1], hashlib.sha1(read_sample(self.records[key[1]])).digest()
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_shards_of_cifar10_are_its_files_once_an_epoch_whoever_reads(cifar10):
+    records, files = load_shards(str(cifar10 / "shards")), load_class_folders(cifar10 / "cifar10/train")
+    expected = {n: hashlib.sha1(Path(file["file_name"]).read_bytes()).digest() for n, file in enumerate(files)}
+    assert [record["label"] for record in records] == [file["label"] for file in files] and len(records) == 50000
+    for world_size in (1, 2, 4):
+        for workers in (0, 1, 3):
+            found = {}
+            for rank in range(world_size):
+                sampler = EpochBatchSampler(50000, 200, seed=1, rank=rank, world_size=world_size)
+                loader = DataLoader(Bytes(records), batch_sampler=sampler, num_workers=workers, collate_fn=list)
+                for _, samples in zip(range(sampler.iterations_per_epoch), loader, strict=False):
+                    assert not found.keys() & dict(samples).keys()
+                    found |= dict(samples)
+            assert found == expected, (world_size, workers)
 
 
 def test_pretrain_convert_and_detect_on_photographs(tmp_path):

@@ -1,6 +1,7 @@
 """Shards: the same bytes, each image once, whoever reads; damage is told by name."""
 
 import io
+import json
 import re
 import shutil
 import tarfile
@@ -141,6 +142,17 @@ def test_a_run_from_shards_is_the_run_from_files(toy_root, tmp_path):
         )
         lines.append(torch.load(tmp_path / name / "model_final.pth", weights_only=True)["model"])
     assert all(torch.equal(tensor, lines[1][name]) for name, tensor in lines[0].items())
+
+
+def test_the_benchmark_compares_both(images, made, tmp_path):
+    run(
+        f"python tools/benchmark.py --repeats 2 --json {tmp_path}/out.json shards --files class_folders:{images} "
+        f"--shards {made[0]}",
+        tmp_path,
+    )
+    result = json.loads((tmp_path / "out.json").read_text())
+    rates = result["shards_images_per_second"], result["files_images_per_second"]
+    assert result["ratio"] == pytest.approx(rates[0] / rates[1]) and min(rates) > 0
 
 
 def test_shards_at_a_url(made):
