@@ -104,7 +104,7 @@ def main() -> None:
     results, table = transfer_table(args, output) if transfers else pretraining_table(args, output)
     (output / "results.json").write_text(json.dumps(results, indent=2))
     (output / "table.md").write_text(table + "\n")
-    print(f"\n{table}\n\nwritten to {output / 'table.md'}, with results.json and pictures beside it")
+    print(f"\n{table}\n\nwritten to {output}: table.md and what belongs to it")
 
 
 if __name__ == "__main__":
