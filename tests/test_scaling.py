@@ -58,6 +58,6 @@ def test_options_change_the_columns(tmp_path):
 
 def test_mistakes_are_one_line(tmp_path):
     line = one_line_error("python tools/scaling.py --machine 8 X200", tmp_path)
-    assert "--machine X200: expected one of V100, A100, H200" in line
+    assert "--machine 8 X200: expected a number and one of V100, A100, H200" in line
     line = one_line_error("python tools/scaling.py --config-file configs/toy/detection.yaml", tmp_path)
     assert "trains GeneralizedRCNN: expected a pretraining recipe" in line

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
-import submitit
 from commands import ROOT, TINY, one_line_error, run
 
 sys.path.insert(0, str(ROOT / "tools"))
 import slurm
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-ins are Linux programs")
 COMMAND = "python tools/slurm.py --nodes 2 --gpus-per-node 1 --cpu --by sbatch --logs {logs}"
 # sbatch: keeps the script, starts it as job 7 on two nodes, in the background, and prints what SLURM prints.
 STAND_INS = {
@@ -66,7 +67,7 @@ def test_a_job_whose_time_is_up_is_queued_again(cluster, toy_root, tmp_path):
     run(f"{COMMAND.format(logs=tmp_path / 'logs')} -- --config-file configs/toy/pretrain.yaml", toy_root)
     pid = int((cluster / "pid").read_text())
     subprocess.run(["timeout", "20", "bash", "-c", f"until [ -e {cluster}/started ]; do sleep 0.1; done"], check=True)
-    os.kill(pid, 10)  # SIGUSR1, as --signal=B:USR1 asks for
+    os.kill(pid, signal.SIGUSR1)  # as --signal=B:USR1 asks for
     wait(cluster, 20)
     assert (cluster / "scontrol").read_text() == "requeue 7\n"
 
@@ -87,6 +88,7 @@ def test_print_submits_nothing_and_quotes_what_it_is_given(toy_root, tmp_path):
 
 
 def test_submitit_runs_the_training_and_would_submit_it_again(toy_root, tmp_path, monkeypatch):
+    submitit = pytest.importorskip("submitit")
     monkeypatch.setenv("DETECTRON2_DATASETS", str(toy_root))
     options = f"--config-file configs/toy/pretrain.yaml OUTPUT_DIR {tmp_path}/run SOLVER.MAX_ITER 3 {TINY}"
     args = Namespace(
@@ -107,4 +109,4 @@ def test_a_machine_without_slurm_says_so(toy_root, tmp_path, monkeypatch):
     line = one_line_error(f"{COMMAND.format(logs=tmp_path)} -- --config-file F", toy_root)
     assert "no sbatch on this machine" in line
     line = one_line_error(f"{COMMAND.format(logs=tmp_path)} -- --config-file F".replace("sbatch", "submitit"), toy_root)
-    assert "submit from a login node" in line
+    assert "submit from a login node" in line or "submitit is not installed" in line

@@ -6,7 +6,7 @@
         DATASETS.TRAIN "('shards:$DETECTRON2_DATASETS/coco_shards',)"
 
 A file system or an object store is then asked for one large file instead of thousands of small ones; order and batches
-stay what the sampler makes them. Images keep their bytes; those of a labelled data set bring their class. What is
+stay what the sampler makes them. Images keep their bytes; where each has one class, it comes along. What is
 done already is kept, so an interrupted call goes on where it stopped. The folder can be copied anywhere that fsspec
 reads (s3://..., gs://...: with that protocol's own package installed).
 
@@ -29,6 +29,7 @@ import cv2
 from tqdm import tqdm
 
 from revisit.data.catalog import get_records
+from revisit.data.images import SUFFIXES
 from revisit.data.shards import INDEX, write_index
 from revisit.engine.command import natural, run_command
 from revisit.errors import UserError
@@ -73,8 +74,14 @@ def make_shards(records: list[dict], output: Path, images_per_shard: int, worker
     """Write the shards of the records that are not there yet; returns the paths of all.
 
     Raises:
-        UserError: the folder has shards of other images; an image that cannot be read.
+        UserError: a data set with more than classes; the folder has shards of other images; an image cannot be read.
     """
+    more = sorted(records[0].keys() & {"offset", "annotations", "labels", "sem_seg_file_name", "depth_file_name"})
+    if more:
+        what = "is in shards already" if "offset" in more else f"has {' and '.join(more)}, which shards do not hold"
+        raise UserError(
+            f"the data set {what}: expected images with one class each, or none (folder:DIR packs any images)"
+        )
     output.mkdir(parents=True, exist_ok=True)
     starts = range(0, len(records), images_per_shard)
     digits = len(str(len(starts) - 1))
@@ -129,8 +136,8 @@ def image_bytes(record: dict) -> tuple[bytes, str]:
     if "image" in record:
         return cv2.imencode(".png", record["image"][..., ::-1])[1].tobytes(), ".png"
     path = Path(record["file_name"])
-    if "offset" in record:
-        raise UserError(f"{path} is a shard already: copy those, or pack the data set that they were made of")
+    if path.suffix.lower() not in SUFFIXES:
+        raise UserError(f"{path}: expected a file ending in one of {', '.join(sorted(SUFFIXES))}")
     try:
         return path.read_bytes(), path.suffix.lower()
     except OSError as error:

@@ -23,7 +23,7 @@ from revisit.errors import UserError
 
 from detectron2.config import CfgNode
 
-RECORD_BYTES = 100  # of one image in the pickled list of a data set: name of a shard, place, size
+RECORD_BYTES = 500  # of one image of shards in the list of a data set while it is loaded; a fifth of it afterwards
 
 
 class Gpu(NamedTuple):
@@ -85,10 +85,11 @@ def main() -> None:
     )
     parser.add_argument("opts", nargs="*", metavar="KEY VALUE", help="of the config")
     args = parser.parse_args()
-    machines = [(natural(count), name) for count, name in args.machine or DEFAULT_MACHINES]
-    unknown = [name for _, name in machines if name not in GPUS]
-    if unknown:
-        raise UserError(f"--machine {unknown[0]}: expected one of {', '.join(GPUS)}")
+    machines = args.machine or DEFAULT_MACHINES
+    for count, name in machines:
+        if not count.isdecimal() or int(count) < 1 or name not in GPUS:
+            raise UserError(f"--machine {count} {name}: expected a number and one of {', '.join(GPUS)}")
+    machines = [(int(count), name) for count, name in machines]
     assumed = Assumed(args.efficiency, args.core_rate, args.image_bytes, args.storage)
     columns = []
     for count, name in machines:
@@ -160,7 +161,7 @@ def print_columns(columns: list[tuple[str, int, Need]]) -> None:
 def print_sizes(sizes: Sequence[float], columns: list[tuple[str, int, Need]], epochs: int, assumed: Assumed) -> None:
     """What grows with the data set alone; days at the speed that the scarcest resource allows."""
     names = " | ".join(f"days on {name}" for name, _, _ in columns)
-    print(f"| images | on disk (TB) | list of a process (GiB) | {names} |")
+    print(f"| images | on disk (TB) | list of a process, at most (GiB) | {names} |")
     print(f"|{'---|' * (3 + len(columns))}")
     for size in sizes:
         days = []

@@ -78,7 +78,7 @@ export MASTER=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export PORT=$(({first} + SLURM_JOB_ID % {count}))
 # The time is up: the same job once more, which goes on from the last checkpoint.
 trap 'scontrol requeue "$SLURM_JOB_ID"' USR1
-srun --kill-on-bad-exit=1 bash -c {shlex.quote(command)} &
+srun --kill-on-bad-exit=1 --cpus-per-task={args.cpus_per_gpu * args.gpus_per_node} bash -c {shlex.quote(command)} &
 wait $!
 """
 
@@ -135,6 +135,8 @@ def submit_by_submitit(args: argparse.Namespace, cluster: str = "slurm") -> str:
         timeout_min=60 * args.hours,
         **({"slurm_partition": args.partition} if args.partition else {}),
         slurm_signal_delay_s=WARNING,
+        slurm_max_num_timeout=10**6,  # as often as it takes, as sbatch does it
+        slurm_srun_args=[f"--cpus-per-task={args.cpus_per_gpu * args.gpus_per_node}"],
     )
     return f"Submitted batch job {executor.submit(TrainTask(args)).job_id}"
 

@@ -11,7 +11,8 @@ The config file says what; KEY VALUE pairs at the end override it, as in Detectr
 On a machine without a GPU, --num-gpus N starts N processes on the CPU. On several machines, which share OUTPUT_DIR:
 
     python tools/train_net.py --config-file F --num-gpus 8 --num-machines 2 --machine-rank 0 --dist-url tcp://HOST0:29500
-    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-endpoint HOST0:29500 tools/train_net.py --config-file F
+    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST0:29500 \\
+        tools/train_net.py --config-file F
     python tools/slurm.py --nodes 2 --gpus-per-node 8 -- --config-file F
 """
 
@@ -44,12 +45,23 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument(
         "--timeout",
-        type=float,
+        type=minutes,
         default=TIMEOUT.total_seconds() / 60,
         metavar="MINUTES",
         help="how long a process waits for the others before it gives up (exit code 75; default: %(default)g)",
     )
     return parser.parse_args()
+
+
+def minutes(text: str) -> float:
+    """A type of argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"expected minutes above 0, got {text}")
+    return value
 
 
 def run(cfg: CfgNode, args: argparse.Namespace) -> None:

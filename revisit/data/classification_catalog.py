@@ -7,7 +7,8 @@ module describes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -42,18 +43,27 @@ def load_cars(path: Path, split: str) -> Records:
     annotations = path / ("devkit/cars_train_annos.mat" if split == "train" else "cars_test_annos_withlabels.mat")
     if not annotations.is_file():
         raise UserError(f"{annotations} not found: expected the labels of Stanford Cars (datasets/README.md)")
-    try:
+    with _mat_file(annotations):
         entries = loadmat(annotations, squeeze_me=True)["annotations"]
         found = [(str(entry["fname"]), int(entry["class"]) - 1) for entry in entries]
-    except Exception as error:  # damaged files raise whatever their bytes happen to trip
-        raise UserError(f"{annotations} cannot be read ({type(error).__name__}): expected annotations") from error
     return _existing([{"file_name": str(path / f"cars_{split}" / name), "label": label} for name, label in found])
 
 
 def cars_classes(path: Path) -> list[str]:
     """The 196 names of devkit/cars_meta.mat; none without that file, which labels do not need."""
     names = path / "devkit" / "cars_meta.mat"
-    return [str(name) for name in loadmat(names, squeeze_me=True)["class_names"]] if names.is_file() else []
+    if not names.is_file():
+        return []
+    with _mat_file(names):
+        return [str(name) for name in loadmat(names, squeeze_me=True)["class_names"]]
+
+
+@contextmanager
+def _mat_file(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # damaged files raise whatever their bytes happen to trip
+        raise UserError(f"{path} cannot be read ({type(error).__name__}): expected the download's own file") from error
 
 
 def load_pets(path: Path, split: str) -> Records:

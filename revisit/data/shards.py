@@ -44,7 +44,7 @@ def index_shard(path: Path) -> list[tuple[int, int, int]]:
     """(offset, size, label) of every image in a tar file, in its order; the label is -1 without ``KEY.cls``.
 
     Raises:
-        UserError: no tar file, a truncated one, or a class that is no number.
+        UserError: no tar file, a truncated one, two images of one name, or a class that is no number.
     """
     images: dict[str, tuple[int, int]] = {}
     labels: dict[str, int] = {}
@@ -54,6 +54,8 @@ def index_shard(path: Path) -> list[tuple[int, int, int]]:
                 key, _, suffix = posixpath.basename(member.name).partition(".")
                 key = posixpath.join(posixpath.dirname(member.name), key)
                 if member.isfile() and f".{suffix.lower()}" in SUFFIXES:
+                    if key in images:
+                        raise UserError(f"{path} has two images called {key}: expected one a sample")
                     images[key] = (member.offset_data, member.size)
                 elif member.isfile() and suffix == "cls":
                     labels[key] = int(tar.extractfile(member).read())
@@ -109,7 +111,7 @@ def load_shards(root: str) -> list[dict]:
         ) from error
     except (OSError, ImportError, ValueError) as error:  # the last two: a protocol that is not installed or not known
         raise UserError(f"{root} cannot be read: {error}") from error
-    files = [f"{filesystem.unstrip_protocol(folder) if '://' in root else folder}/{name}" for name in index.shards]
+    files = [f"{root if '://' in root else folder}/{name}" for name in index.shards]
     labelled = index.label[0] != _NO_LABEL
     return [
         {"file_name": files[shard], "offset": offset, "size": size} | ({"label": label} if labelled else {})
@@ -128,8 +130,8 @@ def read_sample(record: dict) -> bytes:
     try:
         filesystem, path = _filesystem(file_name, os.getpid())
         data = filesystem.cat_file(path, start=offset - BLOCK, end=offset + size)
-    except OSError as error:
-        raise UnreadableImageError(f"{where}: {error}") from error
+    except Exception as error:  # packages of remote stores have errors of their own
+        raise UnreadableImageError(f"{where}: {type(error).__name__} {error}") from error
     if len(data) != BLOCK + size:
         raise UnreadableImageError(f"{where}: the shard ends before the image does")
     try:
@@ -156,7 +158,7 @@ def _read_index(data: bytes, name: str) -> ShardIndex:
             len({len(array) for array in index[2:]}) == 1
             and len(index.shard) > 0
             and index.offset.min() >= BLOCK
-            and index.size.min() > 0
+            and index.size.min() >= 0
             and (ends <= index.num_bytes[index.shard]).all()
         )
     except Exception as error:  # damaged files raise whatever their bytes happen to trip
@@ -168,20 +170,25 @@ def _read_index(data: bytes, name: str) -> ShardIndex:
 
 def _sizes(filesystem: fsspec.AbstractFileSystem, folder: str, index: ShardIndex) -> dict[str, int]:
     """Bytes of every tar file in the folder and every shard of the index, by name; -1 for one that is not there."""
-    sizes = {posixpath.basename(entry["name"]): entry["size"] for entry in filesystem.ls(folder, detail=True)}
-    sizes = {name: size for name, size in sizes.items() if name.endswith(".tar")}
-    for name in index.shards:
-        if name not in sizes:  # a web server need not list its files
-            path = f"{folder}/{name}"
-            sizes[str(name)] = filesystem.size(path) if filesystem.exists(path) else -1
+    try:
+        listed = {posixpath.basename(entry["name"]): entry["size"] for entry in filesystem.ls(folder, detail=True)}
+    except Exception:  # a web server need not list its files, nor say so in a certain way
+        listed = {}
+    sizes = {name: size for name, size in listed.items() if name.endswith(".tar") and size is not None}
+    for name in map(str, index.shards):
+        if name not in sizes:
+            try:
+                sizes[name] = filesystem.size(f"{folder}/{name}")
+            except FileNotFoundError:
+                sizes[name] = -1
     return sizes
 
 
 def _check_shards(index: ShardIndex, sizes: dict[str, int], root: str) -> None:
     for name, expected in zip(index.shards, index.num_bytes, strict=True):
-        if sizes[name] < 0:
+        if sizes[name] == -1:
             raise UserError(f"{root}/{name} not found, but {INDEX} lists it: copy it there")
-        if sizes[name] != expected:
+        if sizes[name] not in (expected, None):  # None: a server that does not tell
             raise UserError(
                 f"{root}/{name} has {sizes[name]} bytes, {expected} by {INDEX}: copy it again, or make the index again"
             )

@@ -97,7 +97,7 @@ def write_list(path: Path, images: list[str], folder: Path, comment: str) -> Non
     Raises:
         UserError: there is another list already.
     """
-    relative = os.path.relpath(folder, path.parent)
+    relative = os.path.relpath(folder.resolve(), path.parent.resolve())  # a link's parent is not its target's
     text = "".join(f"{line}\n" for line in (f"# {path.stem}: {comment}", *(f"{relative}/{name}" for name in images)))
     if path.exists() and path.read_text() != text:
         raise UserError(f"{path} is there already and is another list: move it away, or choose another --output")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -88,6 +89,11 @@ def launch(main: Callable[..., object], processes: Processes, *, device: str, ar
         if not user_errors.empty():
             kind = LostContactError if error.exit_code == LostContactError.EXIT_CODE else UserError
             raise kind(user_errors.get()) from None
+        if on_gpu and error.exit_code == -signal.SIGABRT:
+            raise LostContactError(
+                "a process aborted, as NCCL makes it do when another one does not answer; the log above says which. "
+                "Start all of them again with --resume"
+            ) from None
         sys.exit(error.exit_code if error.exit_code > 0 else 128 - error.exit_code)
 
 
@@ -127,13 +133,19 @@ def _join(local_rank: int, on_gpu: bool, processes: Processes) -> None:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes.num_processes))
     if processes.num_machines > 1:
         prefer_interface_towards(processes.dist_url)
-    dist.init_process_group(
-        backend="nccl" if on_gpu else "gloo",
-        init_method=processes.dist_url,
-        world_size=processes.world_size,
-        rank=processes.machine_rank * processes.num_processes + local_rank,
-        timeout=processes.timeout,
-    )
+    try:
+        dist.init_process_group(
+            backend="nccl" if on_gpu else "gloo",
+            init_method=processes.dist_url,
+            world_size=processes.world_size,
+            rank=processes.machine_rank * processes.num_processes + local_rank,
+            timeout=processes.timeout,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise UserError(
+            f"{processes.world_size} processes do not find each other at {processes.dist_url} ({_short(error)}): "
+            "expected the address of machine 0, a free port, and every machine to be started"
+        ) from error
     _create_local_group(processes)
     comm.synchronize()
 
@@ -147,11 +159,14 @@ def _contact(processes: Processes) -> Iterator[None]:
         if not is_lost_contact(error):
             raise
         time.sleep(GRACE)
-        reason = str(error).partition("\n")[0]
+        where = "on this or another machine" if processes.num_machines > 1 else "of this machine"
         raise LostContactError(
-            f"another process of the run does not answer, on this machine or on one of the other "
-            f"{processes.num_machines - 1} ({reason}). Start all of them again with --resume"
+            f"a process of the run {where} does not answer ({_short(error)}). Start all of them again with --resume"
         ) from error
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]
 
 
 def _create_local_group(processes: Processes) -> None:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import socket
 import struct
 from urllib.parse import urlsplit
 
 import torch.distributed as dist
 
+_NO_ANSWER = re.compile(
+    r"time[d-]? ?out|connection (was )?(closed|reset|refused|lost)|broken pipe|remote process|no route|unreachable",
+    re.I,
+)
 _GET_ADDRESS = 0x8915  # Linux's SIOCGIFADDR
 
 
 def is_lost_contact(error: BaseException) -> bool:
     """Whether an error is how gloo, NCCL or torch's store say that a process does not answer."""
-    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
+    by_network = isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
+    return by_network and _NO_ANSWER.search(str(error)) is not None
 
 
 def free_port() -> int:
@@ -31,10 +37,10 @@ def prefer_interface_towards(dist_url: str) -> None:
     gloo would take the one that the machine's own name resolves to, on many machines 127.0.0.1, where nobody else is.
     """
     host = urlsplit(dist_url).hostname or os.environ.get("MASTER_ADDR", "")
-    name = interface_towards(host)
-    if name:
+    name = interface_towards(host) if host else None
+    if name and not name.startswith("lo"):  # a machine may know itself as 127.0.1.1, where no other finds it
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")
 
 
 def interface_towards(host: str) -> str | None:

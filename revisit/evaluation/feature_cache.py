@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,7 +77,7 @@ def cached_features(
         rows = np.lib.format.open_memmap(rows_file, "w+", np.float32, (len(records), backbone.channels))
     if done < len(records):
         images = _Images(records, transform)
-        save = partial(_save_state, state_file, key)
+        save = functools.partial(_save_state, state_file, key)
         _extract(rows, done, backbone, images, cfg.DATALOADER.NUM_WORKERS, dataset, save)
     return rows
 
@@ -145,20 +145,22 @@ def weights_key(cfg: CfgNode) -> str:
 
 def images_key(records: list[dict]) -> str:
     """A digest of which images there are: names, sizes and times of files, places in shards, or pixels."""
+
+    @functools.lru_cache(maxsize=1)  # the images of a shard follow one another
+    def version(file_name: str) -> tuple[int, int] | None:
+        if "://" in file_name:
+            return None
+        status = Path(file_name).stat()
+        return status.st_size, status.st_mtime_ns
+
     digest = hashlib.sha256()
     for record in records:
         if "image" in record:
             digest.update(record["image"].tobytes())
         else:
-            digest.update(f"{record['file_name']}\0{_place(record)}\n".encode())
+            place = record.get("offset"), record.get("size")  # in a shard
+            digest.update(f"{record['file_name']}\0{place}\0{version(record['file_name'])}\n".encode())
     return digest.hexdigest()
-
-
-def _place(record: dict) -> tuple[int, int]:
-    if "offset" in record:  # in a shard, which may be anywhere
-        return record["offset"], record["size"]
-    status = Path(record["file_name"]).stat()
-    return status.st_size, status.st_mtime_ns
 
 
 def _network_key(cfg: CfgNode) -> str:

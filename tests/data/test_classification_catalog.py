@@ -78,6 +78,9 @@ def test_cars_count_from_one(tmp_path):
     assert cars_classes(tmp_path) == []
     savemat(tmp_path / "devkit/cars_meta.mat", {"class_names": np.array(["Acura RL", "Audi S5"], dtype=object)})
     assert cars_classes(tmp_path) == ["Acura RL", "Audi S5"]
+    (tmp_path / "devkit/cars_meta.mat").write_bytes(b"torn")
+    with pytest.raises(UserError, match="cars_meta.mat cannot be read"):
+        cars_classes(tmp_path)
     with pytest.raises(UserError, match="cars_test_annos_withlabels.mat not found"):
         load_cars(tmp_path, "test")
     (tmp_path / "cars_test_annos_withlabels.mat").write_bytes(b"torn")

@@ -93,7 +93,50 @@ def test_shards_of_other_images_are_not_mixed(images, shards):
     line = one_line_error(COMMAND.format(images=images, shards=shards), shards)
     assert "tar files of somebody else" in line
     line = one_line_error(f"python tools/make_shards.py --dataset shards:{shards} --output {shards}/more", shards)
-    assert "is a shard already" in line
+    assert "the data set is in shards already" in line
+
+
+def test_what_shards_cannot_hold_is_refused(toy_root, tmp_path):
+    line = one_line_error(f"python tools/make_shards.py --dataset toy_voc_test --output {tmp_path}/shards", toy_root)
+    assert "the data set has annotations, which shards do not hold" in line
+    (tmp_path / "a.jfif").write_bytes(b"")
+    (tmp_path / "list.txt").write_text("a.jfif\n")
+    line = one_line_error(
+        f"python tools/make_shards.py --dataset list:{tmp_path}/list.txt --output {tmp_path}/s", tmp_path
+    )
+    assert "a.jfif: expected a file ending in one of .bmp" in line
+
+
+def test_an_empty_file_stays_one_unreadable_image(tmp_path):
+    folder = tmp_path / "images/a"
+    folder.mkdir(parents=True)
+    for name in ("1.jpg", "2.jpg"):
+        (folder / name).write_bytes(b"" if name == "1.jpg" else b"two")
+    run(f"python tools/make_shards.py --dataset folder:{tmp_path}/images --output {tmp_path}/shards", tmp_path)
+    empty, other = load_shards(str(tmp_path / "shards"))
+    assert read_sample(other) == b"two"
+    with pytest.raises(UnreadableImageError, match="byte 512"):
+        read_record(empty)
+
+
+class Silent(fsspec.implementations.memory.MemoryFileSystem):
+    """A server that lists nothing and sends what it is asked for."""
+
+    protocol = "silent"
+
+    def ls(self, path, detail=True, **options):
+        raise PermissionError(path)
+
+
+def test_a_server_need_not_list_its_files(made):
+    fsspec.register_implementation("silent", Silent, clobber=True)
+    fsspec.filesystem("memory").put(f"{made[0]}/", "/listless/", recursive=True)
+    records = load_shards("silent://listless")
+    assert records[0]["file_name"].startswith("silent://listless/shard-") and len(records) == NUM_IMAGES
+    assert read_sample(records[3]) == read_sample(load_shards(str(made[0]))[3])
+    Silent.store.pop("/listless/shard-000002.tar")
+    with pytest.raises(UserError, match="shard-000002.tar not found"):
+        load_shards("silent://listless")
 
 
 class Indices(torch.utils.data.Dataset):
@@ -248,6 +291,14 @@ def test_a_truncated_tar_is_not_indexed(shards):
         path.write_bytes(whole[:length])
         with pytest.raises(UserError, match="shard-000001.tar .*(truncated|no complete tar file)"):
             write_index(shards, sorted(shards.glob("*.tar")))
+
+
+def test_two_images_of_one_name_are_refused(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name in ("1.jpg", "1.png"):
+            tar.addfile(tarfile.TarInfo(name))
+    with pytest.raises(UserError, match="a.tar has two images called 1"):
+        write_index(tmp_path, [tmp_path / "a.tar"])
 
 
 def test_a_class_that_is_no_number_is_named(tmp_path):

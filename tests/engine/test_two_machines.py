@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,10 +18,12 @@ from commands import ROOT, TINY, run
 
 from revisit.engine.network import free_port, interface_towards
 
+TIMEOUT = 24  # seconds
+
 
 def train_command(flags: str, options: str) -> str:
     return (
-        f"tools/train_net.py --config-file configs/toy/pretrain.yaml --timeout 0.2 {flags} {TINY} SEED 3 "
+        f"tools/train_net.py --config-file configs/toy/pretrain.yaml {flags} {TINY} SEED 3 "
         f"SOLVER.CHECKPOINT_EPOCHS 1 {options}"
     )
 
@@ -29,6 +32,7 @@ class Machines:
     """Two places to run commands in: namespaces joined by a cable, or two addresses of the loopback interface."""
 
     def __init__(self) -> None:
+        self.started: list[subprocess.Popen] = []
         self.names = [f"revisit{os.getpid()}{n}" for n in "ab"]
         self.addresses = ["10.77.0.1", "10.77.0.2"]
         self.separate = self._connect()
@@ -55,6 +59,10 @@ class Machines:
             return False
 
     def close(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
         for name in self.names:
             try:
                 subprocess.run(["ip", "netns", "del", name], capture_output=True)
@@ -66,10 +74,12 @@ class Machines:
         if self.separate:
             words = ["ip", "netns", "exec", self.names[machine], *words]
         environment = os.environ | {"DETECTRON2_DATASETS": str(datasets), "OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(
+        process = subprocess.Popen(
             words, cwd=ROOT, env=environment | {"PYTHONPATH": str(ROOT)}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
+        self.started.append(process)
+        return process
 
     def train(self, options: str, datasets: Path, flags: str = "") -> list[subprocess.Popen]:
         url = f"tcp://{self.addresses[0]}:{29511 if self.separate else free_port()}"
@@ -130,7 +140,7 @@ def test_two_machines_are_as_good_as_one(machines, toy_root, tmp_path):
 
 def test_a_machine_that_is_cut_off_ends_the_run_which_goes_on_when_it_is_back(machines, toy_root, tmp_path):
     options = f"SOLVER.MAX_ITER 150 OUTPUT_DIR {tmp_path}/two"
-    processes = machines.train(options, toy_root)
+    processes = machines.train(options, toy_root, f"--timeout {TIMEOUT / 60}")
     end = time.monotonic() + 100
     while not (tmp_path / "two/last_checkpoint").exists():
         assert time.monotonic() < end and all(process.poll() is None for process in processes)
@@ -138,10 +148,10 @@ def test_a_machine_that_is_cut_off_ends_the_run_which_goes_on_when_it_is_back(ma
     machines.cut_off(processes)
     cut = time.monotonic()
     output, _ = processes[0].communicate(timeout=60)
-    assert time.monotonic() - cut < 12 + 20  # the timeout, and time to notice and to end
+    assert time.monotonic() - cut < TIMEOUT + 20  # and time to notice and to end
     assert processes[0].returncode == 75, output[-3000:]
     (line,) = [line for line in output.splitlines() if line.startswith("error: ")]
-    assert "another process of the run does not answer" in line and "--resume" in line
+    assert "a process of the run on this or another machine does not answer" in line and "--resume" in line
     assert "Traceback" not in output
     if machines.separate:
         assert processes[1].wait(timeout=30) == 75
@@ -169,6 +179,17 @@ def test_torchrun_and_other_numbers_do_not_go_together(toy_root, tmp_path):
     assert output.count("error: torchrun started 1 x 2 processes, but the options ask for 1 x 3") == 1
 
 
+def test_an_address_that_is_taken_is_told(toy_root, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        url = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        flags = f"--num-machines 2 --machine-rank 0 --dist-url {url} --timeout 0.1"
+        output = run("python " + train_command(flags, f"OUTPUT_DIR {tmp_path}"), toy_root, expect=2)
+    assert f"2 processes do not find each other at {url}" in output and "Traceback" not in output
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
 def test_the_interface_is_the_one_that_leads_there():
     assert interface_towards("127.0.0.1") == "lo"
     assert interface_towards("no such host .invalid") is None
