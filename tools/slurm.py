@@ -123,7 +123,8 @@ def submit_by_submitit(args: argparse.Namespace, cluster: str = "slurm") -> str:
         raise UserError("submitit is not installed: pip install submitit, or --by sbatch") from error
 
     try:
-        executor = submitit.AutoExecutor(folder=args.logs, cluster=cluster)
+        # Queued again as often as it takes, as sbatch does it.
+        executor = submitit.AutoExecutor(folder=args.logs, cluster=cluster, slurm_max_num_timeout=10**6)
     except RuntimeError as error:
         raise UserError(f"{error}: submit from a login node, or look at --print") from error
     executor.update_parameters(
@@ -135,7 +136,6 @@ def submit_by_submitit(args: argparse.Namespace, cluster: str = "slurm") -> str:
         timeout_min=60 * args.hours,
         **({"slurm_partition": args.partition} if args.partition else {}),
         slurm_signal_delay_s=WARNING,
-        slurm_max_num_timeout=10**6,  # as often as it takes, as sbatch does it
         slurm_srun_args=[f"--cpus-per-task={args.cpus_per_gpu * args.gpus_per_node}"],
     )
     return f"Submitted batch job {executor.submit(TrainTask(args)).job_id}"
