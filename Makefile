@@ -44,7 +44,9 @@ $(VENV)/.complete: setup.py constraints.txt tools/install_detectron2.py
 	@touch $@
 
 test: $(STAMP)  ## run the tests, on all cores
-	$(PYTHON) -m pytest $$($(PYTHON) -c 'import xdist' 2>/dev/null && echo --numprocesses auto --dist loadfile)
+	@# One thread a process: the processes have the cores.
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest \
+		$$($(PYTHON) -c 'import xdist' 2>/dev/null && echo --numprocesses auto --dist loadfile)
 
 lint: $(STAMP)  ## check style and formatting
 	$(PYTHON) -m ruff check $(SOURCES)
