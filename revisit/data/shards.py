@@ -128,8 +128,7 @@ def read_sample(record: dict) -> bytes:
     file_name, offset, size = record["file_name"], record["offset"], record["size"]
     where = f"{file_name}, byte {offset}"
     try:
-        filesystem, path = _filesystem(file_name, os.getpid())
-        data = filesystem.cat_file(path, start=offset - BLOCK, end=offset + size)
+        data = _read(file_name, offset - BLOCK, offset + size)
     except Exception as error:  # packages of remote stores have errors of their own
         raise UnreadableImageError(f"{where}: {type(error).__name__} {error}") from error
     if len(data) != BLOCK + size:
@@ -141,6 +140,15 @@ def read_sample(record: dict) -> bytes:
     if header.size != size:
         raise UnreadableImageError(f"{where}: a file of {header.size} bytes, {size} by the index, which is another's")
     return data[BLOCK:]
+
+
+def _read(file_name: str, start: int, end: int) -> bytes:
+    if "://" not in file_name:  # fsspec would take a seventh of the time of a small image
+        with open(file_name, "rb", buffering=0) as file:
+            file.seek(start)
+            return file.read(end - start)
+    filesystem, path = _filesystem(file_name, os.getpid())
+    return filesystem.cat_file(path, start=start, end=end)
 
 
 @functools.lru_cache(maxsize=4096)
