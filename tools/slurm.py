@@ -48,6 +48,10 @@ def main() -> None:
     print(submit_by_submitit(args) if by == "submitit" else submit_by_sbatch(args))
 
 
+def cpus_per_node(args: argparse.Namespace) -> int:
+    return args.cpus_per_gpu * args.gpus_per_node
+
+
 def train_command(args: argparse.Namespace, machine_rank: str, address: str, port: str) -> str:
     """The shell command of one machine; its own rank and the first one's address may be shell variables."""
     machines = f'--num-machines {args.nodes} --machine-rank {machine_rank} --dist-url "tcp://{address}:{port}" '
@@ -67,7 +71,7 @@ def batch_script(args: argparse.Namespace) -> str:
 #SBATCH --job-name={args.job_name}
 #SBATCH --nodes={args.nodes}
 #SBATCH --ntasks-per-node=1
-{gpus}#SBATCH --cpus-per-task={args.cpus_per_gpu * args.gpus_per_node}
+{gpus}#SBATCH --cpus-per-task={cpus_per_node(args)}
 #SBATCH --time={args.hours}:00:00
 {partition}#SBATCH --output={args.logs.resolve()}/%j.log
 #SBATCH --open-mode=append
@@ -78,7 +82,7 @@ export MASTER=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export PORT=$(({first} + SLURM_JOB_ID % {count}))
 # The time is up: the same job once more, which goes on from the last checkpoint.
 trap 'scontrol requeue "$SLURM_JOB_ID"' USR1
-srun --kill-on-bad-exit=1 --cpus-per-task={args.cpus_per_gpu * args.gpus_per_node} bash -c {shlex.quote(command)} &
+srun --kill-on-bad-exit=1 --cpus-per-task={cpus_per_node(args)} bash -c {shlex.quote(command)} &
 wait $!
 """
 
@@ -132,11 +136,11 @@ def submit_by_submitit(args: argparse.Namespace, cluster: str = "slurm") -> str:
         nodes=args.nodes,
         tasks_per_node=1,
         gpus_per_node=0 if args.cpu else args.gpus_per_node,
-        cpus_per_task=args.cpus_per_gpu * args.gpus_per_node,
+        cpus_per_task=cpus_per_node(args),
         timeout_min=60 * args.hours,
         **({"slurm_partition": args.partition} if args.partition else {}),
         slurm_signal_delay_s=WARNING,
-        slurm_srun_args=[f"--cpus-per-task={args.cpus_per_gpu * args.gpus_per_node}"],
+        slurm_srun_args=[f"--cpus-per-task={cpus_per_node(args)}"],
     )
     return f"Submitted batch job {executor.submit(TrainTask(args)).job_id}"
 
