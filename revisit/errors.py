@@ -21,3 +21,15 @@ class LostContactError(UserError):
     """Another process or machine of the run does not answer any more: it can be started again with ``--resume``."""
 
     EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h
+
+
+class StoppedRunError(UserError):
+    """A signal stopped the run behind a checkpoint: no mistake, but not the end either."""
+
+    EXIT_CODE = 75
+
+
+class InterruptedRunError(StoppedRunError):
+    """Ctrl-C stopped the run behind a checkpoint."""
+
+    EXIT_CODE = 130  # 128 + SIGINT, as shells count it

@@ -8,8 +8,10 @@ image, which iteration). Worker count, process count and restarts therefore neve
 from __future__ import annotations
 
 import enum
+import random
 
 import numpy as np
+import torch
 
 
 class Stream(enum.IntEnum):
@@ -20,6 +22,9 @@ class Stream(enum.IntEnum):
     SHUFFLE_BN = 3  # permutation of the keys' batch: counters (iteration, part of the step)
     TOY_SCENE = 4  # one ToyScenes image: counters (split, image index)
     TOY_VIDEO = 5  # one ToyScenes video: counters (video index,)
+    STEP = 6  # what a model draws in a training step, such as dropout: counters (iteration, rank)
+    FINETUNE_ORDER = 7  # order of the data set in an epoch of finetuning: counters (epoch,)
+    FINETUNE_SAMPLE = 8  # how one sample of finetuning is cut, scaled and flipped: counters (its place in the run,)
 
 
 def counter_rng(seed: int, stream: Stream, *counters: int) -> np.random.Generator:
@@ -40,3 +45,14 @@ def counter_rng(seed: int, stream: Stream, *counters: int) -> np.random.Generato
     words = np.array([0, 0, second, first], dtype=np.uint64)
     key = np.array([seed, int(stream)], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=words))
+
+
+def seed_global_generators(seed: int, stream: Stream, *counters: int) -> None:
+    """Make what others draw next, from the global generators of random, numpy and torch, depend on the arguments alone.
+
+    Detectron2 draws from these: its augmentations from numpy's, sampling of regions and dropout from torch's.
+    """
+    words = counter_rng(seed, stream, *counters).integers(2**32, size=3)
+    random.seed(int(words[0]))
+    np.random.seed(int(words[1]))
+    torch.manual_seed(int(words[2]))

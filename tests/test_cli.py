@@ -226,7 +226,7 @@ def test_a_checkpoint_of_another_architecture_is_refused_before_training(pretrai
 def test_the_converter_refuses_a_damaged_file(tmp_path, content):
     (tmp_path / "in.pth").write_bytes(content)
     line = one_line_error(f"python tools/convert_to_d2.py {tmp_path}/in.pth {tmp_path}/out.pth", tmp_path)
-    assert "in.pth is not a checkpoint of plain tensors" in line
+    assert "in.pth is not a whole checkpoint of plain tensors" in line
     assert not (tmp_path / "out.pth").exists()
 
 

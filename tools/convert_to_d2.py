@@ -18,20 +18,10 @@ import torch
 
 from revisit.checkpoint.convert import SOURCES, Converted, convert
 from revisit.checkpoint.flags import flags_path, write_flags
+from revisit.checkpoint.reading import read_checkpoint
 from revisit.engine.command import run_command
 from revisit.errors import UserError
 from revisit.files import written_whole
-
-
-def load(path: Path) -> dict:
-    """Load a checkpoint without running any code that it may hold."""
-    if not path.is_file():
-        raise UserError(f"checkpoint {path} not found")
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # damaged files raise whatever their bytes happen to trip
-        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-        raise UserError(f"{path} is not a checkpoint of plain tensors ({type(error).__name__}: {reason})") from error
 
 
 def save(path: Path, converted: Converted) -> None:
@@ -57,7 +47,7 @@ def main() -> None:
         raise UserError(f"output {args.output}: expected a name that ends in .pth or .pkl")
     if args.output.resolve() == args.input.resolve():
         raise UserError(f"output {args.output} is the input: expected another name")
-    converted = convert(load(args.input), args.source)
+    converted = convert(read_checkpoint(args.input), args.source)
     args.output.parent.mkdir(parents=True, exist_ok=True)
     save(args.output, converted)
     write_flags(args.output, converted.flags, source=f"{converted.source}: {args.input.name}")

@@ -1,22 +1,33 @@
-"""Detectron2's checkpointer, made strict: what cannot be loaded whole is refused."""
+"""Detectron2's checkpointer, made strict: written whole or not at all, and what cannot be loaded whole is refused."""
 
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
+import torch
 from torch import nn
 
 from revisit.checkpoint.flags import check_flags, flags_of, read_flags
+from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint
+from revisit.checkpoint.run_folder import checkpoints_of_run
 from revisit.errors import UserError
+from revisit.files import written_whole
 
 from detectron2.checkpoint import DetectionCheckpointer
 from detectron2.config import CfgNode
 from detectron2.modeling.backbone.resnet import ResNet
 from detectron2.modeling.roi_heads import Res5ROIHeads
+from detectron2.utils import comm
+
+logger = logging.getLogger(__name__)
 
 
 class RevisitCheckpointer(DetectionCheckpointer):
     """Saves the flags of its config with every checkpoint, and compares them whenever it loads.
+
+    A checkpoint gets its name when all of it is on the disk. Resuming takes the newest of OUTPUT_DIR that is whole,
+    and says so of those that are not.
 
     Resuming demands every tensor in its very shape (fvcore would drop a queue of another length with a
     warning). Loading MODEL.WEIGHTS demands a value for every tensor of the ResNet inside the model, unless
@@ -28,22 +39,70 @@ class RevisitCheckpointer(DetectionCheckpointer):
         self._cfg = cfg
         self._resuming = False
         self._path = ""
+        self._newest = ""
+        self._whole: dict | None = None
 
     def save(self, name: str, **kwargs: object) -> None:
-        super().save(name, flags=flags_of(self._cfg), **kwargs)
+        """Write OUTPUT_DIR/NAME.pth and note it as the last one.
+
+        Raises:
+            OSError: the disk is full or fails. Older checkpoints are as they were.
+        """
+        path = Path(self.save_dir) / f"{name}.pth"
+        content = {key: value.state_dict() for key, value in {"model": self.model, **self.checkpointables}.items()}
+        logger.info(f"saving checkpoint to {path}")
+        with written_whole(path) as temporary:
+            _write({**content, "flags": flags_of(self._cfg), **kwargs}, temporary)
+        self.tag_last_checkpoint(path.name)
+
+    def tag_last_checkpoint(self, last_filename_basename: str) -> None:
+        with written_whole(Path(self.save_dir) / "last_checkpoint") as temporary:
+            temporary.write_text(last_filename_basename)
 
     def resume_or_load(self, path: str, *, resume: bool = True) -> dict:
+        self._newest = self._find_newest() if resume else ""
         self._resuming = resume and self.has_checkpoint()
         return super().resume_or_load(path, resume=resume)
 
+    def has_checkpoint(self) -> bool:
+        return bool(self._newest)
+
+    def get_checkpoint_file(self) -> str:
+        return self._newest
+
+    def _find_newest(self) -> str:
+        """The newest checkpoint of OUTPUT_DIR that is whole, by the main process's judgement; "" if there is none."""
+        paths = checkpoints_of_run(Path(self.save_dir)) if comm.is_main_process() else []
+        newest = ""
+        for path in paths:
+            try:
+                self._whole = read_checkpoint(path)
+            except UnreadableCheckpointError as error:
+                logger.error(f"DAMAGED CHECKPOINT: {error}. Going back to the one before it")
+            else:
+                newest = str(path)
+                break
+        if paths and not newest:
+            raise UserError(
+                f"none of the {len(paths)} checkpoints in {self.save_dir} is whole: restore one from a copy, or start "
+                "anew in another OUTPUT_DIR"
+            )
+        return comm.all_gather(newest)[0]
+
     def _load_file(self, filename: str) -> dict:
         self._path = filename
-        return super()._load_file(filename)
+        whole, self._whole = self._whole, None  # read already, to see whether it is
+        content = whole if whole is not None and filename == self._newest else read_checkpoint(Path(filename))
+        if filename.endswith(".pkl") and not content.keys() >= {"model", "__author__"}:
+            blobs = content.get("blobs", content)  # Detectron1's
+            tensors = {key: value for key, value in blobs.items() if not key.endswith("_momentum")}
+            return {"model": tensors, "__author__": "Caffe2", "matching_heuristics": True}
+        return content if "model" in content else {"model": content}
 
     def _load_model(self, checkpoint: dict) -> object:
         flags = checkpoint.get("flags") or read_flags(self._path)
         if flags is None:
-            logging.getLogger(__name__).warning(
+            logger.warning(
                 f"{self._path} has no flag file beside it: nothing says under which depth, stride, channel order "
                 "and pixel statistics it is valid"
             )
@@ -72,7 +131,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
         expected = backbone_keys(self.model)
         missing = [key for key in expected if key in set(missing_keys)]
         found = len(expected) - len(missing)
-        logging.getLogger(__name__).info(f"{found} of {len(expected)} backbone tensors loaded from {self._path}")
+        logger.info(f"{found} of {len(expected)} backbone tensors loaded from {self._path}")
         if missing and not self._cfg.MODEL.ALLOW_PARTIAL_BACKBONE:
             raise UserError(
                 f"only {found} of {len(expected)} backbone tensors have a value in {self._path}, the first without: "
@@ -101,6 +160,15 @@ class WholeModelCheckpointer(RevisitCheckpointer):
                 "of tools/train_net.py"
             )
         return incompatible
+
+
+def _write(content: dict, path: Path) -> None:
+    try:
+        torch.save(content, path)
+    except RuntimeError as error:
+        if "PytorchStreamWriter" not in str(error):  # torch's way to say that a file cannot be written
+            raise
+        raise OSError(f"writing {path} failed") from error
 
 
 def backbone_keys(model: nn.Module) -> list[str]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,6 +57,7 @@ def convert(checkpoint: dict, source: str = "auto") -> Converted:
     if source == "auto":
         source = recognise(checkpoint)
     tensors, flags = SOURCES[source](checkpoint)
+    _check_values(tensors)
     _check_complete(tensors, flags)
     return Converted(tensors, flags, source)
 
@@ -71,14 +73,20 @@ def recognise(checkpoint: dict) -> str:
     raise UserError(f"no backbone recognised in the checkpoint (it holds {some}); known layouts: {', '.join(SOURCES)}")
 
 
-def _state_dict(checkpoint: object) -> Tensors:
+def _state_dict(checkpoint: dict) -> Tensors:
     """The tensors by name, bare or under the usual top-level names."""
-    if isinstance(checkpoint, dict):
-        for name in ("model", "state_dict"):
-            if isinstance(checkpoint.get(name), dict):
-                return checkpoint[name]
-        return {key: value for key, value in checkpoint.items() if isinstance(value, Tensor)}
-    raise UserError(f"the checkpoint is a {type(checkpoint).__name__}, expected a dict of tensors")
+    for name in ("model", "state_dict"):
+        if isinstance(checkpoint.get(name), dict):
+            found = {
+                key: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for key, v in checkpoint[name].items()
+            }
+            break
+    else:
+        found = {key: value for key, value in checkpoint.items() if isinstance(value, Tensor)}
+    for key, value in found.items():
+        if not isinstance(key, str) or not isinstance(value, Tensor):
+            raise UserError(f"the checkpoint has a {type(value).__name__} under {key!r}, expected tensors by name")
+    return found
 
 
 def _from_revisit(checkpoint: dict) -> tuple[Tensors, Flags]:
@@ -88,7 +96,7 @@ def _from_revisit(checkpoint: dict) -> tuple[Tensors, Flags]:
             tensors[key.removeprefix("backbone.")] = value
         elif not key.startswith(_NOT_BACKBONE):
             raise UserError(f"cannot place {key}: not a checkpoint of a Revisit pretraining run")
-    if "flags" not in checkpoint:
+    if not isinstance(checkpoint.get("flags"), dict):
         raise UserError("the checkpoint carries no flags: not a checkpoint of a Revisit pretraining run")
     return tensors, checkpoint["flags"]
 
@@ -162,12 +170,27 @@ def flags_to_config(flags: Flags) -> CfgNode:
     return cfg
 
 
+def _check_values(tensors: Tensors) -> None:
+    for key, value in tensors.items():
+        if value.layout != torch.strided or value.is_quantized or value.is_complex() or value.is_meta:
+            raise UserError(f"{key} is a {value.dtype} tensor of layout {value.layout}: expected plain numbers")
+        if not value.isfinite().all():
+            raise UserError(f"{key} has values that are not finite: the weights of a run that diverged")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:160]
+
+
 def _check_complete(tensors: Tensors, flags: Flags) -> None:
     """Every tensor has its place and every place its tensor, in the ResNet that the flags describe."""
     if not tensors:
         raise UserError("no backbone in the checkpoint")
-    with torch.device("meta"):
-        model = build_revisit_resnet_backbone(flags_to_config(flags), ShapeSpec(channels=3))
+    try:
+        with torch.device("meta"):
+            model = build_revisit_resnet_backbone(flags_to_config(flags), ShapeSpec(channels=3))
+    except Exception as error:  # flags come from a file, and its author may have written anything
+        raise UserError(f"the checkpoint's flags describe no ResNet ({_first_line(error)}): {flags}") from error
     expected = {key: value.shape for key, value in model.state_dict().items()}
     for key in tensors.keys() - expected.keys():
         raise UserError(f"cannot place {key}: a ResNet-{flags['MODEL.RESNETS.DEPTH']} has no such tensor")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypedDict
 
-import cv2
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -14,6 +13,7 @@ from revisit.data.catalog import get_records
 from revisit.data.images import UnreadableImageError
 from revisit.data.mapper import ViewMapper, read_record
 from revisit.data.sampler import EpochBatchSampler
+from revisit.data.workers import start_worker
 
 from detectron2.config import CfgNode
 from detectron2.data import DatasetFromList
@@ -47,6 +47,10 @@ class ViewDataset(Dataset):
     def __len__(self) -> int:
         return len(self._records)
 
+    def record(self, index: int) -> dict:
+        """What the data set's list says of an image."""
+        return self._records[index]
+
     def __getitem__(self, key: tuple[int, int]) -> dict:
         epoch, index = key
         errors = []
@@ -77,11 +81,6 @@ def collate_views(samples: list[dict]) -> ViewBatch:
     return batch
 
 
-def limit_worker_threads(worker_id: int) -> None:
-    """Worker start of every loader here."""
-    cv2.setNumThreads(0)  # OpenCV would start a thread per core in every worker
-
-
 class ResumableLoader:
     """Iterable over this process's ViewBatches, starting at ``start_iteration``.
 
@@ -101,22 +100,29 @@ class ResumableLoader:
         labelled = len(cfg.DATASETS.TRAIN) == 1 and all("label" in record for record in records)
         self._dataset = ViewDataset(records, ViewMapper.from_config(cfg), labelled)
 
-    def __iter__(self) -> Iterator[ViewBatch]:
-        cfg = self._cfg
-        sampler = EpochBatchSampler(
+    def images_of(self, iteration: int) -> list[str]:
+        """File names of this process's share of a batch, as the data set lists them."""
+        keys = next(iter(self._sampler(iteration)))
+        return [str(self._dataset.record(index).get("file_name", index)) for _, index in keys]
+
+    def _sampler(self, start_iteration: int) -> EpochBatchSampler:
+        return EpochBatchSampler(
             self.num_images,
-            cfg.SOLVER.IMS_PER_BATCH,
-            cfg.SEED,
+            self._cfg.SOLVER.IMS_PER_BATCH,
+            self._cfg.SEED,
             rank=comm.get_rank(),
             world_size=comm.get_world_size(),
-            start_iteration=self.start_iteration,
+            start_iteration=start_iteration,
         )
+
+    def __iter__(self) -> Iterator[ViewBatch]:
+        cfg = self._cfg
         loader = DataLoader(
             self._dataset,
-            batch_sampler=sampler,
+            batch_sampler=self._sampler(self.start_iteration),
             num_workers=cfg.DATALOADER.NUM_WORKERS,
             collate_fn=collate_views,
-            worker_init_fn=limit_worker_threads,
+            worker_init_fn=start_worker,
             pin_memory=torch.cuda.is_available(),
         )
         for self.last_batch in loader:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import torch
 
 from revisit.data.catalog import get_records
 from revisit.data.images import UnreadableImageError
@@ -16,6 +17,7 @@ from detectron2.config import CfgNode
 
 TILE = 160  # px
 GAP = 6  # px
+BATCH_ROWS = 32
 ANCHOR, POSITIVE, SMALL = (230, 60, 60), (60, 170, 60), (50, 110, 230)  # RGB
 
 
@@ -29,7 +31,7 @@ def view_sheet(images: list[np.ndarray], views: list[Views]) -> np.ndarray:
             _framed(image_views["positive"], POSITIVE),
             *(_framed(small, SMALL) for small in image_views.get("small", ())),
         ]
-        rows.append(np.hstack([np.pad(tile, ((0, GAP), (0, GAP), (0, 0)), constant_values=255) for tile in tiles]))
+        rows.append(_spaced(tiles))
     return np.vstack(rows)
 
 
@@ -55,6 +57,50 @@ def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
     cv2.imwrite(str(path), cv2.cvtColor(view_sheet(images, views), cv2.COLOR_RGB2BGR))
 
 
+def save_batch_sheets(batch: dict | list[dict], stem: Path) -> list[Path]:
+    """Write a batch as STEM_1.png and so on, BATCH_ROWS images each.
+
+    Of a ViewBatch a row shows the views of an image; of Detectron2's list of dicts, its (3, H, W) ``image`` alone.
+    """
+    if isinstance(batch, list):
+        rows = [[_fitted(_pixels(record["image"]))] for record in batch]
+    else:
+        rows = [_view_tiles(batch, n) for n in range(len(batch["anchor"]))]
+    paths = []
+    for first in range(0, len(rows), BATCH_ROWS):
+        paths.append(stem.with_name(f"{stem.name}_{1 + first // BATCH_ROWS}.png"))
+        sheet = np.vstack([_spaced(tiles) for tiles in rows[first : first + BATCH_ROWS]])
+        cv2.imwrite(str(paths[-1]), cv2.cvtColor(sheet, cv2.COLOR_RGB2BGR))
+    return paths
+
+
+def _view_tiles(batch: dict, index: int) -> list[np.ndarray]:
+    small = batch["small"][index] if "small" in batch else ()
+    return [
+        _framed(_pixels(batch["anchor"][index]), ANCHOR),
+        _framed(_pixels(batch["positive"][index]), POSITIVE),
+        *(_framed(_pixels(view), SMALL) for view in small),
+    ]
+
+
+def _pixels(image: torch.Tensor) -> np.ndarray:
+    """(3, H, W) uint8 -> (H, W, 3)."""
+    return np.ascontiguousarray(image.permute(1, 2, 0).cpu().numpy())
+
+
+def _spaced(tiles: list[np.ndarray]) -> np.ndarray:
+    return np.hstack([np.pad(tile, ((0, GAP), (0, GAP), (0, 0)), constant_values=255) for tile in tiles])
+
+
+def _fitted(image: np.ndarray) -> np.ndarray:
+    """An image in the corner of a tile, its aspect kept."""
+    scale = TILE / max(image.shape[:2])
+    height, width = (max(1, round(side * scale)) for side in image.shape[:2])
+    tile = np.full((TILE, TILE, 3), 255, np.uint8)
+    tile[:height, :width] = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+    return tile
+
+
 def _caption(num_small: int) -> np.ndarray:
     names = [("image", (0, 0, 0)), ("anchor", ANCHOR), ("positive", POSITIVE)] + [("small", SMALL)] * num_small
     strip = np.full((24, len(names) * (TILE + GAP), 3), 255, np.uint8)
@@ -71,12 +117,8 @@ def _framed(view: np.ndarray, color: tuple[int, int, int]) -> np.ndarray:
 
 def _draw_boxes(image: np.ndarray, views: Views) -> np.ndarray:
     """The image in a tile, its aspect kept, with the boxes of its views."""
-    height, width = image.shape[:2]
-    scale = TILE / max(height, width)
-    size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    resized = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
-    tile = np.full((TILE, TILE, 3), 255, np.uint8)
-    tile[: resized.shape[0], : resized.shape[1]] = resized
+    scale = TILE / max(image.shape[:2])
+    tile = _fitted(image)
     boxes = views["boxes"]
     colored = [(boxes.anchor, ANCHOR), (boxes.positive, POSITIVE), *((box, SMALL) for box in boxes.small)]
     for box, color in colored:

@@ -7,9 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from revisit.errors import UserError
-
-INTERRUPTED = 130  # 128 + SIGINT, as shells count it
+from revisit.errors import InterruptedRunError, StoppedRunError, UserError
 
 
 def run_command(main: Callable[[], None]) -> None:
@@ -18,11 +16,11 @@ def run_command(main: Callable[[], None]) -> None:
         main()
     except UserError as error:
         if os.environ.get("LOCAL_RANK", "0") == "0":  # torchrun's other processes on this machine found the same
-            print(f"error: {error}", file=sys.stderr)
+            print(f"{'' if isinstance(error, StoppedRunError) else 'error: '}{error}", file=sys.stderr)
         sys.exit(error.EXIT_CODE)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        sys.exit(InterruptedRunError.EXIT_CODE)
 
 
 def natural(text: str) -> int:

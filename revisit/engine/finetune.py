@@ -11,13 +11,14 @@ from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.compat import has_compiled_operators
 from revisit.config import DENSE
 from revisit.data.dense_mapper import DenseMapper
+from revisit.data.finetune_loader import FinetuneLoader
 from revisit.engine.trainer import RevisitTrainer, share_state
 from revisit.errors import UserError
 from revisit.evaluation.depth import DepthEvaluator
 from revisit.evaluation.sem_seg import SemSegEvaluator
 
 from detectron2.config import CfgNode
-from detectron2.data import DatasetMapper, MetadataCatalog, build_detection_test_loader, build_detection_train_loader
+from detectron2.data import DatasetMapper, MetadataCatalog, build_detection_test_loader
 from detectron2.evaluation import COCOEvaluator, DatasetEvaluator, PascalVOCDetectionEvaluator
 
 
@@ -32,8 +33,8 @@ class FinetuneTrainer(RevisitTrainer):
     evaluation_checkpointer = WholeModelCheckpointer
 
     @classmethod
-    def build_train_loader(cls, cfg: CfgNode) -> DataLoader:
-        return build_detection_train_loader(cfg, mapper=build_mapper(cfg, is_train=True))
+    def build_train_loader(cls, cfg: CfgNode) -> FinetuneLoader:
+        return FinetuneLoader(cfg, build_mapper(cfg, is_train=True))
 
     @classmethod
     def build_test_loader(cls, cfg: CfgNode, dataset_name: str) -> DataLoader:

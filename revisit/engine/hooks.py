@@ -10,12 +10,13 @@ import logging
 import math
 import os
 import time
+from collections.abc import Callable
 
 from torch import nn
 
 from revisit.errors import UserError
 
-from detectron2.engine import HookBase
+from detectron2.engine import HookBase, hooks
 from detectron2.utils import comm
 from detectron2.utils.events import get_event_storage
 
@@ -106,7 +107,8 @@ class ReadErrors(HookBase):
         self._global_batch = global_batch
         self._period = min(iterations_per_epoch, math.ceil(self.WINDOW / global_batch))
         self._steps = 0
-        self._failures = 0  # of this process
+        self._failures = 0  # of all processes, as far as gathered
+        self._recent = 0  # of this process since then
         self._known: set[str] = set()
 
     def after_step(self) -> None:
@@ -119,23 +121,34 @@ class ReadErrors(HookBase):
             UserError: more than MAX_SHARE of the reads have failed.
         """
         self._steps += 1
-        self._failures += len(read_errors)
+        self._recent += len(read_errors)
         for error in set(read_errors) - self._known:
             self._known.add(error)
             logger.warning(f"unreadable image replaced by its neighbour: {error}")
         if self._steps % self._period == 0:
             self._judge()
 
+    def gather_state(self) -> None:
+        """Before a checkpoint, whose writer is one process: count the failures of all."""
+        self._failures += sum(comm.all_gather(self._recent))
+        self._recent = 0
+
+    def state_dict(self) -> dict:
+        return {"steps": self._steps, "failures": self._failures}
+
+    def load_state_dict(self, state: dict) -> None:
+        self._steps, self._failures = state["steps"], state["failures"]
+
     def _judge(self) -> None:
-        told = comm.all_gather((self._failures, sorted(self._known)[:1]))
-        failures, examples = sum(count for count, _ in told), [name for _, names in told for name in names]
-        reads = self._steps * self._global_batch + failures
-        if failures > self.MAX_SHARE * reads:
+        self.gather_state()
+        reads = self._steps * self._global_batch + self._failures
+        if self._failures > self.MAX_SHARE * reads:
+            examples = [name for names in comm.all_gather(sorted(self._known)[:1]) for name in names]
             raise UserError(
-                f"{failures} of {reads} images could not be read, for one {examples[0]}. "
+                f"{self._failures} of {reads} images could not be read, {', '.join(['for one', *examples][:2])}. "
                 f"More than {self.MAX_SHARE:.0%} is not an accident: repair the data set"
             )
-        get_event_storage().put_scalar("read_failures", failures, smoothing_hint=False)
+        get_event_storage().put_scalar("read_failures", self._failures, smoothing_hint=False)
 
 
 class CropFallbacks(HookBase):
@@ -161,6 +174,12 @@ class CollapseAlarm(HookBase):
     def __init__(self) -> None:
         self._warned = False
 
+    def state_dict(self) -> dict:
+        return {"warned": self._warned}
+
+    def load_state_dict(self, state: dict) -> None:
+        self._warned = state["warned"]
+
     def after_step(self) -> None:
         done = self.trainer.iter + 1 - self.trainer.start_iter
         if self._warned or done < self.WINDOW or "embedding_std" not in self.trainer.storage.histories():
@@ -172,3 +191,28 @@ class CollapseAlarm(HookBase):
                 f"collapse: embedding_std {spread:.3f} over {self.WINDOW} iterations, so all images look alike to the "
                 "network. Try a lower SOLVER.BASE_LR or a longer warm-up (docs/reading-a-run.md)"
             )
+
+
+class PatientWriter(HookBase):
+    """Detectron2's PeriodicWriter, which a full disk does not end the run: what cannot be written is lost, and said."""
+
+    def __init__(self, writer: hooks.PeriodicWriter):
+        self._writer = writer
+        self._warned = False
+
+    def before_train(self) -> None:
+        self._writer.trainer = self.trainer
+
+    def after_step(self) -> None:
+        self._try(self._writer.after_step)
+
+    def after_train(self) -> None:
+        self._try(self._writer.after_train)
+
+    def _try(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except OSError as error:
+            if not self._warned:
+                logger.error(f"metrics cannot be written ({error}): some of them will be missing. The run goes on")
+            self._warned = True

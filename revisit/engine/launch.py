@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -18,12 +18,13 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from revisit.engine.network import free_port, is_lost_contact, prefer_interface_towards
+from revisit.engine.stop_signals import StopSignals, announce
 from revisit.errors import LostContactError, UserError
 
 from detectron2.utils import comm
 
 TIMEOUT = timedelta(minutes=30)
-GRACE = 5.0  # seconds in which a process that failed by itself is heard before those that only miss it
+GRACE = 5.0  # seconds: a process that failed by itself is heard before those that miss it, and these may end
 
 
 class Processes(NamedTuple):
@@ -84,17 +85,44 @@ def launch(main: Callable[..., object], processes: Processes, *, device: str, ar
         processes = processes._replace(dist_url=f"tcp://127.0.0.1:{free_port()}")
     user_errors = mp.get_context("spawn").SimpleQueue()
     try:
-        mp.spawn(_run_rank, (user_errors, main, on_gpu, processes, args), nprocs=processes.num_processes)
+        _start_and_join((user_errors, main, on_gpu, processes, args), processes.num_processes)
     except mp.ProcessExitedException as error:
         if not user_errors.empty():
-            kind = LostContactError if error.exit_code == LostContactError.EXIT_CODE else UserError
-            raise kind(user_errors.get()) from None
+            kind, message = user_errors.get()
+            raise kind(message) from None
         if on_gpu and error.exit_code == -signal.SIGABRT:
             raise LostContactError(
                 "a process aborted, as NCCL makes it do when another one does not answer; the log above says which. "
                 "Start all of them again with --resume"
             ) from None
+        print(f"error: {error}, so the others were ended; --resume goes on from the last checkpoint", file=sys.stderr)
         sys.exit(error.exit_code if error.exit_code > 0 else 128 - error.exit_code)
+
+
+def _start_and_join(args: tuple, count: int) -> None:
+    """Run ``_run_rank`` in ``count`` new processes until all have ended, or one has failed and the others are ended.
+
+    The signals that stop a training go on to them. Where this process is killed, so are they.
+    """
+    context = mp.start_processes(_run_rank, args, nprocs=count, join=False)
+
+    def forward(number: int) -> None:
+        announce(number)
+        _send(context.pids(), signal.SIGTERM)
+
+    try:
+        with StopSignals(forward):
+            while not context.join(grace_period=GRACE):
+                pass
+    finally:
+        for process in context.processes:
+            process.kill()
+
+
+def _send(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _started_by_torchrun() -> bool:
@@ -110,6 +138,8 @@ def _run_rank(
     args: tuple,
 ) -> None:
     """One process of several. Its UserErrors go to ``user_errors``, or are printed where there is none."""
+    if user_errors is not None:
+        mp._prctl_pr_set_pdeathsig(signal.SIGKILL)  # torch's own choice, SIGINT, would ask for a checkpoint
     try:
         with _contact(processes):
             _join(local_rank, on_gpu, processes)
@@ -118,7 +148,7 @@ def _run_rank(
         if user_errors is None:
             print(f"error: {error}", file=sys.stderr, flush=True)
         else:
-            user_errors.put(str(error))
+            user_errors.put((type(error), str(error)))
         os._exit(error.EXIT_CODE)  # the other ranks may be waiting inside a collective
     # Groups that Detectron2 still refers to keep gloo's threads, which abort the process at its exit now and then.
     comm._get_global_gloo_group.cache_clear()

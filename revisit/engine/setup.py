@@ -12,6 +12,12 @@ import numpy as np
 import torch
 import yaml
 
+from revisit.checkpoint.run_folder import (
+    checkpoints_of_run,
+    remove_unfinished,
+    seed_of_run,
+    set_aside_earlier_run,
+)
 from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records, register
 from revisit.engine.checks import check_config, check_hardware, check_records, expect
@@ -43,7 +49,7 @@ def load_config(args: argparse.Namespace, add_keys: Callable[[CfgNode], None] | 
     if args.config_file:
         if not Path(args.config_file).is_file():
             raise UserError(f"config file {args.config_file} not found")
-        _merge(cfg, lambda: cfg.merge_from_file(args.config_file), args.config_file)
+        _merge(cfg, lambda: cfg.merge_from_file(args.config_file, allow_unsafe=False), args.config_file)
     if len(args.opts) % 2:
         raise UserError(f"expected pairs KEY VALUE after the options, got {' '.join(args.opts)}")
     _merge(cfg, lambda: cfg.merge_from_list(args.opts), "command line")
@@ -94,6 +100,7 @@ def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
     _share_seed(cfg)
     for name in (*cfg.DATASETS.TRAIN, *_evaluation_sets(cfg)):
         register(name)
+    _prepare_folder(cfg, args)
     setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank(), name="revisit")
     # Detectron2's training loop logs every exception with its traceback; what is no defect is told in one line.
     logging.getLogger("detectron2.engine.train_loop").addFilter(
@@ -102,6 +109,23 @@ def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
     default_setup(cfg, args)
     log_processes(cfg.MODEL.DEVICE)
     logging.getLogger(__name__).info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations")
+
+
+def _prepare_folder(cfg: CfgNode, args: argparse.Namespace) -> None:
+    """Before anything is written to OUTPUT_DIR: a resumed run tidies it up, a new one makes room."""
+    folder = Path(cfg.OUTPUT_DIR)
+    if comm.is_main_process() and not args.eval_only:
+        remove_unfinished(folder)
+        if not args.resume:
+            expect(
+                not (cfg.MODEL.WEIGHTS and checkpoints_of_run(folder))
+                or Path(cfg.MODEL.WEIGHTS).resolve().parent != folder.resolve(),
+                f"MODEL.WEIGHTS {cfg.MODEL.WEIGHTS} is of an earlier run in the same OUTPUT_DIR: go on with that one "
+                "by --resume, or start a new one in another OUTPUT_DIR",
+            )
+            if aside := set_aside_earlier_run(folder):
+                print(f"{folder} held an earlier run: its checkpoints and metrics are in {aside} now", flush=True)
+    comm.synchronize()
 
 
 def _is_told_in_a_line(error: BaseException) -> bool:
@@ -154,8 +178,7 @@ def _resolve_norm(cfg: CfgNode, num_processes: int) -> None:
 
 def _resolve_seed(cfg: CfgNode, resume: bool) -> None:
     """A negative SEED is drawn once; a resumed run takes the seed that its first start drew and saved."""
-    saved = Path(cfg.OUTPUT_DIR) / "config.yaml"
-    if cfg.SEED < 0 and resume and saved.is_file():
-        cfg.SEED = int(yaml.safe_load(saved.read_text())["SEED"])
+    if cfg.SEED < 0 and resume:
+        cfg.SEED = seed_of_run(Path(cfg.OUTPUT_DIR))
     if cfg.SEED < 0:
         cfg.SEED = int(np.random.SeedSequence().entropy % 2**31)

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 
 import torch
 from torch import Tensor, nn
 
+from revisit.randomness import Stream, seed_global_generators
+
 from detectron2.engine.train_loop import SimpleTrainer
 from detectron2.utils import comm
 from detectron2.utils.events import get_event_storage
+
+
+class NonFiniteLossError(Exception):
+    """A loss is not finite; the step has changed nothing yet.
+
+    Args:
+        losses: by name, the value of every process in the order of their ranks.
+    """
+
+    def __init__(self, iteration: int, losses: dict[str, list[float]]):
+        super().__init__(f"a loss of iteration {iteration} is not finite: {losses}")
+        self.iteration = iteration
+        self.losses = losses
 
 
 class TrainStep(SimpleTrainer):
@@ -20,22 +36,27 @@ class TrainStep(SimpleTrainer):
 
     Args:
         precision: dtype of autocast, or None for float32 throughout. float16 scales the loss.
+        seed: of what the model draws in a step, such as dropout, by iteration and process: nothing that a resumed run
+            would have to restore.
         accumulation_steps: parts that every process's batch is run in. Gradient and logged losses are the means of
             the parts', so those of the whole batch where a loss is a mean over images (pretraining); a mean over
             labelled pixels weighs each part alike, as it does each process. BN sees one part at a time.
     """
 
-    def __init__(self, *args: object, precision: torch.dtype | None = None, accumulation_steps: int = 1):
+    def __init__(self, *args: object, precision: torch.dtype | None = None, seed: int = 0, accumulation_steps: int = 1):
         super().__init__(*args)
+        self._seed = seed
         self._precision = precision
         self._accumulation_steps = accumulation_steps
         self._device = next(self.model.parameters()).device.type
         self.grad_scaler = torch.amp.GradScaler(self._device, enabled=precision == torch.float16)
+        self.skipped_steps = 0  # in which float16 overflowed
 
     def run_step(self) -> None:
         start = time.perf_counter()
-        batch = next(self._data_loader_iter)
+        self.last_batch = batch = next(self._data_loader_iter)
         data_time = time.perf_counter() - start
+        seed_global_generators(self._seed, Stream.STEP, get_event_storage().iter, comm.get_rank())
         self.optimizer.zero_grad()
         parts = split_batch(batch, self._accumulation_steps)
         means: dict[str, Tensor] = {}
@@ -46,10 +67,17 @@ class TrainStep(SimpleTrainer):
             for name, loss in losses.items():
                 means[name] = means.get(name, 0) + loss.detach() / len(parts)
         self._write_metrics(means, data_time)
+        self._update()
+
+    def _update(self) -> None:
+        """The optimiser's step, unless float16 has overflowed: then the loss is scaled down for the next ones."""
+        before = self.grad_scaler.get_scale()
         self.grad_scaler.step(self.optimizer)
         self.grad_scaler.update()
         if self.grad_scaler.is_enabled():
-            get_event_storage().put_scalar("grad_scale", self.grad_scaler.get_scale())
+            scale = self.grad_scaler.get_scale()
+            self.skipped_steps += scale < before
+            get_event_storage().put_scalars(smoothing_hint=False, grad_scale=scale, skipped_steps=self.skipped_steps)
 
     def _losses(self, part: dict | list) -> dict[str, Tensor]:
         with torch.autocast(self._device, self._precision, enabled=self._precision is not None):
@@ -60,19 +88,29 @@ class TrainStep(SimpleTrainer):
         ddp = isinstance(self.model, nn.parallel.DistributedDataParallel)
         return self.model.no_sync() if ddp and not last else contextlib.nullcontext()
 
-    def _write_metrics(self, loss_dict: dict[str, Tensor], *args: object, **kwargs: object) -> None:
-        super()._write_metrics(loss_dict, *args, **kwargs)
-        if len(loss_dict) == 1 and comm.is_main_process():  # Detectron2 logs a lone loss as total_loss alone
-            storage = get_event_storage()
-            storage.put_scalar(*loss_dict, storage.history("total_loss").latest())
+    def _write_metrics(self, losses: dict[str, Tensor], data_time: float) -> None:
+        """Log the losses' means over processes and the longest wait for data.
+
+        Unlike Detectron2's, all processes see all losses, so that all of them stop where one is not finite.
+        """
+        storage = get_event_storage()
+        everywhere = comm.all_gather({**{name: loss.item() for name, loss in losses.items()}, "data_time": data_time})
+        values = {name: [told[name] for told in everywhere] for name in everywhere[0]}
+        storage.put_scalar("data_time", max(values.pop("data_time")))
+        means = {name: sum(one) / len(one) for name, one in values.items()}
+        if not all(map(math.isfinite, means.values())):
+            raise NonFiniteLossError(storage.iter, values)
+        storage.put_scalars(total_loss=sum(means.values()), **means)
 
     def state_dict(self) -> dict:
-        return {**super().state_dict(), "grad_scaler": self.grad_scaler.state_dict()}
+        scaling = {"grad_scaler": self.grad_scaler.state_dict(), "skipped_steps": self.skipped_steps}
+        return {**super().state_dict(), **scaling}
 
     def load_state_dict(self, state_dict: dict) -> None:
         super().load_state_dict(state_dict)
         if scaler := state_dict.get("grad_scaler"):  # empty where the run was not in float16 so far
             self.grad_scaler.load_state_dict(scaler)
+        self.skipped_steps = state_dict.get("skipped_steps", 0)
 
 
 def split_batch(batch: dict | list, parts: int) -> list:

@@ -15,19 +15,23 @@ from torch import nn
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.data.loader import ResumableLoader
+from revisit.engine.checkpointing import Checkpoints
 from revisit.engine.hooks import (
     CollapseAlarm,
     CropFallbacks,
     MomentumUpdate,
     NeighborLossSchedule,
+    PatientWriter,
     QueueUpdate,
     ReadErrors,
     Throughput,
     unwrap,
 )
+from revisit.engine.non_finite import report_non_finite
 from revisit.engine.optimizer import build_lr_scheduler, build_optimizer
 from revisit.engine.schedule import epochs_to_iterations, neighbor_loss_start
-from revisit.engine.step import TrainStep
+from revisit.engine.step import NonFiniteLossError, TrainStep
+from revisit.engine.stop_signals import StopSignals, announce
 from revisit.errors import UserError
 from revisit.evaluation.features import extract_features
 from revisit.evaluation.knn import knn_top1
@@ -50,6 +54,7 @@ class RevisitTrainer(DefaultTrainer):
     """
 
     evaluation_checkpointer = RevisitCheckpointer  # pretraining also judges random backbones
+    other_world_size = "each has another share of every batch, and images are drawn in another order from here on"
 
     def __init__(self, cfg: CfgNode):
         TrainerBase.__init__(self)
@@ -63,11 +68,14 @@ class RevisitTrainer(DefaultTrainer):
         model = create_ddp_model(model, broadcast_buffers=False, **devices)
         precision = getattr(torch, cfg.SOLVER.AMP.DTYPE) if cfg.SOLVER.AMP.ENABLED else None
         parts = cfg.SOLVER.ACCUMULATION_STEPS
-        self._trainer = TrainStep(model, loader, optimizer, precision=precision, accumulation_steps=parts)
+        self._trainer = TrainStep(
+            model, loader, optimizer, precision=precision, seed=cfg.SEED, accumulation_steps=parts
+        )
         self.scheduler = self.build_lr_scheduler(cfg, optimizer)
         self.checkpointer = RevisitCheckpointer(model, cfg, trainer=weakref.proxy(self))
         self.start_iter = 0
         self.max_iter = cfg.SOLVER.MAX_ITER
+        self.signals = StopSignals(announce if comm.get_world_size() == 1 else lambda number: None)
         self.register_hooks(self.build_hooks())
 
     @classmethod
@@ -79,11 +87,42 @@ class RevisitTrainer(DefaultTrainer):
         logger.info(f"{cfg.MODEL.META_ARCHITECTURE}: {count / 1e6:.1f} M parameters to train")
         return model
 
+    def build_hooks(self) -> list[HookBase]:
+        """Detectron2's, with our own writing of checkpoints, on every process, and of metrics."""
+        built: list[HookBase] = []
+        for hook in super().build_hooks():
+            if isinstance(hook, hooks.EvalHook):
+                built.append(Checkpoints(self.cfg, self.signals))
+            if isinstance(hook, hooks.PeriodicWriter):
+                hook = PatientWriter(hook)
+            if hook is not None and not isinstance(hook, hooks.PeriodicCheckpointer):
+                built.append(hook)
+        return built
+
+    def gather_state(self) -> None:
+        """On all processes, before the main one makes a checkpoint: let hooks bring together what each process has."""
+        for hook in self._hooks:
+            if hasattr(hook, "gather_state"):
+                hook.gather_state()
+
     def state_dict(self) -> dict:
-        # 0.6 leaves the optimiser's momentum out of its checkpoints; main saves it under this name.
-        return {**super().state_dict(), "_trainer": self._trainer.state_dict()}
+        return {
+            **super().state_dict(),
+            # 0.6 leaves the optimiser's momentum out of its checkpoints; main saves it under this name.
+            "_trainer": self._trainer.state_dict(),
+            "seed": self.cfg.SEED,
+            "world_size": comm.get_world_size(),
+        }
 
     def load_state_dict(self, state_dict: dict) -> None:
+        if state_dict["seed"] != self.cfg.SEED:
+            raise UserError(
+                f"cannot resume: the checkpoint's SEED is {state_dict['seed']}, this config's {self.cfg.SEED}; "
+                "give that seed, or start anew in another OUTPUT_DIR"
+            )
+        before, now = state_dict["world_size"], comm.get_world_size()
+        if before != now:
+            logger.warning(f"resuming on {now} processes what {before} began: {self.other_world_size}")
         super().load_state_dict(state_dict)
         self._trainer.load_state_dict(state_dict["_trainer"])
 
@@ -115,22 +154,38 @@ class RevisitTrainer(DefaultTrainer):
                 f"the processes found checkpoints of different iterations, {sorted(set(starts))}: OUTPUT_DIR "
                 f"{self.cfg.OUTPUT_DIR} has to be one folder that all machines share"
             )
+        self.data_loader.start_iteration = self.start_iter
 
     def train(self) -> dict | None:
         if self.start_iter >= self.max_iter:
-            logger.info(f"nothing to do: the run has finished its {self.max_iter} iterations")
+            logger.info(
+                f"nothing to do: the run has finished its {self.max_iter} iterations (--eval-only evaluates it again)"
+            )
             return None
-        return super().train()
+        with self.signals:
+            return super().train()
+
+    def run_step(self) -> None:
+        try:
+            super().run_step()
+        except NonFiniteLossError as error:
+            raise report_non_finite(error, self.cfg.OUTPUT_DIR, self._trainer.last_batch, self.last_images()) from None
+
+    def last_images(self) -> list[str]:
+        """File names of this process's last batch."""
+        return [record["file_name"] for record in self._trainer.last_batch]
 
 
 class PretrainTrainer(RevisitTrainer):
     """Pretrains MoCo or KNNMoCo; its evaluation classifies DATASETS.TEST with KNN_EVAL.BANK."""
 
+    other_world_size = "the order of the data goes on; BN statistics are over other shares of a batch"
+
     @classmethod
     def build_train_loader(cls, cfg: CfgNode) -> ResumableLoader:
         return ResumableLoader(cfg)
 
-    def build_hooks(self) -> list[HookBase | None]:
+    def build_hooks(self) -> list[HookBase]:
         cfg, built = self.cfg, super().build_hooks()
         per_process = cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size()
         loader = self.data_loader
@@ -152,21 +207,12 @@ class PretrainTrainer(RevisitTrainer):
 
     def resume_or_load(self, resume: bool = True) -> None:
         super().resume_or_load(resume)
-        self.data_loader.start_iteration = self.start_iter
         if self.start_iter:
             epoch, step = divmod(self.start_iter, self.data_loader.iterations_per_epoch)
             logger.info(f"resuming at iteration {self.start_iter}: epoch {epoch}, batch {step}")
 
-    def state_dict(self) -> dict:
-        return {**super().state_dict(), "seed": self.cfg.SEED}
-
-    def load_state_dict(self, state_dict: dict) -> None:
-        if state_dict["seed"] != self.cfg.SEED:
-            raise UserError(
-                f"cannot resume: the checkpoint's SEED is {state_dict['seed']}, this config's {self.cfg.SEED}; "
-                "give that seed, or start anew in another OUTPUT_DIR"
-            )
-        super().load_state_dict(state_dict)
+    def last_images(self) -> list[str]:
+        return self.data_loader.images_of(self.iter)
 
     @classmethod
     def test(cls, cfg: CfgNode, model: nn.Module, evaluators: None = None) -> dict[str, float]:

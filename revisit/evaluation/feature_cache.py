@@ -15,8 +15,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm import tqdm
 
-from revisit.data.loader import limit_worker_threads
 from revisit.data.mapper import require_record
+from revisit.data.workers import start_worker
 from revisit.files import written_whole
 from revisit.modeling.frozen import FrozenBackbone
 
@@ -95,7 +95,7 @@ def _extract(
         Subset(images, range(done, len(images))),
         batch_size=BATCH,
         num_workers=num_workers,
-        worker_init_fn=limit_worker_threads,
+        worker_init_fn=start_worker,
     )
     with tqdm(total=len(images), initial=done, unit="image", desc=f"features of {name}") as bar:
         for number, batch in enumerate(loader, start=1):

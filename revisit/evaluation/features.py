@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from revisit.data.catalog import get_records
-from revisit.data.loader import limit_worker_threads
 from revisit.data.mapper import crop_and_resize, read_record
+from revisit.data.workers import start_worker
 
 from detectron2.data.samplers import InferenceSampler
 from detectron2.evaluation import DatasetEvaluator, inference_on_dataset
@@ -89,7 +89,7 @@ def extract_features(model: nn.Module, dataset: str, image_size: int, num_worker
         batch_size=BATCH,
         num_workers=num_workers,
         collate_fn=list,
-        worker_init_fn=limit_worker_threads,
+        worker_init_fn=start_worker,
     )
     features = inference_on_dataset(model, loader, _FeatureCollector())
     return features if isinstance(features, Features) else None

@@ -7,6 +7,7 @@ import pytest
 import torch
 from tiny import tiny_config
 
+from revisit.engine.checkpointing import Checkpoints
 from revisit.engine.hooks import MomentumUpdate, QueueUpdate
 from revisit.engine.schedule import resolve_schedule
 from revisit.engine.trainer import PretrainTrainer
@@ -46,7 +47,7 @@ def test_momentum_and_queue_hooks_sit_directly_behind_the_lr_scheduler(toy_datas
     kinds = [type(hook) for hook in PretrainTrainer(run_config(tmp_path))._hooks]
     place = kinds.index(d2_hooks.LRScheduler)
     assert kinds[place + 1 : place + 3] == [MomentumUpdate, QueueUpdate]
-    assert kinds.index(d2_hooks.PeriodicCheckpointer) > place + 2
+    assert place + 2 < kinds.index(Checkpoints) < kinds.index(d2_hooks.EvalHook)
 
 
 def test_checkpoint_of_step_i_holds_the_keys_and_momentum_encoder_of_step_i(toy_datasets, tmp_path, monkeypatch):

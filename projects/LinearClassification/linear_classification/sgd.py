@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from revisit.data.crops import random_resized_crop
-from revisit.data.loader import limit_worker_threads
 from revisit.data.mapper import crop_and_resize, require_record
+from revisit.data.workers import start_worker
 from revisit.evaluation.feature_cache import images_key, weights_key
 from revisit.evaluation.features import center_crop
 from revisit.files import written_whole
@@ -149,7 +149,7 @@ class LinearTraining:
 
     def _loader(self, data: Dataset, **options: object) -> DataLoader:
         workers = self._cfg.DATALOADER.NUM_WORKERS
-        return DataLoader(data, num_workers=workers, worker_init_fn=limit_worker_threads, **options)
+        return DataLoader(data, num_workers=workers, worker_init_fn=start_worker, **options)
 
     def _state(self) -> dict[str, Callable]:
         return {"layer": self.layer, "optimizer": self._optimizer, "schedule": self._schedule}

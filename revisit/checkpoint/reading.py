@@ -1,0 +1,81 @@
+"""Read a checkpoint file: never run code from it, and refuse one that is not whole."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from revisit.errors import UserError
+
+# All that numpy arrays in plain containers refer to, under the names of numpy 1 and 2.
+_ARRAYS = {
+    (f"numpy.{core}.{module}", name)
+    for core in ("core", "_core")
+    for module, name in (("multiarray", "_reconstruct"), ("multiarray", "scalar"))
+} | {("numpy", "ndarray"), ("numpy", "dtype"), ("collections", "OrderedDict"), ("_codecs", "encode")}
+
+
+class UnreadableCheckpointError(UserError):
+    """A file that is damaged, or no checkpoint of plain values."""
+
+
+def read_checkpoint(path: Path) -> dict:
+    """What a .pth holds, tensors on the CPU and plain values; or a .pkl of Detectron2's model zoo, numpy arrays.
+
+    Neither runs any code that the file may hold. Every record of a .pth (a zip file since torch 1.6) is compared with
+    the checksum, CRC-32, that torch wrote beside it: torch itself would load flipped bits as other weights.
+
+    Raises:
+        UnreadableCheckpointError: missing, damaged, not a dict, or of other than plain values.
+    """
+    try:
+        if not path.is_file():
+            raise UserError("no such file")
+        content = _unpickle_arrays(path.read_bytes()) if path.suffix == ".pkl" else _load_tensors(path)
+    except Exception as error:  # damaged files raise whatever their bytes happen to trip
+        first = (str(error).splitlines() or [""])[0][:160]
+        reason = first if isinstance(error, UserError) else f"{type(error).__name__}: {first}"
+        raise UnreadableCheckpointError(f"{path} is not a whole checkpoint of plain tensors ({reason})") from error
+    if not isinstance(content, dict):
+        raise UnreadableCheckpointError(f"{path} holds a {type(content).__name__}, expected a dict of tensors")
+    return content
+
+
+def _load_tensors(path: Path) -> object:
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as records:
+            packed = [record.filename for record in records.infolist() if record.compress_type != zipfile.ZIP_STORED]
+            if packed:  # torch never packs: what unpacks to the whole memory would
+                raise UserError(f"its record {packed[0]} is compressed")
+            if damaged := records.testzip():
+                raise UserError(f"its record {damaged} is damaged: the checksum differs")
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> object:
+        if (module, name) not in _ARRAYS:
+            raise UserError(f"it refers to {module}.{name}, which is no array")
+        return super().find_class(module, name)
+
+
+def _unpickle_arrays(data: bytes) -> object:
+    content = _ArrayUnpickler(io.BytesIO(data), encoding="latin1").load()
+    _require_plain(content)
+    return content
+
+
+def _require_plain(value: object) -> None:
+    if isinstance(value, dict):
+        for item in value.values():
+            _require_plain(item)
+    elif isinstance(value, np.ndarray | np.generic):
+        if value.dtype.kind not in "biuf":
+            raise UserError(f"it has an array of {value.dtype}")
+    elif not isinstance(value, str | bytes | int | float | None):
+        raise UserError(f"it has a {type(value).__name__} among its arrays")

@@ -1,0 +1,84 @@
+"""The checkpoints of a run in its OUTPUT_DIR: which there are, newest first, and which have had their day."""
+
+from __future__ import annotations
+
+import re
+from itertools import count
+from pathlib import Path
+
+import torch
+import yaml
+
+from revisit.files import UNFINISHED
+
+FINAL = "model_final.pth"
+_BEYOND = 2**62  # any iteration
+_PERIODIC = re.compile(r"model_(\d{7})\.pth")
+
+
+def checkpoints_of_run(folder: Path) -> list[Path]:
+    """Checkpoints in a folder, those of the latest iteration first."""
+    found = [(_iteration(path), path.name == FINAL, path) for path in folder.glob("model_*.pth")]
+    return [path for iteration, _, path in sorted(found, reverse=True) if iteration >= 0]
+
+
+def seed_of_run(folder: Path) -> int:
+    """The SEED that a run in this folder has drawn, -1 if nothing tells it."""
+    for path in checkpoints_of_run(folder):
+        if content := _glance(path):
+            return content["trainer"]["seed"]
+    try:
+        return int(yaml.safe_load((folder / "config.yaml").read_text())["SEED"])
+    except (OSError, yaml.YAMLError, TypeError, KeyError, ValueError):  # killed while Detectron2 was writing it
+        return -1
+
+
+def _iteration(path: Path) -> int:
+    """The iteration behind which a checkpoint was made; -1 for another file."""
+    if number := _PERIODIC.fullmatch(path.name):
+        return int(number[1])
+    if path.name != FINAL:
+        return -1
+    content = _glance(path)
+    return content["iteration"] if content else _BEYOND  # who reads it whole will say that it is damaged
+
+
+def _glance(path: Path) -> dict | None:
+    """A checkpoint without its tensors' values being read; None if it cannot be."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception:  # whatever damaged bytes trip
+        return None
+
+
+def remove_outdated(folder: Path, *, newest: int, every: int) -> None:
+    """Remove all periodic checkpoints but the ``newest`` and those of the iterations that ``every`` divides.
+
+    0 stands for all in ``newest`` and for none in ``every``. model_final.pth stays.
+    """
+    paths = sorted((path for path in folder.glob("model_*.pth") if _PERIODIC.fullmatch(path.name)), reverse=True)
+    for path in paths[newest:] if newest else ():
+        if not every or (_iteration(path) + 1) % every:
+            path.unlink(missing_ok=True)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove checkpoints that a killed process was writing."""
+    for path in folder.glob(f"*.pth{UNFINISHED}"):
+        path.unlink(missing_ok=True)
+
+
+def set_aside_earlier_run(folder: Path) -> Path | None:
+    """Move the checkpoints and metrics of an earlier run into a folder of their own, so that none is lost or mixed up.
+
+    Returns:
+        That folder, earlier_run_1 or the next that is free; None if there is no checkpoint.
+    """
+    if not checkpoints_of_run(folder):
+        return None
+    aside = next(path for n in count(1) if not (path := folder / f"earlier_run_{n}").exists())
+    aside.mkdir()
+    for pattern in ("model_*.pth", "last_checkpoint", "metrics.json", "events.out.tfevents.*"):
+        for path in folder.glob(pattern):
+            path.rename(aside / path.name)
+    return aside

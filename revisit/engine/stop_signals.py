@@ -1,0 +1,80 @@
+"""SIGTERM, SIGUSR1 and Ctrl-C during a training: a wish to stop behind the step, on which all processes agree."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+
+from revisit.data.workers import STOP_SIGNALS
+
+from detectron2.utils import comm
+
+
+class StopSignals:
+    """While entered, takes the signals that ask a training to stop, instead of dying of them.
+
+    ``received`` counts them: 0 if none came, else 1 + the place in STOP_SIGNALS. A second Ctrl-C raises
+    KeyboardInterrupt at once.
+
+    Args:
+        tell: called with each signal as it comes.
+    """
+
+    def __init__(self, tell: Callable[[int], None] = lambda number: None):
+        self.received = 0
+        self._tell = tell
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> StopSignals:
+        self._before = {number: signal.signal(number, self._receive) for number in STOP_SIGNALS}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        place = 1 + STOP_SIGNALS.index(number)
+        if number == signal.SIGINT and self.received == place:
+            raise KeyboardInterrupt
+        self.received = max(self.received, place)
+        self._tell(number)
+
+
+def announce(number: int) -> None:
+    """Say on the terminal what Ctrl-C does."""
+    if number == signal.SIGINT:  # without a stream, which the interrupted code may be in
+        os.write(2, b"\na checkpoint is written behind this step; Ctrl-C again stops at once\n")
+
+
+class SharedWish:
+    """Which signal any process of the run has received, known to all of them after the same step.
+
+    Signals come to one process or to several, and not at the same moment. One number is reduced over all processes
+    behind every step and read behind the next one, so that nobody waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._group = comm._get_global_gloo_group() if comm.get_world_size() > 1 else None
+        self._sent: tuple[torch.Tensor, dist.Work] | None = None
+
+    def __call__(self, received: int) -> signal.Signals | None:
+        """Tell what this process has ``received``; returns the signal that all know of. All processes call together."""
+        known = received
+        if self._group is not None:
+            known = self._read()
+            number = torch.tensor(received)
+            self._sent = number, dist.all_reduce(number, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        return STOP_SIGNALS[known - 1] if known else None
+
+    def _read(self) -> int:
+        if self._sent is None:
+            return 0
+        number, work = self._sent
+        work.wait()
+        return int(number)
