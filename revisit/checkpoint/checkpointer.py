@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from revisit.checkpoint.flags import check_flags, flags_of, read_flags
-from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint
+from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint, require_tensors
 from revisit.checkpoint.run_folder import checkpoints_of_run
 from revisit.errors import UserError
 from revisit.files import written_whole
@@ -97,7 +97,9 @@ class RevisitCheckpointer(DetectionCheckpointer):
             blobs = content.get("blobs", content)  # Detectron1's
             tensors = {key: value for key, value in blobs.items() if not key.endswith("_momentum")}
             return {"model": tensors, "__author__": "Caffe2", "matching_heuristics": True}
-        return content if "model" in content else {"model": content}
+        content = content if "model" in content else {"model": content}
+        require_tensors(content["model"], "model")
+        return content
 
     def _load_model(self, checkpoint: dict) -> object:
         flags = checkpoint.get("flags") or read_flags(self._path)

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from revisit.checkpoint.flags import Flags
+from revisit.checkpoint.reading import require_tensors
 from revisit.config import add_revisit_config
 from revisit.errors import UserError
 from revisit.modeling.backbone import BLOCKS_PER_STAGE, build_revisit_resnet_backbone
@@ -77,16 +77,9 @@ def _state_dict(checkpoint: dict) -> Tensors:
     """The tensors by name, bare or under the usual top-level names."""
     for name in ("model", "state_dict"):
         if isinstance(checkpoint.get(name), dict):
-            found = {
-                key: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for key, v in checkpoint[name].items()
-            }
-            break
-    else:
-        found = {key: value for key, value in checkpoint.items() if isinstance(value, Tensor)}
-    for key, value in found.items():
-        if not isinstance(key, str) or not isinstance(value, Tensor):
-            raise UserError(f"the checkpoint has a {type(value).__name__} under {key!r}, expected tensors by name")
-    return found
+            require_tensors(checkpoint[name], name)
+            return checkpoint[name]
+    return {str(key): value for key, value in checkpoint.items() if isinstance(value, Tensor)}
 
 
 def _from_revisit(checkpoint: dict) -> tuple[Tensors, Flags]:
@@ -195,7 +188,7 @@ def _check_complete(tensors: Tensors, flags: Flags) -> None:
     for key in tensors.keys() - expected.keys():
         raise UserError(f"cannot place {key}: a ResNet-{flags['MODEL.RESNETS.DEPTH']} has no such tensor")
     for key, shape in expected.items():
-        if key.endswith("num_batches_tracked"):
+        if key not in tensors and key.endswith("num_batches_tracked"):  # older files have none
             continue
         if key not in tensors:
             raise UserError(f"no value for {key} of a ResNet-{flags['MODEL.RESNETS.DEPTH']} in the checkpoint")

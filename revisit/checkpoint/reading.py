@@ -46,6 +46,16 @@ def read_checkpoint(path: Path) -> dict:
     return content
 
 
+def require_tensors(values: dict, name: str) -> None:
+    """Raises UnreadableCheckpointError unless all of the ``values``, which the checkpoint has as ``name``, are tensors
+    or numpy arrays under names."""
+    for key, value in values.items():
+        if not isinstance(key, str) or not isinstance(value, torch.Tensor | np.ndarray):
+            raise UnreadableCheckpointError(
+                f"the checkpoint's {name} holds a {type(value).__name__} as {key!r}: expected tensors by name"
+            )
+
+
 def _load_tensors(path: Path) -> object:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as records:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from revisit.errors import UserError
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff", ".gif"})
 
 _MAX_PIXELS = 2**27  # 134 megapixels: beyond any photograph, below what would exhaust a worker's memory
+_MAX_BYTES = 2**30
 _JPEG_MAGIC = b"\xff\xd8\xff"
 
 
@@ -28,9 +30,13 @@ def read_image(file_name: str | os.PathLike[str]) -> np.ndarray:
     """Decode a file into an (H, W, 3) uint8 RGB array, upright as its EXIF orientation says.
 
     Raises:
-        UnreadableImageError: missing, truncated, not an image, or larger than 2**27 pixels.
+        UnreadableImageError: missing, no regular file, truncated, not an image, or larger than 2**27 pixels or 2**30
+            bytes.
     """
     try:
+        status = os.stat(file_name)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:  # a pipe would keep its reader waiting
+            raise UnreadableImageError(f"{file_name}: no file of at most {_MAX_BYTES} bytes")
         with open(file_name, "rb") as file:
             data = file.read()
     except OSError as error:
@@ -44,8 +50,8 @@ def decode_image(data: bytes, name: str) -> np.ndarray:
         return _decode_jpeg(data) if data.startswith(_JPEG_MAGIC) else _decode_other(data)
     except UnreadableImageError as error:
         raise UnreadableImageError(f"{name}: {error}") from None
-    except (OSError, ValueError, SyntaxError, EOFError, cv2.error, Image.DecompressionBombError) as error:
-        raise UnreadableImageError(f"{name}: {error}") from error
+    except Exception as error:  # decoders raise whatever damaged bytes trip, struct.error and MemoryError too
+        raise UnreadableImageError(f"{name}: {' '.join(str(error).split()) or type(error).__name__}") from error
 
 
 def require_image(file_name: str | os.PathLike[str]) -> np.ndarray:

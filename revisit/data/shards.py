@@ -13,6 +13,7 @@ import io
 import os
 import posixpath
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from revisit.files import written_whole
 INDEX = "index.npz"
 BLOCK = 512  # bytes, of which a tar file is made: a header, then the member's bytes, filled up
 _NO_LABEL = -1
+_MAX_DIGITS = 20  # of a class
 
 
 class ShardIndex(NamedTuple):
@@ -53,12 +55,14 @@ def index_shard(path: Path) -> list[tuple[int, int, int]]:
             for member in tar:
                 key, _, suffix = posixpath.basename(member.name).partition(".")
                 key = posixpath.join(posixpath.dirname(member.name), key)
+                if member.issparse():
+                    raise UserError(f"{path}: {member.name} is stored with holes: pack it without --sparse")
                 if member.isfile() and f".{suffix.lower()}" in SUFFIXES:
                     if key in images:
                         raise UserError(f"{path} has two images called {key}: expected one a sample")
                     images[key] = (member.offset_data, member.size)
                 elif member.isfile() and suffix == "cls":
-                    labels[key] = int(tar.extractfile(member).read())
+                    labels[key] = int(tar.extractfile(member).read(_MAX_DIGITS))
                 end = member.offset_data + -(-member.size // BLOCK) * BLOCK
     except (tarfile.TarError, OSError) as error:
         raise UserError(f"{path} is no complete tar file ({error}): copy or make it again") from error
@@ -160,6 +164,8 @@ def _filesystem(file_name: str, process: int) -> tuple[fsspec.AbstractFileSystem
 def _read_index(data: bytes, name: str) -> ShardIndex:
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in arrays.zip.infolist()):
+                raise ValueError("it is compressed, and may unpack to any size")
             index = ShardIndex(**{field: arrays[field] for field in ShardIndex._fields})
         ends = index.offset + index.size
         sound = (

@@ -140,6 +140,7 @@ def _run_rank(
     """One process of several. Its UserErrors go to ``user_errors``, or are printed where there is none."""
     if user_errors is not None:
         mp._prctl_pr_set_pdeathsig(signal.SIGKILL)  # torch's own choice, SIGINT, would ask for a checkpoint
+        mp.set_start_method(None, force=True)  # a spawned process would spawn its loaders' workers too: 5 s each
     try:
         with _contact(processes):
             _join(local_rank, on_gpu, processes)

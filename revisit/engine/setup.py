@@ -146,6 +146,8 @@ def _evaluation_sets(cfg: CfgNode) -> tuple[str, ...]:
 def _merge(cfg: CfgNode, merge: Callable[[], None], where: str) -> None:
     try:
         merge()
+    except RecursionError as error:
+        raise UserError(f"{where}: _BASE_ leads back to the file itself") from error
     except (KeyError, ValueError, AssertionError, yaml.YAMLError) as error:
         reason = " ".join(str(error.args[0] if isinstance(error, KeyError) else error).split())
         if not reason.startswith("Non-existent"):

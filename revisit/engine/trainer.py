@@ -65,6 +65,7 @@ class RevisitTrainer(DefaultTrainer):
         devices = {} if cfg.MODEL.DEVICE != "cpu" else {"device_ids": None}
         # Channels-last input gives 1x1 convolutions gradients of other strides; DDP copies them, which is harmless.
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+        share_state(model)  # DDP without broadcast_buffers would leave every process its own random queue
         model = create_ddp_model(model, broadcast_buffers=False, **devices)
         precision = getattr(torch, cfg.SOLVER.AMP.DTYPE) if cfg.SOLVER.AMP.ENABLED else None
         parts = cfg.SOLVER.ACCUMULATION_STEPS
@@ -243,9 +244,9 @@ class PretrainTrainer(RevisitTrainer):
 
 
 def share_state(module: nn.Module) -> None:
-    """Give every process the main process's weights and BN statistics: what is evaluated is what it saves.
+    """Give every process the main process's weights and buffers, which are what it saves.
 
-    BN statistics differ between processes always, weights where nothing has aligned them yet (--eval-only).
+    A new model is another one on every process; later, BN statistics alone differ.
     """
     if comm.get_world_size() > 1:
         for tensor in module.state_dict().values():

@@ -1,0 +1,223 @@
+"""Checkpoint files of any kind: read whole, refused by name, never run."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import random
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+
+from revisit.checkpoint.checkpointer import RevisitCheckpointer
+from revisit.checkpoint.convert import Converted, convert
+from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint
+from revisit.errors import UserError
+
+
+class Payload:
+    """Unpickling it would leave a file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return (open, (str(self.path), "w"))
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, torch.Tensor]:
+    """A torchvision ResNet-18 of a sixteenth of its width: small enough to be mutated hundreds of times."""
+    torch.manual_seed(0)
+    model = torchvision.models.resnet18()
+    return {key: _narrow(key, value) for key, value in model.state_dict().items() if not key.startswith("fc.")}
+
+
+def _narrow(key: str, value: torch.Tensor) -> torch.Tensor:
+    for dim in range(min(2, value.dim())):
+        if value.shape[dim] > 3:
+            value = value.narrow(dim, 0, value.shape[dim] // 16)
+    return value.clone()
+
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch")  # of odd files, on the way to refusing them
+
+
+def save(content: object, path: Path) -> Path:
+    torch.save(content, path)
+    return path
+
+
+def test_a_whole_file_is_read(weights, tmp_path):
+    read = read_checkpoint(save({"state_dict": weights, "epoch": 3}, tmp_path / "a.pth"))
+    assert read["epoch"] == 3
+    assert all(torch.equal(read["state_dict"][key], value) for key, value in weights.items())
+
+
+def test_one_flipped_bit_in_a_weight_is_found(weights, tmp_path):
+    path = save(weights, tmp_path / "a.pth")
+    data = bytearray(path.read_bytes())
+    place = data.index(weights["layer4.1.conv2.weight"].numpy().tobytes()) + 1000
+    data[place] ^= 1
+    path.write_bytes(data)
+    torch.load(path, weights_only=True)  # torch itself notices nothing
+    with pytest.raises(UnreadableCheckpointError, match=r"a.pth .*its record .* is damaged"):
+        read_checkpoint(path)
+
+
+def test_a_file_that_unpacks_to_more_than_it_is_gets_refused(weights, tmp_path):
+    save({"x": torch.zeros(1000)}, tmp_path / "a.pth")
+    with zipfile.ZipFile(tmp_path / "a.pth") as source, zipfile.ZipFile(tmp_path / "b.pth", "w", 8) as packed:
+        for record in source.namelist():
+            packed.writestr(record, source.read(record))
+    with pytest.raises(UnreadableCheckpointError, match="is compressed"):
+        read_checkpoint(tmp_path / "b.pth")
+
+
+@pytest.mark.parametrize("content", [[torch.zeros(2)], torch.zeros(2), 3])
+def test_what_is_no_dict_is_refused(tmp_path, content):
+    with pytest.raises(UnreadableCheckpointError, match="expected a dict of tensors"):
+        read_checkpoint(save(content, tmp_path / "a.pth"))
+
+
+def test_arrays_in_a_pkl_are_read(tmp_path):
+    content = {"model": {"stem.conv1.weight": np.ones((2, 3), np.float32), "n": np.int64(3)}, "__author__": "me"}
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps(content))
+    read = read_checkpoint(tmp_path / "a.pkl")
+    assert np.array_equal(read["model"]["stem.conv1.weight"], content["model"]["stem.conv1.weight"])
+
+
+@pytest.mark.parametrize("suffix", [".pkl", ".pth"])
+@pytest.mark.parametrize("place", ["top", "inside", "under a tensor's name"])
+def test_a_planted_payload_does_not_run(tmp_path, suffix, place):
+    payload = Payload(tmp_path / "owned")
+    content = {
+        "top": payload,
+        "inside": {"model": {"a": [payload]}},
+        "under a tensor's name": {"model": {"w": payload}},
+    }
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(pickle.dumps(content[place]))
+    with pytest.raises(UnreadableCheckpointError, match=f"a{suffix} is not a whole checkpoint of plain tensors"):
+        read_checkpoint(path)
+    assert not (tmp_path / "owned").exists()
+
+
+def test_finetuning_runs_no_code_from_its_weights(tmp_path):
+    from tiny import tiny_config, tiny_model
+
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"model": {"w": Payload(tmp_path / "owned")}, "__author__": "me"}))
+    with pytest.raises(UserError, match="refers to"):
+        RevisitCheckpointer(tiny_model(), tiny_config()).load(str(tmp_path / "a.pkl"))
+    assert not (tmp_path / "owned").exists()
+
+
+def test_a_pkl_of_objects_is_refused(tmp_path):
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"model": {"w": np.array([{}, []], dtype=object)}}))
+    with pytest.raises(UnreadableCheckpointError, match="array of object"):
+        read_checkpoint(tmp_path / "a.pkl")
+
+
+# -- 500 mutations of one checkpoint, each by a seed of its own
+
+
+def torn(data: bytearray, rng: random.Random) -> bytes:
+    return bytes(data[: rng.randrange(len(data))])
+
+
+def flipped(data: bytearray, rng: random.Random) -> bytes:
+    for _ in range(rng.choice([1, 1, 4, 50])):
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    return bytes(data)
+
+
+def flipped_at_an_end(data: bytearray, rng: random.Random) -> bytes:
+    """Where zip keeps its directory and pickle its names."""
+    place = rng.choice([rng.randrange(6000), -1 - rng.randrange(6000)])
+    data[place] = rng.randrange(256)
+    return bytes(data)
+
+
+def zeroed(data: bytearray, rng: random.Random) -> bytes:
+    start = rng.randrange(len(data))
+    end = min(len(data), start + rng.choice([1, 100, 10_000]))
+    data[start:end] = bytes(end - start)
+    return bytes(data)
+
+
+def spliced(data: bytearray, rng: random.Random) -> bytes:
+    start, end = sorted(rng.randrange(len(data)) for _ in range(2))
+    return bytes(data[:start] + data[end:]) if rng.random() < 0.5 else bytes(data[:end] + data[start:])
+
+
+def changed(weights: dict, rng: random.Random, tmp_path: Path) -> dict:
+    """The content is another, the file is whole."""
+    key = rng.choice(list(weights))
+    tensor = weights[key]
+    other = rng.choice([
+        lambda: {k: v for k, v in weights.items() if k != key},
+        lambda: {(k if k != key else f"module.{k}"): v for k, v in weights.items()},
+        lambda: {(k if k != key else 7): v for k, v in weights.items()},
+        lambda: weights | {key: tensor.flatten()},
+        lambda: weights | {key: torch.zeros(0)},
+        lambda: weights | {key: tensor.unsqueeze(0)},
+        lambda: weights | {key: tensor.double()},
+        lambda: weights | {key: tensor.to(torch.complex64)},
+        lambda: weights | {key: tensor.float().to_sparse()},
+        lambda: weights | {key: tensor.float() * float("nan")},
+        lambda: weights | {key: 3},
+        lambda: weights | {key: None},
+        lambda: weights | {key: [tensor]},
+        lambda: weights | {key: Payload(tmp_path / "owned")},
+        lambda: weights | {"layer9.0.conv1.weight": tensor},
+        lambda: {"state_dict": weights, "model": 5},
+        lambda: {"state_dict": list(weights.values())},
+        lambda: {"model": weights, "flags": {"MODEL.RESNETS.DEPTH": rng.choice([-1, "x", None, 10**9])}},
+        lambda: {"model": {f"backbone.{k}": v for k, v in weights.items()}, "flags": {"A.B": 1}},
+        lambda: {"model": {f"backbone.{k}": v for k, v in weights.items()}, "flags": 3},
+        lambda: dict.fromkeys(weights, tensor),
+        lambda: {},
+    ])  # fmt: skip
+    return other()
+
+
+MUTATIONS = (torn, flipped, flipped_at_an_end, zeroed, spliced)
+
+
+def mutate(number: int, whole: bytes, weights: dict, tmp_path: Path) -> bytes:
+    rng = random.Random(number)
+    if number % (len(MUTATIONS) + 2) >= len(MUTATIONS):
+        buffer = io.BytesIO()
+        torch.save(changed(weights, rng, tmp_path), buffer)
+        return buffer.getvalue()
+    return MUTATIONS[number % (len(MUTATIONS) + 2)](bytearray(whole), rng)
+
+
+def equal(one: Converted, other: Converted) -> bool:
+    """Of BN's step counters, which older checkpoints lack, only those that both have."""
+    differ = {key for key in one.tensors.keys() ^ other.tensors.keys() if not key.endswith("num_batches_tracked")}
+    both = one.tensors.keys() & other.tensors.keys()
+    return not differ and all(torch.equal(one.tensors[key].double(), other.tensors[key].double()) for key in both)
+
+
+def test_500_mutated_checkpoints_are_refused_in_one_line_or_converted_right(weights, tmp_path):
+    path = tmp_path / "a.pth"
+    whole = save(weights, path).read_bytes()
+    right = convert(read_checkpoint(path))
+    outcomes = {"refused": 0, "converted": 0}
+    for number in range(500):
+        path.write_bytes(mutate(number, whole, weights, tmp_path))
+        try:
+            converted = convert(read_checkpoint(path))
+        except UserError as error:
+            assert "\n" not in str(error) and len(str(error)) < 1000, (number, str(error))
+            outcomes["refused"] += 1
+        else:
+            assert equal(converted, right), number
+            outcomes["converted"] += 1
+        assert not (tmp_path / "owned").exists(), number
+    assert outcomes["refused"] > 400 and outcomes["converted"] > 0, outcomes
