@@ -168,7 +168,7 @@ def _write(content: dict, path: Path) -> None:
     try:
         torch.save(content, path)
     except RuntimeError as error:
-        if "PytorchStreamWriter" not in str(error):  # torch's way to say that a file cannot be written
+        if "inline_container" not in str(error):  # torch's writer of files, when one cannot be written
             raise
         raise OSError(f"writing {path} failed") from error
 

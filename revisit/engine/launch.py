@@ -87,7 +87,7 @@ def launch(main: Callable[..., object], processes: Processes, *, device: str, ar
     try:
         _start_and_join((user_errors, main, on_gpu, processes, args), processes.num_processes)
     except mp.ProcessExitedException as error:
-        if not user_errors.empty():
+        if error.exit_code > 0 and not user_errors.empty():  # else it was killed, and the others tell that they miss it
             kind, message = user_errors.get()
             raise kind(message) from None
         if on_gpu and error.exit_code == -signal.SIGABRT:

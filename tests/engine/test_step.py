@@ -123,12 +123,13 @@ def test_float16_scales_the_loss_skips_an_overflow_and_saves_the_scale():
         step.run_step()
         assert torch.equal(model.backbone.stem.conv1.weight, before)
         assert storage.history("grad_scale").latest() == 2.0**39
+        assert storage.history("skipped_steps").latest() == 1
         step.grad_scaler.load_state_dict({**step.grad_scaler.state_dict(), "scale": 128.0})
         step.run_step()
     assert not torch.equal(model.backbone.stem.conv1.weight, before)
     again = TrainStep(model, [], optimizer, precision=torch.float16)
     again.load_state_dict(step.state_dict())
-    assert again.grad_scaler.get_scale() == 128.0
+    assert again.grad_scaler.get_scale() == 128.0 and again.skipped_steps == 1
 
 
 def test_a_run_may_change_to_float16_when_it_resumes():

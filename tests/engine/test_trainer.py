@@ -5,38 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import tiny_config
+from runs import assert_same, load, run_config, train
 
 from revisit.engine.checkpointing import Checkpoints
 from revisit.engine.hooks import MomentumUpdate, QueueUpdate
-from revisit.engine.schedule import resolve_schedule
 from revisit.engine.trainer import PretrainTrainer
 from revisit.errors import UserError
 from revisit.modeling.moco import MoCo
 
 from detectron2.engine import hooks as d2_hooks
-from detectron2.utils.env import seed_all_rng
-
-
-def run_config(output: Path, *options: object):
-    cfg = tiny_config("DATASETS.TRAIN", ("toy_scenes_train",), "OUTPUT_DIR", str(output), *options)
-    resolve_schedule(cfg, 60)
-    cfg.freeze()
-    return cfg
-
-
-def train(output: Path, *options: object, resume: bool = False, stop_after: int | None = None) -> PretrainTrainer:
-    cfg = run_config(output, *options)
-    seed_all_rng(cfg.SEED)
-    trainer = PretrainTrainer(cfg)
-    trainer.resume_or_load(resume)
-    trainer.max_iter = stop_after or trainer.max_iter
-    trainer.train()
-    return trainer
-
-
-def load(path: Path) -> dict:
-    return torch.load(path, weights_only=True)
 
 
 def metrics(output: Path) -> list[dict]:
@@ -92,8 +69,8 @@ def test_a_resumed_run_ends_bit_identical(toy_datasets, tmp_path, workers, switc
     train(tmp_path / "parts", *options, "DATALOADER.NUM_WORKERS", workers, stop_after=5)
     train(tmp_path / "parts", *options, "DATALOADER.NUM_WORKERS", workers, resume=True)
     whole, parts = (load(tmp_path / name / "model_final.pth") for name in ("whole", "parts"))
-    for name, value in whole["model"].items():
-        assert torch.equal(value, parts["model"][name]), name
+    for part in ("model", "trainer"):
+        assert_same(whole[part], parts[part])
 
 
 def test_l_nn_joins_after_the_warm_up_epochs(toy_datasets, tmp_path):

@@ -1,0 +1,195 @@
+"""Checkpoints: which are written, which stay, and what a damaged one or a full disk does to a run."""
+
+from __future__ import annotations
+
+import logging
+import resource
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from runs import assert_same, load, run_config, train
+
+from revisit.checkpoint.run_folder import checkpoints_of_run, remove_unfinished, seed_of_run, set_aside_earlier_run
+from revisit.engine.hooks import CollapseAlarm, ReadErrors
+from revisit.engine.trainer import PretrainTrainer
+from revisit.errors import UserError
+
+from detectron2.engine import HookBase
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("model_*"))
+
+
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.fixture(scope="module")
+def whole(toy_root, tmp_path_factory) -> Path:
+    """A run of 8 iterations that nothing happened to, with all of its checkpoints."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DETECTRON2_DATASETS", str(toy_root))
+        patch.chdir(Path(__file__).resolve().parents[2])
+        output = tmp_path_factory.mktemp("whole")
+        train(output, "SOLVER.MAX_ITER", 8, "SOLVER.CHECKPOINT_PERIOD", 2, "SOLVER.CHECKPOINTS_KEPT", 0)
+    return output
+
+
+def copy(whole: Path, output: Path, *names: str) -> Path:
+    output.mkdir()
+    for name in names:
+        (output / name).write_bytes((whole / name).read_bytes())
+    return output
+
+
+def resume(output: Path, *options: object) -> PretrainTrainer:
+    return train(output, "SOLVER.MAX_ITER", 8, "SOLVER.CHECKPOINT_PERIOD", 2, *options, resume=True)
+
+
+def test_the_newest_and_every_fifth_stay(toy_datasets, tmp_path):
+    keep = ("SOLVER.CHECKPOINTS_KEPT", 2, "SOLVER.CHECKPOINT_KEPT_EVERY", 5)
+    train(tmp_path, "SOLVER.MAX_ITER", 13, "SOLVER.CHECKPOINT_PERIOD", 1, *keep)
+    kept = [f"model_{iteration:07d}.pth" for iteration in (4, 9, 11, 12)]
+    assert names(tmp_path) == [*kept, "model_final.pth"]
+    assert (tmp_path / "last_checkpoint").read_text() == "model_final.pth"
+
+
+def test_a_damaged_newest_checkpoint_is_told_and_the_one_before_it_taken(toy_datasets, whole, tmp_path, caplog):
+    output = copy(whole, tmp_path / "run", "model_0000003.pth", "model_0000005.pth")
+    flip_a_bit(output / "model_0000005.pth")
+    with caplog.at_level(logging.ERROR):
+        assert resume(output).start_iter == 4
+    (record,) = [record for record in caplog.records if "DAMAGED CHECKPOINT" in record.message]
+    assert "model_0000005.pth" in record.message and "the checksum differs" in record.message
+    assert_same(load(output / "model_final.pth")["model"], load(whole / "model_final.pth")["model"])
+
+
+def test_a_damaged_final_checkpoint_falls_back_too(toy_datasets, whole, tmp_path):
+    output = copy(whole, tmp_path / "run", "model_0000003.pth", "model_final.pth")
+    (output / "model_final.pth").write_bytes((whole / "model_final.pth").read_bytes()[:5000])
+    assert resume(output).start_iter == 4
+
+
+def test_without_any_whole_checkpoint_nothing_starts_over(toy_datasets, whole, tmp_path):
+    output = copy(whole, tmp_path / "run", "model_0000003.pth", "model_0000005.pth")
+    for path in output.iterdir():
+        flip_a_bit(path)
+    with pytest.raises(UserError, match="none of the 2 checkpoints"):
+        resume(output)
+
+
+def test_the_last_iteration_counts_not_the_note_of_it(toy_datasets, whole, tmp_path):
+    """Killed between the checkpoint and the note, or copied without it."""
+    output = copy(whole, tmp_path / "run", "model_0000003.pth", "model_0000005.pth")
+    (output / "last_checkpoint").write_text("model_0000003.pth")
+    assert resume(output).start_iter == 6
+
+
+def test_a_longer_run_goes_on_from_the_later_of_periodic_and_final(whole, tmp_path):
+    output = copy(whole, tmp_path / "run", "model_0000003.pth", "model_final.pth")  # the final one is iteration 7
+    content = load(whole / "model_0000005.pth")
+    torch.save(content | {"iteration": 9}, output / "model_0000009.pth")
+    assert [path.name for path in checkpoints_of_run(output)] == [
+        *("model_0000009.pth", "model_final.pth", "model_0000003.pth")
+    ]
+
+
+def test_what_a_killed_process_was_writing_is_removed(tmp_path):
+    for name in ("model_0000003.pth.tmp", "model_0000001.pth"):
+        (tmp_path / name).write_bytes(b"")
+    remove_unfinished(tmp_path)
+    assert names(tmp_path) == ["model_0000001.pth"]
+
+
+def test_a_new_start_sets_an_earlier_run_aside(whole, tmp_path):
+    output = copy(whole, tmp_path / "run", "model_0000003.pth", "metrics.json", "last_checkpoint")
+    (output / "log.txt").write_text("")
+    assert set_aside_earlier_run(output) == output / "earlier_run_1"
+    assert sorted(p.name for p in output.iterdir()) == ["earlier_run_1", "log.txt"]
+    assert (output / "earlier_run_1/model_0000003.pth").exists() and (output / "earlier_run_1/metrics.json").exists()
+    assert set_aside_earlier_run(output) is None
+    copy(whole, tmp_path / "other", "model_0000003.pth")
+    (tmp_path / "other/model_0000003.pth").rename(output / "model_0000003.pth")
+    assert set_aside_earlier_run(output) == output / "earlier_run_2"
+
+
+def test_the_seed_of_a_run_is_in_its_checkpoints_and_else_in_its_config(whole, tmp_path):
+    assert seed_of_run(whole) == 7
+    (tmp_path / "config.yaml").write_text("SEED: 11\nSOLV")
+    assert seed_of_run(tmp_path) == -1  # torn
+    (tmp_path / "config.yaml").write_text("SEED: 11\n")
+    assert seed_of_run(tmp_path) == 11
+
+
+@contextmanager
+def disk_full_for_files_above(num_bytes: int):
+    """The system refuses to let files grow beyond this, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+class FullDisk(HookBase):
+    """The disk is full from one iteration up to another."""
+
+    def __init__(self, first: int, last: int):
+        self._first, self._last = first, last
+        self._full = disk_full_for_files_above(100_000)
+
+    def before_step(self) -> None:
+        if self.trainer.iter == self._first:
+            self._full.__enter__()
+
+    def after_step(self) -> None:
+        if self.trainer.iter == self._last:
+            self._full.__exit__(None, None, None)
+
+    after_train = after_step
+
+
+def test_a_full_disk_leaves_old_checkpoints_and_the_run_alive(toy_datasets, whole, tmp_path, caplog):
+    options = ("SOLVER.MAX_ITER", 8, "SOLVER.CHECKPOINT_PERIOD", 2, "SOLVER.CHECKPOINTS_KEPT", 0)
+    with caplog.at_level(logging.ERROR):
+        train(tmp_path, *options, hook=FullDisk(3, 5))
+    told = [record.message for record in caplog.records if "NO CHECKPOINT" in record.message]
+    assert len(told) == 2 and "model_0000003.pth could not be written" in told[0]
+    assert names(tmp_path) == ["model_0000001.pth", "model_0000007.pth", "model_final.pth"]
+    assert_same(load(tmp_path / "model_final.pth")["model"], load(whole / "model_final.pth")["model"])
+
+
+@pytest.mark.parametrize(("stop", "last"), [(True, 7), (False, 7)])
+def test_a_run_ends_in_one_line_where_it_must_not_go_on_without_a_checkpoint(toy_datasets, tmp_path, stop, last):
+    """By its key at once, and else at the end, when the result cannot be written."""
+    options = ("SOLVER.MAX_ITER", 8, "SOLVER.CHECKPOINT_PERIOD", 2, "SOLVER.STOP_WITHOUT_CHECKPOINT", stop)
+    with disk_full_for_files_above(2**40), pytest.raises(UserError, match="free some space") as error:
+        train(tmp_path, *options, hook=FullDisk(2, 99))
+    assert ("model_0000003" if stop else "model_final") in str(error.value)
+    assert names(tmp_path) == ["model_0000001.pth"]
+
+
+def test_another_number_of_processes_is_said(toy_datasets, whole, tmp_path, caplog):
+    trainer = PretrainTrainer(run_config(tmp_path))
+    state = load(whole / "model_0000003.pth")["trainer"]
+    with caplog.at_level(logging.WARNING):
+        trainer.load_state_dict(state | {"world_size": 2})
+    assert "resuming on 1 processes what 2 began: the order of the data goes on" in caplog.text
+
+
+def test_hooks_go_on_where_they_were():
+    errors, again = (ReadErrors(global_batch=8, iterations_per_epoch=100) for _ in range(2))
+    for n in range(3):
+        errors.observe(["x.jpg: bad"] * n)
+    errors.gather_state()
+    again.load_state_dict(errors.state_dict())
+    assert again.state_dict() == {"steps": 3, "failures": 3}
+    alarm = CollapseAlarm()
+    alarm.load_state_dict({"warned": True})
+    assert alarm.state_dict() == {"warned": True}

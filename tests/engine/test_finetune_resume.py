@@ -1,0 +1,44 @@
+"""Finetuning goes on exactly, too: batches, how they are scaled and flipped, sampled regions, dropout."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+from runs import assert_same, load, run
+
+from revisit.engine.finetune import FinetuneTrainer
+from revisit.engine.schedule import resolve_schedule
+from revisit.engine.setup import load_config
+
+SMALL = {
+    "detection": "INPUT.MIN_SIZE_TRAIN (64,80) INPUT.MAX_SIZE_TRAIN 100",
+    "segmentation_voc": "INPUT.CROP.SIZE [65,65]",
+    "depth": "INPUT.CROP.SIZE [65,65]",
+}
+
+
+def config(task: str, output: Path, workers: int):
+    options = (
+        f"OUTPUT_DIR {output} SEED 5 SOLVER.IMS_PER_BATCH 4 SOLVER.MAX_ITER 5 SOLVER.CHECKPOINT_PERIOD 3 "
+        f"MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 MODEL.DEVICE cpu {SMALL[task]} "
+        f"DATALOADER.NUM_WORKERS {workers} DATASETS.TEST () TEST.PRECISE_BN.ENABLED False"
+    )
+    file = f"configs/toy/{task}.yaml"
+    cfg = load_config(Namespace(config_file=file, opts=options.split(), num_gpus=1, num_machines=1, resume=False))
+    resolve_schedule(cfg, 60)
+    cfg.freeze()
+    return cfg
+
+
+@pytest.mark.parametrize("task", SMALL)
+def test_a_resumed_finetuning_ends_bit_identical(toy_datasets, tmp_path, task):
+    """Stopped behind iteration 2, and with another number of workers."""
+    run(config(task, tmp_path / "whole", 0), trainer_class=FinetuneTrainer)
+    run(config(task, tmp_path / "parts", 0), trainer_class=FinetuneTrainer, stop_after=3)
+    (tmp_path / "parts/model_final.pth").unlink()
+    run(config(task, tmp_path / "parts", 2), trainer_class=FinetuneTrainer, resume=True)
+    whole, parts = (load(tmp_path / name / "model_final.pth") for name in ("whole", "parts"))
+    for part in ("model", "trainer"):
+        assert_same(whole[part], parts[part])

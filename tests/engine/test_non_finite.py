@@ -1,0 +1,82 @@
+"""A loss that is not finite ends the run in one line, with the inputs as pictures and every checkpoint as it was."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import cv2
+import pytest
+import torch
+from runs import load, train
+from tiny import random_views, tiny_model
+
+from revisit.engine.launch import Processes, launch
+from revisit.engine.non_finite import report_non_finite
+from revisit.engine.step import NonFiniteLossError, TrainStep
+from revisit.errors import UserError
+
+from detectron2.engine import HookBase
+from detectron2.utils import comm
+from detectron2.utils.events import EventStorage
+
+
+class Diverge(HookBase):
+    """From one iteration on, the weights of one process's model are such that its loss is no number."""
+
+    def __init__(self, iteration: int, rank: int = 0):
+        self._iteration, self._rank = iteration, rank
+
+    def before_step(self) -> None:
+        if self.trainer.iter == self._iteration and comm.get_rank() == self._rank:
+            model = self.trainer.model
+            head = getattr(model, "module", model).projection_head
+            torch.nn.init.constant_(next(head.parameters()), float("nan"))
+
+
+def test_the_run_stops_with_the_iteration_and_leaves_views_names_and_checkpoints(toy_datasets, tmp_path):
+    options = ("SOLVER.MAX_ITER", 8, "SOLVER.CHECKPOINT_PERIOD", 2)
+    with pytest.raises(UserError, match=r"loss of iteration 5 is not finite \(loss_inst nan") as error:
+        train(tmp_path, *options, hook=Diverge(5))
+    assert "\n" not in str(error.value) and str(tmp_path / "non_finite") in str(error.value)
+    sheet = cv2.imread(str(tmp_path / "non_finite/iteration_0000005_process_0_1.png"))
+    assert sheet.shape == (8 * 166, 6 * 166, 3) and sheet.std() > 20  # eight images, six views each
+    listed = (tmp_path / "non_finite/iteration_0000005_process_0.txt").read_text().split()
+    assert len(set(listed)) == 8 and all(Path(name).is_file() for name in listed)
+    assert sorted(path.name for path in tmp_path.glob("model_*")) == ["model_0000001.pth", "model_0000003.pth"]
+    for value in load(tmp_path / "model_0000003.pth")["model"].values():
+        assert value.isfinite().all()
+
+
+def train_two(output: Path, datasets: str) -> None:
+    os.environ["DETECTRON2_DATASETS"] = datasets
+    train(output, "SOLVER.MAX_ITER", 8, "SOLVER.CHECKPOINT_PERIOD", 2, hook=Diverge(3, rank=1))
+
+
+def test_only_the_process_with_the_loss_shows_its_views_and_all_stop(toy_datasets, tmp_path):
+    with pytest.raises(UserError, match="loss of iteration 3 is not finite"):
+        launch(train_two, Processes(2), device="cpu", args=(tmp_path, str(toy_datasets)))
+    pictures = sorted(path.name for path in (tmp_path / "non_finite").iterdir())
+    assert pictures == ["iteration_0000003_process_1.txt", "iteration_0000003_process_1_1.png"]
+    assert [path.name for path in tmp_path.glob("model_*")] == ["model_0000001.pth"]
+
+
+def test_nothing_changes_in_a_step_that_fails(monkeypatch):
+    model = tiny_model().train()
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    before = {name: value.clone() for name, value in model.named_parameters()}
+    loss = model.projection_head[0].weight.sum() * float("inf")
+    monkeypatch.setattr(type(model), "losses", lambda *_: {"loss_inst": loss})
+    step = TrainStep(model, [random_views(8)], optimizer)
+    with EventStorage(4), pytest.raises(NonFiniteLossError, match="iteration 4"):
+        step.run_step()
+    assert all(torch.equal(value, before[name]) for name, value in model.named_parameters())
+
+
+def test_inputs_of_finetuning_are_shown_too(tmp_path):
+    images = [torch.full((3, 20, 40), 90, dtype=torch.uint8), torch.full((3, 50, 30), 200, dtype=torch.uint8)]
+    batch = [{"image": image, "file_name": f"{n}.jpg"} for n, image in enumerate(images)]
+    error = NonFiniteLossError(12, {"loss_sem_seg": [float("inf")]})
+    told = report_non_finite(error, str(tmp_path), batch, ["0.jpg", "1.jpg"])
+    assert "loss_sem_seg inf" in str(told)
+    assert cv2.imread(str(tmp_path / "non_finite/iteration_0000012_process_0_1.png")).shape == (2 * 166, 166, 3)

@@ -1,0 +1,131 @@
+"""SIGTERM, SIGUSR1 and Ctrl-C end a run behind a checkpoint, within two steps, and the run goes on from there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from runs import assert_same, load, train
+
+from revisit.engine.launch import Processes, launch
+from revisit.engine.stop_signals import StopSignals
+from revisit.errors import InterruptedRunError, StoppedRunError
+
+from detectron2.engine import HookBase
+from detectron2.utils import comm
+
+OPTIONS = ("SOLVER.MAX_ITER", 9, "SOLVER.CHECKPOINT_PERIOD", 100)
+SIGNALLED = 3  # iteration
+
+
+class Signal(HookBase):
+    """Sends a signal to this process, in the middle of a step."""
+
+    def __init__(self, number: int, rank: int = 0, times: int = 1):
+        self._number, self._rank, self._times = number, rank, times
+
+    def before_step(self) -> None:
+        if self.trainer.iter == SIGNALLED and comm.get_rank() == self._rank:
+            for _ in range(self._times):
+                os.kill(os.getpid(), self._number)
+
+
+@pytest.fixture(scope="module")
+def untouched(toy_root, tmp_path_factory) -> dict:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DETECTRON2_DATASETS", str(toy_root))
+        patch.chdir(Path(__file__).resolve().parents[2])
+        output = tmp_path_factory.mktemp("untouched")
+        train(output, *OPTIONS)
+    return load(output / "model_final.pth")["model"]
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "code"),
+    [
+        (signal.SIGTERM, StoppedRunError, 75),
+        (signal.SIGUSR1, StoppedRunError, 75),
+        (signal.SIGINT, InterruptedRunError, 130),
+    ],
+)
+def test_a_signal_ends_the_run_behind_its_step_and_the_run_goes_on(
+    toy_datasets, untouched, tmp_path, number, error, code
+):
+    handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)]
+    name = signal.Signals(number).name
+    with pytest.raises(error, match=f"stopped by {name} behind iteration {SIGNALLED}, .* --resume goes on") as caught:
+        train(tmp_path, *OPTIONS, hook=Signal(number))
+    assert caught.value.EXIT_CODE == code
+    assert [path.name for path in tmp_path.glob("model_*")] == [f"model_{SIGNALLED:07d}.pth"]
+    assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)] == handlers
+    assert train(tmp_path, *OPTIONS, resume=True).start_iter == SIGNALLED + 1
+    assert_same(load(tmp_path / "model_final.pth")["model"], untouched)
+
+
+def test_a_second_ctrl_c_stops_at_once(toy_datasets, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, *OPTIONS, hook=Signal(signal.SIGINT, times=2))
+    assert not list(tmp_path.glob("model_*"))
+
+
+def test_a_signal_in_the_last_step_lets_the_run_end(toy_datasets, untouched, tmp_path):
+    train(tmp_path, "SOLVER.MAX_ITER", SIGNALLED + 1, hook=Signal(signal.SIGTERM))
+    assert (tmp_path / "model_final.pth").exists()
+
+
+def test_ctrl_c_counts_for_more_than_what_a_scheduler_sends():
+    with StopSignals() as signals:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.received == 3
+
+
+def train_until_a_signal_reaches_one_rank(output: Path, datasets: str) -> None:
+    os.environ["DETECTRON2_DATASETS"] = datasets
+    train(output, *OPTIONS, hook=Signal(signal.SIGUSR1, rank=1))
+
+
+def train_two(output: Path, datasets: str, resume: bool) -> None:
+    os.environ["DETECTRON2_DATASETS"] = datasets
+    train(output, *OPTIONS, resume=resume)
+
+
+def test_a_signal_to_one_process_of_two_ends_both_within_two_steps_and_loses_nothing(toy_datasets, tmp_path):
+    """While random rows still fill the queue, which must be the same ones in both processes and after the resume."""
+    stopped, untouched = tmp_path / "stopped", tmp_path / "untouched"
+    with pytest.raises(StoppedRunError, match="stopped by SIGUSR1"):
+        launch(train_until_a_signal_reaches_one_rank, Processes(2), device="cpu", args=(stopped, str(toy_datasets)))
+    (path,) = stopped.glob("model_*")
+    assert path.name == f"model_{SIGNALLED + 1:07d}.pth"  # the second step's
+    assert load(path)["model"]["queue.num_enqueued"] < 50
+    launch(train_two, Processes(2), device="cpu", args=(stopped, str(toy_datasets), True))
+    launch(train_two, Processes(2), device="cpu", args=(untouched, str(toy_datasets), False))
+    one, other = (load(folder / "model_final.pth") for folder in (stopped, untouched))
+    for part in ("model", "trainer"):
+        assert_same(one[part], other[part])
+
+
+WORKERS = """
+import multiprocessing, os, signal, sys
+from torch.utils.data import DataLoader
+from revisit.data.workers import start_worker
+batches = iter(DataLoader(range(100), num_workers=2, worker_init_fn=start_worker))
+next(batches)
+for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+    for process in multiprocessing.active_children():
+        os.kill(process.pid, number)
+for _ in range(90):
+    next(batches)
+assert len(multiprocessing.active_children()) == 2
+print("alive", flush=True)
+sys.exit(3)
+"""
+
+
+def test_workers_leave_signals_to_the_training_process_and_end_with_it():
+    done = subprocess.run([sys.executable, "-c", WORKERS], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "alive\n", "")

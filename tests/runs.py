@@ -1,0 +1,64 @@
+"""Whole training runs inside the test's process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from tiny import tiny_config
+
+from revisit.engine.schedule import resolve_schedule
+from revisit.engine.trainer import PretrainTrainer, RevisitTrainer
+
+from detectron2.config import CfgNode
+from detectron2.engine import HookBase
+from detectron2.utils.env import seed_all_rng
+
+
+def run_config(output: Path, *options: object) -> CfgNode:
+    """A tiny pretraining recipe on the 60 images of ToyScenes: 7 iterations an epoch."""
+    cfg = tiny_config("DATASETS.TRAIN", ("toy_scenes_train",), "OUTPUT_DIR", str(output), *options)
+    resolve_schedule(cfg, 60)
+    cfg.freeze()
+    return cfg
+
+
+def run(
+    cfg: CfgNode,
+    *,
+    trainer_class: type[RevisitTrainer] = PretrainTrainer,
+    resume: bool = False,
+    stop_after: int | None = None,
+    hook: HookBase | None = None,
+) -> RevisitTrainer:
+    """Train from the start or the last checkpoint, perhaps with one more hook, perhaps to an earlier end."""
+    seed_all_rng(cfg.SEED)
+    trainer = trainer_class(cfg)
+    trainer.register_hooks([hook])
+    trainer.resume_or_load(resume)
+    trainer.max_iter = stop_after or trainer.max_iter
+    trainer.train()
+    return trainer
+
+
+def train(output: Path, *options: object, **how: object) -> PretrainTrainer:
+    """``run`` with ``run_config``."""
+    return run(run_config(output, *options), **how)
+
+
+def load(path: Path) -> dict:
+    return torch.load(path, weights_only=True)
+
+
+def assert_same(one: object, other: object, name: str = "") -> None:
+    """Every tensor and every value of two checkpoints is the same, bit by bit."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), name
+        for key in one:
+            assert_same(one[key], other[key], f"{name}/{key}")
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other), name
+        for n, (a, b) in enumerate(zip(one, other, strict=True)):
+            assert_same(a, b, f"{name}/{n}")
+    else:
+        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other, name
