@@ -27,7 +27,8 @@ echo $! > $SLURM_TEST/pid
 echo Submitted batch job 7""",
     "scontrol": """if [ $1 = show ]; then echo 127.0.0.1; echo 127.0.0.2; else echo "$@" >> $SLURM_TEST/scontrol; fi""",
     "srun": """while [[ $1 == --* ]]; do shift; done
-SLURM_NODEID=1 "$@" & SLURM_NODEID=0 "$@"; wait""",
+trap 'kill -USR1 $(jobs -p); wait' USR1
+SLURM_NODEID=1 "$@" & SLURM_NODEID=0 "$@" & wait""",
 }
 
 
@@ -63,14 +64,17 @@ def test_a_job_on_two_nodes_trains_and_goes_on_when_it_is_submitted_again(cluste
     assert "nothing to do: the run has finished its 8 iterations" in wait(cluster)
 
 
-def test_a_job_whose_time_is_up_is_queued_again(cluster, toy_root, tmp_path):
-    (cluster / "bin/srun").write_text("#!/bin/bash\ntouch $SLURM_TEST/started\nsleep 60\n")
-    run(f"{COMMAND.format(logs=tmp_path / 'logs')} -- --config-file configs/toy/pretrain.yaml", toy_root)
-    pid = int((cluster / "pid").read_text())
-    subprocess.run(["timeout", "20", "bash", "-c", f"until [ -e {cluster}/started ]; do sleep 0.1; done"], check=True)
+def test_a_job_whose_time_is_up_writes_a_checkpoint_and_is_queued_again(cluster, toy_root, tmp_path):
+    options = f"--config-file configs/toy/pretrain.yaml SOLVER.MAX_ITER 100000 OUTPUT_DIR {tmp_path}/run {TINY} SEED 1"
+    run(f"{COMMAND.format(logs=tmp_path / 'logs')} -- {options}", toy_root)
+    pid, end = int((cluster / "pid").read_text()), time.monotonic() + 120
+    while not (tmp_path / "run/metrics.json").exists() or not (tmp_path / "run/metrics.json").stat().st_size:
+        assert time.monotonic() < end, (cluster / "log").read_text()[-3000:]
+        time.sleep(0.2)
     os.kill(pid, signal.SIGUSR1)  # as --signal=B:USR1 asks for
-    wait(cluster, 20)
+    log = wait(cluster, 60)
     assert (cluster / "scontrol").read_text() == "requeue 7\n"
+    assert "stopped by SIGUSR1 behind iteration" in log and list((tmp_path / "run").glob("model_*.pth")), log[-3000:]
 
 
 def test_print_submits_nothing_and_quotes_what_it_is_given(toy_root, tmp_path):

@@ -5,8 +5,9 @@
         --config-file configs/pretrain/knn_moco.yaml OUTPUT_DIR /shared/knn_moco
 
 What follows -- are tools/train_net.py's own options. It runs once on every node with --resume, so a job that SLURM
-preempts, requeues or finds on a failed node goes on from its last checkpoint; OUTPUT_DIR has to be on a disk that all
-nodes see, and so does this checkout. --print shows the script of sbatch and submits nothing.
+preempts, requeues or finds on a failed node goes on from its last checkpoint. When it is preempted, and two minutes
+before its time is up, the training writes one and ends. OUTPUT_DIR has to be on a disk that all nodes see, and so does
+this checkout. --print shows the script of sbatch and submits nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -80,10 +82,16 @@ def batch_script(args: argparse.Namespace) -> str:
 cd {shlex.quote(str(ROOT))}
 export MASTER=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export PORT=$(({first} + SLURM_JOB_ID % {count}))
-# The time is up: the same job once more, which goes on from the last checkpoint.
-trap 'scontrol requeue "$SLURM_JOB_ID"' USR1
+# The time is up: the training writes a checkpoint and ends, and the same job is queued once more.
+time_is_up() {{
+    kill -USR1 "$TRAINING"
+    for second in $(seq {WARNING - 30}); do kill -0 "$TRAINING" 2>/dev/null || break; sleep 1; done
+    scontrol requeue "$SLURM_JOB_ID"
+}}
+trap time_is_up USR1
 srun --kill-on-bad-exit=1 --cpus-per-task={cpus_per_node(args)} bash -c {shlex.quote(command)} &
-wait $!
+TRAINING=$!
+wait "$TRAINING"
 """
 
 
@@ -103,6 +111,7 @@ class TrainTask:
 
     def __init__(self, args: argparse.Namespace):
         self.args = args
+        self.training: subprocess.Popen | None = None
 
     def __call__(self) -> None:
         import submitit
@@ -111,12 +120,18 @@ class TrainTask:
         first, count = PORTS
         port = first + int("".join(filter(str.isdecimal, job.job_id)) or 0) % count
         command = train_command(self.args, str(job.node), job.hostnames[0], str(port))
-        subprocess.run(["bash", "-c", command], cwd=ROOT, check=True)
+        self.training = subprocess.Popen(["bash", "-c", command], cwd=ROOT)
+        if code := self.training.wait():
+            raise subprocess.CalledProcessError(code, command)
 
     def checkpoint(self) -> object:
+        """What submitit calls, in this process, when the time is up or the job is preempted."""
         from submitit.helpers import DelayedSubmission
 
-        return DelayedSubmission(self)
+        if self.training:
+            self.training.send_signal(signal.SIGUSR1)
+            self.training.wait()
+        return DelayedSubmission(TrainTask(self.args))
 
 
 def submit_by_submitit(args: argparse.Namespace, cluster: str = "slurm") -> str:

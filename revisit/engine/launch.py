@@ -108,7 +108,8 @@ def _start_and_join(args: tuple, count: int) -> None:
 
     def forward(number: int) -> None:
         announce(number)
-        _send(context.pids(), signal.SIGTERM)
+        # From a terminal they have Ctrl-C themselves, and a second one would stop them at once.
+        _send(context.pids(), signal.SIGTERM if number == signal.SIGINT else number)
 
     try:
         with StopSignals(forward):
