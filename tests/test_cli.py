@@ -156,6 +156,13 @@ def test_help_teaches(tool, tmp_path):
     assert "python tools/" in run(f"python tools/{tool}.py --help", tmp_path)
 
 
+def test_docs_soak_ends_runs_in_every_way_and_finds_them_bit_identical(tmp_path):
+    text = run(f"python tools/soak.py kill kill-saving stop --runs 1 --output {tmp_path}", tmp_path)
+    for kind in ("kill", "kill-saving", "stop"):
+        assert f"{kind}: 1 of 1 runs ended bit-identical" in text
+        assert json.loads((tmp_path / f"{kind}.json").read_text())[0]["lost"] <= 4
+
+
 def test_missing_coco_stops_with_the_way_out(tmp_path):
     command = "python tools/train_net.py --config-file configs/pretrain/knn_moco.yaml --num-gpus 2"
     line = one_line_error(f"{command} OUTPUT_DIR {tmp_path}/out", tmp_path)

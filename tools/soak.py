@@ -1,9 +1,11 @@
 #!/usr/bin/env python
 """Kill training runs at random, let them go on, and see whether they end as if nothing had happened.
 
-    python tools/soak.py kill --runs 30 --output output/soak          # SIGKILL at any moment
-    python tools/soak.py kill-saving --runs 30 --output output/soak   # SIGKILL while a checkpoint is being written
-    python tools/soak.py stop --runs 10 --output output/soak          # SIGTERM: a checkpoint, and exit code 75
+    python tools/soak.py kill kill-saving --runs 30
+
+kill         SIGKILL at any moment
+kill-saving  SIGKILL while a checkpoint is being written
+stop         SIGTERM: a checkpoint, and exit code 75
 
 Every run is tools/train_net.py on ToyScenes, small, with 1 or 2 processes and 0 or 2 loader workers in turn, all on
 the CPU. It is ended once, resumed and finished; then every tensor of its last checkpoint (encoders, queues, optimiser)
@@ -38,12 +40,12 @@ KINDS = ("kill", "kill-saving", "stop")
 ITERATIONS, PERIOD = 24, 4
 LIMIT = 600  # seconds: a run that has not ended by then never will
 RECIPE = f"""
-    MODEL.DEVICE cpu SEED 5 SOLVER.MAX_ITER {ITERATIONS} SOLVER.CHECKPOINT_PERIOD {PERIOD} SOLVER.IMS_PER_BATCH 8
+    MODEL.DEVICE cpu SEED 5 MOCO.QUEUE_SIZE 60000
+    SOLVER.MAX_ITER {ITERATIONS} SOLVER.CHECKPOINT_PERIOD {PERIOD} SOLVER.IMS_PER_BATCH 8
     MOCO.BN_SPLITS 1 KNN_MOCO.NUM_NEIGHBORS 5 KNN_MOCO.WARMUP_EPOCHS 1 VIEWS.LARGE_SIZE 32 VIEWS.SMALL_SIZE 16
     MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8
     TEST.EVAL_EPOCHS 0 KNN_EVAL.IMAGE_SIZE 32 KNN_EVAL.LINEAR False
 """
-QUEUE = {"kill": 50, "kill-saving": 100_000, "stop": 50}  # rows; a large queue takes a while to write
 
 
 class Setup(NamedTuple):
@@ -61,60 +63,62 @@ SETUPS = [Setup(processes, workers) for workers in (0, 2) for processes in (1, 2
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=KINDS, help="how runs are ended")
-    parser.add_argument("--runs", type=natural, default=30, help="(default: %(default)s)")
+    parser.add_argument("kinds", nargs="+", choices=KINDS, help="how runs are ended")
+    parser.add_argument("--runs", type=natural, default=30, help="of each kind (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=Path("output/soak"), help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments (default: %(default)s)")
     args = parser.parse_args()
-    soak = Soak(args.kind, args.output)
-    rows = []
-    for number in tqdm(range(args.runs), desc=args.kind, unit="run", disable=None):
-        rows.append(soak.run(number, random.Random(f"{args.seed} {number}")))
-        tqdm.write(" ".join(f"{key} {value}" for key, value in rows[-1].items()))
-    (args.output / f"{args.kind}.json").write_text(json.dumps(rows, indent=2))
-    same = sum(row["identical"] for row in rows)
-    print(f"{same} of {len(rows)} runs ended bit-identical; at most {max(row['lost'] for row in rows)} iterations lost")
-    if same < len(rows):
+    soak = Soak(args.output)
+    failed = False
+    for kind in args.kinds:
+        rows = []
+        for number in tqdm(range(args.runs), desc=kind, unit="run", disable=None):
+            rows.append(soak.run(kind, number, random.Random(f"{args.seed} {number}")))
+            tqdm.write(f"{kind}: " + ", ".join(f"{key} {value}" for key, value in rows[-1].items()))
+        (args.output / f"{kind}.json").write_text(json.dumps(rows, indent=2))
+        same, lost = sum(row["identical"] for row in rows), max(row["lost"] for row in rows)
+        print(
+            f"{kind}: {same} of {len(rows)} runs ended bit-identical; of what a checkpoint had or was getting, at most "
+            f"{lost} iterations had to be done again"
+        )
+        failed |= same < len(rows) or lost > PERIOD
+    if failed:
         sys.exit(1)
 
 
 class Soak:
-    """Runs of one kind under one folder, with the untouched ones that they are compared with."""
+    """Runs under one folder, with the untouched ones that they are compared with."""
 
-    def __init__(self, kind: str, output: Path):
-        self._kind = kind
-        self._output = output / kind
+    def __init__(self, output: Path):
+        self._output = output
         self._datasets = output.resolve() / "datasets"
-        self._seconds: dict[int, float] = {}  # of the iterations, by number of processes
+        self._seconds: dict[int, float] = {}  # of an untouched run's iterations, by number of processes
         if not (self._datasets / "toy_scenes").exists():
             make_toy_scenes(self._datasets / "toy_scenes", num_images=60, seed=0, size=64, workers=1)
-        for processes in (1, 2):
-            self._make_reference(processes)
 
-    def run(self, number: int, rng: random.Random) -> dict:
+    def run(self, kind: str, number: int, rng: random.Random) -> dict:
         """End one run by chance, finish it, and compare."""
         setup = SETUPS[number % len(SETUPS)]
-        folder = self._output / f"run_{number}"
+        if setup.processes not in self._seconds:
+            self._make_reference(setup.processes)
+        folder = self._output / kind / f"run_{number}"
         while True:  # until it was ended in the way that is asked for
             shutil.rmtree(folder, ignore_errors=True)
             process = self._start(setup, folder)
             _wait_for(lambda: "Starting training" in _log(folder), process)
-            reached = getattr(self, f"_{self._kind.replace('-', '_')}")(process, folder, setup, rng)
+            reached = getattr(self, f"_{kind.replace('-', '_')}")(process, folder, setup, rng)
             if reached is not None:
                 break
         self._finish(self._start(setup, folder, "--resume"))
         told = re.findall(r"resuming at iteration (\d+)", _log(folder))
         resumed = int(told[-1]) if told else 0
-        return {
-            "run": number,
-            "setup": str(setup),
-            "resumed at": resumed,
-            "lost": max(0, reached - resumed),
-            "identical": _same(folder, self._reference(setup.processes)),
-        }
+        same = _same(folder, self._reference(setup.processes))
+        if same:
+            shutil.rmtree(folder)
+        return {"run": number, "setup": str(setup), "resumed at": resumed, "lost": reached - resumed, "identical": same}
 
     def _kill(self, process: subprocess.Popen, folder: Path, setup: Setup, rng: random.Random) -> int | None:
-        """Iterations that were done for certain; None if the run was over first."""
+        """Iterations that were done for certain, by the checkpoints; None if the run was over first."""
         try:
             process.wait(rng.uniform(0, self._seconds[setup.processes]))
             return None
@@ -161,7 +165,7 @@ class Soak:
         folder.mkdir(parents=True, exist_ok=True)
         words = [
             *(sys.executable, "tools/train_net.py", "--config-file", "configs/toy/pretrain.yaml", *options),
-            *("--num-gpus", str(setup.processes), *RECIPE.split(), "MOCO.QUEUE_SIZE", str(QUEUE[self._kind])),
+            *("--num-gpus", str(setup.processes), *RECIPE.split()),
             *("DATALOADER.NUM_WORKERS", str(setup.workers), "OUTPUT_DIR", str(folder.resolve())),
         ]
         environment = os.environ | {"DETECTRON2_DATASETS": str(self._datasets), "OMP_NUM_THREADS": "1"}

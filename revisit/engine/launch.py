@@ -18,7 +18,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from revisit.engine.network import free_port, is_lost_contact, prefer_interface_towards
-from revisit.engine.stop_signals import StopSignals, announce
+from revisit.engine.stop_signals import StopSignals
 from revisit.errors import LostContactError, UserError
 
 from detectron2.utils import comm
@@ -107,17 +107,22 @@ def _start_and_join(args: tuple, count: int) -> None:
     context = mp.start_processes(_run_rank, args, nprocs=count, join=False)
 
     def forward(number: int) -> None:
-        announce(number)
         # From a terminal they have Ctrl-C themselves, and a second one would stop them at once.
         _send(context.pids(), signal.SIGTERM if number == signal.SIGINT else number)
 
+    signals = StopSignals(forward)
     try:
-        with StopSignals(forward):
+        with signals:
             while not context.join(grace_period=GRACE):
                 pass
+    except mp.ProcessExitedException as error:
+        if error.exit_code > 0 or not signals.interrupted:
+            raise
     finally:
         for process in context.processes:
             process.kill()
+    if signals.interrupted:  # while nothing was trained, so that the processes ended at once
+        raise KeyboardInterrupt
 
 
 def _send(pids: list[int], number: int) -> None:

@@ -30,6 +30,11 @@ class StopSignals:
         self._tell = tell
         self._before: dict[int, object] = {}
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C was among them."""
+        return self.received == 1 + STOP_SIGNALS.index(signal.SIGINT)
+
     def __enter__(self) -> StopSignals:
         self._before = {number: signal.signal(number, self._receive) for number in STOP_SIGNALS}
         return self
@@ -39,10 +44,9 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        place = 1 + STOP_SIGNALS.index(number)
-        if number == signal.SIGINT and self.received == place:
+        if number == signal.SIGINT and self.interrupted:
             raise KeyboardInterrupt
-        self.received = max(self.received, place)
+        self.received = max(self.received, 1 + STOP_SIGNALS.index(number))
         self._tell(number)
 
 

@@ -76,7 +76,7 @@ class RevisitTrainer(DefaultTrainer):
         self.checkpointer = RevisitCheckpointer(model, cfg, trainer=weakref.proxy(self))
         self.start_iter = 0
         self.max_iter = cfg.SOLVER.MAX_ITER
-        self.signals = StopSignals(announce if comm.get_world_size() == 1 else lambda number: None)
+        self.signals = StopSignals(announce if comm.is_main_process() else lambda number: None)
         self.register_hooks(self.build_hooks())
 
     @classmethod
