@@ -24,9 +24,8 @@ def checkpoints_of_run(folder: Path) -> list[Path]:
 
 def seed_of_run(folder: Path) -> int:
     """The SEED that a run in this folder has drawn, -1 if nothing tells it."""
-    for path in checkpoints_of_run(folder):
-        if content := _glance(path):
-            return content["trainer"]["seed"]
+    for content in filter(None, map(_glance, checkpoints_of_run(folder))):
+        return content["trainer"].get("seed", -1)
     try:
         return int(yaml.safe_load((folder / "config.yaml").read_text())["SEED"])
     except (OSError, yaml.YAMLError, TypeError, KeyError, ValueError):  # killed while Detectron2 was writing it
@@ -62,10 +61,14 @@ def remove_outdated(folder: Path, *, newest: int, every: int) -> None:
             path.unlink(missing_ok=True)
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove checkpoints that a killed process was writing."""
+def tidy_up(folder: Path) -> None:
+    """Remove checkpoints that a killed process was writing, and end the line of metrics that it was."""
     for path in folder.glob(f"*.pth{UNFINISHED}"):
         path.unlink(missing_ok=True)
+    metrics = folder / "metrics.json"
+    if metrics.is_file() and metrics.read_bytes()[-1:] not in (b"\n", b""):
+        with open(metrics, "a") as file:
+            file.write("\n")
 
 
 def set_aside_earlier_run(folder: Path) -> Path | None:

@@ -77,8 +77,6 @@ class Throughput(HookBase):
         seconds = time.perf_counter() - self._start
         storage = self.trainer.storage
         storage.put_scalar("images_per_second", self._global_batch / seconds)
-        if "data_time" not in storage.histories():
-            return  # only the main process keeps it
         storage.put_scalar("data_wait_share", min(1.0, storage.history("data_time").latest() / seconds))
         self._hint(storage.history("data_wait_share").median(self.WINDOW))
 

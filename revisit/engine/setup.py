@@ -14,9 +14,9 @@ import yaml
 
 from revisit.checkpoint.run_folder import (
     checkpoints_of_run,
-    remove_unfinished,
     seed_of_run,
     set_aside_earlier_run,
+    tidy_up,
 )
 from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records, register
@@ -115,7 +115,7 @@ def _prepare_folder(cfg: CfgNode, args: argparse.Namespace) -> None:
     """Before anything is written to OUTPUT_DIR: a resumed run tidies it up, a new one makes room."""
     folder = Path(cfg.OUTPUT_DIR)
     if comm.is_main_process() and not args.eval_only:
-        remove_unfinished(folder)
+        tidy_up(folder)
         if not args.resume:
             expect(
                 not (cfg.MODEL.WEIGHTS and checkpoints_of_run(folder))

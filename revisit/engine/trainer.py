@@ -116,12 +116,18 @@ class RevisitTrainer(DefaultTrainer):
         }
 
     def load_state_dict(self, state_dict: dict) -> None:
+        if "seed" not in state_dict:
+            raise UserError(
+                "cannot resume: the checkpoint is not of a Revisit run, or older than this version; start from it by "
+                "MODEL.WEIGHTS in another OUTPUT_DIR"
+            )
         if state_dict["seed"] != self.cfg.SEED:
             raise UserError(
                 f"cannot resume: the checkpoint's SEED is {state_dict['seed']}, this config's {self.cfg.SEED}; "
                 "give that seed, or start anew in another OUTPUT_DIR"
             )
-        before, now = state_dict["world_size"], comm.get_world_size()
+        now = comm.get_world_size()
+        before = state_dict.get("world_size", now)
         if before != now:
             logger.warning(f"resuming on {now} processes what {before} began: {self.other_world_size}")
         super().load_state_dict(state_dict)

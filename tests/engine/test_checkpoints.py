@@ -11,7 +11,7 @@ import pytest
 import torch
 from runs import assert_same, load, run_config, train
 
-from revisit.checkpoint.run_folder import checkpoints_of_run, remove_unfinished, seed_of_run, set_aside_earlier_run
+from revisit.checkpoint.run_folder import checkpoints_of_run, seed_of_run, set_aside_earlier_run, tidy_up
 from revisit.engine.hooks import CollapseAlarm, ReadErrors
 from revisit.engine.trainer import PretrainTrainer
 from revisit.errors import UserError
@@ -99,11 +99,14 @@ def test_a_longer_run_goes_on_from_the_later_of_periodic_and_final(whole, tmp_pa
     ]
 
 
-def test_what_a_killed_process_was_writing_is_removed(tmp_path):
+@pytest.mark.parametrize("metrics", ["", '{"iteration": 1}\n', '{"iteration": 1}\n{"itera'])
+def test_what_a_killed_process_was_writing_is_removed_or_ended(tmp_path, metrics):
     for name in ("model_0000003.pth.tmp", "model_0000001.pth"):
         (tmp_path / name).write_bytes(b"")
-    remove_unfinished(tmp_path)
+    (tmp_path / "metrics.json").write_text(metrics)
+    tidy_up(tmp_path)
     assert names(tmp_path) == ["model_0000001.pth"]
+    assert (tmp_path / "metrics.json").read_text() == metrics + "\n" * metrics.endswith("itera")
 
 
 def test_a_new_start_sets_an_earlier_run_aside(whole, tmp_path):
