@@ -67,6 +67,20 @@ def test_a_typo_inside_a_config_file_is_refused(tmp_path):
         load_config(arguments(config_file=str(file)))
 
 
+def test_a_config_file_runs_no_code(tmp_path):
+    (tmp_path / "mine.yaml").write_text(f"OUTPUT_DIR: !!python/object/apply:os.mkdir ['{tmp_path}/owned']\n")
+    with pytest.raises(UserError, match="mine.yaml: .*could not determine a constructor"):
+        load_config(arguments(config_file=str(tmp_path / "mine.yaml")))
+    assert not (tmp_path / "owned").exists()
+
+
+def test_config_files_that_build_on_each_other_in_a_circle_are_refused(tmp_path):
+    (tmp_path / "a.yaml").write_text("_BASE_: b.yaml\n")
+    (tmp_path / "b.yaml").write_text("_BASE_: a.yaml\n")
+    with pytest.raises(UserError, match="_BASE_ leads back to the file itself"):
+        load_config(arguments(config_file=str(tmp_path / "a.yaml")))
+
+
 def test_a_missing_config_file_is_named():
     with pytest.raises(UserError, match="nowhere.yaml not found"):
         load_config(arguments(config_file="nowhere.yaml"))
