@@ -46,7 +46,7 @@ $(VENV)/.complete: setup.py constraints.txt tools/install_detectron2.py
 test: $(STAMP)  ## run the tests, on all cores
 	@# One thread a process: the processes have the cores.
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest \
-		$$($(PYTHON) -c 'import xdist' 2>/dev/null && echo --numprocesses auto --dist loadfile)
+		$$($(PYTHON) -c 'import xdist' 2>/dev/null && echo --numprocesses auto --dist loadfile --no-loadscope-reorder)
 
 lint: $(STAMP)  ## check style and formatting
 	$(PYTHON) -m ruff check $(SOURCES)

@@ -39,3 +39,8 @@ def pretrained(toy_root, tmp_path_factory) -> Path:
     assert "2 gloo processes" in text and "eta: " in text
     run(f"python tools/convert_to_d2.py {output}/model_final.pth {output}/backbone.pth", toy_root)
     return output
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that drive whole programs first: at the end, one process would work on them while the others wait."""
+    items.sort(key=lambda item: item.path.parent != ROOT / "tests")

@@ -124,13 +124,15 @@ class Soak:
             return None
         except subprocess.TimeoutExpired:
             _end(process, signal.SIGKILL)
-        return max([0, *(number + 1 for number in _saved(folder))])
+        return _done(folder)
 
     def _kill_saving(self, process: subprocess.Popen, folder: Path, setup: Setup, rng: random.Random) -> int | None:
         """As _kill; None if no checkpoint was being written when the run died."""
-        after = rng.randrange(ITERATIONS // PERIOD)
-        _wait_for(lambda: len(_saved(folder)) >= after and any(folder.glob("model_*.pth.tmp")), process)
+        after = PERIOD * rng.randrange(ITERATIONS // PERIOD)
+        _wait_for(lambda: _done(folder) >= after and any(folder.glob("model_0*.pth.tmp")), process)
         time.sleep(rng.uniform(0, 0.1))
+        if process.poll() is not None:
+            return None
         _end(process, signal.SIGKILL)
         unfinished = [int(path.name[6:13]) for path in folder.glob("model_0*.pth.tmp")]
         return unfinished[0] + 1 if unfinished else None
@@ -146,7 +148,7 @@ class Soak:
             return None  # it came behind the last step
         if code != StoppedRunError.EXIT_CODE:
             raise UserError(f"{folder} ended with exit code {code}, expected {StoppedRunError.EXIT_CODE}")
-        return max(number + 1 for number in _saved(folder))
+        return _done(folder)
 
     def _reference(self, processes: int) -> Path:
         return self._output / f"untouched_{processes}"
@@ -184,9 +186,9 @@ def _log(folder: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def _saved(folder: Path) -> list[int]:
-    """Iterations of the checkpoints that are there."""
-    return [int(path.stem[6:]) for path in folder.glob("model_0*.pth")]
+def _done(folder: Path) -> int:
+    """Iterations that the newest checkpoint has behind it."""
+    return max((int(path.stem[6:]) + 1 for path in folder.glob("model_0*.pth")), default=0)
 
 
 def _wait_for(condition: object, process: subprocess.Popen) -> None:

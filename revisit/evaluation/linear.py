@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler
+from typing import TYPE_CHECKING
 
 from revisit.evaluation.features import Features
+
+if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
 
 REGULARIZATION = 0.1  # scikit-learn's C, on standardised features; the same for every run, tuned on none
 MAX_ITERATIONS = 1000
@@ -14,6 +15,11 @@ MAX_ITERATIONS = 1000
 
 def fit_linear(bank: Features) -> Pipeline:
     """A logistic regression that L-BFGS has fitted to ``bank``."""
+    # Seconds to import, which every process of every training would wait for.
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     regression = LogisticRegression(C=REGULARIZATION, max_iter=MAX_ITERATIONS, random_state=0)
     return make_pipeline(StandardScaler(), regression).fit(bank.rows.numpy(), bank.labels.numpy())
 
