@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 
 import torch
@@ -170,7 +171,8 @@ def _write(content: dict, path: Path) -> None:
     except RuntimeError as error:
         if "inline_container" not in str(error):  # torch's writer of files, when one cannot be written
             raise
-        raise OSError(f"writing {path} failed") from error
+        free = shutil.disk_usage(path.parent).free
+        raise OSError(f"{free / 1e6:.1f} MB are free in {path.parent}") from error
 
 
 def backbone_keys(model: nn.Module) -> list[str]:

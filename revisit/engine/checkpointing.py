@@ -56,7 +56,7 @@ class Checkpoints(HookBase):
                 self.trainer.checkpointer.save(name, iteration=iteration)
                 remove_outdated(self._folder, newest=self._newest, every=self._every)
             except OSError as error:
-                failure = f"{name}.pth could not be written ({_reason(error)})"
+                failure = f"{name}.pth could not be written ({error})"
         failure = comm.all_gather(failure)[0]  # and wait for the main process
         if failure and (needed or self._stop_on_failure):
             raise UserError(f"{failure}; older checkpoints are untouched: free some space and go on with --resume")
@@ -69,10 +69,3 @@ class Checkpoints(HookBase):
             f"stopped by {stop.name} behind iteration {iteration}, whose checkpoint is in "
             f"{self._folder}: the same command with --resume goes on"
         )
-
-
-def _reason(error: BaseException) -> str:
-    """The message of what went wrong first."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return " ".join(str(error).split())[:200]
