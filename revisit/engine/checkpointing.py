@@ -38,12 +38,12 @@ class Checkpoints(HookBase):
     def after_step(self) -> None:
         iteration = self.trainer.iter
         done = iteration + 1 >= self.trainer.max_iter
-        stop = self._wish(self._signals.received)
-        stop = None if done else stop
+        wish = self._wish(self._signals.received)
+        stop = None if done else wish
+        if done:  # first, because a run that is killed behind it, and resumed, has nothing left to do
+            self._save("model_final", iteration, needed=True)
         if stop or (iteration + 1) % self._period == 0:
             self._save(f"model_{iteration:07d}", iteration, needed=bool(stop))
-        if done:
-            self._save("model_final", iteration, needed=True)
         if stop:
             self._leave(stop, iteration)
 

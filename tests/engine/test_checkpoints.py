@@ -56,7 +56,33 @@ def test_the_newest_and_every_fifth_stay(toy_datasets, tmp_path):
     train(tmp_path, "SOLVER.MAX_ITER", 13, "SOLVER.CHECKPOINT_PERIOD", 1, *keep)
     kept = [f"model_{iteration:07d}.pth" for iteration in (4, 9, 11, 12)]
     assert names(tmp_path) == [*kept, "model_final.pth"]
-    assert (tmp_path / "last_checkpoint").read_text() == "model_final.pth"
+    assert (tmp_path / "last_checkpoint").read_text() == "model_0000012.pth"
+
+
+class KilledWhileWriting(HookBase):
+    """Stands for SIGKILL: no handler runs, and nothing is written any more."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def before_train(self) -> None:
+        save = self.trainer.checkpointer.save
+
+        def killed(name: str, **kwargs: object) -> None:
+            if name == self._name:
+                raise KeyboardInterrupt
+            save(name, **kwargs)
+
+        self.trainer.checkpointer.save = killed
+
+
+@pytest.mark.parametrize(("name", "start"), [("model_final", 6), ("model_0000007", 8)])
+def test_a_run_killed_at_its_very_end_has_its_result_after_a_resume(toy_datasets, whole, tmp_path, name, start):
+    options = ("SOLVER.MAX_ITER", 8, "SOLVER.CHECKPOINT_PERIOD", 2)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, *options, hook=KilledWhileWriting(name))
+    assert resume(tmp_path).start_iter == start
+    assert_same(load(tmp_path / "model_final.pth")["model"], load(whole / "model_final.pth")["model"])
 
 
 def test_a_damaged_newest_checkpoint_is_told_and_the_one_before_it_taken(toy_datasets, whole, tmp_path, caplog):
