@@ -13,8 +13,18 @@ class UserError(Exception):
     EXIT_CODE = 2
 
     def __init__(self, message: str):
-        # torch raises a loader worker's exception again with the worker's whole traceback as its message.
-        super().__init__(message.rstrip().rpartition("UserError: ")[2])
+        super().__init__(told_by_worker(message, "UserError"))
+
+
+def told_by_worker(error: object, kind: str) -> str:
+    """The message of an exception, which torch raises again with a loader worker's whole traceback as its message."""
+    return str(error).rstrip().rpartition(f"{kind}: ")[2]
+
+
+class KilledWorkerError(UserError):
+    """The system killed a loader's worker."""
+
+    EXIT_CODE = 137  # 128 + SIGKILL, as shells count it
 
 
 class LostContactError(UserError):

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -110,6 +111,22 @@ def test_submitit_runs_the_training_and_would_submit_it_again(toy_root, tmp_path
     assert (tmp_path / "run/model_final.pth").exists(), log[-3000:]
     again = slurm.TrainTask(args).checkpoint()
     assert isinstance(again.function, slurm.TrainTask) and again.function.args is args
+
+
+def test_submitits_signal_lets_the_training_write_its_checkpoint(monkeypatch, tmp_path):
+    """It comes while the task waits, in the same thread, which must not wait for itself."""
+    submitit = pytest.importorskip("submitit")
+    stand_in = f"bash -c 'trap \"touch {tmp_path}/saved; exit 75\" USR1; while true; do sleep 0.1; done'"
+    monkeypatch.setattr(slurm, "train_command", lambda *_: stand_in)
+    monkeypatch.setattr(submitit, "JobEnvironment", lambda: Namespace(node=0, job_id="7", hostnames=["here"]))
+    task, again = slurm.TrainTask(Namespace()), []
+    before = signal.signal(signal.SIGUSR2, lambda *_: again.append(task.checkpoint()))
+    timer = threading.Timer(2, os.kill, (os.getpid(), signal.SIGUSR2))
+    timer.start()
+    with pytest.raises(subprocess.CalledProcessError):
+        task()
+    signal.signal(signal.SIGUSR2, before)
+    assert (tmp_path / "saved").exists() and isinstance(again[0].function, slurm.TrainTask)
 
 
 def test_a_machine_without_slurm_says_so(toy_root, tmp_path, monkeypatch):

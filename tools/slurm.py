@@ -18,6 +18,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from revisit.engine.command import natural, run_command
@@ -121,7 +122,9 @@ class TrainTask:
         port = first + int("".join(filter(str.isdecimal, job.job_id)) or 0) % count
         command = train_command(self.args, str(job.node), job.hostnames[0], str(port))
         self.training = subprocess.Popen(["bash", "-c", command], cwd=ROOT)
-        if code := self.training.wait():
+        while (code := self.training.poll()) is None:  # wait() would lock out that of checkpoint, which interrupts it
+            time.sleep(1)
+        if code:
             raise subprocess.CalledProcessError(code, command)
 
     def checkpoint(self) -> object:
@@ -130,7 +133,8 @@ class TrainTask:
 
         if self.training:
             self.training.send_signal(signal.SIGUSR1)
-            self.training.wait()
+            while self.training.poll() is None:
+                time.sleep(1)
         return DelayedSubmission(TrainTask(self.args))
 
 

@@ -109,6 +109,8 @@ class Soak:
             reached = getattr(self, f"_{kind.replace('-', '_')}")(process, folder, setup, rng)
             if reached is not None:
                 break
+            if process.wait():
+                raise UserError(f"the run in {folder} ended by itself with exit code {process.returncode}")
         self._finish(self._start(setup, folder, "--resume"))
         told = re.findall(r"resuming at iteration (\d+)", _log(folder))
         resumed = int(told[-1]) if told else 0
@@ -209,6 +211,8 @@ def _end(process: subprocess.Popen, number: int) -> None:
 
 def _same(folder: Path, reference: Path) -> bool:
     """Whether the last checkpoints hold the same model and the same state of the trainer."""
+    if not (folder / "model_final.pth").exists():
+        return False
     one, other = (torch.load(path / "model_final.pth", weights_only=True) for path in (folder, reference))
     return all(_equal(one[name], other[name]) for name in ("model", "trainer"))
 

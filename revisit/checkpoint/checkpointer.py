@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 
 from revisit.checkpoint.flags import check_flags, flags_of, read_flags
 from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint, require_tensors
-from revisit.checkpoint.run_folder import checkpoints_of_run
+from revisit.checkpoint.run_folder import checkpoints_of_run, is_of_run
 from revisit.errors import UserError
 from revisit.files import written_whole
 
@@ -54,7 +55,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
         logger.info(f"saving checkpoint to {path}")
         with written_whole(path) as temporary:
             _write({**content, "flags": flags_of(self._cfg), **kwargs}, temporary)
-        self.tag_last_checkpoint(path.name)
+        with suppress(OSError):  # resuming does without the note
+            self.tag_last_checkpoint(path.name)
 
     def tag_last_checkpoint(self, last_filename_basename: str) -> None:
         with written_whole(Path(self.save_dir) / "last_checkpoint") as temporary:
@@ -78,6 +80,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
         for path in paths:
             try:
                 self._whole = read_checkpoint(path)
+                if not is_of_run(self._whole):
+                    raise UnreadableCheckpointError(f"{path} is no checkpoint of a run: it has no iteration or trainer")
             except UnreadableCheckpointError as error:
                 logger.error(f"DAMAGED CHECKPOINT: {error}. Going back to the one before it")
             else:
@@ -88,7 +92,13 @@ class RevisitCheckpointer(DetectionCheckpointer):
                 f"none of the {len(paths)} checkpoints in {self.save_dir} is whole: restore one from a copy, or start "
                 "anew in another OUTPUT_DIR"
             )
-        return comm.all_gather(newest)[0]
+        newest = comm.all_gather(newest)[0]
+        if not all(comm.all_gather(not newest or Path(newest).is_file())):
+            raise UserError(
+                f"{newest} is not there for every process: OUTPUT_DIR {self.save_dir} has to be one folder that all "
+                "machines share"
+            )
+        return newest
 
     def _load_file(self, filename: str) -> dict:
         self._path = filename
@@ -96,6 +106,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
         content = whole if whole is not None and filename == self._newest else read_checkpoint(Path(filename))
         if filename.endswith(".pkl") and not content.keys() >= {"model", "__author__"}:
             blobs = content.get("blobs", content)  # Detectron1's
+            require_tensors(blobs, "blobs")
             tensors = {key: value for key, value in blobs.items() if not key.endswith("_momentum")}
             return {"model": tensors, "__author__": "Caffe2", "matching_heuristics": True}
         content = content if "model" in content else {"model": content}
@@ -104,6 +115,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
 
     def _load_model(self, checkpoint: dict) -> object:
         flags = checkpoint.get("flags") or read_flags(self._path)
+        if not isinstance(flags, dict | None):
+            raise UserError(f"{self._path} has a {type(flags).__name__} for flags: not a checkpoint of Revisit")
         if flags is None:
             logger.warning(
                 f"{self._path} has no flag file beside it: nothing says under which depth, stride, channel order "
@@ -172,7 +185,7 @@ def _write(content: dict, path: Path) -> None:
         if "inline_container" not in str(error):  # torch's writer of files, when one cannot be written
             raise
         free = shutil.disk_usage(path.parent).free
-        raise OSError(f"{free / 1e6:.1f} MB are free in {path.parent}") from error
+        raise OSError(f"{str(error).splitlines()[0]}; {free / 1e6:.1f} MB are free in {path.parent}") from error
 
 
 def backbone_keys(model: nn.Module) -> list[str]:

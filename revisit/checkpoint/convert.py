@@ -167,6 +167,8 @@ def _check_values(tensors: Tensors) -> None:
     for key, value in tensors.items():
         if value.layout != torch.strided or value.is_quantized or value.is_complex() or value.is_meta:
             raise UserError(f"{key} is a {value.dtype} tensor of layout {value.layout}: expected plain numbers")
+        if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+            raise UserError(f"{key} claims {tuple(value.shape)} numbers and has fewer: expected each of them")
         if not value.isfinite().all():
             raise UserError(f"{key} has values that are not finite: the weights of a run that diverged")
 

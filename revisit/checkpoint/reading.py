@@ -17,7 +17,7 @@ _ARRAYS = {
     (f"numpy.{core}.{module}", name)
     for core in ("core", "_core")
     for module, name in (("multiarray", "_reconstruct"), ("multiarray", "scalar"))
-} | {("numpy", "ndarray"), ("numpy", "dtype"), ("collections", "OrderedDict"), ("_codecs", "encode")}
+} | {("numpy", "ndarray"), ("numpy", "dtype"), ("collections", "OrderedDict")}
 
 
 class UnreadableCheckpointError(UserError):
@@ -49,6 +49,8 @@ def read_checkpoint(path: Path) -> dict:
 def require_tensors(values: dict, name: str) -> None:
     """Raises UnreadableCheckpointError unless all of the ``values``, which the checkpoint has as ``name``, are tensors
     or numpy arrays under names."""
+    if not isinstance(values, dict):
+        raise UnreadableCheckpointError(f"the checkpoint's {name} is a {type(values).__name__}: expected a dict")
     for key, value in values.items():
         if not isinstance(key, str) or not isinstance(value, torch.Tensor | np.ndarray):
             raise UnreadableCheckpointError(
@@ -69,9 +71,17 @@ def _load_tensors(path: Path) -> object:
 
 class _ArrayUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
+        if (module, name) == ("_codecs", "encode"):  # how old pickles hold bytes
+            return _encode_latin1
         if (module, name) not in _ARRAYS:
             raise UserError(f"it refers to {module}.{name}, which is no array")
         return super().find_class(module, name)
+
+
+def _encode_latin1(text: str, encoding: str) -> bytes:
+    if encoding != "latin1":  # others could make much of little
+        raise UserError(f"it has text in {encoding}")
+    return text.encode("latin1")
 
 
 def _unpickle_arrays(data: bytes) -> object:

@@ -43,22 +43,32 @@ def _iteration(path: Path) -> int:
 
 
 def _glance(path: Path) -> dict | None:
-    """A checkpoint without its tensors' values being read; None if it cannot be."""
+    """A run's checkpoint without its tensors' values being read; None if it cannot be, or is something else."""
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception:  # whatever damaged bytes trip
         return None
+    return content if is_of_run(content) else None
 
 
-def remove_outdated(folder: Path, *, newest: int, every: int) -> None:
-    """Remove all periodic checkpoints but the ``newest`` and those of the iterations that ``every`` divides.
+def is_of_run(content: object) -> bool:
+    """Whether a checkpoint's content is that of a run, which can go on from it."""
+    if not isinstance(content, dict):
+        return False
+    return isinstance(content.get("iteration"), int) and isinstance(content.get("trainer"), dict)
 
-    0 stands for all in ``newest`` and for none in ``every``. model_final.pth stays.
+
+def remove_outdated(folder: Path, iteration: int, *, newest: int, every: int) -> None:
+    """Of the periodic checkpoints up to ``iteration``, keep the ``newest`` and those of every ``every``-th iteration.
+
+    0 stands for all in ``newest`` and for none in ``every``. model_final.pth stays, and so does what is of a later
+    iteration: damaged ones that the run came back from.
     """
-    paths = sorted((path for path in folder.glob("model_*.pth") if _PERIODIC.fullmatch(path.name)), reverse=True)
-    for path in paths[newest:] if newest else ():
-        if not every or (_iteration(path) + 1) % every:
-            path.unlink(missing_ok=True)
+    periodic = {int(number[1]): path for path in folder.glob("*") if (number := _PERIODIC.fullmatch(path.name))}
+    done = sorted((number for number in periodic if number <= iteration), reverse=True)
+    for number in done[newest:] if newest else ():
+        if not every or (number + 1) % every:
+            periodic[number].unlink(missing_ok=True)
 
 
 def tidy_up(folder: Path) -> None:

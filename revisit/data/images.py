@@ -18,7 +18,7 @@ from revisit.errors import UserError
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff", ".gif"})
 
 _MAX_PIXELS = 2**27  # 134 megapixels: beyond any photograph, below what would exhaust a worker's memory
-_MAX_BYTES = 2**30
+MAX_BYTES = 2**30
 _JPEG_MAGIC = b"\xff\xd8\xff"
 
 
@@ -35,8 +35,8 @@ def read_image(file_name: str | os.PathLike[str]) -> np.ndarray:
     """
     try:
         status = os.stat(file_name)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:  # a pipe would keep its reader waiting
-            raise UnreadableImageError(f"{file_name}: no file of at most {_MAX_BYTES} bytes")
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:  # a pipe would keep its reader waiting
+            raise UnreadableImageError(f"{file_name}: no file of at most {MAX_BYTES} bytes")
         with open(file_name, "rb") as file:
             data = file.read()
     except OSError as error:

@@ -21,14 +21,14 @@ import fsspec
 import numpy as np
 from tqdm import tqdm
 
-from revisit.data.images import SUFFIXES, UnreadableImageError
+from revisit.data.images import MAX_BYTES, SUFFIXES, UnreadableImageError
 from revisit.errors import UserError
 from revisit.files import written_whole
 
 INDEX = "index.npz"
 BLOCK = 512  # bytes, of which a tar file is made: a header, then the member's bytes, filled up
 _NO_LABEL = -1
-_MAX_DIGITS = 20  # of a class
+_MAX_DIGITS = 18  # of a class: more do not fit 64 bits
 
 
 class ShardIndex(NamedTuple):
@@ -57,6 +57,10 @@ def index_shard(path: Path) -> list[tuple[int, int, int]]:
                 key = posixpath.join(posixpath.dirname(member.name), key)
                 if member.issparse():
                     raise UserError(f"{path}: {member.name} is stored with holes: pack it without --sparse")
+                if member.size > MAX_BYTES:
+                    raise UserError(
+                        f"{path}: {member.name} has {member.size} bytes: expected images of at most {MAX_BYTES}"
+                    )
                 if member.isfile() and f".{suffix.lower()}" in SUFFIXES:
                     if key in images:
                         raise UserError(f"{path} has two images called {key}: expected one a sample")
@@ -131,6 +135,8 @@ def read_sample(record: dict) -> bytes:
     """
     file_name, offset, size = record["file_name"], record["offset"], record["size"]
     where = f"{file_name}, byte {offset}"
+    if size > MAX_BYTES:
+        raise UnreadableImageError(f"{where}: {size} bytes, more than {MAX_BYTES}")
     try:
         data = _read(file_name, offset - BLOCK, offset + size)
     except Exception as error:  # packages of remote stores have errors of their own

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import multiprocessing
 import os
 import signal
 from contextlib import suppress
+from multiprocessing.util import Finalize
 
 import cv2
 from torch.multiprocessing import _prctl_pr_set_pdeathsig
@@ -29,10 +29,12 @@ def start_worker(worker_id: int) -> None:
     _prctl_pr_set_pdeathsig(signal.SIGKILL)  # of a training process that is killed
 
 
-@atexit.register
 def _end_workers() -> None:
-    # Python would send SIGTERM, which workers do not hear, and wait.
     for process in multiprocessing.active_children():
         if process.daemon:
             with suppress(ProcessLookupError):
                 os.kill(process.pid, _END)
+
+
+# When a process ends, Python would send SIGTERM, which workers do not hear, and wait.
+Finalize(None, _end_workers, exitpriority=100)

@@ -54,9 +54,10 @@ class Checkpoints(HookBase):
         if comm.is_main_process():
             try:
                 self.trainer.checkpointer.save(name, iteration=iteration)
-                remove_outdated(self._folder, newest=self._newest, every=self._every)
             except OSError as error:
                 failure = f"{name}.pth could not be written ({error})"
+            else:
+                remove_outdated(self._folder, iteration, newest=self._newest, every=self._every)
         failure = comm.all_gather(failure)[0]  # and wait for the main process
         if failure and (needed or self._stop_on_failure):
             raise UserError(f"{failure}; older checkpoints are untouched: free some space and go on with --resume")

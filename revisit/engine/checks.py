@@ -38,6 +38,8 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
         batch > 0 and batch % num_processes == 0,
         f"SOLVER.IMS_PER_BATCH {batch} does not divide by {num_processes} processes: change it or --num-gpus",
     )
+    for key in ("CHECKPOINTS_KEPT", "CHECKPOINT_KEPT_EVERY"):
+        expect(cfg.SOLVER[key] >= 0, f"SOLVER.{key} {cfg.SOLVER[key]}: expected 0 or more")
     _expect_one_of(cfg, "MODEL.RESNETS.STEM_TYPE", STEM_TYPES)
     _expect_one_of(cfg, "SOLVER.OPTIMIZER", OPTIMIZERS)
     _expect_one_of(cfg, "SOLVER.LR_SCHEDULER_NAME", SCHEDULES)

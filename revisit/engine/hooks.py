@@ -214,3 +214,30 @@ class PatientWriter(HookBase):
             if not self._warned:
                 logger.error(f"metrics cannot be written ({error}): some of them will be missing. The run goes on")
             self._warned = True
+
+
+class Evaluation(HookBase):
+    """Detectron2's EvalHook, whose evaluation at the end a failure in the last step does not set off."""
+
+    def __init__(self, evaluation: hooks.EvalHook):
+        self._evaluation = evaluation
+
+    def before_train(self) -> None:
+        self._evaluation.trainer = self.trainer
+
+    def after_step(self) -> None:
+        self._evaluation.after_step()
+
+    def after_train(self) -> None:
+        if self.trainer.iter >= self.trainer.max_iter:  # reached by success alone
+            self._evaluation.after_train()
+
+
+class FreshBatches(HookBase):
+    """Directly before Detectron2's PreciseBN: that begins at the same batch whenever it runs, resumed or not."""
+
+    def __init__(self, precise_bn: hooks.PreciseBN):
+        self._precise_bn = precise_bn
+
+    def after_step(self) -> None:
+        self._precise_bn._data_iter = None

@@ -19,7 +19,7 @@ import torch.multiprocessing as mp
 
 from revisit.engine.network import free_port, is_lost_contact, prefer_interface_towards
 from revisit.engine.stop_signals import StopSignals
-from revisit.errors import LostContactError, UserError
+from revisit.errors import InterruptedRunError, LostContactError, UserError
 
 from detectron2.utils import comm
 
@@ -115,14 +115,13 @@ def _start_and_join(args: tuple, count: int) -> None:
         with signals:
             while not context.join(grace_period=GRACE):
                 pass
-    except mp.ProcessExitedException as error:
-        if error.exit_code > 0 or not signals.interrupted:
-            raise
+    except mp.ProcessExitedException:
+        if signals.interrupted and args[0].empty():  # while nothing was trained, so that the processes ended at once
+            raise KeyboardInterrupt from None
+        raise
     finally:
         for process in context.processes:
             process.kill()
-    if signals.interrupted:  # while nothing was trained, so that the processes ended at once
-        raise KeyboardInterrupt
 
 
 def _send(pids: list[int], number: int) -> None:
@@ -146,6 +145,8 @@ def _run_rank(
     """One process of several. Its UserErrors go to ``user_errors``, or are printed where there is none."""
     if user_errors is not None:
         mp._prctl_pr_set_pdeathsig(signal.SIGKILL)  # torch's own choice, SIGINT, would ask for a checkpoint
+        if not mp.parent_process().is_alive():  # killed before the line above
+            os._exit(1)
         mp.set_start_method(None, force=True)  # a spawned process would spawn its loaders' workers too: 5 s each
     try:
         with _contact(processes):
@@ -157,6 +158,8 @@ def _run_rank(
         else:
             user_errors.put((type(error), str(error)))
         os._exit(error.EXIT_CODE)  # the other ranks may be waiting inside a collective
+    except KeyboardInterrupt:
+        os._exit(InterruptedRunError.EXIT_CODE)
     # Groups that Detectron2 still refers to keep gloo's threads, which abort the process at its exit now and then.
     comm._get_global_gloo_group.cache_clear()
     comm._LOCAL_PROCESS_GROUP = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from pathlib import Path
 
 from revisit.data.view_sheet import save_batch_sheets
@@ -20,10 +21,11 @@ def report_non_finite(error: NonFiniteLossError, output: str, batch: dict | list
     ranks = {rank for values in error.losses.values() for rank, value in enumerate(values) if not math.isfinite(value)}
     folder = Path(output) / "non_finite"
     if comm.get_rank() in ranks:
-        folder.mkdir(parents=True, exist_ok=True)
-        stem = f"iteration_{error.iteration:07d}_process_{comm.get_rank()}"
-        (folder / f"{stem}.txt").write_text("".join(f"{name}\n" for name in images))
-        save_batch_sheets(batch, folder / stem)
+        with suppress(OSError):  # a full disk: what happened is told all the same
+            folder.mkdir(parents=True, exist_ok=True)
+            stem = f"iteration_{error.iteration:07d}_process_{comm.get_rank()}"
+            (folder / f"{stem}.txt").write_text("".join(f"{name}\n" for name in images))
+            save_batch_sheets(batch, folder / stem)
     comm.synchronize()
     told = ", ".join(f"{name} {' '.join(f'{value:g}' for value in values)}" for name, values in error.losses.items())
     return UserError(

@@ -148,7 +148,9 @@ def _merge(cfg: CfgNode, merge: Callable[[], None], where: str) -> None:
         merge()
     except RecursionError as error:
         raise UserError(f"{where}: _BASE_ leads back to the file itself") from error
-    except (KeyError, ValueError, AssertionError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise UserError(f"{where}: {error}") from error
+    except (KeyError, ValueError, AssertionError, TypeError, AttributeError, yaml.YAMLError) as error:
         reason = " ".join(str(error.args[0] if isinstance(error, KeyError) else error).split())
         if not reason.startswith("Non-existent"):
             raise UserError(f"{where}: {reason}") from error

@@ -14,11 +14,15 @@ import torch.distributed as dist
 from torch import nn
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
+from revisit.checkpoint.run_folder import FINAL
+from revisit.data.images import UnreadableImageError
 from revisit.data.loader import ResumableLoader
 from revisit.engine.checkpointing import Checkpoints
 from revisit.engine.hooks import (
     CollapseAlarm,
     CropFallbacks,
+    Evaluation,
+    FreshBatches,
     MomentumUpdate,
     NeighborLossSchedule,
     PatientWriter,
@@ -32,7 +36,7 @@ from revisit.engine.optimizer import build_lr_scheduler, build_optimizer
 from revisit.engine.schedule import epochs_to_iterations, neighbor_loss_start
 from revisit.engine.step import NonFiniteLossError, TrainStep
 from revisit.engine.stop_signals import StopSignals, announce
-from revisit.errors import UserError
+from revisit.errors import KilledWorkerError, UserError, told_by_worker
 from revisit.evaluation.features import extract_features
 from revisit.evaluation.knn import knn_top1
 from revisit.evaluation.linear import fit_linear, linear_top1
@@ -92,8 +96,11 @@ class RevisitTrainer(DefaultTrainer):
         """Detectron2's, with our own writing of checkpoints, on every process, and of metrics."""
         built: list[HookBase] = []
         for hook in super().build_hooks():
+            if isinstance(hook, hooks.PreciseBN):
+                built.append(FreshBatches(hook))
             if isinstance(hook, hooks.EvalHook):
                 built.append(Checkpoints(self.cfg, self.signals))
+                hook = Evaluation(hook)
             if isinstance(hook, hooks.PeriodicWriter):
                 hook = PatientWriter(hook)
             if hook is not None and not isinstance(hook, hooks.PeriodicCheckpointer):
@@ -155,16 +162,11 @@ class RevisitTrainer(DefaultTrainer):
 
     def resume_or_load(self, resume: bool = True) -> None:
         super().resume_or_load(resume)
-        starts = comm.all_gather(self.start_iter)
-        if len(set(starts)) > 1:
-            raise UserError(
-                f"the processes found checkpoints of different iterations, {sorted(set(starts))}: OUTPUT_DIR "
-                f"{self.cfg.OUTPUT_DIR} has to be one folder that all machines share"
-            )
         self.data_loader.start_iteration = self.start_iter
 
     def train(self) -> dict | None:
         if self.start_iter >= self.max_iter:
+            self._restore_final()
             logger.info(
                 f"nothing to do: the run has finished its {self.max_iter} iterations (--eval-only evaluates it again)"
             )
@@ -172,9 +174,24 @@ class RevisitTrainer(DefaultTrainer):
         with self.signals:
             return super().train()
 
+    def _restore_final(self) -> None:
+        """Where a finished run's result is damaged or gone, its last periodic checkpoint was loaded: write it again."""
+        loaded = Path(self.checkpointer.get_checkpoint_file()).name
+        if comm.is_main_process() and self.start_iter == self.max_iter and loaded != FINAL:
+            self.checkpointer.save(Path(FINAL).stem, iteration=self.start_iter - 1)
+
     def run_step(self) -> None:
         try:
             super().run_step()
+        except UnreadableImageError as error:
+            raise UserError(told_by_worker(error, "UnreadableImageError")) from error
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error) or "killed by signal" not in str(error):
+                raise
+            raise KilledWorkerError(
+                f"{str(error).strip().splitlines()[0]} Mostly memory ran out: lower DATALOADER.NUM_WORKERS (now "
+                f"{self.cfg.DATALOADER.NUM_WORKERS}) or the batch; --resume goes on from the last checkpoint"
+            ) from error
         except NonFiniteLossError as error:
             raise report_non_finite(error, self.cfg.OUTPUT_DIR, self._trainer.last_batch, self.last_images()) from None
 

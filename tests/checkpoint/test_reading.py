@@ -116,6 +116,16 @@ def test_finetuning_runs_no_code_from_its_weights(tmp_path):
     assert not (tmp_path / "owned").exists()
 
 
+@pytest.mark.parametrize("content", [{"model": [1]}, {"model": {"w": 3}}, {"model": {}, "flags": [1]}])
+def test_finetuning_refuses_what_holds_no_weights_in_one_line(tmp_path, content):
+    from tiny import tiny_config, tiny_model
+
+    torch.save(content, tmp_path / "a.pth")
+    with pytest.raises(UserError) as error:
+        RevisitCheckpointer(tiny_model(), tiny_config()).load(str(tmp_path / "a.pth"))
+    assert "\n" not in str(error.value)
+
+
 def test_a_pkl_of_objects_is_refused(tmp_path):
     (tmp_path / "a.pkl").write_bytes(pickle.dumps({"model": {"w": np.array([{}, []], dtype=object)}}))
     with pytest.raises(UnreadableCheckpointError, match="array of object"):
@@ -174,6 +184,7 @@ def changed(weights: dict, rng: random.Random, tmp_path: Path) -> dict:
         lambda: weights | {key: [tensor]},
         lambda: weights | {key: Payload(tmp_path / "owned")},
         lambda: weights | {"layer9.0.conv1.weight": tensor},
+        lambda: weights | {key: torch.zeros(1).expand(10**6, 10**6)},
         lambda: {"state_dict": weights, "model": 5},
         lambda: {"state_dict": list(weights.values())},
         lambda: {"model": weights, "flags": {"MODEL.RESNETS.DEPTH": rng.choice([-1, "x", None, 10**9])}},

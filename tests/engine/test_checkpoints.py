@@ -11,7 +11,13 @@ import pytest
 import torch
 from runs import assert_same, load, run_config, train
 
-from revisit.checkpoint.run_folder import checkpoints_of_run, seed_of_run, set_aside_earlier_run, tidy_up
+from revisit.checkpoint.run_folder import (
+    checkpoints_of_run,
+    remove_outdated,
+    seed_of_run,
+    set_aside_earlier_run,
+    tidy_up,
+)
 from revisit.engine.hooks import CollapseAlarm, ReadErrors
 from revisit.engine.trainer import PretrainTrainer
 from revisit.errors import UserError
@@ -98,6 +104,28 @@ def test_a_damaged_newest_checkpoint_is_told_and_the_one_before_it_taken(toy_dat
 def test_a_damaged_final_checkpoint_falls_back_too(toy_datasets, whole, tmp_path):
     output = copy(whole, tmp_path / "run", "model_0000003.pth", "model_final.pth")
     (output / "model_final.pth").write_bytes((whole / "model_final.pth").read_bytes()[:5000])
+    assert resume(output).start_iter == 4
+
+
+@pytest.mark.parametrize("damage", [flip_a_bit, Path.unlink])
+def test_a_finished_runs_damaged_or_missing_result_comes_back(toy_datasets, whole, tmp_path, damage):
+    output = copy(whole, tmp_path / "run", "model_0000007.pth", "model_final.pth")
+    damage(output / "model_final.pth")
+    assert resume(output).start_iter == 8
+    assert_same(load(output / "model_final.pth"), load(whole / "model_final.pth"))
+
+
+def test_checkpoints_that_a_run_came_back_from_do_not_push_out_new_ones(tmp_path):
+    for iteration in (4, 5, 8, 9):  # 8 and 9 are damaged, the run went back to 4 and has written 5
+        (tmp_path / f"model_{iteration:07d}.pth").write_bytes(b"")
+    remove_outdated(tmp_path, 5, newest=1, every=0)
+    assert names(tmp_path) == [f"model_{iteration:07d}.pth" for iteration in (5, 8, 9)]
+
+
+def test_a_file_of_something_else_is_no_checkpoint_to_go_on_from(toy_datasets, whole, tmp_path):
+    """Such as converted weights, under the name of the result."""
+    output = copy(whole, tmp_path / "run", "model_0000003.pth")
+    torch.save({"model": load(whole / "model_final.pth")["model"]}, output / "model_final.pth")
     assert resume(output).start_iter == 4
 
 
@@ -194,8 +222,8 @@ def test_a_full_disk_leaves_old_checkpoints_and_the_run_alive(toy_datasets, whol
     assert_same(load(tmp_path / "model_final.pth")["model"], load(whole / "model_final.pth")["model"])
 
 
-@pytest.mark.parametrize(("stop", "last"), [(True, 7), (False, 7)])
-def test_a_run_ends_in_one_line_where_it_must_not_go_on_without_a_checkpoint(toy_datasets, tmp_path, stop, last):
+@pytest.mark.parametrize("stop", [True, False])
+def test_a_run_ends_in_one_line_where_it_must_not_go_on_without_a_checkpoint(toy_datasets, tmp_path, stop):
     """By its key at once, and else at the end, when the result cannot be written."""
     options = ("SOLVER.MAX_ITER", 8, "SOLVER.CHECKPOINT_PERIOD", 2, "SOLVER.STOP_WITHOUT_CHECKPOINT", stop)
     with disk_full_for_files_above(2**40), pytest.raises(UserError, match="free some space") as error:

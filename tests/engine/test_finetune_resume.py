@@ -19,11 +19,12 @@ SMALL = {
 }
 
 
-def config(task: str, output: Path, workers: int):
+def config(task: str, output: Path, workers: int, precise_bn: bool = False):
     options = (
         f"OUTPUT_DIR {output} SEED 5 SOLVER.IMS_PER_BATCH 4 SOLVER.MAX_ITER 5 SOLVER.CHECKPOINT_PERIOD 3 "
         f"MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 MODEL.DEVICE cpu {SMALL[task]} "
-        f"DATALOADER.NUM_WORKERS {workers} DATASETS.TEST () TEST.PRECISE_BN.ENABLED False"
+        f"DATALOADER.NUM_WORKERS {workers} DATASETS.TEST () TEST.PRECISE_BN.ENABLED {precise_bn} "
+        "TEST.PRECISE_BN.NUM_ITER 2 TEST.EVAL_PERIOD 2"
     )
     file = f"configs/toy/{task}.yaml"
     cfg = load_config(Namespace(config_file=file, opts=options.split(), num_gpus=1, num_machines=1, resume=False))
@@ -42,3 +43,14 @@ def test_a_resumed_finetuning_ends_bit_identical(toy_datasets, tmp_path, task):
     whole, parts = (load(tmp_path / name / "model_final.pth") for name in ("whole", "parts"))
     for part in ("model", "trainer"):
         assert_same(whole[part], parts[part])
+
+
+def test_precise_bn_sees_the_same_batches_after_a_resume(toy_datasets, tmp_path):
+    """It runs behind iterations 1, 3 and 4; the run is resumed at 3."""
+    whole = run(config("segmentation_voc", tmp_path / "whole", 0, True), trainer_class=FinetuneTrainer)
+    cfg = config("segmentation_voc", tmp_path / "parts", 0, True)
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "whole/model_0000002.pth").rename(tmp_path / "parts/model_0000002.pth")
+    parts = run(cfg, trainer_class=FinetuneTrainer, resume=True)
+    assert parts.start_iter == 3
+    assert_same(whole.model.state_dict(), parts.model.state_dict())

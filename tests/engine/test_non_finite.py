@@ -14,6 +14,7 @@ from tiny import random_views, tiny_model
 from revisit.engine.launch import Processes, launch
 from revisit.engine.non_finite import report_non_finite
 from revisit.engine.step import NonFiniteLossError, TrainStep
+from revisit.engine.trainer import PretrainTrainer
 from revisit.errors import UserError
 
 from detectron2.engine import HookBase
@@ -46,6 +47,12 @@ def test_the_run_stops_with_the_iteration_and_leaves_views_names_and_checkpoints
     assert sorted(path.name for path in tmp_path.glob("model_*")) == ["model_0000001.pth", "model_0000003.pth"]
     for value in load(tmp_path / "model_0000003.pth")["model"].values():
         assert value.isfinite().all()
+
+
+def test_a_failure_in_the_last_step_sets_off_no_evaluation(toy_datasets, tmp_path, monkeypatch):
+    monkeypatch.setattr(PretrainTrainer, "test", lambda *_: pytest.fail("evaluated"))
+    with pytest.raises(UserError, match="loss of iteration 3 is not finite"):
+        train(tmp_path, "SOLVER.MAX_ITER", 4, hook=Diverge(3))
 
 
 def train_two(output: Path, datasets: str) -> None:

@@ -40,6 +40,7 @@ def arguments(*opts: object, config_file: str = "configs/Base-Pretrain.yaml", nu
         (("SOLVER.ACCUMULATION_STEPS", 2, "KNN_MOCO.ENQUEUE_FIRST", True), "expected SOLVER.ACCUMULATION_STEPS 1"),
         (("TEST.PRECISE_BN.ENABLED", True), "TEST.PRECISE_BN.ENABLED True: it is for finetuning"),
         (("INPUT.FORMAT", "BGR"), "INPUT.FORMAT BGR"),
+        (("SOLVER.CHECKPOINTS_KEPT", -1), "SOLVER.CHECKPOINTS_KEPT -1: expected 0 or more"),
         (("MOCO.TEMPRATURE", 0.1), "unknown config key MOCO.TEMPRATURE; did you mean MOCO.TEMPERATURE"),
         (("MOCO.QUEUE_SIZE", "many"), "MOCO.QUEUE_SIZE"),
         (("MOCO.QUEUE_SIZE",), "pairs KEY VALUE"),
@@ -72,6 +73,13 @@ def test_a_config_file_runs_no_code(tmp_path):
     with pytest.raises(UserError, match="mine.yaml: .*could not determine a constructor"):
         load_config(arguments(config_file=str(tmp_path / "mine.yaml")))
     assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize("text", ["", "- 1\n", "_BASE_: missing.yaml\n", "_BASE_: 5\n", "SOLVER: 3\n", "a: [\n"])
+def test_a_file_that_is_no_config_is_named(tmp_path, text):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(UserError, match="mine.yaml: "):
+        load_config(arguments(config_file=str(tmp_path / "mine.yaml")))
 
 
 def test_config_files_that_build_on_each_other_in_a_circle_are_refused(tmp_path):
