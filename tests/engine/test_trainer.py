@@ -8,7 +8,7 @@ import torch
 from runs import assert_same, load, run_config, train
 
 from revisit.engine.checkpointing import Checkpoints
-from revisit.engine.hooks import MomentumUpdate, QueueUpdate
+from revisit.engine.hooks import Evaluation, MomentumUpdate, QueueUpdate
 from revisit.engine.trainer import PretrainTrainer
 from revisit.errors import UserError
 from revisit.modeling.moco import MoCo
@@ -24,7 +24,7 @@ def test_momentum_and_queue_hooks_sit_directly_behind_the_lr_scheduler(toy_datas
     kinds = [type(hook) for hook in PretrainTrainer(run_config(tmp_path))._hooks]
     place = kinds.index(d2_hooks.LRScheduler)
     assert kinds[place + 1 : place + 3] == [MomentumUpdate, QueueUpdate]
-    assert place + 2 < kinds.index(Checkpoints) < kinds.index(d2_hooks.EvalHook)
+    assert place + 2 < kinds.index(Checkpoints) < kinds.index(Evaluation)
 
 
 def test_checkpoint_of_step_i_holds_the_keys_and_momentum_encoder_of_step_i(toy_datasets, tmp_path, monkeypatch):

@@ -31,7 +31,7 @@ def test_contrast_accuracy_counts_the_rows_that_are_closer_than_the_own_anchor()
 def test_feature_std_is_the_channels_deviation_times_the_root_of_their_number(rows, channels, seed):
     x = unit(rows, channels, seed=seed).double()
     expected = (x.var(dim=0, unbiased=False).mean() * channels).sqrt()
-    assert feature_std(x).item() == pytest.approx(expected.item(), abs=1e-6)
+    assert feature_std(x).item() == pytest.approx(expected.item(), abs=1e-5)  # the square root of a small difference
 
 
 def test_feature_std_is_0_when_all_images_look_alike_and_1_when_they_cancel():

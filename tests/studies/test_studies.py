@@ -91,6 +91,15 @@ def test_a_folder_in_which_another_process_works_is_left_alone(tmp_path):
     assert not job.done
 
 
+@pytest.fixture
+def ctrl_c_interrupts():
+    """Where the tests run in the background of a shell, it has switched Ctrl-C off."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c_interrupts")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_study_stops_its_running_jobs(tmp_path, number):
     wait = "import sys, time; print('started', flush=True); time.sleep(300)"
