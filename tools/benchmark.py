@@ -1,6 +1,7 @@
 #!/usr/bin/env python
 """Measure one part of the project against a reference in the same run: medians, spread and their ratio.
 
+    python tools/benchmark.py input
     python tools/benchmark.py shards --files toy_scenes_train --shards /data/toy_shards --json shards.json
 
 Timings of two runs do not compare; the ratio of one run does.
@@ -10,17 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
-from revisit.data.catalog import get_records
-from revisit.data.mapper import read_record
+from revisit.benchmarks.input import measure_input
+from revisit.benchmarks.shards import measure_shards
 from revisit.engine.command import natural, run_command
-from revisit.errors import UserError
+from revisit.engine.setup import load_config
 
 
 def main() -> None:
@@ -30,7 +26,12 @@ def main() -> None:
     shards.add_argument("--files", required=True, metavar="NAME", help="a data set of loose files, the reference")
     shards.add_argument("--shards", required=True, metavar="DIR", help="the same images, by tools/make_shards.py")
     shards.add_argument("--images", type=natural, default=2000, metavar="N", help="a repeat (default: %(default)s)")
-    shards.set_defaults(run=measure_shards)
+    shards.set_defaults(run=run_shards)
+    views = commands.add_parser("input", help="from image files to batches of views, against torchvision and PIL")
+    views.add_argument("--config-file", default="configs/pretrain/knn_moco.yaml", help="(default: %(default)s)")
+    views.add_argument("--files", metavar="NAME", help="a data set (default: made-up photographs of 640 x 480)")
+    views.add_argument("--images", type=natural, default=256, metavar="N", help="a repeat (default: %(default)s)")
+    views.set_defaults(run=run_input)
     parser.add_argument("--repeats", type=natural, default=7, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     args = parser.parse_args()
@@ -41,41 +42,15 @@ def main() -> None:
         args.json.write_text(json.dumps(result, indent=2) + "\n")
 
 
-def measure_shards(args: argparse.Namespace) -> dict[str, object]:
-    """Images a second of one process; ratio above 1 says that shards are faster."""
-    files, shards = get_records(args.files), get_records(f"shards:{args.shards}")
-    if len(files) != len(shards):
-        raise UserError(f"{args.files} has {len(files)} images, {args.shards} {len(shards)}: expected the same images")
-    order = np.random.default_rng(0).permutation(len(files))[: args.images].tolist()
-
-    def read(records: list[dict]) -> Callable[[], None]:
-        return lambda: [read_record(records[index]) for index in order]
-
-    seconds = measure({"files": read(files), "shards": read(shards)}, args.repeats)
-    return compare(seconds, "shards", "files", len(order))
+def run_shards(args: argparse.Namespace) -> dict[str, object]:
+    return measure_shards(args.files, args.shards, images=args.images, repeats=args.repeats)
 
 
-def measure(parts: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each repeat of each part, after one that does not count; parts take turns, so that a machine that is
-    busy now and then is so for all of them."""
-    seconds: dict[str, list[float]] = {name: [] for name in parts}
-    for repeat in range(repeats + 1):
-        for name, part in parts.items():
-            start = time.perf_counter()
-            part()
-            if repeat:
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
-
-
-def compare(seconds: dict[str, list[float]], ours: str, reference: str, images: int) -> dict[str, object]:
-    """Images a second of both, median and range over repeats, and the ratio of the medians."""
-    rates = {name: sorted(images / s for s in values) for name, values in seconds.items()}
-    result: dict[str, object] = {"ratio": statistics.median(rates[ours]) / statistics.median(rates[reference])}
-    for name in (ours, reference):
-        result[f"{name}_images_per_second"] = statistics.median(rates[name])
-        result[f"{name}_range"] = [round(rates[name][0], 1), round(rates[name][-1], 1)]
-    return result
+def run_input(args: argparse.Namespace) -> dict[str, object]:
+    arguments = argparse.Namespace(
+        config_file=args.config_file, opts=[], num_gpus=1, num_machines=1, resume=False, dry_run=True
+    )
+    return measure_input(load_config(arguments), files=args.files, images=args.images, repeats=args.repeats)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,63 @@
+"""Views a second of one process: the project's input pipeline against plain torchvision and PIL."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+from revisit.benchmarks.measuring import compare, measure
+from revisit.benchmarks.photographs import write_photographs
+from revisit.benchmarks.reference_input import ReferenceViews
+from revisit.data.catalog import get_records
+from revisit.data.images import read_image
+from revisit.data.loader import ViewDataset, collate_views
+from revisit.data.mapper import ViewMapper
+
+from detectron2.config import CfgNode
+
+BATCH = 32
+
+
+def measure_input(cfg: CfgNode, *, files: str | None, images: int, repeats: int) -> dict[str, object]:
+    """Images a second on one core, from files to a batch: ours up to uint8 tensors, the reference's up to normalised
+    ones; and of decoding alone, the floor.
+
+    Args:
+        files: a data set's name, or None for made-up photographs of 640 x 480.
+        images: of one repeat.
+    """
+    torch.set_num_threads(1)
+    cv2.setNumThreads(0)
+    with tempfile.TemporaryDirectory() as folder:
+        if files:
+            records = get_records(files)
+        else:
+            records = [{"file_name": str(path)} for path in write_photographs(Path(folder), min(images, 128))]
+        order = np.random.default_rng(0).permutation(images) % len(records)
+        batches = [order[start : start + BATCH].tolist() for start in range(0, images, BATCH)]
+        dataset = ViewDataset(records, ViewMapper.from_config(cfg))
+        reference = ReferenceViews(cfg)
+        random.seed(0)
+        torch.manual_seed(0)
+        seconds = measure(
+            {
+                "ours": lambda: [collate_views([dataset[0, n] for n in batch]) for batch in batches],
+                "reference": lambda: [
+                    default_collate([reference(records[n]["file_name"]) for n in batch]) for batch in batches
+                ],
+                "decoding": lambda: [read_image(records[n]["file_name"]) for n in order],
+            },
+            repeats,
+        )
+    floor = compare(seconds, "decoding", "reference", images)
+    return {
+        **compare(seconds, "ours", "reference", images),
+        "decoding_images_per_second": floor["decoding_images_per_second"],
+        "decoding_ratio": floor["ratio"],
+    }

@@ -1,0 +1,30 @@
+"""Time two ways to do the same thing, in turns, and compare them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+
+def measure(parts: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of each repeat of each part, after one that does not count; parts take turns, so that a machine that is
+    busy now and then is so for all of them."""
+    seconds: dict[str, list[float]] = {name: [] for name in parts}
+    for repeat in range(repeats + 1):
+        for name, part in parts.items():
+            start = time.perf_counter()
+            part()
+            if repeat:
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def compare(seconds: dict[str, list[float]], ours: str, reference: str, images: int) -> dict[str, object]:
+    """Images a second of both, median and range over repeats, and the ratio of the medians."""
+    rates = {name: sorted(images / s for s in values) for name, values in seconds.items()}
+    result: dict[str, object] = {"ratio": statistics.median(rates[ours]) / statistics.median(rates[reference])}
+    for name in (ours, reference):
+        result[f"{name}_images_per_second"] = statistics.median(rates[name])
+        result[f"{name}_range"] = [round(rates[name][0], 1), round(rates[name][-1], 1)]
+    return result

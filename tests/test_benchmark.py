@@ -1,0 +1,57 @@
+"""The benchmarks run, and what they compare with does the same thing."""
+
+from __future__ import annotations
+
+import json
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from commands import run
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny import tiny_config
+
+from revisit.benchmarks.photographs import write_photographs
+from revisit.benchmarks.reference_input import ReferenceViews, share_inside
+from revisit.data.crops import overlap_share
+
+
+def test_input_is_compared_with_torchvision(tmp_path):
+    run(f"python tools/benchmark.py --repeats 1 --json {tmp_path}/out.json input --images 4", tmp_path)
+    result = json.loads((tmp_path / "out.json").read_text())
+    rates = [result[f"{name}_images_per_second"] for name in ("ours", "reference", "decoding")]
+    assert result["ratio"] == pytest.approx(rates[0] / rates[1]) and min(rates) > 0
+    assert rates[2] > rates[0]  # decoding is a part of it
+
+
+def test_the_reference_makes_the_views_of_the_recipe(tmp_path):
+    cfg = tiny_config()
+    (path,) = write_photographs(tmp_path, 1, height=60, width=80)
+    views = ReferenceViews(cfg)(path)
+    assert {name: tuple(value.shape) for name, value in views.items()} == {
+        "anchor": (3, 32, 32),
+        "positive": (3, 32, 32),
+        "small": (4, 3, 16, 16),
+    }
+    assert all(value.dtype == torch.float32 and value.abs().max() < 4 for value in views.values())
+
+
+boxes = st.tuples(st.integers(0, 20), st.integers(0, 20), st.integers(1, 20), st.integers(1, 20))
+
+
+@given(boxes, boxes)
+def test_the_references_overlap_is_ours(box, anchor):
+    def corners(box):
+        top, left, height, width = box
+        return np.array([left, top, left + width, top + height])
+
+    assert share_inside(box, anchor) == pytest.approx(overlap_share(corners(box), corners(anchor)))
+
+
+def test_made_up_photographs_look_like_photographs_to_a_decoder(tmp_path):
+    """Their bytes, and so the time to decode them, are those of COCO's, about 155 KB for a slightly smaller image."""
+    (path,) = write_photographs(tmp_path, 1)
+    assert cv2.imread(str(path)).shape == (480, 640, 3)
+    assert 80_000 < path.stat().st_size < 250_000
