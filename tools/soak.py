@@ -109,7 +109,7 @@ class Soak:
             reached = getattr(self, f"_{kind.replace('-', '_')}")(process, folder, setup, rng)
             if reached is not None:
                 break
-            if process.wait():
+            if process.wait() not in (0, -signal.SIGKILL):  # over first, or killed a moment too late
                 raise UserError(f"the run in {folder} ended by itself with exit code {process.returncode}")
         self._finish(self._start(setup, folder, "--resume"))
         told = re.findall(r"resuming at iteration (\d+)", _log(folder))
