@@ -48,13 +48,13 @@ def _add_schedule_keys(cfg: CfgNode) -> None:
     cfg.SOLVER.EPOCHS = 0
     cfg.SOLVER.CHECKPOINT_EPOCHS = 0
     cfg.TEST.EVAL_EPOCHS = 0
+    cfg.SOLVER.STEP_EPOCHS = ()  # where given, they win over SOLVER.STEPS
     # Of the checkpoints in OUTPUT_DIR these stay: the newest CHECKPOINTS_KEPT (0: all), every CHECKPOINT_KEPT_EVERY-th
     # (0: none), and the final one.
     cfg.SOLVER.CHECKPOINTS_KEPT = 3
     cfg.SOLVER.CHECKPOINT_KEPT_EVERY = 5
     # Whether a run stops when a checkpoint cannot be written (a full disk), or goes on with a warning.
     cfg.SOLVER.STOP_WITHOUT_CHECKPOINT = False
-    cfg.SOLVER.STEP_EPOCHS = ()  # where given, they win over SOLVER.STEPS
     cfg.SOLVER.OPTIMIZER = "SGD"  # SGD | Adam
     # Beside Detectron2's: PolynomialLR, (1 - iteration / MAX_ITER) ** POLY_POWER without warm-up.
     cfg.SOLVER.POLY_POWER = 0.9

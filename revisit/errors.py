@@ -21,6 +21,11 @@ def told_by_worker(error: object, kind: str) -> str:
     return str(error).rstrip().rpartition(f"{kind}: ")[2]
 
 
+def first_line(error: object) -> str:
+    """What an exception says first, for a message of ours; its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+
+
 class KilledWorkerError(UserError):
     """The system killed a loader's worker."""
 

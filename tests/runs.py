@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
+from commands import ROOT
 from tiny import tiny_config
 
 from revisit.engine.schedule import resolve_schedule
@@ -44,6 +46,15 @@ def run(
 def train(output: Path, *options: object, **how: object) -> PretrainTrainer:
     """``run`` with ``run_config``."""
     return run(run_config(output, *options), **how)
+
+
+def train_for_module(toy_root: Path, output: Path, *options: object) -> Path:
+    """``train`` for a fixture that lives longer than the environment of one test; returns ``output``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DETECTRON2_DATASETS", str(toy_root))
+        patch.chdir(ROOT)
+        train(output, *options)
+    return output
 
 
 def load(path: Path) -> dict:

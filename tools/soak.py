@@ -31,6 +31,7 @@ from typing import NamedTuple
 import torch
 from tqdm import tqdm
 
+from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
 from revisit.engine.command import natural, run_command
 from revisit.errors import StoppedRunError, UserError
 from revisit.toy.write import make_toy_scenes
@@ -190,7 +191,7 @@ def _log(folder: Path) -> str:
 
 def _done(folder: Path) -> int:
     """Iterations that the newest checkpoint has behind it."""
-    return max((int(path.stem[6:]) + 1 for path in folder.glob("model_0*.pth")), default=0)
+    return max((iteration_of(path) + 1 for path in checkpoints_of_run(folder)), default=0)
 
 
 def _wait_for(condition: object, process: subprocess.Popen) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from revisit.checkpoint.flags import check_flags, flags_of, read_flags
 from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint, require_tensors
 from revisit.checkpoint.run_folder import checkpoints_of_run, is_of_run
-from revisit.errors import UserError
+from revisit.errors import UserError, first_line
 from revisit.files import written_whole
 
 from detectron2.checkpoint import DetectionCheckpointer
@@ -185,7 +185,7 @@ def _write(content: dict, path: Path) -> None:
         if "inline_container" not in str(error):  # torch's writer of files, when one cannot be written
             raise
         free = shutil.disk_usage(path.parent).free
-        raise OSError(f"{str(error).splitlines()[0]}; {free / 1e6:.1f} MB are free in {path.parent}") from error
+        raise OSError(f"{first_line(error)}; {free / 1e6:.1f} MB are free in {path.parent}") from error
 
 
 def backbone_keys(model: nn.Module) -> list[str]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from revisit.checkpoint.flags import Flags
 from revisit.checkpoint.reading import require_tensors
 from revisit.config import add_revisit_config
-from revisit.errors import UserError
+from revisit.errors import UserError, first_line
 from revisit.modeling.backbone import BLOCKS_PER_STAGE, build_revisit_resnet_backbone
 
 from detectron2.config import CfgNode, get_cfg
@@ -173,10 +173,6 @@ def _check_values(tensors: Tensors) -> None:
             raise UserError(f"{key} has values that are not finite: the weights of a run that diverged")
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:160]
-
-
 def _check_complete(tensors: Tensors, flags: Flags) -> None:
     """Every tensor has its place and every place its tensor, in the ResNet that the flags describe."""
     if not tensors:
@@ -185,7 +181,7 @@ def _check_complete(tensors: Tensors, flags: Flags) -> None:
         with torch.device("meta"):
             model = build_revisit_resnet_backbone(flags_to_config(flags), ShapeSpec(channels=3))
     except Exception as error:  # flags come from a file, and its author may have written anything
-        raise UserError(f"the checkpoint's flags describe no ResNet ({_first_line(error)}): {flags}") from error
+        raise UserError(f"the checkpoint's flags describe no ResNet ({first_line(error)}): {flags}") from error
     expected = {key: value.shape for key, value in model.state_dict().items()}
     for key in tensors.keys() - expected.keys():
         raise UserError(f"cannot place {key}: a ResNet-{flags['MODEL.RESNETS.DEPTH']} has no such tensor")

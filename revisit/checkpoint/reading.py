@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from revisit.errors import UserError
+from revisit.errors import UserError, first_line
 
 # All that numpy arrays in plain containers refer to, under the names of numpy 1 and 2.
 _ARRAYS = {
@@ -38,8 +38,7 @@ def read_checkpoint(path: Path) -> dict:
             raise UserError("no such file")
         content = _unpickle_arrays(path.read_bytes()) if path.suffix == ".pkl" else _load_tensors(path)
     except Exception as error:  # damaged files raise whatever their bytes happen to trip
-        first = (str(error).splitlines() or [""])[0][:160]
-        reason = first if isinstance(error, UserError) else f"{type(error).__name__}: {first}"
+        reason = ("" if isinstance(error, UserError) else f"{type(error).__name__}: ") + first_line(error)
         raise UnreadableCheckpointError(f"{path} is not a whole checkpoint of plain tensors ({reason})") from error
     if not isinstance(content, dict):
         raise UnreadableCheckpointError(f"{path} holds a {type(content).__name__}, expected a dict of tensors")

@@ -11,15 +11,20 @@ import yaml
 
 from revisit.files import UNFINISHED
 
-FINAL = "model_final.pth"
+FINAL = "model_final"  # the name of the result, without .pth
 _BEYOND = 2**62  # any iteration
 _PERIODIC = re.compile(r"model_(\d{7})\.pth")
 
 
 def checkpoints_of_run(folder: Path) -> list[Path]:
     """Checkpoints in a folder, those of the latest iteration first."""
-    found = [(_iteration(path), path.name == FINAL, path) for path in folder.glob("model_*.pth")]
+    found = [(iteration_of(path), path.stem == FINAL, path) for path in folder.glob("model_*.pth")]
     return [path for iteration, _, path in sorted(found, reverse=True) if iteration >= 0]
+
+
+def periodic_name(iteration: int) -> str:
+    """The name of the checkpoint behind an iteration, without .pth."""
+    return f"model_{iteration:07d}"
 
 
 def seed_of_run(folder: Path) -> int:
@@ -32,11 +37,11 @@ def seed_of_run(folder: Path) -> int:
         return -1
 
 
-def _iteration(path: Path) -> int:
+def iteration_of(path: Path) -> int:
     """The iteration behind which a checkpoint was made; -1 for another file."""
     if number := _PERIODIC.fullmatch(path.name):
         return int(number[1])
-    if path.name != FINAL:
+    if path.stem != FINAL:
         return -1
     content = _glance(path)
     return content["iteration"] if content else _BEYOND  # who reads it whole will say that it is damaged

@@ -6,7 +6,7 @@ import logging
 import signal
 from pathlib import Path
 
-from revisit.checkpoint.run_folder import remove_outdated
+from revisit.checkpoint.run_folder import FINAL, periodic_name, remove_outdated
 from revisit.engine.stop_signals import SharedWish, StopSignals
 from revisit.errors import InterruptedRunError, StoppedRunError, UserError
 
@@ -41,9 +41,9 @@ class Checkpoints(HookBase):
         wish = self._wish(self._signals.received)
         stop = None if done else wish
         if done:  # first, because a run that is killed behind it, and resumed, has nothing left to do
-            self._save("model_final", iteration, needed=True)
+            self._save(FINAL, iteration, needed=True)
         if stop or (iteration + 1) % self._period == 0:
-            self._save(f"model_{iteration:07d}", iteration, needed=bool(stop))
+            self._save(periodic_name(iteration), iteration, needed=bool(stop))
         if stop:
             self._leave(stop, iteration)
 

@@ -191,21 +191,29 @@ class CollapseAlarm(HookBase):
             )
 
 
-class PatientWriter(HookBase):
-    """Detectron2's PeriodicWriter, which a full disk does not end the run: what cannot be written is lost, and said."""
+class Around(HookBase):
+    """One of Detectron2's hooks, called by one of ours that decides when, or what its failure means."""
 
-    def __init__(self, writer: hooks.PeriodicWriter):
-        self._writer = writer
-        self._warned = False
+    def __init__(self, inner: HookBase):
+        self._inner = inner
 
     def before_train(self) -> None:
-        self._writer.trainer = self.trainer
+        self._inner.trainer = self.trainer
 
     def after_step(self) -> None:
-        self._try(self._writer.after_step)
+        self._inner.after_step()
+
+
+class PatientWriter(Around):
+    """PeriodicWriter, whose full disk does not end the run: what cannot be written is lost, and said."""
+
+    _warned = False
+
+    def after_step(self) -> None:
+        self._try(self._inner.after_step)
 
     def after_train(self) -> None:
-        self._try(self._writer.after_train)
+        self._try(self._inner.after_train)
 
     def _try(self, write: Callable[[], None]) -> None:
         try:
@@ -216,21 +224,12 @@ class PatientWriter(HookBase):
             self._warned = True
 
 
-class Evaluation(HookBase):
-    """Detectron2's EvalHook, whose evaluation at the end a failure in the last step does not set off."""
-
-    def __init__(self, evaluation: hooks.EvalHook):
-        self._evaluation = evaluation
-
-    def before_train(self) -> None:
-        self._evaluation.trainer = self.trainer
-
-    def after_step(self) -> None:
-        self._evaluation.after_step()
+class Evaluation(Around):
+    """EvalHook, whose evaluation at the end a failure in the last step does not set off."""
 
     def after_train(self) -> None:
         if self.trainer.iter >= self.trainer.max_iter:  # reached by success alone
-            self._evaluation.after_train()
+            self._inner.after_train()
 
 
 class FreshBatches(HookBase):

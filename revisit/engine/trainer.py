@@ -36,7 +36,7 @@ from revisit.engine.optimizer import build_lr_scheduler, build_optimizer
 from revisit.engine.schedule import epochs_to_iterations, neighbor_loss_start
 from revisit.engine.step import NonFiniteLossError, TrainStep
 from revisit.engine.stop_signals import StopSignals, announce
-from revisit.errors import KilledWorkerError, UserError, told_by_worker
+from revisit.errors import KilledWorkerError, UserError, first_line, told_by_worker
 from revisit.evaluation.features import extract_features
 from revisit.evaluation.knn import knn_top1
 from revisit.evaluation.linear import fit_linear, linear_top1
@@ -176,9 +176,9 @@ class RevisitTrainer(DefaultTrainer):
 
     def _restore_final(self) -> None:
         """Where a finished run's result is damaged or gone, its last periodic checkpoint was loaded: write it again."""
-        loaded = Path(self.checkpointer.get_checkpoint_file()).name
+        loaded = Path(self.checkpointer.get_checkpoint_file()).stem
         if comm.is_main_process() and self.start_iter == self.max_iter and loaded != FINAL:
-            self.checkpointer.save(Path(FINAL).stem, iteration=self.start_iter - 1)
+            self.checkpointer.save(FINAL, iteration=self.start_iter - 1)
 
     def run_step(self) -> None:
         try:
@@ -189,7 +189,7 @@ class RevisitTrainer(DefaultTrainer):
             if "DataLoader worker" not in str(error) or "killed by signal" not in str(error):
                 raise
             raise KilledWorkerError(
-                f"{str(error).strip().splitlines()[0]} Mostly memory ran out: lower DATALOADER.NUM_WORKERS (now "
+                f"{first_line(error)} Mostly memory ran out: lower DATALOADER.NUM_WORKERS (now "
                 f"{self.cfg.DATALOADER.NUM_WORKERS}) or the batch; --resume goes on from the last checkpoint"
             ) from error
         except NonFiniteLossError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import assert_same, load, run_config, train
+from runs import assert_same, load, run_config, train, train_for_module
 
 from revisit.checkpoint.run_folder import (
     checkpoints_of_run,
@@ -38,12 +38,8 @@ def flip_a_bit(path: Path) -> None:
 @pytest.fixture(scope="module")
 def whole(toy_root, tmp_path_factory) -> Path:
     """A run of 8 iterations that nothing happened to, with all of its checkpoints."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DETECTRON2_DATASETS", str(toy_root))
-        patch.chdir(Path(__file__).resolve().parents[2])
-        output = tmp_path_factory.mktemp("whole")
-        train(output, "SOLVER.MAX_ITER", 8, "SOLVER.CHECKPOINT_PERIOD", 2, "SOLVER.CHECKPOINTS_KEPT", 0)
-    return output
+    options = ("SOLVER.MAX_ITER", 8, "SOLVER.CHECKPOINT_PERIOD", 2, "SOLVER.CHECKPOINTS_KEPT", 0)
+    return train_for_module(toy_root, tmp_path_factory.mktemp("whole"), *options)
 
 
 def copy(whole: Path, output: Path, *names: str) -> Path:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from runs import assert_same, load, train
+from runs import assert_same, load, train, train_for_module
 
 from revisit.engine.launch import Processes, launch
 from revisit.engine.stop_signals import StopSignals
@@ -36,11 +36,7 @@ class Signal(HookBase):
 
 @pytest.fixture(scope="module")
 def untouched(toy_root, tmp_path_factory) -> dict:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DETECTRON2_DATASETS", str(toy_root))
-        patch.chdir(Path(__file__).resolve().parents[2])
-        output = tmp_path_factory.mktemp("untouched")
-        train(output, *OPTIONS)
+    output = train_for_module(toy_root, tmp_path_factory.mktemp("untouched"), *OPTIONS)
     return load(output / "model_final.pth")["model"]
 
 
