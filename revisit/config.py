@@ -72,6 +72,8 @@ def _add_backbone_keys(cfg: CfgNode) -> None:
 
 
 def _add_view_keys(cfg: CfgNode) -> None:
+    # Workers decode, cut and resize; colours, blur, AutoAugment and flips are the model's device's, batched.
+    cfg.DATALOADER.AUGMENT_ON_DEVICE = False
     cfg.VIEWS = CfgNode()
     cfg.VIEWS.LARGE_SIZE = 160  # px, anchor and large positive; 224 in two-crop runs
     cfg.VIEWS.LARGE_SCALE = (0.2, 1.0)  # share of the image area

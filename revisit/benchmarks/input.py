@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -16,7 +17,7 @@ from revisit.benchmarks.photographs import write_photographs
 from revisit.benchmarks.reference_input import ReferenceViews
 from revisit.data.catalog import get_records
 from revisit.data.images import read_image
-from revisit.data.loader import ViewDataset, collate_views
+from revisit.data.loader import ViewDataset
 from revisit.data.mapper import ViewMapper
 
 from detectron2.config import CfgNode
@@ -26,7 +27,8 @@ BATCH = 32
 
 def measure_input(cfg: CfgNode, *, files: str | None, images: int, repeats: int) -> dict[str, object]:
     """Images a second on one core, from files to a batch: ours up to uint8 tensors, the reference's up to normalised
-    ones; and of decoding alone, the floor.
+    ones; of a worker that leaves the looks to the device (DATALOADER.AUGMENT_ON_DEVICE); and of decoding alone, the
+    floor.
 
     Args:
         files: a data set's name, or None for made-up photographs of 640 x 480.
@@ -41,13 +43,16 @@ def measure_input(cfg: CfgNode, *, files: str | None, images: int, repeats: int)
             records = [{"file_name": str(path)} for path in write_photographs(Path(folder), min(images, 128))]
         order = np.random.default_rng(0).permutation(images) % len(records)
         batches = [order[start : start + BATCH].tolist() for start in range(0, images, BATCH)]
-        dataset = ViewDataset(records, ViewMapper.from_config(cfg))
+        mapper = ViewMapper.from_config(cfg)
+        dataset = ViewDataset(records, replace(mapper, looks_on_device=False))
+        worker = ViewDataset(records, replace(mapper, looks_on_device=True))
         reference = ReferenceViews(cfg)
         random.seed(0)
         torch.manual_seed(0)
         seconds = measure(
             {
-                "ours": lambda: [collate_views([dataset[0, n] for n in batch]) for batch in batches],
+                "ours": lambda: [dataset.__getitems__([(0, n) for n in batch]) for batch in batches],
+                "worker": lambda: [worker.__getitems__([(0, n) for n in batch]) for batch in batches],
                 "reference": lambda: [
                     default_collate([reference(records[n]["file_name"]) for n in batch]) for batch in batches
                 ],
@@ -55,9 +60,9 @@ def measure_input(cfg: CfgNode, *, files: str | None, images: int, repeats: int)
             },
             repeats,
         )
-    floor = compare(seconds, "decoding", "reference", images)
-    return {
-        **compare(seconds, "ours", "reference", images),
-        "decoding_images_per_second": floor["decoding_images_per_second"],
-        "decoding_ratio": floor["ratio"],
-    }
+    parts = {name: compare(seconds, name, "reference", images) for name in ("ours", "worker", "decoding")}
+    result = parts["ours"]
+    for name in ("worker", "decoding"):
+        result[f"{name}_ratio"] = parts[name]["ratio"]
+        result[f"{name}_images_per_second"] = parts[name][f"{name}_images_per_second"]
+    return result

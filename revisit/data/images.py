@@ -100,7 +100,7 @@ def _check_jpeg_is_complete(data: bytes) -> tuple[int, int]:
                 int.from_bytes(data[position + 7 : position + 9]),
             )
         if marker == 0xDA:
-            if data.find(b"\xff\xd9", position) < 0:
+            if data.rfind(b"\xff\xd9", position) < 0:
                 raise UnreadableImageError("truncated JPEG")
             return size
         position += 2 + int.from_bytes(data[position + 2 : position + 4])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TypedDict
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from revisit.data.catalog import get_records
 from revisit.data.images import UnreadableImageError
+from revisit.data.looks_on_device import apply_looks
 from revisit.data.mapper import ViewMapper, read_record
 from revisit.data.sampler import EpochBatchSampler
 from revisit.data.workers import start_worker
@@ -28,6 +30,8 @@ class ViewBatch(TypedDict, total=False):
     anchor: torch.Tensor  # (B, 3, H, W) uint8 RGB
     positive: torch.Tensor  # (B, 3, H, W) uint8 RGB
     small: torch.Tensor  # (B, N, 3, h, w) uint8 RGB
+    anchor_looks: np.ndarray  # (B,) until ``with_looks``, where the device applies them; so positive_looks
+    small_looks: np.ndarray  # (B, N)
     label: torch.Tensor  # (B,) int64, for monitors alone
     num_fallbacks: int  # crops that missed their constraint
     read_errors: list[str]  # one message for each unreadable file, which a neighbour replaced
@@ -51,33 +55,58 @@ class ViewDataset(Dataset):
         """What the data set's list says of an image."""
         return self._records[index]
 
-    def __getitem__(self, key: tuple[int, int]) -> dict:
-        epoch, index = key
-        errors = []
+    def __getitems__(self, keys: list[tuple[int, int]]) -> ViewBatch:
+        """A batch of the images of (epoch, index). Tensors are views of (..., H, W, 3) memory: channels-last."""
+        arrays = self._mapper.empty(len(keys), _allocate)
+        fallbacks, errors, labels = 0, [], []
+        for n, (epoch, index) in enumerate(keys):
+            record, image = self._read(index, errors)
+            views = self._mapper(image, epoch, index, {name: array[n, ...] for name, array in arrays.items()})
+            fallbacks += views["boxes"].num_fallbacks
+            labels += [record["label"]] if self._labelled else []
+        batch = ViewBatch(num_fallbacks=fallbacks, read_errors=errors)
+        for name, array in arrays.items():
+            batch[name] = array if name.endswith("_looks") else torch.from_numpy(array).movedim(-1, -3)
+        if labels:
+            batch["label"] = torch.tensor(labels)
+        return batch
+
+    def _read(self, index: int, errors: list[str]) -> tuple[dict, np.ndarray]:
+        """The first readable image from ``index`` on and its record; the others are told in ``errors``."""
+        failed = []
         for step in range(min(MAX_REPLACEMENTS, len(self))):
             record = self._records[(index + step) % len(self)]
             try:
                 image = read_record(record)
             except UnreadableImageError as error:
-                errors.append(str(error))
+                failed.append(str(error))
                 continue
-            label = {"label": record["label"]} if self._labelled else {}
-            return {**self._mapper(image, epoch, index), **label, "read_errors": errors}
-        raise UnreadableImageError(f"{len(errors)} images in a row cannot be read, the first: {errors[0]}")
+            errors += failed
+            return record, image
+        raise UnreadableImageError(f"{len(failed)} images in a row cannot be read, the first: {failed[0]}")
 
 
-def collate_views(samples: list[dict]) -> ViewBatch:
-    """Stack samples of ViewDataset. The tensors are views of (..., H, W, 3) memory: channels-last."""
-    batch = ViewBatch(
-        num_fallbacks=sum(sample["boxes"].num_fallbacks for sample in samples),
-        read_errors=[error for sample in samples for error in sample["read_errors"]],
-    )
+def _allocate(shape: tuple[int, ...]) -> np.ndarray:
+    """uint8; in a worker in memory that it shares with the training process, which saves a copy."""
+    if get_worker_info() is None:
+        return np.empty(shape, np.uint8)
+    storage = torch.UntypedStorage._new_shared(math.prod(shape), device="cpu")
+    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, shape).numpy()
+
+
+def _whole(batch: ViewBatch) -> ViewBatch:
+    """What ViewDataset gives is a batch already."""
+    return batch
+
+
+def with_looks(batch: ViewBatch, device: torch.device | str) -> ViewBatch:
+    """The batch with its views on ``device``, given the looks that a worker has only drawn."""
     for name in ("anchor", "positive", "small"):
-        if name in samples[0]:
-            stacked = torch.from_numpy(np.stack([sample[name] for sample in samples]))
-            batch[name] = stacked.movedim(-1, -3)
-    if "label" in samples[0]:
-        batch["label"] = torch.tensor([sample["label"] for sample in samples])
+        if (looks := batch.pop(f"{name}_looks", None)) is None:
+            continue
+        views = batch[name].to(device, non_blocking=True)
+        shape = views.shape
+        batch[name] = apply_looks(views.reshape(-1, *shape[-3:]), looks.reshape(-1)).view(shape)
     return batch
 
 
@@ -121,9 +150,10 @@ class ResumableLoader:
             self._dataset,
             batch_sampler=self._sampler(self.start_iteration),
             num_workers=cfg.DATALOADER.NUM_WORKERS,
-            collate_fn=collate_views,
+            collate_fn=_whole,
             worker_init_fn=start_worker,
             pin_memory=torch.cuda.is_available(),
         )
-        for self.last_batch in loader:
+        for batch in loader:
+            self.last_batch = with_looks(batch, cfg.MODEL.DEVICE)
             yield self.last_batch

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypedDict
 
 import numpy as np
-import torch
-from torch.nn import functional as F
 
 from revisit.data.augment import GREY_PROBABILITY, apply_look, draw_look
 from revisit.data.crops import ConstrainedMultiCrop, CropBoxes
 from revisit.data.images import decode_image, images_required, read_image
+from revisit.data.looks_on_device import RECORD, record_of
+from revisit.data.resize import crop_and_reduce
 from revisit.data.shards import read_sample
 from revisit.randomness import Stream, counter_rng
 
 from detectron2.config import CfgNode
 
 
-class Views(TypedDict):
-    """Views of one image, all uint8 RGB. Absent without small crops: ``small``."""
+class Views(TypedDict, total=False):
+    """Views of one image, all uint8 RGB. Absent without small crops: ``small``.
+
+    NAME_looks are there when looks are the device's to apply: the views called NAME have none yet.
+    """
 
     anchor: np.ndarray  # (H, W, 3)
     positive: np.ndarray  # (H, W, 3)
     small: np.ndarray  # (N, h, w, 3)
     boxes: CropBoxes
+    anchor_looks: np.ndarray  # () of looks_on_device.RECORD
+    positive_looks: np.ndarray  # ()
+    small_looks: np.ndarray  # (N,)
 
 
 def read_record(record: dict) -> np.ndarray:
@@ -42,23 +49,12 @@ def require_record(record: dict) -> np.ndarray:
         return read_record(record)
 
 
-def crop_and_resize(image: np.ndarray, box: np.ndarray, size: int) -> np.ndarray:
-    """Cut ``box`` from an (H, W, 3) uint8 image and resize it to (size, size, 3).
-
-    Bilinear with antialiasing, on uint8: within one grey level of PIL's filter, which the paper's code uses.
-    """
-    x0, y0, x1, y1 = box
-    crop = torch.from_numpy(image[y0:y1, x0:x1]).permute(2, 0, 1)[None]
-    resized = F.interpolate(crop, size=(size, size), mode="bilinear", antialias=True)
-    return np.ascontiguousarray(resized[0].permute(1, 2, 0).numpy())
-
-
 @dataclass(frozen=True)
 class ViewMapper:
     """Anchor, large positive and N small positives of an image (METHOD: views).
 
     The views are a function of (seed, epoch, image index) and the image alone. The anchor always has the
-    standard look; ``policy`` is the positives'.
+    standard look; ``policy`` is the positives'. With ``looks_on_device`` looks are drawn, not applied.
     """
 
     crops: ConstrainedMultiCrop
@@ -67,6 +63,7 @@ class ViewMapper:
     policy: str
     seed: int
     grey_probability: float = GREY_PROBABILITY
+    looks_on_device: bool = False
 
     @classmethod
     def from_config(cls, cfg: CfgNode) -> ViewMapper:
@@ -79,22 +76,52 @@ class ViewMapper:
             min_overlap=views.MIN_OVERLAP,
             max_iou=views.MAX_IOU,
         )
-        return cls(crops, views.LARGE_SIZE, views.SMALL_SIZE, views.POLICY, cfg.SEED, views.GREY_PROBABILITY)
+        return cls(
+            crops,
+            views.LARGE_SIZE,
+            views.SMALL_SIZE,
+            views.POLICY,
+            cfg.SEED,
+            views.GREY_PROBABILITY,
+            cfg.DATALOADER.AUGMENT_ON_DEVICE,
+        )
 
-    def __call__(self, image: np.ndarray, epoch: int, index: int) -> Views:
-        """Draw the views of image ``index`` in ``epoch``."""
+    def empty(self, count: int, allocate: Callable[[tuple[int, ...]], np.ndarray]) -> dict[str, np.ndarray]:
+        """Room for the views of ``count`` images: arrays by name whose first axis is the image.
+
+        Args:
+            allocate: gives a uint8 array of a shape.
+        """
+        small = self.crops.num_small
+        sizes = {"anchor": ((count,), self.large_size), "positive": ((count,), self.large_size)}
+        if small:
+            sizes["small"] = ((count, small), self.small_size)
+        arrays = {name: allocate((*shape, size, size, 3)) for name, (shape, size) in sizes.items()}
+        if self.looks_on_device:
+            arrays |= {f"{name}_looks": np.empty(shape, RECORD) for name, (shape, _) in sizes.items()}
+        return arrays
+
+    def __call__(self, image: np.ndarray, epoch: int, index: int, room: dict[str, np.ndarray] | None = None) -> Views:
+        """Draw the views of image ``index`` in ``epoch``, into one image's part of ``empty`` if that is given."""
         rng = counter_rng(self.seed, Stream.VIEWS, epoch, index)
         boxes = self.crops(*image.shape[:2], rng)
+        views = room or {name: array[0, ...] for name, array in self.empty(1, _uint8).items()}
 
-        def view(box: np.ndarray, size: int, policy: str) -> np.ndarray:
+        def fill(name: str, place: tuple[int, ...], box: np.ndarray, policy: str) -> None:
             look = draw_look(policy, rng, grey_probability=self.grey_probability)
-            return apply_look(crop_and_resize(image, box, size), look)
+            view = views[name][place]
+            if self.looks_on_device:
+                crop_and_reduce(image, box, len(view), view)
+                views[f"{name}_looks"][place] = record_of(look, len(view))
+            else:
+                view[...] = apply_look(crop_and_reduce(image, box, len(view)), look)
 
-        views = Views(
-            anchor=view(boxes.anchor, self.large_size, "standard"),
-            positive=view(boxes.positive, self.large_size, self.policy),
-            boxes=boxes,
-        )
-        if len(boxes.small):
-            views["small"] = np.stack([view(box, self.small_size, self.policy) for box in boxes.small])
-        return views
+        fill("anchor", (), boxes.anchor, "standard")
+        fill("positive", (), boxes.positive, self.policy)
+        for n, box in enumerate(boxes.small):
+            fill("small", (n,), box, self.policy)
+        return Views(**views, boxes=boxes)
+
+
+def _uint8(shape: tuple[int, ...]) -> np.ndarray:
+    return np.empty(shape, np.uint8)

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from revisit.data.catalog import get_records
-from revisit.data.mapper import crop_and_resize, read_record
+from revisit.data.mapper import read_record
+from revisit.data.resize import crop_and_resize
 from revisit.data.workers import start_worker
 
 from detectron2.data.samplers import InferenceSampler

@@ -127,7 +127,8 @@ def test_images_in_memory_are_read_without_a_warning(cfg, make_picture):
     images = stored.transpose(0, 2, 3, 1)  # as torchvision holds CIFAR-10
     dataset = ViewDataset([{"image": image, "label": 0} for image in images], ViewMapper.from_config(cfg))
     expected = ViewMapper.from_config(cfg)(images[1].copy(), 0, 1)
-    assert np.array_equal(dataset[0, 1]["anchor"], expected["anchor"])
+    batch = dataset.__getitems__([(0, 1)])
+    assert np.array_equal(batch["anchor"][0].permute(1, 2, 0), expected["anchor"])
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -169,7 +170,7 @@ def test_a_long_row_of_broken_files_ends_the_search(tmp_path, cfg):
     """A disk that went away must not be read to its end for every image."""
     records = [{"file_name": str(tmp_path / f"{n}.png")} for n in range(500)]
     with pytest.raises(UnreadableImageError, match=f"{loader_module.MAX_REPLACEMENTS} images in a row"):
-        ViewDataset(records, ViewMapper.from_config(cfg))[0, 0]
+        ViewDataset(records, ViewMapper.from_config(cfg)).__getitems__([(0, 0)])
 
 
 def test_classes_travel_with_their_images_for_the_monitors(tmp_path, write_pictures, cfg):
@@ -198,3 +199,16 @@ def test_several_data_sets_have_no_labels_since_their_numbers_may_clash(tmp_path
     cfg.DATASETS.TRAIN = (f"class_folders:{tmp_path / 'a'}", f"class_folders:{tmp_path / 'b'}")
     (batch,) = batches_of(cfg, 1)
     assert "label" not in batch
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_looks_on_the_device_are_those_of_the_workers(cfg, num_workers):
+    cfg.DATALOADER.NUM_WORKERS = num_workers
+    by_workers = batches_of(cfg, 3)
+    cfg.DATALOADER.AUGMENT_ON_DEVICE, cfg.MODEL.DEVICE = True, "cpu"
+    for batch, expected in zip(batches_of(cfg, 3), by_workers, strict=True):
+        assert batch.keys() == expected.keys()  # the parameters of the looks are gone
+        for name in TENSORS:
+            assert batch[name].shape == expected[name].shape and batch[name].dtype == torch.uint8
+            difference = (batch[name].int() - expected[name].int()).abs().float()
+            assert difference.mean() < 2  # rounded once instead of behind each operation

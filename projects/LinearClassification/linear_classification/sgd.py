@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from revisit.data.crops import random_resized_crop
-from revisit.data.mapper import crop_and_resize, require_record
+from revisit.data.mapper import require_record
+from revisit.data.resize import crop_and_resize
 from revisit.data.workers import start_worker
 from revisit.evaluation.feature_cache import images_key, weights_key
 from revisit.evaluation.features import center_crop
