@@ -18,6 +18,7 @@ OPTIMIZERS = ("SGD", "Adam")
 DEPTH_LOSSES = ("mse", "l1")
 SCALE_SAMPLINGS = ("range", "choice")
 AMP_DTYPES = ("bfloat16", "float16")
+QUEUE_DTYPES = ("float32", "bfloat16", "float16")
 
 
 def add_revisit_config(cfg: CfgNode) -> None:
@@ -94,6 +95,9 @@ def _add_view_keys(cfg: CfgNode) -> None:
 def _add_method_keys(cfg: CfgNode) -> None:
     cfg.MOCO = CfgNode()
     cfg.MOCO.QUEUE_SIZE = 65536  # K, rows
+    cfg.MOCO.QUEUE_DTYPE = "float32"  # of the queues in memory: float32 | bfloat16 | float16, of half the size
+    # Scores of positives against the queue that are in memory at once: a longer queue is gone through in parts.
+    cfg.MOCO.MAX_SCORES = 2**22  # 0: all at once, as the formulas are written
     cfg.MOCO.TEMPERATURE = 0.2  # tau
     cfg.MOCO.MOMENTUM = 0.995  # m; the paper's rows before "+m" use 0.999
     cfg.MOCO.EMBEDDING_DIM = 128  # C, width behind the projection head

@@ -2,6 +2,7 @@
 """Measure one part of the project against a reference in the same run: medians, spread and their ratio.
 
     python tools/benchmark.py input
+    python tools/benchmark.py --repeats 9 head --batch 64
     python tools/benchmark.py shards --files toy_scenes_train --shards /data/toy_shards --json shards.json
 
 Timings of two runs do not compare; the ratio of one run does.
@@ -13,10 +14,13 @@ import argparse
 import json
 from pathlib import Path
 
+from revisit.benchmarks.head import measure_head
 from revisit.benchmarks.input import measure_input
 from revisit.benchmarks.shards import measure_shards
 from revisit.engine.command import natural, run_command
 from revisit.engine.setup import load_config
+
+from detectron2.config import CfgNode
 
 
 def main() -> None:
@@ -28,10 +32,15 @@ def main() -> None:
     shards.add_argument("--images", type=natural, default=2000, metavar="N", help="a repeat (default: %(default)s)")
     shards.set_defaults(run=run_shards)
     views = commands.add_parser("input", help="from image files to batches of views, against torchvision and PIL")
-    views.add_argument("--config-file", default="configs/pretrain/knn_moco.yaml", help="(default: %(default)s)")
+    _add_config(views)
     views.add_argument("--files", metavar="NAME", help="a data set (default: made-up photographs of 640 x 480)")
     views.add_argument("--images", type=natural, default=256, metavar="N", help="a repeat (default: %(default)s)")
     views.set_defaults(run=run_input)
+    head = commands.add_parser("head", help="losses and their gradient, against all logits in memory")
+    _add_config(head)
+    head.add_argument("--batch", type=natural, default=64, metavar="B", help="images (default: %(default)s)")
+    head.add_argument("--feature-dim", type=natural, default=2048, metavar="CG", help="(default: %(default)s)")
+    head.set_defaults(run=run_head)
     parser.add_argument("--repeats", type=natural, default=7, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     args = parser.parse_args()
@@ -42,15 +51,26 @@ def main() -> None:
         args.json.write_text(json.dumps(result, indent=2) + "\n")
 
 
+def _add_config(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--config-file", default="configs/pretrain/knn_moco.yaml", help="(default: %(default)s)")
+    command.add_argument("opts", nargs="*", metavar="KEY VALUE", help="keys of the config to change")
+
+
 def run_shards(args: argparse.Namespace) -> dict[str, object]:
     return measure_shards(args.files, args.shards, images=args.images, repeats=args.repeats)
 
 
 def run_input(args: argparse.Namespace) -> dict[str, object]:
-    arguments = argparse.Namespace(
-        config_file=args.config_file, opts=[], num_gpus=1, num_machines=1, resume=False, dry_run=True
-    )
-    return measure_input(load_config(arguments), files=args.files, images=args.images, repeats=args.repeats)
+    return measure_input(_config(args), files=args.files, images=args.images, repeats=args.repeats)
+
+
+def run_head(args: argparse.Namespace) -> dict[str, object]:
+    return measure_head(_config(args), batch=args.batch, feature_dim=args.feature_dim, repeats=args.repeats)
+
+
+def _config(args: argparse.Namespace) -> CfgNode:
+    options = {"num_gpus": 1, "num_machines": 1, "resume": False, "dry_run": True}
+    return load_config(argparse.Namespace(config_file=args.config_file, opts=args.opts, **options))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from revisit.config import (
     OPTIMIZERS,
     POLICIES,
     PRETRAINING,
+    QUEUE_DTYPES,
     STEM_TYPES,
 )
 from revisit.data.dense_mapper import check_input
@@ -126,6 +127,8 @@ def _check_pretraining(cfg: CfgNode, share: int) -> None:
     parts = cfg.SOLVER.ACCUMULATION_STEPS
     _expect_one_of(cfg, "VIEWS.POLICY", POLICIES)
     _expect_one_of(cfg, "KNN_MOCO.MINING", MINING)
+    _expect_one_of(cfg, "MOCO.QUEUE_DTYPE", QUEUE_DTYPES)
+    expect(moco.MAX_SCORES >= 0, f"MOCO.MAX_SCORES {moco.MAX_SCORES}: expected 0 (all at once) or more")
     expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT {cfg.INPUT.FORMAT}: pretraining reads RGB")
     expect(
         batch <= moco.QUEUE_SIZE,

@@ -45,10 +45,11 @@ def memory_per_process(cfg: CfgNode, model: nn.Module, num_processes: int) -> di
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     queue = {name: list(getattr(model.queue, name).shape) for name in model.queue.names}
     batch = meta_batch(cfg, per_process)
-    scores = at_a_time * positives.shape[1] * model.queue.length * 4
+    scores = at_a_time * positives.shape[1] * model.queue.length
+    scores = 4 * (min(scores, model.max_scores) or scores)
     gib = {
         "weights_momentum_gradients_sgd": 4 * 4 * trained / GIB,
-        "queue": sum(4 * rows * width for rows, width in queue.values()) / GIB,
+        "queue": sum(getattr(model.queue, name).nbytes for name in queue) / GIB,
         "activations": at_a_time * sum(saved.values()) / probe / GIB,
         "scores": 3 * scores / GIB,  # s, its exponentials and its gradient
         "batch": sum(view.numel() for view in batch.values()) / GIB,

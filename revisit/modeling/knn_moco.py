@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from revisit.modeling.losses import contrastive_losses, nearest_rows
+from revisit.modeling.chunked_losses import chunked_losses
 from revisit.modeling.moco import MoCo
 from revisit.modeling.monitors import neighbor_purity
+from revisit.modeling.scores import nearest_rows
 
 from detectron2.config import CfgNode, configurable
 from detectron2.modeling import META_ARCH_REGISTRY
@@ -61,9 +62,8 @@ class KNNMoCo(MoCo):
         elif self.enqueue_first:
             mining = {"positives_g": positives, "queue_g": self.queue.keys}
         k = self.num_neighbors if self.neighbor_weight else 0
-        losses = contrastive_losses(
-            positives, anchors, queue_h, **mining, temperature=self.temperature, num_neighbors=k
-        )
+        options = {"temperature": self.temperature, "num_neighbors": k, "max_scores": self.max_scores}
+        losses = chunked_losses(positives, anchors, queue_h, **mining, **options)
         if k:
             get_event_storage().put_scalar("loss_nn_raw", losses["loss_nn"].item())
             losses["loss_nn"] = self.neighbor_weight * losses["loss_nn"]
@@ -76,6 +76,6 @@ class KNNMoCo(MoCo):
         if "label" in batch:
             rows = positives_g if self.mine_before_head else positives
             queue = self.queue.features if self.mine_before_head else self.queue.keys
-            neighbors = nearest_rows(rows[:, 0], queue, self.num_neighbors)
+            neighbors = nearest_rows(rows[:, 0], queue, self.num_neighbors, self.max_scores)
             values["neighbor_purity"] = neighbor_purity(neighbors, batch["label"].to(self.device), self.queue.labels)
         return values

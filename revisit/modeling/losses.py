@@ -1,9 +1,11 @@
-"""The contrastive losses of MoCo and kNN-MoCo, with one shared log-sum-exp."""
+"""The contrastive losses of MoCo and kNN-MoCo, with one shared log-sum-exp, as the formulas are written."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from revisit.modeling.scores import at_least_float32, nearest_rows
 
 
 def contrastive_losses(
@@ -41,7 +43,7 @@ def contrastive_losses(
         ``loss_inst`` and, if k > 0, ``loss_nn``: scalars, float32 whatever autocast says (float64 in, float64 out).
     """
     with torch.autocast(positives.device.type, enabled=False):
-        p, a, q = (_at_least_float32(x) for x in (positives, anchors, queue))
+        p, a, q = (at_least_float32(x) for x in (positives, anchors, queue))
         scores = p.flatten(0, 1) @ q.T / temperature  # (B*L, K)
         lse = scores.logsumexp(dim=1)  # (B*L,)
         positive_score = (p * a[:, None]).sum(dim=2).flatten() / temperature  # (B*L,)
@@ -53,13 +55,3 @@ def contrastive_losses(
                 neighbors = nearest_rows(positives_g.flatten(0, 1), queue_g, num_neighbors)
             losses["loss_nn"] = (lse - scores.gather(1, neighbors).mean(dim=1)).mean()
         return losses
-
-
-@torch.no_grad()
-def nearest_rows(rows: Tensor, queue: Tensor, k: int) -> Tensor:
-    """For unit rows (M, W) the (M, k) int64 rows of the queue (K, W) of highest cosine, in no order."""
-    return (_at_least_float32(rows) @ _at_least_float32(queue).T).topk(k, dim=1, sorted=False).indices
-
-
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()

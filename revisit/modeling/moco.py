@@ -13,7 +13,7 @@ from revisit.modeling.batch_norm import (
     shuffle_permutation,
     split_batch_norm,
 )
-from revisit.modeling.losses import contrastive_losses
+from revisit.modeling.chunked_losses import chunked_losses
 from revisit.modeling.momentum import ema_update, momentum_copy
 from revisit.modeling.monitors import contrast_accuracy, feature_std
 from revisit.modeling.projection_head import ProjectionHead
@@ -45,6 +45,8 @@ class MoCo(nn.Module):
         backbone: Backbone,
         embedding_dim: int,
         queue_size: int,
+        queue_dtype: torch.dtype,
+        max_scores: int,
         temperature: float,
         momentum: float,
         shuffle_bn: bool,
@@ -58,6 +60,7 @@ class MoCo(nn.Module):
         self.feature = next(iter(backbone.output_shape()))
         self.feature_dim = backbone.output_shape()[self.feature].channels
         self.embedding_dim = embedding_dim
+        self.max_scores = max_scores
         self.temperature = temperature
         self.momentum = momentum
         self.seed = seed
@@ -69,7 +72,7 @@ class MoCo(nn.Module):
         self.projection_head = ProjectionHead(self.feature_dim, embedding_dim)
         self.momentum_backbone = momentum_copy(backbone)
         self.momentum_projection_head = momentum_copy(self.projection_head)
-        self.queue = AlignedQueue(queue_size, **self.queue_widths())
+        self.queue = AlignedQueue(queue_size, queue_dtype, **self.queue_widths())
         self.pending_keys: list[dict[str, Tensor]] = []
 
         self.register_buffer("pixel_mean", torch.tensor(pixel_mean).view(-1, 1, 1), persistent=False)
@@ -81,6 +84,8 @@ class MoCo(nn.Module):
             "backbone": build_backbone(cfg),
             "embedding_dim": cfg.MOCO.EMBEDDING_DIM,
             "queue_size": cfg.MOCO.QUEUE_SIZE,
+            "queue_dtype": getattr(torch, cfg.MOCO.QUEUE_DTYPE),
+            "max_scores": cfg.MOCO.MAX_SCORES,
             "temperature": cfg.MOCO.TEMPERATURE,
             "momentum": cfg.MOCO.MOMENTUM,
             "shuffle_bn": cfg.MOCO.SHUFFLE_BN,
@@ -114,7 +119,8 @@ class MoCo(nn.Module):
 
     def losses(self, positives: Tensor, positives_g: Tensor, anchors: Tensor) -> dict[str, Tensor]:
         """L_inst of positives (B, L, C) against anchors (B, C) and the queue. MoCo ignores (B, L, Cg)."""
-        return contrastive_losses(positives, anchors, self.queue.keys, temperature=self.temperature)
+        options = {"temperature": self.temperature, "max_scores": self.max_scores}
+        return chunked_losses(positives, anchors, self.queue.keys, **options)
 
     def encode_positives(self, batch: dict) -> tuple[Tensor, Tensor]:
         """Unit rows h(g(x+)), (B, L, C), and g(x+), (B, L, Cg), with gradient; the large positive first.
@@ -184,7 +190,7 @@ class MoCo(nn.Module):
     @torch.no_grad()
     def monitors(self, batch: dict, positives: Tensor, positives_g: Tensor, anchors: Tensor) -> dict[str, Tensor]:
         """What docs/reading-a-run.md explains, of this process's share and, of its positives, the large ones."""
-        top1, top5 = contrast_accuracy(positives[:, 0], anchors, self.queue.keys)
+        top1, top5 = contrast_accuracy(positives[:, 0], anchors, self.queue.keys, self.max_scores)
         spread = {"feature_std": positives_g[:, 0], "embedding_std": positives[:, 0]} if len(positives) > 1 else {}
         return {
             "contrast_top1": top1,

@@ -5,13 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from revisit.modeling.scores import scores_in_chunks
+
 
 @torch.no_grad()
-def contrast_accuracy(positives: Tensor, anchors: Tensor, queue: Tensor) -> tuple[Tensor, Tensor]:
+def contrast_accuracy(positives: Tensor, anchors: Tensor, queue: Tensor, max_scores: int = 0) -> tuple[Tensor, Tensor]:
     """Percent of positives (B, C) whose own anchor (B, C) is the closest, and among the five closest, of it and
-    all rows of the queue (K, C). Unit rows."""
+    all rows of the queue (K, C). Unit rows; at most ``max_scores`` scores in memory at once, 0: all."""
     own = (positives * anchors).sum(dim=1, keepdim=True)
-    closer = (positives @ queue.T >= own).sum(dim=1)
+    closer = sum((scores >= own).sum(dim=1) for _, scores in scores_in_chunks(positives, queue, max_scores))
     return tuple(100 * (closer < n).float().mean() for n in (1, 5))
 
 

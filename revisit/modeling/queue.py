@@ -10,19 +10,19 @@ class AlignedQueue(nn.Module):
     """First-in-first-out rings of K unit rows that share one pointer (METHOD: one step, 5).
 
     ``AlignedQueue(K, keys=C, features=Cg)`` has the rings ``queue.keys`` (K, C) and ``queue.features``
-    (K, Cg), float32 buffers that start as random unit rows; row n of every ring comes from the same image.
+    (K, Cg), buffers of ``dtype`` that start as random unit rows; row n of every ring comes from the same image.
     K needs not be a multiple of the batch.
 
     ``queue.labels`` (K,), int64, holds the class of each row's image where the data set has classes, else -1.
     Only the neighbour-purity monitor reads it.
     """
 
-    def __init__(self, length: int, **widths: int):
+    def __init__(self, length: int, dtype: torch.dtype = torch.float32, **widths: int):
         super().__init__()
         self.length = length
         self.names = tuple(widths)
         for name, width in widths.items():
-            self.register_buffer(name, nn.functional.normalize(torch.randn(length, width), dim=1))
+            self.register_buffer(name, nn.functional.normalize(torch.randn(length, width), dim=1).to(dtype))
         self.register_buffer("labels", torch.full((length,), -1))
         self.register_buffer("num_enqueued", torch.zeros((), dtype=torch.int64))
 

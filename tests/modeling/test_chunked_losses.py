@@ -1,0 +1,120 @@
+"""The losses that go through the queue in chunks are those of the whole matrix, in value and gradient."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import normalize
+
+from revisit.modeling.chunked_losses import chunked_losses
+from revisit.modeling.losses import contrastive_losses
+from revisit.modeling.monitors import contrast_accuracy
+from revisit.modeling.scores import nearest_rows
+
+
+def problem(batch: int = 4, num_positives: int = 3, queue_size: int = 101, dtype=torch.float32, seed: int = 0) -> dict:
+    generator = torch.Generator().manual_seed(seed)
+
+    def unit(*shape):
+        return normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1).to(dtype)
+
+    return {
+        "positives": unit(batch, num_positives, 16),
+        "anchors": unit(batch, 16),
+        "queue": unit(queue_size, 16),
+        "positives_g": unit(batch, num_positives, 24),
+        "queue_g": unit(queue_size, 24),
+    }
+
+
+def losses_and_gradient(function, x, **options):
+    x = {**x, "positives": x["positives"].clone().requires_grad_()}
+    losses = function(**x, **options)
+    (losses["loss_inst"] + 0.4 * losses.get("loss_nn", 0)).backward()
+    return {name: loss.item() for name, loss in losses.items()}, x["positives"].grad
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.integers(2, 120),
+    st.integers(1, 400),
+    st.sampled_from([0, 1, 7]),
+    st.sampled_from([0.02, 0.2, 1.0]),
+    st.booleans(),
+)
+def test_losses_and_gradients_equal_those_of_the_whole_matrix(batch, num, queue, max_scores, k, tau, before_head):
+    x = problem(batch, num, queue, torch.float64)
+    if not before_head:
+        x["positives_g"] = x["queue_g"] = None
+    options = {"temperature": tau, "num_neighbors": min(k, queue)}
+    exact, exact_grad = losses_and_gradient(contrastive_losses, x, **options)
+    chunked, grad = losses_and_gradient(chunked_losses, x, **options, max_scores=max_scores)
+    assert chunked == pytest.approx(exact, rel=1e-10)
+    assert torch.allclose(grad, exact_grad, rtol=1e-9, atol=1e-12)
+
+
+def test_in_float32_they_agree_with_float64():
+    x = problem(8, 5, 4001, torch.float64)
+    options = {"temperature": 0.2, "num_neighbors": 20}
+    exact, exact_grad = losses_and_gradient(contrastive_losses, x, **options)
+    single = {name: value.float() for name, value in x.items()}
+    losses, grad = losses_and_gradient(chunked_losses, single, **options, max_scores=4096)
+    for name, loss in losses.items():
+        assert abs(loss - exact[name]) < 1e-5
+    assert (grad - exact_grad).norm() < 1e-4 * exact_grad.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_queue_of_half_the_size_is_within_one_percent(dtype):
+    x = problem(8, 5, 2003)
+    options = {"temperature": 0.2, "num_neighbors": 20}
+    exact, _ = losses_and_gradient(contrastive_losses, x, **options)
+    half = {**x, "queue": x["queue"].to(dtype), "queue_g": x["queue_g"].to(dtype)}
+    for max_scores in (0, 4096):
+        losses, grad = losses_and_gradient(chunked_losses, half, **options, max_scores=max_scores)
+        assert losses == pytest.approx(exact, rel=0.01)
+        assert grad.dtype == torch.float32
+
+
+def test_losses_are_float32_under_autocast():
+    x = problem(queue_size=301)
+    options = {"temperature": 0.2, "num_neighbors": 5, "max_scores": 600}
+    plain, _ = losses_and_gradient(chunked_losses, x, **options)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        under, _ = losses_and_gradient(chunked_losses, x, **options)
+    assert under == plain
+
+
+def test_the_queue_may_change_before_backward():
+    """With KNN_MOCO.ENQUEUE_FIRST it does."""
+    x = problem(queue_size=301)
+    options = {"temperature": 0.2, "max_scores": 600}
+    _, expected = losses_and_gradient(chunked_losses, x, **options)
+    positives = x["positives"].clone().requires_grad_()
+    loss = chunked_losses(**{**x, "positives": positives}, **options)["loss_inst"]
+    x["queue"].zero_()
+    loss.backward()
+    assert torch.equal(positives.grad, expected)
+
+
+@given(st.integers(1, 30), st.integers(1, 300), st.integers(1, 12))
+def test_nearest_rows_are_the_same_in_chunks(queue_size, max_scores, k):
+    x = problem(queue_size=queue_size, dtype=torch.float64)
+    k = min(k, queue_size)
+    rows = x["positives_g"].flatten(0, 1)
+    expected = (rows @ x["queue_g"].T).topk(k, dim=1).indices
+    found = nearest_rows(rows, x["queue_g"], k, max_scores)
+    assert torch.equal(found.sort(dim=1).values, expected.sort(dim=1).values)
+
+
+@pytest.mark.parametrize("max_scores", [1, 13, 10**6])
+def test_contrast_accuracy_is_the_same_in_chunks(max_scores):
+    x = problem(batch=30, queue_size=50)
+    positives = normalize(x["anchors"] + 2 * x["positives"][:, 0], dim=1)
+    whole = contrast_accuracy(positives, x["anchors"], x["queue"])
+    assert contrast_accuracy(positives, x["anchors"], x["queue"], max_scores) == whole
+    assert 0 < whole[0] < 100
