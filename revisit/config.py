@@ -39,6 +39,11 @@ def add_revisit_config(cfg: CfgNode) -> None:
     cfg.KNN_EVAL.LINEAR = False  # fit a logistic regression to the bank too: linear_top1
 
 
+def metrics_period(cfg: CfgNode) -> int:
+    """SOLVER.METRICS_PERIOD, decided."""
+    return cfg.SOLVER.METRICS_PERIOD or (1 if cfg.MODEL.DEVICE == "cpu" else 20)
+
+
 def _add_schedule_keys(cfg: CfgNode) -> None:
     cfg.SOLVER.AMP.DTYPE = "bfloat16"  # of autocast, with SOLVER.AMP.ENABLED: bfloat16 | float16 (scaled loss)
     # Passes over IMS_PER_BATCH / ACCUMULATION_STEPS images before each optimiser step: the memory of the part,
@@ -54,6 +59,9 @@ def _add_schedule_keys(cfg: CfgNode) -> None:
     # (0: none), and the final one.
     cfg.SOLVER.CHECKPOINTS_KEPT = 3
     cfg.SOLVER.CHECKPOINT_KEPT_EVERY = 5
+    # Steps of pretraining between two readings of losses and monitors, for which the host waits for the device. A loss
+    # that is not finite is noticed as late, but in front of any checkpoint. 0: 20 on a GPU, 1 on a CPU.
+    cfg.SOLVER.METRICS_PERIOD = 0
     # Whether a run stops when a checkpoint cannot be written (a full disk), or goes on with a warning.
     cfg.SOLVER.STOP_WITHOUT_CHECKPOINT = False
     cfg.SOLVER.OPTIMIZER = "SGD"  # SGD | Adam
@@ -68,6 +76,7 @@ def _add_backbone_keys(cfg: CfgNode) -> None:
     cfg.MODEL.RESNETS.RES4_STRIDE = 2  # 1 keeps the resolution of res3 without dilation
     cfg.MODEL.RESNETS.RES4_DILATION = 1  # 1 | 2 | 4; a dilated stage has stride 1
     cfg.MODEL.CHANNELS_LAST = False  # weights and maps in NHWC memory, faster where the hardware likes it
+    cfg.MODEL.COMPILE = False  # torch.compile of the encoders: minutes at the start, a faster step on a GPU
     # Finetuning stops unless every backbone tensor found its value in MODEL.WEIGHTS.
     cfg.MODEL.ALLOW_PARTIAL_BACKBONE = False
 

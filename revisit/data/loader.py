@@ -129,6 +129,10 @@ class ResumableLoader:
         labelled = len(cfg.DATASETS.TRAIN) == 1 and all("label" in record for record in records)
         self._dataset = ViewDataset(records, ViewMapper.from_config(cfg), labelled)
 
+    def batch_of(self, iteration: int) -> ViewBatch:
+        """This process's share of any batch, made anew."""
+        return with_looks(self._dataset.__getitems__(next(iter(self._sampler(iteration)))), self._cfg.MODEL.DEVICE)
+
     def images_of(self, iteration: int) -> list[str]:
         """File names of this process's share of a batch, as the data set lists them."""
         keys = next(iter(self._sampler(iteration)))

@@ -128,6 +128,7 @@ def _check_pretraining(cfg: CfgNode, share: int) -> None:
     _expect_one_of(cfg, "VIEWS.POLICY", POLICIES)
     _expect_one_of(cfg, "KNN_MOCO.MINING", MINING)
     _expect_one_of(cfg, "MOCO.QUEUE_DTYPE", QUEUE_DTYPES)
+    expect(cfg.SOLVER.METRICS_PERIOD >= 0, f"SOLVER.METRICS_PERIOD {cfg.SOLVER.METRICS_PERIOD}: expected 0 or more")
     expect(moco.MAX_SCORES >= 0, f"MOCO.MAX_SCORES {moco.MAX_SCORES}: expected 0 (all at once) or more")
     expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT {cfg.INPUT.FORMAT}: pretraining reads RGB")
     expect(

@@ -59,26 +59,33 @@ class NeighborLossSchedule(HookBase):
 class Throughput(HookBase):
     """Log ``images_per_second`` of all processes and ``data_wait_share`` of the step; hint when that is high.
 
+    Over ``metrics_period`` steps, behind the last of which the host has waited for the device.
     Behind any hook that takes long, it would count that hook's time: keep it before checkpointer and evaluation.
     """
 
     HIGH_SHARE = 0.3
     WINDOW = 50  # iterations
 
-    def __init__(self, global_batch: int, num_workers: int):
+    def __init__(self, global_batch: int, num_workers: int, metrics_period: int = 1):
         self._global_batch = global_batch
         self._num_workers = num_workers
+        self._period = metrics_period
         self._hinted = False
+        self._seconds: list[float] = []
 
     def before_step(self) -> None:
         self._start = time.perf_counter()
 
     def after_step(self) -> None:
-        seconds = time.perf_counter() - self._start
+        self._seconds.append(time.perf_counter() - self._start)
+        if (self.trainer.iter + 1) % self._period:
+            return
+        seconds, steps, self._seconds = sum(self._seconds), len(self._seconds), []
         storage = self.trainer.storage
-        storage.put_scalar("images_per_second", self._global_batch / seconds)
-        storage.put_scalar("data_wait_share", min(1.0, storage.history("data_time").latest() / seconds))
-        self._hint(storage.history("data_wait_share").median(self.WINDOW))
+        storage.put_scalar("images_per_second", steps * self._global_batch / seconds)
+        waited = steps * storage.history("data_time").avg(steps)
+        storage.put_scalar("data_wait_share", min(1.0, waited / seconds))
+        self._hint(storage.history("data_wait_share").median(max(1, self.WINDOW // self._period)))
 
     def _hint(self, share: float) -> None:
         done = self.trainer.iter + 1 - self.trainer.start_iter
@@ -169,7 +176,8 @@ class CollapseAlarm(HookBase):
     LIMIT = 0.02
     WINDOW = 100  # iterations
 
-    def __init__(self) -> None:
+    def __init__(self, metrics_period: int = 1) -> None:
+        self._window = math.ceil(self.WINDOW / metrics_period)
         self._warned = False
 
     def state_dict(self) -> dict:
@@ -182,7 +190,7 @@ class CollapseAlarm(HookBase):
         done = self.trainer.iter + 1 - self.trainer.start_iter
         if self._warned or done < self.WINDOW or "embedding_std" not in self.trainer.storage.histories():
             return
-        spread = self.trainer.storage.history("embedding_std").median(self.WINDOW)
+        spread = self.trainer.storage.history("embedding_std").median(self._window)
         if spread < self.LIMIT:
             self._warned = True
             logger.warning(

@@ -7,7 +7,6 @@ from torch import nn, optim
 from detectron2.config import CfgNode
 from detectron2.solver import LRMultiplier
 from detectron2.solver import build_lr_scheduler as build_detectron2_scheduler
-from detectron2.solver import build_optimizer as build_sgd
 from detectron2.solver.build import get_default_optimizer_params, maybe_add_gradient_clipping
 from fvcore.common.param_scheduler import PolynomialDecayParamScheduler
 
@@ -15,8 +14,6 @@ from fvcore.common.param_scheduler import PolynomialDecayParamScheduler
 def build_optimizer(cfg: CfgNode, model: nn.Module) -> optim.Optimizer:
     """SOLVER.OPTIMIZER over Detectron2's parameter groups, SOLVER.WEIGHT_DECAY_NORM and the like included."""
     solver = cfg.SOLVER
-    if solver.OPTIMIZER == "SGD":
-        return build_sgd(cfg, model)
     groups = get_default_optimizer_params(
         model,
         base_lr=solver.BASE_LR,
@@ -25,8 +22,12 @@ def build_optimizer(cfg: CfgNode, model: nn.Module) -> optim.Optimizer:
         bias_lr_factor=solver.BIAS_LR_FACTOR,
         weight_decay_bias=solver.WEIGHT_DECAY_BIAS,
     )
-    adam = maybe_add_gradient_clipping(cfg, optim.Adam)
-    return adam(groups, lr=solver.BASE_LR, weight_decay=solver.WEIGHT_DECAY)
+    # All tensors in a kernel. Clipping has to see gradients without the scale of float16, which fused steps remove.
+    options = {"lr": solver.BASE_LR, "fused": not solver.CLIP_GRADIENTS.ENABLED}
+    if solver.OPTIMIZER == "SGD":
+        options |= {"momentum": solver.MOMENTUM, "nesterov": solver.NESTEROV}
+    kind = maybe_add_gradient_clipping(cfg, getattr(optim, solver.OPTIMIZER))
+    return kind(groups, weight_decay=solver.WEIGHT_DECAY, **options)
 
 
 def build_lr_scheduler(cfg: CfgNode, optimizer: optim.Optimizer) -> optim.lr_scheduler.LRScheduler:

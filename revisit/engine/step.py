@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import time
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from revisit.randomness import Stream, seed_global_generators
@@ -38,13 +40,24 @@ class TrainStep(SimpleTrainer):
         precision: dtype of autocast, or None for float32 throughout. float16 scales the loss.
         seed: of what the model draws in a step, such as dropout, by iteration and process: nothing that a resumed run
             would have to restore.
+        metrics_period: steps whose losses are gathered together, behind the last of them: only then does the host wait
+            for the device. A loss that is not finite is noticed as late; with 1, before the step changes anything.
         accumulation_steps: parts that every process's batch is run in. Gradient and logged losses are the means of
             the parts', so those of the whole batch where a loss is a mean over images (pretraining); a mean over
             labelled pixels weighs each part alike, as it does each process. BN sees one part at a time.
     """
 
-    def __init__(self, *args: object, precision: torch.dtype | None = None, seed: int = 0, accumulation_steps: int = 1):
+    def __init__(
+        self,
+        *args: object,
+        precision: torch.dtype | None = None,
+        seed: int = 0,
+        accumulation_steps: int = 1,
+        metrics_period: int = 1,
+    ):
         super().__init__(*args)
+        self._metrics_period = metrics_period
+        self._told: list[tuple[int, dict[str, Tensor]]] = []  # iterations and losses that are not gathered yet
         self._seed = seed
         self._precision = precision
         self._accumulation_steps = accumulation_steps
@@ -66,7 +79,10 @@ class TrainStep(SimpleTrainer):
                 self.grad_scaler.scale(sum(losses.values()) / len(parts)).backward()
             for name, loss in losses.items():
                 means[name] = means.get(name, 0) + loss.detach() / len(parts)
-        self._write_metrics(means, data_time)
+        iteration = get_event_storage().iter
+        self._told.append((iteration, {**means, "data_time": torch.tensor(data_time)}))
+        if (iteration + 1) % self._metrics_period == 0:
+            self.gather_metrics()
         self._update()
 
     def _update(self) -> None:
@@ -88,19 +104,26 @@ class TrainStep(SimpleTrainer):
         ddp = isinstance(self.model, nn.parallel.DistributedDataParallel)
         return self.model.no_sync() if ddp and not last else contextlib.nullcontext()
 
-    def _write_metrics(self, losses: dict[str, Tensor], data_time: float) -> None:
-        """Log the losses' means over processes and the longest wait for data.
+    def gather_metrics(self) -> None:
+        """Log the steps since the last time: means of losses over processes, the longest wait for data.
 
-        Unlike Detectron2's, all processes see all losses, so that all of them stop where one is not finite.
+        All processes see all losses, unlike Detectron2's, so that all of them stop where one is not finite.
         """
+        told, self._told = self._told, []
+        for _, steps in itertools.groupby(told, key=lambda step: tuple(step[1])):  # L_nn joins on the way
+            self._write_metrics(list(steps))
+
+    def _write_metrics(self, steps: list[tuple[int, dict[str, Tensor]]]) -> None:
+        rows = [torch.stack([loss.to(self._device, torch.float64) for loss in losses.values()]) for _, losses in steps]
+        everywhere = all_values(torch.stack(rows))
         storage = get_event_storage()
-        everywhere = comm.all_gather({**{name: loss.item() for name, loss in losses.items()}, "data_time": data_time})
-        values = {name: [told[name] for told in everywhere] for name in everywhere[0]}
-        storage.put_scalar("data_time", max(values.pop("data_time")))
-        means = {name: sum(one) / len(one) for name, one in values.items()}
-        if not all(map(math.isfinite, means.values())):
-            raise NonFiniteLossError(storage.iter, values)
-        storage.put_scalars(total_loss=sum(means.values()), **means)
+        for n, (iteration, losses) in enumerate(steps):
+            values = {name: [told[n][column] for told in everywhere] for column, name in enumerate(losses)}
+            storage.put_scalar("data_time", max(values.pop("data_time")))
+            means = {name: sum(one) / len(one) for name, one in values.items()}
+            if not all(map(math.isfinite, means.values())):
+                raise NonFiniteLossError(iteration, values)
+            storage.put_scalars(total_loss=sum(means.values()), **means)
 
     def state_dict(self) -> dict:
         scaling = {"grad_scaler": self.grad_scaler.state_dict(), "skipped_steps": self.skipped_steps}
@@ -111,6 +134,16 @@ class TrainStep(SimpleTrainer):
         if scaler := state_dict.get("grad_scaler"):  # empty where the run was not in float16 so far
             self.grad_scaler.load_state_dict(scaler)
         self.skipped_steps = state_dict.get("skipped_steps", 0)
+
+
+def all_values(numbers: Tensor) -> list:
+    """The same tensor of every process, in order of rank, as nested lists."""
+    everywhere = [torch.empty_like(numbers) for _ in range(comm.get_world_size())]
+    if len(everywhere) > 1:
+        dist.all_gather(everywhere, numbers)
+    else:
+        everywhere = [numbers]
+    return torch.stack(everywhere).tolist()
 
 
 def split_batch(batch: dict | list, parts: int) -> list:

@@ -15,6 +15,7 @@ from torch import nn
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import FINAL
+from revisit.config import metrics_period
 from revisit.data.images import UnreadableImageError
 from revisit.data.loader import ResumableLoader
 from revisit.engine.checkpointing import Checkpoints
@@ -74,7 +75,13 @@ class RevisitTrainer(DefaultTrainer):
         precision = getattr(torch, cfg.SOLVER.AMP.DTYPE) if cfg.SOLVER.AMP.ENABLED else None
         parts = cfg.SOLVER.ACCUMULATION_STEPS
         self._trainer = TrainStep(
-            model, loader, optimizer, precision=precision, seed=cfg.SEED, accumulation_steps=parts
+            model,
+            loader,
+            optimizer,
+            precision=precision,
+            seed=cfg.SEED,
+            accumulation_steps=parts,
+            metrics_period=self.metrics_period(cfg),
         )
         self.scheduler = self.build_lr_scheduler(cfg, optimizer)
         self.checkpointer = RevisitCheckpointer(model, cfg, trainer=weakref.proxy(self))
@@ -88,6 +95,10 @@ class RevisitTrainer(DefaultTrainer):
         model = build_model(cfg)
         if cfg.MODEL.CHANNELS_LAST:
             model.to(memory_format=torch.channels_last)
+        if cfg.MODEL.COMPILE:
+            for name, encoder in model.named_children():
+                if name.endswith("backbone"):
+                    encoder.compile(dynamic=False)  # in place; views have two sizes, and each its own code
         count = sum(p.numel() for p in model.parameters() if p.requires_grad)
         logger.info(f"{cfg.MODEL.META_ARCHITECTURE}: {count / 1e6:.1f} M parameters to train")
         return model
@@ -108,7 +119,15 @@ class RevisitTrainer(DefaultTrainer):
         return built
 
     def gather_state(self) -> None:
-        """On all processes, before the main one makes a checkpoint: let hooks bring together what each process has."""
+        """On all processes, before the main one makes a checkpoint: bring together what each process has.
+
+        Raises:
+            UserError: a loss since the last time was not finite.
+        """
+        try:
+            self._trainer.gather_metrics()
+        except NonFiniteLossError as error:
+            raise self._non_finite(error) from None
         for hook in self._hooks:
             if hasattr(hook, "gather_state"):
                 hook.gather_state()
@@ -193,11 +212,20 @@ class RevisitTrainer(DefaultTrainer):
                 f"{self.cfg.DATALOADER.NUM_WORKERS}) or the batch; --resume goes on from the last checkpoint"
             ) from error
         except NonFiniteLossError as error:
-            raise report_non_finite(error, self.cfg.OUTPUT_DIR, self._trainer.last_batch, self.last_images()) from None
+            raise self._non_finite(error) from None
 
-    def last_images(self) -> list[str]:
-        """File names of this process's last batch."""
-        return [record["file_name"] for record in self._trainer.last_batch]
+    def _non_finite(self, error: NonFiniteLossError) -> UserError:
+        return report_non_finite(error, self.cfg.OUTPUT_DIR, *self.inputs_of(error.iteration))
+
+    def inputs_of(self, iteration: int) -> tuple[dict | list[dict], list[str]]:
+        """This process's batch of an iteration since the last gathering of metrics, and its images' file names."""
+        batch = self._trainer.last_batch
+        return batch, [record["file_name"] for record in batch]
+
+    @staticmethod
+    def metrics_period(cfg: CfgNode) -> int:
+        """Steps whose losses are read together; more than one only where ``inputs_of`` knows earlier batches."""
+        return 1
 
 
 class PretrainTrainer(RevisitTrainer):
@@ -216,8 +244,8 @@ class PretrainTrainer(RevisitTrainer):
         ours: list[HookBase] = [
             MomentumUpdate(),
             QueueUpdate(),
-            CollapseAlarm(),
-            Throughput(cfg.SOLVER.IMS_PER_BATCH, cfg.DATALOADER.NUM_WORKERS),
+            CollapseAlarm(metrics_period(cfg)),
+            Throughput(cfg.SOLVER.IMS_PER_BATCH, cfg.DATALOADER.NUM_WORKERS, metrics_period(cfg)),
             ReadErrors(cfg.SOLVER.IMS_PER_BATCH, loader.iterations_per_epoch),
         ]
         constrained = cfg.VIEWS.NUM_SMALL * (cfg.VIEWS.MIN_OVERLAP > 0) + (cfg.VIEWS.MAX_IOU < 1)
@@ -235,8 +263,12 @@ class PretrainTrainer(RevisitTrainer):
             epoch, step = divmod(self.start_iter, self.data_loader.iterations_per_epoch)
             logger.info(f"resuming at iteration {self.start_iter}: epoch {epoch}, batch {step}")
 
-    def last_images(self) -> list[str]:
-        return self.data_loader.images_of(self.iter)
+    def inputs_of(self, iteration: int) -> tuple[dict, list[str]]:
+        return self.data_loader.batch_of(iteration), self.data_loader.images_of(iteration)
+
+    @staticmethod
+    def metrics_period(cfg: CfgNode) -> int:
+        return metrics_period(cfg)
 
     @classmethod
     def test(cls, cfg: CfgNode, model: nn.Module, evaluators: None = None) -> dict[str, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -82,11 +84,21 @@ def scatter_shuffled(rows: Tensor, permutation: Tensor) -> Tensor:
 
 def gather_rows(rows: Tensor) -> Tensor:
     """(B/P, W) on each process -> (B, W) on all of them, in order of rank, without gradient."""
+    return start_gather(rows)()
+
+
+def start_gather(rows: Tensor) -> Callable[[], Tensor]:
+    """``gather_rows`` beside whatever is computed until the result is called for."""
     if comm.get_world_size() == 1:
-        return rows
+        return lambda: rows
     parts = [torch.empty_like(rows) for _ in range(comm.get_world_size())]
-    dist.all_gather(parts, rows.contiguous())
-    return torch.cat(parts)
+    work = dist.all_gather(parts, rows.contiguous(), async_op=True)
+
+    def finish() -> Tensor:
+        work.wait()
+        return torch.cat(parts)
+
+    return finish
 
 
 def in_global_order(parts: list[Tensor]) -> Tensor:

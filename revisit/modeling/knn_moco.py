@@ -64,8 +64,9 @@ class KNNMoCo(MoCo):
         k = self.num_neighbors if self.neighbor_weight else 0
         options = {"temperature": self.temperature, "num_neighbors": k, "max_scores": self.max_scores}
         losses = chunked_losses(positives, anchors, queue_h, **mining, **options)
-        if k:
+        if k and self.watched:
             get_event_storage().put_scalar("loss_nn_raw", losses["loss_nn"].item())
+        if k:
             losses["loss_nn"] = self.neighbor_weight * losses["loss_nn"]
         return losses
 

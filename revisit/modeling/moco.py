@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from revisit.config import metrics_period
 from revisit.modeling.batch_norm import (
     gather_rows,
     in_global_order,
     scatter_shuffled,
     shuffle_permutation,
     split_batch_norm,
+    start_gather,
 )
 from revisit.modeling.chunked_losses import chunked_losses
 from revisit.modeling.momentum import ema_update, momentum_copy
@@ -52,6 +56,7 @@ class MoCo(nn.Module):
         shuffle_bn: bool,
         bn_splits: int,
         seed: int,
+        metrics_period: int,
         pixel_mean: tuple[float, float, float],
         pixel_std: tuple[float, float, float],
     ):
@@ -64,6 +69,7 @@ class MoCo(nn.Module):
         self.temperature = temperature
         self.momentum = momentum
         self.seed = seed
+        self.metrics_period = metrics_period
         self.shuffle_bn = shuffle_bn and comm.get_world_size() * bn_splits > 1
 
         if bn_splits > 1:
@@ -91,6 +97,7 @@ class MoCo(nn.Module):
             "shuffle_bn": cfg.MOCO.SHUFFLE_BN,
             "bn_splits": cfg.MOCO.BN_SPLITS,
             "seed": cfg.SEED,
+            "metrics_period": metrics_period(cfg),
             "pixel_mean": cfg.MODEL.PIXEL_MEAN,
             "pixel_std": cfg.MODEL.PIXEL_STD,
         }
@@ -107,8 +114,9 @@ class MoCo(nn.Module):
         if not self.training:
             images = torch.stack([record["image"] for record in batch])
             return [{"feature": feature} for feature in self.extract_features(images)]
+        finish_keys = self.start_keys(batch["anchor"])  # they travel while the positives are encoded
         positives, positives_g = self.encode_positives(batch)
-        keys = self.encode_anchors(batch["anchor"])
+        keys = finish_keys()
         pending = dict(keys)
         if "label" in batch:
             pending["labels"] = gather_rows(batch["label"].to(self.device))
@@ -139,9 +147,9 @@ class MoCo(nn.Module):
         return torch.cat(rows, dim=1), torch.cat(rows_g, dim=1)
 
     @torch.no_grad()
-    def encode_anchors(self, images: Tensor) -> dict[str, Tensor]:
-        """What the queue holds of all processes' anchors, unit rows: ``keys`` a = h'(g'(x)), (B, C), and for KNNMoCo
-        ``features`` g'(x), (B, Cg).
+    def start_keys(self, images: Tensor) -> Callable[[], dict[str, Tensor]]:
+        """Encode this process's share of the anchors. The call that is returned gives what the queue holds of all
+        processes' anchors, unit rows: ``keys`` a = h'(g'(x)), (B, C), and for KNNMoCo ``features`` g'(x), (B, Cg).
 
         With shuffle-BN the uint8 anchors change places between processes first, and the keys come back in
         the order of the global batch.
@@ -155,10 +163,15 @@ class MoCo(nn.Module):
         g = self.pooled(self.momentum_backbone, self.normalized(images))
         rows = {"keys": unit_rows(self.momentum_projection_head(g)), "features": unit_rows(g)}
         widths = self.queue_widths()
-        rows = gather_rows(torch.cat([rows[name] for name in widths], dim=1))
-        if self.shuffle_bn:
-            rows = rows[permutation.argsort().to(rows.device)]
-        return dict(zip(widths, rows.split(list(widths.values()), dim=1), strict=True))
+        gathered = start_gather(torch.cat([rows[name] for name in widths], dim=1))
+
+        def finish() -> dict[str, Tensor]:
+            keys = gathered()
+            if self.shuffle_bn:
+                keys = keys[permutation.argsort().to(keys.device)]
+            return dict(zip(widths, keys.split(list(widths.values()), dim=1), strict=True))
+
+        return finish
 
     @torch.no_grad()
     def update_momentum_encoder(self) -> None:
@@ -187,6 +200,11 @@ class MoCo(nn.Module):
         """g or g': the backbone's last map, averaged over its places; (B, 3, H, W) -> (B, Cg)."""
         return backbone(images)[self.feature].mean(dim=(2, 3))
 
+    @property
+    def watched(self) -> bool:
+        """Whether this is one of the steps, every SOLVER.METRICS_PERIOD-th, whose monitors are read."""
+        return (get_event_storage().iter + 1) % self.metrics_period == 0
+
     @torch.no_grad()
     def monitors(self, batch: dict, positives: Tensor, positives_g: Tensor, anchors: Tensor) -> dict[str, Tensor]:
         """What docs/reading-a-run.md explains, of this process's share and, of its positives, the large ones."""
@@ -199,8 +217,8 @@ class MoCo(nn.Module):
         }
 
     def log_monitors(self, *outputs: object) -> None:
-        """Log ``monitors`` once a step, of its first part where it comes in parts."""
-        if len(self.pending_keys) > 1:
+        """Log ``monitors`` of a watched step, of its first part where it comes in parts."""
+        if not self.watched or len(self.pending_keys) > 1:
             return
         with torch.autocast(self.device.type, enabled=False):
             values = self.monitors(*outputs)

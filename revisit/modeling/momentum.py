@@ -19,5 +19,6 @@ def ema_update(average: nn.Module, source: nn.Module, momentum: float) -> None:
 
     BN running statistics are buffers and stay the average's own.
     """
-    for mean, value in zip(average.parameters(), source.parameters(), strict=True):
-        mean.mul_(momentum).add_(value, alpha=1 - momentum)
+    means, values = list(average.parameters()), list(source.parameters())
+    torch._foreach_mul_(means, momentum)  # a few kernels for all tensors, with the numbers of one at a time
+    torch._foreach_add_(means, values, alpha=1 - momentum)

@@ -87,3 +87,13 @@ def test_inputs_of_finetuning_are_shown_too(tmp_path):
     told = report_non_finite(error, str(tmp_path), batch, ["0.jpg", "1.jpg"])
     assert "loss_sem_seg inf" in str(told)
     assert cv2.imread(str(tmp_path / "non_finite/iteration_0000012_process_0_1.png")).shape == (2 * 166, 166, 3)
+
+
+@pytest.mark.parametrize("last", [8, 6])
+def test_read_every_few_steps_the_first_bad_iteration_is_told_and_nothing_ruined_is_saved(toy_datasets, tmp_path, last):
+    options = ("SOLVER.MAX_ITER", last, "SOLVER.CHECKPOINT_PERIOD", 2, "SOLVER.METRICS_PERIOD", 100)
+    with pytest.raises(UserError, match=r"loss of iteration 4 is not finite \(loss_inst nan"):
+        train(tmp_path, *options, hook=Diverge(4))
+    listed = (tmp_path / "non_finite/iteration_0000004_process_0.txt").read_text().split()
+    assert len(set(listed)) == 8 and (tmp_path / "non_finite/iteration_0000004_process_0_1.png").is_file()
+    assert sorted(path.name for path in tmp_path.glob("model_*")) == ["model_0000001.pth", "model_0000003.pth"]

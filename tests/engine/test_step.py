@@ -15,6 +15,7 @@ from revisit.modeling.batch_norm import gather_rows, in_global_order
 from detectron2.engine.defaults import create_ddp_model
 from detectron2.utils import comm
 from detectron2.utils.events import EventStorage
+from fvcore.common.history_buffer import HistoryBuffer
 
 BATCH = 8
 
@@ -160,3 +161,26 @@ def test_parts_of_two_processes_come_back_in_the_order_of_the_global_batch(tmp_p
     launch(order_and_save, Processes(2), device="cpu", args=(tmp_path,))
     for rank in range(2):
         assert torch.load(tmp_path / f"{rank}.pth").tolist() == list(range(12))
+
+
+def test_losses_gathered_every_few_steps_are_the_same_losses():
+    def run(period: int, count: int) -> tuple[dict, list[int]]:
+        model = tiny_model("SOLVER.METRICS_PERIOD", period)
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
+        batches = [random_views(BATCH, small=24, seed=n) for n in range(count)]
+        step = TrainStep(model, batches, optimizer, metrics_period=period)
+        with EventStorage(0) as storage:
+            told = []
+            for n in range(count):
+                storage.iter = n
+                step.run_step()
+                model.enqueue_pending_keys()
+                told.append(len(storage.histories().get("loss_inst", HistoryBuffer()).values()))
+            step.gather_metrics()
+            return {name: [v for v, _ in h.values()] for name, h in storage.histories().items()}, told
+
+    (every, told_each), (third, told_third) = run(1, 5), run(3, 5)
+    assert told_each == [1, 2, 3, 4, 5] and told_third == [0, 0, 3, 3, 3]
+    for name in ("loss_inst", "loss_nn", "total_loss"):
+        assert third[name] == every[name] and len(every[name]) == 5
+    assert third["contrast_top1"] == every["contrast_top1"][2:3]  # monitors are of the step that is read

@@ -32,9 +32,9 @@ def count_step(architecture: str, output: Path) -> None:
         sent["all_to_all"].append(rows * inputs[0].nbytes if len(inputs) else 0)
         return all_to_all(outputs, inputs, output_splits, input_splits)
 
-    def counted_all_gather(outputs, inputs):
+    def counted_all_gather(outputs, inputs, async_op=False):
         sent["all_gather"].append((world_size - 1) * inputs.nbytes)
-        return all_gather(outputs, inputs)
+        return all_gather(outputs, inputs, async_op=async_op)
 
     dist.all_to_all_single, dist.all_gather = counted_all_to_all, counted_all_gather
     with EventStorage(0):

@@ -39,7 +39,7 @@ def test_loss_is_l_inst_plus_lambda_l_nn_of_the_encoded_views(model):
     views = random_views(8)
     losses = step(model, views)
     p, p_g = model.encode_positives(views)
-    anchors = model.encode_anchors(views["anchor"])["keys"]
+    anchors = model.start_keys(views["anchor"])()["keys"]
     expected = contrastive_losses(
         p, anchors, model.queue.keys, p_g, model.queue.features, temperature=0.2, num_neighbors=5
     )
@@ -76,7 +76,7 @@ def test_pending_keys_are_the_momentum_encoders_and_enter_both_rings_together(mo
     freeze_batch_norm(model)
     views = random_views(8)
     step(model, views)
-    keys = model.encode_anchors(views["anchor"])
+    keys = model.start_keys(views["anchor"])()
     assert torch.equal(model.pending_keys[0]["keys"], keys["keys"])
     model.enqueue_pending_keys()
     assert torch.equal(model.queue.keys[:8], keys["keys"])
@@ -92,7 +92,7 @@ def test_both_queues_are_read_at_the_age_before_this_step(model, ring):
     views = random_views(8)
     views["positive"] = views["anchor"]  # the own key would be the nearest neighbour at once
     late = step(model, views)
-    keys = model.encode_anchors(views["anchor"])
+    keys = model.start_keys(views["anchor"])()
     early = copy.deepcopy(model)
     getattr(early.queue, ring)[:8] = keys[ring]
     too_early = step(early, views)
@@ -111,7 +111,7 @@ def test_enqueue_first_mines_on_the_new_queue_and_scores_on_the_old():
     losses = step(model, views)
     assert model.queue.num_enqueued == 8 and model.pending_keys == []
     p, p_g = model.encode_positives(views)
-    anchors = model.encode_anchors(views["anchor"])
+    anchors = model.start_keys(views["anchor"])()
     assert torch.equal(model.queue.features[:8], anchors["features"])
     expected = contrastive_losses(p, anchors["keys"], old, p_g, model.queue.features, temperature=0.2, num_neighbors=5)
     assert losses["loss_nn"].item() == pytest.approx(0.4 * expected["loss_nn"].item(), rel=1e-6)
@@ -124,7 +124,7 @@ def test_mining_after_the_head_needs_no_second_queue():
     views = random_views(8)
     losses = step(model, views)
     p, _ = model.encode_positives(views)
-    anchors = model.encode_anchors(views["anchor"])["keys"]
+    anchors = model.start_keys(views["anchor"])()["keys"]
     expected = contrastive_losses(p, anchors, model.queue.keys, p, model.queue.keys, temperature=0.2, num_neighbors=5)
     assert losses["loss_nn"].item() == pytest.approx(0.4 * expected["loss_nn"].item(), rel=1e-6)
 
@@ -155,7 +155,7 @@ def test_contrast_top1_counts_anchors_that_beat_the_queue(model):
     model.momentum_backbone.load_state_dict(model.backbone.state_dict())
     assert step(model, views)["storage"].history("contrast_top1").latest() == 100
     model.enqueue_pending_keys()
-    model.queue.keys[:8] = model.encode_anchors(views["anchor"])["keys"] * 1.001
+    model.queue.keys[:8] = model.start_keys(views["anchor"])()["keys"] * 1.001
     assert step(model, views)["storage"].history("contrast_top1").latest() == 0
 
 
@@ -165,9 +165,9 @@ def test_shuffled_keys_come_back_in_order():
     assert model.shuffle_bn
     views = random_views(8)
     with EventStorage(3):
-        keys = model.encode_anchors(views["anchor"])["keys"]
+        keys = model.start_keys(views["anchor"])()["keys"]
     model.shuffle_bn = False
-    assert torch.allclose(keys, model.encode_anchors(views["anchor"])["keys"], atol=1e-6)
+    assert torch.allclose(keys, model.start_keys(views["anchor"])()["keys"], atol=1e-6)
 
 
 def test_evaluation_returns_unit_features_of_g(model):
