@@ -9,14 +9,16 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from commands import run
+from commands import one_line_error, run
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import tiny_config
+from tiny import random_views, tiny_config
 from torch.utils.data import default_collate
 
+from revisit.benchmarks.own_step import OwnStep
 from revisit.benchmarks.photographs import write_photographs
 from revisit.benchmarks.reference_input import ReferenceViews, share_inside
+from revisit.benchmarks.textbook_step import TextbookStep
 from revisit.data.crops import overlap_share
 from revisit.data.loader import ViewDataset, with_looks
 from revisit.data.mapper import ViewMapper
@@ -51,6 +53,70 @@ def test_views_have_the_colours_of_the_references(tmp_path, on_device):
             other = np.histogram(pixels[..., channel].numpy(), 16, (-0.5, 255.5))[0]
             distance = np.abs(one / one.sum() - other / other.sum()).sum() / 2
             assert distance < 0.02, (name, channel)
+
+
+TOY = "--config-file configs/toy/pretrain.yaml"
+
+
+def test_the_head_is_compared_in_time_and_memory(tmp_path):
+    sizes = "--batch 16 --feature-dim 64 MOCO.QUEUE_SIZE 65536 VIEWS.NUM_SMALL 1 MOCO.MAX_SCORES 65536"
+    run(f"python tools/benchmark.py --repeats 1 --json {tmp_path}/out.json head {sizes}", tmp_path)
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert result["ratio"] > 0 and result["half_queue_ratio"] > 0
+    assert result["textbook_peak_mb"] > 2 * 4 * 16 * 2 * 65536 / 1e6  # two matrices of all scores at least
+    assert result["memory_ratio"] == pytest.approx(result["ours_peak_mb"] / result["textbook_peak_mb"])
+    assert result["memory_ratio"] < 0.5
+    assert result["loss_difference"] < 1e-5 and result["gradient_difference"] < 1e-4
+    assert result["half_queue_loss_difference"] < 0.01
+
+
+def test_the_step_is_compared_and_taken_apart(tmp_path):
+    options = "SOLVER.IMS_PER_BATCH 4 VIEWS.LARGE_SIZE 32 VIEWS.SMALL_SIZE 24 SOLVER.AMP.ENABLED True"
+    run(f"python tools/benchmark.py --repeats 1 --json {tmp_path}/out.json step {TOY} --steps 1 {options}", tmp_path)
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert result["ratio"] == pytest.approx(result["ours_images_per_second"] / result["textbook_images_per_second"])
+    shares = [value for name, value in result.items() if name.startswith("percent: ")]
+    assert len(shares) == 8 and sum(shares) == pytest.approx(100) and min(shares) >= 0
+
+
+def test_training_from_files_is_compared(tmp_path):
+    options = "SOLVER.IMS_PER_BATCH 4 VIEWS.LARGE_SIZE 32 VIEWS.SMALL_SIZE 24 DATALOADER.NUM_WORKERS 1"
+    sizes = "--images 8 --steps 1"
+    run(f"python tools/benchmark.py --repeats 1 --json {tmp_path}/out.json end2end {TOY} {sizes} {options}", tmp_path)
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert result["ratio"] == pytest.approx(result["ours_images_per_second"] / result["plain_images_per_second"])
+
+
+def test_a_recipe_without_neighbours_has_no_textbook_step(tmp_path):
+    command = f"python tools/benchmark.py step {TOY} MODEL.META_ARCHITECTURE MoCo"
+    assert "expected KNNMoCo" in one_line_error(command, tmp_path)
+
+
+def test_the_textbooks_step_is_the_projects():
+    """The same weights, queues and views: the same losses and, two steps later, the same encoders and queues."""
+    cfg = tiny_config("SOLVER.MAX_ITER", 10)
+    batches = [random_views(8, seed=n) for n in range(2)]
+    ours, textbook = OwnStep(cfg, batches), TextbookStep(cfg)
+    model, theirs = ours.model, textbook.encoder
+    pairs = [(theirs.backbone, model.backbone), (theirs.head, model.projection_head)]
+    pairs += [
+        (textbook.momentum_encoder.backbone, model.momentum_backbone),
+        (textbook.momentum_encoder.head, model.momentum_projection_head),
+    ]
+    for mine, other in pairs:
+        mine.load_state_dict(other.state_dict())
+    textbook.queue.copy_(model.queue.keys)
+    textbook.queue_g.copy_(model.queue.features)
+    for batch in batches:
+        ours()
+        mean, std = model.pixel_mean, model.pixel_std
+        loss = textbook({name: (views - mean) / std for name, views in batch.items()})
+        assert loss == pytest.approx(ours.last_loss, rel=1e-5)
+    for mine, other in pairs[:2]:
+        for one, another in zip(mine.parameters(), other.parameters(), strict=True):
+            assert (one - another).norm() <= 1e-4 * another.norm() + 1e-6
+    assert torch.allclose(textbook.queue, model.queue.keys, atol=1e-4)
+    assert torch.allclose(textbook.queue_g, model.queue.features, atol=1e-4)
 
 
 def test_the_reference_makes_the_views_of_the_recipe(tmp_path):

@@ -3,6 +3,8 @@
 
     python tools/benchmark.py input
     python tools/benchmark.py --repeats 9 head --batch 64
+    python tools/benchmark.py step SOLVER.AMP.ENABLED True MODEL.CHANNELS_LAST True
+    python tools/benchmark.py --repeats 3 end2end --files folder:/data/photos DATALOADER.NUM_WORKERS 16
     python tools/benchmark.py shards --files toy_scenes_train --shards /data/toy_shards --json shards.json
 
 Timings of two runs do not compare; the ratio of one run does.
@@ -14,9 +16,11 @@ import argparse
 import json
 from pathlib import Path
 
+from revisit.benchmarks.end_to_end import measure_end_to_end
 from revisit.benchmarks.head import measure_head
 from revisit.benchmarks.input import measure_input
 from revisit.benchmarks.shards import measure_shards
+from revisit.benchmarks.step import measure_step
 from revisit.engine.command import natural, run_command
 from revisit.engine.setup import load_config
 
@@ -41,6 +45,16 @@ def main() -> None:
     head.add_argument("--batch", type=natural, default=64, metavar="B", help="images (default: %(default)s)")
     head.add_argument("--feature-dim", type=natural, default=2048, metavar="CG", help="(default: %(default)s)")
     head.set_defaults(run=run_head)
+    step = commands.add_parser("step", help="training steps on views in memory, against the textbook's")
+    _add_config(step, "configs/toy/pretrain.yaml")
+    step.add_argument("--steps", type=natural, default=10, metavar="N", help="a repeat (default: %(default)s)")
+    step.set_defaults(run=run_step)
+    whole = commands.add_parser("end2end", help="training from files, against a plain pipeline and the textbook's step")
+    _add_config(whole)
+    whole.add_argument("--files", metavar="NAME", help="a data set (default: made-up photographs of 640 x 480)")
+    whole.add_argument("--images", type=natural, default=1024, metavar="N", help="of them (default: %(default)s)")
+    whole.add_argument("--steps", type=natural, default=60, metavar="N", help="a repeat (default: %(default)s)")
+    whole.set_defaults(run=run_end_to_end)
     parser.add_argument("--repeats", type=natural, default=7, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     args = parser.parse_args()
@@ -51,8 +65,8 @@ def main() -> None:
         args.json.write_text(json.dumps(result, indent=2) + "\n")
 
 
-def _add_config(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--config-file", default="configs/pretrain/knn_moco.yaml", help="(default: %(default)s)")
+def _add_config(command: argparse.ArgumentParser, default: str = "configs/pretrain/knn_moco.yaml") -> None:
+    command.add_argument("--config-file", default=default, help="(default: %(default)s)")
     command.add_argument("opts", nargs="*", metavar="KEY VALUE", help="keys of the config to change")
 
 
@@ -66,6 +80,15 @@ def run_input(args: argparse.Namespace) -> dict[str, object]:
 
 def run_head(args: argparse.Namespace) -> dict[str, object]:
     return measure_head(_config(args), batch=args.batch, feature_dim=args.feature_dim, repeats=args.repeats)
+
+
+def run_step(args: argparse.Namespace) -> dict[str, object]:
+    return measure_step(_config(args), steps=args.steps, repeats=args.repeats)
+
+
+def run_end_to_end(args: argparse.Namespace) -> dict[str, object]:
+    sizes = {"images": args.images, "steps": args.steps, "repeats": args.repeats}
+    return measure_end_to_end(_config(args), files=args.files, **sizes)
 
 
 def _config(args: argparse.Namespace) -> CfgNode:

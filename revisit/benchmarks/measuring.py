@@ -6,12 +6,14 @@ import statistics
 import time
 from collections.abc import Callable
 
+from tqdm import tqdm
+
 
 def measure(parts: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
     """Seconds of each repeat of each part, after one that does not count; parts take turns, so that a machine that is
     busy now and then is so for all of them."""
     seconds: dict[str, list[float]] = {name: [] for name in parts}
-    for repeat in range(repeats + 1):
+    for repeat in tqdm(range(repeats + 1), desc="repeats", leave=False):
         for name, part in parts.items():
             start = time.perf_counter()
             part()
