@@ -116,7 +116,7 @@ def test_the_demo_runs_start_to_end(tmp_path):
 
 
 def test_readme_a_table_on_toy_scenes_and_its_second_call_runs_nothing(toy_root, tmp_path):
-    command = f"python tools/reproduce.py ablation --only MoCo --seeds 1 --train-set object-centric --output {tmp_path}"
+    command = f"python tools/toy_studies.py ablation --only MoCo --seeds 1 --train-set object-centric --output {tmp_path}"
     assert "to do: object-centric training, MoCo, seed 1" in run(f"{command} --dry-run", toy_root)
     command = f"{command} --opts {TINY} SOLVER.MAX_ITER 2"
     text = run(command, toy_root)
@@ -151,7 +151,7 @@ def test_readme_bf16_accumulation_and_channels_last_in_pretraining(toy_root, tmp
     assert all(w.dtype in (torch.float32, torch.int64) and w.is_contiguous() for w in weights.values())
 
 
-@pytest.mark.parametrize("tool", ["train_net", "convert_to_d2", "visualize", "make_toy_scenes", "demo", "reproduce"])
+@pytest.mark.parametrize("tool", ["train_net", "convert_to_d2", "visualize", "make_toy_scenes", "demo", "toy_studies"])
 def test_help_teaches(tool, tmp_path):
     assert "python tools/" in run(f"python tools/{tool}.py --help", tmp_path)
 

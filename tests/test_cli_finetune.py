@@ -158,7 +158,7 @@ def test_a_depth_model_has_one_output(toy_root, tmp_path):
 
 def test_readme_transfer_table_lists_its_jobs(pretrained, toy_root, tmp_path):
     command = (
-        f"python tools/reproduce.py transfer --weights {pretrained}/backbone.pth --output {tmp_path}/out --dry-run"
+        f"python tools/toy_studies.py transfer --weights {pretrained}/backbone.pth --output {tmp_path}/out --dry-run"
     )
     text = run(command, toy_root)
     assert text.count("to do: ") == 5 * 2 * 3
@@ -167,7 +167,7 @@ def test_readme_transfer_table_lists_its_jobs(pretrained, toy_root, tmp_path):
 
 def test_a_transfer_table_of_one_task(pretrained, toy_root, tmp_path):
     table = run(
-        f"python tools/reproduce.py transfer --weights {pretrained}/backbone.pth --output {tmp_path} --seeds 1 "
+        f"python tools/toy_studies.py transfer --weights {pretrained}/backbone.pth --output {tmp_path} --seeds 1 "
         f"--only 'NYUD, depth' --opts {SHORT} {DENSE}",
         toy_root,
     )

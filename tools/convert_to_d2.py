@@ -1,6 +1,10 @@
 #!/usr/bin/env python
 """Turn a pretraining checkpoint into backbone weights for every Detectron2 model here.
 
+The checkpoint is one of our runs, or of MoCo v1/v2, DenseCL, SwAV, VirTex, torchvision, timm or the reference
+code; --source auto recognises which where its tensors' names tell. A key that has no place, or a backbone tensor
+without a value, is refused by name.
+
 Writes OUTPUT (.pth: tensors only, loads with weights_only; or .pkl, as Detectron2's model zoo) and, beside
 it, OUTPUT's name with .yaml: the configuration under which the weights are valid. Finetuning reads it and
 refuses another. Then:
@@ -16,9 +20,10 @@ from pathlib import Path
 
 import torch
 
-from revisit.checkpoint.convert import SOURCES, Converted, convert
+from revisit.checkpoint.convert import Converted, convert
 from revisit.checkpoint.flags import flags_path, write_flags
 from revisit.checkpoint.reading import read_checkpoint
+from revisit.checkpoint.sources import SHARED_WITH, SOURCES
 from revisit.engine.command import run_command
 from revisit.errors import UserError
 from revisit.files import written_whole
@@ -39,7 +44,9 @@ def save(path: Path, converted: Converted) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("input", type=Path, help="checkpoint, e.g. output/model_final.pth")
+    parser.add_argument(
+        "input", type=Path, help="checkpoint (.pth, .pth.tar, .pkl, .safetensors), e.g. output/model_final.pth"
+    )
     parser.add_argument("output", type=Path, help="weights to write, .pth or .pkl")
     parser.add_argument("--source", choices=["auto", *SOURCES], default="auto", help="layout of the input")
     args = parser.parse_args()
@@ -50,10 +57,12 @@ def main() -> None:
     converted = convert(read_checkpoint(args.input), args.source)
     args.output.parent.mkdir(parents=True, exist_ok=True)
     save(args.output, converted)
-    write_flags(args.output, converted.flags, source=f"{converted.source}: {args.input.name}")
+    write_flags(args.output, converted.flags, source=converted.origin(args.input.name))
     depth = converted.flags["MODEL.RESNETS.DEPTH"]
+    shared = SHARED_WITH.get(converted.source) if args.source == "auto" else None
     print(
-        f"{args.input}: {converted.source} layout, ResNet-{depth}, {len(converted.tensors)} tensors\n"
+        f"{args.input}: {converted.source} layout{shared and f' ({shared})' or ''}, ResNet-{depth}, "
+        f"{len(converted.tensors)} tensors\n"
         f"wrote {args.output} and {flags_path(args.output)}"
     )
 

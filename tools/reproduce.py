@@ -1,110 +1,136 @@
 #!/usr/bin/env python
-"""Run a table of the paper on ToyScenes, on a CPU: every row, several seeds, one Markdown table.
+"""Reproduce a table of the paper: pretrain, convert and evaluate every row, then print the paper's values and ours.
 
-    python tools/make_toy_scenes.py --output $DETECTRON2_DATASETS/toy_scenes --num-images 8000
-    python tools/reproduce.py ablation --output output/studies/ablation
-    python tools/reproduce.py knn --train-set object-centric --seeds 1 2
-    python tools/reproduce.py transfer --weights output/demo/backbone.pth
+    python tools/reproduce.py ablation --dry-run
+    python tools/reproduce.py ablation --profile toy --seeds 1
+    python tools/reproduce.py sota --only "+CC+A+kNN,seg_VOC" --gpus 2
+    python tools/reproduce.py transfer --slurm --partition gpu --gpus 8
 
-Jobs that are done are skipped and interrupted ones go on from their checkpoint, so the same command may be given
-again at any time.
+--profile paper runs the paper's recipes on its data sets. --profile toy runs every table in small on ToyScenes, on a
+CPU: the same code, another world, so its numbers say whether things work and not what the paper's would be.
+Runs are shared by all tables. What is done is skipped, what was interrupted goes on from its checkpoint: give the same
+command again. OUTPUT/TABLE/table.md, .csv and .tex and results.json hold the table as far as it has come.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
+import sys
 from pathlib import Path
 
 from revisit.engine.command import natural, run_command
-from revisit.studies import toy, transfer
+from revisit.errors import UserError
+from revisit.studies.columns import TOY_FORMS
+from revisit.studies.cost import cost_of
+from revisit.studies.figures import figure_jobs, figure_page
 from revisit.studies.jobs import Job, run_jobs
-from revisit.studies.plots import plot_purity, plot_sweeps
+from revisit.studies.paper import note_of
+from revisit.studies.plan import PROFILES, Cell, all_jobs, choose, make_cells, missing_inputs
+from revisit.studies.result_table import as_csv, as_latex, as_markdown
+from revisit.studies.rows import ROWS
+from revisit.studies.slurm_jobs import submit_jobs
 
-TABLES = (*toy.TABLES, "transfer")
+TABLES = (*ROWS, "figures")
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "table",
-        choices=TABLES,
-        help="ablation: the six rows; knn: k, lambda and where to mine; transfer: finetuning for detection, "
-        "segmentation and depth",
-    )
-    parser.add_argument("--output", type=Path, help="folder of all runs (default: output/studies/TABLE)")
-    parser.add_argument("--seeds", type=natural, nargs="+", default=[1, 2, 3], help="default: 1 2 3")
-    parser.add_argument(
-        "--train-set",
-        nargs="+",
-        choices=toy.TRAIN_SETS,
-        default=list(toy.TRAIN_SETS),
-        help="of ablation and knn; default: both",
-    )
-    parser.add_argument(
-        "--weights", nargs="+", type=Path, default=[], help="of transfer: a converted backbone, or one a seed"
-    )
-    parser.add_argument("--only", nargs="+", metavar="ROW", help="some rows, named as --dry-run does (default: all)")
-    parser.add_argument("--parallel", type=natural, default=os.cpu_count(), help="runs at a time (default: one a core)")
-    parser.add_argument("--dry-run", action="store_true", help="only list the jobs")
-    parser.add_argument(
-        "--opts", nargs=argparse.REMAINDER, default=[], help="last: KEY VALUE pairs, config overrides for every run"
-    )
+    parser.add_argument("table", metavar="TABLE", help=", ".join(TABLES))
+    parser.add_argument("--profile", choices=PROFILES, default="paper", help="(default: %(default)s)")
+    parser.add_argument("--only", metavar="ROW,COLUMN", help="a single row, column or cell; either may be empty")
+    parser.add_argument("--seeds", type=natural, nargs="+", default=[1], metavar="N", help="(default: 1)")
+    parser.add_argument("--output", type=Path, help="folder of all runs (default: output/reproduce/PROFILE)")
+    parser.add_argument("--parallel", type=natural, help="jobs at a time (default: one; toy: one a core)")
+    parser.add_argument("--gpus", type=natural, default=1, metavar="N", help="of a training (default: %(default)s)")
+    parser.add_argument("--slurm", action="store_true", help="submit the jobs by sbatch instead of running them here")
+    parser.add_argument("--partition", metavar="NAME", help="with --slurm (default: the cluster's)")
+    parser.add_argument("--hours", type=natural, default=48, metavar="N", help="with --slurm (default: %(default)s)")
+    parser.add_argument("--dry-run", action="store_true", help="show jobs, their cost and missing data; run nothing")
+    parser.add_argument("--opts", nargs=argparse.REMAINDER, default=[], help="last: KEY VALUE pairs for every training")
     args = parser.parse_args()
-    for name in ("seeds", "train_set", "only"):
-        given = getattr(args, name)
-        setattr(args, name, given and list(dict.fromkeys(given)))
+    if args.table not in TABLES:
+        raise UserError(f"no table {args.table!r}: expected one of {', '.join(TABLES)}")
     if len(args.opts) % 2:
-        parser.error(f"--opts: expected pairs KEY VALUE, got {' '.join(args.opts)}")
+        raise UserError(f"--opts: expected pairs KEY VALUE, got {' '.join(args.opts)}")
+    args.seeds = list(dict.fromkeys(args.seeds))
     return args
-
-
-def pretraining_jobs(args: argparse.Namespace, output: Path) -> list[Job]:
-    rows = toy.choose_rows(args.table, args.only)
-    return toy.make_jobs(rows, args.train_set, args.seeds, output, tuple(args.opts))
-
-
-def pretraining_table(args: argparse.Namespace, output: Path) -> tuple[list[dict], str]:
-    """Results and their table; draws the pictures of ablation and knn."""
-    rows = toy.choose_rows(args.table, args.only)
-    results = toy.collect(rows, args.train_set, args.seeds, output)
-    table = toy.as_markdown(results, args.train_set)
-    if args.table == "knn":
-        table += "\n\nThe paper's values for lambda and for mining are at k 20."
-        plot_sweeps(results, output / "sweep.png")
-    for name in args.train_set:
-        plot_purity(toy.metrics_files(rows, name, args.seeds, output), output / f"purity_{name}.png")
-    return results, table
-
-
-def transfer_jobs(args: argparse.Namespace, output: Path) -> list[Job]:
-    return transfer.make_jobs(transfer.choose_tasks(args.only), args.weights, args.seeds, output, tuple(args.opts))
-
-
-def transfer_table(args: argparse.Namespace, output: Path) -> tuple[list[dict], str]:
-    """Results and their table."""
-    results = transfer.collect(transfer.choose_tasks(args.only), args.seeds, output)
-    return results, transfer.as_markdown(results)
 
 
 def main() -> None:
     args = parse_args()
-    output = (args.output or Path("output/studies") / args.table).resolve()
-    transfers = args.table == "transfer"
-    jobs = transfer_jobs(args, output) if transfers else pretraining_jobs(args, output)
+    root = (args.output or Path("output/reproduce") / args.profile).resolve()
+    extra = tuple(args.opts)
+    if args.table == "figures":
+        cells: list[Cell] = []
+        jobs = figure_jobs(profile=args.profile, seed=args.seeds[0], root=root, extra=extra, gpus=args.gpus)
+    else:
+        options = {"profile": args.profile, "seeds": args.seeds, "root": root, "extra": extra, "gpus": args.gpus}
+        cells = make_cells(*choose(args.table, args.only), args.table, **options)
+        jobs = all_jobs(cells)
+    missing = missing_inputs(jobs)
     if args.dry_run:
-        for job in jobs:
-            print(f"{'done' if job.done else 'to do'}: {job.name}")
-            for command in job.commands:
-                print(f"    python {shlex.join(command)}")
+        show(jobs, missing, args)
         return
-    run_jobs(jobs, args.parallel)
-    results, table = transfer_table(args, output) if transfers else pretraining_table(args, output)
-    (output / "results.json").write_text(json.dumps(results, indent=2))
-    (output / "table.md").write_text(table + "\n")
-    print(f"\n{table}\n\nwritten to {output}: table.md and what belongs to it")
+    ready = runnable(jobs, missing)
+    if args.slurm:
+        submit_jobs(ready, hours=args.hours, partition=args.partition, gpus=args.gpus)
+    try:
+        if not args.slurm:
+            run_jobs(ready, args.parallel or (os.cpu_count() if args.profile == "toy" else 1))
+    finally:
+        folder = root / args.table
+        folder.mkdir(parents=True, exist_ok=True)
+        print("\n" + write(cells, jobs, folder, args))
+    for result, what in missing.items():
+        print(f"not run for want of data: {result.parent.relative_to(root)} needs {what}", file=sys.stderr)
+
+
+def runnable(jobs: list[Job], missing: dict[Path, str]) -> list[Job]:
+    """Jobs that find their inputs, and so do those that they need.
+
+    Raises:
+        UserError: there is none.
+    """
+
+    def fits(job: Job) -> bool:
+        return job.done or (job.result not in missing and all(map(fits, job.needs)))
+
+    ready = [job for job in jobs if fits(job)]
+    if jobs and not ready:
+        raise UserError(f"nothing can run here; missing: {'; '.join(sorted(set(missing.values())))}")
+    return ready
+
+
+def show(jobs: list[Job], missing: dict[Path, str], args: argparse.Namespace) -> None:
+    todo = [job for job in jobs if not job.done]
+    for job in jobs:
+        lacks = f"; MISSING {missing[job.result]}" if job.result in missing else ""
+        print(f"{'done' if job.done else 'to do'}: {job.name} ({cost_of(job)}{lacks})")
+        for command in job.commands:
+            print(f"    python {shlex.join(command)}")
+    print(f"{len(jobs)} jobs, {len(jobs) - len(todo)} done, {sum(job.result in missing for job in todo)} without data")
+
+
+def write(cells: list[Cell], jobs: list[Job], folder: Path, args: argparse.Namespace) -> str:
+    """The table's files; returns what is to be printed."""
+    if not cells:
+        text = figure_page(jobs, folder)
+        (folder / "figures.md").write_text(text)
+        return f"{text}\nwritten to {folder / 'figures.md'}"
+    columns = dict.fromkeys(cell.column for cell in cells)
+    notes = [f"Paper: {note_of(args.table) or 'as printed'}. Ours: profile {args.profile}, seeds {args.seeds}."]
+    if args.profile == "toy":
+        forms = [f"{name} is {TOY_FORMS[name]}" for name in columns if name in TOY_FORMS]
+        notes.append(f"Ours is measured on ToyScenes, another world than the paper's. {'; '.join(forms)}.")
+    if any(name == "depth_NYUD_rmse" for name in columns):
+        notes.append("Of depth_NYUD_rmse lower is better.")
+    markdown = as_markdown(cells, f"{args.table}, {args.profile} profile", notes)
+    (folder / "table.md").write_text(markdown + "\n")
+    (folder / "table.csv").write_text(as_csv(cells))
+    (folder / "table.tex").write_text(as_latex(cells, args.table))
+    return f"{markdown}\n\nwritten to {folder}: table.md, table.csv, table.tex"
 
 
 if __name__ == "__main__":

@@ -12,12 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
+from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
 from revisit.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]  # where tools/ and configs/ are
@@ -28,13 +29,14 @@ class Job:
     """Commands, run one after the other by this Python, that end with ``result`` on disk.
 
     ``facts`` is what else the result depends on, such as the number of images. ``job.json`` beside the result
-    keeps commands and facts; a result of others is not taken for this job's.
+    keeps commands and facts; a result of others is not taken for this job's. ``needs`` are jobs that come first.
     """
 
     name: str
     commands: tuple[tuple[str, ...], ...]
     result: Path
     facts: tuple[str, ...] = ()
+    needs: tuple[Job, ...] = ()
 
     @property
     def done(self) -> bool:
@@ -44,6 +46,34 @@ class Job:
     def log(self) -> Path:
         return self.result.parent / "job.log"
 
+    @property
+    def ready(self) -> bool:
+        """Whether the jobs that come first are done."""
+        return all(needed.done for needed in self.needs)
+
+    @property
+    def state(self) -> str:
+        """How far a job that is not done has come, for a table: never a number that could be taken for its result."""
+        for needed in self.needs:
+            if not needed.done:
+                return needed.state
+        folder = self.result.parent
+        iterations = [iteration_of(path) + 1 for path in checkpoints_of_run(folder)]
+        if iterations:
+            return f"half-finished: iteration {max(iterations)}"
+        return "begun" if self.log.is_file() else "not run"
+
+    @property
+    def owns_result(self) -> bool:
+        """Whether what lies in the folder was made by these commands from these facts."""
+        try:
+            return json.loads((self.result.parent / "job.json").read_text()) == self._identity()
+        except (OSError, ValueError):
+            return False
+
+    def _identity(self) -> dict:
+        return {"commands": [list(command) for command in self.commands], "facts": list(self.facts)}
+
     def claim(self) -> None:
         """Write ``job.json``, or make sure that it says the same.
 
@@ -51,17 +81,15 @@ class Job:
             UserError: the folder belongs to a job of other commands or facts.
         """
         path = self.result.parent / "job.json"
-        own = {"commands": [list(command) for command in self.commands], "facts": list(self.facts)}
         if path.is_file():
-            found = json.loads(path.read_text())
-            if found != own:
+            if not self.owns_result:
                 raise UserError(
                     f"{self.result.parent} was made by another recipe or from other data ({path}): "
                     "give another --output, or remove it"
                 )
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(own, indent=2))
+        path.write_text(json.dumps(self._identity(), indent=2))
 
 
 def run_jobs(jobs: list[Job], parallel: int) -> None:
@@ -77,25 +105,45 @@ def run_jobs(jobs: list[Job], parallel: int) -> None:
         job.claim()
     todo = [job for job in jobs if not job.done]
     print(f"{len(jobs)} jobs, {len(jobs) - len(todo)} done before, {parallel} at a time", flush=True)
-    start, failed = time.perf_counter(), []
+    progress = _Progress(len(todo))
     children = _Children()
     with _signals_interrupt(), ThreadPoolExecutor(parallel) as pool:
-        futures = {pool.submit(_run, job, children): job for job in todo}
+        waiting, running = list(todo), {}
         try:
-            for count, future in enumerate(as_completed(futures), 1):
-                job, seconds = futures[future], future.result()
-                if not job.done:
-                    failed.append(job)
-                left = (time.perf_counter() - start) / count * (len(todo) - count)
-                state = "FAILED" if job in failed else f"{seconds:.0f} s"
-                print(f"[{count}/{len(todo)}] {job.name}: {state}; {left / 60:.0f} minutes left", flush=True)
+            while waiting or running:
+                for job in [job for job in waiting if job.ready]:
+                    waiting.remove(job)
+                    running[pool.submit(_run, job, children)] = job
+                if not running:
+                    break  # what waits needs what has failed
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    progress.tell(running.pop(future), future.result())
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             children.stop()
             raise
-    if failed:
-        logs = ", ".join(str(job.log) for job in failed)
-        raise UserError(f"{len(failed)} of {len(todo)} jobs failed; their output is in {logs}")
+    if progress.failed:
+        logs = ", ".join(str(job.log) for job in progress.failed)
+        behind = f"; {len(waiting)} that need them were not run" if waiting else ""
+        raise UserError(f"{len(progress.failed)} of {len(todo)} jobs failed; their output is in {logs}{behind}")
+
+
+class _Progress:
+    """A line a job: how long it took, and what the others will at that rate."""
+
+    def __init__(self, total: int):
+        self._total = total
+        self._start = time.perf_counter()
+        self._count = 0
+        self.failed: list[Job] = []
+
+    def tell(self, job: Job, seconds: float) -> None:
+        self._count += 1
+        if not job.done:
+            self.failed.append(job)
+        left = (time.perf_counter() - self._start) / self._count * (self._total - self._count)
+        state = f"{seconds:.0f} s" if job.done else "FAILED"
+        print(f"[{self._count}/{self._total}] {job.name}: {state}; {left / 60:.0f} minutes left", flush=True)
 
 
 @contextlib.contextmanager

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
 from revisit.data.catalog import get_records
 from revisit.errors import UserError
 from revisit.studies.jobs import Job
+from revisit.studies.spread import mean_and_spread
 
 TRAIN_SETS = {"object-centric": "toy_objects_train", "scene-centric": "toy_scenes_train"}
 HELDOUT_SETS = ("toy_objects_train", "toy_objects_heldout")  # the bank that votes, the images that are classified
@@ -151,9 +151,3 @@ def as_markdown(results: list[dict], train_sets: list[str]) -> str:
         paper = of_row[0]["paper"]
         lines.append(f"| {label} | " + " | ".join(cells) + f" | {'' if paper is None else paper} |")
     return "\n".join(lines)
-
-
-def mean_and_spread(values: list[float], digits: int = 1) -> str:
-    """``mean ± standard deviation`` of the values, to so many decimals; a lone value stands alone."""
-    mean = f"{statistics.mean(values):.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.{digits}f}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from revisit.data.catalog import get_records
 from revisit.errors import UserError
 from revisit.studies.jobs import Job
-from revisit.studies.toy import mean_and_spread
+from revisit.studies.spread import mean_and_spread
 
 RANDOM, PRETRAINED = "random init", "pretrained"
 

@@ -170,13 +170,13 @@ def test_sweeps_and_purity_are_drawn(toy_datasets, tmp_path):
     assert not plot_purity({"MoCo": []}, tmp_path / "none.png") and not (tmp_path / "none.png").exists()
 
 
-def reproduce_arguments(monkeypatch, *words: str) -> argparse.Namespace:
-    monkeypatch.setattr("sys.argv", ["reproduce.py", *words])
-    return runpy.run_path("tools/reproduce.py")["parse_args"]()
+def study_arguments(monkeypatch, *words: str) -> argparse.Namespace:
+    monkeypatch.setattr("sys.argv", ["toy_studies.py", *words])
+    return runpy.run_path("tools/toy_studies.py")["parse_args"]()
 
 
 def test_what_is_asked_for_twice_is_run_once(monkeypatch):
-    args = reproduce_arguments(monkeypatch, "knn", "--seeds", "2", "1", "2", "--train-set", *["scene-centric"] * 2)
+    args = study_arguments(monkeypatch, "knn", "--seeds", "2", "1", "2", "--train-set", *["scene-centric"] * 2)
     assert args.seeds == [2, 1] and args.train_set == ["scene-centric"]
 
 
@@ -190,5 +190,5 @@ def test_what_is_asked_for_twice_is_run_once(monkeypatch):
 )
 def test_impossible_arguments_are_refused_before_any_job(monkeypatch, capsys, words, message):
     with pytest.raises(SystemExit, match="2"):
-        reproduce_arguments(monkeypatch, "ablation", *words)
+        study_arguments(monkeypatch, "ablation", *words)
     assert message in capsys.readouterr().err

@@ -1,0 +1,51 @@
+#!/usr/bin/env python
+"""Turn a backbone into weights that torchvision's and timm's ResNets load.
+
+BACKBONE is what tools/convert_to_d2.py wrote, with its .yaml beside it, or any checkpoint that it converts, such
+as a run's model_final.pth. Writes OUTPUT, a bare state_dict (.pth) or .safetensors by its suffix, and beside
+it OUTPUT's name with .md: a model card that says which input the weights expect and how to load them.
+
+    python tools/export_weights.py output/knn_moco/backbone.pth output/knn_moco/resnet50.safetensors --to timm
+
+Both libraries have the same names of tensors; --to says for which of them the card is written first.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from revisit.checkpoint.export import SUFFIXES, load_backbone, to_torchvision, write_bare
+from revisit.checkpoint.model_card import LIBRARIES, model_card
+from revisit.engine.command import run_command
+from revisit.errors import UserError
+from revisit.files import written_whole
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("backbone", type=Path, help="weights of tools/convert_to_d2.py, or a checkpoint")
+    parser.add_argument("output", type=Path, help="weights to write, .pth or .safetensors")
+    parser.add_argument("--to", choices=LIBRARIES, required=True, help="library that is to load them")
+    args = parser.parse_args()
+    if args.output.suffix not in SUFFIXES:
+        raise UserError(f"output {args.output}: expected a name that ends in {' or '.join(SUFFIXES)}")
+    if args.output.resolve() == args.backbone.resolve():
+        raise UserError(f"output {args.output} is the input: expected another name")
+    backbone = load_backbone(args.backbone)
+    tensors = to_torchvision(backbone)
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    write_bare(tensors, args.output)
+    card = args.output.with_suffix(".md")
+    with written_whole(card) as temporary:
+        temporary.write_text(model_card(backbone, args.output, args.to))
+    if not backbone.has_imagenet_statistics:
+        print("its pixel statistics are not ImageNet's: from now on only the card tells them")
+    print(
+        f"{args.backbone}: ResNet-{backbone.flags['MODEL.RESNETS.DEPTH']}, {len(tensors)} tensors, from "
+        f"{backbone.origin or 'an unknown source'}\nwrote {args.output} and {card}"
+    )
+
+
+if __name__ == "__main__":
+    run_command(main)
