@@ -9,17 +9,21 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["revisit", "revisit.*"]),
+    package_data={"revisit.report": ["templates/*"]},
     # Detectron2 is not here: the package index has none by that name, and one that somebody built with its
     # compiled operators must never be replaced. Where there is none, `make env` runs
     # tools/install_detectron2.py.
     install_requires=[
         "fsspec>=2024.2",  # shards at URLs; torch brings it anyway
         "fvcore>=0.1.5",  # Detectron2's checkpointer, registry and transform base classes
+        "jinja2>=3.1",  # the template of tools/report.py's page; torch brings it anyway
         "numpy>=1.26",  # first with wheels for Python 3.12
         "opencv-python-headless>=4.11",  # decoding and resizing; headless, because nothing here opens a window
         "pillow>=10",  # palette-preserving reading of masks
+        "plotly>=6",  # that page's curves; brings the script that draws them, so that no network is needed
         "pycocotools>=2.0.2",  # run-length masks
         "pyyaml>=6",  # settings written beside a run and read back
+        "safetensors>=0.4",  # backbones in the format that model hubs share
         "scikit-learn>=1.5",  # logistic regression on frozen features
         "scipy>=1.11",  # SBD's masks are MATLAB files
         "torch>=2.6",  # first whose torch.load runs no code from a file unless asked to

@@ -51,16 +51,27 @@ def write_flags(weights: str | Path, flags: Flags, source: str) -> None:
 
 def read_flags(weights: str | Path) -> Flags | None:
     """Flags of a weight file, None where none lie beside it."""
+    content = _read(weights)
+    return None if content is None else content["config"]
+
+
+def read_source(weights: str | Path) -> str:
+    """Where the flag file says that the weights come from; "" where it does not."""
+    return str((_read(weights) or {}).get("source", ""))
+
+
+def _read(weights: str | Path) -> dict | None:
     path = flags_path(weights)
     if not path.is_file():
         return None
     try:
-        flags = yaml.safe_load(path.read_text())["config"]
+        content = yaml.safe_load(path.read_text())
+        content["config"]  # absent, or of another kind of file
     except (yaml.YAMLError, TypeError, KeyError) as error:
         raise UserError(
             f"{path} is not a flag file: expected the keys source and config, as tools/convert_to_d2.py writes it"
         ) from error
-    return flags
+    return content
 
 
 def check_flags(flags: Flags, cfg: CfgNode, weights: str) -> None:

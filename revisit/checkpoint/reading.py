@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import pickle
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from revisit.checkpoint.safetensors_file import load_safetensors
 from revisit.errors import UserError, first_line
 
 # All that numpy arrays in plain containers refer to, under the names of numpy 1 and 2.
@@ -25,10 +27,12 @@ class UnreadableCheckpointError(UserError):
 
 
 def read_checkpoint(path: Path) -> dict:
-    """What a .pth holds, tensors on the CPU and plain values; or a .pkl of Detectron2's model zoo, numpy arrays.
+    """What a .pth holds, tensors on the CPU and plain values; or a .pkl of Detectron2's model zoo, numpy arrays; or a
+    .safetensors, tensors by name.
 
-    Neither runs any code that the file may hold. Every record of a .pth (a zip file since torch 1.6) is compared with
-    the checksum, CRC-32, that torch wrote beside it: torch itself would load flipped bits as other weights.
+    None runs any code that the file may hold. Every record of a .pth (a zip file since torch 1.6) is compared with
+    the checksum, CRC-32, that torch wrote beside it: torch itself would load flipped bits as other weights. The other
+    two formats have no checksums: of them, a part of a file is found out, a flipped bit in a weight is not.
 
     Raises:
         UnreadableCheckpointError: missing, damaged, not a dict, or of other than plain values.
@@ -36,7 +40,7 @@ def read_checkpoint(path: Path) -> dict:
     try:
         if not path.is_file():
             raise UserError("no such file")
-        content = _unpickle_arrays(path.read_bytes()) if path.suffix == ".pkl" else _load_tensors(path)
+        content = _READERS.get(path.suffix, _load_tensors)(path)
     except Exception as error:  # damaged files raise whatever their bytes happen to trip
         reason = ("" if isinstance(error, UserError) else f"{type(error).__name__}: ") + first_line(error)
         raise UnreadableCheckpointError(f"{path} is not a whole checkpoint of plain tensors ({reason})") from error
@@ -83,8 +87,8 @@ def _encode_latin1(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-def _unpickle_arrays(data: bytes) -> object:
-    content = _ArrayUnpickler(io.BytesIO(data), encoding="latin1").load()
+def _unpickle_arrays(path: Path) -> object:
+    content = _ArrayUnpickler(io.BytesIO(path.read_bytes()), encoding="latin1").load()
     _require_plain(content)
     return content
 
@@ -98,3 +102,6 @@ def _require_plain(value: object) -> None:
             raise UserError(f"it has an array of {value.dtype}")
     elif not isinstance(value, str | bytes | int | float | None):
         raise UserError(f"it has a {type(value).__name__} among its arrays")
+
+
+_READERS: dict[str, Callable[[Path], object]] = {".pkl": _unpickle_arrays, ".safetensors": load_safetensors}

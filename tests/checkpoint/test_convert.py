@@ -11,8 +11,9 @@ import torchvision
 from tiny import random_views, tiny_config, tiny_model
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.checkpoint.convert import convert, flags_to_config, recognise
+from revisit.checkpoint.convert import convert, flags_to_config
 from revisit.checkpoint.flags import flags_of, read_flags, write_flags
+from revisit.checkpoint.sources import recognise
 from revisit.errors import UserError
 from revisit.modeling.backbone import build_revisit_resnet_backbone
 
@@ -101,9 +102,19 @@ def test_the_flags_name_what_the_weights_depend_on():
     assert (flags["MODEL.RESNETS.RES2_OUT_CHANNELS"], flags["MODEL.RESNETS.WIDTH_PER_GROUP"]) == (256, 64)
 
 
-def test_momentum_encoder_heads_and_queue_stay_behind():
-    converted = convert(revisit_checkpoint())
-    assert not any(key.startswith(("momentum", "queue", "projection", "backbone")) for key in converted.tensors)
+@pytest.mark.parametrize(("architecture", "name"), [("MoCo", "MoCo"), ("KNNMoCo", "kNN-MoCo")])
+def test_momentum_encoder_heads_and_queue_stay_behind(architecture, name):
+    option = ("MODEL.META_ARCHITECTURE", architecture)
+    converted = convert({"model": tiny_model(*option).state_dict(), "flags": flags_of(tiny_config(*option))})
+    assert all(key.startswith(("stem.", "res")) for key in converted.tensors)
+    assert converted.training == name
+
+
+def test_dense_heads_stay_behind():
+    checkpoint = revisit_checkpoint()
+    tensors = checkpoint["model"]
+    tensors |= {f"{place}.0.weight": torch.ones(2) for place in ("dense_head", "momentum_dense_head")}
+    assert all(key.startswith(("stem.", "res")) for key in convert(checkpoint).tensors)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import random
+import sys
 import zipfile
 from pathlib import Path
 
@@ -130,6 +131,24 @@ def test_a_pkl_of_objects_is_refused(tmp_path):
     (tmp_path / "a.pkl").write_bytes(pickle.dumps({"model": {"w": np.array([{}, []], dtype=object)}}))
     with pytest.raises(UnreadableCheckpointError, match="array of object"):
         read_checkpoint(tmp_path / "a.pkl")
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:100], lambda data: b"\xff" * 64, bytes])
+def test_a_damaged_safetensors_file_is_refused(weights, tmp_path, damage):
+    safetensors = pytest.importorskip("safetensors.torch")
+    data = safetensors.save(weights)
+    (tmp_path / "whole.safetensors").write_bytes(data)
+    assert read_checkpoint(tmp_path / "whole.safetensors").keys() == weights.keys()
+    (tmp_path / "a.safetensors").write_bytes(damage(data) if damage is not bytes else b"")
+    with pytest.raises(UnreadableCheckpointError, match=r"a.safetensors is not a whole checkpoint"):
+        read_checkpoint(tmp_path / "a.safetensors")
+
+
+def test_a_safetensors_file_without_the_package_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    (tmp_path / "a.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match="pip install safetensors"):
+        read_checkpoint(tmp_path / "a.safetensors")
 
 
 # -- 500 mutations of one checkpoint, each by a seed of its own

@@ -1,0 +1,186 @@
+"""Weights out: bit for bit into torchvision's and timm's layout and back, with a card whose snippets run."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from project_layouts import RESNET18_FLAGS, random_resnet
+from tiny import tiny_config, tiny_model
+
+from revisit.checkpoint.convert import convert
+from revisit.checkpoint.export import Backbone, load_backbone, to_torchvision, write_bare
+from revisit.checkpoint.flags import flags_of, flags_path, write_flags
+from revisit.checkpoint.model_card import model_card
+from revisit.checkpoint.reading import read_checkpoint
+from revisit.errors import UserError
+
+# A ready environment (PYTHON=...) may do without it.
+NEEDS_SAFETENSORS = pytest.mark.skipif(find_spec("safetensors") is None, reason="safetensors is not installed")
+FORMATS = [".pth", pytest.param(".safetensors", marks=NEEDS_SAFETENSORS)]
+
+
+@pytest.fixture(scope="module", params=["resnet18", "resnet50", "resnext50_32x4d"])
+def resnet(request) -> torch.nn.Module:
+    return random_resnet(request.param)
+
+
+def converted_file(path: Path, tensors: dict, **flags: object) -> Path:
+    """What tools/convert_to_d2.py writes of torchvision's tensors."""
+    converted = convert(tensors)
+    torch.save({"model": converted.tensors, "__author__": "test", "matching_heuristics": True}, path)
+    write_flags(path, {**converted.flags, **flags}, source="moco: moco.pth.tar, epoch 200")
+    return path
+
+
+def snippets(card: str) -> dict[str, str]:
+    """The card's code by the library that it is for."""
+    found = re.findall(r"In (torchvision|timm).*?```python\n(.*?)```", card, re.DOTALL)
+    assert len(found) == 2
+    return dict(found)
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_export_then_conversion_is_the_identity_and_the_snippets_run(resnet, suffix, tmp_path, monkeypatch):
+    backbone = load_backbone(converted_file(tmp_path / "backbone.pth", resnet.state_dict()))
+    weights = tmp_path / f"exported{suffix}"
+    write_bare(to_torchvision(backbone), weights)
+
+    exported = read_checkpoint(weights)
+    original = {key: value for key, value in resnet.state_dict().items() if not key.startswith("fc.")}
+    assert exported.keys() == original.keys()
+    assert all(torch.equal(value, original[key]) for key, value in exported.items())
+    again = convert(exported)
+    assert again.flags == backbone.flags and again.tensors.keys() == backbone.tensors.keys()
+    assert all(torch.equal(value, backbone.tensors[key]) for key, value in again.tensors.items())
+
+    card = model_card(backbone, weights, "torchvision")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(snippets(card)["torchvision"], names)
+    loaded = names["model"].state_dict()
+    assert loaded.keys() == original.keys() and all(torch.equal(loaded[key], original[key]) for key in original)
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_the_cards_snippet_for_timm_runs(resnet, suffix, tmp_path, monkeypatch):
+    pytest.importorskip("timm")
+    backbone = load_backbone(converted_file(tmp_path / "backbone.pth", resnet.state_dict()))
+    weights = tmp_path / f"exported{suffix}"
+    write_bare(to_torchvision(backbone), weights)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(snippets(model_card(backbone, weights, "timm"))["timm"], names)
+    resnet.fc = torch.nn.Identity()
+    x = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        expected = resnet(x)
+        assert (names["model"](x) - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
+@pytest.mark.parametrize("library", ["torchvision", "timm"])
+def test_the_card_says_what_the_weights_are(library, tmp_path):
+    flags = {**RESNET18_FLAGS, "MODEL.PIXEL_MEAN": [127.5, 51, 0.0]}
+    backbone = Backbone(
+        {"res2.0.conv1.weight": torch.zeros(1_200_000)}, flags, "revisit: model_final.pth, MoCo, seed 1"
+    )
+    (tmp_path / "r18.safetensors").write_bytes(b"weights")
+    card = model_card(backbone, tmp_path / "r18.safetensors", library)
+    assert card.startswith("# r18.safetensors\n")
+    assert str(tmp_path) not in card
+    for part in (
+        f"backbone of a ResNet-18 for {library} and ",
+        "1 tensors, 1.2 million parameters",
+        "512 numbers",
+        "| Trained | revisit: model_final.pth, MoCo, seed 1;",
+        "| Input | RGB in this order",
+        "0.5, 0.2, 0.0 (127.5, 51, 0.0 of 0..255)",
+        "0.229, 0.224, 0.225",
+        hashlib.sha256(b"weights").hexdigest(),
+        "whoever trained the weights says it",
+    ):
+        assert part in card, part
+    assert next(iter(snippets(card))) == library
+    other = model_card(backbone._replace(origin="swav: swav.pth.tar"), tmp_path / "r18.safetensors", library)
+    assert "Licence: that under which the weights were published" in other
+
+
+def run_checkpoint(*options: object) -> dict:
+    return {"model": tiny_model(*options).state_dict(), "flags": flags_of(tiny_config(*options))}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "STEM_OUT_CHANNELS is 8 in the backbone and 64 in torchvision's and timm's ResNet-18"),
+        (("MODEL.RESNETS.STEM_TYPE", "cifar"), "STEM_TYPE is cifar in the backbone and basic"),
+        (("MODEL.RESNETS.STEM_OUT_CHANNELS", 64), "RES2_OUT_CHANNELS is 8 in the backbone and 64"),
+    ],
+)
+def test_what_torchvisions_network_cannot_hold_is_refused_by_name(options, message, tmp_path):
+    torch.save(run_checkpoint(*options), tmp_path / "model_final.pth")
+    backbone = load_backbone(tmp_path / "model_final.pth")
+    with pytest.raises(UserError, match=message):
+        to_torchvision(backbone)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"INPUT.FORMAT": "BGR"}, "INPUT.FORMAT is BGR in the backbone and RGB"),
+        ({"MODEL.RESNETS.DEPTH": 50, "MODEL.RESNETS.RES2_OUT_CHANNELS": 64}, "64 in the backbone and 256"),
+        (
+            {
+                "MODEL.RESNETS.DEPTH": 50,
+                "MODEL.RESNETS.RES2_OUT_CHANNELS": 256,
+                "MODEL.RESNETS.STRIDE_IN_1X1": True,
+            },
+            "STRIDE_IN_1X1 is True in the backbone and False",
+        ),
+    ],
+)
+def test_what_torchvisions_network_would_compute_otherwise_is_refused_by_name(flags, message):
+    with pytest.raises(UserError, match=message):
+        to_torchvision(Backbone({}, {**RESNET18_FLAGS, **flags}, ""))
+    assert to_torchvision(Backbone({}, {**RESNET18_FLAGS, "MODEL.RESNETS.STRIDE_IN_1X1": True}, "")) == {}
+
+
+def test_a_run_is_exported_without_its_momentum_encoder_heads_and_queue(tmp_path):
+    options = ("MODEL.RESNETS.STEM_OUT_CHANNELS", 64, "MODEL.RESNETS.RES2_OUT_CHANNELS", 64)
+    checkpoint = {**run_checkpoint(*options), "iteration": 9, "trainer": {"seed": 7}}
+    torch.save(checkpoint, tmp_path / "model_final.pth")
+    backbone = load_backbone(tmp_path / "model_final.pth")
+    assert backbone.origin == "revisit: model_final.pth, kNN-MoCo, 10 iterations, seed 7"
+    assert backbone.has_imagenet_statistics
+    keys = random_resnet("resnet18").load_state_dict(to_torchvision(backbone), strict=False)
+    assert keys.missing_keys == ["fc.weight", "fc.bias"] and not keys.unexpected_keys
+
+
+def test_half_precision_and_absent_step_counters_stay_as_they_are(tmp_path):
+    tensors = {key: value.half() for key, value in random_resnet("resnet18").state_dict().items() if "num_b" not in key}
+    exported = to_torchvision(load_backbone(converted_file(tmp_path / "backbone.pth", tensors)))
+    assert {value.dtype for value in exported.values()} == {torch.float16}
+    keys = random_resnet("resnet18").load_state_dict(exported, strict=False)
+    assert keys.missing_keys == ["fc.weight", "fc.bias"]
+
+
+def test_weights_without_whole_flags_are_refused(tmp_path):
+    path = converted_file(tmp_path / "backbone.pth", random_resnet("resnet18").state_dict())
+    written = yaml.safe_load(flags_path(path).read_text())
+    for config, message in (
+        ([1], "the flags of .*backbone.pth lack MODEL.RESNETS.DEPTH"),
+        ({key: value for key, value in written["config"].items() if key != "INPUT.FORMAT"}, "lack INPUT.FORMAT"),
+        ({**written["config"], "MODEL.PIXEL_STD": ["a", 1, 2]}, "expected a list of three numbers"),
+        ({**written["config"], "MODEL.RESNETS.DEPTH": 34}, "no value for res2.2.conv1.weight of a ResNet-34"),
+    ):
+        flags_path(path).write_text(yaml.safe_dump({"source": "test", "config": config}))
+        with pytest.raises(UserError, match=message):
+            load_backbone(path)
+    flags_path(path).unlink()
+    with pytest.raises(UserError, match=r"backbone.pth has no backbone.yaml beside it"):
+        load_backbone(path)
