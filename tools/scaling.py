@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--images", type=float, action="append", metavar="N", help="of the data set; repeatable")
     parser.add_argument("--efficiency", type=float, default=0.4, help="share of the peak rate (default: %(default)s)")
     parser.add_argument(
-        "--core-rate", type=float, default=136, metavar="N", help="images a second of a core (default: %(default)s)"
+        "--core-rate", type=float, default=250, metavar="N", help="images a second of a core (default: %(default)s)"
     )
     parser.add_argument("--image-bytes", type=float, default=160e3, metavar="N", help="(default: %(default)g, COCO's)")
     parser.add_argument(
