@@ -21,6 +21,7 @@ from revisit.checkpoint.run_folder import (
 from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records, register
 from revisit.engine.checks import check_config, check_hardware, check_records, expect
+from revisit.engine.environment import record_environment
 from revisit.engine.launch import log_processes
 from revisit.engine.network import is_lost_contact
 from revisit.errors import UserError
@@ -96,7 +97,7 @@ def count_images(cfg: CfgNode, *, assume_missing: bool = False) -> int:
 
 
 def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
-    """In every process: loggers, environment report, config.yaml, random number generators."""
+    """In every process: loggers, environment report, config.yaml, environment.json, random number generators."""
     _share_seed(cfg)
     for name in (*cfg.DATASETS.TRAIN, *_evaluation_sets(cfg)):
         register(name)
@@ -107,6 +108,8 @@ def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
         lambda record: not record.exc_info or not _is_told_in_a_line(record.exc_info[1])
     )
     default_setup(cfg, args)
+    if comm.is_main_process():
+        record_environment(Path(cfg.OUTPUT_DIR), again=args.resume or args.eval_only)
     log_processes(cfg.MODEL.DEVICE)
     logging.getLogger(__name__).info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations")
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from revisit.engine.environment import record_environment
 from revisit.engine.setup import load_config
 from revisit.errors import UserError
 from revisit.files import written_whole
@@ -42,7 +43,7 @@ def parse_study_args(description: str, *, weights: bool = True) -> argparse.Name
 
 
 def load_study(args: argparse.Namespace, add_keys: Callable[[CfgNode], None]) -> CfgNode:
-    """The study's config, checked and frozen; logs go to the terminal and to OUTPUT/log.txt, config.yaml beside it.
+    """The study's config, checked and frozen. OUTPUT holds log.txt, config.yaml and environment.json from now on.
 
     Args:
         args: of ``parse_study_args``; ``--weights`` and ``--output`` become MODEL.WEIGHTS and OUTPUT_DIR.
@@ -66,6 +67,7 @@ def load_study(args: argparse.Namespace, add_keys: Callable[[CfgNode], None]) ->
     for name in ("revisit", "fvcore"):
         setup_logger(str(args.output), name=name)
     (args.output / "config.yaml").write_text(cfg.dump())
+    record_environment(args.output, again=False)
     logging.getLogger(__name__).info(f"SEED {cfg.SEED}, weights {args.weights}")
     return cfg
 

@@ -1,0 +1,63 @@
+"""What code a run was made with: environment.json, a line for each of its starts."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from pathlib import Path
+
+import torch
+import torchvision
+
+import revisit
+
+import detectron2
+
+FILE = "environment.json"
+_SOURCE = Path(revisit.__file__).resolve().parents[1]
+_PATIENCE = 10  # seconds for git, which a slow network disk may keep
+
+
+def record_environment(folder: Path, *, again: bool) -> None:
+    """Write FOLDER/environment.json.
+
+    Args:
+        again: the folder's run goes on or is evaluated: add a line to those of its earlier starts.
+    """
+    with open(folder / FILE, "a" if again else "w") as file:
+        file.write(json.dumps(describe_environment()) + "\n")
+
+
+def describe_environment() -> dict[str, str | bool | None]:
+    """Versions, the commit of this source, and whether its tracked files differ from it; None where git cannot say."""
+    return {
+        **git_state(_SOURCE),
+        "revisit": revisit.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "detectron2": detectron2.__version__,
+    }
+
+
+def git_state(source: Path) -> dict[str, str | bool | None]:
+    """``commit`` and ``dirty`` of the repository whose root is ``source``; None, None for anything else."""
+    unknown = {"commit": None, "dirty": None}
+    try:
+        # An installed package may lie below some other repository, whose commit says nothing about it.
+        if Path(_git(source, "rev-parse", "--show-toplevel")) != source:
+            return unknown
+        return {
+            "commit": _git(source, "rev-parse", "HEAD"),
+            "dirty": bool(_git(source, "status", "--porcelain", "--untracked-files=no")),
+        }
+    except (OSError, subprocess.SubprocessError):
+        return unknown
+
+
+def _git(source: Path, *words: str) -> str:
+    # Without its optional locks git never stands in the way of what the user does in the repository meanwhile.
+    command = ["git", "--no-optional-locks", "-C", str(source), *words]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_PATIENCE)
+    return done.stdout.strip()

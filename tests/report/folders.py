@@ -1,0 +1,63 @@
+"""Folders that look like those of runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+LOG = """\
+[01/01 00:00:00 detectron2 INFO: Environment info:
+-------------  ----------------
+sys.platform   linux
+PyTorch        {torch} @/here
+GPU available  No: torch.cuda.is_available() == False
+-------------  ----------------
+PyTorch built with:
+  - GCC
+"""
+
+
+def make_run(
+    folder: Path,
+    iterations: int = 60,
+    *,
+    of: int = 60,
+    config: str = "",
+    torch_version: str = "2.0",
+    slope: float = 0.01,
+) -> Path:
+    """A run's folder with a line of metrics every 20 iterations; finished if it has all ``of`` them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [
+        {
+            "iteration": i,
+            "total_loss": 6 - slope * i,
+            "loss_inst": 6 - slope * i,
+            "lr": 0.1,
+            "contrast_top1": 10.0,
+            "images_per_second": 100.0 + i,
+        }
+        for i in range(19, iterations, 20)
+    ]
+    scores = [{"iteration": i, "knn_top1": 20.0 - i / 10} for i in range(29, iterations, 30)]
+    (folder / "metrics.json").write_text("".join(f"{json.dumps(line)}\n" for line in [*lines, *scores]))
+    (folder / "config.yaml").write_text(f"SOLVER:\n  MAX_ITER: {of}\n  BASE_LR: 0.03\n{config}")
+    (folder / "log.txt").write_text(LOG.format(torch="1.0") + LOG.format(torch=torch_version))
+    if iterations == of:
+        write_checkpoint(folder / "model_final.pth", of - 1)
+    elif iterations:
+        write_checkpoint(folder / f"model_{iterations - 1:07d}.pth", iterations - 1)
+    return folder
+
+
+def write_checkpoint(path: Path, iteration: int) -> None:
+    torch.save({"iteration": iteration, "trainer": {}, "model": {}}, path)
+
+
+def draw(path: Path, width: int = 40, height: int = 30) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.effect_noise((width, height), 80).convert("RGB").save(path)
+    return path
