@@ -25,15 +25,16 @@ from revisit.data.classification_catalog import CLASSIFICATION_SETS
 from revisit.data.dense_catalog import DENSE_KINDS, DENSE_SETS, DenseSet
 from revisit.data.images import SUFFIXES
 from revisit.data.shards import load_shards
-from revisit.errors import UserError
+from revisit.errors import UserError, first_line
 from revisit.toy import CLASS_NAMES as TOY_CLASSES
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.data.datasets.coco import load_coco_json
 from detectron2.data.datasets.pascal_voc import CLASS_NAMES as VOC_CLASSES
 from detectron2.data.datasets.pascal_voc import load_voc_instances
 
 Records = list[dict]
-KINDS = ("folder", "list", "class_folders", "shards", "voc", *DENSE_KINDS)
+KINDS = ("folder", "list", "class_folders", "shards", "voc", "coco", *DENSE_KINDS)
 CIFAR10_CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
 )  # fmt: skip
@@ -157,7 +158,12 @@ def register(name: str) -> None:
             f"unknown data set {name!r}: expected one that Detectron2 registers, one of {known}, "
             f"or KIND:PATH with KIND one of {', '.join(KINDS)}"
         )
-    if kind == "voc" or kind in DENSE_KINDS:
+    if kind == "coco":
+        images, _, annotations = rest.rpartition(":")
+        if not images or not annotations:
+            raise UserError(f"data set {name!r}: expected coco:FOLDER_OF_IMAGES:ANNOTATIONS.json")
+        _register_coco(name, Path(images).expanduser(), Path(annotations).expanduser())
+    elif kind == "voc" or kind in DENSE_KINDS:
         folder, _, split = rest.rpartition(":")
         if not folder or not split:
             raise UserError(f"data set {name!r} names no split: expected {kind}:FOLDER:SPLIT")
@@ -234,6 +240,31 @@ def _register_voc(name: str, root: Callable[[], Path], split: str, classes: tupl
     # PascalVOCDetectionEvaluator knows two years, which differ in how AP is integrated; 2007 means 11 points.
     _register(name, lambda: load_voc(root(), split, classes), classes)
     MetadataCatalog.get(name).set(dirname=str(root()), split=split, year=2007, evaluator_type="pascal_voc")
+
+
+def _register_coco(name: str, images: Path, annotations: Path) -> None:
+    _register(name, partial(load_coco, images, annotations, name))
+    files = {"image_root": str(images), "json_file": str(annotations)}
+    MetadataCatalog.get(name).set(evaluator_type="coco", **files)
+
+
+def load_coco(images: Path, annotations: Path, name: str) -> Records:
+    """Boxes and masks of a file in COCO's format; its classes become those of the data set ``name``.
+
+    Raises:
+        UserError: the file is none of COCO's, or an image that it names is not there.
+    """
+    for path in (images, annotations):
+        if not path.exists():
+            raise UserError(f"data set {name!r}: {path} not found")
+    try:
+        records = load_coco_json(str(annotations), str(images), name)
+    except (AssertionError, KeyError, OSError, TypeError, ValueError) as error:
+        raise UserError(f"{annotations} holds no annotations in COCO's format ({first_line(error)})") from error
+    missing = next((record["file_name"] for record in records if not Path(record["file_name"]).is_file()), None)
+    if missing:
+        raise UserError(f"{annotations} names {missing}, which is not there: expected its images in {images}")
+    return records
 
 
 def _under_root(
