@@ -116,7 +116,9 @@ def test_the_demo_runs_start_to_end(tmp_path):
 
 
 def test_readme_a_table_on_toy_scenes_and_its_second_call_runs_nothing(toy_root, tmp_path):
-    command = f"python tools/toy_studies.py ablation --only MoCo --seeds 1 --train-set object-centric --output {tmp_path}"
+    command = (
+        f"python tools/toy_studies.py ablation --only MoCo --seeds 1 --train-set object-centric --output {tmp_path}"
+    )
     assert "to do: object-centric training, MoCo, seed 1" in run(f"{command} --dry-run", toy_root)
     command = f"{command} --opts {TINY} SOLVER.MAX_ITER 2"
     text = run(command, toy_root)

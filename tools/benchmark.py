@@ -58,6 +58,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=natural, default=7, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     args = parser.parse_args()
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
     result = args.run(args)
     for name, value in result.items():
         print(f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}")

@@ -34,7 +34,7 @@ def save(path: Path, converted: Converted) -> None:
     content = {"__author__": f"Revisit ({converted.source})", "matching_heuristics": True}
     with written_whole(path) as temporary:
         if path.suffix == ".pkl":
-            arrays = {key: value.numpy() for key, value in converted.tensors.items()}
+            arrays = {key: value.float().numpy() for key, value in converted.tensors.items()}
             temporary.write_bytes(pickle.dumps({"model": arrays, **content}))
         else:
             contiguous = torch.contiguous_format

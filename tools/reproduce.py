@@ -9,7 +9,7 @@
 --profile paper runs the paper's recipes on its data sets. --profile toy runs every table in small on ToyScenes, on a
 CPU: the same code, another world, so its numbers say whether things work and not what the paper's would be.
 Runs are shared by all tables. What is done is skipped, what was interrupted goes on from its checkpoint: give the same
-command again. OUTPUT/TABLE/table.md, .csv and .tex and results.json hold the table as far as it has come.
+command again. OUTPUT/TABLE/table.md, .csv and .tex hold the table as far as it has come.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ def main() -> None:
     root = (args.output or Path("output/reproduce") / args.profile).resolve()
     extra = tuple(args.opts)
     if args.table == "figures":
+        if args.only or len(args.seeds) > 1:
+            raise UserError("figures are drawn together and of one seed: expected no --only and one of --seeds")
         cells: list[Cell] = []
         jobs = figure_jobs(profile=args.profile, seed=args.seeds[0], root=root, extra=extra, gpus=args.gpus)
     else:

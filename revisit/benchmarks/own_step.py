@@ -72,9 +72,9 @@ class OwnStep:
 
 
 def _timed(function: Callable, name: str, seconds: dict[str, float]) -> Callable:
-    def call(*args: object) -> object:
+    def call(*args: object, **kwargs: object) -> object:
         start = _now()
-        result = function(*args)
+        result = function(*args, **kwargs)
         seconds[name] += _now() - start
         return result
 

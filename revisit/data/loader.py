@@ -57,16 +57,23 @@ class ViewDataset(Dataset):
 
     def __getitems__(self, keys: list[tuple[int, int]]) -> ViewBatch:
         """A batch of the images of (epoch, index). Tensors are views of (..., H, W, 3) memory: channels-last."""
-        arrays = self._mapper.empty(len(keys), _allocate)
+        tensors: list[torch.Tensor] = []
+
+        def allocate(shape: tuple[int, ...]) -> np.ndarray:
+            tensors.append(_empty(shape))
+            return tensors[-1].numpy()
+
+        arrays = self._mapper.empty(len(keys), allocate)
         fallbacks, errors, labels = 0, [], []
         for n, (epoch, index) in enumerate(keys):
             record, image = self._read(index, errors)
-            views = self._mapper(image, epoch, index, {name: array[n, ...] for name, array in arrays.items()})
-            fallbacks += views["boxes"].num_fallbacks
+            made = self._mapper(image, epoch, index, {name: array[n, ...] for name, array in arrays.items()})
+            fallbacks += made["boxes"].num_fallbacks
             labels += [record["label"]] if self._labelled else []
         batch = ViewBatch(num_fallbacks=fallbacks, read_errors=errors)
-        for name, array in arrays.items():
-            batch[name] = array if name.endswith("_looks") else torch.from_numpy(array).movedim(-1, -3)
+        views = (name for name in arrays if not name.endswith("_looks"))
+        batch.update({name: tensor.movedim(-1, -3) for name, tensor in zip(views, tensors, strict=True)})
+        batch.update({name: array for name, array in arrays.items() if name.endswith("_looks")})
         if labels:
             batch["label"] = torch.tensor(labels)
         return batch
@@ -86,12 +93,12 @@ class ViewDataset(Dataset):
         raise UnreadableImageError(f"{len(failed)} images in a row cannot be read, the first: {failed[0]}")
 
 
-def _allocate(shape: tuple[int, ...]) -> np.ndarray:
+def _empty(shape: tuple[int, ...]) -> torch.Tensor:
     """uint8; in a worker in memory that it shares with the training process, which saves a copy."""
     if get_worker_info() is None:
-        return np.empty(shape, np.uint8)
+        return torch.empty(shape, dtype=torch.uint8)
     storage = torch.UntypedStorage._new_shared(math.prod(shape), device="cpu")
-    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, shape).numpy()
+    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, shape)
 
 
 def _whole(batch: ViewBatch) -> ViewBatch:

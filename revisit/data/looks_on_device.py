@@ -44,7 +44,8 @@ def record_of(look: Look, size: int) -> np.ndarray:
 
 
 def apply_looks(images: Tensor, looks: np.ndarray) -> Tensor:
-    """The augmented views: ``apply_look`` of every one, within what rounding once instead of at each step changes.
+    """The augmented views: ``apply_look`` of every one, within what rounding once instead of at each step, and the
+    blur's tails, change.
 
     Args:
         images: (M, 3, S, S) uint8 RGB.

@@ -41,7 +41,8 @@ class TrainStep(SimpleTrainer):
         seed: of what the model draws in a step, such as dropout, by iteration and process: nothing that a resumed run
             would have to restore.
         metrics_period: steps whose losses are gathered together, behind the last of them: only then does the host wait
-            for the device. A loss that is not finite is noticed as late; with 1, before the step changes anything.
+            for the device, but for float16's loss scale. A loss that is not finite is noticed as late; with 1, before
+            the step changes anything.
         accumulation_steps: parts that every process's batch is run in. Gradient and logged losses are the means of
             the parts', so those of the whole batch where a loss is a mean over images (pretraining); a mean over
             labelled pixels weighs each part alike, as it does each process. BN sees one part at a time.
@@ -130,7 +131,10 @@ class TrainStep(SimpleTrainer):
         return {**super().state_dict(), **scaling}
 
     def load_state_dict(self, state_dict: dict) -> None:
+        fused = [group["fused"] for group in self.optimizer.param_groups if "fused" in group]
         super().load_state_dict(state_dict)
+        for group, own in zip(self.optimizer.param_groups, fused, strict=False):
+            group["fused"] = own  # how a step is computed is this run's to say, not the checkpoint's
         if scaler := state_dict.get("grad_scaler"):  # empty where the run was not in float16 so far
             self.grad_scaler.load_state_dict(scaler)
         self.skipped_steps = state_dict.get("skipped_steps", 0)

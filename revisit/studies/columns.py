@@ -52,12 +52,12 @@ def _linear(config: str, score: str, toy: tuple[str, ...] | None = None, toy_sco
     return Column(paper, small)
 
 
-# Half of the toy configs' own schedules, so that a whole table takes less than an hour on two cores.
+# A third of the toy configs' own schedules, so that a whole table takes less than an hour on two cores.
 _SHORT = {
-    "voc": ("SOLVER.EPOCHS", "4", "SOLVER.STEP_EPOCHS", "(3,)"),
-    "cityscapes": ("SOLVER.EPOCHS", "5"),
-    "nyud": ("SOLVER.EPOCHS", "3"),
-    "depth": ("SOLVER.EPOCHS", "4"),
+    "voc": ("SOLVER.EPOCHS", "3", "SOLVER.STEP_EPOCHS", "(2,)"),
+    "cityscapes": ("SOLVER.EPOCHS", "3"),
+    "nyud": ("SOLVER.EPOCHS", "2"),
+    "depth": ("SOLVER.EPOCHS", "3"),
 }
 
 

@@ -27,7 +27,8 @@ def data_facts(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _data_sets(command: tuple[str, ...]) -> list[str]:
-    options = dict(zip(command[-2::-2], command[::-2], strict=False))  # KEY VALUE pairs end the line
+    pairs = list(zip(command[-2::-2], command[::-2], strict=False))  # KEY VALUE end the line, the last one counts
+    options = dict(reversed(pairs))
     data = _content(command).get("DATASETS", {})
     parts = [options.get(f"DATASETS.{part}", data.get(part, ())) for part in ("TRAIN", "TEST")]
     return list(dict.fromkeys(name for part in parts for name in _names(part)))

@@ -17,6 +17,8 @@ def cost_of(job: Job) -> str:
     command = job.commands[0]
     if command[0] == TRAIN:
         return _iterations(command[1:])
+    if command[0] == "-c":
+        return "a plot"
     return "frozen features" if command[0].startswith("projects/") else command[0]
 
 

@@ -26,7 +26,7 @@ def figure_jobs(*, profile: str, seed: int, root: Path, extra: tuple[str, ...], 
     multi_crop = ablation["+MC"]
     jobs = [
         _iou_study(builder, moco, profile, seed, root),
-        *(_watched(builder, source, profile, seed) for source in (moco, best)),
+        *(_watched(builder, source, profile, seed, root) for source in (moco, best)),
         _cams(builder, moco, best, profile, seed, root),
         builder.evaluate(multi_crop, getattr(COLUMNS["21 classes"], profile), seed),
         builder.evaluate(multi_crop, getattr(COLUMNS["DAVIS_JF"], profile), seed),
@@ -66,15 +66,15 @@ def _iou_study(builder: Builder, moco: Pretraining, profile: str, seed: int, roo
     return Job("figure: IoU of crops", (command,), folder / "results.json", needs=(*trained, *scores))
 
 
-def _watched(builder: Builder, source: Pretraining, profile: str, seed: int) -> Job:
+def _watched(builder: Builder, source: Pretraining, profile: str, seed: int, root: Path) -> Job:
     """The run once more, with its held-out accuracy measured on the way."""
     bank, test, every = _CLASSIFIED[profile]
     options = ("KNN_EVAL.BANK", bank, "DATASETS.TEST", f"('{test}',)", "TEST.EVAL_EPOCHS", every)
     trained = builder.backbone(replace(source, options=(*source.options, *options)), seed, watched=True)
     curves = "from pathlib import Path; from revisit.evaluation.curves import plot_curves; "
-    folder = trained.result.parent
-    picture = folder / "curves.png"
-    command = ("-c", f"{curves}plot_curves(Path({str(folder / 'metrics.json')!r}), Path({str(picture)!r}))")
+    metrics = trained.result.parent / "metrics.json"
+    picture = root / "figures" / "curves" / source.name / f"seed{seed}" / "curves.png"
+    command = ("-c", f"{curves}plot_curves(Path({str(metrics)!r}), Path({str(picture)!r}))")
     return Job(f"figure: {source.name} over time", (command,), picture, needs=(trained,))
 
 

@@ -80,7 +80,9 @@ def _toy_data(folder: str, *arguments: str, images: int = 2000) -> Pretraining:
 
 _OBJECTS, _SCENES = "object_centric/train", "coco/train2017"
 _RANDOM = Row("Rand. init.", RandomInit(), RandomInit())
-_DENSECL = (_run("pretrain/densecl"), _run("toy/densecl"))
+_TOY_DENSECL = _toy("densecl", "VIEWS.LARGE_SCALE", "(0.3, 1.0)", "MOCO.MOMENTUM", "0.995")  # as the rows beside it
+_DENSECL = (_run("pretrain/densecl"), _TOY_DENSECL)
+_DENSECL_200 = (_run("pretrain/densecl", "SOLVER.EPOCHS", "200"), _TOY_DENSECL)
 _BIAS = "pretrain/data_bias"
 _SETS = (
     Row("IN-118K", _run(f"{_BIAS}/imagenet_118k"), _toy_data(_OBJECTS)),
@@ -116,7 +118,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("+MC+CC+m+A+NN", _run("pretrain/knn_moco"), _toy("ablation/knn_moco")),
     ),
     "davis": (
-        Row("DenseCL (COCO)", *_DENSECL),
+        Row("DenseCL (COCO)", *_DENSECL_200),
         Row("MAST (YT-VOS)", None, None),
         Row("STC (Kinetics)", None, None),
         Row("MoCo (COCO)", _run("pretrain/moco"), _toy("ablation/moco")),
@@ -125,7 +127,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "segment_retrieval": (
         Row("SegSort", None, None),
         Row("SSL HG", None, None),
-        Row("DenseCL", *_DENSECL),
+        Row("DenseCL", *_DENSECL_200),
         Row("MoCo", _run("pretrain/moco"), _toy("ablation/moco")),
         Row("MoCo+MC", _run("pretrain/moco_mc"), _toy("ablation/moco_mc")),
     ),

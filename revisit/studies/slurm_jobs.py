@@ -14,7 +14,8 @@ from revisit.studies.jobs import ROOT, Job
 def submit_jobs(jobs: list[Job], *, hours: int, gpus: int, partition: str | None) -> None:
     """Submit what is not done by sbatch; each job's output goes to ``job.log`` beside its result.
 
-    A job that SLURM preempts is queued again and goes on from its checkpoint.
+    A job that SLURM preempts is queued again and goes on from its checkpoint; one whose ``hours`` are up ends, and
+    those behind it with it: submit again what is left.
 
     Args:
         jobs: each behind those that it needs.
@@ -30,7 +31,8 @@ def submit_jobs(jobs: list[Job], *, hours: int, gpus: int, partition: str | None
             continue
         waits = [numbers[needed.result] for needed in job.needs if needed.result in numbers]
         options = ["--parsable", f"--job-name={job.name}", f"--output={job.log}", "--open-mode=append", "--requeue"]
-        options += [f"--time={hours}:00:00", f"--gpus={gpus}", f"--chdir={ROOT}"]
+        options += [f"--time={hours}:00:00", f"--chdir={ROOT}"]
+        options += [f"--gpus={gpus if any('--num-gpus' in command for command in job.commands) else 1}"]
         options += [f"--partition={partition}"] if partition else []
         options += [f"--dependency=afterok:{':'.join(waits)}", "--kill-on-invalid-dep=yes"] if waits else []
         numbers[job.result] = _sbatch([*options, f"--wrap={_script(job)}"])

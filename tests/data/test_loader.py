@@ -212,3 +212,10 @@ def test_looks_on_the_device_are_those_of_the_workers(cfg, num_workers):
             assert batch[name].shape == expected[name].shape and batch[name].dtype == torch.uint8
             difference = (batch[name].int() - expected[name].int()).abs().float()
             assert difference.mean() < 2  # rounded once instead of behind each operation
+
+
+def test_a_workers_batch_reaches_the_training_without_a_copy(cfg, monkeypatch):
+    monkeypatch.setattr(loader_module, "get_worker_info", lambda: object())
+    records = get_records(cfg.DATASETS.TRAIN[0])
+    batch = ViewDataset(records, ViewMapper.from_config(cfg)).__getitems__([(0, 0), (0, 1)])
+    assert all(batch[name].is_shared() for name in TENSORS)

@@ -184,3 +184,12 @@ def test_losses_gathered_every_few_steps_are_the_same_losses():
     for name in ("loss_inst", "loss_nn", "total_loss"):
         assert third[name] == every[name] and len(every[name]) == 5
     assert third["contrast_top1"] == every["contrast_top1"][2:3]  # monitors are of the step that is read
+
+
+def test_a_checkpoint_does_not_say_how_a_step_is_computed():
+    """One from before steps were fused, or from a run that clips gradients."""
+    model = tiny_model()
+    optimizers = [torch.optim.SGD(model.projection_head.parameters(), lr=0.05, fused=fused) for fused in (None, True)]
+    old, new = (TrainStep(model, [], optimizer) for optimizer in optimizers)
+    new.load_state_dict(old.state_dict())
+    assert optimizers[1].param_groups[0]["fused"] is True

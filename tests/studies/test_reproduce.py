@@ -14,6 +14,7 @@ from commands import ROOT, one_line_error, run
 
 from revisit.errors import UserError
 from revisit.studies.columns import COLUMNS
+from revisit.studies.figures import figure_jobs
 from revisit.studies.jobs import Job, run_jobs
 from revisit.studies.paper import paper_table
 from revisit.studies.plan import all_jobs, choose, make_cells, missing_inputs
@@ -55,6 +56,17 @@ def test_every_job_is_there_once_behind_what_it_needs_with_files_that_exist(tabl
             assert (ROOT / command[0]).is_file()
             if "--config-file" in command:
                 assert (ROOT / command[command.index("--config-file") + 1]).is_file()
+
+
+@pytest.mark.parametrize("profile", ["paper", "toy"])
+def test_no_two_jobs_of_all_tables_and_figures_share_a_folder(profile, toy_datasets, tmp_path):
+    jobs = figure_jobs(profile=profile, seed=1, root=tmp_path, extra=(), gpus=1)
+    for table in ROWS:
+        jobs += all_jobs(cells_of(table, profile, tmp_path))
+    by_folder = {}
+    for job in jobs:
+        job.claim()
+        assert by_folder.setdefault(job.result.parent, job) == job
 
 
 def test_tables_share_their_runs(toy_datasets, tmp_path):
