@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from detectron2.config import CfgNode
 
-PRETRAINING = ("MoCo", "KNNMoCo")  # meta-architectures
+PRETRAINING = ("MoCo", "KNNMoCo", "DenseCL")  # meta-architectures
 DENSE = ("SemanticSegmentor", "DepthEstimator")  # those that predict every pixel
 DENSE_HEADS = ("RevisitFCNHead", "RevisitDeepLabV3Head")
 POLICIES = ("standard", "autoaugment", "standard_or_autoaugment")
@@ -121,6 +121,12 @@ def _add_method_keys(cfg: CfgNode) -> None:
     # Enqueue the new keys inside the forward, before mining, instead of waiting WARMUP_EPOCHS
     # (the paper's appendix B; the newest neighbours then carry stale scores, on purpose).
     cfg.KNN_MOCO.ENQUEUE_FIRST = False
+
+    # DenseCL (Wang et al., CVPR 2021), which the paper compares with; everything else of it is under MOCO.
+    cfg.DENSECL = CfgNode()
+    cfg.DENSECL.WEIGHT = 0.5  # lambda: (1 - lambda) L_inst + lambda L_dense, from the first iteration on
+    # S: maps of res5 are pooled to S x S cells; 0 takes them as they are, 7 x 7 of 224-px views as in DenseCL's paper.
+    cfg.DENSECL.GRID = 0
 
 
 def _add_dense_keys(cfg: CfgNode) -> None:

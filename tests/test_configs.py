@@ -38,6 +38,7 @@ RUNS = {
     "comparison/moco_cc_800ep": (800, CONSTRAINED, 0.995, STANDARD, None),
     "comparison/moco_cc_aplus_800ep": (800, CONSTRAINED, 0.995, EITHER, None),
     "comparison/knn_moco_800ep": (800, CONSTRAINED, 0.995, EITHER, (0.4, 20, "before_head", 5)),
+    "densecl": (800, TWO_CROPS, 0.999, STANDARD, None),
     **{
         f"data_bias/{name}": (400, TWO_CROPS, 0.999, STANDARD, None, images)
         for name, images in {
@@ -51,6 +52,10 @@ RUNS = {
         for limit in (0.6, 0.4, 0.2, 0.0)
     },
 }  # fmt: skip
+
+
+def architecture(name: str, knn: tuple | None) -> str:
+    return "DenseCL" if name == "densecl" else "KNNMoCo" if knn else "MoCo"
 
 
 def assert_crops(crops: dict, large: tuple, small: tuple | None, min_overlap: float, max_iou: float = 1.0) -> None:
@@ -67,7 +72,7 @@ def test_a_run_of_the_paper_resolves_to_its_settings(name, tmp_path, monkeypatch
     images, max_iou = (*rest, *(COCO, 1.0)[len(rest) :])
     monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path / "nothing"))
     told = dry_run(CONFIGS / "pretrain" / f"{name}.yaml", tmp_path, monkeypatch)
-    assert told["architecture"] == ("KNNMoCo" if knn else "MoCo")
+    assert told["architecture"] == architecture(name, knn)
     assert (told["epochs"], told["data"]["images"]) == (epochs, images)
     assert told["iterations"] == epochs * (images // 256)
     assert (told["batch"], told["lr"], told["schedule"], told["sgd_momentum"]) == (256, 0.3, "WarmupCosineLR", 0.9)
@@ -87,6 +92,7 @@ SMALL = (2, 40, (0.1, 0.3))
 # epochs, (large, small, overlap), m, policy, (lambda, k, warm-up epochs) or None
 TOY_RUNS = {
     "pretrain": (36, ((2, 64, (0.6, 1.0)), (2, 40, (0.3, 0.7)), 0.2), 0.99, STANDARD, (0.4, 10, 20)),
+    "densecl": (36, ((2, 64, (0.6, 1.0)), None, 0.0), 0.99, STANDARD, None),
     "ablation/moco": (7, (LARGE, None, 0.0), 0.995, STANDARD, None),
     "ablation/moco_mc": (7, (LARGE, SMALL, 0.0), 0.995, STANDARD, None),
     "ablation/moco_mc_cc": (7, (LARGE, SMALL, 0.2), 0.995, STANDARD, None),
@@ -101,7 +107,7 @@ TOY_RUNS = {
 def test_a_toy_run_resolves_to_its_settings(name, toy_datasets, tmp_path, monkeypatch, capsys):
     epochs, crops, m, policy, knn = TOY_RUNS[name]
     told = dry_run(CONFIGS / "toy" / f"{name}.yaml", tmp_path, monkeypatch)
-    assert told["architecture"] == ("KNNMoCo" if knn else "MoCo")
+    assert told["architecture"] == architecture(name, knn)
     assert (told["epochs"], told["data"]["train"], told["data"]["images"]) == (epochs, ["toy_objects_train"], 60)
     assert (told["batch"], told["lr"], told["lr_warmup_iterations"]) == (60, 0.024, 330)
     assert told["weight_decays"] == {"other": 5e-4, "norm": 5e-4, "bias": 5e-4}

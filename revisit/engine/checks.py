@@ -160,6 +160,15 @@ def _check_pretraining(cfg: CfgNode, share: int) -> None:
         low, high = cfg.VIEWS[name]
         expect(0 < low <= high <= 1, f"VIEWS.{name} {cfg.VIEWS[name]}: expected 0 < low <= high <= 1")
     expect(cfg.KNN_EVAL.BANK or not cfg.KNN_EVAL.LINEAR, "KNN_EVAL.LINEAR True without KNN_EVAL.BANK to fit to")
+    if cfg.MODEL.META_ARCHITECTURE == "DenseCL":
+        _check_densecl(cfg)
+
+
+def _check_densecl(cfg: CfgNode) -> None:
+    options, small = cfg.DENSECL, cfg.VIEWS.NUM_SMALL
+    expect(small == 0, f"VIEWS.NUM_SMALL {small}: DenseCL has one positive, the large one; expected 0")
+    expect(0 <= options.WEIGHT <= 1, f"DENSECL.WEIGHT {options.WEIGHT} does not lie in [0, 1]")
+    expect(options.GRID >= 0, f"DENSECL.GRID {options.GRID}: expected 0 (the map as it is) or more")
 
 
 def expect(condition: bool, message: str) -> None:

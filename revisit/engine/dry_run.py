@@ -94,6 +94,8 @@ def _method(cfg: CfgNode, num_images: int) -> dict:
             "warmup_epochs": wait,
             "warmup_iterations": epochs_to_iterations(wait, num_images, cfg.SOLVER.IMS_PER_BATCH),
         }
+    if cfg.MODEL.META_ARCHITECTURE == "DenseCL":
+        method |= {"dense_weight": cfg.DENSECL.WEIGHT, "grid": cfg.DENSECL.GRID}
     return method
 
 

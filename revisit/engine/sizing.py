@@ -41,12 +41,14 @@ def memory_per_process(cfg: CfgNode, model: nn.Module, num_processes: int) -> di
     kept: list[torch.Tensor] = []
     model.train()
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        positives, positives_g = model.encode_positives(views)
+        positives, positives_g, *cells = model.encode_positives(views)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     queue = {name: list(getattr(model.queue, name).shape) for name in model.queue.names}
     batch = meta_batch(cfg, per_process)
-    scores = at_a_time * positives.shape[1] * model.queue.length
-    scores = 4 * (min(scores, model.max_scores) or scores)
+    scores = 0
+    for queries in (positives, *cells[1:]):  # DenseCL's cells have a queue of their own
+        size = at_a_time * queries.shape[1] * model.queue.length
+        scores += 4 * (min(size, model.max_scores) or size)
     gib = {
         "weights_momentum_gradients_sgd": 4 * 4 * trained / GIB,
         "queue": sum(getattr(model.queue, name).nbytes for name in queue) / GIB,
@@ -54,6 +56,8 @@ def memory_per_process(cfg: CfgNode, model: nn.Module, num_processes: int) -> di
         "scores": 3 * scores / GIB,  # s, its exponentials and its gradient
         "batch": sum(view.numel() for view in batch.values()) / GIB,
     }
+    if cells:  # of both views
+        gib["cells"] = 2 * at_a_time * sum(rows.nbytes for rows in cells) / probe / GIB
     gib = {name: round(value, 3) for name, value in gib.items()}
     return {
         "shapes": {
@@ -61,6 +65,7 @@ def memory_per_process(cfg: CfgNode, model: nn.Module, num_processes: int) -> di
             "positives": [at_a_time, *positives.shape[1:]],
             "positives_g": [at_a_time, *positives_g.shape[1:]],
             "anchors": [at_a_time, model.embedding_dim],
+            **{name: [at_a_time, *rows.shape[1:]] for name, rows in zip(("cells", "dense"), cells, strict=False)},
             **{f"queue.{name}": shape for name, shape in queue.items()},
         },
         "memory_dtype": "float32",
@@ -85,22 +90,28 @@ def meta_batch(cfg: CfgNode, size: int) -> dict[str, torch.Tensor]:
 def flops_per_image(cfg: CfgNode, model: nn.Module) -> float:
     """Floating-point operations (a multiply-add is two) of one image in a step, of the networks alone.
 
-    Forward and backward of g and h on the positives, forward of g' and h' on the anchor.
+    Forward and backward of g and the heads on the positives, forward of the momentum encoder on the anchor.
     """
     probe = 2 * cfg.MOCO.BN_SPLITS
     views = meta_batch(cfg, probe)
     model.train()
     with FlopCounterMode(display=False) as counter:
-        positives, _ = model.encode_positives(views)
-        positives.sum().backward()
-        with torch.no_grad():
-            pooled = model.pooled(model.momentum_backbone, model.normalized(views["anchor"]))
-            model.momentum_projection_head(pooled)
+        encoded = model.encode_positives(views)
+        sum(rows.sum() for rows in encoded if rows.requires_grad).backward()
+        model.encode_anchors(views["anchor"])
     return counter.get_total_flops() / probe
 
 
 def head_flops_per_image(cfg: CfgNode, model: nn.Module) -> float:
-    """Floating-point operations of one image's scores: against Q_h with their gradient and, for neighbours, Q_g."""
-    rows, positives = cfg.MOCO.QUEUE_SIZE, 1 + cfg.VIEWS.NUM_SMALL
+    """Floating-point operations of one image's scores: against Q_h with their gradient and, for neighbours, Q_g; of
+    DenseCL's cells against Q_d with their gradient and against the key's cells."""
+    rows, queries = cfg.MOCO.QUEUE_SIZE, 1 + cfg.VIEWS.NUM_SMALL
     mining = model.queue_widths().get("features", 0)
-    return 2.0 * rows * positives * (2 * model.embedding_dim + mining)
+    matching = 0
+    with torch.no_grad():
+        _, _, *cells = model.encode_positives(meta_batch(cfg, 2 * cfg.MOCO.BN_SPLITS))
+    if cells:
+        places, width = cells[0].shape[1:]
+        queries += places
+        matching = places * places * width
+    return 2.0 * (rows * queries * (2 * model.embedding_dim + mining) + matching)

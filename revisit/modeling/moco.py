@@ -115,15 +115,15 @@ class MoCo(nn.Module):
             images = torch.stack([record["image"] for record in batch])
             return [{"feature": feature} for feature in self.extract_features(images)]
         finish_keys = self.start_keys(batch["anchor"])  # they travel while the positives are encoded
-        positives, positives_g = self.encode_positives(batch)
+        positives, positives_g, *cells = self.encode_positives(batch)
         keys = finish_keys()
-        pending = dict(keys)
+        pending = {name: keys.pop(name) for name in self.queue.names}
         if "label" in batch:
             pending["labels"] = gather_rows(batch["label"].to(self.device))
         self.pending_keys.append(pending)
-        anchors = keys["keys"].chunk(comm.get_world_size())[comm.get_rank()]
+        anchors = pending["keys"].chunk(comm.get_world_size())[comm.get_rank()]
         self.log_monitors(batch, positives, positives_g, anchors)
-        return self.losses(positives, positives_g, anchors)
+        return self.losses(positives, positives_g, anchors, *cells, **keys)  # DenseCL alone has cells
 
     def losses(self, positives: Tensor, positives_g: Tensor, anchors: Tensor) -> dict[str, Tensor]:
         """L_inst of positives (B, L, C) against anchors (B, C) and the queue. MoCo ignores (B, L, Cg)."""
@@ -147,9 +147,17 @@ class MoCo(nn.Module):
         return torch.cat(rows, dim=1), torch.cat(rows_g, dim=1)
 
     @torch.no_grad()
+    def encode_anchors(self, images: Tensor) -> dict[str, Tensor]:
+        """What the queue holds of uint8 images, unit rows: ``keys`` a = h'(g'(x)), (B, C), and for KNNMoCo
+        ``features`` g'(x), (B, Cg)."""
+        g = self.pooled(self.momentum_backbone, self.normalized(images))
+        rows = {"keys": unit_rows(self.momentum_projection_head(g)), "features": unit_rows(g)}
+        return {name: rows[name] for name in self.queue.names}
+
+    @torch.no_grad()
     def start_keys(self, images: Tensor) -> Callable[[], dict[str, Tensor]]:
-        """Encode this process's share of the anchors. The call that is returned gives what the queue holds of all
-        processes' anchors, unit rows: ``keys`` a = h'(g'(x)), (B, C), and for KNNMoCo ``features`` g'(x), (B, Cg).
+        """Encode this process's share of the anchors. The call that is returned gives what ``encode_anchors`` does:
+        the queue's rows of all processes' anchors and anything else of this process's own.
 
         With shuffle-BN the uint8 anchors change places between processes first, and the keys come back in
         the order of the global batch.
@@ -160,16 +168,17 @@ class MoCo(nn.Module):
             part = len(self.pending_keys)
             permutation = shuffle_permutation(global_batch, self.seed, get_event_storage().iter, part)
             images = scatter_shuffled(images, permutation)
-        g = self.pooled(self.momentum_backbone, self.normalized(images))
-        rows = {"keys": unit_rows(self.momentum_projection_head(g)), "features": unit_rows(g)}
+        own = self.encode_anchors(images)
         widths = self.queue_widths()
-        gathered = start_gather(torch.cat([rows[name] for name in widths], dim=1))
+        gathered = start_gather(torch.cat([own.pop(name) for name in widths], dim=1))
 
         def finish() -> dict[str, Tensor]:
-            keys = gathered()
+            keys, returned = gathered(), own
             if self.shuffle_bn:
-                keys = keys[permutation.argsort().to(keys.device)]
-            return dict(zip(widths, keys.split(list(widths.values()), dim=1), strict=True))
+                places = permutation.argsort()
+                keys = keys[places.to(keys.device)]
+                returned = {name: scatter_shuffled(rows, places) for name, rows in own.items()}
+            return {**dict(zip(widths, keys.split(list(widths.values()), dim=1), strict=True)), **returned}
 
         return finish
 
