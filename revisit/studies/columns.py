@@ -58,6 +58,7 @@ _SHORT = {
     "cityscapes": ("SOLVER.EPOCHS", "3"),
     "nyud": ("SOLVER.EPOCHS", "2"),
     "depth": ("SOLVER.EPOCHS", "3"),
+    "sgd": ("SOLVER.EPOCHS", "6", "SOLVER.STEP_EPOCHS", "(4, 5)"),
 }
 
 
@@ -92,7 +93,7 @@ COLUMNS: dict[str, Column] = {
         digits=3,
     ),
     "VOC_SVM_mAP": _linear("voc07_svm", "mAP", _VOC_LABELS),
-    "ImageNet": _linear("imagenet_sgd", "top1", ("LINEAR.METHOD", "sgd")),
+    "ImageNet": _linear("imagenet_sgd", "top1", ("LINEAR.METHOD", "sgd", *_SHORT["sgd"])),
     "Places": _linear("places365_sgd", "top1", ("LINEAR.METHOD", "knn")),
     "CIFAR10": _linear("cifar10", "top1", ("LINEAR.METHOD", "logistic")),
     "Cars": _linear("cars", "top1"),
