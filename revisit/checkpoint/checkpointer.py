@@ -33,7 +33,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
 
     Resuming demands every tensor in its very shape (fvcore would drop a queue of another length with a
     warning). Loading MODEL.WEIGHTS demands a value for every tensor of the ResNet inside the model, unless
-    MODEL.ALLOW_PARTIAL_BACKBONE; heads may be new.
+    MODEL.ALLOW_PARTIAL_BACKBONE; heads may be new. In pretraining a converted backbone starts both encoders.
     """
 
     def __init__(self, model: nn.Module, cfg: CfgNode, **checkpointables: object):
@@ -126,6 +126,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
             check_flags(flags, self._cfg, self._path)
         if self._resuming:
             self._check_fits_exactly(checkpoint["model"])
+        else:
+            checkpoint = {**checkpoint, "model": _for_both_encoders(checkpoint["model"], self.model)}
         incompatible = super()._load_model(checkpoint)
         if not self._resuming:
             self._check_backbone_is_whole(incompatible.missing_keys)
@@ -186,6 +188,17 @@ def _write(content: dict, path: Path) -> None:
             raise
         free = shutil.disk_usage(path.parent).free
         raise OSError(f"{first_line(error)}; {free / 1e6:.1f} MB are free in {path.parent}") from error
+
+
+def _for_both_encoders(tensors: dict, model: nn.Module) -> dict:
+    """A converted backbone, whose names have no prefix, under those of the model's encoder and momentum encoder.
+
+    Anything else is returned as it is. Detectron2 matches names by their ends, and would find two places for each.
+    """
+    encoders = ("backbone", "momentum_backbone")
+    if not all(hasattr(model, name) for name in encoders) or "stem.conv1.weight" not in tensors:
+        return tensors
+    return {f"{encoder}.{name}": tensor for encoder in encoders for name, tensor in tensors.items()}
 
 
 def backbone_keys(model: nn.Module) -> list[str]:

@@ -11,7 +11,7 @@ from revisit.config import DENSE, PRETRAINING
 from revisit.data.catalog import get_records
 from revisit.data.view_sheet import save_view_sheet
 from revisit.engine.optimizer import build_optimizer
-from revisit.engine.schedule import epochs_to_iterations, neighbor_loss_start
+from revisit.engine.schedule import epochs_to_iterations, neighbor_loss_start, queue_advice
 from revisit.engine.sizing import build_meta_model, memory_per_process
 from revisit.errors import UserError
 
@@ -33,6 +33,8 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
     (output / "dry_run.json").write_text(json.dumps(recipe, indent=2))
     print(json.dumps(recipe, indent=2))
     print(f"wrote {output / 'dry_run.json'}")
+    if pretraining and (advice := queue_advice(cfg, num_images)):
+        print(f"warning: {advice}")
     if pretraining and recipe["data"]["found"]:
         save_view_sheet(cfg, output / "views.png")
         print(f"wrote {output / 'views.png'}: anchor, positive and small crops of some images")

@@ -17,6 +17,17 @@ def neighbor_loss_start(cfg: CfgNode) -> int:
     return 0 if cfg.KNN_MOCO.ENQUEUE_FIRST else cfg.KNN_MOCO.WARMUP_EPOCHS
 
 
+def queue_advice(cfg: CfgNode, num_images: int) -> str:
+    """What to say of a queue that holds a whole epoch or more, "" of a smaller one (the paper's holds 0.55)."""
+    size = cfg.MOCO.QUEUE_SIZE
+    if size < num_images:
+        return ""
+    return (
+        f"MOCO.QUEUE_SIZE {size} is {size / num_images:.1f} times the {num_images} images, so an image's own older "
+        f"keys are among its negatives: take about {max(cfg.SOLVER.IMS_PER_BATCH, num_images // 2)}"
+    )
+
+
 def resolve_schedule(cfg: CfgNode, num_images: int) -> None:
     """Turn the lengths given in epochs into iterations, in place; a positive length in iterations wins.
 

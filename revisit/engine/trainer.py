@@ -34,7 +34,7 @@ from revisit.engine.hooks import (
 )
 from revisit.engine.non_finite import report_non_finite
 from revisit.engine.optimizer import build_lr_scheduler, build_optimizer
-from revisit.engine.schedule import epochs_to_iterations, neighbor_loss_start
+from revisit.engine.schedule import epochs_to_iterations, neighbor_loss_start, queue_advice
 from revisit.engine.step import NonFiniteLossError, TrainStep
 from revisit.engine.stop_signals import StopSignals, announce
 from revisit.errors import KilledWorkerError, UserError, first_line, told_by_worker
@@ -235,7 +235,10 @@ class PretrainTrainer(RevisitTrainer):
 
     @classmethod
     def build_train_loader(cls, cfg: CfgNode) -> ResumableLoader:
-        return ResumableLoader(cfg)
+        loader = ResumableLoader(cfg)
+        if advice := queue_advice(cfg, loader.num_images):
+            logger.warning(advice)
+        return loader
 
     def build_hooks(self) -> list[HookBase]:
         cfg, built = self.cfg, super().build_hooks()

@@ -68,6 +68,19 @@ def test_the_detectors_backbone_gives_the_very_features_of_the_pretrained_one(tm
     assert torch.equal(pretrained.backbone(x)["res5"], detector.backbone.bottom_up(x)["res5"])
 
 
+@pytest.mark.parametrize("method", ["KNNMoCo", "DenseCL"])
+def test_pretraining_starts_both_encoders_from_a_converted_backbone(method, tmp_path):
+    checkpoint = revisit_checkpoint()
+    weights = write_weights(tmp_path / "backbone.pth", checkpoint)
+    cfg = tiny_config("MODEL.META_ARCHITECTURE", method, "VIEWS.NUM_SMALL", 0)
+    torch.manual_seed(1)
+    model = build_model(cfg)
+    RevisitCheckpointer(model, cfg).resume_or_load(str(weights), resume=False)
+    for encoder in (model.backbone, model.momentum_backbone):
+        for name, value in encoder.state_dict().items():
+            assert torch.equal(value, checkpoint["model"][f"backbone.{name}"]), name
+
+
 def test_detectron2s_own_checkpointer_loads_the_weights_too(tmp_path):
     checkpoint = revisit_checkpoint()
     weights = write_weights(tmp_path / "backbone.pth", checkpoint)

@@ -44,6 +44,12 @@ def test_weight_decays_are_the_optimisers_own(toy_datasets, tmp_path):
     assert recipe(tmp_path, "SOLVER.WEIGHT_DECAY_NORM", 0.0)["weight_decays"]["norm"] == 0.0
 
 
+@pytest.mark.parametrize("size", [50, 60])
+def test_a_queue_that_holds_an_image_twice_is_warned_of(size, toy_datasets, tmp_path, capsys):
+    recipe(tmp_path, "MOCO.QUEUE_SIZE", size)
+    assert ("warning: MOCO.QUEUE_SIZE 60 is 1.0 times the 60 images" in capsys.readouterr().out) == (size == 60)
+
+
 def test_moco_has_no_neighbours(toy_datasets, tmp_path):
     told = recipe(tmp_path, "MODEL.META_ARCHITECTURE", "MoCo", "VIEWS.NUM_SMALL", 0)
     assert (told["lambda"], told["k"]) == (0, 0)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from tiny import tiny_config
 
-from revisit.engine.schedule import resolve_schedule
+from revisit.engine.schedule import queue_advice, resolve_schedule
 from revisit.errors import UserError
 
 
@@ -33,3 +35,12 @@ def test_a_run_without_length_is_refused():
 def test_fewer_images_than_a_batch_are_refused():
     with pytest.raises(UserError, match="7 images, fewer than one batch of 8"):
         resolved(7)
+
+
+@pytest.mark.parametrize(
+    ("size", "images", "advice"),
+    [(65536, 118287, None), (99, 100, None), (1024, 200, "5.1 times the 200 images.*about 100"), (10, 10, "about 8")],
+)
+def test_a_queue_of_more_than_an_epoch_is_told(size, images, advice):
+    told = queue_advice(tiny_config("MOCO.QUEUE_SIZE", size), images)
+    assert re.search(advice, told) if advice else told == ""
