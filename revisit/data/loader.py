@@ -57,24 +57,20 @@ class ViewDataset(Dataset):
 
     def __getitems__(self, keys: list[tuple[int, int]]) -> ViewBatch:
         """A batch of the images of (epoch, index). Tensors are views of (..., H, W, 3) memory: channels-last."""
-        tensors: list[torch.Tensor] = []
-
-        def allocate(shape: tuple[int, ...]) -> np.ndarray:
-            tensors.append(_empty(shape))
-            return tensors[-1].numpy()
-
-        arrays = self._mapper.empty(len(keys), allocate)
-        fallbacks, errors, labels = 0, [], []
+        tensors = {name: _empty((len(keys), *shape)) for name, shape in self._mapper.shapes.items()}
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        views, errors, labels = [], [], []
         for n, (epoch, index) in enumerate(keys):
             record, image = self._read(index, errors)
-            made = self._mapper(image, epoch, index, {name: array[n, ...] for name, array in arrays.items()})
-            fallbacks += made["boxes"].num_fallbacks
-            labels += [record["label"]] if self._labelled else []
+            views.append(self._mapper(image, epoch, index, {name: array[n] for name, array in arrays.items()}))
+            labels.append(record.get("label"))
+        fallbacks = sum(each["boxes"].num_fallbacks for each in views)
         batch = ViewBatch(num_fallbacks=fallbacks, read_errors=errors)
-        views = (name for name in arrays if not name.endswith("_looks"))
-        batch.update({name: tensor.movedim(-1, -3) for name, tensor in zip(views, tensors, strict=True)})
-        batch.update({name: array for name, array in arrays.items() if name.endswith("_looks")})
-        if labels:
+        batch.update({name: tensor.movedim(-1, -3) for name, tensor in tensors.items()})
+        if self._mapper.looks_on_device:
+            looks = (f"{name}_looks" for name in tensors)
+            batch.update({name: np.stack([each[name] for each in views]) for name in looks})
+        if self._labelled:
             batch["label"] = torch.tensor(labels)
         return batch
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -86,33 +85,26 @@ class ViewMapper:
             cfg.DATALOADER.AUGMENT_ON_DEVICE,
         )
 
-    def empty(self, count: int, allocate: Callable[[tuple[int, ...]], np.ndarray]) -> dict[str, np.ndarray]:
-        """Room for the views of ``count`` images: arrays by name whose first axis is the image.
-
-        Args:
-            allocate: gives a uint8 array of a shape.
-        """
-        small = self.crops.num_small
-        sizes = {"anchor": ((count,), self.large_size), "positive": ((count,), self.large_size)}
-        if small:
-            sizes["small"] = ((count, small), self.small_size)
-        arrays = {name: allocate((*shape, size, size, 3)) for name, (shape, size) in sizes.items()}
-        if self.looks_on_device:
-            arrays |= {f"{name}_looks": np.empty(shape, RECORD) for name, (shape, _) in sizes.items()}
-        return arrays
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of an image's views, by name."""
+        large, small = ((size, size, 3) for size in (self.large_size, self.small_size))
+        some = {"small": (self.crops.num_small, *small)} if self.crops.num_small else {}
+        return {"anchor": large, "positive": large, **some}
 
     def __call__(self, image: np.ndarray, epoch: int, index: int, room: dict[str, np.ndarray] | None = None) -> Views:
-        """Draw the views of image ``index`` in ``epoch``, into one image's part of ``empty`` if that is given."""
+        """Draw the views of image ``index`` in ``epoch``, into ``room``, uint8 of ``shapes``, if that is given."""
         rng = counter_rng(self.seed, Stream.VIEWS, epoch, index)
         boxes = self.crops(*image.shape[:2], rng)
-        views = room or {name: array[0, ...] for name, array in self.empty(1, _uint8).items()}
+        views = room or {name: np.empty(shape, np.uint8) for name, shape in self.shapes.items()}
+        looks = {f"{name}_looks": np.empty(view.shape[:-3], RECORD) for name, view in views.items()}
 
         def fill(name: str, place: tuple[int, ...], box: np.ndarray, policy: str) -> None:
             look = draw_look(policy, rng, grey_probability=self.grey_probability)
             view = views[name][place]
             if self.looks_on_device:
                 crop_and_reduce(image, box, len(view), view)
-                views[f"{name}_looks"][place] = record_of(look, len(view))
+                looks[f"{name}_looks"][place] = record_of(look, len(view))
             else:
                 view[...] = apply_look(crop_and_reduce(image, box, len(view)), look)
 
@@ -120,8 +112,4 @@ class ViewMapper:
         fill("positive", (), boxes.positive, self.policy)
         for n, box in enumerate(boxes.small):
             fill("small", (n,), box, self.policy)
-        return Views(**views, boxes=boxes)
-
-
-def _uint8(shape: tuple[int, ...]) -> np.ndarray:
-    return np.empty(shape, np.uint8)
+        return Views(**views, **(looks if self.looks_on_device else {}), boxes=boxes)
