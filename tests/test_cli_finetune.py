@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
 
 import pytest
 from commands import one_line_error, run
 
-from revisit.engine.setup import check_evaluation_data, count_images, load_config
+from revisit.engine.setup import check_evaluation_data, count_images, make_config
 from revisit.errors import UserError
 from revisit.evaluation.curves import read_metrics
 
@@ -40,7 +39,9 @@ def test_readme_eval_only_repeats_the_numbers_of_training(
     text = run(command.format(flags="", weights=f"{pretrained}/backbone.pth"), toy_root)
     assert "100 of 100 backbone tensors loaded" in text
     trained = {name: values[-1][1] for name, values in read_metrics(tmp_path / "metrics.json").items()}
+    settings = (tmp_path / "config.yaml").read_text()
     run(command.format(flags="--eval-only", weights=f"{tmp_path}/model_final.pth"), toy_root)
+    assert (tmp_path / "config.yaml").read_text() == settings
     again = flat(json.loads((tmp_path / "evaluation.json").read_text()))
     assert metric in again
     for name, value in again.items():
@@ -80,33 +81,22 @@ def test_weights_that_do_not_fit_stop_a_finetuning_run_by_name(pretrained, toy_r
     ],
 )
 def test_impossible_dense_recipes_end_in_one_line(options, message, toy_datasets, monkeypatch):
-    args = Namespace(
-        config_file="configs/toy/segmentation_voc.yaml", opts=options.split(maxsplit=1), num_gpus=1, num_machines=1,
-        resume=False,
-    )  # fmt: skip
     with pytest.raises(UserError, match=message):
-        cfg = load_config(args)
+        cfg = make_config("configs/toy/segmentation_voc.yaml", options.split(maxsplit=1))
         count_images(cfg)
         check_evaluation_data(cfg)
 
 
 def test_a_dry_run_does_not_take_a_wrong_data_set_for_a_missing_one(toy_datasets):
-    args = Namespace(
-        config_file="configs/toy/segmentation_voc.yaml",
-        opts=["MODEL.SEM_SEG_HEAD.NUM_CLASSES", "12"],
-        num_gpus=1, num_machines=1, resume=False, dry_run=True,
-    )  # fmt: skip
+    opts = ["MODEL.SEM_SEG_HEAD.NUM_CLASSES", "12"]
+    cfg = make_config("configs/toy/segmentation_voc.yaml", opts, for_here=False)
     with pytest.raises(UserError, match="has 11 classes"):
-        count_images(load_config(args), assume_missing=True)
+        count_images(cfg, assume_missing=True)
 
 
 def test_sync_bn_over_processes_of_the_cpu_refuses_bfloat16():
-    args = Namespace(
-        config_file="configs/toy/depth.yaml", opts=["SOLVER.AMP.ENABLED", "True"], num_gpus=2, num_machines=1,
-        resume=False,
-    )  # fmt: skip
     with pytest.raises(UserError, match="loses its variance in bfloat16: expected one process"):
-        load_config(args)
+        make_config("configs/toy/depth.yaml", ["SOLVER.AMP.ENABLED", "True"], num_processes=2)
 
 
 @pytest.mark.parametrize("weights", ["", "MODEL.WEIGHTS {pretrained}/backbone.pth"])

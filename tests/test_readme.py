@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from revisit.data.catalog import KINDS
-from revisit.engine.setup import load_config
+from revisit.engine.setup import make_config
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -26,7 +25,7 @@ def test_files_that_the_readme_names_exist():
 
 @pytest.mark.parametrize("config", sorted(str(p.relative_to(ROOT)) for p in (ROOT / "configs").rglob("*.yaml")))
 def test_every_config_loads(config):
-    load_config(Namespace(config_file=config, opts=[], num_gpus=1, num_machines=1, resume=False))
+    make_config(config, [])
 
 
 @pytest.mark.parametrize("config", sorted(str(p.relative_to(ROOT)) for p in (ROOT / "configs").rglob("*/*.yaml")))
@@ -55,7 +54,7 @@ def test_every_config_of_a_project_loads(config):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     (add_keys,) = (value for name, value in vars(module).items() if name.startswith("add_"))
-    load_config(Namespace(config_file=config, opts=[], num_gpus=1, num_machines=1, resume=False), add_keys)
+    make_config(config, [], add_keys=add_keys)
 
 
 def test_datasets_readme_explains_every_kind():

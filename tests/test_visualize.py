@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from PIL import Image
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.engine import predictions
-from revisit.engine.setup import load_config
+from revisit.engine.setup import make_config
 from revisit.errors import UserError
 
 from detectron2.config import CfgNode
@@ -48,9 +47,7 @@ def config(task: str) -> str:
 
 
 def load(task: str, *options: str) -> CfgNode:
-    return load_config(
-        Namespace(config_file=config(task), opts=list(options), num_gpus=1, num_machines=1, resume=False)
-    )
+    return make_config(config(task), options)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.nn.functional import normalize
 
 import revisit  # noqa: F401
 from revisit.config import add_revisit_config
@@ -56,3 +57,21 @@ def freeze_batch_norm(model: torch.nn.Module) -> torch.nn.Module:
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
             module.eval()
     return model
+
+
+def loss_inputs(
+    num_positives: int = 5, *, batch: int = 6, queue_size: int = 37, dtype: torch.dtype = torch.float64
+) -> dict[str, torch.Tensor]:
+    """Embeddings and features in random directions, by the name of the losses' argument."""
+    generator = torch.Generator().manual_seed(0)
+
+    def unit(*shape: int) -> torch.Tensor:
+        return normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1).to(dtype)
+
+    return {
+        "positives": unit(batch, num_positives, 16),
+        "anchors": unit(batch, 16),
+        "queue": unit(queue_size, 16),
+        "positives_g": unit(batch, num_positives, 24),
+        "queue_g": unit(queue_size, 24),
+    }

@@ -22,7 +22,7 @@ from revisit.benchmarks.input import measure_input
 from revisit.benchmarks.shards import measure_shards
 from revisit.benchmarks.step import measure_step
 from revisit.engine.command import natural, run_command
-from revisit.engine.setup import load_config
+from revisit.engine.setup import make_config
 
 from detectron2.config import CfgNode
 
@@ -37,7 +37,7 @@ def main() -> None:
     shards.set_defaults(run=run_shards)
     views = commands.add_parser("input", help="from image files to batches of views, against torchvision and PIL")
     _add_config(views)
-    views.add_argument("--files", metavar="NAME", help="a data set (default: made-up photographs of 640 x 480)")
+    _add_files(views)
     views.add_argument("--images", type=natural, default=256, metavar="N", help="a repeat (default: %(default)s)")
     views.set_defaults(run=run_input)
     head = commands.add_parser("head", help="losses and their gradient, against all logits in memory")
@@ -51,7 +51,7 @@ def main() -> None:
     step.set_defaults(run=run_step)
     whole = commands.add_parser("end2end", help="training from files, against a plain pipeline and the textbook's step")
     _add_config(whole)
-    whole.add_argument("--files", metavar="NAME", help="a data set (default: made-up photographs of 640 x 480)")
+    _add_files(whole)
     whole.add_argument("--images", type=natural, default=1024, metavar="N", help="of them (default: %(default)s)")
     whole.add_argument("--steps", type=natural, default=60, metavar="N", help="a repeat (default: %(default)s)")
     whole.set_defaults(run=run_end_to_end)
@@ -70,6 +70,10 @@ def main() -> None:
 def _add_config(command: argparse.ArgumentParser, default: str = "configs/pretrain/knn_moco.yaml") -> None:
     command.add_argument("--config-file", default=default, help="(default: %(default)s)")
     command.add_argument("opts", nargs="*", metavar="KEY VALUE", help="keys of the config to change")
+
+
+def _add_files(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--files", metavar="NAME", help="a data set (default: made-up photographs of 640 x 480)")
 
 
 def run_shards(args: argparse.Namespace) -> dict[str, object]:
@@ -94,8 +98,7 @@ def run_end_to_end(args: argparse.Namespace) -> dict[str, object]:
 
 
 def _config(args: argparse.Namespace) -> CfgNode:
-    options = {"num_gpus": 1, "num_machines": 1, "resume": False, "dry_run": True}
-    return load_config(argparse.Namespace(config_file=args.config_file, opts=args.opts, **options))
+    return make_config(args.config_file, args.opts, for_here=False)
 
 
 if __name__ == "__main__":

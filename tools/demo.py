@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from revisit.engine.command import run_command
-from revisit.engine.setup import load_config
+from revisit.engine.setup import make_config
 from revisit.errors import UserError
 from revisit.evaluation.curves import plot_curves
 from revisit.evaluation.gallery import neighbor_gallery
@@ -124,7 +124,7 @@ def draw_pictures(output: Path, demo: Demo) -> None:
     """Loss curves and the neighbour gallery, beside summary.md."""
     os.environ.update(demo.environment)
     options = ["OUTPUT_DIR", str(output / "pretrain"), *demo.extra["pretrain"]]
-    cfg = load_config(argparse.Namespace(config_file=PRETRAIN, opts=options, num_gpus=1, num_machines=1, resume=True))
+    cfg = make_config(PRETRAIN, options, resume=True)
     model = build_model(cfg)
     model.load_state_dict(torch.load(output / "pretrain" / "model_final.pth", weights_only=True)["model"])
     neighbor_gallery(cfg, model, output / "neighbours.png")

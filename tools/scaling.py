@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from revisit.config import PRETRAINING
 from revisit.engine.command import natural, run_command
-from revisit.engine.setup import load_config
+from revisit.engine.setup import make_config
 from revisit.engine.sizing import GIB, build_meta_model, flops_per_image, head_flops_per_image, memory_per_process
 from revisit.errors import UserError
 
@@ -105,11 +105,7 @@ def main() -> None:
 def resolve(args: argparse.Namespace, count: int, batch: int) -> CfgNode:
     """The config with ``batch`` images on each of ``count`` GPUs."""
     opts = [*args.opts, "SOLVER.IMS_PER_BATCH", str(count * batch)]
-    cfg = load_config(
-        argparse.Namespace(
-            config_file=args.config_file, opts=opts, num_gpus=count, num_machines=1, resume=False, dry_run=True
-        )
-    )
+    cfg = make_config(args.config_file, opts, num_processes=count, for_here=False)
     if cfg.MODEL.META_ARCHITECTURE not in PRETRAINING:
         raise UserError(f"{args.config_file} trains {cfg.MODEL.META_ARCHITECTURE}: expected a pretraining recipe")
     return cfg

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from revisit.benchmarks.measuring import compare
+from revisit.benchmarks.measuring import compare, now
 from revisit.benchmarks.own_step import OwnStep
 from revisit.benchmarks.photographs import write_photographs
 from revisit.benchmarks.reference_input import ReferenceViews
@@ -115,21 +114,14 @@ def _measured(run: Iterator[None], steps: int) -> tuple[float, float]:
     """Seconds of some steps, and the GPU's peak memory in GB, that of the other form's weights included."""
     for _ in range(WARM_UP):
         next(run)
-    _wait()
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    start = time.perf_counter()
+    start = now()
     for _ in range(steps):
         next(run)
-    _wait()
-    seconds = time.perf_counter() - start
+    seconds = now() - start
     run.close()
     return seconds, torch.cuda.max_memory_allocated() / 1e9 if torch.cuda.is_available() else 0.0
-
-
-def _wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def _arithmetic(cfg: CfgNode, images_per_second: float) -> dict[str, float]:
@@ -138,12 +130,10 @@ def _arithmetic(cfg: CfgNode, images_per_second: float) -> dict[str, float]:
     size, count = 8192, 50
     matrix = torch.randn(size, size, device=cfg.MODEL.DEVICE, dtype=torch.bfloat16)
     matrix @ matrix
-    _wait()
-    start = time.perf_counter()
+    start = now()
     for _ in range(count):
         matrix @ matrix
-    _wait()
-    best = count * 2 * size**3 / (time.perf_counter() - start)
+    best = count * 2 * size**3 / (now() - start)
     return {
         "network_tflops": rate / 1e12,
         "matmul_tflops": best / 1e12,

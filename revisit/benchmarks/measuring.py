@@ -6,7 +6,15 @@ import statistics
 import time
 from collections.abc import Callable
 
+import torch
 from tqdm import tqdm
+
+
+def now() -> float:
+    """Seconds of a clock, behind all that a GPU was given to do."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def measure(parts: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
@@ -15,10 +23,10 @@ def measure(parts: dict[str, Callable[[], object]], repeats: int) -> dict[str, l
     seconds: dict[str, list[float]] = {name: [] for name in parts}
     for repeat in tqdm(range(repeats + 1), desc="repeats", leave=False):
         for name, part in parts.items():
-            start = time.perf_counter()
+            start = now()
             part()
             if repeat:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(now() - start)
     return seconds
 
 

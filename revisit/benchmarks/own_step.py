@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 import torch
 
+from revisit.benchmarks.measuring import now
 from revisit.config import metrics_period
 from revisit.engine.optimizer import build_optimizer
 from revisit.engine.step import TrainStep
@@ -60,10 +60,10 @@ class OwnStep:
         try:
             for name, (owner, method) in parts.items():
                 setattr(owner, method, _timed(getattr(owner, method), name, seconds))
-            start = _now()
+            start = now()
             for _ in range(steps):
                 self()
-            whole = _now() - start
+            whole = now() - start
         finally:
             for owner, method in parts.values():
                 vars(owner).pop(method, None)  # the class's own is behind it
@@ -73,15 +73,9 @@ class OwnStep:
 
 def _timed(function: Callable, name: str, seconds: dict[str, float]) -> Callable:
     def call(*args: object, **kwargs: object) -> object:
-        start = _now()
+        start = now()
         result = function(*args, **kwargs)
-        seconds[name] += _now() - start
+        seconds[name] += now() - start
         return result
 
     return call
-
-
-def _now() -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,32 +33,54 @@ from detectron2.utils import comm
 from detectron2.utils.logger import setup_logger
 
 
-def load_config(args: argparse.Namespace, add_keys: Callable[[CfgNode], None] | None = None) -> CfgNode:
-    """Merge the config file and the KEY VALUE pairs of the command line over the defaults, and check it.
+def load_config(args: argparse.Namespace) -> CfgNode:
+    """``make_config`` for the command line of a training."""
+    expect(args.num_gpus > 0, f"--num-gpus {args.num_gpus}: expected at least 1 (a process on the CPU without GPUs)")
+    return make_config(
+        args.config_file,
+        args.opts,
+        num_processes=args.num_gpus * args.num_machines,
+        resume=args.resume,
+        for_here=not getattr(args, "dry_run", False),
+    )
+
+
+def make_config(
+    config_file: str,
+    opts: Sequence[str],
+    *,
+    num_processes: int = 1,
+    resume: bool = False,
+    for_here: bool = True,
+    add_keys: Callable[[CfgNode], None] | None = None,
+) -> CfgNode:
+    """Merge a config file, where there is one, and KEY VALUE pairs over the defaults, and check the result.
 
     Args:
+        num_processes: of the run, over all machines.
+        resume: a SEED that is to be drawn is the one that the run in OUTPUT_DIR drew.
+        for_here: refuse what this machine cannot run.
         add_keys: adds a study's own keys to the defaults.
 
     Raises:
         UserError: a file or key that does not exist, a value of the wrong type, an impossible recipe.
     """
-    expect(args.num_gpus > 0, f"--num-gpus {args.num_gpus}: expected at least 1 (a process on the CPU without GPUs)")
     cfg = get_cfg()
     add_revisit_config(cfg)
     if add_keys:
         add_keys(cfg)
-    if args.config_file:
-        if not Path(args.config_file).is_file():
-            raise UserError(f"config file {args.config_file} not found")
-        _merge(cfg, lambda: cfg.merge_from_file(args.config_file, allow_unsafe=False), args.config_file)
-    if len(args.opts) % 2:
-        raise UserError(f"expected pairs KEY VALUE after the options, got {' '.join(args.opts)}")
-    _merge(cfg, lambda: cfg.merge_from_list(args.opts), "command line")
+    if config_file:
+        if not Path(config_file).is_file():
+            raise UserError(f"config file {config_file} not found")
+        _merge(cfg, lambda: cfg.merge_from_file(config_file, allow_unsafe=False), config_file)
+    if len(opts) % 2:
+        raise UserError(f"expected pairs KEY VALUE after the options, got {' '.join(opts)}")
+    _merge(cfg, lambda: cfg.merge_from_list(list(opts)), "command line")
     _resolve_device(cfg)
-    _resolve_norm(cfg, args.num_gpus * args.num_machines)
-    _resolve_seed(cfg, args.resume)
-    check_config(cfg, args.num_gpus * args.num_machines)
-    if not getattr(args, "dry_run", False):
+    _resolve_norm(cfg, num_processes)
+    _resolve_seed(cfg, resume)
+    check_config(cfg, num_processes)
+    if for_here:
         check_hardware(cfg)
     return cfg
 
@@ -107,9 +129,14 @@ def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
     logging.getLogger("detectron2.engine.train_loop").addFilter(
         lambda record: not record.exc_info or not _is_told_in_a_line(record.exc_info[1])
     )
+    folder, settings = Path(cfg.OUTPUT_DIR), Path(cfg.OUTPUT_DIR) / "config.yaml"
+    # What a run was trained with stays on record when it is evaluated.
+    trained_with = args.eval_only and checkpoints_of_run(folder) and settings.is_file() and settings.read_bytes()
     default_setup(cfg, args)
     if comm.is_main_process():
-        record_environment(Path(cfg.OUTPUT_DIR), again=args.resume or args.eval_only)
+        if trained_with:
+            settings.write_bytes(trained_with)
+        record_environment(folder, again=args.resume or args.eval_only)
     log_processes(cfg.MODEL.DEVICE)
     logging.getLogger(__name__).info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations")
 

@@ -8,9 +8,9 @@ import math
 import time
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
+from revisit.modeling.batch_norm import gather_rows
 from revisit.randomness import Stream, seed_global_generators
 
 from detectron2.engine.train_loop import SimpleTrainer
@@ -116,7 +116,7 @@ class TrainStep(SimpleTrainer):
 
     def _write_metrics(self, steps: list[tuple[int, dict[str, Tensor]]]) -> None:
         rows = [torch.stack([loss.to(self._device, torch.float64) for loss in losses.values()]) for _, losses in steps]
-        everywhere = all_values(torch.stack(rows))
+        everywhere = gather_rows(torch.stack(rows)[None]).tolist()  # by process, step and loss
         storage = get_event_storage()
         for n, (iteration, losses) in enumerate(steps):
             values = {name: [told[n][column] for told in everywhere] for column, name in enumerate(losses)}
@@ -138,16 +138,6 @@ class TrainStep(SimpleTrainer):
         if scaler := state_dict.get("grad_scaler"):  # empty where the run was not in float16 so far
             self.grad_scaler.load_state_dict(scaler)
         self.skipped_steps = state_dict.get("skipped_steps", 0)
-
-
-def all_values(numbers: Tensor) -> list:
-    """The same tensor of every process, in order of rank, as nested lists."""
-    everywhere = [torch.empty_like(numbers) for _ in range(comm.get_world_size())]
-    if len(everywhere) > 1:
-        dist.all_gather(everywhere, numbers)
-    else:
-        everywhere = [numbers]
-    return torch.stack(everywhere).tolist()
 
 
 def split_batch(batch: dict | list, parts: int) -> list:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from revisit.engine.environment import record_environment
-from revisit.engine.setup import load_config
+from revisit.engine.setup import make_config
 from revisit.errors import UserError
 from revisit.files import written_whole
 
@@ -58,8 +58,7 @@ def load_study(args: argparse.Namespace, add_keys: Callable[[CfgNode], None]) ->
         add_keys(cfg)
         cfg.SEED = 0  # a study is repeatable unless its seed is changed
 
-    single = argparse.Namespace(config_file=args.config_file, opts=args.opts, num_gpus=1, num_machines=1, resume=False)
-    cfg = load_config(single, add_all_keys)
+    cfg = make_config(args.config_file, args.opts, add_keys=add_all_keys)
     cfg.MODEL.WEIGHTS = "" if args.weights == RANDOM else args.weights
     cfg.OUTPUT_DIR = str(args.output)
     cfg.freeze()

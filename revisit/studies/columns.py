@@ -46,10 +46,17 @@ def _study(project: str, config: str, *score: str, options: tuple[str, ...] = ()
     return Evaluation(f"{folder}/run.py", f"{folder}/configs/{config}.yaml", score, options)
 
 
-def _linear(config: str, score: str, toy: tuple[str, ...] | None = None, toy_score: str = "") -> Column:
+def _linear(config: str, score: str, toy: tuple[str, ...] | None = None) -> Column:
     paper = _study("LinearClassification", config, score)
-    small = None if toy is None else _study("LinearClassification", "toy", toy_score or score, options=toy)
-    return Column(paper, small)
+    return Column(paper, None if toy is None else _study("LinearClassification", "toy", score, options=toy))
+
+
+def _videos(score: str) -> Column:
+    return Column(_study("LabelPropagation", "davis2017_R50", score), _study("LabelPropagation", "toy", score))
+
+
+def _segments(score: str, toy: str) -> Column:
+    return Column(_study("SegmentRetrieval", "voc_R50", score), _study("SegmentRetrieval", "toy", toy))
 
 
 # A third of the toy configs' own schedules, so that a whole table takes less than an hour on two cores.
@@ -60,10 +67,6 @@ _SHORT = {
     "depth": ("SOLVER.EPOCHS", "3"),
     "sgd": ("SOLVER.EPOCHS", "6", "SOLVER.STEP_EPOCHS", "(4, 5)"),
 }
-
-
-def _both(project: str, config: str, score: str, toy_score: str) -> Column:
-    return Column(_study(project, config, score), _study(project, "toy", toy_score))
 
 
 _VOC_LABELS = (
@@ -101,11 +104,11 @@ COLUMNS: dict[str, Column] = {
     "Pets": _linear("pets", "top1"),
     "SUN": _linear("sun397", "top1"),
     "VOC": _linear("voc07", "mAP", _VOC_LABELS),
-    "DAVIS_JF": _both("LabelPropagation", "davis2017_R50", "J&F-Mean", "J&F-Mean"),
-    "Jm": _both("LabelPropagation", "davis2017_R50", "J-Mean", "J-Mean"),
-    "Fm": _both("LabelPropagation", "davis2017_R50", "F-Mean", "F-Mean"),
-    "7 classes": _both("SegmentRetrieval", "voc_R50", "mIoU_7", "mIoU_5"),
-    "21 classes": _both("SegmentRetrieval", "voc_R50", "mIoU_21", "mIoU_11"),
+    "DAVIS_JF": _videos("J&F-Mean"),
+    "Jm": _videos("J-Mean"),
+    "Fm": _videos("F-Mean"),
+    "7 classes": _segments("mIoU_7", toy="mIoU_5"),
+    "21 classes": _segments("mIoU_21", toy="mIoU_11"),
 }
 
 # What a toy form asks instead, where the column's name would mislead.

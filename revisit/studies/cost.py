@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
-
 from revisit.engine.schedule import resolve_schedule
-from revisit.engine.setup import count_images, load_config
+from revisit.engine.setup import count_images, make_config
 from revisit.errors import UserError
+from revisit.studies.columns import FINETUNE
 from revisit.studies.jobs import Job
-
-TRAIN = "tools/train_net.py"
 
 
 def cost_of(job: Job) -> str:
     """The training's iterations, or what else the job does, in words."""
     command = job.commands[0]
-    if command[0] == TRAIN:
+    if command[0] == FINETUNE:
         return _iterations(command[1:])
     if command[0] == "-c":
         return "a plot"
@@ -24,12 +21,11 @@ def cost_of(job: Job) -> str:
 
 def _iterations(words: tuple[str, ...]) -> str:
     """``92,400 iterations of 256 images``; data sets that are not on disk count with their published sizes."""
-    config, options = words[words.index("--config-file") + 1], list(words[words.index("--resume") + 1 :])
-    single = {"num_gpus": 1, "num_machines": 1, "resume": False, "dry_run": True}
-    keep = [
-        (k, v) for k, v in zip(options[::2], options[1::2], strict=True) if k not in ("MODEL.WEIGHTS", "OUTPUT_DIR")
-    ]
-    cfg = load_config(argparse.Namespace(config_file=config, opts=[word for pair in keep for word in pair], **single))
+    config, options = words[words.index("--config-file") + 1], words[words.index("--resume") + 1 :]
+    opts: list[str] = []
+    for key, value in zip(options[::2], options[1::2], strict=True):
+        opts += () if key in ("MODEL.WEIGHTS", "OUTPUT_DIR") else (key, value)  # neither is there yet
+    cfg = make_config(config, opts, for_here=False)
     if cfg.SOLVER.MAX_ITER <= 0:
         try:
             resolve_schedule(cfg, count_images(cfg, assume_missing=True))

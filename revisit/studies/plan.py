@@ -46,15 +46,12 @@ def choose(table: str, only: str | None) -> tuple[list[Row], list[str]]:
     Raises:
         UserError: a row or column that the table does not have.
     """
-    rows, columns = list(ROWS[table]), list(next(iter(paper_table(table).values())))
-    row, _, column = (only or "").partition(",")
-    labels = [each.label for each in rows]
-    for name, known in ((row.strip(), labels), (column.strip(), columns)):
+    rows, columns = {row.label: row for row in ROWS[table]}, list(next(iter(paper_table(table).values())))
+    label, _, column = (word.strip() for word in (only or "").partition(","))
+    for name, known in ((label, rows), (column, columns)):
         if name and name not in known:
             raise UserError(f"--only {only}: {table} has no {name!r}, expected one of {', '.join(map(repr, known))}")
-    return [r for r in rows if not row or r.label == row.strip()], [
-        c for c in columns if not column or c == column.strip()
-    ]
+    return [rows[label]] if label else list(rows.values()), [column] if column else columns
 
 
 def make_cells(
@@ -189,9 +186,7 @@ def missing_inputs(jobs: list[Job]) -> dict[Path, str]:
         for command in job.commands:
             if command[0] == "tools/convert_to_d2.py" and len(job.commands) == 1 and not Path(command[1]).is_file():
                 found.append(f"{command[1]}, a checkpoint of others")
-            elif "--config-file" in command and not any(
-                needed.result.name == "toy_scenes.json" for needed in job.needs
-            ):
+            elif "--config-file" in command and not any(needed.result.name == DRAWN for needed in job.needs):
                 found += missing_data(command)
         if found:
             missing[job.result] = ", ".join(dict.fromkeys(found))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from runs import assert_same, load, run
 
 from revisit.engine.finetune import FinetuneTrainer
 from revisit.engine.schedule import resolve_schedule
-from revisit.engine.setup import load_config
+from revisit.engine.setup import make_config
 
 SMALL = {
     "detection": "INPUT.MIN_SIZE_TRAIN (64,80) INPUT.MAX_SIZE_TRAIN 100",
@@ -27,7 +26,7 @@ def config(task: str, output: Path, workers: int, precise_bn: bool = False):
         "TEST.PRECISE_BN.NUM_ITER 2 TEST.EVAL_PERIOD 2"
     )
     file = f"configs/toy/{task}.yaml"
-    cfg = load_config(Namespace(config_file=file, opts=options.split(), num_gpus=1, num_machines=1, resume=False))
+    cfg = make_config(file, options.split())
     resolve_schedule(cfg, 60)
     cfg.freeze()
     return cfg

@@ -7,42 +7,23 @@ from pathlib import Path
 import pytest
 import torch
 from tiny import freeze_batch_norm, random_views, tiny_config, tiny_model
+from true_steps import take_steps
 
 from revisit.engine.launch import Processes, launch
 from revisit.engine.trainer import PretrainTrainer
 from revisit.errors import UserError
 from revisit.modeling.batch_norm import gather_rows, scatter_shuffled
 
-from detectron2.engine.defaults import create_ddp_model
 from detectron2.utils import comm
-from detectron2.utils.events import EventStorage
 
 OPTIONS = ("MOCO.QUEUE_SIZE", 50, "SOLVER.BASE_LR", 0.05)
 
 
 def train(steps: int, batch: int, frozen_bn: bool, output: Path) -> None:
-    """``steps`` true steps on this process's share of the batches; saves what the tests compare, by rank."""
-    rank, share = comm.get_rank(), batch // comm.get_world_size()
     model = tiny_model(*OPTIONS).train()
     if frozen_bn:
         freeze_batch_norm(model)
-    wrapped = create_ddp_model(model, broadcast_buffers=False, device_ids=None)
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
-    history = []
-    for iteration in range(steps):
-        views = random_views(batch, seed=iteration)
-        mine = {name: value[rank * share : (rank + 1) * share] for name, value in views.items()}
-        with EventStorage(iteration):
-            losses = wrapped(mine)
-        optimizer.zero_grad()
-        sum(losses.values()).backward()
-        gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-        optimizer.step()
-        model.update_momentum_encoder()
-        model.enqueue_pending_keys()
-        both = gather_rows(torch.stack(list(losses.values())).detach()[None])
-        history.append({"losses": both.mean(0), "gradient": gradient.clone()})
-    torch.save({"history": history, "queue": model.queue.state_dict()}, output / f"{rank}.pth")
+    take_steps(model, lambda iteration: random_views(batch, seed=iteration), steps, output)
 
 
 @pytest.fixture(scope="module")

@@ -6,27 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import loss_inputs
 from torch.nn.functional import normalize
 
 from revisit.modeling.chunked_losses import chunked_losses
 from revisit.modeling.losses import contrastive_losses
 from revisit.modeling.monitors import contrast_accuracy
 from revisit.modeling.scores import nearest_rows
-
-
-def problem(batch: int = 4, num_positives: int = 3, queue_size: int = 101, dtype=torch.float32, seed: int = 0) -> dict:
-    generator = torch.Generator().manual_seed(seed)
-
-    def unit(*shape):
-        return normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1).to(dtype)
-
-    return {
-        "positives": unit(batch, num_positives, 16),
-        "anchors": unit(batch, 16),
-        "queue": unit(queue_size, 16),
-        "positives_g": unit(batch, num_positives, 24),
-        "queue_g": unit(queue_size, 24),
-    }
 
 
 def losses_and_gradient(function, x, **options):
@@ -47,7 +33,7 @@ def losses_and_gradient(function, x, **options):
     st.booleans(),
 )
 def test_losses_and_gradients_equal_those_of_the_whole_matrix(batch, num, queue, max_scores, k, tau, before_head):
-    x = problem(batch, num, queue, torch.float64)
+    x = loss_inputs(num, batch=batch, queue_size=queue)
     if not before_head:
         x["positives_g"] = x["queue_g"] = None
     options = {"temperature": tau, "num_neighbors": min(k, queue)}
@@ -58,7 +44,7 @@ def test_losses_and_gradients_equal_those_of_the_whole_matrix(batch, num, queue,
 
 
 def test_in_float32_they_agree_with_float64():
-    x = problem(8, 5, 4001, torch.float64)
+    x = loss_inputs(batch=8, queue_size=4001)
     options = {"temperature": 0.2, "num_neighbors": 20}
     exact, exact_grad = losses_and_gradient(contrastive_losses, x, **options)
     single = {name: value.float() for name, value in x.items()}
@@ -70,7 +56,7 @@ def test_in_float32_they_agree_with_float64():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_queue_of_half_the_size_is_within_one_percent(dtype):
-    x = problem(8, 5, 2003)
+    x = loss_inputs(batch=8, queue_size=2003, dtype=torch.float32)
     options = {"temperature": 0.2, "num_neighbors": 20}
     exact, _ = losses_and_gradient(contrastive_losses, x, **options)
     half = {**x, "queue": x["queue"].to(dtype), "queue_g": x["queue_g"].to(dtype)}
@@ -81,7 +67,7 @@ def test_a_queue_of_half_the_size_is_within_one_percent(dtype):
 
 
 def test_losses_are_float32_under_autocast():
-    x = problem(queue_size=301)
+    x = loss_inputs(3, queue_size=301, dtype=torch.float32)
     options = {"temperature": 0.2, "num_neighbors": 5, "max_scores": 600}
     plain, _ = losses_and_gradient(chunked_losses, x, **options)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -91,7 +77,7 @@ def test_losses_are_float32_under_autocast():
 
 def test_the_queue_may_change_before_backward():
     """With KNN_MOCO.ENQUEUE_FIRST it does."""
-    x = problem(queue_size=301)
+    x = loss_inputs(3, queue_size=301, dtype=torch.float32)
     options = {"temperature": 0.2, "max_scores": 600}
     _, expected = losses_and_gradient(chunked_losses, x, **options)
     positives = x["positives"].clone().requires_grad_()
@@ -103,7 +89,7 @@ def test_the_queue_may_change_before_backward():
 
 @given(st.integers(1, 30), st.integers(1, 300), st.integers(1, 12))
 def test_nearest_rows_are_the_same_in_chunks(queue_size, max_scores, k):
-    x = problem(queue_size=queue_size, dtype=torch.float64)
+    x = loss_inputs(3, queue_size=queue_size)
     k = min(k, queue_size)
     rows = x["positives_g"].flatten(0, 1)
     expected = (rows @ x["queue_g"].T).topk(k, dim=1).indices
@@ -113,7 +99,7 @@ def test_nearest_rows_are_the_same_in_chunks(queue_size, max_scores, k):
 
 @pytest.mark.parametrize("max_scores", [1, 13, 10**6])
 def test_contrast_accuracy_is_the_same_in_chunks(max_scores):
-    x = problem(batch=30, queue_size=50)
+    x = loss_inputs(3, batch=30, queue_size=50, dtype=torch.float32)
     positives = normalize(x["anchors"] + 2 * x["positives"][:, 0], dim=1)
     whole = contrast_accuracy(positives, x["anchors"], x["queue"])
     assert contrast_accuracy(positives, x["anchors"], x["queue"], max_scores) == whole

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +15,14 @@ from runs import assert_same, load
 from runs import train as train_run
 from tiny import FEATURE_DIM, freeze_batch_norm, random_views, tiny_config, tiny_model
 from torch.nn.functional import normalize
+from true_steps import take_steps
 
 from revisit.engine.launch import Processes, launch
-from revisit.engine.setup import load_config
+from revisit.engine.setup import make_config
 from revisit.engine.sizing import build_meta_model, flops_per_image, head_flops_per_image, memory_per_process
 from revisit.errors import UserError
-from revisit.modeling.batch_norm import gather_rows
 from revisit.modeling.densecl import best_match, dense_loss
 
-from detectron2.engine.defaults import create_ddp_model
 from detectron2.utils import comm
 from detectron2.utils.events import EventStorage
 
@@ -209,27 +207,12 @@ def test_shuffled_cells_come_back_in_order():
 
 
 def train(steps: int, batch: int, output: Path) -> None:
-    """True steps on this process's share of the batches, with frozen BN; saves what the test compares."""
-    rank, share = comm.get_rank(), batch // comm.get_world_size()
+    """Steps with frozen BN and a momentum encoder of its own."""
     model = freeze_batch_norm(densecl())
     for parameter in model.momentum_backbone.parameters():
         parameter.mul_(1.1)
     assert model.shuffle_bn == (comm.get_world_size() > 1)
-    wrapped = create_ddp_model(model, broadcast_buffers=False, device_ids=None)
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
-    history = []
-    for iteration in range(steps):
-        views = views_of(batch, seed=iteration)
-        losses, _ = step(wrapped, {n: v[rank * share : (rank + 1) * share] for n, v in views.items()}, iteration)
-        optimizer.zero_grad()
-        sum(losses.values()).backward()
-        gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-        optimizer.step()
-        model.update_momentum_encoder()
-        model.enqueue_pending_keys()
-        losses = gather_rows(torch.stack(list(losses.values())).detach()[None])
-        history.append({"losses": losses.mean(0), "gradient": gradient.clone()})
-    torch.save({"history": history, "queue": model.queue.state_dict()}, output / f"{rank}.pth")
+    take_steps(model, lambda iteration: views_of(batch, seed=iteration), steps, output)
 
 
 def test_two_processes_equal_one(tmp_path):
@@ -270,9 +253,8 @@ def test_a_state_dict_brings_back_the_same_step():
 )
 def test_impossible_recipes_are_refused_by_name(option, message):
     opts = [str(word) for word in (*OPTIONS, *option)]
-    arguments = Namespace(config_file="configs/Base-Pretrain.yaml", opts=opts, num_gpus=1, num_machines=1, resume=False)
     with pytest.raises(UserError, match=message):
-        load_config(arguments)
+        make_config("configs/Base-Pretrain.yaml", opts)
 
 
 def test_memory_and_arithmetic_count_the_cells():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import normalize
+from tiny import loss_inputs
 
 from revisit.modeling.losses import contrastive_losses
 
@@ -27,25 +27,10 @@ def reference(p, a, queue, p_g, queue_g, k, tau=TAU) -> tuple[float, float]:
     return float(np.mean(inst)), float(np.mean(nearest)) if k else 0.0
 
 
-def problem(num_positives: int, queue_size: int = 37, batch: int = 6, dtype=torch.float64) -> dict:
-    generator = torch.Generator().manual_seed(num_positives)
-
-    def unit(*shape):
-        return normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1).to(dtype)
-
-    return {
-        "positives": unit(batch, num_positives, 16),
-        "anchors": unit(batch, 16),
-        "queue": unit(queue_size, 16),
-        "positives_g": unit(batch, num_positives, 24),
-        "queue_g": unit(queue_size, 24),
-    }
-
-
 @pytest.mark.parametrize("num_positives", [1, 5])
 @pytest.mark.parametrize("mining", ["before_head", "after_head"])
 def test_losses_equal_a_direct_float64_evaluation(num_positives, mining):
-    x = problem(num_positives)
+    x = loss_inputs(num_positives)
     args = [x[name].numpy() for name in ("positives", "anchors", "queue", "positives_g", "queue_g")]
     if mining == "after_head":
         args[3:] = args[0], args[2]
@@ -59,7 +44,7 @@ def test_losses_equal_a_direct_float64_evaluation(num_positives, mining):
 
 @pytest.mark.parametrize("num_positives", [1, 5])
 def test_gradients_equal_central_differences_of_the_direct_evaluation(num_positives):
-    x = problem(num_positives, batch=2)
+    x = loss_inputs(num_positives, batch=2)
     positives = x.pop("positives").requires_grad_()
     losses = contrastive_losses(positives, **x, temperature=TAU, num_neighbors=5)
     (losses["loss_inst"] + 0.4 * losses["loss_nn"]).backward()
@@ -81,7 +66,7 @@ def test_gradients_equal_central_differences_of_the_direct_evaluation(num_positi
 def test_gradients_in_float32_agree_with_float64():
     gradients = []
     for dtype in (torch.float32, torch.float64):
-        x = problem(5)
+        x = loss_inputs()
         x = {name: value.to(dtype) for name, value in x.items()}
         x["positives"].requires_grad_()
         losses = contrastive_losses(**x, temperature=TAU, num_neighbors=5)
@@ -91,7 +76,7 @@ def test_gradients_in_float32_agree_with_float64():
 
 
 def test_the_own_anchor_is_no_negative_of_l_nn():
-    x = problem(1)
+    x = loss_inputs(1)
     before = contrastive_losses(**x, temperature=TAU, num_neighbors=3)
     x["anchors"] = -x["anchors"]
     after = contrastive_losses(**x, temperature=TAU, num_neighbors=3)
@@ -100,18 +85,18 @@ def test_the_own_anchor_is_no_negative_of_l_nn():
 
 
 def test_all_rows_as_neighbours_give_the_mean_score():
-    x = problem(5)
+    x = loss_inputs()
     nearest = contrastive_losses(**x, temperature=TAU, num_neighbors=37)["loss_nn"]
     scores = torch.einsum("blc,kc->blk", x["positives"], x["queue"]) / TAU
     assert nearest.item() == pytest.approx((scores.logsumexp(2) - scores.mean(2)).mean().item(), rel=1e-12)
 
 
 def test_without_neighbours_only_l_inst_is_returned():
-    assert set(contrastive_losses(**problem(5), temperature=TAU)) == {"loss_inst"}
+    assert set(contrastive_losses(**loss_inputs(), temperature=TAU)) == {"loss_inst"}
 
 
 def test_mining_sends_no_gradient_into_g_space():
-    x = problem(5)
+    x = loss_inputs()
     x["positives_g"].requires_grad_()
     x["positives"].requires_grad_()
     contrastive_losses(**x, temperature=TAU, num_neighbors=5)["loss_nn"].backward()
@@ -119,7 +104,7 @@ def test_mining_sends_no_gradient_into_g_space():
 
 
 def test_losses_are_float32_under_autocast():
-    x = {name: value.bfloat16() for name, value in problem(5).items()}
+    x = {name: value.bfloat16() for name, value in loss_inputs().items()}
     with torch.autocast("cpu", dtype=torch.bfloat16):
         losses = contrastive_losses(**x, temperature=TAU, num_neighbors=5)
     exact = contrastive_losses(**{n: v.double() for n, v in x.items()}, temperature=TAU, num_neighbors=5)
@@ -129,5 +114,5 @@ def test_losses_are_float32_under_autocast():
 
 
 def test_loss_stays_finite_at_tiny_temperatures():
-    losses = contrastive_losses(**problem(5, dtype=torch.float32), temperature=1e-3, num_neighbors=5)
+    losses = contrastive_losses(**loss_inputs(dtype=torch.float32), temperature=1e-3, num_neighbors=5)
     assert all(torch.isfinite(loss) for loss in losses.values())
