@@ -103,6 +103,8 @@ def test_eval_only_writes_the_knn_accuracy(pretrained, toy_root, tmp_path):
     )
     run(f"{command} MODEL.WEIGHTS {pretrained}/model_final.pth", toy_root)
     assert 0 <= json.loads((tmp_path / "evaluation.json").read_text())["knn_top1"] <= 100
+    iteration = torch.load(pretrained / "model_final.pth", weights_only=True)["iteration"]
+    assert [path.name for path in tmp_path.glob("*.png")] == [f"neighbours_{iteration:07d}.png"]
 
 
 def test_the_demo_runs_start_to_end(tmp_path):

@@ -87,7 +87,7 @@ def tidy_up(folder: Path) -> None:
 
 
 def set_aside_earlier_run(folder: Path) -> Path | None:
-    """Move the checkpoints and metrics of an earlier run into a folder of their own, so that none is lost or mixed up.
+    """Move what an earlier run has written on its way into a folder of its own, so that nothing is lost or mixed up.
 
     Returns:
         That folder, earlier_run_1 or the next that is free; None if there is no checkpoint.
@@ -96,7 +96,7 @@ def set_aside_earlier_run(folder: Path) -> Path | None:
         return None
     aside = next(path for n in count(1) if not (path := folder / f"earlier_run_{n}").exists())
     aside.mkdir()
-    for pattern in ("model_*.pth", "last_checkpoint", "metrics.json", "events.out.tfevents.*"):
+    for pattern in ("model_*.pth", "last_checkpoint", "metrics.json", "events.out.tfevents.*", "neighbours_*.png"):
         for path in folder.glob(pattern):
             path.rename(aside / path.name)
     return aside

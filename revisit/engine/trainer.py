@@ -39,6 +39,7 @@ from revisit.engine.step import NonFiniteLossError, TrainStep
 from revisit.engine.stop_signals import StopSignals, announce
 from revisit.errors import KilledWorkerError, UserError, first_line, told_by_worker
 from revisit.evaluation.features import extract_features
+from revisit.evaluation.gallery import neighbor_gallery
 from revisit.evaluation.knn import knn_top1
 from revisit.evaluation.linear import fit_linear, linear_top1
 
@@ -47,6 +48,7 @@ from detectron2.engine import DefaultTrainer, HookBase, TrainerBase, hooks
 from detectron2.engine.defaults import create_ddp_model
 from detectron2.modeling import build_model
 from detectron2.utils import comm
+from detectron2.utils.events import EventStorage, get_event_storage
 
 logger = logging.getLogger(__name__)
 
@@ -171,8 +173,9 @@ class RevisitTrainer(DefaultTrainer):
     def evaluate(cls, cfg: CfgNode, resume: bool) -> dict:
         """Test MODEL.WEIGHTS (with ``resume`` the run's last checkpoint) and write OUTPUT_DIR/evaluation.json."""
         model = cls.build_model(cfg)
-        cls.evaluation_checkpointer(model, cfg).resume_or_load(cfg.MODEL.WEIGHTS, resume=resume)
-        results = cls.test(cfg, model)
+        loaded = cls.evaluation_checkpointer(model, cfg).resume_or_load(cfg.MODEL.WEIGHTS, resume=resume)
+        with EventStorage(loaded.get("iteration", 0)):
+            results = cls.test(cfg, model)
         if comm.is_main_process():
             path = Path(cfg.OUTPUT_DIR) / "evaluation.json"
             path.write_text(json.dumps(results, indent=2))
@@ -277,7 +280,8 @@ class PretrainTrainer(RevisitTrainer):
     def test(cls, cfg: CfgNode, model: nn.Module, evaluators: None = None) -> dict[str, float]:
         """``knn_top1`` and, with KNN_EVAL.LINEAR, ``linear_top1`` of DATASETS.TEST, percent.
 
-        Empty without KNN_EVAL.BANK and on all but the main process.
+        Empty without KNN_EVAL.BANK and on all but the main process. Of the first test set some images' nearest ones
+        are drawn in OUTPUT_DIR/neighbours_ITERATION.png.
         """
         options, model = cfg.KNN_EVAL, unwrap(model)
         if not options.BANK:
@@ -292,6 +296,9 @@ class PretrainTrainer(RevisitTrainer):
             suffix = "" if len(cfg.DATASETS.TEST) == 1 else f"/{name}"
             if not (bank and test):
                 continue
+            if name == cfg.DATASETS.TEST[0]:
+                picture = Path(cfg.OUTPUT_DIR) / f"neighbours_{get_event_storage().iter:07d}.png"
+                neighbor_gallery(cfg, bank, test, picture)
             top1 = knn_top1(bank, test, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE)
             results[f"knn_top1{suffix}"] = top1
             logger.info(f"kNN top-1 of {name}: {top1:.2f} % (bank {options.BANK}, {len(bank.rows)} images)")

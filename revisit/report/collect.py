@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import yaml
 
 from revisit.engine.environment import FILE as ENVIRONMENT
@@ -21,6 +22,8 @@ MARKS = ("metrics.json", "config.yaml", "dry_run.json", "evaluation.json", "resu
 RESULTS = ("evaluation.json", "results.json")
 PICTURES = (".png", ".jpg", ".jpeg")
 ANIMATIONS = "overlays/*.gif"  # of projects/LabelPropagation
+NEIGHBORS = ("neighbours", "neighbors", "gallery")
+MOST_GALLERIES = 6  # of a run, from its first to its last
 TABLES = ("*.csv", "table.md")
 RECORDED_TOO = ("Python", "PyTorch", "torchvision", "detectron2")  # in the log, and with less noise in environment.json
 
@@ -212,7 +215,10 @@ def _pictures_beside(results: Path, run: Path) -> list[Path]:
 def _own_pictures(folder: Path) -> list[Path]:
     if (folder / "results.json").is_file():
         return []
-    return _pictures_in(folder) + (_pictures_in(folder / "non_finite") if (folder / "non_finite").is_dir() else [])
+    pictures = _pictures_in(folder) + (_pictures_in(folder / "non_finite") if (folder / "non_finite").is_dir() else [])
+    galleries = [path for path in pictures if path.stem.startswith(NEIGHBORS)]
+    shown = {galleries[n] for n in np.linspace(0, len(galleries) - 1, MOST_GALLERIES, dtype=int)} if galleries else ()
+    return [path for path in pictures if path not in galleries or path in shown]
 
 
 def _pictures_in(folder: Path) -> list[Path]:

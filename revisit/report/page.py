@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 from revisit.report import tables
-from revisit.report.collect import Collected, Evaluation, Run
+from revisit.report.collect import NEIGHBORS, Collected, Evaluation, Run
 from revisit.report.figures import KNOWN, color_of, dash_of, make_groups
 from revisit.report.pictures import Album, Embedded
 from revisit.report.scores import LOSSES, Summary, summarize
@@ -19,7 +19,6 @@ from revisit.report.scores import LOSSES, Summary, summarize
 ROOM = 2_000_000  # bytes for the pictures of each run; plotly's script takes 4.8 million
 MOST_PICTURES = 12  # of one evaluation
 OPEN_EVALUATIONS = 6  # more of them are closed at first
-NEIGHBORS = ("neighbours", "neighbors", "gallery")
 VIEWS = "views"
 NON_FINITE = "non_finite"
 TITLES = {panel.metric: panel.title for panels in KNOWN.values() for panel in panels}

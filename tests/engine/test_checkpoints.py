@@ -161,10 +161,12 @@ def test_what_a_killed_process_was_writing_is_removed_or_ended(tmp_path, metrics
 
 def test_a_new_start_sets_an_earlier_run_aside(whole, tmp_path):
     output = copy(whole, tmp_path / "run", "model_0000003.pth", "metrics.json", "last_checkpoint")
-    (output / "log.txt").write_text("")
+    for name in ("log.txt", "neighbours_0000003.png"):
+        (output / name).write_text("")
     assert set_aside_earlier_run(output) == output / "earlier_run_1"
     assert sorted(p.name for p in output.iterdir()) == ["earlier_run_1", "log.txt"]
-    assert (output / "earlier_run_1/model_0000003.pth").exists() and (output / "earlier_run_1/metrics.json").exists()
+    for name in ("model_0000003.pth", "metrics.json", "neighbours_0000003.png"):
+        assert (output / "earlier_run_1" / name).exists()
     assert set_aside_earlier_run(output) is None
     copy(whole, tmp_path / "other", "model_0000003.pth")
     (tmp_path / "other/model_0000003.pth").rename(output / "model_0000003.pth")

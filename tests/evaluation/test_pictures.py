@@ -7,6 +7,7 @@ import numpy as np
 from tiny import tiny_config, tiny_model
 
 from revisit.evaluation.curves import plot_curves, read_metrics
+from revisit.evaluation.features import extract_features
 from revisit.evaluation.gallery import neighbor_gallery
 
 TEST = ("DATASETS.TEST", ("toy_objects_train",), "KNN_EVAL.BANK", "toy_objects_train", "KNN_EVAL.IMAGE_SIZE", 48)
@@ -14,7 +15,8 @@ TEST = ("DATASETS.TEST", ("toy_objects_train",), "KNN_EVAL.BANK", "toy_objects_t
 
 def test_the_gallery_finds_an_image_itself_first_and_frames_it_green(toy_datasets, tmp_path):
     """The queries are taken from the bank, so each one's nearest neighbour is itself."""
-    neighbor_gallery(tiny_config(*TEST), tiny_model(), tmp_path / "g.png", num_queries=3, num_neighbors=2)
+    features = extract_features(tiny_model(), "toy_objects_train", 48, 0)
+    neighbor_gallery(tiny_config(*TEST), features, features, tmp_path / "g.png", num_queries=3, num_neighbors=2)
     picture = cv2.imread(str(tmp_path / "g.png"))
     assert picture.shape == (3 * 100, 3 * 100 + 12, 3)
     for row in range(3):

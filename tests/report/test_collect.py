@@ -115,6 +115,15 @@ def test_a_folder_of_runs_stands_for_them_and_keeps_its_pictures(tmp_path):
     ]
 
 
+def test_of_many_galleries_six_from_first_to_last_are_shown(tmp_path):
+    run = make_run(tmp_path / "run")
+    for iteration in range(10, 120, 10):
+        draw(run / f"neighbours_{iteration:07d}.png")
+    draw(run / "views.png")
+    names = [path.name for _, path in collect([run]).pictures]
+    assert names == [f"neighbours_{n:07d}.png" for n in (10, 30, 50, 70, 90, 110)] + ["views.png"]
+
+
 def test_names_are_as_long_as_it_takes_to_tell_runs_apart(tmp_path):
     folders = [make_run(tmp_path / name) for name in ("one/run", "two/run")]
     assert [run.name for run in collect(folders).runs] == ["one/run", "two/run"]
