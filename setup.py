@@ -53,6 +53,7 @@ setup(
             "pytest-xdist>=3.6",  # all cores at it: one core needs 20 minutes
             "ruff>=0.8",  # `make lint`
             "submitit>=1.5",  # what tools/slurm.py uses where it is installed
+            "timm>=1.0",  # what loads the weights exported for it
         ],
     },
 )

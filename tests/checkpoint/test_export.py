@@ -69,7 +69,6 @@ def test_export_then_conversion_is_the_identity_and_the_snippets_run(resnet, suf
 
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_the_cards_snippet_for_timm_runs(resnet, suffix, tmp_path, monkeypatch):
-    pytest.importorskip("timm")
     backbone = load_backbone(converted_file(tmp_path / "backbone.pth", resnet.state_dict()))
     weights = tmp_path / f"exported{suffix}"
     write_bare(to_torchvision(backbone), weights)
