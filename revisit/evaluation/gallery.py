@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import cv2
@@ -11,6 +12,8 @@ from revisit.data.catalog import get_records
 from revisit.evaluation.features import CenterCropDataset, Features
 
 from detectron2.config import CfgNode
+
+logger = logging.getLogger(__name__)
 
 TILE = 96  # px
 GAP = 4  # px
@@ -37,7 +40,8 @@ def neighbor_gallery(
         same = bank.labels[nearest] == test.labels[query]
         tiles += [_tile(others[int(n)], GREEN if alike else RED) for n, alike in zip(nearest, same, strict=True)]
         rows.append(np.hstack(tiles))
-    cv2.imwrite(str(path), cv2.cvtColor(np.vstack(rows), cv2.COLOR_RGB2BGR))
+    if not cv2.imwrite(str(path), cv2.cvtColor(np.vstack(rows), cv2.COLOR_RGB2BGR)):
+        logger.error(f"{path} cannot be written: this gallery will be missing")
 
 
 def _tile(record: dict, color: tuple[int, int, int]) -> np.ndarray:

@@ -25,6 +25,12 @@ def test_the_gallery_finds_an_image_itself_first_and_frames_it_green(toy_dataset
         assert picture[row * 100, 112].tolist() == [60, 160, 40]  # BGR green
 
 
+def test_a_gallery_that_cannot_be_written_is_said_and_ends_nothing(toy_datasets, tmp_path, caplog):
+    features = extract_features(tiny_model(), "toy_objects_train", 48, 0)
+    neighbor_gallery(tiny_config(*TEST), features, features, tmp_path / "nowhere/g.png", num_queries=1)
+    assert "nowhere/g.png cannot be written" in caplog.text
+
+
 def test_metrics_skip_a_line_that_a_killed_run_left_torn(tmp_path):
     lines = [json.dumps({"iteration": i, "loss_inst": 5.0 - i}) for i in range(3)]
     (tmp_path / "metrics.json").write_text("\n".join(lines) + '\n{"iteration": 3, "loss')
