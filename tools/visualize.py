@@ -70,8 +70,9 @@ def main() -> None:
         args.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--output {args.output} cannot be made ({error.strerror}): expected a folder") from error
+    name = Path(dataset.rpartition(":")[2]).stem if ":" in dataset else dataset  # of a path its end
     for page, start in enumerate(range(0, len(rows), args.rows), start=1):
-        path = args.output / f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', dataset)}_{page:02d}.png"
+        path = args.output / f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}_{page:02d}.png"
         save_sheet(path, rows[start : start + args.rows], headers, dataset, subtitle)
         print(path)
 
