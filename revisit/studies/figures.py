@@ -38,7 +38,8 @@ def figure_page(jobs: list[Job], folder: Path) -> str:
     """Markdown with the pictures that are there, and how far the others are."""
     lines = ["# Figures", ""]
     for job in jobs:
-        names = ("iou_histogram.png", "runs.png", "curves.png", "cams.png", "gallery.png", "overlays/*.gif")
+        names = ("iou_histogram.png", "runs.png", "cams.png", "gallery.png", "overlays/*.gif")
+        names += (job.result.name,) if job.result.suffix == ".png" else ()
         pictures = sorted(path for name in names for path in job.result.parent.glob(name)) if job.done else []
         if pictures:
             lines += [f"## {job.name}", ""]

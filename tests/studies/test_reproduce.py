@@ -14,7 +14,7 @@ from commands import ROOT, one_line_error, run
 
 from revisit.errors import UserError
 from revisit.studies.columns import COLUMNS
-from revisit.studies.figures import figure_jobs
+from revisit.studies.figures import figure_jobs, figure_page
 from revisit.studies.jobs import Job, run_jobs
 from revisit.studies.paper import paper_table
 from revisit.studies.plan import all_jobs, choose, make_cells, missing_inputs
@@ -56,6 +56,22 @@ def test_every_job_is_there_once_behind_what_it_needs_with_files_that_exist(tabl
             assert (ROOT / command[0]).is_file()
             if "--config-file" in command:
                 assert (ROOT / command[command.index("--config-file") + 1]).is_file()
+
+
+def test_the_page_of_figures_shows_pictures_of_figures_and_how_far_the_others_are(toy_datasets, tmp_path):
+    jobs = figure_jobs(profile="toy", seed=1, root=tmp_path, extra=(), gpus=1)
+    assert "- figure: IoU of crops: not run" in figure_page(jobs, tmp_path)
+    for job in jobs:  # all but one
+        if job.name != "figure: class activation maps":
+            job.result.parent.mkdir(parents=True, exist_ok=True)
+            job.result.touch()
+    for picture in ("figures/iou/seed1/runs.png", "evaluate/toy-ablation-moco/ImageNet/seed1/curves.png"):
+        (tmp_path / picture).touch()
+    page = figure_page(jobs, tmp_path)
+    assert "![runs.png](figures/iou/seed1/runs.png)" in page
+    assert "![curves.png](figures/curves/toy-ablation-moco/seed1/curves.png)" in page
+    assert "- figure: class activation maps: not run" in page
+    assert "ImageNet" not in page  # the classifiers' own curves
 
 
 @pytest.mark.parametrize("profile", ["paper", "toy"])
