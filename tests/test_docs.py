@@ -53,9 +53,13 @@ def photos(tmp_path) -> Path:
 
 def test_from_a_folder_to_a_detector(photos, tmp_path):
     added = {"own_images/pretrain": PRETRAINING, "own_images/detection": DETECTION}
+    said = []
     for command in commands("docs/own-images.md"):
         options = next((options for config, options in added.items() if config in command), "")
-        run(f"{command} {options}".replace("/data/", f"{tmp_path}/").replace("output/own", f"{tmp_path}/own"), tmp_path)
+        command = f"{command} {options}".replace("/data/", f"{tmp_path}/").replace("output/own", f"{tmp_path}/own")
+        said.append(run(command, tmp_path))
+    for text in said[:2]:  # the dry run and the training
+        assert "MOCO.QUEUE_SIZE 50 is 3.1 times the 16 images" in text
     own = tmp_path / "own"
     assert (own / "dry_run/views.png").is_file() and (own / "report.html").stat().st_size > 1e6
     scores = json.loads((own / "detection/metrics.json").read_text().splitlines()[-1])

@@ -97,7 +97,8 @@ class ViewMapper:
         rng = counter_rng(self.seed, Stream.VIEWS, epoch, index)
         boxes = self.crops(*image.shape[:2], rng)
         views = room or {name: np.empty(shape, np.uint8) for name, shape in self.shapes.items()}
-        looks = {f"{name}_looks": np.empty(view.shape[:-3], RECORD) for name, view in views.items()}
+        names = views if self.looks_on_device else ()
+        looks = {f"{name}_looks": np.empty(views[name].shape[:-3], RECORD) for name in names}
 
         def fill(name: str, place: tuple[int, ...], box: np.ndarray, policy: str) -> None:
             look = draw_look(policy, rng, grey_probability=self.grey_probability)
@@ -112,4 +113,4 @@ class ViewMapper:
         fill("positive", (), boxes.positive, self.policy)
         for n, box in enumerate(boxes.small):
             fill("small", (n,), box, self.policy)
-        return Views(**views, **(looks if self.looks_on_device else {}), boxes=boxes)
+        return Views(**views, **looks, boxes=boxes)
