@@ -8,8 +8,8 @@ setup(
     description="kNN-MoCo self-supervised pretraining inside Detectron2",
     license="Apache-2.0",
     python_requires=">=3.11,<3.13",
-    packages=find_packages(include=["revisit", "revisit.*"]),
-    package_data={"revisit.report": ["templates/*"], "revisit.studies": ["*.json"]},
+    packages=find_packages(include=["revisit", "revisit.*", "projects", "projects.*"]),
+    package_data={"projects.RunReport": ["templates/*"], "projects.PaperTables": ["*.json"]},
     # Detectron2 is not here: the package index has none by that name, and one that somebody built with its
     # compiled operators must never be replaced. Where there is none, `make env` runs
     # tools/install_detectron2.py.

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 
+from image_subsets import write_list
 from subset_arguments import subset_parser
 
-from revisit.data.subsets import write_list
 from revisit.engine.command import run_command
 from revisit.errors import UserError
 

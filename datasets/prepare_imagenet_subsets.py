@@ -6,7 +6,7 @@
 imagenet_118k has 118 images of each of the 1,000 classes (the paper prints 118K images; uniform over classes is
 inferred from it), imagenet_236k, _472k and _944k twice, four and eight times as many, each with all of the one
 before. 944 images a class do not exist, so there every class gives what it has up to one level. imagenet_118k_lt is
-long-tailed: 118,090 images, 1,280 to 5 a class, by a Pareto distribution of alpha 6 (revisit/data/subsets.py says
+long-tailed: 118,090 images, 1,280 to 5 a class, by a Pareto distribution of alpha 6 (datasets/image_subsets.py says
 where it comes from); which class is large is drawn by --seed. The same images and seed give the same lists anywhere.
 imagenet_classes.png shows how the images spread over the classes.
 """
@@ -16,11 +16,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from subset_arguments import subset_parser
-from tqdm import tqdm
-
-from revisit.data.images import SUFFIXES
-from revisit.data.subsets import (
+from image_subsets import (
     MULTIPLES,
     assign_counts,
     choose,
@@ -29,9 +25,13 @@ from revisit.data.subsets import (
     uniform_counts,
     write_list,
 )
+from subset_arguments import subset_parser
+from tqdm import tqdm
+
+from revisit.data.reader import SUFFIXES
 from revisit.engine.command import natural, run_command
 from revisit.errors import UserError
-from revisit.evaluation.curves import headless_pyplot
+from revisit.viz.curves import headless_pyplot
 
 NUM_CLASSES, NUM_IMAGES = 1000, 1281167
 Files = dict[str, list[str]]

@@ -17,10 +17,10 @@ import argparse
 import csv
 from pathlib import Path
 
+from image_subsets import MULTIPLES, seeded_order, thousands, write_list
 from subset_arguments import subset_parser
 from tqdm import tqdm
 
-from revisit.data.subsets import MULTIPLES, seeded_order, thousands, write_list
 from revisit.engine.command import run_command
 from revisit.errors import UserError
 from revisit.files import written_whole

@@ -23,8 +23,8 @@ from scipy.io import loadmat
 from tqdm import tqdm
 
 from revisit.data.catalog import datasets_root
-from revisit.data.dense_catalog import VOC_CLASSES, check_split, read_split, write_split
 from revisit.data.labels import check_size, write_labels
+from revisit.data.pixel_datasets import VOC_CLASSES, check_split, read_split, write_split
 from revisit.engine.command import run_command
 from revisit.errors import UserError
 

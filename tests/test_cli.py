@@ -13,7 +13,7 @@ from commands import ROOT, TINY, one_line_error, run
 from PIL import Image
 
 from revisit.data.catalog import CIFAR10_CLASSES
-from revisit.evaluation.curves import read_metrics
+from revisit.viz.curves import read_metrics
 
 
 def write_class_folders(folder: Path, classes: tuple[str, ...]) -> None:
@@ -26,7 +26,7 @@ def write_class_folders(folder: Path, classes: tuple[str, ...]) -> None:
 
 
 def test_readme_draws_toy_scenes(tmp_path):
-    run(f"python tools/make_toy_scenes.py --output {tmp_path}/toy_scenes --num-images 60", tmp_path)
+    run(f"python projects/ToyScenes/make_toy_scenes.py --output {tmp_path}/toy_scenes --num-images 60", tmp_path)
     assert len(list((tmp_path / "toy_scenes/coco/train2017").iterdir())) == 60
 
 
@@ -161,7 +161,7 @@ def test_help_teaches(tool, tmp_path):
 
 
 def test_docs_soak_ends_runs_in_every_way_and_finds_them_bit_identical(tmp_path):
-    text = run(f"python tools/soak.py kill kill-saving stop --runs 1 --output {tmp_path}", tmp_path)
+    text = run(f"python projects/Benchmarks/soak.py kill kill-saving stop --runs 1 --output {tmp_path}", tmp_path)
     for kind in ("kill", "kill-saving", "stop"):
         assert f"{kind}: 1 of 1 runs ended bit-identical" in text
         assert json.loads((tmp_path / f"{kind}.json").read_text())[0]["lost"] <= 4
@@ -170,7 +170,7 @@ def test_docs_soak_ends_runs_in_every_way_and_finds_them_bit_identical(tmp_path)
 def test_missing_coco_stops_with_the_way_out(tmp_path):
     command = "python tools/train_net.py --config-file configs/pretrain/knn_moco.yaml --num-gpus 2"
     line = one_line_error(f"{command} OUTPUT_DIR {tmp_path}/out", tmp_path)
-    for part in (f"{tmp_path}/coco/train2017", "DETECTRON2_DATASETS", "tools/make_toy_scenes.py"):
+    for part in (f"{tmp_path}/coco/train2017", "DETECTRON2_DATASETS", "projects/ToyScenes/make_toy_scenes.py"):
         assert part in line
     assert not (tmp_path / "out").exists()
 

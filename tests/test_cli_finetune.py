@@ -9,7 +9,7 @@ from commands import one_line_error, run
 
 from revisit.engine.setup import check_evaluation_data, count_images, make_config
 from revisit.errors import UserError
-from revisit.evaluation.curves import read_metrics
+from revisit.viz.curves import read_metrics
 
 NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
 SHORT = f"SOLVER.MAX_ITER 3 SOLVER.IMS_PER_BATCH 4 {NARROW}"

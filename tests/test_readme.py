@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import re
 from pathlib import Path
 
@@ -49,10 +49,8 @@ def test_every_project_opens_its_configs_with_their_command(config):
     "config", sorted(str(p.relative_to(ROOT)) for p in (ROOT / "projects").glob("*/configs/*.yaml"))
 )
 def test_every_config_of_a_project_loads(config):
-    (file,) = (ROOT / config).parent.parent.glob("*/config.py")
-    spec = importlib.util.spec_from_file_location(f"{file.parent.name}_config", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    file = (ROOT / config).parent.parent / "config.py"
+    module = importlib.import_module(f"projects.{file.parent.name}.config")
     (add_keys,) = (value for name, value in vars(module).items() if name.startswith("add_"))
     make_config(config, [], add_keys=add_keys)
 

@@ -18,7 +18,7 @@ from commands import ROOT, run
 from torch.utils.data import DataLoader
 
 from revisit.data.catalog import load_class_folders, load_folder
-from revisit.data.images import read_image
+from revisit.data.reader import read_image
 from revisit.data.sampler import EpochBatchSampler
 from revisit.data.shards import load_shards, read_sample
 

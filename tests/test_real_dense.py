@@ -17,14 +17,14 @@ import torch
 from commands import ROOT, run
 from PIL import Image
 
+from projects.common.palette import voc_colours
 from revisit import add_revisit_config
 from revisit.data.catalog import get_records
-from revisit.data.dense_mapper import DenseMapper
-from revisit.data.images import read_image
 from revisit.data.labels import read_depth, read_labels
-from revisit.evaluation.depth import DepthEvaluator
-from revisit.evaluation.sem_seg import SemSegEvaluator
-from revisit.palette import voc_colours
+from revisit.data.pixel_mapper import DenseMapper
+from revisit.data.reader import read_image
+from revisit.evaluation.depth_evaluation import DepthEvaluator
+from revisit.evaluation.sem_seg_evaluation import SemSegEvaluator
 
 from detectron2.config import get_cfg
 from detectron2.data import MetadataCatalog

@@ -17,7 +17,7 @@ from commands import ROOT, one_line_error, run
 from PIL import Image
 
 sys.path.insert(0, str(ROOT / "projects/LabelPropagation"))
-from label_propagation.davis import find_sequences, read_masks
+from projects.LabelPropagation.davis import find_sequences, read_masks
 
 DATA = Path(os.environ.get("REVISIT_REAL_DATA", ROOT.parent / "shared" / "data"))
 VIDEOS = DATA / "davis"

@@ -22,8 +22,8 @@ import torch
 
 from revisit.checkpoint.convert import Converted, convert
 from revisit.checkpoint.flags import flags_path, write_flags
+from revisit.checkpoint.layouts import SHARED_WITH, SOURCES
 from revisit.checkpoint.reading import read_checkpoint
-from revisit.checkpoint.sources import SHARED_WITH, SOURCES
 from revisit.engine.command import run_command
 from revisit.errors import UserError
 from revisit.files import written_whole

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from revisit.engine.command import run_command
 from revisit.errors import UserError
-from revisit.evaluation.curves import plot_curves
+from revisit.viz.curves import plot_curves
 
 PRETRAIN, DETECT = "configs/toy/pretrain.yaml", "configs/toy/detection.yaml"
 NUM_STEPS = 7
@@ -102,7 +102,7 @@ def main() -> None:
     demo = Demo(output, args.seed, args.quick)
     pretrain, weights = output / "pretrain", output / "backbone.pth"
     toy = str(output / "datasets" / "toy_scenes")
-    demo.run("draw ToyScenes", "tools/make_toy_scenes.py", "--output", toy, *demo.extra["draw"])
+    demo.run("draw ToyScenes", "projects/ToyScenes/make_toy_scenes.py", "--output", toy, *demo.extra["draw"])
     demo.train("kNN of random init", PRETRAIN, output / "random_init", "--eval-only")
     demo.train("pretrain kNN-MoCo", PRETRAIN, pretrain)
     demo.train("the views, as a picture", PRETRAIN, pretrain, "--dry-run")

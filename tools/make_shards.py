@@ -29,7 +29,7 @@ import cv2
 from tqdm import tqdm
 
 from revisit.data.catalog import get_records
-from revisit.data.images import SUFFIXES
+from revisit.data.reader import SUFFIXES
 from revisit.data.shards import INDEX, write_index
 from revisit.engine.command import natural, run_command
 from revisit.errors import UserError

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from projects.RunReport.collect import collect
 from revisit.engine.command import run_command
 from revisit.errors import UserError
 from revisit.files import written_whole
-from revisit.report.collect import collect
 
 PATIENCE = 10  # seconds without a word
 
@@ -40,7 +40,7 @@ def main() -> None:
     if args.output.is_dir():
         raise UserError(f"--output {args.output} is a folder: expected a file to write, such as report.html")
     try:
-        from revisit.report.page import render
+        from projects.RunReport.page import render
     except ModuleNotFoundError as error:
         raise UserError(
             f"{error.name} is not installed: python -m pip install --constraint constraints.txt plotly jinja2"

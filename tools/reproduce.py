@@ -20,17 +20,17 @@ import shlex
 import sys
 from pathlib import Path
 
+from projects.PaperTables.cells import PROFILES, Cell, all_jobs, choose, make_cells, missing_inputs
+from projects.PaperTables.columns import TOY_FORMS
+from projects.PaperTables.job_cost import cost_of
+from projects.PaperTables.jobs import Job, run_jobs
+from projects.PaperTables.paper_figures import figure_jobs, figure_page
+from projects.PaperTables.paper_values import note_of
+from projects.PaperTables.result_table import as_csv, as_latex, as_markdown
+from projects.PaperTables.rows import ROWS
+from projects.PaperTables.slurm_jobs import submit_jobs
 from revisit.engine.command import natural, run_command
 from revisit.errors import UserError
-from revisit.studies.columns import TOY_FORMS
-from revisit.studies.cost import cost_of
-from revisit.studies.figures import figure_jobs, figure_page
-from revisit.studies.jobs import Job, run_jobs
-from revisit.studies.paper import note_of
-from revisit.studies.plan import PROFILES, Cell, all_jobs, choose, make_cells, missing_inputs
-from revisit.studies.result_table import as_csv, as_latex, as_markdown
-from revisit.studies.rows import ROWS
-from revisit.studies.slurm_jobs import submit_jobs
 
 TABLES = (*ROWS, "figures")
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Run a study of the method on ToyScenes, on a CPU: every row, several seeds, one Markdown table.
 
-    python tools/make_toy_scenes.py --output $DETECTRON2_DATASETS/toy_scenes --num-images 8000
+    python projects/ToyScenes/make_toy_scenes.py --output $DETECTRON2_DATASETS/toy_scenes --num-images 8000
     python tools/toy_studies.py ablation --output output/studies/ablation
     python tools/toy_studies.py knn --train-set object-centric --seeds 1 2
     python tools/toy_studies.py transfer --weights output/demo/backbone.pth
@@ -18,10 +18,10 @@ import os
 import shlex
 from pathlib import Path
 
+from projects.PaperTables import toy, transfer
+from projects.PaperTables.jobs import Job, run_jobs
+from projects.PaperTables.plots import plot_purity, plot_sweeps
 from revisit.engine.command import natural, run_command
-from revisit.studies import toy, transfer
-from revisit.studies.jobs import Job, run_jobs
-from revisit.studies.plots import plot_purity, plot_sweeps
 
 TABLES = (*toy.TABLES, "transfer")
 

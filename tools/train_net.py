@@ -23,7 +23,7 @@ import argparse
 from revisit.config import PRETRAINING
 from revisit.engine.command import run_command
 from revisit.engine.dry_run import dry_run
-from revisit.engine.finetune import FinetuneTrainer
+from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.launch import TIMEOUT, find_processes, launch
 from revisit.engine.schedule import resolve_schedule
 from revisit.engine.setup import check_evaluation_data, count_images, load_config, setup_run

@@ -24,7 +24,7 @@ from revisit.engine.command import natural, run_command
 from revisit.engine.predictions import TASKS, make_rows
 from revisit.engine.setup import load_config
 from revisit.errors import UserError
-from revisit.evaluation.sheets import save_sheet
+from revisit.viz.prediction_sheet import save_sheet
 
 
 def parse_args() -> argparse.Namespace:

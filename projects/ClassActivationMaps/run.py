@@ -17,18 +17,18 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from class_activation_maps.cam import LinearClassifier, activation_map, load_classifier, overlay
-from class_activation_maps.config import add_cam_config
 
+from projects.ClassActivationMaps.cam import LinearClassifier, activation_map, load_classifier, overlay
+from projects.ClassActivationMaps.config import add_cam_config
+from projects.common.entry import load_study, parse_study_args, write_results
+from projects.common.frozen_backbone import FrozenBackbone
 from revisit.data.catalog import get_records
-from revisit.data.classification_catalog import PRESENT
+from revisit.data.classification_datasets import PRESENT
 from revisit.data.mapper import require_record
 from revisit.engine.command import run_command
-from revisit.engine.study import load_study, parse_study_args, write_results
 from revisit.errors import UserError
 from revisit.evaluation.features import TRANSFORMS
-from revisit.evaluation.sheets import Row, fit, save_sheet
-from revisit.modeling.frozen import FrozenBackbone
+from revisit.viz.prediction_sheet import Row, fit, save_sheet
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog

@@ -12,13 +12,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from crop_study.config import add_crop_study_config
-from crop_study.overlap import draw_overlaps
-from crop_study.plots import plot_overlaps, plot_runs
-from crop_study.runs import read_runs
 
+from projects.common.entry import load_study, parse_study_args, write_results
+from projects.CropStudy.config import add_crop_study_config
+from projects.CropStudy.overlap import draw_overlaps
+from projects.CropStudy.plots import plot_overlaps, plot_runs
+from projects.CropStudy.runs import read_runs
 from revisit.engine.command import run_command
-from revisit.engine.study import load_study, parse_study_args, write_results
 from revisit.errors import UserError
 
 from detectron2.config import CfgNode

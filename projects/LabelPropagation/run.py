@@ -17,26 +17,26 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from label_propagation.config import METHODS, add_label_propagation_config
-from label_propagation.davis import Sequence, find_sequences, read_frame, read_masks, write_mask
-from label_propagation.overlays import paint_objects, save_animation
-from label_propagation.propagate import LabelPropagation, Protocol
 from torch.nn import functional as F
 from tqdm import tqdm
 
+from projects.common.entry import load_study, parse_study_args, peak_memory_gb, write_results
+from projects.common.frozen_backbone import FrozenBackbone
+from projects.common.label_maps import enlarge_labels, shrink_labels
+from projects.LabelPropagation.config import METHODS, add_label_propagation_config
+from projects.LabelPropagation.davis import Sequence, find_sequences, read_frame, read_masks, write_mask
+from projects.LabelPropagation.overlays import paint_objects, save_animation
+from projects.LabelPropagation.propagate import LabelPropagation, Protocol
+from projects.LabelPropagation.video_objects import score_sequence, summarize, write_csvs
 from revisit.data.catalog import datasets_root
-from revisit.data.images import require_image
 from revisit.data.labels import VOID
+from revisit.data.reader import require_image
 from revisit.engine.command import run_command
-from revisit.engine.study import load_study, parse_study_args, peak_memory_gb, write_results
 from revisit.errors import UserError
-from revisit.evaluation.label_maps import enlarge_labels, shrink_labels
-from revisit.evaluation.video_objects import score_sequence, summarize, write_csvs
-from revisit.modeling.frozen import FrozenBackbone
 
 from detectron2.config import CfgNode
 
-logger = logging.getLogger("revisit.label_propagation")
+logger = logging.getLogger("projects.LabelPropagation")
 
 
 def main() -> None:

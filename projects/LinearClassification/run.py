@@ -12,15 +12,15 @@ DIR/classifier.pth the weights of a linear classifier, which ClassActivationMaps
 from __future__ import annotations
 
 import numpy as np
-from linear_classification.config import add_linear_config
-from linear_classification.methods import METHODS, read
-from linear_classification.targets import check_classes
 
+from projects.common.entry import load_study, parse_study_args, write_results
+from projects.common.frozen_backbone import FrozenBackbone
+from projects.LinearClassification.config import add_linear_config
+from projects.LinearClassification.methods import METHODS, read
+from projects.LinearClassification.targets import check_classes
 from revisit.engine.command import run_command
-from revisit.engine.study import load_study, parse_study_args, write_results
 from revisit.errors import UserError
 from revisit.evaluation.features import TRANSFORMS
-from revisit.modeling.frozen import FrozenBackbone
 
 from detectron2.config import CfgNode
 

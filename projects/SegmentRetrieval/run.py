@@ -11,17 +11,16 @@ DIR/gallery.png shows regions beside their nearest ones.
 
 from __future__ import annotations
 
-from segment_retrieval.config import FEATURES, REGIONS, add_segment_retrieval_config
-from segment_retrieval.described import describe_set
-from segment_retrieval.gallery import gallery_rows, save_gallery
-from segment_retrieval.retrieval import evaluate
-
+from projects.common.entry import load_study, parse_study_args, write_results
+from projects.common.frozen_backbone import FrozenBackbone
+from projects.SegmentRetrieval.config import FEATURES, REGIONS, add_segment_retrieval_config
+from projects.SegmentRetrieval.described import describe_set
+from projects.SegmentRetrieval.gallery import gallery_rows, save_gallery
+from projects.SegmentRetrieval.retrieval import evaluate
 from revisit.data.catalog import get_records
 from revisit.data.labels import VOID
 from revisit.engine.command import run_command
-from revisit.engine.study import load_study, parse_study_args, write_results
 from revisit.errors import UserError
-from revisit.modeling.frozen import FrozenBackbone
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 
 from revisit.checkpoint.flags import Flags
-from revisit.checkpoint.sources import Tensors, backbone_of, flags_of_run, recognise, training_of
+from revisit.checkpoint.layouts import Tensors, backbone_of, flags_of_run, recognise, training_of
 from revisit.config import add_revisit_config
 from revisit.errors import UserError, first_line
-from revisit.modeling.backbone import BLOCKS_PER_STAGE, build_revisit_resnet_backbone
+from revisit.modeling.backbone.resnet import BLOCKS_PER_STAGE, build_revisit_resnet_backbone
 
 from detectron2.config import CfgNode, get_cfg
 from detectron2.layers import ShapeSpec

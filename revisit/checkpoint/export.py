@@ -9,13 +9,13 @@ import torch
 
 from revisit.checkpoint.convert import IMAGENET, check_backbone, convert, flags_to_config
 from revisit.checkpoint.flags import FLAG_KEYS, Flags, flags_of, flags_path, read_flags, read_source
+from revisit.checkpoint.layouts import Tensors, tensors_of
 from revisit.checkpoint.reading import read_checkpoint
 from revisit.checkpoint.safetensors_file import save_safetensors
-from revisit.checkpoint.sources import Tensors, tensors_of
 from revisit.checkpoint.torchvision_names import torchvision_name
 from revisit.errors import UserError
 from revisit.files import written_whole
-from revisit.modeling.backbone import BASIC_DEPTHS
+from revisit.modeling.backbone.resnet import BASIC_DEPTHS
 
 SUFFIXES = (".pth", ".safetensors")
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from revisit.checkpoint.export import Backbone
-from revisit.modeling.backbone import BASIC_DEPTHS
+from revisit.modeling.backbone.resnet import BASIC_DEPTHS
 
 LIBRARIES = ("torchvision", "timm")
 

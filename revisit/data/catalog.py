@@ -21,12 +21,12 @@ from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
-from revisit.data.classification_catalog import CLASSIFICATION_SETS
-from revisit.data.dense_catalog import DENSE_KINDS, DENSE_SETS, DenseSet
-from revisit.data.images import SUFFIXES
+from projects.ToyScenes import CLASS_NAMES as TOY_CLASSES
+from revisit.data.classification_datasets import CLASSIFICATION_SETS
+from revisit.data.pixel_datasets import DENSE_KINDS, DENSE_SETS, DenseSet
+from revisit.data.reader import SUFFIXES
 from revisit.data.shards import load_shards
 from revisit.errors import UserError, first_line
-from revisit.toy import CLASS_NAMES as TOY_CLASSES
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.data.datasets.coco import load_coco_json
@@ -201,7 +201,7 @@ def _missing_dataset(name: str, folder: object, expected: str) -> UserError:
     where = f"DETECTRON2_DATASETS={os.environ.get('DETECTRON2_DATASETS', '(unset, so ./datasets)')}"
     return UserError(
         f"data set {name!r} not found: looked for {expected} ({where}). Put it there (datasets/README.md), "
-        "or try the drawn world instead: python tools/make_toy_scenes.py --output "
+        "or try the drawn world instead: python projects/ToyScenes/make_toy_scenes.py --output "
         "$DETECTRON2_DATASETS/toy_scenes, then --config-file configs/toy/pretrain.yaml"
     )
 

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
+from revisit.data.augmentation_on_device import apply_looks
 from revisit.data.catalog import get_records
-from revisit.data.images import UnreadableImageError
-from revisit.data.looks_on_device import apply_looks
 from revisit.data.mapper import ViewMapper, read_record
+from revisit.data.reader import UnreadableImageError
 from revisit.data.sampler import EpochBatchSampler
 from revisit.data.workers import start_worker
 

@@ -7,10 +7,10 @@ from typing import TypedDict
 
 import numpy as np
 
-from revisit.data.augment import GREY_PROBABILITY, apply_look, draw_look
+from revisit.data.augmentation import GREY_PROBABILITY, apply_look, draw_look
+from revisit.data.augmentation_on_device import RECORD, record_of
 from revisit.data.crops import ConstrainedMultiCrop, CropBoxes
-from revisit.data.images import decode_image, images_required, read_image
-from revisit.data.looks_on_device import RECORD, record_of
+from revisit.data.reader import decode_image, images_required, read_image
 from revisit.data.resize import crop_and_reduce
 from revisit.data.shards import read_sample
 from revisit.randomness import Stream, counter_rng

@@ -21,7 +21,7 @@ import fsspec
 import numpy as np
 from tqdm import tqdm
 
-from revisit.data.images import MAX_BYTES, SUFFIXES, UnreadableImageError
+from revisit.data.reader import MAX_BYTES, SUFFIXES, UnreadableImageError
 from revisit.errors import UserError
 from revisit.files import written_whole
 

@@ -9,11 +9,11 @@ from torch import nn
 
 from revisit.config import DENSE, PRETRAINING
 from revisit.data.catalog import get_records
-from revisit.data.view_sheet import save_view_sheet
+from revisit.engine.memory_estimate import build_meta_model, memory_per_process
 from revisit.engine.optimizer import build_optimizer
 from revisit.engine.schedule import epochs_to_iterations, neighbor_loss_start, queue_advice
-from revisit.engine.sizing import build_meta_model, memory_per_process
 from revisit.errors import UserError
+from revisit.viz.view_sheet import save_view_sheet
 
 from detectron2.config import CfgNode
 

@@ -6,9 +6,9 @@ import math
 from contextlib import suppress
 from pathlib import Path
 
-from revisit.data.view_sheet import save_batch_sheets
-from revisit.engine.step import NonFiniteLossError
+from revisit.engine.train_step import NonFiniteLossError
 from revisit.errors import UserError
+from revisit.viz.view_sheet import save_batch_sheets
 
 from detectron2.utils import comm
 

@@ -9,13 +9,13 @@ import torch
 
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.data.catalog import get_records
-from revisit.data.images import UnreadableImageError
 from revisit.data.labels import check_size, read_depth, read_labels
 from revisit.data.mapper import read_record
-from revisit.engine.checks import check_records
-from revisit.engine.finetune import build_mapper
+from revisit.data.reader import UnreadableImageError
+from revisit.engine.config_checks import check_records
+from revisit.engine.finetune_trainer import build_mapper
 from revisit.errors import UserError
-from revisit.evaluation.sheets import Detections, Row, class_colors, depth_row, detection_row, segmentation_row
+from revisit.viz.prediction_sheet import Detections, Row, class_colors, depth_row, detection_row, segmentation_row
 
 from detectron2.config import CfgNode
 from detectron2.data import Metadata, MetadataCatalog

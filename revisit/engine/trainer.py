@@ -16,8 +16,8 @@ from torch import nn
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import FINAL
 from revisit.config import metrics_period
-from revisit.data.images import UnreadableImageError
 from revisit.data.loader import ResumableLoader
+from revisit.data.reader import UnreadableImageError
 from revisit.engine.checkpointing import Checkpoints
 from revisit.engine.hooks import (
     CollapseAlarm,
@@ -35,13 +35,13 @@ from revisit.engine.hooks import (
 from revisit.engine.non_finite import report_non_finite
 from revisit.engine.optimizer import build_lr_scheduler, build_optimizer
 from revisit.engine.schedule import epochs_to_iterations, neighbor_loss_start, queue_advice
-from revisit.engine.step import NonFiniteLossError, TrainStep
 from revisit.engine.stop_signals import StopSignals, announce
+from revisit.engine.train_step import NonFiniteLossError, TrainStep
 from revisit.errors import KilledWorkerError, UserError, first_line, told_by_worker
 from revisit.evaluation.features import extract_features
-from revisit.evaluation.gallery import neighbor_gallery
 from revisit.evaluation.knn import knn_top1
 from revisit.evaluation.linear import fit_linear, linear_top1
+from revisit.viz.neighbor_gallery import neighbor_gallery
 
 from detectron2.config import CfgNode
 from detectron2.engine import DefaultTrainer, HookBase, TrainerBase, hooks

@@ -1,13 +1,6 @@
-"""Importing this package registers Revisit's backbones and meta-architectures with Detectron2."""
+"""Importing this package registers Revisit's backbones, heads and meta-architectures with Detectron2."""
 
-from revisit.modeling import (  # noqa: F401
-    backbone,
-    c4_roi_heads,
-    deeplab_head,
-    densecl,
-    depth,
-    dilated_c5,
-    fcn_head,
-    knn_moco,
-    moco,
-)
+from revisit.modeling.backbone import dilated_c5, resnet  # noqa: F401
+from revisit.modeling.meta_arch import densecl, depth_estimator, knn_moco, moco  # noqa: F401
+from revisit.modeling.roi_heads import res5_norm  # noqa: F401
+from revisit.modeling.sem_seg import deeplab_head, fcn_head  # noqa: F401

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from revisit.modeling.scores import scores_in_chunks
+from revisit.modeling.losses.similarity import scores_in_chunks
 
 
 @torch.no_grad()

@@ -13,9 +13,9 @@ from tiny import random_views, tiny_config, tiny_model
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.convert import convert, flags_to_config
 from revisit.checkpoint.flags import flags_of, read_flags, write_flags
-from revisit.checkpoint.sources import recognise
+from revisit.checkpoint.layouts import recognise
 from revisit.errors import UserError
-from revisit.modeling.backbone import build_revisit_resnet_backbone
+from revisit.modeling.backbone.resnet import build_revisit_resnet_backbone
 
 from detectron2.checkpoint import DetectionCheckpointer
 from detectron2.layers import ShapeSpec

@@ -12,8 +12,8 @@ from commands import ROOT, one_line_error, run
 from project_layouts import moco, random_resnet
 
 from revisit.checkpoint.convert import convert
+from revisit.checkpoint.layouts import SOURCES
 from revisit.checkpoint.reading import read_checkpoint
-from revisit.checkpoint.sources import SOURCES
 
 DOCUMENT = (ROOT / "docs/weights.md").read_text()
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import ExifTags, Image
 
-from revisit.data.images import UnreadableImageError, read_image
+from revisit.data.reader import UnreadableImageError, read_image
 
 
 def encode(array, kind, **options):

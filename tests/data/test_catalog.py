@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import revisit  # noqa: F401  (registers the fixed names)
+from projects.ToyScenes import CLASS_NAMES as TOY_CLASSES
 from revisit.data import catalog
 from revisit.data.catalog import get_records
 from revisit.errors import UserError
-from revisit.toy import CLASS_NAMES as TOY_CLASSES
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 

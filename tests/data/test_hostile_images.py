@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 from tiny import tiny_config
 
-from revisit.data.images import UnreadableImageError, read_image
 from revisit.data.loader import ResumableLoader
+from revisit.data.reader import UnreadableImageError, read_image
 
 NUM_IMAGES = 2000
 

@@ -9,9 +9,9 @@ import torch
 from revisit import add_revisit_config
 from revisit.data import loader as loader_module
 from revisit.data.catalog import get_records
-from revisit.data.images import UnreadableImageError, read_image
 from revisit.data.loader import ResumableLoader, ViewDataset
 from revisit.data.mapper import ViewMapper
+from revisit.data.reader import UnreadableImageError, read_image
 
 from detectron2.config import get_cfg
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from revisit.config import POLICIES
-from revisit.data.augment import (
+from revisit.data.augmentation import (
     BRIGHTNESS,
     CONTRAST,
     HUE,

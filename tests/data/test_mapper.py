@@ -8,12 +8,12 @@ import torch
 from PIL import Image
 
 from revisit import add_revisit_config
-from revisit.data import augment as augment_module
+from revisit.data import augmentation as augment_module
 from revisit.data import mapper as mapper_module
-from revisit.data.augment import StandardLook, apply_look, draw_look
+from revisit.data.augmentation import StandardLook, apply_look, draw_look
 from revisit.data.crops import ConstrainedMultiCrop
-from revisit.data.images import read_image
 from revisit.data.mapper import ViewMapper, read_record
+from revisit.data.reader import read_image
 from revisit.data.resize import crop_and_reduce
 
 from detectron2.config import get_cfg

@@ -16,8 +16,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from torch.utils.data import DataLoader
 
 from revisit.data.catalog import get_records, load_class_folders
-from revisit.data.images import UnreadableImageError, read_image
 from revisit.data.mapper import read_record
+from revisit.data.reader import UnreadableImageError, read_image
 from revisit.data.sampler import EpochBatchSampler
 from revisit.data.shards import load_shards, read_sample, write_index
 from revisit.errors import UserError
@@ -194,8 +194,8 @@ def test_a_run_from_shards_is_the_run_from_files(toy_root, tmp_path):
 
 def test_the_benchmark_compares_both(images, made, tmp_path):
     run(
-        f"python tools/benchmark.py --repeats 2 --json {tmp_path}/out.json shards --files class_folders:{images} "
-        f"--shards {made[0]}",
+        f"python projects/Benchmarks/benchmark.py --repeats 2 --json {tmp_path}/out.json shards "
+        f"--files class_folders:{images} --shards {made[0]}",
         tmp_path,
     )
     result = json.loads((tmp_path / "out.json").read_text())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from runs import assert_same, load, run
 
-from revisit.engine.finetune import FinetuneTrainer
+from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.schedule import resolve_schedule
 from revisit.engine.setup import make_config
 

@@ -11,7 +11,7 @@ from revisit.engine.checkpointing import Checkpoints
 from revisit.engine.hooks import Evaluation, MomentumUpdate, QueueUpdate
 from revisit.engine.trainer import PretrainTrainer
 from revisit.errors import UserError
-from revisit.modeling.moco import MoCo
+from revisit.modeling.meta_arch.moco import MoCo
 
 from detectron2.engine import hooks as d2_hooks
 

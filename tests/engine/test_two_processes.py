@@ -12,7 +12,7 @@ from true_steps import take_steps
 from revisit.engine.launch import Processes, launch
 from revisit.engine.trainer import PretrainTrainer
 from revisit.errors import UserError
-from revisit.modeling.batch_norm import gather_rows, scatter_shuffled
+from revisit.modeling.shuffle_bn import gather_rows, scatter_shuffled
 
 from detectron2.utils import comm
 

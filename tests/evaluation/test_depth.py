@@ -12,7 +12,7 @@ import torch
 
 from revisit.engine.launch import Processes, launch
 from revisit.errors import UserError
-from revisit.evaluation.depth import DepthEvaluator
+from revisit.evaluation.depth_evaluation import DepthEvaluator
 
 from detectron2.utils import comm
 

@@ -10,7 +10,7 @@ import torch
 
 import revisit  # noqa: F401
 from revisit.config import add_revisit_config
-from revisit.engine.finetune import FinetuneTrainer
+from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.launch import Processes, launch
 
 from detectron2.config import get_cfg

@@ -12,7 +12,7 @@ from PIL import Image
 
 from revisit.engine.launch import Processes, launch
 from revisit.errors import UserError
-from revisit.evaluation.sem_seg import SemSegEvaluator
+from revisit.evaluation.sem_seg_evaluation import SemSegEvaluator
 
 from detectron2.data import MetadataCatalog
 from detectron2.utils import comm

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tiny import tiny_config
 
-from revisit.modeling.backbone import build_revisit_resnet_backbone
-from revisit.modeling.dilated_c5 import build_dilated_c5_backbone
+from revisit.modeling.backbone.dilated_c5 import build_dilated_c5_backbone
+from revisit.modeling.backbone.resnet import build_revisit_resnet_backbone
 
 from detectron2.config import CfgNode
 from detectron2.layers import ShapeSpec

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tiny import loss_inputs
 from torch.nn.functional import normalize
 
-from revisit.modeling.chunked_losses import chunked_losses
-from revisit.modeling.losses import contrastive_losses
+from revisit.modeling.losses.chunked import chunked_losses
+from revisit.modeling.losses.contrastive import contrastive_losses
+from revisit.modeling.losses.similarity import nearest_rows
 from revisit.modeling.monitors import contrast_accuracy
-from revisit.modeling.scores import nearest_rows
 
 
 def losses_and_gradient(function, x, **options):

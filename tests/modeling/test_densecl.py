@@ -18,10 +18,10 @@ from torch.nn.functional import normalize
 from true_steps import take_steps
 
 from revisit.engine.launch import Processes, launch
+from revisit.engine.memory_estimate import build_meta_model, flops_per_image, head_flops_per_image, memory_per_process
 from revisit.engine.setup import make_config
-from revisit.engine.sizing import build_meta_model, flops_per_image, head_flops_per_image, memory_per_process
 from revisit.errors import UserError
-from revisit.modeling.densecl import best_match, dense_loss
+from revisit.modeling.meta_arch.densecl import best_match, dense_loss
 
 from detectron2.utils import comm
 from detectron2.utils.events import EventStorage

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny import loss_inputs
 
-from revisit.modeling.losses import contrastive_losses
+from revisit.modeling.losses.contrastive import contrastive_losses
 
 TAU = 0.2
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny import FEATURE_DIM, freeze_batch_norm, random_views, tiny_model
 
-from revisit.modeling.losses import contrastive_losses
+from revisit.modeling.losses.contrastive import contrastive_losses
 
 from detectron2.utils.events import EventStorage
 

@@ -2,25 +2,21 @@
 
 import json
 import re
-import sys
 
 import cv2
 import numpy as np
 import pytest
 import torch
-from commands import ROOT
 from tiny import tiny_config
 
-sys.path.insert(0, str(ROOT / "projects/ClassActivationMaps"))
-from class_activation_maps.cam import activation_map, overlay
-
+from projects.ClassActivationMaps.cam import activation_map, overlay
+from projects.common.frozen_backbone import FrozenBackbone
+from projects.ToyScenes import CLASS_NAMES
 from revisit.data.catalog import get_records
-from revisit.data.images import read_image
+from revisit.data.reader import read_image
 from revisit.errors import UserError
 from revisit.evaluation.features import whole_image
-from revisit.evaluation.sheets import fit
-from revisit.modeling.frozen import FrozenBackbone
-from revisit.toy import CLASS_NAMES
+from revisit.viz.prediction_sheet import fit
 
 NARROW = " MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 CAM.NUM_IMAGES 3"
 
@@ -58,7 +54,7 @@ def classifier(tmp_path):
 def panels_of(monkeypatch):
     """The rows that are given to the sheet, instead of a picture of them."""
     rows = []
-    monkeypatch.setattr("revisit.evaluation.sheets.save_sheet", lambda path, found, *texts: rows.extend(found))
+    monkeypatch.setattr("revisit.viz.prediction_sheet.save_sheet", lambda path, found, *texts: rows.extend(found))
     return rows
 
 

@@ -4,18 +4,15 @@ import json
 import math
 import random
 import re
-import sys
 
 import cv2
 import numpy as np
 import pytest
 import yaml
-from commands import ROOT, run
+from commands import run
 
-sys.path.insert(0, str(ROOT / "projects/CropStudy"))
-from crop_study.overlap import draw_overlaps
-from crop_study.runs import read_runs
-
+from projects.CropStudy.overlap import draw_overlaps
+from projects.CropStudy.runs import read_runs
 from revisit.errors import UserError
 
 COMMAND = "python projects/CropStudy/run.py --config-file projects/CropStudy/configs/coco.yaml --output {output}"

@@ -3,22 +3,19 @@
 import json
 import re
 import shutil
-import sys
 
 import numpy as np
 import pytest
 import torch
-from commands import ROOT, one_line_error, run
+from commands import one_line_error, run
 from PIL import Image
 from torch.nn import functional as F
 
-sys.path.insert(0, str(ROOT / "projects/LabelPropagation"))
-from label_propagation.davis import find_sequences, read_masks
-from label_propagation.propagate import LabelPropagation, Protocol
-
+from projects.common.label_maps import enlarge_labels, shrink_labels
+from projects.LabelPropagation.davis import find_sequences, read_masks
+from projects.LabelPropagation.propagate import LabelPropagation, Protocol
 from revisit.data.labels import VOID
 from revisit.errors import UserError
-from revisit.evaluation.label_maps import enlarge_labels, shrink_labels
 
 COMMAND = (
     "python projects/LabelPropagation/run.py --config-file projects/LabelPropagation/configs/toy.yaml "
@@ -60,7 +57,7 @@ def propagate_by_definition(features, first, protocol):
     [Protocol(3, 2.5, 4, 0.05), Protocol(2, 2.0, 50, 1.0), Protocol(0, 3.0, 3, 0.1), Protocol(5, 100.0, 7, 0.2)],
 )
 def test_labels_follow_the_definition(protocol, monkeypatch):
-    monkeypatch.setattr("label_propagation.propagate.TILE", 3)  # windows that the image's edges cut
+    monkeypatch.setattr("projects.LabelPropagation.propagate.TILE", 3)  # windows that the image's edges cut
     rng = np.random.default_rng(0)
     features = unit_maps(rng, 6, 8, 5, 7)
     first = torch.from_numpy(rng.dirichlet(np.ones(3), size=(5, 7))).permute(2, 0, 1)
@@ -76,7 +73,7 @@ def test_the_tile_means_nothing_but_memory(monkeypatch):
     first = torch.from_numpy(rng.dirichlet(np.ones(4), size=(9, 20))).permute(2, 0, 1)
     results = []
     for tile in (4, 64):
-        monkeypatch.setattr("label_propagation.propagate.TILE", tile)
+        monkeypatch.setattr("projects.LabelPropagation.propagate.TILE", tile)
         propagation = LabelPropagation(features[0], first, Protocol(2, 4.0, 5, 0.05))
         results.append([propagation.step(frame) for frame in features[1:]])
     assert all(torch.allclose(*pair, atol=1e-12) for pair in zip(*results, strict=True))

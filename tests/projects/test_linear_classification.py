@@ -3,31 +3,28 @@
 import json
 import re
 import shutil
-import sys
 
 import cv2
 import numpy as np
 import pytest
 import torch
-from commands import ROOT, run
+from commands import run
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 from tiny import tiny_config
 
-sys.path.insert(0, str(ROOT / "projects/LinearClassification"))
-from linear_classification.config import add_linear_config
-from linear_classification.logistic import Classifier, best_strength, fit_path, split_off, strengths
-from linear_classification.margin import svm_ap
-from linear_classification.sgd import LinearTraining
-from linear_classification.targets import check_classes, eleven_point_ap, envelope_ap, known
-
+from projects.common.frozen_backbone import FrozenBackbone
+from projects.LinearClassification.config import add_linear_config
+from projects.LinearClassification.logistic import Classifier, best_strength, fit_path, split_off, strengths
+from projects.LinearClassification.margin import svm_ap
+from projects.LinearClassification.sgd import LinearTraining
+from projects.LinearClassification.targets import check_classes, eleven_point_ap, envelope_ap, known
 from revisit.data.catalog import get_records
 from revisit.data.mapper import read_record
 from revisit.errors import UserError
 from revisit.evaluation.features import center_crop
-from revisit.modeling.frozen import FrozenBackbone
 
 COMMAND = (
     "python projects/LinearClassification/run.py --config-file projects/LinearClassification/configs/toy.yaml "
@@ -268,7 +265,7 @@ def test_sgd_goes_on_where_it_was_stopped(train_layer, tmp_path):
 
 def test_sgd_starts_anew_with_other_settings(train_layer, tmp_path, caplog):
     train_layer().run(tmp_path)
-    with caplog.at_level("INFO", logger="revisit"):
+    with caplog.at_level("INFO", logger="projects"):
         assert len(train_layer(epochs=1).run(tmp_path)) == 1
     assert "starting anew" in caplog.text
 

@@ -2,23 +2,20 @@
 
 import json
 import re
-import sys
 
 import cv2
 import numpy as np
 import pytest
 import torch
-from commands import ROOT, one_line_error, run
+from commands import one_line_error, run
 from torch.nn import functional as F
 
-sys.path.insert(0, str(ROOT / "projects/SegmentRetrieval"))
-from segment_retrieval.described import count_pixels
-from segment_retrieval.regions import Regions, cluster, describe, enlarge, oracle_features, true_regions
-from segment_retrieval.retrieval import keep_classes, majority_labels, mean_iou, nearest
-
+from projects.SegmentRetrieval.described import count_pixels
+from projects.SegmentRetrieval.regions import Regions, cluster, describe, enlarge, oracle_features, true_regions
+from projects.SegmentRetrieval.retrieval import keep_classes, majority_labels, mean_iou, nearest
 from revisit.data.labels import VOID
 from revisit.errors import UserError
-from revisit.evaluation.sem_seg import confusion_matrix
+from revisit.evaluation.sem_seg_evaluation import confusion_matrix
 
 COMMAND = (
     "python projects/SegmentRetrieval/run.py --config-file projects/SegmentRetrieval/configs/toy.yaml "

@@ -1,0 +1,97 @@
+"""Videos in DAVIS's layout: JPEGImages/480p/NAME/00000.jpg and Annotations/480p/NAME/00000.png."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from projects.common.palette import palette_image
+from revisit.data.labels import VOID, check_size, read_labels
+from revisit.data.pixel_datasets import read_split
+from revisit.data.reader import require_image
+from revisit.errors import UserError
+from revisit.files import written_whole
+
+NUM_IDS = 255  # the palette's, VOID aside
+LEAST_FRAMES = 3  # the first one is given and the last one does not count
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """A video: frames and masks of the same names, in order."""
+
+    name: str
+    frames: list[Path]
+    masks: list[Path]
+
+
+def find_sequences(root: Path, resolution: str, split: str, names: tuple[str, ...] = ()) -> list[Sequence]:
+    """The videos ``names``, or those of ImageSets/2017/SPLIT.txt.
+
+    Raises:
+        UserError: a video, a mask or the split file is missing, or a mask has no frame.
+    """
+    if not root.is_dir():
+        raise UserError(f"no DAVIS tree at {root}: expected JPEGImages/{resolution} and Annotations/{resolution} in it")
+    names = names or tuple(read_split(root / "ImageSets" / "2017" / f"{split}.txt"))
+    return [_find_sequence(root, resolution, name) for name in names]
+
+
+def _find_sequence(root: Path, resolution: str, name: str) -> Sequence:
+    frames_folder, masks_folder = root / "JPEGImages" / resolution / name, root / "Annotations" / resolution / name
+    frames = sorted(frames_folder.glob("*.jpg"))
+    masks = sorted(masks_folder.glob("*.png"))
+    if len(frames) < LEAST_FRAMES:
+        raise UserError(f"{frames_folder} has {len(frames)} frames (*.jpg): expected {LEAST_FRAMES} or more")
+    lone = sorted({path.stem for path in frames} ^ {path.stem for path in masks})
+    if lone:
+        raise UserError(
+            f"{frames_folder} has {len(frames)} frames, {masks_folder} {len(masks)} masks, and {lone[0]} is in one "
+            "alone: expected a mask for every frame"
+        )
+    return Sequence(name, frames, masks)
+
+
+def read_frame(path: Path, size: tuple[int, int]) -> np.ndarray:
+    """(H, W, 3) uint8 RGB. Raises UserError unless it has the (H, W) of the sequence's first frame."""
+    frame = require_image(path)
+    if frame.shape[:2] != size:
+        raise UserError(
+            f"{path} is {frame.shape[1]} x {frame.shape[0]} pixels, but the first frame is {size[1]} x {size[0]}: "
+            "expected frames of one size"
+        )
+    return frame
+
+
+def read_masks(sequence: Sequence, size: tuple[int, int]) -> np.ndarray:
+    """(T, H, W) uint8 ids of objects, 0 where there is none, VOID where nobody knows.
+
+    Masks of one object are stored as 0 and 255 in DAVIS 2016: where 255 is the first mask's only id, it is object 1.
+
+    Raises:
+        UserError: a mask that cannot be read, of another (H, W) than ``size``, or without any object at the start.
+    """
+    masks = []
+    for mask_file, frame_file in zip(sequence.masks, sequence.frames, strict=True):
+        mask = read_labels(mask_file, NUM_IDS)
+        check_size(str(mask_file), mask, str(frame_file), size)
+        masks.append(mask)
+    stack = np.stack(masks)
+    objects = np.unique(stack[0][stack[0] > 0])
+    if objects.tolist() == [VOID]:
+        stack[stack == VOID] = 1
+    elif not len(objects):
+        raise UserError(f"{sequence.masks[0]} has no object: expected the first frame's objects to follow")
+    else:
+        objects = objects[objects != VOID]
+        if objects.tolist() != list(range(1, len(objects) + 1)):
+            raise UserError(f"{sequence.masks[0]} has the objects {objects.tolist()}: expected 1, 2, ... without a gap")
+    return stack
+
+
+def write_mask(path: Path, ids: np.ndarray) -> None:
+    """Write (H, W) uint8 ids as a PNG with DAVIS's palette, whole or not at all."""
+    with written_whole(path) as temporary:
+        palette_image(ids).save(temporary, format="PNG")

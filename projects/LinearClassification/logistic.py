@@ -1,0 +1,117 @@
+"""Logistic regression with a path of regularisations: each fit starts from the one before."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from tqdm import tqdm
+
+from .targets import eleven_point_ap, known
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PathPoint:
+    """One lambda of the path."""
+
+    strength: float  # lambda
+    score: float  # percent, on the validation images
+    iterations: int  # of L-BFGS, the most of all classifiers
+    converged: bool
+
+
+def strengths(low: float, high: float, count: int) -> np.ndarray:
+    """``count`` values of lambda, log-spaced, strongest first: the easiest fit starts the path."""
+    return np.logspace(np.log10(high), np.log10(low), count)
+
+
+class Classifier:
+    """Multinomial logistic regression, or one of two classes for each column of several labels.
+
+    Args:
+        max_iter: of L-BFGS in each call of ``fit``, which goes on from the coefficients of the call before.
+    """
+
+    def __init__(self, max_iter: int, difficult_is_absent: bool):
+        self._max_iter = max_iter
+        self._difficult_is_absent = difficult_is_absent
+        self._models: list[LogisticRegression] = []
+
+    def fit(self, rows: np.ndarray, targets: np.ndarray, strength: float) -> tuple[int, bool]:
+        """Fit to (N, C) features; how many iterations it took, and whether it converged."""
+        problems = self._problems(rows, targets)
+        if not self._models:
+            self._models = [LogisticRegression(max_iter=self._max_iter, warm_start=True) for _ in problems]
+        with warnings.catch_warnings(record=True) as raised:
+            warnings.simplefilter("always", ConvergenceWarning)  # reported once for the whole path
+            for model, problem in zip(self._models, problems, strict=True):
+                model.set_params(C=1 / strength).fit(*problem)
+        failed = any(issubclass(warning.category, ConvergenceWarning) for warning in raised)
+        return max(int(model.n_iter_.max()) for model in self._models), not failed
+
+    def score(self, rows: np.ndarray, targets: np.ndarray) -> float:
+        """Percent: top-1, or the mean of the classes' 11-point AP."""
+        if targets.ndim == 1:
+            return 100 * float(np.mean(self._models[0].predict(rows) == targets))
+        scores = []
+        for model, column in zip(self._models, targets.T, strict=True):
+            counted, present = known(column, self._difficult_is_absent)
+            scores.append(eleven_point_ap(model.decision_function(rows[counted]), present))
+        return float(np.mean(scores))
+
+    def weights(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weight (classes, C) and bias (classes,)."""
+        weight, bias = (np.concatenate([getattr(m, name) for m in self._models]) for name in ("coef_", "intercept_"))
+        if len(self._models) == 1 and len(weight) == 1:  # two classes: scikit-learn has the second against the first
+            weight, bias = (np.concatenate([-part / 2, part / 2]) for part in (weight, bias))
+        return torch.from_numpy(weight), torch.from_numpy(bias)
+
+    def _problems(self, rows: np.ndarray, targets: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        if targets.ndim == 1:
+            return [(rows, targets)]
+        columns = [known(column, self._difficult_is_absent) for column in targets.T]
+        return [(rows[counted], present) for counted, present in columns]
+
+
+def fit_path(
+    classifier: Classifier,
+    train: tuple[np.ndarray, np.ndarray],
+    validation: tuple[np.ndarray, np.ndarray],
+    lambdas: np.ndarray,
+) -> list[PathPoint]:
+    """Fit ``train`` (features, targets) for each lambda in turn, and score ``validation``."""
+    path = []
+    for strength in tqdm(lambdas, unit="lambda", desc="logistic regression"):
+        iterations, converged = classifier.fit(*train, float(strength))
+        path.append(PathPoint(float(strength), classifier.score(*validation), iterations, converged))
+    lost = [f"{point.strength:.1e}" for point in path if not point.converged]
+    if lost:
+        logger.warning(
+            f"{len(lost)} of {len(path)} fits did not converge: lambda {', '.join(lost)}; raise LINEAR.MAX_ITER"
+        )
+    return path
+
+
+def best_strength(path: list[PathPoint]) -> PathPoint:
+    """The point with the highest score; of equals the strongest regularisation."""
+    return max(path, key=lambda point: (point.score, point.strength))
+
+
+def split_off(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of (training, validation): a seeded ``share`` of the images, of each class where it has two or more."""
+    rng = np.random.default_rng(seed)
+    if targets.ndim > 1:
+        order = rng.permutation(len(targets))
+        held = order[: round(share * len(order))]
+    else:
+        classes = [rng.permutation(np.flatnonzero(targets == label)) for label in np.unique(targets)]
+        counts = [min(max(round(share * len(members)), 1), len(members) - 1) for members in classes]
+        held = np.concatenate([members[:count] for members, count in zip(classes, counts, strict=True)])
+    return np.setdiff1d(np.arange(len(targets)), held), np.sort(held)

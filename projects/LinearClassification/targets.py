@@ -1,0 +1,64 @@
+"""What is to be told apart, and how well it was: one class an image, or several."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from revisit.data.classification_datasets import DIFFICULT, PRESENT
+from revisit.errors import UserError
+
+
+def read_targets(records: list[dict], dataset: str) -> np.ndarray:
+    """(N,) int64 classes, or (N, T) int64 of 1, 0 (difficult) and -1 where an image shows several.
+
+    Raises:
+        UserError: records without labels, or all of one class.
+    """
+    key = "labels" if "labels" in records[0] else "label"
+    if any(key not in record for record in records):
+        raise UserError(f"data set {dataset!r} has no labels: expected class folders, or a data set by name")
+    targets = np.array([record[key] for record in records])
+    if targets.ndim == 1 and len(np.unique(targets)) < 2:
+        raise UserError(f"data set {dataset!r} has one class alone: expected two or more")
+    return targets
+
+
+def check_classes(train: np.ndarray, test: np.ndarray, names: tuple[str, str]) -> None:
+    """Raises UserError if a class of the test images has no training image, or the two count differently."""
+    if train.ndim != test.ndim or train.shape[1:] != test.shape[1:]:
+        raise UserError(f"{names[0]} and {names[1]} count different classes: expected the same")
+    if train.ndim == 1:
+        unseen = np.setdiff1d(test, train)
+        if len(unseen):
+            raise UserError(f"class {unseen[0]} of {names[1]} has no image in {names[0]}: expected some of every class")
+        return
+    for data, name in ((train, names[0]), (test, names[1])):
+        empty = np.flatnonzero(~(data == PRESENT).any(axis=0))
+        if len(empty):
+            raise UserError(f"no image of {name} shows class {empty[0]}: expected some of every class")
+
+
+def known(column: np.ndarray, difficult_is_absent: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Of a column of 1, 0 and -1: which images count, (N,) bool, and which of those show the class."""
+    counted = np.ones(len(column), bool) if difficult_is_absent else column != DIFFICULT
+    return counted, column[counted] == PRESENT
+
+
+def eleven_point_ap(scores: np.ndarray, present: np.ndarray) -> float:
+    """VOC2007's AP in percent: the mean over recalls 0, .1, ..., 1 of the best precision from there on."""
+    precision, recall = _curve(scores, present)
+    return 100 * float(np.mean([precision[recall >= level - 1e-12].max(initial=0) for level in np.linspace(0, 1, 11)]))
+
+
+def envelope_ap(scores: np.ndarray, present: np.ndarray) -> float:
+    """The area in percent under the precision that is best from each recall on."""
+    precision, recall = _curve(scores, present)
+    best = np.maximum.accumulate(precision[::-1])[::-1]
+    return 100 * float(np.sum(np.diff(recall, prepend=0) * best))
+
+
+def _curve(scores: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Precision and recall after each image, highest score first; of equal scores the earlier image."""
+    hits = present[np.argsort(-scores, kind="stable")]
+    found = np.cumsum(hits)
+    return found / np.arange(1, len(hits) + 1), found / found[-1]

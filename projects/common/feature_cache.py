@@ -1,0 +1,169 @@
+"""Features of a data set, computed once: kept on disk by what they depend on, and completed after an interruption."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, Subset
+from tqdm import tqdm
+
+from projects.common.frozen_backbone import FrozenBackbone
+from revisit.data.mapper import require_record
+from revisit.data.workers import start_worker
+from revisit.files import written_whole
+
+from detectron2.config import CfgNode
+from detectron2.data import DatasetFromList
+
+BATCH = 64
+BATCHES_PER_SAVE = 16  # what an interruption loses, at most
+
+logger = logging.getLogger(__name__)
+
+
+class Transform(NamedTuple):
+    """From an image to a network's input, by a name that says all about it."""
+
+    name: str
+    apply: Callable[[np.ndarray], np.ndarray]  # (H, W, 3) uint8 RGB -> (size, size, 3)
+
+
+class _Images(Dataset):
+    def __init__(self, records: list[dict], transform: Transform):
+        self._records = DatasetFromList(records, copy=False)  # one buffer, which workers share
+        self._transform = transform
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        image = self._transform.apply(require_record(self._records[index]))
+        return torch.from_numpy(image).permute(2, 0, 1)
+
+
+def cached_features(
+    folder: Path, cfg: CfgNode, backbone: FrozenBackbone, dataset: str, records: list[dict], transform: Transform
+) -> np.ndarray:
+    """Average-pooled features of every record, (N, C) float32, in their order.
+
+    They are read from ``folder`` where they were made with the same weights, network, images and transform. Otherwise
+    they are made, and where there are some of the same data the log says in what those differ. What an interrupted
+    call left is completed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    key = {
+        "weights": weights_key(cfg),
+        "network": _network_key(cfg),
+        "images": images_key(records),
+        "transform": transform.name,
+    }
+    stem = "".join(letter if letter.isalnum() else "_" for letter in dataset)
+    path = folder / f"{stem}-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]}"
+    rows_file, state_file = path.with_suffix(".npy"), path.with_suffix(".json")
+    done = _rows_done(rows_file, state_file)
+    if done:
+        logger.info(f"{done} features of {dataset} read from {rows_file}")
+        rows = np.lib.format.open_memmap(rows_file, "r+")
+    else:
+        _say_what_differs(folder, stem, key, dataset)
+        rows = np.lib.format.open_memmap(rows_file, "w+", np.float32, (len(records), backbone.channels))
+    if done < len(records):
+        images = _Images(records, transform)
+        save = functools.partial(_save_state, state_file, key)
+        _extract(rows, done, backbone, images, cfg.DATALOADER.NUM_WORKERS, dataset, save)
+    return rows
+
+
+def _extract(
+    rows: np.ndarray,
+    done: int,
+    backbone: FrozenBackbone,
+    images: Dataset,
+    num_workers: int,
+    name: str,
+    save: Callable[[int], None],
+) -> None:
+    loader = DataLoader(
+        Subset(images, range(done, len(images))),
+        batch_size=BATCH,
+        num_workers=num_workers,
+        worker_init_fn=start_worker,
+    )
+    with tqdm(total=len(images), initial=done, unit="image", desc=f"features of {name}") as bar:
+        for number, batch in enumerate(loader, start=1):
+            rows[done : done + len(batch)] = backbone(batch).mean(dim=(2, 3)).cpu().numpy()
+            done += len(batch)
+            bar.update(len(batch))
+            if number % BATCHES_PER_SAVE == 0 or done == len(images):
+                rows.flush()
+                save(done)
+
+
+def _save_state(state_file: Path, key: dict, done: int) -> None:
+    with written_whole(state_file) as temporary:
+        temporary.write_text(json.dumps({"key": key, "done": done}))
+
+
+def _rows_done(rows_file: Path, state_file: Path) -> int:
+    """How many rows of a cache can be used; 0 where there is none."""
+    state = _read_state(state_file)
+    return state["done"] if state and rows_file.is_file() else 0
+
+
+def _read_state(state_file: Path) -> dict | None:
+    try:
+        state = json.loads(state_file.read_text())
+        return {"key": dict(state["key"]), "done": int(state["done"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _say_what_differs(folder: Path, stem: str, key: dict, dataset: str) -> None:
+    for file in sorted(folder.glob(f"{stem}-*.json")):
+        if state := _read_state(file):
+            other = [name for name in key if state["key"].get(name) != key[name]]
+            logger.info(f"{file.with_suffix('.npy')} was made with other {' and '.join(other)}: computing anew")
+    logger.info(f"no features of {dataset} yet in {folder}")
+
+
+def weights_key(cfg: CfgNode) -> str:
+    """What tells the tensors of a FrozenBackbone from others: a digest of the file, the seed where it decides."""
+    drawn = f"SEED {cfg.SEED}" if not cfg.MODEL.WEIGHTS or cfg.MODEL.ALLOW_PARTIAL_BACKBONE else ""
+    if not cfg.MODEL.WEIGHTS:
+        return drawn
+    with open(cfg.MODEL.WEIGHTS, "rb") as file:
+        return f"{hashlib.file_digest(file, 'sha256').hexdigest()} {drawn}".strip()
+
+
+def images_key(records: list[dict]) -> str:
+    """A digest of which images there are: names, sizes and times of files, places in shards, or pixels."""
+
+    @functools.lru_cache(maxsize=1)  # the images of a shard follow one another
+    def version(file_name: str) -> tuple[int, int] | None:
+        if "://" in file_name:
+            return None
+        status = Path(file_name).stat()
+        return status.st_size, status.st_mtime_ns
+
+    digest = hashlib.sha256()
+    for record in records:
+        if "image" in record:
+            digest.update(record["image"].tobytes())
+        else:
+            place = record.get("offset"), record.get("size")  # in a shard
+            digest.update(f"{record['file_name']}\0{place}\0{version(record['file_name'])}\n".encode())
+    return digest.hexdigest()
+
+
+def _network_key(cfg: CfgNode) -> str:
+    model = cfg.MODEL
+    parts = (model.BACKBONE.NAME, model.RESNETS.dump(), model.PIXEL_MEAN, model.PIXEL_STD, cfg.INPUT.FORMAT)
+    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()

@@ -1,0 +1,139 @@
+"""The looks of a whole batch of views at once, on the model's device (DATALOADER.AUGMENT_ON_DEVICE).
+
+A worker then only decodes, cuts and resizes; the parameters that it draws travel as one small record a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchvision.transforms.v2 import functional as F
+
+from revisit.data.augmentation import JITTER, AutoAugmentLook, Look
+from revisit.data.auto_augment import NAMES, apply_to_batch, operations
+
+NONE = -1
+RECORD = np.dtype([
+    ("flip", "?"),
+    ("operations", "i1", 2),  # of AutoAugment, places in NAMES, in order, or NONE
+    ("magnitudes", "f4", 2),
+    ("order", "i1", 4),  # of the jitter, places in JITTER, or NONE
+    ("factors", "f4", 4),  # in the same order
+    ("grey", "?"),
+    ("blur_sigma", "f4"),
+])  # fmt: skip
+RADIUS = 6  # px, three times the largest sigma
+
+
+def record_of(look: Look, size: int) -> np.ndarray:
+    """A look of a square view of ``size`` px as a RECORD, (), with its draws of operations decided."""
+    record = np.zeros((), RECORD)
+    record["flip"] = look.flip
+    record["operations"] = record["order"] = NONE
+    if isinstance(look, AutoAugmentLook):
+        for n, (name, magnitude) in enumerate(operations(look.policy, look.probabilities, look.signs, size)):
+            record["operations"][n], record["magnitudes"][n] = NAMES.index(name), magnitude
+        return record
+    for n, (operation, factor) in enumerate(look.jitter):
+        record["order"][n], record["factors"][n] = operation, factor
+    record["grey"], record["blur_sigma"] = look.grey, look.blur_sigma
+    return record
+
+
+def apply_looks(images: Tensor, looks: np.ndarray) -> Tensor:
+    """The augmented views: ``apply_look`` of every one, within what rounding once instead of at each step, and the
+    blur's tails, change.
+
+    Args:
+        images: (M, 3, S, S) uint8 RGB.
+        looks: (M,) of RECORD.
+
+    Returns:
+        (M, 3, S, S) uint8 on the device of ``images``; nothing waits for that device.
+    """
+    flip = _column(looks["flip"], images)
+    images = torch.where(flip, images.flip(-1), images)
+    for step in range(2):
+        names, magnitudes = looks["operations"][:, step], looks["magnitudes"][:, step]
+        for name, magnitude in sorted(set(zip(names.tolist(), magnitudes.tolist(), strict=True))):
+            if name != NONE:
+                rows = _rows((names == name) & (magnitudes == np.float32(magnitude)), images)
+                images[rows] = apply_to_batch(images[rows], NAMES[name], magnitude)
+    standard = (looks["order"][:, 0] != NONE) | looks["grey"] | (looks["blur_sigma"] > 0)
+    if standard.any():
+        rows = _rows(standard, images)
+        images[rows] = _standard(images[rows].float(), looks[standard]).round_().to(torch.uint8)
+    return images
+
+
+def _standard(images: Tensor, looks: np.ndarray) -> Tensor:
+    for step in range(4):
+        for operation in range(len(JITTER)):
+            chosen = looks["order"][:, step] == operation
+            if chosen.any():
+                rows = _rows(chosen, images)
+                factor = _column(looks["factors"][chosen, step], images)
+                images[rows] = _JITTER[operation](images[rows], factor)
+    images = torch.where(_column(looks["grey"], images), _luma(images), images)
+    blurred = looks["blur_sigma"] > 0
+    if blurred.any():
+        rows = _rows(blurred, images)
+        images[rows] = _gaussian_blur(images[rows], _column(looks["blur_sigma"][blurred], images)[:, 0, 0])
+    return images
+
+
+def _rows(chosen: np.ndarray, images: Tensor) -> Tensor:
+    """The places of a mask that is known on the host: no device has to count it."""
+    return torch.from_numpy(np.flatnonzero(chosen)).to(images.device, non_blocking=True)
+
+
+def _column(values: np.ndarray, images: Tensor) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values)).to(images.device, non_blocking=True)[:, None, None, None]
+
+
+# What follows is float, values in 0..255, factors (n, 1, 1, 1).
+
+
+def _luma(images: Tensor) -> Tensor:
+    return F.rgb_to_grayscale(images, num_output_channels=3)
+
+
+def _blend(images: Tensor, base: Tensor | float, factor: Tensor) -> Tensor:
+    return (base + factor * (images - base)).clamp_(0, 255)
+
+
+def _hue(images: Tensor, turns: Tensor) -> Tensor:
+    """HSV's hue moved, by the closed form of its way back: value - chroma * min(k, 4 - k) clamped to (0, 1)."""
+    red, green, blue = images.unbind(1)
+    value, chroma = images.amax(1), images.amax(1) - images.amin(1)
+    sector = torch.where(value == red, green - blue, torch.where(value == green, blue - red, red - green))
+    start = torch.where(value == red, 0.0, torch.where(value == green, 2.0, 4.0))
+    hue = start + sector / chroma.clamp(min=1e-3) + 6 * turns[:, 0]  # in sixths of the circle
+    channels = [(hue + n) % 6 for n in (5, 3, 1)]
+    return torch.stack([value - chroma * torch.minimum(k, 4 - k).clamp(0, 1) for k in channels], dim=1)
+
+
+def _gaussian_blur(images: Tensor, sigma: Tensor) -> Tensor:
+    """Blurred by sigma (n, 1) px: two products with a band of weights for each image, its border mirrored."""
+    size = images.shape[-1]
+    offsets = torch.arange(-RADIUS, RADIUS + 1, device=images.device)
+    weights = (-(offsets**2) / (2 * sigma**2)).exp()
+    weights = weights / weights.sum(1, keepdim=True)  # (n, taps)
+    period = max(1, 2 * size - 2)
+    sources = (torch.arange(size, device=images.device)[:, None] + offsets) % period  # (size, taps)
+    sources = torch.minimum(sources, period - sources).clamp_(max=size - 1)
+    band = images.new_zeros(len(images), size, size)
+    band.scatter_add_(2, sources.expand(len(images), -1, -1), weights[:, None].expand(-1, size, -1))
+    band = band[:, None]
+    return band @ images @ band.transpose(2, 3)
+
+
+_JITTER: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
+    lambda images, factor: _blend(images, 0.0, factor),
+    lambda images, factor: _blend(images, _luma(images).mean(dim=(1, 2, 3), keepdim=True), factor),
+    lambda images, factor: _blend(images, _luma(images), factor),
+    _hue,
+)

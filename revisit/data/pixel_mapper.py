@@ -1,0 +1,166 @@
+"""From a record with a label or a depth per pixel to a model's input: read, and in training scale, cut and flip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from revisit.config import SCALE_SAMPLINGS
+from revisit.data.catalog import register
+from revisit.data.labels import VOID, check_size, read_depth, read_labels
+from revisit.data.reader import require_image
+from revisit.errors import UserError
+
+from detectron2.config import CfgNode
+from detectron2.data import MetadataCatalog
+
+FLIPS = ("horizontal", "none")
+# Ids and distances must not mix. Both resizings count pixels by their centres, so that image and labels stay aligned.
+SMOOTH = {"mode": "bilinear", "antialias": True}
+EXACT = {"mode": "nearest-exact"}
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which part of an image a training sample shows, and how."""
+
+    scale: float
+    scaled_size: tuple[int, int]  # (height, width) of the whole image once scaled, px
+    corner: tuple[int, int]  # (top, left) of the window in the scaled image, px
+    flip: bool  # left and right of the window change places
+
+
+class DenseMapper:
+    """Maps a record to an input of SemanticSegmentor or DepthEstimator.
+
+    The result is the record with ``image``, uint8 (3, H, W) RGB, and the ``height`` and ``width`` of the file, px.
+    For tests that is all, and the image is as in the file. In training, the image and what belongs to it are scaled
+    by a factor s of INPUT.RANDOM_SCALE, cut to INPUT.CROP.SIZE px if INPUT.CROP.ENABLED, and flipped half of the
+    time if INPUT.RANDOM_FLIP is "horizontal"; draws come from numpy's global generator, which Detectron2 seeds in
+    every worker. Then there are also, as far as the record names a file,
+
+    - ``sem_seg``, int64 (H, W): train ids, and 255 for void and where a small image does not fill the crop. There
+      the image has the rounded pixel mean.
+    - ``depth``, float32 (H, W) metres: divided by s, since a thing that looks s times larger is s times nearer; 0
+      where it is missing or not filled.
+
+    No other size of INPUT (MIN_SIZE_TRAIN and the like) changes anything here.
+
+    Args:
+        cfg: a config with Revisit's keys. All data sets of DATASETS.TRAIN with classes must have the same ones.
+        is_train: whether images are changed at random and labels are read.
+
+    Raises:
+        UserError: on construction, an INPUT that means something else; on a call, a file that cannot be read, or
+            two that differ in size.
+    """
+
+    def __init__(self, cfg: CfgNode, is_train: bool):
+        check_input(cfg)
+        self._is_train = is_train
+        self._factors = tuple(cfg.INPUT.RANDOM_SCALE)
+        self._sampling = cfg.INPUT.RANDOM_SCALE_SAMPLING
+        self._flip = cfg.INPUT.RANDOM_FLIP == "horizontal"
+        self._crop = tuple(map(int, cfg.INPUT.CROP.SIZE)) if cfg.INPUT.CROP.ENABLED else None
+        self._fill = torch.tensor(cfg.MODEL.PIXEL_MEAN).round().clamp(0, 255).to(torch.uint8)
+        self._classes = _num_classes_and_offset(cfg.DATASETS.TRAIN) if is_train else None
+
+    def __call__(self, record: dict) -> dict:
+        image = torch.from_numpy(require_image(record["file_name"])).permute(2, 0, 1)
+        size = tuple(image.shape[1:])
+        sample = {**record, "height": size[0], "width": size[1]}
+        if not self._is_train:
+            return {**sample, "image": image.contiguous()}
+        if not record.keys() & {"sem_seg_file_name", "depth_file_name"}:
+            raise UserError(
+                f"the record of {record['file_name']} has neither labels nor depth: DATASETS.TRAIN expects data sets "
+                "for segmentation or depth (datasets/README.md)"
+            )
+        placement = self._draw(size)
+        sample["image"] = self._place(image, placement, SMOOTH, self._fill)
+        if "sem_seg_file_name" in record:
+            labels = self._read(record, "sem_seg_file_name", size)
+            sample["sem_seg"] = self._place(labels, placement, EXACT, torch.tensor([VOID]))[0].long()
+        if "depth_file_name" in record:
+            depth = self._read(record, "depth_file_name", size)
+            sample["depth"] = self._place(depth, placement, EXACT, torch.tensor([0]))[0] / placement.scale
+        return sample
+
+    def _draw(self, size: tuple[int, int]) -> Placement:
+        if self._sampling == "choice":
+            scale = float(np.random.choice(self._factors))
+        else:
+            scale = float(np.random.uniform(*self._factors))
+        scaled_size = tuple(max(1, round(length * scale)) for length in size)
+        crop = self._crop or scaled_size
+        corner = tuple(
+            int(np.random.randint(max(0, length - side) + 1)) for length, side in zip(scaled_size, crop, strict=True)
+        )
+        return Placement(scale, scaled_size, corner, self._flip and bool(np.random.random() < 0.5))
+
+    def _place(self, pixels: torch.Tensor, placement: Placement, resizing: dict, fill: torch.Tensor) -> torch.Tensor:
+        """The window of ``pixels`` (C, H, W); what it lacks at its right and bottom is ``fill`` (C,)."""
+        pixels = F.interpolate(pixels[None], size=placement.scaled_size, **resizing)[0]
+        height, width = self._crop or placement.scaled_size
+        top, left = placement.corner
+        window = pixels[:, top : top + height, left : left + width]
+        if placement.flip:
+            window = window.flip(-1)
+        placed = fill.to(pixels.dtype)[:, None, None].repeat(1, height, width)
+        placed[:, : window.shape[1], : window.shape[2]] = window
+        return placed
+
+    def _read(self, record: dict, key: str, size: tuple[int, int]) -> torch.Tensor:
+        """(1, H, W) uint8 train ids or float32 metres."""
+        if key == "depth_file_name":
+            pixels = read_depth(record[key])
+        elif self._classes:
+            pixels = read_labels(record[key], *self._classes)
+        else:
+            raise UserError(f"{record[key]} has classes, but no data set of DATASETS.TRAIN says which: expected one")
+        check_size(record[key], pixels, record["file_name"], size)
+        return torch.from_numpy(pixels)[None]
+
+
+def check_input(cfg: CfgNode) -> None:
+    """Raises UserError where cfg.INPUT asks for something that DenseMapper does not do."""
+    flip, crop, factors = cfg.INPUT.RANDOM_FLIP, cfg.INPUT.CROP, cfg.INPUT.RANDOM_SCALE
+    sampling = cfg.INPUT.RANDOM_SCALE_SAMPLING
+    if sampling not in SCALE_SAMPLINGS:
+        raise UserError(f"INPUT.RANDOM_SCALE_SAMPLING is {sampling!r}, expected one of {', '.join(SCALE_SAMPLINGS)}")
+    in_order = sampling == "choice" or (len(factors) == 2 and factors[0] <= factors[1])
+    if not factors or min(factors) <= 0 or not in_order:
+        what = "0 < low <= high" if sampling == "range" else "positive factors"
+        raise UserError(
+            f"INPUT.RANDOM_SCALE is {tuple(factors)}: INPUT.RANDOM_SCALE_SAMPLING {sampling} expects {what}"
+        )
+    if cfg.INPUT.FORMAT != "RGB":
+        raise UserError(f"INPUT.FORMAT is {cfg.INPUT.FORMAT}: segmentation and depth here expect RGB")
+    if flip not in FLIPS:
+        raise UserError(f"INPUT.RANDOM_FLIP is {flip!r}: segmentation and depth here expect {' or '.join(FLIPS)}")
+    if crop.ENABLED and (crop.TYPE != "absolute" or any(side != int(side) or side < 1 for side in crop.SIZE)):
+        raise UserError(
+            f"INPUT.CROP is {crop.TYPE} {tuple(crop.SIZE)}: segmentation and depth here expect TYPE absolute and "
+            "SIZE in whole pixels"
+        )
+
+
+def _num_classes_and_offset(names: tuple[str, ...]) -> tuple[int, int] | None:
+    """What read_labels needs to know, by the metadata of the data sets; None if none of them has classes."""
+    found = {}
+    for name in names:
+        register(name)
+        metadata = MetadataCatalog.get(name)
+        if classes := metadata.get("stuff_classes"):
+            found[name] = (tuple(classes), metadata.get("label_offset", 0), metadata.get("ignore_label", VOID))
+    if not found:
+        return None
+    if len(set(found.values())) > 1:
+        raise UserError(f"DATASETS.TRAIN: {', '.join(found)} count different classes, expected data sets with the same")
+    ((classes, offset, ignored),) = set(found.values())
+    if ignored != VOID:
+        raise UserError(f"data set {next(iter(found))} has the ignore_label {ignored} in its metadata: expected {VOID}")
+    return len(classes), offset

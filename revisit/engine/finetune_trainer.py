@@ -1,0 +1,64 @@
+"""The trainer of detection, semantic segmentation and depth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import nn
+from torch.utils.data import DataLoader
+
+from revisit.checkpoint.checkpointer import WholeModelCheckpointer
+from revisit.compat import has_compiled_operators
+from revisit.config import DENSE
+from revisit.data.finetune_loader import FinetuneLoader
+from revisit.data.pixel_mapper import DenseMapper
+from revisit.engine.trainer import RevisitTrainer, share_state
+from revisit.errors import UserError
+from revisit.evaluation.depth_evaluation import DepthEvaluator
+from revisit.evaluation.sem_seg_evaluation import SemSegEvaluator
+
+from detectron2.config import CfgNode
+from detectron2.data import DatasetMapper, MetadataCatalog, build_detection_test_loader
+from detectron2.evaluation import COCOEvaluator, DatasetEvaluator, PascalVOCDetectionEvaluator
+
+
+def build_mapper(cfg: CfgNode, is_train: bool) -> DenseMapper | DatasetMapper:
+    """Records to inputs of MODEL.META_ARCHITECTURE: Detectron2's own mapper for detectors."""
+    return DenseMapper(cfg, is_train) if cfg.MODEL.META_ARCHITECTURE in DENSE else DatasetMapper(cfg, is_train)
+
+
+class FinetuneTrainer(RevisitTrainer):
+    """Finetunes Detectron2's detectors, SemanticSegmentor and DepthEstimator."""
+
+    evaluation_checkpointer = WholeModelCheckpointer
+
+    @classmethod
+    def build_train_loader(cls, cfg: CfgNode) -> FinetuneLoader:
+        return FinetuneLoader(cfg, build_mapper(cfg, is_train=True))
+
+    @classmethod
+    def build_test_loader(cls, cfg: CfgNode, dataset_name: str) -> DataLoader:
+        return build_detection_test_loader(cfg, dataset_name, mapper=build_mapper(cfg, is_train=False))
+
+    @classmethod
+    def build_evaluator(cls, cfg: CfgNode, dataset_name: str) -> DatasetEvaluator:
+        """The one that the data set's metadata asks for."""
+        kind = MetadataCatalog.get(dataset_name).get("evaluator_type")
+        if kind == "pascal_voc":
+            return PascalVOCDetectionEvaluator(dataset_name)
+        if kind == "coco":
+            folder = Path(cfg.OUTPUT_DIR) / "inference"
+            return COCOEvaluator(dataset_name, output_dir=str(folder), use_fast_impl=has_compiled_operators())
+        if kind in ("sem_seg", "cityscapes_sem_seg"):
+            return SemSegEvaluator(dataset_name)
+        if kind == "depth":
+            return DepthEvaluator(dataset_name)
+        raise UserError(
+            f"no evaluator for {dataset_name} (evaluator_type {kind}): expected pascal_voc, coco, sem_seg, "
+            "cityscapes_sem_seg or depth"
+        )
+
+    @classmethod
+    def test(cls, cfg: CfgNode, model: nn.Module, evaluators: list[DatasetEvaluator] | None = None) -> dict:
+        share_state(model)
+        return super().test(cfg, model, evaluators)

@@ -1,0 +1,151 @@
+"""One optimiser step: the forward under autocast, the batch in parts, one update."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import time
+
+import torch
+from torch import Tensor, nn
+
+from revisit.modeling.shuffle_bn import gather_rows
+from revisit.randomness import Stream, seed_global_generators
+
+from detectron2.engine.train_loop import SimpleTrainer
+from detectron2.utils import comm
+from detectron2.utils.events import get_event_storage
+
+
+class NonFiniteLossError(Exception):
+    """A loss is not finite; the step has changed nothing yet.
+
+    Args:
+        losses: by name, the value of every process in the order of their ranks.
+    """
+
+    def __init__(self, iteration: int, losses: dict[str, list[float]]):
+        super().__init__(f"a loss of iteration {iteration} is not finite: {losses}")
+        self.iteration = iteration
+        self.losses = losses
+
+
+class TrainStep(SimpleTrainer):
+    """Detectron2's SimpleTrainer with mixed precision and gradient accumulation, on the CPU as on a GPU.
+
+    The model returns a dict of losses.
+
+    Args:
+        precision: dtype of autocast, or None for float32 throughout. float16 scales the loss.
+        seed: of what the model draws in a step, such as dropout, by iteration and process: nothing that a resumed run
+            would have to restore.
+        metrics_period: steps whose losses are gathered together, behind the last of them: only then does the host wait
+            for the device, but for float16's loss scale. A loss that is not finite is noticed as late; with 1, before
+            the step changes anything.
+        accumulation_steps: parts that every process's batch is run in. Gradient and logged losses are the means of
+            the parts', so those of the whole batch where a loss is a mean over images (pretraining); a mean over
+            labelled pixels weighs each part alike, as it does each process. BN sees one part at a time.
+    """
+
+    def __init__(
+        self,
+        *args: object,
+        precision: torch.dtype | None = None,
+        seed: int = 0,
+        accumulation_steps: int = 1,
+        metrics_period: int = 1,
+    ):
+        super().__init__(*args)
+        self._metrics_period = metrics_period
+        self._told: list[tuple[int, dict[str, Tensor]]] = []  # iterations and losses that are not gathered yet
+        self._seed = seed
+        self._precision = precision
+        self._accumulation_steps = accumulation_steps
+        self._device = next(self.model.parameters()).device.type
+        self.grad_scaler = torch.amp.GradScaler(self._device, enabled=precision == torch.float16)
+        self.skipped_steps = 0  # in which float16 overflowed
+
+    def run_step(self) -> None:
+        start = time.perf_counter()
+        self.last_batch = batch = next(self._data_loader_iter)
+        data_time = time.perf_counter() - start
+        seed_global_generators(self._seed, Stream.STEP, get_event_storage().iter, comm.get_rank())
+        self.optimizer.zero_grad()
+        parts = split_batch(batch, self._accumulation_steps)
+        means: dict[str, Tensor] = {}
+        for part in parts:
+            with self._synchronised(part is parts[-1]):
+                losses = self._losses(part)
+                self.grad_scaler.scale(sum(losses.values()) / len(parts)).backward()
+            for name, loss in losses.items():
+                means[name] = means.get(name, 0) + loss.detach() / len(parts)
+        iteration = get_event_storage().iter
+        self._told.append((iteration, {**means, "data_time": torch.tensor(data_time)}))
+        if (iteration + 1) % self._metrics_period == 0:
+            self.gather_metrics()
+        self._update()
+
+    def _update(self) -> None:
+        """The optimiser's step, unless float16 has overflowed: then the loss is scaled down for the next ones."""
+        before = self.grad_scaler.get_scale()
+        self.grad_scaler.step(self.optimizer)
+        self.grad_scaler.update()
+        if self.grad_scaler.is_enabled():
+            scale = self.grad_scaler.get_scale()
+            self.skipped_steps += scale < before
+            get_event_storage().put_scalars(smoothing_hint=False, grad_scale=scale, skipped_steps=self.skipped_steps)
+
+    def _losses(self, part: dict | list) -> dict[str, Tensor]:
+        with torch.autocast(self._device, self._precision, enabled=self._precision is not None):
+            return self.model(part)
+
+    def _synchronised(self, last: bool) -> contextlib.AbstractContextManager:
+        """DDP averages gradients over processes once, behind the last part."""
+        ddp = isinstance(self.model, nn.parallel.DistributedDataParallel)
+        return self.model.no_sync() if ddp and not last else contextlib.nullcontext()
+
+    def gather_metrics(self) -> None:
+        """Log the steps since the last time: means of losses over processes, the longest wait for data.
+
+        All processes see all losses, unlike Detectron2's, so that all of them stop where one is not finite.
+        """
+        told, self._told = self._told, []
+        for _, steps in itertools.groupby(told, key=lambda step: tuple(step[1])):  # L_nn joins on the way
+            self._write_metrics(list(steps))
+
+    def _write_metrics(self, steps: list[tuple[int, dict[str, Tensor]]]) -> None:
+        rows = [torch.stack([loss.to(self._device, torch.float64) for loss in losses.values()]) for _, losses in steps]
+        everywhere = gather_rows(torch.stack(rows)[None]).tolist()  # by process, step and loss
+        storage = get_event_storage()
+        for n, (iteration, losses) in enumerate(steps):
+            values = {name: [told[n][column] for told in everywhere] for column, name in enumerate(losses)}
+            storage.put_scalar("data_time", max(values.pop("data_time")))
+            means = {name: sum(one) / len(one) for name, one in values.items()}
+            if not all(map(math.isfinite, means.values())):
+                raise NonFiniteLossError(iteration, values)
+            storage.put_scalars(total_loss=sum(means.values()), **means)
+
+    def state_dict(self) -> dict:
+        scaling = {"grad_scaler": self.grad_scaler.state_dict(), "skipped_steps": self.skipped_steps}
+        return {**super().state_dict(), **scaling}
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        fused = [group["fused"] for group in self.optimizer.param_groups if "fused" in group]
+        super().load_state_dict(state_dict)
+        for group, own in zip(self.optimizer.param_groups, fused, strict=False):
+            group["fused"] = own  # how a step is computed is this run's to say, not the checkpoint's
+        if scaler := state_dict.get("grad_scaler"):  # empty where the run was not in float16 so far
+            self.grad_scaler.load_state_dict(scaler)
+        self.skipped_steps = state_dict.get("skipped_steps", 0)
+
+
+def split_batch(batch: dict | list, parts: int) -> list:
+    """A batch in equal parts, in order: Detectron2's list of dicts, or the tensors of a dict (a ViewBatch)."""
+    if parts == 1:
+        return [batch]
+    if isinstance(batch, list):
+        size = len(batch) // parts
+        return [batch[n * size : (n + 1) * size] for n in range(parts)]
+    chunks = {name: value.chunk(parts) for name, value in batch.items() if isinstance(value, Tensor)}
+    return [{name: chunk[n] for name, chunk in chunks.items()} for n in range(parts)]

@@ -1,0 +1,48 @@
+"""The R50-dilated-C5 backbone of MoCo's VOC detection benchmark (arXiv 1911.05722, A.1)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from revisit.modeling.backbone.resnet import build_revisit_resnet_backbone
+
+from detectron2.config import CfgNode
+from detectron2.layers import Conv2d, ShapeSpec, get_norm
+from detectron2.modeling import BACKBONE_REGISTRY, Backbone
+from fvcore.nn import weight_init
+
+C5_CHANNELS = 512
+
+
+class DilatedC5(Backbone):
+    """A ResNet's res5, then a 3x3 convolution + BN + ReLU to 512 channels, which feeds RPN and RoI head alike.
+
+    Output ``c5``: (N, 512, H/s, W/s), s the stride of res5: 16 with RES5_DILATION 2.
+    """
+
+    def __init__(self, bottom_up: Backbone, norm: str):
+        super().__init__()
+        shape = bottom_up.output_shape()["res5"]
+        self.bottom_up = bottom_up
+        self.conv = Conv2d(
+            shape.channels,
+            C5_CHANNELS,
+            kernel_size=3,
+            padding=1,
+            bias=False,
+            norm=get_norm(norm, C5_CHANNELS),
+        )
+        weight_init.c2_msra_fill(self.conv)
+        self._out_features = ["c5"]
+        self._out_feature_channels = {"c5": C5_CHANNELS}
+        self._out_feature_strides = {"c5": shape.stride}
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"c5": F.relu_(self.conv(self.bottom_up(x)["res5"]))}
+
+
+@BACKBONE_REGISTRY.register()
+def build_dilated_c5_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> DilatedC5:
+    """Build it over ``build_revisit_resnet_backbone``, with MODEL.RESNETS.NORM on the extra convolution."""
+    return DilatedC5(build_revisit_resnet_backbone(cfg, input_shape), cfg.MODEL.RESNETS.NORM)

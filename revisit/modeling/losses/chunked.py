@@ -1,0 +1,72 @@
+"""The losses of losses.py without the matrix of all scores: the queue is gone through in chunks of rows.
+
+Memory does not grow with K: MAX_SCORES scores at a time, and a running log-sum-exp (with the softmax's mean row, which
+is its gradient) and a running top-k in place of what the whole matrix would be kept for.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from revisit.modeling.losses.contrastive import contrastive_losses
+from revisit.modeling.losses.similarity import at_least_float32, nearest_rows, scores_in_chunks
+
+
+def chunked_losses(
+    positives: Tensor,
+    anchors: Tensor,
+    queue: Tensor,
+    positives_g: Tensor | None = None,
+    queue_g: Tensor | None = None,
+    *,
+    temperature: float,
+    num_neighbors: int = 0,
+    max_scores: int,
+) -> dict[str, Tensor]:
+    """``contrastive_losses``, equal but for the order of sums; by it where its scores are at most ``max_scores``.
+
+    Args:
+        queue, queue_g: may be bfloat16 or float16; products are accumulated in float32.
+        max_scores: scores in memory at once; 0 is no limit. The other arguments are those of contrastive_losses.
+    """
+    if not max_scores or positives[..., 0].numel() * len(queue) <= max_scores:
+        mining = (positives_g, queue_g)
+        return contrastive_losses(
+            positives, anchors, queue, *mining, temperature=temperature, num_neighbors=num_neighbors
+        )
+    with torch.autocast(positives.device.type, enabled=False):
+        p, a = at_least_float32(positives) / temperature, at_least_float32(anchors)
+        lse = _LogSumExp.apply(p.flatten(0, 1), queue, max_scores)  # (B*L,)
+        positive_score = (p * a[:, None]).sum(dim=2).flatten()
+        losses = {"loss_inst": (torch.logaddexp(positive_score, lse) - positive_score).mean()}
+        if num_neighbors:
+            before_head = positives_g is not None and queue_g is not None
+            rows, ring = (positives_g, queue_g) if before_head else (positives, queue)
+            neighbors = nearest_rows(rows.flatten(0, 1), ring, num_neighbors, max_scores)
+            mean_row = at_least_float32(queue[neighbors]).mean(dim=1)  # of the scores' mean, (B*L, C)
+            losses["loss_nn"] = (lse - (p.flatten(0, 1) * mean_row).sum(dim=1)).mean()
+        return losses
+
+
+class _LogSumExp(torch.autograd.Function):
+    """log sum_n exp(rows . queue[n]) of (M, C) rows, (M,). Its gradient, sum_n softmax_n queue[n], is a mean that
+    goes along with the sum, so that backward needs no scores."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, rows: Tensor, queue: Tensor, max_scores: int) -> Tensor:
+        highest = rows.new_full((len(rows),), -torch.inf)
+        total, mean = torch.zeros_like(highest), torch.zeros_like(rows)
+        for chunk, scores in scores_in_chunks(rows, queue, max_scores):
+            before, highest = highest, torch.maximum(highest, scores.amax(dim=1))
+            shrink = (before - highest).exp_()
+            weights = scores.sub_(highest[:, None]).exp_()
+            total.mul_(shrink).add_(weights.sum(dim=1))
+            mean.mul_(shrink[:, None]).addmm_(weights, chunk)
+        ctx.save_for_backward(mean.div_(total[:, None]))
+        return highest + total.log_()
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None, None]:
+        (mean,) = ctx.saved_tensors
+        return grad[:, None] * mean, None, None

@@ -1,0 +1,144 @@
+"""DenseCL: MoCo-v2 that contrasts places of the last map too, each with the most similar place of the other view.
+
+Wang et al., Dense Contrastive Learning for Self-Supervised Visual Pre-Training, CVPR 2021; written from the paper.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from revisit.modeling.losses.chunked import chunked_losses
+from revisit.modeling.losses.similarity import at_least_float32
+from revisit.modeling.meta_arch.moco import MoCo, unit_rows
+from revisit.modeling.momentum import ema_update, momentum_copy
+
+from detectron2.config import CfgNode, configurable
+from detectron2.modeling import META_ARCH_REGISTRY
+from detectron2.utils.events import get_event_storage
+
+
+def dense_loss(
+    cells: Tensor,
+    dense: Tensor,
+    key_cells: Tensor,
+    key_dense: Tensor,
+    queue: Tensor,
+    *,
+    temperature: float,
+    max_scores: int = 0,
+) -> Tensor:
+    """L_dense, a scalar, not weighted by lambda: L_inst over cells, with the best-matching cell of the key as anchor.
+
+        c_is    = argmax_t cos(g(q_i)_s, g'(k_i)_t)                    no gradient
+        e_is    = d_is . d'_i,c_is / tau
+        lse_is  = logsumexp_n d_is . Q_d[n] / tau
+        L_dense = mean_is [ logaddexp(e_is, lse_is) - e_is ]
+
+    Args:
+        cells, key_cells: (B, S, Cg) and (B, T, Cg) unit rows, the backbones' maps of both views.
+        dense: (B, S, C) unit rows d behind the dense head, with gradient.
+        key_dense: (B, T, C) unit rows d' behind the momentum encoder's.
+        queue: (K, C) unit rows Q_d, of other images and earlier steps.
+        max_scores: scores of cells against the queue in memory at once; 0 is no limit.
+    """
+    match = best_match(cells, key_cells)
+    anchors = key_dense.gather(1, match[..., None].expand(-1, -1, key_dense.shape[2]))
+    options = {"temperature": temperature, "max_scores": max_scores}
+    return chunked_losses(dense.flatten(0, 1)[:, None], anchors.flatten(0, 1), queue, **options)["loss_inst"]
+
+
+@torch.no_grad()
+def best_match(cells: Tensor, key_cells: Tensor) -> Tensor:
+    """The key's cell of highest cosine for every cell: unit rows (B, S, W) and (B, T, W) -> (B, S) int64."""
+    with torch.autocast(cells.device.type, enabled=False):
+        return (at_least_float32(cells) @ at_least_float32(key_cells).transpose(1, 2)).argmax(dim=2)
+
+
+class DenseProjectionHead(nn.Sequential):
+    """1x1 convolution Cg -> Cg, ReLU, 1x1 convolution Cg -> C. (B, Cg, H, W) -> (B, C, H, W), not normalised."""
+
+    def __init__(self, in_dim: int, out_dim: int):
+        super().__init__(nn.Conv2d(in_dim, in_dim, 1), nn.ReLU(inplace=True), nn.Conv2d(in_dim, out_dim, 1))
+
+
+@META_ARCH_REGISTRY.register()
+class DenseCL(MoCo):
+    """L = (1 - lambda) * L_inst + lambda * L_dense, with a second, aligned queue Q_d of pooled dense keys.
+
+    The query is the positive, the key the anchor, one of each per image. Their S cells are the places of the
+    backbone's map, or of that map pooled to GRID x GRID.
+    """
+
+    @configurable
+    def __init__(self, *, dense_weight: float, grid: int, **moco: object):
+        """See ``revisit.config`` for what each option means."""
+        super().__init__(**moco)
+        self.dense_weight = dense_weight
+        self.grid = grid
+        self.dense_head = DenseProjectionHead(self.feature_dim, self.embedding_dim)
+        self.momentum_dense_head = momentum_copy(self.dense_head)
+
+    @classmethod
+    def from_config(cls, cfg: CfgNode) -> dict:
+        return {**super().from_config(cfg), "dense_weight": cfg.DENSECL.WEIGHT, "grid": cfg.DENSECL.GRID}
+
+    def queue_widths(self) -> dict[str, int]:
+        """Rings of the queue: Q_h, and Q_d of as many channels."""
+        return {"keys": self.embedding_dim, "dense_keys": self.embedding_dim}
+
+    def encode_positives(self, batch: dict) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """MoCo's (B, 1, C) and (B, 1, Cg) of the large positive; its cells, unit rows (B, S, Cg) without gradient,
+        and behind the dense head (B, S, C) with gradient."""
+        g_map = self.backbone(self.normalized(batch["positive"]))[self.feature]
+        g = g_map.mean(dim=(2, 3))
+        cells, dense = self.cells(g_map, self.dense_head)
+        return unit_rows(self.projection_head(g))[:, None], unit_rows(g)[:, None], cells, unit_rows(dense)
+
+    @torch.no_grad()
+    def encode_anchors(self, images: Tensor) -> dict[str, Tensor]:
+        """Of uint8 images, for the queue: ``keys`` and ``dense_keys``, the dense cells' mean, unit rows (B, C).
+        For this step's correspondence ``key_cells`` (B, S, Cg) and ``key_dense`` (B, S, C), unit rows."""
+        g_map = self.momentum_backbone(self.normalized(images))[self.feature]
+        cells, dense = self.cells(g_map, self.momentum_dense_head)
+        return {
+            "keys": unit_rows(self.momentum_projection_head(g_map.mean(dim=(2, 3)))),
+            "dense_keys": unit_rows(dense.mean(dim=1)),
+            "key_cells": cells,
+            "key_dense": unit_rows(dense),
+        }
+
+    def cells(self, g_map: Tensor, dense_head: nn.Module) -> tuple[Tensor, Tensor]:
+        """A map (B, Cg, H, W) as cells: unit rows (B, S, Cg) without gradient, and behind the head (B, S, C), which are
+        not normalised yet."""
+        if self.grid:
+            g_map = F.adaptive_avg_pool2d(g_map, self.grid)
+        dense = dense_head(g_map)
+        return unit_rows(g_map.detach().flatten(2).transpose(1, 2)), dense.flatten(2).transpose(1, 2)
+
+    def losses(
+        self,
+        positives: Tensor,
+        positives_g: Tensor,
+        anchors: Tensor,
+        cells: Tensor,
+        dense: Tensor,
+        *,
+        key_cells: Tensor,
+        key_dense: Tensor,
+    ) -> dict[str, Tensor]:
+        """Both losses, weighted, on the queues as they are before this step."""
+        options = {"temperature": self.temperature, "max_scores": self.max_scores}
+        raw = super().losses(positives, positives_g, anchors)
+        raw["loss_dense"] = dense_loss(cells, dense, key_cells, key_dense, self.queue.dense_keys, **options)
+        if self.watched:
+            get_event_storage().put_scalars(**{f"{name}_raw": loss.item() for name, loss in raw.items()})
+        weights = {"loss_inst": 1 - self.dense_weight, "loss_dense": self.dense_weight}
+        return {name: weights[name] * loss for name, loss in raw.items()}
+
+    @torch.no_grad()
+    def update_momentum_encoder(self) -> None:
+        """One EMA step of g', h' and the dense head."""
+        super().update_momentum_encoder()
+        ema_update(self.momentum_dense_head, self.dense_head, self.momentum)

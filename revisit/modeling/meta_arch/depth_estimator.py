@@ -1,0 +1,81 @@
+"""Depth from a single image: any dense head with one output, trained by regression (PROTOCOLS: depth, NYUD)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from revisit.modeling.sem_seg.pixel_head import DenseHead
+
+from detectron2.config import CfgNode, configurable
+from detectron2.modeling import META_ARCH_REGISTRY, Backbone, build_backbone, build_sem_seg_head
+from detectron2.modeling.postprocessing import sem_seg_postprocess
+from detectron2.structures import ImageList
+
+LOSSES = {"mse": F.mse_loss, "l1": F.l1_loss}
+
+
+def depth_loss(predicted: Tensor, depth: Tensor, kind: str) -> Tensor:
+    """Mean of the squared (``mse``) or absolute (``l1``) error over the pixels whose depth is known.
+
+    Args:
+        predicted: (N, H, W) metres.
+        depth: (N, H, W) metres, 0 where it is missing. A batch without any depth has a loss of 0.
+        kind: a key of LOSSES.
+    """
+    valid = depth > 0
+    return LOSSES[kind](predicted[valid], depth[valid], reduction="sum") / valid.sum().clamp(min=1)
+
+
+@META_ARCH_REGISTRY.register()
+class DepthEstimator(nn.Module):
+    """Like Detectron2's SemanticSegmentor, but its head's single logit is a depth in metres."""
+
+    @configurable
+    def __init__(
+        self, *, backbone: Backbone, head: DenseHead, pixel_mean: list[float], pixel_std: list[float], loss: str
+    ):
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self.loss = loss
+        self.register_buffer("pixel_mean", torch.tensor(pixel_mean).view(-1, 1, 1), False)
+        self.register_buffer("pixel_std", torch.tensor(pixel_std).view(-1, 1, 1), False)
+
+    @classmethod
+    def from_config(cls, cfg: CfgNode) -> dict[str, object]:
+        """From MODEL.BACKBONE, MODEL.SEM_SEG_HEAD (with NUM_CLASSES 1) and MODEL.DEPTH."""
+        backbone = build_backbone(cfg)
+        return {
+            "backbone": backbone,
+            "head": build_sem_seg_head(cfg, backbone.output_shape()),
+            "pixel_mean": cfg.MODEL.PIXEL_MEAN,
+            "pixel_std": cfg.MODEL.PIXEL_STD,
+            "loss": cfg.MODEL.DEPTH.LOSS,
+        }
+
+    @property
+    def device(self) -> torch.device:
+        return self.pixel_mean.device
+
+    def forward(self, batched_inputs: list[dict]) -> dict[str, Tensor] | list[dict[str, Tensor]]:
+        """Losses in training, else depths.
+
+        Args:
+            batched_inputs: dicts with ``image`` (3, H, W) and, in training, ``depth`` float32 (H, W) metres, 0
+                where it is missing; for tests perhaps ``height`` and ``width``, the size of the answer.
+
+        Returns:
+            {"loss_depth": scalar} in training, else one {"depth": float32 (height, width) metres} an image.
+        """
+        images = [(x["image"].to(self.device) - self.pixel_mean) / self.pixel_std for x in batched_inputs]
+        images = ImageList.from_tensors(images)
+        predicted = self.head.predict(self.backbone(images.tensor))[:, 0]
+        if not self.training:
+            return [
+                {"depth": sem_seg_postprocess(depth[None], size, x.get("height", size[0]), x.get("width", size[1]))[0]}
+                for depth, size, x in zip(predicted, images.image_sizes, batched_inputs, strict=True)
+            ]
+        depths = ImageList.from_tensors([x["depth"].to(self.device) for x in batched_inputs]).tensor
+        return {"loss_depth": self.head.loss_weight * depth_loss(predicted, depths, self.loss)}

@@ -1,0 +1,304 @@
+"""Data sets with a label or a depth per pixel: what is read from where, and what is said of bad trees."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import revisit  # noqa: F401  (registers the fixed names)
+from projects.ToyScenes import CLASS_NAMES as TOY_CLASSES
+from revisit.data.catalog import get_records
+from revisit.data.pixel_datasets import DENSE_SETS, NYUD_CLASSES, check_split, read_split, write_split
+from revisit.errors import UserError
+
+from detectron2.data import DatasetCatalog, MetadataCatalog
+
+
+def touch(*paths):
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def write_list(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else "".join(f"{n}\n" for n in content).encode())
+
+
+def make_voc(root, **splits):
+    for split, names in splits.items():
+        write_list(root / f"ImageSets/Segmentation/{split}.txt", names)
+        for name in names:
+            touch(root / f"JPEGImages/{name}.jpg", root / f"SegmentationClass/{name}.png")
+
+
+def make_nyud(root, **splits):
+    for split, names in splits.items():
+        write_list(root / f"gt_sets/{split}.txt", names)
+        for name in names:
+            touch(root / f"images/{name}.jpg", root / f"segmentation/{name}.png", root / f"depth/{name}.npy")
+
+
+def make_cityscapes(root, names=("bonn/bonn_000001_000019", "aachen/aachen_000000_000019"), split="val"):
+    for name in names:
+        labels = root / f"gtFine/{split}/{name}_gtFine_"
+        touch(root / f"leftImg8bit/{split}/{name}_leftImg8bit.png")
+        touch(*(Path(f"{labels}{kind}.png") for kind in ("labelIds", "labelTrainIds", "instanceIds")))
+        Path(f"{labels}polygons.json").write_text(json.dumps({"imgHeight": 4, "imgWidth": 8, "objects": []}))
+
+
+def one_line_error(name):
+    with pytest.raises(UserError) as error:
+        get_records(name)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_voc_split_gives_photographs_and_masks_in_its_order(tmp_path):
+    make_voc(tmp_path, val=["2008_2", "2007_1"])
+    assert get_records(f"voc_segmentation:{tmp_path}:val") == [
+        {
+            "file_name": f"{tmp_path}/JPEGImages/{name}.jpg",
+            "image_id": name,
+            "sem_seg_file_name": f"{tmp_path}/SegmentationClass/{name}.png",
+        }
+        for name in ("2008_2", "2007_1")
+    ]
+
+
+def test_train_aug_takes_the_masks_of_sbd_and_val_those_of_voc(tmp_path):
+    make_voc(tmp_path, train_aug=["both", "only_voc"], val=["both_val"])
+    touch(*(tmp_path / f"SegmentationClassAug/{name}.png" for name in ("both", "only_sbd", "both_val")))
+    touch(tmp_path / "JPEGImages/only_sbd.jpg")
+    write_list(tmp_path / "ImageSets/Segmentation/train_aug.txt", ["both", "only_voc", "only_sbd"])
+
+    def folders(split):
+        records = get_records(f"voc_segmentation:{tmp_path}:{split}")
+        return [Path(record["sem_seg_file_name"]).parent.name for record in records]
+
+    assert folders("train_aug") == ["SegmentationClassAug", "SegmentationClass", "SegmentationClassAug"]
+    assert folders("val") == ["SegmentationClass"]
+
+
+@pytest.mark.parametrize("task, key, folder, suffix", [
+    ("segmentation", "sem_seg_file_name", "segmentation", "png"),
+    ("depth", "depth_file_name", "depth", "npy"),
+])  # fmt: skip
+def test_nyud_gives_photographs_and_what_the_task_needs(tmp_path, task, key, folder, suffix):
+    make_nyud(tmp_path, val=["0003", "0001"])
+    shutil.rmtree(tmp_path / ({"segmentation", "depth"} - {folder}).pop())
+    assert get_records(f"nyud_{task}:{tmp_path}:val") == [
+        {
+            "file_name": f"{tmp_path}/images/{name}.jpg",
+            "image_id": name,
+            key: f"{tmp_path}/{folder}/{name}.{suffix}",
+        }
+        for name in ("0003", "0001")
+    ]
+
+
+def test_cityscapes_gives_masks_of_train_ids_in_sorted_order(tmp_path):
+    make_cityscapes(tmp_path)
+    records = get_records(f"cityscapes:{tmp_path}:val")
+    assert [record["image_id"] for record in records] == [
+        "aachen_000000_000019_leftImg8bit", "bonn_000001_000019_leftImg8bit"
+    ]  # fmt: skip
+    assert records[1]["file_name"] == f"{tmp_path}/leftImg8bit/val/bonn/bonn_000001_000019_leftImg8bit.png"
+    labels = f"{tmp_path}/gtFine/val/bonn/bonn_000001_000019_gtFine_labelTrainIds.png"
+    assert records[1]["sem_seg_file_name"] == labels
+
+
+@pytest.mark.parametrize("content", [b"a b\r\n2007_1\r\n", b"a b\n2007_1", b"\xef\xbb\xbfa b  \n\n  2007_1\t\n\n"])
+def test_line_ends_and_blanks_of_a_split_mean_nothing(tmp_path, content):
+    make_voc(tmp_path, val=["a b", "2007_1"])
+    write_list(tmp_path / "ImageSets/Segmentation/val.txt", content)
+    records = get_records(f"voc_segmentation:{tmp_path}:val")
+    assert [record["image_id"] for record in records] == ["a b", "2007_1"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "val.txt is empty"),
+        (b"\n  \r\n", "val.txt is empty"),
+        (b"1\n2\n1\n", "val.txt names 1 2 times: expected every image once"),
+        (b"\xff\xfe1\x00", "val.txt is not a text file in UTF-8"),
+    ],
+)
+def test_a_split_that_cannot_be_meant_is_named(tmp_path, content, message):
+    make_voc(tmp_path, val=["1", "2"])
+    write_list(tmp_path / "ImageSets/Segmentation/val.txt", content)
+    assert f"{tmp_path}/ImageSets/Segmentation/{message}" in one_line_error(f"voc_segmentation:{tmp_path}:val")
+
+
+def test_a_missing_split_is_named_with_what_writes_it(tmp_path):
+    make_voc(tmp_path, val=["1"])
+    line = one_line_error(f"voc_segmentation:{tmp_path}:train_aug")
+    assert f"{tmp_path}/ImageSets/Segmentation/train_aug.txt not found" in line and "prepare_voc_train_aug.py" in line
+    assert f"{tmp_path}/ImageSets/Segmentation/test.txt not found" in one_line_error(
+        f"voc_segmentation:{tmp_path}:test"
+    )
+    assert f"{tmp_path}/gt_sets/val.txt not found" in one_line_error(f"nyud_depth:{tmp_path}:val")
+
+
+@pytest.mark.parametrize(
+    ("kind", "missing"),
+    [
+        ("voc_segmentation", "JPEGImages/2.jpg"),
+        ("voc_segmentation", "SegmentationClass/2.png"),
+        ("nyud_segmentation", "images/2.jpg"),
+        ("nyud_segmentation", "segmentation/2.png"),
+        ("nyud_depth", "depth/2.npy"),
+    ],
+)
+def test_a_listed_file_that_is_missing_is_named_with_its_split(tmp_path, kind, missing):
+    make_voc(tmp_path, val=["1", "2"])
+    make_nyud(tmp_path, val=["1", "2"])
+    (tmp_path / missing).unlink()
+    split_file = "ImageSets/Segmentation" if kind == "voc_segmentation" else "gt_sets"
+    line = one_line_error(f"{kind}:{tmp_path}:val")
+    assert f"{tmp_path}/{split_file}/val.txt names 2, but {tmp_path}/{missing} is not there" in line
+
+
+def test_cityscapes_without_train_ids_gets_the_command_that_writes_them(tmp_path):
+    make_cityscapes(tmp_path)
+    (tmp_path / "gtFine/val/bonn/bonn_000001_000019_gtFine_labelTrainIds.png").unlink()
+    line = one_line_error(f"cityscapes:{tmp_path}:val")
+    assert "1 of 2 files not found" in line and "bonn_000001_000019_gtFine_labelTrainIds.png" in line
+    assert f"python datasets/prepare_cityscapes.py --cityscapes {tmp_path}" in line
+
+
+@pytest.mark.parametrize("folder", ["leftImg8bit/val", "gtFine/val"])
+def test_a_missing_folder_of_cityscapes_is_named(tmp_path, folder):
+    make_cityscapes(tmp_path)
+    shutil.rmtree(tmp_path / folder)
+    line = one_line_error(f"cityscapes:{tmp_path}:val")
+    assert f"{tmp_path}/{folder} not found" in line and "datasets/prepare_cityscapes.py" in line
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda root: touch(root / "leftImg8bit/val/.DS_Store"), ".DS_Store"),
+        (lambda root: touch(root / "leftImg8bit/val/bonn/Thumbs.db"), "Thumbs.db"),
+        (lambda root: [path.unlink() for path in root.glob("gtFine/val/*/*_instanceIds.png")], "instanceIds.png"),
+        (lambda root: [path.unlink() for path in root.glob("gtFine/val/bonn/*.json")], "gtFine_polygons.json"),
+        (lambda root: [path.write_text("{") for path in root.glob("gtFine/val/bonn/*.json")], "cannot be read"),
+        (lambda root: [shutil.rmtree(path) for path in root.glob("leftImg8bit/val/*")], "No images found"),
+    ],
+)
+def test_a_cityscapes_tree_that_detectron2_cannot_read_ends_in_one_line(tmp_path, damage, message):
+    make_cityscapes(tmp_path)
+    damage(tmp_path)
+    line = one_line_error(f"cityscapes:{tmp_path}:val")
+    assert message in line and str(tmp_path) in line
+
+
+@pytest.mark.parametrize("name", ["voc_segmentation:/data", "nyud_depth:/data", "cityscapes:/data/x:"])
+def test_a_kind_without_a_split_is_refused(name):
+    assert f"expected {name.partition(':')[0]}:FOLDER:SPLIT" in one_line_error(name)
+
+
+def test_a_tree_can_be_named_from_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    make_nyud(tmp_path / "NYUD_MT", val=["1"])
+    (record,) = get_records("nyud_depth:~/NYUD_MT:val")
+    assert record["file_name"] == f"{tmp_path}/NYUD_MT/images/1.jpg"
+
+
+PUBLISHED = {
+    "voc_2012_sem_seg_train_aug": 10582,
+    "voc_2012_sem_seg_val": 1449,
+    "nyud_segmentation_train": 795,
+    "nyud_segmentation_val": 654,
+    "nyud_depth_train": 795,
+    "nyud_depth_val": 654,
+    "cityscapes_fine_sem_seg_train": 2975,
+    "cityscapes_fine_sem_seg_val": 500,
+}
+TOY = ["toy_voc_sem_seg_train_aug", "toy_voc_sem_seg_val", "toy_cityscapes_train", "toy_cityscapes_val"] + [
+    f"toy_nyud_{task}_{split}" for task in ("segmentation", "depth") for split in ("train", "val")
+]
+
+
+def test_published_sizes_are_known():
+    sizes = {name: MetadataCatalog.get(name).get("expected_images") for name in DENSE_SETS}
+    assert sizes == PUBLISHED | dict.fromkeys(TOY)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "some", "offset"),
+    [
+        ("voc_2012_sem_seg_train_aug", 21, {0: "background", 1: "aeroplane", 15: "person", 20: "tvmonitor"}, 0),
+        ("voc_2012_sem_seg_val", 21, {0: "background", 20: "tvmonitor"}, 0),
+        ("nyud_segmentation_val", 40, {0: "wall", 1: "floor", 20: "clothes", 36: "bag", 39: "other prop"}, 1),
+        ("cityscapes_fine_sem_seg_val", 19, {0: "road", 11: "person", 18: "bicycle"}, 0),
+        ("toy_cityscapes_train", 19, {0: "road", 18: "bicycle"}, 0),
+        ("toy_voc_sem_seg_val", 11, {0: "background", 1: TOY_CLASSES[0], 10: TOY_CLASSES[9]}, 0),
+        ("toy_nyud_segmentation_train", 40, {0: "background", 10: TOY_CLASSES[9], 11: "unused 12"}, 1),
+    ],
+)
+def test_classes_are_named_by_their_train_ids(name, count, some, offset):
+    metadata = MetadataCatalog.get(name)
+    assert len(set(metadata.stuff_classes)) == len(metadata.stuff_classes) == count
+    assert {n: metadata.stuff_classes[n] for n in some} == some
+    assert (metadata.label_offset, metadata.ignore_label) == (offset, 255)
+    kind = "cityscapes_sem_seg" if name.startswith("cityscapes") else "sem_seg"
+    assert metadata.evaluator_type == kind
+
+
+@pytest.mark.parametrize("name", [name for name in DENSE_SETS if "depth" in name])
+def test_depth_sets_have_the_evaluator_of_depth_and_no_classes(name):
+    metadata = MetadataCatalog.get(name)
+    assert metadata.evaluator_type == "depth" and metadata.get("stuff_classes") is None
+
+
+def test_a_kind_has_the_classes_of_its_fixed_name(tmp_path):
+    make_nyud(tmp_path, val=["1"])
+    name = f"nyud_segmentation:{tmp_path}:val"
+    get_records(name)
+    assert MetadataCatalog.get(name).stuff_classes == list(NYUD_CLASSES)
+    assert MetadataCatalog.get(name).label_offset == 1
+
+
+def test_fixed_names_are_found_under_the_root_that_holds_when_they_are_loaded(tmp_path, monkeypatch):
+    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
+    for toy in ("", "toy_scenes/"):
+        make_voc(tmp_path / toy / ("VOC2007" if toy else "VOC2012"), train_aug=["1"], val=["2", "3"])
+        make_nyud(tmp_path / toy / "NYUD_MT", train=["1"], val=["2", "3"])
+        make_cityscapes(tmp_path / toy / "cityscapes", ["a/a_0"], "train")
+        make_cityscapes(tmp_path / toy / "cityscapes", ["b/b_0", "b/b_1"], "val")
+    for name in (*PUBLISHED, *TOY):
+        records = get_records(name)
+        assert len(records) == (2 if name.endswith("val") else 1), name
+        under = tmp_path / "toy_scenes" if name.startswith("toy") else tmp_path
+        assert all(Path(record["file_name"]).relative_to(under).parts[0] != "toy_scenes" for record in records)
+        assert all(Path(path).is_file() for record in records for key, path in record.items() if "file_name" in key)
+    assert DatasetCatalog.get("cityscapes_fine_sem_seg_val") == get_records("cityscapes_fine_sem_seg_val")
+
+
+@pytest.mark.parametrize("name", [*PUBLISHED, *TOY])
+def test_data_that_are_missing_say_where_they_belong_and_what_completes_them(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
+    line = one_line_error(name)
+    script = (
+        "projects/ToyScenes/make_toy_scenes.py" if name.startswith("toy") else f"datasets/prepare_{name.split('_')[0]}"
+    )
+    assert f"looked for {tmp_path}/" in line and f"which {script}" in line
+
+
+def test_detectron2s_own_detection_sets_stay_as_they_are():
+    assert MetadataCatalog.get("voc_2012_val").evaluator_type == "pascal_voc"
+    assert MetadataCatalog.get("cityscapes_fine_sem_seg_val").gt_dir.endswith("cityscapes/gtFine/val/")
+
+
+def test_a_split_is_written_sorted_and_never_over_another(tmp_path):
+    path = tmp_path / "val.txt"
+    write_split(path, ["b", "a"])
+    assert path.read_text() == "a\nb\n"
+    write_split(path, ["a", "b"])
+    for call in (write_split, check_split):
+        with pytest.raises(UserError, match="names other images than the 1 to be written"):
+            call(path, ["a"])
+    assert read_split(path) == ["a", "b"]

@@ -1,0 +1,307 @@
+"""From a record to a sample: labels and depth stay on the pixels they belong to, whatever is drawn."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from revisit import add_revisit_config
+from revisit.data.pixel_mapper import DenseMapper
+from revisit.errors import UserError
+
+from detectron2.config import get_cfg
+from detectron2.data import DatasetCatalog, MetadataCatalog
+
+# A colour for each id; ids that lie side by side in COARSE differ strongly.
+COLORS = np.array([(20, 40, 60), (200, 30, 30), (30, 220, 40), (40, 40, 230), (240, 240, 10)], np.uint8)
+COARSE = np.array([[0, 1, 2], [3, 4, 0]])
+
+
+def set_of(name, **metadata):
+    """A registered data set without records, for its metadata."""
+    if name not in DatasetCatalog.list():
+        DatasetCatalog.register(name, list)
+        MetadataCatalog.get(name).set(**metadata)
+    return name
+
+
+FIVE = set_of("mapper_five", stuff_classes=list("abcde"), ignore_label=255)
+FIVE_FROM_ONE = set_of("mapper_five_from_one", stuff_classes=list("abcde"), ignore_label=255, label_offset=1)
+DEPTH = set_of("mapper_depth", evaluator_type="depth")
+
+
+def make_cfg(scale=(1.0, 1.0), crop=None, flip="none", sampling="range", train=(FIVE,)):
+    cfg = get_cfg()
+    add_revisit_config(cfg)
+    cfg.INPUT.FORMAT = "RGB"
+    cfg.INPUT.RANDOM_FLIP = flip
+    cfg.INPUT.RANDOM_SCALE, cfg.INPUT.RANDOM_SCALE_SAMPLING = scale, sampling
+    if crop:
+        cfg.INPUT.CROP.ENABLED, cfg.INPUT.CROP.TYPE, cfg.INPUT.CROP.SIZE = True, "absolute", list(crop)
+    cfg.MODEL.PIXEL_MEAN = [123.675, 116.28, 103.53]
+    cfg.DATASETS.TRAIN = train
+    return cfg
+
+
+def write_record(folder, labels=None, depth=None, image=None, file="a.png"):
+    """Save what is given; without an image, each pixel has the colour of its label."""
+    image = COLORS[np.where(labels == 255, 0, labels)] if image is None else image
+    Image.fromarray(image).save(folder / file)
+    record = {"file_name": str(folder / file), "image_id": "a"}
+    if labels is not None:
+        Image.fromarray(labels.astype(np.uint8)).save(folder / "labels.png")
+        record["sem_seg_file_name"] = str(folder / "labels.png")
+    if depth is not None:
+        np.save(folder / "depth.npy", depth)
+        record["depth_file_name"] = str(folder / "depth.npy")
+    return record
+
+
+@pytest.fixture
+def regions(tmp_path):
+    """A picture of six regions of 20 x 20 px in the colours of their labels, with a depth of label + 1 metres."""
+    labels = COARSE.repeat(20, axis=0).repeat(20, axis=1)
+    return write_record(tmp_path, labels, depth=(labels + 1).astype(np.float32))
+
+
+def inside_regions(labels, margin):
+    """Pixels whose neighbours up to ``margin`` px away have the same label: no colours mix there."""
+    padded = np.pad(labels, margin, mode="edge")
+    height, width = labels.shape
+    reach = range(2 * margin + 1)
+    return np.all([padded[y : y + height, x : x + width] == labels for y in reach for x in reach], axis=0)
+
+
+@pytest.mark.parametrize("scale", [0.5, 0.77, 1.0, 1.3, 2.0])
+def test_labels_and_depth_stay_on_their_pixels(regions, scale):
+    np.random.seed(0)
+    mapper = DenseMapper(make_cfg((scale, scale), crop=(50, 70), flip="horizontal"), True)
+    seen = set()
+    for _ in range(12):
+        sample = mapper(regions)
+        image, labels = sample["image"].permute(1, 2, 0).numpy(), sample["sem_seg"].numpy()
+        known = (labels != 255) & inside_regions(labels, margin=2)
+        assert known.sum() > 150
+        assert np.abs(image[known].astype(int) - COLORS[labels[known]]).max() <= 1
+        depth = sample["depth"].numpy()
+        assert np.allclose(depth[known] * scale, labels[known] + 1, rtol=1e-6)
+        assert np.array_equal(depth == 0, labels == 255)
+        seen.add(labels.tobytes())
+    assert len(seen) > 1
+
+
+def test_without_anything_to_change_a_sample_is_the_file(tmp_path):
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 256, (30, 41, 3), dtype=np.uint8)
+    labels = rng.choice([0, 1, 2, 3, 4, 255], (30, 41))
+    depth = rng.uniform(0, 9, (30, 41)).astype(np.float32)
+    sample = DenseMapper(make_cfg(), True)(write_record(tmp_path, labels, depth, image))
+    assert sample["image"].dtype == torch.uint8 and np.array_equal(sample["image"].permute(1, 2, 0), image)
+    assert sample["sem_seg"].dtype == torch.int64 and np.array_equal(sample["sem_seg"], labels)
+    assert sample["depth"].dtype == torch.float32 and np.array_equal(sample["depth"], depth)
+    assert (sample["height"], sample["width"], sample["image_id"]) == (30, 41, "a")
+
+
+def test_a_flipped_sample_is_the_mirror_image_of_all_its_maps(tmp_path):
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 256, (30, 41, 3), dtype=np.uint8)
+    labels = rng.choice([0, 1, 2, 3, 4, 255], (30, 41))
+    depth = rng.uniform(0, 9, (30, 41)).astype(np.float32)
+    record = write_record(tmp_path, labels, depth, image)
+    mapper = DenseMapper(make_cfg(flip="horizontal"), True)
+    np.random.seed(0)
+    flipped = 0
+    for _ in range(200):
+        sample = mapper(record)
+        step = 1 if sample["sem_seg"][0, 0] == labels[0, 0] and sample["sem_seg"][0, 1] == labels[0, 1] else -1
+        assert np.array_equal(sample["image"].permute(1, 2, 0), image[:, ::step])
+        assert np.array_equal(sample["sem_seg"], labels[:, ::step])
+        assert np.array_equal(sample["depth"], depth[:, ::step])
+        flipped += step == -1
+    assert 70 < flipped < 130  # 4 standard deviations of a fair coin
+
+
+def test_a_crop_is_a_window_of_the_image_and_every_place_occurs(tmp_path):
+    places = np.arange(5 * 6).reshape(5, 6)  # each pixel tells where it was
+    image = np.stack([places] * 3, axis=-1).astype(np.uint8)
+    record = write_record(tmp_path, depth=(places + 1).astype(np.float32), image=image)
+    mapper = DenseMapper(make_cfg(crop=(4, 4), train=(DEPTH,)), True)
+    np.random.seed(0)
+    corners = set()
+    for _ in range(100):
+        sample = mapper(record)
+        y, x = divmod(int(sample["image"][0, 0, 0]), 6)
+        window = places[y : y + 4, x : x + 4]
+        assert window.shape == (4, 4)
+        assert np.array_equal(sample["image"][1], window) and np.array_equal(sample["depth"], window + 1)
+        corners.add((y, x))
+    assert corners == {(y, x) for y in range(2) for x in range(3)}
+
+
+@pytest.mark.parametrize("flip", ["none", "horizontal"])
+def test_what_a_small_image_does_not_fill_is_mean_colour_void_and_without_depth(tmp_path, flip):
+    record = write_record(tmp_path, np.full((10, 12), 3), np.full((10, 12), 2.5, np.float32))
+    np.random.seed(1)
+    for _ in range(4):
+        sample = DenseMapper(make_cfg(crop=(14, 20), flip=flip), True)(record)
+        filled = np.zeros((14, 20), bool)
+        filled[:10, :12] = True
+        assert np.array_equal(sample["sem_seg"] == 3, filled) and np.array_equal(sample["sem_seg"] == 255, ~filled)
+        assert np.array_equal(sample["depth"] == 2.5, filled) and np.array_equal(sample["depth"] == 0, ~filled)
+        image = sample["image"].permute(1, 2, 0).numpy()
+        assert np.array_equal(np.unique(image[~filled], axis=0), [(124, 116, 104)])
+        assert np.array_equal(np.unique(image[filled], axis=0), [COLORS[3]])
+
+
+@pytest.mark.parametrize("size", [(4, 30), (30, 4)])
+def test_an_image_may_be_small_one_way_and_large_the_other(tmp_path, size):
+    sample = DenseMapper(make_cfg(crop=(9, 9)), True)(write_record(tmp_path, np.full(size, 1)))
+    expected = np.full((9, 9), 255)
+    expected[: min(size[0], 9), : min(size[1], 9)] = 1
+    assert np.array_equal(sample["sem_seg"], expected)
+
+
+def test_a_range_is_drawn_from_evenly_and_choices_alone_are_chosen(tmp_path):
+    record = write_record(tmp_path, np.full((100, 100), 1))
+    np.random.seed(0)
+    heights = {}
+    for sampling, scale in (("range", (0.5, 2.0)), ("choice", (1.0, 1.2, 1.5))):
+        mapper = DenseMapper(make_cfg(scale, sampling=sampling), True)
+        heights[sampling] = np.array([mapper(record)["image"].shape[1] for _ in range(200)])
+    assert 50 <= heights["range"].min() < 57 and 193 < heights["range"].max() <= 200
+    assert abs(heights["range"].mean() - 125) < 4 * 150 / np.sqrt(12 * 200)  # 4 standard errors
+    chosen, counts = np.unique(heights["choice"], return_counts=True)
+    assert chosen.tolist() == [100, 120, 150] and counts.min() > 40
+
+
+@given(
+    height=st.integers(1, 30),
+    width=st.integers(1, 30),
+    scale=st.floats(0.3, 2.5),
+    crop=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    seed=st.integers(0, 1000),
+)
+def test_a_sample_has_the_size_of_the_crop_and_no_id_or_distance_that_was_not_there(
+    tmp_path_factory, height, width, scale, crop, seed
+):
+    rng = np.random.default_rng(seed)
+    labels = rng.choice([0, 2, 4, 255], (height, width))
+    depth = (1 + rng.integers(0, 4, (height, width))).astype(np.float32)
+    record = write_record(tmp_path_factory.mktemp("sample"), labels, depth)
+    np.random.seed(seed)
+    sample = DenseMapper(make_cfg((scale, scale), crop=crop, flip="horizontal"), True)(record)
+    assert sample["image"].shape == (3, *crop)
+    assert sample["sem_seg"].shape == sample["depth"].shape == torch.Size(crop)
+    assert set(sample["sem_seg"].unique().tolist()) <= {*np.unique(labels).tolist(), 255}
+    filled = sample["depth"] > 0
+    scaled = [max(1, round(length * scale)) for length in (height, width)]
+    assert filled.sum() == min(scaled[0], crop[0]) * min(scaled[1], crop[1])
+    distances = (sample["depth"][filled].double() * scale).numpy()
+    assert np.allclose(distances, np.round(distances), atol=1e-5)
+    assert set(np.round(distances)) <= set(np.unique(depth).tolist())
+
+
+@given(length=st.integers(2, 40), scaled=st.integers(2, 80))
+def test_scaled_labels_are_those_of_the_nearest_pixel_centre(tmp_path_factory, length, scaled):
+    depth = np.arange(1, length + 1, dtype=np.float32)[None].repeat(2, axis=0)
+    record = write_record(tmp_path_factory.mktemp("row"), depth=depth, image=np.zeros((2, length, 3), np.uint8))
+    scale = scaled / length
+    sample = DenseMapper(make_cfg((scale, scale), train=(DEPTH,)), True)(record)
+    centres = (np.arange(sample["depth"].shape[1]) + 0.5) * length / sample["depth"].shape[1]
+    nearest = np.rint(sample["depth"][0].double().numpy() * scale - 1)  # a pixel number, since pixel n has depth n + 1
+    assert np.abs(nearest + 0.5 - centres).max() <= 0.5 + 1e-4
+
+
+@pytest.mark.parametrize("scale", [0.6, 1.7])
+def test_images_are_resized_as_by_pil(tmp_path, make_picture, scale):
+    image = make_picture(40, 50)
+    sample = DenseMapper(make_cfg((scale, scale)), True)(write_record(tmp_path, np.full((40, 50), 1), image=image))
+    size = (round(50 * scale), round(40 * scale))
+    expected = np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BILINEAR))  # with antialiasing
+    assert np.abs(sample["image"].permute(1, 2, 0).numpy().astype(int) - expected).max() <= 1
+
+
+def test_for_tests_the_image_is_the_file_and_labels_are_not_read(tmp_path):
+    image = np.random.default_rng(0).integers(0, 256, (31, 44, 3), dtype=np.uint8)
+    record = write_record(tmp_path, np.full((31, 44), 1), np.ones((31, 44), np.float32), image)
+    (tmp_path / "labels.png").write_bytes(b"not read")
+    sample = DenseMapper(make_cfg((0.5, 2.0), crop=(8, 8), flip="horizontal"), False)(record)
+    assert sample["image"].dtype == torch.uint8 and sample["image"].is_contiguous()
+    assert np.array_equal(sample["image"].permute(1, 2, 0), image)
+    assert sample == {**record, "height": 31, "width": 44, "image": sample["image"]}
+
+
+def test_an_image_lies_in_memory_as_models_expect_and_belongs_to_nobody_else(regions):
+    first, second = (DenseMapper(make_cfg(crop=(20, 20)), True)(regions) for _ in range(2))
+    assert first["image"].is_contiguous() and first["sem_seg"].is_contiguous()
+    first["image"].zero_()
+    assert second["image"].any()
+
+
+def test_ids_that_count_from_one_become_train_ids(tmp_path):
+    record = write_record(tmp_path, np.array([[0, 1, 5]]), image=np.zeros((1, 3, 3), np.uint8))
+    sample = DenseMapper(make_cfg(train=(FIVE_FROM_ONE,)), True)(record)
+    assert sample["sem_seg"].tolist() == [[255, 0, 4]]
+
+
+def test_height_and_width_are_the_files_whatever_the_record_says(tmp_path):
+    record = write_record(tmp_path, np.full((10, 12), 1)) | {"height": 1, "width": 1}
+    for is_train in (True, False):
+        sample = DenseMapper(make_cfg((0.5, 0.5)), is_train)(record)
+        assert (sample["height"], sample["width"]) == (10, 12)
+
+
+@pytest.mark.parametrize("key", ["sem_seg_file_name", "depth_file_name"])
+def test_a_map_of_another_size_is_named_with_its_image(tmp_path, key):
+    (tmp_path / "other").mkdir()
+    record = write_record(tmp_path, np.full((10, 12), 1), np.ones((10, 12), np.float32))
+    other = write_record(tmp_path / "other", np.full((12, 10), 1), np.ones((12, 10), np.float32))
+    with pytest.raises(UserError) as error:
+        DenseMapper(make_cfg(), True)(record | {key: other[key]})
+    line = f"{other[key]} is 10 x 12 pixels, but its image {record['file_name']} is 12 x 10: expected the same size"
+    assert str(error.value) == line
+
+
+def test_an_image_that_cannot_be_read_is_named(tmp_path):
+    record = write_record(tmp_path, np.full((10, 12), 1), file="a.jpg")
+    (tmp_path / "a.jpg").write_bytes((tmp_path / "a.jpg").read_bytes()[:300])
+    for is_train in (True, False):
+        with pytest.raises(UserError, match=r"unreadable image .*a\.jpg: truncated JPEG"):
+            DenseMapper(make_cfg(), is_train)(record)
+
+
+def test_an_image_without_labels_cannot_be_trained_on(tmp_path):
+    record = write_record(tmp_path, image=np.zeros((4, 4, 3), np.uint8))
+    with pytest.raises(UserError, match=r"a\.png has neither labels nor depth"):
+        DenseMapper(make_cfg(), True)(record)
+
+
+def test_labels_whose_classes_no_data_set_names_are_refused(regions):
+    with pytest.raises(UserError, match="no data set of DATASETS.TRAIN says which"):
+        DenseMapper(make_cfg(train=(DEPTH,)), True)(regions)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["INPUT.FORMAT", "BGR"], "INPUT.FORMAT is BGR"),
+        (["INPUT.RANDOM_FLIP", "vertical"], "INPUT.RANDOM_FLIP is 'vertical'"),
+        (["INPUT.CROP.ENABLED", "True"], "INPUT.CROP is relative_range"),
+        (["INPUT.CROP.ENABLED", "True", "INPUT.CROP.TYPE", "absolute"], r"INPUT.CROP is absolute \(0.9, 0.9\)"),
+        (["DATASETS.TRAIN", f"('{FIVE}', '{FIVE_FROM_ONE}')"], f"{FIVE}, {FIVE_FROM_ONE} count different classes"),
+        (["DATASETS.TRAIN", f"('{set_of('mapper_ignores_0', stuff_classes=['a'], ignore_label=0)}',)"], "ignore_label"),
+        (["DATASETS.TRAIN", "('nowhere',)"], "unknown data set 'nowhere'"),
+    ],
+)
+def test_an_input_that_means_something_else_is_refused(options, message):
+    cfg = make_cfg()
+    cfg.merge_from_list(options)
+    with pytest.raises(UserError, match=message):
+        DenseMapper(cfg, True)
+
+
+def test_data_sets_with_the_same_classes_can_be_mixed(regions):
+    same = set_of("mapper_five_again", stuff_classes=list("abcde"))
+    assert DenseMapper(make_cfg(train=(FIVE, same, DEPTH)), True)(regions)["sem_seg"].max() == 4

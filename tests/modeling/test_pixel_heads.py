@@ -1,0 +1,236 @@
+"""FCN, DeepLab-v3 and depth against plain torch, over a backbone of torchvision's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torchvision
+from tiny import tiny_config
+from torch import nn
+from torch.nn import functional as F
+
+from revisit.checkpoint.convert import convert
+from revisit.modeling.backbone.resnet import INPUT
+from revisit.modeling.meta_arch.depth_estimator import depth_loss
+from revisit.modeling.sem_seg.deeplab_head import RevisitDeepLabV3Head
+from revisit.modeling.sem_seg.fcn_head import RevisitFCNHead
+
+from detectron2.config import CfgNode
+from detectron2.modeling import SemanticSegmentor, build_model
+
+MEAN, STD = torch.tensor([123.675, 116.28, 103.53]), torch.tensor([58.395, 57.12, 57.375])
+SIZES = [(64, 96), (65, 81), (33, 50)]
+
+
+def config(*options: object, depth: int = 50) -> CfgNode:
+    cfg = tiny_config(
+        "MODEL.META_ARCHITECTURE", "SemanticSegmentor",
+        "MODEL.RESNETS.DEPTH", depth,
+        "MODEL.RESNETS.STEM_OUT_CHANNELS", 64,
+        "MODEL.RESNETS.RES2_OUT_CHANNELS", 256 if depth > 34 else 64,
+        "MODEL.RESNETS.RES5_DILATION", 2,
+        "MODEL.SEM_SEG_HEAD.IN_FEATURES", ["res5"],
+        "MODEL.SEM_SEG_HEAD.NORM", "BN",
+        "MODEL.SEM_SEG_HEAD.NUM_CLASSES", 5,
+        "MODEL.SEM_SEG_HEAD.CONVS_DIM", 16,
+    )  # fmt: skip
+    cfg.merge_from_list(list(options))
+    return cfg
+
+
+def fill(module: nn.Module, seed: int) -> nn.Module:
+    """Random weights and BN statistics, so that nothing is an identity by chance."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, tensor in module.state_dict().items():
+        if name.endswith("running_var") or ("bn" in name and name.endswith("weight")):
+            tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.5)
+        elif tensor.is_floating_point():
+            tensor.copy_(torch.randn(tensor.shape, generator=generator) * (2 / max(1, tensor[0].numel())) ** 0.5)
+    return module
+
+
+def dilated_torchvision(depth: int) -> nn.Module:
+    """torchvision's ResNet, cut behind layer4, whose 3x3 convolutions have dilation 2 and stride 1."""
+    resnet = fill(getattr(torchvision.models, f"resnet{depth}")(), seed=1).eval()
+    for block in resnet.layer4:
+        for conv in (m for m in block.modules() if isinstance(m, nn.Conv2d)):
+            conv.stride = (1, 1)
+            if conv.kernel_size == (3, 3):
+                conv.dilation = conv.padding = (2, 2)
+    return resnet
+
+
+def maps_of(resnet: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    x = resnet.maxpool(resnet.relu(resnet.bn1(resnet.conv1(images))))
+    return resnet.layer4(resnet.layer3(resnet.layer2(resnet.layer1(x))))
+
+
+def segmentor(cfg: CfgNode, resnet: nn.Module) -> nn.Module:
+    model = build_model(cfg).eval()
+    assert isinstance(model, SemanticSegmentor) or cfg.MODEL.META_ARCHITECTURE == "DepthEstimator"
+    missing, unexpected = model.backbone.load_state_dict(convert(resnet.state_dict()).tensors, strict=False)
+    assert not unexpected and all(key.endswith("num_batches_tracked") for key in missing)
+    return model
+
+
+def image_of(size: tuple[int, int]) -> torch.Tensor:
+    return torch.randint(0, 256, (3, *size), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
+
+
+def normalized(image: torch.Tensor) -> torch.Tensor:
+    return ((image.float() - MEAN.view(3, 1, 1)) / STD.view(3, 1, 1))[None]
+
+
+def bn(x: torch.Tensor, layer: nn.BatchNorm2d) -> torch.Tensor:
+    return F.batch_norm(x, layer.running_mean, layer.running_var, layer.weight, layer.bias, eps=1e-5)
+
+
+@pytest.mark.parametrize("depth, dilation, size", [(50, 6, SIZES[0]), (50, 6, SIZES[1]), (18, 1, SIZES[2])])
+@torch.no_grad()
+def test_fcn_equals_plain_torch(depth, dilation, size):
+    resnet = dilated_torchvision(depth)
+    name = ("MODEL.SEM_SEG_HEAD.NAME", "RevisitFCNHead", "MODEL.SEM_SEG_HEAD.DILATION", dilation)
+    model = segmentor(config(*name, depth=depth), resnet)
+    first, second, predictor = fill(model.sem_seg_head, seed=2).layers
+    assert predictor.bias is None
+    x = maps_of(resnet, normalized(image_of(size)))
+    for conv in (first, second):
+        x = F.relu(bn(F.conv2d(x, conv.weight, padding=dilation, dilation=dilation), conv.norm))
+    expected = F.interpolate(F.conv2d(x, predictor.weight), size=size, mode="bilinear", align_corners=False)[0]
+    logits = model([{"image": image_of(size)}])[0]["sem_seg"]
+    assert logits.shape == (5, *size)
+    assert torch.allclose(logits, expected, rtol=1e-5, atol=1e-5 * expected.abs().max())
+
+
+def plain_deeplab(head: RevisitDeepLabV3Head, x: torch.Tensor, dilations: tuple[int, ...]) -> torch.Tensor:
+    aspp, predictor = head.layers
+    point, *atrous, pooling = aspp.convs
+    branches = [F.relu(bn(F.conv2d(x, point.weight), point.norm))]
+    for conv, dilation in zip(atrous, dilations, strict=True):
+        branches.append(F.relu(bn(F.conv2d(x, conv.weight, padding=dilation, dilation=dilation), conv.norm)))
+    pooled = F.relu(F.conv2d(x.mean(dim=(2, 3), keepdim=True), pooling[1].weight, pooling[1].bias))
+    branches.append(pooled.expand(-1, -1, *x.shape[-2:]))
+    projected = F.relu(bn(F.conv2d(torch.cat(branches, dim=1), aspp.project.weight), aspp.project.norm))
+    return F.conv2d(projected, predictor.weight, predictor.bias)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@torch.no_grad()
+def test_deeplab_and_depth_equal_plain_torch(size):
+    resnet = dilated_torchvision(50)
+    name = ("MODEL.SEM_SEG_HEAD.NAME", "RevisitDeepLabV3Head")
+    model = segmentor(config(*name), resnet)
+    head = fill(model.sem_seg_head, seed=2)
+    maps = maps_of(resnet, normalized(image_of(size)))
+    expected = F.interpolate(plain_deeplab(head, maps, (12, 24, 36)), size=size, mode="bilinear", align_corners=False)[
+        0
+    ]
+    logits = model([{"image": image_of(size)}])[0]["sem_seg"]
+    assert torch.allclose(logits, expected, rtol=1e-5, atol=1e-5 * expected.abs().max())
+
+    cfg = config(*name, "MODEL.META_ARCHITECTURE", "DepthEstimator", "MODEL.SEM_SEG_HEAD.NUM_CLASSES", 1)
+    estimator = segmentor(cfg, resnet)
+    state = head.state_dict()
+    state |= {name: state[name][:1] for name in ("layers.1.weight", "layers.1.bias")}
+    estimator.head.load_state_dict(state)
+    depth = estimator([{"image": image_of(size)}])[0]["depth"]
+    assert torch.allclose(depth, expected[0], rtol=1e-5, atol=1e-5 * expected[0].abs().max())
+
+
+@pytest.mark.parametrize("depth", [18, 50])
+def test_res5_has_output_stride_16_and_dilation_2_in_every_3x3(depth):
+    backbone = build_model(config("MODEL.SEM_SEG_HEAD.NAME", "RevisitFCNHead", depth=depth)).backbone
+    assert backbone.output_shape()["res5"].stride == 16
+    assert backbone(torch.zeros(1, 3, 64, 96))["res5"].shape[-2:] == (4, 6)
+    convs = [m for m in backbone.res5.modules() if isinstance(m, nn.Conv2d)]
+    assert all(conv.stride == (1, 1) for conv in convs)
+    for conv in convs:
+        assert conv.dilation == ((2, 2) if conv.kernel_size == (3, 3) else (1, 1))
+        assert conv.padding == ((2, 2) if conv.kernel_size == (3, 3) else (0, 0))
+
+
+@torch.no_grad()
+def test_the_multi_task_variant_has_stride_8():
+    options = ("MODEL.RESNETS.RES4_DILATION", 2, "MODEL.RESNETS.RES5_DILATION", 4)
+    model = build_model(config("MODEL.SEM_SEG_HEAD.NAME", "RevisitDeepLabV3Head", *options, depth=18)).eval()
+    assert model.backbone.output_shape()["res5"].stride == 8
+    for stage, dilation in (("res4", 2), ("res5", 4)):
+        convs = [m for m in getattr(model.backbone, stage).modules() if isinstance(m, nn.Conv2d)]
+        assert {conv.dilation for conv in convs if conv.kernel_size == (3, 3)} == {(dilation, dilation)}
+        assert {conv.stride for conv in convs} == {(1, 1)}
+    assert model([{"image": image_of((48, 64))}])[0]["sem_seg"].shape == (5, 48, 64)
+
+
+def test_the_protocols_dilations_are_in_the_heads():
+    fcn = build_model(config("MODEL.SEM_SEG_HEAD.NAME", "RevisitFCNHead", "MODEL.SEM_SEG_HEAD.DILATION", 6))
+    assert [conv.dilation for conv in fcn.sem_seg_head.layers] == [(6, 6), (6, 6), (1, 1)]
+    deeplab = build_model(config("MODEL.SEM_SEG_HEAD.NAME", "RevisitDeepLabV3Head"))
+    atrous = deeplab.sem_seg_head.layers[0].convs[1:4]
+    assert [(conv.dilation, conv.padding) for conv in atrous] == [((d, d), (d, d)) for d in (12, 24, 36)]
+
+
+def fcn_head() -> RevisitFCNHead:
+    torch.manual_seed(0)
+    return RevisitFCNHead(
+        in_channels=4, num_classes=3, channels=8, dilation=2, norm="BN", in_feature="res5", stride=16
+    )  # fmt: skip
+
+
+def test_the_loss_is_the_mean_cross_entropy_of_the_labelled_pixels():
+    head = fcn_head()
+    features = {"res5": torch.randn(2, 4, 3, 3), INPUT: torch.zeros(2, 0, 40, 33)}
+    targets = torch.randint(0, 3, (2, 40, 33))
+    targets[:, :7] = 255
+    _, losses = head(features, targets)
+    log_p = head.predict(features).double().log_softmax(dim=1)
+    labelled = [(n, y, x) for n in range(2) for y in range(7, 40) for x in range(33)]
+    expected = -sum(log_p[n, targets[n, y, x], y, x] for n, y, x in labelled) / len(labelled)
+    assert losses["loss_sem_seg"].item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_a_batch_of_void_alone_has_no_loss_and_no_gradient():
+    head = fcn_head()
+    features = {"res5": torch.randn(2, 4, 3, 3), INPUT: torch.zeros(2, 0, 40, 33)}
+    _, losses = head(features, torch.full((2, 40, 33), 255))
+    losses["loss_sem_seg"].backward()
+    assert losses["loss_sem_seg"].item() == 0
+    assert all(not p.grad.any() for p in head.parameters())
+
+
+def test_a_backbone_that_does_not_tell_its_input_gives_whole_strides():
+    logits, _ = fcn_head().eval()({"res5": torch.randn(1, 4, 3, 5)})
+    assert logits.shape == (1, 3, 48, 80)
+
+
+def test_in_training_the_targets_tell_the_size_that_a_foreign_backbone_does_not():
+    _, losses = fcn_head()({"res5": torch.randn(2, 4, 3, 3)}, torch.zeros(2, 40, 33, dtype=torch.int64))
+    assert losses["loss_sem_seg"] > 0
+
+
+def test_depth_comes_in_the_size_that_is_asked_for():
+    cfg = config(
+        "MODEL.SEM_SEG_HEAD.NAME", "RevisitDeepLabV3Head", "MODEL.META_ARCHITECTURE", "DepthEstimator",
+        "MODEL.SEM_SEG_HEAD.NUM_CLASSES", 1, depth=18,
+    )  # fmt: skip
+    model = build_model(cfg).eval()
+    with torch.no_grad():
+        sizes = [
+            model([{"image": image_of((32, 48)), **x}])[0]["depth"].shape for x in ({}, {"height": 64, "width": 90})
+        ]
+    assert sizes == [(32, 48), (64, 90)]
+
+
+def test_a_map_that_the_backbone_lacks_is_named():
+    with pytest.raises(ValueError, match=r"IN_FEATURES is \['res4'\], expected one of res5"):
+        build_model(config("MODEL.SEM_SEG_HEAD.NAME", "RevisitFCNHead", "MODEL.SEM_SEG_HEAD.IN_FEATURES", ["res4"]))
+
+
+@pytest.mark.parametrize("kind, expected", [("mse", (1 + 4 + 9) / 3), ("l1", (1 + 2 + 3) / 3)])
+def test_depth_is_learnt_where_it_is_known(kind, expected):
+    depth = torch.tensor([[[1.0, 0.0], [2.0, 4.0]]])
+    predicted = torch.tensor([[[2.0, 9.0], [0.0, 1.0]]], requires_grad=True)
+    loss = depth_loss(predicted, depth, kind)
+    assert loss.item() == pytest.approx(expected)
+    loss.backward()
+    assert predicted.grad[0, 0, 1] == 0 and predicted.grad.count_nonzero() == 3
+    assert depth_loss(predicted, torch.zeros(1, 2, 2), kind).item() == 0

@@ -1,0 +1,144 @@
+"""Figures and the page around them, without a browser."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+import shutil
+
+import numpy as np
+import pytest
+from folders import draw, make_run
+from PIL import Image
+
+from projects.RunReport.collect import collect
+from projects.RunReport.thumbnails import Album
+
+pytest.importorskip("plotly", reason="the page needs plotly")
+from projects.RunReport import page
+from projects.RunReport.charts import COLORS, color_of, dash_of, make_groups, thinned
+
+
+def body(html: str) -> str:
+    """The page without plotly's script."""
+    return re.sub(r"<script>/\*\*\s+\* plotly.*?</script>", "", html, flags=re.DOTALL)
+
+
+def text(html: str) -> str:
+    return " ".join(re.sub(r"<script.*?</script>|<style.*?</style>|<[^>]+>", " ", html, flags=re.DOTALL).split())
+
+
+def test_a_long_curve_keeps_its_ends_and_spikes():
+    values = [(i, 1.0) for i in range(10_000)]
+    values[4321] = (4321, 50.0)
+    x, y = thinned(values, most=100)
+    assert len(x) <= 102 and x[0] == 0 and x[-1] == 9999 and np.all(np.diff(x) > 0)
+    assert x[y.argmax()] == 4321 and y.max() == 50
+    values[6000] = (6000, float("nan"))
+    assert np.isnan(thinned(values, most=100)[1]).sum() == 1
+
+
+def test_a_short_curve_is_drawn_whole():
+    x, y = thinned([(0, 1.0), (20, 2.0)])
+    assert x.tolist() == [0, 20] and y.tolist() == [1, 2]
+
+
+def test_there_is_a_plot_for_every_metric_that_some_run_has(tmp_path):
+    runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", 40)]
+    with open(tmp_path / "b/metrics.json", "a") as file:
+        file.write('{"iteration": 39, "loss_rpn_cls": 1.0, "bbox/AP50": 1.0, "bbox/AP-cat": 1.0, "eta_seconds": 5}\n')
+    groups = {group.title: [panel.metric for panel, _ in group.plots] for group in make_groups(collect(runs).runs)}
+    assert groups == {
+        "Losses": ["total_loss", "loss_inst", "loss_rpn_cls"],
+        "What is learnt": ["contrast_top1"],
+        "Scores": ["knn_top1", "bbox/AP50"],
+        "Schedule and throughput": ["lr", "images_per_second"],
+    }
+
+
+def test_more_runs_than_colours_are_told_apart_by_dashes():
+    number = len(COLORS)
+    assert color_of(0) == color_of(number) and (dash_of(0), dash_of(number)) == ("solid", "dash")
+
+
+def test_pictures_are_made_small_and_have_limited_room(tmp_path):
+    large, torn = draw(tmp_path / "large.png", 2400, 1200), tmp_path / "torn.png"
+    torn.write_bytes(large.read_bytes()[:5000])
+    album = Album(room=10**9)
+    shown = album.embed(large, "large")
+    assert (shown.width, shown.height, shown.problem) == (1200, 600, "")
+    image = Image.open(io.BytesIO(base64.b64decode(shown.source.partition(",")[2])))
+    assert (image.format, image.size) == ("WEBP", (1200, 600))
+    assert album.embed(torn, "torn").problem.startswith("cannot be read")
+    assert Album(room=100).embed(large, "large").problem == "left out, to keep this page small"
+
+
+def test_of_an_animation_the_middle_frame_is_shown(tmp_path):
+    frames = [Image.new("RGB", (20, 20), color) for color in ("red", "lime", "blue")]
+    frames[0].save(tmp_path / "bear.gif", save_all=True, append_images=frames[1:])
+    shown = Album(room=10**9).embed(tmp_path / "bear.gif", "bear.gif")
+    assert shown.caption == "bear.gif, frame 2 of 3"
+    image = Image.open(io.BytesIO(base64.b64decode(shown.source.partition(",")[2]))).convert("RGB")
+    assert image.getpixel((10, 10))[1] > 200
+
+
+def test_the_page_holds_what_the_folders_hold(tmp_path):
+    a, b = make_run(tmp_path / "a"), make_run(tmp_path / "b", 40, config="MOCO:\n  QUEUE_SIZE: 480\n")
+    draw(a / "views.png")
+    draw(b / "neighbours_0000039.png")
+    (a / "evaluation.json").write_text('{"bbox": {"AP50": 12.5}}')
+    (b / "evaluation.json").write_text("{torn")
+    html = page.render(collect([a, b]))
+    shown = text(html)
+    for words in (
+        "Runs a and b",
+        "finished, 60 iterations",
+        "unfinished: 40 of 60 iterations, no model_final.pth",
+        "so far, at 39",
+        "best 17.10, at 29",
+        "a: views.png",
+        "b: neighbours_0000039.png",
+        "a / evaluation.json bbox AP50 12.5",
+        "of a run that is unfinished: 40 of 60",
+        "This file cannot be read as JSON.",
+        "MOCO.QUEUE_SIZE 65536 – 480",
+        "sys.platform linux linux",
+    ):
+        assert words in shown, words
+    assert len(html) < 10e6
+
+
+def test_the_page_asks_for_nothing_from_outside(tmp_path):
+    html = page.render(collect([make_run(tmp_path / "a")]))
+    assert "default-src 'none'" in html
+    assert not re.search(r'(?:src|href)=(?!"data:|"#)', body(html))
+
+
+def test_names_from_folders_and_files_are_no_html(tmp_path):
+    folder = make_run(tmp_path / "<script>alert(1)</script>")
+    (folder / "results.json").write_text('{"<i>": "<img src=x onerror=alert(1)>"}')
+    html = body(page.render(collect([folder])))
+    assert "<script>alert" not in html and "<img src=x" not in html and "&lt;i&gt;" in html
+
+
+def test_folders_with_next_to_nothing_make_a_page(tmp_path):
+    make_run(tmp_path / "empty", 0)
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study/results.json").write_text("[]")
+    (tmp_path / "study/table.md").write_text("| a |\n|---|")
+    shown = text(page.render(collect([tmp_path / "empty", tmp_path / "study"])))
+    assert "started, no iteration written yet" in shown and "evaluation only" in shown and "| a | |---|" in shown
+    assert "Curves" not in shown
+
+
+def test_many_pictures_stay_within_the_room_and_the_rest_is_counted(tmp_path, monkeypatch):
+    study = make_run(tmp_path / "run") / "study"
+    first = draw(study / "00.png", 1200, 800)
+    for number in range(1, page.MOST_PICTURES + 3):
+        shutil.copy(first, study / f"{number:02d}.png")
+    (study / "results.json").write_text("{}")
+    monkeypatch.setattr(page, "ROOM", 400_000)
+    html = page.render(collect([tmp_path / "run"]))
+    assert "left out, to keep this page small" in html and "and 3 more pictures in its folder" in html
+    assert len(body(html)) < 600_000

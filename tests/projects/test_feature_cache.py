@@ -1,0 +1,103 @@
+"""The cache of features: what it holds, what makes it void, and how it goes on after an interruption."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+import torch
+from tiny import tiny_config
+
+from projects.common import feature_cache
+from projects.common.feature_cache import Transform, cached_features
+from projects.common.frozen_backbone import FrozenBackbone
+
+SQUARE = Transform("square", lambda image: image)
+
+
+@pytest.fixture
+def records():
+    rng = np.random.default_rng(0)
+    return [{"image": rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)} for _ in range(10)]
+
+
+@pytest.fixture
+def make(tmp_path, records, monkeypatch):
+    monkeypatch.setattr(feature_cache, "BATCH", 2)
+    monkeypatch.setattr(feature_cache, "BATCHES_PER_SAVE", 2)
+    calls = []
+
+    def features(chosen=records, transform=SQUARE, **options):
+        cfg = tiny_config(*(word for pair in options.items() for word in pair))
+        backbone = FrozenBackbone(cfg)
+        backbone.register_forward_hook(lambda module, args, output: calls.append(len(args[0])))
+        calls.clear()
+        rows = np.array(cached_features(tmp_path / "cache", cfg, backbone, "data", chosen, transform))
+        return rows, sum(calls), backbone
+
+    return features
+
+
+def test_features_are_the_pooled_map(make, records):
+    rows, computed, backbone = make()
+    images = torch.stack([torch.from_numpy(record["image"]).permute(2, 0, 1) for record in records])
+    assert computed == 10 and np.allclose(rows, backbone(images).mean(dim=(2, 3)), atol=1e-5)
+
+
+def test_a_second_call_computes_nothing(make):
+    first, _, _ = make()
+    second, computed, _ = make()
+    assert computed == 0 and np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("change", ["weights", "images", "transform", "network"])
+def test_features_of_another_cause_are_computed_and_the_log_says_so(change, make, records, caplog):
+    first, _, _ = make()
+    changed = {
+        "weights": {"SEED": 2},
+        "images": {"chosen": records[::-1]},
+        "transform": {"transform": Transform("flipped", lambda image: image[::-1].copy())},
+        "network": {"MODEL.RESNETS.RES5_DILATION": 2},
+    }[change]
+    with caplog.at_level(logging.INFO, logger="projects"):
+        second, computed, _ = make(**changed)
+    assert computed == 10 and not np.array_equal(first, second)
+    assert f"was made with other {change}: computing anew" in caplog.text
+    for options, expected in (({}, first), (changed, second)):  # both are kept
+        again, computed, _ = make(**options)
+        assert computed == 0 and np.array_equal(again, expected)
+
+
+def test_other_weights_that_were_interrupted_spoil_nothing(make):
+    first, _, _ = make()
+    with pytest.raises(ZeroDivisionError):
+        make(transform=Transform("square", lambda image: 1 / 0), SEED=2)
+    again, computed, _ = make()
+    assert computed == 0 and np.array_equal(again, first)
+    assert make(SEED=2)[1] == 10
+
+
+def test_an_interrupted_call_is_completed(make, tmp_path):
+    expected, _, _ = make()
+    for file in (tmp_path / "cache").iterdir():
+        file.unlink()
+
+    def stop_at_the_seventh(image, seen=[]):  # noqa: B006 - counts over calls
+        seen.append(1)
+        if len(seen) == 7:
+            raise KeyboardInterrupt
+        return image
+
+    with pytest.raises(KeyboardInterrupt):
+        make(transform=Transform("square", stop_at_the_seventh))
+    (state,) = (tmp_path / "cache").glob("*.json")
+    assert json.loads(state.read_text())["done"] == 4
+    rows, computed, _ = make()
+    assert computed == 6 and np.array_equal(rows, expected)
+
+
+def test_a_torn_state_is_void(make, tmp_path):
+    make()
+    (state,) = (tmp_path / "cache").glob("*.json")
+    state.write_text("{")
+    assert make()[1] == 10
