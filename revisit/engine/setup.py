@@ -20,11 +20,11 @@ from revisit.checkpoint.run_folder import (
 )
 from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records, register
-from revisit.engine.config_checks import check_config, check_hardware, check_records, expect
+from revisit.engine.config_checks import check_config, check_hardware, check_records
 from revisit.engine.environment import record_environment
 from revisit.engine.launch import log_processes
 from revisit.engine.network import is_lost_contact
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 
 from detectron2.config import CfgNode, get_cfg
 from detectron2.data import MetadataCatalog
