@@ -24,17 +24,21 @@ SCALE_SAMPLINGS = ("range", "choice")
 AMP_DTYPES = ("bfloat16", "float16")
 
 
-_adders: list[Callable[[CfgNode], None]] = []
+AddKeys = Callable[[CfgNode], None]
+_ADDED_BY: dict[str, AddKeys] = {}
 
 
-def adds_keys(add: Callable[[CfgNode], None]) -> Callable[[CfgNode], None]:
-    """Decorator of a function that adds keys to a config: add_revisit_config calls it after the core's own."""
-    _adders.append(add)
+def adds_keys(add: AddKeys) -> AddKeys:
+    """Decorator: ``add_revisit_config`` calls the function, ``add(cfg)``, after it has added the core's own keys."""
+    _ADDED_BY[f"{add.__module__}.{add.__qualname__}"] = add  # by name: a module that is reloaded replaces its own
     return add
 
 
 def add_revisit_config(cfg: CfgNode) -> None:
-    """Add the keys of Revisit, and of every method that is imported, to a Detectron2 config, in place."""
+    """Add Revisit's keys to a Detectron2 config, in place: the core's, then those of every ``adds_keys`` function."""
+    # Modules that are imported before anything is built, such as ("my_package.my_method",): the methods, heads, data
+    # sets and config keys that they register are then known by name. Python's path first, then the working directory.
+    cfg.IMPORTS = ()
     _add_schedule_keys(cfg)
     _add_backbone_keys(cfg)
     _add_view_keys(cfg)
@@ -48,7 +52,7 @@ def add_revisit_config(cfg: CfgNode) -> None:
     cfg.KNN_EVAL.TEMPERATURE = 0.07  # votes weigh exp(cosine / temperature)
     cfg.KNN_EVAL.IMAGE_SIZE = 224  # px; short side resized to 256/224 of it, then the centre crop
     cfg.KNN_EVAL.LINEAR = False  # fit a logistic regression to the bank too: linear_top1
-    for add in _adders:
+    for add in _ADDED_BY.values():
         add(cfg)
 
 
