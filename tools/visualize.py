@@ -19,11 +19,11 @@ import argparse
 import re
 from pathlib import Path
 
-from revisit.config import PRETRAINING
 from revisit.engine.command import natural, run_command
 from revisit.engine.predictions import TASKS, make_rows
 from revisit.engine.setup import load_config
 from revisit.errors import UserError
+from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.viz.prediction_sheet import save_sheet
 
 
@@ -52,7 +52,7 @@ def main() -> None:
     args = parse_args()
     cfg = load_config(args)
     if cfg.MODEL.META_ARCHITECTURE not in TASKS:
-        what = "pretrains, so it has" if cfg.MODEL.META_ARCHITECTURE in PRETRAINING else "has"
+        what = "pretrains, so it has" if method_of(cfg) else "has"
         raise UserError(
             f"{args.config_file} {what} no prediction to draw (MODEL.META_ARCHITECTURE {cfg.MODEL.META_ARCHITECTURE}): "
             f"expected one of {', '.join(TASKS)}; tools/train_net.py --dry-run draws the views of pretraining"

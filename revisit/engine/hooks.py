@@ -1,8 +1,4 @@
-"""What happens around a pretraining step, one small hook per concern.
-
-MomentumUpdate and QueueUpdate belong directly behind Detectron2's LRScheduler, in this order and before any
-checkpointer, so that the checkpoint of step i holds step i's momentum encoder and keys.
-"""
+"""What happens around a training step, one small hook per concern; a method's own hooks stand in its file."""
 
 from __future__ import annotations
 
@@ -12,8 +8,6 @@ import os
 import time
 from collections.abc import Callable
 
-from torch import nn
-
 from revisit.errors import UserError
 
 from detectron2.engine import HookBase, hooks
@@ -21,39 +15,6 @@ from detectron2.utils import comm
 from detectron2.utils.events import get_event_storage
 
 logger = logging.getLogger(__name__)
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside DistributedDataParallel, or the model itself."""
-    return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-
-
-class MomentumUpdate(HookBase):
-    """After the optimiser's step, move the momentum encoder towards the encoder (METHOD: one step, 4)."""
-
-    def after_step(self) -> None:
-        unwrap(self.trainer.model).update_momentum_encoder()
-
-
-class QueueUpdate(HookBase):
-    """After MomentumUpdate, enqueue the step's keys of all processes (METHOD: one step, 5)."""
-
-    def after_step(self) -> None:
-        unwrap(self.trainer.model).enqueue_pending_keys()
-
-
-class NeighborLossSchedule(HookBase):
-    """L_nn weighs 0 for the first ``warmup_iterations``, then lambda; by the iteration, so a resumed run agrees."""
-
-    def __init__(self, weight: float, warmup_iterations: int):
-        self._weight = weight
-        self._warmup = warmup_iterations
-
-    def before_step(self) -> None:
-        weight = self._weight if self.trainer.iter >= self._warmup else 0.0
-        unwrap(self.trainer.model).neighbor_weight = weight
-        if self.trainer.iter == self._warmup > 0:
-            logger.info(f"L_nn joins the loss from iteration {self._warmup} on, with lambda {self._weight}")
 
 
 class Throughput(HookBase):
@@ -232,7 +193,7 @@ class PatientWriter(Around):
             self._warned = True
 
 
-class Evaluation(Around):
+class EvaluationAfterSuccess(Around):
     """EvalHook, whose evaluation at the end a failure in the last step does not set off."""
 
     def after_train(self) -> None:

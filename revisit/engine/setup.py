@@ -20,11 +20,12 @@ from revisit.checkpoint.run_folder import (
 )
 from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records, register
-from revisit.engine.config_checks import check_config, check_hardware, check_records, expect
+from revisit.engine.config_checks import check_config, check_hardware, check_records
 from revisit.engine.environment import record_environment
 from revisit.engine.launch import log_processes
 from revisit.engine.network import is_lost_contact
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
+from revisit.imports import import_modules
 
 from detectron2.config import CfgNode, get_cfg
 from detectron2.data import MetadataCatalog
@@ -56,6 +57,8 @@ def make_config(
 ) -> CfgNode:
     """Merge a config file, where there is one, and KEY VALUE pairs over the defaults, and check the result.
 
+    What they name in IMPORTS is imported first, because it may add config keys.
+
     Args:
         num_processes: of the run, over all machines.
         resume: a SEED that is to be drawn is the one that the run in OUTPUT_DIR drew.
@@ -65,16 +68,17 @@ def make_config(
     Raises:
         UserError: a file or key that does not exist, a value of the wrong type, an impossible recipe.
     """
+    if config_file and not Path(config_file).is_file():
+        raise UserError(f"config file {config_file} not found")
+    if len(opts) % 2:
+        raise UserError(f"expected pairs KEY VALUE after the options, got {' '.join(opts)}")
+    import_modules(_imports(config_file, opts))
     cfg = get_cfg()
     add_revisit_config(cfg)
     if add_keys:
         add_keys(cfg)
     if config_file:
-        if not Path(config_file).is_file():
-            raise UserError(f"config file {config_file} not found")
         _merge(cfg, lambda: cfg.merge_from_file(config_file, allow_unsafe=False), config_file)
-    if len(opts) % 2:
-        raise UserError(f"expected pairs KEY VALUE after the options, got {' '.join(opts)}")
     _merge(cfg, lambda: cfg.merge_from_list(list(opts)), "command line")
     _resolve_device(cfg)
     _resolve_norm(cfg, num_processes)
@@ -119,7 +123,8 @@ def count_images(cfg: CfgNode, *, assume_missing: bool = False) -> int:
 
 
 def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
-    """In every process: loggers, environment report, config.yaml, environment.json, random number generators."""
+    """In every process: IMPORTS, loggers, environment report, config.yaml, environment.json, random generators."""
+    import_modules(cfg.IMPORTS)
     _share_seed(cfg)
     for name in (*cfg.DATASETS.TRAIN, *_evaluation_sets(cfg)):
         register(name)
@@ -171,6 +176,23 @@ def _share_seed(cfg: CfgNode) -> None:
 
 def _evaluation_sets(cfg: CfgNode) -> tuple[str, ...]:
     return (*cfg.DATASETS.TEST, *filter(None, [cfg.KNN_EVAL.BANK]))
+
+
+def _imports(config_file: str, opts: Sequence[str]) -> tuple[str, ...]:
+    """The value that IMPORTS will have."""
+    cfg = CfgNode({"IMPORTS": ()})
+
+    def merge_file() -> None:
+        found = CfgNode.load_yaml_with_base(config_file)
+        if "IMPORTS" in found:
+            cfg.merge_from_list(["IMPORTS", found["IMPORTS"]])
+
+    if config_file:
+        _merge(cfg, merge_file, config_file)
+    for key, value in zip(opts[::2], opts[1::2], strict=True):
+        if key == "IMPORTS":
+            _merge(cfg, lambda value=value: cfg.merge_from_list(["IMPORTS", value]), "command line")
+    return cfg.IMPORTS
 
 
 def _merge(cfg: CfgNode, merge: Callable[[], None], where: str) -> None:

@@ -10,7 +10,7 @@ import time
 import torch
 from torch import Tensor, nn
 
-from revisit.modeling.shuffle_bn import gather_rows
+from revisit.modeling.distributed import gather_rows
 from revisit.randomness import Stream, seed_global_generators
 
 from detectron2.engine.train_loop import SimpleTrainer
