@@ -33,3 +33,10 @@ def one_line_error(command: str, datasets: Path) -> str:
     assert "Traceback" not in output
     (line,) = [line for line in output.splitlines() if line.startswith("error: ")]
     return line
+
+
+def documented(document: str) -> list[str]:
+    """The Python commands in a document's indented blocks: continued lines joined, comments removed."""
+    text = (ROOT / document).read_text().replace("\\\n", " ")
+    lines = (line.split("  #")[0] for line in text.splitlines() if line.startswith("    python "))
+    return [" ".join(line.split()) for line in lines]
