@@ -53,7 +53,7 @@ def _run_from_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
 def toy_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for DETECTRON2_DATASETS that holds ToyScenes of 60 images."""
     root = tmp_path_factory.mktemp("datasets")
-    make_toy_scenes(root / "toy_scenes", num_images=60, seed=0, size=64, workers=2)
+    make_toy_scenes(root / "toy_scenes", num_images=60, seed=0, size=64, workers=1)
     return root
 
 

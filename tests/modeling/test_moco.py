@@ -34,19 +34,24 @@ def test_forward_touches_neither_queue_nor_momentum_encoder(model):
             assert torch.equal(value, before[name]), name
 
 
-def test_loss_is_l_inst_plus_lambda_l_nn_of_the_encoded_views(model):
-    freeze_batch_norm(model)
-    views = random_views(8)
+@pytest.mark.parametrize("mining", ["before_head", "after_head"])
+@pytest.mark.parametrize("enqueue_first", [False, True])
+def test_loss_is_l_inst_plus_lambda_l_nn_of_the_encoded_views(mining, enqueue_first):
+    """Scored on the queue as it was before the step, where enqueueing comes first too; that mines in the new one."""
+    options = ("KNN_MOCO.MINING", mining, "KNN_MOCO.ENQUEUE_FIRST", enqueue_first)
+    model = freeze_batch_norm(tiny_model(*options).train())
+    views, old = random_views(8), model.queue.keys.clone()
     losses = step(model, views)
+    assert model.queue.num_enqueued == (8 if enqueue_first else 0)
     p, p_g = model.encode_positives(views)
     anchors = model.start_keys(views["anchor"])()["keys"]
-    expected = contrastive_losses(
-        p, anchors, model.queue.keys, p_g, model.queue.features, temperature=0.2, num_neighbors=5
-    )
+    mined = (p_g, model.queue.features) if mining == "before_head" else (p, model.queue.keys)
+    expected = contrastive_losses(p, anchors, old, *mined, temperature=0.2, num_neighbors=5)
     assert losses["loss_inst"].item() == pytest.approx(expected["loss_inst"].item(), rel=1e-6)
     assert losses["loss_nn"].item() == pytest.approx(0.4 * expected["loss_nn"].item(), rel=1e-6)
     raw = losses["storage"].history("loss_nn_raw").latest()
     assert raw == pytest.approx(expected["loss_nn"].item(), rel=1e-6)
+    sum(losses[name] for name in ("loss_inst", "loss_nn")).backward()  # the scored rows are still there
 
 
 def test_rows_are_normalised_and_stacked_per_sample(model):
@@ -61,15 +66,12 @@ def test_rows_are_normalised_and_stacked_per_sample(model):
 
 
 def test_batch_statistics_are_taken_per_resolution(model):
-    """Large positives, then all small crops together: two passes through the encoder's BN."""
+    """Large positives, then all small crops together: two passes through the encoder's BN; without crops one."""
     before = model.backbone.stem.conv1.norm.num_batches_tracked.clone()
     model.encode_positives(random_views(4))
     assert model.backbone.stem.conv1.norm.num_batches_tracked - before == 2
-
-
-def test_two_crop_has_one_positive(model):
     p, _ = model.encode_positives(random_views(4, num_small=0))
-    assert p.shape == (4, 1, 16)
+    assert p.shape == (4, 1, 16) and model.backbone.stem.conv1.norm.num_batches_tracked - before == 3
 
 
 def test_pending_keys_are_the_momentum_encoders_and_enter_both_rings_together(model):
@@ -82,51 +84,6 @@ def test_pending_keys_are_the_momentum_encoders_and_enter_both_rings_together(mo
     assert torch.equal(model.queue.keys[:8], keys["keys"])
     assert torch.equal(model.queue.features[:8], keys["features"])
     assert model.pending_keys == [] and model.queue.num_enqueued == 8
-
-
-@pytest.mark.parametrize("ring", ["keys", "features"])
-def test_both_queues_are_read_at_the_age_before_this_step(model, ring):
-    """Enqueueing either ring early changes the loss: the true step must agree with the untouched queues."""
-    freeze_batch_norm(model)
-    model.num_neighbors = 1
-    views = random_views(8)
-    views["positive"] = views["anchor"]  # the own key would be the nearest neighbour at once
-    late = step(model, views)
-    keys = model.start_keys(views["anchor"])()
-    early = copy.deepcopy(model)
-    getattr(early.queue, ring)[:8] = keys[ring]
-    too_early = step(early, views)
-    assert late["loss_nn"] != too_early["loss_nn"]
-    p, p_g = model.encode_positives(views)
-    untouched = contrastive_losses(
-        p, keys["keys"], model.queue.keys, p_g, model.queue.features, temperature=0.2, num_neighbors=1
-    )
-    assert late["loss_nn"].item() == pytest.approx(0.4 * untouched["loss_nn"].item(), rel=1e-6)
-
-
-def test_enqueue_first_mines_on_the_new_queue_and_scores_on_the_old():
-    model = freeze_batch_norm(tiny_model("KNN_MOCO.ENQUEUE_FIRST", True).train())
-    views = random_views(8)
-    old = model.queue.keys.clone()
-    losses = step(model, views)
-    assert model.queue.num_enqueued == 8 and model.pending_keys == []
-    p, p_g = model.encode_positives(views)
-    anchors = model.start_keys(views["anchor"])()
-    assert torch.equal(model.queue.features[:8], anchors["features"])
-    expected = contrastive_losses(p, anchors["keys"], old, p_g, model.queue.features, temperature=0.2, num_neighbors=5)
-    assert losses["loss_nn"].item() == pytest.approx(0.4 * expected["loss_nn"].item(), rel=1e-6)
-    sum(losses[name] for name in ("loss_inst", "loss_nn")).backward()  # the scored rows are still there
-
-
-def test_mining_after_the_head_needs_no_second_queue():
-    model = freeze_batch_norm(tiny_model("KNN_MOCO.MINING", "after_head").train())
-    assert model.queue.names == ("keys",)
-    views = random_views(8)
-    losses = step(model, views)
-    p, _ = model.encode_positives(views)
-    anchors = model.start_keys(views["anchor"])()["keys"]
-    expected = contrastive_losses(p, anchors, model.queue.keys, p, model.queue.keys, temperature=0.2, num_neighbors=5)
-    assert losses["loss_nn"].item() == pytest.approx(0.4 * expected["loss_nn"].item(), rel=1e-6)
 
 
 def test_moco_has_one_queue_and_one_loss():
@@ -157,17 +114,6 @@ def test_contrast_top1_counts_anchors_that_beat_the_queue(model):
     model.enqueue_pending_keys()
     model.queue.keys[:8] = model.start_keys(views["anchor"])()["keys"] * 1.001
     assert step(model, views)["storage"].history("contrast_top1").latest() == 0
-
-
-def test_shuffled_keys_come_back_in_order():
-    """With BN in evaluation mode the shuffle must not be visible at all."""
-    model = freeze_batch_norm(tiny_model("MOCO.BN_SPLITS", 2).train())
-    assert model.shuffle_bn
-    views = random_views(8)
-    with EventStorage(3):
-        keys = model.start_keys(views["anchor"])()["keys"]
-    model.shuffle_bn = False
-    assert torch.allclose(keys, model.start_keys(views["anchor"])()["keys"], atol=1e-6)
 
 
 def test_evaluation_returns_unit_features_of_g(model):
