@@ -13,8 +13,8 @@ from tiny import random_views, tiny_model
 
 from revisit.engine.launch import Processes, launch
 from revisit.engine.non_finite import report_non_finite
+from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.train_step import NonFiniteLossError, TrainStep
-from revisit.engine.trainer import PretrainTrainer
 from revisit.errors import UserError
 
 from detectron2.engine import HookBase
