@@ -83,9 +83,9 @@ def _add_schedule_keys(cfg: CfgNode) -> None:
     cfg.SOLVER.CHECKPOINTS_KEPT = 3
     cfg.SOLVER.CHECKPOINT_KEPT_EVERY = 5
     # Steps of pretraining between two readings of losses and monitors, for which the host waits for the device. A loss
-    # that is not finite is noticed as late, but in front of any checkpoint. 0: 20 on a GPU, 1 on a CPU.
+    # that is not finite is noticed as late, but before any checkpoint. 0: 20 on a GPU, 1 on a CPU.
     cfg.SOLVER.METRICS_PERIOD = 0
-    # Whether a run stops when a checkpoint cannot be written (a full disk), or goes on with a warning.
+    # Whether a run stops when a checkpoint cannot be written (a full disk), or continues with a warning.
     cfg.SOLVER.STOP_WITHOUT_CHECKPOINT = False
     cfg.SOLVER.OPTIMIZER = "SGD"  # SGD | Adam
     # Beside Detectron2's: PolynomialLR, (1 - iteration / MAX_ITER) ** POLY_POWER without warm-up.

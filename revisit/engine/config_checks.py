@@ -1,4 +1,4 @@
-"""What a config has to satisfy before anything starts: each rule ends in one line that names key, value and way out."""
+"""What a config has to satisfy before anything starts: a broken rule is one line with key, value and remedy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ SCHEDULES = ("WarmupMultiStepLR", "WarmupCosineLR", "PolynomialLR")
 
 
 def check_config(cfg: CfgNode, num_processes: int) -> None:
-    """All that the config alone tells, for ``num_processes`` over all machines. UserError says what is wrong."""
+    """Check all that the config alone can say, for ``num_processes`` over all machines.
+
+    Raises:
+        UserError: what is wrong.
+    """
     weights = cfg.MODEL.WEIGHTS
     expect(
         not weights or "://" in weights or Path(weights).is_file(),
@@ -52,7 +56,7 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
 
 
 def check_hardware(cfg: CfgNode) -> None:
-    """What a dry run may plan for another machine."""
+    """Check what this machine cannot run; a dry run may plan it for another one."""
     amp = cfg.SOLVER.AMP
     if not amp.ENABLED or cfg.MODEL.DEVICE != "cpu":
         return
@@ -75,7 +79,7 @@ def check_hardware(cfg: CfgNode) -> None:
 
 
 def check_records(cfg: CfgNode, name: str, records: list[dict]) -> None:
-    """The data set has what MODEL.META_ARCHITECTURE learns from, and as many classes as the model."""
+    """Check that the data set has what MODEL.META_ARCHITECTURE learns from, and as many classes as the model."""
     model, metadata = cfg.MODEL, MetadataCatalog.get(name)
     kinds = {
         "GeneralizedRCNN": ("annotations", "boxes", "thing_classes", "MODEL.ROI_HEADS.NUM_CLASSES"),
@@ -111,7 +115,7 @@ def _check_dense(cfg: CfgNode) -> None:
     )
     expect(
         len(head.ASPP_DILATIONS) == 3,
-        f"MODEL.SEM_SEG_HEAD.ASPP_DILATIONS {head.ASPP_DILATIONS}: expected three, one a branch",
+        f"MODEL.SEM_SEG_HEAD.ASPP_DILATIONS {head.ASPP_DILATIONS}: expected three, one per branch",
     )
     expect(head.IGNORE_VALUE == VOID, f"MODEL.SEM_SEG_HEAD.IGNORE_VALUE {head.IGNORE_VALUE}: expected {VOID}")
     if cfg.MODEL.META_ARCHITECTURE == "DepthEstimator":
