@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
@@ -80,3 +81,7 @@ def pretrained(toy_root, tmp_path_factory) -> Path:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that drive whole programs first: at the end, one process would work on them while the others wait."""
     items.sort(key=lambda item: item.path.parent != ROOT / "tests")
+
+
+def pytest_sessionfinish() -> None:
+    forkserver._forkserver._stop()  # and not when it finds that its client is gone
