@@ -21,7 +21,7 @@ from detectron2.config import CfgNode
 
 from .logistic import Classifier, best_strength, fit_path, split_off, strengths
 from .margin import svm_ap
-from .pictures import plot_history, plot_path
+from .score_curves import plot_history, plot_path
 from .sgd import LinearTraining
 from .targets import check_classes, read_targets
 
