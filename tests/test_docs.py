@@ -74,10 +74,8 @@ def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
 
 
 def test_training_a_first_run_without_data(tmp_path):
-    options = {
-        "configs/toy/pretrain": TINY,
-        "configs/toy/detection": f"{SMALL} SOLVER.IMS_PER_BATCH 4 TEST.PRECISE_BN.NUM_ITER 1 MODEL.BACKBONE.FREEZE_AT 0",
-    }
+    detection = f"{SMALL} SOLVER.IMS_PER_BATCH 4 TEST.PRECISE_BN.NUM_ITER 1 MODEL.BACKBONE.FREEZE_AT 0"
+    options = {"configs/toy/pretrain": TINY, "configs/toy/detection": detection}
     first = documented("docs/training.md")[:7]
     for command in first:
         added = next((value for config, value in options.items() if config in command), "")

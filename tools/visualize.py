@@ -24,7 +24,6 @@ from revisit.engine.predictions import TASKS, make_rows
 from revisit.engine.setup import load_config
 from revisit.errors import UserError
 from revisit.modeling.meta_arch.pretraining import method_of
-from revisit.viz.prediction_sheet import save_sheet
 from revisit.viz.tiles import save_sheet
 
 
