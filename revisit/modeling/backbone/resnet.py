@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from revisit.config import DENSE
+from revisit.config import PIXELWISE
 
 from detectron2.config import CfgNode
 from detectron2.layers import CNNBlockBase, Conv2d, ShapeSpec, get_norm
@@ -66,7 +66,7 @@ def build_revisit_resnet_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> ResNe
     RES5_DILATION in {1, 2, 4}, where a dilated stage has stride 1; RES4_STRIDE 1 without dilation;
     STEM_TYPE cifar; dilation and any RES2_OUT_CHANNELS for the BasicBlocks of depth 18 and 34.
     Parameter names are the core builder's throughout, so weights are interchangeable. Under a meta-architecture
-    for dense prediction the network returns, beside its maps, ``INPUT``: a view of its input without channels,
+    for pixelwise prediction the network returns, beside its maps, ``INPUT``: a view of its input without channels,
     (N, 0, H, W). Heads have to know its size, which a map of some stride does not tell.
     """
     options = cfg.MODEL.RESNETS
@@ -79,7 +79,7 @@ def build_revisit_resnet_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> ResNe
         or (options.DEPTH in BASIC_DEPTHS and (options.RES5_DILATION, options.RES2_OUT_CHANNELS) != (1, 64))
     )
     resnet = _make_resnet(cfg, input_shape) if needs_own else build_resnet_backbone(cfg, input_shape)
-    if cfg.MODEL.META_ARCHITECTURE in DENSE:
+    if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
         resnet.register_forward_hook(_add_input_size)
     return resnet
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 from torch.nn import functional as F
 
-from revisit.modeling.sem_seg.pixel_head import DenseHead, head_options
+from revisit.modeling.sem_seg.pixel_head import PixelHead, head_options
 
 from detectron2.config import CfgNode, configurable
 from detectron2.layers import ASPP, Conv2d, ShapeSpec
@@ -15,7 +15,7 @@ DROPOUT = 0.1  # the paper is silent; DeepLab's own rate
 
 
 @SEM_SEG_HEADS_REGISTRY.register()
-class RevisitDeepLabV3Head(DenseHead):
+class RevisitDeepLabV3Head(PixelHead):
     """ASPP (a 1x1 and three dilated 3x3 convolutions, image pooling), projection, dropout, 1x1 classifier.
 
     Detectron2's DeepLab project registers a DeepLabV3Head, whose pooling window is fixed: it refuses crops of 513
@@ -27,7 +27,7 @@ class RevisitDeepLabV3Head(DenseHead):
         channels: of every branch and of the projection; the protocol has 256.
         dilations: of the three 3x3 convolutions; the protocol has 12, 24, 36.
         norm: Detectron2's name of the normalisation, everywhere but behind image pooling, whose map is 1 x 1.
-        options: of DenseHead.
+        options: of PixelHead.
     """
 
     @configurable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 from torch.nn import functional as F
 
-from revisit.modeling.sem_seg.pixel_head import DenseHead, head_options
+from revisit.modeling.sem_seg.pixel_head import PixelHead, head_options
 
 from detectron2.config import CfgNode, configurable
 from detectron2.layers import Conv2d, ShapeSpec, get_norm
@@ -16,7 +16,7 @@ NUM_CONVS = 2
 
 
 @SEM_SEG_HEADS_REGISTRY.register()
-class RevisitFCNHead(DenseHead):
+class RevisitFCNHead(PixelHead):
     """Two 3x3 convolutions with BN and ReLU, dilated, then a 1x1 convolution without bias.
 
     Args:
@@ -25,7 +25,7 @@ class RevisitFCNHead(DenseHead):
         channels: of the two convolutions; the protocol has 256.
         dilation: of the two convolutions; 6 for VOC, 1 for Cityscapes.
         norm: Detectron2's name of their normalisation.
-        options: of DenseHead.
+        options: of PixelHead.
     """
 
     @configurable

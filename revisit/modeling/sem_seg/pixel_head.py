@@ -1,4 +1,4 @@
-"""What the heads for dense prediction share: from one map of the backbone to a value for every pixel of its input."""
+"""What the heads for pixelwise prediction share: from one map of the backbone to a value for every pixel of its input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from detectron2.config import CfgNode
 from detectron2.layers import ShapeSpec
 
 
-class DenseHead(nn.Module):
+class PixelHead(nn.Module):
     """A head for Detectron2's SemanticSegmentor; subclasses say which layers make the logits.
 
     Args:
