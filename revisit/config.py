@@ -130,7 +130,7 @@ def _add_pixelwise_keys(cfg: CfgNode) -> None:
     cfg.MODEL.SEM_SEG_HEAD.ASPP_DILATIONS = (12, 24, 36)  # of RevisitDeepLabV3Head
     cfg.MODEL.DEPTH = CfgNode()
     cfg.MODEL.DEPTH.LOSS = "mse"  # mse | l1, over the pixels whose depth is known
-    # Training images of pixelwise tasks are scaled by a factor from this range, or by one of these factors, then flipped
-    # and cut to INPUT.CROP.SIZE px.
+    # Training images are scaled by a factor from this range, or by one of these factors, then flipped and cut to
+    # INPUT.CROP.SIZE px.
     cfg.INPUT.RANDOM_SCALE = (0.5, 2.0)
     cfg.INPUT.RANDOM_SCALE_SAMPLING = "range"  # range | choice

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from revisit.modeling.sem_seg.pixel_head import PixelHead
+from revisit.modeling.sem_seg.pixel_heads import PixelHead
 
 from detectron2.config import CfgNode, configurable
 from detectron2.modeling import META_ARCH_REGISTRY, Backbone, build_backbone, build_sem_seg_head
