@@ -12,7 +12,7 @@ import torch
 from commands import ROOT, TINY, one_line_error, run
 from PIL import Image
 
-from revisit.data.catalog import CIFAR10_CLASSES
+from revisit.data.classification_datasets import CIFAR10_CLASSES
 from revisit.viz.curves import read_metrics
 
 

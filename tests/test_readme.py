@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from revisit.data.catalog import KINDS
+from revisit.data.sources import KINDS
 from revisit.engine.setup import make_config
 
 ROOT = Path(__file__).resolve().parent.parent
