@@ -10,7 +10,7 @@ import torch
 from commands import TINY, one_line_error, run
 from runs import assert_numbers_are_explained
 
-from revisit.data.catalog import CIFAR10_CLASSES
+from revisit.data.classification_datasets import CIFAR10_CLASSES
 from revisit.viz.curves import read_metrics
 
 
