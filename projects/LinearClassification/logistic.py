@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from tqdm import tqdm
+
+from revisit.viz.curves import saved_plot
 
 from .targets import eleven_point_ap, known
 
@@ -36,7 +39,7 @@ class Classifier:
     """Multinomial logistic regression, or one of two classes for each column of several labels.
 
     Args:
-        max_iter: of L-BFGS in each call of ``fit``, which goes on from the coefficients of the call before.
+        max_iter: of L-BFGS in each call of ``fit``, which starts from the coefficients of the call before.
     """
 
     def __init__(self, max_iter: int, difficult_is_absent: bool):
@@ -115,3 +118,14 @@ def split_off(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray,
         counts = [min(max(round(share * len(members)), 1), len(members) - 1) for members in classes]
         held = np.concatenate([members[:count] for members, count in zip(classes, counts, strict=True)])
     return np.setdiff1d(np.arange(len(targets)), held), np.sort(held)
+
+
+def plot_path(path: list[PathPoint], score: str, output: Path) -> None:
+    """The validation score against lambda; fits that did not converge are hollow."""
+    with saved_plot(output, size=(6, 3.6)) as (axis,):
+        axis.plot([point.strength for point in path], [point.score for point in path], color="C0", alpha=0.5)
+        for converged, face, label in ((True, "C0", "converged"), (False, "white", "stopped at LINEAR.MAX_ITER")):
+            points = [(point.strength, point.score) for point in path if point.converged == converged]
+            if points:
+                axis.scatter(*zip(*points, strict=True), color="C0", facecolor=face, label=label)
+        axis.set(xscale="log", xlabel="lambda", ylabel=f"{score} on the validation images (%)")

@@ -15,6 +15,7 @@ from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoin
 from revisit.checkpoint.run_folder import checkpoints_of_run, is_of_run
 from revisit.errors import UserError, first_line
 from revisit.files import written_whole
+from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.checkpoint import DetectionCheckpointer
 from detectron2.config import CfgNode
@@ -53,6 +54,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
         path = Path(self.save_dir) / f"{name}.pth"
         content = {key: value.state_dict() for key, value in {"model": self.model, **self.checkpointables}.items()}
         logger.info(f"saving checkpoint to {path}")
+        if method := method_of(self._cfg):
+            content["method"] = {"title": method.TITLE, "heads": list(method.HEADS)}
         with written_whole(path) as temporary:
             _write({**content, "flags": flags_of(self._cfg), **kwargs}, temporary)
         with suppress(OSError):  # resuming does without the note
@@ -195,8 +198,8 @@ def _for_both_encoders(tensors: dict, model: nn.Module) -> dict:
 
     Anything else is returned as it is. Detectron2 matches names by their ends, and would find two places for each.
     """
-    encoders = ("backbone", "momentum_backbone")
-    if not all(hasattr(model, name) for name in encoders) or "stem.conv1.weight" not in tensors:
+    encoders = getattr(model, "ENCODERS", ())
+    if not encoders or "stem.conv1.weight" not in tensors:
         return tensors
     return {f"{encoder}.{name}": tensor for encoder in encoders for name, tensor in tensors.items()}
 

@@ -16,6 +16,7 @@ from revisit.checkpoint.flags import Flags
 from revisit.checkpoint.reading import require_tensors
 from revisit.checkpoint.torchvision_names import detectron2_name
 from revisit.errors import UserError
+from revisit.modeling.meta_arch.pretraining import methods
 
 Tensors = dict[str, Tensor]
 
@@ -50,16 +51,6 @@ SHARED_WITH = {
     "converted alike",
 }
 
-_NOT_BACKBONE = (
-    "projection_head.",
-    "dense_head.",
-    "momentum_backbone.",
-    "momentum_projection_head.",
-    "momentum_dense_head.",
-    "queue.",
-)
-_METHOD_BY_RING = {"queue.features": "kNN-MoCo", "queue.dense_keys": "DenseCL", "queue.keys": "MoCo"}
-
 
 def recognise(checkpoint: dict) -> str:
     """The source that a checkpoint comes from, by its layout; ``SHARED_WITH`` says for which others it stands too.
@@ -91,7 +82,7 @@ def backbone_of(checkpoint: dict, source: str) -> Tensors:
     """
     tensors = tensors_of(checkpoint)
     if source == "revisit":
-        return _of_revisit(tensors)
+        return _of_revisit(tensors, tuple(_method_of_run(checkpoint)["heads"]))
     layout = next((layout for layout in LAYOUTS[source] if _fits(tensors, layout)), None)
     if layout is None:
         expected = " or ".join(f"{layout.prefix}layer1.0." for layout in LAYOUTS[source])
@@ -124,7 +115,7 @@ def training_of(checkpoint: dict, source: str) -> str:
     """How the weights were trained, in words, as far as the checkpoint tells: ``kNN-MoCo, 1188 iterations, seed 1``."""
     known = []
     if source == "revisit":
-        known += [method for ring, method in _METHOD_BY_RING.items() if ring in tensors_of(checkpoint)][:1]
+        known += filter(None, [_method_of_run(checkpoint)["title"]])
         if isinstance(checkpoint.get("iteration"), int):
             known.append(f"{checkpoint['iteration'] + 1} iterations")
         trainer = checkpoint.get("trainer")
@@ -152,12 +143,23 @@ def _as_tensor(value: Tensor | np.ndarray) -> Tensor:
         raise UserError(f"the checkpoint has an array of {value.dtype}: expected 16 to 64 bits") from error
 
 
-def _of_revisit(tensors: Tensors) -> Tensors:
+def _method_of_run(checkpoint: dict) -> dict:
+    """``title`` and ``heads`` of the method that a checkpoint of ours names; older ones tell it by their tensors."""
+    named = checkpoint.get("method")
+    if isinstance(named, dict) and isinstance(named.get("title"), str) and isinstance(named.get("heads"), list | tuple):
+        return {"title": named["title"], "heads": [str(head) for head in named["heads"]]}
+    tensors = tensors_of(checkpoint)
+    known = next((method for method in methods() if method.MARK in tensors), None)
+    every = sorted({head for method in methods() for head in method.HEADS})
+    return {"title": known.TITLE if known else "", "heads": known.HEADS if known else every}
+
+
+def _of_revisit(tensors: Tensors, heads: tuple[str, ...]) -> Tensors:
     backbone = {}
     for key, value in tensors.items():
         if key.startswith("backbone."):
             backbone[key.removeprefix("backbone.")] = value
-        elif not key.startswith(_NOT_BACKBONE):
+        elif not key.startswith(heads):
             raise UserError(f"cannot place {_clipped(key)}: not a checkpoint of a Revisit pretraining run")
     return backbone
 

@@ -12,10 +12,11 @@ from revisit.compat import has_compiled_operators
 from revisit.config import DENSE
 from revisit.data.finetune_loader import FinetuneLoader
 from revisit.data.pixel_mapper import DenseMapper
-from revisit.engine.trainer import RevisitTrainer, share_state
+from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError
 from revisit.evaluation.depth_evaluation import DepthEvaluator
 from revisit.evaluation.sem_seg_evaluation import SemSegEvaluator
+from revisit.modeling.distributed import share_state
 
 from detectron2.config import CfgNode
 from detectron2.data import DatasetMapper, MetadataCatalog, build_detection_test_loader
