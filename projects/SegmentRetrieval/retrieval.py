@@ -14,7 +14,7 @@ from revisit.evaluation.sem_seg_evaluation import score
 
 from detectron2.config import CfgNode
 
-from .described import Described
+from .regions import Described
 
 CHUNK = 1024  # queries whose similarities are held at once
 
