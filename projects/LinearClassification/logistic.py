@@ -66,8 +66,8 @@ class Classifier:
         """Percent: top-1, or the mean of the classes' 11-point AP."""
         if targets.ndim == 1:
             return 100 * float(np.mean(self._models[0].predict(rows) == targets))
-        judged = zip(self._models, columns(rows, targets, self._difficult_is_absent), strict=True)
-        scores = [eleven_point_ap(model.decision_function(rows), present) for model, (rows, present) in judged]
+        pairs = zip(self._models, columns(rows, targets, self._difficult_is_absent), strict=True)
+        scores = [eleven_point_ap(model.decision_function(rows), present) for model, (rows, present) in pairs]
         return float(np.mean(scores))
 
     def weights(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -86,8 +86,8 @@ def fit_path(classifier: Classifier, train: Labelled, validation: Labelled, lamb
         path.append(PathPoint(float(strength), classifier.score(*validation), iterations, converged))
     lost = [f"{point.strength:.1e}" for point in path if not point.converged]
     if lost:
-        said = f"{len(lost)} of {len(path)} fits did not converge: lambda {', '.join(lost)}"
-        logger.warning(f"{said}; raise LINEAR.MAX_ITER")
+        names = ", ".join(lost)
+        logger.warning(f"{len(lost)} of {len(path)} fits did not converge: lambda {names}; raise LINEAR.MAX_ITER")
     return path
 
 

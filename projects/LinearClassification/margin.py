@@ -26,9 +26,10 @@ def svm_ap(
         train, test: (N, C) features and (N, T) labels of 1, 0 (difficult) and -1.
         cost: C, of the squared hinge.
     """
-    learnt, judged = (columns(normalize(rows), labels, difficult_is_absent) for rows, labels in (train, test))
+    fitted, scored = (columns(normalize(rows), labels, difficult_is_absent) for rows, labels in (train, test))
     scores, machines = [], []
-    for problem, (rows, present) in tqdm(zip(learnt, judged, strict=True), unit="class", desc="SVM"):
+    pairs = tqdm(zip(fitted, scored, strict=True), total=train[1].shape[1], unit="class", desc="SVM")
+    for problem, (rows, present) in pairs:
         machine = LinearSVC(C=cost, class_weight=CLASS_WEIGHT, max_iter=MAX_ITER, dual=True, random_state=0)
         scores.append(envelope_ap(machine.fit(*problem).decision_function(rows), present))
         machines.append(machine)

@@ -1,4 +1,4 @@
-"""What is to be told apart, and the scores: one class per image, or several."""
+"""Labels of a data set, one class per image or several, and the average precisions of the scores for one class."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_difficult_classes_are_absent_or_left_out():
 
 @pytest.fixture
 def clouds():
-    """Three overlapping classes in 8 dimensions: (features, classes) to learn from and to judge."""
+    """Three overlapping classes in 8 dimensions: (features, classes) to train on and to test on."""
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(3, 8))
 
@@ -105,7 +105,7 @@ def test_the_warm_path_ends_where_a_cold_fit_does(clouds):
         assert point.score == pytest.approx(100 * cold.score(*test), abs=0.1)
 
 
-def test_a_fit_that_does_not_converge_is_said(clouds, caplog):
+def test_a_fit_that_does_not_converge_is_reported(clouds, caplog):
     train, test = clouds
     path = fit_path(Classifier(2, True), train, test, strengths(1e-3, 1e-3, 1))
     assert not path[0].converged and path[0].iterations == 2
@@ -147,7 +147,7 @@ def test_the_svm_is_that_of_the_protocol():
             assert scores[column] == pytest.approx(expected) and 20 < scores[column] < 100
 
 
-def test_classes_that_cannot_be_judged_are_refused():
+def test_classes_that_cannot_be_scored_are_refused():
     with pytest.raises(UserError, match="class 2 of b has no image in a"):
         check_classes(np.array([0, 1]), np.array([0, 2]), ("a", "b"))
     with pytest.raises(UserError, match="no image of b shows class 1"):
