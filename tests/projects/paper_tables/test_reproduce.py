@@ -298,8 +298,8 @@ def test_a_cell_is_pretrained_converted_evaluated_and_not_run_again(toy_root, tm
 def test_a_given_backbone_is_finetuned(pretrained, toy_root, tmp_path):
     small = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 INPUT.CROP.SIZE [65,65]"
     table = run(
-        f"{TOOL} transfer --profile toy --weights {pretrained}/backbone.pth --only ,depth_NYUD_rmse --output {tmp_path} "
-        f"--opts SOLVER.MAX_ITER 3 SOLVER.IMS_PER_BATCH 4 MODEL.SEM_SEG_HEAD.CONVS_DIM 8 {small}",
+        f"{TOOL} transfer --profile toy --weights {pretrained}/backbone.pth --only ,depth_NYUD_rmse "
+        f"--output {tmp_path} --opts SOLVER.MAX_ITER 3 SOLVER.IMS_PER_BATCH 4 MODEL.SEM_SEG_HEAD.CONVS_DIM 8 {small}",
         toy_root,
     )
     (row,) = [line for line in table.splitlines() if line.startswith("| backbone | – | ")]
