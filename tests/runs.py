@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ import torch
 from commands import ROOT
 from tiny import tiny_config
 
+from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.schedule import resolve_schedule
-from revisit.engine.trainer import PretrainTrainer, RevisitTrainer
+from revisit.engine.trainer import RevisitTrainer
+from revisit.viz.curves import read_metrics
 
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase
@@ -48,13 +51,21 @@ def train(output: Path, *options: object, **how: object) -> PretrainTrainer:
     return run(run_config(output, *options), **how)
 
 
-def train_for_module(toy_root: Path, output: Path, *options: object) -> Path:
+def train_for_module(toy_root: Path, output: Path, *options: object, **how: object) -> Path:
     """``train`` for a fixture that lives longer than the environment of one test; returns ``output``."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DETECTRON2_DATASETS", str(toy_root))
         patch.chdir(ROOT)
-        train(output, *options)
+        train(output, *options, **how)
     return output
+
+
+def assert_numbers_are_explained(output: Path) -> None:
+    """docs/reading-a-run.md has a row for every number that a run wrote."""
+    written = {name for name in read_metrics(output / "metrics.json") if not name.startswith("rank_")}  # Detectron2's
+    rows = [line for line in (ROOT / "docs/reading-a-run.md").read_text().splitlines() if line.startswith("| `")]
+    explained = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert written <= explained, written - explained
 
 
 def load(path: Path) -> dict:

@@ -1,4 +1,4 @@
-"""What a config has to satisfy before anything starts: each rule ends in one line that names key, value and way out."""
+"""What a config has to satisfy before anything starts: a broken rule is one line with key, value and remedy."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 from revisit.config import (
     AMP_DTYPES,
-    DENSE,
-    DENSE_HEADS,
     DEPTH_LOSSES,
     OPTIMIZERS,
+    PIXELWISE,
+    PIXELWISE_HEADS,
     POLICIES,
     STEM_TYPES,
     expect_one_of,
@@ -27,7 +27,11 @@ SCHEDULES = ("WarmupMultiStepLR", "WarmupCosineLR", "PolynomialLR")
 
 
 def check_config(cfg: CfgNode, num_processes: int) -> None:
-    """All that the config alone tells, for ``num_processes`` over all machines. UserError says what is wrong."""
+    """Check all that the config alone can say, for ``num_processes`` over all machines.
+
+    Raises:
+        UserError: what is wrong.
+    """
     weights = cfg.MODEL.WEIGHTS
     expect(
         not weights or "://" in weights or Path(weights).is_file(),
@@ -47,12 +51,12 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
     _check_step(cfg, share)
     if method_of(cfg):
         _check_pretraining(cfg, share)
-    if cfg.MODEL.META_ARCHITECTURE in DENSE:
-        _check_dense(cfg)
+    if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
+        _check_pixelwise(cfg)
 
 
 def check_hardware(cfg: CfgNode) -> None:
-    """What a dry run may plan for another machine."""
+    """Check what this machine cannot run; a dry run may plan it for another one."""
     amp = cfg.SOLVER.AMP
     if not amp.ENABLED or cfg.MODEL.DEVICE != "cpu":
         return
@@ -75,7 +79,7 @@ def check_hardware(cfg: CfgNode) -> None:
 
 
 def check_records(cfg: CfgNode, name: str, records: list[dict]) -> None:
-    """The data set has what MODEL.META_ARCHITECTURE learns from, and as many classes as the model."""
+    """Check that the data set has what MODEL.META_ARCHITECTURE learns from, and as many classes as the model."""
     model, metadata = cfg.MODEL, MetadataCatalog.get(name)
     kinds = {
         "GeneralizedRCNN": ("annotations", "boxes", "thing_classes", "MODEL.ROI_HEADS.NUM_CLASSES"),
@@ -101,7 +105,7 @@ def _check_step(cfg: CfgNode, share: int) -> None:
     expect_one_of(cfg, "SOLVER.AMP.DTYPE", AMP_DTYPES)
 
 
-def _check_dense(cfg: CfgNode) -> None:
+def _check_pixelwise(cfg: CfgNode) -> None:
     head, resnet = cfg.MODEL.SEM_SEG_HEAD, cfg.MODEL.RESNETS
     check_input(cfg)
     expect(
@@ -111,11 +115,11 @@ def _check_dense(cfg: CfgNode) -> None:
     )
     expect(
         len(head.ASPP_DILATIONS) == 3,
-        f"MODEL.SEM_SEG_HEAD.ASPP_DILATIONS {head.ASPP_DILATIONS}: expected three, one a branch",
+        f"MODEL.SEM_SEG_HEAD.ASPP_DILATIONS {head.ASPP_DILATIONS}: expected three, one per branch",
     )
     expect(head.IGNORE_VALUE == VOID, f"MODEL.SEM_SEG_HEAD.IGNORE_VALUE {head.IGNORE_VALUE}: expected {VOID}")
     if cfg.MODEL.META_ARCHITECTURE == "DepthEstimator":
-        expect_one_of(cfg, "MODEL.SEM_SEG_HEAD.NAME", DENSE_HEADS)
+        expect_one_of(cfg, "MODEL.SEM_SEG_HEAD.NAME", PIXELWISE_HEADS)
         expect_one_of(cfg, "MODEL.DEPTH.LOSS", DEPTH_LOSSES)
         outputs = head.NUM_CLASSES
         expect(outputs == 1, f"MODEL.SEM_SEG_HEAD.NUM_CLASSES {outputs}: a depth is a single number, expected 1")

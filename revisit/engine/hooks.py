@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 class Throughput(HookBase):
     """Log ``images_per_second`` of all processes and ``data_wait_share`` of the step; hint when that is high.
 
-    Over ``metrics_period`` steps, behind the last of which the host has waited for the device.
-    Behind any hook that takes long, it would count that hook's time: keep it before checkpointer and evaluation.
+    Both are taken over ``metrics_period`` steps, after the last of which the host has waited for the device. Keep it
+    before checkpointer and evaluation: it would count the time of any hook before it.
     """
 
     HIGH_SHARE = 0.3
@@ -189,7 +189,7 @@ class PatientWriter(Around):
             write()
         except OSError as error:
             if not self._warned:
-                logger.error(f"metrics cannot be written ({error}): some of them will be missing. The run goes on")
+                logger.error(f"metrics cannot be written ({error}): some of them will be missing. The run continues")
             self._warned = True
 
 

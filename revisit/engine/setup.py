@@ -63,7 +63,7 @@ def make_config(
         num_processes: of the run, over all machines.
         resume: a SEED that is to be drawn is the one that the run in OUTPUT_DIR drew.
         for_here: refuse what this machine cannot run.
-        add_keys: adds a study's own keys to the defaults.
+        add_keys: adds a project's own keys to the defaults.
 
     Raises:
         UserError: a file or key that does not exist, a value of the wrong type, an impossible recipe.
@@ -130,9 +130,9 @@ def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
         register(name)
     _prepare_folder(cfg, args)
     setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank(), name="revisit")
-    # Detectron2's training loop logs every exception with its traceback; what is no defect is told in one line.
+    # Detectron2's training loop logs every exception with its traceback; what is no defect is said in one line.
     logging.getLogger("detectron2.engine.train_loop").addFilter(
-        lambda record: not record.exc_info or not _is_told_in_a_line(record.exc_info[1])
+        lambda record: not record.exc_info or not _is_said_in_a_line(record.exc_info[1])
     )
     folder, settings = Path(cfg.OUTPUT_DIR), Path(cfg.OUTPUT_DIR) / "config.yaml"
     # What a run was trained with stays on record when it is evaluated.
@@ -155,7 +155,7 @@ def _prepare_folder(cfg: CfgNode, args: argparse.Namespace) -> None:
             expect(
                 not (cfg.MODEL.WEIGHTS and checkpoints_of_run(folder))
                 or Path(cfg.MODEL.WEIGHTS).resolve().parent != folder.resolve(),
-                f"MODEL.WEIGHTS {cfg.MODEL.WEIGHTS} is of an earlier run in the same OUTPUT_DIR: go on with that one "
+                f"MODEL.WEIGHTS {cfg.MODEL.WEIGHTS} is of an earlier run in the same OUTPUT_DIR: continue that one "
                 "by --resume, or start a new one in another OUTPUT_DIR",
             )
             if aside := set_aside_earlier_run(folder):
@@ -163,7 +163,7 @@ def _prepare_folder(cfg: CfgNode, args: argparse.Namespace) -> None:
     comm.synchronize()
 
 
-def _is_told_in_a_line(error: BaseException) -> bool:
+def _is_said_in_a_line(error: BaseException) -> bool:
     return isinstance(error, UserError) or is_lost_contact(error)
 
 

@@ -32,7 +32,7 @@ def gather_rows(rows: Tensor) -> Tensor:
 
 
 def start_gather(rows: Tensor) -> Callable[[], Tensor]:
-    """``gather_rows`` beside whatever is computed until the result is called for."""
+    """``gather_rows`` that runs while other things are computed; the call that is returned waits for it."""
     if comm.get_world_size() == 1:
         return lambda: rows
     parts = [torch.empty_like(rows) for _ in range(comm.get_world_size())]

@@ -19,7 +19,7 @@ from revisit.checkpoint.run_folder import (
     tidy_up,
 )
 from revisit.engine.hooks import CollapseAlarm, ReadErrors
-from revisit.engine.trainer import PretrainTrainer
+from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.errors import UserError
 
 from detectron2.engine import HookBase

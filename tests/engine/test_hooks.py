@@ -33,18 +33,15 @@ def test_the_run_stops_when_more_than_one_percent_of_the_reads_fail(storage):
     hook.observe(["x.jpg: bad"] * 20)  # not judged inside a window
     with pytest.raises(UserError, match="30 of 2030 .* x.jpg: bad"):
         hook.observe([])
-
-
-def test_a_small_data_set_is_judged_once_an_epoch(storage):
-    hook = ReadErrors(global_batch=20, iterations_per_epoch=3)
-    hook.observe(["x.jpg: bad"])
-    hook.observe([])
+    small = ReadErrors(global_batch=20, iterations_per_epoch=3)  # judged once an epoch
+    small.observe(["x.jpg: bad"])
+    small.observe([])
     with pytest.raises(UserError, match="1 of 61"):
-        hook.observe([])
+        small.observe([])
 
 
 @pytest.mark.parametrize(("waiting", "hints"), [(0.9, 1), (0.0, 0)])
-def test_a_run_that_waits_for_data_is_told_once_what_to_do(caplog, waiting, hints):
+def test_a_run_that_waits_for_data_says_once_what_to_do(caplog, waiting, hints):
     hook = Throughput(global_batch=32, num_workers=1)
     with EventStorage(0) as storage, caplog.at_level(logging.WARNING):
         for iteration in range(60):
@@ -58,7 +55,7 @@ def test_a_run_that_waits_for_data_is_told_once_what_to_do(caplog, waiting, hint
 
 
 @pytest.mark.parametrize(("spread", "warnings"), [(0.01, 1), (0.3, 0)])
-def test_a_collapse_is_told_once_and_a_healthy_run_never_is(storage, caplog, spread, warnings):
+def test_a_collapse_is_reported_once_and_a_healthy_run_never_is(storage, caplog, spread, warnings):
     hook = CollapseAlarm()
     for iteration in range(2 * CollapseAlarm.WINDOW):
         hook.trainer = SimpleNamespace(iter=iteration, start_iter=0, storage=storage)

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from tiny import tiny_config, tiny_model
 from torch import nn
 
 from revisit.engine.optimizer import build_lr_scheduler, build_optimizer
-from revisit.engine.schedule import resolve_schedule
 
 
 @pytest.mark.parametrize("norm_decay", [0.0, 0.001])
@@ -25,18 +26,18 @@ def test_every_parameter_has_the_weight_decay_of_its_kind(name, kind, norm_decay
     assert {group["lr"] for group in optimizer.param_groups} == {0.05}
 
 
-def test_the_polynomial_decay_is_its_formula():
-    cfg = tiny_config("SOLVER.LR_SCHEDULER_NAME", "PolynomialLR", "SOLVER.MAX_ITER", 40)
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("WarmupCosineLR", lambda done: 0.5 * (1 + math.cos(math.pi * done))),  # without the warm-up
+        ("PolynomialLR", lambda done: (1 - done) ** 0.9),
+    ],
+)
+def test_the_learning_rate_is_its_formula(name, share):
+    cfg = tiny_config("SOLVER.LR_SCHEDULER_NAME", name, "SOLVER.MAX_ITER", 40)
     optimizer = build_optimizer(cfg, nn.Linear(2, 2))
     scheduler = build_lr_scheduler(cfg, optimizer)
     for iteration in range(41):
-        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * (1 - iteration / 40) ** 0.9, abs=1e-12)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * share(iteration / 40), abs=1e-12)
         optimizer.step()
         scheduler.step()
-
-
-def test_steps_in_epochs_become_iterations():
-    cfg = tiny_config("SOLVER.MAX_ITER", 0, "SOLVER.EPOCHS", 45, "SOLVER.STEP_EPOCHS", (30, 40))
-    cfg.SOLVER.IMS_PER_BATCH = 16
-    resolve_schedule(cfg, 10582)
-    assert cfg.SOLVER.MAX_ITER == 45 * 661 and cfg.SOLVER.STEPS == (30 * 661, 40 * 661)

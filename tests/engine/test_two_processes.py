@@ -6,55 +6,65 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import launch_forks
 from tiny import freeze_batch_norm, random_views, tiny_config, tiny_model
 from true_steps import take_steps
 
-from revisit.engine.launch import Processes, launch
-from revisit.engine.trainer import PretrainTrainer
+from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.errors import UserError
-from revisit.modeling.shuffle_bn import gather_rows, scatter_shuffled
+from revisit.modeling.distributed import gather_rows
+from revisit.modeling.shuffle_bn import scatter_shuffled
 
 from detectron2.utils import comm
 
-OPTIONS = ("MOCO.QUEUE_SIZE", 50, "SOLVER.BASE_LR", 0.05)
+METHODS = {
+    "KNNMoCo": ((), {}),
+    "DenseCL": (("VIEWS.NUM_SMALL", 0, "VIEWS.LARGE_SIZE", 96), {"large": 96, "num_small": 0}),  # 3 x 3 cells
+}
 
 
-def train(steps: int, batch: int, frozen_bn: bool, output: Path) -> None:
-    model = tiny_model(*OPTIONS).train()
+def train(method: str, steps: int, frozen_bn: bool, output: Path) -> None:
+    """Steps of a model whose momentum encoder is another than its encoder."""
+    options, views = METHODS[method]
+    model = tiny_model("MODEL.META_ARCHITECTURE", method, "MOCO.QUEUE_SIZE", 50, *options).train()
+    assert model.shuffle_bn == (comm.get_world_size() > 1)
+    for parameter in model.momentum_backbone.parameters():
+        parameter.mul_(1.1)
     if frozen_bn:
         freeze_batch_norm(model)
-    take_steps(model, lambda iteration: random_views(batch, seed=iteration), steps, output)
+    output.mkdir(exist_ok=True)
+    take_steps(model, lambda iteration: random_views(8, seed=iteration, **views), steps, output)
+
+
+def train_all(output: Path) -> None:
+    for method in METHODS:
+        train(method, 3, True, output / method)
+    train("KNNMoCo", 20, False, output / "long")
 
 
 @pytest.fixture(scope="module")
-def frozen_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, dict]:
-    one, two = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")
-    launch(train, Processes(1), device="cpu", args=(3, 8, True, one))
-    launch(train, Processes(2), device="cpu", args=(3, 8, True, two))
-    return torch.load(one / "0.pth"), torch.load(two / "0.pth")
+def two(tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("two")
+    launch_forks(train_all, 2, output)
+    return output
 
 
-def test_losses_of_two_processes_equal_one_process(frozen_runs):
-    for one, two in zip(*(run["history"] for run in frozen_runs), strict=True):
-        assert torch.allclose(one["losses"], two["losses"], rtol=1e-5, atol=0)
+@pytest.mark.parametrize("method", METHODS)
+def test_losses_gradients_and_queues_of_two_processes_equal_one_process(two, tmp_path, method):
+    train(method, 3, True, tmp_path)
+    one, both = torch.load(tmp_path / "0.pth"), torch.load(two / method / "0.pth")
+    for a, b in zip(one["history"], both["history"], strict=True):
+        assert torch.allclose(a["losses"], b["losses"], rtol=1e-5, atol=0)
+        assert (a["gradient"] - b["gradient"]).norm() < 1e-4 * a["gradient"].norm()
+    assert one["queue"]["num_enqueued"] == both["queue"]["num_enqueued"] == 24
+    for name, ring in one["queue"].items():
+        assert torch.allclose(ring.float(), both["queue"][name].float(), atol=1e-5), name
 
 
-def test_gradients_of_two_processes_equal_one_process(frozen_runs):
-    for one, two in zip(*(run["history"] for run in frozen_runs), strict=True):
-        assert (one["gradient"] - two["gradient"]).norm() < 1e-4 * one["gradient"].norm()
-
-
-def test_queues_of_two_processes_equal_one_process(frozen_runs):
-    one, two = frozen_runs
-    assert one["queue"]["num_enqueued"] == two["queue"]["num_enqueued"] == 24
-    for ring in ("keys", "features"):
-        assert torch.allclose(one["queue"][ring], two["queue"][ring], atol=1e-5)
-
-
-def test_queues_are_bit_identical_on_both_ranks_after_20_steps(tmp_path):
-    launch(train, Processes(2), device="cpu", args=(20, 8, False, tmp_path))
-    first, second = (torch.load(tmp_path / f"{rank}.pth")["queue"] for rank in range(2))
-    assert first["num_enqueued"] == 160  # wrapped three times around 50 rows
+@pytest.mark.parametrize(("run", "enqueued"), [("long", 160), ("DenseCL", 24)])  # 160 rows wrap around 50 three times
+def test_queues_are_bit_identical_on_both_processes(two, run, enqueued):
+    first, second = (torch.load(two / run / f"{rank}.pth")["queue"] for rank in range(2))
+    assert first["num_enqueued"] == enqueued
     for name, value in first.items():
         assert torch.equal(value, second[name]), name
 
@@ -69,7 +79,7 @@ def scatter_and_save(output: Path) -> None:
 
 
 def test_shuffle_bn_sends_each_row_to_its_place_and_the_gather_undoes_it(tmp_path):
-    launch(scatter_and_save, Processes(2), device="cpu", args=(tmp_path,))
+    launch_forks(scatter_and_save, 2, tmp_path)
     parts = [torch.load(tmp_path / f"{rank}.pth") for rank in range(2)]
     assert parts[0]["shuffled"].flatten().tolist() == [5, 0, 7, 2]
     assert parts[1]["shuffled"].flatten().tolist() == [1, 6, 3, 4]
@@ -92,7 +102,7 @@ def test_evaluation_of_two_processes_equals_one(toy_datasets, tmp_path):
     for processes in (1, 2):
         output = tmp_path / str(processes)
         output.mkdir()
-        launch(evaluate_random_init, Processes(processes), device="cpu", args=(output,))
+        launch_forks(evaluate_random_init, processes, output)
         results.append((output / "evaluation.json").read_text())
     assert results[0] == results[1]
 
@@ -105,4 +115,4 @@ def fail_on_one_rank() -> None:
 
 def test_a_users_mistake_seen_by_one_rank_ends_all_with_its_message():
     with pytest.raises(UserError, match="rank 1 cannot read its images"):
-        launch(fail_on_one_rank, Processes(2), device="cpu")
+        launch_forks(fail_on_one_rank, 2)

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import copy
-import json
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from commands import ROOT, TINY, run
-from runs import assert_same, load
+from runs import assert_numbers_are_explained, load
 from runs import train as train_run
 from tiny import FEATURE_DIM, freeze_batch_norm, random_views, tiny_config, tiny_model
 from torch.nn.functional import normalize
-from true_steps import take_steps
 
-from revisit.engine.launch import Processes, launch
-from revisit.engine.memory_estimate import build_meta_model, flops_per_image, head_flops_per_image, memory_per_process
-from revisit.engine.setup import make_config
-from revisit.errors import UserError
+from revisit.engine.memory_estimate import build_meta_model, memory_per_process
 from revisit.modeling.meta_arch.densecl import best_match, dense_loss
+from revisit.viz.curves import read_metrics
 
-from detectron2.utils import comm
 from detectron2.utils.events import EventStorage
 
 TAU = 0.2
@@ -102,8 +94,7 @@ def test_autocast_changes_neither_match_nor_loss():
         assert torch.equal(dense_loss(**x, temperature=TAU), plain)
 
 
-@pytest.mark.parametrize("grid", [0, 2])
-@pytest.mark.parametrize("weight", [0.5, 0.3])
+@pytest.mark.parametrize(("grid", "weight"), [(0, 0.5), (2, 0.3)])
 def test_forward_is_the_weighted_sum_of_both_losses_from_maps_to_loss(grid, weight):
     """From the backbones' maps on, everything but pooling and convolutions by numpy, in float64."""
     model = freeze_batch_norm(densecl("DENSECL.GRID", grid, "DENSECL.WEIGHT", weight))
@@ -183,19 +174,6 @@ def test_forward_touches_neither_queue_nor_momentum_encoder_and_the_hooks_do():
             assert torch.allclose(value, before[name] + 0.005, atol=1e-6), name
 
 
-def test_parts_of_a_batch_are_judged_against_the_same_queues_and_enqueued_together():
-    model = freeze_batch_norm(densecl())
-    views = views_of(8)
-    whole, _ = step(model, views)
-    whole_keys, model.pending_keys = model.pending_keys[0], []
-    parts = [step(model, {name: view[n : n + 4] for name, view in views.items()})[0] for n in (0, 4)]
-    for name, loss in whole.items():
-        assert torch.stack([part[name] for part in parts]).mean().item() == pytest.approx(loss.item(), rel=1e-5)
-    model.enqueue_pending_keys()
-    for ring in ("keys", "dense_keys"):
-        assert torch.allclose(getattr(model.queue, ring)[:8], whole_keys[ring], atol=1e-6)
-
-
 def test_shuffled_cells_come_back_in_order():
     model = freeze_batch_norm(densecl("MOCO.BN_SPLITS", 2))
     views = views_of(8)
@@ -206,58 +184,7 @@ def test_shuffled_cells_come_back_in_order():
         assert torch.allclose(shuffled[name], rows, atol=1e-6), name
 
 
-def train(steps: int, batch: int, output: Path) -> None:
-    """Steps with frozen BN and a momentum encoder of its own."""
-    model = freeze_batch_norm(densecl())
-    for parameter in model.momentum_backbone.parameters():
-        parameter.mul_(1.1)
-    assert model.shuffle_bn == (comm.get_world_size() > 1)
-    take_steps(model, lambda iteration: views_of(batch, seed=iteration), steps, output)
-
-
-def test_two_processes_equal_one(tmp_path):
-    for processes in (1, 2):
-        (tmp_path / str(processes)).mkdir()
-        launch(train, Processes(processes), device="cpu", args=(3, 8, tmp_path / str(processes)))
-    one, two, other = (torch.load(tmp_path / name) for name in ("1/0.pth", "2/0.pth", "2/1.pth"))
-    for a, b in zip(one["history"], two["history"], strict=True):
-        assert torch.allclose(a["losses"], b["losses"], rtol=1e-5, atol=0)
-        assert (a["gradient"] - b["gradient"]).norm() < 1e-4 * a["gradient"].norm()
-    assert one["queue"]["num_enqueued"] == 24
-    for name, value in one["queue"].items():
-        assert torch.allclose(value.float(), two["queue"][name].float(), atol=1e-5), name
-        assert torch.equal(two["queue"][name], other["queue"][name]), name
-
-
-def test_a_state_dict_brings_back_the_same_step():
-    model = freeze_batch_norm(densecl())
-    step(model, views_of(8))
-    model.enqueue_pending_keys()
-    torch.manual_seed(1)
-    other = freeze_batch_norm(type(model)(**type(model).from_config(tiny_config(*OPTIONS, *BIG))).train())
-    views = views_of(8, seed=1)
-    expected = step(model, views)[0]
-    assert step(other, views)[0] != expected
-    other.pending_keys = []
-    other.load_state_dict(model.state_dict())
-    assert step(other, views)[0] == expected
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        (("VIEWS.NUM_SMALL", 4), "VIEWS.NUM_SMALL 4: DenseCL has one positive"),
-        (("DENSECL.WEIGHT", 1.5), r"DENSECL.WEIGHT 1.5 does not lie in \[0, 1\]"),
-        (("DENSECL.GRID", -1), "DENSECL.GRID -1: expected 0"),
-    ],
-)
-def test_impossible_recipes_are_refused_by_name(option, message):
-    opts = [str(word) for word in (*OPTIONS, *option)]
-    with pytest.raises(UserError, match=message):
-        make_config("configs/Base-Pretrain.yaml", opts)
-
-
-def test_memory_and_arithmetic_count_the_cells():
+def test_memory_counts_the_cells():
     opts = (*BIG, "SOLVER.IMS_PER_BATCH", 480, "VIEWS.NUM_SMALL", 0)
     moco, dense = (tiny_config(*opts, "MODEL.META_ARCHITECTURE", name) for name in ("MoCo", "DenseCL"))
     models = [build_meta_model(cfg) for cfg in (moco, dense)]
@@ -269,35 +196,11 @@ def test_memory_and_arithmetic_count_the_cells():
     assert more["cells"] == pytest.approx(2 * 240 * 9 * (FEATURE_DIM + 16) * 4 / 2**30, abs=1e-3)
     assert more["activations"] > less["activations"] and "cells" not in less
 
-    weights = FEATURE_DIM * (FEATURE_DIM + 16)  # the query's cells forward and backward, the key's forward
-    extra = flops_per_image(dense, models[1]) - flops_per_image(moco, models[0])
-    assert extra == pytest.approx(2 * 9 * weights * (3 + 1), rel=1e-3)
-    extra = head_flops_per_image(dense, models[1]) - head_flops_per_image(moco, models[0])
-    assert extra == 2 * 50 * 9 * 2 * 16 + 2 * 9 * 9 * FEATURE_DIM
 
-
-def test_a_resumed_run_ends_as_one_that_was_never_interrupted(toy_datasets, tmp_path):
-    options = (*OPTIONS, "SOLVER.MAX_ITER", 4)
-    train_run(tmp_path / "whole", *options)
-    train_run(tmp_path / "parts", *options, stop_after=2)
-    train_run(tmp_path / "parts", *options, resume=True)
-    whole, parts = (load(tmp_path / name / "model_final.pth")["model"] for name in ("whole", "parts"))
-    assert_same(whole, parts)
-
-
-def test_a_run_trains_resumes_and_explains_its_numbers(toy_root, tmp_path):
-    command = (
-        "python tools/train_net.py --config-file configs/toy/densecl.yaml --num-gpus 2 --resume "
-        f"OUTPUT_DIR {tmp_path} {TINY} VIEWS.LARGE_SIZE 64 SEED 1"
-    )
-    run(f"{command} SOLVER.MAX_ITER 3", toy_root)
-    text = run(f"{command} SOLVER.MAX_ITER 6", toy_root)
-    assert "resuming at iteration 3" in text
-    lines = [json.loads(line) for line in (tmp_path / "metrics.json").read_text().splitlines()]
-    last = [line for line in lines if "total_loss" in line][-1]
+def test_a_run_explains_its_numbers(toy_datasets, tmp_path):
+    train_run(tmp_path, *OPTIONS, "VIEWS.LARGE_SIZE", 64, "SOLVER.MAX_ITER", 2)
+    assert_numbers_are_explained(tmp_path)
+    last = {name: values[-1][1] for name, values in read_metrics(tmp_path / "metrics.json").items()}
     assert last["total_loss"] == pytest.approx(last["loss_inst"] + last["loss_dense"], rel=0.05)  # medians
-    written = {name for line in lines for name in line if not name.startswith("rank_")} - {"iteration"}
-    rows = [line for line in (ROOT / "docs/reading-a-run.md").read_text().splitlines() if line.startswith("| `")]
-    assert written <= {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-    saved = torch.load(tmp_path / "model_final.pth", weights_only=True)["model"]
-    assert saved["queue.num_enqueued"] == 48 and "momentum_dense_head.2.weight" in saved
+    saved = load(tmp_path / "model_final.pth")["model"]
+    assert saved["queue.num_enqueued"] == 16 and "momentum_dense_head.2.weight" in saved

@@ -43,8 +43,8 @@ def dense_loss(
 
     Args:
         cells, key_cells: (B, S, Cg) and (B, T, Cg) unit rows, the backbones' maps of both views.
-        dense: (B, S, C) unit rows d behind the dense head, with gradient.
-        key_dense: (B, T, C) unit rows d' behind the momentum encoder's.
+        dense: (B, S, C) unit rows d after the dense head, with gradient.
+        key_dense: (B, T, C) unit rows d' after the momentum encoder's.
         queue: (K, C) unit rows Q_d, of other images and earlier steps.
         max_scores: scores of cells against the queue in memory at once; 0 is no limit.
     """

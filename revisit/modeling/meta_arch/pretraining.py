@@ -34,7 +34,7 @@ class Pretraining(nn.Module):
     TITLE = ""  # the method in words, for the origin of its weights
     HEADS: tuple[str, ...] = ()  # prefixes of its tensors that a converted backbone leaves out
     ENCODERS: tuple[str, ...] = ("backbone",)  # the modules that converted weights start
-    MARK = ""  # a tensor that tells its checkpoints of before they named their method; newer methods need none
+    MARK = ""  # a tensor that only its checkpoints have, for files older than the name of the method in them
 
     def __init__(self, *, backbone: Backbone, metrics_period: int, pixel_mean: list[float], pixel_std: list[float]):
         super().__init__()
