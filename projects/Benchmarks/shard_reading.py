@@ -8,7 +8,7 @@ import numpy as np
 
 from projects.Benchmarks.measuring import compare, measure
 from revisit.data.catalog import get_records
-from revisit.data.mapper import read_record
+from revisit.data.reader import read_record
 from revisit.errors import UserError
 
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm import tqdm
 
 from projects.common.frozen_backbone import FrozenBackbone
-from revisit.data.mapper import require_record
+from revisit.data.reader import require_record
 from revisit.data.workers import start_worker
 from revisit.files import written_whole
 

@@ -22,7 +22,7 @@ from projects.LinearClassification.margin import svm_ap
 from projects.LinearClassification.sgd import LinearTraining
 from projects.LinearClassification.targets import LabelledSet, check_classes, columns, eleven_point_ap, envelope_ap
 from revisit.data.catalog import get_records
-from revisit.data.mapper import read_record
+from revisit.data.reader import read_record
 from revisit.errors import UserError
 from revisit.evaluation.features import center_crop
 
