@@ -122,15 +122,13 @@ def test_a_pkl_of_objects_is_refused(tmp_path):
         read_checkpoint(tmp_path / "a.pkl")
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda data: data[:-1], lambda data: data[:100], lambda _: b"\xff" * 64, lambda _: b""]
-)
-def test_a_damaged_safetensors_file_is_refused(weights, tmp_path, damage):
+@pytest.mark.parametrize("damaged", [slice(-1), slice(100), slice(0), b"\xff" * 64])
+def test_a_damaged_safetensors_file_is_refused(weights, tmp_path, damaged):
     safetensors = pytest.importorskip("safetensors.torch")
     data = safetensors.save(weights)
     (tmp_path / "whole.safetensors").write_bytes(data)
     assert read_checkpoint(tmp_path / "whole.safetensors").keys() == weights.keys()
-    (tmp_path / "a.safetensors").write_bytes(damage(data))
+    (tmp_path / "a.safetensors").write_bytes(data[damaged] if isinstance(damaged, slice) else damaged)
     with pytest.raises(UnreadableCheckpointError, match=r"a.safetensors is not a whole checkpoint"):
         read_checkpoint(tmp_path / "a.safetensors")
 
