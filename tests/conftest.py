@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,7 @@ def pretrained(toy_root, tmp_path_factory) -> Path:
         "python tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus 2 "
         f"SOLVER.MAX_ITER 10 OUTPUT_DIR {output} {TINY}",
         toy_root,
+        fresh=True,
     )
     assert "2 gloo processes" in text and "eta: " in text
     run(f"python tools/convert_to_d2.py {output}/model_final.pth {output}/backbone.pth", toy_root)
@@ -80,3 +82,7 @@ def pretrained(toy_root, tmp_path_factory) -> Path:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that drive whole programs first: at the end, one process would work on them while the others wait."""
     items.sort(key=lambda item: item.path.parent != ROOT / "tests")
+
+
+def pytest_sessionfinish() -> None:
+    forkserver._forkserver._stop()  # and not when it finds that its client is gone

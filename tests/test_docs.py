@@ -1,33 +1,27 @@
-"""The commands of the how-tos, as they are typed, on small data and for a few iterations."""
+"""The commands of README.md and docs/, as they are typed, on small data and for a few iterations."""
 
 from __future__ import annotations
 
 import json
-import re
-import shlex
+import sys
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
-from commands import ROOT, run
+from commands import ROOT, TINY, documented, run
 
 from revisit.checkpoint.reading import read_checkpoint
 
 SMALL = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 DATALOADER.NUM_WORKERS 0"
 PRETRAINING = (
-    f"{SMALL} SOLVER.MAX_ITER 2 SOLVER.IMS_PER_BATCH 8 MOCO.QUEUE_SIZE 50 VIEWS.LARGE_SIZE 32 VIEWS.SMALL_SIZE 24"
+    f"{SMALL} SOLVER.MAX_ITER 2 SOLVER.IMS_PER_BATCH 8 MOCO.QUEUE_SIZE 50 VIEWS.LARGE_SIZE 32 VIEWS.SMALL_SIZE 24 "
+    "MODEL.RESNETS.DEPTH 18"
 )
 DETECTION = (
     f"{SMALL} SOLVER.MAX_ITER 4 SOLVER.STEPS (2,3) SOLVER.IMS_PER_BATCH 2 INPUT.MIN_SIZE_TRAIN (64,) "
-    "INPUT.MIN_SIZE_TEST 64 TEST.PRECISE_BN.NUM_ITER 1 MODEL.ROI_HEADS.NUM_CLASSES 2"
+    "INPUT.MIN_SIZE_TEST 64 TEST.PRECISE_BN.NUM_ITER 1 MODEL.RESNETS.DEPTH 18"
 )
-
-
-def commands(document: str) -> list[str]:
-    """The command lines of a document's indented blocks, continued lines joined."""
-    text = (ROOT / document).read_text().replace("\\\n", " ")
-    return [re.sub(r" +", " ", line.strip()) for line in text.splitlines() if line.startswith("    python ")]
 
 
 @pytest.fixture
@@ -51,10 +45,20 @@ def photos(tmp_path) -> Path:
     return folder
 
 
-def test_from_a_folder_to_a_detector(photos, tmp_path):
-    added = {"own_images/pretrain": PRETRAINING, "own_images/detection": DETECTION}
+def test_readme_from_a_folder_to_a_detector(photos, tmp_path):
+    boxes = f"('coco:{photos}:{tmp_path}/boxes.json',)"
+    own = f"DATASETS.TRAIN {boxes} DATASETS.TEST {boxes} MODEL.ROI_HEADS.NUM_CLASSES 2"
     said = []
-    for command in commands("docs/own-images.md"):
+    for command, options in zip(documented("README.md"), (PRETRAINING, "", f"{DETECTION} {own}"), strict=True):
+        command = f"{command} {options}".replace("/data/", f"{tmp_path}/").replace("output/", f"{tmp_path}/")
+        said.append(run(command, tmp_path))
+    assert "2 gloo processes" in said[0] and "100 of 100 backbone tensors loaded" in said[2]
+
+
+def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
+    added = {"own_images/pretrain": PRETRAINING, "own_images/detection": f"{DETECTION} MODEL.ROI_HEADS.NUM_CLASSES 2"}
+    said = []
+    for command in documented("docs/own-images.md"):
         options = next((options for config, options in added.items() if config in command), "")
         command = f"{command} {options}".replace("/data/", f"{tmp_path}/").replace("output/own", f"{tmp_path}/own")
         said.append(run(command, tmp_path))
@@ -69,16 +73,33 @@ def test_from_a_folder_to_a_detector(photos, tmp_path):
     assert (own / "pictures/boxes_01.png").is_file()
 
 
-@pytest.mark.parametrize("command", commands("docs/reproducing.md") + commands("docs/extending.md"))
-def test_plans_can_be_looked_at(command, toy_root, tmp_path):
-    words = shlex.split(command)
-    dry = "" if "--dry-run" in words else " --dry-run"
-    where = f" OUTPUT_DIR {tmp_path}/run" if "train_net" in command else f" --output {tmp_path}/out"
-    assert run(f"{command}{dry}{where}", toy_root)
+def test_training_a_first_run_without_data(tmp_path):
+    detection = f"{SMALL} SOLVER.IMS_PER_BATCH 4 TEST.PRECISE_BN.NUM_ITER 1 MODEL.BACKBONE.FREEZE_AT 0"
+    options = {"configs/toy/pretrain": TINY, "configs/toy/detection": detection}
+    first = documented("docs/training.md")[:7]
+    for command in first:
+        added = next((value for config, value in options.items() if config in command), "")
+        command = command.replace("$DETECTRON2_DATASETS", str(tmp_path)).replace("MAX_ITER 10", "MAX_ITER 2")
+        if "train_net.py" in command:
+            added += f" OUTPUT_DIR {tmp_path}/output/toy/{'detection' if 'detection' in command else 'pretrain'}"
+        run(f"{command} {added}".replace(" output/", f" {tmp_path}/output/"), tmp_path)
+    assert len(list((tmp_path / "toy_scenes/coco/train2017").iterdir())) == 60
+    output = tmp_path / "output"
+    left = ("toy/pretrain/views.png", "toy/pretrain/environment.json", "toy/backbone.yaml", "report.html")
+    assert [name for name in left if not (output / name).is_file()] == []
+    assert list((output / "pictures").glob("*.png"))
 
 
-def test_the_cures_are_commands_that_run(photos, toy_root, tmp_path):
-    shuffle, judge, measure = commands("docs/troubleshooting.md")
+def test_extending_what_it_shows_runs(toy_root, tmp_path):
+    method, column = documented("docs/extending.md")
+    path = f"PYTHONPATH={ROOT}:{ROOT}/tests/extension"
+    text = run(f"{method.replace('python', f'env {path} {sys.executable}', 1)} OUTPUT_DIR {tmp_path}", toy_root)
+    assert json.loads((tmp_path / "dry_run.json").read_text()) and "negatives" in text
+    assert "VOC_SVM_mAP" in run(f"{column} --output {tmp_path}", toy_root)
+
+
+def test_faults_the_cures_are_commands_that_run(photos, toy_root, tmp_path):
+    shuffle, judge, measure, _, _ = documented("docs/faults.md")
     options = f"{SMALL} DATASETS.TRAIN \"('folder:{photos}',)\" SOLVER.IMS_PER_BATCH 16 OUTPUT_DIR {tmp_path}/dry"
     run(f"{shuffle} {options}", toy_root)
     # Real VOC is not here: the toy config asks the same of ToyScenes.

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import cv2
 import pytest
 import torch
+from commands import launch_forks
 from runs import load, train
 from tiny import random_views, tiny_model
 
-from revisit.engine.launch import Processes, launch
 from revisit.engine.non_finite import report_non_finite
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.train_step import NonFiniteLossError, TrainStep
@@ -55,14 +54,13 @@ def test_a_failure_in_the_last_step_sets_off_no_evaluation(toy_datasets, tmp_pat
         train(tmp_path, "SOLVER.MAX_ITER", 4, hook=Diverge(3))
 
 
-def train_two(output: Path, datasets: str) -> None:
-    os.environ["DETECTRON2_DATASETS"] = datasets
+def train_two(output: Path) -> None:
     train(output, "SOLVER.MAX_ITER", 8, "SOLVER.CHECKPOINT_PERIOD", 2, hook=Diverge(3, rank=1))
 
 
 def test_only_the_process_with_the_loss_shows_its_views_and_all_stop(toy_datasets, tmp_path):
     with pytest.raises(UserError, match="loss of iteration 3 is not finite"):
-        launch(train_two, Processes(2), device="cpu", args=(tmp_path, str(toy_datasets)))
+        launch_forks(train_two, 2, tmp_path)
     pictures = sorted(path.name for path in (tmp_path / "non_finite").iterdir())
     assert pictures == ["iteration_0000003_process_1.txt", "iteration_0000003_process_1_1.png"]
     assert [path.name for path in tmp_path.glob("model_*")] == ["model_0000001.pth"]

@@ -46,6 +46,7 @@ def arguments(*opts: object, config_file: str = "configs/Base-Pretrain.yaml", nu
         (("MOCO.TEMPRATURE", 0.1), "unknown config key MOCO.TEMPRATURE; did you mean MOCO.TEMPERATURE"),
         (("MOCO.QUEUE_SIZE", "many"), "MOCO.QUEUE_SIZE"),
         (("MOCO.QUEUE_SIZE",), "pairs KEY VALUE"),
+        (("MODEL.WEIGHTS", "nowhere.pth"), "MODEL.WEIGHTS nowhere.pth not found"),
         ((*DENSECL, "VIEWS.NUM_SMALL", 4), "VIEWS.NUM_SMALL 4: DenseCL has one positive"),
         ((*DENSECL, "DENSECL.WEIGHT", 1.5), r"DENSECL.WEIGHT 1.5 does not lie in \[0, 1\]"),
         ((*DENSECL, "DENSECL.GRID", -1), "DENSECL.GRID -1: expected 0"),
@@ -98,10 +99,14 @@ def test_missing_data_names_the_folder_the_variable_and_the_way_out(tmp_path, mo
     assert count_images(cfg, assume_missing=True) == 118287  # the published size, for a dry run
 
 
-def test_an_empty_folder_is_refused(tmp_path):
-    cfg = load_config(arguments("DATASETS.TRAIN", f"('folder:{tmp_path}',)"))
-    with pytest.raises(UserError, match=f"no images in {tmp_path}"):
-        count_images(cfg)
+def test_an_empty_folder_and_an_unknown_data_set_are_refused(tmp_path):
+    for name, message in (
+        (f"folder:{tmp_path}", f"no images in {tmp_path}"),
+        ("nowhere", "unknown data set 'nowhere'"),
+    ):
+        cfg = load_config(arguments("DATASETS.TRAIN", f"('{name}',)"))
+        with pytest.raises(UserError, match=message):
+            count_images(cfg)
 
 
 def test_missing_evaluation_data_is_refused_before_training(tmp_path):

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from commands import launch_forks
 from tiny import random_views, tiny_model
-
-from revisit.engine.launch import Processes, launch
 
 from detectron2.utils import comm
 from detectron2.utils.events import EventStorage
@@ -47,7 +46,7 @@ def count_step(architecture: str, output: Path) -> None:
 
 @pytest.mark.parametrize(("world_size", "architecture"), [(2, "KNNMoCo"), (4, "KNNMoCo"), (2, "MoCo")])
 def test_each_crop_travels_once_in_bytes_and_keys_in_one_collective(world_size, architecture, tmp_path):
-    launch(count_step, Processes(world_size), device="cpu", args=(architecture, tmp_path))
+    launch_forks(count_step, world_size, architecture, tmp_path)
     counts = [torch.load(tmp_path / f"{rank}.pth") for rank in range(world_size)]
     for count in counts:
         (images,), (keys,) = count["sent"]["all_to_all"], count["sent"]["all_gather"]

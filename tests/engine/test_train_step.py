@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import launch_forks
 from tiny import freeze_batch_norm, random_views, tiny_model
 
-from revisit.engine.launch import Processes, launch
 from revisit.engine.train_step import TrainStep, split_batch
 from revisit.modeling.distributed import gather_rows, in_global_order
 
@@ -73,7 +73,7 @@ def save_steps(parts: int, output: Path) -> None:
 
 
 def test_accumulation_by_two_processes_equals_one_process_with_the_whole_batch(tmp_path):
-    launch(save_steps, Processes(2), device="cpu", args=(2, tmp_path))
+    launch_forks(save_steps, 2, 2, tmp_path)
     whole, first, second = steps(), *(torch.load(tmp_path / f"{rank}.pth") for rank in range(2))
     assert_same(whole, first, rtol=1e-5)
     assert first["model"]["queue.labels"].tolist() == whole["model"]["queue.labels"].tolist()
@@ -158,7 +158,7 @@ def order_and_save(output: Path) -> None:
 
 
 def test_parts_of_two_processes_come_back_in_the_order_of_the_global_batch(tmp_path):
-    launch(order_and_save, Processes(2), device="cpu", args=(tmp_path,))
+    launch_forks(order_and_save, 2, tmp_path)
     for rank in range(2):
         assert torch.load(tmp_path / f"{rank}.pth").tolist() == list(range(12))
 

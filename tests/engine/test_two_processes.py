@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import launch_forks
 from tiny import freeze_batch_norm, random_views, tiny_config, tiny_model
 from true_steps import take_steps
 
-from revisit.engine.launch import Processes, launch
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.errors import UserError
 from revisit.modeling.distributed import gather_rows
@@ -45,7 +45,7 @@ def train_all(output: Path) -> None:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("two")
-    launch(train_all, Processes(2), device="cpu", args=(output,))
+    launch_forks(train_all, 2, output)
     return output
 
 
@@ -79,7 +79,7 @@ def scatter_and_save(output: Path) -> None:
 
 
 def test_shuffle_bn_sends_each_row_to_its_place_and_the_gather_undoes_it(tmp_path):
-    launch(scatter_and_save, Processes(2), device="cpu", args=(tmp_path,))
+    launch_forks(scatter_and_save, 2, tmp_path)
     parts = [torch.load(tmp_path / f"{rank}.pth") for rank in range(2)]
     assert parts[0]["shuffled"].flatten().tolist() == [5, 0, 7, 2]
     assert parts[1]["shuffled"].flatten().tolist() == [1, 6, 3, 4]
@@ -102,7 +102,7 @@ def test_evaluation_of_two_processes_equals_one(toy_datasets, tmp_path):
     for processes in (1, 2):
         output = tmp_path / str(processes)
         output.mkdir()
-        launch(evaluate_random_init, Processes(processes), device="cpu", args=(output,))
+        launch_forks(evaluate_random_init, processes, output)
         results.append((output / "evaluation.json").read_text())
     assert results[0] == results[1]
 
@@ -115,4 +115,4 @@ def fail_on_one_rank() -> None:
 
 def test_a_users_mistake_seen_by_one_rank_ends_all_with_its_message():
     with pytest.raises(UserError, match="rank 1 cannot read its images"):
-        launch(fail_on_one_rank, Processes(2), device="cpu")
+        launch_forks(fail_on_one_rank, 2)
