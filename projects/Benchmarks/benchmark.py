@@ -17,6 +17,7 @@ import inspect
 import json
 from pathlib import Path
 
+import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
 from projects.Benchmarks.end_to_end import measure_end_to_end
 from projects.Benchmarks.input_pipeline import measure_input, measure_shards
 from projects.Benchmarks.loss_head import measure_head
