@@ -13,6 +13,7 @@ Timings of two runs do not compare; the ratio of one run does.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 from pathlib import Path
 
@@ -24,8 +25,22 @@ from projects.Benchmarks.step_speed import measure_step
 from revisit.engine.command import natural, run_command
 from revisit.engine.setup import make_config
 
-RECIPE, TOY_RECIPE = "configs/pretrain/knn_moco.yaml", "configs/toy/pretrain.yaml"
+PARTS = {
+    "shards": (measure_shards, "images read and decoded from shards, against loose files"),
+    "input": (measure_input, "from image files to batches of views, against torchvision and PIL"),
+    "head": (measure_head, "losses and their gradient, against all logits in memory"),
+    "step": (measure_step, "training steps on views in memory, against the textbook's"),
+    "end2end": (measure_end_to_end, "training from files, against a plain pipeline and the textbook's step"),
+}
 DEFAULT = "(default: %(default)s)"
+OPTIONS = {
+    "files": {"metavar": "NAME", "help": "a data set of loose files (default: made-up photographs of 640 x 480)"},
+    "shards": {"metavar": "DIR", "help": "the same images, by tools/make_shards.py"},
+    "images": {"type": natural, "metavar": "N", "help": f"per repeat; of end2end, to make up {DEFAULT}"},
+    "steps": {"type": natural, "metavar": "N", "help": f"per repeat {DEFAULT}"},
+    "batch": {"type": natural, "metavar": "B", "help": f"images {DEFAULT}"},
+    "feature_dim": {"type": natural, "metavar": "CG", "help": DEFAULT},
+}
 
 
 def main() -> None:
@@ -44,41 +59,23 @@ def main() -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """A command for each part; its options are the arguments of the function that measures it."""
+    """A command for each part; its options and their defaults are those of the function that measures it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=natural, default=7, metavar="N", help=DEFAULT)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     commands = parser.add_subparsers(required=True, metavar="PART")
-
-    shards = commands.add_parser("shards", help="images read and decoded from shards, against loose files")
-    shards.set_defaults(measure=measure_shards)
-    shards.add_argument("--files", required=True, metavar="NAME", help="a data set of loose files, the reference")
-    shards.add_argument("--shards", required=True, metavar="DIR", help="the same images, by tools/make_shards.py")
-
-    views = commands.add_parser("input", help="from image files to batches of views, against torchvision and PIL")
-    views.set_defaults(measure=measure_input)
-
-    head = commands.add_parser("head", help="losses and their gradient, against all logits in memory")
-    head.set_defaults(measure=measure_head)
-    head.add_argument("--batch", type=natural, default=64, metavar="B", help=f"images {DEFAULT}")
-    head.add_argument("--feature-dim", type=natural, default=2048, metavar="CG", help=DEFAULT)
-
-    step = commands.add_parser("step", help="training steps on views in memory, against the textbook's")
-    step.set_defaults(measure=measure_step)
-
-    whole = commands.add_parser("end2end", help="training from files, against a plain pipeline and the textbook's step")
-    whole.set_defaults(measure=measure_end_to_end)
-
-    for command in (views, whole):
-        command.add_argument("--files", metavar="NAME", help="a data set (default: made-up photographs of 640 x 480)")
-    for command, images in ((shards, 2000), (views, 256), (whole, 1024)):
-        help_text = f"photographs to make up {DEFAULT}" if command is whole else f"per repeat {DEFAULT}"
-        command.add_argument("--images", type=natural, default=images, metavar="N", help=help_text)
-    for command, steps in ((step, 10), (whole, 60)):
-        command.add_argument("--steps", type=natural, default=steps, metavar="N", help=f"per repeat {DEFAULT}")
-    for command in (views, head, step, whole):
-        command.add_argument("--config-file", default=TOY_RECIPE if command is step else RECIPE, help=DEFAULT)
-        command.add_argument("opts", nargs="*", metavar="KEY VALUE", help="keys of the config to change")
+    for part, (measure, text) in PARTS.items():
+        command = commands.add_parser(part, help=text)
+        command.set_defaults(measure=measure)
+        parameters = inspect.signature(measure).parameters
+        for name in filter(parameters.get, OPTIONS):
+            given = parameters[name].default
+            fate = {"required": True} if given is inspect.Parameter.empty else {"default": given}
+            command.add_argument(f"--{name.replace('_', '-')}", **OPTIONS[name], **fate)
+        if "cfg" in parameters:
+            recipe = "configs/toy/pretrain.yaml" if part == "step" else "configs/pretrain/knn_moco.yaml"
+            command.add_argument("--config-file", default=recipe, help=DEFAULT)
+            command.add_argument("opts", nargs="*", metavar="KEY VALUE", help="keys of the config to change")
     return parser
 
 

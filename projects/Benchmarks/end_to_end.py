@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 
 import torch
 from torch.utils.data import DataLoader
 
 from projects.Benchmarks.measuring import compare, measure, now, timer
 from projects.Benchmarks.network_flops import flops_per_image
-from projects.Benchmarks.own_step import OwnStep
 from projects.Benchmarks.photographs import files_or_photographs
 from projects.Benchmarks.reference_input import ReferenceViews
-from projects.Benchmarks.step_speed import require_neighbors
+from projects.Benchmarks.step_speed import OwnStep, require_neighbors
 from projects.Benchmarks.textbook_step import TextbookStep
 from revisit.data.catalog import get_records
 from revisit.data.loader import ResumableLoader
@@ -25,10 +25,12 @@ from detectron2.config import CfgNode
 
 WARM_UP = 2  # steps of each repeat that do not count
 
-Run = Callable[[], Iterator[None]]  # starts a loader; each item is a step
+Feed = Callable[[], Iterator[None]]  # starts a loader; each item is a step
 
 
-def measure_end_to_end(cfg: CfgNode, *, files: str | None, images: int, steps: int, repeats: int) -> dict[str, object]:
+def measure_end_to_end(
+    cfg: CfgNode, *, files: str | None = None, images: int = 1024, steps: int = 60, repeats: int
+) -> dict[str, object]:
     """Ratio of images per second; with a GPU also what it was used for.
 
     Loaders start anew for every repeat, so that none works ahead while the other is measured.
@@ -55,33 +57,23 @@ def measure_end_to_end(cfg: CfgNode, *, files: str | None, images: int, steps: i
     return {**result, **gpu}
 
 
-def _ours(cfg: CfgNode) -> Run:
-    feed = iter(())
-    step = OwnStep(cfg, chain.from_iterable(iter(lambda: feed, None)))
+def _ours(cfg: CfgNode) -> Feed:
+    feeds = []
+    step = OwnStep(cfg, (next(feeds[-1]) for _ in count()))
 
     def run() -> Iterator[None]:
-        nonlocal feed
-        feed = iter(ResumableLoader(cfg))
-        try:
+        feeds.append(iter(ResumableLoader(cfg)))
+        with contextlib.closing(feeds[-1]):
             while True:
                 yield step()
-        finally:
-            feed.close()
 
     return run
 
 
-def _plain(cfg: CfgNode, files: list[str]) -> Run:
-    step = TextbookStep(cfg)
-    loader = DataLoader(
-        files,
-        cfg.SOLVER.IMS_PER_BATCH,
-        shuffle=True,
-        drop_last=True,
-        num_workers=cfg.DATALOADER.NUM_WORKERS,
-        pin_memory=torch.cuda.is_available(),
-        collate_fn=ReferenceViews(cfg).batch,
-    )
+def _plain(cfg: CfgNode, files: list[str]) -> Feed:
+    step, gpu = TextbookStep(cfg), torch.cuda.is_available()
+    workers = {"num_workers": cfg.DATALOADER.NUM_WORKERS, "pin_memory": gpu, "collate_fn": ReferenceViews(cfg).batch}
+    loader = DataLoader(files, cfg.SOLVER.IMS_PER_BATCH, shuffle=True, drop_last=True, **workers)
 
     def run() -> Iterator[None]:
         for batch in chain.from_iterable(repeat(loader)):
@@ -90,7 +82,7 @@ def _plain(cfg: CfgNode, files: list[str]) -> Run:
     return run
 
 
-def _seconds(run: Run, steps: int, peaks: dict[str, float], form: str) -> float:
+def _seconds(run: Feed, steps: int, peaks: dict[str, float], form: str) -> float:
     """Seconds of some steps; notes the GPU's peak memory in GB, that of the other form's weights included."""
     feed = run()
     for _ in range(WARM_UP):
@@ -110,9 +102,9 @@ def _seconds(run: Run, steps: int, peaks: dict[str, float], form: str) -> float:
 def _arithmetic(cfg: CfgNode, images_per_second: float) -> dict[str, float]:
     """The networks' rate of operations, as a share of what a large product of bfloat16 matrices reaches."""
     rate = images_per_second * flops_per_image(cfg, build_meta_model(cfg))
-    size, count = 8192, 50
+    size, products = 8192, 50
     matrix = torch.randn(size, size, device=cfg.MODEL.DEVICE, dtype=torch.bfloat16)
     matrix @ matrix
-    seconds = timer(lambda: [matrix @ matrix for _ in range(count)])()
-    best = count * 2 * size**3 / seconds
+    seconds = timer(lambda: [matrix @ matrix for _ in range(products)])()
+    best = products * 2 * size**3 / seconds
     return {"network_tflops": rate / 1e12, "matmul_tflops": best / 1e12, "share_of_matmul": rate / best}

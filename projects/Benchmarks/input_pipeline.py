@@ -24,7 +24,7 @@ BATCH = 32
 MOST_PHOTOGRAPHS = 128
 
 
-def measure_shards(files: str, shards: str, *, images: int, repeats: int) -> dict[str, object]:
+def measure_shards(*, files: str, shards: str, images: int = 2000, repeats: int) -> dict[str, object]:
     """Images read and decoded; ratio above 1 says that shards are faster.
 
     Args:
@@ -40,7 +40,7 @@ def measure_shards(files: str, shards: str, *, images: int, repeats: int) -> dic
     return compare(seconds, "shards", "files", len(order))
 
 
-def measure_input(cfg: CfgNode, *, files: str | None, images: int, repeats: int) -> dict[str, object]:
+def measure_input(cfg: CfgNode, *, files: str | None = None, images: int = 256, repeats: int) -> dict[str, object]:
     """From files to a batch: ours up to uint8 tensors, the reference's up to normalised ones; of a worker that leaves
     the looks to the device (DATALOADER.AUGMENT_ON_DEVICE); and of decoding alone, the floor.
 

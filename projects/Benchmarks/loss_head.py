@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from projects.Benchmarks.measuring import compare, measure, timer
-from projects.Benchmarks.peak_memory import peak_memory
-from projects.Benchmarks.textbook_head import textbook_losses
+from projects.Benchmarks.measuring import compare, measure, peak_memory, timer
+from projects.Benchmarks.textbook_step import textbook_losses
 from revisit.modeling.losses.chunked import chunked_losses
 
 from detectron2.config import CfgNode
@@ -20,7 +19,7 @@ FORMS = ("ours", "textbook", "half_queue")  # the last: ours, on queues in bfloa
 WEIGHT = 0.4  # lambda, of the gradient
 
 
-def measure_head(cfg: CfgNode, *, batch: int, feature_dim: int, repeats: int) -> dict[str, object]:
+def measure_head(cfg: CfgNode, *, batch: int = 64, feature_dim: int = 2048, repeats: int) -> dict[str, object]:
     """Ratios of speed and peak memory, and how far losses and gradients are apart, for random unit rows.
 
     Args:
@@ -67,16 +66,13 @@ def prepare(form: str, sizes: tuple[int, ...], options: dict, max_scores: int) -
 
 def random_rows(batch: int, num_positives: int, width: int, width_g: int, length: int, *, device: str) -> dict:
     """Unit rows by the names that the losses give them."""
-    generator = torch.Generator(device).manual_seed(0)
-
-    def rows(*shape: int) -> Tensor:
-        values = torch.randn(shape, generator=generator, device=device)
-        return normalize(values, dim=-1, out=values)
-
-    return {
-        "positives": rows(batch, num_positives, width),
-        "anchors": rows(batch, width),
-        "queue": rows(length, width),
-        "positives_g": rows(batch, num_positives, width_g),
-        "queue_g": rows(length, width_g),
+    shapes = {
+        "positives": (batch, num_positives, width),
+        "anchors": (batch, width),
+        "queue": (length, width),
+        "positives_g": (batch, num_positives, width_g),
+        "queue_g": (length, width_g),
     }
+    generator = torch.Generator(device).manual_seed(0)
+    rows = {name: torch.randn(shape, generator=generator, device=device) for name, shape in shapes.items()}
+    return {name: normalize(values, dim=-1, out=values) for name, values in rows.items()}

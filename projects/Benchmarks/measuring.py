@@ -1,10 +1,13 @@
-"""Time two ways to do the same thing, in turns, and compare them."""
+"""Time ways to do the same thing, in turns, and compare them; how much memory one takes."""
 
 from __future__ import annotations
 
+import multiprocessing
+import re
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from tqdm import tqdm
@@ -39,8 +42,7 @@ def measure(timers: dict[str, Callable[[], float]], repeats: int) -> dict[str, l
 
 
 def compare(seconds: dict[str, list[float]], ours: str, reference: str, images: int) -> dict[str, object]:
-    """Images per second of both, median and range over repeats, and the ratio of the medians: above 1, ours is
-    faster."""
+    """Images per second of both, median and range, and the ratio of the medians: above 1, ours is faster."""
     rates = {name: sorted(images / s for s in seconds[name]) for name in (ours, reference)}
     medians = {name: statistics.median(values) for name, values in rates.items()}
     result: dict[str, object] = {"ratio": medians[ours] / medians[reference]}
@@ -48,3 +50,35 @@ def compare(seconds: dict[str, list[float]], ours: str, reference: str, images: 
         result[f"{name}_images_per_second"] = medians[name]
         result[f"{name}_range"] = [round(values[0], 1), round(values[-1], 1)]
     return result
+
+
+def peak_memory(make: Callable[..., Callable[[], object]], *arguments: object) -> int:
+    """Bytes that ``make(*arguments)()`` takes at its peak, in a process of its own: resident memory on the CPU, what
+    tensors take on a GPU.
+
+    Args:
+        make: prepares the call, in that process; it and the arguments can be pickled.
+
+    Raises:
+        OSError: on a system without Linux's /proc.
+    """
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_measured, (make, arguments))
+
+
+def _measured(make: Callable[..., Callable[[], object]], arguments: tuple[object, ...]) -> int:
+    call = make(*arguments)
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        return torch.cuda.max_memory_allocated() - before
+    Path("/proc/self/clear_refs").write_text("5")  # the highest resident size is counted anew
+    before = _resident("VmRSS")
+    call()
+    return _resident("VmHWM") - before
+
+
+def _resident(name: str) -> int:
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(rf"^{name}:\s+(\d+) kB", status, re.MULTILINE)[1])

@@ -55,16 +55,10 @@ class Assumed(NamedTuple):
     storage: float  # bytes per second for each GPU
 
 
-class Need(NamedTuple):
-    """Of one step of one run: seconds, GiB, shares."""
-
-    compute: float
-    gradients: float
-    crops: float
-    keys: float
-    memory: dict[str, float]
-    images: float  # per second
-    use: dict[str, float]  # of each resource at the speed of the GPUs' arithmetic; 1 is all of it
+USE = "% in use at that speed"
+# How a figure is printed, by its unit.
+FORMATS = {"per GPU": "d", "ms": ".2f", "GiB per GPU": ".2f", "per second": ",.0f", USE: ",.0f"}
+Figures = dict[str, dict[str, float]]  # by unit and name
 
 
 def main() -> None:
@@ -82,19 +76,18 @@ def main() -> None:
     add("opts", nargs="*", metavar="KEY VALUE", help="of the config")
     args = parser.parse_args()
     assumed = Assumed(args.efficiency, args.core_rate, args.image_bytes, args.storage)
-    machines: dict[str, tuple[int, Need]] = {}
+    machines: dict[str, Figures] = {}
     for number, gpu in args.machine or DEFAULT_MACHINES:
         if not number.isdecimal() or int(number) < 1 or gpu not in GPUS:
             raise UserError(f"--machine {number} {gpu}: expected a number and one of {names}")
         count = int(number)
         batch = args.batch_per_gpu or (128 if count == 2 else 32 if count >= 64 else 64)
         cfg = make_recipe(args.config_file, args.opts, count, batch)
-        machines[f"{count:,} {gpu}"] = batch, need(cfg, count, GPUS[gpu], assumed)
+        machines[f"{count:,} {gpu}"] = needs(cfg, count, GPUS[gpu], assumed)
     print(f"{args.config_file}, {cfg.SOLVER.EPOCHS} epochs\n")
     print_machines(machines)
     print()
-    needs = {name: need for name, (_, need) in machines.items()}
-    print_sizes(args.images or DEFAULT_SIZES, needs, cfg.SOLVER.EPOCHS, assumed)
+    print_sizes(args.images or DEFAULT_SIZES, machines, cfg.SOLVER.EPOCHS, assumed)
 
 
 def make_recipe(config_file: str, opts: list[str], count: int, batch: int) -> CfgNode:
@@ -108,55 +101,58 @@ def make_recipe(config_file: str, opts: list[str], count: int, batch: int) -> Cf
     return cfg
 
 
-def need(cfg: CfgNode, count: int, gpu: Gpu, assumed: Assumed) -> Need:
-    """The formulas of projects/Benchmarks/README.md."""
+def needs(cfg: CfgNode, count: int, gpu: Gpu, assumed: Assumed) -> Figures:
+    """What a step needs on ``count`` GPUs, by the formulas of projects/Benchmarks/README.md."""
     model = build_meta_model(cfg)
     batch = cfg.SOLVER.IMS_PER_BATCH // count
     others = (count - 1) / count
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     flops = batch * (flops_per_image(cfg, model) + head_flops_per_image(cfg, model))
-    compute = flops / (assumed.efficiency * gpu.flops)
-    gradients = 2 * others * 4 * trained / gpu.link
-    crops = others * batch * 3 * cfg.VIEWS.LARGE_SIZE**2 / gpu.link
-    keys = (count - 1) * batch * 4 * sum(model.queue_widths().values()) / gpu.link
+    seconds = {
+        "arithmetic of a step": flops / (assumed.efficiency * gpu.flops),
+        "gradients": 2 * others * 4 * trained / gpu.link,
+        "shuffled crops": others * batch * 3 * cfg.VIEWS.LARGE_SIZE**2 / gpu.link,
+        "keys": (count - 1) * batch * 4 * sum(model.queue_widths().values()) / gpu.link,
+    }
+    compute, *sent = seconds.values()
     memory = memory_per_process(cfg, model, count)["memory_gib_per_process"]
-    images = count * batch / compute
     use = {
-        "CPU cores": images / count / assumed.core_rate / gpu.cores,
-        "storage": images / count * assumed.image_bytes / assumed.storage,
-        "network": (gradients + crops + keys) / compute,
+        "CPU cores": batch / compute / assumed.core_rate / gpu.cores,
+        "storage": batch / compute * assumed.image_bytes / assumed.storage,
+        "network": sum(sent) / compute,
         "GPU memory": memory["total"] / gpu.memory,
     }
-    return Need(compute, gradients, crops, keys, memory, images, use)
+    return {
+        "per GPU": {"images": batch},
+        "ms": {name: 1000 * value for name, value in seconds.items()},
+        "GiB per GPU": {name.replace("_", ", "): value for name, value in memory.items()},
+        "per second": {"images, by arithmetic": count * batch / compute},
+        USE: {name: 100 * share for name, share in use.items()},
+    }
 
 
-def print_machines(machines: dict[str, tuple[int, Need]]) -> None:
+def print_machines(machines: dict[str, Figures]) -> None:
     """What a step needs, a column for each machine."""
-    batches, needs = zip(*machines.values(), strict=True)
+    figures = list(machines.values())
     print_row("GPUs", machines)
     print_row("---", ["---"] * len(machines))
-    print_row("images per GPU", map(str, batches))
-    print_row("arithmetic of a step (ms)", [f"{1000 * n.compute:.1f}" for n in needs])
-    print_row("gradients (ms)", [f"{1000 * n.gradients:.1f}" for n in needs])
-    print_row("shuffled crops (ms)", [f"{1000 * n.crops:.2f}" for n in needs])
-    print_row("keys (ms)", [f"{1000 * n.keys:.2f}" for n in needs])
-    for name in needs[0].memory:
-        print_row(f"{name.replace('_', ', ')} (GiB per GPU)", [f"{n.memory[name]:.2f}" for n in needs])
-    print_row("images per second, by arithmetic", [f"{n.images:,.0f}" for n in needs])
-    for name in needs[0].use:
-        print_row(f"{name}, share in use at that speed", [f"{100 * n.use[name]:,.0f} %" for n in needs])
-    print_row("runs out first", [max(n.use, key=n.use.get) if max(n.use.values()) > 1 else "arithmetic" for n in needs])
+    for unit, names in figures[0].items():
+        for name in names:
+            print_row(f"{name} ({unit})", [f"{found[unit][name]:{FORMATS[unit]}}" for found in figures])
+    uses = [found[USE] for found in figures]
+    print_row("runs out first", [max(use, key=use.get) if max(use.values()) > 100 else "arithmetic" for use in uses])
 
 
-def print_sizes(sizes: Sequence[float], needs: dict[str, Need], epochs: int, assumed: Assumed) -> None:
+def print_sizes(sizes: Sequence[float], machines: dict[str, Figures], epochs: int, assumed: Assumed) -> None:
     """What grows with the data set alone; days at the speed that the scarcest resource allows."""
-    print_row("images", ["on disk (TB)", "list of a process, at most (GiB)", *(f"days on {name}" for name in needs)])
-    print_row("---", ["---"] * (2 + len(needs)))
+    print_row("images", ["on disk (TB)", "list of a process, at most (GiB)", *(f"days on {name}" for name in machines)])
+    print_row("---", ["---"] * (2 + len(machines)))
     for size in sizes:
-        slowed = [max(1.0, n.use["CPU cores"], n.use["storage"], n.use["network"]) for n in needs.values()]
-        days = [epochs * size / n.images * slow / 86400 for n, slow in zip(needs.values(), slowed, strict=True)]
-        sums = [size * assumed.image_bytes / 1e12, size * RECORD_BYTES / GIB, *days]
-        print_row(f"{size:,.0f}", [f"{value:,.2f}" for value in sums])
+        values = [size * assumed.image_bytes / 1e12, size * RECORD_BYTES / GIB]
+        for found in machines.values():
+            slowed = max(100.0, *(share for name, share in found[USE].items() if name != "GPU memory")) / 100
+            values.append(epochs * size / found["per second"]["images, by arithmetic"] * slowed / 86400)
+        print_row(f"{size:,.0f}", [f"{value:,.2f}" for value in values])
 
 
 def print_row(title: str, values: Iterable[str]) -> None:
