@@ -17,6 +17,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
+from multiprocessing import forkserver, spawn
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -114,8 +115,11 @@ class ForkedScript:
         env = dict(os.environ) if env is None else env
         cwd = cwd or os.getcwd()
         self._process = _forks.Process(target=_be_script, args=(words[1:], env, str(cwd), streams, start_new_session))
+        # Without this process's main script, whose imports would see another environment.
+        preparation = {k: v for k, v in spawn.get_preparation_data("script").items() if not k.startswith("init_main")}
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("OMP_NUM_THREADS", "1")  # for the first fork's parent
+            patch.setattr(spawn, "get_preparation_data", lambda name: preparation)
             self._process.start()
         for stream in streams:
             stream._handle = None  # the files are the caller's
@@ -150,7 +154,10 @@ def _be_script(words: list[str], env: dict[str, str], cwd: str, streams: list[Co
     sys.argv = list(words)
     sys.path.insert(0, str(Path(words[0]).resolve().parent))
     mp.start_processes = partial(mp.start_processes, start_method="fork")
+    fork = multiprocessing.get_context("fork")
+    multiprocessing.get_context = lambda method: fork
     subprocess.Popen = popen
+    forkserver._forkserver.ensure_running = lambda: None  # it is: this is a fork of it
     try:
         runpy.run_path(words[0], run_name="__main__")
     except Exception:
