@@ -14,8 +14,8 @@ from revisit.errors import expect
 
 from detectron2.config import CfgNode
 
-DENSE = ("SemanticSegmentor", "DepthEstimator")  # those that predict every pixel
-DENSE_HEADS = ("RevisitFCNHead", "RevisitDeepLabV3Head")
+PIXELWISE = ("SemanticSegmentor", "DepthEstimator")  # those that predict every pixel
+PIXELWISE_HEADS = ("RevisitFCNHead", "RevisitDeepLabV3Head")
 POLICIES = ("standard", "autoaugment", "standard_or_autoaugment")
 STEM_TYPES = ("basic", "cifar")
 OPTIMIZERS = ("SGD", "Adam")
@@ -42,7 +42,7 @@ def add_revisit_config(cfg: CfgNode) -> None:
     _add_schedule_keys(cfg)
     _add_backbone_keys(cfg)
     _add_view_keys(cfg)
-    _add_dense_keys(cfg)
+    _add_pixelwise_keys(cfg)
 
     # Weighted-kNN classification of a labelled data set with the frozen backbone. The images that are
     # classified are DATASETS.TEST; when they are classified, TEST.EVAL_PERIOD or TEST.EVAL_EPOCHS.
@@ -124,13 +124,13 @@ def _add_view_keys(cfg: CfgNode) -> None:
     cfg.VIEWS.GREY_PROBABILITY = 0.2  # of a standard look; the rest of it is MoCo-v2's, see data/augment.py
 
 
-def _add_dense_keys(cfg: CfgNode) -> None:
+def _add_pixelwise_keys(cfg: CfgNode) -> None:
     """Semantic segmentation and depth; what Detectron2 has already is in MODEL.SEM_SEG_HEAD and INPUT.CROP."""
     cfg.MODEL.SEM_SEG_HEAD.DILATION = 1  # of RevisitFCNHead's 3x3 convolutions; 6 for VOC
     cfg.MODEL.SEM_SEG_HEAD.ASPP_DILATIONS = (12, 24, 36)  # of RevisitDeepLabV3Head
     cfg.MODEL.DEPTH = CfgNode()
     cfg.MODEL.DEPTH.LOSS = "mse"  # mse | l1, over the pixels whose depth is known
-    # Training images of dense tasks are scaled by a factor from this range, or by one of these factors, then flipped
-    # and cut to INPUT.CROP.SIZE px.
+    # Training images are scaled by a factor from this range, or by one of these factors, then flipped and cut to
+    # INPUT.CROP.SIZE px.
     cfg.INPUT.RANDOM_SCALE = (0.5, 2.0)
     cfg.INPUT.RANDOM_SCALE_SAMPLING = "range"  # range | choice

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from commands import ROOT, documented
 
-from revisit.data.catalog import KINDS
+from revisit.data.sources import KINDS
 from revisit.engine.setup import make_config
 
 PAGES = ("README.md", "datasets/README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))

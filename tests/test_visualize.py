@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +31,17 @@ NARROW = ("MODEL.RESNETS.STEM_OUT_CHANNELS", "8", "MODEL.RESNETS.RES2_OUT_CHANNE
 TASKS = ("detection", "segmentation_voc", "segmentation_nyud", "segmentation_cityscapes", "depth")
 
 
-def draw(monkeypatch, capsys, *words: object) -> list[Path]:
-    """The sheets that the command prints."""
-    monkeypatch.setattr(sys, "argv", ["visualize.py", *map(str, words)])
-    visualize.main()
-    return [Path(line) for line in capsys.readouterr().out.split()]
+@pytest.fixture
+def draw(toy_datasets, monkeypatch, capsys) -> Callable[..., list[Path]]:
+    """Runs the command for a task, or a config file; the sheets that it prints."""
+
+    def call(task: str, *words: object) -> list[Path]:
+        file = config(task) if task in TASKS else task
+        monkeypatch.setattr(sys, "argv", ["visualize.py", "--config-file", file, *map(str, words)])
+        visualize.main()
+        return [Path(line) for line in capsys.readouterr().out.split()]
+
+    return call
 
 
 def pixels(path: Path) -> np.ndarray:
@@ -64,31 +71,27 @@ def finetuned(tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_data_are_drawn_without_a_model(task, toy_datasets, tmp_path, monkeypatch, capsys):
-    words = ("--config-file", config(task), "--truth-only", "--output", tmp_path / "new", "--num-images", 3)
-    sheets = draw(monkeypatch, capsys, *words, "--rows", 2)
+def test_data_are_drawn_without_a_model(task, draw, tmp_path):
+    sheets = draw(task, "--truth-only", "--output", tmp_path / "new", "--num-images", 3, "--rows", 2)
     assert sheets == [tmp_path / "new" / f"{load(task).DATASETS.TEST[0]}_{page:02d}.png" for page in (1, 2)]
     first, second = map(pixels, sheets)
     assert first.shape[0] > 1.4 * second.shape[0]
 
 
 @pytest.mark.parametrize("task", ["detection", "segmentation_nyud", "depth"])
-def test_predictions_are_drawn_the_same_in_every_call(task, finetuned, toy_datasets, tmp_path, monkeypatch, capsys):
-    words = ("--config-file", config(task), "--num-images", 2, "--score-threshold", 0)
-    weights = ("MODEL.WEIGHTS", finetuned[task], *NARROW)
-    (one,) = draw(monkeypatch, capsys, *words, "--output", tmp_path / "1", *weights)
-    (two,) = draw(monkeypatch, capsys, *words, "--output", tmp_path / "2", *weights)
-    (data,) = draw(monkeypatch, capsys, *words, "--output", tmp_path / "3", "--truth-only", *NARROW)
+def test_predictions_are_drawn_the_same_in_every_call(task, finetuned, draw, tmp_path):
+    words, weights = ("--num-images", 2, "--score-threshold", 0), ("MODEL.WEIGHTS", finetuned[task], *NARROW)
+    (one,), (two,) = (draw(task, *words, "--output", tmp_path / name, *weights) for name in "12")
+    (data,) = draw(task, *words, "--output", tmp_path / "3", "--truth-only", *NARROW)
     assert one.read_bytes() == two.read_bytes()
     assert pixels(one).shape[1] > 1.3 * pixels(data).shape[1]
 
 
-def test_the_score_threshold_decides_which_boxes_are_drawn(finetuned, toy_datasets, tmp_path, monkeypatch, capsys):
+def test_the_score_threshold_decides_which_boxes_are_drawn(finetuned, draw, tmp_path):
     sheets = {}
     for threshold in (0, 0.99, 1):
-        words = ("--config-file", config("detection"), "--num-images", 1, "--score-threshold", threshold)
-        weights = ("MODEL.WEIGHTS", finetuned["detection"], *NARROW)
-        (path,) = draw(monkeypatch, capsys, *words, "--output", tmp_path, *weights)
+        words = ("--num-images", 1, "--score-threshold", threshold, "--output", tmp_path)
+        (path,) = draw("detection", *words, "MODEL.WEIGHTS", finetuned["detection"], *NARROW)
         sheets[threshold] = pixels(path)[100:]  # without the header, which names the threshold
     assert np.array_equal(sheets[0.99], sheets[1]) and not np.array_equal(sheets[0], sheets[1])
 
@@ -98,10 +101,9 @@ def rows(task: str, dataset: str, num_images: int):
 
 
 def test_images_are_spread_over_the_data_set_from_its_first_to_its_last(toy_datasets):
-    captions = [row.caption for row in rows("detection", "toy_voc_test", 3)]
     files = [record["file_name"] for record in DatasetCatalog.get("toy_voc_test")]
-    assert len(files) == 15 and captions == [files[0], files[7], files[14]]
-    assert [row.caption for row in rows("detection", "toy_voc_test", 99)] == files
+    captions = [row.captions for row in rows("detection", "toy_voc_test", 3)]
+    assert len(files) == 15 and captions == [[files[0]], [files[7]], [files[14]]]
 
 
 def register(name: str, record: dict, **metadata: object) -> str:
@@ -131,8 +133,8 @@ def test_a_segmentation_row_shows_ids_and_the_most_likely_classes(image, tmp_pat
     row = predictions.draw_segmentation(record, grey, metadata, lambda _: {"sem_seg": logits})
     names = {c: name for c, (name, _) in row.legend.items()}
     assert names == {0: "a", 1: "b", 2: "c", 255: "void (unpainted)"}
-    assert len(np.unique(row.panels[2].reshape(-1, 3), axis=0)) == 1  # "b" everywhere
-    assert row.panels[1][5, 5].tolist() == [128, 128, 128]  # id 0
+    assert len(np.unique(row.tiles[2].reshape(-1, 3), axis=0)) == 1  # "b" everywhere
+    assert row.tiles[1][5, 5].tolist() == [128, 128, 128]  # id 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -143,7 +145,7 @@ def test_a_depth_row_shows_metres(image, tmp_path, dtype):
     output = {"depth": torch.full((20, 30), 4.0, dtype=dtype)}
     row = predictions.draw_depth(record, np.zeros((20, 30, 3), np.uint8), None, lambda _: output)
     assert row.depth_range == (1, 4)
-    assert np.array_equal(row.panels[2][0, 0], row.panels[1][-1, -1])
+    assert np.array_equal(row.tiles[2][0, 0], row.tiles[1][-1, -1])
 
 
 def test_masks_of_true_objects_are_drawn(image):
@@ -153,7 +155,7 @@ def test_masks_of_true_objects_are_drawn(image):
     drawn = []
     for extra in ({}, {"segmentation": square}):
         record = {"file_name": image, "annotations": [objects[0] | extra]}
-        drawn.append(predictions.draw_detection(record, grey, metadata, None).panels[1])
+        drawn.append(predictions.draw_detection(record, grey, metadata, None).tiles[1])
     middle = np.s_[190:200, 250:300]
     assert (drawn[0][middle] == 128).all() and not (drawn[1][middle] == 128).any(axis=-1).all()
 
@@ -176,53 +178,40 @@ def test_labels_of_another_size_than_their_image_are_refused(image, tmp_path):
 def test_an_unreadable_image_is_named(tmp_path):
     (tmp_path / "torn.png").write_bytes(b"\x89PNG torn")
     name = register("drawn_torn", {"file_name": str(tmp_path / "torn.png"), "depth_file_name": "depth.npy"})
-    with pytest.raises(UserError, match="an image of drawn_torn cannot be read: .*torn.png"):
+    with pytest.raises(UserError, match="unreadable image .*torn.png"):
         rows("depth", name, 1)
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("task", "words", "message"),
     [
-        ([config("detection")], "no weights to predict with: .*MODEL.WEIGHTS"),
-        ([config("pretrain")], "pretrains, so it has no prediction .* expected one of GeneralizedRCNN"),
-        ([config("detection"), "--dataset", "nowhere"], "unknown data set 'nowhere'"),
-        ([config("detection"), "--dataset", "toy_objects_heldout"], "has no boxes"),
-        ([config("segmentation_voc"), "--dataset", "toy_nyud_depth_val"], "has no masks"),
-        ([config("detection"), "DATASETS.TEST", "()"], "no data to draw: give --dataset NAME"),
-        ([config("detection"), "MODEL.ROI_HEADS.NUM_CLASSES", "4"], "NUM_CLASSES is 4, .* has 10 classes"),
-        (["configs/nowhere.yaml"], "config file configs/nowhere.yaml not found"),
-        ([config("detection"), "MODEL.WEIGHTS", "nowhere.pth"], "MODEL.WEIGHTS nowhere.pth not found"),
+        ("detection", "", "no weights to predict with: .*MODEL.WEIGHTS"),
+        ("configs/toy/pretrain.yaml", "", "pretrains, so it has no prediction .* expected one of GeneralizedRCNN"),
+        ("detection", "--dataset nowhere", "unknown data set 'nowhere'"),
+        ("detection", "--dataset toy_objects_heldout", "has no boxes"),
+        ("segmentation_voc", "--dataset toy_nyud_depth_val", "has no masks"),
+        ("detection", "DATASETS.TEST ()", "no data to draw: give --dataset NAME"),
+        ("detection", "MODEL.ROI_HEADS.NUM_CLASSES 4", "NUM_CLASSES is 4, .* has 10 classes"),
+        ("configs/nowhere.yaml", "", "config file configs/nowhere.yaml not found"),
+        ("detection", "MODEL.WEIGHTS nowhere.pth", "MODEL.WEIGHTS nowhere.pth not found"),
+        ("detection", "--truth-only --output {image}", "--output .*image.png cannot be made"),
+        ("detection", "MODEL.WEIGHTS {backbone}", r"backbone.pth lacks \d+ tensors .* expected a finetuned model"),
+        ("depth", "MODEL.WEIGHTS {nyud}", r"model_final.pth lacks \d+ tensors of this model, the first head"),
     ],
 )
-def test_mistakes_are_told_in_one_line(words, message, toy_datasets, tmp_path, monkeypatch, capsys):
+def test_mistakes_are_reported_in_one_line(task, words, message, image, finetuned, draw, tmp_path):
+    weights = torch.load(finetuned["detection"])["model"]
+    torch.save({"model": {k: v for k, v in weights.items() if k.startswith("backbone.")}}, tmp_path / "backbone.pth")
+    files = {"image": image, "backbone": tmp_path / "backbone.pth", "nyud": finetuned["segmentation_nyud"]}
     with pytest.raises(UserError, match=message) as caught:
-        draw(monkeypatch, capsys, "--output", tmp_path, "--config-file", *words)
+        draw(task, "--output", tmp_path, *words.format(**files).split(), *(NARROW if "{" in words else ()))
     assert "\n" not in str(caught.value)
 
 
-def test_missing_data_are_refused(toy_datasets, tmp_path, monkeypatch, capsys):
+def test_missing_data_are_refused(draw, tmp_path, monkeypatch):
     monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path / "empty"))
     with pytest.raises(UserError, match="not found: looked for .*empty"):
-        draw(monkeypatch, capsys, "--config-file", config("detection"), "--truth-only", "--output", tmp_path)
-
-
-def test_weights_of_a_backbone_alone_are_refused(finetuned, toy_datasets, tmp_path, monkeypatch, capsys):
-    weights = torch.load(finetuned["detection"])["model"]
-    torch.save({"model": {k: v for k, v in weights.items() if k.startswith("backbone.")}}, tmp_path / "backbone.pth")
-    words = ("--config-file", config("detection"), "--output", tmp_path)
-    with pytest.raises(UserError, match=r"backbone.pth lacks \d+ tensors .* expected a finetuned model"):
-        draw(monkeypatch, capsys, *words, "MODEL.WEIGHTS", tmp_path / "backbone.pth", *NARROW)
-
-
-def test_weights_of_another_task_are_refused(finetuned, toy_datasets, tmp_path, monkeypatch, capsys):
-    words = ("--config-file", config("depth"), "--output", tmp_path)
-    with pytest.raises(UserError, match=r"model_final.pth lacks \d+ tensors of this model, the first head"):
-        draw(monkeypatch, capsys, *words, "MODEL.WEIGHTS", finetuned["segmentation_nyud"], *NARROW)
-
-
-def test_an_output_that_is_a_file_is_refused(toy_datasets, image, monkeypatch, capsys):
-    with pytest.raises(UserError, match="--output .*image.png cannot be made"):
-        draw(monkeypatch, capsys, "--config-file", config("detection"), "--truth-only", "--output", image)
+        draw("detection", "--truth-only", "--output", tmp_path)
 
 
 def test_the_command_line_teaches_and_ends_quietly(toy_root, tmp_path):

@@ -28,6 +28,7 @@ from pathlib import Path
 import cv2
 from tqdm import tqdm
 
+import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
 from revisit.data.catalog import get_records
 from revisit.data.reader import SUFFIXES
 from revisit.data.shards import INDEX, write_index

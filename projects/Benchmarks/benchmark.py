@@ -16,6 +16,7 @@ import argparse
 import json
 from pathlib import Path
 
+import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
 from projects.Benchmarks.end_to_end import measure_end_to_end
 from projects.Benchmarks.input_pipeline import measure_input
 from projects.Benchmarks.loss_head import measure_head

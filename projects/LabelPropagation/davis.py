@@ -9,8 +9,8 @@ import numpy as np
 
 from projects.common.palette import palette_image
 from revisit.data.labels import VOID, check_size, read_labels
-from revisit.data.pixel_datasets import read_split
 from revisit.data.reader import require_image
+from revisit.data.split_files import read_split
 from revisit.engine.config_checks import expect
 from revisit.errors import UserError
 from revisit.files import written_whole

@@ -1,4 +1,4 @@
-"""An animation of a video with its objects painted, to judge by eye."""
+"""An animation of a video with its objects painted, to look at."""
 
 from __future__ import annotations
 

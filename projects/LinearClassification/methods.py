@@ -71,12 +71,12 @@ def svm(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: Labell
 def knn(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet) -> dict:
     """The weighted vote of the nearest training images."""
     pairs = (features(cfg, backbone, data) for data in (train, test))
-    bank, judged = (
+    bank, queries = (
         Features(F.normalize(torch.from_numpy(np.array(rows)), dim=1), torch.from_numpy(targets))
         for rows, targets in pairs
     )
     options = cfg.KNN_EVAL
-    return {"top1": round(knn_top1(bank, judged, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE), 2)}
+    return {"top1": round(knn_top1(bank, queries, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE), 2)}
 
 
 def sgd(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet) -> dict:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.lr_scheduler import MultiStepLR
 from tqdm import tqdm
 
 from projects.common.feature_cache import RecordImages, image_loader, images_key, weights_key
@@ -58,25 +59,21 @@ class LinearTraining:
         with torch.no_grad():
             self.layer.weight.copy_(torch.randn(self.layer.weight.shape, generator=generator) * INIT_STD)
             self.layer.bias.zero_()
-        solver = cfg.SOLVER
-        self._optimizer = torch.optim.SGD(
-            self.layer.parameters(), solver.BASE_LR, momentum=solver.MOMENTUM, weight_decay=solver.WEIGHT_DECAY
-        )
-        self._schedule = torch.optim.lr_scheduler.MultiStepLR(
-            self._optimizer, list(solver.STEP_EPOCHS), gamma=solver.GAMMA
-        )
+        options = cfg.SOLVER
+        decay = {"momentum": options.MOMENTUM, "weight_decay": options.WEIGHT_DECAY}
+        self._optimizer = torch.optim.SGD(self.layer.parameters(), options.BASE_LR, **decay)
+        self._schedule = MultiStepLR(self._optimizer, list(options.STEP_EPOCHS), gamma=options.GAMMA)
         self.history: list[dict] = []  # of each epoch: loss, top1, top5
 
     def run(self, folder: Path) -> list[dict]:
-        """All epochs that are not done yet; the history of all."""
+        """Train the remaining epochs; the history of all."""
         self._resume(folder / STATE)
         frozen = {key: value.clone() for key, value in self._backbone.state_dict().items()}
         for epoch in range(len(self.history), self._cfg.SOLVER.EPOCHS):
             loss = self._train_epoch(epoch)
             if epoch == 0:
-                changed = [
-                    key for key, value in self._backbone.state_dict().items() if not torch.equal(value, frozen[key])
-                ]
+                now = self._backbone.state_dict()
+                changed = [key for key, value in frozen.items() if not torch.equal(value, now[key])]
                 assert not changed, f"the frozen backbone has changed: {', '.join(changed[:3])}"
             self.history.append({"loss": round(loss, 4), **self.evaluate()})
             logger.info(f"epoch {epoch + 1} of {self._cfg.SOLVER.EPOCHS}: {json.dumps(self.history[-1])}")
@@ -88,7 +85,7 @@ class LinearTraining:
         order = counter_rng(cfg.SEED, Stream.SHUFFLE, epoch).permutation(len(records)).tolist()
         crops = RandomCrops(records, cfg.LINEAR.IMAGE_SIZE, cfg.SEED, epoch)
         total = 0.0
-        for logits, labels in tqdm(self._outputs(crops, self._train, order), unit="batch", desc=f"epoch {epoch + 1}"):
+        for logits, labels in self._outputs(crops, self._train, f"epoch {epoch + 1}", order):
             loss = F.cross_entropy(logits, labels)
             self._optimizer.zero_grad()
             loss.backward()
@@ -103,18 +100,18 @@ class LinearTraining:
         records = self._test.records
         crops = RecordImages(records, partial(center_crop, size=self._cfg.LINEAR.IMAGE_SIZE))
         hits = torch.zeros(2)
-        for logits, labels in self._outputs(crops, self._test):
+        for logits, labels in self._outputs(crops, self._test, "test images"):
             best = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
             hits += torch.stack([best[:, 0].sum(), best.any(dim=1).sum()]).cpu()
         top1, top5 = (round(100 * float(count) / len(records), 2) for count in hits)
         return {"top1": top1, "top5": top5}
 
     def _outputs(
-        self, images: RecordImages, data: LabelledSet, order: list[int] | None = None
+        self, images: RecordImages, data: LabelledSet, name: str, order: list[int] | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Logits (B, classes) and labels (B,) of each batch."""
         loader = image_loader(self._cfg, images, sampler=order, batch_size=self._cfg.SOLVER.IMS_PER_BATCH)
-        for batch, indices in loader:
+        for batch, indices in tqdm(loader, unit="batch", desc=name):
             labels = torch.from_numpy(data.targets)[indices].to(self._cfg.MODEL.DEVICE)
             yield self.layer(self._backbone.pooled(batch)), labels
 

@@ -1,7 +1,8 @@
-"""What is to be told apart, and the scores: one class per image, or several."""
+"""Labels of a data set, one class per image or several, and the average precisions of the scores for one class."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -51,10 +52,13 @@ def check_classes(train: np.ndarray, test: np.ndarray, names: tuple[str, str]) -
                 raise UserError(f"no image of {name} shows class {empty[0]}: expected some of every class")
 
 
-def known(column: np.ndarray, difficult_is_absent: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Of a column of 1, 0 and -1: which images count, (N,) bool, and which of those show the class."""
-    counted = np.ones(len(column), bool) if difficult_is_absent else column != DIFFICULT
-    return counted, column[counted] == PRESENT
+def columns(
+    rows: np.ndarray, targets: np.ndarray, difficult_is_absent: bool
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """For each class of (N, T) targets: the (M, C) rows of the images that count, and which of them show it."""
+    for column in targets.T:
+        counted = np.ones(len(column), bool) if difficult_is_absent else column != DIFFICULT
+        yield (rows if counted.all() else rows[counted]), column[counted] == PRESENT
 
 
 def eleven_point_ap(scores: np.ndarray, present: np.ndarray) -> float:

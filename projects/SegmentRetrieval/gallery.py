@@ -11,8 +11,7 @@ from revisit.viz.tiles import TILE, SheetRow, evenly_spread, fit
 
 from detectron2.config import CfgNode
 
-from .described import Described
-from .regions import enlarge
+from .regions import Described, enlarge
 from .retrieval import majority_labels, nearest
 
 OUTLINE = (255, 220, 0)

@@ -14,7 +14,7 @@ from revisit.evaluation.sem_seg_evaluation import score
 
 from detectron2.config import CfgNode
 
-from .described import Described
+from .regions import Described
 
 CHUNK = 1024  # queries whose similarities are held at once
 
@@ -40,8 +40,8 @@ def mean_iou(confusion: np.ndarray, names: list[str], counted: Sequence[int]) ->
     """Percent: the mean over the classes ``counted`` that occur, and the IoU of each by name."""
     values = score(confusion, names)
     per_class = {names[c]: values[f"IoU-{names[c]}"] for c in counted if f"IoU-{names[c]}" in values}
-    said = ", ".join(names[c] for c in counted)
-    expect(bool(per_class), f"none of {said} is in the truth or was predicted: nothing to average")
+    classes = ", ".join(names[c] for c in counted)
+    expect(bool(per_class), f"none of {classes} is in the truth or was predicted: nothing to average")
     return float(np.mean(list(per_class.values()))), per_class
 
 
@@ -51,8 +51,8 @@ def evaluate(
     """mIoU over the classes ``counted`` where all but ``kept`` are void, and each class's IoU."""
     labels = majority_labels(keep_classes(labelled.pixels, kept))
     known = np.flatnonzero(labels != VOID)
-    said = ", ".join(names[c] for c in kept)
-    expect(len(known) > 0, f"no region of {cfg.DATASETS.TRAIN[0]} shows one of {said}")
+    classes = ", ".join(names[c] for c in kept)
+    expect(len(known) > 0, f"no region of {cfg.DATASETS.TRAIN[0]} shows one of {classes}")
     if cfg.SEGMENT_RETRIEVAL.SHUFFLE_LABELS:
         labels[known] = np.random.default_rng(cfg.SEED).permutation(labels[known])
     found = nearest(queries.descriptors, labelled.descriptors[known], 1)[:, 0].numpy()

@@ -16,8 +16,8 @@ from pathlib import Path
 from projects.common.entry import expect_at_least, expect_one_of, load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.SegmentRetrieval.config import FEATURES, REGIONS, add_segment_retrieval_config
-from projects.SegmentRetrieval.described import describe_set
 from projects.SegmentRetrieval.gallery import gallery_rows
+from projects.SegmentRetrieval.regions import describe_set
 from projects.SegmentRetrieval.retrieval import evaluate
 from revisit.data.catalog import get_records
 from revisit.data.labels import VOID

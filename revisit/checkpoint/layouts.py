@@ -1,6 +1,6 @@
-"""Where the backbone lies in each project's checkpoints, and what else they hold (PROTOCOLS: checkpoints of others).
+"""Where the backbone lies in each project's checkpoints, and what else they hold (docs/weights.md).
 
-A ResNet has torchvision's names in all of them but ours; only the prefix and the company differ.
+All of them but ours call a backbone's tensors as torchvision and timm do; only the prefix and the company differ.
 """
 
 from __future__ import annotations
@@ -12,17 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from revisit.checkpoint.flags import Flags
 from revisit.checkpoint.reading import require_tensors
-from revisit.checkpoint.torchvision_names import detectron2_name
 from revisit.errors import UserError
+from revisit.modeling.backbone.description import (
+    BackboneDescription,
+    Flags,
+    Tensors,
+    description_of,
+    descriptions,
+    undescribed,
+)
 from revisit.modeling.meta_arch.pretraining import methods
-
-Tensors = dict[str, Tensor]
 
 
 class Layout(NamedTuple):
-    """Names of tensors: ``prefix`` + torchvision's name in the backbone, the pattern ``left`` for what stays behind."""
+    """Names of tensors: ``prefix`` + torchvision's name in the backbone, the pattern ``left`` for what is left out."""
 
     prefix: str
     left: str = r"(?!)"  # nothing
@@ -44,7 +48,7 @@ LAYOUTS: dict[str, tuple[Layout, ...]] = {
 }
 SOURCES = ("revisit", *LAYOUTS)
 
-# What recognising a layout cannot tell, because the keys are the same to the last one.
+# What recognising a layout cannot tell apart, because all of the keys are the same.
 SHARED_WITH = {
     "moco": "MoCo v1 and v2, and the reference code without neighbours, have the same keys: all are converted alike",
     "torchvision": "torchvision, timm, VirTex's hub and DenseCL's released weights have the same keys: all are "
@@ -61,31 +65,40 @@ def recognise(checkpoint: dict) -> str:
     tensors = tensors_of(checkpoint)
     if "flags" in checkpoint and any(key.startswith("backbone.") for key in tensors):
         return "revisit"
-    source = next((name for name, layouts in LAYOUTS.items() if _fits(tensors, layouts[0])), None)
+    source = next((name for name, layouts in LAYOUTS.items() if _family_in(tensors, layouts[0])), None)
     if source == "moco" and any(key.startswith("module.queue_backbone") for key in tensors):
         return "reference"  # the neighbours' features are the one thing that it adds to MoCo's keys
     if source:
         return source
-    if "stem.conv1.weight" in tensors:
+    if description_of(tensors):
         raise UserError("the backbone has Detectron2's names already, as after conversion: use it as MODEL.WEIGHTS")
+    known = {"backbone.": ["revisit"]}
+    for name, places in LAYOUTS.items():
+        for first in (first for place in places for first in _first_names(place)):
+            known.setdefault(first, []).append(name)
+    layouts = "; ".join(f"{first} ({', '.join(names)})" for first, names in known.items())
     raise UserError(
         f"no backbone recognised in the checkpoint ({_looks(checkpoint)}); known layouts, by the first tensors of "
-        f"the backbone: {_known()}"
+        f"the backbone: {layouts}"
     )
 
 
-def backbone_of(checkpoint: dict, source: str) -> Tensors:
-    """The backbone's tensors under Detectron2's names, such as ``res2.0.conv1.weight``.
+def backbone_of(checkpoint: dict, source: str) -> tuple[Tensors, BackboneDescription]:
+    """The backbone's tensors under its own names, such as ``res2.0.conv1.weight``, and what is known of its family.
 
     Raises:
-        UserError: another layout than the source's, or a key that has no place in it.
+        UserError: another layout than the source's, a key that has no place in it, or no known family.
     """
     tensors = tensors_of(checkpoint)
     if source == "revisit":
-        return _of_revisit(tensors, tuple(_method_of_run(checkpoint)["heads"]))
-    layout = next((layout for layout in LAYOUTS[source] if _fits(tensors, layout)), None)
+        backbone = _of_revisit(tensors, tuple(_method_of_run(checkpoint)["heads"]))
+        if description := description_of(backbone):
+            return backbone, description
+        raise undescribed(f"a backbone with tensors such as {_clipped(next(iter(backbone), 'none'))}")
+    found = ((layout, description) for layout in LAYOUTS[source] if (description := _family_in(tensors, layout)))
+    layout, description = next(found, (None, None))
     if layout is None:
-        expected = " or ".join(f"{layout.prefix}layer1.0." for layout in LAYOUTS[source])
+        expected = " or ".join(first for layout in LAYOUTS[source] for first in _first_names(layout))
         raise UserError(
             f"not a checkpoint of {source}: no tensor begins with {expected} ({_looks(checkpoint)}). "
             "--source auto finds out whose it is"
@@ -94,14 +107,14 @@ def backbone_of(checkpoint: dict, source: str) -> Tensors:
     for key, value in tensors.items():
         if re.match(layout.left, key):
             continue
-        name = detectron2_name(key.removeprefix(layout.prefix)) if key.startswith(layout.prefix) else None
+        name = description.own_name(key.removeprefix(layout.prefix)) if key.startswith(layout.prefix) else None
         if name is None:
             raise UserError(
-                f"cannot place {_clipped(key)}: neither a tensor of a torchvision ResNet under "
+                f"cannot place {_clipped(key)}: neither a tensor of a {description.NAME} under "
                 f"{layout.prefix or 'its bare name'} nor one that {source} is known to have beside it"
             )
         backbone[name] = value
-    return backbone
+    return backbone, description
 
 
 def flags_of_run(checkpoint: dict) -> Flags:
@@ -112,7 +125,7 @@ def flags_of_run(checkpoint: dict) -> Flags:
 
 
 def training_of(checkpoint: dict, source: str) -> str:
-    """How the weights were trained, in words, as far as the checkpoint tells: ``kNN-MoCo, 1188 iterations, seed 1``."""
+    """How the weights were trained, in words, as far as the checkpoint says: ``kNN-MoCo, 1188 iterations, seed 1``."""
     known = []
     if source == "revisit":
         known += filter(None, [_method_of_run(checkpoint)["title"]])
@@ -144,7 +157,7 @@ def _as_tensor(value: Tensor | np.ndarray) -> Tensor:
 
 
 def _method_of_run(checkpoint: dict) -> dict:
-    """``title`` and ``heads`` of the method that a checkpoint of ours names; older ones tell it by their tensors."""
+    """``title`` and ``heads`` of the method that a checkpoint of ours names; older ones show it by their tensors."""
     named = checkpoint.get("method")
     if isinstance(named, dict) and isinstance(named.get("title"), str) and isinstance(named.get("heads"), list | tuple):
         return {"title": named["title"], "heads": [str(head) for head in named["heads"]]}
@@ -164,17 +177,15 @@ def _of_revisit(tensors: Tensors, heads: tuple[str, ...]) -> Tensors:
     return backbone
 
 
-def _fits(tensors: Tensors, layout: Layout) -> bool:
-    """Whether a backbone lies there, be it whole or not: what it lacks is to be told by name."""
-    return any(key.startswith(f"{layout.prefix}layer1.0.") for key in tensors)
+def _first_names(layout: Layout) -> dict[str, BackboneDescription]:
+    """Families by what some tensors of their backbones begin with in a layout."""
+    return {f"{layout.prefix}{known.LIBRARY_MARK}": known for known in descriptions() if known.LIBRARY_MARK}
 
 
-def _known() -> str:
-    names: dict[str, list[str]] = {"backbone.stem.": ["revisit"]}
-    for source, layouts in LAYOUTS.items():
-        for layout in layouts:
-            names.setdefault(f"{layout.prefix}layer1.", []).append(source)
-    return "; ".join(f"{first} ({', '.join(sources)})" for first, sources in names.items())
+def _family_in(tensors: Tensors, layout: Layout) -> BackboneDescription | None:
+    """The family of the backbone that lies there, be it whole or not: what it lacks is to be reported by name."""
+    families = _first_names(layout).items()
+    return next((known for first, known in families if any(key.startswith(first) for key in tensors)), None)
 
 
 def _looks(checkpoint: dict) -> str:

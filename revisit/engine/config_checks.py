@@ -7,10 +7,10 @@ from pathlib import Path
 
 from revisit.config import (
     AMP_DTYPES,
-    DENSE,
-    DENSE_HEADS,
     DEPTH_LOSSES,
     OPTIMIZERS,
+    PIXELWISE,
+    PIXELWISE_HEADS,
     POLICIES,
     STEM_TYPES,
     expect_one_of,
@@ -51,8 +51,8 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
     _check_step(cfg, share)
     if method_of(cfg):
         _check_pretraining(cfg, share)
-    if cfg.MODEL.META_ARCHITECTURE in DENSE:
-        _check_dense(cfg)
+    if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
+        _check_pixelwise(cfg)
 
 
 def check_hardware(cfg: CfgNode) -> None:
@@ -105,7 +105,7 @@ def _check_step(cfg: CfgNode, share: int) -> None:
     expect_one_of(cfg, "SOLVER.AMP.DTYPE", AMP_DTYPES)
 
 
-def _check_dense(cfg: CfgNode) -> None:
+def _check_pixelwise(cfg: CfgNode) -> None:
     head, resnet = cfg.MODEL.SEM_SEG_HEAD, cfg.MODEL.RESNETS
     check_input(cfg)
     expect(
@@ -119,7 +119,7 @@ def _check_dense(cfg: CfgNode) -> None:
     )
     expect(head.IGNORE_VALUE == VOID, f"MODEL.SEM_SEG_HEAD.IGNORE_VALUE {head.IGNORE_VALUE}: expected {VOID}")
     if cfg.MODEL.META_ARCHITECTURE == "DepthEstimator":
-        expect_one_of(cfg, "MODEL.SEM_SEG_HEAD.NAME", DENSE_HEADS)
+        expect_one_of(cfg, "MODEL.SEM_SEG_HEAD.NAME", PIXELWISE_HEADS)
         expect_one_of(cfg, "MODEL.DEPTH.LOSS", DEPTH_LOSSES)
         outputs = head.NUM_CLASSES
         expect(outputs == 1, f"MODEL.SEM_SEG_HEAD.NUM_CLASSES {outputs}: a depth is a single number, expected 1")

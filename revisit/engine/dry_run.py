@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
-from revisit.config import DENSE
+from revisit.config import PIXELWISE
 from revisit.data.catalog import get_records
 from revisit.engine.memory_estimate import build_meta_model, memory_per_process
 from revisit.engine.optimizer import build_optimizer
@@ -28,8 +28,8 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
     if method:
         recipe |= _views(cfg) | method.describe(cfg, num_images // cfg.SOLVER.IMS_PER_BATCH)
         recipe |= memory_per_process(cfg, model, num_processes)
-    if cfg.MODEL.META_ARCHITECTURE in DENSE:
-        recipe |= _dense(cfg, model)
+    if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
+        recipe |= _pixelwise(cfg, model)
     recipe["data"] |= _data_on_disk(cfg)
     (output / "dry_run.json").write_text(json.dumps(recipe, indent=2))
     print(json.dumps(recipe, indent=2))
@@ -82,8 +82,8 @@ def _views(cfg: CfgNode) -> dict:
     }
 
 
-def _dense(cfg: CfgNode, model: nn.Module) -> dict:
-    """Network and input of a dense task; dilations are read off the network as it was built."""
+def _pixelwise(cfg: CfgNode, model: nn.Module) -> dict:
+    """Network and input of a pixelwise task; dilations are read off the network as it was built."""
     options, crop = cfg.MODEL.SEM_SEG_HEAD, cfg.INPUT.CROP
     depth = {"loss": cfg.MODEL.DEPTH.LOSS} if cfg.MODEL.META_ARCHITECTURE == "DepthEstimator" else {}
     head = model.head if depth else model.sem_seg_head

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.compat import has_compiled_operators
-from revisit.config import DENSE
+from revisit.config import PIXELWISE
 from revisit.data.finetune_loader import FinetuneLoader
 from revisit.data.pixel_mapper import DenseMapper
 from revisit.engine.trainer import RevisitTrainer
@@ -25,7 +25,7 @@ from detectron2.evaluation import COCOEvaluator, DatasetEvaluator, PascalVOCDete
 
 def build_mapper(cfg: CfgNode, is_train: bool) -> DenseMapper | DatasetMapper:
     """Records to inputs of MODEL.META_ARCHITECTURE: Detectron2's own mapper for detectors."""
-    return DenseMapper(cfg, is_train) if cfg.MODEL.META_ARCHITECTURE in DENSE else DatasetMapper(cfg, is_train)
+    return DenseMapper(cfg, is_train) if cfg.MODEL.META_ARCHITECTURE in PIXELWISE else DatasetMapper(cfg, is_train)
 
 
 class FinetuneTrainer(RevisitTrainer):

@@ -67,6 +67,7 @@ def saved_plot(
         yield list(axes.flat)
         for axis in axes.flat:
             axis.grid(alpha=0.3)
+            axis.set_axisbelow(True)
             if axis.get_legend_handles_labels()[0]:
                 axis.legend(fontsize=8, frameon=False)
         figure.savefig(path, dpi=110)

@@ -15,7 +15,8 @@ from commands import TINY, one_line_error, run
 from fsspec.implementations.memory import MemoryFileSystem
 from torch.utils.data import DataLoader
 
-from revisit.data.catalog import get_records, load_class_folders
+from revisit.data.catalog import get_records
+from revisit.data.image_folders import load_class_folders
 from revisit.data.mapper import read_record
 from revisit.data.reader import UnreadableImageError, read_image
 from revisit.data.sampler import EpochBatchSampler

@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from revisit.checkpoint.convert import convert
+from revisit.errors import UserError
 from revisit.modeling.backbone.resnet import INPUT
 from revisit.modeling.meta_arch.depth_estimator import depth_loss
-from revisit.modeling.sem_seg.deeplab_head import RevisitDeepLabV3Head
-from revisit.modeling.sem_seg.fcn_head import RevisitFCNHead
+from revisit.modeling.sem_seg.pixel_heads import RevisitDeepLabV3Head, RevisitFCNHead
 
 from detectron2.config import CfgNode
 from detectron2.modeling import SemanticSegmentor, build_model
@@ -221,7 +221,7 @@ def test_depth_comes_in_the_size_that_is_asked_for():
 
 
 def test_a_map_that_the_backbone_lacks_is_named():
-    with pytest.raises(ValueError, match=r"IN_FEATURES is \['res4'\], expected one of res5"):
+    with pytest.raises(UserError, match=r"IN_FEATURES is \['res4'\], expected one of res5"):
         build_model(config("MODEL.SEM_SEG_HEAD.NAME", "RevisitFCNHead", "MODEL.SEM_SEG_HEAD.IN_FEATURES", ["res4"]))
 
 
