@@ -59,7 +59,7 @@ class GivenBackbone:
 
     @property
     def name(self) -> str:
-        """The folder of its evaluations: files of one name in two folders are told apart."""
+        """The folder of its evaluations: two files of one name have two."""
         place = str(Path(self.path).resolve())
         return f"{Path(place).stem}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
 
