@@ -18,9 +18,9 @@ from commands import ROOT, run
 from torch.utils.data import DataLoader
 
 from revisit.data.image_folders import load_class_folders, load_folder
-from revisit.data.reader import read_image
+from revisit.data.reader import read_image, read_sample
 from revisit.data.sampler import EpochBatchSampler
-from revisit.data.shards import load_shards, read_sample
+from revisit.data.shards import load_shards
 
 from detectron2.data import DatasetFromList
 

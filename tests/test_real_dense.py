@@ -21,7 +21,7 @@ from projects.common.palette import voc_colours
 from revisit import add_revisit_config
 from revisit.data.catalog import get_records
 from revisit.data.labels import read_depth, read_labels
-from revisit.data.pixel_mapper import DenseMapper
+from revisit.data.pixel_mapper import PixelMapper
 from revisit.data.reader import read_image
 from revisit.evaluation.depth_evaluation import DepthEvaluator
 from revisit.evaluation.sem_seg_evaluation import SemSegEvaluator
@@ -65,7 +65,7 @@ def colours_of(path):
 def scores_of_class_0(name):
     """What a segmentation set gives the answer that every pixel is of its first class."""
     evaluator, num_classes = SemSegEvaluator(name), len(MetadataCatalog.get(name).stuff_classes)
-    mapper = DenseMapper(make_cfg(name, unchanged=True), False)
+    mapper = PixelMapper(make_cfg(name, unchanged=True), False)
     for record in map(mapper, get_records(name)):
         logits = torch.zeros(num_classes, record["height"], record["width"])
         logits[0] = 1
@@ -117,7 +117,7 @@ def test_the_evaluator_counts_vocs_background_and_leaves_void_out():
 
 
 def test_a_voc_sample_without_changes_is_the_files():
-    mapper = DenseMapper(make_cfg(VOC, unchanged=True), True)
+    mapper = PixelMapper(make_cfg(VOC, unchanged=True), True)
     for record in get_records(VOC):
         sample = mapper(record)
         assert np.array_equal(sample["sem_seg"], stored(record["sem_seg_file_name"]))
@@ -126,7 +126,7 @@ def test_a_voc_sample_without_changes_is_the_files():
 
 
 def test_training_samples_of_voc_have_the_crop_and_the_ids_of_their_mask():
-    mapper = DenseMapper(make_cfg(VOC, unchanged=False), True)
+    mapper = PixelMapper(make_cfg(VOC, unchanged=False), True)
     np.random.seed(0)
     for record in get_records(VOC):
         sample = mapper(record)
@@ -158,7 +158,7 @@ def test_the_evaluator_gives_real_depth_its_own_rmse(nyud):
     name = f"nyud_depth:{nyud}:val"
     evaluator = DepthEvaluator(name)
     errors = []
-    for record in map(DenseMapper(make_cfg(name, unchanged=True), False), get_records(name)):
+    for record in map(PixelMapper(make_cfg(name, unchanged=True), False), get_records(name)):
         (original,) = NYUD.glob(f"refinenet_multitask/examples/ExpNYUD_*/depth_gt_{record['image_id']}.png")
         metres = stored(original).astype(np.float64) / 5000
         errors.append(3.0 - metres[metres > 0])
@@ -184,7 +184,7 @@ def test_a_depth_sample_is_nearer_where_it_is_larger(nyud):
     cfg = make_cfg(name, unchanged=True)
     cfg.INPUT.RANDOM_SCALE = (1.5, 1.5)
     for record in get_records(name):
-        sample = DenseMapper(cfg, True)(record)
+        sample = PixelMapper(cfg, True)(record)
         depth = np.load(record["depth_file_name"])
         assert sample["depth"].shape == (720, 960)
         # In every third row and column, counted from 0, the centre of a pixel lies in the original's 2nd, 4th, ...
@@ -213,7 +213,7 @@ def test_published_train_ids_of_cityscapes_survive_pixel_by_pixel(cityscapes):
     scored = np.isin(ids, [7, 8, 11, 12, 13, 17, *range(19, 29), 31, 32, 33])
     # The two files of the sample were reduced one by one and disagree on a few borders.
     assert scores_of_class_0(name)["pACC"] == pytest.approx(100 * (ids == 7).sum() / scored.sum(), abs=0.3)
-    sample = DenseMapper(make_cfg(name, unchanged=True), True)(record)
+    sample = PixelMapper(make_cfg(name, unchanged=True), True)(record)
     assert np.array_equal(sample["sem_seg"], labels)
     assert np.array_equal(sample["image"].permute(1, 2, 0), stored(record["file_name"]))
 

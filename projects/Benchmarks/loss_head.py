@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from projects.Benchmarks.measuring import compare, measure
+from projects.Benchmarks.measuring import compare, measure, timer
 from projects.Benchmarks.peak_memory import peak_memory
 from projects.Benchmarks.textbook_head import textbook_losses
 from revisit.modeling.losses.chunked import chunked_losses
@@ -25,47 +26,42 @@ def measure_head(cfg: CfgNode, *, batch: int, feature_dim: int, repeats: int) ->
     Args:
         cfg: of the recipe: K, C, k, tau, small crops and MOCO.MAX_SCORES are its.
         batch: B, images.
-        feature_dim: Cg, width in front of the head.
+        feature_dim: Cg, width before the head.
     """
     sizes = (batch, 1 + cfg.VIEWS.NUM_SMALL, cfg.MOCO.EMBEDDING_DIM, feature_dim, cfg.MOCO.QUEUE_SIZE)
-    options = (cfg.MOCO.TEMPERATURE, cfg.KNN_MOCO.NUM_NEIGHBORS, cfg.MOCO.MAX_SCORES)
-    extra = {form: peak_memory(prepare, form, sizes, options) for form in FORMS}
-    calls = {form: prepare(form, sizes, options) for form in FORMS}
-    results = {form: call() for form, call in calls.items()}
-    (loss, grad), (exact, exact_grad) = results["ours"], results["textbook"]
-    half = results["half_queue"][0]
-    seconds = measure(calls, repeats)
-    speed = compare(seconds, "ours", "textbook", batch)
+    options = {"temperature": cfg.MOCO.TEMPERATURE, "num_neighbors": cfg.KNN_MOCO.NUM_NEIGHBORS}
+    forms = {name: (name, sizes, options, cfg.MOCO.MAX_SCORES) for name in FORMS}
+    extra = {name: peak_memory(prepare, *form) for name, form in forms.items()}
+    calls = {name: prepare(*form) for name, form in forms.items()}
+    results = {name: call() for name, call in calls.items()}
+    (loss, grad), (exact, exact_grad), (half, _) = (results[name] for name in FORMS)
+    seconds = measure({name: timer(call) for name, call in calls.items()}, repeats)
     return {
-        **speed,
+        **compare(seconds, "ours", "textbook", batch),
         "half_queue_ratio": compare(seconds, "half_queue", "textbook", batch)["ratio"],
         "memory_ratio": extra["ours"] / extra["textbook"],
-        **{f"{form}_peak_mb": extra[form] / 1e6 for form in FORMS},
+        **{f"{name}_peak_mb": extra[name] / 1e6 for name in FORMS},
         "loss_difference": max(abs(loss[name] - exact[name]) for name in exact),
         "gradient_difference": float((grad - exact_grad).norm() / exact_grad.norm()),
         "half_queue_loss_difference": max(abs(half[name] / exact[name] - 1) for name in exact),
     }
 
 
-def prepare(form: str, sizes: tuple[int, ...], options: tuple[float, int, int]) -> Callable[[], object]:
+def prepare(form: str, sizes: tuple[int, ...], options: dict, max_scores: int) -> Callable[[], tuple[dict, Tensor]]:
     """The losses of one of FORMS and their gradient as a call, which returns both; inputs are the same for all."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    x = random_rows(*sizes, device=device)
-    temperature, k, max_scores = options
+    x = random_rows(*sizes, device="cuda" if torch.cuda.is_available() else "cpu")
     if form == "half_queue":
         x["queue"], x["queue_g"] = x["queue"].bfloat16(), x["queue_g"].bfloat16()
-    losses_of = textbook_losses if form == "textbook" else chunked_losses
-    limit = {} if form == "textbook" else {"max_scores": max_scores}
+    losses_of = textbook_losses if form == "textbook" else partial(chunked_losses, max_scores=max_scores)
 
     def call() -> tuple[dict[str, float], Tensor]:
         positives = x["positives"].detach().requires_grad_()
-        inputs = {**x, "positives": positives}
-        losses = losses_of(**inputs, temperature=temperature, num_neighbors=k, **limit)
+        losses = losses_of(**{**x, "positives": positives}, **options)
         (losses["loss_inst"] + WEIGHT * losses["loss_nn"]).backward()
         return {name: loss.item() for name, loss in losses.items()}, positives.grad
 
     small = {name: rows[:64] for name, rows in x.items()}
-    losses_of(**small, temperature=temperature, num_neighbors=1, **limit)  # libraries take what they keep
+    losses_of(**small, **{**options, "num_neighbors": 1})  # libraries take what they keep
     return call
 
 

@@ -10,8 +10,8 @@ import torch
 from projects.Benchmarks.measuring import now
 from revisit.config import metrics_period
 from revisit.engine.optimizer import build_optimizer
+from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.train_step import TrainStep
-from revisit.engine.trainer import PretrainTrainer
 
 from detectron2.config import CfgNode
 from detectron2.utils.events import EventStorage
@@ -46,7 +46,7 @@ class OwnStep:
         return self._storage.history("total_loss").latest()
 
     def profile(self, steps: int) -> dict[str, float]:
-        """Percent of the time of ``steps`` steps by part. A GPU is waited for behind each part, as no training does."""
+        """Percent of the time of ``steps`` steps by part. Waits for the GPU after each part, as no training does."""
         seconds: dict[str, float] = defaultdict(float)
         parts = {
             "anchors, momentum encoder": (self.model, "start_keys"),
@@ -66,7 +66,7 @@ class OwnStep:
             whole = now() - start
         finally:
             for owner, method in parts.values():
-                vars(owner).pop(method, None)  # the class's own is behind it
+                vars(owner).pop(method, None)  # the class's own takes its place
         seconds["backward and the rest"] = whole - sum(seconds.values())
         return {name: 100 * value / whole for name, value in seconds.items()}
 

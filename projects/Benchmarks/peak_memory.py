@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ def peak_memory(make: Callable[..., Callable[[], object]], *arguments: object) -
         make: prepares the call, in that process; it and the arguments can be pickled.
 
     Raises:
-        OSError: the system does not tell (Linux does).
+        OSError: on a system without Linux's /proc.
     """
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_measured, (make, arguments))
@@ -32,14 +33,12 @@ def _measured(make: Callable[..., Callable[[], object]], arguments: tuple[object
         before = torch.cuda.memory_allocated()
         call()
         return torch.cuda.max_memory_allocated() - before
-    _RESET.write_text("5")  # the highest resident size starts anew
+    _RESET.write_text("5")  # the highest resident size is counted anew
     before = _resident("VmRSS")
     call()
     return _resident("VmHWM") - before
 
 
 def _resident(name: str) -> int:
-    for line in _STATUS.read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return 1024 * int(line.split()[1])
-    raise OSError(f"no {name} in {_STATUS}")
+    found = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
+    return 1024 * int(found[1])

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from PIL import Image, ImageFilter
 from torch import Tensor
+from torch.utils.data import default_collate
 from torchvision import transforms as T
 from torchvision.transforms import functional as F
 
@@ -28,7 +29,7 @@ class GaussianBlur:
 
 
 class ReferenceViews:
-    """Maps an image file to its views (METHOD: views), float (3, H, W) with the pixel statistics removed.
+    """Maps an image file to its views (docs/method.md: Views), float (3, H, W) with the pixel statistics removed.
 
     Draws come from the global generators of torch and Python, as everywhere in torchvision.
     """
@@ -64,6 +65,10 @@ class ReferenceViews:
             boxes = [self._small_box(image, anchor) for _ in range(views.NUM_SMALL)]
             result["small"] = torch.stack([self._view(image, box, views.SMALL_SIZE, views.POLICY) for box in boxes])
         return result
+
+    def batch(self, paths: list[Path | str]) -> dict[str, Tensor]:
+        """The views of several files, stacked."""
+        return default_collate([self(path) for path in paths])
 
     def _box(self, image: Image.Image, scale: tuple[float, float]) -> Box:
         return T.RandomResizedCrop.get_params(image, list(scale), RATIO)

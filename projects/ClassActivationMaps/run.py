@@ -23,7 +23,7 @@ from projects.common.entry import RANDOM, expect_at_least, load_project, only_da
 from projects.common.frozen_backbone import FrozenBackbone
 from revisit.data.catalog import get_records
 from revisit.data.classification_datasets import PRESENT
-from revisit.data.mapper import require_record
+from revisit.data.reader import require_record
 from revisit.engine.command import run_command
 from revisit.engine.config_checks import expect
 from revisit.evaluation.features import TRANSFORMS

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from revisit.data.augmentation_on_device import apply_looks
 from revisit.data.catalog import get_records
-from revisit.data.mapper import ViewMapper, read_record
-from revisit.data.reader import UnreadableImageError
+from revisit.data.mapper import ViewMapper
+from revisit.data.reader import UnreadableImageError, read_record
 from revisit.data.sampler import EpochBatchSampler
 from revisit.data.workers import start_worker
 

@@ -11,7 +11,7 @@ from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.compat import has_compiled_operators
 from revisit.config import PIXELWISE
 from revisit.data.finetune_loader import FinetuneLoader
-from revisit.data.pixel_mapper import DenseMapper
+from revisit.data.pixel_mapper import PixelMapper
 from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError
 from revisit.evaluation.depth_evaluation import DepthEvaluator
@@ -23,9 +23,9 @@ from detectron2.data import DatasetMapper, MetadataCatalog, build_detection_test
 from detectron2.evaluation import COCOEvaluator, DatasetEvaluator, PascalVOCDetectionEvaluator
 
 
-def build_mapper(cfg: CfgNode, is_train: bool) -> DenseMapper | DatasetMapper:
+def build_mapper(cfg: CfgNode, is_train: bool) -> PixelMapper | DatasetMapper:
     """Records to inputs of MODEL.META_ARCHITECTURE: Detectron2's own mapper for detectors."""
-    return DenseMapper(cfg, is_train) if cfg.MODEL.META_ARCHITECTURE in PIXELWISE else DatasetMapper(cfg, is_train)
+    return PixelMapper(cfg, is_train) if cfg.MODEL.META_ARCHITECTURE in PIXELWISE else DatasetMapper(cfg, is_train)
 
 
 class FinetuneTrainer(RevisitTrainer):

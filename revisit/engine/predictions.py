@@ -10,7 +10,7 @@ import torch
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.data.catalog import get_records
 from revisit.data.labels import check_size, read_depth, read_labels
-from revisit.data.mapper import require_record
+from revisit.data.reader import require_record
 from revisit.engine.config_checks import check_records
 from revisit.engine.finetune_trainer import build_mapper
 from revisit.viz.prediction_sheet import Detections, depth_row, detection_row, segmentation_row

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from revisit.data.catalog import get_records
-from revisit.data.mapper import read_record
+from revisit.data.reader import read_record
 from revisit.data.resize import crop_and_resize
 from revisit.data.workers import start_worker
 

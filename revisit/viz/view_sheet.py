@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from revisit.data.catalog import get_records
-from revisit.data.mapper import ViewMapper, Views, read_record
-from revisit.data.reader import UnreadableImageError
+from revisit.data.mapper import ViewMapper, Views
+from revisit.data.reader import UnreadableImageError, read_record
 from revisit.errors import UserError
 from revisit.viz.tiles import BLACK, TILE, SheetRow, evenly_spread, fit, framed, save_sheet
 

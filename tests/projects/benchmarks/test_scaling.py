@@ -1,4 +1,4 @@
-"""scaling.py: its counts against known ones, its formulas by hand, and docs/scaling.md against its output."""
+"""scaling.py: its counts against known ones, its formulas by hand, and the README against its output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from commands import ROOT, one_line_error, run
 from tiny import tiny_config
 
 from projects.Benchmarks import scaling
-from revisit.engine.memory_estimate import build_meta_model, flops_per_image, head_flops_per_image
+from projects.Benchmarks.network_flops import flops_per_image, head_flops_per_image
+from revisit.engine.memory_estimate import build_meta_model
 
 
 def lines(text):
@@ -15,7 +16,7 @@ def lines(text):
 
 
 def test_the_document_shows_what_the_command_prints(tmp_path):
-    document = (ROOT / "docs/scaling.md").read_text()
+    document = (ROOT / "projects/Benchmarks/README.md").read_text()
     printed = lines(run("python projects/Benchmarks/scaling.py --config-file configs/pretrain/knn_moco.yaml", tmp_path))
     assert len(printed) > 20 and set(printed) <= set(document.splitlines())
 
@@ -52,7 +53,7 @@ def test_options_change_the_columns(tmp_path):
         "python projects/Benchmarks/scaling.py --machine 64 H200 --batch-per-gpu 64 --images 1e8 SOLVER.EPOCHS 100",
         tmp_path,
     )
-    assert "100 epochs" in text and "| images a GPU | 64 |" in text and "| 100,000,000 |" in text
+    assert "100 epochs" in text and "| images per GPU | 64 |" in text and "| 100,000,000 |" in text
 
 
 def test_mistakes_are_one_line(tmp_path):
