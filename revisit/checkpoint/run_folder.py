@@ -1,4 +1,4 @@
-"""The checkpoints of a run in its OUTPUT_DIR: which there are, newest first, and which have had their day."""
+"""The checkpoints of a run in its OUTPUT_DIR: which there are, newest first, and which are outdated."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def checkpoints_of_run(folder: Path) -> list[Path]:
 
 
 def periodic_name(iteration: int) -> str:
-    """The name of the checkpoint behind an iteration, without .pth."""
+    """The name of the checkpoint after an iteration, without .pth."""
     return f"model_{iteration:07d}"
 
 
 def seed_of_run(folder: Path) -> int:
-    """The SEED that a run in this folder has drawn, -1 if nothing tells it."""
+    """The SEED that a run in this folder has drawn, -1 if nothing says it."""
     for content in filter(None, map(_glance, checkpoints_of_run(folder))):
         return content["trainer"].get("seed", -1)
     try:
@@ -38,7 +38,7 @@ def seed_of_run(folder: Path) -> int:
 
 
 def iteration_of(path: Path) -> int:
-    """The iteration behind which a checkpoint was made; -1 for another file."""
+    """The iteration after which a checkpoint was made; -1 for another file."""
     if number := _PERIODIC.fullmatch(path.name):
         return int(number[1])
     if path.stem != FINAL:
@@ -57,10 +57,9 @@ def _glance(path: Path) -> dict | None:
 
 
 def is_of_run(content: object) -> bool:
-    """Whether a checkpoint's content is that of a run, which can go on from it."""
-    if not isinstance(content, dict):
-        return False
-    return isinstance(content.get("iteration"), int) and isinstance(content.get("trainer"), dict)
+    """Whether a checkpoint's content is that of a run, which can resume from it."""
+    kinds = {"iteration": int, "trainer": dict}
+    return isinstance(content, dict) and all(isinstance(content.get(name), kind) for name, kind in kinds.items())
 
 
 def remove_outdated(folder: Path, iteration: int, *, newest: int, every: int) -> None:
