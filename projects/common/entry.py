@@ -72,13 +72,6 @@ def expect_one_of(cfg: CfgNode, key: str, choices: Sequence[str]) -> None:
     expect(value in choices, f"{key} is {value!r}, expected one of {', '.join(choices)}")
 
 
-def expect_at_least(cfg: CfgNode, least: int, *keys: str) -> None:
-    """Raises UserError unless the values of all keys are ``least`` or more."""
-    for key in keys:
-        value = reduce(getattr, key.split("."), cfg)
-        expect(value >= least, f"{key} is {value}: expected {least} or more")
-
-
 def expect_positive(cfg: CfgNode, *keys: str) -> None:
     """Raises UserError unless the values of all keys are above 0."""
     for key in keys:
