@@ -25,7 +25,7 @@ from revisit.data.catalog import get_records
 from revisit.data.classification_datasets import PRESENT
 from revisit.data.reader import require_record
 from revisit.engine.command import run_command
-from revisit.engine.config_checks import expect
+from revisit.errors import expect
 from revisit.evaluation.features import TRANSFORMS
 from revisit.viz.tiles import SheetRow, evenly_spread, fit, save_sheet
 

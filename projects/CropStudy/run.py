@@ -18,7 +18,7 @@ from projects.CropStudy.config import add_crop_study_config
 from projects.CropStudy.limited_runs import plot_runs, read_runs
 from projects.CropStudy.overlap import draw_overlaps, plot_overlaps
 from revisit.engine.command import run_command
-from revisit.engine.config_checks import expect
+from revisit.errors import expect
 
 from detectron2.config import CfgNode
 

@@ -39,7 +39,7 @@ from revisit.data.catalog import datasets_root
 from revisit.data.labels import VOID
 from revisit.data.reader import require_image
 from revisit.engine.command import run_command
-from revisit.engine.config_checks import expect
+from revisit.errors import expect
 
 from detectron2.config import CfgNode
 

@@ -17,7 +17,7 @@ from projects.LinearClassification.config import add_linear_config
 from projects.LinearClassification.methods import METHODS
 from projects.LinearClassification.targets import check_classes, read_set
 from revisit.engine.command import run_command
-from revisit.engine.config_checks import expect
+from revisit.errors import expect
 from revisit.evaluation.features import TRANSFORMS
 
 from detectron2.config import CfgNode

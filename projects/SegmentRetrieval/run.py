@@ -22,7 +22,7 @@ from projects.SegmentRetrieval.retrieval import evaluate
 from revisit.data.catalog import get_records
 from revisit.data.labels import VOID
 from revisit.engine.command import run_command
-from revisit.engine.config_checks import expect
+from revisit.errors import expect
 from revisit.viz.tiles import save_sheet
 
 from detectron2.config import CfgNode

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from pathlib import Path
 
-from revisit.engine.config_checks import expect
 from revisit.engine.environment import record_environment
 from revisit.engine.setup import make_config
+from revisit.errors import expect
 from revisit.files import written_whole
 
 from detectron2.config import CfgNode
