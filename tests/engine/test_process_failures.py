@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 import torch.multiprocessing as mp
 from commands import ROOT, TINY
-from torch.utils.data import DataLoader
 
-from revisit.data.workers import start_worker
+from revisit.data.workers import SignalSafeLoader
 from revisit.engine.launch import Processes, launch
 
 from detectron2.utils import comm
@@ -25,7 +24,7 @@ LIMIT = 60  # seconds
 
 def break_on_one_rank() -> None:
     """While loader workers are at it, which the process must not wait for."""
-    batches = iter(DataLoader(range(100), num_workers=1, worker_init_fn=start_worker))
+    batches = iter(SignalSafeLoader(range(100), num_workers=1))
     next(batches)
     if comm.get_rank() == 1:
         raise ZeroDivisionError("a defect of ours")
