@@ -15,32 +15,15 @@ refuses another. Then:
 from __future__ import annotations
 
 import argparse
-import pickle
 from pathlib import Path
 
-import torch
-
-from revisit.checkpoint.convert import BackboneWeights, convert
-from revisit.checkpoint.export import check_output
+from revisit.checkpoint.convert import convert
+from revisit.checkpoint.export import check_output, write_tensors
 from revisit.checkpoint.flags import flags_path, write_flags
-from revisit.checkpoint.layouts import SHARED_WITH, SOURCES
+from revisit.checkpoint.foreign_layouts import SHARED_WITH, SOURCES
 from revisit.checkpoint.reading import read_checkpoint
 from revisit.engine.command import run_command
-from revisit.files import written_whole
 from revisit.imports import import_modules
-
-
-def save(path: Path, weights: BackboneWeights) -> None:
-    """Write the weights as Detectron2 finds them by name in any model, whole or not at all."""
-    content = {"__author__": f"Revisit ({weights.source})", "matching_heuristics": True}
-    with written_whole(path) as temporary:
-        if path.suffix == ".pkl":
-            arrays = {key: value.float().numpy() for key, value in weights.tensors.items()}
-            temporary.write_bytes(pickle.dumps({"model": arrays, **content}))
-        else:
-            contiguous = torch.contiguous_format
-            tensors = {key: value.clone(memory_format=contiguous) for key, value in weights.tensors.items()}
-            torch.save({"model": tensors, **content}, temporary)
 
 
 def main() -> None:
@@ -56,7 +39,8 @@ def main() -> None:
     check_output(args.output, args.input, (".pth", ".pkl"))
     weights = convert(read_checkpoint(args.input), args.source, args.input.name)
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    save(args.output, weights)
+    found_by_name = {"__author__": f"Revisit ({weights.source})", "matching_heuristics": True}  # in any model
+    write_tensors(weights.tensors, args.output, **found_by_name)
     write_flags(args.output, weights.flags, source=weights.origin)
     shared = SHARED_WITH.get(weights.source) if args.source == "auto" else None
     print(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from revisit.checkpoint.export import LIBRARIES, SUFFIXES, check_output, library_tensors, load_backbone, write_bare
+from revisit.checkpoint.export import LIBRARIES, SUFFIXES, check_output, library_tensors, load_backbone, write_tensors
 from revisit.checkpoint.flags import IMAGENET
 from revisit.checkpoint.model_card import model_card
 from revisit.engine.command import run_command
@@ -35,7 +35,7 @@ def main() -> None:
     backbone = load_backbone(args.backbone)
     tensors = library_tensors(backbone, args.to)
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    write_bare(tensors, args.output)
+    write_tensors(tensors, args.output)
     card = args.output.with_suffix(".md")
     with written_whole(card) as temporary:
         temporary.write_text(model_card(backbone, args.output, args.to))

@@ -105,8 +105,8 @@ def runnable(jobs: list[Job], missing: dict[Path, str]) -> list[Job]:
     ready = [job for job in jobs if fits(job)]
     if jobs and not ready:
         what = "; ".join(sorted(set(missing.values())))
-        where = "datasets/README.md, or projects/ToyScenes/make_toy_scenes.py with --profile toy"
-        raise UserError(f"nothing can run here; missing: {what}. See {where}")
+        way_out = "datasets/README.md says where it comes from, projects/ToyScenes/make_toy_scenes.py draws ToyScenes"
+        raise UserError(f"nothing can run here; missing: {what}; {way_out}")
     return ready
 
 

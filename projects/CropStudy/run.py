@@ -15,8 +15,8 @@ import numpy as np
 
 from projects.common.entry import expect_at_least, load_project, write_results
 from projects.CropStudy.config import add_crop_study_config
+from projects.CropStudy.limited_runs import plot_runs, read_runs
 from projects.CropStudy.overlap import draw_overlaps, plot_overlaps
-from projects.CropStudy.runs import plot_runs, read_runs
 from revisit.engine.command import run_command
 from revisit.engine.config_checks import expect
 

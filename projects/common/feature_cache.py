@@ -88,9 +88,8 @@ def cached_features(
         _say_what_differs(folder, stem, key, dataset)
         rows = np.lib.format.open_memmap(rows_file, "w+", np.float32, (len(records), backbone.channels))
     if done < len(records):
-        loader = image_loader(
-            cfg, Subset(RecordImages(records, transform.apply), range(done, len(records))), batch_size=BATCH
-        )
+        missing = Subset(RecordImages(records, transform.apply), range(done, len(records)))
+        loader = image_loader(cfg, missing, batch_size=BATCH)
         with tqdm(total=len(records), initial=done, unit="image", desc=f"features of {dataset}") as bar:
             for number, (batch, _) in enumerate(loader, start=1):
                 rows[done : done + len(batch)] = backbone.pooled(batch).cpu().numpy()

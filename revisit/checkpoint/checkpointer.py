@@ -13,7 +13,7 @@ from torch import nn
 from revisit.checkpoint.flags import check_flags, flags_of, read_flags
 from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint, require_tensors
 from revisit.checkpoint.run_folder import checkpoints_of_run, is_of_run
-from revisit.errors import UserError, first_line
+from revisit.errors import UserError, expect, first_line
 from revisit.files import written_whole
 from revisit.modeling.backbone.description import backbone_class, backbone_keys, describe, description_of, undescribed
 from revisit.modeling.meta_arch.pretraining import method_of
@@ -86,21 +86,20 @@ class RevisitCheckpointer(DetectionCheckpointer):
                 if not is_of_run(self._whole):
                     raise UnreadableCheckpointError(f"{path} is no checkpoint of a run: it has no iteration or trainer")
             except UnreadableCheckpointError as error:
-                logger.error(f"DAMAGED CHECKPOINT: {error}. Going back to the one before it")
+                logger.error(f"DAMAGED CHECKPOINT: {error}. Trying the one before it")
             else:
                 newest = str(path)
                 break
-        if paths and not newest:
-            raise UserError(
-                f"none of the {len(paths)} checkpoints in {self.save_dir} is whole: restore one from a copy, or start "
-                "anew in another OUTPUT_DIR"
-            )
+        expect(
+            not paths or newest != "",
+            f"none of the {len(paths)} checkpoints in {self.save_dir} is whole: restore one from a copy, or start "
+            "again in another OUTPUT_DIR",
+        )
         newest = comm.all_gather(newest)[0]
-        if not all(comm.all_gather(not newest or Path(newest).is_file())):
-            raise UserError(
-                f"{newest} is not there for every process: OUTPUT_DIR {self.save_dir} has to be one folder that all "
-                "machines share"
-            )
+        expect(
+            all(comm.all_gather(not newest or Path(newest).is_file())),
+            f"not every process finds {newest}: OUTPUT_DIR {self.save_dir} has to be a folder that all machines share",
+        )
         return newest
 
     def _load_file(self, filename: str) -> dict:
@@ -148,7 +147,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
             raise UserError(
                 f"cannot resume: {self._path} differs from this config in {len(wrong)} tensors, the first {key}: "
                 f"{there.get(key, 'absent')} there, {here.get(key, 'absent')} here. "
-                "Restore the config of that run, or start anew in another OUTPUT_DIR"
+                "Restore the config of that run, or start again in another OUTPUT_DIR"
             )
 
     def _check_backbone_is_whole(self, missing_keys: list[str]) -> None:

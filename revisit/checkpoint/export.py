@@ -1,14 +1,15 @@
-"""Backbones on their way out: under the names of torchvision and timm."""
+"""Backbones on their way out: to files, and under the names of torchvision and timm."""
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import torch
 
 from revisit.checkpoint.convert import BackboneWeights, check_backbone, convert, flags_to_config
 from revisit.checkpoint.flags import flag_keys, flags_of, flags_path, read_flags
-from revisit.checkpoint.layouts import tensors_of
+from revisit.checkpoint.foreign_layouts import tensors_of
 from revisit.checkpoint.reading import read_checkpoint, safetensors_package
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
@@ -80,11 +81,18 @@ def library_tensors(weights: BackboneWeights, library: str) -> Tensors:
     return {description.library_name(key): value for key, value in weights.tensors.items()}
 
 
-def write_bare(tensors: Tensors, path: Path) -> None:
-    """Write tensors by name and nothing else, as .safetensors or .pth by the suffix, whole or not at all."""
+def write_tensors(tensors: Tensors, path: Path, **beside: object) -> None:
+    """Write tensors by name, whole or not at all, in the format that the suffix says: .pth, .safetensors or .pkl.
+
+    With ``beside``, plain values by name that .safetensors cannot hold, the tensors lie under ``model``. In a .pkl, as
+    in Detectron2's model zoo, they are float32 arrays.
+    """
     own = {key: value.clone(memory_format=torch.contiguous_format) for key, value in tensors.items()}
     with written_whole(path) as temporary:
         if path.suffix == ".safetensors":  # Hugging Face's readers demand the format
             safetensors_package().save_file(own, temporary, metadata={"format": "pt"})
+        elif path.suffix == ".pkl":
+            arrays = {key: value.float().numpy() for key, value in own.items()}
+            temporary.write_bytes(pickle.dumps({"model": arrays, **beside}))
         else:
-            torch.save(own, temporary)
+            torch.save({"model": own, **beside} if beside else own, temporary)

@@ -1,4 +1,4 @@
-"""The checkpoints of a run in its OUTPUT_DIR: which there are, newest first, and which have had their day."""
+"""The checkpoints of a run in its OUTPUT_DIR: which there are, newest first, and which are outdated."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def checkpoints_of_run(folder: Path) -> list[Path]:
 
 
 def periodic_name(iteration: int) -> str:
-    """The name of the checkpoint behind an iteration, without .pth."""
+    """The name of the checkpoint after an iteration, without .pth."""
     return f"model_{iteration:07d}"
 
 
 def seed_of_run(folder: Path) -> int:
-    """The SEED that a run in this folder has drawn, -1 if nothing tells it."""
-    for content in filter(None, map(_glance, checkpoints_of_run(folder))):
+    """The SEED that a run in this folder has drawn, -1 if nothing says it."""
+    if content := next(filter(None, map(_glance, checkpoints_of_run(folder))), None):
         return content["trainer"].get("seed", -1)
     try:
         return int(yaml.safe_load((folder / "config.yaml").read_text())["SEED"])
@@ -38,13 +38,13 @@ def seed_of_run(folder: Path) -> int:
 
 
 def iteration_of(path: Path) -> int:
-    """The iteration behind which a checkpoint was made; -1 for another file."""
+    """The iteration after which a checkpoint was made; -1 for another file."""
     if number := _PERIODIC.fullmatch(path.name):
         return int(number[1])
     if path.stem != FINAL:
         return -1
     content = _glance(path)
-    return content["iteration"] if content else _BEYOND  # who reads it whole will say that it is damaged
+    return content["iteration"] if content else _BEYOND  # reading it whole will say that it is damaged
 
 
 def _glance(path: Path) -> dict | None:
@@ -57,17 +57,16 @@ def _glance(path: Path) -> dict | None:
 
 
 def is_of_run(content: object) -> bool:
-    """Whether a checkpoint's content is that of a run, which can go on from it."""
-    if not isinstance(content, dict):
-        return False
-    return isinstance(content.get("iteration"), int) and isinstance(content.get("trainer"), dict)
+    """Whether a checkpoint's content is that of a run, which can resume from it."""
+    kinds = {"iteration": int, "trainer": dict}
+    return isinstance(content, dict) and all(isinstance(content.get(name), kind) for name, kind in kinds.items())
 
 
 def remove_outdated(folder: Path, iteration: int, *, newest: int, every: int) -> None:
     """Of the periodic checkpoints up to ``iteration``, keep the ``newest`` and those of every ``every``-th iteration.
 
-    0 stands for all in ``newest`` and for none in ``every``. model_final.pth stays, and so does what is of a later
-    iteration: damaged ones that the run came back from.
+    0 stands for all in ``newest`` and for none in ``every``. model_final.pth stays, and so do checkpoints of a later
+    iteration: damaged ones, before which the run resumed.
     """
     periodic = {int(number[1]): path for path in folder.glob("*") if (number := _PERIODIC.fullmatch(path.name))}
     done = sorted((number for number in periodic if number <= iteration), reverse=True)
@@ -87,7 +86,7 @@ def tidy_up(folder: Path) -> None:
 
 
 def set_aside_earlier_run(folder: Path) -> Path | None:
-    """Move what an earlier run has written on its way into a folder of its own, so that nothing is lost or mixed up.
+    """Move what an earlier run has written into a folder of its own, so that nothing is lost or mixed up.
 
     Returns:
         That folder, earlier_run_1 or the next that is free; None if there is no checkpoint.

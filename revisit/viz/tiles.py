@@ -100,11 +100,9 @@ def save_sheet(
             bar = figure.add_axes((left / width, 1 - end / height, 14 / width, (end - start) / height))
             scale = plt.cm.ScalarMappable(plt.Normalize(*row.depth_range), DEPTH_COLORS)
             figure.colorbar(scale, cax=bar, label="metres")
-    for n, (_, (name, color)) in enumerate(legend):
-        x, y = MARGIN + n % per_line * (room // per_line), top + len(grid) + 8 + n // per_line * LINE
-        swatch = {"facecolor": np.array(color) / 255, "linewidth": 0.6, "pad": 1.5}
-        _write(figure, (x + 3, y), "    ", room, fontsize=8, bbox=swatch)
-        _write(figure, (x + 24, y), name, room // per_line - ENTRY, fontsize=9)
+    for n, (_, entry) in enumerate(legend):
+        place = MARGIN + n % per_line * (room // per_line), top + len(grid) + 8 + n // per_line * LINE
+        _write_entry(figure, place, *entry, room // per_line)
     try:
         figure.savefig(path, dpi=DPI)
     finally:
@@ -123,6 +121,13 @@ def _grid(rows: list[SheetRow], column: int) -> np.ndarray:
     return grid.permute(1, 2, 0).numpy()
 
 
+def _write_entry(figure: Figure, place: tuple[float, float], name: str, color: Color, room: float) -> None:
+    """Write an entry of the legend: its colour, then its name."""
+    swatch = {"facecolor": np.array(color) / 255, "linewidth": 0.6, "pad": 1.5}
+    _write(figure, (place[0] + 3, place[1]), "    ", room, fontsize=8, bbox=swatch)
+    _write(figure, (place[0] + 28, place[1]), name, room - ENTRY, fontsize=9)
+
+
 def _write(
     figure: Figure, place: tuple[float, float], text: str, room: float, color: Color = BLACK, **style: object
 ) -> None:
@@ -130,6 +135,6 @@ def _write(
     width, height = figure.get_size_inches() * DPI
     color = np.array(color) / 255
     line = figure.text(place[0] / width, 1 - place[1] / height, text, color=color, va="center", **style)
-    while line.get_window_extent().width > room:
+    while text and line.get_window_extent().width > room:
         text = text[1 + len(text) // 50 :]
         line.set_text(f"…{text}")

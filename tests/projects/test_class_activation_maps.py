@@ -16,6 +16,7 @@ from revisit.data.catalog import get_records
 from revisit.data.reader import read_image
 from revisit.errors import UserError
 from revisit.evaluation.features import whole_image
+from revisit.viz import tiles
 from revisit.viz.tiles import fit
 
 NARROW = " MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 CAM.NUM_IMAGES 3"
@@ -53,7 +54,9 @@ def classifier(tmp_path):
 
 def test_each_network_draws_the_row_of_the_true_class(tmp_path, pretrained, run_project, monkeypatch):
     rows = []
-    monkeypatch.setattr("revisit.viz.tiles.save_sheet", lambda path, found, *texts, **more: rows.extend(found))
+    draw = tiles.save_sheet
+    monkeypatch.setattr(tiles, "save_sheet", lambda path, found, *texts, **more: (
+        rows.extend(found), draw(path, found, *texts, **more)))  # fmt: skip
     # Row c of the classifier is channel c of the map, the other network's is its negative.
     plain = save(tmp_path / "plain.pth", torch.eye(64)[:10], bias=1e6 * torch.eye(10)[4])
     turned = save(tmp_path / "turned.pth", -torch.eye(64)[:10], bias=1e6 * torch.eye(10)[7])
@@ -70,13 +73,7 @@ def test_each_network_draws_the_row_of_the_true_class(tmp_path, pretrained, run_
         span = own.max() - own.min()
         for panel, cam in zip(row.tiles[1:], (own - own.min(), own.max() - own), strict=True):
             assert np.array_equal(panel, fit(overlay(pixels, cam / span if span else 0 * cam)))
-
-
-def test_two_networks_stand_side_by_side(classifier, pretrained, run_project):
-    weights = pretrained / "backbone.pth"
-    options = f"{NARROW} CAM.CLASSIFIER {classifier} CAM.OTHER_WEIGHTS {weights} CAM.OTHER_CLASSIFIER {classifier}"
-    picture = cv2.imread(str(run_project("ClassActivationMaps", "toy", options) / "cams.png"))
-    assert picture.shape[1] > 3 * 420 and picture.std() > 10
+    assert cv2.imread(str(output / "cams.png")).shape[1] > 3 * 420
 
 
 def test_images_of_several_classes_show_their_first(classifier, run_project):

@@ -67,18 +67,6 @@ def test_labels_follow_the_definition(protocol, monkeypatch):
         assert torch.allclose(propagation.step(frame), wanted, atol=1e-12)
 
 
-def test_the_tile_means_nothing_but_memory(monkeypatch):
-    rng = np.random.default_rng(1)
-    features = unit_maps(rng, 4, 16, 9, 20)
-    first = torch.from_numpy(rng.dirichlet(np.ones(4), size=(9, 20))).permute(2, 0, 1)
-    results = []
-    for tile in (4, 64):
-        monkeypatch.setattr("projects.LabelPropagation.propagate.TILE", tile)
-        propagation = LabelPropagation(features[0], first, Protocol(2, 4.0, 5, 0.05))
-        results.append([propagation.step(frame) for frame in features[1:]])
-    assert all(torch.allclose(*pair, atol=1e-12) for pair in zip(*results, strict=True))
-
-
 def test_labels_are_shares_of_a_cell_and_come_back():
     ids = torch.zeros(16, 24, dtype=torch.uint8)
     ids[:8, :12] = 1

@@ -65,12 +65,6 @@ def test_ap_equals_its_definitions(images):
     assert eleven_point_ap(scores, present) == pytest.approx(ap_by_definition(scores, present, levels))
 
 
-def test_ap_by_hand():
-    scores, present = np.array([0.9, 0.8, 0.7, 0.6]), np.array([True, False, True, False])
-    assert envelope_ap(scores, present) == pytest.approx(100 * (0.5 * 1 + 0.5 * 2 / 3))
-    assert eleven_point_ap(scores, present) == pytest.approx(100 * (6 * 1 + 5 * 2 / 3) / 11)
-
-
 def test_difficult_classes_are_absent_or_left_out():
     rows, targets = np.arange(4)[:, None], np.array([[1, 0, -1, 1]]).T
     ((counted, present),) = columns(rows, targets, difficult_is_absent=True)
@@ -110,23 +104,6 @@ def test_a_fit_that_does_not_converge_is_reported(clouds, caplog):
     path = fit_path(Classifier(2, True), train, test, strengths(1e-3, 1e-3, 1))
     assert not path[0].converged and path[0].iterations == 2
     assert "1 of 1 fits did not converge: lambda 1.0e-03; raise LINEAR.MAX_ITER" in caplog.text
-
-
-def test_a_share_of_every_class_is_split_off():
-    targets = np.repeat([0, 1, 2], [50, 20, 5])
-    kept, held = split_off(targets, 0.2, seed=0)
-    assert sorted([*kept, *held]) == list(range(75))
-    assert np.bincount(targets[held]).tolist() == [10, 4, 1]
-    assert np.array_equal(held, split_off(targets, 0.2, seed=0)[1])
-    assert not np.array_equal(held, split_off(targets, 0.2, seed=1)[1])
-
-
-def test_the_svm_tells_separable_classes_apart():
-    rng = np.random.default_rng(0)
-    labels = np.where(rng.random((80, 2)) < 0.5, 1, -1)
-    rows = np.concatenate([labels + 0.1 * rng.normal(size=(80, 2)), np.ones((80, 1))], axis=1)
-    scores, weight, bias = svm_ap((rows[:40], labels[:40]), (rows[40:], labels[40:]), 0.5, True)
-    assert scores == pytest.approx([100, 100]) and weight.shape == (2, 3) and bias.shape == (2,)
 
 
 def test_the_svm_is_that_of_the_protocol():
@@ -199,23 +176,29 @@ def test_two_classes_have_two_rows():
     )
 
 
-def test_a_split_leaves_every_class_on_both_sides():
-    targets = np.array([0, 0, 1, 1, 1, 2])
-    kept, held = split_off(targets, 0.1, seed=0)
-    assert np.bincount(targets[held]).tolist() == [1, 1] and set(targets[kept]) == {0, 1, 2}
-    kept, held = split_off(targets, 0.9, seed=0)
-    assert np.bincount(targets[kept]).tolist() == [1, 1, 1]
+@pytest.mark.parametrize(
+    ("sizes", "share", "held_out"),
+    [((50, 20, 5), 0.2, [10, 4, 1]), ((2, 3, 1), 0.1, [1, 1, 0]), ((2, 3, 1), 0.9, [1, 2, 0])],
+)
+def test_a_share_of_every_class_is_split_off_and_leaves_some(sizes, share, held_out):
+    targets = np.repeat([0, 1, 2], sizes)
+    kept, held = split_off(targets, share, seed=0)
+    assert sorted([*kept, *held]) == list(range(len(targets)))
+    assert np.bincount(targets[held], minlength=3).tolist() == held_out
+    assert np.array_equal(held, split_off(targets, share, seed=0)[1])
+    if len(targets) > 6:
+        assert not np.array_equal(held, split_off(targets, share, seed=1)[1])
 
 
-def test_features_are_computed_once(logistic, pretrained, toy_root, tmp_path):
-    shutil.copytree(logistic[0] / "features", tmp_path / "features")
-    text = run(
-        COMMAND.format(weights=pretrained / "backbone.pth", output=tmp_path) + f"{SMALL} LINEAR.METHOD knn", toy_root
-    )
-    assert text.count(" read from ") == 2 and "image/s" not in text
-    assert json.loads((tmp_path / "results.json").read_text())["protocol"].startswith("20 nearest neighbours")
-    text = run(COMMAND.format(weights="random", output=tmp_path) + f"{SMALL} LINEAR.METHOD knn", toy_root)
-    assert text.count("was made with other weights: computing anew") == 2
+def test_features_are_computed_once(logistic, pretrained, run_project, tmp_path, caplog):
+    cache = shutil.copytree(logistic[0] / "features", tmp_path / "features")
+    options = f"{SMALL} LINEAR.METHOD knn LINEAR.CACHE {cache}"
+    with caplog.at_level("INFO", logger="projects"):
+        output = run_project("LinearClassification", "toy", options, pretrained / "backbone.pth")
+        assert caplog.text.count(" read from ") == 2 and "computing anew" not in caplog.text
+        assert json.loads((output / "results.json").read_text())["protocol"].startswith("20 nearest neighbours")
+        run_project("LinearClassification", "toy", options, "random")
+    assert caplog.text.count("was made with other weights: computing anew") == 2
 
 
 @pytest.mark.parametrize("method", ["logistic", "svm"])

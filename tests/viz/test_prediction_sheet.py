@@ -140,14 +140,3 @@ def test_an_image_without_objects_says_so():
     row = detection_row("a", GREY, NAMES, objects(), objects(scores=[]))
     for panel in row.tiles[1:]:
         assert num_label_pixels(panel) > 100
-
-
-@pytest.mark.parametrize("size", [(1, 500), (500, 1), (1, 1), (3, 2), (1200, 30)])
-def test_images_of_extreme_shape_can_be_drawn(size):
-    image, labels = np.zeros((*size, 3), np.uint8), np.ones(size, np.uint8)
-    rows = [
-        detection_row("b", image, NAMES, objects((0, 0, size[1], size[0]))),
-        segmentation_row("b", image, NAMES, labels),
-        depth_row("c", image, labels.astype(np.float32)),
-    ]
-    assert {max(tile.shape) for row in rows for tile in row.tiles} == {PANEL}

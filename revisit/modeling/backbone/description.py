@@ -109,8 +109,8 @@ def undescribed(backbone: str) -> UserError:
     """The error for a backbone of no family, which is named in words."""
     families = " or ".join(known.NAME for known in descriptions())
     return UserError(
-        f"{backbone} is of no family that is described: expected {families}; register a BackboneDescription, or "
-        "correct MODEL.BACKBONE.NAME (docs/extending.md)"
+        f"{backbone} is of no family that is described: expected {families}; register a BackboneDescription "
+        "of it (docs/extending.md), or correct MODEL.BACKBONE.NAME"
     )
 
 

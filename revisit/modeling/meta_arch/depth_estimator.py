@@ -67,7 +67,7 @@ class DepthEstimator(nn.Module):
                 where it is missing; for tests perhaps ``height`` and ``width``, the size of the answer.
 
         Returns:
-            {"loss_depth": scalar} in training, else one {"depth": float32 (height, width) metres} an image.
+            {"loss_depth": scalar} in training, else {"depth": float32 (height, width) metres} for each image.
         """
         images = [(x["image"].to(self.device) - self.pixel_mean) / self.pixel_std for x in batched_inputs]
         images = ImageList.from_tensors(images)

@@ -5,15 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import re
-import runpy
-import shlex
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import cv2
 import pytest
-from commands import ROOT, TINY, run
+from commands import ROOT, documented, run
 
 from projects.PaperTables.cells import Cell, JobBuilder, make_cells
 from projects.PaperTables.command_lines import cost_of, missing_inputs
@@ -27,12 +23,9 @@ from revisit.errors import UserError
 TOOL = "python tools/reproduce.py"
 
 
-def cells_of(
-    table: str, profile: str, root: Path, *only: str, weights: list[str] | None = None, **options
-) -> list[Cell]:
-    """Cells of a table; ``options`` are seeds and what a JobBuilder has."""
-    seeds = options.pop("seeds", (1,))
-    rows = given_rows(weights) if weights else ROWS[table]
+def cells_of(table: str, profile: str, root: Path, *only: str, weights=(), seeds=(1,), **options) -> list[Cell]:
+    """Cells of a table, of given weights or its own rows; ``options`` are a JobBuilder's."""
+    rows = given_rows(list(weights)) if weights else ROWS[table]
     return make_cells(table, rows, JobBuilder(profile, root, **options), seeds=seeds, only=only)
 
 
@@ -104,6 +97,8 @@ def test_no_two_jobs_of_all_tables_and_figures_share_a_folder(profile, toy_datas
 def test_the_page_of_figures_shows_pictures_of_figures_and_how_far_the_others_are(toy_datasets, tmp_path):
     jobs = figure_jobs(JobBuilder("toy", tmp_path), seed=1)
     assert "- figure: IoU of crops: not run" in figure_page(jobs, tmp_path)
+    runs = [" ".join(job.commands[0]) for job in jobs if "MAX_IOU" in job.name and job.name.endswith("pretraining")]
+    assert [float(re.search(r"VIEWS.MAX_IOU (\S+)", run)[1]) for run in runs] == [0.6, 0.4, 0.2, 0.0]
     for job in jobs:  # all but one
         if job.name != "figure: class activation maps":
             job.result.parent.mkdir(parents=True, exist_ok=True)
@@ -229,22 +224,6 @@ def test_the_sweep_is_drawn_as_far_as_it_has_come(toy_datasets, tmp_path):
     assert cv2.imread(str(tmp_path / "sweep.png")).shape[0] == 440
 
 
-@pytest.fixture
-def planned(monkeypatch, capsys) -> Callable[[str], tuple[int, str]]:
-    """Runs tools/reproduce.py in this process, which spares the imports; its exit code and what it prints."""
-
-    def call(words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["reproduce.py", *shlex.split(words)])
-        code = 0
-        try:
-            runpy.run_path("tools/reproduce.py", run_name="__main__")
-        except SystemExit as stop:
-            code = stop.code
-        return code, "".join(capsys.readouterr())
-
-    return call
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -259,34 +238,30 @@ def planned(monkeypatch, capsys) -> Callable[[str], tuple[int, str]]:
         ("ablation", "nothing can run here; missing: .*coco_2017_train_images"),
     ],
 )
-def test_mistakes_are_refused_before_any_job(words, expected, planned, tmp_path, monkeypatch):
-    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path / "nothing"))
-    code, text = planned(f"--output {tmp_path}/out {words}")
-    assert code == 2 and re.search(expected, text) and not (tmp_path / "out").exists()
+def test_mistakes_are_refused_before_any_job(words, expected, tmp_path):
+    text = run(f"{TOOL} --output {tmp_path}/out {words}", tmp_path, expect=2)
+    assert re.search(expected, text) and "Traceback" not in text and not (tmp_path / "out").exists()
 
 
-def test_a_dry_run_says_jobs_cost_and_missing_data(planned, tmp_path, monkeypatch):
-    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path / "nothing"))
-    _, text = planned(f"ablation --dry-run --seeds 1 1 --output {tmp_path}/out")
+def test_a_dry_run_says_jobs_cost_and_missing_data(tmp_path):
+    text = run(f"{TOOL} ablation --dry-run --seeds 1 1 --output {tmp_path}/out", tmp_path)
     assert "92,400 iterations of 256 images; MISSING coco_2017_train_images" in text
     assert "48 jobs, 0 done, 48 without data" in text and not (tmp_path / "out").exists()
 
 
-COMMANDS = re.findall(r"^    (python .*)$", (ROOT / "projects/PaperTables/README.md").read_text(), re.MULTILINE)
-
-
-@pytest.mark.parametrize("command", [command for command in COMMANDS if "reproduce.py" in command])
-def test_every_command_of_the_readme_can_be_planned(command, planned, toy_datasets, tmp_path):
+@pytest.mark.parametrize("command", [c for c in documented("projects/PaperTables/README.md") if TOOL in c])
+def test_every_command_of_the_readme_can_be_planned(command, toy_root, tmp_path):
     (tmp_path / "backbone.pth").touch()
-    words = command.removeprefix(f"{TOOL} ").replace("output/", f"{tmp_path}/").replace("demo/", "")
-    code, text = planned(f"--dry-run --output {tmp_path}/out {words}")
-    assert not code and re.search(r"\d+ jobs, 0 done", text)
+    words = command.removeprefix(TOOL).replace("output/", f"{tmp_path}/").replace("demo/", "")
+    assert re.search(r"\d+ jobs, 0 done", run(f"{TOOL} --dry-run --output {tmp_path}/out {words}", toy_root))
 
 
 def test_a_cell_is_pretrained_converted_evaluated_and_not_run_again(toy_root, tmp_path):
-    command = f"{TOOL} ablation --profile toy --only MoCo,VOC_SVM_mAP --output {tmp_path}/out --opts {TINY}"
-    command += " SOLVER.MAX_ITER 2 SOLVER.CHECKPOINT_PERIOD 2 MODEL.RESNETS.STEM_OUT_CHANNELS 16"
-    command += " MODEL.RESNETS.RES2_OUT_CHANNELS 16"
+    small = (
+        "--opts SOLVER.IMS_PER_BATCH 8 MOCO.QUEUE_SIZE 50 VIEWS.LARGE_SIZE 32 VIEWS.SMALL_SIZE 16 SOLVER.MAX_ITER 2 "
+        "SOLVER.CHECKPOINT_PERIOD 2 MODEL.RESNETS.STEM_OUT_CHANNELS 16"
+    )
+    command = f"{TOOL} ablation --profile toy --only MoCo,VOC_SVM_mAP --output {tmp_path}/out {small}"
     first = run(command, toy_root)
     row = next(line for line in first.splitlines() if line.startswith("| MoCo |"))
     assert row.startswith("| MoCo | 76.1 | ") and float(row.split("|")[3]) > 0
