@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class UserError(Exception):
-    """A mistake in the input, told in one line: what was found, what was expected, what to do.
+    """A mistake in the input, reported in one line: what was found, what was expected, what to do.
 
     Entry scripts print the message without a traceback and exit with EXIT_CODE. Every other exception is
     a defect of ours and keeps its traceback.
@@ -39,18 +39,18 @@ class KilledWorkerError(UserError):
 
 
 class LostContactError(UserError):
-    """Another process or machine of the run does not answer any more: it can be started again with ``--resume``."""
+    """Another process or machine of the run no longer answers: the run can be started again with ``--resume``."""
 
     EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h
 
 
 class StoppedRunError(UserError):
-    """A signal stopped the run behind a checkpoint: no mistake, but not the end either."""
+    """A signal stopped the run after a checkpoint: no mistake, but not the end either."""
 
     EXIT_CODE = 75
 
 
 class InterruptedRunError(StoppedRunError):
-    """Ctrl-C stopped the run behind a checkpoint."""
+    """Ctrl-C stopped the run after a checkpoint."""
 
     EXIT_CODE = 130  # 128 + SIGINT, as shells count it

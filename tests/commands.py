@@ -15,8 +15,10 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from multiprocessing import forkserver, spawn
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -30,12 +32,6 @@ TINY = (
 )
 TIMEOUT = 300  # seconds
 
-_forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload([
-    *("cv2", "matplotlib.pyplot", "pycocotools.cocoeval", "scipy.optimize", "sklearn.linear_model", "torch._dynamo"),
-    *("torch.utils.flop_counter", "torch.utils.tensorboard", "torchvision.models"),
-])  # fmt: skip
-
 
 def run(command: str, datasets: Path, expect: int = 0, *, fresh: bool = False) -> str:
     """Run one command line in the repository; returns stdout and stderr together.
@@ -43,13 +39,16 @@ def run(command: str, datasets: Path, expect: int = 0, *, fresh: bool = False) -
     ``fresh`` starts Python as a user does, and its processes too, instead of forking.
     """
     words = shlex.split(command)
+    words[0] = sys.executable if words[0] == "python" else words[0]
     environment = os.environ | {"DETECTRON2_DATASETS": str(datasets), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    if words[0] == "python" and words[1].endswith(".py") and not fresh:
-        code, output = _run_fork(words[1:], environment)
-    else:
-        words[0] = sys.executable if words[0] == "python" else words[0]
-        done = subprocess.run(words, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=TIMEOUT)
-        code, output = done.returncode, done.stdout + done.stderr
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+        start = subprocess.Popen if fresh else popen
+        process = start(words, cwd=ROOT, env=environment, stdout=stdout, stderr=stderr)
+        try:
+            code = process.wait(TIMEOUT)
+        finally:
+            process.kill()
+        output = "".join(file.seek(0) or file.read() for file in (stdout, stderr))
     assert code == expect, output[-3000:]
     return output
 
@@ -68,40 +67,97 @@ def launch_forks(main: Callable[..., object], processes: int, *args: object) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setattr(mp, "start_processes", partial(mp.start_processes, start_method="forkserver"))
-        launch(_main_of_fork, Processes(processes), device="cpu", args=(dict(os.environ), main, args))
+        launch(_be_process, Processes(processes), device="cpu", args=(dict(os.environ), main, args))
 
 
-def _main_of_fork(environment: dict[str, str], main: Callable[..., object], args: tuple) -> None:
+def _be_process(environment: dict[str, str], main: Callable[..., object], args: tuple) -> None:
     os.environ.update(environment)
     os.chdir(ROOT)
     main(*args)
 
 
-def _run_fork(words: list[str], environment: dict[str, str]) -> tuple[int, str]:
-    """Exit code and output of a script with its arguments."""
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")  # for the first fork's parent
-        outputs = [Path(folder) / name for name in ("stdout", "stderr")]
-        process = _forks.Process(target=_be_script, args=(words, environment, outputs))
-        process.start()
-        process.join(TIMEOUT)
-        process.kill()
-        process.join()
-        return process.exitcode, "".join(path.read_text() for path in outputs)
+_forks = multiprocessing.get_context("forkserver")
+_forks.set_forkserver_preload([
+    *("cv2", "matplotlib.pyplot", "pycocotools.cocoeval", "scipy.optimize", "sklearn.linear_model", "torch._dynamo"),
+    *("torch.utils.flop_counter", "torch.utils.tensorboard", "torchvision.models"),
+])  # fmt: skip
+_popen = subprocess.Popen
 
 
-def _be_script(words: list[str], environment: dict[str, str], outputs: list[Path]) -> None:
-    """In the fork: what ``python WORDS`` does."""
-    for stream, path in zip((1, 2), outputs, strict=True):
-        file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-        os.dup2(file, stream)
+def popen(words: Sequence[str], **options: object) -> subprocess.Popen | ForkedScript:
+    """``subprocess.Popen``, but of a script of Python's a fork."""
+    is_script = words[0] == sys.executable and words[1].endswith(".py")
+    return (ForkedScript if is_script else _popen)(words, **options)
+
+
+class ForkedScript:
+    """What of ``subprocess.Popen`` this project uses, for a script and its arguments."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        stdout: object,
+        stderr: object,
+        env: dict[str, str] | None = None,
+        cwd: Path | None = None,
+        start_new_session: bool = False,
+        **_: object,
+    ):
+        self.stdout = None
+        if stdout == subprocess.PIPE:
+            reader, writer = os.pipe()
+            self.stdout, stdout = open(reader), open(writer, "w")  # noqa: SIM115
+        streams = [
+            Connection(file.fileno(), readable=False)
+            for file in (stdout, stdout if stderr == subprocess.STDOUT else stderr)
+        ]
+        env = dict(os.environ) if env is None else env
+        cwd = cwd or os.getcwd()
+        self._process = _forks.Process(target=_be_script, args=(words[1:], env, str(cwd), streams, start_new_session))
+        # Without this process's main script, whose imports would see another environment.
+        preparation = {k: v for k, v in spawn.get_preparation_data("script").items() if not k.startswith("init_main")}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("OMP_NUM_THREADS", "1")  # for the first fork's parent
+            patch.setattr(spawn, "get_preparation_data", lambda name: preparation)
+            self._process.start()
+        for stream in streams:
+            stream._handle = None  # the files are the caller's
+        if self.stdout:
+            stdout.close()
+        self.pid, self.kill = self._process.pid, self._process.kill
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("fork", timeout)
+        return self.returncode
+
+
+def _be_script(words: list[str], env: dict[str, str], cwd: str, streams: list[Connection], new_session: bool) -> None:
+    """In the fork: what ``python WORDS`` does. What it starts forks too."""
+    if new_session:
+        os.setsid()
+    for number, stream in enumerate(streams, start=1):
+        os.dup2(stream.fileno(), number)
+        stream.close()
     os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(ROOT)
+    os.environ.update(env)
+    os.chdir(cwd)
     sys.argv = list(words)
-    tests = str(ROOT / "tests")
-    sys.path[:] = [str((ROOT / words[0]).parent), *(p for p in sys.path if not p.startswith(tests))]
+    sys.path.insert(0, str(Path(words[0]).resolve().parent))
     mp.start_processes = partial(mp.start_processes, start_method="fork")
+    fork = multiprocessing.get_context("fork")
+    multiprocessing.get_context = lambda method: fork
+    subprocess.Popen = popen
+    forkserver._forkserver.ensure_running = lambda: None  # it is: this is a fork of it
     try:
         runpy.run_path(words[0], run_name="__main__")
     except Exception:

@@ -75,7 +75,7 @@ def test_a_job_whose_time_is_up_writes_a_checkpoint_and_is_queued_again(cluster,
     os.kill(pid, signal.SIGUSR1)  # as --signal=B:USR1 asks for
     log = wait(cluster, 60)
     assert (cluster / "scontrol").read_text() == "requeue 7\n"
-    assert "stopped by SIGUSR1" in log and list((tmp_path / "run").glob("model_*.pth")), log[-3000:]
+    assert "stopped by SIGUSR1 after iteration" in log and list((tmp_path / "run").glob("model_*.pth")), log[-3000:]
 
 
 @pytest.mark.parametrize(("second", "code", "said"), [("true", 0, "1 2 2 3 3"), ("exit 75", 75, "1 2 2")])

@@ -20,7 +20,7 @@ from pathlib import Path
 from revisit.checkpoint.convert import convert
 from revisit.checkpoint.export import check_output, write_tensors
 from revisit.checkpoint.flags import flags_path, write_flags
-from revisit.checkpoint.layouts import SHARED_WITH, SOURCES
+from revisit.checkpoint.foreign_layouts import SHARED_WITH, SOURCES
 from revisit.checkpoint.reading import read_checkpoint
 from revisit.engine.command import run_command
 from revisit.imports import import_modules

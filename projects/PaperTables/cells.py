@@ -15,7 +15,7 @@ from projects.PaperTables.paper_tables import (
     Evaluation,
     GivenBackbone,
     OthersWeights,
-    Pretraining,
+    PretrainingRun,
     RandomInit,
     Row,
     Source,
@@ -126,7 +126,7 @@ class JobBuilder:
         name = f"{source.name}, seed {seed}: {folder.parent.name}"
         return Job(name, commands, folder / evaluation.result, (*data_facts(commands[0]), *facts), needs)
 
-    def backbone(self, source: Pretraining | OthersWeights, seed: int, *, watched: bool = False) -> Job:
+    def backbone(self, source: PretrainingRun | OthersWeights, seed: int, *, watched: bool = False) -> Job:
         """Pretrain and convert; ``watched`` leaves the recipe's own evaluations on."""
         if isinstance(source, OthersWeights):
             checkpoint = datasets_root() / "weights" / source.file
@@ -151,7 +151,7 @@ class JobBuilder:
         processes = () if self.gpus == 1 else ("--num-gpus", str(self.gpus))
         return (TRAIN, "--config-file", config, *processes, "--resume")
 
-    def _drawn(self, source: Pretraining) -> Job:
+    def _drawn(self, source: PretrainingRun) -> Job:
         arguments = source.toy_data[1:]
         folder = self.root / "data" / "_".join(word.strip("-") for word in arguments) / "toy_scenes"
         command = ("projects/ToyScenes/make_toy_scenes.py", "--output", str(folder), "--workers", "1", *arguments)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from projects.PaperTables.cells import JobBuilder
 from projects.PaperTables.jobs import Job, with_needs
-from projects.PaperTables.paper_tables import COLUMNS, ROWS, Pretraining
+from projects.PaperTables.paper_tables import COLUMNS, ROWS, PretrainingRun
 
 _LIMITS = ("0.6", "0.4", "0.2", "0.0")
 _CLASSIFIED = {
@@ -45,15 +45,15 @@ def figure_page(jobs: list[Job], folder: Path) -> str:
     return "\n".join(lines)
 
 
-def _evaluated(builder: JobBuilder, source: Pretraining, column: str, seed: int) -> Job:
+def _evaluated(builder: JobBuilder, source: PretrainingRun, column: str, seed: int) -> Job:
     return builder.evaluate(source, getattr(COLUMNS[column], builder.profile), seed)
 
 
-def _with(source: Pretraining, *options: str) -> Pretraining:
+def _with(source: PretrainingRun, *options: str) -> PretrainingRun:
     return replace(source, options=(*source.options, *options))
 
 
-def _iou_study(builder: JobBuilder, moco: Pretraining, seed: int) -> Job:
+def _iou_study(builder: JobBuilder, moco: PretrainingRun, seed: int) -> Job:
     """MoCo whose two crops may share less and less."""
     runs = [moco, *(_with(moco, "VIEWS.MAX_IOU", limit) for limit in _LIMITS)]
     scores = [_evaluated(builder, run, "seg_VOC", seed) for run in runs]
@@ -67,7 +67,7 @@ def _iou_study(builder: JobBuilder, moco: Pretraining, seed: int) -> Job:
     return Job("figure: IoU of crops", (command,), folder / "results.json", needs=(*trained, *scores))
 
 
-def _watched(builder: JobBuilder, source: Pretraining, seed: int) -> Job:
+def _watched(builder: JobBuilder, source: PretrainingRun, seed: int) -> Job:
     """The run once more, with its held-out accuracy measured on the way."""
     bank, test, every = _CLASSIFIED[builder.profile]
     options = ("KNN_EVAL.BANK", bank, "DATASETS.TEST", f"('{test}',)", "TEST.EVAL_EPOCHS", every)
@@ -79,7 +79,7 @@ def _watched(builder: JobBuilder, source: Pretraining, seed: int) -> Job:
     return Job(f"figure: {source.name} over time", (("-c", code),), picture, needs=(trained,))
 
 
-def _cams(builder: JobBuilder, moco: Pretraining, best: Pretraining, seed: int) -> Job:
+def _cams(builder: JobBuilder, moco: PretrainingRun, best: PretrainingRun, seed: int) -> Job:
     """Where linear classifiers on both backbones see their class."""
     ours, other = (_evaluated(builder, source, "ImageNet", seed) for source in (best, moco))
     weights, other_weights = (builder.backbone(source, seed).result for source in (best, moco))

@@ -17,7 +17,7 @@ RANDOM_INIT = "Rand. init."  # the paper's label
 
 
 @dataclass(frozen=True)
-class Pretraining:
+class PretrainingRun:
     """A run of tools/train_net.py.
 
     Args:
@@ -59,7 +59,7 @@ class GivenBackbone:
 
     @property
     def name(self) -> str:
-        """The folder of its evaluations: files of one name in two folders are told apart."""
+        """The folder of its evaluations: two files of one name have two."""
         place = str(Path(self.path).resolve())
         return f"{Path(place).stem}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
 
@@ -78,7 +78,7 @@ class RandomInit:
     name: str = "random_init"
 
 
-Source = Pretraining | OthersWeights | GivenBackbone | RandomInit
+Source = PretrainingRun | OthersWeights | GivenBackbone | RandomInit
 
 
 @dataclass(frozen=True)
@@ -169,9 +169,9 @@ def _backbone(text: str) -> Source | None:
         return OthersWeights(first.removeprefix("weights/"))
     if first == "drawn":
         length = _words(_content()["drawn_length"])
-        return Pretraining("configs/toy/ablation/moco.yaml", length=length, toy_data=tuple(words))
+        return PretrainingRun("configs/toy/ablation/moco.yaml", length=length, toy_data=tuple(words))
     length = _words(_content()["toy_length"]) if first.startswith("toy/") else ()
-    return Pretraining(f"configs/{first}.yaml", tuple(words), length)
+    return PretrainingRun(f"configs/{first}.yaml", tuple(words), length)
 
 
 def _evaluation(text: str, score: str, length: str = "") -> Evaluation | None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from revisit.checkpoint.flags import IMAGENET, flags_of
-from revisit.checkpoint.layouts import backbone_of, flags_of_run, recognise, training_of
+from revisit.checkpoint.foreign_layouts import backbone_of, flags_of_run, recognise, training_of
 from revisit.config import add_revisit_config
 from revisit.errors import UserError, first_line
 from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors

@@ -9,7 +9,7 @@ import torch
 
 from revisit.checkpoint.convert import BackboneWeights, check_backbone, convert, flags_to_config
 from revisit.checkpoint.flags import flag_keys, flags_of, flags_path, read_flags
-from revisit.checkpoint.layouts import tensors_of
+from revisit.checkpoint.foreign_layouts import tensors_of
 from revisit.checkpoint.reading import read_checkpoint, safetensors_package
 from revisit.errors import UserError, expect
 from revisit.files import written_whole

@@ -53,12 +53,12 @@ def model_card(backbone: BackboneWeights, weights: Path, library: str) -> str:
         "millions": sum(value.numel() for value in parameters) / 1e6,
         "origin": backbone.origin or "by an unknown source",
         "channels": flags["INPUT.FORMAT"],
-        "mean": _listed(mean),
-        "std": _listed(std),
-        "mean_255": _listed(mean_255),
-        "std_255": _listed(std_255),
         "mean_list": mean,
         "std_list": std,
+        "mean": str(mean)[1:-1],
+        "std": str(std)[1:-1],
+        "mean_255": str(mean_255)[1:-1],
+        "std_255": str(std_255)[1:-1],
         "digest": hashlib.sha256(weights.read_bytes()).hexdigest(),
         "licence": _OWN_LICENCE if backbone.source == "revisit" else _FOREIGN_LICENCE,
         "import_more": "from safetensors.torch import load_file\n" if is_safe else "",
@@ -66,7 +66,3 @@ def model_card(backbone: BackboneWeights, weights: Path, library: str) -> str:
         **backbone.description.card(flags),
     }
     return _CARD.format(snippets="\n".join(snippets[other].format(**facts) for other in order), **facts)
-
-
-def _listed(values: list[float]) -> str:
-    return ", ".join(map(str, values))

@@ -58,9 +58,8 @@ def _glance(path: Path) -> dict | None:
 
 def is_of_run(content: object) -> bool:
     """Whether a checkpoint's content is that of a run, which can resume from it."""
-    if not isinstance(content, dict):
-        return False
-    return isinstance(content.get("iteration"), int) and isinstance(content.get("trainer"), dict)
+    kinds = {"iteration": int, "trainer": dict}
+    return isinstance(content, dict) and all(isinstance(content.get(name), kind) for name, kind in kinds.items())
 
 
 def remove_outdated(folder: Path, iteration: int, *, newest: int, every: int) -> None:

@@ -18,10 +18,10 @@ logger = logging.getLogger(__name__)
 
 
 class Checkpoints(HookBase):
-    """Writes a checkpoint every SOLVER.CHECKPOINT_PERIOD iterations, at the end, and behind the step in which a signal
+    """Writes a checkpoint every SOLVER.CHECKPOINT_PERIOD iterations, at the end, and after the step in which a signal
     asked the run to stop.
 
-    Belongs behind all that changes the model or the state of a hook, and before evaluation and writers; on all
+    Belongs after all that changes the model or the state of a hook, and before evaluation and writers; on all
     processes, of which the main one writes and the others wait for it. The newest SOLVER.CHECKPOINTS_KEPT stay, and
     every SOLVER.CHECKPOINT_KEPT_EVERY-th one.
     """
@@ -38,17 +38,21 @@ class Checkpoints(HookBase):
     def after_step(self) -> None:
         iteration = self.trainer.iter
         done = iteration + 1 >= self.trainer.max_iter
-        wish = self._wish(self._signals.received)
-        stop = None if done else wish
-        if done:  # first, because a run that is killed behind it, and resumed, has nothing left to do
+        stop = self._wish(self._signals.received)
+        if done:  # first, because a run that is killed after it, and resumed, has nothing left to do
             self._save(FINAL, iteration, needed=True)
+            stop = None
         if stop or (iteration + 1) % self._period == 0:
             self._save(periodic_name(iteration), iteration, needed=bool(stop))
         if stop:
-            self._leave(stop, iteration)
+            kind = InterruptedRunError if stop == signal.SIGINT else StoppedRunError
+            raise kind(
+                f"stopped by {stop.name} after iteration {iteration}, whose checkpoint is in {self._folder}: "
+                "the same command with --resume continues"
+            )
 
     def _save(self, name: str, iteration: int, *, needed: bool) -> None:
-        """On failure (a full disk) the run goes on, unless the checkpoint is ``needed`` or the config says to stop."""
+        """Where the disk is full the run continues, unless the checkpoint is ``needed`` or the config says to stop."""
         self.trainer.gather_state()
         failure = ""
         if comm.is_main_process():
@@ -60,13 +64,6 @@ class Checkpoints(HookBase):
                 remove_outdated(self._folder, iteration, newest=self._newest, every=self._every)
         failure = comm.all_gather(failure)[0]  # and wait for the main process
         if failure and (needed or self._stop_on_failure):
-            raise UserError(f"{failure}; older checkpoints are untouched: free some space and go on with --resume")
+            raise UserError(f"{failure}; older checkpoints are untouched: free some space and resume with --resume")
         if failure:
-            logger.error(f"NO CHECKPOINT: {failure}. The run goes on and will try again; older ones are untouched")
-
-    def _leave(self, stop: signal.Signals, iteration: int) -> None:
-        kind = InterruptedRunError if stop == signal.SIGINT else StoppedRunError
-        raise kind(
-            f"stopped by {stop.name} behind iteration {iteration}, whose checkpoint is in "
-            f"{self._folder}: the same command with --resume goes on"
-        )
+            logger.error(f"NO CHECKPOINT: {failure}. The run continues and will try again; older ones are untouched")

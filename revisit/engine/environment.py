@@ -23,7 +23,7 @@ def record_environment(folder: Path, *, again: bool) -> None:
     """Write FOLDER/environment.json.
 
     Args:
-        again: the folder's run goes on or is evaluated: add a line to those of its earlier starts.
+        again: the folder's run is resumed or evaluated: add a line to those of its earlier starts.
     """
     with open(folder / FILE, "a" if again else "w") as file:
         file.write(json.dumps(describe_environment()) + "\n")
@@ -57,7 +57,7 @@ def git_state(source: Path) -> dict[str, str | bool | None]:
 
 
 def _git(source: Path, *words: str) -> str:
-    # Without its optional locks git never stands in the way of what the user does in the repository meanwhile.
+    # Without its optional locks git never blocks what the user does in the repository meanwhile.
     command = ["git", "--no-optional-locks", "-C", str(source), *words]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_PATIENCE)
     return done.stdout.strip()

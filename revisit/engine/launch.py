@@ -19,7 +19,7 @@ import torch.multiprocessing as mp
 
 from revisit.engine.network import free_port, is_lost_contact, prefer_interface_towards
 from revisit.engine.stop_signals import StopSignals
-from revisit.errors import InterruptedRunError, LostContactError, UserError
+from revisit.errors import InterruptedRunError, LostContactError, UserError, first_line
 
 from detectron2.utils import comm
 
@@ -87,7 +87,7 @@ def launch(main: Callable[..., object], processes: Processes, *, device: str, ar
     try:
         _start_and_join((user_errors, main, on_gpu, processes, args), processes.num_processes)
     except mp.ProcessExitedException as error:
-        if error.exit_code > 0 and not user_errors.empty():  # else it was killed, and the others tell that they miss it
+        if error.exit_code > 0 and not user_errors.empty():  # else it was killed, and the others say that they miss it
             kind, message = user_errors.get()
             raise kind(message) from None
         if on_gpu and error.exit_code == -signal.SIGABRT:
@@ -95,20 +95,22 @@ def launch(main: Callable[..., object], processes: Processes, *, device: str, ar
                 "a process aborted, as NCCL makes it do when another one does not answer; the log above says which. "
                 "Start all of them again with --resume"
             ) from None
-        print(f"error: {error}, so the others were ended; --resume goes on from the last checkpoint", file=sys.stderr)
+        print(f"error: {error}, so the others were ended; --resume continues from the last checkpoint", file=sys.stderr)
         sys.exit(error.exit_code if error.exit_code > 0 else 128 - error.exit_code)
 
 
 def _start_and_join(args: tuple, count: int) -> None:
     """Run ``_run_rank`` in ``count`` new processes until all have ended, or one has failed and the others are ended.
 
-    The signals that stop a training go on to them. Where this process is killed, so are they.
+    The signals that stop a training are passed on to them. Where this process is killed, so are they.
     """
     context = mp.start_processes(_run_rank, args, nprocs=count, join=False)
 
     def forward(number: int) -> None:
-        # From a terminal they have Ctrl-C themselves, and a second one would stop them at once.
-        _send(context.pids(), signal.SIGTERM if number == signal.SIGINT else number)
+        for pid in context.pids():
+            with suppress(ProcessLookupError):
+                # From a terminal they have Ctrl-C themselves, and a second one would stop them at once.
+                os.kill(pid, signal.SIGTERM if number == signal.SIGINT else number)
 
     signals = StopSignals(forward)
     try:
@@ -122,12 +124,6 @@ def _start_and_join(args: tuple, count: int) -> None:
     finally:
         for process in context.processes:
             process.kill()
-
-
-def _send(pids: list[int], number: int) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
 
 
 def _started_by_torchrun() -> bool:
@@ -183,7 +179,7 @@ def _join(local_rank: int, on_gpu: bool, processes: Processes) -> None:
         )
     except (RuntimeError, ValueError) as error:
         raise UserError(
-            f"{processes.world_size} processes do not find each other at {processes.dist_url} ({_short(error)}): "
+            f"{processes.world_size} processes do not find each other at {processes.dist_url} ({first_line(error)}): "
             "expected the address of machine 0, a free port, and every machine to be started"
         ) from error
     _create_local_group(processes)
@@ -201,12 +197,8 @@ def _contact(processes: Processes) -> Iterator[None]:
         time.sleep(GRACE)
         where = "on this or another machine" if processes.num_machines > 1 else "of this machine"
         raise LostContactError(
-            f"a process of the run {where} does not answer ({_short(error)}). Start all of them again with --resume"
+            f"a process of the run {where} does not answer ({first_line(error)}). Start all of them again with --resume"
         ) from error
-
-
-def _short(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
 
 
 def _create_local_group(processes: Processes) -> None:

@@ -21,15 +21,15 @@ def report_non_finite(error: NonFiniteLossError, output: str, batch: dict | list
     ranks = {rank for values in error.losses.values() for rank, value in enumerate(values) if not math.isfinite(value)}
     folder = Path(output) / "non_finite"
     if comm.get_rank() in ranks:
-        with suppress(OSError):  # a full disk: what happened is told all the same
+        with suppress(OSError):  # a full disk: what happened is reported all the same
             folder.mkdir(parents=True, exist_ok=True)
             stem = f"iteration_{error.iteration:07d}_process_{comm.get_rank()}"
             (folder / f"{stem}.txt").write_text("".join(f"{name}\n" for name in images))
             save_batch_sheets(batch, folder / stem)
     comm.synchronize()
-    told = ", ".join(f"{name} {' '.join(f'{value:g}' for value in values)}" for name, values in error.losses.items())
+    losses = ", ".join(f"{name} {' '.join(f'{value:g}' for value in values)}" for name, values in error.losses.items())
     return UserError(
-        f"the loss of iteration {error.iteration} is not finite ({told}). Nothing of this step has been saved; its "
-        f"inputs are in {folder}. Lower SOLVER.BASE_LR or lengthen its warm-up, and go on from the last checkpoint "
+        f"the loss of iteration {error.iteration} is not finite ({losses}). Nothing of this step has been saved; its "
+        f"inputs are in {folder}. Lower SOLVER.BASE_LR or lengthen its warm-up, and resume from the last checkpoint "
         "with --resume, or start anew"
     )

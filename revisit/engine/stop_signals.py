@@ -1,4 +1,4 @@
-"""SIGTERM, SIGUSR1 and Ctrl-C during a training: a wish to stop behind the step, on which all processes agree."""
+"""SIGTERM, SIGUSR1 and Ctrl-C during a training: a wish to stop after the step, on which all processes agree."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class StopSignals:
     KeyboardInterrupt at once.
 
     Args:
-        tell: called with each signal as it comes.
+        report: called with each signal as it comes.
     """
 
-    def __init__(self, tell: Callable[[int], None] = lambda number: None):
+    def __init__(self, report: Callable[[int], None] = lambda number: None):
         self.received = 0
-        self._tell = tell
+        self._report = report
         self._before: dict[int, object] = {}
 
     @property
@@ -47,20 +47,20 @@ class StopSignals:
         if number == signal.SIGINT and self.interrupted:
             raise KeyboardInterrupt
         self.received = max(self.received, 1 + STOP_SIGNALS.index(number))
-        self._tell(number)
+        self._report(number)
 
 
 def announce(number: int) -> None:
     """Say on the terminal what Ctrl-C does."""
     if number == signal.SIGINT:  # without a stream, which the interrupted code may be in
-        os.write(2, b"\na checkpoint is written behind this step; Ctrl-C again stops at once\n")
+        os.write(2, b"\na checkpoint is written after this step; Ctrl-C again stops at once\n")
 
 
 class SharedWish:
     """Which signal any process of the run has received, known to all of them after the same step.
 
     Signals come to one process or to several, and not at the same moment. One number is reduced over all processes
-    behind every step and read behind the next one, so that nobody waits for it.
+    after every step and read after the next one, so that nobody waits for it.
     """
 
     def __init__(self) -> None:
@@ -68,17 +68,14 @@ class SharedWish:
         self._sent: tuple[torch.Tensor, dist.Work] | None = None
 
     def __call__(self, received: int) -> signal.Signals | None:
-        """Tell what this process has ``received``; returns the signal that all know of. All processes call together."""
+        """Share what this process has ``received``; returns the signal that all know of. All processes call it."""
         known = received
         if self._group is not None:
-            known = self._read()
+            known = 0
+            if self._sent is not None:
+                number, work = self._sent
+                work.wait()
+                known = int(number)
             number = torch.tensor(received)
             self._sent = number, dist.all_reduce(number, dist.ReduceOp.MAX, group=self._group, async_op=True)
         return STOP_SIGNALS[known - 1] if known else None
-
-    def _read(self) -> int:
-        if self._sent is None:
-            return 0
-        number, work = self._sent
-        work.wait()
-        return int(number)

@@ -125,7 +125,7 @@ def _write_entry(figure: Figure, place: tuple[float, float], name: str, color: C
     """Write an entry of the legend: its colour, then its name."""
     swatch = {"facecolor": np.array(color) / 255, "linewidth": 0.6, "pad": 1.5}
     _write(figure, (place[0] + 3, place[1]), "    ", room, fontsize=8, bbox=swatch)
-    _write(figure, (place[0] + 24, place[1]), name, room - ENTRY, fontsize=9)
+    _write(figure, (place[0] + 28, place[1]), name, room - ENTRY, fontsize=9)
 
 
 def _write(

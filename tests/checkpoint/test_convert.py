@@ -9,7 +9,7 @@ from tiny import tiny_config, tiny_model
 
 from revisit.checkpoint.convert import BackboneWeights, convert, flags_to_config
 from revisit.checkpoint.flags import flags_of
-from revisit.checkpoint.layouts import SHARED_WITH, SOURCES, recognise, training_of
+from revisit.checkpoint.foreign_layouts import SHARED_WITH, SOURCES, recognise, training_of
 from revisit.errors import UserError
 from revisit.modeling.backbone.description import describe
 

@@ -12,7 +12,7 @@ from commands import ROOT, one_line_error, run
 from project_layouts import backbone_of, moco, random_resnet
 
 from revisit.checkpoint.convert import convert
-from revisit.checkpoint.layouts import SOURCES
+from revisit.checkpoint.foreign_layouts import SOURCES
 from revisit.checkpoint.reading import read_checkpoint
 
 DOCUMENT = (ROOT / "docs/weights.md").read_text()

@@ -40,13 +40,9 @@ def test_a_commit_is_told_and_whether_files_differ_from_it(repository):
     assert git_state(repository) == {"commit": commit, "dirty": True}
 
 
-def test_a_package_inside_another_repository_does_not_take_its_commit(repository):
+def test_what_is_no_repository_of_its_own_has_no_commit_and_no_git_is_no_error(tmp_path, repository, monkeypatch):
     (repository / "site-packages").mkdir()
-    assert git_state(repository / "site-packages") == UNKNOWN
-
-
-def test_no_repository_and_no_git_are_no_error(tmp_path, repository, monkeypatch):
-    assert git_state(tmp_path) == UNKNOWN
+    assert git_state(repository / "site-packages") == git_state(tmp_path) == UNKNOWN
     monkeypatch.setenv("PATH", str(tmp_path))
     assert git_state(repository) == UNKNOWN
 

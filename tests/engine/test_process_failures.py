@@ -8,19 +8,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch.multiprocessing as mp
-from commands import ROOT, TINY
+from commands import ROOT, TINY, launch_forks
 from torch.utils.data import DataLoader
 
 from revisit.data.workers import start_worker
-from revisit.engine.launch import Processes, launch
 
 from detectron2.utils import comm
 
-LIMIT = 60  # seconds
+LIMIT = 180  # seconds, for what takes a few where nothing else runs
 
 
 def break_on_one_rank() -> None:
@@ -33,12 +33,17 @@ def break_on_one_rank() -> None:
 
 
 def test_a_defect_in_one_process_ends_all_with_its_traceback():
-    start = time.monotonic()
     with pytest.raises(
         mp.ProcessRaisedException, match="(?s)in break_on_one_rank.*ZeroDivisionError: a defect of ours"
     ):
-        launch(break_on_one_rank, Processes(2), device="cpu")
-    assert time.monotonic() - start < LIMIT
+        launch_forks(break_on_one_rank, 2)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 class Run:
@@ -57,7 +62,7 @@ class Run:
             stdout=subprocess.DEVNULL, start_new_session=True,
             env=environment | {"REVISIT_TEST": str(output), "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
-        self._wait_until(lambda: (output / "metrics.json").exists() and (output / "metrics.json").stat().st_size)
+        wait_until(lambda: (output / "metrics.json").exists() and (output / "metrics.json").stat().st_size)
 
     def pids(self) -> list[int]:
         """Processes of the run that live."""
@@ -75,17 +80,6 @@ class Run:
         """The training processes: the launcher's children that have children."""
         parents = {pid: _parent(pid) for pid in self.pids()}
         return [pid for pid, parent in parents.items() if parent == self.process.pid and pid in parents.values()]
-
-    def wait_until_gone(self) -> float:
-        start = time.monotonic()
-        self._wait_until(lambda: not self.pids())
-        return time.monotonic() - start
-
-    def _wait_until(self, condition: object) -> None:
-        end = time.monotonic() + 3 * LIMIT
-        while not condition():
-            assert time.monotonic() < end
-            time.sleep(0.05)
 
     def close(self) -> None:
         for pid in self.pids():
@@ -118,13 +112,10 @@ def running(toy_root, tmp_path):
 def test_a_killed_process_takes_all_others_with_it(shared_memory, running, victim):
     assert len(running.pids()) >= 7 and len(running.ranks()) == 2
     os.kill(running.ranks()[0] if victim == "a training process" else running.process.pid, signal.SIGKILL)
-    assert running.wait_until_gone() < LIMIT
+    wait_until(lambda: not running.pids())
     if victim == "a training process":
         stderr = running.process.stderr.read()
         assert running.process.wait() == 128 + signal.SIGKILL
-        assert "terminated with signal SIGKILL, so the others were ended; --resume goes on" in stderr
+        assert "terminated with signal SIGKILL, so the others were ended; --resume continues" in stderr
         assert "Traceback" not in stderr
-    end = time.monotonic() + 20  # other tests use it for moments, at the same time
-    while not set(os.listdir("/dev/shm")) <= shared_memory:
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    wait_until(lambda: set(os.listdir("/dev/shm")) <= shared_memory)  # other tests use it for moments, at the same time

@@ -54,9 +54,9 @@ def classifier(tmp_path):
 
 def test_each_network_draws_the_row_of_the_true_class(tmp_path, pretrained, run_project, monkeypatch):
     rows = []
-    save = tiles.save_sheet
+    draw = tiles.save_sheet
     monkeypatch.setattr(tiles, "save_sheet", lambda path, found, *texts, **more: (
-        rows.extend(found), save(path, found, *texts, **more)))  # fmt: skip
+        rows.extend(found), draw(path, found, *texts, **more)))  # fmt: skip
     # Row c of the classifier is channel c of the map, the other network's is its negative.
     plain = save(tmp_path / "plain.pth", torch.eye(64)[:10], bias=1e6 * torch.eye(10)[4])
     turned = save(tmp_path / "turned.pth", -torch.eye(64)[:10], bias=1e6 * torch.eye(10)[7])

@@ -14,23 +14,11 @@ from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, Backbon
 from detectron2.config import CfgNode
 from detectron2.layers import CNNBlockBase, Conv2d, ShapeSpec, get_norm
 from detectron2.modeling import BACKBONE_REGISTRY
-from detectron2.modeling.backbone.resnet import (
-    BasicBlock,
-    BasicStem,
-    BottleneckBlock,
-    ResNet,
-    build_resnet_backbone,
-)
+from detectron2.modeling.backbone.resnet import BasicBlock, BasicStem, BottleneckBlock, ResNet, build_resnet_backbone
 from detectron2.modeling.roi_heads import Res5ROIHeads
 from fvcore.nn import weight_init
 
-BLOCKS_PER_STAGE = {
-    18: (2, 2, 2, 2),
-    34: (3, 4, 6, 3),
-    50: (3, 4, 6, 3),
-    101: (3, 4, 23, 3),
-    152: (3, 8, 36, 3),
-}
+BLOCKS_PER_STAGE = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 BASIC_DEPTHS = (18, 34)
 INPUT = "input"
 _CHOICES = {
