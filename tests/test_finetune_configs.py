@@ -1,4 +1,4 @@
-"""Every finetuning recipe under configs/, resolved by ``train_net.py --dry-run``, against one table of the protocols."""
+"""Every finetuning recipe under configs/, resolved by ``train_net.py --dry-run``, against a table of the protocols."""
 
 from __future__ import annotations
 
