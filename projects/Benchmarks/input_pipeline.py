@@ -15,7 +15,8 @@ from projects.Benchmarks.photographs import files_or_photographs
 from projects.Benchmarks.reference_input import ReferenceViews
 from revisit.data.catalog import get_records
 from revisit.data.loader import ViewDataset
-from revisit.data.mapper import ViewMapper, read_record
+from revisit.data.mapper import ViewMapper
+from revisit.data.reader import read_record
 from revisit.errors import UserError
 
 from detectron2.config import CfgNode
