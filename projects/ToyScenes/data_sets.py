@@ -13,42 +13,43 @@ from revisit.data.image_folders import Records, load_class_folders, load_folder
 from revisit.data.sources import DataSource, by_split, by_split_of_kind
 from revisit.data.split_files import read_split
 
+OBJECTS, VOC, NYUD = (f"toy_scenes/{folder}" for folder in ("object_centric", "VOC2007", "NYUD_MT"))
 DRAWN_BY = "projects/ToyScenes/make_toy_scenes.py"
-PIXEL_CLASSES = ["background", *CLASS_NAMES]
+VOC_CLASSES = ["background", *CLASS_NAMES]
 # Masks have NYUD's 40 ids, so that models of both have one shape.
-NYUD_CLASSES = [*PIXEL_CLASSES, *(f"unused {n}" for n in range(len(PIXEL_CLASSES) + 1, 41))]
+NYUD_CLASSES = [*VOC_CLASSES, *(f"unused {n}" for n in range(len(VOC_CLASSES) + 1, 41))]
 
 
-def load_classification(path: Path, split: str) -> Records:
+def _load_listed(path: Path, split: str) -> Records:
     """Object-centric images by {train,val,test}.txt, lines of FOLDER/CLASS/FILE."""
     names = read_split(path / f"{split}.txt")
     return labelled_by_class(path, [(name, Path(name).parent.name) for name in names], CLASS_NAMES)
 
 
+_load_objects = partial(load_class_folders, classes=CLASS_NAMES)
+_load_voc_labels = partial(load_voc_labels, classes=CLASS_NAMES)
+
+
 def _boxes(split: str) -> DataSource:
-    where = "toy_scenes/VOC2007"
-    metadata = voc_metadata(datasets_root() / where, split, CLASS_NAMES)
-    return DataSource(where, partial(load_voc, split=split, classes=CLASS_NAMES), metadata=metadata)
+    metadata = voc_metadata(datasets_root() / VOC, split, CLASS_NAMES)
+    return DataSource(VOC, partial(load_voc, split=split, classes=CLASS_NAMES), metadata=metadata)
 
 
-_TRAIN_VAL = dict.fromkeys(("train", "val"))
-# fmt: off
+_TRAIN_VAL = {"train": None, "val": None}
 SOURCES = {
     "toy_scenes_train": DataSource("toy_scenes/coco/train2017", load_folder),
-    **by_split("toy_objects", "toy_scenes/object_centric/{split}", partial(load_class_folders, classes=CLASS_NAMES),
-               dict.fromkeys(("train", "heldout")), classes=CLASS_NAMES),
-    **by_split("toy_classification", "toy_scenes/object_centric", load_classification,
-               dict.fromkeys(("train", "val", "test")), classes=CLASS_NAMES),
+    **by_split("toy_objects", f"{OBJECTS}/{{split}}", _load_objects, CLASS_NAMES, train=None, heldout=None),
+    **by_split("toy_classification", OBJECTS, _load_listed, CLASS_NAMES, train=None, val=None, test=None),
     **{f"toy_voc_{split}": _boxes(split) for split in ("trainval", "test")},
-    **by_split("toy_voc_labels", "toy_scenes/VOC2007", partial(load_voc_labels, classes=CLASS_NAMES),
-               dict.fromkeys(("trainval", "test")), classes=CLASS_NAMES),
-    **by_split_of_kind("toy_voc_sem_seg", "toy_scenes/VOC2007", "voc_segmentation",
-                       dict.fromkeys(("train_aug", "val")), DRAWN_BY, stuff_classes=PIXEL_CLASSES),
-    **by_split_of_kind("toy_nyud_segmentation", "toy_scenes/NYUD_MT", "nyud_segmentation", _TRAIN_VAL, DRAWN_BY,
-                       stuff_classes=NYUD_CLASSES),
-    **by_split_of_kind("toy_nyud_depth", "toy_scenes/NYUD_MT", "nyud_depth", _TRAIN_VAL, DRAWN_BY),
-    **by_split_of_kind("toy_cityscapes", "toy_scenes/cityscapes", "cityscapes", _TRAIN_VAL, DRAWN_BY),
+    **by_split("toy_voc_labels", VOC, _load_voc_labels, CLASS_NAMES, trainval=None, test=None),
+    **by_split_of_kind(
+        "toy_voc_sem_seg", VOC, "voc_segmentation", DRAWN_BY, {"stuff_classes": VOC_CLASSES}, train_aug=None, val=None
+    ),
+    **by_split_of_kind(
+        "toy_nyud_segmentation", NYUD, "nyud_segmentation", DRAWN_BY, {"stuff_classes": NYUD_CLASSES}, **_TRAIN_VAL
+    ),
+    **by_split_of_kind("toy_nyud_depth", NYUD, "nyud_depth", DRAWN_BY, **_TRAIN_VAL),
+    **by_split_of_kind("toy_cityscapes", "toy_scenes/cityscapes", "cityscapes", DRAWN_BY, **_TRAIN_VAL),
 }
-# fmt: on
 for _name, _source in SOURCES.items():
     register_source(_name, _source)

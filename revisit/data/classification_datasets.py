@@ -7,8 +7,7 @@ is difficult, 0 for each class.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -55,25 +54,20 @@ def load_cars(path: Path, split: str) -> Records:
     annotations = path / ("devkit/cars_train_annos.mat" if split == "train" else "cars_test_annos_withlabels.mat")
     if not annotations.is_file():
         raise UserError(f"{annotations} not found: expected the labels of Stanford Cars (datasets/README.md)")
-    with _mat_file(annotations):
-        entries = loadmat(annotations, squeeze_me=True)["annotations"]
-        found = [(str(entry["fname"]), int(entry["class"]) - 1) for entry in entries]
+    found = _mat_rows(annotations, "annotations", lambda entry: (str(entry["fname"]), int(entry["class"]) - 1))
     return _existing([{"file_name": str(path / f"cars_{split}" / name), "label": label} for name, label in found])
 
 
 def cars_classes(path: Path) -> list[str]:
     """The 196 names of devkit/cars_meta.mat; none without that file, which labels do not need."""
     names = path / "devkit" / "cars_meta.mat"
-    if not names.is_file():
-        return []
-    with _mat_file(names):
-        return [str(name) for name in loadmat(names, squeeze_me=True)["class_names"]]
+    return _mat_rows(names, "class_names", str) if names.is_file() else []
 
 
-@contextmanager
-def _mat_file(path: Path) -> Iterator[None]:
+def _mat_rows(path: Path, key: str, row: Callable[[object], object]) -> list:
+    """``row`` of every entry of a variable in a MATLAB file."""
     try:
-        yield
+        return [row(entry) for entry in loadmat(path, squeeze_me=True)[key]]
     except Exception as error:  # damaged files raise whatever their bytes happen to trip
         raise UserError(f"{path} cannot be read ({type(error).__name__}): expected the download's own file") from error
 
@@ -131,6 +125,11 @@ def load_voc_labels(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASS
             labels[place] = max(labels[place], DIFFICULT if thing.findtext("difficult") == "1" else PRESENT)
         records.append({"file_name": str(path / "JPEGImages" / f"{name}.jpg"), "labels": tuple(labels)})
     return _existing(records)
+
+
+def voc_classes(path: Path) -> tuple[str, ...]:
+    """Pascal VOC's 20, which no file of it lists."""
+    return VOC_CLASSES
 
 
 def labelled_by_class(folder: Path, files: list[tuple[str, str]], classes: Sequence[str]) -> Records:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from revisit.errors import UserError
+from revisit.errors import UserError, first_line
 from revisit.files import written_whole
 
 VOID = 255  # the train id of pixels without a class
-
 _ID_MODES = ("P", "L", "I", "I;16", "I;16L", "I;16B", "I;16N")  # PIL's names of palette, grey and 16-bit grey
+PathLike = str | os.PathLike[str]
 
 
-def read_labels(file_name: str | os.PathLike[str], num_classes: int, offset: int = 0) -> np.ndarray:
+def read_labels(file_name: PathLike, num_classes: int, offset: int = 0) -> np.ndarray:
     """The train id of every pixel, uint8 (H, W): 0 to num_classes - 1, or 255 where there is none.
 
     Args:
@@ -41,7 +43,7 @@ def read_labels(file_name: str | os.PathLike[str], num_classes: int, offset: int
     return np.where(labels == 0, np.uint8(VOID), labels - np.uint8(1)) if offset else labels
 
 
-def read_depth(file_name: str | os.PathLike[str]) -> np.ndarray:
+def read_depth(file_name: PathLike) -> np.ndarray:
     """The distance of every pixel, float32 (H, W) metres, contiguous; 0 where it is missing.
 
     Args:
@@ -51,7 +53,9 @@ def read_depth(file_name: str | os.PathLike[str]) -> np.ndarray:
         UserError: a file that is missing or damaged, needs pickle, has another shape or type, or holds a
             negative, infinite or undefined distance.
     """
-    depth = _load_array(file_name)
+    depth = _read("depth map", file_name, "a .npy file", lambda file: np.load(file, allow_pickle=False))
+    if not isinstance(depth, np.ndarray):
+        raise UserError(f"depth map {file_name} is an archive of several arrays: expected a .npy file of one")
     if depth.ndim == 3 and depth.shape[2] == 1:
         depth = depth[..., 0]
     if depth.ndim != 2 or not depth.size or depth.dtype.kind != "f":
@@ -69,9 +73,7 @@ def read_depth(file_name: str | os.PathLike[str]) -> np.ndarray:
     return depth
 
 
-def check_size(
-    file_name: str | os.PathLike[str], pixels: np.ndarray, image_name: str | os.PathLike[str], size: tuple[int, int]
-) -> None:
+def check_size(file_name: PathLike, pixels: np.ndarray, image_name: PathLike, size: tuple[int, int]) -> None:
     """Raises UserError unless ``pixels`` (H, W), read from ``file_name``, has the (H, W) of its image."""
     if pixels.shape != size:
         raise UserError(
@@ -92,19 +94,29 @@ def write_depth(path: Path, depth: np.ndarray) -> None:
         np.save(file, depth, allow_pickle=False)
 
 
-def _read_ids(file_name: str | os.PathLike[str]) -> np.ndarray:
-    """(H, W) integers as stored."""
+def _read(what: str, file_name: PathLike, expected: str, read: Callable[[BinaryIO], object]) -> object:
+    """``read`` of the open file; a UserError where it is missing or damaged."""
     if not os.path.isfile(file_name):
-        raise UserError(f"label map {file_name} not found")
+        raise UserError(f"{what} {file_name} not found")
     try:
-        with open(file_name, "rb") as file, Image.open(file) as image:
+        with open(file_name, "rb") as file:
+            return read(file)
+    except Exception as error:  # damaged files raise whatever their bytes happen to trip
+        raise UserError(f"{what} {file_name} cannot be read ({first_line(error)}): expected {expected}") from error
+
+
+def _read_ids(file_name: PathLike) -> np.ndarray:
+    """(H, W) integers as stored."""
+
+    def read(file: BinaryIO) -> tuple[str, np.ndarray, bytes]:
+        with Image.open(file) as image:
             mode, ids = image.mode, np.asarray(image)
             file.seek(0)
-            packed = mode == "1" or _is_packed_grey(file.read(26))
-    except Exception as error:  # damaged files raise whatever their bytes happen to trip
-        raise UserError(f"label map {file_name} cannot be read ({_reason(error)}): expected a PNG of ids") from error
-    if packed:
-        # PNG defines such a level as a share of white, PIL scales some to 255 and others not, and writers differ.
+            return mode, ids, file.read(26)
+
+    mode, ids, header = _read("label map", file_name, "a PNG of ids", read)
+    if mode == "1" or (header.startswith(b"\x89PNG\r\n\x1a\n") and header[24] < 8 and header[25] == 0):
+        # PNG defines a grey level of few bits as a share of white, PIL scales some to 255, and writers differ.
         raise UserError(
             f"label map {file_name} is grey with less than 8 bits, so that its ids are not certain: "
             "expected 8 or 16 bits, or a palette; save it again"
@@ -117,35 +129,10 @@ def _read_ids(file_name: str | os.PathLike[str]) -> np.ndarray:
     return ids
 
 
-def _is_packed_grey(header: bytes) -> bool:
-    """Whether this is the start of a PNG with fewer than 8 bits a pixel and no palette."""
-    return header.startswith(b"\x89PNG\r\n\x1a\n") and header[24] < 8 and header[25] == 0
-
-
-def _wrong_ids(file_name: str | os.PathLike[str], wrong: list[int], last: int, offset: int) -> str:
+def _wrong_ids(file_name: PathLike, wrong: list[int], last: int, offset: int) -> str:
     shown = ", ".join(map(str, wrong[:5])) + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else "")
-    void = 0 if offset else VOID
     hint = ""
     if offset and VOID in wrong:
         hint = "; masks that count from 0 are rewritten by datasets/prepare_nyud.py --mask-ids zero_based"
+    void = 0 if offset else VOID
     return f"label map {file_name} has ids {shown}: expected {offset} to {last}, and {void} for void{hint}"
-
-
-def _load_array(file_name: str | os.PathLike[str]) -> np.ndarray:
-    if not os.path.isfile(file_name):
-        raise UserError(f"depth map {file_name} not found")
-    try:
-        # An open file, because np.load leaves one behind when it is given a name and fails.
-        with open(file_name, "rb") as file:
-            array = np.load(file, allow_pickle=False)
-    except Exception as error:  # as above
-        raise UserError(f"depth map {file_name} cannot be read ({_reason(error)}): expected a .npy file") from error
-    if not isinstance(array, np.ndarray):
-        raise UserError(f"depth map {file_name} is an archive of several arrays: expected a .npy file of one")
-    return array
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, UnidentifiedImageError):  # its message is the name of the file
-        return "not an image"
-    return " ".join(str(error).split())[:120] or type(error).__name__

@@ -19,6 +19,7 @@ from revisit.data.workers import SignalSafeLoader
 
 from detectron2.config import CfgNode
 from detectron2.data import DatasetFromList
+from detectron2.data.build import trivial_batch_collator
 from detectron2.utils import comm
 
 MAX_REPLACEMENTS = 20
@@ -75,7 +76,7 @@ class ViewDataset(Dataset):
         return batch
 
     def _read(self, index: int, errors: list[str]) -> tuple[dict, np.ndarray]:
-        """The first readable image from ``index`` on and its record; the others are told in ``errors``."""
+        """The first readable image from ``index`` on and its record; ``errors`` takes what is wrong with the others."""
         failed = []
         for step in range(min(MAX_REPLACEMENTS, len(self))):
             record = self._records[(index + step) % len(self)]
@@ -97,11 +98,6 @@ def _empty(shape: tuple[int, ...]) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8).set_(storage, 0, shape)
 
 
-def _whole(batch: ViewBatch) -> ViewBatch:
-    """What ViewDataset gives is a batch already."""
-    return batch
-
-
 def with_looks(batch: ViewBatch, device: torch.device | str) -> ViewBatch:
     """The batch with its views on ``device``, given the looks that a worker has only drawn."""
     for name in ("anchor", "positive", "small"):
@@ -117,7 +113,7 @@ class ResumableLoader:
     """Iterable over this process's ViewBatches, starting at ``start_iteration``.
 
     Workers start at the first batch that is asked for, so ``start_iteration`` may be set after construction
-    (when a checkpoint has told it), until then. ``last_batch`` is the batch that was handed out last.
+    (from a checkpoint), until then. ``last_batch`` is the batch that was handed out last.
     """
 
     last_batch: ViewBatch
@@ -157,7 +153,7 @@ class ResumableLoader:
             self._dataset,
             batch_sampler=self._sampler(self.start_iteration),
             num_workers=cfg.DATALOADER.NUM_WORKERS,
-            collate_fn=_whole,
+            collate_fn=trivial_batch_collator,
             pin_memory=torch.cuda.is_available(),
         )
         for batch in loader:

@@ -12,12 +12,13 @@ from revisit.config import SCALE_SAMPLINGS
 from revisit.data.catalog import register
 from revisit.data.labels import VOID, check_size, read_depth, read_labels
 from revisit.data.reader import require_image
-from revisit.errors import UserError
+from revisit.errors import expect
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 
 FLIPS = ("horizontal", "none")
+_HERE = "segmentation and depth here"
 # Ids and distances must not mix. Both resizings count pixels by their centres, so that image and labels stay aligned.
 SMOOTH = {"mode": "bilinear", "antialias": True}
 EXACT = {"mode": "nearest-exact"}
@@ -74,26 +75,32 @@ class PixelMapper:
         sample = {**record, "height": size[0], "width": size[1]}
         if not self._is_train:
             return {**sample, "image": image.contiguous()}
-        if not record.keys() & {"sem_seg_file_name", "depth_file_name"}:
-            raise UserError(
-                f"the record of {record['file_name']} has neither labels nor depth: DATASETS.TRAIN expects data sets "
-                "for segmentation or depth (datasets/README.md)"
-            )
+        expect(
+            bool(record.keys() & {"sem_seg_file_name", "depth_file_name"}),
+            f"the record of {record['file_name']} has neither labels nor depth: DATASETS.TRAIN expects data sets for "
+            "segmentation or depth (datasets/README.md)",
+        )
         placement = self._draw(size)
         sample["image"] = self._place(image, placement, SMOOTH, self._fill)
         if "sem_seg_file_name" in record:
-            labels = self._read(record, "sem_seg_file_name", size)
-            sample["sem_seg"] = self._place(labels, placement, EXACT, torch.tensor([VOID]))[0].long()
+            expect(
+                self._classes is not None,
+                f"{record['sem_seg_file_name']} has classes, but no data set of DATASETS.TRAIN says which",
+            )
+            labels = read_labels(record["sem_seg_file_name"], *self._classes)
+            check_size(record["sem_seg_file_name"], labels, record["file_name"], size)
+            labels = self._place(torch.from_numpy(labels)[None], placement, EXACT, torch.tensor([VOID]))
+            sample["sem_seg"] = labels[0].long()
         if "depth_file_name" in record:
-            depth = self._read(record, "depth_file_name", size)
-            sample["depth"] = self._place(depth, placement, EXACT, torch.tensor([0]))[0] / placement.scale
+            depth = read_depth(record["depth_file_name"])
+            check_size(record["depth_file_name"], depth, record["file_name"], size)
+            depth = self._place(torch.from_numpy(depth)[None], placement, EXACT, torch.tensor([0]))
+            sample["depth"] = depth[0] / placement.scale
         return sample
 
     def _draw(self, size: tuple[int, int]) -> Placement:
-        if self._sampling == "choice":
-            scale = float(np.random.choice(self._factors))
-        else:
-            scale = float(np.random.uniform(*self._factors))
+        choice = self._sampling == "choice"
+        scale = float(np.random.choice(self._factors) if choice else np.random.uniform(*self._factors))
         scaled_size = tuple(max(1, round(length * scale)) for length in size)
         crop = self._crop or scaled_size
         corner = tuple(
@@ -113,39 +120,28 @@ class PixelMapper:
         placed[:, : window.shape[1], : window.shape[2]] = window
         return placed
 
-    def _read(self, record: dict, key: str, size: tuple[int, int]) -> torch.Tensor:
-        """(1, H, W) uint8 train ids or float32 metres."""
-        if key == "depth_file_name":
-            pixels = read_depth(record[key])
-        elif self._classes:
-            pixels = read_labels(record[key], *self._classes)
-        else:
-            raise UserError(f"{record[key]} has classes, but no data set of DATASETS.TRAIN says which: expected one")
-        check_size(record[key], pixels, record["file_name"], size)
-        return torch.from_numpy(pixels)[None]
-
 
 def check_input(cfg: CfgNode) -> None:
     """Raises UserError where cfg.INPUT asks for something that PixelMapper does not do."""
-    flip, crop, factors = cfg.INPUT.RANDOM_FLIP, cfg.INPUT.CROP, cfg.INPUT.RANDOM_SCALE
+    flip, crop, factors = cfg.INPUT.RANDOM_FLIP, cfg.INPUT.CROP, tuple(cfg.INPUT.RANDOM_SCALE)
     sampling = cfg.INPUT.RANDOM_SCALE_SAMPLING
-    if sampling not in SCALE_SAMPLINGS:
-        raise UserError(f"INPUT.RANDOM_SCALE_SAMPLING is {sampling!r}, expected one of {', '.join(SCALE_SAMPLINGS)}")
+    expect(
+        sampling in SCALE_SAMPLINGS,
+        f"INPUT.RANDOM_SCALE_SAMPLING is {sampling!r}, expected one of {', '.join(SCALE_SAMPLINGS)}",
+    )
     in_order = sampling == "choice" or (len(factors) == 2 and factors[0] <= factors[1])
-    if not factors or min(factors) <= 0 or not in_order:
-        what = "0 < low <= high" if sampling == "range" else "positive factors"
-        raise UserError(
-            f"INPUT.RANDOM_SCALE is {tuple(factors)}: INPUT.RANDOM_SCALE_SAMPLING {sampling} expects {what}"
-        )
-    if cfg.INPUT.FORMAT != "RGB":
-        raise UserError(f"INPUT.FORMAT is {cfg.INPUT.FORMAT}: segmentation and depth here expect RGB")
-    if flip not in FLIPS:
-        raise UserError(f"INPUT.RANDOM_FLIP is {flip!r}: segmentation and depth here expect {' or '.join(FLIPS)}")
-    if crop.ENABLED and (crop.TYPE != "absolute" or any(side != int(side) or side < 1 for side in crop.SIZE)):
-        raise UserError(
-            f"INPUT.CROP is {crop.TYPE} {tuple(crop.SIZE)}: segmentation and depth here expect TYPE absolute and "
-            "SIZE in whole pixels"
-        )
+    what = "0 < low <= high" if sampling == "range" else "positive factors"
+    expect(
+        factors and min(factors) > 0 and in_order,
+        f"INPUT.RANDOM_SCALE is {factors}: INPUT.RANDOM_SCALE_SAMPLING {sampling} expects {what}",
+    )
+    expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT is {cfg.INPUT.FORMAT}: {_HERE} expect RGB")
+    expect(flip in FLIPS, f"INPUT.RANDOM_FLIP is {flip!r}: {_HERE} expect {' or '.join(FLIPS)}")
+    whole = crop.TYPE == "absolute" and all(side == int(side) >= 1 for side in crop.SIZE)
+    expect(
+        whole or not crop.ENABLED,
+        f"INPUT.CROP is {crop.TYPE} {tuple(crop.SIZE)}: {_HERE} expect TYPE absolute and SIZE in whole pixels",
+    )
 
 
 def _num_classes_and_offset(names: tuple[str, ...]) -> tuple[int, int] | None:
@@ -158,9 +154,10 @@ def _num_classes_and_offset(names: tuple[str, ...]) -> tuple[int, int] | None:
             found[name] = (tuple(classes), metadata.get("label_offset", 0), metadata.get("ignore_label", VOID))
     if not found:
         return None
-    if len(set(found.values())) > 1:
-        raise UserError(f"DATASETS.TRAIN: {', '.join(found)} count different classes, expected data sets with the same")
-    ((classes, offset, ignored),) = set(found.values())
-    if ignored != VOID:
-        raise UserError(f"data set {next(iter(found))} has the ignore_label {ignored} in its metadata: expected {VOID}")
+    name, (classes, offset, ignored) = next(iter(found.items()))
+    expect(
+        len(set(found.values())) == 1,
+        f"DATASETS.TRAIN: {', '.join(found)} count different classes, expected data sets with the same",
+    )
+    expect(ignored == VOID, f"data set {name} has the ignore_label {ignored} in its metadata: expected {VOID}")
     return len(classes), offset

@@ -1,7 +1,7 @@
 """Images in tar files, in WebDataset's layout, each read by its place: the data set ``shards:DIR``.
 
 ``KEY.jpg`` (or another suffix of images) is a sample, ``KEY.cls`` beside it its class, a number as text. index.npz in
-the same folder tells where every image lies, so that any process reads any image of any shard with one read, and the
+the same folder says where every image lies, so that any process reads any image of any shard with one read, and the
 sampler alone decides the order: shards say nothing about which worker or rank reads what, and may be fewer than
 either. DIR is a folder or whatever fsspec opens (``s3://bucket/train``).
 """
@@ -13,6 +13,7 @@ import os
 import posixpath
 import tarfile
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ import numpy as np
 from tqdm import tqdm
 
 from revisit.data.reader import BLOCK, MAX_BYTES, SUFFIXES
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 from revisit.files import written_whole
 
 INDEX = "index.npz"
@@ -53,15 +54,11 @@ def index_shard(path: Path) -> list[tuple[int, int, int]]:
             for member in tar:
                 key, _, suffix = posixpath.basename(member.name).partition(".")
                 key = posixpath.join(posixpath.dirname(member.name), key)
-                if member.issparse():
-                    raise UserError(f"{path}: {member.name} is stored with holes: pack it without --sparse")
-                if member.size > MAX_BYTES:
-                    raise UserError(
-                        f"{path}: {member.name} has {member.size} bytes: expected images of at most {MAX_BYTES}"
-                    )
+                where = f"{path}: {member.name}"
+                expect(not member.issparse(), f"{where} is stored with holes: pack it without --sparse")
+                expect(member.size <= MAX_BYTES, f"{where} has {member.size} bytes, expected at most {MAX_BYTES}")
                 if member.isfile() and f".{suffix.lower()}" in SUFFIXES:
-                    if key in images:
-                        raise UserError(f"{path} has two images called {key}: expected one a sample")
+                    expect(key not in images, f"{path} has two images called {key}: expected one per sample")
                     images[key] = (member.offset_data, member.size)
                 elif member.isfile() and suffix == "cls":
                     labels[key] = int(tar.extractfile(member).read(_MAX_DIGITS))
@@ -70,10 +67,10 @@ def index_shard(path: Path) -> list[tuple[int, int, int]]:
         raise UserError(f"{path} is no complete tar file ({error}): copy or make it again") from error
     except ValueError as error:
         raise UserError(f"{path}: the class of {key} is no number ({error})") from error
-    if not images:
-        raise UserError(f"{path} has no image: expected files ending in {', '.join(sorted(SUFFIXES))}")
-    if path.stat().st_size < end + BLOCK:  # a tar file that ends well ends with empty blocks
-        raise UserError(f"{path} is truncated after {path.stat().st_size} bytes: copy or make it again")
+    expect(bool(images), f"{path} has no image: expected files ending in {', '.join(sorted(SUFFIXES))}")
+    size = path.stat().st_size
+    # A tar file that ends well ends with empty blocks.
+    expect(size >= end + BLOCK, f"{path} is truncated after {size} bytes: copy or make it again")
     return [(*place, labels.get(key, _NO_LABEL)) for key, place in images.items()]
 
 
@@ -131,13 +128,11 @@ def _read_index(data: bytes, name: str) -> ShardIndex:
             if any(member.compress_type != zipfile.ZIP_STORED for member in arrays.zip.infolist()):
                 raise ValueError("it is compressed, and may unpack to any size")
             index = ShardIndex(**{field: arrays[field] for field in ShardIndex._fields})
-        ends = index.offset + index.size
         sound = (
             len({len(array) for array in index[2:]}) == 1
-            and len(index.shard) > 0
             and index.offset.min() >= BLOCK
             and index.size.min() >= 0
-            and (ends <= index.num_bytes[index.shard]).all()
+            and (index.offset + index.size <= index.num_bytes[index.shard]).all()
         )
     except Exception as error:  # damaged files raise whatever their bytes happen to trip
         raise UserError(f"{name} is damaged ({error}): make it again, tools/make_shards.py --index-only") from error
@@ -146,32 +141,29 @@ def _read_index(data: bytes, name: str) -> ShardIndex:
     return index
 
 
-def _sizes(filesystem: fsspec.AbstractFileSystem, folder: str, index: ShardIndex) -> dict[str, int]:
-    """Bytes of every tar file in the folder and every shard of the index, by name; -1 for one that is not there."""
+def _sizes(filesystem: fsspec.AbstractFileSystem, folder: str, index: ShardIndex) -> dict[str, int | None]:
+    """Bytes of every tar file in the folder and every shard of the index that is there; None where nobody knows."""
     try:
         listed = {posixpath.basename(entry["name"]): entry["size"] for entry in filesystem.ls(folder, detail=True)}
     except Exception:  # a web server need not list its files, nor say so in a certain way
         listed = {}
     sizes = {name: size for name, size in listed.items() if name.endswith(".tar") and size is not None}
-    for name in map(str, index.shards):
+    for name in index.shards.tolist():
         if name not in sizes:
-            try:
+            with suppress(FileNotFoundError):
                 sizes[name] = filesystem.size(f"{folder}/{name}")
-            except FileNotFoundError:
-                sizes[name] = -1
     return sizes
 
 
-def _check_shards(index: ShardIndex, sizes: dict[str, int], root: str) -> None:
-    for name, expected in zip(index.shards, index.num_bytes, strict=True):
-        if sizes[name] == -1:
-            raise UserError(f"{root}/{name} not found, but {INDEX} lists it: copy it there")
-        if sizes[name] not in (expected, None):  # None: a server that does not tell
-            raise UserError(
-                f"{root}/{name} has {sizes[name]} bytes, {expected} by {INDEX}: copy it again, or make the index again"
-            )
-    unlisted = sorted(sizes.keys() - set(index.shards.tolist()))
-    if unlisted:
+def _check_shards(index: ShardIndex, sizes: dict[str, int | None], root: str) -> None:
+    for name, expected in zip(index.shards.tolist(), index.num_bytes.tolist(), strict=True):
+        expect(name in sizes, f"{root}/{name} not found, but {INDEX} lists it: copy it there")
+        found = sizes[name]
+        expect(
+            found in (expected, None),
+            f"{root}/{name} has {found} bytes, {expected} by {INDEX}: copy it again, or make the index again",
+        )
+    if unlisted := sorted(sizes.keys() - set(index.shards.tolist())):
         raise UserError(
             f"{root}/{unlisted[0]} is not in {INDEX}, nor are {len(unlisted) - 1} more: make the index again "
             "(tools/make_shards.py --index-only), or move them away"

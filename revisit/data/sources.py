@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from revisit.data import classification_datasets as labels
-from revisit.data.box_datasets import VOC_CLASSES, coco_metadata, load_coco, load_voc, voc_metadata
-from revisit.data.image_folders import (
-    Records,
-    class_folders,
-    class_folders_metadata,
-    load_class_folders,
-    load_folder,
-    load_list,
-)
-from revisit.data.pixel_datasets import (
-    CITYSCAPES_CLASSES,
-    NYUD_CLASSES,
-    VOC_PIXEL_CLASSES,
-    load_cityscapes,
-    load_nyud,
-    load_voc_segmentation,
-    segmentation_metadata,
-)
+from revisit.data import box_datasets as boxes
+from revisit.data import classification_datasets as whole
+from revisit.data import image_folders as folders
+from revisit.data import pixel_datasets as pixels
+from revisit.data.image_folders import Records, class_folders, load_class_folders
 from revisit.data.shards import load_shards
 
 
@@ -51,38 +37,47 @@ class DataSource:
 
 
 def by_split(
-    name: str, where: str, load: Callable[..., Records], sizes: dict[str, int | None], **rest: object
+    name: str,
+    where: str,
+    load: Callable[..., Records],
+    classes: Sequence[str] | Callable[[Path], Sequence[str]] = (),
+    **sizes: int | None,
 ) -> dict[str, DataSource]:
     """Sources called NAME_SPLIT, a place each where ``where`` has "{split}"; else ``load`` takes the split."""
     return {
         f"{name}_{split}": DataSource(
-            where.format(split=split), load if "{split}" in where else partial(load, split=split), size, **rest
+            where.format(split=split), load if "{split}" in where else partial(load, split=split), size, classes
         )
         for split, size in sizes.items()
     }
 
 
 def by_split_of_kind(
-    name: str, where: str, kind: str, sizes: dict[str, int | None], made_by: str, **own_metadata: object
+    name: str, where: str, kind: str, made_by: str, own_metadata: dict | None = None, /, **sizes: int | None
 ) -> dict[str, DataSource]:
-    """As ``by_split``, of a kind FOLDER:SPLIT."""
-    metadata = KINDS[kind].metadata | own_metadata
-    return by_split(name, where, KINDS[kind].load, sizes, made_by=made_by, metadata=metadata)
+    """As ``by_split``, of a kind FOLDER:SPLIT with labels or depth per pixel."""
+    metadata = KINDS[kind].metadata | (own_metadata or {})
+    sources = by_split(name, where, KINDS[kind].load, **sizes)
+    return {name: replace(source, made_by=made_by, metadata=metadata) for name, source in sources.items()}
 
 
 KINDS = {
-    "folder": Kind("PATH", load_folder),
-    "list": Kind("PATH", load_list),
-    "class_folders": Kind("PATH", load_class_folders, class_folders_metadata),
+    "folder": Kind("PATH", folders.load_folder),
+    "list": Kind("PATH", folders.load_list),
+    "class_folders": Kind("PATH", load_class_folders, folders.class_folders_metadata),
     "shards": Kind("URL", load_shards),
-    "voc": Kind("FOLDER:SPLIT", load_voc, voc_metadata),
-    "coco": Kind("FOLDER_OF_IMAGES:ANNOTATIONS.json", load_coco, coco_metadata),
-    "voc_segmentation": Kind("FOLDER:SPLIT", load_voc_segmentation, segmentation_metadata(VOC_PIXEL_CLASSES)),
-    "nyud_segmentation": Kind(
-        "FOLDER:SPLIT", partial(load_nyud, task="segmentation"), segmentation_metadata(NYUD_CLASSES, label_offset=1)
+    "voc": Kind("FOLDER:SPLIT", boxes.load_voc, boxes.voc_metadata),
+    "coco": Kind("FOLDER_OF_IMAGES:ANNOTATIONS.json", boxes.load_coco, boxes.coco_metadata),
+    "voc_segmentation": Kind(
+        "FOLDER:SPLIT", pixels.load_voc_segmentation, pixels.segmentation_metadata(pixels.VOC_PIXEL_CLASSES)
     ),
-    "nyud_depth": Kind("FOLDER:SPLIT", partial(load_nyud, task="depth"), {"evaluator_type": "depth"}),
-    "cityscapes": Kind("FOLDER:SPLIT", load_cityscapes, segmentation_metadata(CITYSCAPES_CLASSES)),
+    "nyud_segmentation": Kind(
+        "FOLDER:SPLIT",
+        partial(pixels.load_nyud, task="segmentation"),
+        pixels.segmentation_metadata(pixels.NYUD_CLASSES, label_offset=1),
+    ),
+    "nyud_depth": Kind("FOLDER:SPLIT", partial(pixels.load_nyud, task="depth"), {"evaluator_type": "depth"}),
+    "cityscapes": Kind("FOLDER:SPLIT", pixels.load_cityscapes, pixels.segmentation_metadata(pixels.CITYSCAPES_CLASSES)),
 }
 
 # Subsets of the paper's data-bias study, one list of image paths each, which scripts in datasets/ write. The paper
@@ -96,42 +91,53 @@ SUBSETS = {
 CIFAR10 = {
     f"cifar10_{split}": DataSource(
         (f"cifar10/{split}", "cifar-10-batches-py"),
-        partial(labels.load_cifar10, split=split),
+        partial(whole.load_cifar10, split=split),
         size,
-        labels.CIFAR10_CLASSES,
+        whole.CIFAR10_CLASSES,
     )
     for split, size in (("train", 50000), ("test", 10000))
 }
-VOC_2007 = {"train": 2501, "val": 2510, "trainval": 5011, "test": 4952}
-NYUD = {"train": 795, "val": 654}
+PREPARE_VOC, PREPARE_NYUD = "datasets/prepare_voc_train_aug.py", "datasets/prepare_nyud.py"
 
-# fmt: off
 SOURCES: dict[str, DataSource] = {
-    "coco_2017_train_images": DataSource("coco/train2017", load_folder, 118287),
-    **{name: DataSource(f"subsets/{name}.txt", load_list, size) for name, size in SUBSETS.items()},
-    **by_split("imagenet", "imagenet/{split}", load_class_folders, {"train": 1281167, "val": 50000},
-               classes=class_folders),
-    **by_split("places365", "places365_standard/{split}", load_class_folders, {"train": 1803460, "val": 36500},
-               classes=class_folders),
+    "coco_2017_train_images": DataSource("coco/train2017", folders.load_folder, 118287),
+    **{name: DataSource(f"subsets/{name}.txt", folders.load_list, size) for name, size in SUBSETS.items()},
+    **by_split("imagenet", "imagenet/{split}", load_class_folders, class_folders, train=1281167, val=50000),
+    **by_split("places365", "places365_standard/{split}", load_class_folders, class_folders, train=1803460, val=36500),
     **CIFAR10,
-    **by_split("food101", "food-101", labels.load_food101, {"train": 75750, "test": 25250},
-               classes=labels.food101_classes),
-    **by_split("cars", "stanford_cars", labels.load_cars, {"train": 8144, "test": 8041}, classes=labels.cars_classes),
-    **by_split("pets", "oxford-iiit-pet", labels.load_pets, {"trainval": 3680, "test": 3669},
-               classes=labels.pets_classes),
-    **by_split("sun397", "SUN397", labels.load_sun397, {"train": 19850, "test": 19850}, classes=labels.sun397_classes),
-    **by_split("voc_2007_labels", "VOC2007", labels.load_voc_labels, VOC_2007, classes=lambda path: VOC_CLASSES),
-    **by_split_of_kind("voc_2012_sem_seg", "VOC2012", "voc_segmentation", {"train_aug": 10582, "val": 1449},
-                       "datasets/prepare_voc_train_aug.py"),
-    **by_split_of_kind("nyud_segmentation", "NYUD_MT", "nyud_segmentation", NYUD, "datasets/prepare_nyud.py"),
-    **by_split_of_kind("nyud_depth", "NYUD_MT", "nyud_depth", NYUD, "datasets/prepare_nyud.py"),
-    **by_split_of_kind("cityscapes_fine_sem_seg", "cityscapes", "cityscapes", {"train": 2975, "val": 500},
-                       "datasets/prepare_cityscapes.py", evaluator_type="cityscapes_sem_seg"),
+    **by_split("food101", "food-101", whole.load_food101, whole.food101_classes, train=75750, test=25250),
+    **by_split("cars", "stanford_cars", whole.load_cars, whole.cars_classes, train=8144, test=8041),
+    **by_split("pets", "oxford-iiit-pet", whole.load_pets, whole.pets_classes, trainval=3680, test=3669),
+    **by_split("sun397", "SUN397", whole.load_sun397, whole.sun397_classes, train=19850, test=19850),
+    **by_split(
+        "voc_2007_labels",
+        "VOC2007",
+        whole.load_voc_labels,
+        whole.voc_classes,
+        train=2501,
+        val=2510,
+        trainval=5011,
+        test=4952,
+    ),
+    **by_split_of_kind("voc_2012_sem_seg", "VOC2012", "voc_segmentation", PREPARE_VOC, train_aug=10582, val=1449),
+    **by_split_of_kind("nyud_segmentation", "NYUD_MT", "nyud_segmentation", PREPARE_NYUD, train=795, val=654),
+    **by_split_of_kind("nyud_depth", "NYUD_MT", "nyud_depth", PREPARE_NYUD, train=795, val=654),
+    **by_split_of_kind(
+        "cityscapes_fine_sem_seg",
+        "cityscapes",
+        "cityscapes",
+        "datasets/prepare_cityscapes.py",
+        {"evaluator_type": "cityscapes_sem_seg"},
+        train=2975,
+        val=500,
+    ),
 }
-# fmt: on
 
 # Data sets that Detectron2 registers, and their published sizes.
 DETECTION_SIZES = {
-    "voc_2007_trainval": 5011, "voc_2012_trainval": 11540, "voc_2007_test": 4952,
-    "coco_2017_train": 118287, "coco_2017_val": 5000,
-}  # fmt: skip
+    "voc_2007_trainval": 5011,
+    "voc_2007_test": 4952,
+    "voc_2012_trainval": 11540,
+    "coco_2017_train": 118287,
+    "coco_2017_val": 5000,
+}
