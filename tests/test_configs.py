@@ -112,15 +112,13 @@ def test_a_cifar_run_resolves_to_its_settings(name, knn, tmp_path, monkeypatch, 
     assert told["shapes"]["anchor"] == [128, 3, 32, 32]
 
 
-def test_the_tables_name_every_toy_pretraining_recipe():
-    files = {str(path.relative_to(CONFIGS / "toy"))[:-5] for path in (CONFIGS / "toy").rglob("*.yaml")}
+def test_the_tables_name_every_pretraining_recipe():
+    paper, toy = (
+        {str(path.relative_to(CONFIGS / folder))[:-5] for path in (CONFIGS / folder).rglob("*.yaml")}
+        for folder in ("pretrain", "toy")
+    )
     finetuning = {"detection", "segmentation_voc", "segmentation_cityscapes", "segmentation_nyud", "depth"}
-    assert files - finetuning == set(TOY_RUNS)
-
-
-def test_the_table_names_every_pretraining_recipe():
-    files = {str(path.relative_to(CONFIGS / "pretrain"))[:-5] for path in (CONFIGS / "pretrain").rglob("*.yaml")}
-    assert files == set(RUNS)
+    assert paper == set(RUNS) and toy - finetuning == set(TOY_RUNS)
 
 
 @pytest.mark.parametrize("path", [p for p in sorted(CONFIGS.rglob("*.yaml")) if p.name not in BASES], ids=str)

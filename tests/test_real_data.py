@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tarfile
 from pathlib import Path
 
 import pytest
 import torch
-from commands import ROOT, run
+from commands import run
+from real import DATA, needs_real_data
 from torch.utils.data import DataLoader
 
 from revisit.data.image_folders import load_class_folders, load_folder
@@ -24,12 +24,7 @@ from revisit.data.shards import load_shards
 
 from detectron2.data import DatasetFromList
 
-DATA = Path(os.environ.get("REVISIT_REAL_DATA", ROOT.parent / "shared" / "data"))
-
-pytestmark = [
-    pytest.mark.real_data,
-    pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data in {DATA}: set REVISIT_REAL_DATA"),
-]
+pytestmark = needs_real_data
 
 
 def test_every_photograph_is_read_as_rgb():

@@ -6,29 +6,22 @@ They lie in $REVISIT_REAL_DATA (default ../shared/data): davis/DAVIS, davis/cuti
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import ROOT, one_line_error, run
+from commands import one_line_error, run
 from PIL import Image
+from real import DATA, needs_real_data
 
-sys.path.insert(0, str(ROOT / "projects/LabelPropagation"))
 from projects.LabelPropagation.davis import find_sequences, read_masks
 
-DATA = Path(os.environ.get("REVISIT_REAL_DATA", ROOT.parent / "shared" / "data"))
 VIDEOS = DATA / "davis"
 SAMPLES = VIDEOS / "cutie_multiobject/examples"
 VOC = f"voc_segmentation:{DATA}/voc/VOC2012_mini:all"
 NARROW = "MODEL.RESNETS.DEPTH 18 MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
 
-pytestmark = [
-    pytest.mark.real_data,
-    pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data in {DATA}: set REVISIT_REAL_DATA"),
-]
+pytestmark = needs_real_data
 
 
 def propagation(name, output, options=""):

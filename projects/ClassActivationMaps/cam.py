@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from revisit.engine.config_checks import expect
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 
 MAP_SHARE = 0.5  # of the map's colour in the overlay
 

@@ -19,13 +19,13 @@ import torch
 
 from projects.ClassActivationMaps.cam import LinearClassifier, activation_map, load_classifier, overlay
 from projects.ClassActivationMaps.config import add_cam_config
-from projects.common.entry import RANDOM, expect_at_least, load_project, only_dataset, write_results
+from projects.common.entry import RANDOM, expect_positive, load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from revisit.data.catalog import get_records
 from revisit.data.classification_datasets import PRESENT
 from revisit.data.reader import require_record
 from revisit.engine.command import run_command
-from revisit.engine.config_checks import expect
+from revisit.errors import expect
 from revisit.evaluation.features import TRANSFORMS
 from revisit.viz.tiles import SheetRow, evenly_spread, fit, save_sheet
 
@@ -43,7 +43,7 @@ class Network(NamedTuple):
 
 def main() -> None:
     cfg = load_project(__doc__, add_cam_config)
-    expect_at_least(cfg, 1, "CAM.NUM_IMAGES")
+    expect_positive(cfg, "CAM.NUM_IMAGES")
     dataset = only_dataset(cfg, "TEST")
     records, names = get_records(dataset), MetadataCatalog.get(dataset).get("thing_classes", [])
     labelled = bool(records[0].keys() & {"label", "labels"})

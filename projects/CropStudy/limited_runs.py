@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import yaml
 
-from revisit.engine.config_checks import expect
+from revisit.errors import expect
 from revisit.viz.curves import read_metrics, saved_plot
 
 from .overlap import limit_name

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from projects.common.entry import expect_at_least, load_project, write_results
+from projects.common.entry import expect_positive, load_project, write_results
 from projects.CropStudy.config import add_crop_study_config
 from projects.CropStudy.limited_runs import plot_runs, read_runs
 from projects.CropStudy.overlap import draw_overlaps, plot_overlaps
 from revisit.engine.command import run_command
-from revisit.engine.config_checks import expect
+from revisit.errors import expect
 
 from detectron2.config import CfgNode
 
@@ -64,7 +64,7 @@ def check(cfg: CfgNode) -> None:
     ordered = len(scale) == 2 and 0 < scale[0] <= scale[1] <= 1
     expect(ordered, f"VIEWS.LARGE_SCALE {scale}: expected 0 < low <= high <= 1")
     expect(len(size) == 2 and min(size) >= 1, f"CROP_STUDY.IMAGE_SIZE {size}: expected height and width in px")
-    expect_at_least(cfg, 1, "CROP_STUDY.NUM_PAIRS")
+    expect_positive(cfg, "CROP_STUDY.NUM_PAIRS")
     inside = bool(limits) and 0 <= min(limits) <= max(limits) <= 1
     expect(inside, f"CROP_STUDY.MAX_IOUS {limits}: expected limits between 0 and 1")
 

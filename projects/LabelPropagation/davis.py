@@ -1,21 +1,24 @@
-"""Videos in DAVIS's layout: JPEGImages/480p/NAME/00000.jpg and Annotations/480p/NAME/00000.png."""
+"""Videos in DAVIS's layout, JPEGImages/480p/NAME/00000.jpg and Annotations/480p/NAME/00000.png; masks and overlays."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
+import cv2
 import numpy as np
+from PIL import Image
 
-from projects.common.palette import palette_image
+from projects.common.palette import palette_image, voc_colours
 from revisit.data.labels import VOID, check_size, read_labels
 from revisit.data.reader import require_image
 from revisit.data.split_files import read_split
-from revisit.engine.config_checks import expect
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 from revisit.files import written_whole
+from revisit.viz.tiles import fit
 
 NUM_IDS = 255  # the palette's, VOID aside
+OPACITY = 0.6  # of an object over the frame
 LEAST_FRAMES = 3  # the first is given and the last does not count
 
 
@@ -96,3 +99,17 @@ def write_mask(path: Path, ids: np.ndarray) -> None:
     """Write (H, W) uint8 ids as a PNG with DAVIS's palette, whole or not at all."""
     with written_whole(path) as temporary:
         palette_image(ids).save(temporary, format="PNG")
+
+
+def paint_objects(frame: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """The (H, W, 3) uint8 RGB frame with each object of the (H, W) ids in its colour, PANEL px on its longer side."""
+    painted = cv2.addWeighted(frame, 1 - OPACITY, voc_colours()[ids], OPACITY, 0)
+    return fit(np.where(ids[..., None] > 0, painted, frame))
+
+
+def save_animation(path: Path, pictures: list[np.ndarray], frames_per_second: float) -> None:
+    """Write (h, w, 3) uint8 RGB pictures of one size as an endless GIF."""
+    first, *rest = (Image.fromarray(picture).quantize(method=Image.Quantize.FASTOCTREE) for picture in pictures)
+    options = {"save_all": True, "append_images": rest, "duration": round(1000 / frames_per_second), "loop": 0}
+    with written_whole(path) as temporary:
+        first.save(temporary, format="GIF", **options)

@@ -20,25 +20,26 @@ import torch
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from projects.common.entry import (
-    expect_at_least,
-    expect_one_of,
-    expect_positive,
-    load_project,
-    peak_memory_gb,
-    write_results,
-)
+from projects.common.entry import expect_one_of, expect_positive, load_project, peak_memory_gb, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import enlarge_labels, shrink_labels
 from projects.LabelPropagation.config import METHODS, add_label_propagation_config
-from projects.LabelPropagation.davis import Sequence, find_sequences, read_frame, read_masks, write_mask
-from projects.LabelPropagation.overlays import paint_objects, save_animation
+from projects.LabelPropagation.davis import (
+    Sequence,
+    find_sequences,
+    paint_objects,
+    read_frame,
+    read_masks,
+    save_animation,
+    write_mask,
+)
 from projects.LabelPropagation.propagate import LabelPropagation, Protocol
 from projects.LabelPropagation.video_objects import score_sequence, summarize, write_csvs
 from revisit.data.catalog import datasets_root
 from revisit.data.labels import VOID
 from revisit.data.reader import require_image
 from revisit.engine.command import run_command
+from revisit.errors import expect
 
 from detectron2.config import CfgNode
 
@@ -49,9 +50,9 @@ def main() -> None:
     cfg = load_project(__doc__, add_label_propagation_config)
     options, output = cfg.LABEL_PROPAGATION, Path(cfg.OUTPUT_DIR)
     expect_one_of(cfg, "LABEL_PROPAGATION.METHOD", METHODS)
-    expect_at_least(cfg, 0, "LABEL_PROPAGATION.NUM_CONTEXT")
-    expect_at_least(cfg, 1, "LABEL_PROPAGATION.TOP_K")
-    expect_positive(cfg, *(f"LABEL_PROPAGATION.{name}" for name in ("RADIUS", "TEMPERATURE", "FRAMES_PER_SECOND")))
+    expect(options.NUM_CONTEXT >= 0, f"LABEL_PROPAGATION.NUM_CONTEXT is {options.NUM_CONTEXT}: expected 0 or more")
+    positive = ("RADIUS", "TOP_K", "TEMPERATURE", "FRAMES_PER_SECOND")
+    expect_positive(cfg, *(f"LABEL_PROPAGATION.{name}" for name in positive))
     root = datasets_root() / options.DATA
     sequences = find_sequences(root, options.RESOLUTION, options.SPLIT, tuple(options.SEQUENCES))
     backbone = FrozenBackbone(cfg)

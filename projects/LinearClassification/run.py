@@ -11,20 +11,13 @@ DIR/classifier.pth the weights of a linear classifier, which ClassActivationMaps
 
 from __future__ import annotations
 
-from projects.common.entry import (
-    expect_at_least,
-    expect_one_of,
-    expect_positive,
-    load_project,
-    only_dataset,
-    write_results,
-)
+from projects.common.entry import expect_one_of, expect_positive, load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.LinearClassification.config import add_linear_config
 from projects.LinearClassification.methods import METHODS
 from projects.LinearClassification.targets import check_classes, read_set
 from revisit.engine.command import run_command
-from revisit.engine.config_checks import expect
+from revisit.errors import expect
 from revisit.evaluation.features import TRANSFORMS
 
 from detectron2.config import CfgNode
@@ -54,7 +47,7 @@ def check(cfg: CfgNode) -> None:
     expect_positive(cfg, "LINEAR.IMAGE_SIZE", "LINEAR.MAX_ITER", "LINEAR.COST")
     expect_positive(cfg, "KNN_EVAL.NUM_NEIGHBORS", "KNN_EVAL.TEMPERATURE")
     if cfg.LINEAR.METHOD == "sgd":
-        expect_at_least(cfg, 1, "SOLVER.EPOCHS")
+        expect_positive(cfg, "SOLVER.EPOCHS")
 
 
 def check_method(cfg: CfgNode, several: bool) -> None:

@@ -9,8 +9,7 @@ import numpy as np
 
 from revisit.data.catalog import get_records
 from revisit.data.classification_datasets import DIFFICULT, PRESENT
-from revisit.engine.config_checks import expect
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 
 
 class LabelledSet(NamedTuple):

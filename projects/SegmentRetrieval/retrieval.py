@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from revisit.data.labels import VOID
-from revisit.engine.config_checks import expect
+from revisit.errors import expect
 from revisit.evaluation.sem_seg_evaluation import score
 
 from detectron2.config import CfgNode

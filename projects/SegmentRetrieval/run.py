@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from projects.common.entry import expect_at_least, expect_one_of, load_project, only_dataset, write_results
+from projects.common.entry import expect_one_of, expect_positive, load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.SegmentRetrieval.config import FEATURES, REGIONS, add_segment_retrieval_config
 from projects.SegmentRetrieval.gallery import gallery_rows
@@ -22,7 +22,7 @@ from projects.SegmentRetrieval.retrieval import evaluate
 from revisit.data.catalog import get_records
 from revisit.data.labels import VOID
 from revisit.engine.command import run_command
-from revisit.engine.config_checks import expect
+from revisit.errors import expect
 from revisit.viz.tiles import save_sheet
 
 from detectron2.config import CfgNode
@@ -60,7 +60,7 @@ def check(cfg: CfgNode) -> list[str]:
         "SEGMENT_RETRIEVAL.FEATURES oracle describes true regions: set SEGMENT_RETRIEVAL.REGIONS truth",
     )
     positive = ("IMAGE_SIZE", "NUM_REGIONS", "GALLERY_QUERIES", "GALLERY_NEIGHBORS")
-    expect_at_least(cfg, 1, *(f"SEGMENT_RETRIEVAL.{name}" for name in positive))
+    expect_positive(cfg, *(f"SEGMENT_RETRIEVAL.{name}" for name in positive))
     few = options.NUM_REGIONS < VOID
     expect(few, f"SEGMENT_RETRIEVAL.NUM_REGIONS is {options.NUM_REGIONS}: expected less than {VOID}")
     classes = []

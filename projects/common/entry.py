@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from pathlib import Path
 
-from revisit.engine.config_checks import expect
 from revisit.engine.environment import record_environment
 from revisit.engine.setup import make_config
+from revisit.errors import expect
 from revisit.files import written_whole
 
 from detectron2.config import CfgNode
@@ -70,13 +70,6 @@ def expect_one_of(cfg: CfgNode, key: str, choices: Sequence[str]) -> None:
     """Raises UserError unless the value of a key, such as LINEAR.METHOD, is one of ``choices``."""
     value = reduce(getattr, key.split("."), cfg)
     expect(value in choices, f"{key} is {value!r}, expected one of {', '.join(choices)}")
-
-
-def expect_at_least(cfg: CfgNode, least: int, *keys: str) -> None:
-    """Raises UserError unless the values of all keys are ``least`` or more."""
-    for key in keys:
-        value = reduce(getattr, key.split("."), cfg)
-        expect(value >= least, f"{key} is {value}: expected {least} or more")
 
 
 def expect_positive(cfg: CfgNode, *keys: str) -> None:

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from projects.common.frozen_backbone import FrozenBackbone
 from revisit.data.reader import require_record
-from revisit.data.workers import start_worker
+from revisit.data.workers import SignalSafeLoader
 from revisit.files import written_whole
 
 from detectron2.config import CfgNode
@@ -57,7 +57,7 @@ class RecordImages(Dataset):
 
 def image_loader(cfg: CfgNode, images: Dataset, **options: object) -> DataLoader:
     """Batches of ``images``, in order unless ``options`` say otherwise."""
-    return DataLoader(images, num_workers=cfg.DATALOADER.NUM_WORKERS, worker_init_fn=start_worker, **options)
+    return SignalSafeLoader(images, num_workers=cfg.DATALOADER.NUM_WORKERS, **options)
 
 
 def cached_features(

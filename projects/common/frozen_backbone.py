@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.engine.config_checks import expect
+from revisit.errors import expect
 
 from detectron2.config import CfgNode
 from detectron2.modeling import build_backbone

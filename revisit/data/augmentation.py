@@ -1,4 +1,4 @@
-"""How a view looks: MoCo-v2's standard augmentation, AutoAugment's ImageNet policy, or one of the two.
+"""How a view looks: the standard augmentation of two-crop methods, AutoAugment's ImageNet policy, or one of the two.
 
 A look is drawn here, as a plain record of parameters; ``augmentation_on_arrays`` and ``augmentation_on_device`` apply
 it.
@@ -20,7 +20,7 @@ NUM_POLICIES = len(_torchvision.policies)
 
 @dataclass(frozen=True)
 class StandardLook:
-    """MoCo-v2: jitter(.4, .4, .4, .1) p .8, grey p .2, blur sigma U(.1, 2) p .5, flip p .5, in this order."""
+    """Jitter(.4, .4, .4, .1) p .8, grey p .2, blur sigma U(.1, 2) p .5, flip p .5, in this order (arXiv:2003.04297)."""
 
     jitter: tuple[tuple[int, float], ...]  # (operation, factor) in order of application; hue in turns
     grey: bool
@@ -59,7 +59,7 @@ def draw_look(policy: str, rng: np.random.Generator, *, grey_probability: float 
     Args:
         policy: one of ``revisit.config.POLICIES``. ``standard_or_autoaugment`` (the paper's A+) takes
             either with probability 1/2.
-        grey_probability: how often a standard look is grey; by default MoCo-v2's.
+        grey_probability: how often a standard look is grey.
     """
     if policy == "standard_or_autoaugment":
         policy = "standard" if rng.random() < 0.5 else "autoaugment"

@@ -107,7 +107,7 @@ def test_scores_may_come_from_finetuned_models(make_run):
     [
         ('VIEWS.LARGE_SCALE "(0.0, 1.0)"', "expected 0 < low <= high <= 1"),
         ('CROP_STUDY.MAX_IOUS "(1.5,)"', "expected limits between 0 and 1"),
-        ("CROP_STUDY.NUM_PAIRS 0", "CROP_STUDY.NUM_PAIRS is 0: expected 1 or more"),
+        ("CROP_STUDY.NUM_PAIRS 0", "CROP_STUDY.NUM_PAIRS is 0: expected a positive number"),
         ('CROP_STUDY.IMAGE_SIZE "(480,)"', "expected height and width"),
     ],
 )

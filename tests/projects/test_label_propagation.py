@@ -122,7 +122,7 @@ def test_weights_of_another_network_are_refused(pretrained, toy_root, tmp_path):
     ("options", "expected"),
     [
         ("LABEL_PROPAGATION.METHOD guess", "LABEL_PROPAGATION.METHOD is 'guess', expected one of propagate, copy"),
-        ("LABEL_PROPAGATION.TOP_K 0", "LABEL_PROPAGATION.TOP_K is 0: expected 1 or more"),
+        ("LABEL_PROPAGATION.TOP_K 0", "LABEL_PROPAGATION.TOP_K is 0: expected a positive number"),
         ("LABEL_PROPAGATION.TEMPERATURE 0.0", "expected a positive number"),
         ("LABEL_PROPAGATION.DATA nowhere", "no DAVIS tree at"),
         ("LABEL_PROPAGATION.RADIUS_ 3", "did you mean"),

@@ -287,7 +287,7 @@ def test_a_layer_is_trained_by_the_command(pretrained, run_project):
         ("LINEAR.METHOD guess", "LINEAR.METHOD is 'guess', expected one of logistic, svm, knn, sgd"),
         ("LINEAR.METHOD svm", "LINEAR.METHOD svm is for images that show several classes"),
         (f"LINEAR.METHOD knn{SEVERAL}", "LINEAR.METHOD knn is for images of one class each"),
-        ("LINEAR.METHOD sgd SOLVER.EPOCHS 0", "SOLVER.EPOCHS is 0: expected 1 or more"),
+        ("LINEAR.METHOD sgd SOLVER.EPOCHS 0", "SOLVER.EPOCHS is 0: expected a positive number"),
         ("LINEAR.LAMBDAS (0.0,1.0,3)", "expected 0 < lowest <= highest"),
         ("LINEAR.LAMBDAS (1.0,)", "expected 0 < lowest <= highest"),
         ("LINEAR.MAX_ITER -1", "LINEAR.MAX_ITER is -1: expected a positive number"),

@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from commands import one_line_error, run
+from commands import run
 from torch.nn import functional as F
 
 from projects.SegmentRetrieval.gallery import DIMMED, OUTLINE, draw_region
@@ -151,6 +151,6 @@ def test_bad_options_are_refused(options, expected, run_project):
         run_project("SegmentRetrieval", "toy", options)
 
 
-def test_a_mistake_is_one_line(toy_root, tmp_path):
-    line = one_line_error(COMMAND.format(weights="nowhere.pth", output=tmp_path), toy_root)
-    assert line == "error: --weights nowhere.pth not found: expected a file of weights, or random"
+def test_weights_that_are_not_there_are_refused(run_project):
+    with pytest.raises(UserError, match="--weights nowhere.pth not found: expected a file of weights, or random"):
+        run_project("SegmentRetrieval", "toy", weights="nowhere.pth")

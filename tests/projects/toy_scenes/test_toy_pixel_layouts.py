@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from projects.ToyScenes import CLASS_NAMES, Scene, Split, dense_layouts, draw_scene, make_toy_scenes, plan_image
+from projects.ToyScenes import CLASS_NAMES, Scene, Split, draw_scene, make_toy_scenes, pixel_layouts, plan_image
 
 NUM_TRAIN = 20
 SETS = {Split.SCENE_TRAIN: "train", Split.SCENE_HELDOUT: "val"}
@@ -93,8 +93,8 @@ def test_polygons_of_holes_and_of_single_pixels_fill_up_too(tmp_path: Path):
     instances[10, 14] = 2
     depth = np.select([instances == 1, instances == 2], [1.0, 2.0], 9.0).astype(np.float32)
     scene = Scene(np.zeros((12, 16, 3), np.uint8), instances, [9, 0, 5], depth)  # nothing shows the third object
-    dense_layouts.make_folders(tmp_path)
-    dense_layouts.write_scene(tmp_path, Split.SCENE_TRAIN, 1, scene, b"")
+    pixel_layouts.make_folders(tmp_path)
+    pixel_layouts.write_scene(tmp_path, Split.SCENE_TRAIN, 1, scene, b"")
     path = tmp_path / "cityscapes/gtFine/train/toy/toy_000001_000019_gtFine_polygons.json"
     contents = json.loads(path.read_text())
     assert [item["label"] for item in contents["objects"]].count("sidewalk") == 2
