@@ -20,36 +20,20 @@ PyTorch built with:
 """
 
 
-def make_run(
-    folder: Path,
-    iterations: int = 60,
-    *,
-    of: int = 60,
-    config: str = "",
-    torch_version: str = "2.0",
-    slope: float = 0.01,
-) -> Path:
+def make_run(folder: Path, iterations: int = 60, *, of: int = 60, config: str = "", torch_version: str = "2.0") -> Path:
     """A run's folder with a line of metrics every 20 iterations; finished if it has all ``of`` them."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [
-        {
-            "iteration": i,
-            "total_loss": 6 - slope * i,
-            "loss_inst": 6 - slope * i,
-            "lr": 0.1,
-            "contrast_top1": 10.0,
-            "images_per_second": 100.0 + i,
-        }
-        for i in range(19, iterations, 20)
-    ]
-    scores = [{"iteration": i, "knn_top1": 20.0 - i / 10} for i in range(29, iterations, 30)]
-    (folder / "metrics.json").write_text("".join(f"{json.dumps(line)}\n" for line in [*lines, *scores]))
+    lines = []
+    for i in range(19, iterations, 20):
+        losses = {"total_loss": 6 - 0.01 * i, "loss_inst": 6 - 0.01 * i, "lr": 0.1}
+        lines.append({"iteration": i, **losses, "contrast_top1": 10.0, "images_per_second": 100.0 + i})
+    lines += [{"iteration": i, "knn_top1": 20.0 - i / 10} for i in range(29, iterations, 30)]
+    (folder / "metrics.json").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (folder / "config.yaml").write_text(f"SOLVER:\n  MAX_ITER: {of}\n  BASE_LR: 0.03\n{config}")
     (folder / "log.txt").write_text(LOG.format(torch="1.0") + LOG.format(torch=torch_version))
-    if iterations == of:
-        write_checkpoint(folder / "model_final.pth", of - 1)
-    elif iterations:
-        write_checkpoint(folder / f"model_{iterations - 1:07d}.pth", iterations - 1)
+    if iterations:
+        name = "model_final" if iterations == of else f"model_{iterations - 1:07d}"
+        write_checkpoint(folder / f"{name}.pth", iterations - 1)
     return folder
 
 

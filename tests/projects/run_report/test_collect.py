@@ -12,7 +12,7 @@ from revisit.errors import UserError
 
 
 def only(folder):
-    (run,) = collect([folder]).runs
+    ((run,), _) = collect([folder])
     return run
 
 
@@ -20,35 +20,37 @@ def test_a_finished_run(tmp_path):
     run = only(make_run(tmp_path / "run"))
     assert (run.name, run.state.kind, run.state.text) == ("run", "finished", "finished, 60 iterations")
     assert run.series["lr"] == [(19, 0.1), (39, 0.1), (59, 0.1)] and run.config["SOLVER.BASE_LR"] == 0.03
-    assert not run.state.so_far and run.state.notes == ()
+    assert not run.state.so_far and run.state.notes == []
 
 
-def test_half_a_run_says_so(tmp_path):
-    state = only(make_run(tmp_path, 40)).state
-    assert state.so_far and state.text == "unfinished: 40 of 60 iterations, no model_final.pth"
+def test_half_a_run_says_so_and_why(tmp_path):
+    make_run(tmp_path / "begun", 40)
+    (make_run(tmp_path / "damaged") / "model_final.pth").write_bytes(b"half of it")
+    (make_run(tmp_path / "endless", 40, of=0) / "earlier_run_1").mkdir()
+    write_checkpoint(make_run(tmp_path / "resumed", of=100) / "model_final.pth", 39)
+    states = [run.state for run in collect([tmp_path])[0]]
+    assert all(state.so_far for state in states)
+    assert [(state.text, *state.notes) for state in states] == [
+        ("unfinished: 40 of 60 iterations, no model_final.pth",),
+        ("unfinished: 60 of 60 iterations", "model_final.pth is there but cannot be read"),
+        (
+            "unfinished: 40 iterations, of how many is not known, no model_final.pth",
+            "an earlier run of this folder is in earlier_run_1",
+        ),
+        (
+            "unfinished: 60 of 100 iterations",
+            "it had finished 40 iterations (model_final.pth) and was resumed with more to do",
+        ),
+    ]
 
 
-def test_a_finished_run_that_was_told_to_go_on_is_unfinished(tmp_path):
-    write_checkpoint(make_run(tmp_path, 60, of=100) / "model_final.pth", 39)
-    state = only(tmp_path).state
-    assert state.text == "unfinished: 60 of 100 iterations"
-    assert state.notes == ("it had finished 40 iterations (model_final.pth) and was told to go on",)
-
-
-def test_a_damaged_result_does_not_make_a_run_finished(tmp_path):
-    (make_run(tmp_path) / "model_final.pth").write_bytes(b"half of it")
-    state = only(tmp_path).state
-    assert state.so_far and state.text == "unfinished: 60 of 60 iterations"
-    assert state.notes == ("model_final.pth is there but cannot be read",)
-
-
-def test_a_loss_that_was_not_finite_is_named_until_the_run_has_gone_on(tmp_path):
+def test_a_loss_that_was_not_finite_is_named_until_the_run_has_passed_it(tmp_path):
     draw(make_run(tmp_path, 40) / "non_finite/iteration_0000045_process_1_1.png")
     state = only(tmp_path).state
     assert (state.kind, state.so_far) == ("stopped", True)
     assert state.text == "stopped by a loss that was not finite at iteration 45; 40 of 60 iterations"
     state = only(make_run(tmp_path)).state
-    assert state.kind == "finished" and "at iteration 45, and went on" in state.notes[0]
+    assert state.kind == "finished" and "at iteration 45 and resumed" in state.notes[0]
 
 
 def test_folders_without_training(tmp_path):
@@ -60,13 +62,6 @@ def test_folders_without_training(tmp_path):
     assert only(tmp_path).state.text == "started, no iteration written yet"
 
 
-def test_an_unknown_length_and_an_earlier_run_are_told(tmp_path):
-    (make_run(tmp_path, 40, of=0) / "earlier_run_1").mkdir()
-    state = only(tmp_path).state
-    assert state.text == "unfinished: 40 iterations, of how many is not known, no model_final.pth"
-    assert state.notes == ("an earlier run of this folder is in earlier_run_1",)
-
-
 def test_metrics_are_read_as_far_as_they_go(tmp_path):
     with open(make_run(tmp_path) / "metrics.json", "a") as file:
         file.write('{"iteration": 79, "total_l')
@@ -75,31 +70,33 @@ def test_metrics_are_read_as_far_as_they_go(tmp_path):
     assert only(tmp_path).series == {}
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b'{"loss": 1}\n', b"[1]\n", b"3\n"])
-def test_metrics_that_are_none_are_refused(tmp_path, content):
-    (make_run(tmp_path) / "metrics.json").write_bytes(content)
-    with pytest.raises(UserError, match="metrics.json is not the metrics of a run: expected lines of JSON"):
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("metrics.json", content) for content in (b"\xff\xfe\x00", b'{"loss": 1}\n', b"[1]\n", b"3\n")]
+    + [("config.yaml", content) for content in (b"a: [", b"just words", b"[1]", b"\xff\xfe\x00")],
+)
+def test_files_that_are_not_what_their_names_say_are_refused(tmp_path, file, content):
+    (make_run(tmp_path) / file).write_bytes(content)
+    with pytest.raises(UserError, match=rf"{file} is not the \w+ of a run: expected "):
         collect([tmp_path])
 
 
-@pytest.mark.parametrize("content", ["a: [", "just words"])
-def test_a_config_that_is_none_is_refused(tmp_path, content):
-    (make_run(tmp_path) / "config.yaml").write_text(content)
-    with pytest.raises(UserError, match=r"config\.yaml .* expected what a run writes there"):
-        collect([tmp_path])
-
-
-def test_a_folder_that_is_no_run_is_told_with_what_it_holds(tmp_path):
-    with pytest.raises(UserError, match="missing not found: expected the folder of a run"):
-        collect([tmp_path / "missing"])
-    with pytest.raises(UserError, match="it holds nothing; expected one of metrics.json, config.yaml"):
-        collect([tmp_path])
+@pytest.mark.parametrize(
+    ("folder", "complaint"),
+    [
+        ("missing", "missing not found: expected the folder of a run"),
+        ("empty", "it holds nothing; expected one of metrics.json, config.yaml"),
+        ("photos", "it holds photo_0, .*photo_4, ...; expected one of"),
+        ("photos/photo_0", "photo_0 is a file"),
+    ],
+)
+def test_a_folder_that_is_no_run_is_refused_with_what_it_holds(tmp_path, folder, complaint):
+    for name in ("empty", "photos"):
+        (tmp_path / name).mkdir()
     for number in range(7):
-        (tmp_path / f"photo_{number}").touch()
-    with pytest.raises(UserError, match="it holds photo_0, .*photo_4, ...; expected one of"):
-        collect([tmp_path])
-    with pytest.raises(UserError, match="photo_0 is a file"):
-        collect([tmp_path / "photo_0"])
+        (tmp_path / f"photos/photo_{number}").touch()
+    with pytest.raises(UserError, match=complaint):
+        collect([tmp_path / folder])
 
 
 def test_a_folder_of_runs_stands_for_them_and_keeps_its_pictures(tmp_path):
@@ -107,27 +104,23 @@ def test_a_folder_of_runs_stands_for_them_and_keeps_its_pictures(tmp_path):
     make_run(tmp_path / "demo/detect", 40)
     draw(tmp_path / "demo/neighbours.png")
     draw(tmp_path / "demo/pretrain/views.png")
-    found = collect([tmp_path / "demo", tmp_path / "demo/pretrain"])
-    assert [run.name for run in found.runs] == ["detect", "pretrain"]
-    assert [(owner, path.name) for owner, path in found.pictures] == [
-        ("demo", "neighbours.png"),
-        ("pretrain", "views.png"),
-    ]
+    runs, pictures = collect([tmp_path / "demo", tmp_path / "demo/pretrain"])
+    assert [run.name for run in runs] == ["detect", "pretrain"]
+    assert [(owner, path.name) for owner, path in pictures] == [("demo", "neighbours.png"), ("pretrain", "views.png")]
 
 
 def test_of_many_galleries_six_from_first_to_last_are_shown(tmp_path):
-    run = make_run(tmp_path / "run")
     for iteration in range(10, 120, 10):
-        draw(run / f"neighbours_{iteration:07d}.png")
-    draw(run / "views.png")
-    names = [path.name for _, path in collect([run]).pictures]
+        draw(make_run(tmp_path) / f"neighbours_{iteration:07d}.png")
+    draw(tmp_path / "views.png")
+    names = [path.name for _, path in collect([tmp_path])[1]]
     assert names == [f"neighbours_{n:07d}.png" for n in (10, 30, 50, 70, 90, 110)] + ["views.png"]
 
 
 def test_names_are_as_long_as_it_takes_to_tell_runs_apart(tmp_path):
     folders = [make_run(tmp_path / name) for name in ("one/run", "two/run")]
-    assert [run.name for run in collect(folders).runs] == ["one/run", "two/run"]
-    assert [run.name for run in collect([folders[0], folders[0]]).runs] == ["run"]
+    assert [run.name for run in collect(folders)[0]] == ["one/run", "two/run"]
+    assert [run.name for run in collect([folders[0], folders[0]])[0]] == ["run"]
 
 
 def test_evaluations_are_found_at_any_depth_once_with_what_lies_beside_them(tmp_path):
@@ -139,28 +132,23 @@ def test_evaluations_are_found_at_any_depth_once_with_what_lies_beside_them(tmp_
     (study / "scores.csv").write_text("a,b\n1,2\n")
     (study / "results.json").write_text("{torn")
     in_place, below = only(run).evaluations
-    assert (in_place.name, in_place.content, in_place.pictures) == ("evaluation.json", {"knn_top1": 10.0}, ())
+    assert in_place[:3] == ("evaluation.json", {"knn_top1": 10.0}, [])
     assert (below.name, below.content) == ("studies/linear/results.json", None)
     assert [path.name for path in (*below.pictures, *below.tables)] == ["path.png", "bear.gif", "scores.csv"]
 
-    both = collect([run, study])
-    assert [[e.name for e in found.evaluations] for found in both.runs] == [["evaluation.json"], ["results.json"]]
-    assert [path.name for _, path in both.pictures] == ["views.png"]
+    both, pictures = collect([run, study])
+    assert [[e.name for e in found.evaluations] for found in both] == [["evaluation.json"], ["results.json"]]
+    assert [path.name for _, path in pictures] == ["views.png"]
 
 
 def test_the_environment_is_that_of_every_start(tmp_path):
-    facts = only(make_run(tmp_path)).environment
-    assert facts == {
-        "sys.platform": "linux",
-        "PyTorch": "2.0 @/here",
-        "GPU available": "No: torch.cuda.is_available() == False",
-    }
+    logged = {"sys.platform": "linux", "GPU available": "No: torch.cuda.is_available() == False"}
+    assert only(make_run(tmp_path)).environment == {**logged, "PyTorch": "2.0 @/here"}
     starts = [
         {"commit": "a" * 40, "dirty": True, "torch": "2.0"},
         {"commit": "b" * 40, "dirty": False, "torch": "2.0"},
         {"commit": None, "dirty": None, "torch": "2.1"},
     ]
     (tmp_path / "environment.json").write_text("\n".join(map(json.dumps, starts)) + '\n{"comm')
-    facts = only(tmp_path).environment
-    assert facts["commit"] == f"{'a' * 12}, changed files → {'b' * 12} → unknown"
-    assert facts["torch"] == "2.0 → 2.1" and "PyTorch" not in facts and facts["sys.platform"] == "linux"
+    commits = f"{'a' * 12}, changed files → {'b' * 12} → unknown"
+    assert only(tmp_path).environment == {"commit": commits, "torch": "2.0 → 2.1", **logged}
