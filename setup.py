@@ -9,7 +9,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["revisit", "revisit.*", "projects", "projects.*"]),
-    package_data={"projects.RunReport": ["templates/*"], "projects.PaperTables": ["*.json"]},
+    package_data={"projects.RunReport": ["templates/*"], "projects.PaperTables": ["*.yaml"]},
     # Detectron2 is not here: the package index has none by that name, and one that somebody built with its
     # compiled operators must never be replaced. Where there is none, `make env` runs
     # tools/install_detectron2.py.
@@ -52,7 +52,6 @@ setup(
             "pytest>=8",  # the test suite
             "pytest-xdist>=3.6",  # all cores at it: one core needs 20 minutes
             "ruff>=0.8",  # `make lint`
-            "submitit>=1.5",  # what tools/slurm.py uses where it is installed
             "timm>=1.0",  # what loads the weights exported for it
         ],
     },

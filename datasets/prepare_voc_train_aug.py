@@ -24,7 +24,8 @@ from tqdm import tqdm
 
 from revisit.data.catalog import datasets_root
 from revisit.data.labels import check_size, write_labels
-from revisit.data.pixel_datasets import VOC_CLASSES, check_split, read_split, write_split
+from revisit.data.pixel_datasets import VOC_PIXEL_CLASSES
+from revisit.data.split_files import check_split, read_split, write_split
 from revisit.engine.command import run_command
 from revisit.errors import UserError
 
@@ -97,7 +98,7 @@ def read_sbd_mask(path: Path) -> np.ndarray:
         ) from error
     if mask.ndim != 2 or not mask.size or mask.dtype.kind not in "iu":
         raise UserError(f"{path} has a GTcls.Segmentation of {mask.dtype} {mask.shape}: expected (H, W) integers")
-    last = len(VOC_CLASSES) - 1
+    last = len(VOC_PIXEL_CLASSES) - 1
     if mask.min() < 0 or mask.max() > last:
         raise UserError(f"{path} has ids {mask.min()} to {mask.max()}: expected 0 to {last}")
     return mask.astype(np.uint8)

@@ -6,7 +6,6 @@ so nothing changes under a Detectron2 that is compiled and current.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import sys
 import warnings
@@ -20,30 +19,9 @@ OPERATORS = "detectron2._C"
 
 def apply() -> None:
     """Do what is needed; a second call finds nothing left to do. ImportError says what is missing."""
-    _require_detectron2()
-    _require_opencv()
-    if OPERATORS not in sys.modules and not has_compiled_operators():
-        sys.modules[OPERATORS] = _stand_in()
-    _restore_numpy_names()
-    _restore_pillow_names()
-    _quiet_model_zoo()
-    _quiet_gathers()
-
-
-def has_compiled_operators() -> bool:
-    """Whether the installed Detectron2 came with its C++ extension, found without importing either."""
-    spec = importlib.util.find_spec("detectron2")
-    folders = (spec and spec.submodule_search_locations) or ()
-    return any(any(Path(folder).glob(f"_C*.{suffix}")) for folder in folders for suffix in ("so", "pyd"))
-
-
-def _require_detectron2() -> None:
     spec = importlib.util.find_spec("detectron2")
     if spec is None or spec.origin is None:  # no origin: an empty folder of that name, not a package
         raise ImportError(f"Detectron2 is not installed here: run `make env`, or build it by {INSTALL_PAGE}")
-
-
-def _require_opencv() -> None:
     try:
         importlib.import_module("cv2")
     except ImportError as error:
@@ -52,6 +30,19 @@ def _require_opencv() -> None:
             "(Debian and Ubuntu: the packages libgl1 and libglib2.0-0) or replace opencv-python by "
             "opencv-python-headless, which needs none"
         ) from error
+    if OPERATORS not in sys.modules and not has_compiled_operators():
+        sys.modules[OPERATORS] = _stand_in()
+    _restore_numpy_names()
+    _restore_pillow_names()
+    _quiet("pkg_resources is deprecated", r"detectron2\.model_zoo")
+    _quiet("TypedStorage is deprecated", r"detectron2\.utils\.comm")
+
+
+def has_compiled_operators() -> bool:
+    """Whether the installed Detectron2 came with its C++ extension, found without importing either."""
+    spec = importlib.util.find_spec("detectron2")
+    folders = (spec and spec.submodule_search_locations) or ()
+    return any(any(Path(folder).glob(f"_C*.{suffix}")) for folder in folders for suffix in ("so", "pyd"))
 
 
 def _stand_in() -> ModuleType:
@@ -89,11 +80,6 @@ def _restore_pillow_names() -> None:
         Image.LINEAR = Image.BILINEAR
 
 
-# 0.6 would show these two to every user, in every process, and only Detectron2 can change its code. Its other
-# deprecations are of the kinds that Python hides by default.
-def _quiet_model_zoo() -> None:
-    warnings.filterwarnings("ignore", "pkg_resources is deprecated", UserWarning, r"detectron2\.model_zoo")
-
-
-def _quiet_gathers() -> None:
-    warnings.filterwarnings("ignore", "TypedStorage is deprecated", UserWarning, r"detectron2\.utils\.comm")
+def _quiet(message: str, module: str) -> None:
+    """Hide a warning that 0.6 would show to every user, in every process, and that only Detectron2 can mend."""
+    warnings.filterwarnings("ignore", message, UserWarning, module)

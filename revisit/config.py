@@ -1,33 +1,48 @@
-"""Every configuration key that Revisit adds to Detectron2's, its unit, and its value in the paper.
+"""The configuration keys that Revisit adds to Detectron2's, their units, and their values in the paper.
 
 The defaults below are the paper's kNN-MoCo on COCO wherever the paper gives a value. Keys that
-Detectron2 already has (SOLVER.BASE_LR, MODEL.RESNETS.DEPTH, ...) keep their meaning.
+Detectron2 already has (SOLVER.BASE_LR, MODEL.RESNETS.DEPTH, ...) keep their meaning. The keys of a method stand in its
+own file under revisit/modeling/meta_arch/.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import reduce
+
+from revisit.errors import expect
+
 from detectron2.config import CfgNode
 
-PRETRAINING = ("MoCo", "KNNMoCo", "DenseCL")  # meta-architectures
-DENSE = ("SemanticSegmentor", "DepthEstimator")  # those that predict every pixel
-DENSE_HEADS = ("RevisitFCNHead", "RevisitDeepLabV3Head")
+PIXELWISE = ("SemanticSegmentor", "DepthEstimator")  # those that predict every pixel
+PIXELWISE_HEADS = ("RevisitFCNHead", "RevisitDeepLabV3Head")
 POLICIES = ("standard", "autoaugment", "standard_or_autoaugment")
-MINING = ("before_head", "after_head")
 STEM_TYPES = ("basic", "cifar")
 OPTIMIZERS = ("SGD", "Adam")
 DEPTH_LOSSES = ("mse", "l1")
 SCALE_SAMPLINGS = ("range", "choice")
 AMP_DTYPES = ("bfloat16", "float16")
-QUEUE_DTYPES = ("float32", "bfloat16", "float16")
+
+
+AddKeys = Callable[[CfgNode], None]
+_ADDED_BY: dict[str, AddKeys] = {}
+
+
+def adds_keys(add: AddKeys) -> AddKeys:
+    """Decorator: ``add_revisit_config`` calls the function, ``add(cfg)``, after it has added the core's own keys."""
+    _ADDED_BY[f"{add.__module__}.{add.__qualname__}"] = add  # by name: a module that is reloaded replaces its own
+    return add
 
 
 def add_revisit_config(cfg: CfgNode) -> None:
-    """Add Revisit's keys to a Detectron2 config, in place."""
+    """Add Revisit's keys to a Detectron2 config, in place: the core's, then those of every ``adds_keys`` function."""
+    # Modules that are imported before anything is built, such as ("my_package.my_method",): the methods, heads, data
+    # sets and config keys that they register are then known by name. Python's path first, then the working directory.
+    cfg.IMPORTS = ()
     _add_schedule_keys(cfg)
     _add_backbone_keys(cfg)
     _add_view_keys(cfg)
-    _add_method_keys(cfg)
-    _add_dense_keys(cfg)
+    _add_pixelwise_keys(cfg)
 
     # Weighted-kNN classification of a labelled data set with the frozen backbone. The images that are
     # classified are DATASETS.TEST; when they are classified, TEST.EVAL_PERIOD or TEST.EVAL_EPOCHS.
@@ -37,6 +52,14 @@ def add_revisit_config(cfg: CfgNode) -> None:
     cfg.KNN_EVAL.TEMPERATURE = 0.07  # votes weigh exp(cosine / temperature)
     cfg.KNN_EVAL.IMAGE_SIZE = 224  # px; short side resized to 256/224 of it, then the centre crop
     cfg.KNN_EVAL.LINEAR = False  # fit a logistic regression to the bank too: linear_top1
+    for add in _ADDED_BY.values():
+        add(cfg)
+
+
+def expect_one_of(cfg: CfgNode, key: str, choices: tuple[str, ...]) -> None:
+    """Raise UserError unless the value of a dotted key is among ``choices``."""
+    value = reduce(getattr, key.split("."), cfg)
+    expect(value in choices, f"{key} is {value!r}, expected one of {', '.join(choices)}")
 
 
 def metrics_period(cfg: CfgNode) -> int:
@@ -60,9 +83,9 @@ def _add_schedule_keys(cfg: CfgNode) -> None:
     cfg.SOLVER.CHECKPOINTS_KEPT = 3
     cfg.SOLVER.CHECKPOINT_KEPT_EVERY = 5
     # Steps of pretraining between two readings of losses and monitors, for which the host waits for the device. A loss
-    # that is not finite is noticed as late, but in front of any checkpoint. 0: 20 on a GPU, 1 on a CPU.
+    # that is not finite is noticed as late, but before any checkpoint. 0: 20 on a GPU, 1 on a CPU.
     cfg.SOLVER.METRICS_PERIOD = 0
-    # Whether a run stops when a checkpoint cannot be written (a full disk), or goes on with a warning.
+    # Whether a run stops when a checkpoint cannot be written (a full disk), or continues with a warning.
     cfg.SOLVER.STOP_WITHOUT_CHECKPOINT = False
     cfg.SOLVER.OPTIMIZER = "SGD"  # SGD | Adam
     # Beside Detectron2's: PolynomialLR, (1 - iteration / MAX_ITER) ** POLY_POWER without warm-up.
@@ -101,41 +124,13 @@ def _add_view_keys(cfg: CfgNode) -> None:
     cfg.VIEWS.GREY_PROBABILITY = 0.2  # of a standard look; the rest of it is MoCo-v2's, see data/augment.py
 
 
-def _add_method_keys(cfg: CfgNode) -> None:
-    cfg.MOCO = CfgNode()
-    cfg.MOCO.QUEUE_SIZE = 65536  # K, rows
-    cfg.MOCO.QUEUE_DTYPE = "float32"  # of the queues in memory: float32 | bfloat16 | float16, of half the size
-    # Scores of positives against the queue that are in memory at once: a longer queue is gone through in parts.
-    cfg.MOCO.MAX_SCORES = 2**22  # 0: all at once, as the formulas are written
-    cfg.MOCO.TEMPERATURE = 0.2  # tau
-    cfg.MOCO.MOMENTUM = 0.995  # m; the paper's rows before "+m" use 0.999
-    cfg.MOCO.EMBEDDING_DIM = 128  # C, width behind the projection head
-    cfg.MOCO.SHUFFLE_BN = True  # shuffle anchors over processes (and BN_SPLITS) in the momentum encoder
-    cfg.MOCO.BN_SPLITS = 1  # BN statistics over 1/BN_SPLITS of a process's batch: emulates that many GPUs
-
-    cfg.KNN_MOCO = CfgNode()
-    cfg.KNN_MOCO.NUM_NEIGHBORS = 20  # k
-    cfg.KNN_MOCO.WEIGHT = 0.4  # lambda
-    cfg.KNN_MOCO.WARMUP_EPOCHS = 5  # epochs before L_nn joins the loss; 20 in the authors' 800-epoch run
-    cfg.KNN_MOCO.MINING = "before_head"  # neighbours in g-space (paper) | after_head, in h-space
-    # Enqueue the new keys inside the forward, before mining, instead of waiting WARMUP_EPOCHS
-    # (the paper's appendix B; the newest neighbours then carry stale scores, on purpose).
-    cfg.KNN_MOCO.ENQUEUE_FIRST = False
-
-    # DenseCL (Wang et al., CVPR 2021), which the paper compares with; everything else of it is under MOCO.
-    cfg.DENSECL = CfgNode()
-    cfg.DENSECL.WEIGHT = 0.5  # lambda: (1 - lambda) L_inst + lambda L_dense, from the first iteration on
-    # S: maps of res5 are pooled to S x S cells; 0 takes them as they are, 7 x 7 of 224-px views as in DenseCL's paper.
-    cfg.DENSECL.GRID = 0
-
-
-def _add_dense_keys(cfg: CfgNode) -> None:
+def _add_pixelwise_keys(cfg: CfgNode) -> None:
     """Semantic segmentation and depth; what Detectron2 has already is in MODEL.SEM_SEG_HEAD and INPUT.CROP."""
     cfg.MODEL.SEM_SEG_HEAD.DILATION = 1  # of RevisitFCNHead's 3x3 convolutions; 6 for VOC
     cfg.MODEL.SEM_SEG_HEAD.ASPP_DILATIONS = (12, 24, 36)  # of RevisitDeepLabV3Head
     cfg.MODEL.DEPTH = CfgNode()
     cfg.MODEL.DEPTH.LOSS = "mse"  # mse | l1, over the pixels whose depth is known
-    # Training images of dense tasks are scaled by a factor from this range, or by one of these factors, then flipped
-    # and cut to INPUT.CROP.SIZE px.
+    # Training images are scaled by a factor from this range, or by one of these factors, then flipped and cut to
+    # INPUT.CROP.SIZE px.
     cfg.INPUT.RANDOM_SCALE = (0.5, 2.0)
     cfg.INPUT.RANDOM_SCALE_SAMPLING = "range"  # range | choice

@@ -16,6 +16,12 @@ class UserError(Exception):
         super().__init__(told_by_worker(message, "UserError"))
 
 
+def expect(condition: bool, message: str) -> None:
+    """Raise UserError with the message unless the condition holds."""
+    if not condition:
+        raise UserError(message)
+
+
 def told_by_worker(error: object, kind: str) -> str:
     """The message of an exception, which torch raises again with a loader worker's whole traceback as its message."""
     return str(error).rstrip().rpartition(f"{kind}: ")[2]

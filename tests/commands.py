@@ -176,3 +176,10 @@ def _be_script(words: list[str], env: dict[str, str], cwd: str, streams: list[Co
         sys.exit(1)
     finally:
         atexit._run_exitfuncs()  # a fork leaves without
+
+
+def documented(document: str) -> list[str]:
+    """The Python commands in a document's indented blocks: continued lines joined, comments removed."""
+    text = (ROOT / document).read_text().replace("\\\n", " ")
+    lines = (line.split("  #")[0] for line in text.splitlines() if line.startswith("    python "))
+    return [" ".join(line.split()) for line in lines]

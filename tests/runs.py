@@ -10,8 +10,9 @@ import torch
 from commands import ROOT
 from tiny import tiny_config
 
+from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.schedule import resolve_schedule
-from revisit.engine.trainer import PretrainTrainer, RevisitTrainer
+from revisit.engine.trainer import RevisitTrainer
 from revisit.viz.curves import read_metrics
 
 from detectron2.config import CfgNode

@@ -10,7 +10,7 @@ import torch
 from commands import TINY, one_line_error, run
 from runs import assert_numbers_are_explained
 
-from revisit.data.catalog import CIFAR10_CLASSES
+from revisit.data.classification_datasets import CIFAR10_CLASSES
 from revisit.viz.curves import read_metrics
 
 
@@ -97,18 +97,6 @@ def test_the_demo_runs_start_to_end(tmp_path):
     assert "holds a finished demo" in one_line_error(f"python tools/demo.py --quick --output {tmp_path}/demo", tmp_path)
 
 
-def test_readme_a_table_on_toy_scenes_and_its_second_call_runs_nothing(toy_root, tmp_path):
-    command = (
-        f"python tools/toy_studies.py ablation --only MoCo --seeds 1 --train-set object-centric --output {tmp_path}"
-    )
-    assert "to do: object-centric training, MoCo, seed 1" in run(f"{command} --dry-run", toy_root)
-    command = f"{command} --opts {TINY} SOLVER.MAX_ITER 2"
-    text = run(command, toy_root)
-    assert "| MoCo |" in text and (tmp_path / "table.md").read_text() in text
-    assert "2 jobs, 2 done before" in run(command, toy_root)
-    assert set(json.loads((tmp_path / "results.json").read_text())[1]) >= {"knn_top1", "linear_top1", "seeds", "paper"}
-
-
 def test_readme_bf16_accumulation_and_channels_last_in_finetuning(pretrained, toy_root, tmp_path):
     run(
         f"python tools/train_net.py --config-file configs/toy/detection.yaml MODEL.WEIGHTS {pretrained}/backbone.pth "
@@ -135,7 +123,7 @@ def test_readme_bf16_accumulation_and_channels_last_in_pretraining(toy_root, tmp
     assert all(w.dtype in (torch.float32, torch.int64) and w.is_contiguous() for w in weights.values())
 
 
-@pytest.mark.parametrize("tool", ["train_net", "convert_to_d2", "visualize", "demo", "toy_studies"])
+@pytest.mark.parametrize("tool", ["train_net", "convert_to_d2", "visualize", "demo", "reproduce", "slurm"])
 def test_help_teaches(tool, tmp_path):
     assert "python tools/" in run(f"python tools/{tool}.py --help", tmp_path)
 

@@ -137,12 +137,3 @@ def test_a_c4_detector_trains_and_is_evaluated_by_two_processes(toy_root, tmp_pa
     )
     assert "2 gloo processes" in text
     assert "bbox/AP50" in read_metrics(tmp_path / "metrics.json")
-
-
-def test_readme_transfer_table_lists_its_jobs_and_makes_that_of_one_task(pretrained, toy_root, tmp_path):
-    command = f"python tools/toy_studies.py transfer --weights {pretrained}/backbone.pth --output {tmp_path}"
-    text = run(f"{command} --dry-run", toy_root)
-    assert text.count("to do: ") == 5 * 2 * 3 and f"MODEL.WEIGHTS {pretrained}/backbone.pth" in text
-    table = run(f"{command} --seeds 1 --only 'NYUD, depth' --opts {SHORT} {DENSE}", toy_root)
-    assert "| NYUD, depth, rmse (m), lower is better |" in table
-    assert (tmp_path / "table.md").read_text().strip() in table

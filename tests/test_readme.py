@@ -1,68 +1,105 @@
-"""What the README says exists, exists."""
+"""What README.md and the pages under docs/ name exists: files, links, configs, options and keys."""
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import re
+import runpy
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
+from commands import ROOT, documented
 
-from revisit.data.catalog import KINDS
+from revisit.data.sources import KINDS
 from revisit.engine.setup import make_config
 
-ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text()
+
+def found(*patterns: str) -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern))
 
 
-def test_files_that_the_readme_names_exist():
-    names = set(re.findall(r"(?:tools|configs|datasets|docs|projects)/[\w./-]+\.(?:py|yaml|md)", README)) - {
-        "projects/NAME/run.py"
-    }
-    assert len(names) > 6
-    assert [name for name in names if not (ROOT / name).is_file()] == []
+READMES = found("projects/*/README.md")
+PAGES = [*found("README.md", "docs/*.md", "datasets/README.md"), *READMES]
+NAMED = r"(?:revisit|tools|configs|datasets|docs|projects|tests)/[\w./-]+\.(?:py|yaml|md)"
 
 
-@pytest.mark.parametrize("config", sorted(str(p.relative_to(ROOT)) for p in (ROOT / "configs").rglob("*.yaml")))
-def test_every_config_loads(config):
-    make_config(config, [])
+def read(page: str | Path) -> str:
+    return (ROOT / page).read_text()
 
 
-@pytest.mark.parametrize("config", sorted(str(p.relative_to(ROOT)) for p in (ROOT / "configs").rglob("*/*.yaml")))
-def test_every_config_opens_with_its_command(config):
-    header = [line for line in (ROOT / config).read_text().splitlines() if line.startswith("#")]
-    assert any(f"--config-file {config}" in line for line in header)
+def test_the_readme_is_short():
+    lines = read("README.md").splitlines()
+    assert len(lines) <= 110 and len(found("docs/*.md")) <= 9
+    assert [line for line in lines if len(line) > 100 and not line.startswith(("|", "    "))] == []
+    assert [readme for readme in READMES if f"]({readme})" not in read("README.md")] == []
 
 
-@pytest.mark.parametrize(
-    "config", sorted(str(p.relative_to(ROOT)) for p in (ROOT / "projects").glob("*/configs/*.yaml"))
-)
-def test_every_project_opens_its_configs_with_their_command(config):
-    project = Path(config).parts[1]
-    header = "".join(line for line in (ROOT / config).read_text().splitlines() if line.startswith("#"))
-    assert f"python projects/{project}/run.py --config-file {config}" in header
-    readme = (ROOT / "projects" / project / "README.md").read_text()
-    assert f"projects/{project}/run.py" in readme and f"projects/{project}/README.md" in README
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_and_file_that_a_page_names_exists(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", read(page)):
+        path, _, anchor = target.partition("#")
+        if not path.startswith("http"):
+            file = (ROOT / page).parent / path if path else ROOT / page
+            assert file.exists(), target
+            headings = re.findall(r"^#+ (.+)$", read(file), re.MULTILINE) if anchor else []
+            assert not anchor or anchor in {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}, (
+                target
+            )
+    names = set(re.findall(NAMED, read(page))) - {"projects/NAME/run.py"}
+    places = ROOT, (ROOT / page).parent
+    assert [name for name in sorted(names) if not any((place / name).is_file() for place in places)] == []
 
 
-@pytest.mark.parametrize(
-    "config", sorted(str(p.relative_to(ROOT)) for p in (ROOT / "projects").glob("*/configs/*.yaml"))
-)
-def test_every_config_of_a_project_loads(config):
-    file = (ROOT / config).parent.parent / "config.py"
-    module = importlib.import_module(f"projects.{file.parent.name}.config")
-    (add_keys,) = (value for name, value in vars(module).items() if name.startswith("add_"))
+def test_the_tour_and_the_runs_name_files():
+    sections = dict(re.findall(r"^## (.+)\n([^#]+)", read("docs/method.md"), re.MULTILINE))
+    files = " ".join(re.findall(r"^\| [^|]+\| ([^|]+) \|", sections["A tour of the code"], re.MULTILINE))
+    for name in re.findall(r"`(.+?)/?`", files):
+        assert len([*(ROOT / "revisit").rglob(name), *ROOT.glob(name)]) == 1, name
+    runs = re.findall(r"^\|.* \| `([\w/]+)`[^|]* \|$", sections["The runs"], re.MULTILINE)
+    assert len(runs) > 10
+    assert [name for name in runs if not found(f"configs/pretrain/{name}.yaml", f"configs/pretrain/{name}*.yaml")] == []
+
+
+@pytest.mark.parametrize("config", found("configs/**/*.yaml", "projects/*/configs/*.yaml"))
+def test_every_config_loads_and_opens_with_its_command(config):
+    folder, name = Path(config).parts[:2]
+    tool, add_keys = "tools/train_net.py", None
+    if folder == "projects":
+        tool = f"projects/{name}/run.py"
+        options = vars(importlib.import_module(f"projects.{name}.config"))
+        (add_keys,) = (add for key, add in options.items() if key.startswith("add_"))
+        assert tool in read(f"projects/{name}/README.md")
     make_config(config, [], add_keys=add_keys)
+    assert name.startswith("Base-") or re.search(
+        rf"^# .*python {tool} --config-file {config}", read(config), re.MULTILINE
+    )
 
 
 def test_datasets_readme_explains_every_kind():
-    text = (ROOT / "datasets/README.md").read_text()
-    assert all(f"| `{kind}` |" in text for kind in KINDS)
+    assert [kind for kind in KINDS if f"| `{kind}` |" not in read("datasets/README.md")] == []
 
 
-def test_the_recipes_that_the_readme_names_exist():
-    rows = re.findall(r"^\| (`[^|]+`) \|", README[README.index("## The paper's runs") :], re.MULTILINE)
-    names = [name for row in rows for name in re.findall(r"`([\w/]+)`", row)]
-    assert len(names) > 8
-    for name in names:
-        assert (ROOT / "configs/pretrain" / (name if name.endswith("/") else f"{name}.yaml")).exists(), name
+class Parsed(BaseException):
+    """A program has understood its command line."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_has_options_and_keys_that_exist(page, monkeypatch):
+    understand = argparse.ArgumentParser.parse_args
+
+    def parse_args(parser, args=None, namespace=None):
+        raise Parsed(understand(parser, args, namespace))
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+    for command in documented(page):
+        tool, *words = shlex.split(command)[1:]
+        monkeypatch.setattr(sys, "argv", [tool, *words])
+        monkeypatch.syspath_prepend(ROOT / Path(tool).parent)
+        with pytest.raises(Parsed) as parsed:
+            runpy.run_path(tool, run_name="__main__")
+        (args,) = parsed.value.args
+        if tool == "tools/train_net.py" and args.config_file != "F" and "IMPORTS" not in args.opts:
+            make_config(args.config_file, [*args.opts, "MODEL.WEIGHTS", ""], for_here=False)

@@ -17,10 +17,10 @@ from commands import run
 from real import DATA, needs_real_data
 from torch.utils.data import DataLoader
 
-from revisit.data.catalog import load_class_folders, load_folder
-from revisit.data.reader import read_image
+from revisit.data.image_folders import load_class_folders, load_folder
+from revisit.data.reader import read_image, read_sample
 from revisit.data.sampler import EpochBatchSampler
-from revisit.data.shards import load_shards, read_sample
+from revisit.data.shards import load_shards
 
 from detectron2.data import DatasetFromList
 

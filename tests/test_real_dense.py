@@ -20,7 +20,7 @@ from projects.common.palette import voc_colours
 from revisit import add_revisit_config
 from revisit.data.catalog import get_records
 from revisit.data.labels import read_depth, read_labels
-from revisit.data.pixel_mapper import DenseMapper
+from revisit.data.pixel_mapper import PixelMapper
 from revisit.data.reader import read_image
 from revisit.evaluation.depth_evaluation import DepthEvaluator
 from revisit.evaluation.sem_seg_evaluation import SemSegEvaluator
@@ -42,7 +42,7 @@ def unchanged(name, is_train):
     cfg.MODEL.PIXEL_MEAN = [123.675, 116.28, 103.53]
     cfg.DATASETS.TRAIN = (name,)
     cfg.INPUT.RANDOM_FLIP, cfg.INPUT.RANDOM_SCALE = "none", (1.0, 1.0)
-    return DenseMapper(cfg, is_train)
+    return PixelMapper(cfg, is_train)
 
 
 def stored(path):

@@ -1,35 +1,35 @@
-"""tools/slurm.py against stand-ins of SLURM's programs, which run what a cluster would."""
+"""tools/slurm.py and the jobs of tables against stand-ins of SLURM's programs, which run what a cluster would."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
 from commands import ROOT, TINY, one_line_error, run
 
-sys.path.insert(0, str(ROOT / "tools"))
-import slurm
+from projects.PaperTables.jobs import TRAIN, Job, submit_jobs
+from revisit.engine.sbatch import BatchJob
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-ins are Linux programs")
-COMMAND = "python tools/slurm.py --nodes 2 --gpus-per-node 1 --cpu --by sbatch --logs {logs}"
-# sbatch: keeps the script, starts it as job 7 on two nodes, in the background, and prints what SLURM prints.
+COMMAND = "python tools/slurm.py --nodes 2 --gpus-per-node 1 --cpu --logs {logs}"
+# sbatch: keeps the scripts, starts each as job 7, 8 ... on two nodes, in the background, and prints what SLURM prints.
 STAND_INS = {
-    "sbatch": """cat > $SLURM_TEST/script
-SLURM_JOB_ID=7 SLURM_JOB_NODELIST=127.0.0.[1-2] setsid bash $SLURM_TEST/script > $SLURM_TEST/log 2>&1 &
+    "sbatch": """number=$((7 + $(ls $SLURM_TEST/script.* 2>/dev/null | wc -l)))
+cat > $SLURM_TEST/script.$number
+SLURM_JOB_ID=$number SLURM_JOB_NODELIST=127.0.0.[1-2] setsid bash $SLURM_TEST/script.$number > $SLURM_TEST/log 2>&1 &
 echo $! > $SLURM_TEST/pid
-echo Submitted batch job 7""",
+echo "$number;here\"""",
     "scontrol": """if [ $1 = show ]; then echo 127.0.0.1; echo 127.0.0.2; else echo "$@" >> $SLURM_TEST/scontrol; fi""",
     "srun": """while [[ $1 == --* ]]; do shift; done
 trap 'kill -USR1 $(jobs -p); wait' USR1
-SLURM_NODEID=1 "$@" & SLURM_NODEID=0 "$@" & wait""",
+SLURM_NODEID=1 "$@" & SLURM_NODEID=0 "$@" & wait -n; first=$?; wait -n && exit $first""",
 }
 
 
@@ -52,16 +52,16 @@ def wait(cluster: Path, seconds: float = 120) -> str:
     return (cluster / "log").read_text()
 
 
-def test_a_job_on_two_nodes_trains_and_goes_on_when_it_is_submitted_again(cluster, toy_root, tmp_path):
+def test_a_job_on_two_nodes_trains_and_resumes_when_it_is_submitted_again(cluster, toy_root, tmp_path):
     command = (
         f"{COMMAND.format(logs=tmp_path / 'logs')} -- --config-file configs/toy/pretrain.yaml "
-        f"OUTPUT_DIR {tmp_path}/run {TINY} SEED 1"
+        f"OUTPUT_DIR {tmp_path}/run {TINY} SEED 1 SOLVER.MAX_ITER 8"
     )
-    assert "Submitted batch job 7" in run(f"{command} SOLVER.MAX_ITER 8", toy_root)
+    assert "Submitted batch job 7\n" in run(command, toy_root)
     log = wait(cluster)
     assert "2 gloo processes" in log and (tmp_path / "run/model_final.pth").exists(), log[-3000:]
-    assert "#SBATCH --requeue" in (cluster / "script").read_text()
-    run(f"{command} SOLVER.MAX_ITER 8", toy_root)
+    assert "#SBATCH --requeue" in (cluster / "script.7").read_text()
+    run(command, toy_root)
     assert "nothing to do: the run has finished its 8 iterations" in wait(cluster)
 
 
@@ -78,7 +78,16 @@ def test_a_job_whose_time_is_up_writes_a_checkpoint_and_is_queued_again(cluster,
     assert "stopped by SIGUSR1 after iteration" in log and list((tmp_path / "run").glob("model_*.pth")), log[-3000:]
 
 
-def test_print_submits_nothing_and_quotes_what_it_is_given(toy_root, tmp_path):
+@pytest.mark.parametrize(("second", "code", "said"), [("true", 0, "1 2 2 3 3"), ("exit 75", 75, "1 2 2")])
+def test_commands_run_in_order_once_per_node_and_the_first_that_fails_ends_the_job(cluster, second, code, said):
+    commands = (f"echo 2 >> {cluster}/said; {second}", f"echo 3 >> {cluster}/said")
+    job = BatchJob("a job, seed 1", commands, cluster / "job.log", hours=1, gpus=0, cpus=1)
+    (cluster / "said").write_text("1\n")
+    done = subprocess.run(["bash"], input=job.script, text=True, env=os.environ | {"SLURM_JOB_ID": "7"})
+    assert done.returncode == code and (cluster / "said").read_text().split() == said.split()
+
+
+def test_print_submits_nothing_and_quotes_what_it_is_given(toy_root):
     text = run(
         "python tools/slurm.py --nodes 4 --gpus-per-node 8 --partition gpu --hours 48 --print -- --config-file F "
         "DATASETS.TRAIN \"('a b',)\"",
@@ -86,52 +95,32 @@ def test_print_submits_nothing_and_quotes_what_it_is_given(toy_root, tmp_path):
     )
     for line in ("--nodes=4", "--gpus-per-node=8", "--partition=gpu", "--time=48:00:00", "--cpus-per-task=64"):
         assert f"#SBATCH {line}\n" in text
-    (srun,) = [line for line in text.splitlines() if line.startswith("srun")]
-    inner = shlex.split(srun.rstrip("&"))[-1]
-    words = shlex.split(inner)
+    (command,) = [shlex.split(line)[1] for line in text.splitlines() if line.startswith("step ")]
+    words = shlex.split(command)
     assert words[0] == sys.executable and words[1] == "tools/train_net.py" and "('a b',)" in words
+    assert words[words.index("--machine-rank") + 1] == "$SLURM_NODEID" and '"tcp://$MASTER:$PORT"' in command
     assert subprocess.run(["bash", "-n"], input=text, text=True, cwd=ROOT).returncode == 0
 
 
-def test_submitit_runs_the_training_and_would_submit_it_again(toy_root, tmp_path, monkeypatch):
-    pytest.importorskip("submitit")
-    monkeypatch.setenv("DETECTRON2_DATASETS", str(toy_root))
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tools'}")  # run as a script, it is pickled with its code
-    options = f"--config-file configs/toy/pretrain.yaml OUTPUT_DIR {tmp_path}/run SOLVER.MAX_ITER 3 {TINY}"
-    args = Namespace(
-        nodes=1, gpus_per_node=1, cpu=True, cpus_per_gpu=1, hours=1, partition=None, job_name="toy",
-        logs=tmp_path / "logs", options=shlex.split(options),
-    )  # fmt: skip
-    number = slurm.submit_by_submitit(args, cluster="local").split()[-1]
-    result, end = tmp_path / f"logs/{number}_0_result.pkl", time.monotonic() + 120
-    while not result.exists():
-        assert time.monotonic() < end
-        time.sleep(0.2)
-    log = (tmp_path / f"logs/{number}_0_log.err").read_text()
-    assert (tmp_path / "run/model_final.pth").exists(), log[-3000:]
-    again = slurm.TrainTask(args).checkpoint()
-    assert isinstance(again.function, slurm.TrainTask) and again.function.args is args
+def test_a_tables_jobs_wait_for_those_they_need_and_trainings_alone_are_queued_again_when_time_is_up(cluster, capsys):
+    def job(name: str, program: str, *needs: Job) -> Job:
+        return Job(f"{name}, seed 1", (("-c", "pass"), (program, "--resume")), cluster / f"a {name}" / "r", needs=needs)
 
-
-def test_submitits_signal_lets_the_training_write_its_checkpoint(monkeypatch, tmp_path):
-    """It comes while the task waits, in the same thread, which must not wait for itself."""
-    submitit = pytest.importorskip("submitit")
-    stand_in = f"bash -c 'trap \"touch {tmp_path}/saved; exit 75\" USR1; while true; do sleep 0.1; done'"
-    monkeypatch.setattr(slurm, "train_command", lambda *_: stand_in)
-    monkeypatch.setattr(submitit, "JobEnvironment", lambda: Namespace(node=0, job_id="7", hostnames=["here"]))
-    task, again = slurm.TrainTask(Namespace()), []
-    before = signal.signal(signal.SIGUSR2, lambda *_: again.append(task.checkpoint()))
-    timer = threading.Timer(2, os.kill, (os.getpid(), signal.SIGUSR2))
-    timer.start()
-    with pytest.raises(subprocess.CalledProcessError):
-        task()
-    signal.signal(signal.SIGUSR2, before)
-    assert (tmp_path / "saved").exists() and isinstance(again[0].function, slurm.TrainTask)
+    done = job("done", "finished.py")
+    trained = job("trained", TRAIN, done)
+    done.claim()
+    done.result.touch()
+    submit_jobs([done, trained, job("judged", "run.py", done, trained)], hours=3, gpus=4, partition="gpu")
+    assert capsys.readouterr().out == "submitted as 7: trained, seed 1\nsubmitted as 8: judged, seed 1\n"
+    first, second = ((cluster / f"script.{number}").read_text() for number in (7, 8))
+    assert f"#SBATCH --output='{cluster}/a trained/job.log'\n" in first and "#SBATCH --partition=gpu\n" in first
+    assert "--dependency" not in first and "#SBATCH --gpus-per-node=4\n" in first and "--signal=B:USR1@120" in first
+    assert "#SBATCH --dependency=afterok:7\n" in second and "#SBATCH --gpus-per-node=1\n" in second
+    assert "USR1" not in second and re.search(rf"&& step .*{sys.executable} run.py --resume", second)
+    assert all("#SBATCH --requeue\n" in script and "--kill-on-invalid-dep=yes" in script for script in (first, second))
 
 
 def test_a_machine_without_slurm_says_so(toy_root, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     line = one_line_error(f"{COMMAND.format(logs=tmp_path)} -- --config-file F", toy_root)
-    assert "no sbatch on this machine" in line
-    line = one_line_error(f"{COMMAND.format(logs=tmp_path)} -- --config-file F".replace("sbatch", "submitit"), toy_root)
-    assert "submit from a login node" in line or "submitit is not installed" in line
+    assert "no sbatch on this machine: submit from a login node" in line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from revisit.engine.setup import make_config
 from revisit.errors import UserError
 
 from detectron2.config import CfgNode
-from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.data import DatasetCatalog, Metadata
 from detectron2.modeling import build_model
 
 FILE = Path(__file__).parents[1] / "tools" / "visualize.py"
@@ -30,11 +31,17 @@ NARROW = ("MODEL.RESNETS.STEM_OUT_CHANNELS", "8", "MODEL.RESNETS.RES2_OUT_CHANNE
 TASKS = ("detection", "segmentation_voc", "segmentation_nyud", "segmentation_cityscapes", "depth")
 
 
-def draw(monkeypatch, capsys, *words: object) -> list[Path]:
-    """The sheets that the command prints."""
-    monkeypatch.setattr(sys, "argv", ["visualize.py", *map(str, words)])
-    visualize.main()
-    return [Path(line) for line in capsys.readouterr().out.split()]
+@pytest.fixture
+def draw(toy_datasets, monkeypatch, capsys) -> Callable[..., list[Path]]:
+    """Runs the command for a task, or a config file; the sheets that it prints."""
+
+    def call(task: str, *words: object) -> list[Path]:
+        file = config(task) if task in TASKS else task
+        monkeypatch.setattr(sys, "argv", ["visualize.py", "--config-file", file, *map(str, words)])
+        visualize.main()
+        return [Path(line) for line in capsys.readouterr().out.split()]
+
+    return call
 
 
 def pixels(path: Path) -> np.ndarray:
@@ -64,53 +71,35 @@ def finetuned(tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_data_are_drawn_without_a_model(task, toy_datasets, tmp_path, monkeypatch, capsys):
-    words = ("--config-file", config(task), "--truth-only", "--output", tmp_path / "new", "--num-images", 3)
-    sheets = draw(monkeypatch, capsys, *words, "--rows", 2)
+def test_data_are_drawn_without_a_model(task, draw, tmp_path):
+    sheets = draw(task, "--truth-only", "--output", tmp_path / "new", "--num-images", 3, "--rows", 2)
     assert sheets == [tmp_path / "new" / f"{load(task).DATASETS.TEST[0]}_{page:02d}.png" for page in (1, 2)]
     first, second = map(pixels, sheets)
     assert first.shape[0] > 1.4 * second.shape[0]
 
 
 @pytest.mark.parametrize("task", ["detection", "segmentation_nyud", "depth"])
-def test_predictions_are_drawn_the_same_in_every_call(task, finetuned, toy_datasets, tmp_path, monkeypatch, capsys):
-    words = ("--config-file", config(task), "--num-images", 2, "--score-threshold", 0)
-    weights = ("MODEL.WEIGHTS", finetuned[task], *NARROW)
-    (one,) = draw(monkeypatch, capsys, *words, "--output", tmp_path / "1", *weights)
-    (two,) = draw(monkeypatch, capsys, *words, "--output", tmp_path / "2", *weights)
-    (data,) = draw(monkeypatch, capsys, *words, "--output", tmp_path / "3", "--truth-only", *NARROW)
+def test_predictions_are_drawn_the_same_in_every_call(task, finetuned, draw, tmp_path):
+    words, weights = ("--num-images", 2, "--score-threshold", 0), ("MODEL.WEIGHTS", finetuned[task], *NARROW)
+    (one,), (two,) = (draw(task, *words, "--output", tmp_path / name, *weights) for name in "12")
+    (data,) = draw(task, *words, "--output", tmp_path / "3", "--truth-only", *NARROW)
     assert one.read_bytes() == two.read_bytes()
     assert pixels(one).shape[1] > 1.3 * pixels(data).shape[1]
 
 
-def test_the_score_threshold_decides_which_boxes_are_drawn(finetuned, toy_datasets, tmp_path, monkeypatch, capsys):
+def test_the_score_threshold_decides_which_boxes_are_drawn(finetuned, draw, tmp_path):
     sheets = {}
     for threshold in (0, 0.99, 1):
-        words = ("--config-file", config("detection"), "--num-images", 1, "--score-threshold", threshold)
-        weights = ("MODEL.WEIGHTS", finetuned["detection"], *NARROW)
-        (path,) = draw(monkeypatch, capsys, *words, "--output", tmp_path, *weights)
+        words = ("--num-images", 1, "--score-threshold", threshold, "--output", tmp_path)
+        (path,) = draw("detection", *words, "MODEL.WEIGHTS", finetuned["detection"], *NARROW)
         sheets[threshold] = pixels(path)[100:]  # without the header, which names the threshold
     assert np.array_equal(sheets[0.99], sheets[1]) and not np.array_equal(sheets[0], sheets[1])
 
 
-def rows(task: str, dataset: str, num_images: int):
-    return predictions.make_rows(load(task), dataset, num_images, truth_only=True)
-
-
 def test_images_are_spread_over_the_data_set_from_its_first_to_its_last(toy_datasets):
-    captions = [row.caption for row in rows("detection", "toy_voc_test", 3)]
     files = [record["file_name"] for record in DatasetCatalog.get("toy_voc_test")]
-    assert len(files) == 15 and captions == [files[0], files[7], files[14]]
-    assert [row.caption for row in rows("detection", "toy_voc_test", 99)] == files
-
-
-def register(name: str, record: dict, **metadata: object) -> str:
-    if name in DatasetCatalog.list():
-        DatasetCatalog.remove(name)
-    DatasetCatalog.register(name, lambda: [record])
-    if metadata and not MetadataCatalog.get(name).get("stuff_classes"):
-        MetadataCatalog.get(name).set(**metadata)
-    return name
+    rows = predictions.make_rows(load("detection"), "toy_voc_test", 3, truth_only=True)
+    assert len(files) == 15 and [row.captions for row in rows] == [[files[0]], [files[7]], [files[14]]]
 
 
 @pytest.fixture
@@ -124,15 +113,15 @@ def test_a_segmentation_row_shows_ids_and_the_most_likely_classes(image, tmp_pat
     ids[:, 10:], ids[:, 20:] = 1, 3
     Image.fromarray(ids).save(tmp_path / "ids.png")
     record = {"file_name": image, "sem_seg_file_name": str(tmp_path / "ids.png")}
-    metadata = MetadataCatalog.get(register("drawn_ids", record, stuff_classes=["a", "b", "c"], label_offset=1))
+    metadata = Metadata(stuff_classes=["a", "b", "c"], label_offset=1)
     logits = torch.zeros(3, 20, 30)
     logits[1] = 1
     grey = np.full((20, 30, 3), 128, np.uint8)
     row = predictions.draw_segmentation(record, grey, metadata, lambda _: {"sem_seg": logits})
     names = {c: name for c, (name, _) in row.legend.items()}
     assert names == {0: "a", 1: "b", 2: "c", 255: "void (unpainted)"}
-    assert len(np.unique(row.panels[2].reshape(-1, 3), axis=0)) == 1  # "b" everywhere
-    assert row.panels[1][5, 5].tolist() == [128, 128, 128]  # id 0
+    assert len(np.unique(row.tiles[2].reshape(-1, 3), axis=0)) == 1  # "b" everywhere
+    assert row.tiles[1][5, 5].tolist() == [128, 128, 128]  # id 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -143,17 +132,17 @@ def test_a_depth_row_shows_metres(image, tmp_path, dtype):
     output = {"depth": torch.full((20, 30), 4.0, dtype=dtype)}
     row = predictions.draw_depth(record, np.zeros((20, 30, 3), np.uint8), None, lambda _: output)
     assert row.depth_range == (1, 4)
-    assert np.array_equal(row.panels[2][0, 0], row.panels[1][-1, -1])
+    assert np.array_equal(row.tiles[2][0, 0], row.tiles[1][-1, -1])
 
 
 def test_masks_of_true_objects_are_drawn(image):
     square = [[3.0, 3.0, 25.0, 3.0, 25.0, 17.0, 3.0, 17.0]]
     objects = [{"bbox": [3, 3, 25, 17], "bbox_mode": 0, "category_id": 0}]
-    grey, metadata = np.full((20, 30, 3), 128, np.uint8), MetadataCatalog.get("drawn_masks").set(thing_classes=["a"])
+    grey, metadata = np.full((20, 30, 3), 128, np.uint8), Metadata(thing_classes=["a"])
     drawn = []
     for extra in ({}, {"segmentation": square}):
         record = {"file_name": image, "annotations": [objects[0] | extra]}
-        drawn.append(predictions.draw_detection(record, grey, metadata, None).panels[1])
+        drawn.append(predictions.draw_detection(record, grey, metadata, None).tiles[1])
     middle = np.s_[190:200, 250:300]
     assert (drawn[0][middle] == 128).all() and not (drawn[1][middle] == 128).any(axis=-1).all()
 
@@ -161,68 +150,43 @@ def test_masks_of_true_objects_are_drawn(image):
 def test_labels_of_another_size_than_their_image_are_refused(image, tmp_path):
     Image.fromarray(np.zeros((30, 20), np.uint8)).save(tmp_path / "ids.png")
     np.save(tmp_path / "depth.npy", np.ones((20, 29), np.float32))
-    labels = register(
-        "drawn_labels_size",
-        {"file_name": image, "sem_seg_file_name": str(tmp_path / "ids.png")},
-        stuff_classes=[str(n) for n in range(11)],
-    )
-    depth = register("drawn_depth_size", {"file_name": image, "depth_file_name": str(tmp_path / "depth.npy")})
+    record = {"file_name": image, "sem_seg_file_name": str(tmp_path / "ids.png")}
+    record["depth_file_name"] = str(tmp_path / "depth.npy")
+    grey, metadata = np.full((20, 30, 3), 128, np.uint8), Metadata(stuff_classes=["a"])
     with pytest.raises(UserError, match="ids.png is 20 x 30 pixels, but its image .* is 30 x 20"):
-        rows("segmentation_voc", labels, 1)
+        predictions.draw_segmentation(record, grey, metadata, None)
     with pytest.raises(UserError, match="depth.npy is 29 x 20 pixels, but its image .* is 30 x 20"):
-        rows("depth", depth, 1)
+        predictions.draw_depth(record, grey, metadata, None)
 
 
-def test_an_unreadable_image_is_named(tmp_path):
+def test_an_unreadable_image_is_named(tmp_path, monkeypatch):
     (tmp_path / "torn.png").write_bytes(b"\x89PNG torn")
-    name = register("drawn_torn", {"file_name": str(tmp_path / "torn.png"), "depth_file_name": "depth.npy"})
-    with pytest.raises(UserError, match="an image of drawn_torn cannot be read: .*torn.png"):
-        rows("depth", name, 1)
+    record = {"file_name": str(tmp_path / "torn.png"), "depth_file_name": "depth.npy"}
+    monkeypatch.setattr(predictions, "get_records", lambda name: [record])
+    with pytest.raises(UserError, match="unreadable image .*torn.png"):
+        predictions.make_rows(load("depth"), "toy_nyud_depth_val", 1, truth_only=True)
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("task", "words", "message"),
     [
-        ([config("detection")], "no weights to predict with: .*MODEL.WEIGHTS"),
-        ([config("pretrain")], "pretrains, so it has no prediction .* expected one of GeneralizedRCNN"),
-        ([config("detection"), "--dataset", "nowhere"], "unknown data set 'nowhere'"),
-        ([config("detection"), "--dataset", "toy_objects_heldout"], "has no boxes"),
-        ([config("segmentation_voc"), "--dataset", "toy_nyud_depth_val"], "has no masks"),
-        ([config("detection"), "DATASETS.TEST", "()"], "no data to draw: give --dataset NAME"),
-        ([config("detection"), "MODEL.ROI_HEADS.NUM_CLASSES", "4"], "NUM_CLASSES is 4, .* has 10 classes"),
-        (["configs/nowhere.yaml"], "config file configs/nowhere.yaml not found"),
-        ([config("detection"), "MODEL.WEIGHTS", "nowhere.pth"], "MODEL.WEIGHTS nowhere.pth not found"),
+        ("detection", "", "no weights to predict with: .*MODEL.WEIGHTS"),
+        ("configs/toy/pretrain.yaml", "", "pretrains, so it has no prediction .* expected one of GeneralizedRCNN"),
+        ("detection", "--dataset toy_objects_heldout", "has no boxes"),
+        ("segmentation_voc", "--dataset toy_nyud_depth_val", "has no masks"),
+        ("detection", "DATASETS.TEST ()", "no data to draw: give --dataset NAME"),
+        ("detection", "--truth-only --output {image}", "--output .*image.png cannot be made"),
+        ("detection", "MODEL.WEIGHTS {backbone}", r"backbone.pth lacks \d+ tensors .* expected a finetuned model"),
+        ("depth", "MODEL.WEIGHTS {nyud}", r"model_final.pth lacks \d+ tensors of this model, the first head"),
     ],
 )
-def test_mistakes_are_told_in_one_line(words, message, toy_datasets, tmp_path, monkeypatch, capsys):
-    with pytest.raises(UserError, match=message) as caught:
-        draw(monkeypatch, capsys, "--output", tmp_path, "--config-file", *words)
-    assert "\n" not in str(caught.value)
-
-
-def test_missing_data_are_refused(toy_datasets, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path / "empty"))
-    with pytest.raises(UserError, match="not found: looked for .*empty"):
-        draw(monkeypatch, capsys, "--config-file", config("detection"), "--truth-only", "--output", tmp_path)
-
-
-def test_weights_of_a_backbone_alone_are_refused(finetuned, toy_datasets, tmp_path, monkeypatch, capsys):
+def test_mistakes_are_reported_in_one_line(task, words, message, image, finetuned, draw, tmp_path):
     weights = torch.load(finetuned["detection"])["model"]
     torch.save({"model": {k: v for k, v in weights.items() if k.startswith("backbone.")}}, tmp_path / "backbone.pth")
-    words = ("--config-file", config("detection"), "--output", tmp_path)
-    with pytest.raises(UserError, match=r"backbone.pth lacks \d+ tensors .* expected a finetuned model"):
-        draw(monkeypatch, capsys, *words, "MODEL.WEIGHTS", tmp_path / "backbone.pth", *NARROW)
-
-
-def test_weights_of_another_task_are_refused(finetuned, toy_datasets, tmp_path, monkeypatch, capsys):
-    words = ("--config-file", config("depth"), "--output", tmp_path)
-    with pytest.raises(UserError, match=r"model_final.pth lacks \d+ tensors of this model, the first head"):
-        draw(monkeypatch, capsys, *words, "MODEL.WEIGHTS", finetuned["segmentation_nyud"], *NARROW)
-
-
-def test_an_output_that_is_a_file_is_refused(toy_datasets, image, monkeypatch, capsys):
-    with pytest.raises(UserError, match="--output .*image.png cannot be made"):
-        draw(monkeypatch, capsys, "--config-file", config("detection"), "--truth-only", "--output", image)
+    files = {"image": image, "backbone": tmp_path / "backbone.pth", "nyud": finetuned["segmentation_nyud"]}
+    with pytest.raises(UserError, match=message) as caught:
+        draw(task, "--output", tmp_path, *words.format(**files).split(), *(NARROW if "{" in words else ()))
+    assert "\n" not in str(caught.value)
 
 
 def test_the_command_line_teaches_and_ends_quietly(toy_root, tmp_path):

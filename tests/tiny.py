@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import normalize
 
+import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
 import revisit  # noqa: F401
 from revisit.config import add_revisit_config
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from revisit.modeling.shuffle_bn import gather_rows
+from revisit.modeling.distributed import gather_rows
 
 from detectron2.engine.defaults import create_ddp_model
 from detectron2.utils import comm

@@ -2,7 +2,7 @@
 """Turn a pretraining checkpoint into backbone weights for every Detectron2 model here.
 
 The checkpoint is one of our runs, or of MoCo v1/v2, DenseCL, SwAV, VirTex, torchvision, timm or the reference
-code; --source auto recognises which where its tensors' names tell. A key that has no place, or a backbone tensor
+code; --source auto recognises it where the names of its tensors show it. A key that has no place, or a backbone tensor
 without a value, is refused by name.
 
 Writes OUTPUT (.pth: tensors only, loads with weights_only; or .pkl, as Detectron2's model zoo) and, beside
@@ -15,31 +15,15 @@ refuses another. Then:
 from __future__ import annotations
 
 import argparse
-import pickle
 from pathlib import Path
 
-import torch
-
-from revisit.checkpoint.convert import Converted, convert
+from revisit.checkpoint.convert import convert
+from revisit.checkpoint.export import check_output, write_tensors
 from revisit.checkpoint.flags import flags_path, write_flags
-from revisit.checkpoint.layouts import SHARED_WITH, SOURCES
+from revisit.checkpoint.foreign_layouts import SHARED_WITH, SOURCES
 from revisit.checkpoint.reading import read_checkpoint
 from revisit.engine.command import run_command
-from revisit.errors import UserError
-from revisit.files import written_whole
-
-
-def save(path: Path, converted: Converted) -> None:
-    """Write the weights as Detectron2 finds them by name in any model, whole or not at all."""
-    content = {"__author__": f"Revisit ({converted.source})", "matching_heuristics": True}
-    with written_whole(path) as temporary:
-        if path.suffix == ".pkl":
-            arrays = {key: value.float().numpy() for key, value in converted.tensors.items()}
-            temporary.write_bytes(pickle.dumps({"model": arrays, **content}))
-        else:
-            contiguous = torch.contiguous_format
-            tensors = {key: value.clone(memory_format=contiguous) for key, value in converted.tensors.items()}
-            torch.save({"model": tensors, **content}, temporary)
+from revisit.imports import import_modules
 
 
 def main() -> None:
@@ -49,20 +33,19 @@ def main() -> None:
     )
     parser.add_argument("output", type=Path, help="weights to write, .pth or .pkl")
     parser.add_argument("--source", choices=["auto", *SOURCES], default="auto", help="layout of the input")
+    parser.add_argument("--imports", nargs="*", default=[], help="modules that describe other backbones, as IMPORTS")
     args = parser.parse_args()
-    if args.output.suffix not in (".pth", ".pkl"):
-        raise UserError(f"output {args.output}: expected a name that ends in .pth or .pkl")
-    if args.output.resolve() == args.input.resolve():
-        raise UserError(f"output {args.output} is the input: expected another name")
-    converted = convert(read_checkpoint(args.input), args.source)
+    import_modules(args.imports)
+    check_output(args.output, args.input, (".pth", ".pkl"))
+    weights = convert(read_checkpoint(args.input), args.source, args.input.name)
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    save(args.output, converted)
-    write_flags(args.output, converted.flags, source=converted.origin(args.input.name))
-    depth = converted.flags["MODEL.RESNETS.DEPTH"]
-    shared = SHARED_WITH.get(converted.source) if args.source == "auto" else None
+    found_by_name = {"__author__": f"Revisit ({weights.source})", "matching_heuristics": True}  # in any model
+    write_tensors(weights.tensors, args.output, **found_by_name)
+    write_flags(args.output, weights.flags, source=weights.origin)
+    shared = SHARED_WITH.get(weights.source) if args.source == "auto" else None
     print(
-        f"{args.input}: {converted.source} layout{shared and f' ({shared})' or ''}, ResNet-{depth}, "
-        f"{len(converted.tensors)} tensors\n"
+        f"{args.input}: {weights.source} layout{shared and f' ({shared})' or ''}, {weights.title}, "
+        f"{len(weights.tensors)} tensors\n"
         f"wrote {args.output} and {flags_path(args.output)}"
     )
 

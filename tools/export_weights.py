@@ -15,11 +15,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from revisit.checkpoint.export import SUFFIXES, load_backbone, to_torchvision, write_bare
-from revisit.checkpoint.model_card import LIBRARIES, model_card
+from revisit.checkpoint.export import LIBRARIES, SUFFIXES, check_output, library_tensors, load_backbone, write_tensors
+from revisit.checkpoint.flags import IMAGENET
+from revisit.checkpoint.model_card import model_card
 from revisit.engine.command import run_command
-from revisit.errors import UserError
 from revisit.files import written_whole
+from revisit.imports import import_modules
 
 
 def main() -> None:
@@ -27,23 +28,22 @@ def main() -> None:
     parser.add_argument("backbone", type=Path, help="weights of tools/convert_to_d2.py, or a checkpoint")
     parser.add_argument("output", type=Path, help="weights to write, .pth or .safetensors")
     parser.add_argument("--to", choices=LIBRARIES, required=True, help="library that is to load them")
+    parser.add_argument("--imports", nargs="*", default=[], help="modules that describe other backbones, as IMPORTS")
     args = parser.parse_args()
-    if args.output.suffix not in SUFFIXES:
-        raise UserError(f"output {args.output}: expected a name that ends in {' or '.join(SUFFIXES)}")
-    if args.output.resolve() == args.backbone.resolve():
-        raise UserError(f"output {args.output} is the input: expected another name")
+    import_modules(args.imports)
+    check_output(args.output, args.backbone, SUFFIXES)
     backbone = load_backbone(args.backbone)
-    tensors = to_torchvision(backbone)
+    tensors = library_tensors(backbone, args.to)
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    write_bare(tensors, args.output)
+    write_tensors(tensors, args.output)
     card = args.output.with_suffix(".md")
     with written_whole(card) as temporary:
         temporary.write_text(model_card(backbone, args.output, args.to))
-    if not backbone.has_imagenet_statistics:
-        print("its pixel statistics are not ImageNet's: from now on only the card tells them")
+    if not all(backbone.flags[key] == value for key, value in IMAGENET.items()):
+        print("its pixel statistics are not ImageNet's: from now on only the card says so")
     print(
-        f"{args.backbone}: ResNet-{backbone.flags['MODEL.RESNETS.DEPTH']}, {len(tensors)} tensors, from "
-        f"{backbone.origin or 'an unknown source'}\nwrote {args.output} and {card}"
+        f"{args.backbone}: {backbone.title}, {len(tensors)} tensors, from {backbone.origin or 'an unknown source'}\n"
+        f"wrote {args.output} and {card}"
     )
 
 

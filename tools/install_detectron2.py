@@ -36,39 +36,22 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-PROJECTS = {
-    "detectron2.projects.point_rend": "projects/PointRend/point_rend",
-    "detectron2.projects.deeplab": "projects/DeepLab/deeplab",
-    "detectron2.projects.panoptic_deeplab": "projects/Panoptic-DeepLab/panoptic_deeplab",
-}
+FOLDERS = {"point_rend": "PointRend", "deeplab": "DeepLab", "panoptic_deeplab": "Panoptic-DeepLab"}
+PROJECTS = {f"detectron2.projects.{name}": f"projects/{folder}/{name}" for name, folder in FOLDERS.items()}
 ZOO = Path("detectron2/model_zoo")
 CONFIGS = [str(p.relative_to(ZOO)) for e in ("yaml", "py") for p in sorted(ZOO.glob(f"configs/**/*.{e}"))]
 
 setup(
-    name="detectron2",
-    version="0.6",
-    author="FAIR",
+    name="detectron2", version="0.6", license="Apache-2.0", author="FAIR",
     url="https://github.com/facebookresearch/detectron2",
-    license="Apache-2.0",
     description="Detectron2 0.6, Python code only (no compiled operators)",
     packages=find_packages(include=["detectron2", "detectron2.*"]) + list(PROJECTS),
     package_dir=PROJECTS,
     package_data={"detectron2.model_zoo": CONFIGS},
-    install_requires=[
-        "Pillow>=7.1",
-        "matplotlib",
-        "pycocotools>=2.0.2",
-        "termcolor>=1.1",
-        "yacs>=0.1.8",
-        "tabulate",
-        "cloudpickle",
-        "tqdm>4.29.0",
-        "tensorboard",
-        "fvcore>=0.1.5,<0.1.6",
-        "iopath>=0.1.7,<0.1.10",
-        "omegaconf>=2.1",
-        "hydra-core>=1.1",
-    ],
+    install_requires='''
+        Pillow>=7.1 matplotlib pycocotools>=2.0.2 termcolor>=1.1 yacs>=0.1.8 tabulate cloudpickle tqdm>4.29.0
+        tensorboard fvcore>=0.1.5,<0.1.6 iopath>=0.1.7,<0.1.10 omegaconf>=2.1 hydra-core>=1.1
+    '''.split(),
 )
 """
 
@@ -82,14 +65,15 @@ def installed() -> str | None:
     spec = importlib.util.find_spec("detectron2")
     if spec is None or spec.origin is None:  # no origin: an empty folder of that name, not a package
         return None
-    text = Path(spec.origin).read_text(encoding="utf-8")
-    found = re.search(r'^__version__ = "(.+)"', text, re.MULTILINE)
-    version = found[1] if found else "of unknown version"
-    return f"detectron2 {version} in {Path(spec.origin).parent}"
+    file = Path(spec.origin)
+    found = re.search(r'^__version__ = "(.+)"', file.read_text(encoding="utf-8"), re.MULTILINE)
+    return f"detectron2 {found[1] if found else 'of unknown version'} in {file.parent}"
 
 
 def check_hash(archive: Path, sha256: str = SHA256) -> None:
     """Raise InstallError unless the file at `archive` is the expected one, byte for byte."""
+    if not archive.is_file():
+        raise InstallError(f"there is no file {archive}")
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
     if found != sha256:
         raise InstallError(f"{archive.name} is not the expected file: sha256 {found}, expected {sha256}")
@@ -135,8 +119,7 @@ def unpack(archive: Path, folder: Path) -> Path:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     help_archive = f"use this copy of {NAME}-{VERSION}.tar.gz, under the same hash check; download nothing"
     parser.add_argument("--archive", type=Path, help=help_archive)
     parser.add_argument("--check", action="store_true", help="only say which Detectron2 there is; fail if none")
@@ -149,14 +132,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         if args.check:
             raise InstallError(f"no Detectron2 for {sys.executable}")
         check_tools(importlib.metadata.version("pip"))
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary)
-            archive = args.archive or download(folder)
-            if not archive.is_file():
-                raise InstallError(f"there is no file {archive}")
+        with tempfile.TemporaryDirectory() as folder:
+            archive = args.archive or download(Path(folder))
             check_hash(archive)
-            options = ["--no-deps", "--no-build-isolation", "--no-cache-dir"]
-            _pip("install", *options, str(unpack(archive, folder)))
+            source = unpack(archive, Path(folder))
+            _pip("install", "--no-deps", "--no-build-isolation", "--no-cache-dir", str(source))
     except (InstallError, importlib.metadata.PackageNotFoundError, OSError, tarfile.TarError) as error:
         sys.exit(f"install_detectron2: {error}")
     importlib.invalidate_caches()

@@ -7,7 +7,7 @@
 
 A file system or an object store is then asked for one large file instead of thousands of small ones; order and batches
 stay what the sampler makes them. Images keep their bytes; where each has one class, it comes along. What is
-done already is kept, so an interrupted call goes on where it stopped. The folder can be copied anywhere that fsspec
+done already is kept, so an interrupted call resumes where it stopped. The folder can be copied anywhere that fsspec
 reads (s3://..., gs://...: with that protocol's own package installed).
 
 Of tar files in WebDataset's layout from elsewhere, --index-only makes the index:
@@ -28,6 +28,7 @@ from pathlib import Path
 import cv2
 from tqdm import tqdm
 
+import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
 from revisit.data.catalog import get_records
 from revisit.data.reader import SUFFIXES
 from revisit.data.shards import INDEX, write_index
@@ -39,25 +40,16 @@ MANIFEST = "shards.json"
 
 
 def main() -> None:
+    """Write the shards, then their index."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--dataset", metavar="NAME", help="a name or KIND:PATH, as in DATASETS.TRAIN")
     what.add_argument("--index-only", action="store_true", help=f"only write {INDEX} for the *.tar in DIR")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder of the tar files")
-    parser.add_argument(
-        "--images-per-shard",
-        type=natural,
-        default=2000,
-        metavar="N",
-        help="100 MB to 1 GB a shard suit most stores (default: %(default)s, 330 MB of COCO)",
-    )
-    parser.add_argument(
-        "--workers",
-        type=natural,
-        default=4,
-        metavar="W",
-        help="shards that are written at a time (default: %(default)s)",
-    )
+    size_help = "100 MB to 1 GB per shard suit most stores (default: %(default)s, 330 MB of COCO)"
+    parser.add_argument("--images-per-shard", type=natural, default=2000, metavar="N", help=size_help)
+    workers_help = "shards that are written at a time (default: %(default)s)"
+    parser.add_argument("--workers", type=natural, default=4, metavar="W", help=workers_help)
     args = parser.parse_args()
     if args.index_only:
         paths = sorted(args.output.glob("*.tar"))
@@ -83,25 +75,22 @@ def make_shards(records: list[dict], output: Path, images_per_shard: int, worker
             f"the data set {what}: expected images with one class each, or none (folder:DIR packs any images)"
         )
     output.mkdir(parents=True, exist_ok=True)
-    starts = range(0, len(records), images_per_shard)
-    digits = len(str(len(starts) - 1))
-    paths = [output / f"shard-{number:0{max(6, digits)}d}.tar" for number in range(len(starts))]
     check_manifest(output, records, images_per_shard)
-    parts = [
-        (path, start, records[start : start + images_per_shard]) for path, start in zip(paths, starts, strict=True)
-    ]
-    todo = [part for part in parts if not part[0].exists()]
-    missing = sum(len(part) for _, _, part in todo)
-    bar = tqdm(total=len(records), initial=len(records) - missing, unit="image", desc="writing shards", disable=None)
+    starts = range(0, len(records), images_per_shard)
+    digits = max(6, len(str(len(starts) - 1)))
+    parts = {output / f"shard-{number:0{digits}d}.tar": start for number, start in enumerate(starts)}
+    todo = {path: records[start : start + images_per_shard] for path, start in parts.items() if not path.exists()}
+    done = len(records) - sum(map(len, todo.values()))
+    bar = tqdm(total=len(records), initial=done, unit="image", desc="writing shards", disable=None)
     with bar, ThreadPoolExecutor(workers) as pool:
-        jobs = [pool.submit(write_shard, *part) for part in todo]
+        jobs = [pool.submit(write_shard, path, parts[path], part) for path, part in todo.items()]
         try:
             for job in as_completed(jobs):
                 bar.update(job.result())
         except BaseException:  # Ctrl-C too: shards that have not begun are not waited for
             pool.shutdown(cancel_futures=True)
             raise
-    return paths
+    return list(parts)
 
 
 def check_manifest(output: Path, records: list[dict], images_per_shard: int) -> None:
@@ -125,9 +114,11 @@ def write_shard(path: Path, start: int, records: list[dict]) -> int:
     with written_whole(path) as temporary, tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar:
         for number, record in enumerate(records, start=start):
             data, suffix = image_bytes(record)
-            add_member(tar, f"{number:09d}{suffix}", data)
-            if "label" in record:
-                add_member(tar, f"{number:09d}.cls", str(record["label"]).encode())
+            members = {suffix: data} | ({".cls": str(record["label"]).encode()} if "label" in record else {})
+            for ending, content in members.items():
+                member = tarfile.TarInfo(f"{number:09d}{ending}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
     return len(records)
 
 
@@ -142,12 +133,6 @@ def image_bytes(record: dict) -> tuple[bytes, str]:
         return path.read_bytes(), path.suffix.lower()
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): expected an image") from error
-
-
-def add_member(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = len(data)
-    tar.addfile(member, io.BytesIO(data))
 
 
 if __name__ == "__main__":

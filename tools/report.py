@@ -10,33 +10,20 @@ A folder is that of a run or a study, or one with such folders right below it. T
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 from pathlib import Path
-
-from tqdm import tqdm
 
 from projects.RunReport.collect import collect
 from revisit.engine.command import run_command
 from revisit.errors import UserError
 from revisit.files import written_whole
 
-PATIENCE = 10  # seconds without a word
 
-
-def parse_args() -> argparse.Namespace:
+def main() -> None:
+    """Collect, draw, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, metavar="OUTPUT_DIR", help="what runs or studies wrote")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the page, such as report.html")
-    return parser.parse_args()
-
-
-def progress(items: Iterable, what: str) -> Iterable:
-    """The items, with a bar on stderr once they take long."""
-    return tqdm(items, unit=what, delay=PATIENCE)
-
-
-def main() -> None:
-    args = parse_args()
+    args = parser.parse_args()
     if args.output.is_dir():
         raise UserError(f"--output {args.output} is a folder: expected a file to write, such as report.html")
     try:
@@ -45,7 +32,7 @@ def main() -> None:
         raise UserError(
             f"{error.name} is not installed: python -m pip install --constraint constraints.txt plotly jinja2"
         ) from error
-    page = render(collect(progress(args.folders, "folder")), progress)
+    page = render(*collect(args.folders))
     try:
         args.output.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(args.output) as temporary:

@@ -4,11 +4,13 @@
     python tools/reproduce.py ablation --dry-run
     python tools/reproduce.py ablation --profile toy --seeds 1
     python tools/reproduce.py sota --only "+CC+A+kNN,seg_VOC" --gpus 2
+    python tools/reproduce.py transfer --profile toy --weights random backbone.pth --seeds 1 2 3
     python tools/reproduce.py transfer --slurm --partition gpu --gpus 8
 
---profile paper runs the paper's recipes on its data sets. --profile toy runs every table in small on ToyScenes, on a
-CPU: the same code, another world, so its numbers say whether things work and not what the paper's would be.
-Runs are shared by all tables. What is done is skipped, what was interrupted goes on from its checkpoint: give the same
+--profile paper runs the paper's recipes on its data sets. --profile toy runs every table on a small scale, on ToyScenes
+and a CPU: the same code, another world, so its numbers say whether things work and not what the paper's would be.
+Its images are object-centric; for scenes, --opts DATASETS.TRAIN "('toy_scenes_train',)" and another --output.
+All tables share their runs. What is done is skipped, what was interrupted resumes from its checkpoint: give the same
 command again. OUTPUT/TABLE/table.md, .csv and .tex hold the table as far as it has come.
 """
 
@@ -20,15 +22,12 @@ import shlex
 import sys
 from pathlib import Path
 
-from projects.PaperTables.cells import PROFILES, Cell, all_jobs, choose, make_cells, missing_inputs
-from projects.PaperTables.columns import TOY_FORMS
-from projects.PaperTables.job_cost import cost_of
-from projects.PaperTables.jobs import Job, run_jobs
+from projects.PaperTables.cells import PROFILES, Cell, JobBuilder, make_cells
+from projects.PaperTables.command_lines import cost_of, missing_inputs
+from projects.PaperTables.jobs import Job, run_jobs, submit_jobs, with_needs
 from projects.PaperTables.paper_figures import figure_jobs, figure_page
-from projects.PaperTables.paper_values import note_of
-from projects.PaperTables.result_table import as_csv, as_latex, as_markdown
-from projects.PaperTables.rows import ROWS
-from projects.PaperTables.slurm_jobs import submit_jobs
+from projects.PaperTables.paper_tables import COLUMNS, ROWS, given_rows, note_of
+from projects.PaperTables.result_table import as_csv, as_latex, as_markdown, plot_sweep
 from revisit.engine.command import natural, run_command
 from revisit.errors import UserError
 
@@ -39,10 +38,14 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", metavar="TABLE", help=", ".join(TABLES))
     parser.add_argument("--profile", choices=PROFILES, default="paper", help="(default: %(default)s)")
-    parser.add_argument("--only", metavar="ROW,COLUMN", help="a single row, column or cell; either may be empty")
+    only = "some rows, columns or cells; ROW or COLUMN may be empty"
+    parser.add_argument("--only", nargs="+", default=[], metavar="ROW,COLUMN", help=only)
+    weights = "judge random init and converted backbones, not the paper's rows; {seed} in FILE: one for each seed"
+    parser.add_argument("--weights", nargs="+", default=[], metavar="random|FILE", help=weights)
     parser.add_argument("--seeds", type=natural, nargs="+", default=[1], metavar="N", help="(default: 1)")
+    parser.add_argument("--full", action="store_true", help="toy: trainings as long as their configs say")
     parser.add_argument("--output", type=Path, help="folder of all runs (default: output/reproduce/PROFILE)")
-    parser.add_argument("--parallel", type=natural, help="jobs at a time (default: one; toy: one a core)")
+    parser.add_argument("--parallel", type=natural, help="jobs at a time (default: one; toy: one per core)")
     parser.add_argument("--gpus", type=natural, default=1, metavar="N", help="of a training (default: %(default)s)")
     parser.add_argument("--slurm", action="store_true", help="submit the jobs by sbatch instead of running them here")
     parser.add_argument("--partition", metavar="NAME", help="with --slurm (default: the cluster's)")
@@ -54,37 +57,37 @@ def parse_args() -> argparse.Namespace:
         raise UserError(f"no table {args.table!r}: expected one of {', '.join(TABLES)}")
     if len(args.opts) % 2:
         raise UserError(f"--opts: expected pairs KEY VALUE, got {' '.join(args.opts)}")
-    args.seeds = list(dict.fromkeys(args.seeds))
+    args.seeds, args.weights = (list(dict.fromkeys(given)) for given in (args.seeds, args.weights))
+    if args.table == "figures" and (args.only or args.weights or len(args.seeds) > 1):
+        raise UserError("figures are drawn together and of one seed: expected no --only, no --weights, one of --seeds")
     return args
 
 
 def main() -> None:
     args = parse_args()
     root = (args.output or Path("output/reproduce") / args.profile).resolve()
-    extra = tuple(args.opts)
+    builder = JobBuilder(args.profile, root, tuple(args.opts), args.gpus, args.full)
+    cells: list[Cell] = []
     if args.table == "figures":
-        if args.only or len(args.seeds) > 1:
-            raise UserError("figures are drawn together and of one seed: expected no --only and one of --seeds")
-        cells: list[Cell] = []
-        jobs = figure_jobs(profile=args.profile, seed=args.seeds[0], root=root, extra=extra, gpus=args.gpus)
+        jobs = figure_jobs(builder, args.seeds[0])
     else:
-        options = {"profile": args.profile, "seeds": args.seeds, "root": root, "extra": extra, "gpus": args.gpus}
-        cells = make_cells(*choose(args.table, args.only), args.table, **options)
-        jobs = all_jobs(cells)
-    missing = missing_inputs(jobs)
+        rows = given_rows(args.weights) if args.weights else ROWS[args.table]
+        cells = make_cells(args.table, rows, builder, seeds=args.seeds, only=args.only)
+        jobs = with_needs(job for cell in cells for job in cell.jobs)
+    missing = {job.result: what for job in jobs if (what := missing_inputs(job))}
     if args.dry_run:
-        show(jobs, missing, args)
+        show(jobs, missing)
         return
     ready = runnable(jobs, missing)
-    if args.slurm:
-        submit_jobs(ready, hours=args.hours, partition=args.partition, gpus=args.gpus)
     try:
-        if not args.slurm:
+        if args.slurm:
+            submit_jobs(ready, hours=args.hours, partition=args.partition, gpus=args.gpus)
+        else:
             run_jobs(ready, args.parallel or (os.cpu_count() if args.profile == "toy" else 1))
     finally:
-        folder = root / args.table
+        folder = root / (f"{args.table}_weights" if args.weights else args.table)
         folder.mkdir(parents=True, exist_ok=True)
-        print("\n" + write(cells, jobs, folder, args))
+        print(f"\n{write(cells, jobs, folder, args)}\n\nwritten to {folder}")
     for result, what in missing.items():
         print(f"not run for want of data: {result.parent.relative_to(root)} needs {what}", file=sys.stderr)
 
@@ -101,11 +104,13 @@ def runnable(jobs: list[Job], missing: dict[Path, str]) -> list[Job]:
 
     ready = [job for job in jobs if fits(job)]
     if jobs and not ready:
-        raise UserError(f"nothing can run here; missing: {'; '.join(sorted(set(missing.values())))}")
+        what = "; ".join(sorted(set(missing.values())))
+        way_out = "datasets/README.md says where it comes from, projects/ToyScenes/make_toy_scenes.py draws ToyScenes"
+        raise UserError(f"nothing can run here; missing: {what}; {way_out}")
     return ready
 
 
-def show(jobs: list[Job], missing: dict[Path, str], args: argparse.Namespace) -> None:
+def show(jobs: list[Job], missing: dict[Path, str]) -> None:
     todo = [job for job in jobs if not job.done]
     for job in jobs:
         lacks = f"; MISSING {missing[job.result]}" if job.result in missing else ""
@@ -116,23 +121,25 @@ def show(jobs: list[Job], missing: dict[Path, str], args: argparse.Namespace) ->
 
 
 def write(cells: list[Cell], jobs: list[Job], folder: Path, args: argparse.Namespace) -> str:
-    """The table's files; returns what is to be printed."""
+    """Write the table's files, or the page of figures; returns its Markdown."""
     if not cells:
-        text = figure_page(jobs, folder)
-        (folder / "figures.md").write_text(text)
-        return f"{text}\nwritten to {folder / 'figures.md'}"
+        markdown = figure_page(jobs, folder)
+        (folder / "figures.md").write_text(markdown)
+        return markdown
     columns = dict.fromkeys(cell.column for cell in cells)
-    notes = [f"Paper: {note_of(args.table) or 'as printed'}. Ours: profile {args.profile}, seeds {args.seeds}."]
+    notes = [f"Paper: {note_of(args.table)}. Ours: profile {args.profile}, seeds {args.seeds}."]
     if args.profile == "toy":
-        forms = [f"{name} is {TOY_FORMS[name]}" for name in columns if name in TOY_FORMS]
+        forms = [f"{name} is {COLUMNS[name].toy_means}" for name in columns if COLUMNS[name].toy_means]
         notes.append(f"Ours is measured on ToyScenes, another world than the paper's. {'; '.join(forms)}.")
-    if any(name == "depth_NYUD_rmse" for name in columns):
+    if "depth_NYUD_rmse" in columns:
         notes.append("Of depth_NYUD_rmse lower is better.")
     markdown = as_markdown(cells, f"{args.table}, {args.profile} profile", notes)
     (folder / "table.md").write_text(markdown + "\n")
     (folder / "table.csv").write_text(as_csv(cells))
     (folder / "table.tex").write_text(as_latex(cells, args.table))
-    return f"{markdown}\n\nwritten to {folder}: table.md, table.csv, table.tex"
+    if args.table == "knn":
+        plot_sweep(cells, folder / "sweep.png")
+    return markdown
 
 
 if __name__ == "__main__":

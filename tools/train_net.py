@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Pretrain a backbone (MoCo, KNNMoCo) or finetune a Detectron2 model from one.
+"""Pretrain a backbone or finetune a Detectron2 model from one.
 
 The config file says what; KEY VALUE pairs at the end override it, as in Detectron2:
 
@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import argparse
 
-from revisit.config import PRETRAINING
 from revisit.engine.command import run_command
 from revisit.engine.dry_run import dry_run
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.launch import TIMEOUT, find_processes, launch
+from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.schedule import resolve_schedule
 from revisit.engine.setup import check_evaluation_data, count_images, load_config, setup_run
-from revisit.engine.trainer import PretrainTrainer
+from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
 from detectron2.engine import default_argument_parser
@@ -67,7 +67,7 @@ def minutes(text: str) -> float:
 def run(cfg: CfgNode, args: argparse.Namespace) -> None:
     """What every process does."""
     setup_run(cfg, args)
-    trainer_class = PretrainTrainer if cfg.MODEL.META_ARCHITECTURE in PRETRAINING else FinetuneTrainer
+    trainer_class = PretrainTrainer if method_of(cfg) else FinetuneTrainer
     if args.eval_only:
         trainer_class.evaluate(cfg, resume=args.resume)
         return

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Draw what a finetuned model makes of a data set: input, truth and prediction side by side.
+"""Draw what a finetuned model predicts on a data set: input, truth and prediction side by side.
 
     python tools/visualize.py --config-file configs/toy/detection.yaml --output output/sheets \\
         MODEL.WEIGHTS output/toy/detection/model_final.pth
@@ -19,30 +19,25 @@ import argparse
 import re
 from pathlib import Path
 
-from revisit.config import PRETRAINING
 from revisit.engine.command import natural, run_command
 from revisit.engine.predictions import TASKS, make_rows
 from revisit.engine.setup import load_config
 from revisit.errors import UserError
-from revisit.viz.prediction_sheet import save_sheet
+from revisit.modeling.meta_arch.pretraining import method_of
+from revisit.viz.tiles import save_sheet
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--config-file", required=True, metavar="FILE", help="of the finetuned model, as for tools/train_net.py")
-    add("--output", required=True, type=Path, metavar="DIR", help="folder for the sheets, made if there is none")
-    add("--dataset", metavar="NAME", help="draw this one (default: the first of DATASETS.TEST)")
+    add("--output", required=True, type=Path, metavar="DIR", help="folder for the sheets, created if needed")
+    add("--dataset", metavar="NAME", help="data set to draw (default: the first of DATASETS.TEST)")
     add("--num-images", type=natural, default=8, metavar="N", help="images in all (default: %(default)s)")
-    add("--rows", type=natural, default=4, metavar="N", help="images a sheet (default: %(default)s)")
+    add("--rows", type=natural, default=4, metavar="N", help="images per sheet (default: %(default)s)")
     add("--truth-only", action="store_true", help="draw input and truth without any model")
-    add(
-        "--score-threshold",
-        type=float,
-        default=0.5,
-        metavar="S",
-        help="detection: draw boxes that score at least this, 0 to 1 (default: %(default)s)",
-    )
+    what = "detection: draw boxes that score at least this, 0 to 1 (default: %(default)s)"
+    add("--score-threshold", type=float, default=0.5, metavar="S", help=what)
     add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="config overrides: MODEL.WEIGHTS FILE and others")
     parser.set_defaults(num_gpus=1, num_machines=1, resume=False)
     return parser.parse_args()
@@ -52,7 +47,7 @@ def main() -> None:
     args = parse_args()
     cfg = load_config(args)
     if cfg.MODEL.META_ARCHITECTURE not in TASKS:
-        what = "pretrains, so it has" if cfg.MODEL.META_ARCHITECTURE in PRETRAINING else "has"
+        what = "pretrains, so it has" if method_of(cfg) else "has"
         raise UserError(
             f"{args.config_file} {what} no prediction to draw (MODEL.META_ARCHITECTURE {cfg.MODEL.META_ARCHITECTURE}): "
             f"expected one of {', '.join(TASKS)}; tools/train_net.py --dry-run draws the views of pretraining"
@@ -62,18 +57,19 @@ def main() -> None:
     dataset = args.dataset or cfg.DATASETS.TEST[0]
     cfg.MODEL.ROI_HEADS.SCORE_THRESH_TEST = args.score_threshold
     rows = make_rows(cfg, dataset, args.num_images, args.truth_only)
-    headers = ["input", TASKS[cfg.MODEL.META_ARCHITECTURE][1], "prediction"][: len(rows[0].panels)]
-    subtitle = "truth only" if args.truth_only else f"weights {cfg.MODEL.WEIGHTS}"
-    if headers[-1] == "prediction" and cfg.MODEL.META_ARCHITECTURE == "GeneralizedRCNN":
-        headers[-1] = f"prediction (scores from {args.score_threshold:g} on)"
+    headers, subtitle = ["input", TASKS[cfg.MODEL.META_ARCHITECTURE][1]], "truth only"
+    if not args.truth_only:
+        boxes = cfg.MODEL.META_ARCHITECTURE == "GeneralizedRCNN"
+        headers.append(f"prediction (scores of at least {args.score_threshold:g})" if boxes else "prediction")
+        subtitle = f"weights {cfg.MODEL.WEIGHTS}"
     try:
         args.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--output {args.output} cannot be made ({error.strerror}): expected a folder") from error
-    name = Path(dataset.rpartition(":")[2]).stem if ":" in dataset else dataset  # of a path its end
+    name = Path(dataset.rpartition(":")[2]).stem if ":" in dataset else dataset  # the end of a path
     for page, start in enumerate(range(0, len(rows), args.rows), start=1):
         path = args.output / f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}_{page:02d}.png"
-        save_sheet(path, rows[start : start + args.rows], headers, dataset, subtitle)
+        save_sheet(path, rows[start : start + args.rows], headers, title=dataset, subtitle=subtitle)
         print(path)
 
 

@@ -1,40 +1,84 @@
-"""Time two ways to do the same thing, in turns, and compare them."""
+"""Time ways to do the same thing, in turns, and compare them; how much memory one takes."""
 
 from __future__ import annotations
 
+import multiprocessing
+import re
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
 
 def now() -> float:
-    """Seconds of a clock, behind all that a GPU was given to do."""
+    """Seconds of a clock, after all that a GPU was given to do."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
-def measure(parts: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each repeat of each part, after one that does not count; parts take turns, so that a machine that is
-    busy now and then is so for all of them."""
-    seconds: dict[str, list[float]] = {name: [] for name in parts}
-    for repeat in tqdm(range(repeats + 1), desc="repeats", leave=False):
-        for name, part in parts.items():
-            start = now()
-            part()
-            if repeat:
-                seconds[name].append(now() - start)
+def timer(call: Callable[[], object]) -> Callable[[], float]:
+    """Makes the call and returns the seconds that it took."""
+
+    def seconds() -> float:
+        start = now()
+        call()
+        return now() - start
+
     return seconds
 
 
+def measure(timers: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of each repeat of each part, after one that does not count; parts take turns, so that a machine that is
+    busy now and then is so for all of them."""
+    seconds: dict[str, list[float]] = {name: [] for name in timers}
+    for _ in tqdm(range(repeats + 1), desc="repeats", leave=False):
+        for name, values in seconds.items():
+            values.append(timers[name]())
+    return {name: values[1:] for name, values in seconds.items()}
+
+
 def compare(seconds: dict[str, list[float]], ours: str, reference: str, images: int) -> dict[str, object]:
-    """Images a second of both, median and range over repeats, and the ratio of the medians: above 1, ours is faster."""
-    rates = {name: sorted(images / s for s in values) for name, values in seconds.items()}
-    result: dict[str, object] = {"ratio": statistics.median(rates[ours]) / statistics.median(rates[reference])}
-    for name in (ours, reference):
-        result[f"{name}_images_per_second"] = statistics.median(rates[name])
-        result[f"{name}_range"] = [round(rates[name][0], 1), round(rates[name][-1], 1)]
+    """Images per second of both, median and range, and the ratio of the medians: above 1, ours is faster."""
+    rates = {name: sorted(images / s for s in seconds[name]) for name in (ours, reference)}
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    result: dict[str, object] = {"ratio": medians[ours] / medians[reference]}
+    for name, values in rates.items():
+        result[f"{name}_images_per_second"] = medians[name]
+        result[f"{name}_range"] = [round(values[0], 1), round(values[-1], 1)]
     return result
+
+
+def peak_memory(make: Callable[..., Callable[[], object]], *arguments: object) -> int:
+    """Bytes that ``make(*arguments)()`` takes at its peak, in a process of its own: resident memory on the CPU, what
+    tensors take on a GPU.
+
+    Args:
+        make: prepares the call, in that process; it and the arguments can be pickled.
+
+    Raises:
+        OSError: on a system without Linux's /proc.
+    """
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_measured, (make, arguments))
+
+
+def _measured(make: Callable[..., Callable[[], object]], arguments: tuple[object, ...]) -> int:
+    call = make(*arguments)
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        return torch.cuda.max_memory_allocated() - before
+    Path("/proc/self/clear_refs").write_text("5")  # the highest resident size is counted anew
+    before = _resident("VmRSS")
+    call()
+    return _resident("VmHWM") - before
+
+
+def _resident(name: str) -> int:
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(rf"^{name}:\s+(\d+) kB", status, re.MULTILINE)[1])

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Kill training runs at random, let them go on, and see whether they end as if nothing had happened.
+"""Kill training runs at random, resume them, and see whether they end as if nothing had happened.
 
     python projects/Benchmarks/soak.py kill kill-saving --runs 30
 
@@ -7,15 +7,16 @@ kill         SIGKILL at any moment
 kill-saving  SIGKILL while a checkpoint is being written
 stop         SIGTERM: a checkpoint, and exit code 75
 
-Every run is tools/train_net.py on ToyScenes, small, with 1 or 2 processes and 0 or 2 loader workers in turn, all on
+Every run is tools/train_net.py on a small ToyScenes, with 1 or 2 processes and 0 or 2 loader workers in turn, all on
 the CPU. It is ended once, resumed and finished; then every tensor of its last checkpoint (encoders, queues, optimiser)
-is compared, bit by bit, with that of a run that nobody touched. A line a run, and OUTPUT/KIND.json with all of them;
-exit code 1 if any differs. Moments are drawn by --seed. About half a minute a run on two cores.
+is compared, bit by bit, with that of an untouched run. Prints a line for each run and writes OUTPUT/KIND.json; the exit
+code is 1 if any differs. --seed draws the moments. A run takes about half a minute on two cores.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -25,8 +26,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from tqdm import tqdm
@@ -47,22 +48,12 @@ RECIPE = f"""
     MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8
     TEST.EVAL_EPOCHS 0 KNN_EVAL.IMAGE_SIZE 32 KNN_EVAL.LINEAR False
 """
-
-
-class Setup(NamedTuple):
-    """How a run is made."""
-
-    processes: int
-    workers: int
-
-    def __str__(self) -> str:
-        return f"{self.processes} process(es), {self.workers} workers each"
-
-
-SETUPS = [Setup(processes, workers) for workers in (0, 2) for processes in (1, 2)]
+# Processes and loader workers of each.
+SETUPS = [(processes, workers) for workers in (0, 2) for processes in (1, 2)]
 
 
 def main() -> None:
+    """End, resume and compare runs of each kind."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="+", choices=KINDS, help="how runs are ended")
     parser.add_argument("--runs", type=natural, default=30, help="of each kind (default: %(default)s)")
@@ -98,90 +89,73 @@ class Soak:
             make_toy_scenes(self._datasets / "toy_scenes", num_images=60, seed=0, size=64, workers=1)
 
     def run(self, kind: str, number: int, rng: random.Random) -> dict:
-        """End one run by chance, finish it, and compare."""
-        setup = SETUPS[number % len(SETUPS)]
-        if setup.processes not in self._seconds:
-            self._make_reference(setup.processes)
-        folder = self._output / kind / f"run_{number}"
-        while True:  # until it was ended in the way that is asked for
-            shutil.rmtree(folder, ignore_errors=True)
-            process = self._start(setup, folder)
-            _wait_for(lambda: "Starting training" in _log(folder), process)
-            reached = getattr(self, f"_{kind.replace('-', '_')}")(process, folder, setup, rng)
-            if reached is not None:
-                break
-            if process.wait() not in (0, -signal.SIGKILL):  # over first, or killed a moment too late
-                raise UserError(f"the run in {folder} ended by itself with exit code {process.returncode}")
-        self._finish(self._start(setup, folder, "--resume"))
-        told = re.findall(r"resuming at iteration (\d+)", _log(folder))
-        resumed = int(told[-1]) if told else 0
-        same = _same(folder, self._reference(setup.processes))
+        """End one run by chance, resume it to its end, and compare."""
+        processes, workers = SETUPS[number % len(SETUPS)]
+        folder, untouched = self._output / kind / f"run_{number}", self._output / f"untouched_{processes}"
+        if processes not in self._seconds:
+            self._seconds[processes] = self._run_untouched(processes, untouched)
+        reached = None
+        while reached is None:  # until it was ended in the way that is asked for
+            process = self._start(folder, processes, workers)
+            reached = _end(kind, process, folder, self._seconds[processes], rng)
+        self._finish(self._start(folder, processes, workers, "--resume"))
+        resumed = int(([0] + re.findall(r"resuming at iteration (\d+)", _log(folder)))[-1])
+        same = _same(folder, untouched)
         if same:
             shutil.rmtree(folder)
-        return {"run": number, "setup": str(setup), "resumed at": resumed, "lost": reached - resumed, "identical": same}
+        setup = f"{processes} process(es), {workers} workers each"
+        return {"run": number, "setup": setup, "resumed at": resumed, "lost": reached - resumed, "identical": same}
 
-    def _kill(self, process: subprocess.Popen, folder: Path, setup: Setup, rng: random.Random) -> int | None:
-        """Iterations that were done for certain, by the checkpoints; None if the run was over first."""
-        try:
-            process.wait(rng.uniform(0, self._seconds[setup.processes]))
-            return None
-        except subprocess.TimeoutExpired:
-            _end(process, signal.SIGKILL)
-        return _done(folder)
-
-    def _kill_saving(self, process: subprocess.Popen, folder: Path, setup: Setup, rng: random.Random) -> int | None:
-        """As _kill; None if no checkpoint was being written when the run died."""
-        after = PERIOD * rng.randrange(ITERATIONS // PERIOD)
-        _wait_for(lambda: _done(folder) >= after and any(folder.glob("model_0*.pth.tmp")), process)
-        time.sleep(rng.uniform(0, 0.1))
-        if process.poll() is not None:
-            return None
-        _end(process, signal.SIGKILL)
-        unfinished = [int(path.name[6:13]) for path in folder.glob("model_0*.pth.tmp")]
-        return unfinished[0] + 1 if unfinished else None
-
-    def _stop(self, process: subprocess.Popen, folder: Path, setup: Setup, rng: random.Random) -> int | None:
-        try:
-            process.wait(rng.uniform(0, self._seconds[setup.processes]))
-            return None
-        except subprocess.TimeoutExpired:
-            os.kill(process.pid, signal.SIGTERM)
-        code = process.wait(LIMIT)
-        if code == 0:
-            return None  # it came behind the last step
-        if code != StoppedRunError.EXIT_CODE:
-            raise UserError(f"{folder} ended with exit code {code}, expected {StoppedRunError.EXIT_CODE}")
-        return _done(folder)
-
-    def _reference(self, processes: int) -> Path:
-        return self._output / f"untouched_{processes}"
-
-    def _make_reference(self, processes: int) -> None:
-        folder = self._reference(processes)
-        shutil.rmtree(folder, ignore_errors=True)
-        process = self._start(Setup(processes, 0), folder)
-        _wait_for(lambda: "Starting training" in _log(folder), process)
+    def _run_untouched(self, processes: int, folder: Path) -> float:
+        """Seconds of its iterations."""
+        process = self._start(folder, processes, workers=0)
         start = time.perf_counter()
         _wait_for(lambda: (folder / "model_final.pth").exists(), process)
-        self._seconds[processes] = time.perf_counter() - start
+        seconds = time.perf_counter() - start
         self._finish(process)
+        return seconds
 
-    def _start(self, setup: Setup, folder: Path, *options: str) -> subprocess.Popen:
+    def _start(self, folder: Path, processes: int, workers: int, *resume: str) -> subprocess.Popen:
+        """Start a run anew, until it trains, or resume it."""
+        if not resume:
+            shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
-        words = [
-            *(sys.executable, "tools/train_net.py", "--config-file", "configs/toy/pretrain.yaml", *options),
-            *("--num-gpus", str(setup.processes), *RECIPE.split()),
-            *("DATALOADER.NUM_WORKERS", str(setup.workers), "OUTPUT_DIR", str(folder.resolve())),
-        ]
+        words = f"tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus {processes}".split()
+        words += [*resume, *RECIPE.split(), "DATALOADER.NUM_WORKERS", str(workers), "OUTPUT_DIR", str(folder.resolve())]
         environment = os.environ | {"DETECTRON2_DATASETS": str(self._datasets), "OMP_NUM_THREADS": "1"}
         with open(folder / "console.txt", "a") as console:
-            return subprocess.Popen(
-                words, cwd=ROOT, env=environment, stdout=console, stderr=console, start_new_session=True
-            )
+            options = {"cwd": ROOT, "env": environment, "stdout": console, "stderr": console, "start_new_session": True}
+            process = subprocess.Popen([sys.executable, *words], **options)
+        _wait_for(lambda: "Starting training" in _log(folder), process)
+        return process
 
     def _finish(self, process: subprocess.Popen) -> None:
         if code := process.wait(LIMIT):
             raise UserError(f"a run in {self._output} ended with exit code {code}: its console.txt says why")
+
+
+def _end(kind: str, process: subprocess.Popen, folder: Path, seconds: float, rng: random.Random) -> int | None:
+    """End a run at a moment of its ``seconds``: iterations that were done for certain, by the checkpoints.
+
+    None if it was over first, or no checkpoint was being written where one should have been.
+    """
+    if kind == "kill-saving":
+        after = PERIOD * rng.randrange(ITERATIONS // PERIOD)
+        _wait_for(lambda: _done(folder) >= after and any(folder.glob("model_0*.pth.tmp")), process)
+        time.sleep(rng.uniform(0, 0.1))
+    else:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(rng.uniform(0, seconds))
+    stop = (os.kill, signal.SIGTERM, StoppedRunError.EXIT_CODE)
+    send, number, expected = stop if kind == "stop" else (os.killpg, signal.SIGKILL, -signal.SIGKILL)
+    if process.poll() is None:
+        send(process.pid, number)
+    code = process.wait(LIMIT)
+    if code not in (0, expected):
+        raise UserError(f"the run in {folder} ended with exit code {code}, expected {expected}")
+    unfinished = [int(path.name[6:13]) + 1 for path in folder.glob("model_0*.pth.tmp")]
+    reached = next(iter(unfinished), None) if kind == "kill-saving" else _done(folder)
+    return reached if code else None
 
 
 def _log(folder: Path) -> str:
@@ -190,31 +164,26 @@ def _log(folder: Path) -> str:
 
 
 def _done(folder: Path) -> int:
-    """Iterations that the newest checkpoint has behind it."""
+    """Iterations that the newest checkpoint holds."""
     return max((iteration_of(path) + 1 for path in checkpoints_of_run(folder)), default=0)
 
 
-def _wait_for(condition: object, process: subprocess.Popen) -> None:
+def _wait_for(condition: Callable[[], bool], process: subprocess.Popen) -> None:
     """Until the condition holds or the process has ended."""
     end = time.monotonic() + LIMIT
     while not condition() and process.poll() is None:
         if time.monotonic() > end:
-            _end(process, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)
             raise UserError(f"process {process.pid} made no progress in {LIMIT} s")
         time.sleep(0.001)
 
 
-def _end(process: subprocess.Popen, number: int) -> None:
-    """Send a signal to the run and all that it has started."""
-    os.killpg(process.pid, number)
-    process.wait()
-
-
-def _same(folder: Path, reference: Path) -> bool:
+def _same(folder: Path, untouched: Path) -> bool:
     """Whether the last checkpoints hold the same model and the same state of the trainer."""
-    if not (folder / "model_final.pth").exists():
+    paths = [path / "model_final.pth" for path in (folder, untouched)]
+    if not paths[0].exists():
         return False
-    one, other = (torch.load(path / "model_final.pth", weights_only=True) for path in (folder, reference))
+    one, other = (torch.load(path, weights_only=True) for path in paths)
     return all(_equal(one[name], other[name]) for name in ("model", "trainer"))
 
 

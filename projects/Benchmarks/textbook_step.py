@@ -1,6 +1,6 @@
-"""A training step of kNN-MoCo as a user of torch writes it: eager, float32, the textbook's losses.
+"""The losses and the training step of kNN-MoCo as a user of torch writes them: eager, float32, all logits in memory.
 
-What the project's step is measured against: written to be right, not to be slow.
+What ``chunked_losses`` and the project's step are measured against: written to be correct, not to be slow.
 """
 
 from __future__ import annotations
@@ -9,16 +9,40 @@ import copy
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import cross_entropy, log_softmax, normalize
 
-from projects.Benchmarks.textbook_head import textbook_losses
 from revisit.modeling.projection_head import ProjectionHead
 
 from detectron2.config import CfgNode
 from detectron2.modeling import build_backbone
 
 
-class Encoder(nn.Module):
+def textbook_losses(
+    positives: Tensor,
+    anchors: Tensor,
+    queue: Tensor,
+    positives_g: Tensor,
+    queue_g: Tensor,
+    *,
+    temperature: float,
+    num_neighbors: int,
+) -> dict[str, Tensor]:
+    """L_inst and L_nn as ``contrastive_losses`` has them, by cross-entropy over logits (B*L, 1 + K)."""
+    queue = queue.clone()  # as MoCo's code: new keys enter the queue before backward needs the old ones
+    p = positives.flatten(0, 1)
+    a = anchors.repeat_interleave(positives.shape[1], dim=0)
+    own = (p * a).sum(dim=1, keepdim=True)
+    negatives = p @ queue.T
+    logits = torch.cat([own, negatives], dim=1) / temperature
+    loss_inst = cross_entropy(logits, torch.zeros(len(p), dtype=torch.int64, device=p.device))
+    with torch.no_grad():
+        neighbors = (positives_g.flatten(0, 1) @ queue_g.T).topk(num_neighbors, dim=1).indices
+    log_shares = log_softmax(negatives / temperature, dim=1)
+    loss_nn = -log_shares.gather(1, neighbors).mean()
+    return {"loss_inst": loss_inst, "loss_nn": loss_nn}
+
+
+class TextbookEncoder(nn.Module):
     """(B, 3, H, W) float images -> g (B, Cg) and h (B, C), unit rows."""
 
     def __init__(self, cfg: CfgNode):
@@ -39,7 +63,7 @@ class TextbookStep:
 
     def __init__(self, cfg: CfgNode):
         self._device = torch.device(cfg.MODEL.DEVICE)
-        self.encoder = Encoder(cfg).to(self._device)
+        self.encoder = TextbookEncoder(cfg).to(self._device)
         self.momentum_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
         solver, moco, knn = cfg.SOLVER, cfg.MOCO, cfg.KNN_MOCO
         self._optimizer = torch.optim.SGD(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 
 MAP_SHARE = 0.5  # of the map's colour in the overlay
 
@@ -30,18 +30,14 @@ def load_classifier(path: str, channels: int) -> LinearClassifier:
     Raises:
         UserError: a file that is missing, holds something else, or was made for another network.
     """
-    if not Path(path).is_file():
-        raise UserError(f"classifier {path or '(none)'} not found: projects/LinearClassification writes classifier.pth")
+    writer = "projects/LinearClassification writes classifier.pth"
+    expect(Path(path).is_file(), f"classifier {path or '(none)'} not found: {writer}")
     try:
         found = LinearClassifier(**torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:  # damaged files raise whatever their bytes happen to trip
-        raise UserError(
-            f"{path} is no classifier ({type(error).__name__}): projects/LinearClassification writes classifier.pth"
-        ) from error
-    if found.weight.shape[1] != channels:
-        raise UserError(
-            f"{path} is for {found.weight.shape[1]} channels, but the network has {channels}: expected its own"
-        )
+        raise UserError(f"{path} is no classifier ({type(error).__name__}): {writer}") from error
+    width = found.weight.shape[1]
+    expect(width == channels, f"{path} is for {width} channels, but the network has {channels}: expected its own")
     return found
 
 

@@ -1,4 +1,4 @@
-"""The keys of the study."""
+"""The project's keys."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from detectron2.config import CfgNode
 
 
 def add_cam_config(cfg: CfgNode) -> None:
-    """Add CAM to a config, in place. The images are DATASETS.TEST, with a class or several each."""
+    """Add CAM to a config, in place. The images are DATASETS.TEST, each with one class or several."""
     cfg.CAM = CfgNode()
     options = cfg.CAM
     options.CLASSIFIER = ""  # classifier.pth of projects/LinearClassification, made with the same --weights

@@ -1,1 +1,1 @@
-"""How much two random crops of an image share, and what becomes of pretraining when they may share less."""
+"""How much two random crops of an image share, and how pretraining changes if they may share less."""

@@ -1,4 +1,4 @@
-"""The keys of the study and their units; how crops are drawn is in VIEWS, as in pretraining."""
+"""The project's keys and their units; VIEWS says how crops are drawn, as in pretraining."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def add_crop_study_config(cfg: CfgNode) -> None:
     options.MAX_IOUS = (1.0, 0.6, 0.4, 0.2, 0.0)  # limits on the IoU of a pair; 1 is none
     # Folders of pretraining runs, each with config.yaml (its VIEWS.MAX_IOU) and metrics.json.
     options.RUNS = ()
-    # What came of each run: folders with evaluation.json, in the order of RUNS; () takes it from RUNS themselves.
+    # Folders with the evaluation.json of each run, in the order of RUNS; () means RUNS themselves.
     options.EVALUATIONS = ()
     options.SCORE = "knn_top1"  # a key of evaluation.json; a dot goes a level down: bbox.AP50

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -9,10 +10,13 @@ from tqdm import tqdm
 
 from revisit.data.crops import ConstrainedMultiCrop, intersection_over_union
 from revisit.randomness import Stream, counter_rng
+from revisit.viz.curves import saved_plot
+
+BINS = np.linspace(0, 1, 51)
 
 
 class Overlaps(NamedTuple):
-    """Pairs of crops that were drawn under one limit."""
+    """Pairs of crops drawn under one limit."""
 
     max_iou: float
     iou: np.ndarray  # (N,) float64 in [0, 1]
@@ -37,3 +41,21 @@ def draw_overlaps(
     anchors, positives = (np.stack([getattr(boxes, name) for boxes in drawn]) for name in ("anchor", "positive"))
     fallbacks = sum(boxes.num_fallbacks for boxes in drawn)
     return Overlaps(max_iou, intersection_over_union(anchors, positives), fallbacks)
+
+
+def limit_name(max_iou: float) -> str:
+    return "no limit" if max_iou >= 1 else f"IoU at most {max_iou:g}"
+
+
+def plot_overlaps(overlaps: list[Overlaps], title: str, path: Path) -> None:
+    """Histograms of the IoU, one for each limit, with its mean; pairs above the limit in red."""
+    with saved_plot(path, len(overlaps), size=(3.2, 3), title=title) as axes:
+        for axis, (max_iou, iou, num_fallbacks) in zip(axes, overlaps, strict=True):
+            above = iou > max_iou
+            for pairs, color in ((iou[~above], "C0"), (iou[above], "C3")):
+                axis.hist(pairs, BINS, weights=np.full(len(pairs), 100 / len(iou)), color=color)
+            axis.axvline(iou.mean(), color="black", linewidth=1)
+            fallbacks = f", {num_fallbacks} fallbacks" if max_iou < 1 else ""
+            axis.set_title(f"{limit_name(max_iou)}\nmean {iou.mean():.3f}{fallbacks}", fontsize=9)
+            axis.set_xlabel("IoU of anchor and positive")
+        axes[0].set_ylabel("pairs (%)")

@@ -1,21 +1,25 @@
-"""Videos in DAVIS's layout: JPEGImages/480p/NAME/00000.jpg and Annotations/480p/NAME/00000.png."""
+"""Videos in DAVIS's layout, JPEGImages/480p/NAME/00000.jpg and Annotations/480p/NAME/00000.png; masks and overlays."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
+import cv2
 import numpy as np
+from PIL import Image
 
-from projects.common.palette import palette_image
+from projects.common.palette import palette_image, voc_colours
 from revisit.data.labels import VOID, check_size, read_labels
-from revisit.data.pixel_datasets import read_split
 from revisit.data.reader import require_image
-from revisit.errors import UserError
+from revisit.data.split_files import read_split
+from revisit.errors import UserError, expect
 from revisit.files import written_whole
+from revisit.viz.tiles import fit
 
 NUM_IDS = 255  # the palette's, VOID aside
-LEAST_FRAMES = 3  # the first one is given and the last one does not count
+OPACITY = 0.6  # of an object over the frame
+LEAST_FRAMES = 3  # the first is given and the last does not count
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,8 @@ def find_sequences(root: Path, resolution: str, split: str, names: tuple[str, ..
     Raises:
         UserError: a video, a mask or the split file is missing, or a mask has no frame.
     """
-    if not root.is_dir():
-        raise UserError(f"no DAVIS tree at {root}: expected JPEGImages/{resolution} and Annotations/{resolution} in it")
+    layout = f"JPEGImages/{resolution} and Annotations/{resolution}"
+    expect(root.is_dir(), f"no DAVIS tree at {root}: expected {layout} in it")
     names = names or tuple(read_split(root / "ImageSets" / "2017" / f"{split}.txt"))
     return [_find_sequence(root, resolution, name) for name in names]
 
@@ -43,13 +47,15 @@ def _find_sequence(root: Path, resolution: str, name: str) -> Sequence:
     frames_folder, masks_folder = root / "JPEGImages" / resolution / name, root / "Annotations" / resolution / name
     frames = sorted(frames_folder.glob("*.jpg"))
     masks = sorted(masks_folder.glob("*.png"))
-    if len(frames) < LEAST_FRAMES:
-        raise UserError(f"{frames_folder} has {len(frames)} frames (*.jpg): expected {LEAST_FRAMES} or more")
+    expect(
+        len(frames) >= LEAST_FRAMES,
+        f"{frames_folder} has {len(frames)} frames (*.jpg): expected {LEAST_FRAMES} or more",
+    )
     lone = sorted({path.stem for path in frames} ^ {path.stem for path in masks})
     if lone:
         raise UserError(
-            f"{frames_folder} has {len(frames)} frames, {masks_folder} {len(masks)} masks, and {lone[0]} is in one "
-            "alone: expected a mask for every frame"
+            f"{frames_folder} has {len(frames)} frames, {masks_folder} {len(masks)} masks, and {lone[0]} is only in "
+            "one of them: expected a mask for every frame"
         )
     return Sequence(name, frames, masks)
 
@@ -57,16 +63,16 @@ def _find_sequence(root: Path, resolution: str, name: str) -> Sequence:
 def read_frame(path: Path, size: tuple[int, int]) -> np.ndarray:
     """(H, W, 3) uint8 RGB. Raises UserError unless it has the (H, W) of the sequence's first frame."""
     frame = require_image(path)
-    if frame.shape[:2] != size:
-        raise UserError(
-            f"{path} is {frame.shape[1]} x {frame.shape[0]} pixels, but the first frame is {size[1]} x {size[0]}: "
-            "expected frames of one size"
-        )
+    expect(
+        frame.shape[:2] == size,
+        f"{path} is {frame.shape[1]} x {frame.shape[0]} pixels, but the first frame is {size[1]} x {size[0]}: "
+        "expected frames of one size",
+    )
     return frame
 
 
 def read_masks(sequence: Sequence, size: tuple[int, int]) -> np.ndarray:
-    """(T, H, W) uint8 ids of objects, 0 where there is none, VOID where nobody knows.
+    """(T, H, W) uint8 ids of objects, 0 where there is none, VOID where the truth is unknown.
 
     Masks of one object are stored as 0 and 255 in DAVIS 2016: where 255 is the first mask's only id, it is object 1.
 
@@ -79,15 +85,13 @@ def read_masks(sequence: Sequence, size: tuple[int, int]) -> np.ndarray:
         check_size(str(mask_file), mask, str(frame_file), size)
         masks.append(mask)
     stack = np.stack(masks)
-    objects = np.unique(stack[0][stack[0] > 0])
-    if objects.tolist() == [VOID]:
-        stack[stack == VOID] = 1
-    elif not len(objects):
-        raise UserError(f"{sequence.masks[0]} has no object: expected the first frame's objects to follow")
-    else:
-        objects = objects[objects != VOID]
-        if objects.tolist() != list(range(1, len(objects) + 1)):
-            raise UserError(f"{sequence.masks[0]} has the objects {objects.tolist()}: expected 1, 2, ... without a gap")
+    objects = np.unique(stack[0][stack[0] > 0]).tolist()
+    expect(bool(objects), f"{sequence.masks[0]} has no object: expected the first frame's objects to follow")
+    if objects == [VOID]:
+        stack[stack == VOID], objects = 1, [1]
+    objects = [number for number in objects if number != VOID]
+    in_order = objects == list(range(1, len(objects) + 1))
+    expect(in_order, f"{sequence.masks[0]} has the objects {objects}: expected 1, 2, ... without a gap")
     return stack
 
 
@@ -95,3 +99,17 @@ def write_mask(path: Path, ids: np.ndarray) -> None:
     """Write (H, W) uint8 ids as a PNG with DAVIS's palette, whole or not at all."""
     with written_whole(path) as temporary:
         palette_image(ids).save(temporary, format="PNG")
+
+
+def paint_objects(frame: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """The (H, W, 3) uint8 RGB frame with each object of the (H, W) ids in its colour, PANEL px on its longer side."""
+    painted = cv2.addWeighted(frame, 1 - OPACITY, voc_colours()[ids], OPACITY, 0)
+    return fit(np.where(ids[..., None] > 0, painted, frame))
+
+
+def save_animation(path: Path, pictures: list[np.ndarray], frames_per_second: float) -> None:
+    """Write (h, w, 3) uint8 RGB pictures of one size as an endless GIF."""
+    first, *rest = (Image.fromarray(picture).quantize(method=Image.Quantize.FASTOCTREE) for picture in pictures)
+    options = {"save_all": True, "append_images": rest, "duration": round(1000 / frames_per_second), "loop": 0}
+    with written_whole(path) as temporary:
+        first.save(temporary, format="GIF", **options)

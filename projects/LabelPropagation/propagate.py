@@ -1,4 +1,4 @@
-"""Labels follow features through a video: every cell asks the most similar cells of earlier frames."""
+"""Labels follow features through a video: every cell takes them from the most similar cells of earlier frames."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-TILE = 16  # cells on a side of the part of a frame that is answered at once, which bounds the memory
+TILE = 16  # cells on a side of the part of a frame that is labelled at once, which bounds the memory
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Protocol:
 
 
 class LabelPropagation:
-    """Follows soft labels from the first frame on (PROTOCOL: DAVIS-2017 label propagation).
+    """Follows soft labels from the first frame on (projects/LabelPropagation/README.md).
 
     A frame's cells look at the first frame, wherever, and at the previous ``num_context`` ones within ``radius``; as
     long as there are fewer, the first one stands in for them, and its copies compete. The ``top_k`` most similar

@@ -20,19 +20,26 @@ import torch
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from projects.common.entry import load_study, parse_study_args, peak_memory_gb, write_results
+from projects.common.entry import expect_one_of, expect_positive, load_project, peak_memory_gb, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import enlarge_labels, shrink_labels
 from projects.LabelPropagation.config import METHODS, add_label_propagation_config
-from projects.LabelPropagation.davis import Sequence, find_sequences, read_frame, read_masks, write_mask
-from projects.LabelPropagation.overlays import paint_objects, save_animation
+from projects.LabelPropagation.davis import (
+    Sequence,
+    find_sequences,
+    paint_objects,
+    read_frame,
+    read_masks,
+    save_animation,
+    write_mask,
+)
 from projects.LabelPropagation.propagate import LabelPropagation, Protocol
 from projects.LabelPropagation.video_objects import score_sequence, summarize, write_csvs
 from revisit.data.catalog import datasets_root
 from revisit.data.labels import VOID
 from revisit.data.reader import require_image
 from revisit.engine.command import run_command
-from revisit.errors import UserError
+from revisit.errors import expect
 
 from detectron2.config import CfgNode
 
@@ -40,36 +47,31 @@ logger = logging.getLogger("projects.LabelPropagation")
 
 
 def main() -> None:
-    args = parse_study_args(__doc__)
-    cfg = load_study(args, add_label_propagation_config)
-    options = cfg.LABEL_PROPAGATION
-    check(cfg)
+    cfg = load_project(__doc__, add_label_propagation_config)
+    options, output = cfg.LABEL_PROPAGATION, Path(cfg.OUTPUT_DIR)
+    expect_one_of(cfg, "LABEL_PROPAGATION.METHOD", METHODS)
+    expect(options.NUM_CONTEXT >= 0, f"LABEL_PROPAGATION.NUM_CONTEXT is {options.NUM_CONTEXT}: expected 0 or more")
+    positive = ("RADIUS", "TOP_K", "TEMPERATURE", "FRAMES_PER_SECOND")
+    expect_positive(cfg, *(f"LABEL_PROPAGATION.{name}" for name in positive))
     root = datasets_root() / options.DATA
     sequences = find_sequences(root, options.RESOLUTION, options.SPLIT, tuple(options.SEQUENCES))
     backbone = FrozenBackbone(cfg)
     scores, seconds = [], {}
     for sequence in sequences:
-        start = time.perf_counter()
+        started = time.perf_counter()
         size = require_image(sequence.frames[0]).shape[:2]
         truth = read_masks(sequence, size)
         found = follow(backbone, cfg, sequence, truth[0])
         scores += score_sequence(sequence.name, found, truth)
-        seconds[sequence.name] = round(time.perf_counter() - start, 1)
+        seconds[sequence.name] = round(time.perf_counter() - started, 1)
         logger.info(f"{sequence.name}: {len(found)} frames in {seconds[sequence.name]} s")
-    write_csvs(args.output, scores, options.SPLIT)
+    write_csvs(output, scores, options.SPLIT)
     totals = {name: round(100 * value, 2) for name, value in summarize(scores).items()}
-    results = {
-        "protocol": protocol(cfg),
-        "weights": args.weights,
-        **totals,
-        "seconds": seconds,
-        "peak_memory_gb": round(peak_memory_gb(), 2),
-    }
-    write_results(args.output, results)
-    print(
-        f"J&F {totals['J&F-Mean']:.1f}, J {totals['J-Mean']:.1f}, F {totals['F-Mean']:.1f} over {len(scores)} objects"
-    )
-    print(f"written to {args.output}: results.json, CSVs, masks/ and overlays/")
+    cost = {"seconds": seconds, "peak_memory_gb": round(peak_memory_gb(), 2)}
+    write_results(cfg, protocol(cfg), totals | cost)
+    means = ", ".join(f"{name} {totals[f'{name}-Mean']:.1f}" for name in ("J&F", "J", "F"))
+    print(f"{means} over {len(scores)} objects")
+    print(f"written to {output}: results.json, CSVs, masks/ and overlays/")
 
 
 def protocol(cfg: CfgNode) -> str:
@@ -82,19 +84,6 @@ def protocol(cfg: CfgNode) -> str:
             f"{options.RADIUS:g} cells, top {options.TOP_K}, temperature {options.TEMPERATURE:g}"
         )
     return f"DAVIS-2017 semi-supervised on {options.DATA}, {how}; percent, means over objects"
-
-
-def check(cfg: CfgNode) -> None:
-    """Raises UserError for options that mean nothing."""
-    options = cfg.LABEL_PROPAGATION
-    if options.METHOD not in METHODS:
-        raise UserError(f"LABEL_PROPAGATION.METHOD is {options.METHOD!r}, expected one of {', '.join(METHODS)}")
-    for name, least in (("NUM_CONTEXT", 0), ("TOP_K", 1)):
-        if options[name] < least:
-            raise UserError(f"LABEL_PROPAGATION.{name} is {options[name]}: expected {least} or more")
-    for name in ("RADIUS", "TEMPERATURE", "FRAMES_PER_SECOND"):
-        if options[name] <= 0:
-            raise UserError(f"LABEL_PROPAGATION.{name} is {options[name]}: expected a positive number")
 
 
 def follow(backbone: FrozenBackbone, cfg: CfgNode, sequence: Sequence, first_mask: np.ndarray) -> np.ndarray:
@@ -126,12 +115,12 @@ def encode(backbone: FrozenBackbone, frame: np.ndarray) -> torch.Tensor:
 
 
 def start(cfg: CfgNode, features: torch.Tensor, mask: np.ndarray) -> LabelPropagation:
+    """A propagation from the first frame's (C, h, w) features and (H, W) mask."""
     options = cfg.LABEL_PROPAGATION
     ids = torch.from_numpy(mask).to(features.device)
     labels = shrink_labels(ids, int(mask.max()) + 1, tuple(features.shape[1:]))
-    return LabelPropagation(
-        features, labels, Protocol(options.NUM_CONTEXT, options.RADIUS, options.TOP_K, options.TEMPERATURE)
-    )
+    protocol = Protocol(options.NUM_CONTEXT, options.RADIUS, options.TOP_K, options.TEMPERATURE)
+    return LabelPropagation(features, labels, protocol)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""J and F of DAVIS 2017, semi-supervised: how well the masks of a video's objects were followed (Perazzi et al., 2016).
+"""J and F of DAVIS 2017, semi-supervised (Perazzi et al., 2016; projects/LabelPropagation/README.md: Protocol).
 
 J is the region's intersection over union, F the F-measure of its boundary. Both are means over objects, not over
 sequences; the first frame, which is given, and the last one do not count.
@@ -68,23 +68,17 @@ class ObjectScore:
 
 
 def score_sequence(sequence: str, masks: np.ndarray, truth: np.ndarray) -> list[ObjectScore]:
-    """J and F of every object of a video.
+    """J and F of every object of the first frame.
 
     Args:
-        masks, truth: (T, H, W) uint8 ids of objects, 0 where there is none; VOID pixels of the truth count in neither.
-
-    Raises:
-        ValueError: shapes that differ, fewer than three frames, or no object in the first frame.
+        masks, truth: (T, H, W) uint8 ids of objects, T > 2, 0 where there is none; VOID pixels of the truth count in
+            neither, and its first frame shows an object.
     """
-    if masks.shape != truth.shape or len(truth) < 3:
-        raise ValueError(f"{sequence}: masks {masks.shape}, truth {truth.shape}: expected the same, 3 frames or more")
     first = truth[0][truth[0] != VOID]
-    if not first.any():
-        raise ValueError(f"{sequence}: no object in the first frame")
     valid = truth != VOID
     scores = []
     for number in range(1, int(first.max()) + 1):
-        pairs = [((m == number) & v, t == number) for m, t, v in list(zip(masks, truth, valid, strict=True))[1:-1]]
+        pairs = [((masks[n] == number) & valid[n], truth[n] == number) for n in range(1, len(truth) - 1)]
         region = np.array([region_similarity(*pair) for pair in pairs])
         contour = np.array([boundary_accuracy(*pair) for pair in pairs])
         scores.append(ObjectScore(sequence, number, region, contour))
@@ -95,36 +89,28 @@ def statistics(values: np.ndarray) -> tuple[float, float, float]:
     """(mean, recall, decay) of an object's scores over frames, (T,) in [0, 1].
 
     Recall is the share of frames above 0.5; decay is the mean of the first quarter less that of the last, whose
-    ends are round(linspace(1, T, 5)), both included. (The official tool counts in uint8 and goes wrong beyond 256
-    frames; this does not.)
+    ends are round(linspace(1, T, 5)), both included. (The official tool's uint8 bins wrap beyond 256 frames.)
     """
     ends = np.round(np.linspace(1, len(values), QUARTERS + 1) + 1e-10).astype(int) - 1
     quarters = [values[start : end + 1] for start, end in zip(ends[:-1], ends[1:], strict=True)]
-    return (
-        float(values.mean()),
-        float((values > RECALL_THRESHOLD).mean()),
-        float(quarters[0].mean() - quarters[-1].mean()),
-    )
+    decay = quarters[0].mean() - quarters[-1].mean()
+    return float(values.mean()), float((values > RECALL_THRESHOLD).mean()), float(decay)
 
 
 def summarize(scores: list[ObjectScore]) -> dict[str, float]:
     """GLOBAL_COLUMNS, each in [0, 1] (decay in [-1, 1]), over all objects of all sequences."""
-    j_mean, j_recall, j_decay = np.mean([statistics(score.region) for score in scores], axis=0).tolist()
-    f_mean, f_recall, f_decay = np.mean([statistics(score.boundary) for score in scores], axis=0).tolist()
-    values = ((j_mean + f_mean) / 2, j_mean, j_recall, j_decay, f_mean, f_recall, f_decay)
+    regions = np.mean([statistics(score.region) for score in scores], axis=0).tolist()
+    boundaries = np.mean([statistics(score.boundary) for score in scores], axis=0).tolist()
+    values = ((regions[0] + boundaries[0]) / 2, *regions, *boundaries)
     return dict(zip(GLOBAL_COLUMNS, values, strict=True))
 
 
 def write_csvs(folder: Path, scores: list[ObjectScore], split: str = "val") -> None:
     """global_results-SPLIT.csv and per-sequence_results-SPLIT.csv, in the form of DAVIS's official tool."""
-    totals = summarize(scores)
+    totals = [[f"{value:.3f}" for value in summarize(scores).values()]]
     rows = [(f"{s.sequence}_{s.number}", f"{s.region.mean():.3f}", f"{s.boundary.mean():.3f}") for s in scores]
-    _write_csv(folder / f"global_results-{split}.csv", GLOBAL_COLUMNS, [[f"{v:.3f}" for v in totals.values()]])
-    _write_csv(folder / f"per-sequence_results-{split}.csv", ("Sequence", "J-Mean", "F-Mean"), rows)
-
-
-def _write_csv(path: Path, header: tuple[str, ...], rows: list) -> None:
-    with written_whole(path) as temporary, open(temporary, "w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
+    tables = {"global": (GLOBAL_COLUMNS, *totals), "per-sequence": (("Sequence", "J-Mean", "F-Mean"), *rows)}
+    for name, table in tables.items():
+        path = folder / f"{name}_results-{split}.csv"
+        with written_whole(path) as temporary, open(temporary, "w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(table)

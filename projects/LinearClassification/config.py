@@ -1,4 +1,4 @@
-"""The keys of the study, their units, and the protocols' values."""
+"""The project's keys, their units, and the protocols' values."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from detectron2.config import CfgNode
 
 
 def add_linear_config(cfg: CfgNode) -> None:
-    """Add LINEAR to a config, in place. What is learnt from is DATASETS.TRAIN, what is judged DATASETS.TEST."""
+    """Add LINEAR to a config, in place. DATASETS.TRAIN is for training, DATASETS.TEST for the score."""
     cfg.LINEAR = CfgNode()
     options = cfg.LINEAR
     options.METHOD = "logistic"  # logistic | svm | knn on features | sgd through the frozen network
     options.IMAGE_SIZE = 224  # px
-    options.TRANSFORM = (
-        "square"  # the whole image, whatever its shape | center_crop: short side to 256/224, then a crop
-    )
+    options.TRANSFORM = "square"  # the whole image, whatever its shape; center_crop: short side to 256/224, then a crop
     options.CACHE = ""  # folder of features; "" is OUTPUT_DIR/features
     # logistic: lambda is chosen on this data set, or on a seeded share of DATASETS.TRAIN, and fitted to both again.
     options.VALIDATION = ""

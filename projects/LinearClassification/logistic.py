@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,7 +13,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from tqdm import tqdm
 
-from .targets import eleven_point_ap, known
+from revisit.viz.curves import saved_plot
+
+from .targets import columns, eleven_point_ap
+
+Labelled = tuple[np.ndarray, np.ndarray]  # features and targets
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +41,7 @@ class Classifier:
     """Multinomial logistic regression, or one of two classes for each column of several labels.
 
     Args:
-        max_iter: of L-BFGS in each call of ``fit``, which goes on from the coefficients of the call before.
+        max_iter: of L-BFGS in each call of ``fit``, which starts from the coefficients of the call before.
     """
 
     def __init__(self, max_iter: int, difficult_is_absent: bool):
@@ -46,7 +51,8 @@ class Classifier:
 
     def fit(self, rows: np.ndarray, targets: np.ndarray, strength: float) -> tuple[int, bool]:
         """Fit to (N, C) features; how many iterations it took, and whether it converged."""
-        problems = self._problems(rows, targets)
+        several = targets.ndim > 1
+        problems = list(columns(rows, targets, self._difficult_is_absent)) if several else [(rows, targets)]
         if not self._models:
             self._models = [LogisticRegression(max_iter=self._max_iter, warm_start=True) for _ in problems]
         with warnings.catch_warnings(record=True) as raised:
@@ -60,10 +66,8 @@ class Classifier:
         """Percent: top-1, or the mean of the classes' 11-point AP."""
         if targets.ndim == 1:
             return 100 * float(np.mean(self._models[0].predict(rows) == targets))
-        scores = []
-        for model, column in zip(self._models, targets.T, strict=True):
-            counted, present = known(column, self._difficult_is_absent)
-            scores.append(eleven_point_ap(model.decision_function(rows[counted]), present))
+        pairs = zip(self._models, columns(rows, targets, self._difficult_is_absent), strict=True)
+        scores = [eleven_point_ap(model.decision_function(rows), present) for model, (rows, present) in pairs]
         return float(np.mean(scores))
 
     def weights(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,19 +77,8 @@ class Classifier:
             weight, bias = (np.concatenate([-part / 2, part / 2]) for part in (weight, bias))
         return torch.from_numpy(weight), torch.from_numpy(bias)
 
-    def _problems(self, rows: np.ndarray, targets: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        if targets.ndim == 1:
-            return [(rows, targets)]
-        columns = [known(column, self._difficult_is_absent) for column in targets.T]
-        return [(rows[counted], present) for counted, present in columns]
 
-
-def fit_path(
-    classifier: Classifier,
-    train: tuple[np.ndarray, np.ndarray],
-    validation: tuple[np.ndarray, np.ndarray],
-    lambdas: np.ndarray,
-) -> list[PathPoint]:
+def fit_path(classifier: Classifier, train: Labelled, validation: Labelled, lambdas: np.ndarray) -> list[PathPoint]:
     """Fit ``train`` (features, targets) for each lambda in turn, and score ``validation``."""
     path = []
     for strength in tqdm(lambdas, unit="lambda", desc="logistic regression"):
@@ -93,9 +86,8 @@ def fit_path(
         path.append(PathPoint(float(strength), classifier.score(*validation), iterations, converged))
     lost = [f"{point.strength:.1e}" for point in path if not point.converged]
     if lost:
-        logger.warning(
-            f"{len(lost)} of {len(path)} fits did not converge: lambda {', '.join(lost)}; raise LINEAR.MAX_ITER"
-        )
+        names = ", ".join(lost)
+        logger.warning(f"{len(lost)} of {len(path)} fits did not converge: lambda {names}; raise LINEAR.MAX_ITER")
     return path
 
 
@@ -115,3 +107,14 @@ def split_off(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray,
         counts = [min(max(round(share * len(members)), 1), len(members) - 1) for members in classes]
         held = np.concatenate([members[:count] for members, count in zip(classes, counts, strict=True)])
     return np.setdiff1d(np.arange(len(targets)), held), np.sort(held)
+
+
+def plot_path(path: list[PathPoint], score: str, output: Path) -> None:
+    """The validation score against lambda; fits that did not converge are hollow."""
+    with saved_plot(output, size=(6, 3.6)) as (axis,):
+        axis.plot([point.strength for point in path], [point.score for point in path], color="C0", alpha=0.5)
+        for converged, face, label in ((True, "C0", "converged"), (False, "white", "stopped at LINEAR.MAX_ITER")):
+            points = [(point.strength, point.score) for point in path if point.converged == converged]
+            if points:
+                axis.scatter(*zip(*points, strict=True), color="C0", facecolor=face, label=label)
+        axis.set(xscale="log", xlabel="lambda", ylabel=f"{score} on the validation images (%)")

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.svm import LinearSVC
 from tqdm import tqdm
 
-from .targets import envelope_ap, known
+from .targets import columns, envelope_ap
 
 MAX_ITER = 2000
 CLASS_WEIGHT = {True: 2, False: 1}
@@ -26,13 +26,11 @@ def svm_ap(
         train, test: (N, C) features and (N, T) labels of 1, 0 (difficult) and -1.
         cost: C, of the squared hinge.
     """
-    train_rows, test_rows = normalize(train[0]), normalize(test[0])
+    fitted, scored = (columns(normalize(rows), labels, difficult_is_absent) for rows, labels in (train, test))
     scores, machines = [], []
-    for learnt, judged in tqdm(list(zip(train[1].T, test[1].T, strict=True)), unit="class", desc="SVM"):
-        counted, present = known(learnt, difficult_is_absent)
+    pairs = tqdm(zip(fitted, scored, strict=True), total=train[1].shape[1], unit="class", desc="SVM")
+    for problem, (rows, present) in pairs:
         machine = LinearSVC(C=cost, class_weight=CLASS_WEIGHT, max_iter=MAX_ITER, dual=True, random_state=0)
-        machine.fit(train_rows[counted], present)
-        counted, present = known(judged, difficult_is_absent)
-        scores.append(envelope_ap(machine.decision_function(test_rows[counted]), present))
+        scores.append(envelope_ap(machine.fit(*problem).decision_function(rows), present))
         machines.append(machine)
     return scores, *(np.concatenate([getattr(m, name) for m in machines]) for name in ("coef_", "intercept_"))

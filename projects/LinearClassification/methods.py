@@ -1,4 +1,4 @@
-"""The four ways to classify frozen features, each from labelled records to the entries of results.json."""
+"""The four ways to classify frozen features, each from labelled images to the entries of results.json."""
 
 from __future__ import annotations
 
@@ -12,57 +12,46 @@ from torch.nn import functional as F
 
 from projects.common.feature_cache import Transform, cached_features
 from projects.common.frozen_backbone import FrozenBackbone
-from revisit.data.catalog import get_records
 from revisit.evaluation.features import TRANSFORMS, Features
 from revisit.evaluation.knn import knn_top1
 from revisit.files import written_whole
 
 from detectron2.config import CfgNode
 
-from .logistic import Classifier, best_strength, fit_path, split_off, strengths
+from .logistic import Classifier, best_strength, fit_path, plot_path, split_off, strengths
 from .margin import svm_ap
-from .pictures import plot_history, plot_path
-from .sgd import LinearTraining
-from .targets import check_classes, read_targets
-
-Data = tuple[list[dict], np.ndarray]  # records and targets
+from .sgd import LinearTraining, plot_history
+from .targets import LabelledSet, check_classes, read_set
 
 logger = logging.getLogger(__name__)
 
 
-def read(dataset: str) -> Data:
-    records = get_records(dataset)
-    return records, read_targets(records, dataset)
-
-
-def logistic(cfg: CfgNode, backbone: FrozenBackbone, train: Data, test: Data, output: Path) -> dict:
-    """Choose lambda on validation images, fit all labelled ones again, judge the test images."""
-    options, (train_name,), (test_name,) = cfg.LINEAR, cfg.DATASETS.TRAIN, cfg.DATASETS.TEST
-    rows, targets = features(cfg, backbone, train_name, train[0], output), train[1]
+def logistic(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet) -> dict:
+    """Choose lambda on validation images, fit all labelled ones again, score the test images."""
+    options, output = cfg.LINEAR, Path(cfg.OUTPUT_DIR)
+    rows, targets = features(cfg, backbone, train)
     if options.VALIDATION:
-        records, held_targets = read(options.VALIDATION)
-        check_classes(targets, held_targets, (train_name, options.VALIDATION))
-        held_rows = features(cfg, backbone, options.VALIDATION, records, output)
-        fitted, held = (rows, targets), (held_rows, held_targets)
+        validation = read_set(options.VALIDATION)
+        check_classes(targets, validation.targets, (train.name, validation.name))
+        fitted, held = (rows, targets), features(cfg, backbone, validation)
     else:
         kept, out = split_off(targets, options.VALIDATION_SHARE, cfg.SEED)
-        part = f"{1 - options.VALIDATION_SHARE:g} of {train_name}", f"{options.VALIDATION_SHARE:g} of it"
+        part = f"{1 - options.VALIDATION_SHARE:g} of {train.name}", f"{options.VALIDATION_SHARE:g} of it"
         check_classes(targets[kept], targets[out], part)
         fitted, held = (rows[kept], targets[kept]), (rows[out], targets[out])
     low, high, count = options.LAMBDAS
-    searcher = Classifier(options.MAX_ITER, options.DIFFICULT_IS_ABSENT)
+    searcher, final = (Classifier(options.MAX_ITER, options.DIFFICULT_IS_ABSENT) for _ in range(2))
     path = fit_path(searcher, fitted, held, strengths(low, high, int(count)))
     best = best_strength(path)
-    final = Classifier(options.MAX_ITER, options.DIFFICULT_IS_ABSENT)
     everything = tuple(np.concatenate(parts) for parts in zip(fitted, held, strict=True))
     iterations, converged = final.fit(*everything, best.strength)
     if not converged:
         logger.warning(f"the final fit did not converge in {iterations} iterations: raise LINEAR.MAX_ITER")
     score = "top1" if targets.ndim == 1 else "mAP"
     plot_path(path, score, output / "path.png")
-    save_classifier(cfg, output, *final.weights())
+    save_classifier(cfg, *final.weights())
     return {
-        score: round(final.score(features(cfg, backbone, test_name, test[0], output), test[1]), 2),
+        score: round(final.score(*features(cfg, backbone, test)), 2),
         "lambda": best.strength,
         "validation": round(best.score, 2),
         "iterations": iterations,
@@ -71,52 +60,47 @@ def logistic(cfg: CfgNode, backbone: FrozenBackbone, train: Data, test: Data, ou
     }
 
 
-def svm(cfg: CfgNode, backbone: FrozenBackbone, train: Data, test: Data, output: Path) -> dict:
-    (train_name,), (test_name,) = cfg.DATASETS.TRAIN, cfg.DATASETS.TEST
-    pairs = [
-        (features(cfg, backbone, name, records, output), targets)
-        for name, (records, targets) in ((train_name, train), (test_name, test))
-    ]
+def svm(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet) -> dict:
+    """A support-vector machine for each class."""
+    pairs = (features(cfg, backbone, data) for data in (train, test))
     scores, weight, bias = svm_ap(*pairs, cfg.LINEAR.COST, cfg.LINEAR.DIFFICULT_IS_ABSENT)
-    save_classifier(cfg, output, torch.from_numpy(weight), torch.from_numpy(bias))
+    save_classifier(cfg, torch.from_numpy(weight), torch.from_numpy(bias))
     return {"mAP": round(float(np.mean(scores)), 2), "AP": [round(score, 2) for score in scores]}
 
 
-def knn(cfg: CfgNode, backbone: FrozenBackbone, train: Data, test: Data, output: Path) -> dict:
-    (train_name,), (test_name,) = cfg.DATASETS.TRAIN, cfg.DATASETS.TEST
-    bank, judged = (
-        Features(unit_rows(features(cfg, backbone, name, records, output)), torch.from_numpy(targets))
-        for name, (records, targets) in ((train_name, train), (test_name, test))
+def knn(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet) -> dict:
+    """The weighted vote of the nearest training images."""
+    pairs = (features(cfg, backbone, data) for data in (train, test))
+    bank, queries = (
+        Features(F.normalize(torch.from_numpy(np.array(rows)), dim=1), torch.from_numpy(targets))
+        for rows, targets in pairs
     )
     options = cfg.KNN_EVAL
-    return {"top1": round(knn_top1(bank, judged, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE), 2)}
+    return {"top1": round(knn_top1(bank, queries, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE), 2)}
 
 
-def sgd(cfg: CfgNode, backbone: FrozenBackbone, train: Data, test: Data, output: Path) -> dict:
+def sgd(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet) -> dict:
+    """A layer trained on random crops, through the network."""
     training = LinearTraining(cfg, backbone, train, test)
-    history = training.run(output)
-    plot_history(history, output / "curves.png")
-    save_classifier(cfg, output, training.layer.weight.detach().cpu(), training.layer.bias.detach().cpu())
+    history = training.run(Path(cfg.OUTPUT_DIR))
+    plot_history(history, Path(cfg.OUTPUT_DIR) / "curves.png")
+    save_classifier(cfg, training.layer.weight.detach().cpu(), training.layer.bias.detach().cpu())
     return {"top1": history[-1]["top1"], "top5": history[-1]["top5"], "history": history}
 
 
-def features(cfg: CfgNode, backbone: FrozenBackbone, dataset: str, records: list[dict], output: Path) -> np.ndarray:
-    """(N, C) float32, from the cache where they are there."""
-    size = cfg.LINEAR.IMAGE_SIZE
-    transform = Transform(f"{cfg.LINEAR.TRANSFORM} {size} px", partial(TRANSFORMS[cfg.LINEAR.TRANSFORM], size=size))
-    folder = Path(cfg.LINEAR.CACHE) if cfg.LINEAR.CACHE else output / "features"
-    return np.asarray(cached_features(folder, cfg, backbone, dataset, records, transform))
+def features(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -> tuple[np.ndarray, np.ndarray]:
+    """(N, C) float32, from the cache if they are there, and the targets."""
+    name, size = cfg.LINEAR.TRANSFORM, cfg.LINEAR.IMAGE_SIZE
+    transform = Transform(f"{name} {size} px", partial(TRANSFORMS[name], size=size))
+    folder = Path(cfg.LINEAR.CACHE or Path(cfg.OUTPUT_DIR) / "features")
+    return np.asarray(cached_features(folder, cfg, backbone, data.name, data.records, transform)), data.targets
 
 
-def unit_rows(rows: np.ndarray) -> torch.Tensor:
-    return F.normalize(torch.from_numpy(np.array(rows)), dim=1)
-
-
-def save_classifier(cfg: CfgNode, output: Path, weight: torch.Tensor, bias: torch.Tensor) -> None:
+def save_classifier(cfg: CfgNode, weight: torch.Tensor, bias: torch.Tensor) -> None:
     """classifier.pth: weight (classes, C) and bias (classes,), float32, and how the classifier sees an image."""
     transform = "center_crop" if cfg.LINEAR.METHOD == "sgd" else cfg.LINEAR.TRANSFORM
     content = {"weight": weight.float().contiguous(), "bias": bias.float().contiguous()}
-    with written_whole(output / "classifier.pth") as temporary:
+    with written_whole(Path(cfg.OUTPUT_DIR) / "classifier.pth") as temporary:
         torch.save({**content, "transform": transform, "image_size": cfg.LINEAR.IMAGE_SIZE}, temporary)
 
 

@@ -4,85 +4,70 @@
     python projects/LinearClassification/run.py --config-file projects/LinearClassification/configs/cifar10.yaml \\
         --weights backbone.pth --output output/linear/cifar10
 
-Learns from DATASETS.TRAIN and judges DATASETS.TEST; LINEAR.METHOD says how. Features are computed once and kept in
+Trains on DATASETS.TRAIN and scores DATASETS.TEST; LINEAR.METHOD says how. Features are computed once and kept in
 DIR/features; a second call with the same weights, images and transform reads them. DIR/results.json has the score,
 DIR/classifier.pth the weights of a linear classifier, which ClassActivationMaps draws.
 """
 
 from __future__ import annotations
 
-import numpy as np
-
-from projects.common.entry import load_study, parse_study_args, write_results
+from projects.common.entry import expect_one_of, expect_positive, load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.LinearClassification.config import add_linear_config
-from projects.LinearClassification.methods import METHODS, read
-from projects.LinearClassification.targets import check_classes
+from projects.LinearClassification.methods import METHODS
+from projects.LinearClassification.targets import check_classes, read_set
 from revisit.engine.command import run_command
-from revisit.errors import UserError
+from revisit.errors import expect
 from revisit.evaluation.features import TRANSFORMS
 
 from detectron2.config import CfgNode
 
 
 def main() -> None:
-    args = parse_study_args(__doc__)
-    cfg = load_study(args, add_linear_config)
+    cfg = load_project(__doc__, add_linear_config)
     check(cfg)
-    (train_name,), (test_name,) = cfg.DATASETS.TRAIN, cfg.DATASETS.TEST
-    train, test = read(train_name), read(test_name)
-    check_classes(train[1], test[1], (train_name, test_name))
-    check_method(cfg, train[1])
-    backbone = FrozenBackbone(cfg)
-    found = METHODS[cfg.LINEAR.METHOD](cfg, backbone, train, test, args.output)
-    results = {"protocol": protocol(cfg), "weights": args.weights, **found}
-    write_results(args.output, results)
-    score = "mAP" if "mAP" in results else "top1"
-    print(f"{score} of {test_name}: {results[score]:.2f} % ({results['protocol']})")
-    print(f"written to {args.output}: results.json")
+    train, test = (read_set(only_dataset(cfg, split)) for split in ("TRAIN", "TEST"))
+    check_classes(train.targets, test.targets, (train.name, test.name))
+    check_method(cfg, several=train.targets.ndim > 1)
+    found = METHODS[cfg.LINEAR.METHOD](cfg, FrozenBackbone(cfg), train, test)
+    write_results(cfg, protocol(cfg), found)
+    score = "mAP" if "mAP" in found else "top1"
+    print(f"{score} of {test.name}: {found[score]:.2f} % ({protocol(cfg)})")
+    print(f"written to {cfg.OUTPUT_DIR}: results.json")
 
 
 def check(cfg: CfgNode) -> None:
     """Raises UserError for options that mean nothing."""
-    options = cfg.LINEAR
-    for name, choices in (("METHOD", METHODS), ("TRANSFORM", TRANSFORMS)):
-        if options[name] not in choices:
-            raise UserError(f"LINEAR.{name} is {options[name]!r}, expected one of {', '.join(choices)}")
-    for key in ("TRAIN", "TEST"):
-        if len(cfg.DATASETS[key]) != 1:
-            raise UserError(f"DATASETS.{key} is {tuple(cfg.DATASETS[key])}: expected one data set")
-    if not 0 < options.VALIDATION_SHARE < 1:
-        raise UserError(f"LINEAR.VALIDATION_SHARE is {options.VALIDATION_SHARE}: expected a share between 0 and 1")
-    lambdas = options.LAMBDAS
-    if len(lambdas) != 3 or not 0 < lambdas[0] <= lambdas[1] or lambdas[2] < 1:
-        raise UserError(f"LINEAR.LAMBDAS {tuple(lambdas)}: expected 0 < lowest <= highest, and how many")
-    for name, value in (
-        ("LINEAR.IMAGE_SIZE", options.IMAGE_SIZE),
-        ("LINEAR.MAX_ITER", options.MAX_ITER),
-        ("LINEAR.COST", options.COST),
-        ("KNN_EVAL.NUM_NEIGHBORS", cfg.KNN_EVAL.NUM_NEIGHBORS),
-        ("KNN_EVAL.TEMPERATURE", cfg.KNN_EVAL.TEMPERATURE),
-    ):
-        if value <= 0:
-            raise UserError(f"{name} is {value}: expected a positive number")
+    expect_one_of(cfg, "LINEAR.METHOD", tuple(METHODS))
+    expect_one_of(cfg, "LINEAR.TRANSFORM", tuple(TRANSFORMS))
+    share, lambdas = cfg.LINEAR.VALIDATION_SHARE, tuple(cfg.LINEAR.LAMBDAS)
+    expect(0 < share < 1, f"LINEAR.VALIDATION_SHARE is {share}: expected a share between 0 and 1")
+    ordered = len(lambdas) == 3 and 0 < lambdas[0] <= lambdas[1] and lambdas[2] >= 1
+    expect(ordered, f"LINEAR.LAMBDAS {lambdas}: expected 0 < lowest <= highest, and how many")
+    expect_positive(cfg, "LINEAR.IMAGE_SIZE", "LINEAR.MAX_ITER", "LINEAR.COST")
+    expect_positive(cfg, "KNN_EVAL.NUM_NEIGHBORS", "KNN_EVAL.TEMPERATURE")
+    if cfg.LINEAR.METHOD == "sgd":
+        expect_positive(cfg, "SOLVER.EPOCHS")
 
 
-def check_method(cfg: CfgNode, targets: np.ndarray) -> None:
-    """Raises UserError where LINEAR.METHOD cannot tell these targets apart."""
-    method, several = cfg.LINEAR.METHOD, targets.ndim > 1
-    if method == "svm" and not several:
-        raise UserError("LINEAR.METHOD svm is for images that show several classes: expected a data set such as VOC's")
-    if method in ("knn", "sgd") and several:
-        raise UserError(f"LINEAR.METHOD {method} is for images of one class each: expected logistic or svm")
-    if method == "sgd" and cfg.SOLVER.EPOCHS < 1:
-        raise UserError(f"SOLVER.EPOCHS is {cfg.SOLVER.EPOCHS}: expected 1 or more with LINEAR.METHOD sgd")
+def check_method(cfg: CfgNode, several: bool) -> None:
+    """Raises UserError if LINEAR.METHOD is not for images that show one class, or ``several``."""
+    method = cfg.LINEAR.METHOD
+    expect(
+        method != "svm" or several,
+        "LINEAR.METHOD svm is for images that show several classes: expected a data set such as VOC's",
+    )
+    expect(
+        method not in ("knn", "sgd") or not several,
+        f"LINEAR.METHOD {method} is for images of one class each: expected logistic or svm",
+    )
 
 
 def protocol(cfg: CfgNode) -> str:
     """What the score means, in words."""
     options, knn = cfg.LINEAR, cfg.KNN_EVAL
     if options.METHOD == "sgd":
-        return f"SGD for {cfg.SOLVER.EPOCHS} epochs on random crops of {options.IMAGE_SIZE} px, judged on central ones"
+        return f"SGD for {cfg.SOLVER.EPOCHS} epochs on random crops of {options.IMAGE_SIZE} px, scored on central ones"
     low, high, count = options.LAMBDAS
     chosen = options.VALIDATION or f"{options.VALIDATION_SHARE:g} of the training images"
     how = {

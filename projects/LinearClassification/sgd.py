@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -12,21 +13,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
+from torch.optim.lr_scheduler import MultiStepLR
 from tqdm import tqdm
 
-from projects.common.feature_cache import images_key, weights_key
+from projects.common.feature_cache import RecordImages, image_loader, images_key, weights_key
 from projects.common.frozen_backbone import FrozenBackbone
 from revisit.data.crops import random_resized_crop
-from revisit.data.mapper import require_record
 from revisit.data.resize import crop_and_resize
-from revisit.data.workers import start_worker
 from revisit.evaluation.features import center_crop
 from revisit.files import written_whole
 from revisit.randomness import Stream, counter_rng
+from revisit.viz.curves import saved_plot
 
 from detectron2.config import CfgNode
-from detectron2.data import DatasetFromList
+
+from .targets import LabelledSet
 
 SCALE = (0.08, 1.0)  # share of the image area
 INIT_STD = 0.01
@@ -35,79 +36,44 @@ STATE = "sgd.pth"
 logger = logging.getLogger(__name__)
 
 
-class Views(Dataset):
-    """A random crop of each image, flipped half of the time: a function of seed, epoch and image alone."""
+class RandomCrops(RecordImages):
+    """A random crop of each image, flipped half of the time: a function of seed, epoch and index alone."""
 
-    def __init__(self, records: list[dict], targets: np.ndarray, size: int, seed: int, epoch: int):
-        self._records = DatasetFromList(records, copy=False)  # one buffer, which workers share
-        self._targets, self._size = targets, size
+    def __init__(self, records: list[dict], size: int, seed: int, epoch: int):
+        super().__init__(records, partial(crop_and_resize, size=size))
         self._seed, self._epoch = seed, epoch
 
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+    def view(self, image: np.ndarray, index: int) -> np.ndarray:
         rng = counter_rng(self._seed, Stream.VIEWS, self._epoch, index)
-        image = require_record(self._records[index])
-        view = crop_and_resize(image, random_resized_crop(*image.shape[:2], SCALE, rng), self._size)
-        view = cv2.flip(view, 1) if rng.random() < 0.5 else view
-        return torch.from_numpy(view).permute(2, 0, 1), int(self._targets[index])
-
-
-class Crops(Dataset):
-    """The central crop of each image."""
-
-    def __init__(self, records: list[dict], targets: np.ndarray, size: int):
-        self._records = DatasetFromList(records, copy=False)  # one buffer, which workers share
-        self._targets, self._size = targets, size
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        image = center_crop(require_record(self._records[index]), self._size)
-        return torch.from_numpy(image).permute(2, 0, 1), int(self._targets[index])
+        view = self._transform(image, random_resized_crop(*image.shape[:2], SCALE, rng))
+        return cv2.flip(view, 1) if rng.random() < 0.5 else view
 
 
 class LinearTraining:
-    """Trains and judges the layer; what it has done is kept in FOLDER/sgd.pth after every epoch.
+    """Trains and scores the layer; its state is kept in FOLDER/sgd.pth after every epoch."""
 
-    Args:
-        train, test: records and (N,) int64 classes.
-    """
-
-    def __init__(
-        self,
-        cfg: CfgNode,
-        backbone: FrozenBackbone,
-        train: tuple[list[dict], np.ndarray],
-        test: tuple[list[dict], np.ndarray],
-    ):
+    def __init__(self, cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet):
         self._cfg, self._backbone, self._train, self._test = cfg, backbone, train, test
-        self.layer = nn.Linear(backbone.channels, int(train[1].max()) + 1).to(cfg.MODEL.DEVICE)
+        self.layer = nn.Linear(backbone.channels, int(train.targets.max()) + 1).to(cfg.MODEL.DEVICE)
         generator = torch.Generator().manual_seed(cfg.SEED)
         with torch.no_grad():
             self.layer.weight.copy_(torch.randn(self.layer.weight.shape, generator=generator) * INIT_STD)
             self.layer.bias.zero_()
-        solver = cfg.SOLVER
-        self._optimizer = torch.optim.SGD(
-            self.layer.parameters(), solver.BASE_LR, momentum=solver.MOMENTUM, weight_decay=solver.WEIGHT_DECAY
-        )
-        self._schedule = torch.optim.lr_scheduler.MultiStepLR(
-            self._optimizer, list(solver.STEP_EPOCHS), gamma=solver.GAMMA
-        )
+        options = cfg.SOLVER
+        decay = {"momentum": options.MOMENTUM, "weight_decay": options.WEIGHT_DECAY}
+        self._optimizer = torch.optim.SGD(self.layer.parameters(), options.BASE_LR, **decay)
+        self._schedule = MultiStepLR(self._optimizer, list(options.STEP_EPOCHS), gamma=options.GAMMA)
         self.history: list[dict] = []  # of each epoch: loss, top1, top5
 
     def run(self, folder: Path) -> list[dict]:
-        """All epochs that are not done yet; the history of all."""
+        """Train the remaining epochs; the history of all."""
         self._resume(folder / STATE)
         frozen = {key: value.clone() for key, value in self._backbone.state_dict().items()}
         for epoch in range(len(self.history), self._cfg.SOLVER.EPOCHS):
             loss = self._train_epoch(epoch)
             if epoch == 0:
-                changed = [
-                    key for key, value in self._backbone.state_dict().items() if not torch.equal(value, frozen[key])
-                ]
+                now = self._backbone.state_dict()
+                changed = [key for key, value in frozen.items() if not torch.equal(value, now[key])]
                 assert not changed, f"the frozen backbone has changed: {', '.join(changed[:3])}"
             self.history.append({"loss": round(loss, 4), **self.evaluate()})
             logger.info(f"epoch {epoch + 1} of {self._cfg.SOLVER.EPOCHS}: {json.dumps(self.history[-1])}")
@@ -115,14 +81,12 @@ class LinearTraining:
         return self.history
 
     def _train_epoch(self, epoch: int) -> float:
-        cfg, (records, targets) = self._cfg, self._train
+        cfg, records = self._cfg, self._train.records
         order = counter_rng(cfg.SEED, Stream.SHUFFLE, epoch).permutation(len(records)).tolist()
-        views = Views(records, targets, cfg.LINEAR.IMAGE_SIZE, cfg.SEED, epoch)
-        loader = self._loader(views, sampler=order, batch_size=cfg.SOLVER.IMS_PER_BATCH)
+        crops = RandomCrops(records, cfg.LINEAR.IMAGE_SIZE, cfg.SEED, epoch)
         total = 0.0
-        for images, labels in tqdm(loader, unit="batch", desc=f"epoch {epoch + 1}"):
-            labels = labels.to(cfg.MODEL.DEVICE)
-            loss = F.cross_entropy(self.layer(self._features(images)), labels)
+        for logits, labels in self._outputs(crops, self._train, f"epoch {epoch + 1}", order):
+            loss = F.cross_entropy(logits, labels)
             self._optimizer.zero_grad()
             loss.backward()
             self._optimizer.step()
@@ -133,30 +97,29 @@ class LinearTraining:
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
         """Percent: ``top1`` and ``top5`` of the test images."""
-        records, targets = self._test
+        records = self._test.records
+        crops = RecordImages(records, partial(center_crop, size=self._cfg.LINEAR.IMAGE_SIZE))
         hits = torch.zeros(2)
-        loader = self._loader(
-            Crops(records, targets, self._cfg.LINEAR.IMAGE_SIZE), batch_size=self._cfg.SOLVER.IMS_PER_BATCH
-        )
-        for images, labels in loader:
-            logits = self.layer(self._features(images)).cpu()
+        for logits, labels in self._outputs(crops, self._test, "test images"):
             best = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
-            hits += torch.stack([best[:, 0].sum(), best.any(dim=1).sum()])
+            hits += torch.stack([best[:, 0].sum(), best.any(dim=1).sum()]).cpu()
         top1, top5 = (round(100 * float(count) / len(records), 2) for count in hits)
         return {"top1": top1, "top5": top5}
 
-    def _features(self, images: Tensor) -> Tensor:
-        return self._backbone(images).mean(dim=(2, 3))
+    def _outputs(
+        self, images: RecordImages, data: LabelledSet, name: str, order: list[int] | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Logits (B, classes) and labels (B,) of each batch."""
+        loader = image_loader(self._cfg, images, sampler=order, batch_size=self._cfg.SOLVER.IMS_PER_BATCH)
+        for batch, indices in tqdm(loader, unit="batch", desc=name):
+            labels = torch.from_numpy(data.targets)[indices].to(self._cfg.MODEL.DEVICE)
+            yield self.layer(self._backbone.pooled(batch)), labels
 
-    def _loader(self, data: Dataset, **options: object) -> DataLoader:
-        workers = self._cfg.DATALOADER.NUM_WORKERS
-        return DataLoader(data, num_workers=workers, worker_init_fn=start_worker, **options)
-
-    def _state(self) -> dict[str, Callable]:
+    def _parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
         return {"layer": self.layer, "optimizer": self._optimizer, "schedule": self._schedule}
 
     def _save(self, path: Path) -> None:
-        content = {name: part.state_dict() for name, part in self._state().items()}
+        content = {name: part.state_dict() for name, part in self._parts().items()}
         with written_whole(path) as temporary:
             torch.save({**content, "history": self.history, "recipe": self._recipe()}, temporary)
 
@@ -167,16 +130,27 @@ class LinearTraining:
         if saved["recipe"] != self._recipe():
             logger.info(f"{path} was trained with other weights, data or settings: starting anew")
             return
-        for name, part in self._state().items():
+        for name, part in self._parts().items():
             part.load_state_dict(saved[name])
         self.history = saved["history"]
-        logger.info(f"going on after epoch {len(self.history)} of {path}")
+        logger.info(f"resuming after epoch {len(self.history)} of {path}")
 
     def _recipe(self) -> str:
-        """All that decides the result, as text."""
+        """Everything that the result depends on, as text."""
         kept = self._cfg.clone()
         kept.defrost()
         kept.OUTPUT_DIR = ""
         kept.DATALOADER.NUM_WORKERS = 0
-        images = " ".join(images_key(records) for records, _ in (self._train, self._test))
+        images = " ".join(images_key(records) for _, records, _ in (self._train, self._test))
         return f"{kept.dump()}\nweights {weights_key(self._cfg)}\nimages {images}"
+
+
+def plot_history(history: list[dict], output: Path) -> None:
+    """Loss and accuracies by epoch."""
+    epochs = range(1, len(history) + 1)
+    with saved_plot(output, 2) as (losses, accuracies):
+        losses.plot(epochs, [row["loss"] for row in history])
+        for name in ("top1", "top5"):
+            accuracies.plot(epochs, [row[name] for row in history], label=name)
+        losses.set(xlabel="epoch", ylabel="loss on random crops")
+        accuracies.set(xlabel="epoch", ylabel="correct test images (%)")

@@ -1,47 +1,63 @@
-"""What is to be told apart, and how well it was: one class an image, or several."""
+"""Labels of a data set, one class per image or several, and the average precisions of the scores for one class."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import numpy as np
 
+from revisit.data.catalog import get_records
 from revisit.data.classification_datasets import DIFFICULT, PRESENT
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 
 
-def read_targets(records: list[dict], dataset: str) -> np.ndarray:
-    """(N,) int64 classes, or (N, T) int64 of 1, 0 (difficult) and -1 where an image shows several.
+class LabelledSet(NamedTuple):
+    """A data set and its (N,) int64 classes, or (N, T) int64 of 1, 0 (difficult) and -1 where images show several."""
+
+    name: str
+    records: list[dict]
+    targets: np.ndarray
+
+
+def read_set(name: str) -> LabelledSet:
+    """A data set by name.
 
     Raises:
         UserError: records without labels, or all of one class.
     """
+    records = get_records(name)
     key = "labels" if "labels" in records[0] else "label"
-    if any(key not in record for record in records):
-        raise UserError(f"data set {dataset!r} has no labels: expected class folders, or a data set by name")
+    labelled = all(key in record for record in records)
+    expect(labelled, f"data set {name!r} has no labels: expected class folders, or a data set by name")
     targets = np.array([record[key] for record in records])
-    if targets.ndim == 1 and len(np.unique(targets)) < 2:
-        raise UserError(f"data set {dataset!r} has one class alone: expected two or more")
-    return targets
+    several = targets.ndim > 1 or len(np.unique(targets)) > 1
+    expect(several, f"data set {name!r} has only one class: expected two or more")
+    return LabelledSet(name, records, targets)
 
 
 def check_classes(train: np.ndarray, test: np.ndarray, names: tuple[str, str]) -> None:
-    """Raises UserError if a class of the test images has no training image, or the two count differently."""
-    if train.ndim != test.ndim or train.shape[1:] != test.shape[1:]:
-        raise UserError(f"{names[0]} and {names[1]} count different classes: expected the same")
+    """Raises UserError if a class of the test images has no training image, or the two differ in their classes."""
+    alike = train.ndim == test.ndim and train.shape[1:] == test.shape[1:]
+    expect(alike, f"{names[0]} and {names[1]} have different classes: expected the same")
     if train.ndim == 1:
         unseen = np.setdiff1d(test, train)
         if len(unseen):
             raise UserError(f"class {unseen[0]} of {names[1]} has no image in {names[0]}: expected some of every class")
-        return
-    for data, name in ((train, names[0]), (test, names[1])):
-        empty = np.flatnonzero(~(data == PRESENT).any(axis=0))
-        if len(empty):
-            raise UserError(f"no image of {name} shows class {empty[0]}: expected some of every class")
+    else:
+        for data, name in zip((train, test), names, strict=True):
+            empty = np.flatnonzero(~(data == PRESENT).any(axis=0))
+            if len(empty):
+                raise UserError(f"no image of {name} shows class {empty[0]}: expected some of every class")
 
 
-def known(column: np.ndarray, difficult_is_absent: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Of a column of 1, 0 and -1: which images count, (N,) bool, and which of those show the class."""
-    counted = np.ones(len(column), bool) if difficult_is_absent else column != DIFFICULT
-    return counted, column[counted] == PRESENT
+def columns(
+    rows: np.ndarray, targets: np.ndarray, difficult_is_absent: bool
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """For each class of (N, T) targets: the (M, C) rows of the images that count, and which of them show it."""
+    for column in targets.T:
+        counted = np.ones(len(column), bool) if difficult_is_absent else column != DIFFICULT
+        yield (rows if counted.all() else rows[counted]), column[counted] == PRESENT
 
 
 def eleven_point_ap(scores: np.ndarray, present: np.ndarray) -> float:
@@ -58,7 +74,7 @@ def envelope_ap(scores: np.ndarray, present: np.ndarray) -> float:
 
 
 def _curve(scores: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Precision and recall after each image, highest score first; of equal scores the earlier image."""
+    """Precision and recall after each image, highest score first; the earlier of equal ones."""
     hits = present[np.argsort(-scores, kind="stable")]
     found = np.cumsum(hits)
     return found / np.arange(1, len(hits) + 1), found / found[-1]

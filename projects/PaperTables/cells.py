@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from projects.PaperTables.columns import COLUMNS, FINETUNE, Evaluation
-from projects.PaperTables.command_data import data_facts, missing_data
-from projects.PaperTables.jobs import Job
-from projects.PaperTables.paper_values import paper_table
-from projects.PaperTables.rows import ROWS, Pretraining, RandomInit, Row, Source, Weights
+from projects.PaperTables.command_lines import data_facts
+from projects.PaperTables.jobs import TRAIN, Job
+from projects.PaperTables.paper_tables import (
+    COLUMNS,
+    Evaluation,
+    GivenBackbone,
+    OthersWeights,
+    PretrainingRun,
+    RandomInit,
+    Row,
+    Source,
+    columns_of,
+    paper_values,
+)
 from revisit.data.catalog import datasets_root
 from revisit.errors import UserError
 
 PROFILES = ("paper", "toy")
-DRAWN = "toy_scenes.json"  # what projects/ToyScenes/make_toy_scenes.py writes last
 
 
 @dataclass
 class Cell:
-    """A row's number in a column, one job a seed; no jobs: there is nothing to run it with."""
+    """A row's number in a column, one job per seed; no jobs: there is nothing to run it with."""
 
     row: str
     column: str
@@ -40,44 +50,28 @@ def _score(path: Path, names: tuple[str, ...]) -> float:
     return float(found)
 
 
-def choose(table: str, only: str | None) -> tuple[list[Row], list[str]]:
-    """Rows and columns of a table, all or those that ``only``, "ROW,COLUMN", names; either may be empty.
+def make_cells(
+    table: str, rows: dict[str, Row], builder: JobBuilder, *, seeds: Sequence[int] = (1,), only: Sequence[str] = ()
+) -> list[Cell]:
+    """Cells of a table, row by row, with their jobs, whose ``needs`` are the jobs before them.
+
+    Args:
+        rows: the paper's by label, or others to be judged in the table's columns.
+        only: "ROW,COLUMN" each, either may be empty: the rows and columns that are named; all, where none is.
 
     Raises:
         UserError: a row or column that the table does not have.
     """
-    rows, columns = {row.label: row for row in ROWS[table]}, list(next(iter(paper_table(table).values())))
-    label, _, column = (word.strip() for word in (only or "").partition(","))
-    for name, known in ((label, rows), (column, columns)):
-        if name and name not in known:
-            raise UserError(f"--only {only}: {table} has no {name!r}, expected one of {', '.join(map(repr, known))}")
-    return [rows[label]] if label else list(rows.values()), [column] if column else columns
-
-
-def make_cells(
-    rows: list[Row],
-    columns: list[str],
-    table: str,
-    *,
-    profile: str,
-    seeds: list[int],
-    root: Path,
-    extra: tuple[str, ...] = (),
-    gpus: int = 1,
-) -> list[Cell]:
-    """Cells of a table with their jobs, whose ``needs`` are the jobs before them.
-
-    Args:
-        root: folder of all runs of all tables of a profile.
-        extra: KEY VALUE pairs for every pretraining and finetuning.
-        gpus: processes of each.
-    """
-    paper, builder, cells = paper_table(table), Builder(profile, root, extra, gpus), []
-    for row in rows:
-        source = getattr(row, profile)
-        for name in columns:
-            evaluation = getattr(COLUMNS[name], profile)
-            cell = Cell(row.label, name, paper[row.label][name])
+    paper = paper_values(table)
+    wanted = [words.partition(",")[::2] for words in only]
+    chosen_rows = _chosen([row.strip() for row, _ in wanted], list(rows), table)
+    chosen_columns = _chosen([column.strip() for _, column in wanted], columns_of(table, builder.profile), table)
+    cells = []
+    for label in chosen_rows:
+        source = getattr(rows[label], builder.profile)
+        for name in chosen_columns:
+            evaluation = getattr(COLUMNS[name], builder.profile)
+            cell = Cell(label, name, paper.get(label, {}).get(name))
             if source is not None and evaluation is not None:
                 cell.score = evaluation.score
                 cell.jobs = [builder.evaluate(source, evaluation, seed) for seed in seeds]
@@ -85,109 +79,90 @@ def make_cells(
     return cells
 
 
-def all_jobs(cells: list[Cell]) -> list[Job]:
-    """Every job of the cells once, each behind those that it needs."""
-    return with_needs([job for cell in cells for job in cell.jobs])
+def _chosen(names: list[str], known: list[str], table: str) -> list[str]:
+    for name in filter(None, names):
+        if name not in known:
+            raise UserError(f"--only: {table} has no {name!r}, expected one of {', '.join(map(repr, known))}")
+    return [name for name in known if name in names] or known
 
 
-def with_needs(jobs: list[Job]) -> list[Job]:
-    """The jobs and those that they need, each once and behind those that it needs itself."""
-    found: dict[Path, Job] = {}
+@dataclass(frozen=True)
+class JobBuilder:
+    """Jobs of one profile under one folder, where the same job has the same place in every table.
 
-    def add(job: Job) -> None:
-        for needed in job.needs:
-            add(needed)
-        found.setdefault(job.result, job)
+    Args:
+        root: folder of all runs of all tables of the profile.
+        extra: KEY VALUE pairs for every pretraining and finetuning; what a row or column sets itself wins.
+        gpus: processes of each.
+        full: toy trainings as long as their configs say, not the short ones of a quick table.
+    """
 
-    for job in jobs:
-        add(job)
-    return list(found.values())
-
-
-class Builder:
-    """Jobs of one profile under one folder, where the same job has the same place in every table."""
-
-    def __init__(self, profile: str, root: Path, extra: tuple[str, ...], gpus: int):
-        self._profile = profile
-        self._root = root
-        self._extra = extra
-        self._gpus = () if gpus == 1 else ("--num-gpus", str(gpus))
+    profile: str
+    root: Path
+    extra: tuple[str, ...] = ()
+    gpus: int = 1
+    full: bool = False
 
     def evaluate(self, source: Source, evaluation: Evaluation, seed: int) -> Job:
         """Finetune from a backbone, or look at its frozen features."""
-        folder = self._root / "evaluate" / source.name / _name_of(evaluation, self._profile) / f"seed{seed}"
-        weights = None if isinstance(source, RandomInit) else self.backbone(source, seed)
-        needs = (weights,) if weights else ()
-        own = ("SEED", str(seed))
-        if evaluation.program == FINETUNE:
-            words = (FINETUNE, "--config-file", evaluation.config, *self._gpus, "--resume")
-            options = (*self._extra, *evaluation.options, *own, "OUTPUT_DIR", str(folder))
-            options += ("MODEL.WEIGHTS", str(weights.result)) if weights else ()
-            commands = ((*words, *options), (*words, "--eval-only", *options))
+        folder = self.root / "evaluate" / source.name / self._folder_of(evaluation) / f"seed{seed}"
+        needs, weights, facts = (), None, ()
+        if isinstance(source, GivenBackbone):
+            weights = source.file(seed)
+            facts = (f"{weights.name}: sha256 {hashlib.sha256(weights.read_bytes()).hexdigest()}",)
+        elif not isinstance(source, RandomInit):
+            needs = (self.backbone(source, seed),)
+            weights = needs[0].result
+        length = () if self.full else evaluation.length
+        if evaluation.program == TRAIN:
+            train = self._training(evaluation.config)
+            options = (*length, *self.extra, *evaluation.options, "SEED", str(seed), "OUTPUT_DIR", str(folder))
+            options += ("MODEL.WEIGHTS", str(weights)) if weights else ()
+            commands = ((*train, *options), (*train, "--eval-only", *options))
         else:
-            start = str(weights.result) if weights else "random"
-            words = (
-                evaluation.program,
-                "--config-file",
-                evaluation.config,
-                "--weights",
-                start,
-                "--output",
-                str(folder),
-            )
-            commands = ((*words, *evaluation.options, *own),)
+            place = ("--weights", str(weights or "random"), "--output", str(folder))
+            options = (*evaluation.options, *length, "SEED", str(seed))
+            commands = ((evaluation.program, "--config-file", evaluation.config, *place, *options),)
         name = f"{source.name}, seed {seed}: {folder.parent.name}"
-        return Job(name, commands, folder / evaluation.result, data_facts(commands[0]), needs)
+        return Job(name, commands, folder / evaluation.result, (*data_facts(commands[0]), *facts), needs)
 
-    def backbone(self, source: Pretraining | Weights, seed: int, *, watched: bool = False) -> Job:
+    def backbone(self, source: PretrainingRun | OthersWeights, seed: int, *, watched: bool = False) -> Job:
         """Pretrain and convert; ``watched`` leaves the recipe's own evaluations on."""
-        if isinstance(source, Weights):
-            folder, needs = self._root / "weights", ()
-            checkpoint, trained = datasets_root() / "weights" / source.file, ()
-            output = folder / source.name / "backbone.pth"
+        if isinstance(source, OthersWeights):
+            checkpoint = datasets_root() / "weights" / source.file
+            output = self.root / "weights" / source.name / "backbone.pth"
+            trained, needs = (), ()
         else:
-            folder = self._root / "pretrain" / source.name / f"seed{seed}"
-            output, checkpoint = folder / "backbone.pth", folder / "model_final.pth"
-            data = self._data(source)
-            needs = (data,) if data else ()
-            options = (*source.options, *source.length, *self._extra, "SEED", str(seed), "OUTPUT_DIR", str(folder))
-            if data:
-                options += ("DATASETS.TRAIN", f"('folder:{data.result.parent / source.toy_data[1]}',)")
+            folder = self.root / "pretrain" / source.name / f"seed{seed}"
+            checkpoint, output = folder / "model_final.pth", folder / "backbone.pth"
+            needs = (self._drawn(source),) if source.toy_data else ()
+            length = () if self.full and not needs else source.length
+            options = (*length, *self.extra, *source.options, "SEED", str(seed), "OUTPUT_DIR", str(folder))
+            if needs:
+                options += ("DATASETS.TRAIN", f"('folder:{needs[0].result.parent / source.toy_data[0]}',)")
             # The table has its own evaluations.
-            options += () if watched or self._profile == "paper" else ("KNN_EVAL.BANK", "", "KNN_EVAL.LINEAR", "False")
-            trained = ((FINETUNE, "--config-file", source.config, *self._gpus, "--resume", *options),)
+            options += () if watched or self.profile == "paper" else ("KNN_EVAL.BANK", "", "KNN_EVAL.LINEAR", "False")
+            trained = ((*self._training(source.config), *options),)
         convert = ("tools/convert_to_d2.py", str(checkpoint), str(output))
         facts = data_facts(trained[0]) if trained else ()
         return Job(f"{source.name}, seed {seed}: pretraining", (*trained, convert), output, facts, needs)
 
-    def _data(self, source: Pretraining) -> Job | None:
-        if not source.toy_data:
-            return None
-        arguments, _ = source.toy_data
-        folder = self._root / "data" / "_".join(word.strip("-") for word in arguments) / "toy_scenes"
+    def _training(self, config: str) -> tuple[str, ...]:
+        processes = () if self.gpus == 1 else ("--num-gpus", str(self.gpus))
+        return (TRAIN, "--config-file", config, *processes, "--resume")
+
+    def _drawn(self, source: PretrainingRun) -> Job:
+        arguments = source.toy_data[1:]
+        folder = self.root / "data" / "_".join(word.strip("-") for word in arguments) / "toy_scenes"
         command = ("projects/ToyScenes/make_toy_scenes.py", "--output", str(folder), "--workers", "1", *arguments)
-        return Job(f"ToyScenes {' '.join(arguments)}", (command,), folder / DRAWN)
+        # The file is what make_toy_scenes.py writes last.
+        return Job(f"ToyScenes {' '.join(arguments)}", (command,), folder / "toy_scenes.json")
 
+    def _folder_of(self, evaluation: Evaluation) -> str:
+        """The first column that is read from an evaluation; others may be, by another score."""
 
-def _name_of(evaluation: Evaluation, profile: str) -> str:
-    """The folder of an evaluation: the first column that is read from it."""
+        def made_by(other: Evaluation | None) -> bool:
+            return other is not None and (other.config, other.options) == (evaluation.config, evaluation.options)
 
-    def made_by(other: Evaluation | None) -> bool:
-        return other is not None and (other.config, other.options) == (evaluation.config, evaluation.options)
-
-    return next(name for name, column in COLUMNS.items() if made_by(getattr(column, profile))).replace(" ", "_")
-
-
-def missing_inputs(jobs: list[Job]) -> dict[Path, str]:
-    """By the job's result what it would not find on this machine: data sets, checkpoints of others."""
-    missing = {}
-    for job in jobs:
-        found = []
-        for command in job.commands:
-            if command[0] == "tools/convert_to_d2.py" and len(job.commands) == 1 and not Path(command[1]).is_file():
-                found.append(f"{command[1]}, a checkpoint of others")
-            elif "--config-file" in command and not any(needed.result.name == DRAWN for needed in job.needs):
-                found += missing_data(command)
-        if found:
-            missing[job.result] = ", ".join(dict.fromkeys(found))
-    return missing
+        names = (name for name, column in COLUMNS.items() if made_by(getattr(column, self.profile)))
+        return next(names).replace(" ", "_")

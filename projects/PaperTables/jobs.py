@@ -1,4 +1,4 @@
-"""Jobs of a study: command lines that leave one result file each, run a few at a time, skipped when done."""
+"""Jobs: command lines that leave one result file each; run here a few at a time, or by SLURM; skipped when done."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import TextIO
 
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
+from revisit.engine.sbatch import ROOT, BatchJob
 from revisit.errors import UserError
 
-ROOT = Path(__file__).resolve().parents[2]  # where tools/ and configs/ are
+TRAIN = "tools/train_net.py"
 
 
 @dataclass(frozen=True)
@@ -57,8 +55,7 @@ class Job:
         for needed in self.needs:
             if not needed.done:
                 return needed.state
-        folder = self.result.parent
-        iterations = [iteration_of(path) + 1 for path in checkpoints_of_run(folder)]
+        iterations = [iteration_of(path) + 1 for path in checkpoints_of_run(self.result.parent)]
         if iterations:
             return f"half-finished: iteration {max(iterations)}"
         return "begun" if self.log.is_file() else "not run"
@@ -81,132 +78,170 @@ class Job:
             UserError: the folder belongs to a job of other commands or facts.
         """
         path = self.result.parent / "job.json"
-        if path.is_file():
-            if not self.owns_result:
-                raise UserError(
-                    f"{self.result.parent} was made by another recipe or from other data ({path}): "
-                    "give another --output, or remove it"
-                )
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self._identity(), indent=2))
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(self._identity(), indent=2))
+        elif not self.owns_result:
+            raise UserError(
+                f"{path.parent} was made by another recipe or from other data ({path}): "
+                "give another --output, or remove it"
+            )
+
+
+def with_needs(jobs: Iterable[Job]) -> list[Job]:
+    """The jobs and those that they need, each once and after those that it needs itself."""
+    found: dict[Path, Job] = {}
+
+    def add(job: Job) -> None:
+        for needed in job.needs:
+            add(needed)
+        found.setdefault(job.result, job)
+
+    for job in jobs:
+        add(job)
+    return list(found.values())
 
 
 def run_jobs(jobs: list[Job], parallel: int) -> None:
     """Run what is not done yet, ``parallel`` jobs at a time with one thread each; progress goes to stdout.
 
     Each job's output goes to ``job.log`` beside its result. When this process is interrupted, terminated or loses
-    its terminal, it stops the running jobs; the same call goes on from their checkpoints.
+    its terminal, it stops the running jobs and waits for them; the same call resumes them from their checkpoints.
 
     Raises:
         UserError: a job failed; names its log, the others finish first. Or its folder is another job's.
     """
     for job in jobs:
         job.claim()
-    todo = [job for job in jobs if not job.done]
-    print(f"{len(jobs)} jobs, {len(jobs) - len(todo)} done before, {parallel} at a time", flush=True)
-    progress = _Progress(len(todo))
-    children = _Children()
-    with _signals_interrupt(), ThreadPoolExecutor(parallel) as pool:
-        waiting, running = list(todo), {}
-        try:
+    waiting = [job for job in jobs if not job.done]
+    total, start = len(waiting), time.perf_counter()
+    print(f"{len(jobs)} jobs, {len(jobs) - total} done before, {parallel} at a time", flush=True)
+    running: list[_RunningJob] = []
+    ended: list[Job] = []
+    try:
+        with _stop_signals() as received:
             while waiting or running:
-                for job in [job for job in waiting if job.ready]:
+                for job in [job for job in waiting if job.ready][: parallel - len(running)]:
                     waiting.remove(job)
-                    running[pool.submit(_run, job, children)] = job
+                    running.append(_RunningJob(job))
                 if not running:
                     break  # what waits needs what has failed
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    progress.tell(running.pop(future), future.result())
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            children.stop()
-            raise
-    if progress.failed:
-        logs = ", ".join(str(job.log) for job in progress.failed)
-        behind = f"; {len(waiting)} that need them were not run" if waiting else ""
-        raise UserError(f"{len(progress.failed)} of {len(todo)} jobs failed; their output is in {logs}{behind}")
-
-
-class _Progress:
-    """A line a job: how long it took, and what the others will at that rate."""
-
-    def __init__(self, total: int):
-        self._total = total
-        self._start = time.perf_counter()
-        self._count = 0
-        self.failed: list[Job] = []
-
-    def tell(self, job: Job, seconds: float) -> None:
-        self._count += 1
-        if not job.done:
-            self.failed.append(job)
-        left = (time.perf_counter() - self._start) / self._count * (self._total - self._count)
-        state = f"{seconds:.0f} s" if job.done else "FAILED"
-        print(f"[{self._count}/{self._total}] {job.name}: {state}; {left / 60:.0f} minutes left", flush=True)
+                time.sleep(0.05)
+                if received:
+                    raise KeyboardInterrupt
+                for run in [run for run in running if run.ended()]:
+                    running.remove(run)
+                    ended.append(run.job)
+                    left = (time.perf_counter() - start) / len(ended) * (total - len(ended)) / 60
+                    state = f"{run.seconds:.0f} s" if run.job.done else "FAILED"
+                    print(f"[{len(ended)}/{total}] {run.job.name}: {state}; {left:.0f} minutes left", flush=True)
+    finally:
+        for run in running:
+            run.terminate()
+        for run in running:
+            run.wait()
+    failed = [job for job in ended if not job.done]
+    if failed:
+        logs = ", ".join(str(job.log) for job in failed)
+        after = f"; {len(waiting)} that need them were not run" if waiting else ""
+        raise UserError(f"{len(failed)} of {total} jobs failed; their output is in {logs}{after}")
 
 
 @contextlib.contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block as Ctrl-C does."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+def _stop_signals() -> Iterator[list[int]]:
+    """Collects the signals that ask this process to end, so that none comes between a job's start and its entry."""
+    received: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda number, frame: received.append(number)) for number in numbers}
     try:
-        yield
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-class _Children:
-    """The commands that run, each with a process group of its own, so that all of them can be stopped at once."""
+class _RunningJob:
+    """A job at work, alone in its folder; each command has a process group, so that all its processes can be stopped.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._groups: set[int] = set()
-        self._stopping = False
+    Raises:
+        UserError: another process works in the folder.
+    """
 
-    def run(self, command: tuple[str, ...], environment: dict[str, str], log: TextIO) -> int:
-        """Run one to its end; its exit code, or that of SIGTERM where all are being stopped."""
-        with self._lock:  # no command starts unseen by stop()
-            if self._stopping:
-                return -signal.SIGTERM
-            process = subprocess.Popen(
-                [sys.executable, *command],
-                cwd=ROOT,
-                env=environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            self._groups.add(process.pid)
+    def __init__(self, job: Job):
+        self.job = job
+        self._start = time.perf_counter()
+        self._log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
-            return process.wait()
-        finally:
-            with self._lock:
-                self._groups.discard(process.pid)
-
-    def stop(self) -> None:
-        with self._lock:
-            self._stopping = True
-            for group in self._groups:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(group, signal.SIGTERM)
-
-
-def _run(job: Job, children: _Children) -> float:
-    start = time.perf_counter()
-    # More busy threads than cores cost far more than they give.
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with open(job.log, "a") as log:
-        try:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held until the last process of the job ends
         except BlockingIOError as error:
+            os.close(self._log)
             raise UserError(f"{job.name} is being run by another process ({job.log})") from error
-        for command in job.commands:
-            if children.run(command, environment, log):
-                break
-    return time.perf_counter() - start
+        self._commands = iter(job.commands)
+        self._process = self._run(next(self._commands))
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start
+
+    def _run(self, command: tuple[str, ...]) -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, *command],
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},  # more busy threads than cores cost far more than they give
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def ended(self) -> bool:
+        """Whether the last command has ended, or one has failed; the next one starts here."""
+        code = self._process.poll()
+        command = next(self._commands, None) if code == 0 else None
+        if command:
+            self._process = self._run(command)
+        elif code is not None:
+            os.close(self._log)
+            return True
+        return False
+
+    def terminate(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+
+    def wait(self) -> None:
+        self._process.wait()
+
+
+def submit_jobs(jobs: list[Job], *, hours: int, gpus: int, partition: str | None) -> None:
+    """Submit what is not done to SLURM; a job starts when those that it needs have ended well.
+
+    A job that is preempted is queued again and resumes from its checkpoint, and so does a training whose ``hours`` are
+    up. Each job's output goes to ``job.log`` beside its result.
+
+    Args:
+        jobs: each after those that it needs.
+        gpus: of a training; other jobs take one.
+
+    Raises:
+        UserError: there is no sbatch here, or it refuses a job. Or a folder is another job's.
+    """
+    for job in jobs:
+        job.claim()
+    numbers: dict[Path, str] = {}
+    for job in jobs:
+        if job.done:
+            continue
+        trains = any(command[0] == TRAIN for command in job.commands)
+        batch = BatchJob(
+            name=job.name,
+            commands=tuple(shlex.join([sys.executable, *command]) for command in job.commands),
+            log=job.log,
+            hours=hours,
+            gpus=gpus if trains else 1,
+            cpus=8 * (gpus if trains else 1),
+            partition=partition,
+            resumes=trains,
+            after=tuple(numbers[needed.result] for needed in job.needs if needed.result in numbers),
+        )
+        numbers[job.result] = batch.submit()
+        print(f"submitted as {numbers[job.result]}: {job.name}", flush=True)

@@ -6,30 +6,27 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from projects.PaperTables.cells import Builder, with_needs
-from projects.PaperTables.columns import COLUMNS, Evaluation
-from projects.PaperTables.jobs import Job
-from projects.PaperTables.rows import ROWS, Pretraining
+from projects.PaperTables.cells import JobBuilder
+from projects.PaperTables.jobs import Job, with_needs
+from projects.PaperTables.paper_tables import COLUMNS, ROWS, PretrainingRun
 
 _LIMITS = ("0.6", "0.4", "0.2", "0.0")
 _CLASSIFIED = {
     "paper": ("cifar10_train", "cifar10_test", "20"),
     "toy": ("toy_objects_train", "toy_objects_heldout", "4"),
 }
+_PICTURES = ("iou_histogram.png", "runs.png", "cams.png", "gallery.png", "overlays/*.gif")
 
 
-def figure_jobs(*, profile: str, seed: int, root: Path, extra: tuple[str, ...], gpus: int) -> list[Job]:
-    """The jobs of all figures, each behind those that it needs; the last of each leaves its pictures."""
-    builder = Builder(profile, root, extra, gpus)
-    ablation = {row.label: getattr(row, profile) for row in ROWS["ablation"]}
-    moco, best = ablation["MoCo"], ablation["+MC+CC+m+A+NN"]
-    multi_crop = ablation["+MC"]
+def figure_jobs(builder: JobBuilder, seed: int) -> list[Job]:
+    """The jobs of all figures, each after those that it needs; the last of each leaves its pictures."""
+    labels = ("MoCo", "+MC+CC+m+A+NN", "+MC")
+    moco, best, multi_crop = (getattr(ROWS["ablation"][label], builder.profile) for label in labels)
     jobs = [
-        _iou_study(builder, moco, profile, seed, root),
-        *(_watched(builder, source, profile, seed, root) for source in (moco, best)),
-        _cams(builder, moco, best, profile, seed, root),
-        builder.evaluate(multi_crop, getattr(COLUMNS["21 classes"], profile), seed),
-        builder.evaluate(multi_crop, getattr(COLUMNS["DAVIS_JF"], profile), seed),
+        _iou_study(builder, moco, seed),
+        *(_watched(builder, source, seed) for source in (moco, best)),
+        _cams(builder, moco, best, seed),
+        *(_evaluated(builder, multi_crop, column, seed) for column in ("21 classes", "DAVIS_JF")),
     ]
     return with_needs(jobs)
 
@@ -38,8 +35,7 @@ def figure_page(jobs: list[Job], folder: Path) -> str:
     """Markdown with the pictures that are there, and how far the others are."""
     lines = ["# Figures", ""]
     for job in jobs:
-        names = ("iou_histogram.png", "runs.png", "cams.png", "gallery.png", "overlays/*.gif")
-        names += (job.result.name,) if job.result.suffix == ".png" else ()
+        names = _PICTURES + ((job.result.name,) if job.result.suffix == ".png" else ())
         pictures = sorted(path for name in names for path in job.result.parent.glob(name)) if job.done else []
         if pictures:
             lines += [f"## {job.name}", ""]
@@ -49,49 +45,48 @@ def figure_page(jobs: list[Job], folder: Path) -> str:
     return "\n".join(lines)
 
 
-def _iou_study(builder: Builder, moco: Pretraining, profile: str, seed: int, root: Path) -> Job:
-    runs = [moco]
-    for limit in _LIMITS:
-        if profile == "paper":
-            runs.append(Pretraining(f"configs/pretrain/iou_study/moco_iou{limit}.yaml"))
-        else:
-            runs.append(replace(moco, options=(*moco.options, "VIEWS.MAX_IOU", limit)))
-    judge = getattr(COLUMNS["seg_VOC"], profile)
-    scores = [builder.evaluate(run, judge, seed) for run in runs]
+def _evaluated(builder: JobBuilder, source: PretrainingRun, column: str, seed: int) -> Job:
+    return builder.evaluate(source, getattr(COLUMNS[column], builder.profile), seed)
+
+
+def _with(source: PretrainingRun, *options: str) -> PretrainingRun:
+    return replace(source, options=(*source.options, *options))
+
+
+def _iou_study(builder: JobBuilder, moco: PretrainingRun, seed: int) -> Job:
+    """MoCo whose two crops may share less and less."""
+    runs = [moco, *(_with(moco, "VIEWS.MAX_IOU", limit) for limit in _LIMITS)]
+    scores = [_evaluated(builder, run, "seg_VOC", seed) for run in runs]
     trained = [builder.backbone(run, seed) for run in runs]
-    folder = root / "figures" / "iou" / f"seed{seed}"
-    config = f"projects/CropStudy/configs/{'coco' if profile == 'paper' else 'toy'}.yaml"
+    folder = builder.root / "figures" / "iou" / f"seed{seed}"
+    config = f"projects/CropStudy/configs/{'coco' if builder.profile == 'paper' else 'toy'}.yaml"
     command = ("projects/CropStudy/run.py", "--config-file", config, "--output", str(folder))
-    command += ("CROP_STUDY.RUNS", _tuple(trained), "CROP_STUDY.EVALUATIONS", _tuple(scores))
-    command += ("CROP_STUDY.SCORE", ".".join(judge.score), "SEED", str(seed))
+    for key, jobs in (("RUNS", trained), ("EVALUATIONS", scores)):
+        command += (f"CROP_STUDY.{key}", repr(tuple(str(job.result.parent) for job in jobs)))
+    command += ("CROP_STUDY.SCORE", "sem_seg.mIoU", "SEED", str(seed))
     return Job("figure: IoU of crops", (command,), folder / "results.json", needs=(*trained, *scores))
 
 
-def _watched(builder: Builder, source: Pretraining, profile: str, seed: int, root: Path) -> Job:
+def _watched(builder: JobBuilder, source: PretrainingRun, seed: int) -> Job:
     """The run once more, with its held-out accuracy measured on the way."""
-    bank, test, every = _CLASSIFIED[profile]
+    bank, test, every = _CLASSIFIED[builder.profile]
     options = ("KNN_EVAL.BANK", bank, "DATASETS.TEST", f"('{test}',)", "TEST.EVAL_EPOCHS", every)
-    trained = builder.backbone(replace(source, options=(*source.options, *options)), seed, watched=True)
-    curves = "from pathlib import Path; from revisit.viz.curves import plot_curves; "
+    trained = builder.backbone(_with(source, *options), seed, watched=True)
     metrics = trained.result.parent / "metrics.json"
-    picture = root / "figures" / "curves" / source.name / f"seed{seed}" / "curves.png"
-    command = ("-c", f"{curves}plot_curves(Path({str(metrics)!r}), Path({str(picture)!r}))")
-    return Job(f"figure: {source.name} over time", (command,), picture, needs=(trained,))
+    picture = builder.root / "figures" / "curves" / source.name / f"seed{seed}" / "curves.png"
+    code = "from pathlib import Path; from revisit.viz.curves import plot_curves; "
+    code += f"plot_curves(Path({str(metrics)!r}), Path({str(picture)!r}))"
+    return Job(f"figure: {source.name} over time", (("-c", code),), picture, needs=(trained,))
 
 
-def _cams(builder: Builder, moco: Pretraining, best: Pretraining, profile: str, seed: int, root: Path) -> Job:
-    classify: Evaluation = getattr(COLUMNS["ImageNet"], profile)
-    ours, other = (builder.evaluate(source, classify, seed) for source in (best, moco))
-    weights, other_weights = (builder.backbone(source, seed) for source in (best, moco))
-    folder = root / "figures" / "cams" / f"seed{seed}"
-    config = f"projects/ClassActivationMaps/configs/{'imagenet_R50' if profile == 'paper' else 'toy'}.yaml"
+def _cams(builder: JobBuilder, moco: PretrainingRun, best: PretrainingRun, seed: int) -> Job:
+    """Where linear classifiers on both backbones see their class."""
+    ours, other = (_evaluated(builder, source, "ImageNet", seed) for source in (best, moco))
+    weights, other_weights = (builder.backbone(source, seed).result for source in (best, moco))
+    folder = builder.root / "figures" / "cams" / f"seed{seed}"
+    config = f"projects/ClassActivationMaps/configs/{'imagenet_R50' if builder.profile == 'paper' else 'toy'}.yaml"
     command = ("projects/ClassActivationMaps/run.py", "--config-file", config)
-    command += ("--weights", str(weights.result), "--output", str(folder))
-    command += ("CAM.CLASSIFIER", str(ours.result.parent / "classifier.pth"))
-    command += ("CAM.OTHER_WEIGHTS", str(other_weights.result))
+    command += ("--weights", str(weights), "--output", str(folder))
+    command += ("CAM.CLASSIFIER", str(ours.result.parent / "classifier.pth"), "CAM.OTHER_WEIGHTS", str(other_weights))
     command += ("CAM.OTHER_CLASSIFIER", str(other.result.parent / "classifier.pth"))
     return Job("figure: class activation maps", (command,), folder / "results.json", needs=(ours, other))
-
-
-def _tuple(jobs: list[Job]) -> str:
-    return repr(tuple(str(job.result.parent) for job in jobs))

@@ -1,4 +1,4 @@
-"""A table of the paper beside ours: Markdown to read, CSV to compute with, LaTeX to print."""
+"""A table of the paper beside ours: Markdown to read, CSV to compute with, LaTeX to print, a sweep to look at."""
 
 from __future__ import annotations
 
@@ -6,39 +6,40 @@ import csv
 import io
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 
 from projects.PaperTables.cells import Cell
-from projects.PaperTables.columns import COLUMNS
-from projects.PaperTables.spread import mean_and_spread
+from projects.PaperTables.paper_tables import COLUMNS
+from revisit.viz.curves import headless_pyplot
 
 NONE = "–"
 
 
 def ours(cell: Cell) -> str:
-    """What we have for a cell: a number only of finished evaluations, and how many of the seeds it stands for."""
+    """What we have for a cell: ``mean ± standard deviation`` of finished seeds alone, and how many if not all."""
     if not cell.jobs:
         return NONE
     values = cell.values()
     if not values:
         return next((job.state for job in cell.jobs if job.state != "not run"), "not run")
-    text = mean_and_spread(values, COLUMNS[cell.column].digits)
-    return text if len(values) == len(cell.jobs) else f"{text} ({len(values)} of {len(cell.jobs)} seeds)"
+    digits = COLUMNS[cell.column].digits
+    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    seeds = f" ({len(values)} of {len(cell.jobs)} seeds)" if len(values) < len(cell.jobs) else ""
+    return f"{statistics.mean(values):.{digits}f}{spread}{seeds}"
 
 
 def as_markdown(cells: list[Cell], title: str, notes: Sequence[str]) -> str:
     """A pair of columns, paper and ours, for each of the table's; notes below."""
-    rows, columns = _names(cells)
-    by_place = {(cell.row, cell.column): cell for cell in cells}
-    head = " | ".join(f"{column}: paper | ours" for column in columns)
-    lines = [f"## {title}", "", f"| | {head} |", "|---" * (1 + 2 * len(columns)) + "|"]
-    for row in rows:
-        pairs = [f"{_paper(by_place[row, column])} | {ours(by_place[row, column])}" for column in columns]
-        lines.append(f"| {row} | {' | '.join(pairs)} |")
+    rows = _by_row(cells)
+    head = " | ".join(f"{cell.column}: paper | ours" for cell in next(iter(rows.values())))
+    lines = [f"## {title}", "", f"| | {head} |", "|---" * (1 + 2 * head.count("paper")) + "|"]
+    for label, row in rows.items():
+        lines.append(f"| {label} | " + " | ".join(f"{_paper(cell)} | {ours(cell)}" for cell in row) + " |")
     return "\n".join([*lines, "", *notes])
 
 
 def as_csv(cells: list[Cell]) -> str:
-    """A line a cell: row, column, the paper's value, our mean, deviation, values, seeds wanted, state."""
+    """A line per cell: row, column, the paper's value, our mean, deviation, values, seeds wanted, state."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["row", "column", "paper", "mean", "deviation", "values", "seeds", "state"])
@@ -53,23 +54,40 @@ def as_csv(cells: list[Cell]) -> str:
 
 def as_latex(cells: list[Cell], title: str) -> str:
     """A ``tabular`` for booktabs, each cell ``paper / ours``."""
-    rows, columns = _names(cells)
-    by_place = {(cell.row, cell.column): cell for cell in cells}
-    lines = [
-        f"% {title}: paper / ours",
-        f"\\begin{{tabular}}{{l{'c' * len(columns)}}}",
-        "\\toprule",
-        " & ".join(["", *map(_escaped, columns)]) + " \\\\",
-        "\\midrule",
-    ]
-    for row in rows:
-        pairs = [f"{_paper(by_place[row, column])} / {ours(by_place[row, column])}" for column in columns]
-        lines.append(" & ".join(map(_escaped, [row, *pairs])) + " \\\\")
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
+    rows = _by_row(cells)
+    columns = [cell.column for cell in next(iter(rows.values()))]
+    lines = [["", *columns], *([label, *(f"{_paper(c)} / {ours(c)}" for c in row)] for label, row in rows.items())]
+    head, *body = (" & ".join(map(_escaped, line)) + " \\\\" for line in lines)
+    start = [f"% {title}: paper / ours", f"\\begin{{tabular}}{{l{'c' * len(columns)}}}", "\\toprule", head, "\\midrule"]
+    return "\n".join([*start, *body, "\\bottomrule", "\\end{tabular}", ""])
 
 
-def _names(cells: list[Cell]) -> tuple[list[str], list[str]]:
-    return list(dict.fromkeys(cell.row for cell in cells)), list(dict.fromkeys(cell.column for cell in cells))
+def plot_sweep(cells: list[Cell], output: Path) -> None:
+    """Draw our scores of the table ``knn``, mean and deviation over seeds, against k and against lambda.
+
+    A panel each, a line per column; nothing is drawn as long as there is no score.
+    """
+    if not any(cell.values() for cell in cells):
+        return
+    plt = headless_pyplot()
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
+    for axis, swept in zip(axes, ("k", "lambda"), strict=True):
+        for column in dict.fromkeys(cell.column for cell in cells):
+            line = [cell for cell in cells if (cell.row.split()[0], cell.column) == (swept, column)]
+            scores = {float(cell.row.split()[1]): cell.values() for cell in line if cell.values()}
+            spreads = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in scores.values()]
+            means = [statistics.mean(values) for values in scores.values()]
+            axis.errorbar(list(scores), means, spreads, marker="o", capsize=3, label=column)
+        axis.set_xlabel(swept)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("score (%)")
+    axes[0].legend(fontsize=8, frameon=False)
+    figure.savefig(output, dpi=110)
+    plt.close(figure)
+
+
+def _by_row(cells: list[Cell]) -> dict[str, list[Cell]]:
+    return {row: [cell for cell in cells if cell.row == row] for row in dict.fromkeys(cell.row for cell in cells)}
 
 
 def _paper(cell: Cell) -> str:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Iterator
+from itertools import count, groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import yaml
+from tqdm import tqdm
 
-from projects.RunReport.run_state import State, state_of
+from projects.RunReport.run_state import RunState, state_of
 from revisit.engine.environment import FILE as ENVIRONMENT
 from revisit.errors import UserError
 from revisit.viz.curves import read_metrics
 
-Series = dict[str, list[tuple[int, float]]]  # (iteration, value) by a metric's name
+Point = tuple[int, float]  # iteration and value
 
 # Any of them makes a folder that of a run or of a study.
 MARKS = ("metrics.json", "config.yaml", "dry_run.json", "evaluation.json", "results.json")
@@ -23,69 +26,61 @@ RESULTS = ("evaluation.json", "results.json")
 PICTURES = (".png", ".jpg", ".jpeg")
 ANIMATIONS = "overlays/*.gif"  # of projects/LabelPropagation
 NEIGHBORS = ("neighbours", "neighbors", "gallery")
+NON_FINITE = "non_finite"
 MOST_GALLERIES = 6  # of a run, from its first to its last
-TABLES = ("*.csv", "table.md")
 RECORDED_TOO = ("Python", "PyTorch", "torchvision", "detectron2")  # in the log, and with less noise in environment.json
 
 
-@dataclass(frozen=True)
-class Evaluation:
+class ReportedEvaluation(NamedTuple):
     """A file of results and what lies beside it."""
 
     name: str  # its path below the run's folder
     content: object  # of the JSON file; None if it cannot be read
-    pictures: tuple[Path, ...] = ()
-    tables: tuple[Path, ...] = ()
+    pictures: list[Path]
+    tables: list[Path]
 
 
-@dataclass(frozen=True)
-class Run:
+class ReportedRun(NamedTuple):
     """The folder of a run or of a study."""
 
     name: str
     folder: Path
-    series: Series
+    series: dict[str, list[Point]]  # by a metric's name
     config: dict[str, object]  # of config.yaml, by dotted key; empty if there is none
-    state: State
+    state: RunState
     environment: dict[str, str]
-    evaluations: tuple[Evaluation, ...] = ()
+    evaluations: list[ReportedEvaluation]
 
 
-@dataclass(frozen=True)
-class Collected:
-    """All that a report shows."""
-
-    runs: list[Run]
-    pictures: list[tuple[str, Path]] = field(default_factory=list)  # with the name of the folder they are of
-
-
-def collect(folders: Iterable[Path]) -> Collected:
+def collect(folders: Iterable[Path]) -> tuple[list[ReportedRun], list[tuple[str, Path]]]:
     """Read what the folders hold. One that is no run itself stands for the runs right below it.
+
+    Returns:
+        The runs, and the folders' own pictures, each with the name of its folder.
 
     Raises:
         UserError: a folder is neither, or a file in it is not what its name says.
     """
-    paths: list[Path] = []
-    above: list[Path] = []
-    for folder in folders:
-        runs = _runs_of(folder)
-        above += [folder.resolve()] if folder not in runs else []
-        paths += [run.resolve() for run in runs]
-    paths, above = list(dict.fromkeys(paths)), list(dict.fromkeys(above))
-    names = dict(zip([*paths, *above], short_names([*paths, *above]), strict=True))
-    runs = [_read_run(path, names[path], paths) for path in paths]
-    pictures = [(names[folder], picture) for folder in [*above, *paths] for picture in _own_pictures(folder)]
-    return Collected(runs, pictures)
+    found = {folder.resolve(): [run.resolve() for run in _runs_of(folder)] for folder in folders}
+    paths = list(dict.fromkeys(run for runs in found.values() for run in runs))
+    above = [folder for folder, runs in found.items() if folder not in runs]
+    names = short_names([*paths, *above])
+    runs = [_read_run(path, names[path], paths) for path in progress(paths, "run")]
+    return runs, [(names[folder], path) for folder in [*above, *paths] for path in _own_pictures(folder)]
 
 
-def short_names(folders: list[Path]) -> list[str]:
+def short_names(folders: list[Path]) -> dict[Path, str]:
     """The ends of the paths, as short as tells them apart."""
-    longest = max(len(folder.parts) for folder in folders)
-    for length in range(1, longest + 1):
-        names = ["/".join(folder.parts[-length:]) for folder in folders]
-        if len(set(names)) == len(set(folders)):
+    for length in count(1):
+        names = {folder: "/".join(folder.parts[-length:]) for folder in folders}
+        if len(set(names.values())) == len(names):
             break
     return names
+
+
+def progress(items: Iterable, what: str) -> Iterable:
+    """The items, with a bar on stderr once they have taken 10 seconds."""
+    return tqdm(items, unit=what, delay=10)
 
 
 def flat(tree: dict, prefix: str = "") -> dict[str, object]:
@@ -97,23 +92,21 @@ def flat(tree: dict, prefix: str = "") -> dict[str, object]:
 
 
 def _runs_of(folder: Path) -> list[Path]:
+    """The folder itself, or the runs right below it."""
     if not folder.is_dir():
         raise UserError(f"{folder} {'is a file' if folder.exists() else 'not found'}: expected the folder of a run")
-    if any((folder / mark).is_file() for mark in MARKS):
-        return [folder]
-    below = sorted(path for path in folder.iterdir() if path.is_dir())
-    runs = [path for path in below if any((path / mark).is_file() for mark in MARKS)]
-    if not runs:
-        names = sorted(path.name for path in folder.iterdir())
-        held = f"{', '.join(names[:5])}{', ...' if len(names) > 5 else ''}" if names else "nothing"
-        raise UserError(
-            f"{folder} is not the folder of a run: it holds {held}; expected one of {', '.join(MARKS)} in it, or in a "
-            "folder right below it"
-        )
-    return runs
+    below = sorted(folder.iterdir())
+    for candidates in ([folder], below):
+        if runs := [path for path in candidates if any((path / mark).is_file() for mark in MARKS)]:
+            return runs
+    held = ", ".join([path.name for path in below[:5]] + ["..."] * (len(below) > 5)) or "nothing"
+    raise UserError(
+        f"{folder} is not the folder of a run: it holds {held}; expected one of {', '.join(MARKS)} in it, or in a "
+        "folder right below it"
+    )
 
 
-def _read_run(folder: Path, name: str, all_runs: list[Path]) -> Run:
+def _read_run(folder: Path, name: str, all_runs: list[Path]) -> ReportedRun:
     metrics = folder / "metrics.json"
     try:
         series = read_metrics(metrics) if metrics.is_file() else {}
@@ -121,34 +114,22 @@ def _read_run(folder: Path, name: str, all_runs: list[Path]) -> Run:
         raise UserError(f"{metrics} is not the metrics of a run: expected lines of JSON with an iteration") from error
     config = _read_config(folder / "config.yaml")
     max_iter = config.get("SOLVER.MAX_ITER", 0)
-    return Run(
-        name=name,
-        folder=folder,
-        series=series,
-        config=config,
-        state=state_of(folder, series, max_iter if isinstance(max_iter, int) else 0),
-        environment=_read_environment(folder),
-        evaluations=tuple(_read_evaluations(folder, all_runs)),
-    )
+    state = state_of(folder, series, max_iter if isinstance(max_iter, int) else 0)
+    evaluations = list(_read_evaluations(folder, all_runs))
+    return ReportedRun(name, folder, series, config, state, _read_environment(folder), evaluations)
 
 
 def _read_config(path: Path) -> dict[str, object]:
-    if not path.is_file():
-        return {}
     try:
-        content = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as YAML: expected what a run writes there") from error
-    if content is not None and not isinstance(content, dict):
-        raise UserError(f"{path} holds no configuration: expected what a run writes there")
-    return flat(content or {})
+        return flat(yaml.safe_load(path.read_text()) or {}) if path.is_file() else {}
+    except (yaml.YAMLError, ValueError, AttributeError) as error:
+        raise UserError(f"{path} is not the config of a run: expected YAML as a run writes it") from error
 
 
 def _read_environment(folder: Path) -> dict[str, str]:
-    """environment.json, what differed between the run's starts joined by arrows, then the dump in log.txt."""
+    """environment.json, what differed between the run's starts joined by arrows, then the table in log.txt."""
     starts: dict[str, list[str]] = {}
-    path = folder / ENVIRONMENT
-    for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
+    for line in _text(folder / ENVIRONMENT).splitlines():
         try:
             facts = dict(json.loads(line))
         except (ValueError, TypeError):  # a start that was killed while writing it
@@ -157,69 +138,47 @@ def _read_environment(folder: Path) -> dict[str, str]:
         if facts.get("commit"):
             facts["commit"] = f"{facts['commit'][:12]}{', changed files' if dirty else ''}"
         for key, value in facts.items():
-            values, text = starts.setdefault(key, []), "unknown" if value is None else str(value)
-            if values[-1:] != [text]:
-                values.append(text)
-    recorded = {key: " → ".join(values) for key, values in starts.items()}
-    logged = _environment_in_log(folder / "log.txt")
+            starts.setdefault(key, []).append("unknown" if value is None else str(value))
+    recorded = {key: " → ".join(value for value, _ in groupby(values)) for key, values in starts.items()}
+    # Detectron2's table of the last start: two columns between two rules.
+    tables = re.findall(r"Environment info:\s*\n(-----+).*\n((?:.*\n)*?)(?:-----|\Z)", _text(folder / "log.txt"))
+    rule, rows = tables[-1] if tables else ("", "")
+    logged = {row[: len(rule)].strip(): row[len(rule) :].strip() for row in rows.splitlines()}
     return recorded | {key: value for key, value in logged.items() if not (recorded and key in RECORDED_TOO)}
 
 
-def _environment_in_log(path: Path) -> dict[str, str]:
-    """Detectron2's table of the last start: two columns between two rules."""
-    facts: dict[str, str] = {}
-    rules, width = 2, 0
-    if not path.is_file():
-        return {}
-    with open(path, errors="replace") as file:
-        for line in file:
-            if line.rstrip().endswith("Environment info:"):
-                rules, facts = 0, {}
-            elif rules < 2 and line.startswith("-----"):
-                rules, width = rules + 1, line.index(" ") if " " in line else len(line)
-            elif rules == 1:
-                facts[line[:width].strip()] = line[width:].strip()
-    return facts
-
-
-def _read_evaluations(folder: Path, all_runs: list[Path]) -> list[Evaluation]:
+def _read_evaluations(folder: Path, all_runs: list[Path]) -> Iterator[ReportedEvaluation]:
     """All below the folder, but not those of another run of the report that lies there."""
     others = [run for run in all_runs if run != folder and run.is_relative_to(folder)]
-    files = sorted(path for name in RESULTS for path in folder.rglob(name))
-    return [
-        Evaluation(
-            name=str(file.relative_to(folder)),
-            content=_read_json(file),
-            pictures=tuple(_pictures_beside(file, folder)),
-            tables=tuple(sorted(path for pattern in TABLES for path in file.parent.glob(pattern))),
-        )
-        for file in files
-        if not any(file.is_relative_to(other) for other in others)
-    ]
-
-
-def _read_json(path: Path) -> object:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _pictures_beside(results: Path, run: Path) -> list[Path]:
-    """A study's pictures; those of a run that was evaluated in place are the run's."""
-    if results.parent == run and results.name != "results.json":
-        return []
-    return [*_pictures_in(results.parent), *sorted(results.parent.glob(ANIMATIONS))]
+    for file in sorted(path for name in RESULTS for path in folder.rglob(name)):
+        if any(file.is_relative_to(other) for other in others):
+            continue
+        try:
+            content = json.loads(file.read_text())
+        except (OSError, ValueError):
+            content = None
+        # The pictures beside a run's own evaluation are the run's.
+        own = file.parent == folder and file.name != "results.json"
+        pictures = [] if own else [*_pictures_in(file.parent), *sorted(file.parent.glob(ANIMATIONS))]
+        tables = sorted([*file.parent.glob("*.csv"), *file.parent.glob("table.md")])
+        yield ReportedEvaluation(str(file.relative_to(folder)), content, pictures, tables)
 
 
 def _own_pictures(folder: Path) -> list[Path]:
+    """A run's pictures, of many galleries some; those of a study belong to its evaluation."""
     if (folder / "results.json").is_file():
         return []
-    pictures = _pictures_in(folder) + (_pictures_in(folder / "non_finite") if (folder / "non_finite").is_dir() else [])
+    pictures = [*_pictures_in(folder), *_pictures_in(folder / NON_FINITE)]
     galleries = [path for path in pictures if path.stem.startswith(NEIGHBORS)]
-    shown = {galleries[n] for n in np.linspace(0, len(galleries) - 1, MOST_GALLERIES, dtype=int)} if galleries else ()
+    steps = np.linspace(0, len(galleries) - 1, min(MOST_GALLERIES, len(galleries)), dtype=int)
+    shown = {galleries[step] for step in steps}
     return [path for path in pictures if path not in galleries or path in shown]
 
 
 def _pictures_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
+    return sorted(path for path in folder.glob("*") if path.suffix.lower() in PICTURES)
+
+
+def _text(path: Path) -> str:
+    """A file's text, as far as it can be read; nothing where there is no file."""
+    return path.read_text(errors="replace") if path.is_file() else ""

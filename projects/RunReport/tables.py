@@ -1,37 +1,32 @@
-"""Tables of text: from any JSON, from the scores of runs, from what their settings have apart."""
+"""Tables of text: from any JSON, from CSV files, and of what differs in the runs' settings and environments."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
-from projects.RunReport.collect import Evaluation, Run, flat
+from projects.RunReport.collect import ReportedRun, flat
 from revisit.config import add_revisit_config
 
 from detectron2.config import get_cfg
 
-MOST_ROWS = 300
 MOST_ITEMS = 8  # of a list in a cell
 ABSENT = "–"
-UNTOLD = ("OUTPUT_DIR", "VERSION")  # settings that say nothing about a run
+NOT_SHOWN = {"OUTPUT_DIR", "VERSION"}  # settings that say nothing about a run
 
 
-@dataclass(frozen=True)
-class Table:
+class TextTable(NamedTuple):
     """Rows of text under headers."""
 
     title: str
     headers: list[str]
     rows: list[list[str]]
-    left_out: int = 0  # rows beyond MOST_ROWS
 
 
-@dataclass(frozen=True)
-class Line:
+class ComparedLine(NamedTuple):
     """A setting or fact in every run."""
 
     key: str
@@ -48,7 +43,7 @@ def as_text(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         shown = ", ".join(as_text(item) for item in value[:MOST_ITEMS])
         return f"{shown}, … ({len(value)} in all)" if len(value) > MOST_ITEMS else shown or "()"
     if isinstance(value, dict):
@@ -56,78 +51,68 @@ def as_text(value: object) -> str:
     return str(value)
 
 
-def from_json(content: object, title: str = "") -> list[Table]:
+def from_json(content: object, title: str = "") -> list[TextTable]:
     """Any JSON as tables: the plain values of a dict, then a table for each nested one.
 
-    Dicts of alike dicts and lists of dicts become one table with a column a key.
+    Dicts of alike dicts and lists of dicts become one table with a column for each key.
     """
-    if isinstance(content, list) and content and all(isinstance(item, dict) for item in content):
-        return [_table(title, [""], [([], item) for item in content])]
-    if isinstance(content, dict) and len(content) > 1 and _alike(list(content.values())):
-        return [_table(title, [""], [([str(key)], item) for key, item in content.items()])]
+    if isinstance(content, list) and _is_nested(content):
+        return [_of_dicts(title, content)]
     if not isinstance(content, dict):
-        return [Table(title, ["value"], [[as_text(content)]])]
-    nested = {key: value for key, value in content.items() if _is_nested(value)}
-    plain = [[str(key), as_text(value)] for key, value in content.items() if key not in nested]
-    tables = [_cut(title, ["", "value"], plain)] if plain else []
-    for key, value in nested.items():
-        tables += from_json(value, f"{title} / {key}" if title else str(key))
+        return [TextTable(title, ["value"], [[as_text(content)]])]
+    if len(content) > 1 and _alike(list(content.values())):
+        return [_of_dicts(title, [{"": key, **item} for key, item in content.items()])]
+    plain = [[str(key), as_text(value)] for key, value in content.items() if not _is_nested(value)]
+    tables = [TextTable(title, ["", "value"], plain)] if plain else []
+    for key, value in content.items():
+        tables += from_json(value, f"{title} / {key}" if title else key) if _is_nested(value) else []
     return tables
 
 
-def from_csv(path: Path) -> Table:
+def from_csv(path: Path) -> TextTable:
     """A CSV file with a header."""
     with open(path, newline="", errors="replace") as file:
-        rows = [[cell or ABSENT for cell in row] for row in csv.reader(file) if row]
-    return _cut(path.name, rows[0] if rows else [], rows[1:])
+        headers, *rows = [[cell or ABSENT for cell in row] for row in csv.reader(file) if row] or [[]]
+    return TextTable(path.name, headers, rows)
 
 
-def of_evaluation(evaluation: Evaluation) -> list[Table]:
+def of_evaluation(content: object, files: list[Path]) -> list[TextTable]:
     """The results, then the CSV files beside them."""
-    tables = [] if evaluation.content is None else from_json(evaluation.content)
-    return tables + [from_csv(path) for path in evaluation.tables if path.suffix == ".csv"]
+    tables = [] if content is None else from_json(content)
+    return tables + [from_csv(path) for path in files if path.suffix == ".csv"]
 
 
-def settings(runs: list[Run]) -> list[Line]:
-    """Config keys that some run has apart from the defaults or from another run; those that differ first."""
+def settings(runs: list[ReportedRun]) -> list[ComparedLine]:
+    """Config keys in which some run departs from the defaults or from another run; those that differ first."""
     cfg = get_cfg()
     add_revisit_config(cfg)
-    defaults = flat(yaml.safe_load(cfg.dump()))
-    configs = [run.config for run in runs]
-    with_config = [config for config in configs if config]
+    configs = [flat(yaml.safe_load(cfg.dump())), *(run.config for run in runs)]
+    defaults, *columns = ({key: _setting(value) for key, value in config.items()} for config in configs)
     lines = []
-    for key in sorted(set().union(*with_config)) if with_config else ():
-        missing = object()
-        found = [config.get(key, missing) for config in with_config]
-        if key in UNTOLD or all(value == defaults.get(key, missing) for value in found):
-            continue
-        values = [_setting(config[key]) if key in config else ABSENT for config in configs]
-        default = _setting(defaults[key]) if key in defaults else ABSENT
-        lines.append(Line(key, default, values, any(value != found[0] for value in found)))
+    for key in sorted(set().union(*columns) - NOT_SHOWN):
+        default, *values = (column.get(key, ABSENT) for column in (defaults, *columns))
+        found = {column.get(key, ABSENT) for column in columns if column}
+        lines += [ComparedLine(key, default, values, len(found) > 1)] if found != {default} else []
     return sorted(lines, key=lambda line: not line.differs)
 
 
-def environments(runs: list[Run]) -> list[Line]:
+def environments(runs: list[ReportedRun]) -> list[ComparedLine]:
     """What is known about the environment of every run; what differs first."""
-    lines = []
-    for key in dict.fromkeys(key for run in runs for key in run.environment):
-        found = [run.environment[key] for run in runs if key in run.environment]
-        values = [run.environment.get(key, ABSENT) for run in runs]
-        lines.append(Line(key, "", values, len(set(found)) > 1))
+    keys = dict.fromkeys(key for run in runs for key in run.environment)
+    rows = [(key, [run.environment.get(key, ABSENT) for run in runs]) for key in keys]
+    lines = [ComparedLine(key, "", values, len({*values} - {ABSENT}) > 1) for key, values in rows]
     return sorted(lines, key=lambda line: not line.differs)
 
 
 def _setting(value: object) -> str:
     """A config value in full, as one would type it."""
-    if isinstance(value, list):
-        return f"({', '.join(_setting(item) for item in value)})"
-    return '""' if value == "" else str(value)
+    return f"({', '.join(map(_setting, value))})" if isinstance(value, list) else str(value) or '""'
 
 
 def _is_nested(value: object) -> bool:
-    return (isinstance(value, dict) and bool(value)) or (
-        isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
-    )
+    """Whether a value needs a table of its own: a dict or a list of dicts, with something in it."""
+    items = [value] if isinstance(value, dict) else value
+    return bool(value) and isinstance(items, list) and all(isinstance(item, dict) for item in items)
 
 
 def _alike(values: list[object]) -> bool:
@@ -137,13 +122,7 @@ def _alike(values: list[object]) -> bool:
     return len(set.intersection(*map(set, values))) * 2 >= len(set.union(*map(set, values)))
 
 
-def _table(title: str, first: list[str], entries: Iterable[tuple[list[str], dict]]) -> Table:
-    """A row an entry: what names it, then its values under the keys that occur."""
-    entries = list(entries)
-    keys = list(dict.fromkeys(key for _, item in entries for key in item))
-    headers = [*first[: len(entries[0][0])], *map(str, keys)]
-    return _cut(title, headers, [[*named, *(as_text(item.get(key)) for key in keys)] for named, item in entries])
-
-
-def _cut(title: str, headers: list[str], rows: list[list[str]]) -> Table:
-    return Table(title, headers, rows[:MOST_ROWS], max(0, len(rows) - MOST_ROWS))
+def _of_dicts(title: str, dicts: list[dict]) -> TextTable:
+    """A row for each dict, its values under the keys that occur."""
+    keys = list(dict.fromkeys(key for item in dicts for key in item))
+    return TextTable(title, keys, [[as_text(item.get(key)) for key in keys] for item in dicts])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from PIL import Image
 
@@ -15,8 +15,7 @@ WIDEST, TALLEST = 1200, 4000  # px
 QUALITY = 80  # of WebP, which every browser of this decade shows
 
 
-@dataclass(frozen=True)
-class Embedded:
+class Thumbnail(NamedTuple):
     """A picture for an img element, or why there is none."""
 
     caption: str
@@ -27,16 +26,12 @@ class Embedded:
 
 
 class Album:
-    """Embeds pictures as long as there is room on the page."""
+    """Embeds pictures as long as there is room on the page, in bytes."""
 
     def __init__(self, room: int):
-        """
-        Args:
-            room: bytes for all pictures.
-        """
         self._room = room
 
-    def embed(self, path: Path, caption: str) -> Embedded:
+    def embed(self, path: Path, caption: str) -> Thumbnail:
         """A picture, downscaled; of an animation the frame in the middle."""
         try:
             with Image.open(path) as image:
@@ -46,12 +41,12 @@ class Album:
                     caption = f"{caption}, frame {frames // 2 + 1} of {frames}"
                 small = image.convert("RGBA" if "A" in image.getbands() or "transparency" in image.info else "RGB")
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            return Embedded(caption, problem=f"cannot be read: {first_line(error)}")
+            return Thumbnail(caption, problem=f"cannot be read: {first_line(error)}")
         small.thumbnail((WIDEST, TALLEST))
         buffer = io.BytesIO()
         small.save(buffer, "WEBP", quality=QUALITY)
         encoded = base64.b64encode(buffer.getvalue()).decode()
         if len(encoded) > self._room:
-            return Embedded(caption, problem="left out, to keep this page small")
+            return Thumbnail(caption, problem="left out, to keep this page small")
         self._room -= len(encoded)
-        return Embedded(caption, f"data:image/webp;base64,{encoded}", *small.size)
+        return Thumbnail(caption, f"data:image/webp;base64,{encoded}", *small.size)

@@ -1,4 +1,4 @@
-"""The keys of the study, their units, and the protocol's values."""
+"""The project's keys, their units, and the protocol's values."""
 
 from __future__ import annotations
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from revisit.data.labels import VOID
-from revisit.errors import UserError
+from revisit.errors import expect
 from revisit.evaluation.sem_seg_evaluation import score
 
 from detectron2.config import CfgNode
 
-from .described import Described
+from .regions import Described
 
 CHUNK = 1024  # queries whose similarities are held at once
 
@@ -40,10 +40,8 @@ def mean_iou(confusion: np.ndarray, names: list[str], counted: Sequence[int]) ->
     """Percent: the mean over the classes ``counted`` that occur, and the IoU of each by name."""
     values = score(confusion, names)
     per_class = {names[c]: values[f"IoU-{names[c]}"] for c in counted if f"IoU-{names[c]}" in values}
-    if not per_class:
-        raise UserError(
-            f"none of {', '.join(names[c] for c in counted)} is in the truth or was found: nothing to average"
-        )
+    classes = ", ".join(names[c] for c in counted)
+    expect(bool(per_class), f"none of {classes} is in the truth or was predicted: nothing to average")
     return float(np.mean(list(per_class.values()))), per_class
 
 
@@ -53,13 +51,12 @@ def evaluate(
     """mIoU over the classes ``counted`` where all but ``kept`` are void, and each class's IoU."""
     labels = majority_labels(keep_classes(labelled.pixels, kept))
     known = np.flatnonzero(labels != VOID)
-    if not len(known):
-        raise UserError(f"no region of {cfg.DATASETS.TRAIN[0]} shows one of {', '.join(names[c] for c in kept)}")
+    classes = ", ".join(names[c] for c in kept)
+    expect(len(known) > 0, f"no region of {cfg.DATASETS.TRAIN[0]} shows one of {classes}")
     if cfg.SEGMENT_RETRIEVAL.SHUFFLE_LABELS:
         labels[known] = np.random.default_rng(cfg.SEED).permutation(labels[known])
     found = nearest(queries.descriptors, labelled.descriptors[known], 1)[:, 0].numpy()
     confusion = np.zeros((len(names), len(names)), np.int64)
     np.add.at(confusion.T, labels[known][found], keep_classes(queries.pixels, kept))
-    if not confusion.any():
-        raise UserError(f"every pixel of {cfg.DATASETS.TEST[0]} is void: expected masks of classes")
+    expect(bool(confusion.any()), f"every pixel of {cfg.DATASETS.TEST[0]} is void: expected masks of classes")
     return mean_iou(confusion, names, counted)

@@ -11,73 +11,71 @@ DIR/gallery.png shows regions beside their nearest ones.
 
 from __future__ import annotations
 
-from projects.common.entry import load_study, parse_study_args, write_results
+from pathlib import Path
+
+from projects.common.entry import expect_one_of, expect_positive, load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.SegmentRetrieval.config import FEATURES, REGIONS, add_segment_retrieval_config
-from projects.SegmentRetrieval.described import describe_set
-from projects.SegmentRetrieval.gallery import gallery_rows, save_gallery
+from projects.SegmentRetrieval.gallery import gallery_rows
+from projects.SegmentRetrieval.regions import describe_set
 from projects.SegmentRetrieval.retrieval import evaluate
 from revisit.data.catalog import get_records
 from revisit.data.labels import VOID
 from revisit.engine.command import run_command
-from revisit.errors import UserError
+from revisit.errors import expect
+from revisit.viz.tiles import save_sheet
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 
 
 def main() -> None:
-    args = parse_study_args(__doc__)
-    cfg = load_study(args, add_segment_retrieval_config)
-    names = check(cfg)
+    cfg = load_project(__doc__, add_segment_retrieval_config)
+    names, output = check(cfg), Path(cfg.OUTPUT_DIR)
     backbone = FrozenBackbone(cfg)
-    labelled, queries = (describe_set(backbone, cfg, dataset[0]) for dataset in (cfg.DATASETS.TRAIN, cfg.DATASETS.TEST))
+    labelled, queries = (describe_set(backbone, cfg, only_dataset(cfg, split)) for split in ("TRAIN", "TEST"))
     everything = range(len(names))
     background = [c for c in everything if names[c] == "background"]
     subset = [names.index(name) for name in cfg.SEGMENT_RETRIEVAL.SUBSET]
-    results = {"protocol": protocol(cfg), "weights": args.weights}
+    results, lines = {}, []
     for kept, counted in ((everything, everything), ([*background, *subset], subset)):
         mean, per_class = evaluate(cfg, labelled, queries, names, kept, counted)
         results[f"mIoU_{len(counted)}"] = round(mean, 2)
         results[f"IoU_{len(counted)}"] = {name: round(value, 2) for name, value in per_class.items()}
-    write_results(args.output, results)
-    save_gallery(args.output / "gallery.png", gallery_rows(cfg, labelled, queries, names))
-    for count in (len(everything), len(subset)):
-        print(f"mIoU over {count} classes: {results[f'mIoU_{count}']:.1f}")
-    print(f"written to {args.output}: results.json and gallery.png")
+        lines.append(f"mIoU over {len(counted)} classes: {mean:.1f}")
+    write_results(cfg, protocol(cfg), results)
+    rows = gallery_rows(cfg, labelled, queries, names)
+    headers = ["query", *(f"nearest {n}" for n in range(1, len(rows[0].tiles)))]
+    save_sheet(output / "gallery.png", rows, headers)
+    print(*lines, f"written to {output}: results.json and gallery.png", sep="\n")
 
 
 def check(cfg: CfgNode) -> list[str]:
     """Names of the classes. Raises UserError for options that mean nothing, and for data that is not there."""
     options = cfg.SEGMENT_RETRIEVAL
-    for name, choices in (("REGIONS", REGIONS), ("FEATURES", FEATURES)):
-        if options[name] not in choices:
-            raise UserError(f"SEGMENT_RETRIEVAL.{name} is {options[name]!r}, expected one of {', '.join(choices)}")
-    if options.FEATURES == "oracle" and options.REGIONS != "truth":
-        raise UserError("SEGMENT_RETRIEVAL.FEATURES oracle describes true regions: set SEGMENT_RETRIEVAL.REGIONS truth")
-    for name in ("IMAGE_SIZE", "NUM_REGIONS", "GALLERY_QUERIES", "GALLERY_NEIGHBORS"):
-        if options[name] < 1:
-            raise UserError(f"SEGMENT_RETRIEVAL.{name} is {options[name]}: expected 1 or more")
-    if options.NUM_REGIONS >= VOID:
-        raise UserError(f"SEGMENT_RETRIEVAL.NUM_REGIONS is {options.NUM_REGIONS}: expected less than {VOID}")
+    expect_one_of(cfg, "SEGMENT_RETRIEVAL.REGIONS", REGIONS)
+    expect_one_of(cfg, "SEGMENT_RETRIEVAL.FEATURES", FEATURES)
+    expect(
+        options.FEATURES != "oracle" or options.REGIONS == "truth",
+        "SEGMENT_RETRIEVAL.FEATURES oracle describes true regions: set SEGMENT_RETRIEVAL.REGIONS truth",
+    )
+    positive = ("IMAGE_SIZE", "NUM_REGIONS", "GALLERY_QUERIES", "GALLERY_NEIGHBORS")
+    expect_positive(cfg, *(f"SEGMENT_RETRIEVAL.{name}" for name in positive))
+    few = options.NUM_REGIONS < VOID
+    expect(few, f"SEGMENT_RETRIEVAL.NUM_REGIONS is {options.NUM_REGIONS}: expected less than {VOID}")
     classes = []
-    for key in ("TRAIN", "TEST"):
-        if len(cfg.DATASETS[key]) != 1:
-            raise UserError(f"DATASETS.{key} is {tuple(cfg.DATASETS[key])}: expected one data set")
-        (dataset,) = cfg.DATASETS[key]
-        records = get_records(dataset)
-        if "sem_seg_file_name" not in records[0]:
-            raise UserError(f"data set {dataset!r} has no masks, which name the regions")
+    for dataset in (only_dataset(cfg, split) for split in ("TRAIN", "TEST")):
+        masks = "sem_seg_file_name" in get_records(dataset)[0]
+        expect(masks, f"data set {dataset!r} has no masks, which name the regions")
         classes.append(list(MetadataCatalog.get(dataset).stuff_classes))
-    if classes[0] != classes[1]:
-        raise UserError("DATASETS.TRAIN and DATASETS.TEST count different classes: expected the same")
-    unknown = [name for name in options.SUBSET if name not in classes[0]]
-    if unknown or not options.SUBSET:
-        raise UserError(f"SEGMENT_RETRIEVAL.SUBSET {tuple(options.SUBSET)}: expected some of {', '.join(classes[0])}")
+    expect(classes[0] == classes[1], "DATASETS.TRAIN and DATASETS.TEST have different classes: expected the same")
+    known = bool(options.SUBSET) and set(options.SUBSET) <= set(classes[0])
+    expect(known, f"SEGMENT_RETRIEVAL.SUBSET {tuple(options.SUBSET)}: expected some of {', '.join(classes[0])}")
     return classes[0]
 
 
 def protocol(cfg: CfgNode) -> str:
+    """What the numbers mean, in words."""
     options = cfg.SEGMENT_RETRIEVAL
     regions = f"K-means {options.NUM_REGIONS}" if options.REGIONS == "kmeans" else "true regions"
     chance = ", labels shuffled" if options.SHUFFLE_LABELS else ""

@@ -15,7 +15,7 @@ from pathlib import Path
 import cv2
 from tqdm import tqdm
 
-from projects.ToyScenes import dense_layouts, layouts, videos
+from projects.ToyScenes import layouts, pixel_layouts, videos
 from projects.ToyScenes.classes import CLASS_NAMES
 from projects.ToyScenes.output import RECORD, all_or_nothing, check_replaceable, is_already_there
 from projects.ToyScenes.scene import draw_scene
@@ -97,7 +97,7 @@ def make_toy_scenes(
         return False
     with all_or_nothing(output) as folder:
         layouts.make_folders(folder)
-        dense_layouts.make_folders(folder)
+        pixel_layouts.make_folders(folder)
         videos.make_folders(folder, num_images)
         annotations = _draw_everything(folder, arguments, workers, progress)
         for split in layouts.COCO_NAMES:
@@ -105,7 +105,7 @@ def make_toy_scenes(
             numbers = [layouts.image_id(split, index, num_images) for index in indices]
             layouts.write_coco_json(folder, split, numbers, size, annotations[split])
             layouts.write_voc_set(folder, split, numbers)
-            dense_layouts.write_sets(folder, split, numbers)
+            pixel_layouts.write_sets(folder, split, numbers)
         layouts.write_object_lists(folder, num_images, long_tailed)
         videos.write_set(folder, num_images)
         (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
@@ -132,7 +132,7 @@ def _record(arguments: Arguments) -> dict:
         "class_names": list(CLASS_NAMES),
         "counts": {
             folder: count
-            for module in (layouts, dense_layouts, videos)
+            for module in (layouts, pixel_layouts, videos)
             for folder, count in module.file_counts(arguments.num_images).items()
         },
     }
@@ -193,5 +193,5 @@ def _draw_chunk(folder: Path, arguments: Arguments, chunk: _Chunk) -> list[dict]
             number = layouts.image_id(chunk.split, index, arguments.num_images)
             jpeg = layouts.encode_jpeg(scene.image)
             annotations += layouts.write_scene_image(folder, chunk.split, number, scene, jpeg)
-            dense_layouts.write_scene(folder, chunk.split, number, scene, jpeg)
+            pixel_layouts.write_scene(folder, chunk.split, number, scene, jpeg)
     return annotations

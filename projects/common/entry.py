@@ -1,4 +1,4 @@
-"""The one shape of every study on frozen features: the same command line, a checked config, results.json."""
+"""What every project on frozen features shares: one command line, a checked config, results.json."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import json
 import logging
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import reduce
 from pathlib import Path
 
 from revisit.engine.environment import record_environment
 from revisit.engine.setup import make_config
-from revisit.errors import UserError
+from revisit.errors import expect
 from revisit.files import written_whole
 
 from detectron2.config import CfgNode
@@ -21,42 +22,24 @@ from detectron2.utils.logger import setup_logger
 RANDOM = "random"
 
 
-def parse_study_args(description: str, *, weights: bool = True) -> argparse.Namespace:
-    """The command line of projects/NAME/run.py.
+def load_project(description: str, add_keys: Callable[[CfgNode], None], *, network: bool = True) -> CfgNode:
+    """The config of projects/NAME/run.py from its command line, checked and frozen.
+
+    --weights and --output become MODEL.WEIGHTS, empty for a network drawn from SEED, and OUTPUT_DIR, which holds
+    log.txt, config.yaml and environment.json from now on.
 
     Args:
-        weights: whether the study looks at a network.
+        add_keys: adds the project's own keys.
+        network: whether the project needs a network, and so --weights.
     """
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config-file", required=True, metavar="FILE", help="network and protocol")
-    what = f"what tools/convert_to_d2.py writes; {RANDOM}: a network drawn from SEED"
-    parser.add_argument(
-        "--weights",
-        required=weights,
-        default=RANDOM,
-        metavar="FILE",
-        help=what if weights else "not used: this study looks at no network",
-    )
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="results.json and pictures go there")
-    parser.add_argument("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
-    return parser.parse_args()
-
-
-def load_study(args: argparse.Namespace, add_keys: Callable[[CfgNode], None]) -> CfgNode:
-    """The study's config, checked and frozen. OUTPUT holds log.txt, config.yaml and environment.json from now on.
-
-    Args:
-        args: of ``parse_study_args``; ``--weights`` and ``--output`` become MODEL.WEIGHTS and OUTPUT_DIR.
-        add_keys: adds the study's own keys.
-    """
-    if args.output.exists() and not args.output.is_dir():
-        raise UserError(f"--output {args.output} is a file: expected a folder")
-    if args.weights != RANDOM and not Path(args.weights).is_file():
-        raise UserError(f"--weights {args.weights} not found: expected a file of weights, or {RANDOM}")
+    args = _parse_args(description, network)
+    expect(not args.output.exists() or args.output.is_dir(), f"--output {args.output} is a file: expected a folder")
+    found = args.weights == RANDOM or Path(args.weights).is_file()
+    expect(found, f"--weights {args.weights} not found: expected a file of weights, or {RANDOM}")
 
     def add_all_keys(cfg: CfgNode) -> None:
         add_keys(cfg)
-        cfg.SEED = 0  # a study is repeatable unless its seed is changed
+        cfg.SEED = 0  # results are repeatable unless the seed is changed
 
     cfg = make_config(args.config_file, args.opts, add_keys=add_all_keys)
     cfg.MODEL.WEIGHTS = "" if args.weights == RANDOM else args.weights
@@ -71,10 +54,43 @@ def load_study(args: argparse.Namespace, add_keys: Callable[[CfgNode], None]) ->
     return cfg
 
 
-def write_results(folder: Path, results: dict) -> None:
-    """FOLDER/results.json, whole or not at all."""
-    with written_whole(folder / "results.json") as temporary:
-        temporary.write_text(json.dumps(results, indent=2) + "\n")
+def _parse_args(description: str, network: bool) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--config-file", required=True, metavar="FILE", help="network and protocol")
+    what = f"output of tools/convert_to_d2.py, or {RANDOM}: a network drawn from SEED"
+    what = what if network else "not used: this project needs no network"
+    add("--weights", required=network, default=RANDOM, metavar="FILE", help=what)
+    add("--output", type=Path, required=True, metavar="DIR", help="folder for results.json and pictures")
+    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
+    return parser.parse_args()
+
+
+def expect_one_of(cfg: CfgNode, key: str, choices: Sequence[str]) -> None:
+    """Raises UserError unless the value of a key, such as LINEAR.METHOD, is one of ``choices``."""
+    value = reduce(getattr, key.split("."), cfg)
+    expect(value in choices, f"{key} is {value!r}, expected one of {', '.join(choices)}")
+
+
+def expect_positive(cfg: CfgNode, *keys: str) -> None:
+    """Raises UserError unless the values of all keys are above 0."""
+    for key in keys:
+        value = reduce(getattr, key.split("."), cfg)
+        expect(value > 0, f"{key} is {value}: expected a positive number")
+
+
+def only_dataset(cfg: CfgNode, split: str) -> str:
+    """The data set of DATASETS.TRAIN or DATASETS.TEST. Raises UserError unless it is one."""
+    names = cfg.DATASETS[split]
+    expect(len(names) == 1, f"DATASETS.{split} is {tuple(names)}: expected one data set")
+    return names[0]
+
+
+def write_results(cfg: CfgNode, protocol: str, results: dict, *, network: bool = True) -> None:
+    """OUTPUT_DIR/results.json, whole or not at all: what the numbers mean, of which weights they are, the numbers."""
+    weights = {"weights": cfg.MODEL.WEIGHTS or RANDOM} if network else {}
+    with written_whole(Path(cfg.OUTPUT_DIR) / "results.json") as temporary:
+        temporary.write_text(json.dumps({"protocol": protocol, **weights, **results}, indent=2) + "\n")
 
 
 def peak_memory_gb() -> float:

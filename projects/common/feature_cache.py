@@ -1,4 +1,4 @@
-"""Features of a data set, computed once: kept on disk by what they depend on, and completed after an interruption."""
+"""Features of a data set, computed once, kept on disk by what they depend on, and completed after an interruption."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from tqdm import tqdm
 
 from projects.common.frozen_backbone import FrozenBackbone
-from revisit.data.mapper import require_record
-from revisit.data.workers import start_worker
+from revisit.data.reader import require_record
+from revisit.data.workers import SignalSafeLoader
 from revisit.files import written_whole
 
 from detectron2.config import CfgNode
@@ -30,23 +30,34 @@ logger = logging.getLogger(__name__)
 
 
 class Transform(NamedTuple):
-    """From an image to a network's input, by a name that says all about it."""
+    """From an image to a network's input, with a name that determines it."""
 
     name: str
     apply: Callable[[np.ndarray], np.ndarray]  # (H, W, 3) uint8 RGB -> (size, size, 3)
 
 
-class _Images(Dataset):
-    def __init__(self, records: list[dict], transform: Transform):
+class RecordImages(Dataset):
+    """Each image as (3, size, size) uint8, and its index."""
+
+    def __init__(self, records: list[dict], transform: Callable[[np.ndarray], np.ndarray]):
         self._records = DatasetFromList(records, copy=False)  # one buffer, which workers share
         self._transform = transform
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def __getitem__(self, index: int) -> torch.Tensor:
-        image = self._transform.apply(require_record(self._records[index]))
-        return torch.from_numpy(image).permute(2, 0, 1)
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        image = self.view(require_record(self._records[index]), index)
+        return torch.from_numpy(image).permute(2, 0, 1), index
+
+    def view(self, image: np.ndarray, index: int) -> np.ndarray:
+        """What the network sees of the (H, W, 3) image at ``index``."""
+        return self._transform(image)
+
+
+def image_loader(cfg: CfgNode, images: Dataset, **options: object) -> DataLoader:
+    """Batches of ``images``, in order unless ``options`` say otherwise."""
+    return SignalSafeLoader(images, num_workers=cfg.DATALOADER.NUM_WORKERS, **options)
 
 
 def cached_features(
@@ -54,9 +65,9 @@ def cached_features(
 ) -> np.ndarray:
     """Average-pooled features of every record, (N, C) float32, in their order.
 
-    They are read from ``folder`` where they were made with the same weights, network, images and transform. Otherwise
-    they are made, and where there are some of the same data the log says in what those differ. What an interrupted
-    call left is completed.
+    They are read from ``folder`` if they were made with the same weights, network, images and transform, and
+    completed if that call was interrupted. Otherwise they are computed, and the log says how other features of the
+    same data set differ.
     """
     folder.mkdir(parents=True, exist_ok=True)
     key = {
@@ -68,7 +79,8 @@ def cached_features(
     stem = "".join(letter if letter.isalnum() else "_" for letter in dataset)
     path = folder / f"{stem}-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]}"
     rows_file, state_file = path.with_suffix(".npy"), path.with_suffix(".json")
-    done = _rows_done(rows_file, state_file)
+    state = _read_state(state_file) if rows_file.is_file() else None
+    done = state["done"] if state else 0
     if done:
         logger.info(f"{done} features of {dataset} read from {rows_file}")
         rows = np.lib.format.open_memmap(rows_file, "r+")
@@ -76,46 +88,18 @@ def cached_features(
         _say_what_differs(folder, stem, key, dataset)
         rows = np.lib.format.open_memmap(rows_file, "w+", np.float32, (len(records), backbone.channels))
     if done < len(records):
-        images = _Images(records, transform)
-        save = functools.partial(_save_state, state_file, key)
-        _extract(rows, done, backbone, images, cfg.DATALOADER.NUM_WORKERS, dataset, save)
+        missing = Subset(RecordImages(records, transform.apply), range(done, len(records)))
+        loader = image_loader(cfg, missing, batch_size=BATCH)
+        with tqdm(total=len(records), initial=done, unit="image", desc=f"features of {dataset}") as bar:
+            for number, (batch, _) in enumerate(loader, start=1):
+                rows[done : done + len(batch)] = backbone.pooled(batch).cpu().numpy()
+                done += len(batch)
+                bar.update(len(batch))
+                if number % BATCHES_PER_SAVE == 0 or done == len(records):
+                    rows.flush()
+                    with written_whole(state_file) as temporary:
+                        temporary.write_text(json.dumps({"key": key, "done": done}))
     return rows
-
-
-def _extract(
-    rows: np.ndarray,
-    done: int,
-    backbone: FrozenBackbone,
-    images: Dataset,
-    num_workers: int,
-    name: str,
-    save: Callable[[int], None],
-) -> None:
-    loader = DataLoader(
-        Subset(images, range(done, len(images))),
-        batch_size=BATCH,
-        num_workers=num_workers,
-        worker_init_fn=start_worker,
-    )
-    with tqdm(total=len(images), initial=done, unit="image", desc=f"features of {name}") as bar:
-        for number, batch in enumerate(loader, start=1):
-            rows[done : done + len(batch)] = backbone(batch).mean(dim=(2, 3)).cpu().numpy()
-            done += len(batch)
-            bar.update(len(batch))
-            if number % BATCHES_PER_SAVE == 0 or done == len(images):
-                rows.flush()
-                save(done)
-
-
-def _save_state(state_file: Path, key: dict, done: int) -> None:
-    with written_whole(state_file) as temporary:
-        temporary.write_text(json.dumps({"key": key, "done": done}))
-
-
-def _rows_done(rows_file: Path, state_file: Path) -> int:
-    """How many rows of a cache can be used; 0 where there is none."""
-    state = _read_state(state_file)
-    return state["done"] if state and rows_file.is_file() else 0
 
 
 def _read_state(state_file: Path) -> dict | None:
@@ -135,7 +119,7 @@ def _say_what_differs(folder: Path, stem: str, key: dict, dataset: str) -> None:
 
 
 def weights_key(cfg: CfgNode) -> str:
-    """What tells the tensors of a FrozenBackbone from others: a digest of the file, the seed where it decides."""
+    """What determines the tensors of a FrozenBackbone: a digest of the file, and the seed where tensors are drawn."""
     drawn = f"SEED {cfg.SEED}" if not cfg.MODEL.WEIGHTS or cfg.MODEL.ALLOW_PARTIAL_BACKBONE else ""
     if not cfg.MODEL.WEIGHTS:
         return drawn
@@ -144,7 +128,7 @@ def weights_key(cfg: CfgNode) -> str:
 
 
 def images_key(records: list[dict]) -> str:
-    """A digest of which images there are: names, sizes and times of files, places in shards, or pixels."""
+    """A digest of the images: names, sizes and times of their files, places in shards, or pixels."""
 
     @functools.lru_cache(maxsize=1)  # the images of a shard follow one another
     def version(file_name: str) -> tuple[int, int] | None:

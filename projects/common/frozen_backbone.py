@@ -1,4 +1,4 @@
-"""A pretrained backbone as a fixed function of pixels, for the studies of frozen features."""
+"""A pretrained backbone as a fixed function of pixels, for the projects on frozen features."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.errors import UserError
+from revisit.errors import expect
 
 from detectron2.config import CfgNode
 from detectron2.modeling import build_backbone
@@ -24,13 +24,10 @@ class FrozenBackbone(nn.Module):
 
     def __init__(self, cfg: CfgNode):
         super().__init__()
-        self._map, *others = cfg.MODEL.RESNETS.OUT_FEATURES
-        if others:
-            raise UserError(
-                f"MODEL.RESNETS.OUT_FEATURES {cfg.MODEL.RESNETS.OUT_FEATURES}: expected one map, such as res5"
-            )
-        if cfg.INPUT.FORMAT != "RGB":
-            raise UserError(f"INPUT.FORMAT is {cfg.INPUT.FORMAT}: studies of frozen features read RGB")
+        maps = cfg.MODEL.RESNETS.OUT_FEATURES
+        expect(len(maps) == 1, f"MODEL.RESNETS.OUT_FEATURES {maps}: expected one map, such as res5")
+        expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT is {cfg.INPUT.FORMAT}: frozen features are of RGB images")
+        self._map = maps[0]
         torch.manual_seed(cfg.SEED)
         self.backbone = build_backbone(cfg)
         self.register_buffer("_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(3, 1, 1), persistent=False)
@@ -50,3 +47,7 @@ class FrozenBackbone(nn.Module):
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
         return self.backbone((images.to(self._mean.device) - self._mean) / self._std)[self._map]
+
+    def pooled(self, images: Tensor) -> Tensor:
+        """(N, C): the average of each image's map."""
+        return self(images).mean(dim=(2, 3))

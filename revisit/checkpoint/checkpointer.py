@@ -13,13 +13,13 @@ from torch import nn
 from revisit.checkpoint.flags import check_flags, flags_of, read_flags
 from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint, require_tensors
 from revisit.checkpoint.run_folder import checkpoints_of_run, is_of_run
-from revisit.errors import UserError, first_line
+from revisit.errors import UserError, expect, first_line
 from revisit.files import written_whole
+from revisit.modeling.backbone.description import backbone_class, backbone_keys, describe, description_of, undescribed
+from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.checkpoint import DetectionCheckpointer
 from detectron2.config import CfgNode
-from detectron2.modeling.backbone.resnet import ResNet
-from detectron2.modeling.roi_heads import Res5ROIHeads
 from detectron2.utils import comm
 
 logger = logging.getLogger(__name__)
@@ -29,11 +29,12 @@ class RevisitCheckpointer(DetectionCheckpointer):
     """Saves the flags of its config with every checkpoint, and compares them whenever it loads.
 
     A checkpoint gets its name when all of it is on the disk. Resuming takes the newest of OUTPUT_DIR that is whole,
-    and says so of those that are not.
+    and reports those that are not.
 
     Resuming demands every tensor in its very shape (fvcore would drop a queue of another length with a
-    warning). Loading MODEL.WEIGHTS demands a value for every tensor of the ResNet inside the model, unless
+    warning). Loading MODEL.WEIGHTS demands a value for every tensor of the backbone inside the model, unless
     MODEL.ALLOW_PARTIAL_BACKBONE; heads may be new. In pretraining a converted backbone starts both encoders.
+    A backbone without a description, which would say which tensors those are, is refused.
     """
 
     def __init__(self, model: nn.Module, cfg: CfgNode, **checkpointables: object):
@@ -53,8 +54,10 @@ class RevisitCheckpointer(DetectionCheckpointer):
         path = Path(self.save_dir) / f"{name}.pth"
         content = {key: value.state_dict() for key, value in {"model": self.model, **self.checkpointables}.items()}
         logger.info(f"saving checkpoint to {path}")
+        if method := method_of(self._cfg):
+            content["method"] = {"title": method.TITLE, "heads": list(method.HEADS)}
         with written_whole(path) as temporary:
-            _write({**content, "flags": flags_of(self._cfg), **kwargs}, temporary)
+            _write({**content, "flags": flags_of(self._cfg, describe(self.model)), **kwargs}, temporary)
         with suppress(OSError):  # resuming does without the note
             self.tag_last_checkpoint(path.name)
 
@@ -83,21 +86,20 @@ class RevisitCheckpointer(DetectionCheckpointer):
                 if not is_of_run(self._whole):
                     raise UnreadableCheckpointError(f"{path} is no checkpoint of a run: it has no iteration or trainer")
             except UnreadableCheckpointError as error:
-                logger.error(f"DAMAGED CHECKPOINT: {error}. Going back to the one before it")
+                logger.error(f"DAMAGED CHECKPOINT: {error}. Trying the one before it")
             else:
                 newest = str(path)
                 break
-        if paths and not newest:
-            raise UserError(
-                f"none of the {len(paths)} checkpoints in {self.save_dir} is whole: restore one from a copy, or start "
-                "anew in another OUTPUT_DIR"
-            )
+        expect(
+            not paths or newest != "",
+            f"none of the {len(paths)} checkpoints in {self.save_dir} is whole: restore one from a copy, or start "
+            "again in another OUTPUT_DIR",
+        )
         newest = comm.all_gather(newest)[0]
-        if not all(comm.all_gather(not newest or Path(newest).is_file())):
-            raise UserError(
-                f"{newest} is not there for every process: OUTPUT_DIR {self.save_dir} has to be one folder that all "
-                "machines share"
-            )
+        expect(
+            all(comm.all_gather(not newest or Path(newest).is_file())),
+            f"not every process finds {newest}: OUTPUT_DIR {self.save_dir} has to be a folder that all machines share",
+        )
         return newest
 
     def _load_file(self, filename: str) -> dict:
@@ -114,7 +116,10 @@ class RevisitCheckpointer(DetectionCheckpointer):
         return content
 
     def _load_model(self, checkpoint: dict) -> object:
-        flags = checkpoint.get("flags") or read_flags(self._path)
+        description = describe(self.model)
+        if not (description or self._resuming):
+            raise undescribed(f"the backbone, a {backbone_class(self.model)},")
+        flags = checkpoint.get("flags") or read_flags(self._path)[0]
         if not isinstance(flags, dict | None):
             raise UserError(f"{self._path} has a {type(flags).__name__} for flags: not a checkpoint of Revisit")
         if flags is None:
@@ -123,7 +128,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
                 "and pixel statistics it is valid"
             )
         else:
-            check_flags(flags, self._cfg, self._path)
+            check_flags(flags, self._cfg, description, self._path)
         if self._resuming:
             self._check_fits_exactly(checkpoint["model"])
         else:
@@ -142,7 +147,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
             raise UserError(
                 f"cannot resume: {self._path} differs from this config in {len(wrong)} tensors, the first {key}: "
                 f"{there.get(key, 'absent')} there, {here.get(key, 'absent')} here. "
-                "Restore the config of that run, or start anew in another OUTPUT_DIR"
+                "Restore the config of that run, or start again in another OUTPUT_DIR"
             )
 
     def _check_backbone_is_whole(self, missing_keys: list[str]) -> None:
@@ -195,22 +200,7 @@ def _for_both_encoders(tensors: dict, model: nn.Module) -> dict:
 
     Anything else is returned as it is. Detectron2 matches names by their ends, and would find two places for each.
     """
-    encoders = ("backbone", "momentum_backbone")
-    if not all(hasattr(model, name) for name in encoders) or "stem.conv1.weight" not in tensors:
+    encoders = getattr(model, "ENCODERS", ())
+    if not encoders or not description_of(tensors):
         return tensors
     return {f"{encoder}.{name}": tensor for encoder in encoders for name, tensor in tensors.items()}
-
-
-def backbone_keys(model: nn.Module) -> list[str]:
-    """State-dict keys of the encoder's ResNet in a model, without BN's step counters, which older files lack.
-
-    In a C4 detector res5 belongs to the RoI heads, without the normalisation that MoCo adds behind it.
-    """
-    places = []
-    for name, module in model.named_modules():
-        if isinstance(module, ResNet) and not name.startswith("momentum_backbone"):
-            places.append(f"{name}.")
-        elif isinstance(module, Res5ROIHeads):
-            places += [f"{name}.res5.{child}." for child, _ in module.res5.named_children() if child != "norm"]
-    keys = [key for key in model.state_dict() if key.startswith(tuple(places))]
-    return [key for key in keys if not key.endswith("num_batches_tracked")]

@@ -12,28 +12,26 @@ from pathlib import Path
 import yaml
 
 from revisit.errors import UserError
+from revisit.modeling.backbone.description import BackboneDescription, Flags
 
 from detectron2.config import CfgNode
 
-Flags = dict[str, object]
-
-FLAG_KEYS = (
-    "MODEL.RESNETS.DEPTH",
-    "MODEL.RESNETS.STEM_TYPE",
-    "MODEL.RESNETS.STEM_OUT_CHANNELS",
-    "MODEL.RESNETS.RES2_OUT_CHANNELS",
-    "MODEL.RESNETS.NUM_GROUPS",
-    "MODEL.RESNETS.WIDTH_PER_GROUP",
-    "MODEL.RESNETS.STRIDE_IN_1X1",
-    "MODEL.PIXEL_MEAN",
-    "MODEL.PIXEL_STD",
-    "INPUT.FORMAT",
-)
+# What weights of other projects expect: MoCo, the reference code, DenseCL, SwAV, VirTex, torchvision, timm's resnet50.
+IMAGENET: Flags = {
+    "MODEL.PIXEL_MEAN": [123.675, 116.28, 103.53],  # 0..255
+    "MODEL.PIXEL_STD": [58.395, 57.12, 57.375],
+    "INPUT.FORMAT": "RGB",
+}
 
 
-def flags_of(cfg: CfgNode) -> Flags:
+def flag_keys(description: BackboneDescription | None) -> tuple[str, ...]:
+    """Config keys that weights depend on: the pixels', after those of the backbone's description."""
+    return (*(description.FLAG_KEYS if description else ()), *IMAGENET)
+
+
+def flags_of(cfg: CfgNode, description: BackboneDescription | None) -> Flags:
     """The flags of a config, plain values by full key."""
-    flags = {key: reduce(getattr, key.split("."), cfg) for key in FLAG_KEYS}
+    flags = {key: reduce(getattr, key.split("."), cfg) for key in flag_keys(description)}
     return {key: list(value) if isinstance(value, tuple) else value for key, value in flags.items()}
 
 
@@ -49,42 +47,29 @@ def write_flags(weights: str | Path, flags: Flags, source: str) -> None:
     flags_path(weights).write_text(header + text)
 
 
-def read_flags(weights: str | Path) -> Flags | None:
-    """Flags of a weight file, None where none lie beside it."""
-    content = _read(weights)
-    return None if content is None else content["config"]
-
-
-def read_source(weights: str | Path) -> str:
-    """Where the flag file says that the weights come from; "" where it does not."""
-    return str((_read(weights) or {}).get("source", ""))
-
-
-def _read(weights: str | Path) -> dict | None:
+def read_flags(weights: str | Path) -> tuple[Flags | None, str]:
+    """The flags of a weight file, None where none lie beside it, and what they say of its source."""
     path = flags_path(weights)
     if not path.is_file():
-        return None
+        return None, ""
     try:
         content = yaml.safe_load(path.read_text())
-        content["config"]  # absent, or of another kind of file
-    except (yaml.YAMLError, TypeError, KeyError) as error:
+        return content["config"], str(content.get("source", ""))
+    except (yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"{path} is not a flag file: expected the keys source and config, as tools/convert_to_d2.py writes it"
         ) from error
-    return content
 
 
-def check_flags(flags: Flags, cfg: CfgNode, weights: str) -> None:
+def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | None, weights: str) -> None:
     """Refuse a config that disagrees with the flags of the weights, by name.
 
     Raises:
         UserError: names every key that differs with both values.
     """
-    ours = flags_of(cfg)
+    ours = flags_of(cfg, description)
     wrong = [
-        f"{key} is {ours[key]} here and {flags[key]} there"
-        for key in FLAG_KEYS
-        if flags.get(key, ours[key]) != ours[key]
+        f"{key} is {value} here and {flags[key]} there" for key, value in ours.items() if flags.get(key, value) != value
     ]
     if wrong:
         raise UserError(f"{weights} was made under another configuration: {'; '.join(wrong)}. Change the config.")

@@ -7,11 +7,11 @@ import pickle
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import torch
 
-from revisit.checkpoint.safetensors_file import load_safetensors
 from revisit.errors import UserError, first_line
 
 # All that numpy arrays in plain containers refer to, under the names of numpy 1 and 2.
@@ -104,4 +104,19 @@ def _require_plain(value: object) -> None:
         raise UserError(f"it has a {type(value).__name__} among its arrays")
 
 
-_READERS: dict[str, Callable[[Path], object]] = {".pkl": _unpickle_arrays, ".safetensors": load_safetensors}
+def safetensors_package() -> ModuleType:
+    """The module ``safetensors.torch``, which a ready environment (PYTHON=...) may lack. Its files hold nothing but
+    tensors, and reading them runs nothing."""
+    try:
+        import safetensors.torch
+    except ImportError as error:
+        raise UserError(
+            "the package safetensors is not installed: run pip install safetensors, or use a .pth file"
+        ) from error
+    return safetensors.torch
+
+
+_READERS: dict[str, Callable[[Path], object]] = {
+    ".pkl": _unpickle_arrays,
+    ".safetensors": lambda path: safetensors_package().load_file(path),
+}

@@ -29,7 +29,7 @@ def periodic_name(iteration: int) -> str:
 
 def seed_of_run(folder: Path) -> int:
     """The SEED that a run in this folder has drawn, -1 if nothing says it."""
-    for content in filter(None, map(_glance, checkpoints_of_run(folder))):
+    if content := next(filter(None, map(_glance, checkpoints_of_run(folder))), None):
         return content["trainer"].get("seed", -1)
     try:
         return int(yaml.safe_load((folder / "config.yaml").read_text())["SEED"])
@@ -44,7 +44,7 @@ def iteration_of(path: Path) -> int:
     if path.stem != FINAL:
         return -1
     content = _glance(path)
-    return content["iteration"] if content else _BEYOND  # who reads it whole will say that it is damaged
+    return content["iteration"] if content else _BEYOND  # reading it whole will say that it is damaged
 
 
 def _glance(path: Path) -> dict | None:
@@ -65,8 +65,8 @@ def is_of_run(content: object) -> bool:
 def remove_outdated(folder: Path, iteration: int, *, newest: int, every: int) -> None:
     """Of the periodic checkpoints up to ``iteration``, keep the ``newest`` and those of every ``every``-th iteration.
 
-    0 stands for all in ``newest`` and for none in ``every``. model_final.pth stays, and so does what is of a later
-    iteration: damaged ones that the run came back from.
+    0 stands for all in ``newest`` and for none in ``every``. model_final.pth stays, and so do checkpoints of a later
+    iteration: damaged ones, before which the run resumed.
     """
     periodic = {int(number[1]): path for path in folder.glob("*") if (number := _PERIODIC.fullmatch(path.name))}
     done = sorted((number for number in periodic if number <= iteration), reverse=True)
@@ -86,7 +86,7 @@ def tidy_up(folder: Path) -> None:
 
 
 def set_aside_earlier_run(folder: Path) -> Path | None:
-    """Move what an earlier run has written on its way into a folder of its own, so that nothing is lost or mixed up.
+    """Move what an earlier run has written into a folder of its own, so that nothing is lost or mixed up.
 
     Returns:
         That folder, earlier_run_1 or the next that is free; None if there is no checkpoint.

@@ -1,27 +1,26 @@
-"""How the views of an image look: MoCo-v2's standard augmentation, AutoAugment, or one of the two.
+"""How a view looks: the standard augmentation of two-crop methods, AutoAugment's ImageNet policy, or one of the two.
 
-Drawing is kept apart from applying: ``draw_look`` gives a plain record of parameters, ``apply_look`` is a
-function of image and record. Images are (H, W, 3) uint8 RGB arrays throughout.
+A look is drawn here, as a plain record of parameters; ``augmentation_on_arrays`` and ``augmentation_on_device`` apply
+it.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
-import cv2
 import numpy as np
+from torchvision.transforms import AutoAugment
 
-from revisit.data.auto_augment import NUM_POLICIES, apply_to_array, operations
-from revisit.data.colour import brightness, contrast, gaussian_blur, greyscale, hue, saturation
-
-JITTER = (brightness, contrast, saturation, hue)
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 GREY_PROBABILITY = 0.2
+_torchvision = AutoAugment()
+NUM_POLICIES = len(_torchvision.policies)
 
 
 @dataclass(frozen=True)
 class StandardLook:
-    """MoCo-v2: jitter(.4, .4, .4, .1) p .8, grey p .2, blur sigma U(.1, 2) p .5, flip p .5, in this order."""
+    """Jitter(.4, .4, .4, .1) p .8, grey p .2, blur sigma U(.1, 2) p .5, flip p .5, in this order (arXiv:2003.04297)."""
 
     jitter: tuple[tuple[int, float], ...]  # (operation, factor) in order of application; hue in turns
     grey: bool
@@ -38,6 +37,18 @@ class AutoAugmentLook:
     probabilities: tuple[float, float]  # an operation runs if its number is at most its probability
     signs: tuple[int, int]  # 0 negates a signed magnitude
 
+    def operations(self, size: int) -> list[tuple[str, float]]:
+        """The operations that the draw comes to on a square image of ``size`` px, with magnitudes, in order: 0 to 2."""
+        result = []
+        for drawn, sign, (name, probability, level) in zip(
+            self.probabilities, self.signs, _torchvision.policies[self.policy], strict=True
+        ):
+            if drawn <= probability:
+                magnitudes, signed = _levels(size)[name]
+                magnitude = 0.0 if level is None else magnitudes[level]
+                result.append((name, -magnitude if signed and sign == 0 else magnitude))
+        return result
+
 
 Look = StandardLook | AutoAugmentLook
 
@@ -48,7 +59,7 @@ def draw_look(policy: str, rng: np.random.Generator, *, grey_probability: float 
     Args:
         policy: one of ``revisit.config.POLICIES``. ``standard_or_autoaugment`` (the paper's A+) takes
             either with probability 1/2.
-        grey_probability: how often a standard look is grey; MoCo-v2's unless told otherwise.
+        grey_probability: how often a standard look is grey.
     """
     if policy == "standard_or_autoaugment":
         policy = "standard" if rng.random() < 0.5 else "autoaugment"
@@ -77,17 +88,7 @@ def _draw_standard(rng: np.random.Generator, grey_probability: float) -> Standar
     )
 
 
-def apply_look(image: np.ndarray, look: Look) -> np.ndarray:
-    """The augmented square image, same shape and dtype; ``image`` itself is left alone."""
-    if isinstance(look, AutoAugmentLook):
-        image = cv2.flip(image, 1) if look.flip else image
-        for name, magnitude in operations(look.policy, look.probabilities, look.signs, len(image)):
-            image = apply_to_array(image, name, magnitude)
-        return image
-    for operation, factor in look.jitter:
-        image = JITTER[operation](image, factor)
-    if look.grey:
-        image = greyscale(image)
-    if look.blur_sigma:
-        image = gaussian_blur(image, look.blur_sigma)
-    return cv2.flip(image, 1) if look.flip else image
+@functools.cache
+def _levels(size: int) -> dict[str, tuple[list[float], bool]]:
+    space = _torchvision._augmentation_space(10, (size, size))
+    return {name: (levels.double().flatten().tolist(), signed) for name, (levels, signed) in space.items()}

@@ -5,6 +5,7 @@ A worker then only decodes, cuts and resizes; the parameters that it draws trave
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -12,15 +13,31 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
-from revisit.data.augmentation import JITTER, AutoAugmentLook, Look
-from revisit.data.auto_augment import NAMES, apply_to_batch, operations
+from revisit.data.augmentation import AutoAugmentLook, Look
 
+OPERATIONS: dict[str, Callable[[Tensor, float], Tensor]] = {  # of AutoAugment: torchvision's on uint8
+    "ShearX": lambda images, m: _move(images, (1.0, m, 0.0), (0.0, 1.0, 0.0)),
+    "ShearY": lambda images, m: _move(images, (1.0, 0.0, 0.0), (m, 1.0, 0.0)),
+    "TranslateX": lambda images, m: _move(images, (1.0, 0.0, -float(int(m))), (0.0, 1.0, 0.0)),
+    "TranslateY": lambda images, m: _move(images, (1.0, 0.0, 0.0), (0.0, 1.0, -float(int(m)))),
+    "Rotate": lambda images, m: _rotate(images, m),
+    "Brightness": lambda images, m: F.adjust_brightness(images, 1 + m),
+    "Color": lambda images, m: F.adjust_saturation(images, 1 + m),
+    "Contrast": lambda images, m: F.adjust_contrast(images, 1 + m),
+    "Sharpness": lambda images, m: F.adjust_sharpness(images, 1 + m),
+    "Posterize": lambda images, m: F.posterize(images, int(m)),
+    "Solarize": lambda images, m: F.solarize(images, m),
+    "Invert": lambda images, m: F.invert(images),
+    "AutoContrast": lambda images, m: F.autocontrast(images),
+    "Equalize": lambda images, m: F.equalize(images),
+}
+NAMES = tuple(OPERATIONS)
 NONE = -1
 RECORD = np.dtype([
     ("flip", "?"),
     ("operations", "i1", 2),  # of AutoAugment, places in NAMES, in order, or NONE
     ("magnitudes", "f4", 2),
-    ("order", "i1", 4),  # of the jitter, places in JITTER, or NONE
+    ("order", "i1", 4),  # of the jitter, places in _JITTER, or NONE
     ("factors", "f4", 4),  # in the same order
     ("grey", "?"),
     ("blur_sigma", "f4"),
@@ -34,7 +51,7 @@ def record_of(look: Look, size: int) -> np.ndarray:
     record["flip"] = look.flip
     record["operations"] = record["order"] = NONE
     if isinstance(look, AutoAugmentLook):
-        for n, (name, magnitude) in enumerate(operations(look.policy, look.probabilities, look.signs, size)):
+        for n, (name, magnitude) in enumerate(look.operations(size)):
             record["operations"][n], record["magnitudes"][n] = NAMES.index(name), magnitude
         return record
     for n, (operation, factor) in enumerate(look.jitter):
@@ -61,7 +78,7 @@ def apply_looks(images: Tensor, looks: np.ndarray) -> Tensor:
         for name, magnitude in sorted(set(zip(names.tolist(), magnitudes.tolist(), strict=True))):
             if name != NONE:
                 rows = _rows((names == name) & (magnitudes == np.float32(magnitude)), images)
-                images[rows] = apply_to_batch(images[rows], NAMES[name], magnitude)
+                images[rows] = OPERATIONS[NAMES[name]](images[rows], magnitude)
     standard = (looks["order"][:, 0] != NONE) | looks["grey"] | (looks["blur_sigma"] > 0)
     if standard.any():
         rows = _rows(standard, images)
@@ -71,7 +88,7 @@ def apply_looks(images: Tensor, looks: np.ndarray) -> Tensor:
 
 def _standard(images: Tensor, looks: np.ndarray) -> Tensor:
     for step in range(4):
-        for operation in range(len(JITTER)):
+        for operation in range(len(_JITTER)):
             chosen = looks["order"][:, step] == operation
             if chosen.any():
                 rows = _rows(chosen, images)
@@ -92,6 +109,30 @@ def _rows(chosen: np.ndarray, images: Tensor) -> Tensor:
 
 def _column(values: np.ndarray, images: Tensor) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values)).to(images.device, non_blocking=True)[:, None, None, None]
+
+
+def _rotate(images: Tensor, degrees: float) -> Tensor:
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    centre = images.shape[-1] / 2
+    return _move(images, (cos, -sin, centre * (1 - cos + sin)), (sin, cos, centre * (1 - cos - sin)))
+
+
+def _move(images: Tensor, column: tuple[float, float, float], row: tuple[float, float, float]) -> Tensor:
+    """A place (x, y) shows the pixel nearest to (a x + b y + c) of ``column`` and of ``row``; black from outside.
+
+    By PIL's arithmetic in 1/65536 px: torchvision's for tensors is off by a pixel here and there.
+    """
+    size = images.shape[-1]
+    places = torch.arange(size, device=images.device)
+    x, y = (
+        (_fixed(a) * places + _fixed(b) * places[:, None] + _fixed(c + (a + b) / 2)) >> 16 for a, b, c in (column, row)
+    )
+    inside = (x >= 0) & (x < size) & (y >= 0) & (y < size)
+    return images[..., y.clamp(0, size - 1), x.clamp(0, size - 1)] * inside
+
+
+def _fixed(value: float) -> int:
+    return math.floor(value * 65536 + 0.5)
 
 
 # What follows is float, values in 0..255, factors (n, 1, 1, 1).

@@ -1,36 +1,48 @@
-"""Data sets of whole-image labels for linear classification, in the layouts of their original downloads.
+"""Readers of whole-image labels, in the layouts of the original downloads.
 
-A record is ``file_name`` and ``label``, or ``labels`` where an image shows several classes (Pascal VOC): a tuple with
-1, -1 or, where every object of the class is difficult, 0 for each class. ``revisit.data.catalog`` registers what this
-module describes.
+A record is ``file_name`` (or ``image``, an (H, W, 3) uint8 RGB array, where the download holds no files) and ``label``,
+or ``labels`` where an image shows several classes (Pascal VOC): a tuple with 1, -1 or, where every object of the class
+is difficult, 0 for each class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 from xml.etree import ElementTree
 
 from scipy.io import loadmat
 
-from projects.ToyScenes import CLASS_NAMES as TOY_CLASSES
-from revisit.data.pixel_datasets import read_split
+from revisit.data.box_datasets import VOC_CLASSES
+from revisit.data.image_folders import Records, load_class_folders
+from revisit.data.split_files import read_split
 from revisit.errors import UserError
 
-from detectron2.data.datasets.pascal_voc import CLASS_NAMES as VOC_CLASSES
-
-Records = list[dict]
+CIFAR10_CLASSES = (
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
 ABSENT, DIFFICULT, PRESENT = -1, 0, 1
+
+
+def load_cifar10(path: Path, split: str) -> Records:
+    """CIFAR-10 in class folders, or as downloaded: cifar-10-batches-py."""
+    if path.name != "cifar-10-batches-py":
+        return load_class_folders(path, CIFAR10_CLASSES)
+    from torchvision.datasets import CIFAR10
+
+    try:
+        data = CIFAR10(path.parent, train=split == "train")
+    except RuntimeError as error:  # a file that is missing or has another checksum
+        raise UserError(f"{path} is not the complete CIFAR-10: download it again") from error
+    return [{"image": image, "label": label} for image, label in zip(data.data, data.targets, strict=True)]
 
 
 def load_food101(path: Path, split: str) -> Records:
     """Food-101: meta/{classes,train,test}.txt and images/CLASS/NUMBER.jpg."""
     names = read_split(path / "meta" / f"{split}.txt")
     files = [(f"{name}.jpg", name.partition("/")[0]) for name in names]
-    return _by_class(path / "images", files, food101_classes(path))
+    return labelled_by_class(path / "images", files, food101_classes(path))
 
 
 def food101_classes(path: Path) -> list[str]:
@@ -90,7 +102,7 @@ def load_sun397(path: Path, split: str) -> Records:
     """SUN397, first partition: ClassName.txt, Partitions/{Training,Testing}_01.txt, a/abbey/sun_*.jpg."""
     part = {"train": "Training_01", "test": "Testing_01"}[split]
     names = [name.lstrip("/") for name in read_split(path / "Partitions" / f"{part}.txt")]
-    return _by_class(path, [(name, name.rpartition("/")[0]) for name in names], sun397_classes(path))
+    return labelled_by_class(path, [(name, name.rpartition("/")[0]) for name in names], sun397_classes(path))
 
 
 def sun397_classes(path: Path) -> list[str]:
@@ -98,7 +110,7 @@ def sun397_classes(path: Path) -> list[str]:
     return [name.lstrip("/") for name in read_split(path / "Partitions" / "ClassName.txt")]
 
 
-def load_voc_labels(path: Path, split: str, classes: tuple[str, ...] = tuple(VOC_CLASSES)) -> Records:
+def load_voc_labels(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> Records:
     """Which classes an image of Pascal VOC shows, by its boxes: what ImageSets/Main/CLASS_SPLIT.txt says too."""
     records = []
     for name in read_split(path / "ImageSets" / "Main" / f"{split}.txt"):
@@ -121,7 +133,8 @@ def load_voc_labels(path: Path, split: str, classes: tuple[str, ...] = tuple(VOC
     return _existing(records)
 
 
-def _by_class(folder: Path, files: list[tuple[str, str]], classes: list[str]) -> Records:
+def labelled_by_class(folder: Path, files: list[tuple[str, str]], classes: Sequence[str]) -> Records:
+    """Records of (file in ``folder``, name of its class), all there and of ``classes``, or a UserError."""
     places = {name: place for place, name in enumerate(classes)}
     unknown = next((name for _, name in files if name not in places), None)
     if unknown is not None:
@@ -134,44 +147,3 @@ def _existing(records: Records) -> Records:
     if missing:
         raise UserError(f"{len(missing)} of {len(records)} images not found, the first is {missing[0]}")
     return records
-
-
-def load_toy_classification(path: Path, split: str) -> Records:
-    """ToyScenes' object-centric images by {train,val,test}.txt, lines of FOLDER/CLASS/FILE."""
-    names = read_split(path / f"{split}.txt")
-    return _by_class(path, [(name, Path(name).parent.name) for name in names], list(TOY_CLASSES))
-
-
-class ClassificationSet(NamedTuple):
-    """A family of data sets with fixed names, NAME_SPLIT."""
-
-    where: str  # under datasets_root()
-    load: Callable[[Path, str], Records]
-    classes: Callable[[Path], Sequence[str]]  # their names, in the order of the labels
-    num_images: dict[str, int | None]  # published, by split
-
-
-CLASSIFICATION_SETS = {
-    "food101": ClassificationSet("food-101", load_food101, food101_classes, {"train": 75750, "test": 25250}),
-    "cars": ClassificationSet("stanford_cars", load_cars, cars_classes, {"train": 8144, "test": 8041}),
-    "pets": ClassificationSet("oxford-iiit-pet", load_pets, pets_classes, {"trainval": 3680, "test": 3669}),
-    "sun397": ClassificationSet("SUN397", load_sun397, sun397_classes, {"train": 19850, "test": 19850}),
-    "voc_2007_labels": ClassificationSet(
-        "VOC2007",
-        load_voc_labels,
-        lambda path: VOC_CLASSES,
-        {"train": 2501, "val": 2510, "trainval": 5011, "test": 4952},
-    ),
-    "toy_classification": ClassificationSet(
-        "toy_scenes/object_centric",
-        load_toy_classification,
-        lambda path: TOY_CLASSES,
-        {"train": None, "val": None, "test": None},
-    ),
-    "toy_voc_labels": ClassificationSet(
-        "toy_scenes/VOC2007",
-        partial(load_voc_labels, classes=TOY_CLASSES),
-        lambda path: TOY_CLASSES,
-        {"trainval": None, "test": None},
-    ),
-}

@@ -111,7 +111,7 @@ class ConstrainedMultiCrop:
 
     A small crop is drawn again while less than ``min_overlap`` of *its own* area lies inside the anchor;
     after MAX_DRAWS draws the last one stands and is counted. ``min_overlap=0`` is plain multi-crop,
-    ``num_small=0`` the two crops of MoCo.
+    ``num_small=0`` two crops.
 
     ``max_iou`` < 1 forces anchor and large positive apart (``draw_distant_pair``); a pair that stays above it
     counts as a fallback.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import count
 
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from revisit.data.workers import start_worker
+from revisit.data.workers import SignalSafeLoader
 from revisit.errors import UserError
 from revisit.randomness import Stream, counter_rng, seed_global_generators
 
@@ -118,10 +118,9 @@ class FinetuneLoader:
             world_size=comm.get_world_size(),
             start_iteration=self.start_iteration,
         )
-        yield from DataLoader(
+        yield from SignalSafeLoader(
             self._dataset,
             batch_sampler=sampler,
             num_workers=cfg.DATALOADER.NUM_WORKERS,
             collate_fn=list,
-            worker_init_fn=start_worker,
         )

@@ -8,14 +8,14 @@ from typing import TypedDict
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import Dataset, get_worker_info
 
 from revisit.data.augmentation_on_device import apply_looks
 from revisit.data.catalog import get_records
-from revisit.data.mapper import ViewMapper, read_record
-from revisit.data.reader import UnreadableImageError
+from revisit.data.mapper import ViewMapper
+from revisit.data.reader import UnreadableImageError, read_record
 from revisit.data.sampler import EpochBatchSampler
-from revisit.data.workers import start_worker
+from revisit.data.workers import SignalSafeLoader
 
 from detectron2.config import CfgNode
 from detectron2.data import DatasetFromList
@@ -153,12 +153,11 @@ class ResumableLoader:
 
     def __iter__(self) -> Iterator[ViewBatch]:
         cfg = self._cfg
-        loader = DataLoader(
+        loader = SignalSafeLoader(
             self._dataset,
             batch_sampler=self._sampler(self.start_iteration),
             num_workers=cfg.DATALOADER.NUM_WORKERS,
             collate_fn=_whole,
-            worker_init_fn=start_worker,
             pin_memory=torch.cuda.is_available(),
         )
         for batch in loader:

@@ -1,4 +1,4 @@
-"""From one image to its views: decode once, cut the boxes, resize, give each view its look."""
+"""From one image to its views: draw the boxes, cut, resize, give each view its look."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import TypedDict
 
 import numpy as np
 
-from revisit.data.augmentation import GREY_PROBABILITY, apply_look, draw_look
+from revisit.data.augmentation import GREY_PROBABILITY, draw_look
+from revisit.data.augmentation_on_arrays import apply_look
 from revisit.data.augmentation_on_device import RECORD, record_of
 from revisit.data.crops import ConstrainedMultiCrop, CropBoxes
-from revisit.data.reader import decode_image, images_required, read_image
 from revisit.data.resize import crop_and_reduce
-from revisit.data.shards import read_sample
 from revisit.randomness import Stream, counter_rng
 
 from detectron2.config import CfgNode
@@ -28,29 +27,14 @@ class Views(TypedDict, total=False):
     positive: np.ndarray  # (H, W, 3)
     small: np.ndarray  # (N, h, w, 3)
     boxes: CropBoxes
-    anchor_looks: np.ndarray  # () of looks_on_device.RECORD
+    anchor_looks: np.ndarray  # () of augmentation_on_device.RECORD
     positive_looks: np.ndarray  # ()
     small_looks: np.ndarray  # (N,)
 
 
-def read_record(record: dict) -> np.ndarray:
-    """The (H, W, 3) uint8 RGB image of a data set record (see ``revisit.data.catalog``)."""
-    if "image" in record:
-        return record["image"]
-    if "offset" in record:
-        return decode_image(read_sample(record), f"{record['file_name']}, byte {record['offset']}")
-    return read_image(record["file_name"])
-
-
-def require_record(record: dict) -> np.ndarray:
-    """As read_record, where nothing can stand in for the image: raises UserError if it cannot be read."""
-    with images_required():
-        return read_record(record)
-
-
 @dataclass(frozen=True)
 class ViewMapper:
-    """Anchor, large positive and N small positives of an image (METHOD: views).
+    """Anchor, large positive and N small positives of an image (docs/method.md: Views).
 
     The views are a function of (seed, epoch, image index) and the image alone. The anchor always has the
     standard look; ``policy`` is the positives'. With ``looks_on_device`` looks are drawn, not applied.

@@ -33,7 +33,7 @@ class Placement:
     flip: bool  # left and right of the window change places
 
 
-class DenseMapper:
+class PixelMapper:
     """Maps a record to an input of SemanticSegmentor or DepthEstimator.
 
     The result is the record with ``image``, uint8 (3, H, W) RGB, and the ``height`` and ``width`` of the file, px.
@@ -126,7 +126,7 @@ class DenseMapper:
 
 
 def check_input(cfg: CfgNode) -> None:
-    """Raises UserError where cfg.INPUT asks for something that DenseMapper does not do."""
+    """Raises UserError where cfg.INPUT asks for something that PixelMapper does not do."""
     flip, crop, factors = cfg.INPUT.RANDOM_FLIP, cfg.INPUT.CROP, cfg.INPUT.RANDOM_SCALE
     sampling = cfg.INPUT.RANDOM_SCALE_SAMPLING
     if sampling not in SCALE_SAMPLINGS:

@@ -8,7 +8,6 @@ either. DIR is a folder or whatever fsspec opens (``s3://bucket/train``).
 
 from __future__ import annotations
 
-import functools
 import io
 import os
 import posixpath
@@ -21,12 +20,11 @@ import fsspec
 import numpy as np
 from tqdm import tqdm
 
-from revisit.data.reader import MAX_BYTES, SUFFIXES, UnreadableImageError
+from revisit.data.reader import BLOCK, MAX_BYTES, SUFFIXES
 from revisit.errors import UserError
 from revisit.files import written_whole
 
 INDEX = "index.npz"
-BLOCK = 512  # bytes, of which a tar file is made: a header, then the member's bytes, filled up
 _NO_LABEL = -1
 _MAX_DIGITS = 18  # of a class: more do not fit 64 bits
 
@@ -125,46 +123,6 @@ def load_shards(root: str) -> list[dict]:
         {"file_name": files[shard], "offset": offset, "size": size} | ({"label": label} if labelled else {})
         for shard, offset, size, label in zip(*(array.tolist() for array in index[2:]), strict=True)
     ]
-
-
-def read_sample(record: dict) -> bytes:
-    """The bytes of an image, by its record.
-
-    Raises:
-        UnreadableImageError: the shard cannot be read, ends before, or has something else in that place.
-    """
-    file_name, offset, size = record["file_name"], record["offset"], record["size"]
-    where = f"{file_name}, byte {offset}"
-    if size > MAX_BYTES:
-        raise UnreadableImageError(f"{where}: {size} bytes, more than {MAX_BYTES}")
-    try:
-        data = _read(file_name, offset - BLOCK, offset + size)
-    except Exception as error:  # packages of remote stores have errors of their own
-        raise UnreadableImageError(f"{where}: {type(error).__name__} {error}") from error
-    if len(data) != BLOCK + size:
-        raise UnreadableImageError(f"{where}: the shard ends before the image does")
-    try:
-        header = tarfile.TarInfo.frombuf(data[:BLOCK], tarfile.ENCODING, "surrogateescape")
-    except tarfile.HeaderError as error:
-        raise UnreadableImageError(f"{where}: no file starts here ({error}), so the index is another's") from error
-    if header.size != size:
-        raise UnreadableImageError(f"{where}: a file of {header.size} bytes, {size} by the index, which is another's")
-    return data[BLOCK:]
-
-
-def _read(file_name: str, start: int, end: int) -> bytes:
-    if "://" not in file_name:  # without fsspec's own steps, which small images notice
-        with open(file_name, "rb", buffering=0) as file:
-            file.seek(start)
-            return file.read(end - start)
-    filesystem, path = _filesystem(file_name, os.getpid())
-    return filesystem.cat_file(path, start=start, end=end)
-
-
-@functools.lru_cache(maxsize=4096)
-def _filesystem(file_name: str, process: int) -> tuple[fsspec.AbstractFileSystem, str]:
-    # By process: what talks to a server must not be carried into a forked worker.
-    return fsspec.url_to_fs(file_name)
 
 
 def _read_index(data: bytes, name: str) -> ShardIndex:

@@ -1,32 +1,51 @@
-"""How a loader's worker starts and ends: one thread, and signals are the training process's to answer."""
+"""How a loader's workers start and end: one thread each, and signals are the training process's to answer."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.util import Finalize
 
 import cv2
 from torch.multiprocessing import _prctl_pr_set_pdeathsig
+from torch.utils.data import DataLoader, Dataset
 
-# What asks a training to stop behind a checkpoint (engine/stop_signals.py); of several, the later in this row is told.
+# What asks a training to stop after a checkpoint (engine/stop_signals.py); of several, the later one here is reported.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 _END = signal.SIGUSR2
+_ALL = (*STOP_SIGNALS, _END)
 
 
-def start_worker(worker_id: int) -> None:
-    """For ``worker_init_fn`` of every loader here.
+class SignalSafeLoader(DataLoader):
+    """A DataLoader whose workers ignore STOP_SIGNALS from the moment they are forked.
 
     Ctrl-C and SLURM send their signals to all processes. A worker that died of one would break the step that the
     training process still finishes.
     """
+
+    def __init__(self, dataset: Dataset, **options: object):
+        super().__init__(dataset, worker_init_fn=start_worker, **options)
+
+    def __iter__(self) -> Iterator:
+        # Workers inherit what is blocked here. A signal that reaches this process meanwhile waits for it.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)
+        try:
+            return super().__iter__()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def start_worker(worker_id: int) -> None:
+    """First thing in a worker, whose signals wait until it has said what is to be done with them."""
     cv2.setNumThreads(0)  # OpenCV would start a thread per core in every worker
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(_END, lambda *_: os._exit(0))
     _prctl_pr_set_pdeathsig(signal.SIGKILL)  # of a training process that is killed
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ALL)
 
 
 def _end_workers() -> None:

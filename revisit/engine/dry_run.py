@@ -7,12 +7,12 @@ from pathlib import Path
 
 from torch import nn
 
-from revisit.config import DENSE, PRETRAINING
+from revisit.config import PIXELWISE
 from revisit.data.catalog import get_records
 from revisit.engine.memory_estimate import build_meta_model, memory_per_process
 from revisit.engine.optimizer import build_optimizer
-from revisit.engine.schedule import epochs_to_iterations, neighbor_loss_start, queue_advice
 from revisit.errors import UserError
+from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.viz.view_sheet import save_view_sheet
 
 from detectron2.config import CfgNode
@@ -23,19 +23,20 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
     output = Path(cfg.OUTPUT_DIR)
     output.mkdir(parents=True, exist_ok=True)
     model = build_meta_model(cfg)
-    pretraining = cfg.MODEL.META_ARCHITECTURE in PRETRAINING
+    method = method_of(cfg)
     recipe = {**_schedule(cfg, num_images, num_processes), "weight_decays": _weight_decays(cfg, model)}
-    if pretraining:
-        recipe |= {**_method(cfg, num_images), **memory_per_process(cfg, model, num_processes)}
-    if cfg.MODEL.META_ARCHITECTURE in DENSE:
-        recipe |= _dense(cfg, model)
+    if method:
+        recipe |= _views(cfg) | method.describe(cfg, num_images // cfg.SOLVER.IMS_PER_BATCH)
+        recipe |= memory_per_process(cfg, model, num_processes)
+    if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
+        recipe |= _pixelwise(cfg, model)
     recipe["data"] |= _data_on_disk(cfg)
     (output / "dry_run.json").write_text(json.dumps(recipe, indent=2))
     print(json.dumps(recipe, indent=2))
     print(f"wrote {output / 'dry_run.json'}")
-    if pretraining and (advice := queue_advice(cfg, num_images)):
+    if method and (advice := method.advice(cfg, num_images)):
         print(f"warning: {advice}")
-    if pretraining and recipe["data"]["found"]:
+    if method and recipe["data"]["found"]:
         save_view_sheet(cfg, output / "views.png")
         print(f"wrote {output / 'views.png'}: anchor, positive and small crops of some images")
     return recipe
@@ -68,9 +69,9 @@ def _schedule(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
     }
 
 
-def _method(cfg: CfgNode, num_images: int) -> dict:
-    views, moco, knn = cfg.VIEWS, cfg.MOCO, cfg.KNN_MOCO
-    method = {
+def _views(cfg: CfgNode) -> dict:
+    views = cfg.VIEWS
+    return {
         "crops": {
             "large": {"count": 2, "size": views.LARGE_SIZE, "scale": list(views.LARGE_SCALE)},
             "small": {"count": views.NUM_SMALL, "size": views.SMALL_SIZE, "scale": list(views.SMALL_SCALE)},
@@ -78,31 +79,11 @@ def _method(cfg: CfgNode, num_images: int) -> dict:
             "max_iou": views.MAX_IOU,
         },
         "policy": views.POLICY,
-        "momentum": moco.MOMENTUM,
-        "temperature": moco.TEMPERATURE,
-        "queue_size": moco.QUEUE_SIZE,
-        "lambda": 0.0,
-        "k": 0,
-        "warmup_epochs": 0,
-        "warmup_iterations": 0,
     }
-    if cfg.MODEL.META_ARCHITECTURE == "KNNMoCo":
-        wait = neighbor_loss_start(cfg)
-        method |= {
-            "lambda": knn.WEIGHT,
-            "k": knn.NUM_NEIGHBORS,
-            "mining": knn.MINING,
-            "enqueue_first": knn.ENQUEUE_FIRST,
-            "warmup_epochs": wait,
-            "warmup_iterations": epochs_to_iterations(wait, num_images, cfg.SOLVER.IMS_PER_BATCH),
-        }
-    if cfg.MODEL.META_ARCHITECTURE == "DenseCL":
-        method |= {"dense_weight": cfg.DENSECL.WEIGHT, "grid": cfg.DENSECL.GRID}
-    return method
 
 
-def _dense(cfg: CfgNode, model: nn.Module) -> dict:
-    """Network and input of a dense task; dilations are read off the network as it was built."""
+def _pixelwise(cfg: CfgNode, model: nn.Module) -> dict:
+    """Network and input of a pixelwise task; dilations are read off the network as it was built."""
     options, crop = cfg.MODEL.SEM_SEG_HEAD, cfg.INPUT.CROP
     depth = {"loss": cfg.MODEL.DEPTH.LOSS} if cfg.MODEL.META_ARCHITECTURE == "DepthEstimator" else {}
     head = model.head if depth else model.sem_seg_head

@@ -9,22 +9,23 @@ from torch.utils.data import DataLoader
 
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.compat import has_compiled_operators
-from revisit.config import DENSE
+from revisit.config import PIXELWISE
 from revisit.data.finetune_loader import FinetuneLoader
-from revisit.data.pixel_mapper import DenseMapper
-from revisit.engine.trainer import RevisitTrainer, share_state
+from revisit.data.pixel_mapper import PixelMapper
+from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError
 from revisit.evaluation.depth_evaluation import DepthEvaluator
 from revisit.evaluation.sem_seg_evaluation import SemSegEvaluator
+from revisit.modeling.distributed import share_state
 
 from detectron2.config import CfgNode
 from detectron2.data import DatasetMapper, MetadataCatalog, build_detection_test_loader
 from detectron2.evaluation import COCOEvaluator, DatasetEvaluator, PascalVOCDetectionEvaluator
 
 
-def build_mapper(cfg: CfgNode, is_train: bool) -> DenseMapper | DatasetMapper:
+def build_mapper(cfg: CfgNode, is_train: bool) -> PixelMapper | DatasetMapper:
     """Records to inputs of MODEL.META_ARCHITECTURE: Detectron2's own mapper for detectors."""
-    return DenseMapper(cfg, is_train) if cfg.MODEL.META_ARCHITECTURE in DENSE else DatasetMapper(cfg, is_train)
+    return PixelMapper(cfg, is_train) if cfg.MODEL.META_ARCHITECTURE in PIXELWISE else DatasetMapper(cfg, is_train)
 
 
 class FinetuneTrainer(RevisitTrainer):

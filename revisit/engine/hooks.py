@@ -1,8 +1,4 @@
-"""What happens around a pretraining step, one small hook per concern.
-
-MomentumUpdate and QueueUpdate belong directly behind Detectron2's LRScheduler, in this order and before any
-checkpointer, so that the checkpoint of step i holds step i's momentum encoder and keys.
-"""
+"""What happens around a training step, one small hook per concern; a method's own hooks stand in its file."""
 
 from __future__ import annotations
 
@@ -11,8 +7,6 @@ import math
 import os
 import time
 from collections.abc import Callable
-
-from torch import nn
 
 from revisit.errors import UserError
 
@@ -23,44 +17,11 @@ from detectron2.utils.events import get_event_storage
 logger = logging.getLogger(__name__)
 
 
-def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside DistributedDataParallel, or the model itself."""
-    return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-
-
-class MomentumUpdate(HookBase):
-    """After the optimiser's step, move the momentum encoder towards the encoder (METHOD: one step, 4)."""
-
-    def after_step(self) -> None:
-        unwrap(self.trainer.model).update_momentum_encoder()
-
-
-class QueueUpdate(HookBase):
-    """After MomentumUpdate, enqueue the step's keys of all processes (METHOD: one step, 5)."""
-
-    def after_step(self) -> None:
-        unwrap(self.trainer.model).enqueue_pending_keys()
-
-
-class NeighborLossSchedule(HookBase):
-    """L_nn weighs 0 for the first ``warmup_iterations``, then lambda; by the iteration, so a resumed run agrees."""
-
-    def __init__(self, weight: float, warmup_iterations: int):
-        self._weight = weight
-        self._warmup = warmup_iterations
-
-    def before_step(self) -> None:
-        weight = self._weight if self.trainer.iter >= self._warmup else 0.0
-        unwrap(self.trainer.model).neighbor_weight = weight
-        if self.trainer.iter == self._warmup > 0:
-            logger.info(f"L_nn joins the loss from iteration {self._warmup} on, with lambda {self._weight}")
-
-
 class Throughput(HookBase):
     """Log ``images_per_second`` of all processes and ``data_wait_share`` of the step; hint when that is high.
 
-    Over ``metrics_period`` steps, behind the last of which the host has waited for the device.
-    Behind any hook that takes long, it would count that hook's time: keep it before checkpointer and evaluation.
+    Both are taken over ``metrics_period`` steps, after the last of which the host has waited for the device. Keep it
+    before checkpointer and evaluation: it would count the time of any hook before it.
     """
 
     HIGH_SHARE = 0.3
@@ -228,11 +189,11 @@ class PatientWriter(Around):
             write()
         except OSError as error:
             if not self._warned:
-                logger.error(f"metrics cannot be written ({error}): some of them will be missing. The run goes on")
+                logger.error(f"metrics cannot be written ({error}): some of them will be missing. The run continues")
             self._warned = True
 
 
-class Evaluation(Around):
+class EvaluationAfterSuccess(Around):
     """EvalHook, whose evaluation at the end a failure in the last step does not set off."""
 
     def after_train(self) -> None:

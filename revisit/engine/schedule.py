@@ -12,22 +12,6 @@ def epochs_to_iterations(epochs: int, num_images: int, global_batch: int) -> int
     return epochs * (num_images // global_batch)
 
 
-def neighbor_loss_start(cfg: CfgNode) -> int:
-    """Epochs of kNN-MoCo before L_nn joins the loss: none where new keys enter the queue before mining."""
-    return 0 if cfg.KNN_MOCO.ENQUEUE_FIRST else cfg.KNN_MOCO.WARMUP_EPOCHS
-
-
-def queue_advice(cfg: CfgNode, num_images: int) -> str:
-    """What to say of a queue that holds a whole epoch or more, "" of a smaller one (the paper's holds 0.55)."""
-    size = cfg.MOCO.QUEUE_SIZE
-    if size < num_images:
-        return ""
-    return (
-        f"MOCO.QUEUE_SIZE {size} is {size / num_images:.1f} times the {num_images} images, so an image's own older "
-        f"keys are among its negatives: take about {max(cfg.SOLVER.IMS_PER_BATCH, num_images // 2)}"
-    )
-
-
 def resolve_schedule(cfg: CfgNode, num_images: int) -> None:
     """Turn the lengths given in epochs into iterations, in place; a positive length in iterations wins.
 

@@ -20,11 +20,12 @@ from revisit.checkpoint.run_folder import (
 )
 from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records, register
-from revisit.engine.config_checks import check_config, check_hardware, check_records, expect
+from revisit.engine.config_checks import check_config, check_hardware, check_records
 from revisit.engine.environment import record_environment
 from revisit.engine.launch import log_processes
 from revisit.engine.network import is_lost_contact
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
+from revisit.imports import import_modules
 
 from detectron2.config import CfgNode, get_cfg
 from detectron2.data import MetadataCatalog
@@ -56,25 +57,28 @@ def make_config(
 ) -> CfgNode:
     """Merge a config file, where there is one, and KEY VALUE pairs over the defaults, and check the result.
 
+    What they name in IMPORTS is imported first, because it may add config keys.
+
     Args:
         num_processes: of the run, over all machines.
         resume: a SEED that is to be drawn is the one that the run in OUTPUT_DIR drew.
         for_here: refuse what this machine cannot run.
-        add_keys: adds a study's own keys to the defaults.
+        add_keys: adds a project's own keys to the defaults.
 
     Raises:
         UserError: a file or key that does not exist, a value of the wrong type, an impossible recipe.
     """
+    if config_file and not Path(config_file).is_file():
+        raise UserError(f"config file {config_file} not found")
+    if len(opts) % 2:
+        raise UserError(f"expected pairs KEY VALUE after the options, got {' '.join(opts)}")
+    import_modules(_imports(config_file, opts))
     cfg = get_cfg()
     add_revisit_config(cfg)
     if add_keys:
         add_keys(cfg)
     if config_file:
-        if not Path(config_file).is_file():
-            raise UserError(f"config file {config_file} not found")
         _merge(cfg, lambda: cfg.merge_from_file(config_file, allow_unsafe=False), config_file)
-    if len(opts) % 2:
-        raise UserError(f"expected pairs KEY VALUE after the options, got {' '.join(opts)}")
     _merge(cfg, lambda: cfg.merge_from_list(list(opts)), "command line")
     _resolve_device(cfg)
     _resolve_norm(cfg, num_processes)
@@ -119,15 +123,16 @@ def count_images(cfg: CfgNode, *, assume_missing: bool = False) -> int:
 
 
 def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
-    """In every process: loggers, environment report, config.yaml, environment.json, random number generators."""
+    """In every process: IMPORTS, loggers, environment report, config.yaml, environment.json, random generators."""
+    import_modules(cfg.IMPORTS)
     _share_seed(cfg)
     for name in (*cfg.DATASETS.TRAIN, *_evaluation_sets(cfg)):
         register(name)
     _prepare_folder(cfg, args)
     setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank(), name="revisit")
-    # Detectron2's training loop logs every exception with its traceback; what is no defect is told in one line.
+    # Detectron2's training loop logs every exception with its traceback; what is no defect is said in one line.
     logging.getLogger("detectron2.engine.train_loop").addFilter(
-        lambda record: not record.exc_info or not _is_told_in_a_line(record.exc_info[1])
+        lambda record: not record.exc_info or not _is_said_in_a_line(record.exc_info[1])
     )
     folder, settings = Path(cfg.OUTPUT_DIR), Path(cfg.OUTPUT_DIR) / "config.yaml"
     # What a run was trained with stays on record when it is evaluated.
@@ -150,7 +155,7 @@ def _prepare_folder(cfg: CfgNode, args: argparse.Namespace) -> None:
             expect(
                 not (cfg.MODEL.WEIGHTS and checkpoints_of_run(folder))
                 or Path(cfg.MODEL.WEIGHTS).resolve().parent != folder.resolve(),
-                f"MODEL.WEIGHTS {cfg.MODEL.WEIGHTS} is of an earlier run in the same OUTPUT_DIR: go on with that one "
+                f"MODEL.WEIGHTS {cfg.MODEL.WEIGHTS} is of an earlier run in the same OUTPUT_DIR: continue that one "
                 "by --resume, or start a new one in another OUTPUT_DIR",
             )
             if aside := set_aside_earlier_run(folder):
@@ -158,7 +163,7 @@ def _prepare_folder(cfg: CfgNode, args: argparse.Namespace) -> None:
     comm.synchronize()
 
 
-def _is_told_in_a_line(error: BaseException) -> bool:
+def _is_said_in_a_line(error: BaseException) -> bool:
     return isinstance(error, UserError) or is_lost_contact(error)
 
 
@@ -171,6 +176,23 @@ def _share_seed(cfg: CfgNode) -> None:
 
 def _evaluation_sets(cfg: CfgNode) -> tuple[str, ...]:
     return (*cfg.DATASETS.TEST, *filter(None, [cfg.KNN_EVAL.BANK]))
+
+
+def _imports(config_file: str, opts: Sequence[str]) -> tuple[str, ...]:
+    """The value that IMPORTS will have."""
+    cfg = CfgNode({"IMPORTS": ()})
+
+    def merge_file() -> None:
+        found = CfgNode.load_yaml_with_base(config_file)
+        if "IMPORTS" in found:
+            cfg.merge_from_list(["IMPORTS", found["IMPORTS"]])
+
+    if config_file:
+        _merge(cfg, merge_file, config_file)
+    for key, value in zip(opts[::2], opts[1::2], strict=True):
+        if key == "IMPORTS":
+            _merge(cfg, lambda value=value: cfg.merge_from_list(["IMPORTS", value]), "command line")
+    return cfg.IMPORTS
 
 
 def _merge(cfg: CfgNode, merge: Callable[[], None], where: str) -> None:

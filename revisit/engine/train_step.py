@@ -10,7 +10,7 @@ import time
 import torch
 from torch import Tensor, nn
 
-from revisit.modeling.shuffle_bn import gather_rows
+from revisit.modeling.distributed import gather_rows
 from revisit.randomness import Stream, seed_global_generators
 
 from detectron2.engine.train_loop import SimpleTrainer
@@ -40,7 +40,7 @@ class TrainStep(SimpleTrainer):
         precision: dtype of autocast, or None for float32 throughout. float16 scales the loss.
         seed: of what the model draws in a step, such as dropout, by iteration and process: nothing that a resumed run
             would have to restore.
-        metrics_period: steps whose losses are gathered together, behind the last of them: only then does the host wait
+        metrics_period: steps whose losses are gathered together, after the last of them: only then does the host wait
             for the device, but for float16's loss scale. A loss that is not finite is noticed as late; with 1, before
             the step changes anything.
         accumulation_steps: parts that every process's batch is run in. Gradient and logged losses are the means of
@@ -58,7 +58,7 @@ class TrainStep(SimpleTrainer):
     ):
         super().__init__(*args)
         self._metrics_period = metrics_period
-        self._told: list[tuple[int, dict[str, Tensor]]] = []  # iterations and losses that are not gathered yet
+        self._steps: list[tuple[int, dict[str, Tensor]]] = []  # iterations and losses that are not gathered yet
         self._seed = seed
         self._precision = precision
         self._accumulation_steps = accumulation_steps
@@ -81,7 +81,7 @@ class TrainStep(SimpleTrainer):
             for name, loss in losses.items():
                 means[name] = means.get(name, 0) + loss.detach() / len(parts)
         iteration = get_event_storage().iter
-        self._told.append((iteration, {**means, "data_time": torch.tensor(data_time)}))
+        self._steps.append((iteration, {**means, "data_time": torch.tensor(data_time)}))
         if (iteration + 1) % self._metrics_period == 0:
             self.gather_metrics()
         self._update()
@@ -101,7 +101,7 @@ class TrainStep(SimpleTrainer):
             return self.model(part)
 
     def _synchronised(self, last: bool) -> contextlib.AbstractContextManager:
-        """DDP averages gradients over processes once, behind the last part."""
+        """DDP averages gradients over processes once, after the last part."""
         ddp = isinstance(self.model, nn.parallel.DistributedDataParallel)
         return self.model.no_sync() if ddp and not last else contextlib.nullcontext()
 
@@ -110,16 +110,16 @@ class TrainStep(SimpleTrainer):
 
         All processes see all losses, unlike Detectron2's, so that all of them stop where one is not finite.
         """
-        told, self._told = self._told, []
-        for _, steps in itertools.groupby(told, key=lambda step: tuple(step[1])):  # L_nn joins on the way
-            self._write_metrics(list(steps))
+        steps, self._steps = self._steps, []
+        for _, alike in itertools.groupby(steps, key=lambda step: tuple(step[1])):  # a loss may join on the way
+            self._write_metrics(list(alike))
 
     def _write_metrics(self, steps: list[tuple[int, dict[str, Tensor]]]) -> None:
         rows = [torch.stack([loss.to(self._device, torch.float64) for loss in losses.values()]) for _, losses in steps]
         everywhere = gather_rows(torch.stack(rows)[None]).tolist()  # by process, step and loss
         storage = get_event_storage()
         for n, (iteration, losses) in enumerate(steps):
-            values = {name: [told[n][column] for told in everywhere] for column, name in enumerate(losses)}
+            values = {name: [losses_of[n][column] for losses_of in everywhere] for column, name in enumerate(losses)}
             storage.put_scalar("data_time", max(values.pop("data_time")))
             means = {name: sum(one) / len(one) for name, one in values.items()}
             if not all(map(math.isfinite, means.values())):

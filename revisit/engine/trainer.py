@@ -1,4 +1,4 @@
-"""Detectron2's DefaultTrainer, made to run without a GPU, and its form for pretraining (finetune.py has the other)."""
+"""Detectron2's DefaultTrainer, made to run without a GPU and to resume exactly, for pretraining and finetuning."""
 
 from __future__ import annotations
 
@@ -6,49 +6,29 @@ import json
 import logging
 import warnings
 import weakref
-from collections import OrderedDict
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import FINAL
-from revisit.config import metrics_period
-from revisit.data.loader import ResumableLoader
 from revisit.data.reader import UnreadableImageError
 from revisit.engine.checkpointing import Checkpoints
-from revisit.engine.hooks import (
-    CollapseAlarm,
-    CropFallbacks,
-    Evaluation,
-    FreshBatches,
-    MomentumUpdate,
-    NeighborLossSchedule,
-    PatientWriter,
-    QueueUpdate,
-    ReadErrors,
-    Throughput,
-    unwrap,
-)
+from revisit.engine.hooks import EvaluationAfterSuccess, FreshBatches, PatientWriter
 from revisit.engine.non_finite import report_non_finite
 from revisit.engine.optimizer import build_lr_scheduler, build_optimizer
-from revisit.engine.schedule import epochs_to_iterations, neighbor_loss_start, queue_advice
 from revisit.engine.stop_signals import StopSignals, announce
 from revisit.engine.train_step import NonFiniteLossError, TrainStep
 from revisit.errors import KilledWorkerError, UserError, first_line, told_by_worker
-from revisit.evaluation.features import extract_features
-from revisit.evaluation.knn import knn_top1
-from revisit.evaluation.linear import fit_linear, linear_top1
-from revisit.viz.neighbor_gallery import neighbor_gallery
+from revisit.modeling.distributed import share_state
 
 from detectron2.config import CfgNode
 from detectron2.engine import DefaultTrainer, HookBase, TrainerBase, hooks
 from detectron2.engine.defaults import create_ddp_model
 from detectron2.modeling import build_model
 from detectron2.utils import comm
-from detectron2.utils.events import EventStorage, get_event_storage
+from detectron2.utils.events import EventStorage
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +93,7 @@ class RevisitTrainer(DefaultTrainer):
                 built.append(FreshBatches(hook))
             if isinstance(hook, hooks.EvalHook):
                 built.append(Checkpoints(self.cfg, self.signals))
-                hook = Evaluation(hook)
+                hook = EvaluationAfterSuccess(hook)
             if isinstance(hook, hooks.PeriodicWriter):
                 hook = PatientWriter(hook)
             if hook is not None and not isinstance(hook, hooks.PeriodicCheckpointer):
@@ -211,8 +191,8 @@ class RevisitTrainer(DefaultTrainer):
             if "DataLoader worker" not in str(error) or "killed by signal" not in str(error):
                 raise
             raise KilledWorkerError(
-                f"{first_line(error)} Mostly memory ran out: lower DATALOADER.NUM_WORKERS (now "
-                f"{self.cfg.DATALOADER.NUM_WORKERS}) or the batch; --resume goes on from the last checkpoint"
+                f"{first_line(error)} Most often memory ran out: lower DATALOADER.NUM_WORKERS (now "
+                f"{self.cfg.DATALOADER.NUM_WORKERS}) or the batch; --resume continues from the last checkpoint"
             ) from error
         except NonFiniteLossError as error:
             raise self._non_finite(error) from None
@@ -229,90 +209,3 @@ class RevisitTrainer(DefaultTrainer):
     def metrics_period(cfg: CfgNode) -> int:
         """Steps whose losses are read together; more than one only where ``inputs_of`` knows earlier batches."""
         return 1
-
-
-class PretrainTrainer(RevisitTrainer):
-    """Pretrains MoCo or KNNMoCo; its evaluation classifies DATASETS.TEST with KNN_EVAL.BANK."""
-
-    other_world_size = "the order of the data goes on; BN statistics are over other shares of a batch"
-
-    @classmethod
-    def build_train_loader(cls, cfg: CfgNode) -> ResumableLoader:
-        loader = ResumableLoader(cfg)
-        if advice := queue_advice(cfg, loader.num_images):
-            logger.warning(advice)
-        return loader
-
-    def build_hooks(self) -> list[HookBase]:
-        cfg, built = self.cfg, super().build_hooks()
-        per_process = cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size()
-        loader = self.data_loader
-        ours: list[HookBase] = [
-            MomentumUpdate(),
-            QueueUpdate(),
-            CollapseAlarm(metrics_period(cfg)),
-            Throughput(cfg.SOLVER.IMS_PER_BATCH, cfg.DATALOADER.NUM_WORKERS, metrics_period(cfg)),
-            ReadErrors(cfg.SOLVER.IMS_PER_BATCH, loader.iterations_per_epoch),
-        ]
-        constrained = cfg.VIEWS.NUM_SMALL * (cfg.VIEWS.MIN_OVERLAP > 0) + (cfg.VIEWS.MAX_IOU < 1)
-        if constrained:
-            ours.append(CropFallbacks(per_process * constrained))
-        if cfg.MODEL.META_ARCHITECTURE == "KNNMoCo":
-            warmup = epochs_to_iterations(neighbor_loss_start(cfg), loader.num_images, cfg.SOLVER.IMS_PER_BATCH)
-            ours.append(NeighborLossSchedule(cfg.KNN_MOCO.WEIGHT, warmup))
-        behind_lr = 1 + next(i for i, hook in enumerate(built) if isinstance(hook, hooks.LRScheduler))
-        return [*built[:behind_lr], *ours, *built[behind_lr:]]
-
-    def resume_or_load(self, resume: bool = True) -> None:
-        super().resume_or_load(resume)
-        if self.start_iter:
-            epoch, step = divmod(self.start_iter, self.data_loader.iterations_per_epoch)
-            logger.info(f"resuming at iteration {self.start_iter}: epoch {epoch}, batch {step}")
-
-    def inputs_of(self, iteration: int) -> tuple[dict, list[str]]:
-        return self.data_loader.batch_of(iteration), self.data_loader.images_of(iteration)
-
-    @staticmethod
-    def metrics_period(cfg: CfgNode) -> int:
-        return metrics_period(cfg)
-
-    @classmethod
-    def test(cls, cfg: CfgNode, model: nn.Module, evaluators: None = None) -> dict[str, float]:
-        """``knn_top1`` and, with KNN_EVAL.LINEAR, ``linear_top1`` of DATASETS.TEST, percent.
-
-        Empty without KNN_EVAL.BANK and on all but the main process. Of the first test set some images' nearest ones
-        are drawn in OUTPUT_DIR/neighbours_ITERATION.png.
-        """
-        options, model = cfg.KNN_EVAL, unwrap(model)
-        if not options.BANK:
-            return {}
-        share_state(model.backbone)
-        workers = cfg.DATALOADER.NUM_WORKERS
-        bank = extract_features(model, options.BANK, options.IMAGE_SIZE, workers)
-        classifier = fit_linear(bank) if bank and options.LINEAR else None
-        results = OrderedDict()
-        for name in cfg.DATASETS.TEST:
-            test = extract_features(model, name, options.IMAGE_SIZE, workers)
-            suffix = "" if len(cfg.DATASETS.TEST) == 1 else f"/{name}"
-            if not (bank and test):
-                continue
-            if name == cfg.DATASETS.TEST[0]:
-                picture = Path(cfg.OUTPUT_DIR) / f"neighbours_{get_event_storage().iter:07d}.png"
-                neighbor_gallery(cfg, bank, test, picture)
-            top1 = knn_top1(bank, test, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE)
-            results[f"knn_top1{suffix}"] = top1
-            logger.info(f"kNN top-1 of {name}: {top1:.2f} % (bank {options.BANK}, {len(bank.rows)} images)")
-            if classifier:
-                results[f"linear_top1{suffix}"] = top1 = linear_top1(classifier, test)
-                logger.info(f"linear top-1 of {name}: {top1:.2f} %")
-        return results
-
-
-def share_state(module: nn.Module) -> None:
-    """Give every process the main process's weights and buffers, which are what it saves.
-
-    A new model is another one on every process; later, BN statistics alone differ.
-    """
-    if comm.get_world_size() > 1:
-        for tensor in module.state_dict().values():
-            dist.broadcast(tensor, 0)

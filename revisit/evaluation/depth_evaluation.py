@@ -1,4 +1,4 @@
-"""How well the depth of every pixel is estimated (PROTOCOLS: depth)."""
+"""How well the depth of every pixel is estimated (configs/depth/nyud_deeplab_R50.yaml)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from revisit.errors import UserError
 from detectron2.evaluation import DatasetEvaluator
 from detectron2.utils import comm
 
-SMALLEST = 1e-9  # metres; what an estimate of 0 or less counts as: ratios need a positive one
+SMALLEST = 1e-9  # metres; estimates are clipped to it, because ratios need positive ones
 RATIO = 1.25
 
 

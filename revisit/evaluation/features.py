@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from revisit.data.catalog import get_records
-from revisit.data.mapper import read_record
+from revisit.data.reader import read_record
 from revisit.data.resize import crop_and_resize
-from revisit.data.workers import start_worker
+from revisit.data.workers import SignalSafeLoader
 
 from detectron2.data.samplers import InferenceSampler
 from detectron2.evaluation import DatasetEvaluator, inference_on_dataset
@@ -84,13 +84,12 @@ class _FeatureCollector(DatasetEvaluator):
 def extract_features(model: nn.Module, dataset: str, image_size: int, num_workers: int) -> Features | None:
     """Features of every image of a data set by name, in evaluation mode; None but on the main process."""
     records = get_records(dataset)
-    loader = DataLoader(
+    loader = SignalSafeLoader(
         CenterCropDataset(records, image_size),
         sampler=InferenceSampler(len(records)),
         batch_size=BATCH,
         num_workers=num_workers,
         collate_fn=list,
-        worker_init_fn=start_worker,
     )
     features = inference_on_dataset(model, loader, _FeatureCollector())
     return features if isinstance(features, Features) else None

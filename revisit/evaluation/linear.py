@@ -1,4 +1,4 @@
-"""A linear classifier on frozen features: what a plane can tell apart."""
+"""A linear classifier on frozen features."""
 
 from __future__ import annotations
 

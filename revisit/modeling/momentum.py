@@ -7,6 +7,10 @@ import copy
 import torch
 from torch import nn
 
+from revisit.modeling.distributed import unwrap
+
+from detectron2.engine import HookBase
+
 
 def momentum_copy(module: nn.Module) -> nn.Module:
     """A copy of ``module`` with the same values, whose parameters take no gradient."""
@@ -15,10 +19,21 @@ def momentum_copy(module: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def ema_update(average: nn.Module, source: nn.Module, momentum: float) -> None:
-    """theta' <- m theta' + (1 - m) theta, parameters only (METHOD: one step, 4).
+    """theta' <- m theta' + (1 - m) theta, parameters only (docs/method.md: Momentum encoder).
 
     BN running statistics are buffers and stay the average's own.
     """
     means, values = list(average.parameters()), list(source.parameters())
     torch._foreach_mul_(means, momentum)  # a few kernels for all tensors, with the numbers of one at a time
     torch._foreach_add_(means, values, alpha=1 - momentum)
+
+
+class MomentumUpdate(HookBase):
+    """Move the momentum encoder towards the encoder (docs/method.md: Momentum encoder).
+
+    Belongs directly after Detectron2's LRScheduler and before any checkpointer, so that the checkpoint of step i holds
+    step i's momentum encoder.
+    """
+
+    def after_step(self) -> None:
+        unwrap(self.trainer.model).update_momentum_encoder()

@@ -1,4 +1,4 @@
-"""Numbers that tell a researcher how a run is doing, as scalar tensors; none of them touches the training."""
+"""Numbers that show how a run is doing, as scalar tensors; none of them changes the training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The projection MLP h (METHOD: notation)."""
+"""The projection MLP h (docs/method.md: Notation)."""
 
 from __future__ import annotations
 

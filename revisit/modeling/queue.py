@@ -5,9 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from revisit.modeling.distributed import unwrap
+
+from detectron2.engine import HookBase
+
 
 class AlignedQueue(nn.Module):
-    """First-in-first-out rings of K unit rows that share one pointer (METHOD: one step, 5).
+    """First-in-first-out rings of K unit rows that share one pointer (docs/method.md: Queues).
 
     ``AlignedQueue(K, keys=C, features=Cg)`` has the rings ``queue.keys`` (K, C) and ``queue.features``
     (K, Cg), buffers of ``dtype`` that start as random unit rows; row n of every ring comes from the same image.
@@ -45,9 +49,29 @@ class AlignedQueue(nn.Module):
         if len(counts) != 1 or max(counts) > self.length:
             raise ValueError(f"rows per ring {sorted(counts)}: expected one count, at most {self.length}")
         (n,) = counts
-        places = (self.num_enqueued + torch.arange(n, device=self.num_enqueued.device)) % self.length
+        places = self._next_places(n)
         for name, new in rows.items():
             ring = getattr(self, name)
             ring.index_copy_(0, places, new.detach().to(ring.dtype))
         self.labels.index_copy_(0, places, self.labels.new_full((n,), -1) if labels is None else labels)
         self.num_enqueued += n
+
+    @torch.no_grad()
+    def after_enqueue(self, name: str, rows: Tensor) -> Tensor:
+        """A copy of the ring ``name``, (K, width), as ``enqueue`` of (n, width) rows will leave it."""
+        ring = getattr(self, name)
+        return ring.index_copy(0, self._next_places(len(rows)), rows.detach().to(ring.dtype))
+
+    def _next_places(self, count: int) -> Tensor:
+        return (self.num_enqueued + torch.arange(count, device=self.num_enqueued.device)) % self.length
+
+
+class QueueUpdate(HookBase):
+    """Enqueue the step's keys of all processes (docs/method.md: Queues).
+
+    Belongs directly after MomentumUpdate and before any checkpointer, so that the checkpoint of step i holds step i's
+    keys.
+    """
+
+    def after_step(self) -> None:
+        unwrap(self.trainer.model).enqueue_pending_keys()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -80,32 +78,3 @@ def scatter_shuffled(rows: Tensor, permutation: Tensor) -> Tensor:
     shuffled = torch.empty_like(incoming)
     shuffled[torch.from_numpy(np.concatenate(places)).to(rows.device)] = incoming
     return shuffled
-
-
-def gather_rows(rows: Tensor) -> Tensor:
-    """(B/P, W) on each process -> (B, W) on all of them, in order of rank, without gradient."""
-    return start_gather(rows)()
-
-
-def start_gather(rows: Tensor) -> Callable[[], Tensor]:
-    """``gather_rows`` beside whatever is computed until the result is called for."""
-    if comm.get_world_size() == 1:
-        return lambda: rows
-    parts = [torch.empty_like(rows) for _ in range(comm.get_world_size())]
-    work = dist.all_gather(parts, rows.contiguous(), async_op=True)
-
-    def finish() -> Tensor:
-        work.wait()
-        return torch.cat(parts)
-
-    return finish
-
-
-def in_global_order(parts: list[Tensor]) -> Tensor:
-    """Rows that ``gather_rows`` gave for each part of a step, as one gather of the whole step would give them.
-
-    Each part (P * b, ...) holds b rows of every process in order of rank; the result (parts * P * b, ...) holds
-    all rows of the first process, then all of the second.
-    """
-    by_process = torch.stack([part.unflatten(0, (comm.get_world_size(), -1)) for part in parts], dim=1)
-    return by_process.flatten(0, 2)

@@ -1,10 +1,16 @@
-"""The curves of a pretraining run, from its metrics.json."""
+"""Plots, and the curves of a pretraining run from its metrics.json."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 PANELS = {
     "losses": ("loss_inst", "loss_nn_raw", "total_loss"),
@@ -19,7 +25,7 @@ PANELS = {
 def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
     """metrics.json -> (iteration, value) pairs by name, in order.
 
-    A last line that a killed run left torn is skipped; of iterations that a resumed run made again, the last counts.
+    A last line that a killed run left torn is skipped; of iterations that a resumed run repeated, the last counts.
     """
     series: dict[str, dict[int, float]] = {}
     for line in path.read_text().splitlines():
@@ -34,7 +40,7 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def headless_pyplot() -> ModuleType:
-    """matplotlib.pyplot for files alone, imported where a picture is drawn and not at start-up."""
+    """matplotlib.pyplot that only writes files, imported where a picture is drawn and not at start-up."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -43,21 +49,41 @@ def headless_pyplot() -> ModuleType:
     return pyplot
 
 
-def plot_curves(metrics: Path, output: Path) -> None:
-    """Draw every panel whose values the run has written over the iterations into a PNG."""
+@contextmanager
+def saved_plot(
+    path: Path, columns: int = 1, rows: int = 1, *, size: tuple[float, float] = (5, 3.6), title: str = ""
+) -> Iterator[list[Axes]]:
+    """Axes to draw on, row by row; then the PNG is written, with a grid and with legends where lines have names.
+
+    Args:
+        size: width and height of one of the axes, inches.
+    """
     plt = headless_pyplot()
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(columns * size[0], rows * size[1]), layout="constrained", squeeze=False
+    )
+    try:
+        figure.suptitle(title, fontsize=10)
+        yield list(axes.flat)
+        for axis in axes.flat:
+            axis.grid(alpha=0.3)
+            axis.set_axisbelow(True)
+            if axis.get_legend_handles_labels()[0]:
+                axis.legend(fontsize=8, frameon=False)
+        figure.savefig(path, dpi=110)
+    finally:
+        plt.close(figure)
+
+
+def plot_curves(metrics: Path, output: Path) -> None:
+    """Draw every panel of what the run has recorded, by iteration, into a PNG."""
     series = read_metrics(metrics)
-    figure, axes = plt.subplots(2, 3, figsize=(14, 6), sharex=True, layout="constrained")
-    for axis, (title, names) in zip(axes.flat, PANELS.items(), strict=True):
-        for name in names:
-            if name in series:
-                marker = "o" if name in PANELS["held-out accuracy (%)"] else None
-                axis.plot(*zip(*series[name], strict=True), label=name, marker=marker, markersize=3)
-        axis.set_title(title, fontsize=10)
-        axis.grid(alpha=0.3)
-        if any(name in series for name in names):
-            axis.legend(fontsize=8, frameon=False)
-    for axis in axes[1]:
-        axis.set_xlabel("iteration")
-    figure.savefig(output, dpi=110)
-    plt.close(figure)
+    with saved_plot(output, columns=3, rows=2, size=(14 / 3, 3)) as axes:
+        for axis, (title, names) in zip(axes, PANELS.items(), strict=True):
+            for name in names:
+                if name in series:
+                    marker = "o" if name in PANELS["held-out accuracy (%)"] else None
+                    axis.plot(*zip(*series[name], strict=True), label=name, marker=marker, markersize=3)
+            axis.set_title(title, fontsize=10)
+        for axis in axes[3:]:
+            axis.set_xlabel("iteration")

@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-import cv2
 import numpy as np
 
 from revisit.data.catalog import get_records
 from revisit.evaluation.features import CenterCropDataset, Features
+from revisit.viz.tiles import BLACK, Color, SheetRow, evenly_spread, framed, save_sheet
 
 from detectron2.config import CfgNode
 
 logger = logging.getLogger(__name__)
 
-TILE = 96  # px
-GAP = 4  # px
-GREEN, RED, BLACK = (40, 160, 60), (210, 60, 50), (0, 0, 0)
+SIZE = 96  # px
+GREEN, RED = (40, 160, 60), (210, 60, 50)
+LEGEND = {0: ("same label as the query", GREEN), 1: ("another label", RED)}
 
 
 def neighbor_gallery(
@@ -25,26 +25,28 @@ def neighbor_gallery(
 ) -> None:
     """Write a picture: images of the first of DATASETS.TEST, each beside its nearest images of KNN_EVAL.BANK.
 
-    The frame tells whether the label is the query's: green where it is, red where not.
+    A frame is green where the label is the query's, and red where it is not. A picture that cannot be written is
+    logged, and ends nothing.
 
     Args:
         bank: of KNN_EVAL.BANK.
         test: of that test set.
     """
-    size = cfg.KNN_EVAL.IMAGE_SIZE
-    images, others = (CenterCropDataset(get_records(name), size) for name in (cfg.DATASETS.TEST[0], cfg.KNN_EVAL.BANK))
+    names = cfg.DATASETS.TEST[0], cfg.KNN_EVAL.BANK
+    images, others = (CenterCropDataset(get_records(name), cfg.KNN_EVAL.IMAGE_SIZE) for name in names)
+    count = min(num_neighbors, len(others))
     rows = []
-    for query in np.unique(np.linspace(0, len(images) - 1, num_queries, dtype=int)):
-        nearest = (bank.rows @ test.rows[query]).topk(min(num_neighbors, len(others))).indices
-        tiles = [_tile(images[int(query)], BLACK), np.full((TILE + GAP, 3 * GAP, 3), 255, np.uint8)]
-        same = bank.labels[nearest] == test.labels[query]
-        tiles += [_tile(others[int(n)], GREEN if alike else RED) for n, alike in zip(nearest, same, strict=True)]
-        rows.append(np.hstack(tiles))
-    if not cv2.imwrite(str(path), cv2.cvtColor(np.vstack(rows), cv2.COLOR_RGB2BGR)):
-        logger.error(f"{path} cannot be written: this gallery will be missing")
+    for query in evenly_spread(len(images), num_queries):
+        nearest = (bank.rows @ test.rows[query]).topk(count).indices.tolist()
+        colors = [GREEN if bank.labels[n] == test.labels[query] else RED for n in nearest]
+        neighbors = [_tile(others[n], color) for n, color in zip(nearest, colors, strict=True)]
+        rows.append(SheetRow([_tile(images[query], BLACK), *neighbors], legend=LEGEND))
+    headers = ["query", *(f"nearest {n}" for n in range(1, count + 1))]
+    try:
+        save_sheet(path, rows, headers, title=f"{names[0]}: nearest images of {names[1]}")
+    except OSError as error:
+        logger.error(f"{path} cannot be written ({error.strerror}): this gallery will be missing")
 
 
-def _tile(record: dict, color: tuple[int, int, int]) -> np.ndarray:
-    image = cv2.resize(record["image"].permute(1, 2, 0).numpy(), (TILE, TILE), interpolation=cv2.INTER_LINEAR)
-    image = cv2.rectangle(image, (0, 0), (TILE - 1, TILE - 1), color, 3)
-    return np.pad(image, ((0, GAP), (0, GAP), (0, 0)), constant_values=255)
+def _tile(record: dict, color: Color) -> np.ndarray:
+    return framed(record["image"].permute(1, 2, 0).numpy(), color, SIZE)

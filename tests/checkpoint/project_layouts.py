@@ -42,6 +42,22 @@ def random_resnet(name: str) -> torch.nn.Module:
     return model.eval()
 
 
+def backbone_of(model: torch.nn.Module, shrink: int = 1) -> Tensors:
+    """A ResNet's tensors without its classifier's, of ``1 / shrink`` of its width."""
+    tensors = {key: value for key, value in model.state_dict().items() if not key.startswith("fc.")}
+    for key, value in tensors.items():
+        for dim in range(min(2, value.dim())):
+            if value.shape[dim] > 3:
+                tensors[key] = tensors[key].narrow(dim, 0, value.shape[dim] // shrink).clone()
+    return tensors
+
+
+def maps_of(resnet: torch.nn.Module, images: Tensor) -> Tensor:
+    """The last map of a torchvision ResNet."""
+    x = resnet.maxpool(resnet.relu(resnet.bn1(resnet.conv1(images))))
+    return resnet.layer4(resnet.layer3(resnet.layer2(resnet.layer1(x))))
+
+
 def under(prefix: str, tensors: Tensors) -> Tensors:
     return {f"{prefix}{key}": value for key, value in tensors.items()}
 
@@ -51,16 +67,11 @@ def noise(*names: str) -> Tensors:
 
 
 def moco(backbone: Tensors, *heads: str) -> dict:
-    heads = heads or ("fc.0.weight", "fc.0.bias", "fc.2.weight", "fc.2.bias")
+    heads = heads or ("fc.0.weight", "fc.2.bias")
     both = [under(f"module.encoder_{name}.", {**backbone, **noise(*heads)}) for name in ("q", "k")]
-    queue = noise("module.queue", "module.queue_ptr")
+    tensors = {**both[0], **both[1], **noise("module.queue", "module.queue_ptr")}
     optimizer = {"state": {0: {"momentum_buffer": torch.ones(2)}}, "param_groups": []}
-    return {
-        "epoch": 200,
-        "arch": "resnet50",
-        "state_dict": {**both[0], **both[1], **queue},
-        "optimizer": optimizer,
-    }
+    return {"epoch": 200, "arch": "resnet50", "state_dict": tensors, "optimizer": optimizer}
 
 
 def moco_v1(backbone: Tensors) -> dict:

@@ -1,139 +1,166 @@
-"""Conversion: identical features, every tensor placed, nothing leaked, nothing executed."""
+"""Conversion: the same backbone out of every layout, every tensor placed, nothing left over, nothing let through."""
 
 from __future__ import annotations
 
-import pickle
-from pathlib import Path
-
 import pytest
 import torch
-import torchvision
-from tiny import random_views, tiny_config, tiny_model
+from project_layouts import LAYOUTS, RESNET18_FLAGS, backbone_of, maps_of, noise, random_resnet, under
+from tiny import tiny_config, tiny_model
 
-from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.checkpoint.convert import convert, flags_to_config
-from revisit.checkpoint.flags import flags_of, read_flags, write_flags
-from revisit.checkpoint.layouts import recognise
+from revisit.checkpoint.convert import BackboneWeights, convert, flags_to_config
+from revisit.checkpoint.flags import flags_of
+from revisit.checkpoint.foreign_layouts import SHARED_WITH, SOURCES, recognise, training_of
 from revisit.errors import UserError
-from revisit.modeling.backbone.resnet import build_revisit_resnet_backbone
+from revisit.modeling.backbone.description import describe
 
-from detectron2.checkpoint import DetectionCheckpointer
-from detectron2.layers import ShapeSpec
-from detectron2.modeling import build_model
-
-RGB = ShapeSpec(channels=3)
-
-
-def revisit_checkpoint() -> dict:
-    model = tiny_model().train()
-    for _ in range(2):  # BN statistics other than their start
-        model.encode_positives(random_views(4))
-    return {"model": model.state_dict(), "flags": flags_of(tiny_config())}
+PREFIXES = {
+    "moco": "module.encoder_q.",
+    "reference": "module.encoder_q.",
+    "densecl": "backbone.",
+    "swav": "module.",
+    "virtex": "visual.cnn.",
+    "torchvision": "",
+    "timm": "",
+}
 
 
-def detector_config(*options: object):
-    cfg = tiny_config()
-    detector = {
-        "MODEL.META_ARCHITECTURE": "GeneralizedRCNN",
-        "MODEL.BACKBONE.NAME": "build_dilated_c5_backbone",
-        "MODEL.RPN.IN_FEATURES": ["c5"],
-        "MODEL.ROI_HEADS.IN_FEATURES": ["c5"],
-        "MODEL.ROI_HEADS.NAME": "StandardROIHeads",
-        "MODEL.ROI_BOX_HEAD.NAME": "FastRCNNConvFCHead",
-        "MODEL.ROI_BOX_HEAD.NUM_FC": 1,
-        "MODEL.ROI_BOX_HEAD.FC_DIM": 32,
-        "MODEL.RESNETS.RES5_DILATION": 2,
-    }
-    cfg.merge_from_list([*(item for pair in detector.items() for item in pair), *options])
-    return cfg
+@pytest.fixture(scope="module")
+def small() -> dict[str, torch.Tensor]:
+    """A ResNet-18 of a sixteenth of its width: layouts are about names."""
+    return backbone_of(random_resnet("resnet18"), 16)
 
 
-def write_weights(path: Path, checkpoint: dict) -> Path:
-    """What tools/convert_to_d2.py writes."""
-    converted = convert(checkpoint)
-    torch.save({"model": converted.tensors, "matching_heuristics": True}, path)
-    write_flags(path, converted.flags, source="test")
-    return path
+def run_checkpoint(*options: object) -> dict:
+    model = tiny_model(*options)
+    return {"model": model.state_dict(), "flags": flags_of(tiny_config(*options), describe(model))}
 
 
-def test_the_detectors_backbone_gives_the_very_features_of_the_pretrained_one(tmp_path):
-    checkpoint = revisit_checkpoint()
-    weights = write_weights(tmp_path / "backbone.pth", checkpoint)
-    cfg = detector_config("MODEL.RESNETS.RES5_DILATION", 1)
-    detector = build_model(cfg).eval()
-    RevisitCheckpointer(detector, cfg).resume_or_load(str(weights), resume=False)
-    pretrained = tiny_model().eval()
-    pretrained.load_state_dict(checkpoint["model"])
-    x = torch.randn(2, 3, 64, 96)
-    assert torch.equal(pretrained.backbone(x)["res5"], detector.backbone.bottom_up(x)["res5"])
-
-
-@pytest.mark.parametrize("method", ["KNNMoCo", "DenseCL"])
-def test_pretraining_starts_both_encoders_from_a_converted_backbone(method, tmp_path):
-    checkpoint = revisit_checkpoint()
-    weights = write_weights(tmp_path / "backbone.pth", checkpoint)
-    cfg = tiny_config("MODEL.META_ARCHITECTURE", method, "VIEWS.NUM_SMALL", 0)
-    torch.manual_seed(1)
-    model = build_model(cfg)
-    RevisitCheckpointer(model, cfg).resume_or_load(str(weights), resume=False)
-    for encoder in (model.backbone, model.momentum_backbone):
-        for name, value in encoder.state_dict().items():
-            assert torch.equal(value, checkpoint["model"][f"backbone.{name}"]), name
-
-
-def test_detectron2s_own_checkpointer_loads_the_weights_too(tmp_path):
-    checkpoint = revisit_checkpoint()
-    weights = write_weights(tmp_path / "backbone.pth", checkpoint)
-    detector = build_model(detector_config())
-    DetectionCheckpointer(detector).load(str(weights))
-    for name, value in detector.backbone.bottom_up.state_dict().items():
-        assert torch.equal(value, checkpoint["model"][f"backbone.{name}"]), name
+def equal(one: BackboneWeights, other: BackboneWeights) -> bool:
+    same_keys = one.flags == other.flags and one.tensors.keys() == other.tensors.keys()
+    return same_keys and all(torch.equal(value, other.tensors[key]) for key, value in one.tensors.items())
 
 
 @pytest.mark.parametrize("depth", [18, 34, 50, 101])
+@torch.no_grad()
 def test_torchvision_weights_give_torchvisions_features(depth):
-    torch.manual_seed(0)
-    reference = getattr(torchvision.models, f"resnet{depth}")().train()
-    reference(torch.randn(4, 3, 64, 64))  # BN statistics other than their start
-    reference.eval()
+    reference = random_resnet(f"resnet{depth}")
     converted = convert(reference.state_dict())
-    assert converted.source == "torchvision"
-    assert converted.flags["MODEL.RESNETS.DEPTH"] == depth
-    model = build_revisit_resnet_backbone(flags_to_config(converted.flags), RGB).eval()
+    assert (converted.source, converted.title) == ("torchvision", f"ResNet-{depth}")
+    model = converted.description.build(flags_to_config(converted.flags)).eval()
     model.load_state_dict(converted.tensors, strict=True)
-    x = torch.randn(2, 3, 96, 128)
-    stem = reference.maxpool(reference.relu(reference.bn1(reference.conv1(x))))
-    expected = reference.layer4(reference.layer3(reference.layer2(reference.layer1(stem))))
+    x = torch.randn(2, 3, 64, 96, generator=torch.Generator().manual_seed(1))
+    expected = maps_of(reference, x)
+    assert expected.std() > 0.1
     assert (model(x)["res5"] - expected).abs().max() <= 1e-4 * expected.abs().max()
 
 
-def test_the_flags_name_what_the_weights_depend_on():
-    flags = convert(torchvision.models.resnet50().state_dict()).flags
-    assert flags["MODEL.RESNETS.STRIDE_IN_1X1"] is False
-    assert flags["MODEL.PIXEL_MEAN"] == [123.675, 116.28, 103.53]
-    assert flags["INPUT.FORMAT"] == "RGB"
-    assert (flags["MODEL.RESNETS.RES2_OUT_CHANNELS"], flags["MODEL.RESNETS.WIDTH_PER_GROUP"]) == (256, 64)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout_named_or_recognised_gives_the_same_backbone_and_flags(small, name):
+    source, recognised_as, make = LAYOUTS[name]
+    named, recognised = convert(make(small), source), convert(make(small))
+    assert (named.source, recognised.source) == (source, recognised_as)
+    assert source == recognised_as or source in SHARED_WITH[recognised_as].replace("VirTex", "virtex").lower()
+    assert equal(named, recognised) and equal(named, convert(small)) and len(named.tensors) == len(small)
+    narrow = {"MODEL.RESNETS.STEM_OUT_CHANNELS": 4, "MODEL.RESNETS.RES2_OUT_CHANNELS": 4}
+    assert named.flags == {**RESNET18_FLAGS, **narrow}  # RGB, ImageNet's statistics, strides in the 3x3
 
 
-@pytest.mark.parametrize(("architecture", "name"), [("MoCo", "MoCo"), ("KNNMoCo", "kNN-MoCo")])
-def test_momentum_encoder_heads_and_queue_stay_behind(architecture, name):
-    option = ("MODEL.META_ARCHITECTURE", architecture)
-    converted = convert({"model": tiny_model(*option).state_dict(), "flags": flags_of(tiny_config(*option))})
-    assert all(key.startswith(("stem.", "res")) for key in converted.tensors)
-    assert converted.training == name
+def test_all_sources_have_a_layout_here():
+    assert {source for source, _, _ in LAYOUTS.values()} == set(SOURCES) - {"revisit"} == PREFIXES.keys()
 
 
-def test_dense_heads_stay_behind():
-    checkpoint = revisit_checkpoint()
-    tensors = checkpoint["model"]
-    tensors |= {f"{place}.0.weight": torch.ones(2) for place in ("dense_head", "momentum_dense_head")}
-    assert all(key.startswith(("stem.", "res")) for key in convert(checkpoint).tensors)
+def tensors_in(checkpoint: dict) -> dict:
+    return checkpoint.get("model") or checkpoint.get("state_dict") or checkpoint
+
+
+@pytest.mark.parametrize("auto", [True, False])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_key_without_a_place_is_refused_in_every_layout(small, name, auto):
+    source, recognised_as, make = LAYOUTS[name]
+    prefix = PREFIXES[recognised_as]
+    keys = ("stem.fc.weight", "layer9.0.conv1.weight", "layer1.9.conv1.weight", "bn2.bias")
+    for junk in (*(f"{prefix}{key}" for key in keys), "decoder.weight"):
+        checkpoint = make(small)
+        tensors_in(checkpoint).update(noise(junk))
+        with pytest.raises(UserError, match=r"cannot place .*(fc|layer9|bn2|decoder)|no ResNet has \(3, 2, 2, 2\)"):
+            convert(checkpoint, "auto" if auto else source)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("key", ["layer2.0.bn1.running_var", "conv1.weight", "layer1.0.conv1.weight"])
+def test_a_backbone_key_without_a_value_is_refused_in_every_layout(small, name, key):
+    source, recognised_as, make = LAYOUTS[name]
+    checkpoint = make(small)
+    del tensors_in(checkpoint)[f"{PREFIXES[recognised_as]}{key}"]
+    absent = "no value for res3.0.conv1.norm.running_var|has no convolution (stem|res2.0).co"
+    with pytest.raises(UserError, match=absent):
+        convert(checkpoint, source)
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "expected"),
+    [
+        ("moco", "SwAV released", "no tensor begins with module.encoder_q.layer1.0. .it holds module.conv1.weight"),
+        ("swav", "MoCo v2", "no tensor begins with module.layer1.0. .*; at the top level epoch, arch, state_dict"),
+        ("densecl", "VirTex model", "no tensor begins with backbone.layer1.0. or layer1.0. .it holds visual.cnn.conv1"),
+        ("torchvision", "DenseCL raw", "not a checkpoint of torchvision"),
+        ("virtex", "torchvision", "cannot place fc.weight"),  # its backbone has no classifier
+        ("densecl", "timm", "cannot place fc.weight"),
+        ("revisit", "timm", "cannot place conv1.weight"),
+    ],
+)
+def test_a_checkpoint_of_another_source_than_named_is_refused(small, source, name, expected):
+    with pytest.raises(UserError, match=expected):
+        convert(LAYOUTS[name][2](small), source)
+
+
+def test_what_no_source_fits_says_what_it_looked_like_and_which_are_known(small):
+    checkpoint = {"epoch": 300, "model": under("base_encoder.", small)}
+    with pytest.raises(UserError) as error:
+        convert(checkpoint)
+    message = str(error.value)
+    assert "\n" not in message and len(message) < 600
+    assert "it holds base_encoder.conv1.weight" in message and "at the top level epoch, model" in message
+    assert all(source in message for source in SOURCES)
+    assert "module.encoder_q.layer1.0. (moco, reference)" in message
+
+
+def test_a_converted_backbone_needs_no_conversion(small):
+    with pytest.raises(UserError, match="use it as MODEL.WEIGHTS"):
+        recognise({"model": convert(small).tensors})
+
+
+@pytest.mark.parametrize("wrap", [dict, lambda arrays: {"model": arrays}])
+def test_numpy_arrays_are_converted_too(small, wrap):
+    assert equal(convert(wrap({key: value.numpy() for key, value in small.items()})), convert(small))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.bool])
+def test_weights_of_other_than_floating_point_are_refused(small, dtype):
+    with pytest.raises(UserError, match="res3.0.conv1.weight is a torch"):
+        convert({**small, "layer2.0.conv1.weight": small["layer2.0.conv1.weight"].to(dtype)})
+
+
+def test_a_convolution_without_channels_is_refused(small):
+    with pytest.raises(UserError, match="no convolution res2.0.conv2.weight"):
+        convert({**small, "layer1.0.conv2.weight": torch.zeros(4, 0, 3, 3)})
+
+
+@pytest.mark.parametrize(("method", "title"), [("MoCo", "MoCo"), ("KNNMoCo", "kNN-MoCo"), ("DenseCL", "DenseCL")])
+def test_momentum_encoder_heads_and_queue_are_left_out(method, title):
+    checkpoint = run_checkpoint("MODEL.META_ARCHITECTURE", method, "VIEWS.NUM_SMALL", 0)
+    converted = convert(checkpoint, name="x.pth")
+    expected = {k.removeprefix("backbone."): v for k, v in checkpoint["model"].items() if k.startswith("backbone.")}
+    assert converted.tensors.keys() == expected.keys()
+    assert all(torch.equal(value, expected[key]) for key, value in converted.tensors.items())
+    assert converted.origin == f"revisit: x.pth, {title}"
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda t: t.pop("backbone.res3.0.conv1.weight"), "no value for res3.0.conv1.weight"),
+        (lambda t: t.pop("backbone.stem.conv1.weight"), "no value for stem.conv1.weight"),
         (lambda t: t.update({"backbone.res9.weight": torch.zeros(1)}), "cannot place res9.weight"),
         (lambda t: t.update({"decoder.weight": torch.zeros(1)}), "cannot place decoder.weight"),
         (lambda t: t.update({"backbone.stem.conv1.weight": torch.zeros(8, 3, 3, 3)}), "stem.conv1.weight is"),
@@ -141,71 +168,18 @@ def test_dense_heads_stay_behind():
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(change, message):
-    checkpoint = revisit_checkpoint()
+    checkpoint = run_checkpoint()
     change(checkpoint["model"])
     with pytest.raises(UserError, match=message):
         convert(checkpoint)
 
 
-def test_torchvision_keys_without_a_place_are_refused():
-    tensors = torchvision.models.resnet18().state_dict()
-    tensors["layer5.0.conv1.weight"] = torch.zeros(1)
-    with pytest.raises(UserError, match=r"res6.0.conv1.weight"):
-        convert(tensors)
-    tensors["classifier.weight"] = torch.zeros(1)
-    with pytest.raises(UserError, match="cannot place classifier.weight"):
-        convert(tensors)
-
-
-def test_a_file_without_backbone_says_what_it_holds():
-    with pytest.raises(UserError, match="it holds encoder.a, encoder.b"):
-        recognise({"model": {"encoder.a": torch.zeros(1), "encoder.b": torch.zeros(1)}})
-
-
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("INPUT.FORMAT", "BGR"), "INPUT.FORMAT is BGR here and RGB there"),
-        (("MODEL.RESNETS.STRIDE_IN_1X1", True), "STRIDE_IN_1X1 is True here and False there"),
-        (("MODEL.PIXEL_STD", [1.0, 1.0, 1.0]), "PIXEL_STD is"),
-        (("MODEL.PIXEL_MEAN", [0.0, 0.0, 0.0]), "PIXEL_MEAN is"),
-        (("MODEL.RESNETS.DEPTH", 34), "DEPTH is 34 here and 18 there"),
-        (("MODEL.RESNETS.STEM_TYPE", "cifar"), "STEM_TYPE is cifar here and basic there"),
-    ],
+    ("ring", "method"), [("keys", "MoCo"), ("features", "kNN-MoCo"), ("dense_keys", "DenseCL"), ("labels", "")]
 )
-def test_finetuning_under_other_flags_is_refused_by_name(tmp_path, options, message):
-    weights = write_weights(tmp_path / "backbone.pth", revisit_checkpoint())
-    cfg = detector_config(*options)
-    with pytest.raises(UserError, match=message):
-        RevisitCheckpointer(build_model(cfg), cfg).resume_or_load(str(weights), resume=False)
-
-
-def test_one_missing_backbone_tensor_is_refused_unless_allowed(tmp_path):
-    weights = write_weights(tmp_path / "backbone.pth", revisit_checkpoint())
-    content = torch.load(weights)
-    del content["model"]["res4.1.conv2.weight"]
-    torch.save(content, weights)
-    cfg = detector_config()
-    with pytest.raises(
-        UserError, match="only 99 of 100 backbone tensors .*first without: backbone.bottom_up.res4.1.conv2.weight"
-    ):
-        RevisitCheckpointer(build_model(cfg), cfg).resume_or_load(str(weights), resume=False)
-    cfg.MODEL.ALLOW_PARTIAL_BACKBONE = True
-    RevisitCheckpointer(build_model(cfg), cfg).resume_or_load(str(weights), resume=False)
-
-
-def test_an_unreadable_flag_file_is_named(tmp_path):
-    (tmp_path / "backbone.yaml").write_text("depth 50")
-    with pytest.raises(UserError, match=r"backbone.yaml is not a flag file"):
-        read_flags(tmp_path / "backbone.pth")
-
-
-def test_pkl_weights_load_into_detectron2(tmp_path):
-    checkpoint = revisit_checkpoint()
-    arrays = {key: value.numpy() for key, value in convert(checkpoint).tensors.items()}
-    path = tmp_path / "backbone.pkl"
-    path.write_bytes(pickle.dumps({"model": arrays, "__author__": "test", "matching_heuristics": True}))
-    detector = build_model(detector_config())
-    DetectionCheckpointer(detector).load(str(path))
-    value = detector.backbone.bottom_up.res2[0].conv1.weight
-    assert torch.equal(value, checkpoint["model"]["backbone.res2.0.conv1.weight"])
+def test_what_a_run_says_of_its_training(ring, method):
+    checkpoint = {"model": noise("queue.keys", f"queue.{ring}") if ring != "labels" else {}, "iteration": 99}
+    expected = f"{method}, 100 iterations, seed 3" if method else "100 iterations, seed 3"
+    assert training_of({**checkpoint, "trainer": {"seed": 3}}, "revisit") == expected
+    assert training_of({"model": {}, "trainer": {}}, "revisit") == ""
+    assert training_of({"state_dict": {}, "epoch": 200, "iteration": None}, "moco") == "epoch 200"

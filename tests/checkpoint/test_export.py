@@ -10,32 +10,40 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from project_layouts import RESNET18_FLAGS, random_resnet
+from project_layouts import RESNET18_FLAGS, backbone_of, random_resnet
 from tiny import tiny_config, tiny_model
 
-from revisit.checkpoint.convert import convert
-from revisit.checkpoint.export import Backbone, load_backbone, to_torchvision, write_bare
+from revisit.checkpoint.convert import BackboneWeights, convert
+from revisit.checkpoint.export import LIBRARIES, library_tensors, load_backbone, write_tensors
 from revisit.checkpoint.flags import flags_of, flags_path, write_flags
 from revisit.checkpoint.model_card import model_card
 from revisit.checkpoint.reading import read_checkpoint
 from revisit.errors import UserError
+from revisit.modeling.backbone.description import describe
+from revisit.modeling.backbone.resnet import ResNetDescription
 
 # A ready environment (PYTHON=...) may do without it.
 NEEDS_SAFETENSORS = pytest.mark.skipif(find_spec("safetensors") is None, reason="safetensors is not installed")
-FORMATS = [".pth", pytest.param(".safetensors", marks=NEEDS_SAFETENSORS)]
 
 
-@pytest.fixture(scope="module", params=["resnet18", "resnet50", "resnext50_32x4d"])
-def resnet(request) -> torch.nn.Module:
-    return random_resnet(request.param)
-
-
-def converted_file(path: Path, tensors: dict, **flags: object) -> Path:
+def converted_file(path: Path, tensors: dict) -> Path:
     """What tools/convert_to_d2.py writes of torchvision's tensors."""
     converted = convert(tensors)
-    torch.save({"model": converted.tensors, "__author__": "test", "matching_heuristics": True}, path)
-    write_flags(path, {**converted.flags, **flags}, source="moco: moco.pth.tar, epoch 200")
+    write_tensors(converted.tensors, path, __author__="test", matching_heuristics=True)
+    write_flags(path, converted.flags, source="moco: moco.pth.tar, epoch 200")
     return path
+
+
+def run_file(path: Path, *options: object, **beside: object) -> Path:
+    """A run's checkpoint."""
+    model = tiny_model(*options)
+    flags = flags_of(tiny_config(*options), describe(model))
+    torch.save({"model": model.state_dict(), "flags": flags, **beside}, path)
+    return path
+
+
+def weights_under(flags: dict, tensors: dict | None = None, origin: str = "") -> BackboneWeights:
+    return BackboneWeights(tensors or {}, {**RESNET18_FLAGS, **flags}, ResNetDescription(), origin)
 
 
 def snippets(card: str) -> dict[str, str]:
@@ -45,53 +53,39 @@ def snippets(card: str) -> dict[str, str]:
     return dict(found)
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
-def test_export_then_conversion_is_the_identity_and_the_snippets_run(resnet, suffix, tmp_path, monkeypatch):
+@pytest.mark.parametrize("suffix", [".pth", pytest.param(".safetensors", marks=NEEDS_SAFETENSORS)])
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnext50_32x4d"])
+@torch.no_grad()
+def test_export_then_conversion_is_the_identity_and_the_snippets_run(name, suffix, tmp_path, monkeypatch):
+    resnet, weights = random_resnet(name), tmp_path / f"exported{suffix}"
     backbone = load_backbone(converted_file(tmp_path / "backbone.pth", resnet.state_dict()))
-    weights = tmp_path / f"exported{suffix}"
-    write_bare(to_torchvision(backbone), weights)
+    write_tensors(library_tensors(backbone, "torchvision"), weights)
 
-    exported = read_checkpoint(weights)
-    original = {key: value for key, value in resnet.state_dict().items() if not key.startswith("fc.")}
+    exported, original = read_checkpoint(weights), backbone_of(resnet)
     assert exported.keys() == original.keys()
     assert all(torch.equal(value, original[key]) for key, value in exported.items())
     again = convert(exported)
     assert again.flags == backbone.flags and again.tensors.keys() == backbone.tensors.keys()
     assert all(torch.equal(value, backbone.tensors[key]) for key, value in again.tensors.items())
 
-    card = model_card(backbone, weights, "torchvision")
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
-    exec(snippets(card)["torchvision"], names)
-    loaded = names["model"].state_dict()
-    assert loaded.keys() == original.keys() and all(torch.equal(loaded[key], original[key]) for key in original)
-
-
-@pytest.mark.parametrize("suffix", FORMATS)
-def test_the_cards_snippet_for_timm_runs(resnet, suffix, tmp_path, monkeypatch):
-    backbone = load_backbone(converted_file(tmp_path / "backbone.pth", resnet.state_dict()))
-    weights = tmp_path / f"exported{suffix}"
-    write_bare(to_torchvision(backbone), weights)
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
-    exec(snippets(model_card(backbone, weights, "timm"))["timm"], names)
     resnet.fc = torch.nn.Identity()
     x = torch.randn(1, 3, 64, 64)
-    with torch.no_grad():
-        expected = resnet(x)
+    expected = resnet(x)
+    for code in snippets(model_card(backbone, weights, "torchvision")).values():
+        names: dict[str, object] = {}
+        exec(code, names)
         assert (names["model"](x) - expected).abs().max() <= 1e-4 * expected.abs().max()
 
 
-@pytest.mark.parametrize("library", ["torchvision", "timm"])
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_the_card_says_what_the_weights_are(library, tmp_path):
-    flags = {**RESNET18_FLAGS, "MODEL.PIXEL_MEAN": [127.5, 51, 0.0]}
-    backbone = Backbone(
-        {"res2.0.conv1.weight": torch.zeros(1_200_000)}, flags, "revisit: model_final.pth, MoCo, seed 1"
-    )
+    flags = {"MODEL.PIXEL_MEAN": [127.5, 51, 0.0]}
+    tensors = {"res2.0.conv1.weight": torch.zeros(1_200_000)}
+    backbone = weights_under(flags, tensors, "revisit: model_final.pth, MoCo, seed 1")
     (tmp_path / "r18.safetensors").write_bytes(b"weights")
     card = model_card(backbone, tmp_path / "r18.safetensors", library)
-    assert card.startswith("# r18.safetensors\n")
-    assert str(tmp_path) not in card
+    assert card.startswith("# r18.safetensors\n") and str(tmp_path) not in card
     for part in (
         f"backbone of a ResNet-18 for {library} and ",
         "1 tensors, 1.2 million parameters",
@@ -109,10 +103,6 @@ def test_the_card_says_what_the_weights_are(library, tmp_path):
     assert "Licence: that under which the weights were published" in other
 
 
-def run_checkpoint(*options: object) -> dict:
-    return {"model": tiny_model(*options).state_dict(), "flags": flags_of(tiny_config(*options))}
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -122,54 +112,48 @@ def run_checkpoint(*options: object) -> dict:
     ],
 )
 def test_what_torchvisions_network_cannot_hold_is_refused_by_name(options, message, tmp_path):
-    torch.save(run_checkpoint(*options), tmp_path / "model_final.pth")
-    backbone = load_backbone(tmp_path / "model_final.pth")
+    backbone = load_backbone(run_file(tmp_path / "model_final.pth", *options))
     with pytest.raises(UserError, match=message):
-        to_torchvision(backbone)
+        library_tensors(backbone, "torchvision")
+
+
+BOTTLENECK = {"MODEL.RESNETS.DEPTH": 50, "MODEL.RESNETS.RES2_OUT_CHANNELS": 256}
+STRIDE_IN_1X1 = {"MODEL.RESNETS.STRIDE_IN_1X1": True}
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         ({"INPUT.FORMAT": "BGR"}, "INPUT.FORMAT is BGR in the backbone and RGB"),
-        ({"MODEL.RESNETS.DEPTH": 50, "MODEL.RESNETS.RES2_OUT_CHANNELS": 64}, "64 in the backbone and 256"),
-        (
-            {
-                "MODEL.RESNETS.DEPTH": 50,
-                "MODEL.RESNETS.RES2_OUT_CHANNELS": 256,
-                "MODEL.RESNETS.STRIDE_IN_1X1": True,
-            },
-            "STRIDE_IN_1X1 is True in the backbone and False",
-        ),
+        ({"MODEL.RESNETS.DEPTH": 50}, "64 in the backbone and 256"),
+        ({**BOTTLENECK, **STRIDE_IN_1X1}, "STRIDE_IN_1X1 is True in the backbone and False"),
     ],
 )
 def test_what_torchvisions_network_would_compute_otherwise_is_refused_by_name(flags, message):
     with pytest.raises(UserError, match=message):
-        to_torchvision(Backbone({}, {**RESNET18_FLAGS, **flags}, ""))
-    assert to_torchvision(Backbone({}, {**RESNET18_FLAGS, "MODEL.RESNETS.STRIDE_IN_1X1": True}, "")) == {}
+        library_tensors(weights_under(flags), "timm")
+    assert library_tensors(weights_under(STRIDE_IN_1X1), "timm") == {}  # basic blocks have no 1x1
 
 
 def test_a_run_is_exported_without_its_momentum_encoder_heads_and_queue(tmp_path):
     options = ("MODEL.RESNETS.STEM_OUT_CHANNELS", 64, "MODEL.RESNETS.RES2_OUT_CHANNELS", 64)
-    checkpoint = {**run_checkpoint(*options), "iteration": 9, "trainer": {"seed": 7}}
-    torch.save(checkpoint, tmp_path / "model_final.pth")
-    backbone = load_backbone(tmp_path / "model_final.pth")
+    path = run_file(tmp_path / "model_final.pth", *options, iteration=9, trainer={"seed": 7})
+    backbone = load_backbone(path)
     assert backbone.origin == "revisit: model_final.pth, kNN-MoCo, 10 iterations, seed 7"
-    assert backbone.has_imagenet_statistics
-    keys = random_resnet("resnet18").load_state_dict(to_torchvision(backbone), strict=False)
+    keys = random_resnet("resnet18").load_state_dict(library_tensors(backbone, "torchvision"), strict=False)
     assert keys.missing_keys == ["fc.weight", "fc.bias"] and not keys.unexpected_keys
 
 
 def test_half_precision_and_absent_step_counters_stay_as_they_are(tmp_path):
     tensors = {key: value.half() for key, value in random_resnet("resnet18").state_dict().items() if "num_b" not in key}
-    exported = to_torchvision(load_backbone(converted_file(tmp_path / "backbone.pth", tensors)))
+    exported = library_tensors(load_backbone(converted_file(tmp_path / "backbone.pth", tensors)), "timm")
     assert {value.dtype for value in exported.values()} == {torch.float16}
     keys = random_resnet("resnet18").load_state_dict(exported, strict=False)
     assert keys.missing_keys == ["fc.weight", "fc.bias"]
 
 
 def test_weights_without_whole_flags_are_refused(tmp_path):
-    path = converted_file(tmp_path / "backbone.pth", random_resnet("resnet18").state_dict())
+    path = converted_file(tmp_path / "backbone.pth", backbone_of(random_resnet("resnet18"), 16))
     written = yaml.safe_load(flags_path(path).read_text())
     for config, message in (
         ([1], "the flags of .*backbone.pth lack MODEL.RESNETS.DEPTH"),

@@ -9,10 +9,10 @@ import pytest
 import torch
 import yaml
 from commands import ROOT, one_line_error, run
-from project_layouts import moco, random_resnet
+from project_layouts import backbone_of, moco, random_resnet
 
 from revisit.checkpoint.convert import convert
-from revisit.checkpoint.layouts import SOURCES
+from revisit.checkpoint.foreign_layouts import SOURCES
 from revisit.checkpoint.reading import read_checkpoint
 
 DOCUMENT = (ROOT / "docs/weights.md").read_text()
@@ -22,8 +22,7 @@ DOCUMENT = (ROOT / "docs/weights.md").read_text()
 def output(tmp_path_factory) -> Path:
     """The files that the document's commands start from, all of one ResNet-18."""
     folder = tmp_path_factory.mktemp("output")
-    model = random_resnet("resnet18").state_dict()
-    tensors = {key: value for key, value in model.items() if not key.startswith("fc.")}
+    tensors = backbone_of(random_resnet("resnet18"))
     torch.save(moco(tensors), folder / "moco_v2_800ep_pretrain.pth.tar")
     (folder / "knn_moco").mkdir()
     converted = convert(tensors)

@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 from torchvision.transforms import functional as TF
 
-from revisit.data.augmentation import BRIGHTNESS, CONTRAST, HUE, SATURATION, StandardLook, apply_look
+from revisit.data.augmentation import BRIGHTNESS, CONTRAST, HUE, SATURATION, StandardLook
+from revisit.data.augmentation_on_arrays import apply_look
 
 SIZE = 48
 PLAIN = StandardLook(jitter=(), grey=False, blur_sigma=0.0, flip=False)

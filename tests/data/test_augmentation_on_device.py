@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from revisit.data.augmentation import BRIGHTNESS, CONTRAST, HUE, SATURATION, StandardLook, apply_look, draw_look
+from revisit.data.augmentation import BRIGHTNESS, CONTRAST, HUE, SATURATION, StandardLook, draw_look
+from revisit.data.augmentation_on_arrays import apply_look
 from revisit.data.augmentation_on_device import apply_looks, record_of
 
 SIZE = 40

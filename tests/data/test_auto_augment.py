@@ -6,7 +6,9 @@ import torch
 from PIL import Image
 from torchvision.transforms import AutoAugment, InterpolationMode, autoaugment
 
-from revisit.data.auto_augment import NAMES, NUM_POLICIES, apply_to_array, apply_to_batch, operations
+from revisit.data.augmentation import NUM_POLICIES, AutoAugmentLook
+from revisit.data.augmentation_on_arrays import apply_operation
+from revisit.data.augmentation_on_device import NAMES, OPERATIONS
 
 SIZE = 40
 SPACE = AutoAugment()._augmentation_space(10, (SIZE, SIZE))
@@ -45,10 +47,10 @@ def test_an_operation_is_pils(picture, name):
     batch = torch.from_numpy(image).permute(2, 0, 1).expand(2, -1, -1, -1)
     for magnitude in magnitudes(name):
         expected = reference(image, name, magnitude)
-        array = apply_to_array(image, name, magnitude)
+        array = apply_operation(image, name, magnitude)
         assert array.dtype == np.uint8
         assert np.abs(array - expected).max() <= (0 if name in EXACT | {"AutoContrast"} else 2), magnitude
-        tensors = apply_to_batch(batch, name, magnitude)
+        tensors = OPERATIONS[name](batch, magnitude)
         assert tensors.dtype == torch.uint8
         for tensor in tensors:
             assert np.abs(tensor.permute(1, 2, 0).numpy() - expected).max() <= (0 if name in EXACT else 2), magnitude
@@ -75,6 +77,7 @@ def test_draws_come_to_torchvisions_operations(monkeypatch):
             AutoAugment()(Image.new("RGB", (SIZE, SIZE)))
             torch.manual_seed(seed)
             policy, probabilities, signs = AutoAugment.get_params(NUM_POLICIES)
-            assert operations(policy, probabilities.tolist(), signs.tolist(), SIZE) == done
+            look = AutoAugmentLook(False, policy, probabilities.tolist(), signs.tolist())
+            assert look.operations(SIZE) == done
             covered.add(policy)
     assert covered == set(range(NUM_POLICIES))

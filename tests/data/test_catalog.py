@@ -1,14 +1,17 @@
 """Data sets by name: fixed names under DETECTRON2_DATASETS, and KIND:PATH for any data on disk."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import revisit  # noqa: F401  (registers the fixed names)
 from projects.ToyScenes import CLASS_NAMES as TOY_CLASSES
-from revisit.data import catalog
 from revisit.data.catalog import get_records
+from revisit.data.image_folders import load_folder
+from revisit.data.sources import KINDS
 from revisit.errors import UserError
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
@@ -60,7 +63,7 @@ def test_a_folder_met_twice_counts_once_whatever_order_the_disk_has(tmp_path, mo
             yield folder, subfolders, names
 
     monkeypatch.setattr(os, "walk", walk_in_order)
-    assert names_under(tmp_path / "root", catalog.load_folder(tmp_path / "root")) == ["a/1.jpg"]
+    assert names_under(tmp_path / "root", load_folder(tmp_path / "root")) == ["a/1.jpg"]
 
 
 @pytest.mark.parametrize("kind", ["folder", "list", "class_folders"])
@@ -127,9 +130,19 @@ def test_a_folder_without_class_folders_is_refused(tmp_path):
 def test_an_unknown_name_is_answered_with_what_there_is(name):
     with pytest.raises(UserError) as error:
         get_records(name)
-    for expected in (repr(name), "coco_2017_train_images", "cifar10_train", "toy_scenes_train", *catalog.KINDS):
+    for expected in (repr(name), "coco_2017_train_images", "cifar10_train", "toy_scenes_train", *KINDS):
         assert expected in str(error.value)
     assert name not in DatasetCatalog.list()
+
+
+def test_toy_data_that_nothing_imported_are_answered_with_what_imports_them():
+    with pytest.raises(UserError, match=r"""unknown data set 'toy_x': add IMPORTS "\('projects.ToyScenes',\)\""""):
+        get_records("toy_x")
+
+
+def test_the_core_imports_no_project():
+    loaded = "import sys, revisit.engine.trainer; print([name for name in sys.modules if name.startswith('projects')])"
+    assert subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True).stdout.strip() == "[]"
 
 
 def test_a_name_may_be_asked_for_twice(tmp_path):

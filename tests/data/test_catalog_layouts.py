@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torchvision
 
-from revisit.data.catalog import CIFAR10_CLASSES, get_records
+from revisit.data.catalog import get_records
+from revisit.data.classification_datasets import CIFAR10_CLASSES
 from revisit.errors import UserError
 
 from detectron2.data import MetadataCatalog

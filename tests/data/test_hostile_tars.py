@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from revisit.data.shards import INDEX, load_shards, read_sample, write_index
+from revisit.data.reader import read_sample
+from revisit.data.shards import INDEX, load_shards, write_index
 from revisit.errors import UserError
 
 

@@ -13,9 +13,9 @@ from revisit.data.augmentation import (
     SATURATION,
     AutoAugmentLook,
     StandardLook,
-    apply_look,
     draw_look,
 )
+from revisit.data.augmentation_on_arrays import apply_look
 
 COUNT = 6000
 

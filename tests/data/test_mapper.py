@@ -10,10 +10,11 @@ from PIL import Image
 from revisit import add_revisit_config
 from revisit.data import augmentation as augment_module
 from revisit.data import mapper as mapper_module
-from revisit.data.augmentation import StandardLook, apply_look, draw_look
+from revisit.data.augmentation import StandardLook, draw_look
+from revisit.data.augmentation_on_arrays import apply_look
 from revisit.data.crops import ConstrainedMultiCrop
-from revisit.data.mapper import ViewMapper, read_record
-from revisit.data.reader import read_image
+from revisit.data.mapper import ViewMapper
+from revisit.data.reader import read_image, read_record
 from revisit.data.resize import crop_and_reduce
 
 from detectron2.config import get_cfg

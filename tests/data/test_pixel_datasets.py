@@ -9,7 +9,8 @@ import pytest
 import revisit  # noqa: F401  (registers the fixed names)
 from projects.ToyScenes import CLASS_NAMES as TOY_CLASSES
 from revisit.data.catalog import get_records
-from revisit.data.pixel_datasets import DENSE_SETS, NYUD_CLASSES, check_split, read_split, write_split
+from revisit.data.pixel_datasets import NYUD_CLASSES
+from revisit.data.split_files import check_split, read_split, write_split
 from revisit.errors import UserError
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
@@ -223,7 +224,7 @@ TOY = ["toy_voc_sem_seg_train_aug", "toy_voc_sem_seg_val", "toy_cityscapes_train
 
 
 def test_published_sizes_are_known():
-    sizes = {name: MetadataCatalog.get(name).get("expected_images") for name in DENSE_SETS}
+    sizes = {name: MetadataCatalog.get(name).get("expected_images") for name in (*PUBLISHED, *TOY)}
     assert sizes == PUBLISHED | dict.fromkeys(TOY)
 
 
@@ -248,7 +249,7 @@ def test_classes_are_named_by_their_train_ids(name, count, some, offset):
     assert metadata.evaluator_type == kind
 
 
-@pytest.mark.parametrize("name", [name for name in DENSE_SETS if "depth" in name])
+@pytest.mark.parametrize("name", [name for name in (*PUBLISHED, *TOY) if "depth" in name])
 def test_depth_sets_have_the_evaluator_of_depth_and_no_classes(name):
     metadata = MetadataCatalog.get(name)
     assert metadata.evaluator_type == "depth" and metadata.get("stuff_classes") is None

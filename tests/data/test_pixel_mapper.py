@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from revisit import add_revisit_config
-from revisit.data.pixel_mapper import DenseMapper
+from revisit.data.pixel_mapper import PixelMapper
 from revisit.errors import UserError
 
 from detectron2.config import get_cfg
@@ -77,7 +77,7 @@ def inside_regions(labels, margin):
 @pytest.mark.parametrize("scale", [0.5, 0.77, 1.0, 1.3, 2.0])
 def test_labels_and_depth_stay_on_their_pixels(regions, scale):
     np.random.seed(0)
-    mapper = DenseMapper(make_cfg((scale, scale), crop=(50, 70), flip="horizontal"), True)
+    mapper = PixelMapper(make_cfg((scale, scale), crop=(50, 70), flip="horizontal"), True)
     seen = set()
     for _ in range(12):
         sample = mapper(regions)
@@ -97,7 +97,7 @@ def test_without_anything_to_change_a_sample_is_the_file(tmp_path):
     image = rng.integers(0, 256, (30, 41, 3), dtype=np.uint8)
     labels = rng.choice([0, 1, 2, 3, 4, 255], (30, 41))
     depth = rng.uniform(0, 9, (30, 41)).astype(np.float32)
-    sample = DenseMapper(make_cfg(), True)(write_record(tmp_path, labels, depth, image))
+    sample = PixelMapper(make_cfg(), True)(write_record(tmp_path, labels, depth, image))
     assert sample["image"].dtype == torch.uint8 and np.array_equal(sample["image"].permute(1, 2, 0), image)
     assert sample["sem_seg"].dtype == torch.int64 and np.array_equal(sample["sem_seg"], labels)
     assert sample["depth"].dtype == torch.float32 and np.array_equal(sample["depth"], depth)
@@ -110,7 +110,7 @@ def test_a_flipped_sample_is_the_mirror_image_of_all_its_maps(tmp_path):
     labels = rng.choice([0, 1, 2, 3, 4, 255], (30, 41))
     depth = rng.uniform(0, 9, (30, 41)).astype(np.float32)
     record = write_record(tmp_path, labels, depth, image)
-    mapper = DenseMapper(make_cfg(flip="horizontal"), True)
+    mapper = PixelMapper(make_cfg(flip="horizontal"), True)
     np.random.seed(0)
     flipped = 0
     for _ in range(200):
@@ -127,7 +127,7 @@ def test_a_crop_is_a_window_of_the_image_and_every_place_occurs(tmp_path):
     places = np.arange(5 * 6).reshape(5, 6)  # each pixel tells where it was
     image = np.stack([places] * 3, axis=-1).astype(np.uint8)
     record = write_record(tmp_path, depth=(places + 1).astype(np.float32), image=image)
-    mapper = DenseMapper(make_cfg(crop=(4, 4), train=(DEPTH,)), True)
+    mapper = PixelMapper(make_cfg(crop=(4, 4), train=(DEPTH,)), True)
     np.random.seed(0)
     corners = set()
     for _ in range(100):
@@ -145,7 +145,7 @@ def test_what_a_small_image_does_not_fill_is_mean_colour_void_and_without_depth(
     record = write_record(tmp_path, np.full((10, 12), 3), np.full((10, 12), 2.5, np.float32))
     np.random.seed(1)
     for _ in range(4):
-        sample = DenseMapper(make_cfg(crop=(14, 20), flip=flip), True)(record)
+        sample = PixelMapper(make_cfg(crop=(14, 20), flip=flip), True)(record)
         filled = np.zeros((14, 20), bool)
         filled[:10, :12] = True
         assert np.array_equal(sample["sem_seg"] == 3, filled) and np.array_equal(sample["sem_seg"] == 255, ~filled)
@@ -157,7 +157,7 @@ def test_what_a_small_image_does_not_fill_is_mean_colour_void_and_without_depth(
 
 @pytest.mark.parametrize("size", [(4, 30), (30, 4)])
 def test_an_image_may_be_small_one_way_and_large_the_other(tmp_path, size):
-    sample = DenseMapper(make_cfg(crop=(9, 9)), True)(write_record(tmp_path, np.full(size, 1)))
+    sample = PixelMapper(make_cfg(crop=(9, 9)), True)(write_record(tmp_path, np.full(size, 1)))
     expected = np.full((9, 9), 255)
     expected[: min(size[0], 9), : min(size[1], 9)] = 1
     assert np.array_equal(sample["sem_seg"], expected)
@@ -168,7 +168,7 @@ def test_a_range_is_drawn_from_evenly_and_choices_alone_are_chosen(tmp_path):
     np.random.seed(0)
     heights = {}
     for sampling, scale in (("range", (0.5, 2.0)), ("choice", (1.0, 1.2, 1.5))):
-        mapper = DenseMapper(make_cfg(scale, sampling=sampling), True)
+        mapper = PixelMapper(make_cfg(scale, sampling=sampling), True)
         heights[sampling] = np.array([mapper(record)["image"].shape[1] for _ in range(200)])
     assert 50 <= heights["range"].min() < 57 and 193 < heights["range"].max() <= 200
     assert abs(heights["range"].mean() - 125) < 4 * 150 / np.sqrt(12 * 200)  # 4 standard errors
@@ -191,7 +191,7 @@ def test_a_sample_has_the_size_of_the_crop_and_no_id_or_distance_that_was_not_th
     depth = (1 + rng.integers(0, 4, (height, width))).astype(np.float32)
     record = write_record(tmp_path_factory.mktemp("sample"), labels, depth)
     np.random.seed(seed)
-    sample = DenseMapper(make_cfg((scale, scale), crop=crop, flip="horizontal"), True)(record)
+    sample = PixelMapper(make_cfg((scale, scale), crop=crop, flip="horizontal"), True)(record)
     assert sample["image"].shape == (3, *crop)
     assert sample["sem_seg"].shape == sample["depth"].shape == torch.Size(crop)
     assert set(sample["sem_seg"].unique().tolist()) <= {*np.unique(labels).tolist(), 255}
@@ -208,7 +208,7 @@ def test_scaled_labels_are_those_of_the_nearest_pixel_centre(tmp_path_factory, l
     depth = np.arange(1, length + 1, dtype=np.float32)[None].repeat(2, axis=0)
     record = write_record(tmp_path_factory.mktemp("row"), depth=depth, image=np.zeros((2, length, 3), np.uint8))
     scale = scaled / length
-    sample = DenseMapper(make_cfg((scale, scale), train=(DEPTH,)), True)(record)
+    sample = PixelMapper(make_cfg((scale, scale), train=(DEPTH,)), True)(record)
     centres = (np.arange(sample["depth"].shape[1]) + 0.5) * length / sample["depth"].shape[1]
     nearest = np.rint(sample["depth"][0].double().numpy() * scale - 1)  # a pixel number, since pixel n has depth n + 1
     assert np.abs(nearest + 0.5 - centres).max() <= 0.5 + 1e-4
@@ -217,7 +217,7 @@ def test_scaled_labels_are_those_of_the_nearest_pixel_centre(tmp_path_factory, l
 @pytest.mark.parametrize("scale", [0.6, 1.7])
 def test_images_are_resized_as_by_pil(tmp_path, make_picture, scale):
     image = make_picture(40, 50)
-    sample = DenseMapper(make_cfg((scale, scale)), True)(write_record(tmp_path, np.full((40, 50), 1), image=image))
+    sample = PixelMapper(make_cfg((scale, scale)), True)(write_record(tmp_path, np.full((40, 50), 1), image=image))
     size = (round(50 * scale), round(40 * scale))
     expected = np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BILINEAR))  # with antialiasing
     assert np.abs(sample["image"].permute(1, 2, 0).numpy().astype(int) - expected).max() <= 1
@@ -227,14 +227,14 @@ def test_for_tests_the_image_is_the_file_and_labels_are_not_read(tmp_path):
     image = np.random.default_rng(0).integers(0, 256, (31, 44, 3), dtype=np.uint8)
     record = write_record(tmp_path, np.full((31, 44), 1), np.ones((31, 44), np.float32), image)
     (tmp_path / "labels.png").write_bytes(b"not read")
-    sample = DenseMapper(make_cfg((0.5, 2.0), crop=(8, 8), flip="horizontal"), False)(record)
+    sample = PixelMapper(make_cfg((0.5, 2.0), crop=(8, 8), flip="horizontal"), False)(record)
     assert sample["image"].dtype == torch.uint8 and sample["image"].is_contiguous()
     assert np.array_equal(sample["image"].permute(1, 2, 0), image)
     assert sample == {**record, "height": 31, "width": 44, "image": sample["image"]}
 
 
 def test_an_image_lies_in_memory_as_models_expect_and_belongs_to_nobody_else(regions):
-    first, second = (DenseMapper(make_cfg(crop=(20, 20)), True)(regions) for _ in range(2))
+    first, second = (PixelMapper(make_cfg(crop=(20, 20)), True)(regions) for _ in range(2))
     assert first["image"].is_contiguous() and first["sem_seg"].is_contiguous()
     first["image"].zero_()
     assert second["image"].any()
@@ -242,14 +242,14 @@ def test_an_image_lies_in_memory_as_models_expect_and_belongs_to_nobody_else(reg
 
 def test_ids_that_count_from_one_become_train_ids(tmp_path):
     record = write_record(tmp_path, np.array([[0, 1, 5]]), image=np.zeros((1, 3, 3), np.uint8))
-    sample = DenseMapper(make_cfg(train=(FIVE_FROM_ONE,)), True)(record)
+    sample = PixelMapper(make_cfg(train=(FIVE_FROM_ONE,)), True)(record)
     assert sample["sem_seg"].tolist() == [[255, 0, 4]]
 
 
 def test_height_and_width_are_the_files_whatever_the_record_says(tmp_path):
     record = write_record(tmp_path, np.full((10, 12), 1)) | {"height": 1, "width": 1}
     for is_train in (True, False):
-        sample = DenseMapper(make_cfg((0.5, 0.5)), is_train)(record)
+        sample = PixelMapper(make_cfg((0.5, 0.5)), is_train)(record)
         assert (sample["height"], sample["width"]) == (10, 12)
 
 
@@ -259,7 +259,7 @@ def test_a_map_of_another_size_is_named_with_its_image(tmp_path, key):
     record = write_record(tmp_path, np.full((10, 12), 1), np.ones((10, 12), np.float32))
     other = write_record(tmp_path / "other", np.full((12, 10), 1), np.ones((12, 10), np.float32))
     with pytest.raises(UserError) as error:
-        DenseMapper(make_cfg(), True)(record | {key: other[key]})
+        PixelMapper(make_cfg(), True)(record | {key: other[key]})
     line = f"{other[key]} is 10 x 12 pixels, but its image {record['file_name']} is 12 x 10: expected the same size"
     assert str(error.value) == line
 
@@ -269,18 +269,18 @@ def test_an_image_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "a.jpg").write_bytes((tmp_path / "a.jpg").read_bytes()[:300])
     for is_train in (True, False):
         with pytest.raises(UserError, match=r"unreadable image .*a\.jpg: truncated JPEG"):
-            DenseMapper(make_cfg(), is_train)(record)
+            PixelMapper(make_cfg(), is_train)(record)
 
 
 def test_an_image_without_labels_cannot_be_trained_on(tmp_path):
     record = write_record(tmp_path, image=np.zeros((4, 4, 3), np.uint8))
     with pytest.raises(UserError, match=r"a\.png has neither labels nor depth"):
-        DenseMapper(make_cfg(), True)(record)
+        PixelMapper(make_cfg(), True)(record)
 
 
 def test_labels_whose_classes_no_data_set_names_are_refused(regions):
     with pytest.raises(UserError, match="no data set of DATASETS.TRAIN says which"):
-        DenseMapper(make_cfg(train=(DEPTH,)), True)(regions)
+        PixelMapper(make_cfg(train=(DEPTH,)), True)(regions)
 
 
 @pytest.mark.parametrize(
@@ -299,9 +299,9 @@ def test_an_input_that_means_something_else_is_refused(options, message):
     cfg = make_cfg()
     cfg.merge_from_list(options)
     with pytest.raises(UserError, match=message):
-        DenseMapper(cfg, True)
+        PixelMapper(cfg, True)
 
 
 def test_data_sets_with_the_same_classes_can_be_mixed(regions):
     same = set_of("mapper_five_again", stuff_classes=list("abcde"))
-    assert DenseMapper(make_cfg(train=(FIVE, same, DEPTH)), True)(regions)["sem_seg"].max() == 4
+    assert PixelMapper(make_cfg(train=(FIVE, same, DEPTH)), True)(regions)["sem_seg"].max() == 4

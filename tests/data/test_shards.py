@@ -15,11 +15,11 @@ from commands import TINY, one_line_error, run
 from fsspec.implementations.memory import MemoryFileSystem
 from torch.utils.data import DataLoader
 
-from revisit.data.catalog import get_records, load_class_folders
-from revisit.data.mapper import read_record
-from revisit.data.reader import UnreadableImageError, read_image
+from revisit.data.catalog import get_records
+from revisit.data.image_folders import load_class_folders
+from revisit.data.reader import UnreadableImageError, read_image, read_record, read_sample
 from revisit.data.sampler import EpochBatchSampler
-from revisit.data.shards import load_shards, read_sample, write_index
+from revisit.data.shards import load_shards, write_index
 from revisit.errors import UserError
 
 NUM_IMAGES, PER_SHARD = 22, 5

@@ -9,7 +9,8 @@ from commands import ROOT, one_line_error, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from revisit.data.catalog import get_records, load_list
+from revisit.data.catalog import get_records
+from revisit.data.image_folders import load_list
 from revisit.errors import UserError
 
 sys.path.insert(0, str(ROOT / "datasets"))

@@ -19,7 +19,7 @@ from revisit.checkpoint.run_folder import (
     tidy_up,
 )
 from revisit.engine.hooks import CollapseAlarm, ReadErrors
-from revisit.engine.trainer import PretrainTrainer
+from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.errors import UserError
 
 from detectron2.engine import HookBase
@@ -231,7 +231,7 @@ def test_another_number_of_processes_is_said(toy_datasets, whole, tmp_path, capl
     state = load(whole / "model_0000003.pth")["trainer"]
     with caplog.at_level(logging.WARNING):
         trainer.load_state_dict(state | {"world_size": 2})
-    assert "resuming on 1 processes what 2 began: the order of the data goes on" in caplog.text
+    assert "resuming on 1 processes what 2 began: the order of the data continues" in caplog.text
 
 
 def test_hooks_resume_where_they_were():

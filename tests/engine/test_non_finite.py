@@ -12,8 +12,8 @@ from runs import load, train
 from tiny import random_views, tiny_model
 
 from revisit.engine.non_finite import report_non_finite
+from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.train_step import NonFiniteLossError, TrainStep
-from revisit.engine.trainer import PretrainTrainer
 from revisit.errors import UserError
 
 from detectron2.engine import HookBase
@@ -40,7 +40,7 @@ def test_the_run_stops_with_the_iteration_and_leaves_views_names_and_checkpoints
         train(tmp_path, *options, hook=Diverge(5))
     assert "\n" not in str(error.value) and str(tmp_path / "non_finite") in str(error.value)
     sheet = cv2.imread(str(tmp_path / "non_finite/iteration_0000005_process_0_1.png"))
-    assert sheet.shape == (8 * 166, 6 * 166, 3) and sheet.std() > 20  # eight images, six views each
+    assert sheet.shape == (8 * 170 + 22, 6 * 170 + 22, 3) and sheet.std() > 20  # eight images, six views each
     listed = (tmp_path / "non_finite/iteration_0000005_process_0.txt").read_text().split()
     assert len(set(listed)) == 8 and all(Path(name).is_file() for name in listed)
     assert sorted(path.name for path in tmp_path.glob("model_*")) == ["model_0000001.pth", "model_0000003.pth"]
@@ -78,7 +78,7 @@ def test_inputs_of_finetuning_are_shown_too(tmp_path):
     error = NonFiniteLossError(12, {"loss_sem_seg": [float("inf")]})
     told = report_non_finite(error, str(tmp_path), batch, ["0.jpg", "1.jpg"])
     assert "loss_sem_seg inf" in str(told)
-    assert cv2.imread(str(tmp_path / "non_finite/iteration_0000012_process_0_1.png")).shape == (2 * 166, 166, 3)
+    assert cv2.imread(str(tmp_path / "non_finite/iteration_0000012_process_0_1.png")).shape == (2 * 170 + 22, 192, 3)
 
 
 @pytest.mark.parametrize("last", [8, 6])

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 import torch.multiprocessing as mp
 from commands import ROOT, TINY, launch_forks
-from torch.utils.data import DataLoader
 
-from revisit.data.workers import start_worker
+from revisit.data.workers import SignalSafeLoader
 
 from detectron2.utils import comm
 
@@ -25,7 +24,7 @@ LIMIT = 180  # seconds, for what takes a few where nothing else runs
 
 def break_on_one_rank() -> None:
     """While loader workers are at it, which the process must not wait for."""
-    batches = iter(DataLoader(range(100), num_workers=1, worker_init_fn=start_worker))
+    batches = iter(SignalSafeLoader(range(100), num_workers=1))
     next(batches)
     if comm.get_rank() == 1:
         raise ZeroDivisionError("a defect of ours")

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import re
-
 import pytest
 from tiny import tiny_config
 
-from revisit.engine.schedule import queue_advice, resolve_schedule
+from revisit.engine.schedule import resolve_schedule
 from revisit.errors import UserError
 
 
@@ -35,12 +33,3 @@ def test_a_length_in_iterations_wins():
 def test_a_run_without_length_or_without_a_whole_batch_is_refused(images, epochs, message):
     with pytest.raises(UserError, match=message):
         resolved(images, "SOLVER.EPOCHS", epochs)
-
-
-@pytest.mark.parametrize(
-    ("size", "images", "advice"),
-    [(65536, 118287, None), (99, 100, None), (1024, 200, "5.1 times the 200 images.*about 100"), (10, 10, "about 8")],
-)
-def test_a_queue_of_more_than_an_epoch_is_warned_of(size, images, advice):
-    told = queue_advice(tiny_config("MOCO.QUEUE_SIZE", size), images)
-    assert re.search(advice, told) if advice else told == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from commands import launch_forks
 from runs import assert_same, load, train, train_for_module
 
+from revisit.data.workers import SignalSafeLoader
 from revisit.engine.stop_signals import StopSignals
 from revisit.errors import InterruptedRunError, StoppedRunError
 
@@ -105,21 +107,62 @@ def test_a_signal_to_one_process_of_two_ends_both_within_two_steps_and_loses_not
 
 WORKERS = """
 import multiprocessing, os, signal, sys
-from torch.utils.data import DataLoader
-from revisit.data.workers import start_worker
-batches = iter(DataLoader(range(100), num_workers=2, worker_init_fn=start_worker))
-next(batches)
-for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+from torch.utils.data import get_worker_info
+from revisit.data.workers import STOP_SIGNALS, SignalSafeLoader
+
+class Workers:
+    def __len__(self):
+        return 200
+    def __getitem__(self, index):
+        return get_worker_info().id
+
+batches = iter(SignalSafeLoader(Workers(), num_workers=2, prefetch_factor=1))
+reported = set()
+while {moment} and reported != {{0, 1}}:
+    reported.add(int(next(batches)))
+for number in STOP_SIGNALS:
     for process in multiprocessing.active_children():
         os.kill(process.pid, number)
-for _ in range(90):
-    next(batches)
-assert len(multiprocessing.active_children()) == 2
+assert {{int(next(batches)) for _ in range(150)}} == {{0, 1}} and len(multiprocessing.active_children()) == 2
 print("alive", flush=True)
 sys.exit(3)
 """
 
 
-def test_workers_leave_signals_to_the_training_process_and_end_with_it():
-    done = subprocess.run([sys.executable, "-c", WORKERS], capture_output=True, text=True, timeout=60)
+@pytest.mark.parametrize("moment", [False, True], ids=["forked", "all at work"])
+def test_workers_leave_signals_to_the_training_process_and_end_with_it(moment):
+    script = WORKERS.format(moment=moment)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stdout, done.stderr) == (3, "alive\n", "")
+
+
+def test_a_worker_that_is_told_to_end_before_it_has_started_ends(monkeypatch):
+    start = multiprocessing.Process.start
+
+    def start_and_end(process: multiprocessing.Process) -> None:
+        start(process)
+        os.kill(process.pid, signal.SIGUSR2)  # what _end_workers sends
+        process.join(30)
+        assert process.exitcode == 0
+
+    monkeypatch.setattr("torch.multiprocessing.Process.start", start_and_end)
+    iter(SignalSafeLoader(range(10), num_workers=1))
+
+
+def test_a_signal_while_workers_are_started_reaches_the_training_process_once(monkeypatch):
+    heard, start = [], multiprocessing.Process.start
+
+    def start_and_signal(process: multiprocessing.Process) -> None:
+        start(process)
+        os.kill(os.getpid(), signal.SIGTERM)
+        heard.append(f"started {process.pid > 0}")
+
+    monkeypatch.setattr("torch.multiprocessing.Process.start", start_and_signal)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        batches = iter(SignalSafeLoader(range(10), num_workers=1))
+        assert heard == ["started True", signal.SIGTERM]
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert heard[2:] == [signal.SIGTERM] and len(list(batches)) == 10
+    finally:
+        signal.signal(signal.SIGTERM, before)

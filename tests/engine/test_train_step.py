@@ -10,7 +10,7 @@ from commands import launch_forks
 from tiny import freeze_batch_norm, random_views, tiny_model
 
 from revisit.engine.train_step import TrainStep, split_batch
-from revisit.modeling.shuffle_bn import gather_rows, in_global_order
+from revisit.modeling.distributed import gather_rows, in_global_order
 
 from detectron2.engine.defaults import create_ddp_model
 from detectron2.utils import comm

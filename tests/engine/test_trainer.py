@@ -8,9 +8,11 @@ import torch
 from runs import assert_same, load, run_config, train, train_for_module
 
 from revisit.engine.checkpointing import Checkpoints
-from revisit.engine.hooks import Evaluation, MomentumUpdate, QueueUpdate
-from revisit.engine.trainer import PretrainTrainer
+from revisit.engine.hooks import EvaluationAfterSuccess
+from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.errors import UserError
+from revisit.modeling.momentum import MomentumUpdate
+from revisit.modeling.queue import QueueUpdate
 from revisit.viz.curves import read_metrics
 
 from detectron2.engine import HookBase
@@ -56,7 +58,7 @@ def test_momentum_and_queue_hooks_sit_directly_after_the_lr_scheduler(toy_datase
     kinds = [type(hook) for hook in PretrainTrainer(run_config(tmp_path))._hooks]
     place = kinds.index(d2_hooks.LRScheduler)
     assert kinds[place + 1 : place + 3] == [MomentumUpdate, QueueUpdate]
-    assert place + 2 < kinds.index(Checkpoints) < kinds.index(Evaluation)
+    assert place + 2 < kinds.index(Checkpoints) < kinds.index(EvaluationAfterSuccess)
 
 
 def test_checkpoint_of_step_i_holds_the_keys_and_momentum_encoder_of_step_i(whole, recorded):

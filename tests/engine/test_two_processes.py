@@ -10,9 +10,10 @@ from commands import launch_forks
 from tiny import freeze_batch_norm, random_views, tiny_config, tiny_model
 from true_steps import take_steps
 
-from revisit.engine.trainer import PretrainTrainer
+from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.errors import UserError
-from revisit.modeling.shuffle_bn import gather_rows, scatter_shuffled
+from revisit.modeling.distributed import gather_rows
+from revisit.modeling.shuffle_bn import scatter_shuffled
 
 from detectron2.utils import comm
 

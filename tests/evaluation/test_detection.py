@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import launch_forks
 
 import revisit  # noqa: F401
 from revisit.config import add_revisit_config
 from revisit.engine.finetune_trainer import FinetuneTrainer
-from revisit.engine.launch import Processes, launch
 
 from detectron2.config import get_cfg
 from detectron2.data import DatasetCatalog, MetadataCatalog
@@ -88,7 +88,7 @@ def test_voc_ap_is_that_computed_by_hand(tmp_path, processes):
     A class without objects counts 0, as Detectron2 has it.
     """
     write_voc(tmp_path)
-    launch(evaluate_voc, Processes(processes), device="cpu", args=(tmp_path,))
+    launch_forks(evaluate_voc, processes, tmp_path)
     dog = 100 * (4 * 1 + 3 * 2 / 3) / 11
     results = json.loads((tmp_path / f"results{processes}.json").read_text())["bbox"]
     assert results == pytest.approx({"AP": dog / 2, "AP50": dog / 2, "AP75": dog / 2})

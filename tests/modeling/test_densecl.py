@@ -12,7 +12,7 @@ from runs import train as train_run
 from tiny import FEATURE_DIM, freeze_batch_norm, random_views, tiny_config, tiny_model
 from torch.nn.functional import normalize
 
-from revisit.engine.memory_estimate import build_meta_model, flops_per_image, head_flops_per_image, memory_per_process
+from revisit.engine.memory_estimate import build_meta_model, memory_per_process
 from revisit.modeling.meta_arch.densecl import best_match, dense_loss
 from revisit.viz.curves import read_metrics
 
@@ -184,7 +184,7 @@ def test_shuffled_cells_come_back_in_order():
         assert torch.allclose(shuffled[name], rows, atol=1e-6), name
 
 
-def test_memory_and_arithmetic_count_the_cells():
+def test_memory_counts_the_cells():
     opts = (*BIG, "SOLVER.IMS_PER_BATCH", 480, "VIEWS.NUM_SMALL", 0)
     moco, dense = (tiny_config(*opts, "MODEL.META_ARCHITECTURE", name) for name in ("MoCo", "DenseCL"))
     models = [build_meta_model(cfg) for cfg in (moco, dense)]
@@ -195,12 +195,6 @@ def test_memory_and_arithmetic_count_the_cells():
     less, more = (memory["memory_gib_per_process"] for memory in told)
     assert more["cells"] == pytest.approx(2 * 240 * 9 * (FEATURE_DIM + 16) * 4 / 2**30, abs=1e-3)
     assert more["activations"] > less["activations"] and "cells" not in less
-
-    weights = FEATURE_DIM * (FEATURE_DIM + 16)  # the query's cells forward and backward, the key's forward
-    extra = flops_per_image(dense, models[1]) - flops_per_image(moco, models[0])
-    assert extra == pytest.approx(2 * 9 * weights * (3 + 1), rel=1e-3)
-    extra = head_flops_per_image(dense, models[1]) - head_flops_per_image(moco, models[0])
-    assert extra == 2 * 50 * 9 * 2 * 16 + 2 * 9 * 9 * FEATURE_DIM
 
 
 def test_a_run_explains_its_numbers(toy_datasets, tmp_path):

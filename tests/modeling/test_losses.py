@@ -1,4 +1,4 @@
-"""The losses against their formulas (docs/method.md: Losses), evaluated term by term in float64 by loops."""
+"""The losses against their formulas (docs/method.md: Losses), term by term in float64 with numpy and loops."""
 
 from __future__ import annotations
 

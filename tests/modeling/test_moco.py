@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import re
 
 import pytest
 import torch
-from tiny import FEATURE_DIM, freeze_batch_norm, random_views, tiny_model
+from tiny import FEATURE_DIM, freeze_batch_norm, random_views, tiny_config, tiny_model
 
 from revisit.modeling.losses.contrastive import contrastive_losses
+from revisit.modeling.meta_arch.moco import MoCo
 
 from detectron2.utils.events import EventStorage
 
@@ -37,32 +39,36 @@ def test_forward_touches_neither_queue_nor_momentum_encoder(model):
 @pytest.mark.parametrize("mining", ["before_head", "after_head"])
 @pytest.mark.parametrize("enqueue_first", [False, True])
 def test_loss_is_l_inst_plus_lambda_l_nn_of_the_encoded_views(mining, enqueue_first):
-    """Scored on the queue as it was before the step, where enqueueing comes first too; that mines in the new one."""
+    """Scored on the queue as it was before the step; with ENQUEUE_FIRST mined in the queue as it will be after it."""
     options = ("KNN_MOCO.MINING", mining, "KNN_MOCO.ENQUEUE_FIRST", enqueue_first)
     model = freeze_batch_norm(tiny_model(*options).train())
     views, old = random_views(8), model.queue.keys.clone()
     losses = step(model, views)
-    assert model.queue.num_enqueued == (8 if enqueue_first else 0)
-    p, p_g = model.encode_positives(views)
+    assert model.queue.num_enqueued == 0 and torch.equal(model.queue.keys, old)
+    sum(losses[name] for name in ("loss_inst", "loss_nn")).backward()
+    encoded = model.encode_positives(views)
+    p, p_g = encoded.positives, encoded.positives_g
     anchors = model.start_keys(views["anchor"])()["keys"]
+    if enqueue_first:
+        model.enqueue_pending_keys()
     mined = (p_g, model.queue.features) if mining == "before_head" else (p, model.queue.keys)
     expected = contrastive_losses(p, anchors, old, *mined, temperature=0.2, num_neighbors=5)
     assert losses["loss_inst"].item() == pytest.approx(expected["loss_inst"].item(), rel=1e-6)
     assert losses["loss_nn"].item() == pytest.approx(0.4 * expected["loss_nn"].item(), rel=1e-6)
     raw = losses["storage"].history("loss_nn_raw").latest()
     assert raw == pytest.approx(expected["loss_nn"].item(), rel=1e-6)
-    sum(losses[name] for name in ("loss_inst", "loss_nn")).backward()  # the scored rows are still there
 
 
 def test_rows_are_normalised_and_stacked_per_sample(model):
     freeze_batch_norm(model)
     views = random_views(3)
-    p, p_g = model.encode_positives(views)
+    encoded = model.encode_positives(views)
+    p, p_g = encoded.positives, encoded.positives_g
     assert p.shape == (3, 5, 16) and p_g.shape == (3, 5, FEATURE_DIM)
     assert torch.allclose(p.norm(dim=2), torch.ones(3, 5), atol=1e-6)
     for i in range(3):  # sample i alone gives row i: no mixing of samples
-        alone, _ = model.encode_positives({name: value[i : i + 1] for name, value in views.items()})
-        assert torch.allclose(p[i], alone[0], atol=1e-5)
+        alone = model.encode_positives({name: value[i : i + 1] for name, value in views.items()})
+        assert torch.allclose(p[i], alone.positives[0], atol=1e-5)
 
 
 def test_batch_statistics_are_taken_per_resolution(model):
@@ -70,7 +76,7 @@ def test_batch_statistics_are_taken_per_resolution(model):
     before = model.backbone.stem.conv1.norm.num_batches_tracked.clone()
     model.encode_positives(random_views(4))
     assert model.backbone.stem.conv1.norm.num_batches_tracked - before == 2
-    p, _ = model.encode_positives(random_views(4, num_small=0))
+    p = model.encode_positives(random_views(4, num_small=0)).positives
     assert p.shape == (4, 1, 16) and model.backbone.stem.conv1.norm.num_batches_tracked - before == 3
 
 
@@ -126,3 +132,12 @@ def test_evaluation_returns_unit_features_of_g(model):
         )[:, None, None]
         g = model.backbone(pixels)["res5"].mean((2, 3))
     assert torch.allclose(features, g / g.norm(dim=1, keepdim=True), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("size", "images", "advice"),
+    [(65536, 118287, None), (99, 100, None), (1024, 200, "5.1 times the 200 images.*about 100"), (10, 10, "about 8")],
+)
+def test_a_queue_of_more_than_an_epoch_is_warned_of(size, images, advice):
+    said = MoCo.advice(tiny_config("MOCO.QUEUE_SIZE", size), images)
+    assert re.search(advice, said) if advice else said == ""

@@ -73,9 +73,9 @@ def test_purity_looks_at_the_neighbours_that_the_loss_would_mine(mining):
     model = tiny_model("KNN_MOCO.MINING", mining, "KNN_MOCO.NUM_NEIGHBORS", 1).train()
     views = random_views(8)
     with torch.no_grad():
-        positives, positives_g = model.encode_positives(views)
+        encoded = model.encode_positives(views)
     # Row n is the nearest of positive n in the space that is mined, and of positive 7 - n in the other.
-    near_h, near_g = positives[:, 0], positives_g[:, 0]
+    near_h, near_g = encoded.positives[:, 0], encoded.positives_g[:, 0]
     if mining == "before_head":
         model.queue.enqueue(keys=near_h.flip(0), features=near_g, labels=torch.arange(8))
     else:

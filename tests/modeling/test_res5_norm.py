@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import revisit  # noqa: F401
-from revisit.checkpoint.checkpointer import RevisitCheckpointer, backbone_keys
+from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.flags import flags_of, write_flags
 from revisit.config import add_revisit_config
 from revisit.errors import UserError
+from revisit.modeling.backbone.description import backbone_keys, describe
 
 from detectron2.config import CfgNode, get_cfg
 from detectron2.modeling import build_backbone, build_model
@@ -34,9 +35,11 @@ def pretrained(path: Path) -> dict[str, torch.Tensor]:
     """Weights of a whole backbone, as tools/convert_to_d2.py writes them."""
     torch.manual_seed(1)
     cfg = config("voc_faster_rcnn_R50_C4", "MODEL.RESNETS.OUT_FEATURES", ["res5"])
-    weights = build_backbone(cfg).state_dict()
+    backbone = build_backbone(cfg)
+    weights = backbone.state_dict()
+    assert len(backbone_keys(backbone)) == len([key for key in weights if not key.endswith("num_batches_tracked")])
     torch.save({"model": weights, "matching_heuristics": True}, path)
-    write_flags(path, flags_of(cfg), source="test")
+    write_flags(path, flags_of(cfg, describe(backbone)), source="test")
     return weights
 
 

@@ -11,7 +11,7 @@ from commands import ROOT
 
 
 @pytest.fixture
-def study(toy_datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+def run_project(toy_datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Runs projects/NAME/run.py in this process, which spares the imports; the folder of its results."""
     monkeypatch.setattr("projects.common.entry.setup_logger", lambda *args, **options: None)  # it outlives the test
 

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from commands import run
 
+from projects.CropStudy.limited_runs import read_runs
 from projects.CropStudy.overlap import draw_overlaps
-from projects.CropStudy.runs import read_runs
 from revisit.errors import UserError
 
 COMMAND = "python projects/CropStudy/run.py --config-file projects/CropStudy/configs/coco.yaml --output {output}"
@@ -78,10 +78,10 @@ def make_run(tmp_path):
     return make
 
 
-def test_runs_are_compared_in_the_order_of_their_limits(make_run, study):
+def test_runs_are_compared_in_the_order_of_their_limits(make_run, run_project):
     plain, close = make_run("plain", 1.0, {"knn_top1": 20.0}), make_run("close", 0.4, {"knn_top1": 30.0})
     options = f"CROP_STUDY.NUM_PAIRS 20 CROP_STUDY.RUNS \"('{plain}', '{close}')\""
-    output = study("CropStudy", "coco", options, weights=None)
+    output = run_project("CropStudy", "coco", options, weights=None)
     results = json.loads((output / "results.json").read_text())
     assert results["runs"] == [{"max_iou": 0.4, "knn_top1": 30.0}, {"max_iou": 1.0, "knn_top1": 20.0}]
     assert (output / "runs.png").is_file()
@@ -107,10 +107,10 @@ def test_scores_may_come_from_finetuned_models(make_run):
     [
         ('VIEWS.LARGE_SCALE "(0.0, 1.0)"', "expected 0 < low <= high <= 1"),
         ('CROP_STUDY.MAX_IOUS "(1.5,)"', "expected limits between 0 and 1"),
-        ("CROP_STUDY.NUM_PAIRS 0", "CROP_STUDY.NUM_PAIRS 0: expected 1 or more"),
+        ("CROP_STUDY.NUM_PAIRS 0", "CROP_STUDY.NUM_PAIRS is 0: expected a positive number"),
         ('CROP_STUDY.IMAGE_SIZE "(480,)"', "expected height and width"),
     ],
 )
-def test_bad_options_are_refused(options, expected, study):
+def test_bad_options_are_refused(options, expected, run_project):
     with pytest.raises(UserError, match=re.escape(expected)):
-        study("CropStudy", "coco", options, weights=None)
+        run_project("CropStudy", "coco", options, weights=None)

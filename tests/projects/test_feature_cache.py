@@ -1,4 +1,4 @@
-"""The cache of features: what it holds, what makes it void, and how it goes on after an interruption."""
+"""The cache of features: what it holds, what invalidates it, and how it resumes after an interruption."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Linear classification: scores by hand, the path of lambdas, SGD that goes on, and the command for every method."""
+"""Linear classification: scores by hand, the path of lambdas, SGD that resumes, and the command for every method."""
 
 import json
 import re
@@ -20,9 +20,9 @@ from projects.LinearClassification.config import add_linear_config
 from projects.LinearClassification.logistic import Classifier, best_strength, fit_path, split_off, strengths
 from projects.LinearClassification.margin import svm_ap
 from projects.LinearClassification.sgd import LinearTraining
-from projects.LinearClassification.targets import check_classes, eleven_point_ap, envelope_ap, known
+from projects.LinearClassification.targets import LabelledSet, check_classes, columns, eleven_point_ap, envelope_ap
 from revisit.data.catalog import get_records
-from revisit.data.mapper import read_record
+from revisit.data.reader import read_record
 from revisit.errors import UserError
 from revisit.evaluation.features import center_crop
 
@@ -65,23 +65,17 @@ def test_ap_equals_its_definitions(images):
     assert eleven_point_ap(scores, present) == pytest.approx(ap_by_definition(scores, present, levels))
 
 
-def test_ap_by_hand():
-    scores, present = np.array([0.9, 0.8, 0.7, 0.6]), np.array([True, False, True, False])
-    assert envelope_ap(scores, present) == pytest.approx(100 * (0.5 * 1 + 0.5 * 2 / 3))
-    assert eleven_point_ap(scores, present) == pytest.approx(100 * (6 * 1 + 5 * 2 / 3) / 11)
-
-
 def test_difficult_classes_are_absent_or_left_out():
-    column = np.array([1, 0, -1, 1])
-    counted, present = known(column, difficult_is_absent=True)
-    assert counted.all() and present.tolist() == [True, False, False, True]
-    counted, present = known(column, difficult_is_absent=False)
-    assert counted.tolist() == [True, False, True, True] and present.tolist() == [True, False, True]
+    rows, targets = np.arange(4)[:, None], np.array([[1, 0, -1, 1]]).T
+    ((counted, present),) = columns(rows, targets, difficult_is_absent=True)
+    assert counted[:, 0].tolist() == [0, 1, 2, 3] and present.tolist() == [True, False, False, True]
+    ((counted, present),) = columns(rows, targets, difficult_is_absent=False)
+    assert counted[:, 0].tolist() == [0, 2, 3] and present.tolist() == [True, False, True]
 
 
 @pytest.fixture
 def clouds():
-    """Three overlapping classes in 8 dimensions: (features, classes) to learn from and to judge."""
+    """Three overlapping classes in 8 dimensions: (features, classes) to train on and to test on."""
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(3, 8))
 
@@ -105,28 +99,11 @@ def test_the_warm_path_ends_where_a_cold_fit_does(clouds):
         assert point.score == pytest.approx(100 * cold.score(*test), abs=0.1)
 
 
-def test_a_fit_that_does_not_converge_is_said(clouds, caplog):
+def test_a_fit_that_does_not_converge_is_reported(clouds, caplog):
     train, test = clouds
     path = fit_path(Classifier(2, True), train, test, strengths(1e-3, 1e-3, 1))
     assert not path[0].converged and path[0].iterations == 2
     assert "1 of 1 fits did not converge: lambda 1.0e-03; raise LINEAR.MAX_ITER" in caplog.text
-
-
-def test_a_share_of_every_class_is_split_off():
-    targets = np.repeat([0, 1, 2], [50, 20, 5])
-    kept, held = split_off(targets, 0.2, seed=0)
-    assert sorted([*kept, *held]) == list(range(75))
-    assert np.bincount(targets[held]).tolist() == [10, 4, 1]
-    assert np.array_equal(held, split_off(targets, 0.2, seed=0)[1])
-    assert not np.array_equal(held, split_off(targets, 0.2, seed=1)[1])
-
-
-def test_the_svm_tells_separable_classes_apart():
-    rng = np.random.default_rng(0)
-    labels = np.where(rng.random((80, 2)) < 0.5, 1, -1)
-    rows = np.concatenate([labels + 0.1 * rng.normal(size=(80, 2)), np.ones((80, 1))], axis=1)
-    scores, weight, bias = svm_ap((rows[:40], labels[:40]), (rows[40:], labels[40:]), 0.5, True)
-    assert scores == pytest.approx([100, 100]) and weight.shape == (2, 3) and bias.shape == (2,)
 
 
 def test_the_svm_is_that_of_the_protocol():
@@ -147,12 +124,12 @@ def test_the_svm_is_that_of_the_protocol():
             assert scores[column] == pytest.approx(expected) and 20 < scores[column] < 100
 
 
-def test_classes_that_cannot_be_judged_are_refused():
+def test_classes_that_cannot_be_scored_are_refused():
     with pytest.raises(UserError, match="class 2 of b has no image in a"):
         check_classes(np.array([0, 1]), np.array([0, 2]), ("a", "b"))
     with pytest.raises(UserError, match="no image of b shows class 1"):
         check_classes(np.array([[1, 1]]), np.array([[1, -1]]), ("a", "b"))
-    with pytest.raises(UserError, match="count different classes"):
+    with pytest.raises(UserError, match="have different classes"):
         check_classes(np.array([0, 1]), np.array([[1, 1]]), ("a", "b"))
 
 
@@ -199,29 +176,35 @@ def test_two_classes_have_two_rows():
     )
 
 
-def test_a_split_leaves_every_class_on_both_sides():
-    targets = np.array([0, 0, 1, 1, 1, 2])
-    kept, held = split_off(targets, 0.1, seed=0)
-    assert np.bincount(targets[held]).tolist() == [1, 1] and set(targets[kept]) == {0, 1, 2}
-    kept, held = split_off(targets, 0.9, seed=0)
-    assert np.bincount(targets[kept]).tolist() == [1, 1, 1]
+@pytest.mark.parametrize(
+    ("sizes", "share", "held_out"),
+    [((50, 20, 5), 0.2, [10, 4, 1]), ((2, 3, 1), 0.1, [1, 1, 0]), ((2, 3, 1), 0.9, [1, 2, 0])],
+)
+def test_a_share_of_every_class_is_split_off_and_leaves_some(sizes, share, held_out):
+    targets = np.repeat([0, 1, 2], sizes)
+    kept, held = split_off(targets, share, seed=0)
+    assert sorted([*kept, *held]) == list(range(len(targets)))
+    assert np.bincount(targets[held], minlength=3).tolist() == held_out
+    assert np.array_equal(held, split_off(targets, share, seed=0)[1])
+    if len(targets) > 6:
+        assert not np.array_equal(held, split_off(targets, share, seed=1)[1])
 
 
-def test_features_are_computed_once(logistic, pretrained, toy_root, tmp_path):
-    shutil.copytree(logistic[0] / "features", tmp_path / "features")
-    text = run(
-        COMMAND.format(weights=pretrained / "backbone.pth", output=tmp_path) + f"{SMALL} LINEAR.METHOD knn", toy_root
-    )
-    assert text.count(" read from ") == 2 and "image/s" not in text
-    assert json.loads((tmp_path / "results.json").read_text())["protocol"].startswith("20 nearest neighbours")
-    text = run(COMMAND.format(weights="random", output=tmp_path) + f"{SMALL} LINEAR.METHOD knn", toy_root)
-    assert text.count("was made with other weights: computing anew") == 2
+def test_features_are_computed_once(logistic, pretrained, run_project, tmp_path, caplog):
+    cache = shutil.copytree(logistic[0] / "features", tmp_path / "features")
+    options = f"{SMALL} LINEAR.METHOD knn LINEAR.CACHE {cache}"
+    with caplog.at_level("INFO", logger="projects"):
+        output = run_project("LinearClassification", "toy", options, pretrained / "backbone.pth")
+        assert caplog.text.count(" read from ") == 2 and "computing anew" not in caplog.text
+        assert json.loads((output / "results.json").read_text())["protocol"].startswith("20 nearest neighbours")
+        run_project("LinearClassification", "toy", options, "random")
+    assert caplog.text.count("was made with other weights: computing anew") == 2
 
 
 @pytest.mark.parametrize("method", ["logistic", "svm"])
-def test_images_of_several_classes_are_scored_by_map(method, pretrained, study):
+def test_images_of_several_classes_are_scored_by_map(method, pretrained, run_project):
     options = f"{SMALL}{SEVERAL} LINEAR.METHOD {method}"
-    output = study("LinearClassification", "toy", options, pretrained / "backbone.pth")
+    output = run_project("LinearClassification", "toy", options, pretrained / "backbone.pth")
     assert 0 < json.loads((output / "results.json").read_text())["mAP"] < 100
 
 
@@ -237,12 +220,13 @@ def train_layer():
 
     def make(epochs=3):
         cfg.SOLVER.EPOCHS = epochs
-        return LinearTraining(cfg, FrozenBackbone(cfg), (records, targets), (records, targets))
+        data = LabelledSet("noise", records, targets)
+        return LinearTraining(cfg, FrozenBackbone(cfg), data, data)
 
     return make
 
 
-def test_sgd_goes_on_where_it_was_stopped(train_layer, tmp_path):
+def test_sgd_resumes_where_it_was_stopped(train_layer, tmp_path):
     for name in ("whole", "stopped"):
         (tmp_path / name).mkdir()
     whole, stopped = train_layer(), train_layer()
@@ -282,9 +266,9 @@ def test_a_backbone_that_moves_is_our_mistake(train_layer, tmp_path):
         training.run(tmp_path)
 
 
-def test_a_layer_is_trained_by_the_command(pretrained, study):
+def test_a_layer_is_trained_by_the_command(pretrained, run_project):
     options = f"{SMALL} LINEAR.METHOD sgd SOLVER.EPOCHS 2 SOLVER.STEP_EPOCHS '(1,)' SOLVER.IMS_PER_BATCH 16"
-    output = study("LinearClassification", "toy", options, pretrained / "backbone.pth")
+    output = run_project("LinearClassification", "toy", options, pretrained / "backbone.pth")
     results = json.loads((output / "results.json").read_text())
     assert len(results["history"]) == 2 and (output / "curves.png").is_file()
     layer = torch.load(output / "classifier.pth", weights_only=True)
@@ -303,16 +287,16 @@ def test_a_layer_is_trained_by_the_command(pretrained, study):
         ("LINEAR.METHOD guess", "LINEAR.METHOD is 'guess', expected one of logistic, svm, knn, sgd"),
         ("LINEAR.METHOD svm", "LINEAR.METHOD svm is for images that show several classes"),
         (f"LINEAR.METHOD knn{SEVERAL}", "LINEAR.METHOD knn is for images of one class each"),
-        ("LINEAR.METHOD sgd SOLVER.EPOCHS 0", "SOLVER.EPOCHS is 0: expected 1 or more"),
+        ("LINEAR.METHOD sgd SOLVER.EPOCHS 0", "SOLVER.EPOCHS is 0: expected a positive number"),
         ("LINEAR.LAMBDAS (0.0,1.0,3)", "expected 0 < lowest <= highest"),
         ("LINEAR.LAMBDAS (1.0,)", "expected 0 < lowest <= highest"),
         ("LINEAR.MAX_ITER -1", "LINEAR.MAX_ITER is -1: expected a positive number"),
-        ("INPUT.FORMAT BGR", "INPUT.FORMAT is BGR: studies of frozen features read RGB"),
+        ("INPUT.FORMAT BGR", "INPUT.FORMAT is BGR: frozen features are of RGB images"),
         ("MODEL.RESNETS.OUT_FEATURES \"['res4','res5']\"", "expected one map, such as res5"),
         ("DATASETS.TRAIN \"('toy_scenes_train',)\"", "data set 'toy_scenes_train' has no labels"),
-        ("DATASETS.TEST \"('toy_voc_labels_test',)\"", "count different classes"),
+        ("DATASETS.TEST \"('toy_voc_labels_test',)\"", "have different classes"),
     ],
 )
-def test_bad_options_are_refused(options, expected, study):
+def test_bad_options_are_refused(options, expected, run_project):
     with pytest.raises(UserError, match=re.escape(expected)):
-        study("LinearClassification", "toy", options)
+        run_project("LinearClassification", "toy", options)

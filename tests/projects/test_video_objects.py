@@ -131,12 +131,3 @@ def test_csvs_have_the_official_form(tmp_path):
     assert header == list(GLOBAL_COLUMNS) and row == ["0.500", "0.500", "0.500", "0.000", "0.500", "0.500", "0.000"]
     expected = "Sequence,J-Mean,F-Mean\nbike_1,1.000,1.000\njudo_1,0.000,0.000\n"
     assert (tmp_path / "per-sequence_results-val.csv").read_text() == expected
-
-
-@pytest.mark.parametrize(
-    ("masks", "truth"),
-    [(np.ones((3, 4, 4)), np.ones((3, 4, 5))), (np.ones((2, 4, 4)), np.ones((2, 4, 4))), (np.zeros((3, 4, 4)),) * 2],
-)
-def test_what_cannot_be_scored_is_refused(masks, truth):
-    with pytest.raises(ValueError):
-        score_sequence("x", masks.astype(np.uint8), truth.astype(np.uint8))

@@ -4,40 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from revisit.viz import prediction_sheet as sheets
 from revisit.viz.prediction_sheet import (
-    PANEL,
     Detections,
-    Row,
     class_colors,
     depth_row,
     detection_row,
     draw_objects,
-    fit,
     paint_classes,
-    save_sheet,
     segmentation_row,
 )
+from revisit.viz.tiles import PANEL
 
 NAMES = ["background", "cat", "dog", "a bird with a long name"]
 GREY = np.full((PANEL, PANEL, 3), 128, np.uint8)  # of a panel's size, so that nothing is resized
-
-
-def saved(path, rows, headers=("input", "truth", "prediction")):
-    save_sheet(path, rows, list(headers[: len(rows[0].panels)]), "a data set", "weights.pth")
-    return np.asarray(Image.open(path).convert("RGB"))
 
 
 def objects(*boxes, classes=None, scores=None, masks=None):
     classes = [1] * len(boxes) if classes is None else classes
     scores = None if scores is None else np.array(scores)
     return Detections(np.array(boxes, float).reshape(-1, 4), np.array(classes, int), scores, masks)
-
-
-def num_pixels(image, color):
-    return int((image == np.array(color)).all(axis=-1).sum())
 
 
 def num_label_pixels(panel):
@@ -56,27 +42,20 @@ def test_classes_are_painted_over_the_image_and_void_is_left_alone():
     assert painted[1, 2].tolist() == [210, 64, 128]  # 0.4 of 150, 160, 170
 
 
-def test_a_class_has_one_colour_in_truth_and_prediction():
+def test_a_class_has_one_colour_in_truth_and_prediction_and_in_the_legend():
     colors = class_colors(NAMES)
     truth, prediction = np.full((PANEL, PANEL), 255, np.uint8), np.zeros((PANEL, PANEL), np.uint8)
     truth[:100], prediction[200:] = 2, 2
-    row = segmentation_row("a", GREY, NAMES, colors, truth, prediction)
-    assert np.array_equal(row.panels[0], GREY)
-    assert np.array_equal(row.panels[1][50, 50], row.panels[2][300, 50])
-    assert np.array_equal(row.panels[1][300, 50], GREY[0, 0])
-    assert not np.array_equal(row.panels[2][50, 50], GREY[0, 0])
-
-
-def test_the_legend_names_the_classes_of_all_rows_and_no_other(tmp_path):
-    colors = class_colors(NAMES)
-    maps = [np.full((PANEL, PANEL), c, np.uint8) for c in (1, 3, 255)]
-    rows = [segmentation_row("a", GREY, NAMES, colors, maps[0], maps[1])]
-    rows.append(segmentation_row("b", GREY, NAMES, colors, maps[2]))
-    assert rows[0].legend == {1: ("cat", tuple(colors[1])), 3: ("a bird with a long name", tuple(colors[3]))}
-    assert list(rows[1].legend) == [255]
-    rows[1].panels.append(GREY)
-    sheet = saved(tmp_path / "s.png", rows)
-    assert [num_pixels(sheet, colors[c]) > 100 for c in (1, 2, 3)] == [True, False, True]
+    row = segmentation_row("a", GREY, NAMES, truth, prediction)
+    assert np.array_equal(row.tiles[0], GREY)
+    assert np.array_equal(row.tiles[1][50, 50], row.tiles[2][300, 50])
+    assert np.array_equal(row.tiles[1][300, 50], GREY[0, 0])
+    assert not np.array_equal(row.tiles[2][50, 50], GREY[0, 0])
+    assert row.legend == {
+        0: (NAMES[0], (0, 0, 0)),
+        2: (NAMES[2], tuple(colors[2])),
+        255: ("void (unpainted)", (255,) * 3),
+    }
 
 
 @pytest.mark.parametrize("num_classes", [11, 21, 40])
@@ -87,31 +66,28 @@ def test_every_class_has_a_colour_of_its_own_and_the_background_none(num_classes
     assert np.array_equal(colors, class_colors(["background", *map(str, range(1, num_classes))]))
 
 
-def test_both_panels_of_depth_share_the_scale_of_the_truth(tmp_path):
+def test_both_panels_of_depth_share_the_scale_of_the_truth():
     truth = np.zeros((PANEL, PANEL), np.float32)
     truth[100:200], truth[200:300], truth[300:] = 1, 2, 5
     prediction = np.full((PANEL, PANEL), 2, np.float32)
     prediction[:100], prediction[100:200] = -3, 90
     row = depth_row("a", GREY, truth, prediction)
-    _, seen, estimated = row.panels
+    _, seen, estimated = row.tiles
     assert row.depth_range == (1, 5)
     assert seen[50, 5].tolist() == [0, 0, 0]  # missing
     assert np.array_equal(estimated[250, 5], seen[250, 5])
     assert np.array_equal(estimated[50, 5], seen[150, 5])  # nearer than the scale begins
     assert np.array_equal(estimated[150, 5], seen[350, 5])  # farther than it ends
     assert len({tuple(seen[y, 5].tolist()) for y in (50, 150, 250, 350)}) == 4
-    sheet = saved(tmp_path / "s.png", [row])
-    top, middle = sheets.MARGIN + 3 * sheets.LINE + 4, sheets.MARGIN + 3 * (PANEL + sheets.GAP) + sheets.BAR_WIDTH // 2
-    for y, metres in ((top + 2, 350), (top + PANEL - 3, 150)):
-        assert np.abs(sheet[y, middle].astype(int) - seen[metres, 5]).max() < 5
 
 
 @pytest.mark.parametrize("with_prediction", [False, True])
-def test_a_truth_without_any_depth_can_be_drawn(tmp_path, with_prediction):
-    truth = np.zeros((30, 40), np.float32)
-    row = depth_row("a", np.zeros((30, 40, 3), np.uint8), truth, np.full((30, 40), 3.0) if with_prediction else None)
-    assert not row.panels[1].any()
-    assert saved(tmp_path / "s.png", [row]).any()
+def test_a_truth_without_any_depth_can_be_drawn(with_prediction):
+    predicted = [np.full((30, 40), 3.0)] * with_prediction
+    row = depth_row("a", np.zeros((30, 40, 3), np.uint8), np.zeros((30, 40), np.float32), *predicted)
+    assert not row.tiles[1].any() and len(row.tiles) == 2 + with_prediction
+    low, high = row.depth_range
+    assert low == 3 * with_prediction and high > low
 
 
 def test_a_box_is_drawn_at_its_place_in_the_colour_of_its_class():
@@ -150,7 +126,7 @@ def test_names_of_boxes_at_one_place_do_not_cover_each_other():
     assert draw_objects(GREY, objects(*[box] * 60), NAMES).shape == GREY.shape  # more than there is room for
 
 
-def test_scores_stand_behind_names_and_the_surest_keeps_the_top():
+def test_scores_stand_after_names_and_the_surest_keeps_the_top():
     box = (100, 100, 300, 300)
     plain = draw_objects(GREY, objects(box), NAMES)
     sure, unsure = (draw_objects(GREY, objects(box, scores=[s]), NAMES) for s in (0.9, 0.1))
@@ -162,38 +138,5 @@ def test_scores_stand_behind_names_and_the_surest_keeps_the_top():
 
 def test_an_image_without_objects_says_so():
     row = detection_row("a", GREY, NAMES, objects(), objects(scores=[]))
-    for panel in row.panels[1:]:
+    for panel in row.tiles[1:]:
         assert num_label_pixels(panel) > 100
-
-
-def test_a_sheet_shows_every_panel_pixel_by_pixel_in_aligned_columns(tmp_path):
-    rng = np.random.default_rng(0)
-    shapes = [(PANEL, 300), (120, PANEL), (PANEL, PANEL)]
-    rows = [Row("a", [rng.integers(0, 256, (*s, 3)).astype(np.uint8) for _ in range(3)]) for s in shapes]
-    sheet = saved(tmp_path / "s.png", rows)
-    assert sheet.shape[1] == 2 * sheets.MARGIN + 3 * PANEL + 2 * sheets.GAP
-    top = sheets.MARGIN + 3 * sheets.LINE + 4
-    for row, (height, width) in zip(rows, shapes, strict=True):
-        for n, panel in enumerate(row.panels):
-            left = sheets.MARGIN + n * (PANEL + sheets.GAP) + (PANEL - width) // 2
-            assert np.array_equal(sheet[top : top + height, left : left + width], panel)
-        top += height + sheets.LINE + sheets.GAP
-
-
-def test_text_stays_inside_the_sheet(tmp_path):
-    row = Row("folder/" * 200 + "image.jpg", [GREY, GREY], {n: ("W" * 90, (9, 9, 9)) for n in range(5)})
-    save_sheet(tmp_path / "s.png", [row], ["input", "truth"], "W" * 500, "weights/" * 100)
-    sheet = np.asarray(Image.open(tmp_path / "s.png").convert("RGB"))
-    assert (sheet[:, -8:] == 255).all() and (sheet[-8:] == 255).all()
-
-
-@pytest.mark.parametrize("size", [(1, 500), (500, 1), (1, 1), (3, 2), (1200, 30)])
-def test_images_of_extreme_shape_can_be_shown(tmp_path, size):
-    image, labels = np.zeros((*size, 3), np.uint8), np.ones(size, np.uint8)
-    assert max(fit(image).shape) == PANEL
-    rows = [
-        detection_row("a", image, NAMES, objects((0, 0, size[1], size[0]))),
-        segmentation_row("b", image, NAMES, class_colors(NAMES), labels),
-        depth_row("c", image, labels.astype(np.float32)),
-    ]
-    assert saved(tmp_path / "s.png", rows).any()

@@ -1,33 +1,32 @@
-"""The one backbone builder: Detectron2's own ResNet, with the dilations, stems and widths that are needed here."""
+"""ResNets: Detectron2's own, with the dilations, stems and widths that are needed here, and their description."""
 
 from __future__ import annotations
 
-from torch import Tensor
+from itertools import product
+
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from revisit.config import DENSE
+from revisit.config import PIXELWISE
+from revisit.errors import UserError, expect
+from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Flags, Tensors
 
 from detectron2.config import CfgNode
 from detectron2.layers import CNNBlockBase, Conv2d, ShapeSpec, get_norm
 from detectron2.modeling import BACKBONE_REGISTRY
-from detectron2.modeling.backbone.resnet import (
-    BasicBlock,
-    BasicStem,
-    BottleneckBlock,
-    ResNet,
-    build_resnet_backbone,
-)
+from detectron2.modeling.backbone.resnet import BasicBlock, BasicStem, BottleneckBlock, ResNet, build_resnet_backbone
+from detectron2.modeling.roi_heads import Res5ROIHeads
 from fvcore.nn import weight_init
 
-BLOCKS_PER_STAGE = {
-    18: (2, 2, 2, 2),
-    34: (3, 4, 6, 3),
-    50: (3, 4, 6, 3),
-    101: (3, 4, 23, 3),
-    152: (3, 8, 36, 3),
-}
+BLOCKS_PER_STAGE = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 BASIC_DEPTHS = (18, 34)
 INPUT = "input"
+_CHOICES = {
+    "DEPTH": tuple(BLOCKS_PER_STAGE),
+    "RES4_STRIDE": (1, 2),
+    "RES4_DILATION": (1, 2, 4),
+    "RES5_DILATION": (1, 2, 4),
+}
 
 
 class CifarStem(CNNBlockBase):
@@ -35,14 +34,8 @@ class CifarStem(CNNBlockBase):
 
     def __init__(self, in_channels: int, out_channels: int, norm: str):
         super().__init__(in_channels, out_channels, 1)
-        self.conv1 = Conv2d(
-            in_channels,
-            out_channels,
-            kernel_size=3,
-            padding=1,
-            bias=False,
-            norm=get_norm(norm, out_channels),
-        )
+        norm_layer = get_norm(norm, out_channels)
+        self.conv1 = Conv2d(in_channels, out_channels, kernel_size=3, padding=1, bias=False, norm=norm_layer)
         weight_init.c2_msra_fill(self.conv1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -66,11 +59,18 @@ def build_revisit_resnet_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> ResNe
     RES5_DILATION in {1, 2, 4}, where a dilated stage has stride 1; RES4_STRIDE 1 without dilation;
     STEM_TYPE cifar; dilation and any RES2_OUT_CHANNELS for the BasicBlocks of depth 18 and 34.
     Parameter names are the core builder's throughout, so weights are interchangeable. Under a meta-architecture
-    for dense prediction the network returns, beside its maps, ``INPUT``: a view of its input without channels,
-    (N, 0, H, W). Heads have to know its size, which a map of some stride does not tell.
+    for pixelwise prediction the network returns, beside its maps, ``INPUT``: a view of its input without channels,
+    (N, 0, H, W). Heads have to know its size, which a map of some stride does not say.
+
+    Raises:
+        UserError: an option that no such network has.
     """
     options = cfg.MODEL.RESNETS
-    _check_options(cfg)
+    for key, choices in _CHOICES.items():
+        expect(
+            options[key] in choices,
+            f"MODEL.RESNETS.{key} is {options[key]}, expected one of {', '.join(map(str, choices))}",
+        )
     needs_own = (
         options.STEM_TYPE != "basic"
         or options.RES4_STRIDE != 2
@@ -79,7 +79,7 @@ def build_revisit_resnet_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> ResNe
         or (options.DEPTH in BASIC_DEPTHS and (options.RES5_DILATION, options.RES2_OUT_CHANNELS) != (1, 64))
     )
     resnet = _make_resnet(cfg, input_shape) if needs_own else build_resnet_backbone(cfg, input_shape)
-    if cfg.MODEL.META_ARCHITECTURE in DENSE:
+    if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
         resnet.register_forward_hook(_add_input_size)
     return resnet
 
@@ -102,11 +102,10 @@ def _make_stage(options: CfgNode, index: int) -> list[CNNBlockBase]:
     stride = (1, 2, options.RES4_STRIDE, 2)[index] if dilation == 1 else 1
     num_blocks = BLOCKS_PER_STAGE[options.DEPTH][index]
     out_channels = options.RES2_OUT_CHANNELS * 2**index
-    block: dict[str, object] = {"block_class": DilatedBasicBlock, "dilation": dilation}
+    block: dict[str, object] = {"block_class": DilatedBasicBlock}
     if options.DEPTH not in BASIC_DEPTHS:
         block = {
             "block_class": BottleneckBlock,
-            "dilation": dilation,
             "bottleneck_channels": options.NUM_GROUPS * options.WIDTH_PER_GROUP * 2**index,
             "num_groups": options.NUM_GROUPS,
             "stride_in_1x1": options.STRIDE_IN_1X1,
@@ -117,18 +116,135 @@ def _make_stage(options: CfgNode, index: int) -> list[CNNBlockBase]:
         in_channels=options.STEM_OUT_CHANNELS if index == 0 else out_channels // 2,
         out_channels=out_channels,
         norm=options.NORM,
+        dilation=dilation,
         **block,
     )
 
 
-def _check_options(cfg: CfgNode) -> None:
-    options = cfg.MODEL.RESNETS
-    for name in ("RES4_DILATION", "RES5_DILATION"):
-        if options[name] not in (1, 2, 4):
-            raise ValueError(f"MODEL.RESNETS.{name} is {options[name]}, expected 1, 2 or 4")
-    if options.RES4_STRIDE not in (1, 2):
-        raise ValueError(f"MODEL.RESNETS.RES4_STRIDE is {options.RES4_STRIDE}, expected 1 or 2")
-    if options.DEPTH not in BLOCKS_PER_STAGE:
-        raise ValueError(
-            f"MODEL.RESNETS.DEPTH is {options.DEPTH}, expected one of {', '.join(map(str, BLOCKS_PER_STAGE))}"
+def _modules_by_torchvisions_name() -> dict[str, str]:
+    """All modules with tensors that a ResNet may have: ``layer1.0.bn1`` is ``res2.0.conv1.norm`` here."""
+    names = {"conv1": "stem.conv1", "bn1": "stem.conv1.norm"}
+    for stage, block in product(range(1, 5), range(max(map(max, BLOCKS_PER_STAGE.values())))):
+        theirs, ours = f"layer{stage}.{block}", f"res{stage + 1}.{block}"
+        names |= {f"{theirs}.downsample.0": f"{ours}.shortcut", f"{theirs}.downsample.1": f"{ours}.shortcut.norm"}
+        for n in (1, 2, 3):
+            names |= {f"{theirs}.conv{n}": f"{ours}.conv{n}", f"{theirs}.bn{n}": f"{ours}.conv{n}.norm"}
+    return names
+
+
+@BACKBONE_DESCRIPTIONS.register()
+class ResNetDescription(BackboneDescription):
+    """Of Detectron2's ResNet, whoever builds it, with the names of torchvision's ResNet, which are timm's too."""
+
+    NAME = "ResNet"
+    FLAG_KEYS = (
+        "MODEL.RESNETS.DEPTH",
+        "MODEL.RESNETS.STEM_TYPE",
+        "MODEL.RESNETS.STEM_OUT_CHANNELS",
+        "MODEL.RESNETS.RES2_OUT_CHANNELS",
+        "MODEL.RESNETS.NUM_GROUPS",
+        "MODEL.RESNETS.WIDTH_PER_GROUP",
+        "MODEL.RESNETS.STRIDE_IN_1X1",
+    )
+    PREFIXES = ("stem.", "res2.", "res3.", "res4.", "res5.")
+    LIBRARY_MODULES = _modules_by_torchvisions_name()
+    LIBRARY_MARK = "layer1.0."
+    SNIPPETS = {
+        "torchvision": """\
+In torchvision, where the untrained classifier is all that may be missing:
+
+```python
+import torch
+import torchvision
+{import_more}
+model = torchvision.models.resnet{depth}({torchvision_options})
+keys = model.load_state_dict({load}, strict=False)
+assert keys.missing_keys == ["fc.weight", "fc.bias"] and not keys.unexpected_keys
+model.fc = torch.nn.Identity()  # or a Linear({features}, classes) to train
+normalize = torchvision.transforms.Normalize({mean_list}, {std_list})
+features = model.eval()(normalize(torch.rand(1, 3, 224, 224)))
+assert features.shape == (1, {features})
+```
+""",
+        "timm": """\
+In timm:
+
+```python
+import timm
+import torch
+{import_more}
+model = timm.create_model("resnet{depth}", num_classes=0{timm_options})
+model.load_state_dict({load})
+mean, std = torch.tensor({mean_list}).view(3, 1, 1), torch.tensor({std_list}).view(3, 1, 1)
+features = model.eval()((torch.rand(1, 3, 224, 224) - mean) / std)
+assert features.shape == (1, {features})
+```
+""",
+    }
+
+    def matches(self, module: nn.Module) -> bool:
+        return isinstance(module, ResNet)
+
+    def build(self, cfg: CfgNode) -> ResNet:
+        cfg = cfg.clone()
+        cfg.MODEL.RESNETS.OUT_FEATURES = ["res5"]
+        cfg.MODEL.RESNETS.NORM = "BN"
+        cfg.MODEL.BACKBONE.FREEZE_AT = 0
+        return build_revisit_resnet_backbone(cfg, ShapeSpec(channels=3))
+
+    def title(self, flags: Flags) -> str:
+        return f"ResNet-{flags['MODEL.RESNETS.DEPTH']}"
+
+    def parts(self, module: nn.Module) -> list[str]:
+        """In a C4 detector res5 belongs to the RoI heads, without the normalisation that MoCo adds after it."""
+        if isinstance(module, Res5ROIHeads):
+            return [f"res5.{name}" for name, _ in module.res5.named_children() if name != "norm"]
+        return super().parts(module)
+
+    def flags_of_tensors(self, tensors: Tensors) -> Flags:
+        """Depth and widths of a torchvision-style ResNet, whose strides lie in the 3x3 convolutions."""
+        blocks = tuple(len({key.split(".")[1] for key in tensors if key.startswith(f"res{n}.")}) for n in range(2, 6))
+        is_bottleneck = "res2.0.conv3.weight" in tensors
+        known = (d for d, counts in BLOCKS_PER_STAGE.items() if counts == blocks and (d >= 50) == is_bottleneck)
+        if (depth := next(known, None)) is None:
+            raise UserError(f"no ResNet has {blocks} blocks per stage: expected one of depth {list(BLOCKS_PER_STAGE)}")
+        shapes = []
+        for name in ("stem.conv1", "res2.0.conv1", "res2.0.conv2", *(["res2.0.conv3"] if is_bottleneck else [])):
+            tensor = tensors.get(f"{name}.weight")
+            if tensor is None or tensor.dim() != 4 or not all(tensor.shape):
+                raise UserError(f"the checkpoint has no convolution {name}.weight")
+            shapes.append(tensor.shape)
+        stem, first, middle = shapes[:3]
+        groups = max(1, first[0] // middle[1]) if is_bottleneck else 1
+        width = first[0] // groups if is_bottleneck else 64
+        kind = "cifar" if stem[-1] == 3 else "basic"
+        return dict(zip(self.FLAG_KEYS, (depth, kind, stem[0], shapes[-1][0], groups, width, False), strict=True))
+
+    def library_flags(self, flags: Flags) -> Flags:
+        is_basic = flags["MODEL.RESNETS.DEPTH"] in BASIC_DEPTHS
+        return {
+            "MODEL.RESNETS.STEM_TYPE": "basic",
+            "MODEL.RESNETS.STEM_OUT_CHANNELS": 64,
+            "MODEL.RESNETS.RES2_OUT_CHANNELS": 64 if is_basic else 256,
+            "INPUT.FORMAT": "RGB",
+            **({} if is_basic else {"MODEL.RESNETS.STRIDE_IN_1X1": False}),  # basic blocks have no 1x1
+        }
+
+    def card(self, flags: Flags) -> dict[str, object]:
+        is_basic = flags["MODEL.RESNETS.DEPTH"] in BASIC_DEPTHS
+        groups, width = (
+            (1, 64) if is_basic else (flags[f"MODEL.RESNETS.{n}"] for n in ("NUM_GROUPS", "WIDTH_PER_GROUP"))
         )
+        is_plain = (groups, width) == (1, 64)
+        features = 512 if is_basic else 2048
+        variant = "" if is_plain else f" of {groups} groups of width {width}"
+        strides = "" if is_basic else "; strides in the 3x3 convolutions"
+        return {
+            "depth": flags["MODEL.RESNETS.DEPTH"],
+            "features": features,
+            "network": f"{self.title(flags)}{variant}, stem of one 7x7 convolution and pooling{strides}",
+            "output": f"no classifier\n(`fc`). An image becomes {features} numbers, the mean of the last map, whose "
+            "stride is 32.",
+            "torchvision_options": "" if is_plain else f"groups={groups}, width_per_group={width}",
+            "timm_options": "" if is_plain else f", cardinality={groups}, base_width={width}",
+        }

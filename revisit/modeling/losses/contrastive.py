@@ -18,7 +18,7 @@ def contrastive_losses(
     temperature: float,
     num_neighbors: int = 0,
 ) -> dict[str, Tensor]:
-    """L_inst and, with ``num_neighbors`` > 0, L_nn, not weighted by lambda (METHOD: notation).
+    """L_inst and, with ``num_neighbors`` > 0, L_nn, not weighted by lambda (docs/method.md: Losses).
 
         s_ijn  = p_ij . Q_h[n] / tau            lse_ij = logsumexp_n s_ijn
         L_inst = mean_ij [ logaddexp(p_ij . a_i / tau, lse_ij) - p_ij . a_i / tau ]
@@ -30,11 +30,11 @@ def contrastive_losses(
     constants. The denominator of L_nn runs over all K rows, the other neighbours included.
 
     Args:
-        positives: (B, L, C) unit rows p_ij behind the head, with gradient.
+        positives: (B, L, C) unit rows p_ij after the head, with gradient.
         anchors: (B, C) unit rows a_i of the momentum encoder, without gradient.
         queue: (K, C) unit rows Q_h as they were before this step.
-        positives_g: (B, L, Cg) unit rows in front of the head. Without it and ``queue_g`` neighbours are
-            mined behind the head, by s_ijn itself.
+        positives_g: (B, L, Cg) unit rows before the head. Without it and ``queue_g`` neighbours are
+            mined after the head, by s_ijn itself.
         queue_g: (K, Cg) unit rows Q_g; row n comes from the same anchor as row n of ``queue``.
         temperature: tau > 0.
         num_neighbors: k, 0 <= k <= K.

@@ -5,13 +5,18 @@ Wang et al., Dense Contrastive Learning for Self-Supervised Visual Pre-Training,
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from revisit.modeling.losses.chunked import chunked_losses
+from revisit.config import adds_keys
+from revisit.errors import expect
+from revisit.modeling.losses import chunked_losses
 from revisit.modeling.losses.similarity import at_least_float32
-from revisit.modeling.meta_arch.moco import MoCo, unit_rows
+from revisit.modeling.meta_arch.moco import Encoded, MoCo
+from revisit.modeling.meta_arch.pretraining import unit_rows
 from revisit.modeling.momentum import ema_update, momentum_copy
 
 from detectron2.config import CfgNode, configurable
@@ -38,8 +43,8 @@ def dense_loss(
 
     Args:
         cells, key_cells: (B, S, Cg) and (B, T, Cg) unit rows, the backbones' maps of both views.
-        dense: (B, S, C) unit rows d behind the dense head, with gradient.
-        key_dense: (B, T, C) unit rows d' behind the momentum encoder's.
+        dense: (B, S, C) unit rows d after the dense head, with gradient.
+        key_dense: (B, T, C) unit rows d' after the momentum encoder's.
         queue: (K, C) unit rows Q_d, of other images and earlier steps.
         max_scores: scores of cells against the queue in memory at once; 0 is no limit.
     """
@@ -63,6 +68,25 @@ class DenseProjectionHead(nn.Sequential):
         super().__init__(nn.Conv2d(in_dim, in_dim, 1), nn.ReLU(inplace=True), nn.Conv2d(in_dim, out_dim, 1))
 
 
+@adds_keys
+def add_densecl_keys(cfg: CfgNode) -> None:
+    """DENSECL.*; everything else of DenseCL is under MOCO."""
+    cfg.DENSECL = CfgNode()
+    cfg.DENSECL.WEIGHT = 0.5  # lambda: (1 - lambda) L_inst + lambda L_dense, from the first iteration on
+    # S: maps of res5 are pooled to S x S cells; 0 takes them as they are, 7 x 7 of 224-px views as in DenseCL's paper.
+    cfg.DENSECL.GRID = 0
+
+
+@dataclass
+class DenseEncoded(Encoded):
+    """``Encoded`` with the cells of both views."""
+
+    cells: Tensor | None = None  # (B, S, Cg) unit rows of the positive's map, without gradient
+    dense: Tensor | None = None  # (B, S, C) unit rows after the dense head, with gradient
+    key_cells: Tensor | None = None  # (B, S, Cg) and (B, S, C) of the anchor's, without gradient
+    key_dense: Tensor | None = None
+
+
 @META_ARCH_REGISTRY.register()
 class DenseCL(MoCo):
     """L = (1 - lambda) * L_inst + lambda * L_dense, with a second, aligned queue Q_d of pooled dense keys.
@@ -71,9 +95,13 @@ class DenseCL(MoCo):
     backbone's map, or of that map pooled to GRID x GRID.
     """
 
+    TITLE = "DenseCL"
+    HEADS = (*MoCo.HEADS, "dense_head.", "momentum_dense_head.")
+    MARK = "queue.dense_keys"
+
     @configurable
     def __init__(self, *, dense_weight: float, grid: int, **moco: object):
-        """See ``revisit.config`` for what each option means."""
+        """``add_densecl_keys`` says what each option means."""
         super().__init__(**moco)
         self.dense_weight = dense_weight
         self.grid = grid
@@ -84,23 +112,36 @@ class DenseCL(MoCo):
     def from_config(cls, cfg: CfgNode) -> dict:
         return {**super().from_config(cfg), "dense_weight": cfg.DENSECL.WEIGHT, "grid": cfg.DENSECL.GRID}
 
+    @classmethod
+    def check(cls, cfg: CfgNode, share: int) -> None:
+        super().check(cfg, share)
+        options, small = cfg.DENSECL, cfg.VIEWS.NUM_SMALL
+        expect(small == 0, f"VIEWS.NUM_SMALL {small}: DenseCL has one positive, the large one; expected 0")
+        expect(0 <= options.WEIGHT <= 1, f"DENSECL.WEIGHT {options.WEIGHT} does not lie in [0, 1]")
+        expect(options.GRID >= 0, f"DENSECL.GRID {options.GRID}: expected 0 (the map as it is) or more")
+
+    @classmethod
+    def describe(cls, cfg: CfgNode, iterations_per_epoch: int) -> dict[str, object]:
+        said = super().describe(cfg, iterations_per_epoch)
+        return {**said, "dense_weight": cfg.DENSECL.WEIGHT, "grid": cfg.DENSECL.GRID}
+
     def queue_widths(self) -> dict[str, int]:
         """Rings of the queue: Q_h, and Q_d of as many channels."""
         return {"keys": self.embedding_dim, "dense_keys": self.embedding_dim}
 
-    def encode_positives(self, batch: dict) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """MoCo's (B, 1, C) and (B, 1, Cg) of the large positive; its cells, unit rows (B, S, Cg) without gradient,
-        and behind the dense head (B, S, C) with gradient."""
-        g_map = self.backbone(self.normalized(batch["positive"]))[self.feature]
+    def encode_positives(self, batch: dict) -> DenseEncoded:
+        """Rows and cells of the large positive."""
+        g_map = self.feature_map(self.backbone, batch["positive"])
         g = g_map.mean(dim=(2, 3))
         cells, dense = self.cells(g_map, self.dense_head)
-        return unit_rows(self.projection_head(g))[:, None], unit_rows(g)[:, None], cells, unit_rows(dense)
+        rows, rows_g = unit_rows(self.projection_head(g))[:, None], unit_rows(g)[:, None]
+        return DenseEncoded(rows, rows_g, cells=cells, dense=unit_rows(dense))
 
     @torch.no_grad()
     def encode_anchors(self, images: Tensor) -> dict[str, Tensor]:
         """Of uint8 images, for the queue: ``keys`` and ``dense_keys``, the dense cells' mean, unit rows (B, C).
         For this step's correspondence ``key_cells`` (B, S, Cg) and ``key_dense`` (B, S, C), unit rows."""
-        g_map = self.momentum_backbone(self.normalized(images))[self.feature]
+        g_map = self.feature_map(self.momentum_backbone, images)
         cells, dense = self.cells(g_map, self.momentum_dense_head)
         return {
             "keys": unit_rows(self.momentum_projection_head(g_map.mean(dim=(2, 3)))),
@@ -110,28 +151,19 @@ class DenseCL(MoCo):
         }
 
     def cells(self, g_map: Tensor, dense_head: nn.Module) -> tuple[Tensor, Tensor]:
-        """A map (B, Cg, H, W) as cells: unit rows (B, S, Cg) without gradient, and behind the head (B, S, C), which are
+        """A map (B, Cg, H, W) as cells: unit rows (B, S, Cg) without gradient, and after the head (B, S, C), which are
         not normalised yet."""
         if self.grid:
             g_map = F.adaptive_avg_pool2d(g_map, self.grid)
         dense = dense_head(g_map)
         return unit_rows(g_map.detach().flatten(2).transpose(1, 2)), dense.flatten(2).transpose(1, 2)
 
-    def losses(
-        self,
-        positives: Tensor,
-        positives_g: Tensor,
-        anchors: Tensor,
-        cells: Tensor,
-        dense: Tensor,
-        *,
-        key_cells: Tensor,
-        key_dense: Tensor,
-    ) -> dict[str, Tensor]:
+    def losses(self, encoded: DenseEncoded) -> dict[str, Tensor]:
         """Both losses, weighted, on the queues as they are before this step."""
         options = {"temperature": self.temperature, "max_scores": self.max_scores}
-        raw = super().losses(positives, positives_g, anchors)
-        raw["loss_dense"] = dense_loss(cells, dense, key_cells, key_dense, self.queue.dense_keys, **options)
+        raw = super().losses(encoded)
+        places = (encoded.cells, encoded.dense, encoded.key_cells, encoded.key_dense)
+        raw["loss_dense"] = dense_loss(*places, self.queue.dense_keys, **options)
         if self.watched:
             get_event_storage().put_scalars(**{f"{name}_raw": loss.item() for name, loss in raw.items()})
         weights = {"loss_inst": 1 - self.dense_weight, "loss_dense": self.dense_weight}
@@ -142,3 +174,12 @@ class DenseCL(MoCo):
         """One EMA step of g', h' and the dense head."""
         super().update_momentum_encoder()
         ema_update(self.momentum_dense_head, self.dense_head, self.momentum)
+
+    def scored_rows(self, encoded: dict[str, Tensor]) -> list[Tensor]:
+        return [encoded["positives"], encoded["dense"]]
+
+    def extra_memory(self, encoded: dict[str, Tensor], batch: int) -> tuple[dict[str, list[int]], dict[str, float]]:
+        """MoCo's, and the cells of both views."""
+        shapes, sizes = super().extra_memory(encoded, batch)
+        cells = sum(encoded[name].nbytes for name in ("cells", "dense")) / len(encoded["cells"])
+        return shapes, {**sizes, "cells": 2 * batch * cells}

@@ -1,4 +1,4 @@
-"""Depth from a single image: any dense head with one output, trained by regression (PROTOCOLS: depth, NYUD)."""
+"""Depth from a single image: any pixel head with one output, by regression (configs/depth/nyud_deeplab_R50.yaml)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from revisit.modeling.sem_seg.pixel_head import DenseHead
+from revisit.modeling.sem_seg.pixel_heads import PixelHead
 
 from detectron2.config import CfgNode, configurable
 from detectron2.modeling import META_ARCH_REGISTRY, Backbone, build_backbone, build_sem_seg_head
@@ -34,7 +34,7 @@ class DepthEstimator(nn.Module):
 
     @configurable
     def __init__(
-        self, *, backbone: Backbone, head: DenseHead, pixel_mean: list[float], pixel_std: list[float], loss: str
+        self, *, backbone: Backbone, head: PixelHead, pixel_mean: list[float], pixel_std: list[float], loss: str
     ):
         super().__init__()
         self.backbone = backbone
@@ -67,7 +67,7 @@ class DepthEstimator(nn.Module):
                 where it is missing; for tests perhaps ``height`` and ``width``, the size of the answer.
 
         Returns:
-            {"loss_depth": scalar} in training, else one {"depth": float32 (height, width) metres} an image.
+            {"loss_depth": scalar} in training, else {"depth": float32 (height, width) metres} for each image.
         """
         images = [(x["image"].to(self.device) - self.pixel_mean) / self.pixel_std for x in batched_inputs]
         images = ImageList.from_tensors(images)

@@ -1,30 +1,70 @@
-"""kNN-MoCo: MoCo whose positives are also drawn to their nearest neighbours in the queue."""
+"""kNN-MoCo: MoCo whose positives are also drawn to their nearest neighbours in the queue (paper, Section 4.3)."""
 
 from __future__ import annotations
+
+import logging
 
 import torch
 from torch import Tensor
 
-from revisit.modeling.losses.chunked import chunked_losses
+from revisit.config import adds_keys, expect_one_of
+from revisit.errors import expect
+from revisit.modeling.distributed import unwrap
+from revisit.modeling.losses import chunked_losses
 from revisit.modeling.losses.similarity import nearest_rows
-from revisit.modeling.meta_arch.moco import MoCo
+from revisit.modeling.meta_arch.moco import Encoded, MoCo
 from revisit.modeling.monitors import neighbor_purity
 
 from detectron2.config import CfgNode, configurable
+from detectron2.engine import HookBase
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils.events import get_event_storage
+
+MINING = ("before_head", "after_head")
+
+logger = logging.getLogger(__name__)
+
+
+@adds_keys
+def add_knn_moco_keys(cfg: CfgNode) -> None:
+    """KNN_MOCO.*: the paper's values."""
+    cfg.KNN_MOCO = CfgNode()
+    cfg.KNN_MOCO.NUM_NEIGHBORS = 20  # k
+    cfg.KNN_MOCO.WEIGHT = 0.4  # lambda
+    cfg.KNN_MOCO.WARMUP_EPOCHS = 5  # epochs before L_nn joins the loss; 20 in the authors' 800-epoch run
+    cfg.KNN_MOCO.MINING = "before_head"  # neighbours in g-space (paper) | after_head, in h-space
+    # Mine in the queues as this step's keys will leave them, instead of waiting WARMUP_EPOCHS (paper, Appendix B; the
+    # newest neighbours then carry stale scores, on purpose).
+    cfg.KNN_MOCO.ENQUEUE_FIRST = False
+
+
+class NeighborLossSchedule(HookBase):
+    """L_nn weighs 0 for the first ``warmup_iterations``, then lambda; by the iteration, so a resumed run agrees."""
+
+    def __init__(self, weight: float, warmup_iterations: int):
+        self._weight = weight
+        self._warmup = warmup_iterations
+
+    def before_step(self) -> None:
+        weight = self._weight if self.trainer.iter >= self._warmup else 0.0
+        unwrap(self.trainer.model).neighbor_weight = weight
+        if self.trainer.iter == self._warmup > 0:
+            logger.info(f"L_nn joins the loss from iteration {self._warmup} on, with lambda {self._weight}")
 
 
 @META_ARCH_REGISTRY.register()
 class KNNMoCo(MoCo):
-    """L = L_inst + lambda * L_nn (METHOD: notation), with the second, aligned queue Q_g to mine in.
+    """L = L_inst + lambda * L_nn (docs/method.md: Losses), with the second, aligned queue Q_g to mine in.
 
     The hook NeighborLossSchedule sets ``neighbor_weight``: 0 while L_nn waits, then lambda.
     """
 
+    TITLE = "kNN-MoCo"
+    MARK = "queue.features"
+
     @configurable
     def __init__(self, *, num_neighbors: int, neighbor_weight: float, mining: str, enqueue_first: bool, **moco: object):
-        """See ``revisit.config`` for what each option means."""
+        """``add_knn_moco_keys`` says what each option means."""
         self.mine_before_head = mining == "before_head"
         super().__init__(**moco)
         self.num_neighbors = num_neighbors
@@ -41,42 +81,80 @@ class KNNMoCo(MoCo):
             "enqueue_first": cfg.KNN_MOCO.ENQUEUE_FIRST,
         }
 
+    @classmethod
+    def check(cls, cfg: CfgNode, share: int) -> None:
+        super().check(cfg, share)
+        knn, queue_size, parts = cfg.KNN_MOCO, cfg.MOCO.QUEUE_SIZE, cfg.SOLVER.ACCUMULATION_STEPS
+        expect_one_of(cfg, "KNN_MOCO.MINING", MINING)
+        expect(
+            0 < knn.NUM_NEIGHBORS <= queue_size,
+            f"KNN_MOCO.NUM_NEIGHBORS {knn.NUM_NEIGHBORS} does not lie in 1..MOCO.QUEUE_SIZE ({queue_size})",
+        )
+        expect(
+            parts == 1 or not knn.ENQUEUE_FIRST,
+            "KNN_MOCO.ENQUEUE_FIRST mines among the whole batch's keys inside its forward: expected "
+            f"SOLVER.ACCUMULATION_STEPS 1 with it, got {parts}",
+        )
+
+    @classmethod
+    def describe(cls, cfg: CfgNode, iterations_per_epoch: int) -> dict[str, object]:
+        knn, wait = cfg.KNN_MOCO, epochs_without_neighbors(cfg)
+        return super().describe(cfg, iterations_per_epoch) | {
+            "lambda": knn.WEIGHT,
+            "k": knn.NUM_NEIGHBORS,
+            "mining": knn.MINING,
+            "enqueue_first": knn.ENQUEUE_FIRST,
+            "warmup_epochs": wait,
+            "warmup_iterations": wait * iterations_per_epoch,
+        }
+
+    def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
+        wait = epochs_without_neighbors(cfg) * iterations_per_epoch
+        return [*super().hooks(cfg, iterations_per_epoch), NeighborLossSchedule(cfg.KNN_MOCO.WEIGHT, wait)]
+
     def queue_widths(self) -> dict[str, int]:
-        """Rings of the queue: Q_h, and Q_g where neighbours are mined in front of the head."""
+        """Rings of the queue: Q_h, and Q_g where neighbours are mined before the head."""
         return {
             "keys": self.embedding_dim,
             **({"features": self.feature_dim} if self.mine_before_head else {}),
         }
 
-    def losses(self, positives: Tensor, positives_g: Tensor, anchors: Tensor) -> dict[str, Tensor]:
-        """L_inst and, once it has joined, lambda * L_nn, both on the queues as they are before this step."""
-        queue_h = self.queue.keys
-        if self.enqueue_first:
-            # Scores on the old Q_h, neighbours from the new queues: the newest columns point at the scores
-            # of the rows that they replaced. Backward needs the old rows, hence the copy.
-            queue_h = queue_h.clone()
-            self.enqueue_pending_keys()
-        mining = {}
-        if self.mine_before_head:
-            mining = {"positives_g": positives_g, "queue_g": self.queue.features}
-        elif self.enqueue_first:
-            mining = {"positives_g": positives, "queue_g": self.queue.keys}
+    def losses(self, encoded: Encoded) -> dict[str, Tensor]:
+        """L_inst and, once it has joined, lambda * L_nn, both on the queues as they are before this step.
+
+        With ``enqueue_first`` neighbours alone are mined in the queues as they will be after it: the newest columns
+        point at the scores of the rows that they will replace.
+        """
         k = self.num_neighbors if self.neighbor_weight else 0
+        mining = {}
+        if k and (self.mine_before_head or self.enqueue_first):  # else by the scores themselves, in Q_h
+            rows, ring = self._mining_space(encoded)
+            new_keys = self.pending_keys[-1][ring]
+            queue = self.queue.after_enqueue(ring, new_keys) if self.enqueue_first else getattr(self.queue, ring)
+            mining = {"positives_g": rows, "queue_g": queue}
         options = {"temperature": self.temperature, "num_neighbors": k, "max_scores": self.max_scores}
-        losses = chunked_losses(positives, anchors, queue_h, **mining, **options)
+        losses = chunked_losses(encoded.positives, encoded.anchors, self.queue.keys, **mining, **options)
         if k and self.watched:
             get_event_storage().put_scalar("loss_nn_raw", losses["loss_nn"].item())
         if k:
             losses["loss_nn"] = self.neighbor_weight * losses["loss_nn"]
         return losses
 
+    def _mining_space(self, encoded: Encoded) -> tuple[Tensor, str]:
+        """The positives' rows that neighbours are mined for, and the ring that they are mined in."""
+        return (encoded.positives_g, "features") if self.mine_before_head else (encoded.positives, "keys")
+
     @torch.no_grad()
-    def monitors(self, batch: dict, positives: Tensor, positives_g: Tensor, anchors: Tensor) -> dict[str, Tensor]:
+    def monitors(self, batch: dict, encoded: Encoded) -> dict[str, Tensor]:
         """MoCo's, and ``neighbor_purity`` where the data has classes, from the first step on."""
-        values = super().monitors(batch, positives, positives_g, anchors)
+        values = super().monitors(batch, encoded)
         if "label" in batch:
-            rows = positives_g if self.mine_before_head else positives
-            queue = self.queue.features if self.mine_before_head else self.queue.keys
-            neighbors = nearest_rows(rows[:, 0], queue, self.num_neighbors, self.max_scores)
+            rows, ring = self._mining_space(encoded)
+            neighbors = nearest_rows(rows[:, 0], getattr(self.queue, ring), self.num_neighbors, self.max_scores)
             values["neighbor_purity"] = neighbor_purity(neighbors, batch["label"].to(self.device), self.queue.labels)
         return values
+
+
+def epochs_without_neighbors(cfg: CfgNode) -> int:
+    """Epochs before L_nn joins the loss: none where neighbours are mined among this step's keys."""
+    return 0 if cfg.KNN_MOCO.ENQUEUE_FIRST else cfg.KNN_MOCO.WARMUP_EPOCHS

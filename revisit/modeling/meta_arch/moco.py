@@ -3,50 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
-from revisit.config import metrics_period
-from revisit.modeling.losses.chunked import chunked_losses
-from revisit.modeling.momentum import ema_update, momentum_copy
+from revisit.config import adds_keys, expect_one_of
+from revisit.errors import expect
+from revisit.modeling.distributed import gather_rows, in_global_order, start_gather
+from revisit.modeling.losses import chunked_losses
+from revisit.modeling.meta_arch.pretraining import Pretraining, positive_passes, unit_rows
+from revisit.modeling.momentum import MomentumUpdate, ema_update, momentum_copy
 from revisit.modeling.monitors import contrast_accuracy, feature_std
 from revisit.modeling.projection_head import ProjectionHead
-from revisit.modeling.queue import AlignedQueue
-from revisit.modeling.shuffle_bn import (
-    gather_rows,
-    in_global_order,
-    scatter_shuffled,
-    shuffle_permutation,
-    split_batch_norm,
-    start_gather,
-)
+from revisit.modeling.queue import AlignedQueue, QueueUpdate
+from revisit.modeling.shuffle_bn import scatter_shuffled, shuffle_permutation, split_batch_norm
 
 from detectron2.config import CfgNode, configurable
-from detectron2.modeling import META_ARCH_REGISTRY, Backbone, build_backbone
+from detectron2.engine import HookBase
+from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils import comm
 from detectron2.utils.events import get_event_storage
 
+QUEUE_DTYPES = ("float32", "bfloat16", "float16")
+
+
+@adds_keys
+def add_moco_keys(cfg: CfgNode) -> None:
+    """MOCO.*: the paper's values."""
+    cfg.MOCO = CfgNode()
+    cfg.MOCO.QUEUE_SIZE = 65536  # K, rows
+    cfg.MOCO.QUEUE_DTYPE = "float32"  # of the queues in memory: float32 | bfloat16 | float16, of half the size
+    # Scores of positives against the queue that are in memory at once: a longer queue is read in parts.
+    cfg.MOCO.MAX_SCORES = 2**22  # 0: all at once, as the formulas are written
+    cfg.MOCO.TEMPERATURE = 0.2  # tau
+    cfg.MOCO.MOMENTUM = 0.995  # m; the paper's rows before "+m" use 0.999
+    cfg.MOCO.EMBEDDING_DIM = 128  # C, width after the projection head
+    cfg.MOCO.SHUFFLE_BN = True  # shuffle anchors over processes (and BN_SPLITS) in the momentum encoder
+    cfg.MOCO.BN_SPLITS = 1  # BN statistics over 1/BN_SPLITS of a process's batch: emulates that many GPUs
+
+
+@dataclass
+class Encoded:
+    """What the encoders make of this process's B images; the losses and the monitors read it."""
+
+    positives: Tensor  # (B, L, C) unit rows h(g(x+)), with gradient; the large positive first
+    positives_g: Tensor  # (B, L, Cg) unit rows g(x+), with gradient
+    anchors: Tensor | None = None  # (B, C) unit rows h'(g'(x)), without gradient, once they are known
+
 
 @META_ARCH_REGISTRY.register()
-class MoCo(nn.Module):
-    """Encoder h(g(.)), momentum encoder h'(g'(.)) and the queue Q_h (METHOD: notation, one step).
+class MoCo(Pretraining):
+    """Encoder h(g(.)), momentum encoder h'(g'(.)) and the queue Q_h (docs/method.md: Notation, One step).
 
-    In training ``forward`` takes a ViewBatch and returns the losses. It adds the new keys of all processes to
-    ``pending_keys`` and touches neither the queue nor the momentum encoder: the hooks MomentumUpdate and
-    QueueUpdate do, after the optimiser's step. A batch that comes in parts (SOLVER.ACCUMULATION_STEPS) is one
-    forward a part, and all its keys are enqueued together.
-
-    In evaluation it takes Detectron2's list of dicts with ``image``, (3, H, W) uint8 RGB of one size, and
-    returns for each the ``feature`` g(x), (Cg,) float32, a unit row.
+    ``training_losses`` adds the new keys of all processes to ``pending_keys``; the hooks MomentumUpdate and QueueUpdate
+    change the momentum encoder and the queue. A batch that comes in parts (SOLVER.ACCUMULATION_STEPS) is one forward
+    per part, and all its keys are enqueued together.
     """
+
+    TITLE = "MoCo"
+    HEADS = ("projection_head.", "momentum_backbone.", "momentum_projection_head.", "queue.")
+    ENCODERS = ("backbone", "momentum_backbone")
+    MARK = "queue.keys"
 
     @configurable
     def __init__(
         self,
         *,
-        backbone: Backbone,
         embedding_dim: int,
         queue_size: int,
         queue_dtype: torch.dtype,
@@ -56,38 +79,30 @@ class MoCo(nn.Module):
         shuffle_bn: bool,
         bn_splits: int,
         seed: int,
-        metrics_period: int,
-        pixel_mean: tuple[float, float, float],
-        pixel_std: tuple[float, float, float],
+        **shared: object,
     ):
-        """See ``revisit.config`` for what each option means."""
-        super().__init__()
-        self.feature = next(iter(backbone.output_shape()))
-        self.feature_dim = backbone.output_shape()[self.feature].channels
+        """``add_moco_keys`` says what each option means, ``Pretraining`` which are shared."""
+        super().__init__(**shared)
         self.embedding_dim = embedding_dim
         self.max_scores = max_scores
         self.temperature = temperature
         self.momentum = momentum
         self.seed = seed
-        self.metrics_period = metrics_period
+        self.bn_splits = bn_splits
         self.shuffle_bn = shuffle_bn and comm.get_world_size() * bn_splits > 1
 
         if bn_splits > 1:
-            split_batch_norm(backbone, bn_splits)
-        self.backbone = backbone
+            split_batch_norm(self.backbone, bn_splits)
         self.projection_head = ProjectionHead(self.feature_dim, embedding_dim)
-        self.momentum_backbone = momentum_copy(backbone)
+        self.momentum_backbone = momentum_copy(self.backbone)
         self.momentum_projection_head = momentum_copy(self.projection_head)
         self.queue = AlignedQueue(queue_size, queue_dtype, **self.queue_widths())
         self.pending_keys: list[dict[str, Tensor]] = []
 
-        self.register_buffer("pixel_mean", torch.tensor(pixel_mean).view(-1, 1, 1), persistent=False)
-        self.register_buffer("pixel_std", torch.tensor(pixel_std).view(-1, 1, 1), persistent=False)
-
     @classmethod
     def from_config(cls, cfg: CfgNode) -> dict:
         return {
-            "backbone": build_backbone(cfg),
+            **super().from_config(cfg),
             "embedding_dim": cfg.MOCO.EMBEDDING_DIM,
             "queue_size": cfg.MOCO.QUEUE_SIZE,
             "queue_dtype": getattr(torch, cfg.MOCO.QUEUE_DTYPE),
@@ -97,70 +112,91 @@ class MoCo(nn.Module):
             "shuffle_bn": cfg.MOCO.SHUFFLE_BN,
             "bn_splits": cfg.MOCO.BN_SPLITS,
             "seed": cfg.SEED,
-            "metrics_period": metrics_period(cfg),
-            "pixel_mean": cfg.MODEL.PIXEL_MEAN,
-            "pixel_std": cfg.MODEL.PIXEL_STD,
         }
+
+    @classmethod
+    def check(cls, cfg: CfgNode, share: int) -> None:
+        batch, moco, part = cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO, share // cfg.SOLVER.ACCUMULATION_STEPS
+        expect_one_of(cfg, "MOCO.QUEUE_DTYPE", QUEUE_DTYPES)
+        expect(moco.MAX_SCORES >= 0, f"MOCO.MAX_SCORES {moco.MAX_SCORES}: expected 0 (all at once) or more")
+        expect(
+            batch <= moco.QUEUE_SIZE,
+            f"MOCO.QUEUE_SIZE {moco.QUEUE_SIZE} is smaller than the global batch of {batch}: expected at least as many",
+        )
+        expect(moco.TEMPERATURE > 0, f"MOCO.TEMPERATURE {moco.TEMPERATURE}: expected a positive number")
+        expect(0 <= moco.MOMENTUM < 1, f"MOCO.MOMENTUM {moco.MOMENTUM} does not lie in [0, 1)")
+        expect(
+            moco.BN_SPLITS > 0 and part % moco.BN_SPLITS == 0,
+            f"MOCO.BN_SPLITS {moco.BN_SPLITS} does not divide the {part} images that a process runs at a time",
+        )
+
+    @classmethod
+    def advice(cls, cfg: CfgNode, num_images: int) -> str:
+        """For a queue that holds a whole epoch or more (the paper's holds 0.55)."""
+        size = cfg.MOCO.QUEUE_SIZE
+        if size < num_images:
+            return ""
+        return (
+            f"MOCO.QUEUE_SIZE {size} is {size / num_images:.1f} times the {num_images} images, so an image's own older "
+            f"keys are among its negatives: take about {max(cfg.SOLVER.IMS_PER_BATCH, num_images // 2)}"
+        )
+
+    @classmethod
+    def describe(cls, cfg: CfgNode, iterations_per_epoch: int) -> dict[str, object]:
+        moco = cfg.MOCO
+        said = {"momentum": moco.MOMENTUM, "temperature": moco.TEMPERATURE, "queue_size": moco.QUEUE_SIZE}
+        return {**said, "lambda": 0.0, "k": 0, "warmup_epochs": 0, "warmup_iterations": 0}
+
+    def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
+        return [MomentumUpdate(), QueueUpdate()]
 
     def queue_widths(self) -> dict[str, int]:
         """Rings of the queue and their widths: Q_h alone."""
         return {"keys": self.embedding_dim}
 
-    @property
-    def device(self) -> torch.device:
-        return self.pixel_mean.device
-
-    def forward(self, batch: dict | list[dict]) -> dict[str, Tensor] | list[dict[str, Tensor]]:
-        if not self.training:
-            images = torch.stack([record["image"] for record in batch])
-            return [{"feature": feature} for feature in self.extract_features(images)]
+    def training_losses(self, batch: dict) -> dict[str, Tensor]:
         finish_keys = self.start_keys(batch["anchor"])  # they travel while the positives are encoded
-        positives, positives_g, *cells = self.encode_positives(batch)
+        encoded = self.encode_positives(batch)
         keys = finish_keys()
         pending = {name: keys.pop(name) for name in self.queue.names}
         if "label" in batch:
             pending["labels"] = gather_rows(batch["label"].to(self.device))
         self.pending_keys.append(pending)
         anchors = pending["keys"].chunk(comm.get_world_size())[comm.get_rank()]
-        self.log_monitors(batch, positives, positives_g, anchors)
-        return self.losses(positives, positives_g, anchors, *cells, **keys)  # DenseCL alone has cells
+        encoded = replace(encoded, anchors=anchors, **keys)
+        self.log_monitors(batch, encoded)
+        return self.losses(encoded)
 
-    def losses(self, positives: Tensor, positives_g: Tensor, anchors: Tensor) -> dict[str, Tensor]:
-        """L_inst of positives (B, L, C) against anchors (B, C) and the queue. MoCo ignores (B, L, Cg)."""
+    def losses(self, encoded: Encoded) -> dict[str, Tensor]:
+        """L_inst against the anchors and the queue as it is before this step (docs/method.md: Losses)."""
         options = {"temperature": self.temperature, "max_scores": self.max_scores}
-        return chunked_losses(positives, anchors, self.queue.keys, **options)
+        return chunked_losses(encoded.positives, encoded.anchors, self.queue.keys, **options)
 
-    def encode_positives(self, batch: dict) -> tuple[Tensor, Tensor]:
-        """Unit rows h(g(x+)), (B, L, C), and g(x+), (B, L, Cg), with gradient; the large positive first.
-
-        One pass per resolution, so that BN statistics do not mix large and small crops.
-        """
-        passes = [batch["positive"][:, None]]  # (B, 1, 3, H, W)
-        if "small" in batch:
-            passes.append(batch["small"])  # (B, N, 3, h, w)
+    def encode_positives(self, batch: dict) -> Encoded:
+        """Rows of the positives, with gradient; anchors are not known yet."""
         rows, rows_g = [], []
-        for images in passes:
-            g = self.pooled(self.backbone, self.normalized(images.flatten(0, 1)))
+        for images in positive_passes(batch):
+            g = self.pooled(self.backbone, images.flatten(0, 1))
             h = self.projection_head(g)
             rows.append(unit_rows(h).unflatten(0, images.shape[:2]))
             rows_g.append(unit_rows(g).unflatten(0, images.shape[:2]))
-        return torch.cat(rows, dim=1), torch.cat(rows_g, dim=1)
+        return Encoded(torch.cat(rows, dim=1), torch.cat(rows_g, dim=1))
 
     @torch.no_grad()
     def encode_anchors(self, images: Tensor) -> dict[str, Tensor]:
-        """What the queue holds of uint8 images, unit rows: ``keys`` a = h'(g'(x)), (B, C), and for KNNMoCo
-        ``features`` g'(x), (B, Cg)."""
-        g = self.pooled(self.momentum_backbone, self.normalized(images))
+        """What the queue holds of uint8 images, unit rows: ``keys`` a = h'(g'(x)), (B, C), and where the queue has such
+        a ring ``features`` g'(x), (B, Cg). What a subclass adds is for this process's ``Encoded``."""
+        g = self.pooled(self.momentum_backbone, images)
         rows = {"keys": unit_rows(self.momentum_projection_head(g)), "features": unit_rows(g)}
         return {name: rows[name] for name in self.queue.names}
 
     @torch.no_grad()
     def start_keys(self, images: Tensor) -> Callable[[], dict[str, Tensor]]:
         """Encode this process's share of the anchors. The call that is returned gives what ``encode_anchors`` does:
-        the queue's rows of all processes' anchors and anything else of this process's own.
+        the queue's rows of all processes' anchors, and the rest of this process's own.
 
         With shuffle-BN the uint8 anchors change places between processes first, and the keys come back in
-        the order of the global batch.
+        the order of the global batch (docs/method.md: Batch statistics).
         """
         images = images.to(self.device, non_blocking=True)
         if self.shuffle_bn:
@@ -196,47 +232,42 @@ class MoCo(nn.Module):
             self.pending_keys = []
 
     @torch.no_grad()
-    def extract_features(self, images: Tensor) -> Tensor:
-        """g(x) of (B, 3, H, W) uint8 RGB images as (B, Cg) float32 unit rows."""
-        return unit_rows(self.pooled(self.backbone, self.normalized(images)))
-
-    def normalized(self, images: Tensor) -> Tensor:
-        """uint8 pixels on any device -> float32 with the data's mean and deviation removed, on the model's."""
-        images = images.to(self.device, non_blocking=True)
-        return (images - self.pixel_mean) / self.pixel_std
-
-    def pooled(self, backbone: nn.Module, images: Tensor) -> Tensor:
-        """g or g': the backbone's last map, averaged over its places; (B, 3, H, W) -> (B, Cg)."""
-        return backbone(images)[self.feature].mean(dim=(2, 3))
-
-    @property
-    def watched(self) -> bool:
-        """Whether this is one of the steps, every SOLVER.METRICS_PERIOD-th, whose monitors are read."""
-        return (get_event_storage().iter + 1) % self.metrics_period == 0
-
-    @torch.no_grad()
-    def monitors(self, batch: dict, positives: Tensor, positives_g: Tensor, anchors: Tensor) -> dict[str, Tensor]:
+    def monitors(self, batch: dict, encoded: Encoded) -> dict[str, Tensor]:
         """What docs/reading-a-run.md explains, of this process's share and, of its positives, the large ones."""
-        top1, top5 = contrast_accuracy(positives[:, 0], anchors, self.queue.keys, self.max_scores)
-        spread = {"feature_std": positives_g[:, 0], "embedding_std": positives[:, 0]} if len(positives) > 1 else {}
-        return {
-            "contrast_top1": top1,
-            "contrast_top5": top5,
-            **{name: feature_std(rows) for name, rows in spread.items()},
-        }
+        large, large_g = encoded.positives[:, 0], encoded.positives_g[:, 0]
+        top1, top5 = contrast_accuracy(large, encoded.anchors, self.queue.keys, self.max_scores)
+        values = {"contrast_top1": top1, "contrast_top5": top5}
+        if len(large) > 1:
+            values |= {"feature_std": feature_std(large_g), "embedding_std": feature_std(large)}
+        return values
 
-    def log_monitors(self, *outputs: object) -> None:
+    def log_monitors(self, batch: dict, encoded: Encoded) -> None:
         """Log ``monitors`` of a watched step, of its first part where it comes in parts."""
         if not self.watched or len(self.pending_keys) > 1:
             return
         with torch.autocast(self.device.type, enabled=False):
-            values = self.monitors(*outputs)
+            values = self.monitors(batch, encoded)
         storage = get_event_storage()
         storage.put_scalars(**dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True)))
         exact = {"queue_fill": 100 * self.queue.fill_level, "encoder_momentum": self.momentum}
         storage.put_scalars(smoothing_hint=False, **exact)
 
+    @property
+    def smallest_batch(self) -> int:
+        return 2 * self.bn_splits
 
-def unit_rows(x: Tensor) -> Tensor:
-    """Rows divided by their Euclidean norm, in float32 under autocast."""
-    return F.normalize(x.float() if x.dtype != torch.float64 else x, dim=-1)
+    def encode(self, batch: dict) -> dict[str, Tensor]:
+        encoded = self.encode_positives(batch)
+        return {name: rows for name, rows in vars(encoded).items() if rows is not None}
+
+    def scored_rows(self, encoded: dict[str, Tensor]) -> list[Tensor]:
+        """Those of ``encode`` that are scored against a ring of the queue, (B, n, C)."""
+        return [encoded["positives"]]
+
+    def extra_memory(self, encoded: dict[str, Tensor], batch: int) -> tuple[dict[str, list[int]], dict[str, float]]:
+        """The queue, and scores with their exponentials and their gradient."""
+        rings = {f"queue.{name}": getattr(self.queue, name) for name in self.queue.names}
+        sizes = [batch * rows.shape[1] * self.queue.length for rows in self.scored_rows(encoded)]
+        scores = sum(4 * (min(size, self.max_scores) or size) for size in sizes)
+        shapes = {"anchors": [batch, self.embedding_dim], **{name: list(ring.shape) for name, ring in rings.items()}}
+        return shapes, {"queue": sum(ring.nbytes for ring in rings.values()), "scores": 3 * scores}

@@ -1,4 +1,4 @@
-"""The RoI heads of MoCo's C4 detectors (arXiv 1911.05722, A.1): res5 for every region, with one more BN behind it."""
+"""The RoI heads of MoCo's C4 detectors (arXiv 1911.05722, A.1): res5 for every region, with one more BN after it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from detectron2.modeling.roi_heads import Res5ROIHeads
 class Res5NormROIHeads(Res5ROIHeads):
     """Detectron2's Res5ROIHeads whose res5 ends in MODEL.RESNETS.NORM.
 
-    Contrastive weights carry no fixed statistics that the box head could rely on: the added layer normalises what res5
-    hands over.
+    Contrastive weights carry no fixed statistics that the box head could rely on: the added layer normalises res5's
+    output (configs/detection/voc_faster_rcnn_R50_C4.yaml).
     """
 
     @classmethod

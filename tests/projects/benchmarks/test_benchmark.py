@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -13,20 +14,28 @@ from commands import one_line_error, run
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny import random_views, tiny_config
-from torch.utils.data import default_collate
 
-from projects.Benchmarks.own_step import OwnStep
 from projects.Benchmarks.photographs import write_photographs
 from projects.Benchmarks.reference_input import ReferenceViews, share_inside
+from projects.Benchmarks.step_speed import OwnStep
 from projects.Benchmarks.textbook_step import TextbookStep
 from revisit.data.crops import overlap_share
 from revisit.data.loader import ViewDataset, with_looks
 from revisit.data.mapper import ViewMapper
 
+BENCHMARK = "python projects/Benchmarks/benchmark.py"
+TOY = "--config-file configs/toy/pretrain.yaml"
+SMALL = f"{TOY} --steps 1 SOLVER.IMS_PER_BATCH 4 VIEWS.LARGE_SIZE 32 VIEWS.SMALL_SIZE 24"
+
+
+def figures_of(part: str, folder: Path) -> dict:
+    """What a benchmark of one repeat writes to its --json FILE."""
+    run(f"{BENCHMARK} --repeats 1 --json {folder}/out.json {part}", folder)
+    return json.loads((folder / "out.json").read_text())
+
 
 def test_input_is_compared_with_torchvision(tmp_path):
-    run(f"{BENCHMARK} --repeats 1 --json {tmp_path}/out.json input --images 4", tmp_path)
-    result = json.loads((tmp_path / "out.json").read_text())
+    result = figures_of("input --images 4", tmp_path)
     rates = {name: result[f"{name}_images_per_second"] for name in ("ours", "worker", "decoding", "reference")}
     assert min(rates.values()) > 0
     assert result["ratio"] == pytest.approx(rates["ours"] / rates["reference"])
@@ -45,7 +54,7 @@ def test_views_have_the_colours_of_the_references(tmp_path, on_device):
     reference, mean, std = ReferenceViews(cfg), *(torch.tensor(v) for v in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
     random.seed(0)
     torch.manual_seed(0)
-    theirs = default_collate([reference(paths[n % len(paths)]) for n in range(count)])
+    theirs = reference.batch([paths[n % len(paths)] for n in range(count)])
     for name in ("anchor", "positive", "small"):
         pixels = theirs[name].flatten(0, -4).movedim(1, -1) * std + mean
         for channel in range(3):
@@ -55,14 +64,9 @@ def test_views_have_the_colours_of_the_references(tmp_path, on_device):
             assert distance < 0.02, (name, channel)
 
 
-BENCHMARK = "python projects/Benchmarks/benchmark.py"
-TOY = "--config-file configs/toy/pretrain.yaml"
-
-
 def test_the_head_is_compared_in_time_and_memory(tmp_path):
     sizes = "--batch 16 --feature-dim 64 MOCO.QUEUE_SIZE 65536 VIEWS.NUM_SMALL 1 MOCO.MAX_SCORES 65536"
-    run(f"{BENCHMARK} --repeats 1 --json {tmp_path}/out.json head {sizes}", tmp_path)
-    result = json.loads((tmp_path / "out.json").read_text())
+    result = figures_of(f"head {sizes}", tmp_path)
     assert result["ratio"] > 0 and result["half_queue_ratio"] > 0
     assert result["textbook_peak_mb"] > 2 * 4 * 16 * 2 * 65536 / 1e6  # two matrices of all scores at least
     assert result["memory_ratio"] == pytest.approx(result["ours_peak_mb"] / result["textbook_peak_mb"])
@@ -72,25 +76,14 @@ def test_the_head_is_compared_in_time_and_memory(tmp_path):
 
 
 def test_the_step_is_compared_and_taken_apart(tmp_path):
-    options = "SOLVER.IMS_PER_BATCH 4 VIEWS.LARGE_SIZE 32 VIEWS.SMALL_SIZE 24 SOLVER.AMP.ENABLED True"
-    run(
-        f"{BENCHMARK} --repeats 1 --json {tmp_path}/out.json step {TOY} --steps 1 {options}",
-        tmp_path,
-    )
-    result = json.loads((tmp_path / "out.json").read_text())
+    result = figures_of(f"step {SMALL} SOLVER.AMP.ENABLED True", tmp_path)
     assert result["ratio"] == pytest.approx(result["ours_images_per_second"] / result["textbook_images_per_second"])
     shares = [value for name, value in result.items() if name.startswith("percent: ")]
     assert len(shares) == 8 and sum(shares) == pytest.approx(100) and min(shares) >= 0
 
 
 def test_training_from_files_is_compared(tmp_path):
-    options = "SOLVER.IMS_PER_BATCH 4 VIEWS.LARGE_SIZE 32 VIEWS.SMALL_SIZE 24 DATALOADER.NUM_WORKERS 1"
-    sizes = "--images 8 --steps 1"
-    run(
-        f"{BENCHMARK} --repeats 1 --json {tmp_path}/out.json end2end {TOY} {sizes} {options}",
-        tmp_path,
-    )
-    result = json.loads((tmp_path / "out.json").read_text())
+    result = figures_of(f"end2end --images 8 {SMALL} DATALOADER.NUM_WORKERS 1", tmp_path)
     assert result["ratio"] == pytest.approx(result["ours_images_per_second"] / result["plain_images_per_second"])
 
 
@@ -104,22 +97,18 @@ def test_the_textbooks_step_is_the_projects():
     cfg = tiny_config("SOLVER.MAX_ITER", 10)
     batches = [random_views(8, seed=n) for n in range(2)]
     ours, textbook = OwnStep(cfg, batches), TextbookStep(cfg)
-    model, theirs = ours.model, textbook.encoder
-    pairs = [(theirs.backbone, model.backbone), (theirs.head, model.projection_head)]
-    pairs += [
-        (textbook.momentum_encoder.backbone, model.momentum_backbone),
-        (textbook.momentum_encoder.head, model.momentum_projection_head),
-    ]
-    for mine, other in pairs:
+    model, theirs, momentum = ours.model, textbook.encoder, textbook.momentum_encoder
+    trained = [(theirs.backbone, model.backbone), (theirs.head, model.projection_head)]
+    averaged = [(momentum.backbone, model.momentum_backbone), (momentum.head, model.momentum_projection_head)]
+    for mine, other in trained + averaged:
         mine.load_state_dict(other.state_dict())
     textbook.queue.copy_(model.queue.keys)
     textbook.queue_g.copy_(model.queue.features)
     for batch in batches:
         ours()
-        mean, std = model.pixel_mean, model.pixel_std
-        loss = textbook({name: (views - mean) / std for name, views in batch.items()})
+        loss = textbook({name: (views - model.pixel_mean) / model.pixel_std for name, views in batch.items()})
         assert loss == pytest.approx(ours.last_loss, rel=1e-5)
-    for mine, other in pairs[:2]:
+    for mine, other in trained:
         for one, another in zip(mine.parameters(), other.parameters(), strict=True):
             assert (one - another).norm() <= 1e-4 * another.norm() + 1e-6
     assert torch.allclose(textbook.queue, model.queue.keys, atol=1e-4)
@@ -127,14 +116,10 @@ def test_the_textbooks_step_is_the_projects():
 
 
 def test_the_reference_makes_the_views_of_the_recipe(tmp_path):
-    cfg = tiny_config()
     (path,) = write_photographs(tmp_path, 1, height=60, width=80)
-    views = ReferenceViews(cfg)(path)
-    assert {name: tuple(value.shape) for name, value in views.items()} == {
-        "anchor": (3, 32, 32),
-        "positive": (3, 32, 32),
-        "small": (4, 3, 16, 16),
-    }
+    views = ReferenceViews(tiny_config())(path)
+    shapes = {"anchor": (3, 32, 32), "positive": (3, 32, 32), "small": (4, 3, 16, 16)}
+    assert {name: tuple(value.shape) for name, value in views.items()} == shapes
     assert all(value.dtype == torch.float32 and value.abs().max() < 4 for value in views.values())
 
 
@@ -143,11 +128,8 @@ boxes = st.tuples(st.integers(0, 20), st.integers(0, 20), st.integers(1, 20), st
 
 @given(boxes, boxes)
 def test_the_references_overlap_is_ours(box, anchor):
-    def corners(box):
-        top, left, height, width = box
-        return np.array([left, top, left + width, top + height])
-
-    assert share_inside(box, anchor) == pytest.approx(overlap_share(corners(box), corners(anchor)))
+    corners = [np.array([left, top, left + width, top + height]) for top, left, height, width in (box, anchor)]
+    assert share_inside(box, anchor) == pytest.approx(overlap_share(*corners))
 
 
 def test_made_up_photographs_look_like_photographs_to_a_decoder(tmp_path):

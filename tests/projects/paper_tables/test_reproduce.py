@@ -4,48 +4,73 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import stat
-import sys
+import re
 from pathlib import Path
 
+import cv2
 import pytest
-from commands import ROOT, one_line_error, run
+from commands import ROOT, documented, run
 
-from projects.PaperTables.cells import all_jobs, choose, make_cells, missing_inputs
-from projects.PaperTables.columns import COLUMNS
-from projects.PaperTables.jobs import Job, run_jobs
+from projects.PaperTables.cells import Cell, JobBuilder, make_cells
+from projects.PaperTables.command_lines import cost_of, missing_inputs
+from projects.PaperTables.jobs import Job, with_needs
 from projects.PaperTables.paper_figures import figure_jobs, figure_page
-from projects.PaperTables.paper_values import paper_table
-from projects.PaperTables.result_table import as_csv, as_latex, as_markdown, ours
-from projects.PaperTables.rows import ROWS, Weights
+from projects.PaperTables.paper_tables import COLUMNS, ROWS, given_rows, paper_values
+from projects.PaperTables.result_table import as_csv, as_latex, as_markdown, ours, plot_sweep
+from revisit.engine.setup import make_config
 from revisit.errors import UserError
 
 TOOL = "python tools/reproduce.py"
 
 
-def cells_of(table: str, profile: str, root: Path, only: str | None = None, seeds: tuple[int, ...] = (1,)):
-    return make_cells(*choose(table, only), table, profile=profile, seeds=list(seeds), root=root)
+def cells_of(table: str, profile: str, root: Path, *only: str, weights=(), seeds=(1,), **options) -> list[Cell]:
+    """Cells of a table, of given weights or its own rows; ``options`` are a JobBuilder's."""
+    rows = given_rows(list(weights)) if weights else ROWS[table]
+    return make_cells(table, rows, JobBuilder(profile, root, **options), seeds=seeds, only=only)
 
 
-@pytest.mark.parametrize("table", ROWS)
-def test_rows_and_columns_are_the_papers(table):
-    paper = paper_table(table)
-    assert [row.label for row in ROWS[table]] == list(paper)
-    assert all(set(values) <= set(COLUMNS) for values in paper.values())
+def all_jobs(cells: list[Cell]) -> list[Job]:
+    return with_needs(job for cell in cells for job in cell.jobs)
 
 
-def test_the_papers_values_come_from_its_tables():
-    assert paper_table("ablation")["+MC+CC+m+A+NN"]["VOC_SVM_mAP"] == 85.1
-    assert paper_table("knn")["k 1"] == {"VOC_SVM_mAP": 83.6}
-    assert paper_table("knn")["mined after the head"] == {"VOC_SVM_mAP": 82.8}
-    assert paper_table("augmentation")["AutoAugment"] == {"VOC_SVM_mAP": 79.9}
-    assert paper_table("transfer")["BDD100K"]["seg_VOC"] is None
+def test_the_papers_values_are_as_printed():
+    assert paper_values("ablation")["+MC+CC+m+A+NN"]["VOC_SVM_mAP"] == 85.1
+    knn = {row: values["VOC_SVM_mAP"] for row, values in paper_values("knn").items()}
+    assert [knn[f"k {k}"] for k in (1, 5, 10, 20, 50)] == [83.6, 84.0, 84.1, 84.2, 84.3]
+    assert [knn[f"lambda {weight}"] for weight in (0.0, 0.1, 0.2, 0.4, 0.8)] == [82.8, 83.8, 84.1, 84.2, 80.7]
+    assert (knn["mined before the head"], knn["mined after the head"]) == (84.2, 82.8)
+    assert paper_values("transfer")["BDD100K"]["seg_VOC"] is None
+    assert all(set(values) <= set(COLUMNS) for table in ROWS for values in paper_values(table).values())
+
+
+@pytest.mark.parametrize("profile", ["paper", "toy"])
+def test_a_row_of_the_sweep_changes_what_its_label_says(profile):
+    centre = {"k": 20 if profile == "paper" else 10, "lambda": 0.4, "mined": "before_head"}
+    for label, row in ROWS["knn"].items():
+        run = getattr(row, profile)
+        cfg = make_config(run.config, run.options, for_here=False)
+        name, value, *_ = label.split()
+        wanted = centre | {name: f"{value}_head" if name == "mined" else float(value)}
+        if label != "lambda 0.0":  # made without L_nn
+            found = {"k": cfg.KNN_MOCO.NUM_NEIGHBORS, "lambda": cfg.KNN_MOCO.WEIGHT, "mined": cfg.KNN_MOCO.MINING}
+            assert found == wanted, label
+        assert (cfg.MODEL.META_ARCHITECTURE == "MoCo") == (label == "lambda 0.0") and cfg.VIEWS.POLICY == "standard"
+
+
+def test_the_study_of_data_has_the_papers_length_on_every_set(tmp_path, monkeypatch):
+    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path / "nothing"))
+    jobs = all_jobs([*cells_of("transfer", "paper", tmp_path), *cells_of("scaling", "paper", tmp_path)])
+    costs = {job.name.split(", ")[0]: cost_of(job).split()[0] for job in jobs if job.name.endswith("pretraining")}
+    sizes = {"118k": "184,000", "236k": "368,400", "472k": "737,200", "944k": "1,474,800"}
+    sets = {f"{kind}_{size}": cost for kind in ("imagenet", "openimages") for size, cost in sizes.items()}
+    sets |= {"imagenet_118k_lt": "184,400", "bdd100k_90k": "140,400"}
+    named = {f"pretrain-data_bias_DATASETS.TRAIN_{name}": cost for name, cost in sets.items()}
+    assert costs == {"pretrain-data_bias": "184,800", **named}
 
 
 @pytest.mark.parametrize("profile", ["paper", "toy"])
 @pytest.mark.parametrize("table", ROWS)
-def test_every_job_is_there_once_behind_what_it_needs_with_files_that_exist(table, profile, toy_datasets, tmp_path):
+def test_every_job_is_there_once_after_what_it_needs_with_files_that_exist(table, profile, toy_datasets, tmp_path):
     jobs = all_jobs(cells_of(table, profile, tmp_path, seeds=(1, 2)))
     assert jobs and len({job.result for job in jobs}) == len({job.name for job in jobs}) == len(jobs)
     seen = set()
@@ -58,9 +83,22 @@ def test_every_job_is_there_once_behind_what_it_needs_with_files_that_exist(tabl
                 assert (ROOT / command[command.index("--config-file") + 1]).is_file()
 
 
+@pytest.mark.parametrize("profile", ["paper", "toy"])
+def test_no_two_jobs_of_all_tables_and_figures_share_a_folder(profile, toy_datasets, tmp_path):
+    jobs = figure_jobs(JobBuilder(profile, tmp_path), seed=1)
+    for table in ROWS:
+        jobs += all_jobs(cells_of(table, profile, tmp_path))
+    by_folder = {}
+    for job in jobs:
+        job.claim()
+        assert by_folder.setdefault(job.result.parent, job) == job
+
+
 def test_the_page_of_figures_shows_pictures_of_figures_and_how_far_the_others_are(toy_datasets, tmp_path):
-    jobs = figure_jobs(profile="toy", seed=1, root=tmp_path, extra=(), gpus=1)
+    jobs = figure_jobs(JobBuilder("toy", tmp_path), seed=1)
     assert "- figure: IoU of crops: not run" in figure_page(jobs, tmp_path)
+    runs = [" ".join(job.commands[0]) for job in jobs if "MAX_IOU" in job.name and job.name.endswith("pretraining")]
+    assert [float(re.search(r"VIEWS.MAX_IOU (\S+)", run)[1]) for run in runs] == [0.6, 0.4, 0.2, 0.0]
     for job in jobs:  # all but one
         if job.name != "figure: class activation maps":
             job.result.parent.mkdir(parents=True, exist_ok=True)
@@ -74,47 +112,64 @@ def test_the_page_of_figures_shows_pictures_of_figures_and_how_far_the_others_ar
     assert "ImageNet" not in page  # the classifiers' own curves
 
 
-@pytest.mark.parametrize("profile", ["paper", "toy"])
-def test_no_two_jobs_of_all_tables_and_figures_share_a_folder(profile, toy_datasets, tmp_path):
-    jobs = figure_jobs(profile=profile, seed=1, root=tmp_path, extra=(), gpus=1)
-    for table in ROWS:
-        jobs += all_jobs(cells_of(table, profile, tmp_path))
-    by_folder = {}
-    for job in jobs:
-        job.claim()
-        assert by_folder.setdefault(job.result.parent, job) == job
-
-
-def test_tables_share_their_runs(toy_datasets, tmp_path):
+def test_tables_share_their_runs_and_columns_their_evaluation(toy_datasets, tmp_path):
     ablation = {job.result: job for job in all_jobs(cells_of("ablation", "toy", tmp_path))}
     shared = [job for job in all_jobs(cells_of("augmentation", "toy", tmp_path)) if job.result in ablation]
     assert len(shared) == 4  # two backbones and their SVMs
     assert all(ablation[job.result] == job for job in shared)
-
-
-def test_two_columns_of_one_evaluation_are_read_from_it(toy_datasets, tmp_path):
-    j, f = (cells_of("davis", "toy", tmp_path, f"MoCo (COCO),{name}")[0] for name in ("Jm", "Fm"))
+    j, f = cells_of("davis", "toy", tmp_path, "MoCo (COCO),Jm", ",Fm")
     assert j.jobs == f.jobs and j.score != f.score
 
 
-def test_weights_of_others_that_are_missing_are_named(toy_datasets, tmp_path):
-    (virtex,) = [row for row in ROWS["sota"] if isinstance(row.paper, Weights)]
-    jobs = all_jobs(cells_of("sota", "paper", tmp_path, f"{virtex.label},ImageNet"))
-    missing = missing_inputs(jobs)
-    assert any("weights/virtex.pth" in what for what in missing.values())
-    assert any("imagenet_train" in what for what in missing.values())
-
-
-def test_a_run_is_a_row_with_other_options_elsewhere(tmp_path, toy_datasets):
+def test_a_toy_table_on_data_of_its_own_draws_each_once(tmp_path, toy_datasets):
     jobs = all_jobs(cells_of("scaling", "toy", tmp_path))
-    drawn = {job.name for job in jobs if job.name.startswith("ToyScenes")}
-    assert len(drawn) == 8  # four sizes of two worlds
+    assert len([job for job in jobs if job.name.startswith("ToyScenes")]) == 8  # four sizes of two worlds
     trained = [job for job in jobs if job.name.endswith("pretraining")]
     assert len({job.commands for job in trained}) == len(trained) == 8
     assert all(job.needs and "toy_scenes/" in " ".join(job.commands[0]) for job in trained)
+    assert not any(missing_inputs(job) for job in jobs)
 
 
-def finish(cell, *values: float) -> None:
+def test_weights_of_others_that_are_missing_are_named(toy_datasets, tmp_path):
+    missing = [missing_inputs(job) for job in all_jobs(cells_of("sota", "paper", tmp_path, "VirTex,ImageNet"))]
+    assert "weights/virtex.pth" in missing[0] and "imagenet_train" in missing[1]
+
+
+def test_given_backbones_are_judged_beside_random_init_one_for_all_seeds_or_one_for_each(toy_datasets, tmp_path):
+    for name in ("a", "1", "2"):
+        (tmp_path / f"{name}.pth").write_text(name)
+    weights = ["random", f"{tmp_path}/a.pth", f"{tmp_path}/{{seed}}.pth"]
+    cells = cells_of("transfer", "toy", tmp_path / "out", weights=weights, seeds=(1, 2))
+    assert list(dict.fromkeys(cell.row for cell in cells)) == ["Rand. init.", "a", "{seed}"]
+    jobs = all_jobs(cells)
+    assert len(jobs) == 3 * 6 * 2 == len({job.result for job in jobs}) and not any(job.needs for job in jobs)
+    for cell in (cell for cell in cells if cell.column.startswith(("seg", "det", "depth"))):
+        starts = {"Rand. init.": [None, None], "a": ["a.pth"] * 2, "{seed}": ["1.pth", "2.pth"]}[cell.row]
+        for job, start in zip(cell.jobs, starts, strict=True):
+            train, test = ([word for word in command if word.endswith(".pth")] for command in job.commands)
+            assert train == test == ([str(tmp_path / start)] if start else []) and "--eval-only" in job.commands[1]
+    old = cells[-1].jobs[0]
+    (tmp_path / "1.pth").write_text("another backbone")
+    new = cells_of("transfer", "toy", tmp_path / "out", weights=weights[2:])[-1].jobs[0]
+    assert new.commands == old.commands and new.facts != old.facts
+    assert list(given_rows(["x/backbone.pth", "y/backbone.pth"])) == ["x/backbone.pth", "y/backbone.pth"]
+    with pytest.raises(UserError, match="3.pth not found, expected what tools/convert_to_d2.py writes"):
+        cells_of("transfer", "toy", tmp_path, weights=weights, seeds=(3,))
+
+
+def test_options_win_over_lengths_and_rows_over_options(toy_datasets, tmp_path):
+    def recipe(job: Job) -> str:
+        return " ".join(job.commands[0])
+
+    extra = ("KNN_MOCO.NUM_NEIGHBORS", "7", "SOLVER.EPOCHS", "2")
+    (cell,) = cells_of("knn", "toy", tmp_path, "k 5,kNN", extra=extra)
+    words = recipe(cell.jobs[0].needs[0])
+    assert words.index("SOLVER.EPOCHS 28") < words.index("SOLVER.EPOCHS 2 ") < words.index("NUM_NEIGHBORS 5")
+    (cell,) = cells_of("ablation", "toy", tmp_path, "MoCo,seg_NYUD", full=True)
+    assert "EPOCHS" not in recipe(cell.jobs[0]) + recipe(cell.jobs[0].needs[0])
+
+
+def finish(cell: Cell, *values: float) -> None:
     """Put finished evaluations of the first seeds where the cell's jobs would leave them."""
     for job, value in zip(cell.jobs, values, strict=False):
         for each in (*job.needs, job):
@@ -129,14 +184,6 @@ def finish(cell, *values: float) -> None:
 def test_a_cell_shows_mean_and_spread_of_finished_seeds_alone(toy_datasets, tmp_path):
     (cell,) = cells_of("ablation", "toy", tmp_path, "MoCo,seg_VOC", seeds=(1, 2, 3))
     assert ours(cell) == "not run"
-    finish(cell, 10.0)
-    assert ours(cell) == "10.0 (1 of 3 seeds)"
-    finish(cell, 10.0, 11.0, 12.0)
-    assert ours(cell) == "11.0 ± 1.0"
-
-
-def test_a_half_finished_run_is_no_number(toy_datasets, tmp_path):
-    (cell,) = cells_of("ablation", "toy", tmp_path, "MoCo,seg_VOC")
     pretraining = cell.jobs[0].needs[0]
     pretraining.claim()
     (pretraining.result.parent / "model_0000299.pth").write_bytes(b"")
@@ -145,21 +192,12 @@ def test_a_half_finished_run_is_no_number(toy_datasets, tmp_path):
     cell.jobs[0].claim()
     cell.jobs[0].log.write_text("")
     assert ours(cell) == "begun"
-
-
-def test_a_result_of_another_recipe_is_no_number(toy_datasets, tmp_path):
-    (cell,) = cells_of("ablation", "toy", tmp_path, "MoCo,seg_VOC")
     finish(cell, 10.0)
-    (tmp_path / "other").mkdir()
-    changed = make_cells(
-        *choose("ablation", "MoCo,seg_VOC"),
-        "ablation",
-        profile="toy",
-        seeds=[1],
-        root=tmp_path,
-        extra=("SOLVER.GAMMA", "0.2"),
-    )
-    assert changed[0].jobs[0].result == cell.jobs[0].result and changed[0].values() == []
+    assert ours(cell) == "10.0 (1 of 3 seeds)"
+    finish(cell, 10.0, 11.0, 12.0)
+    assert ours(cell) == "11.0 ± 1.0"
+    (changed,) = cells_of("ablation", "toy", tmp_path, "MoCo,seg_VOC", extra=("SOLVER.GAMMA", "0.2"))
+    assert changed.jobs[0].result == cell.jobs[0].result and changed.values() == []  # of another recipe
 
 
 def test_the_table_is_written_for_people_programs_and_papers(toy_datasets, tmp_path):
@@ -175,58 +213,47 @@ def test_the_table_is_written_for_people_programs_and_papers(toy_datasets, tmp_p
     assert latex.count("{") == latex.count("}")
 
 
-def test_a_table_with_a_typo_lists_the_tables(tmp_path):
-    error = one_line_error(f"{TOOL} ablatoin --dry-run", tmp_path)
-    assert "ablation" in error and "segment_retrieval" in error and "figures" in error
+def test_the_sweep_is_drawn_as_far_as_it_has_come(toy_datasets, tmp_path):
+    cells = cells_of("knn", "toy", tmp_path, ",kNN", ",linear", seeds=(1, 2))
+    assert len(cells) == 12 * 2
+    plot_sweep(cells, tmp_path / "sweep.png")
+    assert not (tmp_path / "sweep.png").exists()
+    for cell in cells[:7]:
+        finish(cell, 20.0, 22.0)
+    plot_sweep(cells, tmp_path / "sweep.png")
+    assert cv2.imread(str(tmp_path / "sweep.png")).shape[0] == 440
 
 
 @pytest.mark.parametrize(
-    ("only", "expected"),
-    [("MoCO", "no 'MoCO', expected one of 'Rand. init.'"), ("MoCo,voc", "no 'voc', expected one of")],
+    ("words", "expected"),
+    [
+        ("ablatoin --dry-run", r"no table 'ablatoin': expected one of linear, .*segment_retrieval.*figures"),
+        ("ablation --only MoCO", "no 'MoCO', expected one of 'Rand. init.'"),
+        ("ablation --only MoCo,voc", "no 'voc', expected one of"),
+        ("ablation --only ,kNN", "no 'kNN', expected one of"),  # a toy column
+        ("ablation --parallel 0", "--parallel: expected a whole number above 0, got 0"),
+        ("ablation --seeds 1 x", "--seeds: expected a whole number above 0, got x"),
+        ("ablation --opts SOLVER.MAX_ITER", "--opts: expected pairs KEY VALUE, got SOLVER.MAX_ITER"),
+        ("figures --seeds 1 2", "figures are drawn together and of one seed"),
+        ("ablation", "nothing can run here; missing: .*coco_2017_train_images"),
+    ],
 )
-def test_a_row_or_column_with_a_typo_lists_them(only, expected):
-    with pytest.raises(UserError, match=expected):
-        choose("ablation", only)
+def test_mistakes_are_refused_before_any_job(words, expected, tmp_path):
+    text = run(f"{TOOL} --output {tmp_path}/out {words}", tmp_path, expect=2)
+    assert re.search(expected, text) and "Traceback" not in text and not (tmp_path / "out").exists()
 
 
-def test_a_dry_run_tells_jobs_cost_and_missing_data(tmp_path):
-    text = run(f"{TOOL} ablation --dry-run --output {tmp_path}/out", tmp_path)
+def test_a_dry_run_says_jobs_cost_and_missing_data(tmp_path):
+    text = run(f"{TOOL} ablation --dry-run --seeds 1 1 --output {tmp_path}/out", tmp_path)
     assert "92,400 iterations of 256 images; MISSING coco_2017_train_images" in text
     assert "48 jobs, 0 done, 48 without data" in text and not (tmp_path / "out").exists()
 
 
-def test_without_any_data_nothing_runs(tmp_path):
-    assert "nothing can run here; missing: " in one_line_error(f"{TOOL} ablation --output {tmp_path}/out", tmp_path)
-
-
-def test_jobs_wait_for_those_they_need_and_those_behind_a_failure_are_not_run(tmp_path):
-    def job(name: str, code: str, *needs: Job) -> Job:
-        return Job(name, (("-c", code),), tmp_path / name / "result", needs=needs)
-
-    def writing(name: str, before: str = "") -> str:
-        return f"{before}import pathlib; pathlib.Path({str(tmp_path / name / 'result')!r}).write_text('')"
-
-    first = job("first", writing("first"))
-    second = job("second", writing("second", f"import os; assert os.path.exists({str(first.result)!r}); "), first)
-    broken = job("broken", "raise SystemExit(1)")
-    behind = job("behind", writing("behind"), broken)
-    with pytest.raises(UserError, match="1 of 4 jobs failed; .*broken/job.log; 1 that need them were not run"):
-        run_jobs([first, second, broken, behind], parallel=2)
-    assert second.done and not behind.done
-
-
-def test_slurm_gets_a_job_each_with_what_it_waits_for(toy_root, tmp_path, monkeypatch):
-    sbatch = tmp_path / "bin" / "sbatch"
-    sbatch.parent.mkdir()
-    sbatch.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\nwc -l < {tmp_path}/asked\n')
-    sbatch.chmod(sbatch.stat().st_mode | stat.S_IEXEC)
-    monkeypatch.setenv("PATH", f"{sbatch.parent}:{os.environ['PATH']}")
-    only = "--only MoCo,seg_VOC --slurm --partition gpu"
-    text = run(f"{TOOL} ablation --profile toy {only} --output {tmp_path}/out", toy_root)
-    first, second = (tmp_path / "asked").read_text().splitlines()
-    assert "--dependency" not in first and "--partition=gpu" in first and sys.executable in first
-    assert "--dependency=afterok:1" in second
-    assert "submitted as 2: toy-ablation-moco, seed 1: seg_VOC" in text and "| MoCo | 66.2 | not run |" in text
+@pytest.mark.parametrize("command", [c for c in documented("projects/PaperTables/README.md") if TOOL in c])
+def test_every_command_of_the_readme_can_be_planned(command, toy_root, tmp_path):
+    (tmp_path / "backbone.pth").touch()
+    words = command.removeprefix(TOOL).replace("output/", f"{tmp_path}/").replace("demo/", "")
+    assert re.search(r"\d+ jobs, 0 done", run(f"{TOOL} --dry-run --output {tmp_path}/out {words}", toy_root))
 
 
 def test_a_cell_is_pretrained_converted_evaluated_and_not_run_again(toy_root, tmp_path):
@@ -241,3 +268,14 @@ def test_a_cell_is_pretrained_converted_evaluated_and_not_run_again(toy_root, tm
     assert {path.name for path in (tmp_path / "out/ablation").iterdir()} == {"table.md", "table.csv", "table.tex"}
     second = run(command, toy_root)
     assert "2 jobs, 2 done before" in second and row in second
+
+
+def test_a_given_backbone_is_finetuned(pretrained, toy_root, tmp_path):
+    small = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 INPUT.CROP.SIZE [65,65]"
+    table = run(
+        f"{TOOL} transfer --profile toy --weights {pretrained}/backbone.pth --only ,depth_NYUD_rmse "
+        f"--output {tmp_path} --opts SOLVER.MAX_ITER 3 SOLVER.IMS_PER_BATCH 4 MODEL.SEM_SEG_HEAD.CONVS_DIM 8 {small}",
+        toy_root,
+    )
+    (row,) = [line for line in table.splitlines() if line.startswith("| backbone | – | ")]
+    assert float(row.split("|")[3]) > 0 and (tmp_path / "transfer_weights/table.md").read_text().strip() in table

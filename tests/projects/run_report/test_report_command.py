@@ -1,4 +1,4 @@
-"""The commands of docs/report.md, and their page in a browser."""
+"""The commands of projects/RunReport/README.md, and their page in a browser."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_run_leaves_its_commit_and_versions(output):
 
 
 def test_the_commands_of_the_document_write_pages_that_open_without_errors(output, tmp_path):
-    document = (ROOT / "docs/report.md").read_text()
+    document = (ROOT / "projects/RunReport/README.md").read_text()
     commands = re.findall(r"^    (python tools/report\.py .*)$", document, flags=re.MULTILINE)
     assert len(commands) == 2
     for command in commands:

@@ -1,0 +1,198 @@
+"""The paper's tables, read from paper_tables.yaml: rows with their backbones, columns with their evaluations."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from projects.PaperTables.jobs import TRAIN
+from revisit.errors import UserError
+
+RANDOM_INIT = "Rand. init."  # the paper's label
+
+
+@dataclass(frozen=True)
+class PretrainingRun:
+    """A run of tools/train_net.py.
+
+    Args:
+        options: KEY VALUE pairs that make it another run than the config's.
+        length: those that say how long it is.
+        toy_data: of ToyScenes that are drawn for this run alone: the folder of images in them, and the arguments of
+            make_toy_scenes.py.
+    """
+
+    config: str
+    options: tuple[str, ...] = ()
+    length: tuple[str, ...] = ()
+    toy_data: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The run's folder, the same in every table that has it."""
+        config = self.config.removeprefix("configs/").removesuffix(".yaml")
+        words = (config, *self.options, *self.toy_data[1:], *self.toy_data[:1])
+        return "_".join(word.strip("-(),'").replace("/", "-") for word in words)
+
+
+@dataclass(frozen=True)
+class OthersWeights:
+    """Somebody else's checkpoint, $DETECTRON2_DATASETS/weights/FILE, which tools/convert_to_d2.py reads."""
+
+    file: str
+
+    @property
+    def name(self) -> str:
+        return self.file.partition(".")[0]
+
+
+@dataclass(frozen=True)
+class GivenBackbone:
+    """A converted backbone of the user's; ``{seed}`` in its path stands for the seed."""
+
+    path: str
+
+    @property
+    def name(self) -> str:
+        """The folder of its evaluations: two files of one name have two."""
+        place = str(Path(self.path).resolve())
+        return f"{Path(place).stem}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
+
+    def file(self, seed: int) -> Path:
+        """Raises UserError where there is none."""
+        path = Path(self.path.replace("{seed}", str(seed))).resolve()
+        if not path.is_file():
+            raise UserError(f"--weights: {path} not found, expected what tools/convert_to_d2.py writes")
+        return path
+
+
+@dataclass(frozen=True)
+class RandomInit:
+    """No pretraining."""
+
+    name: str = "random_init"
+
+
+Source = PretrainingRun | OthersWeights | GivenBackbone | RandomInit
+
+
+@dataclass(frozen=True)
+class Row:
+    """The backbone by profile. Without one it is what others published, or has no toy form."""
+
+    paper: Source | None
+    toy: Source | None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One way to judge a backbone.
+
+    Args:
+        program: tools/train_net.py, which finetunes and writes evaluation.json, or a project's run.py, which writes
+            results.json.
+        score: where the number stands in that file.
+        options: KEY VALUE pairs.
+        length: those that say how long it trains.
+    """
+
+    program: str
+    config: str
+    score: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    length: tuple[str, ...] = ()
+
+    @property
+    def result(self) -> str:
+        return "evaluation.json" if self.program == TRAIN else "results.json"
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a column is measured, by profile; ``toy_means`` says what the toy form asks instead."""
+
+    paper: Evaluation | None
+    toy: Evaluation | None
+    digits: int = 1
+    toy_means: str = ""
+
+
+def given_rows(weights: list[str]) -> dict[str, Row]:
+    """Rows of ``--weights``: ``random``, by the paper's label, and files, by their names; two of one name, by path."""
+    stems = [Path(path).stem for path in weights]
+    rows = {}
+    for path, stem in zip(weights, stems, strict=True):
+        source = RandomInit() if path == "random" else GivenBackbone(path)
+        label = RANDOM_INIT if path == "random" else path if stems.count(stem) > 1 else stem
+        rows[label] = Row(source, source)
+    return rows
+
+
+def paper_values(table: str) -> dict[str, dict[str, float | None]]:
+    """The values that the paper prints, by row and column; None where it prints none."""
+    content = _content()["tables"][table]
+    return {label: dict(zip(content["columns"], row["values"], strict=True)) for label, row in content["rows"].items()}
+
+
+def columns_of(table: str, profile: str) -> list[str]:
+    content = _content()["tables"][table]
+    return [*content["columns"], *(content.get("toy_columns", ()) if profile == "toy" else ())]
+
+
+def note_of(table: str) -> str:
+    """What the paper's table was made with."""
+    return _content()["tables"][table].get("note", "as printed")
+
+
+@functools.cache
+def _content() -> dict:
+    return yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(shlex.split(text))
+
+
+def _backbone(text: str) -> Source | None:
+    """A backbone from its line in paper_tables.yaml."""
+    if not text:
+        return None
+    first, *words = _words(text)
+    if first == "random":
+        return RandomInit()
+    if first.startswith("weights/"):
+        return OthersWeights(first.removeprefix("weights/"))
+    if first == "drawn":
+        length = _words(_content()["drawn_length"])
+        return PretrainingRun("configs/toy/ablation/moco.yaml", length=length, toy_data=tuple(words))
+    length = _words(_content()["toy_length"]) if first.startswith("toy/") else ()
+    return PretrainingRun(f"configs/{first}.yaml", tuple(words), length)
+
+
+def _evaluation(text: str, score: str, length: str = "") -> Evaluation | None:
+    """An evaluation from its line in paper_tables.yaml; the folders of projects begin with a capital."""
+    if not text:
+        return None
+    first, *words = _words(text)
+    room, config = first.split("/")
+    program, folder = TRAIN, f"configs/{room}"
+    if room[0].isupper():
+        program, folder = f"projects/{room}/run.py", f"projects/{room}/configs"
+    return Evaluation(program, f"{folder}/{config}.yaml", _words(score), tuple(words), _words(length))
+
+
+def _column(score: str, paper: str = "", toy: str = "", toy_score: str = "", toy_length: str = "", **facts) -> Column:
+    return Column(_evaluation(paper, score), _evaluation(toy, toy_score or score, toy_length), **facts)
+
+
+def _rows(table: dict) -> dict[str, Row]:
+    return {label: Row(*(_backbone(row.get(p, "")) for p in ("paper", "toy"))) for label, row in table["rows"].items()}
+
+
+ROWS: dict[str, dict[str, Row]] = {name: _rows(table) for name, table in _content()["tables"].items()}
+COLUMNS: dict[str, Column] = {name: _column(**content) for name, content in _content()["columns"].items()}

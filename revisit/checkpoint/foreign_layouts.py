@@ -1,0 +1,198 @@
+"""Where the backbone lies in each project's checkpoints, and what else they hold (docs/weights.md).
+
+All of them but ours call a backbone's tensors as torchvision and timm do; only the prefix and the company differ.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from revisit.checkpoint.reading import require_tensors
+from revisit.errors import UserError
+from revisit.modeling.backbone.description import (
+    BackboneDescription,
+    Flags,
+    Tensors,
+    description_of,
+    descriptions,
+    undescribed,
+)
+from revisit.modeling.meta_arch.pretraining import methods
+
+
+class Layout(NamedTuple):
+    """Names of tensors: ``prefix`` + torchvision's name in the backbone, the pattern ``left`` for what is left out."""
+
+    prefix: str
+    left: str = r"(?!)"  # nothing
+
+
+_MOCO = Layout("module.encoder_q.", r"module\.(encoder_q\.fc|encoder_k\.|queue)")
+_BARE = Layout("")
+
+# The first layout of a source is the one to know it by.
+LAYOUTS: dict[str, tuple[Layout, ...]] = {
+    "moco": (_MOCO,),
+    "densecl": (Layout("backbone.", r"necks?\.|queue2?(_ptr)?$|encoder_[qk]\."), _BARE),
+    "swav": (Layout("module.", r"module\.(projection_head|prototypes)\."),),
+    # Its bidirectional captioning models have a second head of text.
+    "virtex": (Layout("visual.cnn.", r"(backward_)?textual\."), _BARE),
+    "torchvision": (Layout("", r"fc\."),),
+    "timm": (Layout("", r"fc\."),),
+    "reference": (_MOCO,),
+}
+SOURCES = ("revisit", *LAYOUTS)
+
+# What recognising a layout cannot tell apart, because all of the keys are the same.
+SHARED_WITH = {
+    "moco": "MoCo v1 and v2, and the reference code without neighbours, have the same keys: all are converted alike",
+    "torchvision": "torchvision, timm, VirTex's hub and DenseCL's released weights have the same keys: all are "
+    "converted alike",
+}
+
+
+def recognise(checkpoint: dict) -> str:
+    """The source that a checkpoint comes from, by its layout; ``SHARED_WITH`` says for which others it stands too.
+
+    Raises:
+        UserError: no layout fits; says what the checkpoint holds.
+    """
+    tensors = tensors_of(checkpoint)
+    if "flags" in checkpoint and any(key.startswith("backbone.") for key in tensors):
+        return "revisit"
+    source = next((name for name, layouts in LAYOUTS.items() if _family_in(tensors, layouts[0])), None)
+    if source == "moco" and any(key.startswith("module.queue_backbone") for key in tensors):
+        return "reference"  # the neighbours' features are the one thing that it adds to MoCo's keys
+    if source:
+        return source
+    if description_of(tensors):
+        raise UserError("the backbone has Detectron2's names already, as after conversion: use it as MODEL.WEIGHTS")
+    known = {"backbone.": ["revisit"]}
+    for name, places in LAYOUTS.items():
+        for first in (first for place in places for first in _first_names(place)):
+            known.setdefault(first, []).append(name)
+    layouts = "; ".join(f"{first} ({', '.join(names)})" for first, names in known.items())
+    raise UserError(
+        f"no backbone recognised in the checkpoint ({_looks(checkpoint)}); known layouts, by the first tensors of "
+        f"the backbone: {layouts}"
+    )
+
+
+def backbone_of(checkpoint: dict, source: str) -> tuple[Tensors, BackboneDescription]:
+    """The backbone's tensors under its own names, such as ``res2.0.conv1.weight``, and what is known of its family.
+
+    Raises:
+        UserError: another layout than the source's, a key that has no place in it, or no known family.
+    """
+    tensors = tensors_of(checkpoint)
+    if source == "revisit":
+        backbone = _of_revisit(tensors, tuple(_method_of_run(checkpoint)["heads"]))
+        if description := description_of(backbone):
+            return backbone, description
+        raise undescribed(f"a backbone with tensors such as {_clipped(next(iter(backbone), 'none'))}")
+    found = ((layout, description) for layout in LAYOUTS[source] if (description := _family_in(tensors, layout)))
+    layout, description = next(found, (None, None))
+    if layout is None:
+        expected = " or ".join(first for layout in LAYOUTS[source] for first in _first_names(layout))
+        raise UserError(
+            f"not a checkpoint of {source}: no tensor begins with {expected} ({_looks(checkpoint)}). "
+            "--source auto finds out whose it is"
+        )
+    backbone = {}
+    for key, value in tensors.items():
+        if re.match(layout.left, key):
+            continue
+        name = description.own_name(key.removeprefix(layout.prefix)) if key.startswith(layout.prefix) else None
+        if name is None:
+            raise UserError(
+                f"cannot place {_clipped(key)}: neither a tensor of a {description.NAME} under "
+                f"{layout.prefix or 'its bare name'} nor one that {source} is known to have beside it"
+            )
+        backbone[name] = value
+    return backbone, description
+
+
+def flags_of_run(checkpoint: dict) -> Flags:
+    """The flags that a Revisit run saves with its weights."""
+    if not isinstance(checkpoint.get("flags"), dict):
+        raise UserError("the checkpoint carries no flags: not a checkpoint of a Revisit pretraining run")
+    return checkpoint["flags"]
+
+
+def training_of(checkpoint: dict, source: str) -> str:
+    """How the weights were trained, in words, as far as the checkpoint says: ``kNN-MoCo, 1188 iterations, seed 1``."""
+    known = []
+    if source == "revisit":
+        known += filter(None, [_method_of_run(checkpoint)["title"]])
+        if isinstance(checkpoint.get("iteration"), int):
+            known.append(f"{checkpoint['iteration'] + 1} iterations")
+        trainer = checkpoint.get("trainer")
+        if isinstance(trainer, dict) and isinstance(trainer.get("seed"), int):
+            known.append(f"seed {trainer['seed']}")
+    else:
+        known += [f"{name} {checkpoint[name]}" for name in ("epoch", "iteration") if type(checkpoint.get(name)) is int]
+    return ", ".join(known)
+
+
+def tensors_of(checkpoint: dict) -> Tensors:
+    """The tensors by name, bare or under the usual top-level names; numpy arrays become tensors."""
+    for name in ("model", "state_dict"):
+        if isinstance(checkpoint.get(name), dict):
+            require_tensors(checkpoint[name], name)
+            return {key: _as_tensor(value) for key, value in checkpoint[name].items()}
+    bare = {str(key): value for key, value in checkpoint.items() if isinstance(value, Tensor | np.ndarray)}
+    return {key: _as_tensor(value) for key, value in bare.items()}
+
+
+def _as_tensor(value: Tensor | np.ndarray) -> Tensor:
+    try:
+        return value if isinstance(value, Tensor) else torch.tensor(value)
+    except TypeError as error:
+        raise UserError(f"the checkpoint has an array of {value.dtype}: expected 16 to 64 bits") from error
+
+
+def _method_of_run(checkpoint: dict) -> dict:
+    """``title`` and ``heads`` of the method that a checkpoint of ours names; older ones show it by their tensors."""
+    named = checkpoint.get("method")
+    if isinstance(named, dict) and isinstance(named.get("title"), str) and isinstance(named.get("heads"), list | tuple):
+        return {"title": named["title"], "heads": [str(head) for head in named["heads"]]}
+    tensors = tensors_of(checkpoint)
+    known = next((method for method in methods() if method.MARK in tensors), None)
+    every = sorted({head for method in methods() for head in method.HEADS})
+    return {"title": known.TITLE if known else "", "heads": known.HEADS if known else every}
+
+
+def _of_revisit(tensors: Tensors, heads: tuple[str, ...]) -> Tensors:
+    backbone = {}
+    for key, value in tensors.items():
+        if key.startswith("backbone."):
+            backbone[key.removeprefix("backbone.")] = value
+        elif not key.startswith(heads):
+            raise UserError(f"cannot place {_clipped(key)}: not a checkpoint of a Revisit pretraining run")
+    return backbone
+
+
+def _first_names(layout: Layout) -> dict[str, BackboneDescription]:
+    """Families by what some tensors of their backbones begin with in a layout."""
+    return {f"{layout.prefix}{known.LIBRARY_MARK}": known for known in descriptions() if known.LIBRARY_MARK}
+
+
+def _family_in(tensors: Tensors, layout: Layout) -> BackboneDescription | None:
+    """The family of the backbone that lies there, be it whole or not: what it lacks is to be reported by name."""
+    families = _first_names(layout).items()
+    return next((known for first, known in families if any(key.startswith(first) for key in tensors)), None)
+
+
+def _looks(checkpoint: dict) -> str:
+    some = ", ".join(map(_clipped, list(tensors_of(checkpoint))[:3])) or "no tensors"
+    top = [key for key, value in checkpoint.items() if not isinstance(value, Tensor | np.ndarray)][:5]
+    return f"it holds {some}" + (f"; at the top level {', '.join(map(_clipped, top))}" if top else "")
+
+
+def _clipped(key: object) -> str:
+    return str(key).replace("\n", " ")[:60]

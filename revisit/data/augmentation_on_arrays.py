@@ -1,0 +1,136 @@
+"""Looks on (H, W, 3) uint8 RGB arrays: PIL's operations, fast.
+
+Colours are within a grey level of the exact ones. AutoAugment's operations take a magnitude as torchvision's do, and
+equal PIL's, which torchvision uses: those of a table of values and those that move pixels to the bit, the others within
+two grey levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import cv2
+import numpy as np
+from PIL import Image
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.autoaugment import _apply_op
+
+from revisit.data.augmentation import AutoAugmentLook, Look
+
+
+def apply_look(image: np.ndarray, look: Look) -> np.ndarray:
+    """The augmented square image, same shape and dtype; ``image`` itself is left alone."""
+    if isinstance(look, AutoAugmentLook):
+        image = cv2.flip(image, 1) if look.flip else image
+        for name, magnitude in look.operations(len(image)):
+            image = apply_operation(image, name, magnitude)
+        return image
+    for operation, factor in look.jitter:
+        image = _JITTER[operation](image, factor)
+    if look.grey:
+        image = _greyscale(image)
+    if look.blur_sigma:
+        image = _gaussian_blur(image, look.blur_sigma)
+    return cv2.flip(image, 1) if look.flip else image
+
+
+def apply_operation(image: np.ndarray, name: str, magnitude: float) -> np.ndarray:
+    """One of AutoAugment's operations."""
+    if name in _OPERATIONS:
+        return _OPERATIONS[name](image, magnitude)
+    return np.asarray(_apply_op(Image.fromarray(image), name, magnitude, InterpolationMode.NEAREST, None))
+
+
+def _brightness(image: np.ndarray, factor: float) -> np.ndarray:
+    """Every value times ``factor`` >= 0."""
+    return cv2.LUT(image, _blend_table(factor, 0.0))
+
+
+def _contrast(image: np.ndarray, factor: float) -> np.ndarray:
+    """Distances from the mean grey times ``factor`` >= 0."""
+    mean_grey = int(cv2.mean(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY))[0] + 0.5)
+    return cv2.LUT(image, _blend_table(factor, mean_grey))
+
+
+def _saturation(image: np.ndarray, factor: float) -> np.ndarray:
+    """Distances from the pixel's own grey times ``factor`` >= 0."""
+    return cv2.addWeighted(image, factor, _greyscale(image), 1.0 - factor, 0.0)
+
+
+def _hue(image: np.ndarray, turns: float) -> np.ndarray:
+    """HSV's hue moved by a share of the circle."""
+    # In float: HSV in uint8, as PIL does it, is off by up to 10 grey levels, and hardly faster.
+    hsv = cv2.cvtColor(image.astype(np.float32), cv2.COLOR_RGB2HSV)
+    hsv[..., 0] += 360.0 * (turns % 1.0)  # OpenCV wraps angles above 360 degrees, not those below 0
+    return cv2.convertScaleAbs(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB))
+
+
+def _greyscale(image: np.ndarray) -> np.ndarray:
+    """Luma in all three channels."""
+    return cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
+
+
+def _gaussian_blur(image: np.ndarray, sigma: float) -> np.ndarray:
+    """Blurred by ``sigma`` > 0 px, the kernel cut at three sigma, the border mirrored."""
+    # cv2.GaussianBlur on uint8 computes in fixed point, the same on all machines, in twice the time.
+    kernel = cv2.getGaussianKernel(2 * round(3 * sigma) + 1, sigma, cv2.CV_32F)
+    return cv2.sepFilter2D(image, -1, kernel, kernel)
+
+
+def _blend_table(factor: float, base: float) -> np.ndarray:
+    """256-entry table of ``base + factor * (value - base)``, clipped and truncated as PIL's blend does."""
+    return np.clip(base + factor * (np.arange(256) - base), 0, 255).astype(np.uint8)
+
+
+def _sharpness(image: np.ndarray, magnitude: float) -> np.ndarray:
+    kernel = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
+    smooth = image.copy()  # PIL leaves the outermost pixels alone
+    smooth[1:-1, 1:-1] = cv2.filter2D(image, -1, kernel)[1:-1, 1:-1]
+    return cv2.addWeighted(image, 1 + magnitude, smooth, -magnitude, 0.0)
+
+
+def _by_table(table: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda image: cv2.LUT(image, table.astype(np.uint8))
+
+
+def _by_histogram(table: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray, float], np.ndarray]:
+    """An operation that gives every channel a table made from its histogram, (256,) int64."""
+
+    def apply(image: np.ndarray, magnitude: float) -> np.ndarray:
+        counts = [cv2.calcHist([image], [c], None, [256], [0, 256]).ravel().astype(np.int64) for c in range(3)]
+        tables = np.stack([table(count) for count in counts], axis=-1)
+        return cv2.LUT(image, np.clip(tables, 0, 255).astype(np.uint8)[None])
+
+    return apply
+
+
+def _auto_contrast(counts: np.ndarray) -> np.ndarray:
+    (present,) = np.nonzero(counts)
+    low, high = int(present[0]), int(present[-1])
+    if high <= low:
+        return np.arange(256)
+    scale = 255.0 / (high - low)
+    return (np.arange(256) * scale - low * scale).astype(np.int64)
+
+
+def _equalize(counts: np.ndarray) -> np.ndarray:
+    present = counts[counts > 0]
+    step = (counts.sum() - present[-1]) // 255
+    if len(present) < 2 or not step:
+        return np.arange(256)
+    return (step // 2 + np.cumsum(counts) - counts) // step
+
+
+_VALUES = np.arange(256)
+_OPERATIONS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
+    "Brightness": lambda image, m: _brightness(image, 1 + m),
+    "Color": lambda image, m: _saturation(image, 1 + m),
+    "Contrast": lambda image, m: _contrast(image, 1 + m),
+    "Sharpness": _sharpness,
+    "Posterize": lambda image, m: _by_table(_VALUES & ~(2 ** (8 - int(m)) - 1))(image),
+    "Solarize": lambda image, m: _by_table(np.where(m > _VALUES, _VALUES, 255 - _VALUES))(image),
+    "Invert": lambda image, m: 255 - image,
+    "AutoContrast": _by_histogram(_auto_contrast),
+    "Equalize": _by_histogram(_equalize),
+}
+_JITTER = (_brightness, _contrast, _saturation, _hue)

@@ -1,0 +1,99 @@
+"""The trainer of every pretraining method."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from torch import nn
+
+from revisit.config import metrics_period
+from revisit.data.loader import ResumableLoader
+from revisit.engine.hooks import CollapseAlarm, CropFallbacks, ReadErrors, Throughput
+from revisit.engine.trainer import RevisitTrainer
+from revisit.evaluation.features import extract_features
+from revisit.evaluation.knn import knn_top1
+from revisit.evaluation.linear import fit_linear, linear_top1
+from revisit.modeling.distributed import share_state, unwrap
+from revisit.modeling.meta_arch.pretraining import method_of
+from revisit.viz.neighbor_gallery import neighbor_gallery
+
+from detectron2.config import CfgNode
+from detectron2.engine import HookBase, hooks
+from detectron2.utils import comm
+from detectron2.utils.events import get_event_storage
+
+logger = logging.getLogger(__name__)
+
+
+class PretrainTrainer(RevisitTrainer):
+    """Trains a ``Pretraining`` method; its evaluation classifies DATASETS.TEST with KNN_EVAL.BANK."""
+
+    other_world_size = "the order of the data continues; BN statistics are over other shares of a batch"
+
+    @classmethod
+    def build_train_loader(cls, cfg: CfgNode) -> ResumableLoader:
+        loader = ResumableLoader(cfg)
+        if advice := method_of(cfg).advice(cfg, loader.num_images):
+            logger.warning(advice)
+        return loader
+
+    def build_hooks(self) -> list[HookBase]:
+        """The method's hooks directly after LRScheduler, then those that watch the run."""
+        cfg, built = self.cfg, super().build_hooks()
+        solver, loader, period = cfg.SOLVER, self.data_loader, metrics_period(cfg)
+        ours = [
+            *unwrap(self.model).hooks(cfg, loader.iterations_per_epoch),
+            CollapseAlarm(period),
+            Throughput(solver.IMS_PER_BATCH, cfg.DATALOADER.NUM_WORKERS, period),
+            ReadErrors(solver.IMS_PER_BATCH, loader.iterations_per_epoch),
+        ]
+        constrained = cfg.VIEWS.NUM_SMALL * (cfg.VIEWS.MIN_OVERLAP > 0) + (cfg.VIEWS.MAX_IOU < 1)
+        if constrained:
+            ours.append(CropFallbacks(solver.IMS_PER_BATCH // comm.get_world_size() * constrained))
+        after_lr = 1 + next(i for i, hook in enumerate(built) if isinstance(hook, hooks.LRScheduler))
+        return [*built[:after_lr], *ours, *built[after_lr:]]
+
+    def resume_or_load(self, resume: bool = True) -> None:
+        super().resume_or_load(resume)
+        if self.start_iter:
+            epoch, step = divmod(self.start_iter, self.data_loader.iterations_per_epoch)
+            logger.info(f"resuming at iteration {self.start_iter}: epoch {epoch}, batch {step}")
+
+    def inputs_of(self, iteration: int) -> tuple[dict, list[str]]:
+        return self.data_loader.batch_of(iteration), self.data_loader.images_of(iteration)
+
+    @staticmethod
+    def metrics_period(cfg: CfgNode) -> int:
+        return metrics_period(cfg)
+
+    @classmethod
+    def test(cls, cfg: CfgNode, model: nn.Module, evaluators: None = None) -> dict[str, float]:
+        """``knn_top1`` and, with KNN_EVAL.LINEAR, ``linear_top1`` of DATASETS.TEST, percent.
+
+        Empty without KNN_EVAL.BANK and on all but the main process. Of the first test set some images' nearest ones
+        are drawn in OUTPUT_DIR/neighbours_ITERATION.png.
+        """
+        options, model = cfg.KNN_EVAL, unwrap(model)
+        if not options.BANK:
+            return {}
+        share_state(model.backbone)
+        workers = cfg.DATALOADER.NUM_WORKERS
+        bank = extract_features(model, options.BANK, options.IMAGE_SIZE, workers)
+        classifier = fit_linear(bank) if bank and options.LINEAR else None
+        results = {}
+        for name in cfg.DATASETS.TEST:
+            test = extract_features(model, name, options.IMAGE_SIZE, workers)
+            suffix = "" if len(cfg.DATASETS.TEST) == 1 else f"/{name}"
+            if not (bank and test):
+                continue
+            if name == cfg.DATASETS.TEST[0]:
+                picture = Path(cfg.OUTPUT_DIR) / f"neighbours_{get_event_storage().iter:07d}.png"
+                neighbor_gallery(cfg, bank, test, picture)
+            top1 = knn_top1(bank, test, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE)
+            results[f"knn_top1{suffix}"] = top1
+            logger.info(f"kNN top-1 of {name}: {top1:.2f} % (bank {options.BANK}, {len(bank.rows)} images)")
+            if classifier:
+                results[f"linear_top1{suffix}"] = top1 = linear_top1(classifier, test)
+                logger.info(f"linear top-1 of {name}: {top1:.2f} %")
+        return results

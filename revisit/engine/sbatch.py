@@ -1,0 +1,98 @@
+"""The one writer of SLURM's batch scripts: jobs that are queued again and resume, and jobs that wait for others."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+
+from revisit.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]  # the checkout, where the commands run
+FIRST_PORT, NUM_PORTS = 20000, 20000  # a job takes the port of its number
+WARNING = 120  # seconds between SLURM's signal and the end of a job
+
+_SETUP = f"""cd {quote(str(ROOT))}
+export MASTER=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {NUM_PORTS}))
+"""
+_TIME_IS_UP = f"""# The time is up: the training writes a checkpoint and ends, and the same job is queued once more.
+time_is_up() {{
+    kill -USR1 "$STEP"
+    for second in $(seq {WARNING - 30}); do kill -0 "$STEP" 2>/dev/null || break; sleep 1; done
+    scontrol requeue "$SLURM_JOB_ID"
+}}
+trap time_is_up USR1
+"""
+_STEP = """step() {{
+    srun --kill-on-bad-exit=1 --cpus-per-task={cpus} bash -c "$1" &
+    STEP=$!
+    wait "$STEP"
+}}
+"""
+
+
+@dataclass(frozen=True)
+class BatchJob:
+    """A job of SLURM, which is queued again when it is preempted or a node of it fails.
+
+    Args:
+        commands: of the shell, one after the other as long as they end with exit code 0, each started once per node.
+            $SLURM_NODEID, $MASTER (the first node's name) and $PORT (a port of this job's own) are set.
+        log: for the output of all attempts; %j stands for the job's number.
+        gpus: per node; 0 asks for none.
+        cpus: per node.
+        partition: None is the cluster's own choice.
+        resumes: when ``hours`` are up, the running command gets SIGUSR1, upon which a training writes a checkpoint, and
+            the job is queued again. Otherwise it ends there.
+        after: numbers of the jobs that must end with exit code 0 before this one starts; it is cancelled if one fails.
+    """
+
+    name: str
+    commands: tuple[str, ...]
+    log: Path
+    hours: int
+    gpus: int
+    cpus: int
+    nodes: int = 1
+    partition: str | None = None
+    resumes: bool = True
+    after: tuple[str, ...] = ()
+
+    @property
+    def script(self) -> str:
+        """What sbatch runs on the first node."""
+        options = {
+            "job-name": self.name,
+            "nodes": self.nodes,
+            "ntasks-per-node": 1,
+            "gpus-per-node": self.gpus,
+            "cpus-per-task": self.cpus,
+            "time": f"{self.hours}:00:00",
+            "partition": self.partition,
+            "output": self.log,
+            "open-mode": "append",
+            "signal": self.resumes and f"B:USR1@{WARNING}",
+            "dependency": self.after and f"afterok:{':'.join(self.after)}",
+            "kill-on-invalid-dep": "yes",
+        }
+        asked = [f"#SBATCH --{name}={quote(str(value))}\n" for name, value in options.items() if value]
+        steps = " && ".join(f"step {quote(command)}" for command in self.commands)
+        parts = ("#!/bin/bash\n", *asked, "#SBATCH --requeue\n", _SETUP, _TIME_IS_UP if self.resumes else "")
+        return "".join((*parts, _STEP.format(cpus=self.cpus), f"{steps}\n"))
+
+    def submit(self) -> str:
+        """Hand the script to sbatch; returns the job's number.
+
+        Raises:
+            UserError: there is no sbatch here, or it refuses the job.
+        """
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            done = subprocess.run(["sbatch", "--parsable"], input=self.script, text=True, capture_output=True)
+        except FileNotFoundError as error:
+            raise UserError("no sbatch on this machine: submit from a login node") from error
+        if done.returncode:
+            raise UserError(f"sbatch refused the job: {done.stderr.strip()}")
+        return done.stdout.strip().partition(";")[0]

@@ -1,0 +1,126 @@
+"""What loading, conversion and export have to know of a backbone: a description, in the file of its builder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from torch import Tensor, nn
+
+from revisit.errors import UserError
+
+from detectron2.config import CfgNode
+from detectron2.modeling import Backbone
+from fvcore.common.registry import Registry
+
+Flags = dict[str, object]  # values of a config by full key
+Tensors = dict[str, Tensor]  # by state-dict key
+
+BACKBONE_DESCRIPTIONS = Registry("BACKBONE_DESCRIPTIONS")
+
+
+class BackboneDescription:
+    """A family of backbones. ``BACKBONE_DESCRIPTIONS.register()`` decorates the subclass that fills in its values.
+
+    What has a default here is needed to convert weights of other libraries, and to export to them.
+    """
+
+    NAME = ""  # of the family
+    FLAG_KEYS: tuple[str, ...] = ()  # config keys that its weights are valid under, beside those of the pixels
+    PREFIXES: tuple[str, ...] = ()  # each of its state-dict keys begins with one of them
+    LIBRARY_MODULES: Mapping[str, str] = {}  # by a module's name in torchvision or timm, its name here
+    LIBRARY_MARK = ""  # what some of its keys begin with in those libraries
+    SNIPPETS: Mapping[str, str] = {}  # by library, how to load exported weights there: a template for a model card
+
+    def matches(self, module: nn.Module) -> bool:
+        """Whether a module is a backbone of this family."""
+        raise NotImplementedError
+
+    def build(self, cfg: CfgNode) -> nn.Module:
+        """A backbone for RGB that has a place for every tensor of the family's under ``cfg``'s flags."""
+        raise NotImplementedError
+
+    def title(self, flags: Flags) -> str:
+        """Which member of the family the flags describe, such as ``ResNet-50``."""
+        return self.NAME
+
+    def parts(self, module: nn.Module) -> list[str]:
+        """Names of the submodules of ``module`` that are parts of a backbone, "" for itself; mostly none."""
+        return [""] if self.matches(module) else []
+
+    def own_name(self, key: str) -> str | None:
+        """The state-dict key here of a key in torchvision or timm; None for what is in no such network."""
+        return _renamed(key, self.LIBRARY_MODULES)
+
+    def library_name(self, key: str) -> str | None:
+        """The inverse of ``own_name``."""
+        return _renamed(key, {own: theirs for theirs, own in self.LIBRARY_MODULES.items()})
+
+    def flags_of_tensors(self, tensors: Tensors) -> Flags:
+        """Values of FLAG_KEYS under which tensors of another project are valid, read off their names and shapes.
+
+        Raises:
+            UserError: no member of the family has such tensors.
+        """
+        raise NotImplementedError
+
+    def library_flags(self, flags: Flags) -> Flags:
+        """Flags that weights need so that the libraries of SNIPPETS can hold them and compute the same."""
+        return {}
+
+    def card(self, flags: Flags) -> dict[str, object]:
+        """Values for the model card: ``network`` and ``output`` in words, and whatever SNIPPETS name."""
+        return {}
+
+
+def _renamed(key: str, modules: Mapping[str, str]) -> str | None:
+    module, dot, tensor = key.rpartition(".")
+    return f"{modules[module]}{dot}{tensor}" if module in modules else None
+
+
+def descriptions() -> list[BackboneDescription]:
+    """Of every family that is known."""
+    return [description() for _, description in BACKBONE_DESCRIPTIONS]
+
+
+def describe(model: nn.Module) -> BackboneDescription | None:
+    """The description of the backbone in a model, or of a backbone; None if no family matches."""
+    modules = [module for _, module in _encoder_modules(model)]
+    return next((known for known in descriptions() if any(map(known.matches, modules))), None)
+
+
+def description_of(tensors: Tensors) -> BackboneDescription | None:
+    """The description of a backbone's tensors by their names, which have no prefix."""
+    return next((known for known in descriptions() if any(key.startswith(known.PREFIXES) for key in tensors)), None)
+
+
+def backbone_keys(model: nn.Module) -> list[str]:
+    """State-dict keys of a model that a checkpoint's backbone must fill; none if no family matches.
+
+    Of several encoders the first counts. BN's step counters do not: older files lack them.
+    """
+    if not (description := describe(model)):
+        return []
+    places = [(name, part) for name, module in _encoder_modules(model) for part in description.parts(module)]
+    prefixes = tuple("".join(f"{name}." for name in place if name) for place in places)
+    return [key for key in model.state_dict() if key.startswith(prefixes) and not key.endswith("num_batches_tracked")]
+
+
+def undescribed(backbone: str) -> UserError:
+    """The error for a backbone of no family, which is named in words."""
+    families = " or ".join(known.NAME for known in descriptions())
+    return UserError(
+        f"{backbone} is of no family that is described: expected {families}; register a BackboneDescription "
+        "of it (docs/extending.md), or correct MODEL.BACKBONE.NAME"
+    )
+
+
+def backbone_class(model: nn.Module) -> str:
+    """What the class of a model's backbone, within any that wraps it, is called."""
+    modules = [module for _, module in _encoder_modules(model) if isinstance(module, Backbone)]
+    return type(modules[-1] if modules else getattr(model, "backbone", model)).__name__
+
+
+def _encoder_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """A model's modules by name, without those of its momentum encoder."""
+    copies = tuple(getattr(model, "ENCODERS", ())[1:])
+    return ((name, module) for name, module in model.named_modules() if not copies or not name.startswith(copies))

@@ -1,0 +1,55 @@
+"""What the processes of a run exchange: rows of all of them in one order, and the main process's state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from detectron2.utils import comm
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside DistributedDataParallel, or the model itself."""
+    return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+
+
+def share_state(module: nn.Module) -> None:
+    """Give every process the main process's weights and buffers, which are what it saves.
+
+    A new model is another one on every process; later, BN statistics alone differ.
+    """
+    if comm.get_world_size() > 1:
+        for tensor in module.state_dict().values():
+            dist.broadcast(tensor, 0)
+
+
+def gather_rows(rows: Tensor) -> Tensor:
+    """(B/P, W) on each process -> (B, W) on all of them, in order of rank, without gradient."""
+    return start_gather(rows)()
+
+
+def start_gather(rows: Tensor) -> Callable[[], Tensor]:
+    """``gather_rows`` that runs while other things are computed; the call that is returned waits for it."""
+    if comm.get_world_size() == 1:
+        return lambda: rows
+    parts = [torch.empty_like(rows) for _ in range(comm.get_world_size())]
+    work = dist.all_gather(parts, rows.contiguous(), async_op=True)
+
+    def finish() -> Tensor:
+        work.wait()
+        return torch.cat(parts)
+
+    return finish
+
+
+def in_global_order(parts: list[Tensor]) -> Tensor:
+    """Rows that ``gather_rows`` gave for each part of a step, as one gather of the whole step would give them.
+
+    Each part (P * b, ...) holds b rows of every process in order of rank; the result (parts * P * b, ...) holds
+    all rows of the first process, then all of the second.
+    """
+    by_process = torch.stack([part.unflatten(0, (comm.get_world_size(), -1)) for part in parts], dim=1)
+    return by_process.flatten(0, 2)

@@ -1,0 +1,153 @@
+"""What every pretraining method shares, and what the rest of Revisit asks of one.
+
+A method is a Detectron2 meta-architecture in a file of its own: its config keys, what can be wrong with them, its
+hooks, what a dry run says of it and its forward. Nothing outside that file knows its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from revisit.config import metrics_period
+
+from detectron2.config import CfgNode
+from detectron2.engine import HookBase
+from detectron2.modeling import META_ARCH_REGISTRY, Backbone, build_backbone
+from detectron2.utils.events import get_event_storage
+
+
+class Pretraining(nn.Module):
+    """An encoder g, the ``backbone``, that learns from views; subclasses say by which losses.
+
+    In training ``forward`` takes a ViewBatch and returns ``training_losses``. It changes nothing but parameters'
+    gradients: what a step changes besides (a queue, a momentum encoder) is changed by ``hooks`` after the optimiser's
+    step, so that a checkpoint holds one moment.
+
+    In evaluation it takes Detectron2's list of dicts with ``image``, (3, H, W) uint8 RGB of one size, and returns for
+    each the ``feature`` g(x), (Cg,) float32, a unit row.
+    """
+
+    TITLE = ""  # the method in words, for the origin of its weights
+    HEADS: tuple[str, ...] = ()  # prefixes of its tensors that a converted backbone leaves out
+    ENCODERS: tuple[str, ...] = ("backbone",)  # the modules that converted weights start
+    MARK = ""  # a tensor that only its checkpoints have, for files older than the name of the method in them
+
+    def __init__(self, *, backbone: Backbone, metrics_period: int, pixel_mean: list[float], pixel_std: list[float]):
+        super().__init__()
+        self.backbone = backbone
+        self.feature = next(iter(backbone.output_shape()))
+        self.feature_dim = backbone.output_shape()[self.feature].channels
+        self.metrics_period = metrics_period
+        self.register_buffer("pixel_mean", torch.tensor(pixel_mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("pixel_std", torch.tensor(pixel_std).view(-1, 1, 1), persistent=False)
+
+    @classmethod
+    def from_config(cls, cfg: CfgNode) -> dict:
+        return {
+            "backbone": build_backbone(cfg),
+            "metrics_period": metrics_period(cfg),
+            "pixel_mean": cfg.MODEL.PIXEL_MEAN,
+            "pixel_std": cfg.MODEL.PIXEL_STD,
+        }
+
+    @classmethod
+    def check(cls, cfg: CfgNode, share: int) -> None:
+        """Raise UserError where the method's keys make no sense together; ``share`` images are a process's batch."""
+
+    @classmethod
+    def advice(cls, cfg: CfgNode, num_images: int) -> str:
+        """A warning for a recipe that may run and will probably not learn from ``num_images`` images; "" for none."""
+        return ""
+
+    @classmethod
+    def describe(cls, cfg: CfgNode, iterations_per_epoch: int) -> dict[str, object]:
+        """What a dry run prints of the method: plain values by name."""
+        return {}
+
+    def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
+        """What has to run directly after the optimiser's step and the learning rate's, in this order."""
+        return []
+
+    @property
+    def smallest_batch(self) -> int:
+        """Images that a process can run at least: batch normalisation refuses statistics over one value."""
+        return 2
+
+    def encode(self, batch: dict) -> dict[str, Tensor]:
+        """All that the loss sees of a ViewBatch with gradient, by name, images first: what fills a step's memory."""
+        raise NotImplementedError
+
+    def training_losses(self, batch: dict) -> dict[str, Tensor]:
+        """Scalars by name, whose sum is the loss."""
+        raise NotImplementedError
+
+    def extra_memory(self, encoded: dict[str, Tensor], batch: int) -> tuple[dict[str, list[int]], dict[str, float]]:
+        """Shapes and bytes, by name, that a step over ``batch`` images has beside its networks and their maps.
+
+        Args:
+            encoded: of ``encode``, of fewer images and without values.
+        """
+        return {}, {}
+
+    @property
+    def device(self) -> torch.device:
+        return self.pixel_mean.device
+
+    def forward(self, batch: dict | list[dict]) -> dict[str, Tensor] | list[dict[str, Tensor]]:
+        if self.training:
+            return self.training_losses(batch)
+        images = torch.stack([record["image"] for record in batch])
+        return [{"feature": feature} for feature in self.extract_features(images)]
+
+    @torch.no_grad()
+    def extract_features(self, images: Tensor) -> Tensor:
+        """g(x) of (B, 3, H, W) uint8 RGB images as (B, Cg) float32 unit rows."""
+        return unit_rows(self.pooled(self.backbone, images))
+
+    def normalized(self, images: Tensor) -> Tensor:
+        """uint8 pixels on any device -> float32 on the model's, less the data's mean, over its deviation."""
+        images = images.to(self.device, non_blocking=True)
+        return (images - self.pixel_mean) / self.pixel_std
+
+    def feature_map(self, backbone: nn.Module, images: Tensor) -> Tensor:
+        """The last map of g, or of another ``backbone``; (B, 3, H, W) uint8 RGB -> (B, Cg, h, w)."""
+        return backbone(self.normalized(images))[self.feature]
+
+    def pooled(self, backbone: nn.Module, images: Tensor) -> Tensor:
+        """``feature_map`` averaged over its places, (B, Cg)."""
+        return self.feature_map(backbone, images).mean(dim=(2, 3))
+
+    @property
+    def watched(self) -> bool:
+        """Whether this is one of the steps, every SOLVER.METRICS_PERIOD-th, whose monitors are read."""
+        return (get_event_storage().iter + 1) % self.metrics_period == 0
+
+
+def unit_rows(x: Tensor) -> Tensor:
+    """Rows divided by their Euclidean norm, in float32 under autocast."""
+    return F.normalize(x.float() if x.dtype != torch.float64 else x, dim=-1)
+
+
+def positive_passes(batch: dict) -> Iterable[Tensor]:
+    """The positives of a ViewBatch by resolution: the large one (B, 1, 3, H, W), then (B, N, 3, h, w) if there are any.
+
+    Each is a pass of its own, so that BN statistics do not mix large and small crops (docs/method.md: One step).
+    """
+    yield batch["positive"][:, None]
+    if "small" in batch:
+        yield batch["small"]
+
+
+def method_of(cfg: CfgNode) -> type[Pretraining] | None:
+    """The method that MODEL.META_ARCHITECTURE names; None where it names another kind of network, or nothing known."""
+    return {cls.__name__: cls for cls in methods()}.get(cfg.MODEL.META_ARCHITECTURE)
+
+
+def methods() -> list[type[Pretraining]]:
+    """Every registered method, subclasses before what they extend."""
+    found = [cls for _, cls in META_ARCH_REGISTRY if isinstance(cls, type) and issubclass(cls, Pretraining)]
+    return sorted(found, key=lambda cls: -len(cls.__mro__))

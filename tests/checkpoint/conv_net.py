@@ -1,0 +1,58 @@
+"""A family of backbones outside of the tree: its builder, its config key and its description."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from revisit.config import adds_keys
+from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Flags, Tensors
+
+from detectron2.config import CfgNode
+from detectron2.layers import ShapeSpec
+from detectron2.modeling import BACKBONE_REGISTRY, Backbone
+
+
+@adds_keys
+def add_conv_net_keys(cfg: CfgNode) -> None:
+    cfg.MODEL.CONV_NET = CfgNode({"WIDTH": 8})
+
+
+class ConvNet(Backbone):
+    """Two convolutions of stride 2 with BN: (N, 3, H, W) -> ``last``, (N, WIDTH, H/4, W/4)."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        convs = [nn.Conv2d(channels, width, 3, stride=2, padding=1) for channels in (3, width)]
+        self.layers = nn.Sequential(convs[0], nn.BatchNorm2d(width), convs[1], nn.BatchNorm2d(width))
+        self._out_features = ["last"]
+        self._out_feature_channels, self._out_feature_strides = {"last": width}, {"last": 4}
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"last": self.layers(x)}
+
+
+@BACKBONE_REGISTRY.register()
+def build_conv_net(cfg: CfgNode, input_shape: ShapeSpec) -> ConvNet:
+    return ConvNet(cfg.MODEL.CONV_NET.WIDTH)
+
+
+@BACKBONE_DESCRIPTIONS.register()
+class ConvNetDescription(BackboneDescription):
+    NAME = "ConvNet"
+    FLAG_KEYS = ("MODEL.CONV_NET.WIDTH",)
+    PREFIXES = ("layers.",)
+    LIBRARY_MODULES = {f"body.{n}": f"layers.{n}" for n in range(4)}
+    LIBRARY_MARK = "body."
+    SNIPPETS = {"timm": "A net of {width} channels by `{load}`.\n"}
+
+    def matches(self, module: nn.Module) -> bool:
+        return isinstance(module, ConvNet)
+
+    def build(self, cfg: CfgNode) -> ConvNet:
+        return ConvNet(cfg.MODEL.CONV_NET.WIDTH)
+
+    def flags_of_tensors(self, tensors: Tensors) -> Flags:
+        return {"MODEL.CONV_NET.WIDTH": len(tensors["layers.0.weight"])}
+
+    def card(self, flags: Flags) -> dict[str, object]:
+        return {"network": "two convolutions", "output": "no classifier.", "width": flags["MODEL.CONV_NET.WIDTH"]}

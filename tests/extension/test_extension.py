@@ -1,0 +1,70 @@
+"""docs/extending.md's worked example: a method outside of the tree, from its config to its weights."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from commands import ROOT, TINY, run
+from runs import assert_same, load
+from torch.nn.functional import normalize
+
+EXAMPLE = Path(__file__).parent
+TRAIN = f"env PYTHONPATH={ROOT}:{EXAMPLE} {sys.executable} tools/train_net.py --config-file {EXAMPLE}/simclr.yaml"
+
+
+def train(root: Path, output: Path, options: str = "", flags: str = "") -> str:
+    return run(f"{TRAIN} {flags} {TINY} SOLVER.MAX_ITER 6 OUTPUT_DIR {output} {options}", root)
+
+
+@pytest.fixture(scope="module")
+def finished(toy_root, tmp_path_factory) -> Path:
+    """Six iterations by two processes, with a checkpoint after three."""
+    output = tmp_path_factory.mktemp("simclr")
+    train(toy_root, output, "SOLVER.CHECKPOINT_PERIOD 3", "--num-gpus 2")
+    return output
+
+
+def test_it_is_planned_with_its_own_words(toy_root, tmp_path):
+    train(toy_root, tmp_path, flags="--dry-run")
+    recipe = json.loads((tmp_path / "dry_run.json").read_text())
+    assert recipe["architecture"] == "SimCLR" and recipe["negatives"] == 14 and "lambda" not in recipe
+    assert recipe["shapes"]["positives"] == [8, 128] and recipe["memory_gib_per_process"]["total"] > 0
+    assert (tmp_path / "views.png").is_file()
+
+
+def test_it_trains_and_resumes_to_the_same_weights(finished, toy_root, tmp_path):
+    metrics = json.loads((finished / "metrics.json").read_text().splitlines()[0])
+    assert metrics["loss_inst"] > 0 and 0 < metrics["embedding_std"] <= 1
+    (tmp_path / "model_0000002.pth").write_bytes((finished / "model_0000002.pth").read_bytes())
+    train(toy_root, tmp_path, "SOLVER.CHECKPOINT_PERIOD 3", "--num-gpus 2 --resume")
+    assert_same(load(finished / "model_final.pth")["model"], load(tmp_path / "model_final.pth")["model"])
+
+
+def test_its_run_is_reported_and_its_backbone_converted(finished, toy_root, tmp_path):
+    run(f"python tools/report.py {finished} --output {tmp_path}/report.html", toy_root)
+    assert "SimCLR" in (tmp_path / "report.html").read_text()
+    run(f"python tools/convert_to_d2.py {finished}/model_final.pth {tmp_path}/backbone.pth", toy_root)
+    assert "SimCLR, 6 iterations" in (tmp_path / "backbone.yaml").read_text()
+    assert all(not key.startswith("projection_head") for key in load(tmp_path / "backbone.pth")["model"])
+
+
+def test_its_checks_are_asked(toy_root, tmp_path):
+    output = run(f"{TRAIN} {TINY} VIEWS.NUM_SMALL 4 OUTPUT_DIR {tmp_path}", toy_root, expect=2)
+    assert "VIEWS.NUM_SMALL 4: SimCLR has two large views" in output
+
+
+def test_the_loss_equals_loops_in_float64(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    from simclr import nt_xent
+
+    generator = torch.Generator().manual_seed(0)
+    one, other = (normalize(torch.randn(5, 7, generator=generator, dtype=torch.float64), dim=1) for _ in range(2))
+    rows, losses = [*one, *other], []
+    for i, row in enumerate(rows):
+        scores = [float(row @ rows[n]) / 0.3 for n in range(10) if n != i]
+        losses.append(sum(torch.tensor(scores).double().exp()).log() - float(row @ rows[(i + 5) % 10]) / 0.3)
+    assert float(nt_xent(one, other, 0.3)) == pytest.approx(float(sum(losses) / 10), rel=1e-6)

@@ -1,0 +1,84 @@
+"""Jobs run once, in order, alone in their folders, and stop with the program that runs them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from projects.PaperTables.jobs import Job, run_jobs
+from revisit.errors import UserError
+
+WRITE = """import sys, pathlib
+result, count, *needed = map(pathlib.Path, sys.argv[1:])
+assert all(path.exists() for path in needed)
+result.write_text('{}')
+count.open('a').write('x')"""
+
+
+def writing_job(folder: Path, name: str, *needs: Job) -> Job:
+    """A job that writes its result, and an x into NAME.count each time; it fails without the results of others."""
+    result = folder / name / "result.json"
+    words = (result, folder / f"{name}.count", *(needed.result for needed in needs))
+    return Job(name, (("-c", WRITE, *map(str, words)),), result, needs=needs)
+
+
+def test_jobs_leave_their_results_and_are_not_run_again(tmp_path, capsys):
+    jobs = [writing_job(tmp_path, name) for name in "abc"]
+    run_jobs(jobs, parallel=2)
+    run_jobs(jobs, parallel=2)
+    assert all(job.done for job in jobs)
+    assert [(tmp_path / f"{name}.count").read_text() for name in "abc"] == ["x", "x", "x"]
+    assert "3 jobs, 3 done before" in capsys.readouterr().out
+
+
+def test_a_failed_job_is_named_with_its_log_those_that_need_it_do_not_run_and_the_others_finish(tmp_path):
+    first = writing_job(tmp_path, "first")
+    second = writing_job(tmp_path, "second", first)
+    broken = Job("broken", (("-c", "raise SystemExit('no data')"), ("-c", "never")), tmp_path / "broken" / "r.json")
+    after = writing_job(tmp_path, "after", broken)
+    with pytest.raises(UserError, match=r"1 of 4 jobs failed; .*broken/job.log; 1 that need them were not run"):
+        run_jobs([first, second, broken, after], parallel=2)
+    assert second.done and not after.done and broken.log.read_text() == "no data\n"
+
+
+def test_a_result_of_another_recipe_or_other_data_is_not_taken_for_this_one(tmp_path):
+    job = writing_job(tmp_path, "a")
+    run_jobs([job], parallel=1)
+    for other in (replace(job, commands=(("-c", "other"),)), replace(job, facts=("train: 8000 images",))):
+        with pytest.raises(UserError, match="was made by another recipe or from other data"):
+            run_jobs([other], parallel=1)
+
+
+def test_a_folder_in_which_another_process_works_is_left_alone(tmp_path):
+    job = writing_job(tmp_path, "a")
+    job.claim()
+    with open(job.log, "a") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="a is being run by another process"):
+            run_jobs([job], parallel=1)
+    assert not job.done
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_table_stops_its_running_jobs_and_waits_for_them(tmp_path, number):
+    wait = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(75)))\n"
+    job = Job("slow", (("-uc", f"{wait}print('started')\ntime.sleep(300)"),), tmp_path / "slow" / "result.json")
+
+    def interrupt() -> None:
+        while not (job.log.is_file() and "started" in job.log.read_text()):
+            time.sleep(0.05)
+        os.kill(os.getpid(), number)
+
+    before, start = signal.getsignal(number), time.monotonic()
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs([job], parallel=1)
+    assert time.monotonic() - start < 250 and not job.done and "saved" in job.log.read_text()
+    assert signal.getsignal(number) is before
