@@ -17,7 +17,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
-from multiprocessing import forkserver, spawn
+from multiprocessing import forkserver, spawn, util
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -66,8 +66,19 @@ def launch_forks(main: Callable[..., object], processes: int, *args: object) -> 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setattr(mp, "start_processes", partial(mp.start_processes, start_method="forkserver"))
+        patch.setattr(mp, "start_processes", partial(_start_ranks, mp.start_processes, "forkserver"))
         launch(_be_process, Processes(processes), device="cpu", args=(dict(os.environ), main, args))
+
+
+def _start_ranks(start: Callable[..., object], method: str, main: Callable[..., object], args: tuple, **how: object):
+    return start(_be_rank, (main, args), start_method=method, **how)
+
+
+def _be_rank(rank: int, main: Callable[..., object], args: tuple) -> None:
+    from revisit.data import workers
+
+    util.Finalize(None, workers._end_workers, exitpriority=100)  # a fork has lost what importing has registered
+    main(rank, *args)
 
 
 def _be_process(environment: dict[str, str], main: Callable[..., object], args: tuple) -> None:
@@ -153,7 +164,7 @@ def _be_script(words: list[str], env: dict[str, str], cwd: str, streams: list[Co
     os.chdir(cwd)
     sys.argv = list(words)
     sys.path.insert(0, str(Path(words[0]).resolve().parent))
-    mp.start_processes = partial(mp.start_processes, start_method="fork")
+    mp.start_processes = partial(_start_ranks, mp.start_processes, "fork")
     fork = multiprocessing.get_context("fork")
     multiprocessing.get_context = lambda method: fork
     subprocess.Popen = popen

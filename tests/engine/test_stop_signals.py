@@ -1,4 +1,4 @@
-"""SIGTERM, SIGUSR1 and Ctrl-C end a run behind a checkpoint, within two steps, and the run goes on from there."""
+"""SIGTERM, SIGUSR1 and Ctrl-C end a run after a checkpoint, within two steps, and the run resumes from there."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import launch_forks
 from runs import assert_same, load, train, train_for_module
 
 from revisit.data.workers import SignalSafeLoader
-from revisit.engine.launch import Processes, launch
 from revisit.engine.stop_signals import StopSignals
 from revisit.errors import InterruptedRunError, StoppedRunError
 
@@ -50,12 +50,12 @@ def untouched(toy_root, tmp_path_factory) -> dict:
         (signal.SIGINT, InterruptedRunError, 130),
     ],
 )
-def test_a_signal_ends_the_run_behind_its_step_and_the_run_goes_on(
+def test_a_signal_ends_the_run_after_its_step_and_the_run_resumes(
     toy_datasets, untouched, tmp_path, number, error, code
 ):
     handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)]
     name = signal.Signals(number).name
-    with pytest.raises(error, match=f"stopped by {name} behind iteration {SIGNALLED}, .* --resume goes on") as caught:
+    with pytest.raises(error, match=f"stopped by {name} after iteration {SIGNALLED}, .* --resume continues") as caught:
         train(tmp_path, *OPTIONS, hook=Signal(number))
     assert caught.value.EXIT_CODE == code
     assert [path.name for path in tmp_path.glob("model_*")] == [f"model_{SIGNALLED:07d}.pth"]
@@ -70,7 +70,7 @@ def test_a_second_ctrl_c_stops_at_once(toy_datasets, tmp_path):
     assert not list(tmp_path.glob("model_*"))
 
 
-def test_a_signal_in_the_last_step_lets_the_run_end(toy_datasets, untouched, tmp_path):
+def test_a_signal_in_the_last_step_lets_the_run_end(toy_datasets, tmp_path):
     train(tmp_path, "SOLVER.MAX_ITER", SIGNALLED + 1, hook=Signal(signal.SIGTERM))
     assert (tmp_path / "model_final.pth").exists()
 
@@ -82,26 +82,24 @@ def test_ctrl_c_counts_for_more_than_what_a_scheduler_sends():
         assert signals.received == 3
 
 
-def train_until_a_signal_reaches_one_rank(output: Path, datasets: str) -> None:
-    os.environ["DETECTRON2_DATASETS"] = datasets
+def train_until_a_signal_reaches_one_rank(output: Path) -> None:
     train(output, *OPTIONS, hook=Signal(signal.SIGUSR1, rank=1))
 
 
-def train_two(output: Path, datasets: str, resume: bool) -> None:
-    os.environ["DETECTRON2_DATASETS"] = datasets
-    train(output, *OPTIONS, resume=resume)
+def train_two(stopped: Path, untouched: Path) -> None:
+    train(stopped, *OPTIONS, resume=True)
+    train(untouched, *OPTIONS)
 
 
 def test_a_signal_to_one_process_of_two_ends_both_within_two_steps_and_loses_nothing(toy_datasets, tmp_path):
     """While random rows still fill the queue, which must be the same ones in both processes and after the resume."""
     stopped, untouched = tmp_path / "stopped", tmp_path / "untouched"
     with pytest.raises(StoppedRunError, match="stopped by SIGUSR1"):
-        launch(train_until_a_signal_reaches_one_rank, Processes(2), device="cpu", args=(stopped, str(toy_datasets)))
+        launch_forks(train_until_a_signal_reaches_one_rank, 2, stopped)
     (path,) = stopped.glob("model_*")
     assert path.name == f"model_{SIGNALLED + 1:07d}.pth"  # the second step's
     assert load(path)["model"]["queue.num_enqueued"] < 50
-    launch(train_two, Processes(2), device="cpu", args=(stopped, str(toy_datasets), True))
-    launch(train_two, Processes(2), device="cpu", args=(untouched, str(toy_datasets), False))
+    launch_forks(train_two, 2, stopped, untouched)
     one, other = (load(folder / "model_final.pth") for folder in (stopped, untouched))
     for part in ("model", "trainer"):
         assert_same(one[part], other[part])
@@ -134,7 +132,7 @@ sys.exit(3)
 @pytest.mark.parametrize("moment", [False, True], ids=["forked", "all at work"])
 def test_workers_leave_signals_to_the_training_process_and_end_with_it(moment):
     script = WORKERS.format(moment=moment)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stdout, done.stderr) == (3, "alive\n", "")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shlex
@@ -17,6 +18,8 @@ import pytest
 import torch
 from commands import ROOT, TINY, run
 
+from revisit.engine.command import run_command
+from revisit.engine.launch import find_processes
 from revisit.engine.network import free_port, interface_towards
 
 TIMEOUT = 30  # seconds for a collective of the run that is cut off, whose processes start within that of each other
@@ -172,12 +175,22 @@ def test_a_machine_that_is_cut_off_ends_the_run_which_resumes_when_it_is_back(ma
     assert torch.load(tmp_path / "two/model_final.pth", weights_only=True)["iteration"] == 149
 
 
-def test_torchrun_starts_the_processes_and_other_numbers_do_not_go_with_it(one, toy_root, tmp_path):
+def test_torchrun_starts_the_processes(one, toy_root, tmp_path):
     torchrun = "python -m torch.distributed.run --standalone --nproc-per-node 2 "
     run(torchrun + train_command("", f"SOLVER.MAX_ITER 21 OUTPUT_DIR {tmp_path}"), toy_root)
     assert_same_run(one, tmp_path)
-    output = run(torchrun + train_command("--num-gpus 3", f"OUTPUT_DIR {tmp_path}"), toy_root, expect=1)
-    assert output.count("error: torchrun started 1 x 2 processes, but the options ask for 1 x 3") == 1
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_torchrun_and_other_numbers_do_not_go_together_which_one_process_says(monkeypatch, capsys, rank):
+    environment = {"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    options = argparse.Namespace(num_gpus=3, num_machines=1, timeout=30)
+    with pytest.raises(SystemExit, match="2"):
+        run_command(lambda: find_processes(options))
+    message = "error: torchrun started 1 x 2 processes, but the options ask for 1 x 3"
+    assert capsys.readouterr().err.count(message) == 1 - rank
 
 
 def test_an_address_that_is_taken_is_reported(toy_root, tmp_path):
