@@ -7,7 +7,7 @@ leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip into one folder, then:
 
     python datasets/prepare_cityscapes.py --cityscapes $DETECTRON2_DATASETS/cityscapes
 
-Masks that are there already stay as they are, so a second call goes on where the first one ended.
+Masks that are there already stay as they are, so a second call continues where the first one ended.
 """
 
 from __future__ import annotations

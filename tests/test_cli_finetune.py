@@ -111,7 +111,7 @@ def test_a_resumed_depth_run_keeps_to_its_learning_rate_schedule(toy_root, tmp_p
         f"{DENSE} SOLVER.MAX_ITER 8 SOLVER.CHECKPOINT_PERIOD 6 SOLVER.IMS_PER_BATCH 4 DATASETS.TEST ()"
     )
     run(command.format(flags=""), toy_root)
-    for name in ("model_final.pth", "metrics.json"):  # as if it had been killed behind iteration 5
+    for name in ("model_final.pth", "metrics.json"):  # as if it had been killed after iteration 5
         (tmp_path / name).unlink()
     assert "Starting training from iteration 6" in run(command.format(flags="--resume"), toy_root)
     ((iteration, rate),) = read_metrics(tmp_path / "metrics.json")["lr"]

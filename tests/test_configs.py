@@ -54,19 +54,19 @@ def assert_crops(crops: dict, large: tuple, small: tuple | None, min_overlap: fl
 def test_a_run_of_the_paper_resolves_to_its_settings(name, tmp_path, monkeypatch, capsys):
     epochs, (large, small, min_overlap), m, policy, knn = RUNS[name]
     monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path / "nothing"))
-    told = dry_run(CONFIGS / "pretrain" / f"{name}.yaml", tmp_path, monkeypatch)
-    assert told["architecture"] == architecture(name, knn)
-    assert (told["epochs"], told["data"]["images"]) == (epochs, COCO)
-    assert told["iterations"] == epochs * (COCO // 256)
-    assert (told["batch"], told["lr"], told["schedule"], told["sgd_momentum"]) == (256, 0.3, "WarmupCosineLR", 0.9)
-    assert told["lr_warmup_iterations"] == 0
-    assert told["weight_decays"] == {"other": 1e-4, "norm": 1e-4, "bias": 1e-4}
-    assert (told["temperature"], told["queue_size"], told["momentum"]) == (0.2, 65536, m)
-    assert (told["policy"], told["precision"], told["backbone"][-9:]) == (policy, "float32", "ResNet-50")
-    assert_crops(told["crops"], large, small, min_overlap)
+    plan = dry_run(CONFIGS / "pretrain" / f"{name}.yaml", tmp_path, monkeypatch)
+    assert plan["architecture"] == architecture(name, knn)
+    assert (plan["epochs"], plan["data"]["images"]) == (epochs, COCO)
+    assert plan["iterations"] == epochs * (COCO // 256)
+    assert (plan["batch"], plan["lr"], plan["schedule"], plan["sgd_momentum"]) == (256, 0.3, "WarmupCosineLR", 0.9)
+    assert plan["lr_warmup_iterations"] == 0
+    assert plan["weight_decays"] == {"other": 1e-4, "norm": 1e-4, "bias": 1e-4}
+    assert (plan["temperature"], plan["queue_size"], plan["momentum"]) == (0.2, 65536, m)
+    assert (plan["policy"], plan["precision"], plan["backbone"][-9:]) == (policy, "float32", "ResNet-50")
+    assert_crops(plan["crops"], large, small, min_overlap)
     weight, k, mining, wait = knn or (0.0, 0, None, 0)
-    assert (told["lambda"], told["k"], told.get("mining"), told["warmup_epochs"]) == (weight, k, mining, wait)
-    assert told["shapes"]["positives"][1:] == [5 if small else 1, 128]
+    assert (plan["lambda"], plan["k"], plan.get("mining"), plan["warmup_epochs"]) == (weight, k, mining, wait)
+    assert plan["shapes"]["positives"][1:] == [5 if small else 1, 128]
 
 
 LARGE = (2, 64, (0.3, 1.0))
@@ -88,28 +88,28 @@ TOY_RUNS = {
 @pytest.mark.parametrize("name", TOY_RUNS)
 def test_a_toy_run_resolves_to_its_settings(name, toy_datasets, tmp_path, monkeypatch, capsys):
     epochs, crops, m, policy, knn = TOY_RUNS[name]
-    told = dry_run(CONFIGS / "toy" / f"{name}.yaml", tmp_path, monkeypatch)
-    assert told["architecture"] == architecture(name, knn)
-    assert (told["epochs"], told["data"]["train"], told["data"]["images"]) == (epochs, ["toy_objects_train"], 60)
-    assert (told["batch"], told["lr"], told["lr_warmup_iterations"]) == (60, 0.024, 330)
-    assert told["weight_decays"] == {"other": 5e-4, "norm": 5e-4, "bias": 5e-4}
-    assert (told["temperature"], told["queue_size"], told["momentum"]) == (0.07, 480, m)
-    assert_crops(told["crops"], *crops)
-    assert told["policy"] == policy
+    plan = dry_run(CONFIGS / "toy" / f"{name}.yaml", tmp_path, monkeypatch)
+    assert plan["architecture"] == architecture(name, knn)
+    assert (plan["epochs"], plan["data"]["train"], plan["data"]["images"]) == (epochs, ["toy_objects_train"], 60)
+    assert (plan["batch"], plan["lr"], plan["lr_warmup_iterations"]) == (60, 0.024, 330)
+    assert plan["weight_decays"] == {"other": 5e-4, "norm": 5e-4, "bias": 5e-4}
+    assert (plan["temperature"], plan["queue_size"], plan["momentum"]) == (0.07, 480, m)
+    assert_crops(plan["crops"], *crops)
+    assert plan["policy"] == policy
     weight, k, wait = knn or (0.0, 0, 0)
-    assert (told["lambda"], told["k"], told["warmup_epochs"]) == (weight, k, wait)
+    assert (plan["lambda"], plan["k"], plan["warmup_epochs"]) == (weight, k, wait)
 
 
 @pytest.mark.parametrize(("name", "knn"), [("moco", (0.0, 0, 0)), ("knn_moco", (0.4, 20, 5))])
 def test_a_cifar_run_resolves_to_its_settings(name, knn, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path / "nothing"))
-    told = dry_run(CONFIGS / "cifar10" / f"{name}.yaml", tmp_path, monkeypatch)
-    assert (told["epochs"], told["iterations"], told["batch"], told["lr"]) == (24, 24 * 195, 256, 0.06)
-    assert told["weight_decays"] == {"other": 5e-4, "norm": 5e-4, "bias": 5e-4}
-    assert (told["temperature"], told["queue_size"], told["momentum"]) == (0.1, 4096, 0.99)
-    assert_crops(told["crops"], (2, 32, (0.2, 1.0)), None, 0.0)
-    assert (told["lambda"], told["k"], told["warmup_epochs"]) == knn
-    assert told["shapes"]["anchor"] == [128, 3, 32, 32]
+    plan = dry_run(CONFIGS / "cifar10" / f"{name}.yaml", tmp_path, monkeypatch)
+    assert (plan["epochs"], plan["iterations"], plan["batch"], plan["lr"]) == (24, 24 * 195, 256, 0.06)
+    assert plan["weight_decays"] == {"other": 5e-4, "norm": 5e-4, "bias": 5e-4}
+    assert (plan["temperature"], plan["queue_size"], plan["momentum"]) == (0.1, 4096, 0.99)
+    assert_crops(plan["crops"], (2, 32, (0.2, 1.0)), None, 0.0)
+    assert (plan["lambda"], plan["k"], plan["warmup_epochs"]) == knn
+    assert plan["shapes"]["anchor"] == [128, 3, 32, 32]
 
 
 def test_the_tables_name_every_pretraining_recipe():

@@ -39,30 +39,30 @@ TOY_DENSE = {
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_finetuning_run_resolves_to_its_protocol(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path / "nothing"))
-    told = dry_run(CONFIGS / f"{name}.yaml", tmp_path, monkeypatch)
+    plan = dry_run(CONFIGS / f"{name}.yaml", tmp_path, monkeypatch)
     batch, lr, optimizer, schedule, iterations, steps, warmup = SCHEDULES[name]
-    assert (told["batch"], told["lr"], told["optimizer"], told["schedule"]) == (batch, lr, optimizer, schedule)
-    assert (told["iterations"], told["lr_steps"], told["lr_warmup_iterations"]) == (iterations, steps, warmup)
+    assert (plan["batch"], plan["lr"], plan["optimizer"], plan["schedule"]) == (batch, lr, optimizer, schedule)
+    assert (plan["iterations"], plan["lr_steps"], plan["lr_warmup_iterations"]) == (iterations, steps, warmup)
     if name not in DENSE:
         return
     head, dilation, outputs, crop, images = DENSE[name]
-    assert told["head"]["name"] == head and told["head"]["dilations"] == dilation
-    assert (told["head"]["outputs"], told["head"]["channels"]) == (outputs, 256)
-    assert told["backbone_dilations"] == {"res4": [1], "res5": [2]}
-    assert told["crop"] == [crop, crop] and told["data"]["images"] == images
-    assert told["random_scale"] == {"factors": [0.5, 2.0], "sampling": "range"}
-    assert told["head"].get("loss") == ("mse" if "depth" in name else None)
+    assert plan["head"]["name"] == head and plan["head"]["dilations"] == dilation
+    assert (plan["head"]["outputs"], plan["head"]["channels"]) == (outputs, 256)
+    assert plan["backbone_dilations"] == {"res4": [1], "res5": [2]}
+    assert plan["crop"] == [crop, crop] and plan["data"]["images"] == images
+    assert plan["random_scale"] == {"factors": [0.5, 2.0], "sampling": "range"}
+    assert plan["head"].get("loss") == ("mse" if "depth" in name else None)
     # The protocol decays BN too. FCN's 1x1 has no bias, so no other parameter has one.
     decays = {"other": 1e-4, "norm": 1e-4, "bias": 1e-4}
-    assert told["weight_decays"] == ({k: decays[k] for k in ("other", "norm")} if head == FCN else decays)
+    assert plan["weight_decays"] == ({k: decays[k] for k in ("other", "norm")} if head == FCN else decays)
 
 
 @pytest.mark.parametrize(("name", "expected"), TOY_DENSE.items(), ids=TOY_DENSE)
 def test_a_toy_run_is_its_protocol_on_a_small_scale(name, expected, toy_datasets, tmp_path, monkeypatch, capsys):
     head, dilation, outputs, crop = expected
-    told = dry_run(CONFIGS / f"{name}.yaml", tmp_path, monkeypatch)
-    assert (told["head"]["name"], told["head"]["dilations"], told["head"]["outputs"]) == (head, dilation, outputs)
-    assert told["crop"] == [crop, crop] and told["data"]["found"]
+    plan = dry_run(CONFIGS / f"{name}.yaml", tmp_path, monkeypatch)
+    assert (plan["head"]["name"], plan["head"]["dilations"], plan["head"]["outputs"]) == (head, dilation, outputs)
+    assert plan["crop"] == [crop, crop] and plan["data"]["found"]
 
 
 def test_the_tables_name_every_finetuning_recipe():

@@ -1,4 +1,4 @@
-"""Backgrounds: what is behind the objects, as parameters and as pixels."""
+"""Backgrounds: what lies behind the objects, as parameters and as pixels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The four image sets of ToyScenes, and the scene behind each of their images."""
+"""The four image sets of ToyScenes, and the scene that each of their images shows."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def object_classes(split: Split, num_train: int, long_tailed: bool) -> np.ndarra
 
 
 def plan_image(seed: int, split: Split, index: int, num_train: int = 2000, long_tailed: bool = False) -> ScenePlan:
-    """The scene behind image ``index`` of a set: a function of its arguments alone.
+    """The scene of image ``index`` of a set: a function of its arguments alone.
 
     Args:
         seed: of the whole data set, 0 <= seed < 2**63.

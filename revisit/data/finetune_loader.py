@@ -20,7 +20,7 @@ class GroupedBatchSampler:
     """Endless batches of (place in the run, record index) of one process, from any iteration on.
 
     As Detectron2's TrainingSampler and AspectRatioGroupedDataset: permutations of the data set, by (seed, epoch), one
-    behind the other; of their places, rank r of R takes r, r + R, ...; and where ``wide`` tells records apart, a batch
+    after the other; of their places, rank r of R takes r, r + R, ...; and where ``wide`` tells records apart, a batch
     holds either wide images or others. Unlike theirs, the same whenever it is run and with any number of workers.
 
     Args:

@@ -211,7 +211,7 @@ def test_looks_on_the_device_are_those_of_the_workers(cfg, num_workers):
         for name in TENSORS:
             assert batch[name].shape == expected[name].shape and batch[name].dtype == torch.uint8
             difference = (batch[name].int() - expected[name].int()).abs().float()
-            assert difference.mean() < 2  # rounded once instead of behind each operation
+            assert difference.mean() < 2  # rounded once instead of after each operation
 
 
 def test_a_workers_batch_reaches_the_training_without_a_copy(cfg, monkeypatch):

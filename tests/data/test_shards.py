@@ -1,4 +1,4 @@
-"""Shards: the same bytes, each image once, whoever reads; damage is told by name."""
+"""Shards: the same bytes, each image once, whoever reads; damage is named."""
 
 import io
 import json

@@ -210,8 +210,8 @@ class FullDisk(HookBase):
 def test_a_full_disk_leaves_old_checkpoints_and_the_run_alive(toy_datasets, whole, tmp_path, caplog):
     with caplog.at_level(logging.ERROR):
         train(tmp_path, *OPTIONS, "SOLVER.CHECKPOINTS_KEPT", 0, hook=FullDisk(3, 5))
-    told = [record.message for record in caplog.records if "NO CHECKPOINT" in record.message]
-    assert len(told) == 2 and "model_0000003.pth could not be written" in told[0]
+    said = [record.message for record in caplog.records if "NO CHECKPOINT" in record.message]
+    assert len(said) == 2 and "model_0000003.pth could not be written" in said[0]
     assert names(tmp_path) == ["model_0000001.pth", "model_0000007.pth", "model_final.pth"]
     assert_same(load(tmp_path / "model_final.pth")["model"], load(whole / "model_final.pth")["model"])
 

@@ -19,21 +19,21 @@ def recipe(tmp_path, *options, num_images: int = 60, num_processes: int = 1) -> 
 
 def test_the_recipe_is_what_the_run_would_do(toy_datasets, tmp_path):
     options = ("SOLVER.MAX_ITER", 0, "SOLVER.EPOCHS", 10, "KNN_MOCO.WARMUP_EPOCHS", 2, "SOLVER.WEIGHT_DECAY_NORM", 0.0)
-    told = recipe(tmp_path, *options, num_processes=2)
-    assert (told["iterations_per_epoch"], told["iterations"], told["epochs"]) == (7, 70, 10)
-    assert (told["warmup_epochs"], told["warmup_iterations"]) == (2, 14)
-    assert (told["lambda"], told["k"], told["momentum"], told["policy"]) == (0.4, 5, 0.995, "standard_or_autoaugment")
-    assert told["weight_decays"] == {"other": 1e-4, "norm": 0.0, "bias": 1e-4}
-    assert told["crops"]["small"] == {"count": 4, "size": 16, "scale": [0.05, 0.14]}
-    assert told["shapes"]["small"] == [4, 4, 3, 16, 16]
-    assert told["shapes"]["queue.features"] == [50, 64]
-    assert told["data"]["found"] and (tmp_path / "views.png").is_file()
+    plan = recipe(tmp_path, *options, num_processes=2)
+    assert (plan["iterations_per_epoch"], plan["iterations"], plan["epochs"]) == (7, 70, 10)
+    assert (plan["warmup_epochs"], plan["warmup_iterations"]) == (2, 14)
+    assert (plan["lambda"], plan["k"], plan["momentum"], plan["policy"]) == (0.4, 5, 0.995, "standard_or_autoaugment")
+    assert plan["weight_decays"] == {"other": 1e-4, "norm": 0.0, "bias": 1e-4}
+    assert plan["crops"]["small"] == {"count": 4, "size": 16, "scale": [0.05, 0.14]}
+    assert plan["shapes"]["small"] == [4, 4, 3, 16, 16]
+    assert plan["shapes"]["queue.features"] == [50, 64]
+    assert plan["data"]["found"] and (tmp_path / "views.png").is_file()
 
 
 def test_accumulation_needs_the_memory_of_one_part(toy_datasets, tmp_path):
     whole = recipe(tmp_path, "SOLVER.IMS_PER_BATCH", 48)
     parts = recipe(tmp_path, "SOLVER.IMS_PER_BATCH", 48, "SOLVER.ACCUMULATION_STEPS", 4)
-    more, less = (told["memory_gib_per_process"] for told in (whole, parts))
+    more, less = (plan["memory_gib_per_process"] for plan in (whole, parts))
     for name in ("activations", "scores"):
         assert less[name] == pytest.approx(more[name] / 4, abs=1e-3)
     assert less["batch"] == more["batch"]
@@ -41,22 +41,22 @@ def test_accumulation_needs_the_memory_of_one_part(toy_datasets, tmp_path):
 
 
 def test_moco_has_no_neighbours_and_a_queue_that_holds_an_image_twice_is_warned_of(toy_datasets, tmp_path, capsys):
-    told = recipe(tmp_path, "MODEL.META_ARCHITECTURE", "MoCo", "VIEWS.NUM_SMALL", 0, "MOCO.QUEUE_SIZE", 60)
+    plan = recipe(tmp_path, "MODEL.META_ARCHITECTURE", "MoCo", "VIEWS.NUM_SMALL", 0, "MOCO.QUEUE_SIZE", 60)
     assert "warning: MOCO.QUEUE_SIZE 60 is 1.0 times the 60 images" in capsys.readouterr().out
-    assert (told["lambda"], told["k"]) == (0, 0)
-    assert "small" not in told["shapes"] and "queue.features" not in told["shapes"]
+    assert (plan["lambda"], plan["k"]) == (0, 0)
+    assert "small" not in plan["shapes"] and "queue.features" not in plan["shapes"]
 
 
 def test_missing_data_is_said_and_the_published_size_taken(tmp_path, monkeypatch):
     monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
-    told = recipe(tmp_path, "DATASETS.TRAIN", ("coco_2017_train_images",), num_images=118287)
-    assert not told["data"]["found"] and "train2017" in told["data"]["problem"]
+    plan = recipe(tmp_path, "DATASETS.TRAIN", ("coco_2017_train_images",), num_images=118287)
+    assert not plan["data"]["found"] and "train2017" in plan["data"]["problem"]
     assert not (tmp_path / "views.png").exists()
 
 
 def test_activation_memory_is_what_autograd_keeps(toy_datasets, tmp_path):
     """Against the bytes that a real forward on real memory saves, counted by storage."""
-    told = recipe(tmp_path, "SOLVER.IMS_PER_BATCH", 48)["memory_gib_per_process"]
+    plan = recipe(tmp_path, "SOLVER.IMS_PER_BATCH", 48)["memory_gib_per_process"]
     kept: dict[int, torch.Tensor] = {}
     model = tiny_model().train()
     own = {p.untyped_storage().data_ptr() for p in [*model.parameters(), *model.buffers()]}
@@ -71,4 +71,4 @@ def test_activation_memory_is_what_autograd_keeps(toy_datasets, tmp_path):
         out = model.encode_positives(random_views(48))
     real = sum(t.untyped_storage().nbytes() for t in kept.values()) / 2**30
     assert out.positives.requires_grad
-    assert told["activations"] == pytest.approx(real, rel=0.25)
+    assert plan["activations"] == pytest.approx(real, rel=0.25)

@@ -1,4 +1,4 @@
-"""Finetuning goes on exactly, too: batches, how they are scaled and flipped, sampled regions, dropout."""
+"""Finetuning resumes exactly, too: batches, how they are scaled and flipped, sampled regions, dropout."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def config(task: str, output: Path, workers: int, precise_bn: bool = False):
 
 @pytest.mark.parametrize("task", SMALL)
 def test_a_resumed_finetuning_ends_bit_identical(toy_datasets, tmp_path, task):
-    """Stopped behind iteration 2, and with another number of workers."""
+    """Stopped after iteration 2, and with another number of workers."""
     run(config(task, tmp_path / "whole", 0), trainer_class=FinetuneTrainer)
     run(config(task, tmp_path / "parts", 0), trainer_class=FinetuneTrainer, stop_after=3)
     (tmp_path / "parts/model_final.pth").unlink()
@@ -45,7 +45,7 @@ def test_a_resumed_finetuning_ends_bit_identical(toy_datasets, tmp_path, task):
 
 
 def test_precise_bn_sees_the_same_batches_after_a_resume(toy_datasets, tmp_path):
-    """It runs behind iterations 1, 3 and 4; the run is resumed at 3."""
+    """It runs after iterations 1, 3 and 4; the run is resumed at 3."""
     whole = run(config("segmentation_voc", tmp_path / "whole", 0, True), trainer_class=FinetuneTrainer)
     cfg = config("segmentation_voc", tmp_path / "parts", 0, True)
     (tmp_path / "parts").mkdir()

@@ -1,4 +1,4 @@
-"""When one process of several fails, all end: soon, with its reason, and without leaving anything behind."""
+"""When one process of several fails, all end: soon, with its reason, and nothing is left."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def steps(
     channels_last: bool = False,
     options: tuple = (),
 ) -> dict:
-    """True steps with BN in evaluation mode on this process's share; what they leave behind."""
+    """True steps with BN in evaluation mode on this process's share; what they leave."""
     model = tiny_model(*options)
     if channels_last:
         model.to(memory_format=torch.channels_last)
@@ -151,14 +151,14 @@ def test_losses_gathered_every_few_steps_are_the_same_losses():
         batches = [random_views(BATCH, small=24, seed=n) for n in range(count)]
         step = TrainStep(model, batches, optimizer, metrics_period=period)
         with EventStorage(0) as storage:
-            told = []
+            counts = []
             for n in range(count):
                 storage.iter = n
                 step.run_step()
                 model.enqueue_pending_keys()
-                told.append(len(storage.histories().get("loss_inst", HistoryBuffer()).values()))
+                counts.append(len(storage.histories().get("loss_inst", HistoryBuffer()).values()))
             step.gather_metrics()
-            return {name: [v for v, _ in h.values()] for name, h in storage.histories().items()}, told
+            return {name: [v for v, _ in h.values()] for name, h in storage.histories().items()}, counts
 
     (every, told_each), (third, told_third) = run(1, 5), run(3, 5)
     assert told_each == [1, 2, 3, 4, 5] and told_third == [0, 0, 3, 3, 3]

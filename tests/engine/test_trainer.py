@@ -92,7 +92,7 @@ def test_metrics_have_the_documented_keys(whole):
 
 
 def assert_resumes(whole: Path, output: Path, iteration: int, *options: object) -> None:
-    """A run that goes on after ``iteration`` of the whole one, a checkpoint of which it has, ends as that does."""
+    """A run that resumes after ``iteration`` of the whole one, a checkpoint of which it has, ends as that does."""
     output.mkdir()
     shutil.copy(whole / f"model_{iteration:07d}.pth", output)
     assert train(output, *options, resume=True).start_iter == iteration + 1

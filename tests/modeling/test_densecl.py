@@ -188,11 +188,11 @@ def test_memory_counts_the_cells():
     opts = (*BIG, "SOLVER.IMS_PER_BATCH", 480, "VIEWS.NUM_SMALL", 0)
     moco, dense = (tiny_config(*opts, "MODEL.META_ARCHITECTURE", name) for name in ("MoCo", "DenseCL"))
     models = [build_meta_model(cfg) for cfg in (moco, dense)]
-    told = [memory_per_process(cfg, model, 2) for cfg, model in zip((moco, dense), models, strict=True)]
-    shapes = told[1]["shapes"]
+    plan = [memory_per_process(cfg, model, 2) for cfg, model in zip((moco, dense), models, strict=True)]
+    shapes = plan[1]["shapes"]
     assert (shapes["cells"], shapes["dense"]) == ([240, 9, FEATURE_DIM], [240, 9, 16])
     assert shapes["queue.dense_keys"] == [50, 16]
-    less, more = (memory["memory_gib_per_process"] for memory in told)
+    less, more = (memory["memory_gib_per_process"] for memory in plan)
     assert more["cells"] == pytest.approx(2 * 240 * 9 * (FEATURE_DIM + 16) * 4 / 2**30, abs=1e-3)
     assert more["activations"] > less["activations"] and "cells" not in less
 
