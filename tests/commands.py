@@ -120,7 +120,7 @@ class ForkedScript:
             reader, writer = os.pipe()
             self.stdout, stdout = open(reader), open(writer, "w")  # noqa: SIM115
         streams = [
-            Connection(file.fileno(), readable=False)
+            Connection(file if isinstance(file, int) else file.fileno(), readable=False)
             for file in (stdout, stdout if stderr == subprocess.STDOUT else stderr)
         ]
         env = dict(os.environ) if env is None else env

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from multiprocessing import forkserver
+from multiprocessing import active_children, forkserver
 from pathlib import Path
 
 import numpy as np
@@ -85,4 +85,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionfinish() -> None:
+    for process in active_children():  # of a test that failed: the server would wait for it
+        process.kill()
     forkserver._forkserver._stop()  # and not when it finds that its client is gone

@@ -129,6 +129,7 @@ def test_readme_bf16_accumulation_and_channels_last_in_segmentation(pretrained, 
 def test_a_c4_detector_trains_and_is_evaluated_by_two_processes(toy_root, tmp_path):
     text = run(
         "python tools/train_net.py --config-file configs/detection/voc_faster_rcnn_R50_C4.yaml --num-gpus 2 "
+        "IMPORTS \"('projects.ToyScenes',)\" "
         "DATASETS.TRAIN \"('toy_voc_trainval',)\" DATASETS.TEST \"('toy_voc_test',)\" MODEL.ROI_HEADS.NUM_CLASSES 10 "
         "INPUT.MIN_SIZE_TRAIN (64,) INPUT.MIN_SIZE_TEST 64 SOLVER.MAX_ITER 2 SOLVER.STEPS (1,) SOLVER.IMS_PER_BATCH 2 "
         "MODEL.RESNETS.WIDTH_PER_GROUP 4 MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE 4 MODEL.RPN.POST_NMS_TOPK_TEST 10 "

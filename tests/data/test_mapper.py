@@ -39,7 +39,7 @@ def picture(make_picture):
 @pytest.fixture
 def black_autoaugment(monkeypatch):
     """AutoAugment paints its view black, so that every view it touches shows."""
-    monkeypatch.setattr(augment_module, "operations", lambda *draw: [("Brightness", -1.0)])
+    monkeypatch.setattr(augment_module.AutoAugmentLook, "operations", lambda look, size: [("Brightness", -1.0)])
 
 
 @pytest.mark.parametrize("policy, low, high", [("standard", 0, 0), (A_PLUS, 0.35, 0.65), ("autoaugment", 1, 1)])
