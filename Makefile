@@ -15,7 +15,7 @@ BOOTSTRAP ?= $(firstword $(foreach p,python3.12 python3.11 python3,$(shell $(p) 
 PIP = $(PYTHON) -m pip --disable-pip-version-check install --constraint constraints.txt
 SOURCES := $(wildcard revisit tools projects tests setup.py datasets)
 
-.PHONY: help env test lint format demo check-real
+.PHONY: help env test lint format demo check-real fuzz
 
 help:  ## this text
 	@echo 'Revisit: kNN-MoCo pretraining inside Detectron2'
@@ -61,3 +61,6 @@ demo: $(STAMP)  ## a small run on made-up images, on a CPU, start to end
 
 check-real: $(STAMP)  ## the tests that need real data sets
 	$(PYTHON) -m pytest -m real_data
+
+fuzz: $(STAMP)  ## damaged images and labels, ten times as many as `make test` has
+	FUZZ_CASES=$(or $(FUZZ_CASES),2000) OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m fuzz
