@@ -75,13 +75,6 @@ def test_hue_is_the_exact_rotation_within_a_grey_level(image, turns):
     assert distance(jittered(image, HUE, turns), turned_hue(image, turns)) <= 1
 
 
-@pytest.mark.parametrize("turns", TURNS)
-def test_hue_is_close_to_torchvisions_on_pale_colours(turns):
-    # Where its own rounding costs little; on saturated colours the two differ by 1.5 levels on average.
-    pastel = IMAGES["pastel"]
-    assert distance(jittered(pastel, HUE, turns), TF.adjust_hue(Image.fromarray(pastel), turns)) <= 2
-
-
 @every_image
 def test_grey_is_pils_within_a_grey_level(image):
     grey = apply_look(image, look(grey=True))
@@ -108,12 +101,8 @@ def test_blur_is_the_gaussian_within_two_grey_levels(name, sigma):
 
 
 @every_image
-def test_flip_mirrors_left_and_right(image):
+def test_flip_mirrors_left_and_right_and_the_plain_look_changes_nothing(image):
     assert np.array_equal(apply_look(image, look(flip=True)), image[:, ::-1])
-
-
-@every_image
-def test_the_plain_look_changes_nothing(image):
     assert np.array_equal(apply_look(image, PLAIN), image)
 
 

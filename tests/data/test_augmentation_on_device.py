@@ -69,7 +69,3 @@ def test_tiny_views_are_blurred_by_their_mirrored_selves(size):
     image = np.random.default_rng(size).integers(0, 256, (size, size, 3), dtype=np.uint8)
     blurred = look(blur_sigma=1.3)
     assert np.abs(together([image], [blurred])[0] - apply_look(image, blurred)).max() <= 2
-
-
-def test_a_batch_without_looks_is_left_as_it_is(images):
-    assert np.array_equal(together(images, [look()] * len(images)), np.stack(images))

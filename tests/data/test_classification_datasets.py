@@ -1,14 +1,19 @@
 """Image labels from the layouts of the original downloads."""
 
+import hashlib
+import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torchvision
 from PIL import Image
 from scipy.io import savemat
 
 from revisit.data.catalog import get_records
 from revisit.data.classification_datasets import (
+    CIFAR10_CLASSES,
     cars_classes,
     load_cars,
     load_food101,
@@ -137,9 +142,64 @@ def test_toy_scenes_have_labels_of_several_classes(toy_datasets):
         assert {c for c, label in enumerate(record["labels"]) if label == 1} == shown
 
 
-@pytest.mark.parametrize(
-    "name", ["food101_train", "cars_test", "pets_trainval", "sun397_test", "imagenet_val", "places365_train"]
-)
-def test_a_data_set_that_is_not_there_says_where_it_should_be(name, toy_datasets):
-    with pytest.raises(UserError, match=f"{name}.*not found: looked for"):
-        get_records(name)
+@pytest.fixture
+def cifar10_folders(tmp_path, monkeypatch):
+    """cifar10/train with two images a class, cifar10/test with one."""
+    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
+    for name in CIFAR10_CLASSES:
+        for file in (f"train/{name}/0", f"train/{name}/1", f"test/{name}/0"):
+            touch(tmp_path / f"cifar10/{file}.png")
+    return tmp_path / "cifar10"
+
+
+def test_cifar10_in_class_folders(cifar10_folders):
+    train, test = get_records("cifar10_train"), get_records("cifar10_test")
+    assert (len(train), [record["label"] for record in test]) == (20, list(range(10)))
+    assert train[6] == {"file_name": str(cifar10_folders / "train/cat/0.png"), "label": 3}
+    assert MetadataCatalog.get("cifar10_train").thing_classes == list(CIFAR10_CLASSES)
+    shutil.rmtree(cifar10_folders / "train/airplane")
+    with pytest.raises(UserError, match="cifar10/train/airplane"):  # every class has to be there
+        get_records("cifar10_train")
+
+
+@pytest.fixture
+def original_cifar10(tmp_path, monkeypatch):
+    """cifar-10-batches-py with two images a file, and torchvision expecting exactly these files."""
+    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+
+    def write(name, content):
+        data = pickle.dumps(content)
+        (folder / name).write_bytes(data)
+        return hashlib.md5(data).hexdigest()
+
+    cifar10 = torchvision.datasets.CIFAR10
+    names = [f"data_batch_{n}" for n in range(1, 6)] + ["test_batch"]
+    sums, images = {}, {}
+    for n, name in enumerate(names):
+        images[name] = np.random.default_rng(n).integers(0, 256, (2, 3, 32, 32), dtype=np.uint8)
+        sums[name] = write(name, {"data": images[name].reshape(2, -1), "labels": [n, n + 1]})
+    meta = write("batches.meta", {"label_names": list(CIFAR10_CLASSES)})
+    monkeypatch.setattr(cifar10, "train_list", [[name, sums[name]] for name in names[:5]])
+    monkeypatch.setattr(cifar10, "test_list", [[name, sums[name]] for name in names[5:]])
+    monkeypatch.setattr(cifar10, "meta", {**cifar10.meta, "md5": meta})
+    return folder, images
+
+
+def test_cifar10_as_downloaded(original_cifar10):
+    _, images = original_cifar10
+    train, test = get_records("cifar10_train"), get_records("cifar10_test")
+    assert [record["label"] for record in train] == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5]
+    assert [record["label"] for record in test] == [5, 6]
+    planes = images["data_batch_2"][1]  # red, green and blue, each (32, 32)
+    assert train[3]["image"].shape == (32, 32, 3) and train[3]["image"].dtype == np.uint8
+    for channel in range(3):
+        assert np.array_equal(train[3]["image"][..., channel], planes[channel])
+
+
+def test_a_damaged_cifar10_download_is_refused(original_cifar10):
+    folder, _ = original_cifar10
+    (folder / "data_batch_3").write_bytes(b"half a download")
+    with pytest.raises(UserError, match="cifar-10-batches-py is not the complete CIFAR-10"):
+        get_records("cifar10_train")

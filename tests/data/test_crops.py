@@ -43,10 +43,6 @@ def torchvision_box(height, width, scale):
     return np.array([x0, y0, x0 + w, y0 + h])
 
 
-def torchvision_fallback(height, width):
-    return torchvision_box(height, width, TOO_LARGE)
-
-
 def is_random_crop(box, height, width, scale):
     """Whether some real-valued size in bounds rounds to this box's size."""
     w, h = box[2] - box[0], box[3] - box[1]
@@ -59,31 +55,26 @@ def is_random_crop(box, height, width, scale):
     )
 
 
-@given(box_in(20, 30), box_in(20, 30))
-def test_overlap_is_the_share_of_the_boxs_own_pixels(box, reference):
-    assert overlap_share(box, reference) == pytest.approx(rasterised_share(box, reference, 20, 30))
-
-
 @settings(max_examples=300)
 @given(SIDES, SIDES, SCALES, SEEDS)
 def test_random_crop_lies_inside_and_keeps_its_bounds(height, width, scale, seed):
     box = random_resized_crop(height, width, scale, np.random.default_rng(seed))
     x0, y0, x1, y1 = box
     assert 0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height
-    assert is_random_crop(box, height, width, scale) or np.array_equal(box, torchvision_fallback(height, width))
+    assert is_random_crop(box, height, width, scale) or np.array_equal(box, torchvision_box(height, width, TOO_LARGE))
 
 
 @given(SIDES, SIDES, SEEDS)
 def test_when_no_draw_fits_the_box_is_torchvisions_fallback(height, width, seed):
     box = random_resized_crop(height, width, TOO_LARGE, np.random.default_rng(seed))
-    assert np.array_equal(box, torchvision_fallback(height, width))
+    assert np.array_equal(box, torchvision_box(height, width, TOO_LARGE))
 
 
 @pytest.mark.parametrize("size", [(1, 50), (50, 1), (2, 300), (300, 2), (30, 1000), (1000, 30)])
 def test_a_thin_image_always_gets_the_fallback(size):
     # 90 % of its area never have a ratio between 3/4 and 4/3.
     boxes = [random_resized_crop(*size, (0.9, 1.0), np.random.default_rng(seed)) for seed in range(20)]
-    assert all(np.array_equal(box, torchvision_fallback(*size)) for box in boxes)
+    assert all(np.array_equal(box, torchvision_box(*size, TOO_LARGE)) for box in boxes)
 
 
 def statistics(boxes, height, width):
@@ -140,16 +131,14 @@ def test_a_small_crop_is_drawn_at_most_ten_times(monkeypatch, min_overlap, draws
     assert boxes.num_fallbacks == (3 if min_overlap else 0)
 
 
-@given(SIDES, SIDES, SEEDS)
-def test_without_a_constraint_nothing_is_a_fallback(height, width, seed):
-    boxes = ConstrainedMultiCrop(min_overlap=0.0)(height, width, np.random.default_rng(seed))
-    assert boxes.num_fallbacks == 0 and boxes.small.shape == (4, 4)
-
-
-def test_without_small_crops_there_are_two_boxes():
-    boxes = ConstrainedMultiCrop(num_small=0)(48, 64, np.random.default_rng(0))
-    assert boxes.anchor.shape == boxes.positive.shape == (4,)
-    assert boxes.small.shape == (0, 4) and boxes.num_fallbacks == 0
+@given(SIDES, SIDES, SEEDS, st.sampled_from([0, 4]), st.sampled_from([0.2, 1.0]))
+def test_boxes_lie_inside_any_image_and_without_a_constraint_none_is_a_fallback(height, width, seed, num, max_iou):
+    draw = ConstrainedMultiCrop(min_overlap=0.0, num_small=num, max_iou=max_iou)
+    boxes = draw(height, width, np.random.default_rng(seed))
+    assert boxes.small.shape == (num, 4)
+    assert boxes.num_fallbacks == 0 or max_iou < 1
+    for x0, y0, x1, y1 in (boxes.anchor, boxes.positive, *boxes.small):
+        assert 0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height
 
 
 def test_each_kind_of_box_has_its_own_scale():
@@ -198,16 +187,9 @@ def test_an_iou_limit_that_no_pair_can_meet_leaves_the_closest_one():
     assert iou < min(crops.intersection_over_union(b.anchor, b.positive) for b in others)
 
 
-@given(SIDES, SIDES, SEEDS)
-def test_the_iou_limit_leaves_boxes_inside_any_image(height, width, seed):
-    boxes = ConstrainedMultiCrop(max_iou=0.2, num_small=0)(height, width, np.random.default_rng(seed))
-    for x0, y0, x1, y1 in (boxes.anchor, boxes.positive):
-        assert 0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height
-
-
-@given(st.data())
-def test_intersection_over_union_is_the_rasterised_one(data):
-    boxes = [data.draw(box_in(13, 17)) for _ in range(2)]
-    masks = [mask_of(box, 13, 17) for box in boxes]
+@given(box_in(13, 17), box_in(13, 17))
+def test_shares_and_unions_are_those_of_pixels(box, other):
+    masks = [mask_of(each, 13, 17) for each in (box, other)]
+    assert overlap_share(box, other) == pytest.approx(rasterised_share(box, other, 13, 17))
     expected = (masks[0] & masks[1]).sum() / (masks[0] | masks[1]).sum()
-    assert crops.intersection_over_union(*boxes) == pytest.approx(expected)
+    assert crops.intersection_over_union(box, other) == pytest.approx(expected)

@@ -138,7 +138,8 @@ def test_a_thumbnail_changes_nothing(path):
         path.write_bytes(WHOLE[kind])
         pixels.append(read_image(path))
     assert np.array_equal(*pixels)
-    assert Image.open(path).getexif().get_ifd(ExifTags.IFD.IFD1)  # it is one
+    with Image.open(path) as image:
+        assert image.getexif().get_ifd(ExifTags.IFD.IFD1)  # it is one
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from projects.ToyScenes import CLASS_NAMES, Scene, Split, draw_scene, make_toy_scenes, pixel_layouts, plan_image
+from revisit.data.catalog import get_records
 
 NUM_TRAIN = 20
 SETS = {Split.SCENE_TRAIN: "train", Split.SCENE_HELDOUT: "val"}
@@ -56,13 +57,6 @@ def test_voc_palette_is_that_of_pascal_voc(root: Path):
     assert {place: colours[place] for place in known} == known
 
 
-def test_lists_name_every_image_of_their_set(root: Path, scenes: list):
-    for voc_name, nyud_name, split in (("train_aug", "train", Split.SCENE_TRAIN), ("val", "val", Split.SCENE_HELDOUT)):
-        expected = "".join(f"{number}\n" for of_set, number, _ in scenes if of_set == split)
-        assert (root / f"VOC2007/ImageSets/Segmentation/{voc_name}.txt").read_text() == expected
-        assert (root / f"NYUD_MT/gt_sets/{nyud_name}.txt").read_text() == expected
-
-
 def test_cityscapes_files_hold_the_scene(root: Path, scenes: list):
     label_ids = np.array(list(CITYSCAPES.values()))
     for split, number, scene in scenes:
@@ -76,14 +70,9 @@ def test_cityscapes_files_hold_the_scene(root: Path, scenes: list):
         # Classes without instances have their label id there, and the toy's eleven are all of that kind.
         assert gt["labelIds"].max() < FIRST_CITYSCAPES_THING
         assert gt["instanceIds"].dtype == np.uint16 and np.array_equal(gt["instanceIds"], gt["labelIds"])
-
-
-def test_cityscapes_polygons_fill_up_to_the_label_map(root: Path, scenes: list):
-    for split, number, scene in scenes:
-        stem = f"cityscapes/gtFine/{SETS[split]}/toy/toy_{number}_000019_gtFine"
-        contents = json.loads((root / f"{stem}_polygons.json").read_text())
+        contents = json.loads((root / f"cityscapes/gtFine/{stem}_gtFine_polygons.json").read_text())
         assert (contents["imgHeight"], contents["imgWidth"]) == scene.semantic.shape
-        assert np.array_equal(_fill(contents), _read(root / f"{stem}_labelIds.png"))
+        assert np.array_equal(_fill(contents), gt["labelIds"])
 
 
 def test_polygons_of_holes_and_of_single_pixels_fill_up_too(tmp_path: Path):
@@ -102,27 +91,20 @@ def test_polygons_of_holes_and_of_single_pixels_fill_up_too(tmp_path: Path):
     assert np.array_equal(_fill(contents), np.select([instances == 1, instances == 2], [23, 8], 7))
 
 
-@pytest.mark.parametrize(("name", "split"), [("train", Split.SCENE_TRAIN), ("val", Split.SCENE_HELDOUT)])
-def test_detectron2_loads_the_cityscapes_tree(name: str, split: Split, root: Path):
-    from detectron2.data.datasets.cityscapes import load_cityscapes_semantic
-
-    cityscapes = root / "cityscapes"
-    records = load_cityscapes_semantic(str(cityscapes / "leftImg8bit" / name), str(cityscapes / "gtFine" / name))
-    assert len(records) == split.num_images(NUM_TRAIN)
-    for record in records:
-        assert (record["height"], record["width"]) == (64, 64)
-        number = int(Path(record["file_name"]).name.split("_")[1])
-        scene = draw_scene(plan_image(0, split, (number - 1) % NUM_TRAIN, NUM_TRAIN), 64)
-        assert np.array_equal(_read(Path(record["file_name"])), scene.image)
-        assert np.array_equal(_read(Path(record["sem_seg_file_name"])), scene.semantic)
-
-
 def test_detectron2_names_the_classes_as_the_polygons_do():
     from detectron2.data.datasets.builtin_meta import CITYSCAPES_CATEGORIES
 
     stuff = [item for item in CITYSCAPES_CATEGORIES if not item["isthing"]]
     assert {item["name"]: item["id"] for item in stuff} == CITYSCAPES
     assert [item["trainId"] for item in stuff] == list(range(len(CLASS_NAMES) + 1))
+
+
+@pytest.mark.parametrize("name", ["voc_sem_seg_train_aug", "voc_sem_seg_val", "cityscapes_train", "nyud_depth_val"])
+def test_training_finds_every_image_of_a_set_by_its_name(name: str, root: Path, scenes: list, monkeypatch):
+    monkeypatch.setenv("DETECTRON2_DATASETS", str(root.parent))
+    numbers = [number for split, number, _ in scenes if (split == Split.SCENE_HELDOUT) == name.endswith("val")]
+    records = get_records(f"toy_{name}")
+    assert all(number in record["file_name"] for number, record in zip(numbers, records, strict=True))
 
 
 def test_nyud_files_hold_the_scene_and_lack_its_borders(root: Path, scenes: list):

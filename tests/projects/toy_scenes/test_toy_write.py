@@ -53,29 +53,17 @@ def test_record_says_what_was_drawn(root: Path):
     }
 
 
-def test_the_lists_part_the_images_of_every_class(root: Path):
-    lists = {name: (root / f"object_centric/{name}.txt").read_text().split() for name in ("train", "val", "test")}
-    assert {name: len(files) for name, files in lists.items()} == {"train": 50, "val": 10, "test": 15}
-    files = {str(path.relative_to(root / "object_centric")) for path in (root / "object_centric").rglob("*.jpg")}
-    assert sorted(files) == sorted(sum(lists.values(), []))
-    assert {Path(file).parent.name for file in lists["val"]} == set(CLASS_NAMES)
-
-
-def test_class_folders_hold_the_images_of_their_class(root: Path):
+def test_class_folders_and_lists_hold_the_images_of_their_class(root: Path):
     for split, share in (("train", 60), ("heldout", 15)):
         folder = root / "object_centric" / split
         assert sorted(path.name for path in folder.iterdir()) == sorted(CLASS_NAMES)
         assert len(list(folder.glob("*/*.jpg"))) == share
     assert all(len(list((root / "object_centric/train" / name).iterdir())) == 6 for name in CLASS_NAMES)
-
-
-def test_files_hold_the_planned_pictures(root: Path):
-    drawn = draw_scene(plan_image(0, Split.SCENE_HELDOUT, 0, 60), 64).image
-    read = cv2.imread(str(root / "coco/val2017/000000000061.jpg"))[:, :, ::-1]
-    assert np.abs(read.astype(int) - drawn).mean() < 8
-    assert (root / "VOC2007/JPEGImages/000061.jpg").read_bytes() == (
-        root / "coco/val2017/000000000061.jpg"
-    ).read_bytes()
+    lists = {name: (root / f"object_centric/{name}.txt").read_text().split() for name in ("train", "val", "test")}
+    assert {name: len(files) for name, files in lists.items()} == {"train": 50, "val": 10, "test": 15}
+    files = {str(path.relative_to(root / "object_centric")) for path in (root / "object_centric").rglob("*.jpg")}
+    assert sorted(files) == sorted(sum(lists.values(), []))
+    assert {Path(file).parent.name for file in lists["val"]} == set(CLASS_NAMES)
 
 
 @pytest.mark.parametrize(("name", "split", "share"), COCO_SETS)
@@ -114,23 +102,6 @@ def test_voc_annotations_count_from_one_and_include_the_last_pixel(root: Path):
                 assert item.findtext("difficult") == "0" and item.findtext("pose") == "Unspecified"
                 touches_edge = 0 in (x0, y0) or 64 in (x1, y1)
                 assert item.findtext("truncated") == str(int(touches_edge))
-
-
-def test_detectron2_loads_both_layouts(root: Path):
-    from detectron2.data.datasets.coco import load_coco_json
-    from detectron2.data.datasets.pascal_voc import load_voc_instances
-
-    coco = load_coco_json(
-        str(root / "coco/annotations/instances_val2017.json"), str(root / "coco/val2017"), "toy_write_test"
-    )
-    voc = load_voc_instances(str(root / "VOC2007"), "test", CLASS_NAMES)
-    assert len(coco) == len(voc) == 15
-    for from_coco, from_voc in zip(coco, voc, strict=True):
-        assert len(from_coco["annotations"]) == len(from_voc["annotations"]) > 1
-        for one, other in zip(from_coco["annotations"], from_voc["annotations"], strict=True):
-            x, y, width, height = one["bbox"]
-            assert other["bbox"] == [x, y, x + width, y + height]
-            assert one["category_id"] == other["category_id"]
 
 
 def test_bytes_do_not_depend_on_the_number_of_processes(root: Path, tmp_path: Path):
@@ -178,23 +149,17 @@ def test_long_tail_is_in_the_train_sets_alone(tmp_path: Path):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_an_interrupted_run_leaves_nothing(error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupted_run_leaves_nothing_but_what_was_there(error, root: Path, tmp_path: Path, monkeypatch):
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(write_module.layouts, "write_voc_set", fail)
-    with pytest.raises(error):
-        make_toy_scenes(tmp_path / "toy_scenes", num_images=10, size=64, workers=1)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_interrupted_overwrite_keeps_what_was_there(root: Path, monkeypatch: pytest.MonkeyPatch):
     before = _digests(root)
-    monkeypatch.setattr(write_module.layouts, "write_voc_set", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        make_toy_scenes(root, num_images=10, size=64, workers=1, overwrite=True)
-    assert _digests(root) == before
-    assert [path.name for path in root.parent.iterdir()] == [root.name]
+    monkeypatch.setattr(write_module.layouts, "write_voc_set", fail)
+    for output, overwrite in ((tmp_path / "toy_scenes", False), (root, True)):
+        with pytest.raises(error):
+            make_toy_scenes(output, num_images=10, size=64, workers=1, overwrite=overwrite)
+    assert list(tmp_path.iterdir()) == []
+    assert _digests(root) == before and [path.name for path in root.parent.iterdir()] == [root.name]
 
 
 def _digests(root: Path) -> dict[str, str]:
