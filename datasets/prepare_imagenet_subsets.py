@@ -31,7 +31,7 @@ from tqdm import tqdm
 from revisit.data.reader import SUFFIXES
 from revisit.engine.command import natural, run_command
 from revisit.errors import UserError
-from revisit.viz.curves import headless_pyplot
+from revisit.viz.curves import saved_plot
 
 NUM_CLASSES, NUM_IMAGES = 1000, 1281167
 Files = dict[str, list[str]]
@@ -92,15 +92,10 @@ def class_counts(files: Files, size: int, long_tail: tuple[int, int, int], seed:
 
 def plot_classes(counts: dict[str, dict[str, int]], path: Path) -> None:
     """Images a class, the largest class first, one line for each list."""
-    plt = headless_pyplot()
-    figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
-    for name, wanted in counts.items():
-        axis.plot(sorted(wanted.values(), reverse=True), label=f"{name}: {sum(wanted.values()):,}")
-    axis.set(yscale="log", xlabel="classes, the largest first", ylabel="images")
-    axis.legend(fontsize=8, frameon=False)
-    axis.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    with saved_plot(path, size=(7, 4)) as (axis,):
+        for name, wanted in counts.items():
+            axis.plot(sorted(wanted.values(), reverse=True), label=f"{name}: {sum(wanted.values()):,}")
+        axis.set(yscale="log", xlabel="classes, the largest first", ylabel="images")
 
 
 if __name__ == "__main__":

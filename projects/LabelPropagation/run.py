@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from projects.common.entry import expect_one_of, expect_positive, load_project, peak_memory_gb, write_results
+from projects.common.entry import expect_positive, load_project, peak_memory_gb, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import enlarge_labels, shrink_labels
 from projects.LabelPropagation.config import METHODS, add_label_propagation_config
@@ -35,6 +35,7 @@ from projects.LabelPropagation.davis import (
 )
 from projects.LabelPropagation.propagate import LabelPropagation, Protocol
 from projects.LabelPropagation.video_objects import score_sequence, summarize, write_csvs
+from revisit.config import expect_one_of
 from revisit.data.catalog import datasets_root
 from revisit.data.labels import VOID
 from revisit.data.reader import require_image

@@ -11,11 +11,12 @@ DIR/classifier.pth the weights of a linear classifier, which ClassActivationMaps
 
 from __future__ import annotations
 
-from projects.common.entry import expect_one_of, expect_positive, load_project, only_dataset, write_results
+from projects.common.entry import expect_positive, load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.LinearClassification.config import add_linear_config
 from projects.LinearClassification.methods import METHODS
 from projects.LinearClassification.targets import check_classes, read_set
+from revisit.config import expect_one_of
 from revisit.engine.command import run_command
 from revisit.errors import expect
 from revisit.evaluation.features import TRANSFORMS

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from projects.PaperTables.cells import Cell
 from projects.PaperTables.paper_tables import COLUMNS
-from revisit.viz.curves import headless_pyplot
+from revisit.viz.curves import saved_plot
 
 NONE = "–"
 
@@ -69,21 +69,16 @@ def plot_sweep(cells: list[Cell], output: Path) -> None:
     """
     if not any(cell.values() for cell in cells):
         return
-    plt = headless_pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
-    for axis, swept in zip(axes, ("k", "lambda"), strict=True):
-        for column in dict.fromkeys(cell.column for cell in cells):
-            line = [cell for cell in cells if (cell.row.split()[0], cell.column) == (swept, column)]
-            scores = {float(cell.row.split()[1]): cell.values() for cell in line if cell.values()}
-            spreads = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in scores.values()]
-            means = [statistics.mean(values) for values in scores.values()]
-            axis.errorbar(list(scores), means, spreads, marker="o", capsize=3, label=column)
-        axis.set_xlabel(swept)
-        axis.grid(alpha=0.3)
-    axes[0].set_ylabel("score (%)")
-    axes[0].legend(fontsize=8, frameon=False)
-    figure.savefig(output, dpi=110)
-    plt.close(figure)
+    with saved_plot(output, columns=2, size=(5, 4)) as axes:
+        axes[1].sharey(axes[0])
+        for axis, swept in zip(axes, ("k", "lambda"), strict=True):
+            for column in dict.fromkeys(cell.column for cell in cells):
+                line = [cell for cell in cells if (cell.row.split()[0], cell.column) == (swept, column)]
+                scores = {float(cell.row.split()[1]): cell.values() for cell in line if cell.values()}
+                spreads = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in scores.values()]
+                means = [statistics.mean(values) for values in scores.values()]
+                axis.errorbar(list(scores), means, spreads, marker="o", capsize=3, label=column)
+            axis.set(xlabel=swept, ylabel="score (%)")
 
 
 def _by_row(cells: list[Cell]) -> dict[str, list[Cell]]:

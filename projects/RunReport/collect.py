@@ -9,7 +9,6 @@ from itertools import count, groupby
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import yaml
 from tqdm import tqdm
 
@@ -17,6 +16,7 @@ from projects.RunReport.run_state import RunState, state_of
 from revisit.engine.environment import FILE as ENVIRONMENT
 from revisit.errors import UserError
 from revisit.viz.curves import read_metrics
+from revisit.viz.tiles import evenly_spread
 
 Point = tuple[int, float]  # iteration and value
 
@@ -170,7 +170,7 @@ def _own_pictures(folder: Path) -> list[Path]:
         return []
     pictures = [*_pictures_in(folder), *_pictures_in(folder / NON_FINITE)]
     galleries = [path for path in pictures if path.stem.startswith(NEIGHBORS)]
-    steps = np.linspace(0, len(galleries) - 1, min(MOST_GALLERIES, len(galleries)), dtype=int)
+    steps = evenly_spread(len(galleries), MOST_GALLERIES)
     shown = {galleries[step] for step in steps}
     return [path for path in pictures if path not in galleries or path in shown]
 

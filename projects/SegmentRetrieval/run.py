@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from projects.common.entry import expect_one_of, expect_positive, load_project, only_dataset, write_results
+from projects.common.entry import expect_positive, load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.SegmentRetrieval.config import FEATURES, REGIONS, add_segment_retrieval_config
 from projects.SegmentRetrieval.gallery import gallery_rows
 from projects.SegmentRetrieval.regions import describe_set
 from projects.SegmentRetrieval.retrieval import evaluate
+from revisit.config import expect_one_of
 from revisit.data.catalog import get_records
 from revisit.data.labels import VOID
 from revisit.engine.command import run_command

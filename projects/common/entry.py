@@ -7,7 +7,7 @@ import json
 import logging
 import resource
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 
@@ -64,12 +64,6 @@ def _parse_args(description: str, network: bool) -> argparse.Namespace:
     add("--output", type=Path, required=True, metavar="DIR", help="folder for results.json and pictures")
     add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
     return parser.parse_args()
-
-
-def expect_one_of(cfg: CfgNode, key: str, choices: Sequence[str]) -> None:
-    """Raises UserError unless the value of a key, such as LINEAR.METHOD, is one of ``choices``."""
-    value = reduce(getattr, key.split("."), cfg)
-    expect(value in choices, f"{key} is {value!r}, expected one of {', '.join(choices)}")
 
 
 def expect_positive(cfg: CfgNode, *keys: str) -> None:

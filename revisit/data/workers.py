@@ -30,7 +30,7 @@ class SignalSafeLoader(DataLoader):
         super().__init__(dataset, worker_init_fn=start_worker, **options)
 
     def __iter__(self) -> Iterator:
-        # Workers inherit what is blocked here. A signal that reaches this process meanwhile waits for it.
+        # Workers inherit what is blocked here. One that reaches this thread meanwhile waits.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)
         try:
             return super().__iter__()

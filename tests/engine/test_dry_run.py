@@ -47,6 +47,13 @@ def test_moco_has_no_neighbours_and_a_queue_that_holds_an_image_twice_is_warned_
     assert "small" not in plan["shapes"] and "queue.features" not in plan["shapes"]
 
 
+def test_mining_after_the_enqueue_needs_a_copy_of_the_mined_ring(toy_datasets, tmp_path):
+    queue = ("MOCO.QUEUE_SIZE", 2**18)
+    memory = recipe(tmp_path, *queue, "KNN_MOCO.ENQUEUE_FIRST", True)["memory_gib_per_process"]
+    assert memory["queue_copy"] == pytest.approx(2**18 * 64 * 4 / 2**30, abs=1e-3)
+    assert "queue_copy" not in recipe(tmp_path, *queue)["memory_gib_per_process"]
+
+
 def test_missing_data_is_said_and_the_published_size_taken(tmp_path, monkeypatch):
     monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
     plan = recipe(tmp_path, "DATASETS.TRAIN", ("coco_2017_train_images",), num_images=118287)

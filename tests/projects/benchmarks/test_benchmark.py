@@ -40,7 +40,6 @@ def test_input_is_compared_with_torchvision(tmp_path):
     assert min(rates.values()) > 0
     assert result["ratio"] == pytest.approx(rates["ours"] / rates["reference"])
     assert result["worker_ratio"] == pytest.approx(rates["worker"] / rates["reference"])
-    assert rates["decoding"] > rates["ours"]  # decoding is a part of it
 
 
 @pytest.mark.parametrize("on_device", [False, True])
