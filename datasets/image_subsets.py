@@ -4,8 +4,6 @@ Everything follows from a seed and names by SHA-256, which no version of a libra
 seed are nested: the images of a class have one order, and a subset takes as many of the first as it wants.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

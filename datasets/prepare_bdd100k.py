@@ -7,8 +7,6 @@ The paper prints 90K images without saying which: train (70,000) and test (20,00
 from that number. They are expected as DIR/images/100k/{train,test}/*.jpg, as the archive unpacks them.
 """
 
-from __future__ import annotations
-
 import os
 
 from image_subsets import write_list

@@ -10,8 +10,6 @@ leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip into one folder, then:
 Masks that are there already stay as they are, so a second call continues where the first one ended.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -11,8 +11,6 @@ where it comes from); which class is large is drawn by --seed. The same images a
 imagenet_classes.png shows how the images spread over the classes.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

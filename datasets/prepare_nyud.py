@@ -14,8 +14,6 @@ images. Masks or depth maps may be left out: then only the data sets nyud_depth_
 Images in another format than JPEG are stored as JPEG of quality 100.
 """
 
-from __future__ import annotations
-
 import argparse
 import glob
 import os

@@ -11,8 +11,6 @@ anywhere, whatever images are there: a list is written once all of its images ar
 go to NAME.missing.txt as OpenImages' own downloader.py reads them.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 from pathlib import Path

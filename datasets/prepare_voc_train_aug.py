@@ -12,8 +12,6 @@ masks, which have void borders, are kept) and then ImageSets/Segmentation/train_
 already stay as they are.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The command line that the scripts writing lists of images share."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

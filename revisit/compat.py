@@ -4,8 +4,6 @@
 so nothing changes under a Detectron2 that is compiled and current.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import warnings

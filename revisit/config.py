@@ -5,8 +5,6 @@ Detectron2 already has (SOLVER.BASE_LR, MODEL.RESNETS.DEPTH, ...) keep their mea
 own file under revisit/modeling/meta_arch/.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import reduce
 

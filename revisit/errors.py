@@ -1,7 +1,5 @@
 """The one exception that means: the user can fix this."""
 
-from __future__ import annotations
-
 
 class UserError(Exception):
     """A mistake in the input, reported in one line: what was found, what was expected, what to do.

@@ -1,7 +1,5 @@
 """Modules outside of the tree that a config names in IMPORTS: own methods, heads and data sets."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

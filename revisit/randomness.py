@@ -5,8 +5,6 @@ naming the run's seed, the stream (what the numbers are for) and the counters (w
 image, which iteration). Worker count, process count and restarts therefore never change a run.
 """
 
-from __future__ import annotations
-
 import enum
 import random
 

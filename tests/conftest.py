@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from multiprocessing import active_children, forkserver
 from pathlib import Path
 

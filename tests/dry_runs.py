@@ -1,7 +1,5 @@
 """Recipes as ``train_net.py --dry-run`` resolves them, for the tests that hold them against tables."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import sys

@@ -1,7 +1,5 @@
 """Real data for `make check-real`, by hand; nothing that reads it runs in `make test`."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

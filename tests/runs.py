@@ -1,7 +1,5 @@
 """Whole training runs inside the test's process."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

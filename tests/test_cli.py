@@ -1,7 +1,5 @@
 """Every command of README.md and datasets/README.md, typed as a user would, and the mistakes a user makes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Finetuning as a user types it: every toy task trains, evaluates, and evaluates again to the same numbers."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Every recipe under configs/, resolved by ``train_net.py --dry-run``, against one table of what the method says."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import sys

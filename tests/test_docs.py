@@ -1,7 +1,5 @@
 """The commands of README.md and docs/, as they are typed, on small data and for a few iterations."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every finetuning recipe under configs/, resolved by ``train_net.py --dry-run``, against a table of the protocols."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

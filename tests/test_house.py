@@ -1,7 +1,5 @@
 """The rules of the house that the syntax trees can tell."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

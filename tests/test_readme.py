@@ -1,7 +1,5 @@
 """What README.md and the pages under docs/ name exists: files, links, configs, options and keys."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import re

@@ -4,8 +4,6 @@ They lie in $REVISIT_REAL_DATA (default ../shared/data): coco/images/{train2017,
 voc/VOC2007_mini and cifar10/cifar10_train.tar.gz.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tarfile

@@ -3,8 +3,6 @@
 They lie in $REVISIT_REAL_DATA (default ../shared/data): voc/VOC2012_mini, cityscapes/mmseg_pseudo and nyud.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 

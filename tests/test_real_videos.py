@@ -3,8 +3,6 @@
 They lie in $REVISIT_REAL_DATA (default ../shared/data): davis/DAVIS, davis/cutie_multiobject and voc/VOC2012_mini.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """tools/slurm.py and the jobs of tables against stand-ins of SLURM's programs, which run what a cluster would."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

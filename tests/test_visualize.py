@@ -1,7 +1,5 @@
 """tools/visualize.py: every task is drawn from data and from a model, and a user's mistake ends in one line."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Callable

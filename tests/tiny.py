@@ -1,7 +1,5 @@
 """Small recipes that many tests share; importable from the child processes of the 2-process tests too."""
 
-from __future__ import annotations
-
 import torch
 from torch.nn.functional import normalize
 

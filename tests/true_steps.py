@@ -1,7 +1,5 @@
 """Steps as a training takes them, on this process's share of the batches; importable from child processes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

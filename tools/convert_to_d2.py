@@ -12,8 +12,6 @@ refuses another. Then:
     python tools/train_net.py --config-file configs/detection/voc_faster_rcnn_R50_C5.yaml MODEL.WEIGHTS OUTPUT
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -7,8 +7,6 @@ against pretrained. Leaves summary.md and its pictures in the output folder. Six
     python tools/demo.py --seed 2 --output output/demo_seed2
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -10,8 +10,6 @@ it OUTPUT's name with .md: a model card that says which input the weights expect
 Both libraries have the same names of tensors; --to says for which of them the card is written first.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -9,8 +9,6 @@ so where one is used. For those, install Detectron2 by its own installation page
 nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import importlib.metadata

@@ -15,8 +15,6 @@ Of tar files in WebDataset's layout from elsewhere, --index-only makes the index
     python tools/make_shards.py --index-only --output /data/shards
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import io

@@ -7,8 +7,6 @@
 A folder is that of a run or a study, or one with such folders right below it. The page needs no network.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

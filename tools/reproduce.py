@@ -14,8 +14,6 @@ All tables share their runs. What is done is skipped, what was interrupted resum
 command again. OUTPUT/TABLE/table.md, .csv and .tex hold the table as far as it has come.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

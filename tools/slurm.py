@@ -10,8 +10,6 @@ before its time is up, the training writes one and ends. OUTPUT_DIR has to be on
 this checkout. --print shows the script for sbatch and submits nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import sys

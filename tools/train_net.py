@@ -16,8 +16,6 @@ On a machine without a GPU, --num-gpus N starts N processes on the CPU. On sever
     python tools/slurm.py --nodes 2 --gpus-per-node 8 -- --config-file F
 """
 
-from __future__ import annotations
-
 import argparse
 
 from revisit.engine.command import run_command

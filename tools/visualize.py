@@ -13,8 +13,6 @@ To check a new data set by eye, without any model:
         --dataset voc:/data/my_boxes:trainval --output output/sheets
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 from pathlib import Path

@@ -10,8 +10,6 @@
 Timings of two runs do not compare; the ratio of one run does.
 """
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import json

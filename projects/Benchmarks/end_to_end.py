@@ -1,7 +1,5 @@
 """Images per second from files to updated weights: the project against a plain pipeline with the textbook's step."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 from collections.abc import Callable, Iterator

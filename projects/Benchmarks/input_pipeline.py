@@ -1,7 +1,5 @@
 """Images per second of one process: views by ours and by plain torchvision and PIL, images from shards and files."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

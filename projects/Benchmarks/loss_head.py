@@ -1,7 +1,5 @@
 """Time and memory of the losses with their backward: ours in chunks, against the textbook's matrices of all logits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

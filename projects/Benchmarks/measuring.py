@@ -1,7 +1,5 @@
 """Time ways to do the same thing, in turns, and compare them; how much memory one takes."""
 
-from __future__ import annotations
-
 import multiprocessing
 import re
 import statistics

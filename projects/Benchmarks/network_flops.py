@@ -1,7 +1,5 @@
 """Floating-point operations of a step, counted on the network itself; a multiply-add is two."""
 
-from __future__ import annotations
-
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 

@@ -1,7 +1,5 @@
 """Made-up photographs for benchmarks: noise with the spectrum of natural images, as JPEGs of a camera's sizes."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager

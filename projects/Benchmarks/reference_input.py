@@ -3,8 +3,6 @@
 What ``revisit.data`` is measured against: written to be correct, not to be slow.
 """
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -9,8 +9,6 @@ knows is assumed, and can be given: the share of a GPU's peak rate that a step r
 prepares, the bytes of an image. projects/Benchmarks/README.md has the formulas.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

@@ -13,8 +13,6 @@ is compared, bit by bit, with that of an untouched run. Prints a line for each r
 code is 1 if any differs. --seed draws the moments. A run takes about half a minute on two cores.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Images per second of training steps on views in memory: the project's against the textbook's."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable

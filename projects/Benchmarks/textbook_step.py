@@ -3,8 +3,6 @@
 What ``chunked_losses`` and the project's step are measured against: written to be correct, not to be slow.
 """
 
-from __future__ import annotations
-
 import copy
 
 import torch

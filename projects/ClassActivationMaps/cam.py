@@ -1,7 +1,5 @@
 """The map itself (Zhou et al., 2016) and its picture."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

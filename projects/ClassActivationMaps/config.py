@@ -1,7 +1,5 @@
 """The project's keys."""
 
-from __future__ import annotations
-
 from detectron2.config import CfgNode
 
 

@@ -10,8 +10,6 @@ DIR/cams.png: images, each beside the map of its true class. With CAM.OTHER_WEIG
 network's maps stand beside the first one's. DIR/results.json has the class that each classifier predicts.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The project's keys and their units; VIEWS says how crops are drawn, as in pretraining."""
 
-from __future__ import annotations
-
 from detectron2.config import CfgNode
 
 

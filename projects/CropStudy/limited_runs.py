@@ -1,7 +1,5 @@
 """Pretraining runs that differ in VIEWS.MAX_IOU, and their scores."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The IoU of pairs of random resized crops, with and without a limit on it (paper, Section 3.1)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

@@ -7,8 +7,6 @@ draws pairs of crops as pretraining does, for each limit of CROP_STUDY.MAX_IOUS:
 pretraining runs in CROP_STUDY.RUNS, DIR/runs.png shows their losses, and their scores against the limit.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

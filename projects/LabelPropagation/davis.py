@@ -1,7 +1,5 @@
 """Videos in DAVIS's layout, JPEGImages/480p/NAME/00000.jpg and Annotations/480p/NAME/00000.png; masks and overlays."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

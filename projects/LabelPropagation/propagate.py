@@ -1,7 +1,5 @@
 """Labels follow features through a video: every cell takes them from the most similar cells of earlier frames."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -9,8 +9,6 @@ earlier ones. DIR/masks/NAME/*.png are the masks, DIR/overlays/NAME.gif shows th
 per-sequence_results-SPLIT.csv hold J and F in the form of DAVIS's own tool.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from pathlib import Path

@@ -4,8 +4,6 @@ J is the region's intersection over union, F the F-measure of its boundary. Both
 sequences; the first frame, which is given, and the last one do not count.
 """
 
-from __future__ import annotations
-
 import csv
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Logistic regression with a path of regularisations: each fit starts from the one before."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """VOC07 SVM: one linear support-vector machine for each class, the VOC column of the paper's ablations."""
 
-from __future__ import annotations
-
 import numpy as np
 from sklearn.svm import LinearSVC
 from tqdm import tqdm

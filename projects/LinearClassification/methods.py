@@ -1,7 +1,5 @@
 """The four ways to classify frozen features, each from labelled images to the entries of results.json."""
 
-from __future__ import annotations
-
 import logging
 from functools import partial
 from pathlib import Path

@@ -9,8 +9,6 @@ DIR/features; a second call with the same weights, images and transform reads th
 DIR/classifier.pth the weights of a linear classifier, which ClassActivationMaps draws.
 """
 
-from __future__ import annotations
-
 from projects.common.entry import expect_positive, load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.LinearClassification.config import add_linear_config

@@ -1,7 +1,5 @@
 """A linear layer trained by SGD on random crops, through the frozen network (MoCo's protocol)."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterator

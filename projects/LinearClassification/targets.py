@@ -1,7 +1,5 @@
 """Labels of a data set, one class per image or several, and the average precisions of the scores for one class."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

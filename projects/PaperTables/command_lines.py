@@ -1,7 +1,5 @@
 """What a job's command lines say before anything runs: the data that they read, and how long they train."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """The paper's pictures: crops' IoU, scores over time, activation maps, retrieved regions, masks in videos."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

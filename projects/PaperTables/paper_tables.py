@@ -1,7 +1,5 @@
 """The paper's tables, read from paper_tables.yaml: rows with their backbones, columns with their evaluations."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import shlex

@@ -1,7 +1,5 @@
 """A table of the paper beside ours: Markdown to read, CSV to compute with, LaTeX to print, a sweep to look at."""
 
-from __future__ import annotations
-
 import csv
 import io
 import statistics

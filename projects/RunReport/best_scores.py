@@ -1,7 +1,5 @@
 """What the summary says about a run: which metrics are scores, which value was the best, how fast the run was."""
 
-from __future__ import annotations
-
 import statistics
 
 from projects.RunReport.collect import Point, ReportedRun

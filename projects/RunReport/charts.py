@@ -1,7 +1,5 @@
 """The curves of a report: for each metric a small plot with a line for each run, as plotly's script takes them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from projects.RunReport.best_scores import is_score

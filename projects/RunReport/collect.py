@@ -1,7 +1,5 @@
 """What the folders of runs hold: metrics, settings, state, environment, pictures and evaluations."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator

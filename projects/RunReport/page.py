@@ -1,7 +1,5 @@
 """The page: what was collected, drawn and tabulated, put into its template."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from pathlib import Path
 

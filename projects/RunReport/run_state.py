@@ -1,7 +1,5 @@
 """How far a run has come, so that a number of half a run is never taken for a result."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Tables of text: from any JSON, from CSV files, and of what differs in the runs' settings and environments."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Pictures inside the page, made small."""
 
-from __future__ import annotations
-
 import base64
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The project's keys, their units, and the protocol's values."""
 
-from __future__ import annotations
-
 from detectron2.config import CfgNode
 
 REGIONS = ("kmeans", "truth")

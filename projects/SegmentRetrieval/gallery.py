@@ -1,7 +1,5 @@
 """A picture of what is retrieved: regions, each beside its nearest labelled ones, in their images."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 

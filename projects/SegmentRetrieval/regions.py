@@ -1,7 +1,5 @@
 """From images to regions: clusters of the feature map or true classes, with a descriptor and pixel counts for each."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import cv2

@@ -1,7 +1,5 @@
 """Labels for regions, by their nearest labelled region; one confusion matrix over all pixels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -9,8 +9,6 @@ region of DATASETS.TRAIN; DIR/results.json has the mIoU over all classes and ove
 DIR/gallery.png shows regions beside their nearest ones.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from projects.common.entry import expect_positive, load_project, only_dataset, write_results

@@ -4,8 +4,6 @@ An appearance lists, per parameter, the closed intervals it is drawn from (unifo
 the families it is chosen from. What makes a class, its outline and its kind of texture, is in both.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

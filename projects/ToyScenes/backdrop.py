@@ -1,7 +1,5 @@
 """Backgrounds: what lies behind the objects, as parameters and as pixels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Both halves of a name are needed to tell a class: every shape comes in both text
 all shapes. Colour, size, place, light and background never depend on the class.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 SHAPES = ("disk", "square", "triangle", "star", "cross")

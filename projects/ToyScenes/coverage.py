@@ -1,7 +1,5 @@
 """Antialiased coverage of the pixels by a polygon."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 

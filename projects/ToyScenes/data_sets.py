@@ -1,7 +1,5 @@
 """The names under which training knows ToyScenes, drawn to toy_scenes/ in the folder of all data sets."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

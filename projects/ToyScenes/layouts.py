@@ -1,7 +1,5 @@
 """The layouts of real data sets: class folders, COCO instances, Pascal VOC 2007 detection."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """Draws the ToyScenes data set: see ``--help``."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from concurrent.futures.process import BrokenProcessPool

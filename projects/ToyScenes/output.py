@@ -1,7 +1,5 @@
 """The folder that ToyScenes goes to: when it may be made or replaced, and how it appears at once."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

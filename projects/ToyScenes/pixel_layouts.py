@@ -7,8 +7,6 @@ They hold the scene-centric images alone. With ``Scene.semantic`` being 0 for ba
 - NYUD_MT's labels are one more than it, with 0 on borders, where its depth in metres is missing (0) too.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

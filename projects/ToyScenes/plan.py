@@ -3,8 +3,6 @@
 Lengths in the image are in image sides: (0, 0) is the top left corner, (1, 1) the bottom right one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Draws a planned scene: the picture, who is where, and how far away."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import cv2

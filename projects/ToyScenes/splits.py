@@ -1,7 +1,5 @@
 """The four image sets of ToyScenes, and the scene that each of their images shows."""
 
-from __future__ import annotations
-
 import enum
 
 import numpy as np

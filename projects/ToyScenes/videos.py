@@ -1,7 +1,5 @@
 """Short videos in DAVIS's layout: objects that turn and change places, in front of each other, with exact masks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

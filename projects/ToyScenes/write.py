@@ -1,7 +1,5 @@
 """Draws the whole ToyScenes data set with several processes and writes it."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """What every project on frozen features shares: one command line, a checked config, results.json."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

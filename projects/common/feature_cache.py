@@ -1,7 +1,5 @@
 """Features of a data set, computed once, kept on disk by what they depend on, and completed after an interruption."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

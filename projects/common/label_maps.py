@@ -1,7 +1,5 @@
 """Labels between the pixels of an image and the cells of a feature map."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

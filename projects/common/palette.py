@@ -1,7 +1,5 @@
 """The colours of the ids in masks with a palette, as Pascal VOC fixed them and DAVIS took them over."""
 
-from __future__ import annotations
-
 import numpy as np
 from PIL import Image
 

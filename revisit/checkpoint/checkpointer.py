@@ -1,7 +1,5 @@
 """Detectron2's checkpointer, made strict: written whole or not at all, and what cannot be loaded whole is refused."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from contextlib import suppress

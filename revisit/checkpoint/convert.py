@@ -1,7 +1,5 @@
 """Backbone weights of any source under Revisit's names, complete and with the flags that they are valid under."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

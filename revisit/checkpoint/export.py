@@ -1,7 +1,5 @@
 """Backbones on their way out: to files, and under the names of torchvision and timm."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Silent mis-transfer (flipped channels, another stride, other pixel statistics) c
 no error by itself, so the flags travel with the weights and every user of the weights compares them.
 """
 
-from __future__ import annotations
-
 from functools import reduce
 from pathlib import Path
 

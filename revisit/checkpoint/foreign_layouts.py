@@ -3,8 +3,6 @@
 All of them but ours call a backbone's tensors as torchvision and timm do; only the prefix and the company differ.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

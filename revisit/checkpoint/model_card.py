@@ -1,7 +1,5 @@
 """The text that goes with exported weights: what they are, which input they expect, how to load them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

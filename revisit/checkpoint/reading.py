@@ -1,7 +1,5 @@
 """Read a checkpoint file: never run code from it, and refuse one that is not whole."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import zipfile

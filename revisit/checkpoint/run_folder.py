@@ -1,7 +1,5 @@
 """The checkpoints of a run in its OUTPUT_DIR: which there are, newest first, and which are outdated."""
 
-from __future__ import annotations
-
 import re
 from itertools import count
 from pathlib import Path

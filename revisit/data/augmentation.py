@@ -4,8 +4,6 @@ A look is drawn here, as a plain record of parameters; ``augmentation_on_arrays`
 it.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ equal PIL's, which torchvision uses: those of a table of values and those that m
 two grey levels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import cv2

@@ -3,8 +3,6 @@
 A worker then only decodes, cuts and resizes; the parameters that it draws travel as one small record a view.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

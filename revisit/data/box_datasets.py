@@ -1,7 +1,5 @@
 """Readers of boxes and masks in the layouts of Pascal VOC and COCO: Detectron2's own, with an error in one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from xml.etree import ElementTree
 

@@ -13,8 +13,6 @@ core's fixed names; ``register_source`` adds others. Of these kinds, data sets a
                                      a tree and a split with labels or depth per pixel
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import partial

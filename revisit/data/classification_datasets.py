@@ -5,8 +5,6 @@ or ``labels`` where an image shows several classes (Pascal VOC): a tuple with 1,
 is difficult, 0 for each class.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.etree import ElementTree

@@ -3,8 +3,6 @@
 Boxes are ``x0, y0, x1, y1`` in whole pixels, upper bounds exclusive.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The loader of finetuning: Detectron2's batches of mapped records, restartable at any iteration."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import count
 

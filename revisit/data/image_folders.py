@@ -1,7 +1,5 @@
 """Readers of plain images: a folder, a list of paths, one folder per class. A record is ``file_name``, ``label``."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Label maps and depth maps on disk: the id or the distance that each pixel's file holds, never its colour."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

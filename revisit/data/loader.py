@@ -1,7 +1,5 @@
 """The pretraining data loader: uint8 batches of views, restartable at any iteration."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import TypedDict

@@ -4,8 +4,6 @@ A record is ``file_name``, ``image_id`` (the stem of it) and ``sem_seg_file_name
 ``revisit.data.labels`` reads those two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

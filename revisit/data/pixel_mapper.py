@@ -1,7 +1,5 @@
 """From a record with a label or a depth per pixel to a model's input: read, and in training scale, cut and flip."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Read an image strictly, wherever a record says that it is: whole and RGB, or a clear error, never half-decoded."""
 
-from __future__ import annotations
-
 import functools
 import io
 import os

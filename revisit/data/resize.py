@@ -1,7 +1,5 @@
 """Cut a box from an image and resize it to a square: as the paper's code does, or by a cheaper filter."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 import torch

@@ -1,7 +1,5 @@
 """Which images make up which batch: a function of (seed, iteration) alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from revisit.randomness import Stream, counter_rng

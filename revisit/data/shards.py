@@ -6,8 +6,6 @@ sampler alone decides the order: shards say nothing about which worker or rank r
 either. DIR is a folder or whatever fsspec opens (``s3://bucket/train``).
 """
 
-from __future__ import annotations
-
 import io
 import os
 import posixpath

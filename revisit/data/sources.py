@@ -1,7 +1,5 @@
 """The two tables of data: the kinds that KIND:PATH names, and the data sets with a fixed name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial

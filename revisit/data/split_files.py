@@ -1,7 +1,5 @@
 """Split files: the names of a data set's images, one a line."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

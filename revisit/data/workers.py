@@ -1,7 +1,5 @@
 """How a loader's workers start and end: one thread each, and signals are the training process's to answer."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

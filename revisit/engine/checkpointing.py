@@ -1,7 +1,5 @@
 """When a run writes checkpoints, which it keeps, and how it stops."""
 
-from __future__ import annotations
-
 import logging
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How every entry script ends: quietly, with one line for the user's mistake, or with our traceback."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """What a config has to satisfy before anything starts: a broken rule is one line with key, value and remedy."""
 
-from __future__ import annotations
-
 from functools import reduce
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a run would do, without training: the resolved recipe, its shapes, its memory, a sheet of its views."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What code a run was made with: environment.json, a line for each of its starts."""
 
-from __future__ import annotations
-
 import json
 import platform
 import subprocess

@@ -1,7 +1,5 @@
 """The trainer of detection, semantic segmentation and depth."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from torch import nn

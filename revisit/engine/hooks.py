@@ -1,7 +1,5 @@
 """What happens around a training step, one small hook per concern; a method's own hooks stand in its file."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

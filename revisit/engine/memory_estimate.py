@@ -1,7 +1,5 @@
 """How much memory a pretraining step takes, read off the network itself on the meta device."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """This machine in the network: a free port, the interface that leads to another machine, and when that is gone."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

@@ -1,7 +1,5 @@
 """What is left of a step whose loss is not finite: the inputs as pictures, their names, and what to do."""
 
-from __future__ import annotations
-
 import math
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Optimisers and schedules beyond Detectron2's: Adam, and the polynomial decay of DeepLab."""
 
-from __future__ import annotations
-
 from torch import nn, optim
 
 from detectron2.config import CfgNode

@@ -1,7 +1,5 @@
 """What a finetuned model predicts for the images of a data set, as rows of a sheet: input, truth, prediction."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The trainer of every pretraining method."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

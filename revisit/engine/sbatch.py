@@ -1,7 +1,5 @@
 """The one writer of SLURM's batch scripts: jobs that are queued again and resume, and jobs that wait for others."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path

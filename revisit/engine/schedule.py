@@ -1,7 +1,5 @@
 """From epochs to iterations, with the real size of the data set."""
 
-from __future__ import annotations
-
 from revisit.errors import UserError
 
 from detectron2.config import CfgNode

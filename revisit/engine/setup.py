@@ -1,7 +1,5 @@
 """From the command line to a checked, complete config, before any process starts or any training begins."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import logging

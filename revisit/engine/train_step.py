@@ -1,7 +1,5 @@
 """One optimiser step: the forward under autocast, the batch in parts, one update."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Detectron2's DefaultTrainer, made to run without a GPU and to resume exactly, for pretraining and finetuning."""
 
-from __future__ import annotations
-
 import json
 import logging
 import warnings

@@ -1,7 +1,5 @@
 """How well the depth of every pixel is estimated (configs/depth/nyud_deeplab_R50.yaml)."""
 
-from __future__ import annotations
-
 import logging
 import math
 

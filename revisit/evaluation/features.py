@@ -1,7 +1,5 @@
 """Features of a whole data set by a frozen backbone, over all processes."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

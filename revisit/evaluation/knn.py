@@ -1,7 +1,5 @@
 """Weighted k-nearest-neighbour classification with frozen features (Wu et al., 2018)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """How well every pixel is classified: mIoU and its relatives, from one confusion matrix of the whole data set."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 

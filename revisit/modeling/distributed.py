@@ -1,7 +1,5 @@
 """What the processes of a run exchange: rows of all of them in one order, and the main process's state."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

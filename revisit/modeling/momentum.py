@@ -1,7 +1,5 @@
 """The momentum encoder's weights: an exponential moving average of the encoder's."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

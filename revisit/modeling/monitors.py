@@ -1,7 +1,5 @@
 """Numbers that show how a run is doing, as scalar tensors; none of them changes the training."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The projection MLP h (docs/method.md: Notation)."""
 
-from __future__ import annotations
-
 from torch import nn
 
 

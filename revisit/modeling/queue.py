@@ -1,7 +1,5 @@
 """The queue of keys: one ring of rows, or several that always hold the same images in the same places."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Batch statistics that cannot leak which key belongs to which query: shuffle-BN and its one-process emulation."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 import torch.distributed as dist

@@ -1,7 +1,5 @@
 """What a network takes for similar, as a picture: images and their nearest neighbours."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

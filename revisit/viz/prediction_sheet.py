@@ -1,7 +1,5 @@
 """Rows of a sheet to judge a finetuned model by eye: input, truth and prediction side by side, one row per image."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import cv2

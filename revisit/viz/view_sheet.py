@@ -1,7 +1,5 @@
 """A picture of what the network sees: each image with its boxes, and the views cut from them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2

@@ -1,7 +1,5 @@
 """A family of backbones outside of the tree: its builder, its config key and its description."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from revisit.config import adds_keys

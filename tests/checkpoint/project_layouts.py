@@ -1,7 +1,5 @@
 """Checkpoints as each project writes them: its key layout around the tensors of one torchvision ResNet."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Conversion: the same backbone out of every layout, every tensor placed, nothing left over, nothing let through."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from project_layouts import LAYOUTS, RESNET18_FLAGS, backbone_of, maps_of, noise, random_resnet, under

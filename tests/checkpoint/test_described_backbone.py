@@ -1,7 +1,5 @@
 """A backbone from outside of the tree: converted, loaded and exported by its description, refused without one."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Weights out: bit for bit into torchvision's and timm's layout and back, with a card whose snippets run."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from importlib.util import find_spec

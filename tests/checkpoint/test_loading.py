@@ -1,7 +1,5 @@
 """Converted weights in the models that start from them: whole, under their flags, in every place of the backbone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Checkpoint files of any kind: read whole, refused by name, never run."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

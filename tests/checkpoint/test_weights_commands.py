@@ -1,7 +1,5 @@
 """Every command of docs/weights.md, and the mistakes a user makes with them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Batches of finetuning: Detectron2's rules, but the same from any start, on any number of workers."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is not a whole image is refused with the file's name; nothing half-decoded gets through or ends a worker."""
 
-from __future__ import annotations
-
 import io
 import os
 import random

@@ -1,7 +1,5 @@
 """Checkpoints: which are written, which stay, and what a damaged one or a full disk does to a run."""
 
-from __future__ import annotations
-
 import logging
 import resource
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """environment.json says what code a run was made with, and needs no git for it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Finetuning resumes exactly, too: batches, how they are scaled and flipped, sampled regions, dropout."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """IMPORTS brings in modules from outside of the tree before anything is built."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

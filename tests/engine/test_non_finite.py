@@ -1,7 +1,5 @@
 """A loss that is not finite ends the run in one line, with the inputs as pictures and every checkpoint as it was."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2

@@ -1,7 +1,5 @@
 """When one process of several fails, all end: soon, with its reason, and nothing is left."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

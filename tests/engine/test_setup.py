@@ -1,7 +1,5 @@
 """Every impossible recipe is refused with one line before any process starts."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 
 import pytest

@@ -1,7 +1,5 @@
 """SIGTERM, SIGUSR1 and Ctrl-C end a run after a checkpoint, within two steps, and the run resumes from there."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

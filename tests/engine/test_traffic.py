@@ -1,7 +1,5 @@
 """What travels between processes in a step, counted by wrapping the collectives, against the plain form."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

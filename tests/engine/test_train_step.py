@@ -1,7 +1,5 @@
 """Mixed precision, gradient accumulation and memory format change how a step is computed, never what it is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

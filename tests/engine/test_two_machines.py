@@ -1,7 +1,5 @@
 """Two machines for real: network namespaces with addresses of their own, where the system lets us make some."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Two gloo processes against one on the same global batch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Detectron2's detection evaluators as the trainer uses them, against values computed by hand."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

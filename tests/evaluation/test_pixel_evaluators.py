@@ -1,7 +1,5 @@
 """Pixels counted and errors computed by hand: what counts, and that the number of processes changes nothing."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

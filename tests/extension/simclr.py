@@ -3,8 +3,6 @@
 The worked example of docs/extending.md: a method outside Revisit's tree, brought in by ``IMPORTS: ("simclr",)``.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.distributed.nn.functional import all_gather

@@ -1,7 +1,5 @@
 """docs/extending.md's worked example: a method outside of the tree, from its config to its weights."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

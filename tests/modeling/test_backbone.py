@@ -1,7 +1,5 @@
 """The one backbone builder against Detectron2's own, and the geometry of what only it can build."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tiny import tiny_config

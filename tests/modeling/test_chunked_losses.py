@@ -1,7 +1,5 @@
 """The losses that go through the queue in chunks are those of the whole matrix, in value and gradient."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

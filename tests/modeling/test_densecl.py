@@ -1,7 +1,5 @@
 """DenseCL: its losses against loops in float64, what its step reads and leaves alone, and the programs that run it."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

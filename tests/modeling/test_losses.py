@@ -1,7 +1,5 @@
 """The losses against their formulas (docs/method.md: Losses), term by term in float64 with numpy and loops."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """One training step of the meta-architectures: what forward reads, what it returns, what it must not touch."""
 
-from __future__ import annotations
-
 import copy
 import re
 

@@ -1,7 +1,5 @@
 """FCN, DeepLab-v3 and depth against plain torch, over a backbone of torchvision's."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torchvision

@@ -1,7 +1,5 @@
 """MoCo's C4 detectors: the pretrained res5 becomes the box head, and none of it is left out unnoticed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The gallery of neighbours, and curves from metrics.json."""
 
-from __future__ import annotations
-
 import json
 
 import cv2

@@ -1,7 +1,5 @@
 """Sheets show what they are given: colours at their places, one scale of depth, nothing outside its panel."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

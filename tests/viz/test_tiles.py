@@ -1,7 +1,5 @@
 """The composer of sheets: every tile pixel by pixel at its place, text inside the sheet, a legend of what occurs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image

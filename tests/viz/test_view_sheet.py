@@ -1,7 +1,5 @@
 """The picture of the views shows each image's boxes in place and every view beside it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What loading, conversion and export have to know of a backbone: a description, in the file of its builder."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """The R50-dilated-C5 backbone of MoCo's VOC detection benchmark (arXiv 1911.05722, A.1)."""
 
-from __future__ import annotations
-
 from torch import Tensor
 from torch.nn import functional as F
 

@@ -1,7 +1,5 @@
 """ResNets: Detectron2's own, with the dilations, stems and widths that are needed here, and their description."""
 
-from __future__ import annotations
-
 from itertools import product
 
 from torch import Tensor, nn

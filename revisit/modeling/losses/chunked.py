@@ -4,8 +4,6 @@ Memory does not grow with K: MAX_SCORES scores at a time, and a running log-sum-
 is its gradient) and a running top-k in place of what the whole matrix would be kept for.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

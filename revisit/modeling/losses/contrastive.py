@@ -1,7 +1,5 @@
 """The contrastive losses of MoCo and kNN-MoCo, with one shared log-sum-exp, as the formulas are written."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Scores of rows against a queue, as many at a time as memory is given for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

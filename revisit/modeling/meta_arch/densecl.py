@@ -3,8 +3,6 @@
 Wang et al., Dense Contrastive Learning for Self-Supervised Visual Pre-Training, CVPR 2021; written from the paper.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

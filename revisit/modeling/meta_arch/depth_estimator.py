@@ -1,7 +1,5 @@
 """Depth from a single image: any pixel head with one output, by regression (configs/depth/nyud_deeplab_R50.yaml)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """kNN-MoCo: MoCo whose positives are also drawn to their nearest neighbours in the queue (paper, Section 4.3)."""
 
-from __future__ import annotations
-
 import logging
 
 import torch

@@ -1,7 +1,5 @@
 """MoCo-v2 with one or several positives per anchor, as a Detectron2 meta-architecture."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

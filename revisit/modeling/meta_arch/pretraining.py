@@ -4,8 +4,6 @@ A method is a Detectron2 meta-architecture in a file of its own: its config keys
 hooks, what a dry run says of it and its forward. Nothing outside that file knows its name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

@@ -1,7 +1,5 @@
 """The RoI heads of MoCo's C4 detectors (arXiv 1911.05722, A.1): res5 for every region, with one more BN after it."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from detectron2.config import CfgNode

@@ -1,7 +1,5 @@
 """Heads that turn one map of the backbone into a value for every pixel of its input: FCN and DeepLab-v3."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -1,7 +1,5 @@
 """The benchmarks run, and what they compare with does the same thing."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

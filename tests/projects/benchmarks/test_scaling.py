@@ -1,7 +1,5 @@
 """scaling.py: its counts against known ones, its formulas by hand, and the README against its output."""
 
-from __future__ import annotations
-
 import pytest
 from commands import ROOT, one_line_error, run
 from tiny import tiny_config

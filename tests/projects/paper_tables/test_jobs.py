@@ -1,7 +1,5 @@
 """Jobs run once, in order, alone in their folders, and stop with the program that runs them."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

@@ -1,7 +1,5 @@
 """The paper's tables as jobs: which there are, in which order they run, and what the table says of them."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

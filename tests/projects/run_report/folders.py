@@ -1,7 +1,5 @@
 """Folders that look like those of runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is read off the folders of runs, and what is refused."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

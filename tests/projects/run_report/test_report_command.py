@@ -1,7 +1,5 @@
 """The commands of the project's README, and their page in a browser."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

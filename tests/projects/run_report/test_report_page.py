@@ -1,7 +1,5 @@
 """Figures and the page around them, without a browser."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

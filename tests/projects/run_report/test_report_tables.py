@@ -1,7 +1,5 @@
 """JSON of any shape, settings and environments as tables; which scores are the best."""
 
-from __future__ import annotations
-
 import pytest
 from folders import make_run
 

@@ -1,7 +1,5 @@
 """What tells the classes apart, and what must not."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

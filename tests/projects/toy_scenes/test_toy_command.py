@@ -1,7 +1,5 @@
 """What the command answers, above all to mistakes."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import shutil

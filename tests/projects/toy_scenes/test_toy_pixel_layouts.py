@@ -1,7 +1,5 @@
 """Labels and depth on disk, pixel by pixel, as VOC segmentation, Cityscapes and NYUD_MT have them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a drawn scene promises about its pixels."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import cv2

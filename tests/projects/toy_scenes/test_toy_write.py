@@ -1,7 +1,5 @@
 """The data set on disk, as the loaders of the real data sets see it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
