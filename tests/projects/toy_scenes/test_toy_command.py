@@ -1,7 +1,7 @@
 """What the command answers, above all to mistakes."""
 
-import importlib.util
 import json
+import runpy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,19 +9,11 @@ from pathlib import Path
 import pytest
 from commands import ROOT
 
-TOOL = ROOT / "projects" / "ToyScenes" / "make_toy_scenes.py"
-
-
-@pytest.fixture(scope="module")
-def main() -> Callable[[list[str]], int]:
-    spec = importlib.util.spec_from_file_location("make_toy_scenes", TOOL)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main
+main = runpy.run_path(str(ROOT / "projects/ToyScenes/make_toy_scenes.py"))["main"]
 
 
 @pytest.fixture
-def run(main: Callable, tmp_path: Path, capsys: pytest.CaptureFixture):
+def run(tmp_path: Path, capsys: pytest.CaptureFixture):
     """Runs the command on ``tmp_path / name``; returns its status and what it said, less the progress."""
 
     def run_on(name: str, *options: str) -> tuple[int, str, str]:
@@ -34,7 +26,7 @@ def run(main: Callable, tmp_path: Path, capsys: pytest.CaptureFixture):
     return run_on
 
 
-def test_help_shows_an_example(main: Callable, capsys: pytest.CaptureFixture):
+def test_help_shows_an_example(capsys: pytest.CaptureFixture):
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     assert ended.value.code == 0
@@ -76,35 +68,26 @@ def test_missing_files_are_noticed(run: Callable, tmp_path: Path):
     assert run("toy", "--overwrite")[0] == 0 and path.is_file()
 
 
-@pytest.fixture
-def old(run: Callable, tmp_path: Path) -> Path:
-    """ToyScenes as it was before it had segmentation, depth and videos."""
-    run("toy")
+def test_a_data_set_without_the_later_folders_is_noticed_and_replaced(run: Callable, tmp_path: Path):
+    run("toy")  # and then as it was before it had segmentation, depth and videos
+    old = tmp_path / "toy"
     for folder in ("cityscapes", "NYUD_MT", "VOC2007/SegmentationClass", "VOC2007/ImageSets/Segmentation", "DAVIS"):
-        shutil.rmtree(tmp_path / "toy" / folder)
-    record = json.loads((tmp_path / "toy/toy_scenes.json").read_text())
+        shutil.rmtree(old / folder)
+    record = json.loads((old / "toy_scenes.json").read_text())
     del record["layout_version"]
     record["counts"] = {
         "object_centric/train": 10, "object_centric/heldout": 2, "coco/train2017": 10, "coco/val2017": 2
     }  # fmt: skip
-    (tmp_path / "toy/toy_scenes.json").write_text(json.dumps(record))
-    return tmp_path / "toy"
-
-
-def test_a_data_set_without_the_later_folders_is_noticed_and_replaced(old: Path, run: Callable):
+    (old / "toy_scenes.json").write_text(json.dumps(record))
     picture = (old / "coco/train2017/000000000001.jpg").read_bytes()
+    status, _, err = run("toy", "--seed", "3")  # which drawing again would not give
+    assert status != 0 and _one_line(err, "seed 0 (asked for: 3)", "another --output") and "layout" not in err
     status, _, err = run("toy")
     assert status != 0 and _one_line(err, str(old), "layout version 1, expected 3", "draw it again with --overwrite")
     assert not (old / "NYUD_MT").exists()
     assert run("toy", "--overwrite")[0] == 0
     assert run("toy")[:2] == (0, f"ToyScenes is in {old} already; nothing to do\n")
     assert (old / "NYUD_MT/images/000001.jpg").read_bytes() == picture
-
-
-def test_an_old_data_set_of_another_seed_is_not_asked_to_be_drawn_again(old: Path, run: Callable):
-    status, _, err = run("toy", "--seed", "3")
-    assert status != 0 and _one_line(err, "seed 0 (asked for: 3)", "another --output")
-    assert "layout" not in err
 
 
 @pytest.mark.parametrize("option", [(), ("--overwrite",)])
