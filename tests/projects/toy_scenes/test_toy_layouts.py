@@ -254,6 +254,7 @@ def test_long_tail_is_in_the_train_sets_alone(tmp_path: Path):
     )
     assert train == sorted(train, reverse=True) and train[0] >= 25
     assert max(heldout) == 2
+    assert (tmp_path / "tail/object_centric/val.txt").read_text().count("striped_disk") == train[0] // 5
     annotations = json.loads((tmp_path / "tail/coco/annotations/instances_train2017.json").read_text())
     drawn = np.bincount([item["category_id"] for item in annotations["annotations"]], minlength=11)
     assert drawn[1] > 5 * drawn[6:].max()
