@@ -7,19 +7,8 @@ names (``data_sets``).
 
 from projects.ToyScenes import data_sets  # noqa: F401
 from projects.ToyScenes.classes import CLASS_NAMES
-from projects.ToyScenes.plan import ScenePlan, ToyObject
+from projects.ToyScenes.plan import GENERATOR_VERSION, Split, plan_image
 from projects.ToyScenes.scene import Scene, draw_scene
-from projects.ToyScenes.splits import GENERATOR_VERSION, Split, plan_image
 from projects.ToyScenes.write import make_toy_scenes
 
-__all__ = [
-    "CLASS_NAMES",
-    "GENERATOR_VERSION",
-    "Scene",
-    "ScenePlan",
-    "Split",
-    "ToyObject",
-    "draw_scene",
-    "make_toy_scenes",
-    "plan_image",
-]
+__all__ = ["CLASS_NAMES", "GENERATOR_VERSION", "Scene", "Split", "draw_scene", "make_toy_scenes", "plan_image"]

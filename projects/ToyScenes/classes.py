@@ -1,9 +1,10 @@
-"""The ten ToyScenes classes: five shapes times two texture families.
+"""The ten ToyScenes classes, five shapes times two texture families, and the pixels that a shape covers.
 
 Both halves of a name are needed to tell a class: every shape comes in both textures, every texture on
 all shapes. Colour, size, place, light and background never depend on the class.
 """
 
+import cv2
 import numpy as np
 
 SHAPES = ("disk", "square", "triangle", "star", "cross")
@@ -12,7 +13,8 @@ TEXTURES = ("striped", "dotted")
 # Textures alternate, so that the head and the tail of a long-tailed draw hold both.
 CLASS_NAMES = tuple(f"{texture}_{shape}" for shape in SHAPES for texture in TEXTURES)
 
-LONG_TAIL_EXPONENT = 1.5
+SUBSAMPLES = 4  # per pixel and axis, for the coverage of pixels
+_FRACTION_BITS = 4  # of the fixed-point vertices handed to OpenCV
 
 
 def shape_of(class_id: int) -> str:
@@ -32,7 +34,7 @@ def class_weights(long_tailed: bool) -> np.ndarray:
     frequent class is drawn about 32 times as often as the rarest.
     """
     rank = np.arange(1, len(CLASS_NAMES) + 1, dtype=np.float64)
-    weights = rank**-LONG_TAIL_EXPONENT if long_tailed else np.ones_like(rank)
+    weights = rank**-1.5 if long_tailed else np.ones_like(rank)
     return weights / weights.sum()
 
 
@@ -45,15 +47,43 @@ def class_quotas(num_images: int, long_tailed: bool) -> np.ndarray:
     return quotas
 
 
-def unit_polygon(shape: str) -> np.ndarray:
-    """Outline of a shape, float64 (V, 2), centred at (0, 0), y down, enclosing an area of exactly 1.
+def unit_polygon(class_id: int) -> np.ndarray:
+    """Outline of a class's shape, float64 (V, 2), centred at (0, 0), y down, enclosing an area of exactly 1.
 
     Equal areas keep the number of object pixels from giving the class away.
     """
-    outline = _OUTLINES[shape]
+    outline = _OUTLINES[shape_of(class_id)]
     x, y = outline.T
     area = abs(np.sum(x * np.roll(y, -1) - y * np.roll(x, -1))) / 2
     return outline / np.sqrt(area)
+
+
+def polygon_coverage(polygon: np.ndarray, size: int, margin: float = 0.0) -> tuple[tuple[slice, slice], np.ndarray]:
+    """The share of each pixel that lies inside a polygon, around that polygon.
+
+    Args:
+        polygon: float (V, 2), x and y in pixels of a ``size`` x ``size`` image; pixel (r, c) is the
+            square [c, c + 1) x [r, r + 1).
+        size: pixels on a side of the image.
+        margin: pixels that the window is wider than the polygon on each side.
+
+    Returns:
+        The window (rows, columns), clipped to the image and possibly empty, and the coverage there,
+        float32 in [0, 1], of the window's shape.
+    """
+    left, top = np.clip(np.floor(polygon.min(axis=0) - margin), 0, size).astype(int)
+    right, bottom = np.clip(np.ceil(polygon.max(axis=0) + margin), 0, size).astype(int)
+    window = slice(top, bottom), slice(left, right)
+    height, width = bottom - top, right - left
+    if height == 0 or width == 0:
+        return window, np.zeros((height, width), np.float32)
+    fine = np.zeros((height * SUBSAMPLES, width * SUBSAMPLES), np.uint8)
+    # OpenCV puts integer coordinates at the centres of pixels, not at their corners.
+    vertices = (polygon - (left, top)) * SUBSAMPLES - 0.5
+    fixed = np.rint(vertices * (1 << _FRACTION_BITS)).astype(np.int32)
+    cv2.fillPoly(fine, [fixed], 255, lineType=cv2.LINE_8, shift=_FRACTION_BITS)
+    coverage = cv2.resize(fine, (width, height), interpolation=cv2.INTER_AREA)
+    return window, coverage.astype(np.float32) / 255.0
 
 
 def _ring_of_points(count: int, radii: tuple[float, ...]) -> np.ndarray:

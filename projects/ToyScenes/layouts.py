@@ -1,4 +1,12 @@
-"""The layouts of real data sets: class folders, COCO instances, Pascal VOC 2007 detection."""
+"""The layouts of real data sets: class folders, COCO, Pascal VOC, Cityscapes, NYUD_MT and DAVIS.
+
+Class folders hold the object-centric images, DAVIS holds videos, the others hold the scene-centric images. With
+``Scene.semantic`` being 0 for background and 1 to 10 for objects,
+
+- VOC's masks hold it, with the id 255 on ``Scene.borders``;
+- Cityscapes takes it for train ids, on every pixel;
+- NYUD_MT's labels are one more than it, with 0 on borders, where its depth in metres is missing (0) too.
+"""
 
 import json
 from pathlib import Path
@@ -7,38 +15,43 @@ from xml.etree import ElementTree
 import cv2
 import numpy as np
 import pycocotools.mask
+from PIL import Image
 
+from projects.common.palette import palette_image
 from projects.ToyScenes.classes import CLASS_NAMES
-from projects.ToyScenes.plan import OBJECTS_PER_SCENE
-from projects.ToyScenes.scene import Scene
-from projects.ToyScenes.splits import Split, object_classes
+from projects.ToyScenes.plan import NUM_FRAMES, OBJECTS_PER_SCENE, Split, num_videos, object_classes, plan_video
+from projects.ToyScenes.scene import Scene, draw_scene
+
+from detectron2.data.datasets.builtin_meta import CITYSCAPES_CATEGORIES
 
 JPEG_QUALITY = 92
-
-OBJECT_FOLDERS = {
-    Split.OBJECT_TRAIN: "object_centric/train",
-    Split.OBJECT_HELDOUT: "object_centric/heldout",
+OBJECT_FOLDERS = {Split.OBJECT_TRAIN: "object_centric/train", Split.OBJECT_HELDOUT: "object_centric/heldout"}
+# The names of the scene-centric sets: in COCO, in VOC for boxes and for masks, in both Cityscapes and NYUD_MT.
+SCENE_SETS = {
+    Split.SCENE_TRAIN: ("train2017", "trainval", "train_aug", "train"),
+    Split.SCENE_HELDOUT: ("val2017", "test", "val", "val"),
 }
-OBJECT_LISTS = "object_centric"
-VAL_SHARE = 5  # one of this many train images of a class is in the val list
-COCO_NAMES = {Split.SCENE_TRAIN: "train2017", Split.SCENE_HELDOUT: "val2017"}
-VOC_NAMES = {Split.SCENE_TRAIN: "trainval", Split.SCENE_HELDOUT: "test"}
-VOC_IMAGES, VOC_ANNOTATIONS, VOC_SETS = (f"VOC2007/{name}" for name in ("JPEGImages", "Annotations", "ImageSets/Main"))
-COCO_ANNOTATIONS = "coco/annotations"
-
-
-def make_folders(root: Path) -> None:
-    """Makes every folder of the layouts under ``root``, one per class even if no image falls into it."""
-    classes = [f"{folder}/{name}" for folder in OBJECT_FOLDERS.values() for name in CLASS_NAMES]
-    coco = [COCO_ANNOTATIONS, *(f"coco/{name}" for name in COCO_NAMES.values())]
-    for folder in (*classes, *coco, VOC_IMAGES, VOC_ANNOTATIONS, VOC_SETS):
-        (root / folder).mkdir(parents=True)
+# Background is train id 0, class k is train id k + 1. Cityscapes tells no instances apart in these eleven.
+_CITYSCAPES_CLASSES = CITYSCAPES_CATEGORIES[: len(CLASS_NAMES) + 1]
+_LABEL_IDS = np.array([category["id"] for category in _CITYSCAPES_CLASSES], np.uint8)
 
 
 def file_counts(num_train: int) -> dict[str, int]:
-    """Images in each folder that belongs to one set."""
-    folders = OBJECT_FOLDERS | {split: f"coco/{name}" for split, name in COCO_NAMES.items()}
-    return {folder: split.num_images(num_train) for split, folder in folders.items()}
+    """Pictures, label maps and depth maps below the folders that are checked for missing ones."""
+    train, heldout = (split.num_images(num_train) for split in SCENE_SETS)
+    return {
+        "object_centric/train": train,
+        "object_centric/heldout": heldout,
+        "coco/train2017": train,
+        "coco/val2017": heldout,
+        "cityscapes/leftImg8bit/train": train,
+        "cityscapes/leftImg8bit/val": heldout,
+        "cityscapes/gtFine/train": 3 * train,
+        "cityscapes/gtFine/val": 3 * heldout,
+        "VOC2007/SegmentationClass": train + heldout,
+        **dict.fromkeys(("NYUD_MT/images", "NYUD_MT/segmentation", "NYUD_MT/depth"), train + heldout),
+        **dict.fromkeys(("DAVIS/JPEGImages/480p", "DAVIS/Annotations/480p"), num_videos(num_train) * NUM_FRAMES),
+    }
 
 
 def image_id(split: Split, index: int, num_train: int) -> int:
@@ -46,95 +59,99 @@ def image_id(split: Split, index: int, num_train: int) -> int:
     return index + 1 + (num_train if split.is_heldout else 0)
 
 
-def write_object_image(root: Path, split: Split, index: int, scene: Scene) -> None:
-    """Writes an object-centric image into the folder of its class."""
-    (class_id,) = scene.class_ids
-    folder = root / OBJECT_FOLDERS[split] / CLASS_NAMES[class_id]
-    (folder / f"{index + 1:06d}.jpg").write_bytes(encode_jpeg(scene.image))
+def write_image(root: Path, split: Split, index: int, num_train: int, scene: Scene) -> list[dict]:
+    """Writes an image to the layouts of its set, with labels and depth; returns its COCO annotations, if it has any."""
+    jpeg = _encode(".jpg", scene.image)
+    if split.is_object_centric:
+        (class_id,) = scene.class_ids
+        _write(root / OBJECT_FOLDERS[split] / CLASS_NAMES[class_id] / f"{index + 1:06d}.jpg", jpeg)
+        return []
+    number, (coco, *_, name) = image_id(split, index, num_train), SCENE_SETS[split]
+    borders, semantic, label_ids = scene.borders, scene.semantic, _LABEL_IDS[scene.semantic]
+    height, width = semantic.shape
+    polygons = {"imgHeight": height, "imgWidth": width, "objects": _polygons(scene)}
+    frame = f"{name}/toy/toy_{number:06d}_000019"  # the one that is labelled in Cityscapes' snippets
+    files = {
+        f"coco/{coco}/{number:012d}.jpg": jpeg,
+        f"VOC2007/JPEGImages/{number:06d}.jpg": jpeg,
+        f"VOC2007/Annotations/{number:06d}.xml": _voc_xml(number, scene),
+        f"VOC2007/SegmentationClass/{number:06d}.png": palette_image(np.where(borders, np.uint8(255), semantic)),
+        f"cityscapes/leftImg8bit/{frame}_leftImg8bit.png": _encode(".png", scene.image),
+        f"cityscapes/gtFine/{frame}_gtFine_labelIds.png": _encode(".png", label_ids),
+        f"cityscapes/gtFine/{frame}_gtFine_labelTrainIds.png": _encode(".png", semantic),
+        f"cityscapes/gtFine/{frame}_gtFine_instanceIds.png": _encode(".png", label_ids.astype(np.uint16)),
+        f"cityscapes/gtFine/{frame}_gtFine_polygons.json": f"{json.dumps(polygons)}\n".encode(),
+        f"NYUD_MT/images/{number:06d}.jpg": jpeg,
+        f"NYUD_MT/segmentation/{number:06d}.png": _encode(".png", np.where(borders, np.uint8(0), semantic + 1)),
+        f"NYUD_MT/depth/{number:06d}.npy": np.where(borders, np.float32(0), scene.depth),
+    }
+    for place, content in files.items():
+        _write(root / place, content)
+    return _coco_annotations(number, scene)
 
 
-def write_object_lists(root: Path, num_train: int, long_tailed: bool) -> None:
-    """Writes train, val and test lists of the object-centric images; val is the last fifth of each class of train."""
+def write_video(root: Path, index: int, seed: int, size: int) -> None:
+    """Draws a video and writes its frames and its masks, whose ids count the objects from 1."""
+    for number, plan in enumerate(plan_video(seed, index)):
+        scene = draw_scene(plan, size)
+        name = f"480p/toy-{index + 1:02d}/{number:05d}"
+        _write(root / f"DAVIS/JPEGImages/{name}.jpg", _encode(".jpg", scene.image))
+        _write(root / f"DAVIS/Annotations/{name}.png", palette_image(scene.instances.astype(np.uint8)))
+
+
+def write_scene_set(root: Path, split: Split, num_train: int, size: int, annotations: list[dict]) -> None:
+    """Writes the COCO instances of a scene-centric set, and its lists in VOC and NYUD_MT; Cityscapes has none."""
+    coco, boxes, masks, nyud = SCENE_SETS[split]
+    numbers = [image_id(split, index, num_train) for index in range(split.num_images(num_train))]
+    images = [{"id": n, "file_name": f"{n:012d}.jpg", "height": size, "width": size, "license": 1} for n in numbers]
+    categories = [{"id": n, "name": name, "supercategory": name.split("_")[1]} for n, name in enumerate(CLASS_NAMES, 1)]
+    contents = {
+        "info": {"description": "ToyScenes", "version": "1", "year": 2017},
+        "licenses": [{"id": 1, "name": "drawn by a program", "url": ""}],
+        "images": images,
+        "annotations": annotations,
+        "categories": categories,
+    }
+    _write(root / f"coco/annotations/instances_{coco}.json", f"{json.dumps(contents)}\n".encode())
+    lists = {"VOC2007/ImageSets/Main": boxes, "VOC2007/ImageSets/Segmentation": masks, "NYUD_MT/gt_sets": nyud}
+    for folder, name in lists.items():
+        _write_list(root / folder / f"{name}.txt", [f"{number:06d}" for number in numbers])
+
+
+def write_other_lists(root: Path, num_train: int, long_tailed: bool) -> None:
+    """Writes the lists of videos, and of object-centric images: val is the last fifth of each class of train."""
     lists: dict[str, list[str]] = {"train": [], "val": [], "test": []}
     for split, folder in OBJECT_FOLDERS.items():
         classes = object_classes(split, num_train, long_tailed)
         for class_id, name in enumerate(CLASS_NAMES):
+            (root / folder / name).mkdir(parents=True, exist_ok=True)  # even if no image falls into it
             files = [f"{Path(folder).name}/{name}/{n + 1:06d}.jpg" for n in np.flatnonzero(classes == class_id)]
-            held = len(files) // VAL_SHARE
+            fitted = len(files) - len(files) // 5
             if split.is_heldout:
                 lists["test"] += files
             else:
-                lists["train"] += files[: len(files) - held]
-                lists["val"] += files[len(files) - held :]
+                lists["train"] += files[:fitted]
+                lists["val"] += files[fitted:]
     for name, files in lists.items():
-        (root / OBJECT_LISTS / f"{name}.txt").write_text("".join(f"{file}\n" for file in files))
-
-
-def write_scene_image(root: Path, split: Split, number: int, scene: Scene, jpeg: bytes) -> list[dict]:
-    """Writes a scene-centric image and its VOC annotation; returns its COCO annotations.
-
-    Args:
-        root: the data set's folder, as made by ``make_folders``.
-        split: a scene-centric set.
-        number: the ``image_id``.
-        scene: what was drawn.
-        jpeg: ``scene.image``, encoded.
-    """
-    (root / "coco" / COCO_NAMES[split] / f"{number:012d}.jpg").write_bytes(jpeg)
-    (root / VOC_IMAGES / f"{number:06d}.jpg").write_bytes(jpeg)
-    (root / VOC_ANNOTATIONS / f"{number:06d}.xml").write_bytes(_voc_xml(number, scene))
-    return _coco_annotations(number, scene)
-
-
-def write_coco_json(root: Path, split: Split, numbers: list[int], size: int, annotations: list[dict]) -> None:
-    """Writes the instances file of one COCO set, whose images are ``numbers``."""
-    contents = {
-        "info": {"description": "ToyScenes", "version": "1", "year": 2017},
-        "licenses": [{"id": 1, "name": "drawn by a program", "url": ""}],
-        "images": [
-            {"id": n, "file_name": f"{n:012d}.jpg", "height": size, "width": size, "license": 1} for n in numbers
-        ],
-        "annotations": annotations,
-        "categories": [
-            {"id": class_id + 1, "name": name, "supercategory": name.split("_")[1]}
-            for class_id, name in enumerate(CLASS_NAMES)
-        ],
-    }
-    path = root / COCO_ANNOTATIONS / f"instances_{COCO_NAMES[split]}.json"
-    path.write_text(json.dumps(contents) + "\n")
-
-
-def write_voc_set(root: Path, split: Split, numbers: list[int]) -> None:
-    """Writes the list of the images of one VOC set."""
-    lines = "".join(f"{number:06d}\n" for number in numbers)
-    (root / VOC_SETS / f"{VOC_NAMES[split]}.txt").write_text(lines)
-
-
-def encode_jpeg(image: np.ndarray) -> bytes:
-    """A JPEG file with the picture ``image``, uint8 (H, W, 3) RGB."""
-    encoded, data = cv2.imencode(".jpg", image[:, :, ::-1], (cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY))
-    assert encoded
-    return data.tobytes()
+        _write_list(root / f"object_centric/{name}.txt", files)
+    _write_list(root / "DAVIS/ImageSets/2017/val.txt", [f"toy-{n + 1:02d}" for n in range(num_videos(num_train))])
 
 
 def _coco_annotations(number: int, scene: Scene) -> list[dict]:
     masks = np.asfortranarray(scene.masks.transpose(1, 2, 0).astype(np.uint8))
-    most = OBJECTS_PER_SCENE[1]
-    annotations = []
     found = zip(pycocotools.mask.encode(masks), scene.class_ids, scene.boxes.tolist(), strict=True)
-    for place, (rle, class_id, (x0, y0, x1, y1)) in enumerate(found):
-        annotations.append(
-            {
-                "id": number * most + place,
-                "image_id": number,
-                "category_id": class_id + 1,
-                "bbox": [x0, y0, x1 - x0, y1 - y0],
-                "area": int(pycocotools.mask.area(rle)),
-                "segmentation": {"size": rle["size"], "counts": rle["counts"].decode("ascii")},
-                "iscrowd": 0,
-            }
-        )
-    return annotations
+    return [
+        {
+            "id": number * OBJECTS_PER_SCENE[1] + place,
+            "image_id": number,
+            "category_id": class_id + 1,
+            "bbox": [x0, y0, x1 - x0, y1 - y0],
+            "area": int(pycocotools.mask.area(rle)),
+            "segmentation": {"size": rle["size"], "counts": rle["counts"].decode("ascii")},
+            "iscrowd": 0,
+        }
+        for place, (rle, class_id, (x0, y0, x1, y1)) in enumerate(found)
+    ]
 
 
 def _voc_xml(number: int, scene: Scene) -> bytes:
@@ -157,3 +174,44 @@ def _voc_xml(number: int, scene: Scene) -> bytes:
 def _fill(parent: ElementTree.Element, **texts: str | int) -> None:
     for tag, text in texts.items():
         ElementTree.SubElement(parent, tag).text = str(text)
+
+
+def _polygons(scene: Scene) -> list[dict]:
+    """Cityscapes' objects, which give the label map when filled one over the other."""
+    bottom, right = (length - 1 for length in scene.instances.shape)
+    objects = [_polygon(0, [[0, 0], [right, 0], [right, bottom], [0, bottom]])]
+    masks = scene.masks
+    visible = [(scene.depth[mask].max(), place) for place, mask in enumerate(masks) if mask.any()]
+    for _, place in sorted(visible, reverse=True):
+        # Outer contours include what nearer objects hide inside them, and those are filled later.
+        contours, _ = cv2.findContours(masks[place].astype(np.uint8), cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
+        objects += [_polygon(scene.class_ids[place] + 1, contour[:, 0].tolist()) for contour in contours]
+    return objects
+
+
+def _polygon(train_id: int, points: list[list[int]]) -> dict:
+    # Readers of polygons want three points; a fragment of one or two pixels has fewer corners.
+    points += points[-1:] * (3 - len(points))
+    return {"label": _CITYSCAPES_CLASSES[train_id]["name"], "polygon": points}
+
+
+def _encode(ending: str, pixels: np.ndarray) -> bytes:
+    """A JPEG or PNG file of RGB or single-channel pixels. OpenCV's defaults for PNG are its fastest compression."""
+    bgr = pixels[:, :, ::-1] if pixels.ndim == 3 else pixels
+    encoded, data = cv2.imencode(ending, bgr, (cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY) if ending == ".jpg" else ())
+    assert encoded
+    return data.tobytes()
+
+
+def _write(path: Path, content: bytes | Image.Image | np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, Image.Image):
+        content.save(path, compress_level=1)
+    elif isinstance(content, np.ndarray):
+        np.save(path, content)
+    else:
+        path.write_bytes(content)
+
+
+def _write_list(path: Path, names: list[str]) -> None:
+    _write(path, "".join(f"{name}\n" for name in names).encode())

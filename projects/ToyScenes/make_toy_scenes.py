@@ -73,27 +73,20 @@ def main(argv: list[str] | None = None) -> int:
     try:
         written = make_toy_scenes(**vars(args), progress=True)
     except UserError as error:
-        print(f"make_toy_scenes: {error}", file=sys.stderr)
-        return 2
+        status, mistake = UserError.EXIT_CODE, str(error)
     except OSError as error:
-        print(
-            f"make_toy_scenes: cannot write {args.output}: {error}; "
-            "expected a writable folder with room left: choose another --output",
-            file=sys.stderr,
-        )
-        return 2
+        remedy = "expected a writable folder with room left: choose another --output"
+        status, mistake = 2, f"cannot write {args.output}: {error}; {remedy}"
     except BrokenProcessPool:
-        print(
-            "make_toy_scenes: a drawing process was killed, perhaps for lack of memory; nothing was written: "
-            "try --workers 1",
-            file=sys.stderr,
-        )
-        return 1
+        killed = "a drawing process was killed, perhaps for lack of memory"
+        status, mistake = 1, f"{killed}; nothing was written: try --workers 1"
     except KeyboardInterrupt:
-        print("make_toy_scenes: interrupted; nothing was written", file=sys.stderr)
-        return 130
-    print(f"ToyScenes is in {args.output}" + ("" if written else " already; nothing to do"))
-    return 0
+        status, mistake = 130, "interrupted; nothing was written"
+    else:
+        print(f"ToyScenes is in {args.output}" + ("" if written else " already; nothing to do"))
+        return 0
+    print(f"make_toy_scenes: {mistake}", file=sys.stderr)
+    return status
 
 
 if __name__ == "__main__":

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from projects.ToyScenes.backdrop import draw_backdrop
-from projects.ToyScenes.classes import texture_of
-from projects.ToyScenes.coverage import polygon_coverage
+from projects.ToyScenes.appearance import draw_backdrop
+from projects.ToyScenes.classes import polygon_coverage, texture_of
 from projects.ToyScenes.plan import RELIEF, ScenePlan, ToyObject
 
 _SHADOW_REACH = 0.10  # in sides of the object
@@ -35,12 +34,8 @@ class Scene:
 
         All zero for an object of which nothing is visible.
         """
-        boxes = np.zeros((len(self.class_ids), 4), np.int32)
-        for box, mask in zip(boxes, self.masks, strict=True):
-            if mask.any():
-                columns, rows = np.flatnonzero(mask.any(axis=0)), np.flatnonzero(mask.any(axis=1))
-                box[:] = columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
-        return boxes
+        found = [cv2.boundingRect(mask.astype(np.uint8)) for mask in self.masks]
+        return np.array([(x, y, x + width, y + height) for x, y, width, height in found], np.int32).reshape(-1, 4)
 
     @property
     def semantic(self) -> np.ndarray:
@@ -65,7 +60,7 @@ def draw_scene(plan: ScenePlan, size: int) -> Scene:
     layers = _Layers(plan, size)
     for index in sorted(range(len(plan.objects)), key=lambda i: -plan.objects[i].distance):
         layers.add(plan.objects[index], index + 1)
-    warmth = plan.light.warmth
+    warmth = plan.light_warmth
     lit = layers.canvas * np.array([1 + warmth, 1, 1 - warmth], np.float32)
     image = np.clip(lit * 255 + 0.5, 0, 255).astype(np.uint8)
     return Scene(image, layers.instances, [thing.class_id for thing in plan.objects], layers.depth)
@@ -75,9 +70,9 @@ class _Layers:
     """The picture while it is painted, from far to near."""
 
     def __init__(self, plan: ScenePlan, size: int):
-        turn = np.deg2rad(plan.light.azimuth)
+        turn = np.deg2rad(plan.light_azimuth)
         self.towards = np.array([np.cos(turn), np.sin(turn)], np.float32)
-        self.contrast = np.float32(plan.light.contrast)
+        self.contrast = np.float32(plan.light_contrast)
         self.size = size
         x, y = _pixel_centres((slice(0, size), slice(0, size)))
         slope = ((x - size / 2) * self.towards[0] + (y - size / 2) * self.towards[1]) / size
@@ -118,10 +113,8 @@ class _Layers:
 
 def _pixel_centres(window: tuple[slice, slice]) -> tuple[np.ndarray, np.ndarray]:
     """x as a row (1, W) and y as a column (H, 1), float32, in pixels."""
-    rows, columns = window
-    x = np.arange(columns.start, columns.stop, dtype=np.float32) + 0.5
-    y = np.arange(rows.start, rows.stop, dtype=np.float32) + 0.5
-    return x[None, :], y[:, None]
+    y, x = np.ogrid[window]
+    return x.astype(np.float32) + 0.5, y.astype(np.float32) + 0.5
 
 
 def _texture_colours(thing: ToyObject, x: np.ndarray, y: np.ndarray, side: float) -> np.ndarray:

@@ -1,57 +1,30 @@
-"""Draws the whole ToyScenes data set with several processes and writes it."""
+"""Draws the whole ToyScenes data set with several processes, to a folder that appears complete or not at all."""
 
 import json
 import multiprocessing
+import operator
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import cv2
 from tqdm import tqdm
 
-from projects.ToyScenes import layouts, pixel_layouts, videos
+from projects.ToyScenes import layouts
 from projects.ToyScenes.classes import CLASS_NAMES
-from projects.ToyScenes.output import RECORD, all_or_nothing, check_replaceable, is_already_there
+from projects.ToyScenes.plan import GENERATOR_VERSION, NUM_FRAMES, Split, num_videos, plan_image
 from projects.ToyScenes.scene import draw_scene
-from projects.ToyScenes.splits import GENERATOR_VERSION, Split, plan_image
-from revisit.errors import UserError
+from revisit.errors import expect
 
 LAYOUT_VERSION = 3  # whatever changes a folder or a label, but no picture, must change this number
+RECORD = "toy_scenes.json"
+_TOP_LEVEL = {RECORD, "object_centric", "coco", "VOC2007", "cityscapes", "NYUD_MT", "DAVIS"}
 _CHUNK = 20  # images that a process draws before it reports
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """What decides every byte of the data set."""
-
-    num_images: int
-    seed: int
-    size: int
-    long_tailed: bool
-
-
-@dataclass(frozen=True)
-class _Chunk:
-    """Neighbouring images of one set."""
-
-    split: Split
-    indices: range
-
-    @property
-    def num_pictures(self) -> int:
-        return len(self.indices)
-
-
-@dataclass(frozen=True)
-class _Video:
-    """One video."""
-
-    index: int
-    num_pictures: int = videos.NUM_FRAMES
 
 
 def make_toy_scenes(
@@ -68,8 +41,7 @@ def make_toy_scenes(
 
     Args:
         output: the folder to make; its parents are made too.
-        num_images: images in each of the two train sets, at least 10; each of the two held-out sets has
-            a quarter of it, rounded down.
+        num_images: images in each of the two train sets, at least 10; held-out sets have a quarter, rounded down.
         seed: 0 <= seed < 2**63. The same seed gives the same bytes, whatever ``workers`` is.
         size: pixels on a side, 64 to 512.
         long_tailed: classes of the train sets follow ``class_weights(True)``; held-out sets are uniform.
@@ -84,85 +56,132 @@ def make_toy_scenes(
         UserError: an argument is out of range, or ``output`` holds something else.
         OSError: ``output`` cannot be written.
     """
-    arguments = Arguments(num_images, seed, size, long_tailed)
     workers = os.cpu_count() or 1 if workers is None else workers
-    _check_ranges(arguments, workers)
-    record = _record(arguments)
+    allowed = {"num-images": (num_images, 10, 10**6 - 1), "size": (size, 64, 512), "seed": (seed, 0, 2**63 - 1)}
+    for name, (value, low, high) in (allowed | {"workers": (workers, 1, 1024)}).items():
+        expect(low <= value <= high, f"--{name} is {value}, expected {low} to {high}: choose another value")
+    # What decides every byte of the data set.
+    arguments = {"num_images": num_images, "seed": seed, "size": size, "long_tailed": long_tailed}
+    record = {
+        "generator_version": GENERATOR_VERSION,
+        "layout_version": LAYOUT_VERSION,
+        **arguments,
+        "class_names": list(CLASS_NAMES),
+        "counts": layouts.file_counts(num_images),
+    }
     output = Path(output).expanduser().resolve()
-    if overwrite:
-        check_replaceable(output)
-    elif is_already_there(output, record):
+    is_free = not output.exists() or (output.is_dir() and not any(output.iterdir()))
+    if not is_free and overwrite:
+        _check_replaceable(output)
+    elif not is_free:
+        _check_same(output, record)
         return False
-    with all_or_nothing(output) as folder:
-        layouts.make_folders(folder)
-        pixel_layouts.make_folders(folder)
-        videos.make_folders(folder, num_images)
-        annotations = _draw_everything(folder, arguments, workers, progress)
-        for split in layouts.COCO_NAMES:
-            indices = range(split.num_images(num_images))
-            numbers = [layouts.image_id(split, index, num_images) for index in indices]
-            layouts.write_coco_json(folder, split, numbers, size, annotations[split])
-            layouts.write_voc_set(folder, split, numbers)
-            pixel_layouts.write_sets(folder, split, numbers)
-        layouts.write_object_lists(folder, num_images, long_tailed)
-        videos.write_set(folder, num_images)
+    with _all_or_nothing(output) as folder:
+        annotations = _draw_everything(folder, workers, progress, arguments)
+        for split in layouts.SCENE_SETS:
+            layouts.write_scene_set(folder, split, num_images, size, annotations[split])
+        layouts.write_other_lists(folder, num_images, long_tailed)
         (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
     return True
 
 
-def _check_ranges(arguments: Arguments, workers: int) -> None:
-    allowed = (
-        ("num-images", arguments.num_images, 10, 10**6 - 1),
-        ("size", arguments.size, 64, 512),
-        ("seed", arguments.seed, 0, 2**63 - 1),
-        ("workers", workers, 1, 1024),
+def _check_same(output: Path, record: dict) -> None:
+    """Raises UserError unless ``output`` holds exactly the data set that ``record`` describes."""
+    found = _read_record(output, "; expected a new or empty folder")
+    differing = [key for key in record if key not in ("layout_version", "counts") and found.get(key) != record[key]]
+    change = ", ".join(f"{key} {found.get(key)} (asked for: {record[key]})" for key in differing[:3])
+    expect(
+        not differing,
+        f"{output} already holds ToyScenes with {change}: choose another --output, or replace it with --overwrite",
     )
-    for name, value, low, high in allowed:
-        if not low <= value <= high:
-            raise UserError(f"--{name} is {value}, expected {low} to {high}: choose another value")
+    layout, expected = found.get("layout_version", 1), record["layout_version"]  # the first was not written down
+    expect(
+        layout == expected,
+        f"{output} holds ToyScenes in layout version {layout}, expected {expected}, which has other files: "
+        "draw it again with --overwrite, its pictures stay the same",
+    )
+    for folder, count in record["counts"].items():
+        files = sum(1 for path in (output / folder).rglob("*") if path.suffix in (".jpg", ".png", ".npy"))
+        expect(
+            files == count,
+            f"{output / folder} holds {files} pictures or maps, expected {count}: "
+            "draw the data set again with --overwrite",
+        )
 
 
-def _record(arguments: Arguments) -> dict:
-    return {
-        "generator_version": GENERATOR_VERSION,
-        "layout_version": LAYOUT_VERSION,
-        **asdict(arguments),
-        "class_names": list(CLASS_NAMES),
-        "counts": {
-            folder: count
-            for module in (layouts, pixel_layouts, videos)
-            for folder, count in module.file_counts(arguments.num_images).items()
-        },
-    }
+def _check_replaceable(output: Path) -> None:
+    """Raises UserError unless ``output`` holds ToyScenes and nothing else."""
+    _read_record(output, ", so --overwrite does not delete it")
+    foreign = min((path.name for path in output.iterdir() if path.name not in _TOP_LEVEL), default=None)
+    expect(
+        foreign is None,
+        f"{output} also holds {foreign}, which is not part of ToyScenes, so --overwrite does not "
+        "delete it: move it away, or choose another --output",
+    )
 
 
-def _draw_everything(folder: Path, arguments: Arguments, workers: int, progress: bool) -> dict[Split, list[dict]]:
+def _read_record(output: Path, otherwise: str) -> dict:
+    try:
+        record = json.loads((output / RECORD).read_text())
+    except (OSError, ValueError):
+        record = None
+    is_ours = isinstance(record, dict) and "generator_version" in record
+    message = f"{output} exists and is not ToyScenes (a folder with {RECORD}){otherwise}: choose another --output"
+    expect(is_ours, message)
+    return record
+
+
+@contextmanager
+def _all_or_nothing(output: Path) -> Iterator[Path]:
+    """A new folder next to ``output`` that takes its place on success and vanishes on any failure."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = output.with_name(f".{output.name}.partial-{os.getpid()}")
+    replaced = output.with_name(f".{output.name}.replaced-{os.getpid()}")
+    unfinished.mkdir()
+    try:
+        yield unfinished
+        if output.exists():
+            output.rename(replaced)
+        unfinished.rename(output)
+    except BaseException:
+        if replaced.exists() and not output.exists():
+            replaced.rename(output)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _draw_everything(folder: Path, workers: int, progress: bool, arguments: dict) -> dict[Split, list[dict]]:
     """Writes all images with their labels; returns the COCO annotations of each set, in order."""
+    num_train = arguments["num_images"]
     annotations: dict[Split, list[dict]] = {split: [] for split in Split}
-    parts: list[_Chunk | _Video] = []
+    jobs: list[tuple[list[dict], int, partial]] = []  # where annotations go, number of pictures, what draws them
     for split in Split:
-        indices = range(split.num_images(arguments.num_images))
-        parts += [_Chunk(split, indices[start : start + _CHUNK]) for start in indices[::_CHUNK]]
-    parts += [_Video(index) for index in range(videos.num_videos(arguments.num_images))]
-    total = sum(part.num_pictures for part in parts)
+        indices = range(split.num_images(num_train))
+        for start in indices[::_CHUNK]:
+            chunk = indices[start : start + _CHUNK]
+            jobs.append((annotations[split], len(chunk), partial(_draw_images, folder, split, chunk, **arguments)))
+    for index in range(num_videos(num_train)):
+        draw = partial(layouts.write_video, folder, index, arguments["seed"], arguments["size"])
+        jobs.append(([], NUM_FRAMES, draw))
+    total = sum(num_pictures for _, num_pictures, _ in jobs)
     with tqdm(total=total, unit="image", desc="drawing ToyScenes", disable=not progress) as bar:
-        drawn = _map(partial(_draw_part, folder, arguments), parts, workers)
-        for part, found in zip(parts, drawn, strict=True):
-            if isinstance(part, _Chunk):
-                annotations[part.split] += found
-            bar.update(part.num_pictures)
+        drawn = _call([draw for *_, draw in jobs], workers)
+        for (of_split, num_pictures, _), found in zip(jobs, drawn, strict=True):
+            of_split += found or []
+            bar.update(num_pictures)
     return annotations
 
 
-def _map(function: partial, parts: list[_Chunk | _Video], workers: int) -> Iterator[list[dict]]:
+def _call(jobs: list[partial], workers: int) -> Iterator[list[dict] | None]:
     if workers == 1:
-        yield from map(function, parts)
+        yield from map(operator.call, jobs)
         return
     # Spawned processes inherit no threads or locks, whatever the caller has loaded before.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(parts)), context, _set_up_worker) as pool:
+    with ProcessPoolExecutor(min(workers, len(jobs)), context, _set_up_worker) as pool:
         try:
-            yield from pool.map(function, parts)
+            yield from pool.map(operator.call, jobs)
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -172,24 +191,12 @@ def _set_up_worker() -> None:
     cv2.setNumThreads(1)  # one process per core is parallel enough
 
 
-def _draw_part(folder: Path, arguments: Arguments, part: _Chunk | _Video) -> list[dict]:
-    """Draws and writes a part of the data set; returns its COCO annotations, if it has any."""
-    if isinstance(part, _Chunk):
-        return _draw_chunk(folder, arguments, part)
-    videos.write_video(folder, part.index, arguments.seed, arguments.size)
-    return []
-
-
-def _draw_chunk(folder: Path, arguments: Arguments, chunk: _Chunk) -> list[dict]:
+def _draw_images(
+    folder: Path, split: Split, indices: range, num_images: int, seed: int, size: int, long_tailed: bool
+) -> list[dict]:
+    """Draws and writes neighbouring images of a set; returns their COCO annotations, if they are scene-centric."""
     annotations = []
-    for index in chunk.indices:
-        plan = plan_image(arguments.seed, chunk.split, index, arguments.num_images, arguments.long_tailed)
-        scene = draw_scene(plan, arguments.size)
-        if chunk.split.is_object_centric:
-            layouts.write_object_image(folder, chunk.split, index, scene)
-        else:
-            number = layouts.image_id(chunk.split, index, arguments.num_images)
-            jpeg = layouts.encode_jpeg(scene.image)
-            annotations += layouts.write_scene_image(folder, chunk.split, number, scene, jpeg)
-            pixel_layouts.write_scene(folder, chunk.split, number, scene, jpeg)
+    for index in indices:
+        scene = draw_scene(plan_image(seed, split, index, num_images, long_tailed), size)
+        annotations += layouts.write_image(folder, split, index, num_images, scene)
     return annotations

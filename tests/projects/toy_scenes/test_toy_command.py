@@ -1,7 +1,7 @@
 """What the command answers, above all to mistakes."""
 
-import importlib.util
 import json
+import runpy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,19 +9,11 @@ from pathlib import Path
 import pytest
 from commands import ROOT
 
-TOOL = ROOT / "projects" / "ToyScenes" / "make_toy_scenes.py"
-
-
-@pytest.fixture(scope="module")
-def main() -> Callable[[list[str]], int]:
-    spec = importlib.util.spec_from_file_location("make_toy_scenes", TOOL)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main
+main = runpy.run_path(str(ROOT / "projects/ToyScenes/make_toy_scenes.py"))["main"]
 
 
 @pytest.fixture
-def run(main: Callable, tmp_path: Path, capsys: pytest.CaptureFixture):
+def run(tmp_path: Path, capsys: pytest.CaptureFixture):
     """Runs the command on ``tmp_path / name``; returns its status and what it said, less the progress."""
 
     def run_on(name: str, *options: str) -> tuple[int, str, str]:
@@ -34,7 +26,7 @@ def run(main: Callable, tmp_path: Path, capsys: pytest.CaptureFixture):
     return run_on
 
 
-def test_help_shows_an_example(main: Callable, capsys: pytest.CaptureFixture):
+def test_help_shows_an_example(capsys: pytest.CaptureFixture):
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     assert ended.value.code == 0
@@ -54,9 +46,7 @@ def test_a_second_run_finds_the_data_set_and_draws_nothing(run: Callable, tmp_pa
 
 def test_other_arguments_are_refused_until_overwrite(run: Callable, tmp_path: Path):
     run("toy")
-    status, _, err = run("toy", "--seed", "3")
-    assert status != 0
-    assert _one_line(err, "seed 0 (asked for: 3)", "--overwrite")
+    assert _refused(run("toy", "--seed", "3"), "seed 0 (asked for: 3)", "--overwrite")
     assert run("toy", "--seed", "3", "--overwrite")[0] == 0
     assert '"seed": 3' in (tmp_path / "toy/toy_scenes.json").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["toy"]
@@ -68,59 +58,46 @@ def test_missing_files_are_noticed(run: Callable, tmp_path: Path):
     for folder, count in counts.items():
         path = next(path for path in (tmp_path / "toy" / folder).rglob("*") if path.suffix in (".jpg", ".png", ".npy"))
         path.rename(tmp_path / "away")
-        status, _, err = run("toy")
-        assert status != 0 and _one_line(err, folder, f"{count - 1} pictures or maps, expected {count}", "--overwrite")
+        assert _refused(run("toy"), folder, f"{count - 1} pictures or maps, expected {count}", "--overwrite")
         (tmp_path / "away").rename(path)
     assert run("toy")[0] == 0
     path.unlink()
     assert run("toy", "--overwrite")[0] == 0 and path.is_file()
 
 
-@pytest.fixture
-def old(run: Callable, tmp_path: Path) -> Path:
-    """ToyScenes as it was before it had segmentation, depth and videos."""
-    run("toy")
+def test_a_data_set_without_the_later_folders_is_noticed_and_replaced(run: Callable, tmp_path: Path):
+    run("toy")  # and then as it was before it had segmentation, depth and videos
+    old = tmp_path / "toy"
     for folder in ("cityscapes", "NYUD_MT", "VOC2007/SegmentationClass", "VOC2007/ImageSets/Segmentation", "DAVIS"):
-        shutil.rmtree(tmp_path / "toy" / folder)
-    record = json.loads((tmp_path / "toy/toy_scenes.json").read_text())
+        shutil.rmtree(old / folder)
+    record = json.loads((old / "toy_scenes.json").read_text())
     del record["layout_version"]
     record["counts"] = {
         "object_centric/train": 10, "object_centric/heldout": 2, "coco/train2017": 10, "coco/val2017": 2
     }  # fmt: skip
-    (tmp_path / "toy/toy_scenes.json").write_text(json.dumps(record))
-    return tmp_path / "toy"
-
-
-def test_a_data_set_without_the_later_folders_is_noticed_and_replaced(old: Path, run: Callable):
+    (old / "toy_scenes.json").write_text(json.dumps(record))
     picture = (old / "coco/train2017/000000000001.jpg").read_bytes()
-    status, _, err = run("toy")
-    assert status != 0 and _one_line(err, str(old), "layout version 1, expected 3", "draw it again with --overwrite")
+    other = run("toy", "--seed", "3")  # which drawing again would not give
+    assert _refused(other, "seed 0 (asked for: 3)", "another --output") and "layout" not in other[2]
+    assert _refused(run("toy"), str(old), "layout version 1, expected 3", "draw it again with --overwrite")
     assert not (old / "NYUD_MT").exists()
     assert run("toy", "--overwrite")[0] == 0
     assert run("toy")[:2] == (0, f"ToyScenes is in {old} already; nothing to do\n")
     assert (old / "NYUD_MT/images/000001.jpg").read_bytes() == picture
 
 
-def test_an_old_data_set_of_another_seed_is_not_asked_to_be_drawn_again(old: Path, run: Callable):
-    status, _, err = run("toy", "--seed", "3")
-    assert status != 0 and _one_line(err, "seed 0 (asked for: 3)", "another --output")
-    assert "layout" not in err
-
-
 @pytest.mark.parametrize("option", [(), ("--overwrite",)])
 def test_a_folder_of_something_else_is_never_touched(option: tuple[str, ...], run: Callable, tmp_path: Path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("years of work")
-    status, _, err = run("mine", *option)
-    assert status != 0 and _one_line(err, "not ToyScenes", "another --output")
+    assert _refused(run("mine", *option), "not ToyScenes", "another --output")
     assert (tmp_path / "mine/thesis.txt").read_text() == "years of work"
 
 
 def test_overwrite_spares_what_was_put_next_to_the_data(run: Callable, tmp_path: Path):
     run("toy")
     (tmp_path / "toy/notes.txt").write_text("mine")
-    status, _, err = run("toy", "--overwrite", "--seed", "1")
-    assert status != 0 and _one_line(err, "notes.txt", "move it away")
+    assert _refused(run("toy", "--overwrite", "--seed", "1"), "notes.txt", "move it away")
     assert (tmp_path / "toy/notes.txt").exists()
 
 
@@ -129,8 +106,7 @@ def test_overwrite_spares_what_was_put_next_to_the_data(run: Callable, tmp_path:
     [("--num-images", "9"), ("--size", "32"), ("--size", "513"), ("--seed", "-1"), ("--workers", "0")],
 )
 def test_numbers_out_of_range_are_refused(option: str, value: str, run: Callable, tmp_path: Path):
-    status, _, err = run("toy", option, value)
-    assert status != 0 and _one_line(err, f"{option} is {value}", "expected")
+    assert _refused(run("toy", option, value), f"{option} is {value}", "expected")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -144,8 +120,12 @@ def test_a_word_for_a_number_is_refused_in_one_line(run: Callable, capsys: pytes
 def test_an_unwritable_place_is_named(run: Callable, tmp_path: Path):
     (tmp_path / "file").write_text("")
     for name in ("file", "file/below"):
-        status, _, err = run(name)
-        assert status != 0 and _one_line(err, str(tmp_path / "file"), "another --output")
+        assert _refused(run(name), str(tmp_path / "file"), "another --output")
+
+
+def _refused(said: tuple[int, str, str], *parts: str) -> bool:
+    status, _, err = said
+    return status != 0 and _one_line(err, *parts)
 
 
 def _one_line(text: str, *parts: str) -> bool:
