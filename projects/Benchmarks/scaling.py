@@ -13,11 +13,13 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from projects.Benchmarks.network_flops import flops_per_image, head_flops_per_image
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
 from revisit.engine.command import natural, run_command
-from revisit.engine.memory_estimate import GIB, build_meta_model, memory_per_process
+from revisit.engine.memory_estimate import GIB, build_meta_model, memory_per_process, meta_batch
 from revisit.engine.setup import make_config
-from revisit.errors import UserError
+from revisit.errors import expect
 from revisit.modeling.meta_arch.moco import MoCo
 from revisit.modeling.meta_arch.pretraining import method_of
 
@@ -35,11 +37,7 @@ class Gpu(NamedTuple):
     cores: int  # CPU cores for each GPU, as such machines are commonly built
 
 
-GPUS = {
-    "V100": Gpu(15.7e12, 32, 12e9, 10),
-    "A100": Gpu(312e12, 80, 25e9, 16),
-    "H200": Gpu(989e12, 141, 50e9, 24),
-}
+GPUS = {"V100": Gpu(15.7e12, 32, 12e9, 10), "A100": Gpu(312e12, 80, 25e9, 16), "H200": Gpu(989e12, 141, 50e9, 24)}
 DEFAULT_SIZES = (118287, 1.28e6, 1e8, 1e9)
 DEFAULT_MACHINES = (("2", "V100"), ("8", "H200"), ("1024", "H200"))
 
@@ -76,8 +74,8 @@ def main() -> None:
     assumed = Assumed(args.efficiency, args.core_rate, args.image_bytes, args.storage)
     machines: dict[str, Figures] = {}
     for number, gpu in args.machine or DEFAULT_MACHINES:
-        if not number.isdecimal() or int(number) < 1 or gpu not in GPUS:
-            raise UserError(f"--machine {number} {gpu}: expected a number and one of {names}")
+        known = number.isdecimal() and int(number) > 0 and gpu in GPUS
+        expect(known, f"--machine {number} {gpu}: expected a number and one of {names}")
         count = int(number)
         batch = args.batch_per_gpu or (128 if count == 2 else 32 if count >= 64 else 64)
         cfg = make_recipe(args.config_file, args.opts, count, batch)
@@ -92,10 +90,9 @@ def make_recipe(config_file: str, opts: list[str], count: int, batch: int) -> Cf
     """The config with ``batch`` images on each of ``count`` GPUs."""
     opts = [*opts, "SOLVER.IMS_PER_BATCH", str(count * batch)]
     cfg = make_config(config_file, opts, num_processes=count, for_here=False)
-    if not issubclass(method_of(cfg) or object, MoCo):
-        raise UserError(
-            f"{config_file} trains {cfg.MODEL.META_ARCHITECTURE}: expected a pretraining recipe with a queue"
-        )
+    has_queue = issubclass(method_of(cfg) or object, MoCo)
+    trains = f"{config_file} trains {cfg.MODEL.META_ARCHITECTURE}"
+    expect(has_queue, f"{trains}: expected a pretraining recipe with a queue")
     return cfg
 
 
@@ -127,6 +124,29 @@ def needs(cfg: CfgNode, count: int, gpu: Gpu, assumed: Assumed) -> Figures:
         "per second": {"images, by arithmetic": count * batch / compute},
         USE: {name: 100 * share for name, share in use.items()},
     }
+
+
+def flops_per_image(cfg: CfgNode, model: MoCo) -> float:
+    """Of one image, of the networks alone: forward and backward of g and the heads on the positives, forward of the
+    momentum encoder on the anchor."""
+    views = meta_batch(cfg, model.smallest_batch)
+    model.train()
+    with FlopCounterMode(display=False) as counter:
+        encoded = model.encode(views)
+        sum(rows.sum() for rows in encoded.values() if rows.requires_grad).backward()
+        model.encode_anchors(views["anchor"])
+    return counter.get_total_flops() / model.smallest_batch
+
+
+def head_flops_per_image(cfg: CfgNode, model: MoCo) -> float:
+    """Of one image's scores: against the queue's keys with their gradient and, for neighbours, against its features;
+    of DenseCL's cells also against the key's cells."""
+    with torch.no_grad():
+        encoded = model.encode(meta_batch(cfg, model.smallest_batch))
+    queries = sum(rows.shape[1] for rows in model.scored_rows(encoded))
+    mining = model.queue_widths().get("features", 0)
+    places, width = encoded["cells"].shape[1:] if "cells" in encoded else (0, 0)
+    return 2.0 * (model.queue.length * queries * (2 * model.embedding_dim + mining) + places * places * width)
 
 
 def print_machines(machines: dict[str, Figures]) -> None:

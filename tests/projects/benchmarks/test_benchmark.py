@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import random_views, tiny_config
 
-from projects.Benchmarks.photographs import write_photographs
-from projects.Benchmarks.reference_input import ReferenceViews, share_inside
-from projects.Benchmarks.step_speed import OwnStep
-from projects.Benchmarks.textbook_step import TextbookStep
+from projects.Benchmarks.input_pipeline import write_photographs
+from projects.Benchmarks.references import ReferenceViews, TextbookStep, share_inside
+from projects.Benchmarks.training_speed import OwnStep
 from revisit.data.crops import overlap_share
 from revisit.data.loader import ViewDataset, with_looks
 from revisit.data.mapper import ViewMapper
@@ -93,7 +92,7 @@ def test_the_textbooks_step_is_the_projects():
     """The same weights, queues and views: the same losses and, two steps later, the same encoders and queues."""
     cfg = tiny_config("SOLVER.MAX_ITER", 10)
     batches = [random_views(8, seed=n) for n in range(2)]
-    ours, textbook = OwnStep(cfg, batches), TextbookStep(cfg)
+    ours, textbook = OwnStep(cfg), TextbookStep(cfg)
     model, theirs, momentum = ours.model, textbook.encoder, textbook.momentum_encoder
     trained = [(theirs.backbone, model.backbone), (theirs.head, model.projection_head)]
     averaged = [(momentum.backbone, model.momentum_backbone), (momentum.head, model.momentum_projection_head)]
@@ -102,7 +101,7 @@ def test_the_textbooks_step_is_the_projects():
     textbook.queue.copy_(model.queue.keys)
     textbook.queue_g.copy_(model.queue.features)
     for batch in batches:
-        ours()
+        ours(batch)
         loss = textbook({name: (views - model.pixel_mean) / model.pixel_std for name, views in batch.items()})
         assert loss == pytest.approx(ours.last_loss, rel=1e-5)
     for mine, other in trained:

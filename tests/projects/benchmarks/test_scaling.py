@@ -5,7 +5,7 @@ from commands import ROOT, one_line_error, run
 from tiny import tiny_config
 
 from projects.Benchmarks import scaling
-from projects.Benchmarks.network_flops import flops_per_image, head_flops_per_image
+from projects.Benchmarks.scaling import flops_per_image, head_flops_per_image
 from revisit.engine.memory_estimate import build_meta_model
 
 COMMAND = "python projects/Benchmarks/scaling.py"
