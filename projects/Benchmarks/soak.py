@@ -67,10 +67,8 @@ def main() -> None:
             tqdm.write(f"{kind}: " + ", ".join(f"{key} {value}" for key, value in rows[-1].items()))
         (args.output / f"{kind}.json").write_text(json.dumps(rows, indent=2))
         same, lost = sum(row["identical"] for row in rows), max(row["lost"] for row in rows)
-        print(
-            f"{kind}: {same} of {len(rows)} runs ended bit-identical; of what a checkpoint had or was getting, ", end=""
-        )
-        print(f"at most {lost} iterations had to be done again")
+        ended = f"{kind}: {same} of {len(rows)} runs ended bit-identical"
+        print(f"{ended}; of what a checkpoint had or was getting, at most {lost} iterations had to be done again")
         failed |= same < len(rows) or lost > PERIOD
     if failed:
         sys.exit(1)
@@ -170,19 +168,15 @@ def _wait_for(condition: Callable[[], bool], process: subprocess.Popen) -> None:
 
 def _same(folder: Path, untouched: Path) -> bool:
     """Whether the last checkpoints hold the same model and the same state of the trainer."""
-    paths = [path / "model_final.pth" for path in (folder, untouched)]
-    if not paths[0].exists():
+    if not (folder / "model_final.pth").exists():
         return False
-    one, other = (torch.load(path, weights_only=True) for path in paths)
-    return all(_equal(one[name], other[name]) for name in ("model", "trainer"))
-
-
-def _equal(one: object, other: object) -> bool:
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+    ends = [torch.load(path / "model_final.pth", weights_only=True) for path in (folder, untouched)]
+    try:
+        for part in ("model", "trainer"):
+            torch.testing.assert_close(*(end[part] for end in ends), rtol=0, atol=0)
+    except AssertionError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

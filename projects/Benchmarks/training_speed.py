@@ -143,20 +143,17 @@ class OwnStep:
         }
         with contextlib.ExitStack() as stack:
             for name, (owner, method) in parts.items():
-                stack.enter_context(mock.patch.object(owner, method, _timed(getattr(owner, method), name, seconds)))
+                stack.enter_context(mock.patch.object(owner, method, _clocked(seconds, name)(getattr(owner, method))))
             whole = timer(lambda: [self(batch) for _ in range(steps)])()
         seconds["backward and the rest"] = whole - sum(seconds.values())
         return {name: 100 * value / whole for name, value in seconds.items()}
 
 
-def _timed(function: Callable, name: str, seconds: dict[str, float]) -> Callable:
-    def call(*args: object, **kwargs: object) -> object:
-        start = now()
-        result = function(*args, **kwargs)
-        seconds[name] += now() - start
-        return result
-
-    return call
+@contextlib.contextmanager
+def _clocked(seconds: dict[str, float], part: str) -> Iterator[None]:
+    start = now()
+    yield
+    seconds[part] += now() - start
 
 
 def _seconds(step: Callable, loader: Iterable[dict], steps: int, peaks: dict[str, float], form: str) -> float:
