@@ -20,11 +20,10 @@ import shlex
 import sys
 from pathlib import Path
 
-from projects.PaperTables.cells import PROFILES, Cell, JobBuilder, make_cells
-from projects.PaperTables.command_lines import cost_of, missing_inputs
+from projects.PaperTables.cells import Cell, JobBuilder, cost_of, make_cells, missing_inputs
 from projects.PaperTables.jobs import Job, run_jobs, submit_jobs, with_needs
 from projects.PaperTables.paper_figures import figure_jobs, figure_page
-from projects.PaperTables.paper_tables import COLUMNS, ROWS, given_rows, note_of
+from projects.PaperTables.paper_tables import COLUMNS, PROFILES, ROWS, given_rows, note_of
 from projects.PaperTables.result_table import as_csv, as_latex, as_markdown, plot_sweep
 from revisit.engine.command import natural, run_command
 from revisit.errors import UserError

@@ -1,14 +1,20 @@
-"""From a table of the paper to jobs: draw data, pretrain, convert, evaluate; each is there once, whoever needs it."""
+"""From a table of the paper to jobs: draw data, pretrain, convert, evaluate; each is there once, whoever needs it.
+
+And what a job's command lines say before anything runs: the data that they read, and how long they train.
+"""
 
 from __future__ import annotations
 
+import ast
+import functools
 import hashlib
+import itertools
 import json
+import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from projects.PaperTables.command_lines import data_facts
 from projects.PaperTables.jobs import TRAIN, Job
 from projects.PaperTables.paper_tables import (
     COLUMNS,
@@ -16,38 +22,33 @@ from projects.PaperTables.paper_tables import (
     GivenBackbone,
     OthersWeights,
     PretrainingRun,
-    RandomInit,
     Row,
     Source,
     columns_of,
     paper_values,
 )
-from revisit.data.catalog import datasets_root
-from revisit.errors import UserError
+from revisit.data.catalog import datasets_root, get_records
+from revisit.engine.schedule import resolve_schedule
+from revisit.engine.setup import count_images, make_config
+from revisit.errors import UserError, expect
 
-PROFILES = ("paper", "toy")
+from detectron2.config import CfgNode
 
 
-@dataclass
+@dataclass(frozen=True)
 class Cell:
     """A row's number in a column, one job per seed; no jobs: there is nothing to run it with."""
 
     row: str
     column: str
     paper: float | None
-    jobs: list[Job] = field(default_factory=list)
-    score: tuple[str, ...] = ()
+    jobs: list[Job]
+    score: tuple[str, ...]  # where the number stands in a result
 
     def values(self) -> list[float]:
         """Scores of the seeds whose evaluation is finished and was made by this very recipe."""
-        return [_score(job.result, self.score) for job in self.jobs if job.done and job.owns_result]
-
-
-def _score(path: Path, names: tuple[str, ...]) -> float:
-    found = json.loads(path.read_text())
-    for name in names:
-        found = found[name]
-    return float(found)
+        results = (json.loads(job.result.read_text()) for job in self.jobs if job.done and job.owns_result)
+        return [float(functools.reduce(operator.getitem, self.score, result)) for result in results]
 
 
 def make_cells(
@@ -67,22 +68,16 @@ def make_cells(
     chosen_rows = _chosen([row.strip() for row, _ in wanted], list(rows), table)
     chosen_columns = _chosen([column.strip() for _, column in wanted], columns_of(table, builder.profile), table)
     cells = []
-    for label in chosen_rows:
-        source = getattr(rows[label], builder.profile)
-        for name in chosen_columns:
-            evaluation = getattr(COLUMNS[name], builder.profile)
-            cell = Cell(label, name, paper.get(label, {}).get(name))
-            if source is not None and evaluation is not None:
-                cell.score = evaluation.score
-                cell.jobs = [builder.evaluate(source, evaluation, seed) for seed in seeds]
-            cells.append(cell)
+    for label, name in itertools.product(chosen_rows, chosen_columns):
+        source, evaluation = rows[label][builder.profile], getattr(COLUMNS[name], builder.profile)
+        jobs = [builder.evaluate(source, evaluation, seed) for seed in seeds] if source and evaluation else []
+        cells.append(Cell(label, name, paper.get(label, {}).get(name), jobs, evaluation.score if evaluation else ()))
     return cells
 
 
 def _chosen(names: list[str], known: list[str], table: str) -> list[str]:
     for name in filter(None, names):
-        if name not in known:
-            raise UserError(f"--only: {table} has no {name!r}, expected one of {', '.join(map(repr, known))}")
+        expect(name in known, f"--only: {table} has no {name!r}, expected one of {', '.join(map(repr, known))}")
     return [name for name in known if name in names] or known
 
 
@@ -108,9 +103,9 @@ class JobBuilder:
         folder = self.root / "evaluate" / source.name / self._folder_of(evaluation) / f"seed{seed}"
         needs, weights, facts = (), None, ()
         if isinstance(source, GivenBackbone):
-            weights = source.file(seed)
-            facts = (f"{weights.name}: sha256 {hashlib.sha256(weights.read_bytes()).hexdigest()}",)
-        elif not isinstance(source, RandomInit):
+            if weights := source.file(seed):
+                facts = (f"{weights.name}: sha256 {hashlib.sha256(weights.read_bytes()).hexdigest()}",)
+        else:
             needs = (self.backbone(source, seed),)
             weights = needs[0].result
         length = () if self.full else evaluation.length
@@ -160,9 +155,72 @@ class JobBuilder:
 
     def _folder_of(self, evaluation: Evaluation) -> str:
         """The first column that is read from an evaluation; others may be, by another score."""
+        forms = ((name, getattr(column, self.profile)) for name, column in COLUMNS.items())
+        recipe = (evaluation.config, evaluation.options)
+        return next(name for name, form in forms if form and (form.config, form.options) == recipe).replace(" ", "_")
 
-        def made_by(other: Evaluation | None) -> bool:
-            return other is not None and (other.config, other.options) == (evaluation.config, evaluation.options)
 
-        names = (name for name, column in COLUMNS.items() if made_by(getattr(column, self.profile)))
-        return next(names).replace(" ", "_")
+def missing_inputs(job: Job) -> str:
+    """What the job would not find on this machine: data sets, checkpoints of others; "" if nothing is missing."""
+    missing, drawn = [], tuple(f"folder:{needed.result.parent}/" for needed in job.needs)
+    for command in job.commands:
+        if command[0] == "tools/convert_to_d2.py" and len(job.commands) == 1 and not Path(command[1]).is_file():
+            missing.append(f"{command[1]}, a checkpoint of others")
+        elif "--config-file" in command:
+            missing += [name for name in _data_sets(command) if _size(name) is None and not name.startswith(drawn)]
+            folder = _config(command).get("LABEL_PROPAGATION", {}).get("DATA")
+            if folder and not (datasets_root() / folder).is_dir():
+                missing.append(str(datasets_root() / folder))
+    return ", ".join(dict.fromkeys(missing))
+
+
+def data_facts(command: tuple[str, ...]) -> tuple[str, ...]:
+    """How many images the command's data sets have, those of them that are on disk and have a fixed name."""
+    sizes = {name: _size(name) for name in _data_sets(command) if ":" not in name}
+    return tuple(f"{name}: {size} images" for name, size in sizes.items() if size is not None)
+
+
+def cost_of(job: Job) -> str:
+    """The training's iterations, ``92,400 iterations of 256 images``, or what else the job does, in words.
+
+    Data sets that are not on disk count with their published sizes.
+    """
+    command = job.commands[0]
+    if command[0] != TRAIN:
+        return {"-c": "a plot"}.get(command[0], "frozen features" if "--config-file" in command else command[0])
+    options = _options(command)
+    for key in ("MODEL.WEIGHTS", "OUTPUT_DIR"):  # neither is there yet
+        options.pop(key, None)
+    words = list(itertools.chain.from_iterable(options.items()))
+    cfg = make_config(command[command.index("--config-file") + 1], words, for_here=False)
+    if cfg.SOLVER.MAX_ITER <= 0:
+        try:
+            resolve_schedule(cfg, count_images(cfg, assume_missing=True))
+        except UserError:
+            return f"{cfg.SOLVER.EPOCHS} epochs"
+    return f"{cfg.SOLVER.MAX_ITER:,} iterations of {cfg.SOLVER.IMS_PER_BATCH} images"
+
+
+def _options(command: tuple[str, ...]) -> dict[str, str]:
+    """The KEY VALUE pairs that end a command; of a key given twice the last value counts."""
+    backwards = zip(command[-2::-2], command[::-2], strict=False)
+    return dict(reversed(list(itertools.takewhile(lambda pair: pair[0].isupper(), backwards))))
+
+
+def _data_sets(command: tuple[str, ...]) -> list[str]:
+    options, data = _options(command), _config(command).get("DATASETS", {})
+    parts = [options.get(f"DATASETS.{part}", data.get(part, ())) for part in ("TRAIN", "TEST")]
+    names = [ast.literal_eval(part) if isinstance(part, str) else part for part in parts]
+    return list(dict.fromkeys(itertools.chain.from_iterable(names)))
+
+
+def _config(command: tuple[str, ...]) -> dict:
+    return CfgNode.load_yaml_with_base(command[command.index("--config-file") + 1])
+
+
+@functools.cache
+def _size(name: str) -> int | None:
+    try:
+        return len(get_records(name))
+    except UserError:
+        return None

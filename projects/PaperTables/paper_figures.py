@@ -19,7 +19,7 @@ _PICTURES = ("iou_histogram.png", "runs.png", "cams.png", "gallery.png", "overla
 def figure_jobs(builder: JobBuilder, seed: int) -> list[Job]:
     """The jobs of all figures, each after those that it needs; the last of each leaves its pictures."""
     labels = ("MoCo", "+MC+CC+m+A+NN", "+MC")
-    moco, best, multi_crop = (getattr(ROWS["ablation"][label], builder.profile) for label in labels)
+    moco, best, multi_crop = (ROWS["ablation"][label][builder.profile] for label in labels)
     jobs = [
         _iou_study(builder, moco, seed),
         *(_watched(builder, source, seed) for source in (moco, best)),

@@ -9,8 +9,7 @@ import cv2
 import pytest
 from commands import ROOT, documented, run
 
-from projects.PaperTables.cells import Cell, JobBuilder, make_cells
-from projects.PaperTables.command_lines import cost_of, missing_inputs
+from projects.PaperTables.cells import Cell, JobBuilder, cost_of, make_cells, missing_inputs
 from projects.PaperTables.jobs import Job, with_needs
 from projects.PaperTables.paper_figures import figure_jobs, figure_page
 from projects.PaperTables.paper_tables import COLUMNS, ROWS, given_rows, paper_values
@@ -45,7 +44,7 @@ def test_the_papers_values_are_as_printed():
 def test_a_row_of_the_sweep_changes_what_its_label_says(profile):
     centre = {"k": 20 if profile == "paper" else 10, "lambda": 0.4, "mined": "before_head"}
     for label, row in ROWS["knn"].items():
-        run = getattr(row, profile)
+        run = row[profile]
         cfg = make_config(run.config, run.options, for_here=False)
         name, value, *_ = label.split()
         wanted = centre | {name: f"{value}_head" if name == "mined" else float(value)}
