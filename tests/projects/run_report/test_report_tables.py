@@ -3,7 +3,7 @@
 import pytest
 from folders import make_run
 
-from projects.RunReport.best_scores import best_before, is_score
+from projects.RunReport.charts import best_before, is_score
 from projects.RunReport.collect import collect
 from projects.RunReport.tables import as_text, environments, from_csv, from_json, settings
 
