@@ -28,13 +28,8 @@ EXPONENT = 1.2  # of the spectrum: 80 KB at 640 x 480, which take as long to dec
 
 
 def measure_shards(*, files: str, shards: str, images: int = 2000, repeats: int) -> dict[str, object]:
-    """Images read and decoded; ratio above 1 says that shards are faster.
-
-    Args:
-        files: a data set of loose files, the reference.
-        shards: a folder with the same images, by tools/make_shards.py.
-        images: of one repeat.
-    """
+    """Images read and decoded from ``shards``, a folder by tools/make_shards.py, against the same as loose files, the
+    data set ``files``."""
     loose, packed = get_records(files), get_records(f"shards:{shards}")
     same = len(loose) == len(packed)
     expect(same, f"{files} has {len(loose)} images, {shards} {len(packed)}: expected the same images")
@@ -45,12 +40,8 @@ def measure_shards(*, files: str, shards: str, images: int = 2000, repeats: int)
 
 def measure_input(cfg: CfgNode, *, files: str | None = None, images: int = 256, repeats: int) -> dict[str, object]:
     """From files to a batch: ours up to uint8 tensors, the reference's up to normalised ones; of a worker that leaves
-    the looks to the device (DATALOADER.AUGMENT_ON_DEVICE); and of decoding alone, the floor.
-
-    Args:
-        files: a data set's name, or None for made-up photographs of 640 x 480.
-        images: of one repeat.
-    """
+    the looks to the device (DATALOADER.AUGMENT_ON_DEVICE); and of decoding alone, the floor. Of the data set ``files``,
+    or without one of made-up photographs."""
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
     with files_or_photographs(files, min(images, MOST_PHOTOGRAPHS)) as name:
@@ -63,9 +54,8 @@ def measure_input(cfg: CfgNode, *, files: str | None = None, images: int = 256, 
             dataset = ViewDataset(records, replace(mapper, looks_on_device=looks_on_device))
             return lambda: [dataset.__getitems__([(0, n) for n in batch]) for batch in batches]
 
-        def plain() -> None:
-            for batch in batches:
-                reference.batch([records[number]["file_name"] for number in batch])
+        def plain() -> object:
+            return [reference.batch([records[n]["file_name"] for n in batch]) for batch in batches]
 
         random.seed(0)
         torch.manual_seed(0)

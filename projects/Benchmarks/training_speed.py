@@ -32,12 +32,7 @@ WARM_UP = 2  # steps from files of each repeat that do not count
 
 
 def measure_step(cfg: CfgNode, *, steps: int = 10, repeats: int) -> dict[str, object]:
-    """Ratio of images per second, and where the project's time goes, in percent.
-
-    Args:
-        cfg: of a recipe of KNNMoCo; precision, memory format and compilation are its.
-        steps: of one repeat.
-    """
+    """Ratio of images per second, and where the project's time goes, in percent, for a recipe of KNNMoCo."""
     require_neighbors(cfg)
     batch = random_views(cfg)
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
@@ -54,15 +49,11 @@ def measure_step(cfg: CfgNode, *, steps: int = 10, repeats: int) -> dict[str, ob
 def measure_end_to_end(
     cfg: CfgNode, *, files: str | None = None, images: int = 1024, steps: int = 60, repeats: int
 ) -> dict[str, object]:
-    """Ratio of images per second to that of a plain pipeline; with a GPU also what it was used for.
+    """Ratio of images per second to that of a plain pipeline, for a recipe of KNNMoCo; with a GPU also what it was used
+    for. Of the data set ``files``, or without one of as many photographs as ``images``.
 
-    Loaders start anew for every repeat, so that none works ahead while the other is measured.
-
-    Args:
-        cfg: of a recipe of KNNMoCo.
-        files: a data set's name, or None for made-up photographs of 640 x 480.
-        images: how many photographs are made up.
-        steps: of one repeat, many more than the DATALOADER.NUM_WORKERS, each of which works two batches ahead.
+    Loaders start anew for every repeat, so that none works ahead while the other is measured. ``steps`` of one are many
+    more than the DATALOADER.NUM_WORKERS, each of which works two batches ahead.
     """
     require_neighbors(cfg)
     cfg = cfg.clone()

@@ -52,7 +52,7 @@ class Cell:
 
 
 def make_cells(
-    table: str, rows: dict[str, Row], builder: JobBuilder, *, seeds: Sequence[int] = (1,), only: Sequence[str] = ()
+    table: str, rows: dict[str, Row], builder: JobBuilder, *, seeds: Sequence[int], only: Sequence[str]
 ) -> list[Cell]:
     """Cells of a table, row by row, with their jobs, whose ``needs`` are the jobs before them.
 
