@@ -20,9 +20,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from projects.PaperTables.cells import Cell, JobBuilder, cost_of, make_cells, missing_inputs
-from projects.PaperTables.jobs import Job, run_jobs, submit_jobs, with_needs
-from projects.PaperTables.paper_figures import figure_jobs, figure_page
+from projects.PaperTables.cells import Cell, JobBuilder, figure_jobs, figure_page, make_cells
+from projects.PaperTables.jobs import Job, cost_of, missing_inputs, run_jobs, submit_jobs, with_needs
 from projects.PaperTables.paper_tables import COLUMNS, PROFILES, ROWS, given_rows, note_of
 from projects.PaperTables.result_table import as_csv, as_latex, as_markdown, plot_sweep
 from revisit.engine.command import natural, run_command

@@ -1,23 +1,22 @@
-"""From a table of the paper to jobs: draw data, pretrain, convert, evaluate; each is there once, whoever needs it.
-
-And what a job's command lines say before anything runs: the data that they read, and how long they train.
-"""
+"""From tables and figures of the paper to jobs: draw data, pretrain, convert, evaluate; each is there once, whoever
+needs it."""
 
 from __future__ import annotations
 
-import ast
 import functools
 import hashlib
 import itertools
 import json
 import operator
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from projects.PaperTables.jobs import TRAIN, Job
+from projects.PaperTables.jobs import TRAIN, Job, data_facts, with_needs
 from projects.PaperTables.paper_tables import (
     COLUMNS,
+    ROWS,
     Evaluation,
     GivenBackbone,
     OthersWeights,
@@ -27,12 +26,16 @@ from projects.PaperTables.paper_tables import (
     columns_of,
     paper_values,
 )
-from revisit.data.catalog import datasets_root, get_records
-from revisit.engine.schedule import resolve_schedule
-from revisit.engine.setup import count_images, make_config
-from revisit.errors import UserError, expect
+from revisit.data.catalog import datasets_root
+from revisit.errors import expect
 
-from detectron2.config import CfgNode
+# Of the figures.
+_LIMITS = ("0.6", "0.4", "0.2", "0.0")
+_CLASSIFIED = {
+    "paper": ("cifar10_train", "cifar10_test", "20"),
+    "toy": ("toy_objects_train", "toy_objects_heldout", "4"),
+}
+_PICTURES = ("iou_histogram.png", "runs.png", "cams.png", "gallery.png", "overlays/*.gif")
 
 
 @dataclass(frozen=True)
@@ -160,67 +163,75 @@ class JobBuilder:
         return next(name for name, form in forms if form and (form.config, form.options) == recipe).replace(" ", "_")
 
 
-def missing_inputs(job: Job) -> str:
-    """What the job would not find on this machine: data sets, checkpoints of others; "" if nothing is missing."""
-    missing, drawn = [], tuple(f"folder:{needed.result.parent}/" for needed in job.needs)
-    for command in job.commands:
-        if command[0] == "tools/convert_to_d2.py" and len(job.commands) == 1 and not Path(command[1]).is_file():
-            missing.append(f"{command[1]}, a checkpoint of others")
-        elif "--config-file" in command:
-            missing += [name for name in _data_sets(command) if _size(name) is None and not name.startswith(drawn)]
-            folder = _config(command).get("LABEL_PROPAGATION", {}).get("DATA")
-            if folder and not (datasets_root() / folder).is_dir():
-                missing.append(str(datasets_root() / folder))
-    return ", ".join(dict.fromkeys(missing))
+def figure_jobs(builder: JobBuilder, seed: int) -> list[Job]:
+    """The jobs of all figures, each after those that it needs; the last of each leaves its pictures."""
+    labels = ("MoCo", "+MC+CC+m+A+NN", "+MC")
+    moco, best, multi_crop = (ROWS["ablation"][label][builder.profile] for label in labels)
+    jobs = [
+        _iou_study(builder, moco, seed),
+        *(_watched(builder, source, seed) for source in (moco, best)),
+        _cams(builder, moco, best, seed),
+        *(_evaluated(builder, multi_crop, column, seed) for column in ("21 classes", "DAVIS_JF")),
+    ]
+    return with_needs(jobs)
 
 
-def data_facts(command: tuple[str, ...]) -> tuple[str, ...]:
-    """How many images the command's data sets have, those of them that are on disk and have a fixed name."""
-    sizes = {name: _size(name) for name in _data_sets(command) if ":" not in name}
-    return tuple(f"{name}: {size} images" for name, size in sizes.items() if size is not None)
+def figure_page(jobs: list[Job], folder: Path) -> str:
+    """Markdown with the pictures that are there, and how far the others are."""
+    lines = ["# Figures", ""]
+    for job in jobs:
+        names = _PICTURES + ((job.result.name,) if job.result.suffix == ".png" else ())
+        pictures = sorted(path for name in names for path in job.result.parent.glob(name)) if job.done else []
+        if pictures:
+            lines += [f"## {job.name}", ""]
+            lines += [f"![{path.name}]({os.path.relpath(path, folder)})" for path in pictures] + [""]
+        elif not job.done:
+            lines += [f"- {job.name}: {job.state}", ""]
+    return "\n".join(lines)
 
 
-def cost_of(job: Job) -> str:
-    """The training's iterations, ``92,400 iterations of 256 images``, or what else the job does, in words.
-
-    Data sets that are not on disk count with their published sizes.
-    """
-    command = job.commands[0]
-    if command[0] != TRAIN:
-        return {"-c": "a plot"}.get(command[0], "frozen features" if "--config-file" in command else command[0])
-    options = _options(command)
-    for key in ("MODEL.WEIGHTS", "OUTPUT_DIR"):  # neither is there yet
-        options.pop(key, None)
-    words = list(itertools.chain.from_iterable(options.items()))
-    cfg = make_config(command[command.index("--config-file") + 1], words, for_here=False)
-    if cfg.SOLVER.MAX_ITER <= 0:
-        try:
-            resolve_schedule(cfg, count_images(cfg, assume_missing=True))
-        except UserError:
-            return f"{cfg.SOLVER.EPOCHS} epochs"
-    return f"{cfg.SOLVER.MAX_ITER:,} iterations of {cfg.SOLVER.IMS_PER_BATCH} images"
+def _evaluated(builder: JobBuilder, source: PretrainingRun, column: str, seed: int) -> Job:
+    return builder.evaluate(source, getattr(COLUMNS[column], builder.profile), seed)
 
 
-def _options(command: tuple[str, ...]) -> dict[str, str]:
-    """The KEY VALUE pairs that end a command; of a key given twice the last value counts."""
-    backwards = zip(command[-2::-2], command[::-2], strict=False)
-    return dict(reversed(list(itertools.takewhile(lambda pair: pair[0].isupper(), backwards))))
+def _with(source: PretrainingRun, *options: str) -> PretrainingRun:
+    return replace(source, options=(*source.options, *options))
 
 
-def _data_sets(command: tuple[str, ...]) -> list[str]:
-    options, data = _options(command), _config(command).get("DATASETS", {})
-    parts = [options.get(f"DATASETS.{part}", data.get(part, ())) for part in ("TRAIN", "TEST")]
-    names = [ast.literal_eval(part) if isinstance(part, str) else part for part in parts]
-    return list(dict.fromkeys(itertools.chain.from_iterable(names)))
+def _iou_study(builder: JobBuilder, moco: PretrainingRun, seed: int) -> Job:
+    """MoCo whose two crops may share less and less."""
+    runs = [moco, *(_with(moco, "VIEWS.MAX_IOU", limit) for limit in _LIMITS)]
+    scores = [_evaluated(builder, run, "seg_VOC", seed) for run in runs]
+    trained = [builder.backbone(run, seed) for run in runs]
+    folder = builder.root / "figures" / "iou" / f"seed{seed}"
+    config = f"projects/CropStudy/configs/{'coco' if builder.profile == 'paper' else 'toy'}.yaml"
+    command = ("projects/CropStudy/run.py", "--config-file", config, "--output", str(folder))
+    for key, jobs in (("RUNS", trained), ("EVALUATIONS", scores)):
+        command += (f"CROP_STUDY.{key}", repr(tuple(str(job.result.parent) for job in jobs)))
+    command += ("CROP_STUDY.SCORE", "sem_seg.mIoU", "SEED", str(seed))
+    return Job("figure: IoU of crops", (command,), folder / "results.json", needs=(*trained, *scores))
 
 
-def _config(command: tuple[str, ...]) -> dict:
-    return CfgNode.load_yaml_with_base(command[command.index("--config-file") + 1])
+def _watched(builder: JobBuilder, source: PretrainingRun, seed: int) -> Job:
+    """The run once more, with its held-out accuracy measured on the way."""
+    bank, test, every = _CLASSIFIED[builder.profile]
+    options = ("KNN_EVAL.BANK", bank, "DATASETS.TEST", f"('{test}',)", "TEST.EVAL_EPOCHS", every)
+    trained = builder.backbone(_with(source, *options), seed, watched=True)
+    metrics = trained.result.parent / "metrics.json"
+    picture = builder.root / "figures" / "curves" / source.name / f"seed{seed}" / "curves.png"
+    code = "from pathlib import Path; from revisit.viz.curves import plot_curves; "
+    code += f"plot_curves(Path({str(metrics)!r}), Path({str(picture)!r}))"
+    return Job(f"figure: {source.name} over time", (("-c", code),), picture, needs=(trained,))
 
 
-@functools.cache
-def _size(name: str) -> int | None:
-    try:
-        return len(get_records(name))
-    except UserError:
-        return None
+def _cams(builder: JobBuilder, moco: PretrainingRun, best: PretrainingRun, seed: int) -> Job:
+    """Where linear classifiers on both backbones see their class."""
+    ours, other = (_evaluated(builder, source, "ImageNet", seed) for source in (best, moco))
+    weights, other_weights = (builder.backbone(source, seed).result for source in (best, moco))
+    folder = builder.root / "figures" / "cams" / f"seed{seed}"
+    config = f"projects/ClassActivationMaps/configs/{'imagenet_R50' if builder.profile == 'paper' else 'toy'}.yaml"
+    command = ("projects/ClassActivationMaps/run.py", "--config-file", config)
+    command += ("--weights", str(weights), "--output", str(folder))
+    command += ("CAM.CLASSIFIER", str(ours.result.parent / "classifier.pth"), "CAM.OTHER_WEIGHTS", str(other_weights))
+    command += ("CAM.OTHER_CLASSIFIER", str(other.result.parent / "classifier.pth"))
+    return Job("figure: class activation maps", (command,), folder / "results.json", needs=(ours, other))

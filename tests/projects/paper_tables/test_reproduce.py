@@ -9,9 +9,8 @@ import cv2
 import pytest
 from commands import ROOT, documented, run
 
-from projects.PaperTables.cells import Cell, JobBuilder, cost_of, make_cells, missing_inputs
-from projects.PaperTables.jobs import Job, with_needs
-from projects.PaperTables.paper_figures import figure_jobs, figure_page
+from projects.PaperTables.cells import Cell, JobBuilder, figure_jobs, figure_page, make_cells
+from projects.PaperTables.jobs import Job, cost_of, missing_inputs, with_needs
 from projects.PaperTables.paper_tables import COLUMNS, ROWS, given_rows, paper_values
 from projects.PaperTables.result_table import as_csv, as_latex, as_markdown, ours, plot_sweep
 from revisit.engine.setup import make_config
