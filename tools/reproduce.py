@@ -20,14 +20,12 @@ import shlex
 import sys
 from pathlib import Path
 
-from projects.PaperTables.cells import PROFILES, Cell, JobBuilder, make_cells
-from projects.PaperTables.command_lines import cost_of, missing_inputs
-from projects.PaperTables.jobs import Job, run_jobs, submit_jobs, with_needs
-from projects.PaperTables.paper_figures import figure_jobs, figure_page
-from projects.PaperTables.paper_tables import COLUMNS, ROWS, given_rows, note_of
+from projects.PaperTables.cells import Cell, JobBuilder, figure_jobs, figure_page, make_cells
+from projects.PaperTables.jobs import Job, cost_of, missing_inputs, run_jobs, submit_jobs, with_needs
+from projects.PaperTables.paper_tables import COLUMNS, PROFILES, ROWS, given_rows, note_of
 from projects.PaperTables.result_table import as_csv, as_latex, as_markdown, plot_sweep
 from revisit.engine.command import natural, run_command
-from revisit.errors import UserError
+from revisit.errors import expect
 
 TABLES = (*ROWS, "figures")
 
@@ -51,13 +49,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--dry-run", action="store_true", help="show jobs, their cost and missing data; run nothing")
     parser.add_argument("--opts", nargs=argparse.REMAINDER, default=[], help="last: KEY VALUE pairs for every training")
     args = parser.parse_args()
-    if args.table not in TABLES:
-        raise UserError(f"no table {args.table!r}: expected one of {', '.join(TABLES)}")
-    if len(args.opts) % 2:
-        raise UserError(f"--opts: expected pairs KEY VALUE, got {' '.join(args.opts)}")
+    expect(args.table in TABLES, f"no table {args.table!r}: expected one of {', '.join(TABLES)}")
+    expect(len(args.opts) % 2 == 0, f"--opts: expected pairs KEY VALUE, got {' '.join(args.opts)}")
     args.seeds, args.weights = (list(dict.fromkeys(given)) for given in (args.seeds, args.weights))
-    if args.table == "figures" and (args.only or args.weights or len(args.seeds) > 1):
-        raise UserError("figures are drawn together and of one seed: expected no --only, no --weights, one of --seeds")
+    for_tables = args.only or args.weights or len(args.seeds) > 1
+    problem = "figures are drawn together and of one seed: expected no --only, no --weights, one of --seeds"
+    expect(args.table != "figures" or not for_tables, problem)
     return args
 
 
@@ -101,10 +98,9 @@ def runnable(jobs: list[Job], missing: dict[Path, str]) -> list[Job]:
         return job.done or (job.result not in missing and all(map(fits, job.needs)))
 
     ready = [job for job in jobs if fits(job)]
-    if jobs and not ready:
-        what = "; ".join(sorted(set(missing.values())))
-        way_out = "datasets/README.md says where it comes from, projects/ToyScenes/make_toy_scenes.py draws ToyScenes"
-        raise UserError(f"nothing can run here; missing: {what}; {way_out}")
+    what = "; ".join(sorted(set(missing.values())))
+    way_out = "datasets/README.md says where it comes from, projects/ToyScenes/make_toy_scenes.py draws ToyScenes"
+    expect(bool(ready or not jobs), f"nothing can run here; missing: {what}; {way_out}")
     return ready
 
 

@@ -1,52 +1,47 @@
 """Images per second of one process: views by ours and by plain torchvision and PIL, images from shards and files."""
 
 import random
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import cv2
 import numpy as np
 import torch
 
-from projects.Benchmarks.measuring import compare, measure, timer
-from projects.Benchmarks.photographs import files_or_photographs
-from projects.Benchmarks.reference_input import ReferenceViews
+from projects.Benchmarks.measuring import compare, timer
+from projects.Benchmarks.references import ReferenceViews
 from revisit.data.catalog import get_records
 from revisit.data.loader import ViewDataset
 from revisit.data.mapper import ViewMapper
 from revisit.data.reader import read_record
-from revisit.errors import UserError
+from revisit.errors import expect
 
 from detectron2.config import CfgNode
 
 BATCH = 32
 MOST_PHOTOGRAPHS = 128
+QUALITY = 75  # of JPEG
+EXPONENT = 1.2  # of the spectrum: 80 KB at 640 x 480, which take as long to decode as photographs of this quality
 
 
 def measure_shards(*, files: str, shards: str, images: int = 2000, repeats: int) -> dict[str, object]:
-    """Images read and decoded; ratio above 1 says that shards are faster.
-
-    Args:
-        files: a data set of loose files, the reference.
-        shards: a folder with the same images, by tools/make_shards.py.
-        images: of one repeat.
-    """
+    """Images read and decoded from ``shards``, a folder by tools/make_shards.py, against the same as loose files, the
+    data set ``files``."""
     loose, packed = get_records(files), get_records(f"shards:{shards}")
-    if len(loose) != len(packed):
-        raise UserError(f"{files} has {len(loose)} images, {shards} {len(packed)}: expected the same images")
+    same = len(loose) == len(packed)
+    expect(same, f"{files} has {len(loose)} images, {shards} {len(packed)}: expected the same images")
     order = np.random.default_rng(0).permutation(len(loose))[:images].tolist()
-    seconds = measure({"files": timer(_reading(loose, order)), "shards": timer(_reading(packed, order))}, repeats)
-    return compare(seconds, "shards", "files", len(order))
+    timers = {"shards": timer(_reading(packed, order)), "files": timer(_reading(loose, order))}
+    return compare(timers, repeats, len(order))
 
 
 def measure_input(cfg: CfgNode, *, files: str | None = None, images: int = 256, repeats: int) -> dict[str, object]:
     """From files to a batch: ours up to uint8 tensors, the reference's up to normalised ones; of a worker that leaves
-    the looks to the device (DATALOADER.AUGMENT_ON_DEVICE); and of decoding alone, the floor.
-
-    Args:
-        files: a data set's name, or None for made-up photographs of 640 x 480.
-        images: of one repeat.
-    """
+    the looks to the device (DATALOADER.AUGMENT_ON_DEVICE); and of decoding alone, the floor. Of the data set ``files``,
+    or without one of made-up photographs."""
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
     with files_or_photographs(files, min(images, MOST_PHOTOGRAPHS)) as name:
@@ -59,22 +54,39 @@ def measure_input(cfg: CfgNode, *, files: str | None = None, images: int = 256, 
             dataset = ViewDataset(records, replace(mapper, looks_on_device=looks_on_device))
             return lambda: [dataset.__getitems__([(0, n) for n in batch]) for batch in batches]
 
-        def plain() -> None:
-            for batch in batches:
-                reference.batch([records[number]["file_name"] for number in batch])
+        def plain() -> object:
+            return [reference.batch([records[n]["file_name"] for n in batch]) for batch in batches]
 
         random.seed(0)
         torch.manual_seed(0)
         forms = {"ours": ours(False), "worker": ours(True), "decoding": _reading(records, order), "reference": plain}
-        seconds = measure({name: timer(form) for name, form in forms.items()}, repeats)
-    result = compare(seconds, "ours", "reference", images)
-    for name in ("worker", "decoding"):
-        compared = compare(seconds, name, "reference", images)
-        result[f"{name}_ratio"] = compared["ratio"]
-        result[f"{name}_images_per_second"] = compared[f"{name}_images_per_second"]
-    return result
+        return compare({name: timer(form) for name, form in forms.items()}, repeats, images)
 
 
 def _reading(records: list[dict], order: list[int]) -> Callable[[], object]:
     """A call that reads and decodes the records of these numbers."""
     return lambda: [read_record(records[number]) for number in order]
+
+
+@contextmanager
+def files_or_photographs(files: str | None, count: int) -> Iterator[str]:
+    """The name of a data set, or where there is none that of a temporary one of ``count`` made-up photographs."""
+    with tempfile.TemporaryDirectory() as folder:
+        if not files:
+            write_photographs(Path(folder), count)
+        yield files or f"folder:{folder}"
+
+
+def write_photographs(folder: Path, count: int, *, height: int = 480, width: int = 640) -> list[Path]:
+    """Write JPEGs of a camera's sizes: noise with the spectrum of photographs, amplitude 1 / frequency ** EXPONENT."""
+    rng = np.random.default_rng(0)
+    frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None]) ** EXPONENT
+    frequency[0, 0] = np.inf
+    paths = [folder / f"{number:05d}.jpg" for number in range(count)]
+    for path in paths:
+        spectrum = np.fft.rfft2(rng.normal(size=(3, height, width))) / frequency
+        pixels = np.fft.irfft2(spectrum, s=(height, width))
+        grey = pixels[:1] + 0.3 * pixels  # channels of photographs vary together
+        scaled = np.clip(128 + 55 * grey / grey.std(), 0, 255).astype(np.uint8)
+        cv2.imwrite(str(path), scaled.transpose(1, 2, 0), [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
+    return paths

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from projects.Benchmarks.measuring import compare, measure, peak_memory, timer
-from projects.Benchmarks.textbook_step import textbook_losses
+from projects.Benchmarks.measuring import compare, peak_memory, timer
+from projects.Benchmarks.references import textbook_losses
 from revisit.modeling.losses.chunked import chunked_losses
 
 from detectron2.config import CfgNode
 
-FORMS = ("ours", "textbook", "half_queue")  # the last: ours, on queues in bfloat16
+FORMS = ("ours", "half_queue", "textbook")  # the second: ours, on queues in bfloat16
 WEIGHT = 0.4  # lambda, of the gradient
 
 
@@ -25,52 +25,39 @@ def measure_head(cfg: CfgNode, *, batch: int = 64, feature_dim: int = 2048, repe
         batch: B, images.
         feature_dim: Cg, width before the head.
     """
-    sizes = (batch, 1 + cfg.VIEWS.NUM_SMALL, cfg.MOCO.EMBEDDING_DIM, feature_dim, cfg.MOCO.QUEUE_SIZE)
-    options = {"temperature": cfg.MOCO.TEMPERATURE, "num_neighbors": cfg.KNN_MOCO.NUM_NEIGHBORS}
-    forms = {name: (name, sizes, options, cfg.MOCO.MAX_SCORES) for name in FORMS}
-    extra = {name: peak_memory(prepare, *form) for name, form in forms.items()}
-    calls = {name: prepare(*form) for name, form in forms.items()}
-    results = {name: call() for name, call in calls.items()}
-    (loss, grad), (exact, exact_grad), (half, _) = (results[name] for name in FORMS)
-    seconds = measure({name: timer(call) for name, call in calls.items()}, repeats)
+    extra = {form: peak_memory(prepare, form, cfg, batch, feature_dim) for form in FORMS}
+    calls = {form: prepare(form, cfg, batch, feature_dim) for form in FORMS}
+    (loss, grad), (half, _), (exact, exact_grad) = (call() for call in calls.values())
     return {
-        **compare(seconds, "ours", "textbook", batch),
-        "half_queue_ratio": compare(seconds, "half_queue", "textbook", batch)["ratio"],
+        **compare({form: timer(call) for form, call in calls.items()}, repeats, batch),
         "memory_ratio": extra["ours"] / extra["textbook"],
-        **{f"{name}_peak_mb": extra[name] / 1e6 for name in FORMS},
+        **{f"{form}_peak_mb": size / 1e6 for form, size in extra.items()},
         "loss_difference": max(abs(loss[name] - exact[name]) for name in exact),
         "gradient_difference": float((grad - exact_grad).norm() / exact_grad.norm()),
         "half_queue_loss_difference": max(abs(half[name] / exact[name] - 1) for name in exact),
     }
 
 
-def prepare(form: str, sizes: tuple[int, ...], options: dict, max_scores: int) -> Callable[[], tuple[dict, Tensor]]:
+def prepare(form: str, cfg: CfgNode, batch: int, width_g: int) -> Callable[[], tuple[dict[str, float], Tensor]]:
     """The losses of one of FORMS and their gradient as a call, which returns both; inputs are the same for all."""
-    x = random_rows(*sizes, device="cuda" if torch.cuda.is_available() else "cpu")
+    device, moco = "cuda" if torch.cuda.is_available() else "cpu", cfg.MOCO
+    positives, length, width = (batch, 1 + cfg.VIEWS.NUM_SMALL), moco.QUEUE_SIZE, moco.EMBEDDING_DIM
+    shapes = {"positives": (*positives, width), "anchors": (batch, width), "queue": (length, width)}
+    shapes |= {"positives_g": (*positives, width_g), "queue_g": (length, width_g)}
+    generator = torch.Generator(device).manual_seed(0)
+    x = {name: torch.randn(shape, generator=generator, device=device) for name, shape in shapes.items()}
+    for rows in x.values():
+        normalize(rows, dim=-1, out=rows)
     if form == "half_queue":
         x["queue"], x["queue_g"] = x["queue"].bfloat16(), x["queue_g"].bfloat16()
-    losses_of = textbook_losses if form == "textbook" else partial(chunked_losses, max_scores=max_scores)
+    losses_of = textbook_losses if form == "textbook" else partial(chunked_losses, max_scores=moco.MAX_SCORES)
+    losses_of = partial(losses_of, temperature=moco.TEMPERATURE)
 
     def call() -> tuple[dict[str, float], Tensor]:
-        positives = x["positives"].detach().requires_grad_()
-        losses = losses_of(**{**x, "positives": positives}, **options)
+        inputs = x | {"positives": x["positives"].detach().requires_grad_()}
+        losses = losses_of(**inputs, num_neighbors=cfg.KNN_MOCO.NUM_NEIGHBORS)
         (losses["loss_inst"] + WEIGHT * losses["loss_nn"]).backward()
-        return {name: loss.item() for name, loss in losses.items()}, positives.grad
+        return {name: loss.item() for name, loss in losses.items()}, inputs["positives"].grad
 
-    small = {name: rows[:64] for name, rows in x.items()}
-    losses_of(**small, **{**options, "num_neighbors": 1})  # libraries take what they keep
+    losses_of(**{name: rows[:64] for name, rows in x.items()}, num_neighbors=1)  # libraries take what they keep
     return call
-
-
-def random_rows(batch: int, num_positives: int, width: int, width_g: int, length: int, *, device: str) -> dict:
-    """Unit rows by the names that the losses give them."""
-    shapes = {
-        "positives": (batch, num_positives, width),
-        "anchors": (batch, width),
-        "queue": (length, width),
-        "positives_g": (batch, num_positives, width_g),
-        "queue_g": (length, width_g),
-    }
-    generator = torch.Generator(device).manual_seed(0)
-    rows = {name: torch.randn(shape, generator=generator, device=device) for name, shape in shapes.items()}
-    return {name: normalize(values, dim=-1, out=values) for name, values in rows.items()}

@@ -29,21 +29,26 @@ def timer(call: Callable[[], object]) -> Callable[[], float]:
     return seconds
 
 
-def measure(timers: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each repeat of each part, after one that does not count; parts take turns, so that a machine that is
-    busy now and then is so for all of them."""
+def compare(timers: dict[str, Callable[[], float]], repeats: int, images: int) -> dict[str, object]:
+    """Images per second of each form, median and range of the repeats, after one that does not count.
+
+    They take turns, so that a machine that is busy now and then is so for all of them.
+
+    Args:
+        timers: seconds that ours, other forms of ours and, last, the reference take for the images.
+
+    Returns:
+        The rates, and their ratio to the reference's: ``ratio`` of ours, ``NAME_ratio`` of the others.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in timers}
     for _ in tqdm(range(repeats + 1), desc="repeats", leave=False):
         for name, values in seconds.items():
             values.append(timers[name]())
-    return {name: values[1:] for name, values in seconds.items()}
-
-
-def compare(seconds: dict[str, list[float]], ours: str, reference: str, images: int) -> dict[str, object]:
-    """Images per second of both, median and range, and the ratio of the medians: above 1, ours is faster."""
-    rates = {name: sorted(images / s for s in seconds[name]) for name in (ours, reference)}
+    rates = {name: sorted(images / s for s in values[1:]) for name, values in seconds.items()}
     medians = {name: statistics.median(values) for name, values in rates.items()}
-    result: dict[str, object] = {"ratio": medians[ours] / medians[reference]}
+    (_, ours), *others, (_, reference) = medians.items()
+    result: dict[str, object] = {"ratio": ours / reference}
+    result |= {f"{name}_ratio": rate / reference for name, rate in others}
     for name, values in rates.items():
         result[f"{name}_images_per_second"] = medians[name]
         result[f"{name}_range"] = [round(values[0], 1), round(values[-1], 1)]
@@ -61,10 +66,10 @@ def peak_memory(make: Callable[..., Callable[[], object]], *arguments: object) -
         OSError: on a system without Linux's /proc.
     """
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_measured, (make, arguments))
+        return pool.apply(_measured, (make, *arguments))
 
 
-def _measured(make: Callable[..., Callable[[], object]], arguments: tuple[object, ...]) -> int:
+def _measured(make: Callable[..., Callable[[], object]], *arguments: object) -> int:
     call = make(*arguments)
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()

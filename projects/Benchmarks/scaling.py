@@ -13,11 +13,13 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from projects.Benchmarks.network_flops import flops_per_image, head_flops_per_image
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
 from revisit.engine.command import natural, run_command
-from revisit.engine.memory_estimate import GIB, build_meta_model, memory_per_process
+from revisit.engine.memory_estimate import GIB, build_meta_model, memory_per_process, meta_batch
 from revisit.engine.setup import make_config
-from revisit.errors import UserError
+from revisit.errors import expect
 from revisit.modeling.meta_arch.moco import MoCo
 from revisit.modeling.meta_arch.pretraining import method_of
 
@@ -35,24 +37,9 @@ class Gpu(NamedTuple):
     cores: int  # CPU cores for each GPU, as such machines are commonly built
 
 
-GPUS = {
-    "V100": Gpu(15.7e12, 32, 12e9, 10),
-    "A100": Gpu(312e12, 80, 25e9, 16),
-    "H200": Gpu(989e12, 141, 50e9, 24),
-}
+GPUS = {"V100": Gpu(15.7e12, 32, 12e9, 10), "A100": Gpu(312e12, 80, 25e9, 16), "H200": Gpu(989e12, 141, 50e9, 24)}
 DEFAULT_SIZES = (118287, 1.28e6, 1e8, 1e9)
 DEFAULT_MACHINES = (("2", "V100"), ("8", "H200"), ("1024", "H200"))
-
-
-class Assumed(NamedTuple):
-    """What no config knows."""
-
-    efficiency: float  # share of the peak rate
-    core_rate: float  # images per second
-    image_bytes: float
-    storage: float  # bytes per second for each GPU
-
-
 USE = "% in use at that speed"
 # How a figure is printed, by its unit.
 FORMATS = {"per GPU": "d", "ms": ".2f", "GiB per GPU": ".2f", "per second": ",.0f", USE: ",.0f"}
@@ -73,34 +60,33 @@ def main() -> None:
     add("--storage", type=float, default=2.5e8, metavar="N", help="bytes per second and GPU (default: %(default)g)")
     add("opts", nargs="*", metavar="KEY VALUE", help="of the config")
     args = parser.parse_args()
-    assumed = Assumed(args.efficiency, args.core_rate, args.image_bytes, args.storage)
     machines: dict[str, Figures] = {}
     for number, gpu in args.machine or DEFAULT_MACHINES:
-        if not number.isdecimal() or int(number) < 1 or gpu not in GPUS:
-            raise UserError(f"--machine {number} {gpu}: expected a number and one of {names}")
+        known = number.isdecimal() and int(number) > 0 and gpu in GPUS
+        expect(known, f"--machine {number} {gpu}: expected a number and one of {names}")
         count = int(number)
         batch = args.batch_per_gpu or (128 if count == 2 else 32 if count >= 64 else 64)
         cfg = make_recipe(args.config_file, args.opts, count, batch)
-        machines[f"{count:,} {gpu}"] = needs(cfg, count, GPUS[gpu], assumed)
+        machines[f"{count:,} {gpu}"] = needs(cfg, count, GPUS[gpu], args)
     print(f"{args.config_file}, {cfg.SOLVER.EPOCHS} epochs\n")
     print_machines(machines)
     print()
-    print_sizes(args.images or DEFAULT_SIZES, machines, cfg.SOLVER.EPOCHS, assumed)
+    print_sizes(args.images or DEFAULT_SIZES, machines, cfg.SOLVER.EPOCHS, args.image_bytes)
 
 
 def make_recipe(config_file: str, opts: list[str], count: int, batch: int) -> CfgNode:
     """The config with ``batch`` images on each of ``count`` GPUs."""
     opts = [*opts, "SOLVER.IMS_PER_BATCH", str(count * batch)]
     cfg = make_config(config_file, opts, num_processes=count, for_here=False)
-    if not issubclass(method_of(cfg) or object, MoCo):
-        raise UserError(
-            f"{config_file} trains {cfg.MODEL.META_ARCHITECTURE}: expected a pretraining recipe with a queue"
-        )
+    has_queue = issubclass(method_of(cfg) or object, MoCo)
+    trains = f"{config_file} trains {cfg.MODEL.META_ARCHITECTURE}"
+    expect(has_queue, f"{trains}: expected a pretraining recipe with a queue")
     return cfg
 
 
-def needs(cfg: CfgNode, count: int, gpu: Gpu, assumed: Assumed) -> Figures:
-    """What a step needs on ``count`` GPUs, by the formulas of projects/Benchmarks/README.md."""
+def needs(cfg: CfgNode, count: int, gpu: Gpu, assumed: argparse.Namespace) -> Figures:
+    """What a step needs on ``count`` GPUs, by the formulas of projects/Benchmarks/README.md; ``assumed`` are the
+    options ``efficiency``, ``core_rate``, ``image_bytes`` and ``storage``."""
     model = build_meta_model(cfg)
     batch = cfg.SOLVER.IMS_PER_BATCH // count
     others = (count - 1) / count
@@ -129,6 +115,29 @@ def needs(cfg: CfgNode, count: int, gpu: Gpu, assumed: Assumed) -> Figures:
     }
 
 
+def flops_per_image(cfg: CfgNode, model: MoCo) -> float:
+    """Of one image, of the networks alone: forward and backward of g and the heads on the positives, forward of the
+    momentum encoder on the anchor."""
+    views = meta_batch(cfg, model.smallest_batch)
+    model.train()
+    with FlopCounterMode(display=False) as counter:
+        encoded = model.encode(views)
+        sum(rows.sum() for rows in encoded.values() if rows.requires_grad).backward()
+        model.encode_anchors(views["anchor"])
+    return counter.get_total_flops() / model.smallest_batch
+
+
+def head_flops_per_image(cfg: CfgNode, model: MoCo) -> float:
+    """Of one image's scores: against the queue's keys with their gradient and, for neighbours, against its features;
+    of DenseCL's cells also against the key's cells."""
+    with torch.no_grad():
+        encoded = model.encode(meta_batch(cfg, model.smallest_batch))
+    queries = sum(rows.shape[1] for rows in model.scored_rows(encoded))
+    mining = model.queue_widths().get("features", 0)
+    places, width = encoded["cells"].shape[1:] if "cells" in encoded else (0, 0)
+    return 2.0 * (model.queue.length * queries * (2 * model.embedding_dim + mining) + places * places * width)
+
+
 def print_machines(machines: dict[str, Figures]) -> None:
     """What a step needs, a column for each machine."""
     figures = list(machines.values())
@@ -141,12 +150,12 @@ def print_machines(machines: dict[str, Figures]) -> None:
     print_row("runs out first", [max(use, key=use.get) if max(use.values()) > 100 else "arithmetic" for use in uses])
 
 
-def print_sizes(sizes: Sequence[float], machines: dict[str, Figures], epochs: int, assumed: Assumed) -> None:
+def print_sizes(sizes: Sequence[float], machines: dict[str, Figures], epochs: int, image_bytes: float) -> None:
     """What grows with the data set alone; days at the speed that the scarcest resource allows."""
     print_row("images", ["on disk (TB)", "list of a process, at most (GiB)", *(f"days on {name}" for name in machines)])
     print_row("---", ["---"] * (2 + len(machines)))
     for size in sizes:
-        values = [size * assumed.image_bytes / 1e12, size * RECORD_BYTES / GIB]
+        values = [size * image_bytes / 1e12, size * RECORD_BYTES / GIB]
         for found in machines.values():
             slowed = max(100.0, *(share for name, share in found[USE].items() if name != "GPU memory")) / 100
             values.append(epochs * size / found["per second"]["images, by arithmetic"] * slowed / 86400)

@@ -33,9 +33,9 @@ from tqdm import tqdm
 from projects.ToyScenes.write import make_toy_scenes
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
 from revisit.engine.command import natural, run_command
-from revisit.errors import StoppedRunError, UserError
+from revisit.engine.sbatch import ROOT
+from revisit.errors import StoppedRunError, UserError, expect
 
-ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("kill", "kill-saving", "stop")
 ITERATIONS, PERIOD = 24, 4
 LIMIT = 600  # seconds: a run that has not ended by then never will
@@ -67,10 +67,8 @@ def main() -> None:
             tqdm.write(f"{kind}: " + ", ".join(f"{key} {value}" for key, value in rows[-1].items()))
         (args.output / f"{kind}.json").write_text(json.dumps(rows, indent=2))
         same, lost = sum(row["identical"] for row in rows), max(row["lost"] for row in rows)
-        print(
-            f"{kind}: {same} of {len(rows)} runs ended bit-identical; of what a checkpoint had or was getting, at most "
-            f"{lost} iterations had to be done again"
-        )
+        ended = f"{kind}: {same} of {len(rows)} runs ended bit-identical"
+        print(f"{ended}; of what a checkpoint had or was getting, at most {lost} iterations had to be done again")
         failed |= same < len(rows) or lost > PERIOD
     if failed:
         sys.exit(1)
@@ -91,27 +89,21 @@ class Soak:
         processes, workers = SETUPS[number % len(SETUPS)]
         folder, untouched = self._output / kind / f"run_{number}", self._output / f"untouched_{processes}"
         if processes not in self._seconds:
-            self._seconds[processes] = self._run_untouched(processes, untouched)
+            process, start = self._start(untouched, processes, 0), time.perf_counter()
+            _wait_for(lambda: (untouched / "model_final.pth").exists(), process)
+            self._seconds[processes] = time.perf_counter() - start
+            self._finish(process)
         reached = None
         while reached is None:  # until it was ended in the way that is asked for
             process = self._start(folder, processes, workers)
             reached = _end(kind, process, folder, self._seconds[processes], rng)
         self._finish(self._start(folder, processes, workers, "--resume"))
-        resumed = int(([0] + re.findall(r"resuming at iteration (\d+)", _log(folder)))[-1])
+        resumed = int(([0] + re.findall(r"resuming at iteration (\d+)", _console(folder)))[-1])
         same = _same(folder, untouched)
         if same:
             shutil.rmtree(folder)
         setup = f"{processes} process(es), {workers} workers each"
         return {"run": number, "setup": setup, "resumed at": resumed, "lost": reached - resumed, "identical": same}
-
-    def _run_untouched(self, processes: int, folder: Path) -> float:
-        """Seconds of its iterations."""
-        process = self._start(folder, processes, workers=0)
-        start = time.perf_counter()
-        _wait_for(lambda: (folder / "model_final.pth").exists(), process)
-        seconds = time.perf_counter() - start
-        self._finish(process)
-        return seconds
 
     def _start(self, folder: Path, processes: int, workers: int, *resume: str) -> subprocess.Popen:
         """Start a run anew, until it trains, or resume it."""
@@ -124,12 +116,12 @@ class Soak:
         with open(folder / "console.txt", "a") as console:
             options = {"cwd": ROOT, "env": environment, "stdout": console, "stderr": console, "start_new_session": True}
             process = subprocess.Popen([sys.executable, *words], **options)
-        _wait_for(lambda: "Starting training" in _log(folder), process)
+        _wait_for(lambda: "Starting training" in _console(folder), process)
         return process
 
     def _finish(self, process: subprocess.Popen) -> None:
-        if code := process.wait(LIMIT):
-            raise UserError(f"a run in {self._output} ended with exit code {code}: its console.txt says why")
+        code = process.wait(LIMIT)
+        expect(code == 0, f"a run in {self._output} ended with exit code {code}: its console.txt says why")
 
 
 def _end(kind: str, process: subprocess.Popen, folder: Path, seconds: float, rng: random.Random) -> int | None:
@@ -149,16 +141,14 @@ def _end(kind: str, process: subprocess.Popen, folder: Path, seconds: float, rng
     if process.poll() is None:
         send(process.pid, number)
     code = process.wait(LIMIT)
-    if code not in (0, expected):
-        raise UserError(f"the run in {folder} ended with exit code {code}, expected {expected}")
+    expect(code in (0, expected), f"the run in {folder} ended with exit code {code}, expected {expected}")
     unfinished = [int(path.name[6:13]) + 1 for path in folder.glob("model_0*.pth.tmp")]
     reached = next(iter(unfinished), None) if kind == "kill-saving" else _done(folder)
     return reached if code else None
 
 
-def _log(folder: Path) -> str:
-    path = folder / "log.txt"
-    return path.read_text() if path.exists() else ""
+def _console(folder: Path) -> str:
+    return (folder / "console.txt").read_text()
 
 
 def _done(folder: Path) -> int:
@@ -178,19 +168,15 @@ def _wait_for(condition: Callable[[], bool], process: subprocess.Popen) -> None:
 
 def _same(folder: Path, untouched: Path) -> bool:
     """Whether the last checkpoints hold the same model and the same state of the trainer."""
-    paths = [path / "model_final.pth" for path in (folder, untouched)]
-    if not paths[0].exists():
+    if not (folder / "model_final.pth").exists():
         return False
-    one, other = (torch.load(path, weights_only=True) for path in paths)
-    return all(_equal(one[name], other[name]) for name in ("model", "trainer"))
-
-
-def _equal(one: object, other: object) -> bool:
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+    ends = [torch.load(path / "model_final.pth", weights_only=True) for path in (folder, untouched)]
+    try:
+        for part in ("model", "trainer"):
+            torch.testing.assert_close(*(end[part] for end in ends), rtol=0, atol=0)
+    except AssertionError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -1,57 +1,61 @@
-"""From a table of the paper to jobs: draw data, pretrain, convert, evaluate; each is there once, whoever needs it."""
+"""From tables and figures of the paper to jobs: draw data, pretrain, convert, evaluate; each is there once, whoever
+needs it."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import itertools
 import json
+import operator
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from projects.PaperTables.command_lines import data_facts
-from projects.PaperTables.jobs import TRAIN, Job
+from projects.PaperTables.jobs import TRAIN, Job, data_facts, with_needs
 from projects.PaperTables.paper_tables import (
     COLUMNS,
+    ROWS,
     Evaluation,
     GivenBackbone,
     OthersWeights,
     PretrainingRun,
-    RandomInit,
     Row,
     Source,
     columns_of,
     paper_values,
 )
 from revisit.data.catalog import datasets_root
-from revisit.errors import UserError
+from revisit.errors import expect
 
-PROFILES = ("paper", "toy")
+# Of the figures.
+_LIMITS = ("0.6", "0.4", "0.2", "0.0")
+_CLASSIFIED = {
+    "paper": ("cifar10_train", "cifar10_test", "20"),
+    "toy": ("toy_objects_train", "toy_objects_heldout", "4"),
+}
+_PICTURES = ("iou_histogram.png", "runs.png", "cams.png", "gallery.png", "overlays/*.gif")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Cell:
     """A row's number in a column, one job per seed; no jobs: there is nothing to run it with."""
 
     row: str
     column: str
     paper: float | None
-    jobs: list[Job] = field(default_factory=list)
-    score: tuple[str, ...] = ()
+    jobs: list[Job]
+    score: tuple[str, ...]  # where the number stands in a result
 
     def values(self) -> list[float]:
         """Scores of the seeds whose evaluation is finished and was made by this very recipe."""
-        return [_score(job.result, self.score) for job in self.jobs if job.done and job.owns_result]
-
-
-def _score(path: Path, names: tuple[str, ...]) -> float:
-    found = json.loads(path.read_text())
-    for name in names:
-        found = found[name]
-    return float(found)
+        results = (json.loads(job.result.read_text()) for job in self.jobs if job.done and job.owns_result)
+        return [float(functools.reduce(operator.getitem, self.score, result)) for result in results]
 
 
 def make_cells(
-    table: str, rows: dict[str, Row], builder: JobBuilder, *, seeds: Sequence[int] = (1,), only: Sequence[str] = ()
+    table: str, rows: dict[str, Row], builder: JobBuilder, *, seeds: Sequence[int], only: Sequence[str]
 ) -> list[Cell]:
     """Cells of a table, row by row, with their jobs, whose ``needs`` are the jobs before them.
 
@@ -67,22 +71,16 @@ def make_cells(
     chosen_rows = _chosen([row.strip() for row, _ in wanted], list(rows), table)
     chosen_columns = _chosen([column.strip() for _, column in wanted], columns_of(table, builder.profile), table)
     cells = []
-    for label in chosen_rows:
-        source = getattr(rows[label], builder.profile)
-        for name in chosen_columns:
-            evaluation = getattr(COLUMNS[name], builder.profile)
-            cell = Cell(label, name, paper.get(label, {}).get(name))
-            if source is not None and evaluation is not None:
-                cell.score = evaluation.score
-                cell.jobs = [builder.evaluate(source, evaluation, seed) for seed in seeds]
-            cells.append(cell)
+    for label, name in itertools.product(chosen_rows, chosen_columns):
+        source, evaluation = rows[label][builder.profile], getattr(COLUMNS[name], builder.profile)
+        jobs = [builder.evaluate(source, evaluation, seed) for seed in seeds] if source and evaluation else []
+        cells.append(Cell(label, name, paper.get(label, {}).get(name), jobs, evaluation.score if evaluation else ()))
     return cells
 
 
 def _chosen(names: list[str], known: list[str], table: str) -> list[str]:
     for name in filter(None, names):
-        if name not in known:
-            raise UserError(f"--only: {table} has no {name!r}, expected one of {', '.join(map(repr, known))}")
+        expect(name in known, f"--only: {table} has no {name!r}, expected one of {', '.join(map(repr, known))}")
     return [name for name in known if name in names] or known
 
 
@@ -108,9 +106,9 @@ class JobBuilder:
         folder = self.root / "evaluate" / source.name / self._folder_of(evaluation) / f"seed{seed}"
         needs, weights, facts = (), None, ()
         if isinstance(source, GivenBackbone):
-            weights = source.file(seed)
-            facts = (f"{weights.name}: sha256 {hashlib.sha256(weights.read_bytes()).hexdigest()}",)
-        elif not isinstance(source, RandomInit):
+            if weights := source.file(seed):
+                facts = (f"{weights.name}: sha256 {hashlib.sha256(weights.read_bytes()).hexdigest()}",)
+        else:
             needs = (self.backbone(source, seed),)
             weights = needs[0].result
         length = () if self.full else evaluation.length
@@ -160,9 +158,80 @@ class JobBuilder:
 
     def _folder_of(self, evaluation: Evaluation) -> str:
         """The first column that is read from an evaluation; others may be, by another score."""
+        forms = ((name, getattr(column, self.profile)) for name, column in COLUMNS.items())
+        recipe = (evaluation.config, evaluation.options)
+        return next(name for name, form in forms if form and (form.config, form.options) == recipe).replace(" ", "_")
 
-        def made_by(other: Evaluation | None) -> bool:
-            return other is not None and (other.config, other.options) == (evaluation.config, evaluation.options)
 
-        names = (name for name, column in COLUMNS.items() if made_by(getattr(column, self.profile)))
-        return next(names).replace(" ", "_")
+def figure_jobs(builder: JobBuilder, seed: int) -> list[Job]:
+    """The jobs of all figures, each after those that it needs; the last of each leaves its pictures."""
+    labels = ("MoCo", "+MC+CC+m+A+NN", "+MC")
+    moco, best, multi_crop = (ROWS["ablation"][label][builder.profile] for label in labels)
+    jobs = [
+        _iou_study(builder, moco, seed),
+        *(_watched(builder, source, seed) for source in (moco, best)),
+        _cams(builder, moco, best, seed),
+        *(_evaluated(builder, multi_crop, column, seed) for column in ("21 classes", "DAVIS_JF")),
+    ]
+    return with_needs(jobs)
+
+
+def figure_page(jobs: list[Job], folder: Path) -> str:
+    """Markdown with the pictures that are there, and how far the others are."""
+    lines = ["# Figures", ""]
+    for job in jobs:
+        names = _PICTURES + ((job.result.name,) if job.result.suffix == ".png" else ())
+        pictures = sorted(path for name in names for path in job.result.parent.glob(name)) if job.done else []
+        if pictures:
+            lines += [f"## {job.name}", ""]
+            lines += [f"![{path.name}]({os.path.relpath(path, folder)})" for path in pictures] + [""]
+        elif not job.done:
+            lines += [f"- {job.name}: {job.state}", ""]
+    return "\n".join(lines)
+
+
+def _evaluated(builder: JobBuilder, source: PretrainingRun, column: str, seed: int) -> Job:
+    return builder.evaluate(source, getattr(COLUMNS[column], builder.profile), seed)
+
+
+def _with(source: PretrainingRun, *options: str) -> PretrainingRun:
+    return replace(source, options=(*source.options, *options))
+
+
+def _iou_study(builder: JobBuilder, moco: PretrainingRun, seed: int) -> Job:
+    """MoCo whose two crops may share less and less."""
+    runs = [moco, *(_with(moco, "VIEWS.MAX_IOU", limit) for limit in _LIMITS)]
+    scores = [_evaluated(builder, run, "seg_VOC", seed) for run in runs]
+    trained = [builder.backbone(run, seed) for run in runs]
+    folder = builder.root / "figures" / "iou" / f"seed{seed}"
+    config = f"projects/CropStudy/configs/{'coco' if builder.profile == 'paper' else 'toy'}.yaml"
+    command = ("projects/CropStudy/run.py", "--config-file", config, "--output", str(folder))
+    for key, jobs in (("RUNS", trained), ("EVALUATIONS", scores)):
+        command += (f"CROP_STUDY.{key}", repr(tuple(str(job.result.parent) for job in jobs)))
+    command += ("CROP_STUDY.SCORE", "sem_seg.mIoU", "SEED", str(seed))
+    return Job("figure: IoU of crops", (command,), folder / "results.json", needs=(*trained, *scores))
+
+
+def _watched(builder: JobBuilder, source: PretrainingRun, seed: int) -> Job:
+    """The run once more, with its held-out accuracy measured on the way."""
+    bank, test, every = _CLASSIFIED[builder.profile]
+    options = ("KNN_EVAL.BANK", bank, "DATASETS.TEST", f"('{test}',)", "TEST.EVAL_EPOCHS", every)
+    trained = builder.backbone(_with(source, *options), seed, watched=True)
+    metrics = trained.result.parent / "metrics.json"
+    picture = builder.root / "figures" / "curves" / source.name / f"seed{seed}" / "curves.png"
+    code = "from pathlib import Path; from revisit.viz.curves import plot_curves; "
+    code += f"plot_curves(Path({str(metrics)!r}), Path({str(picture)!r}))"
+    return Job(f"figure: {source.name} over time", (("-c", code),), picture, needs=(trained,))
+
+
+def _cams(builder: JobBuilder, moco: PretrainingRun, best: PretrainingRun, seed: int) -> Job:
+    """Where linear classifiers on both backbones see their class."""
+    ours, other = (_evaluated(builder, source, "ImageNet", seed) for source in (best, moco))
+    weights, other_weights = (builder.backbone(source, seed).result for source in (best, moco))
+    folder = builder.root / "figures" / "cams" / f"seed{seed}"
+    config = f"projects/ClassActivationMaps/configs/{'imagenet_R50' if builder.profile == 'paper' else 'toy'}.yaml"
+    command = ("projects/ClassActivationMaps/run.py", "--config-file", config)
+    command += ("--weights", str(weights), "--output", str(folder))
+    command += ("CAM.CLASSIFIER", str(ours.result.parent / "classifier.pth"), "CAM.OTHER_WEIGHTS", str(other_weights))
+    command += ("CAM.OTHER_CLASSIFIER", str(other.result.parent / "classifier.pth"))
+    return Job("figure: class activation maps", (command,), folder / "results.json", needs=(ours, other))

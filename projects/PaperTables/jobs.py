@@ -1,9 +1,13 @@
-"""Jobs: command lines that leave one result file each; run here a few at a time, or by SLURM; skipped when done."""
+"""Jobs: command lines that leave one result file each, what they say before anything runs (the data that they read, how
+long they train), and how they run: here a few at a time, or by SLURM; skipped when done."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import fcntl
+import functools
+import itertools
 import json
 import os
 import shlex
@@ -16,8 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
+from revisit.data.catalog import datasets_root, get_records
 from revisit.engine.sbatch import ROOT, BatchJob
-from revisit.errors import UserError
+from revisit.engine.schedule import resolve_schedule
+from revisit.engine.setup import count_images, make_config
+from revisit.errors import UserError, expect
+
+from detectron2.config import CfgNode
 
 TRAIN = "tools/train_net.py"
 
@@ -55,19 +64,23 @@ class Job:
         for needed in self.needs:
             if not needed.done:
                 return needed.state
-        iterations = [iteration_of(path) + 1 for path in checkpoints_of_run(self.result.parent)]
-        if iterations:
-            return f"half-finished: iteration {max(iterations)}"
+        if checkpoints := checkpoints_of_run(self.result.parent):
+            return f"half-finished: iteration {iteration_of(checkpoints[0]) + 1}"
         return "begun" if self.log.is_file() else "not run"
 
     @property
     def owns_result(self) -> bool:
         """Whether what lies in the folder was made by these commands from these facts."""
         try:
-            return json.loads((self.result.parent / "job.json").read_text()) == self._identity()
+            return json.loads(self._record.read_text()) == self._identity
         except (OSError, ValueError):
             return False
 
+    @property
+    def _record(self) -> Path:
+        return self.result.parent / "job.json"
+
+    @property
     def _identity(self) -> dict:
         return {"commands": [list(command) for command in self.commands], "facts": list(self.facts)}
 
@@ -77,29 +90,87 @@ class Job:
         Raises:
             UserError: the folder belongs to a job of other commands or facts.
         """
-        path = self.result.parent / "job.json"
-        if not path.is_file():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(self._identity(), indent=2))
-        elif not self.owns_result:
-            raise UserError(
-                f"{path.parent} was made by another recipe or from other data ({path}): "
-                "give another --output, or remove it"
-            )
+        folder, record = self.result.parent, self._record
+        if not record.is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            record.write_text(json.dumps(self._identity, indent=2))
+        what = f"{folder} was made by another recipe or from other data ({record})"
+        expect(self.owns_result, f"{what}: give another --output, or remove it")
 
 
 def with_needs(jobs: Iterable[Job]) -> list[Job]:
     """The jobs and those that they need, each once and after those that it needs itself."""
     found: dict[Path, Job] = {}
-
-    def add(job: Job) -> None:
-        for needed in job.needs:
-            add(needed)
-        found.setdefault(job.result, job)
-
     for job in jobs:
-        add(job)
+        for each in (*with_needs(job.needs), job):
+            found.setdefault(each.result, each)
     return list(found.values())
+
+
+def missing_inputs(job: Job) -> str:
+    """What the job would not find on this machine: data sets, checkpoints of others; "" if nothing is missing."""
+    missing, drawn = [], tuple(f"folder:{needed.result.parent}/" for needed in job.needs)
+    for command in job.commands:
+        if command[0] == "tools/convert_to_d2.py" and len(job.commands) == 1 and not Path(command[1]).is_file():
+            missing.append(f"{command[1]}, a checkpoint of others")
+        elif "--config-file" in command:
+            missing += [name for name in _data_sets(command) if _size(name) is None and not name.startswith(drawn)]
+            folder = _config(command).get("LABEL_PROPAGATION", {}).get("DATA")
+            if folder and not (datasets_root() / folder).is_dir():
+                missing.append(str(datasets_root() / folder))
+    return ", ".join(dict.fromkeys(missing))
+
+
+def data_facts(command: tuple[str, ...]) -> tuple[str, ...]:
+    """How many images the command's data sets have, those of them that are on disk and have a fixed name."""
+    sizes = {name: _size(name) for name in _data_sets(command) if ":" not in name}
+    return tuple(f"{name}: {size} images" for name, size in sizes.items() if size is not None)
+
+
+def cost_of(job: Job) -> str:
+    """The training's iterations, ``92,400 iterations of 256 images``, or what else the job does, in words.
+
+    Data sets that are not on disk count with their published sizes.
+    """
+    command = job.commands[0]
+    if command[0] != TRAIN:
+        return {"-c": "a plot"}.get(command[0], "frozen features" if "--config-file" in command else command[0])
+    options = _options(command)
+    for key in ("MODEL.WEIGHTS", "OUTPUT_DIR"):  # neither is there yet
+        options.pop(key, None)
+    words = list(itertools.chain.from_iterable(options.items()))
+    cfg = make_config(command[command.index("--config-file") + 1], words, for_here=False)
+    if cfg.SOLVER.MAX_ITER <= 0:
+        try:
+            resolve_schedule(cfg, count_images(cfg, assume_missing=True))
+        except UserError:
+            return f"{cfg.SOLVER.EPOCHS} epochs"
+    return f"{cfg.SOLVER.MAX_ITER:,} iterations of {cfg.SOLVER.IMS_PER_BATCH} images"
+
+
+def _options(command: tuple[str, ...]) -> dict[str, str]:
+    """The KEY VALUE pairs that end a command; of a key given twice the last value counts."""
+    backwards = zip(command[-2::-2], command[::-2], strict=False)
+    return dict(reversed(list(itertools.takewhile(lambda pair: pair[0].isupper(), backwards))))
+
+
+def _data_sets(command: tuple[str, ...]) -> list[str]:
+    options, data = _options(command), _config(command).get("DATASETS", {})
+    parts = [options.get(f"DATASETS.{part}", data.get(part, ())) for part in ("TRAIN", "TEST")]
+    names = [ast.literal_eval(part) if isinstance(part, str) else part for part in parts]
+    return list(dict.fromkeys(itertools.chain.from_iterable(names)))
+
+
+def _config(command: tuple[str, ...]) -> dict:
+    return CfgNode.load_yaml_with_base(command[command.index("--config-file") + 1])
+
+
+@functools.cache
+def _size(name: str) -> int | None:
+    try:
+        return len(get_records(name))
+    except UserError:
+        return None
 
 
 def run_jobs(jobs: list[Job], parallel: int) -> None:
@@ -133,13 +204,13 @@ def run_jobs(jobs: list[Job], parallel: int) -> None:
                     running.remove(run)
                     ended.append(run.job)
                     left = (time.perf_counter() - start) / len(ended) * (total - len(ended)) / 60
-                    state = f"{run.seconds:.0f} s" if run.job.done else "FAILED"
+                    state = f"{time.perf_counter() - run.start:.0f} s" if run.job.done else "FAILED"
                     print(f"[{len(ended)}/{total}] {run.job.name}: {state}; {left:.0f} minutes left", flush=True)
     finally:
         for run in running:
             run.terminate()
         for run in running:
-            run.wait()
+            run.process.wait()
     failed = [job for job in ended if not job.done]
     if failed:
         logs = ", ".join(str(job.log) for job in failed)
@@ -168,8 +239,7 @@ class _RunningJob:
     """
 
     def __init__(self, job: Job):
-        self.job = job
-        self._start = time.perf_counter()
+        self.job, self.start = job, time.perf_counter()
         self._log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             fcntl.flock(self._log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held until the last process of the job ends
@@ -177,14 +247,10 @@ class _RunningJob:
             os.close(self._log)
             raise UserError(f"{job.name} is being run by another process ({job.log})") from error
         self._commands = iter(job.commands)
-        self._process = self._run(next(self._commands))
+        self._run(next(self._commands))
 
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self._start
-
-    def _run(self, command: tuple[str, ...]) -> subprocess.Popen:
-        return subprocess.Popen(
+    def _run(self, command: tuple[str, ...]) -> None:
+        self.process = subprocess.Popen(
             [sys.executable, *command],
             cwd=ROOT,
             env=os.environ | {"OMP_NUM_THREADS": "1"},  # more busy threads than cores cost far more than they give
@@ -195,10 +261,9 @@ class _RunningJob:
 
     def ended(self) -> bool:
         """Whether the last command has ended, or one has failed; the next one starts here."""
-        code = self._process.poll()
-        command = next(self._commands, None) if code == 0 else None
-        if command:
-            self._process = self._run(command)
+        code = self.process.poll()
+        if code == 0 and (command := next(self._commands, None)):
+            self._run(command)
         elif code is not None:
             os.close(self._log)
             return True
@@ -206,10 +271,7 @@ class _RunningJob:
 
     def terminate(self) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGTERM)
-
-    def wait(self) -> None:
-        self._process.wait()
+            os.killpg(self.process.pid, signal.SIGTERM)
 
 
 def submit_jobs(jobs: list[Job], *, hours: int, gpus: int, partition: str | None) -> None:
@@ -232,16 +294,9 @@ def submit_jobs(jobs: list[Job], *, hours: int, gpus: int, partition: str | None
         if job.done:
             continue
         trains = any(command[0] == TRAIN for command in job.commands)
-        batch = BatchJob(
-            name=job.name,
-            commands=tuple(shlex.join([sys.executable, *command]) for command in job.commands),
-            log=job.log,
-            hours=hours,
-            gpus=gpus if trains else 1,
-            cpus=8 * (gpus if trains else 1),
-            partition=partition,
-            resumes=trains,
-            after=tuple(numbers[needed.result] for needed in job.needs if needed.result in numbers),
-        )
+        commands = tuple(shlex.join([sys.executable, *command]) for command in job.commands)
+        after = tuple(numbers[needed.result] for needed in job.needs if needed.result in numbers)
+        size = {"gpus": gpus if trains else 1, "cpus": 8 * (gpus if trains else 1), "hours": hours}
+        batch = BatchJob(job.name, commands, job.log, **size, partition=partition, resumes=trains, after=after)
         numbers[job.result] = batch.submit()
         print(f"submitted as {numbers[job.result]}: {job.name}", flush=True)

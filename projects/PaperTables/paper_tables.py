@@ -1,6 +1,5 @@
 """The paper's tables, read from paper_tables.yaml: rows with their backbones, columns with their evaluations."""
 
-import functools
 import hashlib
 import shlex
 from dataclasses import dataclass
@@ -9,9 +8,12 @@ from pathlib import Path
 import yaml
 
 from projects.PaperTables.jobs import TRAIN
-from revisit.errors import UserError
+from revisit.errors import expect
 
+PROFILES = ("paper", "toy")
 RANDOM_INIT = "Rand. init."  # the paper's label
+_CONTENT = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+_TABLES = _CONTENT["tables"]
 
 
 @dataclass(frozen=True)
@@ -51,40 +53,28 @@ class OthersWeights:
 
 @dataclass(frozen=True)
 class GivenBackbone:
-    """A converted backbone of the user's; ``{seed}`` in its path stands for the seed."""
+    """A converted backbone of the user's; ``{seed}`` in its path stands for the seed. ``random`` is no pretraining."""
 
     path: str
 
     @property
     def name(self) -> str:
         """The folder of its evaluations: two files of one name have two."""
-        place = str(Path(self.path).resolve())
-        return f"{Path(place).stem}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
+        place = Path(self.path).resolve()
+        digest = hashlib.sha256(str(place).encode()).hexdigest()[:8]
+        return "random_init" if self.path == "random" else f"{place.stem}-{digest}"
 
-    def file(self, seed: int) -> Path:
+    def file(self, seed: int) -> Path | None:
         """Raises UserError where there is none."""
         path = Path(self.path.replace("{seed}", str(seed))).resolve()
-        if not path.is_file():
-            raise UserError(f"--weights: {path} not found, expected what tools/convert_to_d2.py writes")
+        if self.path == "random":
+            return None
+        expect(path.is_file(), f"--weights: {path} not found, expected what tools/convert_to_d2.py writes")
         return path
 
 
-@dataclass(frozen=True)
-class RandomInit:
-    """No pretraining."""
-
-    name: str = "random_init"
-
-
-Source = PretrainingRun | OthersWeights | GivenBackbone | RandomInit
-
-
-@dataclass(frozen=True)
-class Row:
-    """The backbone by profile. Without one it is what others published, or has no toy form."""
-
-    paper: Source | None
-    toy: Source | None
+Source = PretrainingRun | OthersWeights | GivenBackbone
+Row = dict[str, Source | None]  # by profile; None: it is what others published, or has no toy form
 
 
 @dataclass(frozen=True)
@@ -125,31 +115,25 @@ def given_rows(weights: list[str]) -> dict[str, Row]:
     stems = [Path(path).stem for path in weights]
     rows = {}
     for path, stem in zip(weights, stems, strict=True):
-        source = RandomInit() if path == "random" else GivenBackbone(path)
         label = RANDOM_INIT if path == "random" else path if stems.count(stem) > 1 else stem
-        rows[label] = Row(source, source)
+        rows[label] = dict.fromkeys(PROFILES, GivenBackbone(path))
     return rows
 
 
 def paper_values(table: str) -> dict[str, dict[str, float | None]]:
     """The values that the paper prints, by row and column; None where it prints none."""
-    content = _content()["tables"][table]
+    content = _TABLES[table]
     return {label: dict(zip(content["columns"], row["values"], strict=True)) for label, row in content["rows"].items()}
 
 
 def columns_of(table: str, profile: str) -> list[str]:
-    content = _content()["tables"][table]
+    content = _TABLES[table]
     return [*content["columns"], *(content.get("toy_columns", ()) if profile == "toy" else ())]
 
 
 def note_of(table: str) -> str:
     """What the paper's table was made with."""
-    return _content()["tables"][table].get("note", "as printed")
-
-
-@functools.cache
-def _content() -> dict:
-    return yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+    return _TABLES[table].get("note", "as printed")
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -162,13 +146,13 @@ def _backbone(text: str) -> Source | None:
         return None
     first, *words = _words(text)
     if first == "random":
-        return RandomInit()
+        return GivenBackbone(first)
     if first.startswith("weights/"):
         return OthersWeights(first.removeprefix("weights/"))
     if first == "drawn":
-        length = _words(_content()["drawn_length"])
+        length = _words(_CONTENT["drawn_length"])
         return PretrainingRun("configs/toy/ablation/moco.yaml", length=length, toy_data=tuple(words))
-    length = _words(_content()["toy_length"]) if first.startswith("toy/") else ()
+    length = _words(_CONTENT["toy_length"]) if first.startswith("toy/") else ()
     return PretrainingRun(f"configs/{first}.yaml", tuple(words), length)
 
 
@@ -189,8 +173,9 @@ def _column(score: str, paper: str = "", toy: str = "", toy_score: str = "", toy
 
 
 def _rows(table: dict) -> dict[str, Row]:
-    return {label: Row(*(_backbone(row.get(p, "")) for p in ("paper", "toy"))) for label, row in table["rows"].items()}
+    rows = table["rows"].items()
+    return {label: {profile: _backbone(row.get(profile, "")) for profile in PROFILES} for label, row in rows}
 
 
-ROWS: dict[str, dict[str, Row]] = {name: _rows(table) for name, table in _content()["tables"].items()}
-COLUMNS: dict[str, Column] = {name: _column(**content) for name, content in _content()["columns"].items()}
+ROWS: dict[str, dict[str, Row]] = {name: _rows(table) for name, table in _TABLES.items()}
+COLUMNS: dict[str, Column] = {name: _column(**content) for name, content in _CONTENT["columns"].items()}

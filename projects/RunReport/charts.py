@@ -1,15 +1,19 @@
-"""The curves of a report: for each metric a small plot with a line for each run, as plotly's script takes them."""
+"""What a report says of metrics: for each a small plot with a line for each run, as plotly's script takes them; which
+are scores, which value was the best, how fast the run was."""
+
+import statistics
 
 import numpy as np
 
-from projects.RunReport.best_scores import is_score
 from projects.RunReport.collect import Point, ReportedRun
 
+LOSSES = ("total_loss", "loss_inst", "loss_nn_raw")
+TOP1 = ("knn_top1", "linear_top1")
+HIGHER_IS_BETTER = (*TOP1, "bbox/AP", "segm/AP", "sem_seg/mIoU")
 # Readable on white and on black; dashes are for more runs than colours.
 COLORS = ("#2f7fd1", "#e1772f", "#2a9d74", "#b45fc2", "#d94f5c", "#8f8a2a", "#1f9fb4", "#a0703c")
 DASHES = ("solid", "dash", "dot")
 MOST_POINTS = 500  # of a curve, which is some 350 px wide
-
 
 # Plots by metric: title, what to look for.
 KNOWN = {
@@ -64,6 +68,23 @@ def thinned(points: list[Point], most: int = MOST_POINTS) -> list[Point]:
     # A value that is no number wins both.
     ends = {int(stretch[pick(values[stretch])]) for stretch in stretches for pick in (np.argmin, np.argmax)}
     return [points[number] for number in sorted(ends | {0, len(points) - 1})]
+
+
+def is_score(name: str) -> bool:
+    """Whether a metric is a score of a data set as a whole; a dash stands before a class's name."""
+    return name.startswith(TOP1) or ("/" in name and "-" not in name)
+
+
+def best_before(name: str, points: list[Point]) -> Point | None:
+    """The best value of a metric if it is not the last; None where the code does not know which way is better."""
+    best = max(points, key=lambda point: point[1]) if name.startswith(HIGHER_IS_BETTER) else points[-1]
+    return best if best[0] != points[-1][0] else None
+
+
+def speed(run: ReportedRun) -> float | None:
+    """Images per second, the median over the run; the first value is that of a loader and caches still cold."""
+    values = [value for _, value in run.series.get("images_per_second", ())]
+    return statistics.median(values[1:] or values) if values else None
 
 
 def _lines(metric: str, runs: list[ReportedRun]) -> list[dict]:

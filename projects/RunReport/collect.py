@@ -10,9 +10,9 @@ from typing import NamedTuple
 import yaml
 from tqdm import tqdm
 
-from projects.RunReport.run_state import RunState, state_of
+from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_of
 from revisit.engine.environment import FILE as ENVIRONMENT
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 from revisit.viz.curves import read_metrics
 from revisit.viz.tiles import evenly_spread
 
@@ -26,6 +26,7 @@ ANIMATIONS = "overlays/*.gif"  # of projects/LabelPropagation
 NEIGHBORS = ("neighbours", "neighbors", "gallery")
 NON_FINITE = "non_finite"
 MOST_GALLERIES = 6  # of a run, from its first to its last
+DAMAGED = 10**12  # iterations: a checkpoint that cannot be read claims to be of a later one
 RECORDED_TOO = ("Python", "PyTorch", "torchvision", "detectron2")  # in the log, and with less noise in environment.json
 
 
@@ -36,6 +37,19 @@ class ReportedEvaluation(NamedTuple):
     content: object  # of the JSON file; None if it cannot be read
     pictures: list[Path]
     tables: list[Path]
+
+
+class RunState(NamedTuple):
+    """What became of a run."""
+
+    kind: str  # finished | unfinished | stopped | untrained
+    text: str  # the same in words, with the iterations
+    notes: list[str]
+
+    @property
+    def so_far(self) -> bool:
+        """Whether its numbers are those of a part of the run."""
+        return self.kind in ("unfinished", "stopped")
 
 
 class ReportedRun(NamedTuple):
@@ -72,8 +86,7 @@ def short_names(folders: list[Path]) -> dict[Path, str]:
     for length in count(1):
         names = {folder: "/".join(folder.parts[-length:]) for folder in folders}
         if len(set(names.values())) == len(names):
-            break
-    return names
+            return names
 
 
 def progress(items: Iterable, what: str) -> Iterable:
@@ -91,17 +104,15 @@ def flat(tree: dict, prefix: str = "") -> dict[str, object]:
 
 def _runs_of(folder: Path) -> list[Path]:
     """The folder itself, or the runs right below it."""
-    if not folder.is_dir():
-        raise UserError(f"{folder} {'is a file' if folder.exists() else 'not found'}: expected the folder of a run")
+    what = "is a file" if folder.exists() else "not found"
+    expect(folder.is_dir(), f"{folder} {what}: expected the folder of a run")
     below = sorted(folder.iterdir())
     for candidates in ([folder], below):
         if runs := [path for path in candidates if any((path / mark).is_file() for mark in MARKS)]:
             return runs
     held = ", ".join([path.name for path in below[:5]] + ["..."] * (len(below) > 5)) or "nothing"
-    raise UserError(
-        f"{folder} is not the folder of a run: it holds {held}; expected one of {', '.join(MARKS)} in it, or in a "
-        "folder right below it"
-    )
+    marks = f"one of {', '.join(MARKS)} in it, or in a folder right below it"
+    raise UserError(f"{folder} is not the folder of a run: it holds {held}; expected {marks}")
 
 
 def _read_run(folder: Path, name: str, all_runs: list[Path]) -> ReportedRun:
@@ -112,9 +123,39 @@ def _read_run(folder: Path, name: str, all_runs: list[Path]) -> ReportedRun:
         raise UserError(f"{metrics} is not the metrics of a run: expected lines of JSON with an iteration") from error
     config = _read_config(folder / "config.yaml")
     max_iter = config.get("SOLVER.MAX_ITER", 0)
-    state = state_of(folder, series, max_iter if isinstance(max_iter, int) else 0)
+    state = _state_of(folder, series, max_iter if isinstance(max_iter, int) else 0)
     evaluations = list(_read_evaluations(folder, all_runs))
     return ReportedRun(name, folder, series, config, state, _read_environment(folder), evaluations)
+
+
+def _state_of(folder: Path, series: dict[str, list[Point]], max_iter: int) -> RunState:
+    """How far a run has come, so that a number of half a run is never taken for a result; ``max_iter`` 0: not known."""
+    ends = {path.stem: iteration_of(path) for path in checkpoints_of_run(folder)}
+    trained = series.get("total_loss") or series.get("lr") or [(-1, 0.0)]
+    last = max(trained[-1][0], *(end for end in [-1, *ends.values()] if end < DAMAGED))
+    end = ends.get(FINAL, -1)
+    of_all = f"{last + 1} of {max_iter} iterations" if max_iter else f"{last + 1} iterations, of how many is not known"
+    notes = [f"an earlier run of this folder is in {path.name}" for path in sorted(folder.glob("earlier_run_*"))]
+    names = (re.match(r"iteration_(\d+)_process_\d+", path.name) for path in folder.glob("non_finite/*"))
+    non_finite = max((int(name[1]) for name in names if name), default=-1)
+    if end >= DAMAGED:
+        notes.append(f"{FINAL}.pth is there but cannot be read")
+    elif end >= max(last, 0):  # metrics of later iterations: a finished run that was resumed with more of them
+        if non_finite >= 0:
+            notes.append(f"it met a loss that was not finite at iteration {non_finite} and resumed from a checkpoint")
+        return RunState("finished", f"finished, {end + 1} iterations", notes)
+    if non_finite >= max(last, 0):
+        return RunState("stopped", f"stopped by a loss that was not finite at iteration {non_finite}; {of_all}", notes)
+    if last >= 0:
+        if 0 <= end < DAMAGED:
+            notes.append(f"it had finished {end + 1} iterations ({FINAL}.pth) and was resumed with more to do")
+        return RunState("unfinished", f"unfinished: {of_all}{'' if end >= 0 else f', no {FINAL}.pth'}", notes)
+    files = {path.name for path in folder.iterdir()}
+    if files & {"evaluation.json", "results.json"}:
+        return RunState("untrained", "evaluation only", notes)
+    if files & {"log.txt", "metrics.json"}:
+        return RunState("unfinished", "started, no iteration written yet", notes)
+    return RunState("untrained", "dry run only" if "dry_run.json" in files else "no training", notes)
 
 
 def _read_config(path: Path) -> dict[str, object]:
@@ -168,8 +209,7 @@ def _own_pictures(folder: Path) -> list[Path]:
         return []
     pictures = [*_pictures_in(folder), *_pictures_in(folder / NON_FINITE)]
     galleries = [path for path in pictures if path.stem.startswith(NEIGHBORS)]
-    steps = evenly_spread(len(galleries), MOST_GALLERIES)
-    shown = {galleries[step] for step in steps}
+    shown = {galleries[step] for step in evenly_spread(len(galleries), MOST_GALLERIES)}
     return [path for path in pictures if path not in galleries or path in shown]
 
 

@@ -1,19 +1,25 @@
 """The page: what was collected, drawn and tabulated, put into its template."""
 
+import base64
+import io
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import jinja2
+from PIL import Image
 from plotly.offline import get_plotlyjs
 
-from projects.RunReport import best_scores, charts, tables
+from projects.RunReport import charts, tables
 from projects.RunReport.collect import NEIGHBORS, NON_FINITE, ReportedRun, progress
-from projects.RunReport.thumbnails import Album
+from revisit.errors import first_line
 
 ROOM = 2_000_000  # bytes for the pictures of each run; plotly's script takes 4.8 million
 MOST_ROWS = 300  # of a table
 MOST_PICTURES = 12  # of one evaluation
 OPEN_EVALUATIONS = 6  # more of them are closed at first
+WIDEST, TALLEST = 1200, 4000  # px
+QUALITY = 80  # of WebP, which every browser of this decade shows
 # Of a folder's own pictures, by how their names start.
 KINDS = {NON_FINITE: (f"{NON_FINITE}/",), "views": ("views",), "neighbors": NEIGHBORS, "others": ("",)}
 
@@ -27,10 +33,9 @@ def render(runs: list[ReportedRun], pictures: list[tuple[str, Path]]) -> str:
     return environment.get_template("page.html").render(
         made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         runs=runs,
-        losses=[name for name in best_scores.LOSSES if name in metrics],
+        losses=[name for name in charts.LOSSES if name in metrics],
         # Those of pretraining first.
-        scores=sorted(filter(best_scores.is_score, metrics), key=lambda name: ("/" in name, name)),
-        best_scores=best_scores,
+        scores=sorted(filter(charts.is_score, metrics), key=lambda name: ("/" in name, name)),
         charts=charts,
         found=_by_kind(pictures),
         embed=Album(ROOM * len(runs)).embed,
@@ -52,3 +57,40 @@ def _by_kind(pictures: list[tuple[str, Path]]) -> dict[str, list[tuple[Path, str
         kind = next(kind for kind, starts in KINDS.items() if name.startswith(starts))
         found[kind].append((path, f"{owner}: {name}"))
     return found
+
+
+class Thumbnail(NamedTuple):
+    """A picture for an img element, or why there is none."""
+
+    caption: str
+    source: str = ""  # a data: URI
+    width: int = 0  # px
+    height: int = 0  # px
+    problem: str = ""
+
+
+class Album:
+    """Embeds pictures as long as there is room on the page, in bytes."""
+
+    def __init__(self, room: int):
+        self._room = room
+
+    def embed(self, path: Path, caption: str) -> Thumbnail:
+        """A picture, downscaled; of an animation the frame in the middle."""
+        try:
+            with Image.open(path) as image:
+                frames = getattr(image, "n_frames", 1)
+                if frames > 1:
+                    image.seek(frames // 2)
+                    caption = f"{caption}, frame {frames // 2 + 1} of {frames}"
+                small = image.convert("RGBA" if "A" in image.getbands() or "transparency" in image.info else "RGB")
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            return Thumbnail(caption, problem=f"cannot be read: {first_line(error)}")
+        small.thumbnail((WIDEST, TALLEST))
+        buffer = io.BytesIO()
+        small.save(buffer, "WEBP", quality=QUALITY)
+        encoded = base64.b64encode(buffer.getvalue()).decode()
+        if len(encoded) > self._room:
+            return Thumbnail(caption, problem="left out, to keep this page small")
+        self._room -= len(encoded)
+        return Thumbnail(caption, f"data:image/webp;base64,{encoded}", *small.size)

@@ -1,11 +1,13 @@
 """scaling.py: its counts against known ones, its formulas by hand, and the README against its output."""
 
+from argparse import Namespace
+
 import pytest
 from commands import ROOT, one_line_error, run
 from tiny import tiny_config
 
 from projects.Benchmarks import scaling
-from projects.Benchmarks.network_flops import flops_per_image, head_flops_per_image
+from projects.Benchmarks.scaling import flops_per_image, head_flops_per_image
 from revisit.engine.memory_estimate import build_meta_model
 
 COMMAND = "python projects/Benchmarks/scaling.py"
@@ -38,8 +40,8 @@ def test_cells_are_scored_against_their_queue_and_matched_with_the_keys():
 def test_formulas_by_hand():
     """4 processes of 2 images: what travels and what is kept, from the parameters alone."""
     cfg = tiny_config("SOLVER.IMS_PER_BATCH", 8)
-    gpu, assumed = scaling.Gpu(1e12, 1, 1e6, 2), scaling.Assumed(0.5, 10, 1000, 1e5)
-    figures = scaling.needs(cfg, 4, gpu, assumed)
+    assumed = Namespace(efficiency=0.5, core_rate=10, image_bytes=1000, storage=1e5)
+    figures = scaling.needs(cfg, 4, scaling.Gpu(1e12, 1, 1e6, 2), assumed)
     trained = sum(p.numel() for p in build_meta_model(cfg).parameters() if p.requires_grad)
     ms, use = figures["ms"], figures[scaling.USE]
     assert ms["gradients"] == pytest.approx(1000 * 2 * 3 / 4 * 4 * trained / 1e6)

@@ -9,10 +9,8 @@ import cv2
 import pytest
 from commands import ROOT, documented, run
 
-from projects.PaperTables.cells import Cell, JobBuilder, make_cells
-from projects.PaperTables.command_lines import cost_of, missing_inputs
-from projects.PaperTables.jobs import Job, with_needs
-from projects.PaperTables.paper_figures import figure_jobs, figure_page
+from projects.PaperTables.cells import Cell, JobBuilder, figure_jobs, figure_page, make_cells
+from projects.PaperTables.jobs import Job, cost_of, missing_inputs, with_needs
 from projects.PaperTables.paper_tables import COLUMNS, ROWS, given_rows, paper_values
 from projects.PaperTables.result_table import as_csv, as_latex, as_markdown, ours, plot_sweep
 from revisit.engine.setup import make_config
@@ -45,7 +43,7 @@ def test_the_papers_values_are_as_printed():
 def test_a_row_of_the_sweep_changes_what_its_label_says(profile):
     centre = {"k": 20 if profile == "paper" else 10, "lambda": 0.4, "mined": "before_head"}
     for label, row in ROWS["knn"].items():
-        run = getattr(row, profile)
+        run = row[profile]
         cfg = make_config(run.config, run.options, for_here=False)
         name, value, *_ = label.split()
         wanted = centre | {name: f"{value}_head" if name == "mined" else float(value)}
@@ -67,29 +65,21 @@ def test_the_study_of_data_has_the_papers_length_on_every_set(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("profile", ["paper", "toy"])
-@pytest.mark.parametrize("table", ROWS)
-def test_every_job_is_there_once_after_what_it_needs_with_files_that_exist(table, profile, toy_datasets, tmp_path):
-    jobs = all_jobs(cells_of(table, profile, tmp_path, seeds=(1, 2)))
-    assert jobs and len({job.result for job in jobs}) == len({job.name for job in jobs}) == len(jobs)
-    seen = set()
-    for job in jobs:
-        assert all(needed.result in seen for needed in job.needs)
-        seen.add(job.result)
-        for command in job.commands:
-            assert (ROOT / command[0]).is_file()
-            if "--config-file" in command:
-                assert (ROOT / command[command.index("--config-file") + 1]).is_file()
-
-
-@pytest.mark.parametrize("profile", ["paper", "toy"])
-def test_no_two_jobs_of_all_tables_and_figures_share_a_folder(profile, toy_datasets, tmp_path):
-    jobs = figure_jobs(JobBuilder(profile, tmp_path), seed=1)
-    for table in ROWS:
-        jobs += all_jobs(cells_of(table, profile, tmp_path))
+def test_every_job_is_there_once_after_what_it_needs_with_files_that_exist(profile, toy_datasets, tmp_path):
+    """In each table and in the figures; and no two jobs of all of them share a folder."""
     by_folder = {}
-    for job in jobs:
-        job.claim()
-        assert by_folder.setdefault(job.result.parent, job) == job
+    tables = [all_jobs(cells_of(table, profile, tmp_path, seeds=(1, 2))) for table in ROWS]
+    for jobs in (*tables, figure_jobs(JobBuilder(profile, tmp_path), seed=1)):
+        assert jobs and len({job.result for job in jobs}) == len({job.name for job in jobs}) == len(jobs)
+        seen = set()
+        for job in jobs:
+            assert all(needed.result in seen for needed in job.needs)
+            seen.add(job.result)
+            job.claim()
+            assert by_folder.setdefault(job.result.parent, job) == job
+            for command in job.commands:
+                configs = [command[1 + n] for n, word in enumerate(command) if word == "--config-file"]
+                assert command[0] == "-c" or all((ROOT / file).is_file() for file in (command[0], *configs))
 
 
 def test_the_page_of_figures_shows_pictures_of_figures_and_how_far_the_others_are(toy_datasets, tmp_path):

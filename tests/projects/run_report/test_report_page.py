@@ -12,7 +12,6 @@ from PIL import Image
 
 from projects.RunReport.charts import COLORS, line_of, make_plots, thinned
 from projects.RunReport.collect import collect
-from projects.RunReport.thumbnails import Album
 
 pytest.importorskip("plotly", reason="the page needs plotly")
 from projects.RunReport import page
@@ -60,18 +59,18 @@ def test_there_is_a_plot_for_every_metric_that_some_run_has(tmp_path):
 def test_pictures_are_made_small_and_have_limited_room(tmp_path):
     large, torn = draw(tmp_path / "large.png", 2400, 1200), tmp_path / "torn.png"
     torn.write_bytes(large.read_bytes()[:5000])
-    album = Album(room=10**9)
+    album = page.Album(room=10**9)
     shown = album.embed(large, "large")
     assert (shown.width, shown.height, shown.problem) == (1200, 600, "")
     assert (embedded(shown.source).format, embedded(shown.source).size) == ("WEBP", (1200, 600))
     assert album.embed(torn, "torn").problem.startswith("cannot be read")
-    assert Album(room=100).embed(large, "large").problem == "left out, to keep this page small"
+    assert page.Album(room=100).embed(large, "large").problem == "left out, to keep this page small"
 
 
 def test_of_an_animation_the_middle_frame_is_shown(tmp_path):
     frames = [Image.new("RGB", (20, 20), color) for color in ("red", "lime", "blue")]
     frames[0].save(tmp_path / "bear.gif", save_all=True, append_images=frames[1:])
-    shown = Album(room=10**9).embed(tmp_path / "bear.gif", "bear.gif")
+    shown = page.Album(room=10**9).embed(tmp_path / "bear.gif", "bear.gif")
     assert shown.caption == "bear.gif, frame 2 of 3"
     assert embedded(shown.source).convert("RGB").getpixel((10, 10))[1] > 200
 

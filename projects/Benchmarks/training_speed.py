@@ -1,0 +1,179 @@
+"""Images per second of training, the project's against the textbook's: steps on views in memory, and from files."""
+
+import contextlib
+import random
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from projects.Benchmarks.input_pipeline import files_or_photographs
+from projects.Benchmarks.measuring import compare, now, timer
+from projects.Benchmarks.references import ReferenceViews, TextbookStep
+from projects.Benchmarks.scaling import flops_per_image
+from revisit.config import metrics_period
+from revisit.data.catalog import get_records
+from revisit.data.loader import ResumableLoader
+from revisit.engine.memory_estimate import build_meta_model, meta_batch
+from revisit.engine.optimizer import build_optimizer
+from revisit.engine.pretrain_trainer import PretrainTrainer
+from revisit.engine.train_step import TrainStep
+from revisit.errors import expect
+
+from detectron2.config import CfgNode
+from detectron2.utils.events import EventStorage
+
+WARM_UP = 2  # steps from files of each repeat that do not count
+
+
+def measure_step(cfg: CfgNode, *, steps: int = 10, repeats: int) -> dict[str, object]:
+    """Ratio of images per second, and where the project's time goes, in percent, for a recipe of KNNMoCo."""
+    require_neighbors(cfg)
+    batch = random_views(cfg)
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
+    normalised = {name: ((views - mean) / std).contiguous() for name, views in batch.items()}
+    ours, textbook = OwnStep(cfg), TextbookStep(cfg)
+    timers = {
+        "ours": timer(lambda: [ours(batch) for _ in range(steps)]),
+        "textbook": timer(lambda: [textbook(normalised) for _ in range(steps)]),
+    }
+    result = compare(timers, repeats, steps * cfg.SOLVER.IMS_PER_BATCH)
+    return result | {f"percent: {part}": share for part, share in ours.profile(batch, steps).items()}
+
+
+def measure_end_to_end(
+    cfg: CfgNode, *, files: str | None = None, images: int = 1024, steps: int = 60, repeats: int
+) -> dict[str, object]:
+    """Ratio of images per second to that of a plain pipeline, for a recipe of KNNMoCo; with a GPU also what it was used
+    for. Of the data set ``files``, or without one of as many photographs as ``images``.
+
+    Loaders start anew for every repeat, so that none works ahead while the other is measured. ``steps`` of one are many
+    more than the DATALOADER.NUM_WORKERS, each of which works two batches ahead.
+    """
+    require_neighbors(cfg)
+    cfg = cfg.clone()
+    cfg.defrost()
+    peaks: dict[str, float] = {}
+    with files_or_photographs(files, images) as name:
+        cfg.DATASETS.TRAIN = (name,)
+        random.seed(0)
+        torch.manual_seed(0)
+        loaders = {"ours": (OwnStep(cfg), ResumableLoader(cfg)), "plain": (TextbookStep(cfg), plain_loader(cfg))}
+        timers = {form: partial(_seconds, *pair, steps, peaks, form) for form, pair in loaders.items()}
+        result = compare(timers, repeats, steps * cfg.SOLVER.IMS_PER_BATCH)
+    gpu = {} if cfg.MODEL.DEVICE == "cpu" else {**peaks, **_arithmetic(cfg, result["ours_images_per_second"])}
+    return {**result, **gpu}
+
+
+def require_neighbors(cfg: CfgNode) -> None:
+    """Raises UserError for a config that is not of KNNMoCo, which the textbook's step is."""
+    method = cfg.MODEL.META_ARCHITECTURE
+    expect(method == "KNNMoCo", f"MODEL.META_ARCHITECTURE {method}: expected KNNMoCo")
+
+
+def random_views(cfg: CfgNode) -> dict[str, Tensor]:
+    """A batch of noise in the sizes and the memory layout of the loader's."""
+    generator = torch.Generator().manual_seed(0)
+    batch = {}
+    for name, view in meta_batch(cfg, cfg.SOLVER.IMS_PER_BATCH).items():
+        shape = view.movedim(-3, -1).shape
+        batch[name] = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator).movedim(-1, -3)
+    return batch
+
+
+def plain_loader(cfg: CfgNode) -> DataLoader:
+    """Batches of the reference's views of DATASETS.TRAIN."""
+    files = [record["file_name"] for name in cfg.DATASETS.TRAIN for record in get_records(name)]
+    workers = {"num_workers": cfg.DATALOADER.NUM_WORKERS, "pin_memory": torch.cuda.is_available()}
+    options = {"shuffle": True, "drop_last": True, "collate_fn": ReferenceViews(cfg).batch, **workers}
+    return DataLoader(files, cfg.SOLVER.IMS_PER_BATCH, **options)
+
+
+class OwnStep:
+    """Call it with a batch to run a step on it, hooks for momentum encoder and queue included."""
+
+    def __init__(self, cfg: CfgNode):
+        self.model = PretrainTrainer.build_model(cfg).train()
+        self.model.neighbor_weight = cfg.KNN_MOCO.WEIGHT
+        precision = getattr(torch, cfg.SOLVER.AMP.DTYPE) if cfg.SOLVER.AMP.ENABLED else None
+        self._batches: deque[dict] = deque()
+        batches = iter(self._batches.popleft, None)
+        options = {"precision": precision, "metrics_period": metrics_period(cfg)}
+        self._step = TrainStep(self.model, batches, build_optimizer(cfg, self.model), **options)
+        self._storage = EventStorage(0)
+
+    def __call__(self, batch: dict) -> None:
+        self._batches.append(batch)
+        with self._storage:
+            self._step.run_step()
+        self.model.update_momentum_encoder()
+        self.model.enqueue_pending_keys()
+        self._storage.step()
+
+    @property
+    def last_loss(self) -> float:
+        """The total loss of the last step whose metrics were read."""
+        return self._storage.history("total_loss").latest()
+
+    def profile(self, batch: dict, steps: int) -> dict[str, float]:
+        """Percent of the time of ``steps`` steps by part. Waits for the GPU after each part, as no training does."""
+        seconds: dict[str, float] = defaultdict(float)
+        parts = {
+            "anchors, momentum encoder": (self.model, "start_keys"),
+            "positives, forward": (self.model, "encode_positives"),
+            "monitors": (self.model, "log_monitors"),
+            "losses, forward": (self.model, "losses"),
+            "optimizer": (self._step, "_update"),
+            "momentum update": (self.model, "update_momentum_encoder"),
+            "queue": (self.model, "enqueue_pending_keys"),
+        }
+        with contextlib.ExitStack() as stack:
+            for name, (owner, method) in parts.items():
+                stack.enter_context(mock.patch.object(owner, method, _clocked(seconds, name)(getattr(owner, method))))
+            whole = timer(lambda: [self(batch) for _ in range(steps)])()
+        seconds["backward and the rest"] = whole - sum(seconds.values())
+        return {name: 100 * value / whole for name, value in seconds.items()}
+
+
+@contextlib.contextmanager
+def _clocked(seconds: dict[str, float], part: str) -> Iterator[None]:
+    start = now()
+    yield
+    seconds[part] += now() - start
+
+
+def _seconds(step: Callable, loader: Iterable[dict], steps: int, peaks: dict[str, float], form: str) -> float:
+    """Seconds of some steps; notes the GPU's peak memory in GB, that of the other form's weights included."""
+    with contextlib.closing(_endless(loader)) as batches:
+        for batch in islice(batches, WARM_UP):
+            step(batch)
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+        start = now()
+        for batch in islice(batches, steps):
+            step(batch)
+        seconds = now() - start
+    if torch.cuda.is_available():
+        peaks[f"{form}_peak_memory_gb"] = torch.cuda.max_memory_allocated() / 1e9
+    return seconds
+
+
+def _endless(loader: Iterable[dict]) -> Iterator[dict]:
+    while True:
+        yield from loader
+
+
+def _arithmetic(cfg: CfgNode, images_per_second: float) -> dict[str, float]:
+    """The networks' rate of operations, as a share of what a large product of bfloat16 matrices reaches."""
+    rate = images_per_second * flops_per_image(cfg, build_meta_model(cfg))
+    size, products = 8192, 50
+    matrix = torch.randn(size, size, device=cfg.MODEL.DEVICE, dtype=torch.bfloat16)
+    matrix @ matrix
+    seconds = timer(lambda: [matrix @ matrix for _ in range(products)])()
+    best = products * 2 * size**3 / seconds
+    return {"network_tflops": rate / 1e12, "matmul_tflops": best / 1e12, "share_of_matmul": rate / best}
