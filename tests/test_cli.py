@@ -51,8 +51,9 @@ def test_cifar10(tmp_path, write_pictures):
 
 
 def test_resume_goes_on_where_the_run_ended(pretrained, toy_root):
-    text = run(f"{PRETRAIN} --num-gpus 2 --resume SOLVER.MAX_ITER 12 OUTPUT_DIR {pretrained} {TINY}", toy_root)
-    assert "resuming at iteration 10: epoch 1, batch 3" in text
+    command = f"{PRETRAIN} --num-gpus 2 --resume SOLVER.MAX_ITER 12 OUTPUT_DIR {pretrained} {TINY}"
+    assert "resuming at iteration 10: epoch 1, batch 3" in run(command, toy_root)
+    assert "nothing to do: the run has finished its 12 iterations" in run(command, toy_root)
 
 
 def test_eval_only_writes_the_knn_accuracy(pretrained, toy_root, tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import one_line_error, run
+from commands import one_line_error
 from PIL import Image
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
@@ -187,7 +187,6 @@ def test_mistakes_are_reported_in_one_line(task, words, message, image, finetune
     assert "\n" not in str(caught.value)
 
 
-def test_the_command_line_teaches_and_ends_quietly(toy_root, tmp_path):
-    assert "python tools/visualize.py --config-file" in run("python tools/visualize.py --help", toy_root)
+def test_the_command_line_ends_quietly(toy_root, tmp_path):
     command = f"python tools/visualize.py --config-file {config('detection')} --output {tmp_path}"
     assert "no weights to predict with" in one_line_error(command, toy_root)
