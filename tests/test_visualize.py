@@ -173,11 +173,8 @@ def test_an_unreadable_image_is_named(record, monkeypatch):
 def test_mistakes_are_reported_in_one_line(task, words, message, record, finetuned, draw, tmp_path):
     weights = torch.load(finetuned["detection"])["model"]
     torch.save({"model": {k: v for k, v in weights.items() if k.startswith("backbone.")}}, tmp_path / "backbone.pth")
-    files = {
-        "image": record["file_name"],
-        "backbone": tmp_path / "backbone.pth",
-        "nyud": finetuned["segmentation_nyud"],
-    }
+    files = {"image": record["file_name"], "backbone": f"{tmp_path}/backbone.pth"}
+    files["nyud"] = finetuned["segmentation_nyud"]
     with pytest.raises(UserError, match=message) as caught:
         draw(task, "--output", tmp_path, *words.format(**files).split(), *(NARROW if "{" in words else ()))
     assert "\n" not in str(caught.value)

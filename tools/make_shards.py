@@ -42,10 +42,10 @@ def main() -> None:
     what.add_argument("--dataset", metavar="NAME", help="a name or KIND:PATH, as in DATASETS.TRAIN")
     what.add_argument("--index-only", action="store_true", help=f"only write {INDEX} for the *.tar in DIR")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder of the tar files")
-    size_help = "100 MB to 1 GB per shard suit most stores (default: %(default)s, 330 MB of COCO)"
-    parser.add_argument("--images-per-shard", type=natural, default=2000, metavar="N", help=size_help)
-    workers_help = "shards that are written at a time (default: %(default)s)"
-    parser.add_argument("--workers", type=natural, default=4, metavar="W", help=workers_help)
+    size = "100 MB to 1 GB per shard suit most stores (default: %(default)s, 330 MB of COCO)"
+    parser.add_argument("--images-per-shard", type=natural, default=2000, metavar="N", help=size)
+    parallel = "shards that are written at a time (default: %(default)s)"
+    parser.add_argument("--workers", type=natural, default=4, metavar="W", help=parallel)
     args = parser.parse_args()
     if args.index_only:
         paths = sorted(args.output.glob("*.tar"))
@@ -87,10 +87,9 @@ def make_shards(records: list[dict], output: Path, images_per_shard: int, worker
 
 def check_manifest(output: Path, records: list[dict], images_per_shard: int) -> None:
     """Note in shards.json what is packed; raises UserError if the folder was begun with something else."""
-    digest = hashlib.sha256()
-    for record in records:
-        digest.update(f"{record.get('file_name', '')}\0{record.get('label', '')}\n".encode())
-    manifest = {"images": len(records), "images_per_shard": images_per_shard, "names_sha256": digest.hexdigest()}
+    names = "".join(f"{record.get('file_name', '')}\0{record.get('label', '')}\n" for record in records)
+    digest = hashlib.sha256(names.encode()).hexdigest()
+    manifest = {"images": len(records), "images_per_shard": images_per_shard, "names_sha256": digest}
     path = output / "shards.json"
     if path.exists():
         if json.loads(path.read_text()) != manifest:

@@ -44,17 +44,6 @@ def test_a_larger_subset_has_all_of_a_smaller_one(available, data, seed):
     assert [len(smaller), len(larger)] == totals == [len(set(smaller)), len(set(larger))]
 
 
-def test_imagenets_sizes_fill_up():
-    """1,000 classes of 732 to 1,300 images: 944 a class do not exist."""
-    available = {f"n{n:04d}": 732 + n * 568 // 104 if n < 105 else 1300 for n in range(1000)}
-    for total in (118000, 236000, 472000):
-        assert set(uniform_counts(available, total, 0).values()) == {total // 1000}
-    counts = uniform_counts(available, 944000, 0)
-    level = max(counts.values())
-    assert sum(counts.values()) == 944000 and min(counts.values()) == 732 and level > 944
-    assert all(count in (level, level - 1, available[name]) for name, count in counts.items())
-
-
 def test_the_long_tail_is_the_formula_rounded():
     getcontext().prec = 50
     expected = []
