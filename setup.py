@@ -2,6 +2,13 @@
 
 from setuptools import find_packages, setup
 
+# What Detectron2 0.6 declares and uses, for `make env`, which installs it without its dependencies. Its model zoo
+# imports pkg_resources, which setuptools 81 does not have.
+DETECTRON2_NEEDS = """
+    cloudpickle fvcore>=0.1.5,<0.1.6 hydra-core>=1.1 iopath>=0.1.7,<0.1.10 matplotlib omegaconf>=2.1 pycocotools>=2.0.2
+    setuptools<81 tabulate tensorboard termcolor>=1.1 tqdm>4.29.0 yacs>=0.1.8
+"""
+
 setup(
     name="revisit",
     version="0.1.0",
@@ -10,9 +17,8 @@ setup(
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["revisit", "revisit.*", "projects", "projects.*"]),
     package_data={"projects.RunReport": ["templates/*"], "projects.PaperTables": ["*.yaml"]},
-    # Detectron2 is not here: the package index has none by that name, and one that somebody built with its
-    # compiled operators must never be replaced. Where there is none, `make env` runs
-    # tools/install_detectron2.py.
+    # Detectron2 is not here: the package index has none by that name, and one that somebody built with its compiled
+    # operators must never be replaced. Where there is none, `make env` runs tools/install_detectron2.py.
     install_requires=[
         "fsspec>=2024.2",  # shards at URLs; torch brings it anyway
         "fvcore>=0.1.5",  # Detectron2's checkpointer, registry and transform base classes
@@ -31,22 +37,7 @@ setup(
         "tqdm>=4.60",  # progress of the scripts that write data
     ],
     extras_require={
-        # What Detectron2 0.6 declares and uses, for `make env`, which installs it without its dependencies.
-        "detectron2-needs": [
-            "cloudpickle",
-            "fvcore>=0.1.5,<0.1.6",
-            "hydra-core>=1.1",
-            "iopath>=0.1.7,<0.1.10",
-            "matplotlib",
-            "omegaconf>=2.1",
-            "pycocotools>=2.0.2",
-            "setuptools<81",  # its model zoo imports pkg_resources, which later ones do not have
-            "tabulate",
-            "tensorboard",
-            "termcolor>=1.1",
-            "tqdm>4.29.0",
-            "yacs>=0.1.8",
-        ],
+        "detectron2-needs": DETECTRON2_NEEDS.split(),
         "dev": [
             "hypothesis>=6",  # property tests
             "pytest>=8",  # the test suite

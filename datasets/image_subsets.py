@@ -7,10 +7,11 @@ seed are nested: the images of a class have one order, and a subset takes as man
 import hashlib
 import math
 import os
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from revisit.errors import UserError
+from revisit.errors import expect
 from revisit.files import written_whole
 
 PARETO_ALPHA = 6  # of ImageNet-LT (Liu et al. 2019)
@@ -36,21 +37,16 @@ def uniform_counts(available: Mapping[str, int], total: int, seed: int) -> dict[
     Raises:
         UserError: there are fewer than ``total`` images.
     """
-    if sum(available.values()) < total:
-        raise UserError(f"{sum(available.values()):,} images of {len(available):,} classes: {total:,} are asked for")
-    level, left = 0, total
-    remaining = sorted(available.values(), reverse=True)
-    while remaining:
-        lowest = remaining[-1]
-        step = min(lowest - level, left // len(remaining))
-        level, left = level + step, left - step * len(remaining)
-        if level < lowest:
-            break
-        while remaining and remaining[-1] == level:
-            remaining.pop()
+    found = sum(available.values())
+    expect(found >= total, f"{found:,} images of {len(available):,} classes: {total:,} are asked for")
+
+    def water(level: int) -> int:
+        return sum(min(number, level) for number in available.values())
+
+    level = bisect_right(range(1, max(available.values()) + 1), total, key=water)  # how many levels it reaches
     counts = {name: min(number, level) for name, number in available.items()}
     more = [name for name in seeded_order(available, seed) if available[name] > level]
-    return counts | {name: level + 1 for name in more[:left]}
+    return counts | {name: level + 1 for name in more[: total - water(level)]}
 
 
 def long_tailed_counts(num_classes: int, *, least: int, most: int, scale: float) -> list[int]:
@@ -74,8 +70,7 @@ def assign_counts(available: Mapping[str, int], counts: Iterable[int], seed: int
     given: dict[str, int] = {}
     for count in sorted(counts, reverse=True):
         name = next((name for name in order if name not in given and available[name] >= count), None)
-        if name is None:
-            raise UserError(f"no class is left that has {count:,} images: expected classes of ImageNet's sizes")
+        expect(name is not None, f"no class is left that has {count:,} images: expected classes of ImageNet's sizes")
         given[name] = count
     return given
 
@@ -97,8 +92,8 @@ def write_list(path: Path, images: list[str], folder: Path, comment: str) -> Non
     """
     relative = os.path.relpath(folder.resolve(), path.parent.resolve())  # a link's parent is not its target's
     text = "".join(f"{line}\n" for line in (f"# {path.stem}: {comment}", *(f"{relative}/{name}" for name in images)))
-    if path.exists() and path.read_text() != text:
-        raise UserError(f"{path} is there already and is another list: move it away, or choose another --output")
+    same = not path.exists() or path.read_text() == text
+    expect(same, f"{path} is there already and is another list: move it away, or choose another --output")
     path.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(path) as temporary:
         temporary.write_text(text)

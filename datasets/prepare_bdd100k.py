@@ -9,30 +9,27 @@ from that number. They are expected as DIR/images/100k/{train,test}/*.jpg, as th
 
 import os
 
+from folder_arguments import LISTS, folder_parser
 from image_subsets import write_list
-from subset_arguments import subset_parser
 
 from revisit.engine.command import run_command
-from revisit.errors import UserError
+from revisit.errors import expect
 
 EXPECTED = {"train": 70000, "test": 20000}
-FOLDER = "images/100k"
 
 
 def main(argv: list[str] | None = None) -> None:
-    contents = "images/100k/train and images/100k/test"
-    parser = subset_parser(__doc__, "bdd100k", "bdd100k", contents, seeded=False)
-    args = parser.parse_args(argv)
-    root = args.bdd100k / FOLDER
+    source = ("bdd100k", "with images/100k/train and images/100k/test")
+    args = folder_parser(__doc__, bdd100k=source, output=LISTS).parse_args(argv)
+    root = args.bdd100k / "images/100k"
     images, found = [], {}
     for split in EXPECTED:
-        if not (root / split).is_dir():
-            raise UserError(f"{root / split} not found: unpack BDD100K's 100K images there (datasets/README.md)")
-        names = sorted(name for name in os.listdir(root / split) if name.endswith(".jpg"))
+        place = root / split
+        expect(place.is_dir(), f"{place} not found: unpack BDD100K's 100K images there (datasets/README.md)")
+        names = [name for name in os.listdir(place) if name.endswith(".jpg")]
         images += [f"{split}/{name}" for name in names]
         found[split] = len(names)
-    if not images:
-        raise UserError(f"{root} has no image: expected train/*.jpg and test/*.jpg")
+    expect(bool(images), f"{root} has no image: expected train/*.jpg and test/*.jpg")
     path = args.output / "bdd100k_90k.txt"
     write_list(path, sorted(images), root, "train and test of BDD100K (inferred from the paper's 90K)")
     print(f"{path}: {len(images):,} images")

@@ -10,16 +10,13 @@ leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip into one folder, then:
 Masks that are there already stay as they are, so a second call continues where the first one ended.
 """
 
-import argparse
-from pathlib import Path
-
 import numpy as np
+from folder_arguments import folder_parser
 from tqdm import tqdm
 
-from revisit.data.catalog import datasets_root
 from revisit.data.labels import VOID, read_labels, write_labels
 from revisit.engine.command import run_command
-from revisit.errors import UserError
+from revisit.errors import expect
 
 LABEL_IDS, TRAIN_IDS = "_gtFine_labelIds.png", "_gtFine_labelTrainIds.png"
 NUM_LABEL_IDS = 34
@@ -31,21 +28,11 @@ TRAIN_ID[list(TRAINED)] = np.arange(len(TRAINED))
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--cityscapes",
-        type=Path,
-        default=datasets_root() / "cityscapes",
-        metavar="DIR",
-        help="folder that holds gtFine/SPLIT/CITY/*_gtFine_labelIds.png (default: $DETECTRON2_DATASETS/cityscapes)",
-    )
-    root = parser.parse_args(argv).cityscapes
+    what = f"folder that holds gtFine/SPLIT/CITY/*{LABEL_IDS}"
+    root = folder_parser(__doc__, cityscapes=("cityscapes", what)).parse_args(argv).cityscapes
     sources = sorted(root.glob(f"gtFine/*/*/*{LABEL_IDS}"))
-    if not sources:
-        raise UserError(
-            f"no masks in {root}: expected gtFine/SPLIT/CITY/*{LABEL_IDS}; unpack gtFine_trainvaltest.zip there, "
-            "or name another folder with --cityscapes"
-        )
+    way_out = "unpack gtFine_trainvaltest.zip there, or name another folder with --cityscapes"
+    expect(bool(sources), f"no masks in {root}: expected gtFine/SPLIT/CITY/*{LABEL_IDS}; {way_out}")
     targets = [file.with_name(file.name.replace(LABEL_IDS, TRAIN_IDS)) for file in sources]
     todo = [pair for pair in zip(sources, targets, strict=True) if not pair[1].exists()]
     for source, target in tqdm(todo, unit="mask", desc="writing train ids"):

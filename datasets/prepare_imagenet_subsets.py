@@ -14,21 +14,14 @@ imagenet_classes.png shows how the images spread over the classes.
 import os
 from pathlib import Path
 
-from image_subsets import (
-    MULTIPLES,
-    assign_counts,
-    choose,
-    long_tailed_counts,
-    thousands,
-    uniform_counts,
-    write_list,
-)
-from subset_arguments import subset_parser
+from folder_arguments import seeded_parser
+from image_subsets import MULTIPLES, assign_counts, choose, long_tailed_counts, thousands, uniform_counts, write_list
 from tqdm import tqdm
 
+from revisit.data.image_folders import class_folders
 from revisit.data.reader import SUFFIXES
 from revisit.engine.command import natural, run_command
-from revisit.errors import UserError
+from revisit.errors import expect
 from revisit.viz.curves import saved_plot
 
 NUM_CLASSES, NUM_IMAGES = 1000, 1281167
@@ -36,15 +29,10 @@ Files = dict[str, list[str]]
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = subset_parser(__doc__, "imagenet", "imagenet/train", "one folder of images a class", seeded=True)
-    parser.add_argument(
-        "--long-tail",
-        type=natural,
-        nargs=3,
-        default=(5, 1280, 567),
-        metavar=("LEAST", "MOST", "SCALE"),
-        help="images a class of the long-tailed list; a scale of 555 fits ImageNet-LT itself (default: 5 1280 567)",
-    )
+    parser = seeded_parser(__doc__, imagenet=("imagenet/train", "with one folder of images a class"))
+    what = "images a class of the long-tailed list; a scale of 555 fits ImageNet-LT itself (default: 5 1280 567)"
+    numbers = {"default": (5, 1280, 567), "metavar": ("LEAST", "MOST", "SCALE")}
+    parser.add_argument("--long-tail", type=natural, nargs=3, **numbers, help=what)
     args = parser.parse_args(argv)
     files = find_files(args.imagenet)
     counts = class_counts(files, args.size, args.long_tail, args.seed)
@@ -55,8 +43,7 @@ def main(argv: list[str] | None = None) -> None:
         per_class = f"{min(wanted.values())} to {max(wanted.values())} a class"
         print(f"{args.output / name}.txt: {len(images):,} images, {per_class}")
     plot_classes(counts, args.output / "imagenet_classes.png")
-    found = sum(map(len, files.values()))
-    if (len(files), found) != (NUM_CLASSES, NUM_IMAGES):
+    if (len(files), found := sum(map(len, files.values()))) != (NUM_CLASSES, NUM_IMAGES):
         print(
             f"note: ImageNet's training set has {NUM_IMAGES:,} images of {NUM_CLASSES:,} classes, {args.imagenet} has "
             f"{found:,} of {len(files):,}: these are not the lists of the complete download"
@@ -65,16 +52,12 @@ def main(argv: list[str] | None = None) -> None:
 
 def find_files(root: Path) -> Files:
     """Names of the images in each folder of ``root``, by folder. Raises UserError where there are none."""
-    if not root.is_dir():
-        raise UserError(f"{root} not found: expected ImageNet's training images in one folder a class")
-    folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
-    if not folders:
-        raise UserError(f"{root} has no folders: expected one a class (n01440764/, ...), with images")
-    files = {}
+    expect(root.is_dir(), f"{root} not found: expected ImageNet's training images in one folder a class")
+    folders, files = class_folders(root), {}
+    expect(bool(folders), f"{root} has no folders: expected one a class (n01440764/, ...), with images")
     for folder in tqdm(folders, unit="class", desc="looking for images", disable=None):
         files[folder] = [name for name in os.listdir(root / folder) if os.path.splitext(name)[1].lower() in SUFFIXES]
-        if not files[folder]:
-            raise UserError(f"{root / folder} has no image: unpack that class, or remove the folder")
+        expect(bool(files[folder]), f"{root / folder} has no image: unpack that class, or remove the folder")
     return files
 
 

@@ -21,16 +21,16 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+from folder_arguments import folder_parser
 from PIL import Image
 from tqdm import tqdm
 
-from revisit.data.catalog import datasets_root
 from revisit.data.labels import VOID, check_size, read_depth, read_labels, write_depth, write_labels
 from revisit.data.pixel_datasets import NYUD_CLASSES
 from revisit.data.reader import require_image
 from revisit.data.split_files import check_split, read_split, write_split
 from revisit.engine.command import run_command
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 from revisit.files import written_whole
 
 OFFSETS = {"zero_based": 0, "one_based": 1}  # as read_labels counts
@@ -40,8 +40,8 @@ NAME = "{name}"
 def main(argv: list[str] | None = None) -> None:
     args = parse(argv)
     files = {kind: find(kind, vars(args)[kind]) for kind in ("images", "masks", "depths") if vars(args)[kind]}
-    labelled = [files[kind] for kind in ("masks", "depths") if kind in files]
-    names = read_split(args.names) if args.names else sorted(set().union(*labelled))
+    labelled = set().union(*(found for kind, found in files.items() if kind != "images"))
+    names = read_split(args.names) if args.names else sorted(labelled)
     for kind, found in files.items():
         missing = [name for name in names if name not in found]
         if missing:
@@ -58,35 +58,26 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = folder_parser(__doc__, output=("NYUD_MT", "folder to fill"))
     add = parser.add_argument
-    default = "(default: $DETECTRON2_DATASETS/NYUD_MT)"
-    add("--output", type=Path, default=datasets_root() / "NYUD_MT", metavar="DIR", help=f"folder to fill {default}")
     add("--split", required=True, metavar="NAME", help="train or val; the images are added to what DIR holds")
     add("--images", required=True, metavar="PATTERN", help="where the photographs are")
     add("--masks", metavar="PATTERN", help="where the masks are: grey or palette PNGs of ids")
-    add(
-        "--mask-ids",
-        choices=OFFSETS,
-        help="zero_based: masks hold 0 to 39, and 255 for void; one_based: 1 to 40, and 0 for void, as in NYUD_MT",
-    )
+    counts = "zero_based: masks hold 0 to 39, and 255 for void; one_based: 1 to 40, and 0 for void, as in NYUD_MT"
+    add("--mask-ids", choices=OFFSETS, help=counts)
     add("--depths", metavar="PATTERN", help="where the depth maps are: 16-bit PNGs, or .npy files in metres")
-    add(
-        "--depth-scale",
-        type=float,
-        metavar="X",
-        help="metres = value / X in depth PNGs, where 0 is missing: 1000 for millimetres, 5000 is common too",
-    )
+    unit = "metres = value / X in depth PNGs, where 0 is missing: 1000 for millimetres, 5000 is common too"
+    add("--depth-scale", type=float, metavar="X", help=unit)
     add("--names", type=Path, metavar="FILE", help="the names of the split, one a line")
     args = parser.parse_args(argv)
-    if not args.masks and not args.depths:
-        raise UserError("expected --masks or --depths, or both: photographs alone are no data set for either task")
-    if args.masks and not args.mask_ids:
-        raise UserError(f"--masks needs --mask-ids, one of {', '.join(OFFSETS)}: an id alone does not tell")
-    if args.depths and not args.depths.endswith(".npy") and not (args.depth_scale and args.depth_scale > 0):
-        raise UserError("--depths of PNGs needs a positive --depth-scale: a value alone does not tell its unit")
-    if args.split != os.path.basename(args.split) or not args.split:
-        raise UserError(f"--split {args.split!r}: expected a name such as train or val")
+    labels = bool(args.masks or args.depths)
+    expect(labels, "expected --masks or --depths, or both: photographs alone are no data set for either task")
+    counted = not args.masks or bool(args.mask_ids)
+    expect(counted, f"--masks needs --mask-ids, one of {', '.join(OFFSETS)}: an id alone does not tell")
+    scaled = not args.depths or args.depths.endswith(".npy") or (args.depth_scale or 0) > 0
+    expect(scaled, "--depths of PNGs needs a positive --depth-scale: a value alone does not tell its unit")
+    is_name = bool(args.split) and args.split == os.path.basename(args.split)
+    expect(is_name, f"--split {args.split!r}: expected a name such as train or val")
     return args
 
 
@@ -94,8 +85,8 @@ def find(kind: str, pattern: str) -> dict[str, Path]:
     """The files that fit a pattern, by the name in it."""
     folder, last = os.path.split(os.path.expanduser(pattern))
     start, placeholder, end = last.partition(NAME)
-    if not placeholder or NAME in folder or NAME in end:
-        raise UserError(f"--{kind} {pattern}: expected {NAME} once, in the last part of the path")
+    once = bool(placeholder) and NAME not in folder + end
+    expect(once, f"--{kind} {pattern}: expected {NAME} once, in the last part of the path")
     files: dict[str, Path] = {}
     for path in map(Path, sorted(glob.glob(os.path.join(folder, "*")))):
         name = path.name[len(start) : len(path.name) - len(end)]
@@ -103,8 +94,8 @@ def find(kind: str, pattern: str) -> dict[str, Path]:
             if name in files:
                 raise UserError(f"--{kind} {pattern} finds {name} twice: {files[name]} and {path}; expected it once")
             files[name] = path
-    if not files:
-        raise UserError(f"--{kind} {pattern}: no such file; {NAME} stands for the name of an image, folders may hold *")
+    way_out = f"{NAME} stands for the name of an image, folders may hold *"
+    expect(bool(files), f"--{kind} {pattern}: no such file; {way_out}")
     return files
 
 
@@ -119,7 +110,11 @@ def rearrange(args: argparse.Namespace, name: str, files: dict[str, Path]) -> No
         maps["depths"] = read_any_depth(files["depths"], args.depth_scale)
     for kind, pixels in maps.items():
         check_size(files[kind], pixels, files["images"], image.shape[:2])
-    write_photograph(args.output / "images" / f"{name}.jpg", files["images"], image)
+    with written_whole(args.output / "images" / f"{name}.jpg") as temporary:
+        if files["images"].suffix.lower() in (".jpg", ".jpeg"):
+            shutil.copyfile(files["images"], temporary)
+        else:
+            Image.fromarray(image).save(temporary, format="JPEG", quality=100, subsampling=0)
     if "masks" in maps:
         write_labels(args.output / "segmentation" / f"{name}.png", maps["masks"])
     if "depths" in maps:
@@ -135,18 +130,8 @@ def read_any_depth(path: Path, scale: float | None) -> np.ndarray:
             mode, values = image.mode, np.asarray(image)
     except Exception as error:  # damaged files raise whatever their bytes happen to trip
         raise UserError(f"depth map {path} cannot be read ({type(error).__name__}): expected a 16-bit PNG") from error
-    if not mode.startswith("I"):
-        raise UserError(f"depth map {path} is an image in mode {mode}: expected 16 bits of grey")
+    expect(mode.startswith("I"), f"depth map {path} is an image in mode {mode}: expected 16 bits of grey")
     return (values / scale).astype(np.float32)
-
-
-def write_photograph(path: Path, source: Path, image: np.ndarray) -> None:
-    """A JPEG is copied as it is."""
-    with written_whole(path) as temporary:
-        if source.suffix.lower() in (".jpg", ".jpeg"):
-            shutil.copyfile(source, temporary)
-        else:
-            Image.fromarray(image).save(temporary, format="JPEG", quality=100, subsampling=0)
 
 
 if __name__ == "__main__":

@@ -15,38 +15,34 @@ import argparse
 import csv
 from pathlib import Path
 
+from folder_arguments import seeded_parser
 from image_subsets import MULTIPLES, seeded_order, thousands, write_list
-from subset_arguments import subset_parser
 from tqdm import tqdm
 
 from revisit.engine.command import run_command
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 from revisit.files import written_whole
 
 NUM_BOXABLE = 1743042
 
 
 def main(argv: list[str] | None = None) -> None:
-    contents = "train/ and train-annotations-bbox.csv"
-    parser = subset_parser(__doc__, "openimages", "openimages", contents, seeded=True)
+    parser = seeded_parser(__doc__, openimages=("openimages", "with train/ and train-annotations-bbox.csv"))
     parser.add_argument("--boxes", type=Path, metavar="FILE", help="(default: DIR/train-annotations-bbox.csv)")
     args = parser.parse_args(argv)
     ids = read_ids(args.boxes or args.openimages / "train-annotations-bbox.csv")
     order = seeded_order(ids, args.seed)
     sizes = [args.size * multiple for multiple in MULTIPLES if args.size * multiple <= len(order)]
-    if not sizes:
-        raise UserError(f"{len(order):,} images are in the file: {args.size:,} are asked for")
+    expect(bool(sizes), f"{len(order):,} images are in the file: {args.size:,} are asked for")
     complete = [write_subset(args, order, size) for size in sizes]
     if len(order) != NUM_BOXABLE:
         print(f"note: {len(order):,} images are in the file, OpenImages' training set has {NUM_BOXABLE:,} with boxes")
-    if not any(complete):
-        raise UserError(f"no list has all of its images in {args.openimages / 'train'}: download the missing ones")
+    expect(any(complete), f"no list has all of its images in {args.openimages / 'train'}: download the missing ones")
 
 
 def read_ids(path: Path) -> set[str]:
     """The ids in the column ImageID of a CSV file."""
-    if not path.is_file():
-        raise UserError(f"{path} not found: expected OpenImages' boxes of the training set (datasets/README.md)")
+    expect(path.is_file(), f"{path} not found: expected OpenImages' boxes of the training set (datasets/README.md)")
     try:
         with open(path, newline="", encoding="utf-8") as file:
             rows = csv.reader(file)

@@ -12,34 +12,26 @@ masks, which have void borders, are kept) and then ImageSets/Segmentation/train_
 already stay as they are.
 """
 
-import argparse
 from pathlib import Path
 
 import numpy as np
+from folder_arguments import folder_parser
 from PIL import Image
 from scipy.io import loadmat
 from tqdm import tqdm
 
-from revisit.data.catalog import datasets_root
 from revisit.data.labels import check_size, write_labels
 from revisit.data.pixel_datasets import VOC_PIXEL_CLASSES
 from revisit.data.split_files import check_split, read_split, write_split
 from revisit.engine.command import run_command
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 
 EXPECTED = 10582
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = folder_parser(__doc__, voc=("VOC2012", "with JPEGImages, SegmentationClass and ImageSets"))
     parser.add_argument("--sbd", type=Path, required=True, metavar="DIR", help="with cls/*.mat, train.txt and val.txt")
-    parser.add_argument(
-        "--voc",
-        type=Path,
-        default=datasets_root() / "VOC2012",
-        metavar="DIR",
-        help="with JPEGImages, SegmentationClass and ImageSets (default: $DETECTRON2_DATASETS/VOC2012)",
-    )
     args = parser.parse_args(argv)
     names = train_aug(args.sbd, args.voc)
     split_file = args.voc / "ImageSets" / "Segmentation" / "train_aug.txt"
@@ -94,11 +86,10 @@ def read_sbd_mask(path: Path) -> np.ndarray:
         raise UserError(
             f"{path} cannot be read ({type(error).__name__}): expected a MATLAB file with GTcls.Segmentation"
         ) from error
-    if mask.ndim != 2 or not mask.size or mask.dtype.kind not in "iu":
-        raise UserError(f"{path} has a GTcls.Segmentation of {mask.dtype} {mask.shape}: expected (H, W) integers")
-    last = len(VOC_PIXEL_CLASSES) - 1
-    if mask.min() < 0 or mask.max() > last:
-        raise UserError(f"{path} has ids {mask.min()} to {mask.max()}: expected 0 to {last}")
+    fits = mask.ndim == 2 and mask.size > 0 and mask.dtype.kind in "iu"
+    expect(fits, f"{path} has a GTcls.Segmentation of {mask.dtype} {mask.shape}: expected (H, W) integers")
+    low, high, last = mask.min(), mask.max(), len(VOC_PIXEL_CLASSES) - 1
+    expect(0 <= low and high <= last, f"{path} has ids {low} to {high}: expected 0 to {last}")
     return mask.astype(np.uint8)
 
 

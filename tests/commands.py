@@ -104,17 +104,7 @@ def popen(words: Sequence[str], **options: object) -> subprocess.Popen | ForkedS
 class ForkedScript:
     """What of ``subprocess.Popen`` this project uses, for a script and its arguments."""
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        *,
-        stdout: object,
-        stderr: object,
-        env: dict[str, str] | None = None,
-        cwd: Path | None = None,
-        start_new_session: bool = False,
-        **_: object,
-    ):
+    def __init__(self, words, *, stdout, stderr, env=None, cwd=None, start_new_session=False, **_):
         self.stdout = None
         if stdout == subprocess.PIPE:
             reader, writer = os.pipe()
@@ -123,9 +113,8 @@ class ForkedScript:
             Connection(file if isinstance(file, int) else file.fileno(), readable=False)
             for file in (stdout, stdout if stderr == subprocess.STDOUT else stderr)
         ]
-        env = dict(os.environ) if env is None else env
-        cwd = cwd or os.getcwd()
-        self._process = _forks.Process(target=_be_script, args=(words[1:], env, str(cwd), streams, start_new_session))
+        place = (dict(os.environ) if env is None else env, str(cwd or os.getcwd()))
+        self._process = _forks.Process(target=_be_script, args=(words[1:], *place, streams, start_new_session))
         # Without this process's main script, whose imports would see another environment.
         preparation = {k: v for k, v in spawn.get_preparation_data("script").items() if not k.startswith("init_main")}
         with pytest.MonkeyPatch.context() as patch:

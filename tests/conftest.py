@@ -70,7 +70,6 @@ def pretrained(toy_root, tmp_path_factory) -> Path:
         "python tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus 2 "
         f"SOLVER.MAX_ITER 10 OUTPUT_DIR {output} {TINY}",
         toy_root,
-        fresh=True,
     )
     assert "2 gloo processes" in text and "eta: " in text
     run(f"python tools/convert_to_d2.py {output}/model_final.pth {output}/backbone.pth", toy_root)

@@ -1,4 +1,4 @@
-"""Every command of README.md and datasets/README.md, typed as a user would, and the mistakes a user makes."""
+"""Pretraining, conversion and finetuning as README.md and docs/ type them, and the mistakes a user makes."""
 
 import json
 from pathlib import Path
@@ -6,124 +6,82 @@ from pathlib import Path
 import pytest
 import torch
 from commands import TINY, one_line_error, run
-from runs import assert_numbers_are_explained
+from runs import assert_numbers_are_explained, load
 
 from revisit.data.classification_datasets import CIFAR10_CLASSES
+from revisit.engine.setup import check_evaluation_data, count_images, make_config
+from revisit.errors import UserError
 from revisit.viz.curves import read_metrics
 
+TRAIN = "python tools/train_net.py --config-file"
+PRETRAIN = f"{TRAIN} configs/toy/pretrain.yaml"
+NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
+SHORT = f"SOLVER.MAX_ITER 3 SOLVER.IMS_PER_BATCH 4 {NARROW}"
+SWITCHES = "SOLVER.AMP.ENABLED True SOLVER.ACCUMULATION_STEPS 2 MODEL.CHANNELS_LAST True"
+DETECTION = "SOLVER.STEPS (2,) TEST.PRECISE_BN.NUM_ITER 2"
+DENSE = "INPUT.CROP.SIZE [65,65] MODEL.SEM_SEG_HEAD.CONVS_DIM 8"
+# options, a metric, processes
+TASKS = {
+    "detection": (f"{DETECTION} {SWITCHES}", "bbox/AP50", 1),
+    "segmentation_voc": (DENSE, "sem_seg/mIoU", 2),
+    "segmentation_cityscapes": (f"{DENSE} {SWITCHES}", "sem_seg/mIoU", 1),
+    "segmentation_nyud": (DENSE, "sem_seg/mIoU", 1),
+    "depth": (DENSE, "depth/rmse", 2),
+}
 
-def test_readme_dry_run(toy_root, tmp_path):
-    run(f"python tools/train_net.py --config-file configs/toy/pretrain.yaml --dry-run OUTPUT_DIR {tmp_path}", toy_root)
-    assert (tmp_path / "views.png").is_file()
-    assert json.loads((tmp_path / "dry_run.json").read_text())["data"]["images"] == 60
 
-
-def test_readme_pretraining_leaves_what_it_says(pretrained):
+def test_pretraining_leaves_what_docs_say_and_explain(pretrained):
     for name in ("config.yaml", "log.txt", "metrics.json", "model_final.pth", "backbone.pth", "backbone.yaml"):
         assert (pretrained / name).is_file(), name
-    weights = torch.load(pretrained / "backbone.pth", weights_only=True)["model"]
-    saved = torch.load(pretrained / "model_final.pth", weights_only=True)["model"]
+    weights, saved = (load(pretrained / name)["model"] for name in ("backbone.pth", "model_final.pth"))
     assert all(torch.equal(value, saved[f"backbone.{name}"]) for name, value in weights.items())
-
-
-def test_every_number_that_a_run_writes_is_explained(pretrained):
     assert_numbers_are_explained(pretrained)
     assert "neighbor_purity" in read_metrics(pretrained / "metrics.json")
 
 
-def test_readme_cifar10(tmp_path, write_pictures):
+def test_cifar10(tmp_path, write_pictures):
     for split in ("train", "test"):
         for name in CIFAR10_CLASSES:
             write_pictures(tmp_path / "cifar10" / split / name, 2, size=(32, 32))
     run(
-        f"python tools/train_net.py --config-file configs/cifar10/moco.yaml OUTPUT_DIR {tmp_path}/out {TINY} "
-        "SOLVER.MAX_ITER 2 MOCO.BN_SPLITS 2 KNN_EVAL.IMAGE_SIZE 32",
+        f"{TRAIN} configs/cifar10/moco.yaml OUTPUT_DIR {tmp_path}/out {TINY} SOLVER.MAX_ITER 2 MOCO.BN_SPLITS 2",
         tmp_path,
     )
     assert "knn_top1" in read_metrics(tmp_path / "out/metrics.json")
 
 
-def test_readme_resume_goes_on_where_the_run_ended(pretrained, toy_root, tmp_path):
-    text = run(
-        "python tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus 2 --resume "
-        f"SOLVER.MAX_ITER 12 OUTPUT_DIR {pretrained} {TINY}",
-        toy_root,
-    )
-    assert "resuming at iteration 10: epoch 1, batch 3" in text
-
-
-def test_readme_finetunes_a_detector_from_the_pretrained_backbone(pretrained, toy_root, tmp_path):
-    options = (
-        f"SOLVER.MAX_ITER 4 SOLVER.IMS_PER_BATCH 4 OUTPUT_DIR {tmp_path} TEST.PRECISE_BN.NUM_ITER 2 "
-        "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
-    )
-    command = "python tools/train_net.py --config-file configs/toy/detection.yaml"
-    text = run(f"{command} --num-gpus 2 MODEL.WEIGHTS {pretrained}/backbone.pth {options}", toy_root)
-    assert "100 of 100 backbone tensors loaded" in text
-    printed = json.loads((tmp_path / "metrics.json").read_text().splitlines()[-1])["bbox/AP50"]
-    run(f"{command} --eval-only --resume MODEL.WEIGHTS {pretrained}/backbone.pth {options}", toy_root)
-    assert json.loads((tmp_path / "evaluation.json").read_text())["bbox"]["AP50"] == pytest.approx(printed)
-
-
-def test_readme_own_folder_of_images(toy_root, tmp_path):
-    run(
-        "python tools/train_net.py --config-file configs/pretrain/knn_moco.yaml --num-gpus 1 "
-        f"DATASETS.TRAIN \"('folder:{toy_root}/toy_scenes/coco',)\" OUTPUT_DIR {tmp_path} "
-        f"MODEL.RESNETS.DEPTH 18 SOLVER.MAX_ITER 2 {TINY}",
-        toy_root,
-    )
-    assert (tmp_path / "model_final.pth").is_file()
+def test_resume_goes_on_where_the_run_ended(pretrained, toy_root):
+    command = f"{PRETRAIN} --num-gpus 2 --resume SOLVER.MAX_ITER 12 OUTPUT_DIR {pretrained} {TINY}"
+    assert "resuming at iteration 10: epoch 1, batch 3" in run(command, toy_root)
+    assert "nothing to do: the run has finished its 12 iterations" in run(command, toy_root)
 
 
 def test_eval_only_writes_the_knn_accuracy(pretrained, toy_root, tmp_path):
-    command = (
-        f"python tools/train_net.py --config-file configs/toy/pretrain.yaml --eval-only OUTPUT_DIR {tmp_path} {TINY}"
-    )
-    run(f"{command} MODEL.WEIGHTS {pretrained}/model_final.pth", toy_root)
+    weights = pretrained / "model_final.pth"
+    run(f"{PRETRAIN} --eval-only OUTPUT_DIR {tmp_path} {TINY} MODEL.WEIGHTS {weights}", toy_root)
     assert 0 <= json.loads((tmp_path / "evaluation.json").read_text())["knn_top1"] <= 100
-    iteration = torch.load(pretrained / "model_final.pth", weights_only=True)["iteration"]
-    assert [path.name for path in tmp_path.glob("*.png")] == [f"neighbours_{iteration:07d}.png"]
+    assert [path.name for path in tmp_path.glob("*.png")] == [f"neighbours_{load(weights)['iteration']:07d}.png"]
 
 
 def test_the_demo_runs_start_to_end(tmp_path):
-    text = run(f"python tools/demo.py --quick --output {tmp_path}/demo", tmp_path)
+    command = f"python tools/demo.py --quick --output {tmp_path}/demo"
+    text = run(command, tmp_path)
     assert "| kNN top-1, held-out appearance (%) |" in text and "eta: " in text
     summary = (tmp_path / "demo/summary.md").read_text()
     assert "these numbers mean nothing" in summary
     for picture in ("views.png", "curves.png", "neighbours.png"):
         assert picture in summary and (tmp_path / "demo" / picture).stat().st_size > 10_000
-    assert "holds a finished demo" in one_line_error(f"python tools/demo.py --quick --output {tmp_path}/demo", tmp_path)
+    assert "holds a finished demo" in one_line_error(command, tmp_path)
 
 
-def test_readme_bf16_accumulation_and_channels_last_in_finetuning(pretrained, toy_root, tmp_path):
-    run(
-        f"python tools/train_net.py --config-file configs/toy/detection.yaml MODEL.WEIGHTS {pretrained}/backbone.pth "
-        f"SOLVER.MAX_ITER 3 SOLVER.IMS_PER_BATCH 4 OUTPUT_DIR {tmp_path} TEST.PRECISE_BN.NUM_ITER 2 "
-        "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 "
-        "SOLVER.AMP.ENABLED True SOLVER.ACCUMULATION_STEPS 2 MODEL.CHANNELS_LAST True",
-        toy_root,
-    )
-    metrics = read_metrics(tmp_path / "metrics.json")
-    assert "bbox/AP50" in metrics and metrics["total_loss"][-1][1] > 0
-
-
-def test_readme_bf16_accumulation_and_channels_last_in_pretraining(toy_root, tmp_path):
-    run(
-        f"python tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus 2 OUTPUT_DIR {tmp_path} {TINY} "
-        f"SOLVER.MAX_ITER 8 SOLVER.AMP.ENABLED True SOLVER.AMP.DTYPE bfloat16 SOLVER.ACCUMULATION_STEPS 2 "
-        "MODEL.CHANNELS_LAST True VIEWS.SMALL_SIZE 24",
-        toy_root,
-    )
+def test_bf16_accumulation_and_channels_last_in_pretraining(toy_root, tmp_path):
+    switches = f"{SWITCHES} SOLVER.AMP.DTYPE bfloat16 SOLVER.MAX_ITER 8 VIEWS.SMALL_SIZE 24"
+    run(f"{PRETRAIN} --num-gpus 2 OUTPUT_DIR {tmp_path} {TINY} {switches}", toy_root)
     metrics = read_metrics(tmp_path / "metrics.json")
     assert metrics["queue_fill"][-1][1] == 100 and metrics["total_loss"][-1][1] > 0
     run(f"python tools/convert_to_d2.py {tmp_path}/model_final.pth {tmp_path}/backbone.pth", toy_root)
-    weights = torch.load(tmp_path / "backbone.pth", weights_only=True)["model"]
-    assert all(w.dtype in (torch.float32, torch.int64) and w.is_contiguous() for w in weights.values())
-
-
-@pytest.mark.parametrize("tool", ["train_net", "convert_to_d2", "visualize", "demo", "reproduce", "slurm"])
-def test_help_teaches(tool, tmp_path):
-    assert "python tools/" in run(f"python tools/{tool}.py --help", tmp_path)
+    weights = load(tmp_path / "backbone.pth")["model"].values()
+    assert all(w.dtype in (torch.float32, torch.int64) and w.is_contiguous() for w in weights)
 
 
 def test_docs_soak_kills_a_run_and_finds_it_bit_identical(tmp_path):
@@ -132,43 +90,127 @@ def test_docs_soak_kills_a_run_and_finds_it_bit_identical(tmp_path):
     assert json.loads((tmp_path / "kill.json").read_text())[0]["lost"] <= 4
 
 
+@pytest.mark.parametrize(("task", "options", "metric", "processes"), [(t, *v) for t, v in TASKS.items()], ids=TASKS)
+def test_eval_only_repeats_the_numbers_of_finetuning(task, options, metric, processes, pretrained, toy_root, tmp_path):
+    train = f"{TRAIN} configs/toy/{task}.yaml --num-gpus {processes}"
+    options += f" {SHORT} OUTPUT_DIR {tmp_path} MODEL.WEIGHTS"
+    backbone = pretrained / "backbone.pth"
+    assert "100 of 100 backbone tensors loaded" in run(f"{train} {options} {backbone}", toy_root)
+    trained = {name: values[-1][1] for name, values in read_metrics(tmp_path / "metrics.json").items()}
+    assert 0 < trained["total_loss"] < 100
+    settings = (tmp_path / "config.yaml").read_text()
+    again = f"--resume {options} {backbone}" if processes == 2 else f"{options} {tmp_path}/model_final.pth"
+    run(f"{train} --eval-only {again}", toy_root)
+    assert (tmp_path / "config.yaml").read_text() == settings
+    evaluated = json.loads((tmp_path / "evaluation.json").read_text())
+    scores = {f"{kind}/{name}": value for kind, scores in evaluated.items() for name, value in scores.items()}
+    assert metric in scores
+    for name, value in scores.items():
+        assert trained[name] == value or (value != value and trained[name] != trained[name]), name
+
+
+def test_a_c4_detector_trains_and_is_evaluated_by_two_processes(toy_root, tmp_path):
+    text = run(
+        f"{TRAIN} configs/detection/voc_faster_rcnn_R50_C4.yaml --num-gpus 2 IMPORTS \"('projects.ToyScenes',)\" "
+        "DATASETS.TRAIN \"('toy_voc_trainval',)\" DATASETS.TEST \"('toy_voc_test',)\" MODEL.ROI_HEADS.NUM_CLASSES 10 "
+        "INPUT.MIN_SIZE_TRAIN (64,) INPUT.MIN_SIZE_TEST 64 SOLVER.MAX_ITER 2 SOLVER.STEPS (1,) SOLVER.IMS_PER_BATCH 2 "
+        "MODEL.RESNETS.WIDTH_PER_GROUP 4 MODEL.ROI_HEADS.BATCH_SIZE_PER_IMAGE 4 MODEL.RPN.POST_NMS_TOPK_TEST 10 "
+        f"TEST.PRECISE_BN.NUM_ITER 2 DATALOADER.NUM_WORKERS 0 {NARROW} OUTPUT_DIR {tmp_path}",
+        toy_root,
+    )
+    assert "2 gloo processes" in text and "bbox/AP50" in read_metrics(tmp_path / "metrics.json")
+
+
+def test_a_resumed_depth_run_keeps_to_its_learning_rate_schedule(toy_root, tmp_path):
+    command = f"{TRAIN} configs/toy/depth.yaml --resume OUTPUT_DIR {tmp_path} {NARROW} {DENSE} SOLVER.MAX_ITER 8"
+    command += " SOLVER.CHECKPOINT_PERIOD 6 SOLVER.IMS_PER_BATCH 4 DATASETS.TEST ()"
+    run(command, toy_root)
+    for name in ("model_final.pth", "metrics.json"):  # as if it had been killed after iteration 5
+        (tmp_path / name).unlink()
+    assert "Starting training from iteration 6" in run(command, toy_root)
+    ((iteration, rate),) = read_metrics(tmp_path / "metrics.json")["lr"]
+    assert iteration == 7 and rate == pytest.approx(0.001 * (1 - 7 / 8) ** 0.9, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("flags", "options", "message"),
+    [
+        ("", "MODEL.PIXEL_MEAN [0.0,0.0,0.0]", "PIXEL_MEAN is [0.0, 0.0, 0.0] here"),
+        ("", "MODEL.RESNETS.RES2_OUT_CHANNELS 16", "RES2_OUT_CHANNELS is 16 here and 8 there"),
+        ("--eval-only", "", "lacks"),  # heads that were never trained
+        ("--eval-only", "MODEL.WEIGHTS ''", "no weights to predict with"),
+    ],
+)
+def test_weights_that_do_not_fit_end_in_one_line(flags, options, message, pretrained, toy_root, tmp_path):
+    command = f"{TRAIN} configs/toy/segmentation_voc.yaml {flags} OUTPUT_DIR {tmp_path} {SHORT} {DENSE}"
+    assert message in one_line_error(f"{command} MODEL.WEIGHTS {pretrained}/backbone.pth {options}", toy_root)
+    assert not (tmp_path / "evaluation.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("DATASETS.TRAIN ('toy_nyud_depth_train',)", "has no masks, which SemanticSegmentor learns from"),
+        ("DATASETS.TEST ('toy_nyud_segmentation_val',)", "NUM_CLASSES is 11, but data set .* has 40 classes"),
+        ("MODEL.SEM_SEG_HEAD.NUM_CLASSES 12", "is 12, but data set 'toy_voc_sem_seg_train_aug' has 11 classes"),
+        ("INPUT.RANDOM_SCALE (2.0,0.5)", "expects 0 < low <= high"),
+        ("INPUT.RANDOM_SCALE_SAMPLING uniform", "expected one of range, choice"),
+        ("INPUT.CROP.TYPE relative", "expect TYPE absolute"),
+        ("INPUT.RANDOM_FLIP vertical", "expect horizontal or none"),
+        ("INPUT.FORMAT BGR", "expect RGB"),
+        ("MODEL.SEM_SEG_HEAD.IN_FEATURES ['res4']", r"expected one of MODEL.RESNETS.OUT_FEATURES \(res5\)"),
+        ("MODEL.SEM_SEG_HEAD.ASPP_DILATIONS (6,12)", "ASPP_DILATIONS .*: expected three"),
+        ("MODEL.SEM_SEG_HEAD.IGNORE_VALUE 0", "IGNORE_VALUE 0: expected 255"),
+        ("SOLVER.OPTIMIZER LAMB", "SOLVER.OPTIMIZER is 'LAMB', expected one of SGD, Adam"),
+        ("SOLVER.LR_SCHEDULER_NAME Poly", "expected one of WarmupMultiStepLR, WarmupCosineLR, PolynomialLR"),
+        ("MODEL.META_ARCHITECTURE DepthEstimator", "a depth is a single number, expected 1"),
+    ],
+)
+def test_impossible_dense_recipes_end_in_one_line(options, message, toy_datasets):
+    with pytest.raises(UserError, match=message):
+        cfg = make_config("configs/toy/segmentation_voc.yaml", options.split(maxsplit=1))
+        count_images(cfg)
+        check_evaluation_data(cfg)
+
+
+def test_a_dry_run_does_not_take_a_wrong_data_set_for_a_missing_one(toy_datasets):
+    cfg = make_config("configs/toy/segmentation_voc.yaml", ["MODEL.SEM_SEG_HEAD.NUM_CLASSES", "12"], for_here=False)
+    with pytest.raises(UserError, match="has 11 classes"):
+        count_images(cfg, assume_missing=True)
+
+
+def test_sync_bn_over_processes_of_the_cpu_refuses_bfloat16():
+    with pytest.raises(UserError, match="loses its variance in bfloat16: expected one process"):
+        make_config("configs/toy/depth.yaml", ["SOLVER.AMP.ENABLED", "True"], num_processes=2)
+
+
 def test_missing_coco_stops_with_the_way_out(tmp_path):
-    command = "python tools/train_net.py --config-file configs/pretrain/knn_moco.yaml --num-gpus 2"
-    line = one_line_error(f"{command} OUTPUT_DIR {tmp_path}/out", tmp_path)
+    line = one_line_error(f"{TRAIN} configs/pretrain/knn_moco.yaml --num-gpus 2 OUTPUT_DIR {tmp_path}/out", tmp_path)
     for part in (f"{tmp_path}/coco/train2017", "DETECTRON2_DATASETS", "projects/ToyScenes/make_toy_scenes.py"):
         assert part in line
     assert not (tmp_path / "out").exists()
 
 
-def broken_copy(toy_root: Path, folder: Path, num_broken: int) -> Path:
-    """A folder of 300 photographs, ``num_broken`` of them, each 25th, cut short."""
+def broken_copy(toy_root: Path, folder: Path, num_broken: int) -> str:
+    """A command that trains on a new folder of 300 photographs, ``num_broken`` of them, each 25th, cut short."""
     folder.mkdir()
     images = sorted((toy_root / "toy_scenes/coco/train2017").iterdir())
     for n in range(300):
         data = images[n % len(images)].read_bytes()
         (folder / f"{n:03d}.jpg").write_bytes(data[: len(data) // 2] if n % 25 == 0 and n < 25 * num_broken else data)
-    return folder
+    return f"{PRETRAIN} DATASETS.TRAIN \"('folder:{folder}',)\" OUTPUT_DIR {folder}/../out {TINY} SOLVER.EPOCHS"
 
 
 def test_too_many_unreadable_images_stop_the_run(toy_root, tmp_path):
-    folder = broken_copy(toy_root, tmp_path / "photos", 12)
-    line = one_line_error(
-        "python tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus 2 "
-        f"DATASETS.TRAIN \"('folder:{folder}',)\" SOLVER.EPOCHS 3 OUTPUT_DIR {tmp_path}/out {TINY}",
-        toy_root,
-    )
-    assert "images could not be read" in line and "truncated JPEG" in line and str(folder) in line
+    command = broken_copy(toy_root, tmp_path / "photos", 12).replace("yaml", "yaml --num-gpus 2")
+    line = one_line_error(f"{command} 3", toy_root)
+    assert "images could not be read" in line and "truncated JPEG" in line and f"{tmp_path}/photos" in line
 
 
 def test_a_few_unreadable_images_are_replaced_and_named(toy_root, tmp_path):
-    folder = broken_copy(toy_root, tmp_path / "photos", 2)
-    text = run(
-        "python tools/train_net.py --config-file configs/toy/pretrain.yaml "
-        f"DATASETS.TRAIN \"('folder:{folder}',)\" SOLVER.EPOCHS 2 OUTPUT_DIR {tmp_path}/out {TINY}",
-        toy_root,
-    )
+    text = run(f"{broken_copy(toy_root, tmp_path / 'photos', 2)} 2", toy_root)
     for name in ("000.jpg", "025.jpg"):
-        assert f"unreadable image replaced by its neighbour: {folder}/{name}: truncated JPEG" in text
+        assert f"unreadable image replaced by its neighbour: {tmp_path}/photos/{name}: truncated JPEG" in text
     assert read_metrics(tmp_path / "out/metrics.json")["read_failures"][-1][1] == 4
 
 

@@ -77,18 +77,13 @@ def test_each_step_is_needed_and_enough(step, file, source, code, complaint, all
     assert complaint not in all_facts_with_the_shim.stderr
 
 
-def test_applying_again_changes_nothing():
+def test_applying_again_changes_nothing_and_names_that_numpy_has_stay_its_own():
     def state():
         compat.apply()
         return sys.modules.get(compat.OPERATORS), np.bool, np.str, list(warnings.filters)
 
     assert state() == state()
-
-
-def test_names_that_numpy_has_stay_its_own():
-    if np.lib.NumpyVersion(np.__version__) < "2.0.0":
-        pytest.skip("NumPy 1 has no np.bool of its own")
-    assert np.bool is np.bool_
+    assert np.bool is (np.bool_ if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else bool)
     assert (np.int, np.float, np.object, np.str) == (int, float, object, str)
 
 
@@ -144,11 +139,11 @@ ANNOTATION = """<annotation><size><width>64</width><height>48</height></size><ob
 
 
 def test_voc_evaluation_gives_a_perfect_answer_100(tmp_path):
+    for folder in ("ImageSets/Main", "Annotations", "JPEGImages"):
+        (tmp_path / folder).mkdir(parents=True)
     files = {"ImageSets/Main/test.txt": "1\n2\n", "Annotations/1.xml": ANNOTATION, "Annotations/2.xml": ANNOTATION}
     for file, content in files.items():
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(content)
-    (tmp_path / "JPEGImages").mkdir()
     name = f"voc_in_{tmp_path.name}"
     register_pascal_voc(name, str(tmp_path), "test", 2007, class_names=["dog"])
     evaluator = PascalVOCDetectionEvaluator(name)

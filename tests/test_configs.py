@@ -1,5 +1,6 @@
-"""Every recipe under configs/, resolved by ``train_net.py --dry-run``, against one table of what the method says."""
+"""Every recipe under configs/, resolved by ``train_net.py --dry-run``, against tables of what the method says."""
 
+import json
 import re
 import runpy
 import sys
@@ -7,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from dry_runs import CONFIGS, dry_run
 
+CONFIGS = Path("configs")
 BASES = ("Base-Pretrain.yaml", "Base-Finetune.yaml", "Base-Dense.yaml")
 
 COCO = 118287
@@ -17,7 +18,7 @@ MULTI = ((2, 160, (0.2, 1.0)), (4, 96, (0.05, 0.14)), 0.0)
 CONSTRAINED = ((2, 160, (0.2, 1.0)), (4, 96, (0.05, 0.14)), 0.2)
 STANDARD, AUTO, EITHER = "standard", "autoaugment", "standard_or_autoaugment"
 
-# epochs, crops, m, policy, (lambda, k, mining, warm-up epochs) or None
+# epochs, (large, small, overlap), m, policy, (lambda, k, warm-up epochs) or None
 RUNS = {
     "moco": (200, TWO_CROPS, 0.999, STANDARD, None),
     "moco_mc": (200, MULTI, 0.999, STANDARD, None),
@@ -25,52 +26,17 @@ RUNS = {
     "moco_mc_cc_m": (200, CONSTRAINED, 0.995, STANDARD, None),
     "moco_mc_cc_m_aplus": (200, CONSTRAINED, 0.995, EITHER, None),
     "moco_mc_cc_m_autoaugment": (200, CONSTRAINED, 0.995, AUTO, None),
-    "knn_moco": (200, CONSTRAINED, 0.995, EITHER, (0.4, 20, "before_head", 5)),
-    "knn_moco_no_aplus": (200, CONSTRAINED, 0.995, STANDARD, (0.4, 20, "before_head", 5)),
+    "knn_moco": (200, CONSTRAINED, 0.995, EITHER, (0.4, 20, 5)),
+    "knn_moco_no_aplus": (200, CONSTRAINED, 0.995, STANDARD, (0.4, 20, 5)),
     "comparison/moco_800ep": (800, TWO_CROPS, 0.999, STANDARD, None),
     "comparison/moco_cc_800ep": (800, CONSTRAINED, 0.995, STANDARD, None),
     "comparison/moco_cc_aplus_800ep": (800, CONSTRAINED, 0.995, EITHER, None),
-    "comparison/knn_moco_800ep": (800, CONSTRAINED, 0.995, EITHER, (0.4, 20, "before_head", 5)),
+    "comparison/knn_moco_800ep": (800, CONSTRAINED, 0.995, EITHER, (0.4, 20, 5)),
     "densecl": (800, TWO_CROPS, 0.999, STANDARD, None),
     "data_bias": (400, TWO_CROPS, 0.999, STANDARD, None),
 }
-
-
-def architecture(name: str, knn: tuple | None) -> str:
-    return "DenseCL" if name == "densecl" else "KNNMoCo" if knn else "MoCo"
-
-
-def assert_crops(crops: dict, large: tuple, small: tuple | None, min_overlap: float) -> None:
-    assert crops["large"] == {"count": large[0], "size": large[1], "scale": list(large[2])}
-    assert crops["small"]["count"] == (small[0] if small else 0)
-    if small:
-        assert (crops["small"]["size"], tuple(crops["small"]["scale"])) == small[1:]
-    assert (crops["min_overlap"], crops["max_iou"]) == (min_overlap, 1.0)
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_a_run_of_the_paper_resolves_to_its_settings(name, tmp_path, monkeypatch, capsys):
-    epochs, (large, small, min_overlap), m, policy, knn = RUNS[name]
-    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path / "nothing"))
-    plan = dry_run(CONFIGS / "pretrain" / f"{name}.yaml", tmp_path, monkeypatch)
-    assert plan["architecture"] == architecture(name, knn)
-    assert (plan["epochs"], plan["data"]["images"]) == (epochs, COCO)
-    assert plan["iterations"] == epochs * (COCO // 256)
-    assert (plan["batch"], plan["lr"], plan["schedule"], plan["sgd_momentum"]) == (256, 0.3, "WarmupCosineLR", 0.9)
-    assert plan["lr_warmup_iterations"] == 0
-    assert plan["weight_decays"] == {"other": 1e-4, "norm": 1e-4, "bias": 1e-4}
-    assert (plan["temperature"], plan["queue_size"], plan["momentum"]) == (0.2, 65536, m)
-    assert (plan["policy"], plan["precision"], plan["backbone"][-9:]) == (policy, "float32", "ResNet-50")
-    assert_crops(plan["crops"], large, small, min_overlap)
-    weight, k, mining, wait = knn or (0.0, 0, None, 0)
-    assert (plan["lambda"], plan["k"], plan.get("mining"), plan["warmup_epochs"]) == (weight, k, mining, wait)
-    assert plan["shapes"]["positives"][1:] == [5 if small else 1, 128]
-
-
 LARGE = (2, 64, (0.3, 1.0))
 SMALL = (2, 40, (0.1, 0.3))
-
-# epochs, (large, small, overlap), m, policy, (lambda, k, warm-up epochs) or None
 TOY_RUNS = {
     "pretrain": (36, ((2, 64, (0.6, 1.0)), (2, 40, (0.3, 0.7)), 0.2), 0.99, STANDARD, (0.4, 10, 20)),
     "densecl": (36, ((2, 64, (0.6, 1.0)), None, 0.0), 0.99, STANDARD, None),
@@ -81,42 +47,139 @@ TOY_RUNS = {
     "ablation/moco_mc_cc_m_aplus": (7, (LARGE, SMALL, 0.2), 0.99, EITHER, None),
     "ablation/knn_moco": (7, (LARGE, SMALL, 0.2), 0.99, EITHER, (0.4, 10, 3)),
 }
+CIFAR_CROPS = ((2, 32, (0.2, 1.0)), None, 0.0)
+CIFAR_RUNS = {
+    "moco": (24, CIFAR_CROPS, 0.99, STANDARD, None),
+    "knn_moco": (24, CIFAR_CROPS, 0.99, STANDARD, (0.4, 20, 5)),
+}
+
+SGD, ADAM = "SGD", "Adam"
+FCN, DEEPLAB = "RevisitFCNHead", "RevisitDeepLabV3Head"
+STEP, POLY = "WarmupMultiStepLR", "PolynomialLR"
+# batch, lr, optimiser, schedule, iterations, steps of the learning rate, warm-up
+SCHEDULES = {
+    "detection/voc_faster_rcnn_R50_C5": (16, 0.02, SGD, STEP, 24000, [18000, 22000], 100),
+    "detection/voc_faster_rcnn_R50_C4": (16, 0.02, SGD, STEP, 24000, [18000, 22000], 100),
+    "detection/coco_mask_rcnn_R50_C4": (16, 0.02, SGD, STEP, 90000, [60000, 80000], 1000),
+    "segmentation/voc_fcn_R50": (16, 0.003, SGD, STEP, 45 * 661, [30 * 661, 40 * 661], 0),
+    "segmentation/cityscapes_fcn_R50": (16, 1e-4, ADAM, POLY, 150 * 185, [], 0),
+    "segmentation/nyud_deeplab_R50": (8, 1e-4, ADAM, POLY, 100 * 99, [], 0),
+    "depth/nyud_deeplab_R50": (8, 1e-4, ADAM, POLY, 100 * 99, [], 0),
+}
+# head, dilations of its 3x3 convolutions, its outputs, crop, images
+DENSE = {
+    "segmentation/voc_fcn_R50": (FCN, [6], 21, 513, 10582),
+    "segmentation/cityscapes_fcn_R50": (FCN, [1], 19, 768, 2975),
+    "segmentation/nyud_deeplab_R50": (DEEPLAB, [12, 24, 36], 40, 512, 795),
+    "depth/nyud_deeplab_R50": (DEEPLAB, [12, 24, 36], 1, 512, 795),
+}
+TOY_DENSE = {
+    "toy/segmentation_voc": (FCN, [6], 11, 129),
+    "toy/segmentation_cityscapes": (FCN, [1], 19, 96),
+    "toy/segmentation_nyud": (DEEPLAB, [2, 4, 6], 40, 128),
+    "toy/depth": (DEEPLAB, [2, 4, 6], 1, 128),
+}
+
+
+@pytest.fixture
+def dry_run(tmp_path, monkeypatch, capsys):
+    """What ``train_net.py --dry-run`` writes of a recipe for two processes, with the data sets below ``root``."""
+
+    def call(name: str, root: Path = tmp_path / "nothing") -> dict:
+        words = f"train_net.py --config-file configs/{name}.yaml --num-gpus 2 --dry-run OUTPUT_DIR"
+        monkeypatch.setenv("DETECTRON2_DATASETS", str(root))
+        monkeypatch.setattr(sys, "argv", [*words.split(), str(tmp_path)])
+        try:
+            runpy.run_path("tools/train_net.py", run_name="__main__")
+        except SystemExit as stop:
+            assert not stop.code
+        return json.loads((tmp_path / "dry_run.json").read_text())
+
+    return call
+
+
+def assert_resolves(plan: dict, name: str, run: tuple) -> None:
+    """A pretraining recipe is as a row of the tables says."""
+    epochs, (large, small, min_overlap), m, policy, knn = run
+    assert plan["architecture"] == ("DenseCL" if name == "densecl" else "KNNMoCo" if knn else "MoCo")
+    assert (plan["epochs"], plan["momentum"], plan["policy"]) == (epochs, m, policy)
+    assert (plan["lambda"], plan["k"], plan["warmup_epochs"]) == (knn or (0.0, 0, 0))
+    crops = plan["crops"]
+    assert crops["large"] == {"count": large[0], "size": large[1], "scale": list(large[2])}
+    assert crops["small"]["count"] == (small[0] if small else 0)
+    if small:
+        assert (crops["small"]["size"], tuple(crops["small"]["scale"])) == small[1:]
+    assert (crops["min_overlap"], crops["max_iou"]) == (min_overlap, 1.0)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_of_the_paper_resolves_to_its_settings(name, dry_run):
+    plan = dry_run(f"pretrain/{name}")
+    assert_resolves(plan, name, RUNS[name])
+    assert plan["data"]["images"] == COCO and plan["iterations"] == plan["epochs"] * (COCO // 256)
+    assert (plan["batch"], plan["lr"], plan["schedule"], plan["sgd_momentum"]) == (256, 0.3, "WarmupCosineLR", 0.9)
+    assert plan["lr_warmup_iterations"] == 0
+    assert plan["weight_decays"] == {"other": 1e-4, "norm": 1e-4, "bias": 1e-4}
+    assert (plan["temperature"], plan["queue_size"], plan["precision"]) == (0.2, 65536, "float32")
+    assert plan["backbone"][-9:] == "ResNet-50" and plan.get("mining") == ("before_head" if plan["k"] else None)
+    assert plan["shapes"]["positives"][1:] == [5 if plan["crops"]["small"]["count"] else 1, 128]
 
 
 @pytest.mark.parametrize("name", TOY_RUNS)
-def test_a_toy_run_resolves_to_its_settings(name, toy_datasets, tmp_path, monkeypatch, capsys):
-    epochs, crops, m, policy, knn = TOY_RUNS[name]
-    plan = dry_run(CONFIGS / "toy" / f"{name}.yaml", tmp_path, monkeypatch)
-    assert plan["architecture"] == architecture(name, knn)
-    assert (plan["epochs"], plan["data"]["train"], plan["data"]["images"]) == (epochs, ["toy_objects_train"], 60)
+def test_a_toy_run_resolves_to_its_settings(name, dry_run, toy_root):
+    plan = dry_run(f"toy/{name}", toy_root)
+    assert_resolves(plan, name, TOY_RUNS[name])
+    assert (plan["data"]["train"], plan["data"]["images"]) == (["toy_objects_train"], 60)
     assert (plan["batch"], plan["lr"], plan["lr_warmup_iterations"]) == (60, 0.024, 330)
     assert plan["weight_decays"] == {"other": 5e-4, "norm": 5e-4, "bias": 5e-4}
-    assert (plan["temperature"], plan["queue_size"], plan["momentum"]) == (0.07, 480, m)
-    assert_crops(plan["crops"], *crops)
-    assert plan["policy"] == policy
-    weight, k, wait = knn or (0.0, 0, 0)
-    assert (plan["lambda"], plan["k"], plan["warmup_epochs"]) == (weight, k, wait)
+    assert (plan["temperature"], plan["queue_size"]) == (0.07, 480)
 
 
-@pytest.mark.parametrize(("name", "knn"), [("moco", (0.0, 0, 0)), ("knn_moco", (0.4, 20, 5))])
-def test_a_cifar_run_resolves_to_its_settings(name, knn, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path / "nothing"))
-    plan = dry_run(CONFIGS / "cifar10" / f"{name}.yaml", tmp_path, monkeypatch)
-    assert (plan["epochs"], plan["iterations"], plan["batch"], plan["lr"]) == (24, 24 * 195, 256, 0.06)
+@pytest.mark.parametrize("name", CIFAR_RUNS)
+def test_a_cifar_run_resolves_to_its_settings(name, dry_run):
+    plan = dry_run(f"cifar10/{name}")
+    assert_resolves(plan, name, CIFAR_RUNS[name])
+    assert (plan["iterations"], plan["batch"], plan["lr"]) == (24 * 195, 256, 0.06)
     assert plan["weight_decays"] == {"other": 5e-4, "norm": 5e-4, "bias": 5e-4}
-    assert (plan["temperature"], plan["queue_size"], plan["momentum"]) == (0.1, 4096, 0.99)
-    assert_crops(plan["crops"], (2, 32, (0.2, 1.0)), None, 0.0)
-    assert (plan["lambda"], plan["k"], plan["warmup_epochs"]) == knn
+    assert (plan["temperature"], plan["queue_size"]) == (0.1, 4096)
     assert plan["shapes"]["anchor"] == [128, 3, 32, 32]
 
 
-def test_the_tables_name_every_pretraining_recipe():
-    paper, toy = (
-        {str(path.relative_to(CONFIGS / folder))[:-5] for path in (CONFIGS / folder).rglob("*.yaml")}
-        for folder in ("pretrain", "toy")
-    )
-    finetuning = {"detection", "segmentation_voc", "segmentation_cityscapes", "segmentation_nyud", "depth"}
-    assert paper == set(RUNS) and toy - finetuning == set(TOY_RUNS)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_finetuning_run_resolves_to_its_protocol(name, dry_run):
+    plan = dry_run(name)
+    batch, lr, optimizer, schedule, iterations, steps, warmup = SCHEDULES[name]
+    assert (plan["batch"], plan["lr"], plan["optimizer"], plan["schedule"]) == (batch, lr, optimizer, schedule)
+    assert (plan["iterations"], plan["lr_steps"], plan["lr_warmup_iterations"]) == (iterations, steps, warmup)
+    if name not in DENSE:
+        return
+    head, dilation, outputs, crop, images = DENSE[name]
+    assert plan["head"]["name"] == head and plan["head"]["dilations"] == dilation
+    assert (plan["head"]["outputs"], plan["head"]["channels"]) == (outputs, 256)
+    assert plan["backbone_dilations"] == {"res4": [1], "res5": [2]}
+    assert plan["crop"] == [crop, crop] and plan["data"]["images"] == images
+    assert plan["random_scale"] == {"factors": [0.5, 2.0], "sampling": "range"}
+    assert plan["head"].get("loss") == ("mse" if "depth" in name else None)
+    # The protocol decays BN too. FCN's 1x1 has no bias, so no other parameter has one.
+    decays = {"other": 1e-4, "norm": 1e-4, "bias": 1e-4}
+    assert plan["weight_decays"] == ({k: decays[k] for k in ("other", "norm")} if head == FCN else decays)
+
+
+@pytest.mark.parametrize("name", TOY_DENSE)
+def test_a_toy_run_is_its_protocol_on_a_small_scale(name, dry_run, toy_root):
+    head, dilation, outputs, crop = TOY_DENSE[name]
+    plan = dry_run(name, toy_root)
+    assert (plan["head"]["name"], plan["head"]["dilations"], plan["head"]["outputs"]) == (head, dilation, outputs)
+    assert plan["crop"] == [crop, crop] and plan["data"]["found"]
+
+
+def test_the_tables_name_every_recipe():
+    tables = {"pretrain": RUNS, "cifar10": CIFAR_RUNS, "toy": [*TOY_RUNS, *(n[4:] for n in TOY_DENSE), "detection"]}
+    for kind in ("detection", "segmentation", "depth"):
+        tables[kind] = [name.partition("/")[2] for name in SCHEDULES if name.startswith(kind)]
+    for folder, names in tables.items():
+        found = {str(path.relative_to(CONFIGS / folder))[:-5] for path in (CONFIGS / folder).rglob("*.yaml")}
+        assert found == set(names), folder
 
 
 @pytest.mark.parametrize("path", [p for p in sorted(CONFIGS.rglob("*.yaml")) if p.name not in BASES], ids=str)
@@ -126,8 +189,7 @@ def test_a_recipe_opens_with_its_command_cost_and_protocol(path):
     assert all(line.startswith("#") for line in header.strip().splitlines())
     for label in ("Command", "Cost", "Data", "Protocol"):
         assert f"# {label} " in header, label
-    (command,) = re.findall(r"--config-file (\S+)", header)[:1]
-    assert Path(command) == path
+    assert re.findall(r"--config-file (\S+)", header)[0] == str(path)
     assert "# Paper" in header or "# Ours" in header
 
 
@@ -137,7 +199,7 @@ def test_output_folders_are_told_apart():
     assert len(set(folders)) == len(folders) and None not in folders
 
 
-def test_a_dry_run_of_unknown_data_is_refused(tmp_path, monkeypatch):
+def test_a_dry_run_of_unknown_data_is_refused(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train_net.py", "--dry-run", "DATASETS.TRAIN", "('nowhere',)"])
     with pytest.raises(SystemExit):
         runpy.run_path("tools/train_net.py", run_name="__main__")

@@ -38,13 +38,16 @@ def photos(tmp_path) -> Path:
 
 
 def walk(page: str, folder: Path, options: dict[str, str]) -> list[str]:
-    """Run a page's first commands with ``folder`` for their data and outputs, and further options by config."""
+    """Run a page's first commands with ``folder`` for their data and outputs, and further options by config.
+
+    The very first of README.md is started, and starts its processes, as a user's is.
+    """
     printed = []
     for command in documented(page)[:7]:
         command += "".join(f" {added}" for name, added in options.items() if f"/{name}.yaml" in command)
         for old, new in (("/data", "@"), ("$DETECTRON2_DATASETS", "@"), (" output", " @/output"), ("@", str(folder))):
             command = command.replace(old, new)
-        printed.append(run(command, folder))
+        printed.append(run(command, folder, fresh=page == "README.md" and not printed))
     return printed
 
 

@@ -28,22 +28,17 @@ def archive(path: Path, members: dict[str, str]) -> Path:
     return path
 
 
-def test_leaves_an_installed_detectron2_alone(tmp_path, monkeypatch, capsys):
+def test_leaves_an_installed_detectron2_alone_and_takes_no_empty_folder_for_one(tmp_path, monkeypatch, capsys):
     (tmp_path / "detectron2").mkdir()
-    (tmp_path / "detectron2/__init__.py").write_text('__version__ = "7.8"\nraise RuntimeError("imported")\n')
     monkeypatch.delitem(sys.modules, "detectron2", raising=False)
     monkeypatch.setattr(installer, "_pip", lambda *args: pytest.fail(f"ran pip {args}"))
-    monkeypatch.syspath_prepend(tmp_path)
-    installer.main([])
-    assert f"leaving alone detectron2 7.8 in {tmp_path / 'detectron2'}" in capsys.readouterr().out
-
-
-def test_an_empty_folder_is_no_installation(tmp_path, monkeypatch):
-    (tmp_path / "detectron2").mkdir()
-    monkeypatch.delitem(sys.modules, "detectron2", raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.setattr(sys, "meta_path", [importlib.machinery.PathFinder])
     assert installer.installed() is None
+    (tmp_path / "detectron2/__init__.py").write_text('__version__ = "7.8"\nraise RuntimeError("imported")\n')
+    importlib.invalidate_caches()
+    installer.main([])
+    assert f"leaving alone detectron2 7.8 in {tmp_path / 'detectron2'}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -51,42 +46,37 @@ def test_an_empty_folder_is_no_installation(tmp_path, monkeypatch):
     [("--check", "no Detectron2 for"), ("--archive missing", "there is no file"), ("--archive other", "sha256 ")],
 )
 def test_refusals_are_one_line_and_run_no_pip(tmp_path, monkeypatch, options, complaint):
-    archive(tmp_path / "other", {f"{TOP}/setup.py": ""})
+    (tmp_path / "other").write_bytes(b"content")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(installer, "installed", lambda: None)
     monkeypatch.setattr(installer, "check_tools", lambda pip: None)
     monkeypatch.setattr(installer, "_pip", lambda *args: pytest.fail(f"ran pip {args}"))
     with pytest.raises(SystemExit, match=f"^install_detectron2: .*{complaint}"):
         installer.main(options.split())
+    installer.check_hash(tmp_path / "other", hashlib.sha256(b"content").hexdigest())
 
 
-def test_accepts_the_file_with_the_hash(tmp_path):
-    (tmp_path / "file").write_bytes(b"content")
-    installer.check_hash(tmp_path / "file", hashlib.sha256(b"content").hexdigest())
-
-
-def test_download_asks_pip_for_the_hash(tmp_path, monkeypatch):
+def test_download_asks_pip_for_the_hash_and_pips_failure_is_one_line(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr(installer, "_pip", lambda *args: calls.append(args))
-    installer.download(tmp_path)
+
+    def fail(command, **_):
+        calls.append(command)
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.setattr(subprocess, "run", fail)
+    with pytest.raises(installer.InstallError, match="^`pip download` failed; its own message is above$"):
+        installer.download(tmp_path)
     (call,) = calls
     assert "--require-hashes" in call and "--no-deps" in call
     assert f"=={installer.VERSION} --hash=sha256:{installer.SHA256}\n" in Path(call[-1]).read_text()
 
 
-def test_failing_pip_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: subprocess.CompletedProcess([], 1))
-    with pytest.raises(installer.InstallError, match="^`pip download` failed; its own message is above$"):
-        installer.download(tmp_path)
-
-
-@pytest.mark.parametrize(("version", "usable"), [("23.2.1", True), ("26.2.1", True), ("26.3", False), ("27.0", False)])
-def test_pip_that_would_refuse_the_archive_is_named(version, usable):
-    if usable:
-        installer.check_tools(version)
-    else:
-        with pytest.raises(installer.InstallError, match=rf"pip {version} refuses .* -m pip install 'pip<=26\.2'"):
-            installer.check_tools(version)
+def test_pip_that_would_refuse_the_archive_is_named():
+    for usable in ("23.2.1", "26.2.1"):
+        installer.check_tools(usable)
+    for newer in ("26.3", "27.0"):
+        with pytest.raises(installer.InstallError, match=rf"pip {newer} refuses .* -m pip install 'pip<=26\.2'"):
+            installer.check_tools(newer)
 
 
 def test_nothing_lands_outside_the_folder(tmp_path):

@@ -1,28 +1,60 @@
-"""The main job on real photographs: `make check-real`, by hand; nothing here runs in `make test`.
+"""Photographs, masks, depth maps and videos as they are: `make check-real`, by hand; nothing here runs in `make test`.
 
-They lie in $REVISIT_REAL_DATA (default ../shared/data): coco/images/{train2017,val2017},
-voc/VOC2007_mini and cifar10/cifar10_train.tar.gz.
+They lie in $REVISIT_REAL_DATA (default ../shared/data): coco/images/{train2017,val2017}, voc/{VOC2007_mini,
+VOC2012_mini}, cifar10/cifar10_train.tar.gz, cityscapes/mmseg_pseudo, nyud, davis/{DAVIS,cutie_multiobject}.
 """
 
 import hashlib
 import json
+import os
+import shutil
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from commands import run
-from real import DATA, needs_real_data
+from commands import ROOT, one_line_error, run
+from PIL import Image
+from runs import load
 from torch.utils.data import DataLoader
 
+from projects.common.palette import voc_colours
+from projects.LabelPropagation.davis import find_sequences, read_masks
+from revisit import add_revisit_config
+from revisit.data.catalog import get_records
 from revisit.data.image_folders import load_class_folders, load_folder
+from revisit.data.labels import read_depth, read_labels
+from revisit.data.pixel_mapper import PixelMapper
 from revisit.data.reader import read_image, read_sample
 from revisit.data.sampler import EpochBatchSampler
 from revisit.data.shards import load_shards
+from revisit.evaluation.depth_evaluation import DepthEvaluator
+from revisit.evaluation.sem_seg_evaluation import SemSegEvaluator
 
-from detectron2.data import DatasetFromList
+from detectron2.config import get_cfg
+from detectron2.data import DatasetFromList, MetadataCatalog
 
-pytestmark = needs_real_data
+DATA = Path(os.environ.get("REVISIT_REAL_DATA", ROOT.parent / "shared" / "data"))
+pytestmark = [
+    pytest.mark.real_data,
+    pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data in {DATA}: set REVISIT_REAL_DATA"),
+]
+VOC = f"voc_segmentation:{DATA}/voc/VOC2012_mini:all"
+NYUD = DATA / "nyud"
+VIDEOS = DATA / "davis"
+SAMPLES = VIDEOS / "cutie_multiobject/examples"
+NARROW = "MODEL.RESNETS.DEPTH 18 MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
+
+
+def stored(path):
+    """The numbers in a file, as PIL hands them out."""
+    return np.asarray(Image.open(path))
+
+
+def colours_of(path):
+    """What a mask looks like, (H, W, 3) RGB."""
+    return np.asarray(Image.open(path).convert("RGB"))
 
 
 def test_every_photograph_is_read_as_rgb():
@@ -56,16 +88,15 @@ def test_shards_of_cifar10_are_its_files_once_an_epoch_whoever_reads(cifar10):
     records, files = load_shards(str(cifar10 / "shards")), load_class_folders(cifar10 / "cifar10/train")
     expected = {n: hashlib.sha1(Path(file["file_name"]).read_bytes()).digest() for n, file in enumerate(files)}
     assert [record["label"] for record in records] == [file["label"] for file in files] and len(records) == 50000
-    for world_size in (1, 2, 4):
-        for workers in (0, 1, 3):
-            found = {}
-            for rank in range(world_size):
-                sampler = EpochBatchSampler(50000, 200, seed=1, rank=rank, world_size=world_size)
-                loader = DataLoader(Bytes(records), batch_sampler=sampler, num_workers=workers, collate_fn=list)
-                for _, samples in zip(range(sampler.iterations_per_epoch), loader, strict=False):
-                    assert not found.keys() & dict(samples).keys()
-                    found |= dict(samples)
-            assert found == expected, (world_size, workers)
+    for world_size, workers in ((n, workers) for n in (1, 2, 4) for workers in (0, 1, 3)):
+        found = {}
+        for rank in range(world_size):
+            sampler = EpochBatchSampler(50000, 200, seed=1, rank=rank, world_size=world_size)
+            loader = DataLoader(Bytes(records), batch_sampler=sampler, num_workers=workers, collate_fn=list)
+            for _, samples in zip(range(sampler.iterations_per_epoch), loader, strict=False):
+                assert not found.keys() & dict(samples).keys()
+                found |= dict(samples)
+        assert found == expected, (world_size, workers)
 
 
 def test_pretrain_convert_and_detect_on_photographs(tmp_path):
@@ -79,8 +110,7 @@ def test_pretrain_convert_and_detect_on_photographs(tmp_path):
     )
     (metrics,) = (json.loads(line) for line in (tmp_path / "pretrain/metrics.json").read_text().splitlines())
     assert 0 < metrics["total_loss"] < 20 and "unreadable" not in text
-    queue = torch.load(tmp_path / "pretrain/model_final.pth", weights_only=True)["model"]["queue.num_enqueued"]
-    assert queue == 24
+    assert load(tmp_path / "pretrain/model_final.pth")["model"]["queue.num_enqueued"] == 24
     weights = tmp_path / "backbone.pth"
     run(f"python tools/convert_to_d2.py {tmp_path}/pretrain/model_final.pth {weights}", tmp_path)
     voc = f"('voc:{DATA}/voc/VOC2007_mini:all',)"
@@ -93,3 +123,189 @@ def test_pretrain_convert_and_detect_on_photographs(tmp_path):
     )
     assert "265 of 265 backbone tensors" in text
     assert "bbox/AP50" in (tmp_path / "detect/metrics.json").read_text()
+
+
+def unchanged(name, is_train):
+    """A mapper of samples as the files have them."""
+    cfg = get_cfg()
+    add_revisit_config(cfg)
+    cfg.INPUT.FORMAT, cfg.MODEL.PIXEL_MEAN, cfg.DATASETS.TRAIN = "RGB", [123.675, 116.28, 103.53], (name,)
+    cfg.INPUT.RANDOM_FLIP, cfg.INPUT.RANDOM_SCALE = "none", (1.0, 1.0)
+    return PixelMapper(cfg, is_train)
+
+
+def pixel_accuracy_of_class_0(name):
+    """What a segmentation set gives the answer that every pixel is of its first class, percent."""
+    evaluator, num_classes = SemSegEvaluator(name), len(MetadataCatalog.get(name).stuff_classes)
+    for record in map(unchanged(name, False), get_records(name)):
+        logits = torch.zeros(num_classes, record["height"], record["width"])
+        logits[0] = 1
+        evaluator.process([record], [{"sem_seg": logits}])
+    return evaluator.evaluate()["sem_seg"]["pACC"]
+
+
+def read_set(name):
+    """(record, labels) of every record of a segmentation set."""
+    metadata, records = MetadataCatalog.get(name), get_records(name)
+    classes = len(metadata.stuff_classes)
+    return [(r, read_labels(r["sem_seg_file_name"], classes, metadata.label_offset)) for r in records]
+
+
+def test_voc_masks_survive_pixel_by_pixel_and_its_evaluator_leaves_void_out():
+    pairs, mapper, ids, colours = read_set(VOC), unchanged(VOC, True), set(), []
+    assert len(pairs) == 22
+    for record, labels in pairs:
+        assert np.array_equal(labels, stored(record["sem_seg_file_name"]))
+        colours.append(colours_of(record["sem_seg_file_name"]))
+        assert np.array_equal(voc_colours()[labels], colours[-1])
+        assert labels.shape == read_image(record["file_name"]).shape[:2]
+        ids.update(np.unique(labels).tolist())
+        sample = mapper(record)
+        assert np.array_equal(sample["sem_seg"], labels) and labels.shape == (sample["height"], sample["width"])
+        assert np.abs(sample["image"].permute(1, 2, 0).numpy().astype(int) - stored(record["file_name"])).max() <= 4
+    assert {0, 15, 255} < ids <= {*range(21), 255}
+    colours = np.concatenate([picture.reshape(-1, 3) for picture in colours])
+    void, background = ((colours == colour).all(axis=1) for colour in ((224, 224, 192), (0, 0, 0)))
+    assert pixel_accuracy_of_class_0(VOC) == pytest.approx(100 * background.sum() / (~void).sum())
+
+
+@pytest.fixture(scope="module")
+def nyud(tmp_path_factory):
+    """The sample in NYUD_MT's layout: train has labels alone, val has depth too."""
+    output = tmp_path_factory.mktemp("nyud") / "NYUD_MT"
+    command = f"python datasets/prepare_nyud.py --output {output} --mask-ids zero_based"
+    folder = NYUD / "refinenet_seg"
+    run(f'{command} --split train --images "{folder}/{{name}}.png" --masks "{folder}/{{name}}_mask.png"', output.parent)
+    folder = NYUD / "refinenet_multitask" / "examples" / "ExpNYUD_*"
+    run(
+        f'{command} --split val --images "{folder}/{{name}}.png" --masks "{folder}/segm_gt_{{name}}.png" '
+        f'--depths "{folder}/depth_gt_{{name}}.png" --depth-scale 5000',
+        output.parent,
+    )
+    return output
+
+
+@pytest.mark.parametrize(
+    ("split", "count", "original"),
+    [
+        ("train", 5, "refinenet_seg/{}_mask.png"),
+        ("val", 2, "refinenet_multitask/examples/ExpNYUD_*/segm_gt_{}.png"),
+    ],
+)
+def test_nyud_labels_and_scores_are_those_of_the_sample(split, count, original, nyud):
+    pairs, ids = read_set(f"nyud_segmentation:{nyud}:{split}"), []
+    assert len(pairs) == count
+    for record, labels in pairs:
+        (file,) = NYUD.glob(original.format(record["image_id"]))
+        assert np.array_equal(labels, stored(file))  # train ids and 255 there, 1 to 40 and 0 in NYUD_MT
+        assert {0, 255} <= set(np.unique(labels)) <= {*range(40), 255}
+        ids += stored(file).ravel().tolist()
+    share = ids.count(0) / (len(ids) - ids.count(255))
+    assert pixel_accuracy_of_class_0(f"nyud_segmentation:{nyud}:{split}") == pytest.approx(100 * share)
+
+
+def test_nyud_depth_is_in_metres_and_scored_in_metres(nyud):
+    name = f"nyud_depth:{nyud}:val"
+    evaluator, errors = DepthEvaluator(name), []
+    for record in map(unchanged(name, False), get_records(name)):
+        (original,) = NYUD.glob(f"refinenet_multitask/examples/ExpNYUD_*/depth_gt_{record['image_id']}.png")
+        metres, depth = stored(original).astype(np.float64) / 5000, read_depth(record["depth_file_name"])
+        assert np.abs(depth - metres).max() < 1e-6
+        assert (depth == 0).any() and 1 < np.median(depth[depth > 0]) < 5 and depth.max() < 10
+        photograph = stored(original.with_name(f"{record['image_id']}.png")).astype(int)
+        assert np.abs(read_image(record["file_name"]) - photograph).mean() < 1  # JPEG of quality 100
+        errors.append(3.0 - metres[metres > 0])
+        evaluator.process([record], [{"depth": torch.full(metres.shape, 3.0)}])
+    assert len(errors) == 2
+    expected = np.sqrt(np.mean(np.concatenate(errors) ** 2))
+    assert evaluator.evaluate()["depth"]["rmse"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_train_ids_of_cityscapes_survive_pixel_by_pixel_and_are_derived_as_published(tmp_path):
+    shutil.copytree(DATA / "cityscapes" / "mmseg_pseudo", tmp_path / "cityscapes")
+    (ids_file,) = tmp_path.glob("cityscapes/gtFine/val/*/*_labelIds.png")
+    # The sample lacks the file of polygons, which Detectron2 asks for the size.
+    polygons = {"imgHeight": 128, "imgWidth": 256, "objects": []}
+    ids_file.with_name(ids_file.name.replace("labelIds.png", "polygons.json")).write_text(json.dumps(polygons))
+    name = f"cityscapes:{tmp_path}/cityscapes:val"
+    ((record, labels),) = read_set(name)
+    published = Path(record["sem_seg_file_name"])
+    assert published.name == ids_file.name.replace("labelIds", "labelTrainIds")
+    expected, ids = stored(published), stored(ids_file)
+    assert np.array_equal(labels, expected) and 255 in labels and (labels == 0).mean() > 0.1
+    scored = np.isin(ids, [7, 8, 11, 12, 13, 17, *range(19, 29), 31, 32, 33])
+    # The sample's files were reduced to 256 x 128 one by one: they disagree on 77 pixels, all on borders.
+    assert pixel_accuracy_of_class_0(name) == pytest.approx(100 * (ids == 7).sum() / scored.sum(), abs=0.3)
+    sample = unchanged(name, True)(record)
+    assert np.array_equal(sample["sem_seg"], labels)
+    assert np.array_equal(sample["image"].permute(1, 2, 0), stored(record["file_name"]))
+    published.unlink()
+    assert "wrote 1 masks" in run(f"python datasets/prepare_cityscapes.py --cityscapes {tmp_path}/cityscapes", tmp_path)
+    derived = stored(published)
+    assert np.mean(derived != expected) < 0.003 and set(np.unique(derived)) == set(np.unique(expected))
+
+
+def propagation(name, output, options=""):
+    return (
+        "python projects/LabelPropagation/run.py --config-file projects/LabelPropagation/configs/davis2017_R50.yaml "
+        f"--weights random --output {output} LABEL_PROPAGATION.SEQUENCES \"('{name}',)\" {NARROW} {options}"
+    )
+
+
+def davis_tree(root, name, frames, mask_of):
+    """A video of the samples in DAVIS's layout; ``mask_of`` names the mask of each of its ``frames``."""
+    images, masks = (root / "DAVIS" / folder / "480p" / name for folder in ("JPEGImages", "Annotations"))
+    for folder in (images, masks):
+        folder.mkdir(parents=True)
+    for frame in frames:
+        shutil.copy(SAMPLES / f"images/{name}/{frame}.jpg", images)
+        shutil.copy(SAMPLES / f"masks/{name}/{mask_of(frame)}.png", masks / f"{frame}.png")
+
+
+def test_the_ids_of_a_video_are_those_of_its_masks():
+    (sequence,) = find_sequences(VIDEOS / "DAVIS", "480p", "val", ("car-shadow",))
+    masks = read_masks(sequence, (480, 854))
+    assert masks.shape == (40, 480, 854) and np.unique(masks).tolist() == [0, 1]
+    for path, mask in zip(sequence.masks, masks, strict=True):
+        assert np.array_equal(mask > 0, stored(path) > 0)
+
+
+def test_copying_the_first_mask_scores_its_overlap(tmp_path):
+    run(propagation("libby", tmp_path, "LABEL_PROPAGATION.METHOD copy"), VIDEOS)
+    files = sorted((VIDEOS / "DAVIS/Annotations/480p/libby").glob("*.png"))
+    first, *others = (stored(path) > 0 for path in files)
+    overlaps = [np.sum(first & mask) / np.sum(first | mask) for mask in others[:-1]]
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["J-Mean"] == pytest.approx(100 * np.mean(overlaps), abs=0.01)
+    assert np.array_equal(stored(tmp_path / "masks/libby/00048.png") > 0, first)
+
+
+def test_two_objects_are_followed_and_written_with_their_palette(tmp_path):
+    davis_tree(tmp_path, "bike", [f"{n:05d}" for n in range(4)], lambda frame: "00000")
+    run(propagation("bike", tmp_path / "out"), tmp_path)
+    lines = (tmp_path / "out/per-sequence_results-val.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines[1:]] == ["bike_1", "bike_2"]
+    given = Image.open(SAMPLES / "masks/bike/00000.png")
+    for frame in range(4):
+        written = Image.open(tmp_path / f"out/masks/bike/{frame:05d}.png")
+        assert written.mode == "P" and written.size == given.size
+        assert written.getpalette()[:9] == given.getpalette()[:9]
+        assert np.unique(np.asarray(written)).tolist() == [0, 1, 2]
+    assert np.array_equal(stored(tmp_path / "out/masks/bike/00000.png"), np.asarray(given))
+
+
+def test_a_mask_one_pixel_narrower_than_its_frame_is_refused(tmp_path):
+    frames = ["00000", "00005", "00008"]
+    davis_tree(tmp_path, "judo", frames, lambda frame: frame if frame == "00005" else "00000")
+    line = one_line_error(propagation("judo", tmp_path / "out"), tmp_path)
+    assert "Annotations/480p/judo/00005.png" in line and "853 x 480" in line and "854 x 480" in line
+
+
+def test_an_oracle_retrieves_every_pixel_of_voc(tmp_path):
+    run(
+        "python projects/SegmentRetrieval/run.py --config-file projects/SegmentRetrieval/configs/voc_R50.yaml "
+        f"--weights random --output {tmp_path} DATASETS.TRAIN \"('{VOC}',)\" DATASETS.TEST \"('{VOC}',)\" {NARROW} "
+        "SEGMENT_RETRIEVAL.REGIONS truth SEGMENT_RETRIEVAL.FEATURES oracle",
+        DATA,
+    )
+    assert set(json.loads((tmp_path / "results.json").read_text())["IoU_21"].values()) == {100}

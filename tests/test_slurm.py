@@ -44,36 +44,30 @@ def cluster(tmp_path, monkeypatch):
     return tmp_path
 
 
-def wait(cluster: Path, seconds: float = 120) -> str:
+def wait(cluster: Path) -> str:
     pid = (cluster / "pid").read_text().strip()
-    subprocess.run(["timeout", str(seconds), "tail", f"--pid={pid}", "-f", "/dev/null"], check=True)
+    subprocess.run(["timeout", "120", "tail", f"--pid={pid}", "-f", "/dev/null"], check=True)
     return (cluster / "log").read_text()
 
 
-def test_a_job_on_two_nodes_trains_and_resumes_when_it_is_submitted_again(cluster, toy_root, tmp_path):
-    command = (
-        f"{COMMAND.format(logs=tmp_path / 'logs')} -- --config-file configs/toy/pretrain.yaml "
-        f"OUTPUT_DIR {tmp_path}/run {TINY} SEED 1 SOLVER.MAX_ITER 8"
-    )
-    assert "Submitted batch job 7\n" in run(command, toy_root)
-    log = wait(cluster)
-    assert "2 gloo processes" in log and (tmp_path / "run/model_final.pth").exists(), log[-3000:]
-    assert "#SBATCH --requeue" in (cluster / "script.7").read_text()
-    run(command, toy_root)
-    assert "nothing to do: the run has finished its 8 iterations" in wait(cluster)
-
-
-def test_a_job_whose_time_is_up_writes_a_checkpoint_and_is_queued_again(cluster, toy_root, tmp_path):
-    options = f"--config-file configs/toy/pretrain.yaml SOLVER.MAX_ITER 100000 OUTPUT_DIR {tmp_path}/run {TINY} SEED 1"
-    run(f"{COMMAND.format(logs=tmp_path / 'logs')} -- {options}", toy_root)
-    pid, end = int((cluster / "pid").read_text()), time.monotonic() + 120
-    while not (tmp_path / "run/metrics.json").exists() or not (tmp_path / "run/metrics.json").stat().st_size:
+def test_a_job_whose_time_is_up_is_queued_again_and_resumes_when_it_is_submitted_again(cluster, toy_root, tmp_path):
+    options = f"--config-file configs/toy/pretrain.yaml OUTPUT_DIR {tmp_path}/run {TINY} SEED 1 SOLVER.MAX_ITER"
+    command = f"{COMMAND.format(logs=tmp_path / 'logs')} -- {options}"
+    assert "Submitted batch job 7\n" in run(f"{command} 100000", toy_root)
+    metrics, end = tmp_path / "run/metrics.json", time.monotonic() + 120
+    while not metrics.exists() or not metrics.stat().st_size:
         assert time.monotonic() < end, (cluster / "log").read_text()[-3000:]
         time.sleep(0.2)
-    os.kill(pid, signal.SIGUSR1)  # as --signal=B:USR1 asks for
-    log = wait(cluster, 60)
+    os.kill(int((cluster / "pid").read_text()), signal.SIGUSR1)  # as --signal=B:USR1 asks for
+    log = wait(cluster)
     assert (cluster / "scontrol").read_text() == "requeue 7\n"
-    assert "stopped by SIGUSR1 after iteration" in log and list((tmp_path / "run").glob("model_*.pth")), log[-3000:]
+    stopped = re.search(r"stopped by SIGUSR1 after iteration (\d+)", log)
+    assert stopped and list((tmp_path / "run").glob("model_*.pth")), log[-3000:]
+    assert "Submitted batch job 8\n" in run(f"{command} {int(stopped[1]) + 5}", toy_root)
+    log = wait(cluster)
+    for part in ("2 gloo processes", f"resuming at iteration {int(stopped[1]) + 1}: "):
+        assert part in log, log[-3000:]
+    assert (tmp_path / "run/model_final.pth").exists()
 
 
 @pytest.mark.parametrize(("second", "code", "said"), [("true", 0, "1 2 2 3 3"), ("exit 75", 75, "1 2 2")])

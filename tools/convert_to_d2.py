@@ -26,9 +26,8 @@ from revisit.imports import import_modules
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "input", type=Path, help="checkpoint (.pth, .pth.tar, .pkl, .safetensors), e.g. output/model_final.pth"
-    )
+    formats = "checkpoint (.pth, .pth.tar, .pkl, .safetensors), e.g. output/model_final.pth"
+    parser.add_argument("input", type=Path, help=formats)
     parser.add_argument("output", type=Path, help="weights to write, .pth or .pkl")
     parser.add_argument("--source", choices=["auto", *SOURCES], default="auto", help="layout of the input")
     parser.add_argument("--imports", nargs="*", default=[], help="modules that describe other backbones, as IMPORTS")
@@ -37,15 +36,13 @@ def main() -> None:
     check_output(args.output, args.input, (".pth", ".pkl"))
     weights = convert(read_checkpoint(args.input), args.source, args.input.name)
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    found_by_name = {"__author__": f"Revisit ({weights.source})", "matching_heuristics": True}  # in any model
-    write_tensors(weights.tensors, args.output, **found_by_name)
+    # With matching_heuristics Detectron2 finds them by name in any model.
+    write_tensors(weights.tensors, args.output, __author__=f"Revisit ({weights.source})", matching_heuristics=True)
     write_flags(args.output, weights.flags, source=weights.origin)
     shared = SHARED_WITH.get(weights.source) if args.source == "auto" else None
-    print(
-        f"{args.input}: {weights.source} layout{shared and f' ({shared})' or ''}, {weights.title}, "
-        f"{len(weights.tensors)} tensors\n"
-        f"wrote {args.output} and {flags_path(args.output)}"
-    )
+    layout = f"{weights.source} layout" + (f" ({shared})" if shared else "")
+    print(f"{args.input}: {layout}, {weights.title}, {len(weights.tensors)} tensors")
+    print(f"wrote {args.output} and {flags_path(args.output)}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from revisit.engine.command import run_command
-from revisit.errors import UserError
+from revisit.errors import expect
 from revisit.viz.curves import plot_curves, read_metrics
 
 PRETRAIN, DETECT = "configs/toy/pretrain.yaml", "configs/toy/detection.yaml"
@@ -39,7 +39,7 @@ SUMMARY = """# kNN-MoCo on ToyScenes
 {table}
 
 ToyScenes, one seed ({seed}), on {cores} CPU cores, {minutes:.1f} minutes in all. The recipes:
-{recipes}.
+{pretrain} and {detect}.
 
 ## What the network saw
 Red: anchor. Green: large positive. Blue: small positives, each at least 20 % inside the anchor.
@@ -67,14 +67,13 @@ class Demo:
     def __init__(self, output: Path, seed: int, quick: bool):
         self.output, self.seed, self.quick = output, seed, quick
         self.timings: list[tuple[str, float]] = []
-        self._logs = output / "logs"
-        self._logs.mkdir(parents=True, exist_ok=True)
+        (output / "logs").mkdir(parents=True, exist_ok=True)
 
     def run(self, title: str, *command: str) -> None:
         """Run ``python COMMAND``, showing what matters of its output and keeping all of it in a log."""
         number = len(self.timings) + 1
         print(f"\n[{number}/{NUM_STEPS}] {title}\n    python {' '.join(command)}", flush=True)
-        log, start = self._logs / f"{number}.log", time.perf_counter()
+        log, start = self.output / f"logs/{number}.log", time.perf_counter()
         own = {"DETECTRON2_DATASETS": f"{self.output}/datasets", "PYTHONUNBUFFERED": "1", "TQDM_MININTERVAL": "2"}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         with open(log, "w") as file:
@@ -83,8 +82,8 @@ class Demo:
                 file.write(line)
                 if shown := WORTH_SHOWING.search(line):
                     print(f"    {shown[0].strip()[:150]}", flush=True)
-        if code := process.wait():
-            raise UserError(f"step {number} ({title}) failed with exit code {code}; its output is in {log}")
+        code = process.wait()
+        expect(code == 0, f"step {number} ({title}) failed with exit code {code}; its output is in {log}")
         self.timings.append((title, time.perf_counter() - start))
 
     def train(self, title: str, config: str, folder: str, *flags: str, weights: str = "") -> None:
@@ -103,8 +102,8 @@ def main() -> None:
     add("--quick", action="store_true", help="a minute's check that everything runs; its numbers mean nothing")
     args = parser.parse_args()
     start, output = time.perf_counter(), args.output.resolve()
-    if (output / "summary.md").exists():
-        raise UserError(f"{args.output} holds a finished demo: give another --output, or remove it")
+    finished = (output / "summary.md").exists()
+    expect(not finished, f"{args.output} holds a finished demo: give another --output, or remove it")
     demo, weights = Demo(output, args.seed, args.quick), f"{output}/backbone.pth"
     draw = ["projects/ToyScenes/make_toy_scenes.py", "--output", f"{output}/datasets/toy_scenes"]
     demo.run("draw ToyScenes", *draw, *(QUICK_IMAGES * args.quick))
@@ -122,26 +121,17 @@ def main() -> None:
 
 def write_summary(demo: Demo, minutes: float) -> None:
     """Print the table and write summary.md around it."""
-
-    def last(run: str, metric: str) -> float:
-        return read_metrics(demo.output / run / "metrics.json")[metric][-1][1]
-
+    metrics = {"pretrain": "knn_top1", "detect_random": "bbox/AP50", "detect_pretrained": "bbox/AP50"}
+    last = {run: read_metrics(demo.output / run / "metrics.json")[name][-1][1] for run, name in metrics.items()}
     random_knn = json.loads((demo.output / "random_init/evaluation.json").read_text())["knn_top1"]
-    knn, ap50 = last("pretrain", "knn_top1"), [last(f"detect_{name}", "bbox/AP50") for name in ("random", "pretrained")]
     table = f"""| | random init | kNN-MoCo |
 |---|---|---|
-| kNN top-1, held-out appearance (%) | {random_knn:.1f} | {knn:.1f} |
-| detection AP50, held-out appearance (%) | {ap50[0]:.1f} | {ap50[1]:.1f} |"""
-    summary = SUMMARY.format(
-        warning="\n**A quick check: these numbers mean nothing.**\n" if demo.quick else "",
-        table=table,
-        seed=demo.seed,
-        cores=os.cpu_count(),
-        minutes=minutes,
-        recipes=f"{PRETRAIN} and {DETECT}",
-        steps="\n".join(f"| {title} | {seconds:.0f} s |" for title, seconds in demo.timings),
-    )
-    (demo.output / "summary.md").write_text(summary)
+| kNN top-1, held-out appearance (%) | {random_knn:.1f} | {last["pretrain"]:.1f} |
+| detection AP50, held-out appearance (%) | {last["detect_random"]:.1f} | {last["detect_pretrained"]:.1f} |"""
+    words = {"warning": "\n**A quick check: these numbers mean nothing.**\n" if demo.quick else "", "table": table}
+    words["steps"] = "\n".join(f"| {title} | {seconds:.0f} s |" for title, seconds in demo.timings)
+    numbers = {"seed": demo.seed, "cores": os.cpu_count(), "minutes": minutes}
+    (demo.output / "summary.md").write_text(SUMMARY.format(pretrain=PRETRAIN, detect=DETECT, **words, **numbers))
     print(f"\n{table}\n\n{minutes:.1f} minutes. Pictures and this table: {demo.output / 'summary.md'}")
 
 

@@ -39,10 +39,8 @@ def main() -> None:
         temporary.write_text(model_card(backbone, args.output, args.to))
     if not all(backbone.flags[key] == value for key, value in IMAGENET.items()):
         print("its pixel statistics are not ImageNet's: from now on only the card says so")
-    print(
-        f"{args.backbone}: {backbone.title}, {len(tensors)} tensors, from {backbone.origin or 'an unknown source'}\n"
-        f"wrote {args.output} and {card}"
-    )
+    origin = backbone.origin or "an unknown source"
+    print(f"{args.backbone}: {backbone.title}, {len(tensors)} tensors, from {origin}\nwrote {args.output} and {card}")
 
 
 if __name__ == "__main__":

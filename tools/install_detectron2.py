@@ -1,12 +1,11 @@
 """Install Detectron2 0.6's Python code where no Detectron2 is installed; leave an installed one alone.
 
-Detectron2 is not on the package index under its own name. The source archive named below is there, and
-holds the Python code of the official v0.6 tag without its C++ sources. This downloads it through pip, which
-checks the hash before any of it runs, and installs it as what it is: a distribution named `detectron2`,
-version 0.6, with the bundled projects and the model zoo's configs. The compiled operators (deformable
-convolution, rotated boxes, fast COCO evaluation) are absent: `revisit.compat` makes the rest import, and says
-so where one is used. For those, install Detectron2 by its own installation page first; this then changes
-nothing.
+Detectron2 is not on the package index under its own name. The source archive named below is there, and holds the
+Python code of the official v0.6 tag without its C++ sources. This downloads it through pip, which checks the hash
+before any of it runs, and installs it as what it is: a distribution named `detectron2`, version 0.6, with the bundled
+projects and the model zoo's configs. The compiled operators (deformable convolution, rotated boxes, fast COCO
+evaluation) are absent: `revisit.compat` makes the rest import, and says so where one is used. For those, install
+Detectron2 by its own installation page first; this then changes nothing.
 """
 
 import argparse

@@ -31,10 +31,8 @@ from revisit.data.catalog import get_records
 from revisit.data.reader import SUFFIXES
 from revisit.data.shards import INDEX, write_index
 from revisit.engine.command import natural, run_command
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 from revisit.files import written_whole
-
-MANIFEST = "shards.json"
 
 
 def main() -> None:
@@ -44,15 +42,14 @@ def main() -> None:
     what.add_argument("--dataset", metavar="NAME", help="a name or KIND:PATH, as in DATASETS.TRAIN")
     what.add_argument("--index-only", action="store_true", help=f"only write {INDEX} for the *.tar in DIR")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder of the tar files")
-    size_help = "100 MB to 1 GB per shard suit most stores (default: %(default)s, 330 MB of COCO)"
-    parser.add_argument("--images-per-shard", type=natural, default=2000, metavar="N", help=size_help)
-    workers_help = "shards that are written at a time (default: %(default)s)"
-    parser.add_argument("--workers", type=natural, default=4, metavar="W", help=workers_help)
+    size = "100 MB to 1 GB per shard suit most stores (default: %(default)s, 330 MB of COCO)"
+    parser.add_argument("--images-per-shard", type=natural, default=2000, metavar="N", help=size)
+    parallel = "shards that are written at a time (default: %(default)s)"
+    parser.add_argument("--workers", type=natural, default=4, metavar="W", help=parallel)
     args = parser.parse_args()
     if args.index_only:
         paths = sorted(args.output.glob("*.tar"))
-        if not paths:
-            raise UserError(f"no *.tar in {args.output}: expected tar files in WebDataset's layout")
+        expect(bool(paths), f"no *.tar in {args.output}: expected tar files in WebDataset's layout")
     else:
         paths = make_shards(get_records(args.dataset), args.output, args.images_per_shard, args.workers)
     index = write_index(args.output, paths)
@@ -67,11 +64,8 @@ def make_shards(records: list[dict], output: Path, images_per_shard: int, worker
         UserError: a data set with more than classes; the folder has shards of other images; an image cannot be read.
     """
     more = sorted(records[0].keys() & {"offset", "annotations", "labels", "sem_seg_file_name", "depth_file_name"})
-    if more:
-        what = "is in shards already" if "offset" in more else f"has {' and '.join(more)}, which shards do not hold"
-        raise UserError(
-            f"the data set {what}: expected images with one class each, or none (folder:DIR packs any images)"
-        )
+    what = "is in shards already" if "offset" in more else f"has {' and '.join(more)}, which shards do not hold"
+    expect(not more, f"the data set {what}: expected images with one class each, or none (folder:DIR packs any images)")
     output.mkdir(parents=True, exist_ok=True)
     check_manifest(output, records, images_per_shard)
     starts = range(0, len(records), images_per_shard)
@@ -93,11 +87,10 @@ def make_shards(records: list[dict], output: Path, images_per_shard: int, worker
 
 def check_manifest(output: Path, records: list[dict], images_per_shard: int) -> None:
     """Note in shards.json what is packed; raises UserError if the folder was begun with something else."""
-    digest = hashlib.sha256()
-    for record in records:
-        digest.update(f"{record.get('file_name', '')}\0{record.get('label', '')}\n".encode())
-    manifest = {"images": len(records), "images_per_shard": images_per_shard, "names_sha256": digest.hexdigest()}
-    path = output / MANIFEST
+    names = "".join(f"{record.get('file_name', '')}\0{record.get('label', '')}\n" for record in records)
+    digest = hashlib.sha256(names.encode()).hexdigest()
+    manifest = {"images": len(records), "images_per_shard": images_per_shard, "names_sha256": digest}
+    path = output / "shards.json"
     if path.exists():
         if json.loads(path.read_text()) != manifest:
             raise UserError(f"{output} has shards of other images or of another size: choose another --output")
@@ -125,10 +118,10 @@ def image_bytes(record: dict) -> tuple[bytes, str]:
     if "image" in record:
         return cv2.imencode(".png", record["image"][..., ::-1])[1].tobytes(), ".png"
     path = Path(record["file_name"])
-    if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"{path}: expected a file ending in one of {', '.join(sorted(SUFFIXES))}")
+    suffix = path.suffix.lower()
+    expect(suffix in SUFFIXES, f"{path}: expected a file ending in one of {', '.join(sorted(SUFFIXES))}")
     try:
-        return path.read_bytes(), path.suffix.lower()
+        return path.read_bytes(), suffix
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): expected an image") from error
 

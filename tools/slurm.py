@@ -21,27 +21,21 @@ from revisit.engine.sbatch import BatchJob
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=natural, default=1, help="machines (default: %(default)s)")
-    parser.add_argument("--gpus-per-node", type=natural, required=True, metavar="N", help="processes on each")
-    parser.add_argument("--cpu", action="store_true", help="ask for no GPUs: --gpus-per-node counts processes")
-    parser.add_argument("--cpus-per-gpu", type=natural, default=8, metavar="N", help="(default: %(default)s)")
-    parser.add_argument("--hours", type=natural, default=24, metavar="N", help="(default: %(default)s)")
-    parser.add_argument("--partition", metavar="NAME", help="(default: the cluster's)")
-    parser.add_argument("--job-name", default="revisit", metavar="NAME", help="(default: %(default)s)")
-    parser.add_argument("--logs", type=Path, default=Path("output/slurm"), metavar="DIR", help="(default: %(default)s)")
-    parser.add_argument("--print", action="store_true", help="print the script for sbatch; submit nothing")
-    parser.add_argument("options", nargs="+", metavar="OPTION", help="of tools/train_net.py, after --")
+    add, default = parser.add_argument, "(default: %(default)s)"
+    add("--nodes", type=natural, default=1, help=f"machines {default}")
+    add("--gpus-per-node", type=natural, required=True, metavar="N", help="processes on each")
+    add("--cpu", action="store_true", help="ask for no GPUs: --gpus-per-node counts processes")
+    add("--cpus-per-gpu", type=natural, default=8, metavar="N", help=default)
+    add("--hours", type=natural, default=24, metavar="N", help=default)
+    add("--partition", metavar="NAME", help="(default: the cluster's)")
+    add("--job-name", default="revisit", metavar="NAME", help=default)
+    add("--logs", type=Path, default=Path("output/slurm"), metavar="DIR", help=default)
+    add("--print", action="store_true", help="print the script for sbatch; submit nothing")
+    add("options", nargs="+", metavar="OPTION", help="of tools/train_net.py, after --")
     args = parser.parse_args()
-    job = BatchJob(
-        name=args.job_name,
-        commands=(training(args),),
-        log=args.logs.resolve() / "%j.log",
-        hours=args.hours,
-        gpus=0 if args.cpu else args.gpus_per_node,
-        cpus=args.cpus_per_gpu * args.gpus_per_node,
-        nodes=args.nodes,
-        partition=args.partition,
-    )
+    gpus, cpus = (0 if args.cpu else args.gpus_per_node), args.cpus_per_gpu * args.gpus_per_node
+    log, where = args.logs.resolve() / "%j.log", {"nodes": args.nodes, "partition": args.partition}
+    job = BatchJob(args.job_name, (training(args),), log, args.hours, gpus, cpus, **where)
     print(job.script if args.print else f"Submitted batch job {job.submit()}")
 
 

@@ -35,19 +35,12 @@ def parse_args() -> argparse.Namespace:
     parser = default_argument_parser(epilog=__doc__)
     parser.description = "Pretrain a backbone or finetune a Detectron2 model."
     parser.set_defaults(dist_url="auto")
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="train nothing: print the resolved recipe, shapes, memory and iterations, write them to "
-        "OUTPUT_DIR/dry_run.json, and a sheet of the views to OUTPUT_DIR/views.png",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=minutes,
-        default=TIMEOUT.total_seconds() / 60,
-        metavar="MINUTES",
-        help="how long a process waits for the others before it gives up (exit code 75; default: %(default)g)",
-    )
+    plan = "train nothing: print the resolved recipe, shapes, memory and iterations, write them to "
+    plan += "OUTPUT_DIR/dry_run.json, and a sheet of the views to OUTPUT_DIR/views.png"
+    parser.add_argument("--dry-run", action="store_true", help=plan)
+    patience, default = "how long a process waits for the others before it gives up", TIMEOUT.total_seconds() / 60
+    patience += " (exit code 75; default: %(default)g)"
+    parser.add_argument("--timeout", type=minutes, default=default, metavar="MINUTES", help=patience)
     return parser.parse_args()
 
 
@@ -68,10 +61,10 @@ def run(cfg: CfgNode, args: argparse.Namespace) -> None:
     trainer_class = PretrainTrainer if method_of(cfg) else FinetuneTrainer
     if args.eval_only:
         trainer_class.evaluate(cfg, resume=args.resume)
-        return
-    trainer = trainer_class(cfg)
-    trainer.resume_or_load(resume=args.resume)
-    trainer.train()
+    else:
+        trainer = trainer_class(cfg)
+        trainer.resume_or_load(resume=args.resume)
+        trainer.train()
 
 
 def main() -> None:
@@ -85,9 +78,9 @@ def main() -> None:
     cfg.freeze()
     if args.dry_run:
         dry_run(cfg, num_images, num_processes=processes.world_size)
-        return
-    check_evaluation_data(cfg)
-    launch(run, processes, device=cfg.MODEL.DEVICE, args=(cfg, args))
+    else:
+        check_evaluation_data(cfg)
+        launch(run, processes, device=cfg.MODEL.DEVICE, args=(cfg, args))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 from revisit.engine.command import natural, run_command
 from revisit.engine.predictions import TASKS, make_rows
 from revisit.engine.setup import load_config
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.viz.tiles import save_sheet
 
@@ -34,8 +34,8 @@ def parse_args() -> argparse.Namespace:
     add("--num-images", type=natural, default=8, metavar="N", help="images in all (default: %(default)s)")
     add("--rows", type=natural, default=4, metavar="N", help="images per sheet (default: %(default)s)")
     add("--truth-only", action="store_true", help="draw input and truth without any model")
-    what = "detection: draw boxes that score at least this, 0 to 1 (default: %(default)s)"
-    add("--score-threshold", type=float, default=0.5, metavar="S", help=what)
+    scores = "detection: draw boxes that score at least this, 0 to 1 (default: %(default)s)"
+    add("--score-threshold", type=float, default=0.5, metavar="S", help=scores)
     add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="config overrides: MODEL.WEIGHTS FILE and others")
     parser.set_defaults(num_gpus=1, num_machines=1, resume=False)
     return parser.parse_args()
@@ -44,22 +44,20 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     cfg = load_config(args)
-    if cfg.MODEL.META_ARCHITECTURE not in TASKS:
-        what = "pretrains, so it has" if method_of(cfg) else "has"
-        raise UserError(
-            f"{args.config_file} {what} no prediction to draw (MODEL.META_ARCHITECTURE {cfg.MODEL.META_ARCHITECTURE}): "
-            f"expected one of {', '.join(TASKS)}; tools/train_net.py --dry-run draws the views of pretraining"
-        )
-    if not args.dataset and not cfg.DATASETS.TEST:
-        raise UserError("no data to draw: give --dataset NAME, or set DATASETS.TEST")
+    architecture, what = cfg.MODEL.META_ARCHITECTURE, "pretrains, so it has" if method_of(cfg) else "has"
+    expect(
+        architecture in TASKS,
+        f"{args.config_file} {what} no prediction to draw (MODEL.META_ARCHITECTURE {architecture}): "
+        f"expected one of {', '.join(TASKS)}; tools/train_net.py --dry-run draws the views of pretraining",
+    )
+    expect(bool(args.dataset or cfg.DATASETS.TEST), "no data to draw: give --dataset NAME, or set DATASETS.TEST")
     dataset = args.dataset or cfg.DATASETS.TEST[0]
     cfg.MODEL.ROI_HEADS.SCORE_THRESH_TEST = args.score_threshold
     rows = make_rows(cfg, dataset, args.num_images, args.truth_only)
-    headers, subtitle = ["input", TASKS[cfg.MODEL.META_ARCHITECTURE][1]], "truth only"
+    headers, subtitle = ["input", TASKS[architecture][1]], "truth only"
     if not args.truth_only:
-        boxes = cfg.MODEL.META_ARCHITECTURE == "GeneralizedRCNN"
-        headers.append(f"prediction (scores of at least {args.score_threshold:g})" if boxes else "prediction")
-        subtitle = f"weights {cfg.MODEL.WEIGHTS}"
+        scores = f" (scores of at least {args.score_threshold:g})" if architecture == "GeneralizedRCNN" else ""
+        headers, subtitle = [*headers, f"prediction{scores}"], f"weights {cfg.MODEL.WEIGHTS}"
     try:
         args.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:

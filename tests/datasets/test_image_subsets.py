@@ -1,23 +1,20 @@
 """Subsets of large data sets: nested, exact in their counts, the same anywhere."""
 
 import math
-import sys
 from decimal import Decimal, getcontext
 
+import prepare_bdd100k
+import prepare_imagenet_subsets
+import prepare_openimages_subsets
 import pytest
-from commands import ROOT, one_line_error, run
+from commands import one_line_error, run
 from hypothesis import given
 from hypothesis import strategies as st
+from image_subsets import assign_counts, choose, long_tailed_counts, seeded_order, uniform_counts
 
 from revisit.data.catalog import get_records
 from revisit.data.image_folders import load_list
 from revisit.errors import UserError
-
-sys.path.insert(0, str(ROOT / "datasets"))
-import prepare_bdd100k
-import prepare_imagenet_subsets
-import prepare_openimages_subsets
-from image_subsets import assign_counts, choose, long_tailed_counts, seeded_order, uniform_counts
 
 CLASSES = st.dictionaries(st.text("abcdef", min_size=1, max_size=4), st.integers(0, 12), min_size=1, max_size=8)
 
@@ -45,17 +42,6 @@ def test_a_larger_subset_has_all_of_a_smaller_one(available, data, seed):
     smaller, larger = (choose(files, uniform_counts(available, total, seed), seed) for total in totals)
     assert set(smaller) <= set(larger)
     assert [len(smaller), len(larger)] == totals == [len(set(smaller)), len(set(larger))]
-
-
-def test_imagenets_sizes_fill_up():
-    """1,000 classes of 732 to 1,300 images: 944 a class do not exist."""
-    available = {f"n{n:04d}": 732 + n * 568 // 104 if n < 105 else 1300 for n in range(1000)}
-    for total in (118000, 236000, 472000):
-        assert set(uniform_counts(available, total, 0).values()) == {total // 1000}
-    counts = uniform_counts(available, 944000, 0)
-    level = max(counts.values())
-    assert sum(counts.values()) == 944000 and min(counts.values()) == 732 and level > 944
-    assert all(count in (level, level - 1, available[name]) for name, count in counts.items())
 
 
 def test_the_long_tail_is_the_formula_rounded():
@@ -110,44 +96,49 @@ def lists(folder):
     return {path.stem: path.read_text() for path in folder.glob("*.txt")}
 
 
+def assert_nested(folder, name, smallest):
+    """Four lists of files that exist, each twice as long as the one before, and with all of it."""
+    sizes = [smallest * n for n in (1, 2, 4, 8)]
+    files = [{record["file_name"] for record in load_list(folder / f"{name}_{size}.txt")} for size in sizes]
+    assert [len(names) for names in files] == sizes
+    assert files[0] < files[1] < files[2] < files[3]
+
+
 def test_imagenet_becomes_nested_lists_that_can_be_loaded(imagenet, tmp_path):
     subsets = tmp_path / "subsets"
-    text = run(
-        f"python datasets/prepare_imagenet_subsets.py --imagenet {imagenet} --output {subsets} {SMALL}", tmp_path
-    )
+    script = f"python datasets/prepare_imagenet_subsets.py --imagenet {imagenet}"
+    text = run(f"{script} --output {subsets} {SMALL}", tmp_path)
     assert "48 images, 10 to 13 a class" in text
     assert "note: ImageNet's training set has 1,281,167 images of 1,000 classes" in text and "has 52 of 4" in text
-    records = [{r["file_name"] for r in load_list(subsets / f"imagenet_{n}.txt")} for n in (6, 12, 24, 48)]
-    assert [len(files) for files in records] == [6, 12, 24, 48]
-    assert records[0] < records[1] < records[2] < records[3]
+    assert_nested(subsets, "imagenet", 6)
     tail = load_list(subsets / "imagenet_6_lt.txt")
     assert len(tail) == sum(long_tailed_counts(4, least=1, most=9, scale=3))
     assert (subsets / "imagenet_classes.png").stat().st_size > 5000
 
 
 def test_a_seed_means_one_list(imagenet, tmp_path):
-    folders = [tmp_path / name / "subsets" for name in ("first", "second", "other")]
-    for folder, seed in zip(folders, (0, 0, 1), strict=True):
-        prepare(prepare_imagenet_subsets, f"--imagenet {imagenet} --output {folder} {SMALL} --seed {seed}")
-    first, second, other = map(lists, folders)
+    def draw(name, seed):
+        output = tmp_path / name / "subsets"
+        prepare(prepare_imagenet_subsets, f"--imagenet {imagenet} --output {output} {SMALL} --seed {seed}")
+        return lists(output)
+
+    first, second, other = draw("first", 0), draw("second", 0), draw("other", 1)
     assert first == second and set(first) == set(other) and first != other
-    prepare(prepare_imagenet_subsets, f"--imagenet {imagenet} --output {folders[0]} {SMALL}")
     with pytest.raises(UserError, match="is there already and is another list"):
-        prepare(prepare_imagenet_subsets, f"--imagenet {imagenet} --output {folders[0]} {SMALL} --seed 1")
-    assert lists(folders[0]) == first
+        draw("first", 1)
+    assert draw("first", 0) == first
 
 
 def test_what_imagenet_misses_is_said(imagenet, tmp_path):
     line = one_line_error(f"python datasets/prepare_imagenet_subsets.py --imagenet {tmp_path}/nowhere", tmp_path)
     assert "nowhere not found: expected ImageNet's training images in one folder a class" in line
+    (imagenet / "n05").mkdir()
+    for folder, message in (("n05", "n05 has no folders"), ("", "n05 has no image")):
+        with pytest.raises(UserError, match=message):
+            prepare(prepare_imagenet_subsets, f"--imagenet {imagenet}/{folder} --output {tmp_path}/subsets {SMALL}")
+    (imagenet / "n05").rmdir()
     with pytest.raises(UserError, match="52 images of 4 classes: 118,000 are asked for"):
         prepare(prepare_imagenet_subsets, f"--imagenet {imagenet} --output {tmp_path}/subsets")
-    for image in (imagenet / "n02").iterdir():
-        image.unlink()
-    with pytest.raises(UserError, match="n02 has no image"):
-        prepare(prepare_imagenet_subsets, f"--imagenet {imagenet} --output {tmp_path}/subsets {SMALL}")
-    with pytest.raises(UserError, match="n02 has no folders"):
-        prepare(prepare_imagenet_subsets, f"--imagenet {imagenet}/n02 --output {tmp_path}/subsets {SMALL}")
 
 
 @pytest.fixture
@@ -163,22 +154,16 @@ def openimages(tmp_path):
 
 def test_openimages_becomes_nested_lists(openimages, tmp_path):
     subsets = tmp_path / "subsets"
-    text = run(
-        f"python datasets/prepare_openimages_subsets.py --openimages {openimages} --output {subsets} --size 5", tmp_path
-    )
-    assert "note: 40 images are in the file" in text
-    records = [{r["file_name"] for r in load_list(subsets / f"openimages_{n}.txt")} for n in (5, 10, 20, 40)]
-    assert [len(files) for files in records] == [5, 10, 20, 40]
-    assert records[0] < records[1] < records[2] < records[3]
+    script = f"python datasets/prepare_openimages_subsets.py --openimages {openimages}"
+    assert "note: 40 images are in the file" in run(f"{script} --output {subsets} --size 5", tmp_path)
+    assert_nested(subsets, "openimages", 5)
 
 
 def test_images_of_openimages_that_are_missing_are_listed(openimages, tmp_path, capsys):
     command = f"--openimages {openimages} --output {tmp_path}/subsets --size 5"
     prepare(prepare_openimages_subsets, command)
     before = lists(tmp_path / "subsets")
-    fifth = load_list(tmp_path / "subsets/openimages_5.txt")
-    gone = next(image for image in (openimages / "train").iterdir() if str(image) not in str(fifth))
-    in_ten = gone.name in before["openimages_10"]
+    gone = next(image for image in (openimages / "train").iterdir() if image.name not in before["openimages_5"])
     gone.unlink()
     for path in (tmp_path / "subsets").iterdir():
         path.unlink()
@@ -186,7 +171,7 @@ def test_images_of_openimages_that_are_missing_are_listed(openimages, tmp_path, 
     after = lists(tmp_path / "subsets")
     assert after["openimages_5"] == before["openimages_5"]
     assert after["openimages_40.missing"] == f"train/{gone.stem}\n"
-    assert "openimages_40" not in after and ("openimages_10" in after) != in_ten
+    assert "openimages_40" not in after and ("openimages_10" in after) == (gone.name not in before["openimages_10"])
     assert f"1 of 40 images are not in {openimages}/train" in capsys.readouterr().out
     for image in (openimages / "train").iterdir():
         image.unlink()
@@ -195,13 +180,14 @@ def test_images_of_openimages_that_are_missing_are_listed(openimages, tmp_path, 
 
 
 def test_other_files_than_openimages_boxes_are_refused(openimages, tmp_path):
-    with pytest.raises(UserError, match="nowhere.csv not found"):
-        prepare(prepare_openimages_subsets, f"--openimages {openimages} --boxes {tmp_path}/nowhere.csv")
-    with pytest.raises(UserError, match="40 images are in the file: 118,000 are asked for"):
-        prepare(prepare_openimages_subsets, f"--openimages {openimages}")
-    (openimages / "train-annotations-bbox.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(UserError, match="is no CSV with a column ImageID"):
-        prepare(prepare_openimages_subsets, f"--openimages {openimages}")
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    for options, message in (
+        (f"--boxes {tmp_path}/nowhere.csv", "nowhere.csv not found"),
+        ("", "40 images are in the file: 118,000 are asked for"),
+        (f"--boxes {tmp_path}/other.csv", "is no CSV with a column ImageID"),
+    ):
+        with pytest.raises(UserError, match=message):
+            prepare(prepare_openimages_subsets, f"--openimages {openimages} {options}")
 
 
 def test_bdd100k_is_train_and_test(tmp_path, monkeypatch):
