@@ -22,10 +22,7 @@ from detectron2.utils import comm
 LEFT, RIGHT, LOW, NOWHERE = [8, 8, 40, 40], [60, 8, 90, 40], [8, 60, 40, 90], [60, 60, 90, 90]
 # By image: the objects (box, difficult) and the detections (box, score) of dogs. There is no cat.
 TRUTH = {"000001": [(LEFT, 0), (RIGHT, 0)], "000002": [(LEFT, 0), (LOW, 1)]}
-FOUND = {
-    "000001": [(LEFT, 0.9), (NOWHERE, 0.8)],
-    "000002": [(LEFT, 0.7), (LOW, 0.95), (LEFT, 0.6)],
-}
+FOUND = {"000001": [(LEFT, 0.9), (NOWHERE, 0.8)], "000002": [(LEFT, 0.7), (LOW, 0.95), (LEFT, 0.6)]}
 
 
 def write_voc(folder: Path) -> None:
