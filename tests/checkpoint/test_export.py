@@ -11,9 +11,8 @@ from checkpoints import RESNET18_FLAGS, backbone_of, random_resnet, run_checkpoi
 from runs import assert_same
 
 from revisit.checkpoint.convert import BackboneWeights, convert
-from revisit.checkpoint.export import LIBRARIES, library_tensors, load_backbone, write_tensors
+from revisit.checkpoint.export import LIBRARIES, library_tensors, load_backbone, model_card, write_tensors
 from revisit.checkpoint.flags import flags_path
-from revisit.checkpoint.model_card import model_card
 from revisit.checkpoint.reading import read_checkpoint
 from revisit.errors import UserError
 from revisit.modeling.backbone.resnet import ResNetDescription

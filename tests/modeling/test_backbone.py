@@ -5,8 +5,8 @@ import torch
 from tiny import tiny_config
 
 from revisit.errors import UserError
-from revisit.modeling.backbone.dilated_c5 import build_dilated_c5_backbone
 from revisit.modeling.backbone.resnet import build_revisit_resnet_backbone
+from revisit.modeling.moco_detectors import build_dilated_c5_backbone
 
 from detectron2.config import CfgNode
 from detectron2.layers import ShapeSpec

@@ -5,8 +5,8 @@ from itertools import product
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from revisit.config import PIXELWISE
-from revisit.errors import UserError, expect
+from revisit.config import PIXELWISE, expect_one_of
+from revisit.errors import UserError
 from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Flags, Tensors
 
 from detectron2.config import CfgNode
@@ -19,12 +19,7 @@ from fvcore.nn import weight_init
 BLOCKS_PER_STAGE = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 BASIC_DEPTHS = (18, 34)
 INPUT = "input"
-_CHOICES = {
-    "DEPTH": tuple(BLOCKS_PER_STAGE),
-    "RES4_STRIDE": (1, 2),
-    "RES4_DILATION": (1, 2, 4),
-    "RES5_DILATION": (1, 2, 4),
-}
+_CHOICES = {"DEPTH": BLOCKS_PER_STAGE, "RES4_STRIDE": (1, 2), "RES4_DILATION": (1, 2, 4), "RES5_DILATION": (1, 2, 4)}
 
 
 class CifarStem(CNNBlockBase):
@@ -65,10 +60,7 @@ def build_revisit_resnet_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> ResNe
     """
     options = cfg.MODEL.RESNETS
     for key, choices in _CHOICES.items():
-        expect(
-            options[key] in choices,
-            f"MODEL.RESNETS.{key} is {options[key]}, expected one of {', '.join(map(str, choices))}",
-        )
+        expect_one_of(cfg, f"MODEL.RESNETS.{key}", choices)
     needs_own = (
         options.STEM_TYPE != "basic"
         or options.RES4_STRIDE != 2
@@ -230,9 +222,8 @@ assert features.shape == (1, {features})
 
     def card(self, flags: Flags) -> dict[str, object]:
         is_basic = flags["MODEL.RESNETS.DEPTH"] in BASIC_DEPTHS
-        groups, width = (
-            (1, 64) if is_basic else (flags[f"MODEL.RESNETS.{n}"] for n in ("NUM_GROUPS", "WIDTH_PER_GROUP"))
-        )
+        groups, width = flags["MODEL.RESNETS.NUM_GROUPS"], flags["MODEL.RESNETS.WIDTH_PER_GROUP"]
+        groups, width = (1, 64) if is_basic else (groups, width)
         is_plain = (groups, width) == (1, 64)
         features = 512 if is_basic else 2048
         variant = "" if is_plain else f" of {groups} groups of width {width}"

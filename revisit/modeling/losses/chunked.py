@@ -1,4 +1,4 @@
-"""The losses of losses.py without the matrix of all scores: the queue is gone through in chunks of rows.
+"""The losses of contrastive.py without the matrix of all scores: the queue is gone through in chunks of rows.
 
 Memory does not grow with K: MAX_SCORES scores at a time, and a running log-sum-exp (with the softmax's mean row, which
 is its gradient) and a running top-k in place of what the whole matrix would be kept for.
@@ -29,10 +29,8 @@ def chunked_losses(
         max_scores: scores in memory at once; 0 is no limit. The other arguments are those of contrastive_losses.
     """
     if not max_scores or positives[..., 0].numel() * len(queue) <= max_scores:
-        mining = (positives_g, queue_g)
-        return contrastive_losses(
-            positives, anchors, queue, *mining, temperature=temperature, num_neighbors=num_neighbors
-        )
+        options = {"temperature": temperature, "num_neighbors": num_neighbors}
+        return contrastive_losses(positives, anchors, queue, positives_g, queue_g, **options)
     with torch.autocast(positives.device.type, enabled=False):
         p, a = at_least_float32(positives) / temperature, at_least_float32(anchors)
         lse = _LogSumExp.apply(p.flatten(0, 1), queue, max_scores)  # (B*L,)

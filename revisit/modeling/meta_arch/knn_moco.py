@@ -8,7 +8,7 @@ from torch import Tensor
 from revisit.config import adds_keys, expect_one_of
 from revisit.errors import expect
 from revisit.modeling.distributed import unwrap
-from revisit.modeling.losses import chunked_losses
+from revisit.modeling.losses.chunked import chunked_losses
 from revisit.modeling.losses.similarity import nearest_rows
 from revisit.modeling.meta_arch.moco import Encoded, MoCo
 from revisit.modeling.monitors import neighbor_purity
@@ -17,8 +17,6 @@ from detectron2.config import CfgNode, configurable
 from detectron2.engine import HookBase
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils.events import get_event_storage
-
-MINING = ("before_head", "after_head")
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +81,7 @@ class KNNMoCo(MoCo):
     def check(cls, cfg: CfgNode, share: int) -> None:
         super().check(cfg, share)
         knn, queue_size, parts = cfg.KNN_MOCO, cfg.MOCO.QUEUE_SIZE, cfg.SOLVER.ACCUMULATION_STEPS
-        expect_one_of(cfg, "KNN_MOCO.MINING", MINING)
+        expect_one_of(cfg, "KNN_MOCO.MINING", ("before_head", "after_head"))
         expect(
             0 < knn.NUM_NEIGHBORS <= queue_size,
             f"KNN_MOCO.NUM_NEIGHBORS {knn.NUM_NEIGHBORS} does not lie in 1..MOCO.QUEUE_SIZE ({queue_size})",
@@ -112,7 +110,7 @@ class KNNMoCo(MoCo):
 
     def queue_widths(self) -> dict[str, int]:
         """Rings of the queue: Q_h, and Q_g where neighbours are mined before the head."""
-        return {"keys": self.embedding_dim, **({"features": self.feature_dim} if self.mine_before_head else {})}
+        return super().queue_widths() | ({"features": self.feature_dim} if self.mine_before_head else {})
 
     def losses(self, encoded: Encoded) -> dict[str, Tensor]:
         """L_inst and, once it has joined, lambda * L_nn, both on the queues as they are before this step.
@@ -129,9 +127,9 @@ class KNNMoCo(MoCo):
             mining = {"positives_g": rows, "queue_g": queue}
         options = {"temperature": self.temperature, "num_neighbors": k, "max_scores": self.max_scores}
         losses = chunked_losses(encoded.positives, encoded.anchors, self.queue.keys, **mining, **options)
-        if k and self.watched:
-            get_event_storage().put_scalar("loss_nn_raw", losses["loss_nn"].item())
         if k:
+            if self.watched:
+                get_event_storage().put_scalar("loss_nn_raw", losses["loss_nn"].item())
             losses["loss_nn"] = self.neighbor_weight * losses["loss_nn"]
         return losses
 
@@ -139,7 +137,7 @@ class KNNMoCo(MoCo):
         """MoCo's, and with ``enqueue_first`` the copy of the ring that is mined in."""
         shapes, sizes = super().extra_memory(encoded, batch)
         ring = self.queue.features if self.mine_before_head else self.queue.keys
-        return shapes, {**sizes, **({"queue_copy": ring.nbytes} if self.enqueue_first else {})}
+        return shapes, sizes | ({"queue_copy": ring.nbytes} if self.enqueue_first else {})
 
     def _mining_space(self, encoded: Encoded) -> tuple[Tensor, str]:
         """The positives' rows that neighbours are mined for, and the ring that they are mined in."""
