@@ -13,7 +13,7 @@ from revisit.evaluation.classifiers import fit_linear, knn_top1, linear_top1
 from revisit.evaluation.features import extract_features
 from revisit.modeling.distributed import share_state, unwrap
 from revisit.modeling.meta_arch.pretraining import method_of
-from revisit.viz.neighbor_gallery import neighbor_gallery
+from revisit.viz.pretraining_sheets import neighbor_gallery
 
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase, hooks

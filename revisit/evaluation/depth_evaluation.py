@@ -33,12 +33,10 @@ class DepthEvaluator(DatasetEvaluator):
             outputs: dicts with ``depth``, (H, W) metres at the size of that file.
         """
         for record, output in zip(inputs, outputs, strict=True):
-            truth = read_depth(record["depth_file_name"])
-            check_size(record["depth_file_name"], truth, record["file_name"], (record["height"], record["width"]))
-            depth = output["depth"].cpu().double().numpy()
-            assert depth.shape == truth.shape, (
-                f"{record['depth_file_name']}: prediction {depth.shape}, expected {truth.shape}"
-            )
+            file_name, depth = record["depth_file_name"], output["depth"].cpu().double().numpy()
+            truth = read_depth(file_name)
+            check_size(file_name, truth, record["file_name"], (record["height"], record["width"]))
+            assert depth.shape == truth.shape, f"{file_name}: prediction {depth.shape}, expected {truth.shape}"
             self._sums.append(sums_of_errors(depth, truth))
 
     def evaluate(self) -> dict[str, dict[str, float]] | None:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import cv2
 import numpy as np
-import torch
-from torchvision.utils import make_grid
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -115,8 +113,7 @@ def _grid(rows: list[SheetRow], column: int) -> np.ndarray:
     for cell, tile in zip(cells, tiles, strict=True):
         left = (column - tile.shape[1]) // 2
         cell[: tile.shape[0], left : left + tile.shape[1]] = tile
-    grid = make_grid(torch.from_numpy(cells).permute(0, 3, 1, 2), nrow=len(rows[0].tiles), padding=0)
-    return grid.permute(1, 2, 0).numpy()
+    return cells.reshape(len(rows), -1, *cells.shape[1:]).swapaxes(1, 2).reshape(len(rows) * height, -1, 3)
 
 
 def _write_entry(figure: Figure, place: tuple[float, float], name: str, color: Color, room: float) -> None:

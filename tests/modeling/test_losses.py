@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import direct_losses, loss_inputs
 
-from revisit.modeling.losses.chunked import chunked_losses
+from revisit.modeling.losses.chunked import chunked_losses, nearest_rows
 from revisit.modeling.losses.contrastive import contrastive_losses
-from revisit.modeling.losses.similarity import nearest_rows
 
 TAU = 0.2
 

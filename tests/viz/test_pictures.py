@@ -13,11 +13,10 @@ from revisit.data.mapper import ViewMapper, Views
 from revisit.data.reader import read_image
 from revisit.errors import UserError
 from revisit.evaluation.features import Features, extract_features
-from revisit.viz import neighbor_gallery as gallery
-from revisit.viz import view_sheet
+from revisit.viz import pretraining_sheets
 from revisit.viz.curves import plot_curves, read_metrics
+from revisit.viz.pretraining_sheets import ANCHOR, GREEN, POSITIVE, RED, SMALL, draw_boxes, neighbor_gallery, view_tiles
 from revisit.viz.tiles import TILE
-from revisit.viz.view_sheet import ANCHOR, POSITIVE, SMALL, draw_boxes, save_batch_sheets, save_view_sheet, view_tiles
 
 from detectron2.config import CfgNode
 
@@ -64,8 +63,8 @@ def config(folder) -> CfgNode:
 @pytest.fixture
 def sheets(monkeypatch) -> list[list]:
     """The rows of each sheet that is saved."""
-    found, save = [], view_sheet.save_sheet
-    monkeypatch.setattr(view_sheet, "save_sheet", lambda path, rows, *more, **options: (
+    found, save = [], pretraining_sheets.save_sheet
+    monkeypatch.setattr(pretraining_sheets, "save_sheet", lambda path, rows, *more, **options: (
         found.append(rows), save(path, rows, *more, **options)))  # fmt: skip
     return found
 
@@ -74,7 +73,7 @@ def sheets(monkeypatch) -> list[list]:
 def test_the_sheet_of_a_configuration_shows_the_views_that_training_sees(tmp_path, write_pictures, sheets, num_files):
     paths = write_pictures(tmp_path / "photos", num_files)
     cfg = config(tmp_path / "photos")
-    save_view_sheet(cfg, tmp_path / "views.png")
+    pretraining_sheets.save_view_sheet(cfg, tmp_path / "views.png")
     (rows,) = sheets
     assert [len(row.tiles) for row in rows] == [7] * min(num_files, 8)
     last = ViewMapper.from_config(cfg)(read_image(paths[-1]), 0, num_files - 1)
@@ -85,20 +84,21 @@ def test_the_sheet_of_a_configuration_shows_the_views_that_training_sees(tmp_pat
 def test_unreadable_images_are_left_out_and_a_sheet_of_none_is_refused(tmp_path, write_pictures, sheets):
     paths = write_pictures(tmp_path / "photos", 3)
     paths[1].write_bytes(b"not a picture")
-    save_view_sheet(config(tmp_path / "photos"), tmp_path / "views.png")
+    pretraining_sheets.save_view_sheet(config(tmp_path / "photos"), tmp_path / "views.png")
     assert len(sheets[0]) == 2
     for path in paths:
         path.write_bytes(b"not a picture")
     with pytest.raises(UserError, match="none of 3 images .* can be read; the first: .*000.png"):
-        save_view_sheet(config(tmp_path / "photos"), tmp_path / "views.png")
+        pretraining_sheets.save_view_sheet(config(tmp_path / "photos"), tmp_path / "views.png")
 
 
 def test_a_batch_is_written_in_pages(tmp_path, sheets, monkeypatch):
-    monkeypatch.setattr(view_sheet, "BATCH_ROWS", 2)
+    monkeypatch.setattr(pretraining_sheets, "BATCH_ROWS", 2)
     views = random_views(3) | {"num_fallbacks": torch.zeros(3)}
-    assert save_batch_sheets(views, tmp_path / "b") == [tmp_path / "b_1.png", tmp_path / "b_2.png"]
+    records = [{"image": views["anchor"][0]}, {"image": views["small"][0, 0]}]
+    assert pretraining_sheets.save_batch_sheets(views, tmp_path / "b") == [tmp_path / "b_1.png", tmp_path / "b_2.png"]
     assert [[len(row.tiles) for row in rows] for rows in sheets] == [[6, 6], [6]]
-    save_batch_sheets([{"image": views["anchor"][0]}, {"image": views["small"][0, 0]}], tmp_path / "detector")
+    pretraining_sheets.save_batch_sheets(records, tmp_path / "detector")
     assert [len(row.tiles) for row in sheets[2]] == [1, 1] and (tmp_path / "detector_1.png").is_file()
 
 
@@ -110,22 +110,22 @@ def features(toy_datasets) -> Features:
 def test_the_gallery_finds_an_image_itself_first_and_frames_labels(features, tmp_path, monkeypatch):
     """The queries are taken from the bank, so each one's nearest neighbour is itself."""
     rows = []
-    monkeypatch.setattr(gallery, "save_sheet", lambda path, found, *texts, **more: rows.extend(found))
-    gallery.neighbor_gallery(tiny_config(*TEST), features, features, tmp_path, num_queries=3, num_neighbors=4)
+    monkeypatch.setattr(pretraining_sheets, "save_sheet", lambda path, found, *texts, **more: rows.extend(found))
+    neighbor_gallery(tiny_config(*TEST), features, features, tmp_path, num_queries=3, num_neighbors=4)
     assert [len(row.tiles) for row in rows] == [5] * 3
     for row, query in zip(rows, np.linspace(0, len(features.rows) - 1, 3).astype(int), strict=True):
         first, nearest, *_ = row.tiles
         assert np.array_equal(first[4:-4, 4:-4], nearest[4:-4, 4:-4])
         order = (features.rows @ features.rows[query]).argsort(descending=True)[:4]
-        frames = [gallery.GREEN if features.labels[n] == features.labels[query] else gallery.RED for n in order]
+        frames = [GREEN if features.labels[n] == features.labels[query] else RED for n in order]
         assert [tuple(tile[0, 0].tolist()) for tile in row.tiles] == [(0, 0, 0), *frames]
 
 
 def test_a_gallery_that_cannot_be_written_is_logged_and_ends_nothing(features, tmp_path, caplog):
-    gallery.neighbor_gallery(tiny_config(*TEST), features, features, tmp_path / "nowhere/g.png", num_queries=1)
+    neighbor_gallery(tiny_config(*TEST), features, features, tmp_path / "nowhere/g.png", num_queries=1)
     assert "nowhere/g.png cannot be written" in caplog.text
     (tmp_path / "nowhere").mkdir()
-    gallery.neighbor_gallery(tiny_config(*TEST), features, features, tmp_path / "nowhere/g.png", num_queries=1)
+    neighbor_gallery(tiny_config(*TEST), features, features, tmp_path / "nowhere/g.png", num_queries=1)
     assert cv2.imread(str(tmp_path / "nowhere/g.png")).std() > 10
 
 

@@ -68,7 +68,13 @@ def build_revisit_resnet_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> ResNe
         or options.RES5_DILATION not in (1, 2)
         or (options.DEPTH in BASIC_DEPTHS and (options.RES5_DILATION, options.RES2_OUT_CHANNELS) != (1, 64))
     )
-    resnet = _make_resnet(cfg, input_shape) if needs_own else build_resnet_backbone(cfg, input_shape)
+    if needs_own:
+        make_stem = CifarStem if options.STEM_TYPE == "cifar" else BasicStem
+        stem = make_stem(input_shape.channels, options.STEM_OUT_CHANNELS, options.NORM)
+        stages = [_make_stage(options, index) for index in range(4)]
+        resnet = ResNet(stem, stages, out_features=options.OUT_FEATURES, freeze_at=cfg.MODEL.BACKBONE.FREEZE_AT)
+    else:
+        resnet = build_resnet_backbone(cfg, input_shape)
     if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
         resnet.register_forward_hook(_add_input_size)
     return resnet
@@ -78,30 +84,20 @@ def _add_input_size(module: ResNet, args: tuple[Tensor], maps: dict[str, Tensor]
     return {**maps, INPUT: args[0][:, :0]}
 
 
-def _make_resnet(cfg: CfgNode, input_shape: ShapeSpec) -> ResNet:
-    options = cfg.MODEL.RESNETS
-    make_stem = CifarStem if options.STEM_TYPE == "cifar" else BasicStem
-    stem = make_stem(input_shape.channels, options.STEM_OUT_CHANNELS, options.NORM)
-    stages = [_make_stage(options, index) for index in range(4)]
-    return ResNet(stem, stages, out_features=options.OUT_FEATURES, freeze_at=cfg.MODEL.BACKBONE.FREEZE_AT)
-
-
 def _make_stage(options: CfgNode, index: int) -> list[CNNBlockBase]:
     """Blocks of stage ``index`` (0 is res2)."""
     dilation = (1, 1, options.RES4_DILATION, options.RES5_DILATION)[index]
     stride = (1, 2, options.RES4_STRIDE, 2)[index] if dilation == 1 else 1
     num_blocks = BLOCKS_PER_STAGE[options.DEPTH][index]
     out_channels = options.RES2_OUT_CHANNELS * 2**index
-    block: dict[str, object] = {"block_class": DilatedBasicBlock}
+    block_class, block = DilatedBasicBlock, {}
     if options.DEPTH not in BASIC_DEPTHS:
-        block = {
-            "block_class": BottleneckBlock,
-            "bottleneck_channels": options.NUM_GROUPS * options.WIDTH_PER_GROUP * 2**index,
-            "num_groups": options.NUM_GROUPS,
-            "stride_in_1x1": options.STRIDE_IN_1X1,
-        }
+        width = options.NUM_GROUPS * options.WIDTH_PER_GROUP * 2**index
+        form = {"num_groups": options.NUM_GROUPS, "stride_in_1x1": options.STRIDE_IN_1X1}
+        block_class, block = BottleneckBlock, {"bottleneck_channels": width, **form}
     return ResNet.make_stage(
-        num_blocks=num_blocks,
+        block_class,
+        num_blocks,
         stride_per_block=[stride] + [1] * (num_blocks - 1),
         in_channels=options.STEM_OUT_CHANNELS if index == 0 else out_channels // 2,
         out_channels=out_channels,

@@ -8,8 +8,7 @@ from torch import Tensor
 from revisit.config import adds_keys, expect_one_of
 from revisit.errors import expect
 from revisit.modeling.distributed import unwrap
-from revisit.modeling.losses.chunked import chunked_losses
-from revisit.modeling.losses.similarity import nearest_rows
+from revisit.modeling.losses.chunked import chunked_losses, nearest_rows
 from revisit.modeling.meta_arch.moco import Encoded, MoCo
 from revisit.modeling.monitors import neighbor_purity
 
