@@ -19,7 +19,7 @@ class DepthEvaluator(DatasetEvaluator):
     """Compares DepthEstimator's outputs with the truth in the file that each input names; 0 there means missing."""
 
     def __init__(self, dataset_name: str):
-        self._dataset_name = dataset_name
+        self._name = dataset_name
         self.reset()
 
     def reset(self) -> None:
@@ -56,7 +56,7 @@ class DepthEvaluator(DatasetEvaluator):
         count, squares, relative, *deltas = (math.fsum(column) for column in sums.T)
         if not count:
             raise UserError(
-                f"nothing to evaluate in {self._dataset_name}: none of its {len(sums)} depth maps has a pixel of known "
+                f"nothing to evaluate in {self._name}: none of its {len(sums)} depth maps has a pixel of known "
                 "depth; expected metres, with 0 only where the depth is missing"
             )
         results = {"rmse": math.sqrt(squares / count), "absrel": relative / count}

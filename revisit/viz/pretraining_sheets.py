@@ -93,12 +93,8 @@ def neighbor_gallery(
 ) -> None:
     """Write a picture: images of the first of DATASETS.TEST, each beside its nearest images of KNN_EVAL.BANK.
 
-    A frame is green where the label is the query's, and red where it is not. A picture that cannot be written is
-    logged, and ends nothing.
-
-    Args:
-        bank: of KNN_EVAL.BANK.
-        test: of that test set.
+    ``bank`` and ``test`` are the features of the two data sets. A frame is green where the label is the query's, and
+    red where it is not. A picture that cannot be written is logged, and ends nothing.
     """
     names = cfg.DATASETS.TEST[0], cfg.KNN_EVAL.BANK
     images, others = (CenterCropDataset(get_records(name), cfg.KNN_EVAL.IMAGE_SIZE) for name in names)

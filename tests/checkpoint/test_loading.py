@@ -17,18 +17,13 @@ from detectron2.modeling import build_model
 
 
 def detector_config(*options: object) -> CfgNode:
-    detector = {
-        "MODEL.META_ARCHITECTURE": "GeneralizedRCNN",
-        "MODEL.BACKBONE.NAME": "build_dilated_c5_backbone",
-        "MODEL.RPN.IN_FEATURES": ["c5"],
-        "MODEL.ROI_HEADS.IN_FEATURES": ["c5"],
-        "MODEL.ROI_HEADS.NAME": "StandardROIHeads",
-        "MODEL.ROI_BOX_HEAD.NAME": "FastRCNNConvFCHead",
-        "MODEL.ROI_BOX_HEAD.NUM_FC": 1,
-        "MODEL.ROI_BOX_HEAD.FC_DIM": 32,
-        "MODEL.RESNETS.RES5_DILATION": 2,
-    }
-    return tiny_config(*(item for pair in detector.items() for item in pair), *options)
+    return tiny_config(
+        "MODEL.META_ARCHITECTURE", "GeneralizedRCNN",
+        "MODEL.BACKBONE.NAME", "build_dilated_c5_backbone", "MODEL.RESNETS.RES5_DILATION", 2,
+        "MODEL.RPN.IN_FEATURES", ["c5"], "MODEL.ROI_HEADS.IN_FEATURES", ["c5"],
+        "MODEL.ROI_HEADS.NAME", "StandardROIHeads", "MODEL.ROI_BOX_HEAD.NAME", "FastRCNNConvFCHead",
+        "MODEL.ROI_BOX_HEAD.NUM_FC", 1, "MODEL.ROI_BOX_HEAD.FC_DIM", 32, *options,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

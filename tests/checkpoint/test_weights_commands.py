@@ -57,11 +57,8 @@ def test_docs_name_every_source():
     assert sorted(rows) == sorted(SOURCES)
 
 
-def test_help_teaches(tmp_path):
+def test_help_teaches_and_mistakes_are_told_in_one_line(output, tmp_path):
     assert "python tools/" in run("python tools/export_weights.py --help", tmp_path)
-
-
-def test_mistakes_are_told_in_one_line(output, tmp_path):
     command = f"python tools/export_weights.py {output}/knn_moco/model_final.pth {tmp_path}/a.bin --to timm"
     assert "expected a name that ends in .pth or .safetensors" in one_line_error(command, tmp_path)
     torch.save({"decoder.weight": torch.zeros(2)}, tmp_path / "in.pth")

@@ -68,13 +68,9 @@ class KNNMoCo(MoCo):
 
     @classmethod
     def from_config(cls, cfg: CfgNode) -> dict:
-        return {
-            **super().from_config(cfg),
-            "num_neighbors": cfg.KNN_MOCO.NUM_NEIGHBORS,
-            "neighbor_weight": cfg.KNN_MOCO.WEIGHT,
-            "mining": cfg.KNN_MOCO.MINING,
-            "enqueue_first": cfg.KNN_MOCO.ENQUEUE_FIRST,
-        }
+        knn = cfg.KNN_MOCO
+        options = {"num_neighbors": knn.NUM_NEIGHBORS, "neighbor_weight": knn.WEIGHT, "mining": knn.MINING}
+        return {**super().from_config(cfg), **options, "enqueue_first": knn.ENQUEUE_FIRST}
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
@@ -94,14 +90,9 @@ class KNNMoCo(MoCo):
     @classmethod
     def describe(cls, cfg: CfgNode, iterations_per_epoch: int) -> dict[str, object]:
         knn, wait = cfg.KNN_MOCO, epochs_without_neighbors(cfg)
-        return super().describe(cfg, iterations_per_epoch) | {
-            "lambda": knn.WEIGHT,
-            "k": knn.NUM_NEIGHBORS,
-            "mining": knn.MINING,
-            "enqueue_first": knn.ENQUEUE_FIRST,
-            "warmup_epochs": wait,
-            "warmup_iterations": wait * iterations_per_epoch,
-        }
+        said = {"lambda": knn.WEIGHT, "k": knn.NUM_NEIGHBORS, "mining": knn.MINING, "enqueue_first": knn.ENQUEUE_FIRST}
+        warmup = {"warmup_epochs": wait, "warmup_iterations": wait * iterations_per_epoch}
+        return {**super().describe(cfg, iterations_per_epoch), **said, **warmup}
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         wait = epochs_without_neighbors(cfg) * iterations_per_epoch

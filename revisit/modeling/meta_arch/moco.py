@@ -97,18 +97,9 @@ class MoCo(Pretraining):
 
     @classmethod
     def from_config(cls, cfg: CfgNode) -> dict:
-        return {
-            **super().from_config(cfg),
-            "embedding_dim": cfg.MOCO.EMBEDDING_DIM,
-            "queue_size": cfg.MOCO.QUEUE_SIZE,
-            "queue_dtype": getattr(torch, cfg.MOCO.QUEUE_DTYPE),
-            "max_scores": cfg.MOCO.MAX_SCORES,
-            "temperature": cfg.MOCO.TEMPERATURE,
-            "momentum": cfg.MOCO.MOMENTUM,
-            "shuffle_bn": cfg.MOCO.SHUFFLE_BN,
-            "bn_splits": cfg.MOCO.BN_SPLITS,
-            "seed": cfg.SEED,
-        }
+        options = {name.lower(): value for name, value in cfg.MOCO.items()}
+        options["queue_dtype"] = getattr(torch, cfg.MOCO.QUEUE_DTYPE)
+        return {**super().from_config(cfg), **options, "seed": cfg.SEED}
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
