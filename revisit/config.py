@@ -5,7 +5,7 @@ Detectron2 already has (SOLVER.BASE_LR, MODEL.RESNETS.DEPTH, ...) keep their mea
 own file under revisit/modeling/meta_arch/.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import reduce
 
 from revisit.errors import expect
@@ -20,7 +20,6 @@ OPTIMIZERS = ("SGD", "Adam")
 DEPTH_LOSSES = ("mse", "l1")
 SCALE_SAMPLINGS = ("range", "choice")
 AMP_DTYPES = ("bfloat16", "float16")
-
 
 AddKeys = Callable[[CfgNode], None]
 _ADDED_BY: dict[str, AddKeys] = {}
@@ -54,10 +53,10 @@ def add_revisit_config(cfg: CfgNode) -> None:
         add(cfg)
 
 
-def expect_one_of(cfg: CfgNode, key: str, choices: tuple[str, ...]) -> None:
+def expect_one_of(cfg: CfgNode, key: str, choices: Collection[object]) -> None:
     """Raise UserError unless the value of a dotted key is among ``choices``."""
     value = reduce(getattr, key.split("."), cfg)
-    expect(value in choices, f"{key} is {value!r}, expected one of {', '.join(choices)}")
+    expect(value in choices, f"{key} is {value!r}, expected one of {', '.join(map(str, choices))}")
 
 
 def metrics_period(cfg: CfgNode) -> int:

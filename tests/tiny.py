@@ -1,5 +1,6 @@
 """Small recipes that many tests share; importable from the child processes of the 2-process tests too."""
 
+import numpy as np
 import torch
 from torch.nn.functional import normalize
 
@@ -9,6 +10,7 @@ from revisit.config import add_revisit_config
 
 from detectron2.config import CfgNode, get_cfg
 from detectron2.modeling import build_model
+from detectron2.utils.events import EventStorage
 
 BACKBONE = ("MODEL.RESNETS.DEPTH", 18, "MODEL.RESNETS.RES2_OUT_CHANNELS", 8, "MODEL.RESNETS.STEM_OUT_CHANNELS", 8)
 FEATURE_DIM = 64  # of that backbone
@@ -74,3 +76,22 @@ def loss_inputs(
         "positives_g": unit(batch, num_positives, 24),
         "queue_g": unit(queue_size, 24),
     }
+
+
+def step(model: torch.nn.Module, views: dict, iteration: int = 0) -> tuple[dict[str, torch.Tensor], EventStorage]:
+    """The losses of one forward in training, and what it has logged."""
+    with EventStorage(iteration) as storage:
+        return model(views), storage
+
+
+def direct_losses(p, a, queue, p_g=None, queue_g=None, k=0, tau=0.2) -> tuple[float, float]:
+    """L_inst and L_nn of the numpy arrays of ``loss_inputs``, as the formulas are written, one positive at a time."""
+    inst, nearest = [], []
+    for i, j in np.ndindex(p.shape[:2]):
+        s = np.array([p[i, j] @ row / tau for row in queue])
+        positive = p[i, j] @ a[i] / tau
+        inst.append(-np.log(np.exp(positive) / (np.exp(positive) + np.exp(s).sum())))
+        if k:
+            chosen = np.argsort([-p_g[i, j] @ row for row in queue_g])[:k]
+            nearest.append(-np.mean([np.log(np.exp(s[n]) / np.exp(s).sum()) for n in chosen]))
+    return float(np.mean(inst)), float(np.mean(nearest or 0))

@@ -13,9 +13,8 @@ Both libraries have the same names of tensors; --to says for which of them the c
 import argparse
 from pathlib import Path
 
-from revisit.checkpoint.export import LIBRARIES, SUFFIXES, check_output, library_tensors, load_backbone, write_tensors
+from revisit.checkpoint import export
 from revisit.checkpoint.flags import IMAGENET
-from revisit.checkpoint.model_card import model_card
 from revisit.engine.command import run_command
 from revisit.files import written_whole
 from revisit.imports import import_modules
@@ -25,18 +24,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("backbone", type=Path, help="weights of tools/convert_to_d2.py, or a checkpoint")
     parser.add_argument("output", type=Path, help="weights to write, .pth or .safetensors")
-    parser.add_argument("--to", choices=LIBRARIES, required=True, help="library that is to load them")
+    parser.add_argument("--to", choices=export.LIBRARIES, required=True, help="library that is to load them")
     parser.add_argument("--imports", nargs="*", default=[], help="modules that describe other backbones, as IMPORTS")
     args = parser.parse_args()
     import_modules(args.imports)
-    check_output(args.output, args.backbone, SUFFIXES)
-    backbone = load_backbone(args.backbone)
-    tensors = library_tensors(backbone, args.to)
+    export.check_output(args.output, args.backbone, export.SUFFIXES)
+    backbone = export.load_backbone(args.backbone)
+    tensors = export.library_tensors(backbone, args.to)
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    write_tensors(tensors, args.output)
+    export.write_tensors(tensors, args.output)
     card = args.output.with_suffix(".md")
     with written_whole(card) as temporary:
-        temporary.write_text(model_card(backbone, args.output, args.to))
+        temporary.write_text(export.model_card(backbone, args.output, args.to))
     if not all(backbone.flags[key] == value for key, value in IMAGENET.items()):
         print("its pixel statistics are not ImageNet's: from now on only the card says so")
     origin = backbone.origin or "an unknown source"

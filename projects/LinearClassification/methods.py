@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from projects.common.feature_cache import Transform, cached_features
 from projects.common.frozen_backbone import FrozenBackbone
+from revisit.evaluation.classifiers import knn_top1
 from revisit.evaluation.features import TRANSFORMS, Features
-from revisit.evaluation.knn import knn_top1
 from revisit.files import written_whole
 
 from detectron2.config import CfgNode

@@ -39,8 +39,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
         super().__init__(model, cfg.OUTPUT_DIR, **checkpointables)
         self._cfg = cfg
         self._resuming = False
-        self._path = ""
-        self._newest = ""
+        self._path = self._newest = ""
         self._whole: dict | None = None
 
     def save(self, name: str, **kwargs: object) -> None:
@@ -151,13 +150,12 @@ class RevisitCheckpointer(DetectionCheckpointer):
     def _check_backbone_is_whole(self, missing_keys: list[str]) -> None:
         expected = backbone_keys(self.model)
         missing = [key for key in expected if key in set(missing_keys)]
-        found = len(expected) - len(missing)
-        logger.info(f"{found} of {len(expected)} backbone tensors loaded from {self._path}")
+        found = f"{len(expected) - len(missing)} of {len(expected)} backbone tensors"
+        logger.info(f"{found} loaded from {self._path}")
         if missing and not self._cfg.MODEL.ALLOW_PARTIAL_BACKBONE:
             raise UserError(
-                f"only {found} of {len(expected)} backbone tensors have a value in {self._path}, the first without: "
-                f"{missing[0]}. Convert the weights with tools/convert_to_d2.py, correct MODEL.RESNETS, or set "
-                "MODEL.ALLOW_PARTIAL_BACKBONE True"
+                f"only {found} have a value in {self._path}, the first without: {missing[0]}. Convert the weights with "
+                "tools/convert_to_d2.py, correct MODEL.RESNETS, or set MODEL.ALLOW_PARTIAL_BACKBONE True"
             )
 
 

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import torch
 
 from revisit.checkpoint.flags import IMAGENET, flags_of
-from revisit.checkpoint.foreign_layouts import backbone_of, flags_of_run, recognise, training_of
+from revisit.checkpoint.foreign_layouts import backbone_of, recognise, training_of
 from revisit.config import add_revisit_config
-from revisit.errors import UserError, first_line
+from revisit.errors import UserError, expect, first_line
 from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors
 
 from detectron2.config import CfgNode, get_cfg
@@ -49,10 +49,8 @@ def convert(checkpoint: dict, source: str = "auto", name: str = "checkpoint") ->
     if source == "auto":
         source = recognise(checkpoint)
     tensors, description = backbone_of(checkpoint, source)
-    if source == "revisit":
-        flags = flags_of_run(checkpoint)
-    else:
-        flags = {**description.flags_of_tensors(tensors), **IMAGENET}
+    flags = checkpoint.get("flags") if source == "revisit" else {**description.flags_of_tensors(tensors), **IMAGENET}
+    expect(isinstance(flags, dict), "the checkpoint carries no flags: not a checkpoint of a Revisit pretraining run")
     check_backbone(tensors, flags, description)
     origin = ", ".join(filter(None, (f"{source}: {name}", training_of(checkpoint, source))))
     return BackboneWeights(tensors, flags, description, origin)
@@ -78,20 +76,18 @@ def check_backbone(tensors: Tensors, flags: Flags, description: BackboneDescript
         with torch.device("meta"):
             model = description.build(cfg)
     except Exception as error:  # flags come from a file, and its author may have written anything
-        raise UserError(
-            f"the checkpoint's flags describe no {description.NAME} ({first_line(error)}): {flags}"
-        ) from error
+        reason = first_line(error)
+        raise UserError(f"the checkpoint's flags describe no {description.NAME} ({reason}): {flags}") from error
     network = f"a {description.title(flags_of(cfg, description))}"
     expected = {key: value.shape for key, value in model.state_dict().items()}
     for key in tensors.keys() - expected.keys():
         raise UserError(f"cannot place {key}: {network} has no such tensor")
     for key, shape in expected.items():
-        if key not in tensors and key.endswith(_COUNTER):
-            continue
-        if key not in tensors:
+        if key in tensors:
+            found = tensors[key].shape
+            expect(found == shape, f"{key} is {tuple(found)}, expected {tuple(shape)}")
+        elif not key.endswith(_COUNTER):
             raise UserError(f"no value for {key} of {network} in the checkpoint")
-        if tensors[key].shape != shape:
-            raise UserError(f"{key} is {tuple(tensors[key].shape)}, expected {tuple(shape)}")
 
 
 def _check_values(tensors: Tensors) -> None:

@@ -1,5 +1,7 @@
-"""Backbones on their way out: to files, and under the names of torchvision and timm."""
+"""Backbones on their way out: to files, under the names of torchvision and timm, and with a model card."""
 
+import hashlib
+import json
 import pickle
 from pathlib import Path
 
@@ -11,10 +13,34 @@ from revisit.checkpoint.foreign_layouts import tensors_of
 from revisit.checkpoint.reading import read_checkpoint, safetensors_package
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
-from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors, description_of
+from revisit.modeling.backbone.description import BackboneDescription, Tensors, description_of
 
 LIBRARIES = ("torchvision", "timm")
 SUFFIXES = (".pth", ".safetensors")
+
+_CARD = """\
+# {name}
+
+The backbone of a {title} for {libraries}: {count} tensors, {millions:.1f} million parameters, {output}
+
+| | |
+|---|---|
+| Trained | {origin}; nothing else is on record |
+| Network | {network} |
+| Input | {channels} in this order, scaled to 0..1, less the mean, over the standard deviation |
+| Mean | {mean} ({mean_255} of 0..255) |
+| Standard deviation | {std} ({std_255} of 0..255) |
+| SHA-256 | `{digest}` |
+
+{snippets}
+Any other order of channels, or other pixel statistics, raises no error and costs accuracy.
+
+Licence: {licence}
+"""
+_OWN_LICENCE = """\
+whoever trained the weights says it; the terms of the images may bind them too. Revisit, the code, is Apache-2.0."""
+_FOREIGN_LICENCE = """\
+that under which the weights were published. Exporting them with Revisit, which is Apache-2.0, adds nothing."""
 
 
 def check_output(output: Path, source: Path, suffixes: tuple[str, ...]) -> None:
@@ -33,29 +59,28 @@ def load_backbone(path: Path) -> BackboneWeights:
     tensors = tensors_of(content)
     if description := description_of(tensors):
         flags, origin = read_flags(path)
-        flags = _whole(flags, description, path)
+        _require_whole(flags, description, path)
         check_backbone(tensors, flags, description)
         weights = BackboneWeights(tensors, flags, description, origin)
     else:
         weights = convert(content, name=path.name)
-        flags = _whole(weights.flags, weights.description, path)
-    return weights._replace(flags=flags_of(flags_to_config(flags), weights.description))
+        _require_whole(weights.flags, weights.description, path)
+    return weights._replace(flags=flags_of(flags_to_config(weights.flags), weights.description))
 
 
-def _whole(flags: object, description: BackboneDescription, path: Path) -> Flags:
-    if flags is None:
-        raise UserError(
-            f"{path} has no {flags_path(path).name} beside it, which says under which pixel statistics and strides it "
-            "is valid: put it there, or export from the checkpoint that it was converted from"
-        )
+def _require_whole(flags: object, description: BackboneDescription, path: Path) -> None:
+    expect(
+        flags is not None,
+        f"{path} has no {flags_path(path).name} beside it, which says under which pixel statistics and strides it is "
+        "valid: put it there, or export from the checkpoint that it was converted from",
+    )
     lacking = [key for key in flag_keys(description) if not isinstance(flags, dict) or key not in flags]
     if lacking:
         raise UserError(f"the flags of {path} lack {lacking[0]}: convert the weights by tools/convert_to_d2.py again")
     for key in ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD"):
         value = flags[key]
-        if not isinstance(value, list) or [type(n) in (int, float) for n in value] != [True] * 3:
-            raise UserError(f"the flags of {path} have {value} as {key}: expected a list of three numbers")
-    return flags
+        is_valid = isinstance(value, list) and [type(n) in (int, float) for n in value] == [True] * 3
+        expect(is_valid, f"the flags of {path} have {value} as {key}: expected a list of three numbers")
 
 
 def library_tensors(weights: BackboneWeights, library: str) -> Tensors:
@@ -94,3 +119,34 @@ def write_tensors(tensors: Tensors, path: Path, **beside: object) -> None:
             temporary.write_bytes(pickle.dumps({"model": arrays, **beside}))
         else:
             torch.save({"model": own, **beside} if beside else own, temporary)
+
+
+def model_card(backbone: BackboneWeights, weights: Path, library: str) -> str:
+    """Text of the card, in Markdown, for a backbone that was exported to the file ``weights``.
+
+    Its snippets load the file from the folder that Python runs in. ``library``, one of ``LIBRARIES``, comes first.
+    """
+    flags, file = backbone.flags, json.dumps(weights.name)
+    snippets = backbone.description.SNIPPETS
+    order = sorted(snippets, key=lambda other: other != library)
+    parameters = [value for key, value in backbone.tensors.items() if key.endswith((".weight", ".bias"))]
+    is_safe = weights.suffix == ".safetensors"
+    facts = {
+        "name": weights.name,
+        "title": backbone.title,
+        "libraries": " and ".join(order),
+        "count": len(backbone.tensors),
+        "millions": sum(value.numel() for value in parameters) / 1e6,
+        "origin": backbone.origin or "by an unknown source",
+        "channels": flags["INPUT.FORMAT"],
+        "digest": hashlib.sha256(weights.read_bytes()).hexdigest(),
+        "licence": _OWN_LICENCE if backbone.source == "revisit" else _FOREIGN_LICENCE,
+        "import_more": "from safetensors.torch import load_file\n" if is_safe else "",
+        "load": f"load_file({file})" if is_safe else f"torch.load({file}, weights_only=True)",
+        **backbone.description.card(flags),
+    }
+    for name in ("mean", "std"):
+        levels = flags[f"MODEL.PIXEL_{name.upper()}"]
+        scaled = [round(level / 255, 6) for level in levels]
+        facts |= {f"{name}_list": scaled, name: str(scaled)[1:-1], f"{name}_255": str(levels)[1:-1]}
+    return _CARD.format(snippets="\n".join(snippets[other].format(**facts) for other in order), **facts)

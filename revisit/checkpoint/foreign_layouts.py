@@ -12,14 +12,7 @@ from torch import Tensor
 
 from revisit.checkpoint.reading import require_tensors
 from revisit.errors import UserError
-from revisit.modeling.backbone.description import (
-    BackboneDescription,
-    Flags,
-    Tensors,
-    description_of,
-    descriptions,
-    undescribed,
-)
+from revisit.modeling.backbone.description import BackboneDescription, Tensors, description_of, families, undescribed
 from revisit.modeling.meta_arch.pretraining import methods
 
 
@@ -89,10 +82,7 @@ def backbone_of(checkpoint: dict, source: str) -> tuple[Tensors, BackboneDescrip
     """
     tensors = tensors_of(checkpoint)
     if source == "revisit":
-        backbone = _of_revisit(tensors, tuple(_method_of_run(checkpoint)["heads"]))
-        if description := description_of(backbone):
-            return backbone, description
-        raise undescribed(f"a backbone with tensors such as {_clipped(next(iter(backbone), 'none'))}")
+        return _of_revisit(tensors, tuple(_method_of_run(checkpoint)["heads"]))
     found = ((layout, description) for layout in LAYOUTS[source] if (description := _family_in(tensors, layout)))
     layout, description = next(found, (None, None))
     if layout is None:
@@ -115,26 +105,16 @@ def backbone_of(checkpoint: dict, source: str) -> tuple[Tensors, BackboneDescrip
     return backbone, description
 
 
-def flags_of_run(checkpoint: dict) -> Flags:
-    """The flags that a Revisit run saves with its weights."""
-    if not isinstance(checkpoint.get("flags"), dict):
-        raise UserError("the checkpoint carries no flags: not a checkpoint of a Revisit pretraining run")
-    return checkpoint["flags"]
-
-
 def training_of(checkpoint: dict, source: str) -> str:
     """How the weights were trained, in words, as far as the checkpoint says: ``kNN-MoCo, 1188 iterations, seed 1``."""
-    known = []
-    if source == "revisit":
-        known += filter(None, [_method_of_run(checkpoint)["title"]])
-        if isinstance(checkpoint.get("iteration"), int):
-            known.append(f"{checkpoint['iteration'] + 1} iterations")
-        trainer = checkpoint.get("trainer")
-        if isinstance(trainer, dict) and isinstance(trainer.get("seed"), int):
-            known.append(f"seed {trainer['seed']}")
-    else:
-        known += [f"{name} {checkpoint[name]}" for name in ("epoch", "iteration") if type(checkpoint.get(name)) is int]
-    return ", ".join(known)
+    if source != "revisit":
+        names = ("epoch", "iteration")
+        return ", ".join(f"{name} {checkpoint[name]}" for name in names if type(checkpoint.get(name)) is int)
+    iteration, trainer = checkpoint.get("iteration"), checkpoint.get("trainer")
+    seed = trainer.get("seed") if isinstance(trainer, dict) else None
+    trained = f"{iteration + 1} iterations" if isinstance(iteration, int) else ""
+    drawn = f"seed {seed}" if isinstance(seed, int) else ""
+    return ", ".join(filter(None, (_method_of_run(checkpoint)["title"], trained, drawn)))
 
 
 def tensors_of(checkpoint: dict) -> Tensors:
@@ -143,8 +123,7 @@ def tensors_of(checkpoint: dict) -> Tensors:
         if isinstance(checkpoint.get(name), dict):
             require_tensors(checkpoint[name], name)
             return {key: _as_tensor(value) for key, value in checkpoint[name].items()}
-    bare = {str(key): value for key, value in checkpoint.items() if isinstance(value, Tensor | np.ndarray)}
-    return {key: _as_tensor(value) for key, value in bare.items()}
+    return {str(key): _as_tensor(value) for key, value in checkpoint.items() if isinstance(value, Tensor | np.ndarray)}
 
 
 def _as_tensor(value: Tensor | np.ndarray) -> Tensor:
@@ -165,25 +144,25 @@ def _method_of_run(checkpoint: dict) -> dict:
     return {"title": known.TITLE if known else "", "heads": known.HEADS if known else every}
 
 
-def _of_revisit(tensors: Tensors, heads: tuple[str, ...]) -> Tensors:
-    backbone = {}
-    for key, value in tensors.items():
-        if key.startswith("backbone."):
-            backbone[key.removeprefix("backbone.")] = value
-        elif not key.startswith(heads):
+def _of_revisit(tensors: Tensors, heads: tuple[str, ...]) -> tuple[Tensors, BackboneDescription]:
+    for key in tensors:
+        if not key.startswith(("backbone.", *heads)):
             raise UserError(f"cannot place {_clipped(key)}: not a checkpoint of a Revisit pretraining run")
-    return backbone
+    backbone = {k.removeprefix("backbone."): value for k, value in tensors.items() if k.startswith("backbone.")}
+    if description := description_of(backbone):
+        return backbone, description
+    raise undescribed(f"a backbone with tensors such as {_clipped(next(iter(backbone), 'none'))}")
 
 
 def _first_names(layout: Layout) -> dict[str, BackboneDescription]:
     """Families by what some tensors of their backbones begin with in a layout."""
-    return {f"{layout.prefix}{known.LIBRARY_MARK}": known for known in descriptions() if known.LIBRARY_MARK}
+    return {f"{layout.prefix}{known.LIBRARY_MARK}": known for known in families() if known.LIBRARY_MARK}
 
 
 def _family_in(tensors: Tensors, layout: Layout) -> BackboneDescription | None:
     """The family of the backbone that lies there, be it whole or not: what it lacks is to be reported by name."""
-    families = _first_names(layout).items()
-    return next((known for first, known in families if any(key.startswith(first) for key in tensors)), None)
+    found = _first_names(layout).items()
+    return next((known for first, known in found if any(key.startswith(first) for key in tensors)), None)
 
 
 def _looks(checkpoint: dict) -> str:

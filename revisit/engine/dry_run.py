@@ -11,7 +11,7 @@ from revisit.engine.memory_estimate import build_meta_model, memory_per_process
 from revisit.engine.optimizer import build_optimizer
 from revisit.errors import UserError
 from revisit.modeling.meta_arch.pretraining import method_of
-from revisit.viz.view_sheet import save_view_sheet
+from revisit.viz.pretraining_sheets import save_view_sheet
 
 from detectron2.config import CfgNode
 

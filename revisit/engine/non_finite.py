@@ -6,7 +6,7 @@ from pathlib import Path
 
 from revisit.engine.train_step import NonFiniteLossError
 from revisit.errors import UserError
-from revisit.viz.view_sheet import save_batch_sheets
+from revisit.viz.pretraining_sheets import save_batch_sheets
 
 from detectron2.utils import comm
 

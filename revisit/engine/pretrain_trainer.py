@@ -9,12 +9,11 @@ from revisit.config import metrics_period
 from revisit.data.loader import ResumableLoader
 from revisit.engine.hooks import CollapseAlarm, CropFallbacks, ReadErrors, Throughput
 from revisit.engine.trainer import RevisitTrainer
+from revisit.evaluation.classifiers import fit_linear, knn_top1, linear_top1
 from revisit.evaluation.features import extract_features
-from revisit.evaluation.knn import knn_top1
-from revisit.evaluation.linear import fit_linear, linear_top1
 from revisit.modeling.distributed import share_state, unwrap
 from revisit.modeling.meta_arch.pretraining import method_of
-from revisit.viz.neighbor_gallery import neighbor_gallery
+from revisit.viz.pretraining_sheets import neighbor_gallery
 
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase, hooks

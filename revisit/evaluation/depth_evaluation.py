@@ -19,7 +19,7 @@ class DepthEvaluator(DatasetEvaluator):
     """Compares DepthEstimator's outputs with the truth in the file that each input names; 0 there means missing."""
 
     def __init__(self, dataset_name: str):
-        self._dataset_name = dataset_name
+        self._name = dataset_name
         self.reset()
 
     def reset(self) -> None:
@@ -33,12 +33,10 @@ class DepthEvaluator(DatasetEvaluator):
             outputs: dicts with ``depth``, (H, W) metres at the size of that file.
         """
         for record, output in zip(inputs, outputs, strict=True):
-            truth = read_depth(record["depth_file_name"])
-            check_size(record["depth_file_name"], truth, record["file_name"], (record["height"], record["width"]))
-            depth = output["depth"].cpu().double().numpy()
-            assert depth.shape == truth.shape, (
-                f"{record['depth_file_name']}: prediction {depth.shape}, expected {truth.shape}"
-            )
+            file_name, depth = record["depth_file_name"], output["depth"].cpu().double().numpy()
+            truth = read_depth(file_name)
+            check_size(file_name, truth, record["file_name"], (record["height"], record["width"]))
+            assert depth.shape == truth.shape, f"{file_name}: prediction {depth.shape}, expected {truth.shape}"
             self._sums.append(sums_of_errors(depth, truth))
 
     def evaluate(self) -> dict[str, dict[str, float]] | None:
@@ -58,7 +56,7 @@ class DepthEvaluator(DatasetEvaluator):
         count, squares, relative, *deltas = (math.fsum(column) for column in sums.T)
         if not count:
             raise UserError(
-                f"nothing to evaluate in {self._dataset_name}: none of its {len(sums)} depth maps has a pixel of known "
+                f"nothing to evaluate in {self._name}: none of its {len(sums)} depth maps has a pixel of known "
                 "depth; expected metres, with 0 only where the depth is missing"
             )
         results = {"rmse": math.sqrt(squares / count), "absrel": relative / count}

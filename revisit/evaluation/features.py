@@ -89,5 +89,4 @@ def extract_features(model: nn.Module, dataset: str, image_size: int, num_worker
         num_workers=num_workers,
         collate_fn=list,
     )
-    features = inference_on_dataset(model, loader, _FeatureCollector())
-    return features if isinstance(features, Features) else None
+    return inference_on_dataset(model, loader, _FeatureCollector()) or None  # which makes {} of None

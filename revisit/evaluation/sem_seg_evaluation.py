@@ -24,7 +24,7 @@ class SemSegEvaluator(DatasetEvaluator):
 
     def __init__(self, dataset_name: str):
         metadata = MetadataCatalog.get(dataset_name)
-        self._dataset_name = dataset_name
+        self._name = dataset_name
         self._classes = list(metadata.stuff_classes)
         self._offset = metadata.get("label_offset", 0)
         self.reset()
@@ -65,9 +65,7 @@ class SemSegEvaluator(DatasetEvaluator):
             return None
         confusion = sum(parts)
         if not confusion.any():
-            raise UserError(
-                f"nothing to evaluate in {self._dataset_name}: every pixel of its truth is void; expected classes"
-            )
+            raise UserError(f"nothing to evaluate in {self._name}: every pixel of its truth is void; expected classes")
         results = {"sem_seg": score(confusion, _unique(self._classes))}
         logging.getLogger(__name__).info(results)
         return results

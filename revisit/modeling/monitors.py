@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from revisit.modeling.losses.similarity import scores_in_chunks
+from revisit.modeling.losses.chunked import scores_in_chunks
 
 
 @torch.no_grad()

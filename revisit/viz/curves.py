@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,16 +38,6 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
     return {name: sorted(values.items()) for name, values in series.items()}
 
 
-def headless_pyplot() -> ModuleType:
-    """matplotlib.pyplot that only writes files, imported where a picture is drawn and not at start-up."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
-
 @contextmanager
 def saved_plot(
     path: Path, columns: int = 1, rows: int = 1, *, size: tuple[float, float] = (5, 3.6), title: str = ""
@@ -58,21 +47,18 @@ def saved_plot(
     Args:
         size: width and height of one of the axes, inches.
     """
-    plt = headless_pyplot()
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(columns * size[0], rows * size[1]), layout="constrained", squeeze=False
-    )
-    try:
-        figure.suptitle(title, fontsize=10)
-        yield list(axes.flat)
-        for axis in axes.flat:
-            axis.grid(alpha=0.3)
-            axis.set_axisbelow(True)
-            if axis.get_legend_handles_labels()[0]:
-                axis.legend(fontsize=8, frameon=False)
-        figure.savefig(path, dpi=110)
-    finally:
-        plt.close(figure)
+    from matplotlib.figure import Figure  # not at start-up; without pyplot, which would open windows
+
+    figure = Figure((columns * size[0], rows * size[1]), layout="constrained")
+    figure.suptitle(title, fontsize=10)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    yield list(axes.flat)
+    for axis in axes.flat:
+        axis.grid(alpha=0.3)
+        axis.set_axisbelow(True)
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(fontsize=8, frameon=False)
+    figure.savefig(path, dpi=110)
 
 
 def plot_curves(metrics: Path, output: Path) -> None:

@@ -8,10 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import cv2
 import numpy as np
-import torch
-from torchvision.utils import make_grid
-
-from revisit.viz.curves import headless_pyplot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,7 +67,10 @@ def save_sheet(
     Raises:
         OSError: ``path`` cannot be written.
     """
-    plt = headless_pyplot()
+    from matplotlib import cm, colors  # not at start-up; without pyplot, which would open windows
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     widest = max(tile.shape[1] for row in rows for tile in row.tiles)
     column = max([widest, *(min(8 * len(header), HEADER) for header in headers)])
     grid = _grid(rows, column)
@@ -83,7 +82,7 @@ def save_sheet(
     width = room + 2 * MARGIN
     height = top + len(grid) + LINE * -(-len(legend) // per_line) + MARGIN - GAP
 
-    figure = plt.figure(figsize=(width / DPI, height / DPI), dpi=DPI)
+    figure = FigureCanvasAgg(Figure((width / DPI, height / DPI), DPI)).figure
     figure.figimage(grid, MARGIN, height - top - len(grid))
     _write(figure, (MARGIN, MARGIN + 8), title, room, fontsize=12, weight="bold")
     _write(figure, (MARGIN, MARGIN + 8 + LINE), subtitle, room, GREY, fontsize=9)
@@ -98,15 +97,12 @@ def save_sheet(
         if row.depth_range:
             left = MARGIN + grid.shape[1]
             bar = figure.add_axes((left / width, 1 - end / height, 14 / width, (end - start) / height))
-            scale = plt.cm.ScalarMappable(plt.Normalize(*row.depth_range), DEPTH_COLORS)
+            scale = cm.ScalarMappable(colors.Normalize(*row.depth_range), DEPTH_COLORS)
             figure.colorbar(scale, cax=bar, label="metres")
     for n, (_, entry) in enumerate(legend):
         place = MARGIN + n % per_line * (room // per_line), top + len(grid) + 8 + n // per_line * LINE
         _write_entry(figure, place, *entry, room // per_line)
-    try:
-        figure.savefig(path, dpi=DPI)
-    finally:
-        plt.close(figure)
+    figure.savefig(path, dpi=DPI)
 
 
 def _grid(rows: list[SheetRow], column: int) -> np.ndarray:
@@ -117,8 +113,7 @@ def _grid(rows: list[SheetRow], column: int) -> np.ndarray:
     for cell, tile in zip(cells, tiles, strict=True):
         left = (column - tile.shape[1]) // 2
         cell[: tile.shape[0], left : left + tile.shape[1]] = tile
-    grid = make_grid(torch.from_numpy(cells).permute(0, 3, 1, 2), nrow=len(rows[0].tiles), padding=0)
-    return grid.permute(1, 2, 0).numpy()
+    return cells.reshape(len(rows), -1, *cells.shape[1:]).swapaxes(1, 2).reshape(len(rows) * height, -1, 3)
 
 
 def _write_entry(figure: Figure, place: tuple[float, float], name: str, color: Color, room: float) -> None:

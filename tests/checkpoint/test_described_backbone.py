@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from checkpoints import load_into, moco
 from commands import one_line_error, run
-from project_layouts import moco
+from runs import assert_same
 from tiny import tiny_config
 
 from revisit import config
@@ -55,12 +56,6 @@ def pretrain(output: Path) -> Path:
     return output / "model_final.pth"
 
 
-def load(cfg: CfgNode, weights: Path) -> torch.nn.Module:
-    model = build_model(cfg)
-    RevisitCheckpointer(model, cfg).resume_or_load(str(weights), resume=False)
-    return model
-
-
 def test_with_a_description_it_is_converted_and_loaded_strictly(tmp_path):
     trained = pretrain(tmp_path)
     command = f"python tools/convert_to_d2.py {trained} {tmp_path}/a.pth {IMPORTS}"
@@ -68,15 +63,15 @@ def test_with_a_description_it_is_converted_and_loaded_strictly(tmp_path):
     flags = yaml.safe_load((tmp_path / "a.yaml").read_text())["config"]
     assert list(flags) == ["MODEL.CONV_NET.WIDTH", "MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD", "INPUT.FORMAT"]
     expected = torch.load(trained)["model"]
-    for name, value in load(finetuning(), tmp_path / "a.pth").backbone.state_dict().items():
+    for name, value in load_into(finetuning(), tmp_path / "a.pth").backbone.state_dict().items():
         assert torch.equal(value, expected[f"backbone.{name}"]), name
     with pytest.raises(UserError, match="MODEL.CONV_NET.WIDTH is 4 here and 8 there"):
-        load(finetuning("MODEL.CONV_NET.WIDTH", 4), tmp_path / "a.pth")
+        load_into(finetuning("MODEL.CONV_NET.WIDTH", 4), tmp_path / "a.pth")
     content = torch.load(tmp_path / "a.pth")
     del content["model"]["layers.2.weight"]
     torch.save(content, tmp_path / "a.pth")
     with pytest.raises(UserError, match=r"only 11 of 12 backbone tensors .* first without: backbone.layers.2.weight"):
-        load(finetuning(), tmp_path / "a.pth")
+        load_into(finetuning(), tmp_path / "a.pth")
 
 
 def test_it_comes_from_other_projects_and_goes_to_the_library_that_has_it(conv_net, tmp_path):
@@ -87,11 +82,10 @@ def test_it_comes_from_other_projects_and_goes_to_the_library_that_has_it(conv_n
     torch.save(tensors, tmp_path / "in.pth")
     command = f"python tools/export_weights.py {tmp_path}/in.pth {tmp_path}/out.pth {IMPORTS} --to"
     run(f"{command} timm", tmp_path)
-    exported = torch.load(tmp_path / "out.pth")
-    assert exported.keys() == tensors.keys() and all(torch.equal(exported[key], tensors[key]) for key in tensors)
+    assert_same(torch.load(tmp_path / "out.pth"), tensors)
     assert "A net of 8 channels by `torch.load" in (tmp_path / "out.md").read_text()
-    refusal = "torchvision is not known to have a ConvNet, expected timm's"
-    assert refusal in one_line_error(f"{command} torchvision", tmp_path)
+    line = one_line_error(f"{command} torchvision", tmp_path)
+    assert "torchvision is not known to have a ConvNet, expected timm's" in line
 
 
 def test_without_a_description_nothing_is_loaded_or_converted(undescribed, tmp_path):
@@ -99,7 +93,7 @@ def test_without_a_description_nothing_is_loaded_or_converted(undescribed, tmp_p
     refusal = "the backbone, a ConvNet, is of no family that is described: expected ResNet"
     for cfg in (finetuning(), pretraining(), finetuning("MODEL.ALLOW_PARTIAL_BACKBONE", True)):
         with pytest.raises(UserError, match=refusal):
-            load(cfg, trained)
+            load_into(cfg, trained)
     with pytest.raises(UserError, match=r"a backbone with tensors such as layers.0.weight is of no family"):
         convert(torch.load(trained))
 
@@ -110,4 +104,4 @@ def test_without_a_description_a_run_starts_from_nothing_and_resumes_exactly(und
     model = build_model(cfg)
     RevisitCheckpointer(model, cfg).resume_or_load("", resume=False)
     RevisitCheckpointer(model, cfg).resume_or_load("", resume=True)
-    assert all(torch.equal(value, expected[key]) for key, value in model.state_dict().items())
+    assert_same(dict(model.state_dict()), expected)

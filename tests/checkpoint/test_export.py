@@ -3,41 +3,22 @@
 import hashlib
 import re
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from project_layouts import RESNET18_FLAGS, backbone_of, random_resnet
-from tiny import tiny_config, tiny_model
+from checkpoints import RESNET18_FLAGS, backbone_of, random_resnet, run_checkpoint, write_converted
+from runs import assert_same
 
 from revisit.checkpoint.convert import BackboneWeights, convert
-from revisit.checkpoint.export import LIBRARIES, library_tensors, load_backbone, write_tensors
-from revisit.checkpoint.flags import flags_of, flags_path, write_flags
-from revisit.checkpoint.model_card import model_card
+from revisit.checkpoint.export import LIBRARIES, library_tensors, load_backbone, model_card, write_tensors
+from revisit.checkpoint.flags import flags_path
 from revisit.checkpoint.reading import read_checkpoint
 from revisit.errors import UserError
-from revisit.modeling.backbone.description import describe
 from revisit.modeling.backbone.resnet import ResNetDescription
 
 # A ready environment (PYTHON=...) may do without it.
 NEEDS_SAFETENSORS = pytest.mark.skipif(find_spec("safetensors") is None, reason="safetensors is not installed")
-
-
-def converted_file(path: Path, tensors: dict) -> Path:
-    """What tools/convert_to_d2.py writes of torchvision's tensors."""
-    converted = convert(tensors)
-    write_tensors(converted.tensors, path, __author__="test", matching_heuristics=True)
-    write_flags(path, converted.flags, source="moco: moco.pth.tar, epoch 200")
-    return path
-
-
-def run_file(path: Path, *options: object, **beside: object) -> Path:
-    """A run's checkpoint."""
-    model = tiny_model(*options)
-    flags = flags_of(tiny_config(*options), describe(model))
-    torch.save({"model": model.state_dict(), "flags": flags, **beside}, path)
-    return path
 
 
 def weights_under(flags: dict, tensors: dict | None = None, origin: str = "") -> BackboneWeights:
@@ -56,15 +37,12 @@ def snippets(card: str) -> dict[str, str]:
 @torch.no_grad()
 def test_export_then_conversion_is_the_identity_and_the_snippets_run(name, suffix, tmp_path, monkeypatch):
     resnet, weights = random_resnet(name), tmp_path / f"exported{suffix}"
-    backbone = load_backbone(converted_file(tmp_path / "backbone.pth", resnet.state_dict()))
+    backbone = load_backbone(write_converted(resnet.state_dict(), tmp_path / "backbone.pth"))
     write_tensors(library_tensors(backbone, "torchvision"), weights)
 
-    exported, original = read_checkpoint(weights), backbone_of(resnet)
-    assert exported.keys() == original.keys()
-    assert all(torch.equal(value, original[key]) for key, value in exported.items())
-    again = convert(exported)
-    assert again.flags == backbone.flags and again.tensors.keys() == backbone.tensors.keys()
-    assert all(torch.equal(value, backbone.tensors[key]) for key, value in again.tensors.items())
+    exported = read_checkpoint(weights)
+    assert_same(exported, backbone_of(resnet))
+    assert_same(convert(exported)[:2], backbone[:2])
 
     monkeypatch.chdir(tmp_path)
     resnet.fc = torch.nn.Identity()
@@ -101,20 +79,6 @@ def test_the_card_says_what_the_weights_are(library, tmp_path):
     assert "Licence: that under which the weights were published" in other
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ((), "STEM_OUT_CHANNELS is 8 in the backbone and 64 in torchvision's and timm's ResNet-18"),
-        (("MODEL.RESNETS.STEM_TYPE", "cifar"), "STEM_TYPE is cifar in the backbone and basic"),
-        (("MODEL.RESNETS.STEM_OUT_CHANNELS", 64), "RES2_OUT_CHANNELS is 8 in the backbone and 64"),
-    ],
-)
-def test_what_torchvisions_network_cannot_hold_is_refused_by_name(options, message, tmp_path):
-    backbone = load_backbone(run_file(tmp_path / "model_final.pth", *options))
-    with pytest.raises(UserError, match=message):
-        library_tensors(backbone, "torchvision")
-
-
 BOTTLENECK = {"MODEL.RESNETS.DEPTH": 50, "MODEL.RESNETS.RES2_OUT_CHANNELS": 256}
 STRIDE_IN_1X1 = {"MODEL.RESNETS.STRIDE_IN_1X1": True}
 
@@ -122,21 +86,25 @@ STRIDE_IN_1X1 = {"MODEL.RESNETS.STRIDE_IN_1X1": True}
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        ({"MODEL.RESNETS.STEM_OUT_CHANNELS": 8}, "STEM_OUT_CHANNELS is 8 in the backbone and 64 in torchvision's and "),
+        ({"MODEL.RESNETS.STEM_TYPE": "cifar"}, "STEM_TYPE is cifar in the backbone and basic .* timm's ResNet-18"),
+        ({"MODEL.RESNETS.RES2_OUT_CHANNELS": 8}, "RES2_OUT_CHANNELS is 8 in the backbone and 64"),
         ({"INPUT.FORMAT": "BGR"}, "INPUT.FORMAT is BGR in the backbone and RGB"),
         ({"MODEL.RESNETS.DEPTH": 50}, "64 in the backbone and 256"),
         ({**BOTTLENECK, **STRIDE_IN_1X1}, "STRIDE_IN_1X1 is True in the backbone and False"),
     ],
 )
-def test_what_torchvisions_network_would_compute_otherwise_is_refused_by_name(flags, message):
-    with pytest.raises(UserError, match=message):
-        library_tensors(weights_under(flags), "timm")
+def test_what_the_libraries_network_cannot_hold_or_would_compute_otherwise_is_refused_by_name(flags, message):
+    for library in LIBRARIES:
+        with pytest.raises(UserError, match=message):
+            library_tensors(weights_under(flags), library)
     assert library_tensors(weights_under(STRIDE_IN_1X1), "timm") == {}  # basic blocks have no 1x1
 
 
 def test_a_run_is_exported_without_its_momentum_encoder_heads_and_queue(tmp_path):
     options = ("MODEL.RESNETS.STEM_OUT_CHANNELS", 64, "MODEL.RESNETS.RES2_OUT_CHANNELS", 64)
-    path = run_file(tmp_path / "model_final.pth", *options, iteration=9, trainer={"seed": 7})
-    backbone = load_backbone(path)
+    torch.save(run_checkpoint(*options, iteration=9, trainer={"seed": 7}), tmp_path / "model_final.pth")
+    backbone = load_backbone(tmp_path / "model_final.pth")
     assert backbone.origin == "revisit: model_final.pth, kNN-MoCo, 10 iterations, seed 7"
     keys = random_resnet("resnet18").load_state_dict(library_tensors(backbone, "torchvision"), strict=False)
     assert keys.missing_keys == ["fc.weight", "fc.bias"] and not keys.unexpected_keys
@@ -144,14 +112,14 @@ def test_a_run_is_exported_without_its_momentum_encoder_heads_and_queue(tmp_path
 
 def test_half_precision_and_absent_step_counters_stay_as_they_are(tmp_path):
     tensors = {key: value.half() for key, value in random_resnet("resnet18").state_dict().items() if "num_b" not in key}
-    exported = library_tensors(load_backbone(converted_file(tmp_path / "backbone.pth", tensors)), "timm")
+    exported = library_tensors(load_backbone(write_converted(tensors, tmp_path / "backbone.pth")), "timm")
     assert {value.dtype for value in exported.values()} == {torch.float16}
     keys = random_resnet("resnet18").load_state_dict(exported, strict=False)
     assert keys.missing_keys == ["fc.weight", "fc.bias"]
 
 
 def test_weights_without_whole_flags_are_refused(tmp_path):
-    path = converted_file(tmp_path / "backbone.pth", backbone_of(random_resnet("resnet18"), 16))
+    path = write_converted(backbone_of(random_resnet("resnet18"), 16), tmp_path / "backbone.pth")
     written = yaml.safe_load(flags_path(path).read_text())
     for config, message in (
         ([1], "the flags of .*backbone.pth lack MODEL.RESNETS.DEPTH"),

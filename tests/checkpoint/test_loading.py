@@ -4,14 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import random_views, tiny_config, tiny_model
+from checkpoints import load_into, run_checkpoint, write_converted
+from runs import assert_same
+from tiny import tiny_config, tiny_model
 
-from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.checkpoint.convert import convert
-from revisit.checkpoint.export import write_tensors
-from revisit.checkpoint.flags import flags_of, read_flags, write_flags
+from revisit.checkpoint.flags import read_flags
 from revisit.errors import UserError
-from revisit.modeling.backbone.description import describe
 
 from detectron2.checkpoint import DetectionCheckpointer
 from detectron2.config import CfgNode
@@ -19,26 +17,13 @@ from detectron2.modeling import build_model
 
 
 def detector_config(*options: object) -> CfgNode:
-    detector = {
-        "MODEL.META_ARCHITECTURE": "GeneralizedRCNN",
-        "MODEL.BACKBONE.NAME": "build_dilated_c5_backbone",
-        "MODEL.RPN.IN_FEATURES": ["c5"],
-        "MODEL.ROI_HEADS.IN_FEATURES": ["c5"],
-        "MODEL.ROI_HEADS.NAME": "StandardROIHeads",
-        "MODEL.ROI_BOX_HEAD.NAME": "FastRCNNConvFCHead",
-        "MODEL.ROI_BOX_HEAD.NUM_FC": 1,
-        "MODEL.ROI_BOX_HEAD.FC_DIM": 32,
-        "MODEL.RESNETS.RES5_DILATION": 2,
-    }
-    return tiny_config(*(item for pair in detector.items() for item in pair), *options)
-
-
-def load(cfg: CfgNode, weights: Path) -> torch.nn.Module:
-    """The model of a config that starts from the weights."""
-    torch.manual_seed(1)
-    model = build_model(cfg).eval()
-    RevisitCheckpointer(model, cfg).resume_or_load(str(weights), resume=False)
-    return model
+    return tiny_config(
+        "MODEL.META_ARCHITECTURE", "GeneralizedRCNN",
+        "MODEL.BACKBONE.NAME", "build_dilated_c5_backbone", "MODEL.RESNETS.RES5_DILATION", 2,
+        "MODEL.RPN.IN_FEATURES", ["c5"], "MODEL.ROI_HEADS.IN_FEATURES", ["c5"],
+        "MODEL.ROI_HEADS.NAME", "StandardROIHeads", "MODEL.ROI_BOX_HEAD.NAME", "FastRCNNConvFCHead",
+        "MODEL.ROI_BOX_HEAD.NUM_FC", 1, "MODEL.ROI_BOX_HEAD.FC_DIM", 32, *options,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -46,32 +31,24 @@ def checkpoint() -> dict:
     """Of a run whose BN statistics are not those of the start any more."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(Path(__file__).parents[2])
-        model = tiny_model().train()
-        for _ in range(2):
-            model.encode(random_views(4))
-        return {"model": model.state_dict(), "flags": flags_of(tiny_config(), describe(model))}
+        found = run_checkpoint()
+    for name, value in found["model"].items():
+        if "running" in name:
+            value.uniform_(0.5, 2)
+    return found
 
 
 @pytest.fixture
 def weights(checkpoint, tmp_path) -> Path:
-    """What tools/convert_to_d2.py writes."""
-    return write_weights(checkpoint, tmp_path / "backbone.pth")
+    return write_converted(checkpoint, tmp_path / "backbone.pth")
 
 
-def write_weights(checkpoint: dict, path: Path) -> Path:
-    converted = convert(checkpoint)
-    write_tensors(converted.tensors, path, __author__="test", matching_heuristics=True)
-    write_flags(path, converted.flags, source="test")
-    return path
-
-
-def assert_is_the_runs(backbone: torch.nn.Module, checkpoint: dict) -> None:
-    for name, value in backbone.state_dict().items():
-        assert torch.equal(value, checkpoint["model"][f"backbone.{name}"]), name
+def backbone_of_run(checkpoint: dict) -> dict:
+    return {k.removeprefix("backbone."): v for k, v in checkpoint["model"].items() if k.startswith("backbone.")}
 
 
 def test_the_detectors_backbone_gives_the_very_features_of_the_pretrained_one(checkpoint, weights):
-    detector = load(detector_config("MODEL.RESNETS.RES5_DILATION", 1), weights)
+    detector = load_into(detector_config("MODEL.RESNETS.RES5_DILATION", 1), weights)
     pretrained = tiny_model().eval()
     pretrained.load_state_dict(checkpoint["model"])
     x = torch.randn(2, 3, 64, 96)
@@ -80,27 +57,26 @@ def test_the_detectors_backbone_gives_the_very_features_of_the_pretrained_one(ch
 
 @pytest.mark.parametrize("method", ["KNNMoCo", "DenseCL"])
 def test_pretraining_starts_both_encoders_from_a_converted_backbone(method, checkpoint, weights):
-    model = load(tiny_config("MODEL.META_ARCHITECTURE", method, "VIEWS.NUM_SMALL", 0), weights)
+    model = load_into(tiny_config("MODEL.META_ARCHITECTURE", method, "VIEWS.NUM_SMALL", 0), weights)
     for encoder in (model.backbone, model.momentum_backbone):
-        assert_is_the_runs(encoder, checkpoint)
+        assert_same(encoder.state_dict(), backbone_of_run(checkpoint))
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".pkl"])
 def test_detectron2s_own_checkpointer_loads_the_weights_too(suffix, checkpoint, tmp_path):
     detector = build_model(detector_config())
-    DetectionCheckpointer(detector).load(str(write_weights(checkpoint, tmp_path / f"backbone{suffix}")))
-    assert_is_the_runs(detector.backbone.bottom_up, checkpoint)
+    DetectionCheckpointer(detector).load(str(write_converted(checkpoint, tmp_path / f"backbone{suffix}")))
+    assert_same(detector.backbone.bottom_up.state_dict(), backbone_of_run(checkpoint))
 
 
 def test_a_retinanet_fpn_starts_from_the_weights_within_its_wrapper(checkpoint, weights):
     name = ("MODEL.META_ARCHITECTURE", "RetinaNet", "MODEL.BACKBONE.NAME", "build_retinanet_resnet_fpn_backbone")
     maps = ["res3", "res4", "res5"]
     basic = ("MODEL.RESNETS.RES2_OUT_CHANNELS", 64)  # Detectron2's builder of ResNet-18 has no other width
-    wide = tiny_model(*basic)
-    content = {"model": wide.state_dict(), "flags": flags_of(tiny_config(*basic), describe(wide))}
+    content = run_checkpoint(*basic)
     cfg = tiny_config(*name, *basic, "MODEL.RESNETS.OUT_FEATURES", maps, "MODEL.FPN.IN_FEATURES", maps)
-    model = load(cfg, write_weights(content, weights))
-    assert_is_the_runs(model.backbone.bottom_up, content)
+    model = load_into(cfg, write_converted(content, weights))
+    assert_same(model.backbone.bottom_up.state_dict(), backbone_of_run(content))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +92,7 @@ def test_a_retinanet_fpn_starts_from_the_weights_within_its_wrapper(checkpoint, 
 )
 def test_finetuning_under_other_flags_is_refused_by_name(weights, options, message):
     with pytest.raises(UserError, match=message):
-        load(detector_config(*options), weights)
+        load_into(detector_config(*options), weights)
 
 
 def test_one_missing_backbone_tensor_is_refused_unless_allowed(weights):
@@ -125,8 +101,8 @@ def test_one_missing_backbone_tensor_is_refused_unless_allowed(weights):
     torch.save(content, weights)
     lacking = "only 99 of 100 backbone tensors .*first without: backbone.bottom_up.res4.1.conv2.weight"
     with pytest.raises(UserError, match=lacking):
-        load(detector_config(), weights)
-    load(detector_config("MODEL.ALLOW_PARTIAL_BACKBONE", True), weights)
+        load_into(detector_config(), weights)
+    load_into(detector_config("MODEL.ALLOW_PARTIAL_BACKBONE", True), weights)
 
 
 @pytest.mark.parametrize("text", ["depth 50", "- 1", "{source: x}", "a: ["])

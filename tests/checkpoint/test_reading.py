@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from project_layouts import backbone_of, random_resnet
+from checkpoints import backbone_of, random_resnet
+from runs import assert_same
 from tiny import tiny_config, tiny_model
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
@@ -45,9 +46,8 @@ def save(content: object, path: Path) -> Path:
 
 
 def test_a_whole_file_is_read(weights, tmp_path):
-    read = read_checkpoint(save({"state_dict": weights, "epoch": 3}, tmp_path / "a.pth"))
-    assert read["epoch"] == 3
-    assert all(torch.equal(read["state_dict"][key], value) for key, value in weights.items())
+    content = {"state_dict": weights, "epoch": 3}
+    assert_same(read_checkpoint(save(content, tmp_path / "a.pth")), content)
 
 
 def test_one_flipped_bit_in_a_weight_is_found(weights, tmp_path):
@@ -76,22 +76,21 @@ def test_what_is_no_dict_is_refused(tmp_path, content):
         read_checkpoint(save(content, tmp_path / "a.pth"))
 
 
-def test_arrays_in_a_pkl_are_read(tmp_path):
+def test_arrays_in_a_pkl_are_read_and_objects_refused(tmp_path):
     content = {"model": {"stem.conv1.weight": np.ones((2, 3), np.float32), "n": np.int64(3)}, "__author__": "me"}
     (tmp_path / "a.pkl").write_bytes(pickle.dumps(content))
     read = read_checkpoint(tmp_path / "a.pkl")
     assert np.array_equal(read["model"]["stem.conv1.weight"], content["model"]["stem.conv1.weight"])
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"model": {"w": np.array([{}, []], dtype=object)}}))
+    with pytest.raises(UnreadableCheckpointError, match="array of object"):
+        read_checkpoint(tmp_path / "a.pkl")
 
 
 @pytest.mark.parametrize("suffix", [".pkl", ".pth"])
-@pytest.mark.parametrize("place", ["top", "inside", "under a tensor's name"])
+@pytest.mark.parametrize("place", ["top", "inside", "as a tensor"])
 def test_a_planted_payload_does_not_run(tmp_path, suffix, place):
     payload = Payload(tmp_path / "owned")
-    content = {
-        "top": payload,
-        "inside": {"model": {"a": [payload]}},
-        "under a tensor's name": {"model": {"w": payload}},
-    }
+    content = {"top": payload, "inside": {"model": {"a": [payload]}}, "as a tensor": {"model": {"w": payload}}}
     path = tmp_path / f"a{suffix}"
     path.write_bytes(pickle.dumps(content[place]))
     with pytest.raises(UnreadableCheckpointError, match=f"a{suffix} is not a whole checkpoint of plain tensors"):
@@ -112,12 +111,6 @@ def test_finetuning_refuses_what_holds_no_weights_in_one_line(tmp_path, content)
     with pytest.raises(UserError) as error:
         RevisitCheckpointer(tiny_model(), tiny_config()).load(str(tmp_path / "a.pth"))
     assert "\n" not in str(error.value)
-
-
-def test_a_pkl_of_objects_is_refused(tmp_path):
-    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"model": {"w": np.array([{}, []], dtype=object)}}))
-    with pytest.raises(UnreadableCheckpointError, match="array of object"):
-        read_checkpoint(tmp_path / "a.pkl")
 
 
 @pytest.mark.parametrize("damaged", [slice(-1), slice(100), slice(0), b"\xff" * 64])
@@ -141,77 +134,51 @@ def test_a_safetensors_file_without_the_package_says_what_to_install(tmp_path, m
 # -- mutations of one checkpoint, each by a seed of its own
 
 
-def torn(data: bytearray, rng: random.Random) -> bytes:
-    return bytes(data[: rng.randrange(len(data))])
-
-
-def flipped(data: bytearray, rng: random.Random) -> bytes:
-    for _ in range(rng.choice([1, 1, 4, 50])):
-        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-    return bytes(data)
-
-
-def flipped_at_an_end(data: bytearray, rng: random.Random) -> bytes:
-    """Where zip keeps its directory and pickle its names."""
-    place = rng.choice([rng.randrange(6000), -1 - rng.randrange(6000)])
-    data[place] = rng.randrange(256)
-    return bytes(data)
-
-
-def zeroed(data: bytearray, rng: random.Random) -> bytes:
-    start = rng.randrange(len(data))
-    end = min(len(data), start + rng.choice([1, 100, 10_000]))
-    data[start:end] = bytes(end - start)
-    return bytes(data)
-
-
-def spliced(data: bytearray, rng: random.Random) -> bytes:
+def damaged(data: bytearray, kind: int, rng: random.Random) -> bytes:
     start, end = sorted(rng.randrange(len(data)) for _ in range(2))
-    return bytes(data[:start] + data[end:]) if rng.random() < 0.5 else bytes(data[:end] + data[start:])
+    if kind == 0:  # torn
+        return bytes(data[:start])
+    if kind == 1:  # a part is lost, or there twice
+        return bytes(data[:start] + data[end:]) if rng.random() < 0.5 else bytes(data[:end] + data[start:])
+    if kind == 2:  # zeros, as of a disk's block
+        end = min(len(data), start + rng.choice([1, 100, 10_000]))
+        data[start:end] = bytes(end - start)
+    elif kind == 3:  # at an end, where zip keeps its directory and pickle its names
+        data[rng.choice([rng.randrange(6000), -1 - rng.randrange(6000)])] = rng.randrange(256)
+    else:
+        for _ in range(rng.choice([1, 1, 4, 50])):
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    return bytes(data)
 
 
 def changed(weights: dict, rng: random.Random, tmp_path: Path) -> dict:
     """The content is another, the file is whole."""
     key = rng.choice(list(weights))
-    tensor = weights[key]
-    other = rng.choice([
-        lambda: {k: v for k, v in weights.items() if k != key},
-        lambda: {(k if k != key else f"module.{k}"): v for k, v in weights.items()},
-        lambda: {(k if k != key else 7): v for k, v in weights.items()},
-        lambda: weights | {key: tensor.flatten()},
-        lambda: weights | {key: torch.zeros(0)},
-        lambda: weights | {key: tensor.unsqueeze(0)},
-        lambda: weights | {key: tensor.double()},
-        lambda: weights | {key: tensor.to(torch.complex64)},
-        lambda: weights | {key: tensor.float().to_sparse()},
-        lambda: weights | {key: tensor.float() * float("nan")},
-        lambda: weights | {key: 3},
-        lambda: weights | {key: None},
-        lambda: weights | {key: [tensor]},
-        lambda: weights | {key: Payload(tmp_path / "owned")},
-        lambda: weights | {"layer9.0.conv1.weight": tensor},
-        lambda: weights | {key: torch.zeros(1).expand(10**6, 10**6)},
-        lambda: {"state_dict": weights, "model": 5},
-        lambda: {"state_dict": list(weights.values())},
-        lambda: {"model": weights, "flags": {"MODEL.RESNETS.DEPTH": rng.choice([-1, "x", None, 10**9])}},
-        lambda: {"model": {f"backbone.{k}": v for k, v in weights.items()}, "flags": {"A.B": 1}},
-        lambda: {"model": {f"backbone.{k}": v for k, v in weights.items()}, "flags": 3},
-        lambda: dict.fromkeys(weights, tensor),
-        lambda: {},
+    tensor, of_run = weights[key], {f"backbone.{k}": v for k, v in weights.items()}
+    values = [3, None, [tensor], Payload(tmp_path / "owned"), torch.zeros(0), torch.zeros(1).expand(10**6, 10**6),
+              tensor.flatten(), tensor.unsqueeze(0), tensor.double(), tensor.to(torch.complex64),
+              tensor.float().to_sparse(), tensor.float() * float("nan")]  # fmt: skip
+    return rng.choice([
+        *(weights | {key: value} for value in values),
+        *({(k if k != key else other): v for k, v in weights.items()} for other in (f"module.{key}", 7)),
+        {k: v for k, v in weights.items() if k != key},
+        weights | {"layer9.0.conv1.weight": tensor},
+        {"state_dict": weights, "model": 5},
+        {"state_dict": list(weights.values())},
+        {"model": weights, "flags": {"MODEL.RESNETS.DEPTH": rng.choice([-1, "x", None, 10**9])}},
+        *({"model": of_run, "flags": flags} for flags in ({"A.B": 1}, 3)),
+        dict.fromkeys(weights, tensor),
+        {},
     ])  # fmt: skip
-    return other()
-
-
-MUTATIONS = (torn, flipped, flipped_at_an_end, zeroed, spliced)
 
 
 def mutate(number: int, whole: bytes, weights: dict, tmp_path: Path) -> bytes:
-    rng = random.Random(number)
-    if number % (len(MUTATIONS) + 2) >= len(MUTATIONS):
-        buffer = io.BytesIO()
-        torch.save(changed(weights, rng, tmp_path), buffer)
-        return buffer.getvalue()
-    return MUTATIONS[number % (len(MUTATIONS) + 2)](bytearray(whole), rng)
+    rng, kind = random.Random(number), number % 7
+    if kind < 5:
+        return damaged(bytearray(whole), kind, rng)
+    buffer = io.BytesIO()
+    torch.save(changed(weights, rng, tmp_path), buffer)
+    return buffer.getvalue()
 
 
 def equal(one: BackboneWeights, other: BackboneWeights) -> bool:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from checkpoints import backbone_of, moco, random_resnet
 from commands import ROOT, one_line_error, run
-from project_layouts import backbone_of, moco, random_resnet
+from runs import assert_same
 
 from revisit.checkpoint.convert import convert
 from revisit.checkpoint.foreign_layouts import SOURCES
@@ -35,19 +36,16 @@ def test_docs_commands_in_their_order(output, tmp_path):
     commands = re.findall(r"^    (python tools/.*)$", DOCUMENT, re.MULTILINE)
     assert len(commands) == 5
     printed = [run(command.replace("output/", f"{output}/"), tmp_path) for command in commands]
-    assert (
-        "moco layout (MoCo v1 and v2, and the reference code" in printed[0] and "ResNet-18, 120 tensors" in printed[0]
-    )
-    assert yaml.safe_load((output / "moco.yaml").read_text())["source"] == (
-        "moco: moco_v2_800ep_pretrain.pth.tar, epoch 200"
-    )
-    assert "from moco: moco_v2_800ep_pretrain.pth.tar, epoch 200" in printed[1]
-    assert "| Trained | moco: moco_v2_800ep_pretrain.pth.tar, epoch 200;" in (output / "moco_timm.md").read_text()
+    assert "moco layout (MoCo v1 and v2, and the reference code" in printed[0]
+    assert "ResNet-18, 120 tensors" in printed[0]
+    origin = "moco: moco_v2_800ep_pretrain.pth.tar, epoch 200"
+    assert yaml.safe_load((output / "moco.yaml").read_text())["source"] == origin
+    assert f"from {origin}" in printed[1]
+    assert f"| Trained | {origin};" in (output / "moco_timm.md").read_text()
     assert "timm layout, ResNet-18" in printed[2]  # a source that was named is not explained
     assert "from revisit: model_final.pth, 10 iterations, seed 7" in printed[3]
     assert "torchvision layout (torchvision, timm, VirTex's hub and DenseCL's" in printed[4]
-    one, other = (read_checkpoint(output / name)["model"] for name in ("moco.pth", "timm.pth"))
-    assert one.keys() == other.keys() and all(torch.equal(value, other[key]) for key, value in one.items())
+    assert_same(*(read_checkpoint(output / name)["model"] for name in ("moco.pth", "timm.pth")))
     bare = torch.load(output / "knn_moco/resnet50.pth", weights_only=True)
     third = read_checkpoint(output / "knn_moco/backbone.pth")["model"]
     assert {type(value) for value in bare.values()} == {torch.Tensor}
@@ -59,18 +57,12 @@ def test_docs_name_every_source():
     assert sorted(rows) == sorted(SOURCES)
 
 
-def test_help_teaches(tmp_path):
+def test_help_teaches_and_mistakes_are_told_in_one_line(output, tmp_path):
     assert "python tools/" in run("python tools/export_weights.py --help", tmp_path)
-
-
-def test_mistakes_are_told_in_one_line(output, tmp_path):
-    command = f"python tools/export_weights.py {output}/knn_moco/model_final.pth"
-    assert "expected a name that ends in .pth or .safetensors" in one_line_error(
-        f"{command} {tmp_path}/a.bin --to timm", tmp_path
-    )
+    command = f"python tools/export_weights.py {output}/knn_moco/model_final.pth {tmp_path}/a.bin --to timm"
+    assert "expected a name that ends in .pth or .safetensors" in one_line_error(command, tmp_path)
     torch.save({"decoder.weight": torch.zeros(2)}, tmp_path / "in.pth")
-    line = one_line_error(
-        f"python tools/export_weights.py {tmp_path}/in.pth {tmp_path}/out.pth --to torchvision", tmp_path
-    )
+    command = f"python tools/export_weights.py {tmp_path}/in.pth {tmp_path}/out.pth --to torchvision"
+    line = one_line_error(command, tmp_path)
     assert "no backbone recognised in the checkpoint (it holds decoder.weight)" in line
     assert not (tmp_path / "out.pth").exists() and not (tmp_path / "out.md").exists()

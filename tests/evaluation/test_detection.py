@@ -1,13 +1,14 @@
 """Detectron2's detection evaluators as the trainer uses them, against values computed by hand."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 from commands import launch_forks
 
-import revisit  # noqa: F401
 from revisit.config import add_revisit_config
 from revisit.engine.finetune_trainer import FinetuneTrainer
 
@@ -22,10 +23,7 @@ from detectron2.utils import comm
 LEFT, RIGHT, LOW, NOWHERE = [8, 8, 40, 40], [60, 8, 90, 40], [8, 60, 40, 90], [60, 60, 90, 90]
 # By image: the objects (box, difficult) and the detections (box, score) of dogs. There is no cat.
 TRUTH = {"000001": [(LEFT, 0), (RIGHT, 0)], "000002": [(LEFT, 0), (LOW, 1)]}
-FOUND = {
-    "000001": [(LEFT, 0.9), (NOWHERE, 0.8)],
-    "000002": [(LEFT, 0.7), (LOW, 0.95), (LEFT, 0.6)],
-}
+FOUND = {"000001": [(LEFT, 0.9), (NOWHERE, 0.8)], "000002": [(LEFT, 0.7), (LOW, 0.95), (LEFT, 0.6)]}
 
 
 def write_voc(folder: Path) -> None:
@@ -42,37 +40,38 @@ def write_voc(folder: Path) -> None:
         (folder / f"Annotations/{image}.xml").write_text(f"<annotation>{size}{text}</annotation>")
 
 
-def detections(found: list[tuple[list[int], float]], label: int = 1) -> dict:
+def detections(found: list[tuple[list[int], float]]) -> dict:
     instances = Instances((100, 100))
     instances.pred_boxes = Boxes(torch.tensor([box for box, _ in found], dtype=torch.float32).reshape(-1, 4))
     instances.scores = torch.tensor([score for _, score in found])
-    instances.pred_classes = torch.full((len(found),), label)
+    instances.pred_classes = torch.ones(len(found), dtype=torch.int64)
     return {"instances": instances}
 
 
-def build_evaluator(name: str, output: Path) -> DatasetEvaluator:
+@contextmanager
+def evaluator_of(name: str, output: Path) -> Iterator[DatasetEvaluator]:
+    """Of a data set that is registered until then."""
     cfg = get_cfg()
     add_revisit_config(cfg)
     cfg.OUTPUT_DIR = str(output)
-    evaluator = FinetuneTrainer.build_evaluator(cfg, name)
-    evaluator.reset()
-    return evaluator
+    try:
+        evaluator = FinetuneTrainer.build_evaluator(cfg, name)
+        evaluator.reset()
+        yield evaluator
+    finally:
+        DatasetCatalog.remove(name)
+        MetadataCatalog.remove(name)
 
 
 def evaluate_voc(folder: Path) -> None:
     """All images in one process, one image each in two; the main process writes the results."""
-    name = "hand_made_voc"
-    register_pascal_voc(name, str(folder), "test", 2007, class_names=["cat", "dog"])
-    MetadataCatalog.get(name).evaluator_type = "pascal_voc"
-    try:
-        evaluator = build_evaluator(name, folder)
+    register_pascal_voc("hand_made_voc", str(folder), "test", 2007, class_names=["cat", "dog"])
+    MetadataCatalog.get("hand_made_voc").evaluator_type = "pascal_voc"
+    with evaluator_of("hand_made_voc", folder) as evaluator:
         for number, (image, found) in enumerate(FOUND.items()):
             if number % comm.get_world_size() == comm.get_rank():
                 evaluator.process([{"image_id": image}], [detections(found)])
         results = evaluator.evaluate()
-    finally:
-        DatasetCatalog.remove(name)
-        MetadataCatalog.remove(name)
     if comm.is_main_process():
         (folder / f"results{comm.get_world_size()}.json").write_text(json.dumps(results))
 
@@ -93,16 +92,13 @@ def test_voc_ap_is_that_computed_by_hand(tmp_path, processes):
 
 
 def test_coco_evaluation_gives_a_perfect_answer_100(toy_root, tmp_path):
-    name, folder = "perfect_coco", toy_root / "toy_scenes/coco"
-    register_coco_instances(name, {}, str(folder / "annotations/instances_val2017.json"), str(folder / "val2017"))
-    try:
-        records, evaluator = DatasetCatalog.get(name), build_evaluator(name, tmp_path)
-        for record in records:
+    folder = toy_root / "toy_scenes/coco"
+    files = str(folder / "annotations/instances_val2017.json"), str(folder / "val2017")
+    register_coco_instances("perfect_coco", {}, *files)
+    with evaluator_of("perfect_coco", tmp_path) as evaluator:
+        for record in DatasetCatalog.get("perfect_coco"):
             boxes = [annotation["bbox"] for annotation in record["annotations"]]
             output = detections([([x, y, x + w, y + h], 0.9) for x, y, w, h in boxes])
             output["instances"].pred_classes = torch.tensor([a["category_id"] for a in record["annotations"]])
             evaluator.process([record], [output])
         assert evaluator.evaluate()["bbox"]["AP"] == pytest.approx(100)
-    finally:
-        DatasetCatalog.remove(name)
-        MetadataCatalog.remove(name)

@@ -1,28 +1,17 @@
-"""The losses against their formulas (docs/method.md: Losses), term by term in float64 with numpy and loops."""
+"""The losses against their formulas (docs/method.md: Losses), term by term in float64 with numpy and loops; and those
+that go through the queue in chunks against those of the whole matrix, in value and gradient."""
 
 import numpy as np
 import pytest
 import torch
-from tiny import loss_inputs
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny import direct_losses, loss_inputs
 
+from revisit.modeling.losses.chunked import chunked_losses, nearest_rows
 from revisit.modeling.losses.contrastive import contrastive_losses
 
 TAU = 0.2
-
-
-def reference(p, a, queue, p_g, queue_g, k, tau=TAU) -> tuple[float, float]:
-    """L_inst and L_nn of (B, L, C) numpy arrays, one positive at a time."""
-    inst, nearest = [], []
-    for i in range(p.shape[0]):
-        for j in range(p.shape[1]):
-            s = np.array([p[i, j] @ row / tau for row in queue])
-            positive = p[i, j] @ a[i] / tau
-            inst.append(-np.log(np.exp(positive) / (np.exp(positive) + np.exp(s).sum())))
-            if k:
-                cosines = np.array([p_g[i, j] @ row for row in queue_g])
-                chosen = np.argsort(-cosines)[:k]
-                nearest.append(-np.mean([np.log(np.exp(s[n]) / np.exp(s).sum()) for n in chosen]))
-    return float(np.mean(inst)), float(np.mean(nearest)) if k else 0.0
 
 
 @pytest.mark.parametrize("num_positives", [1, 5])
@@ -33,7 +22,7 @@ def test_losses_equal_a_direct_float64_evaluation(num_positives, mining):
     if mining == "after_head":
         args[3:] = args[0], args[2]
         del x["positives_g"], x["queue_g"]
-    inst, nearest = reference(*args, k=5)
+    inst, nearest = direct_losses(*args, k=5)
     single = {name: value.float() for name, value in x.items()}
     losses = contrastive_losses(**single, temperature=TAU, num_neighbors=5)
     assert losses["loss_inst"].item() == pytest.approx(inst, rel=1e-6)
@@ -43,22 +32,21 @@ def test_losses_equal_a_direct_float64_evaluation(num_positives, mining):
 @pytest.mark.parametrize("num_positives", [1, 5])
 def test_gradients_equal_central_differences_of_the_direct_evaluation(num_positives):
     x = loss_inputs(num_positives, batch=2)
-    positives = x.pop("positives").requires_grad_()
-    losses = contrastive_losses(positives, **x, temperature=TAU, num_neighbors=5)
-    (losses["loss_inst"] + 0.4 * losses["loss_nn"]).backward()
-    others = [x[name].numpy() for name in ("anchors", "queue", "positives_g", "queue_g")]
-
-    def total(p: np.ndarray) -> float:
-        inst, nearest = reference(p, *others, k=5)
-        return inst + 0.4 * nearest
-
-    p, step = positives.detach().numpy(), 1e-5
+    _, grad = losses_and_gradient(contrastive_losses, x, temperature=TAU, num_neighbors=5)
+    p, *others = (x[name].numpy() for name in ("positives", "anchors", "queue", "positives_g", "queue_g"))
     for place in np.ndindex(*p.shape):
-        ahead, behind = p.copy(), p.copy()
-        ahead[place] += step
-        behind[place] -= step
-        slope = (total(ahead) - total(behind)) / (2 * step)
-        assert positives.grad[place].item() == pytest.approx(slope, rel=1e-6, abs=1e-9)
+        step = np.zeros_like(p)
+        step[place] = 1e-5
+        inst, nearest = np.subtract(*(direct_losses(q, *others, k=5) for q in (p + step, p - step))) / 2e-5
+        assert grad[place].item() == pytest.approx(inst + 0.4 * nearest, rel=1e-6, abs=1e-9)
+
+
+def losses_and_gradient(function, x, **options):
+    """Values by name, and the gradient of L_inst + 0.4 L_nn."""
+    x = {**x, "positives": x["positives"].clone().requires_grad_()}
+    losses = function(**x, **options)
+    (losses["loss_inst"] + 0.4 * losses.get("loss_nn", 0)).backward()
+    return {name: loss.item() for name, loss in losses.items()}, x["positives"].grad
 
 
 def test_the_own_anchor_is_no_negative_of_l_nn():
@@ -66,12 +54,7 @@ def test_the_own_anchor_is_no_negative_of_l_nn():
     before = contrastive_losses(**x, temperature=TAU, num_neighbors=3)
     x["anchors"] = -x["anchors"]
     after = contrastive_losses(**x, temperature=TAU, num_neighbors=3)
-    assert after["loss_nn"] == before["loss_nn"]
-    assert after["loss_inst"] != before["loss_inst"]
-
-
-def test_without_neighbours_only_l_inst_is_returned():
-    assert set(contrastive_losses(**loss_inputs(), temperature=TAU)) == {"loss_inst"}
+    assert after["loss_nn"] == before["loss_nn"] and after["loss_inst"] != before["loss_inst"]
 
 
 def test_mining_sends_no_gradient_into_g_space():
@@ -82,11 +65,13 @@ def test_mining_sends_no_gradient_into_g_space():
     assert x["positives_g"].grad is None
 
 
-def test_losses_are_float32_under_autocast():
+@pytest.mark.parametrize("max_scores", [0, 100])
+def test_losses_are_float32_under_autocast(max_scores):
     x = {name: value.bfloat16() for name, value in loss_inputs().items()}
+    options = {"temperature": TAU, "num_neighbors": 5}
+    exact = contrastive_losses(**{name: value.double() for name, value in x.items()}, **options)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        losses = contrastive_losses(**x, temperature=TAU, num_neighbors=5)
-    exact = contrastive_losses(**{n: v.double() for n, v in x.items()}, temperature=TAU, num_neighbors=5)
+        losses = chunked_losses(**x, **options, max_scores=max_scores)
     for name, loss in losses.items():
         assert loss.dtype == torch.float32
         assert loss.item() == pytest.approx(exact[name].item(), rel=1e-5)
@@ -95,3 +80,57 @@ def test_losses_are_float32_under_autocast():
 def test_loss_stays_finite_at_tiny_temperatures():
     losses = contrastive_losses(**loss_inputs(dtype=torch.float32), temperature=1e-3, num_neighbors=5)
     assert all(torch.isfinite(loss) for loss in losses.values())
+
+
+@given(
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.integers(2, 120),
+    st.integers(1, 400),
+    st.sampled_from([0, 1, 7]),
+    st.sampled_from([0.02, 0.2, 1.0]),
+    st.booleans(),
+)
+def test_losses_and_gradients_equal_those_of_the_whole_matrix(batch, num, queue, max_scores, k, tau, before_head):
+    x = loss_inputs(num, batch=batch, queue_size=queue)
+    if not before_head:
+        x["positives_g"] = x["queue_g"] = None
+    options = {"temperature": tau, "num_neighbors": min(k, queue)}
+    exact, exact_grad = losses_and_gradient(contrastive_losses, x, **options)
+    chunked, grad = losses_and_gradient(chunked_losses, x, **options, max_scores=max_scores)
+    assert chunked == pytest.approx(exact, rel=1e-10)
+    assert torch.allclose(grad, exact_grad, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.01), (torch.float16, 0.01)])
+def test_in_float32_with_queues_of_any_type_they_agree_with_float64(dtype, tolerance):
+    x = loss_inputs(batch=8, queue_size=4001)
+    options = {"temperature": TAU, "num_neighbors": 20}
+    exact, exact_grad = losses_and_gradient(contrastive_losses, x, **options)
+    single = {name: value.to(dtype if "queue" in name else torch.float32) for name, value in x.items()}
+    for max_scores in (0, 4096):
+        losses, grad = losses_and_gradient(chunked_losses, single, **options, max_scores=max_scores)
+        assert losses == pytest.approx(exact, rel=tolerance)
+        assert grad.dtype == torch.float32
+        assert (grad - exact_grad).norm() < 10 * tolerance * exact_grad.norm()
+
+
+def test_the_queue_may_change_before_backward():
+    """With KNN_MOCO.ENQUEUE_FIRST it does."""
+    x = loss_inputs(3, queue_size=301, dtype=torch.float32)
+    options = {"temperature": TAU, "max_scores": 600}
+    _, expected = losses_and_gradient(chunked_losses, x, **options)
+    loss = chunked_losses(x["positives"].requires_grad_(), x["anchors"], x["queue"], **options)["loss_inst"]
+    x["queue"].zero_()
+    loss.backward()
+    assert torch.equal(x["positives"].grad, expected)
+
+
+@given(st.integers(1, 30), st.integers(1, 300), st.integers(1, 12))
+def test_nearest_rows_are_the_same_in_chunks(queue_size, max_scores, k):
+    x = loss_inputs(3, queue_size=queue_size)
+    k = min(k, queue_size)
+    rows = x["positives_g"].flatten(0, 1)
+    expected = (rows @ x["queue_g"].T).topk(k, dim=1).indices
+    found = nearest_rows(rows, x["queue_g"], k, max_scores)
+    assert torch.equal(found.sort(dim=1).values, expected.sort(dim=1).values)

@@ -5,18 +5,10 @@ import re
 
 import pytest
 import torch
-from tiny import FEATURE_DIM, freeze_batch_norm, random_views, tiny_config, tiny_model
+from tiny import FEATURE_DIM, freeze_batch_norm, random_views, step, tiny_config, tiny_model
 
 from revisit.modeling.losses.contrastive import contrastive_losses
 from revisit.modeling.meta_arch.moco import MoCo
-
-from detectron2.utils.events import EventStorage
-
-
-def step(model, views, iteration: int = 0) -> dict:
-    with EventStorage(iteration) as storage:
-        losses = model(views)
-    return losses | {"storage": storage}
 
 
 @pytest.fixture
@@ -24,14 +16,34 @@ def model():
     return tiny_model("MODEL.META_ARCHITECTURE", "KNNMoCo").train()
 
 
-def test_forward_touches_neither_queue_nor_momentum_encoder(model):
+@pytest.mark.parametrize(("method", "num_small"), [("KNNMoCo", 4), ("DenseCL", 0)])
+def test_forward_gives_gradient_to_the_encoder_alone_and_changes_nothing_which_the_hooks_do(method, num_small):
+    model = tiny_model("MODEL.META_ARCHITECTURE", method, "VIEWS.NUM_SMALL", num_small).train()
     before = copy.deepcopy(model.state_dict())
-    step(model, random_views(8))
+    views = random_views(8, large=64, num_small=num_small) | {"label": torch.arange(8)}
+    losses, _ = step(model, views)
     for name, value in model.state_dict().items():
-        if name.startswith(("queue.", "momentum_projection_head")) or (
-            name.startswith("momentum_backbone") and "running" not in name and "num_batches" not in name
-        ):
+        if "running" not in name and "num_batches" not in name:
             assert torch.equal(value, before[name]), name
+    sum(losses.values()).backward()
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is None) == name.startswith("momentum_"), name
+        assert parameter.grad is None or parameter.grad.abs().sum() > 0, name
+
+    pending = model.pending_keys[0]
+    assert set(pending) == {*model.queue.names, "labels"} and len(model.queue.names) == 2
+    model.enqueue_pending_keys()
+    for ring in model.queue.names:
+        rows = getattr(model.queue, ring)
+        assert torch.equal(rows[:8], pending[ring]) and torch.equal(rows[8:], before[f"queue.{ring}"][8:])
+    assert model.queue.labels[:9].tolist() == [*range(8), -1]
+    assert model.pending_keys == [] and model.queue.num_enqueued == 8
+    for name, parameter in model.named_parameters():
+        parameter.data.add_(0 if name.startswith("momentum_") else 1)
+    model.update_momentum_encoder()
+    for name, value in model.named_parameters():
+        if name.startswith("momentum_"):
+            assert torch.allclose(value, before[name] + 0.005, atol=1e-6), name
 
 
 @pytest.mark.parametrize("mining", ["before_head", "after_head"])
@@ -41,20 +53,18 @@ def test_loss_is_l_inst_plus_lambda_l_nn_of_the_encoded_views(mining, enqueue_fi
     options = ("KNN_MOCO.MINING", mining, "KNN_MOCO.ENQUEUE_FIRST", enqueue_first)
     model = freeze_batch_norm(tiny_model(*options).train())
     views, old = random_views(8), model.queue.keys.clone()
-    losses = step(model, views)
-    assert model.queue.num_enqueued == 0 and torch.equal(model.queue.keys, old)
-    sum(losses[name] for name in ("loss_inst", "loss_nn")).backward()
-    encoded = model.encode_positives(views)
+    losses, storage = step(model, views)
+    sum(losses.values()).backward()
+    encoded, keys = model.encode_positives(views), model.start_keys(views["anchor"])()
     p, p_g = encoded.positives, encoded.positives_g
-    anchors = model.start_keys(views["anchor"])()["keys"]
+    assert all(torch.equal(model.pending_keys[0][name], rows) for name, rows in keys.items())
     if enqueue_first:
         model.enqueue_pending_keys()
     mined = (p_g, model.queue.features) if mining == "before_head" else (p, model.queue.keys)
-    expected = contrastive_losses(p, anchors, old, *mined, temperature=0.2, num_neighbors=5)
+    expected = contrastive_losses(p, keys["keys"], old, *mined, temperature=0.2, num_neighbors=5)
     assert losses["loss_inst"].item() == pytest.approx(expected["loss_inst"].item(), rel=1e-6)
     assert losses["loss_nn"].item() == pytest.approx(0.4 * expected["loss_nn"].item(), rel=1e-6)
-    raw = losses["storage"].history("loss_nn_raw").latest()
-    assert raw == pytest.approx(expected["loss_nn"].item(), rel=1e-6)
+    assert storage.history("loss_nn_raw").latest() == pytest.approx(expected["loss_nn"].item(), rel=1e-6)
 
 
 def test_rows_are_normalised_and_stacked_per_sample(model):
@@ -78,35 +88,11 @@ def test_batch_statistics_are_taken_per_resolution(model):
     assert p.shape == (4, 1, 16) and model.backbone.stem.conv1.norm.num_batches_tracked - before == 3
 
 
-def test_pending_keys_are_the_momentum_encoders_and_enter_both_rings_together(model):
-    freeze_batch_norm(model)
-    views = random_views(8)
-    step(model, views)
-    keys = model.start_keys(views["anchor"])()
-    assert torch.equal(model.pending_keys[0]["keys"], keys["keys"])
-    model.enqueue_pending_keys()
-    assert torch.equal(model.queue.keys[:8], keys["keys"])
-    assert torch.equal(model.queue.features[:8], keys["features"])
-    assert model.pending_keys == [] and model.queue.num_enqueued == 8
-
-
-def test_moco_has_one_queue_and_one_loss():
-    model = tiny_model("MODEL.META_ARCHITECTURE", "MoCo").train()
-    losses = step(model, random_views(8))
-    assert model.queue.names == ("keys",)
-    assert {name for name in losses if name.startswith("loss")} == {"loss_inst"}
-
-
-def test_waiting_l_nn_is_not_computed(model):
+def test_moco_has_one_queue_and_one_loss_as_has_knn_moco_while_l_nn_waits(model):
+    moco = tiny_model("MODEL.META_ARCHITECTURE", "MoCo").train()
+    assert moco.queue.names == ("keys",)
     model.neighbor_weight = 0.0
-    assert "loss_nn" not in step(model, random_views(8))
-
-
-def test_gradient_reaches_the_encoder_alone(model):
-    losses = step(model, random_views(8))
-    (losses["loss_inst"] + losses["loss_nn"]).backward()
-    for name, parameter in model.named_parameters():
-        assert (parameter.grad is None) == name.startswith("momentum_"), name
+    assert set(step(moco, random_views(8))[0]) == set(step(model, random_views(8))[0]) == {"loss_inst"}
 
 
 def test_contrast_top1_counts_anchors_that_beat_the_queue(model):
@@ -114,21 +100,19 @@ def test_contrast_top1_counts_anchors_that_beat_the_queue(model):
     views = random_views(8)
     views["positive"] = views["anchor"]
     model.momentum_backbone.load_state_dict(model.backbone.state_dict())
-    assert step(model, views)["storage"].history("contrast_top1").latest() == 100
+    assert step(model, views)[1].history("contrast_top1").latest() == 100
     model.enqueue_pending_keys()
     model.queue.keys[:8] = model.start_keys(views["anchor"])()["keys"] * 1.001
-    assert step(model, views)["storage"].history("contrast_top1").latest() == 0
+    assert step(model, views)[1].history("contrast_top1").latest() == 0
 
 
 def test_evaluation_returns_unit_features_of_g(model):
     model.eval()
     images = random_views(3)["anchor"]
+    mean, std = (torch.tensor(v)[:, None, None] for v in ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375]))
     with torch.no_grad():
         features = torch.stack([out["feature"] for out in model([{"image": image} for image in images])])
-        pixels = (images - torch.tensor([123.675, 116.28, 103.53])[:, None, None]) / torch.tensor(
-            [58.395, 57.12, 57.375]
-        )[:, None, None]
-        g = model.backbone(pixels)["res5"].mean((2, 3))
+        g = model.backbone((images - mean) / std)["res5"].mean((2, 3))
     assert torch.allclose(features, g / g.norm(dim=1, keepdim=True), atol=1e-6)
 
 

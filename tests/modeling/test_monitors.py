@@ -2,15 +2,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import freeze_batch_norm, random_views, tiny_model
+from tiny import freeze_batch_norm, loss_inputs, random_views, step, tiny_model
+from torch.nn.functional import normalize
 
 from revisit.modeling.monitors import contrast_accuracy, feature_std, neighbor_purity
 
 from detectron2.utils.events import EventStorage
-
-
-def unit(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.nn.functional.normalize(torch.randn(*shape, generator=torch.Generator().manual_seed(seed)), dim=-1)
 
 
 def test_contrast_accuracy_counts_the_rows_that_are_closer_than_the_own_anchor():
@@ -25,17 +22,24 @@ def test_contrast_accuracy_counts_the_rows_that_are_closer_than_the_own_anchor()
     assert (top1.item(), top5.item()) == pytest.approx((100 / 3, 200 / 3))
 
 
-@given(st.integers(2, 40), st.integers(2, 16), st.integers(0, 99))
+@pytest.mark.parametrize("max_scores", [1, 13, 10**6])
+def test_contrast_accuracy_is_the_same_in_chunks(max_scores):
+    x = loss_inputs(3, batch=30, queue_size=50, dtype=torch.float32)
+    positives = normalize(x["anchors"] + 2 * x["positives"][:, 0], dim=1)
+    whole = contrast_accuracy(positives, x["anchors"], x["queue"])
+    assert contrast_accuracy(positives, x["anchors"], x["queue"], max_scores) == whole
+    assert 0 < whole[0] < 100
+
+
+@given(st.integers(1, 40), st.integers(2, 16), st.integers(0, 99))
 def test_feature_std_is_the_channels_deviation_times_the_root_of_their_number(rows, channels, seed):
-    x = unit(rows, channels, seed=seed).double()
+    """So it is 0 when all images look alike, and 1 when they cancel."""
+    draws = torch.randn(rows, channels, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    x = normalize(draws, dim=1)
     expected = (x.var(dim=0, unbiased=False).mean() * channels).sqrt()
     assert feature_std(x).item() == pytest.approx(expected.item(), abs=1e-5)  # the square root of a small difference
-
-
-def test_feature_std_is_0_when_all_images_look_alike_and_1_when_they_cancel():
-    row = unit(1, 16)
-    assert feature_std(torch.nn.functional.normalize(row.expand(10, -1).double())).item() == pytest.approx(0, abs=1e-6)
-    assert feature_std(torch.cat([row, -row])).item() == pytest.approx(1)
+    assert feature_std(x[:1].expand(10, -1)).item() == pytest.approx(0, abs=1e-6)
+    assert feature_std(torch.cat([x, -x])).item() == pytest.approx(1)
 
 
 def test_neighbor_purity_counts_shared_classes_and_never_the_random_start():
@@ -45,9 +49,7 @@ def test_neighbor_purity_counts_shared_classes_and_never_the_random_start():
 
 
 def logged(model: torch.nn.Module, views: dict) -> dict[str, float]:
-    with EventStorage(0) as storage:
-        model(views)
-        return {name: value for name, (value, _) in storage.latest().items()}
+    return {name: value for name, (value, _) in step(model, views)[1].latest().items()}
 
 
 def test_a_run_logs_the_monitors_and_purity_only_where_there_are_classes():

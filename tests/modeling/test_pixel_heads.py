@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-import torchvision
+from checkpoints import maps_of, random_resnet
 from tiny import tiny_config
 from torch import nn
 from torch.nn import functional as F
@@ -18,10 +18,13 @@ from detectron2.modeling import SemanticSegmentor, build_model
 
 MEAN, STD = torch.tensor([123.675, 116.28, 103.53]), torch.tensor([58.395, 57.12, 57.375])
 SIZES = [(64, 96), (65, 81), (33, 50)]
+FCN = ("MODEL.SEM_SEG_HEAD.NAME", "RevisitFCNHead")
+DEEPLAB = ("MODEL.SEM_SEG_HEAD.NAME", "RevisitDeepLabV3Head")
+DEPTH = (*DEEPLAB, "MODEL.META_ARCHITECTURE", "DepthEstimator", "MODEL.SEM_SEG_HEAD.NUM_CLASSES", 1)
 
 
 def config(*options: object, depth: int = 50) -> CfgNode:
-    cfg = tiny_config(
+    return tiny_config(
         "MODEL.META_ARCHITECTURE", "SemanticSegmentor",
         "MODEL.RESNETS.DEPTH", depth,
         "MODEL.RESNETS.STEM_OUT_CHANNELS", 64,
@@ -31,25 +34,24 @@ def config(*options: object, depth: int = 50) -> CfgNode:
         "MODEL.SEM_SEG_HEAD.NORM", "BN",
         "MODEL.SEM_SEG_HEAD.NUM_CLASSES", 5,
         "MODEL.SEM_SEG_HEAD.CONVS_DIM", 16,
+        *options,
     )  # fmt: skip
-    cfg.merge_from_list(list(options))
-    return cfg
 
 
-def fill(module: nn.Module, seed: int) -> nn.Module:
+def fill(head: nn.Module) -> nn.Module:
     """Random weights and BN statistics, so that nothing is an identity by chance."""
-    generator = torch.Generator().manual_seed(seed)
-    for name, tensor in module.state_dict().items():
-        if name.endswith("running_var") or ("bn" in name and name.endswith("weight")):
+    generator = torch.Generator().manual_seed(2)
+    for name, tensor in head.state_dict().items():
+        if name.endswith("running_var"):
             tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.5)
         elif tensor.is_floating_point():
             tensor.copy_(torch.randn(tensor.shape, generator=generator) * (2 / max(1, tensor[0].numel())) ** 0.5)
-    return module
+    return head
 
 
 def dilated_torchvision(depth: int) -> nn.Module:
-    """torchvision's ResNet, cut after layer4, whose 3x3 convolutions have dilation 2 and stride 1."""
-    resnet = fill(getattr(torchvision.models, f"resnet{depth}")(), seed=1).eval()
+    """torchvision's ResNet, whose last stage has 3x3 convolutions of dilation 2, and stride 1."""
+    resnet = random_resnet(f"resnet{depth}")
     for conv in (module for module in resnet.layer4.modules() if isinstance(module, nn.Conv2d)):
         conv.stride = (1, 1)
         if conv.kernel_size == (3, 3):
@@ -57,16 +59,10 @@ def dilated_torchvision(depth: int) -> nn.Module:
     return resnet
 
 
-def maps_of(resnet: nn.Module, images: torch.Tensor) -> torch.Tensor:
-    x = resnet.maxpool(resnet.relu(resnet.bn1(resnet.conv1(images))))
-    return resnet.layer4(resnet.layer3(resnet.layer2(resnet.layer1(x))))
-
-
-def segmentor(cfg: CfgNode, resnet: nn.Module) -> nn.Module:
+def predictor(cfg: CfgNode, resnet: nn.Module) -> nn.Module:
     model = build_model(cfg).eval()
     assert isinstance(model, SemanticSegmentor) or cfg.MODEL.META_ARCHITECTURE == "DepthEstimator"
-    missing, unexpected = model.backbone.load_state_dict(convert(resnet.state_dict()).tensors, strict=False)
-    assert not unexpected and all(key.endswith("num_batches_tracked") for key in missing)
+    model.backbone.load_state_dict(convert(resnet.state_dict()).tensors)
     return model
 
 
@@ -78,78 +74,72 @@ def normalized(image: torch.Tensor) -> torch.Tensor:
     return ((image.float() - MEAN.view(3, 1, 1)) / STD.view(3, 1, 1))[None]
 
 
-def bn(x: torch.Tensor, layer: nn.BatchNorm2d) -> torch.Tensor:
-    return F.batch_norm(x, layer.running_mean, layer.running_var, layer.weight, layer.bias, eps=1e-5)
+def conv_bn_relu(x: torch.Tensor, conv: nn.Module, **options: int) -> torch.Tensor:
+    x, norm = F.conv2d(x, conv.weight, **options), conv.norm
+    return F.relu(F.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=1e-5))
+
+
+def assert_close(found: torch.Tensor, logits: torch.Tensor, size: tuple[int, int]) -> None:
+    """The output is the enlarged logits of a single image."""
+    expected = F.interpolate(logits, size=size, mode="bilinear", align_corners=False)[0]
+    assert found.shape[-2:] == size and torch.allclose(found, expected, rtol=1e-5, atol=1e-5 * expected.abs().max())
 
 
 @pytest.mark.parametrize("depth, dilation, size", [(50, 6, SIZES[0]), (50, 6, SIZES[1]), (18, 1, SIZES[2])])
 @torch.no_grad()
 def test_fcn_equals_plain_torch(depth, dilation, size):
     resnet = dilated_torchvision(depth)
-    name = ("MODEL.SEM_SEG_HEAD.NAME", "RevisitFCNHead", "MODEL.SEM_SEG_HEAD.DILATION", dilation)
-    model = segmentor(config(*name, depth=depth), resnet)
-    first, second, predictor = fill(model.sem_seg_head, seed=2).layers
-    assert predictor.bias is None
+    model = predictor(config(*FCN, "MODEL.SEM_SEG_HEAD.DILATION", dilation, depth=depth), resnet)
+    *convs, last = fill(model.sem_seg_head).layers
+    assert last.bias is None and len(convs) == 2
     x = maps_of(resnet, normalized(image_of(size)))
-    for conv in (first, second):
-        x = F.relu(bn(F.conv2d(x, conv.weight, padding=dilation, dilation=dilation), conv.norm))
-    expected = F.interpolate(F.conv2d(x, predictor.weight), size=size, mode="bilinear", align_corners=False)[0]
-    logits = model([{"image": image_of(size)}])[0]["sem_seg"]
-    assert logits.shape == (5, *size)
-    assert torch.allclose(logits, expected, rtol=1e-5, atol=1e-5 * expected.abs().max())
+    for conv in convs:
+        x = conv_bn_relu(x, conv, padding=dilation, dilation=dilation)
+    assert_close(model([{"image": image_of(size)}])[0]["sem_seg"], F.conv2d(x, last.weight), size)
 
 
 def plain_deeplab(head: RevisitDeepLabV3Head, x: torch.Tensor, dilations: tuple[int, ...]) -> torch.Tensor:
-    aspp, predictor = head.layers
+    aspp, last = head.layers
     point, *atrous, pooling = aspp.convs
-    branches = [F.relu(bn(F.conv2d(x, point.weight), point.norm))]
+    branches = [conv_bn_relu(x, point)]
     for conv, dilation in zip(atrous, dilations, strict=True):
-        branches.append(F.relu(bn(F.conv2d(x, conv.weight, padding=dilation, dilation=dilation), conv.norm)))
+        branches.append(conv_bn_relu(x, conv, padding=dilation, dilation=dilation))
     pooled = F.relu(F.conv2d(x.mean(dim=(2, 3), keepdim=True), pooling[1].weight, pooling[1].bias))
     branches.append(pooled.expand(-1, -1, *x.shape[-2:]))
-    projected = F.relu(bn(F.conv2d(torch.cat(branches, dim=1), aspp.project.weight), aspp.project.norm))
-    return F.conv2d(projected, predictor.weight, predictor.bias)
+    return F.conv2d(conv_bn_relu(torch.cat(branches, dim=1), aspp.project), last.weight, last.bias)
 
 
 @pytest.mark.parametrize("size", SIZES)
 @torch.no_grad()
 def test_deeplab_and_depth_equal_plain_torch(size):
     resnet = dilated_torchvision(50)
-    name = ("MODEL.SEM_SEG_HEAD.NAME", "RevisitDeepLabV3Head")
-    model = segmentor(config(*name), resnet)
-    head = fill(model.sem_seg_head, seed=2)
-    maps = maps_of(resnet, normalized(image_of(size)))
-    expected = F.interpolate(plain_deeplab(head, maps, (12, 24, 36)), size=size, mode="bilinear", align_corners=False)[
-        0
-    ]
-    logits = model([{"image": image_of(size)}])[0]["sem_seg"]
-    assert torch.allclose(logits, expected, rtol=1e-5, atol=1e-5 * expected.abs().max())
+    model = predictor(config(*DEEPLAB), resnet)
+    head = fill(model.sem_seg_head)
+    logits = plain_deeplab(head, maps_of(resnet, normalized(image_of(size))), (12, 24, 36))
+    assert_close(model([{"image": image_of(size)}])[0]["sem_seg"], logits, size)
 
-    cfg = config(*name, "MODEL.META_ARCHITECTURE", "DepthEstimator", "MODEL.SEM_SEG_HEAD.NUM_CLASSES", 1)
-    estimator = segmentor(cfg, resnet)
+    estimator = predictor(config(*DEPTH), resnet)
     state = head.state_dict()
     state |= {name: state[name][:1] for name in ("layers.1.weight", "layers.1.bias")}
     estimator.head.load_state_dict(state)
-    depth = estimator([{"image": image_of(size)}])[0]["depth"]
-    assert torch.allclose(depth, expected[0], rtol=1e-5, atol=1e-5 * expected[0].abs().max())
+    assert_close(estimator([{"image": image_of(size)}])[0]["depth"], logits[:, :1], size)
 
 
 @torch.no_grad()
 def test_the_multi_task_variant_has_stride_8():
     options = ("MODEL.RESNETS.RES4_DILATION", 2, "MODEL.RESNETS.RES5_DILATION", 4)
-    model = build_model(config("MODEL.SEM_SEG_HEAD.NAME", "RevisitDeepLabV3Head", *options, depth=18)).eval()
+    model = build_model(config(*DEEPLAB, *options, depth=18)).eval()
     assert model.sem_seg_head.stride == 8
     assert model([{"image": image_of((48, 64))}])[0]["sem_seg"].shape == (5, 48, 64)
 
 
 def fcn_head() -> RevisitFCNHead:
     torch.manual_seed(0)
-    return RevisitFCNHead(
-        in_channels=4, num_classes=3, channels=8, dilation=2, norm="BN", in_feature="res5", stride=16
-    )  # fmt: skip
+    sizes = {"in_channels": 4, "num_classes": 3, "channels": 8, "stride": 16}
+    return RevisitFCNHead(**sizes, dilation=2, norm="BN", in_feature="res5")
 
 
-def test_the_loss_is_the_mean_cross_entropy_of_the_labelled_pixels():
+def test_the_loss_is_the_mean_cross_entropy_of_the_labelled_pixels_and_0_without_any():
     head, features = fcn_head(), {"res5": torch.randn(2, 4, 3, 3), INPUT: torch.zeros(2, 0, 40, 33)}
     targets = torch.randint(0, 3, (2, 40, 33))
     targets[:, :7] = 255
@@ -158,42 +148,29 @@ def test_the_loss_is_the_mean_cross_entropy_of_the_labelled_pixels():
     labelled = [(n, y, x) for n in range(2) for y in range(7, 40) for x in range(33)]
     expected = -sum(log_p[n, targets[n, y, x], y, x] for n, y, x in labelled) / len(labelled)
     assert losses["loss_sem_seg"].item() == pytest.approx(expected.item(), rel=1e-5)
-
-
-def test_a_batch_of_void_alone_has_no_loss_and_no_gradient():
-    head, features = fcn_head(), {"res5": torch.randn(2, 4, 3, 3), INPUT: torch.zeros(2, 0, 40, 33)}
     _, losses = head(features, torch.full((2, 40, 33), 255))
     losses["loss_sem_seg"].backward()
     assert losses["loss_sem_seg"].item() == 0
     assert all(not p.grad.any() for p in head.parameters())
 
 
-def test_a_backbone_that_does_not_say_its_input_gives_whole_strides():
+def test_where_a_foreign_backbone_does_not_say_its_input_the_size_is_the_targets_or_in_whole_strides():
     logits, _ = fcn_head().eval()({"res5": torch.randn(1, 4, 3, 5)})
     assert logits.shape == (1, 3, 48, 80)
-
-
-def test_in_training_the_targets_have_the_size_that_a_foreign_backbone_does_not_say():
     _, losses = fcn_head()({"res5": torch.randn(2, 4, 3, 3)}, torch.zeros(2, 40, 33, dtype=torch.int64))
     assert losses["loss_sem_seg"] > 0
 
 
+@torch.no_grad()
 def test_depth_comes_in_the_size_that_is_asked_for():
-    cfg = config(
-        "MODEL.SEM_SEG_HEAD.NAME", "RevisitDeepLabV3Head", "MODEL.META_ARCHITECTURE", "DepthEstimator",
-        "MODEL.SEM_SEG_HEAD.NUM_CLASSES", 1, depth=18,
-    )  # fmt: skip
-    model = build_model(cfg).eval()
-    with torch.no_grad():
-        sizes = [
-            model([{"image": image_of((32, 48)), **x}])[0]["depth"].shape for x in ({}, {"height": 64, "width": 90})
-        ]
-    assert sizes == [(32, 48), (64, 90)]
+    model, image = build_model(config(*DEPTH, depth=18)).eval(), image_of((32, 48))
+    assert model([{"image": image}])[0]["depth"].shape == (32, 48)
+    assert model([{"image": image, "height": 64, "width": 90}])[0]["depth"].shape == (64, 90)
 
 
 def test_a_map_that_the_backbone_lacks_is_named():
     with pytest.raises(UserError, match=r"IN_FEATURES is \['res4'\], expected one of res5"):
-        build_model(config("MODEL.SEM_SEG_HEAD.NAME", "RevisitFCNHead", "MODEL.SEM_SEG_HEAD.IN_FEATURES", ["res4"]))
+        build_model(config(*FCN, "MODEL.SEM_SEG_HEAD.IN_FEATURES", ["res4"]))
 
 
 @pytest.mark.parametrize("kind, expected", [("mse", (1 + 4 + 9) / 3), ("l1", (1 + 2 + 3) / 3)])

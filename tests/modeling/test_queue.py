@@ -13,8 +13,8 @@ def numbered(first: int, count: int, width: int) -> torch.Tensor:
 
 def test_queue_starts_as_random_unit_rows():
     queue = AlignedQueue(20, keys=8, features=5)
-    assert torch.allclose(queue.keys.norm(dim=1), torch.ones(20))
-    assert torch.allclose(queue.features.norm(dim=1), torch.ones(20))
+    for ring in (queue.keys, queue.features):
+        assert torch.allclose(ring.norm(dim=1), torch.ones(20))
     assert queue.keys.std(dim=0).min() > 0
     assert queue.fill_level == 0
 

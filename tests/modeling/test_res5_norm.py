@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from checkpoints import load_into
 
-import revisit  # noqa: F401
-from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.flags import flags_of, write_flags
 from revisit.config import add_revisit_config
 from revisit.errors import UserError
@@ -29,45 +28,36 @@ def config(name: str, *options: object) -> CfgNode:
     return cfg
 
 
-def pretrained(path: Path) -> dict[str, torch.Tensor]:
+@pytest.fixture
+def pretrained(tmp_path) -> Path:
     """Weights of a whole backbone, as tools/convert_to_d2.py writes them."""
     torch.manual_seed(1)
     cfg = config("voc_faster_rcnn_R50_C4", "MODEL.RESNETS.OUT_FEATURES", ["res5"])
     backbone = build_backbone(cfg)
-    weights = backbone.state_dict()
-    assert len(backbone_keys(backbone)) == len([key for key in weights if not key.endswith("num_batches_tracked")])
-    torch.save({"model": weights, "matching_heuristics": True}, path)
-    write_flags(path, flags_of(cfg, describe(backbone)), source="test")
-    return weights
+    torch.save({"model": backbone.state_dict(), "matching_heuristics": True}, tmp_path / "backbone.pth")
+    write_flags(tmp_path / "backbone.pth", flags_of(cfg, describe(backbone)), source="test")
+    return tmp_path / "backbone.pth"
 
 
-def test_every_pretrained_tensor_has_its_place_in_a_c4_detector(tmp_path):
-    weights = pretrained(tmp_path / "backbone.pth")
-    cfg = config("voc_faster_rcnn_R50_C4")
-    model = build_model(cfg)
+def test_every_pretrained_tensor_has_its_place_in_a_c4_detector_whose_res5_ends_in_a_batch_norm(pretrained):
+    weights = torch.load(pretrained)["model"]
+    model = load_into(config("voc_faster_rcnn_R50_C4"), pretrained)
     expected = [key for key in weights if not key.endswith("num_batches_tracked")]
     assert len(backbone_keys(model)) == len(expected)
-    RevisitCheckpointer(model, cfg).resume_or_load(str(tmp_path / "backbone.pth"), resume=False)
     state = model.state_dict()
     for name in expected:
         place = f"roi_heads.{name}" if name.startswith("res5.") else f"backbone.{name}"
         assert torch.equal(state[place], weights[name]), place
-
-
-def test_a_c4_detector_without_its_res5_is_refused(tmp_path):
-    path = tmp_path / "backbone.pth"
-    weights = pretrained(path)
-    kept = {key: value for key, value in weights.items() if not key.startswith("res5.")}
-    torch.save({"model": kept, "matching_heuristics": True}, path)
-    cfg = config("voc_faster_rcnn_R50_C4")
-    with pytest.raises(UserError, match="first without: roi_heads.res5.0.shortcut.weight"):
-        RevisitCheckpointer(build_model(cfg), cfg).resume_or_load(str(path), resume=False)
-
-
-def test_a_batch_norm_follows_res5():
-    model = build_model(config("voc_faster_rcnn_R50_C4"))
     last = list(model.roi_heads.res5.children())[-1]
     assert isinstance(last, torch.nn.BatchNorm2d) and last.num_features == 128
+
+
+def test_a_c4_detector_without_its_res5_is_refused(pretrained):
+    content = torch.load(pretrained)
+    content["model"] = {key: value for key, value in content["model"].items() if not key.startswith("res5.")}
+    torch.save(content, pretrained)
+    with pytest.raises(UserError, match="first without: roi_heads.res5.0.shortcut.weight"):
+        load_into(config("voc_faster_rcnn_R50_C4"), pretrained)
 
 
 @pytest.mark.parametrize("name", ["voc_faster_rcnn_R50_C4", "coco_mask_rcnn_R50_C4"])

@@ -1,17 +1,105 @@
-"""The gallery of neighbours, and curves from metrics.json."""
+"""Sheets of views and of neighbours, and curves from metrics.json."""
 
 import json
 
 import cv2
 import numpy as np
 import pytest
-from tiny import tiny_config, tiny_model
+import torch
+from tiny import random_views, tiny_config, tiny_model
 
+from revisit.data.crops import CropBoxes
+from revisit.data.mapper import ViewMapper, Views
+from revisit.data.reader import read_image
+from revisit.errors import UserError
 from revisit.evaluation.features import Features, extract_features
-from revisit.viz import neighbor_gallery as gallery
+from revisit.viz import pretraining_sheets
 from revisit.viz.curves import plot_curves, read_metrics
+from revisit.viz.pretraining_sheets import ANCHOR, GREEN, POSITIVE, RED, SMALL, draw_boxes, neighbor_gallery, view_tiles
+from revisit.viz.tiles import TILE
+
+from detectron2.config import CfgNode
 
 TEST = ("DATASETS.TEST", ("toy_objects_train",), "KNN_EVAL.BANK", "toy_objects_train", "KNN_EVAL.IMAGE_SIZE", 48)
+
+
+def boxes(anchor, positive, *small):
+    return Views(boxes=CropBoxes(np.array(anchor), np.array(positive), np.array(small).reshape(-1, 4), 0))
+
+
+def has_colour(tile, color, *places):
+    """Lines are antialiased, so a little of the image shines through."""
+    return all(np.abs(tile[place].astype(int) - color).max() <= 20 for place in places)
+
+
+def test_boxes_are_drawn_in_their_colour_at_their_place():
+    image = np.full((TILE, 2 * TILE, 3), 128, np.uint8)  # twice the size of a tile, so that places halve
+    tile = draw_boxes(image, boxes((20, 20, 120, 120), (160, 10, 240, 150), (250, 40, 300, 90)))  # none touches another
+    assert tile.shape == (TILE // 2, TILE, 3)
+    for x0, y0, x1, y1, color in [(10, 10, 60, 60, ANCHOR), (80, 5, 120, 75, POSITIVE), (125, 20, 150, 45, SMALL)]:
+        x, y = (x0 + x1) // 2, (y0 + y1) // 2
+        assert has_colour(tile, color, (y, x0), (y, x1), (y0, x), (y1, x))
+        assert tuple(tile[y, x]) == (128, 128, 128)
+    assert tuple(tile[2, 2]) == (128, 128, 128)
+    tile = draw_boxes(image[:, :TILE], boxes((0, 0, TILE, TILE), (30, 30, 40, 40)))  # a box around the whole image
+    assert has_colour(tile, ANCHOR, (50, 0), (0, 50), (50, TILE - 1), (TILE - 1, 50))
+
+
+def test_every_view_is_shown_in_a_frame_of_its_colour():
+    views = Views(anchor=np.full((8, 8, 3), 11, np.uint8), positive=np.full((8, 8, 3), 22, np.uint8))
+    assert len(view_tiles(views)) == 2
+    views["small"] = np.full((2, 4, 4, 3), 33, np.uint8)
+    columns = [(11, ANCHOR), (22, POSITIVE), (33, SMALL), (33, SMALL)]
+    for tile, (level, color) in zip(view_tiles(views), columns, strict=True):
+        assert tile.shape == (TILE, TILE, 3) and (tile[4:-4, 4:-4] == level).all()
+        assert tuple(tile[0, TILE // 2]) == tuple(tile[TILE // 2, -1]) == color
+
+
+def config(folder) -> CfgNode:
+    """Large views are shown pixel by pixel."""
+    return tiny_config("DATASETS.TRAIN", (f"folder:{folder}",), "VIEWS.LARGE_SIZE", TILE)
+
+
+@pytest.fixture
+def sheets(monkeypatch) -> list[list]:
+    """The rows of each sheet that is saved."""
+    found, save = [], pretraining_sheets.save_sheet
+    monkeypatch.setattr(pretraining_sheets, "save_sheet", lambda path, rows, *more, **options: (
+        found.append(rows), save(path, rows, *more, **options)))  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("num_files", [3, 12])
+def test_the_sheet_of_a_configuration_shows_the_views_that_training_sees(tmp_path, write_pictures, sheets, num_files):
+    paths = write_pictures(tmp_path / "photos", num_files)
+    cfg = config(tmp_path / "photos")
+    pretraining_sheets.save_view_sheet(cfg, tmp_path / "views.png")
+    (rows,) = sheets
+    assert [len(row.tiles) for row in rows] == [7] * min(num_files, 8)
+    last = ViewMapper.from_config(cfg)(read_image(paths[-1]), 0, num_files - 1)
+    assert np.array_equal(rows[-1].tiles[1][4:-4, 4:-4], last["anchor"][4:-4, 4:-4])
+    assert cv2.imread(str(tmp_path / "views.png")).shape[1] > 7 * TILE
+
+
+def test_unreadable_images_are_left_out_and_a_sheet_of_none_is_refused(tmp_path, write_pictures, sheets):
+    paths = write_pictures(tmp_path / "photos", 3)
+    paths[1].write_bytes(b"not a picture")
+    pretraining_sheets.save_view_sheet(config(tmp_path / "photos"), tmp_path / "views.png")
+    assert len(sheets[0]) == 2
+    for path in paths:
+        path.write_bytes(b"not a picture")
+    with pytest.raises(UserError, match="none of 3 images .* can be read; the first: .*000.png"):
+        pretraining_sheets.save_view_sheet(config(tmp_path / "photos"), tmp_path / "views.png")
+
+
+def test_a_batch_is_written_in_pages(tmp_path, sheets, monkeypatch):
+    monkeypatch.setattr(pretraining_sheets, "BATCH_ROWS", 2)
+    views = random_views(3) | {"num_fallbacks": torch.zeros(3)}
+    records = [{"image": views["anchor"][0]}, {"image": views["small"][0, 0]}]
+    assert pretraining_sheets.save_batch_sheets(views, tmp_path / "b") == [tmp_path / "b_1.png", tmp_path / "b_2.png"]
+    assert [[len(row.tiles) for row in rows] for rows in sheets] == [[6, 6], [6]]
+    pretraining_sheets.save_batch_sheets(records, tmp_path / "detector")
+    assert [len(row.tiles) for row in sheets[2]] == [1, 1] and (tmp_path / "detector_1.png").is_file()
 
 
 @pytest.fixture
@@ -22,22 +110,22 @@ def features(toy_datasets) -> Features:
 def test_the_gallery_finds_an_image_itself_first_and_frames_labels(features, tmp_path, monkeypatch):
     """The queries are taken from the bank, so each one's nearest neighbour is itself."""
     rows = []
-    monkeypatch.setattr(gallery, "save_sheet", lambda path, found, *texts, **more: rows.extend(found))
-    gallery.neighbor_gallery(tiny_config(*TEST), features, features, tmp_path, num_queries=3, num_neighbors=4)
+    monkeypatch.setattr(pretraining_sheets, "save_sheet", lambda path, found, *texts, **more: rows.extend(found))
+    neighbor_gallery(tiny_config(*TEST), features, features, tmp_path, num_queries=3, num_neighbors=4)
     assert [len(row.tiles) for row in rows] == [5] * 3
     for row, query in zip(rows, np.linspace(0, len(features.rows) - 1, 3).astype(int), strict=True):
         first, nearest, *_ = row.tiles
         assert np.array_equal(first[4:-4, 4:-4], nearest[4:-4, 4:-4])
         order = (features.rows @ features.rows[query]).argsort(descending=True)[:4]
-        frames = [gallery.GREEN if features.labels[n] == features.labels[query] else gallery.RED for n in order]
+        frames = [GREEN if features.labels[n] == features.labels[query] else RED for n in order]
         assert [tuple(tile[0, 0].tolist()) for tile in row.tiles] == [(0, 0, 0), *frames]
 
 
 def test_a_gallery_that_cannot_be_written_is_logged_and_ends_nothing(features, tmp_path, caplog):
-    gallery.neighbor_gallery(tiny_config(*TEST), features, features, tmp_path / "nowhere/g.png", num_queries=1)
+    neighbor_gallery(tiny_config(*TEST), features, features, tmp_path / "nowhere/g.png", num_queries=1)
     assert "nowhere/g.png cannot be written" in caplog.text
     (tmp_path / "nowhere").mkdir()
-    gallery.neighbor_gallery(tiny_config(*TEST), features, features, tmp_path / "nowhere/g.png", num_queries=1)
+    neighbor_gallery(tiny_config(*TEST), features, features, tmp_path / "nowhere/g.png", num_queries=1)
     assert cv2.imread(str(tmp_path / "nowhere/g.png")).std() > 10
 
 

@@ -35,10 +35,8 @@ def test_every_tile_stands_pixel_by_pixel_in_aligned_columns(tmp_path, texts, ca
 
 
 def test_one_tile_is_a_sheet(tmp_path):
-    tile = noise(50, 40)
-    assert np.array_equal(
-        saved(tmp_path / "s.png", [SheetRow([tile])])[MARGIN : MARGIN + 50, MARGIN : MARGIN + 40], tile
-    )
+    sheet = saved(tmp_path / "s.png", [SheetRow([noise(50, 40)])])
+    assert np.array_equal(sheet[MARGIN : MARGIN + 50, MARGIN : MARGIN + 40], noise(50, 40))
 
 
 def test_text_stays_inside_the_sheet(tmp_path):
@@ -75,10 +73,11 @@ def test_a_row_of_depth_has_a_scale_beside_it(tmp_path):
 
 
 @pytest.mark.parametrize("size", [(1, 500), (500, 1), (1, 1), (3, 2), (1200, 30)])
-def test_images_of_extreme_shape_are_fitted_and_framed(tmp_path, size):
+def test_images_of_extreme_shape_are_fitted_framed_and_saved_below_wider_text(tmp_path, size):
     image = noise(*size)
     assert max(fit(image).shape) == PANEL and max(framed(image, RED, 96).shape) == 96
-    assert saved(tmp_path / "s.png", [SheetRow([fit(image), framed(image, RED)])]).any()
+    row = SheetRow([fit(image), framed(image, RED)], ["a caption"], {1: ("cat", RED)}, (0, 1))
+    assert saved(tmp_path / "s.png", [row], ["i", "j"], title="a title").any()
 
 
 def test_a_frame_covers_the_border_and_leaves_the_rest():
@@ -94,8 +93,3 @@ def test_a_frame_covers_the_border_and_leaves_the_rest():
 )
 def test_indices_are_spread_from_the_first_to_the_last(total, count, indices):
     assert evenly_spread(total, count) == indices
-
-
-def test_a_sheet_narrower_than_its_text_is_saved(tmp_path):
-    row = SheetRow([np.zeros((400, 1, 3), np.uint8)], ["a caption"], {1: ("cat", RED)}, (0, 1))
-    assert saved(tmp_path / "s.png", [row], ["i"], title="a title").shape[0] > 400

@@ -75,7 +75,7 @@ def _renamed(key: str, modules: Mapping[str, str]) -> str | None:
     return f"{modules[module]}{dot}{tensor}" if module in modules else None
 
 
-def descriptions() -> list[BackboneDescription]:
+def families() -> list[BackboneDescription]:
     """Of every family that is known."""
     return [description() for _, description in BACKBONE_DESCRIPTIONS]
 
@@ -83,12 +83,12 @@ def descriptions() -> list[BackboneDescription]:
 def describe(model: nn.Module) -> BackboneDescription | None:
     """The description of the backbone in a model, or of a backbone; None if no family matches."""
     modules = [module for _, module in _encoder_modules(model)]
-    return next((known for known in descriptions() if any(map(known.matches, modules))), None)
+    return next((known for known in families() if any(map(known.matches, modules))), None)
 
 
 def description_of(tensors: Tensors) -> BackboneDescription | None:
     """The description of a backbone's tensors by their names, which have no prefix."""
-    return next((known for known in descriptions() if any(key.startswith(known.PREFIXES) for key in tensors)), None)
+    return next((known for known in families() if any(key.startswith(known.PREFIXES) for key in tensors)), None)
 
 
 def backbone_keys(model: nn.Module) -> list[str]:
@@ -105,9 +105,9 @@ def backbone_keys(model: nn.Module) -> list[str]:
 
 def undescribed(backbone: str) -> UserError:
     """The error for a backbone of no family, which is named in words."""
-    families = " or ".join(known.NAME for known in descriptions())
+    names = " or ".join(known.NAME for known in families())
     return UserError(
-        f"{backbone} is of no family that is described: expected {families}; register a BackboneDescription "
+        f"{backbone} is of no family that is described: expected {names}; register a BackboneDescription "
         "of it (docs/extending.md), or correct MODEL.BACKBONE.NAME"
     )
 

@@ -5,8 +5,8 @@ from itertools import product
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from revisit.config import PIXELWISE
-from revisit.errors import UserError, expect
+from revisit.config import PIXELWISE, expect_one_of
+from revisit.errors import UserError
 from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Flags, Tensors
 
 from detectron2.config import CfgNode
@@ -19,12 +19,7 @@ from fvcore.nn import weight_init
 BLOCKS_PER_STAGE = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 BASIC_DEPTHS = (18, 34)
 INPUT = "input"
-_CHOICES = {
-    "DEPTH": tuple(BLOCKS_PER_STAGE),
-    "RES4_STRIDE": (1, 2),
-    "RES4_DILATION": (1, 2, 4),
-    "RES5_DILATION": (1, 2, 4),
-}
+_CHOICES = {"DEPTH": BLOCKS_PER_STAGE, "RES4_STRIDE": (1, 2), "RES4_DILATION": (1, 2, 4), "RES5_DILATION": (1, 2, 4)}
 
 
 class CifarStem(CNNBlockBase):
@@ -65,10 +60,7 @@ def build_revisit_resnet_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> ResNe
     """
     options = cfg.MODEL.RESNETS
     for key, choices in _CHOICES.items():
-        expect(
-            options[key] in choices,
-            f"MODEL.RESNETS.{key} is {options[key]}, expected one of {', '.join(map(str, choices))}",
-        )
+        expect_one_of(cfg, f"MODEL.RESNETS.{key}", choices)
     needs_own = (
         options.STEM_TYPE != "basic"
         or options.RES4_STRIDE != 2
@@ -76,7 +68,13 @@ def build_revisit_resnet_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> ResNe
         or options.RES5_DILATION not in (1, 2)
         or (options.DEPTH in BASIC_DEPTHS and (options.RES5_DILATION, options.RES2_OUT_CHANNELS) != (1, 64))
     )
-    resnet = _make_resnet(cfg, input_shape) if needs_own else build_resnet_backbone(cfg, input_shape)
+    if needs_own:
+        make_stem = CifarStem if options.STEM_TYPE == "cifar" else BasicStem
+        stem = make_stem(input_shape.channels, options.STEM_OUT_CHANNELS, options.NORM)
+        stages = [_make_stage(options, index) for index in range(4)]
+        resnet = ResNet(stem, stages, out_features=options.OUT_FEATURES, freeze_at=cfg.MODEL.BACKBONE.FREEZE_AT)
+    else:
+        resnet = build_resnet_backbone(cfg, input_shape)
     if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
         resnet.register_forward_hook(_add_input_size)
     return resnet
@@ -86,30 +84,20 @@ def _add_input_size(module: ResNet, args: tuple[Tensor], maps: dict[str, Tensor]
     return {**maps, INPUT: args[0][:, :0]}
 
 
-def _make_resnet(cfg: CfgNode, input_shape: ShapeSpec) -> ResNet:
-    options = cfg.MODEL.RESNETS
-    make_stem = CifarStem if options.STEM_TYPE == "cifar" else BasicStem
-    stem = make_stem(input_shape.channels, options.STEM_OUT_CHANNELS, options.NORM)
-    stages = [_make_stage(options, index) for index in range(4)]
-    return ResNet(stem, stages, out_features=options.OUT_FEATURES, freeze_at=cfg.MODEL.BACKBONE.FREEZE_AT)
-
-
 def _make_stage(options: CfgNode, index: int) -> list[CNNBlockBase]:
     """Blocks of stage ``index`` (0 is res2)."""
     dilation = (1, 1, options.RES4_DILATION, options.RES5_DILATION)[index]
     stride = (1, 2, options.RES4_STRIDE, 2)[index] if dilation == 1 else 1
     num_blocks = BLOCKS_PER_STAGE[options.DEPTH][index]
     out_channels = options.RES2_OUT_CHANNELS * 2**index
-    block: dict[str, object] = {"block_class": DilatedBasicBlock}
+    block_class, block = DilatedBasicBlock, {}
     if options.DEPTH not in BASIC_DEPTHS:
-        block = {
-            "block_class": BottleneckBlock,
-            "bottleneck_channels": options.NUM_GROUPS * options.WIDTH_PER_GROUP * 2**index,
-            "num_groups": options.NUM_GROUPS,
-            "stride_in_1x1": options.STRIDE_IN_1X1,
-        }
+        width = options.NUM_GROUPS * options.WIDTH_PER_GROUP * 2**index
+        form = {"num_groups": options.NUM_GROUPS, "stride_in_1x1": options.STRIDE_IN_1X1}
+        block_class, block = BottleneckBlock, {"bottleneck_channels": width, **form}
     return ResNet.make_stage(
-        num_blocks=num_blocks,
+        block_class,
+        num_blocks,
         stride_per_block=[stride] + [1] * (num_blocks - 1),
         in_channels=options.STEM_OUT_CHANNELS if index == 0 else out_channels // 2,
         out_channels=out_channels,
@@ -230,9 +218,8 @@ assert features.shape == (1, {features})
 
     def card(self, flags: Flags) -> dict[str, object]:
         is_basic = flags["MODEL.RESNETS.DEPTH"] in BASIC_DEPTHS
-        groups, width = (
-            (1, 64) if is_basic else (flags[f"MODEL.RESNETS.{n}"] for n in ("NUM_GROUPS", "WIDTH_PER_GROUP"))
-        )
+        groups, width = flags["MODEL.RESNETS.NUM_GROUPS"], flags["MODEL.RESNETS.WIDTH_PER_GROUP"]
+        groups, width = (1, 64) if is_basic else (groups, width)
         is_plain = (groups, width) == (1, 64)
         features = 512 if is_basic else 2048
         variant = "" if is_plain else f" of {groups} groups of width {width}"

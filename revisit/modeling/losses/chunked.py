@@ -1,14 +1,15 @@
-"""The losses of losses.py without the matrix of all scores: the queue is gone through in chunks of rows.
+"""The losses of contrastive.py without the matrix of all scores: the queue is gone through in chunks of rows.
 
 Memory does not grow with K: MAX_SCORES scores at a time, and a running log-sum-exp (with the softmax's mean row, which
 is its gradient) and a running top-k in place of what the whole matrix would be kept for.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
-from revisit.modeling.losses.contrastive import contrastive_losses
-from revisit.modeling.losses.similarity import at_least_float32, nearest_rows, scores_in_chunks
+from revisit.modeling.losses.contrastive import at_least_float32, contrastive_losses
 
 
 def chunked_losses(
@@ -29,10 +30,8 @@ def chunked_losses(
         max_scores: scores in memory at once; 0 is no limit. The other arguments are those of contrastive_losses.
     """
     if not max_scores or positives[..., 0].numel() * len(queue) <= max_scores:
-        mining = (positives_g, queue_g)
-        return contrastive_losses(
-            positives, anchors, queue, *mining, temperature=temperature, num_neighbors=num_neighbors
-        )
+        options = {"temperature": temperature, "num_neighbors": num_neighbors}
+        return contrastive_losses(positives, anchors, queue, positives_g, queue_g, **options)
     with torch.autocast(positives.device.type, enabled=False):
         p, a = at_least_float32(positives) / temperature, at_least_float32(anchors)
         lse = _LogSumExp.apply(p.flatten(0, 1), queue, max_scores)  # (B*L,)
@@ -68,3 +67,28 @@ class _LogSumExp(torch.autograd.Function):
     def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None, None]:
         (mean,) = ctx.saved_tensors
         return grad[:, None] * mean, None, None
+
+
+@torch.no_grad()
+def nearest_rows(rows: Tensor, queue: Tensor, k: int, max_scores: int = 0) -> Tensor:
+    """For unit rows (M, W) the (M, k) int64 rows of the queue (K, W) of highest cosine, in no order."""
+    best, places, start = rows.new_empty(len(rows), 0), None, 0
+    for chunk, scores in scores_in_chunks(at_least_float32(rows), queue, max_scores):
+        values, columns = scores.topk(min(k, len(chunk)), dim=1, sorted=False)
+        columns += start
+        start += len(chunk)
+        if places is not None:
+            values, columns = torch.cat([best, values], dim=1), torch.cat([places, columns], dim=1)
+            values, chosen = values.topk(min(k, values.shape[1]), dim=1, sorted=False)
+            columns = columns.gather(1, chosen)
+        best, places = values, columns
+    return places
+
+
+def scores_in_chunks(rows: Tensor, queue: Tensor, max_scores: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Parts of the queue (n, W), float32, and rows @ part.T, (M, n): neither of more than ``max_scores`` numbers, but
+    for a single row (0: the whole queue)."""
+    length = max(1, max_scores // max(rows.shape)) if max_scores else len(queue)
+    for part in queue.split(length):
+        chunk = at_least_float32(part)
+        yield chunk, rows @ chunk.T

@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor
 
-from revisit.modeling.losses.similarity import at_least_float32, nearest_rows
-
 
 def contrastive_losses(
     positives: Tensor,
@@ -47,9 +45,14 @@ def contrastive_losses(
         positive_score = (p * a[:, None]).sum(dim=2).flatten() / temperature  # (B*L,)
         losses = {"loss_inst": (torch.logaddexp(positive_score, lse) - positive_score).mean()}
         if num_neighbors:
-            if positives_g is None or queue_g is None:
-                neighbors = scores.detach().topk(num_neighbors, dim=1, sorted=False).indices
-            else:
-                neighbors = nearest_rows(positives_g.flatten(0, 1), queue_g, num_neighbors)
+            cosines = scores.detach()  # but for tau, which changes no order
+            if positives_g is not None and queue_g is not None:
+                cosines = at_least_float32(positives_g.detach()).flatten(0, 1) @ at_least_float32(queue_g).T
+            neighbors = cosines.topk(num_neighbors, dim=1, sorted=False).indices
             losses["loss_nn"] = (lse - scores.gather(1, neighbors).mean(dim=1)).mean()
         return losses
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """float64 as it is, anything else as float32."""
+    return x if x.dtype == torch.float64 else x.float()

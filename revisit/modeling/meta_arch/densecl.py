@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from revisit.config import adds_keys
 from revisit.errors import expect
-from revisit.modeling.losses import chunked_losses
-from revisit.modeling.losses.similarity import at_least_float32
+from revisit.modeling.losses.chunked import chunked_losses
+from revisit.modeling.losses.contrastive import at_least_float32
 from revisit.modeling.meta_arch.moco import Encoded, MoCo
 from revisit.modeling.meta_arch.pretraining import unit_rows
 from revisit.modeling.momentum import ema_update, momentum_copy

@@ -8,8 +8,7 @@ from torch import Tensor
 from revisit.config import adds_keys, expect_one_of
 from revisit.errors import expect
 from revisit.modeling.distributed import unwrap
-from revisit.modeling.losses import chunked_losses
-from revisit.modeling.losses.similarity import nearest_rows
+from revisit.modeling.losses.chunked import chunked_losses, nearest_rows
 from revisit.modeling.meta_arch.moco import Encoded, MoCo
 from revisit.modeling.monitors import neighbor_purity
 
@@ -17,8 +16,6 @@ from detectron2.config import CfgNode, configurable
 from detectron2.engine import HookBase
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils.events import get_event_storage
-
-MINING = ("before_head", "after_head")
 
 logger = logging.getLogger(__name__)
 
@@ -71,19 +68,15 @@ class KNNMoCo(MoCo):
 
     @classmethod
     def from_config(cls, cfg: CfgNode) -> dict:
-        return {
-            **super().from_config(cfg),
-            "num_neighbors": cfg.KNN_MOCO.NUM_NEIGHBORS,
-            "neighbor_weight": cfg.KNN_MOCO.WEIGHT,
-            "mining": cfg.KNN_MOCO.MINING,
-            "enqueue_first": cfg.KNN_MOCO.ENQUEUE_FIRST,
-        }
+        knn = cfg.KNN_MOCO
+        options = {"num_neighbors": knn.NUM_NEIGHBORS, "neighbor_weight": knn.WEIGHT, "mining": knn.MINING}
+        return {**super().from_config(cfg), **options, "enqueue_first": knn.ENQUEUE_FIRST}
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         super().check(cfg, share)
         knn, queue_size, parts = cfg.KNN_MOCO, cfg.MOCO.QUEUE_SIZE, cfg.SOLVER.ACCUMULATION_STEPS
-        expect_one_of(cfg, "KNN_MOCO.MINING", MINING)
+        expect_one_of(cfg, "KNN_MOCO.MINING", ("before_head", "after_head"))
         expect(
             0 < knn.NUM_NEIGHBORS <= queue_size,
             f"KNN_MOCO.NUM_NEIGHBORS {knn.NUM_NEIGHBORS} does not lie in 1..MOCO.QUEUE_SIZE ({queue_size})",
@@ -97,14 +90,9 @@ class KNNMoCo(MoCo):
     @classmethod
     def describe(cls, cfg: CfgNode, iterations_per_epoch: int) -> dict[str, object]:
         knn, wait = cfg.KNN_MOCO, epochs_without_neighbors(cfg)
-        return super().describe(cfg, iterations_per_epoch) | {
-            "lambda": knn.WEIGHT,
-            "k": knn.NUM_NEIGHBORS,
-            "mining": knn.MINING,
-            "enqueue_first": knn.ENQUEUE_FIRST,
-            "warmup_epochs": wait,
-            "warmup_iterations": wait * iterations_per_epoch,
-        }
+        said = {"lambda": knn.WEIGHT, "k": knn.NUM_NEIGHBORS, "mining": knn.MINING, "enqueue_first": knn.ENQUEUE_FIRST}
+        warmup = {"warmup_epochs": wait, "warmup_iterations": wait * iterations_per_epoch}
+        return {**super().describe(cfg, iterations_per_epoch), **said, **warmup}
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         wait = epochs_without_neighbors(cfg) * iterations_per_epoch
@@ -112,10 +100,7 @@ class KNNMoCo(MoCo):
 
     def queue_widths(self) -> dict[str, int]:
         """Rings of the queue: Q_h, and Q_g where neighbours are mined before the head."""
-        return {
-            "keys": self.embedding_dim,
-            **({"features": self.feature_dim} if self.mine_before_head else {}),
-        }
+        return super().queue_widths() | ({"features": self.feature_dim} if self.mine_before_head else {})
 
     def losses(self, encoded: Encoded) -> dict[str, Tensor]:
         """L_inst and, once it has joined, lambda * L_nn, both on the queues as they are before this step.
@@ -132,9 +117,9 @@ class KNNMoCo(MoCo):
             mining = {"positives_g": rows, "queue_g": queue}
         options = {"temperature": self.temperature, "num_neighbors": k, "max_scores": self.max_scores}
         losses = chunked_losses(encoded.positives, encoded.anchors, self.queue.keys, **mining, **options)
-        if k and self.watched:
-            get_event_storage().put_scalar("loss_nn_raw", losses["loss_nn"].item())
         if k:
+            if self.watched:
+                get_event_storage().put_scalar("loss_nn_raw", losses["loss_nn"].item())
             losses["loss_nn"] = self.neighbor_weight * losses["loss_nn"]
         return losses
 
@@ -142,7 +127,7 @@ class KNNMoCo(MoCo):
         """MoCo's, and with ``enqueue_first`` the copy of the ring that is mined in."""
         shapes, sizes = super().extra_memory(encoded, batch)
         ring = self.queue.features if self.mine_before_head else self.queue.keys
-        return shapes, {**sizes, **({"queue_copy": ring.nbytes} if self.enqueue_first else {})}
+        return shapes, sizes | ({"queue_copy": ring.nbytes} if self.enqueue_first else {})
 
     def _mining_space(self, encoded: Encoded) -> tuple[Tensor, str]:
         """The positives' rows that neighbours are mined for, and the ring that they are mined in."""

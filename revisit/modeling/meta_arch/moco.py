@@ -9,7 +9,7 @@ from torch import Tensor
 from revisit.config import adds_keys, expect_one_of
 from revisit.errors import expect
 from revisit.modeling.distributed import gather_rows, in_global_order, start_gather
-from revisit.modeling.losses import chunked_losses
+from revisit.modeling.losses.chunked import chunked_losses
 from revisit.modeling.meta_arch.pretraining import Pretraining, positive_passes, unit_rows
 from revisit.modeling.momentum import MomentumUpdate, ema_update, momentum_copy
 from revisit.modeling.monitors import contrast_accuracy, feature_std
@@ -22,8 +22,6 @@ from detectron2.engine import HookBase
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils import comm
 from detectron2.utils.events import get_event_storage
-
-QUEUE_DTYPES = ("float32", "bfloat16", "float16")
 
 
 @adds_keys
@@ -99,23 +97,14 @@ class MoCo(Pretraining):
 
     @classmethod
     def from_config(cls, cfg: CfgNode) -> dict:
-        return {
-            **super().from_config(cfg),
-            "embedding_dim": cfg.MOCO.EMBEDDING_DIM,
-            "queue_size": cfg.MOCO.QUEUE_SIZE,
-            "queue_dtype": getattr(torch, cfg.MOCO.QUEUE_DTYPE),
-            "max_scores": cfg.MOCO.MAX_SCORES,
-            "temperature": cfg.MOCO.TEMPERATURE,
-            "momentum": cfg.MOCO.MOMENTUM,
-            "shuffle_bn": cfg.MOCO.SHUFFLE_BN,
-            "bn_splits": cfg.MOCO.BN_SPLITS,
-            "seed": cfg.SEED,
-        }
+        options = {name.lower(): value for name, value in cfg.MOCO.items()}
+        options["queue_dtype"] = getattr(torch, cfg.MOCO.QUEUE_DTYPE)
+        return {**super().from_config(cfg), **options, "seed": cfg.SEED}
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         batch, moco, part = cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO, share // cfg.SOLVER.ACCUMULATION_STEPS
-        expect_one_of(cfg, "MOCO.QUEUE_DTYPE", QUEUE_DTYPES)
+        expect_one_of(cfg, "MOCO.QUEUE_DTYPE", ("float32", "bfloat16", "float16"))
         expect(moco.MAX_SCORES >= 0, f"MOCO.MAX_SCORES {moco.MAX_SCORES}: expected 0 (all at once) or more")
         expect(
             batch <= moco.QUEUE_SIZE,

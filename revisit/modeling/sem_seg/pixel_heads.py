@@ -37,7 +37,8 @@ class PixelHead(nn.Module):
 
     @classmethod
     def from_config(cls, cfg: CfgNode, input_shape: dict[str, ShapeSpec]) -> dict[str, object]:
-        """What every head takes from MODEL.SEM_SEG_HEAD and the shapes of the backbone's maps.
+        """What every head takes from MODEL.SEM_SEG_HEAD and the shapes of the backbone's maps: ``in_channels`` of the
+        map, ``num_classes`` logits per pixel, ``channels`` in between, Detectron2's name of the ``norm``, and so on.
 
         Raises:
             UserError: IN_FEATURES is not one of the backbone's maps.
@@ -68,22 +69,14 @@ class PixelHead(nn.Module):
         maps = features[self.in_feature]
         if INPUT in features:
             size = features[INPUT].shape[-2:]
-        elif size is None:
-            size = [self.stride * side for side in maps.shape[-2:]]
+        size = size or [self.stride * side for side in maps.shape[-2:]]
         return F.interpolate(self.layers(maps).float(), size=size, mode="bilinear", align_corners=False)
 
     def forward(
         self, features: dict[str, Tensor], targets: Tensor | None = None
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """Detectron2's contract of a semantic segmentation head.
-
-        Args:
-            features: maps of the backbone.
-            targets: int64 (N, H, W) class of each pixel, in training.
-
-        Returns:
-            (None, {"loss_sem_seg": mean cross entropy over the labelled pixels}) in training, else (logits, {}).
-        """
+        """Detectron2's contract: maps of the backbone and, in training, int64 (N, H, W) classes of the pixels ->
+        (None, {"loss_sem_seg": mean cross entropy over the labelled pixels}) in training, else (logits, {})."""
         logits = self.predict(features, targets.shape[-2:] if targets is not None else None)
         if not self.training:
             return logits, {}
@@ -98,12 +91,9 @@ class RevisitFCNHead(PixelHead):
     """MoCo's FCN (arXiv 1911.05722, A.1): two dilated 3x3 convolutions with BN and ReLU, then a 1x1 without bias.
 
     Args:
-        in_channels: of the backbone's map.
-        num_classes: logits per pixel.
         channels: of the two convolutions (configs/segmentation/voc_fcn_R50.yaml: 256).
         dilation: of the two convolutions; 6 for VOC, 1 for Cityscapes.
-        norm: Detectron2's name of their normalisation.
-        options: of PixelHead.
+        options: of PixelHead. ``PixelHead.from_config`` says what the others are.
     """
 
     @configurable
@@ -132,26 +122,17 @@ class RevisitDeepLabV3Head(PixelHead):
     px and images of 480 x 640. This one pools over whatever it gets.
 
     Args:
-        in_channels: of the backbone's map.
-        num_classes: logits per pixel.
         channels: of every branch and of the projection (configs/segmentation/nyud_deeplab_R50.yaml: 256).
         dilations: of the three 3x3 convolutions; 12, 24, 36 there.
-        norm: Detectron2's name of the normalisation, everywhere but after image pooling, whose map is 1 x 1.
-        options: of PixelHead.
+        norm: of all layers but image pooling, whose map is 1 x 1.
+        options: of PixelHead. ``PixelHead.from_config`` says what the others are.
     """
 
     @configurable
     def __init__(
-        self,
-        *,
-        in_channels: int,
-        num_classes: int,
-        channels: int,
-        dilations: tuple[int, int, int],
-        norm: str,
-        **options: object,
+        self, *, in_channels: int, num_classes: int, channels: int, dilations: list[int], norm: str, **options: object
     ):
-        aspp = ASPP(in_channels, channels, list(dilations), norm=norm, activation=F.relu, dropout=DROPOUT)
+        aspp = ASPP(in_channels, channels, dilations, norm=norm, activation=F.relu, dropout=DROPOUT)
         predictor = Conv2d(channels, num_classes, kernel_size=1)
         nn.init.normal_(predictor.weight, std=0.01)
         nn.init.zeros_(predictor.bias)
@@ -160,4 +141,4 @@ class RevisitDeepLabV3Head(PixelHead):
     @classmethod
     def from_config(cls, cfg: CfgNode, input_shape: dict[str, ShapeSpec]) -> dict[str, object]:
         """From MODEL.SEM_SEG_HEAD."""
-        return {**super().from_config(cfg, input_shape), "dilations": tuple(cfg.MODEL.SEM_SEG_HEAD.ASPP_DILATIONS)}
+        return {**super().from_config(cfg, input_shape), "dilations": list(cfg.MODEL.SEM_SEG_HEAD.ASPP_DILATIONS)}

@@ -1,13 +1,15 @@
-"""The R50-dilated-C5 backbone of MoCo's VOC detection benchmark (arXiv 1911.05722, A.1)."""
+"""What MoCo's VOC detection benchmark (arXiv 1911.05722, A.1) adds to Detectron2: the backbone of its R50-dilated-C5,
+and the RoI heads of its R50-C4, which are res5 for every region with one more BN after it."""
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from revisit.modeling.backbone.resnet import build_revisit_resnet_backbone
 
 from detectron2.config import CfgNode
 from detectron2.layers import Conv2d, ShapeSpec, get_norm
-from detectron2.modeling import BACKBONE_REGISTRY, Backbone
+from detectron2.modeling import BACKBONE_REGISTRY, ROI_HEADS_REGISTRY, Backbone
+from detectron2.modeling.roi_heads import Res5ROIHeads
 from fvcore.nn import weight_init
 
 C5_CHANNELS = 512
@@ -38,3 +40,18 @@ class DilatedC5(Backbone):
 def build_dilated_c5_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> DilatedC5:
     """Build it over ``build_revisit_resnet_backbone``, with MODEL.RESNETS.NORM on the extra convolution."""
     return DilatedC5(build_revisit_resnet_backbone(cfg, input_shape), cfg.MODEL.RESNETS.NORM)
+
+
+@ROI_HEADS_REGISTRY.register()
+class Res5NormROIHeads(Res5ROIHeads):
+    """Detectron2's Res5ROIHeads whose res5 ends in MODEL.RESNETS.NORM.
+
+    Contrastive weights carry no fixed statistics that the box head could rely on: the added layer normalises res5's
+    output (configs/detection/voc_faster_rcnn_R50_C4.yaml).
+    """
+
+    @classmethod
+    def _build_res5_block(cls, cfg: CfgNode) -> tuple[nn.Sequential, int]:
+        blocks, out_channels = super()._build_res5_block(cfg)
+        blocks.add_module("norm", get_norm(cfg.MODEL.RESNETS.NORM, out_channels))
+        return blocks, out_channels

@@ -2,13 +2,10 @@ import numpy as np
 import pytest
 import torch
 from tiny import tiny_model
+from torch.nn.functional import normalize as unit
 
+from revisit.evaluation.classifiers import knn_classify, knn_top1
 from revisit.evaluation.features import Features, center_crop, extract_features
-from revisit.evaluation.knn import knn_classify, knn_top1
-
-
-def unit(rows: torch.Tensor) -> torch.Tensor:
-    return rows / rows.norm(dim=1, keepdim=True)
 
 
 def test_votes_equal_a_direct_evaluation():

@@ -1,5 +1,6 @@
-"""A picture of what the network sees: each image with its boxes, and the views cut from them."""
+"""Sheets of a pretraining: the views that it learns from, and the neighbours that its network finds."""
 
+import logging
 from pathlib import Path
 
 import cv2
@@ -10,12 +11,18 @@ from revisit.data.catalog import get_records
 from revisit.data.mapper import ViewMapper, Views
 from revisit.data.reader import UnreadableImageError, read_record
 from revisit.errors import UserError
-from revisit.viz.tiles import BLACK, TILE, SheetRow, evenly_spread, fit, framed, save_sheet
+from revisit.evaluation.features import CenterCropDataset, Features
+from revisit.viz.tiles import BLACK, TILE, Color, SheetRow, evenly_spread, fit, framed, save_sheet
 
 from detectron2.config import CfgNode
 
+logger = logging.getLogger(__name__)
+
 BATCH_ROWS = 32
 ANCHOR, POSITIVE, SMALL = (230, 60, 60), (60, 170, 60), (50, 110, 230)  # RGB
+NEIGHBOR = 96  # px
+GREEN, RED = (40, 160, 60), (210, 60, 50)
+LEGEND = {0: ("same label as the query", GREEN), 1: ("another label", RED)}
 
 
 def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
@@ -79,3 +86,31 @@ def draw_boxes(image: np.ndarray, views: Views) -> np.ndarray:
 def _pixels(images: torch.Tensor) -> np.ndarray:
     """(..., 3, H, W) uint8 -> (..., H, W, 3)."""
     return np.ascontiguousarray(images.movedim(-3, -1).cpu().numpy())
+
+
+def neighbor_gallery(
+    cfg: CfgNode, bank: Features, test: Features, path: Path, *, num_queries: int = 10, num_neighbors: int = 8
+) -> None:
+    """Write a picture: images of the first of DATASETS.TEST, each beside its nearest images of KNN_EVAL.BANK.
+
+    ``bank`` and ``test`` are the features of the two data sets. A frame is green where the label is the query's, and
+    red where it is not. A picture that cannot be written is logged, and ends nothing.
+    """
+    names = cfg.DATASETS.TEST[0], cfg.KNN_EVAL.BANK
+    images, others = (CenterCropDataset(get_records(name), cfg.KNN_EVAL.IMAGE_SIZE) for name in names)
+    count = min(num_neighbors, len(others))
+    rows = []
+    for query in evenly_spread(len(images), num_queries):
+        nearest = (bank.rows @ test.rows[query]).topk(count).indices.tolist()
+        colors = [GREEN if bank.labels[n] == test.labels[query] else RED for n in nearest]
+        neighbors = [_tile(others[n], color) for n, color in zip(nearest, colors, strict=True)]
+        rows.append(SheetRow([_tile(images[query], BLACK), *neighbors], legend=LEGEND))
+    headers = ["query", *(f"nearest {n}" for n in range(1, count + 1))]
+    try:
+        save_sheet(path, rows, headers, title=f"{names[0]}: nearest images of {names[1]}")
+    except OSError as error:
+        logger.error(f"{path} cannot be written ({error.strerror}): this gallery will be missing")
+
+
+def _tile(record: dict, color: Color) -> np.ndarray:
+    return framed(record["image"].permute(1, 2, 0).numpy(), color, NEIGHBOR)
