@@ -89,7 +89,7 @@ def _be_process(environment: dict[str, str], main: Callable[..., object], args: 
 
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload([
-    *("cv2", "matplotlib.pyplot", "pycocotools.cocoeval", "scipy.optimize", "sklearn.linear_model", "torch._dynamo"),
+    *("cv2", "matplotlib.figure", "pycocotools.cocoeval", "scipy.optimize", "sklearn.linear_model", "torch._dynamo"),
     *("torch.utils.flop_counter", "torch.utils.tensorboard", "torchvision.models"),
 ])  # fmt: skip
 _popen = subprocess.Popen
