@@ -1,31 +1,27 @@
-"""Which looks are drawn, and how often."""
+"""Which looks are drawn, and how often; AutoAugment's draws come to torchvision's operations."""
 
 from collections import Counter
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import AutoAugment, autoaugment
 
 from revisit.config import POLICIES
 from revisit.data.augmentation import (
     BRIGHTNESS,
     CONTRAST,
     HUE,
+    NUM_POLICIES,
     SATURATION,
     AutoAugmentLook,
     StandardLook,
     draw_look,
 )
-from revisit.data.augmentation_on_arrays import apply_look
+from revisit.data.augmentation_on_device import NAMES
 
 COUNT = 6000
-
-
-@pytest.fixture(scope="module")
-def image():
-    y, x = np.mgrid[0:40, 0:40]
-    picture = np.stack([y * 4 + 40, x * 3 + 20, (x * y) % 256], axis=-1).astype(np.uint8)
-    picture[10:20, 10:30] = (200, 40, 90)
-    return picture
 
 
 @pytest.fixture(scope="module")
@@ -49,28 +45,20 @@ def assert_uniform(values, low, high):
     assert np.abs(deciles - np.linspace(0.1, 0.9, 9)).max() < 2.5 / np.sqrt(len(values))  # five deviations at 0.5
 
 
-def test_standard_frequencies(drawn):
-    looks = drawn["standard"]
-    assert all(isinstance(look, StandardLook) for look in looks)
-    assert_frequency([bool(look.jitter) for look in looks], 0.8)
-    assert_frequency([look.grey for look in looks], 0.2)
-    assert_frequency([look.blur_sigma > 0 for look in looks], 0.5)
-    assert_frequency([look.flip for look in looks], 0.5)
-
-
-def test_standard_choices_are_independent(drawn):
+def test_standard_choices_have_their_frequencies_and_are_independent(drawn):
+    assert all(isinstance(look, StandardLook) for look in drawn["standard"])
     choices = np.array([(bool(k.jitter), k.grey, k.blur_sigma > 0, k.flip) for k in drawn["standard"]], dtype=float)
-    correlation = np.corrcoef(choices.T) - np.eye(4)
-    assert np.abs(correlation).max() < 5 / np.sqrt(COUNT)
+    for hits, probability in zip(choices.T, (0.8, 0.2, 0.5, 0.5), strict=True):
+        assert_frequency(hits, probability)
+    assert np.abs(np.corrcoef(choices.T) - np.eye(4)).max() < 5 / np.sqrt(COUNT)
 
 
 def test_standard_strengths(drawn):
-    looks = drawn["standard"]
-    factors = [dict(look.jitter) for look in looks if look.jitter]
+    factors = [dict(look.jitter) for look in drawn["standard"] if look.jitter]
     for operation in (BRIGHTNESS, CONTRAST, SATURATION):
         assert_uniform([each[operation] for each in factors], 0.6, 1.4)
     assert_uniform([each[HUE] for each in factors], -0.1, 0.1)
-    assert_uniform([look.blur_sigma for look in looks if look.blur_sigma], 0.1, 2.0)
+    assert_uniform([look.blur_sigma for look in drawn["standard"] if look.blur_sigma], 0.1, 2.0)
 
 
 def test_jitter_runs_every_operation_once_in_any_order(drawn):
@@ -92,6 +80,28 @@ def test_autoaugment_draws(drawn):
         assert {look.signs[place] for look in looks} == {0, 1}
 
 
+def test_draws_come_to_torchvisions_operations(monkeypatch):
+    done = []
+
+    def note(image, name, magnitude, **_):
+        done.append((name, pytest.approx(magnitude)))
+        return image
+
+    monkeypatch.setattr(autoaugment, "_apply_op", note)
+    covered = set()
+    with torch.random.fork_rng():
+        for seed in range(500):
+            done.clear()
+            torch.manual_seed(seed)
+            AutoAugment()(Image.new("RGB", (40, 40)))
+            torch.manual_seed(seed)
+            policy, probabilities, signs = AutoAugment.get_params(NUM_POLICIES)
+            assert AutoAugmentLook(False, policy, probabilities.tolist(), signs.tolist()).operations(40) == done
+            covered.add(policy)
+    assert covered == set(range(NUM_POLICIES))
+    assert set(NAMES) == set(AutoAugment()._augmentation_space(10, (40, 40)))
+
+
 def test_a_plus_takes_either_look_half_the_time(drawn):
     looks = drawn["standard_or_autoaugment"]
     standard = [look for look in looks if isinstance(look, StandardLook)]
@@ -101,24 +111,6 @@ def test_a_plus_takes_either_look_half_the_time(drawn):
     # The choice must not eat into the looks themselves.
     assert_frequency([bool(look.jitter) for look in standard], 0.8, len(standard))
     assert_frequency([look.flip for look in automatic], 0.5, len(automatic))
-
-
-def test_autoaugment_flips_first(image):
-    # The sub-policy Rotate does not commute with a flip.
-    rotate = {"policy": 5, "probabilities": (1.0, 0.0), "signs": (1, 1)}
-    flipped = apply_look(image, AutoAugmentLook(flip=True, **rotate))
-    plain = apply_look(np.ascontiguousarray(image[:, ::-1]), AutoAugmentLook(flip=False, **rotate))
-    assert np.array_equal(flipped, plain)
-    assert not np.array_equal(flipped, apply_look(image, AutoAugmentLook(flip=False, **rotate))[:, ::-1])
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_look_keeps_shape_and_dtype_and_leaves_its_input_alone(image, drawn, policy):
-    before = image.copy()
-    for look in drawn[policy][:200]:
-        result = apply_look(image, look)
-        assert result.shape == image.shape and result.dtype == np.uint8
-        assert np.array_equal(image, before)
 
 
 def test_an_unknown_policy_is_refused():
