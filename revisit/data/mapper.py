@@ -10,8 +10,7 @@ import numpy as np
 from revisit.data.augmentation import GREY_PROBABILITY, draw_look
 from revisit.data.augmentation_on_arrays import apply_look
 from revisit.data.augmentation_on_device import RECORD, record_of
-from revisit.data.crops import ConstrainedMultiCrop, CropBoxes
-from revisit.data.resize import crop_and_reduce
+from revisit.data.crops import ConstrainedMultiCrop, CropBoxes, crop_and_reduce
 from revisit.randomness import Stream, counter_rng
 
 from detectron2.config import CfgNode

@@ -9,8 +9,14 @@ from PIL import Image
 from torchvision.transforms import RandomResizedCrop
 
 from revisit.data import crops
-from revisit.data.crops import ConstrainedMultiCrop, intersection_over_union, overlap_share, random_resized_crop
-from revisit.data.resize import crop_and_reduce, crop_and_resize
+from revisit.data.crops import (
+    ConstrainedMultiCrop,
+    crop_and_reduce,
+    crop_and_resize,
+    intersection_over_union,
+    overlap_share,
+    random_resized_crop,
+)
 
 SIDES = st.one_of(st.integers(1, 12), st.integers(13, 700), st.sampled_from([1, 2, 5000]))
 SCALES = st.sampled_from([(0.2, 1.0), (0.05, 0.14), (0.5, 0.5), (1.0, 1.0)])

@@ -13,11 +13,10 @@ from revisit.data import mapper as mapper_module
 from revisit.data.augmentation import draw_look
 from revisit.data.augmentation_on_arrays import apply_look
 from revisit.data.catalog import get_records
-from revisit.data.crops import ConstrainedMultiCrop
+from revisit.data.crops import ConstrainedMultiCrop, crop_and_reduce
 from revisit.data.loader import ResumableLoader, ViewDataset
 from revisit.data.mapper import ViewMapper
 from revisit.data.reader import UnreadableImageError, read_image
-from revisit.data.resize import crop_and_reduce
 
 TENSORS = ("anchor", "positive", "small")
 A_PLUS = "standard_or_autoaugment"

@@ -10,8 +10,8 @@ from trees import one_line_error, touch, write
 import revisit  # noqa: F401  (registers the fixed names)
 from projects.ToyScenes import CLASS_NAMES as TOY_CLASSES
 from revisit.data.catalog import get_records
+from revisit.data.image_folders import check_split, read_split, write_split
 from revisit.data.pixel_datasets import NYUD_CLASSES
-from revisit.data.split_files import check_split, read_split, write_split
 from revisit.errors import UserError
 
 from detectron2.data import DatasetCatalog, MetadataCatalog

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import tiny_config
 
-from revisit.data.finetune_loader import FinetuneLoader, GroupedBatchSampler, MappedRecords
-from revisit.data.sampler import EpochBatchSampler
+from revisit.data.loader import FinetuneLoader, MappedRecords
+from revisit.data.sampler import EpochBatchSampler, GroupedBatchSampler
 from revisit.errors import UserError
 
 SEEDS = st.integers(0, 2**63 - 1)
