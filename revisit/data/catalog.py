@@ -20,7 +20,7 @@ from pathlib import Path
 
 from revisit.data.image_folders import Records
 from revisit.data.sources import DETECTION_SIZES, KINDS, SOURCES, DataSource
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
@@ -80,11 +80,9 @@ def register(name: str) -> None:
         raise _unknown(name)
     forms = kind.form.split(":")
     texts = rest.rsplit(":", len(forms) - 1)
-    if len(texts) < len(forms) or not all(texts):
-        raise UserError(f"data set {name!r}: expected {word}:{kind.form}")
-    parts = [
-        text if form in ("SPLIT", "URL") else Path(text).expanduser() for form, text in zip(forms, texts, strict=True)
-    ]
+    expect(len(texts) == len(forms) and all(texts), f"data set {name!r}: expected {word}:{kind.form}")
+    forms_and_texts = zip(forms, texts, strict=True)
+    parts = [text if form in ("SPLIT", "URL") else Path(text).expanduser() for form, text in forms_and_texts]
     metadata = kind.metadata(*parts) if callable(kind.metadata) else kind.metadata
     names = {"name": name} if word == "coco" else {}  # its loader sets the classes of the data set
     _register(name, partial(kind.load, *parts, **names), metadata)
@@ -101,8 +99,7 @@ def get_records(name: str) -> Records:
         records = DatasetCatalog.get(name)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _missing(name, error.filename) from error
-    if not records:
-        raise UserError(f"data set {name!r} is empty")
+    expect(records, f"data set {name!r} is empty")
     return records
 
 

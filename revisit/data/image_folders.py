@@ -16,7 +16,7 @@ Records = list[dict]
 
 def load_folder(path: Path) -> Records:
     """Every image file below ``path``, in sorted order."""
-    _check_folder(path)
+    expect(path.is_dir(), f"folder of images {path} not found")
     files, visited = [], set()
     for folder, subfolders, names in os.walk(path, followlinks=True):
         real = os.path.realpath(folder)
@@ -32,7 +32,7 @@ def load_folder(path: Path) -> Records:
 
 def load_class_folders(path: Path, classes: tuple[str, ...] = ()) -> Records:
     """Images in one sub-folder per class; ``label`` counts ``classes``, or the sorted folder names."""
-    _check_folder(path)
+    expect(path.is_dir(), f"folder of images {path} not found")
     classes = classes or class_folders(path)
     expect(classes, f"no class folders in {path}: expected one sub-folder of images per class")
     return [{**record, "label": label} for label, name in enumerate(classes) for record in load_folder(path / name)]
@@ -57,10 +57,6 @@ def load_list(path: Path) -> Records:
     missing = next((name for name in names if not (path.parent / name).is_file()), None)
     expect(not missing, f"{path} names {missing}, which is not a file (seen from {path.parent})")
     return [{"file_name": str(path.parent / name)} for name in names]
-
-
-def _check_folder(path: Path) -> None:
-    expect(path.is_dir(), f"folder of images {path} not found")
 
 
 def read_split(path: Path) -> list[str]:

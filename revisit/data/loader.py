@@ -45,16 +45,12 @@ class ViewDataset(Dataset):
     """
 
     def __init__(self, records: list[dict], mapper: ViewMapper, labelled: bool = False):
-        self._records = DatasetFromList(records, copy=False)
+        self.records = DatasetFromList(records, copy=False)
         self._mapper = mapper
         self._labelled = labelled
 
     def __len__(self) -> int:
-        return len(self._records)
-
-    def record(self, index: int) -> dict:
-        """What the data set's list says of an image."""
-        return self._records[index]
+        return len(self.records)
 
     def __getitems__(self, keys: list[tuple[int, int]]) -> ViewBatch:
         """A batch of the images of (epoch, index). Tensors are views of (..., H, W, 3) memory: channels-last."""
@@ -79,7 +75,7 @@ class ViewDataset(Dataset):
         """The first readable image from ``index`` on and its record; ``errors`` takes what is wrong with the others."""
         failed = []
         for step in range(min(MAX_REPLACEMENTS, len(self))):
-            record = self._records[(index + step) % len(self)]
+            record = self.records[(index + step) % len(self)]
             try:
                 image = read_record(record)
             except UnreadableImageError as error:
@@ -140,7 +136,7 @@ class ResumableLoader:
     def images_of(self, iteration: int) -> list[str]:
         """File names of this process's share of a batch, as the data set lists them."""
         keys = next(iter(self._sampler(iteration)))
-        return [str(self._dataset.record(index).get("file_name", index)) for _, index in keys]
+        return [str(self._dataset.records[index].get("file_name", index)) for _, index in keys]
 
     def _sampler(self, start_iteration: int) -> EpochBatchSampler:
         batch, seed = self._cfg.SOLVER.IMS_PER_BATCH, self._cfg.SEED

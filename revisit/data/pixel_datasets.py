@@ -29,8 +29,6 @@ NYUD_CLASSES = (
 )  # fmt: skip
 CITYSCAPES_CLASSES = tuple(MetadataCatalog.get("cityscapes_fine_sem_seg_val").stuff_classes)
 
-_NYUD_TASKS = {"segmentation": ("sem_seg_file_name", ".png"), "depth": ("depth_file_name", ".npy")}
-
 
 def load_voc(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> Records:
     """Boxes of a tree in Pascal VOC's layout, by ImageSets/Main/SPLIT.txt.
@@ -123,7 +121,7 @@ def load_nyud(path: Path, split: str, task: str) -> Records:
     Raises:
         UserError: see read_split; an image, a mask or a depth map that is not there.
     """
-    key, suffix = _NYUD_TASKS[task]
+    key, suffix = {"segmentation": ("sem_seg_file_name", ".png"), "depth": ("depth_file_name", ".npy")}[task]
 
     def files(name: str) -> tuple[Path, Path]:
         return path / "images" / f"{name}.jpg", path / task / f"{name}{suffix}"

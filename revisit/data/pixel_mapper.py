@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from revisit.config import SCALE_SAMPLINGS
+from revisit.config import SCALE_SAMPLINGS, expect_one_of
 from revisit.data.catalog import register
 from revisit.data.labels import VOID, check_size, read_depth, read_labels
 from revisit.data.reader import require_image
@@ -36,17 +36,14 @@ class PixelMapper:
     """Maps a record to an input of SemanticSegmentor or DepthEstimator.
 
     The result is the record with ``image``, uint8 (3, H, W) RGB, and the ``height`` and ``width`` of the file, px.
-    For tests that is all, and the image is as in the file. In training, the image and what belongs to it are scaled
-    by a factor s of INPUT.RANDOM_SCALE, cut to INPUT.CROP.SIZE px if INPUT.CROP.ENABLED, and flipped half of the
-    time if INPUT.RANDOM_FLIP is "horizontal"; draws come from numpy's global generator, which Detectron2 seeds in
-    every worker. Then there are also, as far as the record names a file,
+    For tests that is all. In training, image and maps are scaled by a factor s of INPUT.RANDOM_SCALE, cut to
+    INPUT.CROP.SIZE px if INPUT.CROP.ENABLED, and flipped half of the time if INPUT.RANDOM_FLIP is "horizontal", by
+    numpy's global generator; no other size of INPUT changes anything. What of a crop a small image does not fill has
+    the rounded pixel mean. Then there are also, as far as the record names a file,
 
-    - ``sem_seg``, int64 (H, W): train ids, and 255 for void and where a small image does not fill the crop. There
-      the image has the rounded pixel mean.
+    - ``sem_seg``, int64 (H, W): train ids, and 255 for void and what is not filled.
     - ``depth``, float32 (H, W) metres: divided by s, since a thing that looks s times larger is s times nearer; 0
       where it is missing or not filled.
-
-    No other size of INPUT (MIN_SIZE_TRAIN and the like) changes anything here.
 
     Args:
         cfg: a config with Revisit's keys. All data sets of DATASETS.TRAIN with classes must have the same ones.
@@ -73,27 +70,24 @@ class PixelMapper:
         sample = {**record, "height": size[0], "width": size[1]}
         if not self._is_train:
             return {**sample, "image": image.contiguous()}
+        placement = self._draw(size)
+
+        def placed(file_name: str, pixels: np.ndarray, fill: int) -> torch.Tensor:
+            check_size(file_name, pixels, record["file_name"], size)
+            return self._place(torch.from_numpy(pixels)[None], placement, EXACT, torch.tensor([fill]))[0]
+
+        sample["image"] = self._place(image, placement, SMOOTH, self._fill)
+        mask, depth = record.get("sem_seg_file_name"), record.get("depth_file_name")
         expect(
-            bool(record.keys() & {"sem_seg_file_name", "depth_file_name"}),
+            mask or depth,
             f"the record of {record['file_name']} has neither labels nor depth: DATASETS.TRAIN expects data sets for "
             "segmentation or depth (datasets/README.md)",
         )
-        placement = self._draw(size)
-        sample["image"] = self._place(image, placement, SMOOTH, self._fill)
-        if "sem_seg_file_name" in record:
-            expect(
-                self._classes is not None,
-                f"{record['sem_seg_file_name']} has classes, but no data set of DATASETS.TRAIN says which",
-            )
-            labels = read_labels(record["sem_seg_file_name"], *self._classes)
-            check_size(record["sem_seg_file_name"], labels, record["file_name"], size)
-            labels = self._place(torch.from_numpy(labels)[None], placement, EXACT, torch.tensor([VOID]))
-            sample["sem_seg"] = labels[0].long()
-        if "depth_file_name" in record:
-            depth = read_depth(record["depth_file_name"])
-            check_size(record["depth_file_name"], depth, record["file_name"], size)
-            depth = self._place(torch.from_numpy(depth)[None], placement, EXACT, torch.tensor([0]))
-            sample["depth"] = depth[0] / placement.scale
+        if mask:
+            expect(self._classes, f"{mask} has classes, but no data set of DATASETS.TRAIN says which")
+            sample["sem_seg"] = placed(mask, read_labels(mask, *self._classes), VOID).long()
+        if depth:
+            sample["depth"] = placed(depth, read_depth(depth), 0) / placement.scale
         return sample
 
     def _draw(self, size: tuple[int, int]) -> Placement:
@@ -121,12 +115,9 @@ class PixelMapper:
 
 def check_input(cfg: CfgNode) -> None:
     """Raises UserError where cfg.INPUT asks for something that PixelMapper does not do."""
+    expect_one_of(cfg, "INPUT.RANDOM_SCALE_SAMPLING", SCALE_SAMPLINGS)
     flip, crop, factors = cfg.INPUT.RANDOM_FLIP, cfg.INPUT.CROP, tuple(cfg.INPUT.RANDOM_SCALE)
     sampling = cfg.INPUT.RANDOM_SCALE_SAMPLING
-    expect(
-        sampling in SCALE_SAMPLINGS,
-        f"INPUT.RANDOM_SCALE_SAMPLING is {sampling!r}, expected one of {', '.join(SCALE_SAMPLINGS)}",
-    )
     in_order = sampling == "choice" or (len(factors) == 2 and factors[0] <= factors[1])
     what = "0 < low <= high" if sampling == "range" else "positive factors"
     expect(

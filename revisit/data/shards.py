@@ -134,8 +134,7 @@ def _read_index(data: bytes, name: str) -> ShardIndex:
         )
     except Exception as error:  # damaged files raise whatever their bytes happen to trip
         raise UserError(f"{name} is damaged ({error}): make it again, tools/make_shards.py --index-only") from error
-    if not sound:
-        raise UserError(f"{name} is damaged: it places images outside of their shards; make it again")
+    expect(sound, f"{name} is damaged: it places images outside of their shards; make it again")
     return index
 
 
