@@ -1,6 +1,7 @@
-"""What looks do to pixels: against torchvision on PIL images or float64 arithmetic, and on a device as on arrays."""
+"""What looks do to pixels, against torchvision on PIL images or float64; and which looks are drawn, how often."""
 
 import colorsys
+from collections import Counter
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,16 @@ from torchvision.transforms import InterpolationMode, autoaugment
 from torchvision.transforms import functional as TF
 
 from revisit.config import POLICIES
-from revisit.data.augmentation import BRIGHTNESS, CONTRAST, HUE, SATURATION, AutoAugmentLook, StandardLook, draw_look
+from revisit.data.augmentation import (
+    BRIGHTNESS,
+    CONTRAST,
+    HUE,
+    NUM_POLICIES,
+    SATURATION,
+    AutoAugmentLook,
+    StandardLook,
+    draw_look,
+)
 from revisit.data.augmentation_on_arrays import apply_look, apply_operation
 from revisit.data.augmentation_on_device import NAMES, OPERATIONS, apply_looks, record_of
 
@@ -28,7 +38,10 @@ def pictures():
     grey = np.repeat(smooth[..., :1], 3, axis=-1)
     few = noise // 64 * 40 + 30  # four values
     flat = {name: np.full_like(noise, value) for name, value in (("flat", 77), ("black", 0), ("white", 255))}
-    return {"noise": noise, "smooth": smooth, "pastel": noise // 8 + 150, "grey": grey, "few": few, **flat}
+    made = {"noise": noise, "smooth": smooth, "pastel": noise // 8 + 150, "grey": grey, "few": few, **flat}
+    for picture in made.values():
+        picture.setflags(write=False)  # whatever changed its input would fail
+    return made
 
 
 PICTURES = pictures()
@@ -102,7 +115,7 @@ def test_a_step_is_its_definition_within_grey_levels(changes, reference, limit):
     on_device = together(list(PICTURES.values()), [look(**changes)] * len(PICTURES))
     for (name, image), views in zip(PICTURES.items(), on_device, strict=True):
         array = apply_look(image, look(**changes))
-        assert distance(array, reference(image)) <= limit, name
+        assert array.dtype == np.uint8 and distance(array, reference(image)) <= limit, name
         assert distance(views, array) <= 2, name
         assert "grey" not in changes or (array == array[..., :1]).all()
 
@@ -121,8 +134,7 @@ def test_operations_run_in_the_order_of_the_look():
 @pytest.mark.parametrize("picture", PICTURES)
 def test_an_operation_of_autoaugment_is_pils(picture, name):
     image = PICTURES[picture]
-    before = image.copy()
-    batch = torch.from_numpy(image).permute(2, 0, 1).expand(2, -1, -1, -1)
+    batch = torch.from_numpy(image.copy()).permute(2, 0, 1).expand(2, -1, -1, -1)
     levels, signed = SPACE[name]
     for magnitude in {sign * float(level) for level in levels.flatten() for sign in ((1, -1) if signed else (1,))}:
         pil = Image.fromarray(image)
@@ -131,7 +143,6 @@ def test_an_operation_of_autoaugment_is_pils(picture, name):
         assert array.dtype == np.uint8 and tensors.dtype == torch.uint8
         assert distance(array, expected) <= (0 if name in EXACT | {"AutoContrast"} else 2), magnitude
         assert distance(tensors.permute(0, 2, 3, 1), [expected] * 2) <= (0 if name in EXACT else 2), magnitude
-    assert np.array_equal(image, before)
 
 
 def test_autoaugment_flips_first():
@@ -141,15 +152,6 @@ def test_autoaugment_flips_first():
     plain = AutoAugmentLook(flip=False, **rotate)
     assert np.array_equal(flipped, apply_look(np.ascontiguousarray(image[:, ::-1]), plain))
     assert not np.array_equal(flipped, apply_look(image, plain)[:, ::-1])
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_look_keeps_shape_and_dtype_and_leaves_its_input_alone(policy):
-    rng, image = np.random.default_rng(3), PICTURES["smooth"].copy()
-    for _ in range(200):
-        result = apply_look(image, draw_look(policy, rng))
-        assert result.shape == image.shape and result.dtype == np.uint8
-        assert np.array_equal(image, PICTURES["smooth"])
 
 
 def test_every_view_of_a_batch_gets_its_own_look(make_picture):
@@ -168,3 +170,107 @@ def test_tiny_views_are_blurred_by_their_mirrored_selves(size):
     image = np.random.default_rng(size).integers(0, 256, (size, size, 3), dtype=np.uint8)
     blurred = look(blur_sigma=1.3)
     assert distance(together([image], [blurred])[0], apply_look(image, blurred)) <= 2
+
+
+COUNT = 6000
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """COUNT looks of every policy."""
+    rng = np.random.default_rng(3)
+    return {policy: [draw_look(policy, rng) for _ in range(COUNT)] for policy in POLICIES}
+
+
+def assert_frequency(hits, probability, count=COUNT):
+    """Within five standard deviations of a binomial."""
+    deviation = np.sqrt(count * probability * (1 - probability))
+    assert abs(sum(hits) - count * probability) < 5 * deviation
+
+
+def assert_uniform(values, low, high):
+    """In [low, high], with the deciles of the uniform distribution."""
+    values = np.asarray(values)
+    assert low <= values.min() and values.max() <= high
+    deciles = np.quantile((values - low) / (high - low), np.linspace(0.1, 0.9, 9))
+    assert np.abs(deciles - np.linspace(0.1, 0.9, 9)).max() < 2.5 / np.sqrt(len(values))  # five deviations at 0.5
+
+
+def test_standard_choices_have_their_frequencies_and_are_independent(drawn):
+    assert all(isinstance(look, StandardLook) for look in drawn["standard"])
+    choices = np.array([(bool(k.jitter), k.grey, k.blur_sigma > 0, k.flip) for k in drawn["standard"]], dtype=float)
+    for hits, probability in zip(choices.T, (0.8, 0.2, 0.5, 0.5), strict=True):
+        assert_frequency(hits, probability)
+    assert np.abs(np.corrcoef(choices.T) - np.eye(4)).max() < 5 / np.sqrt(COUNT)
+
+
+def test_standard_strengths(drawn):
+    factors = [dict(look.jitter) for look in drawn["standard"] if look.jitter]
+    for operation in (BRIGHTNESS, CONTRAST, SATURATION):
+        assert_uniform([each[operation] for each in factors], 0.6, 1.4)
+    assert_uniform([each[HUE] for each in factors], -0.1, 0.1)
+    assert_uniform([look.blur_sigma for look in drawn["standard"] if look.blur_sigma], 0.1, 2.0)
+
+
+def test_jitter_runs_every_operation_once_in_any_order(drawn):
+    orders = Counter(tuple(op for op, _ in look.jitter) for look in drawn["standard"] if look.jitter)
+    assert len(orders) == 24 and all(sorted(order) == [0, 1, 2, 3] for order in orders)
+    for count in orders.values():
+        assert_frequency([count], 1 / 24, sum(orders.values()))
+
+
+def test_autoaugment_draws(drawn):
+    looks = drawn["autoaugment"]
+    assert all(isinstance(look, AutoAugmentLook) for look in looks)
+    assert_frequency([look.flip for look in looks], 0.5)
+    for policy in range(25):
+        assert_frequency([look.policy == policy for look in looks], 1 / 25)
+    for place in (0, 1):
+        assert_uniform([look.probabilities[place] for look in looks], 0.0, 1.0)
+        assert_frequency([look.signs[place] == 0 for look in looks], 0.5)
+        assert {look.signs[place] for look in looks} == {0, 1}
+
+
+def test_draws_come_to_torchvisions_operations(monkeypatch):
+    done = []
+
+    def note(image, name, magnitude, **_):
+        done.append((name, pytest.approx(magnitude)))
+        return image
+
+    monkeypatch.setattr(autoaugment, "_apply_op", note)
+    covered = set()
+    with torch.random.fork_rng():
+        for seed in range(500):
+            done.clear()
+            torch.manual_seed(seed)
+            autoaugment.AutoAugment()(Image.new("RGB", (SIZE, SIZE)))
+            torch.manual_seed(seed)
+            policy, probabilities, signs = autoaugment.AutoAugment.get_params(NUM_POLICIES)
+            assert AutoAugmentLook(False, policy, probabilities.tolist(), signs.tolist()).operations(SIZE) == done
+            covered.add(policy)
+    assert covered == set(range(NUM_POLICIES))
+    assert set(NAMES) == set(SPACE)
+
+
+def test_a_plus_takes_either_look_half_the_time(drawn):
+    looks = drawn["standard_or_autoaugment"]
+    standard = [look for look in looks if isinstance(look, StandardLook)]
+    automatic = [look for look in looks if isinstance(look, AutoAugmentLook)]
+    assert len(standard) + len(automatic) == COUNT
+    assert_frequency([len(standard)], 0.5)
+    # The choice must not eat into the looks themselves.
+    assert_frequency([bool(look.jitter) for look in standard], 0.8, len(standard))
+    assert_frequency([look.flip for look in automatic], 0.5, len(automatic))
+
+
+def test_an_unknown_policy_is_refused():
+    with pytest.raises(ValueError, match="randaugment"):
+        draw_look("randaugment", np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("probability", [0.0, 1.0])
+def test_the_probability_of_grey_is_a_choice(probability):
+    rng = np.random.default_rng(0)
+    looks = [draw_look("standard", rng, grey_probability=probability) for _ in range(50)]
+    assert {look.grey for look in looks} == {probability == 1.0}

@@ -70,13 +70,6 @@ def test_random_crop_lies_inside_and_keeps_its_bounds_or_is_torchvisions_fallbac
     assert fallback if scale == TOO_LARGE else fallback or is_random_crop(box, height, width, scale)
 
 
-@pytest.mark.parametrize("size", [(1, 50), (50, 1), (2, 300), (300, 2), (30, 1000), (1000, 30)])
-def test_a_thin_image_always_gets_the_fallback(size):
-    # 90 % of its area never have a ratio between 3/4 and 4/3.
-    boxes = [random_resized_crop(*size, (0.9, 1.0), np.random.default_rng(seed)) for seed in range(20)]
-    assert all(np.array_equal(box, torchvision_box(*size, TOO_LARGE)) for box in boxes)
-
-
 @pytest.mark.parametrize("scale", [(0.2, 1.0), (0.05, 0.14)])
 def test_random_crops_are_distributed_as_torchvisions(scale):
     height, width, count = 240, 400, 10_000
@@ -100,12 +93,6 @@ def test_every_small_crop_that_misses_the_overlap_is_counted(height, width, min_
     boxes = draw(height, width, np.random.default_rng(seed))
     shares = [rasterised(box, boxes.anchor, height, width)[0] for box in boxes.small]
     assert boxes.num_fallbacks == sum(share < min_overlap for share in shares)
-
-
-def test_the_constraint_is_met_often_but_not_always():
-    draw = ConstrainedMultiCrop(large_scale=(0.1, 0.2), min_overlap=0.6)
-    counts = [draw(100, 120, np.random.default_rng(seed)).num_fallbacks for seed in range(200)]
-    assert 0 < sum(counts) < 200 * 4 / 2
 
 
 @pytest.mark.parametrize("min_overlap, draws_per_crop", [(0.0, 1), (1.1, 10)])

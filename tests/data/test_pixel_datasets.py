@@ -11,7 +11,6 @@ import revisit  # noqa: F401  (registers the fixed names)
 from projects.ToyScenes import CLASS_NAMES as TOY_CLASSES
 from revisit.data.catalog import get_records
 from revisit.data.image_folders import check_split, read_split, write_split
-from revisit.data.pixel_datasets import NYUD_CLASSES
 from revisit.errors import UserError
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
@@ -65,12 +64,16 @@ def test_train_aug_takes_the_masks_of_sbd_and_val_those_of_voc(tmp_path):
 def test_a_split_gives_photographs_and_what_the_task_needs_in_its_order(tmp_path, kind, images, key, maps):
     make_voc(tmp_path, val=["2008_2", "2007_1"])
     make_nyud(tmp_path, val=["2008_2", "2007_1"])
-    for other in {"segmentation", "depth"} - {kind.partition("_")[2]}:
+    task = kind.partition("_")[2]
+    for other in {"segmentation", "depth"} - {task}:
         shutil.rmtree(tmp_path / other)
     assert get_records(f"{kind}:{tmp_path}:val") == [
         {"file_name": f"{tmp_path}/{images}/{name}.jpg", "image_id": name, key: f"{tmp_path}/{maps.format(name)}"}
         for name in ("2008_2", "2007_1")
     ]
+    metadata = MetadataCatalog.get(f"{kind}:{tmp_path}:val")
+    assert (metadata.evaluator_type == "depth") == (metadata.get("stuff_classes") is None) == (task == "depth")
+    assert metadata.get("label_offset", 1) == int(kind != "voc_segmentation")
     split_file = f"{tmp_path}/{'ImageSets/Segmentation' if kind == 'voc_segmentation' else 'gt_sets'}/val.txt"
     for missing in (maps.format("2007_1"), f"{images}/2007_1.jpg"):
         (tmp_path / missing).unlink()
@@ -141,33 +144,10 @@ def test_a_cityscapes_tree_that_detectron2_cannot_read_ends_in_one_line(tmp_path
     assert any(remedy in line for remedy in remedies)
 
 
-PUBLISHED = {
-    "voc_2012_sem_seg_train_aug": 10582,
-    "voc_2012_sem_seg_val": 1449,
-    "nyud_segmentation_train": 795,
-    "nyud_segmentation_val": 654,
-    "nyud_depth_train": 795,
-    "nyud_depth_val": 654,
-    "cityscapes_fine_sem_seg_train": 2975,
-    "cityscapes_fine_sem_seg_val": 500,
-}
-TOY = ["toy_voc_sem_seg_train_aug", "toy_voc_sem_seg_val", "toy_cityscapes_train", "toy_cityscapes_val"] + [
-    f"toy_nyud_{task}_{split}" for task in ("segmentation", "depth") for split in ("train", "val")
-]
-
-
-def test_published_sizes_are_known_and_depth_has_no_classes():
-    for name, size in (PUBLISHED | dict.fromkeys(TOY)).items():
-        metadata = MetadataCatalog.get(name)
-        assert metadata.get("expected_images") == size
-        assert (metadata.evaluator_type == "depth") == ("depth" in name) == (metadata.get("stuff_classes") is None)
-
-
 @pytest.mark.parametrize(
     ("name", "count", "some", "offset"),
     [
         ("voc_2012_sem_seg_train_aug", 21, {0: "background", 1: "aeroplane", 15: "person", 20: "tvmonitor"}, 0),
-        ("voc_2012_sem_seg_val", 21, {0: "background", 20: "tvmonitor"}, 0),
         ("nyud_segmentation_val", 40, {0: "wall", 1: "floor", 20: "clothes", 36: "bag", 39: "other prop"}, 1),
         ("cityscapes_fine_sem_seg_val", 19, {0: "road", 11: "person", 18: "bicycle"}, 0),
         ("toy_cityscapes_train", 19, {0: "road", 18: "bicycle"}, 0),
@@ -183,14 +163,6 @@ def test_classes_are_named_by_their_train_ids(name, count, some, offset):
     assert metadata.evaluator_type == ("cityscapes_sem_seg" if name.startswith("cityscapes") else "sem_seg")
 
 
-def test_a_kind_has_the_classes_of_its_fixed_name(tmp_path):
-    make_nyud(tmp_path, val=["1"])
-    name = f"nyud_segmentation:{tmp_path}:val"
-    get_records(name)
-    metadata = MetadataCatalog.get(name)
-    assert (metadata.stuff_classes, metadata.label_offset) == (list(NYUD_CLASSES), 1)
-
-
 def test_fixed_names_are_found_under_the_root_that_holds_when_they_are_loaded(tmp_path, monkeypatch):
     monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
     for toy in ("", "toy_scenes/"):
@@ -198,7 +170,10 @@ def test_fixed_names_are_found_under_the_root_that_holds_when_they_are_loaded(tm
         make_nyud(tmp_path / toy / "NYUD_MT", train=["1"], val=["2", "3"])
         make_cityscapes(tmp_path / toy / "cityscapes", ["a/a_0"], "train")
         make_cityscapes(tmp_path / toy / "cityscapes", ["b/b_0", "b/b_1"], "val")
-    for name in (*PUBLISHED, *TOY):
+    voc = [f"{name}_{split}" for name in ("voc_2012_sem_seg", "toy_voc_sem_seg") for split in ("train_aug", "val")]
+    others = "cityscapes_fine_sem_seg", "nyud_segmentation", "nyud_depth"
+    toy = "toy_cityscapes", "toy_nyud_segmentation", "toy_nyud_depth"
+    for name in (*voc, *(f"{name}_{split}" for name in (*others, *toy) for split in ("train", "val"))):
         records = get_records(name)
         assert len(records) == (2 if name.endswith("val") else 1), name
         under = tmp_path / "toy_scenes" if name.startswith("toy") else tmp_path
