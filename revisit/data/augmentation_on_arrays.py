@@ -87,15 +87,11 @@ def _sharpness(image: np.ndarray, magnitude: float) -> np.ndarray:
     return cv2.addWeighted(image, 1 + magnitude, smooth, -magnitude, 0.0)
 
 
-def _by_histogram(table: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray, float], np.ndarray]:
-    """An operation that gives every channel a table made from its histogram, (256,) int64."""
-
-    def apply(image: np.ndarray, magnitude: float) -> np.ndarray:
-        counts = [cv2.calcHist([image], [c], None, [256], [0, 256]).ravel().astype(np.int64) for c in range(3)]
-        tables = np.stack([table(count) for count in counts], axis=-1)
-        return cv2.LUT(image, np.clip(tables, 0, 255).astype(np.uint8)[None])
-
-    return apply
+def _by_histogram(image: np.ndarray, table: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Every channel by a table made from its histogram, (256,) int64."""
+    counts = [cv2.calcHist([image], [c], None, [256], [0, 256]).ravel().astype(np.int64) for c in range(3)]
+    tables = np.stack([table(count) for count in counts], axis=-1)
+    return cv2.LUT(image, np.clip(tables, 0, 255).astype(np.uint8)[None])
 
 
 def _auto_contrast(counts: np.ndarray) -> np.ndarray:
@@ -124,7 +120,7 @@ _OPERATIONS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
     "Posterize": lambda image, m: image & np.uint8(256 - 2 ** (8 - int(m))),
     "Solarize": lambda image, m: cv2.LUT(image, np.where(_VALUES < m, _VALUES, 255 - _VALUES)),
     "Invert": lambda image, m: 255 - image,
-    "AutoContrast": _by_histogram(_auto_contrast),
-    "Equalize": _by_histogram(_equalize),
+    "AutoContrast": lambda image, m: _by_histogram(image, _auto_contrast),
+    "Equalize": lambda image, m: _by_histogram(image, _equalize),
 }
 _JITTER = (_brightness, _contrast, _saturation, _hue)

@@ -24,6 +24,8 @@ from revisit.errors import UserError, expect
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
+ADD_TOY_SCENES = "add IMPORTS \"('projects.ToyScenes',)\" to know ToyScenes' own"
+
 
 def datasets_root() -> Path:
     """The folder of all data sets: $DETECTRON2_DATASETS, or ./datasets as in Detectron2."""
@@ -77,7 +79,10 @@ def register(name: str) -> None:
     word, _, rest = name.partition(":")
     kind = KINDS.get(word)
     if kind is None or not rest:
-        raise _unknown(name)
+        expect(not name.startswith("toy_"), f"unknown data set {name!r}: {ADD_TOY_SCENES}")
+        ours = ", ".join(sorted(n for n in DatasetCatalog.list() if MetadataCatalog.get(n).get("by_revisit")))
+        known = f"one that Detectron2 registers, one of {ours}, or KIND:PATH with KIND one of {', '.join(KINDS)}"
+        raise UserError(f"unknown data set {name!r}: expected {known}")
     forms = kind.form.split(":")
     texts = rest.rsplit(":", len(forms) - 1)
     expect(len(texts) == len(forms) and all(texts), f"data set {name!r}: expected {word}:{kind.form}")
@@ -106,16 +111,6 @@ def get_records(name: str) -> Records:
 def _register(name: str, load: Callable[[], Records], metadata: dict) -> None:
     DatasetCatalog.register(name, load)
     MetadataCatalog.get(name).set(by_revisit=True, **metadata)
-
-
-def _unknown(name: str) -> UserError:
-    if name.startswith("toy_"):
-        return UserError(f"unknown data set {name!r}: add IMPORTS \"('projects.ToyScenes',)\" to know ToyScenes' own")
-    known = ", ".join(sorted(n for n in DatasetCatalog.list() if MetadataCatalog.get(n).get("by_revisit")))
-    return UserError(
-        f"unknown data set {name!r}: expected one that Detectron2 registers, one of {known}, or KIND:PATH with KIND "
-        f"one of {', '.join(KINDS)}"
-    )
 
 
 def _missing(name: str, expected: object) -> UserError:

@@ -15,9 +15,7 @@ from revisit.data.image_folders import Records, load_class_folders, read_split
 from revisit.data.pixel_datasets import VOC_CLASSES
 from revisit.errors import UserError, expect
 
-CIFAR10_CLASSES = (
-    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
-)  # fmt: skip
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 ABSENT, DIFFICULT, PRESENT = -1, 0, 1
 
 

@@ -136,18 +136,13 @@ class ConstrainedMultiCrop:
         small = np.empty((self.num_small, 4), dtype=np.int64)
         num_fallbacks = int(not satisfied)
         for n in range(self.num_small):
-            small[n], satisfied = self._draw_small(height, width, anchor, rng)
-            num_fallbacks += not satisfied
+            for _ in range(MAX_DRAWS):
+                small[n] = random_resized_crop(height, width, self.small_scale, rng)
+                if overlap_share(small[n], anchor) >= self.min_overlap:
+                    break
+            else:
+                num_fallbacks += 1
         return CropBoxes(anchor, positive, small, num_fallbacks)
-
-    def _draw_small(
-        self, height: int, width: int, anchor: np.ndarray, rng: np.random.Generator
-    ) -> tuple[np.ndarray, bool]:
-        for _ in range(MAX_DRAWS):
-            box = random_resized_crop(height, width, self.small_scale, rng)
-            if overlap_share(box, anchor) >= self.min_overlap:
-                return box, True
-        return box, False
 
 
 def crop_and_resize(image: np.ndarray, box: np.ndarray, size: int) -> np.ndarray:

@@ -49,10 +49,8 @@ def load_voc(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> 
 def voc_metadata(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> dict:
     """What Detectron2's evaluator of Pascal VOC has to know."""
     # It knows two years, which differ in how AP is integrated; 2007 means 11 points.
-    return {
-        "thing_classes": list(classes), "dirname": str(path), "split": split, "year": 2007,
-        "evaluator_type": "pascal_voc",
-    }  # fmt: skip
+    place = {"dirname": str(path), "split": split, "year": 2007}
+    return {"evaluator_type": "pascal_voc", "thing_classes": list(classes), **place}
 
 
 def _unknown_class(path: Path, classes: tuple[str, ...]) -> str:
@@ -97,11 +95,8 @@ def load_voc_segmentation(path: Path, split: str) -> Records:
     """
     split_file = path / "ImageSets" / "Segmentation" / f"{split}.txt"
     augmented = split.endswith("_aug")
-    expect(
-        split_file.is_file() or not augmented,
-        f"split file {split_file} not found: datasets/prepare_voc_train_aug.py writes it, and "
-        "projects/ToyScenes/make_toy_scenes.py that of ToyScenes",
-    )
+    writer = "datasets/prepare_voc_train_aug.py writes it, and projects/ToyScenes/make_toy_scenes.py that of ToyScenes"
+    expect(split_file.is_file() or not augmented, f"split file {split_file} not found: {writer}")
     folders = [path / "SegmentationClass", path / "SegmentationClassAug"]
 
     def files(name: str) -> tuple[Path, Path]:
@@ -138,10 +133,8 @@ def load_cityscapes(path: Path, split: str) -> Records:
     images, labels = path / "leftImg8bit" / split, path / "gtFine" / split
     prepare = f"python datasets/prepare_cityscapes.py --cityscapes {path}"
     for folder in (images, labels):
-        expect(
-            folder.is_dir(),
-            f"Cityscapes' folder {folder} not found: unpack leftImg8bit and gtFine into {path}, then {prepare}",
-        )
+        remedy = f"unpack leftImg8bit and gtFine into {path}, then {prepare}"
+        expect(folder.is_dir(), f"Cityscapes' folder {folder} not found: {remedy}")
     photographs = sorted(images.glob("*/*leftImg8bit.png"))
     for ending in ("labelTrainIds.png", "polygons.json"):
         name = f"gtFine_{ending}"
@@ -174,7 +167,5 @@ def _listed(split_file: Path, key: str, files: Callable[[str], tuple[Path, Path]
 
 def segmentation_metadata(classes: tuple[str, ...], label_offset: int = 0) -> dict:
     """Of a data set whose masks hold the ids ``label_offset``, ``label_offset`` + 1, ... of ``classes``."""
-    return {
-        "evaluator_type": "sem_seg", "stuff_classes": list(classes), "ignore_label": VOID,
-        "label_offset": label_offset,
-    }  # fmt: skip
+    ids = {"ignore_label": VOID, "label_offset": label_offset}
+    return {"evaluator_type": "sem_seg", "stuff_classes": list(classes), **ids}

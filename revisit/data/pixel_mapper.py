@@ -78,11 +78,8 @@ class PixelMapper:
 
         sample["image"] = self._place(image, placement, SMOOTH, self._fill)
         mask, depth = record.get("sem_seg_file_name"), record.get("depth_file_name")
-        expect(
-            mask or depth,
-            f"the record of {record['file_name']} has neither labels nor depth: DATASETS.TRAIN expects data sets for "
-            "segmentation or depth (datasets/README.md)",
-        )
+        remedy = "DATASETS.TRAIN expects data sets for segmentation or depth (datasets/README.md)"
+        expect(mask or depth, f"the record of {record['file_name']} has neither labels nor depth: {remedy}")
         if mask:
             expect(self._classes, f"{mask} has classes, but no data set of DATASETS.TRAIN says which")
             sample["sem_seg"] = placed(mask, read_labels(mask, *self._classes), VOID).long()
@@ -95,9 +92,8 @@ class PixelMapper:
         scale = float(np.random.choice(self._factors) if choice else np.random.uniform(*self._factors))
         scaled_size = tuple(max(1, round(length * scale)) for length in size)
         crop = self._crop or scaled_size
-        corner = tuple(
-            int(np.random.randint(max(0, length - side) + 1)) for length, side in zip(scaled_size, crop, strict=True)
-        )
+        spare = (max(0, length - side) for length, side in zip(scaled_size, crop, strict=True))
+        corner = tuple(int(np.random.randint(pixels + 1)) for pixels in spare)
         return Placement(scale, scaled_size, corner, self._flip and bool(np.random.random() < 0.5))
 
     def _place(self, pixels: torch.Tensor, placement: Placement, resizing: dict, fill: torch.Tensor) -> torch.Tensor:
@@ -120,17 +116,13 @@ def check_input(cfg: CfgNode) -> None:
     sampling = cfg.INPUT.RANDOM_SCALE_SAMPLING
     in_order = sampling == "choice" or (len(factors) == 2 and factors[0] <= factors[1])
     what = "0 < low <= high" if sampling == "range" else "positive factors"
-    expect(
-        factors and min(factors) > 0 and in_order,
-        f"INPUT.RANDOM_SCALE is {factors}: INPUT.RANDOM_SCALE_SAMPLING {sampling} expects {what}",
-    )
+    found = f"INPUT.RANDOM_SCALE is {factors}: INPUT.RANDOM_SCALE_SAMPLING {sampling}"
+    expect(factors and min(factors) > 0 and in_order, f"{found} expects {what}")
     expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT is {cfg.INPUT.FORMAT}: {_HERE} expect RGB")
     expect(flip in FLIPS, f"INPUT.RANDOM_FLIP is {flip!r}: {_HERE} expect {' or '.join(FLIPS)}")
     whole = crop.TYPE == "absolute" and all(side == int(side) >= 1 for side in crop.SIZE)
-    expect(
-        whole or not crop.ENABLED,
-        f"INPUT.CROP is {crop.TYPE} {tuple(crop.SIZE)}: {_HERE} expect TYPE absolute and SIZE in whole pixels",
-    )
+    found = f"INPUT.CROP is {crop.TYPE} {tuple(crop.SIZE)}"
+    expect(whole or not crop.ENABLED, f"{found}: {_HERE} expect TYPE absolute and SIZE in whole pixels")
 
 
 def _num_classes_and_offset(names: tuple[str, ...]) -> tuple[int, int] | None:
@@ -144,9 +136,8 @@ def _num_classes_and_offset(names: tuple[str, ...]) -> tuple[int, int] | None:
     if not found:
         return None
     name, (classes, offset, ignored) = next(iter(found.items()))
-    expect(
-        len(set(found.values())) == 1,
-        f"DATASETS.TRAIN: {', '.join(found)} count different classes, expected data sets with the same",
-    )
+    names = ", ".join(found)
+    same = len(set(found.values())) == 1
+    expect(same, f"DATASETS.TRAIN: {names} count different classes, expected data sets with the same")
     expect(ignored == VOID, f"data set {name} has the ignore_label {ignored} in its metadata: expected {VOID}")
     return len(classes), offset

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torchvision
 from scipy.io import savemat
-from trees import one_line_error, touch, write
+from trees import one_line_error, refusal, touch, write
 
 import revisit  # noqa: F401  (registers the fixed names)
 from projects.ToyScenes import CLASS_NAMES as TOY_CLASSES
@@ -19,7 +19,6 @@ from revisit.data import classification_datasets as whole
 from revisit.data.catalog import get_records
 from revisit.data.image_folders import load_folder
 from revisit.data.sources import KINDS
-from revisit.errors import UserError
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
@@ -138,10 +137,6 @@ PREPARE_TOY = "which projects/ToyScenes/make_toy_scenes.py"
         ("cifar10_train", "cifar10/train"),
         ("imagenet_val", "imagenet/val"),
         ("places365_train", "places365_standard/train"),
-        ("food101_train", "food-101"),
-        ("cars_test", "stanford_cars"),
-        ("pets_trainval", "oxford-iiit-pet"),
-        ("sun397_test", "SUN397"),
         ("imagenet_118k_lt", "subsets/imagenet_118k_lt.txt"),
         ("toy_scenes_train", "toy_scenes/coco/train2017"),
         ("toy_voc_test", "toy_scenes/VOC2007"),
@@ -252,11 +247,10 @@ def test_voc_tells_present_difficult_and_absent(tmp_path):
     touch(tmp_path / "JPEGImages/1.jpg")
     (record,) = whole.load_voc_labels(tmp_path, "test", ("bird", "cat", "dog"))
     assert record["labels"] == (-1, 0, 1)
-    with pytest.raises(UserError, match="1.xml names an object of the class 'dog'"):
-        whole.load_voc_labels(tmp_path, "test", ("bird", "cat"))
+    line = refusal(whole.load_voc_labels, tmp_path, "test", ("bird", "cat"))
+    assert "1.xml names an object of the class 'dog'" in line
     write(tmp_path / "Annotations/1.xml", "<annotation>")
-    with pytest.raises(UserError, match="1.xml cannot be read"):
-        whole.load_voc_labels(tmp_path, "test")
+    assert "1.xml cannot be read" in refusal(whole.load_voc_labels, tmp_path, "test")
 
 
 def test_toy_scenes_have_labels_of_several_classes(toy_datasets):

@@ -1,15 +1,16 @@
 """Label and depth maps keep what their files hold, and bad files end in one line."""
 
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from trees import refusal
 
 from revisit.data.labels import read_depth, read_labels, write_depth, write_labels
-from revisit.errors import UserError
 from revisit.files import written_whole
 
 IDS = np.array([[0, 1, 15], [20, 255, 7]], np.uint8)
@@ -22,15 +23,6 @@ def save_ids(path, ids, palette=False, **options):
         image.putpalette([channel for n in range(256) for channel in (0, 128, (7 * n) % 256)])
     image.save(path, **options)
     return path
-
-
-def refusal(path, read=read_labels, *args):
-    """What is said of a file, in one line."""
-    with pytest.raises(UserError) as error:
-        read(path, *(args or (21,) if read is read_labels else ()))
-    text = str(error.value)
-    assert "\n" not in text
-    return text
 
 
 @pytest.mark.parametrize(
@@ -68,7 +60,7 @@ def test_every_class_is_read_back_as_itself(tmp_path_factory, num_classes, offse
 )
 def test_ids_out_of_range_are_named_with_their_file(tmp_path, ids, classes, offset, message):
     path = save_ids(tmp_path / "a.png", np.array([ids], np.uint8 if max(ids) < 256 else np.uint16))
-    assert f"{path} has {message}" in refusal(path, read_labels, classes, offset)
+    assert f"{path} has {message}" in refusal(read_labels, path, classes, offset)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +72,7 @@ def test_ids_out_of_range_are_named_with_their_file(tmp_path, ids, classes, offs
 )
 def test_a_mask_in_colours_or_in_grey_of_few_bits_is_refused(tmp_path, mode, message):
     Image.fromarray(IDS).convert(mode).save(tmp_path / "a.png")
-    assert f"{tmp_path}/a.png {message}" in refusal(tmp_path / "a.png")
+    assert f"{tmp_path}/a.png {message}" in refusal(read_labels, tmp_path / "a.png", 21)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f4"])
@@ -108,12 +100,12 @@ def test_depth_is_float32_metres_whatever_its_width(tmp_path, dtype, change):
 )
 def test_depth_of_another_kind_is_refused_with_what_it_is(tmp_path, array, message):
     np.save(tmp_path / "a.npy", array)
-    assert f"depth map {tmp_path}/a.npy {message}" in refusal(tmp_path / "a.npy", read_depth)
+    assert f"depth map {tmp_path}/a.npy {message}" in refusal(read_depth, tmp_path / "a.npy")
 
 
 def test_an_archive_of_depth_maps_is_refused(tmp_path):
     np.savez(tmp_path / "a.npz", depth=DEPTH)
-    assert "archive of several arrays" in refusal(tmp_path / "a.npz", read_depth)
+    assert "archive of several arrays" in refusal(read_depth, tmp_path / "a.npz")
 
 
 class Payload:
@@ -132,21 +124,23 @@ def test_a_depth_map_that_needs_pickle_is_refused_and_not_run(tmp_path):
     np.save(tmp_path / "a.npy", objects, allow_pickle=True)
     (tmp_path / "b.npy").write_bytes(pickle.dumps(Payload(tmp_path / "owned")))
     for name in ("a.npy", "b.npy"):
-        line = refusal(tmp_path / name, read_depth)
+        line = refusal(read_depth, tmp_path / name)
         assert f"{name} cannot be read" in line and "pickle" in line
     assert not (tmp_path / "owned").exists()
 
 
-@pytest.mark.parametrize(("what", "name", "read"), [("label", "a.png", read_labels), ("depth", "a.npy", read_depth)])
+@pytest.mark.parametrize(
+    ("what", "name", "read"), [("label", "a.png", partial(read_labels, num_classes=21)), ("depth", "a.npy", read_depth)]
+)
 def test_a_damaged_or_missing_map_is_named(tmp_path, what, name, read):
     path = tmp_path / name
-    assert refusal(path, read) == f"{what} map {path} not found"
+    assert refusal(read, path) == f"{what} map {path} not found"
     write_labels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 20, (64, 64), dtype=np.uint8))
     write_depth(tmp_path / "a.npy", np.ones((8, 8), np.float32))
     half = path.read_bytes()[: path.stat().st_size // 2]
     for content in (half, b"", b"something else", b"\x89PNG\r\n\x1a\n", b"\x93NUMPY\x01\x00"):
         path.write_bytes(content)
-        assert f"{what} map {path} cannot be read" in refusal(path, read)
+        assert f"{what} map {path} cannot be read" in refusal(read, path)
 
 
 def test_maps_are_written_whole_and_read_back(tmp_path):

@@ -17,14 +17,13 @@ import torch
 from commands import one_line_error, run
 from fsspec.implementations.memory import MemoryFileSystem
 from tiny import tiny_config
-from trees import touch, write
+from trees import refusal, touch, write
 
 from revisit.data.catalog import get_records
 from revisit.data.image_folders import load_class_folders
 from revisit.data.loader import ResumableLoader
 from revisit.data.reader import UnreadableImageError, read_image, read_record, read_sample
 from revisit.data.shards import load_shards, write_index
-from revisit.errors import UserError
 
 from detectron2.utils import comm
 
@@ -131,8 +130,7 @@ def test_shards_lie_at_a_url_whose_server_need_not_list_its_files(made):
         assert records[0]["file_name"].startswith(f"{url}/shard-")
         assert [read_sample(record) for record in records] == samples_of(made[0])
     Silent.store.pop("/listless/shard-000002.tar")
-    with pytest.raises(UserError, match="shard-000002.tar not found"):
-        load_shards("silent://listless")
+    assert "shard-000002.tar not found" in refusal(load_shards, "silent://listless")
 
 
 @pytest.mark.parametrize("world_size", [1, 4])
@@ -196,9 +194,8 @@ def test_tar_files_of_others_are_indexed(tmp_path):
 )
 def test_what_cannot_be_indexed_is_named(tmp_path, members, message):
     write_tar(tmp_path / "a.tar", *members)
-    with pytest.raises(UserError, match=message) as error:
-        write_index(tmp_path, [tmp_path / "a.tar"])
-    assert len(str(error.value)) < 300
+    line = refusal(write_index, tmp_path, [tmp_path / "a.tar"])
+    assert message in line and len(line) < 300
 
 
 def test_names_that_lead_out_of_the_folder_write_nothing(tmp_path):
@@ -236,14 +233,12 @@ def cut(name, size, shards):
 )
 def test_damage_is_named_when_shards_are_opened(shards, damage, expected):
     damage(shards)
-    with pytest.raises(UserError, match=expected):
-        load_shards(str(shards))
+    assert re.search(expected, refusal(load_shards, str(shards)))
 
 
 def test_places_that_cannot_be_read_are_named(tmp_path):
     for url in ("nowhere://bucket", f"{tmp_path}/missing"):
-        with pytest.raises(UserError, match=re.escape(url)):
-            load_shards(url)
+        assert url in refusal(load_shards, url)
 
 
 def test_an_index_of_other_shards_is_found_out_by_the_first_image(shards):
@@ -269,5 +264,5 @@ def test_a_truncated_tar_is_not_indexed(shards):
         last = tar.getmembers()[-1]
     for length in (700, last.offset + 100, last.offset_data, last.offset_data + 512, 0):
         write(path, whole[:length])
-        with pytest.raises(UserError, match="shard-000001.tar .*(truncated|no complete tar file)"):
-            write_index(shards, sorted(shards.glob("*.tar")))
+        line = refusal(write_index, shards, sorted(shards.glob("*.tar")))
+        assert re.search("shard-000001.tar .*(truncated|no complete tar file)", line)

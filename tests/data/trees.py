@@ -1,6 +1,6 @@
 """Trees of files for data sets, and what is said of bad ones."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -22,9 +22,14 @@ def touch(*paths: Path) -> None:
         write(path)
 
 
-def one_line_error(name: str) -> str:
-    """What ``get_records`` says of a data set that it refuses."""
+def refusal(call: Callable[..., object], *args: object) -> str:
+    """What a UserError says, in one line."""
     with pytest.raises(UserError) as error:
-        get_records(name)
+        call(*args)
     assert "\n" not in str(error.value)
     return str(error.value)
+
+
+def one_line_error(name: str) -> str:
+    """What ``get_records`` says of a data set that it refuses."""
+    return refusal(get_records, name)
