@@ -84,10 +84,8 @@ def read_lines(path: Path, what: str) -> list[str]:
 def check_split(path: Path, names: list[str]) -> None:
     """Raises UserError if there is a split file already and it names other images."""
     if path.exists() and set(read_split(path)) != set(names):
-        raise UserError(
-            f"split file {path} is there already and names other images than the {len(names)} to be written: "
-            "move it away, or choose another split"
-        )
+        found = f"split file {path} is there already and names other images than the {len(names)} to be written"
+        raise UserError(f"{found}: move it away, or choose another split")
 
 
 def write_split(path: Path, names: list[str]) -> None:

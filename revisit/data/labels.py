@@ -38,8 +38,8 @@ def read_labels(file_name: PathLike, num_classes: int, offset: int = 0) -> np.nd
         shown = ", ".join(map(str, found[:5])) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
         command = "datasets/prepare_nyud.py --mask-ids zero_based"
         hint = f"; masks that count from 0 are rewritten by {command}" if offset and VOID in found else ""
-        message = f"label map {file_name} has ids {shown}: expected {offset} to {last}, and {void} for void{hint}"
-        raise UserError(message)
+        found = f"label map {file_name} has ids {shown}"
+        raise UserError(f"{found}: expected {offset} to {last}, and {void} for void{hint}")
     labels = ids.astype(np.uint8)
     return np.where(labels == 0, np.uint8(VOID), labels - np.uint8(1)) if offset else labels
 
@@ -111,13 +111,10 @@ def _read_ids(file_name: PathLike) -> np.ndarray:
     mode, ids, header = _read("label map", file_name, "a PNG of ids", read)
     if mode == "1" or (header.startswith(b"\x89PNG\r\n\x1a\n") and header[24] < 8 and header[25] == 0):
         # PNG defines a grey level of few bits as a share of white, PIL scales some to 255, and writers differ.
-        raise UserError(
-            f"label map {file_name} is grey with less than 8 bits, so that its ids are not certain: "
-            "expected 8 or 16 bits, or a palette; save it again"
-        )
-    if mode not in _ID_MODES:
-        raise UserError(
-            f"label map {file_name} is an image in mode {mode}: expected one id a pixel, so a palette (mode P) or "
-            "8 or 16 bits of grey; a mask in colours has to be turned into ids first"
-        )
+        found = f"label map {file_name} is grey with less than 8 bits, so that its ids are not certain"
+        raise UserError(f"{found}: expected 8 or 16 bits, or a palette; save it again")
+    wanted = "one id a pixel, so a palette (mode P) or 8 or 16 bits of grey"
+    remedy = "a mask in colours has to be turned into ids first"
+    found = f"label map {file_name} is an image in mode {mode}"
+    expect(mode in _ID_MODES, f"{found}: expected {wanted}; {remedy}")
     return ids

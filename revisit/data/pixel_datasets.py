@@ -146,10 +146,9 @@ def load_cityscapes(path: Path, split: str) -> Records:
     try:
         records = load_cityscapes_semantic(str(images), str(labels))
     except (AssertionError, OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"{path} cannot be read as Cityscapes ({error}): expected leftImg8bit/{split}/CITY/*_leftImg8bit.png, "
-            f"gtFine/{split}/CITY/*_gtFine_*, and nothing else there; then {prepare}"
-        ) from error
+        files = f"leftImg8bit/{split}/CITY/*_leftImg8bit.png, gtFine/{split}/CITY/*_gtFine_*, and nothing else there"
+        message = f"{path} cannot be read as Cityscapes ({error}): expected {files}; then {prepare}"
+        raise UserError(message) from error
     records = [{**record, "image_id": Path(record["file_name"]).stem} for record in records]
     return sorted(records, key=lambda record: record["file_name"])
 
