@@ -25,10 +25,10 @@ from folder_arguments import folder_parser
 from PIL import Image
 from tqdm import tqdm
 
+from revisit.data.image_folders import check_split, read_split, write_split
 from revisit.data.labels import VOID, check_size, read_depth, read_labels, write_depth, write_labels
 from revisit.data.pixel_datasets import NYUD_CLASSES
 from revisit.data.reader import require_image
-from revisit.data.split_files import check_split, read_split, write_split
 from revisit.engine.command import run_command
 from revisit.errors import UserError, expect
 from revisit.files import written_whole

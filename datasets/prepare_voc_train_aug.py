@@ -20,9 +20,9 @@ from PIL import Image
 from scipy.io import loadmat
 from tqdm import tqdm
 
+from revisit.data.image_folders import check_split, read_split, write_split
 from revisit.data.labels import check_size, write_labels
 from revisit.data.pixel_datasets import VOC_PIXEL_CLASSES
-from revisit.data.split_files import check_split, read_split, write_split
 from revisit.engine.command import run_command
 from revisit.errors import UserError, expect
 

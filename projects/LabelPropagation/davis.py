@@ -8,9 +8,9 @@ import numpy as np
 from PIL import Image
 
 from projects.common.palette import palette_image, voc_colours
+from revisit.data.image_folders import read_split
 from revisit.data.labels import VOID, check_size, read_labels
 from revisit.data.reader import require_image
-from revisit.data.split_files import read_split
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
 from revisit.viz.tiles import fit

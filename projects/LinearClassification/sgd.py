@@ -16,8 +16,7 @@ from tqdm import tqdm
 
 from projects.common.feature_cache import RecordImages, image_loader, images_key, weights_key
 from projects.common.frozen_backbone import FrozenBackbone
-from revisit.data.crops import random_resized_crop
-from revisit.data.resize import crop_and_resize
+from revisit.data.crops import crop_and_resize, random_resized_crop
 from revisit.evaluation.features import center_crop
 from revisit.files import written_whole
 from revisit.randomness import Stream, counter_rng

@@ -41,13 +41,13 @@ def apply_operation(image: np.ndarray, name: str, magnitude: float) -> np.ndarra
 
 def _brightness(image: np.ndarray, factor: float) -> np.ndarray:
     """Every value times ``factor`` >= 0."""
-    return cv2.LUT(image, _blend_table(factor, 0.0))
+    return _blend(image, factor, 0.0)
 
 
 def _contrast(image: np.ndarray, factor: float) -> np.ndarray:
     """Distances from the mean grey times ``factor`` >= 0."""
     mean_grey = int(cv2.mean(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY))[0] + 0.5)
-    return cv2.LUT(image, _blend_table(factor, mean_grey))
+    return _blend(image, factor, mean_grey)
 
 
 def _saturation(image: np.ndarray, factor: float) -> np.ndarray:
@@ -75,9 +75,9 @@ def _gaussian_blur(image: np.ndarray, sigma: float) -> np.ndarray:
     return cv2.sepFilter2D(image, -1, kernel, kernel)
 
 
-def _blend_table(factor: float, base: float) -> np.ndarray:
-    """256-entry table of ``base + factor * (value - base)``, clipped and truncated as PIL's blend does."""
-    return np.clip(base + factor * (np.arange(256) - base), 0, 255).astype(np.uint8)
+def _blend(image: np.ndarray, factor: float, base: float) -> np.ndarray:
+    """``base + factor * (value - base)``, by a table, clipped and truncated as PIL's blend does."""
+    return cv2.LUT(image, np.clip(base + factor * (np.arange(256) - base), 0, 255).astype(np.uint8))
 
 
 def _sharpness(image: np.ndarray, magnitude: float) -> np.ndarray:
@@ -87,19 +87,11 @@ def _sharpness(image: np.ndarray, magnitude: float) -> np.ndarray:
     return cv2.addWeighted(image, 1 + magnitude, smooth, -magnitude, 0.0)
 
 
-def _by_table(table: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda image: cv2.LUT(image, table.astype(np.uint8))
-
-
-def _by_histogram(table: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray, float], np.ndarray]:
-    """An operation that gives every channel a table made from its histogram, (256,) int64."""
-
-    def apply(image: np.ndarray, magnitude: float) -> np.ndarray:
-        counts = [cv2.calcHist([image], [c], None, [256], [0, 256]).ravel().astype(np.int64) for c in range(3)]
-        tables = np.stack([table(count) for count in counts], axis=-1)
-        return cv2.LUT(image, np.clip(tables, 0, 255).astype(np.uint8)[None])
-
-    return apply
+def _by_histogram(image: np.ndarray, table: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Every channel by a table made from its histogram, (256,) int64."""
+    counts = [cv2.calcHist([image], [c], None, [256], [0, 256]).ravel().astype(np.int64) for c in range(3)]
+    tables = np.stack([table(count) for count in counts], axis=-1)
+    return cv2.LUT(image, np.clip(tables, 0, 255).astype(np.uint8)[None])
 
 
 def _auto_contrast(counts: np.ndarray) -> np.ndarray:
@@ -119,16 +111,16 @@ def _equalize(counts: np.ndarray) -> np.ndarray:
     return (step // 2 + np.cumsum(counts) - counts) // step
 
 
-_VALUES = np.arange(256)
+_VALUES = np.arange(256, dtype=np.uint8)
 _OPERATIONS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
     "Brightness": lambda image, m: _brightness(image, 1 + m),
     "Color": lambda image, m: _saturation(image, 1 + m),
     "Contrast": lambda image, m: _contrast(image, 1 + m),
     "Sharpness": _sharpness,
-    "Posterize": lambda image, m: _by_table(_VALUES & ~(2 ** (8 - int(m)) - 1))(image),
-    "Solarize": lambda image, m: _by_table(np.where(m > _VALUES, _VALUES, 255 - _VALUES))(image),
+    "Posterize": lambda image, m: image & np.uint8(256 - 2 ** (8 - int(m))),
+    "Solarize": lambda image, m: cv2.LUT(image, np.where(_VALUES < m, _VALUES, 255 - _VALUES)),
     "Invert": lambda image, m: 255 - image,
-    "AutoContrast": _by_histogram(_auto_contrast),
-    "Equalize": _by_histogram(_equalize),
+    "AutoContrast": lambda image, m: _by_histogram(image, _auto_contrast),
+    "Equalize": lambda image, m: _by_histogram(image, _equalize),
 }
 _JITTER = (_brightness, _contrast, _saturation, _hue)

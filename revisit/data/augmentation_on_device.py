@@ -69,8 +69,7 @@ def apply_looks(images: Tensor, looks: np.ndarray) -> Tensor:
     Returns:
         (M, 3, S, S) uint8 on the device of ``images``; nothing waits for that device.
     """
-    flip = _column(looks["flip"], images)
-    images = torch.where(flip, images.flip(-1), images)
+    images = torch.where(_column(looks["flip"], images), images.flip(-1), images)
     for step in range(2):
         names, magnitudes = looks["operations"][:, step], looks["magnitudes"][:, step]
         for name, magnitude in sorted(set(zip(names.tolist(), magnitudes.tolist(), strict=True))):
@@ -86,12 +85,11 @@ def apply_looks(images: Tensor, looks: np.ndarray) -> Tensor:
 
 def _standard(images: Tensor, looks: np.ndarray) -> Tensor:
     for step in range(4):
-        for operation in range(len(_JITTER)):
+        for operation, jitter in enumerate(_JITTER):
             chosen = looks["order"][:, step] == operation
             if chosen.any():
                 rows = _rows(chosen, images)
-                factor = _column(looks["factors"][chosen, step], images)
-                images[rows] = _JITTER[operation](images[rows], factor)
+                images[rows] = jitter(images[rows], _column(looks["factors"][chosen, step], images))
     images = torch.where(_column(looks["grey"], images), _luma(images), images)
     blurred = looks["blur_sigma"] > 0
     if blurred.any():

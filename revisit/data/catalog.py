@@ -20,9 +20,11 @@ from pathlib import Path
 
 from revisit.data.image_folders import Records
 from revisit.data.sources import DETECTION_SIZES, KINDS, SOURCES, DataSource
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
+
+ADD_TOY_SCENES = "add IMPORTS \"('projects.ToyScenes',)\" to know ToyScenes' own"
 
 
 def datasets_root() -> Path:
@@ -77,14 +79,15 @@ def register(name: str) -> None:
     word, _, rest = name.partition(":")
     kind = KINDS.get(word)
     if kind is None or not rest:
-        raise _unknown(name)
+        expect(not name.startswith("toy_"), f"unknown data set {name!r}: {ADD_TOY_SCENES}")
+        ours = ", ".join(sorted(n for n in DatasetCatalog.list() if MetadataCatalog.get(n).get("by_revisit")))
+        known = f"one that Detectron2 registers, one of {ours}, or KIND:PATH with KIND one of {', '.join(KINDS)}"
+        raise UserError(f"unknown data set {name!r}: expected {known}")
     forms = kind.form.split(":")
     texts = rest.rsplit(":", len(forms) - 1)
-    if len(texts) < len(forms) or not all(texts):
-        raise UserError(f"data set {name!r}: expected {word}:{kind.form}")
-    parts = [
-        text if form in ("SPLIT", "URL") else Path(text).expanduser() for form, text in zip(forms, texts, strict=True)
-    ]
+    expect(len(texts) == len(forms) and all(texts), f"data set {name!r}: expected {word}:{kind.form}")
+    forms_and_texts = zip(forms, texts, strict=True)
+    parts = [text if form in ("SPLIT", "URL") else Path(text).expanduser() for form, text in forms_and_texts]
     metadata = kind.metadata(*parts) if callable(kind.metadata) else kind.metadata
     names = {"name": name} if word == "coco" else {}  # its loader sets the classes of the data set
     _register(name, partial(kind.load, *parts, **names), metadata)
@@ -101,24 +104,13 @@ def get_records(name: str) -> Records:
         records = DatasetCatalog.get(name)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _missing(name, error.filename) from error
-    if not records:
-        raise UserError(f"data set {name!r} is empty")
+    expect(records, f"data set {name!r} is empty")
     return records
 
 
 def _register(name: str, load: Callable[[], Records], metadata: dict) -> None:
     DatasetCatalog.register(name, load)
     MetadataCatalog.get(name).set(by_revisit=True, **metadata)
-
-
-def _unknown(name: str) -> UserError:
-    if name.startswith("toy_"):
-        return UserError(f"unknown data set {name!r}: add IMPORTS \"('projects.ToyScenes',)\" to know ToyScenes' own")
-    known = ", ".join(sorted(n for n in DatasetCatalog.list() if MetadataCatalog.get(n).get("by_revisit")))
-    return UserError(
-        f"unknown data set {name!r}: expected one that Detectron2 registers, one of {known}, or KIND:PATH with KIND "
-        f"one of {', '.join(KINDS)}"
-    )
 
 
 def _missing(name: str, expected: object) -> UserError:

@@ -11,14 +11,11 @@ from xml.etree import ElementTree
 
 from scipy.io import loadmat
 
-from revisit.data.box_datasets import VOC_CLASSES
-from revisit.data.image_folders import Records, load_class_folders
-from revisit.data.split_files import read_split
-from revisit.errors import UserError
+from revisit.data.image_folders import Records, load_class_folders, read_split
+from revisit.data.pixel_datasets import VOC_CLASSES
+from revisit.errors import UserError, expect
 
-CIFAR10_CLASSES = (
-    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
-)  # fmt: skip
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 ABSENT, DIFFICULT, PRESENT = -1, 0, 1
 
 
@@ -50,8 +47,7 @@ def food101_classes(path: Path) -> list[str]:
 def load_cars(path: Path, split: str) -> Records:
     """Stanford Cars: cars_{train,test}/*.jpg, devkit/cars_train_annos.mat and cars_test_annos_withlabels.mat."""
     annotations = path / ("devkit/cars_train_annos.mat" if split == "train" else "cars_test_annos_withlabels.mat")
-    if not annotations.is_file():
-        raise UserError(f"{annotations} not found: expected the labels of Stanford Cars (datasets/README.md)")
+    expect(annotations.is_file(), f"{annotations} not found: expected the labels of Stanford Cars (datasets/README.md)")
     found = _mat_rows(annotations, "annotations", lambda entry: (str(entry["fname"]), int(entry["class"]) - 1))
     return _existing([{"file_name": str(path / f"cars_{split}" / name), "label": label} for name, label in found])
 
@@ -85,8 +81,8 @@ def pets_classes(path: Path) -> list[str]:
 def _pets_labels(path: Path, split: str) -> list[tuple[str, int]]:
     file = path / "annotations" / f"{split}.txt"
     rows = [line.split() for line in read_split(file) if not line.startswith("#")]
-    if any(len(row) != 4 or not row[1].isdecimal() for row in rows):
-        raise UserError(f"{file} has other lines than NAME CLASS SPECIES BREED: expected Oxford-IIIT Pets' own file")
+    sound = all(len(row) == 4 and row[1].isdecimal() for row in rows)
+    expect(sound, f"{file} has other lines than NAME CLASS SPECIES BREED: expected Oxford-IIIT Pets' own file")
     return [(row[0], int(row[1]) - 1) for row in rows]
 
 
@@ -107,35 +103,27 @@ def load_voc_labels(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASS
     records = []
     for name in read_split(path / "ImageSets" / "Main" / f"{split}.txt"):
         annotation = path / "Annotations" / f"{name}.xml"
-        if not annotation.is_file():
-            raise UserError(f"{annotation} not found, but the split {split} names {name}")
+        expect(annotation.is_file(), f"{annotation} not found, but the split {split} names {name}")
         labels = [ABSENT] * len(classes)
         try:
             things = ElementTree.parse(annotation).findall("object")
         except ElementTree.ParseError as error:
-            raise UserError(
-                f"{annotation} cannot be read ({error}): expected one of Pascal VOC's annotations"
-            ) from error
+            message = f"{annotation} cannot be read ({error}): expected one of Pascal VOC's annotations"
+            raise UserError(message) from error
         for thing in things:
-            if thing.findtext("name") not in classes:
-                raise UserError(f"{annotation} names an object of the class {thing.findtext('name')!r}")
-            place = classes.index(thing.findtext("name"))
+            shown = thing.findtext("name")
+            expect(shown in classes, f"{annotation} names an object of the class {shown!r}")
+            place = classes.index(shown)
             labels[place] = max(labels[place], DIFFICULT if thing.findtext("difficult") == "1" else PRESENT)
         records.append({"file_name": str(path / "JPEGImages" / f"{name}.jpg"), "labels": tuple(labels)})
     return _existing(records)
-
-
-def voc_classes(path: Path) -> tuple[str, ...]:
-    """Pascal VOC's 20, which no file of it lists."""
-    return VOC_CLASSES
 
 
 def labelled_by_class(folder: Path, files: list[tuple[str, str]], classes: Sequence[str]) -> Records:
     """Records of (file in ``folder``, name of its class), all there and of ``classes``, or a UserError."""
     places = {name: place for place, name in enumerate(classes)}
     unknown = next((name for _, name in files if name not in places), None)
-    if unknown is not None:
-        raise UserError(f"{folder}: an image of the class {unknown!r}, which the list of classes does not have")
+    expect(unknown is None, f"{folder}: an image of the class {unknown!r}, which the list of classes does not have")
     return _existing([{"file_name": str(folder / file), "label": places[name]} for file, name in files])
 
 

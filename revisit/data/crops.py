@@ -1,14 +1,19 @@
-"""Where the views of an image lie: random resized crops and the constrained multi-crop. No pixels here.
+"""Where the views of an image lie, random resized crops and the constrained multi-crop; and cutting them out.
 
 Boxes are ``x0, y0, x1, y1`` in whole pixels, upper bounds exclusive.
 """
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import cv2
 import numpy as np
+import torch
+from torch.nn import functional as F
 
 RATIO = (3 / 4, 4 / 3)  # width / height, as torchvision's RandomResizedCrop
+LOG_RATIO = (math.log(RATIO[0]), math.log(RATIO[1]))
 MAX_DRAWS = 10
 PAIR_BLOCK = 512
 MAX_PAIR_BLOCKS = 16
@@ -33,10 +38,9 @@ def random_resized_crop(height: int, width: int, scale: tuple[float, float], rng
     Returns:
         (4,) int64 box. When ten draws do not fit the image, the largest centred box of a valid ratio.
     """
-    log_ratio = (math.log(RATIO[0]), math.log(RATIO[1]))
     for _ in range(MAX_DRAWS):
         area = height * width * rng.uniform(*scale)
-        ratio = math.exp(rng.uniform(*log_ratio))
+        ratio = math.exp(rng.uniform(*LOG_RATIO))
         w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
             y0, x0 = rng.integers(0, height - h + 1), rng.integers(0, width - w + 1)
@@ -97,13 +101,14 @@ def _fitting_crops(
 ) -> np.ndarray:
     """Those of ``count`` draws of random_resized_crop that fit the image, (n, 4) int64."""
     area = height * width * rng.uniform(*scale, size=count)
-    ratio = np.exp(rng.uniform(math.log(RATIO[0]), math.log(RATIO[1]), size=count))
+    ratio = np.exp(rng.uniform(*LOG_RATIO, size=count))
     size = np.rint(np.sqrt(np.stack([area * ratio, area / ratio], axis=1))).astype(np.int64)  # w, h
     size = size[((size > 0) & (size <= (width, height))).all(axis=1)]
     corner = rng.integers(0, np.array([width, height]) - size + 1)
     return np.concatenate([corner, corner + size], axis=1)
 
 
+@dataclass(frozen=True, kw_only=True)
 class ConstrainedMultiCrop:
     """Anchor, large positive and N small positives, the small ones tied to the anchor (paper, Section 4).
 
@@ -115,42 +120,60 @@ class ConstrainedMultiCrop:
     counts as a fallback.
     """
 
-    def __init__(
-        self,
-        *,
-        large_scale: tuple[float, float] = (0.2, 1.0),
-        small_scale: tuple[float, float] = (0.05, 0.14),
-        num_small: int = 4,
-        min_overlap: float = 0.2,
-        max_iou: float = 1.0,
-    ):
-        self.large_scale = large_scale
-        self.small_scale = small_scale
-        self.num_small = num_small
-        self.min_overlap = min_overlap
-        self.max_iou = max_iou
+    large_scale: tuple[float, float] = (0.2, 1.0)
+    small_scale: tuple[float, float] = (0.05, 0.14)
+    num_small: int = 4
+    min_overlap: float = 0.2
+    max_iou: float = 1.0
 
     def __call__(self, height: int, width: int, rng: np.random.Generator) -> CropBoxes:
         """Draw the boxes of one image of ``height`` x ``width`` px."""
-        anchor, positive, satisfied = self._draw_pair(height, width, rng)
+        if self.max_iou < 1:
+            anchor, positive, satisfied = draw_distant_pair(height, width, self.large_scale, self.max_iou, rng)
+        else:
+            anchor, positive = (random_resized_crop(height, width, self.large_scale, rng) for _ in range(2))
+            satisfied = True
         small = np.empty((self.num_small, 4), dtype=np.int64)
         num_fallbacks = int(not satisfied)
         for n in range(self.num_small):
-            small[n], satisfied = self._draw_small(height, width, anchor, rng)
-            num_fallbacks += not satisfied
+            for _ in range(MAX_DRAWS):
+                small[n] = random_resized_crop(height, width, self.small_scale, rng)
+                if overlap_share(small[n], anchor) >= self.min_overlap:
+                    break
+            else:
+                num_fallbacks += 1
         return CropBoxes(anchor, positive, small, num_fallbacks)
 
-    def _draw_pair(self, height: int, width: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, bool]:
-        if self.max_iou < 1:
-            return draw_distant_pair(height, width, self.large_scale, self.max_iou, rng)
-        anchor = random_resized_crop(height, width, self.large_scale, rng)
-        return anchor, random_resized_crop(height, width, self.large_scale, rng), True
 
-    def _draw_small(
-        self, height: int, width: int, anchor: np.ndarray, rng: np.random.Generator
-    ) -> tuple[np.ndarray, bool]:
-        for _ in range(MAX_DRAWS):
-            box = random_resized_crop(height, width, self.small_scale, rng)
-            if overlap_share(box, anchor) >= self.min_overlap:
-                return box, True
-        return box, False
+def crop_and_resize(image: np.ndarray, box: np.ndarray, size: int) -> np.ndarray:
+    """Cut ``box`` from an (H, W, 3) uint8 image and resize it to (size, size, 3).
+
+    Bilinear with antialiasing, on uint8: within one grey level of PIL's filter, which the paper's code uses.
+    """
+    x0, y0, x1, y1 = box
+    crop = torch.from_numpy(image[y0:y1, x0:x1]).permute(2, 0, 1)[None]
+    resized = F.interpolate(crop, size=(size, size), mode="bilinear", antialias=True)
+    return np.ascontiguousarray(resized[0].permute(1, 2, 0).numpy())
+
+
+def crop_and_reduce(image: np.ndarray, box: np.ndarray, size: int, out: np.ndarray | None = None) -> np.ndarray:
+    """As ``crop_and_resize``, by a cheaper filter: what pretraining's views are made with.
+
+    Each axis is first divided by the whole number next to its scale, every block of pixels by its mean; what is left,
+    a scale between 2/3 and 3/2, is bilinear without antialiasing. Pixels of the box that fill no block, less than one
+    block, are left out on both sides alike. The result is written into ``out`` where that is given.
+    """
+    x0, y0, x1, y1 = box
+    x0, columns = _blocks(x0, x1, size)
+    y0, rows = _blocks(y0, y1, size)
+    crop = image[y0 : y0 + rows[0] * rows[1], x0 : x0 + columns[0] * columns[1]]
+    if rows[1] > 1 or columns[1] > 1:
+        crop = cv2.resize(crop, (columns[0], rows[0]), interpolation=cv2.INTER_AREA)
+    return cv2.resize(crop, (size, size), out, interpolation=cv2.INTER_LINEAR)
+
+
+def _blocks(low: int, high: int, size: int) -> tuple[int, tuple[int, int]]:
+    """Where the blocks of one axis begin, how many there are, and how many pixels each has."""
+    length = int(high - low)
+    block = max(1, (2 * length + size) // (2 * size))
+    return int(low) + length % block // 2, (length // block, block)

@@ -1,18 +1,22 @@
-"""Readers of plain images: a folder, a list of paths, one folder per class. A record is ``file_name``, ``label``."""
+"""Readers of plain images, a folder, a list of paths or one folder per class, and of split files, names one a line.
+
+A record is ``file_name`` and, of class folders, ``label``.
+"""
 
 import os
+from collections import Counter
 from pathlib import Path
 
 from revisit.data.reader import SUFFIXES
-from revisit.data.split_files import read_lines
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
+from revisit.files import written_whole
 
 Records = list[dict]
 
 
 def load_folder(path: Path) -> Records:
     """Every image file below ``path``, in sorted order."""
-    _check_folder(path)
+    expect(path.is_dir(), f"folder of images {path} not found")
     files, visited = [], set()
     for folder, subfolders, names in os.walk(path, followlinks=True):
         real = os.path.realpath(folder)
@@ -22,17 +26,15 @@ def load_folder(path: Path) -> Records:
         visited.add(real)
         subfolders.sort()  # which of two links to one folder counts must not depend on the file system
         files += [os.path.join(folder, n) for n in names if os.path.splitext(n)[1].lower() in SUFFIXES]
-    if not files:
-        raise UserError(f"no images in {path}: expected files ending in {', '.join(sorted(SUFFIXES))}")
+    expect(files, f"no images in {path}: expected files ending in {', '.join(sorted(SUFFIXES))}")
     return [{"file_name": file} for file in sorted(files)]
 
 
 def load_class_folders(path: Path, classes: tuple[str, ...] = ()) -> Records:
     """Images in one sub-folder per class; ``label`` counts ``classes``, or the sorted folder names."""
-    _check_folder(path)
+    expect(path.is_dir(), f"folder of images {path} not found")
     classes = classes or class_folders(path)
-    if not classes:
-        raise UserError(f"no class folders in {path}: expected one sub-folder of images per class")
+    expect(classes, f"no class folders in {path}: expected one sub-folder of images per class")
     return [{**record, "label": label} for label, name in enumerate(classes) for record in load_folder(path / name)]
 
 
@@ -48,18 +50,46 @@ def class_folders_metadata(path: Path) -> dict:
 
 def load_list(path: Path) -> Records:
     """Images named by a text file, one path a line; empty lines and lines that start with # are skipped."""
-    if not path.is_file():
-        raise UserError(f"list of images {path} not found: expected a text file with one image path a line")
+    expect(path.is_file(), f"list of images {path} not found: expected a text file with one image path a line")
     lines = map(str.strip, read_lines(path, "list of images"))
     names = [line for line in lines if line and not line.startswith("#")]
-    if not names:
-        raise UserError(f"list of images {path} names no image: expected one path a line")
+    expect(names, f"list of images {path} names no image: expected one path a line")
     missing = next((name for name in names if not (path.parent / name).is_file()), None)
-    if missing:
-        raise UserError(f"{path} names {missing}, which is not a file (seen from {path.parent})")
+    expect(not missing, f"{path} names {missing}, which is not a file (seen from {path.parent})")
     return [{"file_name": str(path.parent / name)} for name in names]
 
 
-def _check_folder(path: Path) -> None:
-    if not path.is_dir():
-        raise UserError(f"folder of images {path} not found")
+def read_split(path: Path) -> list[str]:
+    """Names of images, one a line; blanks around them, empty lines and the kind of line end mean nothing.
+
+    Raises:
+        UserError: a file that is missing, is no text, names nothing, or names an image twice.
+    """
+    expect(path.is_file(), f"split file {path} not found: expected one image name a line (datasets/README.md)")
+    names = [line for line in map(str.strip, read_lines(path, "split file")) if line]
+    expect(names, f"split file {path} is empty: expected one image name a line")
+    ((name, count),) = Counter(names).most_common(1)
+    expect(count == 1, f"split file {path} names {name} {count} times: expected every image once")
+    return names
+
+
+def read_lines(path: Path, what: str) -> list[str]:
+    """The lines of a text file; the UserError of a file in another encoding calls it ``what``."""
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{what} {path} is not a text file in UTF-8") from error
+
+
+def check_split(path: Path, names: list[str]) -> None:
+    """Raises UserError if there is a split file already and it names other images."""
+    if path.exists() and set(read_split(path)) != set(names):
+        found = f"split file {path} is there already and names other images than the {len(names)} to be written"
+        raise UserError(f"{found}: move it away, or choose another split")
+
+
+def write_split(path: Path, names: list[str]) -> None:
+    """Write a split, sorted, whole or not at all; see check_split."""
+    check_split(path, names)
+    with written_whole(path) as temporary:
+        temporary.write_text("".join(f"{name}\n" for name in sorted(names)))

@@ -8,7 +8,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image
 
-from revisit.errors import UserError, first_line
+from revisit.errors import UserError, expect, first_line
 from revisit.files import written_whole
 
 VOID = 255  # the train id of pixels without a class
@@ -31,12 +31,15 @@ def read_labels(file_name: PathLike, num_classes: int, offset: int = 0) -> np.nd
     if not 1 <= num_classes <= 255 or offset not in (0, 1):
         raise ValueError(f"num_classes {num_classes}, offset {offset}: expected 1 to 255, and 0 or 1")
     ids = _read_ids(file_name)
-    last = num_classes - 1 + offset
-    wrong = (ids < 0) | (ids > last)
-    if offset == 0:
-        wrong &= ids != VOID
+    last, void = num_classes - 1 + offset, 0 if offset else VOID
+    wrong = ((ids < 0) | (ids > last)) & (ids != void)
     if wrong.any():
-        raise UserError(_wrong_ids(file_name, np.unique(ids[wrong]).tolist(), last, offset))
+        found = np.unique(ids[wrong]).tolist()
+        shown = ", ".join(map(str, found[:5])) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+        command = "datasets/prepare_nyud.py --mask-ids zero_based"
+        hint = f"; masks that count from 0 are rewritten by {command}" if offset and VOID in found else ""
+        found = f"label map {file_name} has ids {shown}"
+        raise UserError(f"{found}: expected {offset} to {last}, and {void} for void{hint}")
     labels = ids.astype(np.uint8)
     return np.where(labels == 0, np.uint8(VOID), labels - np.uint8(1)) if offset else labels
 
@@ -52,32 +55,26 @@ def read_depth(file_name: PathLike) -> np.ndarray:
             negative, infinite or undefined distance.
     """
     depth = _read("depth map", file_name, "a .npy file", lambda file: np.load(file, allow_pickle=False))
-    if not isinstance(depth, np.ndarray):
-        raise UserError(f"depth map {file_name} is an archive of several arrays: expected a .npy file of one")
+    single = isinstance(depth, np.ndarray)
+    expect(single, f"depth map {file_name} is an archive of several arrays: expected a .npy file of one")
     if depth.ndim == 3 and depth.shape[2] == 1:
         depth = depth[..., 0]
-    if depth.ndim != 2 or not depth.size or depth.dtype.kind != "f":
-        raise UserError(
-            f"depth map {file_name} is {depth.dtype} {depth.shape}: expected floating-point metres of shape (H, W)"
-        )
+    found = f"depth map {file_name} is {depth.dtype} {depth.shape}"
+    is_map = depth.ndim == 2 and depth.size and depth.dtype.kind == "f"
+    expect(is_map, f"{found}: expected floating-point metres of shape (H, W)")
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused below
         depth = np.ascontiguousarray(depth, np.float32)
     for what, wrong in (("infinite or undefined", ~np.isfinite(depth)), ("negative", depth < 0)):
-        if wrong.any():
-            raise UserError(
-                f"depth map {file_name} has {what} values ({int(wrong.sum())} of {depth.size}): expected metres, "
-                "and 0 where the depth is missing"
-            )
+        found = f"depth map {file_name} has {what} values ({int(wrong.sum())} of {depth.size})"
+        expect(not wrong.any(), f"{found}: expected metres, and 0 where the depth is missing")
     return depth
 
 
 def check_size(file_name: PathLike, pixels: np.ndarray, image_name: PathLike, size: tuple[int, int]) -> None:
     """Raises UserError unless ``pixels`` (H, W), read from ``file_name``, has the (H, W) of its image."""
-    if pixels.shape != size:
-        raise UserError(
-            f"{file_name} is {pixels.shape[1]} x {pixels.shape[0]} pixels, but its image {image_name} is "
-            f"{size[1]} x {size[0]}: expected the same size"
-        )
+    found, wanted = (f"{width} x {height}" for height, width in (pixels.shape, size))
+    message = f"{file_name} is {found} pixels, but its image {image_name} is {wanted}: expected the same size"
+    expect(pixels.shape == size, message)
 
 
 def write_labels(path: Path, ids: np.ndarray) -> None:
@@ -94,8 +91,7 @@ def write_depth(path: Path, depth: np.ndarray) -> None:
 
 def _read(what: str, file_name: PathLike, expected: str, read: Callable[[BinaryIO], object]) -> object:
     """``read`` of the open file; a UserError where it is missing or damaged."""
-    if not os.path.isfile(file_name):
-        raise UserError(f"{what} {file_name} not found")
+    expect(os.path.isfile(file_name), f"{what} {file_name} not found")
     try:
         with open(file_name, "rb") as file:
             return read(file)
@@ -115,22 +111,10 @@ def _read_ids(file_name: PathLike) -> np.ndarray:
     mode, ids, header = _read("label map", file_name, "a PNG of ids", read)
     if mode == "1" or (header.startswith(b"\x89PNG\r\n\x1a\n") and header[24] < 8 and header[25] == 0):
         # PNG defines a grey level of few bits as a share of white, PIL scales some to 255, and writers differ.
-        raise UserError(
-            f"label map {file_name} is grey with less than 8 bits, so that its ids are not certain: "
-            "expected 8 or 16 bits, or a palette; save it again"
-        )
-    if mode not in _ID_MODES:
-        raise UserError(
-            f"label map {file_name} is an image in mode {mode}: expected one id a pixel, so a palette (mode P) or "
-            "8 or 16 bits of grey; a mask in colours has to be turned into ids first"
-        )
+        found = f"label map {file_name} is grey with less than 8 bits, so that its ids are not certain"
+        raise UserError(f"{found}: expected 8 or 16 bits, or a palette; save it again")
+    wanted = "one id a pixel, so a palette (mode P) or 8 or 16 bits of grey"
+    remedy = "a mask in colours has to be turned into ids first"
+    found = f"label map {file_name} is an image in mode {mode}"
+    expect(mode in _ID_MODES, f"{found}: expected {wanted}; {remedy}")
     return ids
-
-
-def _wrong_ids(file_name: PathLike, wrong: list[int], last: int, offset: int) -> str:
-    shown = ", ".join(map(str, wrong[:5])) + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else "")
-    hint = ""
-    if offset and VOID in wrong:
-        hint = "; masks that count from 0 are rewritten by datasets/prepare_nyud.py --mask-ids zero_based"
-    void = 0 if offset else VOID
-    return f"label map {file_name} has ids {shown}: expected {offset} to {last}, and {void} for void{hint}"

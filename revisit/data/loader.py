@@ -1,7 +1,7 @@
-"""The pretraining data loader: uint8 batches of views, restartable at any iteration."""
+"""The data loaders, restartable at any iteration: uint8 batches of views, and of finetuning Detectron2's batches."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypedDict
 
 import numpy as np
@@ -12,11 +12,13 @@ from revisit.data.augmentation_on_device import apply_looks
 from revisit.data.catalog import get_records
 from revisit.data.mapper import ViewMapper
 from revisit.data.reader import UnreadableImageError, read_record
-from revisit.data.sampler import EpochBatchSampler
+from revisit.data.sampler import EpochBatchSampler, GroupedBatchSampler
 from revisit.data.workers import SignalSafeLoader
+from revisit.errors import expect
+from revisit.randomness import Stream, seed_global_generators
 
 from detectron2.config import CfgNode
-from detectron2.data import DatasetFromList
+from detectron2.data import DatasetFromList, get_detection_dataset_dicts
 from detectron2.data.build import trivial_batch_collator
 from detectron2.utils import comm
 
@@ -43,16 +45,12 @@ class ViewDataset(Dataset):
     """
 
     def __init__(self, records: list[dict], mapper: ViewMapper, labelled: bool = False):
-        self._records = DatasetFromList(records, copy=False)
+        self.records = DatasetFromList(records, copy=False)
         self._mapper = mapper
         self._labelled = labelled
 
     def __len__(self) -> int:
-        return len(self._records)
-
-    def record(self, index: int) -> dict:
-        """What the data set's list says of an image."""
-        return self._records[index]
+        return len(self.records)
 
     def __getitems__(self, keys: list[tuple[int, int]]) -> ViewBatch:
         """A batch of the images of (epoch, index). Tensors are views of (..., H, W, 3) memory: channels-last."""
@@ -77,7 +75,7 @@ class ViewDataset(Dataset):
         """The first readable image from ``index`` on and its record; ``errors`` takes what is wrong with the others."""
         failed = []
         for step in range(min(MAX_REPLACEMENTS, len(self))):
-            record = self._records[(index + step) % len(self)]
+            record = self.records[(index + step) % len(self)]
             try:
                 image = read_record(record)
             except UnreadableImageError as error:
@@ -107,6 +105,11 @@ def with_looks(batch: ViewBatch, device: torch.device | str) -> ViewBatch:
     return batch
 
 
+def _share(start_iteration: int) -> dict[str, int]:
+    """What tells a sampler whose part of which batches it is to give."""
+    return {"rank": comm.get_rank(), "world_size": comm.get_world_size(), "start_iteration": start_iteration}
+
+
 class ResumableLoader:
     """Iterable over this process's ViewBatches, starting at ``start_iteration``.
 
@@ -133,27 +136,67 @@ class ResumableLoader:
     def images_of(self, iteration: int) -> list[str]:
         """File names of this process's share of a batch, as the data set lists them."""
         keys = next(iter(self._sampler(iteration)))
-        return [str(self._dataset.record(index).get("file_name", index)) for _, index in keys]
+        return [str(self._dataset.records[index].get("file_name", index)) for _, index in keys]
 
     def _sampler(self, start_iteration: int) -> EpochBatchSampler:
-        return EpochBatchSampler(
-            self.num_images,
-            self._cfg.SOLVER.IMS_PER_BATCH,
-            self._cfg.SEED,
-            rank=comm.get_rank(),
-            world_size=comm.get_world_size(),
-            start_iteration=start_iteration,
-        )
+        batch, seed = self._cfg.SOLVER.IMS_PER_BATCH, self._cfg.SEED
+        return EpochBatchSampler(self.num_images, batch, seed, **_share(start_iteration))
 
     def __iter__(self) -> Iterator[ViewBatch]:
-        cfg = self._cfg
         loader = SignalSafeLoader(
             self._dataset,
             batch_sampler=self._sampler(self.start_iteration),
-            num_workers=cfg.DATALOADER.NUM_WORKERS,
+            num_workers=self._cfg.DATALOADER.NUM_WORKERS,
             collate_fn=trivial_batch_collator,
             pin_memory=torch.cuda.is_available(),
         )
         for batch in loader:
-            self.last_batch = with_looks(batch, cfg.MODEL.DEVICE)
+            self.last_batch = with_looks(batch, self._cfg.MODEL.DEVICE)
             yield self.last_batch
+
+
+class MappedRecords(Dataset):
+    """Mapped records by (place in the run, record index); what the mapper draws depends on (seed, place) alone."""
+
+    def __init__(self, records: list[dict], mapper: Callable[[dict], dict], seed: int):
+        self._records = DatasetFromList(records, copy=False)
+        self._mapper = mapper
+        self._seed = seed
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, key: tuple[int, int]) -> dict:
+        place, index = key
+        seed_global_generators(self._seed, Stream.FINETUNE_SAMPLE, place)
+        return self._mapper(self._records[index])
+
+
+class FinetuneLoader:
+    """Iterable over this process's lists of mapped records, starting at ``start_iteration``.
+
+    As with ResumableLoader, that may be set until the first batch is asked for.
+
+    Raises:
+        UserError: a sampler other than TrainingSampler, which alone can go on where it stopped.
+    """
+
+    def __init__(self, cfg: CfgNode, mapper: Callable[[dict], dict]):
+        name = cfg.DATALOADER.SAMPLER_TRAIN
+        message = f"DATALOADER.SAMPLER_TRAIN is {name}: expected TrainingSampler, the one that resumes exactly"
+        expect(name == "TrainingSampler", message)
+        records = get_detection_dataset_dicts(
+            cfg.DATASETS.TRAIN,
+            filter_empty=cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS,
+            min_keypoints=cfg.MODEL.ROI_KEYPOINT_HEAD.MIN_KEYPOINTS_PER_IMAGE if cfg.MODEL.KEYPOINT_ON else 0,
+        )
+        grouping = cfg.DATALOADER.ASPECT_RATIO_GROUPING
+        self._wide = [grouping and record["width"] > record["height"] for record in records]
+        self._dataset = MappedRecords(records, mapper, cfg.SEED)
+        self._cfg = cfg
+        self.start_iteration = 0
+
+    def __iter__(self) -> Iterator[list[dict]]:
+        workers, size = self._cfg.DATALOADER.NUM_WORKERS, self._cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size()
+        sampler = GroupedBatchSampler(self._wide, size, self._cfg.SEED, **_share(self.start_iteration))
+        yield from SignalSafeLoader(self._dataset, batch_sampler=sampler, num_workers=workers, collate_fn=list)

@@ -1,17 +1,14 @@
 """From one image to its views: draw the boxes, cut, resize, give each view its look."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Self, TypedDict
 
 import numpy as np
 
 from revisit.data.augmentation import GREY_PROBABILITY, draw_look
 from revisit.data.augmentation_on_arrays import apply_look
 from revisit.data.augmentation_on_device import RECORD, record_of
-from revisit.data.crops import ConstrainedMultiCrop, CropBoxes
-from revisit.data.resize import crop_and_reduce
+from revisit.data.crops import ConstrainedMultiCrop, CropBoxes, crop_and_reduce
 from revisit.randomness import Stream, counter_rng
 
 from detectron2.config import CfgNode
@@ -49,25 +46,13 @@ class ViewMapper:
     looks_on_device: bool = False
 
     @classmethod
-    def from_config(cls, cfg: CfgNode) -> ViewMapper:
+    def from_config(cls, cfg: CfgNode) -> Self:
         """The mapper that cfg.VIEWS and cfg.SEED describe."""
-        views = cfg.VIEWS
-        crops = ConstrainedMultiCrop(
-            large_scale=views.LARGE_SCALE,
-            small_scale=views.SMALL_SCALE,
-            num_small=views.NUM_SMALL,
-            min_overlap=views.MIN_OVERLAP,
-            max_iou=views.MAX_IOU,
-        )
-        return cls(
-            crops,
-            views.LARGE_SIZE,
-            views.SMALL_SIZE,
-            views.POLICY,
-            cfg.SEED,
-            views.GREY_PROBABILITY,
-            cfg.DATALOADER.AUGMENT_ON_DEVICE,
-        )
+        views, on_device = cfg.VIEWS, cfg.DATALOADER.AUGMENT_ON_DEVICE
+        keys = ("LARGE_SCALE", "SMALL_SCALE", "NUM_SMALL", "MIN_OVERLAP", "MAX_IOU")
+        crops = ConstrainedMultiCrop(**{key.lower(): views[key] for key in keys})
+        sizes = (views.LARGE_SIZE, views.SMALL_SIZE)
+        return cls(crops, *sizes, views.POLICY, cfg.SEED, views.GREY_PROBABILITY, on_device)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

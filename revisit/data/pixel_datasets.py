@@ -1,21 +1,23 @@
-"""Readers of trees with a label or a depth per pixel.
+"""Readers of boxes and masks by Detectron2's own, and of trees with a label or a depth per pixel.
 
-A record is ``file_name``, ``image_id`` (the stem of it) and ``sem_seg_file_name`` or ``depth_file_name``;
-``revisit.data.labels`` reads those two.
+A record of the latter is ``file_name``, ``image_id`` (the stem of it) and ``sem_seg_file_name`` or
+``depth_file_name``; ``revisit.data.labels`` reads those two.
 """
 
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
-from revisit.data.box_datasets import VOC_CLASSES
-from revisit.data.image_folders import Records
+from revisit.data.image_folders import Records, read_split
 from revisit.data.labels import VOID
-from revisit.data.split_files import read_split
-from revisit.errors import UserError
+from revisit.errors import UserError, expect, first_line
 
 from detectron2.data import MetadataCatalog
 from detectron2.data.datasets.cityscapes import load_cityscapes_semantic
+from detectron2.data.datasets.coco import load_coco_json
+from detectron2.data.datasets.pascal_voc import CLASS_NAMES, load_voc_instances
 
+VOC_CLASSES = tuple(CLASS_NAMES)
 VOC_PIXEL_CLASSES = ("background", *VOC_CLASSES)
 # The 40 classes of Gupta et al. 2013, in the order of their ids 1 to 40.
 NYUD_CLASSES = (
@@ -27,7 +29,59 @@ NYUD_CLASSES = (
 )  # fmt: skip
 CITYSCAPES_CLASSES = tuple(MetadataCatalog.get("cityscapes_fine_sem_seg_val").stuff_classes)
 
-_NYUD_TASKS = {"segmentation": ("sem_seg_file_name", ".png"), "depth": ("depth_file_name", ".npy")}
+
+def load_voc(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> Records:
+    """Boxes of a tree in Pascal VOC's layout, by ImageSets/Main/SPLIT.txt.
+
+    Raises:
+        FileNotFoundError: no such split, or an annotation that is not there.
+        UserError: a split of fewer than two images, an object of another class.
+    """
+    split_file = path / "ImageSets" / "Main" / f"{split}.txt"
+    few = len(split_file.read_text().split()) < 2
+    expect(not few, f"{split_file} names fewer than two images: Detectron2 reads splits of two and more")
+    try:
+        return load_voc_instances(str(path), split, classes)
+    except ValueError as error:
+        raise UserError(f"{path}: {_unknown_class(path, classes)}, expected one of {', '.join(classes)}") from error
+
+
+def voc_metadata(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> dict:
+    """What Detectron2's evaluator of Pascal VOC has to know."""
+    # It knows two years, which differ in how AP is integrated; 2007 means 11 points.
+    place = {"dirname": str(path), "split": split, "year": 2007}
+    return {"evaluator_type": "pascal_voc", "thing_classes": list(classes), **place}
+
+
+def _unknown_class(path: Path, classes: tuple[str, ...]) -> str:
+    """The first annotation with an object of none of ``classes``, in words."""
+    for file in sorted((path / "Annotations").glob("*.xml")):
+        for name in ElementTree.parse(file).iterfind("object/name"):
+            if name.text not in classes:
+                return f"Annotations/{file.name} names an object of the class {name.text!r}"
+    return "an annotation cannot be read"
+
+
+def load_coco(images: Path, annotations: Path, name: str) -> Records:
+    """Boxes and masks of a file in COCO's format; its classes become those of the data set ``name``.
+
+    Raises:
+        UserError: the file is none of COCO's, or an image that it names is not there.
+    """
+    for path in (images, annotations):
+        expect(path.exists(), f"data set {name!r}: {path} not found")
+    try:
+        records = load_coco_json(str(annotations), str(images), name)
+    except (AssertionError, KeyError, OSError, TypeError, ValueError) as error:
+        raise UserError(f"{annotations} holds no annotations in COCO's format ({first_line(error)})") from error
+    missing = next((record["file_name"] for record in records if not Path(record["file_name"]).is_file()), None)
+    expect(not missing, f"{annotations} names {missing}, which is not there: expected its images in {images}")
+    return records
+
+
+def coco_metadata(images: Path, annotations: Path) -> dict:
+    """What Detectron2's evaluator of COCO has to know."""
+    return {"evaluator_type": "coco", "image_root": str(images), "json_file": str(annotations)}
 
 
 def load_voc_segmentation(path: Path, split: str) -> Records:
@@ -41,11 +95,8 @@ def load_voc_segmentation(path: Path, split: str) -> Records:
     """
     split_file = path / "ImageSets" / "Segmentation" / f"{split}.txt"
     augmented = split.endswith("_aug")
-    if augmented and not split_file.is_file():
-        raise UserError(
-            f"split file {split_file} not found: datasets/prepare_voc_train_aug.py writes it, and "
-            "projects/ToyScenes/make_toy_scenes.py that of ToyScenes"
-        )
+    writer = "datasets/prepare_voc_train_aug.py writes it, and projects/ToyScenes/make_toy_scenes.py that of ToyScenes"
+    expect(split_file.is_file() or not augmented, f"split file {split_file} not found: {writer}")
     folders = [path / "SegmentationClass", path / "SegmentationClassAug"]
 
     def files(name: str) -> tuple[Path, Path]:
@@ -65,7 +116,7 @@ def load_nyud(path: Path, split: str, task: str) -> Records:
     Raises:
         UserError: see read_split; an image, a mask or a depth map that is not there.
     """
-    key, suffix = _NYUD_TASKS[task]
+    key, suffix = {"segmentation": ("sem_seg_file_name", ".png"), "depth": ("depth_file_name", ".npy")}[task]
 
     def files(name: str) -> tuple[Path, Path]:
         return path / "images" / f"{name}.jpg", path / task / f"{name}{suffix}"
@@ -82,10 +133,8 @@ def load_cityscapes(path: Path, split: str) -> Records:
     images, labels = path / "leftImg8bit" / split, path / "gtFine" / split
     prepare = f"python datasets/prepare_cityscapes.py --cityscapes {path}"
     for folder in (images, labels):
-        if not folder.is_dir():
-            raise UserError(
-                f"Cityscapes' folder {folder} not found: unpack leftImg8bit and gtFine into {path}, then {prepare}"
-            )
+        remedy = f"unpack leftImg8bit and gtFine into {path}, then {prepare}"
+        expect(folder.is_dir(), f"Cityscapes' folder {folder} not found: {remedy}")
     photographs = sorted(images.glob("*/*leftImg8bit.png"))
     for ending in ("labelTrainIds.png", "polygons.json"):
         name = f"gtFine_{ending}"
@@ -97,10 +146,9 @@ def load_cityscapes(path: Path, split: str) -> Records:
     try:
         records = load_cityscapes_semantic(str(images), str(labels))
     except (AssertionError, OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"{path} cannot be read as Cityscapes ({error}): expected leftImg8bit/{split}/CITY/*_leftImg8bit.png, "
-            f"gtFine/{split}/CITY/*_gtFine_*, and nothing else there; then {prepare}"
-        ) from error
+        files = f"leftImg8bit/{split}/CITY/*_leftImg8bit.png, gtFine/{split}/CITY/*_gtFine_*, and nothing else there"
+        message = f"{path} cannot be read as Cityscapes ({error}): expected {files}; then {prepare}"
+        raise UserError(message) from error
     records = [{**record, "image_id": Path(record["file_name"]).stem} for record in records]
     return sorted(records, key=lambda record: record["file_name"])
 
@@ -111,15 +159,12 @@ def _listed(split_file: Path, key: str, files: Callable[[str], tuple[Path, Path]
     for name in read_split(split_file):
         image, target = files(name)
         for path in (image, target):
-            if not path.is_file():
-                raise UserError(f"{split_file} names {name}, but {path} is not there")
+            expect(path.is_file(), f"{split_file} names {name}, but {path} is not there")
         records.append({"file_name": str(image), "image_id": name, key: str(target)})
     return records
 
 
 def segmentation_metadata(classes: tuple[str, ...], label_offset: int = 0) -> dict:
     """Of a data set whose masks hold the ids ``label_offset``, ``label_offset`` + 1, ... of ``classes``."""
-    return {
-        "evaluator_type": "sem_seg", "stuff_classes": list(classes), "ignore_label": VOID,
-        "label_offset": label_offset,
-    }  # fmt: skip
+    ids = {"ignore_label": VOID, "label_offset": label_offset}
+    return {"evaluator_type": "sem_seg", "stuff_classes": list(classes), **ids}

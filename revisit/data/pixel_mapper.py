@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from revisit.config import SCALE_SAMPLINGS
+from revisit.config import SCALE_SAMPLINGS, expect_one_of
 from revisit.data.catalog import register
 from revisit.data.labels import VOID, check_size, read_depth, read_labels
 from revisit.data.reader import require_image
@@ -36,17 +36,14 @@ class PixelMapper:
     """Maps a record to an input of SemanticSegmentor or DepthEstimator.
 
     The result is the record with ``image``, uint8 (3, H, W) RGB, and the ``height`` and ``width`` of the file, px.
-    For tests that is all, and the image is as in the file. In training, the image and what belongs to it are scaled
-    by a factor s of INPUT.RANDOM_SCALE, cut to INPUT.CROP.SIZE px if INPUT.CROP.ENABLED, and flipped half of the
-    time if INPUT.RANDOM_FLIP is "horizontal"; draws come from numpy's global generator, which Detectron2 seeds in
-    every worker. Then there are also, as far as the record names a file,
+    For tests that is all. In training, image and maps are scaled by a factor s of INPUT.RANDOM_SCALE, cut to
+    INPUT.CROP.SIZE px if INPUT.CROP.ENABLED, and flipped half of the time if INPUT.RANDOM_FLIP is "horizontal", by
+    numpy's global generator; no other size of INPUT changes anything. What of a crop a small image does not fill has
+    the rounded pixel mean. Then there are also, as far as the record names a file,
 
-    - ``sem_seg``, int64 (H, W): train ids, and 255 for void and where a small image does not fill the crop. There
-      the image has the rounded pixel mean.
+    - ``sem_seg``, int64 (H, W): train ids, and 255 for void and what is not filled.
     - ``depth``, float32 (H, W) metres: divided by s, since a thing that looks s times larger is s times nearer; 0
       where it is missing or not filled.
-
-    No other size of INPUT (MIN_SIZE_TRAIN and the like) changes anything here.
 
     Args:
         cfg: a config with Revisit's keys. All data sets of DATASETS.TRAIN with classes must have the same ones.
@@ -73,27 +70,21 @@ class PixelMapper:
         sample = {**record, "height": size[0], "width": size[1]}
         if not self._is_train:
             return {**sample, "image": image.contiguous()}
-        expect(
-            bool(record.keys() & {"sem_seg_file_name", "depth_file_name"}),
-            f"the record of {record['file_name']} has neither labels nor depth: DATASETS.TRAIN expects data sets for "
-            "segmentation or depth (datasets/README.md)",
-        )
         placement = self._draw(size)
+
+        def placed(file_name: str, pixels: np.ndarray, fill: int) -> torch.Tensor:
+            check_size(file_name, pixels, record["file_name"], size)
+            return self._place(torch.from_numpy(pixels)[None], placement, EXACT, torch.tensor([fill]))[0]
+
         sample["image"] = self._place(image, placement, SMOOTH, self._fill)
-        if "sem_seg_file_name" in record:
-            expect(
-                self._classes is not None,
-                f"{record['sem_seg_file_name']} has classes, but no data set of DATASETS.TRAIN says which",
-            )
-            labels = read_labels(record["sem_seg_file_name"], *self._classes)
-            check_size(record["sem_seg_file_name"], labels, record["file_name"], size)
-            labels = self._place(torch.from_numpy(labels)[None], placement, EXACT, torch.tensor([VOID]))
-            sample["sem_seg"] = labels[0].long()
-        if "depth_file_name" in record:
-            depth = read_depth(record["depth_file_name"])
-            check_size(record["depth_file_name"], depth, record["file_name"], size)
-            depth = self._place(torch.from_numpy(depth)[None], placement, EXACT, torch.tensor([0]))
-            sample["depth"] = depth[0] / placement.scale
+        mask, depth = record.get("sem_seg_file_name"), record.get("depth_file_name")
+        remedy = "DATASETS.TRAIN expects data sets for segmentation or depth (datasets/README.md)"
+        expect(mask or depth, f"the record of {record['file_name']} has neither labels nor depth: {remedy}")
+        if mask:
+            expect(self._classes, f"{mask} has classes, but no data set of DATASETS.TRAIN says which")
+            sample["sem_seg"] = placed(mask, read_labels(mask, *self._classes), VOID).long()
+        if depth:
+            sample["depth"] = placed(depth, read_depth(depth), 0) / placement.scale
         return sample
 
     def _draw(self, size: tuple[int, int]) -> Placement:
@@ -101,9 +92,8 @@ class PixelMapper:
         scale = float(np.random.choice(self._factors) if choice else np.random.uniform(*self._factors))
         scaled_size = tuple(max(1, round(length * scale)) for length in size)
         crop = self._crop or scaled_size
-        corner = tuple(
-            int(np.random.randint(max(0, length - side) + 1)) for length, side in zip(scaled_size, crop, strict=True)
-        )
+        spare = (max(0, length - side) for length, side in zip(scaled_size, crop, strict=True))
+        corner = tuple(int(np.random.randint(pixels + 1)) for pixels in spare)
         return Placement(scale, scaled_size, corner, self._flip and bool(np.random.random() < 0.5))
 
     def _place(self, pixels: torch.Tensor, placement: Placement, resizing: dict, fill: torch.Tensor) -> torch.Tensor:
@@ -121,25 +111,18 @@ class PixelMapper:
 
 def check_input(cfg: CfgNode) -> None:
     """Raises UserError where cfg.INPUT asks for something that PixelMapper does not do."""
+    expect_one_of(cfg, "INPUT.RANDOM_SCALE_SAMPLING", SCALE_SAMPLINGS)
     flip, crop, factors = cfg.INPUT.RANDOM_FLIP, cfg.INPUT.CROP, tuple(cfg.INPUT.RANDOM_SCALE)
     sampling = cfg.INPUT.RANDOM_SCALE_SAMPLING
-    expect(
-        sampling in SCALE_SAMPLINGS,
-        f"INPUT.RANDOM_SCALE_SAMPLING is {sampling!r}, expected one of {', '.join(SCALE_SAMPLINGS)}",
-    )
     in_order = sampling == "choice" or (len(factors) == 2 and factors[0] <= factors[1])
     what = "0 < low <= high" if sampling == "range" else "positive factors"
-    expect(
-        factors and min(factors) > 0 and in_order,
-        f"INPUT.RANDOM_SCALE is {factors}: INPUT.RANDOM_SCALE_SAMPLING {sampling} expects {what}",
-    )
+    found = f"INPUT.RANDOM_SCALE is {factors}: INPUT.RANDOM_SCALE_SAMPLING {sampling}"
+    expect(factors and min(factors) > 0 and in_order, f"{found} expects {what}")
     expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT is {cfg.INPUT.FORMAT}: {_HERE} expect RGB")
     expect(flip in FLIPS, f"INPUT.RANDOM_FLIP is {flip!r}: {_HERE} expect {' or '.join(FLIPS)}")
     whole = crop.TYPE == "absolute" and all(side == int(side) >= 1 for side in crop.SIZE)
-    expect(
-        whole or not crop.ENABLED,
-        f"INPUT.CROP is {crop.TYPE} {tuple(crop.SIZE)}: {_HERE} expect TYPE absolute and SIZE in whole pixels",
-    )
+    found = f"INPUT.CROP is {crop.TYPE} {tuple(crop.SIZE)}"
+    expect(whole or not crop.ENABLED, f"{found}: {_HERE} expect TYPE absolute and SIZE in whole pixels")
 
 
 def _num_classes_and_offset(names: tuple[str, ...]) -> tuple[int, int] | None:
@@ -153,9 +136,8 @@ def _num_classes_and_offset(names: tuple[str, ...]) -> tuple[int, int] | None:
     if not found:
         return None
     name, (classes, offset, ignored) = next(iter(found.items()))
-    expect(
-        len(set(found.values())) == 1,
-        f"DATASETS.TRAIN: {', '.join(found)} count different classes, expected data sets with the same",
-    )
+    names = ", ".join(found)
+    same = len(set(found.values())) == 1
+    expect(same, f"DATASETS.TRAIN: {names} count different classes, expected data sets with the same")
     expect(ignored == VOID, f"data set {name} has the ignore_label {ignored} in its metadata: expected {VOID}")
     return len(classes), offset

@@ -146,10 +146,7 @@ def _check_jpeg_is_complete(data: bytes) -> tuple[int, int]:
             position += 1
             continue
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            size = (
-                int.from_bytes(data[position + 5 : position + 7]),
-                int.from_bytes(data[position + 7 : position + 9]),
-            )
+            size = tuple(int.from_bytes(data[at : at + 2]) for at in (position + 5, position + 7))
         if marker == 0xDA:
             if data.rfind(b"\xff\xd9", position) < 0:
                 raise UnreadableImageError("truncated JPEG")

@@ -1,10 +1,13 @@
 """Which images make up which batch: a function of (seed, iteration) alone."""
 
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
+from itertools import count
 
 from revisit.randomness import Stream, counter_rng
 
 
+@dataclass(frozen=True)
 class EpochBatchSampler:
     """Endless batches of (epoch, image index), from any iteration on.
 
@@ -13,33 +16,73 @@ class EpochBatchSampler:
     depends on neither the number of processes nor that of workers, and a run can start anywhere.
     """
 
-    def __init__(
-        self,
-        num_images: int,
-        global_batch: int,
-        seed: int,
-        *,
-        rank: int = 0,
-        world_size: int = 1,
-        start_iteration: int = 0,
-    ):
-        if global_batch % world_size:
-            raise ValueError(f"a batch of {global_batch} does not divide by {world_size} processes")
-        if num_images < global_batch:
-            raise ValueError(f"{num_images} images do not fill one batch of {global_batch}")
-        self.num_images = num_images
-        self.global_batch = global_batch
-        self.seed = seed
-        self.iterations_per_epoch = num_images // global_batch
-        self.start_iteration = start_iteration
-        share = global_batch // world_size
-        self._part = slice(rank * share, (rank + 1) * share)
+    num_images: int
+    global_batch: int
+    seed: int
+    _: KW_ONLY
+    rank: int = 0
+    world_size: int = 1
+    start_iteration: int = 0
+
+    def __post_init__(self):
+        if self.global_batch % self.world_size:
+            raise ValueError(f"a batch of {self.global_batch} does not divide by {self.world_size} processes")
+        if self.num_images < self.global_batch:
+            raise ValueError(f"{self.num_images} images do not fill one batch of {self.global_batch}")
+
+    @property
+    def iterations_per_epoch(self) -> int:
+        """How many batches an epoch fills."""
+        return self.num_images // self.global_batch
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        share = self.global_batch // self.world_size
         epoch, step = divmod(self.start_iteration, self.iterations_per_epoch)
         while True:
             order = counter_rng(self.seed, Stream.SHUFFLE, epoch).permutation(self.num_images)
             batches = order[: self.iterations_per_epoch * self.global_batch].reshape(-1, self.global_batch)
             for batch in batches[step:]:
-                yield [(epoch, int(index)) for index in batch[self._part]]
+                yield [(epoch, int(index)) for index in batch[self.rank * share : (self.rank + 1) * share]]
             epoch, step = epoch + 1, 0
+
+
+@dataclass(frozen=True)
+class GroupedBatchSampler:
+    """Endless batches of (place in the run, record index) of one process, from any iteration on.
+
+    As Detectron2's TrainingSampler and AspectRatioGroupedDataset: permutations of the data set, by (seed, epoch), one
+    after the other; of their places, rank r of R takes r, r + R, ...; and where ``wide`` tells records apart, a batch
+    holds either wide images or others. Unlike theirs, the same whenever it is run and with any number of workers.
+
+    Args:
+        wide: for every record whether it goes with the wide ones.
+        batch_size: of this process.
+    """
+
+    wide: list[bool]
+    batch_size: int
+    seed: int
+    _: KW_ONLY
+    rank: int = 0
+    world_size: int = 1
+    start_iteration: int = 0
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        groups: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
+        made = 0
+        for place, index in self._places():
+            group = groups[self.wide[index]]
+            group.append((place, index))
+            if len(group) == self.batch_size:
+                if made >= self.start_iteration:
+                    yield group.copy()
+                made += 1
+                group.clear()
+
+    def _places(self) -> Iterator[tuple[int, int]]:
+        num_records = len(self.wide)
+        for epoch in count():
+            order = counter_rng(self.seed, Stream.FINETUNE_ORDER, epoch).permutation(num_records).tolist()
+            first = epoch * num_records
+            for n in range((self.rank - first) % self.world_size, num_records, self.world_size):
+                yield first + n, order[n]

@@ -106,10 +106,8 @@ def load_shards(root: str) -> list[dict]:
             index = _read_index(file.read(), f"{root}/{INDEX}")
         _check_shards(index, _sizes(filesystem, folder, index), root)
     except FileNotFoundError as error:
-        raise UserError(
-            f"no {INDEX} in {root}: expected what tools/make_shards.py writes; of tar files that are there it makes "
-            "the index with --index-only"
-        ) from error
+        hint = "of tar files that are there it makes the index with --index-only"
+        raise UserError(f"no {INDEX} in {root}: expected what tools/make_shards.py writes; {hint}") from error
     except (OSError, ImportError, ValueError) as error:  # the last two: a protocol that is not installed or not known
         raise UserError(f"{root} cannot be read: {error}") from error
     files = [f"{root if '://' in root else folder}/{name}" for name in index.shards]
@@ -134,8 +132,7 @@ def _read_index(data: bytes, name: str) -> ShardIndex:
         )
     except Exception as error:  # damaged files raise whatever their bytes happen to trip
         raise UserError(f"{name} is damaged ({error}): make it again, tools/make_shards.py --index-only") from error
-    if not sound:
-        raise UserError(f"{name} is damaged: it places images outside of their shards; make it again")
+    expect(sound, f"{name} is damaged: it places images outside of their shards; make it again")
     return index
 
 
@@ -156,13 +153,8 @@ def _sizes(filesystem: fsspec.AbstractFileSystem, folder: str, index: ShardIndex
 def _check_shards(index: ShardIndex, sizes: dict[str, int | None], root: str) -> None:
     for name, expected in zip(index.shards.tolist(), index.num_bytes.tolist(), strict=True):
         expect(name in sizes, f"{root}/{name} not found, but {INDEX} lists it: copy it there")
-        found = sizes[name]
-        expect(
-            found in (expected, None),
-            f"{root}/{name} has {found} bytes, {expected} by {INDEX}: copy it again, or make the index again",
-        )
+        found = f"{root}/{name} has {sizes[name]} bytes, {expected} by {INDEX}"
+        expect(sizes[name] in (expected, None), f"{found}: copy it again, or make the index again")
     if unlisted := sorted(sizes.keys() - set(index.shards.tolist())):
-        raise UserError(
-            f"{root}/{unlisted[0]} is not in {INDEX}, nor are {len(unlisted) - 1} more: make the index again "
-            "(tools/make_shards.py --index-only), or move them away"
-        )
+        found = f"{root}/{unlisted[0]} is not in {INDEX}, nor are {len(unlisted) - 1} more"
+        raise UserError(f"{found}: make the index again (tools/make_shards.py --index-only), or move them away")

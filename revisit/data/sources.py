@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from revisit.data import box_datasets as boxes
 from revisit.data import classification_datasets as whole
 from revisit.data import image_folders as folders
 from revisit.data import pixel_datasets as pixels
@@ -42,12 +41,11 @@ def by_split(
     **sizes: int | None,
 ) -> dict[str, DataSource]:
     """Sources called NAME_SPLIT, a place each where ``where`` has "{split}"; else ``load`` takes the split."""
-    return {
-        f"{name}_{split}": DataSource(
-            where.format(split=split), load if "{split}" in where else partial(load, split=split), size, classes
-        )
-        for split, size in sizes.items()
-    }
+    sources = {}
+    for split, size in sizes.items():
+        load_split = load if "{split}" in where else partial(load, split=split)
+        sources[f"{name}_{split}"] = DataSource(where.format(split=split), load_split, size, classes)
+    return sources
 
 
 def by_split_of_kind(
@@ -64,8 +62,8 @@ KINDS = {
     "list": Kind("PATH", folders.load_list),
     "class_folders": Kind("PATH", load_class_folders, folders.class_folders_metadata),
     "shards": Kind("URL", load_shards),
-    "voc": Kind("FOLDER:SPLIT", boxes.load_voc, boxes.voc_metadata),
-    "coco": Kind("FOLDER_OF_IMAGES:ANNOTATIONS.json", boxes.load_coco, boxes.coco_metadata),
+    "voc": Kind("FOLDER:SPLIT", pixels.load_voc, pixels.voc_metadata),
+    "coco": Kind("FOLDER_OF_IMAGES:ANNOTATIONS.json", pixels.load_coco, pixels.coco_metadata),
     "voc_segmentation": Kind(
         "FOLDER:SPLIT", pixels.load_voc_segmentation, pixels.segmentation_metadata(pixels.VOC_PIXEL_CLASSES)
     ),
@@ -95,7 +93,10 @@ CIFAR10 = {
     )
     for split, size in (("train", 50000), ("test", 10000))
 }
+VOC_2007_SIZES = {"train": 2501, "val": 2510, "trainval": 5011, "test": 4952}
 PREPARE_VOC, PREPARE_NYUD = "datasets/prepare_voc_train_aug.py", "datasets/prepare_nyud.py"
+PREPARE_CITYSCAPES = "datasets/prepare_cityscapes.py"
+CITYSCAPES_EVAL = {"evaluator_type": "cityscapes_sem_seg"}
 
 SOURCES: dict[str, DataSource] = {
     "coco_2017_train_images": DataSource("coco/train2017", folders.load_folder, 118287),
@@ -107,16 +108,7 @@ SOURCES: dict[str, DataSource] = {
     **by_split("cars", "stanford_cars", whole.load_cars, whole.cars_classes, train=8144, test=8041),
     **by_split("pets", "oxford-iiit-pet", whole.load_pets, whole.pets_classes, trainval=3680, test=3669),
     **by_split("sun397", "SUN397", whole.load_sun397, whole.sun397_classes, train=19850, test=19850),
-    **by_split(
-        "voc_2007_labels",
-        "VOC2007",
-        whole.load_voc_labels,
-        whole.voc_classes,
-        train=2501,
-        val=2510,
-        trainval=5011,
-        test=4952,
-    ),
+    **by_split("voc_2007_labels", "VOC2007", whole.load_voc_labels, pixels.VOC_CLASSES, **VOC_2007_SIZES),
     **by_split_of_kind("voc_2012_sem_seg", "VOC2012", "voc_segmentation", PREPARE_VOC, train_aug=10582, val=1449),
     **by_split_of_kind("nyud_segmentation", "NYUD_MT", "nyud_segmentation", PREPARE_NYUD, train=795, val=654),
     **by_split_of_kind("nyud_depth", "NYUD_MT", "nyud_depth", PREPARE_NYUD, train=795, val=654),
@@ -124,8 +116,8 @@ SOURCES: dict[str, DataSource] = {
         "cityscapes_fine_sem_seg",
         "cityscapes",
         "cityscapes",
-        "datasets/prepare_cityscapes.py",
-        {"evaluator_type": "cityscapes_sem_seg"},
+        PREPARE_CITYSCAPES,
+        CITYSCAPES_EVAL,
         train=2975,
         val=500,
     ),
@@ -133,9 +125,6 @@ SOURCES: dict[str, DataSource] = {
 
 # Data sets that Detectron2 registers, and their published sizes.
 DETECTION_SIZES = {
-    "voc_2007_trainval": 5011,
-    "voc_2007_test": 4952,
-    "voc_2012_trainval": 11540,
-    "coco_2017_train": 118287,
-    "coco_2017_val": 5000,
-}
+    "voc_2007_trainval": 5011, "voc_2007_test": 4952, "voc_2012_trainval": 11540,
+    "coco_2017_train": 118287, "coco_2017_val": 5000,
+}  # fmt: skip

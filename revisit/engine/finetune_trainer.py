@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.compat import has_compiled_operators
 from revisit.config import PIXELWISE
-from revisit.data.finetune_loader import FinetuneLoader
+from revisit.data.loader import FinetuneLoader
 from revisit.data.pixel_mapper import PixelMapper
 from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from revisit.data.catalog import get_records
+from revisit.data.crops import crop_and_resize
 from revisit.data.reader import read_record
-from revisit.data.resize import crop_and_resize
 from revisit.data.workers import SignalSafeLoader
 
 from detectron2.data.samplers import InferenceSampler

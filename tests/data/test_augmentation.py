@@ -1,47 +1,54 @@
-"""What each operation of a look does to the pixels, against torchvision on PIL images or float64 arithmetic."""
+"""What looks do to pixels, against torchvision on PIL images or float64; and which looks are drawn, how often."""
 
 import colorsys
+from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torchvision.transforms import InterpolationMode, autoaugment
 from torchvision.transforms import functional as TF
 
-from revisit.data.augmentation import BRIGHTNESS, CONTRAST, HUE, SATURATION, StandardLook
-from revisit.data.augmentation_on_arrays import apply_look
+from revisit.config import POLICIES
+from revisit.data.augmentation import (
+    BRIGHTNESS,
+    CONTRAST,
+    HUE,
+    NUM_POLICIES,
+    SATURATION,
+    AutoAugmentLook,
+    StandardLook,
+    draw_look,
+)
+from revisit.data.augmentation_on_arrays import apply_look, apply_operation
+from revisit.data.augmentation_on_device import NAMES, OPERATIONS, apply_looks, record_of
 
-SIZE = 48
-PLAIN = StandardLook(jitter=(), grey=False, blur_sigma=0.0, flip=False)
-FACTORS = [0.6, 0.83, 1.0, 1.17, 1.4]
-TURNS = [-0.1, -0.037, 0.0, 0.05, 0.1]
+SIZE = 40
+SPACE = autoaugment.AutoAugment()._augmentation_space(10, (SIZE, SIZE))
+EXACT = {"ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Posterize", "Solarize", "Invert", "Equalize"}
 
 
-def noise():
-    return np.random.default_rng(0).integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8)
+def pictures():
+    y, x = np.mgrid[0:SIZE, 0:SIZE]
+    noise = np.random.default_rng(0).integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8)
+    smooth = np.stack([y * 4 + 40, x * 3 + 20, (x * y) % 256], axis=-1).astype(np.uint8)
+    smooth[10:20, 10:30] = (200, 40, 90)
+    grey = np.repeat(smooth[..., :1], 3, axis=-1)
+    few = noise // 64 * 40 + 30  # four values
+    flat = {name: np.full_like(noise, value) for name, value in (("flat", 77), ("black", 0), ("white", 255))}
+    made = {"noise": noise, "smooth": smooth, "pastel": noise // 8 + 150, "grey": grey, "few": few, **flat}
+    for picture in made.values():
+        picture.setflags(write=False)  # whatever changed its input would fail
+    return made
 
 
-def gradients():
-    y, x = np.mgrid[0:SIZE, 0:SIZE] / SIZE
-    return (np.stack([y, x, x * y], axis=-1) * 255).astype(np.uint8)
-
-
-IMAGES = {
-    "noise": noise(),
-    "gradients": gradients(),
-    "pastel": noise() // 8 + 150,
-    "grey": np.repeat(gradients()[..., :1], 3, axis=-1),
-    "black": np.zeros((5, 7, 3), np.uint8),
-    "white": np.full((7, 5, 3), 255, np.uint8),
-}
-every_image = pytest.mark.parametrize("image", IMAGES.values(), ids=IMAGES)
+PICTURES = pictures()
 
 
 def look(**changes):
-    return StandardLook(**{**vars(PLAIN), **changes})
-
-
-def jittered(image, operation, factor):
-    return apply_look(image, look(jitter=((operation, factor),)))
+    return StandardLook(**{"jitter": (), "grey": False, "blur_sigma": 0.0, "flip": False, **changes})
 
 
 def distance(one, other):
@@ -49,18 +56,21 @@ def distance(one, other):
     return np.abs(np.asarray(one, dtype=float) - np.asarray(other, dtype=float)).max()
 
 
-@every_image
-@pytest.mark.parametrize("factor", FACTORS)
-@pytest.mark.parametrize(
-    "operation, reference",
-    [(BRIGHTNESS, TF.adjust_brightness), (CONTRAST, TF.adjust_contrast), (SATURATION, TF.adjust_saturation)],
-)
-def test_jitter_is_torchvisions_within_a_grey_level(image, operation, reference, factor):
-    assert distance(jittered(image, operation, factor), reference(Image.fromarray(image), factor)) <= 1
+def together(images, looks):
+    """Views with their looks by the device's way, (M, S, S, 3) arrays."""
+    batch = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
+    before = batch.clone()
+    result = apply_looks(batch, np.stack([record_of(each, len(images[0])) for each in looks]))
+    assert torch.equal(batch, before) and result.dtype == torch.uint8
+    return result.permute(0, 2, 3, 1).numpy()
 
 
-def turned_hue(image, turns):
-    """Hue rotation in float64, one pixel at a time."""
+def by_torchvision(adjust, factor, image):
+    return adjust(Image.fromarray(image), factor)
+
+
+def turned_hue(turns, image):
+    """Hue rotation in float64, one pixel at a time: torchvision, which rounds on the way, is up to 14 levels off."""
     turned = np.empty(image.shape)
     for place in np.ndindex(image.shape[:2]):
         h, s, v = colorsys.rgb_to_hsv(*(image[place] / 255.0))
@@ -68,58 +78,199 @@ def turned_hue(image, turns):
     return 255 * turned
 
 
-@every_image
-@pytest.mark.parametrize("turns", TURNS)
-def test_hue_is_the_exact_rotation_within_a_grey_level(image, turns):
-    # torchvision rounds hue and saturation to 8 bits on the way: up to 14 levels off on noise.
-    assert distance(jittered(image, HUE, turns), turned_hue(image, turns)) <= 1
+def greyscale(image):
+    return Image.fromarray(image).convert("L").convert("RGB")
 
 
-@every_image
-def test_grey_is_pils_within_a_grey_level(image):
-    grey = apply_look(image, look(grey=True))
-    assert np.array_equal(grey[..., 0], grey[..., 1]) and np.array_equal(grey[..., 0], grey[..., 2])
-    assert distance(grey, Image.fromarray(image).convert("L").convert("RGB")) <= 1
-
-
-def gaussian_blur(image, sigma):
+def gaussian_blur(sigma, image):
     """Separable Gaussian in float64, cut at six sigma, the border mirrored."""
     radius = int(np.ceil(6 * sigma))
     weights = np.exp(-(np.arange(-radius, radius + 1) ** 2) / (2 * sigma**2))
     weights /= weights.sum()
-    size = len(image)
     padded = np.pad(image.astype(float), ((radius, radius), (radius, radius), (0, 0)), mode="reflect")
-    rows = sum(weight * padded[n : n + size] for n, weight in enumerate(weights))
-    return sum(weight * rows[:, n : n + size] for n, weight in enumerate(weights))
+    rows = sum(weight * padded[n : n + SIZE] for n, weight in enumerate(weights))
+    return sum(weight * rows[:, n : n + SIZE] for n, weight in enumerate(weights))
 
 
-@pytest.mark.parametrize("sigma", [0.1, 0.3, 0.5, 1.0, 1.5, 2.0])
-@pytest.mark.parametrize("name", ["noise", "gradients", "pastel"])
-def test_blur_is_the_gaussian_within_two_grey_levels(name, sigma):
-    blurred = apply_look(IMAGES[name], look(blur_sigma=sigma))
-    assert distance(blurred, gaussian_blur(IMAGES[name], sigma)) <= 2
+ADJUST = {BRIGHTNESS: TF.adjust_brightness, CONTRAST: TF.adjust_contrast, SATURATION: TF.adjust_saturation}
 
 
-@every_image
-def test_flip_mirrors_left_and_right_and_the_plain_look_changes_nothing(image):
-    assert np.array_equal(apply_look(image, look(flip=True)), image[:, ::-1])
-    assert np.array_equal(apply_look(image, PLAIN), image)
+@pytest.mark.parametrize(
+    ("changes", "reference", "limit"),
+    [
+        *(
+            ({"jitter": ((operation, factor),)}, partial(by_torchvision, adjust, factor), 1)
+            for operation, adjust in ADJUST.items()
+            for factor in (0.6, 0.83, 1.0, 1.17, 1.4)
+        ),
+        *(({"jitter": ((HUE, t),)}, partial(turned_hue, t), 1) for t in (-0.1, -0.037, 0.0, 0.03, 0.05, 0.1)),
+        *(({"blur_sigma": s}, partial(gaussian_blur, s), 2) for s in (0.1, 0.3, 0.5, 1.0, 1.5, 2.0)),
+        ({"grey": True}, greyscale, 1),
+        ({"flip": True}, np.fliplr, 0),
+        ({}, np.asarray, 0),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_a_step_is_its_definition_within_grey_levels(changes, reference, limit):
+    on_device = together(list(PICTURES.values()), [look(**changes)] * len(PICTURES))
+    for (name, image), views in zip(PICTURES.items(), on_device, strict=True):
+        array = apply_look(image, look(**changes))
+        assert array.dtype == np.uint8 and distance(array, reference(image)) <= limit, name
+        assert distance(views, array) <= 2, name
+        assert "grey" not in changes or (array == array[..., :1]).all()
 
 
 def test_operations_run_in_the_order_of_the_look():
-    image = noise()
-    steps = [
-        *(look(jitter=(step,)) for step in [(CONTRAST, 1.4), (HUE, 0.08), (BRIGHTNESS, 0.7), (SATURATION, 1.3)]),
-        look(grey=True),
-        look(blur_sigma=1.2),
-        look(flip=True),
-    ]
-    one_by_one = image
-    for step in steps:
-        one_by_one = apply_look(one_by_one, step)
-    jitter = tuple(step.jitter[0] for step in steps[:4])
-    together = StandardLook(jitter=jitter, grey=True, blur_sigma=1.2, flip=True)
-    assert np.array_equal(apply_look(image, together), one_by_one)
+    jitter = ((CONTRAST, 1.4), (HUE, 0.08), (BRIGHTNESS, 0.7), (SATURATION, 1.3))
+    rest = {"grey": True, "blur_sigma": 1.2, "flip": True}
+    one_by_one = PICTURES["noise"]
+    for step in (*({"jitter": (each,)} for each in jitter), *({name: value} for name, value in rest.items())):
+        one_by_one = apply_look(one_by_one, look(**step))
+    assert np.array_equal(apply_look(PICTURES["noise"], look(jitter=jitter, **rest)), one_by_one)
+    assert not np.array_equal(apply_look(PICTURES["noise"], look(jitter=jitter[::-1], **rest)), one_by_one)
 
-    backwards = StandardLook(jitter=jitter[::-1], grey=True, blur_sigma=1.2, flip=True)
-    assert not np.array_equal(apply_look(image, backwards), one_by_one)
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("picture", PICTURES)
+def test_an_operation_of_autoaugment_is_pils(picture, name):
+    image = PICTURES[picture]
+    batch = torch.from_numpy(image.copy()).permute(2, 0, 1).expand(2, -1, -1, -1)
+    levels, signed = SPACE[name]
+    for magnitude in {sign * float(level) for level in levels.flatten() for sign in ((1, -1) if signed else (1,))}:
+        pil = Image.fromarray(image)
+        expected = autoaugment._apply_op(pil, name, magnitude, InterpolationMode.NEAREST, None)
+        array, tensors = apply_operation(image, name, magnitude), OPERATIONS[name](batch, magnitude)
+        assert array.dtype == np.uint8 and tensors.dtype == torch.uint8
+        assert distance(array, expected) <= (0 if name in EXACT | {"AutoContrast"} else 2), magnitude
+        assert distance(tensors.permute(0, 2, 3, 1), [expected] * 2) <= (0 if name in EXACT else 2), magnitude
+
+
+def test_autoaugment_flips_first():
+    # The sub-policy Rotate does not commute with a flip.
+    image, rotate = PICTURES["smooth"], {"policy": 5, "probabilities": (1.0, 0.0), "signs": (1, 1)}
+    flipped = apply_look(image, AutoAugmentLook(flip=True, **rotate))
+    plain = AutoAugmentLook(flip=False, **rotate)
+    assert np.array_equal(flipped, apply_look(np.ascontiguousarray(image[:, ::-1]), plain))
+    assert not np.array_equal(flipped, apply_look(image, plain)[:, ::-1])
+
+
+def test_every_view_of_a_batch_gets_its_own_look(make_picture):
+    rng = np.random.default_rng(1)
+    photographs = [make_picture(SIZE, SIZE, seed) for seed in range(5)]
+    images = [*(PICTURES[name] for name in ("noise", "pastel", "black")), *photographs] * 40
+    looks = [draw_look("standard_or_autoaugment", rng) for _ in images]
+    one_by_one = np.stack([apply_look(image, each) for image, each in zip(images, looks, strict=True)])
+    # Several operations round and cut off more than once: close on average, and never another look.
+    differences = np.abs(together(images, looks) - one_by_one.astype(float)).mean(axis=(1, 2, 3))
+    assert np.median(differences) < 1 and np.quantile(differences, 0.95) < 2
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_tiny_views_are_blurred_by_their_mirrored_selves(size):
+    image = np.random.default_rng(size).integers(0, 256, (size, size, 3), dtype=np.uint8)
+    blurred = look(blur_sigma=1.3)
+    assert distance(together([image], [blurred])[0], apply_look(image, blurred)) <= 2
+
+
+COUNT = 6000
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """COUNT looks of every policy."""
+    rng = np.random.default_rng(3)
+    return {policy: [draw_look(policy, rng) for _ in range(COUNT)] for policy in POLICIES}
+
+
+def assert_frequency(hits, probability, count=COUNT):
+    """Within five standard deviations of a binomial."""
+    deviation = np.sqrt(count * probability * (1 - probability))
+    assert abs(sum(hits) - count * probability) < 5 * deviation
+
+
+def assert_uniform(values, low, high):
+    """In [low, high], with the deciles of the uniform distribution."""
+    values = np.asarray(values)
+    assert low <= values.min() and values.max() <= high
+    deciles = np.quantile((values - low) / (high - low), np.linspace(0.1, 0.9, 9))
+    assert np.abs(deciles - np.linspace(0.1, 0.9, 9)).max() < 2.5 / np.sqrt(len(values))  # five deviations at 0.5
+
+
+def test_standard_choices_have_their_frequencies_and_are_independent(drawn):
+    assert all(isinstance(look, StandardLook) for look in drawn["standard"])
+    choices = np.array([(bool(k.jitter), k.grey, k.blur_sigma > 0, k.flip) for k in drawn["standard"]], dtype=float)
+    for hits, probability in zip(choices.T, (0.8, 0.2, 0.5, 0.5), strict=True):
+        assert_frequency(hits, probability)
+    assert np.abs(np.corrcoef(choices.T) - np.eye(4)).max() < 5 / np.sqrt(COUNT)
+
+
+def test_standard_strengths(drawn):
+    factors = [dict(look.jitter) for look in drawn["standard"] if look.jitter]
+    for operation in (BRIGHTNESS, CONTRAST, SATURATION):
+        assert_uniform([each[operation] for each in factors], 0.6, 1.4)
+    assert_uniform([each[HUE] for each in factors], -0.1, 0.1)
+    assert_uniform([look.blur_sigma for look in drawn["standard"] if look.blur_sigma], 0.1, 2.0)
+
+
+def test_jitter_runs_every_operation_once_in_any_order(drawn):
+    orders = Counter(tuple(op for op, _ in look.jitter) for look in drawn["standard"] if look.jitter)
+    assert len(orders) == 24 and all(sorted(order) == [0, 1, 2, 3] for order in orders)
+    for count in orders.values():
+        assert_frequency([count], 1 / 24, sum(orders.values()))
+
+
+def test_autoaugment_draws(drawn):
+    looks = drawn["autoaugment"]
+    assert all(isinstance(look, AutoAugmentLook) for look in looks)
+    assert_frequency([look.flip for look in looks], 0.5)
+    for policy in range(25):
+        assert_frequency([look.policy == policy for look in looks], 1 / 25)
+    for place in (0, 1):
+        assert_uniform([look.probabilities[place] for look in looks], 0.0, 1.0)
+        assert_frequency([look.signs[place] == 0 for look in looks], 0.5)
+        assert {look.signs[place] for look in looks} == {0, 1}
+
+
+def test_draws_come_to_torchvisions_operations(monkeypatch):
+    done = []
+
+    def note(image, name, magnitude, **_):
+        done.append((name, pytest.approx(magnitude)))
+        return image
+
+    monkeypatch.setattr(autoaugment, "_apply_op", note)
+    covered = set()
+    with torch.random.fork_rng():
+        for seed in range(500):
+            done.clear()
+            torch.manual_seed(seed)
+            autoaugment.AutoAugment()(Image.new("RGB", (SIZE, SIZE)))
+            torch.manual_seed(seed)
+            policy, probabilities, signs = autoaugment.AutoAugment.get_params(NUM_POLICIES)
+            assert AutoAugmentLook(False, policy, probabilities.tolist(), signs.tolist()).operations(SIZE) == done
+            covered.add(policy)
+    assert covered == set(range(NUM_POLICIES))
+    assert set(NAMES) == set(SPACE)
+
+
+def test_a_plus_takes_either_look_half_the_time(drawn):
+    looks = drawn["standard_or_autoaugment"]
+    standard = [look for look in looks if isinstance(look, StandardLook)]
+    automatic = [look for look in looks if isinstance(look, AutoAugmentLook)]
+    assert len(standard) + len(automatic) == COUNT
+    assert_frequency([len(standard)], 0.5)
+    # The choice must not eat into the looks themselves.
+    assert_frequency([bool(look.jitter) for look in standard], 0.8, len(standard))
+    assert_frequency([look.flip for look in automatic], 0.5, len(automatic))
+
+
+def test_an_unknown_policy_is_refused():
+    with pytest.raises(ValueError, match="randaugment"):
+        draw_look("randaugment", np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("probability", [0.0, 1.0])
+def test_the_probability_of_grey_is_a_choice(probability):
+    rng = np.random.default_rng(0)
+    looks = [draw_look("standard", rng, grey_probability=probability) for _ in range(50)]
+    assert {look.grey for look in looks} == {probability == 1.0}

@@ -1,24 +1,33 @@
-"""Data sets by name: fixed names under DETECTRON2_DATASETS, and KIND:PATH for any data on disk."""
+"""Data sets by name: fixed names under DETECTRON2_DATASETS, KIND:PATH, and image labels in their downloads' layouts."""
 
+import hashlib
 import os
+import pickle
+import re
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torchvision
+from scipy.io import savemat
+from trees import one_line_error, refusal, touch, write
 
 import revisit  # noqa: F401  (registers the fixed names)
 from projects.ToyScenes import CLASS_NAMES as TOY_CLASSES
+from revisit.data import classification_datasets as whole
 from revisit.data.catalog import get_records
 from revisit.data.image_folders import load_folder
 from revisit.data.sources import KINDS
-from revisit.errors import UserError
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
 
-def touch(*paths):
-    for path in paths:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """The folder of all data sets."""
+    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
+    return tmp_path
 
 
 def names_under(folder, records):
@@ -27,8 +36,7 @@ def names_under(folder, records):
 
 def test_a_folder_gives_its_images_in_sorted_order(tmp_path):
     wanted = ["b.jpg", "a/2.PNG", "a/10.jpeg", "a/deep/er/x.webp", "c.tiff"]
-    touch(*(tmp_path / name for name in wanted))
-    touch(tmp_path / "notes.txt", tmp_path / "a" / "labels.json", tmp_path / "jpg", tmp_path / "movie.mp4")
+    touch(*(tmp_path / name for name in (*wanted, "notes.txt", "a/labels.json", "jpg", "movie.mp4")))
     records = get_records(f"folder:{tmp_path}")
     assert names_under(tmp_path, records) == sorted(wanted)
     assert all(record.keys() == {"file_name"} for record in records)
@@ -36,15 +44,15 @@ def test_a_folder_gives_its_images_in_sorted_order(tmp_path):
 
 
 def test_a_loop_of_links_ends(tmp_path):
-    touch(tmp_path / "a" / "1.jpg")
-    (tmp_path / "a" / "loop").symlink_to(tmp_path)
-    (tmp_path / "a" / "self").symlink_to(tmp_path / "a")
+    touch(tmp_path / "a/1.jpg")
+    (tmp_path / "a/loop").symlink_to(tmp_path)
+    (tmp_path / "a/self").symlink_to(tmp_path / "a")
     assert names_under(tmp_path, get_records(f"folder:{tmp_path}")) == ["a/1.jpg"]
 
 
-@pytest.mark.parametrize("order", [sorted, lambda names: sorted(names, reverse=True)], ids=["sorted", "reversed"])
-def test_a_folder_met_twice_counts_once_whatever_order_the_disk_has(tmp_path, monkeypatch, order):
-    touch(tmp_path / "elsewhere" / "1.jpg")
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_folder_met_twice_counts_once_whatever_order_the_disk_has(tmp_path, monkeypatch, backwards):
+    touch(tmp_path / "elsewhere/1.jpg")
     (tmp_path / "root").mkdir()
     for name in ("b", "a", "c"):
         (tmp_path / "root" / name).symlink_to(tmp_path / "elsewhere")
@@ -52,7 +60,7 @@ def test_a_folder_met_twice_counts_once_whatever_order_the_disk_has(tmp_path, mo
 
     def walk_in_order(top, **options):
         for folder, subfolders, names in walk(top, **options):
-            subfolders[:] = order(subfolders)
+            subfolders.sort(reverse=backwards)
             yield folder, subfolders, names
 
     monkeypatch.setattr(os, "walk", walk_in_order)
@@ -60,23 +68,20 @@ def test_a_folder_met_twice_counts_once_whatever_order_the_disk_has(tmp_path, mo
 
 
 def test_a_list_names_images_from_its_own_folder(tmp_path):
-    touch(tmp_path / "images" / "a b.jpg", tmp_path / "ü.png", tmp_path / "other" / "c.jpg")
-    lines = ["# a comment", "images/a b.jpg", "", "  ü.png  ", str(tmp_path / "other" / "c.jpg"), "images/a b.jpg"]
+    touch(tmp_path / "images/a b.jpg", tmp_path / "ü.png", tmp_path / "other/c.jpg")
+    lines = ["# a comment", "images/a b.jpg", "", "  ü.png  ", f"{tmp_path}/other/c.jpg", "images/a b.jpg"]
     expected = ["images/a b.jpg", "ü.png", "other/c.jpg", "images/a b.jpg"]  # in the order of the file
     for n, (newline, mark) in enumerate([("\n", b""), ("\r\n", b""), ("\n", b"\xef\xbb\xbf")]):
-        path = tmp_path / f"{n}.txt"
-        path.write_bytes(mark + newline.join(lines).encode())  # no newline at the end
-        assert names_under(tmp_path, get_records(f"list:{path}")) == expected
+        write(tmp_path / f"{n}.txt", mark + newline.join(lines).encode())  # no newline at the end
+        assert names_under(tmp_path, get_records(f"list:{tmp_path}/{n}.txt")) == expected
 
 
 def test_class_folders_are_labelled_in_sorted_order(tmp_path):
-    touch(tmp_path / "wren" / "1.jpg", tmp_path / "Auk" / "2.jpg", tmp_path / "kite" / "sub" / "3.jpg")
-    touch(tmp_path / "kite" / "0.jpg", tmp_path / "licence.txt")
-    name = f"class_folders:{tmp_path}"
-    records = get_records(name)
+    touch(*(tmp_path / name for name in ("wren/1.jpg", "Auk/2.jpg", "kite/sub/3.jpg", "kite/0.jpg", "licence.txt")))
+    records = get_records(f"class_folders:{tmp_path}")
     labels = [(path, record["label"]) for path, record in zip(names_under(tmp_path, records), records, strict=True)]
     assert labels == [("Auk/2.jpg", 0), ("kite/0.jpg", 1), ("kite/sub/3.jpg", 1), ("wren/1.jpg", 2)]
-    assert MetadataCatalog.get(name).thing_classes == ["Auk", "kite", "wren"]
+    assert MetadataCatalog.get(f"class_folders:{tmp_path}").thing_classes == ["Auk", "kite", "wren"]
 
 
 @pytest.mark.parametrize(
@@ -96,25 +101,33 @@ def test_class_folders_are_labelled_in_sorted_order(tmp_path):
 )
 def test_what_is_no_folder_or_list_of_images_is_named(tmp_path, name, message):
     touch(tmp_path / "texts/readme.txt", tmp_path / "classes/auk/1.jpg", tmp_path / "classes/dodo/extinct.txt")
-    for file, content in (("gone", b"texts/readme.txt\nsub/gone.jpg\n"), ("empty", b""), ("comment", b"# a\n\n")):
-        (tmp_path / f"{file}.txt").write_bytes(content)
-    (tmp_path / "binary.txt").write_bytes(b"\xff\xd8")
-    with pytest.raises(UserError, match=message.format(root=tmp_path)):
-        get_records(name.format(root=tmp_path))
+    files = {"gone": "texts/readme.txt\nsub/gone.jpg\n", "empty": "", "comment": "# a\n\n", "binary": b"\xff\xd8"}
+    for file, content in files.items():
+        write(tmp_path / f"{file}.txt", content)
+    assert re.search(message.format(root=tmp_path), one_line_error(name.format(root=tmp_path)))
 
 
 @pytest.mark.parametrize("name", ["no_such_data", "folders:/tmp", "folder:", "", "voc"])
 def test_an_unknown_name_is_answered_with_what_there_is(name):
-    with pytest.raises(UserError) as error:
-        get_records(name)
+    line = one_line_error(name)
     for expected in (repr(name), "coco_2017_train_images", "cifar10_train", "toy_scenes_train", *KINDS):
-        assert expected in str(error.value)
+        assert expected in line
     assert name not in DatasetCatalog.list()
 
 
 def test_toy_data_that_nothing_imported_are_answered_with_what_imports_them():
-    with pytest.raises(UserError, match=r"""unknown data set 'toy_x': add IMPORTS "\('projects.ToyScenes',\)\""""):
-        get_records("toy_x")
+    assert """unknown data set 'toy_x': add IMPORTS "('projects.ToyScenes',)\"""" in one_line_error("toy_x")
+
+
+@pytest.mark.parametrize("name", ["voc_segmentation:/data", "nyud_depth:/data", "cityscapes:/data/x:", "voc:/data:"])
+def test_a_kind_without_a_split_is_refused(name):
+    assert f"expected {name.partition(':')[0]}:FOLDER:SPLIT" in one_line_error(name)
+
+
+PREPARE_VOC = "VOC2012, which datasets/prepare_voc_train_aug.py"
+PREPARE_NYUD = "NYUD_MT, which datasets/prepare_nyud.py"
+PREPARE_CITYSCAPES = "cityscapes, which datasets/prepare_cityscapes.py"
+PREPARE_TOY = "which projects/ToyScenes/make_toy_scenes.py"
 
 
 @pytest.mark.parametrize(
@@ -124,31 +137,29 @@ def test_toy_data_that_nothing_imported_are_answered_with_what_imports_them():
         ("cifar10_train", "cifar10/train"),
         ("imagenet_val", "imagenet/val"),
         ("places365_train", "places365_standard/train"),
-        ("food101_train", "food-101"),
-        ("cars_test", "stanford_cars"),
-        ("pets_trainval", "oxford-iiit-pet"),
-        ("sun397_test", "SUN397"),
         ("imagenet_118k_lt", "subsets/imagenet_118k_lt.txt"),
         ("toy_scenes_train", "toy_scenes/coco/train2017"),
         ("toy_voc_test", "toy_scenes/VOC2007"),
+        *((f"voc_2012_sem_seg_{split}", PREPARE_VOC) for split in ("train_aug", "val")),
+        *((f"nyud_{task}_{split}", PREPARE_NYUD) for task in ("segmentation", "depth") for split in ("train", "val")),
+        *((f"cityscapes_fine_sem_seg_{split}", PREPARE_CITYSCAPES) for split in ("train", "val")),
+        *((f"toy_voc_sem_seg_{split}", f"toy_scenes/VOC2007, {PREPARE_TOY}") for split in ("train_aug", "val")),
+        ("toy_nyud_segmentation_val", f"toy_scenes/NYUD_MT, {PREPARE_TOY}"),
+        ("toy_nyud_depth_train", f"toy_scenes/NYUD_MT, {PREPARE_TOY}"),
+        ("toy_cityscapes_val", f"toy_scenes/cityscapes, {PREPARE_TOY}"),
     ],
 )
-def test_fixed_data_that_is_missing_says_where_it_belongs_and_what_else_to_try(tmp_path, monkeypatch, name, place):
-    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
-    with pytest.raises(UserError) as error:
-        get_records(name)
-    for expected in (name, f"{tmp_path}/{place}", f"DETECTRON2_DATASETS={tmp_path}", "make_toy_scenes.py"):
-        assert expected in str(error.value)
+def test_fixed_data_that_is_missing_says_where_it_belongs_and_what_else_to_try(root, name, place):
+    line = one_line_error(name)
+    for expected in (name, f"{root}/{place}", f"DETECTRON2_DATASETS={root}", "make_toy_scenes.py"):
+        assert expected in line
 
 
 def test_without_the_variable_data_are_looked_for_in_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.delenv("DETECTRON2_DATASETS", raising=False)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="datasets/coco/train2017 .*unset"):
-        get_records("coco_2017_train_images")
-    touch(
-        tmp_path / "datasets" / "coco" / "train2017" / "2.jpg", tmp_path / "datasets" / "coco" / "train2017" / "1.jpg"
-    )
+    assert re.search("datasets/coco/train2017 .*unset", one_line_error("coco_2017_train_images"))
+    touch(*(tmp_path / f"datasets/coco/train2017/{n}.jpg" for n in (2, 1)))
     records = get_records("coco_2017_train_images")  # the images alone: no annotations are there
     assert names_under("datasets", records) == ["coco/train2017/1.jpg", "coco/train2017/2.jpg"]
     assert MetadataCatalog.get("coco_2017_train_images").expected_images == 118287
@@ -156,8 +167,7 @@ def test_without_the_variable_data_are_looked_for_in_the_current_folder(tmp_path
 
 def test_data_of_detectron2_that_are_missing_are_answered_alike(tmp_path):
     DatasetCatalog.register(f"theirs_{tmp_path.name}", (tmp_path / "instances.json").read_text)
-    with pytest.raises(UserError, match="instances.json"):
-        get_records(f"theirs_{tmp_path.name}")
+    assert "instances.json" in one_line_error(f"theirs_{tmp_path.name}")
 
 
 def test_the_toy_world_is_found_by_its_fixed_names(toy_datasets):
@@ -167,3 +177,123 @@ def test_the_toy_world_is_found_by_its_fixed_names(toy_datasets):
     assert MetadataCatalog.get("toy_objects_train").thing_classes == list(TOY_CLASSES)
     for name in ("toy_objects_train", "toy_scenes_train", "toy_voc_trainval", "toy_voc_test"):
         assert all(Path(record["file_name"]).is_file() for record in get_records(name))
+
+
+def labels_of(name):
+    return [record["label"] for record in get_records(name)]
+
+
+def test_food101(root):
+    food = root / "food-101"
+    write(food / "meta/classes.txt", ["apple_pie", "waffles"])
+    write(food / "meta/test.txt", ["waffles/12", "apple_pie/7"])
+    touch(food / "images/waffles/12.jpg", food / "images/apple_pie/7.jpg")
+    assert get_records("food101_test") == [
+        {"file_name": f"{food}/images/waffles/12.jpg", "label": 1},
+        {"file_name": f"{food}/images/apple_pie/7.jpg", "label": 0},
+    ]
+    metadata = MetadataCatalog.get("food101_test")
+    assert (metadata.thing_classes, metadata.expected_images) == (["apple_pie", "waffles"], 25250)
+    assert "meta/train.txt not found" in one_line_error("food101_train")
+    (food / "images/apple_pie/7.jpg").unlink()
+    missing = f"1 of 2 images not found, the first is {food}/images/apple_pie/7.jpg"
+    assert missing in one_line_error("food101_test")
+    write(food / "meta/test.txt", ["gnocchi/1"])
+    assert "class 'gnocchi', which the list of classes does not have" in one_line_error("food101_test")
+
+
+def test_cars_count_from_one(root):
+    cars = root / "stanford_cars"
+    touch(cars / "cars_train/a.jpg", cars / "cars_train/b.jpg", cars / "devkit/cars_meta.mat")
+    entries = np.array([("a.jpg", 196), ("b.jpg", 1)], dtype=[("fname", object), ("class", object)])
+    savemat(cars / "devkit/cars_train_annos.mat", {"annotations": entries})
+    savemat(cars / "devkit/cars_meta.mat", {"class_names": np.array(["Acura RL", "Audi S5"], dtype=object)})
+    assert labels_of("cars_train") == [195, 0]
+    assert MetadataCatalog.get("cars_train").thing_classes == ["Acura RL", "Audi S5"]
+    write(cars / "devkit/cars_meta.mat", b"torn")
+    assert "cars_meta.mat cannot be read" in one_line_error("cars_train")
+    (cars / "devkit/cars_meta.mat").unlink()
+    assert whole.cars_classes(cars) == []
+    assert "cars_test_annos_withlabels.mat not found" in one_line_error("cars_test")
+    write(cars / "cars_test_annos_withlabels.mat", b"torn")
+    assert "cars_test_annos_withlabels.mat cannot be read" in one_line_error("cars_test")
+
+
+def test_pets(root):
+    pets = root / "oxford-iiit-pet"
+    write(pets / "annotations/trainval.txt", ["# a comment", "Abyssinian_100 1 1 1", "pug_3 24 2 16"])
+    touch(pets / "images/Abyssinian_100.jpg", pets / "images/pug_3.jpg")
+    assert labels_of("pets_trainval") == [0, 23]
+    assert MetadataCatalog.get("pets_trainval").thing_classes == ["Abyssinian", "pug"]
+    write(pets / "annotations/trainval.txt", ["pug_3 24"])
+    assert "trainval.txt has other lines than NAME CLASS SPECIES BREED" in one_line_error("pets_trainval")
+
+
+def test_sun397_knows_classes_of_two_levels(root):
+    write(root / "SUN397/Partitions/ClassName.txt", ["/a/abbey", "/c/church/indoor"])
+    write(root / "SUN397/Partitions/Testing_01.txt", ["/c/church/indoor/sun_b.jpg", "/a/abbey/sun_a.jpg"])
+    touch(root / "SUN397/c/church/indoor/sun_b.jpg", root / "SUN397/a/abbey/sun_a.jpg")
+    assert labels_of("sun397_test") == [1, 0]
+    assert MetadataCatalog.get("sun397_test").thing_classes == ["a/abbey", "c/church/indoor"]
+
+
+def test_voc_tells_present_difficult_and_absent(tmp_path):
+    things = "".join(
+        f"<object><name>{name}</name><difficult>{difficult}</difficult></object>"
+        for name, difficult in (("cat", 1), ("dog", 1), ("dog", 0))
+    )
+    write(tmp_path / "Annotations/1.xml", f"<annotation>{things}</annotation>")
+    write(tmp_path / "ImageSets/Main/test.txt", "1\n")
+    touch(tmp_path / "JPEGImages/1.jpg")
+    (record,) = whole.load_voc_labels(tmp_path, "test", ("bird", "cat", "dog"))
+    assert record["labels"] == (-1, 0, 1)
+    line = refusal(whole.load_voc_labels, tmp_path, "test", ("bird", "cat"))
+    assert "1.xml names an object of the class 'dog'" in line
+    write(tmp_path / "Annotations/1.xml", "<annotation>")
+    assert "1.xml cannot be read" in refusal(whole.load_voc_labels, tmp_path, "test")
+
+
+def test_toy_scenes_have_labels_of_several_classes(toy_datasets):
+    records = get_records("toy_voc_labels_trainval")
+    boxes = get_records("toy_voc_trainval")
+    for record, boxed in zip(records, boxes, strict=True):
+        shown = {thing["category_id"] for thing in boxed["annotations"]}
+        assert {c for c, label in enumerate(record["labels"]) if label == 1} == shown
+
+
+def test_cifar10_in_class_folders(root):
+    for name in whole.CIFAR10_CLASSES:
+        touch(*(root / f"cifar10/{file}.png" for file in (f"train/{name}/0", f"train/{name}/1", f"test/{name}/0")))
+    train = get_records("cifar10_train")
+    assert (len(train), labels_of("cifar10_test")) == (20, list(range(10)))
+    assert train[6] == {"file_name": f"{root}/cifar10/train/cat/0.png", "label": 3}
+    assert MetadataCatalog.get("cifar10_train").thing_classes == list(whole.CIFAR10_CLASSES)
+    shutil.rmtree(root / "cifar10/train/airplane")
+    assert "cifar10/train/airplane" in one_line_error("cifar10_train")  # every class has to be there
+
+
+def test_cifar10_as_downloaded(root, monkeypatch):
+    """Two images a file, and torchvision expecting exactly these files."""
+    folder = root / "cifar-10-batches-py"
+
+    def write_pickle(name, content):
+        write(folder / name, pickle.dumps(content))
+        return [name, hashlib.md5(pickle.dumps(content)).hexdigest()]
+
+    images = np.random.default_rng(0).integers(0, 256, (6, 2, 3, 32, 32), dtype=np.uint8)
+    names = [f"data_batch_{n}" for n in range(1, 6)] + ["test_batch"]
+    files = [
+        write_pickle(name, {"data": images[n].reshape(2, -1), "labels": [n, n + 1]}) for n, name in enumerate(names)
+    ]
+    _, meta = write_pickle("batches.meta", {"label_names": list(whole.CIFAR10_CLASSES)})
+    cifar10 = torchvision.datasets.CIFAR10
+    monkeypatch.setattr(cifar10, "train_list", files[:5])
+    monkeypatch.setattr(cifar10, "test_list", files[5:])
+    monkeypatch.setattr(cifar10, "meta", {**cifar10.meta, "md5": meta})
+    train = get_records("cifar10_train")
+    assert [record["label"] for record in train] == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5]
+    assert labels_of("cifar10_test") == [5, 6]
+    assert train[3]["image"].dtype == np.uint8
+    assert np.array_equal(train[3]["image"], images[1, 1].transpose(1, 2, 0))  # stored as red, green and blue planes
+    write(folder / "data_batch_3", b"half a download")
+    assert "cifar-10-batches-py is not the complete CIFAR-10" in one_line_error("cifar10_train")

@@ -1,39 +1,109 @@
-"""Batches of views: equal for any number of workers and any start, and unreadable files replaced."""
+"""From images to batches of views: what a view depends on, any number of workers, any start, files that are broken."""
 
+import random
 from itertools import islice
 
 import numpy as np
 import pytest
 import torch
+from tiny import tiny_config
 
-from revisit import add_revisit_config
 from revisit.data import loader as loader_module
+from revisit.data import mapper as mapper_module
+from revisit.data.augmentation import draw_look
+from revisit.data.augmentation_on_arrays import apply_look
 from revisit.data.catalog import get_records
+from revisit.data.crops import ConstrainedMultiCrop, crop_and_reduce
 from revisit.data.loader import ResumableLoader, ViewDataset
 from revisit.data.mapper import ViewMapper
 from revisit.data.reader import UnreadableImageError, read_image
 
-from detectron2.config import get_cfg
-
 TENSORS = ("anchor", "positive", "small")
+A_PLUS = "standard_or_autoaugment"
+
+
+def make_mapper(policy="standard", seed=0):
+    return ViewMapper(ConstrainedMultiCrop(num_small=3), large_size=32, small_size=16, policy=policy, seed=seed)
+
+
+def same_views(one, other):
+    return all(np.array_equal(one[name], other[name]) for name in TENSORS)
 
 
 @pytest.fixture
-def folder(tmp_path, write_pictures):
-    write_pictures(tmp_path / "photos", 10)
-    return tmp_path / "photos"
+def picture(make_picture):
+    return make_picture(60, 80)
+
+
+@pytest.mark.parametrize("policy", ["standard", "autoaugment", A_PLUS])
+def test_a_view_is_its_box_with_its_look(monkeypatch, picture, policy):
+    drawn = []
+
+    def spy(asked, rng, **options):
+        drawn.append((asked, draw_look(asked, rng, **options)))
+        return drawn[-1][1]
+
+    monkeypatch.setattr(mapper_module, "draw_look", spy)
+    views = make_mapper(policy)(picture, 2, 5)
+    boxes = [views["boxes"].anchor, views["boxes"].positive, *views["boxes"].small]
+    assert [asked for asked, _ in drawn] == ["standard"] + [policy] * 4
+    views = [views["anchor"], views["positive"], *views["small"]]
+    for box, view, (_, look) in zip(boxes, views, drawn, strict=True):
+        assert np.array_equal(view, apply_look(crop_and_reduce(picture, box, len(view)), look))
+
+
+def test_views_depend_on_seed_epoch_and_index_only(picture):
+    calls = [(0, 0), (0, 1), (1, 0), (7, 123_456)]
+    first = {call: make_mapper(A_PLUS)(picture, *call) for call in calls}
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    for call in reversed(calls):
+        assert same_views(make_mapper(A_PLUS)(picture, *call), first[call])
+        assert not same_views(make_mapper(A_PLUS, seed=1)(picture, *call), first[call])
+    for n, call in enumerate(calls):
+        assert not any(same_views(first[call], first[other]) for other in calls[:n])
+
+
+def test_neither_a_global_generator_nor_the_image_is_changed(picture):
+    def states():
+        return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+
+    before, image = states(), picture.copy()
+    for index in range(20):
+        make_mapper(A_PLUS)(picture, 0, index)
+    assert states() == before and np.array_equal(picture, image)
+
+
+@pytest.mark.parametrize("size", [(5, 3), (3, 5), (1, 1), (1, 40), (60, 80)])
+@pytest.mark.parametrize("policy", ["standard", "autoaugment"])
+def test_images_of_any_size_have_views(make_picture, size, policy):
+    for index in range(30):  # AutoAugment has 25 sub-policies
+        views = make_mapper(policy)(make_picture(*size), 0, index)
+        assert all(views[name].shape == shape for name, shape in make_mapper().shapes.items())
+        assert all(views[name].dtype == np.uint8 for name in TENSORS)
+
+
+def test_the_configuration_reaches_the_mapper(picture):
+    cfg = tiny_config("SEED", 11, "VIEWS.LARGE_SIZE", 24, "VIEWS.SMALL_SIZE", 12, "VIEWS.POLICY", "autoaugment")
+    scales = {"large_scale": (0.5, 0.6), "small_scale": (0.1, 0.11)}
+    cfg.VIEWS.LARGE_SCALE, cfg.VIEWS.SMALL_SCALE = scales.values()
+    cfg.VIEWS.NUM_SMALL, cfg.VIEWS.MIN_OVERLAP, cfg.VIEWS.MAX_IOU = 3, 0.3, 0.7
+    crops = ConstrainedMultiCrop(**scales, num_small=3, min_overlap=0.3, max_iou=0.7)
+    expected = ViewMapper(crops, large_size=24, small_size=12, policy="autoaugment", seed=11)
+    for index in range(20):
+        assert same_views(ViewMapper.from_config(cfg)(picture, 1, index), expected(picture, 1, index))
 
 
 @pytest.fixture
-def cfg(folder):
-    cfg = get_cfg()
-    add_revisit_config(cfg)
-    cfg.SEED = 4
-    cfg.DATASETS.TRAIN = (f"folder:{folder}",)
-    cfg.SOLVER.IMS_PER_BATCH = 4
-    cfg.DATALOADER.NUM_WORKERS = 0
-    cfg.VIEWS.LARGE_SIZE, cfg.VIEWS.SMALL_SIZE, cfg.VIEWS.NUM_SMALL = 32, 16, 3
-    return cfg
+def paths(tmp_path, write_pictures):
+    return write_pictures(tmp_path / "photos", 10)
+
+
+@pytest.fixture
+def cfg(paths):
+    options = ("SOLVER.IMS_PER_BATCH", 4, "VIEWS.NUM_SMALL", 3)
+    return tiny_config("DATASETS.TRAIN", (f"folder:{paths[0].parent}",), *options)
 
 
 def batches_of(cfg, count, start=0):
@@ -42,20 +112,14 @@ def batches_of(cfg, count, start=0):
     return list(islice(loader, count))
 
 
-def assert_same_batches(one, other):
-    for a, b in zip(one, other, strict=True):
-        assert a.keys() == b.keys()
-        assert all(torch.equal(a[name], b[name]) for name in TENSORS if name in a)
-        assert (a["num_fallbacks"], a["read_errors"]) == (b["num_fallbacks"], b["read_errors"])
+def keys_of(cfg, count, num_images=10):
+    return list(islice(loader_module.EpochBatchSampler(num_images, cfg.SOLVER.IMS_PER_BATCH, cfg.SEED), count))
 
 
 def test_batches_have_the_documented_layout(cfg):
     (batch,) = batches_of(cfg, 1)
-    assert {name: tuple(batch[name].shape) for name in TENSORS} == {
-        "anchor": (4, 3, 32, 32),
-        "positive": (4, 3, 32, 32),
-        "small": (4, 3, 3, 16, 16),  # (B, N, 3, h, w)
-    }
+    shapes = {"anchor": (4, 3, 32, 32), "positive": (4, 3, 32, 32), "small": (4, 3, 3, 16, 16)}  # (B, N, 3, h, w)
+    assert {name: tuple(batch[name].shape) for name in TENSORS} == shapes
     assert all(batch[name].dtype == torch.uint8 for name in TENSORS)
     assert isinstance(batch["num_fallbacks"], int) and batch["read_errors"] == []
     for images in (batch["anchor"], batch["positive"], batch["small"].flatten(0, 1)):
@@ -65,28 +129,25 @@ def test_batches_have_the_documented_layout(cfg):
     assert two_crops.keys() == {"anchor", "positive", "num_fallbacks", "read_errors"}
 
 
-def test_a_batch_holds_the_mappers_views_in_the_samplers_order(cfg):
-    records = get_records(cfg.DATASETS.TRAIN[0])
-    mapper = ViewMapper.from_config(cfg)
-    loader = ResumableLoader(cfg)
+def test_a_batch_holds_the_mappers_views_in_the_samplers_order(cfg, paths):
+    mapper, loader = ViewMapper.from_config(cfg), ResumableLoader(cfg)
     assert (loader.num_images, loader.iterations_per_epoch) == (10, 2)
-    sampler = loader_module.EpochBatchSampler(10, 4, cfg.SEED)
-    for keys, batch in islice(zip(sampler, loader, strict=False), 5):
+    for keys, batch in zip(keys_of(cfg, 5), loader, strict=False):
         assert loader.last_batch is batch
-        num_fallbacks = 0
-        for n, (epoch, index) in enumerate(keys):
-            views = mapper(read_image(records[index]["file_name"]), epoch, index)
-            for name in TENSORS:
-                assert np.array_equal(batch[name][n].movedim(-3, -1).numpy(), views[name])
-            num_fallbacks += views["boxes"].num_fallbacks
-        assert batch["num_fallbacks"] == num_fallbacks
+        views = [mapper(read_image(paths[index]), epoch, index) for epoch, index in keys]
+        for name in TENSORS:
+            assert np.array_equal(batch[name].movedim(-3, -1).numpy(), [each[name] for each in views])
+        assert batch["num_fallbacks"] == sum(each["boxes"].num_fallbacks for each in views)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_loader_can_start_anywhere(cfg, num_workers):
     from_zero = batches_of(cfg, 6)  # three epochs of two batches
     cfg.DATALOADER.NUM_WORKERS = num_workers
-    assert_same_batches(batches_of(cfg, 3, start=3), from_zero[3:])
+    for one, other in zip(batches_of(cfg, 3, start=3), from_zero[3:], strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in TENSORS)
+        assert (one["num_fallbacks"], one["read_errors"]) == (other["num_fallbacks"], other["read_errors"])
 
 
 def test_processes_share_the_batches_of_one(cfg, monkeypatch):
@@ -96,10 +157,9 @@ def test_processes_share_the_batches_of_one(cfg, monkeypatch):
     for rank in (0, 1):
         monkeypatch.setattr(loader_module.comm, "get_rank", lambda rank=rank: rank)
         shares.append(batches_of(cfg, 3))
-    for n, batch in enumerate(whole):
-        for name in TENSORS:
-            assert torch.equal(torch.cat([share[n][name] for share in shares]), batch[name])
-        assert batch["num_fallbacks"] == sum(share[n]["num_fallbacks"] for share in shares)
+    for batch, *parts in zip(whole, *shares, strict=True):
+        assert all(torch.equal(torch.cat([part[name] for part in parts]), batch[name]) for name in TENSORS)
+        assert batch["num_fallbacks"] == sum(part["num_fallbacks"] for part in parts)
 
 
 def test_images_in_memory_are_read_without_a_warning(cfg, make_picture):
@@ -112,75 +172,53 @@ def test_images_in_memory_are_read_without_a_warning(cfg, make_picture):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_unreadable_file_is_replaced_by_the_next_and_reported(cfg, folder, num_workers):
-    cfg.SOLVER.IMS_PER_BATCH = 5
-    healthy = batches_of(cfg, 4)
-    broken = {3, 4, 9}  # two in a row, and the last, whose next is the first
-    paths = sorted(folder.iterdir())
-    for index in broken:
+def test_an_unreadable_file_is_replaced_by_the_next_and_reported(cfg, paths, num_workers):
+    cfg.SOLVER.IMS_PER_BATCH, cfg.DATALOADER.NUM_WORKERS = 5, num_workers
+    healthy, mapper = batches_of(cfg, 4), ViewMapper.from_config(cfg)
+    tried = {3: [3, 4], 4: [4], 9: [9]}  # two in a row, and the last, whose next is the first
+    for index in tried:
         paths[index].write_bytes(paths[index].read_bytes()[:200])
-    cfg.DATALOADER.NUM_WORKERS = num_workers
     batches = batches_of(cfg, 4)  # two epochs
-
-    mapper = ViewMapper.from_config(cfg)
-    sampler = loader_module.EpochBatchSampler(10, 5, cfg.SEED)
-    for keys, batch, before in zip(islice(sampler, 4), batches, healthy, strict=True):
+    for keys, batch, before in zip(keys_of(cfg, 4), batches, healthy, strict=True):
         expected_errors = []
         for n, (epoch, index) in enumerate(keys):
-            if index not in broken:
+            if index not in tried:
                 assert all(torch.equal(batch[name][n], before[name][n]) for name in TENSORS)
                 continue
-            tried = {3: [3, 4], 4: [4], 9: [9]}[index]
-            expected_errors += [str(paths[each]) for each in tried]
-            views = mapper(read_image(paths[(tried[-1] + 1) % 10]), epoch, index)
+            expected_errors += [str(paths[each]) for each in tried[index]]
+            views = mapper(read_image(paths[(tried[index][-1] + 1) % 10]), epoch, index)
             assert np.array_equal(batch["anchor"][n].movedim(0, -1).numpy(), views["anchor"])
-        assert len(batch["read_errors"]) == len(expected_errors)
         for error, path in zip(batch["read_errors"], expected_errors, strict=True):
             assert path in error
 
 
-def test_when_every_file_is_broken_the_first_is_named(cfg, folder):
-    for path in folder.iterdir():
-        path.write_bytes(b"broken")
-    with pytest.raises(UnreadableImageError, match=r"10 images in a row cannot be read.*\.png"):
-        batches_of(cfg, 1)
-
-
-def test_a_long_row_of_broken_files_ends_the_search(tmp_path, cfg):
+@pytest.mark.parametrize(("num_images", "tried"), [(10, 10), (500, loader_module.MAX_REPLACEMENTS)])
+def test_when_no_file_can_be_read_the_search_ends_and_the_first_is_named(cfg, num_images, tried):
     """A disk that went away must not be read to its end for every image."""
-    records = [{"file_name": str(tmp_path / f"{n}.png")} for n in range(500)]
-    with pytest.raises(UnreadableImageError, match=f"{loader_module.MAX_REPLACEMENTS} images in a row"):
+    records = [{"file_name": f"/gone/{n}.png"} for n in range(num_images)]
+    with pytest.raises(UnreadableImageError, match=f"^{tried} images in a row cannot be read.*/gone/0.png"):
         ViewDataset(records, ViewMapper.from_config(cfg)).__getitems__([(0, 0)])
 
 
-def test_classes_travel_with_their_images_for_the_monitors(tmp_path, write_pictures, cfg):
-    for name in ("bird", "cat"):
-        write_pictures(tmp_path / "classes" / name, 4)
-    cfg.DATASETS.TRAIN = (f"class_folders:{tmp_path / 'classes'}",)
-    cfg.SOLVER.IMS_PER_BATCH = 8
-    (batch,) = batches_of(cfg, 1)
-    assert sorted(batch["label"].tolist()) == [0] * 4 + [1] * 4
+def test_classes_travel_with_their_images_unless_the_numbers_of_several_data_sets_may_clash(
+    tmp_path, write_pictures, cfg
+):
+    for name in ("a/bird", "a/cat", "b/bird"):
+        write_pictures(tmp_path / name, 4)
+    cfg.DATASETS.TRAIN, cfg.SOLVER.IMS_PER_BATCH = (f"class_folders:{tmp_path / 'a'}",), 8
     records = get_records(cfg.DATASETS.TRAIN[0])
-    mapper = ViewMapper.from_config(cfg)
-    anchors = [mapper(read_image(record["file_name"]), 0, n)["anchor"] for n, record in enumerate(records)]
-    for anchor, label in zip(batch["anchor"], batch["label"], strict=True):
-        source = next(n for n, a in enumerate(anchors) if np.array_equal(a, anchor.permute(1, 2, 0)))
-        assert records[source]["label"] == label
-
-
-def test_several_data_sets_have_no_labels_since_their_numbers_may_clash(tmp_path, write_pictures, cfg):
-    for name in "ab":
-        write_pictures(tmp_path / name / "bird", 4)
-    cfg.DATASETS.TRAIN = (f"class_folders:{tmp_path / 'a'}", f"class_folders:{tmp_path / 'b'}")
+    (batch,), (keys,) = batches_of(cfg, 1), keys_of(cfg, 1, num_images=8)
+    assert batch["label"].tolist() == [records[index]["label"] for _, index in keys] != sorted(batch["label"])
+    cfg.DATASETS.TRAIN += (f"class_folders:{tmp_path / 'b'}",)
     (batch,) = batches_of(cfg, 1)
-    assert "label" not in batch and ResumableLoader(cfg).num_images == 8
+    assert "label" not in batch and ResumableLoader(cfg).num_images == 12
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_looks_on_the_device_are_those_of_the_workers(cfg, num_workers):
     cfg.DATALOADER.NUM_WORKERS = num_workers
     by_workers = batches_of(cfg, 3)
-    cfg.DATALOADER.AUGMENT_ON_DEVICE, cfg.MODEL.DEVICE = True, "cpu"
+    cfg.DATALOADER.AUGMENT_ON_DEVICE = True
     for batch, expected in zip(batches_of(cfg, 3), by_workers, strict=True):
         assert batch.keys() == expected.keys()  # the parameters of the looks are gone
         for name in TENSORS:
@@ -191,6 +229,6 @@ def test_looks_on_the_device_are_those_of_the_workers(cfg, num_workers):
 
 def test_a_workers_batch_reaches_the_training_without_a_copy(cfg, monkeypatch):
     monkeypatch.setattr(loader_module, "get_worker_info", lambda: object())
-    records = get_records(cfg.DATASETS.TRAIN[0])
-    batch = ViewDataset(records, ViewMapper.from_config(cfg)).__getitems__([(0, 0), (0, 1)])
+    dataset = ViewDataset(get_records(cfg.DATASETS.TRAIN[0]), ViewMapper.from_config(cfg))
+    batch = dataset.__getitems__([(0, 0), (0, 1)])
     assert all(batch[name].is_shared() for name in TENSORS)

@@ -1,12 +1,24 @@
-"""Whole images of every kind come back as upright RGB."""
+"""Images of every kind come back whole, upright and RGB, or are refused by name; nothing half-decoded gets through."""
+
+import io
+import os
+import random
+import resource
+import struct
+import zlib
+from itertools import islice
+from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
+from tiny import tiny_config
 
-from revisit.data.reader import read_image
+from revisit.data.loader import ResumableLoader
+from revisit.data.reader import UnreadableImageError, read_image
 
+NUM_IMAGES = int(os.environ.get("FUZZ_CASES", 200))
 ORIENTATION = 0x0112  # the EXIF tag
 # EXIF 2.3: where row 0 and column 0 of the stored pixels belong, and the turn that puts them there.
 UPRIGHT = {
@@ -21,9 +33,12 @@ UPRIGHT = {
 }
 
 
-@pytest.fixture
-def picture(make_picture):
-    return make_picture(33, 50)
+def encode(image: Image.Image | np.ndarray, kind: str, **options: object) -> bytes:
+    """A file of the kind that a suffix names."""
+    buffer = io.BytesIO()
+    image = Image.fromarray(image) if isinstance(image, np.ndarray) else image
+    image.save(buffer, {"jpg": "JPEG", "tif": "TIFF"}.get(kind, kind.upper()), **options)
+    return buffer.getvalue()
 
 
 def corners(height=32, width=48):
@@ -35,92 +50,243 @@ def corners(height=32, width=48):
     return image
 
 
-def decoded_by_pil(path):
-    with Image.open(path) as image:
-        return np.asarray(image)
+def exif_of(orientation):
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    return exif
 
 
-def assert_close(image, reference, levels):
+@pytest.fixture
+def picture(make_picture):
+    return make_picture(33, 50)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """One file that the cases write in turn."""
+    return tmp_path_factory.mktemp("images") / "photo.jpg"
+
+
+def read(path, data):
+    path.write_bytes(data)
+    return read_image(path)
+
+
+def assert_close(image, reference, levels=0):
     assert image.dtype == np.uint8 and image.shape == reference.shape
     assert np.abs(image.astype(int) - reference).max() <= levels
 
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}, {"quality": 30}])
-def test_jpeg_decodes_as_in_pil(tmp_path, picture, options):
-    Image.fromarray(picture).save(tmp_path / "a.jpg", **options)
-    assert_close(read_image(tmp_path / "a.jpg"), decoded_by_pil(tmp_path / "a.jpg"), 2)
+def test_jpeg_decodes_as_in_pil(path, picture, options):
+    for pixels in (picture, picture[..., 0]):
+        data = encode(pixels, "jpg", **options)
+        assert_close(read(path, data), np.asarray(Image.open(path).convert("RGB")), 2)
 
 
-def test_grey_jpeg_has_three_equal_channels(tmp_path, picture):
-    Image.fromarray(picture[..., 0]).save(tmp_path / "a.jpg", quality=95)
-    image = read_image(tmp_path / "a.jpg")
-    assert image.shape == picture.shape
-    assert np.array_equal(image[..., 0], image[..., 1]) and np.array_equal(image[..., 0], image[..., 2])
-    assert_close(image[..., 0], decoded_by_pil(tmp_path / "a.jpg"), 2)
+def test_cmyk_jpeg_has_the_right_colours(path):
+    image = read(path, encode(Image.fromarray(corners()).convert("CMYK"), "jpg", quality=95))
+    assert np.asarray(Image.open(path)).shape == (32, 48, 4)
+    for quarter in (np.s_[2:14, 2:22], np.s_[2:14, 26:46], np.s_[18:30, 2:22], np.s_[18:30, 26:46]):
+        assert_close(image[quarter], corners()[quarter], 5)
 
 
-def test_cmyk_jpeg_has_the_right_colours(tmp_path):
-    Image.fromarray(corners()).convert("CMYK").save(tmp_path / "a.jpg", quality=95)
-    assert decoded_by_pil(tmp_path / "a.jpg").shape == (32, 48, 4)
-    quarters = [np.s_[2:14, 2:22], np.s_[2:14, 26:46], np.s_[18:30, 2:22], np.s_[18:30, 26:46]]
-    for quarter in quarters:
-        assert_close(read_image(tmp_path / "a.jpg")[quarter], corners()[quarter], 5)
+@pytest.mark.parametrize("kind", ["png", "bmp", "ppm", "tif", "webp"])
+def test_lossless_formats_keep_every_pixel_and_the_content_counts_not_the_suffix(path, picture, kind):
+    assert_close(read(path, encode(picture, kind, **({"lossless": True} if kind == "webp" else {}))), picture)
+    assert_close(read(path.with_suffix(".png"), encode(picture, "jpg")), read(path, encode(picture, "jpg")))
 
 
-@pytest.mark.parametrize("suffix", ["png", "bmp", "ppm", "tif", "webp"])
-def test_lossless_formats_keep_every_pixel(tmp_path, picture, suffix):
-    Image.fromarray(picture).save(tmp_path / f"a.{suffix}", **({"lossless": True} if suffix == "webp" else {}))
-    assert np.array_equal(read_image(tmp_path / f"a.{suffix}"), picture)
-
-
-def test_palette_with_transparency_gives_the_palettes_colours(tmp_path):
+def test_transparency_is_dropped(path, picture):
     colors = np.array([(250, 10, 20), (5, 240, 30), (40, 50, 230)], np.uint8)
     indices = np.arange(12, dtype=np.uint8).reshape(3, 4) % 3
-    image = Image.fromarray(indices)
-    image.putpalette(colors.tobytes())
-    image.save(tmp_path / "a.png", transparency=bytes([0, 128, 255]))
-    assert np.array_equal(read_image(tmp_path / "a.png"), colors[indices])
-
-
-def test_an_alpha_channel_is_dropped(tmp_path, picture):
+    palette = Image.fromarray(indices)
+    palette.putpalette(colors.tobytes())
+    assert_close(read(path, encode(palette, "png", transparency=bytes([0, 128, 255]))), colors[indices])
     alpha = np.full((*picture.shape[:2], 1), 7, np.uint8)
-    Image.fromarray(np.concatenate([picture, alpha], axis=-1)).save(tmp_path / "a.png")
-    assert np.array_equal(read_image(tmp_path / "a.png"), picture)
+    assert_close(read(path, encode(np.concatenate([picture, alpha], axis=-1), "png")), picture)
 
 
-@pytest.mark.parametrize("suffix", ["png", "tif"])
-def test_sixteen_bit_grey_keeps_its_high_bytes(tmp_path, suffix):
-    values = np.arange(0, 65536, 257, dtype=np.uint16).reshape(16, 16)
-    Image.fromarray(values).save(tmp_path / f"a.{suffix}")
-    expected = np.repeat((values // 256)[..., None], 3, axis=-1)
-    assert_close(read_image(tmp_path / f"a.{suffix}"), expected, 0)
+def test_sixteen_bits_keep_their_high_bytes(path):
+    grey = np.arange(0, 65536, 257, dtype=np.uint16).reshape(16, 16)
+    for kind in ("png", "tif"):
+        assert_close(read(path, encode(grey, kind)), np.repeat((grey // 256)[..., None], 3, axis=-1))
+    colour = np.random.default_rng(0).integers(0, 65536, (9, 11, 3), dtype=np.uint16)
+    assert_close(read(path, cv2.imencode(".png", colour[..., ::-1])[1].tobytes()), colour // 256)
 
 
-def test_sixteen_bit_colour_keeps_its_high_bytes(tmp_path):
-    values = np.random.default_rng(0).integers(0, 65536, (9, 11, 3), dtype=np.uint16)
-    cv2.imwrite(str(tmp_path / "a.png"), values[..., ::-1])
-    assert_close(read_image(tmp_path / "a.png"), values // 256, 0)
-
-
-def test_an_animation_gives_its_first_frame(tmp_path):
-    frames = [Image.new("RGB", (20, 10), color) for color in ("red", "lime", "blue")]
-    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
-    assert np.array_equal(read_image(tmp_path / "a.gif"), np.tile(np.array([255, 0, 0], np.uint8), (10, 20, 1)))
+def test_an_animation_gives_its_first_frame(path):
+    red, *others = [Image.new("RGB", (20, 10), color) for color in ("red", "lime", "blue")]
+    assert_close(read(path, encode(red, "gif", save_all=True, append_images=others)), np.asarray(red))
 
 
 @pytest.mark.parametrize("orientation", UPRIGHT)
-@pytest.mark.parametrize("suffix, levels", [("jpg", 12), ("png", 0), ("webp", 0)])
-def test_exif_orientation_is_honoured(tmp_path, orientation, suffix, levels):
-    exif = Image.Exif()
-    exif[ORIENTATION] = orientation
-    options = {"jpg": {"quality": 95, "subsampling": 0}, "png": {}, "webp": {"lossless": True}}[suffix]
-    Image.fromarray(corners()).save(tmp_path / f"a.{suffix}", exif=exif, **options)
-    assert_close(read_image(tmp_path / f"a.{suffix}"), UPRIGHT[orientation](corners()), levels)
+@pytest.mark.parametrize(
+    ("kind", "options", "levels"),
+    [("jpg", {"quality": 95, "subsampling": 0}, 12), ("png", {}, 0), ("webp", {"lossless": True}, 0)],
+)
+def test_exif_orientation_is_honoured(path, orientation, kind, options, levels):
+    image = read(path, encode(corners(), kind, exif=exif_of(orientation), **options))
+    assert_close(image, UPRIGHT[orientation](corners()), levels)
 
 
-@pytest.mark.parametrize(("kind", "suffix"), [("png", "jpg"), ("jpg", "png")])
-def test_the_content_counts_not_the_suffix(tmp_path, picture, kind, suffix):
-    Image.fromarray(picture).save(tmp_path / f"a.{kind}", quality=95)
-    expected = read_image(tmp_path / f"a.{kind}")
-    (tmp_path / f"a.{kind}").rename(tmp_path / f"a.{suffix}")
-    assert np.array_equal(read_image(tmp_path / f"a.{suffix}"), expected)
+def originals() -> dict[str, bytes]:
+    """One file of every kind that folders of images hold, by the name of the kind, whose end is its suffix."""
+    y, x = np.mgrid[0:48, 0:64]
+    noise = np.random.default_rng(0).integers(0, 20, (48, 64, 3), np.uint8)
+    picture = Image.fromarray(np.stack([y * 5, x * 4, (y * x) % 256], axis=-1).astype(np.uint8) // 2 + noise)
+    frames = {"save_all": True, "append_images": [picture.rotate(angle) for angle in (90, 180)]}
+    palette = picture.quantize(32)
+    palette.info["transparency"] = bytes(range(0, 256, 8))
+    made = {
+        "jpg": (picture, {}),
+        "progressive.jpg": (picture, {"progressive": True}),
+        "turned.jpg": (picture, {"exif": exif_of(6)}),  # lying on its side
+        "cmyk.jpg": (picture.convert("CMYK"), {}),
+        "grey.jpg": (picture.convert("L"), {}),
+        "png": (picture, {}),
+        "16bit.png": ((y * 1000).astype(np.uint16), {}),
+        "palette.png": (palette, {}),
+        "rgba.png": (picture.convert("RGBA"), {}),
+        "1bit.png": (picture.convert("1"), {}),
+        "gif": (picture, frames),
+        "webp": (picture, {"lossless": True, **frames}),
+        "tif": (picture, {"compression": "tiff_lzw"}),
+        "16bit.tif": ((x * 900).astype(np.uint16), {}),
+        "bmp": (picture, {}),
+        "ppm": (picture, {}),
+    }
+    return {name: encode(image, name.rpartition(".")[2], **options) for name, (image, options) in made.items()}
+
+
+def with_thumbnail(jpeg: bytes, thumbnail: bytes) -> bytes:
+    """The JPEG with an EXIF segment whose second directory points to a complete JPEG."""
+    entries = struct.pack(">HHLL", 0x0201, 4, 1, 44) + struct.pack(">HHLL", 0x0202, 4, 1, len(thumbnail))
+    first = struct.pack(">HL", 0, 14)  # no entries, next directory at byte 14
+    second = struct.pack(">H", 2) + entries + struct.pack(">L", 0)
+    exif = b"Exif\0\0" + b"MM\0*" + struct.pack(">L", 8) + first + second + thumbnail
+    return jpeg[:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + jpeg[2:]
+
+
+WHOLE = originals()
+WHOLE["thumbnail.jpg"] = with_thumbnail(WHOLE["jpg"], encode(Image.new("RGB", (8, 8)), "jpg"))
+JPEGS = [kind for kind in WHOLE if kind.endswith("jpg")]
+
+
+def is_readable(path: Path) -> bool:
+    try:
+        image = read_image(path)
+    except UnreadableImageError as error:
+        assert str(path) in str(error) and "\n" not in str(error)
+        return False
+    assert image.ndim == 3 and image.shape[2] == 3 and image.dtype == np.uint8 and image.size > 0
+    return True
+
+
+def assert_refused(path, data, match=None):
+    with pytest.raises(UnreadableImageError, match=match) as error:
+        read(path, data)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_a_truncated_file_is_refused_or_whole(path, kind):
+    """Of other files than JPEG that lack only trailing bytes, such as a checksum, all pixels may still be there."""
+    data = WHOLE[kind]
+    whole, num_refused = read(path, data), 0
+    assert whole.shape == ((64, 48, 3) if kind == "turned.jpg" else (48, 64, 3)) and whole.std() > 10
+    cuts = [n for n in range(len(data)) if n < 40 or n % 37 == 0 or n >= len(data) - 40]
+    for length in cuts:
+        path.write_bytes(data[:length])
+        if is_readable(path):
+            assert np.array_equal(read_image(path), whole)
+        else:
+            num_refused += 1
+    least = 1 if kind in JPEGS else 0.3 if kind in ("gif", "webp") else 0.7  # what is cut may be another frame
+    assert num_refused >= least * len(cuts)
+
+
+@pytest.mark.parametrize("kind", JPEGS)
+def test_a_download_filled_up_with_zeros_is_refused(path, kind):
+    """OpenCV takes zeros for pixels; a thumbnail's end marker must not count as the image's."""
+    half_a_scan = (len(WHOLE[kind]) - WHOLE[kind].rindex(b"\xff\xda")) // 2
+    assert_refused(path, WHOLE[kind][:-half_a_scan] + bytes(half_a_scan), match="truncated")
+
+
+def test_a_thumbnail_changes_nothing(path):
+    assert np.array_equal(read(path, WHOLE["jpg"]), read(path, WHOLE["thumbnail.jpg"]))
+    with Image.open(path) as image:
+        assert image.getexif().get_ifd(ExifTags.IFD.IFD1)  # it is one
+
+
+def test_what_is_no_image_or_no_file_is_refused(path, tmp_path):
+    magic = b"\xff\xd8\xff"
+    for data in (b"", b"This is not a photograph.\n" * 20, magic, bytes(1000), magic + bytes(1000)):
+        assert_refused(path, data)
+    os.mkfifo(tmp_path / "pipe.jpg")  # would keep its reader waiting for ever
+    (tmp_path / "zero.jpg").symlink_to("/dev/zero")
+    with open(tmp_path / "big.jpg", "wb") as file:
+        file.truncate(2**40)  # takes no place on the disk
+    (tmp_path / "folder.jpg").mkdir()
+    for name in ("pipe.jpg", "zero.jpg", "big.jpg", "folder.jpg", "missing.jpg"):
+        with pytest.raises(UnreadableImageError, match=f"{name}: (no file of at most {2**30} bytes|.*No such file)"):
+            read_image(tmp_path / name)
+
+
+def jpeg_of_claimed_size(height, width):
+    start = WHOLE["jpg"].index(b"\xff\xc0")  # marker, length, precision, height, width
+    return WHOLE["jpg"][: start + 5] + struct.pack(">HH", height, width) + WHOLE["jpg"][start + 9 :]
+
+
+def png_of_claimed_size(height, width):
+    header = b"IHDR" + struct.pack(">LL", width, height) + WHOLE["png"][24:29]
+    return WHOLE["png"][:12] + header + struct.pack(">L", zlib.crc32(header)) + WHOLE["png"][33:]
+
+
+@pytest.mark.parametrize("claim", [jpeg_of_claimed_size, png_of_claimed_size])
+def test_an_absurd_size_is_refused_without_taking_the_memory(path, claim):
+    assert read(path, claim(48, 64)).shape == (48, 64, 3)  # sizes are claimed in the right place
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for size in [(60000, 60000), (12000, 12000), (65535, 2050)]:
+        assert_refused(path, claim(*size), match="pixels")
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 100_000  # KiB; the smallest of these would take 390,000 as RGB
+
+
+def spoil(data: bytes, rng: random.Random) -> bytes:
+    spoilt, size = bytearray(data), len(data)
+    match rng.randrange(7):
+        case 0:
+            return data[: rng.randrange(size)]
+        case 1:
+            for _ in range(rng.choice([1, 8, 100])):
+                spoilt[rng.randrange(size)] ^= 1 << rng.randrange(8)
+        case 2:  # headers: sizes, offsets, orientation
+            for _ in range(rng.choice([1, 3])):
+                spoilt[rng.randrange(min(size, 200))] = rng.choice([0, 1, 127, 128, 255])
+        case 3:
+            return b""
+        case 4:
+            start = rng.randrange(size)
+            spoilt[start : start + rng.randrange(1, 400)] = bytes(rng.randrange(1, 400))
+        case 5:  # two of them in one
+            start = rng.randrange(size)
+            return data[:start] + data[rng.randrange(size) :]
+    return bytes(spoilt)
+
+
+@pytest.mark.fuzz
+def test_each_spoilt_image_is_decoded_or_counted_and_the_loaders_workers_survive_them(tmp_path, monkeypatch):
+    """A tenth of the files under the suffix of another kind."""
+    for number in range(NUM_IMAGES):
+        rng = random.Random(number)
+        kind = list(WHOLE)[number % len(WHOLE)]
+        suffix = rng.choice([*WHOLE]) if rng.random() < 0.1 else kind
+        (tmp_path / f"{number:05d}.{suffix.rpartition('.')[2]}").write_bytes(spoil(WHOLE[kind], rng))
+    refused = {str(path) for path in tmp_path.iterdir() if not is_readable(path)}
+    assert 0.15 * NUM_IMAGES < len(refused) < 0.85 * NUM_IMAGES
+    monkeypatch.setattr("revisit.data.loader.MAX_REPLACEMENTS", NUM_IMAGES)
+    options = ("SOLVER.IMS_PER_BATCH", 50, "DATALOADER.NUM_WORKERS", 2, "VIEWS.NUM_SMALL", 0)
+    loader = ResumableLoader(tiny_config("DATASETS.TRAIN", (f"folder:{tmp_path}",), *options))
+    errors = [error for batch in islice(loader, loader.iterations_per_epoch) for error in batch["read_errors"]]
+    assert {error.partition(":")[0] for error in errors} == refused

@@ -2,25 +2,37 @@
 
 from itertools import islice
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny import tiny_config
 
-from revisit.data.sampler import EpochBatchSampler
+from revisit.data.loader import FinetuneLoader, MappedRecords
+from revisit.data.sampler import EpochBatchSampler, GroupedBatchSampler
+from revisit.errors import UserError
 
 SEEDS = st.integers(0, 2**63 - 1)
+WORLD_SIZES = st.integers(1, 4)
 
 
 @st.composite
 def sizes(draw):
     """(number of images, global batch, number of processes)."""
-    world_size = draw(st.integers(1, 4))
+    world_size = draw(WORLD_SIZES)
     batch = world_size * draw(st.integers(1, 6))
     return draw(st.integers(batch, 60)), batch, world_size
 
 
-def take(count, *args, **options):
-    return list(islice(EpochBatchSampler(*args, **options), count))
+@st.composite
+def shapes(draw):
+    """(which records are wide, batch of a process, number of processes)."""
+    world_size = draw(WORLD_SIZES)
+    return draw(st.lists(st.booleans(), min_size=world_size, max_size=40)), draw(st.integers(1, 5)), world_size
+
+
+def take(count, *args, sampler=EpochBatchSampler, **options):
+    return list(islice(sampler(*args, **options), count))
 
 
 @given(sizes(), SEEDS)
@@ -42,20 +54,22 @@ def test_an_epoch_shows_every_image_once_but_for_a_dropped_rest(size, seed):
 def test_the_ranks_share_the_batch_of_a_single_process(size, seed, start):
     num_images, batch, world_size = size
     whole = take(5, num_images, batch, seed, start_iteration=start)
-    shares = [
-        take(5, num_images, batch, seed, rank=r, world_size=world_size, start_iteration=start)
-        for r in range(world_size)
-    ]
+    options = {"world_size": world_size, "start_iteration": start}
+    shares = [take(5, num_images, batch, seed, rank=r, **options) for r in range(world_size)]
     for n in range(5):
         assert all(len(share[n]) == batch // world_size for share in shares)
         assert [key for share in shares for key in share[n]] == whole[n]
 
 
-@given(sizes(), SEEDS, st.integers(0, 40))
-def test_a_run_can_start_at_any_iteration(size, seed, start):
-    num_images, batch, _ = size
-    from_zero = take(start + 4, num_images, batch, seed)
-    assert take(4, num_images, batch, seed, start_iteration=start) == from_zero[start:]
+@given(
+    st.one_of(st.tuples(st.just(EpochBatchSampler), sizes()), st.tuples(st.just(GroupedBatchSampler), shapes())),
+    SEEDS,
+    st.integers(0, 40),
+)
+def test_a_run_can_start_at_any_iteration(sampler_and_size, seed, start):
+    sampler, (*size, world_size) = sampler_and_size
+    options = {"sampler": sampler, "rank": world_size - 1, "world_size": world_size}
+    assert take(4, *size, seed, start_iteration=start, **options) == take(start + 4, *size, seed, **options)[start:]
 
 
 def order_of(epoch, seed=0, num_images=100):
@@ -72,11 +86,9 @@ def test_epochs_and_seeds_have_their_own_order():
 
 
 def test_the_dropped_rest_changes_with_the_epoch():
-    seen = [
-        {index for batch in take(3, 10, 3, 0, start_iteration=3 * epoch) for _, index in batch} for epoch in range(40)
-    ]
-    assert set.union(*seen) == set(range(10))
-    assert len({frozenset(range(10)) - images for images in seen}) > 5
+    shown = [take(3, 10, 3, 0, start_iteration=3 * epoch) for epoch in range(40)]
+    dropped = {frozenset(range(10)) - {index for batch in batches for _, index in batch} for batches in shown}
+    assert len(dropped) > 5 and not frozenset.intersection(*dropped)
 
 
 @pytest.mark.parametrize(
@@ -86,3 +98,38 @@ def test_the_dropped_rest_changes_with_the_epoch():
 def test_batches_that_cannot_be_made_are_refused(args, options, match):
     with pytest.raises(ValueError, match=match):
         EpochBatchSampler(*args, **options)
+
+
+@given(shapes(), SEEDS)
+def test_every_epoch_of_finetuning_has_each_record_once_over_all_processes(shape, seed):
+    wide, batch, world_size = shape
+    places = []
+    for rank in range(world_size):
+        sampler = GroupedBatchSampler(wide, batch, seed, rank=rank, world_size=world_size)
+        places += islice(sampler._places(), 3 * len(wide))
+    record_at = dict(places)
+    assert len(record_at) == len(places)
+    for epoch in range(3):
+        mine = [record_at[epoch * len(wide) + n] for n in range(len(wide))]
+        assert sorted(mine) == list(range(len(wide)))
+
+
+@given(shapes(), SEEDS)
+def test_a_batch_of_finetuning_has_wide_images_or_others(shape, seed):
+    wide, batch, world_size = shape
+    for keys in take(20, wide, batch, seed, world_size=world_size, sampler=GroupedBatchSampler):
+        assert len(keys) == batch and len({wide[index] for _, index in keys}) == 1
+
+
+def test_what_the_mapper_draws_depends_on_the_place_in_the_run_alone():
+    samples = MappedRecords([{"n": n} for n in range(4)], lambda record: (record["n"], np.random.random()), seed=3)
+    once, again, elsewhere = samples[5, 2], samples[5, 2], samples[6, 2]
+    assert once == again and once[1] != elsewhere[1]
+    other_seed = MappedRecords([{"n": 2}], lambda record: (record["n"], np.random.random()), seed=4)
+    assert other_seed[5, 0][1] != once[1]
+
+
+def test_another_sampler_is_refused():
+    cfg = tiny_config("DATALOADER.SAMPLER_TRAIN", "RepeatFactorTrainingSampler")
+    with pytest.raises(UserError, match="expected TrainingSampler"):
+        FinetuneLoader(cfg, lambda record: record)
