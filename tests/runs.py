@@ -9,7 +9,7 @@ from commands import ROOT
 from tiny import tiny_config
 
 from revisit.engine.pretrain_trainer import PretrainTrainer
-from revisit.engine.schedule import resolve_schedule
+from revisit.engine.solver import resolve_schedule
 from revisit.engine.trainer import RevisitTrainer
 from revisit.viz.curves import read_metrics
 

@@ -5,7 +5,7 @@ import torch
 from tiny import random_views, tiny_config, tiny_model
 
 from revisit.engine.dry_run import dry_run
-from revisit.engine.schedule import resolve_schedule
+from revisit.engine.solver import resolve_schedule
 
 
 def recipe(tmp_path, *options, num_images: int = 60, num_processes: int = 1) -> dict:

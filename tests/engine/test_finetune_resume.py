@@ -6,8 +6,8 @@ import pytest
 from runs import assert_same, load, run
 
 from revisit.engine.finetune_trainer import FinetuneTrainer
-from revisit.engine.schedule import resolve_schedule
 from revisit.engine.setup import make_config
+from revisit.engine.solver import resolve_schedule
 
 SMALL = {
     "detection": "INPUT.MIN_SIZE_TRAIN (64,80) INPUT.MAX_SIZE_TRAIN 100",

@@ -9,9 +9,8 @@ from commands import launch_forks
 from runs import load, train
 from tiny import random_views, tiny_model
 
-from revisit.engine.non_finite import report_non_finite
 from revisit.engine.pretrain_trainer import PretrainTrainer
-from revisit.engine.train_step import NonFiniteLossError, TrainStep
+from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_finite
 from revisit.errors import UserError
 
 from detectron2.engine import HookBase

@@ -5,7 +5,7 @@ import torch
 from tiny import tiny_config, tiny_model
 from torch import nn
 
-from revisit.engine.optimizer import build_lr_scheduler, build_optimizer
+from revisit.engine.solver import build_lr_scheduler, build_optimizer
 
 
 @pytest.mark.parametrize("norm_decay", [0.0, 0.001])

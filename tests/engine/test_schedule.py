@@ -1,7 +1,7 @@
 import pytest
 from tiny import tiny_config
 
-from revisit.engine.schedule import resolve_schedule
+from revisit.engine.solver import resolve_schedule
 from revisit.errors import UserError
 
 

@@ -5,8 +5,7 @@ import pytest
 import torch
 from runs import assert_same, load, run_config, train, train_for_module
 
-from revisit.engine.checkpointing import Checkpoints
-from revisit.engine.hooks import EvaluationAfterSuccess
+from revisit.engine.hooks import Checkpoints, EvaluationAfterSuccess
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.errors import UserError
 from revisit.modeling.momentum import MomentumUpdate

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import torch
 from commands import ROOT, TINY, run
+from torch.distributed.elastic.utils.distributed import get_free_port
 
 from revisit.engine.command import run_command
-from revisit.engine.launch import find_processes
-from revisit.engine.network import free_port, interface_towards
+from revisit.engine.launch import find_processes, interface_towards
 
 TIMEOUT = 30  # seconds for a collective of the run that is cut off, whose processes start within that of each other
 LIMIT = 240  # seconds, for what takes a few where nothing else runs
@@ -86,7 +86,7 @@ class Machines:
         return process
 
     def train(self, options: str, datasets: Path, flags: str = "") -> list[subprocess.Popen]:
-        url = f"tcp://{self.addresses[0]}:{next(self._ports) if self.separate else free_port()}"
+        url = f"tcp://{self.addresses[0]}:{next(self._ports) if self.separate else get_free_port()}"
         return [
             self.start(
                 train_command(f"--num-machines 2 --machine-rank {n} --dist-url {url} {flags}", options), n, datasets
