@@ -2,22 +2,27 @@ import json
 
 import pytest
 import torch
-from tiny import random_views, tiny_config, tiny_model
+from runs import run_config
+from tiny import random_views, tiny_model
 
 from revisit.engine.dry_run import dry_run
-from revisit.engine.solver import resolve_schedule
 
 
-def recipe(tmp_path, *options, num_images: int = 60, num_processes: int = 1) -> dict:
-    cfg = tiny_config("DATASETS.TRAIN", ("toy_scenes_train",), "OUTPUT_DIR", str(tmp_path), *options)
-    resolve_schedule(cfg, num_images)
-    dry_run(cfg, num_images, num_processes)
-    return json.loads((tmp_path / "dry_run.json").read_text())
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    """What a dry run writes, without data unless the test asks for some."""
+    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
+
+    def recipe(*options: object, num_images: int = 60, num_processes: int = 1) -> dict:
+        dry_run(run_config(tmp_path, *options), num_images, num_processes)
+        return json.loads((tmp_path / "dry_run.json").read_text())
+
+    return recipe
 
 
-def test_the_recipe_is_what_the_run_would_do(toy_datasets, tmp_path):
+def test_the_recipe_is_what_the_run_would_do(recipe, toy_datasets, tmp_path):
     options = ("SOLVER.MAX_ITER", 0, "SOLVER.EPOCHS", 10, "KNN_MOCO.WARMUP_EPOCHS", 2, "SOLVER.WEIGHT_DECAY_NORM", 0.0)
-    plan = recipe(tmp_path, *options, num_processes=2)
+    plan = recipe(*options, num_processes=2)
     assert (plan["iterations_per_epoch"], plan["iterations"], plan["epochs"]) == (7, 70, 10)
     assert (plan["warmup_epochs"], plan["warmup_iterations"]) == (2, 14)
     assert (plan["lambda"], plan["k"], plan["momentum"], plan["policy"]) == (0.4, 5, 0.995, "standard_or_autoaugment")
@@ -28,9 +33,9 @@ def test_the_recipe_is_what_the_run_would_do(toy_datasets, tmp_path):
     assert plan["data"]["found"] and (tmp_path / "views.png").is_file()
 
 
-def test_accumulation_needs_the_memory_of_one_part(toy_datasets, tmp_path):
-    whole = recipe(tmp_path, "SOLVER.IMS_PER_BATCH", 48)
-    parts = recipe(tmp_path, "SOLVER.IMS_PER_BATCH", 48, "SOLVER.ACCUMULATION_STEPS", 4)
+def test_accumulation_needs_the_memory_of_one_part(recipe):
+    whole = recipe("SOLVER.IMS_PER_BATCH", 48)
+    parts = recipe("SOLVER.IMS_PER_BATCH", 48, "SOLVER.ACCUMULATION_STEPS", 4)
     more, less = (plan["memory_gib_per_process"] for plan in (whole, parts))
     for name in ("activations", "scores"):
         assert less[name] == pytest.approx(more[name] / 4, abs=1e-3)
@@ -38,30 +43,29 @@ def test_accumulation_needs_the_memory_of_one_part(toy_datasets, tmp_path):
     assert (parts["accumulation_steps"], parts["shapes"]["positives"][0]) == (4, 12)
 
 
-def test_moco_has_no_neighbours_and_a_queue_that_holds_an_image_twice_is_warned_of(toy_datasets, tmp_path, capsys):
-    plan = recipe(tmp_path, "MODEL.META_ARCHITECTURE", "MoCo", "VIEWS.NUM_SMALL", 0, "MOCO.QUEUE_SIZE", 60)
+def test_moco_has_no_neighbours_and_a_queue_that_holds_an_image_twice_is_warned_of(recipe, capsys):
+    plan = recipe("MODEL.META_ARCHITECTURE", "MoCo", "VIEWS.NUM_SMALL", 0, "MOCO.QUEUE_SIZE", 60)
     assert "warning: MOCO.QUEUE_SIZE 60 is 1.0 times the 60 images" in capsys.readouterr().out
     assert (plan["lambda"], plan["k"]) == (0, 0)
     assert "small" not in plan["shapes"] and "queue.features" not in plan["shapes"]
 
 
-def test_mining_after_the_enqueue_needs_a_copy_of_the_mined_ring(toy_datasets, tmp_path):
+def test_mining_after_the_enqueue_needs_a_copy_of_the_mined_ring(recipe):
     queue = ("MOCO.QUEUE_SIZE", 2**18)
-    memory = recipe(tmp_path, *queue, "KNN_MOCO.ENQUEUE_FIRST", True)["memory_gib_per_process"]
+    memory = recipe(*queue, "KNN_MOCO.ENQUEUE_FIRST", True)["memory_gib_per_process"]
     assert memory["queue_copy"] == pytest.approx(2**18 * 64 * 4 / 2**30, abs=1e-3)
-    assert "queue_copy" not in recipe(tmp_path, *queue)["memory_gib_per_process"]
+    assert "queue_copy" not in recipe(*queue)["memory_gib_per_process"]
 
 
-def test_missing_data_is_said_and_the_published_size_taken(tmp_path, monkeypatch):
-    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
-    plan = recipe(tmp_path, "DATASETS.TRAIN", ("coco_2017_train_images",), num_images=118287)
+def test_missing_data_is_said_and_the_published_size_taken(recipe, tmp_path):
+    plan = recipe("DATASETS.TRAIN", ("coco_2017_train_images",), num_images=118287)
     assert not plan["data"]["found"] and "train2017" in plan["data"]["problem"]
     assert not (tmp_path / "views.png").exists()
 
 
-def test_activation_memory_is_what_autograd_keeps(toy_datasets, tmp_path):
+def test_activation_memory_is_what_autograd_keeps(recipe):
     """Against the bytes that a real forward on real memory saves, counted by storage."""
-    plan = recipe(tmp_path, "SOLVER.IMS_PER_BATCH", 48)["memory_gib_per_process"]
+    plan = recipe("SOLVER.IMS_PER_BATCH", 48)["memory_gib_per_process"]
     kept: dict[int, torch.Tensor] = {}
     model = tiny_model().train()
     own = {p.untyped_storage().data_ptr() for p in [*model.parameters(), *model.buffers()]}

@@ -19,43 +19,33 @@ def git(folder: Path, *words: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    folder = tmp_path.resolve() / "source"
-    folder.mkdir()
-    git(folder, "init", "--quiet")
-    (folder / "code.py").write_text("one")
-    git(folder, "add", "code.py")
-    git(folder, "commit", "--quiet", "--message", "one")
-    return folder
+def test_a_repository_of_its_own_has_a_commit_and_no_or_a_slow_git_is_no_error(tmp_path, monkeypatch):
+    source = tmp_path.resolve() / "source"
+    (source / "site-packages").mkdir(parents=True)
+    (source / "code.py").write_text("one")
+    for words in (("init", "--quiet"), ("add", "code.py"), ("commit", "--quiet", "--message", "one")):
+        git(source, *words)
+    commit = git(source, "rev-parse", "HEAD")
+    (source / "notes.txt").write_text("untracked files are the user's own")
+    assert git_state(source) == {"commit": commit, "dirty": False}
+    (source / "code.py").write_text("two")
+    assert git_state(source) == {"commit": commit, "dirty": True}
+    assert git_state(source / "site-packages") == git_state(tmp_path) == UNKNOWN
 
-
-def test_a_commit_is_told_and_whether_files_differ_from_it(repository):
-    commit = git(repository, "rev-parse", "HEAD")
-    (repository / "notes.txt").write_text("untracked files are the user's own")
-    assert git_state(repository) == {"commit": commit, "dirty": False}
-    (repository / "code.py").write_text("two")
-    assert git_state(repository) == {"commit": commit, "dirty": True}
-
-
-def test_what_is_no_repository_of_its_own_has_no_commit_and_no_git_is_no_error(tmp_path, repository, monkeypatch):
-    (repository / "site-packages").mkdir()
-    assert git_state(repository / "site-packages") == git_state(tmp_path) == UNKNOWN
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert git_state(repository) == UNKNOWN
-
-
-def test_a_slow_git_is_not_waited_for(repository, monkeypatch):
     def hang(command: list[str], timeout: float, **options: object) -> None:
         raise subprocess.TimeoutExpired(command, timeout)
 
-    monkeypatch.setattr(environment.subprocess, "run", hang)
-    assert git_state(repository) == UNKNOWN
+    with monkeypatch.context() as patch:
+        patch.setattr(environment.subprocess, "run", hang)
+        assert git_state(source) == UNKNOWN
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_state(source) == UNKNOWN
 
 
-def test_a_run_that_goes_on_adds_a_line_and_a_new_one_starts_over(tmp_path):
-    for again, lines in ((False, 1), (True, 2), (True, 3), (False, 1)):
+@pytest.mark.parametrize("starts", [(False, True, True), (False, True, False)])
+def test_a_run_that_goes_on_adds_a_line_and_a_new_one_starts_over(tmp_path, starts):
+    for again in starts:
         record_environment(tmp_path, again=again)
-        written = [json.loads(line) for line in (tmp_path / "environment.json").read_text().splitlines()]
-        assert written == [describe_environment()] * lines
+    written = [json.loads(line) for line in (tmp_path / "environment.json").read_text().splitlines()]
+    assert written == [describe_environment()] * (3 if all(starts[1:]) else 1)
     assert written[0]["torch"] == torch.__version__ and written[0].keys() >= {"commit", "dirty", "python", "detectron2"}

@@ -8,10 +8,12 @@ import torch
 from commands import launch_forks
 from runs import load, train
 from tiny import random_views, tiny_model
+from true_steps import sgd
 
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_finite
 from revisit.errors import UserError
+from revisit.modeling.distributed import unwrap
 
 from detectron2.engine import HookBase
 from detectron2.utils import comm
@@ -26,23 +28,26 @@ class Diverge(HookBase):
 
     def before_step(self) -> None:
         if self.trainer.iter == self._iteration and comm.get_rank() == self._rank:
-            model = self.trainer.model
-            head = getattr(model, "module", model).projection_head
-            torch.nn.init.constant_(next(head.parameters()), float("nan"))
+            torch.nn.init.constant_(next(unwrap(self.trainer.model).projection_head.parameters()), float("nan"))
 
 
-def test_the_run_stops_with_the_iteration_and_leaves_views_names_and_checkpoints(toy_datasets, tmp_path):
-    options = ("SOLVER.MAX_ITER", 8, "SOLVER.CHECKPOINT_PERIOD", 2)
-    with pytest.raises(UserError, match=r"loss of iteration 5 is not finite \(loss_inst nan") as error:
-        train(tmp_path, *options, hook=Diverge(5))
+@pytest.mark.parametrize(("iteration", "last", "period"), [(5, 8, 1), (4, 8, 100), (4, 6, 100)])
+def test_the_run_stops_with_the_first_bad_iteration_and_leaves_views_names_and_checkpoints(
+    toy_datasets, tmp_path, monkeypatch, iteration, last, period
+):
+    """Also where losses are read every few steps: before a checkpoint, or at the end."""
+    monkeypatch.setattr(PretrainTrainer, "test", lambda *_: pytest.fail("evaluated"))
+    options = ("SOLVER.MAX_ITER", last, "SOLVER.CHECKPOINT_PERIOD", 2, "SOLVER.METRICS_PERIOD", period)
+    with pytest.raises(UserError, match=rf"loss of iteration {iteration} is not finite \(loss_inst nan") as error:
+        train(tmp_path, *options, hook=Diverge(iteration))
     assert "\n" not in str(error.value) and str(tmp_path / "non_finite") in str(error.value)
-    sheet = cv2.imread(str(tmp_path / "non_finite/iteration_0000005_process_0_1.png"))
+    stem = tmp_path / f"non_finite/iteration_{iteration:07d}_process_0"
+    sheet = cv2.imread(f"{stem}_1.png")
     assert sheet.shape == (8 * 170 + 22, 6 * 170 + 22, 3) and sheet.std() > 20  # eight images, six views each
-    listed = (tmp_path / "non_finite/iteration_0000005_process_0.txt").read_text().split()
+    listed = stem.with_suffix(".txt").read_text().split()
     assert len(set(listed)) == 8 and all(Path(name).is_file() for name in listed)
     assert sorted(path.name for path in tmp_path.glob("model_*")) == ["model_0000001.pth", "model_0000003.pth"]
-    for value in load(tmp_path / "model_0000003.pth")["model"].values():
-        assert value.isfinite().all()
+    assert all(value.isfinite().all() for value in load(tmp_path / "model_0000003.pth")["model"].values())
 
 
 def train_two(output: Path) -> None:
@@ -59,11 +64,10 @@ def test_only_the_process_with_the_loss_shows_its_views_and_all_stop(toy_dataset
 
 def test_nothing_changes_in_a_step_that_fails(monkeypatch):
     model = tiny_model().train()
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
     before = {name: value.clone() for name, value in model.named_parameters()}
     loss = model.projection_head[0].weight.sum() * float("inf")
     monkeypatch.setattr(type(model), "losses", lambda *_: {"loss_inst": loss})
-    step = TrainStep(model, [random_views(8)], optimizer)
+    step = TrainStep(model, [random_views(8)], sgd(model))
     with EventStorage(4), pytest.raises(NonFiniteLossError, match="iteration 4"):
         step.run_step()
     assert all(torch.equal(value, before[name]) for name, value in model.named_parameters())
@@ -76,16 +80,3 @@ def test_inputs_of_finetuning_are_shown_too(tmp_path):
     said = report_non_finite(error, str(tmp_path), batch, ["0.jpg", "1.jpg"])
     assert "loss_sem_seg inf" in str(said)
     assert cv2.imread(str(tmp_path / "non_finite/iteration_0000012_process_0_1.png")).shape == (2 * 170 + 22, 192, 3)
-
-
-@pytest.mark.parametrize("last", [8, 6])
-def test_read_every_few_steps_the_first_bad_iteration_is_reported_and_nothing_ruined_is_saved(
-    toy_datasets, tmp_path, monkeypatch, last
-):
-    monkeypatch.setattr(PretrainTrainer, "test", lambda *_: pytest.fail("evaluated"))
-    options = ("SOLVER.MAX_ITER", last, "SOLVER.CHECKPOINT_PERIOD", 2, "SOLVER.METRICS_PERIOD", 100)
-    with pytest.raises(UserError, match=r"loss of iteration 4 is not finite \(loss_inst nan"):
-        train(tmp_path, *options, hook=Diverge(4))
-    listed = (tmp_path / "non_finite/iteration_0000004_process_0.txt").read_text().split()
-    assert len(set(listed)) == 8 and (tmp_path / "non_finite/iteration_0000004_process_0_1.png").is_file()
-    assert sorted(path.name for path in tmp_path.glob("model_*")) == ["model_0000001.pth", "model_0000003.pth"]

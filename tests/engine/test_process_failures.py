@@ -7,33 +7,39 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch.multiprocessing as mp
-from commands import ROOT, TINY, launch_forks
+from commands import ROOT, TINY, launch_forks, popen
 
 from revisit.data.workers import SignalSafeLoader
+from revisit.errors import UserError
 
 from detectron2.utils import comm
 
 LIMIT = 180  # seconds, for what takes a few where nothing else runs
 
 
-def break_on_one_rank() -> None:
+def fail_on_one_rank(error: Exception) -> None:
     """While loader workers are at it, which the process must not wait for."""
-    batches = iter(SignalSafeLoader(range(100), num_workers=1))
-    next(batches)
+    next(iter(SignalSafeLoader(range(100), num_workers=1)))
     if comm.get_rank() == 1:
-        raise ZeroDivisionError("a defect of ours")
+        raise error
     comm.synchronize()  # would wait forever
 
 
-def test_a_defect_in_one_process_ends_all_with_its_traceback():
-    with pytest.raises(
-        mp.ProcessRaisedException, match="(?s)in break_on_one_rank.*ZeroDivisionError: a defect of ours"
-    ):
-        launch_forks(break_on_one_rank, 2)
+@pytest.mark.parametrize(
+    ("error", "raised", "message"),
+    [
+        (ZeroDivisionError("of ours"), mp.ProcessRaisedException, "in fail_on_one_rank.*ZeroDivisionError: of ours"),
+        (UserError("rank 1 cannot read its images"), UserError, "^rank 1 cannot read its images$"),
+    ],
+)
+def test_what_one_process_raises_ends_all_with_its_message(error, raised, message):
+    with pytest.raises(raised, match=f"(?s){message}"):
+        launch_forks(fail_on_one_rank, 2, error)
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -43,76 +49,44 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-class Run:
-    """Two processes with two loader workers each, started as a user does."""
-
-    def __init__(self, output: Path, datasets: Path):
-        command = (
-            f"tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus 2 OUTPUT_DIR {output} {TINY} "
-            "SOLVER.MAX_ITER 100000 DATALOADER.NUM_WORKERS 2"
-        )
-        # The name of this test's run is in the environment of whatever it starts.
-        self._mark = f"REVISIT_TEST={output}"
-        environment = os.environ | {"DETECTRON2_DATASETS": str(datasets), "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(
-            [sys.executable, *shlex.split(command)], cwd=ROOT, text=True, stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL, start_new_session=True,
-            env=environment | {"REVISIT_TEST": str(output), "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
-        wait_until(lambda: (output / "metrics.json").exists() and (output / "metrics.json").stat().st_size)
-
-    def pids(self) -> list[int]:
-        """Processes of the run that live."""
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                mine = self._mark.encode() in (folder / "environ").read_bytes().split(b"\0")
-                alive = (folder / "stat").read_text().rpartition(") ")[2][0] != "Z"
-            except OSError:  # gone meanwhile
-                continue
-            found += [int(folder.name)] if mine and alive else []
-        return found
-
-    def ranks(self) -> list[int]:
-        """The training processes: the launcher's children that have children."""
-        parents = {pid: _parent(pid) for pid in self.pids()}
-        return [pid for pid, parent in parents.items() if parent == self.process.pid and pid in parents.values()]
-
-    def close(self) -> None:
-        for pid in self.pids():
-            os.kill(pid, signal.SIGKILL)
-        self.process.wait()
-        self.process.stderr.close()
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
-    except OSError:
-        return -1
-
-
-@pytest.fixture
-def shared_memory() -> set[str]:
-    return set(os.listdir("/dev/shm"))
-
-
-@pytest.fixture
-def running(toy_root, tmp_path):
-    run = Run(tmp_path / "run", toy_root)
-    yield run
-    run.close()
+def living(session: int) -> dict[int, int]:
+    """The processes of a session, and their parents."""
+    found = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # gone meanwhile
+            state, parent, _, its_session = file.read_text().rpartition(") ")[2].split()[:4]
+            if int(its_session) == session and state != "Z":
+                found[int(file.parent.name)] = int(parent)
+    return found
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-@pytest.mark.parametrize("victim", ["a training process", "the launcher"])
-def test_a_killed_process_takes_all_others_with_it(shared_memory, running, victim):
-    assert len(running.pids()) >= 7 and len(running.ranks()) == 2
-    os.kill(running.ranks()[0] if victim == "a training process" else running.process.pid, signal.SIGKILL)
-    wait_until(lambda: not running.pids())
+@pytest.mark.parametrize(("victim", "start"), [("a training process", popen), ("the launcher", subprocess.Popen)])
+def test_a_killed_process_takes_all_others_with_it(toy_datasets, monkeypatch, tmp_path, victim, start):
+    """Of a launcher and two training processes with two loader workers each; what a fork leaves ends with the tests."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    shared_memory, metrics = set(os.listdir("/dev/shm")), tmp_path / "run/metrics.json"
+    command = (
+        f"tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus 2 OUTPUT_DIR {metrics.parent} {TINY} "
+        "SOLVER.MAX_ITER 100000 DATALOADER.NUM_WORKERS 2"
+    )
+    with open(tmp_path / "output", "w") as output:
+        words = [sys.executable, *shlex.split(command)]
+        launcher = start(words, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        wait_until(lambda: metrics.exists() and metrics.stat().st_size)
+        parents = living(launcher.pid)
+        ranks = [pid for pid, parent in parents.items() if parent == launcher.pid and pid in parents.values()]
+        assert len(parents) >= 7 and len(ranks) == 2
+        os.kill(ranks[0] if victim == "a training process" else launcher.pid, signal.SIGKILL)
+        wait_until(lambda: not living(launcher.pid))
+    finally:
+        for pid in living(launcher.pid):
+            os.kill(pid, signal.SIGKILL)
     if victim == "a training process":
-        stderr = running.process.stderr.read()
-        assert running.process.wait() == 128 + signal.SIGKILL
-        assert "terminated with signal SIGKILL, so the others were ended; --resume continues" in stderr
-        assert "Traceback" not in stderr
+        said = (tmp_path / "output").read_text()
+        assert launcher.wait(LIMIT) == 128 + signal.SIGKILL
+        assert "terminated with signal SIGKILL, so the others were ended; --resume continues" in said
+        assert "Traceback" not in said
     wait_until(lambda: set(os.listdir("/dev/shm")) <= shared_memory)  # other tests use it for moments, at the same time

@@ -3,17 +3,15 @@
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from commands import launch_forks
+from commands import launch_forks, run
 from runs import assert_same, load, train, train_for_module
 
-from revisit.data.workers import SignalSafeLoader
+from revisit.data.workers import STOP_SIGNALS, SignalSafeLoader
 from revisit.engine.stop_signals import StopSignals
-from revisit.errors import InterruptedRunError, StoppedRunError
+from revisit.errors import StoppedRunError
 
 from detectron2.engine import HookBase
 from detectron2.utils import comm
@@ -40,24 +38,15 @@ def untouched(toy_root, tmp_path_factory) -> dict:
     return load(output / "model_final.pth")["model"]
 
 
-@pytest.mark.parametrize(
-    ("number", "error", "code"),
-    [
-        (signal.SIGTERM, StoppedRunError, 75),
-        (signal.SIGUSR1, StoppedRunError, 75),
-        (signal.SIGINT, InterruptedRunError, 130),
-    ],
-)
-def test_a_signal_ends_the_run_after_its_step_and_the_run_resumes(
-    toy_datasets, untouched, tmp_path, number, error, code
-):
-    handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)]
-    name = signal.Signals(number).name
-    with pytest.raises(error, match=f"stopped by {name} after iteration {SIGNALLED}, .* --resume continues") as caught:
-        train(tmp_path, *OPTIONS, hook=Signal(number))
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 75), ("SIGUSR1", 75), ("SIGINT", 130)])
+def test_a_signal_ends_the_run_after_its_step_and_the_run_resumes(toy_datasets, untouched, tmp_path, name, code):
+    handlers = [signal.getsignal(number) for number in STOP_SIGNALS]
+    message = f"stopped by {name} after iteration {SIGNALLED}, .* --resume continues"
+    with pytest.raises(StoppedRunError, match=message) as caught:
+        train(tmp_path, *OPTIONS, hook=Signal(signal.Signals[name]))
     assert caught.value.EXIT_CODE == code
     assert [path.name for path in tmp_path.glob("model_*")] == [f"model_{SIGNALLED:07d}.pth"]
-    assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)] == handlers
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == handlers
     assert train(tmp_path, *OPTIONS, resume=True).start_iter == SIGNALLED + 1
     assert_same(load(tmp_path / "model_final.pth")["model"], untouched)
 
@@ -108,30 +97,32 @@ import multiprocessing, os, signal, sys
 from torch.utils.data import get_worker_info
 from revisit.data.workers import STOP_SIGNALS, SignalSafeLoader
 
+multiprocessing.set_start_method("fork", force=True)
+
 class Workers:
     def __len__(self):
         return 200
     def __getitem__(self, index):
         return get_worker_info().id
 
-batches = iter(SignalSafeLoader(Workers(), num_workers=2, prefetch_factor=1))
-reported = set()
-while {moment} and reported != {{0, 1}}:
-    reported.add(int(next(batches)))
-for number in STOP_SIGNALS:
-    for process in multiprocessing.active_children():
-        os.kill(process.pid, number)
-assert {{int(next(batches)) for _ in range(150)}} == {{0, 1}} and len(multiprocessing.active_children()) == 2
+for at_work in (False, True):
+    batches = iter(SignalSafeLoader(Workers(), num_workers=2, prefetch_factor=1))
+    reported = set()
+    while at_work and reported != {0, 1}:
+        reported.add(int(next(batches)))
+    for number in STOP_SIGNALS:
+        for process in multiprocessing.active_children():
+            os.kill(process.pid, number)
+    assert {int(next(batches)) for _ in range(150)} == {0, 1} and len(multiprocessing.active_children()) == 2
 print("alive", flush=True)
 sys.exit(3)
 """
 
 
-@pytest.mark.parametrize("moment", [False, True], ids=["forked", "all at work"])
-def test_workers_leave_signals_to_the_training_process_and_end_with_it(moment):
-    script = WORKERS.format(moment=moment)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240)
-    assert (done.returncode, done.stdout, done.stderr) == (3, "alive\n", "")
+def test_workers_leave_signals_to_the_training_process_and_end_with_it(toy_root, tmp_path):
+    """Both when they have just been forked and when all are at work."""
+    (tmp_path / "workers.py").write_text(WORKERS)
+    assert run(f"python {tmp_path}/workers.py", toy_root, expect=3) == "alive\n"
 
 
 def test_a_worker_that_is_told_to_end_before_it_has_started_ends(monkeypatch):
