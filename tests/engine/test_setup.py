@@ -1,8 +1,14 @@
-"""Before any process starts: IMPORTS are brought in, every impossible recipe is refused with one line."""
+"""Before any process starts: IMPORTS are brought in, every impossible recipe is refused with one line.
 
+And environment.json says what code a run was made with, and needs no git for it.
+"""
+
+import json
 import re
+import subprocess
 import sys
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,15 +16,16 @@ import yaml
 from commands import ROOT
 
 from revisit import config
+from revisit.engine import environment
+from revisit.engine.environment import describe_environment, git_state, record_environment
 from revisit.engine.setup import check_evaluation_data, count_images, load_config
 from revisit.errors import UserError
 
+BASE = f"{ROOT}/configs/Base-Pretrain.yaml"
 DENSECL = ("MODEL.META_ARCHITECTURE", "DenseCL", "VIEWS.NUM_SMALL", 0)
 
 
-def load(
-    *opts: object, config_file: str = f"{ROOT}/configs/Base-Pretrain.yaml", num_gpus: int = 1, resume: bool = False
-):
+def load(*opts: object, config_file: str = BASE, num_gpus: int = 1, resume: bool = False):
     opts = [str(option) for option in opts]
     return load_config(Namespace(config_file=config_file, opts=opts, num_gpus=num_gpus, num_machines=1, resume=resume))
 
@@ -84,14 +91,12 @@ def test_a_file_that_is_no_config_is_named(tmp_path, text, message):
     assert not (tmp_path / "owned").exists()  # by code in the file
 
 
-def test_missing_data_names_the_folder_the_variable_and_the_way_out(tmp_path, monkeypatch):
+def test_missing_data_has_its_published_size_in_a_dry_run_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
     cfg = load(config_file="configs/pretrain/knn_moco.yaml")
-    with pytest.raises(UserError, match="make_toy_scenes.py") as caught:
+    with pytest.raises(UserError, match=f"{tmp_path}/coco/train2017"):
         count_images(cfg)
-    assert str(tmp_path / "coco" / "train2017") in str(caught.value)
-    assert "DETECTRON2_DATASETS" in str(caught.value)
-    assert count_images(cfg, assume_missing=True) == 118287  # the published size, for a dry run
+    assert count_images(cfg, assume_missing=True) == 118287
 
 
 @pytest.mark.parametrize(
@@ -172,7 +177,7 @@ def test_a_module_in_the_working_directory_adds_keys_before_the_config_is_merged
 @pytest.mark.parametrize("value", ["('my_tuple',)", "[my_list]", "('json', 'my_second')"])
 def test_a_config_file_inherits_imports_from_its_base_and_the_command_line_wins(value, write_module, tmp_path):
     write_module(re.search(r"my_\w+", value)[0])
-    (tmp_path / "base.yaml").write_text(f"_BASE_: {ROOT}/configs/Base-Pretrain.yaml\nIMPORTS: {value}\n")
+    (tmp_path / "base.yaml").write_text(f"_BASE_: {BASE}\nIMPORTS: {value}\n")
     (tmp_path / "mine.yaml").write_text("_BASE_: base.yaml\nMOCO:\n  MINE: 2.0\n")
     assert load(config_file="mine.yaml").MOCO.MINE == 2.0
     assert load("IMPORTS", "('math',)", "MOCO.MINE", 3.0, config_file="mine.yaml").IMPORTS == ("math",)
@@ -203,3 +208,41 @@ def test_a_module_that_cannot_be_found_is_named_in_one_line(names, message):
 def test_what_a_modules_own_code_raises_stays_its_own(text, error, write_module):
     with pytest.raises(error):
         load("IMPORTS", write_module("my_broken", text))
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ("-c", "user.name=A", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+    command = ["git", "-C", str(folder), *identity, *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_a_repository_of_its_own_has_a_commit_and_no_or_a_slow_git_is_no_error(tmp_path, monkeypatch):
+    source = tmp_path.resolve() / "source"
+    (source / "site-packages").mkdir(parents=True)
+    (source / "code.py").write_text("one")
+    for words in (("init", "--quiet"), ("add", "code.py"), ("commit", "--quiet", "--message", "one")):
+        git(source, *words)
+    commit, unknown = git(source, "rev-parse", "HEAD"), {"commit": None, "dirty": None}
+    (source / "notes.txt").write_text("untracked files are the user's own")
+    assert git_state(source) == {"commit": commit, "dirty": False}
+    (source / "code.py").write_text("two")
+    assert git_state(source) == {"commit": commit, "dirty": True}
+    assert git_state(source / "site-packages") == git_state(tmp_path) == unknown
+
+    def hang(command: list[str], timeout: float, **options: object) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(environment.subprocess, "run", hang)
+        assert git_state(source) == unknown
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_state(source) == unknown
+
+
+@pytest.mark.parametrize("starts", [(False, True, True), (False, True, False)])
+def test_a_run_that_goes_on_adds_a_line_and_a_new_one_starts_over(tmp_path, starts):
+    for again in starts:
+        record_environment(tmp_path, again=again)
+    written = [json.loads(line) for line in (tmp_path / "environment.json").read_text().splitlines()]
+    assert written == [describe_environment()] * (3 if all(starts[1:]) else 1)
+    assert written[0]["torch"] == torch.__version__ and written[0].keys() >= {"commit", "dirty", "python", "detectron2"}

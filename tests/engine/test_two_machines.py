@@ -7,14 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import pytest
 import torch
-from commands import ROOT, TINY, popen, run
+from commands import ROOT, TIMEOUT, TINY, popen, run, wait_until
 from runs import load
 from torch.distributed.elastic.utils.distributed import get_free_port
 
@@ -23,8 +21,14 @@ from revisit.engine.command import run_command
 from revisit.engine.launch import find_processes, interface_towards
 from revisit.viz.curves import read_metrics
 
-TIMEOUT = 20  # seconds for a collective of the run that is cut off, whose processes start within that of each other
-LIMIT = 240  # seconds, for what takes a few where nothing else runs
+ANSWER = 20  # seconds for a collective of the run that is cut off, whose processes start within that of each other
+# "in_namespace.py NAME SCRIPT ARGUMENTS": what "ip netns exec NAME python SCRIPT ARGUMENTS" does, as a fork can do it.
+IN_NAMESPACE = """
+import ctypes, os, runpy, sys
+_, namespace, *sys.argv = sys.argv
+assert ctypes.CDLL(None).setns(os.open(f"/var/run/netns/{namespace}", os.O_RDONLY), 0) == 0
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 def train_command(flags: str, output: Path, iterations: int) -> str:
@@ -38,9 +42,9 @@ class Machines:
     """Two places to run commands in: namespaces joined by a cable, or two addresses of the loopback interface."""
 
     def __init__(self, folder: Path):
-        self._logs = (folder / f"{n}.log" for n in count())
-        self._ports = count(29511)  # a run's address stays taken for a while
-        self._started: list[subprocess.Popen] = []
+        self._script = folder / "in_namespace.py"
+        self._script.write_text(IN_NAMESPACE)
+        self._started: list[tuple[subprocess.Popen, Path]] = []
         self._names = one, two = [f"revisit{os.getpid()}{n}" for n in "ab"]
         commands = [f"netns add {one}", f"netns add {two}"]
         commands.append(f"link add veth0 netns {one} type veth peer name veth0 netns {two}")
@@ -57,7 +61,7 @@ class Machines:
             return False
 
     def close(self) -> None:
-        for process in self._started:
+        for process, _ in self._started:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
         for name in self._names:
@@ -65,18 +69,18 @@ class Machines:
 
     def train(self, output: Path, iterations: int, flags: str = "") -> list[tuple[subprocess.Popen, Path]]:
         """Start the training's process on each machine; what it says goes to the file that is returned with it."""
-        url = f"tcp://10.77.0.1:{next(self._ports)}" if self.separate else f"tcp://127.0.0.1:{get_free_port()}"
-        runs = []
-        for n, log in zip(range(2), self._logs, strict=False):
+        port = 29511 + len(self._started)  # a run's address stays taken for a while
+        url = f"tcp://10.77.0.1:{port}" if self.separate else f"tcp://127.0.0.1:{get_free_port()}"
+        for n in range(2):
             machine = f"--num-machines 2 --machine-rank {n} --dist-url {url} {flags}"
             command = train_command(machine, output, iterations)
             if self.separate:
-                command = f"tests/engine/in_namespace.py {self._names[n]} {command}"
+                command = f"{self._script} {self._names[n]} {command}"
+            log = self._script.with_name(f"{len(self._started)}.log")
             with open(log, "w") as file:
                 words, how = [sys.executable, *shlex.split(command)], {"cwd": ROOT, "start_new_session": True}
-                runs.append((popen(words, stdout=file, stderr=subprocess.STDOUT, **how), log))
-        self._started += [process for process, _ in runs]
-        return runs
+                self._started.append((popen(words, stdout=file, stderr=subprocess.STDOUT, **how), log))
+        return self._started[-2:]
 
     def set_cable(self, up: bool, second: subprocess.Popen) -> None:
         """Pull or mend it; where there is none, the second machine's process stops in its tracks, and is ended."""
@@ -87,7 +91,8 @@ class Machines:
 
 
 @pytest.fixture
-def machines(toy_datasets, tmp_path) -> Iterator[Machines]:
+def machines(toy_datasets, tmp_path, monkeypatch) -> Iterator[Machines]:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     made = Machines(tmp_path)
     yield made
     made.close()
@@ -96,7 +101,7 @@ def machines(toy_datasets, tmp_path) -> Iterator[Machines]:
 def finish(runs: list[tuple[subprocess.Popen, Path]], codes: tuple[int, ...]) -> list[str]:
     """Wait for the processes to end with these exit codes; returns what each has said."""
     for (process, log), code in zip(runs, codes, strict=False):
-        assert process.wait(LIMIT) == code, log.read_text()[-3000:]
+        assert process.wait(TIMEOUT) == code, log.read_text()[-3000:]
     return [log.read_text() for _, log in runs]
 
 
@@ -124,11 +129,8 @@ def test_two_machines_are_as_good_as_one(machines, one, tmp_path):
 
 def test_a_machine_that_is_cut_off_ends_the_run_which_resumes_when_it_is_back(machines, tmp_path):
     output = tmp_path / "two"
-    runs = machines.train(output, 100000, f"--timeout {TIMEOUT / 60}")
-    end = time.monotonic() + LIMIT
-    while not (output / "last_checkpoint").exists():
-        assert time.monotonic() < end and all(process.poll() is None for process, _ in runs)
-        time.sleep(0.02)
+    runs = machines.train(output, 100000, f"--timeout {ANSWER / 60}")
+    wait_until((output / "last_checkpoint").exists)
     machines.set_cable(False, runs[1][0])
     said, _ = finish(runs, (75, 75) if machines.separate else (75,))
     (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
