@@ -8,14 +8,8 @@ import pytest
 import torch
 from runs import assert_same, load, run_config, train, train_for_module
 
+from revisit.checkpoint import run_folder
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.checkpoint.run_folder import (
-    checkpoints_of_run,
-    remove_outdated,
-    seed_of_run,
-    set_aside_earlier_run,
-    tidy_up,
-)
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.errors import UserError
 
@@ -123,14 +117,14 @@ def test_without_any_whole_checkpoint_nothing_starts_over(toy_datasets, whole, t
 def test_checkpoints_that_a_run_came_back_from_do_not_push_out_new_ones(tmp_path):
     for iteration in (4, 5, 8, 9):  # 8 and 9 are damaged, the run went back to 4 and has written 5
         (tmp_path / f"model_{iteration:07d}.pth").write_bytes(b"")
-    remove_outdated(tmp_path, 5, newest=1, every=0)
+    run_folder.remove_outdated(tmp_path, 5, newest=1, every=0)
     assert names(tmp_path) == [f"model_{iteration:07d}.pth" for iteration in (5, 8, 9)]
 
 
 def test_a_longer_run_resumes_from_the_later_of_periodic_and_final(whole, tmp_path):
     output = copy(whole, tmp_path / "run", "model_0000003.pth", "model_final.pth")  # the final one is iteration 7
     torch.save(load(whole / "model_0000005.pth") | {"iteration": 9}, output / "model_0000009.pth")
-    found = [path.name for path in checkpoints_of_run(output)]
+    found = [path.name for path in run_folder.checkpoints_of_run(output)]
     assert found == ["model_0000009.pth", "model_final.pth", "model_0000003.pth"]
 
 
@@ -139,7 +133,7 @@ def test_what_a_killed_process_was_writing_is_removed_or_ended(tmp_path, metrics
     for name in ("model_0000003.pth.tmp", "model_0000001.pth"):
         (tmp_path / name).write_bytes(b"")
     (tmp_path / "metrics.json").write_text(metrics)
-    tidy_up(tmp_path)
+    run_folder.tidy_up(tmp_path)
     assert names(tmp_path) == ["model_0000001.pth"]
     assert (tmp_path / "metrics.json").read_text() == metrics + "\n" * metrics.endswith("itera")
 
@@ -148,20 +142,20 @@ def test_a_new_start_sets_an_earlier_run_aside(whole, tmp_path):
     output = copy(whole, tmp_path / "run", "model_0000003.pth", "metrics.json", "last_checkpoint")
     for name in ("log.txt", "neighbours_0000003.png"):
         (output / name).write_text("")
-    assert set_aside_earlier_run(output) == output / "earlier_run_1"
+    assert run_folder.set_aside_earlier_run(output) == output / "earlier_run_1"
     assert sorted(p.name for p in output.iterdir()) == ["earlier_run_1", "log.txt"]
     for name in ("model_0000003.pth", "metrics.json", "neighbours_0000003.png"):
         assert (output / "earlier_run_1" / name).exists()
-    assert set_aside_earlier_run(output) is None
+    assert run_folder.set_aside_earlier_run(output) is None
     (output / "model_0000003.pth").write_bytes((whole / "model_0000003.pth").read_bytes())
-    assert set_aside_earlier_run(output) == output / "earlier_run_2"
+    assert run_folder.set_aside_earlier_run(output) == output / "earlier_run_2"
 
 
 def test_the_seed_of_a_run_is_in_its_checkpoints_and_else_in_its_config(whole, tmp_path):
-    assert seed_of_run(whole) == 7
+    assert run_folder.seed_of_run(whole) == 7
     for text, seed in (("SEED: 11\nSOLV", -1), ("SEED: 11\n", 11)):  # the first is torn
         (tmp_path / "config.yaml").write_text(text)
-        assert seed_of_run(tmp_path) == seed
+        assert run_folder.seed_of_run(tmp_path) == seed
 
 
 class FullDisk(HookBase):

@@ -77,24 +77,20 @@ def test_ctrl_c_counts_for_more_than_what_a_scheduler_sends():
         assert signals.received == 3
 
 
-def train_until_a_signal_reaches_one_rank(output: Path) -> None:
-    train(output, *OPTIONS, hook=Signal(signal.SIGUSR1, rank=1))
-
-
-def train_two(stopped: Path, untouched: Path) -> None:
-    train(stopped, *OPTIONS, resume=True)
-    train(untouched, *OPTIONS)
+def train_each(runs: dict[Path, dict]) -> None:
+    for output, how in runs.items():
+        train(output, *OPTIONS, **how)
 
 
 def test_a_signal_to_one_process_of_two_ends_both_within_two_steps_and_loses_nothing(toy_datasets, tmp_path):
     """While random rows still fill the queue, which must be the same ones in both processes and after the resume."""
     stopped, untouched = tmp_path / "stopped", tmp_path / "untouched"
     with pytest.raises(StoppedRunError, match="stopped by SIGUSR1"):
-        launch_forks(train_until_a_signal_reaches_one_rank, 2, stopped)
+        launch_forks(train_each, 2, {stopped: {"hook": Signal(signal.SIGUSR1, rank=1)}})
     (path,) = stopped.glob("model_*")
     assert path.name == f"model_{SIGNALLED + 1:07d}.pth"  # the second step's
     assert load(path)["model"]["queue.num_enqueued"] < 50
-    launch_forks(train_two, 2, stopped, untouched)
+    launch_forks(train_each, 2, {stopped: {"resume": True}, untouched: {}})
     one, other = (load(folder / "model_final.pth") for folder in (stopped, untouched))
     for part in ("model", "trainer"):
         assert_same(one[part], other[part])

@@ -60,6 +60,13 @@ def load(*opts: object, config_file: str = BASE, num_gpus: int = 1, resume: bool
         ((*DENSECL, "VIEWS.NUM_SMALL", 4), "VIEWS.NUM_SMALL 4: DenseCL has one positive"),
         ((*DENSECL, "DENSECL.WEIGHT", 1.5), r"DENSECL.WEIGHT 1.5 does not lie in \[0, 1\]"),
         ((*DENSECL, "DENSECL.GRID", -1), "DENSECL.GRID -1: expected 0"),
+        (("IMPORTS", "('no_method',)"), r"IMPORTS: cannot import 'no_method' \(No module named 'no_method'\): "),
+        (("IMPORTS", "('projects.No.one',)"), r"cannot import 'projects.No.one' \(No module named 'projects.No'\)"),
+        (("IMPORTS", "('my_method.py',)"), "cannot import 'my_method.py' .*expected a module's dotted name"),
+        (("IMPORTS", "('projects/ToyScenes',)"), "cannot import 'projects/ToyScenes' .*no module can have this name"),
+        (("IMPORTS", "(3,)"), "cannot import 3"),
+        (("IMPORTS", "('',)"), "cannot import ''"),
+        (("IMPORTS", "('projects.ToyScenes')"), "command line: Type mismatch"),  # no tuple
     ],
 )
 def test_impossible_recipes_are_refused_by_name(opts, message):
@@ -181,24 +188,6 @@ def test_a_config_file_inherits_imports_from_its_base_and_the_command_line_wins(
     (tmp_path / "mine.yaml").write_text("_BASE_: base.yaml\nMOCO:\n  MINE: 2.0\n")
     assert load(config_file="mine.yaml").MOCO.MINE == 2.0
     assert load("IMPORTS", "('math',)", "MOCO.MINE", 3.0, config_file="mine.yaml").IMPORTS == ("math",)
-
-
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        ("('no_such_method',)", r"IMPORTS: cannot import 'no_such_method' \(No module named 'no_such_method'\): "),
-        ("('projects.NoSuch.one',)", r"cannot import 'projects.NoSuch.one' \(No module named 'projects.NoSuch'\)"),
-        ("('my_method.py',)", "cannot import 'my_method.py' .*expected a module's dotted name"),
-        ("('projects/ToyScenes',)", "cannot import 'projects/ToyScenes' .*no module can have this name"),
-        ("(3,)", "cannot import 3"),
-        ("('',)", "cannot import ''"),
-        ("('projects.ToyScenes')", "command line: Type mismatch"),  # no tuple
-    ],
-)
-def test_a_module_that_cannot_be_found_is_named_in_one_line(names, message):
-    with pytest.raises(UserError, match=message) as caught:
-        load("IMPORTS", names)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
