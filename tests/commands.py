@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -58,6 +59,14 @@ def one_line_error(command: str, datasets: Path) -> str:
     assert "Traceback" not in output
     (line,) = [line for line in output.splitlines() if line.startswith("error: ")]
     return line
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """For what takes seconds where nothing else runs."""
+    end = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def launch_forks(main: Callable[..., object], processes: int, *args: object) -> None:

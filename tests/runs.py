@@ -9,7 +9,7 @@ from commands import ROOT
 from tiny import tiny_config
 
 from revisit.engine.pretrain_trainer import PretrainTrainer
-from revisit.engine.schedule import resolve_schedule
+from revisit.engine.solver import resolve_schedule
 from revisit.engine.trainer import RevisitTrainer
 from revisit.viz.curves import read_metrics
 
@@ -31,15 +31,13 @@ def run(
     *,
     trainer_class: type[RevisitTrainer] = PretrainTrainer,
     resume: bool = False,
-    stop_after: int | None = None,
     hook: HookBase | None = None,
 ) -> RevisitTrainer:
-    """Train from the start or the last checkpoint, perhaps with one more hook, perhaps to an earlier end."""
+    """Train from the start or the last checkpoint, perhaps with one more hook."""
     seed_all_rng(cfg.SEED)
     trainer = trainer_class(cfg)
     trainer.register_hooks([hook])
     trainer.resume_or_load(resume)
-    trainer.max_iter = stop_after or trainer.max_iter
     trainer.train()
     return trainer
 

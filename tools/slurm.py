@@ -15,8 +15,8 @@ import shlex
 import sys
 from pathlib import Path
 
+from projects.common.sbatch import BatchJob
 from revisit.engine.command import natural, run_command
-from revisit.engine.sbatch import BatchJob
 
 
 def main() -> None:

@@ -23,8 +23,8 @@ from revisit.engine.dry_run import dry_run
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.launch import TIMEOUT, find_processes, launch
 from revisit.engine.pretrain_trainer import PretrainTrainer
-from revisit.engine.schedule import resolve_schedule
 from revisit.engine.setup import check_evaluation_data, count_images, load_config, setup_run
+from revisit.engine.solver import resolve_schedule
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode

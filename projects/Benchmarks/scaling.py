@@ -17,7 +17,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from revisit.engine.command import natural, run_command
-from revisit.engine.memory_estimate import GIB, build_meta_model, memory_per_process, meta_batch
+from revisit.engine.dry_run import GIB, build_meta_model, memory_per_process, meta_batch
 from revisit.engine.setup import make_config
 from revisit.errors import expect
 from revisit.modeling.meta_arch.moco import MoCo

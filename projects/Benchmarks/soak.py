@@ -30,10 +30,10 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from projects.common.sbatch import ROOT
 from projects.ToyScenes.write import make_toy_scenes
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
 from revisit.engine.command import natural, run_command
-from revisit.engine.sbatch import ROOT
 from revisit.errors import StoppedRunError, UserError, expect
 
 KINDS = ("kill", "kill-saving", "stop")

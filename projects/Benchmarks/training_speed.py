@@ -19,9 +19,9 @@ from projects.Benchmarks.scaling import flops_per_image
 from revisit.config import metrics_period
 from revisit.data.catalog import get_records
 from revisit.data.loader import ResumableLoader
-from revisit.engine.memory_estimate import build_meta_model, meta_batch
-from revisit.engine.optimizer import build_optimizer
+from revisit.engine.dry_run import build_meta_model, meta_batch
 from revisit.engine.pretrain_trainer import PretrainTrainer
+from revisit.engine.solver import build_optimizer
 from revisit.engine.train_step import TrainStep
 from revisit.errors import expect
 

@@ -19,11 +19,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from projects.common.sbatch import ROOT, BatchJob
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
 from revisit.data.catalog import datasets_root, get_records
-from revisit.engine.sbatch import ROOT, BatchJob
-from revisit.engine.schedule import resolve_schedule
 from revisit.engine.setup import count_images, make_config
+from revisit.engine.solver import resolve_schedule
 from revisit.errors import UserError, expect
 
 from detectron2.config import CfgNode

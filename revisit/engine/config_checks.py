@@ -45,8 +45,12 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
     expect_one_of(cfg, "MODEL.RESNETS.STEM_TYPE", STEM_TYPES)
     expect_one_of(cfg, "SOLVER.OPTIMIZER", OPTIMIZERS)
     expect_one_of(cfg, "SOLVER.LR_SCHEDULER_NAME", SCHEDULES)
-    share = batch // num_processes
-    _check_step(cfg, share)
+    share, parts = batch // num_processes, cfg.SOLVER.ACCUMULATION_STEPS
+    expect(
+        parts > 0 and share % parts == 0,
+        f"SOLVER.ACCUMULATION_STEPS {parts} does not divide the {share} images of a process",
+    )
+    expect_one_of(cfg, "SOLVER.AMP.DTYPE", AMP_DTYPES)
     if method_of(cfg):
         _check_pretraining(cfg, share)
     if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
@@ -91,16 +95,6 @@ def check_records(cfg: CfgNode, name: str, records: list[dict]) -> None:
     if classes:
         here, there = reduce(getattr, key.split("."), cfg), len(metadata.get(classes, ()))
         expect(here == there, f"{key} is {here}, but data set {name!r} has {there} classes")
-
-
-def _check_step(cfg: CfgNode, share: int) -> None:
-    """Precision and accumulation; ``share`` images are a process's part of the batch."""
-    parts = cfg.SOLVER.ACCUMULATION_STEPS
-    expect(
-        parts > 0 and share % parts == 0,
-        f"SOLVER.ACCUMULATION_STEPS {parts} does not divide the {share} images of a process",
-    )
-    expect_one_of(cfg, "SOLVER.AMP.DTYPE", AMP_DTYPES)
 
 
 def _check_pixelwise(cfg: CfgNode) -> None:

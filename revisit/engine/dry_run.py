@@ -3,17 +3,20 @@
 import json
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from revisit.config import PIXELWISE
 from revisit.data.catalog import get_records
-from revisit.engine.memory_estimate import build_meta_model, memory_per_process
-from revisit.engine.optimizer import build_optimizer
+from revisit.engine.solver import build_optimizer
 from revisit.errors import UserError
-from revisit.modeling.meta_arch.pretraining import method_of
+from revisit.modeling.meta_arch.pretraining import Pretraining, method_of
 from revisit.viz.pretraining_sheets import save_view_sheet
 
 from detectron2.config import CfgNode
+from detectron2.modeling import build_model
+
+GIB = 2**30
 
 
 def dry_run(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
@@ -86,13 +89,8 @@ def _pixelwise(cfg: CfgNode, model: nn.Module) -> dict:
     depth = {"loss": cfg.MODEL.DEPTH.LOSS} if cfg.MODEL.META_ARCHITECTURE == "DepthEstimator" else {}
     head = model.head if depth else model.sem_seg_head
     return {
-        "head": {
-            "name": type(head).__name__,
-            "channels": options.CONVS_DIM,
-            "dilations": _dilations(head),
-            "outputs": options.NUM_CLASSES,
-            **depth,
-        },
+        "head": {"name": type(head).__name__, "channels": options.CONVS_DIM, "dilations": _dilations(head)}
+        | {"outputs": options.NUM_CLASSES, **depth},
         "backbone_dilations": {stage: _dilations(getattr(model.backbone, stage)) for stage in ("res4", "res5")},
         "random_scale": {"factors": list(cfg.INPUT.RANDOM_SCALE), "sampling": cfg.INPUT.RANDOM_SCALE_SAMPLING},
         "crop": list(crop.SIZE) if crop.ENABLED else None,
@@ -101,8 +99,7 @@ def _pixelwise(cfg: CfgNode, model: nn.Module) -> dict:
 
 def _dilations(module: nn.Module) -> list[int]:
     """Of the 3x3 convolutions inside, each once, in order."""
-    convs = [m for m in module.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3)]
-    return sorted({conv.dilation[0] for conv in convs})
+    return sorted({m.dilation[0] for m in module.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3)})
 
 
 def _weight_decays(cfg: CfgNode, model: nn.Module) -> dict[str, float]:
@@ -124,3 +121,65 @@ def _data_on_disk(cfg: CfgNode) -> dict:
     except UserError as error:
         return {"found": False, "problem": str(error)}
     return {"found": True}
+
+
+def build_meta_model(cfg: CfgNode) -> nn.Module:
+    """The model of a config with shapes and byte counts alone, without arithmetic."""
+    cfg = cfg.clone()
+    cfg.defrost()
+    cfg.MODEL.DEVICE = "meta"
+    with torch.device("meta"):
+        return build_model(cfg)
+
+
+def memory_per_process(cfg: CfgNode, model: Pretraining, num_processes: int) -> dict:
+    """Shapes, and GiB of one process in float32, activations measured on a few images' views.
+
+    Accumulation keeps the activations and scores of one part at a time.
+    """
+    per_process = cfg.SOLVER.IMS_PER_BATCH // num_processes
+    at_a_time = per_process // cfg.SOLVER.ACCUMULATION_STEPS
+    probe = model.smallest_batch
+    encoded, activations = _measure_activations(model.train(), meta_batch(cfg, probe))
+    shapes, extra = model.extra_memory(encoded, at_a_time)
+    batch = meta_batch(cfg, per_process)
+    weights = sum(p.numel() * (3 if p.requires_grad else 1) for p in model.parameters())  # with gradient and momentum
+    sizes = {
+        "weights_momentum_gradients_sgd": 4 * weights,
+        "activations": at_a_time * activations / probe,
+        "batch": sum(view.numel() for view in batch.values()),
+        **extra,
+    }
+    gib = {name: round(size / GIB, 3) for name, size in sizes.items()}
+    return {
+        "shapes": {
+            **{name: list(view.shape) for name, view in batch.items()},
+            **{name: [at_a_time, *rows.shape[1:]] for name, rows in encoded.items()},
+            **shapes,
+        },
+        "memory_dtype": "float32",
+        "memory_gib_per_process": {**gib, "total": round(sum(gib.values()), 3)},
+    }
+
+
+def _measure_activations(model: Pretraining, views: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], int]:
+    """What ``model.encode`` makes of the views, and the bytes that it keeps for the backward pass."""
+    saved: dict[int, torch.Tensor] = {}  # keeps the tensors: an id is only unique while its tensor lives
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        if not isinstance(tensor, nn.Parameter):
+            saved[id(tensor)] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        encoded = model.encode(views)
+    return encoded, sum(tensor.nbytes for tensor in saved.values())
+
+
+def meta_batch(cfg: CfgNode, size: int) -> dict[str, torch.Tensor]:
+    """A batch of views with shapes alone."""
+    large, small, num_small = cfg.VIEWS.LARGE_SIZE, cfg.VIEWS.SMALL_SIZE, cfg.VIEWS.NUM_SMALL
+    shapes = {"anchor": (3, large, large), "positive": (3, large, large)}
+    if num_small:
+        shapes["small"] = (num_small, 3, small, small)
+    return {name: torch.empty(size, *shape, dtype=torch.uint8, device="meta") for name, shape in shapes.items()}

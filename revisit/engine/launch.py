@@ -1,23 +1,27 @@
 """Start the processes of a run, or join those that somebody else started: NCCL on GPUs, gloo on machines without."""
 
-from __future__ import annotations
-
 import argparse
+import fcntl
 import logging
 import os
+import re
 import signal
+import socket
+import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
+from multiprocessing.queues import SimpleQueue
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch.distributed.elastic.utils.distributed import get_free_port
 
-from revisit.engine.network import free_port, is_lost_contact, prefer_interface_towards
 from revisit.engine.stop_signals import StopSignals
 from revisit.errors import InterruptedRunError, LostContactError, UserError, first_line
 
@@ -25,6 +29,11 @@ from detectron2.utils import comm
 
 TIMEOUT = timedelta(minutes=30)
 GRACE = 5.0  # seconds: a process that failed by itself is heard before those that miss it, and these may end
+_NO_ANSWER = re.compile(
+    r"time[d-]? ?out|connection (was )?(closed|reset|refused|lost)|broken pipe|remote process|no route|unreachable",
+    re.I,
+)
+_GET_ADDRESS = 0x8915  # Linux's SIOCGIFADDR
 
 
 class Processes(NamedTuple):
@@ -48,7 +57,7 @@ def find_processes(args: argparse.Namespace) -> Processes:
         UserError: torchrun started another number of processes than --num-gpus asks for.
     """
     timeout = timedelta(minutes=args.timeout)
-    if not _started_by_torchrun():
+    if not dist.is_torchelastic_launched():
         return Processes(args.num_gpus, args.num_machines, args.machine_rank, args.dist_url, timeout)
     local, world = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
     if args.num_gpus not in (1, local) or args.num_machines not in (1, world // local):
@@ -76,13 +85,13 @@ def launch(main: Callable[..., object], processes: Processes, *, device: str, ar
     if processes.world_size == 1:
         main(*args)
         return
-    if _started_by_torchrun():
+    if dist.is_torchelastic_launched():
         _run_rank(int(os.environ["LOCAL_RANK"]), None, main, on_gpu, processes, args)
         return
     if processes.dist_url == "auto":
         if processes.num_machines > 1:
             raise UserError("several machines need --dist-url tcp://ADDRESS:PORT of machine 0")
-        processes = processes._replace(dist_url=f"tcp://127.0.0.1:{free_port()}")
+        processes = processes._replace(dist_url=f"tcp://127.0.0.1:{get_free_port()}")
     user_errors = mp.get_context("spawn").SimpleQueue()
     try:
         _start_and_join((user_errors, main, on_gpu, processes, args), processes.num_processes)
@@ -126,13 +135,9 @@ def _start_and_join(args: tuple, count: int) -> None:
             process.kill()
 
 
-def _started_by_torchrun() -> bool:
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
 def _run_rank(
     local_rank: int,
-    user_errors: mp.SimpleQueue | None,
+    user_errors: SimpleQueue | None,
     main: Callable[..., object],
     on_gpu: bool,
     processes: Processes,
@@ -145,9 +150,16 @@ def _run_rank(
             os._exit(1)
         mp.set_start_method(None, force=True)  # a spawned process would spawn its loaders' workers too: 5 s each
     try:
-        with _contact(processes):
+        try:
             _join(local_rank, on_gpu, processes)
             main(*args)
+        except RuntimeError as error:
+            if not is_lost_contact(error):
+                raise
+            time.sleep(GRACE)
+            where = "on this or another machine" if processes.num_machines > 1 else "of this machine"
+            what = f"a process of the run {where} does not answer ({first_line(error)})"
+            raise LostContactError(f"{what}. Start all of them again with --resume") from error
     except UserError as error:
         if user_errors is None:
             print(f"error: {error}", file=sys.stderr, flush=True)
@@ -182,35 +194,9 @@ def _join(local_rank: int, on_gpu: bool, processes: Processes) -> None:
             f"{processes.world_size} processes do not find each other at {processes.dist_url} ({first_line(error)}): "
             "expected the address of machine 0, a free port, and every machine to be started"
         ) from error
-    _create_local_group(processes)
+    # This machine's ranks, which Detectron2's comm asks for.
+    comm._LOCAL_PROCESS_GROUP, _ = dist.new_subgroups(processes.num_processes)
     comm.synchronize()
-
-
-@contextmanager
-def _contact(processes: Processes) -> Iterator[None]:
-    """Turns a lost contact into a LostContactError."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not is_lost_contact(error):
-            raise
-        time.sleep(GRACE)
-        where = "on this or another machine" if processes.num_machines > 1 else "of this machine"
-        raise LostContactError(
-            f"a process of the run {where} does not answer ({first_line(error)}). Start all of them again with --resume"
-        ) from error
-
-
-def _create_local_group(processes: Processes) -> None:
-    """The group of this machine's ranks, which Detectron2's comm asks for."""
-    count = processes.num_processes
-    if hasattr(comm, "create_local_process_group"):  # Detectron2's main branch
-        comm.create_local_process_group(count)
-        return
-    for machine in range(processes.num_machines):
-        group = dist.new_group(list(range(machine * count, (machine + 1) * count)))
-        if machine == processes.machine_rank:
-            comm._LOCAL_PROCESS_GROUP = group
 
 
 def log_processes(device: str) -> None:
@@ -222,3 +208,40 @@ def log_processes(device: str) -> None:
     else:
         where = f"{world_size} x {torch.cuda.get_device_name()}"
     logging.getLogger(__name__).info(f"Running on {where}")
+
+
+def is_lost_contact(error: BaseException) -> bool:
+    """Whether an error is how gloo, NCCL or torch's store say that a process does not answer."""
+    by_network = isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
+    return by_network and _NO_ANSWER.search(str(error)) is not None
+
+
+def prefer_interface_towards(dist_url: str) -> None:
+    """Let gloo and NCCL use the interface that leads to machine 0, unless the environment names one already.
+
+    gloo would take the one that the machine's own name resolves to, on many machines 127.0.0.1, where nobody else is.
+    """
+    host = urlsplit(dist_url).hostname or os.environ.get("MASTER_ADDR", "")
+    name = interface_towards(host) if host else None
+    if name and not name.startswith("lo"):  # a machine may know itself as 127.0.1.1, where no other finds it
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")
+
+
+def interface_towards(host: str) -> str | None:
+    """The name of the interface with the IPv4 address that packets to ``host`` leave from; None if it is not found."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect((host, 9))  # of a datagram socket: nothing is sent
+            own = sock.getsockname()[0]
+        except OSError:
+            return None
+        return next((name for _, name in socket.if_nameindex() if _address(sock, name) == own), None)
+
+
+def _address(sock: socket.socket, interface: str) -> str | None:
+    try:
+        answer = fcntl.ioctl(sock, _GET_ADDRESS, struct.pack("256s", interface.encode()[:15]))
+    except OSError:  # it has none
+        return None
+    return socket.inet_ntoa(answer[20:24])

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 class PretrainTrainer(RevisitTrainer):
     """Trains a ``Pretraining`` method; its evaluation classifies DATASETS.TEST with KNN_EVAL.BANK."""
 
+    metrics_period = staticmethod(metrics_period)
     other_world_size = "the order of the data continues; BN statistics are over other shares of a batch"
 
     @classmethod
@@ -59,10 +60,6 @@ class PretrainTrainer(RevisitTrainer):
 
     def inputs_of(self, iteration: int) -> tuple[dict, list[str]]:
         return self.data_loader.batch_of(iteration), self.data_loader.images_of(iteration)
-
-    @staticmethod
-    def metrics_period(cfg: CfgNode) -> int:
-        return metrics_period(cfg)
 
     @classmethod
     def test(cls, cfg: CfgNode, model: nn.Module, evaluators: None = None) -> dict[str, float]:

@@ -10,18 +10,12 @@ import numpy as np
 import torch
 import yaml
 
-from revisit.checkpoint.run_folder import (
-    checkpoints_of_run,
-    seed_of_run,
-    set_aside_earlier_run,
-    tidy_up,
-)
+from revisit.checkpoint.run_folder import checkpoints_of_run, seed_of_run, set_aside_earlier_run, tidy_up
 from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records, register
 from revisit.engine.config_checks import check_config, check_hardware, check_records
 from revisit.engine.environment import record_environment
-from revisit.engine.launch import log_processes
-from revisit.engine.network import is_lost_contact
+from revisit.engine.launch import is_lost_contact, log_processes
 from revisit.errors import UserError, expect
 from revisit.imports import import_modules
 
@@ -66,10 +60,8 @@ def make_config(
     Raises:
         UserError: a file or key that does not exist, a value of the wrong type, an impossible recipe.
     """
-    if config_file and not Path(config_file).is_file():
-        raise UserError(f"config file {config_file} not found")
-    if len(opts) % 2:
-        raise UserError(f"expected pairs KEY VALUE after the options, got {' '.join(opts)}")
+    expect(not config_file or Path(config_file).is_file(), f"config file {config_file} not found")
+    expect(len(opts) % 2 == 0, f"expected pairs KEY VALUE after the options, got {' '.join(map(str, opts))}")
     import_modules(_imports(config_file, opts))
     cfg = get_cfg()
     add_revisit_config(cfg)
@@ -78,7 +70,8 @@ def make_config(
     if config_file:
         _merge(cfg, lambda: cfg.merge_from_file(config_file, allow_unsafe=False), config_file)
     _merge(cfg, lambda: cfg.merge_from_list(list(opts)), "command line")
-    _resolve_device(cfg)
+    if cfg.MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
+        cfg.MODEL.DEVICE = "cpu"
     _resolve_norm(cfg, num_processes)
     _resolve_seed(cfg, resume)
     check_config(cfg, num_processes)
@@ -103,15 +96,13 @@ def count_images(cfg: CfgNode, *, assume_missing: bool = False) -> int:
     Args:
         assume_missing: for a data set that is not on disk take its published size, where that is known.
     """
-    if not cfg.DATASETS.TRAIN:
-        raise UserError("no data to train on: set DATASETS.TRAIN, such as \"('folder:/data/photos',)\"")
+    expect(len(cfg.DATASETS.TRAIN) > 0, "no data to train on: set DATASETS.TRAIN, such as \"('folder:/data/photos',)\"")
     total = 0
     for name in cfg.DATASETS.TRAIN:
         try:
             records = get_records(name)
         except UserError:
-            expected = MetadataCatalog.get(name).get("expected_images")
-            if not assume_missing or expected is None:
+            if not assume_missing or (expected := MetadataCatalog.get(name).get("expected_images")) is None:
                 raise
             total += expected
         else:
@@ -123,14 +114,16 @@ def count_images(cfg: CfgNode, *, assume_missing: bool = False) -> int:
 def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
     """In every process: IMPORTS, loggers, environment report, config.yaml, environment.json, random generators."""
     import_modules(cfg.IMPORTS)
-    _share_seed(cfg)
+    cfg.defrost()
+    cfg.SEED = comm.all_gather(cfg.SEED)[0]  # where it was drawn, every machine has drawn another one
+    cfg.freeze()
     for name in (*cfg.DATASETS.TRAIN, *_evaluation_sets(cfg)):
         register(name)
     _prepare_folder(cfg, args)
     setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank(), name="revisit")
     # Detectron2's training loop logs every exception with its traceback; what is no defect is said in one line.
     logging.getLogger("detectron2.engine.train_loop").addFilter(
-        lambda record: not record.exc_info or not _is_said_in_a_line(record.exc_info[1])
+        lambda record: not (record.exc_info and _is_said_in_a_line(record.exc_info[1]))
     )
     folder, settings = Path(cfg.OUTPUT_DIR), Path(cfg.OUTPUT_DIR) / "config.yaml"
     # What a run was trained with stays on record when it is evaluated.
@@ -163,13 +156,6 @@ def _prepare_folder(cfg: CfgNode, args: argparse.Namespace) -> None:
 
 def _is_said_in_a_line(error: BaseException) -> bool:
     return isinstance(error, UserError) or is_lost_contact(error)
-
-
-def _share_seed(cfg: CfgNode) -> None:
-    """Where SEED was drawn, every machine has drawn another one: that of the first counts."""
-    cfg.defrost()
-    cfg.SEED = comm.all_gather(cfg.SEED)[0]
-    cfg.freeze()
 
 
 def _evaluation_sets(cfg: CfgNode) -> tuple[str, ...]:
@@ -215,11 +201,6 @@ def _all_keys(cfg: CfgNode, prefix: str = "") -> list[str]:
     for key, value in cfg.items():
         keys += _all_keys(value, f"{prefix}{key}.") if isinstance(value, CfgNode) else [f"{prefix}{key}"]
     return keys
-
-
-def _resolve_device(cfg: CfgNode) -> None:
-    if cfg.MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
-        cfg.MODEL.DEVICE = "cpu"
 
 
 def _resolve_norm(cfg: CfgNode, num_processes: int) -> None:

@@ -52,7 +52,7 @@ class StopSignals:
 
 def announce(number: int) -> None:
     """Say on the terminal what Ctrl-C does."""
-    if number == signal.SIGINT:  # without a stream, which the interrupted code may be in
+    if number == signal.SIGINT and comm.is_main_process():  # without a stream, which the interrupted code may be in
         os.write(2, b"\na checkpoint is written after this step; Ctrl-C again stops at once\n")
 
 

@@ -1,15 +1,18 @@
-"""One optimiser step: the forward under autocast, the batch in parts, one update."""
+"""One optimiser step: the forward under autocast, the batch in parts, one update; and what a ruined one leaves."""
 
 import contextlib
 import itertools
 import math
 import time
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from revisit.errors import UserError
 from revisit.modeling.distributed import gather_rows
 from revisit.randomness import Stream, seed_global_generators
+from revisit.viz.pretraining_sheets import save_batch_sheets
 
 from detectron2.engine.train_loop import SimpleTrainer
 from detectron2.utils import comm
@@ -74,7 +77,8 @@ class TrainStep(SimpleTrainer):
         means: dict[str, Tensor] = {}
         for part in parts:
             with self._synchronised(part is parts[-1]):
-                losses = self._losses(part)
+                with torch.autocast(self._device, self._precision, enabled=self._precision is not None):
+                    losses = self.model(part)
                 self.grad_scaler.scale(sum(losses.values()) / len(parts)).backward()
             for name, loss in losses.items():
                 means[name] = means.get(name, 0) + loss.detach() / len(parts)
@@ -93,10 +97,6 @@ class TrainStep(SimpleTrainer):
             scale = self.grad_scaler.get_scale()
             self.skipped_steps += scale < before
             get_event_storage().put_scalars(smoothing_hint=False, grad_scale=scale, skipped_steps=self.skipped_steps)
-
-    def _losses(self, part: dict | list) -> dict[str, Tensor]:
-        with torch.autocast(self._device, self._precision, enabled=self._precision is not None):
-            return self.model(part)
 
     def _synchronised(self, last: bool) -> contextlib.AbstractContextManager:
         """DDP averages gradients over processes once, after the last part."""
@@ -125,8 +125,8 @@ class TrainStep(SimpleTrainer):
             storage.put_scalars(total_loss=sum(means.values()), **means)
 
     def state_dict(self) -> dict:
-        scaling = {"grad_scaler": self.grad_scaler.state_dict(), "skipped_steps": self.skipped_steps}
-        return {**super().state_dict(), **scaling}
+        scaler = self.grad_scaler.state_dict()
+        return {**super().state_dict(), "grad_scaler": scaler, "skipped_steps": self.skipped_steps}
 
     def load_state_dict(self, state_dict: dict) -> None:
         fused = [group["fused"] for group in self.optimizer.param_groups if "fused" in group]
@@ -140,10 +140,30 @@ class TrainStep(SimpleTrainer):
 
 def split_batch(batch: dict | list, parts: int) -> list:
     """A batch in equal parts, in order: Detectron2's list of dicts, or the tensors of a dict (a ViewBatch)."""
-    if parts == 1:
-        return [batch]
     if isinstance(batch, list):
         size = len(batch) // parts
         return [batch[n * size : (n + 1) * size] for n in range(parts)]
     chunks = {name: value.chunk(parts) for name, value in batch.items() if isinstance(value, Tensor)}
     return [{name: chunk[n] for name, chunk in chunks.items()} for n in range(parts)]
+
+
+def report_non_finite(error: NonFiniteLossError, output: str, batch: dict | list[dict], images: list[str]) -> UserError:
+    """Write the inputs of the processes whose loss it was, and return what all processes raise.
+
+    Files: OUTPUT_DIR/non_finite/iteration_N_process_R_1.png and so on, and the same name with .txt: the images.
+    """
+    ranks = {rank for values in error.losses.values() for rank, value in enumerate(values) if not math.isfinite(value)}
+    folder = Path(output) / "non_finite"
+    if comm.get_rank() in ranks:
+        with contextlib.suppress(OSError):  # a full disk: what happened is reported all the same
+            folder.mkdir(parents=True, exist_ok=True)
+            stem = f"iteration_{error.iteration:07d}_process_{comm.get_rank()}"
+            (folder / f"{stem}.txt").write_text("".join(f"{name}\n" for name in images))
+            save_batch_sheets(batch, folder / stem)
+    comm.synchronize()
+    losses = ", ".join(f"{name} {' '.join(f'{value:g}' for value in values)}" for name, values in error.losses.items())
+    return UserError(
+        f"the loss of iteration {error.iteration} is not finite ({losses}). Nothing of this step has been saved; its "
+        f"inputs are in {folder}. Lower SOLVER.BASE_LR or lengthen its warm-up, and resume from the last checkpoint "
+        "with --resume, or start anew"
+    )

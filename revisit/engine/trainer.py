@@ -12,13 +12,11 @@ from torch import nn
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import FINAL
 from revisit.data.reader import UnreadableImageError
-from revisit.engine.checkpointing import Checkpoints
-from revisit.engine.hooks import EvaluationAfterSuccess, FreshBatches, PatientWriter
-from revisit.engine.non_finite import report_non_finite
-from revisit.engine.optimizer import build_lr_scheduler, build_optimizer
+from revisit.engine.hooks import Checkpoints, EvaluationAfterSuccess, FreshBatches, PatientWriter
+from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.engine.stop_signals import StopSignals, announce
-from revisit.engine.train_step import NonFiniteLossError, TrainStep
-from revisit.errors import KilledWorkerError, UserError, first_line, told_by_worker
+from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_finite
+from revisit.errors import KilledWorkerError, UserError, expect, first_line, told_by_worker
 from revisit.modeling.distributed import share_state
 
 from detectron2.config import CfgNode
@@ -38,6 +36,8 @@ class RevisitTrainer(DefaultTrainer):
     checkpointer is the strict one, and checkpoints hold the optimiser.
     """
 
+    build_optimizer = staticmethod(build_optimizer)
+    build_lr_scheduler = staticmethod(build_lr_scheduler)
     evaluation_checkpointer = RevisitCheckpointer  # pretraining also judges random backbones
     other_world_size = "each has another share of every batch, and images are drawn in another order from here on"
 
@@ -53,21 +53,13 @@ class RevisitTrainer(DefaultTrainer):
         share_state(model)  # DDP without broadcast_buffers would leave every process its own random queue
         model = create_ddp_model(model, broadcast_buffers=False, **devices)
         precision = getattr(torch, cfg.SOLVER.AMP.DTYPE) if cfg.SOLVER.AMP.ENABLED else None
-        parts = cfg.SOLVER.ACCUMULATION_STEPS
-        self._trainer = TrainStep(
-            model,
-            loader,
-            optimizer,
-            precision=precision,
-            seed=cfg.SEED,
-            accumulation_steps=parts,
-            metrics_period=self.metrics_period(cfg),
-        )
+        options = {"accumulation_steps": cfg.SOLVER.ACCUMULATION_STEPS, "metrics_period": self.metrics_period(cfg)}
+        self._trainer = TrainStep(model, loader, optimizer, precision=precision, seed=cfg.SEED, **options)
         self.scheduler = self.build_lr_scheduler(cfg, optimizer)
         self.checkpointer = RevisitCheckpointer(model, cfg, trainer=weakref.proxy(self))
         self.start_iter = 0
         self.max_iter = cfg.SOLVER.MAX_ITER
-        self.signals = StopSignals(announce if comm.is_main_process() else lambda number: None)
+        self.signals = StopSignals(announce)
         self.register_hooks(self.build_hooks())
 
     @classmethod
@@ -122,30 +114,23 @@ class RevisitTrainer(DefaultTrainer):
         }
 
     def load_state_dict(self, state_dict: dict) -> None:
-        if "seed" not in state_dict:
-            raise UserError(
-                "cannot resume: the checkpoint is not of a Revisit run, or older than this version; start from it by "
-                "MODEL.WEIGHTS in another OUTPUT_DIR"
-            )
-        if state_dict["seed"] != self.cfg.SEED:
-            raise UserError(
-                f"cannot resume: the checkpoint's SEED is {state_dict['seed']}, this config's {self.cfg.SEED}; "
-                "give that seed, or start anew in another OUTPUT_DIR"
-            )
+        expect(
+            "seed" in state_dict,
+            "cannot resume: the checkpoint is not of a Revisit run, or older than this version; start from it by "
+            "MODEL.WEIGHTS in another OUTPUT_DIR",
+        )
+        seed = state_dict["seed"]
+        expect(
+            seed == self.cfg.SEED,
+            f"cannot resume: the checkpoint's SEED is {seed}, this config's {self.cfg.SEED}; "
+            "give that seed, or start anew in another OUTPUT_DIR",
+        )
         now = comm.get_world_size()
         before = state_dict.get("world_size", now)
         if before != now:
             logger.warning(f"resuming on {now} processes what {before} began: {self.other_world_size}")
         super().load_state_dict(state_dict)
         self._trainer.load_state_dict(state_dict["_trainer"])
-
-    @classmethod
-    def build_optimizer(cls, cfg: CfgNode, model: nn.Module) -> torch.optim.Optimizer:
-        return build_optimizer(cfg, model)
-
-    @classmethod
-    def build_lr_scheduler(cls, cfg: CfgNode, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
-        return build_lr_scheduler(cfg, optimizer)
 
     @classmethod
     def evaluate(cls, cfg: CfgNode, resume: bool) -> dict:
@@ -167,9 +152,8 @@ class RevisitTrainer(DefaultTrainer):
     def train(self) -> dict | None:
         if self.start_iter >= self.max_iter:
             self._restore_final()
-            logger.info(
-                f"nothing to do: the run has finished its {self.max_iter} iterations (--eval-only evaluates it again)"
-            )
+            done = f"the run has finished its {self.max_iter} iterations (--eval-only evaluates it again)"
+            logger.info(f"nothing to do: {done}")
             return None
         with self.signals:
             return super().train()

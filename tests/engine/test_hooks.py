@@ -38,6 +38,18 @@ def test_the_run_stops_when_more_than_one_percent_of_the_reads_fail(storage):
         small.observe([])
 
 
+def test_hooks_resume_where_they_were():
+    errors, again = (ReadErrors(global_batch=8, iterations_per_epoch=100) for _ in range(2))
+    for n in range(3):
+        errors.observe(["x.jpg: bad"] * n)
+    errors.gather_state()
+    again.load_state_dict(errors.state_dict())
+    assert again.state_dict() == {"steps": 3, "failures": 3}
+    alarm = CollapseAlarm()
+    alarm.load_state_dict({"warned": True})
+    assert alarm.state_dict() == {"warned": True}
+
+
 @pytest.mark.parametrize(("waiting", "hints"), [(0.9, 1), (0.0, 0)])
 def test_a_run_that_waits_for_data_says_once_what_to_do(caplog, waiting, hints):
     hook = Throughput(global_batch=32, num_workers=1)

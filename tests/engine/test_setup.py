@@ -1,21 +1,33 @@
-"""Every impossible recipe is refused with one line before any process starts."""
+"""Before any process starts: IMPORTS are brought in, every impossible recipe is refused with one line.
 
+And environment.json says what code a run was made with, and needs no git for it.
+"""
+
+import json
+import re
+import subprocess
+import sys
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from commands import ROOT
 
+from revisit import config
+from revisit.engine import environment
+from revisit.engine.environment import describe_environment, git_state, record_environment
 from revisit.engine.setup import check_evaluation_data, count_images, load_config
 from revisit.errors import UserError
 
+BASE = f"{ROOT}/configs/Base-Pretrain.yaml"
 DENSECL = ("MODEL.META_ARCHITECTURE", "DenseCL", "VIEWS.NUM_SMALL", 0)
 
 
-def arguments(*opts: object, config_file: str = "configs/Base-Pretrain.yaml", num_gpus: int = 1, resume: bool = False):
-    return Namespace(
-        config_file=config_file, opts=[str(o) for o in opts], num_gpus=num_gpus, num_machines=1, resume=resume
-    )
+def load(*opts: object, config_file: str = BASE, num_gpus: int = 1, resume: bool = False):
+    opts = [str(option) for option in opts]
+    return load_config(Namespace(config_file=config_file, opts=opts, num_gpus=num_gpus, num_machines=1, resume=resume))
 
 
 @pytest.mark.parametrize(
@@ -48,24 +60,26 @@ def arguments(*opts: object, config_file: str = "configs/Base-Pretrain.yaml", nu
         ((*DENSECL, "VIEWS.NUM_SMALL", 4), "VIEWS.NUM_SMALL 4: DenseCL has one positive"),
         ((*DENSECL, "DENSECL.WEIGHT", 1.5), r"DENSECL.WEIGHT 1.5 does not lie in \[0, 1\]"),
         ((*DENSECL, "DENSECL.GRID", -1), "DENSECL.GRID -1: expected 0"),
+        (("IMPORTS", "('no_method',)"), r"IMPORTS: cannot import 'no_method' \(No module named 'no_method'\): "),
+        (("IMPORTS", "('projects.No.one',)"), r"cannot import 'projects.No.one' \(No module named 'projects.No'\)"),
+        (("IMPORTS", "('my_method.py',)"), "cannot import 'my_method.py' .*expected a module's dotted name"),
+        (("IMPORTS", "('projects/ToyScenes',)"), "cannot import 'projects/ToyScenes' .*no module can have this name"),
+        (("IMPORTS", "(3,)"), "cannot import 3"),
+        (("IMPORTS", "('',)"), "cannot import ''"),
+        (("IMPORTS", "('projects.ToyScenes')"), "command line: Type mismatch"),  # no tuple
     ],
 )
 def test_impossible_recipes_are_refused_by_name(opts, message):
     with pytest.raises(UserError, match=message) as caught:
-        load_config(arguments(*opts))
+        load(*opts)
     assert "\n" not in str(caught.value)
 
 
-def test_a_batch_that_does_not_divide_by_the_processes_is_refused():
+def test_impossible_options_are_refused():
     with pytest.raises(UserError, match="SOLVER.IMS_PER_BATCH 256 does not divide by 3 processes"):
-        load_config(arguments(num_gpus=3))
-
-
-def test_a_config_file_runs_no_code(tmp_path):
-    (tmp_path / "mine.yaml").write_text(f"OUTPUT_DIR: !!python/object/apply:os.mkdir ['{tmp_path}/owned']\n")
-    with pytest.raises(UserError, match="mine.yaml: .*could not determine a constructor"):
-        load_config(arguments(config_file=str(tmp_path / "mine.yaml")))
-    assert not (tmp_path / "owned").exists()
+        load(num_gpus=3)
+    with pytest.raises(UserError, match="nowhere.yaml not found"):
+        load(config_file="nowhere.yaml")
 
 
 @pytest.mark.parametrize(
@@ -73,63 +87,51 @@ def test_a_config_file_runs_no_code(tmp_path):
     [
         ("SOLVER:\n  BASE_LRR: 0.1\n", "unknown config key SOLVER.BASE_LRR; did you mean SOLVER.BASE_LR"),
         ("_BASE_: mine.yaml\n", "_BASE_ leads back to the file itself"),
+        ("OUTPUT_DIR: !!python/object/apply:os.mkdir ['{}/owned']\n", ".*could not determine a constructor"),
         *((text, "") for text in ("", "- 1\n", "_BASE_: missing.yaml\n", "_BASE_: 5\n", "SOLVER: 3\n", "a: [\n")),
     ],
 )
 def test_a_file_that_is_no_config_is_named(tmp_path, text, message):
-    (tmp_path / "mine.yaml").write_text(text)
+    (tmp_path / "mine.yaml").write_text(text.replace("{}", str(tmp_path)))
     with pytest.raises(UserError, match=f"mine.yaml: {message}"):
-        load_config(arguments(config_file=str(tmp_path / "mine.yaml")))
+        load(config_file=str(tmp_path / "mine.yaml"))
+    assert not (tmp_path / "owned").exists()  # by code in the file
 
 
-def test_a_missing_config_file_is_named():
-    with pytest.raises(UserError, match="nowhere.yaml not found"):
-        load_config(arguments(config_file="nowhere.yaml"))
-
-
-def test_missing_data_names_the_folder_the_variable_and_the_way_out(tmp_path, monkeypatch):
+def test_missing_data_has_its_published_size_in_a_dry_run_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
-    cfg = load_config(arguments(config_file="configs/pretrain/knn_moco.yaml"))
-    with pytest.raises(UserError, match="make_toy_scenes.py") as caught:
+    cfg = load(config_file="configs/pretrain/knn_moco.yaml")
+    with pytest.raises(UserError, match=f"{tmp_path}/coco/train2017"):
         count_images(cfg)
-    assert str(tmp_path / "coco" / "train2017") in str(caught.value)
-    assert "DETECTRON2_DATASETS" in str(caught.value)
-    assert count_images(cfg, assume_missing=True) == 118287  # the published size, for a dry run
+    assert count_images(cfg, assume_missing=True) == 118287
 
 
-def test_an_empty_folder_and_an_unknown_data_set_are_refused(tmp_path):
-    for name, message in (
-        (f"folder:{tmp_path}", f"no images in {tmp_path}"),
-        ("nowhere", "unknown data set 'nowhere'"),
-    ):
-        cfg = load_config(arguments("DATASETS.TRAIN", f"('{name}',)"))
-        with pytest.raises(UserError, match=message):
-            count_images(cfg)
-
-
-def test_missing_evaluation_data_is_refused_before_training(tmp_path):
-    cfg = load_config(arguments("KNN_EVAL.BANK", f"class_folders:{tmp_path / 'birds'}"))
-    with pytest.raises(UserError, match="birds not found"):
-        check_evaluation_data(cfg)
-
-
-def test_a_bank_without_classes_is_refused_before_training(toy_datasets):
-    cfg = load_config(arguments("KNN_EVAL.BANK", "toy_scenes_train"))
-    with pytest.raises(UserError, match="KNN_EVAL.BANK toy_scenes_train has fewer than two classes"):
-        check_evaluation_data(cfg)
+@pytest.mark.parametrize(
+    ("key", "name", "message"),
+    [
+        ("DATASETS.TRAIN", "('folder:{}',)", "no images in {}"),
+        ("DATASETS.TRAIN", "('nowhere',)", "unknown data set 'nowhere'"),
+        ("KNN_EVAL.BANK", "class_folders:{}/birds", "birds not found"),
+        ("KNN_EVAL.BANK", "toy_scenes_train", "KNN_EVAL.BANK toy_scenes_train has fewer than two classes"),
+    ],
+)
+def test_data_that_is_missing_unknown_or_without_classes_is_refused(toy_datasets, tmp_path, key, name, message):
+    cfg = load(key, name.format(tmp_path))
+    with pytest.raises(UserError, match=message.format(tmp_path)):
+        count_images(cfg) if key == "DATASETS.TRAIN" else check_evaluation_data(cfg)
 
 
 def test_a_drawn_seed_is_kept_by_a_resumed_run(tmp_path):
-    first = load_config(arguments("OUTPUT_DIR", tmp_path))
+    first = load("OUTPUT_DIR", tmp_path)
     assert first.SEED >= 0
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"SEED": first.SEED}))
-    assert load_config(arguments("OUTPUT_DIR", tmp_path, resume=True)).SEED == first.SEED
-    assert load_config(arguments("OUTPUT_DIR", tmp_path)).SEED != first.SEED
+    assert load("OUTPUT_DIR", tmp_path, resume=True).SEED == first.SEED
+    assert load("OUTPUT_DIR", tmp_path).SEED != first.SEED
 
 
 @pytest.mark.parametrize(("processes", "norm"), [(1, "BN"), (2, "naiveSyncBN")])
 def test_sync_bn_becomes_what_the_cpu_has(processes, norm):
-    cfg = load_config(arguments("MODEL.DEVICE", "cpu", "MODEL.RESNETS.NORM", "SyncBN", num_gpus=processes))
+    cfg = load("MODEL.DEVICE", "cpu", "MODEL.RESNETS.NORM", "SyncBN", num_gpus=processes)
     assert cfg.MODEL.RESNETS.NORM == norm
 
 
@@ -142,7 +144,94 @@ def test_sync_bn_becomes_what_the_cpu_has(processes, norm):
     ],
 )
 def test_what_the_cpu_cannot_do_in_16_bits_is_refused(option, message):
-    load_config(arguments("SOLVER.AMP.ENABLED", True, "VIEWS.SMALL_SIZE", 17))
-    load_config(arguments("SOLVER.AMP.ENABLED", True, "VIEWS.SMALL_SIZE", 16, "VIEWS.NUM_SMALL", 0))
+    load("SOLVER.AMP.ENABLED", True, "VIEWS.SMALL_SIZE", 17)
+    load("SOLVER.AMP.ENABLED", True, "VIEWS.SMALL_SIZE", 16, "VIEWS.NUM_SMALL", 0)
     with pytest.raises(UserError, match=message):
-        load_config(arguments("SOLVER.AMP.ENABLED", True, *option))
+        load("SOLVER.AMP.ENABLED", True, *option)
+
+
+MODULE = """
+from revisit.config import adds_keys
+
+
+@adds_keys
+def add_my_keys(cfg):
+    cfg.MOCO.MINE = 0.5
+"""
+
+
+@pytest.fixture
+def write_module(tmp_path, monkeypatch):
+    """Write a module into the working directory, a folder where only IMPORTS finds it; returns the value of that."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(config, "_ADDED_BY", dict(config._ADDED_BY))
+
+    def write(name: str, text: str = MODULE) -> str:
+        (tmp_path / f"{name}.py").write_text(text)
+        return f"('{name}',)"
+
+    return write
+
+
+def test_a_module_in_the_working_directory_adds_keys_before_the_config_is_merged(write_module):
+    names = write_module("my_keys")
+    assert load("MOCO.MINE", "0.25", "IMPORTS", names).MOCO.MINE == 0.25
+    assert load("IMPORTS", names).MOCO.MINE == 0.5  # a second config starts from the defaults
+    assert load().IMPORTS == ()
+
+
+@pytest.mark.parametrize("value", ["('my_tuple',)", "[my_list]", "('json', 'my_second')"])
+def test_a_config_file_inherits_imports_from_its_base_and_the_command_line_wins(value, write_module, tmp_path):
+    write_module(re.search(r"my_\w+", value)[0])
+    (tmp_path / "base.yaml").write_text(f"_BASE_: {BASE}\nIMPORTS: {value}\n")
+    (tmp_path / "mine.yaml").write_text("_BASE_: base.yaml\nMOCO:\n  MINE: 2.0\n")
+    assert load(config_file="mine.yaml").MOCO.MINE == 2.0
+    assert load("IMPORTS", "('math',)", "MOCO.MINE", 3.0, config_file="mine.yaml").IMPORTS == ("math",)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [("import no_such_package", ModuleNotFoundError), ("1 / 0", ZeroDivisionError), ("def f(:", SyntaxError)],
+)
+def test_what_a_modules_own_code_raises_stays_its_own(text, error, write_module):
+    with pytest.raises(error):
+        load("IMPORTS", write_module("my_broken", text))
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ("-c", "user.name=A", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+    command = ["git", "-C", str(folder), *identity, *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_a_repository_of_its_own_has_a_commit_and_no_or_a_slow_git_is_no_error(tmp_path, monkeypatch):
+    source = tmp_path.resolve() / "source"
+    (source / "site-packages").mkdir(parents=True)
+    (source / "code.py").write_text("one")
+    for words in (("init", "--quiet"), ("add", "code.py"), ("commit", "--quiet", "--message", "one")):
+        git(source, *words)
+    commit, unknown = git(source, "rev-parse", "HEAD"), {"commit": None, "dirty": None}
+    (source / "notes.txt").write_text("untracked files are the user's own")
+    assert git_state(source) == {"commit": commit, "dirty": False}
+    (source / "code.py").write_text("two")
+    assert git_state(source) == {"commit": commit, "dirty": True}
+    assert git_state(source / "site-packages") == git_state(tmp_path) == unknown
+
+    def hang(command: list[str], timeout: float, **options: object) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(environment.subprocess, "run", hang)
+        assert git_state(source) == unknown
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_state(source) == unknown
+
+
+@pytest.mark.parametrize("starts", [(False, True, True), (False, True, False)])
+def test_a_run_that_goes_on_adds_a_line_and_a_new_one_starts_over(tmp_path, starts):
+    for again in starts:
+        record_environment(tmp_path, again=again)
+    written = [json.loads(line) for line in (tmp_path / "environment.json").read_text().splitlines()]
+    assert written == [describe_environment()] * (3 if all(starts[1:]) else 1)
+    assert written[0]["torch"] == torch.__version__ and written[0].keys() >= {"commit", "dirty", "python", "detectron2"}

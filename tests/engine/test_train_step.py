@@ -1,16 +1,24 @@
-"""Mixed precision, gradient accumulation and memory format change how a step is computed, never what it is."""
+"""Mixed precision, gradient accumulation and memory format change how a step is computed, never what it is.
+
+A loss that is not finite ends the run in one line, with the inputs as pictures and every checkpoint as it was.
+"""
 
 from pathlib import Path
 
+import cv2
 import pytest
 import torch
 from commands import launch_forks
-from tiny import freeze_batch_norm, random_views, tiny_model
+from runs import load, train
+from tiny import random_views, tiny_model
+from true_steps import sgd, take_steps
 
-from revisit.engine.train_step import TrainStep, split_batch
-from revisit.modeling.distributed import gather_rows, in_global_order
+from revisit.engine.pretrain_trainer import PretrainTrainer
+from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_finite, split_batch
+from revisit.errors import UserError
+from revisit.modeling.distributed import unwrap
 
-from detectron2.engine.defaults import create_ddp_model
+from detectron2.engine import HookBase
 from detectron2.utils import comm
 from detectron2.utils.events import EventStorage
 from fvcore.common.history_buffer import HistoryBuffer
@@ -18,69 +26,31 @@ from fvcore.common.history_buffer import HistoryBuffer
 BATCH = 8
 
 
-def steps(
-    count: int = 3,
-    parts: int = 1,
-    precision: torch.dtype | None = None,
-    channels_last: bool = False,
-    options: tuple = (),
-) -> dict:
-    """True steps with BN in evaluation mode on this process's share; what they leave."""
+def steps(*options: object, channels_last: bool = False, **how: object) -> dict:
+    """Three true steps with BN in evaluation mode; what they leave."""
     model = tiny_model(*options)
     if channels_last:
         model.to(memory_format=torch.channels_last)
-    rank, processes = comm.get_rank(), comm.get_world_size()
-    batches = []
-    for n in range(count):
-        batch = {**random_views(BATCH, small=24, seed=n), "label": torch.arange(BATCH) + 100 * n}
-        batches.append({name: value.chunk(processes)[rank] for name, value in batch.items()})
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
-    wrapped = create_ddp_model(model, broadcast_buffers=False, device_ids=None)
-    step = TrainStep(wrapped, batches, optimizer, precision=precision, accumulation_steps=parts)
-    freeze_batch_norm(model)  # the step has put all of it into training mode
-    losses = []
-    for n in range(count):
-        with EventStorage(n) as storage:
-            step.run_step()
-            losses.append(storage.histories()["total_loss"].latest() if rank == 0 else 0.0)
-        model.update_momentum_encoder()
-        model.enqueue_pending_keys()
-    return {"losses": losses, "model": model.state_dict()}
+    labels = torch.arange(3 * BATCH).chunk(3)
+    return take_steps(model, [{**random_views(BATCH, small=24, seed=n), "label": labels[n]} for n in range(3)], **how)
 
 
-def assert_same(one: dict, other: dict, rtol: float) -> None:
-    assert other["losses"] == pytest.approx(one["losses"], rel=rtol)
-    for name, value in one["model"].items():
+@pytest.mark.parametrize(
+    ("options", "how", "rtol"),
+    [
+        ((), {"accumulation_steps": 2}, 1e-5),
+        ((), {"accumulation_steps": 4}, 1e-5),
+        (("MODEL.META_ARCHITECTURE", "MoCo"), {"accumulation_steps": 2}, 1e-5),
+        ((), {"channels_last": True}, 1e-4),
+    ],
+)
+def test_the_batch_in_parts_or_in_another_layout_changes_nothing_beyond_rounding(options, how, rtol):
+    plain, other = steps(*options), steps(*options, **how)
+    assert other["losses"] == pytest.approx(plain["losses"], rel=rtol)
+    for name, value in plain["model"].items():
         difference = (other["model"][name].double() - value.double()).norm()
         assert difference <= rtol * value.double().norm() + 1e-12, name
-
-
-@pytest.mark.parametrize("architecture", ["MoCo", "KNNMoCo"])
-def test_accumulation_over_parts_equals_the_whole_batch(architecture):
-    options = ("MODEL.META_ARCHITECTURE", architecture)
-    assert_same(steps(options=options), steps(parts=2, options=options), rtol=1e-5)
-
-
-def save_steps(parts: int, output: Path) -> None:
-    torch.save(steps(parts=parts), output / f"{comm.get_rank()}.pth")
-
-
-def test_accumulation_by_two_processes_equals_one_process_with_the_whole_batch(tmp_path):
-    launch_forks(save_steps, 2, 2, tmp_path)
-    whole, first, second = steps(), *(torch.load(tmp_path / f"{rank}.pth") for rank in range(2))
-    assert_same(whole, first, rtol=1e-5)
-    assert first["model"]["queue.labels"].tolist() == whole["model"]["queue.labels"].tolist()
-    for name in ("queue.keys", "queue.features"):
-        assert torch.equal(first["model"][name], second["model"][name])
-
-
-def test_keys_of_all_parts_enter_the_queue_together_and_in_order():
-    labels = steps(count=1, parts=4)["model"]["queue.labels"]
-    assert labels[:BATCH].tolist() == list(range(BATCH)) and (labels[BATCH:] == -1).all()
-
-
-def test_channels_last_changes_no_number_beyond_rounding():
-    assert_same(steps(), steps(channels_last=True), rtol=1e-4)
+    assert torch.equal(other["model"]["queue.labels"], plain["model"]["queue.labels"])
 
 
 def test_bfloat16_steps_stay_close_and_keep_float32_weights():
@@ -95,7 +65,7 @@ def test_bfloat16_steps_stay_close_and_keep_float32_weights():
 
 def test_float16_scales_the_loss_skips_an_overflow_and_saves_the_scale():
     model = tiny_model()
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    optimizer = sgd(model)
     step = TrainStep(model, [random_views(BATCH, small=24)] * 3, optimizer, precision=torch.float16)
     before = model.backbone.stem.conv1.weight.clone()
     with EventStorage(0) as storage:
@@ -116,10 +86,9 @@ def test_float16_scales_the_loss_skips_an_overflow_and_saves_the_scale():
 def test_a_checkpoint_does_not_say_how_a_step_is_computed(precision):
     """One from before steps were fused, from a run that clips gradients, or from one in another precision."""
     model = tiny_model()
-    optimizers = [torch.optim.SGD(model.projection_head.parameters(), lr=0.05, fused=fused) for fused in (None, True)]
-    state = TrainStep(model, [], optimizers[0]).state_dict()
-    TrainStep(model, [], optimizers[1], precision=precision).load_state_dict(state)
-    assert optimizers[1].param_groups[0]["fused"] is True
+    plain, fused = sgd(model), sgd(model, fused=True)
+    TrainStep(model, [], fused, precision=precision).load_state_dict(TrainStep(model, [], plain).state_dict())
+    assert fused.param_groups[0]["fused"] is True
 
 
 def test_batches_are_split_in_order_and_leave_their_reports_out():
@@ -130,24 +99,11 @@ def test_batches_are_split_in_order_and_leave_their_reports_out():
     assert torch.equal(torch.cat([first["small"], second["small"]]), views["small"])
 
 
-def order_and_save(output: Path) -> None:
-    mine = torch.arange(6) + 6 * comm.get_rank()
-    parts = [gather_rows(part) for part in mine.chunk(3)]
-    torch.save(in_global_order(parts), output / f"{comm.get_rank()}.pth")
-
-
-def test_parts_of_two_processes_come_back_in_the_order_of_the_global_batch(tmp_path):
-    launch_forks(order_and_save, 2, tmp_path)
-    for rank in range(2):
-        assert torch.load(tmp_path / f"{rank}.pth").tolist() == list(range(12))
-
-
 def test_losses_gathered_every_few_steps_are_the_same_losses():
     def run(period: int, count: int) -> tuple[dict, list[int]]:
         model = tiny_model("SOLVER.METRICS_PERIOD", period)
-        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
         batches = [random_views(BATCH, small=24, seed=n) for n in range(count)]
-        step = TrainStep(model, batches, optimizer, metrics_period=period)
+        step = TrainStep(model, batches, sgd(model), metrics_period=period)
         with EventStorage(0) as storage:
             counts = []
             for n in range(count):
@@ -163,3 +119,65 @@ def test_losses_gathered_every_few_steps_are_the_same_losses():
     for name in ("loss_inst", "loss_nn", "total_loss"):
         assert third[name] == every[name] and len(every[name]) == 5
     assert third["contrast_top1"] == every["contrast_top1"][2:3]  # monitors are of the step that is read
+
+
+class Diverge(HookBase):
+    """From one iteration on, the weights of one process's model are such that its loss is no number."""
+
+    def __init__(self, iteration: int, rank: int = 0):
+        self._iteration, self._rank = iteration, rank
+
+    def before_step(self) -> None:
+        if self.trainer.iter == self._iteration and comm.get_rank() == self._rank:
+            torch.nn.init.constant_(next(unwrap(self.trainer.model).projection_head.parameters()), float("nan"))
+
+
+@pytest.mark.parametrize(("iteration", "last", "period"), [(5, 8, 1), (4, 8, 100), (4, 6, 100)])
+def test_the_run_stops_with_the_first_bad_iteration_and_leaves_views_names_and_checkpoints(
+    toy_datasets, tmp_path, monkeypatch, iteration, last, period
+):
+    """Also where losses are read every few steps: before a checkpoint, or at the end."""
+    monkeypatch.setattr(PretrainTrainer, "test", lambda *_: pytest.fail("evaluated"))
+    options = ("SOLVER.MAX_ITER", last, "SOLVER.CHECKPOINT_PERIOD", 2, "SOLVER.METRICS_PERIOD", period)
+    with pytest.raises(UserError, match=rf"loss of iteration {iteration} is not finite \(loss_inst nan") as error:
+        train(tmp_path, *options, hook=Diverge(iteration))
+    assert "\n" not in str(error.value) and str(tmp_path / "non_finite") in str(error.value)
+    stem = tmp_path / f"non_finite/iteration_{iteration:07d}_process_0"
+    sheet = cv2.imread(f"{stem}_1.png")
+    assert sheet.shape == (8 * 170 + 22, 6 * 170 + 22, 3) and sheet.std() > 20  # eight images, six views each
+    listed = stem.with_suffix(".txt").read_text().split()
+    assert len(set(listed)) == 8 and all(Path(name).is_file() for name in listed)
+    assert sorted(path.name for path in tmp_path.glob("model_*")) == ["model_0000001.pth", "model_0000003.pth"]
+    assert all(value.isfinite().all() for value in load(tmp_path / "model_0000003.pth")["model"].values())
+
+
+def train_two(output: Path) -> None:
+    train(output, "SOLVER.MAX_ITER", 8, "SOLVER.CHECKPOINT_PERIOD", 2, hook=Diverge(3, rank=1))
+
+
+def test_only_the_process_with_the_loss_shows_its_views_and_all_stop(toy_datasets, tmp_path):
+    with pytest.raises(UserError, match="loss of iteration 3 is not finite"):
+        launch_forks(train_two, 2, tmp_path)
+    pictures = sorted(path.name for path in (tmp_path / "non_finite").iterdir())
+    assert pictures == ["iteration_0000003_process_1.txt", "iteration_0000003_process_1_1.png"]
+    assert [path.name for path in tmp_path.glob("model_*")] == ["model_0000001.pth"]
+
+
+def test_nothing_changes_in_a_step_that_fails(monkeypatch):
+    model = tiny_model().train()
+    before = {name: value.clone() for name, value in model.named_parameters()}
+    loss = model.projection_head[0].weight.sum() * float("inf")
+    monkeypatch.setattr(type(model), "losses", lambda *_: {"loss_inst": loss})
+    step = TrainStep(model, [random_views(8)], sgd(model))
+    with EventStorage(4), pytest.raises(NonFiniteLossError, match="iteration 4"):
+        step.run_step()
+    assert all(torch.equal(value, before[name]) for name, value in model.named_parameters())
+
+
+def test_inputs_of_finetuning_are_shown_too(tmp_path):
+    images = [torch.full((3, 20, 40), 90, dtype=torch.uint8), torch.full((3, 50, 30), 200, dtype=torch.uint8)]
+    batch = [{"image": image, "file_name": f"{n}.jpg"} for n, image in enumerate(images)]
+    error = NonFiniteLossError(12, {"loss_sem_seg": [float("inf")]})
+    said = report_non_finite(error, str(tmp_path), batch, ["0.jpg", "1.jpg"])
+    assert "loss_sem_seg inf" in str(said)
+    assert cv2.imread(str(tmp_path / "non_finite/iteration_0000012_process_0_1.png")).shape == (2 * 170 + 22, 192, 3)

@@ -1,19 +1,25 @@
+"""What checkpoints and metrics of a run hold; and a resumed run ends as one that was never stopped."""
+
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from runs import assert_same, load, run_config, train, train_for_module
+from runs import assert_same, load, run, run_config, train, train_for_module
 
-from revisit.engine.checkpointing import Checkpoints
-from revisit.engine.hooks import EvaluationAfterSuccess
+from revisit.engine.finetune_trainer import FinetuneTrainer
+from revisit.engine.hooks import Checkpoints, EvaluationAfterSuccess
 from revisit.engine.pretrain_trainer import PretrainTrainer
+from revisit.engine.setup import make_config
+from revisit.engine.solver import resolve_schedule
+from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError
 from revisit.modeling.momentum import MomentumUpdate
 from revisit.modeling.queue import QueueUpdate
 from revisit.viz.curves import read_metrics
 
-from detectron2.engine import HookBase
 from detectron2.engine import hooks as d2_hooks
 
 OPTIONS = ("SOLVER.MAX_ITER", 10, "SOLVER.CHECKPOINT_PERIOD", 1, "SOLVER.CHECKPOINTS_KEPT", 0)
@@ -21,35 +27,10 @@ OPTIONS += ("KNN_MOCO.WARMUP_EPOCHS", 1, "DATASETS.TEST", ("toy_objects_heldout"
 OPTIONS += ("KNN_EVAL.BANK", "toy_objects_train", "KNN_EVAL.IMAGE_SIZE", 32)
 
 
-class Record(HookBase):
-    """Of every step: the keys before they are enqueued, and whether L_nn has joined the loss."""
-
-    def __init__(self) -> None:
-        self.keys, self.has_neighbors = [], []
-
-    def before_train(self) -> None:
-        model = self.trainer.model
-        enqueue = model.enqueue_pending_keys
-
-        def spy() -> None:
-            self.keys.append(model.pending_keys[0]["keys"].clone())
-            enqueue()
-
-        model.enqueue_pending_keys = spy
-
-    def after_step(self) -> None:
-        self.has_neighbors.append("loss_nn" in self.trainer.storage.histories())
-
-
 @pytest.fixture(scope="module")
-def recorded() -> Record:
-    return Record()
-
-
-@pytest.fixture(scope="module")
-def whole(toy_root, tmp_path_factory, recorded) -> Path:
+def whole(toy_root, tmp_path_factory) -> Path:
     """A run of 10 iterations, 7 an epoch, with all of its checkpoints."""
-    return train_for_module(toy_root, tmp_path_factory.mktemp("whole"), *OPTIONS, hook=recorded)
+    return train_for_module(toy_root, tmp_path_factory.mktemp("whole"), *OPTIONS)
 
 
 def test_momentum_and_queue_hooks_sit_directly_after_the_lr_scheduler(toy_datasets, tmp_path):
@@ -59,29 +40,22 @@ def test_momentum_and_queue_hooks_sit_directly_after_the_lr_scheduler(toy_datase
     assert place + 2 < kinds.index(Checkpoints) < kinds.index(EvaluationAfterSuccess)
 
 
-def test_checkpoint_of_step_i_holds_the_keys_and_momentum_encoder_of_step_i(whole, recorded):
-    saved = [load(whole / f"model_{i:07d}.pth")["model"] for i in range(3)]
-    for i, state in enumerate(saved):
+def test_checkpoint_of_step_i_holds_the_keys_and_momentum_encoder_of_step_i(whole):
+    saved = [load(whole / f"model_{i:07d}.pth")["model"] for i in range(4)]
+    for i, state in enumerate(saved[:3]):
         assert state["queue.num_enqueued"] == 8 * (i + 1)
-        assert torch.equal(state["queue.keys"][8 * i : 8 * (i + 1)], recorded.keys[i])
+        stays = [torch.equal(*rows) for rows in zip(state["queue.keys"], saved[i + 1]["queue.keys"], strict=True)]
+        assert stays == [not 8 * (i + 1) <= row < 8 * (i + 2) for row in range(50)]
     for before, after in zip(saved, saved[1:], strict=False):
         name = "res5.1.conv2.weight"
         expected = 0.995 * before[f"momentum_backbone.{name}"] + 0.005 * after[f"backbone.{name}"]
         assert torch.allclose(after[f"momentum_backbone.{name}"], expected, atol=1e-7)
 
 
-def test_checkpoint_loads_without_unpickling_and_knows_its_flags_and_seed(whole):
-    checkpoint = load(whole / "model_final.pth")
-    assert checkpoint["flags"]["MODEL.RESNETS.DEPTH"] == 18
-    assert checkpoint["trainer"]["seed"] == 7
+def test_a_run_has_its_flags_its_seed_and_the_documented_metrics(whole):
+    checkpoint = load(whole / "model_final.pth")  # without unpickling
+    assert checkpoint["flags"]["MODEL.RESNETS.DEPTH"] == 18 and checkpoint["trainer"]["seed"] == 7
     assert "optimizer" in checkpoint["trainer"]["_trainer"]
-
-
-def test_l_nn_joins_after_the_warm_up_epochs(whole, recorded):
-    assert recorded.has_neighbors == [False] * 7 + [True] * 3
-
-
-def test_metrics_have_the_documented_keys(whole):
     assert read_metrics(whole / "metrics.json").keys() >= {
         *("total_loss", "loss_inst", "loss_nn", "loss_nn_raw", "contrast_top1", "knn_top1", "lr", "data_time", "time"),
         *("images_per_second", "data_wait_share", "read_failures", "crop_fallbacks"),
@@ -89,20 +63,28 @@ def test_metrics_have_the_documented_keys(whole):
     assert list(whole.glob("events.out.tfevents*"))
 
 
-def assert_resumes(whole: Path, output: Path, iteration: int, *options: object) -> None:
+def check_resumed(whole: Path, output: Path, iteration: int, train: Callable[..., RevisitTrainer]) -> RevisitTrainer:
     """A run that resumes after ``iteration`` of the whole one, a checkpoint of which it has, ends as that does."""
     output.mkdir()
     shutil.copy(whole / f"model_{iteration:07d}.pth", output)
-    assert train(output, *options, resume=True).start_iter == iteration + 1
+    trainer = train(output, resume=True)
+    assert trainer.start_iter == iteration + 1
     ends = [load(folder / "model_final.pth") for folder in (whole, output)]
     for part in ("model", "trainer"):
         assert_same(*(end[part] for end in ends))
+    return trainer
+
+
+def pretrain(output: Path, options: tuple, **how: object) -> RevisitTrainer:
+    return train(output, *options, **how)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_resumed_run_ends_bit_identical(toy_datasets, whole, tmp_path, workers):
+def test_a_resumed_run_ends_bit_identical_and_l_nn_joins_after_the_warm_up(toy_datasets, whole, tmp_path, workers):
     """Interrupted inside an epoch, and with another number of workers than the whole run."""
-    assert_resumes(whole, tmp_path / "parts", 4, *OPTIONS, "DATALOADER.NUM_WORKERS", workers)
+    options = (*OPTIONS, "DATALOADER.NUM_WORKERS", workers)
+    resumed = check_resumed(whole, tmp_path / "parts", 4, partial(pretrain, options=options))
+    assert [iteration for _, iteration in resumed.storage.history("loss_nn").values()] == [7, 8, 9]
 
 
 SWITCHES = ("SOLVER.AMP.ENABLED", True, "SOLVER.ACCUMULATION_STEPS", 2, "MODEL.CHANNELS_LAST", True)
@@ -114,16 +96,42 @@ DENSECL = ("MODEL.META_ARCHITECTURE", "DenseCL", "VIEWS.NUM_SMALL", 0)
 def test_another_run_ends_bit_identical_too(toy_datasets, tmp_path, options):
     options = ("SOLVER.MAX_ITER", 4, "SOLVER.CHECKPOINT_PERIOD", 2, *options)
     train(tmp_path / "whole", *options)
-    assert_resumes(tmp_path / "whole", tmp_path / "parts", 1, *options)
+    check_resumed(tmp_path / "whole", tmp_path / "parts", 1, partial(pretrain, options=options))
+
+
+FINETUNING = {
+    "detection": "INPUT.MIN_SIZE_TRAIN (64,80) INPUT.MAX_SIZE_TRAIN 100 TEST.PRECISE_BN.ENABLED False",
+    "segmentation_voc": "INPUT.CROP.SIZE [65,65] TEST.PRECISE_BN.ENABLED True",  # after iterations 1, 3 and 4
+    "depth": "INPUT.CROP.SIZE [65,65]",
+}
+
+
+def finetune(output: Path, task: str, workers: int, **how: object) -> RevisitTrainer:
+    options = (
+        f"OUTPUT_DIR {output} SEED 5 SOLVER.IMS_PER_BATCH 4 SOLVER.MAX_ITER 5 SOLVER.CHECKPOINT_PERIOD 3 "
+        f"MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 MODEL.DEVICE cpu {FINETUNING[task]} "
+        f"DATALOADER.NUM_WORKERS {workers} DATASETS.TEST () TEST.PRECISE_BN.NUM_ITER 2 TEST.EVAL_PERIOD 2"
+    )
+    cfg = make_config(f"configs/toy/{task}.yaml", options.split())
+    resolve_schedule(cfg, 60)
+    cfg.freeze()
+    return run(cfg, trainer_class=FinetuneTrainer, **how)
+
+
+@pytest.mark.parametrize("task", FINETUNING)
+def test_a_resumed_finetuning_ends_bit_identical(toy_datasets, tmp_path, task):
+    """Batches, how they are scaled and flipped, sampled regions, dropout, batches of precise BN."""
+    finetune(tmp_path / "whole", task, workers=0)
+    check_resumed(tmp_path / "whole", tmp_path / "parts", 2, partial(finetune, task=task, workers=2))
 
 
 def test_the_logged_losses_are_weighted_and_a_lone_one_has_its_name(toy_datasets, tmp_path):
+    logged = []
     for name in ("KNNMoCo", "MoCo"):
         train(tmp_path / name, "SOLVER.MAX_ITER", 1, "MODEL.META_ARCHITECTURE", name)
-    knn, moco = (
-        {key: values[-1][1] for key, values in read_metrics(tmp_path / name / "metrics.json").items()}
-        for name in ("KNNMoCo", "MoCo")
-    )
+        metrics = read_metrics(tmp_path / name / "metrics.json")
+        logged.append({key: values[-1][1] for key, values in metrics.items()})
+    knn, moco = logged
     assert knn["loss_nn"] == pytest.approx(0.4 * knn["loss_nn_raw"], rel=1e-5)
     assert knn["total_loss"] == pytest.approx(knn["loss_inst"] + knn["loss_nn"], rel=1e-5)
     assert moco["loss_inst"] == moco["total_loss"]

@@ -1,181 +1,152 @@
 """Two machines for real: network namespaces with addresses of their own, where the system lets us make some."""
 
 import argparse
-import json
 import os
 import shlex
 import signal
 import socket
 import subprocess
 import sys
-import time
-from itertools import count
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from commands import ROOT, TINY, run
+from commands import ROOT, TIMEOUT, TINY, popen, run, wait_until
+from runs import load
+from torch.distributed.elastic.utils.distributed import get_free_port
 
+from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
 from revisit.engine.command import run_command
-from revisit.engine.launch import find_processes
-from revisit.engine.network import free_port, interface_towards
+from revisit.engine.launch import find_processes, interface_towards
+from revisit.viz.curves import read_metrics
 
-TIMEOUT = 30  # seconds for a collective of the run that is cut off, whose processes start within that of each other
-LIMIT = 240  # seconds, for what takes a few where nothing else runs
+ANSWER = 20  # seconds for a collective of the run that is cut off, whose processes start within that of each other
+# "in_namespace.py NAME SCRIPT ARGUMENTS": what "ip netns exec NAME python SCRIPT ARGUMENTS" does, as a fork can do it.
+IN_NAMESPACE = """
+import ctypes, os, runpy, sys
+_, namespace, *sys.argv = sys.argv
+assert ctypes.CDLL(None).setns(os.open(f"/var/run/netns/{namespace}", os.O_RDONLY), 0) == 0
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
-def train_command(flags: str, options: str) -> str:
+def train_command(flags: str, output: Path, iterations: int) -> str:
     return (
         f"tools/train_net.py --config-file configs/toy/pretrain.yaml {flags} {TINY} SEED 3 "
-        f"SOLVER.CHECKPOINT_EPOCHS 1 {options}"
+        f"SOLVER.CHECKPOINT_EPOCHS 1 SOLVER.MAX_ITER {iterations} OUTPUT_DIR {output}"
     )
 
 
 class Machines:
     """Two places to run commands in: namespaces joined by a cable, or two addresses of the loopback interface."""
 
-    def __init__(self) -> None:
-        self.started: list[subprocess.Popen] = []
-        self._ports = count(29511)  # a run's address stays taken for a while
-        self.names = [f"revisit{os.getpid()}{n}" for n in "ab"]
-        self.addresses = ["10.77.0.1", "10.77.0.2"]
-        self.separate = self._connect()
-        if not self.separate:
-            self.close()
-            self.addresses = ["127.0.0.1", "127.0.0.2"]
+    def __init__(self, folder: Path):
+        self._script = folder / "in_namespace.py"
+        self._script.write_text(IN_NAMESPACE)
+        self._started: list[tuple[subprocess.Popen, Path]] = []
+        self._names = one, two = [f"revisit{os.getpid()}{n}" for n in "ab"]
+        commands = [f"netns add {one}", f"netns add {two}"]
+        commands.append(f"link add veth0 netns {one} type veth peer name veth0 netns {two}")
+        for number, name in enumerate(self._names, start=1):
+            commands.append(f"-n {name} addr add 10.77.0.{number}/24 dev veth0")
+            commands += [f"-n {name} link set {device} up" for device in ("veth0", "lo")]
+        self.separate = all(self._ip(command) for command in commands)
 
-    def _connect(self) -> bool:
-        one, two = self.names
-        commands = [
-            f"ip netns add {one}",
-            f"ip netns add {two}",
-            f"ip link add veth0 netns {one} type veth peer name veth0 netns {two}",
-        ]
-        for name, address in zip(self.names, self.addresses, strict=True):
-            commands += [
-                f"ip -n {name} addr add {address}/24 dev veth0",
-                f"ip -n {name} link set veth0 up",
-                f"ip -n {name} link set lo up",
-            ]
+    @staticmethod
+    def _ip(command: str) -> bool:
         try:
-            return all(subprocess.run(shlex.split(c), capture_output=True).returncode == 0 for c in commands)
+            return subprocess.run(["ip", *command.split()], capture_output=True).returncode == 0
         except FileNotFoundError:
             return False
 
     def close(self) -> None:
-        for process in self.started:
+        for process, _ in self._started:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-        for name in self.names:
-            try:
-                subprocess.run(["ip", "netns", "del", name], capture_output=True)
-            except FileNotFoundError:
-                return
+        for name in self._names:
+            self._ip(f"netns del {name}")
 
-    def start(self, command: str, machine: int, datasets: Path) -> subprocess.Popen:
-        words = [sys.executable, *shlex.split(command)]
+    def train(self, output: Path, iterations: int, flags: str = "") -> list[tuple[subprocess.Popen, Path]]:
+        """Start the training's process on each machine; what it says goes to the file that is returned with it."""
+        port = 29511 + len(self._started)  # a run's address stays taken for a while
+        url = f"tcp://10.77.0.1:{port}" if self.separate else f"tcp://127.0.0.1:{get_free_port()}"
+        for n in range(2):
+            machine = f"--num-machines 2 --machine-rank {n} --dist-url {url} {flags}"
+            command = train_command(machine, output, iterations)
+            if self.separate:
+                command = f"{self._script} {self._names[n]} {command}"
+            log = self._script.with_name(f"{len(self._started)}.log")
+            with open(log, "w") as file:
+                words, how = [sys.executable, *shlex.split(command)], {"cwd": ROOT, "start_new_session": True}
+                self._started.append((popen(words, stdout=file, stderr=subprocess.STDOUT, **how), log))
+        return self._started[-2:]
+
+    def set_cable(self, up: bool, second: subprocess.Popen) -> None:
+        """Pull or mend it; where there is none, the second machine's process stops in its tracks, and is ended."""
         if self.separate:
-            words = ["ip", "netns", "exec", self.names[machine], *words]
-        environment = os.environ | {"DETECTRON2_DATASETS": str(datasets), "OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen(
-            words, cwd=ROOT, env=environment | {"PYTHONPATH": str(ROOT)}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-        self.started.append(process)
-        return process
-
-    def train(self, options: str, datasets: Path, flags: str = "") -> list[subprocess.Popen]:
-        url = f"tcp://{self.addresses[0]}:{next(self._ports) if self.separate else free_port()}"
-        return [
-            self.start(
-                train_command(f"--num-machines 2 --machine-rank {n} --dist-url {url} {flags}", options), n, datasets
-            )
-            for n in range(2)
-        ]
-
-    def cut_off(self, processes: list[subprocess.Popen]) -> None:
-        """The cable is pulled; where there is none, the second machine stops in its tracks."""
-        if self.separate:
-            subprocess.run(["ip", "-n", self.names[1], "link", "set", "veth0", "down"], check=True)
+            assert self._ip(f"-n {self._names[1]} link set veth0 {'up' if up else 'down'}")
         else:
-            os.killpg(processes[1].pid, signal.SIGSTOP)
-
-    def repair(self) -> None:
-        if self.separate:
-            subprocess.run(["ip", "-n", self.names[1], "link", "set", "veth0", "up"], check=True)
+            os.killpg(second.pid, signal.SIGKILL if up else signal.SIGSTOP)
 
 
 @pytest.fixture
-def machines():
-    made = Machines()
+def machines(toy_datasets, tmp_path, monkeypatch) -> Iterator[Machines]:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    made = Machines(tmp_path)
     yield made
     made.close()
 
 
-def losses(folder: Path) -> list[float]:
-    lines = (folder / "metrics.json").read_text().splitlines()
-    return [json.loads(line)["total_loss"] for line in lines if "total_loss" in line]
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return torch.load(folder / "model_final.pth", weights_only=True)["model"]
+def finish(runs: list[tuple[subprocess.Popen, Path]], codes: tuple[int, ...]) -> list[str]:
+    """Wait for the processes to end with these exit codes; returns what each has said."""
+    for (process, log), code in zip(runs, codes, strict=False):
+        assert process.wait(TIMEOUT) == code, log.read_text()[-3000:]
+    return [log.read_text() for _, log in runs]
 
 
 def assert_same_run(one: Path, two: Path) -> None:
-    assert losses(one) == pytest.approx(losses(two), abs=1e-6) and len(losses(one)) > 1
-    for name, value in weights(one).items():
-        assert torch.allclose(value.double(), weights(two)[name].double(), rtol=0, atol=1e-6), name
-
-
-def finish(processes: list[subprocess.Popen]) -> list[str]:
-    outputs = [process.communicate(timeout=LIMIT)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)[-4000:]
-    return outputs
+    losses = [[value for _, value in read_metrics(run / "metrics.json")["total_loss"]] for run in (one, two)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6) and len(losses[0]) > 1
+    weights, others = (load(run / "model_final.pth")["model"] for run in (one, two))
+    for name, value in weights.items():
+        assert torch.allclose(value.double(), others[name].double(), rtol=0, atol=1e-6), name
 
 
 @pytest.fixture(scope="module")
 def one(toy_root, tmp_path_factory) -> Path:
     """A run of two processes on one machine."""
     output = tmp_path_factory.mktemp("one")
-    run("python " + train_command("--num-gpus 2", f"SOLVER.MAX_ITER 21 OUTPUT_DIR {output}"), toy_root)
+    run("python " + train_command("--num-gpus 2", output, 21), toy_root)
     return output
 
 
-def test_two_machines_are_as_good_as_one(machines, one, toy_root, tmp_path):
-    first, second = finish(machines.train(f"SOLVER.MAX_ITER 21 OUTPUT_DIR {tmp_path}", toy_root))
+def test_two_machines_are_as_good_as_one(machines, one, tmp_path):
+    first, second = finish(machines.train(tmp_path, 21), (0, 0))
     assert "2 gloo processes" in first and "eta: " in first and "eta: " not in second
     assert_same_run(one, tmp_path)
 
 
-def test_a_machine_that_is_cut_off_ends_the_run_which_resumes_when_it_is_back(machines, toy_root, tmp_path):
-    options = f"SOLVER.MAX_ITER 150 OUTPUT_DIR {tmp_path}/two"
-    processes = machines.train(options, toy_root, f"--timeout {TIMEOUT / 60}")
-    end = time.monotonic() + LIMIT
-    while not (tmp_path / "two/last_checkpoint").exists():
-        assert time.monotonic() < end and all(process.poll() is None for process in processes)
-        time.sleep(0.02)
-    machines.cut_off(processes)
-    output, _ = processes[0].communicate(timeout=LIMIT)
-    assert processes[0].returncode == 75, output[-3000:]
-    (line,) = [line for line in output.splitlines() if line.startswith("error: ")]
+def test_a_machine_that_is_cut_off_ends_the_run_which_resumes_when_it_is_back(machines, tmp_path):
+    output = tmp_path / "two"
+    runs = machines.train(output, 100000, f"--timeout {ANSWER / 60}")
+    wait_until((output / "last_checkpoint").exists)
+    machines.set_cable(False, runs[1][0])
+    said, _ = finish(runs, (75, 75) if machines.separate else (75,))
+    (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
     assert "a process of the run on this or another machine does not answer" in line and "--resume" in line
-    assert "Traceback" not in output
-    if machines.separate:
-        assert processes[1].wait(timeout=LIMIT) == 75
-    else:
-        os.killpg(processes[1].pid, signal.SIGKILL)
-    processes[1].communicate()
-    machines.repair()
-    assert not (tmp_path / "two/model_final.pth").exists()
-    first, _ = finish(machines.train(options, toy_root, "--resume"))
-    assert "resuming at iteration" in first
-    assert torch.load(tmp_path / "two/model_final.pth", weights_only=True)["iteration"] == 149
+    assert "Traceback" not in said
+    machines.set_cable(True, runs[1][0])
+    assert not (output / "model_final.pth").exists()
+    last = iteration_of(checkpoints_of_run(output)[0]) + 3
+    said, _ = finish(machines.train(output, last + 1, "--resume"), (0, 0))
+    assert "resuming at iteration" in said
+    assert load(output / "model_final.pth")["iteration"] == last
 
 
 def test_torchrun_starts_the_processes(one, toy_root, tmp_path):
     torchrun = "python -m torch.distributed.run --standalone --nproc-per-node 2 "
-    run(torchrun + train_command("", f"SOLVER.MAX_ITER 21 OUTPUT_DIR {tmp_path}"), toy_root)
+    run(torchrun + train_command("", tmp_path, 21), toy_root)
     assert_same_run(one, tmp_path)
 
 
@@ -197,7 +168,7 @@ def test_an_address_that_is_taken_is_reported(toy_root, tmp_path):
         taken.listen()
         url = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         flags = f"--num-machines 2 --machine-rank 0 --dist-url {url} --timeout 0.1"
-        output = run("python " + train_command(flags, f"OUTPUT_DIR {tmp_path}"), toy_root, expect=2)
+        output = run("python " + train_command(flags, tmp_path, 21), toy_root, expect=2)
     assert f"2 processes do not find each other at {url}" in output and "Traceback" not in output
 
 

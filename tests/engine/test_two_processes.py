@@ -1,88 +1,89 @@
-"""Two gloo processes against one on the same global batch."""
+"""Two gloo processes against one on the same global batch, and what processes exchange for it."""
 
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from commands import launch_forks
-from tiny import freeze_batch_norm, random_views, tiny_config, tiny_model
+from tiny import random_views, tiny_config, tiny_model
 from true_steps import take_steps
 
 from revisit.engine.pretrain_trainer import PretrainTrainer
-from revisit.errors import UserError
 from revisit.modeling.distributed import gather_rows
 from revisit.modeling.shuffle_bn import scatter_shuffled
 
 from detectron2.utils import comm
+from detectron2.utils.events import EventStorage
 
-METHODS = {
-    "KNNMoCo": ((), {}),
-    "DenseCL": (("VIEWS.NUM_SMALL", 0, "VIEWS.LARGE_SIZE", 96), {"large": 96, "num_small": 0}),  # 3 x 3 cells
+BATCH = 8
+DENSE = ("MODEL.META_ARCHITECTURE", "DenseCL", "VIEWS.NUM_SMALL", 0, "VIEWS.LARGE_SIZE", 96)
+RUNS = {  # options of the model, form of the views, parts of the two processes' batches
+    "KNNMoCo": ((), {}, 1),
+    "KNNMoCo in parts": ((), {}, 2),
+    "DenseCL": (DENSE, {"large": 96, "num_small": 0}, 1),  # 3 x 3 cells
 }
 
 
-def train(method: str, steps: int, frozen_bn: bool, output: Path) -> None:
+def train(name: str, steps: int = 3, **how: object) -> dict:
     """Steps of a model whose momentum encoder is another than its encoder."""
-    options, views = METHODS[method]
-    model = tiny_model("MODEL.META_ARCHITECTURE", method, "MOCO.QUEUE_SIZE", 50, *options).train()
+    options, form, parts = RUNS[name]
+    model = tiny_model(*options)
     assert model.shuffle_bn == (comm.get_world_size() > 1)
     for parameter in model.momentum_backbone.parameters():
         parameter.mul_(1.1)
-    if frozen_bn:
-        freeze_batch_norm(model)
-    output.mkdir(exist_ok=True)
-    take_steps(model, lambda iteration: random_views(8, seed=iteration, **views), steps, output)
+    labels = torch.arange(steps * BATCH).chunk(steps)
+    batches = [{**random_views(BATCH, seed=n, **form), "label": labels[n]} for n in range(steps)]
+    return take_steps(model, batches, accumulation_steps=parts if comm.get_world_size() > 1 else 1, **how)
 
 
-def train_all(output: Path) -> None:
-    for method in METHODS:
-        train(method, 3, True, output / method)
-    train("KNNMoCo", 20, False, output / "long")
+def scatter() -> dict[str, list[int]]:
+    rows = torch.arange(8, dtype=torch.uint8).chunk(2)[comm.get_rank()][:, None]
+    permutation = torch.tensor([5, 0, 7, 2, 1, 6, 3, 4])
+    shuffled = scatter_shuffled(rows, permutation)
+    back = gather_rows(shuffled)[permutation.argsort()]
+    return {"shuffled": shuffled.flatten().tolist(), "back": back.flatten().tolist()}
+
+
+def do_all(output: Path) -> None:
+    runs = {name: train(name) for name in RUNS} | {"long": train("KNNMoCo", 20, frozen_bn=False)}
+    torch.save({"scattered": scatter(), **runs}, output / f"{comm.get_rank()}.pth")
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory) -> Path:
+def two(tmp_path_factory) -> list[dict]:
+    """What each of two processes has at the end."""
     output = tmp_path_factory.mktemp("two")
-    launch_forks(train_all, 2, output)
-    return output
+    launch_forks(do_all, 2, output)
+    return [torch.load(output / f"{rank}.pth") for rank in range(2)]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_losses_gradients_and_queues_of_two_processes_equal_one_process(two, tmp_path, method):
-    train(method, 3, True, tmp_path)
-    one, both = torch.load(tmp_path / "0.pth"), torch.load(two / method / "0.pth")
-    for a, b in zip(one["history"], both["history"], strict=True):
-        assert torch.allclose(a["losses"], b["losses"], rtol=1e-5, atol=0)
-        assert (a["gradient"] - b["gradient"]).norm() < 1e-4 * a["gradient"].norm()
-    assert one["queue"]["num_enqueued"] == both["queue"]["num_enqueued"] == 24
-    for name, ring in one["queue"].items():
-        assert torch.allclose(ring.float(), both["queue"][name].float(), atol=1e-5), name
+def queue_of(run: dict) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in run["model"].items() if name.startswith("queue.")}
 
 
-@pytest.mark.parametrize(("run", "enqueued"), [("long", 160), ("DenseCL", 24)])  # 160 rows wrap around 50 three times
+@pytest.mark.parametrize("name", RUNS)
+def test_losses_gradients_and_queues_of_two_processes_equal_one_process(two, name):
+    one, both = train(name), two[0][name]
+    assert both["losses"] == pytest.approx(one["losses"], rel=1e-5)
+    for a, b in zip(one["gradients"], both["gradients"], strict=True):
+        assert (a - b).norm() < 1e-4 * a.norm()
+    assert one["model"]["queue.num_enqueued"] == 24
+    for name, ring in queue_of(one).items():
+        assert torch.allclose(ring.float(), both["model"][name].float(), atol=1e-5), name
+
+
+@pytest.mark.parametrize(("run", "enqueued"), [("long", 160), *((name, 24) for name in RUNS)])  # 160 wrap around 50
 def test_queues_are_bit_identical_on_both_processes(two, run, enqueued):
-    first, second = (torch.load(two / run / f"{rank}.pth")["queue"] for rank in range(2))
-    assert first["num_enqueued"] == enqueued
+    first, second = (queue_of(process[run]) for process in two)
+    assert first["queue.num_enqueued"] == enqueued
     for name, value in first.items():
         assert torch.equal(value, second[name]), name
 
 
-def scatter_and_save(output: Path) -> None:
-    rank = comm.get_rank()
-    permutation = torch.tensor([5, 0, 7, 2, 1, 6, 3, 4])
-    rows = torch.arange(8, dtype=torch.uint8)[rank * 4 : rank * 4 + 4, None]
-    shuffled = scatter_shuffled(rows, permutation)
-    back = gather_rows(shuffled)[permutation.argsort()]
-    torch.save({"shuffled": shuffled, "back": back}, output / f"{rank}.pth")
-
-
-def test_shuffle_bn_sends_each_row_to_its_place_and_the_gather_undoes_it(tmp_path):
-    launch_forks(scatter_and_save, 2, tmp_path)
-    parts = [torch.load(tmp_path / f"{rank}.pth") for rank in range(2)]
-    assert parts[0]["shuffled"].flatten().tolist() == [5, 0, 7, 2]
-    assert parts[1]["shuffled"].flatten().tolist() == [1, 6, 3, 4]
-    for part in parts:
-        assert part["back"].flatten().tolist() == list(range(8))
+def test_shuffle_bn_sends_each_row_to_its_place_and_the_gather_undoes_it(two):
+    assert [process["scattered"]["shuffled"] for process in two] == [[5, 0, 7, 2], [1, 6, 3, 4]]
+    assert [process["scattered"]["back"] for process in two] == [list(range(8))] * 2
 
 
 def evaluate_random_init(output: Path) -> None:
@@ -96,21 +97,47 @@ def evaluate_random_init(output: Path) -> None:
 
 def test_evaluation_of_two_processes_equals_one(toy_datasets, tmp_path):
     """A random init is another on each rank until one of them is taken for all."""
-    results = []
     for processes in (1, 2):
-        output = tmp_path / str(processes)
-        output.mkdir()
-        launch_forks(evaluate_random_init, processes, output)
-        results.append((output / "evaluation.json").read_text())
-    assert results[0] == results[1]
+        launch_forks(evaluate_random_init, processes, tmp_path)
+        (tmp_path / "evaluation.json").rename(tmp_path / str(processes))
+    assert (tmp_path / "1").read_text() == (tmp_path / "2").read_text()
 
 
-def fail_on_one_rank() -> None:
-    if comm.get_rank() == 1:
-        raise UserError("rank 1 cannot read its images")
-    comm.synchronize()  # would wait forever
+def count_steps(output: Path) -> None:
+    """Forward passes; saves the bytes that this process sends to others, by collective and call, and a key's."""
+    rank, world_size = comm.get_rank(), comm.get_world_size()
+    mine = {name: value.chunk(world_size)[rank] for name, value in random_views(BATCH).items()}
+    all_to_all, all_gather = dist.all_to_all_single, dist.all_gather
+
+    def counted_all_to_all(outputs, inputs, output_splits, input_splits):
+        rows = sum(count for to, count in enumerate(input_splits) if to != rank)
+        sent["all_to_all"].append(rows * inputs[0].nbytes if len(inputs) else 0)
+        return all_to_all(outputs, inputs, output_splits, input_splits)
+
+    def counted_all_gather(outputs, inputs, async_op=False):
+        sent["all_gather"].append((world_size - 1) * inputs.nbytes)
+        return all_gather(outputs, inputs, async_op=async_op)
+
+    counts = []
+    for architecture in ("KNNMoCo", "MoCo"):
+        model = tiny_model("MODEL.META_ARCHITECTURE", architecture).train()
+        sent = {"all_to_all": [], "all_gather": []}
+        dist.all_to_all_single, dist.all_gather = counted_all_to_all, counted_all_gather
+        with EventStorage(0):
+            model(mine)
+        dist.all_to_all_single, dist.all_gather = all_to_all, all_gather
+        key_bytes = 4 * (model.embedding_dim + (model.feature_dim if architecture == "KNNMoCo" else 0))
+        keys = (world_size - 1) * len(mine["anchor"]) * key_bytes
+        counts.append({**sent, "keys": keys, "pixels": mine["anchor"].numel()})
+    torch.save(counts, output / f"{rank}.pth")
 
 
-def test_a_users_mistake_seen_by_one_rank_ends_all_with_its_message():
-    with pytest.raises(UserError, match="rank 1 cannot read its images"):
-        launch_forks(fail_on_one_rank, 2)
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_each_crop_travels_once_in_bytes_and_keys_in_one_collective(world_size, tmp_path):
+    launch_forks(count_steps, world_size, tmp_path)
+    for counts in zip(*(torch.load(tmp_path / f"{rank}.pth") for rank in range(world_size)), strict=True):
+        for count in counts:
+            (images,), (keys,) = count["all_to_all"], count["all_gather"]
+            assert images <= count["pixels"]  # in uint8, and what stays here does not travel
+            assert keys == count["keys"]  # every process needs every key: no collective sends less
+        assert sum(count["all_to_all"][0] for count in counts) > 0

@@ -8,7 +8,7 @@ from runs import train as train_run
 from tiny import FEATURE_DIM, direct_losses, freeze_batch_norm, random_views, step, tiny_config, tiny_model
 from torch.nn.functional import normalize
 
-from revisit.engine.memory_estimate import build_meta_model, memory_per_process
+from revisit.engine.dry_run import build_meta_model, memory_per_process
 from revisit.modeling.meta_arch.densecl import best_match, dense_loss
 from revisit.viz.curves import read_metrics
 

@@ -8,7 +8,7 @@ from tiny import tiny_config
 
 from projects.Benchmarks import scaling
 from projects.Benchmarks.scaling import flops_per_image, head_flops_per_image
-from revisit.engine.memory_estimate import build_meta_model
+from revisit.engine.dry_run import build_meta_model
 
 COMMAND = "python projects/Benchmarks/scaling.py"
 

@@ -1,12 +1,43 @@
-"""Optimisers and schedules beyond Detectron2's: Adam, and the polynomial decay of DeepLab."""
+"""Length, optimiser and learning rate of a training: epochs in iterations, and what Detectron2 has no keys for."""
 
 from torch import nn, optim
+
+from revisit.errors import expect
 
 from detectron2.config import CfgNode
 from detectron2.solver import LRMultiplier
 from detectron2.solver import build_lr_scheduler as build_detectron2_scheduler
 from detectron2.solver.build import get_default_optimizer_params, maybe_add_gradient_clipping
 from fvcore.common.param_scheduler import PolynomialDecayParamScheduler
+
+
+def resolve_schedule(cfg: CfgNode, num_images: int) -> None:
+    """Turn the lengths given in epochs into iterations, in place; a positive length in iterations wins.
+
+    An epoch has as many iterations as its images have whole batches, as the sampler makes them.
+
+    Raises:
+        UserError: fewer images than one batch, or no length of training at all.
+    """
+    solver = cfg.SOLVER
+    per_epoch = num_images // solver.IMS_PER_BATCH
+    expect(
+        per_epoch > 0,
+        f"{', '.join(cfg.DATASETS.TRAIN)} has {num_images} images, fewer than one batch of {solver.IMS_PER_BATCH}: "
+        "lower SOLVER.IMS_PER_BATCH (and SOLVER.BASE_LR with it)",
+    )
+    for node, iterations, epochs in (
+        (solver, "MAX_ITER", "EPOCHS"),
+        (solver, "CHECKPOINT_PERIOD", "CHECKPOINT_EPOCHS"),
+        (cfg.TEST, "EVAL_PERIOD", "EVAL_EPOCHS"),
+    ):
+        if node[iterations] <= 0 and node[epochs] > 0:
+            node[iterations] = node[epochs] * per_epoch
+    if solver.STEP_EPOCHS:
+        solver.STEPS = tuple(step * per_epoch for step in solver.STEP_EPOCHS)
+    expect(solver.MAX_ITER > 0, "no length of training: set SOLVER.EPOCHS or SOLVER.MAX_ITER")
+    if solver.CHECKPOINT_PERIOD <= 0:
+        solver.CHECKPOINT_PERIOD = solver.MAX_ITER
 
 
 def build_optimizer(cfg: CfgNode, model: nn.Module) -> optim.Optimizer:

@@ -1,0 +1,144 @@
+"""What a run will do: its length, its learning rates and optimiser, and what a dry run says of it."""
+
+import json
+import math
+
+import pytest
+import torch
+from runs import run_config
+from tiny import random_views, tiny_config, tiny_model
+from torch import nn
+
+from revisit.engine.dry_run import dry_run
+from revisit.engine.solver import build_lr_scheduler, build_optimizer, resolve_schedule
+from revisit.errors import UserError
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    """What a dry run writes, without data unless the test asks for some."""
+    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
+
+    def recipe(*options: object, num_images: int = 60, num_processes: int = 1) -> dict:
+        dry_run(run_config(tmp_path, *options), num_images, num_processes)
+        return json.loads((tmp_path / "dry_run.json").read_text())
+
+    return recipe
+
+
+def test_the_recipe_is_what_the_run_would_do(recipe, toy_datasets, tmp_path):
+    options = ("SOLVER.MAX_ITER", 0, "SOLVER.EPOCHS", 10, "KNN_MOCO.WARMUP_EPOCHS", 2, "SOLVER.WEIGHT_DECAY_NORM", 0.0)
+    plan = recipe(*options, num_processes=2)
+    assert (plan["iterations_per_epoch"], plan["iterations"], plan["epochs"]) == (7, 70, 10)
+    assert (plan["warmup_epochs"], plan["warmup_iterations"]) == (2, 14)
+    assert (plan["lambda"], plan["k"], plan["momentum"], plan["policy"]) == (0.4, 5, 0.995, "standard_or_autoaugment")
+    assert plan["weight_decays"] == {"other": 1e-4, "norm": 0.0, "bias": 1e-4}
+    assert plan["crops"]["small"] == {"count": 4, "size": 16, "scale": [0.05, 0.14]}
+    assert plan["shapes"]["small"] == [4, 4, 3, 16, 16]
+    assert plan["shapes"]["queue.features"] == [50, 64]
+    assert plan["data"]["found"] and (tmp_path / "views.png").is_file()
+
+
+def test_accumulation_needs_the_memory_of_one_part(recipe):
+    whole = recipe("SOLVER.IMS_PER_BATCH", 48)
+    parts = recipe("SOLVER.IMS_PER_BATCH", 48, "SOLVER.ACCUMULATION_STEPS", 4)
+    more, less = (plan["memory_gib_per_process"] for plan in (whole, parts))
+    for name in ("activations", "scores"):
+        assert less[name] == pytest.approx(more[name] / 4, abs=1e-3)
+    assert less["batch"] == more["batch"]
+    assert (parts["accumulation_steps"], parts["shapes"]["positives"][0]) == (4, 12)
+
+
+def test_moco_has_no_neighbours_and_a_queue_that_holds_an_image_twice_is_warned_of(recipe, capsys):
+    plan = recipe("MODEL.META_ARCHITECTURE", "MoCo", "VIEWS.NUM_SMALL", 0, "MOCO.QUEUE_SIZE", 60)
+    assert "warning: MOCO.QUEUE_SIZE 60 is 1.0 times the 60 images" in capsys.readouterr().out
+    assert (plan["lambda"], plan["k"]) == (0, 0)
+    assert "small" not in plan["shapes"] and "queue.features" not in plan["shapes"]
+
+
+def test_mining_after_the_enqueue_needs_a_copy_of_the_mined_ring(recipe):
+    queue = ("MOCO.QUEUE_SIZE", 2**18)
+    memory = recipe(*queue, "KNN_MOCO.ENQUEUE_FIRST", True)["memory_gib_per_process"]
+    assert memory["queue_copy"] == pytest.approx(2**18 * 64 * 4 / 2**30, abs=1e-3)
+    assert "queue_copy" not in recipe(*queue)["memory_gib_per_process"]
+
+
+def test_missing_data_is_said_and_the_published_size_taken(recipe, tmp_path):
+    plan = recipe("DATASETS.TRAIN", ("coco_2017_train_images",), num_images=118287)
+    assert not plan["data"]["found"] and "train2017" in plan["data"]["problem"]
+    assert not (tmp_path / "views.png").exists()
+
+
+def test_activation_memory_is_what_autograd_keeps(recipe):
+    """Against the bytes that a real forward on real memory saves, counted by storage."""
+    plan = recipe("SOLVER.IMS_PER_BATCH", 48)["memory_gib_per_process"]
+    kept: dict[int, torch.Tensor] = {}
+    model = tiny_model().train()
+    own = {p.untyped_storage().data_ptr() for p in [*model.parameters(), *model.buffers()]}
+
+    def note(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        out = model.encode_positives(random_views(48))
+    real = sum(t.untyped_storage().nbytes() for t in kept.values()) / 2**30
+    assert out.positives.requires_grad
+    assert plan["activations"] == pytest.approx(real, rel=0.25)
+
+
+def resolved(num_images: int, *options: object):
+    cfg = tiny_config("SOLVER.MAX_ITER", 0, *options)
+    resolve_schedule(cfg, num_images)
+    return cfg
+
+
+def test_epochs_become_iterations_with_the_real_size_of_the_data_unless_iterations_are_given():
+    options = ("SOLVER.EPOCHS", 200, "TEST.EVAL_EPOCHS", 5, "SOLVER.STEP_EPOCHS", (120, 160))
+    cfg = resolved(118287, "SOLVER.IMS_PER_BATCH", 256, *options)
+    assert cfg.SOLVER.MAX_ITER == 92400  # 462 whole batches an epoch
+    assert cfg.SOLVER.CHECKPOINT_PERIOD == 4620
+    assert cfg.TEST.EVAL_PERIOD == 2310
+    assert cfg.SOLVER.STEPS == (120 * 462, 160 * 462)
+    cfg = resolved(1000, *options, "SOLVER.MAX_ITER", 30, "SOLVER.CHECKPOINT_PERIOD", 10)
+    assert (cfg.SOLVER.MAX_ITER, cfg.SOLVER.CHECKPOINT_PERIOD) == (30, 10)
+
+
+@pytest.mark.parametrize(
+    ("images", "epochs", "message"), [(1000, 0, "SOLVER.EPOCHS"), (7, 1, "7 images, fewer than one batch of 8")]
+)
+def test_a_run_without_length_or_without_a_whole_batch_is_refused(images, epochs, message):
+    with pytest.raises(UserError, match=message):
+        resolved(images, "SOLVER.EPOCHS", epochs)
+
+
+@pytest.mark.parametrize("norm_decay", [0.0, 0.001])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_every_parameter_has_the_weight_decay_of_its_kind(kind, norm_decay):
+    model, decay = tiny_model(), ("SOLVER.WEIGHT_DECAY", 0.001, "SOLVER.WEIGHT_DECAY_NORM", norm_decay)
+    optimizer = build_optimizer(tiny_config("SOLVER.OPTIMIZER", kind.__name__, *decay), model)
+    assert isinstance(optimizer, kind)
+    norms = {p for m in model.modules() if isinstance(m, nn.BatchNorm2d) for p in m.parameters()}
+    decays = {p: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert set(decays) == {p for p in model.parameters() if p.requires_grad}
+    assert all(decay == (norm_decay if p in norms else 0.001) for p, decay in decays.items())
+    assert {group["lr"] for group in optimizer.param_groups} == {0.05}
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("WarmupCosineLR", lambda done: 0.5 * (1 + math.cos(math.pi * done))),  # without the warm-up
+        ("PolynomialLR", lambda done: (1 - done) ** 0.9),
+    ],
+)
+def test_the_learning_rate_is_its_formula(name, share):
+    cfg = tiny_config("SOLVER.LR_SCHEDULER_NAME", name, "SOLVER.MAX_ITER", 40)
+    optimizer = build_optimizer(cfg, nn.Linear(2, 2))
+    scheduler = build_lr_scheduler(cfg, optimizer)
+    for iteration in range(41):
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * share(iteration / 40), abs=1e-12)
+        optimizer.step()
+        scheduler.step()

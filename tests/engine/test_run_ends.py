@@ -1,0 +1,225 @@
+"""SIGTERM, SIGUSR1 and Ctrl-C end a run after a checkpoint, within two steps, and the run resumes from there.
+
+When one process of several fails, all end: soon, with its reason, and nothing is left.
+"""
+
+import multiprocessing
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch.multiprocessing as mp
+from commands import ROOT, TIMEOUT, TINY, launch_forks, popen, run, wait_until
+from runs import assert_same, load, train, train_for_module
+
+from revisit.data.workers import STOP_SIGNALS, SignalSafeLoader
+from revisit.engine.stop_signals import StopSignals
+from revisit.errors import StoppedRunError, UserError
+
+from detectron2.engine import HookBase
+from detectron2.utils import comm
+
+OPTIONS = ("SOLVER.MAX_ITER", 9, "SOLVER.CHECKPOINT_PERIOD", 100)
+SIGNALLED = 3  # iteration
+
+
+class Signal(HookBase):
+    """Sends a signal to this process, in the middle of a step."""
+
+    def __init__(self, number: int, rank: int = 0, times: int = 1):
+        self._number, self._rank, self._times = number, rank, times
+
+    def before_step(self) -> None:
+        if self.trainer.iter == SIGNALLED and comm.get_rank() == self._rank:
+            for _ in range(self._times):
+                os.kill(os.getpid(), self._number)
+
+
+@pytest.fixture(scope="module")
+def untouched(toy_root, tmp_path_factory) -> dict:
+    output = train_for_module(toy_root, tmp_path_factory.mktemp("untouched"), *OPTIONS)
+    return load(output / "model_final.pth")["model"]
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 75), ("SIGUSR1", 75), ("SIGINT", 130)])
+def test_a_signal_ends_the_run_after_its_step_and_the_run_resumes(toy_datasets, untouched, tmp_path, name, code):
+    handlers = [signal.getsignal(number) for number in STOP_SIGNALS]
+    message = f"stopped by {name} after iteration {SIGNALLED}, .* --resume continues"
+    with pytest.raises(StoppedRunError, match=message) as caught:
+        train(tmp_path, *OPTIONS, hook=Signal(signal.Signals[name]))
+    assert caught.value.EXIT_CODE == code
+    assert [path.name for path in tmp_path.glob("model_*")] == [f"model_{SIGNALLED:07d}.pth"]
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == handlers
+    assert train(tmp_path, *OPTIONS, resume=True).start_iter == SIGNALLED + 1
+    assert_same(load(tmp_path / "model_final.pth")["model"], untouched)
+
+
+def test_a_second_ctrl_c_stops_at_once(toy_datasets, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, *OPTIONS, hook=Signal(signal.SIGINT, times=2))
+    assert not list(tmp_path.glob("model_*"))
+
+
+def test_a_signal_in_the_last_step_lets_the_run_end(toy_datasets, tmp_path):
+    train(tmp_path, "SOLVER.MAX_ITER", SIGNALLED + 1, hook=Signal(signal.SIGTERM))
+    assert (tmp_path / "model_final.pth").exists()
+
+
+def test_ctrl_c_counts_for_more_than_what_a_scheduler_sends():
+    with StopSignals() as signals:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.received == 3
+
+
+def train_each(runs: dict[Path, dict]) -> None:
+    for output, how in runs.items():
+        train(output, *OPTIONS, **how)
+
+
+def test_a_signal_to_one_process_of_two_ends_both_within_two_steps_and_loses_nothing(toy_datasets, tmp_path):
+    """While random rows still fill the queue, which must be the same ones in both processes and after the resume."""
+    stopped, untouched = tmp_path / "stopped", tmp_path / "untouched"
+    with pytest.raises(StoppedRunError, match="stopped by SIGUSR1"):
+        launch_forks(train_each, 2, {stopped: {"hook": Signal(signal.SIGUSR1, rank=1)}})
+    (path,) = stopped.glob("model_*")
+    assert path.name == f"model_{SIGNALLED + 1:07d}.pth"  # the second step's
+    assert load(path)["model"]["queue.num_enqueued"] < 50
+    launch_forks(train_each, 2, {stopped: {"resume": True}, untouched: {}})
+    one, other = (load(folder / "model_final.pth") for folder in (stopped, untouched))
+    for part in ("model", "trainer"):
+        assert_same(one[part], other[part])
+
+
+WORKERS = """
+import multiprocessing, os, signal, sys
+from torch.utils.data import get_worker_info
+from revisit.data.workers import STOP_SIGNALS, SignalSafeLoader
+
+multiprocessing.set_start_method("fork", force=True)
+
+class Workers:
+    def __len__(self):
+        return 200
+    def __getitem__(self, index):
+        return get_worker_info().id
+
+for at_work in (False, True):
+    batches = iter(SignalSafeLoader(Workers(), num_workers=2, prefetch_factor=1))
+    reported = set()
+    while at_work and reported != {0, 1}:
+        reported.add(int(next(batches)))
+    for number in STOP_SIGNALS:
+        for process in multiprocessing.active_children():
+            os.kill(process.pid, number)
+    assert {int(next(batches)) for _ in range(150)} == {0, 1} and len(multiprocessing.active_children()) == 2
+print("alive", flush=True)
+sys.exit(3)
+"""
+
+
+def test_workers_leave_signals_to_the_training_process_and_end_with_it(toy_root, tmp_path):
+    """Both when they have just been forked and when all are at work."""
+    (tmp_path / "workers.py").write_text(WORKERS)
+    assert run(f"python {tmp_path}/workers.py", toy_root, expect=3) == "alive\n"
+
+
+def test_a_worker_that_is_told_to_end_before_it_has_started_ends(monkeypatch):
+    start = multiprocessing.Process.start
+
+    def start_and_end(process: multiprocessing.Process) -> None:
+        start(process)
+        os.kill(process.pid, signal.SIGUSR2)  # what _end_workers sends
+        process.join(30)
+        assert process.exitcode == 0
+
+    monkeypatch.setattr("torch.multiprocessing.Process.start", start_and_end)
+    iter(SignalSafeLoader(range(10), num_workers=1))
+
+
+def test_a_signal_while_workers_are_started_reaches_the_training_process_once(monkeypatch):
+    heard, start = [], multiprocessing.Process.start
+
+    def start_and_signal(process: multiprocessing.Process) -> None:
+        start(process)
+        os.kill(os.getpid(), signal.SIGTERM)
+        heard.append("started")
+
+    monkeypatch.setattr("torch.multiprocessing.Process.start", start_and_signal)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        batches = iter(SignalSafeLoader(range(10), num_workers=1))
+        assert "started" in heard and heard.count(signal.SIGTERM) == 1
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert heard.count(signal.SIGTERM) == 2 and len(list(batches)) == 10
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def fail_on_one_rank(error: Exception) -> None:
+    """While loader workers are at it, which the process must not wait for."""
+    batches = iter(SignalSafeLoader(range(100), num_workers=1))
+    next(batches)
+    if comm.get_rank() == 1:
+        raise error
+    comm.synchronize()  # would wait forever
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "message"),
+    [
+        (ZeroDivisionError("of ours"), mp.ProcessRaisedException, "in fail_on_one_rank.*ZeroDivisionError: of ours"),
+        (UserError("rank 1 cannot read its images"), UserError, "^rank 1 cannot read its images$"),
+    ],
+)
+def test_what_one_process_raises_ends_all_with_its_message(error, raised, message):
+    with pytest.raises(raised, match=f"(?s){message}"):
+        launch_forks(fail_on_one_rank, 2, error)
+
+
+def living(session: int) -> dict[int, int]:
+    """The processes of a session, and their parents."""
+    found = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # gone meanwhile
+            state, parent, _, its_session = file.read_text().rpartition(") ")[2].split()[:4]
+            if int(its_session) == session and state != "Z":
+                found[int(file.parent.name)] = int(parent)
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize(("victim", "start"), [("a training process", popen), ("the launcher", subprocess.Popen)])
+def test_a_killed_process_takes_all_others_with_it(toy_datasets, monkeypatch, tmp_path, victim, start):
+    """Of a launcher and two training processes with two loader workers each; what a fork leaves ends with the tests."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    shared_memory, metrics = set(os.listdir("/dev/shm")), tmp_path / "run/metrics.json"
+    command = (
+        f"tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus 2 OUTPUT_DIR {metrics.parent} {TINY} "
+        "SOLVER.MAX_ITER 100000 DATALOADER.NUM_WORKERS 2"
+    )
+    with open(tmp_path / "output", "w") as output:
+        words = [sys.executable, *shlex.split(command)]
+        launcher = start(words, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        wait_until(lambda: metrics.exists() and metrics.stat().st_size)
+        parents = living(launcher.pid)
+        ranks = [pid for pid, parent in parents.items() if parent == launcher.pid and pid in parents.values()]
+        assert len(parents) >= 7 and len(ranks) == 2
+        os.kill(ranks[0] if victim == "a training process" else launcher.pid, signal.SIGKILL)
+        wait_until(lambda: not living(launcher.pid))
+    finally:
+        for pid in living(launcher.pid):
+            os.kill(pid, signal.SIGKILL)
+    if victim == "a training process":
+        said = (tmp_path / "output").read_text()
+        assert launcher.wait(TIMEOUT) == 128 + signal.SIGKILL
+        assert "terminated with signal SIGKILL, so the others were ended; --resume continues" in said
+        assert "Traceback" not in said
+    wait_until(lambda: set(os.listdir("/dev/shm")) <= shared_memory)  # other tests use it for moments, at the same time
