@@ -163,6 +163,7 @@ def _be_script(words: list[str], env: dict[str, str], cwd: str, streams: list[Co
     sys.argv = list(words)
     sys.path.insert(0, str(Path(words[0]).resolve().parent))
     mp.start_processes = partial(_start_ranks, mp.start_processes, "fork")
+    multiprocessing.set_start_method("fork", force=True)  # of loaders' workers, which inherit blocked signals
     fork = multiprocessing.get_context("fork")
     multiprocessing.get_context = lambda method: fork
     subprocess.Popen = popen
