@@ -14,7 +14,7 @@ from commands import run
 from PIL import Image
 from real import DATA, needs_real_data
 
-from projects.common.palette import voc_colours
+from projects.common.label_maps import voc_colours
 from revisit import add_revisit_config
 from revisit.data.catalog import get_records
 from revisit.data.labels import read_depth, read_labels

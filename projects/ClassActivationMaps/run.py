@@ -13,22 +13,34 @@ network's maps stand beside the first one's. DIR/results.json has the class that
 from pathlib import Path
 from typing import NamedTuple
 
+import cv2
+import numpy as np
 import torch
+from torch import Tensor
 
-from projects.ClassActivationMaps.cam import LinearClassifier, activation_map, load_classifier, overlay
-from projects.ClassActivationMaps.config import add_cam_config
 from projects.common.entry import RANDOM, expect_positive, load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from revisit.data.catalog import get_records
 from revisit.data.classification_datasets import PRESENT
 from revisit.data.reader import require_record
 from revisit.engine.command import run_command
-from revisit.errors import expect
+from revisit.errors import UserError, expect
 from revisit.evaluation.features import TRANSFORMS
 from revisit.viz.tiles import SheetRow, evenly_spread, fit, save_sheet
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
+
+MAP_SHARE = 0.5  # of the map's colour in the overlay
+
+
+class LinearClassifier(NamedTuple):
+    """classifier.pth of projects/LinearClassification."""
+
+    weight: Tensor  # (classes, C)
+    bias: Tensor  # (classes,)
+    transform: str  # how it sees an image, a key of TRANSFORMS
+    image_size: int  # px
 
 
 class Network(NamedTuple):
@@ -37,6 +49,16 @@ class Network(NamedTuple):
     name: str
     backbone: FrozenBackbone
     classifier: LinearClassifier
+
+
+def add_cam_config(cfg: CfgNode) -> None:
+    """Add CAM to a config, in place. The images are DATASETS.TEST, each with one class or several."""
+    cfg.CAM = options = CfgNode()
+    options.CLASSIFIER = ""  # classifier.pth of projects/LinearClassification, made with the same --weights
+    # A second network of the same architecture and its classifier, for a comparison side by side.
+    options.OTHER_WEIGHTS = ""
+    options.OTHER_CLASSIFIER = ""
+    options.NUM_IMAGES = 10  # rows of cams.png, spread over the data set
 
 
 def main() -> None:
@@ -88,6 +110,23 @@ def load_networks(cfg: CfgNode, num_classes: int) -> list[Network]:
     return networks
 
 
+def load_classifier(path: str, channels: int) -> LinearClassifier:
+    """Read a classifier of C channels.
+
+    Raises:
+        UserError: a file that is missing, holds something else, or was made for another network.
+    """
+    writer = "projects/LinearClassification writes classifier.pth"
+    expect(Path(path).is_file(), f"classifier {path or '(none)'} not found: {writer}")
+    try:
+        found = LinearClassifier(**torch.load(path, map_location="cpu", weights_only=True))
+    except Exception as error:  # damaged files raise whatever their bytes happen to trip
+        raise UserError(f"{path} is no classifier ({type(error).__name__}): {writer}") from error
+    width = found.weight.shape[1]
+    expect(width == channels, f"{path} is for {width} channels, but the network has {channels}: expected its own")
+    return found
+
+
 def draw(record: dict, networks: list[Network], names: list[str]) -> tuple[SheetRow, dict]:
     """A row of cams.png, and what each network takes the image for."""
 
@@ -106,6 +145,29 @@ def draw(record: dict, networks: list[Network], names: list[str]) -> tuple[Sheet
         tiles.append(fit(overlay(image if classifier.transform == "square" else view, cam)))
     found = {"file_name": record.get("file_name", ""), "truth": name_of(label), "taken_for": taken}
     return SheetRow(tiles, captions), found
+
+
+def activation_map(features: Tensor, weight: Tensor) -> Tensor:
+    """(h, w) in [0, 1]: the evidence for a class in each place, without bias and without ReLU.
+
+    Args:
+        features: (C, h, w).
+        weight: (C,), the classifier's row of the class.
+
+    Returns:
+        The map from its least value to its greatest; all 0 where it is flat.
+    """
+    evidence = torch.einsum("chw,c->hw", features, weight)
+    low, high = evidence.min(), evidence.max()
+    return torch.zeros_like(evidence) if high == low else (evidence - low) / (high - low)
+
+
+def overlay(image: np.ndarray, cam: np.ndarray) -> np.ndarray:
+    """The (H, W, 3) uint8 RGB image under its (h, w) map in colours from blue (0) to red (1)."""
+    height, width = image.shape[:2]
+    large = cv2.resize(cam.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR)
+    colors = cv2.applyColorMap(np.round(255 * large).astype(np.uint8), cv2.COLORMAP_JET)[..., ::-1]
+    return np.round((1 - MAP_SHARE) * image + MAP_SHARE * colors).astype(np.uint8)
 
 
 if __name__ == "__main__":

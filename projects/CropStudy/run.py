@@ -7,18 +7,33 @@ draws pairs of crops as pretraining does, for each limit of CROP_STUDY.MAX_IOUS:
 pretraining runs in CROP_STUDY.RUNS, DIR/runs.png shows their losses, and their scores against the limit.
 """
 
+import json
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import yaml
 
 from projects.common.entry import expect_positive, load_project, write_results
-from projects.CropStudy.config import add_crop_study_config
-from projects.CropStudy.limited_runs import plot_runs, read_runs
-from projects.CropStudy.overlap import draw_overlaps, plot_overlaps
+from projects.CropStudy.overlap import draw_overlaps, limit_name, plot_overlaps
 from revisit.engine.command import run_command
 from revisit.errors import expect
+from revisit.viz.curves import read_metrics, saved_plot
 
 from detectron2.config import CfgNode
+
+
+def add_crop_study_config(cfg: CfgNode) -> None:
+    """Add CROP_STUDY to a config, in place."""
+    cfg.CROP_STUDY = options = CfgNode()
+    options.IMAGE_SIZE = (480, 640)  # height and width of the image that crops are drawn from, px
+    options.NUM_PAIRS = 20000  # pairs of crops for each limit
+    options.MAX_IOUS = (1.0, 0.6, 0.4, 0.2, 0.0)  # limits on the IoU of a pair; 1 is none
+    # Folders of pretraining runs, each with config.yaml (its VIEWS.MAX_IOU) and metrics.json.
+    options.RUNS = ()
+    # Folders with the evaluation.json of each run, in the order of RUNS; () means RUNS themselves.
+    options.EVALUATIONS = ()
+    options.SCORE = "knn_top1"  # a key of evaluation.json; a dot goes a level down: bbox.AP50
 
 
 def main() -> None:
@@ -56,15 +71,64 @@ def main() -> None:
 
 def check(cfg: CfgNode) -> None:
     """Raises UserError for options that mean nothing."""
-    size, scale, limits = (
-        tuple(v) for v in (cfg.CROP_STUDY.IMAGE_SIZE, cfg.VIEWS.LARGE_SCALE, cfg.CROP_STUDY.MAX_IOUS)
-    )
+    options = cfg.CROP_STUDY
+    size, scale, limits = (tuple(v) for v in (options.IMAGE_SIZE, cfg.VIEWS.LARGE_SCALE, options.MAX_IOUS))
     ordered = len(scale) == 2 and 0 < scale[0] <= scale[1] <= 1
     expect(ordered, f"VIEWS.LARGE_SCALE {scale}: expected 0 < low <= high <= 1")
     expect(len(size) == 2 and min(size) >= 1, f"CROP_STUDY.IMAGE_SIZE {size}: expected height and width in px")
     expect_positive(cfg, "CROP_STUDY.NUM_PAIRS")
     inside = bool(limits) and 0 <= min(limits) <= max(limits) <= 1
     expect(inside, f"CROP_STUDY.MAX_IOUS {limits}: expected limits between 0 and 1")
+
+
+class LimitedRun(NamedTuple):
+    """One pretraining run."""
+
+    max_iou: float
+    loss: list[tuple[int, float]]  # loss_inst by iteration
+    score: float
+
+
+def read_runs(folders: list[str], evaluations: list[str], key: str) -> list[LimitedRun]:
+    """The runs, in the order of their limits.
+
+    Args:
+        evaluations: folders with evaluation.json, one for each run; none if they are in the runs' own folders.
+        key: of the score in evaluation.json; a dot goes a level down.
+
+    Raises:
+        UserError: a file or a key is missing, or the two lists differ in length.
+    """
+    names = f"CROP_STUDY.EVALUATIONS names {len(evaluations)} folders for {len(folders)} CROP_STUDY.RUNS"
+    expect(len(evaluations) in (0, len(folders)), f"{names}: expected one for each run, or none")
+    pairs = zip(folders, evaluations or folders, strict=True)
+    return sorted((_read_run(Path(run), Path(scores), key) for run, scores in pairs), key=lambda run: run.max_iou)
+
+
+def _read_run(folder: Path, evaluation: Path, key: str) -> LimitedRun:
+    config, metrics, scores = folder / "config.yaml", folder / "metrics.json", evaluation / "evaluation.json"
+    for path in (config, metrics, scores):
+        expect(path.is_file(), f"{path} not found: expected a run of tools/train_net.py that was evaluated")
+    loss = read_metrics(metrics).get("loss_inst", [])
+    expect(bool(loss), f"{metrics} has no loss_inst: expected a pretraining run")
+    score = json.loads(scores.read_text())
+    for part in key.split("."):
+        found = isinstance(score, dict) and part in score
+        expect(found, f"{scores} has no {key}: set CROP_STUDY.SCORE to one of its keys")
+        score = score[part]
+    number = isinstance(score, (int, float))
+    expect(number, f"{key} of {scores} is no number: set CROP_STUDY.SCORE to one of its keys, such as bbox.AP50")
+    return LimitedRun(float(yaml.safe_load(config.read_text())["VIEWS"]["MAX_IOU"]), loss, float(score))
+
+
+def plot_runs(runs: list[LimitedRun], score: str, path: Path) -> None:
+    """Loss by iteration for each limit, and the score against the limit."""
+    with saved_plot(path, 2) as (losses, scores):
+        for run in runs:
+            losses.plot(*zip(*run.loss, strict=True), label=limit_name(run.max_iou))
+        losses.set(xlabel="iteration", ylabel="loss_inst")
+        scores.plot([run.max_iou for run in runs], [run.score for run in runs], marker="o")
+        scores.set(xlabel="limit on the IoU (1: none)", ylabel=score)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
 """Videos in DAVIS's layout, JPEGImages/480p/NAME/00000.jpg and Annotations/480p/NAME/00000.png; masks and overlays."""
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
 from PIL import Image
 
-from projects.common.palette import palette_image, voc_colours
+from projects.common.label_maps import voc_colours
 from revisit.data.labels import VOID, check_size, read_labels
-from revisit.data.reader import require_image
 from revisit.data.split_files import read_split
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
@@ -20,8 +19,7 @@ OPACITY = 0.6  # of an object over the frame
 LEAST_FRAMES = 3  # the first is given and the last does not count
 
 
-@dataclass(frozen=True)
-class Sequence:
+class Sequence(NamedTuple):
     """A video: frames and masks of the same names, in order."""
 
     name: str
@@ -43,30 +41,14 @@ def find_sequences(root: Path, resolution: str, split: str, names: tuple[str, ..
 
 def _find_sequence(root: Path, resolution: str, name: str) -> Sequence:
     frames_folder, masks_folder = root / "JPEGImages" / resolution / name, root / "Annotations" / resolution / name
-    frames = sorted(frames_folder.glob("*.jpg"))
-    masks = sorted(masks_folder.glob("*.png"))
-    expect(
-        len(frames) >= LEAST_FRAMES,
-        f"{frames_folder} has {len(frames)} frames (*.jpg): expected {LEAST_FRAMES} or more",
-    )
+    frames, masks = sorted(frames_folder.glob("*.jpg")), sorted(masks_folder.glob("*.png"))
+    counts = f"{frames_folder} has {len(frames)} frames"
+    expect(len(frames) >= LEAST_FRAMES, f"{counts} (*.jpg): expected {LEAST_FRAMES} or more")
     lone = sorted({path.stem for path in frames} ^ {path.stem for path in masks})
     if lone:
-        raise UserError(
-            f"{frames_folder} has {len(frames)} frames, {masks_folder} {len(masks)} masks, and {lone[0]} is only in "
-            "one of them: expected a mask for every frame"
-        )
+        counts = f"{counts}, {masks_folder} {len(masks)} masks"
+        raise UserError(f"{counts}, and {lone[0]} is only in one of them: expected a mask for every frame")
     return Sequence(name, frames, masks)
-
-
-def read_frame(path: Path, size: tuple[int, int]) -> np.ndarray:
-    """(H, W, 3) uint8 RGB. Raises UserError unless it has the (H, W) of the sequence's first frame."""
-    frame = require_image(path)
-    expect(
-        frame.shape[:2] == size,
-        f"{path} is {frame.shape[1]} x {frame.shape[0]} pixels, but the first frame is {size[1]} x {size[0]}: "
-        "expected frames of one size",
-    )
-    return frame
 
 
 def read_masks(sequence: Sequence, size: tuple[int, int]) -> np.ndarray:
@@ -91,12 +73,6 @@ def read_masks(sequence: Sequence, size: tuple[int, int]) -> np.ndarray:
     in_order = objects == list(range(1, len(objects) + 1))
     expect(in_order, f"{sequence.masks[0]} has the objects {objects}: expected 1, 2, ... without a gap")
     return stack
-
-
-def write_mask(path: Path, ids: np.ndarray) -> None:
-    """Write (H, W) uint8 ids as a PNG with DAVIS's palette, whole or not at all."""
-    with written_whole(path) as temporary:
-        palette_image(ids).save(temporary, format="PNG")
 
 
 def paint_objects(frame: np.ndarray, ids: np.ndarray) -> np.ndarray:

@@ -10,6 +10,8 @@ per-sequence_results-SPLIT.csv hold J and F in the form of DAVIS's own tool.
 """
 
 import logging
+import resource
+import sys
 import time
 from pathlib import Path
 
@@ -18,20 +20,11 @@ import torch
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from projects.common.entry import expect_positive, load_project, peak_memory_gb, write_results
+from projects.common.entry import expect_positive, load_project, write_results
 from projects.common.frozen_backbone import FrozenBackbone
-from projects.common.label_maps import enlarge_labels, shrink_labels
-from projects.LabelPropagation.config import METHODS, add_label_propagation_config
-from projects.LabelPropagation.davis import (
-    Sequence,
-    find_sequences,
-    paint_objects,
-    read_frame,
-    read_masks,
-    save_animation,
-    write_mask,
-)
-from projects.LabelPropagation.propagate import LabelPropagation, Protocol
+from projects.common.label_maps import enlarge_labels, palette_image, shrink_labels
+from projects.LabelPropagation.davis import Sequence, find_sequences, paint_objects, read_masks, save_animation
+from projects.LabelPropagation.propagate import LabelPropagation
 from projects.LabelPropagation.video_objects import score_sequence, summarize, write_csvs
 from revisit.config import expect_one_of
 from revisit.data.catalog import datasets_root
@@ -39,16 +32,32 @@ from revisit.data.labels import VOID
 from revisit.data.reader import require_image
 from revisit.engine.command import run_command
 from revisit.errors import expect
+from revisit.files import written_whole
 
 from detectron2.config import CfgNode
 
 logger = logging.getLogger("projects.LabelPropagation")
 
 
+def add_label_propagation_config(cfg: CfgNode) -> None:
+    """Add LABEL_PROPAGATION to a config, in place."""
+    cfg.LABEL_PROPAGATION = options = CfgNode()
+    options.DATA = "DAVIS"  # a tree in DAVIS's layout, seen from $DETECTRON2_DATASETS
+    options.RESOLUTION = "480p"  # the folder below JPEGImages and Annotations
+    options.SPLIT = "val"  # ImageSets/2017/SPLIT.txt; names the result files too
+    options.SEQUENCES = ()  # these alone, and no split file is read
+    options.METHOD = "propagate"  # copy: the first mask for every frame, what features have to beat
+    options.NUM_CONTEXT = 20  # previous frames that a frame looks at, beside the first
+    options.RADIUS = 12.0  # cells of the feature map: how far a cell of these frames may be, exclusive
+    options.TOP_K = 10  # cells that vote, of all these frames together
+    options.TEMPERATURE = 0.05  # votes weigh exp(cosine / temperature)
+    options.FRAMES_PER_SECOND = 10  # of the overlay pictures
+
+
 def main() -> None:
     cfg = load_project(__doc__, add_label_propagation_config)
     options, output = cfg.LABEL_PROPAGATION, Path(cfg.OUTPUT_DIR)
-    expect_one_of(cfg, "LABEL_PROPAGATION.METHOD", METHODS)
+    expect_one_of(cfg, "LABEL_PROPAGATION.METHOD", ("propagate", "copy"))
     expect(options.NUM_CONTEXT >= 0, f"LABEL_PROPAGATION.NUM_CONTEXT is {options.NUM_CONTEXT}: expected 0 or more")
     positive = ("RADIUS", "TOP_K", "TEMPERATURE", "FRAMES_PER_SECOND")
     expect_positive(cfg, *(f"LABEL_PROPAGATION.{name}" for name in positive))
@@ -66,8 +75,9 @@ def main() -> None:
         logger.info(f"{sequence.name}: {len(found)} frames in {seconds[sequence.name]} s")
     write_csvs(output, scores, options.SPLIT)
     totals = {name: round(100 * value, 2) for name, value in summarize(scores).items()}
-    cost = {"seconds": seconds, "peak_memory_gb": round(peak_memory_gb(), 2)}
-    write_results(cfg, protocol(cfg), totals | cost)
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+    write_results(cfg, protocol(cfg), totals | {"seconds": seconds, "peak_memory_gb": round(memory, 2)})
     means = ", ".join(f"{name} {totals[f'{name}-Mean']:.1f}" for name in ("J&F", "J", "F"))
     print(f"{means} over {len(scores)} objects")
     print(f"written to {output}: results.json, CSVs, masks/ and overlays/")
@@ -87,39 +97,30 @@ def protocol(cfg: CfgNode) -> str:
 
 def follow(backbone: FrozenBackbone, cfg: CfgNode, sequence: Sequence, first_mask: np.ndarray) -> np.ndarray:
     """(T, H, W) uint8 ids of a video's objects, of which ``first_mask`` (H, W) is given; writes masks and pictures."""
-    first_mask = np.where(first_mask == VOID, np.uint8(0), first_mask)
-    masks_folder, overlays_folder = (Path(cfg.OUTPUT_DIR) / name for name in ("masks", "overlays"))
-    (masks_folder / sequence.name).mkdir(parents=True, exist_ok=True)
-    overlays_folder.mkdir(exist_ok=True)
+    options, first_mask = cfg.LABEL_PROPAGATION, np.where(first_mask == VOID, np.uint8(0), first_mask)
+    masks_folder, overlays_folder = (Path(cfg.OUTPUT_DIR) / name for name in (f"masks/{sequence.name}", "overlays"))
+    for folder in (masks_folder, overlays_folder):
+        folder.mkdir(parents=True, exist_ok=True)
     masks, pictures, propagation = [], [], None
     for path in tqdm(sequence.frames, unit="frame", desc=sequence.name):
-        frame = read_frame(path, first_mask.shape)
-        if cfg.LABEL_PROPAGATION.METHOD == "copy":
-            mask = first_mask
-        elif propagation is None:
-            mask, propagation = first_mask, start(cfg, encode(backbone, frame), first_mask)
-        else:
-            mask = enlarge_labels(propagation.step(encode(backbone, frame)), first_mask.shape).cpu().numpy()
-        write_mask(masks_folder / sequence.name / f"{path.stem}.png", mask)
+        frame, mask = require_image(path), first_mask
+        (height, width), (first_height, first_width) = frame.shape[:2], first_mask.shape
+        sizes = f"{width} x {height} pixels, but the first frame is {first_width} x {first_height}"
+        expect(frame.shape[:2] == first_mask.shape, f"{path} is {sizes}: expected frames of one size")
+        if options.METHOD == "propagate":
+            features = F.normalize(backbone(torch.from_numpy(frame).permute(2, 0, 1)[None])[0], dim=0)
+            if propagation is None:
+                ids = torch.from_numpy(first_mask).to(features.device)
+                labels = shrink_labels(ids, int(first_mask.max()) + 1, tuple(features.shape[1:]))
+                propagation = LabelPropagation(features, labels, options)
+            else:
+                mask = enlarge_labels(propagation.step(features), first_mask.shape).cpu().numpy()
+        with written_whole(masks_folder / f"{path.stem}.png") as temporary:
+            palette_image(mask).save(temporary, format="PNG")
         masks.append(mask)
         pictures.append(paint_objects(frame, mask))
-    save_animation(overlays_folder / f"{sequence.name}.gif", pictures, cfg.LABEL_PROPAGATION.FRAMES_PER_SECOND)
+    save_animation(overlays_folder / f"{sequence.name}.gif", pictures, options.FRAMES_PER_SECOND)
     return np.stack(masks)
-
-
-def encode(backbone: FrozenBackbone, frame: np.ndarray) -> torch.Tensor:
-    """(C, h, w) unit features of an (H, W, 3) uint8 RGB frame."""
-    features = backbone(torch.from_numpy(frame).permute(2, 0, 1)[None])
-    return F.normalize(features[0], dim=0)
-
-
-def start(cfg: CfgNode, features: torch.Tensor, mask: np.ndarray) -> LabelPropagation:
-    """A propagation from the first frame's (C, h, w) features and (H, W) mask."""
-    options = cfg.LABEL_PROPAGATION
-    ids = torch.from_numpy(mask).to(features.device)
-    labels = shrink_labels(ids, int(mask.max()) + 1, tuple(features.shape[1:]))
-    protocol = Protocol(options.NUM_CONTEXT, options.RADIUS, options.TOP_K, options.TEMPERATURE)
-    return LabelPropagation(features, labels, protocol)
 
 
 if __name__ == "__main__":

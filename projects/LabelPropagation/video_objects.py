@@ -5,8 +5,8 @@ sequences; the first frame, which is given, and the last one do not count.
 """
 
 import csv
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -15,8 +15,6 @@ from revisit.data.labels import VOID
 from revisit.files import written_whole
 
 BOUNDARY_SHARE = 0.008  # of the image's diagonal: how far apart two boundaries may be and still agree
-RECALL_THRESHOLD = 0.5
-QUARTERS = 4
 GLOBAL_COLUMNS = ("J&F-Mean", "J-Mean", "J-Recall", "J-Decay", "F-Mean", "F-Recall", "F-Decay")
 
 
@@ -55,8 +53,7 @@ def _grow(mask: np.ndarray, radius: int) -> np.ndarray:
     return cv2.dilate(mask.astype(np.uint8), disk).astype(bool)
 
 
-@dataclass(frozen=True)
-class ObjectScore:
+class ObjectScore(NamedTuple):
     """One object of one sequence: J and F of each frame that counts, (T - 2,) float64 in [0, 1]."""
 
     sequence: str
@@ -72,10 +69,8 @@ def score_sequence(sequence: str, masks: np.ndarray, truth: np.ndarray) -> list[
         masks, truth: (T, H, W) uint8 ids of objects, T > 2, 0 where there is none; VOID pixels of the truth count in
             neither, and its first frame shows an object.
     """
-    first = truth[0][truth[0] != VOID]
-    valid = truth != VOID
-    scores = []
-    for number in range(1, int(first.max()) + 1):
+    valid, scores = truth != VOID, []
+    for number in range(1, int(truth[0][valid[0]].max()) + 1):
         pairs = [((masks[n] == number) & valid[n], truth[n] == number) for n in range(1, len(truth) - 1)]
         region = np.array([region_similarity(*pair) for pair in pairs])
         contour = np.array([boundary_accuracy(*pair) for pair in pairs])
@@ -89,10 +84,9 @@ def statistics(values: np.ndarray) -> tuple[float, float, float]:
     Recall is the share of frames above 0.5; decay is the mean of the first quarter less that of the last, whose
     ends are round(linspace(1, T, 5)), both included. (The official tool's uint8 bins wrap beyond 256 frames.)
     """
-    ends = np.round(np.linspace(1, len(values), QUARTERS + 1) + 1e-10).astype(int) - 1
-    quarters = [values[start : end + 1] for start, end in zip(ends[:-1], ends[1:], strict=True)]
-    decay = quarters[0].mean() - quarters[-1].mean()
-    return float(values.mean()), float((values > RECALL_THRESHOLD).mean()), float(decay)
+    ends = np.round(np.linspace(1, len(values), 5) + 1e-10).astype(int) - 1
+    decay = values[ends[0] : ends[1] + 1].mean() - values[ends[3] : ends[4] + 1].mean()
+    return float(values.mean()), float((values > 0.5).mean()), float(decay)
 
 
 def summarize(scores: list[ObjectScore]) -> dict[str, float]:
@@ -105,9 +99,9 @@ def summarize(scores: list[ObjectScore]) -> dict[str, float]:
 
 def write_csvs(folder: Path, scores: list[ObjectScore], split: str = "val") -> None:
     """global_results-SPLIT.csv and per-sequence_results-SPLIT.csv, in the form of DAVIS's official tool."""
-    totals = [[f"{value:.3f}" for value in summarize(scores).values()]]
+    totals = [f"{value:.3f}" for value in summarize(scores).values()]
     rows = [(f"{s.sequence}_{s.number}", f"{s.region.mean():.3f}", f"{s.boundary.mean():.3f}") for s in scores]
-    tables = {"global": (GLOBAL_COLUMNS, *totals), "per-sequence": (("Sequence", "J-Mean", "F-Mean"), *rows)}
+    tables = {"global": (GLOBAL_COLUMNS, totals), "per-sequence": (("Sequence", "J-Mean", "F-Mean"), *rows)}
     for name, table in tables.items():
         path = folder / f"{name}_results-{split}.csv"
         with written_whole(path) as temporary, open(temporary, "w", newline="") as file:

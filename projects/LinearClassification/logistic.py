@@ -2,8 +2,8 @@
 
 import logging
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,15 +13,12 @@ from tqdm import tqdm
 
 from revisit.viz.curves import saved_plot
 
-from .targets import columns, eleven_point_ap
-
-Labelled = tuple[np.ndarray, np.ndarray]  # features and targets
+from .targets import Labelled, columns, eleven_point_ap
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class PathPoint:
+class PathPoint(NamedTuple):
     """One lambda of the path."""
 
     strength: float  # lambda
@@ -30,21 +27,14 @@ class PathPoint:
     converged: bool
 
 
-def strengths(low: float, high: float, count: int) -> np.ndarray:
-    """``count`` values of lambda, log-spaced, strongest first: the easiest fit starts the path."""
-    return np.logspace(np.log10(high), np.log10(low), count)
-
-
 class Classifier:
     """Multinomial logistic regression, or one of two classes for each column of several labels.
 
-    Args:
-        max_iter: of L-BFGS in each call of ``fit``, which starts from the coefficients of the call before.
+    ``fit`` starts from the coefficients of the call before, for ``max_iter`` iterations of L-BFGS at most.
     """
 
     def __init__(self, max_iter: int, difficult_is_absent: bool):
-        self._max_iter = max_iter
-        self._difficult_is_absent = difficult_is_absent
+        self._max_iter, self._difficult_is_absent = max_iter, difficult_is_absent
         self._models: list[LogisticRegression] = []
 
     def fit(self, rows: np.ndarray, targets: np.ndarray, strength: float) -> tuple[int, bool]:
@@ -76,22 +66,24 @@ class Classifier:
         return torch.from_numpy(weight), torch.from_numpy(bias)
 
 
-def fit_path(classifier: Classifier, train: Labelled, validation: Labelled, lambdas: np.ndarray) -> list[PathPoint]:
-    """Fit ``train`` (features, targets) for each lambda in turn, and score ``validation``."""
-    path = []
-    for strength in tqdm(lambdas, unit="lambda", desc="logistic regression"):
-        iterations, converged = classifier.fit(*train, float(strength))
-        path.append(PathPoint(float(strength), classifier.score(*validation), iterations, converged))
+def fit_path(
+    classifier: Classifier, train: Labelled, validation: Labelled, lambdas: tuple[float, float, float]
+) -> list[PathPoint]:
+    """Fit ``train`` for each lambda in turn, and score ``validation``.
+
+    Args:
+        lambdas: lowest, highest and number, log-spaced; the path starts with the strongest, which is the easiest fit.
+    """
+    low, high, count = lambdas
+    strengths, path = np.logspace(np.log10(high), np.log10(low), int(count)), []
+    for strength in tqdm(strengths.tolist(), unit="lambda", desc="logistic regression"):
+        iterations, converged = classifier.fit(*train, strength)
+        path.append(PathPoint(strength, classifier.score(*validation), iterations, converged))
     lost = [f"{point.strength:.1e}" for point in path if not point.converged]
     if lost:
         names = ", ".join(lost)
         logger.warning(f"{len(lost)} of {len(path)} fits did not converge: lambda {names}; raise LINEAR.MAX_ITER")
     return path
-
-
-def best_strength(path: list[PathPoint]) -> PathPoint:
-    """The point with the highest score; of equals the strongest regularisation."""
-    return max(path, key=lambda point: (point.score, point.strength))
 
 
 def split_off(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -11,7 +11,6 @@ DIR/classifier.pth the weights of a linear classifier, which ClassActivationMaps
 
 from projects.common.entry import expect_positive, load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
-from projects.LinearClassification.config import add_linear_config
 from projects.LinearClassification.methods import METHODS
 from projects.LinearClassification.targets import check_classes, read_set
 from revisit.config import expect_one_of
@@ -22,13 +21,34 @@ from revisit.evaluation.features import TRANSFORMS
 from detectron2.config import CfgNode
 
 
+def add_linear_config(cfg: CfgNode) -> None:
+    """Add LINEAR to a config, in place. DATASETS.TRAIN is for training, DATASETS.TEST for the score."""
+    cfg.LINEAR = options = CfgNode()
+    options.METHOD = "logistic"  # logistic | svm | knn on features | sgd through the frozen network
+    options.IMAGE_SIZE = 224  # px
+    options.TRANSFORM = "square"  # the whole image, whatever its shape; center_crop: short side to 256/224, then a crop
+    options.CACHE = ""  # folder of features; "" is OUTPUT_DIR/features
+    # logistic: lambda is chosen on this data set, or on a seeded share of DATASETS.TRAIN, and fitted to both again.
+    options.VALIDATION = ""
+    options.VALIDATION_SHARE = 0.2
+    options.LAMBDAS = (1e-5, 1e5, 45)  # lowest, highest and number, log-spaced; scikit-learn's C is 1 / lambda
+    options.MAX_ITER = 1000  # of L-BFGS, for each lambda
+    options.COST = 0.5  # svm: C
+    options.DIFFICULT_IS_ABSENT = True  # VOC: a class of difficult objects alone is absent; False leaves the image out
+    # knn: KNN_EVAL.NUM_NEIGHBORS and KNN_EVAL.TEMPERATURE. sgd: SOLVER.BASE_LR, EPOCHS, STEP_EPOCHS and so on.
+
+
 def main() -> None:
     cfg = load_project(__doc__, add_linear_config)
     check(cfg)
     train, test = (read_set(only_dataset(cfg, split)) for split in ("TRAIN", "TEST"))
     check_classes(train.targets, test.targets, (train.name, test.name))
-    check_method(cfg, several=train.targets.ndim > 1)
-    found = METHODS[cfg.LINEAR.METHOD](cfg, FrozenBackbone(cfg), train, test)
+    several, method = train.targets.ndim > 1, cfg.LINEAR.METHOD
+    fits = several or method != "svm"
+    expect(fits, "LINEAR.METHOD svm is for images that show several classes: expected a data set such as VOC's")
+    fits = not several or method not in ("knn", "sgd")
+    expect(fits, f"LINEAR.METHOD {method} is for images of one class each: expected logistic or svm")
+    found = METHODS[method](cfg, FrozenBackbone(cfg), train, test)
     write_results(cfg, protocol(cfg), found)
     score = "mAP" if "mAP" in found else "top1"
     print(f"{score} of {test.name}: {found[score]:.2f} % ({protocol(cfg)})")
@@ -43,23 +63,8 @@ def check(cfg: CfgNode) -> None:
     expect(0 < share < 1, f"LINEAR.VALIDATION_SHARE is {share}: expected a share between 0 and 1")
     ordered = len(lambdas) == 3 and 0 < lambdas[0] <= lambdas[1] and lambdas[2] >= 1
     expect(ordered, f"LINEAR.LAMBDAS {lambdas}: expected 0 < lowest <= highest, and how many")
-    expect_positive(cfg, "LINEAR.IMAGE_SIZE", "LINEAR.MAX_ITER", "LINEAR.COST")
-    expect_positive(cfg, "KNN_EVAL.NUM_NEIGHBORS", "KNN_EVAL.TEMPERATURE")
-    if cfg.LINEAR.METHOD == "sgd":
-        expect_positive(cfg, "SOLVER.EPOCHS")
-
-
-def check_method(cfg: CfgNode, several: bool) -> None:
-    """Raises UserError if LINEAR.METHOD is not for images that show one class, or ``several``."""
-    method = cfg.LINEAR.METHOD
-    expect(
-        method != "svm" or several,
-        "LINEAR.METHOD svm is for images that show several classes: expected a data set such as VOC's",
-    )
-    expect(
-        method not in ("knn", "sgd") or not several,
-        f"LINEAR.METHOD {method} is for images of one class each: expected logistic or svm",
-    )
+    options = ("LINEAR.IMAGE_SIZE", "LINEAR.MAX_ITER", "LINEAR.COST", "KNN_EVAL.NUM_NEIGHBORS", "KNN_EVAL.TEMPERATURE")
+    expect_positive(cfg, *options, *(["SOLVER.EPOCHS"] if cfg.LINEAR.METHOD == "sgd" else []))
 
 
 def protocol(cfg: CfgNode) -> str:

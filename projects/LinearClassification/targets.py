@@ -9,6 +9,8 @@ from revisit.data.catalog import get_records
 from revisit.data.classification_datasets import DIFFICULT, PRESENT
 from revisit.errors import UserError, expect
 
+Labelled = tuple[np.ndarray, np.ndarray]  # features and targets
+
 
 class LabelledSet(NamedTuple):
     """A data set and its (N,) int64 classes, or (N, T) int64 of 1, 0 (difficult) and -1 where images show several."""
@@ -19,11 +21,7 @@ class LabelledSet(NamedTuple):
 
 
 def read_set(name: str) -> LabelledSet:
-    """A data set by name.
-
-    Raises:
-        UserError: records without labels, or all of one class.
-    """
+    """A data set by name. Raises UserError where records have no labels, or are all of one class."""
     records = get_records(name)
     key = "labels" if "labels" in records[0] else "label"
     labelled = all(key in record for record in records)
@@ -42,11 +40,11 @@ def check_classes(train: np.ndarray, test: np.ndarray, names: tuple[str, str]) -
         unseen = np.setdiff1d(test, train)
         if len(unseen):
             raise UserError(f"class {unseen[0]} of {names[1]} has no image in {names[0]}: expected some of every class")
-    else:
-        for data, name in zip((train, test), names, strict=True):
-            empty = np.flatnonzero(~(data == PRESENT).any(axis=0))
-            if len(empty):
-                raise UserError(f"no image of {name} shows class {empty[0]}: expected some of every class")
+        return
+    for data, name in zip((train, test), names, strict=True):
+        empty = np.flatnonzero(~(data == PRESENT).any(axis=0))
+        if len(empty):
+            raise UserError(f"no image of {name} shows class {empty[0]}: expected some of every class")
 
 
 def columns(

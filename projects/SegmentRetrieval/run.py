@@ -13,10 +13,8 @@ from pathlib import Path
 
 from projects.common.entry import expect_positive, load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
-from projects.SegmentRetrieval.config import FEATURES, REGIONS, add_segment_retrieval_config
-from projects.SegmentRetrieval.gallery import gallery_rows
 from projects.SegmentRetrieval.regions import describe_set
-from projects.SegmentRetrieval.retrieval import evaluate
+from projects.SegmentRetrieval.retrieval import evaluate, gallery_rows
 from revisit.config import expect_one_of
 from revisit.data.catalog import get_records
 from revisit.data.labels import VOID
@@ -26,6 +24,21 @@ from revisit.viz.tiles import save_sheet
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
+
+
+def add_segment_retrieval_config(cfg: CfgNode) -> None:
+    """Add SEGMENT_RETRIEVAL to a config, in place. The labelled images are DATASETS.TRAIN, the others DATASETS.TEST."""
+    cfg.SEGMENT_RETRIEVAL = options = CfgNode()
+    options.IMAGE_SIZE = 512  # px, both sides; the aspect ratio is given up
+    options.NUM_REGIONS = 15  # K of K-means, per image
+    options.NORMALIZE = True  # unit features before they are clustered and averaged
+    options.REGIONS = "kmeans"  # truth: the classes of the mask
+    options.FEATURES = "network"  # oracle: a cell's true class, with REGIONS truth, which must give 100
+    options.SHUFFLE_LABELS = False  # give each labelled region another one's label: what chance reaches
+    # Beside all classes, these alone: the others are void, and the mean leaves the background out.
+    options.SUBSET = ("aeroplane", "bottle", "bus", "car", "cat", "cow", "person")
+    options.GALLERY_QUERIES = 8  # rows of gallery.png
+    options.GALLERY_NEIGHBORS = 5  # nearest labelled regions in each
 
 
 def main() -> None:
@@ -52,12 +65,10 @@ def main() -> None:
 def check(cfg: CfgNode) -> list[str]:
     """Names of the classes. Raises UserError for options that mean nothing, and for data that is not there."""
     options = cfg.SEGMENT_RETRIEVAL
-    expect_one_of(cfg, "SEGMENT_RETRIEVAL.REGIONS", REGIONS)
-    expect_one_of(cfg, "SEGMENT_RETRIEVAL.FEATURES", FEATURES)
-    expect(
-        options.FEATURES != "oracle" or options.REGIONS == "truth",
-        "SEGMENT_RETRIEVAL.FEATURES oracle describes true regions: set SEGMENT_RETRIEVAL.REGIONS truth",
-    )
+    expect_one_of(cfg, "SEGMENT_RETRIEVAL.REGIONS", ("kmeans", "truth"))
+    expect_one_of(cfg, "SEGMENT_RETRIEVAL.FEATURES", ("network", "oracle"))
+    fits = options.FEATURES != "oracle" or options.REGIONS == "truth"
+    expect(fits, "SEGMENT_RETRIEVAL.FEATURES oracle describes true regions: set SEGMENT_RETRIEVAL.REGIONS truth")
     positive = ("IMAGE_SIZE", "NUM_REGIONS", "GALLERY_QUERIES", "GALLERY_NEIGHBORS")
     expect_positive(cfg, *(f"SEGMENT_RETRIEVAL.{name}" for name in positive))
     few = options.NUM_REGIONS < VOID

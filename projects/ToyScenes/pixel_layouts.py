@@ -13,7 +13,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from projects.common.palette import palette_image
+from projects.common.label_maps import palette_image
 from projects.ToyScenes.classes import CLASS_NAMES
 from projects.ToyScenes.scene import Scene
 from projects.ToyScenes.splits import Split

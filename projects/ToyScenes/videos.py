@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from projects.common.palette import palette_image
+from projects.common.label_maps import palette_image
 from projects.ToyScenes.appearance import HELDOUT
 from projects.ToyScenes.classes import class_weights
 from projects.ToyScenes.layouts import encode_jpeg

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tiny import tiny_config
 
-from projects.ClassActivationMaps.cam import activation_map, overlay
+from projects.ClassActivationMaps.run import activation_map, overlay
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.ToyScenes import CLASS_NAMES
 from revisit.data.catalog import get_records
@@ -55,7 +55,7 @@ def classifier(tmp_path):
 def test_each_network_draws_the_row_of_the_true_class(tmp_path, pretrained, run_project, monkeypatch):
     rows = []
     draw = tiles.save_sheet
-    monkeypatch.setattr(tiles, "save_sheet", lambda path, found, *texts, **more: (
+    monkeypatch.setattr("projects.ClassActivationMaps.run.save_sheet", lambda path, found, *texts, **more: (
         rows.extend(found), draw(path, found, *texts, **more)))  # fmt: skip
     # Row c of the classifier is channel c of the map, the other network's is its negative.
     plain = save(tmp_path / "plain.pth", torch.eye(64)[:10], bias=1e6 * torch.eye(10)[4])

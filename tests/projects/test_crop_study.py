@@ -11,8 +11,8 @@ import pytest
 import yaml
 from commands import run
 
-from projects.CropStudy.limited_runs import read_runs
 from projects.CropStudy.overlap import draw_overlaps
+from projects.CropStudy.run import read_runs
 from revisit.errors import UserError
 
 COMMAND = "python projects/CropStudy/run.py --config-file projects/CropStudy/configs/coco.yaml --output {output}"

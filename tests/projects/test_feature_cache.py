@@ -3,16 +3,17 @@
 import json
 import logging
 
+import cv2
 import numpy as np
 import pytest
 import torch
 from tiny import tiny_config
 
-from projects.common import feature_cache
-from projects.common.feature_cache import Transform, cached_features
 from projects.common.frozen_backbone import FrozenBackbone
-
-SQUARE = Transform("square", lambda image: image)
+from projects.LinearClassification import feature_cache
+from projects.LinearClassification.run import add_linear_config
+from projects.LinearClassification.targets import LabelledSet
+from revisit.evaluation.features import TRANSFORMS
 
 
 @pytest.fixture
@@ -27,13 +28,17 @@ def make(tmp_path, records, monkeypatch):
     monkeypatch.setattr(feature_cache, "BATCHES_PER_SAVE", 2)
     calls = []
 
-    def features(chosen=records, transform=SQUARE, **options):
-        cfg = tiny_config(*(word for pair in options.items() for word in pair))
+    def features(chosen=records, see=lambda image, size: image, **options):
+        monkeypatch.setitem(TRANSFORMS, "square", see)
+        cfg = tiny_config()
+        add_linear_config(cfg)
+        cfg.merge_from_list(["LINEAR.IMAGE_SIZE", 32, "LINEAR.CACHE", str(tmp_path / "cache")])
+        cfg.merge_from_list([word for pair in options.items() for word in pair])
         backbone = FrozenBackbone(cfg)
         backbone.register_forward_hook(lambda module, args, output: calls.append(len(args[0])))
         calls.clear()
-        rows = np.array(cached_features(tmp_path / "cache", cfg, backbone, "data", chosen, transform))
-        return rows, sum(calls), backbone
+        rows, _ = feature_cache.cached_features(cfg, backbone, LabelledSet("data", chosen, np.arange(10)))
+        return rows.copy(), sum(calls), backbone
 
     return features
 
@@ -56,7 +61,7 @@ def test_features_of_another_cause_are_computed_and_the_log_says_so(change, make
     changed = {
         "weights": {"SEED": 2},
         "images": {"chosen": records[::-1]},
-        "transform": {"transform": Transform("flipped", lambda image: image[::-1].copy())},
+        "transform": {"LINEAR.IMAGE_SIZE": 48, "see": lambda image, size: cv2.resize(image, (size, size))},
         "network": {"MODEL.RESNETS.RES5_DILATION": 2},
     }[change]
     with caplog.at_level(logging.INFO, logger="projects"):
@@ -71,7 +76,7 @@ def test_features_of_another_cause_are_computed_and_the_log_says_so(change, make
 def test_other_weights_that_were_interrupted_spoil_nothing(make):
     first, _, _ = make()
     with pytest.raises(ZeroDivisionError):
-        make(transform=Transform("square", lambda image: 1 / 0), SEED=2)
+        make(see=lambda image, size: 1 / 0, SEED=2)
     again, computed, _ = make()
     assert computed == 0 and np.array_equal(again, first)
     assert make(SEED=2)[1] == 10
@@ -82,14 +87,14 @@ def test_an_interrupted_call_is_completed(make, tmp_path):
     for file in (tmp_path / "cache").iterdir():
         file.unlink()
 
-    def stop_at_the_seventh(image, seen=[]):  # noqa: B006 - counts over calls
+    def stop_at_the_seventh(image, size, seen=[]):  # noqa: B006 - counts over calls
         seen.append(1)
         if len(seen) == 7:
             raise KeyboardInterrupt
         return image
 
     with pytest.raises(KeyboardInterrupt):
-        make(transform=Transform("square", stop_at_the_seventh))
+        make(see=stop_at_the_seventh)
     (state,) = (tmp_path / "cache").glob("*.json")
     assert json.loads(state.read_text())["done"] == 4
     rows, computed, _ = make()

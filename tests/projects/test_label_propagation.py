@@ -13,9 +13,11 @@ from torch.nn import functional as F
 
 from projects.common.label_maps import enlarge_labels, shrink_labels
 from projects.LabelPropagation.davis import find_sequences, read_masks
-from projects.LabelPropagation.propagate import LabelPropagation, Protocol
+from projects.LabelPropagation.propagate import LabelPropagation
 from revisit.data.labels import VOID
 from revisit.errors import UserError
+
+from detectron2.config import CfgNode
 
 COMMAND = (
     "python projects/LabelPropagation/run.py --config-file projects/LabelPropagation/configs/toy.yaml "
@@ -33,7 +35,7 @@ def propagate_by_definition(features, first, protocol):
     labels = [first]
     height, width = first.shape[1:]
     for now in range(1, len(features)):
-        before = [0] + [max(0, now - back) for back in range(1, protocol.num_context + 1)]
+        before = [0] + [max(0, now - back) for back in range(1, protocol.NUM_CONTEXT + 1)]
         result = torch.empty_like(first)
         for y in range(height):
             for x in range(width):
@@ -41,11 +43,11 @@ def propagate_by_definition(features, first, protocol):
                 for place, frame in enumerate(before):
                     for v in range(height):
                         for u in range(width):
-                            if place == 0 or (y - v) ** 2 + (x - u) ** 2 < protocol.radius**2:
+                            if place == 0 or (y - v) ** 2 + (x - u) ** 2 < protocol.RADIUS**2:
                                 cosine = float(features[now][:, y, x] @ features[frame][:, v, u])
                                 candidates.append((cosine, labels[frame][:, v, u]))
-                best = sorted(candidates, key=lambda pair: -pair[0])[: protocol.top_k]
-                weights = np.exp(np.array([cosine for cosine, _ in best]) / protocol.temperature)
+                best = sorted(candidates, key=lambda pair: -pair[0])[: protocol.TOP_K]
+                weights = np.exp(np.array([cosine for cosine, _ in best]) / protocol.TEMPERATURE)
                 weights /= weights.sum()
                 result[:, y, x] = sum(w * label for w, (_, label) in zip(weights, best, strict=True))
         labels.append(result)
@@ -54,9 +56,10 @@ def propagate_by_definition(features, first, protocol):
 
 @pytest.mark.parametrize(
     "protocol",
-    [Protocol(3, 2.5, 4, 0.05), Protocol(2, 2.0, 50, 1.0), Protocol(0, 3.0, 3, 0.1), Protocol(5, 100.0, 7, 0.2)],
+    [(3, 2.5, 4, 0.05), (2, 2.0, 50, 1.0), (0, 3.0, 3, 0.1), (5, 100.0, 7, 0.2)],
 )
 def test_labels_follow_the_definition(protocol, monkeypatch):
+    protocol = CfgNode(dict(zip(("NUM_CONTEXT", "RADIUS", "TOP_K", "TEMPERATURE"), protocol, strict=True)))
     monkeypatch.setattr("projects.LabelPropagation.propagate.TILE", 3)  # windows that the image's edges cut
     rng = np.random.default_rng(0)
     features = unit_maps(rng, 6, 8, 5, 7)

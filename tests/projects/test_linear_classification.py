@@ -16,9 +16,9 @@ from sklearn.svm import LinearSVC
 from tiny import tiny_config
 
 from projects.common.frozen_backbone import FrozenBackbone
-from projects.LinearClassification.config import add_linear_config
-from projects.LinearClassification.logistic import Classifier, best_strength, fit_path, split_off, strengths
-from projects.LinearClassification.margin import svm_ap
+from projects.LinearClassification.logistic import Classifier, fit_path, split_off
+from projects.LinearClassification.methods import svm_ap
+from projects.LinearClassification.run import add_linear_config
 from projects.LinearClassification.sgd import LinearTraining
 from projects.LinearClassification.targets import LabelledSet, check_classes, columns, eleven_point_ap, envelope_ap
 from revisit.data.catalog import get_records
@@ -88,12 +88,11 @@ def clouds():
 
 def test_the_warm_path_ends_where_a_cold_fit_does(clouds):
     train, test = clouds
-    lambdas = strengths(1e-5, 1e5, 45)
-    assert len(lambdas) == 45 and lambdas[0] == pytest.approx(1e5) and lambdas[-1] == pytest.approx(1e-5)
-    path = fit_path(Classifier(1000, True), train, test, lambdas)
+    path = fit_path(Classifier(1000, True), train, test, (1e-5, 1e5, 45))
+    assert [point.strength for point in path] == pytest.approx(np.logspace(5, -5, 45))
     assert all(point.converged for point in path)
-    best = best_strength(path)
-    assert best.score == max(point.score for point in path) and best.score > 60
+    best = max(path, key=lambda point: point.score)
+    assert best.score > 60
     for point in (best, *path[::6]):
         cold = LogisticRegression(C=1 / point.strength, max_iter=5000).fit(*train)
         assert point.score == pytest.approx(100 * cold.score(*test), abs=0.1)
@@ -101,7 +100,7 @@ def test_the_warm_path_ends_where_a_cold_fit_does(clouds):
 
 def test_a_fit_that_does_not_converge_is_reported(clouds, caplog):
     train, test = clouds
-    path = fit_path(Classifier(2, True), train, test, strengths(1e-3, 1e-3, 1))
+    path = fit_path(Classifier(2, True), train, test, (1e-3, 1e-3, 1))
     assert not path[0].converged and path[0].iterations == 2
     assert "1 of 1 fits did not converge: lambda 1.0e-03; raise LINEAR.MAX_ITER" in caplog.text
 

@@ -10,7 +10,6 @@ import torch
 from commands import run
 from torch.nn import functional as F
 
-from projects.SegmentRetrieval.gallery import DIMMED, OUTLINE, draw_region
 from projects.SegmentRetrieval.regions import (
     Regions,
     cluster,
@@ -20,7 +19,15 @@ from projects.SegmentRetrieval.regions import (
     oracle_features,
     true_regions,
 )
-from projects.SegmentRetrieval.retrieval import keep_classes, majority_labels, mean_iou, nearest
+from projects.SegmentRetrieval.retrieval import (
+    DIMMED,
+    OUTLINE,
+    draw_region,
+    keep_classes,
+    majority_labels,
+    mean_iou,
+    nearest,
+)
 from revisit.data.labels import VOID
 from revisit.errors import UserError
 from revisit.evaluation.sem_seg_evaluation import confusion_matrix

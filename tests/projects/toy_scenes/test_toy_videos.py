@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from projects.common.palette import voc_colours
+from projects.common.label_maps import voc_colours
 from projects.ToyScenes.scene import draw_scene
 from projects.ToyScenes.videos import NUM_FRAMES, num_videos, plan_video, video_name, write_video
 

@@ -6,32 +6,26 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import Dataset, Subset
 from tqdm import tqdm
 
 from projects.common.frozen_backbone import FrozenBackbone
 from revisit.data.reader import require_record
 from revisit.data.workers import SignalSafeLoader
+from revisit.evaluation.features import BATCH, TRANSFORMS
 from revisit.files import written_whole
 
 from detectron2.config import CfgNode
 from detectron2.data import DatasetFromList
 
-BATCH = 64
+from .targets import Labelled, LabelledSet
+
 BATCHES_PER_SAVE = 16  # what an interruption loses, at most
 
 logger = logging.getLogger(__name__)
-
-
-class Transform(NamedTuple):
-    """From an image to a network's input, with a name that determines it."""
-
-    name: str
-    apply: Callable[[np.ndarray], np.ndarray]  # (H, W, 3) uint8 RGB -> (size, size, 3)
 
 
 class RecordImages(Dataset):
@@ -53,42 +47,42 @@ class RecordImages(Dataset):
         return self._transform(image)
 
 
-def image_loader(cfg: CfgNode, images: Dataset, **options: object) -> DataLoader:
-    """Batches of ``images``, in order unless ``options`` say otherwise."""
-    return SignalSafeLoader(images, num_workers=cfg.DATALOADER.NUM_WORKERS, **options)
+def cached_features(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -> Labelled:
+    """Average-pooled features of every image, (N, C) float32, and the targets.
 
-
-def cached_features(
-    folder: Path, cfg: CfgNode, backbone: FrozenBackbone, dataset: str, records: list[dict], transform: Transform
-) -> np.ndarray:
-    """Average-pooled features of every record, (N, C) float32, in their order.
-
-    They are read from ``folder`` if they were made with the same weights, network, images and transform, and
+    They are read from LINEAR.CACHE if they were made with the same weights, network, images and transform, and
     completed if that call was interrupted. Otherwise they are computed, and the log says how other features of the
     same data set differ.
     """
+    folder = Path(cfg.LINEAR.CACHE or Path(cfg.OUTPUT_DIR) / "features")
     folder.mkdir(parents=True, exist_ok=True)
+    name, records = data.name, data.records
     key = {
         "weights": weights_key(cfg),
         "network": _network_key(cfg),
         "images": images_key(records),
-        "transform": transform.name,
+        "transform": f"{cfg.LINEAR.TRANSFORM} {cfg.LINEAR.IMAGE_SIZE} px",
     }
-    stem = "".join(letter if letter.isalnum() else "_" for letter in dataset)
+    stem = "".join(letter if letter.isalnum() else "_" for letter in name)
     path = folder / f"{stem}-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]}"
     rows_file, state_file = path.with_suffix(".npy"), path.with_suffix(".json")
     state = _read_state(state_file) if rows_file.is_file() else None
     done = state["done"] if state else 0
     if done:
-        logger.info(f"{done} features of {dataset} read from {rows_file}")
+        logger.info(f"{done} features of {name} read from {rows_file}")
         rows = np.lib.format.open_memmap(rows_file, "r+")
     else:
-        _say_what_differs(folder, stem, key, dataset)
+        for file in sorted(folder.glob(f"{stem}-*.json")):
+            if other := _read_state(file):
+                differ = " and ".join(part for part in key if other["key"].get(part) != key[part])
+                logger.info(f"{file.with_suffix('.npy')} was made with other {differ}: computing anew")
+        logger.info(f"no features of {name} yet in {folder}")
         rows = np.lib.format.open_memmap(rows_file, "w+", np.float32, (len(records), backbone.channels))
     if done < len(records):
-        missing = Subset(RecordImages(records, transform.apply), range(done, len(records)))
-        loader = image_loader(cfg, missing, batch_size=BATCH)
-        with tqdm(total=len(records), initial=done, unit="image", desc=f"features of {dataset}") as bar:
+        transform = functools.partial(TRANSFORMS[cfg.LINEAR.TRANSFORM], size=cfg.LINEAR.IMAGE_SIZE)
+        missing = Subset(RecordImages(records, transform), range(done, len(records)))
+        loader = SignalSafeLoader(missing, num_workers=cfg.DATALOADER.NUM_WORKERS, batch_size=BATCH)
+        with tqdm(total=len(records), initial=done, unit="image", desc=f"features of {name}") as bar:
             for number, (batch, _) in enumerate(loader, start=1):
                 rows[done : done + len(batch)] = backbone.pooled(batch).cpu().numpy()
                 done += len(batch)
@@ -97,7 +91,7 @@ def cached_features(
                     rows.flush()
                     with written_whole(state_file) as temporary:
                         temporary.write_text(json.dumps({"key": key, "done": done}))
-    return rows
+    return np.asarray(rows), data.targets
 
 
 def _read_state(state_file: Path) -> dict | None:
@@ -106,14 +100,6 @@ def _read_state(state_file: Path) -> dict | None:
         return {"key": dict(state["key"]), "done": int(state["done"])}
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _say_what_differs(folder: Path, stem: str, key: dict, dataset: str) -> None:
-    for file in sorted(folder.glob(f"{stem}-*.json")):
-        if state := _read_state(file):
-            other = [name for name in key if state["key"].get(name) != key[name]]
-            logger.info(f"{file.with_suffix('.npy')} was made with other {' and '.join(other)}: computing anew")
-    logger.info(f"no features of {dataset} yet in {folder}")
 
 
 def weights_key(cfg: CfgNode) -> str:
