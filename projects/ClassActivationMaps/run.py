@@ -34,21 +34,15 @@ from detectron2.data import MetadataCatalog
 MAP_SHARE = 0.5  # of the map's colour in the overlay
 
 
-class LinearClassifier(NamedTuple):
-    """classifier.pth of projects/LinearClassification."""
-
-    weight: Tensor  # (classes, C)
-    bias: Tensor  # (classes,)
-    transform: str  # how it sees an image, a key of TRANSFORMS
-    image_size: int  # px
-
-
 class Network(NamedTuple):
-    """A backbone with the classifier on it."""
+    """A backbone, and the content of projects/LinearClassification's classifier.pth for it."""
 
     name: str
     backbone: FrozenBackbone
-    classifier: LinearClassifier
+    weight: Tensor  # (classes, C)
+    bias: Tensor  # (classes,)
+    transform: str  # how the classifier sees an image, a key of TRANSFORMS
+    image_size: int  # px
 
 
 def add_cam_config(cfg: CfgNode) -> None:
@@ -97,34 +91,30 @@ def load_networks(cfg: CfgNode, num_classes: int) -> list[Network]:
         there = Path(options.OTHER_WEIGHTS).is_file()
         expect(there, f"CAM.OTHER_WEIGHTS {options.OTHER_WEIGHTS} not found: expected a file of weights")
         pairs.append((options.OTHER_WEIGHTS, options.OTHER_CLASSIFIER))
-    networks = []
-    for weights, path in pairs:
-        own = cfg.clone()
-        own.defrost()
-        own.MODEL.WEIGHTS = weights
-        backbone = FrozenBackbone(own)
-        classifier = load_classifier(path, backbone.channels)
-        known = len(classifier.weight)
-        expect(known >= num_classes, f"{path} has {known} classes, {cfg.DATASETS.TEST[0]} has {num_classes} or more")
-        networks.append(Network(weights or RANDOM, backbone, classifier))
-    return networks
+    return [load_network(cfg, *pair, num_classes) for pair in pairs]
 
 
-def load_classifier(path: str, channels: int) -> LinearClassifier:
-    """Read a classifier of C channels.
+def load_network(cfg: CfgNode, weights: str, path: str, num_classes: int) -> Network:
+    """A backbone and its classifier.
 
     Raises:
-        UserError: a file that is missing, holds something else, or was made for another network.
+        UserError: a classifier that is missing, holds something else, or was made for another network.
     """
+    cfg = cfg.clone()
+    cfg.defrost()
+    cfg.MODEL.WEIGHTS = weights
+    backbone = FrozenBackbone(cfg)
     writer = "projects/LinearClassification writes classifier.pth"
     expect(Path(path).is_file(), f"classifier {path or '(none)'} not found: {writer}")
     try:
-        found = LinearClassifier(**torch.load(path, map_location="cpu", weights_only=True))
+        network = Network(weights or RANDOM, backbone, **torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:  # damaged files raise whatever their bytes happen to trip
         raise UserError(f"{path} is no classifier ({type(error).__name__}): {writer}") from error
-    width = found.weight.shape[1]
+    width, channels = network.weight.shape[1], backbone.channels
     expect(width == channels, f"{path} is for {width} channels, but the network has {channels}: expected its own")
-    return found
+    known = len(network.weight)
+    expect(known >= num_classes, f"{path} has {known} classes, {cfg.DATASETS.TEST[0]} has {num_classes} or more")
+    return network
 
 
 def draw(record: dict, networks: list[Network], names: list[str]) -> tuple[SheetRow, dict]:
@@ -135,14 +125,14 @@ def draw(record: dict, networks: list[Network], names: list[str]) -> tuple[Sheet
 
     image, label = require_record(record), class_of(record)
     tiles, captions, taken = [fit(image)], [name_of(label)], []
-    for _, backbone, classifier in networks:
-        view = TRANSFORMS[classifier.transform](image, classifier.image_size)
-        features = backbone(torch.from_numpy(view).permute(2, 0, 1)[None])[0].cpu()
-        logits = classifier.weight @ features.mean(dim=(1, 2)) + classifier.bias
+    for network in networks:
+        view = TRANSFORMS[network.transform](image, network.image_size)
+        features = network.backbone(torch.from_numpy(view).permute(2, 0, 1)[None])[0].cpu()
+        logits = network.weight @ features.mean(dim=(1, 2)) + network.bias
         taken.append(name_of(int(logits.argmax())))
         captions.append(f"classified as {taken[-1]}")
-        cam = activation_map(features, classifier.weight[label]).numpy()
-        tiles.append(fit(overlay(image if classifier.transform == "square" else view, cam)))
+        cam = activation_map(features, network.weight[label]).numpy()
+        tiles.append(fit(overlay(image if network.transform == "square" else view, cam)))
     found = {"file_name": record.get("file_name", ""), "truth": name_of(label), "taken_for": taken}
     return SheetRow(tiles, captions), found
 

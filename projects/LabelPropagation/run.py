@@ -23,9 +23,8 @@ from tqdm import tqdm
 from projects.common.entry import expect_positive, load_project, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import enlarge_labels, palette_image, shrink_labels
-from projects.LabelPropagation.davis import Sequence, find_sequences, paint_objects, read_masks, save_animation
+from projects.LabelPropagation import davis
 from projects.LabelPropagation.propagate import LabelPropagation
-from projects.LabelPropagation.video_objects import score_sequence, summarize, write_csvs
 from revisit.config import expect_one_of
 from revisit.data.catalog import datasets_root
 from revisit.data.labels import VOID
@@ -62,19 +61,19 @@ def main() -> None:
     positive = ("RADIUS", "TOP_K", "TEMPERATURE", "FRAMES_PER_SECOND")
     expect_positive(cfg, *(f"LABEL_PROPAGATION.{name}" for name in positive))
     root = datasets_root() / options.DATA
-    sequences = find_sequences(root, options.RESOLUTION, options.SPLIT, tuple(options.SEQUENCES))
+    sequences = davis.find_sequences(root, options.RESOLUTION, options.SPLIT, tuple(options.SEQUENCES))
     backbone = FrozenBackbone(cfg)
     scores, seconds = [], {}
     for sequence in sequences:
         started = time.perf_counter()
         size = require_image(sequence.frames[0]).shape[:2]
-        truth = read_masks(sequence, size)
+        truth = davis.read_masks(sequence, size)
         found = follow(backbone, cfg, sequence, truth[0])
-        scores += score_sequence(sequence.name, found, truth)
+        scores += davis.score_sequence(sequence.name, found, truth)
         seconds[sequence.name] = round(time.perf_counter() - started, 1)
         logger.info(f"{sequence.name}: {len(found)} frames in {seconds[sequence.name]} s")
-    write_csvs(output, scores, options.SPLIT)
-    totals = {name: round(100 * value, 2) for name, value in summarize(scores).items()}
+    davis.write_csvs(output, scores, options.SPLIT)
+    totals = {name: round(100 * value, 2) for name, value in davis.summarize(scores).items()}
     unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
     write_results(cfg, protocol(cfg), totals | {"seconds": seconds, "peak_memory_gb": round(memory, 2)})
@@ -95,7 +94,7 @@ def protocol(cfg: CfgNode) -> str:
     return f"DAVIS-2017 semi-supervised on {options.DATA}, {how}; percent, means over objects"
 
 
-def follow(backbone: FrozenBackbone, cfg: CfgNode, sequence: Sequence, first_mask: np.ndarray) -> np.ndarray:
+def follow(backbone: FrozenBackbone, cfg: CfgNode, sequence: davis.Sequence, first_mask: np.ndarray) -> np.ndarray:
     """(T, H, W) uint8 ids of a video's objects, of which ``first_mask`` (H, W) is given; writes masks and pictures."""
     options, first_mask = cfg.LABEL_PROPAGATION, np.where(first_mask == VOID, np.uint8(0), first_mask)
     masks_folder, overlays_folder = (Path(cfg.OUTPUT_DIR) / name for name in (f"masks/{sequence.name}", "overlays"))
@@ -118,8 +117,8 @@ def follow(backbone: FrozenBackbone, cfg: CfgNode, sequence: Sequence, first_mas
         with written_whole(masks_folder / f"{path.stem}.png") as temporary:
             palette_image(mask).save(temporary, format="PNG")
         masks.append(mask)
-        pictures.append(paint_objects(frame, mask))
-    save_animation(overlays_folder / f"{sequence.name}.gif", pictures, options.FRAMES_PER_SECOND)
+        pictures.append(davis.paint_objects(frame, mask))
+    davis.save_animation(overlays_folder / f"{sequence.name}.gif", pictures, options.FRAMES_PER_SECOND)
     return np.stack(masks)
 
 

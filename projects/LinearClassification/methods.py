@@ -1,25 +1,30 @@
 """The four ways to classify frozen features, each from labelled images to the entries of results.json."""
 
 import logging
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 from torch.nn import functional as F
 from tqdm import tqdm
 
 from projects.common.frozen_backbone import FrozenBackbone
+from revisit.data.classification_datasets import DIFFICULT, PRESENT
 from revisit.evaluation.features import Features
 from revisit.evaluation.knn import knn_top1
 from revisit.files import written_whole
+from revisit.viz.curves import saved_plot
 
 from detectron2.config import CfgNode
 
-from .feature_cache import cached_features
-from .logistic import Classifier, fit_path, plot_path, split_off
+from .labelled_sets import Labelled, LabelledSet, cached_features, check_classes, read_set
 from .sgd import LinearTraining, plot_history
-from .targets import Labelled, LabelledSet, check_classes, columns, envelope_ap, read_set
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +62,98 @@ def logistic(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: L
     }
 
 
+class PathPoint(NamedTuple):
+    """One lambda of the path."""
+
+    strength: float  # lambda
+    score: float  # percent, on the validation images
+    iterations: int  # of L-BFGS, the most of all classifiers
+    converged: bool
+
+
+class Classifier:
+    """Multinomial logistic regression, or one of two classes for each column of several labels.
+
+    ``fit`` starts from the coefficients of the call before, for ``max_iter`` iterations of L-BFGS at most.
+    """
+
+    def __init__(self, max_iter: int, difficult_is_absent: bool):
+        self._max_iter, self._difficult_is_absent = max_iter, difficult_is_absent
+        self._models: list[LogisticRegression] = []
+
+    def fit(self, rows: np.ndarray, targets: np.ndarray, strength: float) -> tuple[int, bool]:
+        """Fit to (N, C) features; how many iterations it took, and whether it converged."""
+        several = targets.ndim > 1
+        problems = list(columns(rows, targets, self._difficult_is_absent)) if several else [(rows, targets)]
+        if not self._models:
+            self._models = [LogisticRegression(max_iter=self._max_iter, warm_start=True) for _ in problems]
+        with warnings.catch_warnings(record=True) as raised:
+            warnings.simplefilter("always", ConvergenceWarning)  # reported once for the whole path
+            for model, problem in zip(self._models, problems, strict=True):
+                model.set_params(C=1 / strength).fit(*problem)
+        failed = any(issubclass(warning.category, ConvergenceWarning) for warning in raised)
+        return max(int(model.n_iter_.max()) for model in self._models), not failed
+
+    def score(self, rows: np.ndarray, targets: np.ndarray) -> float:
+        """Percent: top-1, or the mean of the classes' 11-point AP."""
+        if targets.ndim == 1:
+            return 100 * float(np.mean(self._models[0].predict(rows) == targets))
+        pairs = zip(self._models, columns(rows, targets, self._difficult_is_absent), strict=True)
+        scores = [eleven_point_ap(model.decision_function(rows), present) for model, (rows, present) in pairs]
+        return float(np.mean(scores))
+
+    def weights(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weight (classes, C) and bias (classes,)."""
+        weight, bias = (np.concatenate([getattr(m, name) for m in self._models]) for name in ("coef_", "intercept_"))
+        if len(self._models) == 1 and len(weight) == 1:  # two classes: scikit-learn has the second against the first
+            weight, bias = (np.concatenate([-part / 2, part / 2]) for part in (weight, bias))
+        return torch.from_numpy(weight), torch.from_numpy(bias)
+
+
+def fit_path(
+    classifier: Classifier, train: Labelled, validation: Labelled, lambdas: tuple[float, float, float]
+) -> list[PathPoint]:
+    """Fit ``train`` for each lambda in turn, and score ``validation``.
+
+    Args:
+        lambdas: lowest, highest and number, log-spaced; the path starts with the strongest, which is the easiest fit.
+    """
+    low, high, count = lambdas
+    strengths, path = np.logspace(np.log10(high), np.log10(low), int(count)), []
+    for strength in tqdm(strengths.tolist(), unit="lambda", desc="logistic regression"):
+        iterations, converged = classifier.fit(*train, strength)
+        path.append(PathPoint(strength, classifier.score(*validation), iterations, converged))
+    lost = [f"{point.strength:.1e}" for point in path if not point.converged]
+    if lost:
+        names = ", ".join(lost)
+        logger.warning(f"{len(lost)} of {len(path)} fits did not converge: lambda {names}; raise LINEAR.MAX_ITER")
+    return path
+
+
+def split_off(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of (training, validation): a seeded ``share`` of the images, of each class where it has two or more."""
+    rng = np.random.default_rng(seed)
+    if targets.ndim > 1:
+        order = rng.permutation(len(targets))
+        held = order[: round(share * len(order))]
+    else:
+        classes = [rng.permutation(np.flatnonzero(targets == label)) for label in np.unique(targets)]
+        counts = [min(max(round(share * len(members)), 1), len(members) - 1) for members in classes]
+        held = np.concatenate([members[:count] for members, count in zip(classes, counts, strict=True)])
+    return np.setdiff1d(np.arange(len(targets)), held), np.sort(held)
+
+
+def plot_path(path: list[PathPoint], score: str, output: Path) -> None:
+    """The validation score against lambda; fits that did not converge are hollow."""
+    with saved_plot(output, size=(6, 3.6)) as (axis,):
+        axis.plot([point.strength for point in path], [point.score for point in path], color="C0", alpha=0.5)
+        for converged, face, label in ((True, "C0", "converged"), (False, "white", "stopped at LINEAR.MAX_ITER")):
+            points = [(point.strength, point.score) for point in path if point.converged == converged]
+            if points:
+                axis.scatter(*zip(*points, strict=True), color="C0", facecolor=face, label=label)
+        axis.set(xscale="log", xlabel="lambda", ylabel=f"{score} on the validation images (%)")
+
+
 def svm(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet) -> dict:
     """VOC07 SVM, the VOC column of the paper's ablations: a support-vector machine for each class."""
     pairs = (cached_features(cfg, backbone, data) for data in (train, test))
@@ -85,6 +182,35 @@ def svm_ap(
         scores.append(envelope_ap(machine.fit(*problem).decision_function(rows), present))
         machines.append(machine)
     return scores, *(np.concatenate([getattr(m, name) for m in machines]) for name in ("coef_", "intercept_"))
+
+
+def columns(
+    rows: np.ndarray, targets: np.ndarray, difficult_is_absent: bool
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """For each class of (N, T) targets: the (M, C) rows of the images that count, and which of them show it."""
+    for column in targets.T:
+        counted = np.ones(len(column), bool) if difficult_is_absent else column != DIFFICULT
+        yield (rows if counted.all() else rows[counted]), column[counted] == PRESENT
+
+
+def eleven_point_ap(scores: np.ndarray, present: np.ndarray) -> float:
+    """VOC2007's AP in percent: the mean over recalls 0, .1, ..., 1 of the best precision from there on."""
+    precision, recall = _curve(scores, present)
+    return 100 * float(np.mean([precision[recall >= level - 1e-12].max(initial=0) for level in np.linspace(0, 1, 11)]))
+
+
+def envelope_ap(scores: np.ndarray, present: np.ndarray) -> float:
+    """The area in percent under the precision that is best from each recall on."""
+    precision, recall = _curve(scores, present)
+    best = np.maximum.accumulate(precision[::-1])[::-1]
+    return 100 * float(np.sum(np.diff(recall, prepend=0) * best))
+
+
+def _curve(scores: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Precision and recall after each image, highest score first; the earlier of equal ones."""
+    hits = present[np.argsort(-scores, kind="stable")]
+    found = np.cumsum(hits)
+    return found / np.arange(1, len(hits) + 1), found / found[-1]
 
 
 def knn(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet) -> dict:

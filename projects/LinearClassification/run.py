@@ -11,8 +11,8 @@ DIR/classifier.pth the weights of a linear classifier, which ClassActivationMaps
 
 from projects.common.entry import expect_positive, load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
+from projects.LinearClassification.labelled_sets import check_classes, read_set
 from projects.LinearClassification.methods import METHODS
-from projects.LinearClassification.targets import check_classes, read_set
 from revisit.config import expect_one_of
 from revisit.engine.command import run_command
 from revisit.errors import expect

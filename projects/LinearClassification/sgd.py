@@ -2,8 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cv2
@@ -17,7 +16,6 @@ from tqdm import tqdm
 from projects.common.frozen_backbone import FrozenBackbone
 from revisit.data.crops import random_resized_crop
 from revisit.data.resize import crop_and_resize
-from revisit.data.workers import SignalSafeLoader
 from revisit.evaluation.features import center_crop
 from revisit.files import written_whole
 from revisit.randomness import Stream, counter_rng
@@ -25,25 +23,11 @@ from revisit.viz.curves import saved_plot
 
 from detectron2.config import CfgNode
 
-from .feature_cache import RecordImages, images_key, weights_key
-from .targets import LabelledSet
+from .labelled_sets import LabelledSet, image_loader, images_key, weights_key
 
 SCALE = (0.08, 1.0)  # share of the image area
 
 logger = logging.getLogger(__name__)
-
-
-class RandomCrops(RecordImages):
-    """A random crop of each image, flipped half of the time: a function of seed, epoch and index alone."""
-
-    def __init__(self, records: list[dict], cfg: CfgNode, epoch: int):
-        super().__init__(records, partial(crop_and_resize, size=cfg.LINEAR.IMAGE_SIZE))
-        self._seed, self._epoch = cfg.SEED, epoch
-
-    def view(self, image: np.ndarray, index: int) -> np.ndarray:
-        rng = counter_rng(self._seed, Stream.VIEWS, self._epoch, index)
-        view = self._transform(image, random_resized_crop(*image.shape[:2], SCALE, rng))
-        return cv2.flip(view, 1) if rng.random() < 0.5 else view
 
 
 class LinearTraining:
@@ -82,37 +66,39 @@ class LinearTraining:
         return self.history
 
     def _train_epoch(self, epoch: int) -> float:
-        records = self._train.records
-        order = counter_rng(self._cfg.SEED, Stream.SHUFFLE, epoch).permutation(len(records)).tolist()
-        crops = RandomCrops(records, self._cfg, epoch)
+        seed, size = self._cfg.SEED, self._cfg.LINEAR.IMAGE_SIZE
+        order = counter_rng(seed, Stream.SHUFFLE, epoch).permutation(len(self._train.records)).tolist()
+
+        def random_crop(image: np.ndarray, index: int) -> np.ndarray:
+            rng = counter_rng(seed, Stream.VIEWS, epoch, index)
+            view = crop_and_resize(image, random_resized_crop(*image.shape[:2], SCALE, rng), size)
+            return cv2.flip(view, 1) if rng.random() < 0.5 else view
+
         total = 0.0
-        for logits, labels in self._outputs(crops, self._train, f"epoch {epoch + 1}", order):
+        for logits, labels in self._outputs(self._train, random_crop, f"epoch {epoch + 1}", order):
             loss = F.cross_entropy(logits, labels)
             self._optimizer.zero_grad()
             loss.backward()
             self._optimizer.step()
             total += loss.item() * len(labels)
         self._schedule.step()
-        return total / len(records)
+        return total / len(order)
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
         """Percent: ``top1`` and ``top5`` of the test images."""
-        records = self._test.records
-        crops = RecordImages(records, partial(center_crop, size=self._cfg.LINEAR.IMAGE_SIZE))
-        hits = torch.zeros(2)
-        for logits, labels in self._outputs(crops, self._test, "test images"):
+        size, hits = self._cfg.LINEAR.IMAGE_SIZE, torch.zeros(2)
+        for logits, labels in self._outputs(self._test, lambda image, _: center_crop(image, size), "test images"):
             best = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
             hits += torch.stack([best[:, 0].sum(), best.any(dim=1).sum()]).cpu()
-        top1, top5 = (round(100 * float(count) / len(records), 2) for count in hits)
+        top1, top5 = (round(100 * float(count) / len(self._test.records), 2) for count in hits)
         return {"top1": top1, "top5": top5}
 
     def _outputs(
-        self, images: RecordImages, data: LabelledSet, name: str, order: list[int] | None = None
+        self, data: LabelledSet, view: Callable[..., np.ndarray], name: str, order: list[int] | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Logits (B, classes) and labels (B,) of each batch."""
-        batches = {"sampler": order, "batch_size": self._cfg.SOLVER.IMS_PER_BATCH}
-        loader = SignalSafeLoader(images, num_workers=self._cfg.DATALOADER.NUM_WORKERS, **batches)
+        loader = image_loader(self._cfg, data.records, view, sampler=order, batch_size=self._cfg.SOLVER.IMS_PER_BATCH)
         for batch, indices in tqdm(loader, unit="batch", desc=name):
             labels = torch.from_numpy(data.targets)[indices].to(self._cfg.MODEL.DEVICE)
             yield self.layer(self._backbone.pooled(batch)), labels

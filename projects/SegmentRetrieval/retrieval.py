@@ -1,25 +1,127 @@
-"""Labels for regions, by their nearest labelled region; one confusion matrix over all pixels; a picture of both."""
+"""Regions of images, clusters of the feature map or true classes, and their labels, by the nearest labelled region."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import cv2
 import numpy as np
 import torch
+from sklearn.cluster import KMeans
 from torch import Tensor
+from torch.nn import functional as F
+from tqdm import tqdm
 
-from revisit.data.labels import VOID
+from projects.common.frozen_backbone import FrozenBackbone
+from projects.common.label_maps import shrink_labels
+from revisit.data.catalog import get_records
+from revisit.data.labels import VOID, check_size, read_labels
 from revisit.data.reader import require_image
 from revisit.errors import expect
-from revisit.evaluation.sem_seg_evaluation import score
+from revisit.evaluation.sem_seg_evaluation import count_pairs, score
 from revisit.viz.tiles import TILE, SheetRow, evenly_spread, fit
 
 from detectron2.config import CfgNode
-
-from .regions import Described, enlarge
+from detectron2.data import MetadataCatalog
 
 CHUNK = 1024  # queries whose similarities are held at once
 OUTLINE = (255, 220, 0)
 DIMMED = 0.35  # brightness around the region
+
+
+class Regions(NamedTuple):
+    """The regions of one image."""
+
+    ids: np.ndarray  # (h, w) uint8: which region a cell or, for true regions, a pixel belongs to; VOID is none
+    descriptors: Tensor  # (R, C) float32 unit rows, one for each id
+
+
+def cluster(features: Tensor, num_regions: int, seed: int) -> Regions:
+    """K-means over the cells of a (C, h, w) map; descriptors are the clusters' mean features."""
+    cells = features.flatten(1).T.cpu().numpy()
+    means = KMeans(min(num_regions, len(cells)), n_init=1, random_state=seed).fit(cells)
+    _, ids = np.unique(means.labels_, return_inverse=True)  # without a gap, should a cluster have died out
+    ids = ids.reshape(features.shape[1:]).astype(np.uint8)
+    return Regions(ids, describe(features, torch.from_numpy(ids), int(ids.max()) + 1))
+
+
+def true_regions(features: Tensor, truth: np.ndarray) -> Regions:
+    """A region for each class of an (H, W) mask, described by the cells of the (C, h, w) map, each by its share."""
+    classes = np.unique(truth[truth != VOID])
+    ids = np.full(truth.shape, VOID, np.uint8)
+    for number, label in enumerate(classes):
+        ids[truth == label] = number
+    return Regions(ids, describe(features, torch.from_numpy(ids), len(classes)))
+
+
+def oracle_features(truth: np.ndarray, num_classes: int) -> Tensor:
+    """(num_classes, H, W) float32: 1 where an (H, W) mask has the class."""
+    labels = np.where(truth == VOID, num_classes, truth)
+    return F.one_hot(torch.from_numpy(labels).long(), num_classes + 1).permute(2, 0, 1)[:num_classes].float()
+
+
+def enlarge(ids: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """(h, w) uint8 ids -> (H, W), each pixel that of the cell it lies in."""
+    return F.interpolate(torch.from_numpy(ids)[None, None], size=size, mode="nearest-exact")[0, 0].numpy()
+
+
+def describe(features: Tensor, ids: Tensor, num_regions: int) -> Tensor:
+    """(num_regions, C) unit rows: the mean of a (C, h, w) map over each region of (H, W) ids."""
+    known = torch.where(ids == VOID, num_regions, ids.long())
+    shares = shrink_labels(known, num_regions + 1, tuple(features.shape[1:]))[:num_regions]
+    sums = shares.flatten(1).to(features) @ features.flatten(1).T  # a mean but for its length
+    return F.normalize(sums, dim=1).cpu()
+
+
+class Described(NamedTuple):
+    """A data set in regions."""
+
+    records: list[dict]
+    regions: list[Regions]
+    owners: np.ndarray  # (R,) int64: which image each region of all images is in
+    numbers: np.ndarray  # (R,) int64: its id there
+    descriptors: Tensor  # (R, C) unit rows
+    pixels: np.ndarray  # (R, N + 1) int64: those of each class in a region, the void ones last
+
+
+def describe_set(backbone: FrozenBackbone, cfg: CfgNode, dataset: str) -> Described:
+    """The regions of all images of a data set."""
+    records = get_records(dataset)
+    metadata = MetadataCatalog.get(dataset)
+    num_classes, offset = len(metadata.stuff_classes), metadata.get("label_offset", 0)
+    regions, pixels = [], []
+    for record in tqdm(records, unit="image", desc=dataset):
+        truth = read_labels(record["sem_seg_file_name"], num_classes, offset)
+        regions.append(find_regions(backbone, cfg, record, truth, num_classes))
+        pixels.append(count_pixels(regions[-1], truth, num_classes))
+    counts = [len(r.descriptors) for r in regions]
+    owners = np.repeat(np.arange(len(records)), counts)
+    numbers = np.concatenate([np.arange(count) for count in counts])
+    descriptors = torch.cat([r.descriptors for r in regions])
+    return Described(records, regions, owners, numbers, descriptors, np.concatenate(pixels))
+
+
+def find_regions(backbone: FrozenBackbone, cfg: CfgNode, record: dict, truth: np.ndarray, num_classes: int) -> Regions:
+    """The regions of one image, whose (H, W) mask has to have its size."""
+    options = cfg.SEGMENT_RETRIEVAL
+    if options.FEATURES == "oracle":
+        return true_regions(oracle_features(truth, num_classes), truth)
+    image = require_image(record["file_name"])
+    check_size(record["sem_seg_file_name"], truth, record["file_name"], image.shape[:2])
+    square = cv2.resize(image, (options.IMAGE_SIZE, options.IMAGE_SIZE), interpolation=cv2.INTER_LINEAR)
+    features = backbone(torch.from_numpy(square).permute(2, 0, 1)[None])[0]
+    if options.NORMALIZE:
+        features = F.normalize(features, dim=0)
+    if options.REGIONS == "truth":
+        return true_regions(features, truth)
+    return cluster(features, options.NUM_REGIONS, cfg.SEED)
+
+
+def count_pixels(regions: Regions, truth: np.ndarray, num_classes: int) -> np.ndarray:
+    """(R, num_classes + 1) int64: the pixels of an (H, W) mask by region and by class, the void ones last."""
+    ids = enlarge(regions.ids, truth.shape)
+    inside = ids != VOID
+    classes = np.minimum(truth[inside], num_classes)
+    return count_pairs(ids[inside], classes, (len(regions.descriptors), num_classes + 1))
 
 
 def keep_classes(pixels: np.ndarray, kept: Sequence[int]) -> np.ndarray:

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from projects.common.entry import expect_positive, load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
-from projects.SegmentRetrieval.regions import describe_set
-from projects.SegmentRetrieval.retrieval import evaluate, gallery_rows
+from projects.SegmentRetrieval.retrieval import describe_set, evaluate, gallery_rows
 from revisit.config import expect_one_of
 from revisit.data.catalog import get_records
 from revisit.data.labels import VOID

@@ -11,8 +11,7 @@ import pytest
 import yaml
 from commands import run
 
-from projects.CropStudy.overlap import draw_overlaps
-from projects.CropStudy.run import read_runs
+from projects.CropStudy.run import draw_overlaps, read_runs
 from revisit.errors import UserError
 
 COMMAND = "python projects/CropStudy/run.py --config-file projects/CropStudy/configs/coco.yaml --output {output}"

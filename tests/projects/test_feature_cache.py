@@ -10,9 +10,9 @@ import torch
 from tiny import tiny_config
 
 from projects.common.frozen_backbone import FrozenBackbone
-from projects.LinearClassification import feature_cache
+from projects.LinearClassification import labelled_sets
+from projects.LinearClassification.labelled_sets import LabelledSet
 from projects.LinearClassification.run import add_linear_config
-from projects.LinearClassification.targets import LabelledSet
 from revisit.evaluation.features import TRANSFORMS
 
 
@@ -24,8 +24,8 @@ def records():
 
 @pytest.fixture
 def make(tmp_path, records, monkeypatch):
-    monkeypatch.setattr(feature_cache, "BATCH", 2)
-    monkeypatch.setattr(feature_cache, "BATCHES_PER_SAVE", 2)
+    monkeypatch.setattr(labelled_sets, "BATCH", 2)
+    monkeypatch.setattr(labelled_sets, "BATCHES_PER_SAVE", 2)
     calls = []
 
     def features(chosen=records, see=lambda image, size: image, **options):
@@ -37,7 +37,7 @@ def make(tmp_path, records, monkeypatch):
         backbone = FrozenBackbone(cfg)
         backbone.register_forward_hook(lambda module, args, output: calls.append(len(args[0])))
         calls.clear()
-        rows, _ = feature_cache.cached_features(cfg, backbone, LabelledSet("data", chosen, np.arange(10)))
+        rows, _ = labelled_sets.cached_features(cfg, backbone, LabelledSet("data", chosen, np.arange(10)))
         return rows.copy(), sum(calls), backbone
 
     return features

@@ -16,11 +16,18 @@ from sklearn.svm import LinearSVC
 from tiny import tiny_config
 
 from projects.common.frozen_backbone import FrozenBackbone
-from projects.LinearClassification.logistic import Classifier, fit_path, split_off
-from projects.LinearClassification.methods import svm_ap
+from projects.LinearClassification.labelled_sets import LabelledSet, check_classes
+from projects.LinearClassification.methods import (
+    Classifier,
+    columns,
+    eleven_point_ap,
+    envelope_ap,
+    fit_path,
+    split_off,
+    svm_ap,
+)
 from projects.LinearClassification.run import add_linear_config
 from projects.LinearClassification.sgd import LinearTraining
-from projects.LinearClassification.targets import LabelledSet, check_classes, columns, eleven_point_ap, envelope_ap
 from revisit.data.catalog import get_records
 from revisit.data.reader import read_record
 from revisit.errors import UserError

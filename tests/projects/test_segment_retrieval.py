@@ -10,23 +10,21 @@ import torch
 from commands import run
 from torch.nn import functional as F
 
-from projects.SegmentRetrieval.regions import (
+from projects.SegmentRetrieval.retrieval import (
+    DIMMED,
+    OUTLINE,
     Regions,
     cluster,
     count_pixels,
     describe,
-    enlarge,
-    oracle_features,
-    true_regions,
-)
-from projects.SegmentRetrieval.retrieval import (
-    DIMMED,
-    OUTLINE,
     draw_region,
+    enlarge,
     keep_classes,
     majority_labels,
     mean_iou,
     nearest,
+    oracle_features,
+    true_regions,
 )
 from revisit.data.labels import VOID
 from revisit.errors import UserError

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from projects.LabelPropagation.video_objects import (
+from projects.LabelPropagation.davis import (
     GLOBAL_COLUMNS,
     boundary_accuracy,
     region_similarity,

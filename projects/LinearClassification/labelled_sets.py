@@ -1,4 +1,7 @@
-"""Features of a data set, computed once, kept on disk by what they depend on, and completed after an interruption."""
+"""Labelled data sets, and the features of their images.
+
+Features are computed once, kept on disk by what they depend on, and completed after an interruption.
+"""
 
 import functools
 import hashlib
@@ -6,45 +9,82 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from projects.common.frozen_backbone import FrozenBackbone
+from revisit.data.catalog import get_records
+from revisit.data.classification_datasets import PRESENT
 from revisit.data.reader import require_record
 from revisit.data.workers import SignalSafeLoader
+from revisit.errors import UserError, expect
 from revisit.evaluation.features import BATCH, TRANSFORMS
 from revisit.files import written_whole
 
 from detectron2.config import CfgNode
-from detectron2.data import DatasetFromList
+from detectron2.data import DatasetFromList, MapDataset
 
-from .targets import Labelled, LabelledSet
-
+Labelled = tuple[np.ndarray, np.ndarray]  # features and targets
 BATCHES_PER_SAVE = 16  # what an interruption loses, at most
 
 logger = logging.getLogger(__name__)
 
 
-class RecordImages(Dataset):
-    """Each image as (3, size, size) uint8, and its index."""
+class LabelledSet(NamedTuple):
+    """A data set and its (N,) int64 classes, or (N, T) int64 of 1, 0 (difficult) and -1 where images show several."""
 
-    def __init__(self, records: list[dict], transform: Callable[[np.ndarray], np.ndarray]):
-        self._records = DatasetFromList(records, copy=False)  # one buffer, which workers share
-        self._transform = transform
+    name: str
+    records: list[dict]
+    targets: np.ndarray
 
-    def __len__(self) -> int:
-        return len(self._records)
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        image = self.view(require_record(self._records[index]), index)
-        return torch.from_numpy(image).permute(2, 0, 1), index
+def read_set(name: str) -> LabelledSet:
+    """A data set by name. Raises UserError where records have no labels, or are all of one class."""
+    records = get_records(name)
+    key = "labels" if "labels" in records[0] else "label"
+    labelled = all(key in record for record in records)
+    expect(labelled, f"data set {name!r} has no labels: expected class folders, or a data set by name")
+    targets = np.array([record[key] for record in records])
+    several = targets.ndim > 1 or len(np.unique(targets)) > 1
+    expect(several, f"data set {name!r} has only one class: expected two or more")
+    return LabelledSet(name, records, targets)
 
-    def view(self, image: np.ndarray, index: int) -> np.ndarray:
-        """What the network sees of the (H, W, 3) image at ``index``."""
-        return self._transform(image)
+
+def check_classes(train: np.ndarray, test: np.ndarray, names: tuple[str, str]) -> None:
+    """Raises UserError if a class of the test images has no training image, or the two differ in their classes."""
+    alike = train.ndim == test.ndim and train.shape[1:] == test.shape[1:]
+    expect(alike, f"{names[0]} and {names[1]} have different classes: expected the same")
+    if train.ndim == 1:
+        unseen = np.setdiff1d(test, train)
+        if len(unseen):
+            raise UserError(f"class {unseen[0]} of {names[1]} has no image in {names[0]}: expected some of every class")
+        return
+    for data, name in zip((train, test), names, strict=True):
+        empty = np.flatnonzero(~(data == PRESENT).any(axis=0))
+        if len(empty):
+            raise UserError(f"no image of {name} shows class {empty[0]}: expected some of every class")
+
+
+def image_loader(
+    cfg: CfgNode, records: list[dict], view: Callable[[np.ndarray, int], np.ndarray], **options: object
+) -> DataLoader:
+    """Batches of views and of indices.
+
+    Args:
+        view: from an (H, W, 3) uint8 image and its index to what the network sees of it, (size, size, 3).
+        options: of the DataLoader.
+    """
+
+    def read(item: tuple[int, dict]) -> tuple[torch.Tensor, int]:
+        index, record = item
+        return torch.from_numpy(view(require_record(record), index)).permute(2, 0, 1), index
+
+    items = DatasetFromList(list(enumerate(records)), copy=False)  # one buffer, which workers share
+    return SignalSafeLoader(MapDataset(items, read), num_workers=cfg.DATALOADER.NUM_WORKERS, **options)
 
 
 def cached_features(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -> Labelled:
@@ -56,10 +96,11 @@ def cached_features(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -
     """
     folder = Path(cfg.LINEAR.CACHE or Path(cfg.OUTPUT_DIR) / "features")
     folder.mkdir(parents=True, exist_ok=True)
-    name, records = data.name, data.records
+    name, records, model = data.name, data.records, cfg.MODEL
+    network = (model.BACKBONE.NAME, model.RESNETS.dump(), model.PIXEL_MEAN, model.PIXEL_STD, cfg.INPUT.FORMAT)
     key = {
         "weights": weights_key(cfg),
-        "network": _network_key(cfg),
+        "network": hashlib.sha256("\n".join(map(str, network)).encode()).hexdigest(),
         "images": images_key(records),
         "transform": f"{cfg.LINEAR.TRANSFORM} {cfg.LINEAR.IMAGE_SIZE} px",
     }
@@ -79,9 +120,8 @@ def cached_features(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -
         logger.info(f"no features of {name} yet in {folder}")
         rows = np.lib.format.open_memmap(rows_file, "w+", np.float32, (len(records), backbone.channels))
     if done < len(records):
-        transform = functools.partial(TRANSFORMS[cfg.LINEAR.TRANSFORM], size=cfg.LINEAR.IMAGE_SIZE)
-        missing = Subset(RecordImages(records, transform), range(done, len(records)))
-        loader = SignalSafeLoader(missing, num_workers=cfg.DATALOADER.NUM_WORKERS, batch_size=BATCH)
+        transform, size = TRANSFORMS[cfg.LINEAR.TRANSFORM], cfg.LINEAR.IMAGE_SIZE
+        loader = image_loader(cfg, records[done:], lambda image, _: transform(image, size), batch_size=BATCH)
         with tqdm(total=len(records), initial=done, unit="image", desc=f"features of {name}") as bar:
             for number, (batch, _) in enumerate(loader, start=1):
                 rows[done : done + len(batch)] = backbone.pooled(batch).cpu().numpy()
@@ -129,9 +169,3 @@ def images_key(records: list[dict]) -> str:
             place = record.get("offset"), record.get("size")  # in a shard
             digest.update(f"{record['file_name']}\0{place}\0{version(record['file_name'])}\n".encode())
     return digest.hexdigest()
-
-
-def _network_key(cfg: CfgNode) -> str:
-    model = cfg.MODEL
-    parts = (model.BACKBONE.NAME, model.RESNETS.dump(), model.PIXEL_MEAN, model.PIXEL_STD, cfg.INPUT.FORMAT)
-    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
