@@ -49,9 +49,8 @@ def add_cam_config(cfg: CfgNode) -> None:
     """Add CAM to a config, in place. The images are DATASETS.TEST, each with one class or several."""
     cfg.CAM = options = CfgNode()
     options.CLASSIFIER = ""  # classifier.pth of projects/LinearClassification, made with the same --weights
-    # A second network of the same architecture and its classifier, for a comparison side by side.
-    options.OTHER_WEIGHTS = ""
-    options.OTHER_CLASSIFIER = ""
+    options.OTHER_WEIGHTS = ""  # of a second network of the same architecture, for a comparison side by side
+    options.OTHER_CLASSIFIER = ""  # and its classifier
     options.NUM_IMAGES = 10  # rows of cams.png, spread over the data set
 
 
@@ -82,8 +81,12 @@ def class_of(record: dict) -> int:
 
 
 def load_networks(cfg: CfgNode, num_classes: int) -> list[Network]:
-    """The network of --weights and, if there is one, the one to compare it with."""
-    options = cfg.CAM
+    """The network of --weights and, if there is one, the one to compare it with.
+
+    Raises:
+        UserError: a classifier that is missing, holds something else, or was made for another network or other classes.
+    """
+    options, own = cfg.CAM, cfg.clone()
     both = bool(options.OTHER_WEIGHTS) == bool(options.OTHER_CLASSIFIER)
     expect(both, "a comparison needs both CAM.OTHER_WEIGHTS and CAM.OTHER_CLASSIFIER")
     pairs = [(cfg.MODEL.WEIGHTS, options.CLASSIFIER)]
@@ -91,30 +94,22 @@ def load_networks(cfg: CfgNode, num_classes: int) -> list[Network]:
         there = Path(options.OTHER_WEIGHTS).is_file()
         expect(there, f"CAM.OTHER_WEIGHTS {options.OTHER_WEIGHTS} not found: expected a file of weights")
         pairs.append((options.OTHER_WEIGHTS, options.OTHER_CLASSIFIER))
-    return [load_network(cfg, *pair, num_classes) for pair in pairs]
-
-
-def load_network(cfg: CfgNode, weights: str, path: str, num_classes: int) -> Network:
-    """A backbone and its classifier.
-
-    Raises:
-        UserError: a classifier that is missing, holds something else, or was made for another network.
-    """
-    cfg = cfg.clone()
-    cfg.defrost()
-    cfg.MODEL.WEIGHTS = weights
-    backbone = FrozenBackbone(cfg)
-    writer = "projects/LinearClassification writes classifier.pth"
-    expect(Path(path).is_file(), f"classifier {path or '(none)'} not found: {writer}")
-    try:
-        network = Network(weights or RANDOM, backbone, **torch.load(path, map_location="cpu", weights_only=True))
-    except Exception as error:  # damaged files raise whatever their bytes happen to trip
-        raise UserError(f"{path} is no classifier ({type(error).__name__}): {writer}") from error
-    width, channels = network.weight.shape[1], backbone.channels
-    expect(width == channels, f"{path} is for {width} channels, but the network has {channels}: expected its own")
-    known = len(network.weight)
-    expect(known >= num_classes, f"{path} has {known} classes, {cfg.DATASETS.TEST[0]} has {num_classes} or more")
-    return network
+    networks, writer = [], "projects/LinearClassification writes classifier.pth"
+    own.defrost()
+    for weights, path in pairs:
+        own.MODEL.WEIGHTS = weights
+        backbone = FrozenBackbone(own)
+        expect(Path(path).is_file(), f"classifier {path or '(none)'} not found: {writer}")
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+            networks.append(Network(weights or RANDOM, backbone, **content))
+        except Exception as error:  # damaged files raise whatever their bytes happen to trip
+            raise UserError(f"{path} is no classifier ({type(error).__name__}): {writer}") from error
+        known, width = networks[-1].weight.shape
+        channels, (dataset,) = backbone.channels, cfg.DATASETS.TEST
+        expect(width == channels, f"{path} is for {width} channels, but the network has {channels}: expected its own")
+        expect(known >= num_classes, f"{path} has {known} classes, {dataset} has {num_classes} or more")
+    return networks
 
 
 def draw(record: dict, networks: list[Network], names: list[str]) -> tuple[SheetRow, dict]:

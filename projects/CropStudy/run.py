@@ -32,10 +32,8 @@ def add_crop_study_config(cfg: CfgNode) -> None:
     options.IMAGE_SIZE = (480, 640)  # height and width of the image that crops are drawn from, px
     options.NUM_PAIRS = 20000  # pairs of crops for each limit
     options.MAX_IOUS = (1.0, 0.6, 0.4, 0.2, 0.0)  # limits on the IoU of a pair; 1 is none
-    # Folders of pretraining runs, each with config.yaml (its VIEWS.MAX_IOU) and metrics.json.
-    options.RUNS = ()
-    # Folders with the evaluation.json of each run, in the order of RUNS; () means RUNS themselves.
-    options.EVALUATIONS = ()
+    options.RUNS = ()  # folders of pretraining runs, each with config.yaml (its VIEWS.MAX_IOU) and metrics.json
+    options.EVALUATIONS = ()  # folders with the evaluation.json of each run, in their order; () means RUNS themselves
     options.SCORE = "knn_top1"  # a key of evaluation.json; a dot goes a level down: bbox.AP50
 
 
@@ -63,10 +61,8 @@ def main() -> None:
     scores = [{"max_iou": run.max_iou, options.SCORE: run.score} for run in runs]
     write_results(cfg, protocol, {"overlaps": rows, "runs": scores}, network=False)
     for row in rows:
-        print(
-            f"limit {row['max_iou']:g}: mean IoU {row['mean_iou']:.3f}, {row['disjoint_percent']:.1f} % share nothing, "
-            f"{row['above_limit']} pairs above the limit"
-        )
+        means = f"mean IoU {row['mean_iou']:.3f}, {row['disjoint_percent']:.1f} % share nothing"
+        print(f"limit {row['max_iou']:g}: {means}, {row['above_limit']} pairs above the limit")
     if runs:
         plot_runs(runs, options.SCORE, output / "runs.png")
     print(f"written to {output}: results.json and pictures")
@@ -95,10 +91,9 @@ class Overlaps(NamedTuple):
 def draw_overlaps(
     image_size: tuple[int, int], scale: tuple[float, float], max_iou: float, num_pairs: int, seed: int
 ) -> Overlaps:
-    """The IoU of anchor and large positive, as pretraining draws them.
+    """The IoU of anchor and large positive, as pretraining draws them from an image of (height, width), px.
 
     Args:
-        image_size: (height, width), px.
         scale: bounds of a crop's share of the image area.
         max_iou: VIEWS.MAX_IOU; 1 leaves the crops alone.
     """
@@ -108,8 +103,7 @@ def draw_overlaps(
         for index in tqdm(range(num_pairs), unit="pair", desc=f"IoU at most {max_iou:g}")
     ]
     anchors, positives = (np.stack([getattr(boxes, name) for boxes in drawn]) for name in ("anchor", "positive"))
-    fallbacks = sum(boxes.num_fallbacks for boxes in drawn)
-    return Overlaps(max_iou, intersection_over_union(anchors, positives), fallbacks)
+    return Overlaps(max_iou, intersection_over_union(anchors, positives), sum(boxes.num_fallbacks for boxes in drawn))
 
 
 def limit_name(max_iou: float) -> str:
@@ -150,24 +144,23 @@ def read_runs(folders: list[str], evaluations: list[str], key: str) -> list[Limi
     """
     names = f"CROP_STUDY.EVALUATIONS names {len(evaluations)} folders for {len(folders)} CROP_STUDY.RUNS"
     expect(len(evaluations) in (0, len(folders)), f"{names}: expected one for each run, or none")
-    pairs = zip(folders, evaluations or folders, strict=True)
-    return sorted((_read_run(Path(run), Path(scores), key) for run, scores in pairs), key=lambda run: run.max_iou)
-
-
-def _read_run(folder: Path, evaluation: Path, key: str) -> LimitedRun:
-    config, metrics, scores = folder / "config.yaml", folder / "metrics.json", evaluation / "evaluation.json"
-    for path in (config, metrics, scores):
-        expect(path.is_file(), f"{path} not found: expected a run of tools/train_net.py that was evaluated")
-    loss = read_metrics(metrics).get("loss_inst", [])
-    expect(bool(loss), f"{metrics} has no loss_inst: expected a pretraining run")
-    score = json.loads(scores.read_text())
-    for part in key.split("."):
-        found = isinstance(score, dict) and part in score
-        expect(found, f"{scores} has no {key}: set CROP_STUDY.SCORE to one of its keys")
-        score = score[part]
-    number = isinstance(score, (int, float))
-    expect(number, f"{key} of {scores} is no number: set CROP_STUDY.SCORE to one of its keys, such as bbox.AP50")
-    return LimitedRun(float(yaml.safe_load(config.read_text())["VIEWS"]["MAX_IOU"]), loss, float(score))
+    runs = []
+    for run, scored in zip(folders, evaluations or folders, strict=True):
+        config, metrics = (Path(run, name) for name in ("config.yaml", "metrics.json"))
+        scores = Path(scored, "evaluation.json")
+        for path in (config, metrics, scores):
+            expect(path.is_file(), f"{path} not found: expected a run of tools/train_net.py that was evaluated")
+        loss = read_metrics(metrics).get("loss_inst", [])
+        expect(bool(loss), f"{metrics} has no loss_inst: expected a pretraining run")
+        score = json.loads(scores.read_text())
+        for part in key.split("."):
+            found = isinstance(score, dict) and part in score
+            expect(found, f"{scores} has no {key}: set CROP_STUDY.SCORE to one of its keys")
+            score = score[part]
+        number = isinstance(score, (int, float))
+        expect(number, f"{key} of {scores} is no number: set CROP_STUDY.SCORE to one of its keys, such as bbox.AP50")
+        runs.append(LimitedRun(float(yaml.safe_load(config.read_text())["VIEWS"]["MAX_IOU"]), loss, float(score)))
+    return sorted(runs, key=lambda run: run.max_iou)
 
 
 def plot_runs(runs: list[LimitedRun], score: str, path: Path) -> None:

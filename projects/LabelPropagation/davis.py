@@ -43,19 +43,18 @@ def find_sequences(root: Path, resolution: str, split: str, names: tuple[str, ..
     layout = f"JPEGImages/{resolution} and Annotations/{resolution}"
     expect(root.is_dir(), f"no DAVIS tree at {root}: expected {layout} in it")
     names = names or tuple(read_split(root / "ImageSets" / "2017" / f"{split}.txt"))
-    return [_find_sequence(root, resolution, name) for name in names]
-
-
-def _find_sequence(root: Path, resolution: str, name: str) -> Sequence:
-    frames_folder, masks_folder = root / "JPEGImages" / resolution / name, root / "Annotations" / resolution / name
-    frames, masks = sorted(frames_folder.glob("*.jpg")), sorted(masks_folder.glob("*.png"))
-    counts = f"{frames_folder} has {len(frames)} frames"
-    expect(len(frames) >= LEAST_FRAMES, f"{counts} (*.jpg): expected {LEAST_FRAMES} or more")
-    lone = sorted({path.stem for path in frames} ^ {path.stem for path in masks})
-    if lone:
-        counts = f"{counts}, {masks_folder} {len(masks)} masks"
-        raise UserError(f"{counts}, and {lone[0]} is only in one of them: expected a mask for every frame")
-    return Sequence(name, frames, masks)
+    sequences = []
+    for name in names:
+        frames_folder, masks_folder = (root / kind / resolution / name for kind in ("JPEGImages", "Annotations"))
+        frames, masks = sorted(frames_folder.glob("*.jpg")), sorted(masks_folder.glob("*.png"))
+        counts = f"{frames_folder} has {len(frames)} frames"
+        expect(len(frames) >= LEAST_FRAMES, f"{counts} (*.jpg): expected {LEAST_FRAMES} or more")
+        lone = sorted({path.stem for path in frames} ^ {path.stem for path in masks})
+        if lone:
+            counts = f"{counts}, {masks_folder} {len(masks)} masks"
+            raise UserError(f"{counts}, and {lone[0]} is only in one of them: expected a mask for every frame")
+        sequences.append(Sequence(name, frames, masks))
+    return sequences
 
 
 def read_masks(sequence: Sequence, size: tuple[int, int]) -> np.ndarray:
@@ -66,12 +65,11 @@ def read_masks(sequence: Sequence, size: tuple[int, int]) -> np.ndarray:
     Raises:
         UserError: a mask that cannot be read, of another (H, W) than ``size``, or without any object at the start.
     """
-    masks = []
-    for mask_file, frame_file in zip(sequence.masks, sequence.frames, strict=True):
+    stack = np.empty((len(sequence.masks), *size), np.uint8)
+    for number, (mask_file, frame_file) in enumerate(zip(sequence.masks, sequence.frames, strict=True)):
         mask = read_labels(mask_file, NUM_IDS)
-        check_size(str(mask_file), mask, str(frame_file), size)
-        masks.append(mask)
-    stack = np.stack(masks)
+        check_size(mask_file, mask, frame_file, size)
+        stack[number] = mask
     objects = np.unique(stack[0][stack[0] > 0]).tolist()
     expect(bool(objects), f"{sequence.masks[0]} has no object: expected the first frame's objects to follow")
     if objects == [VOID]:

@@ -66,8 +66,7 @@ def main() -> None:
     scores, seconds = [], {}
     for sequence in sequences:
         started = time.perf_counter()
-        size = require_image(sequence.frames[0]).shape[:2]
-        truth = davis.read_masks(sequence, size)
+        truth = davis.read_masks(sequence, require_image(sequence.frames[0]).shape[:2])
         found = follow(backbone, cfg, sequence, truth[0])
         scores += davis.score_sequence(sequence.name, found, truth)
         seconds[sequence.name] = round(time.perf_counter() - started, 1)
@@ -87,10 +86,8 @@ def protocol(cfg: CfgNode) -> str:
     options = cfg.LABEL_PROPAGATION
     how = "copies of the first mask"
     if options.METHOD == "propagate":
-        how = (
-            f"{', '.join(cfg.MODEL.RESNETS.OUT_FEATURES)}, first frame and previous {options.NUM_CONTEXT} within "
-            f"{options.RADIUS:g} cells, top {options.TOP_K}, temperature {options.TEMPERATURE:g}"
-        )
+        how = f"{', '.join(cfg.MODEL.RESNETS.OUT_FEATURES)}, first frame and previous {options.NUM_CONTEXT} within "
+        how += f"{options.RADIUS:g} cells, top {options.TOP_K}, temperature {options.TEMPERATURE:g}"
     return f"DAVIS-2017 semi-supervised on {options.DATA}, {how}; percent, means over objects"
 
 

@@ -1,7 +1,4 @@
-"""Labelled data sets, and the features of their images.
-
-Features are computed once, kept on disk by what they depend on, and completed after an interruption.
-"""
+"""Labelled data sets, and the features of their images, kept on disk by what they depend on."""
 
 import functools
 import hashlib
@@ -72,12 +69,7 @@ def check_classes(train: np.ndarray, test: np.ndarray, names: tuple[str, str]) -
 def image_loader(
     cfg: CfgNode, records: list[dict], view: Callable[[np.ndarray, int], np.ndarray], **options: object
 ) -> DataLoader:
-    """Batches of views and of indices.
-
-    Args:
-        view: from an (H, W, 3) uint8 image and its index to what the network sees of it, (size, size, 3).
-        options: of the DataLoader.
-    """
+    """Batches of (3, size, size) uint8 views and of indices, from ``view`` of an (H, W, 3) image and its index."""
 
     def read(item: tuple[int, dict]) -> tuple[torch.Tensor, int]:
         index, record = item

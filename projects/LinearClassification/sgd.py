@@ -25,8 +25,6 @@ from detectron2.config import CfgNode
 
 from .labelled_sets import LabelledSet, image_loader, images_key, weights_key
 
-SCALE = (0.08, 1.0)  # share of the image area
-
 logger = logging.getLogger(__name__)
 
 
@@ -71,7 +69,7 @@ class LinearTraining:
 
         def random_crop(image: np.ndarray, index: int) -> np.ndarray:
             rng = counter_rng(seed, Stream.VIEWS, epoch, index)
-            view = crop_and_resize(image, random_resized_crop(*image.shape[:2], SCALE, rng), size)
+            view = crop_and_resize(image, random_resized_crop(*image.shape[:2], (0.08, 1.0), rng), size)
             return cv2.flip(view, 1) if rng.random() < 0.5 else view
 
         total = 0.0

@@ -24,7 +24,15 @@ def load_project(description: str, add_keys: Callable[[CfgNode], None], *, netwo
     --weights and --output become MODEL.WEIGHTS, empty for a network drawn from SEED, and OUTPUT_DIR, which holds
     log.txt, config.yaml and environment.json from now on. A project without ``network`` needs no --weights.
     """
-    args = _parse_args(description, network)
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--config-file", required=True, metavar="FILE", help="network and protocol")
+    what = f"output of tools/convert_to_d2.py, or {RANDOM}: a network drawn from SEED"
+    what = what if network else "not used: this project needs no network"
+    add("--weights", required=network, default=RANDOM, metavar="FILE", help=what)
+    add("--output", type=Path, required=True, metavar="DIR", help="folder for results.json and pictures")
+    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
+    args = parser.parse_args()
     expect(not args.output.exists() or args.output.is_dir(), f"--output {args.output} is a file: expected a folder")
     found = args.weights == RANDOM or Path(args.weights).is_file()
     expect(found, f"--weights {args.weights} not found: expected a file of weights, or {RANDOM}")
@@ -44,18 +52,6 @@ def load_project(description: str, add_keys: Callable[[CfgNode], None], *, netwo
     record_environment(args.output, again=False)
     logging.getLogger(__name__).info(f"SEED {cfg.SEED}, weights {args.weights}")
     return cfg
-
-
-def _parse_args(description: str, network: bool) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--config-file", required=True, metavar="FILE", help="network and protocol")
-    what = f"output of tools/convert_to_d2.py, or {RANDOM}: a network drawn from SEED"
-    what = what if network else "not used: this project needs no network"
-    add("--weights", required=network, default=RANDOM, metavar="FILE", help=what)
-    add("--output", type=Path, required=True, metavar="DIR", help="folder for results.json and pictures")
-    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
-    return parser.parse_args()
 
 
 def expect_positive(cfg: CfgNode, *keys: str) -> None:

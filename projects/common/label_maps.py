@@ -23,12 +23,9 @@ def voc_colours() -> np.ndarray:
 
     The id's bits go to red, green and blue in turn, its lowest ones to the colours' highest.
     """
-    ids = np.arange(256)
-    colours = np.zeros((256, 3), np.uint8)
-    for place in range(8):
-        bits = ids[:, None] >> (3 * place + np.arange(3)) & 1
-        colours |= (bits << (7 - place)).astype(np.uint8)
-    return colours
+    places = np.arange(8)[:, None]
+    bits = np.arange(256)[:, None, None] >> (3 * places + np.arange(3)) & 1  # (256, 8, 3)
+    return (bits << (7 - places)).sum(axis=1).astype(np.uint8)
 
 
 def palette_image(ids: np.ndarray) -> Image.Image:

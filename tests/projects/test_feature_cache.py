@@ -28,7 +28,7 @@ def make(tmp_path, records, monkeypatch):
     monkeypatch.setattr(labelled_sets, "BATCHES_PER_SAVE", 2)
     calls = []
 
-    def features(chosen=records, see=lambda image, size: image, **options):
+    def features(order=1, see=lambda image, size: image, **options):
         monkeypatch.setitem(TRANSFORMS, "square", see)
         cfg = tiny_config()
         add_linear_config(cfg)
@@ -37,33 +37,31 @@ def make(tmp_path, records, monkeypatch):
         backbone = FrozenBackbone(cfg)
         backbone.register_forward_hook(lambda module, args, output: calls.append(len(args[0])))
         calls.clear()
-        rows, _ = labelled_sets.cached_features(cfg, backbone, LabelledSet("data", chosen, np.arange(10)))
+        rows, _ = labelled_sets.cached_features(cfg, backbone, LabelledSet("data", records[::order], np.arange(10)))
         return rows.copy(), sum(calls), backbone
 
     return features
 
 
-def test_features_are_the_pooled_map(make, records):
+def test_features_are_the_pooled_map_and_computed_once(make, records):
     rows, computed, backbone = make()
     images = torch.stack([torch.from_numpy(record["image"]).permute(2, 0, 1) for record in records])
     assert computed == 10 and np.allclose(rows, backbone(images).mean(dim=(2, 3)), atol=1e-5)
+    again, computed, _ = make()
+    assert computed == 0 and np.array_equal(rows, again)
 
 
-def test_a_second_call_computes_nothing(make):
+@pytest.mark.parametrize(
+    ("change", "changed"),
+    [
+        ("weights", {"SEED": 2}),
+        ("images", {"order": -1}),
+        ("transform", {"LINEAR.IMAGE_SIZE": 48, "see": lambda image, size: cv2.resize(image, (size, size))}),
+        ("network", {"MODEL.RESNETS.RES5_DILATION": 2}),
+    ],
+)
+def test_features_of_another_cause_are_computed_and_the_log_says_so(change, changed, make, caplog):
     first, _, _ = make()
-    second, computed, _ = make()
-    assert computed == 0 and np.array_equal(first, second)
-
-
-@pytest.mark.parametrize("change", ["weights", "images", "transform", "network"])
-def test_features_of_another_cause_are_computed_and_the_log_says_so(change, make, records, caplog):
-    first, _, _ = make()
-    changed = {
-        "weights": {"SEED": 2},
-        "images": {"chosen": records[::-1]},
-        "transform": {"LINEAR.IMAGE_SIZE": 48, "see": lambda image, size: cv2.resize(image, (size, size))},
-        "network": {"MODEL.RESNETS.RES5_DILATION": 2},
-    }[change]
     with caplog.at_level(logging.INFO, logger="projects"):
         second, computed, _ = make(**changed)
     assert computed == 10 and not np.array_equal(first, second)
