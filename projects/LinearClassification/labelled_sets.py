@@ -66,9 +66,7 @@ def check_classes(train: np.ndarray, test: np.ndarray, names: tuple[str, str]) -
             raise UserError(f"no image of {name} shows class {empty[0]}: expected some of every class")
 
 
-def image_loader(
-    cfg: CfgNode, records: list[dict], view: Callable[[np.ndarray, int], np.ndarray], **options: object
-) -> DataLoader:
+def image_loader(cfg: CfgNode, records: list[dict], view: Callable[..., np.ndarray], **options: object) -> DataLoader:
     """Batches of (3, size, size) uint8 views and of indices, from ``view`` of an (H, W, 3) image and its index."""
 
     def read(item: tuple[int, dict]) -> tuple[torch.Tensor, int]:

@@ -1,5 +1,7 @@
 """Class activation maps: the map by hand, a flat one, the comparison sheet."""
 
+from unittest.mock import Mock
+
 import cv2
 import numpy as np
 import torch
@@ -37,10 +39,8 @@ def save(path, weight, bias):
 
 
 def test_each_network_draws_the_row_of_the_true_class(tmp_path, pretrained, run_project, monkeypatch):
-    rows = []
-    draw = tiles.save_sheet
-    monkeypatch.setattr("projects.ClassActivationMaps.run.save_sheet", lambda path, found, *texts, **more: (
-        rows.extend(found), draw(path, found, *texts, **more)))  # fmt: skip
+    sheet = Mock(wraps=tiles.save_sheet)
+    monkeypatch.setattr("projects.ClassActivationMaps.run.save_sheet", sheet)
     # Row c of the classifier is channel c of the map, the other network's is its negative.
     plain = save(tmp_path / "plain.pth", torch.eye(64)[:10], bias=1e6 * torch.eye(10)[4])
     turned = save(tmp_path / "turned.pth", -torch.eye(64)[:10], bias=1e6 * torch.eye(10)[7])
@@ -50,7 +50,7 @@ def test_each_network_draws_the_row_of_the_true_class(tmp_path, pretrained, run_
     images = results["images"]
     assert [image["taken_for"] for image in images] == [[CLASS_NAMES[4], CLASS_NAMES[7]]] * 3
     backbone = FrozenBackbone(tiny_config("MODEL.WEIGHTS", str(weights)))
-    for row, image in zip(rows, images, strict=True):
+    for row, image in zip(sheet.call_args.args[1], images, strict=True):
         pixels = read_image(image["file_name"])
         features = backbone(torch.from_numpy(whole_image(pixels, 64)).permute(2, 0, 1)[None])[0]
         own = features[CLASS_NAMES.index(image["truth"])].numpy()

@@ -15,15 +15,11 @@ from projects.LinearClassification.labelled_sets import LabelledSet
 from projects.LinearClassification.run import add_linear_config
 from revisit.evaluation.features import TRANSFORMS
 
-
-@pytest.fixture
-def records():
-    rng = np.random.default_rng(0)
-    return [{"image": rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)} for _ in range(10)]
+RECORDS = [{"image": image} for image in np.random.default_rng(0).integers(0, 256, (10, 32, 32, 3), dtype=np.uint8)]
 
 
 @pytest.fixture
-def make(tmp_path, records, monkeypatch):
+def make(tmp_path, monkeypatch):
     monkeypatch.setattr(labelled_sets, "BATCH", 2)
     monkeypatch.setattr(labelled_sets, "BATCHES_PER_SAVE", 2)
     calls = []
@@ -37,15 +33,15 @@ def make(tmp_path, records, monkeypatch):
         backbone = FrozenBackbone(cfg)
         backbone.register_forward_hook(lambda module, args, output: calls.append(len(args[0])))
         calls.clear()
-        rows, _ = labelled_sets.cached_features(cfg, backbone, LabelledSet("data", records[::order], np.arange(10)))
+        rows, _ = labelled_sets.cached_features(cfg, backbone, LabelledSet("data", RECORDS[::order], np.arange(10)))
         return rows.copy(), sum(calls), backbone
 
     return features
 
 
-def test_features_are_the_pooled_map_and_computed_once(make, records):
+def test_features_are_the_pooled_map_and_computed_once(make):
     rows, computed, backbone = make()
-    images = torch.stack([torch.from_numpy(record["image"]).permute(2, 0, 1) for record in records])
+    images = torch.stack([torch.from_numpy(record["image"]).permute(2, 0, 1) for record in RECORDS])
     assert computed == 10 and np.allclose(rows, backbone(images).mean(dim=(2, 3)), atol=1e-5)
     again, computed, _ = make()
     assert computed == 0 and np.array_equal(rows, again)

@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import shutil
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 
 from projects.common.label_maps import enlarge_labels, shrink_labels
 from projects.LabelPropagation import davis
-from projects.LabelPropagation.propagate import LabelPropagation
+from projects.LabelPropagation.run import LabelPropagation
 from revisit.data.labels import VOID
 from revisit.errors import UserError
 
@@ -46,13 +47,10 @@ def propagate_by_definition(features, first, protocol):
     return labels
 
 
-@pytest.mark.parametrize(
-    "protocol",
-    [(3, 2.5, 4, 0.05), (2, 2.0, 50, 1.0), (0, 3.0, 3, 0.1), (5, 100.0, 7, 0.2)],
-)
+@pytest.mark.parametrize("protocol", [(3, 2.5, 4, 0.05), (2, 2.0, 50, 1.0), (0, 3.0, 3, 0.1), (5, 100.0, 7, 0.2)])
 def test_labels_follow_the_definition(protocol, monkeypatch):
     protocol = CfgNode(dict(zip(("NUM_CONTEXT", "RADIUS", "TOP_K", "TEMPERATURE"), protocol, strict=True)))
-    monkeypatch.setattr("projects.LabelPropagation.propagate.TILE", 3)  # windows that the image's edges cut
+    monkeypatch.setattr("projects.LabelPropagation.run.TILE", 3)  # windows that the image's edges cut
     rng = np.random.default_rng(0)
     features = F.normalize(torch.from_numpy(rng.normal(size=(6, 8, 5, 7))), dim=1)
     first = torch.from_numpy(rng.dirichlet(np.ones(3), size=(5, 7))).permute(2, 0, 1)
@@ -69,11 +67,9 @@ def test_labels_are_shares_of_a_cell_and_come_back():
     shares = shrink_labels(ids, 3, (2, 3))
     assert torch.allclose(shares.sum(dim=0), torch.ones(2, 3))
     assert shares[1].tolist() == [[1, 0.5, 0], [0, 0, 0]] and shares[2].tolist() == [[0, 0, 0], [0, 0, 0.5]]
-    blocks = F.one_hot(torch.arange(6).view(2, 3), 6).permute(2, 0, 1).float()
-    assert torch.equal(
-        enlarge_labels(blocks, (16, 24)),
-        torch.arange(6).view(2, 3).byte().repeat_interleave(8, 0).repeat_interleave(8, 1),
-    )
+    cells = torch.arange(6).view(2, 3)
+    blocks = enlarge_labels(F.one_hot(cells, 6).permute(2, 0, 1).float(), (16, 24))
+    assert torch.equal(blocks, cells.byte().repeat_interleave(8, 0).repeat_interleave(8, 1))
 
 
 def test_a_backbone_follows_the_objects_of_toy_videos(project_command, pretrained, toy_root, tmp_path):
@@ -147,10 +143,6 @@ def test_masks_of_one_object_may_be_white(videos):
     assert set(np.unique(white)) == {0, 1} and VOID not in coloured
 
 
-sizes = st.tuples(st.integers(1, 14), st.integers(1, 14))
-pairs = sizes.flatmap(lambda size: st.tuples(arrays(bool, size), arrays(bool, size)))
-
-
 def boundary_by_definition(mask):
     """A set of pixels, each compared with its neighbours inside the image, one by one."""
     found = set()
@@ -163,10 +155,8 @@ def boundary_by_definition(mask):
 
 def f_by_definition(mask, truth):
     found, wanted = boundary_by_definition(mask), boundary_by_definition(truth)
-    if not found and not wanted:
-        return 1.0
     if not found or not wanted:
-        return 0.0
+        return float(found == wanted)
     reach = math.ceil(0.008 * math.sqrt(mask.shape[0] ** 2 + mask.shape[1] ** 2))
 
     def share(pixels, others):
@@ -177,7 +167,7 @@ def f_by_definition(mask, truth):
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
-@given(pairs)
+@given(st.tuples(st.integers(1, 14), st.integers(1, 14)).flatmap(lambda size: st.tuples(*[arrays(bool, size)] * 2)))
 @settings(max_examples=60, deadline=None)
 def test_j_and_f_equal_their_definitions(pair):
     mask, truth = pair
@@ -205,15 +195,8 @@ def test_f_equals_its_definition_on_blobs(size):
 def test_statistics_equal_their_definitions(values):
     count = len(values)
     ends = [math.floor(1 + place * (count - 1) / 4 + 0.5 + 1e-9) - 1 for place in range(5)]
-
-    def mean(numbers):
-        return math.fsum(numbers) / len(numbers)
-
-    expected = (
-        mean(values),
-        sum(value > 0.5 for value in values) / count,
-        mean(values[ends[0] : ends[1] + 1]) - mean(values[ends[3] : ends[4] + 1]),
-    )
+    decay = fmean(values[ends[0] : ends[1] + 1]) - fmean(values[ends[3] : ends[4] + 1])
+    expected = fmean(values), sum(value > 0.5 for value in values) / count, decay
     assert davis.statistics(np.array(values)) == pytest.approx(expected, abs=1e-9)
 
 

@@ -16,17 +16,8 @@ from sklearn.svm import LinearSVC
 from tiny import tiny_config
 
 from projects.common.frozen_backbone import FrozenBackbone
+from projects.LinearClassification import run as linear
 from projects.LinearClassification.labelled_sets import LabelledSet, check_classes
-from projects.LinearClassification.run import (
-    Classifier,
-    add_linear_config,
-    columns,
-    eleven_point_ap,
-    envelope_ap,
-    fit_path,
-    split_off,
-    svm_ap,
-)
 from projects.LinearClassification.sgd import LinearTraining
 from revisit.data.catalog import get_records
 from revisit.data.reader import read_record
@@ -36,14 +27,12 @@ from revisit.evaluation.features import center_crop
 from detectron2.config import CfgNode
 
 SMALL = "LINEAR.IMAGE_SIZE 32 LINEAR.LAMBDAS '(1e-3,1e3,5)' LINEAR.MAX_ITER 50"
-SEVERAL = (
-    "LINEAR.VALIDATION '' DATASETS.TRAIN \"('toy_voc_labels_trainval',)\" DATASETS.TEST \"('toy_voc_labels_test',)\""
-)
+SEVERAL = "DATASETS.TRAIN \"('toy_voc_labels_trainval',)\" DATASETS.TEST \"('toy_voc_labels_test',)\""
 
 
 def linear_options(**changed):
     cfg = CfgNode()
-    add_linear_config(cfg)
+    linear.add_linear_config(cfg)
     return CfgNode(cfg.LINEAR | changed)
 
 
@@ -65,16 +54,16 @@ def ap_by_definition(scores, present, levels=None):
 def test_ap_equals_its_definitions(images):
     scores, present = np.array([s for s, _ in images], float), np.array([p for _, p in images])
     assume(present.any())
-    assert envelope_ap(scores, present) == pytest.approx(ap_by_definition(scores, present))
+    assert linear.envelope_ap(scores, present) == pytest.approx(ap_by_definition(scores, present))
     levels = [n / 10 for n in range(11)]
-    assert eleven_point_ap(scores, present) == pytest.approx(ap_by_definition(scores, present, levels))
+    assert linear.eleven_point_ap(scores, present) == pytest.approx(ap_by_definition(scores, present, levels))
 
 
 def test_difficult_classes_are_absent_or_left_out():
     rows, targets = np.arange(4)[:, None], np.array([[1, 0, -1, 1]]).T
-    ((counted, present),) = columns(rows, targets, difficult_is_absent=True)
+    ((counted, present),) = linear.columns(rows, targets, difficult_is_absent=True)
     assert counted[:, 0].tolist() == [0, 1, 2, 3] and present.tolist() == [True, False, False, True]
-    ((counted, present),) = columns(rows, targets, difficult_is_absent=False)
+    ((counted, present),) = linear.columns(rows, targets, difficult_is_absent=False)
     assert counted[:, 0].tolist() == [0, 2, 3] and present.tolist() == [True, False, True]
 
 
@@ -93,7 +82,7 @@ def clouds():
 
 def test_the_warm_path_ends_where_a_cold_fit_does(clouds):
     train, test = clouds
-    path = fit_path(train, test, linear_options())
+    path = linear.fit_path(train, test, linear_options())
     assert [point.strength for point in path] == pytest.approx(np.logspace(5, -5, 45))
     assert all(point.converged for point in path)
     best = max(path, key=lambda point: point.score)
@@ -105,7 +94,7 @@ def test_the_warm_path_ends_where_a_cold_fit_does(clouds):
 
 def test_a_fit_that_does_not_converge_is_reported(clouds, caplog):
     train, test = clouds
-    path = fit_path(train, test, linear_options(MAX_ITER=2, LAMBDAS=(1e-3, 1e-3, 1)))
+    path = linear.fit_path(train, test, linear_options(MAX_ITER=2, LAMBDAS=(1e-3, 1e-3, 1)))
     assert not path[0].converged and path[0].iterations == 2
     assert "1 of 1 fits did not converge: lambda 1.0e-03; raise LINEAR.MAX_ITER" in caplog.text
 
@@ -117,12 +106,12 @@ def test_the_svm_is_that_of_the_protocol():
     unit = rows / (np.sqrt((rows**2).sum(axis=1, keepdims=True)) + 1e-5)
     for absent in (True, False):
         options = linear_options(DIFFICULT_IS_ABSENT=absent)
-        scores, weight, bias = svm_ap((rows[:200], labels[:200]), (rows[200:], labels[200:]), options)
+        scores, weight, bias = linear.svm_ap((rows[:200], labels[:200]), (rows[200:], labels[200:]), options)
         for column in range(2):
             learnt, judged = ((labels[part, column] != 0) | absent for part in (slice(200), slice(200, None)))
-            machine = LinearSVC(
-                C=0.5, class_weight={1: 2, -1: 1}, loss="squared_hinge", dual=False, tol=1e-8, max_iter=20000
-            ).fit(unit[:200][learnt], np.where(labels[:200, column][learnt] == 1, 1, -1))
+            exact = {"loss": "squared_hinge", "dual": False, "tol": 1e-8, "max_iter": 20000}
+            machine = LinearSVC(C=0.5, class_weight={1: 2, -1: 1}, **exact)
+            machine.fit(unit[:200][learnt], np.where(labels[:200, column][learnt] == 1, 1, -1))
             assert np.allclose(weight[column], machine.coef_[0], atol=2e-3)
             present = (labels[200:, column][judged] == 1).tolist()
             expected = ap_by_definition((unit[200:][judged] @ weight[column] + bias[column]).tolist(), present)
@@ -171,7 +160,7 @@ def test_logistic_regression_reports_its_path(logistic, toy_datasets):
 def test_two_classes_have_two_rows():
     rng = np.random.default_rng(0)
     rows, targets = rng.normal(size=(40, 3)), rng.integers(0, 2, 40)
-    classifier = Classifier(linear_options())
+    classifier = linear.Classifier(linear_options())
     classifier.fit(rows, targets, 1.0)
     weight, bias = classifier.weights()
     logits = rows @ weight.numpy().T + bias.numpy()
@@ -185,12 +174,12 @@ def test_two_classes_have_two_rows():
 )
 def test_a_share_of_every_class_is_split_off_and_leaves_some(sizes, share, held_out):
     targets = np.repeat([0, 1, 2], sizes)
-    kept, held = split_off(targets, share, seed=0)
+    kept, held = linear.split_off(targets, share, seed=0)
     assert sorted([*kept, *held]) == list(range(len(targets)))
     assert np.bincount(targets[held], minlength=3).tolist() == held_out
-    assert np.array_equal(held, split_off(targets, share, seed=0)[1])
+    assert np.array_equal(held, linear.split_off(targets, share, seed=0)[1])
     if len(targets) > 6:
-        assert not np.array_equal(held, split_off(targets, share, seed=1)[1])
+        assert not np.array_equal(held, linear.split_off(targets, share, seed=1)[1])
 
 
 def test_features_are_computed_once(logistic, pretrained, run_project, tmp_path, caplog):
@@ -206,7 +195,7 @@ def test_features_are_computed_once(logistic, pretrained, run_project, tmp_path,
 
 @pytest.mark.parametrize("method", ["logistic", "svm"])
 def test_images_of_several_classes_are_scored_by_map(method, pretrained, run_project):
-    options = f"{SMALL} {SEVERAL} LINEAR.METHOD {method}"
+    options = f"{SMALL} {SEVERAL} LINEAR.VALIDATION '' LINEAR.METHOD {method}"
     assert 0 < run_project("LinearClassification", options, pretrained / "backbone.pth")[1]["mAP"] < 100
 
 
@@ -217,7 +206,7 @@ def train_layer():
     targets = np.arange(20) % 4
     records = [{"image": rng.integers(0, 256, (40, 48, 3), dtype=np.uint8)} for _ in targets]
     cfg = tiny_config("SOLVER.EPOCHS", 3, "SOLVER.STEP_EPOCHS", (2,), "SOLVER.IMS_PER_BATCH", 8)
-    add_linear_config(cfg)
+    linear.add_linear_config(cfg)
     cfg.LINEAR.IMAGE_SIZE = 32
 
     def make(epochs=3):
@@ -229,16 +218,15 @@ def train_layer():
 
 
 def test_sgd_resumes_where_it_was_stopped(train_layer, tmp_path):
-    for name in ("whole", "stopped"):
-        (tmp_path / name).mkdir()
-    whole, stopped = train_layer(), train_layer()
-    expected = whole.run(tmp_path / "whole")
+    whole, stopped, folder = train_layer(), train_layer(), tmp_path / "stopped"
+    folder.mkdir()
+    expected = whole.run(tmp_path)
     scores = {name: expected[0][name] for name in ("top1", "top5")}
     stopped.evaluate = Mock(side_effect=[scores, KeyboardInterrupt])
     with pytest.raises(KeyboardInterrupt):
-        stopped.run(tmp_path / "stopped")
+        stopped.run(folder)
     again = train_layer()
-    assert again.run(tmp_path / "stopped") == expected and len(expected) == 3
+    assert again.run(folder) == expected and len(expected) == 3
     assert torch.equal(again.layer.weight, whole.layer.weight) and torch.equal(again.layer.bias, whole.layer.bias)
 
 

@@ -9,22 +9,7 @@ import torch
 from commands import run
 from torch.nn import functional as F
 
-from projects.SegmentRetrieval.run import (
-    DIMMED,
-    OUTLINE,
-    Regions,
-    cluster,
-    count_pixels,
-    describe,
-    draw_region,
-    enlarge,
-    keep_classes,
-    majority_labels,
-    mean_iou,
-    nearest,
-    oracle_features,
-    true_regions,
-)
+from projects.SegmentRetrieval import run as segments
 from revisit.data.labels import VOID
 from revisit.evaluation.sem_seg_evaluation import confusion_matrix
 from revisit.viz.tiles import TILE
@@ -35,7 +20,7 @@ SMALL = "SEGMENT_RETRIEVAL.IMAGE_SIZE 64"
 def test_clusters_are_the_parts_that_look_alike():
     features = torch.zeros(4, 6, 8)
     features[0, :3], features[1, 3:, :4], features[2, 3:, 4:] = 5, 1, 2
-    ids, descriptors = cluster(F.normalize(features, dim=0), num_regions=3, seed=0)
+    ids, descriptors = segments.cluster(F.normalize(features, dim=0), num_regions=3, seed=0)
     parts = [ids[:3], ids[3:, :4], ids[3:, 4:]]
     assert [len(np.unique(part)) for part in parts] == [1, 1, 1] and len(np.unique(ids)) == 3
     assert torch.allclose(descriptors[[int(part[0, 0]) for part in parts]], torch.eye(4)[:3])
@@ -43,7 +28,7 @@ def test_clusters_are_the_parts_that_look_alike():
 
 def test_a_seed_decides_the_clusters():
     features = torch.randn(8, 6, 6, generator=torch.Generator().manual_seed(0))
-    one, same = (cluster(features, 5, seed=1) for _ in range(2))
+    one, same = (segments.cluster(features, 5, seed=1) for _ in range(2))
     assert np.array_equal(one.ids, same.ids) and torch.equal(one.descriptors, same.descriptors)
 
 
@@ -52,12 +37,12 @@ def test_a_descriptor_is_the_unit_mean_of_its_cells():
     ids = torch.from_numpy(np.random.default_rng(0).integers(0, 3, (4, 4)).astype(np.uint8))
     ids[0, 0] = VOID
     expected = [features[:, ids == n].mean(dim=1) for n in range(3)]
-    assert torch.allclose(describe(features, ids, 3), F.normalize(torch.stack(expected), dim=1))
+    assert torch.allclose(segments.describe(features, ids, 3), F.normalize(torch.stack(expected), dim=1))
 
 
 def test_true_regions_are_the_classes_of_the_mask():
     truth = np.array([[3, 3, VOID], [7, 0, 0]], np.uint8)
-    ids, descriptors = true_regions(oracle_features(truth, 8), truth)
+    ids, descriptors = segments.true_regions(segments.oracle_features(truth, 8), truth)
     assert ids.tolist() == [[1, 1, VOID], [2, 0, 0]]
     assert torch.equal(descriptors, torch.eye(8)[[0, 3, 7]])
 
@@ -65,24 +50,24 @@ def test_true_regions_are_the_classes_of_the_mask():
 def test_the_majority_of_valid_pixels_names_a_region():
     ids = np.array([[0, 0, 0, 1], [1, 1, 2, 2]], np.uint8)
     truth = np.array([[4, 4, 2, VOID], [3, 3, VOID, VOID]], np.uint8)
-    pixels = count_pixels(Regions(ids, torch.zeros(3, 1)), truth, 5)
+    pixels = segments.count_pixels(segments.Regions(ids, torch.zeros(3, 1)), truth, 5)
     assert pixels.tolist() == [[0, 0, 1, 0, 2, 0], [0, 0, 0, 2, 0, 1], [0, 0, 0, 0, 0, 2]]
-    assert majority_labels(pixels[:, :-1]).tolist() == [4, 3, VOID]
-    assert majority_labels(keep_classes(pixels, [2, 3])).tolist() == [2, 3, VOID]
+    assert segments.majority_labels(pixels[:, :-1]).tolist() == [4, 3, VOID]
+    assert segments.majority_labels(segments.keep_classes(pixels, [2, 3])).tolist() == [2, 3, VOID]
     ids[0, :3] = VOID  # pixels of no region count for none
-    assert count_pixels(Regions(ids, torch.zeros(3, 1)), truth, 5)[0].tolist() == [0] * 6
+    assert segments.count_pixels(segments.Regions(ids, torch.zeros(3, 1)), truth, 5)[0].tolist() == [0] * 6
 
 
 def test_cells_are_enlarged_as_they_lie():
     ids = np.arange(6, dtype=np.uint8).reshape(2, 3)
-    assert np.array_equal(enlarge(ids, (8, 9)), ids.repeat(4, axis=0).repeat(3, axis=1))
+    assert np.array_equal(segments.enlarge(ids, (8, 9)), ids.repeat(4, axis=0).repeat(3, axis=1))
 
 
 def test_nearest_is_the_largest_cosine():
     rng = np.random.default_rng(0)
     queries, keys = (F.normalize(torch.from_numpy(rng.normal(size=(n, 4))), dim=1) for n in (7, 30))
     expected = np.argsort(-(queries.numpy() @ keys.numpy().T), axis=1)[:, :3]
-    assert np.array_equal(nearest(queries, keys, 3).numpy(), expected)
+    assert np.array_equal(segments.nearest(queries, keys, 3).numpy(), expected)
 
 
 def test_miou_by_hand():
@@ -90,18 +75,18 @@ def test_miou_by_hand():
     predicted = np.array([[0, 1, 1, 1], [2, 0, 0, VOID]], np.uint8)
     confusion = confusion_matrix(predicted, truth, 4)
     names = ["background", "a", "b", "c"]
-    mean, per_class = mean_iou(confusion, names, range(4))
+    mean, per_class = segments.mean_iou(confusion, names, range(4))
     assert per_class == pytest.approx({"background": 100 / 3, "a": 200 / 3, "b": 50})  # c occurs nowhere
     assert mean == pytest.approx(50)
-    assert mean_iou(confusion, names, [1, 2])[0] == pytest.approx(175 / 3)
+    assert segments.mean_iou(confusion, names, [1, 2])[0] == pytest.approx(175 / 3)
 
 
 def test_a_region_is_drawn_as_it_is_and_the_rest_dimmed():
     region = np.zeros((TILE, TILE), bool)
     region[40:80, 50:90] = True
-    tile = draw_region(np.full((TILE, TILE, 3), 200, np.uint8), region)
-    assert (tile[42:78, 52:88] == 200).all() and (tile[:39] == int(200 * DIMMED)).all()
-    assert tuple(tile[40, 60]) == OUTLINE
+    tile = segments.draw_region(np.full((TILE, TILE, 3), 200, np.uint8), region)
+    assert (tile[42:78, 52:88] == 200).all() and (tile[:39] == int(200 * segments.DIMMED)).all()
+    assert tuple(tile[40, 60]) == segments.OUTLINE
 
 
 def test_an_oracle_retrieves_every_pixel(run_project):
