@@ -4,8 +4,7 @@
     python projects/CropStudy/run.py --config-file projects/CropStudy/configs/coco.yaml --output output/crops
 
 draws pairs of crops as pretraining does, for each limit of CROP_STUDY.MAX_IOUS: DIR/iou_histogram.png. With
-pretraining runs in CROP_STUDY.RUNS, DIR/runs.png shows their losses, and their scores against the limit
-(paper, Section 3.1).
+pretraining runs in CROP_STUDY.RUNS, DIR/runs.png shows their losses, and scores against limits (paper, Section 3.1).
 """
 
 import json

@@ -19,7 +19,6 @@ from revisit.errors import UserError, expect
 from revisit.files import written_whole
 from revisit.viz.tiles import fit
 
-NUM_IDS = 255  # the palette's, VOID aside
 OPACITY = 0.6  # of an object over the frame
 LEAST_FRAMES = 3  # the first is given and the last does not count
 BOUNDARY_SHARE = 0.008  # of the image's diagonal: how far apart two boundaries may be and still agree
@@ -35,11 +34,7 @@ class Sequence(NamedTuple):
 
 
 def find_sequences(root: Path, resolution: str, split: str, names: tuple[str, ...] = ()) -> list[Sequence]:
-    """The videos ``names``, or those of ImageSets/2017/SPLIT.txt.
-
-    Raises:
-        UserError: a video, a mask or the split file is missing, or a mask has no frame.
-    """
+    """The videos ``names``, or those of ImageSets/2017/SPLIT.txt. Raises UserError where a file is missing."""
     layout = f"JPEGImages/{resolution} and Annotations/{resolution}"
     expect(root.is_dir(), f"no DAVIS tree at {root}: expected {layout} in it")
     names = names or tuple(read_split(root / "ImageSets" / "2017" / f"{split}.txt"))
@@ -67,7 +62,7 @@ def read_masks(sequence: Sequence, size: tuple[int, int]) -> np.ndarray:
     """
     stack = np.empty((len(sequence.masks), *size), np.uint8)
     for number, (mask_file, frame_file) in enumerate(zip(sequence.masks, sequence.frames, strict=True)):
-        mask = read_labels(mask_file, NUM_IDS)
+        mask = read_labels(mask_file, VOID)  # the palette's ids, VOID aside
         check_size(mask_file, mask, frame_file, size)
         stack[number] = mask
     objects = np.unique(stack[0][stack[0] > 0]).tolist()

@@ -233,9 +233,7 @@ def svm(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: Labell
 def svm_ap(train: Labelled, test: Labelled, options: CfgNode) -> tuple[list[float], np.ndarray, np.ndarray]:
     """AP of each class in percent, the area under the interpolated envelope; the machines' weight (T, C) and bias (T,).
 
-    Args:
-        train, test: (N, C) features, which are scaled to a length of about 1, and (N, T) labels of 1, 0 and -1.
-        options: LINEAR.
+    (N, C) features are scaled to a length of about 1; (N, T) labels are 1, 0 (difficult) and -1. ``options`` is LINEAR.
     """
     fitted, scored = (
         columns(rows / (np.linalg.norm(rows, axis=1, keepdims=True) + 1e-5), labels, options.DIFFICULT_IS_ABSENT)
