@@ -19,7 +19,7 @@ from PIL import Image
 from runs import load
 from torch.utils.data import DataLoader
 
-from projects.common.palette import voc_colours
+from projects.common.label_maps import voc_colours
 from projects.LabelPropagation.davis import find_sequences, read_masks
 from revisit import add_revisit_config
 from revisit.data.catalog import get_records

@@ -13,30 +13,45 @@ network's maps stand beside the first one's. DIR/results.json has the class that
 from pathlib import Path
 from typing import NamedTuple
 
+import cv2
+import numpy as np
 import torch
+from torch import Tensor
 
-from projects.ClassActivationMaps.cam import LinearClassifier, activation_map, load_classifier, overlay
-from projects.ClassActivationMaps.config import add_cam_config
 from projects.common.entry import RANDOM, expect_positive, load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from revisit.data.catalog import get_records
 from revisit.data.classification_datasets import PRESENT
 from revisit.data.reader import require_record
 from revisit.engine.command import run_command
-from revisit.errors import expect
+from revisit.errors import UserError, expect
 from revisit.evaluation.features import TRANSFORMS
 from revisit.viz.tiles import SheetRow, evenly_spread, fit, save_sheet
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 
+MAP_SHARE = 0.5  # of the map's colour in the overlay
+
 
 class Network(NamedTuple):
-    """A backbone with the classifier on it."""
+    """A backbone, and the content of projects/LinearClassification's classifier.pth for it."""
 
     name: str
     backbone: FrozenBackbone
-    classifier: LinearClassifier
+    weight: Tensor  # (classes, C)
+    bias: Tensor  # (classes,)
+    transform: str  # how the classifier sees an image, a key of TRANSFORMS
+    image_size: int  # px
+
+
+def add_cam_config(cfg: CfgNode) -> None:
+    """Add CAM to a config, in place. The images are DATASETS.TEST, each with one class or several."""
+    cfg.CAM = options = CfgNode()
+    options.CLASSIFIER = ""  # classifier.pth of projects/LinearClassification, made with the same --weights
+    options.OTHER_WEIGHTS = ""  # of a second network of the same architecture, for a comparison side by side
+    options.OTHER_CLASSIFIER = ""  # and its classifier
+    options.NUM_IMAGES = 10  # rows of cams.png, spread over the data set
 
 
 def main() -> None:
@@ -66,8 +81,12 @@ def class_of(record: dict) -> int:
 
 
 def load_networks(cfg: CfgNode, num_classes: int) -> list[Network]:
-    """The network of --weights and, if there is one, the one to compare it with."""
-    options = cfg.CAM
+    """The network of --weights and, if there is one, the one to compare it with.
+
+    Raises:
+        UserError: a classifier that is missing, holds something else, or was made for another network or other classes.
+    """
+    options, own = cfg.CAM, cfg.clone()
     both = bool(options.OTHER_WEIGHTS) == bool(options.OTHER_CLASSIFIER)
     expect(both, "a comparison needs both CAM.OTHER_WEIGHTS and CAM.OTHER_CLASSIFIER")
     pairs = [(cfg.MODEL.WEIGHTS, options.CLASSIFIER)]
@@ -75,16 +94,21 @@ def load_networks(cfg: CfgNode, num_classes: int) -> list[Network]:
         there = Path(options.OTHER_WEIGHTS).is_file()
         expect(there, f"CAM.OTHER_WEIGHTS {options.OTHER_WEIGHTS} not found: expected a file of weights")
         pairs.append((options.OTHER_WEIGHTS, options.OTHER_CLASSIFIER))
-    networks = []
+    networks, writer = [], "projects/LinearClassification writes classifier.pth"
+    own.defrost()
     for weights, path in pairs:
-        own = cfg.clone()
-        own.defrost()
         own.MODEL.WEIGHTS = weights
         backbone = FrozenBackbone(own)
-        classifier = load_classifier(path, backbone.channels)
-        known = len(classifier.weight)
-        expect(known >= num_classes, f"{path} has {known} classes, {cfg.DATASETS.TEST[0]} has {num_classes} or more")
-        networks.append(Network(weights or RANDOM, backbone, classifier))
+        expect(Path(path).is_file(), f"classifier {path or '(none)'} not found: {writer}")
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+            networks.append(Network(weights or RANDOM, backbone, **content))
+        except Exception as error:  # damaged files raise whatever their bytes happen to trip
+            raise UserError(f"{path} is no classifier ({type(error).__name__}): {writer}") from error
+        known, width = networks[-1].weight.shape
+        channels, (dataset,) = backbone.channels, cfg.DATASETS.TEST
+        expect(width == channels, f"{path} is for {width} channels, but the network has {channels}: expected its own")
+        expect(known >= num_classes, f"{path} has {known} classes, {dataset} has {num_classes} or more")
     return networks
 
 
@@ -96,16 +120,39 @@ def draw(record: dict, networks: list[Network], names: list[str]) -> tuple[Sheet
 
     image, label = require_record(record), class_of(record)
     tiles, captions, taken = [fit(image)], [name_of(label)], []
-    for _, backbone, classifier in networks:
-        view = TRANSFORMS[classifier.transform](image, classifier.image_size)
-        features = backbone(torch.from_numpy(view).permute(2, 0, 1)[None])[0].cpu()
-        logits = classifier.weight @ features.mean(dim=(1, 2)) + classifier.bias
+    for network in networks:
+        view = TRANSFORMS[network.transform](image, network.image_size)
+        features = network.backbone(torch.from_numpy(view).permute(2, 0, 1)[None])[0].cpu()
+        logits = network.weight @ features.mean(dim=(1, 2)) + network.bias
         taken.append(name_of(int(logits.argmax())))
         captions.append(f"classified as {taken[-1]}")
-        cam = activation_map(features, classifier.weight[label]).numpy()
-        tiles.append(fit(overlay(image if classifier.transform == "square" else view, cam)))
+        cam = activation_map(features, network.weight[label]).numpy()
+        tiles.append(fit(overlay(image if network.transform == "square" else view, cam)))
     found = {"file_name": record.get("file_name", ""), "truth": name_of(label), "taken_for": taken}
     return SheetRow(tiles, captions), found
+
+
+def activation_map(features: Tensor, weight: Tensor) -> Tensor:
+    """(h, w) in [0, 1]: the evidence for a class in each place, without bias and without ReLU.
+
+    Args:
+        features: (C, h, w).
+        weight: (C,), the classifier's row of the class.
+
+    Returns:
+        The map from its least value to its greatest; all 0 where it is flat.
+    """
+    evidence = torch.einsum("chw,c->hw", features, weight)
+    low, high = evidence.min(), evidence.max()
+    return torch.zeros_like(evidence) if high == low else (evidence - low) / (high - low)
+
+
+def overlay(image: np.ndarray, cam: np.ndarray) -> np.ndarray:
+    """The (H, W, 3) uint8 RGB image under its (h, w) map in colours from blue (0) to red (1)."""
+    height, width = image.shape[:2]
+    large = cv2.resize(cam.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR)
+    colors = cv2.applyColorMap(np.round(255 * large).astype(np.uint8), cv2.COLORMAP_JET)[..., ::-1]
+    return np.round((1 - MAP_SHARE) * image + MAP_SHARE * colors).astype(np.uint8)
 
 
 if __name__ == "__main__":

@@ -4,21 +4,36 @@
     python projects/CropStudy/run.py --config-file projects/CropStudy/configs/coco.yaml --output output/crops
 
 draws pairs of crops as pretraining does, for each limit of CROP_STUDY.MAX_IOUS: DIR/iou_histogram.png. With
-pretraining runs in CROP_STUDY.RUNS, DIR/runs.png shows their losses, and their scores against the limit.
+pretraining runs in CROP_STUDY.RUNS, DIR/runs.png shows their losses, and scores against limits (paper, Section 3.1).
 """
 
+import json
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import yaml
+from tqdm import tqdm
 
 from projects.common.entry import expect_positive, load_project, write_results
-from projects.CropStudy.config import add_crop_study_config
-from projects.CropStudy.limited_runs import plot_runs, read_runs
-from projects.CropStudy.overlap import draw_overlaps, plot_overlaps
+from revisit.data.crops import ConstrainedMultiCrop, intersection_over_union
 from revisit.engine.command import run_command
 from revisit.errors import expect
+from revisit.randomness import Stream, counter_rng
+from revisit.viz.curves import read_metrics, saved_plot
 
 from detectron2.config import CfgNode
+
+
+def add_crop_study_config(cfg: CfgNode) -> None:
+    """Add CROP_STUDY to a config, in place."""
+    cfg.CROP_STUDY = options = CfgNode()
+    options.IMAGE_SIZE = (480, 640)  # height and width of the image that crops are drawn from, px
+    options.NUM_PAIRS = 20000  # pairs of crops for each limit
+    options.MAX_IOUS = (1.0, 0.6, 0.4, 0.2, 0.0)  # limits on the IoU of a pair; 1 is none
+    options.RUNS = ()  # folders of pretraining runs, each with config.yaml (its VIEWS.MAX_IOU) and metrics.json
+    options.EVALUATIONS = ()  # folders with the evaluation.json of each run, in their order; () means RUNS themselves
+    options.SCORE = "knn_top1"  # a key of evaluation.json; a dot goes a level down: bbox.AP50
 
 
 def main() -> None:
@@ -45,10 +60,8 @@ def main() -> None:
     scores = [{"max_iou": run.max_iou, options.SCORE: run.score} for run in runs]
     write_results(cfg, protocol, {"overlaps": rows, "runs": scores}, network=False)
     for row in rows:
-        print(
-            f"limit {row['max_iou']:g}: mean IoU {row['mean_iou']:.3f}, {row['disjoint_percent']:.1f} % share nothing, "
-            f"{row['above_limit']} pairs above the limit"
-        )
+        means = f"mean IoU {row['mean_iou']:.3f}, {row['disjoint_percent']:.1f} % share nothing"
+        print(f"limit {row['max_iou']:g}: {means}, {row['above_limit']} pairs above the limit")
     if runs:
         plot_runs(runs, options.SCORE, output / "runs.png")
     print(f"written to {output}: results.json and pictures")
@@ -56,15 +69,107 @@ def main() -> None:
 
 def check(cfg: CfgNode) -> None:
     """Raises UserError for options that mean nothing."""
-    size, scale, limits = (
-        tuple(v) for v in (cfg.CROP_STUDY.IMAGE_SIZE, cfg.VIEWS.LARGE_SCALE, cfg.CROP_STUDY.MAX_IOUS)
-    )
+    options = cfg.CROP_STUDY
+    size, scale, limits = (tuple(v) for v in (options.IMAGE_SIZE, cfg.VIEWS.LARGE_SCALE, options.MAX_IOUS))
     ordered = len(scale) == 2 and 0 < scale[0] <= scale[1] <= 1
     expect(ordered, f"VIEWS.LARGE_SCALE {scale}: expected 0 < low <= high <= 1")
     expect(len(size) == 2 and min(size) >= 1, f"CROP_STUDY.IMAGE_SIZE {size}: expected height and width in px")
     expect_positive(cfg, "CROP_STUDY.NUM_PAIRS")
     inside = bool(limits) and 0 <= min(limits) <= max(limits) <= 1
     expect(inside, f"CROP_STUDY.MAX_IOUS {limits}: expected limits between 0 and 1")
+
+
+class Overlaps(NamedTuple):
+    """Pairs of crops drawn under one limit."""
+
+    max_iou: float
+    iou: np.ndarray  # (N,) float64 in [0, 1]
+    num_fallbacks: int  # pairs that never met the limit, and may be above it
+
+
+def draw_overlaps(
+    image_size: tuple[int, int], scale: tuple[float, float], max_iou: float, num_pairs: int, seed: int
+) -> Overlaps:
+    """The IoU of anchor and large positive, as pretraining draws them from an image of (height, width), px.
+
+    Args:
+        scale: bounds of a crop's share of the image area.
+        max_iou: VIEWS.MAX_IOU; 1 leaves the crops alone.
+    """
+    crops = ConstrainedMultiCrop(large_scale=scale, num_small=0, max_iou=max_iou)
+    drawn = [
+        crops(*image_size, counter_rng(seed, Stream.VIEWS, 0, index))
+        for index in tqdm(range(num_pairs), unit="pair", desc=f"IoU at most {max_iou:g}")
+    ]
+    anchors, positives = (np.stack([getattr(boxes, name) for boxes in drawn]) for name in ("anchor", "positive"))
+    return Overlaps(max_iou, intersection_over_union(anchors, positives), sum(boxes.num_fallbacks for boxes in drawn))
+
+
+def limit_name(max_iou: float) -> str:
+    return "no limit" if max_iou >= 1 else f"IoU at most {max_iou:g}"
+
+
+def plot_overlaps(overlaps: list[Overlaps], title: str, path: Path) -> None:
+    """Histograms of the IoU, one for each limit, with its mean; pairs above the limit in red."""
+    with saved_plot(path, len(overlaps), size=(3.2, 3), title=title) as axes:
+        for axis, (max_iou, iou, num_fallbacks) in zip(axes, overlaps, strict=True):
+            above = iou > max_iou
+            for pairs, color in ((iou[~above], "C0"), (iou[above], "C3")):
+                axis.hist(pairs, np.linspace(0, 1, 51), weights=np.full(len(pairs), 100 / len(iou)), color=color)
+            axis.axvline(iou.mean(), color="black", linewidth=1)
+            fallbacks = f", {num_fallbacks} fallbacks" if max_iou < 1 else ""
+            axis.set_title(f"{limit_name(max_iou)}\nmean {iou.mean():.3f}{fallbacks}", fontsize=9)
+            axis.set_xlabel("IoU of anchor and positive")
+        axes[0].set_ylabel("pairs (%)")
+
+
+class LimitedRun(NamedTuple):
+    """One pretraining run."""
+
+    max_iou: float
+    loss: list[tuple[int, float]]  # loss_inst by iteration
+    score: float
+
+
+def read_runs(folders: list[str], evaluations: list[str], key: str) -> list[LimitedRun]:
+    """The runs, in the order of their limits.
+
+    Args:
+        evaluations: folders with evaluation.json, one for each run; none if they are in the runs' own folders.
+        key: of the score in evaluation.json; a dot goes a level down.
+
+    Raises:
+        UserError: a file or a key is missing, or the two lists differ in length.
+    """
+    names = f"CROP_STUDY.EVALUATIONS names {len(evaluations)} folders for {len(folders)} CROP_STUDY.RUNS"
+    expect(len(evaluations) in (0, len(folders)), f"{names}: expected one for each run, or none")
+    runs = []
+    for run, scored in zip(folders, evaluations or folders, strict=True):
+        config, metrics = (Path(run, name) for name in ("config.yaml", "metrics.json"))
+        scores = Path(scored, "evaluation.json")
+        for path in (config, metrics, scores):
+            expect(path.is_file(), f"{path} not found: expected a run of tools/train_net.py that was evaluated")
+        loss = read_metrics(metrics).get("loss_inst", [])
+        expect(bool(loss), f"{metrics} has no loss_inst: expected a pretraining run")
+        score = json.loads(scores.read_text())
+        for part in key.split("."):
+            found = isinstance(score, dict) and part in score
+            expect(found, f"{scores} has no {key}: set CROP_STUDY.SCORE to one of its keys")
+            score = score[part]
+        number = isinstance(score, (int, float))
+        expect(number, f"{key} of {scores} is no number: set CROP_STUDY.SCORE to one of its keys, such as bbox.AP50")
+        runs.append(LimitedRun(float(yaml.safe_load(config.read_text())["VIEWS"]["MAX_IOU"]), loss, float(score)))
+    return sorted(runs, key=lambda run: run.max_iou)
+
+
+def plot_runs(runs: list[LimitedRun], score: str, path: Path) -> None:
+    """Loss by iteration for each limit, and the score against the limit."""
+    with saved_plot(path, 2) as (losses, scores):
+        for run in runs:
+            losses.plot(*zip(*run.loss, strict=True), label=limit_name(run.max_iou))
+        losses.set(xlabel="iteration", ylabel="loss_inst")
+        scores.plot([run.max_iou for run in runs], [run.score for run in runs], marker="o")
+        scores.set(xlabel="limit on the IoU (1: none)", ylabel=score)
 
 
 if __name__ == "__main__":

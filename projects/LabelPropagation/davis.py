@@ -1,27 +1,31 @@
-"""Videos in DAVIS's layout, JPEGImages/480p/NAME/00000.jpg and Annotations/480p/NAME/00000.png; masks and overlays."""
+"""DAVIS: its videos, JPEGImages/480p/NAME/00000.jpg and Annotations/480p/NAME/00000.png, and its scores J and F.
 
-from dataclasses import dataclass
+The scores (Perazzi et al., 2016; projects/LabelPropagation/README.md: Protocol) are means over objects, not over
+sequences; the first frame, which is given, and the last one do not count.
+"""
+
+import csv
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
 from PIL import Image
 
-from projects.common.palette import palette_image, voc_colours
+from projects.common.label_maps import voc_colours
 from revisit.data.image_folders import read_split
 from revisit.data.labels import VOID, check_size, read_labels
-from revisit.data.reader import require_image
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
 from revisit.viz.tiles import fit
 
-NUM_IDS = 255  # the palette's, VOID aside
 OPACITY = 0.6  # of an object over the frame
 LEAST_FRAMES = 3  # the first is given and the last does not count
+BOUNDARY_SHARE = 0.008  # of the image's diagonal: how far apart two boundaries may be and still agree
+GLOBAL_COLUMNS = ("J&F-Mean", "J-Mean", "J-Recall", "J-Decay", "F-Mean", "F-Recall", "F-Decay")
 
 
-@dataclass(frozen=True)
-class Sequence:
+class Sequence(NamedTuple):
     """A video: frames and masks of the same names, in order."""
 
     name: str
@@ -30,43 +34,22 @@ class Sequence:
 
 
 def find_sequences(root: Path, resolution: str, split: str, names: tuple[str, ...] = ()) -> list[Sequence]:
-    """The videos ``names``, or those of ImageSets/2017/SPLIT.txt.
-
-    Raises:
-        UserError: a video, a mask or the split file is missing, or a mask has no frame.
-    """
+    """The videos ``names``, or those of ImageSets/2017/SPLIT.txt. Raises UserError where a file is missing."""
     layout = f"JPEGImages/{resolution} and Annotations/{resolution}"
     expect(root.is_dir(), f"no DAVIS tree at {root}: expected {layout} in it")
     names = names or tuple(read_split(root / "ImageSets" / "2017" / f"{split}.txt"))
-    return [_find_sequence(root, resolution, name) for name in names]
-
-
-def _find_sequence(root: Path, resolution: str, name: str) -> Sequence:
-    frames_folder, masks_folder = root / "JPEGImages" / resolution / name, root / "Annotations" / resolution / name
-    frames = sorted(frames_folder.glob("*.jpg"))
-    masks = sorted(masks_folder.glob("*.png"))
-    expect(
-        len(frames) >= LEAST_FRAMES,
-        f"{frames_folder} has {len(frames)} frames (*.jpg): expected {LEAST_FRAMES} or more",
-    )
-    lone = sorted({path.stem for path in frames} ^ {path.stem for path in masks})
-    if lone:
-        raise UserError(
-            f"{frames_folder} has {len(frames)} frames, {masks_folder} {len(masks)} masks, and {lone[0]} is only in "
-            "one of them: expected a mask for every frame"
-        )
-    return Sequence(name, frames, masks)
-
-
-def read_frame(path: Path, size: tuple[int, int]) -> np.ndarray:
-    """(H, W, 3) uint8 RGB. Raises UserError unless it has the (H, W) of the sequence's first frame."""
-    frame = require_image(path)
-    expect(
-        frame.shape[:2] == size,
-        f"{path} is {frame.shape[1]} x {frame.shape[0]} pixels, but the first frame is {size[1]} x {size[0]}: "
-        "expected frames of one size",
-    )
-    return frame
+    sequences = []
+    for name in names:
+        frames_folder, masks_folder = (root / kind / resolution / name for kind in ("JPEGImages", "Annotations"))
+        frames, masks = sorted(frames_folder.glob("*.jpg")), sorted(masks_folder.glob("*.png"))
+        counts = f"{frames_folder} has {len(frames)} frames"
+        expect(len(frames) >= LEAST_FRAMES, f"{counts} (*.jpg): expected {LEAST_FRAMES} or more")
+        lone = sorted({path.stem for path in frames} ^ {path.stem for path in masks})
+        if lone:
+            counts = f"{counts}, {masks_folder} {len(masks)} masks"
+            raise UserError(f"{counts}, and {lone[0]} is only in one of them: expected a mask for every frame")
+        sequences.append(Sequence(name, frames, masks))
+    return sequences
 
 
 def read_masks(sequence: Sequence, size: tuple[int, int]) -> np.ndarray:
@@ -77,12 +60,11 @@ def read_masks(sequence: Sequence, size: tuple[int, int]) -> np.ndarray:
     Raises:
         UserError: a mask that cannot be read, of another (H, W) than ``size``, or without any object at the start.
     """
-    masks = []
-    for mask_file, frame_file in zip(sequence.masks, sequence.frames, strict=True):
-        mask = read_labels(mask_file, NUM_IDS)
-        check_size(str(mask_file), mask, str(frame_file), size)
-        masks.append(mask)
-    stack = np.stack(masks)
+    stack = np.empty((len(sequence.masks), *size), np.uint8)
+    for number, (mask_file, frame_file) in enumerate(zip(sequence.masks, sequence.frames, strict=True)):
+        mask = read_labels(mask_file, VOID)  # the palette's ids, VOID aside
+        check_size(mask_file, mask, frame_file, size)
+        stack[number] = mask
     objects = np.unique(stack[0][stack[0] > 0]).tolist()
     expect(bool(objects), f"{sequence.masks[0]} has no object: expected the first frame's objects to follow")
     if objects == [VOID]:
@@ -91,12 +73,6 @@ def read_masks(sequence: Sequence, size: tuple[int, int]) -> np.ndarray:
     in_order = objects == list(range(1, len(objects) + 1))
     expect(in_order, f"{sequence.masks[0]} has the objects {objects}: expected 1, 2, ... without a gap")
     return stack
-
-
-def write_mask(path: Path, ids: np.ndarray) -> None:
-    """Write (H, W) uint8 ids as a PNG with DAVIS's palette, whole or not at all."""
-    with written_whole(path) as temporary:
-        palette_image(ids).save(temporary, format="PNG")
 
 
 def paint_objects(frame: np.ndarray, ids: np.ndarray) -> np.ndarray:
@@ -111,3 +87,93 @@ def save_animation(path: Path, pictures: list[np.ndarray], frames_per_second: fl
     options = {"save_all": True, "append_images": rest, "duration": round(1000 / frames_per_second), "loop": 0}
     with written_whole(path) as temporary:
         first.save(temporary, format="GIF", **options)
+
+
+def region_similarity(mask: np.ndarray, truth: np.ndarray) -> float:
+    """J: intersection over union of two (H, W) bool masks, in [0, 1]; 1 if both are empty."""
+    union = np.count_nonzero(mask | truth)
+    return np.count_nonzero(mask & truth) / union if union else 1.0
+
+
+def boundary_accuracy(mask: np.ndarray, truth: np.ndarray) -> float:
+    """F: harmonic mean of precision and recall of the boundary of two (H, W) bool masks, in [0, 1].
+
+    A boundary pixel is right if the other mask has one within ``ceil(0.008 * diagonal)`` px of it. Two masks without
+    boundary agree fully, one without does not agree at all.
+    """
+    found, wanted = boundary(mask), boundary(truth)
+    num_found, num_wanted = np.count_nonzero(found), np.count_nonzero(wanted)
+    if not num_found or not num_wanted:
+        return float(num_found == num_wanted)
+    reach = int(np.ceil(BOUNDARY_SHARE * np.hypot(*mask.shape)))
+    precision = np.count_nonzero(found & _grow(wanted, reach)) / num_found
+    recall = np.count_nonzero(wanted & _grow(found, reach)) / num_wanted
+    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+
+def boundary(mask: np.ndarray) -> np.ndarray:
+    """Pixels of an (H, W) bool mask that differ from their right, lower or lower right neighbour inside the image."""
+    around = np.pad(mask, ((0, 1), (0, 1)), mode="edge")
+    return (mask != around[:-1, 1:]) | (mask != around[1:, :-1]) | (mask != around[1:, 1:])
+
+
+def _grow(mask: np.ndarray, radius: int) -> np.ndarray:
+    """Pixels at most ``radius`` px from a pixel of the (H, W) bool mask."""
+    steps = np.arange(-radius, radius + 1)
+    disk = (steps[:, None] ** 2 + steps**2 <= radius**2).astype(np.uint8)
+    return cv2.dilate(mask.astype(np.uint8), disk).astype(bool)
+
+
+class ObjectScore(NamedTuple):
+    """One object of one sequence: J and F of each frame that counts, (T - 2,) float64 in [0, 1]."""
+
+    sequence: str
+    number: int  # the object's id in the masks, from 1
+    region: np.ndarray
+    boundary: np.ndarray
+
+
+def score_sequence(sequence: str, masks: np.ndarray, truth: np.ndarray) -> list[ObjectScore]:
+    """J and F of every object of the first frame.
+
+    Args:
+        masks, truth: (T, H, W) uint8 ids of objects, T > 2, 0 where there is none; VOID pixels of the truth count in
+            neither, and its first frame shows an object.
+    """
+    valid, scores = truth != VOID, []
+    for number in range(1, int(truth[0][valid[0]].max()) + 1):
+        pairs = [((masks[n] == number) & valid[n], truth[n] == number) for n in range(1, len(truth) - 1)]
+        region = np.array([region_similarity(*pair) for pair in pairs])
+        contour = np.array([boundary_accuracy(*pair) for pair in pairs])
+        scores.append(ObjectScore(sequence, number, region, contour))
+    return scores
+
+
+def statistics(values: np.ndarray) -> tuple[float, float, float]:
+    """(mean, recall, decay) of an object's scores over frames, (T,) in [0, 1].
+
+    Recall is the share of frames above 0.5; decay is the mean of the first quarter less that of the last, whose
+    ends are round(linspace(1, T, 5)), both included. (The official tool's uint8 bins wrap beyond 256 frames.)
+    """
+    ends = np.round(np.linspace(1, len(values), 5) + 1e-10).astype(int) - 1
+    decay = values[ends[0] : ends[1] + 1].mean() - values[ends[3] : ends[4] + 1].mean()
+    return float(values.mean()), float((values > 0.5).mean()), float(decay)
+
+
+def summarize(scores: list[ObjectScore]) -> dict[str, float]:
+    """GLOBAL_COLUMNS, each in [0, 1] (decay in [-1, 1]), over all objects of all sequences."""
+    regions = np.mean([statistics(score.region) for score in scores], axis=0).tolist()
+    boundaries = np.mean([statistics(score.boundary) for score in scores], axis=0).tolist()
+    values = ((regions[0] + boundaries[0]) / 2, *regions, *boundaries)
+    return dict(zip(GLOBAL_COLUMNS, values, strict=True))
+
+
+def write_csvs(folder: Path, scores: list[ObjectScore], split: str = "val") -> None:
+    """global_results-SPLIT.csv and per-sequence_results-SPLIT.csv, in the form of DAVIS's official tool."""
+    totals = [f"{value:.3f}" for value in summarize(scores).values()]
+    rows = [(f"{s.sequence}_{s.number}", f"{s.region.mean():.3f}", f"{s.boundary.mean():.3f}") for s in scores]
+    tables = {"global": (GLOBAL_COLUMNS, totals), "per-sequence": (("Sequence", "J-Mean", "F-Mean"), *rows)}
+    for name, table in tables.items():
+        path = folder / f"{name}_results-{split}.csv"
+        with written_whole(path) as temporary, open(temporary, "w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(table)

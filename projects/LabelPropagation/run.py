@@ -10,64 +10,75 @@ per-sequence_results-SPLIT.csv hold J and F in the form of DAVIS's own tool.
 """
 
 import logging
+import math
+import resource
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from projects.common.entry import expect_positive, load_project, peak_memory_gb, write_results
+from projects.common.entry import expect_positive, load_project, write_results
 from projects.common.frozen_backbone import FrozenBackbone
-from projects.common.label_maps import enlarge_labels, shrink_labels
-from projects.LabelPropagation.config import METHODS, add_label_propagation_config
-from projects.LabelPropagation.davis import (
-    Sequence,
-    find_sequences,
-    paint_objects,
-    read_frame,
-    read_masks,
-    save_animation,
-    write_mask,
-)
-from projects.LabelPropagation.propagate import LabelPropagation, Protocol
-from projects.LabelPropagation.video_objects import score_sequence, summarize, write_csvs
+from projects.common.label_maps import enlarge_labels, palette_image, shrink_labels
+from projects.LabelPropagation import davis
 from revisit.config import expect_one_of
 from revisit.data.catalog import datasets_root
 from revisit.data.labels import VOID
 from revisit.data.reader import require_image
 from revisit.engine.command import run_command
 from revisit.errors import expect
+from revisit.files import written_whole
 
 from detectron2.config import CfgNode
 
+TILE = 16  # cells on a side of the part of a frame that is labelled at once, which bounds the memory
+
 logger = logging.getLogger("projects.LabelPropagation")
+
+
+def add_label_propagation_config(cfg: CfgNode) -> None:
+    """Add LABEL_PROPAGATION to a config, in place."""
+    cfg.LABEL_PROPAGATION = options = CfgNode()
+    options.DATA = "DAVIS"  # a tree in DAVIS's layout, seen from $DETECTRON2_DATASETS
+    options.RESOLUTION = "480p"  # the folder below JPEGImages and Annotations
+    options.SPLIT = "val"  # ImageSets/2017/SPLIT.txt; names the result files too
+    options.SEQUENCES = ()  # these alone, and no split file is read
+    options.METHOD = "propagate"  # copy: the first mask for every frame, what features have to beat
+    options.NUM_CONTEXT = 20  # previous frames that a frame looks at, beside the first
+    options.RADIUS = 12.0  # cells of the feature map: how far a cell of these frames may be, exclusive
+    options.TOP_K = 10  # cells that vote, of all these frames together
+    options.TEMPERATURE = 0.05  # votes weigh exp(cosine / temperature)
+    options.FRAMES_PER_SECOND = 10  # of the overlay pictures
 
 
 def main() -> None:
     cfg = load_project(__doc__, add_label_propagation_config)
     options, output = cfg.LABEL_PROPAGATION, Path(cfg.OUTPUT_DIR)
-    expect_one_of(cfg, "LABEL_PROPAGATION.METHOD", METHODS)
+    expect_one_of(cfg, "LABEL_PROPAGATION.METHOD", ("propagate", "copy"))
     expect(options.NUM_CONTEXT >= 0, f"LABEL_PROPAGATION.NUM_CONTEXT is {options.NUM_CONTEXT}: expected 0 or more")
     positive = ("RADIUS", "TOP_K", "TEMPERATURE", "FRAMES_PER_SECOND")
     expect_positive(cfg, *(f"LABEL_PROPAGATION.{name}" for name in positive))
     root = datasets_root() / options.DATA
-    sequences = find_sequences(root, options.RESOLUTION, options.SPLIT, tuple(options.SEQUENCES))
+    sequences = davis.find_sequences(root, options.RESOLUTION, options.SPLIT, tuple(options.SEQUENCES))
     backbone = FrozenBackbone(cfg)
     scores, seconds = [], {}
     for sequence in sequences:
         started = time.perf_counter()
-        size = require_image(sequence.frames[0]).shape[:2]
-        truth = read_masks(sequence, size)
+        truth = davis.read_masks(sequence, require_image(sequence.frames[0]).shape[:2])
         found = follow(backbone, cfg, sequence, truth[0])
-        scores += score_sequence(sequence.name, found, truth)
+        scores += davis.score_sequence(sequence.name, found, truth)
         seconds[sequence.name] = round(time.perf_counter() - started, 1)
         logger.info(f"{sequence.name}: {len(found)} frames in {seconds[sequence.name]} s")
-    write_csvs(output, scores, options.SPLIT)
-    totals = {name: round(100 * value, 2) for name, value in summarize(scores).items()}
-    cost = {"seconds": seconds, "peak_memory_gb": round(peak_memory_gb(), 2)}
-    write_results(cfg, protocol(cfg), totals | cost)
+    davis.write_csvs(output, scores, options.SPLIT)
+    totals = {name: round(100 * value, 2) for name, value in davis.summarize(scores).items()}
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+    write_results(cfg, protocol(cfg), totals | {"seconds": seconds, "peak_memory_gb": round(memory, 2)})
     means = ", ".join(f"{name} {totals[f'{name}-Mean']:.1f}" for name in ("J&F", "J", "F"))
     print(f"{means} over {len(scores)} objects")
     print(f"written to {output}: results.json, CSVs, masks/ and overlays/")
@@ -78,48 +89,102 @@ def protocol(cfg: CfgNode) -> str:
     options = cfg.LABEL_PROPAGATION
     how = "copies of the first mask"
     if options.METHOD == "propagate":
-        how = (
-            f"{', '.join(cfg.MODEL.RESNETS.OUT_FEATURES)}, first frame and previous {options.NUM_CONTEXT} within "
-            f"{options.RADIUS:g} cells, top {options.TOP_K}, temperature {options.TEMPERATURE:g}"
-        )
+        how = f"{', '.join(cfg.MODEL.RESNETS.OUT_FEATURES)}, first frame and previous {options.NUM_CONTEXT} within "
+        how += f"{options.RADIUS:g} cells, top {options.TOP_K}, temperature {options.TEMPERATURE:g}"
     return f"DAVIS-2017 semi-supervised on {options.DATA}, {how}; percent, means over objects"
 
 
-def follow(backbone: FrozenBackbone, cfg: CfgNode, sequence: Sequence, first_mask: np.ndarray) -> np.ndarray:
+def follow(backbone: FrozenBackbone, cfg: CfgNode, sequence: davis.Sequence, first_mask: np.ndarray) -> np.ndarray:
     """(T, H, W) uint8 ids of a video's objects, of which ``first_mask`` (H, W) is given; writes masks and pictures."""
-    first_mask = np.where(first_mask == VOID, np.uint8(0), first_mask)
-    masks_folder, overlays_folder = (Path(cfg.OUTPUT_DIR) / name for name in ("masks", "overlays"))
-    (masks_folder / sequence.name).mkdir(parents=True, exist_ok=True)
-    overlays_folder.mkdir(exist_ok=True)
+    options, first_mask = cfg.LABEL_PROPAGATION, np.where(first_mask == VOID, np.uint8(0), first_mask)
+    masks_folder, overlays_folder = (Path(cfg.OUTPUT_DIR) / name for name in (f"masks/{sequence.name}", "overlays"))
+    for folder in (masks_folder, overlays_folder):
+        folder.mkdir(parents=True, exist_ok=True)
     masks, pictures, propagation = [], [], None
     for path in tqdm(sequence.frames, unit="frame", desc=sequence.name):
-        frame = read_frame(path, first_mask.shape)
-        if cfg.LABEL_PROPAGATION.METHOD == "copy":
-            mask = first_mask
-        elif propagation is None:
-            mask, propagation = first_mask, start(cfg, encode(backbone, frame), first_mask)
-        else:
-            mask = enlarge_labels(propagation.step(encode(backbone, frame)), first_mask.shape).cpu().numpy()
-        write_mask(masks_folder / sequence.name / f"{path.stem}.png", mask)
+        frame, mask = require_image(path), first_mask
+        (height, width), (first_height, first_width) = frame.shape[:2], first_mask.shape
+        sizes = f"{width} x {height} pixels, but the first frame is {first_width} x {first_height}"
+        expect(frame.shape[:2] == first_mask.shape, f"{path} is {sizes}: expected frames of one size")
+        if options.METHOD == "propagate":
+            features = F.normalize(backbone(torch.from_numpy(frame).permute(2, 0, 1)[None])[0], dim=0)
+            if propagation is None:
+                ids = torch.from_numpy(first_mask).to(features.device)
+                labels = shrink_labels(ids, int(first_mask.max()) + 1, tuple(features.shape[1:]))
+                propagation = LabelPropagation(features, labels, options)
+            else:
+                mask = enlarge_labels(propagation.step(features), first_mask.shape).cpu().numpy()
+        with written_whole(masks_folder / f"{path.stem}.png") as temporary:
+            palette_image(mask).save(temporary, format="PNG")
         masks.append(mask)
-        pictures.append(paint_objects(frame, mask))
-    save_animation(overlays_folder / f"{sequence.name}.gif", pictures, cfg.LABEL_PROPAGATION.FRAMES_PER_SECOND)
+        pictures.append(davis.paint_objects(frame, mask))
+    davis.save_animation(overlays_folder / f"{sequence.name}.gif", pictures, options.FRAMES_PER_SECOND)
     return np.stack(masks)
 
 
-def encode(backbone: FrozenBackbone, frame: np.ndarray) -> torch.Tensor:
-    """(C, h, w) unit features of an (H, W, 3) uint8 RGB frame."""
-    features = backbone(torch.from_numpy(frame).permute(2, 0, 1)[None])
-    return F.normalize(features[0], dim=0)
+class LabelPropagation:
+    """Follows soft labels from the first frame on (projects/LabelPropagation/README.md).
+
+    A frame's cells look at the first frame, wherever, and at the previous NUM_CONTEXT ones within RADIUS; as long as
+    there are fewer, the first one stands in for them, and its copies compete. The TOP_K most similar cells of all vote
+    with their soft labels.
+
+    Args:
+        features: (C, h, w) of the first frame; unit vectors, here and in ``step``.
+        labels: (L, h, w) float32, what is where in it; they sum to 1 over L.
+        options: LABEL_PROPAGATION.
+    """
+
+    def __init__(self, features: Tensor, labels: Tensor, options: CfgNode):
+        self._options = options
+        # Cells in rows, so that a window of cells is a matrix.
+        self._first, self._first_labels = (map_.permute(1, 2, 0).contiguous() for map_ in (features, labels))
+        copies = (options.NUM_CONTEXT, 1, 1, 1)
+        self._context = self._first.repeat(copies)  # (N, h, w, C), a ring: its order means nothing
+        self._context_labels = self._first_labels.repeat(copies)
+        self._oldest = 0
+
+    def step(self, features: Tensor) -> Tensor:
+        """The next frame's labels, (L, h, w) float32, from its (C, h, w) features."""
+        cells = features.permute(1, 2, 0).contiguous()
+        labels = torch.empty_like(self._first_labels)
+        height, width = labels.shape[:2]
+        for top in range(0, height, TILE):
+            for left in range(0, width, TILE):
+                rows, columns = slice(top, min(top + TILE, height)), slice(left, min(left + TILE, width))
+                labels[rows, columns] = self._vote(cells, rows, columns)
+        if len(self._context):
+            self._context[self._oldest], self._context_labels[self._oldest] = cells, labels
+            self._oldest = (self._oldest + 1) % len(self._context)
+        return labels.permute(2, 0, 1)
+
+    def _vote(self, cells: Tensor, rows: slice, columns: slice) -> Tensor:
+        """(th, tw, L): the labels of a tile."""
+        options, (height, width, channels) = self._options, cells.shape
+        queries = cells[rows, columns].reshape(-1, channels)
+        reach = math.ceil(options.RADIUS) - 1  # how many rows or columns apart two cells may be
+        near_rows, near_columns = (
+            slice(max(part.start - reach, 0), min(part.stop + reach, size))
+            for part, size in ((rows, height), (columns, width))
+        )
+        near = self._context[:, near_rows, near_columns].reshape(-1, channels)
+        similarity = queries @ near.T
+        distance = _squared_gaps(rows, near_rows)[:, None, :, None] + _squared_gaps(columns, near_columns)[:, None]
+        far = (distance >= options.RADIUS**2).view(len(queries), -1).to(similarity.device)
+        similarity.masked_fill_(far.repeat(1, len(self._context)), -math.inf)
+        similarity = torch.cat([queries @ self._first.flatten(0, 1).T, similarity], dim=1)
+        similarity, voters = similarity.topk(min(options.TOP_K, similarity.shape[1]), dim=1)
+        weights = F.softmax(similarity / options.TEMPERATURE, dim=1)
+        num_labels = self._first_labels.shape[2]
+        near_labels = self._context_labels[:, near_rows, near_columns].reshape(-1, num_labels)
+        candidates = torch.cat([self._first_labels.flatten(0, 1), near_labels])
+        labels = torch.einsum("qk,qkl->ql", weights, candidates[voters])
+        return labels.view(rows.stop - rows.start, columns.stop - columns.start, num_labels)
 
 
-def start(cfg: CfgNode, features: torch.Tensor, mask: np.ndarray) -> LabelPropagation:
-    """A propagation from the first frame's (C, h, w) features and (H, W) mask."""
-    options = cfg.LABEL_PROPAGATION
-    ids = torch.from_numpy(mask).to(features.device)
-    labels = shrink_labels(ids, int(mask.max()) + 1, tuple(features.shape[1:]))
-    protocol = Protocol(options.NUM_CONTEXT, options.RADIUS, options.TOP_K, options.TEMPERATURE)
-    return LabelPropagation(features, labels, protocol)
+def _squared_gaps(cells: slice, others: slice) -> Tensor:
+    """(n, m) int64: the squares of how far each row or column is from each other one."""
+    return (torch.arange(cells.start, cells.stop)[:, None] - torch.arange(others.start, others.stop)).square()
 
 
 if __name__ == "__main__":

@@ -9,17 +9,53 @@ DIR/features; a second call with the same weights, images and transform reads th
 DIR/classifier.pth the weights of a linear classifier, which ClassActivationMaps draws.
 """
 
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import LinearSVC
+from torch.nn import functional as F
+from tqdm import tqdm
+
 from projects.common.entry import expect_positive, load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
-from projects.LinearClassification.config import add_linear_config
-from projects.LinearClassification.methods import METHODS
-from projects.LinearClassification.targets import check_classes, read_set
+from projects.LinearClassification.labelled_sets import Labelled, LabelledSet, cached_features, check_classes, read_set
+from projects.LinearClassification.sgd import LinearTraining, plot_history
 from revisit.config import expect_one_of
+from revisit.data.classification_datasets import DIFFICULT, PRESENT
 from revisit.engine.command import run_command
 from revisit.errors import expect
-from revisit.evaluation.features import TRANSFORMS
+from revisit.evaluation.classifiers import knn_top1
+from revisit.evaluation.features import TRANSFORMS, Features
+from revisit.files import written_whole
+from revisit.viz.curves import saved_plot
 
 from detectron2.config import CfgNode
+
+logger = logging.getLogger("projects.LinearClassification")
+
+
+def add_linear_config(cfg: CfgNode) -> None:
+    """Add LINEAR to a config, in place. DATASETS.TRAIN is for training, DATASETS.TEST for the score."""
+    cfg.LINEAR = options = CfgNode()
+    options.METHOD = "logistic"  # logistic | svm | knn on features | sgd through the frozen network
+    options.IMAGE_SIZE = 224  # px
+    options.TRANSFORM = "square"  # the whole image, whatever its shape; center_crop: short side to 256/224, then a crop
+    options.CACHE = ""  # folder of features; "" is OUTPUT_DIR/features
+    # logistic: lambda is chosen on this data set, or on a seeded share of DATASETS.TRAIN, and fitted to both again.
+    options.VALIDATION = ""
+    options.VALIDATION_SHARE = 0.2
+    options.LAMBDAS = (1e-5, 1e5, 45)  # lowest, highest and number, log-spaced; scikit-learn's C is 1 / lambda
+    options.MAX_ITER = 1000  # of L-BFGS, for each lambda
+    options.COST = 0.5  # svm: C
+    options.DIFFICULT_IS_ABSENT = True  # VOC: a class of difficult objects alone is absent; False leaves the image out
+    # knn: KNN_EVAL.NUM_NEIGHBORS and KNN_EVAL.TEMPERATURE. sgd: SOLVER.BASE_LR, EPOCHS, STEP_EPOCHS and so on.
 
 
 def main() -> None:
@@ -27,8 +63,12 @@ def main() -> None:
     check(cfg)
     train, test = (read_set(only_dataset(cfg, split)) for split in ("TRAIN", "TEST"))
     check_classes(train.targets, test.targets, (train.name, test.name))
-    check_method(cfg, several=train.targets.ndim > 1)
-    found = METHODS[cfg.LINEAR.METHOD](cfg, FrozenBackbone(cfg), train, test)
+    several, method = train.targets.ndim > 1, cfg.LINEAR.METHOD
+    fits = several or method != "svm"
+    expect(fits, "LINEAR.METHOD svm is for images that show several classes: expected a data set such as VOC's")
+    fits = not several or method not in ("knn", "sgd")
+    expect(fits, f"LINEAR.METHOD {method} is for images of one class each: expected logistic or svm")
+    found = METHODS[method](cfg, FrozenBackbone(cfg), train, test)
     write_results(cfg, protocol(cfg), found)
     score = "mAP" if "mAP" in found else "top1"
     print(f"{score} of {test.name}: {found[score]:.2f} % ({protocol(cfg)})")
@@ -43,23 +83,8 @@ def check(cfg: CfgNode) -> None:
     expect(0 < share < 1, f"LINEAR.VALIDATION_SHARE is {share}: expected a share between 0 and 1")
     ordered = len(lambdas) == 3 and 0 < lambdas[0] <= lambdas[1] and lambdas[2] >= 1
     expect(ordered, f"LINEAR.LAMBDAS {lambdas}: expected 0 < lowest <= highest, and how many")
-    expect_positive(cfg, "LINEAR.IMAGE_SIZE", "LINEAR.MAX_ITER", "LINEAR.COST")
-    expect_positive(cfg, "KNN_EVAL.NUM_NEIGHBORS", "KNN_EVAL.TEMPERATURE")
-    if cfg.LINEAR.METHOD == "sgd":
-        expect_positive(cfg, "SOLVER.EPOCHS")
-
-
-def check_method(cfg: CfgNode, several: bool) -> None:
-    """Raises UserError if LINEAR.METHOD is not for images that show one class, or ``several``."""
-    method = cfg.LINEAR.METHOD
-    expect(
-        method != "svm" or several,
-        "LINEAR.METHOD svm is for images that show several classes: expected a data set such as VOC's",
-    )
-    expect(
-        method not in ("knn", "sgd") or not several,
-        f"LINEAR.METHOD {method} is for images of one class each: expected logistic or svm",
-    )
+    options = ("LINEAR.IMAGE_SIZE", "LINEAR.MAX_ITER", "LINEAR.COST", "KNN_EVAL.NUM_NEIGHBORS", "KNN_EVAL.TEMPERATURE")
+    expect_positive(cfg, *options, *(["SOLVER.EPOCHS"] if cfg.LINEAR.METHOD == "sgd" else []))
 
 
 def protocol(cfg: CfgNode) -> str:
@@ -77,6 +102,207 @@ def protocol(cfg: CfgNode) -> str:
     shape = {"square": "whole images", "center_crop": "central crops"}[options.TRANSFORM]
     left_out = "" if options.DIFFICULT_IS_ABSENT else "; images of difficult objects alone left out"
     return f"{how}; pooled {cfg.MODEL.RESNETS.OUT_FEATURES[0]} of {shape} at {options.IMAGE_SIZE} px{left_out}"
+
+
+def logistic(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet) -> dict:
+    """Choose lambda on validation images, fit all labelled ones again, score the test images."""
+    options = cfg.LINEAR
+    rows, targets = cached_features(cfg, backbone, train)
+    if options.VALIDATION:
+        validation = read_set(options.VALIDATION)
+        check_classes(targets, validation.targets, (train.name, validation.name))
+        fitted, held = (rows, targets), cached_features(cfg, backbone, validation)
+    else:
+        kept, out = split_off(targets, options.VALIDATION_SHARE, cfg.SEED)
+        part = f"{1 - options.VALIDATION_SHARE:g} of {train.name}", f"{options.VALIDATION_SHARE:g} of it"
+        check_classes(targets[kept], targets[out], part)
+        fitted, held = (rows[kept], targets[kept]), (rows[out], targets[out])
+    path = fit_path(fitted, held, options)
+    best = max(path, key=lambda point: point.score)  # of equals the first, which has the strongest regularisation
+    final, everything = Classifier(options), (np.concatenate(parts) for parts in zip(fitted, held, strict=True))
+    iterations, converged = final.fit(*everything, best.strength)
+    if not converged:
+        logger.warning(f"the final fit did not converge in {iterations} iterations: raise LINEAR.MAX_ITER")
+    score = "top1" if targets.ndim == 1 else "mAP"
+    plot_path(path, score, Path(cfg.OUTPUT_DIR) / "path.png")
+    save_classifier(cfg, *final.weights())
+    return {
+        score: round(final.score(*cached_features(cfg, backbone, test)), 2),
+        "lambda": best.strength,
+        "validation": round(best.score, 2),
+        "iterations": iterations,
+        "converged": converged,
+        "path": [point._asdict() for point in path],
+    }
+
+
+class PathPoint(NamedTuple):
+    """One lambda of the path."""
+
+    strength: float  # lambda
+    score: float  # percent, on the validation images
+    iterations: int  # of L-BFGS, the most of all classifiers
+    converged: bool
+
+
+class Classifier:
+    """Multinomial logistic regression, or one of two classes for each column of several labels.
+
+    ``fit`` starts from the coefficients of the call before, for MAX_ITER iterations of L-BFGS at most.
+    """
+
+    def __init__(self, options: CfgNode):
+        self._max_iter, self._difficult_is_absent = options.MAX_ITER, options.DIFFICULT_IS_ABSENT
+        self._models: list[LogisticRegression] = []
+
+    def fit(self, rows: np.ndarray, targets: np.ndarray, strength: float) -> tuple[int, bool]:
+        """Fit to (N, C) features; how many iterations it took, and whether it converged."""
+        several = targets.ndim > 1
+        problems = list(columns(rows, targets, self._difficult_is_absent)) if several else [(rows, targets)]
+        if not self._models:
+            self._models = [LogisticRegression(max_iter=self._max_iter, warm_start=True) for _ in problems]
+        with warnings.catch_warnings(record=True) as raised:
+            warnings.simplefilter("always", ConvergenceWarning)  # reported once for the whole path
+            for model, problem in zip(self._models, problems, strict=True):
+                model.set_params(C=1 / strength).fit(*problem)
+        failed = any(issubclass(warning.category, ConvergenceWarning) for warning in raised)
+        return max(int(model.n_iter_.max()) for model in self._models), not failed
+
+    def score(self, rows: np.ndarray, targets: np.ndarray) -> float:
+        """Percent: top-1, or the mean of the classes' 11-point AP."""
+        if targets.ndim == 1:
+            return 100 * float(np.mean(self._models[0].predict(rows) == targets))
+        pairs = zip(self._models, columns(rows, targets, self._difficult_is_absent), strict=True)
+        scores = [eleven_point_ap(model.decision_function(rows), present) for model, (rows, present) in pairs]
+        return float(np.mean(scores))
+
+    def weights(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weight (classes, C) and bias (classes,)."""
+        weight, bias = (np.concatenate([getattr(m, name) for m in self._models]) for name in ("coef_", "intercept_"))
+        if len(self._models) == 1 and len(weight) == 1:  # two classes: scikit-learn has the second against the first
+            weight, bias = (np.concatenate([-part / 2, part / 2]) for part in (weight, bias))
+        return torch.from_numpy(weight), torch.from_numpy(bias)
+
+
+def fit_path(train: Labelled, validation: Labelled, options: CfgNode) -> list[PathPoint]:
+    """Fit ``train`` for each of LINEAR.LAMBDAS, the strongest and easiest first, and score ``validation``."""
+    (low, high, count), classifier, path = options.LAMBDAS, Classifier(options), []
+    strengths = np.logspace(np.log10(high), np.log10(low), int(count))
+    for strength in tqdm(strengths.tolist(), unit="lambda", desc="logistic regression"):
+        iterations, converged = classifier.fit(*train, strength)
+        path.append(PathPoint(strength, classifier.score(*validation), iterations, converged))
+    lost = [f"{point.strength:.1e}" for point in path if not point.converged]
+    if lost:
+        names = ", ".join(lost)
+        logger.warning(f"{len(lost)} of {len(path)} fits did not converge: lambda {names}; raise LINEAR.MAX_ITER")
+    return path
+
+
+def split_off(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of (training, validation): a seeded ``share`` of the images, of each class where it has two or more."""
+    rng = np.random.default_rng(seed)
+    if targets.ndim > 1:
+        order = rng.permutation(len(targets))
+        held = order[: round(share * len(order))]
+    else:
+        classes = [rng.permutation(np.flatnonzero(targets == label)) for label in np.unique(targets)]
+        counts = [min(max(round(share * len(members)), 1), len(members) - 1) for members in classes]
+        held = np.concatenate([members[:count] for members, count in zip(classes, counts, strict=True)])
+    return np.setdiff1d(np.arange(len(targets)), held), np.sort(held)
+
+
+def plot_path(path: list[PathPoint], score: str, output: Path) -> None:
+    """The validation score against lambda; fits that did not converge are hollow."""
+    with saved_plot(output, size=(6, 3.6)) as (axis,):
+        axis.plot([point.strength for point in path], [point.score for point in path], color="C0", alpha=0.5)
+        for converged, face, label in ((True, "C0", "converged"), (False, "white", "stopped at LINEAR.MAX_ITER")):
+            points = [(point.strength, point.score) for point in path if point.converged == converged]
+            if points:
+                axis.scatter(*zip(*points, strict=True), color="C0", facecolor=face, label=label)
+        axis.set(xscale="log", xlabel="lambda", ylabel=f"{score} on the validation images (%)")
+
+
+def svm(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet) -> dict:
+    """VOC07 SVM, the VOC column of the paper's ablations: a support-vector machine for each class."""
+    pairs = (cached_features(cfg, backbone, data) for data in (train, test))
+    scores, weight, bias = svm_ap(*pairs, cfg.LINEAR)
+    save_classifier(cfg, torch.from_numpy(weight), torch.from_numpy(bias))
+    return {"mAP": round(float(np.mean(scores)), 2), "AP": [round(score, 2) for score in scores]}
+
+
+def svm_ap(train: Labelled, test: Labelled, options: CfgNode) -> tuple[list[float], np.ndarray, np.ndarray]:
+    """AP of each class in percent, the area under the interpolated envelope; the machines' weight (T, C) and bias (T,).
+
+    (N, C) features are scaled to a length of about 1; (N, T) labels are 1, 0 (difficult) and -1. ``options`` is LINEAR.
+    """
+    fitted, scored = (
+        columns(rows / (np.linalg.norm(rows, axis=1, keepdims=True) + 1e-5), labels, options.DIFFICULT_IS_ABSENT)
+        for rows, labels in (train, test)
+    )
+    scores, machines = [], []
+    pairs = tqdm(zip(fitted, scored, strict=True), total=train[1].shape[1], unit="class", desc="SVM")
+    for problem, (rows, present) in pairs:
+        machine = LinearSVC(C=options.COST, class_weight={True: 2, False: 1}, max_iter=2000, dual=True, random_state=0)
+        scores.append(envelope_ap(machine.fit(*problem).decision_function(rows), present))
+        machines.append(machine)
+    return scores, *(np.concatenate([getattr(m, name) for m in machines]) for name in ("coef_", "intercept_"))
+
+
+def columns(
+    rows: np.ndarray, targets: np.ndarray, difficult_is_absent: bool
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """For each class of (N, T) targets: the (M, C) rows of the images that count, and which of them show it."""
+    for column in targets.T:
+        counted = np.ones(len(column), bool) if difficult_is_absent else column != DIFFICULT
+        yield (rows if counted.all() else rows[counted]), column[counted] == PRESENT
+
+
+def eleven_point_ap(scores: np.ndarray, present: np.ndarray) -> float:
+    """VOC2007's AP in percent: the mean over recalls 0, .1, ..., 1 of the best precision from there on."""
+    precision, recall = _curve(scores, present)
+    return 100 * float(np.mean([precision[recall >= level - 1e-12].max(initial=0) for level in np.linspace(0, 1, 11)]))
+
+
+def envelope_ap(scores: np.ndarray, present: np.ndarray) -> float:
+    """The area in percent under the precision that is best from each recall on."""
+    precision, recall = _curve(scores, present)
+    best = np.maximum.accumulate(precision[::-1])[::-1]
+    return 100 * float(np.sum(np.diff(recall, prepend=0) * best))
+
+
+def _curve(scores: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Precision and recall after each image, highest score first; the earlier of equal ones."""
+    hits = present[np.argsort(-scores, kind="stable")]
+    found = np.cumsum(hits)
+    return found / np.arange(1, len(hits) + 1), found / found[-1]
+
+
+def knn(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet) -> dict:
+    """The weighted vote of the nearest training images."""
+    pairs = (cached_features(cfg, backbone, data) for data in (train, test))
+    bank, queries = (Features(F.normalize(torch.tensor(rows), dim=1), torch.tensor(labels)) for rows, labels in pairs)
+    options = cfg.KNN_EVAL
+    return {"top1": round(knn_top1(bank, queries, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE), 2)}
+
+
+def sgd(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet) -> dict:
+    """A layer trained on random crops, through the network."""
+    training = LinearTraining(cfg, backbone, train, test)
+    history = training.run(Path(cfg.OUTPUT_DIR))
+    plot_history(history, Path(cfg.OUTPUT_DIR) / "curves.png")
+    save_classifier(cfg, training.layer.weight.detach().cpu(), training.layer.bias.detach().cpu())
+    return {"top1": history[-1]["top1"], "top5": history[-1]["top5"], "history": history}
+
+
+def save_classifier(cfg: CfgNode, weight: torch.Tensor, bias: torch.Tensor) -> None:
+    """classifier.pth: weight (classes, C) and bias (classes,), float32, and how the classifier sees an image."""
+    transform = "center_crop" if cfg.LINEAR.METHOD == "sgd" else cfg.LINEAR.TRANSFORM
+    content = {"weight": weight.float().contiguous(), "bias": bias.float().contiguous()}
+    with written_whole(Path(cfg.OUTPUT_DIR) / "classifier.pth") as temporary:
+        torch.save({**content, "transform": transform, "image_size": cfg.LINEAR.IMAGE_SIZE}, temporary)
+
+
+METHODS = {"logistic": logistic, "svm": svm, "knn": knn, "sgd": sgd}
 
 
 if __name__ == "__main__":

@@ -2,8 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cv2
@@ -14,7 +13,6 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import MultiStepLR
 from tqdm import tqdm
 
-from projects.common.feature_cache import RecordImages, image_loader, images_key, weights_key
 from projects.common.frozen_backbone import FrozenBackbone
 from revisit.data.crops import crop_and_resize, random_resized_crop
 from revisit.evaluation.features import center_crop
@@ -24,26 +22,9 @@ from revisit.viz.curves import saved_plot
 
 from detectron2.config import CfgNode
 
-from .targets import LabelledSet
-
-SCALE = (0.08, 1.0)  # share of the image area
-INIT_STD = 0.01
-STATE = "sgd.pth"
+from .labelled_sets import LabelledSet, image_loader, images_key, weights_key
 
 logger = logging.getLogger(__name__)
-
-
-class RandomCrops(RecordImages):
-    """A random crop of each image, flipped half of the time: a function of seed, epoch and index alone."""
-
-    def __init__(self, records: list[dict], size: int, seed: int, epoch: int):
-        super().__init__(records, partial(crop_and_resize, size=size))
-        self._seed, self._epoch = seed, epoch
-
-    def view(self, image: np.ndarray, index: int) -> np.ndarray:
-        rng = counter_rng(self._seed, Stream.VIEWS, self._epoch, index)
-        view = self._transform(image, random_resized_crop(*image.shape[:2], SCALE, rng))
-        return cv2.flip(view, 1) if rng.random() < 0.5 else view
 
 
 class LinearTraining:
@@ -54,17 +35,19 @@ class LinearTraining:
         self.layer = nn.Linear(backbone.channels, int(train.targets.max()) + 1).to(cfg.MODEL.DEVICE)
         generator = torch.Generator().manual_seed(cfg.SEED)
         with torch.no_grad():
-            self.layer.weight.copy_(torch.randn(self.layer.weight.shape, generator=generator) * INIT_STD)
+            self.layer.weight.copy_(torch.randn(self.layer.weight.shape, generator=generator) * 0.01)
             self.layer.bias.zero_()
         options = cfg.SOLVER
         decay = {"momentum": options.MOMENTUM, "weight_decay": options.WEIGHT_DECAY}
         self._optimizer = torch.optim.SGD(self.layer.parameters(), options.BASE_LR, **decay)
         self._schedule = MultiStepLR(self._optimizer, list(options.STEP_EPOCHS), gamma=options.GAMMA)
+        self._parts = {"layer": self.layer, "optimizer": self._optimizer, "schedule": self._schedule}
         self.history: list[dict] = []  # of each epoch: loss, top1, top5
 
     def run(self, folder: Path) -> list[dict]:
         """Train the remaining epochs; the history of all."""
-        self._resume(folder / STATE)
+        state_file = folder / "sgd.pth"
+        self._resume(state_file)
         frozen = {key: value.clone() for key, value in self._backbone.state_dict().items()}
         for epoch in range(len(self.history), self._cfg.SOLVER.EPOCHS):
             loss = self._train_epoch(epoch)
@@ -74,51 +57,48 @@ class LinearTraining:
                 assert not changed, f"the frozen backbone has changed: {', '.join(changed[:3])}"
             self.history.append({"loss": round(loss, 4), **self.evaluate()})
             logger.info(f"epoch {epoch + 1} of {self._cfg.SOLVER.EPOCHS}: {json.dumps(self.history[-1])}")
-            self._save(folder / STATE)
+            content = {name: part.state_dict() for name, part in self._parts.items()}
+            with written_whole(state_file) as temporary:
+                torch.save({**content, "history": self.history, "recipe": self._recipe()}, temporary)
         return self.history
 
     def _train_epoch(self, epoch: int) -> float:
-        cfg, records = self._cfg, self._train.records
-        order = counter_rng(cfg.SEED, Stream.SHUFFLE, epoch).permutation(len(records)).tolist()
-        crops = RandomCrops(records, cfg.LINEAR.IMAGE_SIZE, cfg.SEED, epoch)
+        seed, size = self._cfg.SEED, self._cfg.LINEAR.IMAGE_SIZE
+        order = counter_rng(seed, Stream.SHUFFLE, epoch).permutation(len(self._train.records)).tolist()
+
+        def random_crop(image: np.ndarray, index: int) -> np.ndarray:
+            rng = counter_rng(seed, Stream.VIEWS, epoch, index)
+            view = crop_and_resize(image, random_resized_crop(*image.shape[:2], (0.08, 1.0), rng), size)
+            return cv2.flip(view, 1) if rng.random() < 0.5 else view
+
         total = 0.0
-        for logits, labels in self._outputs(crops, self._train, f"epoch {epoch + 1}", order):
+        for logits, labels in self._outputs(self._train, random_crop, f"epoch {epoch + 1}", order):
             loss = F.cross_entropy(logits, labels)
             self._optimizer.zero_grad()
             loss.backward()
             self._optimizer.step()
             total += loss.item() * len(labels)
         self._schedule.step()
-        return total / len(records)
+        return total / len(order)
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
         """Percent: ``top1`` and ``top5`` of the test images."""
-        records = self._test.records
-        crops = RecordImages(records, partial(center_crop, size=self._cfg.LINEAR.IMAGE_SIZE))
-        hits = torch.zeros(2)
-        for logits, labels in self._outputs(crops, self._test, "test images"):
+        size, hits = self._cfg.LINEAR.IMAGE_SIZE, torch.zeros(2)
+        for logits, labels in self._outputs(self._test, lambda image, _: center_crop(image, size), "test images"):
             best = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
             hits += torch.stack([best[:, 0].sum(), best.any(dim=1).sum()]).cpu()
-        top1, top5 = (round(100 * float(count) / len(records), 2) for count in hits)
+        top1, top5 = (round(100 * float(count) / len(self._test.records), 2) for count in hits)
         return {"top1": top1, "top5": top5}
 
     def _outputs(
-        self, images: RecordImages, data: LabelledSet, name: str, order: list[int] | None = None
+        self, data: LabelledSet, view: Callable[..., np.ndarray], name: str, order: list[int] | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Logits (B, classes) and labels (B,) of each batch."""
-        loader = image_loader(self._cfg, images, sampler=order, batch_size=self._cfg.SOLVER.IMS_PER_BATCH)
+        loader = image_loader(self._cfg, data.records, view, sampler=order, batch_size=self._cfg.SOLVER.IMS_PER_BATCH)
         for batch, indices in tqdm(loader, unit="batch", desc=name):
             labels = torch.from_numpy(data.targets)[indices].to(self._cfg.MODEL.DEVICE)
             yield self.layer(self._backbone.pooled(batch)), labels
-
-    def _parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
-        return {"layer": self.layer, "optimizer": self._optimizer, "schedule": self._schedule}
-
-    def _save(self, path: Path) -> None:
-        content = {name: part.state_dict() for name, part in self._parts().items()}
-        with written_whole(path) as temporary:
-            torch.save({**content, "history": self.history, "recipe": self._recipe()}, temporary)
 
     def _resume(self, path: Path) -> None:
         if not path.is_file():
@@ -127,7 +107,7 @@ class LinearTraining:
         if saved["recipe"] != self._recipe():
             logger.info(f"{path} was trained with other weights, data or settings: starting anew")
             return
-        for name, part in self._parts().items():
+        for name, part in self._parts.items():
             part.load_state_dict(saved[name])
         self.history = saved["history"]
         logger.info(f"resuming after epoch {len(self.history)} of {path}")

@@ -9,23 +9,51 @@ region of DATASETS.TRAIN; DIR/results.json has the mIoU over all classes and ove
 DIR/gallery.png shows regions beside their nearest ones.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+import torch
+from sklearn.cluster import KMeans
+from torch import Tensor
+from torch.nn import functional as F
+from tqdm import tqdm
 
 from projects.common.entry import expect_positive, load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
-from projects.SegmentRetrieval.config import FEATURES, REGIONS, add_segment_retrieval_config
-from projects.SegmentRetrieval.gallery import gallery_rows
-from projects.SegmentRetrieval.regions import describe_set
-from projects.SegmentRetrieval.retrieval import evaluate
+from projects.common.label_maps import shrink_labels
 from revisit.config import expect_one_of
 from revisit.data.catalog import get_records
-from revisit.data.labels import VOID
+from revisit.data.labels import VOID, check_size, read_labels
+from revisit.data.reader import require_image
 from revisit.engine.command import run_command
 from revisit.errors import expect
-from revisit.viz.tiles import save_sheet
+from revisit.evaluation.sem_seg_evaluation import count_pairs, score
+from revisit.viz.tiles import TILE, SheetRow, evenly_spread, fit, save_sheet
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
+
+CHUNK = 1024  # queries whose similarities are held at once
+OUTLINE = (255, 220, 0)
+DIMMED = 0.35  # brightness around the region
+
+
+def add_segment_retrieval_config(cfg: CfgNode) -> None:
+    """Add SEGMENT_RETRIEVAL to a config, in place. The labelled images are DATASETS.TRAIN, the others DATASETS.TEST."""
+    cfg.SEGMENT_RETRIEVAL = options = CfgNode()
+    options.IMAGE_SIZE = 512  # px, both sides; the aspect ratio is given up
+    options.NUM_REGIONS = 15  # K of K-means, per image
+    options.NORMALIZE = True  # unit features before they are clustered and averaged
+    options.REGIONS = "kmeans"  # truth: the classes of the mask
+    options.FEATURES = "network"  # oracle: a cell's true class, with REGIONS truth, which must give 100
+    options.SHUFFLE_LABELS = False  # give each labelled region another one's label: what chance reaches
+    # Beside all classes, these alone: the others are void, and the mean leaves the background out.
+    options.SUBSET = ("aeroplane", "bottle", "bus", "car", "cat", "cow", "person")
+    options.GALLERY_QUERIES = 8  # rows of gallery.png
+    options.GALLERY_NEIGHBORS = 5  # nearest labelled regions in each
 
 
 def main() -> None:
@@ -52,12 +80,10 @@ def main() -> None:
 def check(cfg: CfgNode) -> list[str]:
     """Names of the classes. Raises UserError for options that mean nothing, and for data that is not there."""
     options = cfg.SEGMENT_RETRIEVAL
-    expect_one_of(cfg, "SEGMENT_RETRIEVAL.REGIONS", REGIONS)
-    expect_one_of(cfg, "SEGMENT_RETRIEVAL.FEATURES", FEATURES)
-    expect(
-        options.FEATURES != "oracle" or options.REGIONS == "truth",
-        "SEGMENT_RETRIEVAL.FEATURES oracle describes true regions: set SEGMENT_RETRIEVAL.REGIONS truth",
-    )
+    expect_one_of(cfg, "SEGMENT_RETRIEVAL.REGIONS", ("kmeans", "truth"))
+    expect_one_of(cfg, "SEGMENT_RETRIEVAL.FEATURES", ("network", "oracle"))
+    fits = options.FEATURES != "oracle" or options.REGIONS == "truth"
+    expect(fits, "SEGMENT_RETRIEVAL.FEATURES oracle describes true regions: set SEGMENT_RETRIEVAL.REGIONS truth")
     positive = ("IMAGE_SIZE", "NUM_REGIONS", "GALLERY_QUERIES", "GALLERY_NEIGHBORS")
     expect_positive(cfg, *(f"SEGMENT_RETRIEVAL.{name}" for name in positive))
     few = options.NUM_REGIONS < VOID
@@ -80,6 +106,177 @@ def protocol(cfg: CfgNode) -> str:
     chance = ", labels shuffled" if options.SHUFFLE_LABELS else ""
     kind = f"{'unit' if options.NORMALIZE else 'raw'} {options.FEATURES}"
     return f"{kind} features at {options.IMAGE_SIZE} px, {regions}, cosine 1-NN{chance}; mIoU in percent"
+
+
+class Regions(NamedTuple):
+    """The regions of one image."""
+
+    ids: np.ndarray  # (h, w) uint8: which region a cell or, for true regions, a pixel belongs to; VOID is none
+    descriptors: Tensor  # (R, C) float32 unit rows, one for each id
+
+
+def cluster(features: Tensor, num_regions: int, seed: int) -> Regions:
+    """K-means over the cells of a (C, h, w) map; descriptors are the clusters' mean features."""
+    cells = features.flatten(1).T.cpu().numpy()
+    means = KMeans(min(num_regions, len(cells)), n_init=1, random_state=seed).fit(cells)
+    _, ids = np.unique(means.labels_, return_inverse=True)  # without a gap, should a cluster have died out
+    ids = ids.reshape(features.shape[1:]).astype(np.uint8)
+    return Regions(ids, describe(features, torch.from_numpy(ids), int(ids.max()) + 1))
+
+
+def true_regions(features: Tensor, truth: np.ndarray) -> Regions:
+    """A region for each class of an (H, W) mask, described by the cells of the (C, h, w) map, each by its share."""
+    classes = np.unique(truth[truth != VOID])
+    ids = np.where(truth == VOID, VOID, np.searchsorted(classes, truth)).astype(np.uint8)
+    return Regions(ids, describe(features, torch.from_numpy(ids), len(classes)))
+
+
+def oracle_features(truth: np.ndarray, num_classes: int) -> Tensor:
+    """(num_classes, H, W) float32: 1 where an (H, W) mask has the class."""
+    labels = np.where(truth == VOID, num_classes, truth)
+    return F.one_hot(torch.from_numpy(labels).long(), num_classes + 1).permute(2, 0, 1)[:num_classes].float()
+
+
+def enlarge(ids: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """(h, w) uint8 ids -> (H, W), each pixel that of the cell it lies in."""
+    return F.interpolate(torch.from_numpy(ids)[None, None], size=size, mode="nearest-exact")[0, 0].numpy()
+
+
+def describe(features: Tensor, ids: Tensor, num_regions: int) -> Tensor:
+    """(num_regions, C) unit rows: the mean of a (C, h, w) map over each region of (H, W) ids."""
+    known = torch.where(ids == VOID, num_regions, ids.long())
+    shares = shrink_labels(known, num_regions + 1, tuple(features.shape[1:]))[:num_regions]
+    sums = shares.flatten(1).to(features) @ features.flatten(1).T  # a mean but for its length
+    return F.normalize(sums, dim=1).cpu()
+
+
+class Described(NamedTuple):
+    """A data set in regions."""
+
+    records: list[dict]
+    regions: list[Regions]
+    places: np.ndarray  # (R, 2) int64: which image each region of all images is in, and its id there
+    descriptors: Tensor  # (R, C) unit rows
+    pixels: np.ndarray  # (R, N + 1) int64: those of each class in a region, the void ones last
+
+
+def describe_set(backbone: FrozenBackbone, cfg: CfgNode, dataset: str) -> Described:
+    """The regions of all images of a data set."""
+    records = get_records(dataset)
+    metadata = MetadataCatalog.get(dataset)
+    num_classes, offset = len(metadata.stuff_classes), metadata.get("label_offset", 0)
+    regions, pixels = [], []
+    for record in tqdm(records, unit="image", desc=dataset):
+        truth = read_labels(record["sem_seg_file_name"], num_classes, offset)
+        regions.append(find_regions(backbone, cfg, record, truth, num_classes))
+        pixels.append(count_pixels(regions[-1], truth, num_classes))
+    descriptors = [one.descriptors for one in regions]
+    places = [(image, number) for image, rows in enumerate(descriptors) for number in range(len(rows))]
+    places = np.array(places, np.int64).reshape(-1, 2)
+    return Described(records, regions, places, torch.cat(descriptors), np.concatenate(pixels))
+
+
+def find_regions(backbone: FrozenBackbone, cfg: CfgNode, record: dict, truth: np.ndarray, num_classes: int) -> Regions:
+    """The regions of one image, whose (H, W) mask has to have its size."""
+    options = cfg.SEGMENT_RETRIEVAL
+    if options.FEATURES == "oracle":
+        return true_regions(oracle_features(truth, num_classes), truth)
+    image = require_image(record["file_name"])
+    check_size(record["sem_seg_file_name"], truth, record["file_name"], image.shape[:2])
+    square = cv2.resize(image, (options.IMAGE_SIZE, options.IMAGE_SIZE), interpolation=cv2.INTER_LINEAR)
+    features = backbone(torch.from_numpy(square).permute(2, 0, 1)[None])[0]
+    if options.NORMALIZE:
+        features = F.normalize(features, dim=0)
+    if options.REGIONS == "truth":
+        return true_regions(features, truth)
+    return cluster(features, options.NUM_REGIONS, cfg.SEED)
+
+
+def count_pixels(regions: Regions, truth: np.ndarray, num_classes: int) -> np.ndarray:
+    """(R, num_classes + 1) int64: the pixels of an (H, W) mask by region and by class, the void ones last."""
+    ids = enlarge(regions.ids, truth.shape)
+    inside = ids != VOID
+    classes = np.minimum(truth[inside], num_classes)
+    return count_pairs(ids[inside], classes, (len(regions.descriptors), num_classes + 1))
+
+
+def keep_classes(pixels: np.ndarray, kept: Sequence[int]) -> np.ndarray:
+    """(R, N) int64: the counts of (R, N + 1) pixels by class as if every class but ``kept`` were void."""
+    return pixels[:, :-1] * np.isin(np.arange(pixels.shape[1] - 1), kept)
+
+
+def majority_labels(counts: np.ndarray) -> np.ndarray:
+    """(R,) int64: the class of the most pixels, by (R, N) counts, the first of equals; VOID where there is none."""
+    return np.where(counts.any(axis=1), counts.argmax(axis=1), VOID)
+
+
+def nearest(queries: Tensor, keys: Tensor, k: int) -> Tensor:
+    """(Q, k) int64: the keys of the largest cosine for each query, nearest first; both are unit rows."""
+    return torch.cat([(chunk @ keys.T).topk(k, dim=1).indices for chunk in queries.split(CHUNK)])
+
+
+def mean_iou(confusion: np.ndarray, names: list[str], counted: Sequence[int]) -> tuple[float, dict[str, float]]:
+    """Percent: the mean over the classes ``counted`` that occur, and the IoU of each by name."""
+    values = score(confusion, names)
+    per_class = {names[c]: values[f"IoU-{names[c]}"] for c in counted if f"IoU-{names[c]}" in values}
+    classes = ", ".join(names[c] for c in counted)
+    expect(bool(per_class), f"none of {classes} is in the truth or was predicted: nothing to average")
+    return float(np.mean(list(per_class.values()))), per_class
+
+
+def evaluate(
+    cfg: CfgNode, labelled: Described, queries: Described, names: list[str], kept: Sequence[int], counted: Sequence[int]
+) -> tuple[float, dict[str, float]]:
+    """mIoU over the classes ``counted`` where all but ``kept`` are void, and each class's IoU."""
+    labels = majority_labels(keep_classes(labelled.pixels, kept))
+    known = np.flatnonzero(labels != VOID)
+    classes = ", ".join(names[c] for c in kept)
+    expect(len(known) > 0, f"no region of {cfg.DATASETS.TRAIN[0]} shows one of {classes}")
+    if cfg.SEGMENT_RETRIEVAL.SHUFFLE_LABELS:
+        labels[known] = np.random.default_rng(cfg.SEED).permutation(labels[known])
+    found = nearest(queries.descriptors, labelled.descriptors[known], 1)[:, 0].numpy()
+    confusion = np.zeros((len(names), len(names)), np.int64)
+    np.add.at(confusion.T, labels[known][found], keep_classes(queries.pixels, kept))
+    expect(bool(confusion.any()), f"every pixel of {cfg.DATASETS.TEST[0]} is void: expected masks of classes")
+    return mean_iou(confusion, names, counted)
+
+
+def gallery_rows(cfg: CfgNode, labelled: Described, queries: Described, names: list[str]) -> list[SheetRow]:
+    """The largest region of an object in test images spread over the data set, each with its nearest labelled ones."""
+    labels = majority_labels(queries.pixels[:, :-1])
+    thing = np.array([label != VOID and names[label] != "background" for label in labels])
+    owners, candidates = queries.places[:, 0], []
+    for image in np.unique(owners[thing]):
+        things = np.flatnonzero(thing & (owners == image))
+        candidates.append(int(things[queries.pixels[things].sum(axis=1).argmax()]))
+    options = cfg.SEGMENT_RETRIEVAL
+    chosen = [candidates[n] for n in evenly_spread(len(candidates), options.GALLERY_QUERIES)] or [0]
+    k = min(options.GALLERY_NEIGHBORS, len(labelled.descriptors))
+    rows = []
+    for query, row in zip(chosen, nearest(queries.descriptors[chosen], labelled.descriptors, k).tolist(), strict=True):
+        shown = [(queries, query), *((labelled, n) for n in row)]
+        rows.append(SheetRow([_tile(*region) for region in shown], [_name(*region, names) for region in shown]))
+    return rows
+
+
+def _name(data: Described, index: int, names: list[str]) -> str:
+    (label,) = majority_labels(data.pixels[[index], :-1])
+    return "void" if label == VOID else names[label]
+
+
+def _tile(data: Described, index: int) -> np.ndarray:
+    owner, number = data.places[index]
+    image = require_image(data.records[owner]["file_name"])
+    return draw_region(image, enlarge(data.regions[owner].ids, image.shape[:2]) == number)
+
+
+def draw_region(image: np.ndarray, region: np.ndarray) -> np.ndarray:
+    """The (H, W, 3) uint8 image as a tile: its (H, W) bool region as it is, with an outline, the rest dimmed."""
+    tile = fit(image, TILE)
+    inside = cv2.resize(region.astype(np.uint8), tile.shape[1::-1], interpolation=cv2.INTER_NEAREST)
+    outlines, _ = cv2.findContours(inside, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
+    picture = np.where(inside[..., None] > 0, tile, (DIMMED * tile).astype(np.uint8))
+    return cv2.drawContours(picture, outlines, -1, OUTLINE, 1)
 
 
 if __name__ == "__main__":

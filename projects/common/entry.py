@@ -3,8 +3,6 @@
 import argparse
 import json
 import logging
-import resource
-import sys
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
@@ -21,16 +19,20 @@ RANDOM = "random"
 
 
 def load_project(description: str, add_keys: Callable[[CfgNode], None], *, network: bool = True) -> CfgNode:
-    """The config of projects/NAME/run.py from its command line, checked and frozen.
+    """The config of projects/NAME/run.py from its command line, with the keys of ``add_keys``, checked and frozen.
 
     --weights and --output become MODEL.WEIGHTS, empty for a network drawn from SEED, and OUTPUT_DIR, which holds
-    log.txt, config.yaml and environment.json from now on.
-
-    Args:
-        add_keys: adds the project's own keys.
-        network: whether the project needs a network, and so --weights.
+    log.txt, config.yaml and environment.json from now on. A project without ``network`` needs no --weights.
     """
-    args = _parse_args(description, network)
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--config-file", required=True, metavar="FILE", help="network and protocol")
+    what = f"output of tools/convert_to_d2.py, or {RANDOM}: a network drawn from SEED"
+    what = what if network else "not used: this project needs no network"
+    add("--weights", required=network, default=RANDOM, metavar="FILE", help=what)
+    add("--output", type=Path, required=True, metavar="DIR", help="folder for results.json and pictures")
+    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
+    args = parser.parse_args()
     expect(not args.output.exists() or args.output.is_dir(), f"--output {args.output} is a file: expected a folder")
     found = args.weights == RANDOM or Path(args.weights).is_file()
     expect(found, f"--weights {args.weights} not found: expected a file of weights, or {RANDOM}")
@@ -52,18 +54,6 @@ def load_project(description: str, add_keys: Callable[[CfgNode], None], *, netwo
     return cfg
 
 
-def _parse_args(description: str, network: bool) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--config-file", required=True, metavar="FILE", help="network and protocol")
-    what = f"output of tools/convert_to_d2.py, or {RANDOM}: a network drawn from SEED"
-    what = what if network else "not used: this project needs no network"
-    add("--weights", required=network, default=RANDOM, metavar="FILE", help=what)
-    add("--output", type=Path, required=True, metavar="DIR", help="folder for results.json and pictures")
-    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
-    return parser.parse_args()
-
-
 def expect_positive(cfg: CfgNode, *keys: str) -> None:
     """Raises UserError unless the values of all keys are above 0."""
     for key in keys:
@@ -83,9 +73,3 @@ def write_results(cfg: CfgNode, protocol: str, results: dict, *, network: bool =
     weights = {"weights": cfg.MODEL.WEIGHTS or RANDOM} if network else {}
     with written_whole(Path(cfg.OUTPUT_DIR) / "results.json") as temporary:
         temporary.write_text(json.dumps({"protocol": protocol, **weights, **results}, indent=2) + "\n")
-
-
-def peak_memory_gb() -> float:
-    """The most memory that this process has held so far, GB."""
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9

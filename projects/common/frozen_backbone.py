@@ -1,6 +1,6 @@
 """A pretrained backbone as a fixed function of pixels, for the projects on frozen features."""
 
-from __future__ import annotations
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ class FrozenBackbone(nn.Module):
         """C of the map."""
         return self.backbone.output_shape()[self._map].channels
 
-    def train(self, mode: bool = True) -> FrozenBackbone:
+    def train(self, mode: bool = True) -> Self:
         return super().train(False)  # a frozen network has no other mode
 
     @torch.no_grad()

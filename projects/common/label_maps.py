@@ -1,6 +1,8 @@
-"""Labels between the pixels of an image and the cells of a feature map."""
+"""Label maps: from the pixels of an image to the cells of a feature map, and back; Pascal VOC's colours of ids."""
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -14,3 +16,20 @@ def shrink_labels(ids: Tensor, num_labels: int, size: tuple[int, int]) -> Tensor
 def enlarge_labels(labels: Tensor, size: tuple[int, int]) -> Tensor:
     """(L, h, w) soft labels -> (H, W) uint8: the strongest in each pixel, bilinear between cells."""
     return F.interpolate(labels[None], size=size, mode="bilinear")[0].argmax(dim=0).to(torch.uint8)
+
+
+def voc_colours() -> np.ndarray:
+    """Pascal VOC's colour of each id, uint8 (256, 3) RGB, which DAVIS took over.
+
+    The id's bits go to red, green and blue in turn, its lowest ones to the colours' highest.
+    """
+    places = np.arange(8)[:, None]
+    bits = np.arange(256)[:, None, None] >> (3 * places + np.arange(3)) & 1  # (256, 8, 3)
+    return (bits << (7 - places)).sum(axis=1).astype(np.uint8)
+
+
+def palette_image(ids: np.ndarray) -> Image.Image:
+    """A picture of (H, W) uint8 ids in these colours, which stores the ids themselves."""
+    image = Image.fromarray(ids)
+    image.putpalette(voc_colours().tobytes())
+    return image

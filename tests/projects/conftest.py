@@ -1,27 +1,35 @@
-import importlib.util
+import json
 import shlex
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
-from commands import ROOT
+
+NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"  # as the shared tiny backbone
+
+
+def command_of(project: str, output: Path, options: str = "", weights: str | Path | None = "random") -> str:
+    files = f"--config-file projects/{project}/configs/toy.yaml --output {output}"
+    return f"python projects/{project}/run.py {files} {f'--weights {weights}' if weights else ''} {NARROW} {options}"
+
+
+@pytest.fixture(scope="session")
+def project_command() -> Callable[..., str]:
+    """The command line of a project's toy form around a narrow backbone."""
+    return command_of
 
 
 @pytest.fixture
-def run_project(toy_datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Runs projects/NAME/run.py in this process, which spares the imports; the folder of its results."""
+def run_project(toy_datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple]:
+    """Runs projects/NAME/run.py in this process, which spares the imports; the folder of its results, and they."""
     monkeypatch.setattr("projects.common.entry.setup_logger", lambda *args, **options: None)  # it outlives the test
 
-    def call(project: str, config: str, options: str = "", weights: str | Path | None = "random") -> Path:
-        folder, output = ROOT / "projects" / project, tmp_path / "output"
-        words = ["--config-file", f"{folder}/configs/{config}.yaml", "--output", str(output)]
-        words += ["--weights", str(weights)] if weights else []
-        monkeypatch.setattr(sys, "argv", ["run.py", *words, *shlex.split(options)])
-        spec = importlib.util.spec_from_file_location(f"{project}_run", folder / "run.py")
-        script = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(script)
-        script.main()
-        return output
+    def call(project: str, options: str = "", weights: str | Path | None = "random") -> tuple[Path, dict]:
+        output = tmp_path / "output"
+        monkeypatch.setattr(sys, "argv", shlex.split(command_of(project, output, options, weights))[1:])
+        import_module(f"projects.{project}.run").main()
+        return output, json.loads((output / "results.json").read_text())
 
     return call

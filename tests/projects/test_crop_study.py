@@ -1,9 +1,8 @@
-"""The crop study: overlaps against a direct simulation, limits that hold or are counted, its command, bad input."""
+"""The crop study: overlaps against a direct simulation, limits that hold or are counted, its command."""
 
 import json
 import math
 import random
-import re
 
 import cv2
 import numpy as np
@@ -11,11 +10,8 @@ import pytest
 import yaml
 from commands import run
 
-from projects.CropStudy.limited_runs import read_runs
-from projects.CropStudy.overlap import draw_overlaps
+from projects.CropStudy.run import draw_overlaps, read_runs
 from revisit.errors import UserError
-
-COMMAND = "python projects/CropStudy/run.py --config-file projects/CropStudy/configs/coco.yaml --output {output}"
 
 
 def simulated_iou(height, width, scale, rng):
@@ -43,19 +39,18 @@ def test_the_mean_iou_is_that_of_a_direct_simulation(size, scale):
     assert drawn.num_fallbacks == 0
 
 
-@pytest.mark.parametrize("limit", [0.6, 0.2, 0.0])
-def test_no_pair_is_above_its_limit_unless_it_is_counted(limit):
-    drawn = draw_overlaps((480, 640), (0.2, 1.0), limit, 300, seed=1)
-    assert (drawn.iou > limit).sum() == drawn.num_fallbacks < 5
+@pytest.mark.parametrize(
+    ("scale", "limit", "count", "lost"),
+    [((0.2, 1.0), 0.6, 300, 5), ((0.2, 1.0), 0.2, 300, 5), ((0.2, 1.0), 0.0, 300, 5), ((0.8, 1.0), 0.1, 20, 21)],
+)
+def test_no_pair_is_above_its_limit_unless_it_is_counted(scale, limit, count, lost):
+    drawn = draw_overlaps((480, 640), scale, limit, count, seed=1)
+    assert (drawn.iou > limit).sum() == drawn.num_fallbacks < lost
+    assert scale[0] < 0.8 or drawn.num_fallbacks == count  # crops that cannot meet their limit
 
 
-def test_crops_that_cannot_meet_their_limit_are_all_counted():
-    drawn = draw_overlaps((480, 640), (0.8, 1.0), 0.1, 20, seed=0)
-    assert drawn.num_fallbacks == (drawn.iou > 0.1).sum() == 20
-
-
-def test_the_command_draws_and_reports_every_limit(toy_root, tmp_path):
-    text = run(COMMAND.format(output=tmp_path) + " CROP_STUDY.NUM_PAIRS 200", toy_root)
+def test_the_command_draws_and_reports_every_limit(project_command, toy_root, tmp_path):
+    text = run(project_command("CropStudy", tmp_path, "CROP_STUDY.NUM_PAIRS 200", weights=None), toy_root)
     assert "limit 0.4: mean IoU 0." in text
     rows = json.loads((tmp_path / "results.json").read_text())["overlaps"]
     assert [row["max_iou"] for row in rows] == [1.0, 0.6, 0.4, 0.2, 0.0]
@@ -81,8 +76,7 @@ def make_run(tmp_path):
 def test_runs_are_compared_in_the_order_of_their_limits(make_run, run_project):
     plain, close = make_run("plain", 1.0, {"knn_top1": 20.0}), make_run("close", 0.4, {"knn_top1": 30.0})
     options = f"CROP_STUDY.NUM_PAIRS 20 CROP_STUDY.RUNS \"('{plain}', '{close}')\""
-    output = run_project("CropStudy", "coco", options, weights=None)
-    results = json.loads((output / "results.json").read_text())
+    output, results = run_project("CropStudy", options, weights=None)
     assert results["runs"] == [{"max_iou": 0.4, "knn_top1": 30.0}, {"max_iou": 1.0, "knn_top1": 20.0}]
     assert (output / "runs.png").is_file()
 
@@ -92,25 +86,11 @@ def test_scores_may_come_from_finetuned_models(make_run):
     (found,) = read_runs([pretraining], [finetuned], "bbox.AP50")
     assert (found.max_iou, found.score) == (0.2, 9.5)
     assert found.loss == [(0, 5.0), (1, 4.9), (2, 4.8)]
-    with pytest.raises(UserError, match="has no knn_top1: set CROP_STUDY.SCORE"):
-        read_runs([pretraining], [], "knn_top1")
-    with pytest.raises(UserError, match="bbox of .*evaluation.json is no number"):
-        read_runs([pretraining], [finetuned], "bbox")
-    with pytest.raises(UserError, match="names 1 folders for 2"):
-        read_runs([pretraining] * 2, [finetuned], "bbox.AP50")
-    with pytest.raises(UserError, match="config.yaml not found"):
-        read_runs([pretraining / "nowhere"], [], "knn_top1")
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ('VIEWS.LARGE_SCALE "(0.0, 1.0)"', "expected 0 < low <= high <= 1"),
-        ('CROP_STUDY.MAX_IOUS "(1.5,)"', "expected limits between 0 and 1"),
-        ("CROP_STUDY.NUM_PAIRS 0", "CROP_STUDY.NUM_PAIRS is 0: expected a positive number"),
-        ('CROP_STUDY.IMAGE_SIZE "(480,)"', "expected height and width"),
-    ],
-)
-def test_bad_options_are_refused(options, expected, run_project):
-    with pytest.raises(UserError, match=re.escape(expected)):
-        run_project("CropStudy", "coco", options, weights=None)
+    for runs, scored, key, expected in (
+        ([pretraining], [], "knn_top1", "has no knn_top1: set CROP_STUDY.SCORE"),
+        ([pretraining], [finetuned], "bbox", "bbox of .*evaluation.json is no number"),
+        ([pretraining] * 2, [finetuned], "bbox.AP50", "names 1 folders for 2"),
+        ([pretraining / "nowhere"], [], "knn_top1", "config.yaml not found"),
+    ):
+        with pytest.raises(UserError, match=expected):
+            read_runs(runs, scored, key)

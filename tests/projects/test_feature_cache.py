@@ -3,62 +3,61 @@
 import json
 import logging
 
+import cv2
 import numpy as np
 import pytest
 import torch
 from tiny import tiny_config
 
-from projects.common import feature_cache
-from projects.common.feature_cache import Transform, cached_features
 from projects.common.frozen_backbone import FrozenBackbone
+from projects.LinearClassification import labelled_sets
+from projects.LinearClassification.labelled_sets import LabelledSet
+from projects.LinearClassification.run import add_linear_config
+from revisit.evaluation.features import TRANSFORMS
 
-SQUARE = Transform("square", lambda image: image)
-
-
-@pytest.fixture
-def records():
-    rng = np.random.default_rng(0)
-    return [{"image": rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)} for _ in range(10)]
+RECORDS = [{"image": image} for image in np.random.default_rng(0).integers(0, 256, (10, 32, 32, 3), dtype=np.uint8)]
 
 
 @pytest.fixture
-def make(tmp_path, records, monkeypatch):
-    monkeypatch.setattr(feature_cache, "BATCH", 2)
-    monkeypatch.setattr(feature_cache, "BATCHES_PER_SAVE", 2)
+def make(tmp_path, monkeypatch):
+    monkeypatch.setattr(labelled_sets, "BATCH", 2)
+    monkeypatch.setattr(labelled_sets, "BATCHES_PER_SAVE", 2)
     calls = []
 
-    def features(chosen=records, transform=SQUARE, **options):
-        cfg = tiny_config(*(word for pair in options.items() for word in pair))
+    def features(order=1, see=lambda image, size: image, **options):
+        monkeypatch.setitem(TRANSFORMS, "square", see)
+        cfg = tiny_config()
+        add_linear_config(cfg)
+        cfg.merge_from_list(["LINEAR.IMAGE_SIZE", 32, "LINEAR.CACHE", str(tmp_path / "cache")])
+        cfg.merge_from_list([word for pair in options.items() for word in pair])
         backbone = FrozenBackbone(cfg)
         backbone.register_forward_hook(lambda module, args, output: calls.append(len(args[0])))
         calls.clear()
-        rows = np.array(cached_features(tmp_path / "cache", cfg, backbone, "data", chosen, transform))
-        return rows, sum(calls), backbone
+        rows, _ = labelled_sets.cached_features(cfg, backbone, LabelledSet("data", RECORDS[::order], np.arange(10)))
+        return rows.copy(), sum(calls), backbone
 
     return features
 
 
-def test_features_are_the_pooled_map(make, records):
+def test_features_are_the_pooled_map_and_computed_once(make):
     rows, computed, backbone = make()
-    images = torch.stack([torch.from_numpy(record["image"]).permute(2, 0, 1) for record in records])
+    images = torch.stack([torch.from_numpy(record["image"]).permute(2, 0, 1) for record in RECORDS])
     assert computed == 10 and np.allclose(rows, backbone(images).mean(dim=(2, 3)), atol=1e-5)
+    again, computed, _ = make()
+    assert computed == 0 and np.array_equal(rows, again)
 
 
-def test_a_second_call_computes_nothing(make):
+@pytest.mark.parametrize(
+    ("change", "changed"),
+    [
+        ("weights", {"SEED": 2}),
+        ("images", {"order": -1}),
+        ("transform", {"LINEAR.IMAGE_SIZE": 48, "see": lambda image, size: cv2.resize(image, (size, size))}),
+        ("network", {"MODEL.RESNETS.RES5_DILATION": 2}),
+    ],
+)
+def test_features_of_another_cause_are_computed_and_the_log_says_so(change, changed, make, caplog):
     first, _, _ = make()
-    second, computed, _ = make()
-    assert computed == 0 and np.array_equal(first, second)
-
-
-@pytest.mark.parametrize("change", ["weights", "images", "transform", "network"])
-def test_features_of_another_cause_are_computed_and_the_log_says_so(change, make, records, caplog):
-    first, _, _ = make()
-    changed = {
-        "weights": {"SEED": 2},
-        "images": {"chosen": records[::-1]},
-        "transform": {"transform": Transform("flipped", lambda image: image[::-1].copy())},
-        "network": {"MODEL.RESNETS.RES5_DILATION": 2},
-    }[change]
     with caplog.at_level(logging.INFO, logger="projects"):
         second, computed, _ = make(**changed)
     assert computed == 10 and not np.array_equal(first, second)
@@ -71,7 +70,7 @@ def test_features_of_another_cause_are_computed_and_the_log_says_so(change, make
 def test_other_weights_that_were_interrupted_spoil_nothing(make):
     first, _, _ = make()
     with pytest.raises(ZeroDivisionError):
-        make(transform=Transform("square", lambda image: 1 / 0), SEED=2)
+        make(see=lambda image, size: 1 / 0, SEED=2)
     again, computed, _ = make()
     assert computed == 0 and np.array_equal(again, first)
     assert make(SEED=2)[1] == 10
@@ -82,14 +81,14 @@ def test_an_interrupted_call_is_completed(make, tmp_path):
     for file in (tmp_path / "cache").iterdir():
         file.unlink()
 
-    def stop_at_the_seventh(image, seen=[]):  # noqa: B006 - counts over calls
+    def stop_at_the_seventh(image, size, seen=[]):  # noqa: B006 - counts over calls
         seen.append(1)
         if len(seen) == 7:
             raise KeyboardInterrupt
         return image
 
     with pytest.raises(KeyboardInterrupt):
-        make(transform=Transform("square", stop_at_the_seventh))
+        make(see=stop_at_the_seventh)
     (state,) = (tmp_path / "cache").glob("*.json")
     assert json.loads(state.read_text())["done"] == 4
     rows, computed, _ = make()

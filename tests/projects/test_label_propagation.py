@@ -1,65 +1,58 @@
-"""Label propagation against its definition in plain loops, its command on ToyScenes, and bad input."""
+"""Label propagation, J and F against their definitions in plain loops; the command on ToyScenes; masks, CSVs."""
 
+import csv
+import itertools
 import json
-import re
+import math
 import shutil
+from statistics import fmean
 
 import numpy as np
 import pytest
 import torch
 from commands import one_line_error, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from PIL import Image
 from torch.nn import functional as F
 
 from projects.common.label_maps import enlarge_labels, shrink_labels
-from projects.LabelPropagation.davis import find_sequences, read_masks
-from projects.LabelPropagation.propagate import LabelPropagation, Protocol
+from projects.LabelPropagation import davis
+from projects.LabelPropagation.run import LabelPropagation
 from revisit.data.labels import VOID
 from revisit.errors import UserError
 
-COMMAND = (
-    "python projects/LabelPropagation/run.py --config-file projects/LabelPropagation/configs/toy.yaml "
-    "--weights {weights} --output {output}"
-)
-NARROW = " MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"  # as the shared tiny backbone
-
-
-def unit_maps(rng, count, channels, height, width):
-    return [F.normalize(torch.from_numpy(rng.normal(size=(channels, height, width))), dim=0) for _ in range(count)]
+from detectron2.config import CfgNode
 
 
 def propagate_by_definition(features, first, protocol):
     """Every cell looks at every allowed cell of every frame, one by one."""
     labels = [first]
-    height, width = first.shape[1:]
+    cells = list(np.ndindex(*first.shape[1:]))
     for now in range(1, len(features)):
-        before = [0] + [max(0, now - back) for back in range(1, protocol.num_context + 1)]
+        before = [0] + [max(0, now - back) for back in range(1, protocol.NUM_CONTEXT + 1)]
         result = torch.empty_like(first)
-        for y in range(height):
-            for x in range(width):
-                candidates = []
-                for place, frame in enumerate(before):
-                    for v in range(height):
-                        for u in range(width):
-                            if place == 0 or (y - v) ** 2 + (x - u) ** 2 < protocol.radius**2:
-                                cosine = float(features[now][:, y, x] @ features[frame][:, v, u])
-                                candidates.append((cosine, labels[frame][:, v, u]))
-                best = sorted(candidates, key=lambda pair: -pair[0])[: protocol.top_k]
-                weights = np.exp(np.array([cosine for cosine, _ in best]) / protocol.temperature)
-                weights /= weights.sum()
-                result[:, y, x] = sum(w * label for w, (_, label) in zip(weights, best, strict=True))
+        for y, x in cells:
+            candidates = []
+            for (place, frame), (v, u) in itertools.product(enumerate(before), cells):
+                if place == 0 or (y - v) ** 2 + (x - u) ** 2 < protocol.RADIUS**2:
+                    cosine = float(features[now][:, y, x] @ features[frame][:, v, u])
+                    candidates.append((cosine, labels[frame][:, v, u]))
+            best = sorted(candidates, key=lambda pair: -pair[0])[: protocol.TOP_K]
+            weights = np.exp(np.array([cosine for cosine, _ in best]) / protocol.TEMPERATURE)
+            weights /= weights.sum()
+            result[:, y, x] = sum(w * label for w, (_, label) in zip(weights, best, strict=True))
         labels.append(result)
     return labels
 
 
-@pytest.mark.parametrize(
-    "protocol",
-    [Protocol(3, 2.5, 4, 0.05), Protocol(2, 2.0, 50, 1.0), Protocol(0, 3.0, 3, 0.1), Protocol(5, 100.0, 7, 0.2)],
-)
+@pytest.mark.parametrize("protocol", [(3, 2.5, 4, 0.05), (2, 2.0, 50, 1.0), (0, 3.0, 3, 0.1), (5, 100.0, 7, 0.2)])
 def test_labels_follow_the_definition(protocol, monkeypatch):
-    monkeypatch.setattr("projects.LabelPropagation.propagate.TILE", 3)  # windows that the image's edges cut
+    protocol = CfgNode(dict(zip(("NUM_CONTEXT", "RADIUS", "TOP_K", "TEMPERATURE"), protocol, strict=True)))
+    monkeypatch.setattr("projects.LabelPropagation.run.TILE", 3)  # windows that the image's edges cut
     rng = np.random.default_rng(0)
-    features = unit_maps(rng, 6, 8, 5, 7)
+    features = F.normalize(torch.from_numpy(rng.normal(size=(6, 8, 5, 7))), dim=1)
     first = torch.from_numpy(rng.dirichlet(np.ones(3), size=(5, 7))).permute(2, 0, 1)
     expected = propagate_by_definition(features, first, protocol)
     propagation = LabelPropagation(features[0], first, protocol)
@@ -74,15 +67,13 @@ def test_labels_are_shares_of_a_cell_and_come_back():
     shares = shrink_labels(ids, 3, (2, 3))
     assert torch.allclose(shares.sum(dim=0), torch.ones(2, 3))
     assert shares[1].tolist() == [[1, 0.5, 0], [0, 0, 0]] and shares[2].tolist() == [[0, 0, 0], [0, 0, 0.5]]
-    blocks = F.one_hot(torch.arange(6).view(2, 3), 6).permute(2, 0, 1).float()
-    assert torch.equal(
-        enlarge_labels(blocks, (16, 24)),
-        torch.arange(6).view(2, 3).byte().repeat_interleave(8, 0).repeat_interleave(8, 1),
-    )
+    cells = torch.arange(6).view(2, 3)
+    blocks = enlarge_labels(F.one_hot(cells, 6).permute(2, 0, 1).float(), (16, 24))
+    assert torch.equal(blocks, cells.byte().repeat_interleave(8, 0).repeat_interleave(8, 1))
 
 
-def test_a_backbone_follows_the_objects_of_toy_videos(pretrained, toy_root, tmp_path):
-    text = run(COMMAND.format(weights=pretrained / "backbone.pth", output=tmp_path) + NARROW, toy_root)
+def test_a_backbone_follows_the_objects_of_toy_videos(project_command, pretrained, toy_root, tmp_path):
+    text = run(project_command("LabelPropagation", tmp_path, weights=pretrained / "backbone.pth"), toy_root)
     assert "written to" in text and "backbone tensors loaded" in text
     results = json.loads((tmp_path / "results.json").read_text())
     assert 0 < results["J&F-Mean"] < 100 and results["peak_memory_gb"] > 0
@@ -102,36 +93,20 @@ def test_a_backbone_follows_the_objects_of_toy_videos(pretrained, toy_root, tmp_
 
 def test_a_copy_of_the_first_mask_scores_the_same_as_by_hand(run_project, toy_root):
     options = "LABEL_PROPAGATION.METHOD copy LABEL_PROPAGATION.SEQUENCES \"('toy-02',)\""
-    output = run_project("LabelPropagation", "toy", options)
-    masks = [
-        np.asarray(Image.open(toy_root / f"toy_scenes/DAVIS/Annotations/480p/toy-02/{n:05d}.png")) for n in range(20)
-    ]
+    _, results = run_project("LabelPropagation", options)
+    files = sorted((toy_root / "toy_scenes/DAVIS/Annotations/480p/toy-02").iterdir())
+    masks = [np.asarray(Image.open(file)) for file in files]
     shares = []
     for number in range(1, masks[0].max() + 1):
         pairs = [(masks[0] == number, mask == number) for mask in masks[1:-1]]
         shares.append(np.mean([(a & b).sum() / (a | b).sum() for a, b in pairs]))
-    assert json.loads((output / "results.json").read_text())["J-Mean"] == pytest.approx(100 * np.mean(shares), abs=0.01)
+    assert results["J-Mean"] == pytest.approx(100 * np.mean(shares), abs=0.01)
 
 
-def test_weights_of_another_network_are_refused(pretrained, toy_root, tmp_path):
-    line = one_line_error(COMMAND.format(weights=pretrained / "backbone.pth", output=tmp_path), toy_root)
+def test_weights_of_another_network_are_refused(project_command, pretrained, toy_root, tmp_path):
+    wide = "MODEL.RESNETS.STEM_OUT_CHANNELS 16"
+    line = one_line_error(project_command("LabelPropagation", tmp_path, wide, pretrained / "backbone.pth"), toy_root)
     assert "MODEL.RESNETS.STEM_OUT_CHANNELS is 16 here and 8 there" in line
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ("LABEL_PROPAGATION.METHOD guess", "LABEL_PROPAGATION.METHOD is 'guess', expected one of propagate, copy"),
-        ("LABEL_PROPAGATION.TOP_K 0", "LABEL_PROPAGATION.TOP_K is 0: expected a positive number"),
-        ("LABEL_PROPAGATION.TEMPERATURE 0.0", "expected a positive number"),
-        ("LABEL_PROPAGATION.DATA nowhere", "no DAVIS tree at"),
-        ("LABEL_PROPAGATION.RADIUS_ 3", "did you mean"),
-        ("LABEL_PROPAGATION.SPLIT test", "2017/test.txt not found"),
-    ],
-)
-def test_bad_options_are_refused(options, expected, run_project):
-    with pytest.raises(UserError, match=re.escape(expected)):
-        run_project("LabelPropagation", "toy", options)
 
 
 @pytest.fixture
@@ -157,12 +132,109 @@ def save(path, ids):
 def test_a_bad_mask_is_named(spoil, expected, videos):
     spoil(videos / "Annotations/480p/toy-01")
     with pytest.raises(UserError, match=expected):
-        for sequence in find_sequences(videos, "480p", "val"):
-            read_masks(sequence, (64, 64))
+        for sequence in davis.find_sequences(videos, "480p", "val"):
+            davis.read_masks(sequence, (64, 64))
 
 
 def test_masks_of_one_object_may_be_white(videos):
     for path in (videos / "Annotations/480p/toy-01").iterdir():
         save(path, np.where(np.asarray(Image.open(path)) == 1, np.uint8(255), np.uint8(0)))
-    white, coloured = (read_masks(sequence, (64, 64)) for sequence in find_sequences(videos, "480p", "val"))
+    white, coloured = (davis.read_masks(sequence, (64, 64)) for sequence in davis.find_sequences(videos, "480p", "val"))
     assert set(np.unique(white)) == {0, 1} and VOID not in coloured
+
+
+def boundary_by_definition(mask):
+    """A set of pixels, each compared with its neighbours inside the image, one by one."""
+    found = set()
+    for (y, x), (dy, dx) in itertools.product(np.ndindex(mask.shape), ((0, 1), (1, 0), (1, 1))):
+        inside = y + dy < mask.shape[0] and x + dx < mask.shape[1]
+        if inside and mask[y + dy, x + dx] != mask[y, x]:
+            found.add((y, x))
+    return found  # DAVIS's tool looks along the border in the last row and column, which lack a diagonal neighbour
+
+
+def f_by_definition(mask, truth):
+    found, wanted = boundary_by_definition(mask), boundary_by_definition(truth)
+    if not found or not wanted:
+        return float(found == wanted)
+    reach = math.ceil(0.008 * math.sqrt(mask.shape[0] ** 2 + mask.shape[1] ** 2))
+
+    def share(pixels, others):
+        hits = [any((y - v) ** 2 + (x - u) ** 2 <= reach**2 for v, u in others) for y, x in pixels]
+        return sum(hits) / len(hits)
+
+    precision, recall = share(found, wanted), share(wanted, found)
+    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+
+@given(st.tuples(st.integers(1, 14), st.integers(1, 14)).flatmap(lambda size: st.tuples(*[arrays(bool, size)] * 2)))
+@settings(max_examples=60, deadline=None)
+def test_j_and_f_equal_their_definitions(pair):
+    mask, truth = pair
+    union = sum(a or b for a, b in zip(mask.flat, truth.flat, strict=True))
+    both = sum(a and b for a, b in zip(mask.flat, truth.flat, strict=True))
+    assert davis.region_similarity(mask, truth) == pytest.approx(both / union if union else 1, abs=1e-9)
+    assert davis.boundary_accuracy(mask, truth) == pytest.approx(f_by_definition(mask, truth), abs=1e-9)
+
+
+@pytest.mark.parametrize("size", [(60, 260), (300, 140)])  # reaches of 3 px
+def test_f_equals_its_definition_on_blobs(size):
+    rng = np.random.default_rng(0)
+    y, x = np.mgrid[: size[0], : size[1]]
+    for _ in range(3):
+        cy, cx, r = rng.uniform(0, size[0]), rng.uniform(0, size[1]), rng.uniform(8, 25)
+        truth = (y - cy) ** 2 + (x - cx) ** 2 <= r**2
+        mask = (y - cy - rng.integers(0, 6)) ** 2 + (x - cx) ** 2 <= (r + rng.integers(0, 5)) ** 2
+        value = davis.boundary_accuracy(mask, truth)
+        assert value == pytest.approx(f_by_definition(mask, truth), abs=1e-9)
+        assert 0 < value < 1 or np.array_equal(mask, truth)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=400))
+@settings(deadline=None)
+def test_statistics_equal_their_definitions(values):
+    count = len(values)
+    ends = [math.floor(1 + place * (count - 1) / 4 + 0.5 + 1e-9) - 1 for place in range(5)]
+    decay = fmean(values[ends[0] : ends[1] + 1]) - fmean(values[ends[3] : ends[4] + 1])
+    expected = fmean(values), sum(value > 0.5 for value in values) / count, decay
+    assert davis.statistics(np.array(values)) == pytest.approx(expected, abs=1e-9)
+
+
+def test_first_and_last_frame_and_void_pixels_do_not_count():
+    truth = np.zeros((4, 8, 8), np.uint8)
+    truth[:, 2:5, 2:5] = 1
+    truth[:, 6:, 6:] = 2
+    masks = truth.copy()
+    masks[0] = masks[3] = 0  # neither counts
+    truth[1, 0, :4] = VOID
+    masks[1, 0, :4] = 1  # void: right or wrong, nobody knows
+    masks[2, 6:, 6:] = 0  # object 2 is lost in one of two frames
+    one, two = davis.score_sequence("toy", masks, truth)
+    assert (one.number, two.number) == (1, 2)
+    assert one.region.tolist() == one.boundary.tolist() == [1, 1]
+    assert two.region.tolist() == two.boundary.tolist() == [1, 0]
+    assert davis.summarize([one, two])["J&F-Mean"] == 0.75
+
+
+def test_means_are_over_objects_not_sequences():
+    truth = np.ones((3, 4, 4), np.uint8)
+    truth[:, 0], truth[:, 1] = 2, 3
+    three = davis.score_sequence("three", truth, truth)
+    (lost,) = davis.score_sequence("lost", np.zeros((3, 4, 4), np.uint8), np.ones((3, 4, 4), np.uint8))
+    totals = davis.summarize([*three, lost])
+    assert totals["J-Mean"] == totals["J-Recall"] == 0.75
+    # The lost object fills the image, so that neither mask has a boundary.
+    assert totals["F-Mean"] == 1
+
+
+def test_csvs_have_the_official_form(tmp_path):
+    truth = np.zeros((5, 6, 6), np.uint8)
+    truth[:, :3, :3] = 1
+    scores = davis.score_sequence("bike", truth, truth) + davis.score_sequence("judo", np.zeros_like(truth), truth)
+    davis.write_csvs(tmp_path, scores)
+    with open(tmp_path / "global_results-val.csv", newline="") as file:
+        header, row = csv.reader(file)
+    assert header == list(davis.GLOBAL_COLUMNS)
+    assert row == ["0.500", "0.500", "0.500", "0.000", "0.500", "0.500", "0.000"]
+    expected = "Sequence,J-Mean,F-Mean\nbike_1,1.000,1.000\njudo_1,0.000,0.000\n"
+    assert (tmp_path / "per-sequence_results-val.csv").read_text() == expected

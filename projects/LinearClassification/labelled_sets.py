@@ -1,0 +1,161 @@
+"""Labelled data sets, and the features of their images, kept on disk by what they depend on."""
+
+import functools
+import hashlib
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+
+from projects.common.frozen_backbone import FrozenBackbone
+from revisit.data.catalog import get_records
+from revisit.data.classification_datasets import PRESENT
+from revisit.data.reader import require_record
+from revisit.data.workers import SignalSafeLoader
+from revisit.errors import UserError, expect
+from revisit.evaluation.features import BATCH, TRANSFORMS
+from revisit.files import written_whole
+
+from detectron2.config import CfgNode
+from detectron2.data import DatasetFromList, MapDataset
+
+Labelled = tuple[np.ndarray, np.ndarray]  # features and targets
+BATCHES_PER_SAVE = 16  # what an interruption loses, at most
+
+logger = logging.getLogger(__name__)
+
+
+class LabelledSet(NamedTuple):
+    """A data set and its (N,) int64 classes, or (N, T) int64 of 1, 0 (difficult) and -1 where images show several."""
+
+    name: str
+    records: list[dict]
+    targets: np.ndarray
+
+
+def read_set(name: str) -> LabelledSet:
+    """A data set by name. Raises UserError where records have no labels, or are all of one class."""
+    records = get_records(name)
+    key = "labels" if "labels" in records[0] else "label"
+    labelled = all(key in record for record in records)
+    expect(labelled, f"data set {name!r} has no labels: expected class folders, or a data set by name")
+    targets = np.array([record[key] for record in records])
+    several = targets.ndim > 1 or len(np.unique(targets)) > 1
+    expect(several, f"data set {name!r} has only one class: expected two or more")
+    return LabelledSet(name, records, targets)
+
+
+def check_classes(train: np.ndarray, test: np.ndarray, names: tuple[str, str]) -> None:
+    """Raises UserError if a class of the test images has no training image, or the two differ in their classes."""
+    alike = train.ndim == test.ndim and train.shape[1:] == test.shape[1:]
+    expect(alike, f"{names[0]} and {names[1]} have different classes: expected the same")
+    if train.ndim == 1:
+        unseen = np.setdiff1d(test, train)
+        if len(unseen):
+            raise UserError(f"class {unseen[0]} of {names[1]} has no image in {names[0]}: expected some of every class")
+        return
+    for data, name in zip((train, test), names, strict=True):
+        empty = np.flatnonzero(~(data == PRESENT).any(axis=0))
+        if len(empty):
+            raise UserError(f"no image of {name} shows class {empty[0]}: expected some of every class")
+
+
+def image_loader(cfg: CfgNode, records: list[dict], view: Callable[..., np.ndarray], **options: object) -> DataLoader:
+    """Batches of (3, size, size) uint8 views and of indices, from ``view`` of an (H, W, 3) image and its index."""
+
+    def read(item: tuple[int, dict]) -> tuple[torch.Tensor, int]:
+        index, record = item
+        return torch.from_numpy(view(require_record(record), index)).permute(2, 0, 1), index
+
+    items = DatasetFromList(list(enumerate(records)), copy=False)  # one buffer, which workers share
+    return SignalSafeLoader(MapDataset(items, read), num_workers=cfg.DATALOADER.NUM_WORKERS, **options)
+
+
+def cached_features(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -> Labelled:
+    """Average-pooled features of every image, (N, C) float32, and the targets.
+
+    They are read from LINEAR.CACHE if they were made with the same weights, network, images and transform, and
+    completed if that call was interrupted. Otherwise they are computed, and the log says how other features of the
+    same data set differ.
+    """
+    folder = Path(cfg.LINEAR.CACHE or Path(cfg.OUTPUT_DIR) / "features")
+    folder.mkdir(parents=True, exist_ok=True)
+    name, records, model = data.name, data.records, cfg.MODEL
+    network = (model.BACKBONE.NAME, model.RESNETS.dump(), model.PIXEL_MEAN, model.PIXEL_STD, cfg.INPUT.FORMAT)
+    key = {
+        "weights": weights_key(cfg),
+        "network": hashlib.sha256("\n".join(map(str, network)).encode()).hexdigest(),
+        "images": images_key(records),
+        "transform": f"{cfg.LINEAR.TRANSFORM} {cfg.LINEAR.IMAGE_SIZE} px",
+    }
+    stem = "".join(letter if letter.isalnum() else "_" for letter in name)
+    path = folder / f"{stem}-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]}"
+    rows_file, state_file = path.with_suffix(".npy"), path.with_suffix(".json")
+    state = _read_state(state_file) if rows_file.is_file() else None
+    done = state["done"] if state else 0
+    if done:
+        logger.info(f"{done} features of {name} read from {rows_file}")
+        rows = np.lib.format.open_memmap(rows_file, "r+")
+    else:
+        for file in sorted(folder.glob(f"{stem}-*.json")):
+            if other := _read_state(file):
+                differ = " and ".join(part for part in key if other["key"].get(part) != key[part])
+                logger.info(f"{file.with_suffix('.npy')} was made with other {differ}: computing anew")
+        logger.info(f"no features of {name} yet in {folder}")
+        rows = np.lib.format.open_memmap(rows_file, "w+", np.float32, (len(records), backbone.channels))
+    if done < len(records):
+        transform, size = TRANSFORMS[cfg.LINEAR.TRANSFORM], cfg.LINEAR.IMAGE_SIZE
+        loader = image_loader(cfg, records[done:], lambda image, _: transform(image, size), batch_size=BATCH)
+        with tqdm(total=len(records), initial=done, unit="image", desc=f"features of {name}") as bar:
+            for number, (batch, _) in enumerate(loader, start=1):
+                rows[done : done + len(batch)] = backbone.pooled(batch).cpu().numpy()
+                done += len(batch)
+                bar.update(len(batch))
+                if number % BATCHES_PER_SAVE == 0 or done == len(records):
+                    rows.flush()
+                    with written_whole(state_file) as temporary:
+                        temporary.write_text(json.dumps({"key": key, "done": done}))
+    return np.asarray(rows), data.targets
+
+
+def _read_state(state_file: Path) -> dict | None:
+    try:
+        state = json.loads(state_file.read_text())
+        return {"key": dict(state["key"]), "done": int(state["done"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def weights_key(cfg: CfgNode) -> str:
+    """What determines the tensors of a FrozenBackbone: a digest of the file, and the seed where tensors are drawn."""
+    drawn = f"SEED {cfg.SEED}" if not cfg.MODEL.WEIGHTS or cfg.MODEL.ALLOW_PARTIAL_BACKBONE else ""
+    if not cfg.MODEL.WEIGHTS:
+        return drawn
+    with open(cfg.MODEL.WEIGHTS, "rb") as file:
+        return f"{hashlib.file_digest(file, 'sha256').hexdigest()} {drawn}".strip()
+
+
+def images_key(records: list[dict]) -> str:
+    """A digest of the images: names, sizes and times of their files, places in shards, or pixels."""
+
+    @functools.lru_cache(maxsize=1)  # the images of a shard follow one another
+    def version(file_name: str) -> tuple[int, int] | None:
+        if "://" in file_name:
+            return None
+        status = Path(file_name).stat()
+        return status.st_size, status.st_mtime_ns
+
+    digest = hashlib.sha256()
+    for record in records:
+        if "image" in record:
+            digest.update(record["image"].tobytes())
+        else:
+            place = record.get("offset"), record.get("size")  # in a shard
+            digest.update(f"{record['file_name']}\0{place}\0{version(record['file_name'])}\n".encode())
+    return digest.hexdigest()
