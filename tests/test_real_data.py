@@ -187,10 +187,7 @@ def nyud(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("split", "count", "original"),
-    [
-        ("train", 5, "refinenet_seg/{}_mask.png"),
-        ("val", 2, "refinenet_multitask/examples/ExpNYUD_*/segm_gt_{}.png"),
-    ],
+    [("train", 5, "refinenet_seg/{}_mask.png"), ("val", 2, "refinenet_multitask/examples/ExpNYUD_*/segm_gt_{}.png")],
 )
 def test_nyud_labels_and_scores_are_those_of_the_sample(split, count, original, nyud):
     pairs, ids = read_set(f"nyud_segmentation:{nyud}:{split}"), []

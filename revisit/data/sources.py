@@ -113,13 +113,7 @@ SOURCES: dict[str, DataSource] = {
     **by_split_of_kind("nyud_segmentation", "NYUD_MT", "nyud_segmentation", PREPARE_NYUD, train=795, val=654),
     **by_split_of_kind("nyud_depth", "NYUD_MT", "nyud_depth", PREPARE_NYUD, train=795, val=654),
     **by_split_of_kind(
-        "cityscapes_fine_sem_seg",
-        "cityscapes",
-        "cityscapes",
-        PREPARE_CITYSCAPES,
-        CITYSCAPES_EVAL,
-        train=2975,
-        val=500,
+        "cityscapes_fine_sem_seg", "cityscapes", "cityscapes", PREPARE_CITYSCAPES, CITYSCAPES_EVAL, train=2975, val=500
     ),
 }
 
