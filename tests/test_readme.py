@@ -68,7 +68,7 @@ def test_every_config_loads_and_opens_with_its_command(config):
     tool, add_keys = "tools/train_net.py", None
     if folder == "projects":
         tool = f"projects/{name}/run.py"
-        options = vars(importlib.import_module(f"projects.{name}.config"))
+        options = vars(importlib.import_module(f"projects.{name}.run"))
         (add_keys,) = (add for key, add in options.items() if key.startswith("add_"))
         assert tool in read(f"projects/{name}/README.md")
     make_config(config, [], add_keys=add_keys)

@@ -34,31 +34,7 @@ QUICK = {
     PRETRAIN: ("SOLVER.MAX_ITER", "4", "SOLVER.IMS_PER_BATCH", "16", "TEST.EVAL_EPOCHS", "0"),
     DETECT: ("SOLVER.MAX_ITER", "4", "SOLVER.STEPS", "(3,)", "TEST.PRECISE_BN.NUM_ITER", "2"),
 }
-SUMMARY = """# kNN-MoCo on ToyScenes
-{warning}
-{table}
-
-ToyScenes, one seed ({seed}), on {cores} CPU cores, {minutes:.1f} minutes in all. The recipes:
-{pretrain} and {detect}.
-
-## What the network saw
-Red: anchor. Green: large positive. Blue: small positives, each at least 20 % inside the anchor.
-
-![views](views.png)
-
-## How it learned
-![curves](curves.png)
-
-## What it takes for similar
-Left: held-out images. Right: their nearest training images; green frames share the class.
-
-![neighbours](neighbours.png)
-
-## Time
-| step | |
-|---|---|
-{steps}
-"""
+SUMMARY = Path(__file__).with_name("demo_summary.md")
 
 
 class Demo:
@@ -128,10 +104,12 @@ def write_summary(demo: Demo, minutes: float) -> None:
 |---|---|---|
 | kNN top-1, held-out appearance (%) | {random_knn:.1f} | {last["pretrain"]:.1f} |
 | detection AP50, held-out appearance (%) | {last["detect_random"]:.1f} | {last["detect_pretrained"]:.1f} |"""
-    words = {"warning": "\n**A quick check: these numbers mean nothing.**\n" if demo.quick else "", "table": table}
-    words["steps"] = "\n".join(f"| {title} | {seconds:.0f} s |" for title, seconds in demo.timings)
-    numbers = {"seed": demo.seed, "cores": os.cpu_count(), "minutes": minutes}
-    (demo.output / "summary.md").write_text(SUMMARY.format(pretrain=PRETRAIN, detect=DETECT, **words, **numbers))
+    facts = {
+        "warning": "\n**A quick check: these numbers mean nothing.**\n" if demo.quick else "",
+        "table": table, "seed": demo.seed, "cores": os.cpu_count(), "minutes": minutes, "pretrain": PRETRAIN,
+        "detect": DETECT, "steps": "\n".join(f"| {title} | {seconds:.0f} s |" for title, seconds in demo.timings),
+    }  # fmt: skip
+    (demo.output / "summary.md").write_text(SUMMARY.read_text().format(**facts))
     print(f"\n{table}\n\n{minutes:.1f} minutes. Pictures and this table: {demo.output / 'summary.md'}")
 
 
