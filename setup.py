@@ -16,7 +16,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["revisit", "revisit.*", "projects", "projects.*"]),
-    package_data={"projects.RunReport": ["templates/*"], "projects.PaperTables": ["*.yaml"]},
+    package_data={"projects.RunReport": ["templates/*", "*.yaml"], "projects.PaperTables": ["*.yaml"]},
     # Detectron2 is not here: the package index has none by that name, and one that somebody built with its compiled
     # operators must never be replaced. Where there is none, `make env` runs tools/install_detectron2.py.
     install_requires=[

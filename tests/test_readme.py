@@ -44,9 +44,8 @@ def test_every_link_and_file_that_a_page_names_exists(page):
             file = (ROOT / page).parent / path if path else ROOT / page
             assert file.exists(), target
             headings = re.findall(r"^#+ (.+)$", read(file), re.MULTILINE) if anchor else []
-            assert not anchor or anchor in {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}, (
-                target
-            )
+            slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert not anchor or anchor in slugs, target
     names = set(re.findall(NAMED, read(page))) - {"projects/NAME/run.py"}
     places = ROOT, (ROOT / page).parent
     assert [name for name in sorted(names) if not any((place / name).is_file() for place in places)] == []

@@ -29,8 +29,7 @@ from revisit.data.pixel_mapper import PixelMapper
 from revisit.data.reader import read_image, read_sample
 from revisit.data.sampler import EpochBatchSampler
 from revisit.data.shards import load_shards
-from revisit.evaluation.depth_evaluation import DepthEvaluator
-from revisit.evaluation.sem_seg_evaluation import SemSegEvaluator
+from revisit.evaluation.pixel_evaluators import DepthEvaluator, SemSegEvaluator
 
 from detectron2.config import get_cfg
 from detectron2.data import DatasetFromList, MetadataCatalog

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
 from projects.Benchmarks.input_pipeline import measure_input, measure_shards
-from projects.Benchmarks.loss_head import measure_head
-from projects.Benchmarks.training_speed import measure_end_to_end, measure_step
+from projects.Benchmarks.training_speed import measure_end_to_end, measure_head, measure_step
 from revisit.engine.command import natural, run_command
 from revisit.engine.setup import make_config
 

@@ -2,8 +2,10 @@
 are scores, which value was the best, how fast the run was."""
 
 import statistics
+from pathlib import Path
 
 import numpy as np
+import yaml
 
 from projects.RunReport.collect import Point, ReportedRun
 
@@ -15,28 +17,7 @@ COLORS = ("#2f7fd1", "#e1772f", "#2a9d74", "#b45fc2", "#d94f5c", "#8f8a2a", "#1f
 DASHES = ("solid", "dash", "dot")
 MOST_POINTS = 500  # of a curve, which is some 350 px wide
 
-# Plots by metric: title, what to look for.
-KNOWN = {
-    "Losses": {
-        "total_loss": ("total loss", "steps up when L_nn joins"),
-        "loss_inst": ("L_inst", "starts near log(K + 1) once the queue is full"),
-        "loss_nn_raw": ("L_nn", "joins after the warm-up epochs"),
-        "loss_nn": ("lambda L_nn", ""),
-    },
-    "What is learnt": {
-        "contrast_top1": ("contrast top-1, %", "positives whose anchor is the closest"),
-        "contrast_top5": ("contrast top-5, %", "whose anchor is among the five closest"),
-        "neighbor_purity": ("neighbour purity, %", "nearest rows of the queue that share the class"),
-        "embedding_std": ("embedding std", "1: even over the sphere, 0: collapsed"),
-        "feature_std": ("feature std", "the same before the head"),
-    },
-    "Scores": {"knn_top1": ("kNN top-1, %", ""), "linear_top1": ("linear top-1, %", "")},
-    "Schedule and throughput": {
-        "lr": ("learning rate", ""),
-        "images_per_second": ("images per second", "of all processes"),
-        "data_wait_share": ("data wait share", "of a step; below 0.3"),
-    },
-}
+KNOWN: dict[str, dict[str, list[str]]] = yaml.safe_load(Path(__file__).with_name("plots.yaml").read_text())
 TITLES = {metric: title for plots in KNOWN.values() for metric, (title, _) in plots.items()}
 
 

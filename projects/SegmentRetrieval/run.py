@@ -30,7 +30,7 @@ from revisit.data.labels import VOID, check_size, read_labels
 from revisit.data.reader import require_image
 from revisit.engine.command import run_command
 from revisit.errors import expect
-from revisit.evaluation.sem_seg_evaluation import count_pairs, score
+from revisit.evaluation.pixel_evaluators import count_pairs, score
 from revisit.viz.tiles import TILE, SheetRow, evenly_spread, fit, save_sheet
 
 from detectron2.config import CfgNode

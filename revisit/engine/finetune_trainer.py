@@ -12,8 +12,7 @@ from revisit.data.loader import FinetuneLoader
 from revisit.data.pixel_mapper import PixelMapper
 from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError
-from revisit.evaluation.depth_evaluation import DepthEvaluator
-from revisit.evaluation.sem_seg_evaluation import SemSegEvaluator
+from revisit.evaluation.pixel_evaluators import DepthEvaluator, SemSegEvaluator
 from revisit.modeling.distributed import share_state
 
 from detectron2.config import CfgNode

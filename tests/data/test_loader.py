@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from tiny import tiny_config
+from torch.utils.data import DataLoader, Dataset
 
 from revisit.data import loader as loader_module
 from revisit.data import mapper as mapper_module
@@ -17,6 +18,7 @@ from revisit.data.crops import ConstrainedMultiCrop, crop_and_reduce
 from revisit.data.loader import ResumableLoader, ViewDataset
 from revisit.data.mapper import ViewMapper
 from revisit.data.reader import UnreadableImageError, read_image
+from revisit.errors import UserError
 
 TENSORS = ("anchor", "positive", "small")
 A_PLUS = "standard_or_autoaugment"
@@ -232,3 +234,18 @@ def test_a_workers_batch_reaches_the_training_without_a_copy(cfg, monkeypatch):
     dataset = ViewDataset(get_records(cfg.DATASETS.TRAIN[0]), ViewMapper.from_config(cfg))
     batch = dataset.__getitems__([(0, 0), (0, 1)])
     assert all(batch[name].is_shared() for name in TENSORS)
+
+
+class Broken(Dataset):
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        raise UserError("mask 7.png has ids 30: expected 0 to 20, and 255 for void")
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_users_mistake_is_one_line_wherever_it_is_found(num_workers):
+    with pytest.raises(UserError) as caught:
+        next(iter(DataLoader(Broken(), num_workers=num_workers)))
+    assert str(caught.value) == "mask 7.png has ids 30: expected 0 to 20, and 255 for void"

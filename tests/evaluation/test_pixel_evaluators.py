@@ -11,8 +11,7 @@ from commands import launch_forks
 from PIL import Image
 
 from revisit.errors import UserError
-from revisit.evaluation.depth_evaluation import DepthEvaluator
-from revisit.evaluation.sem_seg_evaluation import SemSegEvaluator
+from revisit.evaluation.pixel_evaluators import DepthEvaluator, SemSegEvaluator
 
 from detectron2.data import MetadataCatalog
 from detectron2.utils import comm

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from projects.SegmentRetrieval import run as segments
 from revisit.data.labels import VOID
-from revisit.evaluation.sem_seg_evaluation import confusion_matrix
+from revisit.evaluation.pixel_evaluators import confusion_matrix
 from revisit.viz.tiles import TILE
 
 SMALL = "SEGMENT_RETRIEVAL.IMAGE_SIZE 64"
