@@ -19,6 +19,7 @@ STEM_TYPES = ("basic", "cifar")
 OPTIMIZERS = ("SGD", "Adam")
 DEPTH_LOSSES = ("mse", "l1")
 SCALE_SAMPLINGS = ("range", "choice")
+BIT_DEPTHS = (None, "auto", 1, *range(8, 17))
 AMP_DTYPES = ("bfloat16", "float16")
 
 AddKeys = Callable[[CfgNode], None]
@@ -40,6 +41,9 @@ def add_revisit_config(cfg: CfgNode) -> None:
     _add_backbone_keys(cfg)
     _add_view_keys(cfg)
     _add_pixelwise_keys(cfg)
+    # Of images with more than 8 bits a sample: values of 0 to 2**BIT_DEPTH - 1 become grey levels of 0 to 255.
+    # auto | 8 .. 16 | 1 (floats of 0 to 1). None is auto: of it yacs lets a key become a word or a number.
+    cfg.INPUT.BIT_DEPTH = None
 
     # Weighted-kNN classification of a labelled data set with the frozen backbone. The images that are
     # classified are DATASETS.TEST; when they are classified, TEST.EVAL_PERIOD or TEST.EVAL_EPOCHS.
@@ -62,6 +66,12 @@ def expect_one_of(cfg: CfgNode, key: str, choices: Collection[object]) -> None:
 def metrics_period(cfg: CfgNode) -> int:
     """SOLVER.METRICS_PERIOD, decided."""
     return cfg.SOLVER.METRICS_PERIOD or (1 if cfg.MODEL.DEVICE == "cpu" else 20)
+
+
+def bit_depth(cfg: CfgNode) -> int:
+    """INPUT.BIT_DEPTH, decided: 8 where no image of more has been looked for."""
+    value = cfg.INPUT.BIT_DEPTH
+    return 8 if value in (None, "auto") else int(value)
 
 
 def _add_schedule_keys(cfg: CfgNode) -> None:

@@ -29,6 +29,7 @@ from projects.LinearClassification.labelled_sets import Labelled, LabelledSet, c
 from projects.LinearClassification.sgd import LinearTraining, plot_history
 from revisit.config import expect_one_of
 from revisit.data.classification_datasets import DIFFICULT, PRESENT
+from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.engine.command import run_command
 from revisit.errors import expect
 from revisit.evaluation.classifiers import knn_top1
@@ -63,6 +64,7 @@ def main() -> None:
     check(cfg)
     train, test = (read_set(only_dataset(cfg, split)) for split in ("TRAIN", "TEST"))
     check_classes(train.targets, test.targets, (train.name, test.name))
+    resolve_bit_depth(cfg, train.records + test.records)
     several, method = train.targets.ndim > 1, cfg.LINEAR.METHOD
     fits = several or method != "svm"
     expect(fits, "LINEAR.METHOD svm is for images that show several classes: expected a data set such as VOC's")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from revisit.config import (
     AMP_DTYPES,
+    BIT_DEPTHS,
     DEPTH_LOSSES,
     OPTIMIZERS,
     PIXELWISE,
@@ -51,6 +52,7 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
         f"SOLVER.ACCUMULATION_STEPS {parts} does not divide the {share} images of a process",
     )
     expect_one_of(cfg, "SOLVER.AMP.DTYPE", AMP_DTYPES)
+    expect_one_of(cfg, "INPUT.BIT_DEPTH", BIT_DEPTHS)
     if method_of(cfg):
         _check_pretraining(cfg, share)
     if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:

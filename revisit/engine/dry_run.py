@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from revisit.config import PIXELWISE
+from revisit.config import PIXELWISE, bit_depth
 from revisit.data.catalog import get_records
 from revisit.engine.solver import build_optimizer
 from revisit.errors import UserError
@@ -31,7 +31,7 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
         recipe |= memory_per_process(cfg, model, num_processes)
     if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
         recipe |= _pixelwise(cfg, model)
-    recipe["data"] |= _data_on_disk(cfg)
+    recipe["data"] |= {"bit_depth": bit_depth(cfg), **_data_on_disk(cfg)}
     (output / "dry_run.json").write_text(json.dumps(recipe, indent=2))
     print(json.dumps(recipe, indent=2))
     print(f"wrote {output / 'dry_run.json'}")

@@ -6,9 +6,11 @@ import numpy as np
 import torch
 
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
+from revisit.config import bit_depth
 from revisit.data.catalog import get_records
 from revisit.data.labels import check_size, read_depth, read_labels
 from revisit.data.reader import require_record
+from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.engine.config_checks import check_records
 from revisit.engine.finetune_trainer import build_mapper
 from revisit.viz.prediction_sheet import Detections, depth_row, detection_row, segmentation_row
@@ -79,6 +81,7 @@ def make_rows(cfg: CfgNode, dataset: str, num_images: int, truth_only: bool) -> 
     draw, _ = TASKS[cfg.MODEL.META_ARCHITECTURE]
     records, metadata = get_records(dataset), MetadataCatalog.get(dataset)
     check_records(cfg, dataset, records)
+    resolve_bit_depth(cfg, records)
     predict = None if truth_only else build_predictor(cfg)
     chosen = [records[n] for n in evenly_spread(len(records), num_images)]
-    return [draw(record, require_record(record), metadata, predict) for record in chosen]
+    return [draw(record, require_record(record, bit_depth(cfg)), metadata, predict) for record in chosen]

@@ -13,6 +13,7 @@ import yaml
 from revisit.checkpoint.run_folder import checkpoints_of_run, seed_of_run, set_aside_earlier_run, tidy_up
 from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records, register
+from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.engine.config_checks import check_config, check_hardware, check_records
 from revisit.engine.environment import record_environment
 from revisit.engine.launch import is_lost_contact, log_processes
@@ -81,23 +82,27 @@ def make_config(
 
 
 def check_evaluation_data(cfg: CfgNode) -> None:
-    """Make sure that DATASETS.TEST and KNN_EVAL.BANK are known, on disk, and hold what is asked of them."""
+    """Make sure that DATASETS.TEST and KNN_EVAL.BANK are known, on disk, and hold what is asked of them.
+
+    They resolve INPUT.BIT_DEPTH where DATASETS.TRAIN has not.
+    """
     for name in _evaluation_sets(cfg):
         records = get_records(name)
         if name in cfg.DATASETS.TEST:
             check_records(cfg, name, records)
+        resolve_bit_depth(cfg, records)
         if name == cfg.KNN_EVAL.BANK and len({record.get("label", -1) for record in records}) < 2:
             raise UserError(f"KNN_EVAL.BANK {name} has fewer than two classes: expected a labelled data set")
 
 
 def count_images(cfg: CfgNode, *, assume_missing: bool = False) -> int:
-    """Images in DATASETS.TRAIN.
+    """Images in DATASETS.TRAIN, by whose records INPUT.BIT_DEPTH is resolved.
 
     Args:
         assume_missing: for a data set that is not on disk take its published size, where that is known.
     """
     expect(len(cfg.DATASETS.TRAIN) > 0, "no data to train on: set DATASETS.TRAIN, such as \"('folder:/data/photos',)\"")
-    total = 0
+    total, found = 0, []
     for name in cfg.DATASETS.TRAIN:
         try:
             records = get_records(name)
@@ -108,6 +113,8 @@ def count_images(cfg: CfgNode, *, assume_missing: bool = False) -> int:
         else:
             check_records(cfg, name, records)
             total += len(records)
+            found += records
+    resolve_bit_depth(cfg, found)
     return total
 
 
@@ -134,7 +141,8 @@ def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
             settings.write_bytes(trained_with)
         record_environment(folder, again=args.resume or args.eval_only)
     log_processes(cfg.MODEL.DEVICE)
-    logging.getLogger(__name__).info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations")
+    depth = f", INPUT.BIT_DEPTH {cfg.INPUT.BIT_DEPTH}" if cfg.INPUT.BIT_DEPTH else ""
+    logging.getLogger(__name__).info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations{depth}")
 
 
 def _prepare_folder(cfg: CfgNode, args: argparse.Namespace) -> None:
