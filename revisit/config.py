@@ -68,10 +68,10 @@ def metrics_period(cfg: CfgNode) -> int:
     return cfg.SOLVER.METRICS_PERIOD or (1 if cfg.MODEL.DEVICE == "cpu" else 20)
 
 
-def bit_depth(cfg: CfgNode) -> int:
-    """INPUT.BIT_DEPTH, decided: 8 where no image of more has been looked for."""
+def bit_depth(cfg: CfgNode) -> int | None:
+    """INPUT.BIT_DEPTH as a number; None while it is auto, as it stays where no image has more than 8 bits."""
     value = cfg.INPUT.BIT_DEPTH
-    return 8 if value in (None, "auto") else int(value)
+    return None if value in (None, "auto") else int(value)
 
 
 def _add_schedule_keys(cfg: CfgNode) -> None:

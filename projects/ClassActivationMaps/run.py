@@ -115,7 +115,7 @@ def load_networks(cfg: CfgNode, num_classes: int) -> list[Network]:
     return networks
 
 
-def draw(record: dict, depth: int, networks: list[Network], names: list[str]) -> tuple[SheetRow, dict]:
+def draw(record: dict, depth: int | None, networks: list[Network], names: list[str]) -> tuple[SheetRow, dict]:
     """A row of cams.png, and what each network takes the image for."""
 
     def name_of(label: int) -> str:

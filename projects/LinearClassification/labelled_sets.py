@@ -96,7 +96,7 @@ def cached_features(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -
         "network": hashlib.sha256("\n".join(map(str, network)).encode()).hexdigest(),
         "images": images_key(records),
         "transform": f"{cfg.LINEAR.TRANSFORM} {cfg.LINEAR.IMAGE_SIZE} px"
-        + (f", {bit_depth(cfg)} bits" if bit_depth(cfg) != 8 else ""),
+        + (f", {bit_depth(cfg)} bits" if bit_depth(cfg) else ""),
     }
     stem = "".join(letter if letter.isalnum() else "_" for letter in name)
     path = folder / f"{stem}-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]}"

@@ -268,7 +268,7 @@ def _name(data: Described, index: int, names: list[str]) -> str:
     return "void" if label == VOID else names[label]
 
 
-def _tile(data: Described, index: int, depth: int) -> np.ndarray:
+def _tile(data: Described, index: int, depth: int | None) -> np.ndarray:
     owner, number = data.places[index]
     image = require_image(data.records[owner]["file_name"], depth)
     return draw_region(image, enlarge(data.regions[owner].ids, image.shape[:2]) == number)

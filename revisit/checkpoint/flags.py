@@ -34,8 +34,8 @@ def flags_of(cfg: CfgNode, description: BackboneDescription | None) -> Flags:
     """The flags of a config, plain values by full key."""
     flags = {key: reduce(getattr, key.split("."), cfg) for key in flag_keys(description)}
     flags = {key: list(value) if isinstance(value, tuple) else value for key, value in flags.items()}
-    depth = bit_depth(cfg)  # of 8 nothing is said, as before there was the key
-    return flags if depth == 8 else {**flags, BIT_DEPTH: depth}
+    depth = bit_depth(cfg)
+    return {**flags, BIT_DEPTH: depth} if depth else flags  # weights of images of 8 bits say nothing
 
 
 def flags_path(weights: str | Path) -> Path:

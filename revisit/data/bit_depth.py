@@ -1,20 +1,18 @@
 """How many bits the values of a data set's images have: what INPUT.BIT_DEPTH auto means."""
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
-from tqdm import tqdm
+from PIL import Image, UnidentifiedImageError
 
-from revisit.data.deep_pixels import PNG_MAGIC, TIFF_MAGICS, is_deep, open_image, read_samples
-from revisit.data.reader import read_bytes
+from revisit.data.deep_pixels import PNG_MAGIC, is_deep, open_image, read_samples
+from revisit.data.reader import JPEG_MAGIC, read_bytes
+from revisit.data.sampled_images import ask_each, sample
 from revisit.errors import UserError, expect
 
-SAMPLED = 1000  # images that are looked at, at most
-HEADER = 26  # bytes, up to where PNG tells its bits
-_THREADS = 8  # for stores that answer late
+_SHALLOW = (JPEG_MAGIC, b"GIF8", b"RIFF", b"BM")  # starts of files that never have more than 8 bits; WebP is a RIFF
+_HEADER = 26  # bytes, up to where PNG tells its bits
 
 
 class BitDepth(NamedTuple):
@@ -33,7 +31,7 @@ class _Range(NamedTuple):
 
 
 def find_bit_depth(records: Sequence[dict]) -> BitDepth | None:
-    """The bits that hold every value of at most SAMPLED images, spread evenly; None if none has more than 8.
+    """The bits that hold every value of a sample of the images; None if none has more than 8.
 
     Integers: the range that the files declare, if their values lie in it, else the bits in use, of 8 .. 16. Floats:
     0 to 1 (one bit) if all values lie there, else 0 to 255. Unreadable images say nothing.
@@ -41,9 +39,9 @@ def find_bit_depth(records: Sequence[dict]) -> BitDepth | None:
     Raises:
         UserError: values that none of these holds, or integers beside floats that differ.
     """
-    chosen = [records[n] for n in np.unique(np.linspace(0, len(records) - 1, SAMPLED).astype(int))] if records else []
-    deep = [record for record, found in zip(chosen, _in_threads(_is_deep, chosen), strict=True) if found]
-    ranges = [found for found in _in_threads(_range_of, deep, desc="finding INPUT.BIT_DEPTH") if found]
+    chosen = sample(records)
+    deep = [record for record, found in zip(chosen, ask_each(_is_deep, chosen), strict=True) if found]
+    ranges = [found for found in ask_each(_range_of, deep, "finding INPUT.BIT_DEPTH" if deep else "") if found]
     if not ranges:
         return None
     kinds = [kind for of in (False, True) if (kind := [each for each in ranges if each.is_float == of])]
@@ -75,25 +73,19 @@ def _integer_bits(found: _Range) -> int:
     return found.declared if found.declared and in_use <= found.declared <= 16 else in_use
 
 
-def _in_threads(ask: Callable[[dict], object], records: list[dict], desc: str = "") -> list:
-    with ThreadPoolExecutor(_THREADS) as pool:
-        # No bar without ``desc``, nor where there is no terminal.
-        return list(tqdm(pool.map(ask, records), total=len(records), unit="image", desc=desc, disable=not desc or None))
-
-
 def _is_deep(record: dict) -> bool:
-    """By as few bytes as possible: JPEG and most others never are."""
+    """By as few bytes as possible."""
     try:
-        head = read_bytes(record, HEADER)
-        if not head.startswith(TIFF_MAGICS):
+        head = read_bytes(record, _HEADER)
+        if head.startswith((PNG_MAGIC, *_SHALLOW)):
             return head.startswith(PNG_MAGIC) and is_deep(head, None)
         if "offset" in record:
             return is_deep(head, open_image(read_bytes(record)))
         try:
             with Image.open(record["file_name"]) as image:
                 return is_deep(head, image)
-        except Image.UnidentifiedImageError:
-            return True
+        except UnidentifiedImageError:
+            return is_deep(head, None)
     except Exception:  # damaged files raise whatever their bytes trip; who reads them whole will say so
         return False
 

@@ -15,6 +15,7 @@ TIFF_MAGICS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 # Tags of TIFF.
 _WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _TOP, _SIGNED_TOP = 256, 257, 258, 262, 281, 341
 _WHITE_IS_ZERO = 0
+_MAX_PIXELS = 2**27  # 134 megapixels: beyond any photograph, below what would exhaust a worker's memory
 _COLORS = ("RGB", "RGBA", "RGBX")
 
 
@@ -33,32 +34,40 @@ def is_deep(data: bytes, image: Image.Image | None) -> bool:
     """
     if data.startswith(PNG_MAGIC):
         return data[24] == 16
-    if not data.startswith(TIFF_MAGICS):
-        return image is not None and image.mode == "F"
     if image is None:
-        return True
-    return image.mode.startswith(("I", "F")) or (image.mode in _COLORS and image.tag_v2.get(_BITS, (8,))[0] > 8)
+        return data.startswith(TIFF_MAGICS)
+    if image.format == "TIFF" and image.mode in _COLORS:
+        return image.tag_v2.get(_BITS, (8,))[0] > 8
+    # The header of a PGM says what white is, and PIL has made that 65535.
+    return image.mode.startswith(("I", "F")) and (image.mode, image.format) != ("I", "PPM")
 
 
 def open_image(data: bytes) -> Image.Image | None:
-    """PIL's image, with its header read; None of a TIFF that PIL does not know."""
+    """PIL's image, with its header read; None of a TIFF that PIL does not know.
+
+    Raises:
+        ValueError: too many pixels.
+        OSError: no image.
+    """
     try:
-        return Image.open(io.BytesIO(data))
+        image = Image.open(io.BytesIO(data))
     except UnidentifiedImageError:
-        if data.startswith(TIFF_MAGICS):
-            return None
-        raise
+        if not data.startswith(TIFF_MAGICS):
+            raise
+        file = io.BytesIO(data)
+        tags = ImageFileDirectory_v2(file.read(8))
+        file.seek(tags.next)
+        tags.load(file)
+        check_size(tags[_HEIGHT], tags[_WIDTH])
+        return None
+    check_size(image.height, image.width)
+    return image
 
 
-def size_of(data: bytes, image: Image.Image | None) -> tuple[int, int]:
-    """(height, width) that the header claims, px."""
-    if image is not None:
-        return image.height, image.width
-    file = io.BytesIO(data)
-    tags = ImageFileDirectory_v2(file.read(8))
-    file.seek(tags.next)
-    tags.load(file)
-    return tags[_HEIGHT], tags[_WIDTH]
+def check_size(height: int, width: int) -> None:
+    """Raises ValueError for more than 2**27 pixels."""
+    if height * width > _MAX_PIXELS:
+        raise ValueError(f"{width} x {height} pixels, more than {_MAX_PIXELS}")
 
 
 def read_samples(data: bytes, image: Image.Image | None) -> Samples:
@@ -78,21 +87,25 @@ def read_samples(data: bytes, image: Image.Image | None) -> Samples:
     return Samples(values, declared, inverted)
 
 
-def to_grey_levels(samples: Samples, bit_depth: int) -> np.ndarray:
+def to_grey_levels(samples: Samples, bit_depth: int | None) -> np.ndarray:
     """(H, W, 3) uint8 of values from 0 to 2**bit_depth - 1, which become 0 to 255.
 
     Raises:
-        ValueError: a value outside of that range.
+        ValueError: a value outside of that range, or nothing that says what the range is.
     """
-    values, top = samples.values, 2**bit_depth - 1
+    values = samples.values
     low, high = values.min(), values.max()
+    if bit_depth is None:
+        found = f"more than 8 bits a sample, with values from {low:g} to {high:g}"
+        raise ValueError(f"{found}: set INPUT.BIT_DEPTH to what the images have (docs/own-images.md)")
+    top = 2**bit_depth - 1
     if not (low >= 0 and high <= top):  # nor is NaN
         found = f"values from {low:g} to {high:g}, and INPUT.BIT_DEPTH {bit_depth} means 0 to {top}"
         raise ValueError(f"{found}: set it to what the images have (docs/own-images.md)")
     if values.dtype.kind != "f" and bit_depth >= 8:
         levels = (values >> (bit_depth - 8)).astype(np.uint8)
-    else:
-        levels = np.rint(values * np.float32(255 / top)).astype(np.uint8)
+    else:  # rounded down too, so that a photograph has the same levels at all depths
+        levels = np.minimum(values * np.float32(256 / top), 255).astype(np.uint8)
     if samples.white_is_zero:
         levels = 255 - levels
     return levels if levels.ndim == 3 else np.repeat(levels[..., None], 3, axis=-1)
@@ -103,7 +116,11 @@ def _by_opencv(data: bytes) -> np.ndarray:
     values = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     if values is None:
         raise ValueError("neither PIL nor OpenCV can decode it")
-    return values[..., 2::-1] if values.ndim == 3 else values
+    if values.ndim == 2:
+        return values
+    if values.shape[2] not in (3, 4):
+        raise ValueError(f"{values.shape[2]} bands, expected 1, or 3 and perhaps transparency")
+    return values[..., 2::-1]
 
 
 def _declared_by_tiff(tags: Mapping[int, object]) -> int | None:

@@ -45,7 +45,7 @@ class ViewDataset(Dataset):
     An unreadable image is replaced by the next readable one in the list.
     """
 
-    def __init__(self, records: list[dict], mapper: ViewMapper, labelled: bool = False, bit_depth: int = 8):
+    def __init__(self, records: list[dict], mapper: ViewMapper, labelled: bool = False, bit_depth: int | None = None):
         self.records = DatasetFromList(records, copy=False)
         self._mapper = mapper
         self._labelled = labelled

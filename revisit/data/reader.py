@@ -1,7 +1,7 @@
 """Read an image strictly, wherever a record says that it is: whole and RGB, or a clear error, never half-decoded.
 
 ``bit_depth`` is INPUT.BIT_DEPTH: values of 0 to 2**bit_depth - 1 become grey levels of 0 to 255 where a file has more
-than 8 bits a sample. Others keep their levels.
+than 8 bits a sample, which None refuses. Others keep their levels.
 """
 
 import functools
@@ -16,12 +16,16 @@ import fsspec
 import numpy as np
 from PIL import Image
 
-from revisit.data.deep_pixels import is_deep, open_image, read_samples, size_of, to_grey_levels
+from revisit.data.deep_pixels import check_size, is_deep, open_image, read_samples, to_grey_levels
+from revisit.data.file_formats import suffixes_of_plugins
 from revisit.errors import UserError
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff", ".gif"})
+PathLike = str | os.PathLike[str]
+SUFFIXES = (
+    frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"})
+    | suffixes_of_plugins()
+)
 
-_MAX_PIXELS = 2**27  # 134 megapixels: beyond any photograph, below what would exhaust a worker's memory
 MAX_BYTES = 2**30
 BLOCK = 512  # bytes, of which a tar file is made: a header, then the member's bytes, filled up
 JPEG_MAGIC = b"\xff\xd8\xff"
@@ -41,7 +45,7 @@ class UnreadableImageError(Exception):
     """A file that does not hold a complete image; the message names the file and says why."""
 
 
-def read_record(record: dict, bit_depth: int = 8) -> np.ndarray:
+def read_record(record: dict, bit_depth: int | None = None) -> np.ndarray:
     """The (H, W, 3) uint8 RGB image of a data set's record: its ``image``, a part of a shard, or its ``file_name``.
 
     Raises:
@@ -54,12 +58,12 @@ def read_record(record: dict, bit_depth: int = 8) -> np.ndarray:
     return read_image(record["file_name"], bit_depth)
 
 
-def require_record(record: dict, bit_depth: int = 8) -> np.ndarray:
+def require_record(record: dict, bit_depth: int | None = None) -> np.ndarray:
     """As read_record, where nothing can stand in for the image: raises UserError if it cannot be read."""
     return _require(read_record, record, bit_depth)
 
 
-def require_image(file_name: str | os.PathLike[str], bit_depth: int = 8, like_pil: bool = False) -> np.ndarray:
+def require_image(file_name: PathLike, bit_depth: int | None = None, like_pil: bool = False) -> np.ndarray:
     """As require_record, of a file; for ``like_pil`` see decode_image."""
     return _require(read_image, file_name, bit_depth, like_pil)
 
@@ -72,7 +76,7 @@ def _require(read: Callable[..., np.ndarray], *args: object) -> np.ndarray:
         raise UserError(f"unreadable image {error}{remedy}") from error
 
 
-def read_image(file_name: str | os.PathLike[str], bit_depth: int = 8, like_pil: bool = False) -> np.ndarray:
+def read_image(file_name: PathLike, bit_depth: int | None = None, like_pil: bool = False) -> np.ndarray:
     """Decode a file into an (H, W, 3) uint8 RGB array, upright as its EXIF orientation says.
 
     Raises:
@@ -82,7 +86,7 @@ def read_image(file_name: str | os.PathLike[str], bit_depth: int = 8, like_pil: 
     return decode_image(read_file(file_name), str(file_name), bit_depth, like_pil)
 
 
-def read_file(file_name: str | os.PathLike[str]) -> bytes:
+def read_file(file_name: PathLike) -> bytes:
     """The bytes of an image's file. Raises UnreadableImageError: missing, no regular file, or too large."""
     try:
         status = os.stat(file_name)
@@ -94,14 +98,14 @@ def read_file(file_name: str | os.PathLike[str]) -> bytes:
         raise UnreadableImageError(f"{file_name}: {error}") from error
 
 
-def decode_image(data: bytes, name: str, bit_depth: int = 8, like_pil: bool = False) -> np.ndarray:
+def decode_image(data: bytes, name: str, bit_depth: int | None = None, like_pil: bool = False) -> np.ndarray:
     """As read_image, from the bytes of a file; ``name`` is for the message.
 
     ``like_pil`` has JPEG decoded by PIL, as Detectron2 does: OpenCV differs from it by a grey level or two.
     """
     try:
         if data.startswith(JPEG_MAGIC):
-            _check_size(*_check_jpeg_is_complete(data))
+            check_size(*_check_jpeg_is_complete(data))
             return _decode_by_pil(data, bit_depth) if like_pil else _decode_by_opencv(data)
         return _decode_by_pil(data, bit_depth)
     except UnreadableImageError as error:
@@ -170,11 +174,6 @@ def _decode_by_opencv(data: bytes) -> np.ndarray:
     return image
 
 
-def _check_size(height: int, width: int) -> None:
-    if height * width > _MAX_PIXELS:
-        raise UnreadableImageError(f"{width} x {height} pixels, more than {_MAX_PIXELS}")
-
-
 def _check_jpeg_is_complete(data: bytes) -> tuple[int, int]:
     """Walk the JPEG's segments up to the image data, which must be closed by an end marker.
 
@@ -199,14 +198,13 @@ def _check_jpeg_is_complete(data: bytes) -> tuple[int, int]:
     raise UnreadableImageError("truncated JPEG")
 
 
-def _decode_by_pil(data: bytes, bit_depth: int) -> np.ndarray:
+def _decode_by_pil(data: bytes, bit_depth: int | None) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PIL warns of odd metadata; only undecodable pixels matter here
         image = open_image(data)
-        _check_size(*size_of(data, image))
         if is_deep(data, image):
             pixels = to_grey_levels(read_samples(data, image), bit_depth)
-        elif image.mode == "I":  # of a PGM, whose header says what white is: PIL has made that 65535
+        elif image.mode == "I":
             pixels = np.stack([(np.asarray(image) >> 8).astype(np.uint8)] * 3, axis=-1)
         else:
             pixels = np.array(image.convert("RGB"))

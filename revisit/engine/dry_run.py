@@ -8,6 +8,7 @@ from torch import nn
 
 from revisit.config import PIXELWISE, bit_depth
 from revisit.data.catalog import get_records
+from revisit.data.sampled_images import find_unreadable
 from revisit.engine.solver import build_optimizer
 from revisit.errors import UserError
 from revisit.modeling.meta_arch.pretraining import Pretraining, method_of
@@ -17,6 +18,7 @@ from detectron2.config import CfgNode
 from detectron2.modeling import build_model
 
 GIB = 2**30
+_MOST_LISTED = 20  # unreadable images
 
 
 def dry_run(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
@@ -31,10 +33,13 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
         recipe |= memory_per_process(cfg, model, num_processes)
     if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
         recipe |= _pixelwise(cfg, model)
-    recipe["data"] |= {"bit_depth": bit_depth(cfg), **_data_on_disk(cfg)}
+    recipe["data"] |= {"bit_depth": bit_depth(cfg) or 8, **_data_on_disk(cfg)}
     (output / "dry_run.json").write_text(json.dumps(recipe, indent=2))
     print(json.dumps(recipe, indent=2))
     print(f"wrote {output / 'dry_run.json'}")
+    if recipe["data"].get("unreadable"):
+        found = "{unreadable} of {images_checked} images that were read are unreadable".format(**recipe["data"])
+        print(f"warning: {found}:", *recipe["data"]["unreadable_first"], sep="\n    ")
     if method and (advice := method.advice(cfg, num_images)):
         print(f"warning: {advice}")
     if method and recipe["data"]["found"]:
@@ -116,11 +121,12 @@ def _weight_decays(cfg: CfgNode, model: nn.Module) -> dict[str, float]:
 
 def _data_on_disk(cfg: CfgNode) -> dict:
     try:
-        for name in cfg.DATASETS.TRAIN:
-            get_records(name)
+        records = [record for name in cfg.DATASETS.TRAIN for record in get_records(name)]
     except UserError as error:
         return {"found": False, "problem": str(error)}
-    return {"found": True}
+    checked, problems = find_unreadable(records, bit_depth(cfg))
+    read = {"images_checked": checked, "unreadable": len(problems)}
+    return {"found": True, **read, "unreadable_first": problems[:_MOST_LISTED]}
 
 
 def build_meta_model(cfg: CfgNode) -> nn.Module:

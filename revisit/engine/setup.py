@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from revisit.checkpoint.run_folder import checkpoints_of_run, seed_of_run, set_aside_earlier_run, tidy_up
-from revisit.config import add_revisit_config
+from revisit.config import add_revisit_config, bit_depth
 from revisit.data.catalog import get_records, register
 from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.engine.config_checks import check_config, check_hardware, check_records
@@ -141,7 +141,7 @@ def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
             settings.write_bytes(trained_with)
         record_environment(folder, again=args.resume or args.eval_only)
     log_processes(cfg.MODEL.DEVICE)
-    depth = f", INPUT.BIT_DEPTH {cfg.INPUT.BIT_DEPTH}" if cfg.INPUT.BIT_DEPTH else ""
+    depth = f", INPUT.BIT_DEPTH {cfg.INPUT.BIT_DEPTH}" if bit_depth(cfg) else ""
     logging.getLogger(__name__).info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations{depth}")
 
 

@@ -29,7 +29,7 @@ class Features(NamedTuple):
 class CenterCropDataset(Dataset):
     """Images for evaluation: short side to 256/224 of ``size``, then the central (3, size, size) uint8 RGB."""
 
-    def __init__(self, records: list[dict], size: int, bit_depth: int = 8):
+    def __init__(self, records: list[dict], size: int, bit_depth: int | None = None):
         self._records = records
         self._size = size
         self._bit_depth = bit_depth
@@ -81,7 +81,7 @@ class _FeatureCollector(DatasetEvaluator):
 
 
 def extract_features(
-    model: nn.Module, dataset: str, image_size: int, num_workers: int, bit_depth: int = 8
+    model: nn.Module, dataset: str, image_size: int, num_workers: int, bit_depth: int | None = None
 ) -> Features | None:
     """Features of every image of a data set by name, in evaluation mode; None but on the main process."""
     records = get_records(dataset)
