@@ -71,7 +71,7 @@ def pretrained(toy_root, tmp_path_factory) -> Path:
         f"SOLVER.MAX_ITER 10 OUTPUT_DIR {output} {TINY}",
         toy_root,
     )
-    assert "2 gloo processes" in text and "eta: " in text
+    assert "2 gloo processes" in text and "eta: " in text and not (output / "run.lock").exists()
     run(f"python tools/convert_to_d2.py {output}/model_final.pth {output}/backbone.pth", toy_root)
     return output
 

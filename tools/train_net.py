@@ -17,18 +17,22 @@ On a machine without a GPU, --num-gpus N starts N processes on the CPU. On sever
 """
 
 import argparse
+from contextlib import nullcontext
+from pathlib import Path
 
 from revisit.engine.command import run_command
 from revisit.engine.dry_run import dry_run
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.launch import TIMEOUT, find_processes, launch
 from revisit.engine.pretrain_trainer import PretrainTrainer
+from revisit.engine.run_lock import run_lock
 from revisit.engine.setup import check_evaluation_data, count_images, load_config, setup_run
 from revisit.engine.solver import resolve_schedule
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
 from detectron2.engine import default_argument_parser
+from detectron2.utils import comm
 
 
 def parse_args() -> argparse.Namespace:
@@ -57,14 +61,16 @@ def minutes(text: str) -> float:
 
 def run(cfg: CfgNode, args: argparse.Namespace) -> None:
     """What every process does."""
-    setup_run(cfg, args)
-    trainer_class = PretrainTrainer if method_of(cfg) else FinetuneTrainer
-    if args.eval_only:
-        trainer_class.evaluate(cfg, resume=args.resume)
-    else:
-        trainer = trainer_class(cfg)
-        trainer.resume_or_load(resume=args.resume)
-        trainer.train()
+    trains_here = comm.is_main_process() and not args.eval_only
+    with run_lock(Path(cfg.OUTPUT_DIR)) if trains_here else nullcontext():
+        setup_run(cfg, args)
+        trainer_class = PretrainTrainer if method_of(cfg) else FinetuneTrainer
+        if args.eval_only:
+            trainer_class.evaluate(cfg, resume=args.resume)
+        else:
+            trainer = trainer_class(cfg)
+            trainer.resume_or_load(resume=args.resume)
+            trainer.train()
 
 
 def main() -> None:

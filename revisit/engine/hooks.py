@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from revisit.checkpoint.run_folder import FINAL, periodic_name, remove_outdated
+from revisit.engine.run_lock import check_owner
 from revisit.engine.stop_signals import SharedWish, StopSignals
 from revisit.errors import InterruptedRunError, StoppedRunError, UserError
 
@@ -202,6 +203,7 @@ class Checkpoints(HookBase):
         self.trainer.gather_state()
         failure = ""
         if comm.is_main_process():
+            check_owner(self._folder)
             try:
                 self.trainer.checkpointer.save(name, iteration=iteration)
             except OSError as error:
