@@ -53,7 +53,17 @@ def test_cifar10(tmp_path, write_pictures):
 def test_resume_goes_on_where_the_run_ended(pretrained, toy_root):
     command = f"{PRETRAIN} --num-gpus 2 --resume SOLVER.MAX_ITER 12 OUTPUT_DIR {pretrained} {TINY}"
     assert "resuming at iteration 10: epoch 1, batch 3" in run(command, toy_root)
+    assert "MAX_ITER: 12\n" in (pretrained / "config.yaml").read_text()
     assert "nothing to do: the run has finished its 12 iterations" in run(command, toy_root)
+
+
+def test_resume_refuses_another_experiment_but_for_what_is_accepted(pretrained, toy_root):
+    options = f"OUTPUT_DIR {pretrained} {TINY} SOLVER.MAX_ITER 20 MOCO.TEMPERATURE 0.3 VIEWS.POLICY autoaugment"
+    settings = (pretrained / "config.yaml").read_text()
+    line = one_line_error(f"{PRETRAIN} --resume --accept MOCO.TEMPERATURE {options}", toy_root)
+    assert "MOCO.TEMPERATURE (0.07 -> 0.3), VIEWS.POLICY (standard -> autoaugment)" in line
+    assert line.endswith("force it: --resume --accept VIEWS.POLICY")
+    assert (pretrained / "config.yaml").read_text() == settings
 
 
 def test_eval_only_writes_the_knn_accuracy(pretrained, toy_root, tmp_path):

@@ -28,6 +28,7 @@ from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.run_lock import run_lock
 from revisit.engine.setup import check_evaluation_data, count_images, load_config, setup_run
 from revisit.engine.solver import resolve_schedule
+from revisit.errors import expect
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
@@ -42,6 +43,8 @@ def parse_args() -> argparse.Namespace:
     plan = "train nothing: print the resolved recipe, shapes, memory and iterations, write them to "
     plan += "OUTPUT_DIR/dry_run.json, and a sheet of the views to OUTPUT_DIR/views.png"
     parser.add_argument("--dry-run", action="store_true", help=plan)
+    force = "with --resume: continue although this key has made another experiment of the run; may be repeated"
+    parser.add_argument("--accept", action="append", default=[], metavar="KEY", help=force)
     patience, default = "how long a process waits for the others before it gives up", TIMEOUT.total_seconds() / 60
     patience += " (exit code 75; default: %(default)g)"
     parser.add_argument("--timeout", type=minutes, default=default, metavar="MINUTES", help=patience)
@@ -69,12 +72,13 @@ def run(cfg: CfgNode, args: argparse.Namespace) -> None:
             trainer_class.evaluate(cfg, resume=args.resume)
         else:
             trainer = trainer_class(cfg)
-            trainer.resume_or_load(resume=args.resume)
+            trainer.resume_or_load(args.resume, accepted=args.accept)
             trainer.train()
 
 
 def main() -> None:
     args = parse_args()
+    expect(args.resume or not args.accept, f"--accept {' '.join(args.accept)} without --resume: it is for resumed runs")
     processes = find_processes(args)
     args.num_gpus, args.num_machines, args.machine_rank = processes[:3]
     cfg = load_config(args)

@@ -126,13 +126,14 @@ def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
         lambda record: not (record.exc_info and _is_said_in_a_line(record.exc_info[1]))
     )
     folder, settings = Path(cfg.OUTPUT_DIR), Path(cfg.OUTPUT_DIR) / "config.yaml"
-    # What a run was trained with stays on record when it is evaluated.
-    trained_with = args.eval_only and checkpoints_of_run(folder) and settings.is_file() and settings.read_bytes()
+    # What a run was trained with stays on record when it is evaluated, and until it really resumes (trainer.py).
+    again = args.eval_only or args.resume
+    trained_with = again and checkpoints_of_run(folder) and settings.is_file() and settings.read_bytes()
     default_setup(cfg, args)
     if comm.is_main_process():
         if trained_with:
             settings.write_bytes(trained_with)
-        record_environment(folder, again=args.resume or args.eval_only)
+        record_environment(folder, again=again)
     log_processes(cfg.MODEL.DEVICE)
     logging.getLogger(__name__).info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations")
 

@@ -96,6 +96,7 @@ class DenseCL(MoCo):
     TITLE = "DenseCL"
     HEADS = (*MoCo.HEADS, "dense_head.", "momentum_dense_head.")
     MARK = "queue.dense_keys"
+    KEYS = ("DENSECL.*",)
 
     @configurable
     def __init__(self, *, dense_weight: float, grid: int, **moco: object):

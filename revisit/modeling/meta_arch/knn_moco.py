@@ -56,6 +56,7 @@ class KNNMoCo(MoCo):
 
     TITLE = "kNN-MoCo"
     MARK = "queue.features"
+    KEYS = ("KNN_MOCO.*",)
 
     @configurable
     def __init__(self, *, num_neighbors: int, neighbor_weight: float, mining: str, enqueue_first: bool, **moco: object):

@@ -61,6 +61,8 @@ class MoCo(Pretraining):
     HEADS = ("projection_head.", "momentum_backbone.", "momentum_projection_head.", "queue.")
     ENCODERS = ("backbone", "momentum_backbone")
     MARK = "queue.keys"
+    KEYS = ("MOCO.*",)
+    MAY_CHANGE = ("MOCO.MAX_SCORES",)
 
     @configurable
     def __init__(
