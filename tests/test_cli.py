@@ -15,11 +15,11 @@ from revisit.viz.curves import read_metrics
 
 TRAIN = "python tools/train_net.py --config-file"
 PRETRAIN = f"{TRAIN} configs/toy/pretrain.yaml"
-NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
+NARROW = "SOLVER.WARMUP_ITERS 0 MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
 SHORT = f"SOLVER.MAX_ITER 3 SOLVER.IMS_PER_BATCH 4 {NARROW}"
 SWITCHES = "SOLVER.AMP.ENABLED True SOLVER.ACCUMULATION_STEPS 2 MODEL.CHANNELS_LAST True"
 DETECTION = "SOLVER.STEPS (2,) TEST.PRECISE_BN.NUM_ITER 2"
-DENSE = "INPUT.CROP.SIZE [65,65] MODEL.SEM_SEG_HEAD.CONVS_DIM 8"
+DENSE = "SOLVER.STEPS () SOLVER.STEP_EPOCHS () INPUT.CROP.SIZE [65,65] MODEL.SEM_SEG_HEAD.CONVS_DIM 8"
 # options, a metric, processes
 TASKS = {
     "detection": (f"{DETECTION} {SWITCHES}", "bbox/AP50", 1),
@@ -163,15 +163,15 @@ def test_weights_that_do_not_fit_end_in_one_line(flags, options, message, pretra
         ("DATASETS.TRAIN ('toy_nyud_depth_train',)", "has no masks, which SemanticSegmentor learns from"),
         ("DATASETS.TEST ('toy_nyud_segmentation_val',)", "NUM_CLASSES is 11, but data set .* has 40 classes"),
         ("MODEL.SEM_SEG_HEAD.NUM_CLASSES 12", "is 12, but data set 'toy_voc_sem_seg_train_aug' has 11 classes"),
-        ("INPUT.RANDOM_SCALE (2.0,0.5)", "expects 0 < low <= high"),
+        ("INPUT.RANDOM_SCALE (2.0,0.5)", "INPUT.RANDOM_SCALE is .* in rising order"),
         ("INPUT.RANDOM_SCALE_SAMPLING uniform", "expected one of range, choice"),
         ("INPUT.CROP.TYPE relative", "expect TYPE absolute"),
         ("INPUT.RANDOM_FLIP vertical", "expect horizontal or none"),
         ("INPUT.FORMAT BGR", "expect RGB"),
         ("MODEL.SEM_SEG_HEAD.IN_FEATURES ['res4']", r"expected one of MODEL.RESNETS.OUT_FEATURES \(res5\)"),
-        ("MODEL.SEM_SEG_HEAD.ASPP_DILATIONS (6,12)", "ASPP_DILATIONS .*: expected three"),
+        ("MODEL.SEM_SEG_HEAD.ASPP_DILATIONS (6,12)", "ASPP_DILATIONS is .*: expected 3 values"),
         ("MODEL.SEM_SEG_HEAD.IGNORE_VALUE 0", "IGNORE_VALUE 0: expected 255"),
-        ("SOLVER.OPTIMIZER LAMB", "SOLVER.OPTIMIZER is 'LAMB', expected one of SGD, Adam"),
+        ("SOLVER.OPTIMIZER LAMB", "SOLVER.OPTIMIZER is 'LAMB': expected one of SGD, Adam"),
         ("SOLVER.LR_SCHEDULER_NAME Poly", "expected one of WarmupMultiStepLR, WarmupCosineLR, PolynomialLR"),
         ("MODEL.META_ARCHITECTURE DepthEstimator", "a depth is a single number, expected 1"),
     ],

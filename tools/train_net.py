@@ -21,12 +21,13 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from revisit.engine.command import run_command
+from revisit.engine.config_checks import check_schedule
 from revisit.engine.dry_run import dry_run
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.launch import TIMEOUT, find_processes, launch
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.run_lock import run_lock
-from revisit.engine.setup import check_evaluation_data, count_images, load_config, setup_run
+from revisit.engine.setup import check_evaluation_data, count_images, load_config, make_output_folder, setup_run
 from revisit.engine.solver import resolve_schedule
 from revisit.errors import expect
 from revisit.modeling.meta_arch.pretraining import method_of
@@ -85,11 +86,13 @@ def main() -> None:
     if not args.eval_only:
         num_images = count_images(cfg, assume_missing=args.dry_run)
         resolve_schedule(cfg, num_images)
+        check_schedule(cfg, num_images)
+    check_evaluation_data(cfg, assume_missing=args.dry_run)
     cfg.freeze()
+    make_output_folder(cfg)
     if args.dry_run:
         dry_run(cfg, num_images, num_processes=processes.world_size)
     else:
-        check_evaluation_data(cfg)
         launch(run, processes, device=cfg.MODEL.DEVICE, args=(cfg, args))
 
 

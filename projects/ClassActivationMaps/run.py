@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from projects.common.entry import RANDOM, expect_positive, load_project, only_dataset, write_results
+from projects.common.entry import RANDOM, load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
+from revisit.config_rules import COUNT, add_rules
 from revisit.data.catalog import get_records
 from revisit.data.classification_datasets import PRESENT
 from revisit.data.reader import require_record
@@ -54,9 +55,11 @@ def add_cam_config(cfg: CfgNode) -> None:
     options.NUM_IMAGES = 10  # rows of cams.png, spread over the data set
 
 
+add_rules({"CAM.NUM_IMAGES": COUNT})
+
+
 def main() -> None:
     cfg = load_project(__doc__, add_cam_config)
-    expect_positive(cfg, "CAM.NUM_IMAGES")
     dataset = only_dataset(cfg, "TEST")
     records, names = get_records(dataset), MetadataCatalog.get(dataset).get("thing_classes", [])
     labelled = bool(records[0].keys() & {"label", "labels"})

@@ -23,11 +23,11 @@ from sklearn.svm import LinearSVC
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from projects.common.entry import expect_positive, load_project, only_dataset, write_results
+from projects.common.entry import load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.LinearClassification.labelled_sets import Labelled, LabelledSet, cached_features, check_classes, read_set
 from projects.LinearClassification.sgd import LinearTraining, plot_history
-from revisit.config import expect_one_of
+from revisit.config_rules import PIXELS, POSITIVE, add_rules, each, one_of, real, whole
 from revisit.data.classification_datasets import DIFFICULT, PRESENT
 from revisit.engine.command import run_command
 from revisit.errors import expect
@@ -77,14 +77,10 @@ def main() -> None:
 
 def check(cfg: CfgNode) -> None:
     """Raises UserError for options that mean nothing."""
-    expect_one_of(cfg, "LINEAR.METHOD", tuple(METHODS))
-    expect_one_of(cfg, "LINEAR.TRANSFORM", tuple(TRANSFORMS))
-    share, lambdas = cfg.LINEAR.VALIDATION_SHARE, tuple(cfg.LINEAR.LAMBDAS)
-    expect(0 < share < 1, f"LINEAR.VALIDATION_SHARE is {share}: expected a share between 0 and 1")
-    ordered = len(lambdas) == 3 and 0 < lambdas[0] <= lambdas[1] and lambdas[2] >= 1
-    expect(ordered, f"LINEAR.LAMBDAS {lambdas}: expected 0 < lowest <= highest, and how many")
-    options = ("LINEAR.IMAGE_SIZE", "LINEAR.MAX_ITER", "LINEAR.COST", "KNN_EVAL.NUM_NEIGHBORS", "KNN_EVAL.TEMPERATURE")
-    expect_positive(cfg, *options, *(["SOLVER.EPOCHS"] if cfg.LINEAR.METHOD == "sgd" else []))
+    lambdas = tuple(cfg.LINEAR.LAMBDAS)
+    expect(lambdas[0] <= lambdas[1], f"LINEAR.LAMBDAS {lambdas}: expected 0 < lowest <= highest, and how many")
+    if cfg.LINEAR.METHOD == "sgd":
+        expect(cfg.SOLVER.EPOCHS > 0, "SOLVER.EPOCHS is 0: LINEAR.METHOD sgd expects at least 1")
 
 
 def protocol(cfg: CfgNode) -> str:
@@ -303,6 +299,18 @@ def save_classifier(cfg: CfgNode, weight: torch.Tensor, bias: torch.Tensor) -> N
 
 
 METHODS = {"logistic": logistic, "svm": svm, "knn": knn, "sgd": sgd}
+
+add_rules(
+    {
+        "LINEAR.METHOD": one_of(*METHODS),
+        "LINEAR.IMAGE_SIZE": PIXELS,
+        "LINEAR.TRANSFORM": one_of(*TRANSFORMS),
+        "LINEAR.VALIDATION_SHARE": real(0.001, 0.999),
+        "LINEAR.LAMBDAS": each(POSITIVE, 3),
+        "LINEAR.MAX_ITER": whole(1, unit="iterations"),
+        "LINEAR.COST": POSITIVE,
+    }
+)
 
 
 if __name__ == "__main__":

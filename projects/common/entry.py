@@ -4,7 +4,6 @@ import argparse
 import json
 import logging
 from collections.abc import Callable
-from functools import reduce
 from pathlib import Path
 
 from revisit.engine.environment import record_environment
@@ -52,13 +51,6 @@ def load_project(description: str, add_keys: Callable[[CfgNode], None], *, netwo
     record_environment(args.output, again=False)
     logging.getLogger(__name__).info(f"SEED {cfg.SEED}, weights {args.weights}")
     return cfg
-
-
-def expect_positive(cfg: CfgNode, *keys: str) -> None:
-    """Raises UserError unless the values of all keys are above 0."""
-    for key in keys:
-        value = reduce(getattr, key.split("."), cfg)
-        expect(value > 0, f"{key} is {value}: expected a positive number")
 
 
 def only_dataset(cfg: CfgNode, split: str) -> str:

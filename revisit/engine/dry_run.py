@@ -22,7 +22,6 @@ GIB = 2**30
 def dry_run(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
     """Print the recipe and write it to OUTPUT_DIR/dry_run.json, the views to OUTPUT_DIR/views.png."""
     output = Path(cfg.OUTPUT_DIR)
-    output.mkdir(parents=True, exist_ok=True)
     model = build_meta_model(cfg)
     method = method_of(cfg)
     recipe = {**_schedule(cfg, num_images, num_processes), "weight_decays": _weight_decays(cfg, model)}

@@ -1,22 +1,22 @@
 """From the command line to a checked, complete config, before any process starts or any training begins."""
 
 import argparse
-import difflib
 import logging
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-import yaml
 
 from revisit.checkpoint.run_folder import checkpoints_of_run, seed_of_run, set_aside_earlier_run, tidy_up
 from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records, register
-from revisit.engine.config_checks import check_config, check_hardware, check_records
+from revisit.engine.config_checks import check_config, check_hardware, check_records, check_training, check_typed
 from revisit.engine.environment import record_environment
 from revisit.engine.launch import is_lost_contact, log_processes
-from revisit.errors import UserError, expect
+from revisit.engine.merging import check_pairs, imports_of, merge_file, merge_pairs
+from revisit.errors import UserError, expect, first_line
 from revisit.imports import import_modules
 
 from detectron2.config import CfgNode, get_cfg
@@ -29,13 +29,15 @@ from detectron2.utils.logger import setup_logger
 def load_config(args: argparse.Namespace) -> CfgNode:
     """``make_config`` for the command line of a training."""
     expect(args.num_gpus > 0, f"--num-gpus {args.num_gpus}: expected at least 1 (a process on the CPU without GPUs)")
-    return make_config(
+    cfg = make_config(
         args.config_file,
         args.opts,
         num_processes=args.num_gpus * args.num_machines,
         resume=args.resume,
         for_here=not getattr(args, "dry_run", False),
     )
+    check_training(cfg, eval_only=getattr(args, "eval_only", False))
+    return cfg
 
 
 def make_config(
@@ -61,15 +63,16 @@ def make_config(
         UserError: a file or key that does not exist, a value of the wrong type, an impossible recipe.
     """
     expect(not config_file or Path(config_file).is_file(), f"config file {config_file} not found")
-    expect(len(opts) % 2 == 0, f"expected pairs KEY VALUE after the options, got {' '.join(map(str, opts))}")
-    import_modules(_imports(config_file, opts))
+    check_pairs(opts)
+    import_modules(imports_of(config_file, opts))
     cfg = get_cfg()
     add_revisit_config(cfg)
     if add_keys:
         add_keys(cfg)
     if config_file:
-        _merge(cfg, lambda: cfg.merge_from_file(config_file, allow_unsafe=False), config_file)
-    _merge(cfg, lambda: cfg.merge_from_list(list(opts)), "command line")
+        merge_file(cfg, config_file)
+    merge_pairs(cfg, opts)
+    check_typed(cfg, opts)
     if cfg.MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
         cfg.MODEL.DEVICE = "cpu"
     _resolve_norm(cfg, num_processes)
@@ -80,10 +83,20 @@ def make_config(
     return cfg
 
 
-def check_evaluation_data(cfg: CfgNode) -> None:
-    """Make sure that DATASETS.TEST and KNN_EVAL.BANK are known, on disk, and hold what is asked of them."""
+def check_evaluation_data(cfg: CfgNode, *, assume_missing: bool = False) -> None:
+    """Make sure that DATASETS.TEST and KNN_EVAL.BANK are known, on disk, and hold what is asked of them.
+
+    Args:
+        assume_missing: leave out a known data set that is not on disk.
+    """
     for name in _evaluation_sets(cfg):
-        records = get_records(name)
+        register(name)
+        try:
+            records = get_records(name)
+        except UserError:
+            if assume_missing:
+                continue
+            raise
         if name in cfg.DATASETS.TEST:
             check_records(cfg, name, records)
         if name == cfg.KNN_EVAL.BANK and len({record.get("label", -1) for record in records}) < 2:
@@ -109,6 +122,19 @@ def count_images(cfg: CfgNode, *, assume_missing: bool = False) -> int:
             check_records(cfg, name, records)
             total += len(records)
     return total
+
+
+def make_output_folder(cfg: CfgNode) -> None:
+    """Make OUTPUT_DIR. Raises UserError where it cannot be a folder to write to."""
+    folder = Path(cfg.OUTPUT_DIR)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:  # ValueError: a name that no file system takes
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise UserError(
+            f"OUTPUT_DIR {cfg.OUTPUT_DIR!r} cannot be a folder ({reason}): expected another name"
+        ) from error
+    expect(os.access(folder, os.W_OK | os.X_OK), f"OUTPUT_DIR {folder}: you may not write there; expected another one")
 
 
 def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
@@ -161,47 +187,6 @@ def _is_said_in_a_line(error: BaseException) -> bool:
 
 def _evaluation_sets(cfg: CfgNode) -> tuple[str, ...]:
     return (*cfg.DATASETS.TEST, *filter(None, [cfg.KNN_EVAL.BANK]))
-
-
-def _imports(config_file: str, opts: Sequence[str]) -> tuple[str, ...]:
-    """The value that IMPORTS will have."""
-    cfg = CfgNode({"IMPORTS": ()})
-
-    def merge_file() -> None:
-        found = CfgNode.load_yaml_with_base(config_file)
-        if "IMPORTS" in found:
-            cfg.merge_from_list(["IMPORTS", found["IMPORTS"]])
-
-    if config_file:
-        _merge(cfg, merge_file, config_file)
-    for key, value in zip(opts[::2], opts[1::2], strict=True):
-        if key == "IMPORTS":
-            _merge(cfg, lambda value=value: cfg.merge_from_list(["IMPORTS", value]), "command line")
-    return cfg.IMPORTS
-
-
-def _merge(cfg: CfgNode, merge: Callable[[], None], where: str) -> None:
-    try:
-        merge()
-    except RecursionError as error:
-        raise UserError(f"{where}: _BASE_ leads back to the file itself") from error
-    except OSError as error:
-        raise UserError(f"{where}: {error}") from error
-    except (KeyError, ValueError, AssertionError, TypeError, AttributeError, yaml.YAMLError) as error:
-        reason = " ".join(str(error.args[0] if isinstance(error, KeyError) else error).split())
-        if not reason.startswith("Non-existent"):
-            raise UserError(f"{where}: {reason}") from error
-        key = reason.rpartition(" ")[2]
-        close = difflib.get_close_matches(key, _all_keys(cfg), n=1, cutoff=0.5)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise UserError(f"{where}: unknown config key {key}{hint}") from error
-
-
-def _all_keys(cfg: CfgNode, prefix: str = "") -> list[str]:
-    keys = []
-    for key, value in cfg.items():
-        keys += _all_keys(value, f"{prefix}{key}.") if isinstance(value, CfgNode) else [f"{prefix}{key}"]
-    return keys
 
 
 def _resolve_norm(cfg: CfgNode, num_processes: int) -> None:

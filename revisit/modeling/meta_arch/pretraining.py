@@ -62,6 +62,10 @@ class Pretraining(nn.Module):
         """Raise UserError where the method's keys make no sense together; ``share`` images are a process's batch."""
 
     @classmethod
+    def check_length(cls, cfg: CfgNode, iterations_per_epoch: int) -> None:
+        """Raise UserError where the method's keys make no sense in a run of SOLVER.MAX_ITER iterations."""
+
+    @classmethod
     def advice(cls, cfg: CfgNode, num_images: int) -> str:
         """A warning for a recipe that may run and will probably not learn from ``num_images`` images; "" for none."""
         return ""
