@@ -12,7 +12,7 @@ from torch import nn
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import FINAL
 from revisit.data.reader import UnreadableImageError
-from revisit.engine.hooks import Checkpoints, EvaluationAfterSuccess, FreshBatches, PatientWriter
+from revisit.engine.hooks import Checkpoints, EarlyProgress, EvaluationAfterSuccess, FreshBatches, PatientWriter
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.engine.stop_signals import StopSignals, announce
 from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_finite
@@ -85,6 +85,7 @@ class RevisitTrainer(DefaultTrainer):
                 built.append(Checkpoints(self.cfg, self.signals))
                 hook = EvaluationAfterSuccess(hook)
             if isinstance(hook, hooks.PeriodicWriter):
+                built.append(EarlyProgress(self.max_iter))
                 hook = PatientWriter(hook)
             if hook is not None and not isinstance(hook, hooks.PeriodicCheckpointer):
                 built.append(hook)
