@@ -35,6 +35,9 @@ def test_pretraining_leaves_what_docs_say_and_explain(pretrained):
         assert (pretrained / name).is_file(), name
     weights, saved = (load(pretrained / name)["model"] for name in ("backbone.pth", "model_final.pth"))
     assert all(torch.equal(value, saved[f"backbone.{name}"]) for name, value in weights.items())
+    log = (pretrained / "log.txt").read_text().splitlines()
+    first, second = (next(n for n, line in enumerate(log) if f" iter: {done} " in line) for done in (0, 1))
+    assert first <= 60 and " eta: " in log[second]
     assert_numbers_are_explained(pretrained)
     assert "neighbor_purity" in read_metrics(pretrained / "metrics.json")
 

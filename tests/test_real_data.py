@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from projects.common.label_maps import voc_colours
 from projects.LabelPropagation.davis import find_sequences, read_masks
-from revisit import add_revisit_config
+from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records
 from revisit.data.image_folders import load_class_folders, load_folder
 from revisit.data.labels import read_depth, read_labels

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from projects.PaperTables.jobs import TRAIN, Job, data_facts, with_needs
+from projects.PaperTables.jobs import Job, data_facts, with_needs
 from projects.PaperTables.paper_tables import (
     COLUMNS,
     ROWS,
+    TRAIN,
     Evaluation,
     GivenBackbone,
     OthersWeights,

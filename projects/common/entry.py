@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from revisit.engine.environment import record_environment
+from revisit.engine.run_log import open_log
 from revisit.engine.setup import make_config
 from revisit.errors import expect
 from revisit.files import written_whole
 
 from detectron2.config import CfgNode
-from detectron2.utils.logger import setup_logger
 
 RANDOM = "random"
 
@@ -45,8 +45,7 @@ def load_project(description: str, add_keys: Callable[[CfgNode], None], *, netwo
     cfg.OUTPUT_DIR = str(args.output)
     cfg.freeze()
     args.output.mkdir(parents=True, exist_ok=True)
-    for name in ("revisit", "projects", "fvcore"):
-        setup_logger(str(args.output), name=name)
+    open_log(str(args.output), ["projects"])
     (args.output / "config.yaml").write_text(cfg.dump())
     record_environment(args.output, again=False)
     logging.getLogger(__name__).info(f"SEED {cfg.SEED}, weights {args.weights}")

@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,14 +17,14 @@ from revisit.engine.config_checks import check_config, check_hardware, check_rec
 from revisit.engine.environment import record_environment
 from revisit.engine.launch import is_lost_contact, log_processes
 from revisit.engine.merging import check_pairs, imports_of, merge_file, merge_pairs
+from revisit.engine.run_log import open_log
 from revisit.errors import UserError, expect, first_line
 from revisit.imports import import_modules
 
 from detectron2.config import CfgNode, get_cfg
 from detectron2.data import MetadataCatalog
-from detectron2.engine import default_setup
 from detectron2.utils import comm
-from detectron2.utils.logger import setup_logger
+from detectron2.utils.env import seed_all_rng
 
 
 def load_config(args: argparse.Namespace) -> CfgNode:
@@ -146,22 +147,24 @@ def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
     for name in (*cfg.DATASETS.TRAIN, *_evaluation_sets(cfg)):
         register(name)
     _prepare_folder(cfg, args)
-    setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank(), name="revisit")
+    folder = Path(cfg.OUTPUT_DIR)
+    open_log(cfg.OUTPUT_DIR)
     # Detectron2's training loop logs every exception with its traceback; what is no defect is said in one line.
     logging.getLogger("detectron2.engine.train_loop").addFilter(
         lambda record: not (record.exc_info and _is_said_in_a_line(record.exc_info[1]))
     )
-    folder, settings = Path(cfg.OUTPUT_DIR), Path(cfg.OUTPUT_DIR) / "config.yaml"
-    # What a run was trained with stays on record when it is evaluated, and until it really resumes (trainer.py).
-    again = args.eval_only or args.resume
-    trained_with = again and checkpoints_of_run(folder) and settings.is_file() and settings.read_bytes()
-    default_setup(cfg, args)
+    logger, settings = logging.getLogger(__name__), folder / "config.yaml"
+    logger.info(f"{args.config_file or 'no config file'} {shlex.join(args.opts)}: all settings are in {settings}")
     if comm.is_main_process():
-        if trained_with:
-            settings.write_bytes(trained_with)
+        # What a run was trained with stays on record when it is evaluated, and until it really resumes (trainer.py).
+        again = args.eval_only or args.resume
+        if not (again and checkpoints_of_run(folder) and settings.is_file()):
+            settings.write_text(cfg.dump())
         record_environment(folder, again=again)
+    seed_all_rng(cfg.SEED + comm.get_rank())
+    torch.backends.cudnn.benchmark = cfg.CUDNN_BENCHMARK and not args.eval_only
     log_processes(cfg.MODEL.DEVICE)
-    logging.getLogger(__name__).info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations")
+    logger.info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations")
 
 
 def _prepare_folder(cfg: CfgNode, args: argparse.Namespace) -> None:

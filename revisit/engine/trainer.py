@@ -13,7 +13,7 @@ from torch import nn
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import FINAL
 from revisit.data.reader import UnreadableImageError
-from revisit.engine.hooks import Checkpoints, EvaluationAfterSuccess, FreshBatches, PatientWriter
+from revisit.engine.hooks import Checkpoints, EarlyProgress, EvaluationAfterSuccess, FreshBatches, PatientWriter
 from revisit.engine.run_lock import check_owner
 from revisit.engine.same_experiment import check_same_experiment, config_of_checkpoint, plain_config
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
@@ -88,6 +88,7 @@ class RevisitTrainer(DefaultTrainer):
                 built.append(Checkpoints(self.cfg, self.signals))
                 hook = EvaluationAfterSuccess(hook)
             if isinstance(hook, hooks.PeriodicWriter):
+                built.append(EarlyProgress(self.max_iter))
                 hook = PatientWriter(hook)
             if hook is not None and not isinstance(hook, hooks.PeriodicCheckpointer):
                 built.append(hook)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from trees import one_line_error, refusal, touch, write
 
-import revisit  # noqa: F401  (registers the fixed names)
+import revisit.data  # noqa: F401  (registers the fixed names)
 from projects.ToyScenes import CLASS_NAMES as TOY_CLASSES
 from revisit.data.catalog import get_records
 from revisit.data.image_folders import check_split, read_split, write_split

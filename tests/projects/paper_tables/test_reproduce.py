@@ -123,6 +123,15 @@ def test_weights_of_others_that_are_missing_are_named(toy_datasets, tmp_path):
     assert "weights/virtex.pth" in missing[0] and "imagenet_train" in missing[1]
 
 
+def test_without_any_data_every_job_says_what_it_lacks(tmp_path, monkeypatch):
+    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
+    for table in ROWS:
+        jobs = all_jobs(cells_of(table, "paper", tmp_path))
+        assert jobs and [job.name for job in jobs if not missing_inputs(job)] == []
+    jobs = [job for job in figure_jobs(JobBuilder("paper", tmp_path), seed=1) if "BANK" in job.name]
+    assert missing_inputs(jobs[0]) == "coco_2017_train_images, cifar10_test, cifar10_train"
+
+
 def test_given_backbones_are_judged_beside_random_init_one_for_all_seeds_or_one_for_each(toy_datasets, tmp_path):
     for name in ("a", "1", "2"):
         (tmp_path / f"{name}.pth").write_text(name)
