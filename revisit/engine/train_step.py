@@ -141,6 +141,11 @@ class TrainStep(SimpleTrainer):
         self.optimizer, own.state = own, self.optimizer.state
         for group, options in zip(own.param_groups, ours, strict=True):
             group.update(options)
+        for parameter, state in own.state.items():
+            for name, value in state.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    # A fused step goes through memory in its order, which MODEL.CHANNELS_LAST may have changed.
+                    state[name] = torch.empty_like(parameter).copy_(value)
         if scaler := state_dict.get("grad_scaler"):  # empty where the run was not in float16 so far
             self.grad_scaler.load_state_dict(scaler)
         self.skipped_steps = state_dict.get("skipped_steps", 0)
