@@ -185,7 +185,9 @@ def test_a_mutated_recipe_trains_or_is_refused_in_one_line(attempt):
 )
 def test_a_defect_of_ours_is_no_mistake_of_the_user(module, name, toy_datasets, tmp_path, monkeypatch):
     monkeypatch.setattr(module, name, lambda *args, **options: 1 / 0)
-    words = f"--config-file configs/toy/pretrain.yaml --dry-run OUTPUT_DIR {tmp_path} SOLVER.EPOCHS"
+    words = (
+        f"--config-file configs/toy/pretrain.yaml --dry-run OUTPUT_DIR {tmp_path} SOLVER.WARMUP_ITERS 0 SOLVER.EPOCHS"
+    )
     monkeypatch.setattr(sys, "argv", ["train_net.py", *words.split(), "many" if name == "rule_of" else "30"])
     main = runpy.run_path("tools/train_net.py")["main"]
     with pytest.raises(ZeroDivisionError):
