@@ -8,6 +8,8 @@ import torch
 from commands import TINY, one_line_error, run
 from runs import assert_numbers_are_explained, load
 
+from projects.ToyScenes import CLASS_NAMES
+from revisit.data.catalog import get_records
 from revisit.data.classification_datasets import CIFAR10_CLASSES
 from revisit.engine.setup import check_evaluation_data, count_images, make_config
 from revisit.errors import UserError
@@ -54,6 +56,16 @@ def test_resume_goes_on_where_the_run_ended(pretrained, toy_root):
     command = f"{PRETRAIN} --num-gpus 2 --resume SOLVER.MAX_ITER 12 OUTPUT_DIR {pretrained} {TINY}"
     assert "resuming at iteration 10: epoch 1, batch 3" in run(command, toy_root)
     assert "nothing to do: the run has finished its 12 iterations" in run(command, toy_root)
+
+
+def test_labels_of_another_order_are_compared_by_name_in_every_process_and_shared_images_are_said(toy_root, tmp_path):
+    assert list(CLASS_NAMES) != sorted(CLASS_NAMES)  # of the bank, and of class folders
+    same = f"class_folders:{toy_root}/toy_scenes/object_centric/train"
+    options = f"KNN_EVAL.BANK toy_objects_train KNN_EVAL.NUM_NEIGHBORS 1 DATASETS.TEST \"('{same}',)\""
+    text = run(f"{PRETRAIN} --eval-only --num-gpus 2 OUTPUT_DIR {tmp_path} {TINY} {options}", toy_root)
+    assert json.loads((tmp_path / "evaluation.json").read_text())["knn_top1"] == 100
+    images = len(get_records(same))
+    assert f"{images} of {images} images of {same} are in KNN_EVAL.BANK toy_objects_train too" in text
 
 
 def test_eval_only_writes_the_knn_accuracy(pretrained, toy_root, tmp_path):

@@ -72,14 +72,15 @@ def main() -> None:
     processes = find_processes(args)
     args.num_gpus, args.num_machines, args.machine_rank = processes[:3]
     cfg = load_config(args)
+    args.notes = []
     if not args.eval_only:
-        num_images = count_images(cfg, assume_missing=args.dry_run)
+        num_images = count_images(cfg, args.notes, assume_missing=args.dry_run)
         resolve_schedule(cfg, num_images)
     cfg.freeze()
+    check_evaluation_data(cfg, args.notes, assume_missing=args.dry_run)
     if args.dry_run:
-        dry_run(cfg, num_images, num_processes=processes.world_size)
+        dry_run(cfg, num_images, processes.world_size, args.notes)
     else:
-        check_evaluation_data(cfg)
         launch(run, processes, device=cfg.MODEL.DEVICE, args=(cfg, args))
 
 

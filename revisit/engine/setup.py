@@ -12,12 +12,16 @@ import yaml
 
 from revisit.checkpoint.run_folder import checkpoints_of_run, seed_of_run, set_aside_earlier_run, tidy_up
 from revisit.config import add_revisit_config
-from revisit.data.catalog import get_records, register
-from revisit.engine.config_checks import check_config, check_hardware, check_records
+from revisit.data.box_checks import Note
+from revisit.data.catalog import MissingDataError, get_records, register
+from revisit.data.class_names import share_classes
+from revisit.data.shared_images import shared_images
+from revisit.engine.config_checks import check_config, check_hardware, check_records, inspect_records, num_classes
 from revisit.engine.environment import record_environment
 from revisit.engine.launch import is_lost_contact, log_processes
 from revisit.errors import UserError, expect
 from revisit.imports import import_modules
+from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode, get_cfg
 from detectron2.data import MetadataCatalog
@@ -80,35 +84,70 @@ def make_config(
     return cfg
 
 
-def check_evaluation_data(cfg: CfgNode) -> None:
-    """Make sure that DATASETS.TEST and KNN_EVAL.BANK are known, on disk, and hold what is asked of them."""
+def check_evaluation_data(cfg: CfgNode, notes: list[Note] | None = None, *, assume_missing: bool = False) -> None:
+    """Make sure that DATASETS.TEST and KNN_EVAL.BANK are known, on disk, and hold what is asked of them.
+
+    Args:
+        notes: gets what is to be said of them.
+        assume_missing: leave out data sets that are not on disk.
+    """
+    notes = [] if notes is None else notes
+    follow_class_names(cfg)
+    found = {}
     for name in _evaluation_sets(cfg):
-        records = get_records(name)
+        try:
+            records = found[name] = get_records(name)
+        except MissingDataError:
+            if not assume_missing:
+                raise
+            continue
         if name in cfg.DATASETS.TEST:
             check_records(cfg, name, records)
+            notes += inspect_records(cfg, name, records, to_learn=False)
         if name == cfg.KNN_EVAL.BANK and len({record.get("label", -1) for record in records}) < 2:
             raise UserError(f"KNN_EVAL.BANK {name} has fewer than two classes: expected a labelled data set")
+    if bank := found.get(cfg.KNN_EVAL.BANK):
+        for name in cfg.DATASETS.TEST:
+            if shared := shared_images(bank, found.get(name, [])):
+                told = f"{shared} of {len(found[name])} images of {name} are in KNN_EVAL.BANK {cfg.KNN_EVAL.BANK} too"
+                notes.append((logging.WARNING, f"{told}, where each finds itself: expected other images"))
 
 
-def count_images(cfg: CfgNode, *, assume_missing: bool = False) -> int:
+def count_images(cfg: CfgNode, notes: list[Note] | None = None, *, assume_missing: bool = False) -> int:
     """Images in DATASETS.TRAIN.
 
     Args:
+        notes: gets what is to be said of them.
         assume_missing: for a data set that is not on disk take its published size, where that is known.
     """
+    notes = [] if notes is None else notes
     expect(len(cfg.DATASETS.TRAIN) > 0, "no data to train on: set DATASETS.TRAIN, such as \"('folder:/data/photos',)\"")
+    follow_class_names(cfg)
     total = 0
     for name in cfg.DATASETS.TRAIN:
         try:
             records = get_records(name)
-        except UserError:
+        except MissingDataError:
             if not assume_missing or (expected := MetadataCatalog.get(name).get("expected_images")) is None:
                 raise
             total += expected
         else:
             check_records(cfg, name, records)
+            notes += inspect_records(cfg, name, records, to_learn=True)
             total += len(records)
     return total
+
+
+def follow_class_names(cfg: CfgNode) -> None:
+    """In this process, let data sets that are scored against each other count their classes alike.
+
+    They follow KNN_EVAL.BANK in pretraining, and what a network learns from in finetuning.
+    """
+    if method_of(cfg):
+        if cfg.KNN_EVAL.BANK:
+            share_classes(cfg.KNN_EVAL.BANK, cfg.DATASETS.TEST)
+    elif cfg.DATASETS.TRAIN:
+        share_classes(cfg.DATASETS.TRAIN[0], (*cfg.DATASETS.TRAIN[1:], *cfg.DATASETS.TEST), num_classes(cfg))
 
 
 def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
@@ -119,6 +158,7 @@ def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
     cfg.freeze()
     for name in (*cfg.DATASETS.TRAIN, *_evaluation_sets(cfg)):
         register(name)
+    follow_class_names(cfg)
     _prepare_folder(cfg, args)
     setup_logger(cfg.OUTPUT_DIR, distributed_rank=comm.get_rank(), name="revisit")
     # Detectron2's training loop logs every exception with its traceback; what is no defect is said in one line.
@@ -133,6 +173,8 @@ def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
         if trained_with:
             settings.write_bytes(trained_with)
         record_environment(folder, again=args.resume or args.eval_only)
+        for level, text in getattr(args, "notes", []):
+            logging.getLogger(__name__).log(level, text)
     log_processes(cfg.MODEL.DEVICE)
     logging.getLogger(__name__).info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations")
 
