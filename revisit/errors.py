@@ -11,13 +11,18 @@ class UserError(Exception):
     EXIT_CODE = 2
 
     def __init__(self, message: str):
-        super().__init__(told_by_worker(message, "UserError"))
+        super().__init__(printable(told_by_worker(message, "UserError")))
 
 
 def expect(condition: bool, message: str) -> None:
     """Raise UserError with the message unless the condition holds."""
     if not condition:
         raise UserError(message)
+
+
+def printable(text: str) -> str:
+    """The text, on one line whatever it quotes: names of files may hold line ends, and bytes that are no text."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def told_by_worker(error: object, kind: str) -> str:

@@ -8,6 +8,8 @@ import torch
 from commands import TINY, one_line_error, run
 from runs import assert_numbers_are_explained, load
 
+from projects.ToyScenes import CLASS_NAMES
+from revisit.data.catalog import get_records
 from revisit.data.classification_datasets import CIFAR10_CLASSES
 from revisit.engine.setup import check_evaluation_data, count_images, make_config
 from revisit.errors import UserError
@@ -67,6 +69,16 @@ def test_resume_refuses_another_experiment_but_for_what_is_accepted(pretrained, 
     assert "MOCO.TEMPERATURE (0.07 -> 0.3), VIEWS.POLICY (standard -> autoaugment)" in line
     assert line.endswith("force it: --resume --accept VIEWS.POLICY")
     assert (pretrained / "config.yaml").read_text() == settings
+
+
+def test_labels_of_another_order_are_compared_by_name_in_every_process_and_shared_images_are_said(toy_root, tmp_path):
+    assert list(CLASS_NAMES) != sorted(CLASS_NAMES)  # of the bank, and of class folders
+    same = f"class_folders:{toy_root}/toy_scenes/object_centric/train"
+    options = f"KNN_EVAL.BANK toy_objects_train KNN_EVAL.NUM_NEIGHBORS 1 DATASETS.TEST \"('{same}',)\""
+    text = run(f"{PRETRAIN} --eval-only --num-gpus 2 OUTPUT_DIR {tmp_path} {TINY} {options}", toy_root)
+    assert json.loads((tmp_path / "evaluation.json").read_text())["knn_top1"] == 100
+    images = len(get_records(same))
+    assert f"{images} of {images} images of {same} are in KNN_EVAL.BANK toy_objects_train too" in text
 
 
 def test_eval_only_writes_the_knn_accuracy(pretrained, toy_root, tmp_path):

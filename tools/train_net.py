@@ -102,15 +102,16 @@ def main() -> None:
     processes = find_processes(args)
     args.num_gpus, args.num_machines, args.machine_rank = processes[:3]
     cfg = load_config(args)
+    args.notes = []
     if not args.eval_only:
-        num_images = count_images(cfg, assume_missing=args.dry_run)
+        num_images = count_images(cfg, args.notes, assume_missing=args.dry_run)
         resolve_schedule(cfg, num_images)
         check_schedule(cfg, num_images)
-    check_evaluation_data(cfg, assume_missing=args.dry_run)
+    check_evaluation_data(cfg, args.notes, assume_missing=args.dry_run)
     cfg.freeze()
     make_output_folder(cfg)
     if args.dry_run:
-        dry_run(cfg, num_images, num_processes=processes.world_size)
+        dry_run(cfg, num_images, processes.world_size, args.notes)
     else:
         launch(run, processes, device=cfg.MODEL.DEVICE, args=(cfg, args))
 

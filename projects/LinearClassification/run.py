@@ -28,6 +28,7 @@ from projects.common.frozen_backbone import FrozenBackbone
 from projects.LinearClassification.labelled_sets import Labelled, LabelledSet, cached_features, check_classes, read_set
 from projects.LinearClassification.sgd import LinearTraining, plot_history
 from revisit.config_rules import PIXELS, POSITIVE, add_rules, each, one_of, real, whole
+from revisit.data.class_names import share_classes
 from revisit.data.classification_datasets import DIFFICULT, PRESENT
 from revisit.engine.command import run_command
 from revisit.errors import expect
@@ -37,6 +38,7 @@ from revisit.files import written_whole
 from revisit.viz.curves import saved_plot
 
 from detectron2.config import CfgNode
+from detectron2.data import MetadataCatalog
 
 logger = logging.getLogger("projects.LinearClassification")
 
@@ -61,7 +63,9 @@ def add_linear_config(cfg: CfgNode) -> None:
 def main() -> None:
     cfg = load_project(__doc__, add_linear_config)
     check(cfg)
-    train, test = (read_set(only_dataset(cfg, split)) for split in ("TRAIN", "TEST"))
+    names = [only_dataset(cfg, split) for split in ("TRAIN", "TEST")]
+    share_classes(names[0], filter(None, (names[1], cfg.LINEAR.VALIDATION)))
+    train, test = map(read_set, names)
     check_classes(train.targets, test.targets, (train.name, test.name))
     several, method = train.targets.ndim > 1, cfg.LINEAR.METHOD
     fits = several or method != "svm"
@@ -291,9 +295,10 @@ def sgd(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: Labell
 
 
 def save_classifier(cfg: CfgNode, weight: torch.Tensor, bias: torch.Tensor) -> None:
-    """classifier.pth: weight (classes, C) and bias (classes,), float32, and how the classifier sees an image."""
+    """classifier.pth: weight (classes, C) and bias (classes,), float32, names, and how it sees an image."""
     transform = "center_crop" if cfg.LINEAR.METHOD == "sgd" else cfg.LINEAR.TRANSFORM
     content = {"weight": weight.float().contiguous(), "bias": bias.float().contiguous()}
+    content["classes"] = MetadataCatalog.get(only_dataset(cfg, "TRAIN")).get("thing_classes", [])
     with written_whole(Path(cfg.OUTPUT_DIR) / "classifier.pth") as temporary:
         torch.save({**content, "transform": transform, "image_size": cfg.LINEAR.IMAGE_SIZE}, temporary)
 

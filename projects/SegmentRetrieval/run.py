@@ -26,6 +26,7 @@ from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import shrink_labels
 from revisit.config_rules import COUNT, PIXELS, add_rules, one_of, whole
 from revisit.data.catalog import get_records
+from revisit.data.class_names import share_classes
 from revisit.data.labels import VOID, check_size, read_labels
 from revisit.data.reader import require_image
 from revisit.engine.command import run_command
@@ -93,15 +94,15 @@ def check(cfg: CfgNode) -> list[str]:
     options = cfg.SEGMENT_RETRIEVAL
     fits = options.FEATURES != "oracle" or options.REGIONS == "truth"
     expect(fits, "SEGMENT_RETRIEVAL.FEATURES oracle describes true regions: set SEGMENT_RETRIEVAL.REGIONS truth")
-    classes = []
-    for dataset in (only_dataset(cfg, split) for split in ("TRAIN", "TEST")):
+    names = [only_dataset(cfg, split) for split in ("TRAIN", "TEST")]
+    share_classes(names[0], names[1:])
+    for dataset in names:
         masks = "sem_seg_file_name" in get_records(dataset)[0]
         expect(masks, f"data set {dataset!r} has no masks, which name the regions")
-        classes.append(list(MetadataCatalog.get(dataset).stuff_classes))
-    expect(classes[0] == classes[1], "DATASETS.TRAIN and DATASETS.TEST have different classes: expected the same")
-    known = bool(options.SUBSET) and set(options.SUBSET) <= set(classes[0])
-    expect(known, f"SEGMENT_RETRIEVAL.SUBSET {tuple(options.SUBSET)}: expected some of {', '.join(classes[0])}")
-    return classes[0]
+    classes = list(MetadataCatalog.get(names[0]).stuff_classes)
+    known = bool(options.SUBSET) and set(options.SUBSET) <= set(classes)
+    expect(known, f"SEGMENT_RETRIEVAL.SUBSET {tuple(options.SUBSET)}: expected some of {', '.join(classes)}")
+    return classes
 
 
 def protocol(cfg: CfgNode) -> str:

@@ -27,6 +27,10 @@ from detectron2.data import DatasetCatalog, MetadataCatalog
 ADD_TOY_SCENES = "add IMPORTS \"('projects.ToyScenes',)\" to know ToyScenes' own"
 
 
+class MissingDataError(UserError):
+    """A data set that is known, but not on disk."""
+
+
 def datasets_root() -> Path:
     """The folder of all data sets: $DETECTRON2_DATASETS, or ./datasets as in Detectron2."""
     return Path(os.environ.get("DETECTRON2_DATASETS", "datasets")).expanduser()
@@ -114,9 +118,9 @@ def _register(name: str, load: Callable[[], Records], metadata: dict) -> None:
     MetadataCatalog.get(name).set(by_revisit=True, **metadata)
 
 
-def _missing(name: str, expected: object) -> UserError:
+def _missing(name: str, expected: object) -> MissingDataError:
     where = f"DETECTRON2_DATASETS={os.environ.get('DETECTRON2_DATASETS', '(unset, so ./datasets)')}"
-    return UserError(
+    return MissingDataError(
         f"data set {name!r} not found: looked for {expected} ({where}). Put it there (datasets/README.md), "
         "or try the drawn world instead: python projects/ToyScenes/make_toy_scenes.py --output "
         "$DETECTRON2_DATASETS/toy_scenes, then --config-file configs/toy/pretrain.yaml"

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from revisit.config import PIXELWISE
 from revisit.config_rules import check_values, dotted_keys
+from revisit.data.box_checks import Note, check_masks, inspect_boxes
 from revisit.data.labels import VOID
 from revisit.data.pixel_mapper import check_input
 from revisit.errors import expect
+from revisit.evaluation.box_evaluators import check_voc_truth
 from revisit.modeling.backbone.resnet import check_resnet
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.modeling.sem_seg.pixel_heads import PixelHead
@@ -133,15 +135,24 @@ def check_hardware(cfg: CfgNode) -> None:
         )
 
 
+# By meta-architecture: what a record has, in words, and where data set and model say how many classes there are.
+LEARNT_FROM = {
+    "GeneralizedRCNN": ("annotations", "boxes", "thing_classes", "MODEL.ROI_HEADS.NUM_CLASSES"),
+    "SemanticSegmentor": ("sem_seg_file_name", "masks", "stuff_classes", "MODEL.SEM_SEG_HEAD.NUM_CLASSES"),
+    "DepthEstimator": ("depth_file_name", "depth maps", None, None),
+}
+
+
+def num_classes(cfg: CfgNode) -> int | None:
+    """Of the model; None of one without classes, or that is not known."""
+    *_, key = LEARNT_FROM.get(cfg.MODEL.META_ARCHITECTURE, (None,))
+    return reduce(getattr, key.split("."), cfg) if key else None
+
+
 def check_records(cfg: CfgNode, name: str, records: list[dict]) -> None:
     """Check that the data set has what MODEL.META_ARCHITECTURE learns from, and as many classes as the model."""
     model, metadata = cfg.MODEL, MetadataCatalog.get(name)
-    kinds = {
-        "GeneralizedRCNN": ("annotations", "boxes", "thing_classes", "MODEL.ROI_HEADS.NUM_CLASSES"),
-        "SemanticSegmentor": ("sem_seg_file_name", "masks", "stuff_classes", "MODEL.SEM_SEG_HEAD.NUM_CLASSES"),
-        "DepthEstimator": ("depth_file_name", "depth maps", None, None),
-    }
-    if model.META_ARCHITECTURE not in kinds:
+    if model.META_ARCHITECTURE not in LEARNT_FROM:
         return
     for switch, needed in (("MASK_ON", "segmentation"), ("KEYPOINT_ON", "keypoints")):
         boxes = (box for record in records for box in record.get("annotations", ()))
@@ -149,11 +160,23 @@ def check_records(cfg: CfgNode, name: str, records: list[dict]) -> None:
             model.META_ARCHITECTURE != "GeneralizedRCNN" or not model[switch] or any(needed in box for box in boxes),
             f"MODEL.{switch} is True, but data set {name!r} has no {needed}",
         )
-    field, what, classes, key = kinds[model.META_ARCHITECTURE]
+    field, what, classes, key = LEARNT_FROM[model.META_ARCHITECTURE]
     expect(field in records[0], f"data set {name!r} has no {what}, which {model.META_ARCHITECTURE} learns from")
     if classes:
-        here, there = reduce(getattr, key.split("."), cfg), len(metadata.get(classes, ()))
+        here, there = num_classes(cfg), len(metadata.get(classes, ()))
         expect(here == there, f"{key} is {here}, but data set {name!r} has {there} classes")
+
+
+def inspect_records(cfg: CfgNode, name: str, records: list[dict], *, to_learn: bool) -> list[Note]:
+    """What is to be said of the boxes of a detector's data set; see inspect_boxes."""
+    if cfg.MODEL.META_ARCHITECTURE != "GeneralizedRCNN":
+        return []
+    metadata = MetadataCatalog.get(name)
+    if not to_learn and metadata.get("evaluator_type") == "pascal_voc":
+        check_voc_truth(name, Path(metadata.dirname), metadata.split)
+    if cfg.MODEL.MASK_ON:
+        check_masks(name, records, cfg.INPUT.MASK_FORMAT, to_learn=to_learn)
+    return inspect_boxes(name, records, metadata.thing_classes, to_learn=to_learn)
 
 
 def check_training(cfg: CfgNode, *, eval_only: bool = False) -> None:

@@ -12,14 +12,26 @@ import torch
 
 from revisit.checkpoint.run_folder import checkpoints_of_run, seed_of_run, set_aside_earlier_run, tidy_up
 from revisit.config import add_revisit_config
-from revisit.data.catalog import get_records, register
-from revisit.engine.config_checks import check_config, check_hardware, check_records, check_training, check_typed
+from revisit.data.box_checks import Note
+from revisit.data.catalog import MissingDataError, get_records, register
+from revisit.data.class_names import share_classes
+from revisit.data.shared_images import shared_images
+from revisit.engine.config_checks import (
+    check_config,
+    check_hardware,
+    check_records,
+    check_training,
+    check_typed,
+    inspect_records,
+    num_classes,
+)
 from revisit.engine.environment import record_environment
 from revisit.engine.launch import is_lost_contact, log_processes
 from revisit.engine.merging import check_pairs, imports_of, merge_file, merge_pairs
 from revisit.engine.run_log import open_log
 from revisit.errors import UserError, expect, first_line
 from revisit.imports import import_modules
+from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode, get_cfg
 from detectron2.data import MetadataCatalog
@@ -84,43 +96,56 @@ def make_config(
     return cfg
 
 
-def check_evaluation_data(cfg: CfgNode, *, assume_missing: bool = False) -> None:
+def check_evaluation_data(cfg: CfgNode, notes: list[Note] | None = None, *, assume_missing: bool = False) -> None:
     """Make sure that DATASETS.TEST and KNN_EVAL.BANK are known, on disk, and hold what is asked of them.
 
     Args:
-        assume_missing: leave out a known data set that is not on disk.
+        notes: gets what is to be said of them.
+        assume_missing: leave out data sets that are not on disk.
     """
+    notes = [] if notes is None else notes
+    follow_class_names(cfg)
+    found = {}
     for name in _evaluation_sets(cfg):
-        register(name)
         try:
-            records = get_records(name)
-        except UserError:
-            if assume_missing:
-                continue
-            raise
+            records = found[name] = get_records(name)
+        except MissingDataError:
+            if not assume_missing:
+                raise
+            continue
         if name in cfg.DATASETS.TEST:
             check_records(cfg, name, records)
+            notes += inspect_records(cfg, name, records, to_learn=False)
         if name == cfg.KNN_EVAL.BANK and len({record.get("label", -1) for record in records}) < 2:
             raise UserError(f"KNN_EVAL.BANK {name} has fewer than two classes: expected a labelled data set")
+    if bank := found.get(cfg.KNN_EVAL.BANK):
+        for name in cfg.DATASETS.TEST:
+            if shared := shared_images(bank, found.get(name, [])):
+                told = f"{shared} of {len(found[name])} images of {name} are in KNN_EVAL.BANK {cfg.KNN_EVAL.BANK} too"
+                notes.append((logging.WARNING, f"{told}, where each finds itself: expected other images"))
 
 
-def count_images(cfg: CfgNode, *, assume_missing: bool = False) -> int:
+def count_images(cfg: CfgNode, notes: list[Note] | None = None, *, assume_missing: bool = False) -> int:
     """Images in DATASETS.TRAIN.
 
     Args:
+        notes: gets what is to be said of them.
         assume_missing: for a data set that is not on disk take its published size, where that is known.
     """
+    notes = [] if notes is None else notes
     expect(len(cfg.DATASETS.TRAIN) > 0, "no data to train on: set DATASETS.TRAIN, such as \"('folder:/data/photos',)\"")
+    follow_class_names(cfg)
     total = 0
     for name in cfg.DATASETS.TRAIN:
         try:
             records = get_records(name)
-        except UserError:
+        except MissingDataError:
             if not assume_missing or (expected := MetadataCatalog.get(name).get("expected_images")) is None:
                 raise
             total += expected
         else:
             check_records(cfg, name, records)
+            notes += inspect_records(cfg, name, records, to_learn=True)
             total += len(records)
     return total
 
@@ -138,6 +163,18 @@ def make_output_folder(cfg: CfgNode) -> None:
     expect(os.access(folder, os.W_OK | os.X_OK), f"OUTPUT_DIR {folder}: you may not write there; expected another one")
 
 
+def follow_class_names(cfg: CfgNode) -> None:
+    """In this process, let data sets that are scored against each other count their classes alike.
+
+    They follow KNN_EVAL.BANK in pretraining, and what a network learns from in finetuning.
+    """
+    if method_of(cfg):
+        if cfg.KNN_EVAL.BANK:
+            share_classes(cfg.KNN_EVAL.BANK, cfg.DATASETS.TEST)
+    elif cfg.DATASETS.TRAIN:
+        share_classes(cfg.DATASETS.TRAIN[0], (*cfg.DATASETS.TRAIN[1:], *cfg.DATASETS.TEST), num_classes(cfg))
+
+
 def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
     """In every process: IMPORTS, loggers, environment report, config.yaml, environment.json, random generators."""
     import_modules(cfg.IMPORTS)
@@ -146,6 +183,7 @@ def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
     cfg.freeze()
     for name in (*cfg.DATASETS.TRAIN, *_evaluation_sets(cfg)):
         register(name)
+    follow_class_names(cfg)
     _prepare_folder(cfg, args)
     folder = Path(cfg.OUTPUT_DIR)
     open_log(cfg.OUTPUT_DIR)
@@ -161,6 +199,8 @@ def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
         if not (again and checkpoints_of_run(folder) and settings.is_file()):
             settings.write_text(cfg.dump())
         record_environment(folder, again=again)
+        for level, text in getattr(args, "notes", []):
+            logger.log(level, text)
     seed_all_rng(cfg.SEED + comm.get_rank())
     torch.backends.cudnn.benchmark = cfg.CUDNN_BENCHMARK and not args.eval_only
     log_processes(cfg.MODEL.DEVICE)
