@@ -224,8 +224,9 @@ def _check_detector(cfg: CfgNode) -> None:
     for name in ("RPN", "ROI_HEADS"):
         node = model[name]
         expect(
-            node.IN_FEATURES and (not maps or set(node.IN_FEATURES) <= set(maps)),
-            f"MODEL.{name}.IN_FEATURES is {list(node.IN_FEATURES)}: expected some of {', '.join(maps)}",
+            0 < len(node.IN_FEATURES) == len(set(node.IN_FEATURES))
+            and (not maps or set(node.IN_FEATURES) <= set(maps)),
+            f"MODEL.{name}.IN_FEATURES is {list(node.IN_FEATURES)}: expected some of {', '.join(maps)}, each once",
         )
         expect(
             len(node.IOU_LABELS) == len(node.IOU_THRESHOLDS) + 1,
