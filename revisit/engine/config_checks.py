@@ -246,6 +246,10 @@ def _check_pixelwise(cfg: CfgNode) -> None:
     head, resnet = cfg.MODEL.SEM_SEG_HEAD, cfg.MODEL.RESNETS
     check_input(cfg)
     expect(
+        not cfg.DATALOADER.ASPECT_RATIO_GROUPING,
+        "DATALOADER.ASPECT_RATIO_GROUPING True: records for pixels have no sizes to group by; expected False",
+    )
+    expect(
         len(head.IN_FEATURES) == 1 and set(head.IN_FEATURES) <= set(resnet.OUT_FEATURES),
         f"MODEL.SEM_SEG_HEAD.IN_FEATURES {head.IN_FEATURES}: expected one of MODEL.RESNETS.OUT_FEATURES "
         f"({', '.join(resnet.OUT_FEATURES)})",
