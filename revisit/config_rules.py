@@ -114,6 +114,7 @@ _NAMES = each(Rule("a name of a data set, such as 'folder:/data/photos'", lambda
 
 add_rules(
     {
+        "VERSION": one_of(2),
         "MODEL.DEVICE": Rule(
             "cpu, cuda or cuda:N", lambda v: isinstance(v, str) and bool(re.fullmatch(r"cpu|cuda(:\d+)?", v))
         ),
@@ -169,11 +170,11 @@ add_rules(
         "MODEL.SEM_SEG_HEAD.IGNORE_VALUE": whole(0, 255),
         "MODEL.SEM_SEG_HEAD.DILATION": whole(1, 64),
         "MODEL.SEM_SEG_HEAD.ASPP_DILATIONS": each(whole(1, 256), 3),
-        "INPUT.MIN_SIZE_TRAIN": each(PIXELS, least=1),
+        "INPUT.MIN_SIZE_TRAIN": each(whole(8, 2**14, "px"), least=1),
         "INPUT.MIN_SIZE_TRAIN_SAMPLING": one_of("choice", "range"),
-        "INPUT.MAX_SIZE_TRAIN": PIXELS,
+        "INPUT.MAX_SIZE_TRAIN": whole(8, 2**14, "px"),
         "INPUT.MIN_SIZE_TEST": whole(0, 2**14, "px (0: as they are)"),
-        "INPUT.MAX_SIZE_TEST": PIXELS,
+        "INPUT.MAX_SIZE_TEST": whole(8, 2**14, "px"),
         "INPUT.RANDOM_FLIP": one_of("horizontal", "vertical", "none"),
         "INPUT.CROP.TYPE": one_of("relative", "relative_range", "absolute", "absolute_range"),
         "INPUT.CROP.SIZE": each(POSITIVE, 2),

@@ -247,8 +247,9 @@ def _check_detector(cfg: CfgNode) -> None:
     for name in ("RPN", "ROI_HEADS"):
         node = model[name]
         expect(
-            node.IN_FEATURES and (not maps or set(node.IN_FEATURES) <= set(maps)),
-            f"MODEL.{name}.IN_FEATURES is {list(node.IN_FEATURES)}: expected some of {', '.join(maps)}",
+            0 < len(node.IN_FEATURES) == len(set(node.IN_FEATURES))
+            and (not maps or set(node.IN_FEATURES) <= set(maps)),
+            f"MODEL.{name}.IN_FEATURES is {list(node.IN_FEATURES)}: expected some of {', '.join(maps)}, each once",
         )
         expect(
             len(node.IOU_LABELS) == len(node.IOU_THRESHOLDS) + 1,
@@ -267,6 +268,10 @@ def _check_detector(cfg: CfgNode) -> None:
 def _check_pixelwise(cfg: CfgNode) -> None:
     head, resnet = cfg.MODEL.SEM_SEG_HEAD, cfg.MODEL.RESNETS
     check_input(cfg)
+    expect(
+        not cfg.DATALOADER.ASPECT_RATIO_GROUPING,
+        "DATALOADER.ASPECT_RATIO_GROUPING True: records for pixels have no sizes to group by; expected False",
+    )
     expect(
         len(head.IN_FEATURES) == 1 and set(head.IN_FEATURES) <= set(resnet.OUT_FEATURES),
         f"MODEL.SEM_SEG_HEAD.IN_FEATURES {head.IN_FEATURES}: expected one of MODEL.RESNETS.OUT_FEATURES "

@@ -133,17 +133,11 @@ def attempt(toy_datasets, tmp_path, monkeypatch, capsys):
             train_a_step(words[1], words[3:], key)
         except UserError as error:
             text = str(error)
-            if os.environ.get("FUZZ_LOG"):
-                with open(os.environ["FUZZ_LOG"], "a") as log:
-                    print(f"{case}: {text}"[:300], file=log)
             return kind, "refused" if text and "\n" not in text else f"{case}: more than a line: {text}"
         except Exception:
             return kind, f"{case}\n{traceback.format_exc()[-1500:]}"
         finally:
             capsys.readouterr()
-        if os.environ.get("FUZZ_LOG"):
-            with open(os.environ["FUZZ_LOG"], "a") as log:
-                print(f"{case}: PASSED", file=log)
         return kind, "passed"
 
     return call

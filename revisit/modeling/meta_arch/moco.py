@@ -134,8 +134,8 @@ class MoCo(Pretraining):
         values = [together * places(cfg, large)] + [together * count * places(cfg, small)] * (count > 0)
         expect(
             min(values) > 1,
-            f"SOLVER.IMS_PER_BATCH {batch} leaves batch normalisation {together} image to work on, of one place in "
-            "res5: expected more images, larger VIEWS, or fewer SOLVER.ACCUMULATION_STEPS and MOCO.BN_SPLITS",
+            f"SOLVER.IMS_PER_BATCH {batch} leaves batch normalisation a single value in res5: expected more images, "
+            "larger VIEWS, or fewer SOLVER.ACCUMULATION_STEPS and MOCO.BN_SPLITS",
         )
 
     @classmethod
