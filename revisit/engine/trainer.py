@@ -158,7 +158,7 @@ class RevisitTrainer(DefaultTrainer):
             ) from error
         if before.SOLVER.OPTIMIZER != self.cfg.SOLVER.OPTIMIZER:
             self.optimizer.state.clear()
-        if self.iter + 1 < self.max_iter:  # else there is no rate to come
+        if self.iter < self.max_iter:  # beyond the end of a run that was shortened no schedule says anything
             for group, lr in zip(self.optimizer.param_groups, self.scheduler.get_lr(), strict=True):
                 group["lr"] = lr
 
