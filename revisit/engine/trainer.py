@@ -159,10 +159,9 @@ class RevisitTrainer(DefaultTrainer):
             ) from error
         if before.SOLVER.OPTIMIZER != self.cfg.SOLVER.OPTIMIZER:
             self.optimizer.state.clear()
-        done = self.iter + 1 >= self.max_iter  # there is no rate to come
-        last = [group["lr"] for group in state_dict["_trainer"]["optimizer"]["param_groups"]]
-        for group, lr in zip(self.optimizer.param_groups, last if done else self.scheduler.get_lr(), strict=False):
-            group["lr"] = lr
+        if self.iter < self.max_iter:  # beyond the end of a run that was shortened no schedule says anything
+            for group, lr in zip(self.optimizer.param_groups, self.scheduler.get_lr(), strict=True):
+                group["lr"] = lr
 
     @classmethod
     def evaluate(cls, cfg: CfgNode, resume: bool) -> dict:
