@@ -62,5 +62,5 @@ demo: $(STAMP)  ## a small run on made-up images, on a CPU, start to end
 check-real: $(STAMP)  ## the tests that need real data sets
 	$(PYTHON) -m pytest -m real_data
 
-fuzz: $(STAMP)  ## damaged images and labels, ten times as many as `make test` has
+fuzz: $(STAMP)  ## damaged images, labels and annotations, ten times as many as `make test` has
 	FUZZ_CASES=$(or $(FUZZ_CASES),2000) OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m fuzz
