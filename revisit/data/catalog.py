@@ -83,7 +83,7 @@ def register(name: str) -> None:
     word, _, rest = name.partition(":")
     kind = KINDS.get(word)
     if kind is None or not rest:
-        expect(os.sep not in name, f"unknown data set {name!r}: for a folder of images write \"('folder:{name}',)\"")
+        expect(os.sep not in word, f"unknown data set {name!r}: for a folder of images write \"('folder:{name}',)\"")
         expect(not name.startswith("toy_"), f"unknown data set {name!r}: {ADD_TOY_SCENES}")
         ours = ", ".join(sorted(n for n in DatasetCatalog.list() if MetadataCatalog.get(n).get("by_revisit")))
         known = f"one that Detectron2 registers, one of {ours}, or KIND:PATH with KIND one of {', '.join(KINDS)}"

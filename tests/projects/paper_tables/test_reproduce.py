@@ -163,7 +163,7 @@ def test_options_win_over_lengths_and_rows_over_options(toy_datasets, tmp_path):
     words = recipe(cell.jobs[0].needs[0])
     assert words.index("SOLVER.EPOCHS 28") < words.index("SOLVER.EPOCHS 2 ") < words.index("NUM_NEIGHBORS 5")
     (cell,) = cells_of("ablation", "toy", tmp_path, "MoCo,seg_NYUD", full=True)
-    assert "EPOCHS" not in recipe(cell.jobs[0]) + recipe(cell.jobs[0].needs[0])
+    assert " SOLVER.EPOCHS" not in recipe(cell.jobs[0]) + recipe(cell.jobs[0].needs[0])
 
 
 def finish(cell: Cell, *values: float) -> None:
