@@ -13,7 +13,7 @@ from revisit.data.labels import VOID
 from revisit.data.pixel_mapper import check_input
 from revisit.errors import expect
 from revisit.evaluation.box_evaluators import check_voc_truth
-from revisit.modeling.backbone.resnet import check_resnet
+from revisit.modeling.backbone.description import families
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.modeling.sem_seg.pixel_heads import PixelHead
 
@@ -72,7 +72,8 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
         share % parts == 0,
         f"SOLVER.ACCUMULATION_STEPS {parts} does not divide the {share} images of a process",
     )
-    check_resnet(cfg)
+    for family in families():
+        family.check(cfg)
     if method_of(cfg):
         _check_pretraining(cfg, share)
     if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
@@ -105,7 +106,7 @@ def check_schedule(cfg: CfgNode, num_images: int) -> None:
     key = "STEP_EPOCHS" if solver.STEP_EPOCHS else "STEPS"
     expect(
         not late,
-        f"SOLVER.{key} {tuple(solver[key])}: iterations {late} lie behind the end of the run, after {last}; expected "
+        f"SOLVER.{key} {tuple(solver[key])}: iterations {late} come after the end of the run, at {last}; expected "
         "earlier ones, or ()",
     )
     if method := method_of(cfg):

@@ -66,7 +66,7 @@ def load(*opts: object, config_file: str = BASE, num_gpus: int = 1, resume: bool
         (("MOCO.QUEUE_SIZE", "many"), "MOCO.QUEUE_SIZE"),
         (("MOCO.QUEUE_SIZE",), "pairs KEY VALUE"),
         (("MODEL.WEIGHTS", "nowhere.pth"), "MODEL.WEIGHTS nowhere.pth not found"),
-        (("SOLVER.BASE_LR", 0.1, "--resume"), "--resume stands behind KEY VALUE: options go before"),
+        (("SOLVER.BASE_LR", 0.1, "--resume"), "--resume comes after KEY VALUE: options go before"),
         (("SOLVER.BASE_LR", -1), "SOLVER.BASE_LR is -1.0: expected a number above 0"),
         (("SOLVER.BASE_LR", "1e999"), "SOLVER.BASE_LR is inf"),
         (("SOLVER.MAX_ITER", 0), "SOLVER.MAX_ITER is 0: expected at least 1 iteration, or SOLVER.EPOCHS with it"),
@@ -125,8 +125,8 @@ def test_whole_numbers_are_taken_where_floats_are_meant_and_iterations_by_epochs
     [
         (("SOLVER.WARMUP_ITERS", 11), "SOLVER.WARMUP_ITERS 11 is longer than the run of 10 iterations"),
         (("KNN_MOCO.WARMUP_EPOCHS", 2), "KNN_MOCO.WARMUP_EPOCHS 2, 10 iterations, do not end before .*, so L_nn never"),
-        (("SOLVER.STEPS", (3, 10)), r"SOLVER.STEPS \(3, 10\): iterations \[10\] lie behind the end of the run"),
-        (("SOLVER.STEP_EPOCHS", (1, 2)), r"SOLVER.STEP_EPOCHS \(1, 2\): iterations \[10\] lie behind"),
+        (("SOLVER.STEPS", (3, 10)), r"SOLVER.STEPS \(3, 10\): iterations \[10\] come after the end of the run"),
+        (("SOLVER.STEP_EPOCHS", (1, 2)), r"SOLVER.STEP_EPOCHS \(1, 2\): iterations \[10\] come after"),
     ],
 )
 def test_what_would_never_happen_in_a_run_is_refused(options, message):

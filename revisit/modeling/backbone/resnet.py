@@ -84,37 +84,6 @@ def build_revisit_resnet_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> ResNe
     return resnet
 
 
-def check_resnet(cfg: CfgNode) -> None:
-    """Raise UserError where MODEL.RESNETS asks for something that no ResNet here or of Detectron2 is."""
-    options = cfg.MODEL.RESNETS
-    own = cfg.MODEL.BACKBONE.NAME != "build_resnet_backbone"
-    basic, deformed = options.DEPTH in BASIC_DEPTHS, any(options.DEFORM_ON_PER_STAGE)
-    for key, plain in (("RES2_OUT_CHANNELS", 64), ("RES5_DILATION", 1)):
-        expect(
-            own or not basic or options[key] == plain,
-            f"MODEL.RESNETS.{key} is {options[key]}: Detectron2's own ResNet-{options.DEPTH} has {plain}; other values "
-            "need MODEL.BACKBONE.NAME build_revisit_resnet_backbone",
-        )
-    expect(
-        own or options.RES5_DILATION < 4,
-        "MODEL.RESNETS.RES5_DILATION is 4: needs MODEL.BACKBONE.NAME build_revisit_resnet_backbone",
-    )
-    expect(
-        not basic or (options.NUM_GROUPS == 1 and not deformed),
-        f"MODEL.RESNETS.NUM_GROUPS {options.NUM_GROUPS}, DEFORM_ON_PER_STAGE {list(options.DEFORM_ON_PER_STAGE)}: a "
-        f"ResNet-{options.DEPTH} has no groups and no deformable stages",
-    )
-    expect(
-        not (deformed and _needs_own(options)),
-        "MODEL.RESNETS.DEFORM_ON_PER_STAGE: expected a ResNet without Revisit's stems, strides and dilations",
-    )
-    widths = {key: options[key] for key in ("STEM_OUT_CHANNELS", "RES2_OUT_CHANNELS")}
-    expect(
-        options.NORM != "GN" or not any(width % 32 for width in widths.values()),
-        f"MODEL.RESNETS.NORM is GN, which has groups of 32 channels: expected widths that divide by it, got {widths}",
-    )
-
-
 def places(cfg: CfgNode, size: int) -> int:
     """Of res5's map over images of ``size`` x ``size`` px."""
     options = cfg.MODEL.RESNETS
@@ -235,6 +204,37 @@ assert features.shape == (1, {features})
 
     def title(self, flags: Flags) -> str:
         return f"ResNet-{flags['MODEL.RESNETS.DEPTH']}"
+
+    def check(self, cfg: CfgNode) -> None:
+        """Raise UserError where MODEL.RESNETS asks for something that no ResNet here or of Detectron2 is."""
+        options = cfg.MODEL.RESNETS
+        own = cfg.MODEL.BACKBONE.NAME != "build_resnet_backbone"
+        basic, deformed = options.DEPTH in BASIC_DEPTHS, any(options.DEFORM_ON_PER_STAGE)
+        for key, plain in (("RES2_OUT_CHANNELS", 64), ("RES5_DILATION", 1)):
+            expect(
+                own or not basic or options[key] == plain,
+                f"MODEL.RESNETS.{key} is {options[key]}: Detectron2's own ResNet-{options.DEPTH} has {plain}; other "
+                "values need MODEL.BACKBONE.NAME build_revisit_resnet_backbone",
+            )
+        expect(
+            own or options.RES5_DILATION < 4,
+            "MODEL.RESNETS.RES5_DILATION is 4: needs MODEL.BACKBONE.NAME build_revisit_resnet_backbone",
+        )
+        expect(
+            not basic or (options.NUM_GROUPS == 1 and not deformed),
+            f"MODEL.RESNETS.NUM_GROUPS {options.NUM_GROUPS}, DEFORM_ON_PER_STAGE {list(options.DEFORM_ON_PER_STAGE)}: "
+            f"a ResNet-{options.DEPTH} has no groups and no deformable stages",
+        )
+        expect(
+            not (deformed and _needs_own(options)),
+            "MODEL.RESNETS.DEFORM_ON_PER_STAGE: expected a ResNet without Revisit's stems, strides and dilations",
+        )
+        widths = {key: options[key] for key in ("STEM_OUT_CHANNELS", "RES2_OUT_CHANNELS")}
+        expect(
+            options.NORM != "GN" or not any(width % 32 for width in widths.values()),
+            f"MODEL.RESNETS.NORM is GN, which has groups of 32 channels: expected widths that divide by it, "
+            f"got {widths}",
+        )
 
     def parts(self, module: nn.Module) -> list[str]:
         """In a C4 detector res5 belongs to the RoI heads, without the normalisation that MoCo adds after it."""
