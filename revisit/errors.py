@@ -1,5 +1,7 @@
 """The one exception that means: the user can fix this."""
 
+from collections.abc import Sequence
+
 
 class UserError(Exception):
     """A mistake in the input, reported in one line: what was found, what was expected, what to do.
@@ -33,6 +35,11 @@ def told_by_worker(error: object, kind: str) -> str:
 def first_line(error: object) -> str:
     """What an exception says first, for a message of ours; its kind where it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+
+
+def some(names: Sequence[str]) -> str:
+    """The first five of many names, for a message."""
+    return ", ".join(names[:5]) + (" and others" if len(names) > 5 else "")
 
 
 class KilledWorkerError(UserError):

@@ -8,7 +8,7 @@ import numpy as np
 
 from revisit.data.image_folders import Records
 from revisit.data.reader import read_size
-from revisit.errors import UserError, expect
+from revisit.errors import UserError, expect, some
 
 from detectron2.structures import BoxMode
 
@@ -57,7 +57,7 @@ def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: 
         doubts.append(f"a box of {first} has the id 0, for which pycocotools counts a hit as none: scored by other ids")
     missing = [label for n, label in enumerate(classes) if not kept[n]]
     if missing:
-        doubts.append(f"no box of {len(missing)} of {len(classes)} classes: {_some(missing)}")
+        doubts.append(f"no box of {len(missing)} of {len(classes)} classes: {some(missing)}")
     return notes + [(logging.WARNING, f"data set {name!r}: {doubt}") for doubt in doubts]
 
 
@@ -124,7 +124,7 @@ def _doubtful(name: str, boxes: Boxes, records: Records) -> list[tuple[str, np.n
             example = _example(boxes, records, wrong)
             raise UserError(f"data set {name!r}: {example}, {what}: expected x0 <= x1 and y0 <= y1, in pixels")
     outside = (x1 > width + MARGIN) | (y1 > height + MARGIN) | (x0 < -MARGIN) | (y0 < -MARGIN)
-    # Corners that were read as width and height: what was given for these lies in the image, behind the first corner.
+    # Corners that were read as width and height: what was given for these lies in the image, beyond the first corner.
     as_corners = (x1 - x0 > x0) & (y1 - y0 > y0) & (x1 - x0 <= width + MARGIN) & (y1 - y0 <= height + MARGIN)
     swapped = outside.mean() >= MANY and as_corners.all()
     hint = "; all would fit as x0, y0, x1, y1, where x, y, width, height are expected" if swapped else ""
@@ -144,10 +144,6 @@ def _listed(counts: list[tuple[str, int]]) -> str:
         counts = sorted(counts, key=lambda pair: -pair[1])
         counts = [*counts[: LISTED // 2], ("...", len(counts) - LISTED), *counts[-LISTED // 2 :]]
     return ", ".join(f"{label} {count}" for label, count in counts)
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (" and others" if len(names) > 5 else "")
 
 
 def _gather(records: Records) -> Boxes:

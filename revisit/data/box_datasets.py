@@ -117,10 +117,10 @@ def load_coco(images: Path, annotations: Path, name: str) -> Records:
         lost += thing["image_id"] not in of_image
         if annotation and thing["image_id"] in of_image:
             of_image[thing["image_id"]].append(annotation)
-    told = f"{annotations}: {lost} of {len(things)} annotations are of none of its images"
-    expect(lost < len(things) or not lost, f"{told}: expected image_id to be the id of one, both numbers")
+    found = f"{annotations}: {lost} of {len(things)} annotations are of none of its images"
+    expect(lost < len(things) or not lost, f"{found}: expected image_id to be the id of one, both numbers")
     if lost:
-        logger.warning(f"{told}, and left out")
+        logger.warning(f"{found}, and left out")
     return records
 
 

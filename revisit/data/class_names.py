@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from revisit.data.catalog import get_records, register
 from revisit.data.image_folders import Records
-from revisit.errors import UserError, expect
+from revisit.errors import UserError, expect, some
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
@@ -69,8 +69,8 @@ class _Follower:
             return records
         if isinstance(own, int) or isinstance(wanted, int):
             numbers = tuple(names if isinstance(names, int) else len(names) for names in (own, wanted))
-            told = f"{self.name!r} and {self.leader!r} have different classes: {numbers[0]} and {numbers[1]} of them"
-            expect(numbers[0] == numbers[1], f"{told}, one of the two without names: expected the same classes")
+            found = f"{self.name!r} and {self.leader!r} have different classes: {numbers[0]} and {numbers[1]} of them"
+            expect(numbers[0] == numbers[1], f"{found}, one of the two without names: expected the same classes")
             return records
         places = places_by_name(own, wanted, (self.name, self.leader))
         expect(
@@ -130,7 +130,7 @@ def places_by_name(own: Sequence[str], wanted: Sequence[str], names: tuple[str, 
     if set(own) == set(wanted) and len(own) == len(wanted) and twice is None:
         return [list(wanted).index(name) for name in own]
     sides = [
-        f"only the {which} has {', '.join(missing[:5])}{' and others' if len(missing) > 5 else ''}"
+        f"only the {which} has {some(missing)}"
         for which, classes, others in (("first", own, wanted), ("second", wanted, own))
         if (missing := [str(label) for label in classes if label not in others])
     ]

@@ -63,9 +63,9 @@ def imports_of(config_file: str, opts: Sequence[object]) -> tuple[str, ...]:
 
 
 def check_pairs(opts: Sequence[object]) -> None:
-    """Raise UserError for what stands behind the options and is no pair KEY VALUE."""
+    """Raise UserError for what comes after the options and is no pair KEY VALUE."""
     if late := [str(word) for word in opts[::2] if str(word).startswith("--")]:
-        raise UserError(f"{late[0]} stands behind KEY VALUE: options go before the first KEY, next to --config-file")
+        raise UserError(f"{late[0]} comes after KEY VALUE: options go before the first KEY, next to --config-file")
     expect(len(opts) % 2 == 0, f"expected pairs KEY VALUE after the options, got {' '.join(map(str, opts))}")
 
 

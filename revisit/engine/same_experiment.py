@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from revisit.config import PIXELWISE
+from revisit.config_rules import dotted_keys
 from revisit.errors import expect
 from revisit.modeling.meta_arch.pretraining import Pretraining, method_of, methods
 
@@ -73,13 +74,7 @@ class Difference(NamedTuple):
 
 def plain_config(cfg: CfgNode) -> dict[str, Value]:
     """A config as a checkpoint holds it: plain values by dotted key, tuples as lists."""
-    found: dict[str, Value] = {}
-    for key, value in cfg.items():
-        if isinstance(value, CfgNode):
-            found |= {f"{key}.{name}": inner for name, inner in plain_config(value).items()}
-        else:
-            found[key] = _plain(value)
-    return found
+    return {key: _plain(value) for key, value in dotted_keys(cfg).items()}
 
 
 def verdict_on(cfg: CfgNode, key: str) -> Verdict:

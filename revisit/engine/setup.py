@@ -121,8 +121,8 @@ def check_evaluation_data(cfg: CfgNode, notes: list[Note] | None = None, *, assu
     if bank := found.get(cfg.KNN_EVAL.BANK):
         for name in cfg.DATASETS.TEST:
             if shared := shared_images(bank, found.get(name, [])):
-                told = f"{shared} of {len(found[name])} images of {name} are in KNN_EVAL.BANK {cfg.KNN_EVAL.BANK} too"
-                notes.append((logging.WARNING, f"{told}, where each finds itself: expected other images"))
+                both = f"{shared} of {len(found[name])} images of {name} are in KNN_EVAL.BANK {cfg.KNN_EVAL.BANK} too"
+                notes.append((logging.WARNING, f"{both}, where each finds itself: expected other images"))
 
 
 def count_images(cfg: CfgNode, notes: list[Note] | None = None, *, assume_missing: bool = False) -> int:
