@@ -1,14 +1,10 @@
-"""Revisit: contrastive pretraining of Detectron2 backbones. Importing it registers everything it adds."""
+"""Revisit: contrastive pretraining of Detectron2 backbones.
+
+Importing it is cheap. What it adds to Detectron2 is registered by importing ``revisit.modeling`` and ``revisit.data``.
+"""
 
 from revisit import compat
 
-compat.apply()
+compat.apply_before_detectron2()
 
-from revisit import modeling  # noqa: E402, F401
-from revisit.config import add_revisit_config  # noqa: E402
-from revisit.data import catalog  # noqa: E402
-
-catalog.register_all()
-
-__all__ = ["add_revisit_config"]
 __version__ = "0.1.0"

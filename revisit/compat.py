@@ -1,18 +1,36 @@
 """Make Detectron2 importable: the 0.6 release on today's libraries, without its compiled operators.
 
-`import revisit` calls `apply` before anything imports Detectron2. Each step first looks whether it is needed,
-so nothing changes under a Detectron2 that is compiled and current.
+After `import revisit`, `apply` is called when something first imports Detectron2. Each step first looks whether it is
+needed, so nothing changes under a Detectron2 that is compiled and current.
 """
 
 import importlib.util
 import sys
 import warnings
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
 INSTALL_PAGE = "https://detectron2.readthedocs.io/tutorials/install.html"
 OPERATORS = "detectron2._C"
+
+
+class _BeforeDetectron2(MetaPathFinder):
+    """Finds nothing. Python asks it first, and once, where Detectron2 is."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "detectron2" and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            apply()
+
+
+def apply_before_detectron2() -> None:
+    """Call ``apply`` when something first imports Detectron2; now if it is imported already."""
+    if "detectron2" in sys.modules:
+        apply()
+    else:
+        sys.meta_path.insert(0, _BeforeDetectron2())
 
 
 def apply() -> None:

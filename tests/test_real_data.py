@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from projects.common.label_maps import voc_colours
 from projects.LabelPropagation.davis import find_sequences, read_masks
-from revisit import add_revisit_config
+from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records
 from revisit.data.image_folders import load_class_folders, load_folder
 from revisit.data.labels import read_depth, read_labels
@@ -116,8 +116,8 @@ def test_pretrain_convert_and_detect_on_photographs(tmp_path):
     text = run(
         "python tools/train_net.py --config-file configs/detection/voc_faster_rcnn_R50_C5.yaml "
         f'MODEL.WEIGHTS {weights} DATASETS.TRAIN "{voc}" DATASETS.TEST "{voc}" OUTPUT_DIR {tmp_path}/detect '
-        "SOLVER.MAX_ITER 2 SOLVER.IMS_PER_BATCH 2 SOLVER.BASE_LR 0.001 TEST.PRECISE_BN.NUM_ITER 1 "
-        "INPUT.MIN_SIZE_TRAIN (240,) INPUT.MIN_SIZE_TEST 240 DATALOADER.NUM_WORKERS 0",
+        "SOLVER.MAX_ITER 2 SOLVER.STEPS () SOLVER.WARMUP_ITERS 0 SOLVER.IMS_PER_BATCH 2 SOLVER.BASE_LR 0.001 "
+        "TEST.PRECISE_BN.NUM_ITER 1 INPUT.MIN_SIZE_TRAIN (240,) INPUT.MIN_SIZE_TEST 240 DATALOADER.NUM_WORKERS 0",
         tmp_path,
     )
     assert "265 of 265 backbone tensors" in text

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import normalize
 
 import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
-import revisit  # noqa: F401
+import revisit.modeling  # noqa: F401  (registers the networks)
 from revisit.config import add_revisit_config
 
 from detectron2.config import CfgNode, get_cfg

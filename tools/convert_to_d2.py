@@ -15,13 +15,10 @@ refuses another. Then:
 import argparse
 from pathlib import Path
 
-from revisit.checkpoint.convert import convert
-from revisit.checkpoint.export import check_output, write_tensors
-from revisit.checkpoint.flags import flags_path, write_flags
-from revisit.checkpoint.foreign_layouts import SHARED_WITH, SOURCES
-from revisit.checkpoint.reading import read_checkpoint
 from revisit.engine.command import run_command
 from revisit.imports import import_modules
+
+SOURCES = ("revisit", "moco", "densecl", "swav", "virtex", "torchvision", "timm", "reference")
 
 
 def main() -> None:
@@ -32,6 +29,12 @@ def main() -> None:
     parser.add_argument("--source", choices=["auto", *SOURCES], default="auto", help="layout of the input")
     parser.add_argument("--imports", nargs="*", default=[], help="modules that describe other backbones, as IMPORTS")
     args = parser.parse_args()
+    from revisit.checkpoint.convert import convert
+    from revisit.checkpoint.export import check_output, write_tensors
+    from revisit.checkpoint.flags import flags_path, write_flags
+    from revisit.checkpoint.foreign_layouts import SHARED_WITH
+    from revisit.checkpoint.reading import read_checkpoint
+
     import_modules(args.imports)
     check_output(args.output, args.input, (".pth", ".pkl"))
     weights = convert(read_checkpoint(args.input), args.source, args.input.name)

@@ -13,8 +13,6 @@ Both libraries have the same names of tensors; --to says for which of them the c
 import argparse
 from pathlib import Path
 
-from revisit.checkpoint import export
-from revisit.checkpoint.flags import IMAGENET
 from revisit.engine.command import run_command
 from revisit.files import written_whole
 from revisit.imports import import_modules
@@ -24,9 +22,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("backbone", type=Path, help="weights of tools/convert_to_d2.py, or a checkpoint")
     parser.add_argument("output", type=Path, help="weights to write, .pth or .safetensors")
-    parser.add_argument("--to", choices=export.LIBRARIES, required=True, help="library that is to load them")
+    parser.add_argument("--to", choices=["torchvision", "timm"], required=True, help="library that is to load them")
     parser.add_argument("--imports", nargs="*", default=[], help="modules that describe other backbones, as IMPORTS")
     args = parser.parse_args()
+    from revisit.checkpoint import export
+    from revisit.checkpoint.flags import IMAGENET
+
     import_modules(args.imports)
     export.check_output(args.output, args.backbone, export.SUFFIXES)
     backbone = export.load_backbone(args.backbone)

@@ -23,13 +23,6 @@ import tarfile
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-import cv2
-from tqdm import tqdm
-
-import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
-from revisit.data.catalog import get_records
-from revisit.data.reader import SUFFIXES
-from revisit.data.shards import INDEX, write_index
 from revisit.engine.command import natural, run_command
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
@@ -40,13 +33,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--dataset", metavar="NAME", help="a name or KIND:PATH, as in DATASETS.TRAIN")
-    what.add_argument("--index-only", action="store_true", help=f"only write {INDEX} for the *.tar in DIR")
+    what.add_argument("--index-only", action="store_true", help="only write index.npz for the *.tar in DIR")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder of the tar files")
     size = "100 MB to 1 GB per shard suit most stores (default: %(default)s, 330 MB of COCO)"
     parser.add_argument("--images-per-shard", type=natural, default=2000, metavar="N", help=size)
     parallel = "shards that are written at a time (default: %(default)s)"
     parser.add_argument("--workers", type=natural, default=4, metavar="W", help=parallel)
     args = parser.parse_args()
+    import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
+    from revisit.data.catalog import get_records
+    from revisit.data.shards import INDEX, write_index
+
     if args.index_only:
         paths = sorted(args.output.glob("*.tar"))
         expect(bool(paths), f"no *.tar in {args.output}: expected tar files in WebDataset's layout")
@@ -73,6 +70,8 @@ def make_shards(records: list[dict], output: Path, images_per_shard: int, worker
     parts = {output / f"shard-{number:0{digits}d}.tar": start for number, start in enumerate(starts)}
     todo = {path: records[start : start + images_per_shard] for path, start in parts.items() if not path.exists()}
     done = len(records) - sum(map(len, todo.values()))
+    from tqdm import tqdm
+
     bar = tqdm(total=len(records), initial=done, unit="image", desc="writing shards", disable=None)
     with bar, ThreadPoolExecutor(workers) as pool:
         jobs = [pool.submit(write_shard, path, parts[path], part) for path, part in todo.items()]
@@ -115,6 +114,10 @@ def write_shard(path: Path, start: int, records: list[dict]) -> int:
 
 def image_bytes(record: dict) -> tuple[bytes, str]:
     """The file of a record as it is, and its suffix; PNG where the data set has arrays."""
+    import cv2
+
+    from revisit.data.reader import SUFFIXES
+
     if "image" in record:
         return cv2.imencode(".png", record["image"][..., ::-1])[1].tobytes(), ".png"
     path = Path(record["file_name"])

@@ -10,7 +10,6 @@ A folder is that of a run or a study, or one with such folders right below it. T
 import argparse
 from pathlib import Path
 
-from projects.RunReport.collect import collect
 from revisit.engine.command import run_command
 from revisit.errors import UserError
 from revisit.files import written_whole
@@ -25,6 +24,7 @@ def main() -> None:
     if args.output.is_dir():
         raise UserError(f"--output {args.output} is a folder: expected a file to write, such as report.html")
     try:
+        from projects.RunReport.collect import collect
         from projects.RunReport.page import render
     except ModuleNotFoundError as error:
         raise UserError(

@@ -14,18 +14,22 @@ All tables share their runs. What is done is skipped, what was interrupted resum
 command again. OUTPUT/TABLE/table.md, .csv and .tex hold the table as far as it has come.
 """
 
+from __future__ import annotations
+
 import argparse
 import os
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from projects.PaperTables.cells import Cell, JobBuilder, figure_jobs, figure_page, make_cells
-from projects.PaperTables.jobs import Job, cost_of, missing_inputs, run_jobs, submit_jobs, with_needs
 from projects.PaperTables.paper_tables import COLUMNS, PROFILES, ROWS, given_rows, note_of
-from projects.PaperTables.result_table import as_csv, as_latex, as_markdown, plot_sweep
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
+
+if TYPE_CHECKING:
+    from projects.PaperTables.cells import Cell
+    from projects.PaperTables.jobs import Job
 
 TABLES = (*ROWS, "figures")
 
@@ -60,6 +64,9 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
+    from projects.PaperTables.cells import JobBuilder, figure_jobs, make_cells
+    from projects.PaperTables.jobs import missing_inputs, run_jobs, submit_jobs, with_needs
+
     root = (args.output or Path("output/reproduce") / args.profile).resolve()
     builder = JobBuilder(args.profile, root, tuple(args.opts), args.gpus, args.full)
     cells: list[Cell] = []
@@ -105,6 +112,8 @@ def runnable(jobs: list[Job], missing: dict[Path, str]) -> list[Job]:
 
 
 def show(jobs: list[Job], missing: dict[Path, str]) -> None:
+    from projects.PaperTables.jobs import cost_of
+
     todo = [job for job in jobs if not job.done]
     for job in jobs:
         lacks = f"; MISSING {missing[job.result]}" if job.result in missing else ""
@@ -116,6 +125,9 @@ def show(jobs: list[Job], missing: dict[Path, str]) -> None:
 
 def write(cells: list[Cell], jobs: list[Job], folder: Path, args: argparse.Namespace) -> str:
     """Write the table's files, or the page of figures; returns its Markdown."""
+    from projects.PaperTables.cells import figure_page
+    from projects.PaperTables.result_table import as_csv, as_latex, as_markdown, plot_sweep
+
     if not cells:
         markdown = figure_page(jobs, folder)
         (folder / "figures.md").write_text(markdown)

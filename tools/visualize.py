@@ -18,11 +18,7 @@ import re
 from pathlib import Path
 
 from revisit.engine.command import natural, run_command
-from revisit.engine.predictions import TASKS, make_rows
-from revisit.engine.setup import load_config
 from revisit.errors import UserError, expect
-from revisit.modeling.meta_arch.pretraining import method_of
-from revisit.viz.tiles import save_sheet
 
 
 def parse_args() -> argparse.Namespace:
@@ -43,6 +39,11 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
+    from revisit.engine.predictions import TASKS, make_rows
+    from revisit.engine.setup import load_config
+    from revisit.modeling.meta_arch.pretraining import method_of
+    from revisit.viz.tiles import save_sheet
+
     cfg = load_config(args)
     architecture, what = cfg.MODEL.META_ARCHITECTURE, "pretrains, so it has" if method_of(cfg) else "has"
     expect(

@@ -19,7 +19,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
 from projects.common.sbatch import ROOT, BatchJob
+from projects.PaperTables.paper_tables import TRAIN
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
 from revisit.data.catalog import datasets_root, get_records
 from revisit.engine.setup import count_images, make_config
@@ -27,8 +29,6 @@ from revisit.engine.solver import resolve_schedule
 from revisit.errors import UserError, expect
 
 from detectron2.config import CfgNode
-
-TRAIN = "tools/train_net.py"
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,9 @@ def missing_inputs(job: Job) -> str:
         if command[0] == "tools/convert_to_d2.py" and len(job.commands) == 1 and not Path(command[1]).is_file():
             missing.append(f"{command[1]}, a checkpoint of others")
         elif "--config-file" in command:
-            missing += [name for name in _data_sets(command) if _size(name) is None and not name.startswith(drawn)]
+            bank = _options(command).get("KNN_EVAL.BANK", _config(command).get("KNN_EVAL", {}).get("BANK"))
+            names = [*_data_sets(command), *filter(None, [bank])]
+            missing += [name for name in names if _size(name) is None and not name.startswith(drawn)]
             folder = _config(command).get("LABEL_PROPAGATION", {}).get("DATA")
             if folder and not (datasets_root() / folder).is_dir():
                 missing.append(str(datasets_root() / folder))
@@ -162,7 +164,12 @@ def _data_sets(command: tuple[str, ...]) -> list[str]:
 
 
 def _config(command: tuple[str, ...]) -> dict:
-    return CfgNode.load_yaml_with_base(command[command.index("--config-file") + 1])
+    return _config_file(command[command.index("--config-file") + 1])
+
+
+@functools.cache
+def _config_file(file: str) -> dict:
+    return CfgNode.load_yaml_with_base(file)
 
 
 @functools.cache

@@ -27,7 +27,6 @@ NEIGHBORS = ("neighbours", "neighbors", "gallery")
 NON_FINITE = "non_finite"
 MOST_GALLERIES = 6  # of a run, from its first to its last
 DAMAGED = 10**12  # iterations: a checkpoint that cannot be read claims to be of a later one
-RECORDED_TOO = ("Python", "PyTorch", "torchvision", "detectron2")  # in the log, and with less noise in environment.json
 
 
 class ReportedEvaluation(NamedTuple):
@@ -166,7 +165,7 @@ def _read_config(path: Path) -> dict[str, object]:
 
 
 def _read_environment(folder: Path) -> dict[str, str]:
-    """environment.json, what differed between the run's starts joined by arrows, then the table in log.txt."""
+    """environment.json, what differed between the run's starts joined by arrows."""
     starts: dict[str, list[str]] = {}
     for line in _text(folder / ENVIRONMENT).splitlines():
         try:
@@ -178,12 +177,7 @@ def _read_environment(folder: Path) -> dict[str, str]:
             facts["commit"] = f"{facts['commit'][:12]}{', changed files' if dirty else ''}"
         for key, value in facts.items():
             starts.setdefault(key, []).append("unknown" if value is None else str(value))
-    recorded = {key: " → ".join(value for value, _ in groupby(values)) for key, values in starts.items()}
-    # Detectron2's table of the last start: two columns between two rules.
-    tables = re.findall(r"Environment info:\s*\n(-----+).*\n((?:.*\n)*?)(?:-----|\Z)", _text(folder / "log.txt"))
-    rule, rows = tables[-1] if tables else ("", "")
-    logged = {row[: len(rule)].strip(): row[len(rule) :].strip() for row in rows.splitlines()}
-    return recorded | {key: value for key, value in logged.items() if not (recorded and key in RECORDED_TOO)}
+    return {key: " → ".join(value for value, _ in groupby(values)) for key, values in starts.items()}
 
 
 def _read_evaluations(folder: Path, all_runs: list[Path]) -> Iterator[ReportedEvaluation]:

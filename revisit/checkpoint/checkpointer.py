@@ -113,6 +113,9 @@ class RevisitCheckpointer(DetectionCheckpointer):
         return content
 
     def _load_model(self, checkpoint: dict) -> object:
+        for name, part in self.checkpointables.items():
+            if self._resuming and hasattr(part, "check_state_dict"):  # it says more than tensors that do not fit
+                part.check_state_dict(checkpoint[name])
         description = describe(self.model)
         if not (description or self._resuming):
             raise undescribed(f"the backbone, a {backbone_class(self.model)},")

@@ -18,7 +18,7 @@ from PIL import Image
 
 from revisit.data.deep_pixels import check_size, is_deep, open_image, read_samples, to_grey_levels
 from revisit.data.file_formats import suffixes_of_plugins
-from revisit.errors import UserError
+from revisit.errors import UserError, expect, first_line
 
 PathLike = str | os.PathLike[str]
 SUFFIXES = (
@@ -218,3 +218,23 @@ def _orientation(image: Image.Image) -> object:
         return image.getexif().get(_ORIENTATION)
     except Exception:  # damaged metadata raise whatever their bytes trip; the pixels may be whole
         return None
+
+
+def read_size(file_name: PathLike) -> dict[str, int]:
+    """``height`` and ``width`` of an image in px, upright as read_image gives it, from the head of its file.
+
+    Raises:
+        UserError: no image, or none of a known format.
+    """
+    try:
+        expect(stat.S_ISREG(os.stat(file_name).st_mode), f"{file_name} is no file: expected an image")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # as _decode_by_pil
+            with Image.open(file_name) as image:
+                height, width = image.height, image.width
+                lies = _orientation(image) in (5, 6, 7, 8)
+    except UserError:
+        raise
+    except Exception as error:  # decoders raise whatever damaged bytes trip
+        raise UserError(f"{file_name} has no size that can be read ({first_line(error)}): expected an image") from error
+    return {"height": width, "width": height} if lies else {"height": height, "width": width}

@@ -1,11 +1,17 @@
-"""How every entry script ends: quietly, with one line for the user's mistake, or with our traceback."""
+"""How every entry script ends: quietly, with one line for the user's mistake, or with our traceback.
+
+Like all that a script needs to understand its command line, this imports neither torch nor Detectron2.
+"""
 
 import argparse
 import os
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 
 from revisit.errors import InterruptedRunError, StoppedRunError, UserError
+
+TIMEOUT = timedelta(minutes=30)  # how long processes of a run wait for each other
 
 
 def run_command(main: Callable[[], None]) -> None:

@@ -1,12 +1,15 @@
 """What a run would do, without training: the resolved recipe, its shapes, its memory, a sheet of its views."""
 
 import json
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from revisit.config import PIXELWISE, bit_depth
+from revisit.data.box_checks import Note
 from revisit.data.catalog import get_records
 from revisit.data.sampled_images import find_unreadable
 from revisit.engine.solver import build_optimizer
@@ -21,10 +24,9 @@ GIB = 2**30
 _MOST_LISTED = 20  # unreadable images
 
 
-def dry_run(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
-    """Print the recipe and write it to OUTPUT_DIR/dry_run.json, the views to OUTPUT_DIR/views.png."""
+def dry_run(cfg: CfgNode, num_images: int, num_processes: int, notes: Sequence[Note] = ()) -> dict:
+    """Print the recipe and ``notes`` of its data; write the first to OUTPUT_DIR/dry_run.json, views to views.png."""
     output = Path(cfg.OUTPUT_DIR)
-    output.mkdir(parents=True, exist_ok=True)
     model = build_meta_model(cfg)
     method = method_of(cfg)
     recipe = {**_schedule(cfg, num_images, num_processes), "weight_decays": _weight_decays(cfg, model)}
@@ -37,6 +39,8 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
     (output / "dry_run.json").write_text(json.dumps(recipe, indent=2))
     print(json.dumps(recipe, indent=2))
     print(f"wrote {output / 'dry_run.json'}")
+    for level, text in notes:
+        print(f"{'warning: ' if level > logging.INFO else ''}{text}")
     if recipe["data"].get("unreadable"):
         found = "{unreadable} of {images_checked} images that were read are unreadable".format(**recipe["data"])
         print(f"warning: {found}:", *recipe["data"]["unreadable_first"], sep="\n    ")

@@ -5,6 +5,9 @@ import platform
 import subprocess
 from pathlib import Path
 
+import cv2
+import numpy as np
+import PIL
 import torch
 import torchvision
 
@@ -28,7 +31,8 @@ def record_environment(folder: Path, *, again: bool) -> None:
 
 
 def describe_environment() -> dict[str, str | bool | None]:
-    """Versions, the commit of this source, and whether its tracked files differ from it; None where git cannot say."""
+    """The commit of this source and whether its tracked files differ from it, None where git cannot say; versions and
+    GPUs."""
     return {
         **git_state(_SOURCE),
         "revisit": revisit.__version__,
@@ -36,6 +40,12 @@ def describe_environment() -> dict[str, str | bool | None]:
         "torch": torch.__version__,
         "torchvision": torchvision.__version__,
         "detectron2": detectron2.__version__,
+        "numpy": np.__version__,
+        "opencv": cv2.__version__,
+        "pillow": PIL.__version__,
+        "platform": platform.platform(),
+        "cuda": torch.version.cuda or "none",
+        "gpus": ", ".join(map(torch.cuda.get_device_name, range(torch.cuda.device_count()))) or "none",
     }
 
 

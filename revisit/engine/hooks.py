@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from revisit.checkpoint.run_folder import FINAL, periodic_name, remove_outdated
+from revisit.engine.run_lock import check_owner
 from revisit.engine.stop_signals import SharedWish, StopSignals
 from revisit.errors import InterruptedRunError, StoppedRunError, UserError
 
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase, hooks
 from detectron2.utils import comm
-from detectron2.utils.events import get_event_storage
+from detectron2.utils.events import CommonMetricPrinter, get_event_storage
 
 logger = logging.getLogger(__name__)
 
@@ -202,6 +203,7 @@ class Checkpoints(HookBase):
         self.trainer.gather_state()
         failure = ""
         if comm.is_main_process():
+            check_owner(self._folder)
             try:
                 self.trainer.checkpointer.save(name, iteration=iteration)
             except OSError as error:
@@ -246,6 +248,20 @@ class PatientWriter(Around):
             if not self._warned:
                 logger.error(f"metrics cannot be written ({error}): some of them will be missing. The run continues")
             self._warned = True
+
+
+class EarlyProgress(HookBase):
+    """Detectron2's line of progress after the first steps too: on a slow machine its twenty take minutes."""
+
+    STEPS = (1, 2, 5, 10)
+
+    def __init__(self, max_iter: int):
+        self._printer = CommonMetricPrinter(max_iter)
+
+    def after_step(self) -> None:
+        done = self.trainer.iter + 1
+        if done - self.trainer.start_iter in self.STEPS and done < self.trainer.max_iter:  # the last has a line anyway
+            self._printer.write()
 
 
 class EvaluationAfterSuccess(Around):

@@ -22,12 +22,12 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.distributed.elastic.utils.distributed import get_free_port
 
+from revisit.engine.command import TIMEOUT
 from revisit.engine.stop_signals import StopSignals
 from revisit.errors import InterruptedRunError, LostContactError, UserError, first_line
 
 from detectron2.utils import comm
 
-TIMEOUT = timedelta(minutes=30)
 GRACE = 5.0  # seconds: a process that failed by itself is heard before those that miss it, and these may end
 _NO_ANSWER = re.compile(
     r"time[d-]? ?out|connection (was )?(closed|reset|refused|lost)|broken pipe|remote process|no route|unreachable",

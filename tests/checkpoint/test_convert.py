@@ -1,5 +1,7 @@
 """Conversion: the same backbone out of every layout, every tensor placed, nothing left over, nothing let through."""
 
+import runpy
+
 import pytest
 import torch
 from checkpoints import RESNET18_FLAGS, backbone_of, layouts, maps_of, noise, random_resnet, run_checkpoint, under
@@ -48,6 +50,7 @@ def test_every_layout_named_or_recognised_gives_the_same_backbone_and_flags(smal
 
 
 def test_all_sources_have_a_layout_here():
+    assert runpy.run_path("tools/convert_to_d2.py")["SOURCES"] == SOURCES
     assert {source for source, _, _ in LAYOUTS.values()} == set(SOURCES) - {"revisit"} == PREFIXES.keys()
 
 

@@ -13,7 +13,7 @@ import torchvision
 from scipy.io import savemat
 from trees import one_line_error, refusal, touch, write
 
-import revisit  # noqa: F401  (registers the fixed names)
+import revisit.data  # noqa: F401  (registers the fixed names)
 from projects.ToyScenes import CLASS_NAMES as TOY_CLASSES
 from revisit.data import classification_datasets as whole
 from revisit.data.catalog import get_records

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from trees import refusal
 
-from revisit import add_revisit_config
+from revisit.config import add_revisit_config
 from revisit.data.pixel_mapper import PixelMapper
 
 from detectron2.config import get_cfg

@@ -24,7 +24,7 @@ def project_command() -> Callable[..., str]:
 @pytest.fixture
 def run_project(toy_datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple]:
     """Runs projects/NAME/run.py in this process, which spares the imports; the folder of its results, and they."""
-    monkeypatch.setattr("projects.common.entry.setup_logger", lambda *args, **options: None)  # it outlives the test
+    monkeypatch.setattr("projects.common.entry.open_log", lambda *args, **options: None)  # it outlives the test
 
     def call(project: str, options: str = "", weights: str | Path | None = "random") -> tuple[Path, dict]:
         output = tmp_path / "output"

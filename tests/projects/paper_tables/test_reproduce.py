@@ -123,6 +123,15 @@ def test_weights_of_others_that_are_missing_are_named(toy_datasets, tmp_path):
     assert "weights/virtex.pth" in missing[0] and "imagenet_train" in missing[1]
 
 
+def test_without_any_data_every_job_says_what_it_lacks(tmp_path, monkeypatch):
+    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
+    for table in ROWS:
+        jobs = all_jobs(cells_of(table, "paper", tmp_path))
+        assert jobs and [job.name for job in jobs if not missing_inputs(job)] == []
+    jobs = [job for job in figure_jobs(JobBuilder("paper", tmp_path), seed=1) if "BANK" in job.name]
+    assert missing_inputs(jobs[0]) == "coco_2017_train_images, cifar10_test, cifar10_train"
+
+
 def test_given_backbones_are_judged_beside_random_init_one_for_all_seeds_or_one_for_each(toy_datasets, tmp_path):
     for name in ("a", "1", "2"):
         (tmp_path / f"{name}.pth").write_text(name)
@@ -154,7 +163,7 @@ def test_options_win_over_lengths_and_rows_over_options(toy_datasets, tmp_path):
     words = recipe(cell.jobs[0].needs[0])
     assert words.index("SOLVER.EPOCHS 28") < words.index("SOLVER.EPOCHS 2 ") < words.index("NUM_NEIGHBORS 5")
     (cell,) = cells_of("ablation", "toy", tmp_path, "MoCo,seg_NYUD", full=True)
-    assert "EPOCHS" not in recipe(cell.jobs[0]) + recipe(cell.jobs[0].needs[0])
+    assert " SOLVER.EPOCHS" not in recipe(cell.jobs[0]) + recipe(cell.jobs[0].needs[0])
 
 
 def finish(cell: Cell, *values: float) -> None:
@@ -247,7 +256,7 @@ def test_every_command_of_the_readme_can_be_planned(command, toy_root, tmp_path)
 def test_a_cell_is_pretrained_converted_evaluated_and_not_run_again(toy_root, tmp_path):
     small = (
         "--opts SOLVER.IMS_PER_BATCH 8 MOCO.QUEUE_SIZE 50 VIEWS.LARGE_SIZE 32 VIEWS.SMALL_SIZE 16 SOLVER.MAX_ITER 2 "
-        "SOLVER.CHECKPOINT_PERIOD 2 MODEL.RESNETS.STEM_OUT_CHANNELS 16"
+        "SOLVER.WARMUP_ITERS 0 SOLVER.CHECKPOINT_PERIOD 2 MODEL.RESNETS.STEM_OUT_CHANNELS 16"
     )
     command = f"{TOOL} ablation --profile toy --only MoCo,VOC_SVM_mAP --output {tmp_path}/out {small}"
     first = run(command, toy_root)

@@ -6,17 +6,6 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-LOG = """\
-[01/01 00:00:00 detectron2 INFO: Environment info:
--------------  ----------------
-sys.platform   linux
-PyTorch        {torch} @/here
-GPU available  No: torch.cuda.is_available() == False
--------------  ----------------
-PyTorch built with:
-  - GCC
-"""
-
 
 def make_run(folder: Path, iterations: int = 60, *, of: int = 60, config: str = "", torch_version: str = "2.0") -> Path:
     """A run's folder with a line of metrics every 20 iterations; finished if it has all ``of`` them."""
@@ -28,7 +17,7 @@ def make_run(folder: Path, iterations: int = 60, *, of: int = 60, config: str = 
     lines += [{"iteration": i, "knn_top1": 20.0 - i / 10} for i in range(29, iterations, 30)]
     (folder / "metrics.json").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (folder / "config.yaml").write_text(f"SOLVER:\n  MAX_ITER: {of}\n  BASE_LR: 0.03\n{config}")
-    (folder / "log.txt").write_text(LOG.format(torch="1.0") + LOG.format(torch=torch_version))
+    (folder / "environment.json").write_text(json.dumps({"torch": torch_version, "platform": "Linux"}) + "\n")
     if iterations:
         name = "model_final" if iterations == of else f"model_{iterations - 1:07d}"
         write_checkpoint(folder / f"{name}.pth", iterations - 1)

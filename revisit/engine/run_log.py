@@ -1,0 +1,33 @@
+"""The log of a run: on the console, and in OUTPUT_DIR/log.txt."""
+
+import logging
+import re
+from collections.abc import Iterable
+
+from detectron2.utils import comm
+from detectron2.utils.logger import setup_logger
+
+LIBRARIES = ("detectron2", "fvcore")
+_COLOR = re.compile(r"\x1b\[[\d;]*m")
+
+
+class Uncolored(logging.Formatter):
+    """Another formatter's text without the colours that Detectron2 puts into its messages."""
+
+    def __init__(self, inner: logging.Formatter):
+        super().__init__()
+        self._inner = inner
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _COLOR.sub("", self._inner.format(record))
+
+
+def open_log(folder: str, names: Iterable[str] = ()) -> None:
+    """Send what the libraries and the packages of these names log to the console and to FOLDER/log.txt.
+
+    Other processes than the main one write log.txt.rankN alone. Colours are for terminals.
+    """
+    for name in (*LIBRARIES, "revisit", *names):
+        for handler in setup_logger(folder, distributed_rank=comm.get_rank(), name=name).handlers:
+            if not handler.stream.isatty() and not isinstance(handler.formatter, Uncolored):
+                handler.setFormatter(Uncolored(handler.formatter))
