@@ -16,8 +16,12 @@ from revisit.checkpoint.flags import check_flags, flags_of, write_flags
 from revisit.config import bit_depth
 from revisit.data.loader import ResumableLoader
 from revisit.data.pixel_mapper import PixelMapper
+from revisit.data.reader import require_image
 from revisit.engine.bit_depth_of_run import resolve_bit_depth
+from revisit.engine.finetune_trainer import build_mapper
 from revisit.engine.setup import count_images, make_config
+
+from detectron2.utils.env import seed_all_rng
 
 SIZES = ("VIEWS.LARGE_SIZE", 32, "VIEWS.SMALL_SIZE", 16, "SOLVER.IMS_PER_BATCH", 2, "VIEWS.POLICY", "standard")
 
@@ -41,15 +45,33 @@ def test_pretraining_sees_one_photograph_at_every_depth(tmp_path, depth, capsys)
         assert (batches[0][view].int() - batches[1][view].int()).abs().max() <= 2, view
 
 
+@pytest.mark.parametrize("is_train", [True, False])
 @pytest.mark.parametrize("depth", DEPTHS)
-def test_segmentation_sees_one_photograph_at_every_depth(tmp_path, depth):
+def test_what_predicts_every_pixel_sees_one_photograph_at_every_depth(tmp_path, depth, is_train):
+    np.save(tmp_path / "depth.npy", np.ones((48, 64)))
+    crop = ("INPUT.CROP.ENABLED", True, "INPUT.CROP.TYPE", "absolute", "INPUT.CROP.SIZE", [24, 32])
     samples = []
     for name in ("8", depth):
         path = write_at(name, tmp_path / name, photograph())
-        Image.fromarray(np.zeros((48, 64), np.uint8)).save(tmp_path / "mask.png")
-        cfg = tiny_config("INPUT.BIT_DEPTH", DEPTHS[name], "INPUT.FORMAT", "RGB")
-        samples.append(PixelMapper(cfg, is_train=False)({"file_name": str(path)})["image"].int())
+        cfg = tiny_config("INPUT.BIT_DEPTH", DEPTHS[name], "INPUT.FORMAT", "RGB", *crop)
+        seed_all_rng(3)
+        record = {"file_name": str(path), "depth_file_name": str(tmp_path / "depth.npy")}
+        samples.append(PixelMapper(cfg, is_train=is_train)(record)["image"].int())
+    assert samples[0].shape == ((3, 24, 32) if is_train else (3, 48, 64))
     assert (samples[0] - samples[1]).abs().max() <= 2
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_a_prediction_is_of_one_photograph_at_every_depth_and_drawn_on_it(tmp_path, depth):
+    sizes = ("INPUT.MIN_SIZE_TEST", 48, "INPUT.MAX_SIZE_TEST", 64, "MODEL.META_ARCHITECTURE", "GeneralizedRCNN")
+    pictures = []
+    for name in ("8", depth):
+        path = write_at(name, tmp_path / name, photograph())
+        mapper = build_mapper(tiny_config("INPUT.BIT_DEPTH", DEPTHS[name], "INPUT.FORMAT", "BGR", *sizes), False)
+        seen = mapper({"file_name": str(path), "height": 48, "width": 64})["image"]
+        pictures.append((seen.int(), require_image(path, DEPTHS[name]).astype(int)))
+    for before, after in zip(*pictures, strict=True):
+        assert abs(before - after).max() <= 2
 
 
 def records_at(depth, path):
