@@ -17,7 +17,7 @@ from detectron2.data import transforms as T
 
 
 class DetectionMapper(DatasetMapper):
-    """DatasetMapper, whose ``__call__`` reads files by a function that nothing replaces; so it is told again here.
+    """DatasetMapper with our reader; its ``__call__`` names the function that reads, so the steps are repeated here.
 
     Raises:
         UserError: on a call, an image that cannot be read, or whose size is not its record's.
