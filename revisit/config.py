@@ -110,10 +110,13 @@ def _add_view_keys(cfg: CfgNode) -> None:
     cfg.VIEWS.MIN_OVERLAP = 0.2
     # The largest IoU of anchor and large positive (the IoU study); 1 leaves them alone, 0 keeps them disjoint.
     cfg.VIEWS.MAX_IOU = 1.0
+    # How crops are resized. area: means of whole blocks of pixels, then bilinear, the faster one. antialias: PIL's
+    # bilinear filter, as in the authors' code.
+    cfg.VIEWS.RESAMPLING = "area"  # area | antialias
     # Look of the positives; anchors always have the standard look. The paper's A+ is
     # standard_or_autoaugment.
     cfg.VIEWS.POLICY = "standard_or_autoaugment"
-    cfg.VIEWS.GREY_PROBABILITY = 0.2  # of a standard look; the rest of it is MoCo-v2's, see data/augment.py
+    cfg.VIEWS.GREY_PROBABILITY = 0.2  # of a standard look; the rest of it is MoCo-v2's, see data/augmentation.py
 
 
 def _add_pixelwise_keys(cfg: CfgNode) -> None:

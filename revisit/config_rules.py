@@ -238,6 +238,7 @@ add_rules(
         "VIEWS.MAX_IOU": SHARE,
         "VIEWS.GREY_PROBABILITY": SHARE,
         "VIEWS.POLICY": one_of(*POLICIES),
+        "VIEWS.RESAMPLING": one_of("area", "antialias"),
         "KNN_EVAL.NUM_NEIGHBORS": COUNT,
         "KNN_EVAL.TEMPERATURE": POSITIVE,
         "KNN_EVAL.IMAGE_SIZE": PIXELS,

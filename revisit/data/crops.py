@@ -145,23 +145,26 @@ class ConstrainedMultiCrop:
         return CropBoxes(anchor, positive, small, num_fallbacks)
 
 
-def crop_and_resize(image: np.ndarray, box: np.ndarray, size: int) -> np.ndarray:
-    """Cut ``box`` from an (H, W, 3) uint8 image and resize it to (size, size, 3).
+def crop_and_resize(image: np.ndarray, box: np.ndarray, size: int, out: np.ndarray | None = None) -> np.ndarray:
+    """Cut ``box`` from an (H, W, 3) uint8 image and resize it to (size, size, 3), written into ``out`` if given.
 
     Bilinear with antialiasing, on uint8: within one grey level of PIL's filter, which the paper's code uses.
     """
     x0, y0, x1, y1 = box
     crop = torch.from_numpy(image[y0:y1, x0:x1]).permute(2, 0, 1)[None]
-    resized = F.interpolate(crop, size=(size, size), mode="bilinear", antialias=True)
-    return np.ascontiguousarray(resized[0].permute(1, 2, 0).numpy())
+    resized = F.interpolate(crop, size=(size, size), mode="bilinear", antialias=True)[0].permute(1, 2, 0).numpy()
+    if out is None:
+        return np.ascontiguousarray(resized)
+    out[...] = resized
+    return out
 
 
 def crop_and_reduce(image: np.ndarray, box: np.ndarray, size: int, out: np.ndarray | None = None) -> np.ndarray:
-    """As ``crop_and_resize``, by a cheaper filter: what pretraining's views are made with.
+    """As ``crop_and_resize``, by a cheaper filter.
 
     Each axis is first divided by the whole number next to its scale, every block of pixels by its mean; what is left,
     a scale between 2/3 and 3/2, is bilinear without antialiasing. Pixels of the box that fill no block, less than one
-    block, are left out on both sides alike. The result is written into ``out`` where that is given.
+    block, are left out on both sides alike.
     """
     x0, y0, x1, y1 = box
     x0, columns = _blocks(x0, x1, size)
@@ -177,3 +180,6 @@ def _blocks(low: int, high: int, size: int) -> tuple[int, tuple[int, int]]:
     length = int(high - low)
     block = max(1, (2 * length + size) // (2 * size))
     return int(low) + length % block // 2, (length // block, block)
+
+
+RESAMPLERS = {"area": crop_and_reduce, "antialias": crop_and_resize}  # VIEWS.RESAMPLING

@@ -8,7 +8,7 @@ import numpy as np
 from revisit.data.augmentation import GREY_PROBABILITY, draw_look
 from revisit.data.augmentation_on_arrays import apply_look
 from revisit.data.augmentation_on_device import RECORD, record_of
-from revisit.data.crops import ConstrainedMultiCrop, CropBoxes, crop_and_reduce
+from revisit.data.crops import RESAMPLERS, ConstrainedMultiCrop, CropBoxes
 from revisit.randomness import Stream, counter_rng
 
 from detectron2.config import CfgNode
@@ -44,6 +44,7 @@ class ViewMapper:
     seed: int
     grey_probability: float = GREY_PROBABILITY
     looks_on_device: bool = False
+    resampling: str = "area"
 
     @classmethod
     def from_config(cls, cfg: CfgNode) -> Self:
@@ -52,7 +53,7 @@ class ViewMapper:
         keys = ("LARGE_SCALE", "SMALL_SCALE", "NUM_SMALL", "MIN_OVERLAP", "MAX_IOU")
         crops = ConstrainedMultiCrop(**{key.lower(): views[key] for key in keys})
         sizes = (views.LARGE_SIZE, views.SMALL_SIZE)
-        return cls(crops, *sizes, views.POLICY, cfg.SEED, views.GREY_PROBABILITY, on_device)
+        return cls(crops, *sizes, views.POLICY, cfg.SEED, views.GREY_PROBABILITY, on_device, views.RESAMPLING)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -67,16 +68,17 @@ class ViewMapper:
         boxes = self.crops(*image.shape[:2], rng)
         views = room or {name: np.empty(shape, np.uint8) for name, shape in self.shapes.items()}
         names = views if self.looks_on_device else ()
+        resize = RESAMPLERS[self.resampling]
         looks = {f"{name}_looks": np.empty(views[name].shape[:-3], RECORD) for name in names}
 
         def fill(name: str, place: tuple[int, ...], box: np.ndarray, policy: str) -> None:
             look = draw_look(policy, rng, grey_probability=self.grey_probability)
             view = views[name][place]
             if self.looks_on_device:
-                crop_and_reduce(image, box, len(view), view)
+                resize(image, box, len(view), view)
                 looks[f"{name}_looks"][place] = record_of(look, len(view))
             else:
-                view[...] = apply_look(crop_and_reduce(image, box, len(view)), look)
+                view[...] = apply_look(resize(image, box, len(view)), look)
 
         fill("anchor", (), boxes.anchor, "standard")
         fill("positive", (), boxes.positive, self.policy)

@@ -14,7 +14,7 @@ from revisit.data import mapper as mapper_module
 from revisit.data.augmentation import draw_look
 from revisit.data.augmentation_on_arrays import apply_look
 from revisit.data.catalog import get_records
-from revisit.data.crops import ConstrainedMultiCrop, crop_and_reduce
+from revisit.data.crops import ConstrainedMultiCrop, crop_and_reduce, crop_and_resize
 from revisit.data.loader import ResumableLoader, ViewDataset
 from revisit.data.mapper import ViewMapper
 from revisit.data.reader import UnreadableImageError, read_image
@@ -24,8 +24,9 @@ TENSORS = ("anchor", "positive", "small")
 A_PLUS = "standard_or_autoaugment"
 
 
-def make_mapper(policy="standard", seed=0):
-    return ViewMapper(ConstrainedMultiCrop(num_small=3), large_size=32, small_size=16, policy=policy, seed=seed)
+def make_mapper(policy="standard", seed=0, resampling="area"):
+    crops = ConstrainedMultiCrop(num_small=3)
+    return ViewMapper(crops, large_size=32, small_size=16, policy=policy, seed=seed, resampling=resampling)
 
 
 def same_views(one, other):
@@ -37,8 +38,10 @@ def picture(make_picture):
     return make_picture(60, 80)
 
 
+@pytest.mark.parametrize("resampling", ["area", "antialias"])
 @pytest.mark.parametrize("policy", ["standard", "autoaugment", A_PLUS])
-def test_a_view_is_its_box_with_its_look(monkeypatch, picture, policy):
+def test_a_view_is_its_box_with_its_look(monkeypatch, picture, policy, resampling):
+    resize = {"area": crop_and_reduce, "antialias": crop_and_resize}[resampling]
     drawn = []
 
     def spy(asked, rng, **options):
@@ -46,12 +49,12 @@ def test_a_view_is_its_box_with_its_look(monkeypatch, picture, policy):
         return drawn[-1][1]
 
     monkeypatch.setattr(mapper_module, "draw_look", spy)
-    views = make_mapper(policy)(picture, 2, 5)
+    views = make_mapper(policy, resampling=resampling)(picture, 2, 5)
     boxes = [views["boxes"].anchor, views["boxes"].positive, *views["boxes"].small]
     assert [asked for asked, _ in drawn] == ["standard"] + [policy] * 4
     views = [views["anchor"], views["positive"], *views["small"]]
     for box, view, (_, look) in zip(boxes, views, drawn, strict=True):
-        assert np.array_equal(view, apply_look(crop_and_reduce(picture, box, len(view)), look))
+        assert np.array_equal(view, apply_look(resize(picture, box, len(view)), look))
 
 
 def test_views_depend_on_seed_epoch_and_index_only(picture):
