@@ -33,6 +33,7 @@ from revisit.data.reader import require_image
 from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.engine.command import run_command
 from revisit.errors import expect
+from revisit.evaluation.features import whole_image
 from revisit.evaluation.pixel_evaluators import count_pairs, score
 from revisit.viz.tiles import TILE, SheetRow, evenly_spread, fit, save_sheet
 
@@ -193,7 +194,7 @@ def find_regions(backbone: FrozenBackbone, cfg: CfgNode, record: dict, truth: np
         return true_regions(oracle_features(truth, num_classes), truth)
     image = require_image(record["file_name"], bit_depth(cfg))
     check_size(record["sem_seg_file_name"], truth, record["file_name"], image.shape[:2])
-    square = cv2.resize(image, (options.IMAGE_SIZE, options.IMAGE_SIZE), interpolation=cv2.INTER_LINEAR)
+    square = whole_image(image, options.IMAGE_SIZE)
     features = backbone(torch.from_numpy(square).permute(2, 0, 1)[None])[0]
     if options.NORMALIZE:
         features = F.normalize(features, dim=0)

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from commands import run
+from PIL import Image
+from tiny import tiny_config
 from torch.nn import functional as F
 
 from projects.SegmentRetrieval import run as segments
@@ -87,6 +89,24 @@ def test_a_region_is_drawn_as_it_is_and_the_rest_dimmed():
     tile = segments.draw_region(np.full((TILE, TILE, 3), 200, np.uint8), region)
     assert (tile[42:78, 52:88] == 200).all() and (tile[:39] == int(200 * segments.DIMMED)).all()
     assert tuple(tile[40, 60]) == segments.OUTLINE
+
+
+def test_a_network_sees_the_image_by_the_filter_of_pil(make_picture, tmp_path):
+    picture = Image.fromarray(make_picture(150, 210))
+    picture.save(tmp_path / "image.png")
+    cfg = tiny_config()
+    segments.add_segment_retrieval_config(cfg)
+    cfg.SEGMENT_RETRIEVAL.IMAGE_SIZE, cfg.SEGMENT_RETRIEVAL.REGIONS = 64, "truth"
+    seen = []
+
+    def backbone(images):
+        seen.append(images[0].permute(1, 2, 0).int().numpy())
+        return torch.ones(1, 2, 4, 4)
+
+    record = {"file_name": str(tmp_path / "image.png"), "sem_seg_file_name": "mask.png"}
+    segments.find_regions(backbone, cfg, record, np.zeros((150, 210), np.uint8), 2)
+    expected = np.asarray(picture.resize((64, 64), Image.BILINEAR), int)
+    assert abs(seen[0] - expected).max() <= 1
 
 
 def test_an_oracle_retrieves_every_pixel(run_project):
