@@ -69,6 +69,9 @@ def _add_schedule_keys(cfg: CfgNode) -> None:
     cfg.SOLVER.EPOCHS = 0
     cfg.SOLVER.CHECKPOINT_EPOCHS = 0
     cfg.TEST.EVAL_EPOCHS = 0
+    # Keep model_best.pth: the network of the evaluation whose main score is the best, of the first of DATASETS.TEST:
+    # bbox/AP, sem_seg/mIoU, depth/rmse (the lowest), knn_top1. Which one it was is in best.json.
+    cfg.TEST.KEEP_BEST = False
     cfg.SOLVER.STEP_EPOCHS = ()  # where given, they win over SOLVER.STEPS
     # Of the checkpoints in OUTPUT_DIR these stay: the newest CHECKPOINTS_KEPT (0: all), every CHECKPOINT_KEPT_EVERY-th
     # (0: none), and the final one.

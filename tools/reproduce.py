@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from projects.PaperTables.jobs import Job
 
 TABLES = (*ROWS, "figures")
+NETWORKS = {
+    "final": "after the last iteration",
+    "best": "at their best evaluation, chosen on the very images that the score is of, which flatters it",
+}
 
 
 def parse_args() -> argparse.Namespace:
@@ -43,6 +47,8 @@ def parse_args() -> argparse.Namespace:
     weights = "judge random init and converted backbones, not the paper's rows; {seed} in FILE: one for each seed"
     parser.add_argument("--weights", nargs="+", default=[], metavar="random|FILE", help=weights)
     parser.add_argument("--seeds", type=natural, nargs="+", default=[1], metavar="N", help="(default: 1)")
+    select = "judge a finetuned network after its last iteration, or at its best evaluation (default: %(default)s)"
+    parser.add_argument("--select", choices=("final", "best"), default="final", help=select)
     parser.add_argument("--full", action="store_true", help="toy: trainings as long as their configs say")
     parser.add_argument("--output", type=Path, help="folder of all runs (default: output/reproduce/PROFILE)")
     parser.add_argument("--parallel", type=natural, help="jobs at a time (default: one; toy: one per core)")
@@ -56,8 +62,11 @@ def parse_args() -> argparse.Namespace:
     expect(args.table in TABLES, f"no table {args.table!r}: expected one of {', '.join(TABLES)}")
     expect(len(args.opts) % 2 == 0, f"--opts: expected pairs KEY VALUE, got {' '.join(args.opts)}")
     args.seeds, args.weights = (list(dict.fromkeys(given)) for given in (args.seeds, args.weights))
-    for_tables = args.only or args.weights or len(args.seeds) > 1
-    problem = "figures are drawn together and of one seed: expected no --only, no --weights, one of --seeds"
+    for_tables = args.only or args.weights or len(args.seeds) > 1 or args.select == "best"
+    problem = (
+        "figures are drawn together, of one seed, of final networks: expected no --only, --weights, --select best, "
+    )
+    problem += "one of --seeds"
     expect(args.table != "figures" or not for_tables, problem)
     return args
 
@@ -68,7 +77,7 @@ def main() -> None:
     from projects.PaperTables.jobs import missing_inputs, run_jobs, submit_jobs, with_needs
 
     root = (args.output or Path("output/reproduce") / args.profile).resolve()
-    builder = JobBuilder(args.profile, root, tuple(args.opts), args.gpus, args.full)
+    builder = JobBuilder(args.profile, root, tuple(args.opts), args.gpus, args.full, args.select)
     cells: list[Cell] = []
     if args.table == "figures":
         jobs = figure_jobs(builder, args.seeds[0])
@@ -87,7 +96,7 @@ def main() -> None:
         else:
             run_jobs(ready, args.parallel or (os.cpu_count() if args.profile == "toy" else 1))
     finally:
-        folder = root / (f"{args.table}_weights" if args.weights else args.table)
+        folder = root / f"{args.table}{'_weights' * bool(args.weights)}{'_best' * (args.select == 'best')}"
         folder.mkdir(parents=True, exist_ok=True)
         print(f"\n{write(cells, jobs, folder, args)}\n\nwritten to {folder}")
     for result, what in missing.items():
@@ -133,7 +142,10 @@ def write(cells: list[Cell], jobs: list[Job], folder: Path, args: argparse.Names
         (folder / "figures.md").write_text(markdown)
         return markdown
     columns = dict.fromkeys(cell.column for cell in cells)
-    notes = [f"Paper: {note_of(args.table)}. Ours: profile {args.profile}, seeds {args.seeds}."]
+    spread = ", mean ± standard deviation" if len(args.seeds) > 1 else ""
+    notes = [f"Paper: {note_of(args.table)}. Ours: profile {args.profile}, seeds {args.seeds}{spread}."]
+    if any(cell.network for cell in cells):
+        notes.append(f"Finetuned networks are judged {NETWORKS[args.select]}.")
     if args.profile == "toy":
         forms = [f"{name} is {COLUMNS[name].toy_means}" for name in columns if COLUMNS[name].toy_means]
         notes.append(f"Ours is measured on ToyScenes, another world than the paper's. {'; '.join(forms)}.")
@@ -142,7 +154,7 @@ def write(cells: list[Cell], jobs: list[Job], folder: Path, args: argparse.Names
     markdown = as_markdown(cells, f"{args.table}, {args.profile} profile", notes)
     (folder / "table.md").write_text(markdown + "\n")
     (folder / "table.csv").write_text(as_csv(cells))
-    (folder / "table.tex").write_text(as_latex(cells, args.table))
+    (folder / "table.tex").write_text(as_latex(cells, f"{args.table}, {args.select} networks"))
     if args.table == "knn":
         plot_sweep(cells, folder / "sweep.png")
     return markdown

@@ -27,7 +27,9 @@ from projects.PaperTables.paper_tables import (
     columns_of,
     paper_values,
 )
+from revisit.checkpoint.run_folder import BEST
 from revisit.data.catalog import datasets_root
+from revisit.engine.setup import make_config
 from revisit.errors import expect
 
 # Of the figures.
@@ -48,6 +50,7 @@ class Cell:
     paper: float | None
     jobs: list[Job]
     score: tuple[str, ...]  # where the number stands in a result
+    network: str = ""  # of a finetuning, whose: of the last iteration (final), or of the best evaluation (best)
 
     def values(self) -> list[float]:
         """Scores of the seeds whose evaluation is finished and was made by this very recipe."""
@@ -75,7 +78,9 @@ def make_cells(
     for label, name in itertools.product(chosen_rows, chosen_columns):
         source, evaluation = rows[label][builder.profile], getattr(COLUMNS[name], builder.profile)
         jobs = [builder.evaluate(source, evaluation, seed) for seed in seeds] if source and evaluation else []
-        cells.append(Cell(label, name, paper.get(label, {}).get(name), jobs, evaluation.score if evaluation else ()))
+        network = builder.select if evaluation and evaluation.program == TRAIN else ""
+        score = evaluation.score if evaluation else ()
+        cells.append(Cell(label, name, paper.get(label, {}).get(name), jobs, score, network))
     return cells
 
 
@@ -94,6 +99,7 @@ class JobBuilder:
         extra: KEY VALUE pairs for every pretraining and finetuning; what a row or column sets itself wins.
         gpus: processes of each.
         full: toy trainings as long as their configs say, not the short ones of a quick table.
+        select: of a finetuning, judge the ``final`` network, or the one of the ``best`` evaluation on the way.
     """
 
     profile: str
@@ -101,10 +107,12 @@ class JobBuilder:
     extra: tuple[str, ...] = ()
     gpus: int = 1
     full: bool = False
+    select: str = "final"
 
     def evaluate(self, source: Source, evaluation: Evaluation, seed: int) -> Job:
         """Finetune from a backbone, or look at its frozen features."""
-        folder = self.root / "evaluate" / source.name / self._folder_of(evaluation) / f"seed{seed}"
+        chosen = "_best" * (self.select == "best" and evaluation.program == TRAIN)
+        folder = self.root / "evaluate" / source.name / f"{self._folder_of(evaluation)}{chosen}" / f"seed{seed}"
         needs, weights, facts = (), None, ()
         if isinstance(source, GivenBackbone):
             if weights := source.file(seed):
@@ -118,6 +126,11 @@ class JobBuilder:
             options = (*length, *self.extra, *evaluation.options, "SEED", str(seed), "OUTPUT_DIR", str(folder))
             options += ("MODEL.WEIGHTS", str(weights)) if weights else ()
             commands = ((*train, *options), (*train, "--eval-only", *options))
+            if chosen:
+                self._check_evaluations(evaluation.config, (*length, *self.extra, *evaluation.options))
+                options += ("TEST.KEEP_BEST", "True")
+                best = ("MODEL.WEIGHTS", str(folder / f"{BEST}.pth"))
+                commands = ((*train, *options), (*train[:-1], "--eval-only", *options, *best))  # without --resume
         else:
             place = ("--weights", str(weights or "random"), "--output", str(folder))
             options = (*evaluation.options, *length, "SEED", str(seed))
@@ -155,6 +168,14 @@ class JobBuilder:
         convert = ("tools/convert_to_d2.py", str(checkpoint), str(output))
         facts = data_facts(trained[0]) if trained else ()
         return Job(f"{source.name}, seed {seed}: pretraining", (*trained, convert), output, facts, needs)
+
+    def _check_evaluations(self, config: str, options: tuple[str, ...]) -> None:
+        """Raises UserError for a training without evaluations to choose among."""
+        test = make_config(config, options, for_here=False).TEST
+        expect(
+            test.EVAL_PERIOD > 0 or test.EVAL_EPOCHS > 0,
+            f"--select best: {config} evaluates nothing before its end; add --opts TEST.EVAL_EPOCHS 1",
+        )
 
     def _training(self, config: str) -> tuple[str, ...]:
         processes = () if self.gpus == 1 else ("--num-gpus", str(self.gpus))

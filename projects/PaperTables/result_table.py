@@ -37,16 +37,18 @@ def as_markdown(cells: list[Cell], title: str, notes: Sequence[str]) -> str:
 
 
 def as_csv(cells: list[Cell]) -> str:
-    """A line per cell: row, column, the paper's value, our mean, deviation, values, seeds wanted, state."""
+    """A line per cell: row, column, the paper's value, our mean, deviation, values, seeds wanted, state, network."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "column", "paper", "mean", "deviation", "values", "seeds", "state"])
+    writer.writerow(["row", "column", "paper", "mean", "deviation", "values", "seeds", "state", "network"])
     for cell in cells:
         values = cell.values()
         deviation = statistics.stdev(values) if len(values) > 1 else ""
         numbers = [statistics.mean(values) if values else "", deviation, " ".join(map(str, values)), len(cell.jobs)]
         state = "finished" if values and len(values) == len(cell.jobs) else ours(cell)
-        writer.writerow([cell.row, cell.column, "" if cell.paper is None else cell.paper, *numbers, state])
+        writer.writerow(
+            [cell.row, cell.column, "" if cell.paper is None else cell.paper, *numbers, state, cell.network]
+        )
     return text.getvalue()
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from revisit.checkpoint.flags import check_flags, flags_of, read_flags
 from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint, require_tensors
-from revisit.checkpoint.run_folder import checkpoints_of_run, is_of_run
+from revisit.checkpoint.run_folder import BEST, checkpoints_of_run, is_of_run
 from revisit.errors import UserError, expect, first_line
 from revisit.files import written_whole
 from revisit.modeling.backbone.description import backbone_class, backbone_keys, describe, description_of, undescribed
@@ -43,7 +43,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
         self._whole: dict | None = None
 
     def save(self, name: str, **kwargs: object) -> None:
-        """Write OUTPUT_DIR/NAME.pth and note it as the last one.
+        """Write OUTPUT_DIR/NAME.pth and note it as the last one, unless it is the best one.
 
         Raises:
             OSError: the disk is full or fails. Older checkpoints are as they were.
@@ -55,8 +55,9 @@ class RevisitCheckpointer(DetectionCheckpointer):
             content["method"] = {"title": method.TITLE, "heads": list(method.HEADS)}
         with written_whole(path) as temporary:
             _write({**content, "flags": flags_of(self._cfg, describe(self.model)), **kwargs}, temporary)
-        with suppress(OSError):  # resuming does without the note
-            self.tag_last_checkpoint(path.name)
+        if name != BEST:  # from which no run resumes
+            with suppress(OSError):  # resuming does without the note
+                self.tag_last_checkpoint(path.name)
 
     def tag_last_checkpoint(self, last_filename_basename: str) -> None:
         with written_whole(Path(self.save_dir) / "last_checkpoint") as temporary:

@@ -9,7 +9,9 @@ import yaml
 
 from revisit.files import UNFINISHED
 
-FINAL = "model_final"  # the name of the result, without .pth
+# Names without .pth: of the result, and of the best evaluation's network, which has a record beside it.
+FINAL, BEST = "model_final", "model_best"
+BEST_RECORD = "best.json"
 _BEYOND = 2**62  # any iteration
 _PERIODIC = re.compile(r"model_(\d{7})\.pth")
 
@@ -93,7 +95,14 @@ def set_aside_earlier_run(folder: Path) -> Path | None:
         return None
     aside = next(path for n in count(1) if not (path := folder / f"earlier_run_{n}").exists())
     aside.mkdir()
-    for pattern in ("model_*.pth", "last_checkpoint", "metrics.json", "events.out.tfevents.*", "neighbours_*.png"):
+    for pattern in (
+        "model_*.pth",
+        BEST_RECORD,
+        "last_checkpoint",
+        "metrics.json",
+        "events.out.tfevents.*",
+        "neighbours_*.png",
+    ):
         for path in folder.glob(pattern):
             path.rename(aside / path.name)
     return aside

@@ -13,6 +13,7 @@ from revisit.data.labels import VOID
 from revisit.data.pixel_mapper import check_input
 from revisit.errors import expect
 from revisit.evaluation.box_evaluators import check_voc_truth
+from revisit.evaluation.main_score import main_score
 from revisit.modeling.backbone.description import families
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.modeling.sem_seg.pixel_heads import PixelHead
@@ -207,6 +208,14 @@ def _check_monitors(cfg: CfgNode, eval_only: bool) -> None:
         expect(
             test or not cfg.TEST[key],
             f"TEST.{key} is {cfg.TEST[key]}, but DATASETS.TEST is empty: expected data to evaluate, or 0",
+        )
+    if cfg.TEST.KEEP_BEST:
+        architecture = cfg.MODEL.META_ARCHITECTURE
+        expect(main_score(cfg) != "", f"TEST.KEEP_BEST is True, but {architecture} has no known main score")
+        expect(
+            cfg.TEST.EVAL_PERIOD > 0 or cfg.TEST.EVAL_EPOCHS > 0,
+            "TEST.KEEP_BEST is True, but nothing is evaluated before the end: set TEST.EVAL_EPOCHS 1, or "
+            "TEST.EVAL_PERIOD to a number of iterations",
         )
 
 

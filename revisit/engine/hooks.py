@@ -14,7 +14,7 @@ from revisit.engine.stop_signals import SharedWish, StopSignals
 from revisit.errors import InterruptedRunError, StoppedRunError, UserError
 
 from detectron2.config import CfgNode
-from detectron2.engine import HookBase, hooks
+from detectron2.engine import DefaultTrainer, HookBase, hooks
 from detectron2.utils import comm
 from detectron2.utils.events import CommonMetricPrinter, get_event_storage
 
@@ -164,6 +164,19 @@ class CollapseAlarm(HookBase):
             )
 
 
+def write_checkpoint(trainer: DefaultTrainer, folder: Path, name: str, iteration: int, **facts: object) -> str:
+    """Write FOLDER/NAME.pth on the main process, while the others wait; on all, what went wrong, or ""."""
+    trainer.gather_state()
+    failure = ""
+    if comm.is_main_process():
+        check_owner(folder)
+        try:
+            trainer.checkpointer.save(name, iteration=iteration, **facts)
+        except OSError as error:
+            failure = f"{name}.pth could not be written ({error})"
+    return comm.all_gather(failure)[0]
+
+
 class Checkpoints(HookBase):
     """Writes a checkpoint every SOLVER.CHECKPOINT_PERIOD iterations, at the end, and after the step in which a signal
     asked the run to stop.
@@ -200,17 +213,9 @@ class Checkpoints(HookBase):
 
     def _save(self, name: str, iteration: int, *, needed: bool) -> None:
         """Where the disk is full the run continues, unless the checkpoint is ``needed`` or the config says to stop."""
-        self.trainer.gather_state()
-        failure = ""
-        if comm.is_main_process():
-            check_owner(self._folder)
-            try:
-                self.trainer.checkpointer.save(name, iteration=iteration)
-            except OSError as error:
-                failure = f"{name}.pth could not be written ({error})"
-            else:
-                remove_outdated(self._folder, iteration, newest=self._newest, every=self._every)
-        failure = comm.all_gather(failure)[0]  # and wait for the main process
+        failure = write_checkpoint(self.trainer, self._folder, name, iteration)
+        if comm.is_main_process() and not failure:
+            remove_outdated(self._folder, iteration, newest=self._newest, every=self._every)
         if failure and (needed or self._stop_on_failure):
             raise UserError(f"{failure}; older checkpoints are untouched: free some space and resume with --resume")
         if failure:

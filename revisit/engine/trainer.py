@@ -13,6 +13,7 @@ from torch import nn
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import FINAL
 from revisit.data.reader import UnreadableImageError
+from revisit.engine.best_checkpoint import BestCheckpoint
 from revisit.engine.hooks import Checkpoints, EarlyProgress, EvaluationAfterSuccess, FreshBatches, PatientWriter
 from revisit.engine.run_lock import check_owner
 from revisit.engine.same_experiment import check_same_experiment, config_of_checkpoint, plain_config
@@ -92,6 +93,8 @@ class RevisitTrainer(DefaultTrainer):
                 hook = PatientWriter(hook)
             if hook is not None and not isinstance(hook, hooks.PeriodicCheckpointer):
                 built.append(hook)
+            if isinstance(hook, EvaluationAfterSuccess) and self.cfg.TEST.KEEP_BEST:
+                built.append(BestCheckpoint(self.cfg))
         return built
 
     def gather_state(self) -> None:
@@ -187,6 +190,9 @@ class RevisitTrainer(DefaultTrainer):
     def train(self) -> dict | None:
         if self.start_iter >= self.max_iter:
             self._restore_final()
+            for hook in self._hooks:
+                if isinstance(hook, BestCheckpoint):
+                    hook.catch_up()
             done = f"the run has finished its {self.max_iter} iterations (--eval-only evaluates it again)"
             logger.info(f"nothing to do: {done}")
             return None

@@ -231,7 +231,9 @@ def test_the_sweep_is_drawn_as_far_as_it_has_come(toy_datasets, tmp_path):
         ("ablation --parallel 0", "--parallel: expected a whole number above 0, got 0"),
         ("ablation --seeds 1 x", "--seeds: expected a whole number above 0, got x"),
         ("ablation --opts SOLVER.MAX_ITER", "--opts: expected pairs KEY VALUE, got SOLVER.MAX_ITER"),
-        ("figures --seeds 1 2", "figures are drawn together and of one seed"),
+        ("sota --select best", "nyud|voc.* evaluates nothing before its end; add --opts TEST.EVAL_EPOCHS 1"),
+        ("figures --select best", "figures are drawn"),
+        ("figures --seeds 1 2", "figures are drawn together, of one seed"),
         ("ablation", "nothing can run here; missing: .*coco_2017_train_images"),
     ],
 )
@@ -265,6 +267,23 @@ def test_a_cell_is_pretrained_converted_evaluated_and_not_run_again(toy_root, tm
     assert {path.name for path in (tmp_path / "out/ablation").iterdir()} == {"table.md", "table.csv", "table.tex"}
     second = run(command, toy_root)
     assert "2 jobs, 2 done before" in second and row in second
+
+
+def test_the_best_network_of_each_seed_is_judged_and_the_table_says_so(pretrained, toy_root, tmp_path):
+    small = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 INPUT.CROP.SIZE [65,65]"
+    command = (
+        f"{TOOL} transfer --profile toy --weights {pretrained}/backbone.pth --only ,depth_NYUD_rmse --select best "
+        f"--seeds 1 2 --output {tmp_path} --opts TEST.EVAL_PERIOD 1 SOLVER.MAX_ITER 3 SOLVER.IMS_PER_BATCH 4 "
+        f"MODEL.SEM_SEG_HEAD.CONVS_DIM 8 {small}"
+    )
+    text = run(command, toy_root)
+    assert "at their best evaluation" in text and "seeds [1, 2], mean ± standard deviation" in text
+    (row,) = csv.DictReader((tmp_path / "transfer_weights_best/table.csv").read_text().splitlines())
+    kept = [
+        json.loads(path.read_text())["value"] for path in sorted(tmp_path.glob("evaluate/*/*_best/seed*/best.json"))
+    ]
+    assert row["network"] == "best" and [float(value) for value in row["values"].split()] == kept and len(kept) == 2
+    assert "2 jobs, 2 done before" in run(command, toy_root)
 
 
 def test_a_given_backbone_is_finetuned(pretrained, toy_root, tmp_path):

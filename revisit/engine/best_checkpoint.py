@@ -1,0 +1,108 @@
+"""OUTPUT_DIR/model_best.pth: the network of the evaluation with the best score so far (TEST.KEEP_BEST)."""
+
+import json
+import logging
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from revisit.checkpoint.run_folder import BEST, BEST_RECORD
+from revisit.engine.hooks import write_checkpoint
+from revisit.errors import UserError, expect
+from revisit.evaluation.main_score import find_score, is_better, main_score
+from revisit.files import written_whole
+
+from detectron2.config import CfgNode
+from detectron2.engine import HookBase
+from detectron2.evaluation.testing import flatten_results_dict
+from detectron2.utils import comm
+from detectron2.utils.events import EventStorage
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Best:
+    """What best.json says; iterations count from 0, as in the names of checkpoints."""
+
+    score: str
+    value: float
+    iteration: int
+    last_evaluated: int
+
+    def write(self, folder: Path) -> None:
+        with written_whole(folder / BEST_RECORD) as temporary:
+            temporary.write_text(json.dumps(asdict(self), indent=2))
+
+
+def read_best(folder: Path) -> Best | None:
+    """None where no evaluation has been recorded.
+
+    Raises:
+        UserError: a damaged record, or one whose checkpoint is gone.
+    """
+    path = folder / BEST_RECORD
+    if not path.is_file():
+        return None
+    remedy = f"restore it, or remove {path} to choose among the evaluations from here on"
+    try:
+        best = Best(**json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} is no record of a best checkpoint: {remedy}") from error
+    expect(
+        (folder / f"{BEST}.pth").is_file(),
+        f"{folder / BEST}.pth is missing, which {path} has as the best ({best.score} {best.value:.2f}): {remedy}",
+    )
+    return best
+
+
+class BestCheckpoint(HookBase):
+    """Writes model_best.pth, then best.json, after each evaluation that is better than all before.
+
+    Belongs directly after the evaluation, on all processes. A run that was killed between a checkpoint and the end of
+    the evaluation that follows it makes up for that evaluation when it resumes, so that the choice is the same.
+    """
+
+    def __init__(self, cfg: CfgNode):
+        self._cfg, self._folder, self._period = cfg, Path(cfg.OUTPUT_DIR), cfg.TEST.EVAL_PERIOD
+        self._best: Best | None = None
+
+    def before_train(self) -> None:
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Evaluate the network that a run resumes from, where that was due and is not on record."""
+        done = self.trainer.start_iter
+        if done == 0:
+            return
+        self._best = comm.all_gather(read_best(self._folder) if comm.is_main_process() else None)[0]
+        due = done % self._period == 0 or done >= self.trainer.max_iter
+        if due and (self._best is None or self._best.last_evaluated < done - 1):
+            self.trainer.iter = done - 1
+            with EventStorage(done - 1):
+                self._consider(self.trainer.test(self._cfg, self.trainer.model), done - 1)
+
+    def after_step(self) -> None:
+        done = self.trainer.iter + 1
+        if done % self._period == 0 and done != self.trainer.max_iter:
+            self._consider(self.trainer._last_eval_results, self.trainer.iter)
+
+    def after_train(self) -> None:
+        if self.trainer.iter >= self.trainer.max_iter:  # reached by success alone, and evaluated
+            self._consider(self.trainer._last_eval_results, self.trainer.max_iter - 1)
+
+    def _consider(self, results: dict, iteration: int) -> None:
+        """Compare an evaluation, whose results the main process has, with the best one."""
+        score, value = main_score(self._cfg), None
+        if comm.is_main_process():
+            value = find_score(self._cfg, flatten_results_dict(results))
+        value = comm.all_gather(value)[0]
+        best = self._best
+        if best is None or is_better(score, value, best.value):
+            best = Best(score, value, iteration, iteration)
+            if failure := write_checkpoint(self.trainer, self._folder, BEST, iteration, best=asdict(best)):
+                logger.error(f"NO BEST CHECKPOINT: {failure}. The run continues; a better evaluation tries again")
+                return
+            logger.info(f"{score} {value:.2f} is the best so far: {BEST}.pth is of iteration {iteration}")
+        self._best = Best(best.score, best.value, best.iteration, iteration)
+        if comm.is_main_process():
+            self._best.write(self._folder)

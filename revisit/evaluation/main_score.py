@@ -1,0 +1,41 @@
+"""Which of a run's scores says how well it went."""
+
+from collections.abc import Mapping
+
+from revisit.errors import expect
+from revisit.modeling.meta_arch.pretraining import method_of
+
+from detectron2.config import CfgNode
+
+PRETRAINING_SCORE = "knn_top1"
+# By meta-architecture, as Detectron2's evaluators name them.
+FINETUNING_SCORES = {
+    "GeneralizedRCNN": "bbox/AP",
+    "SemanticSegmentor": "sem_seg/mIoU",
+    "DepthEstimator": "depth/rmse",
+}
+LOWER_IS_BETTER = ("depth/rmse",)
+
+
+def main_score(cfg: CfgNode) -> str:
+    """The name of the score that a run of this config is about, "" where nothing says which."""
+    return PRETRAINING_SCORE if method_of(cfg) else FINETUNING_SCORES.get(cfg.MODEL.META_ARCHITECTURE, "")
+
+
+def find_score(cfg: CfgNode, results: Mapping[str, float]) -> float:
+    """The main score among flattened results, of the first of DATASETS.TEST where there are several.
+
+    Raises:
+        UserError: it is not among them.
+    """
+    score, first = main_score(cfg), cfg.DATASETS.TEST[0]
+    found = [results[name] for name in (score, f"{first}/{score}", f"{score}/{first}") if name in results]
+    expect(len(found) > 0, f"no {score} in the evaluation of {first}: found {', '.join(results) or 'nothing'}")
+    return float(found[0])
+
+
+def is_better(score: str, value: float, than: float) -> bool:
+    """Whether a value of a score is better than another one; nothing is better for being undefined (NaN)."""
+    if value != value or than != than:
+        return value == value
+    return value < than if score in LOWER_IS_BETTER else value > than
