@@ -76,10 +76,7 @@ def sampled_by_definition(ids, num_labels, size):
     """In float64: the four pixels around each cell's centre, weighted by how near they are; the border repeats."""
     labels = np.zeros((num_labels, *size))
     for row, column in np.ndindex(*size):
-        centre = [
-            (n + 0.5) * pixels / cells - 0.5 for n, pixels, cells in zip((row, column), ids.shape, size, strict=True)
-        ]
-        y, x = (max(place, 0.0) for place in centre)
+        y, x = (max((n + 0.5) * ids.shape[d] / size[d] - 0.5, 0.0) for d, n in enumerate((row, column)))
         for v, u in itertools.product((math.floor(y), math.floor(y) + 1), (math.floor(x), math.floor(x) + 1)):
             pixel = ids[min(v, ids.shape[0] - 1), min(u, ids.shape[1] - 1)]
             labels[pixel, row, column] += (1 - abs(y - v)) * (1 - abs(x - u))
