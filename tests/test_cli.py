@@ -22,12 +22,13 @@ SHORT = f"SOLVER.MAX_ITER 3 SOLVER.IMS_PER_BATCH 4 {NARROW}"
 SWITCHES = "SOLVER.AMP.ENABLED True SOLVER.ACCUMULATION_STEPS 2 MODEL.CHANNELS_LAST True"
 DETECTION = "SOLVER.STEPS (2,) TEST.PRECISE_BN.NUM_ITER 2"
 DENSE = "SOLVER.STEPS () SOLVER.STEP_EPOCHS () INPUT.CROP.SIZE [65,65] MODEL.SEM_SEG_HEAD.CONVS_DIM 8"
+RELEASED = "INPUT.CROP.ENABLED False INPUT.SQUASH [65,97] INPUT.RANDOM_ROTATION 5.0 TEST.RESIZE_BACK nearest"
 # options, a metric, processes
 TASKS = {
     "detection": (f"{DETECTION} {SWITCHES}", "bbox/AP50", 1),
     "segmentation_voc": (DENSE, "sem_seg/mIoU", 2),
-    "segmentation_cityscapes": (f"{DENSE} {SWITCHES}", "sem_seg/mIoU", 1),
-    "segmentation_nyud": (DENSE, "sem_seg/mIoU", 1),
+    "segmentation_cityscapes": (f"{DENSE} {SWITCHES} {RELEASED}", "sem_seg/mIoU", 1),
+    "segmentation_nyud": (f"{DENSE} MODEL.SEM_SEG_HEAD.VARIANT multi_task_code", "sem_seg/mIoU", 1),
     "depth": (DENSE, "depth/rmse", 2),
 }
 
