@@ -125,7 +125,7 @@ class Regions(NamedTuple):
 
 
 def cluster(features: Tensor, num_regions: int, seed: int, num_starts: int = 1) -> Regions:
-    """K-means over the cells of a (C, h, w) map, best of ``num_starts``; descriptors are the clusters' mean features."""
+    """K-means over the cells of a (C, h, w) map, best of ``num_starts``; descriptors are the clusters' means."""
     cells = features.flatten(1).T.cpu().numpy()
     means = KMeans(min(num_regions, len(cells)), n_init=num_starts, random_state=seed).fit(cells)
     _, ids = np.unique(means.labels_, return_inverse=True)  # without a gap, should a cluster have died out

@@ -188,7 +188,9 @@ def test_a_pass_of_one_image_cannot_normalise_its_pooled_map(norm, processes, pa
     if fits:
         check_head(cfg, processes)
         return
-    with pytest.raises(UserError, match="VARIANT multi_task_code normalises the pooled maps of a pass, which are 1 "):
+    with pytest.raises(
+        UserError, match="VARIANT multi_task_code normalises pooled maps over the images of a pass, which is one here"
+    ):
         check_head(cfg, processes)
 
 

@@ -178,6 +178,6 @@ def check_head(cfg: CfgNode, num_processes: int) -> None:
     images = batch if "Sync" in options.NORM else batch // num_processes
     expect(
         images > 1 or options.NORM not in ("BN", "SyncBN", "naiveSyncBN", "nnSyncBN"),
-        f"MODEL.SEM_SEG_HEAD.VARIANT {MULTI_TASK} normalises the pooled maps of a pass, which are {images} here: "
+        f"MODEL.SEM_SEG_HEAD.VARIANT {MULTI_TASK} normalises pooled maps over the images of a pass, which is one here: "
         "expected a larger SOLVER.IMS_PER_BATCH, fewer ACCUMULATION_STEPS, or NORM SyncBN over several processes",
     )
