@@ -189,7 +189,7 @@ def test_a_pass_of_one_image_cannot_normalise_its_pooled_map(norm, processes, pa
         check_head(cfg, processes)
         return
     with pytest.raises(
-        UserError, match="VARIANT multi_task_code normalises pooled maps over the images of a pass, which is one here"
+        UserError, match="multi_task_code normalises pooled maps over the images of a pass, which is one"
     ):
         check_head(cfg, processes)
 
