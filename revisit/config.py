@@ -126,9 +126,17 @@ def _add_pixelwise_keys(cfg: CfgNode) -> None:
     """Semantic segmentation and depth; what Detectron2 has already is in MODEL.SEM_SEG_HEAD and INPUT.CROP."""
     cfg.MODEL.SEM_SEG_HEAD.DILATION = 1  # of RevisitFCNHead's 3x3 convolutions; 6 for VOC
     cfg.MODEL.SEM_SEG_HEAD.ASPP_DILATIONS = (12, 24, 36)  # of RevisitDeepLabV3Head
+    # Of RevisitDeepLabV3Head: deeplab | multi_task_code, the network of the code that the paper names for NYUD.
+    cfg.MODEL.SEM_SEG_HEAD.VARIANT = "deeplab"
     cfg.MODEL.DEPTH = CfgNode()
     cfg.MODEL.DEPTH.LOSS = "mse"  # mse | l1, over the pixels whose depth is known
     # Training images are scaled by a factor from this range, or by one of these factors, then flipped and cut to
     # INPUT.CROP.SIZE px.
     cfg.INPUT.RANDOM_SCALE = (0.5, 2.0)
     cfg.INPUT.RANDOM_SCALE_SAMPLING = "range"  # range | choice
+    cfg.INPUT.RANDOM_ROTATION = 0.0  # degrees: training images turn by at most this, either way, around their centre
+    # (height, width) px: the whole image takes this size, whatever its shape, for training and tests. RANDOM_SCALE then
+    # zooms in and out around its centre. None: images keep their shape.
+    cfg.INPUT.SQUASH = None
+    # How a segmentation returns to the size of the file: bilinear (scores) | nearest (classes).
+    cfg.TEST.RESIZE_BACK = "bilinear"

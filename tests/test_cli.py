@@ -22,12 +22,13 @@ SHORT = f"SOLVER.MAX_ITER 3 SOLVER.IMS_PER_BATCH 4 {NARROW}"
 SWITCHES = "SOLVER.AMP.ENABLED True SOLVER.ACCUMULATION_STEPS 2 MODEL.CHANNELS_LAST True"
 DETECTION = "SOLVER.STEPS (2,) TEST.PRECISE_BN.NUM_ITER 2"
 DENSE = "SOLVER.STEPS () SOLVER.STEP_EPOCHS () INPUT.CROP.SIZE [65,65] MODEL.SEM_SEG_HEAD.CONVS_DIM 8"
+RELEASED = "INPUT.CROP.ENABLED False INPUT.SQUASH [65,97] INPUT.RANDOM_ROTATION 5.0 TEST.RESIZE_BACK nearest"
 # options, a metric, processes
 TASKS = {
     "detection": (f"{DETECTION} {SWITCHES}", "bbox/AP50", 1),
     "segmentation_voc": (DENSE, "sem_seg/mIoU", 2),
-    "segmentation_cityscapes": (f"{DENSE} {SWITCHES}", "sem_seg/mIoU", 1),
-    "segmentation_nyud": (DENSE, "sem_seg/mIoU", 1),
+    "segmentation_cityscapes": (f"{DENSE} {SWITCHES} {RELEASED}", "sem_seg/mIoU", 1),
+    "segmentation_nyud": (f"{DENSE} MODEL.SEM_SEG_HEAD.VARIANT multi_task_code", "sem_seg/mIoU", 1),
     "depth": (DENSE, "depth/rmse", 2),
 }
 
@@ -180,6 +181,9 @@ def test_weights_that_do_not_fit_end_in_one_line(flags, options, message, pretra
         ("MODEL.SEM_SEG_HEAD.NUM_CLASSES 12", "is 12, but data set 'toy_voc_sem_seg_train_aug' has 11 classes"),
         ("INPUT.RANDOM_SCALE (2.0,0.5)", "INPUT.RANDOM_SCALE is .* in rising order"),
         ("INPUT.RANDOM_SCALE_SAMPLING uniform", "expected one of range, choice"),
+        ("INPUT.SQUASH [512,512]", "the whole image is shown, expected INPUT.CROP.ENABLED False"),
+        ("INPUT.SQUASH [512]", "expected None, or 2 values"),
+        ("MODEL.SEM_SEG_HEAD.VARIANT multi_task", "expected one of deeplab, multi_task_code"),
         ("INPUT.CROP.TYPE relative", "expect TYPE absolute"),
         ("INPUT.RANDOM_FLIP vertical", "expect horizontal or none"),
         ("INPUT.FORMAT BGR", "expect RGB"),

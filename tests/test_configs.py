@@ -64,17 +64,27 @@ SCHEDULES = {
     "detection/voc_faster_rcnn_R50_C4": (16, 0.02, SGD, STEP, 24000, [18000, 22000], 100),
     "detection/coco_mask_rcnn_R50_C4": (16, 0.02, SGD, STEP, 90000, [60000, 80000], 1000),
     "segmentation/voc_fcn_R50": (16, 0.003, SGD, STEP, 45 * 661, [30 * 661, 40 * 661], 0),
+    "segmentation/voc_fcn_R50_released": (16, 0.003, SGD, STEP, 45 * 661, [30 * 661, 40 * 661], 0),
     "segmentation/cityscapes_fcn_R50": (16, 1e-4, ADAM, POLY, 150 * 185, [], 0),
     "segmentation/nyud_deeplab_R50": (8, 1e-4, ADAM, POLY, 100 * 99, [], 0),
     "depth/nyud_deeplab_R50": (8, 1e-4, ADAM, POLY, 100 * 99, [], 0),
+    "segmentation/nyud_multi_task_code_R50": (8, 1e-4, ADAM, POLY, 100 * 99, [], 0),
+    "depth/nyud_multi_task_code_R50": (8, 1e-4, ADAM, POLY, 100 * 99, [], 0),
 }
-# head, dilations of its 3x3 convolutions, its outputs, crop, images
+# head, dilations of its 3x3 convolutions, its outputs, crop or None, images
 DENSE = {
-    "segmentation/voc_fcn_R50": (FCN, [6], 21, 513, 10582),
-    "segmentation/cityscapes_fcn_R50": (FCN, [1], 19, 768, 2975),
-    "segmentation/nyud_deeplab_R50": (DEEPLAB, [12, 24, 36], 40, 512, 795),
-    "depth/nyud_deeplab_R50": (DEEPLAB, [12, 24, 36], 1, 512, 795),
+    "segmentation/voc_fcn_R50": (FCN, [6], 21, [513, 513], 10582),
+    "segmentation/voc_fcn_R50_released": (FCN, [6], 21, None, 10582),
+    "segmentation/cityscapes_fcn_R50": (FCN, [1], 19, [768, 768], 2975),
+    "segmentation/nyud_deeplab_R50": (DEEPLAB, [12, 24, 36], 40, [512, 512], 795),
+    "depth/nyud_deeplab_R50": (DEEPLAB, [12, 24, 36], 1, [512, 512], 795),
+    "segmentation/nyud_multi_task_code_R50": (DEEPLAB, [1, 12, 24, 36], 40, [480, 640], 795),
+    "depth/nyud_multi_task_code_R50": (DEEPLAB, [1, 12, 24, 36], 1, [480, 640], 795),
 }
+# dilations of res4 and res5, scale and its sampling, rotation, squashed size
+IMAGES = ((1, 2), ([0.5, 2.0], "range"), 0, None)
+RELEASED = ((1, 2), ([0.75, 1.25], "range"), 5, [512, 512])
+MULTI_TASK = ((2, 4), ([1.0, 1.2, 1.5], "choice"), 0, None)
 TOY_DENSE = {
     "toy/segmentation_voc": (FCN, [6], 11, 129),
     "toy/segmentation_cityscapes": (FCN, [1], 19, 96),
@@ -159,9 +169,12 @@ def test_a_finetuning_run_resolves_to_its_protocol(name, dry_run):
     head, dilation, outputs, crop, images = DENSE[name]
     assert plan["head"]["name"] == head and plan["head"]["dilations"] == dilation
     assert (plan["head"]["outputs"], plan["head"]["channels"]) == (outputs, 256)
-    assert plan["backbone_dilations"] == {"res4": [1], "res5": [2]}
-    assert plan["crop"] == [crop, crop] and plan["data"]["images"] == images
-    assert plan["random_scale"] == {"factors": [0.5, 2.0], "sampling": "range"}
+    assert plan["crop"] == crop and plan["data"]["images"] == images
+    how = RELEASED if "released" in name else MULTI_TASK if "multi_task" in name else IMAGES
+    (res4, res5), (factors, sampling), rotation, squash = how
+    assert plan["backbone_dilations"] == {"res4": [res4], "res5": [res5]}
+    assert plan["random_scale"] == {"factors": factors, "sampling": sampling}
+    assert (plan["random_rotation"], plan["squash"]) == (rotation, squash)
     assert plan["head"].get("loss") == ("mse" if "depth" in name else None)
     # The protocol decays BN too. FCN's 1x1 has no bias, so no other parameter has one.
     decays = {"other": 1e-4, "norm": 1e-4, "bias": 1e-4}

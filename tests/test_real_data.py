@@ -19,7 +19,7 @@ from PIL import Image
 from runs import load
 from torch.utils.data import DataLoader
 
-from projects.common.label_maps import voc_colours
+from projects.common.label_maps import shrink_labels, voc_colours
 from projects.LabelPropagation.davis import find_sequences, read_masks
 from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records
@@ -264,6 +264,14 @@ def test_the_ids_of_a_video_are_those_of_its_masks():
     assert masks.shape == (40, 480, 854) and np.unique(masks).tolist() == [0, 1]
     for path, mask in zip(sequence.masks, masks, strict=True):
         assert np.array_equal(mask > 0, stored(path) > 0)
+
+
+@pytest.mark.parametrize("name, differ, cells", [("car-shadow", 7, 655), ("libby", 14, 227)])
+def test_sampled_first_labels_give_few_cells_to_another_object(name, differ, cells):
+    (sequence,) = find_sequences(VIDEOS / "DAVIS", "480p", "val", (name,))
+    first = torch.from_numpy(read_masks(sequence, (480, 854))[0])
+    area, bilinear = (shrink_labels(first, 2, (60, 107), sampled=sampled).argmax(dim=0) for sampled in (False, True))
+    assert (int((area != bilinear).sum()), int(area.sum())) == (differ, cells)
 
 
 def test_copying_the_first_mask_scores_its_overlap(tmp_path):

@@ -135,12 +135,13 @@ def record(tmp_path) -> dict[str, str]:
     return {kind: str(tmp_path / name) for kind, name in names.items()}
 
 
-def test_a_segmentation_row_shows_ids_and_the_most_likely_classes(record):
+@pytest.mark.parametrize("size", [(20, 30), (7, 11)])  # of the file; of the network's input
+def test_a_segmentation_row_shows_ids_and_the_most_likely_classes(record, size):
     ids = np.zeros((20, 30), np.uint8)
     ids[:, 10:], ids[:, 20:] = 1, 3
     Image.fromarray(ids).save(record["sem_seg_file_name"])
     metadata = Metadata(stuff_classes=["a", "b", "c"], label_offset=1)
-    logits = torch.zeros(3, 20, 30)
+    logits = torch.zeros(3, *size)
     logits[1] = 1
     row = predictions.draw_segmentation(record, GREY, metadata, lambda _: {"sem_seg": logits})
     names = {c: name for c, (name, _) in row.legend.items()}

@@ -50,6 +50,7 @@ def add_label_propagation_config(cfg: CfgNode) -> None:
     options.SPLIT = "val"  # ImageSets/2017/SPLIT.txt; names the result files too
     options.SEQUENCES = ()  # these alone, and no split file is read
     options.METHOD = "propagate"  # copy: the first mask for every frame, what features have to beat
+    options.FIRST_LABELS = "area"  # of a cell: each object's share of its pixels | bilinear: of the 4 at its centre
     options.NUM_CONTEXT = 20  # previous frames that a frame looks at, beside the first
     options.RADIUS = 12.0  # cells of the feature map: how far a cell of these frames may be, exclusive
     options.TOP_K = 10  # cells that vote, of all these frames together
@@ -60,6 +61,7 @@ def add_label_propagation_config(cfg: CfgNode) -> None:
 add_rules(
     {
         "LABEL_PROPAGATION.METHOD": one_of("propagate", "copy"),
+        "LABEL_PROPAGATION.FIRST_LABELS": one_of("area", "bilinear"),
         "LABEL_PROPAGATION.NUM_CONTEXT": whole(unit="frames"),
         "LABEL_PROPAGATION.RADIUS": POSITIVE,
         "LABEL_PROPAGATION.TOP_K": COUNT,
@@ -99,7 +101,8 @@ def protocol(cfg: CfgNode) -> str:
     how = "copies of the first mask"
     if options.METHOD == "propagate":
         how = f"{', '.join(cfg.MODEL.RESNETS.OUT_FEATURES)}, first frame and previous {options.NUM_CONTEXT} within "
-        how += f"{options.RADIUS:g} cells, top {options.TOP_K}, temperature {options.TEMPERATURE:g}"
+        how += f"{options.RADIUS:g} cells, top {options.TOP_K}, temperature {options.TEMPERATURE:g}, first labels by "
+        how += options.FIRST_LABELS
     return f"DAVIS-2017 semi-supervised on {options.DATA}, {how}; percent, means over objects"
 
 
@@ -119,7 +122,8 @@ def follow(backbone: FrozenBackbone, cfg: CfgNode, sequence: davis.Sequence, fir
             features = F.normalize(backbone(torch.from_numpy(frame).permute(2, 0, 1)[None])[0], dim=0)
             if propagation is None:
                 ids = torch.from_numpy(first_mask).to(features.device)
-                labels = shrink_labels(ids, int(first_mask.max()) + 1, tuple(features.shape[1:]))
+                size, sampled = tuple(features.shape[1:]), options.FIRST_LABELS == "bilinear"
+                labels = shrink_labels(ids, int(first_mask.max()) + 1, size, sampled=sampled)
                 propagation = LabelPropagation(features, labels, options)
             else:
                 mask = enlarge_labels(propagation.step(features), first_mask.shape).cpu().numpy()

@@ -50,6 +50,7 @@ def add_segment_retrieval_config(cfg: CfgNode) -> None:
     cfg.SEGMENT_RETRIEVAL = options = CfgNode()
     options.IMAGE_SIZE = 512  # px, both sides; the aspect ratio is given up
     options.NUM_REGIONS = 15  # K of K-means, per image
+    options.NUM_STARTS = 1  # of K-means, of which the tightest clusters count
     options.NORMALIZE = True  # unit features before they are clustered and averaged
     options.REGIONS = "kmeans"  # truth: the classes of the mask
     options.FEATURES = "network"  # oracle: a cell's true class, with REGIONS truth, which must give 100
@@ -64,6 +65,7 @@ add_rules(
     {
         "SEGMENT_RETRIEVAL.IMAGE_SIZE": PIXELS,
         "SEGMENT_RETRIEVAL.NUM_REGIONS": whole(1, VOID - 1),
+        "SEGMENT_RETRIEVAL.NUM_STARTS": COUNT,
         "SEGMENT_RETRIEVAL.REGIONS": one_of("kmeans", "truth"),
         "SEGMENT_RETRIEVAL.FEATURES": one_of("network", "oracle"),
         "SEGMENT_RETRIEVAL.GALLERY_*": COUNT,
@@ -113,7 +115,8 @@ def check(cfg: CfgNode) -> list[str]:
 def protocol(cfg: CfgNode) -> str:
     """What the numbers mean, in words."""
     options = cfg.SEGMENT_RETRIEVAL
-    regions = f"K-means {options.NUM_REGIONS}" if options.REGIONS == "kmeans" else "true regions"
+    starts = f" from {options.NUM_STARTS} start{'s' * (options.NUM_STARTS > 1)}"
+    regions = f"K-means {options.NUM_REGIONS}{starts}" if options.REGIONS == "kmeans" else "true regions"
     chance = ", labels shuffled" if options.SHUFFLE_LABELS else ""
     kind = f"{'unit' if options.NORMALIZE else 'raw'} {options.FEATURES}"
     return f"{kind} features at {options.IMAGE_SIZE} px, {regions}, cosine 1-NN{chance}; mIoU in percent"
@@ -126,10 +129,10 @@ class Regions(NamedTuple):
     descriptors: Tensor  # (R, C) float32 unit rows, one for each id
 
 
-def cluster(features: Tensor, num_regions: int, seed: int) -> Regions:
-    """K-means over the cells of a (C, h, w) map; descriptors are the clusters' mean features."""
+def cluster(features: Tensor, num_regions: int, seed: int, num_starts: int = 1) -> Regions:
+    """K-means over the cells of a (C, h, w) map, best of ``num_starts``; descriptors are the clusters' means."""
     cells = features.flatten(1).T.cpu().numpy()
-    means = KMeans(min(num_regions, len(cells)), n_init=1, random_state=seed).fit(cells)
+    means = KMeans(min(num_regions, len(cells)), n_init=num_starts, random_state=seed).fit(cells)
     _, ids = np.unique(means.labels_, return_inverse=True)  # without a gap, should a cluster have died out
     ids = ids.reshape(features.shape[1:]).astype(np.uint8)
     return Regions(ids, describe(features, torch.from_numpy(ids), int(ids.max()) + 1))
@@ -200,7 +203,7 @@ def find_regions(backbone: FrozenBackbone, cfg: CfgNode, record: dict, truth: np
         features = F.normalize(features, dim=0)
     if options.REGIONS == "truth":
         return true_regions(features, truth)
-    return cluster(features, options.NUM_REGIONS, cfg.SEED)
+    return cluster(features, options.NUM_REGIONS, cfg.SEED, options.NUM_STARTS)
 
 
 def count_pixels(regions: Regions, truth: np.ndarray, num_classes: int) -> np.ndarray:

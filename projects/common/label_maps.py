@@ -7,9 +7,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def shrink_labels(ids: Tensor, num_labels: int, size: tuple[int, int]) -> Tensor:
-    """(H, W) ids below ``num_labels`` -> (L, h, w) float32: the share of each label in a cell's pixels."""
+def shrink_labels(ids: Tensor, num_labels: int, size: tuple[int, int], *, sampled: bool = False) -> Tensor:
+    """(H, W) ids below ``num_labels`` -> (L, h, w) float32: the share of each label in a cell's pixels.
+
+    ``sampled``: the share in the 2 x 2 pixels around the cell's centre instead, weighted bilinearly by their distance.
+    """
     one_hot = F.one_hot(ids.long(), num_labels).permute(2, 0, 1).float()
+    if sampled:
+        return F.interpolate(one_hot[None], size=size, mode="bilinear", align_corners=False)[0]
     return F.adaptive_avg_pool2d(one_hot, size)
 
 

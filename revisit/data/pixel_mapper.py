@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch.nn import functional as F
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.functional import affine
 
 from revisit.config import bit_depth
 from revisit.data.catalog import register
@@ -27,6 +29,8 @@ class Placement:
     """Which part of an image a training sample shows, and how."""
 
     scale: float
+    zoom: float  # by how much the image grows around its centre, in its own frame: the scale, or 1
+    angle: float  # by how much it turns there, degrees
     scaled_size: tuple[int, int]  # (height, width) of the whole image once scaled, px
     corner: tuple[int, int]  # (top, left) of the window in the scaled image, px
     flip: bool  # left and right of the window change places
@@ -38,12 +42,17 @@ class PixelMapper:
     The result is the record with ``image``, uint8 (3, H, W) RGB, and the ``height`` and ``width`` of the file, px.
     For tests that is all. In training, image and maps are scaled by a factor s of INPUT.RANDOM_SCALE, cut to
     INPUT.CROP.SIZE px if INPUT.CROP.ENABLED, and flipped half of the time if INPUT.RANDOM_FLIP is "horizontal", by
-    numpy's global generator; no other size of INPUT changes anything. What of a crop a small image does not fill has
-    the rounded pixel mean. Then there are also, as far as the record names a file,
+    numpy's global generator; no other size of INPUT changes anything. First they turn around their centre, by up to
+    INPUT.RANDOM_ROTATION degrees. With INPUT.SQUASH the whole image, in tests too, is resized to that size, and s zooms
+    around its centre. What of a sample the image does not fill has the rounded pixel mean. Then there are also, as far
+    as the record names a file,
 
     - ``sem_seg``, int64 (H, W): train ids, and 255 for void and what is not filled.
     - ``depth``, float32 (H, W) metres: divided by s, since a thing that looks s times larger is s times nearer; 0
       where it is missing or not filled.
+
+    TEST.RESIZE_BACK nearest gives tests the ``height`` and ``width`` of ``image``, and those of the file as
+    ``file_size``: the model then answers in the size of its input.
 
     Args:
         cfg: a config with Revisit's keys. All data sets of DATASETS.TRAIN with classes must have the same ones.
@@ -61,6 +70,8 @@ class PixelMapper:
         self._factors = tuple(cfg.INPUT.RANDOM_SCALE)
         self._sampling = cfg.INPUT.RANDOM_SCALE_SAMPLING
         self._flip = cfg.INPUT.RANDOM_FLIP == "horizontal"
+        self._rotation, self._squash = cfg.INPUT.RANDOM_ROTATION, cfg.INPUT.SQUASH and tuple(cfg.INPUT.SQUASH)
+        self._answers_in_input_size = cfg.TEST.RESIZE_BACK == "nearest"
         self._crop = tuple(map(int, cfg.INPUT.CROP.SIZE)) if cfg.INPUT.CROP.ENABLED else None
         self._fill = torch.tensor(cfg.MODEL.PIXEL_MEAN).round().clamp(0, 255).to(torch.uint8)
         self._classes = _num_classes_and_offset(cfg.DATASETS.TRAIN) if is_train else None
@@ -70,7 +81,7 @@ class PixelMapper:
         size = tuple(image.shape[1:])
         sample = {**record, "height": size[0], "width": size[1]}
         if not self._is_train:
-            return {**sample, "image": image.contiguous()}
+            return self._for_test(sample, image)
         placement = self._draw(size)
 
         def placed(file_name: str, pixels: np.ndarray, fill: int) -> torch.Tensor:
@@ -88,26 +99,48 @@ class PixelMapper:
             sample["depth"] = placed(depth, read_depth(depth), 0) / placement.scale
         return sample
 
+    def _for_test(self, sample: dict, image: torch.Tensor) -> dict:
+        size = tuple(image.shape[1:])
+        if self._squash:
+            image = F.interpolate(image[None], size=self._squash, **SMOOTH)[0]
+        if self._answers_in_input_size:
+            sample |= {"height": image.shape[1], "width": image.shape[2], "file_size": size}
+        return {**sample, "image": image.contiguous()}
+
     def _draw(self, size: tuple[int, int]) -> Placement:
         choice = self._sampling == "choice"
         scale = float(np.random.choice(self._factors) if choice else np.random.uniform(*self._factors))
-        scaled_size = tuple(max(1, round(length * scale)) for length in size)
+        angle = float(np.random.uniform(-self._rotation, self._rotation)) if self._rotation else 0.0
+        scaled_size = self._squash or tuple(max(1, round(length * scale)) for length in size)
         crop = self._crop or scaled_size
         spare = (max(0, length - side) for length, side in zip(scaled_size, crop, strict=True))
         corner = tuple(int(np.random.randint(pixels + 1)) for pixels in spare)
-        return Placement(scale, scaled_size, corner, self._flip and bool(np.random.random() < 0.5))
+        zoom = scale if self._squash else 1.0
+        return Placement(scale, zoom, angle, scaled_size, corner, self._flip and bool(np.random.random() < 0.5))
 
     def _place(self, pixels: torch.Tensor, placement: Placement, resizing: dict, fill: torch.Tensor) -> torch.Tensor:
-        """The window of ``pixels`` (C, H, W); what it lacks at its right and bottom is ``fill`` (C,)."""
+        """The window of ``pixels`` (C, H, W); what the image does not fill is ``fill`` (C,)."""
+        fill = fill.to(pixels.dtype)[:, None, None]
+        if placement.angle or placement.zoom != 1:
+            pixels = _turn(pixels, placement, resizing, fill)
         pixels = F.interpolate(pixels[None], size=placement.scaled_size, **resizing)[0]
         height, width = self._crop or placement.scaled_size
         top, left = placement.corner
         window = pixels[:, top : top + height, left : left + width]
         if placement.flip:
             window = window.flip(-1)
-        placed = fill.to(pixels.dtype)[:, None, None].repeat(1, height, width)
+        placed = fill.repeat(1, height, width)
         placed[:, : window.shape[1], : window.shape[2]] = window
         return placed
+
+
+def _turn(pixels: torch.Tensor, placement: Placement, resizing: dict, fill: torch.Tensor) -> torch.Tensor:
+    """``pixels`` (C, H, W), rotated and zoomed around their centre in a frame of their size."""
+    between = InterpolationMode.BILINEAR if resizing is SMOOTH else InterpolationMode.NEAREST
+    turn = {"angle": placement.angle, "scale": placement.zoom, "translate": [0, 0], "shear": [0.0]}
+    # Around 0, because torchvision darkens the border where it blends in a fill of its own.
+    turned = affine(pixels.float() - fill, **turn, interpolation=between) + fill
+    return turned if pixels.is_floating_point() else turned.round().to(pixels.dtype)
 
 
 def check_input(cfg: CfgNode) -> None:
@@ -115,6 +148,14 @@ def check_input(cfg: CfgNode) -> None:
     flip, crop, factors = cfg.INPUT.RANDOM_FLIP, cfg.INPUT.CROP, tuple(cfg.INPUT.RANDOM_SCALE)
     two = cfg.INPUT.RANDOM_SCALE_SAMPLING == "choice" or len(factors) == 2
     expect(two, f"INPUT.RANDOM_SCALE is {factors}: INPUT.RANDOM_SCALE_SAMPLING range expects the lowest and highest")
+    expect(
+        not (cfg.INPUT.SQUASH and crop.ENABLED),
+        f"INPUT.SQUASH is {cfg.INPUT.SQUASH}: the whole image is shown, expected INPUT.CROP.ENABLED False",
+    )
+    expect(
+        cfg.TEST.RESIZE_BACK == "bilinear" or cfg.MODEL.META_ARCHITECTURE != "DepthEstimator",
+        f"TEST.RESIZE_BACK is {cfg.TEST.RESIZE_BACK}: depths have no classes, expected bilinear",
+    )
     expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT is {cfg.INPUT.FORMAT}: {_HERE} expect RGB")
     expect(flip in FLIPS, f"INPUT.RANDOM_FLIP is {flip!r}: {_HERE} expect {' or '.join(FLIPS)}")
     whole = crop.TYPE == "absolute" and all(side == int(side) >= 1 for side in crop.SIZE)

@@ -16,7 +16,7 @@ from revisit.evaluation.box_evaluators import check_voc_truth
 from revisit.evaluation.main_score import main_score
 from revisit.modeling.backbone.description import families
 from revisit.modeling.meta_arch.pretraining import method_of
-from revisit.modeling.sem_seg.pixel_heads import PixelHead
+from revisit.modeling.sem_seg.pixel_heads import PixelHead, check_head
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
@@ -79,6 +79,7 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
         _check_pretraining(cfg, share)
     if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
         _check_pixelwise(cfg)
+        check_head(cfg, num_processes)
 
 
 def check_typed(cfg: CfgNode, opts: Sequence[object]) -> None:

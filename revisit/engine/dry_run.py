@@ -102,6 +102,8 @@ def _pixelwise(cfg: CfgNode, model: nn.Module) -> dict:
         | {"outputs": options.NUM_CLASSES, **depth},
         "backbone_dilations": {stage: _dilations(getattr(model.backbone, stage)) for stage in ("res4", "res5")},
         "random_scale": {"factors": list(cfg.INPUT.RANDOM_SCALE), "sampling": cfg.INPUT.RANDOM_SCALE_SAMPLING},
+        "random_rotation": cfg.INPUT.RANDOM_ROTATION,
+        "squash": cfg.INPUT.SQUASH and list(cfg.INPUT.SQUASH),
         "crop": list(crop.SIZE) if crop.ENABLED else None,
     }
 

@@ -14,6 +14,7 @@ from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.engine.config_checks import check_records
 from revisit.engine.finetune_trainer import build_mapper
 from revisit.engine.setup import follow_class_names
+from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.viz.prediction_sheet import Detections, depth_row, detection_row, segmentation_row
 from revisit.viz.tiles import SheetRow, evenly_spread
 
@@ -56,7 +57,7 @@ def draw_segmentation(record: dict, image: np.ndarray, metadata: Metadata, predi
     maps = [read_labels(record["sem_seg_file_name"], len(names), metadata.get("label_offset", 0))]
     check_size(record["sem_seg_file_name"], maps[0], record["file_name"], image.shape[:2])
     if predict:
-        maps.append(predict(record)["sem_seg"].argmax(dim=0).cpu().numpy())
+        maps.append(predicted_classes(predict(record)["sem_seg"], maps[0].shape))
     return segmentation_row(record["file_name"], image, names, *maps)
 
 

@@ -33,7 +33,7 @@ MAY_CHANGE = (
     *("TEST.EXPECTED_RESULTS", "TEST.KEYPOINT_OKS_SIGMAS"),
     *("TEST.DETECTIONS_PER_IMAGE", "INPUT.MIN_SIZE_TEST", "INPUT.MAX_SIZE_TEST", "MODEL.RPN.*_TEST"),
     *("MODEL.ROI_HEADS.*_TEST", "MODEL.DEVICE", "MODEL.COMPILE", "MODEL.CHANNELS_LAST", "CUDNN_BENCHMARK"),
-    *("DATALOADER.NUM_WORKERS", "DATALOADER.AUGMENT_ON_DEVICE", "IMPORTS"),
+    *("DATALOADER.NUM_WORKERS", "DATALOADER.AUGMENT_ON_DEVICE", "IMPORTS", "TEST.RESIZE_BACK"),
 )
 # Weights come from the checkpoint; the rest of them no trainer here reads.
 NEVER_READ = ("MODEL.WEIGHTS", "MODEL.ALLOW_PARTIAL_BACKBONE", "VERSION", "SOLVER.REFERENCE_WORLD_SIZE", "TEST.AUG.*")
@@ -43,7 +43,9 @@ FINETUNING = (DETECTOR, *PIXELWISE)
 # Of the kinds of networks above, which read a key; nothing is known of any other kind. The first match counts.
 READ_BY = {
     "MODEL.DEPTH.*": ("DepthEstimator",),
-    **dict.fromkeys(("MODEL.SEM_SEG_HEAD.*", "INPUT.RANDOM_SCALE*"), PIXELWISE),
+    "TEST.RESIZE_BACK": ("SemanticSegmentor",),
+    **dict.fromkeys(("MODEL.SEM_SEG_HEAD.*", "INPUT.RANDOM_SCALE*", "INPUT.RANDOM_ROTATION"), PIXELWISE),
+    "INPUT.SQUASH": PIXELWISE,
     **dict.fromkeys(("MODEL.RPN.*", "MODEL.ROI_*", "MODEL.*_GENERATOR.*", "MODEL.MASK_ON", "VIS_PERIOD"), (DETECTOR,)),
     **dict.fromkeys(("INPUT.MIN_SIZE_*", "INPUT.MAX_SIZE_*", "INPUT.MASK_FORMAT"), (DETECTOR,)),
     **dict.fromkeys(("TEST.KEYPOINT_OKS_SIGMAS", "TEST.DETECTIONS_PER_IMAGE"), (DETECTOR,)),

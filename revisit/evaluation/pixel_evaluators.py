@@ -5,6 +5,8 @@ import math
 from collections import Counter
 
 import numpy as np
+import torch
+from torch.nn import functional as F
 
 from revisit.data.labels import VOID, check_size, read_depth, read_labels
 from revisit.errors import UserError
@@ -37,18 +39,19 @@ class SemSegEvaluator(DatasetEvaluator):
         """Count the pixels of a batch.
 
         Args:
-            inputs: dicts with ``sem_seg_file_name``, and ``file_name``, ``height`` and ``width`` of the image.
-            outputs: dicts with ``sem_seg``, logits (C, H, W) at the size of that file.
+            inputs: dicts with ``sem_seg_file_name``, and ``file_name``, ``height`` and ``width`` of the image; where
+                these are the size of the logits alone, ``file_size`` (H, W) is the image's.
+            outputs: dicts with ``sem_seg``, logits (C, height, width).
         """
         num_classes = len(self._classes)
         for record, output in zip(inputs, outputs, strict=True):
             file_name, logits = record["sem_seg_file_name"], output["sem_seg"]
             truth = read_labels(file_name, num_classes, self._offset)
-            check_size(file_name, truth, record["file_name"], (record["height"], record["width"]))
-            expected = (num_classes, *truth.shape)
+            size = (record["height"], record["width"])
+            check_size(file_name, truth, record["file_name"], record.get("file_size", size))
+            expected = (num_classes, *size)
             assert logits.shape == expected, f"{file_name}: prediction {tuple(logits.shape)}, expected {expected}"
-            predicted = logits.argmax(dim=0).cpu().numpy()
-            self._confusion += confusion_matrix(predicted, truth, num_classes)
+            self._confusion += confusion_matrix(predicted_classes(logits, truth.shape), truth, num_classes)
 
     def evaluate(self) -> dict[str, dict[str, float]] | None:
         """Percentages under ``sem_seg``, named as Detectron2 does; None but on the main process.
@@ -70,6 +73,12 @@ class SemSegEvaluator(DatasetEvaluator):
         results = {"sem_seg": score(confusion, _unique(self._classes))}
         logging.getLogger(__name__).info(results)
         return results
+
+
+def predicted_classes(logits: torch.Tensor, size: tuple[int, int]) -> np.ndarray:
+    """(H, W) uint8: the strongest class, at the place of the logits (C, h, w) nearest to each pixel of ``size``."""
+    classes = logits.argmax(dim=0).to(torch.uint8)
+    return F.interpolate(classes[None, None], size=size, mode="nearest-exact")[0, 0].cpu().numpy()
 
 
 def confusion_matrix(predicted: np.ndarray, truth: np.ndarray, num_classes: int) -> np.ndarray:

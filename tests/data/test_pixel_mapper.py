@@ -211,6 +211,86 @@ def test_images_are_resized_as_by_pil(tmp_path, make_picture, scale):
     assert np.abs(pixels_of(sample).astype(int) - expected).max() <= 1
 
 
+def turned_by_definition(pixels, angle, zoom, fill, smooth):
+    """(H, W, C) in float64, turned clockwise by ``angle`` degrees and enlarged by ``zoom`` around the image's centre.
+
+    Each pixel asks where its centre came from: the four pixels around that place, by their distance, or the nearest
+    one. Also how far, px, the place is from the nearest edge of a pixel, where the nearest one changes.
+    """
+    (height, width), radians = pixels.shape[:2], np.deg2rad(angle)
+    y, x = np.mgrid[:height, :width] + 0.5 - np.array([height / 2, width / 2])[:, None, None]
+    v = (y * np.cos(radians) - x * np.sin(radians)) / zoom + height / 2
+    u = (x * np.cos(radians) + y * np.sin(radians)) / zoom + width / 2
+    inside = (v >= 0) & (u >= 0) & (v < height) & (u < width)
+    edge = np.minimum(*(np.abs(place - np.round(place)) for place in (v, u)))
+    if not smooth:
+        rows, columns = (np.clip(np.floor(p), 0, n - 1).astype(int) for p, n in ((v, height), (u, width)))
+        return np.where(inside[..., None], pixels[rows, columns], fill), edge
+    result = np.zeros(pixels.shape)
+    top, left = np.floor(v - 0.5), np.floor(u - 0.5)
+    for row, column in ((top, left), (top, left + 1), (top + 1, left), (top + 1, left + 1)):
+        weight = (1 - np.abs(v - 0.5 - row)) * (1 - np.abs(u - 0.5 - column))
+        there = (row >= 0) & (column >= 0) & (row < height) & (column < width)
+        pixel = pixels[np.clip(row, 0, height - 1).astype(int), np.clip(column, 0, width - 1).astype(int)]
+        result += weight[..., None] * np.where(there[..., None], pixel, fill)
+    return result, edge
+
+
+@pytest.mark.parametrize("squash", [True, False])
+@pytest.mark.parametrize(("angle", "zoom"), [(5.0, 1.25), (-3.2, 0.75), (0.0, 0.8), (40.0, 1.0)])
+def test_images_turn_and_zoom_around_their_centre_as_by_definition(tmp_path, monkeypatch, angle, zoom, squash):
+    size, zoom = (30, 44), zoom if squash else 1.0
+    image = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+    number = np.arange(1, 1 + size[0] * size[1]).reshape(size)
+    record = write_record(tmp_path, number % 5, number, image)
+    options = ["INPUT.RANDOM_ROTATION", 45.0, "INPUT.SQUASH", size if squash else None]
+    mapper = make_mapper((zoom,), sampling="choice", options=options)
+    monkeypatch.setattr("numpy.random.uniform", lambda low, high: angle if (low, high) == (-45, 45) else 1 / 0)
+    sample = mapper(record)
+    expected, _ = turned_by_definition(image, angle, zoom, (124, 116, 104), smooth=True)
+    assert np.abs(pixels_of(sample) - expected).max() <= 0.51  # the rounding
+    expected, margin = turned_by_definition(number[..., None], angle, zoom, 0, smooth=False)
+    sure, expected = margin > 1e-3, expected[..., 0]
+    assert sure.mean() > 0.5 and (zoom > 1 or (expected == 0).any() or not angle)
+    assert np.array_equal(np.rint(sample["depth"].double().numpy() * zoom)[sure], expected[sure])
+    assert np.array_equal(sample["sem_seg"][sure], np.where(expected == 0, 255, expected % 5)[sure])
+
+
+def test_angles_are_drawn_evenly_either_way(tmp_path, monkeypatch):
+    angles = []
+    monkeypatch.setattr("revisit.data.pixel_mapper.affine", lambda pixels, angle, **_: angles.append(angle) or pixels)
+    mapper = make_mapper(options=["INPUT.RANDOM_ROTATION", 5.0])
+    record = write_record(tmp_path, np.full((4, 4), 1))
+    np.random.seed(0)
+    for _ in range(300):
+        mapper(record)
+    drawn = np.array(angles[::2])
+    assert np.array_equal(drawn, angles[1::2])  # image and labels
+    assert -5 <= drawn.min() < -4.8 and 4.8 < drawn.max() <= 5
+    assert abs(drawn.mean()) < 4 * 10 / np.sqrt(12 * 300)  # 4 standard errors
+
+
+@pytest.mark.parametrize("is_train", [True, False])
+def test_the_whole_image_is_squashed_to_one_size(tmp_path, make_picture, is_train):
+    labels = np.random.default_rng(1).choice([0, 1, 4, 255], (40, 50))
+    record = write_record(tmp_path, labels, image=make_picture(40, 50))
+    sample = make_mapper(is_train=is_train, options=["INPUT.SQUASH", (48, 32)])(record)
+    expected = np.asarray(Image.open(record["file_name"]).resize((32, 48), Image.Resampling.BILINEAR))
+    assert np.abs(pixels_of(sample).astype(int) - expected).max() <= 1
+    assert (sample["height"], sample["width"]) == (40, 50) and ("sem_seg" in sample) == is_train
+    if is_train:
+        rows, columns = (((np.arange(n) + 0.5) * m / n).astype(int) for n, m in ((48, 40), (32, 50)))
+        assert np.array_equal(sample["sem_seg"], labels[rows][:, columns])
+
+
+def test_for_tests_whose_classes_return_by_the_nearest_pixel_the_model_answers_in_the_size_of_its_input(tmp_path):
+    record = write_record(tmp_path, np.full((31, 44), 1))
+    options = ["INPUT.SQUASH", (48, 32), "TEST.RESIZE_BACK", "nearest"]
+    sample = make_mapper(is_train=False, options=options)(record)
+    assert sample["image"].shape == (3, 48, 32) and sample["file_size"] == (31, 44)
+    assert (sample["height"], sample["width"]) == (48, 32)
+
+
 def test_for_tests_the_image_is_the_file_and_labels_are_not_read(tmp_path):
     image = np.random.default_rng(0).integers(0, 256, (31, 44, 3), dtype=np.uint8)
     record = write_record(tmp_path, np.full((31, 44), 1), np.ones((31, 44)), image)
@@ -250,6 +330,8 @@ def test_files_that_do_not_fit_are_named(tmp_path, regions):
         (["INPUT.RANDOM_FLIP", "vertical"], "INPUT.RANDOM_FLIP is 'vertical'"),
         (["INPUT.CROP.ENABLED", "True"], "INPUT.CROP is relative_range"),
         (["INPUT.CROP.ENABLED", "True", "INPUT.CROP.TYPE", "absolute"], "INPUT.CROP is absolute (0.9, 0.9)"),
+        (["INPUT.CROP.ENABLED", "True", "INPUT.SQUASH", (8, 8)], "INPUT.SQUASH is (8, 8): the whole image"),
+        (["MODEL.META_ARCHITECTURE", "DepthEstimator", "TEST.RESIZE_BACK", "nearest"], "depths have no classes"),
         (["DATASETS.TRAIN", (FIVE, FIVE_FROM_ONE)], f"{FIVE}, {FIVE_FROM_ONE} count different classes"),
         (["DATASETS.TRAIN", (IGNORES_0,)], "ignore_label"),
         (["DATASETS.TRAIN", ("nowhere",)], "unknown data set 'nowhere'"),

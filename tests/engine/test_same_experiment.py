@@ -89,6 +89,10 @@ def test_whatever_differs_is_said_and_refused_unless_every_key_of_the_experiment
         ("detection", "INPUT.MIN_SIZE_TEST", "applied"),
         ("depth", "INPUT.MIN_SIZE_TEST", "without effect"),
         ("segmentation_voc", "MODEL.DEPTH.LOSS", "without effect"),
+        ("segmentation_voc", "INPUT.SQUASH", "refused"),
+        ("detection", "INPUT.SQUASH", "without effect"),
+        ("segmentation_voc", "TEST.RESIZE_BACK", "applied"),
+        ("depth", "TEST.RESIZE_BACK", "without effect"),
         ("KNNMoCo", "A.KEY.THAT_IS_NEW", "refused"),
     ],
 )

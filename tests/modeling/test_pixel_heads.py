@@ -11,7 +11,7 @@ from revisit.checkpoint.convert import convert
 from revisit.errors import UserError
 from revisit.modeling.backbone.resnet import INPUT
 from revisit.modeling.meta_arch.depth_estimator import depth_loss
-from revisit.modeling.sem_seg.pixel_heads import RevisitDeepLabV3Head, RevisitFCNHead
+from revisit.modeling.sem_seg.pixel_heads import RevisitDeepLabV3Head, RevisitFCNHead, check_head
 
 from detectron2.config import CfgNode
 from detectron2.modeling import SemanticSegmentor, build_model
@@ -125,12 +125,73 @@ def test_deeplab_and_depth_equal_plain_torch(size):
     assert_close(estimator([{"image": image_of(size)}])[0]["depth"], logits[:, :1], size)
 
 
+def plain_norm(x: torch.Tensor, state: dict, name: str, training: bool) -> torch.Tensor:
+    mean, var = (state[f"{name}.norm.running_{what}"] for what in ("mean", "var"))
+    if training:
+        mean, var = x.mean(dim=(0, 2, 3)), x.var(dim=(0, 2, 3), unbiased=False)
+    scale = state[f"{name}.norm.weight"] / (var + 1e-5).sqrt()
+    return (x - mean.view(-1, 1, 1)) * scale.view(-1, 1, 1) + state[f"{name}.norm.bias"].view(-1, 1, 1)
+
+
+def plain_multi_task_head(state: dict, x: torch.Tensor, dilations: tuple, training: bool) -> torch.Tensor:
+    """By the head's tensors by name, in float64: ASPP whose pooling has BN, dropout 0.5, 3x3 with BN, 1x1."""
+
+    def layer(x: torch.Tensor, name: str, dilation: int | None = None) -> torch.Tensor:
+        options = {"padding": dilation, "dilation": dilation} if dilation else {}
+        return plain_norm(F.conv2d(x, state[f"{name}.weight"], **options), state, name, training).clamp(min=0)
+
+    branches = [layer(x, "layers.0.convs.0")]
+    branches += [layer(x, f"layers.0.convs.{n}", dilation) for n, dilation in enumerate(dilations, start=1)]
+    pooled = layer(x.mean(dim=(2, 3), keepdim=True), "layers.0.convs.4.1")
+    x = layer(torch.cat([*branches, pooled.expand(-1, -1, *x.shape[2:])], dim=1), "layers.0.project")
+    if training:
+        x = x * 2 * F.dropout(torch.ones_like(x), 0.5).bool()  # dropout's generator alone
+    return F.conv2d(layer(x, "layers.1", 1), state["layers.2.weight"], state["layers.2.bias"])
+
+
+@pytest.mark.parametrize("training", [False, True])
 @torch.no_grad()
-def test_the_multi_task_variant_has_stride_8():
+def test_the_multi_task_head_equals_a_plain_evaluation_in_float64(training):
+    head = RevisitDeepLabV3Head(
+        in_channels=6, num_classes=3, channels=8, dilations=[2, 4, 6], norm="BN", variant="multi_task_code",
+        in_feature="res5", stride=8,
+    )  # fmt: skip
+    head = fill(head).double().train(training)
+    x = torch.randn(4, 6, 9, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    state = {name: tensor.clone() for name, tensor in head.state_dict().items()}
+    results = []
+    for forward in (head.layers, lambda x: plain_multi_task_head(state, x, (2, 4, 6), training)):
+        torch.manual_seed(5)
+        results.append(forward(x))
+    assert torch.allclose(*results, rtol=1e-10, atol=1e-12) and results[0].shape == (4, 3, 9, 12)
+
+
+@pytest.mark.parametrize(("kind", "key"), [(DEEPLAB, "sem_seg"), (DEPTH, "depth")])
+@torch.no_grad()
+def test_the_multi_task_variant_has_stride_8_and_its_head(kind, key):
     options = ("MODEL.RESNETS.RES4_DILATION", 2, "MODEL.RESNETS.RES5_DILATION", 4)
-    model = build_model(config(*DEEPLAB, *options, depth=18)).eval()
-    assert model.sem_seg_head.stride == 8
-    assert model([{"image": image_of((48, 64))}])[0]["sem_seg"].shape == (5, 48, 64)
+    options += ("MODEL.SEM_SEG_HEAD.VARIANT", "multi_task_code")
+    model = build_model(config(*kind, *options, depth=18)).eval()
+    head = model.head if key == "depth" else model.sem_seg_head
+    assert head.stride == 8 and len(head.layers) == 3
+    assert model([{"image": image_of((48, 64))}])[0][key].shape[-2:] == (48, 64)
+
+
+@pytest.mark.parametrize("norm, processes, parts, fits", [
+    ("BN", 2, 1, True), ("BN", 4, 1, False), ("BN", 2, 2, False), ("SyncBN", 4, 1, True), ("SyncBN", 4, 4, False),
+    ("GN", 4, 4, True),
+])  # fmt: skip
+def test_a_pass_of_one_image_cannot_normalise_its_pooled_map(norm, processes, parts, fits):
+    options = ("SOLVER.IMS_PER_BATCH", 4, "SOLVER.ACCUMULATION_STEPS", parts, "MODEL.SEM_SEG_HEAD.NORM", norm)
+    check_head(config(*DEEPLAB, *options), processes)
+    cfg = config(*DEEPLAB, *options, "MODEL.SEM_SEG_HEAD.VARIANT", "multi_task_code")
+    if fits:
+        check_head(cfg, processes)
+        return
+    with pytest.raises(
+        UserError, match="multi_task_code normalises pooled maps over the images of a pass, which is one"
+    ):
+        check_head(cfg, processes)
 
 
 def fcn_head() -> RevisitFCNHead:

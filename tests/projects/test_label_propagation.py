@@ -72,6 +72,25 @@ def test_labels_are_shares_of_a_cell_and_come_back():
     assert torch.equal(blocks, cells.byte().repeat_interleave(8, 0).repeat_interleave(8, 1))
 
 
+def sampled_by_definition(ids, num_labels, size):
+    """In float64: the four pixels around each cell's centre, weighted by how near they are; the border repeats."""
+    labels = np.zeros((num_labels, *size))
+    for row, column in np.ndindex(*size):
+        y, x = (max((n + 0.5) * ids.shape[d] / size[d] - 0.5, 0.0) for d, n in enumerate((row, column)))
+        for v, u in itertools.product((math.floor(y), math.floor(y) + 1), (math.floor(x), math.floor(x) + 1)):
+            pixel = ids[min(v, ids.shape[0] - 1), min(u, ids.shape[1] - 1)]
+            labels[pixel, row, column] += (1 - abs(y - v)) * (1 - abs(x - u))
+    return labels
+
+
+@pytest.mark.parametrize("size", [(6, 11), (7, 10), (60, 80)])
+def test_first_labels_may_be_sampled_bilinearly_at_the_centres_of_cells(size):
+    ids = np.random.default_rng(0).integers(0, 3, (48, 85))
+    sampled = shrink_labels(torch.from_numpy(ids), 3, size, sampled=True)
+    assert np.allclose(sampled.double(), sampled_by_definition(ids, 3, size), atol=1e-5)
+    assert not torch.allclose(sampled, shrink_labels(torch.from_numpy(ids), 3, size), atol=0.05)
+
+
 def test_a_backbone_follows_the_objects_of_toy_videos(project_command, pretrained, toy_root, tmp_path):
     text = run(project_command("LabelPropagation", tmp_path, weights=pretrained / "backbone.pth"), toy_root)
     assert "written to" in text and "backbone tensors loaded" in text
@@ -101,6 +120,15 @@ def test_a_copy_of_the_first_mask_scores_the_same_as_by_hand(run_project, toy_ro
         pairs = [(masks[0] == number, mask == number) for mask in masks[1:-1]]
         shares.append(np.mean([(a & b).sum() / (a | b).sum() for a, b in pairs]))
     assert results["J-Mean"] == pytest.approx(100 * np.mean(shares), abs=0.01)
+
+
+def test_first_labels_change_what_is_followed_and_are_said(run_project):
+    found = {}
+    for how in ("area", "bilinear"):
+        options = f"LABEL_PROPAGATION.FIRST_LABELS {how} LABEL_PROPAGATION.SEQUENCES \"('toy-02',)\""
+        _, found[how] = run_project("LabelPropagation", options)
+        assert found[how]["protocol"].endswith(f"first labels by {how}; percent, means over objects")
+    assert found["area"]["J&F-Mean"] != found["bilinear"]["J&F-Mean"]
 
 
 def test_weights_of_another_network_are_refused(project_command, pretrained, toy_root, tmp_path):

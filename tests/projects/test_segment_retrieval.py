@@ -34,6 +34,16 @@ def test_a_seed_decides_the_clusters():
     assert np.array_equal(one.ids, same.ids) and torch.equal(one.descriptors, same.descriptors)
 
 
+def test_of_several_starts_the_tightest_clusters_count():
+    features = torch.randn(2, 12, 12, generator=torch.Generator().manual_seed(0))
+    cells = features.flatten(1).T.double().numpy()
+    spreads = []
+    for starts in (1, 20):
+        ids = segments.cluster(features, 9, seed=0, num_starts=starts).ids.ravel()
+        spreads.append(sum(((cells[ids == n] - cells[ids == n].mean(axis=0)) ** 2).sum() for n in range(9)))
+    assert spreads[1] < 0.99 * spreads[0]
+
+
 def test_a_descriptor_is_the_unit_mean_of_its_cells():
     features = torch.randn(5, 4, 4, generator=torch.Generator().manual_seed(0)).double()
     ids = torch.from_numpy(np.random.default_rng(0).integers(0, 3, (4, 4)).astype(np.uint8))

@@ -11,7 +11,8 @@ from detectron2.layers import ASPP, Conv2d, ShapeSpec, get_norm
 from detectron2.modeling import SEM_SEG_HEADS_REGISTRY
 from fvcore.nn import weight_init
 
-DROPOUT = 0.1  # of DeepLab itself; the paper does not say
+DEEPLAB, MULTI_TASK = "deeplab", "multi_task_code"
+DROPOUT = {DEEPLAB: 0.1, MULTI_TASK: 0.5}  # DeepLab's own, since the paper does not say; the published code's
 
 
 class PixelHead(nn.Module):
@@ -100,8 +101,7 @@ class RevisitFCNHead(PixelHead):
     def __init__(
         self, *, in_channels: int, num_classes: int, channels: int, dilation: int, norm: str, **options: object
     ):
-        form = {"kernel_size": 3, "padding": dilation, "dilation": dilation, "bias": False, "activation": F.relu}
-        convs = [Conv2d(width, channels, norm=get_norm(norm, channels), **form) for width in (in_channels, channels)]
+        convs = [_conv_norm_relu(width, channels, 3, norm, dilation) for width in (in_channels, channels)]
         for conv in convs:
             weight_init.c2_msra_fill(conv)
         predictor = Conv2d(channels, num_classes, kernel_size=1, bias=False)
@@ -118,27 +118,66 @@ class RevisitFCNHead(PixelHead):
 class RevisitDeepLabV3Head(PixelHead):
     """DeepLab-v3 (arXiv 1706.05587, Section 3.3): Detectron2's ASPP, projection, dropout, 1x1 classifier.
 
+    In the variant ``multi_task_code``, the network of the code that the paper names for NYUD (docs/method.md: Paper and
+    published code), image pooling has a norm too, and a 3x3 convolution with norm and ReLU precedes the classifier.
+
     Detectron2's DeepLab project registers a DeepLabV3Head, whose pooling window is fixed: it refuses crops of 513
     px and images of 480 x 640. This one pools over whatever it gets.
 
     Args:
         channels: of every branch and of the projection (configs/segmentation/nyud_deeplab_R50.yaml: 256).
         dilations: of the three 3x3 convolutions; 12, 24, 36 there.
-        norm: of all layers but image pooling, whose map is 1 x 1.
+        norm: of all layers but, in ``deeplab``, image pooling, whose map is 1 x 1.
+        variant: ``deeplab`` or ``multi_task_code``.
         options: of PixelHead. ``PixelHead.from_config`` says what the others are.
     """
 
     @configurable
     def __init__(
-        self, *, in_channels: int, num_classes: int, channels: int, dilations: list[int], norm: str, **options: object
+        self,
+        *,
+        in_channels: int,
+        num_classes: int,
+        channels: int,
+        dilations: list[int],
+        norm: str,
+        variant: str = DEEPLAB,
+        **options: object,
     ):
-        aspp = ASPP(in_channels, channels, dilations, norm=norm, activation=F.relu, dropout=DROPOUT)
+        aspp = ASPP(in_channels, channels, dilations, norm=norm, activation=F.relu, dropout=DROPOUT[variant])
+        layers = [aspp]
+        if variant == MULTI_TASK:
+            aspp.convs[-1][1] = _conv_norm_relu(in_channels, channels, 1, norm)
+            layers.append(_conv_norm_relu(channels, channels, 3, norm))
+            for conv in (aspp.convs[-1][1], layers[1]):
+                weight_init.c2_msra_fill(conv)
         predictor = Conv2d(channels, num_classes, kernel_size=1)
         nn.init.normal_(predictor.weight, std=0.01)
         nn.init.zeros_(predictor.bias)
-        super().__init__(nn.Sequential(aspp, predictor), **options)
+        super().__init__(nn.Sequential(*layers, predictor), **options)
 
     @classmethod
     def from_config(cls, cfg: CfgNode, input_shape: dict[str, ShapeSpec]) -> dict[str, object]:
         """From MODEL.SEM_SEG_HEAD."""
-        return {**super().from_config(cfg, input_shape), "dilations": list(cfg.MODEL.SEM_SEG_HEAD.ASPP_DILATIONS)}
+        options = cfg.MODEL.SEM_SEG_HEAD
+        mine = {"dilations": list(options.ASPP_DILATIONS), "variant": options.VARIANT}
+        return {**super().from_config(cfg, input_shape), **mine}
+
+
+def _conv_norm_relu(in_channels: int, channels: int, size: int, norm: str, dilation: int = 1) -> Conv2d:
+    """A convolution of ``size`` x ``size`` that keeps the map's size, without bias."""
+    form = {"kernel_size": size, "padding": dilation * (size // 2), "dilation": dilation, "bias": False}
+    return Conv2d(in_channels, channels, norm=get_norm(norm, channels), activation=F.relu, **form)
+
+
+def check_head(cfg: CfgNode, num_processes: int) -> None:
+    """Raise UserError where BN would have a single value of each channel to normalise: image pooling of one image."""
+    options, batch = cfg.MODEL.SEM_SEG_HEAD, cfg.SOLVER.IMS_PER_BATCH // cfg.SOLVER.ACCUMULATION_STEPS
+    if options.NAME != RevisitDeepLabV3Head.__name__ or options.VARIANT != MULTI_TASK:
+        return
+    images = batch if "Sync" in options.NORM else batch // num_processes
+    expect(
+        images > 1 or options.NORM not in ("BN", "SyncBN", "naiveSyncBN", "nnSyncBN"),
+        f"MODEL.SEM_SEG_HEAD.VARIANT {MULTI_TASK} normalises pooled maps over the images of a pass, which is one here: "
+        "expected a larger SOLVER.IMS_PER_BATCH, fewer ACCUMULATION_STEPS, or NORM SyncBN over several processes",
+    )
