@@ -187,6 +187,13 @@ def test_sync_bn_over_processes_of_the_cpu_refuses_bfloat16():
         make_config("configs/toy/depth.yaml", ["SOLVER.AMP.ENABLED", "True"], num_processes=2)
 
 
+@pytest.mark.parametrize("option", ["", "--dry-run", "--eval-only"])
+def test_a_file_for_a_folder_is_refused(option, toy_root, tmp_path):
+    (tmp_path / "file").touch()
+    command = f"{PRETRAIN} {option} OUTPUT_DIR {tmp_path}/file/below {TINY} SOLVER.MAX_ITER 1"
+    assert "file/below cannot be written to (Not a directory): expected a folder" in one_line_error(command, toy_root)
+
+
 def test_missing_coco_stops_with_the_way_out(tmp_path):
     line = one_line_error(f"{TRAIN} configs/pretrain/knn_moco.yaml --num-gpus 2 OUTPUT_DIR {tmp_path}/out", tmp_path)
     for part in (f"{tmp_path}/coco/train2017", "DETECTRON2_DATASETS", "projects/ToyScenes/make_toy_scenes.py"):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from revisit.checkpoint.flags import check_flags, flags_of, read_flags
-from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint, require_tensors
+from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint, require_finite, require_tensors
 from revisit.checkpoint.run_folder import checkpoints_of_run, is_of_run
 from revisit.errors import UserError, expect, first_line
 from revisit.files import written_whole
@@ -66,6 +66,20 @@ class RevisitCheckpointer(DetectionCheckpointer):
         self._newest = self._find_newest() if resume else ""
         self._resuming = resume and self.has_checkpoint()
         return super().resume_or_load(path, resume=resume)
+
+    def load(self, path: str, *args: object, **kwargs: object) -> dict:
+        return super().load(self._fetched(path) if "://" in path else path, *args, **kwargs)
+
+    def _fetched(self, url: str) -> str:
+        """The file that a URL's content is, or was copied to."""
+        path, reason = "", "no file is there, or nothing here fetches such a URL"
+        try:
+            path = self.path_manager.get_local_path(url)
+        except OSError as error:
+            reason = first_line(error)
+        way_out = "fetch it where there is a network, and name the file"
+        expect(Path(path).is_file(), f"MODEL.WEIGHTS {url} cannot be fetched ({reason}): {way_out}")
+        return path
 
     def has_checkpoint(self) -> bool:
         return bool(self._newest)
@@ -129,6 +143,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
         if self._resuming:
             self._check_fits_exactly(checkpoint["model"])
         else:
+            for key, value in checkpoint["model"].items():
+                require_finite(f"{self._path}: {key}", value)
             checkpoint = {**checkpoint, "model": _for_both_encoders(checkpoint["model"], self.model)}
         incompatible = super()._load_model(checkpoint)
         if not self._resuming:
@@ -185,6 +201,8 @@ def _write(content: dict, path: Path) -> None:
     try:
         torch.save(content, path)
     except RuntimeError as error:
+        if not path.parent.is_dir():
+            raise OSError(f"{path.parent} has vanished") from error
         if "inline_container" not in str(error):  # torch's writer of files, when one cannot be written
             raise
         free = shutil.disk_usage(path.parent).free

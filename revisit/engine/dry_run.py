@@ -10,6 +10,7 @@ from revisit.config import PIXELWISE
 from revisit.data.catalog import get_records
 from revisit.engine.solver import build_optimizer
 from revisit.errors import UserError
+from revisit.files import make_folder
 from revisit.modeling.meta_arch.pretraining import Pretraining, method_of
 from revisit.viz.pretraining_sheets import save_view_sheet
 
@@ -22,7 +23,7 @@ GIB = 2**30
 def dry_run(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
     """Print the recipe and write it to OUTPUT_DIR/dry_run.json, the views to OUTPUT_DIR/views.png."""
     output = Path(cfg.OUTPUT_DIR)
-    output.mkdir(parents=True, exist_ok=True)
+    make_folder(output, "OUTPUT_DIR")
     model = build_meta_model(cfg)
     method = method_of(cfg)
     recipe = {**_schedule(cfg, num_images, num_processes), "weight_decays": _weight_decays(cfg, model)}

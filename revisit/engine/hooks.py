@@ -210,7 +210,8 @@ class Checkpoints(HookBase):
                 remove_outdated(self._folder, iteration, newest=self._newest, every=self._every)
         failure = comm.all_gather(failure)[0]  # and wait for the main process
         if failure and (needed or self._stop_on_failure):
-            raise UserError(f"{failure}; older checkpoints are untouched: free some space and resume with --resume")
+            way_out = "older checkpoints are untouched: free some space" if self._folder.is_dir() else "bring it back"
+            raise UserError(f"{failure}; {way_out} and resume with --resume")
         if failure:
             logger.error(f"NO CHECKPOINT: {failure}. The run continues and will try again; older ones are untouched")
 
@@ -263,11 +264,24 @@ class EarlyProgress(HookBase):
 
 
 class EvaluationAfterSuccess(Around):
-    """EvalHook, whose evaluation at the end a failure in the last step does not set off."""
+    """EvalHook, whose evaluation at the end a failure in the last step does not set off, and which says it where the
+    folder that it writes to has vanished."""
+
+    def after_step(self) -> None:
+        self._evaluate(self._inner.after_step)
 
     def after_train(self) -> None:
         if self.trainer.iter >= self.trainer.max_iter:  # reached by success alone
-            self._inner.after_train()
+            self._evaluate(self._inner.after_train)
+
+    def _evaluate(self, evaluate: Callable[[], None]) -> None:
+        try:
+            evaluate()
+        except OSError as error:
+            folder = self.trainer.cfg.OUTPUT_DIR
+            if Path(folder).is_dir():
+                raise
+            raise UserError(f"OUTPUT_DIR {folder} has vanished: bring it back and resume with --resume") from error
 
 
 class FreshBatches(HookBase):

@@ -19,6 +19,7 @@ from revisit.engine.environment import record_environment
 from revisit.engine.launch import is_lost_contact, log_processes
 from revisit.engine.run_log import open_log
 from revisit.errors import UserError, expect
+from revisit.files import make_folder
 from revisit.imports import import_modules
 
 from detectron2.config import CfgNode, get_cfg
@@ -143,6 +144,8 @@ def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
 def _prepare_folder(cfg: CfgNode, args: argparse.Namespace) -> None:
     """Before anything is written to OUTPUT_DIR: a resumed run tidies it up, a new one makes room."""
     folder = Path(cfg.OUTPUT_DIR)
+    if comm.is_main_process():
+        make_folder(folder, "OUTPUT_DIR")
     if comm.is_main_process() and not args.eval_only:
         tidy_up(folder)
         if not args.resume:

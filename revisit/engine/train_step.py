@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 from revisit.modeling.distributed import gather_rows
 from revisit.randomness import Stream, seed_global_generators
 from revisit.viz.pretraining_sheets import save_batch_sheets
@@ -129,6 +129,12 @@ class TrainStep(SimpleTrainer):
         return {**super().state_dict(), "grad_scaler": scaler, "skipped_steps": self.skipped_steps}
 
     def load_state_dict(self, state_dict: dict) -> None:
+        here, there = map(_optimizer_of, (self.optimizer.state_dict(), state_dict["optimizer"]))
+        expect(
+            here == there,
+            f"cannot resume: the checkpoint's SOLVER.OPTIMIZER is {there}, this config's {here}; give that one, or "
+            "start from the checkpoint by MODEL.WEIGHTS in another OUTPUT_DIR",
+        )
         fused = [group["fused"] for group in self.optimizer.param_groups if "fused" in group]
         super().load_state_dict(state_dict)
         for group, own in zip(self.optimizer.param_groups, fused, strict=False):
@@ -136,6 +142,11 @@ class TrainStep(SimpleTrainer):
         if scaler := state_dict.get("grad_scaler"):  # empty where the run was not in float16 so far
             self.grad_scaler.load_state_dict(scaler)
         self.skipped_steps = state_dict.get("skipped_steps", 0)
+
+
+def _optimizer_of(state: dict) -> str:
+    """Which of SOLVER.OPTIMIZER's has this state: checkpoints hold no names of optimisers."""
+    return "Adam" if "betas" in state["param_groups"][0] else "SGD"
 
 
 def split_batch(batch: dict | list, parts: int) -> list:

@@ -179,6 +179,12 @@ class RevisitTrainer(DefaultTrainer):
             ) from error
         except NonFiniteLossError as error:
             raise self._non_finite(error) from None
+        except FloatingPointError as error:
+            if "Inf/NaN" not in str(error):
+                raise
+            # Of a detector's boxes, before there is a loss.
+            what = f"iteration {self.iter}: {first_line(error)}"
+            raise UserError(f"{what} Lower SOLVER.BASE_LR, or warm it up (SOLVER.WARMUP_ITERS)") from error
 
     def _non_finite(self, error: NonFiniteLossError) -> UserError:
         return report_non_finite(error, self.cfg.OUTPUT_DIR, *self.inputs_of(error.iteration))

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import re
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from commands import TINY, documented, one_line_error, run
 from folders import draw, make_run, write_checkpoint
 from PIL import Image
 
-from projects.RunReport.charts import COLORS, line_of, make_plots, thinned
+from projects.RunReport.charts import COLORS, constants, line_of, make_plots, thinned
 from projects.RunReport.collect import collect
 
 pytest.importorskip("plotly", reason="the page needs plotly")
@@ -45,18 +46,48 @@ def test_a_long_curve_keeps_its_ends_and_spikes_and_a_short_one_all(tmp_path):
 def test_there_is_a_plot_for_every_metric_that_some_run_has(tmp_path):
     runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", 40)]
     with open(tmp_path / "b/metrics.json", "a") as file:
-        file.write('{"iteration": 39, "loss_rpn_cls": 1.0, "bbox/AP50": 1.0, "bbox/AP-cat": 1.0, "eta_seconds": 5}\n')
-    plots = make_plots(collect(runs)[0])
+        for iteration in (39, 49):
+            values = dict.fromkeys(
+                ("loss_rpn_cls", "bbox/AP50", "bbox/AP-cat", "eta_seconds", "rpn/num_pos"), iteration
+            )
+            file.write(json.dumps({"iteration": iteration, **values, "once": iteration - 39, "constant": 3.0}) + "\n")
+        file.write('{"iteration": 50, "single": 5}\n')
+    numbered = list(enumerate(collect(runs)[0]))
+    assert constants(numbered) == {"lr": [0.1], "contrast_top1": [10.0], "constant": [3.0], "single": [5]}
+    plots = make_plots(numbered)
     assert {group: [title for title, _, _ in drawn] for group, drawn in plots.items()} == {
         "Losses": ["total loss", "L_inst", "loss_rpn_cls"],
-        "What is learnt": ["contrast top-1, %"],
         "Scores": ["kNN top-1, %", "bbox/AP50"],
-        "Schedule and throughput": ["learning rate", "images per second"],
+        "Schedule and throughput": ["images per second"],
+        "Other numbers": ["eta_seconds", "rpn/num_pos", "once"],
     }
     one, other = plots["Losses"][0][2]
     assert (one["name"], one["x"], one["y"]) == ("a", [19, 39, 59], [5.81, 5.61, 5.41]) and other["x"] == [19, 39]
     # More runs than colours are told apart by dashes.
     assert [line_of(number) for number in (0, 8)] == [{"color": COLORS[0], "dash": dash} for dash in ("solid", "dash")]
+
+
+def test_the_first_tables_show_each_kind_of_run_with_what_it_is_about(tmp_path):
+    def write(name: str, architecture: str, metrics: str) -> None:
+        make_run(tmp_path / name, config=f"MODEL:\n  META_ARCHITECTURE: {architecture}\n")
+        lines = (tmp_path / name / "metrics.json").read_text() if architecture == "KNNMoCo" else ""
+        (tmp_path / name / "metrics.json").write_text(f"{lines}{metrics}\n")
+
+    write("a_moco", "KNNMoCo", "")
+    write("b_boxes", "GeneralizedRCNN", '{"iteration": 59, "bbox/AP": 12.5, "bbox/AP50": 30.0, "rpn/num_pos": 4.0}')
+    write("c_depth", "DepthEstimator", "")
+    (tmp_path / "c_depth/evaluation.json").write_text('{"depth": {"rmse": 1.25, "delta1": 40.0}}')
+    (tmp_path / "d_svm").mkdir()
+    results = {"protocol": "linear SVM, C 0.5", "weights": "random", "mAP": 54.25, "per_class": {"cat": 1}}
+    (tmp_path / "d_svm/results.json").write_text(json.dumps(results))
+    summary = text(page.render(*collect([tmp_path]))).partition("Losses are the last")[0]
+    kinds = re.split("Pretraining|Detection|Depth|Studies", summary)[1:]
+    for kind, words in zip(
+        kinds, ["kNN top-1, %", "bbox/AP images/s", "depth/rmse images/s", "what it is"], strict=True
+    ):
+        assert words in kind, kind
+    assert "14.10" in kinds[0] and "12.50" in kinds[1] and "1.25" in kinds[2] and "num_pos" not in summary
+    assert "d_svm linear SVM, C 0.5 random mAP 54.25" in kinds[3]
 
 
 def test_pictures_are_made_small_and_have_limited_room(tmp_path):
