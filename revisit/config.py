@@ -5,21 +5,12 @@ Detectron2 already has (SOLVER.BASE_LR, MODEL.RESNETS.DEPTH, ...) keep their mea
 own file under revisit/modeling/meta_arch/.
 """
 
-from collections.abc import Callable, Collection
-from functools import reduce
-
-from revisit.errors import expect
+from collections.abc import Callable
 
 from detectron2.config import CfgNode
 
 PIXELWISE = ("SemanticSegmentor", "DepthEstimator")  # those that predict every pixel
-PIXELWISE_HEADS = ("RevisitFCNHead", "RevisitDeepLabV3Head")
 POLICIES = ("standard", "autoaugment", "standard_or_autoaugment")
-STEM_TYPES = ("basic", "cifar")
-OPTIMIZERS = ("SGD", "Adam")
-DEPTH_LOSSES = ("mse", "l1")
-SCALE_SAMPLINGS = ("range", "choice")
-AMP_DTYPES = ("bfloat16", "float16")
 
 AddKeys = Callable[[CfgNode], None]
 _ADDED_BY: dict[str, AddKeys] = {}
@@ -51,12 +42,6 @@ def add_revisit_config(cfg: CfgNode) -> None:
     cfg.KNN_EVAL.LINEAR = False  # fit a logistic regression to the bank too: linear_top1
     for add in _ADDED_BY.values():
         add(cfg)
-
-
-def expect_one_of(cfg: CfgNode, key: str, choices: Collection[object]) -> None:
-    """Raise UserError unless the value of a dotted key is among ``choices``."""
-    value = reduce(getattr, key.split("."), cfg)
-    expect(value in choices, f"{key} is {value!r}, expected one of {', '.join(map(str, choices))}")
 
 
 def metrics_period(cfg: CfgNode) -> int:

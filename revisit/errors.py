@@ -1,5 +1,7 @@
 """The one exception that means: the user can fix this."""
 
+from collections.abc import Sequence
+
 
 class UserError(Exception):
     """A mistake in the input, reported in one line: what was found, what was expected, what to do.
@@ -11,13 +13,18 @@ class UserError(Exception):
     EXIT_CODE = 2
 
     def __init__(self, message: str):
-        super().__init__(told_by_worker(message, "UserError"))
+        super().__init__(printable(told_by_worker(message, "UserError")))
 
 
 def expect(condition: bool, message: str) -> None:
     """Raise UserError with the message unless the condition holds."""
     if not condition:
         raise UserError(message)
+
+
+def printable(text: str) -> str:
+    """The text, on one line whatever it quotes: names of files may hold line ends, and bytes that are no text."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def told_by_worker(error: object, kind: str) -> str:
@@ -28,6 +35,11 @@ def told_by_worker(error: object, kind: str) -> str:
 def first_line(error: object) -> str:
     """What an exception says first, for a message of ours; its kind where it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+
+
+def some(names: Sequence[str]) -> str:
+    """The first five of many names, for a message."""
+    return ", ".join(names[:5]) + (" and others" if len(names) > 5 else "")
 
 
 class KilledWorkerError(UserError):

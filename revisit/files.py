@@ -1,11 +1,9 @@
-"""Write a file whole or not at all; make the folder for it."""
+"""Write a file whole or not at all."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from revisit.errors import expect, first_line
 
 UNFINISHED = ".tmp"  # the ending of a file that is being written, which a killed process leaves
 
@@ -24,20 +22,6 @@ def written_whole(path: Path) -> Iterator[Path]:
         _flush(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def make_folder(folder: Path, key: str) -> None:
-    """Make a folder that is not there yet, and all above it.
-
-    Raises:
-        UserError: it cannot be made, or not be written to; ``key`` is how the user gave its name.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        reason = "" if os.access(folder, os.W_OK) else "no permission"
-    except OSError as error:
-        reason = error.strerror or first_line(error)
-    expect(not reason, f"{key} {folder} cannot be written to ({reason}): expected a folder, or a name for a new one")
 
 
 def _flush(path: Path) -> None:

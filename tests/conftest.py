@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from multiprocessing import active_children, forkserver
 from pathlib import Path
 
@@ -7,7 +8,11 @@ from commands import ROOT, TINY, run
 from hypothesis import settings
 from PIL import Image
 
+from projects.PaperTables import jobs
 from projects.ToyScenes.write import make_toy_scenes
+from revisit.data import class_names
+
+from detectron2.data import DatasetCatalog
 
 # How fast a machine is does not decide whether a test passes.
 settings.register_profile("data", deadline=None)
@@ -48,6 +53,16 @@ def _run_from_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)  # config files are named from there
 
 
+@pytest.fixture(autouse=True)
+def _own_classes() -> Iterator[None]:
+    """What a test has made data sets follow ends with it, and so does what was remembered of their sizes."""
+    yield
+    for name, load in list(DatasetCatalog.items()):
+        if isinstance(load, class_names._Follower):
+            class_names._leave(name)
+    jobs._size.cache_clear()
+
+
 @pytest.fixture(scope="session")
 def toy_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for DETECTRON2_DATASETS that holds ToyScenes of 60 images."""
@@ -71,7 +86,7 @@ def pretrained(toy_root, tmp_path_factory) -> Path:
         f"SOLVER.MAX_ITER 10 OUTPUT_DIR {output} {TINY}",
         toy_root,
     )
-    assert "2 gloo processes" in text and "eta: " in text
+    assert "2 gloo processes" in text and "eta: " in text and not (output / "run.lock").exists()
     run(f"python tools/convert_to_d2.py {output}/model_final.pth {output}/backbone.pth", toy_root)
     return output
 

@@ -69,10 +69,10 @@ def load(path: Path) -> dict:
 
 
 def assert_same(one: object, other: object, name: str = "") -> None:
-    """Every tensor and every value of two checkpoints is the same, bit by bit."""
+    """Every tensor and every value of two checkpoints is the same, bit by bit, but for the record of their configs."""
     if isinstance(one, dict):
         assert one.keys() == other.keys(), name
-        for key in one:
+        for key in one.keys() - {"config"}:
             assert_same(one[key], other[key], f"{name}/{key}")
     elif isinstance(one, list | tuple):
         assert len(one) == len(other), name

@@ -8,6 +8,8 @@ import torch
 from commands import TINY, one_line_error, run
 from runs import assert_numbers_are_explained, load
 
+from projects.ToyScenes import CLASS_NAMES
+from revisit.data.catalog import get_records
 from revisit.data.classification_datasets import CIFAR10_CLASSES
 from revisit.engine.setup import check_evaluation_data, count_images, make_config
 from revisit.errors import UserError
@@ -15,11 +17,11 @@ from revisit.viz.curves import read_metrics
 
 TRAIN = "python tools/train_net.py --config-file"
 PRETRAIN = f"{TRAIN} configs/toy/pretrain.yaml"
-NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
+NARROW = "SOLVER.WARMUP_ITERS 0 MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
 SHORT = f"SOLVER.MAX_ITER 3 SOLVER.IMS_PER_BATCH 4 {NARROW}"
 SWITCHES = "SOLVER.AMP.ENABLED True SOLVER.ACCUMULATION_STEPS 2 MODEL.CHANNELS_LAST True"
 DETECTION = "SOLVER.STEPS (2,) TEST.PRECISE_BN.NUM_ITER 2"
-DENSE = "INPUT.CROP.SIZE [65,65] MODEL.SEM_SEG_HEAD.CONVS_DIM 8"
+DENSE = "SOLVER.STEPS () SOLVER.STEP_EPOCHS () INPUT.CROP.SIZE [65,65] MODEL.SEM_SEG_HEAD.CONVS_DIM 8"
 # options, a metric, processes
 TASKS = {
     "detection": (f"{DETECTION} {SWITCHES}", "bbox/AP50", 1),
@@ -56,7 +58,27 @@ def test_cifar10(tmp_path, write_pictures):
 def test_resume_goes_on_where_the_run_ended(pretrained, toy_root):
     command = f"{PRETRAIN} --num-gpus 2 --resume SOLVER.MAX_ITER 12 OUTPUT_DIR {pretrained} {TINY}"
     assert "resuming at iteration 10: epoch 1, batch 3" in run(command, toy_root)
+    assert "MAX_ITER: 12\n" in (pretrained / "config.yaml").read_text()
     assert "nothing to do: the run has finished its 12 iterations" in run(command, toy_root)
+
+
+def test_resume_refuses_another_experiment_but_for_what_is_accepted(pretrained, toy_root):
+    options = f"OUTPUT_DIR {pretrained} {TINY} SOLVER.MAX_ITER 20 MOCO.TEMPERATURE 0.3 VIEWS.POLICY autoaugment"
+    settings = (pretrained / "config.yaml").read_text()
+    line = one_line_error(f"{PRETRAIN} --resume --accept MOCO.TEMPERATURE {options}", toy_root)
+    assert "MOCO.TEMPERATURE (0.07 -> 0.3), VIEWS.POLICY (standard -> autoaugment)" in line
+    assert line.endswith("force it: --resume --accept VIEWS.POLICY")
+    assert (pretrained / "config.yaml").read_text() == settings
+
+
+def test_labels_of_another_order_are_compared_by_name_in_every_process_and_shared_images_are_said(toy_root, tmp_path):
+    assert list(CLASS_NAMES) != sorted(CLASS_NAMES)  # of the bank, and of class folders
+    same = f"class_folders:{toy_root}/toy_scenes/object_centric/train"
+    options = f"KNN_EVAL.BANK toy_objects_train KNN_EVAL.NUM_NEIGHBORS 1 DATASETS.TEST \"('{same}',)\""
+    text = run(f"{PRETRAIN} --eval-only --num-gpus 2 OUTPUT_DIR {tmp_path} {TINY} {options}", toy_root)
+    assert json.loads((tmp_path / "evaluation.json").read_text())["knn_top1"] == 100
+    images = len(get_records(same))
+    assert f"{images} of {images} images of {same} are in KNN_EVAL.BANK toy_objects_train too" in text
 
 
 def test_eval_only_writes_the_knn_accuracy(pretrained, toy_root, tmp_path):
@@ -154,17 +176,17 @@ def test_weights_that_do_not_fit_end_in_one_line(flags, options, message, pretra
     ("options", "message"),
     [
         ("DATASETS.TRAIN ('toy_nyud_depth_train',)", "has no masks, which SemanticSegmentor learns from"),
-        ("DATASETS.TEST ('toy_nyud_segmentation_val',)", "NUM_CLASSES is 11, but data set .* has 40 classes"),
+        ("DATASETS.TEST ('toy_nyud_segmentation_val',)", "have different classes, 40 and 11"),
         ("MODEL.SEM_SEG_HEAD.NUM_CLASSES 12", "is 12, but data set 'toy_voc_sem_seg_train_aug' has 11 classes"),
-        ("INPUT.RANDOM_SCALE (2.0,0.5)", "expects 0 < low <= high"),
+        ("INPUT.RANDOM_SCALE (2.0,0.5)", "INPUT.RANDOM_SCALE is .* in rising order"),
         ("INPUT.RANDOM_SCALE_SAMPLING uniform", "expected one of range, choice"),
         ("INPUT.CROP.TYPE relative", "expect TYPE absolute"),
         ("INPUT.RANDOM_FLIP vertical", "expect horizontal or none"),
         ("INPUT.FORMAT BGR", "expect RGB"),
         ("MODEL.SEM_SEG_HEAD.IN_FEATURES ['res4']", r"expected one of MODEL.RESNETS.OUT_FEATURES \(res5\)"),
-        ("MODEL.SEM_SEG_HEAD.ASPP_DILATIONS (6,12)", "ASPP_DILATIONS .*: expected three"),
+        ("MODEL.SEM_SEG_HEAD.ASPP_DILATIONS (6,12)", "ASPP_DILATIONS is .*: expected 3 values"),
         ("MODEL.SEM_SEG_HEAD.IGNORE_VALUE 0", "IGNORE_VALUE 0: expected 255"),
-        ("SOLVER.OPTIMIZER LAMB", "SOLVER.OPTIMIZER is 'LAMB', expected one of SGD, Adam"),
+        ("SOLVER.OPTIMIZER LAMB", "SOLVER.OPTIMIZER is 'LAMB': expected one of SGD, Adam"),
         ("SOLVER.LR_SCHEDULER_NAME Poly", "expected one of WarmupMultiStepLR, WarmupCosineLR, PolynomialLR"),
         ("MODEL.META_ARCHITECTURE DepthEstimator", "a depth is a single number, expected 1"),
     ],
@@ -185,13 +207,6 @@ def test_a_dry_run_does_not_take_a_wrong_data_set_for_a_missing_one(toy_datasets
 def test_sync_bn_over_processes_of_the_cpu_refuses_bfloat16():
     with pytest.raises(UserError, match="loses its variance in bfloat16: expected one process"):
         make_config("configs/toy/depth.yaml", ["SOLVER.AMP.ENABLED", "True"], num_processes=2)
-
-
-@pytest.mark.parametrize("option", ["", "--dry-run", "--eval-only"])
-def test_a_file_for_a_folder_is_refused(option, toy_root, tmp_path):
-    (tmp_path / "file").touch()
-    command = f"{PRETRAIN} {option} OUTPUT_DIR {tmp_path}/file/below {TINY} SOLVER.MAX_ITER 1"
-    assert "file/below cannot be written to (Not a directory): expected a folder" in one_line_error(command, toy_root)
 
 
 def test_missing_coco_stops_with_the_way_out(tmp_path):

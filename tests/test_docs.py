@@ -10,6 +10,7 @@ import pytest
 from commands import ROOT, TINY, documented, run
 
 SMALL = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 DATALOADER.NUM_WORKERS 0"
+SMALL += " SOLVER.WARMUP_ITERS 0"
 OWN = f"SOLVER.MAX_ITER 2 MODEL.RESNETS.DEPTH 18 {TINY} MOCO.BN_SPLITS 2 VIEWS.SMALL_SIZE 24"
 DETECTION = (
     f"{SMALL} MODEL.RESNETS.DEPTH 18 SOLVER.MAX_ITER 2 SOLVER.STEPS (1,) SOLVER.IMS_PER_BATCH 2 "
@@ -71,7 +72,7 @@ def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
 
 def test_training_a_first_run_without_data(tmp_path):
     short = f"SOLVER.MAX_ITER 2 OUTPUT_DIR {tmp_path}/output/toy"
-    detection = f"{SMALL} SOLVER.IMS_PER_BATCH 4 TEST.PRECISE_BN.NUM_ITER 1 {short}/detection"
+    detection = f"{SMALL} SOLVER.STEPS () SOLVER.IMS_PER_BATCH 4 TEST.PRECISE_BN.NUM_ITER 1 {short}/detection"
     walk("docs/training.md", tmp_path, {"pretrain": f"{TINY} {short}/pretrain", "detection": detection})
     assert len(list((tmp_path / "toy_scenes/coco/train2017").iterdir())) == 60
     left = ("toy/pretrain/views.png", "toy/pretrain/environment.json", "toy/backbone.yaml", "report.html")

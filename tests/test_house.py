@@ -17,6 +17,7 @@ ROOMS = (
     ("errors",),
     ("compat", "files", "imports", "randomness"),
     ("config",),
+    ("config_rules",),
     ("data", "modeling"),
     ("evaluation", "checkpoint"),
     ("viz",),

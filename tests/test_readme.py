@@ -68,7 +68,7 @@ def test_every_config_loads_and_opens_with_its_command(config):
     if folder == "projects":
         tool = f"projects/{name}/run.py"
         options = vars(importlib.import_module(f"projects.{name}.run"))
-        (add_keys,) = (add for key, add in options.items() if key.startswith("add_"))
+        (add_keys,) = (add for key, add in options.items() if key.startswith("add_") and key.endswith("_config"))
         assert tool in read(f"projects/{name}/README.md")
     make_config(config, [], add_keys=add_keys)
     assert name.startswith("Base-") or re.search(

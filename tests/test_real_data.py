@@ -116,8 +116,8 @@ def test_pretrain_convert_and_detect_on_photographs(tmp_path):
     text = run(
         "python tools/train_net.py --config-file configs/detection/voc_faster_rcnn_R50_C5.yaml "
         f'MODEL.WEIGHTS {weights} DATASETS.TRAIN "{voc}" DATASETS.TEST "{voc}" OUTPUT_DIR {tmp_path}/detect '
-        "SOLVER.MAX_ITER 2 SOLVER.IMS_PER_BATCH 2 SOLVER.BASE_LR 0.001 TEST.PRECISE_BN.NUM_ITER 1 "
-        "INPUT.MIN_SIZE_TRAIN (240,) INPUT.MIN_SIZE_TEST 240 DATALOADER.NUM_WORKERS 0",
+        "SOLVER.MAX_ITER 2 SOLVER.STEPS () SOLVER.WARMUP_ITERS 0 SOLVER.IMS_PER_BATCH 2 SOLVER.BASE_LR 0.001 "
+        "TEST.PRECISE_BN.NUM_ITER 1 INPUT.MIN_SIZE_TRAIN (240,) INPUT.MIN_SIZE_TEST 240 DATALOADER.NUM_WORKERS 0",
         tmp_path,
     )
     assert "265 of 265 backbone tensors" in text

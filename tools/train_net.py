@@ -19,9 +19,12 @@ On a machine without a GPU, --num-gpus N starts N processes on the CPU. On sever
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from revisit.engine.command import TIMEOUT, run_command
+from revisit.errors import expect
 
 if TYPE_CHECKING:  # torch and Detectron2 take seconds to import: not before the command line is understood
     from detectron2.config import CfgNode
@@ -45,6 +48,8 @@ def parse_args() -> argparse.Namespace:
     plan = "train nothing: print the resolved recipe, shapes, memory and iterations, write them to "
     plan += "OUTPUT_DIR/dry_run.json, and a sheet of the views to OUTPUT_DIR/views.png"
     parser.add_argument("--dry-run", action="store_true", help=plan)
+    force = "with --resume: continue although this key has made another experiment of the run; may be repeated"
+    parser.add_argument("--accept", action="append", default=[], metavar="KEY", help=force)
     patience, default = "how long a process waits for the others before it gives up", TIMEOUT.total_seconds() / 60
     patience += " (exit code 75; default: %(default)g)"
     parser.add_argument("--timeout", type=minutes, default=default, metavar="MINUTES", help=patience)
@@ -67,37 +72,47 @@ def run(cfg: CfgNode, args: argparse.Namespace) -> None:
     """What every process does."""
     from revisit.engine.finetune_trainer import FinetuneTrainer
     from revisit.engine.pretrain_trainer import PretrainTrainer
+    from revisit.engine.run_lock import run_lock, there_to_the_end
     from revisit.engine.setup import setup_run
     from revisit.modeling.meta_arch.pretraining import method_of
 
-    setup_run(cfg, args)
-    trainer_class = PretrainTrainer if method_of(cfg) else FinetuneTrainer
-    if args.eval_only:
-        trainer_class.evaluate(cfg, resume=args.resume)
-    else:
-        trainer = trainer_class(cfg)
-        trainer.resume_or_load(resume=args.resume)
-        trainer.train()
+    from detectron2.utils import comm
+
+    trains_here = comm.is_main_process() and not args.eval_only
+    with there_to_the_end(folder := Path(cfg.OUTPUT_DIR)), run_lock(folder) if trains_here else nullcontext():
+        setup_run(cfg, args)
+        trainer_class = PretrainTrainer if method_of(cfg) else FinetuneTrainer
+        if args.eval_only:
+            trainer_class.evaluate(cfg, resume=args.resume)
+        else:
+            trainer = trainer_class(cfg)
+            trainer.resume_or_load(args.resume, accepted=args.accept)
+            trainer.train()
 
 
 def main() -> None:
     args = parse_args()
+    expect(args.resume or not args.accept, f"--accept {' '.join(args.accept)} without --resume: it is for resumed runs")
+    from revisit.engine.config_checks import check_schedule
     from revisit.engine.dry_run import dry_run
     from revisit.engine.launch import find_processes, launch
-    from revisit.engine.setup import check_evaluation_data, count_images, load_config
+    from revisit.engine.setup import check_evaluation_data, count_images, load_config, make_output_folder
     from revisit.engine.solver import resolve_schedule
 
     processes = find_processes(args)
     args.num_gpus, args.num_machines, args.machine_rank = processes[:3]
     cfg = load_config(args)
+    args.notes = []
     if not args.eval_only:
-        num_images = count_images(cfg, assume_missing=args.dry_run)
+        num_images = count_images(cfg, args.notes, assume_missing=args.dry_run)
         resolve_schedule(cfg, num_images)
+        check_schedule(cfg, num_images)
+    check_evaluation_data(cfg, args.notes, assume_missing=args.dry_run)
     cfg.freeze()
+    make_output_folder(cfg)
     if args.dry_run:
-        dry_run(cfg, num_images, num_processes=processes.world_size)
+        dry_run(cfg, num_images, processes.world_size, args.notes)
     else:
-        check_evaluation_data(cfg)
         launch(run, processes, device=cfg.MODEL.DEVICE, args=(cfg, args))
 
 

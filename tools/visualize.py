@@ -18,8 +18,7 @@ import re
 from pathlib import Path
 
 from revisit.engine.command import natural, run_command
-from revisit.errors import expect
-from revisit.files import make_folder
+from revisit.errors import UserError, expect
 
 
 def parse_args() -> argparse.Namespace:
@@ -60,7 +59,10 @@ def main() -> None:
     if not args.truth_only:
         scores = f" (scores of at least {args.score_threshold:g})" if architecture == "GeneralizedRCNN" else ""
         headers, subtitle = [*headers, f"prediction{scores}"], f"weights {cfg.MODEL.WEIGHTS}"
-    make_folder(args.output, "--output")
+    try:
+        args.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output {args.output} cannot be made ({error.strerror}): expected a folder") from error
     name = Path(dataset.rpartition(":")[2]).stem if ":" in dataset else dataset  # the end of a path
     for page, start in enumerate(range(0, len(rows), args.rows), start=1):
         path = args.output / f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}_{page:02d}.png"

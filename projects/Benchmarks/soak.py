@@ -41,7 +41,7 @@ ITERATIONS, PERIOD = 24, 4
 LIMIT = 600  # seconds: a run that has not ended by then never will
 RECIPE = f"""
     MODEL.DEVICE cpu SEED 5 MOCO.QUEUE_SIZE 60000
-    SOLVER.MAX_ITER {ITERATIONS} SOLVER.CHECKPOINT_PERIOD {PERIOD} SOLVER.IMS_PER_BATCH 8
+    SOLVER.MAX_ITER {ITERATIONS} SOLVER.CHECKPOINT_PERIOD {PERIOD} SOLVER.IMS_PER_BATCH 8 SOLVER.WARMUP_ITERS 0
     MOCO.BN_SPLITS 1 KNN_MOCO.NUM_NEIGHBORS 5 KNN_MOCO.WARMUP_EPOCHS 1 VIEWS.LARGE_SIZE 32 VIEWS.SMALL_SIZE 16
     MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8
     TEST.EVAL_EPOCHS 0 KNN_EVAL.IMAGE_SIZE 32 KNN_EVAL.LINEAR False
@@ -171,6 +171,8 @@ def _same(folder: Path, untouched: Path) -> bool:
     if not (folder / "model_final.pth").exists():
         return False
     ends = [torch.load(path / "model_final.pth", weights_only=True) for path in (folder, untouched)]
+    for end in ends:
+        del end["trainer"]["config"], end["trainer"]["images"]  # words; OUTPUT_DIR differs
     try:
         for part in ("model", "trainer"):
             torch.testing.assert_close(*(end[part] for end in ends), rtol=0, atol=0)

@@ -18,9 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from projects.common.entry import RANDOM, expect_positive, load_project, only_dataset, write_results
+from projects.common.entry import RANDOM, load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
+from revisit.config_rules import COUNT, add_rules
 from revisit.data.catalog import get_records
+from revisit.data.class_names import places_by_name
 from revisit.data.classification_datasets import PRESENT
 from revisit.data.reader import require_record
 from revisit.engine.command import run_command
@@ -43,6 +45,7 @@ class Network(NamedTuple):
     bias: Tensor  # (classes,)
     transform: str  # how the classifier sees an image, a key of TRANSFORMS
     image_size: int  # px
+    classes: list[str] = []  # by row, where the data that it was trained on have names
 
 
 def add_cam_config(cfg: CfgNode) -> None:
@@ -54,16 +57,18 @@ def add_cam_config(cfg: CfgNode) -> None:
     options.NUM_IMAGES = 10  # rows of cams.png, spread over the data set
 
 
+add_rules({"CAM.NUM_IMAGES": COUNT})
+
+
 def main() -> None:
     cfg = load_project(__doc__, add_cam_config)
-    expect_positive(cfg, "CAM.NUM_IMAGES")
     dataset = only_dataset(cfg, "TEST")
     records, names = get_records(dataset), MetadataCatalog.get(dataset).get("thing_classes", [])
     labelled = bool(records[0].keys() & {"label", "labels"})
     expect(labelled, f"data set {dataset!r} has no class for each image: expected class folders, or a set by name")
     records = [record for record in records if class_of(record) >= 0]
     expect(bool(records), f"no image of {dataset} shows a class: expected labelled images")
-    networks = load_networks(cfg, 1 + max(map(class_of, records)))
+    networks = [in_order(network, names, dataset) for network in load_networks(cfg, 1 + max(map(class_of, records)))]
     chosen = [records[n] for n in evenly_spread(len(records), cfg.CAM.NUM_IMAGES)]
     rows, found = zip(*(draw(record, networks, names) for record in chosen), strict=True)
     headers = ["image", *(network.name for network in networks)]
@@ -110,6 +115,14 @@ def load_networks(cfg: CfgNode, num_classes: int) -> list[Network]:
         expect(width == channels, f"{path} is for {width} channels, but the network has {channels}: expected its own")
         expect(known >= num_classes, f"{path} has {known} classes, {dataset} has {num_classes} or more")
     return networks
+
+
+def in_order(network: Network, names: list[str], dataset: str) -> Network:
+    """The network, its classes in the order of the data set's. Raises UserError for other names."""
+    if not (network.classes and names):
+        return network
+    rows = places_by_name(names, network.classes, (dataset, f"the classifier for {network.name}"))
+    return network._replace(weight=network.weight[rows], bias=network.bias[rows], classes=names)
 
 
 def draw(record: dict, networks: list[Network], names: list[str]) -> tuple[SheetRow, dict]:

@@ -15,7 +15,8 @@ import numpy as np
 import yaml
 from tqdm import tqdm
 
-from projects.common.entry import expect_positive, load_project, write_results
+from projects.common.entry import load_project, write_results
+from revisit.config_rules import COUNT, PIXELS, SHARE, add_rules, each
 from revisit.data.crops import ConstrainedMultiCrop, intersection_over_union
 from revisit.engine.command import run_command
 from revisit.errors import expect
@@ -36,9 +37,17 @@ def add_crop_study_config(cfg: CfgNode) -> None:
     options.SCORE = "knn_top1"  # a key of evaluation.json; a dot goes a level down: bbox.AP50
 
 
+add_rules(
+    {
+        "CROP_STUDY.IMAGE_SIZE": each(PIXELS, 2),
+        "CROP_STUDY.NUM_PAIRS": COUNT,
+        "CROP_STUDY.MAX_IOUS": each(SHARE, least=1),
+    }
+)
+
+
 def main() -> None:
     cfg = load_project(__doc__, add_crop_study_config, network=False)
-    check(cfg)
     options, output = cfg.CROP_STUDY, Path(cfg.OUTPUT_DIR)
     (height, width), (low, high) = options.IMAGE_SIZE, cfg.VIEWS.LARGE_SCALE
     runs = read_runs(options.RUNS, options.EVALUATIONS, options.SCORE)
@@ -65,18 +74,6 @@ def main() -> None:
     if runs:
         plot_runs(runs, options.SCORE, output / "runs.png")
     print(f"written to {output}: results.json and pictures")
-
-
-def check(cfg: CfgNode) -> None:
-    """Raises UserError for options that mean nothing."""
-    options = cfg.CROP_STUDY
-    size, scale, limits = (tuple(v) for v in (options.IMAGE_SIZE, cfg.VIEWS.LARGE_SCALE, options.MAX_IOUS))
-    ordered = len(scale) == 2 and 0 < scale[0] <= scale[1] <= 1
-    expect(ordered, f"VIEWS.LARGE_SCALE {scale}: expected 0 < low <= high <= 1")
-    expect(len(size) == 2 and min(size) >= 1, f"CROP_STUDY.IMAGE_SIZE {size}: expected height and width in px")
-    expect_positive(cfg, "CROP_STUDY.NUM_PAIRS")
-    inside = bool(limits) and 0 <= min(limits) <= max(limits) <= 1
-    expect(inside, f"CROP_STUDY.MAX_IOUS {limits}: expected limits between 0 and 1")
 
 
 class Overlaps(NamedTuple):

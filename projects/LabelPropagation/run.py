@@ -22,11 +22,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from projects.common.entry import expect_positive, load_project, write_results
+from projects.common.entry import load_project, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import enlarge_labels, palette_image, shrink_labels
 from projects.LabelPropagation import davis
-from revisit.config import expect_one_of
+from revisit.config_rules import COUNT, POSITIVE, add_rules, one_of, whole
 from revisit.data.catalog import datasets_root
 from revisit.data.labels import VOID
 from revisit.data.reader import require_image
@@ -56,13 +56,21 @@ def add_label_propagation_config(cfg: CfgNode) -> None:
     options.FRAMES_PER_SECOND = 10  # of the overlay pictures
 
 
+add_rules(
+    {
+        "LABEL_PROPAGATION.METHOD": one_of("propagate", "copy"),
+        "LABEL_PROPAGATION.NUM_CONTEXT": whole(unit="frames"),
+        "LABEL_PROPAGATION.RADIUS": POSITIVE,
+        "LABEL_PROPAGATION.TOP_K": COUNT,
+        "LABEL_PROPAGATION.TEMPERATURE": POSITIVE,
+        "LABEL_PROPAGATION.FRAMES_PER_SECOND": COUNT,
+    }
+)
+
+
 def main() -> None:
     cfg = load_project(__doc__, add_label_propagation_config)
     options, output = cfg.LABEL_PROPAGATION, Path(cfg.OUTPUT_DIR)
-    expect_one_of(cfg, "LABEL_PROPAGATION.METHOD", ("propagate", "copy"))
-    expect(options.NUM_CONTEXT >= 0, f"LABEL_PROPAGATION.NUM_CONTEXT is {options.NUM_CONTEXT}: expected 0 or more")
-    positive = ("RADIUS", "TOP_K", "TEMPERATURE", "FRAMES_PER_SECOND")
-    expect_positive(cfg, *(f"LABEL_PROPAGATION.{name}" for name in positive))
     root = datasets_root() / options.DATA
     sequences = davis.find_sequences(root, options.RESOLUTION, options.SPLIT, tuple(options.SEQUENCES))
     backbone = FrozenBackbone(cfg)

@@ -23,11 +23,12 @@ from sklearn.svm import LinearSVC
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from projects.common.entry import expect_positive, load_project, only_dataset, write_results
+from projects.common.entry import load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.LinearClassification.labelled_sets import Labelled, LabelledSet, cached_features, check_classes, read_set
 from projects.LinearClassification.sgd import LinearTraining, plot_history
-from revisit.config import expect_one_of
+from revisit.config_rules import PIXELS, POSITIVE, add_rules, each, one_of, real, whole
+from revisit.data.class_names import share_classes
 from revisit.data.classification_datasets import DIFFICULT, PRESENT
 from revisit.engine.command import run_command
 from revisit.errors import expect
@@ -37,6 +38,7 @@ from revisit.files import written_whole
 from revisit.viz.curves import saved_plot
 
 from detectron2.config import CfgNode
+from detectron2.data import MetadataCatalog
 
 logger = logging.getLogger("projects.LinearClassification")
 
@@ -61,7 +63,9 @@ def add_linear_config(cfg: CfgNode) -> None:
 def main() -> None:
     cfg = load_project(__doc__, add_linear_config)
     check(cfg)
-    train, test = (read_set(only_dataset(cfg, split)) for split in ("TRAIN", "TEST"))
+    names = [only_dataset(cfg, split) for split in ("TRAIN", "TEST")]
+    share_classes(names[0], filter(None, (names[1], cfg.LINEAR.VALIDATION)))
+    train, test = map(read_set, names)
     check_classes(train.targets, test.targets, (train.name, test.name))
     several, method = train.targets.ndim > 1, cfg.LINEAR.METHOD
     fits = several or method != "svm"
@@ -77,14 +81,10 @@ def main() -> None:
 
 def check(cfg: CfgNode) -> None:
     """Raises UserError for options that mean nothing."""
-    expect_one_of(cfg, "LINEAR.METHOD", tuple(METHODS))
-    expect_one_of(cfg, "LINEAR.TRANSFORM", tuple(TRANSFORMS))
-    share, lambdas = cfg.LINEAR.VALIDATION_SHARE, tuple(cfg.LINEAR.LAMBDAS)
-    expect(0 < share < 1, f"LINEAR.VALIDATION_SHARE is {share}: expected a share between 0 and 1")
-    ordered = len(lambdas) == 3 and 0 < lambdas[0] <= lambdas[1] and lambdas[2] >= 1
-    expect(ordered, f"LINEAR.LAMBDAS {lambdas}: expected 0 < lowest <= highest, and how many")
-    options = ("LINEAR.IMAGE_SIZE", "LINEAR.MAX_ITER", "LINEAR.COST", "KNN_EVAL.NUM_NEIGHBORS", "KNN_EVAL.TEMPERATURE")
-    expect_positive(cfg, *options, *(["SOLVER.EPOCHS"] if cfg.LINEAR.METHOD == "sgd" else []))
+    lambdas = tuple(cfg.LINEAR.LAMBDAS)
+    expect(lambdas[0] <= lambdas[1], f"LINEAR.LAMBDAS {lambdas}: expected 0 < lowest <= highest, and how many")
+    if cfg.LINEAR.METHOD == "sgd":
+        expect(cfg.SOLVER.EPOCHS > 0, "SOLVER.EPOCHS is 0: LINEAR.METHOD sgd expects at least 1")
 
 
 def protocol(cfg: CfgNode) -> str:
@@ -295,14 +295,27 @@ def sgd(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: Labell
 
 
 def save_classifier(cfg: CfgNode, weight: torch.Tensor, bias: torch.Tensor) -> None:
-    """classifier.pth: weight (classes, C) and bias (classes,), float32, and how the classifier sees an image."""
+    """classifier.pth: weight (classes, C) and bias (classes,), float32, names, and how it sees an image."""
     transform = "center_crop" if cfg.LINEAR.METHOD == "sgd" else cfg.LINEAR.TRANSFORM
     content = {"weight": weight.float().contiguous(), "bias": bias.float().contiguous()}
+    content["classes"] = MetadataCatalog.get(only_dataset(cfg, "TRAIN")).get("thing_classes", [])
     with written_whole(Path(cfg.OUTPUT_DIR) / "classifier.pth") as temporary:
         torch.save({**content, "transform": transform, "image_size": cfg.LINEAR.IMAGE_SIZE}, temporary)
 
 
 METHODS = {"logistic": logistic, "svm": svm, "knn": knn, "sgd": sgd}
+
+add_rules(
+    {
+        "LINEAR.METHOD": one_of(*METHODS),
+        "LINEAR.IMAGE_SIZE": PIXELS,
+        "LINEAR.TRANSFORM": one_of(*TRANSFORMS),
+        "LINEAR.VALIDATION_SHARE": real(0.001, 0.999),
+        "LINEAR.LAMBDAS": each(POSITIVE, 3),
+        "LINEAR.MAX_ITER": whole(1, unit="iterations"),
+        "LINEAR.COST": POSITIVE,
+    }
+)
 
 
 if __name__ == "__main__":

@@ -140,7 +140,17 @@ class JobBuilder:
             if needs:
                 options += ("DATASETS.TRAIN", f"('folder:{needs[0].result.parent / source.toy_data[0]}',)")
             # The table has its own evaluations.
-            options += () if watched or self.profile == "paper" else ("KNN_EVAL.BANK", "", "KNN_EVAL.LINEAR", "False")
+            if not watched and self.profile != "paper":
+                options += (
+                    "KNN_EVAL.BANK",
+                    "",
+                    "KNN_EVAL.LINEAR",
+                    "False",
+                    "DATASETS.TEST",
+                    "()",
+                    "TEST.EVAL_EPOCHS",
+                    "0",
+                )
             trained = ((*self._training(source.config), *options),)
         convert = ("tools/convert_to_d2.py", str(checkpoint), str(output))
         facts = data_facts(trained[0]) if trained else ()

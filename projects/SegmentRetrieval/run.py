@@ -21,11 +21,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from projects.common.entry import expect_positive, load_project, only_dataset, write_results
+from projects.common.entry import load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import shrink_labels
-from revisit.config import expect_one_of
+from revisit.config_rules import COUNT, PIXELS, add_rules, one_of, whole
 from revisit.data.catalog import get_records
+from revisit.data.class_names import share_classes
 from revisit.data.labels import VOID, check_size, read_labels
 from revisit.data.reader import require_image
 from revisit.engine.command import run_command
@@ -56,6 +57,17 @@ def add_segment_retrieval_config(cfg: CfgNode) -> None:
     options.GALLERY_NEIGHBORS = 5  # nearest labelled regions in each
 
 
+add_rules(
+    {
+        "SEGMENT_RETRIEVAL.IMAGE_SIZE": PIXELS,
+        "SEGMENT_RETRIEVAL.NUM_REGIONS": whole(1, VOID - 1),
+        "SEGMENT_RETRIEVAL.REGIONS": one_of("kmeans", "truth"),
+        "SEGMENT_RETRIEVAL.FEATURES": one_of("network", "oracle"),
+        "SEGMENT_RETRIEVAL.GALLERY_*": COUNT,
+    }
+)
+
+
 def main() -> None:
     cfg = load_project(__doc__, add_segment_retrieval_config)
     names, output = check(cfg), Path(cfg.OUTPUT_DIR)
@@ -80,23 +92,17 @@ def main() -> None:
 def check(cfg: CfgNode) -> list[str]:
     """Names of the classes. Raises UserError for options that mean nothing, and for data that is not there."""
     options = cfg.SEGMENT_RETRIEVAL
-    expect_one_of(cfg, "SEGMENT_RETRIEVAL.REGIONS", ("kmeans", "truth"))
-    expect_one_of(cfg, "SEGMENT_RETRIEVAL.FEATURES", ("network", "oracle"))
     fits = options.FEATURES != "oracle" or options.REGIONS == "truth"
     expect(fits, "SEGMENT_RETRIEVAL.FEATURES oracle describes true regions: set SEGMENT_RETRIEVAL.REGIONS truth")
-    positive = ("IMAGE_SIZE", "NUM_REGIONS", "GALLERY_QUERIES", "GALLERY_NEIGHBORS")
-    expect_positive(cfg, *(f"SEGMENT_RETRIEVAL.{name}" for name in positive))
-    few = options.NUM_REGIONS < VOID
-    expect(few, f"SEGMENT_RETRIEVAL.NUM_REGIONS is {options.NUM_REGIONS}: expected less than {VOID}")
-    classes = []
-    for dataset in (only_dataset(cfg, split) for split in ("TRAIN", "TEST")):
+    names = [only_dataset(cfg, split) for split in ("TRAIN", "TEST")]
+    share_classes(names[0], names[1:])
+    for dataset in names:
         masks = "sem_seg_file_name" in get_records(dataset)[0]
         expect(masks, f"data set {dataset!r} has no masks, which name the regions")
-        classes.append(list(MetadataCatalog.get(dataset).stuff_classes))
-    expect(classes[0] == classes[1], "DATASETS.TRAIN and DATASETS.TEST have different classes: expected the same")
-    known = bool(options.SUBSET) and set(options.SUBSET) <= set(classes[0])
-    expect(known, f"SEGMENT_RETRIEVAL.SUBSET {tuple(options.SUBSET)}: expected some of {', '.join(classes[0])}")
-    return classes[0]
+    classes = list(MetadataCatalog.get(names[0]).stuff_classes)
+    known = bool(options.SUBSET) and set(options.SUBSET) <= set(classes)
+    expect(known, f"SEGMENT_RETRIEVAL.SUBSET {tuple(options.SUBSET)}: expected some of {', '.join(classes)}")
+    return classes
 
 
 def protocol(cfg: CfgNode) -> str:

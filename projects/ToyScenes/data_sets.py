@@ -4,10 +4,10 @@ from functools import partial
 from pathlib import Path
 
 from projects.ToyScenes.classes import CLASS_NAMES
+from revisit.data.box_datasets import load_voc, voc_metadata
 from revisit.data.catalog import datasets_root, register_source
 from revisit.data.classification_datasets import labelled_by_class, load_voc_labels
 from revisit.data.image_folders import Records, load_class_folders, load_folder, read_split
-from revisit.data.pixel_datasets import load_voc, voc_metadata
 from revisit.data.sources import DataSource, by_split, by_split_of_kind
 
 OBJECTS, VOC, NYUD = (f"toy_scenes/{folder}" for folder in ("object_centric", "VOC2007", "NYUD_MT"))

@@ -4,12 +4,11 @@ import argparse
 import json
 import logging
 from collections.abc import Callable
-from functools import reduce
 from pathlib import Path
 
 from revisit.engine.environment import record_environment
 from revisit.engine.run_log import open_log
-from revisit.engine.setup import make_config
+from revisit.engine.setup import make_config, make_output_folder
 from revisit.errors import expect
 from revisit.files import written_whole
 
@@ -45,19 +44,12 @@ def load_project(description: str, add_keys: Callable[[CfgNode], None], *, netwo
     cfg.MODEL.WEIGHTS = "" if args.weights == RANDOM else args.weights
     cfg.OUTPUT_DIR = str(args.output)
     cfg.freeze()
-    args.output.mkdir(parents=True, exist_ok=True)
+    make_output_folder(cfg)
     open_log(str(args.output), ["projects"])
     (args.output / "config.yaml").write_text(cfg.dump())
     record_environment(args.output, again=False)
     logging.getLogger(__name__).info(f"SEED {cfg.SEED}, weights {args.weights}")
     return cfg
-
-
-def expect_positive(cfg: CfgNode, *keys: str) -> None:
-    """Raises UserError unless the values of all keys are above 0."""
-    for key in keys:
-        value = reduce(getattr, key.split("."), cfg)
-        expect(value > 0, f"{key} is {value}: expected a positive number")
 
 
 def only_dataset(cfg: CfgNode, split: str) -> str:

@@ -4,6 +4,7 @@ import logging
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import torch
 from torch import nn
@@ -68,18 +69,19 @@ class RevisitCheckpointer(DetectionCheckpointer):
         return super().resume_or_load(path, resume=resume)
 
     def load(self, path: str, *args: object, **kwargs: object) -> dict:
-        return super().load(self._fetched(path) if "://" in path else path, *args, **kwargs)
+        if "://" in path:
+            self._fetch(path)
+        return super().load(path, *args, **kwargs)
 
-    def _fetched(self, url: str) -> str:
-        """The file that a URL's content is, or was copied to."""
-        path, reason = "", "no file is there, or nothing here fetches such a URL"
+    def _fetch(self, url: str) -> None:
+        """Let the content of a URL be on this machine, where loading finds it."""
+        copy, reason = "", "no file is there, or nothing here fetches such a URL"
         try:
-            path = self.path_manager.get_local_path(url)
+            copy = self.path_manager.get_local_path(urlsplit(url)._replace(query="").geturl())
         except OSError as error:
             reason = first_line(error)
         way_out = "fetch it where there is a network, and name the file"
-        expect(Path(path).is_file(), f"MODEL.WEIGHTS {url} cannot be fetched ({reason}): {way_out}")
-        return path
+        expect(Path(copy).is_file(), f"MODEL.WEIGHTS {url} cannot be fetched ({reason}): {way_out}")
 
     def has_checkpoint(self) -> bool:
         return bool(self._newest)
@@ -127,6 +129,9 @@ class RevisitCheckpointer(DetectionCheckpointer):
         return content
 
     def _load_model(self, checkpoint: dict) -> object:
+        for name, part in self.checkpointables.items():
+            if self._resuming and hasattr(part, "check_state_dict"):  # it says more than tensors that do not fit
+                part.check_state_dict(checkpoint[name])
         description = describe(self.model)
         if not (description or self._resuming):
             raise undescribed(f"the backbone, a {backbone_class(self.model)},")
@@ -201,8 +206,6 @@ def _write(content: dict, path: Path) -> None:
     try:
         torch.save(content, path)
     except RuntimeError as error:
-        if not path.parent.is_dir():
-            raise OSError(f"{path.parent} has vanished") from error
         if "inline_container" not in str(error):  # torch's writer of files, when one cannot be written
             raise
         free = shutil.disk_usage(path.parent).free

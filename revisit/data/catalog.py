@@ -27,6 +27,10 @@ from detectron2.data import DatasetCatalog, MetadataCatalog
 ADD_TOY_SCENES = "add IMPORTS \"('projects.ToyScenes',)\" to know ToyScenes' own"
 
 
+class MissingDataError(UserError):
+    """A data set that is known, but not on disk."""
+
+
 def datasets_root() -> Path:
     """The folder of all data sets: $DETECTRON2_DATASETS, or ./datasets as in Detectron2."""
     return Path(os.environ.get("DETECTRON2_DATASETS", "datasets")).expanduser()
@@ -79,6 +83,7 @@ def register(name: str) -> None:
     word, _, rest = name.partition(":")
     kind = KINDS.get(word)
     if kind is None or not rest:
+        expect(os.sep not in word, f"unknown data set {name!r}: for a folder of images write \"('folder:{name}',)\"")
         expect(not name.startswith("toy_"), f"unknown data set {name!r}: {ADD_TOY_SCENES}")
         ours = ", ".join(sorted(n for n in DatasetCatalog.list() if MetadataCatalog.get(n).get("by_revisit")))
         known = f"one that Detectron2 registers, one of {ours}, or KIND:PATH with KIND one of {', '.join(KINDS)}"
@@ -113,9 +118,9 @@ def _register(name: str, load: Callable[[], Records], metadata: dict) -> None:
     MetadataCatalog.get(name).set(by_revisit=True, **metadata)
 
 
-def _missing(name: str, expected: object) -> UserError:
+def _missing(name: str, expected: object) -> MissingDataError:
     where = f"DETECTRON2_DATASETS={os.environ.get('DETECTRON2_DATASETS', '(unset, so ./datasets)')}"
-    return UserError(
+    return MissingDataError(
         f"data set {name!r} not found: looked for {expected} ({where}). Put it there (datasets/README.md), "
         "or try the drawn world instead: python projects/ToyScenes/make_toy_scenes.py --output "
         "$DETECTRON2_DATASETS/toy_scenes, then --config-file configs/toy/pretrain.yaml"

@@ -7,12 +7,11 @@ is difficult, 0 for each class.
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from xml.etree import ElementTree
 
 from scipy.io import loadmat
 
-from revisit.data.image_folders import Records, load_class_folders, read_split
-from revisit.data.pixel_datasets import VOC_CLASSES
+from revisit.data.box_datasets import VOC_CLASSES, read_voc_annotation
+from revisit.data.image_folders import Records, existing, load_class_folders, read_split
 from revisit.errors import UserError, expect
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -49,7 +48,7 @@ def load_cars(path: Path, split: str) -> Records:
     annotations = path / ("devkit/cars_train_annos.mat" if split == "train" else "cars_test_annos_withlabels.mat")
     expect(annotations.is_file(), f"{annotations} not found: expected the labels of Stanford Cars (datasets/README.md)")
     found = _mat_rows(annotations, "annotations", lambda entry: (str(entry["fname"]), int(entry["class"]) - 1))
-    return _existing([{"file_name": str(path / f"cars_{split}" / name), "label": label} for name, label in found])
+    return existing([{"file_name": str(path / f"cars_{split}" / name), "label": label} for name, label in found])
 
 
 def cars_classes(path: Path) -> list[str]:
@@ -69,7 +68,7 @@ def _mat_rows(path: Path, key: str, row: Callable[[object], object]) -> list:
 def load_pets(path: Path, split: str) -> Records:
     """Oxford-IIIT Pets: images/*.jpg, annotations/{trainval,test}.txt: lines of name, class from 1, species, breed."""
     labels = _pets_labels(path, split)
-    return _existing([{"file_name": str(path / "images" / f"{name}.jpg"), "label": label} for name, label in labels])
+    return existing([{"file_name": str(path / "images" / f"{name}.jpg"), "label": label} for name, label in labels])
 
 
 def pets_classes(path: Path) -> list[str]:
@@ -103,20 +102,14 @@ def load_voc_labels(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASS
     records = []
     for name in read_split(path / "ImageSets" / "Main" / f"{split}.txt"):
         annotation = path / "Annotations" / f"{name}.xml"
-        expect(annotation.is_file(), f"{annotation} not found, but the split {split} names {name}")
         labels = [ABSENT] * len(classes)
-        try:
-            things = ElementTree.parse(annotation).findall("object")
-        except ElementTree.ParseError as error:
-            message = f"{annotation} cannot be read ({error}): expected one of Pascal VOC's annotations"
-            raise UserError(message) from error
-        for thing in things:
+        for thing in read_voc_annotation(annotation, split).findall("object"):
             shown = thing.findtext("name")
             expect(shown in classes, f"{annotation} names an object of the class {shown!r}")
             place = classes.index(shown)
             labels[place] = max(labels[place], DIFFICULT if thing.findtext("difficult") == "1" else PRESENT)
         records.append({"file_name": str(path / "JPEGImages" / f"{name}.jpg"), "labels": tuple(labels)})
-    return _existing(records)
+    return existing(records)
 
 
 def labelled_by_class(folder: Path, files: list[tuple[str, str]], classes: Sequence[str]) -> Records:
@@ -124,11 +117,4 @@ def labelled_by_class(folder: Path, files: list[tuple[str, str]], classes: Seque
     places = {name: place for place, name in enumerate(classes)}
     unknown = next((name for _, name in files if name not in places), None)
     expect(unknown is None, f"{folder}: an image of the class {unknown!r}, which the list of classes does not have")
-    return _existing([{"file_name": str(folder / file), "label": places[name]} for file, name in files])
-
-
-def _existing(records: Records) -> Records:
-    missing = [record["file_name"] for record in records if not Path(record["file_name"]).is_file()]
-    if missing:
-        raise UserError(f"{len(missing)} of {len(records)} images not found, the first is {missing[0]}")
-    return records
+    return existing([{"file_name": str(folder / file), "label": places[name]} for file, name in files])

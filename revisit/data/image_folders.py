@@ -54,9 +54,17 @@ def load_list(path: Path) -> Records:
     lines = map(str.strip, read_lines(path, "list of images"))
     names = [line for line in lines if line and not line.startswith("#")]
     expect(names, f"list of images {path} names no image: expected one path a line")
-    missing = next((name for name in names if not (path.parent / name).is_file()), None)
+    missing = next((name for name in names if not os.path.isfile(path.parent / name)), None)
     expect(not missing, f"{path} names {missing}, which is not a file (seen from {path.parent})")
     return [{"file_name": str(path.parent / name)} for name in names]
+
+
+def existing(records: Records) -> Records:
+    """The records. Raises UserError, with how many, if files of images are not there."""
+    missing = [record["file_name"] for record in records if not os.path.isfile(record["file_name"])]
+    if missing:
+        raise UserError(f"{len(missing)} of {len(records)} images not found, the first is {missing[0]}")
+    return records
 
 
 def read_split(path: Path) -> list[str]:

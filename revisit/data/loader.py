@@ -1,6 +1,8 @@
 """The data loaders, restartable at any iteration: uint8 batches of views, and of finetuning Detectron2's batches."""
 
+import hashlib
 import math
+import os
 from collections.abc import Callable, Iterator
 from typing import TypedDict
 
@@ -105,6 +107,20 @@ def with_looks(batch: ViewBatch, device: torch.device | str) -> ViewBatch:
     return batch
 
 
+def fingerprint(*sets: list[dict]) -> list[dict[str, int | str]]:
+    """What tells records from others: of each list ``count``, and ``names``, a sha256 of the names of their files, in
+    their order, below the folder that they share: that one may be moved."""
+    found = []
+    for records in sets:
+        names = [str(record.get("file_name", "")) for record in records]
+        shared = os.path.commonprefix([min(names), max(names)]).rfind("/") + 1
+        digest = hashlib.sha256()
+        for name, record in zip(names, records, strict=True):
+            digest.update(f"{name[shared:]} {record.get('offset', '')}\n".encode(errors="surrogateescape"))
+        found.append({"count": len(records), "names": digest.hexdigest()})
+    return found
+
+
 def _share(start_iteration: int) -> dict[str, int]:
     """What tells a sampler whose part of which batches it is to give."""
     return {"rank": comm.get_rank(), "world_size": comm.get_world_size(), "start_iteration": start_iteration}
@@ -120,8 +136,10 @@ class ResumableLoader:
     last_batch: ViewBatch
 
     def __init__(self, cfg: CfgNode):
-        records = [record for name in cfg.DATASETS.TRAIN for record in get_records(name)]
+        sets = [get_records(name) for name in cfg.DATASETS.TRAIN]
+        records = [record for records in sets for record in records]
         self.start_iteration = 0
+        self.images = fingerprint(*sets)
         self.num_images = len(records)
         self.iterations_per_epoch = self.num_images // cfg.SOLVER.IMS_PER_BATCH
         self._cfg = cfg
@@ -190,6 +208,7 @@ class FinetuneLoader:
             filter_empty=cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS,
             min_keypoints=cfg.MODEL.ROI_KEYPOINT_HEAD.MIN_KEYPOINTS_PER_IMAGE if cfg.MODEL.KEYPOINT_ON else 0,
         )
+        self.images = fingerprint(records)  # of all data sets together, as Detectron2 gives them
         grouping = cfg.DATALOADER.ASPECT_RATIO_GROUPING
         self._wide = [grouping and record["width"] > record["height"] for record in records]
         self._dataset = MappedRecords(records, mapper, cfg.SEED)

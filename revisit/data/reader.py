@@ -10,9 +10,9 @@ import warnings
 import cv2
 import fsspec
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
-from revisit.errors import UserError
+from revisit.errors import UserError, expect, first_line
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff", ".gif"})
 
@@ -166,3 +166,23 @@ def _decode_other(data: bytes) -> np.ndarray:
             if is_16_bit:  # PIL's convert would clip at 255 instead of scaling: a white image
                 return np.stack([(np.asarray(upright) >> 8).astype(np.uint8)] * 3, axis=-1)
             return np.array(upright.convert("RGB"))
+
+
+def read_size(file_name: str | os.PathLike[str]) -> dict[str, int]:
+    """``height`` and ``width`` of an image in px, upright as read_image gives it, from the head of its file.
+
+    Raises:
+        UserError: no image, or none of a known format.
+    """
+    try:
+        expect(stat.S_ISREG(os.stat(file_name).st_mode), f"{file_name} is no file: expected an image")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # as _decode_other
+            with Image.open(file_name) as image:
+                height, width = image.height, image.width
+                lies = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
+    except UserError:
+        raise
+    except Exception as error:  # decoders raise whatever damaged bytes trip
+        raise UserError(f"{file_name} has no size that can be read ({first_line(error)}): expected an image") from error
+    return {"height": width, "width": height} if lies else {"height": height, "width": width}

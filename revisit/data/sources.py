@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from revisit.data import box_datasets as boxes
 from revisit.data import classification_datasets as whole
 from revisit.data import image_folders as folders
 from revisit.data import pixel_datasets as pixels
@@ -62,8 +63,8 @@ KINDS = {
     "list": Kind("PATH", folders.load_list),
     "class_folders": Kind("PATH", load_class_folders, folders.class_folders_metadata),
     "shards": Kind("URL", load_shards),
-    "voc": Kind("FOLDER:SPLIT", pixels.load_voc, pixels.voc_metadata),
-    "coco": Kind("FOLDER_OF_IMAGES:ANNOTATIONS.json", pixels.load_coco, pixels.coco_metadata),
+    "voc": Kind("FOLDER:SPLIT", boxes.load_voc, boxes.voc_metadata),
+    "coco": Kind("FOLDER_OF_IMAGES:ANNOTATIONS.json", boxes.load_coco, boxes.coco_metadata),
     "voc_segmentation": Kind(
         "FOLDER:SPLIT", pixels.load_voc_segmentation, pixels.segmentation_metadata(pixels.VOC_PIXEL_CLASSES)
     ),
@@ -108,7 +109,7 @@ SOURCES: dict[str, DataSource] = {
     **by_split("cars", "stanford_cars", whole.load_cars, whole.cars_classes, train=8144, test=8041),
     **by_split("pets", "oxford-iiit-pet", whole.load_pets, whole.pets_classes, trainval=3680, test=3669),
     **by_split("sun397", "SUN397", whole.load_sun397, whole.sun397_classes, train=19850, test=19850),
-    **by_split("voc_2007_labels", "VOC2007", whole.load_voc_labels, pixels.VOC_CLASSES, **VOC_2007_SIZES),
+    **by_split("voc_2007_labels", "VOC2007", whole.load_voc_labels, boxes.VOC_CLASSES, **VOC_2007_SIZES),
     **by_split_of_kind("voc_2012_sem_seg", "VOC2012", "voc_segmentation", PREPARE_VOC, train_aug=10582, val=1449),
     **by_split_of_kind("nyud_segmentation", "NYUD_MT", "nyud_segmentation", PREPARE_NYUD, train=795, val=654),
     **by_split_of_kind("nyud_depth", "NYUD_MT", "nyud_depth", PREPARE_NYUD, train=795, val=654),

@@ -1,35 +1,62 @@
-"""What a config has to satisfy before anything starts: a broken rule is one line with key, value and remedy."""
+"""What a config alone can tell to be impossible, and what it asks of its data sets."""
 
+import os
+from collections import Counter
+from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
 
-from revisit.config import (
-    AMP_DTYPES,
-    DEPTH_LOSSES,
-    OPTIMIZERS,
-    PIXELWISE,
-    PIXELWISE_HEADS,
-    POLICIES,
-    STEM_TYPES,
-    expect_one_of,
-)
+from revisit.config import PIXELWISE
+from revisit.config_rules import check_values, dotted_keys
+from revisit.data.box_checks import Note, check_masks, inspect_boxes
 from revisit.data.labels import VOID
 from revisit.data.pixel_mapper import check_input
 from revisit.errors import expect
+from revisit.evaluation.box_evaluators import check_voc_truth
+from revisit.modeling.backbone.description import families
 from revisit.modeling.meta_arch.pretraining import method_of
+from revisit.modeling.sem_seg.pixel_heads import PixelHead
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
+from detectron2.modeling import (
+    ANCHOR_GENERATOR_REGISTRY,
+    BACKBONE_REGISTRY,
+    META_ARCH_REGISTRY,
+    PROPOSAL_GENERATOR_REGISTRY,
+    ROI_BOX_HEAD_REGISTRY,
+    ROI_HEADS_REGISTRY,
+    ROI_KEYPOINT_HEAD_REGISTRY,
+    ROI_MASK_HEAD_REGISTRY,
+    RPN_HEAD_REGISTRY,
+    SEM_SEG_HEADS_REGISTRY,
+)
+from fvcore.common.registry import Registry
 
-SCHEDULES = ("WarmupMultiStepLR", "WarmupCosineLR", "PolynomialLR")
+REGISTRIES: dict[str, Registry] = {
+    "MODEL.META_ARCHITECTURE": META_ARCH_REGISTRY,
+    "MODEL.BACKBONE.NAME": BACKBONE_REGISTRY,
+    "MODEL.PROPOSAL_GENERATOR.NAME": PROPOSAL_GENERATOR_REGISTRY,
+    "MODEL.ANCHOR_GENERATOR.NAME": ANCHOR_GENERATOR_REGISTRY,
+    "MODEL.RPN.HEAD_NAME": RPN_HEAD_REGISTRY,
+    "MODEL.ROI_HEADS.NAME": ROI_HEADS_REGISTRY,
+    "MODEL.ROI_BOX_HEAD.NAME": ROI_BOX_HEAD_REGISTRY,
+    "MODEL.ROI_MASK_HEAD.NAME": ROI_MASK_HEAD_REGISTRY,
+    "MODEL.ROI_KEYPOINT_HEAD.NAME": ROI_KEYPOINT_HEAD_REGISTRY,
+    "MODEL.SEM_SEG_HEAD.NAME": SEM_SEG_HEADS_REGISTRY,
+}
+OPTIONAL = ("MODEL.ROI_BOX_HEAD.NAME",)  # "": Res5ROIHeads needs none
 
 
 def check_config(cfg: CfgNode, num_processes: int) -> None:
-    """Check all that the config alone can say, for ``num_processes`` over all machines.
+    """Check all that the config alone can say, for ``num_processes`` over all machines: each value, then each with the
+    others.
 
     Raises:
         UserError: what is wrong.
     """
+    check_values(cfg)
+    _check_names(cfg)
     weights = cfg.MODEL.WEIGHTS
     expect(
         not weights or "://" in weights or Path(weights).is_file(),
@@ -37,24 +64,53 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
     )
     batch = cfg.SOLVER.IMS_PER_BATCH
     expect(
-        batch > 0 and batch % num_processes == 0,
+        batch % num_processes == 0,
         f"SOLVER.IMS_PER_BATCH {batch} does not divide by {num_processes} processes: change it or --num-gpus",
     )
-    for key in ("CHECKPOINTS_KEPT", "CHECKPOINT_KEPT_EVERY"):
-        expect(cfg.SOLVER[key] >= 0, f"SOLVER.{key} {cfg.SOLVER[key]}: expected 0 or more")
-    expect_one_of(cfg, "MODEL.RESNETS.STEM_TYPE", STEM_TYPES)
-    expect_one_of(cfg, "SOLVER.OPTIMIZER", OPTIMIZERS)
-    expect_one_of(cfg, "SOLVER.LR_SCHEDULER_NAME", SCHEDULES)
     share, parts = batch // num_processes, cfg.SOLVER.ACCUMULATION_STEPS
     expect(
-        parts > 0 and share % parts == 0,
+        share % parts == 0,
         f"SOLVER.ACCUMULATION_STEPS {parts} does not divide the {share} images of a process",
     )
-    expect_one_of(cfg, "SOLVER.AMP.DTYPE", AMP_DTYPES)
+    for family in families():
+        family.check(cfg)
     if method_of(cfg):
         _check_pretraining(cfg, share)
     if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
         _check_pixelwise(cfg)
+
+
+def check_typed(cfg: CfgNode, opts: Sequence[object]) -> None:
+    """Check a length that was typed: 0 iterations mean SOLVER.EPOCHS in a file, and nothing to whoever types them."""
+    typed = {str(key) for key in opts[::2]}
+    length = cfg.SOLVER.MAX_ITER
+    expect(
+        "SOLVER.MAX_ITER" not in typed or length > 0 or "SOLVER.EPOCHS" in typed,
+        f"SOLVER.MAX_ITER is {length}: expected at least 1 iteration, or SOLVER.EPOCHS with it for a length in epochs",
+    )
+
+
+def check_schedule(cfg: CfgNode, num_images: int) -> None:
+    """Check the lengths of a config whose schedule is resolved: nothing waits for longer than the run lasts.
+
+    Raises:
+        UserError: what would never happen.
+    """
+    solver, last = cfg.SOLVER, cfg.SOLVER.MAX_ITER
+    name, warmup = solver.LR_SCHEDULER_NAME, solver.WARMUP_ITERS
+    expect(
+        warmup <= last or name == "PolynomialLR",
+        f"SOLVER.WARMUP_ITERS {warmup} is longer than the run of {last} iterations: expected less, such as 0",
+    )
+    late = [step for step in solver.STEPS if step >= last] if name == "WarmupMultiStepLR" else []
+    key = "STEP_EPOCHS" if solver.STEP_EPOCHS else "STEPS"
+    expect(
+        not late,
+        f"SOLVER.{key} {tuple(solver[key])}: iterations {late} come after the end of the run, at {last}; expected "
+        "earlier ones, or ()",
+    )
+    if method := method_of(cfg):
+        method.check_length(cfg, num_images // solver.IMS_PER_BATCH)
 
 
 def check_hardware(cfg: CfgNode) -> None:
@@ -80,56 +136,173 @@ def check_hardware(cfg: CfgNode) -> None:
         )
 
 
+# By meta-architecture: what a record has, in words, and where data set and model say how many classes there are.
+LEARNT_FROM = {
+    "GeneralizedRCNN": ("annotations", "boxes", "thing_classes", "MODEL.ROI_HEADS.NUM_CLASSES"),
+    "SemanticSegmentor": ("sem_seg_file_name", "masks", "stuff_classes", "MODEL.SEM_SEG_HEAD.NUM_CLASSES"),
+    "DepthEstimator": ("depth_file_name", "depth maps", None, None),
+}
+
+
+def num_classes(cfg: CfgNode) -> int | None:
+    """Of the model; None of one without classes, or that is not known."""
+    *_, key = LEARNT_FROM.get(cfg.MODEL.META_ARCHITECTURE, (None,))
+    return reduce(getattr, key.split("."), cfg) if key else None
+
+
 def check_records(cfg: CfgNode, name: str, records: list[dict]) -> None:
     """Check that the data set has what MODEL.META_ARCHITECTURE learns from, and as many classes as the model."""
     model, metadata = cfg.MODEL, MetadataCatalog.get(name)
-    kinds = {
-        "GeneralizedRCNN": ("annotations", "boxes", "thing_classes", "MODEL.ROI_HEADS.NUM_CLASSES"),
-        "SemanticSegmentor": ("sem_seg_file_name", "masks", "stuff_classes", "MODEL.SEM_SEG_HEAD.NUM_CLASSES"),
-        "DepthEstimator": ("depth_file_name", "depth maps", None, None),
-    }
-    if model.META_ARCHITECTURE not in kinds:
+    if model.META_ARCHITECTURE not in LEARNT_FROM:
         return
-    field, what, classes, key = kinds[model.META_ARCHITECTURE]
+    for switch, needed in (("MASK_ON", "segmentation"), ("KEYPOINT_ON", "keypoints")):
+        boxes = (box for record in records for box in record.get("annotations", ()))
+        expect(
+            model.META_ARCHITECTURE != "GeneralizedRCNN" or not model[switch] or any(needed in box for box in boxes),
+            f"MODEL.{switch} is True, but data set {name!r} has no {needed}",
+        )
+    field, what, classes, key = LEARNT_FROM[model.META_ARCHITECTURE]
     expect(field in records[0], f"data set {name!r} has no {what}, which {model.META_ARCHITECTURE} learns from")
     if classes:
-        here, there = reduce(getattr, key.split("."), cfg), len(metadata.get(classes, ()))
+        here, there = num_classes(cfg), len(metadata.get(classes, ()))
         expect(here == there, f"{key} is {here}, but data set {name!r} has {there} classes")
+
+
+def inspect_records(cfg: CfgNode, name: str, records: list[dict], *, to_learn: bool) -> list[Note]:
+    """What is to be said of the boxes of a detector's data set; see inspect_boxes."""
+    if cfg.MODEL.META_ARCHITECTURE != "GeneralizedRCNN":
+        return []
+    metadata = MetadataCatalog.get(name)
+    if not to_learn and metadata.get("evaluator_type") == "pascal_voc":
+        check_voc_truth(name, Path(metadata.dirname), metadata.split)
+    if cfg.MODEL.MASK_ON:
+        check_masks(name, records, cfg.INPUT.MASK_FORMAT, to_learn=to_learn)
+    return inspect_boxes(name, records, metadata.thing_classes, to_learn=to_learn)
+
+
+def check_training(cfg: CfgNode, *, eval_only: bool = False) -> None:
+    """Check what a training or its evaluation needs, and a project on frozen features does not.
+
+    Raises:
+        UserError: a network that cannot be built or trained; an evaluation that would report nothing.
+    """
+    _check_monitors(cfg, eval_only)
+    if cfg.MODEL.META_ARCHITECTURE == "GeneralizedRCNN":
+        _check_detector(cfg)
+
+
+def _check_monitors(cfg: CfgNode, eval_only: bool) -> None:
+    """Check that what is to be evaluated every so often, or is all that a command does, can be."""
+    test, bank = cfg.DATASETS.TEST, cfg.KNN_EVAL.BANK
+    expect(test or not eval_only, "--eval-only, but DATASETS.TEST is empty: expected data to evaluate")
+    if method_of(cfg):
+        expect(
+            bool(test) == bool(bank),
+            f"DATASETS.TEST is {tuple(test)} and KNN_EVAL.BANK is {bank!r}: expected images to classify and a bank "
+            "that votes on them, or neither",
+        )
+    else:
+        expect(not bank, f"KNN_EVAL.BANK is {bank!r}: it is for pretraining; finetuning is evaluated on DATASETS.TEST")
+    for key in ("EVAL_PERIOD", "EVAL_EPOCHS"):
+        expect(
+            test or not cfg.TEST[key],
+            f"TEST.{key} is {cfg.TEST[key]}, but DATASETS.TEST is empty: expected data to evaluate, or 0",
+        )
+
+
+def _check_names(cfg: CfgNode) -> None:
+    values = dotted_keys(cfg)
+    for key, registry in REGISTRIES.items():
+        known = [name for name, _ in registry]
+        found = values[key]
+        expect(
+            found in known or (key in OPTIONAL and not found),
+            f"{key} is {found!r}: expected one of {', '.join(known)}",
+        )
+    for key in ("DATASETS.TRAIN", "DATASETS.TEST"):
+        twice = [name for name, count in Counter(map(_place, values[key])).items() if count > 1]
+        expect(not twice, f"{key} has {', '.join(twice)} more than once: expected every data set once")
+
+
+def _place(name: str) -> str:
+    """The name of a data set, with one form for each folder."""
+    kind, colon, path = name.partition(":")
+    return f"{kind}:{os.path.realpath(os.path.expanduser(path))}" if colon and "://" not in path else name
+
+
+def _maps_of(cfg: CfgNode) -> Sequence[str]:
+    """Names of the maps of the backbones here and Detectron2's; of another one nothing is known: ()."""
+    levels = list(cfg.MODEL.RESNETS.OUT_FEATURES)
+    pyramid = [f"p{name[3:]}" for name in cfg.MODEL.FPN.IN_FEATURES]
+    return {
+        "build_resnet_backbone": levels,
+        "build_revisit_resnet_backbone": levels,
+        "build_dilated_c5_backbone": ["c5"],
+        "build_resnet_fpn_backbone": [*pyramid, "p6"],
+    }.get(cfg.MODEL.BACKBONE.NAME, ())
+
+
+def _check_detector(cfg: CfgNode) -> None:
+    """What Detectron2 asserts of anchors and regions, and leaves to a traceback."""
+    model, maps = cfg.MODEL, _maps_of(cfg)
+    for name in ("RPN", "ROI_HEADS"):
+        node = model[name]
+        expect(
+            0 < len(node.IN_FEATURES) == len(set(node.IN_FEATURES))
+            and (not maps or set(node.IN_FEATURES) <= set(maps)),
+            f"MODEL.{name}.IN_FEATURES is {list(node.IN_FEATURES)}: expected some of {', '.join(maps)}, each once",
+        )
+        expect(
+            len(node.IOU_LABELS) == len(node.IOU_THRESHOLDS) + 1,
+            f"MODEL.{name}.IOU_LABELS {list(node.IOU_LABELS)}: expected one more than IOU_THRESHOLDS, which are "
+            f"{list(node.IOU_THRESHOLDS)}",
+        )
+    levels = len(model.RPN.IN_FEATURES)
+    for key in ("SIZES", "ASPECT_RATIOS"):
+        value = model.ANCHOR_GENERATOR[key]
+        expect(
+            len(value) in (1, levels),
+            f"MODEL.ANCHOR_GENERATOR.{key} {value}: expected one list, or one for each of MODEL.RPN.IN_FEATURES",
+        )
 
 
 def _check_pixelwise(cfg: CfgNode) -> None:
     head, resnet = cfg.MODEL.SEM_SEG_HEAD, cfg.MODEL.RESNETS
     check_input(cfg)
     expect(
+        not cfg.DATALOADER.ASPECT_RATIO_GROUPING,
+        "DATALOADER.ASPECT_RATIO_GROUPING True: records for pixels have no sizes to group by; expected False",
+    )
+    expect(
         len(head.IN_FEATURES) == 1 and set(head.IN_FEATURES) <= set(resnet.OUT_FEATURES),
         f"MODEL.SEM_SEG_HEAD.IN_FEATURES {head.IN_FEATURES}: expected one of MODEL.RESNETS.OUT_FEATURES "
         f"({', '.join(resnet.OUT_FEATURES)})",
     )
-    expect(
-        len(head.ASPP_DILATIONS) == 3,
-        f"MODEL.SEM_SEG_HEAD.ASPP_DILATIONS {head.ASPP_DILATIONS}: expected three, one per branch",
-    )
     expect(head.IGNORE_VALUE == VOID, f"MODEL.SEM_SEG_HEAD.IGNORE_VALUE {head.IGNORE_VALUE}: expected {VOID}")
     if cfg.MODEL.META_ARCHITECTURE == "DepthEstimator":
-        expect_one_of(cfg, "MODEL.SEM_SEG_HEAD.NAME", PIXELWISE_HEADS)
-        expect_one_of(cfg, "MODEL.DEPTH.LOSS", DEPTH_LOSSES)
+        fit = [name for name, cls in SEM_SEG_HEADS_REGISTRY if isinstance(cls, type) and issubclass(cls, PixelHead)]
+        expect(head.NAME in fit, f"MODEL.SEM_SEG_HEAD.NAME is {head.NAME!r}: depth needs one of {', '.join(fit)}")
         outputs = head.NUM_CLASSES
         expect(outputs == 1, f"MODEL.SEM_SEG_HEAD.NUM_CLASSES {outputs}: a depth is a single number, expected 1")
 
 
 def _check_pretraining(cfg: CfgNode, share: int) -> None:
-    """What every method asks of the views and the monitors, then what cfg's own asks."""
-    expect_one_of(cfg, "VIEWS.POLICY", POLICIES)
-    expect(cfg.SOLVER.METRICS_PERIOD >= 0, f"SOLVER.METRICS_PERIOD {cfg.SOLVER.METRICS_PERIOD}: expected 0 or more")
+    """What every method asks of the views and the network, then what cfg's own asks."""
     expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT {cfg.INPUT.FORMAT}: pretraining reads RGB")
+    norm, frozen = cfg.MODEL.RESNETS.NORM, cfg.MODEL.BACKBONE.FREEZE_AT
+    expect(
+        norm in ("BN", "SyncBN", "naiveSyncBN", "nnSyncBN"),
+        f"MODEL.RESNETS.NORM is {norm!r}: pretraining trains batch normalisation, expected BN or SyncBN",
+    )
+    expect(
+        frozen == 0 or cfg.MODEL.WEIGHTS,
+        f"MODEL.BACKBONE.FREEZE_AT is {frozen}: random layers would stay as they are; expected 0, or MODEL.WEIGHTS",
+    )
+    maps = list(cfg.MODEL.RESNETS.OUT_FEATURES)
+    expect(len(maps) == 1, f"MODEL.RESNETS.OUT_FEATURES is {maps}: pretraining expects one map, such as ['res5']")
     expect(
         not cfg.TEST.PRECISE_BN.ENABLED,
         "TEST.PRECISE_BN.ENABLED True: it is for finetuning; a pretraining forward makes keys and draws views",
     )
-    for name in ("MIN_OVERLAP", "MAX_IOU"):
-        expect(0 <= cfg.VIEWS[name] <= 1, f"VIEWS.{name} {cfg.VIEWS[name]} does not lie in [0, 1]")
-    for name in ("LARGE_SCALE", "SMALL_SCALE"):
-        low, high = cfg.VIEWS[name]
-        expect(0 < low <= high <= 1, f"VIEWS.{name} {cfg.VIEWS[name]}: expected 0 < low <= high <= 1")
     expect(cfg.KNN_EVAL.BANK or not cfg.KNN_EVAL.LINEAR, "KNN_EVAL.LINEAR True without KNN_EVAL.BANK to fit to")
     method_of(cfg).check(cfg, share)

@@ -1,16 +1,18 @@
 """What a run would do, without training: the resolved recipe, its shapes, its memory, a sheet of its views."""
 
 import json
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from revisit.config import PIXELWISE
+from revisit.data.box_checks import Note
 from revisit.data.catalog import get_records
 from revisit.engine.solver import build_optimizer
 from revisit.errors import UserError
-from revisit.files import make_folder
 from revisit.modeling.meta_arch.pretraining import Pretraining, method_of
 from revisit.viz.pretraining_sheets import save_view_sheet
 
@@ -20,10 +22,9 @@ from detectron2.modeling import build_model
 GIB = 2**30
 
 
-def dry_run(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
-    """Print the recipe and write it to OUTPUT_DIR/dry_run.json, the views to OUTPUT_DIR/views.png."""
+def dry_run(cfg: CfgNode, num_images: int, num_processes: int, notes: Sequence[Note] = ()) -> dict:
+    """Print the recipe and ``notes`` of its data; write the first to OUTPUT_DIR/dry_run.json, views to views.png."""
     output = Path(cfg.OUTPUT_DIR)
-    make_folder(output, "OUTPUT_DIR")
     model = build_meta_model(cfg)
     method = method_of(cfg)
     recipe = {**_schedule(cfg, num_images, num_processes), "weight_decays": _weight_decays(cfg, model)}
@@ -36,6 +37,8 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
     (output / "dry_run.json").write_text(json.dumps(recipe, indent=2))
     print(json.dumps(recipe, indent=2))
     print(f"wrote {output / 'dry_run.json'}")
+    for level, text in notes:
+        print(f"{'warning: ' if level > logging.INFO else ''}{text}")
     if method and (advice := method.advice(cfg, num_images)):
         print(f"warning: {advice}")
     if method and recipe["data"]["found"]:

@@ -12,12 +12,13 @@ from revisit.data.loader import FinetuneLoader
 from revisit.data.pixel_mapper import PixelMapper
 from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError
+from revisit.evaluation.box_evaluators import BoxEvaluator
 from revisit.evaluation.pixel_evaluators import DepthEvaluator, SemSegEvaluator
 from revisit.modeling.distributed import share_state
 
 from detectron2.config import CfgNode
 from detectron2.data import DatasetMapper, MetadataCatalog, build_detection_test_loader
-from detectron2.evaluation import COCOEvaluator, DatasetEvaluator, PascalVOCDetectionEvaluator
+from detectron2.evaluation import DatasetEvaluator, PascalVOCDetectionEvaluator
 
 
 def build_mapper(cfg: CfgNode, is_train: bool) -> PixelMapper | DatasetMapper:
@@ -46,7 +47,7 @@ class FinetuneTrainer(RevisitTrainer):
             return PascalVOCDetectionEvaluator(dataset_name)
         if kind == "coco":
             folder = Path(cfg.OUTPUT_DIR) / "inference"
-            return COCOEvaluator(dataset_name, output_dir=str(folder), use_fast_impl=has_compiled_operators())
+            return BoxEvaluator(dataset_name, output_dir=str(folder), use_fast_impl=has_compiled_operators())
         if kind in ("sem_seg", "cityscapes_sem_seg"):
             return SemSegEvaluator(dataset_name)
         if kind == "depth":

@@ -4,11 +4,14 @@ import logging
 import math
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from revisit.checkpoint.run_folder import FINAL, periodic_name, remove_outdated
+from revisit.engine.run_lock import check_owner
 from revisit.engine.stop_signals import SharedWish, StopSignals
 from revisit.errors import InterruptedRunError, StoppedRunError, UserError
 
@@ -202,6 +205,7 @@ class Checkpoints(HookBase):
         self.trainer.gather_state()
         failure = ""
         if comm.is_main_process():
+            check_owner(self._folder)
             try:
                 self.trainer.checkpointer.save(name, iteration=iteration)
             except OSError as error:
@@ -210,8 +214,7 @@ class Checkpoints(HookBase):
                 remove_outdated(self._folder, iteration, newest=self._newest, every=self._every)
         failure = comm.all_gather(failure)[0]  # and wait for the main process
         if failure and (needed or self._stop_on_failure):
-            way_out = "older checkpoints are untouched: free some space" if self._folder.is_dir() else "bring it back"
-            raise UserError(f"{failure}; {way_out} and resume with --resume")
+            raise UserError(f"{failure}; older checkpoints are untouched: free some space and resume with --resume")
         if failure:
             logger.error(f"NO CHECKPOINT: {failure}. The run continues and will try again; older ones are untouched")
 
@@ -249,6 +252,23 @@ class PatientWriter(Around):
             self._warned = True
 
 
+@contextmanager
+def quiet_tensorboard() -> Iterator[None]:
+    """Let TensorBoard's thread fail to write without a traceback: it raises the same again where one writes to it."""
+    usual = threading.excepthook
+
+    def report(failure: threading.ExceptHookArgs) -> None:
+        of_tensorboard = type(failure.thread).__module__.startswith("tensorboard.")
+        if not (of_tensorboard and isinstance(failure.exc_value, OSError)):
+            usual(failure)
+
+    threading.excepthook = report
+    try:
+        yield
+    finally:
+        threading.excepthook = usual
+
+
 class EarlyProgress(HookBase):
     """Detectron2's line of progress after the first steps too: on a slow machine its twenty take minutes."""
 
@@ -264,24 +284,11 @@ class EarlyProgress(HookBase):
 
 
 class EvaluationAfterSuccess(Around):
-    """EvalHook, whose evaluation at the end a failure in the last step does not set off, and which says it where the
-    folder that it writes to has vanished."""
-
-    def after_step(self) -> None:
-        self._evaluate(self._inner.after_step)
+    """EvalHook, whose evaluation at the end a failure in the last step does not set off."""
 
     def after_train(self) -> None:
         if self.trainer.iter >= self.trainer.max_iter:  # reached by success alone
-            self._evaluate(self._inner.after_train)
-
-    def _evaluate(self, evaluate: Callable[[], None]) -> None:
-        try:
-            evaluate()
-        except OSError as error:
-            folder = self.trainer.cfg.OUTPUT_DIR
-            if Path(folder).is_dir():
-                raise
-            raise UserError(f"OUTPUT_DIR {folder} has vanished: bring it back and resume with --resume") from error
+            self._inner.after_train()
 
 
 class FreshBatches(HookBase):

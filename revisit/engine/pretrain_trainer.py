@@ -1,6 +1,7 @@
 """The trainer of every pretraining method."""
 
 import logging
+from collections.abc import Collection
 from pathlib import Path
 
 from torch import nn
@@ -52,8 +53,8 @@ class PretrainTrainer(RevisitTrainer):
         after_lr = 1 + next(i for i, hook in enumerate(built) if isinstance(hook, hooks.LRScheduler))
         return [*built[:after_lr], *ours, *built[after_lr:]]
 
-    def resume_or_load(self, resume: bool = True) -> None:
-        super().resume_or_load(resume)
+    def resume_or_load(self, resume: bool = True, accepted: Collection[str] = ()) -> None:
+        super().resume_or_load(resume, accepted)
         if self.start_iter:
             epoch, step = divmod(self.start_iter, self.data_loader.iterations_per_epoch)
             logger.info(f"resuming at iteration {self.start_iter}: epoch {epoch}, batch {step}")

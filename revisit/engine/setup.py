@@ -1,26 +1,37 @@
 """From the command line to a checked, complete config, before any process starts or any training begins."""
 
 import argparse
-import difflib
 import logging
+import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-import yaml
 
 from revisit.checkpoint.run_folder import checkpoints_of_run, seed_of_run, set_aside_earlier_run, tidy_up
 from revisit.config import add_revisit_config
-from revisit.data.catalog import get_records, register
-from revisit.engine.config_checks import check_config, check_hardware, check_records
+from revisit.data.box_checks import Note
+from revisit.data.catalog import MissingDataError, get_records, register
+from revisit.data.class_names import share_classes
+from revisit.data.shared_images import shared_images
+from revisit.engine.config_checks import (
+    check_config,
+    check_hardware,
+    check_records,
+    check_training,
+    check_typed,
+    inspect_records,
+    num_classes,
+)
 from revisit.engine.environment import record_environment
 from revisit.engine.launch import is_lost_contact, log_processes
+from revisit.engine.merging import check_pairs, imports_of, merge_file, merge_pairs
 from revisit.engine.run_log import open_log
-from revisit.errors import UserError, expect
-from revisit.files import make_folder
+from revisit.errors import UserError, expect, first_line
 from revisit.imports import import_modules
+from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode, get_cfg
 from detectron2.data import MetadataCatalog
@@ -31,13 +42,15 @@ from detectron2.utils.env import seed_all_rng
 def load_config(args: argparse.Namespace) -> CfgNode:
     """``make_config`` for the command line of a training."""
     expect(args.num_gpus > 0, f"--num-gpus {args.num_gpus}: expected at least 1 (a process on the CPU without GPUs)")
-    return make_config(
+    cfg = make_config(
         args.config_file,
         args.opts,
         num_processes=args.num_gpus * args.num_machines,
         resume=args.resume,
         for_here=not getattr(args, "dry_run", False),
     )
+    check_training(cfg, eval_only=getattr(args, "eval_only", False))
+    return cfg
 
 
 def make_config(
@@ -63,15 +76,16 @@ def make_config(
         UserError: a file or key that does not exist, a value of the wrong type, an impossible recipe.
     """
     expect(not config_file or Path(config_file).is_file(), f"config file {config_file} not found")
-    expect(len(opts) % 2 == 0, f"expected pairs KEY VALUE after the options, got {' '.join(map(str, opts))}")
-    import_modules(_imports(config_file, opts))
+    check_pairs(opts)
+    import_modules(imports_of(config_file, opts))
     cfg = get_cfg()
     add_revisit_config(cfg)
     if add_keys:
         add_keys(cfg)
     if config_file:
-        _merge(cfg, lambda: cfg.merge_from_file(config_file, allow_unsafe=False), config_file)
-    _merge(cfg, lambda: cfg.merge_from_list(list(opts)), "command line")
+        merge_file(cfg, config_file)
+    merge_pairs(cfg, opts)
+    check_typed(cfg, opts)
     if cfg.MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
         cfg.MODEL.DEVICE = "cpu"
     _resolve_norm(cfg, num_processes)
@@ -82,35 +96,83 @@ def make_config(
     return cfg
 
 
-def check_evaluation_data(cfg: CfgNode) -> None:
-    """Make sure that DATASETS.TEST and KNN_EVAL.BANK are known, on disk, and hold what is asked of them."""
+def check_evaluation_data(cfg: CfgNode, notes: list[Note] | None = None, *, assume_missing: bool = False) -> None:
+    """Make sure that DATASETS.TEST and KNN_EVAL.BANK are known, on disk, and hold what is asked of them.
+
+    Args:
+        notes: gets what is to be said of them.
+        assume_missing: leave out data sets that are not on disk.
+    """
+    notes = [] if notes is None else notes
+    follow_class_names(cfg)
+    found = {}
     for name in _evaluation_sets(cfg):
-        records = get_records(name)
+        try:
+            records = found[name] = get_records(name)
+        except MissingDataError:
+            if not assume_missing:
+                raise
+            continue
         if name in cfg.DATASETS.TEST:
             check_records(cfg, name, records)
+            notes += inspect_records(cfg, name, records, to_learn=False)
         if name == cfg.KNN_EVAL.BANK and len({record.get("label", -1) for record in records}) < 2:
             raise UserError(f"KNN_EVAL.BANK {name} has fewer than two classes: expected a labelled data set")
+    if bank := found.get(cfg.KNN_EVAL.BANK):
+        for name in cfg.DATASETS.TEST:
+            if shared := shared_images(bank, found.get(name, [])):
+                both = f"{shared} of {len(found[name])} images of {name} are in KNN_EVAL.BANK {cfg.KNN_EVAL.BANK} too"
+                notes.append((logging.WARNING, f"{both}, where each finds itself: expected other images"))
 
 
-def count_images(cfg: CfgNode, *, assume_missing: bool = False) -> int:
+def count_images(cfg: CfgNode, notes: list[Note] | None = None, *, assume_missing: bool = False) -> int:
     """Images in DATASETS.TRAIN.
 
     Args:
+        notes: gets what is to be said of them.
         assume_missing: for a data set that is not on disk take its published size, where that is known.
     """
+    notes = [] if notes is None else notes
     expect(len(cfg.DATASETS.TRAIN) > 0, "no data to train on: set DATASETS.TRAIN, such as \"('folder:/data/photos',)\"")
+    follow_class_names(cfg)
     total = 0
     for name in cfg.DATASETS.TRAIN:
         try:
             records = get_records(name)
-        except UserError:
+        except MissingDataError:
             if not assume_missing or (expected := MetadataCatalog.get(name).get("expected_images")) is None:
                 raise
             total += expected
         else:
             check_records(cfg, name, records)
+            notes += inspect_records(cfg, name, records, to_learn=True)
             total += len(records)
     return total
+
+
+def make_output_folder(cfg: CfgNode) -> None:
+    """Make OUTPUT_DIR. Raises UserError where it cannot be a folder to write to."""
+    folder = Path(cfg.OUTPUT_DIR)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:  # ValueError: a name that no file system takes
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise UserError(
+            f"OUTPUT_DIR {cfg.OUTPUT_DIR!r} cannot be a folder ({reason}): expected another name"
+        ) from error
+    expect(os.access(folder, os.W_OK | os.X_OK), f"OUTPUT_DIR {folder}: you may not write there; expected another one")
+
+
+def follow_class_names(cfg: CfgNode) -> None:
+    """In this process, let data sets that are scored against each other count their classes alike.
+
+    They follow KNN_EVAL.BANK in pretraining, and what a network learns from in finetuning.
+    """
+    if method_of(cfg):
+        if cfg.KNN_EVAL.BANK:
+            share_classes(cfg.KNN_EVAL.BANK, cfg.DATASETS.TEST)
+    elif cfg.DATASETS.TRAIN:
+        share_classes(cfg.DATASETS.TRAIN[0], (*cfg.DATASETS.TRAIN[1:], *cfg.DATASETS.TEST), num_classes(cfg))
 
 
 def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
@@ -121,20 +183,24 @@ def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
     cfg.freeze()
     for name in (*cfg.DATASETS.TRAIN, *_evaluation_sets(cfg)):
         register(name)
+    follow_class_names(cfg)
     _prepare_folder(cfg, args)
     folder = Path(cfg.OUTPUT_DIR)
     open_log(cfg.OUTPUT_DIR)
     # Detectron2's training loop logs every exception with its traceback; what is no defect is said in one line.
     logging.getLogger("detectron2.engine.train_loop").addFilter(
-        lambda record: not (record.exc_info and _is_said_in_a_line(record.exc_info[1]))
+        lambda record: not (record.exc_info and _is_said_in_a_line(record.exc_info[1], folder))
     )
     logger, settings = logging.getLogger(__name__), folder / "config.yaml"
     logger.info(f"{args.config_file or 'no config file'} {shlex.join(args.opts)}: all settings are in {settings}")
     if comm.is_main_process():
-        # What a run was trained with stays on record when it is evaluated.
-        if not (args.eval_only and checkpoints_of_run(folder) and settings.is_file()):
+        # What a run was trained with stays on record when it is evaluated, and until it really resumes (trainer.py).
+        again = args.eval_only or args.resume
+        if not (again and checkpoints_of_run(folder) and settings.is_file()):
             settings.write_text(cfg.dump())
-        record_environment(folder, again=args.resume or args.eval_only)
+        record_environment(folder, again=again)
+        for level, text in getattr(args, "notes", []):
+            logger.log(level, text)
     seed_all_rng(cfg.SEED + comm.get_rank())
     torch.backends.cudnn.benchmark = cfg.CUDNN_BENCHMARK and not args.eval_only
     log_processes(cfg.MODEL.DEVICE)
@@ -144,8 +210,6 @@ def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
 def _prepare_folder(cfg: CfgNode, args: argparse.Namespace) -> None:
     """Before anything is written to OUTPUT_DIR: a resumed run tidies it up, a new one makes room."""
     folder = Path(cfg.OUTPUT_DIR)
-    if comm.is_main_process():
-        make_folder(folder, "OUTPUT_DIR")
     if comm.is_main_process() and not args.eval_only:
         tidy_up(folder)
         if not args.resume:
@@ -160,53 +224,13 @@ def _prepare_folder(cfg: CfgNode, args: argparse.Namespace) -> None:
     comm.synchronize()
 
 
-def _is_said_in_a_line(error: BaseException) -> bool:
-    return isinstance(error, UserError) or is_lost_contact(error)
+def _is_said_in_a_line(error: BaseException, folder: Path) -> bool:
+    vanished = isinstance(error, OSError) and not folder.is_dir()
+    return isinstance(error, UserError) or is_lost_contact(error) or vanished
 
 
 def _evaluation_sets(cfg: CfgNode) -> tuple[str, ...]:
     return (*cfg.DATASETS.TEST, *filter(None, [cfg.KNN_EVAL.BANK]))
-
-
-def _imports(config_file: str, opts: Sequence[str]) -> tuple[str, ...]:
-    """The value that IMPORTS will have."""
-    cfg = CfgNode({"IMPORTS": ()})
-
-    def merge_file() -> None:
-        found = CfgNode.load_yaml_with_base(config_file)
-        if "IMPORTS" in found:
-            cfg.merge_from_list(["IMPORTS", found["IMPORTS"]])
-
-    if config_file:
-        _merge(cfg, merge_file, config_file)
-    for key, value in zip(opts[::2], opts[1::2], strict=True):
-        if key == "IMPORTS":
-            _merge(cfg, lambda value=value: cfg.merge_from_list(["IMPORTS", value]), "command line")
-    return cfg.IMPORTS
-
-
-def _merge(cfg: CfgNode, merge: Callable[[], None], where: str) -> None:
-    try:
-        merge()
-    except RecursionError as error:
-        raise UserError(f"{where}: _BASE_ leads back to the file itself") from error
-    except OSError as error:
-        raise UserError(f"{where}: {error}") from error
-    except (KeyError, ValueError, AssertionError, TypeError, AttributeError, yaml.YAMLError) as error:
-        reason = " ".join(str(error.args[0] if isinstance(error, KeyError) else error).split())
-        if not reason.startswith("Non-existent"):
-            raise UserError(f"{where}: {reason}") from error
-        key = reason.rpartition(" ")[2]
-        close = difflib.get_close_matches(key, _all_keys(cfg), n=1, cutoff=0.5)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise UserError(f"{where}: unknown config key {key}{hint}") from error
-
-
-def _all_keys(cfg: CfgNode, prefix: str = "") -> list[str]:
-    keys = []
-    for key, value in cfg.items():
-        keys += _all_keys(value, f"{prefix}{key}.") if isinstance(value, CfgNode) else [f"{prefix}{key}"]
-    return keys
 
 
 def _resolve_norm(cfg: CfgNode, num_processes: int) -> None:

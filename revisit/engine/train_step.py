@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 
-from revisit.errors import UserError, expect
+from revisit.errors import UserError
 from revisit.modeling.distributed import gather_rows
 from revisit.randomness import Stream, seed_global_generators
 from revisit.viz.pretraining_sheets import save_batch_sheets
@@ -128,25 +128,27 @@ class TrainStep(SimpleTrainer):
         scaler = self.grad_scaler.state_dict()
         return {**super().state_dict(), "grad_scaler": scaler, "skipped_steps": self.skipped_steps}
 
-    def load_state_dict(self, state_dict: dict) -> None:
-        here, there = map(_optimizer_of, (self.optimizer.state_dict(), state_dict["optimizer"]))
-        expect(
-            here == there,
-            f"cannot resume: the checkpoint's SOLVER.OPTIMIZER is {there}, this config's {here}; give that one, or "
-            "start from the checkpoint by MODEL.WEIGHTS in another OUTPUT_DIR",
-        )
-        fused = [group["fused"] for group in self.optimizer.param_groups if "fused" in group]
+    def load_state_dict(self, state_dict: dict, saved_by: optim.Optimizer | None = None) -> None:
+        """The state of every parameter is the checkpoint's; hyper-parameters, and how a step is computed, stay ours.
+
+        Args:
+            saved_by: an optimiser of this model whose groups are those of the checkpoint; None: as they are here.
+        """
+        own = self.optimizer
+        ours = [{name: value for name, value in group.items() if name != "params"} for group in own.param_groups]
+        self.optimizer = saved_by or own
         super().load_state_dict(state_dict)
-        for group, own in zip(self.optimizer.param_groups, fused, strict=False):
-            group["fused"] = own  # how a step is computed is this run's to say, not the checkpoint's
+        self.optimizer, own.state = own, self.optimizer.state
+        for group, options in zip(own.param_groups, ours, strict=True):
+            group.update(options)
+        for parameter, state in own.state.items():
+            for name, value in state.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    # A fused step goes through memory in its order, which MODEL.CHANNELS_LAST may have changed.
+                    state[name] = torch.empty_like(parameter).copy_(value)
         if scaler := state_dict.get("grad_scaler"):  # empty where the run was not in float16 so far
             self.grad_scaler.load_state_dict(scaler)
         self.skipped_steps = state_dict.get("skipped_steps", 0)
-
-
-def _optimizer_of(state: dict) -> str:
-    """Which of SOLVER.OPTIMIZER's has this state: checkpoints hold no names of optimisers."""
-    return "Adam" if "betas" in state["param_groups"][0] else "SGD"
 
 
 def split_batch(batch: dict | list, parts: int) -> list:

@@ -4,6 +4,7 @@ import json
 import logging
 import warnings
 import weakref
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -12,7 +13,16 @@ from torch import nn
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import FINAL
 from revisit.data.reader import UnreadableImageError
-from revisit.engine.hooks import Checkpoints, EarlyProgress, EvaluationAfterSuccess, FreshBatches, PatientWriter
+from revisit.engine.hooks import (
+    Checkpoints,
+    EarlyProgress,
+    EvaluationAfterSuccess,
+    FreshBatches,
+    PatientWriter,
+    quiet_tensorboard,
+)
+from revisit.engine.run_lock import check_owner
+from revisit.engine.same_experiment import check_same_experiment, config_of_checkpoint, plain_config
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.engine.stop_signals import StopSignals, announce
 from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_finite
@@ -112,7 +122,15 @@ class RevisitTrainer(DefaultTrainer):
             "_trainer": self._trainer.state_dict(),
             "seed": self.cfg.SEED,
             "world_size": comm.get_world_size(),
+            "config": plain_config(self.cfg),
+            "images": self.data_loader.images,
         }
+
+    def check_state_dict(self, state_dict: dict) -> None:
+        """Before anything of a checkpoint is loaded: is it of this experiment?"""
+        others = state_dict.get("world_size", 1) != comm.get_world_size()
+        options = {"accepted": self._accepted, "other_processes": others}
+        check_same_experiment(self.cfg, self.data_loader.images, state_dict, **options)
 
     def load_state_dict(self, state_dict: dict) -> None:
         expect(
@@ -130,8 +148,27 @@ class RevisitTrainer(DefaultTrainer):
         before = state_dict.get("world_size", now)
         if before != now:
             logger.warning(f"resuming on {now} processes what {before} began: {self.other_world_size}")
-        super().load_state_dict(state_dict)
-        self._trainer.load_state_dict(state_dict["_trainer"])
+        base_lrs = self.scheduler.base_lrs
+        TrainerBase.load_state_dict(self, state_dict)
+        self.scheduler.base_lrs = base_lrs
+        self._load_optimizer(state_dict)
+
+    def _load_optimizer(self, state_dict: dict) -> None:
+        """Each parameter's state is the checkpoint's; rates and decays are the config's, and so their groups."""
+        before = config_of_checkpoint(self.cfg, state_dict.get("config", {}), "SOLVER.")
+        saved_by = self.build_optimizer(before, self.model)
+        try:
+            self._trainer.load_state_dict(state_dict["_trainer"], saved_by)
+        except ValueError as error:  # torch's, of groups that do not fit
+            raise UserError(
+                f"cannot resume: the checkpoint's optimiser has other parameters than this one ({first_line(error)}); "
+                "start from it by MODEL.WEIGHTS in another OUTPUT_DIR"
+            ) from error
+        if before.SOLVER.OPTIMIZER != self.cfg.SOLVER.OPTIMIZER:
+            self.optimizer.state.clear()
+        if self.iter < self.max_iter:  # beyond the end of a run that was shortened no schedule says anything
+            for group, lr in zip(self.optimizer.param_groups, self.scheduler.get_lr(), strict=True):
+                group["lr"] = lr
 
     @classmethod
     def evaluate(cls, cfg: CfgNode, resume: bool) -> dict:
@@ -146,8 +183,12 @@ class RevisitTrainer(DefaultTrainer):
             logger.info(f"results written to {path}")
         return results
 
-    def resume_or_load(self, resume: bool = True) -> None:
+    def resume_or_load(self, resume: bool = True, accepted: Collection[str] = ()) -> None:
+        """Detectron2's; ``accepted`` keys may differ from the checkpoint's (``check_same_experiment``)."""
+        self._accepted = accepted
         super().resume_or_load(resume)
+        if self.start_iter and comm.is_main_process():
+            (Path(self.cfg.OUTPUT_DIR) / "config.yaml").write_text(self.cfg.dump())
         self.data_loader.start_iteration = self.start_iter
 
     def train(self) -> dict | None:
@@ -156,13 +197,14 @@ class RevisitTrainer(DefaultTrainer):
             done = f"the run has finished its {self.max_iter} iterations (--eval-only evaluates it again)"
             logger.info(f"nothing to do: {done}")
             return None
-        with self.signals:
+        with self.signals, quiet_tensorboard():
             return super().train()
 
     def _restore_final(self) -> None:
         """Where a finished run's result is damaged or gone, its last periodic checkpoint was loaded: write it again."""
         loaded = Path(self.checkpointer.get_checkpoint_file()).stem
         if comm.is_main_process() and self.start_iter == self.max_iter and loaded != FINAL:
+            check_owner(Path(self.cfg.OUTPUT_DIR))
             self.checkpointer.save(FINAL, iteration=self.start_iter - 1)
 
     def run_step(self) -> None:

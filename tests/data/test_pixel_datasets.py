@@ -1,4 +1,4 @@
-"""Data sets with boxes, or a label or a depth per pixel: what is read from where, and what is said of bad trees."""
+"""Data sets with a label or a depth per pixel: what is read from where, and what is said of bad trees."""
 
 import json
 import shutil
@@ -13,7 +13,6 @@ from revisit.data.catalog import get_records
 from revisit.data.image_folders import check_split, read_split, write_split
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
-from detectron2.structures import BoxMode
 
 
 def make_voc(root, **splits):
@@ -190,51 +189,3 @@ def test_a_split_is_written_sorted_and_never_over_another(tmp_path):
     for call in (write_split, check_split):
         assert "names other images than the 1 to be written" in refusal(call, path, ["a"])
     assert read_split(path) == ["a", "b"]
-
-
-ANNOTATION = """<annotation><size><width>60</width><height>40</height><depth>3</depth></size>
-<object><name>{name}</name><difficult>0</difficult>
-<bndbox><xmin>1</xmin><ymin>11</ymin><xmax>60</xmax><ymax>40</ymax></bndbox></object></annotation>"""
-
-
-@pytest.fixture
-def voc(tmp_path):
-    """A tree with boxes of the images 000001 (a dog) and 000002 (a cat) in the split trainval."""
-    for name, animal in (("000001", "dog"), ("000002", "cat"), ("000004", "zebra")):
-        write(tmp_path / f"VOC2007/Annotations/{name}.xml", ANNOTATION.format(name=animal))
-        touch(tmp_path / f"VOC2007/JPEGImages/{name}.jpg")
-    splits = {"trainval": (1, 2), "empty": (), "one": (1,), "more": (1, 3), "zoo": (1, 4)}
-    for split, numbers in splits.items():
-        write(tmp_path / f"VOC2007/ImageSets/Main/{split}.txt", [f"{number:06d}" for number in numbers])
-    return tmp_path / "VOC2007"
-
-
-@pytest.mark.parametrize("folder", ["{voc}", "~/VOC2007"])
-def test_voc_gives_boxes_and_its_twenty_classes(voc, monkeypatch, folder):
-    monkeypatch.setenv("HOME", str(voc.parent))
-    name = f"voc:{folder.format(voc=voc)}:trainval"
-    dog, cat = get_records(name)
-    metadata = MetadataCatalog.get(name)
-    assert len(metadata.thing_classes) == 20 and metadata.evaluator_type == "pascal_voc"
-    assert (metadata.dirname, metadata.split) == (str(voc), "trainval")
-    assert dog["file_name"] == str(voc / "JPEGImages/000001.jpg")
-    assert (dog["height"], dog["width"]) == (40, 60)
-    (annotation,) = dog["annotations"]
-    # VOC counts pixels from 1 and includes the last: the box is the lower three quarters of the image.
-    assert annotation["bbox"] == [0, 10, 60, 40] and annotation["bbox_mode"] == BoxMode.XYXY_ABS
-    classes = [metadata.thing_classes[r["annotations"][0]["category_id"]] for r in (dog, cat)]
-    assert classes == ["dog", "cat"]
-
-
-@pytest.mark.parametrize(
-    ("split", "message"),
-    [
-        ("empty", "empty.txt names fewer than two images"),
-        ("one", "one.txt names fewer than two images"),
-        ("test", "ImageSets/Main/test.txt"),
-        ("more", "Annotations/000003.xml"),
-        ("zoo", "000004.xml names an object of the class 'zebra', expected one of aeroplane"),
-    ],
-)
-def test_a_split_of_boxes_that_cannot_be_read_is_named(voc, split, message):
-    assert message in one_line_error(f"voc:{voc}:{split}")

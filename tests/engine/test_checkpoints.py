@@ -2,7 +2,6 @@
 
 import logging
 import resource
-import shutil
 from pathlib import Path
 
 import pytest
@@ -193,37 +192,6 @@ def test_a_run_ends_in_one_line_where_it_must_not_continue_without_a_checkpoint(
     with pytest.raises(UserError, match=f"{first}.*free some space"):
         train(tmp_path, *OPTIONS, "SOLVER.STOP_WITHOUT_CHECKPOINT", stop, hook=FullDisk(2, 99))
     assert names(tmp_path) == ["model_0000001.pth"]
-
-
-class Vanishing(HookBase):
-    """Removes OUTPUT_DIR after one iteration."""
-
-    def __init__(self, last: int):
-        self._last = last
-
-    def before_step(self) -> None:
-        if self.trainer.iter == self._last + 1:
-            shutil.rmtree(self.trainer.cfg.OUTPUT_DIR)
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of TensorBoard's writer
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ((), "model_final.pth could not be written .* has vanished.: bring it back and resume with --resume"),
-        (("TEST.EVAL_PERIOD", 5), "OUTPUT_DIR .* has vanished: bring it back and resume with --resume"),
-    ],
-)
-def test_a_folder_that_vanishes_ends_the_run_in_one_line(toy_datasets, tmp_path, options, message):
-    watched = ("DATASETS.TEST", ("toy_objects_heldout",), "KNN_EVAL.BANK", "toy_objects_train")
-    with pytest.raises(UserError, match=message):
-        train(tmp_path / "run", *OPTIONS, *watched, "KNN_EVAL.IMAGE_SIZE", 32, *options, hook=Vanishing(2))
-
-
-def test_another_optimiser_is_refused_on_resume(toy_datasets, whole, tmp_path):
-    output = copy(whole, tmp_path / "run", "model_0000003.pth")
-    with pytest.raises(UserError, match="the checkpoint's SOLVER.OPTIMIZER is SGD, this config's Adam"):
-        train(output, *OPTIONS, "SOLVER.OPTIMIZER", "Adam", resume=True)
 
 
 def test_another_number_of_processes_is_said(toy_datasets, whole, tmp_path, caplog):

@@ -14,14 +14,23 @@ import pytest
 import torch
 import yaml
 from commands import ROOT
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny import tiny_config
 
 from revisit import config
+from revisit.config_rules import RULES, each, real, whole
 from revisit.engine import environment
+from revisit.engine.config_checks import check_schedule
 from revisit.engine.environment import describe_environment, git_state, record_environment
-from revisit.engine.setup import check_evaluation_data, count_images, load_config
+from revisit.engine.setup import check_evaluation_data, count_images, load_config, make_output_folder
+from revisit.engine.solver import resolve_schedule
 from revisit.errors import UserError
 
+from detectron2.config import CfgNode
+
 BASE = f"{ROOT}/configs/Base-Pretrain.yaml"
+TESTED = ("DATASETS.TEST", "('toy_scenes_train',)")
 DENSECL = ("MODEL.META_ARCHITECTURE", "DenseCL", "VIEWS.NUM_SMALL", 0)
 
 
@@ -33,40 +42,62 @@ def load(*opts: object, config_file: str = BASE, num_gpus: int = 1, resume: bool
 @pytest.mark.parametrize(
     ("opts", "message"),
     [
-        (("VIEWS.POLICY", "fancy"), "VIEWS.POLICY is 'fancy', expected one of standard, autoaugment"),
+        (("VIEWS.POLICY", "fancy"), "VIEWS.POLICY is 'fancy': expected one of standard, autoaugment"),
         (("KNN_MOCO.MINING", "sideways"), "KNN_MOCO.MINING is 'sideways'"),
         (("MODEL.RESNETS.STEM_TYPE", "deep"), "MODEL.RESNETS.STEM_TYPE is 'deep'"),
         (("MOCO.QUEUE_SIZE", 255), "MOCO.QUEUE_SIZE 255 is smaller than the global batch of 256"),
-        (("KNN_MOCO.NUM_NEIGHBORS", 70000), r"KNN_MOCO.NUM_NEIGHBORS 70000 does not lie in 1..MOCO.QUEUE_SIZE"),
-        (("KNN_MOCO.NUM_NEIGHBORS", 0), "KNN_MOCO.NUM_NEIGHBORS 0"),
+        (("KNN_MOCO.NUM_NEIGHBORS", 70000), "KNN_MOCO.NUM_NEIGHBORS 70000 is more than MOCO.QUEUE_SIZE 65536 holds"),
+        (("KNN_MOCO.NUM_NEIGHBORS", 0), "KNN_MOCO.NUM_NEIGHBORS is 0: expected a whole number of at least 1"),
         (("MOCO.BN_SPLITS", 3), "MOCO.BN_SPLITS 3 does not divide the 256 images"),
         (("MOCO.TEMPERATURE", 0.0), "MOCO.TEMPERATURE"),
         (("MOCO.MOMENTUM", 1.0), "MOCO.MOMENTUM"),
         (("VIEWS.SMALL_SCALE", "(0.2,0.1)"), "VIEWS.SMALL_SCALE"),
         (("VIEWS.MIN_OVERLAP", 1.5), "VIEWS.MIN_OVERLAP"),
         (("VIEWS.MAX_IOU", -0.1), "VIEWS.MAX_IOU"),
-        (("SOLVER.AMP.DTYPE", "float8"), "SOLVER.AMP.DTYPE is 'float8', expected one of bfloat16, float16"),
+        (("SOLVER.AMP.DTYPE", "float8"), "SOLVER.AMP.DTYPE is 'float8': expected one of bfloat16, float16"),
         (("SOLVER.ACCUMULATION_STEPS", 3), "SOLVER.ACCUMULATION_STEPS 3 does not divide the 256 images"),
-        (("SOLVER.ACCUMULATION_STEPS", 0), "SOLVER.ACCUMULATION_STEPS 0"),
+        (("SOLVER.ACCUMULATION_STEPS", 0), "SOLVER.ACCUMULATION_STEPS is 0"),
         (("SOLVER.ACCUMULATION_STEPS", 64, "MOCO.BN_SPLITS", 8), "MOCO.BN_SPLITS 8 does not divide the 4 images"),
         (("SOLVER.ACCUMULATION_STEPS", 2, "KNN_MOCO.ENQUEUE_FIRST", True), "expected SOLVER.ACCUMULATION_STEPS 1"),
         (("TEST.PRECISE_BN.ENABLED", True), "TEST.PRECISE_BN.ENABLED True: it is for finetuning"),
         (("INPUT.FORMAT", "BGR"), "INPUT.FORMAT BGR"),
-        (("SOLVER.CHECKPOINTS_KEPT", -1), "SOLVER.CHECKPOINTS_KEPT -1: expected 0 or more"),
+        (("SOLVER.CHECKPOINTS_KEPT", -1), "SOLVER.CHECKPOINTS_KEPT is -1: expected a whole number of at least 0"),
         (("MOCO.TEMPRATURE", 0.1), "unknown config key MOCO.TEMPRATURE; did you mean MOCO.TEMPERATURE"),
         (("MOCO.QUEUE_SIZE", "many"), "MOCO.QUEUE_SIZE"),
         (("MOCO.QUEUE_SIZE",), "pairs KEY VALUE"),
         (("MODEL.WEIGHTS", "nowhere.pth"), "MODEL.WEIGHTS nowhere.pth not found"),
+        (("SOLVER.BASE_LR", 0.1, "--resume"), "--resume comes after KEY VALUE: options go before"),
+        (("SOLVER.BASE_LR", -1), "SOLVER.BASE_LR is -1.0: expected a number above 0"),
+        (("SOLVER.BASE_LR", "1e999"), "SOLVER.BASE_LR is inf"),
+        (("SOLVER.MAX_ITER", 0), "SOLVER.MAX_ITER is 0: expected at least 1 iteration, or SOLVER.EPOCHS with it"),
+        (("SOLVER.MAX_ITER", -3), "SOLVER.MAX_ITER is -3"),
+        (("MODEL.PIXEL_MEAN", "[0.485,0.456,0.406]"), "MODEL.PIXEL_MEAN .*: expected 3 numbers on the scale of grey"),
+        (("MODEL.RESNETS.DEPTH", 20), "MODEL.RESNETS.DEPTH is 20: expected one of 18, 34, 50, 101, 152"),
+        (("MODEL.RESNETS.NORM", "FrozenBN"), "MODEL.RESNETS.NORM is 'FrozenBN': pretraining trains batch normalis"),
+        (("MODEL.RESNETS.NORM", "GN"), "MODEL.RESNETS.NORM is 'GN': pretraining trains batch normalisation"),
+        (("MODEL.RESNETS.NORM", "BatchNorm"), "MODEL.RESNETS.NORM is 'BatchNorm': expected one of '', BN"),
+        (("MODEL.BACKBONE.FREEZE_AT", 2), "MODEL.BACKBONE.FREEZE_AT is 2: random layers would stay"),
+        (("MODEL.BACKBONE.NAME", "vit"), "MODEL.BACKBONE.NAME is 'vit': expected one of build_resnet_backbone"),
+        (("MODEL.META_ARCHITECTURE", "MoCov3"), "MODEL.META_ARCHITECTURE is 'MoCov3': expected one of .*KNNMoCo"),
+        (("DATASETS.TRAIN", "folder:/x"), r"DATASETS.TRAIN is 'folder:/x': .* mean \"\('folder:/x',\)\""),
+        (("DATASETS.TRAIN", "/x"), r"DATASETS.TRAIN is '/x': .* mean \"\('folder:/x',\)\""),
+        (("DATASETS.TRAIN", "('folder:/x','folder:/y/../x/')"), "DATASETS.TRAIN has folder:/x more than once"),
+        (TESTED, "DATASETS.TEST is .* and KNN_EVAL.BANK is '': expected images to classify and a bank"),
+        (("KNN_EVAL.BANK", "toy_objects_train"), r"DATASETS.TEST is \(\) and KNN_EVAL.BANK is 'toy_objects_train'"),
+        (("TEST.EVAL_PERIOD", 5), "TEST.EVAL_PERIOD is 5, but DATASETS.TEST is empty"),
         ((*DENSECL, "VIEWS.NUM_SMALL", 4), "VIEWS.NUM_SMALL 4: DenseCL has one positive"),
-        ((*DENSECL, "DENSECL.WEIGHT", 1.5), r"DENSECL.WEIGHT 1.5 does not lie in \[0, 1\]"),
-        ((*DENSECL, "DENSECL.GRID", -1), "DENSECL.GRID -1: expected 0"),
+        ((*DENSECL, "DENSECL.WEIGHT", 1.5), "DENSECL.WEIGHT is 1.5: expected a number of at least 0, and at most 1"),
+        ((*DENSECL, "DENSECL.GRID", -1), "DENSECL.GRID is -1: expected a whole number from 0 to 64"),
         (("IMPORTS", "('no_method',)"), r"IMPORTS: cannot import 'no_method' \(No module named 'no_method'\): "),
         (("IMPORTS", "('projects.No.one',)"), r"cannot import 'projects.No.one' \(No module named 'projects.No'\)"),
         (("IMPORTS", "('my_method.py',)"), "cannot import 'my_method.py' .*expected a module's dotted name"),
         (("IMPORTS", "('projects/ToyScenes',)"), "cannot import 'projects/ToyScenes' .*no module can have this name"),
         (("IMPORTS", "(3,)"), "cannot import 3"),
         (("IMPORTS", "('',)"), "cannot import ''"),
-        (("IMPORTS", "('projects.ToyScenes')"), "command line: Type mismatch"),  # no tuple
+        (
+            ("IMPORTS", "('projects.ToyScenes')"),
+            r"command line: IMPORTS is 'projects.ToyScenes': .* mean \"\('projects.ToyScenes',\)",
+        ),
     ],
 )
 def test_impossible_recipes_are_refused_by_name(opts, message):
@@ -80,6 +111,69 @@ def test_impossible_options_are_refused():
         load(num_gpus=3)
     with pytest.raises(UserError, match="nowhere.yaml not found"):
         load(config_file="nowhere.yaml")
+
+
+def test_whole_numbers_are_taken_where_floats_are_meant_and_iterations_by_epochs_if_both_are_typed(tmp_path):
+    (tmp_path / "mine.yaml").write_text(f"_BASE_: {BASE}\nSOLVER:\n  WEIGHT_DECAY: 0\n")
+    solver = load("SOLVER.BASE_LR", 1, config_file=str(tmp_path / "mine.yaml")).SOLVER
+    assert [(type(value), value) for value in (solver.BASE_LR, solver.WEIGHT_DECAY)] == [(float, 1.0), (float, 0.0)]
+    assert load("SOLVER.MAX_ITER", 0, "SOLVER.EPOCHS", 3).SOLVER.EPOCHS == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("SOLVER.WARMUP_ITERS", 11), "SOLVER.WARMUP_ITERS 11 is longer than the run of 10 iterations"),
+        (("KNN_MOCO.WARMUP_EPOCHS", 2), "KNN_MOCO.WARMUP_EPOCHS 2, 10 iterations, do not end before .*, so L_nn never"),
+        (("SOLVER.STEPS", (3, 10)), r"SOLVER.STEPS \(3, 10\): iterations \[10\] come after the end of the run"),
+        (("SOLVER.STEP_EPOCHS", (1, 2)), r"SOLVER.STEP_EPOCHS \(1, 2\): iterations \[10\] come after"),
+    ],
+)
+def test_what_would_never_happen_in_a_run_is_refused(options, message):
+    steps = ("SOLVER.LR_SCHEDULER_NAME", "WarmupMultiStepLR", "SOLVER.STEPS", (9,))
+    check_schedule(resolved(), 40)
+    check_schedule(resolved(*steps, "KNN_MOCO.WARMUP_EPOCHS", 1), 40)
+    check_schedule(resolved("KNN_MOCO.WEIGHT", 0.0, "KNN_MOCO.WARMUP_EPOCHS", 5), 40)
+    with pytest.raises(UserError, match=message):
+        check_schedule(resolved(*steps, *options), 40)
+
+
+def resolved(*options: object):
+    """A run of 10 iterations, 5 an epoch."""
+    cfg = tiny_config(*options)
+    resolve_schedule(cfg, 40)
+    return cfg
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "a\0b", "x" * 300])
+def test_an_output_folder_that_cannot_be_is_refused(tmp_path, name):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="OUTPUT_DIR .* cannot be a folder") as caught:
+        make_output_folder(CfgNode({"OUTPUT_DIR": f"{tmp_path}/{name}"}))
+    assert "\n" not in str(caught.value)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just(10**400),
+    lambda inner: st.lists(inner, max_size=4) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner, max_size=2),
+)
+
+
+@given(VALUES)
+def test_a_rule_tells_yes_from_no_whatever_the_value(value):
+    for key, rule in RULES.items():
+        assert rule.holds(value) in (True, False), key
+
+
+@given(st.integers(-9, 9), st.integers(-9, 9), st.integers(-99, 99) | st.floats())
+def test_ranges_hold_what_lies_inside(low, high, value):
+    inside = low <= value <= high
+    assert real(low, high).holds(value) == inside
+    assert real(low, high, open_low=True).holds(value) == (inside and value != low)
+    assert whole(low, high).holds(value) == (inside and isinstance(value, int))
+    assert each(whole(low, high), rising=True).holds([value, value + 1]) == (
+        inside and isinstance(value, int) and value < high
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,12 +205,13 @@ def test_missing_data_has_its_published_size_in_a_dry_run_alone(tmp_path, monkey
     [
         ("DATASETS.TRAIN", "('folder:{}',)", "no images in {}"),
         ("DATASETS.TRAIN", "('nowhere',)", "unknown data set 'nowhere'"),
+        ("DATASETS.TRAIN", "('{}',)", "unknown data set '{0}': .* write .*'folder:{0}',"),
         ("KNN_EVAL.BANK", "class_folders:{}/birds", "birds not found"),
         ("KNN_EVAL.BANK", "toy_scenes_train", "KNN_EVAL.BANK toy_scenes_train has fewer than two classes"),
     ],
 )
 def test_data_that_is_missing_unknown_or_without_classes_is_refused(toy_datasets, tmp_path, key, name, message):
-    cfg = load(key, name.format(tmp_path))
+    cfg = load(key, name.format(tmp_path), *(TESTED if key == "KNN_EVAL.BANK" else ()))
     with pytest.raises(UserError, match=message.format(tmp_path)):
         count_images(cfg) if key == "DATASETS.TRAIN" else check_evaluation_data(cfg)
 

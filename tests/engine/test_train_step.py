@@ -91,6 +91,21 @@ def test_a_checkpoint_does_not_say_how_a_step_is_computed(precision):
     assert fused.param_groups[0]["fused"] is True
 
 
+def test_a_parameters_state_is_laid_out_as_the_parameter_is_now():
+    """A fused step takes what lies at one place of memory for what belongs together."""
+    conv = torch.nn.Conv2d(3, 8, 3, bias=False)
+    before = TrainStep(conv, [], sgd(conv, momentum=0.9))
+    momentum = torch.arange(8.0 * 27).view(8, 3, 3, 3)
+    before.optimizer.state[conv.weight]["momentum_buffer"] = momentum
+    saved = before.state_dict()
+    conv.to(memory_format=torch.channels_last)
+    step, start = TrainStep(conv, [], sgd(conv, momentum=0.9, fused=True)), conv.weight.detach().clone()
+    step.load_state_dict(saved)
+    conv.weight.grad = torch.zeros_like(conv.weight)
+    step.optimizer.step()
+    assert torch.allclose(conv.weight.detach(), start - 0.05 * 0.9 * momentum)
+
+
 def test_batches_are_split_in_order_and_leave_their_reports_out():
     assert split_batch(list("abcdef"), 3) == [["a", "b"], ["c", "d"], ["e", "f"]]
     views = {**random_views(4), "read_errors": ["x"], "num_fallbacks": 1}

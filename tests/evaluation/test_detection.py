@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 from commands import launch_forks
+from PIL import Image
 
 from revisit.config import add_revisit_config
+from revisit.data.catalog import get_records
+from revisit.data.class_names import share_classes
 from revisit.engine.finetune_trainer import FinetuneTrainer
+from revisit.errors import UserError
+from revisit.evaluation.box_evaluators import check_voc_truth
 
 from detectron2.config import get_cfg
 from detectron2.data import DatasetCatalog, MetadataCatalog
@@ -102,3 +107,38 @@ def test_coco_evaluation_gives_a_perfect_answer_100(toy_root, tmp_path):
             output["instances"].pred_classes = torch.tensor([a["category_id"] for a in record["annotations"]])
             evaluator.process([record], [output])
         assert evaluator.evaluate()["bbox"]["AP"] == pytest.approx(100)
+
+
+def test_coco_evaluation_knows_classes_by_their_names_and_mends_what_files_lack(tmp_path):
+    """The test file lists the training's classes the other way round, without areas and sizes, with ids from 0."""
+    Image.new("RGB", (100, 100)).save(tmp_path / "1.jpg")
+    for name, classes in (("train", ["dog", "cat"]), ("test", ["cat", "dog"])):
+        boxes = {"dog": [8, 8, 32, 32], "cat": [60, 8, 30, 32]}
+        annotations = [
+            {"id": n, "image_id": 1, "category_id": 1 + classes.index(label), "bbox": box}
+            for n, (label, box) in enumerate(boxes.items())
+        ]
+        categories = [{"id": n, "name": label} for n, label in enumerate(classes, start=1)]
+        content = {"images": [{"id": 1, "file_name": "1.jpg"}], "annotations": annotations, "categories": categories}
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    train, test = (f"coco:{tmp_path}:{tmp_path}/{name}.json" for name in ("train", "test"))
+    share_classes(train, [test])
+    (record,) = get_records(test)
+    with evaluator_of(test, tmp_path) as evaluator:
+        output = detections([(LEFT, 0.9), (NOWHERE, 0.8)])
+        output["instances"].pred_classes = torch.tensor([0, 1])  # the dog that is there, and a cat that is not
+        evaluator.process([record], [output])
+        results = evaluator.evaluate()["bbox"]
+    assert {name: results[name] for name in ("AP-dog", "AP-cat")} == {"AP-dog": pytest.approx(100), "AP-cat": 0}
+
+
+def test_a_voc_tree_that_cannot_be_scored_against_is_refused_before_the_training(tmp_path):
+    write_voc(tmp_path)
+    check_voc_truth("voc", tmp_path, "test")
+    file = tmp_path / "Annotations/000002.xml"
+    for old, new in (("<pose>Left</pose>", ""), ("<xmin>9</xmin>", "<xmin>9.5</xmin>")):
+        other = tmp_path / f"Annotations/{len(old)}.xml"  # Detectron2 remembers what it has read
+        other.write_text(file.read_text().replace(old, new, 1))
+        (tmp_path / "ImageSets/Main/test.txt").write_text(f"000001\n{other.stem}\n")
+        with pytest.raises(UserError, match=f"cannot be scored against, because of {other} .*: expected of every"):
+            check_voc_truth("voc", tmp_path, "test")

@@ -52,6 +52,7 @@ class SimCLR(Pretraining):
 
     TITLE = "SimCLR"
     HEADS = ("projection_head.",)
+    KEYS = ("SIMCLR.*",)
 
     @configurable
     def __init__(self, *, embedding_dim: int, temperature: float, **shared: object):

@@ -4,14 +4,16 @@ from unittest.mock import Mock
 
 import cv2
 import numpy as np
+import pytest
 import torch
 from tiny import tiny_config
 
-from projects.ClassActivationMaps.run import activation_map, overlay
+from projects.ClassActivationMaps.run import Network, activation_map, in_order, overlay
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.ToyScenes import CLASS_NAMES
 from revisit.data.catalog import get_records
 from revisit.data.reader import read_image
+from revisit.errors import UserError
 from revisit.evaluation.features import whole_image
 from revisit.viz import tiles
 from revisit.viz.tiles import fit
@@ -67,3 +69,12 @@ def test_images_of_several_classes_show_their_first(tmp_path, run_project):
     records = {record["file_name"]: record["labels"] for record in get_records("toy_voc_labels_test")}
     for image in results["images"]:
         assert image["truth"] == CLASS_NAMES[records[image["file_name"]].index(1)]
+
+
+def test_a_classifier_of_another_order_of_classes_is_turned_to_that_of_the_images():
+    network = Network("one", None, torch.eye(3), torch.arange(3.0), "square", 64, ["auk", "kite", "owl"])
+    turned = in_order(network, ["owl", "auk", "kite"], "birds")
+    assert turned.bias.tolist() == [2, 0, 1] and turned.weight.argmax(dim=1).tolist() == [2, 0, 1]
+    assert in_order(network._replace(classes=[]), ["bat"], "bats").bias.tolist() == [0, 1, 2]  # of an older version
+    with pytest.raises(UserError, match="'bats' and 'the classifier for one' have different classes, 1 and 3"):
+        in_order(network, ["bat"], "bats")

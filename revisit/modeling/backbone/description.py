@@ -37,6 +37,9 @@ class BackboneDescription:
         """A backbone for RGB that has a place for every tensor of the family's under ``cfg``'s flags."""
         raise NotImplementedError
 
+    def check(self, cfg: CfgNode) -> None:
+        """Raise UserError where the family's keys ask for something that none of its members is."""
+
     def title(self, flags: Flags) -> str:
         """Which member of the family the flags describe, such as ``ResNet-50``."""
         return self.NAME

@@ -1,12 +1,14 @@
 """ResNets: Detectron2's own, with the dilations, stems and widths that are needed here, and their description."""
 
+import math
 from itertools import product
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from revisit.config import PIXELWISE, expect_one_of
-from revisit.errors import UserError
+from revisit.config import PIXELWISE
+from revisit.config_rules import add_rules, each, one_of, whole
+from revisit.errors import UserError, expect
 from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Flags, Tensors
 
 from detectron2.config import CfgNode
@@ -19,7 +21,21 @@ from fvcore.nn import weight_init
 BLOCKS_PER_STAGE = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 BASIC_DEPTHS = (18, 34)
 INPUT = "input"
-_CHOICES = {"DEPTH": BLOCKS_PER_STAGE, "RES4_STRIDE": (1, 2), "RES4_DILATION": (1, 2, 4), "RES5_DILATION": (1, 2, 4)}
+_WIDTHS = ("STEM_OUT_CHANNELS", "RES2_OUT_CHANNELS", "NUM_GROUPS", "WIDTH_PER_GROUP", "DEFORM_NUM_GROUPS")
+STAGES = ("res2", "res3", "res4", "res5")
+
+add_rules(
+    {
+        **{f"MODEL.RESNETS.{name}": whole(1, 2**14) for name in _WIDTHS},
+        "MODEL.RESNETS.DEPTH": one_of(*BLOCKS_PER_STAGE),
+        "MODEL.RESNETS.STEM_TYPE": one_of("basic", "cifar"),
+        "MODEL.RESNETS.RES4_STRIDE": one_of(1, 2),
+        "MODEL.RESNETS.RES4_DILATION": one_of(1, 2, 4),
+        "MODEL.RESNETS.RES5_DILATION": one_of(1, 2, 4),
+        "MODEL.RESNETS.OUT_FEATURES": each(one_of("stem", *STAGES), least=1),
+        "MODEL.RESNETS.DEFORM_ON_PER_STAGE": each(one_of(False, True), 4),
+    }
+)
 
 
 class CifarStem(CNNBlockBase):
@@ -54,21 +70,9 @@ def build_revisit_resnet_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> ResNe
     Parameter names are the core builder's throughout, so weights are interchangeable. Under a meta-architecture
     for pixelwise prediction the network returns, beside its maps, ``INPUT``: a view of its input without channels,
     (N, 0, H, W). Heads have to know its size, which a map of some stride does not say.
-
-    Raises:
-        UserError: an option that no such network has.
     """
     options = cfg.MODEL.RESNETS
-    for key, choices in _CHOICES.items():
-        expect_one_of(cfg, f"MODEL.RESNETS.{key}", choices)
-    needs_own = (
-        options.STEM_TYPE != "basic"
-        or options.RES4_STRIDE != 2
-        or options.RES4_DILATION != 1
-        or options.RES5_DILATION not in (1, 2)
-        or (options.DEPTH in BASIC_DEPTHS and (options.RES5_DILATION, options.RES2_OUT_CHANNELS) != (1, 64))
-    )
-    if needs_own:
+    if _needs_own(options):
         make_stem = CifarStem if options.STEM_TYPE == "cifar" else BasicStem
         stem = make_stem(input_shape.channels, options.STEM_OUT_CHANNELS, options.NORM)
         stages = [_make_stage(options, index) for index in range(4)]
@@ -78,6 +82,26 @@ def build_revisit_resnet_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> ResNe
     if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
         resnet.register_forward_hook(_add_input_size)
     return resnet
+
+
+def places(cfg: CfgNode, size: int) -> int:
+    """Of res5's map over images of ``size`` x ``size`` px."""
+    options = cfg.MODEL.RESNETS
+    stride = 32 if options.STEM_TYPE == "basic" else 8
+    for dense in (options.RES4_STRIDE == 1 or options.RES4_DILATION > 1, options.RES5_DILATION > 1):
+        stride //= 2 if dense else 1
+    return math.ceil(size / stride) ** 2
+
+
+def _needs_own(options: CfgNode) -> bool:
+    """Whether Detectron2's builder cannot make this ResNet."""
+    return (
+        options.STEM_TYPE != "basic"
+        or options.RES4_STRIDE != 2
+        or options.RES4_DILATION != 1
+        or options.RES5_DILATION not in (1, 2)
+        or (options.DEPTH in BASIC_DEPTHS and (options.RES5_DILATION, options.RES2_OUT_CHANNELS) != (1, 64))
+    )
 
 
 def _add_input_size(module: ResNet, args: tuple[Tensor], maps: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -180,6 +204,37 @@ assert features.shape == (1, {features})
 
     def title(self, flags: Flags) -> str:
         return f"ResNet-{flags['MODEL.RESNETS.DEPTH']}"
+
+    def check(self, cfg: CfgNode) -> None:
+        """Raise UserError where MODEL.RESNETS asks for something that no ResNet here or of Detectron2 is."""
+        options = cfg.MODEL.RESNETS
+        own = cfg.MODEL.BACKBONE.NAME != "build_resnet_backbone"
+        basic, deformed = options.DEPTH in BASIC_DEPTHS, any(options.DEFORM_ON_PER_STAGE)
+        for key, plain in (("RES2_OUT_CHANNELS", 64), ("RES5_DILATION", 1)):
+            expect(
+                own or not basic or options[key] == plain,
+                f"MODEL.RESNETS.{key} is {options[key]}: Detectron2's own ResNet-{options.DEPTH} has {plain}; other "
+                "values need MODEL.BACKBONE.NAME build_revisit_resnet_backbone",
+            )
+        expect(
+            own or options.RES5_DILATION < 4,
+            "MODEL.RESNETS.RES5_DILATION is 4: needs MODEL.BACKBONE.NAME build_revisit_resnet_backbone",
+        )
+        expect(
+            not basic or (options.NUM_GROUPS == 1 and not deformed),
+            f"MODEL.RESNETS.NUM_GROUPS {options.NUM_GROUPS}, DEFORM_ON_PER_STAGE {list(options.DEFORM_ON_PER_STAGE)}: "
+            f"a ResNet-{options.DEPTH} has no groups and no deformable stages",
+        )
+        expect(
+            not (deformed and _needs_own(options)),
+            "MODEL.RESNETS.DEFORM_ON_PER_STAGE: expected a ResNet without Revisit's stems, strides and dilations",
+        )
+        widths = {key: options[key] for key in ("STEM_OUT_CHANNELS", "RES2_OUT_CHANNELS")}
+        expect(
+            options.NORM != "GN" or not any(width % 32 for width in widths.values()),
+            f"MODEL.RESNETS.NORM is GN, which has groups of 32 channels: expected widths that divide by it, "
+            f"got {widths}",
+        )
 
     def parts(self, module: nn.Module) -> list[str]:
         """In a C4 detector res5 belongs to the RoI heads, without the normalisation that MoCo adds after it."""

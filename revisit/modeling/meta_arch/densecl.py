@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from revisit.config import adds_keys
+from revisit.config_rules import SHARE, add_rules, whole
 from revisit.errors import expect
 from revisit.modeling.losses.chunked import chunked_losses
 from revisit.modeling.losses.contrastive import at_least_float32
@@ -75,6 +76,9 @@ def add_densecl_keys(cfg: CfgNode) -> None:
     cfg.DENSECL.GRID = 0
 
 
+add_rules({"DENSECL.WEIGHT": SHARE, "DENSECL.GRID": whole(0, 64, "(0: the map as it is)")})
+
+
 @dataclass
 class DenseEncoded(Encoded):
     """``Encoded`` with the cells of both views."""
@@ -96,6 +100,7 @@ class DenseCL(MoCo):
     TITLE = "DenseCL"
     HEADS = (*MoCo.HEADS, "dense_head.", "momentum_dense_head.")
     MARK = "queue.dense_keys"
+    KEYS = ("DENSECL.*",)
 
     @configurable
     def __init__(self, *, dense_weight: float, grid: int, **moco: object):
@@ -113,10 +118,8 @@ class DenseCL(MoCo):
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         super().check(cfg, share)
-        options, small = cfg.DENSECL, cfg.VIEWS.NUM_SMALL
+        small = cfg.VIEWS.NUM_SMALL
         expect(small == 0, f"VIEWS.NUM_SMALL {small}: DenseCL has one positive, the large one; expected 0")
-        expect(0 <= options.WEIGHT <= 1, f"DENSECL.WEIGHT {options.WEIGHT} does not lie in [0, 1]")
-        expect(options.GRID >= 0, f"DENSECL.GRID {options.GRID}: expected 0 (the map as it is) or more")
 
     @classmethod
     def describe(cls, cfg: CfgNode, iterations_per_epoch: int) -> dict[str, object]:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from revisit.config_rules import add_rules, one_of
 from revisit.modeling.sem_seg.pixel_heads import PixelHead
 
 from detectron2.config import CfgNode, configurable
@@ -12,6 +13,8 @@ from detectron2.modeling.postprocessing import sem_seg_postprocess
 from detectron2.structures import ImageList
 
 LOSSES = {"mse": F.mse_loss, "l1": F.l1_loss}
+
+add_rules({"MODEL.DEPTH.LOSS": one_of(*LOSSES)})
 
 
 def depth_loss(predicted: Tensor, depth: Tensor, kind: str) -> Tensor:

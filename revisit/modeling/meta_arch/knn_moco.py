@@ -5,7 +5,8 @@ import logging
 import torch
 from torch import Tensor
 
-from revisit.config import adds_keys, expect_one_of
+from revisit.config import adds_keys
+from revisit.config_rules import add_rules, one_of, real, whole
 from revisit.errors import expect
 from revisit.modeling.distributed import unwrap
 from revisit.modeling.losses.chunked import chunked_losses, nearest_rows
@@ -33,6 +34,16 @@ def add_knn_moco_keys(cfg: CfgNode) -> None:
     cfg.KNN_MOCO.ENQUEUE_FIRST = False
 
 
+add_rules(
+    {
+        "KNN_MOCO.NUM_NEIGHBORS": whole(1),
+        "KNN_MOCO.WEIGHT": real(0, 1e6),
+        "KNN_MOCO.WARMUP_EPOCHS": whole(unit="epochs"),
+        "KNN_MOCO.MINING": one_of("before_head", "after_head"),
+    }
+)
+
+
 class NeighborLossSchedule(HookBase):
     """L_nn weighs 0 for the first ``warmup_iterations``, then lambda; by the iteration, so a resumed run agrees."""
 
@@ -56,6 +67,7 @@ class KNNMoCo(MoCo):
 
     TITLE = "kNN-MoCo"
     MARK = "queue.features"
+    KEYS = ("KNN_MOCO.*",)
 
     @configurable
     def __init__(self, *, num_neighbors: int, neighbor_weight: float, mining: str, enqueue_first: bool, **moco: object):
@@ -76,15 +88,23 @@ class KNNMoCo(MoCo):
     def check(cls, cfg: CfgNode, share: int) -> None:
         super().check(cfg, share)
         knn, queue_size, parts = cfg.KNN_MOCO, cfg.MOCO.QUEUE_SIZE, cfg.SOLVER.ACCUMULATION_STEPS
-        expect_one_of(cfg, "KNN_MOCO.MINING", ("before_head", "after_head"))
         expect(
-            0 < knn.NUM_NEIGHBORS <= queue_size,
-            f"KNN_MOCO.NUM_NEIGHBORS {knn.NUM_NEIGHBORS} does not lie in 1..MOCO.QUEUE_SIZE ({queue_size})",
+            knn.NUM_NEIGHBORS <= queue_size,
+            f"KNN_MOCO.NUM_NEIGHBORS {knn.NUM_NEIGHBORS} is more than MOCO.QUEUE_SIZE {queue_size} holds",
         )
         expect(
             parts == 1 or not knn.ENQUEUE_FIRST,
             "KNN_MOCO.ENQUEUE_FIRST mines among the whole batch's keys inside its forward: expected "
             f"SOLVER.ACCUMULATION_STEPS 1 with it, got {parts}",
+        )
+
+    @classmethod
+    def check_length(cls, cfg: CfgNode, iterations_per_epoch: int) -> None:
+        wait, last = epochs_without_neighbors(cfg), cfg.SOLVER.MAX_ITER
+        expect(
+            wait * iterations_per_epoch < last or not cfg.KNN_MOCO.WEIGHT,
+            f"KNN_MOCO.WARMUP_EPOCHS {wait}, {wait * iterations_per_epoch} iterations, do not end before the run does, "
+            f"after {last}, so L_nn never joins: expected fewer of them, such as 0, or a longer run",
         )
 
     @classmethod

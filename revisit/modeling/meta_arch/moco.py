@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from revisit.config import adds_keys, expect_one_of
+from revisit.config import adds_keys
+from revisit.config_rules import POSITIVE, add_rules, one_of, real, whole
 from revisit.errors import expect
+from revisit.modeling.backbone.resnet import places
 from revisit.modeling.distributed import gather_rows, in_global_order, start_gather
 from revisit.modeling.losses.chunked import chunked_losses
 from revisit.modeling.meta_arch.pretraining import Pretraining, positive_passes, unit_rows
@@ -39,6 +41,19 @@ def add_moco_keys(cfg: CfgNode) -> None:
     cfg.MOCO.BN_SPLITS = 1  # BN statistics over 1/BN_SPLITS of a process's batch: emulates that many GPUs
 
 
+add_rules(
+    {
+        "MOCO.QUEUE_SIZE": whole(1, 2**24, "rows"),
+        "MOCO.QUEUE_DTYPE": one_of("float32", "bfloat16", "float16"),
+        "MOCO.MAX_SCORES": whole(0, 2**40, "(0: all at once)"),
+        "MOCO.TEMPERATURE": POSITIVE,
+        "MOCO.MOMENTUM": real(0, 0.9999999),
+        "MOCO.EMBEDDING_DIM": whole(1, 2**14),
+        "MOCO.BN_SPLITS": whole(1),
+    }
+)
+
+
 @dataclass
 class Encoded:
     """What the encoders make of this process's B images; the losses and the monitors read it."""
@@ -61,6 +76,8 @@ class MoCo(Pretraining):
     HEADS = ("projection_head.", "momentum_backbone.", "momentum_projection_head.", "queue.")
     ENCODERS = ("backbone", "momentum_backbone")
     MARK = "queue.keys"
+    KEYS = ("MOCO.*",)
+    MAY_CHANGE = ("MOCO.MAX_SCORES",)
 
     @configurable
     def __init__(
@@ -104,17 +121,21 @@ class MoCo(Pretraining):
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         batch, moco, part = cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO, share // cfg.SOLVER.ACCUMULATION_STEPS
-        expect_one_of(cfg, "MOCO.QUEUE_DTYPE", ("float32", "bfloat16", "float16"))
-        expect(moco.MAX_SCORES >= 0, f"MOCO.MAX_SCORES {moco.MAX_SCORES}: expected 0 (all at once) or more")
         expect(
             batch <= moco.QUEUE_SIZE,
             f"MOCO.QUEUE_SIZE {moco.QUEUE_SIZE} is smaller than the global batch of {batch}: expected at least as many",
         )
-        expect(moco.TEMPERATURE > 0, f"MOCO.TEMPERATURE {moco.TEMPERATURE}: expected a positive number")
-        expect(0 <= moco.MOMENTUM < 1, f"MOCO.MOMENTUM {moco.MOMENTUM} does not lie in [0, 1)")
         expect(
-            moco.BN_SPLITS > 0 and part % moco.BN_SPLITS == 0,
+            part % moco.BN_SPLITS == 0,
             f"MOCO.BN_SPLITS {moco.BN_SPLITS} does not divide the {part} images that a process runs at a time",
+        )
+        large, small, count = cfg.VIEWS.LARGE_SIZE, cfg.VIEWS.SMALL_SIZE, cfg.VIEWS.NUM_SMALL
+        together = part // moco.BN_SPLITS
+        values = [together * places(cfg, large)] + [together * count * places(cfg, small)] * (count > 0)
+        expect(
+            min(values) > 1,
+            f"SOLVER.IMS_PER_BATCH {batch} leaves batch normalisation a single value in res5: expected more images, "
+            "larger VIEWS, or fewer SOLVER.ACCUMULATION_STEPS and MOCO.BN_SPLITS",
         )
 
     @classmethod

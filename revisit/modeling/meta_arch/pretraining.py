@@ -32,6 +32,11 @@ class Pretraining(nn.Module):
     TITLE = ""  # the method in words, for the origin of its weights
     HEADS: tuple[str, ...] = ()  # prefixes of its tensors that a converted backbone leaves out
     ENCODERS: tuple[str, ...] = ("backbone",)  # the modules that converted weights start
+    # Patterns of config keys, beside those of the methods that it extends, for a run that is resumed with other values
+    # (engine/same_experiment.py). KEYS: all of its own; who states them reads no other method's. MAY_CHANGE: of these,
+    # those that do not make another experiment.
+    KEYS: tuple[str, ...] = ()
+    MAY_CHANGE: tuple[str, ...] = ()
     MARK = ""  # a tensor that only its checkpoints have, for files older than the name of the method in them
 
     def __init__(self, *, backbone: Backbone, metrics_period: int, pixel_mean: list[float], pixel_std: list[float]):
@@ -55,6 +60,10 @@ class Pretraining(nn.Module):
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         """Raise UserError where the method's keys make no sense together; ``share`` images are a process's batch."""
+
+    @classmethod
+    def check_length(cls, cfg: CfgNode, iterations_per_epoch: int) -> None:
+        """Raise UserError where the method's keys make no sense in a run of SOLVER.MAX_ITER iterations."""
 
     @classmethod
     def advice(cls, cfg: CfgNode, num_images: int) -> str:

@@ -1,0 +1,134 @@
+"""A score compares classes by name, whatever their order; and images that bank and test set share are counted."""
+
+import shutil
+from copy import deepcopy
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from trees import one_line_error, touch
+
+from revisit.data import shared_images as sharing
+from revisit.data.catalog import get_records
+from revisit.data.class_names import places_by_name, share_classes
+from revisit.data.shared_images import shared_images
+from revisit.errors import UserError
+
+from detectron2.data import DatasetCatalog, MetadataCatalog
+
+NAMES = ["auk", "kite", "owl", "wren"]
+
+
+@pytest.fixture
+def register():
+    """Registers records with metadata under a name, until the test's end."""
+    names = []
+
+    def add(name: str, records: list[dict], **metadata: object) -> str:
+        DatasetCatalog.register(name, lambda: deepcopy(records))
+        MetadataCatalog.get(name).set(**metadata)
+        names.append(name)
+        return name
+
+    yield add
+    for name in names:
+        DatasetCatalog.remove(name)
+        MetadataCatalog.remove(name)
+
+
+@given(st.permutations(NAMES), st.permutations(NAMES), st.lists(st.integers(0, 3), min_size=1))
+def test_in_any_order_a_label_keeps_its_name(own, wanted, labels):
+    places = places_by_name(own, wanted, ("one", "other"))
+    assert [wanted[places[label]] for label in labels] == [own[label] for label in labels]
+
+
+@given(st.lists(st.sampled_from(NAMES)), st.lists(st.sampled_from(NAMES)))
+def test_other_names_and_names_of_two_classes_are_refused(own, wanted):
+    if sorted(own) == sorted(wanted) and len(set(own)) == len(own):
+        return
+    with pytest.raises(UserError, match="'one' and 'other' have different classes"):
+        places_by_name(own, wanted, ("one", "other"))
+
+
+def test_records_and_what_evaluators_know_are_mapped_each_time_they_are_loaded(register):
+    records = [
+        {
+            "file_name": "1",
+            "label": 2,
+            "labels": (1, -1, -1, 0),
+            "annotations": [{"category_id": 3}, {"category_id": 0}],
+        },
+        {"file_name": "2", "label": -1, "labels": (-1, 1, -1, -1), "annotations": []},
+    ]
+    known = {"thing_dataset_id_to_contiguous_id": {5: 0, 6: 1, 8: 2, 9: 3}, "thing_colors": [[n] * 3 for n in range(4)]}
+    register("leader", [{"file_name": "3", "label": 0}], thing_classes=NAMES)
+    register("follower", records, thing_classes=NAMES[::-1], **known)
+    share_classes("leader", ["leader", "follower"])
+    for _ in range(2):
+        first, second = get_records("follower")
+        assert (first["label"], second["label"]) == (1, -1)
+        assert (first["labels"], second["labels"]) == ((0, -1, -1, 1), (-1, -1, 1, -1))
+        assert [a["category_id"] for a in first["annotations"]] == [0, 3]
+        metadata = MetadataCatalog.get("follower")
+        assert metadata.thing_classes == NAMES and metadata.thing_colors == known["thing_colors"][::-1]
+        assert metadata.thing_dataset_id_to_contiguous_id == {5: 3, 6: 2, 8: 1, 9: 0}
+    share_classes("follower", ["leader"])  # the other way round: nothing is left of the first
+    assert get_records("follower") == records and MetadataCatalog.get("follower").thing_classes == NAMES[::-1]
+    assert get_records("leader")[0]["label"] == 3
+
+
+def test_fewer_classes_than_in_the_bank_are_refused_with_those_that_are_missing(tmp_path):
+    touch(
+        *(tmp_path / f"{part}/{name}/1.jpg" for part, names in (("bank", NAMES), ("test", NAMES[:2])) for name in names)
+    )
+    bank, test = (f"class_folders:{tmp_path}/{part}" for part in ("bank", "test"))
+    share_classes(bank, [test])
+    assert "have different classes, 2 and 4: only the second has owl, wren." in one_line_error(test)
+
+
+def test_classes_without_names_are_compared_by_their_number(register):
+    records = [{"file_name": str(n), "label": n} for n in range(4)]
+    register("named", records, thing_classes=NAMES)
+    register("unnamed", records)
+    register("more", [*records, {"file_name": "4", "label": 4}])
+    share_classes("named", ["unnamed", "more"])
+    assert get_records("unnamed") == records
+    assert "have different classes: 5 and 4 of them" in one_line_error("more")
+
+
+def test_masks_in_another_order_are_refused(register):
+    register("masks", [{"file_name": "1", "sem_seg_file_name": "1"}], stuff_classes=NAMES)
+    register("turned", [{"file_name": "1", "sem_seg_file_name": "1"}], stuff_classes=NAMES[::-1])
+    share_classes("masks", ["turned"])
+    assert "class 0 is wren and auk), but the ids stand in the files of the masks" in one_line_error("turned")
+
+
+def test_a_leader_that_the_model_was_not_trained_on_is_not_compared_with(register, caplog):
+    records = [{"file_name": "1", "annotations": []}]
+    register("trained", records, thing_classes=NAMES)
+    register("tested", records, thing_classes=["bat"])
+    share_classes("trained", ["tested"], num_classes=1)
+    assert get_records("tested") == records
+    assert "which has 4, but the model 1" in caplog.text
+    share_classes("coco:/nowhere:/nowhere.json", ["tested"], num_classes=1)
+    assert get_records("tested") == records and "/nowhere not found" in caplog.text
+
+
+def test_shared_images_are_those_of_one_path_or_one_content(tmp_path, write_pictures, monkeypatch):
+    paths = write_pictures(tmp_path / "bank", 4)
+    shutil.copy(paths[0], tmp_path / "copy.png")
+    Image.new("RGB", (4, 4)).save(tmp_path / "other.png")
+    (tmp_path / "same_size.png").write_bytes(paths[1].read_bytes()[:-1] + b"?")
+    bank = [{"file_name": str(path)} for path in paths]
+    test = [{"file_name": str(tmp_path / name)} for name in ("copy.png", "other.png", "bank/003.png", "same_size.png")]
+    assert shared_images(bank, test) == 2
+    assert shared_images(test, bank) == 2
+    assert shared_images(bank, [*test, {"file_name": "gone.png"}]) == 2
+    arrays = [{"image": np.full((2, 2, 3), n, np.uint8)} for n in range(3)]
+    assert shared_images(arrays, arrays[1:]) == 2
+    monkeypatch.setattr(sharing, "SAMPLE", 2)  # contents of 000 and 002, and of copy and same_size
+    assert shared_images(bank, test) == 2
+    monkeypatch.setattr("builtins.open", None)
+    assert shared_images(bank, bank) == 4  # by their paths, without reading

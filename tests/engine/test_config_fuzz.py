@@ -1,0 +1,188 @@
+"""Every key of five recipes with values that nobody meant: each trains a step or ends in one line, not in a traceback.
+
+`make test` tries 200 seeded cases, `make fuzz` 3,000; FUZZ_FIRST is the seed of the first.
+"""
+
+import importlib
+import os
+import random
+import re
+import runpy
+import sys
+import traceback
+from argparse import Namespace
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from commands import ROOT
+
+from projects.ToyScenes import data_sets
+from revisit.config_rules import dotted_keys
+from revisit.engine import config_checks, merging, solver
+from revisit.engine.command import run_command
+from revisit.engine.config_checks import check_schedule
+from revisit.engine.finetune_trainer import FinetuneTrainer
+from revisit.engine.pretrain_trainer import PretrainTrainer
+from revisit.engine.setup import count_images, load_config, make_config
+from revisit.engine.solver import resolve_schedule
+from revisit.errors import UserError
+from revisit.modeling.meta_arch.pretraining import method_of
+
+from detectron2.data import MetadataCatalog
+from detectron2.engine import TrainerBase
+from detectron2.utils.env import seed_all_rng
+
+CASES, FIRST = int(os.environ.get("FUZZ_CASES", 200)), int(os.environ.get("FUZZ_FIRST", 0))
+NARROW = "MODEL.RESNETS.DEPTH 18 MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
+NARROW += " MODEL.DEVICE cpu DATALOADER.NUM_WORKERS 0 SOLVER.WARMUP_ITERS 0 SOLVER.MAX_ITER 10 SEED 1"
+VIEWS = "VIEWS.LARGE_SIZE 32 VIEWS.SMALL_SIZE 16 SOLVER.IMS_PER_BATCH 4 MOCO.QUEUE_SIZE 16 MOCO.EMBEDDING_DIM 8"
+VIEWS += " KNN_MOCO.NUM_NEIGHBORS 3 KNN_MOCO.WARMUP_EPOCHS 0 KNN_EVAL.IMAGE_SIZE 32"
+DENSE = "SOLVER.IMS_PER_BATCH 2 MODEL.SEM_SEG_HEAD.CONVS_DIM 8 INPUT.CROP.SIZE [48,48]"
+TOYS = "IMPORTS ('projects.ToyScenes',) DATASETS.TRAIN ('toy_objects_train',)"
+RECIPES = {
+    "toy/pretrain": VIEWS,
+    "toy/detection": "SOLVER.IMS_PER_BATCH 2 SOLVER.STEPS (5,) INPUT.MIN_SIZE_TRAIN (64,) INPUT.MIN_SIZE_TEST 64 "
+    "TEST.PRECISE_BN.NUM_ITER 1 MODEL.ROI_BOX_HEAD.FC_DIM 16",
+    "toy/segmentation_voc": f"{DENSE} SOLVER.STEPS () SOLVER.STEP_EPOCHS ()",
+    "toy/depth": DENSE,
+    "pretrain/moco_mc_cc": f"{VIEWS} {TOYS} DATASETS.TEST ('toy_objects_heldout',) KNN_EVAL.BANK toy_objects_train",
+}
+_PIXELS = r"^MODEL\.(RPN|ROI|RETINA|PANOPTIC|FPN|ANCHOR|PROPOSAL)|^(MOCO|KNN|DENSECL|VIEWS)"
+_VIEWS = r"^MODEL\.(RPN|ROI|RETINA|PANOPTIC|FPN|ANCHOR|PROPOSAL|SEM_SEG|DEPTH)|^(INPUT|DENSECL)"
+UNREAD = {  # keys that a recipe hardly reads, which are tried a tenth as often
+    "toy/pretrain": _VIEWS,
+    "toy/detection": r"^MODEL\.(RETINA|PANOPTIC|FPN|SEM|DEPTH|ROI_MASK|ROI_KEY|ROI_BOX_C)|^(MOCO|KNN|DENSECL|VIEWS)",
+    "toy/segmentation_voc": _PIXELS,
+    "toy/depth": _PIXELS,
+    "pretrain/moco_mc_cc": _VIEWS,
+}
+KINDS = ("type", "sign", "magnitude", "emptiness", "nan", "unicode")
+OTHERS = (1, -1.5, True, None, "text", (1,), [], {"A": 1}, [[]], ("a", 2))
+STRANGE = ("ünïcødé/图片", "\u202e", "a\x00b", "٣", " ", "x" * 300, "\n", "'", "{", "((((", "%s", "~", "\udcff", "://")
+MONITORED = ("TEST.", "KNN_EVAL.", "DATASETS.TEST", "INPUT.MIN_SIZE_TEST", "INPUT.MAX_SIZE_TEST", "_TEST")
+
+
+def mutated(value: object, kind: str, rng: random.Random) -> object:
+    """Another value for a key, of one kind."""
+    if kind == "type":
+        return rng.choice(OTHERS)
+    if kind == "emptiness":
+        return rng.choice(("", (), [], None, 0, [[]], {}))
+    if kind == "unicode":
+        strange = rng.choice(STRANGE)
+        return [strange] if isinstance(value, list | tuple) and rng.random() < 0.7 else strange
+    if isinstance(value, list | tuple) and value:
+        if kind == "magnitude" and rng.random() < 0.4:
+            return rng.choice(([*value, *value], value[:-1], list(reversed(value))))
+        place = rng.randrange(len(value))
+        return [*value[:place], mutated(value[place], kind, rng), *value[place + 1 :]]
+    if kind == "nan":
+        return rng.choice((float("nan"), float("inf"), -float("inf")))
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, str | list | tuple) or value is None:
+        return rng.choice((-1, 10**9, f"-{value}", f"{value}{value}", str(value).upper()))
+    if kind == "sign":
+        return -value or -1
+    small, large = ((0, 1, 2), (10**9, 10**19, 10**400)) if isinstance(value, int) else ((0.0, 1e-300, 1), (1e9, 1e300))
+    return rng.choice((*small, *large, value * 2 + 1, value // 2 if isinstance(value, int) else value / 1000))
+
+
+@pytest.fixture
+def attempt(toy_datasets, tmp_path, monkeypatch, capsys):
+    """Plan, and where nothing is wrong train, one step of a case by its seed; returns the case and how it ended."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda *args, **options: None)  # takes minutes, and no key
+    for name in [name for name in MetadataCatalog.list() if name.startswith("toy_")]:
+        MetadataCatalog.pop(name)  # of trees in another place
+    importlib.reload(data_sets)
+    tool = runpy.run_path(f"{ROOT}/tools/train_net.py")
+    defaults = {}
+    for name, options in RECIPES.items():
+        cfg = make_config(f"{ROOT}/configs/{name}.yaml", f"{NARROW} {options}".split(" "))
+        defaults[name] = dotted_keys(cfg)
+
+    def call(seed: int) -> tuple[str, str]:
+        rng = random.Random(seed)
+        name = rng.choice(list(RECIPES))
+        kind = rng.choices(KINDS, (2, 2, 5, 2, 2, 2))[0]
+        keys = [key for key in defaults[name] if rng.random() < 0.1 or not re.search(UNREAD[name], key)]
+        key = rng.choice(keys)
+        value = mutated(defaults[name][key], kind, rng)
+        words = ["--config-file", f"{ROOT}/configs/{name}.yaml", "--dry-run", "OUTPUT_DIR", "out", *NARROW.split()]
+        words += RECIPES[name].split()
+        typed = str(value)
+        if (rng.random() < 0.5 or kind == "nan") and not any(map(str.__contains__, [typed] * 2, "\udcff\x00")):
+            node = {key.split(".")[-1]: list(value) if isinstance(value, tuple) else value}
+            for part in reversed(key.split(".")[:-1]):
+                node = {part: node}
+            while key in words:  # what the file says is not to be overridden
+                del words[words.index(key) : words.index(key) + 2]
+            words[1] = "mutated.yaml"
+            Path(words[1]).write_text(yaml.safe_dump({"_BASE_": f"{ROOT}/configs/{name}.yaml", **node}))
+        else:
+            words += [key, typed]
+        case = f"case {seed}: {name} {key} {value!r:.80} ({kind}, {'file' if 'mutated.yaml' in words else 'typed'})"
+        monkeypatch.setattr(sys, "argv", ["train_net.py", *words])
+        monkeypatch.setattr(sys, "stderr", sys.stdout)
+        try:
+            tool["main"]()
+            train_a_step(words[1], words[3:], key)
+        except UserError as error:
+            text = str(error)
+            return kind, "refused" if text and "\n" not in text else f"{case}: more than a line: {text}"
+        except Exception:
+            return kind, f"{case}\n{traceback.format_exc()[-1500:]}"
+        finally:
+            capsys.readouterr()
+        return kind, "passed"
+
+    return call
+
+
+def train_a_step(config_file: str, opts: list[str], key: str) -> None:
+    """What ``tools/train_net.py`` does, for a single step; what is evaluated is, where the key may matter to it."""
+    cfg = load_config(Namespace(config_file=config_file, opts=opts, num_gpus=1, num_machines=1, resume=False))
+    images = count_images(cfg)
+    resolve_schedule(cfg, images)
+    check_schedule(cfg, images)
+    cfg.freeze()
+    seed_all_rng(cfg.SEED)
+    trainer = (PretrainTrainer if method_of(cfg) else FinetuneTrainer)(cfg)
+    if not any(word in key for word in MONITORED):
+        trainer.test = lambda *_: {}
+    trainer.resume_or_load(resume=False)
+    TrainerBase.train(trainer, 0, 1)
+
+
+@pytest.mark.fuzz
+def test_a_mutated_recipe_trains_or_is_refused_in_one_line(attempt):
+    counts: dict[str, Counter] = {kind: Counter() for kind in KINDS}
+    failed = []
+    for seed in range(FIRST, FIRST + CASES):
+        kind, ending = attempt(seed)
+        short = ending if ending in ("passed", "refused") else "failed"
+        counts[kind][short] += 1
+        if short == "failed":
+            failed.append(ending)
+    print(*(f"{kind:10} {dict(count)}" for kind, count in counts.items()), sep="\n")
+    assert not failed, f"{len(failed)} of {CASES}:\n" + "\n".join(failed)
+    assert sum(count["passed"] for count in counts.values()) > CASES // 10
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(config_checks, "check_values"), (merging, "rule_of"), (solver, "get_default_optimizer_params")],
+)
+def test_a_defect_of_ours_is_no_mistake_of_the_user(module, name, toy_datasets, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, name, lambda *args, **options: 1 / 0)
+    words = (
+        f"--config-file configs/toy/pretrain.yaml --dry-run OUTPUT_DIR {tmp_path} SOLVER.WARMUP_ITERS 0 SOLVER.EPOCHS"
+    )
+    monkeypatch.setattr(sys, "argv", ["train_net.py", *words.split(), "many" if name == "rule_of" else "30"])
+    main = runpy.run_path("tools/train_net.py")["main"]
+    with pytest.raises(ZeroDivisionError):
+        run_command(main)

@@ -1,0 +1,260 @@
+"""A resumed run continues its experiment: a key of its config that has changed is refused, applied, or said to be idle.
+
+``make fuzz`` resumes a run for every key that is not refused, and looks whether what is said of it is true.
+"""
+
+import logging
+import os
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from runs import assert_same, load, run, run_config, train, train_for_module
+from tiny import tiny_config
+
+from revisit.data.loader import fingerprint
+from revisit.engine.finetune_trainer import FinetuneTrainer
+from revisit.engine.pretrain_trainer import PretrainTrainer
+from revisit.engine.same_experiment import OWN_RULES, Verdict, check_same_experiment, plain_config, verdict_on
+from revisit.engine.setup import make_config
+from revisit.engine.solver import resolve_schedule
+from revisit.engine.trainer import RevisitTrainer
+from revisit.errors import UserError
+
+from detectron2.config import CfgNode
+
+OPTIONS = ("SOLVER.MAX_ITER", 6, "SOLVER.CHECKPOINT_PERIOD", 3, "SOLVER.WARMUP_ITERS", 4)
+IMAGES = fingerprint([{"file_name": "/data/a.jpg"}, {"file_name": "/data/b.jpg"}])
+SMALL = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 MODEL.DEVICE cpu SEED 5 DATASETS.TEST () "
+FINETUNING = {
+    "detection": "INPUT.MIN_SIZE_TRAIN (64,80) INPUT.MAX_SIZE_TRAIN 100 TEST.PRECISE_BN.ENABLED False",
+    "segmentation_voc": "INPUT.CROP.SIZE [65,65] TEST.PRECISE_BN.ENABLED False",
+    "depth": "INPUT.CROP.SIZE [65,65]",
+}
+
+
+@cache
+def config(kind: str) -> CfgNode:
+    """Of a method of pretraining, or of a recipe of finetuning."""
+    if kind not in FINETUNING:
+        views = ("VIEWS.NUM_SMALL", 0 if kind == "DenseCL" else 2)
+        return tiny_config("MODEL.META_ARCHITECTURE", kind, "DATASETS.TRAIN", ("toy_scenes_train",), *views, *OPTIONS)
+    options = f"{SMALL} SOLVER.IMS_PER_BATCH 4 {FINETUNING[kind]}".split() + [str(option) for option in OPTIONS]
+    return make_config(f"configs/toy/{kind}.yaml", options)
+
+
+def another(value: object) -> object:
+    """A value of the same type."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    return "another" if isinstance(value, str | None) else [*value, 1]
+
+
+@pytest.mark.parametrize("kind", ["KNNMoCo", "MoCo", "DenseCL", *FINETUNING])
+@given(data=st.data())
+def test_whatever_differs_is_said_and_refused_unless_every_key_of_the_experiment_is_accepted(kind, data):
+    cfg = config(kind)
+    plain, said = plain_config(cfg), []
+    changed = data.draw(st.lists(st.sampled_from(sorted(plain.keys() - set(OWN_RULES))), unique=True, max_size=12))
+    saved = {"config": plain | {key: another(plain[key]) for key in changed}, "images": IMAGES}
+    refused = [key for key in changed if verdict_on(cfg, key) is Verdict.REFUSED]
+    with pytest.MonkeyPatch.context() as patch:
+        for level in ("info", "warning"):
+            patch.setattr(f"revisit.engine.same_experiment.logger.{level}", said.append)
+        if refused:
+            with pytest.raises(UserError, match=f"^[^\n]* --resume --accept {refused[0]}$") as caught:
+                check_same_experiment(cfg, IMAGES, saved, accepted=refused[1:])
+            assert all(f" {key} (" in str(caught.value) for key in refused) and not said
+        check_same_experiment(cfg, IMAGES, saved, accepted=refused)
+    assert all(any(f" {key} (" in line for line in said) for key in changed)
+    assert len(said) == len({verdict_on(cfg, key) for key in changed})
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "verdict"),
+    [
+        ("KNNMoCo", "MOCO.TEMPERATURE", "refused"),
+        ("KNNMoCo", "MOCO.MAX_SCORES", "applied"),
+        ("MoCo", "KNN_MOCO.WEIGHT", "without effect"),
+        ("detection", "MOCO.TEMPERATURE", "without effect"),
+        ("KNNMoCo", "MODEL.RPN.NMS_THRESH", "without effect"),
+        ("detection", "MODEL.RPN.NMS_THRESH", "refused"),
+        ("detection", "VIEWS.LARGE_SIZE", "without effect"),
+        ("detection", "INPUT.MIN_SIZE_TEST", "applied"),
+        ("depth", "INPUT.MIN_SIZE_TEST", "without effect"),
+        ("segmentation_voc", "MODEL.DEPTH.LOSS", "without effect"),
+        ("KNNMoCo", "A.KEY.THAT_IS_NEW", "refused"),
+    ],
+)
+def test_what_a_key_means_depends_on_the_network(kind, key, verdict):
+    assert verdict_on(config(kind), key).value == verdict
+
+
+def test_a_method_that_does_not_state_its_keys_may_read_any(monkeypatch):
+    cfg = config("KNNMoCo")
+    assert verdict_on(cfg, "DENSECL.WEIGHT") is Verdict.WITHOUT_EFFECT
+    monkeypatch.delattr("revisit.modeling.meta_arch.knn_moco.KNNMoCo.KEYS")
+    assert verdict_on(cfg, "DENSECL.WEIGHT") is Verdict.REFUSED
+
+
+def test_images_are_the_same_wherever_their_folder_lies():
+    def images(*names: str, **more: object) -> list[dict]:
+        return fingerprint([{"file_name": name, **more} for name in names])
+
+    assert images("/data/a.jpg", "/data/b.jpg") == images("/mnt/x/a.jpg", "/mnt/x/b.jpg") == IMAGES
+    assert images("/data/x/a1.jpg", "/data/x/a2.jpg") == images("a1.jpg", "a2.jpg")
+    assert images("s3://one/0.tar", offset=512) == images("/data/0.tar", offset=512) != images("/data/0.tar", offset=0)
+    assert images("/data/a.jpg") == images("/mnt/a.jpg") != images("/mnt/b.jpg")
+    for other in (("/data/b.jpg", "/data/a.jpg"), ("/data/a.jpg", "/data/c.jpg"), ("/data/a.jpg", "/data/x/b.jpg")):
+        assert images(*other) != IMAGES
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_other_images_are_refused_and_a_moved_folder_is_not(caplog, count):
+    cfg = config("KNNMoCo")
+    saved = {"config": plain_config(cfg) | {"DATASETS.TRAIN": ["folder:/old"]}, "images": IMAGES}
+    others = fingerprint([{"file_name": f"/new/{n}.jpg"} for n in range(count)])
+    with pytest.raises(UserError, match=f"folder:/old: 2 images, .*: {count} images, .* --accept DATASETS.TRAIN$"):
+        check_same_experiment(cfg, others, saved)
+    with caplog.at_level(logging.INFO):
+        check_same_experiment(cfg, IMAGES, saved)
+    assert "apply from here on: DATASETS.TRAIN (folder:/old: 2 images" in caplog.text
+
+
+def test_norms_that_were_resolved_for_other_processes_are_the_same(caplog):
+    cfg = config("KNNMoCo")
+    saved = {"config": plain_config(cfg) | {"MODEL.RESNETS.NORM": "SyncBN"}, "images": IMAGES}
+    with pytest.raises(UserError, match=r"MODEL.RESNETS.NORM \(SyncBN -> BN\)"):
+        check_same_experiment(cfg, IMAGES, saved)
+    check_same_experiment(cfg, IMAGES, saved, other_processes=True)
+    saved["config"]["MODEL.RESNETS.NORM"] = "GN"
+    with pytest.raises(UserError, match=r"GN -> BN"):
+        check_same_experiment(cfg, IMAGES, saved, other_processes=True)
+
+
+@pytest.fixture(scope="module")
+def begun(toy_root, tmp_path_factory) -> Path:
+    """A run of 6 iterations with its checkpoint of iteration 2."""
+    return train_for_module(toy_root, tmp_path_factory.mktemp("begun"), *OPTIONS)
+
+
+def trainer_of(begun: Path, output: Path, *options: object) -> PretrainTrainer:
+    shutil.copy(begun / "model_0000002.pth", output)
+    return PretrainTrainer(run_config(output, *OPTIONS, *options))
+
+
+def hyperparameters(trainer: RevisitTrainer) -> list[dict]:
+    """Of every parameter, in the order of the model."""
+    found = {}
+    for group in trainer.optimizer.param_groups:
+        found |= dict.fromkeys(group["params"], {name: value for name, value in group.items() if name != "params"})
+    return [found[parameter] for parameter in trainer.model.parameters() if parameter in found]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("SOLVER.BASE_LR", 0.01),
+        ("SOLVER.WEIGHT_DECAY_NORM", 0.02, "SOLVER.WEIGHT_DECAY_BIAS", 0.5),  # other groups
+        ("SOLVER.BIAS_LR_FACTOR", 2.0, "SOLVER.WARMUP_ITERS", 5),
+        ("SOLVER.MAX_ITER", 9, "SOLVER.LR_SCHEDULER_NAME", "PolynomialLR", "SOLVER.POLY_POWER", 0.5),
+        ("SOLVER.LR_SCHEDULER_NAME", "WarmupMultiStepLR", "SOLVER.STEPS", (2,), "SOLVER.GAMMA", 0.5),
+    ],
+)
+def test_rates_and_decays_of_the_next_iteration_are_the_configs(toy_datasets, begun, tmp_path, caplog, options):
+    trainer = trainer_of(begun, tmp_path, *options)
+    with caplog.at_level(logging.INFO):
+        trainer.resume_or_load()
+    assert all(f"{key} (" in caplog.text.partition("apply from here on")[2] for key in options[::2])
+    fresh = PretrainTrainer(run_config(tmp_path, *OPTIONS, *options))
+    for _ in range(3):
+        fresh.scheduler._step_count = 2  # torch warns of a scheduler without its optimiser
+        fresh.scheduler.step()
+    assert hyperparameters(trainer) == hyperparameters(fresh)
+    before = PretrainTrainer(run_config(tmp_path, *OPTIONS))
+    before.resume_or_load()
+    assert hyperparameters(before) != hyperparameters(trainer)
+    for mine, theirs in zip(trainer.model.parameters(), before.model.parameters(), strict=True):
+        assert_same(trainer.optimizer.state.get(mine, {}), before.optimizer.state.get(theirs, {}))
+
+
+def test_another_optimiser_is_refused_and_begins_without_a_state_where_it_is_accepted(toy_datasets, begun, tmp_path):
+    trainer = trainer_of(begun, tmp_path, "SOLVER.OPTIMIZER", "Adam", "SOLVER.BASE_LR", 0.001)
+    with pytest.raises(UserError, match=r"SOLVER.OPTIMIZER \(SGD -> Adam\)\. .* --accept SOLVER.OPTIMIZER$"):
+        trainer.resume_or_load()
+    trainer.resume_or_load(accepted=["SOLVER.OPTIMIZER"])
+    assert not trainer.optimizer.state
+    trainer.train()
+    train(tmp_path, *OPTIONS, "SOLVER.OPTIMIZER", "Adam", "SOLVER.BASE_LR", 0.001, resume=True)  # is this one now
+
+
+def test_a_checkpoint_without_a_config_resumes_and_says_that_nothing_was_compared(
+    toy_datasets, begun, tmp_path, caplog
+):
+    content = load(begun / "model_0000002.pth")
+    del content["trainer"]["config"], content["trainer"]["images"]
+    torch.save(content, tmp_path / "model_0000002.pth")
+    with caplog.at_level(logging.INFO):
+        train(tmp_path, *OPTIONS, resume=True)
+    assert "older than the record of a run's config: nothing could be compared" in caplog.text
+    assert_same(load(tmp_path / "model_final.pth"), load(begun / "model_final.pth"))
+
+
+ALL = "FUZZ_CASES" in os.environ
+RATES = ("SOLVER.BASE_LR", "SOLVER.BIAS_LR_FACTOR", "SOLVER.WEIGHT_DECAY", "SOLVER.WEIGHT_DECAY_NORM")
+RATES += ("SOLVER.WEIGHT_DECAY_BIAS", "SOLVER.LR_SCHEDULER_NAME", "SOLVER.WARMUP_FACTOR", "SOLVER.WARMUP_ITERS")
+RATES += ("SOLVER.WARMUP_METHOD", "SOLVER.MAX_ITER", "SOLVER.STEPS", "SOLVER.GAMMA", "SOLVER.POLY_POWER")
+ROUNDED = ("MODEL.CHANNELS_LAST", "DATALOADER.AUGMENT_ON_DEVICE")  # alike but for rounding, which grows
+ELSEWHERE = ("MODEL.DEVICE", "MODEL.COMPILE")
+VALUES = {
+    "SOLVER.BASE_LR": 0.01, "SOLVER.WEIGHT_DECAY_BIAS": 0.1, "SOLVER.LR_SCHEDULER_NAME": "PolynomialLR",
+    "SOLVER.WARMUP_METHOD": "constant", "KNN_EVAL.BANK": "", "DATASETS.TEST": (), "SOLVER.STEPS": (1,),
+    "IMPORTS": ("projects.ToyScenes", "json"), "TEST.EXPECTED_RESULTS": [],
+}  # fmt: skip
+
+
+def with_value(cfg: CfgNode, key: str, value: object) -> CfgNode:
+    cfg = cfg.clone()
+    cfg.defrost()
+    *nodes, name = key.split(".")
+    node = cfg
+    for part in nodes:
+        node = node[part]
+    node[name] = value
+    return cfg
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("kind", ["KNNMoCo", "DenseCL", *FINETUNING] if ALL else ["KNNMoCo", "depth"])
+def test_what_is_said_of_every_key_is_true(toy_datasets, tmp_path, caplog, kind):
+    """Each changed once and resumed with: but for rates, the weights of the next iterations are alike bit for bit.
+
+    ``make fuzz`` takes all kinds and keys, ``make test`` every 40th key of two.
+    """
+    base = with_value(config(kind), "OUTPUT_DIR", str(tmp_path / "whole"))
+    resolve_schedule(base, 60)
+    trainer_class = FinetuneTrainer if kind in FINETUNING else PretrainTrainer
+    run(base, trainer_class=trainer_class)
+    end = load(tmp_path / "whole/model_final.pth")["model"]
+    wrong, plain = [], plain_config(base)
+    keys = [key for key in plain if key not in (*OWN_RULES, *ELSEWHERE) and verdict_on(base, key) != Verdict.REFUSED]
+    for key in keys if ALL else keys[::40]:
+        before, output = plain[key], tmp_path / key
+        output.mkdir()
+        shutil.copy(tmp_path / "whole/model_0000002.pth", output)
+        cfg = with_value(with_value(base, key, VALUES.get(key, another(before))), "OUTPUT_DIR", str(output))
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            run(cfg, trainer_class=trainer_class, resume=True)
+        tensors = load(output / "model_final.pth")["model"]
+        same = key in RATES + ROUNDED or all(torch.equal(tensor, end[name]) for name, tensor in tensors.items())
+        said = plain_config(cfg)[key] == before or f" {key} (" in caplog.text
+        wrong += [] if same and said else [(key, verdict_on(base, key).value, same, said)]
+        shutil.rmtree(output)
+    assert not wrong
