@@ -189,7 +189,7 @@ def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
     open_log(cfg.OUTPUT_DIR)
     # Detectron2's training loop logs every exception with its traceback; what is no defect is said in one line.
     logging.getLogger("detectron2.engine.train_loop").addFilter(
-        lambda record: not (record.exc_info and _is_said_in_a_line(record.exc_info[1], folder))
+        lambda record: not (record.exc_info and _is_said_in_a_line(record.exc_info[1]))
     )
     logger, settings = logging.getLogger(__name__), folder / "config.yaml"
     logger.info(f"{args.config_file or 'no config file'} {shlex.join(args.opts)}: all settings are in {settings}")
@@ -224,9 +224,8 @@ def _prepare_folder(cfg: CfgNode, args: argparse.Namespace) -> None:
     comm.synchronize()
 
 
-def _is_said_in_a_line(error: BaseException, folder: Path) -> bool:
-    vanished = isinstance(error, OSError) and not folder.is_dir()
-    return isinstance(error, UserError) or is_lost_contact(error) or vanished
+def _is_said_in_a_line(error: BaseException) -> bool:
+    return isinstance(error, UserError) or is_lost_contact(error)
 
 
 def _evaluation_sets(cfg: CfgNode) -> tuple[str, ...]:

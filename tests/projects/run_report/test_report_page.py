@@ -81,7 +81,7 @@ def test_the_first_tables_show_each_kind_of_run_with_what_it_is_about(tmp_path):
     results = {"protocol": "linear SVM, C 0.5", "weights": "random", "mAP": 54.25, "per_class": {"cat": 1}}
     (tmp_path / "d_svm/results.json").write_text(json.dumps(results))
     summary = text(page.render(*collect([tmp_path]))).partition("Losses are the last")[0]
-    kinds = re.split("Pretraining|Detection|Depth|Studies", summary)[1:]
+    kinds = re.split(r"\b(?:Pretraining|Detection|Depth|Studies)\b", summary)[1:]
     for kind, words in zip(
         kinds, ["kNN top-1, %", "bbox/AP images/s", "depth/rmse images/s", "what it is"], strict=True
     ):
