@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from projects.RunReport.collect import Point, ReportedRun, flat
+from projects.RunReport.collect import Point, ReportedRun
+from revisit.config_rules import dotted_keys
 from revisit.modeling.meta_arch.pretraining import methods
 
 
@@ -21,18 +22,15 @@ KINDS = (
     RunKind("Depth", ("DepthEstimator",), ("depth/rmse",)),
 )
 STUDY = RunKind("Studies")  # of projects/: what they are is in their results
+OF_TRAINING = ("metrics.json", "dry_run.json", "evaluation.json")  # files of runs that are no studies
 OTHER = RunKind("Other runs")
 
 
 def by_kind(runs: list[ReportedRun]) -> dict[RunKind, list[tuple[int, ReportedRun]]]:
-    """The runs of every kind that there is, each with its number among all."""
-    kinds = [_kind_of(run) for run in runs]
-    numbered = list(enumerate(runs))
-    return {
-        kind: [numbered[n] for n, found in enumerate(kinds) if found == kind]
-        for kind in (*KINDS, OTHER, STUDY)
-        if kind in kinds
-    }
+    """The runs of every kind that there is, each with a number of its own; those with curves have the first ones."""
+    found = [(_kind_of(run), run) for run in sorted(runs, key=lambda run: not run.series)]
+    members = {kind: [(n, run) for n, (its, run) in enumerate(found) if its == kind] for kind in (*KINDS, OTHER, STUDY)}
+    return {kind: some for kind, some in members.items() if some}
 
 
 def main_scores(kind: RunKind, runs: list[ReportedRun]) -> list[str]:
@@ -55,7 +53,7 @@ def study_of(run: ReportedRun) -> dict[str, object]:
 
 
 def _kind_of(run: ReportedRun) -> RunKind:
-    if not run.series and any(each.name == "results.json" for each in run.evaluations):
+    if not any((run.folder / name).is_file() for name in OF_TRAINING):
         return STUDY
     architecture = run.config.get("MODEL.META_ARCHITECTURE")
     by_name = (kind for kind in KINDS if architecture in kind.architectures)
@@ -65,5 +63,5 @@ def _kind_of(run: ReportedRun) -> RunKind:
 
 def _evaluated(run: ReportedRun) -> dict[str, float]:
     content = next((each.content for each in run.evaluations if each.name == "evaluation.json"), None)
-    values = flat(content) if isinstance(content, dict) else {}
+    values = dotted_keys(content) if isinstance(content, dict) else {}
     return {key.replace(".", "/"): value for key, value in values.items() if isinstance(value, int | float)}

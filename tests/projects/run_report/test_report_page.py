@@ -57,7 +57,7 @@ def test_there_is_a_plot_for_every_metric_that_some_run_has(tmp_path):
     plots = make_plots(numbered)
     assert {group: [title for title, _, _ in drawn] for group, drawn in plots.items()} == {
         "Losses": ["total loss", "L_inst", "loss_rpn_cls"],
-        "Scores": ["kNN top-1, %", "bbox/AP50"],
+        "Scores": ["kNN top-1, %", "box AP50, %"],
         "Schedule and throughput": ["images per second"],
         "Other numbers": ["eta_seconds", "rpn/num_pos", "once"],
     }
@@ -83,7 +83,7 @@ def test_the_first_tables_show_each_kind_of_run_with_what_it_is_about(tmp_path):
     summary = text(page.render(*collect([tmp_path]))).partition("Losses are the last")[0]
     kinds = re.split(r"\b(?:Pretraining|Detection|Depth|Studies)\b", summary)[1:]
     for kind, words in zip(
-        kinds, ["kNN top-1, %", "bbox/AP images/s", "depth/rmse images/s", "what it is"], strict=True
+        kinds, ["kNN top-1, %", "box AP, % trains", "depth rmse, m trains", "what it is"], strict=True
     ):
         assert words in kind, kind
     assert "14.10" in kinds[0] and "12.50" in kinds[1] and "1.25" in kinds[2] and "num_pos" not in summary
@@ -153,7 +153,7 @@ def test_folders_with_next_to_nothing_make_a_page(tmp_path):
     (tmp_path / "study/results.json").write_text("[]")
     (tmp_path / "study/table.md").write_text("| a |\n|---|")
     shown = text(page.render(*collect([tmp_path / "empty", tmp_path / "study"])))
-    assert "started, no iteration written yet" in shown and "evaluation only" in shown and "| a | |---|" in shown
+    assert "started, no iteration written yet" in shown and "study – – none yet" in shown and "| a | |---|" in shown
     assert "Curves" not in shown
 
 
