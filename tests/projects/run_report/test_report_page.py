@@ -194,13 +194,13 @@ def browse(page: Path, profile: Path) -> tuple[str, list[str]]:
 def test_the_commands_of_the_readme_write_pages_that_open_without_errors(toy_root, tmp_path):
     """Of a run that finished, and of one beside it that was stopped half-way."""
     whole, half = tmp_path / "toy/pretrain", tmp_path / "toy/longer"
-    options = f"SOLVER.MAX_ITER 4 OUTPUT_DIR {whole} {TINY}"
+    options = f"SOLVER.MAX_ITER 21 OUTPUT_DIR {whole} {TINY}"
     run(f"python tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus 1 {options}", toy_root)
     shutil.copytree(whole, half)
     config = (half / "config.yaml").read_text()
-    (half / "config.yaml").write_text(config.replace("MAX_ITER: 4\n", "MAX_ITER: 8\n"))
+    (half / "config.yaml").write_text(config.replace("MAX_ITER: 21\n", "MAX_ITER: 40\n"))
     (half / "model_final.pth").unlink()
-    write_checkpoint(half / "model_0000003.pth", 3)
+    write_checkpoint(half / "model_0000020.pth", 20)
     draw(whole / "views.png")
     draw(half / "neighbours.png")
 
@@ -213,17 +213,18 @@ def test_the_commands_of_the_readme_write_pages_that_open_without_errors(toy_roo
     assert console == []
     for words in (
         "Runs pretrain and longer",
-        "finished, 4 iterations",
-        "unfinished: 4 of 8 iterations, no model_final.pth",
+        "finished, 21 iterations",
+        "unfinished: 21 of 40 iterations, no model_final.pth",
         "pretrain: views.png",
         "longer: neighbours.png",
         '<th scope="row">SOLVER.MAX_ITER</th>',
         '<th scope="row">commit</th>',
     ):
         assert words in html, words
+    html = re.sub("<details>.*?</details>", "", html, flags=re.DOTALL)  # plots there are drawn when it is opened
     plots = html.count('<div class="curve')
     # Each of Plotly's plots is made of three SVG elements of this class.
-    assert plots >= 8 and html.count('class="main-svg"') == 3 * plots
+    assert plots >= 6 and html.count('class="main-svg"') == 3 * plots
 
 
 def test_the_browser_would_report_errors_and_requests(tmp_path):
