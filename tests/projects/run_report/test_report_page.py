@@ -224,7 +224,7 @@ def test_the_commands_of_the_readme_write_pages_that_open_without_errors(toy_roo
     html = re.sub("<details>.*?</details>", "", html, flags=re.DOTALL)  # plots there are drawn when it is opened
     plots = html.count('<div class="curve')
     # Each of Plotly's plots is made of three SVG elements of this class.
-    assert plots >= 6 and html.count('class="main-svg"') == 3 * plots
+    assert plots >= 3 and html.count('class="main-svg"') == 3 * plots
 
 
 def test_the_browser_would_report_errors_and_requests(tmp_path):
