@@ -32,7 +32,6 @@ def load_project(description: str, add_keys: Callable[[CfgNode], None], *, netwo
     add("--output", type=Path, required=True, metavar="DIR", help="folder for results.json and pictures")
     add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
     args = parser.parse_args()
-    expect(not args.output.exists() or args.output.is_dir(), f"--output {args.output} is a file: expected a folder")
     found = args.weights == RANDOM or Path(args.weights).is_file()
     expect(found, f"--weights {args.weights} not found: expected a file of weights, or {RANDOM}")
 
