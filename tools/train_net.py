@@ -96,8 +96,9 @@ def main() -> None:
     from revisit.engine.config_checks import check_schedule
     from revisit.engine.dry_run import dry_run
     from revisit.engine.launch import find_processes, launch
-    from revisit.engine.setup import check_evaluation_data, count_images, load_config, make_output_folder
+    from revisit.engine.setup import check_evaluation_data, count_images, load_config
     from revisit.engine.solver import resolve_schedule
+    from revisit.files import make_folder
 
     processes = find_processes(args)
     args.num_gpus, args.num_machines, args.machine_rank = processes[:3]
@@ -109,7 +110,7 @@ def main() -> None:
         check_schedule(cfg, num_images)
     check_evaluation_data(cfg, args.notes, assume_missing=args.dry_run)
     cfg.freeze()
-    make_output_folder(cfg)
+    make_folder(Path(cfg.OUTPUT_DIR), "OUTPUT_DIR")
     if args.dry_run:
         dry_run(cfg, num_images, processes.world_size, args.notes)
     else:

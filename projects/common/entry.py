@@ -8,9 +8,9 @@ from pathlib import Path
 
 from revisit.engine.environment import record_environment
 from revisit.engine.run_log import open_log
-from revisit.engine.setup import make_config, make_output_folder
+from revisit.engine.setup import make_config
 from revisit.errors import expect
-from revisit.files import written_whole
+from revisit.files import make_folder, written_whole
 
 from detectron2.config import CfgNode
 
@@ -43,7 +43,7 @@ def load_project(description: str, add_keys: Callable[[CfgNode], None], *, netwo
     cfg.MODEL.WEIGHTS = "" if args.weights == RANDOM else args.weights
     cfg.OUTPUT_DIR = str(args.output)
     cfg.freeze()
-    make_output_folder(cfg)
+    make_folder(args.output, "--output")
     open_log(str(args.output), ["projects"])
     (args.output / "config.yaml").write_text(cfg.dump())
     record_environment(args.output, again=False)
