@@ -22,7 +22,7 @@ def found(*patterns: str) -> list[str]:
 READMES = found("projects/*/README.md")
 PAGES = [*found("README.md", "docs/*.md", "datasets/README.md"), *READMES]
 SCRIPTS = ("tools/*.py", "datasets/prepare_*.py", "projects/*/*.py")
-STARTS = r"\n    run_(command|project)\("
+STARTS = r"\n    run_(command\(main|project\()"
 NAMED = r"(?:revisit|tools|configs|datasets|docs|projects|tests)/[\w./-]+\.(?:py|yaml|md)"
 
 

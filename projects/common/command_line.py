@@ -18,11 +18,11 @@ def run_project(name: str, description: str, *, network: bool = True) -> NoRetur
     Its module is imported only when its command line is understood.
     """
 
-    def main() -> None:
+    def understand_and_call() -> None:
         args = parse_args(description, network=network)
         import_module(f"projects.{name}.run").main(args)
 
-    run_command(main)
+    run_command(understand_and_call)
     sys.exit()
 
 
