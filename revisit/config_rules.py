@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from revisit.config import POLICIES
+from revisit.config import BIT_DEPTHS, POLICIES
 from revisit.errors import expect
 
 from detectron2.config import CfgNode
@@ -179,6 +179,7 @@ add_rules(
         "INPUT.CROP.TYPE": one_of("relative", "relative_range", "absolute", "absolute_range"),
         "INPUT.CROP.SIZE": each(POSITIVE, 2),
         "INPUT.FORMAT": one_of("RGB", "BGR"),
+        "INPUT.BIT_DEPTH": one_of(*BIT_DEPTHS),
         "INPUT.MASK_FORMAT": one_of("polygon", "bitmask"),
         "INPUT.RANDOM_SCALE": each(real(0, 64, open_low=True), least=1, rising=True),
         "INPUT.RANDOM_SCALE_SAMPLING": one_of("range", "choice"),

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from revisit.checkpoint.run_folder import checkpoints_of_run, seed_of_run, set_aside_earlier_run, tidy_up
-from revisit.config import add_revisit_config
+from revisit.config import add_revisit_config, bit_depth
 from revisit.data.box_checks import Note
 from revisit.data.catalog import MissingDataError, get_records, register
 from revisit.data.class_names import share_classes
 from revisit.data.shared_images import shared_images
+from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.engine.config_checks import (
     check_config,
     check_hardware,
@@ -86,6 +87,8 @@ def make_config(
         merge_file(cfg, config_file)
     merge_pairs(cfg, opts)
     check_typed(cfg, opts)
+    if cfg.INPUT.BIT_DEPTH == "auto":
+        cfg.INPUT.BIT_DEPTH = None  # of the two words for it, the one that a checkpoint has
     if cfg.MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
         cfg.MODEL.DEVICE = "cpu"
     _resolve_norm(cfg, num_processes)
@@ -98,6 +101,8 @@ def make_config(
 
 def check_evaluation_data(cfg: CfgNode, notes: list[Note] | None = None, *, assume_missing: bool = False) -> None:
     """Make sure that DATASETS.TEST and KNN_EVAL.BANK are known, on disk, and hold what is asked of them.
+
+    They resolve INPUT.BIT_DEPTH where DATASETS.TRAIN has not.
 
     Args:
         notes: gets what is to be said of them.
@@ -116,6 +121,7 @@ def check_evaluation_data(cfg: CfgNode, notes: list[Note] | None = None, *, assu
         if name in cfg.DATASETS.TEST:
             check_records(cfg, name, records)
             notes += inspect_records(cfg, name, records, to_learn=False)
+        resolve_bit_depth(cfg, records)
         if name == cfg.KNN_EVAL.BANK and len({record.get("label", -1) for record in records}) < 2:
             raise UserError(f"KNN_EVAL.BANK {name} has fewer than two classes: expected a labelled data set")
     if bank := found.get(cfg.KNN_EVAL.BANK):
@@ -126,7 +132,7 @@ def check_evaluation_data(cfg: CfgNode, notes: list[Note] | None = None, *, assu
 
 
 def count_images(cfg: CfgNode, notes: list[Note] | None = None, *, assume_missing: bool = False) -> int:
-    """Images in DATASETS.TRAIN.
+    """Images in DATASETS.TRAIN, by whose records INPUT.BIT_DEPTH is resolved.
 
     Args:
         notes: gets what is to be said of them.
@@ -135,7 +141,7 @@ def count_images(cfg: CfgNode, notes: list[Note] | None = None, *, assume_missin
     notes = [] if notes is None else notes
     expect(len(cfg.DATASETS.TRAIN) > 0, "no data to train on: set DATASETS.TRAIN, such as \"('folder:/data/photos',)\"")
     follow_class_names(cfg)
-    total = 0
+    total, found = 0, []
     for name in cfg.DATASETS.TRAIN:
         try:
             records = get_records(name)
@@ -147,6 +153,8 @@ def count_images(cfg: CfgNode, notes: list[Note] | None = None, *, assume_missin
             check_records(cfg, name, records)
             notes += inspect_records(cfg, name, records, to_learn=True)
             total += len(records)
+            found += records
+    resolve_bit_depth(cfg, found)
     return total
 
 
@@ -204,7 +212,8 @@ def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
     seed_all_rng(cfg.SEED + comm.get_rank())
     torch.backends.cudnn.benchmark = cfg.CUDNN_BENCHMARK and not args.eval_only
     log_processes(cfg.MODEL.DEVICE)
-    logger.info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations")
+    depth = f", INPUT.BIT_DEPTH {cfg.INPUT.BIT_DEPTH}" if bit_depth(cfg) else ""
+    logger.info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations{depth}")
 
 
 def _prepare_folder(cfg: CfgNode, args: argparse.Namespace) -> None:
