@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.distributed.elastic.utils.distributed import get_free_port
+from tqdm import tqdm
 
 from revisit.engine.command import TIMEOUT
 from revisit.engine.stop_signals import StopSignals
@@ -111,16 +112,22 @@ def launch(main: Callable[..., object], processes: Processes, *, device: str, ar
 
 
 def _start_method(on_gpu: bool) -> str:
-    """fork, which spares each process 3 s of imports, where that is safe: not with CUDA, and in no process of threads.
+    """fork, which spares each process 3 s of imports, where that is safe: without CUDA, and in a process of one thread.
 
     A fork lacks its parent's threads. Those of torch's computations it would wait for without end.
     """
     if on_gpu:
         return "spawn"
-    if not (child := os.fork()):  # which OpenBLAS ends its threads for, so that they do not count
+    if tqdm.monitor:
+        tqdm.monitor.exit()  # a thread that the next progress bar starts again
+    if not (child := os.fork()):  # which OpenBLAS ends its threads for
         os._exit(0)
     os.waitpid(child, 0)
-    return "fork" if len(list(Path("/proc/self/task").glob("*"))) == 1 else "spawn"
+    for _ in range(20):
+        if len(list(Path("/proc/self/task").glob("*"))) == 1:
+            return "fork"
+        time.sleep(0.05)  # a thread that has ended takes a moment to be gone
+    return "spawn"
 
 
 def _start_and_join(method: str, args: tuple, count: int) -> None:

@@ -184,8 +184,10 @@ def test_what_one_process_raises_ends_all_with_its_message(error, raised, messag
 
 THREADS = """
 import torch
+from tqdm import tqdm
 from revisit.engine.launch import _start_method
 
+assert list(tqdm(range(2), disable=True)) and tqdm.monitor.is_alive()
 print(_start_method(on_gpu=True), _start_method(on_gpu=False))
 torch.set_num_threads(2)
 torch.ones(10**6).exp()
