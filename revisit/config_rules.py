@@ -87,11 +87,11 @@ def rule_of(key: str) -> Rule | None:
     return next((rule for word, rule in reversed(RULES.items()) if "*" in word and fnmatchcase(key, word)), None)
 
 
-def dotted_keys(node: CfgNode, prefix: str = "") -> dict[str, Any]:
-    """All keys of a config, as in KEY VALUE, with their values."""
+def dotted_keys(node: dict, prefix: str = "") -> dict[str, Any]:
+    """All keys of a config or of nested dicts, as in KEY VALUE, with their values."""
     values = {}
     for key, value in node.items():
-        values |= dotted_keys(value, f"{prefix}{key}.") if isinstance(value, CfgNode) else {f"{prefix}{key}": value}
+        values |= dotted_keys(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return values
 
 

@@ -83,7 +83,7 @@ def main(args: Namespace) -> None:
     headers = ["image", *(network.name for network in networks)]
     output = Path(cfg.OUTPUT_DIR)
     save_sheet(output / "cams.png", list(rows), headers, title="Class activation maps of the true class")
-    write_results(cfg, "weight . map, no bias, no ReLU", {"images": found})
+    write_results(cfg, "class activation maps: weight . map, no bias, no ReLU", {"images": found})
     print(f"written to {output}: results.json and cams.png")
 
 

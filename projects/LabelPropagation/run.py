@@ -105,7 +105,7 @@ def protocol(cfg: CfgNode) -> str:
     if options.METHOD == "propagate":
         how = f"{', '.join(cfg.MODEL.RESNETS.OUT_FEATURES)}, first frame and previous {options.NUM_CONTEXT} within "
         how += f"{options.RADIUS:g} cells, top {options.TOP_K}, temperature {options.TEMPERATURE:g}"
-    return f"DAVIS-2017 semi-supervised on {options.DATA}, {how}; percent, means over objects"
+    return f"video segmentation: DAVIS-2017 semi-supervised on {options.DATA}, {how}; percent, means over objects"
 
 
 def follow(backbone: FrozenBackbone, cfg: CfgNode, sequence: davis.Sequence, first_mask: np.ndarray) -> np.ndarray:

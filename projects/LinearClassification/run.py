@@ -98,7 +98,8 @@ def protocol(cfg: CfgNode) -> str:
     """What the score means, in words."""
     options, knn = cfg.LINEAR, cfg.KNN_EVAL
     if options.METHOD == "sgd":
-        return f"SGD for {cfg.SOLVER.EPOCHS} epochs on random crops of {options.IMAGE_SIZE} px, scored on central ones"
+        crops = f"random crops of {options.IMAGE_SIZE} px, scored on central ones"
+        return f"linear classifier, SGD for {cfg.SOLVER.EPOCHS} epochs on {crops}"
     low, high, count = options.LAMBDAS
     chosen = options.VALIDATION or f"{options.VALIDATION_SHARE:g} of the training images"
     how = {

@@ -119,8 +119,8 @@ def protocol(cfg: CfgNode) -> str:
     options = cfg.SEGMENT_RETRIEVAL
     regions = f"K-means {options.NUM_REGIONS}" if options.REGIONS == "kmeans" else "true regions"
     chance = ", labels shuffled" if options.SHUFFLE_LABELS else ""
-    kind = f"{'unit' if options.NORMALIZE else 'raw'} {options.FEATURES}"
-    return f"{kind} features at {options.IMAGE_SIZE} px, {regions}, cosine 1-NN{chance}; mIoU in percent"
+    what = f"segment retrieval: {'unit' if options.NORMALIZE else 'raw'} {options.FEATURES}"
+    return f"{what} features at {options.IMAGE_SIZE} px, {regions}, cosine 1-NN{chance}; mIoU in percent"
 
 
 class Regions(NamedTuple):

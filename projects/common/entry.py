@@ -11,7 +11,7 @@ from revisit.engine.environment import record_environment
 from revisit.engine.run_log import open_log
 from revisit.engine.setup import make_config
 from revisit.errors import expect
-from revisit.files import written_whole
+from revisit.files import make_folder, written_whole
 
 from detectron2.config import CfgNode
 
@@ -31,7 +31,7 @@ def load_project(args: Namespace, add_keys: Callable[[CfgNode], None]) -> CfgNod
     cfg.MODEL.WEIGHTS = "" if args.weights == RANDOM else args.weights
     cfg.OUTPUT_DIR = str(args.output)
     cfg.freeze()
-    args.output.mkdir(parents=True, exist_ok=True)
+    make_folder(args.output, "--output")
     open_log(str(args.output), ["projects"])
     (args.output / "config.yaml").write_text(cfg.dump())
     record_environment(args.output, again=False)

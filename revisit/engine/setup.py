@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,7 +29,7 @@ from revisit.engine.environment import record_environment
 from revisit.engine.launch import is_lost_contact, log_processes
 from revisit.engine.merging import check_pairs, imports_of, merge_file, merge_pairs
 from revisit.engine.run_log import open_log
-from revisit.errors import UserError, expect, first_line
+from revisit.errors import UserError, expect
 from revisit.imports import import_modules
 from revisit.modeling.meta_arch.pretraining import method_of
 
@@ -156,19 +155,6 @@ def count_images(cfg: CfgNode, notes: list[Note] | None = None, *, assume_missin
             found += records
     resolve_bit_depth(cfg, found)
     return total
-
-
-def make_output_folder(cfg: CfgNode) -> None:
-    """Make OUTPUT_DIR. Raises UserError where it cannot be a folder to write to."""
-    folder = Path(cfg.OUTPUT_DIR)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:  # ValueError: a name that no file system takes
-        reason = getattr(error, "strerror", None) or first_line(error)
-        raise UserError(
-            f"OUTPUT_DIR {cfg.OUTPUT_DIR!r} cannot be a folder ({reason}): expected another name"
-        ) from error
-    expect(os.access(folder, os.W_OK | os.X_OK), f"OUTPUT_DIR {folder}: you may not write there; expected another one")
 
 
 def follow_class_names(cfg: CfgNode) -> None:
