@@ -17,13 +17,11 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from functools import partial
-from multiprocessing import forkserver, spawn, util
+from multiprocessing import forkserver, spawn
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-import torch.multiprocessing as mp
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = (
@@ -72,23 +70,12 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 def launch_forks(main: Callable[..., object], processes: int, *args: object) -> None:
     """``launch`` on the CPU, with this process's environment."""
-    from revisit.engine.launch import Processes, launch
+    from revisit.engine import launch
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setattr(mp, "start_processes", partial(_start_ranks, mp.start_processes, "forkserver"))
-        launch(_be_process, Processes(processes), device="cpu", args=(dict(os.environ), main, args))
-
-
-def _start_ranks(start: Callable[..., object], method: str, main: Callable[..., object], args: tuple, **how: object):
-    return start(_be_rank, (main, args), start_method=method, **how)
-
-
-def _be_rank(rank: int, main: Callable[..., object], args: tuple) -> None:
-    from revisit.data import workers
-
-    util.Finalize(None, workers._end_workers, exitpriority=100)  # a fork has lost what importing has registered
-    main(rank, *args)
+        patch.setattr(launch, "_start_method", lambda on_gpu: "forkserver")
+        launch.launch(_be_process, launch.Processes(processes), device="cpu", args=(dict(os.environ), main, args))
 
 
 def _be_process(environment: dict[str, str], main: Callable[..., object], args: tuple) -> None:
@@ -163,7 +150,6 @@ def _be_script(words: list[str], env: dict[str, str], cwd: str, streams: list[Co
     os.chdir(cwd)
     sys.argv = list(words)
     sys.path.insert(0, str(Path(words[0]).resolve().parent))
-    mp.start_processes = partial(_start_ranks, mp.start_processes, "fork")
     multiprocessing.set_start_method("fork", force=True)  # of loaders' workers, which inherit blocked signals
     fork = multiprocessing.get_context("fork")
     multiprocessing.get_context = lambda method: fork

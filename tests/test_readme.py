@@ -22,6 +22,7 @@ def found(*patterns: str) -> list[str]:
 READMES = found("projects/*/README.md")
 PAGES = [*found("README.md", "docs/*.md", "datasets/README.md"), *READMES]
 SCRIPTS = ("tools/*.py", "datasets/prepare_*.py", "projects/*/*.py")
+STARTS = r"\n    run_(command\(main|project\()"
 NAMED = r"(?:revisit|tools|configs|datasets|docs|projects|tests)/[\w./-]+\.(?:py|yaml|md)"
 
 
@@ -80,7 +81,7 @@ def test_datasets_readme_explains_every_kind():
     assert [kind for kind in KINDS if f"| `{kind}` |" not in read("datasets/README.md")] == []
 
 
-@pytest.mark.parametrize("script", [file for file in found(*SCRIPTS) if "    run_command(main)" in read(file)])
+@pytest.mark.parametrize("script", [file for file in found(*SCRIPTS) if re.search(STARTS, read(file))])
 def test_help_teaches(script, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [script, "--help"])
     monkeypatch.syspath_prepend(ROOT / Path(script).parent)

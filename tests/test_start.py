@@ -10,7 +10,7 @@ from revisit.engine.run_log import Uncolored
 
 HELP = """
 import glob, runpy, sys
-for script in sorted(glob.glob("tools/*.py")):
+for script in sorted(glob.glob("tools/*.py") + glob.glob("projects/*/run.py") + glob.glob("projects/*/make_*.py")):
     sys.argv = [script, "--help"]
     try:
         runpy.run_path(script, run_name="__main__")
@@ -21,7 +21,7 @@ for script in sorted(glob.glob("tools/*.py")):
 """
 
 
-def test_help_of_every_tool_waits_for_no_large_import():
+def test_help_of_every_tool_and_project_waits_for_no_large_import():
     environment = {"PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", HELP], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,12 @@ DIR/cams.png: images, each beside the map of its true class. With CAM.OTHER_WEIG
 network's maps stand beside the first one's. DIR/results.json has the class that each classifier predicts.
 """
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from projects.common.command_line import run_project
+
+    run_project("ClassActivationMaps", __doc__)
+
+from argparse import Namespace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from projects.common.entry import RANDOM, load_project, only_dataset, write_results
+from projects.common.command_line import RANDOM
+from projects.common.entry import load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from revisit.config import bit_depth
 from revisit.config_rules import COUNT, add_rules
@@ -27,7 +34,6 @@ from revisit.data.class_names import places_by_name
 from revisit.data.classification_datasets import PRESENT
 from revisit.data.reader import require_record
 from revisit.engine.bit_depth_of_run import resolve_bit_depth
-from revisit.engine.command import run_command
 from revisit.errors import UserError, expect
 from revisit.evaluation.features import TRANSFORMS
 from revisit.viz.tiles import SheetRow, evenly_spread, fit, save_sheet
@@ -62,8 +68,8 @@ def add_cam_config(cfg: CfgNode) -> None:
 add_rules({"CAM.NUM_IMAGES": COUNT})
 
 
-def main() -> None:
-    cfg = load_project(__doc__, add_cam_config)
+def main(args: Namespace) -> None:
+    cfg = load_project(args, add_cam_config)
     dataset = only_dataset(cfg, "TEST")
     records, names = get_records(dataset), MetadataCatalog.get(dataset).get("thing_classes", [])
     labelled = bool(records[0].keys() & {"label", "labels"})
@@ -169,7 +175,3 @@ def overlay(image: np.ndarray, cam: np.ndarray) -> np.ndarray:
     large = cv2.resize(cam.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR)
     colors = cv2.applyColorMap(np.round(255 * large).astype(np.uint8), cv2.COLORMAP_JET)[..., ::-1]
     return np.round((1 - MAP_SHARE) * image + MAP_SHARE * colors).astype(np.uint8)
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -7,7 +7,13 @@ draws pairs of crops as pretraining does, for each limit of CROP_STUDY.MAX_IOUS:
 pretraining runs in CROP_STUDY.RUNS, DIR/runs.png shows their losses, and scores against limits (paper, Section 3.1).
 """
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from projects.common.command_line import run_project
+
+    run_project("CropStudy", __doc__, network=False)
+
 import json
+from argparse import Namespace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +24,6 @@ from tqdm import tqdm
 from projects.common.entry import load_project, write_results
 from revisit.config_rules import COUNT, PIXELS, SHARE, add_rules, each
 from revisit.data.crops import ConstrainedMultiCrop, intersection_over_union
-from revisit.engine.command import run_command
 from revisit.errors import expect
 from revisit.randomness import Stream, counter_rng
 from revisit.viz.curves import read_metrics, saved_plot
@@ -46,8 +51,8 @@ add_rules(
 )
 
 
-def main() -> None:
-    cfg = load_project(__doc__, add_crop_study_config, network=False)
+def main(args: Namespace) -> None:
+    cfg = load_project(args, add_crop_study_config)
     options, output = cfg.CROP_STUDY, Path(cfg.OUTPUT_DIR)
     (height, width), (low, high) = options.IMAGE_SIZE, cfg.VIEWS.LARGE_SCALE
     runs = read_runs(options.RUNS, options.EVALUATIONS, options.SCORE)
@@ -167,7 +172,3 @@ def plot_runs(runs: list[LimitedRun], score: str, path: Path) -> None:
         losses.set(xlabel="iteration", ylabel="loss_inst")
         scores.plot([run.max_iou for run in runs], [run.score for run in runs], marker="o")
         scores.set(xlabel="limit on the IoU (1: none)", ylabel=score)
-
-
-if __name__ == "__main__":
-    run_command(main)

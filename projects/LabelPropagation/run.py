@@ -9,11 +9,17 @@ earlier ones. DIR/masks/NAME/*.png are the masks, DIR/overlays/NAME.gif shows th
 per-sequence_results-SPLIT.csv hold J and F in the form of DAVIS's own tool.
 """
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from projects.common.command_line import run_project
+
+    run_project("LabelPropagation", __doc__)
+
 import logging
 import math
 import resource
 import sys
 import time
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +37,6 @@ from revisit.config_rules import COUNT, POSITIVE, add_rules, one_of, whole
 from revisit.data.catalog import datasets_root
 from revisit.data.labels import VOID
 from revisit.data.reader import require_image
-from revisit.engine.command import run_command
 from revisit.errors import expect
 from revisit.files import written_whole
 
@@ -71,8 +76,8 @@ add_rules(
 )
 
 
-def main() -> None:
-    cfg = load_project(__doc__, add_label_propagation_config)
+def main(args: Namespace) -> None:
+    cfg = load_project(args, add_label_propagation_config)
     options, output = cfg.LABEL_PROPAGATION, Path(cfg.OUTPUT_DIR)
     root = datasets_root() / options.DATA
     sequences = davis.find_sequences(root, options.RESOLUTION, options.SPLIT, tuple(options.SEQUENCES))
@@ -198,7 +203,3 @@ class LabelPropagation:
 def _squared_gaps(cells: slice, others: slice) -> Tensor:
     """(n, m) int64: the squares of how far each row or column is from each other one."""
     return (torch.arange(cells.start, cells.stop)[:, None] - torch.arange(others.start, others.stop)).square()
-
-
-if __name__ == "__main__":
-    run_command(main)

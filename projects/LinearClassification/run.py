@@ -9,8 +9,14 @@ DIR/features; a second call with the same weights, images and transform reads th
 DIR/classifier.pth the weights of a linear classifier, which ClassActivationMaps draws.
 """
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from projects.common.command_line import run_project
+
+    run_project("LinearClassification", __doc__)
+
 import logging
 import warnings
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -31,7 +37,6 @@ from revisit.config_rules import PIXELS, POSITIVE, add_rules, each, one_of, real
 from revisit.data.class_names import share_classes
 from revisit.data.classification_datasets import DIFFICULT, PRESENT
 from revisit.engine.bit_depth_of_run import resolve_bit_depth
-from revisit.engine.command import run_command
 from revisit.errors import expect
 from revisit.evaluation.classifiers import knn_top1
 from revisit.evaluation.features import TRANSFORMS, Features
@@ -61,8 +66,8 @@ def add_linear_config(cfg: CfgNode) -> None:
     # knn: KNN_EVAL.NUM_NEIGHBORS and KNN_EVAL.TEMPERATURE. sgd: SOLVER.BASE_LR, EPOCHS, STEP_EPOCHS and so on.
 
 
-def main() -> None:
-    cfg = load_project(__doc__, add_linear_config)
+def main(args: Namespace) -> None:
+    cfg = load_project(args, add_linear_config)
     check(cfg)
     names = [only_dataset(cfg, split) for split in ("TRAIN", "TEST")]
     share_classes(names[0], filter(None, (names[1], cfg.LINEAR.VALIDATION)))
@@ -319,7 +324,3 @@ add_rules(
         "LINEAR.COST": POSITIVE,
     }
 )
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -9,6 +9,12 @@ region of DATASETS.TRAIN; DIR/results.json has the mIoU over all classes and ove
 DIR/gallery.png shows regions beside their nearest ones.
 """
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from projects.common.command_line import run_project
+
+    run_project("SegmentRetrieval", __doc__)
+
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -31,7 +37,6 @@ from revisit.data.class_names import share_classes
 from revisit.data.labels import VOID, check_size, read_labels
 from revisit.data.reader import require_image
 from revisit.engine.bit_depth_of_run import resolve_bit_depth
-from revisit.engine.command import run_command
 from revisit.errors import expect
 from revisit.evaluation.features import whole_image
 from revisit.evaluation.pixel_evaluators import count_pairs, score
@@ -73,8 +78,8 @@ add_rules(
 )
 
 
-def main() -> None:
-    cfg = load_project(__doc__, add_segment_retrieval_config)
+def main(args: Namespace) -> None:
+    cfg = load_project(args, add_segment_retrieval_config)
     names, output = check(cfg), Path(cfg.OUTPUT_DIR)
     records = [record for split in ("TRAIN", "TEST") for record in get_records(only_dataset(cfg, split))]
     resolve_bit_depth(cfg, records)
@@ -292,7 +297,3 @@ def draw_region(image: np.ndarray, region: np.ndarray) -> np.ndarray:
     outlines, _ = cv2.findContours(inside, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
     picture = np.where(inside[..., None] > 0, tile, (DIMMED * tile).astype(np.uint8))
     return cv2.drawContours(picture, outlines, -1, OUTLINE, 1)
-
-
-if __name__ == "__main__":
-    run_command(main)

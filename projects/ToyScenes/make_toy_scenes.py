@@ -27,7 +27,6 @@ any number of workers. A quick look:
 import argparse
 from concurrent.futures.process import BrokenProcessPool
 
-from projects.ToyScenes import make_toy_scenes
 from revisit.engine.command import run_command
 from revisit.errors import KilledWorkerError, UserError
 
@@ -45,6 +44,8 @@ def main() -> None:
     add("--workers", type=int, metavar="W", help="processes that draw (default: one per CPU core)")
     add("--overwrite", action="store_true", help="replace ToyScenes in DIR; deletes nothing else, ever")
     args = parser.parse_args()
+    from projects.ToyScenes import make_toy_scenes  # takes seconds
+
     try:
         written = make_toy_scenes(**vars(args), progress=True)
     except OSError as error:

@@ -1,11 +1,12 @@
-"""What every project on frozen features shares: one command line, a checked config, results.json."""
+"""What every project on frozen features shares: a checked config, results.json."""
 
-import argparse
 import json
 import logging
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
+from projects.common.command_line import RANDOM
 from revisit.engine.environment import record_environment
 from revisit.engine.run_log import open_log
 from revisit.engine.setup import make_config
@@ -14,26 +15,13 @@ from revisit.files import make_folder, written_whole
 
 from detectron2.config import CfgNode
 
-RANDOM = "random"
 
-
-def load_project(description: str, add_keys: Callable[[CfgNode], None], *, network: bool = True) -> CfgNode:
-    """The config of projects/NAME/run.py from its command line, with the keys of ``add_keys``, checked and frozen.
+def load_project(args: Namespace, add_keys: Callable[[CfgNode], None]) -> CfgNode:
+    """The config of projects/NAME/run.py from its options, with the keys of ``add_keys``, checked and frozen.
 
     --weights and --output become MODEL.WEIGHTS, empty for a network drawn from SEED, and OUTPUT_DIR, which holds
-    log.txt, config.yaml and environment.json from now on. A project without ``network`` needs no --weights.
+    log.txt, config.yaml and environment.json from now on.
     """
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--config-file", required=True, metavar="FILE", help="network and protocol")
-    what = f"output of tools/convert_to_d2.py, or {RANDOM}: a network drawn from SEED"
-    what = what if network else "not used: this project needs no network"
-    add("--weights", required=network, default=RANDOM, metavar="FILE", help=what)
-    add("--output", type=Path, required=True, metavar="DIR", help="folder for results.json and pictures")
-    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
-    args = parser.parse_args()
-    found = args.weights == RANDOM or Path(args.weights).is_file()
-    expect(found, f"--weights {args.weights} not found: expected a file of weights, or {RANDOM}")
 
     def add_all_keys(cfg: CfgNode) -> None:
         add_keys(cfg)

@@ -19,6 +19,8 @@ _ARRAYS = {
     for module, name in (("multiarray", "_reconstruct"), ("multiarray", "scalar"))
 } | {("numpy", "ndarray"), ("numpy", "dtype"), ("collections", "OrderedDict")}
 
+_IS_FOLDER = 0x10  # in the attributes of a zip file's record
+
 
 class UnreadableCheckpointError(UserError):
     """A file that is damaged, or no checkpoint of plain values."""
@@ -71,6 +73,9 @@ def _load_tensors(path: Path) -> object:
             packed = [record.filename for record in records.infolist() if record.compress_type != zipfile.ZIP_STORED]
             if packed:  # torch never packs: what unpacks to the whole memory would
                 raise UserError(f"its record {packed[0]} is compressed")
+            folders = [record.filename for record in records.infolist() if record.external_attr & _IS_FOLDER]
+            if folders:  # whose bytes torch would not read, and leave what memory held before
+                raise UserError(f"its record {folders[0]} is marked as a folder")
             if damaged := records.testzip():
                 raise UserError(f"its record {damaged} is damaged: the checksum differs")
     return torch.load(path, map_location="cpu", weights_only=True)

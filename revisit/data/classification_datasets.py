@@ -8,8 +8,6 @@ is difficult, 0 for each class.
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from scipy.io import loadmat
-
 from revisit.data.box_datasets import VOC_CLASSES, read_voc_annotation
 from revisit.data.image_folders import Records, existing, load_class_folders, read_split
 from revisit.errors import UserError, expect
@@ -59,6 +57,8 @@ def cars_classes(path: Path) -> list[str]:
 
 def _mat_rows(path: Path, key: str, row: Callable[[object], object]) -> list:
     """``row`` of every entry of a variable in a MATLAB file."""
+    from scipy.io import loadmat  # 0.1 s
+
     try:
         return [row(entry) for entry in loadmat(path, squeeze_me=True)[key]]
     except Exception as error:  # damaged files raise whatever their bytes happen to trip

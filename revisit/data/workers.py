@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
-from multiprocessing.util import Finalize
+from multiprocessing.util import Finalize, register_after_fork
 
 import cv2
 from torch.multiprocessing import _prctl_pr_set_pdeathsig
@@ -53,5 +53,10 @@ def _end_workers() -> None:
                 os.kill(process.pid, _END)
 
 
-# When a process ends, Python would send SIGTERM, which workers do not hear, and wait.
-Finalize(None, _end_workers, exitpriority=100)
+def _end_workers_at_exit(_: object = None) -> None:
+    """When a process ends, Python would send SIGTERM, which workers do not hear, and wait."""
+    Finalize(None, _end_workers, exitpriority=100)
+
+
+_end_workers_at_exit()
+register_after_fork(_end_workers, _end_workers_at_exit)  # a fork forgets what is to be done at its end

@@ -60,7 +60,7 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
     _check_names(cfg)
     weights = cfg.MODEL.WEIGHTS
     expect(
-        not weights or "://" in weights or Path(weights).is_file(),
+        not weights or "://" in weights or os.path.isfile(weights),
         f"MODEL.WEIGHTS {weights} not found: expected a file of weights",
     )
     batch = cfg.SOLVER.IMS_PER_BATCH

@@ -70,6 +70,17 @@ def test_a_file_that_unpacks_to_more_than_it_is_gets_refused(weights, tmp_path):
         read_checkpoint(tmp_path / "b.pth")
 
 
+def test_a_record_that_torch_would_take_for_a_folder_and_leave_unread_is_refused(tmp_path):
+    data = bytearray(save({"x": torch.ones(1000)}, tmp_path / "a.pth").read_bytes())
+    entry = data.index(b"PK\x01\x02")
+    while b"data/0" not in data[entry + 46 : entry + 60]:
+        entry = data.index(b"PK\x01\x02", entry + 1)
+    data[entry + 38] |= 0x10
+    (tmp_path / "a.pth").write_bytes(data)
+    with pytest.raises(UnreadableCheckpointError, match="data/0 is marked as a folder"):
+        read_checkpoint(tmp_path / "a.pth")
+
+
 @pytest.mark.parametrize("content", [[torch.zeros(2)], torch.zeros(2), 3])
 def test_what_is_no_dict_is_refused(tmp_path, content):
     with pytest.raises(UnreadableCheckpointError, match="expected a dict of tensors"):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from projects.common.command_line import parse_args
+
 NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"  # as the shared tiny backbone
 
 
@@ -29,7 +31,7 @@ def run_project(toy_datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def call(project: str, options: str = "", weights: str | Path | None = "random") -> tuple[Path, dict]:
         output = tmp_path / "output"
         monkeypatch.setattr(sys, "argv", shlex.split(command_of(project, output, options, weights))[1:])
-        import_module(f"projects.{project}.run").main()
+        import_module(f"projects.{project}.run").main(parse_args(None, network=weights is not None))
         return output, json.loads((output / "results.json").read_text())
 
     return call

@@ -1,0 +1,43 @@
+"""The command line of projects/NAME/run.py, understood before seconds of imports."""
+
+import argparse
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import NoReturn
+
+from revisit.engine.command import run_command
+from revisit.errors import expect
+
+RANDOM = "random"
+
+
+def run_project(name: str, description: str, *, network: bool = True) -> NoReturn:
+    """What projects/NAME/run.py does first, as a script: call the ``main`` of its own module, and end the process.
+
+    Its module is imported only when its command line is understood.
+    """
+
+    def understand_and_call() -> None:
+        args = parse_args(description, network=network)
+        import_module(f"projects.{name}.run").main(args)
+
+    run_command(understand_and_call)
+    sys.exit()
+
+
+def parse_args(description: str | None, *, network: bool = True) -> argparse.Namespace:
+    """The options that all projects have. One without ``network`` needs no --weights."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--config-file", required=True, metavar="FILE", help="network and protocol")
+    what = f"output of tools/convert_to_d2.py, or {RANDOM}: a network drawn from SEED"
+    what = what if network else "not used: this project needs no network"
+    add("--weights", required=network, default=RANDOM, metavar="FILE", help=what)
+    add("--output", type=Path, required=True, metavar="DIR", help="folder for results.json and pictures")
+    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
+    args = parser.parse_args()
+    found = args.weights == RANDOM or os.path.isfile(args.weights)
+    expect(found, f"--weights {args.weights} not found: expected a file of weights, or {RANDOM}")
+    return args
