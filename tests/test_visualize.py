@@ -194,7 +194,7 @@ def test_an_unreadable_image_is_named(record, monkeypatch):
         ("detection", "--dataset toy_objects_heldout", "has no boxes"),
         ("segmentation_voc", "--dataset toy_nyud_depth_val", "has no masks"),
         ("detection", "DATASETS.TEST ()", "no data to draw: give --dataset NAME"),
-        ("detection", "--truth-only --output {image}", "--output .*image.png cannot be made"),
+        ("detection", "--truth-only --output {image}", "--output .*image.png. cannot be a folder"),
         ("detection", "MODEL.WEIGHTS {backbone}", r"backbone.pth lacks \d+ tensors .* expected a finetuned model"),
         ("depth", "MODEL.WEIGHTS {nyud}", r"model_final.pth lacks \d+ tensors of this model, the first head"),
     ],
