@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from revisit.config import PIXELWISE
 from revisit.config_rules import dotted_keys
+from revisit.engine.older_keys import with_bn_group
 from revisit.errors import expect
 from revisit.modeling.meta_arch.pretraining import Pretraining, method_of, methods
 
@@ -93,7 +94,8 @@ def check_same_experiment(
 
     Args:
         images: ``fingerprint`` of the training images.
-        saved: of the checkpoint, ``config`` by ``plain_config`` and ``images``. An older one has neither.
+        saved: of the checkpoint, ``config`` by ``plain_config``, ``images`` and ``world_size``. An older one has no
+            config.
         accepted: keys that may differ although they make another experiment.
         other_processes: the checkpoint is of another number of processes.
 
@@ -103,6 +105,9 @@ def check_same_experiment(
     if "config" not in saved:
         logger.info("the checkpoint is older than the record of a run's config: nothing could be compared")
         return
+    if method_of(cfg):
+        config = with_bn_group(saved["config"], saved.get("world_size", 1), cfg.MOCO.BN_GROUP)
+        saved = {**saved, "config": config}
     found = _compare(cfg, images, saved, other_processes)
     refused = found[Verdict.REFUSED]
     force = " ".join(f"--accept {each.key}" for each in refused if each.key not in accepted)

@@ -28,6 +28,7 @@ from revisit.engine.config_checks import (
 from revisit.engine.environment import record_environment
 from revisit.engine.launch import is_lost_contact, log_processes
 from revisit.engine.merging import check_pairs, imports_of, merge_file, merge_pairs
+from revisit.engine.older_keys import await_older_keys, settle_bn_group
 from revisit.engine.run_log import open_log
 from revisit.errors import UserError, expect, first_line
 from revisit.imports import import_modules
@@ -68,7 +69,8 @@ def make_config(
 
     Args:
         num_processes: of the run, over all machines.
-        resume: a SEED that is to be drawn is the one that the run in OUTPUT_DIR drew.
+        resume: a SEED that is to be drawn is the one that the run in OUTPUT_DIR drew, and a MOCO.BN_GROUP that
+            nothing states the one that it began with.
         for_here: refuse what this machine cannot run.
         add_keys: adds a project's own keys to the defaults.
 
@@ -82,9 +84,11 @@ def make_config(
     add_revisit_config(cfg)
     if add_keys:
         add_keys(cfg)
+    bn_group = await_older_keys(cfg)
     if config_file:
         merge_file(cfg, config_file)
     merge_pairs(cfg, opts)
+    settle_bn_group(cfg, bn_group, opts, num_processes, resume)
     check_typed(cfg, opts)
     if cfg.MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
         cfg.MODEL.DEVICE = "cpu"
