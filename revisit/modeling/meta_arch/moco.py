@@ -146,7 +146,7 @@ class MoCo(Pretraining):
                 f"MOCO.QUEUE_SIZE {size} is {size / num_images:.1f} times the {num_images} images, so an image's own "
                 f"older keys are among its negatives: take about {max(batch, num_images // 2)}"
             )
-        if cfg.MOCO.SHUFFLE_BN and group == batch // cfg.SOLVER.ACCUMULATION_STEPS:
+        if cfg.MOCO.SHUFFLE_BN and 1 < group == batch // cfg.SOLVER.ACCUMULATION_STEPS:
             said.append(
                 f"MOCO.BN_GROUP {group} is all that runs at a time, so MOCO.SHUFFLE_BN finds no other group, and batch "
                 f"statistics may tell which key belongs to which positive: take MOCO.BN_GROUP {group // 2}"

@@ -1,0 +1,82 @@
+"""MOCO.BN_SPLITS in a command, a file or a checkpoint is MOCO.BN_GROUP now, and runs that had it go on."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from commands import ROOT
+
+from revisit.data.loader import fingerprint
+from revisit.engine.same_experiment import check_same_experiment, plain_config
+from revisit.engine.setup import make_config
+from revisit.errors import UserError
+
+IMAGES = fingerprint([{"file_name": "/data/a.jpg"}])
+PAPER = "configs/pretrain/knn_moco.yaml"
+
+
+def group_of(*opts: object, config_file: str = PAPER, **how: object) -> int:
+    return make_config(str(config_file), [str(word) for word in opts], **how).MOCO.BN_GROUP
+
+
+@pytest.fixture
+def old_file(tmp_path) -> Path:
+    """A config that was based on one of ours before groups were."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"_BASE_: {ROOT}/configs/own_images/pretrain.yaml\nMOCO:\n  BN_SPLITS: 4\n")
+    return path
+
+
+def test_statistics_are_over_128_images_unless_something_is_stated():
+    assert [group_of(num_processes=count) for count in (1, 2, 8)] == [128] * 3
+    assert group_of("MOCO.BN_GROUP", 64) == 64
+
+
+def test_an_older_key_is_the_group_that_it_meant_and_is_reported(old_file, caplog):
+    assert group_of("MOCO.BN_SPLITS", 4) == 64
+    assert group_of("MOCO.BN_SPLITS", 4, num_processes=2) == 32
+    assert group_of("MOCO.BN_SPLITS", 2, "SOLVER.ACCUMULATION_STEPS", 2, num_processes=2) == 32
+    assert group_of("MOCO.BN_SPLITS", 1) == 0
+    caplog.clear()
+    assert group_of(config_file=old_file) == 8
+    assert caplog.messages == ["MOCO.BN_SPLITS 4 is an older key: it means MOCO.BN_GROUP 8 now, and is taken as that"]
+    assert group_of("MOCO.BN_GROUP", 16, config_file=old_file) == 16
+
+
+def old_checkpoint(folder: Path, splits: int, processes: int) -> dict:
+    """Of the paper's recipe by the version before groups; what a checkpoint holds of its settings."""
+    values = plain_config(make_config(PAPER, ["SEED", "1"]))
+    del values["MOCO.BN_GROUP"]
+    state = {"config": values | {"MOCO.BN_SPLITS": splits}, "images": IMAGES, "world_size": processes, "seed": 1}
+    torch.save({"iteration": 2, "trainer": state}, folder / "model_0000002.pth")
+    return state
+
+
+@pytest.mark.parametrize(("splits", "processes", "group"), [(1, 1, 256), (1, 2, 128), (2, 1, 128), (1, 8, 32)])
+def test_an_old_run_resumes_with_the_statistics_it_began_with(tmp_path, caplog, splits, processes, group):
+    old, here = old_checkpoint(tmp_path, splits, processes), ("OUTPUT_DIR", str(tmp_path))
+    cfg = make_config(PAPER, here, num_processes=processes, resume=True)
+    assert cfg.MOCO.BN_GROUP == group
+    assert (f"MOCO.BN_GROUP {group}: what the run" in caplog.text) == (group != 128)
+    check_same_experiment(cfg, IMAGES, old)
+    # Its next checkpoint has the new key.
+    torch.save({"iteration": 5, "trainer": old | {"config": plain_config(cfg)}}, tmp_path / "model_0000005.pth")
+    assert group_of(*here, num_processes=processes, resume=True) == group
+    assert group_of(*here, num_processes=processes) == 128
+
+
+def test_a_group_that_is_stated_is_compared_with_what_the_old_key_meant(tmp_path):
+    old = old_checkpoint(tmp_path, 1, 2)
+    for same in (0, 128):
+        check_same_experiment(make_config(PAPER, ["MOCO.BN_GROUP", str(same)]), IMAGES, old)
+    with pytest.raises(UserError, match=r"MOCO.BN_GROUP \(128 -> 64\).* --accept MOCO.BN_GROUP$"):
+        check_same_experiment(make_config(PAPER, ["MOCO.BN_GROUP", "64"]), IMAGES, old)
+
+
+def test_what_finetuning_never_read_is_not_compared(caplog):
+    cfg = make_config("configs/toy/depth.yaml", ["SEED", "1"])
+    saved = {"config": plain_config(cfg) | {"MOCO.BN_SPLITS": 1}, "images": IMAGES}
+    with caplog.at_level(logging.INFO):
+        check_same_experiment(cfg, IMAGES, saved)
+    assert "not compared: MOCO.BN_SPLITS" in caplog.text
