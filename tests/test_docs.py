@@ -89,7 +89,8 @@ def test_extending_shows_what_runs(toy_root, tmp_path):
 def test_faults_cures_run(photos, toy_root, tmp_path):
     shuffle, judge, measure = documented("docs/faults.md")[:3]
     run(
-        f"{shuffle} {SMALL} SOLVER.IMS_PER_BATCH 16 DATASETS.TRAIN \"('folder:{photos}',)\" OUTPUT_DIR {tmp_path}/dry",
+        f"{shuffle} {SMALL} SOLVER.IMS_PER_BATCH 16 MOCO.BN_GROUP 4 "
+        f"DATASETS.TRAIN \"('folder:{photos}',)\" OUTPUT_DIR {tmp_path}/dry",
         toy_root,
     )
     # Real VOC is not here: the toy config asks the same of ToyScenes.

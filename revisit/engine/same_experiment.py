@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from revisit.config import PIXELWISE
 from revisit.config_rules import dotted_keys
-from revisit.engine.older_keys import with_bn_group
 from revisit.errors import expect
 from revisit.modeling.meta_arch.pretraining import Pretraining, method_of, methods
+from revisit.older_keys import without_older_keys
 
 from detectron2.config import CfgNode
 
@@ -105,9 +105,7 @@ def check_same_experiment(
     if "config" not in saved:
         logger.info("the checkpoint is older than the record of a run's config: nothing could be compared")
         return
-    if method_of(cfg):
-        config = with_bn_group(saved["config"], saved.get("world_size", 1), cfg.MOCO.BN_GROUP)
-        saved = {**saved, "config": config}
+    saved = {**saved, "config": without_older_keys(saved["config"], saved.get("world_size", 1))}
     found = _compare(cfg, images, saved, other_processes)
     refused = found[Verdict.REFUSED]
     force = " ".join(f"--accept {each.key}" for each in refused if each.key not in accepted)

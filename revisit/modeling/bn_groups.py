@@ -1,16 +1,18 @@
 """Which images share batch statistics: groups of MOCO.BN_GROUP, however many processes there are."""
 
 import weakref
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.nn.functional import all_reduce
 
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 from revisit.modeling.distributed import neighbours
 from revisit.modeling.losses.contrastive import at_least_float32
+from revisit.older_keys import replace_key
 
 from detectron2.config import CfgNode
 
@@ -44,6 +46,18 @@ def bn_groups(cfg: CfgNode, share: int) -> BNGroups:
         f"MOCO.BN_GROUP {size}, but {at_a_time} {part} images at a time: expected a size that divides them, or whole "
         f"passes of neighbouring processes, such as MOCO.BN_GROUP {nearest}; 0 is the whole pass of a process"
     )
+
+
+def _group_of_splits(values: Mapping[str, Any], num_processes: int) -> int:
+    """MOCO.BN_GROUP of an older config: statistics were over 1/MOCO.BN_SPLITS of what a process runs at a time."""
+    splits = values["MOCO.BN_SPLITS"]
+    part = values["SOLVER.IMS_PER_BATCH"] // max(1, num_processes * values["SOLVER.ACCUMULATION_STEPS"])
+    fits = type(splits) is int and splits > 0 and part % splits == 0
+    expect(fits, f"MOCO.BN_SPLITS {splits} does not divide the {part} images that a process runs at a time")
+    return 0 if splits == 1 else part // splits
+
+
+replace_key("MOCO.BN_SPLITS", "MOCO.BN_GROUP", _group_of_splits)
 
 
 def _layout(size: int, part: int, processes: int) -> BNGroups | None:
