@@ -46,8 +46,8 @@ def settle_older_keys(
         opts: the KEY VALUE pairs that were typed; they win over a file.
         run: ``state_of_run`` of the run that is taken up; {} if there is none.
     """
-    typed, values = set(map(str, opts[::2])), dotted_keys(cfg)
-    begun = without_older_keys(run.get("config", {}), run.get("world_size", 1))
+    typed, values, before = set(map(str, opts[::2])), dotted_keys(cfg), run.get("config", {})
+    begun = without_older_keys(before, run.get("world_size", 1))
     for old, (new, value) in _REPLACED.items():
         node, name = _place(cfg, new)
         if values[old] is not None and (old in typed or new not in typed):
@@ -55,8 +55,9 @@ def settle_older_keys(
             logger.warning(f"{old} {values[old]} is an older key: it is taken as what it means now, {new} {node[name]}")
         elif values[new] is None:
             node[name] = begun.get(new, defaults[new])
-            if node[name] != defaults[new]:
-                logger.warning(f"{new} {node[name]}, because nothing else is stated and the run began with it")
+            if old in before or node[name] != defaults[new]:
+                origin = f"{old} {before[old]}, an older key" if old in before else "it"
+                logger.warning(f"{new} {node[name]}: nothing else is stated, and the run began with {origin}")
         node, name = _place(cfg, old)
         del node[name]
 

@@ -58,7 +58,8 @@ def test_an_old_run_resumes_with_the_statistics_it_began_with(tmp_path, caplog, 
     old, here = old_checkpoint(tmp_path, splits, processes), ("OUTPUT_DIR", str(tmp_path))
     cfg = make_config(PAPER, here, num_processes=processes, resume=True)
     assert cfg.MOCO.BN_GROUP == group
-    assert (f"MOCO.BN_GROUP {group}, because nothing else is stated" in caplog.text) == (group != 128)
+    origin = f"MOCO.BN_SPLITS {splits}, an older key"
+    assert caplog.messages == [f"MOCO.BN_GROUP {group}: nothing else is stated, and the run began with {origin}"]
     check_same_experiment(cfg, IMAGES, old)
     # Its next checkpoint has the new key.
     torch.save({"iteration": 5, "trainer": old | {"config": plain_config(cfg)}}, tmp_path / "model_0000005.pth")
