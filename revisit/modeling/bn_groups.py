@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.nn.functional import all_reduce
+from torch.nn import functional as F
 
 from revisit.errors import UserError, expect
 from revisit.modeling.distributed import neighbours
@@ -82,21 +83,15 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return super().forward(x)
-        n, c, h, w = x.shape
-        if n % self.splits:
-            raise ValueError(f"a batch of {n} does not divide into {self.splits} groups (MOCO.BN_GROUP)")
-        # Folding the parts into channels gives every part statistics of its own in one call.
-        parts = x.reshape(self.splits, n // self.splits, c, h, w).transpose(0, 1)
-        mean, var = self.running_mean.repeat(self.splits), self.running_var.repeat(self.splits)
-        weight, bias = self.weight.repeat(self.splits), self.bias.repeat(self.splits)
-        out = nn.functional.batch_norm(
-            parts.reshape(n // self.splits, self.splits * c, h, w),
-            mean, var, weight, bias, True, self.momentum, self.eps,
-        )  # fmt: skip
-        self.running_mean.copy_(mean.view(self.splits, c).mean(0))
-        self.running_var.copy_(var.view(self.splits, c).mean(0))
+        if len(x) % self.splits:
+            raise ValueError(f"a batch of {len(x)} does not divide into {self.splits} groups (MOCO.BN_GROUP)")
+        mean, var = self.running_mean.repeat(self.splits, 1), self.running_var.repeat(self.splits, 1)
+        options = (self.weight, self.bias, True, self.momentum, self.eps)
+        out = [F.batch_norm(part, *own, *options) for part, *own in zip(x.chunk(self.splits), mean, var, strict=True)]
+        self.running_mean.copy_(mean.mean(0))
+        self.running_var.copy_(var.mean(0))
         self.num_batches_tracked.add_(1)
-        return out.view(n // self.splits, self.splits, c, h, w).transpose(0, 1).reshape(n, c, h, w)
+        return torch.cat(out)
 
 
 class PooledBatchNorm2d(nn.BatchNorm2d):
@@ -130,9 +125,14 @@ class PooledBatchNorm2d(nn.BatchNorm2d):
 
 
 def group_batch_norm(modules: list[nn.Module], groups: BNGroups) -> None:
-    """Let every BatchNorm2d below ``modules`` normalise by ``groups``, in place; all processes call it together."""
+    """Let every BatchNorm2d below ``modules`` normalise by ``groups``, in place; all processes call it together.
+
+    Layers without values stay as they are: a dry run, in one process, plans for many that normalise less each.
+    """
     pool = neighbours(groups.processes) if groups.processes > 1 else None
     for layer in (layer for module in modules for layer in module.modules() if type(layer) is nn.BatchNorm2d):
+        if layer.weight.is_meta:
+            continue
         if groups.splits > 1:
             layer.__class__, layer.splits = SplitBatchNorm2d, groups.splits
         elif pool and dist.get_backend() == "nccl":

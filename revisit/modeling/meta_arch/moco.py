@@ -104,7 +104,6 @@ class MoCo(Pretraining):
         self.temperature = temperature
         self.momentum = momentum
         self.seed = seed
-        self.bn_groups = bn_groups
         self.shuffle_bn = shuffle_bn and bn_groups.count > 1
         self.projection_head = ProjectionHead(self.feature_dim, embedding_dim)
         self.momentum_backbone = momentum_copy(self.backbone)
@@ -264,10 +263,6 @@ class MoCo(Pretraining):
         storage.put_scalars(**dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True)))
         exact = {"queue_fill": 100 * self.queue.fill_level, "encoder_momentum": self.momentum}
         storage.put_scalars(smoothing_hint=False, **exact)
-
-    @property
-    def smallest_batch(self) -> int:
-        return 2 * self.bn_groups.splits
 
     def encode(self, batch: dict) -> dict[str, Tensor]:
         encoded = self.encode_positives(batch)
