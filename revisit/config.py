@@ -10,6 +10,7 @@ from collections.abc import Callable
 from detectron2.config import CfgNode
 
 PIXELWISE = ("SemanticSegmentor", "DepthEstimator")  # those that predict every pixel
+BIT_DEPTHS = (None, "auto", 1, *range(8, 17))
 POLICIES = ("standard", "autoaugment", "standard_or_autoaugment")
 
 AddKeys = Callable[[CfgNode], None]
@@ -31,6 +32,9 @@ def add_revisit_config(cfg: CfgNode) -> None:
     _add_backbone_keys(cfg)
     _add_view_keys(cfg)
     _add_pixelwise_keys(cfg)
+    # Of images with more than 8 bits a sample: values of 0 to 2**BIT_DEPTH - 1 become grey levels of 0 to 255.
+    # auto | 8 .. 16 | 1 (floats of 0 to 1). None is auto: of it yacs lets a key become a word or a number.
+    cfg.INPUT.BIT_DEPTH = None
 
     # Weighted-kNN classification of a labelled data set with the frozen backbone. The images that are
     # classified are DATASETS.TEST; when they are classified, TEST.EVAL_PERIOD or TEST.EVAL_EPOCHS.
@@ -47,6 +51,12 @@ def add_revisit_config(cfg: CfgNode) -> None:
 def metrics_period(cfg: CfgNode) -> int:
     """SOLVER.METRICS_PERIOD, decided."""
     return cfg.SOLVER.METRICS_PERIOD or (1 if cfg.MODEL.DEVICE == "cpu" else 20)
+
+
+def bit_depth(cfg: CfgNode) -> int | None:
+    """INPUT.BIT_DEPTH as a number; None while it is auto, as it stays where no image has more than 8 bits."""
+    value = cfg.INPUT.BIT_DEPTH
+    return None if value in (None, "auto") else int(value)
 
 
 def _add_schedule_keys(cfg: CfgNode) -> None:

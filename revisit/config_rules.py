@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from revisit.config import POLICIES
+from revisit.config import BIT_DEPTHS, POLICIES
 from revisit.errors import expect
 
 from detectron2.config import CfgNode
@@ -87,11 +87,11 @@ def rule_of(key: str) -> Rule | None:
     return next((rule for word, rule in reversed(RULES.items()) if "*" in word and fnmatchcase(key, word)), None)
 
 
-def dotted_keys(node: CfgNode, prefix: str = "") -> dict[str, Any]:
-    """All keys of a config, as in KEY VALUE, with their values."""
+def dotted_keys(node: dict, prefix: str = "") -> dict[str, Any]:
+    """All keys of a config or of nested dicts, as in KEY VALUE, with their values."""
     values = {}
     for key, value in node.items():
-        values |= dotted_keys(value, f"{prefix}{key}.") if isinstance(value, CfgNode) else {f"{prefix}{key}": value}
+        values |= dotted_keys(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return values
 
 
@@ -179,6 +179,7 @@ add_rules(
         "INPUT.CROP.TYPE": one_of("relative", "relative_range", "absolute", "absolute_range"),
         "INPUT.CROP.SIZE": each(POSITIVE, 2),
         "INPUT.FORMAT": one_of("RGB", "BGR"),
+        "INPUT.BIT_DEPTH": one_of(*BIT_DEPTHS),
         "INPUT.MASK_FORMAT": one_of("polygon", "bitmask"),
         "INPUT.RANDOM_SCALE": each(real(0, 64, open_low=True), least=1, rising=True),
         "INPUT.RANDOM_SCALE_SAMPLING": one_of("range", "choice"),

@@ -1,9 +1,11 @@
-"""Write a file whole or not at all."""
+"""Write a file whole or not at all, into a folder that is made or refused."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from revisit.errors import UserError, expect, first_line
 
 UNFINISHED = ".tmp"  # the ending of a file that is being written, which a killed process leaves
 
@@ -22,6 +24,16 @@ def written_whole(path: Path) -> Iterator[Path]:
         _flush(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path, name: str) -> None:
+    """Make a folder that a user has named. Raises UserError where it cannot be one to write to, with ``name``."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:  # ValueError: a name that no file system takes
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise UserError(f"{name} {str(folder)!r} cannot be a folder ({reason}): expected another name") from error
+    expect(os.access(folder, os.W_OK | os.X_OK), f"{name} {folder}: you may not write there; expected another one")
 
 
 def _flush(path: Path) -> None:

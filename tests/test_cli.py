@@ -44,6 +44,21 @@ def test_pretraining_leaves_what_docs_say_and_explain(pretrained):
     assert "neighbor_purity" in read_metrics(pretrained / "metrics.json")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "convert_to_d2.py {run}/model_final.pth {file}/below/backbone.pth",
+        "make_shards.py --dataset toy_scenes_train --output {file}/below",
+        "reproduce.py linear --profile toy --output {file}/below",
+        "demo.py --quick --output {file}/below",
+    ],
+)
+def test_a_place_below_a_file_is_refused_by_every_tool(command, pretrained, toy_root, tmp_path):
+    (tmp_path / "file").touch()
+    words = command.format(run=pretrained, file=tmp_path / "file")
+    assert "cannot be a folder (" in one_line_error(f"python tools/{words}", toy_root)
+
+
 def test_cifar10(tmp_path, write_pictures):
     for split in ("train", "test"):
         for name in CIFAR10_CLASSES:

@@ -1,6 +1,7 @@
 """tools/visualize.py: every task is drawn from data and from a model, and a user's mistake ends in one line."""
 
 import importlib.util
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +13,13 @@ from commands import one_line_error
 from PIL import Image
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
+from revisit.data.catalog import get_records
 from revisit.engine import predictions
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
 
 from detectron2.config import CfgNode
-from detectron2.data import DatasetCatalog, Metadata
+from detectron2.data import DatasetCatalog, Metadata, MetadataCatalog
 from detectron2.modeling import build_model
 
 FILE = Path(__file__).parents[1] / "tools" / "visualize.py"
@@ -94,6 +96,32 @@ def test_images_are_spread_over_the_data_set_from_its_first_to_its_last(toy_data
     files = [record["file_name"] for record in DatasetCatalog.get("toy_voc_test")]
     rows = predictions.make_rows(load("detection"), "toy_voc_test", 3, truth_only=True)
     assert len(files) == 15 and [row.captions for row in rows] == [[files[0]], [files[7]], [files[14]]]
+
+
+def test_truth_has_the_classes_that_the_model_learned_by_name(tmp_path):
+    Image.fromarray(np.zeros((40, 60, 3), np.uint8)).save(tmp_path / "0.png")
+    names = []
+    for order in (("auk", "kite"), ("kite", "auk")):
+        categories = [{"id": n, "name": name} for n, name in enumerate(order)]
+        box = {
+            "id": 1,
+            "image_id": 0,
+            "category_id": order.index("kite"),
+            "bbox": [5, 5, 9, 9],
+            "area": 81,
+            "iscrowd": 0,
+        }
+        images = [{"id": 0, "file_name": "0.png", "height": 40, "width": 60}]
+        file = tmp_path / f"{order[0]}.json"
+        file.write_text(json.dumps({"images": images, "categories": categories, "annotations": [box]}))
+        names.append(f"coco:{tmp_path}:{file}")
+    options = ("DATASETS.TRAIN", f"('{names[0]}',)", "MODEL.ROI_HEADS.NUM_CLASSES", "2", "OUTPUT_DIR", str(tmp_path))
+    cfg = load("detection", *NARROW, *options)
+    RevisitCheckpointer(build_model(cfg), cfg).save("two")
+    cfg.MODEL.WEIGHTS = str(tmp_path / "two.pth")
+    predictions.make_rows(cfg, names[1], 1, truth_only=False)
+    assert MetadataCatalog.get(names[1]).thing_classes == ["auk", "kite"]
+    assert get_records(names[1])[0]["annotations"][0]["category_id"] == 1
 
 
 GREY = np.full((20, 30, 3), 128, np.uint8)

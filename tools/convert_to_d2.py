@@ -16,6 +16,7 @@ import argparse
 from pathlib import Path
 
 from revisit.engine.command import run_command
+from revisit.files import make_folder
 from revisit.imports import import_modules
 
 SOURCES = ("revisit", "moco", "densecl", "swav", "virtex", "torchvision", "timm", "reference")
@@ -38,7 +39,7 @@ def main() -> None:
     import_modules(args.imports)
     check_output(args.output, args.input, (".pth", ".pkl"))
     weights = convert(read_checkpoint(args.input), args.source, args.input.name)
-    args.output.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(args.output.parent, "the output's folder")
     # With matching_heuristics Detectron2 finds them by name in any model.
     write_tensors(weights.tensors, args.output, __author__=f"Revisit ({weights.source})", matching_heuristics=True)
     write_flags(args.output, weights.flags, source=weights.origin)

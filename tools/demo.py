@@ -19,6 +19,7 @@ from pathlib import Path
 
 from revisit.engine.command import run_command
 from revisit.errors import expect
+from revisit.files import make_folder
 from revisit.viz.curves import plot_curves, read_metrics
 
 PRETRAIN, DETECT = "configs/toy/pretrain.yaml", "configs/toy/detection.yaml"
@@ -45,7 +46,7 @@ class Demo:
     def __init__(self, output: Path, seed: int, quick: bool):
         self.output, self.seed, self.quick = output, seed, quick
         self.timings: list[tuple[str, float]] = []
-        (output / "logs").mkdir(parents=True, exist_ok=True)
+        make_folder(output / "logs", "--output")
 
     def run(self, title: str, *command: str) -> None:
         """Run ``python COMMAND``, showing what matters of its output and keeping all of it in a log."""

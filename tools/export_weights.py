@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 
 from revisit.engine.command import run_command
-from revisit.files import written_whole
+from revisit.files import make_folder, written_whole
 from revisit.imports import import_modules
 
 
@@ -32,7 +32,7 @@ def main() -> None:
     export.check_output(args.output, args.backbone, export.SUFFIXES)
     backbone = export.load_backbone(args.backbone)
     tensors = export.library_tensors(backbone, args.to)
-    args.output.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(args.output.parent, "the output's folder")
     export.write_tensors(tensors, args.output)
     card = args.output.with_suffix(".md")
     with written_whole(card) as temporary:

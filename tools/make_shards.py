@@ -25,7 +25,7 @@ from pathlib import Path
 
 from revisit.engine.command import natural, run_command
 from revisit.errors import UserError, expect
-from revisit.files import written_whole
+from revisit.files import make_folder, written_whole
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ def make_shards(records: list[dict], output: Path, images_per_shard: int, worker
     more = sorted(records[0].keys() & {"offset", "annotations", "labels", "sem_seg_file_name", "depth_file_name"})
     what = "is in shards already" if "offset" in more else f"has {' and '.join(more)}, which shards do not hold"
     expect(not more, f"the data set {what}: expected images with one class each, or none (folder:DIR packs any images)")
-    output.mkdir(parents=True, exist_ok=True)
+    make_folder(output, "--output")
     check_manifest(output, records, images_per_shard)
     starts = range(0, len(records), images_per_shard)
     digits = max(6, len(str(len(starts) - 1)))

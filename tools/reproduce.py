@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from projects.PaperTables.paper_tables import COLUMNS, PROFILES, ROWS, given_rows, note_of
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
+from revisit.files import make_folder
 
 if TYPE_CHECKING:
     from projects.PaperTables.cells import Cell
@@ -81,6 +82,7 @@ def main() -> None:
         show(jobs, missing)
         return
     ready = runnable(jobs, missing)
+    make_folder(root, "--output")
     try:
         if args.slurm:
             submit_jobs(ready, hours=args.hours, partition=args.partition, gpus=args.gpus)

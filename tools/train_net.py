@@ -72,14 +72,14 @@ def run(cfg: CfgNode, args: argparse.Namespace) -> None:
     """What every process does."""
     from revisit.engine.finetune_trainer import FinetuneTrainer
     from revisit.engine.pretrain_trainer import PretrainTrainer
-    from revisit.engine.run_lock import run_lock
+    from revisit.engine.run_lock import run_lock, there_to_the_end
     from revisit.engine.setup import setup_run
     from revisit.modeling.meta_arch.pretraining import method_of
 
     from detectron2.utils import comm
 
     trains_here = comm.is_main_process() and not args.eval_only
-    with run_lock(Path(cfg.OUTPUT_DIR)) if trains_here else nullcontext():
+    with there_to_the_end(folder := Path(cfg.OUTPUT_DIR)), run_lock(folder) if trains_here else nullcontext():
         setup_run(cfg, args)
         trainer_class = PretrainTrainer if method_of(cfg) else FinetuneTrainer
         if args.eval_only:
@@ -96,8 +96,9 @@ def main() -> None:
     from revisit.engine.config_checks import check_schedule
     from revisit.engine.dry_run import dry_run
     from revisit.engine.launch import find_processes, launch
-    from revisit.engine.setup import check_evaluation_data, count_images, load_config, make_output_folder
+    from revisit.engine.setup import check_evaluation_data, count_images, load_config
     from revisit.engine.solver import resolve_schedule
+    from revisit.files import make_folder
 
     processes = find_processes(args)
     args.num_gpus, args.num_machines, args.machine_rank = processes[:3]
@@ -109,7 +110,7 @@ def main() -> None:
         check_schedule(cfg, num_images)
     check_evaluation_data(cfg, args.notes, assume_missing=args.dry_run)
     cfg.freeze()
-    make_output_folder(cfg)
+    make_folder(Path(cfg.OUTPUT_DIR), "OUTPUT_DIR")
     if args.dry_run:
         dry_run(cfg, num_images, processes.world_size, args.notes)
     else:

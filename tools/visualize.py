@@ -18,7 +18,7 @@ import re
 from pathlib import Path
 
 from revisit.engine.command import natural, run_command
-from revisit.errors import UserError, expect
+from revisit.errors import expect
 
 
 def parse_args() -> argparse.Namespace:
@@ -41,6 +41,7 @@ def main() -> None:
     args = parse_args()
     from revisit.engine.predictions import TASKS, make_rows
     from revisit.engine.setup import load_config
+    from revisit.files import make_folder
     from revisit.modeling.meta_arch.pretraining import method_of
     from revisit.viz.tiles import save_sheet
 
@@ -59,10 +60,7 @@ def main() -> None:
     if not args.truth_only:
         scores = f" (scores of at least {args.score_threshold:g})" if architecture == "GeneralizedRCNN" else ""
         headers, subtitle = [*headers, f"prediction{scores}"], f"weights {cfg.MODEL.WEIGHTS}"
-    try:
-        args.output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--output {args.output} cannot be made ({error.strerror}): expected a folder") from error
+    make_folder(args.output, "--output")
     name = Path(dataset.rpartition(":")[2]).stem if ":" in dataset else dataset  # the end of a path
     for page, start in enumerate(range(0, len(rows), args.rows), start=1):
         path = args.output / f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}_{page:02d}.png"

@@ -20,11 +20,13 @@ from torch import Tensor
 
 from projects.common.entry import RANDOM, load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
+from revisit.config import bit_depth
 from revisit.config_rules import COUNT, add_rules
 from revisit.data.catalog import get_records
 from revisit.data.class_names import places_by_name
 from revisit.data.classification_datasets import PRESENT
 from revisit.data.reader import require_record
+from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.engine.command import run_command
 from revisit.errors import UserError, expect
 from revisit.evaluation.features import TRANSFORMS
@@ -68,13 +70,14 @@ def main() -> None:
     expect(labelled, f"data set {dataset!r} has no class for each image: expected class folders, or a set by name")
     records = [record for record in records if class_of(record) >= 0]
     expect(bool(records), f"no image of {dataset} shows a class: expected labelled images")
+    resolve_bit_depth(cfg, records)
     networks = [in_order(network, names, dataset) for network in load_networks(cfg, 1 + max(map(class_of, records)))]
     chosen = [records[n] for n in evenly_spread(len(records), cfg.CAM.NUM_IMAGES)]
-    rows, found = zip(*(draw(record, networks, names) for record in chosen), strict=True)
+    rows, found = zip(*(draw(record, bit_depth(cfg), networks, names) for record in chosen), strict=True)
     headers = ["image", *(network.name for network in networks)]
     output = Path(cfg.OUTPUT_DIR)
     save_sheet(output / "cams.png", list(rows), headers, title="Class activation maps of the true class")
-    write_results(cfg, "weight . map, no bias, no ReLU", {"images": found})
+    write_results(cfg, "class activation maps: weight . map, no bias, no ReLU", {"images": found})
     print(f"written to {output}: results.json and cams.png")
 
 
@@ -125,13 +128,13 @@ def in_order(network: Network, names: list[str], dataset: str) -> Network:
     return network._replace(weight=network.weight[rows], bias=network.bias[rows], classes=names)
 
 
-def draw(record: dict, networks: list[Network], names: list[str]) -> tuple[SheetRow, dict]:
+def draw(record: dict, depth: int | None, networks: list[Network], names: list[str]) -> tuple[SheetRow, dict]:
     """A row of cams.png, and what each network takes the image for."""
 
     def name_of(label: int) -> str:
         return names[label] if label < len(names) else f"class {label}"
 
-    image, label = require_record(record), class_of(record)
+    image, label = require_record(record, depth), class_of(record)
     tiles, captions, taken = [fit(image)], [name_of(label)], []
     for network in networks:
         view = TRANSFORMS[network.transform](image, network.image_size)

@@ -67,7 +67,7 @@ def main() -> None:
         for drawn in overlaps
     ]
     scores = [{"max_iou": run.max_iou, options.SCORE: run.score} for run in runs]
-    write_results(cfg, protocol, {"overlaps": rows, "runs": scores}, network=False)
+    write_results(cfg, f"IoU of crops: {protocol}", {"overlaps": rows, "runs": scores}, network=False)
     for row in rows:
         means = f"mean IoU {row['mean_iou']:.3f}, {row['disjoint_percent']:.1f} % share nothing"
         print(f"limit {row['max_iou']:g}: {means}, {row['above_limit']} pairs above the limit")

@@ -26,6 +26,7 @@ from projects.common.entry import load_project, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import enlarge_labels, palette_image, shrink_labels
 from projects.LabelPropagation import davis
+from revisit.config import bit_depth
 from revisit.config_rules import COUNT, POSITIVE, add_rules, one_of, whole
 from revisit.data.catalog import datasets_root
 from revisit.data.labels import VOID
@@ -77,7 +78,7 @@ def main() -> None:
     scores, seconds = [], {}
     for sequence in sequences:
         started = time.perf_counter()
-        truth = davis.read_masks(sequence, require_image(sequence.frames[0]).shape[:2])
+        truth = davis.read_masks(sequence, require_image(sequence.frames[0], bit_depth(cfg)).shape[:2])
         found = follow(backbone, cfg, sequence, truth[0])
         scores += davis.score_sequence(sequence.name, found, truth)
         seconds[sequence.name] = round(time.perf_counter() - started, 1)
@@ -99,7 +100,7 @@ def protocol(cfg: CfgNode) -> str:
     if options.METHOD == "propagate":
         how = f"{', '.join(cfg.MODEL.RESNETS.OUT_FEATURES)}, first frame and previous {options.NUM_CONTEXT} within "
         how += f"{options.RADIUS:g} cells, top {options.TOP_K}, temperature {options.TEMPERATURE:g}"
-    return f"DAVIS-2017 semi-supervised on {options.DATA}, {how}; percent, means over objects"
+    return f"video segmentation: DAVIS-2017 semi-supervised on {options.DATA}, {how}; percent, means over objects"
 
 
 def follow(backbone: FrozenBackbone, cfg: CfgNode, sequence: davis.Sequence, first_mask: np.ndarray) -> np.ndarray:
@@ -110,7 +111,7 @@ def follow(backbone: FrozenBackbone, cfg: CfgNode, sequence: davis.Sequence, fir
         folder.mkdir(parents=True, exist_ok=True)
     masks, pictures, propagation = [], [], None
     for path in tqdm(sequence.frames, unit="frame", desc=sequence.name):
-        frame, mask = require_image(path), first_mask
+        frame, mask = require_image(path, bit_depth(cfg)), first_mask
         (height, width), (first_height, first_width) = frame.shape[:2], first_mask.shape
         sizes = f"{width} x {height} pixels, but the first frame is {first_width} x {first_height}"
         expect(frame.shape[:2] == first_mask.shape, f"{path} is {sizes}: expected frames of one size")

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from projects.common.frozen_backbone import FrozenBackbone
+from revisit.config import bit_depth
 from revisit.data.catalog import get_records
 from revisit.data.classification_datasets import PRESENT
 from revisit.data.reader import require_record
@@ -69,9 +70,11 @@ def check_classes(train: np.ndarray, test: np.ndarray, names: tuple[str, str]) -
 def image_loader(cfg: CfgNode, records: list[dict], view: Callable[..., np.ndarray], **options: object) -> DataLoader:
     """Batches of (3, size, size) uint8 views and of indices, from ``view`` of an (H, W, 3) image and its index."""
 
+    depth = bit_depth(cfg)
+
     def read(item: tuple[int, dict]) -> tuple[torch.Tensor, int]:
         index, record = item
-        return torch.from_numpy(view(require_record(record), index)).permute(2, 0, 1), index
+        return torch.from_numpy(view(require_record(record, depth), index)).permute(2, 0, 1), index
 
     items = DatasetFromList(list(enumerate(records)), copy=False)  # one buffer, which workers share
     return SignalSafeLoader(MapDataset(items, read), num_workers=cfg.DATALOADER.NUM_WORKERS, **options)
@@ -92,7 +95,8 @@ def cached_features(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -
         "weights": weights_key(cfg),
         "network": hashlib.sha256("\n".join(map(str, network)).encode()).hexdigest(),
         "images": images_key(records),
-        "transform": f"{cfg.LINEAR.TRANSFORM} {cfg.LINEAR.IMAGE_SIZE} px",
+        "transform": f"{cfg.LINEAR.TRANSFORM} {cfg.LINEAR.IMAGE_SIZE} px"
+        + (f", {bit_depth(cfg)} bits" if bit_depth(cfg) else ""),
     }
     stem = "".join(letter if letter.isalnum() else "_" for letter in name)
     path = folder / f"{stem}-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]}"

@@ -30,6 +30,7 @@ from projects.LinearClassification.sgd import LinearTraining, plot_history
 from revisit.config_rules import PIXELS, POSITIVE, add_rules, each, one_of, real, whole
 from revisit.data.class_names import share_classes
 from revisit.data.classification_datasets import DIFFICULT, PRESENT
+from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.engine.command import run_command
 from revisit.errors import expect
 from revisit.evaluation.classifiers import knn_top1
@@ -67,6 +68,7 @@ def main() -> None:
     share_classes(names[0], filter(None, (names[1], cfg.LINEAR.VALIDATION)))
     train, test = map(read_set, names)
     check_classes(train.targets, test.targets, (train.name, test.name))
+    resolve_bit_depth(cfg, train.records + test.records)
     several, method = train.targets.ndim > 1, cfg.LINEAR.METHOD
     fits = several or method != "svm"
     expect(fits, "LINEAR.METHOD svm is for images that show several classes: expected a data set such as VOC's")
@@ -91,7 +93,8 @@ def protocol(cfg: CfgNode) -> str:
     """What the score means, in words."""
     options, knn = cfg.LINEAR, cfg.KNN_EVAL
     if options.METHOD == "sgd":
-        return f"SGD for {cfg.SOLVER.EPOCHS} epochs on random crops of {options.IMAGE_SIZE} px, scored on central ones"
+        crops = f"random crops of {options.IMAGE_SIZE} px, scored on central ones"
+        return f"linear classifier, SGD for {cfg.SOLVER.EPOCHS} epochs on {crops}"
     low, high, count = options.LAMBDAS
     chosen = options.VALIDATION or f"{options.VALIDATION_SHARE:g} of the training images"
     how = {

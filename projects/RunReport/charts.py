@@ -12,6 +12,8 @@ from projects.RunReport.collect import Point, ReportedRun
 LOSSES = ("total_loss", "loss_inst", "loss_nn_raw")
 TOP1 = ("knn_top1", "linear_top1")
 HIGHER_IS_BETTER = (*TOP1, "bbox/AP", "segm/AP", "sem_seg/mIoU")
+COUNTERS = ("roi_head/", "rpn/", "fast_rcnn/", "mask_rcnn/", "keypoint_head/")  # of Detectron2's training, no scores
+FOLDED = "Other numbers"
 # Readable on white and on black; dashes are for more runs than colours.
 COLORS = ("#2f7fd1", "#e1772f", "#2a9d74", "#b45fc2", "#d94f5c", "#8f8a2a", "#1f9fb4", "#a0703c")
 DASHES = ("solid", "dash", "dot")
@@ -26,18 +28,39 @@ def line_of(number: int) -> dict[str, str]:
     return {"color": COLORS[number % len(COLORS)], "dash": DASHES[number // len(COLORS) % len(DASHES)]}
 
 
-def make_plots(runs: list[ReportedRun]) -> dict[str, list[tuple[str, str, list[dict]]]]:
-    """Title, note and lines of every known metric, loss and score that any of the runs has written, by group."""
-    metrics = dict.fromkeys(name for run in runs for name in run.series)
+def make_plots(runs: list[tuple[int, ReportedRun]]) -> dict[str, list[tuple[str, str, list[dict]]]]:
+    """Title, note and lines of every metric that changes in any of the runs, by group; scores of classes have none.
+
+    Args:
+        runs: with their numbers, which decide the lines' colours.
+    """
+    metrics = [name for name in dict.fromkeys(name for _, run in runs for name in run.series) if _changes(name, runs)]
     others = {name: (name, "") for name in metrics if name not in TITLES}
     losses = {name: plot for name, plot in others.items() if "loss" in name and "/" not in name}
     scores = {name: plot for name, plot in others.items() if is_score(name)}
-    groups = KNOWN | {"Losses": KNOWN["Losses"] | losses, "Scores": KNOWN["Scores"] | scores}
+    rest = {name: plot for name, plot in others.items() if "-" not in name and name not in losses | scores}
+    groups = KNOWN | {"Losses": KNOWN["Losses"] | losses, "Scores": KNOWN["Scores"] | scores, FOLDED: rest}
     plots = {
         group: [(title, note, _lines(name, runs)) for name, (title, note) in known.items() if name in metrics]
         for group, known in groups.items()
     }
     return {group: drawn for group, drawn in plots.items() if drawn}
+
+
+def losses_of(runs: list[ReportedRun]) -> list[str]:
+    """The losses that a table shows of these runs."""
+    return [name for name in LOSSES if any(name in run.series for run in runs)]
+
+
+def constants(runs: list[tuple[int, ReportedRun]]) -> dict[str, list[float]]:
+    """The values of metrics that have no plot because no run has two of them; those of classes are left out."""
+    names = dict.fromkeys(name for _, run in runs for name in run.series if "-" not in name)
+    last = {name: [run.series[name][-1][1] for _, run in runs if name in run.series] for name in names}
+    return {name: list(dict.fromkeys(values)) for name, values in last.items() if not _changes(name, runs)}
+
+
+def _changes(name: str, runs: list[tuple[int, ReportedRun]]) -> bool:
+    return any(len({value for _, value in run.series.get(name, ())}) > 1 for _, run in runs)
 
 
 def thinned(points: list[Point], most: int = MOST_POINTS) -> list[Point]:
@@ -53,7 +76,7 @@ def thinned(points: list[Point], most: int = MOST_POINTS) -> list[Point]:
 
 def is_score(name: str) -> bool:
     """Whether a metric is a score of a data set as a whole; a dash stands before a class's name."""
-    return name.startswith(TOP1) or ("/" in name and "-" not in name)
+    return name.startswith(TOP1) or ("/" in name and "-" not in name and not name.startswith(COUNTERS))
 
 
 def best_before(name: str, points: list[Point]) -> Point | None:
@@ -68,9 +91,9 @@ def speed(run: ReportedRun) -> float | None:
     return statistics.median(values[1:] or values) if values else None
 
 
-def _lines(metric: str, runs: list[ReportedRun]) -> list[dict]:
+def _lines(metric: str, runs: list[tuple[int, ReportedRun]]) -> list[dict]:
     """Plotly's traces, one for each run that has the metric."""
-    curves = [(number, run.name, thinned(run.series.get(metric, []))) for number, run in enumerate(runs)]
+    curves = [(number, run.name, thinned(run.series.get(metric, []))) for number, run in runs]
     return [
         {
             "x": [iteration for iteration, _ in points],

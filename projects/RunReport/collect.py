@@ -11,6 +11,7 @@ import yaml
 from tqdm import tqdm
 
 from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_of
+from revisit.config_rules import dotted_keys
 from revisit.engine.environment import FILE as ENVIRONMENT
 from revisit.errors import UserError, expect
 from revisit.viz.curves import read_metrics
@@ -93,14 +94,6 @@ def progress(items: Iterable, what: str) -> Iterable:
     return tqdm(items, unit=what, delay=10)
 
 
-def flat(tree: dict, prefix: str = "") -> dict[str, object]:
-    """A nested dict by dotted keys."""
-    values: dict[str, object] = {}
-    for key, value in tree.items():
-        values |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
-    return values
-
-
 def _runs_of(folder: Path) -> list[Path]:
     """The folder itself, or the runs right below it."""
     what = "is a file" if folder.exists() else "not found"
@@ -159,7 +152,7 @@ def _state_of(folder: Path, series: dict[str, list[Point]], max_iter: int) -> Ru
 
 def _read_config(path: Path) -> dict[str, object]:
     try:
-        return flat(yaml.safe_load(path.read_text()) or {}) if path.is_file() else {}
+        return dotted_keys(yaml.safe_load(path.read_text()) or {}) if path.is_file() else {}
     except (yaml.YAMLError, ValueError, AttributeError) as error:
         raise UserError(f"{path} is not the config of a run: expected YAML as a run writes it") from error
 

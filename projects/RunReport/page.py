@@ -10,7 +10,7 @@ import jinja2
 from PIL import Image
 from plotly.offline import get_plotlyjs
 
-from projects.RunReport import charts, tables
+from projects.RunReport import charts, kinds, tables
 from projects.RunReport.collect import NEIGHBORS, NON_FINITE, ReportedRun, progress
 from revisit.errors import first_line
 
@@ -26,17 +26,14 @@ KINDS = {NON_FINITE: (f"{NON_FINITE}/",), "views": ("views",), "neighbors": NEIG
 
 def render(runs: list[ReportedRun], pictures: list[tuple[str, Path]]) -> str:
     """The whole page as HTML, of what ``collect`` has found; bars on stderr where pictures take long."""
-    metrics = {name for run in runs for name in run.series}
     evaluations = [(run, evaluation) for run in runs for evaluation in run.evaluations]
     tidy = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     environment = jinja2.Environment(loader=jinja2.PackageLoader("projects.RunReport"), autoescape=True, **tidy)
     return environment.get_template("page.html").render(
         made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         runs=runs,
-        losses=[name for name in charts.LOSSES if name in metrics],
-        # Those of pretraining first.
-        scores=sorted(filter(charts.is_score, metrics), key=lambda name: ("/" in name, name)),
         charts=charts,
+        kinds=kinds,
         found=_by_kind(pictures),
         embed=Album(ROOM * len(runs)).embed,
         progress=progress,

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import yaml
 
-from projects.RunReport.collect import ReportedRun, flat
+from projects.RunReport.collect import ReportedRun
 from revisit.config import add_revisit_config
+from revisit.config_rules import dotted_keys
 
 from detectron2.config import get_cfg
 
@@ -84,7 +85,7 @@ def settings(runs: list[ReportedRun]) -> list[ComparedLine]:
     """Config keys in which some run departs from the defaults or from another run; those that differ first."""
     cfg = get_cfg()
     add_revisit_config(cfg)
-    configs = [flat(yaml.safe_load(cfg.dump())), *(run.config for run in runs)]
+    configs = [dotted_keys(yaml.safe_load(cfg.dump())), *(run.config for run in runs)]
     defaults, *columns = ({key: _setting(value) for key, value in config.items()} for config in configs)
     lines = []
     for key in sorted(set().union(*columns) - NOT_SHOWN):

@@ -24,11 +24,13 @@ from tqdm import tqdm
 from projects.common.entry import load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import shrink_labels
+from revisit.config import bit_depth
 from revisit.config_rules import COUNT, PIXELS, add_rules, one_of, whole
 from revisit.data.catalog import get_records
 from revisit.data.class_names import share_classes
 from revisit.data.labels import VOID, check_size, read_labels
 from revisit.data.reader import require_image
+from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.engine.command import run_command
 from revisit.errors import expect
 from revisit.evaluation.pixel_evaluators import count_pairs, score
@@ -71,6 +73,8 @@ add_rules(
 def main() -> None:
     cfg = load_project(__doc__, add_segment_retrieval_config)
     names, output = check(cfg), Path(cfg.OUTPUT_DIR)
+    records = [record for split in ("TRAIN", "TEST") for record in get_records(only_dataset(cfg, split))]
+    resolve_bit_depth(cfg, records)
     backbone = FrozenBackbone(cfg)
     labelled, queries = (describe_set(backbone, cfg, only_dataset(cfg, split)) for split in ("TRAIN", "TEST"))
     everything = range(len(names))
@@ -110,8 +114,8 @@ def protocol(cfg: CfgNode) -> str:
     options = cfg.SEGMENT_RETRIEVAL
     regions = f"K-means {options.NUM_REGIONS}" if options.REGIONS == "kmeans" else "true regions"
     chance = ", labels shuffled" if options.SHUFFLE_LABELS else ""
-    kind = f"{'unit' if options.NORMALIZE else 'raw'} {options.FEATURES}"
-    return f"{kind} features at {options.IMAGE_SIZE} px, {regions}, cosine 1-NN{chance}; mIoU in percent"
+    what = f"segment retrieval: {'unit' if options.NORMALIZE else 'raw'} {options.FEATURES}"
+    return f"{what} features at {options.IMAGE_SIZE} px, {regions}, cosine 1-NN{chance}; mIoU in percent"
 
 
 class Regions(NamedTuple):
@@ -187,7 +191,7 @@ def find_regions(backbone: FrozenBackbone, cfg: CfgNode, record: dict, truth: np
     options = cfg.SEGMENT_RETRIEVAL
     if options.FEATURES == "oracle":
         return true_regions(oracle_features(truth, num_classes), truth)
-    image = require_image(record["file_name"])
+    image = require_image(record["file_name"], bit_depth(cfg))
     check_size(record["sem_seg_file_name"], truth, record["file_name"], image.shape[:2])
     square = cv2.resize(image, (options.IMAGE_SIZE, options.IMAGE_SIZE), interpolation=cv2.INTER_LINEAR)
     features = backbone(torch.from_numpy(square).permute(2, 0, 1)[None])[0]
@@ -261,7 +265,8 @@ def gallery_rows(cfg: CfgNode, labelled: Described, queries: Described, names: l
     rows = []
     for query, row in zip(chosen, nearest(queries.descriptors[chosen], labelled.descriptors, k).tolist(), strict=True):
         shown = [(queries, query), *((labelled, n) for n in row)]
-        rows.append(SheetRow([_tile(*region) for region in shown], [_name(*region, names) for region in shown]))
+        tiles = [_tile(*region, bit_depth(cfg)) for region in shown]
+        rows.append(SheetRow(tiles, [_name(*region, names) for region in shown]))
     return rows
 
 
@@ -270,9 +275,9 @@ def _name(data: Described, index: int, names: list[str]) -> str:
     return "void" if label == VOID else names[label]
 
 
-def _tile(data: Described, index: int) -> np.ndarray:
+def _tile(data: Described, index: int, depth: int | None) -> np.ndarray:
     owner, number = data.places[index]
-    image = require_image(data.records[owner]["file_name"])
+    image = require_image(data.records[owner]["file_name"], depth)
     return draw_region(image, enlarge(data.regions[owner].ids, image.shape[:2]) == number)
 
 

@@ -10,7 +10,7 @@ from revisit.engine.environment import record_environment
 from revisit.engine.run_log import open_log
 from revisit.engine.setup import make_config
 from revisit.errors import expect
-from revisit.files import written_whole
+from revisit.files import make_folder, written_whole
 
 from detectron2.config import CfgNode
 
@@ -32,7 +32,6 @@ def load_project(description: str, add_keys: Callable[[CfgNode], None], *, netwo
     add("--output", type=Path, required=True, metavar="DIR", help="folder for results.json and pictures")
     add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
     args = parser.parse_args()
-    expect(not args.output.exists() or args.output.is_dir(), f"--output {args.output} is a file: expected a folder")
     found = args.weights == RANDOM or Path(args.weights).is_file()
     expect(found, f"--weights {args.weights} not found: expected a file of weights, or {RANDOM}")
 
@@ -44,7 +43,7 @@ def load_project(description: str, add_keys: Callable[[CfgNode], None], *, netwo
     cfg.MODEL.WEIGHTS = "" if args.weights == RANDOM else args.weights
     cfg.OUTPUT_DIR = str(args.output)
     cfg.freeze()
-    args.output.mkdir(parents=True, exist_ok=True)
+    make_folder(args.output, "--output")
     open_log(str(args.output), ["projects"])
     (args.output / "config.yaml").write_text(cfg.dump())
     record_environment(args.output, again=False)

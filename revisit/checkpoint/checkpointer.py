@@ -4,12 +4,13 @@ import logging
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import torch
 from torch import nn
 
 from revisit.checkpoint.flags import check_flags, flags_of, read_flags
-from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint, require_tensors
+from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint, require_finite, require_tensors
 from revisit.checkpoint.run_folder import checkpoints_of_run, is_of_run
 from revisit.errors import UserError, expect, first_line
 from revisit.files import written_whole
@@ -66,6 +67,21 @@ class RevisitCheckpointer(DetectionCheckpointer):
         self._newest = self._find_newest() if resume else ""
         self._resuming = resume and self.has_checkpoint()
         return super().resume_or_load(path, resume=resume)
+
+    def load(self, path: str, *args: object, **kwargs: object) -> dict:
+        if "://" in path:
+            self._fetch(path)
+        return super().load(path, *args, **kwargs)
+
+    def _fetch(self, url: str) -> None:
+        """Let the content of a URL be on this machine, where loading finds it."""
+        copy, reason = "", "no file is there, or nothing here fetches such a URL"
+        try:
+            copy = self.path_manager.get_local_path(urlsplit(url)._replace(query="").geturl())
+        except OSError as error:
+            reason = first_line(error)
+        way_out = "fetch it where there is a network, and name the file"
+        expect(Path(copy).is_file(), f"MODEL.WEIGHTS {url} cannot be fetched ({reason}): {way_out}")
 
     def has_checkpoint(self) -> bool:
         return bool(self._newest)
@@ -132,6 +148,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
         if self._resuming:
             self._check_fits_exactly(checkpoint["model"])
         else:
+            for key, value in checkpoint["model"].items():
+                require_finite(f"{self._path}: {key}", value)
             checkpoint = {**checkpoint, "model": _for_both_encoders(checkpoint["model"], self.model)}
         incompatible = super()._load_model(checkpoint)
         if not self._resuming:

@@ -6,6 +6,7 @@ import torch
 
 from revisit.checkpoint.flags import IMAGENET, flags_of
 from revisit.checkpoint.foreign_layouts import backbone_of, recognise, training_of
+from revisit.checkpoint.reading import require_finite
 from revisit.config import add_revisit_config
 from revisit.errors import UserError, expect, first_line
 from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors
@@ -97,5 +98,4 @@ def _check_values(tensors: Tensors) -> None:
             raise UserError(f"{key} is a {value.dtype} tensor of layout {value.layout}: expected plain numbers")
         if value.numel() * value.element_size() > value.untyped_storage().nbytes():
             raise UserError(f"{key} claims {tuple(value.shape)} numbers and has fewer: expected each of them")
-        if not value.isfinite().all():
-            raise UserError(f"{key} has values that are not finite: the weights of a run that diverged")
+        require_finite(key, value)

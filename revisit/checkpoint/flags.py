@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from revisit.config import bit_depth
 from revisit.errors import UserError
 from revisit.modeling.backbone.description import BackboneDescription, Flags
 
@@ -21,6 +22,8 @@ IMAGENET: Flags = {
     "INPUT.FORMAT": "RGB",
 }
 
+BIT_DEPTH = "INPUT.BIT_DEPTH"
+
 
 def flag_keys(description: BackboneDescription | None) -> tuple[str, ...]:
     """Config keys that weights depend on: the pixels', after those of the backbone's description."""
@@ -30,7 +33,9 @@ def flag_keys(description: BackboneDescription | None) -> tuple[str, ...]:
 def flags_of(cfg: CfgNode, description: BackboneDescription | None) -> Flags:
     """The flags of a config, plain values by full key."""
     flags = {key: reduce(getattr, key.split("."), cfg) for key in flag_keys(description)}
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in flags.items()}
+    flags = {key: list(value) if isinstance(value, tuple) else value for key, value in flags.items()}
+    depth = bit_depth(cfg)
+    return {**flags, BIT_DEPTH: depth} if depth else flags  # weights of images of 8 bits say nothing
 
 
 def flags_path(weights: str | Path) -> Path:

@@ -59,6 +59,12 @@ def require_tensors(values: dict, name: str) -> None:
             )
 
 
+def require_finite(key: str, value: torch.Tensor | np.ndarray) -> None:
+    """Raises UserError where a tensor, which the checkpoint has as ``key``, holds NaN or an infinity."""
+    if not torch.as_tensor(value).isfinite().all():
+        raise UserError(f"{key} has values that are not finite: the weights of a run that diverged")
+
+
 def _load_tensors(path: Path) -> object:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as records:

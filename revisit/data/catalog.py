@@ -16,11 +16,13 @@ core's fixed names; ``register_source`` adds others. Of these kinds, data sets a
 import os
 from collections.abc import Callable
 from functools import partial
+from json import JSONDecodeError
 from pathlib import Path
+from xml.etree.ElementTree import ParseError
 
 from revisit.data.image_folders import Records
 from revisit.data.sources import DETECTION_SIZES, KINDS, SOURCES, DataSource
-from revisit.errors import UserError, expect
+from revisit.errors import UserError, expect, first_line
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
@@ -109,6 +111,9 @@ def get_records(name: str) -> Records:
         records = DatasetCatalog.get(name)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _missing(name, error.filename) from error
+    except (ParseError, JSONDecodeError) as error:  # by Detectron2's own readers, which do not say in which file
+        message = f"data set {name!r} has an annotation file that cannot be read ({first_line(error)})"
+        raise UserError(f"{message}: expected complete files, so copy them again") from error
     expect(records, f"data set {name!r} is empty")
     return records
 

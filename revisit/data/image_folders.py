@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
+from revisit.data.file_formats import CONVERT, UNREAD_SUFFIXES, described, is_visible, warn_of_unread_formats
 from revisit.data.reader import SUFFIXES
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
@@ -15,19 +16,39 @@ Records = list[dict]
 
 
 def load_folder(path: Path) -> Records:
-    """Every image file below ``path``, in sorted order."""
+    """Every image file below ``path``, in sorted order; one warning counts the images in formats that are not read."""
+    files, others = find_images(path)
+    warn_of_unread_formats(path, others)
+    return [{"file_name": file} for file in files]
+
+
+def find_images(path: Path) -> tuple[list[str], Counter[str]]:
+    """The image files below ``path``, sorted, and the suffixes of those in formats that are not read.
+
+    Hidden files and folders, and what a Mac adds to archives, hold no images.
+
+    Raises:
+        UserError: no folder, or no image in it.
+    """
     expect(path.is_dir(), f"folder of images {path} not found")
-    files, visited = [], set()
+    files, others, visited = [], Counter(), set()
     for folder, subfolders, names in os.walk(path, followlinks=True):
         real = os.path.realpath(folder)
         if real in visited:  # a loop of links
             subfolders.clear()
             continue
         visited.add(real)
-        subfolders.sort()  # which of two links to one folder counts must not depend on the file system
-        files += [os.path.join(folder, n) for n in names if os.path.splitext(n)[1].lower() in SUFFIXES]
-    expect(files, f"no images in {path}: expected files ending in {', '.join(sorted(SUFFIXES))}")
-    return [{"file_name": file} for file in sorted(files)]
+        # Sorted: which of two links to one folder counts must not depend on the file system.
+        subfolders[:] = sorted(filter(is_visible, subfolders))
+        for name in filter(is_visible, names):
+            suffix = os.path.splitext(name)[1].lower()
+            if suffix in SUFFIXES:
+                files.append(os.path.join(folder, name))
+            elif suffix in UNREAD_SUFFIXES:
+                others[suffix] += 1
+    left_out = f"; it has {described(others)}, {CONVERT}" if others else ""
+    expect(files, f"no images in {path}: expected files ending in {', '.join(sorted(SUFFIXES))}{left_out}")
+    return sorted(files), others
 
 
 def load_class_folders(path: Path, classes: tuple[str, ...] = ()) -> Records:
@@ -35,12 +56,15 @@ def load_class_folders(path: Path, classes: tuple[str, ...] = ()) -> Records:
     expect(path.is_dir(), f"folder of images {path} not found")
     classes = classes or class_folders(path)
     expect(classes, f"no class folders in {path}: expected one sub-folder of images per class")
-    return [{**record, "label": label} for label, name in enumerate(classes) for record in load_folder(path / name)]
+    found = [find_images(path / name) for name in classes]
+    warn_of_unread_formats(path, sum((others for _, others in found), Counter()))
+    return [{"file_name": file, "label": label} for label, (files, _) in enumerate(found) for file in files]
 
 
 def class_folders(path: Path) -> tuple[str, ...]:
     """The names of a folder's sub-folders, sorted; none of a folder that is not there."""
-    return tuple(sorted(entry.name for entry in os.scandir(path) if entry.is_dir())) if path.is_dir() else ()
+    folders = (entry.name for entry in os.scandir(path) if entry.is_dir()) if path.is_dir() else ()
+    return tuple(sorted(filter(is_visible, folders)))
 
 
 def class_folders_metadata(path: Path) -> dict:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
+from revisit.config import bit_depth
 from revisit.data.augmentation_on_device import apply_looks
 from revisit.data.catalog import get_records
 from revisit.data.mapper import ViewMapper
@@ -46,10 +47,11 @@ class ViewDataset(Dataset):
     An unreadable image is replaced by the next readable one in the list.
     """
 
-    def __init__(self, records: list[dict], mapper: ViewMapper, labelled: bool = False):
+    def __init__(self, records: list[dict], mapper: ViewMapper, labelled: bool = False, bit_depth: int | None = None):
         self.records = DatasetFromList(records, copy=False)
         self._mapper = mapper
         self._labelled = labelled
+        self._bit_depth = bit_depth
 
     def __len__(self) -> int:
         return len(self.records)
@@ -79,7 +81,7 @@ class ViewDataset(Dataset):
         for step in range(min(MAX_REPLACEMENTS, len(self))):
             record = self.records[(index + step) % len(self)]
             try:
-                image = read_record(record)
+                image = read_record(record, self._bit_depth)
             except UnreadableImageError as error:
                 failed.append(str(error))
                 continue
@@ -145,7 +147,7 @@ class ResumableLoader:
         self._cfg = cfg
         # Two data sets may count different classes by the same numbers.
         labelled = len(cfg.DATASETS.TRAIN) == 1 and all("label" in record for record in records)
-        self._dataset = ViewDataset(records, ViewMapper.from_config(cfg), labelled)
+        self._dataset = ViewDataset(records, ViewMapper.from_config(cfg), labelled, bit_depth(cfg))
 
     def batch_of(self, iteration: int) -> ViewBatch:
         """This process's share of any batch, made anew."""

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from revisit.config import bit_depth
 from revisit.data.catalog import register
 from revisit.data.labels import VOID, check_size, read_depth, read_labels
 from revisit.data.reader import require_image
@@ -56,6 +57,7 @@ class PixelMapper:
     def __init__(self, cfg: CfgNode, is_train: bool):
         check_input(cfg)
         self._is_train = is_train
+        self._bit_depth = bit_depth(cfg)
         self._factors = tuple(cfg.INPUT.RANDOM_SCALE)
         self._sampling = cfg.INPUT.RANDOM_SCALE_SAMPLING
         self._flip = cfg.INPUT.RANDOM_FLIP == "horizontal"
@@ -64,7 +66,7 @@ class PixelMapper:
         self._classes = _num_classes_and_offset(cfg.DATASETS.TRAIN) if is_train else None
 
     def __call__(self, record: dict) -> dict:
-        image = torch.from_numpy(require_image(record["file_name"])).permute(2, 0, 1)
+        image = torch.from_numpy(require_image(record["file_name"], self._bit_depth)).permute(2, 0, 1)
         size = tuple(image.shape[1:])
         sample = {**record, "height": size[0], "width": size[1]}
         if not self._is_train:

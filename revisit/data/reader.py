@@ -1,32 +1,51 @@
-"""Read an image strictly, wherever a record says that it is: whole and RGB, or a clear error, never half-decoded."""
+"""Read an image strictly, wherever a record says that it is: whole and RGB, or a clear error, never half-decoded.
+
+``bit_depth`` is INPUT.BIT_DEPTH: values of 0 to 2**bit_depth - 1 become grey levels of 0 to 255 where a file has more
+than 8 bits a sample, which None refuses. Others keep their levels.
+"""
 
 import functools
-import io
 import os
 import stat
 import tarfile
 import warnings
+from collections.abc import Callable
 
 import cv2
 import fsspec
 import numpy as np
-from PIL import ExifTags, Image, ImageOps
+from PIL import Image
 
+from revisit.data.deep_pixels import check_size, is_deep, open_image, read_samples, to_grey_levels
+from revisit.data.file_formats import suffixes_of_plugins
 from revisit.errors import UserError, expect, first_line
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff", ".gif"})
+PathLike = str | os.PathLike[str]
+SUFFIXES = (
+    frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"})
+    | suffixes_of_plugins()
+)
 
-_MAX_PIXELS = 2**27  # 134 megapixels: beyond any photograph, below what would exhaust a worker's memory
 MAX_BYTES = 2**30
 BLOCK = 512  # bytes, of which a tar file is made: a header, then the member's bytes, filled up
-_JPEG_MAGIC = b"\xff\xd8\xff"
+JPEG_MAGIC = b"\xff\xd8\xff"
+_ORIENTATION = 0x0112  # the EXIF tag
+_UPRIGHT = {
+    2: lambda pixels: pixels[:, ::-1],
+    3: lambda pixels: pixels[::-1, ::-1],
+    4: lambda pixels: pixels[::-1],
+    5: lambda pixels: pixels.swapaxes(0, 1),
+    6: lambda pixels: pixels.swapaxes(0, 1)[:, ::-1],
+    7: lambda pixels: pixels.swapaxes(0, 1)[::-1, ::-1],
+    8: lambda pixels: pixels.swapaxes(0, 1)[::-1],
+}
 
 
 class UnreadableImageError(Exception):
     """A file that does not hold a complete image; the message names the file and says why."""
 
 
-def read_record(record: dict) -> np.ndarray:
+def read_record(record: dict, bit_depth: int | None = None) -> np.ndarray:
     """The (H, W, 3) uint8 RGB image of a data set's record: its ``image``, a part of a shard, or its ``file_name``.
 
     Raises:
@@ -35,49 +54,76 @@ def read_record(record: dict) -> np.ndarray:
     if "image" in record:
         return record["image"]
     if "offset" in record:
-        return decode_image(read_sample(record), f"{record['file_name']}, byte {record['offset']}")
-    return read_image(record["file_name"])
+        return decode_image(read_sample(record), f"{record['file_name']}, byte {record['offset']}", bit_depth)
+    return read_image(record["file_name"], bit_depth)
 
 
-def require_record(record: dict) -> np.ndarray:
+def require_record(record: dict, bit_depth: int | None = None) -> np.ndarray:
     """As read_record, where nothing can stand in for the image: raises UserError if it cannot be read."""
+    return _require(read_record, record, bit_depth)
+
+
+def require_image(file_name: PathLike, bit_depth: int | None = None, like_pil: bool = False) -> np.ndarray:
+    """As require_record, of a file; for ``like_pil`` see decode_image."""
+    return _require(read_image, file_name, bit_depth, like_pil)
+
+
+def _require(read: Callable[..., np.ndarray], *args: object) -> np.ndarray:
     try:
-        return read_record(record)
+        return read(*args)
     except UnreadableImageError as error:
-        raise UserError(f"unreadable image {error}: expected a complete file, so copy it again") from error
+        remedy = "" if "INPUT.BIT_DEPTH" in str(error) else ": expected a complete file, so copy it again"
+        raise UserError(f"unreadable image {error}{remedy}") from error
 
 
-def require_image(file_name: str | os.PathLike[str]) -> np.ndarray:
-    """As require_record, of a file."""
-    return require_record({"file_name": file_name})
-
-
-def read_image(file_name: str | os.PathLike[str]) -> np.ndarray:
+def read_image(file_name: PathLike, bit_depth: int | None = None, like_pil: bool = False) -> np.ndarray:
     """Decode a file into an (H, W, 3) uint8 RGB array, upright as its EXIF orientation says.
 
     Raises:
-        UnreadableImageError: missing, no regular file, truncated, not an image, or larger than 2**27 pixels or 2**30
-            bytes.
+        UnreadableImageError: missing, no regular file, truncated, not an image, larger than 2**27 pixels or 2**30
+            bytes, or with values that ``bit_depth`` does not hold.
     """
+    return decode_image(read_file(file_name), str(file_name), bit_depth, like_pil)
+
+
+def read_file(file_name: PathLike) -> bytes:
+    """The bytes of an image's file. Raises UnreadableImageError: missing, no regular file, or too large."""
     try:
         status = os.stat(file_name)
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:  # a pipe would keep its reader waiting
             raise UnreadableImageError(f"{file_name}: no file of at most {MAX_BYTES} bytes")
         with open(file_name, "rb") as file:
-            data = file.read()
+            return file.read()
     except OSError as error:
         raise UnreadableImageError(f"{file_name}: {error}") from error
-    return decode_image(data, str(file_name))
 
 
-def decode_image(data: bytes, name: str) -> np.ndarray:
-    """As read_image, from the bytes of a file; ``name`` is for the message."""
+def decode_image(data: bytes, name: str, bit_depth: int | None = None, like_pil: bool = False) -> np.ndarray:
+    """As read_image, from the bytes of a file; ``name`` is for the message.
+
+    ``like_pil`` has JPEG decoded by PIL, as Detectron2 does: OpenCV differs from it by a grey level or two.
+    """
     try:
-        return _decode_jpeg(data) if data.startswith(_JPEG_MAGIC) else _decode_other(data)
+        if data.startswith(JPEG_MAGIC):
+            check_size(*_check_jpeg_is_complete(data))
+            return _decode_by_pil(data, bit_depth) if like_pil else _decode_by_opencv(data)
+        return _decode_by_pil(data, bit_depth)
     except UnreadableImageError as error:
         raise UnreadableImageError(f"{name}: {error}") from None
     except Exception as error:  # decoders raise whatever damaged bytes trip, struct.error and MemoryError too
         raise UnreadableImageError(f"{name}: {' '.join(str(error).split()) or type(error).__name__}") from error
+
+
+def read_bytes(record: dict, most: int | None = None) -> bytes:
+    """A record's file as it is, or its first ``most`` bytes; none where the record has an array."""
+    if "image" in record:
+        return b""
+    if "offset" not in record and most is None:
+        return read_file(record["file_name"])
+    if "offset" in record and most is None:
+        return read_sample(record)
+    start = record.get("offset", 0)
+    return _read(str(record["file_name"]), start, start + most)
 
 
 def read_sample(record: dict) -> bytes:
@@ -120,11 +166,8 @@ def _filesystem(file_name: str, process: int) -> tuple[fsspec.AbstractFileSystem
     return fsspec.url_to_fs(file_name)
 
 
-def _decode_jpeg(data: bytes) -> np.ndarray:
-    # OpenCV is 2.5 times as fast as PIL here, but fills the missing rest of a truncated file with grey.
-    height, width = _check_jpeg_is_complete(data)
-    if height * width > _MAX_PIXELS:
-        raise UnreadableImageError(f"{width} x {height} pixels, more than {_MAX_PIXELS}")
+def _decode_by_opencv(data: bytes) -> np.ndarray:
+    # 2.5 times as fast as PIL here, but fills the missing rest of a truncated file with grey.
     image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
     if image is None:
         raise UnreadableImageError("OpenCV cannot decode this JPEG")
@@ -155,20 +198,29 @@ def _check_jpeg_is_complete(data: bytes) -> tuple[int, int]:
     raise UnreadableImageError("truncated JPEG")
 
 
-def _decode_other(data: bytes) -> np.ndarray:
+def _decode_by_pil(data: bytes, bit_depth: int | None) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PIL warns of odd metadata; only undecodable pixels matter here
-        with Image.open(io.BytesIO(data)) as image:
-            if image.width * image.height > _MAX_PIXELS:
-                raise UnreadableImageError(f"{image.width} x {image.height} pixels, more than {_MAX_PIXELS}")
-            is_16_bit = image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PNG")
-            upright = ImageOps.exif_transpose(image)
-            if is_16_bit:  # PIL's convert would clip at 255 instead of scaling: a white image
-                return np.stack([(np.asarray(upright) >> 8).astype(np.uint8)] * 3, axis=-1)
-            return np.array(upright.convert("RGB"))
+        image = open_image(data)
+        if is_deep(data, image):
+            pixels = to_grey_levels(read_samples(data, image), bit_depth)
+        elif image.mode == "I":
+            pixels = np.stack([(np.asarray(image) >> 8).astype(np.uint8)] * 3, axis=-1)
+        else:
+            pixels = np.array(image.convert("RGB"))
+        # A TIFF has been turned by its decoder.
+        turn = _UPRIGHT.get(_orientation(image)) if image is not None else None
+        return np.ascontiguousarray(turn(pixels)) if turn else pixels
 
 
-def read_size(file_name: str | os.PathLike[str]) -> dict[str, int]:
+def _orientation(image: Image.Image) -> object:
+    try:
+        return image.getexif().get(_ORIENTATION)
+    except Exception:  # damaged metadata raise whatever their bytes trip; the pixels may be whole
+        return None
+
+
+def read_size(file_name: PathLike) -> dict[str, int]:
     """``height`` and ``width`` of an image in px, upright as read_image gives it, from the head of its file.
 
     Raises:
@@ -177,10 +229,10 @@ def read_size(file_name: str | os.PathLike[str]) -> dict[str, int]:
     try:
         expect(stat.S_ISREG(os.stat(file_name).st_mode), f"{file_name} is no file: expected an image")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # as _decode_other
+            warnings.simplefilter("ignore")  # as _decode_by_pil
             with Image.open(file_name) as image:
                 height, width = image.height, image.width
-                lies = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
+                lies = _orientation(image) in (5, 6, 7, 8)
     except UserError:
         raise
     except Exception as error:  # decoders raise whatever damaged bytes trip

@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from revisit.config import PIXELWISE
+from revisit.config import PIXELWISE, bit_depth
 from revisit.data.box_checks import Note
 from revisit.data.catalog import get_records
+from revisit.data.sampled_images import find_unreadable
 from revisit.engine.solver import build_optimizer
 from revisit.errors import UserError
 from revisit.modeling.meta_arch.pretraining import Pretraining, method_of
@@ -20,6 +21,7 @@ from detectron2.config import CfgNode
 from detectron2.modeling import build_model
 
 GIB = 2**30
+_MOST_LISTED = 20  # unreadable images
 
 
 def dry_run(cfg: CfgNode, num_images: int, num_processes: int, notes: Sequence[Note] = ()) -> dict:
@@ -34,12 +36,15 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int, notes: Sequence[N
         recipe |= memory_per_process(cfg, model, num_processes)
     if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
         recipe |= _pixelwise(cfg, model)
-    recipe["data"] |= _data_on_disk(cfg)
+    recipe["data"] |= {"bit_depth": bit_depth(cfg) or 8, **_data_on_disk(cfg)}
     (output / "dry_run.json").write_text(json.dumps(recipe, indent=2))
     print(json.dumps(recipe, indent=2))
     print(f"wrote {output / 'dry_run.json'}")
     for level, text in notes:
         print(f"{'warning: ' if level > logging.INFO else ''}{text}")
+    if recipe["data"].get("unreadable"):
+        found = "{unreadable} of {images_checked} images that were read are unreadable".format(**recipe["data"])
+        print(f"warning: {found}:", *recipe["data"]["unreadable_first"], sep="\n    ")
     if method and (advice := method.advice(cfg, num_images)):
         print(f"warning: {advice}")
     if method and recipe["data"]["found"]:
@@ -121,11 +126,12 @@ def _weight_decays(cfg: CfgNode, model: nn.Module) -> dict[str, float]:
 
 def _data_on_disk(cfg: CfgNode) -> dict:
     try:
-        for name in cfg.DATASETS.TRAIN:
-            get_records(name)
+        records = [record for name in cfg.DATASETS.TRAIN for record in get_records(name)]
     except UserError as error:
         return {"found": False, "problem": str(error)}
-    return {"found": True}
+    checked, problems = find_unreadable(records, bit_depth(cfg))
+    read = {"images_checked": checked, "unreadable": len(problems)}
+    return {"found": True, **read, "unreadable_first": problems[:_MOST_LISTED]}
 
 
 def build_meta_model(cfg: CfgNode) -> nn.Module:

@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.compat import has_compiled_operators
 from revisit.config import PIXELWISE
+from revisit.data.detection_mapper import DetectionMapper
 from revisit.data.loader import FinetuneLoader
 from revisit.data.pixel_mapper import PixelMapper
 from revisit.engine.trainer import RevisitTrainer
@@ -17,13 +18,13 @@ from revisit.evaluation.pixel_evaluators import DepthEvaluator, SemSegEvaluator
 from revisit.modeling.distributed import share_state
 
 from detectron2.config import CfgNode
-from detectron2.data import DatasetMapper, MetadataCatalog, build_detection_test_loader
+from detectron2.data import MetadataCatalog, build_detection_test_loader
 from detectron2.evaluation import DatasetEvaluator, PascalVOCDetectionEvaluator
 
 
-def build_mapper(cfg: CfgNode, is_train: bool) -> PixelMapper | DatasetMapper:
-    """Records to inputs of MODEL.META_ARCHITECTURE: Detectron2's own mapper for detectors."""
-    return PixelMapper(cfg, is_train) if cfg.MODEL.META_ARCHITECTURE in PIXELWISE else DatasetMapper(cfg, is_train)
+def build_mapper(cfg: CfgNode, is_train: bool) -> PixelMapper | DetectionMapper:
+    """Records to inputs of MODEL.META_ARCHITECTURE."""
+    return (PixelMapper if cfg.MODEL.META_ARCHITECTURE in PIXELWISE else DetectionMapper)(cfg, is_train)
 
 
 class FinetuneTrainer(RevisitTrainer):

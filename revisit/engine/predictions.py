@@ -6,11 +6,14 @@ import numpy as np
 import torch
 
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
+from revisit.config import bit_depth
 from revisit.data.catalog import get_records
 from revisit.data.labels import check_size, read_depth, read_labels
 from revisit.data.reader import require_record
+from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.engine.config_checks import check_records
 from revisit.engine.finetune_trainer import build_mapper
+from revisit.engine.setup import follow_class_names
 from revisit.viz.prediction_sheet import Detections, depth_row, detection_row, segmentation_row
 from revisit.viz.tiles import SheetRow, evenly_spread
 
@@ -75,10 +78,14 @@ TASKS = {
 
 
 def make_rows(cfg: CfgNode, dataset: str, num_images: int, truth_only: bool) -> list[SheetRow]:
-    """A row for each of ``num_images`` images, spread over the data set."""
+    """A row for each of ``num_images`` images, spread over the data set, whose classes the model knows by name."""
     draw, _ = TASKS[cfg.MODEL.META_ARCHITECTURE]
+    if not truth_only:
+        cfg.DATASETS.TEST = (dataset,)
+        follow_class_names(cfg)
     records, metadata = get_records(dataset), MetadataCatalog.get(dataset)
     check_records(cfg, dataset, records)
+    resolve_bit_depth(cfg, records)
     predict = None if truth_only else build_predictor(cfg)
     chosen = [records[n] for n in evenly_spread(len(records), num_images)]
-    return [draw(record, require_record(record), metadata, predict) for record in chosen]
+    return [draw(record, require_record(record, bit_depth(cfg)), metadata, predict) for record in chosen]

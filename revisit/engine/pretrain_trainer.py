@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
-from revisit.config import metrics_period
+from revisit.config import bit_depth, metrics_period
 from revisit.data.loader import ResumableLoader
 from revisit.engine.hooks import CollapseAlarm, CropFallbacks, ReadErrors, Throughput
 from revisit.engine.trainer import RevisitTrainer
@@ -74,11 +74,12 @@ class PretrainTrainer(RevisitTrainer):
             return {}
         share_state(model.backbone)
         workers = cfg.DATALOADER.NUM_WORKERS
-        bank = extract_features(model, options.BANK, options.IMAGE_SIZE, workers)
+        depth = bit_depth(cfg)
+        bank = extract_features(model, options.BANK, options.IMAGE_SIZE, workers, depth)
         classifier = fit_linear(bank) if bank and options.LINEAR else None
         results = {}
         for name in cfg.DATASETS.TEST:
-            test = extract_features(model, name, options.IMAGE_SIZE, workers)
+            test = extract_features(model, name, options.IMAGE_SIZE, workers, depth)
             suffix = "" if len(cfg.DATASETS.TEST) == 1 else f"/{name}"
             if not (bank and test):
                 continue

@@ -53,6 +53,17 @@ def run_lock(folder: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
+@contextmanager
+def there_to_the_end(folder: Path) -> Iterator[None]:
+    """Raises UserError where something in the block cannot be written or read because ``folder`` has vanished."""
+    try:
+        yield
+    except OSError as error:
+        if folder.is_dir():
+            raise
+        raise UserError(f"{folder} has vanished: bring it back, and start the run again with --resume") from error
+
+
 def check_owner(folder: Path) -> None:
     """Before something is written to ``folder`` that two runs must not mix: is it still this process's?
 

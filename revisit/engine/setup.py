@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,11 +10,12 @@ import numpy as np
 import torch
 
 from revisit.checkpoint.run_folder import checkpoints_of_run, seed_of_run, set_aside_earlier_run, state_of_run, tidy_up
-from revisit.config import add_revisit_config
+from revisit.config import add_revisit_config, bit_depth
 from revisit.data.box_checks import Note
 from revisit.data.catalog import MissingDataError, get_records, register
 from revisit.data.class_names import share_classes
 from revisit.data.shared_images import shared_images
+from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.engine.config_checks import (
     check_config,
     check_hardware,
@@ -29,7 +29,7 @@ from revisit.engine.environment import record_environment
 from revisit.engine.launch import is_lost_contact, log_processes
 from revisit.engine.merging import check_pairs, imports_of, merge_file, merge_pairs
 from revisit.engine.run_log import open_log
-from revisit.errors import UserError, expect, first_line
+from revisit.errors import UserError, expect
 from revisit.imports import import_modules
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.older_keys import await_older_keys, settle_older_keys
@@ -91,6 +91,8 @@ def make_config(
     run = state_of_run(Path(cfg.OUTPUT_DIR)) if resume and method_of(cfg) else {}
     settle_older_keys(cfg, defaults, opts, num_processes, run)
     check_typed(cfg, opts)
+    if cfg.INPUT.BIT_DEPTH == "auto":
+        cfg.INPUT.BIT_DEPTH = None  # of the two words for it, the one that a checkpoint has
     if cfg.MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
         cfg.MODEL.DEVICE = "cpu"
     _resolve_norm(cfg, num_processes)
@@ -103,6 +105,8 @@ def make_config(
 
 def check_evaluation_data(cfg: CfgNode, notes: list[Note] | None = None, *, assume_missing: bool = False) -> None:
     """Make sure that DATASETS.TEST and KNN_EVAL.BANK are known, on disk, and hold what is asked of them.
+
+    They resolve INPUT.BIT_DEPTH where DATASETS.TRAIN has not.
 
     Args:
         notes: gets what is to be said of them.
@@ -121,6 +125,7 @@ def check_evaluation_data(cfg: CfgNode, notes: list[Note] | None = None, *, assu
         if name in cfg.DATASETS.TEST:
             check_records(cfg, name, records)
             notes += inspect_records(cfg, name, records, to_learn=False)
+        resolve_bit_depth(cfg, records)
         if name == cfg.KNN_EVAL.BANK and len({record.get("label", -1) for record in records}) < 2:
             raise UserError(f"KNN_EVAL.BANK {name} has fewer than two classes: expected a labelled data set")
     if bank := found.get(cfg.KNN_EVAL.BANK):
@@ -131,7 +136,7 @@ def check_evaluation_data(cfg: CfgNode, notes: list[Note] | None = None, *, assu
 
 
 def count_images(cfg: CfgNode, notes: list[Note] | None = None, *, assume_missing: bool = False) -> int:
-    """Images in DATASETS.TRAIN.
+    """Images in DATASETS.TRAIN, by whose records INPUT.BIT_DEPTH is resolved.
 
     Args:
         notes: gets what is to be said of them.
@@ -140,7 +145,7 @@ def count_images(cfg: CfgNode, notes: list[Note] | None = None, *, assume_missin
     notes = [] if notes is None else notes
     expect(len(cfg.DATASETS.TRAIN) > 0, "no data to train on: set DATASETS.TRAIN, such as \"('folder:/data/photos',)\"")
     follow_class_names(cfg)
-    total = 0
+    total, found = 0, []
     for name in cfg.DATASETS.TRAIN:
         try:
             records = get_records(name)
@@ -152,20 +157,9 @@ def count_images(cfg: CfgNode, notes: list[Note] | None = None, *, assume_missin
             check_records(cfg, name, records)
             notes += inspect_records(cfg, name, records, to_learn=True)
             total += len(records)
+            found += records
+    resolve_bit_depth(cfg, found)
     return total
-
-
-def make_output_folder(cfg: CfgNode) -> None:
-    """Make OUTPUT_DIR. Raises UserError where it cannot be a folder to write to."""
-    folder = Path(cfg.OUTPUT_DIR)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:  # ValueError: a name that no file system takes
-        reason = getattr(error, "strerror", None) or first_line(error)
-        raise UserError(
-            f"OUTPUT_DIR {cfg.OUTPUT_DIR!r} cannot be a folder ({reason}): expected another name"
-        ) from error
-    expect(os.access(folder, os.W_OK | os.X_OK), f"OUTPUT_DIR {folder}: you may not write there; expected another one")
 
 
 def follow_class_names(cfg: CfgNode) -> None:
@@ -209,7 +203,8 @@ def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
     seed_all_rng(cfg.SEED + comm.get_rank())
     torch.backends.cudnn.benchmark = cfg.CUDNN_BENCHMARK and not args.eval_only
     log_processes(cfg.MODEL.DEVICE)
-    logger.info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations")
+    depth = f", INPUT.BIT_DEPTH {cfg.INPUT.BIT_DEPTH}" if bit_depth(cfg) else ""
+    logger.info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations{depth}")
 
 
 def _prepare_folder(cfg: CfgNode, args: argparse.Namespace) -> None:

@@ -13,7 +13,14 @@ from torch import nn
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import FINAL
 from revisit.data.reader import UnreadableImageError
-from revisit.engine.hooks import Checkpoints, EarlyProgress, EvaluationAfterSuccess, FreshBatches, PatientWriter
+from revisit.engine.hooks import (
+    Checkpoints,
+    EarlyProgress,
+    EvaluationAfterSuccess,
+    FreshBatches,
+    PatientWriter,
+    quiet_tensorboard,
+)
 from revisit.engine.run_lock import check_owner
 from revisit.engine.same_experiment import check_same_experiment, config_of_checkpoint, plain_config
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
@@ -190,7 +197,7 @@ class RevisitTrainer(DefaultTrainer):
             done = f"the run has finished its {self.max_iter} iterations (--eval-only evaluates it again)"
             logger.info(f"nothing to do: {done}")
             return None
-        with self.signals:
+        with self.signals, quiet_tensorboard():
             return super().train()
 
     def _restore_final(self) -> None:
@@ -214,6 +221,12 @@ class RevisitTrainer(DefaultTrainer):
             ) from error
         except NonFiniteLossError as error:
             raise self._non_finite(error) from None
+        except FloatingPointError as error:
+            if "Inf/NaN" not in str(error):
+                raise
+            # Of a detector's boxes, before there is a loss.
+            what = f"iteration {self.iter}: {first_line(error)}"
+            raise UserError(f"{what} Lower SOLVER.BASE_LR, or warm it up (SOLVER.WARMUP_ITERS)") from error
 
     def _non_finite(self, error: NonFiniteLossError) -> UserError:
         return report_non_finite(error, self.cfg.OUTPUT_DIR, *self.inputs_of(error.iteration))

@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 from revisit.data.catalog import get_records
 from revisit.data.crops import crop_and_resize
-from revisit.data.reader import read_record
+from revisit.data.reader import require_record
 from revisit.data.workers import SignalSafeLoader
 
 from detectron2.data.samplers import InferenceSampler
@@ -29,16 +29,17 @@ class Features(NamedTuple):
 class CenterCropDataset(Dataset):
     """Images for evaluation: short side to 256/224 of ``size``, then the central (3, size, size) uint8 RGB."""
 
-    def __init__(self, records: list[dict], size: int):
+    def __init__(self, records: list[dict], size: int, bit_depth: int | None = None):
         self._records = records
         self._size = size
+        self._bit_depth = bit_depth
 
     def __len__(self) -> int:
         return len(self._records)
 
     def __getitem__(self, index: int) -> dict:
         record = self._records[index]
-        image = center_crop(read_record(record), self._size)
+        image = center_crop(require_record(record, self._bit_depth), self._size)
         return {"image": torch.from_numpy(image).permute(2, 0, 1), "label": record.get("label", -1)}
 
 
@@ -79,11 +80,13 @@ class _FeatureCollector(DatasetEvaluator):
         return Features(torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]))
 
 
-def extract_features(model: nn.Module, dataset: str, image_size: int, num_workers: int) -> Features | None:
+def extract_features(
+    model: nn.Module, dataset: str, image_size: int, num_workers: int, bit_depth: int | None = None
+) -> Features | None:
     """Features of every image of a data set by name, in evaluation mode; None but on the main process."""
     records = get_records(dataset)
     loader = SignalSafeLoader(
-        CenterCropDataset(records, image_size),
+        CenterCropDataset(records, image_size, bit_depth),
         sampler=InferenceSampler(len(records)),
         batch_size=BATCH,
         num_workers=num_workers,

@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 import torch
 
+from revisit.config import bit_depth
 from revisit.data.catalog import get_records
 from revisit.data.mapper import ViewMapper, Views
 from revisit.data.reader import UnreadableImageError, read_record
@@ -37,7 +38,7 @@ def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
     rows, errors = [], []
     for index in chosen:
         try:
-            image = read_record(records[index])
+            image = read_record(records[index], bit_depth(cfg))
         except UnreadableImageError as error:
             errors.append(error)
         else:
@@ -96,8 +97,8 @@ def neighbor_gallery(
     ``bank`` and ``test`` are the features of the two data sets. A frame is green where the label is the query's, and
     red where it is not. A picture that cannot be written is logged, and ends nothing.
     """
-    names = cfg.DATASETS.TEST[0], cfg.KNN_EVAL.BANK
-    images, others = (CenterCropDataset(get_records(name), cfg.KNN_EVAL.IMAGE_SIZE) for name in names)
+    names, how = (cfg.DATASETS.TEST[0], cfg.KNN_EVAL.BANK), (cfg.KNN_EVAL.IMAGE_SIZE, bit_depth(cfg))
+    images, others = (CenterCropDataset(get_records(name), *how) for name in names)
     count = min(num_neighbors, len(others))
     rows = []
     for query in evenly_spread(len(images), num_queries):

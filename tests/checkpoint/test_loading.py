@@ -3,12 +3,14 @@
 import importlib
 import sys
 from pathlib import Path
+from urllib.error import URLError
 
 import pytest
 import torch
 import yaml
 from checkpoints import load_into, moco, run_checkpoint, write_converted
 from commands import one_line_error, run
+from iopath.common.file_io import HTTPURLHandler
 from runs import assert_same
 from tiny import tiny_config, tiny_model
 
@@ -68,6 +70,27 @@ def test_pretraining_starts_both_encoders_from_a_converted_backbone(method, chec
     model = load_into(tiny_config("MODEL.META_ARCHITECTURE", method, "VIEWS.NUM_SMALL", 0), weights)
     for encoder in (model.backbone, model.momentum_backbone):
         assert_same(encoder.state_dict(), backbone_of_run(checkpoint))
+
+
+def test_weights_of_a_run_that_diverged_are_refused(checkpoint, tmp_path):
+    tensors = backbone_of_run(checkpoint)
+    tensors["stem.conv1.weight"] = torch.full_like(tensors["stem.conv1.weight"], float("nan"))
+    torch.save({"model": tensors, "matching_heuristics": True}, tmp_path / "nan.pth")
+    with pytest.raises(UserError, match="nan.pth: stem.conv1.weight has values that are not finite"):
+        load_into(detector_config(), tmp_path / "nan.pth")
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"), [("https://a.invalid/b.pth", r"\(no network\)"), ("none://b.pth", r"\(no file is there, or")]
+)
+def test_a_url_that_cannot_be_fetched_is_named(url, reason, monkeypatch):
+    def fetch(handler: HTTPURLHandler, path: str, **options: object) -> str:
+        raise URLError("no network")
+
+    monkeypatch.setattr(HTTPURLHandler, "_get_local_path", fetch)
+    reason = reason.replace("no network", "<urlopen error no network>")
+    with pytest.raises(UserError, match=f"MODEL.WEIGHTS {url} cannot be fetched {reason}"):
+        load_into(detector_config(), url)
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".pkl"])

@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from revisit.data.image_folders import load_folder
 from revisit.data.sources import KINDS
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.data.datasets.pascal_voc import load_voc_instances
 
 
 @pytest.fixture
@@ -168,6 +170,17 @@ def test_without_the_variable_data_are_looked_for_in_the_current_folder(tmp_path
 def test_data_of_detectron2_that_are_missing_are_answered_alike(tmp_path):
     DatasetCatalog.register(f"theirs_{tmp_path.name}", (tmp_path / "instances.json").read_text)
     assert "instances.json" in one_line_error(f"theirs_{tmp_path.name}")
+
+
+@pytest.mark.parametrize("text", ["", "<annotation><size>"])
+def test_damaged_annotations_that_detectron2_reads_are_said_in_one_line(tmp_path, text):
+    write(tmp_path / "ImageSets/Main/train.txt", ["000001", "000002"])  # of one, Detectron2 makes no list
+    write(tmp_path / "Annotations/000001.xml", [text])
+    DatasetCatalog.register("damaged_voc", partial(load_voc_instances, str(tmp_path), "train", ("cat",)))
+    try:
+        assert "'damaged_voc' has an annotation file that cannot be read" in refusal(get_records, "damaged_voc")
+    finally:
+        DatasetCatalog.remove("damaged_voc")
 
 
 def test_the_toy_world_is_found_by_its_fixed_names(toy_datasets):

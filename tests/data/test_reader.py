@@ -69,7 +69,7 @@ def path(tmp_path_factory):
 
 def read(path, data):
     path.write_bytes(data)
-    return read_image(path)
+    return read_image(path, bit_depth=16)
 
 
 def assert_close(image, reference, levels=0):
@@ -175,7 +175,7 @@ JPEGS = [kind for kind in WHOLE if kind.endswith("jpg")]
 
 def is_readable(path: Path) -> bool:
     try:
-        image = read_image(path)
+        image = read_image(path, bit_depth=16)
     except UnreadableImageError as error:
         assert str(path) in str(error) and "\n" not in str(error)
         return False
@@ -199,7 +199,7 @@ def test_a_truncated_file_is_refused_or_whole(path, kind):
     for length in cuts:
         path.write_bytes(data[:length])
         if is_readable(path):
-            assert np.array_equal(read_image(path), whole)
+            assert np.array_equal(read_image(path, bit_depth=16), whole)
         else:
             num_refused += 1
     least = 1 if kind in JPEGS else 0.3 if kind in ("gif", "webp") else 0.7  # what is cut may be another frame
@@ -286,7 +286,7 @@ def test_each_spoilt_image_is_decoded_or_counted_and_the_loaders_workers_survive
     refused = {str(path) for path in tmp_path.iterdir() if not is_readable(path)}
     assert 0.15 * NUM_IMAGES < len(refused) < 0.85 * NUM_IMAGES
     monkeypatch.setattr("revisit.data.loader.MAX_REPLACEMENTS", NUM_IMAGES)
-    options = ("SOLVER.IMS_PER_BATCH", 50, "DATALOADER.NUM_WORKERS", 2, "VIEWS.NUM_SMALL", 0)
+    options = ("SOLVER.IMS_PER_BATCH", 50, "DATALOADER.NUM_WORKERS", 2, "VIEWS.NUM_SMALL", 0, "INPUT.BIT_DEPTH", 16)
     loader = ResumableLoader(tiny_config("DATASETS.TRAIN", (f"folder:{tmp_path}",), *options))
     errors = [error for batch in islice(loader, loader.iterations_per_epoch) for error in batch["read_errors"]]
     assert {error.partition(":")[0] for error in errors} == refused

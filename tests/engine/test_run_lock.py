@@ -2,15 +2,18 @@
 
 import json
 import os
+import shutil
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from commands import TINY, one_line_error, run
+from torch.utils.tensorboard import SummaryWriter
 
 from revisit.engine import run_lock
-from revisit.engine.run_lock import FILE, check_owner
+from revisit.engine.hooks import quiet_tensorboard
+from revisit.engine.run_lock import FILE, check_owner, there_to_the_end
 from revisit.errors import UserError
 
 
@@ -148,3 +151,39 @@ def test_a_training_is_refused_in_the_folder_of_another_and_an_evaluation_is_not
         assert f"alive: process {os.getpid()} on" in one_line_error(f"python tools/train_net.py {options}", toy_root)
         assert os.listdir(tmp_path) == [FILE]  # nothing else was written
         run(f"python tools/train_net.py --eval-only {options}", toy_root)
+
+
+def test_a_folder_that_vanishes_ends_the_run_in_one_line(toy_root, tmp_path):
+    """At its next checkpoint; what cannot be written before is said in a line each."""
+    imports = "IMPORTS \"('projects.ToyScenes', 'tests.engine.vanishing')\""
+    options = f"{imports} OUTPUT_DIR {tmp_path}/run {TINY} SOLVER.MAX_ITER 50 TEST.EVAL_PERIOD 5"
+    output = run(f"python tools/train_net.py --config-file configs/toy/pretrain.yaml {options}", toy_root, expect=2)
+    assert "metrics cannot be written" in output and "this gallery will be missing" in output
+    assert "\nerror: " in output and "lost its run.lock" in output and "Traceback" not in output
+
+
+def test_a_folder_that_vanishes_is_no_defect_and_anything_else_is(tmp_path):
+    with pytest.raises(UserError, match="run has vanished: bring it back"), there_to_the_end(tmp_path / "run"):
+        (tmp_path / "run/evaluation.json").write_text("{}")
+    with pytest.raises(FileNotFoundError), there_to_the_end(tmp_path):
+        (tmp_path / "run/evaluation.json").write_text("{}")
+
+
+def test_only_tensorboards_thread_fails_quietly(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(threading, "excepthook", said.append)
+
+    def fail() -> None:
+        raise OSError
+
+    with quiet_tensorboard():
+        writer = SummaryWriter(tmp_path / "run")
+        shutil.rmtree(tmp_path / "run")
+        with pytest.raises(OSError, match="No such file"):
+            while True:
+                writer.add_scalar("loss", 1.0)
+        assert said == []
+        other = threading.Thread(target=fail)
+        other.start()
+        other.join()
+    assert [failure.thread for failure in said] == [other]

@@ -23,11 +23,10 @@ from revisit.config_rules import RULES, each, real, whole
 from revisit.engine import environment
 from revisit.engine.config_checks import check_schedule
 from revisit.engine.environment import describe_environment, git_state, record_environment
-from revisit.engine.setup import check_evaluation_data, count_images, load_config, make_output_folder
+from revisit.engine.setup import check_evaluation_data, count_images, load_config
 from revisit.engine.solver import resolve_schedule
 from revisit.errors import UserError
-
-from detectron2.config import CfgNode
+from revisit.files import make_folder
 
 BASE = f"{ROOT}/configs/Base-Pretrain.yaml"
 TESTED = ("DATASETS.TEST", "('toy_scenes_train',)")
@@ -165,7 +164,7 @@ def resolved(*options: object):
 def test_an_output_folder_that_cannot_be_is_refused(tmp_path, name):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="OUTPUT_DIR .* cannot be a folder") as caught:
-        make_output_folder(CfgNode({"OUTPUT_DIR": f"{tmp_path}/{name}"}))
+        make_folder(tmp_path / name, "OUTPUT_DIR")
     assert "\n" not in str(caught.value)
 
 

@@ -16,6 +16,7 @@ from revisit.engine.hooks import Checkpoints, CollapseAlarm, EvaluationAfterSucc
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.setup import make_config
 from revisit.engine.solver import resolve_schedule
+from revisit.engine.train_step import TrainStep
 from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError
 from revisit.modeling.momentum import MomentumUpdate
@@ -41,6 +42,18 @@ def test_momentum_and_queue_hooks_sit_directly_after_the_lr_scheduler(toy_datase
     place = kinds.index(d2_hooks.LRScheduler)
     assert kinds[place + 1 : place + 3] == [MomentumUpdate, QueueUpdate]
     assert place + 2 < kinds.index(Checkpoints) < kinds.index(EvaluationAfterSuccess)
+
+
+@pytest.mark.parametrize(
+    ("words", "raised"), [("Predicted boxes contain Inf/NaN.", UserError), ("x", FloatingPointError)]
+)
+def test_a_detector_that_diverges_ends_in_one_line(words, raised, toy_datasets, tmp_path, monkeypatch):
+    def forward(step: TrainStep) -> None:
+        raise FloatingPointError(words)
+
+    monkeypatch.setattr(TrainStep, "run_step", forward)
+    with pytest.raises(raised, match=words):
+        train(tmp_path)
 
 
 def test_checkpoint_of_step_i_holds_the_keys_and_momentum_encoder_of_step_i(whole):

@@ -73,3 +73,9 @@ def test_bad_options_are_refused(project, options, expected, tmp_path, run_proje
 def test_weights_that_are_not_there_are_refused(run_project):
     with pytest.raises(UserError, match="--weights nowhere.pth not found: expected a file of weights, or random"):
         run_project("SegmentRetrieval", weights="nowhere.pth")
+
+
+def test_a_file_for_the_output_folder_is_refused(run_project, tmp_path):
+    (tmp_path / "output").touch()
+    with pytest.raises(UserError, match="output' cannot be a folder"):
+        run_project("CropStudy")

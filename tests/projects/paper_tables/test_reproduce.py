@@ -128,8 +128,12 @@ def test_without_any_data_every_job_says_what_it_lacks(tmp_path, monkeypatch):
     for table in ROWS:
         jobs = all_jobs(cells_of(table, "paper", tmp_path))
         assert jobs and [job.name for job in jobs if not missing_inputs(job)] == []
-    jobs = [job for job in figure_jobs(JobBuilder("paper", tmp_path), seed=1) if "BANK" in job.name]
-    assert missing_inputs(jobs[0]) == "coco_2017_train_images, cifar10_test, cifar10_train"
+    lacks = {job.name: missing_inputs(job) for job in figure_jobs(JobBuilder("paper", tmp_path), seed=1)}
+    over_time = [f"figure: pretrain-{name} over time" for name in ("moco", "knn_moco")]
+    assert [name for name, missing in lacks.items() if not missing] == ["figure: IoU of crops", *over_time]  # need none
+    assert lacks["pretrain-moco_mc, seed 1: DAVIS_JF"] == f"{tmp_path}/DAVIS"
+    (with_bank, *_) = [missing for name, missing in lacks.items() if "BANK" in name]
+    assert with_bank == "coco_2017_train_images, cifar10_test, cifar10_train"
 
 
 def test_given_backbones_are_judged_beside_random_init_one_for_all_seeds_or_one_for_each(toy_datasets, tmp_path):
@@ -244,6 +248,8 @@ def test_a_dry_run_says_jobs_cost_and_missing_data(tmp_path):
     text = run(f"{TOOL} ablation --dry-run --seeds 1 1 --output {tmp_path}/out", tmp_path)
     assert "92,400 iterations of 256 images; MISSING coco_2017_train_images" in text
     assert "48 jobs, 0 done, 48 without data" in text and not (tmp_path / "out").exists()
+    text = run(f"{TOOL} davis --dry-run --output {tmp_path}/out", tmp_path)
+    assert text.count(f"DAVIS_JF (frozen features; MISSING {tmp_path}/DAVIS)\n") == 3
 
 
 @pytest.mark.parametrize("command", [c for c in documented("projects/PaperTables/README.md") if TOOL in c])

@@ -1,0 +1,67 @@
+"""What a run is about: which task, and which of its scores says how well it went."""
+
+from typing import NamedTuple
+
+from projects.RunReport.collect import Point, ReportedRun
+from revisit.config_rules import dotted_keys
+from revisit.modeling.meta_arch.pretraining import methods
+
+
+class RunKind(NamedTuple):
+    """A task."""
+
+    title: str
+    architectures: tuple[str, ...] = ()  # of MODEL.META_ARCHITECTURE
+    scores: tuple[str, ...] = ()  # what its runs are about; before them may stand the name of a data set
+
+
+KINDS = (
+    RunKind("Pretraining", tuple(method.__name__ for method in methods()), ("knn_top1", "linear_top1")),
+    RunKind("Detection", ("GeneralizedRCNN",), ("bbox/AP", "segm/AP")),
+    RunKind("Segmentation", ("SemanticSegmentor",), ("sem_seg/mIoU",)),
+    RunKind("Depth", ("DepthEstimator",), ("depth/rmse",)),
+)
+STUDY = RunKind("Studies")  # of projects/: what they are is in their results
+OF_TRAINING = ("metrics.json", "dry_run.json", "evaluation.json")  # files of runs that are no studies
+OTHER = RunKind("Other runs")
+
+
+def by_kind(runs: list[ReportedRun]) -> dict[RunKind, list[tuple[int, ReportedRun]]]:
+    """The runs of every kind that there is, each with a number of its own; those with curves have the first ones."""
+    found = [(_kind_of(run), run) for run in sorted(runs, key=lambda run: not run.series)]
+    members = {kind: [(n, run) for n, (its, run) in enumerate(found) if its == kind] for kind in (*KINDS, OTHER, STUDY)}
+    return {kind: some for kind, some in members.items() if some}
+
+
+def main_scores(kind: RunKind, runs: list[ReportedRun]) -> list[str]:
+    """Names of the scores that runs of this kind are about, those that some run has."""
+    names = dict.fromkeys(name for run in runs for name in (*run.series, *_evaluated(run)))
+    return [name for score in kind.scores for name in names if name == score or name.endswith(f"/{score}")]
+
+
+def points_of(run: ReportedRun, score: str) -> list[Point]:
+    """A score's values over the run, or the one of its --eval-only, whose iteration is not known: -1."""
+    found = run.series.get(score)
+    return found or ([(-1, _evaluated(run)[score])] if score in _evaluated(run) else [])
+
+
+def study_of(run: ReportedRun) -> dict[str, object]:
+    """The plain values of a study's results.json: ``protocol``, which says what it is, ``weights``, numbers."""
+    found = next((each.content for each in run.evaluations if each.name == "results.json"), None)
+    plain = found.items() if isinstance(found, dict) else ()
+    return {key: value for key, value in plain if isinstance(value, str | int | float)}
+
+
+def _kind_of(run: ReportedRun) -> RunKind:
+    if not any((run.folder / name).is_file() for name in OF_TRAINING):
+        return STUDY
+    architecture = run.config.get("MODEL.META_ARCHITECTURE")
+    by_name = (kind for kind in KINDS if architecture in kind.architectures)
+    by_score = (kind for kind in KINDS if main_scores(kind, [run]))
+    return next(by_name, None) or next(by_score, OTHER)
+
+
+def _evaluated(run: ReportedRun) -> dict[str, float]:
+    content = next((each.content for each in run.evaluations if each.name == "evaluation.json"), None)
+    values = dotted_keys(content) if isinstance(content, dict) else {}
+    return {key.replace(".", "/"): value for key, value in values.items() if isinstance(value, int | float)}

@@ -1,0 +1,200 @@
+"""Values of more than 8 bits arrive as they are: in the range that the data set has, or refused."""
+
+import struct
+import zlib
+
+import cv2
+import numpy as np
+import pytest
+from deep import DEPTHS, photograph, write_at
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from trees import refusal
+
+from revisit.data.bit_depth import find_bit_depth
+from revisit.data.deep_pixels import Samples, to_grey_levels
+from revisit.data.reader import UnreadableImageError, read_image, require_image
+
+
+def bits_of(*paths):
+    found = find_bit_depth([{"file_name": str(path)} for path in paths])
+    return found and found.bits
+
+
+def grey(path, high, **options):
+    """A 16-bit file of the values 0 to ``high``."""
+    values = np.linspace(0, high, 64).astype(np.uint16).reshape(8, 8)
+    Image.fromarray(values).save(path, **options)
+    return path
+
+
+@given(st.integers(8, 16), st.lists(st.integers(0, 65535), min_size=1, max_size=20), st.booleans())
+def test_grey_levels_keep_the_order_and_the_ends_and_what_does_not_fit_is_refused(bits, values, is_float):
+    """Of any values: all or nothing."""
+    top = 2**bits - 1
+    samples = Samples(np.array([[0, top, *values]], np.float32 if is_float else np.uint16), None)
+    if max(values) > top:
+        with pytest.raises(ValueError, match=f"INPUT.BIT_DEPTH {bits} means 0 to {top}"):
+            to_grey_levels(samples, bits)
+        return
+    levels = to_grey_levels(samples, bits)
+    assert levels.dtype == np.uint8 and levels[0, 0].tolist() == [0] * 3 and levels[0, 1].tolist() == [255] * 3
+    assert np.abs(levels[..., 0] - samples.values / top * 255).max() <= 1
+    assert (np.diff(levels[0, np.argsort(samples.values[0], kind="stable"), 0].astype(int)) >= 0).all()
+
+
+@given(st.integers(0, 255), st.integers(8, 16))
+def test_an_8_bit_level_survives_every_depth(level, bits):
+    value = np.array([[round(level / 255 * (2**bits - 1))]], np.uint16)
+    assert to_grey_levels(Samples(value, None), bits)[0, 0, 0] == level
+
+
+@pytest.mark.parametrize("channels", ["colour", "grey"])
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_one_photograph_is_the_same_image_at_every_depth(tmp_path, depth, channels):
+    pixels = photograph()
+    pixels = pixels if channels == "colour" else pixels[..., 1]
+    path = write_at(depth, tmp_path / "photo", pixels)
+    bits = bits_of(path)
+    assert bits == (None if depth == "8" else DEPTHS[depth])
+    image, shallow = read_image(path, bits), read_image(write_at("8", tmp_path / "shallow", pixels))
+    assert np.abs(image.astype(int) - shallow).max() <= 1
+    assert abs(image.std() - shallow.std()) < 0.5 and np.ptp(shallow) > 100  # as well spread
+
+
+def test_a_tiff_of_colours_in_double_precision_is_read(tmp_path):
+    pixels = photograph()
+    cv2.imwrite(str(tmp_path / "photo.tif"), pixels[..., ::-1] / 65535)
+    assert bits_of(tmp_path / "photo.tif") == 1
+    assert np.abs(read_image(tmp_path / "photo.tif", 1).astype(int) - (pixels >> 8)).max() <= 1
+
+
+@pytest.mark.parametrize(("high", "bits"), [(3, 8), (255, 8), (256, 9), (1000, 10), (4095, 12), (40000, 16)])
+def test_bits_in_use_are_those_of_the_highest_value_among_all_images(tmp_path, high, bits):
+    Image.fromarray(np.full((8, 8), 250, np.uint8)).save(tmp_path / "shallow.png")
+    dark = grey(tmp_path / "dark.tif", 3)
+    assert bits_of(dark, tmp_path / "shallow.png", grey(tmp_path / "bright.png", high)) == bits
+
+
+def significant(path, bits):
+    """The PNG, with a chunk that says how many bits count."""
+    data, chunk = path.read_bytes(), b"sBIT" + bytes([bits])
+    start = data.index(b"IDAT") - 4
+    path.write_bytes(data[:start] + struct.pack(">L", 1) + chunk + struct.pack(">L", zlib.crc32(chunk)) + data[start:])
+    return path
+
+
+def test_a_declared_range_counts_where_it_holds_the_values(tmp_path):
+    assert bits_of(grey(tmp_path / "a.tif", 900, tiffinfo={281: 4095})) == 12
+    assert bits_of(grey(tmp_path / "b.tif", 9000, tiffinfo={281: 4095})) == 14
+    assert bits_of(significant(grey(tmp_path / "c.png", 900), 14)) == 14
+    assert bits_of(significant(grey(tmp_path / "d.png", 65535), 12)) == 16  # stretched, as PNG wants it
+
+
+def test_white_is_zero_in_deep_files_as_in_shallow_ones(tmp_path):
+    for bits, dtype in ((8, np.uint8), (12, np.uint16)):
+        values = np.linspace(0, 2**bits - 1, 64).astype(dtype).reshape(8, 8)
+        Image.fromarray(values).save(tmp_path / f"{bits}.tif", tiffinfo={262: 0} if bits > 8 else {})
+    inverted = read_image(tmp_path / "12.tif", 12)
+    assert np.abs(255 - inverted.astype(int) - read_image(tmp_path / "8.tif")).max() <= 1
+
+
+def test_a_pgm_says_itself_what_white_is(tmp_path):
+    values = np.linspace(0, 4095, 64).astype(">u2")
+    (tmp_path / "a.pgm").write_bytes(b"P5 8 8 4095\n" + values.tobytes())
+    assert bits_of(tmp_path / "a.pgm") is None
+    assert np.abs(read_image(tmp_path / "a.pgm")[..., 0].ravel() - values / 4095 * 255).max() <= 1
+
+
+@pytest.mark.parametrize("kind", ["png", "tif"])
+@pytest.mark.parametrize("turned", ["colour", "grey"])
+def test_deep_files_are_upright_too(tmp_path, kind, turned):
+    pixels = photograph(size=(24, 32))
+    pixels = pixels if turned == "colour" else pixels[..., 0]
+    path = tmp_path / f"a.{kind}"
+    cv2.imwrite(str(path), pixels[..., ::-1] if pixels.ndim == 3 else pixels, [cv2.IMWRITE_TIFF_COMPRESSION, 1])
+    lay_on_side(path)
+    whole = pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, -1)
+    assert np.array_equal(read_image(path, 16), whole.swapaxes(0, 1)[:, ::-1] >> 8)
+
+
+def lay_on_side(path):
+    """Have the file's orientation say: turn right."""
+    data, order = path.read_bytes(), "<"
+    if path.suffix == ".png":
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        chunk = b"eXIf" + exif.tobytes()[6:]
+        start = data.index(b"IDAT") - 4
+        chunk = struct.pack(">L", len(chunk) - 4) + chunk + struct.pack(">L", zlib.crc32(chunk))
+        path.write_bytes(data[:start] + chunk + data[start:])
+        return
+    (at,) = struct.unpack(f"{order}L", data[4:8])
+    (count,) = struct.unpack(f"{order}H", data[at : at + 2])
+    entries = [data[at + 2 + 12 * n : at + 14 + 12 * n] for n in range(count)]
+    entries.append(struct.pack(f"{order}HHLHH", 0x0112, 3, 1, 6, 0))
+    entries.sort(key=lambda entry: struct.unpack(f"{order}H", entry[:2]))
+    table = struct.pack(f"{order}H", len(entries)) + b"".join(entries) + bytes(4)
+    path.write_bytes(data[:4] + struct.pack(f"{order}L", len(data)) + data[8:] + table)
+
+
+def tif(path, values):
+    cv2.imwrite(str(path), values)
+    return path
+
+
+def test_values_without_a_depth_are_refused_in_one_line(tmp_path):
+    levels = np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)
+    odd, nan = tif(tmp_path / "odd.tif", levels * 1000), tif(tmp_path / "nan.tif", levels * np.nan)
+    negative = tif(tmp_path / "negative.tif", (levels * 2000 - 1000).astype(np.int16))
+    large = tif(tmp_path / "large.tif", (levels * 70000).astype(np.int32))
+    assert "odd.tif has values up to 1000: expected floats of 0 to 1" in refusal(bits_of, odd)
+    assert "nan.tif has values that are not finite" in refusal(bits_of, nan)
+    assert "negative.tif has values down to -1000" in refusal(bits_of, negative)
+    assert "large.tif has values up to 70000: expected at most 16 bits" in refusal(bits_of, large)
+    unit = tif(tmp_path / "unit.tif", levels)
+    assert "save all as integers" in refusal(bits_of, unit, grey(tmp_path / "deep.png", 4095))
+    for path in (odd, nan, negative, large):
+        with pytest.raises(UnreadableImageError, match="set it to what the images have"):
+            read_image(path, 8)
+
+
+def test_a_deep_image_that_nobody_looked_for_is_refused_and_not_called_damaged(tmp_path):
+    message = refusal(require_image, grey(tmp_path / "deep.png", 4095))
+    assert "deep.png: more than 8 bits a sample, with values from 0 to 4095: set INPUT.BIT_DEPTH" in message
+    assert "copy it again" not in message
+
+
+def test_damaged_images_say_nothing_of_the_depth(tmp_path):
+    deep, broken = grey(tmp_path / "deep.png", 1000), grey(tmp_path / "broken.png", 60000)
+    broken.write_bytes(broken.read_bytes()[:60])
+    assert bits_of(deep, broken, tmp_path / "missing.tif") == 10
+    assert bits_of(broken) is None
+    assert bits_of() is None
+
+
+@pytest.mark.parametrize("name", ["colour.png", "colour.tif", "grey.tif", "float.tif"])
+def test_a_truncated_deep_file_is_refused_or_whole(tmp_path, name, capfd):
+    pixels = photograph(size=(24, 32))
+    pixels = {"grey": pixels[..., 0], "float": pixels / np.float32(65535)}.get(name.partition(".")[0], pixels)
+    path, bits = tmp_path / name, 1 if name == "float.tif" else 16
+    data = tif(path, pixels).read_bytes()
+    whole = read_image(path, bits)
+    for length in range(0, len(data), 97):
+        path.write_bytes(data[:length])
+        try:
+            assert np.array_equal(read_image(path, bits), whole)
+        except UnreadableImageError as error:
+            assert str(path) in str(error)
+
+
+def test_a_deep_file_of_absurd_size_is_refused(tmp_path):
+    path = tif(tmp_path / "float.tif", photograph(size=(24, 32)) / np.float32(65535))
+    data = path.read_bytes()
+    width = struct.pack("<HHLHH", 256, 3, 1, 32, 0)
+    assert width in data
+    path.write_bytes(data.replace(width, struct.pack("<HHLL", 256, 4, 1, 2**24)))
+    with pytest.raises(UnreadableImageError, match=f"{2**24} x 24 pixels, more than"):
+        read_image(path, 1)
+    assert bits_of(path) is None

@@ -1,0 +1,89 @@
+"""Detection gets Detectron2's own pixels of 8-bit files, and our reader's of all others."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+import torch
+from deep import DEPTHS, photograph, shallow_picture, write_at
+from PIL import Image
+from tiny import tiny_config
+from trees import refusal
+
+from revisit.data.detection_mapper import DetectionMapper
+
+from detectron2.data import DatasetMapper
+from detectron2.structures import BoxMode
+
+SAVED = {
+    "colour.jpg": ("RGB", {"quality": 70}),
+    "progressive.jpg": ("RGB", {"progressive": True, "subsampling": 0}),
+    "grey.jpg": ("L", {}),
+    "cmyk.jpg": ("CMYK", {}),
+    "turned.jpg": ("RGB", {"exif": 6}),
+    "mirrored.png": ("RGB", {"exif": 5}),
+    "broken_exif.jpg": ("RGB", {"exif": b"Exif\0\0MM\0*\0\0\0\x08\xff\xff"}),
+    "palette.png": ("P", {}),
+    "alpha.png": ("RGBA", {}),
+    "1bit.png": ("1", {}),
+    "colour.bmp": ("RGB", {}),
+    "colour.tif": ("RGB", {}),
+    "colour.webp": ("RGB", {}),
+}
+
+
+def config(*options):
+    return tiny_config("MODEL.META_ARCHITECTURE", "GeneralizedRCNN", "INPUT.MIN_SIZE_TRAIN", (40, 60), *options)
+
+
+def record(path, **more):
+    box = {"bbox": [3, 4, 20, 15], "bbox_mode": BoxMode.XYXY_ABS, "category_id": 0}
+    return {"file_name": str(path), "image_id": 0, "annotations": [box], **more}
+
+
+def mapped(mapper, sample):
+    np.random.seed(0)
+    return mapper(sample)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF")  # by Detectron2's reading
+@pytest.mark.parametrize("form", ["BGR", "RGB"])
+def test_shallow_images_boxes_and_turns_are_detectron2s_bit_for_bit(tmp_path, form):
+    cfg = config("INPUT.FORMAT", form)
+    for name, (mode, options) in SAVED.items():
+        if isinstance(orientation := options.get("exif"), int):
+            options = {"exif": Image.Exif()}
+            options["exif"][0x0112] = orientation
+        Image.fromarray(shallow_picture()).convert(mode).save(tmp_path / name, **options)
+        for is_train in (True, False):
+            sample = record(tmp_path / name)
+            ours, theirs = (mapped(kind(cfg, is_train), sample) for kind in (DetectionMapper, DatasetMapper))
+            assert ours.keys() == theirs.keys() and "annotations" in sample, name
+            assert torch.equal(ours["image"], theirs["image"]), name
+            assert (ours["height"], ours["width"]) == (theirs["height"], theirs["width"])
+            if is_train:
+                assert torch.equal(ours["instances"].gt_boxes.tensor, theirs["instances"].gt_boxes.tensor)
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_detection_sees_one_photograph_at_every_depth(tmp_path, depth):
+    shallow = record(write_at("8", tmp_path / "shallow", photograph()))
+    deep = record(write_at(depth, tmp_path / "deep", photograph()))
+    for is_train in (True, False):
+        mapper = DetectionMapper(config("INPUT.BIT_DEPTH", DEPTHS[depth]), is_train)
+        one, other = (mapped(mapper, sample)["image"].int() for sample in (shallow, deep))
+        assert (one - other).abs().max() <= 2 and one.float().std() > 20
+
+
+def test_a_truncated_or_deep_or_other_image_is_one_line(tmp_path):
+    buffer = io.BytesIO()
+    Image.fromarray(shallow_picture()).save(buffer, "JPEG")
+    (tmp_path / "cut.jpg").write_bytes(buffer.getvalue()[:-300])
+    (tmp_path / "whole.jpg").write_bytes(buffer.getvalue())
+    mapper = DetectionMapper(config(), True)
+    assert "truncated JPEG: expected a complete file" in refusal(mapper, record(tmp_path / "cut.jpg"))
+    assert "set INPUT.BIT_DEPTH" in refusal(mapper, record(write_at("12", tmp_path / "deep", photograph())))
+    assert re.search(
+        "got .*50.*33.*expect.*33.*50", refusal(mapper, record(tmp_path / "whole.jpg", width=33, height=50))
+    )

@@ -1,0 +1,81 @@
+"""Which files of a folder are images, which are said to be left out, and which are neither."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from deep import shallow_picture
+from PIL import Image, features
+from trees import refusal, touch
+
+from revisit.data import file_formats
+from revisit.data.file_formats import suffixes_of_plugins
+from revisit.data.image_folders import load_class_folders, load_folder
+from revisit.data.reader import UnreadableImageError, read_image
+from revisit.data.sampled_images import SAMPLED, find_unreadable
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_said_yet():
+    file_formats._warn_once.cache_clear()
+
+
+def names(records):
+    return [record["file_name"].rpartition("/")[2] for record in records]
+
+
+def test_hidden_files_and_what_a_mac_adds_are_no_images(tmp_path, caplog):
+    touch(tmp_path / "a.jpg", tmp_path / "._a.jpg", tmp_path / ".hidden.png", tmp_path / "__MACOSX/a.jpg")
+    touch(tmp_path / ".thumbnails/a.png", tmp_path / "sub/b.PNG", tmp_path / "notes.txt")
+    assert names(load_folder(tmp_path)) == ["a.jpg", "b.PNG"]
+    assert not caplog.messages
+    root = tmp_path / ".cache/photos"  # what the user names may be hidden
+    touch(root / "cat/c.jpg", root / "__MACOSX/cat/c.jpg", root / ".ipynb_checkpoints/c.jpg")
+    assert [record["label"] for record in load_class_folders(root)] == [0]
+
+
+def test_formats_that_cannot_be_read_are_counted_in_one_warning(tmp_path, caplog):
+    for label in ("cat", "dog"):
+        touch(*(tmp_path / label / name for name in ("a.jpg", "b.JP2", "c.jp2", "d.dng", "e.txt")))
+    assert len(load_folder(tmp_path)) == len(load_class_folders(tmp_path)) == len(load_folder(tmp_path)) == 2
+    (message,) = caplog.messages
+    assert message.startswith(f"{tmp_path}: left out 2 .dng and 4 .jp2, which cannot be read: convert them, or install")
+
+
+def test_a_folder_of_such_formats_alone_says_so(tmp_path):
+    touch(tmp_path / "a.jp2", tmp_path / "b.nef")
+    assert "it has 1 .jp2 and 1 .nef, which cannot be read" in refusal(load_folder, tmp_path)
+
+
+def test_plugins_of_pil_are_used_where_they_are_installed(monkeypatch):
+    registered = []
+    plugin = SimpleNamespace(register_heif_opener=lambda: registered.append("heif"))
+    monkeypatch.setitem(sys.modules, "pillow_heif", plugin)
+    monkeypatch.setitem(sys.modules, "pillow_avif", SimpleNamespace())
+    assert suffixes_of_plugins() == {".heic", ".heif", ".avif"} and registered == ["heif"]
+    for name in ("pillow_heif", "pillow_avif"):
+        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    assert suffixes_of_plugins() == ({".avif"} if features.check("avif") else set())
+
+
+@pytest.mark.skipif(not features.check("avif"), reason="this Pillow reads no AVIF")
+def test_avif_is_read_whole_or_refused(tmp_path):
+    picture, path = shallow_picture(), tmp_path / "a.avif"
+    Image.fromarray(picture).save(path, quality=95)
+    assert np.abs(read_image(path).astype(int) - picture).mean() < 5
+    assert names(load_folder(tmp_path)) == ["a.avif"]
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(UnreadableImageError, match=r"a\.avif"):
+        read_image(path)
+
+
+def test_unreadable_images_are_found_among_a_sample(tmp_path):
+    good, bad = tmp_path / "good.png", tmp_path / "bad.png"
+    Image.fromarray(shallow_picture()).save(good)
+    touch(bad)
+    records = [{"file_name": str(path)} for path in [good] * SAMPLED + [bad] * SAMPLED]
+    checked, problems = find_unreadable(records, None)
+    assert checked == SAMPLED and 0.3 * SAMPLED < len(problems) < 0.7 * SAMPLED
+    assert all(problem.startswith(f"{bad}: ") for problem in problems)
+    assert find_unreadable([], None) == (0, [])

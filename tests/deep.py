@@ -1,0 +1,35 @@
+"""One photograph at several depths, in files as people have them."""
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+DEPTHS = {"8": 8, "10": 10, "12": 12, "16": 16, "float": 1, "float255": 8}  # INPUT.BIT_DEPTH of each
+
+
+def photograph(seed: int = 0, size: tuple[int, int] = (48, 64)) -> np.ndarray:
+    """(H, W, 3) uint16 RGB that fills its range."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[0 : size[0], 0 : size[1]][..., None] / max(size) * 2 * np.pi
+    waves = np.sin(x + rng.uniform(0, 6, 3)) + np.cos(y * 2 + rng.uniform(0, 6, 3)) + rng.normal(0, 0.1, (*size, 3))
+    return np.rint((waves - waves.min()) / np.ptp(waves) * 65535).astype(np.uint16)
+
+
+def shallow_picture() -> np.ndarray:
+    """(33, 50, 3) uint8 RGB."""
+    return (photograph(size=(33, 50)) >> 8).astype(np.uint8)
+
+
+def write_at(depth: str, path: Path, pixels: np.ndarray) -> Path:
+    """Write uint16 ``pixels``, (H, W, 3) RGB or (H, W), with a name of DEPTHS; floats as TIFF, others as PNG."""
+    if depth.startswith("float"):
+        top = 255 if depth == "float255" else 1
+        values = (pixels / 65535 * top).astype(np.float32)
+    else:
+        values = pixels >> (16 - int(depth))
+        values = values.astype(np.uint8) if depth == "8" else values
+    path = path.with_suffix(".tif" if depth.startswith("float") else ".png")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    assert cv2.imwrite(str(path), values[..., ::-1] if values.ndim == 3 else values)
+    return path

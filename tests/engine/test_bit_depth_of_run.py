@@ -1,0 +1,137 @@
+"""INPUT.BIT_DEPTH from images to weights and from weights to what uses them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from commands import TINY, run
+from deep import DEPTHS, photograph, shallow_picture, write_at
+from PIL import Image
+from tiny import tiny_config
+from trees import refusal
+
+from revisit.checkpoint.convert import flags_to_config
+from revisit.checkpoint.flags import check_flags, flags_of, write_flags
+from revisit.config import bit_depth
+from revisit.data.loader import ResumableLoader
+from revisit.data.pixel_mapper import PixelMapper
+from revisit.data.reader import require_image
+from revisit.engine.bit_depth_of_run import resolve_bit_depth
+from revisit.engine.finetune_trainer import build_mapper
+from revisit.engine.setup import count_images, make_config
+
+from detectron2.utils.env import seed_all_rng
+
+SIZES = ("VIEWS.LARGE_SIZE", 32, "VIEWS.SMALL_SIZE", 16, "SOLVER.IMS_PER_BATCH", 2, "VIEWS.POLICY", "standard")
+
+
+def folder_at(depth, path, count=2):
+    for n in range(count):
+        write_at(depth, path / f"{n}", photograph(n))
+    return f"folder:{path}"
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_pretraining_sees_one_photograph_at_every_depth(tmp_path, depth, capsys):
+    batches = []
+    for name in ("8", depth):
+        cfg = tiny_config("DATASETS.TRAIN", (folder_at(name, tmp_path / name),), *SIZES)
+        assert count_images(cfg) == 2
+        assert bit_depth(cfg) == (None if name == "8" else DEPTHS[name])
+        batches.append(ResumableLoader(cfg).batch_of(0))
+    assert ("INPUT.BIT_DEPTH" in capsys.readouterr().out) == (depth != "8")
+    for view in ("anchor", "positive", "small"):
+        assert (batches[0][view].int() - batches[1][view].int()).abs().max() <= 2, view
+
+
+@pytest.mark.parametrize("is_train", [True, False])
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_what_predicts_every_pixel_sees_one_photograph_at_every_depth(tmp_path, depth, is_train):
+    np.save(tmp_path / "depth.npy", np.ones((48, 64)))
+    crop = ("INPUT.CROP.ENABLED", True, "INPUT.CROP.TYPE", "absolute", "INPUT.CROP.SIZE", [24, 32])
+    samples = []
+    for name in ("8", depth):
+        path = write_at(name, tmp_path / name, photograph())
+        cfg = tiny_config("INPUT.BIT_DEPTH", DEPTHS[name], "INPUT.FORMAT", "RGB", *crop)
+        seed_all_rng(3)
+        record = {"file_name": str(path), "depth_file_name": str(tmp_path / "depth.npy")}
+        samples.append(PixelMapper(cfg, is_train=is_train)(record)["image"].int())
+    assert samples[0].shape == ((3, 24, 32) if is_train else (3, 48, 64))
+    assert (samples[0] - samples[1]).abs().max() <= 2
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_a_prediction_is_of_one_photograph_at_every_depth_and_drawn_on_it(tmp_path, depth):
+    sizes = ("INPUT.MIN_SIZE_TEST", 48, "INPUT.MAX_SIZE_TEST", 64, "MODEL.META_ARCHITECTURE", "GeneralizedRCNN")
+    pictures = []
+    for name in ("8", depth):
+        path = write_at(name, tmp_path / name, photograph())
+        mapper = build_mapper(tiny_config("INPUT.BIT_DEPTH", DEPTHS[name], "INPUT.FORMAT", "BGR", *sizes), False)
+        seen = mapper({"file_name": str(path), "height": 48, "width": 64})["image"]
+        pictures.append((seen.int(), require_image(path, DEPTHS[name]).astype(int)))
+    for before, after in zip(*pictures, strict=True):
+        assert abs(before - after).max() <= 2
+
+
+def records_at(depth, path):
+    return [{"file_name": str(write_at(depth, path, photograph()))}]
+
+
+def test_the_depth_of_the_weights_wins_over_that_of_the_images(tmp_path, capsys):
+    weights = tmp_path / "backbone.pth"
+    torch.save({}, weights)
+    write_flags(weights, {"INPUT.BIT_DEPTH": 14}, source="a test")
+    cfg = tiny_config("MODEL.WEIGHTS", str(weights))
+    resolve_bit_depth(cfg, records_at("8", tmp_path / "shallow"))
+    assert bit_depth(cfg) is None
+    cfg.freeze()
+    resolve_bit_depth(cfg, records_at("12", tmp_path / "deep"))
+    assert bit_depth(cfg) == 14 and cfg.is_frozen() and "backbone.pth was trained" in capsys.readouterr().out
+    for depth in ("16", "float"):
+        message = refusal(resolve_bit_depth, tiny_config("MODEL.WEIGHTS", str(weights)), records_at(depth, weights))
+        assert f"ask for INPUT.BIT_DEPTH {DEPTHS[depth]}, but {weights} was trained with 14" in message
+    write_flags(weights, {"INPUT.BIT_DEPTH": "many"}, source="a test")
+    message = refusal(resolve_bit_depth, tiny_config("MODEL.WEIGHTS", str(weights)), records_at("12", weights))
+    assert "have 'many' as INPUT.BIT_DEPTH" in message
+
+
+def test_flags_of_shallow_images_are_as_they_were_and_a_depth_travels_with_the_others():
+    plain, deep = flags_of(tiny_config(), None), flags_of(tiny_config("INPUT.BIT_DEPTH", 12), None)
+    assert "INPUT.BIT_DEPTH" not in plain and deep == {**plain, "INPUT.BIT_DEPTH": 12}
+    assert bit_depth(flags_to_config(deep)) == 12
+    check_flags(plain, tiny_config("INPUT.BIT_DEPTH", 12), None, "old.pth")
+    check_flags(deep, tiny_config(), None, "deep.pth")
+    message = refusal(check_flags, deep, tiny_config("INPUT.BIT_DEPTH", 14), None, "deep.pth")
+    assert "INPUT.BIT_DEPTH is 14 here and 12 there" in message
+
+
+@pytest.mark.parametrize("value", ["auto", "None", "12", "1"])
+def test_the_key_takes_a_word_or_a_number(value):
+    cfg = make_config("configs/toy/pretrain.yaml", ["INPUT.BIT_DEPTH", value])
+    assert bit_depth(cfg) == (int(value) if value.isdigit() else None)
+
+
+@pytest.mark.parametrize("value", ["0", "7", "17", "deep", "12.5", "(12,)"])
+def test_the_key_refuses_other_values(value):
+    assert "INPUT.BIT_DEPTH is" in refusal(make_config, "configs/toy/pretrain.yaml", ["INPUT.BIT_DEPTH", value])
+
+
+def test_a_run_on_12_bits_says_so_and_its_weights_ask_for_the_same(tmp_path):
+    """And its dry run lists what cannot be read."""
+    data, output = folder_at("12", tmp_path / "images", 8), tmp_path / "run"
+    options = f"""{TINY} SOLVER.MAX_ITER 1 KNN_EVAL.LINEAR False KNN_EVAL.BANK '' DATASETS.TEST '()' OUTPUT_DIR {output}
+        DATASETS.TRAIN "('{data}',)" """
+    command = f"python tools/train_net.py --config-file configs/toy/pretrain.yaml {options}"
+    Image.fromarray(shallow_picture()).save(tmp_path / "images/z.png")
+    broken = tmp_path / "images/broken.png"
+    broken.write_bytes((tmp_path / "images/z.png").read_bytes()[:200])
+    said = run(command.replace(" SOLVER", " --dry-run SOLVER", 1), tmp_path)
+    assert "INPUT.BIT_DEPTH 12, so that values of 0 to 4095 become 0 to 255: 8 of 10 images looked at" in said
+    assert "1 of 10 images that were read are unreadable:\n    " + str(broken) in said
+    found = json.loads((output / "dry_run.json").read_text())["data"]
+    assert found["bit_depth"] == 12 and found["images_checked"] == 10 and found["unreadable"] == 1
+    broken.unlink()
+    assert "iterations, INPUT.BIT_DEPTH 12" in run(command, tmp_path)
+    run(f"python tools/convert_to_d2.py {output}/model_final.pth {tmp_path}/backbone.pth", tmp_path)
+    assert "INPUT.BIT_DEPTH: 12" in (tmp_path / "backbone.yaml").read_text()
