@@ -65,7 +65,7 @@ def test_cifar10(tmp_path, write_pictures):
         for name in CIFAR10_CLASSES:
             write_pictures(tmp_path / "cifar10" / split / name, 2, size=(32, 32))
     run(
-        f"{TRAIN} configs/cifar10/moco.yaml OUTPUT_DIR {tmp_path}/out {TINY} SOLVER.MAX_ITER 2 MOCO.BN_SPLITS 2",
+        f"{TRAIN} configs/cifar10/moco.yaml OUTPUT_DIR {tmp_path}/out {TINY} SOLVER.MAX_ITER 2 MOCO.BN_GROUP 4",
         tmp_path,
     )
     assert "knn_top1" in read_metrics(tmp_path / "out/metrics.json")

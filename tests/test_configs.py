@@ -95,10 +95,10 @@ TOY_DENSE = {
 
 @pytest.fixture
 def dry_run(tmp_path, monkeypatch, capsys):
-    """What ``train_net.py --dry-run`` writes of a recipe for two processes, with the data sets below ``root``."""
+    """What ``train_net.py --dry-run`` writes of a recipe, with the data sets below ``root``."""
 
-    def call(name: str, root: Path = tmp_path / "nothing") -> dict:
-        words = f"train_net.py --config-file configs/{name}.yaml --num-gpus 2 --dry-run OUTPUT_DIR"
+    def call(name: str, root: Path = tmp_path / "nothing", processes: int = 2) -> dict:
+        words = f"train_net.py --config-file configs/{name}.yaml --num-gpus {processes} --dry-run OUTPUT_DIR"
         monkeypatch.setenv("DETECTRON2_DATASETS", str(root))
         monkeypatch.setattr(sys, "argv", [*words.split(), str(tmp_path)])
         try:
@@ -135,6 +135,13 @@ def test_a_run_of_the_paper_resolves_to_its_settings(name, dry_run):
     assert (plan["temperature"], plan["queue_size"], plan["precision"]) == (0.2, 65536, "float32")
     assert plan["backbone"][-9:] == "ResNet-50" and plan.get("mining") == ("before_head" if plan["k"] else None)
     assert plan["shapes"]["positives"][1:] == [5 if plan["crops"]["small"]["count"] else 1, 128]
+    assert (plan["bn_group"], plan["shuffle_bn"]) == (128, True)
+
+
+@pytest.mark.parametrize("processes", [1, 2, 8])
+def test_batch_statistics_are_over_as_many_images_whatever_the_number_of_processes(processes, dry_run):
+    plan = dry_run("pretrain/knn_moco", processes=processes)
+    assert (plan["bn_group"], plan["batch_per_process"], plan["shuffle_bn"]) == (128, 256 // processes, True)
 
 
 @pytest.mark.parametrize("name", TOY_RUNS)
@@ -146,6 +153,7 @@ def test_a_toy_run_resolves_to_its_settings(name, dry_run, toy_root, monkeypatch
     assert (plan["batch"], plan["lr"], plan["lr_warmup_iterations"]) == (60, 0.024, 330)
     assert plan["weight_decays"] == {"other": 5e-4, "norm": 5e-4, "bias": 5e-4}
     assert (plan["temperature"], plan["queue_size"]) == (0.07, 480)
+    assert (plan["bn_group"], plan["shuffle_bn"]) == (30, True)
 
 
 @pytest.mark.parametrize("name", CIFAR_RUNS)
@@ -156,6 +164,7 @@ def test_a_cifar_run_resolves_to_its_settings(name, dry_run):
     assert plan["weight_decays"] == {"other": 5e-4, "norm": 5e-4, "bias": 5e-4}
     assert (plan["temperature"], plan["queue_size"]) == (0.1, 4096)
     assert plan["shapes"]["anchor"] == [128, 3, 32, 32]
+    assert (plan["bn_group"], plan["shuffle_bn"]) == (128, True)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

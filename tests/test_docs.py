@@ -11,7 +11,7 @@ from commands import ROOT, TINY, documented, run
 
 SMALL = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 DATALOADER.NUM_WORKERS 0"
 SMALL += " SOLVER.WARMUP_ITERS 0"
-OWN = f"SOLVER.MAX_ITER 2 MODEL.RESNETS.DEPTH 18 {TINY} MOCO.BN_SPLITS 2 VIEWS.SMALL_SIZE 24"
+OWN = f"SOLVER.MAX_ITER 2 MODEL.RESNETS.DEPTH 18 {TINY} MOCO.BN_GROUP 4 VIEWS.SMALL_SIZE 24"
 DETECTION = (
     f"{SMALL} MODEL.RESNETS.DEPTH 18 SOLVER.MAX_ITER 2 SOLVER.STEPS (1,) SOLVER.IMS_PER_BATCH 2 "
     "TEST.PRECISE_BN.NUM_ITER 1 INPUT.MIN_SIZE_TRAIN (64,) INPUT.MIN_SIZE_TEST 64"
@@ -89,7 +89,8 @@ def test_extending_shows_what_runs(toy_root, tmp_path):
 def test_faults_cures_run(photos, toy_root, tmp_path):
     shuffle, judge, measure = documented("docs/faults.md")[:3]
     run(
-        f"{shuffle} {SMALL} SOLVER.IMS_PER_BATCH 16 DATASETS.TRAIN \"('folder:{photos}',)\" OUTPUT_DIR {tmp_path}/dry",
+        f"{shuffle} {SMALL} SOLVER.IMS_PER_BATCH 16 MOCO.BN_GROUP 4 "
+        f"DATASETS.TRAIN \"('folder:{photos}',)\" OUTPUT_DIR {tmp_path}/dry",
         toy_root,
     )
     # Real VOC is not here: the toy config asks the same of ToyScenes.

@@ -27,10 +27,16 @@ def periodic_name(iteration: int) -> str:
     return f"model_{iteration:07d}"
 
 
+def state_of_run(folder: Path) -> dict:
+    """What the trainer has written into the newest checkpoint that can be read; {} if there is none."""
+    content = next(filter(None, map(_glance, checkpoints_of_run(folder))), {})
+    return content.get("trainer", {})
+
+
 def seed_of_run(folder: Path) -> int:
     """The SEED that a run in this folder has drawn, -1 if nothing says it."""
-    if content := next(filter(None, map(_glance, checkpoints_of_run(folder))), None):
-        return content["trainer"].get("seed", -1)
+    if state := state_of_run(folder):
+        return state.get("seed", -1)
     try:
         return int(yaml.safe_load((folder / "config.yaml").read_text())["SEED"])
     except (OSError, yaml.YAMLError, TypeError, KeyError, ValueError):  # killed while Detectron2 was writing it

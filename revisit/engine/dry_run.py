@@ -31,7 +31,8 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int, notes: Sequence[N
     method = method_of(cfg)
     recipe = {**_schedule(cfg, num_images, num_processes), "weight_decays": _weight_decays(cfg, model)}
     if method:
-        recipe |= _views(cfg) | method.describe(cfg, num_images // cfg.SOLVER.IMS_PER_BATCH)
+        batch = cfg.SOLVER.IMS_PER_BATCH
+        recipe |= _views(cfg) | method.describe(cfg, num_images // batch, batch // num_processes)
         recipe |= memory_per_process(cfg, model, num_processes)
     if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
         recipe |= _pixelwise(cfg, model)

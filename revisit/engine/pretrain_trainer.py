@@ -28,7 +28,7 @@ class PretrainTrainer(RevisitTrainer):
     """Trains a ``Pretraining`` method; its evaluation classifies DATASETS.TEST with KNN_EVAL.BANK."""
 
     metrics_period = staticmethod(metrics_period)
-    other_world_size = "the order of the data continues; BN statistics are over other shares of a batch"
+    other_world_size = "the order of the data continues; BN that sees whole passes sees other shares of a batch"
 
     @classmethod
     def build_train_loader(cls, cfg: CfgNode) -> ResumableLoader:

@@ -14,6 +14,7 @@ from revisit.config import PIXELWISE
 from revisit.config_rules import dotted_keys
 from revisit.errors import expect
 from revisit.modeling.meta_arch.pretraining import Pretraining, method_of, methods
+from revisit.older_keys import without_older_keys
 
 from detectron2.config import CfgNode
 
@@ -96,7 +97,8 @@ def check_same_experiment(
 
     Args:
         images: ``fingerprint`` of the training images.
-        saved: of the checkpoint, ``config`` by ``plain_config`` and ``images``. An older one has neither.
+        saved: of the checkpoint, ``config`` by ``plain_config``, ``images`` and ``world_size``. An older one has no
+            config.
         accepted: keys that may differ although they make another experiment.
         other_processes: the checkpoint is of another number of processes.
 
@@ -106,6 +108,7 @@ def check_same_experiment(
     if "config" not in saved:
         logger.info("the checkpoint is older than the record of a run's config: nothing could be compared")
         return
+    saved = {**saved, "config": without_older_keys(saved["config"], saved.get("world_size", 1))}
     found = _compare(cfg, images, saved, other_processes)
     refused = found[Verdict.REFUSED]
     force = " ".join(f"--accept {each.key}" for each in refused if each.key not in accepted)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from revisit.checkpoint.run_folder import checkpoints_of_run, seed_of_run, set_aside_earlier_run, tidy_up
+from revisit.checkpoint.run_folder import checkpoints_of_run, seed_of_run, set_aside_earlier_run, state_of_run, tidy_up
 from revisit.config import add_revisit_config, bit_depth
 from revisit.data.box_checks import Note
 from revisit.data.catalog import MissingDataError, get_records, register
@@ -32,6 +32,7 @@ from revisit.engine.run_log import open_log
 from revisit.errors import UserError, expect
 from revisit.imports import import_modules
 from revisit.modeling.meta_arch.pretraining import method_of
+from revisit.older_keys import await_older_keys, settle_older_keys
 
 from detectron2.config import CfgNode, get_cfg
 from detectron2.data import MetadataCatalog
@@ -68,7 +69,8 @@ def make_config(
 
     Args:
         num_processes: of the run, over all machines.
-        resume: a SEED that is to be drawn is the one that the run in OUTPUT_DIR drew.
+        resume: a SEED that is to be drawn is the one that the run in OUTPUT_DIR drew; a key that has replaced an
+            older one (revisit/older_keys.py), and that nothing states, is as that run has it.
         for_here: refuse what this machine cannot run.
         add_keys: adds a project's own keys to the defaults.
 
@@ -82,9 +84,12 @@ def make_config(
     add_revisit_config(cfg)
     if add_keys:
         add_keys(cfg)
+    defaults = await_older_keys(cfg)
     if config_file:
         merge_file(cfg, config_file)
     merge_pairs(cfg, opts)
+    run = state_of_run(Path(cfg.OUTPUT_DIR)) if resume and method_of(cfg) else {}
+    settle_older_keys(cfg, defaults, opts, num_processes, run)
     check_typed(cfg, opts)
     if cfg.INPUT.BIT_DEPTH == "auto":
         cfg.INPUT.BIT_DEPTH = None  # of the two words for it, the one that a checkpoint has

@@ -24,6 +24,16 @@ def share_state(module: nn.Module) -> None:
             dist.broadcast(tensor, 0)
 
 
+def neighbours(count: int) -> dist.ProcessGroup:
+    """The group of ``count`` processes with consecutive ranks that holds this one; all processes call it together.
+
+    It waits for one of them as long as the group of all does.
+    """
+    device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+    group, _ = dist.new_subgroups(count, timeout=dist.group.WORLD._get_backend(device).options._timeout)
+    return group
+
+
 def gather_rows(rows: Tensor) -> Tensor:
     """(B/P, W) on each process -> (B, W) on all of them, in order of rank, without gradient."""
     return start_gather(rows)()

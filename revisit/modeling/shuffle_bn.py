@@ -1,50 +1,13 @@
-"""Batch statistics that cannot leak which key belongs to which query: shuffle-BN and its one-process emulation."""
+"""Shuffle-BN: anchors that change places, so that batch statistics cannot tell which key belongs to which query."""
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from revisit.randomness import Stream, counter_rng
 
 from detectron2.utils import comm
-
-
-class SplitBatchNorm2d(nn.BatchNorm2d):
-    """BatchNorm2d that normalises each 1/splits of the batch by itself, as that many processes would.
-
-    Input (N, C, H, W); in training N must be a multiple of ``splits``. Running statistics average the
-    parts'. Parameters and buffers keep BatchNorm2d's names.
-    """
-
-    splits: int = 1
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            return super().forward(x)
-        n, c, h, w = x.shape
-        if n % self.splits:
-            raise ValueError(f"a batch of {n} does not divide into MOCO.BN_SPLITS {self.splits} parts")
-        # Folding the parts into channels gives every part statistics of its own in one call.
-        parts = x.reshape(self.splits, n // self.splits, c, h, w).transpose(0, 1)
-        mean, var = self.running_mean.repeat(self.splits), self.running_var.repeat(self.splits)
-        weight, bias = self.weight.repeat(self.splits), self.bias.repeat(self.splits)
-        out = nn.functional.batch_norm(
-            parts.reshape(n // self.splits, self.splits * c, h, w),
-            mean, var, weight, bias, True, self.momentum, self.eps,
-        )  # fmt: skip
-        self.running_mean.copy_(mean.view(self.splits, c).mean(0))
-        self.running_var.copy_(var.view(self.splits, c).mean(0))
-        self.num_batches_tracked.add_(1)
-        return out.view(n // self.splits, self.splits, c, h, w).transpose(0, 1).reshape(n, c, h, w)
-
-
-def split_batch_norm(module: nn.Module, splits: int) -> None:
-    """Turn every BatchNorm2d below ``module`` into a SplitBatchNorm2d, in place."""
-    for layer in module.modules():
-        if type(layer) is nn.BatchNorm2d:
-            layer.__class__ = SplitBatchNorm2d
-            layer.splits = splits
 
 
 def shuffle_permutation(global_batch: int, seed: int, iteration: int, part: int = 0) -> Tensor:

@@ -56,6 +56,15 @@ def test_moco_has_no_neighbours_and_a_queue_that_holds_an_image_twice_is_warned_
     assert "small" not in plan["shapes"] and "queue.features" not in plan["shapes"]
 
 
+def test_one_group_of_all_images_is_warned_of_because_anchors_find_no_other(recipe, capsys):
+    one = recipe("MOCO.BN_GROUP", 8, num_processes=2)
+    assert (one["bn_group"], one["shuffle_bn"]) == (8, False)
+    assert "warning: MOCO.BN_GROUP 8 is all that runs at a time" in capsys.readouterr().out
+    two = recipe("MOCO.BN_GROUP", 4, num_processes=4)
+    assert (two["bn_group"], two["shuffle_bn"]) == (4, True)
+    assert "BN_GROUP" not in capsys.readouterr().out.partition("wrote")[2]
+
+
 def test_mining_after_the_enqueue_needs_a_copy_of_the_mined_ring(recipe):
     queue = ("MOCO.QUEUE_SIZE", 2**18)
     memory = recipe(*queue, "KNN_MOCO.ENQUEUE_FIRST", True)["memory_gib_per_process"]

@@ -47,7 +47,21 @@ def load(*opts: object, config_file: str = BASE, num_gpus: int = 1, resume: bool
         (("MOCO.QUEUE_SIZE", 255), "MOCO.QUEUE_SIZE 255 is smaller than the global batch of 256"),
         (("KNN_MOCO.NUM_NEIGHBORS", 70000), "KNN_MOCO.NUM_NEIGHBORS 70000 is more than MOCO.QUEUE_SIZE 65536 holds"),
         (("KNN_MOCO.NUM_NEIGHBORS", 0), "KNN_MOCO.NUM_NEIGHBORS is 0: expected a whole number of at least 1"),
-        (("MOCO.BN_SPLITS", 3), "MOCO.BN_SPLITS 3 does not divide the 256 images"),
+        (("MOCO.BN_GROUP", 100), "MOCO.BN_GROUP 100, but the process runs 256 images at a time: .* MOCO.BN_GROUP 128;"),
+        (("MOCO.BN_GROUP", -1), "MOCO.BN_GROUP is -1: expected a whole number of at least 0 images"),
+        (("MOCO.BN_GROUP", "many"), "MOCO.BN_GROUP is 'many': expected a whole number of at least 0 images"),
+        (
+            ("MOCO.BN_GROUP", 1, "VIEWS.SMALL_SIZE", 16, "VIEWS.NUM_SMALL", 1),
+            "leaves batch normalisation a single",
+        ),
+        (("MOCO.BN_SPLITS", 3), "MOCO.BN_SPLITS 3 does not divide the 256 images that a process runs"),
+        (("MOCO.BN_SPLITS", 0), "MOCO.BN_SPLITS 0 does not divide"),
+        (("MODEL.RESNETS.NORM", "nnSyncBN"), "MODEL.RESNETS.NORM is 'nnSyncBN': expected BN; MOCO.BN_GROUP says who"),
+        (
+            ("SOLVER.IMS_PER_BATCH", 32),
+            "BN_GROUP 128, but the process runs 32 images .*, such as MOCO.BN_GROUP 16;",
+        ),
+        (("SOLVER.ACCUMULATION_STEPS", 4), "the process runs 64 images at a time: .*, such as MOCO.BN_GROUP 32;"),
         (("MOCO.TEMPERATURE", 0.0), "MOCO.TEMPERATURE"),
         (("MOCO.MOMENTUM", 1.0), "MOCO.MOMENTUM"),
         (("VIEWS.SMALL_SCALE", "(0.2,0.1)"), "VIEWS.SMALL_SCALE"),
@@ -108,6 +122,8 @@ def test_impossible_recipes_are_refused_by_name(opts, message):
 def test_impossible_options_are_refused():
     with pytest.raises(UserError, match="SOLVER.IMS_PER_BATCH 256 does not divide by 3 processes"):
         load(num_gpus=3)
+    with pytest.raises(UserError, match="BN_GROUP 96, but each of 8 processes runs 32 .*, such as MOCO.BN_GROUP 64;"):
+        load("MOCO.BN_GROUP", 96, num_gpus=8)
     with pytest.raises(UserError, match="nowhere.yaml not found"):
         load(config_file="nowhere.yaml")
 
@@ -225,7 +241,7 @@ def test_a_drawn_seed_is_kept_by_a_resumed_run(tmp_path):
 
 @pytest.mark.parametrize(("processes", "norm"), [(1, "BN"), (2, "naiveSyncBN")])
 def test_sync_bn_becomes_what_the_cpu_has(processes, norm):
-    cfg = load("MODEL.DEVICE", "cpu", "MODEL.RESNETS.NORM", "SyncBN", num_gpus=processes)
+    cfg = load("MODEL.DEVICE", "cpu", config_file="configs/toy/segmentation_voc.yaml", num_gpus=processes)
     assert cfg.MODEL.RESNETS.NORM == norm
 
 

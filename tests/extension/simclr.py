@@ -77,7 +77,7 @@ class SimCLR(Pretraining):
         expect(tau > 0, f"SIMCLR.TEMPERATURE {tau}: expected a positive number")
 
     @classmethod
-    def describe(cls, cfg: CfgNode, iterations_per_epoch: int) -> dict[str, object]:
+    def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:
         return {"temperature": cfg.SIMCLR.TEMPERATURE, "negatives": 2 * cfg.SOLVER.IMS_PER_BATCH - 2}
 
     def encode(self, batch: dict) -> dict[str, Tensor]:

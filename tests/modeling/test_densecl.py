@@ -95,7 +95,7 @@ def test_raw_losses_are_read_on_watched_steps_alone():
 
 
 def test_shuffled_cells_come_back_in_order():
-    model = freeze_batch_norm(densecl("MOCO.BN_SPLITS", 2))
+    model = freeze_batch_norm(densecl("MOCO.BN_GROUP", 4))
     views = views_of(8)
     with EventStorage(3):
         shuffled = model.start_keys(views["anchor"])()

@@ -8,7 +8,7 @@ from torch import nn
 
 from revisit.modeling.momentum import ema_update, momentum_copy
 from revisit.modeling.queue import AlignedQueue
-from revisit.modeling.shuffle_bn import scatter_shuffled, shuffle_permutation, split_batch_norm
+from revisit.modeling.shuffle_bn import scatter_shuffled, shuffle_permutation
 
 
 def numbered(first: int, count: int, width: int) -> torch.Tensor:
@@ -93,38 +93,6 @@ def test_ema_leaves_bn_statistics_alone():
     assert torch.equal(average.running_mean, torch.zeros(3))
     assert torch.equal(average.running_var, torch.ones(3))
     assert average.num_batches_tracked == 0
-
-
-def test_split_bn_equals_a_bn_per_part_with_averaged_running_statistics():
-    torch.manual_seed(0)
-    x = (torch.randn(12, 5, 3, 3) * 3 + 1).double().requires_grad_()
-    split = nn.BatchNorm2d(5).double()
-    nn.init.uniform_(split.weight)
-    nn.init.uniform_(split.bias)
-    parts = [nn.BatchNorm2d(5).double() for _ in range(3)]
-    for part in parts:
-        part.load_state_dict(split.state_dict())
-    split_batch_norm(split, 3)
-    ours = split(x)
-    theirs = torch.cat([part(chunk) for part, chunk in zip(parts, x.chunk(3), strict=True)])
-    assert torch.allclose(ours, theirs, rtol=1e-12, atol=1e-12)
-    for name in ("running_mean", "running_var"):
-        mean = torch.stack([getattr(part, name) for part in parts]).mean(0)
-        assert torch.allclose(getattr(split, name), mean, rtol=1e-12)
-    weights = torch.randn_like(ours)
-    (gradient,) = torch.autograd.grad((ours * weights).sum(), x)
-    (expected,) = torch.autograd.grad((theirs * weights).sum(), x)
-    assert torch.allclose(gradient, expected, rtol=1e-9, atol=1e-12)
-
-
-def test_split_bn_keeps_the_names_evaluates_as_bn_and_says_when_the_batch_does_not_divide():
-    net, x = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).eval(), torch.randn(6, 3, 4, 4)
-    names, before = list(net.state_dict()), net(x)
-    split_batch_norm(net, 4)
-    assert list(net.state_dict()) == names
-    assert torch.equal(net(x), before)
-    with pytest.raises(ValueError, match="BN_SPLITS 4"):
-        net.train()(x)
 
 
 def test_permutation_depends_on_seed_and_iteration_alone_and_one_process_scatters_by_it():

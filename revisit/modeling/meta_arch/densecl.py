@@ -122,8 +122,8 @@ class DenseCL(MoCo):
         expect(small == 0, f"VIEWS.NUM_SMALL {small}: DenseCL has one positive, the large one; expected 0")
 
     @classmethod
-    def describe(cls, cfg: CfgNode, iterations_per_epoch: int) -> dict[str, object]:
-        said = super().describe(cfg, iterations_per_epoch)
+    def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:
+        said = super().describe(cfg, iterations_per_epoch, share)
         return {**said, "dense_weight": cfg.DENSECL.WEIGHT, "grid": cfg.DENSECL.GRID}
 
     def queue_widths(self) -> dict[str, int]:

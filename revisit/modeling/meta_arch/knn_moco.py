@@ -108,11 +108,11 @@ class KNNMoCo(MoCo):
         )
 
     @classmethod
-    def describe(cls, cfg: CfgNode, iterations_per_epoch: int) -> dict[str, object]:
+    def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:
         knn, wait = cfg.KNN_MOCO, epochs_without_neighbors(cfg)
         said = {"lambda": knn.WEIGHT, "k": knn.NUM_NEIGHBORS, "mining": knn.MINING, "enqueue_first": knn.ENQUEUE_FIRST}
         warmup = {"warmup_epochs": wait, "warmup_iterations": wait * iterations_per_epoch}
-        return {**super().describe(cfg, iterations_per_epoch), **said, **warmup}
+        return {**super().describe(cfg, iterations_per_epoch, share), **said, **warmup}
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         wait = epochs_without_neighbors(cfg) * iterations_per_epoch

@@ -10,6 +10,7 @@ from revisit.config import adds_keys
 from revisit.config_rules import POSITIVE, add_rules, one_of, real, whole
 from revisit.errors import expect
 from revisit.modeling.backbone.resnet import places
+from revisit.modeling.bn_groups import BNGroups, bn_groups, group_batch_norm
 from revisit.modeling.distributed import gather_rows, in_global_order, start_gather
 from revisit.modeling.losses.chunked import chunked_losses
 from revisit.modeling.meta_arch.pretraining import Pretraining, positive_passes, unit_rows
@@ -17,7 +18,7 @@ from revisit.modeling.momentum import MomentumUpdate, ema_update, momentum_copy
 from revisit.modeling.monitors import contrast_accuracy, feature_std
 from revisit.modeling.projection_head import ProjectionHead
 from revisit.modeling.queue import AlignedQueue, QueueUpdate
-from revisit.modeling.shuffle_bn import scatter_shuffled, shuffle_permutation, split_batch_norm
+from revisit.modeling.shuffle_bn import scatter_shuffled, shuffle_permutation
 
 from detectron2.config import CfgNode, configurable
 from detectron2.engine import HookBase
@@ -37,8 +38,10 @@ def add_moco_keys(cfg: CfgNode) -> None:
     cfg.MOCO.TEMPERATURE = 0.2  # tau
     cfg.MOCO.MOMENTUM = 0.995  # m; the paper's rows before "+m" use 0.999
     cfg.MOCO.EMBEDDING_DIM = 128  # C, width after the projection head
-    cfg.MOCO.SHUFFLE_BN = True  # shuffle anchors over processes (and BN_SPLITS) in the momentum encoder
-    cfg.MOCO.BN_SPLITS = 1  # BN statistics over 1/BN_SPLITS of a process's batch: emulates that many GPUs
+    # Images that share batch statistics, however many processes there are: each of the paper's two GPUs ran 128. They
+    # are a part of a process's pass, or whole passes of neighbouring processes. 0: the whole pass of each process.
+    cfg.MOCO.BN_GROUP = 128
+    cfg.MOCO.SHUFFLE_BN = True  # shuffle anchors over these groups before the momentum encoder sees them
 
 
 add_rules(
@@ -49,7 +52,7 @@ add_rules(
         "MOCO.TEMPERATURE": POSITIVE,
         "MOCO.MOMENTUM": real(0, 0.9999999),
         "MOCO.EMBEDDING_DIM": whole(1, 2**14),
-        "MOCO.BN_SPLITS": whole(1),
+        "MOCO.BN_GROUP": whole(unit="images (0: the whole pass of a process)"),
     }
 )
 
@@ -90,7 +93,7 @@ class MoCo(Pretraining):
         temperature: float,
         momentum: float,
         shuffle_bn: bool,
-        bn_splits: int,
+        bn_groups: BNGroups,
         seed: int,
         **shared: object,
     ):
@@ -101,59 +104,60 @@ class MoCo(Pretraining):
         self.temperature = temperature
         self.momentum = momentum
         self.seed = seed
-        self.bn_splits = bn_splits
-        self.shuffle_bn = shuffle_bn and comm.get_world_size() * bn_splits > 1
-
-        if bn_splits > 1:
-            split_batch_norm(self.backbone, bn_splits)
+        self.shuffle_bn = shuffle_bn and bn_groups.count > 1
         self.projection_head = ProjectionHead(self.feature_dim, embedding_dim)
         self.momentum_backbone = momentum_copy(self.backbone)
         self.momentum_projection_head = momentum_copy(self.projection_head)
+        group_batch_norm([self.backbone, self.momentum_backbone], bn_groups)
         self.queue = AlignedQueue(queue_size, queue_dtype, **self.queue_widths())
         self.pending_keys: list[dict[str, Tensor]] = []
 
     @classmethod
     def from_config(cls, cfg: CfgNode) -> dict:
-        options = {name.lower(): value for name, value in cfg.MOCO.items()}
+        options = {name.lower(): value for name, value in cfg.MOCO.items() if name != "BN_GROUP"}
+        options["bn_groups"] = bn_groups(cfg, cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size())
         options["queue_dtype"] = getattr(torch, cfg.MOCO.QUEUE_DTYPE)
         return {**super().from_config(cfg), **options, "seed": cfg.SEED}
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
-        batch, moco, part = cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO, share // cfg.SOLVER.ACCUMULATION_STEPS
+        batch, size, norm = cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO.QUEUE_SIZE, cfg.MODEL.RESNETS.NORM
         expect(
-            batch <= moco.QUEUE_SIZE,
-            f"MOCO.QUEUE_SIZE {moco.QUEUE_SIZE} is smaller than the global batch of {batch}: expected at least as many",
+            batch <= size,
+            f"MOCO.QUEUE_SIZE {size} is smaller than the global batch of {batch}: expected at least as many",
         )
-        expect(
-            part % moco.BN_SPLITS == 0,
-            f"MOCO.BN_SPLITS {moco.BN_SPLITS} does not divide the {part} images that a process runs at a time",
-        )
+        expect(norm == "BN", f"MODEL.RESNETS.NORM is {norm!r}: expected BN; MOCO.BN_GROUP says who shares statistics")
+        together = bn_groups(cfg, share).images
         large, small, count = cfg.VIEWS.LARGE_SIZE, cfg.VIEWS.SMALL_SIZE, cfg.VIEWS.NUM_SMALL
-        together = part // moco.BN_SPLITS
         values = [together * places(cfg, large)] + [together * count * places(cfg, small)] * (count > 0)
         expect(
             min(values) > 1,
             f"SOLVER.IMS_PER_BATCH {batch} leaves batch normalisation a single value in res5: expected more images, "
-            "larger VIEWS, or fewer SOLVER.ACCUMULATION_STEPS and MOCO.BN_SPLITS",
+            "larger VIEWS, a larger MOCO.BN_GROUP, or fewer SOLVER.ACCUMULATION_STEPS",
         )
 
     @classmethod
     def advice(cls, cfg: CfgNode, num_images: int) -> str:
-        """For a queue that holds a whole epoch or more (the paper's holds 0.55)."""
-        size = cfg.MOCO.QUEUE_SIZE
-        if size < num_images:
-            return ""
-        return (
-            f"MOCO.QUEUE_SIZE {size} is {size / num_images:.1f} times the {num_images} images, so an image's own older "
-            f"keys are among its negatives: take about {max(cfg.SOLVER.IMS_PER_BATCH, num_images // 2)}"
-        )
+        """For a queue that holds a whole epoch or more (the paper's holds 0.55), and for one group of all images."""
+        size, batch, group, said = cfg.MOCO.QUEUE_SIZE, cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO.BN_GROUP, []
+        if size >= num_images:
+            said.append(
+                f"MOCO.QUEUE_SIZE {size} is {size / num_images:.1f} times the {num_images} images, so an image's own "
+                f"older keys are among its negatives: take about {max(batch, num_images // 2)}"
+            )
+        if cfg.MOCO.SHUFFLE_BN and 1 < group == batch // cfg.SOLVER.ACCUMULATION_STEPS:
+            said.append(
+                f"MOCO.BN_GROUP {group} is all that runs at a time, so MOCO.SHUFFLE_BN finds no other group, and batch "
+                f"statistics may tell which key belongs to which positive: take MOCO.BN_GROUP {group // 2}"
+            )
+        return "; ".join(said)
 
     @classmethod
-    def describe(cls, cfg: CfgNode, iterations_per_epoch: int) -> dict[str, object]:
-        moco = cfg.MOCO
+    def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:
+        moco, groups = cfg.MOCO, bn_groups(cfg, share)
+        statistics = {"bn_group": groups.images, "shuffle_bn": moco.SHUFFLE_BN and groups.count > 1}
         said = {"momentum": moco.MOMENTUM, "temperature": moco.TEMPERATURE, "queue_size": moco.QUEUE_SIZE}
-        return {**said, "lambda": 0.0, "k": 0, "warmup_epochs": 0, "warmup_iterations": 0}
+        return {**said, **statistics, "lambda": 0.0, "k": 0, "warmup_epochs": 0, "warmup_iterations": 0}
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         return [MomentumUpdate(), QueueUpdate()]
@@ -203,7 +207,7 @@ class MoCo(Pretraining):
         """Encode this process's share of the anchors. The call that is returned gives what ``encode_anchors`` does:
         the queue's rows of all processes' anchors, and the rest of this process's own.
 
-        With shuffle-BN the uint8 anchors change places between processes first, and the keys come back in
+        With shuffle-BN the uint8 anchors change places between groups first, and the keys come back in
         the order of the global batch (docs/method.md: Batch statistics).
         """
         images = images.to(self.device, non_blocking=True)
@@ -259,10 +263,6 @@ class MoCo(Pretraining):
         storage.put_scalars(**dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True)))
         exact = {"queue_fill": 100 * self.queue.fill_level, "encoder_momentum": self.momentum}
         storage.put_scalars(smoothing_hint=False, **exact)
-
-    @property
-    def smallest_batch(self) -> int:
-        return 2 * self.bn_splits
 
     def encode(self, batch: dict) -> dict[str, Tensor]:
         encoded = self.encode_positives(batch)

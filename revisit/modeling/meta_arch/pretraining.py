@@ -71,8 +71,8 @@ class Pretraining(nn.Module):
         return ""
 
     @classmethod
-    def describe(cls, cfg: CfgNode, iterations_per_epoch: int) -> dict[str, object]:
-        """What a dry run prints of the method: plain values by name."""
+    def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:
+        """What a dry run prints of the method: plain values by name; ``share`` images are a process's batch."""
         return {}
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:

@@ -1,0 +1,141 @@
+"""Which images share batch statistics: groups of MOCO.BN_GROUP, however many processes there are."""
+
+import weakref
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.nn.functional import all_reduce
+from torch.nn import functional as F
+
+from revisit.errors import UserError, expect
+from revisit.modeling.distributed import neighbours
+from revisit.modeling.losses.contrastive import at_least_float32
+from revisit.older_keys import replace_key
+
+from detectron2.config import CfgNode
+
+
+class BNGroups(NamedTuple):
+    """How the images that all processes run at a time fall into equal groups (docs/method.md: Batch statistics).
+
+    ``splits`` or ``processes`` is 1. Groups are consecutive images in the order of the processes.
+    """
+
+    images: int  # in a group
+    splits: int  # groups in a process's pass
+    processes: int  # neighbours whose whole passes are a group
+    count: int  # groups in all
+
+
+def bn_groups(cfg: CfgNode, share: int) -> BNGroups:
+    """The groups of a config, where ``share`` images are a process's batch.
+
+    Raises:
+        UserError: a pass is neither a number of such groups, nor a number of passes such a group.
+    """
+    part, processes = share // cfg.SOLVER.ACCUMULATION_STEPS, cfg.SOLVER.IMS_PER_BATCH // share
+    size = cfg.MOCO.BN_GROUP or part
+    if groups := _layout(size, part, processes):
+        return groups
+    possible = [n for n in range(2, part * processes // 2 + 1) if _layout(n, part, processes)]
+    nearest = min(possible, key=lambda n: abs(n - size), default=0)
+    at_a_time = f"each of {processes} processes runs" if processes > 1 else "the process runs"
+    raise UserError(
+        f"MOCO.BN_GROUP {size}, but {at_a_time} {part} images at a time: expected a size that divides them, or whole "
+        f"passes of neighbouring processes, such as MOCO.BN_GROUP {nearest}; 0 is the whole pass of a process"
+    )
+
+
+def _group_of_splits(values: Mapping[str, Any], num_processes: int) -> int:
+    """MOCO.BN_GROUP of an older config: statistics were over 1/MOCO.BN_SPLITS of what a process runs at a time."""
+    splits = values["MOCO.BN_SPLITS"]
+    part = values["SOLVER.IMS_PER_BATCH"] // max(1, num_processes * values["SOLVER.ACCUMULATION_STEPS"])
+    fits = type(splits) is int and splits > 0 and part % splits == 0
+    expect(fits, f"MOCO.BN_SPLITS {splits} does not divide the {part} images that a process runs at a time")
+    return 0 if splits == 1 else part // splits
+
+
+replace_key("MOCO.BN_SPLITS", "MOCO.BN_GROUP", _group_of_splits)
+
+
+def _layout(size: int, part: int, processes: int) -> BNGroups | None:
+    """Groups of ``size`` images where ``processes`` run ``part`` each; None if there are no such groups."""
+    if part % size == 0:
+        return BNGroups(size, part // size, 1, part // size * processes)
+    pooled = size // part
+    if size % part == 0 and processes % pooled == 0:
+        return BNGroups(size, 1, pooled, processes // pooled)
+    return None
+
+
+class SplitBatchNorm2d(nn.BatchNorm2d):
+    """BatchNorm2d that normalises each 1/splits of the batch by itself, as that many processes would.
+
+    Input (N, C, H, W); in training N must be a multiple of ``splits``. Running statistics average the
+    parts'. Parameters and buffers keep BatchNorm2d's names.
+    """
+
+    splits: int = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(x)
+        if len(x) % self.splits:
+            raise ValueError(f"a batch of {len(x)} does not divide into {self.splits} groups (MOCO.BN_GROUP)")
+        mean, var = self.running_mean.repeat(self.splits, 1), self.running_var.repeat(self.splits, 1)
+        options = (self.weight, self.bias, True, self.momentum, self.eps)
+        out = [F.batch_norm(part, *own, *options) for part, *own in zip(x.chunk(self.splits), mean, var, strict=True)]
+        self.running_mean.copy_(mean.mean(0))
+        self.running_var.copy_(var.mean(0))
+        self.num_batches_tracked.add_(1)
+        return torch.cat(out)
+
+
+class PooledBatchNorm2d(nn.BatchNorm2d):
+    """BatchNorm2d over the batches of a group of processes: what SyncBatchNorm is on a GPU, for any device.
+
+    Input (N, C, H, W), of the same size on all of them. Statistics are computed in float32 at least, in two passes;
+    their gradient reaches every process's input. Parameters and buffers keep BatchNorm2d's names.
+    """
+
+    group: weakref.ref  # to a ProcessGroup: one that a layer kept alive would outlive dist.destroy_process_group()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(x)
+        wide = at_least_float32(x)
+        mean = self._mean(wide)
+        centred = wide - mean
+        var = self._mean(centred.square())
+        with torch.no_grad():
+            values = self.group().size() * x.numel() // x.shape[1]
+            self.running_mean.lerp_(mean.flatten(), self.momentum)
+            self.running_var.lerp_(var.flatten() * values / (values - 1), self.momentum)
+            self.num_batches_tracked.add_(1)
+        scale = self.weight.view(-1, 1, 1) * torch.rsqrt(var + self.eps)
+        return (centred * scale + self.bias.view(-1, 1, 1)).to(x.dtype)
+
+    def _mean(self, x: Tensor) -> Tensor:
+        """Of every channel over the group, (1, C, 1, 1)."""
+        group = self.group()
+        return all_reduce(x.mean((0, 2, 3), keepdim=True), group=group) / group.size()
+
+
+def group_batch_norm(modules: list[nn.Module], groups: BNGroups) -> None:
+    """Let every BatchNorm2d below ``modules`` normalise by ``groups``, in place; all processes call it together.
+
+    Layers without values stay as they are: a dry run, in one process, plans for many that normalise less each.
+    """
+    pool = neighbours(groups.processes) if groups.processes > 1 else None
+    for layer in (layer for module in modules for layer in module.modules() if type(layer) is nn.BatchNorm2d):
+        if layer.weight.is_meta:
+            continue
+        if groups.splits > 1:
+            layer.__class__, layer.splits = SplitBatchNorm2d, groups.splits
+        elif pool and dist.get_backend() == "nccl":
+            layer.__class__, layer.process_group = nn.SyncBatchNorm, pool
+        elif pool:
+            layer.__class__, layer.group = PooledBatchNorm2d, weakref.ref(pool)

@@ -1,0 +1,167 @@
+"""Groups of MOCO.BN_GROUP images share batch statistics, on one process or several, and groups that cannot be."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from commands import launch_forks
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny import random_views, tiny_config, tiny_model
+from torch import nn
+from torch.nn.functional import normalize
+from true_steps import take_steps
+
+from revisit.errors import UserError
+from revisit.modeling.bn_groups import BNGroups, bn_groups, group_batch_norm
+from revisit.modeling.shuffle_bn import shuffle_permutation
+
+from detectron2.utils import comm
+
+BATCH, PARTS = 16, 2
+SIZES = (4, 8)
+VIEWS = {"large": 64, "small": 32, "num_small": 2}
+OPTIONS = ("SOLVER.IMS_PER_BATCH", BATCH, "VIEWS.NUM_SMALL", 2)
+
+
+def views() -> dict[str, torch.Tensor]:
+    return random_views(BATCH, **VIEWS)
+
+
+def step_in_groups(size: int, dtype: torch.dtype, parts: int = 1) -> dict:
+    """One true step of kNN-MoCo."""
+    model = tiny_model(*OPTIONS, "MOCO.BN_GROUP", size, "SOLVER.ACCUMULATION_STEPS", parts).to(dtype)
+    return take_steps(model, [views()], frozen_bn=False, accumulation_steps=parts)
+
+
+def steps_of_processes(output: Path) -> None:
+    found = {(size, dtype): step_in_groups(size, dtype) for size in SIZES for dtype in (torch.float32, torch.float64)}
+    if comm.get_world_size() == 2:
+        found["in parts"] = step_in_groups(8, torch.float64, PARTS)  # parts of 4 images, two of them a group
+        found["nccl"] = layer_of_nccl()
+    torch.save(found, output / f"{comm.get_world_size()}_{comm.get_rank()}.pth")
+
+
+def layer_of_nccl() -> tuple[str, int]:
+    """What a pooled layer is where NCCL connects the processes, and how many it pools."""
+    layer = nn.BatchNorm2d(3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("revisit.modeling.bn_groups.dist.get_backend", lambda: "nccl")
+        group_batch_norm([layer], BNGroups(8, 1, 2, 1))
+    return type(layer).__name__, dist.get_world_size(layer.process_group)
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory) -> dict[int, dict]:
+    """By the number of processes, what the first of them has."""
+    output = tmp_path_factory.mktemp("steps")
+    for processes in (1, 2, 4):
+        launch_forks(steps_of_processes, processes, output)
+    return {processes: torch.load(output / f"{processes}_0.pth") for processes in (1, 2, 4)}
+
+
+def plain_step(parts: list[list[int]], size: int) -> tuple[list[float], torch.Tensor, torch.Tensor]:
+    """Losses, gradient and keys in float64: plain BN called on one group after the other, the formulas as they stand.
+
+    Args:
+        parts: indices of the images that run at a time, in order of the processes.
+    """
+    model, images = tiny_model(*OPTIONS).double().train(), views()
+    queue, queue_g = model.queue.keys.clone(), model.queue.features.clone()
+
+    def in_groups(backbone: nn.Module, crops: torch.Tensor) -> torch.Tensor:
+        """(n, N, 3, H, W) -> (n, N, Cg)"""
+        return torch.cat([model.pooled(backbone, group.flatten(0, 1)).unflatten(0, group.shape[:2])
+                          for group in crops.split(size)])  # fmt: skip
+
+    keys, losses = torch.empty(BATCH, 16, dtype=torch.float64), []
+    for n, part in enumerate(parts):
+        order = torch.tensor(part)[shuffle_permutation(len(part), 7, 0, n)]
+        with torch.no_grad():
+            g = in_groups(model.momentum_backbone, images["anchor"][order][:, None])[:, 0]
+            keys[order] = normalize(model.momentum_projection_head(g))
+        g = torch.cat([in_groups(model.backbone, images[name][part].view(len(part), -1, 3, width, width))
+                       for name, width in (("positive", 64), ("small", 32))], dim=1)  # fmt: skip
+        p = normalize(model.projection_head(g), dim=2)
+        scores, positive = p @ queue.T / 0.2, (p * keys[part][:, None]).sum(2) / 0.2
+        inst = torch.cat([positive[..., None], scores], dim=2).logsumexp(2) - positive
+        nearest = (normalize(g, dim=2) @ queue_g.T).topk(5, dim=2).indices
+        near = scores.logsumexp(2) - scores.gather(2, nearest).mean(2)
+        losses.append(torch.stack([inst.mean(), inst.mean() + 0.4 * near.mean()]))
+    mean = torch.stack(losses).mean(0)
+    mean[1].backward()
+    gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    return mean.tolist(), gradient, keys
+
+
+def results(step: dict) -> tuple[list[float], torch.Tensor, torch.Tensor]:
+    """Of a true step what ``plain_step`` returns."""
+    return step["losses"], step["gradients"][0], step["model"]["queue.keys"][:BATCH]
+
+
+def assert_equal(one: tuple, other: tuple, tolerance: float) -> None:
+    (losses, gradient, keys), (losses_too, gradient_too, keys_too) = one, other
+    assert losses == pytest.approx(losses_too, rel=tolerance)
+    assert (gradient - gradient_too).norm() < tolerance * gradient.norm()
+    assert (keys - keys_too).abs().max() < tolerance
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_gradients_and_keys_are_those_of_plain_bn_on_every_group_on_1_2_and_4_processes(steps, processes, size):
+    found = {dtype: results(steps[processes][size, dtype]) for dtype in (torch.float64, torch.float32)}
+    assert_equal(found[torch.float64], plain_step([list(range(BATCH))], size), 1e-9)
+    assert_equal(found[torch.float32], results(steps[1][size, torch.float32]), 1e-5)
+
+
+def test_a_group_of_a_part_of_the_batch_is_that_part_of_neighbours(steps):
+    halves = torch.arange(BATCH).view(2, PARTS, -1)  # by process and part
+    parts = [halves[:, n].flatten().tolist() for n in range(PARTS)]
+    assert_equal(results(steps[2]["in parts"]), plain_step(parts, 8), 1e-9)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_saved_running_statistics_are_the_mean_over_the_groups_of_the_first_process(steps, size):
+    model = tiny_model(*OPTIONS).double().train()
+    norm, found = model.momentum_backbone.stem.conv1.norm, []
+    for group in views()["anchor"][shuffle_permutation(BATCH, 7, 0)].split(size):
+        norm.reset_running_stats()
+        model.pooled(model.momentum_backbone, group)
+        found.append(torch.stack([norm.running_mean, norm.running_var]))
+    for processes in (1, 2, 4):
+        saved = steps[processes][size, torch.float64]["model"]
+        saved = [saved[f"momentum_backbone.stem.conv1.norm.running_{name}"] for name in ("mean", "var")]
+        own = found[: max(1, BATCH // processes // size)]
+        assert torch.allclose(torch.stack(saved), torch.stack(own).mean(0), rtol=1e-9), processes
+
+
+def test_pooling_on_gpus_is_left_to_torch(steps):
+    assert steps[2]["nccl"] == ("SyncBatchNorm", 2)
+
+
+def test_split_bn_keeps_the_names_evaluates_as_bn_and_says_when_the_batch_does_not_divide():
+    net, x = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).eval(), torch.randn(6, 3, 4, 4)
+    names, before = list(net.state_dict()), net(x)
+    group_batch_norm([net], BNGroups(2, 4, 1, 4))
+    assert list(net.state_dict()) == names
+    assert torch.equal(net(x), before)
+    with pytest.raises(ValueError, match="a batch of 6 does not divide into 4 groups"):
+        net.train()(x)
+
+
+@given(*(st.integers(1, 12) for _ in range(4)))
+def test_groups_take_every_image_once_or_the_error_names_a_size_that_does(part, processes, parts, size):
+    options = ("SOLVER.IMS_PER_BATCH", part * parts * processes, "SOLVER.ACCUMULATION_STEPS", parts)
+    try:
+        groups = bn_groups(tiny_config(*options, "MOCO.BN_GROUP", size), part * parts)
+    except UserError as error:
+        assert part % size and (size % part or processes % (size // part)) and "\n" not in str(error)
+        named = int(str(error).split("such as MOCO.BN_GROUP ")[1].split(";")[0])
+        groups = bn_groups(tiny_config(*options, "MOCO.BN_GROUP", named), part * parts)
+        assert named == 0 or groups.count > 1
+    else:
+        assert groups.images == size
+    assert groups.images * groups.count == part * processes
+    assert groups.images * groups.splits == part * groups.processes and 1 in (groups.splits, groups.processes)
+    assert bn_groups(tiny_config(*options), part * parts) == (part, 1, 1, processes)
