@@ -78,9 +78,12 @@ def main() -> None:
     overlaps = [
         draw_overlaps((height, width), (low, high), limit, options.NUM_PAIRS, cfg.SEED) for limit in options.MAX_IOUS
     ]
-    protocol = f"{options.NUM_PAIRS} pairs of crops, {low:g} to {high:g} of an image of {width} x {height} px"
+    shared = [draw_framework((height, width), name, options.NUM_PAIRS, cfg.SEED) for name in options.FRAMEWORKS]
+    protocol = f"{options.NUM_PAIRS} draws of crops of an image of {width} x {height} px"
     if overlaps:
-        plot_overlaps(overlaps, protocol, output / "iou_histogram.png")
+        plot_overlaps(overlaps, f"{protocol}, each {low:g} to {high:g} of it", output / "iou_histogram.png")
+    if shared:
+        plot_frameworks(shared, protocol, output / "frameworks.png")
     rows = [
         {
             "max_iou": drawn.max_iou,
@@ -92,15 +95,7 @@ def main() -> None:
         for drawn in overlaps
     ]
     scores = [{"max_iou": run.max_iou, options.SCORE: run.score} for run in runs]
-    shared = {
-        name: draw_framework((height, width), FRAMEWORKS[name], options.NUM_PAIRS, cfg.SEED)
-        for name in options.FRAMEWORKS
-    }
-    if shared:
-        plot_frameworks(
-            shared, f"crops of {options.NUM_PAIRS} images of {width} x {height} px", output / "frameworks.png"
-        )
-    frameworks = {name: drawn.means() for name, drawn in shared.items()}
+    frameworks = {drawn.name: drawn.means() for drawn in shared}
     write_results(cfg, protocol, {"overlaps": rows, "frameworks": frameworks, "runs": scores}, network=False)
     for row in rows:
         means = f"mean IoU {row['mean_iou']:.3f}, {row['disjoint_percent']:.1f} % share nothing"
@@ -151,7 +146,7 @@ def iou_of(drawn: list[CropBoxes], other: str) -> np.ndarray:
 class Shared(NamedTuple):
     """What a framework's large crops share with the other crops of their images."""
 
-    crops: Crops
+    name: str
     large: np.ndarray  # (N,) float64 in [0, 1], the IoU with the other large crop
     small: np.ndarray  # (N, num_small)
 
@@ -161,15 +156,15 @@ class Shared(NamedTuple):
         return {f"mean_iou_{name}": round(float(iou.mean()), 4) for name, iou in kinds.items() if iou.size}
 
 
-def draw_framework(image_size: tuple[int, int], crops: Crops, num_images: int, seed: int) -> Shared:
+def draw_framework(image_size: tuple[int, int], name: str, num_images: int, seed: int) -> Shared:
     """A framework's crops of so many images of (height, width), px, without a constraint.
 
     Every large crop is paired with all other crops, as its target. Both large crops have one distribution, so that one
     of them stands for both.
     """
-    draw = ConstrainedMultiCrop(**crops._asdict(), min_overlap=0)
-    drawn = draw_boxes(image_size, draw, num_images, seed, str(crops))
-    return Shared(crops, iou_of(drawn, "positive"), iou_of(drawn, "small"))
+    crops = ConstrainedMultiCrop(**FRAMEWORKS[name]._asdict(), min_overlap=0)
+    drawn = draw_boxes(image_size, crops, num_images, seed, name)
+    return Shared(name, iou_of(drawn, "positive"), iou_of(drawn, "small"))
 
 
 def limit_name(max_iou: float) -> str:
@@ -190,10 +185,10 @@ def plot_overlaps(overlaps: list[Overlaps], title: str, path: Path) -> None:
         axes[0].set_ylabel("pairs (%)")
 
 
-def plot_frameworks(shared: dict[str, Shared], title: str, path: Path) -> None:
+def plot_frameworks(shared: list[Shared], title: str, path: Path) -> None:
     """Histograms of the IoU, one for each framework, with the mean of all its pairs."""
     with saved_plot(path, len(shared), size=(3.4, 3), title=title) as axes:
-        for axis, (name, drawn) in zip(axes, shared.items(), strict=True):
+        for axis, drawn in zip(axes, shared, strict=True):
             kinds = {"two large crops": drawn.large, "large and small": drawn.small.ravel()}
             kinds = {label: iou for label, iou in kinds.items() if iou.size}
             pairs = sum(map(len, kinds.values()))
@@ -201,7 +196,7 @@ def plot_frameworks(shared: dict[str, Shared], title: str, path: Path) -> None:
             axis.hist([*kinds.values()], np.linspace(0, 1, 51), weights=weights, stacked=True, label=[*kinds])
             mean = drawn.means()["mean_iou_all"]
             axis.axvline(mean, color="black", linewidth=1)
-            axis.set_title(f"{name}: {drawn.crops}\nmean {mean:.3f}", fontsize=9)
+            axis.set_title(f"{drawn.name}: {FRAMEWORKS[drawn.name]}\nmean {mean:.3f}", fontsize=9)
             axis.set_xlabel("IoU of a large crop and another")
         axes[0].set_ylabel("pairs (%)")
 

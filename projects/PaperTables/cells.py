@@ -132,7 +132,7 @@ class JobBuilder:
             length = () if self.full and not needs else source.length
             options = (*length, *self.extra, *source.options, "SEED", str(seed), "OUTPUT_DIR", str(folder))
             if needs:
-                options += ("DATASETS.TRAIN", f"('folder:{needs[0].result.parent / source.toy_data[0]}',)")
+                options += ("DATASETS.TRAIN", f"('{self.images_of(needs[0], source)}',)")
             # The table has its own evaluations.
             if self.profile != "paper":
                 options += (
@@ -157,18 +157,25 @@ class JobBuilder:
         choose = ("projects/PaperTables/snapshots.py", str(trained.result.parent), str(folder), "--parts", str(parts))
         files = [(checkpoint_file(folder, part), snapshot_file(folder, part)) for part in range(1, parts)]
         convert = [("tools/convert_to_d2.py", str(checkpoint), str(backbone)) for checkpoint, backbone in files]
-        return Job(f"{source.name}, seed {seed}: on its way", (choose, *convert), files[-1][1], needs=(trained,))
+        return Job(f"{source.name}, seed {seed}: snapshots", (choose, *convert), files[-1][1], needs=(trained,))
 
     def _training(self, config: str) -> tuple[str, ...]:
         processes = () if self.gpus == 1 else ("--num-gpus", str(self.gpus))
         return (TRAIN, "--config-file", config, *processes, "--resume")
 
     def drawn(self, source: PretrainingRun) -> Job:
+        """Draw the run's own ToyScenes, into toy_scenes/ beside the job's files: the folder has to be empty."""
         arguments = source.toy_data[1:]
-        folder = self.root / "data" / "_".join(word.strip("-") for word in arguments) / "toy_scenes"
-        command = ("projects/ToyScenes/make_toy_scenes.py", "--output", str(folder), "--workers", "1", *arguments)
-        # The file is what make_toy_scenes.py writes last.
-        return Job(f"ToyScenes {' '.join(arguments)}", (command,), folder / "toy_scenes.json")
+        folder = self.root / "data" / "_".join(word.strip("-") for word in arguments)
+        output, record = folder / "toy_scenes", "toy_scenes.json"  # the record is written last
+        draw = ("projects/ToyScenes/make_toy_scenes.py", "--output", str(output), "--workers", "1", *arguments)
+        copy = ("-c", f"import shutil; shutil.copy({str(output / record)!r}, {str(folder / record)!r})")
+        return Job(f"ToyScenes {' '.join(arguments)}", (draw, copy), folder / record)
+
+    @staticmethod
+    def images_of(drawn: Job, source: PretrainingRun) -> str:
+        """The name, for DATASETS.TRAIN, of the images that were drawn for a run."""
+        return f"folder:{drawn.result.parent / 'toy_scenes' / source.toy_data[0]}"
 
     def _folder_of(self, evaluation: Evaluation) -> str:
         """The first column that is read from an evaluation; others may be, by another score."""

@@ -98,7 +98,7 @@ def _class_histogram(builder: JobBuilder) -> Job:
         images = "imagenet_118k_lt"
     else:
         needs = (builder.drawn(source),)
-        images = f"folder:{needs[0].result.parent / source.toy_data[0]}"
+        images = builder.images_of(needs[0], source)
     command = ("datasets/count_classes.py", images, "--output", str(folder))
     return Job("figure: classes of IN-118K-LT", (command,), folder / "classes.json", needs=needs, reads=reads)
 

@@ -67,7 +67,7 @@ def checkpoints_at_parts(run: Path, parts: int) -> list[tuple[int, Path]]:
 def training_seconds(metrics: Path, iterations: int) -> float:
     """Seconds that a run's steps took until then, without evaluations and checkpoints.
 
-    Each record of metrics.json has the median time of the last 20 steps, which stands for those since the record before.
+    Each record of metrics.json has the median time of the last 20 steps; it stands for all since the record before.
 
     Raises:
         UserError: nothing is recorded there.
