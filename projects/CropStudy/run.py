@@ -5,7 +5,8 @@
 
 draws pairs of crops as pretraining does, for each limit of CROP_STUDY.MAX_IOUS: DIR/iou_histogram.png. With
 pretraining runs in CROP_STUDY.RUNS, DIR/runs.png shows their losses, and scores against limits (paper, Section 3.1).
-With CROP_STUDY.FRAMEWORKS, DIR/frameworks.png shows what the crops of other frameworks share (configs/frameworks.yaml).
+With CROP_STUDY.FRAMEWORKS, as in projects/CropStudy/configs/frameworks.yaml, DIR/frameworks.png shows what the crops of
+other frameworks share.
 """
 
 import json
