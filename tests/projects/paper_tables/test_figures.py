@@ -5,14 +5,17 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 
-from projects.PaperTables import snapshots, training_time
+from projects.PaperTables import training_time
 from projects.PaperTables.cells import JobBuilder
 from projects.PaperTables.figures import figure_jobs, figure_page
 from projects.PaperTables.jobs import missing_inputs, run_jobs
 from projects.PaperTables.paper_tables import DATA_SETS, ROWS
 from projects.PaperTables.snapshots import checkpoints_at_parts, training_seconds
 from projects.PaperTables.training_time import read_curve
+from revisit.checkpoint.run_folder import remove_outdated
+from revisit.engine.setup import make_config
 from revisit.errors import UserError
 
 
@@ -119,29 +122,41 @@ def test_drawn_images_are_where_the_runs_look_for_them(tmp_path):
 
 
 @pytest.fixture
-def run_folder(tmp_path, monkeypatch):
-    """A finished run of 700 iterations with a checkpoint every 100, of which ``kept`` are there."""
+def finished_run(tmp_path):
+    """The folder of a run of so many iterations, with checkpoints after those that are named."""
 
-    def make(*kept):
+    def make(total, *kept):
         for done in kept:
             (tmp_path / f"model_{done - 1:07d}.pth").touch()
-        (tmp_path / "model_final.pth").touch()
+        torch.save({"iteration": total - 1, "trainer": {}}, tmp_path / "model_final.pth")
         return tmp_path
 
-    real = snapshots.iteration_of
-    monkeypatch.setattr(snapshots, "iteration_of", lambda path: 699 if path.stem == "model_final" else real(path))
     return make
 
 
-def test_the_nearest_checkpoint_stands_for_a_part_of_the_run(run_folder):
-    found = checkpoints_at_parts(run_folder(100, 200, 300, 400, 500, 600, 700), 4)
+def test_the_nearest_checkpoint_stands_for_a_part_of_the_run(finished_run):
+    found = checkpoints_at_parts(finished_run(700, 100, 200, 300, 400, 500, 600, 700), 4)
     assert [done for done, _ in found] in ([200, 300, 500, 700], [200, 400, 500, 700])
     assert [path.name for _, path in found][::3] == ["model_0000199.pth", "model_final.pth"]
 
 
-def test_a_part_without_a_checkpoint_and_an_unfinished_run_are_refused(run_folder, tmp_path):
+@pytest.mark.parametrize("profile", ["paper", "toy", "toy, full"])
+@pytest.mark.parametrize("label", ["MoCo", "+MC"])
+def test_the_recipes_keep_the_checkpoints_that_the_figure_needs(profile, label, finished_run):
+    source = ROWS["ablation"][label][profile.partition(",")[0]]
+    length = () if profile.endswith("full") else source.length
+    solver = make_config(source.config, (*length, *source.options), for_here=False).SOLVER
+    total, period = 10 * solver.EPOCHS, 10 * solver.CHECKPOINT_EPOCHS
+    folder = finished_run(total, *range(period, total + 1, period))
+    every = period * solver.CHECKPOINT_KEPT_EVERY
+    for done in range(period, total + 1, period):
+        remove_outdated(folder, done - 1, newest=solver.CHECKPOINTS_KEPT, every=every)
+    assert [done / total for done, _ in checkpoints_at_parts(folder, 4)] == pytest.approx([0.25, 0.5, 0.75, 1], abs=0.1)
+
+
+def test_a_part_without_a_checkpoint_and_an_unfinished_run_are_refused(finished_run, tmp_path):
     with pytest.raises(UserError, match="no checkpoint near 1/4 of its 700 iterations: pretrain with"):
-        checkpoints_at_parts(run_folder(400, 500, 600, 700), 4)
+        checkpoints_at_parts(finished_run(700, 400, 500, 600, 700), 4)
     (tmp_path / "model_final.pth").unlink()
     with pytest.raises(UserError, match="has no model_final.pth: expected a finished run"):
         checkpoints_at_parts(tmp_path, 4)
