@@ -53,6 +53,7 @@ def main(argv: list[str] | None = None) -> None:
     expect(bool(objects), f"{args.path} names no image")
     total, mean = sum(objects.values()), sum(objects.values()) / len(objects)
     numbers = {"images": len(objects), "without_annotations": without, "objects": total, "objects_per_image": mean}
+    numbers["annotations"] = str(args.path)
     args.output.mkdir(parents=True, exist_ok=True)
     with written_whole(args.output / "objects.json") as temporary:
         temporary.write_text(json.dumps(numbers, indent=2) + "\n")

@@ -64,7 +64,10 @@ def _data_set_table(jobs: list[Job]) -> Iterator[str]:
     for name, data_set in DATA_SETS.items():
         thousands, objects, *properties = data_set.values
         found = counted.get(_objects_of(name))
-        ours = f"{found['objects_per_image']:.1f} in {found['images']:,} images" if found else "–"
+        ours = "–"
+        if found:
+            file = os.path.relpath(found["annotations"], datasets_root())
+            ours = f"{found['objects_per_image']:.1f}, {found['images']:,} images of {file}"
         yes_no = " | ".join("yes" if holds else "no" for holds in properties)
         yield f"| {name} | {thousands}K | {objects or '–'} | {ours} | {yes_no} |"
 

@@ -84,7 +84,7 @@ def test_objects_are_counted_in_every_layout(kind, write, tmp_path, capsys):
     total, images = sum(expected.values()), len(expected)
     found = json.loads((tmp_path / "out/objects.json").read_text())
     assert found.pop("objects_per_image") == pytest.approx(total / images)
-    assert found == {"images": images, "without_annotations": 0, "objects": total}
+    assert found == {"images": images, "without_annotations": 0, "objects": total, "annotations": str(path)}
     assert f"{total} objects in {images} images, {total / images:.2f} per image" in capsys.readouterr().out
 
 

@@ -39,14 +39,16 @@ def test_the_page_shows_the_table_of_data_sets_pictures_and_how_far_the_others_a
     assert "- figure: IoU of crops: not run" in page and "| COCO | 118K | 7.3 | – | no | yes |" in page
     for job in jobs:  # all but one
         if job.name.startswith("table"):
-            finish(job, '{"images": 60, "objects_per_image": 5.04}')
+            (command,) = job.commands
+            finish(job, json.dumps({"images": 60, "objects_per_image": 5.04, "annotations": command[2]}))
         elif job.name != "figure: class activation maps":
             finish(job)
     for picture in ("figures/iou/seed1/runs.png", "evaluate/toy-ablation-moco/ImageNet/seed1/curves.png"):
         (tmp_path / picture).touch()
     page = figure_page(jobs, tmp_path)
     assert (
-        "| COCO | 118K | 7.3 | 5.0 in 60 images | no | yes |" in page and "| BDD100K | 90K | – | – | no | no |" in page
+        "| 7.3 | 5.0, 60 images of toy_scenes/coco/annotations/instances_train2017.json | no | yes |" in page
+        and "| BDD100K | 90K | – | – | no | no |" in page
     )
     assert "![runs.png](figures/iou/seed1/runs.png)" in page
     assert "- figure: class activation maps: not run" in page
