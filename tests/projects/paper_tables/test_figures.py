@@ -46,10 +46,9 @@ def test_the_page_shows_the_table_of_data_sets_pictures_and_how_far_the_others_a
     for picture in ("figures/iou/seed1/runs.png", "evaluate/toy-ablation-moco/ImageNet/seed1/curves.png"):
         (tmp_path / picture).touch()
     page = figure_page(jobs, tmp_path)
-    assert (
-        "| 7.3 | 5.0, 60 images of toy_scenes/coco/annotations/instances_train2017.json | no | yes |" in page
-        and "| BDD100K | 90K | – | – | no | no |" in page
-    )
+    counted = "5.0, 60 images of toy_scenes/coco/annotations/instances_train2017.json"
+    assert f"| COCO | 118K | 7.3 | {counted} | no | yes |" in page
+    assert "| BDD100K | 90K | – | – | no | no |" in page
     assert "![runs.png](figures/iou/seed1/runs.png)" in page
     assert "- figure: class activation maps: not run" in page
     assert "ImageNet/seed1" not in page  # the classifiers' own curves
