@@ -14,6 +14,7 @@ imagenet_classes.png shows how the images spread over the classes.
 import os
 from pathlib import Path
 
+from count_classes import plot_classes
 from folder_arguments import seeded_parser
 from image_subsets import MULTIPLES, assign_counts, choose, long_tailed_counts, thousands, uniform_counts, write_list
 from tqdm import tqdm
@@ -22,7 +23,6 @@ from revisit.data.image_folders import class_folders
 from revisit.data.reader import SUFFIXES
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
-from revisit.viz.curves import saved_plot
 
 NUM_CLASSES, NUM_IMAGES = 1000, 1281167
 Files = dict[str, list[str]]
@@ -69,14 +69,6 @@ def class_counts(files: Files, size: int, long_tail: tuple[int, int, int], seed:
     tail = long_tailed_counts(len(available), least=least, most=most, scale=scale)
     counts[f"imagenet_{thousands(size)}_lt"] = assign_counts(available, tail, seed)
     return counts
-
-
-def plot_classes(counts: dict[str, dict[str, int]], path: Path) -> None:
-    """Images a class, the largest class first, one line for each list."""
-    with saved_plot(path, size=(7, 4)) as (axis,):
-        for name, wanted in counts.items():
-            axis.plot(sorted(wanted.values(), reverse=True), label=f"{name}: {sum(wanted.values()):,}")
-        axis.set(yscale="log", xlabel="classes, the largest first", ylabel="images")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ go to NAME.missing.txt as OpenImages' own downloader.py reads them.
 
 import argparse
 import csv
+from collections import Counter
 from pathlib import Path
 
 from folder_arguments import seeded_parser
@@ -30,7 +31,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = seeded_parser(__doc__, openimages=("openimages", "with train/ and train-annotations-bbox.csv"))
     parser.add_argument("--boxes", type=Path, metavar="FILE", help="(default: DIR/train-annotations-bbox.csv)")
     args = parser.parse_args(argv)
-    ids = read_ids(args.boxes or args.openimages / "train-annotations-bbox.csv")
+    ids = count_boxes(args.boxes or args.openimages / "train-annotations-bbox.csv")
     order = seeded_order(ids, args.seed)
     sizes = [args.size * multiple for multiple in MULTIPLES if args.size * multiple <= len(order)]
     expect(bool(sizes), f"{len(order):,} images are in the file: {args.size:,} are asked for")
@@ -40,14 +41,15 @@ def main(argv: list[str] | None = None) -> None:
     expect(any(complete), f"no list has all of its images in {args.openimages / 'train'}: download the missing ones")
 
 
-def read_ids(path: Path) -> set[str]:
-    """The ids in the column ImageID of a CSV file."""
+def count_boxes(path: Path) -> Counter[str]:
+    """Lines by image of a CSV file with the column ImageID."""
     expect(path.is_file(), f"{path} not found: expected OpenImages' boxes of the training set (datasets/README.md)")
     try:
         with open(path, newline="", encoding="utf-8") as file:
             rows = csv.reader(file)
             column = next(rows, []).index("ImageID")
-            return {row[column] for row in tqdm(rows, unit="row", unit_scale=True, desc=path.name, disable=None)}
+            lines = tqdm(rows, unit="row", unit_scale=True, desc=path.name, disable=None)
+            return Counter(row[column] for row in lines)
     except (ValueError, IndexError, csv.Error) as error:
         raise UserError(f"{path} is no CSV with a column ImageID in every row ({error})") from error
 

@@ -74,7 +74,8 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    from projects.PaperTables.cells import JobBuilder, figure_jobs, make_cells
+    from projects.PaperTables.cells import JobBuilder, make_cells
+    from projects.PaperTables.figures import figure_jobs
     from projects.PaperTables.jobs import missing_inputs, run_jobs, submit_jobs, with_needs
 
     root = (args.output or Path("output/reproduce") / args.profile).resolve()
@@ -136,7 +137,7 @@ def show(jobs: list[Job], missing: dict[Path, str]) -> None:
 
 def write(cells: list[Cell], jobs: list[Job], folder: Path, args: argparse.Namespace) -> str:
     """Write the table's files, or the page of figures; returns its Markdown."""
-    from projects.PaperTables.cells import figure_page
+    from projects.PaperTables.figures import figure_page
     from projects.PaperTables.result_table import as_csv, as_latex, as_markdown, plot_sweep
 
     if not cells:

@@ -5,6 +5,8 @@
 
 draws pairs of crops as pretraining does, for each limit of CROP_STUDY.MAX_IOUS: DIR/iou_histogram.png. With
 pretraining runs in CROP_STUDY.RUNS, DIR/runs.png shows their losses, and scores against limits (paper, Section 3.1).
+With CROP_STUDY.FRAMEWORKS, as in projects/CropStudy/configs/frameworks.yaml, DIR/frameworks.png shows what the crops of
+other frameworks share.
 """
 
 if __name__ == "__main__":  # before the imports below, which take seconds
@@ -22,13 +24,34 @@ import yaml
 from tqdm import tqdm
 
 from projects.common.entry import load_project, write_results
-from revisit.config_rules import COUNT, PIXELS, SHARE, add_rules, each
-from revisit.data.crops import ConstrainedMultiCrop, intersection_over_union
+from revisit.config_rules import COUNT, PIXELS, SHARE, add_rules, each, one_of
+from revisit.data.crops import ConstrainedMultiCrop, CropBoxes, intersection_over_union
 from revisit.errors import expect
 from revisit.randomness import Stream, counter_rng
 from revisit.viz.curves import read_metrics, saved_plot
 
 from detectron2.config import CfgNode
+
+
+class Crops(NamedTuple):
+    """Crops of one image in a framework: two large ones, and small ones. A scale is a share of the image's area."""
+
+    large_scale: tuple[float, float]
+    num_small: int = 0
+    small_scale: tuple[float, float] = (0.05, 0.14)
+
+    def __str__(self) -> str:
+        (low, high), (least, most) = self.large_scale, self.small_scale
+        return f"2 x ({low:g}, {high:g})" + f" + {self.num_small} x ({least:g}, {most:g})" * (self.num_small > 0)
+
+
+# As each was published.
+FRAMEWORKS = {
+    "MoCo": Crops((0.2, 1.0)),
+    "SimCLR": Crops((0.08, 1.0)),
+    "SwAV": Crops((0.14, 1.0), 6, (0.05, 0.14)),
+    "DINO": Crops((0.4, 1.0), 8, (0.05, 0.4)),
+}
 
 
 def add_crop_study_config(cfg: CfgNode) -> None:
@@ -37,6 +60,7 @@ def add_crop_study_config(cfg: CfgNode) -> None:
     options.IMAGE_SIZE = (480, 640)  # height and width of the image that crops are drawn from, px
     options.NUM_PAIRS = 20000  # pairs of crops for each limit
     options.MAX_IOUS = (1.0, 0.6, 0.4, 0.2, 0.0)  # limits on the IoU of a pair; 1 is none
+    options.FRAMEWORKS = ()  # of MoCo, SimCLR, SwAV, DINO: whose crops of NUM_PAIRS images to draw, without a limit
     options.RUNS = ()  # folders of pretraining runs, each with config.yaml (its VIEWS.MAX_IOU) and metrics.json
     options.EVALUATIONS = ()  # folders with the evaluation.json of each run, in their order; () means RUNS themselves
     options.SCORE = "knn_top1"  # a key of evaluation.json; a dot goes a level down: bbox.AP50
@@ -46,7 +70,8 @@ add_rules(
     {
         "CROP_STUDY.IMAGE_SIZE": each(PIXELS, 2),
         "CROP_STUDY.NUM_PAIRS": COUNT,
-        "CROP_STUDY.MAX_IOUS": each(SHARE, least=1),
+        "CROP_STUDY.MAX_IOUS": each(SHARE),
+        "CROP_STUDY.FRAMEWORKS": each(one_of(*FRAMEWORKS)),
     }
 )
 
@@ -59,8 +84,12 @@ def main(args: Namespace) -> None:
     overlaps = [
         draw_overlaps((height, width), (low, high), limit, options.NUM_PAIRS, cfg.SEED) for limit in options.MAX_IOUS
     ]
-    protocol = f"{options.NUM_PAIRS} pairs of crops, {low:g} to {high:g} of an image of {width} x {height} px"
-    plot_overlaps(overlaps, protocol, output / "iou_histogram.png")
+    shared = [draw_framework((height, width), name, options.NUM_PAIRS, cfg.SEED) for name in options.FRAMEWORKS]
+    protocol = f"{options.NUM_PAIRS} draws of crops of an image of {width} x {height} px"
+    if overlaps:
+        plot_overlaps(overlaps, f"{protocol}, each {low:g} to {high:g} of it", output / "iou_histogram.png")
+    if shared:
+        plot_frameworks(shared, protocol, output / "frameworks.png")
     rows = [
         {
             "max_iou": drawn.max_iou,
@@ -72,10 +101,14 @@ def main(args: Namespace) -> None:
         for drawn in overlaps
     ]
     scores = [{"max_iou": run.max_iou, options.SCORE: run.score} for run in runs]
-    write_results(cfg, f"IoU of crops: {protocol}", {"overlaps": rows, "runs": scores}, network=False)
+    frameworks = {drawn.name: drawn.means() for drawn in shared}
+    results = {"overlaps": rows, "frameworks": frameworks, "runs": scores}
+    write_results(cfg, f"IoU of crops: {protocol}", results, network=False)
     for row in rows:
         means = f"mean IoU {row['mean_iou']:.3f}, {row['disjoint_percent']:.1f} % share nothing"
         print(f"limit {row['max_iou']:g}: {means}, {row['above_limit']} pairs above the limit")
+    for name, means in frameworks.items():
+        print(f"{name}: {', '.join(f'{what} {value:.3f}' for what, value in means.items())}")
     if runs:
         plot_runs(runs, options.SCORE, output / "runs.png")
     print(f"written to {output}: results.json and pictures")
@@ -99,12 +132,46 @@ def draw_overlaps(
         max_iou: VIEWS.MAX_IOU; 1 leaves the crops alone.
     """
     crops = ConstrainedMultiCrop(large_scale=scale, num_small=0, max_iou=max_iou)
-    drawn = [
-        crops(*image_size, counter_rng(seed, Stream.VIEWS, 0, index))
-        for index in tqdm(range(num_pairs), unit="pair", desc=f"IoU at most {max_iou:g}")
-    ]
-    anchors, positives = (np.stack([getattr(boxes, name) for boxes in drawn]) for name in ("anchor", "positive"))
-    return Overlaps(max_iou, intersection_over_union(anchors, positives), sum(boxes.num_fallbacks for boxes in drawn))
+    drawn = draw_boxes(image_size, crops, num_pairs, seed, f"IoU at most {max_iou:g}")
+    return Overlaps(max_iou, iou_of(drawn, "positive"), sum(boxes.num_fallbacks for boxes in drawn))
+
+
+def draw_boxes(
+    image_size: tuple[int, int], crops: ConstrainedMultiCrop, num_images: int, seed: int, name: str
+) -> list[CropBoxes]:
+    """The boxes of the views of so many images of (height, width), px."""
+    indices = tqdm(range(num_images), unit="image", desc=name)
+    return [crops(*image_size, counter_rng(seed, Stream.VIEWS, 0, index)) for index in indices]
+
+
+def iou_of(drawn: list[CropBoxes], other: str) -> np.ndarray:
+    """The IoU of anchors with another crop of their images, (N,) float64; with the small ones, (N, S)."""
+    anchors, others = (np.stack([getattr(boxes, name) for boxes in drawn]) for name in ("anchor", other))
+    return intersection_over_union(anchors[:, None] if others.ndim == 3 else anchors, others)
+
+
+class Shared(NamedTuple):
+    """What a framework's large crops share with the other crops of their images."""
+
+    name: str
+    large: np.ndarray  # (N,) float64 in [0, 1], the IoU with the other large crop
+    small: np.ndarray  # (N, num_small)
+
+    def means(self) -> dict[str, float]:
+        """Mean IoU of all pairs, and of those with large and with small crops."""
+        kinds = {"all": np.concatenate([self.large, self.small.ravel()]), "large": self.large, "small": self.small}
+        return {f"mean_iou_{name}": round(float(iou.mean()), 4) for name, iou in kinds.items() if iou.size}
+
+
+def draw_framework(image_size: tuple[int, int], name: str, num_images: int, seed: int) -> Shared:
+    """A framework's crops of so many images of (height, width), px, without a constraint.
+
+    Every large crop is paired with all other crops, as its target. Both large crops have one distribution, so that one
+    of them stands for both.
+    """
+    crops = ConstrainedMultiCrop(**FRAMEWORKS[name]._asdict(), min_overlap=0)
+    drawn = draw_boxes(image_size, crops, num_images, seed, name)
+    return Shared(name, iou_of(drawn, "positive"), iou_of(drawn, "small"))
 
 
 def limit_name(max_iou: float) -> str:
@@ -122,6 +189,22 @@ def plot_overlaps(overlaps: list[Overlaps], title: str, path: Path) -> None:
             fallbacks = f", {num_fallbacks} fallbacks" if max_iou < 1 else ""
             axis.set_title(f"{limit_name(max_iou)}\nmean {iou.mean():.3f}{fallbacks}", fontsize=9)
             axis.set_xlabel("IoU of anchor and positive")
+        axes[0].set_ylabel("pairs (%)")
+
+
+def plot_frameworks(shared: list[Shared], title: str, path: Path) -> None:
+    """Histograms of the IoU, one for each framework, with the mean of all its pairs."""
+    with saved_plot(path, len(shared), size=(3.4, 3), title=title) as axes:
+        for axis, drawn in zip(axes, shared, strict=True):
+            kinds = {"two large crops": drawn.large, "large and small": drawn.small.ravel()}
+            kinds = {label: iou for label, iou in kinds.items() if iou.size}
+            pairs = sum(map(len, kinds.values()))
+            weights = [np.full(len(iou), 100 / pairs) for iou in kinds.values()]
+            axis.hist([*kinds.values()], np.linspace(0, 1, 51), weights=weights, stacked=True, label=[*kinds])
+            mean = drawn.means()["mean_iou_all"]
+            axis.axvline(mean, color="black", linewidth=1)
+            axis.set_title(f"{drawn.name}: {FRAMEWORKS[drawn.name]}\nmean {mean:.3f}", fontsize=9)
+            axis.set_xlabel("IoU of a large crop and another")
         axes[0].set_ylabel("pairs (%)")
 
 

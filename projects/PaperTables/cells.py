@@ -1,5 +1,4 @@
-"""From tables and figures of the paper to jobs: draw data, pretrain, convert, evaluate; each is there once, whoever
-needs it."""
+"""From the paper's tables to jobs: draw data, pretrain, convert, evaluate; each is there once, whoever needs it."""
 
 from __future__ import annotations
 
@@ -8,37 +7,29 @@ import hashlib
 import itertools
 import json
 import operator
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from projects.PaperTables.jobs import Job, data_facts, with_needs
+from projects.PaperTables.jobs import Job, data_facts
 from projects.PaperTables.paper_tables import (
     COLUMNS,
-    ROWS,
     TRAIN,
     Evaluation,
     GivenBackbone,
     OthersWeights,
     PretrainingRun,
     Row,
+    Snapshot,
     Source,
     columns_of,
     paper_values,
 )
+from projects.PaperTables.snapshots import checkpoint_file, snapshot_file
 from revisit.checkpoint.run_folder import BEST
 from revisit.data.catalog import datasets_root
 from revisit.engine.setup import make_config
 from revisit.errors import expect
-
-# Of the figures.
-_LIMITS = ("0.6", "0.4", "0.2", "0.0")
-_CLASSIFIED = {
-    "paper": ("cifar10_train", "cifar10_test", "20"),
-    "toy": ("toy_objects_train", "toy_objects_heldout", "4"),
-}
-_PICTURES = ("iou_histogram.png", "runs.png", "cams.png", "gallery.png", "overlays/*.gif")
 
 
 @dataclass(frozen=True)
@@ -117,6 +108,9 @@ class JobBuilder:
         if isinstance(source, GivenBackbone):
             if weights := source.file(seed):
                 facts = (f"{weights.name}: sha256 {hashlib.sha256(weights.read_bytes()).hexdigest()}",)
+        elif isinstance(source, Snapshot):
+            needs = (self.snapshots(source.run, source.parts, seed),)
+            weights = snapshot_file(needs[0].result.parent, source.part)
         else:
             needs = (self.backbone(source, seed),)
             weights = needs[0].result
@@ -138,8 +132,8 @@ class JobBuilder:
         name = f"{source.name}, seed {seed}: {folder.parent.name}"
         return Job(name, commands, folder / evaluation.result, (*data_facts(commands[0]), *facts), needs)
 
-    def backbone(self, source: PretrainingRun | OthersWeights, seed: int, *, watched: bool = False) -> Job:
-        """Pretrain and convert; ``watched`` leaves the recipe's own evaluations on."""
+    def backbone(self, source: PretrainingRun | OthersWeights, seed: int) -> Job:
+        """Pretrain and convert."""
         if isinstance(source, OthersWeights):
             checkpoint = datasets_root() / "weights" / source.file
             output = self.root / "weights" / source.name / "backbone.pth"
@@ -147,13 +141,13 @@ class JobBuilder:
         else:
             folder = self.root / "pretrain" / source.name / f"seed{seed}"
             checkpoint, output = folder / "model_final.pth", folder / "backbone.pth"
-            needs = (self._drawn(source),) if source.toy_data else ()
+            needs = (self.drawn(source),) if source.toy_data else ()
             length = () if self.full and not needs else source.length
             options = (*length, *self.extra, *source.options, "SEED", str(seed), "OUTPUT_DIR", str(folder))
             if needs:
-                options += ("DATASETS.TRAIN", f"('folder:{needs[0].result.parent / source.toy_data[0]}',)")
+                options += ("DATASETS.TRAIN", f"('{self.images_of(needs[0], source)}',)")
             # The table has its own evaluations.
-            if not watched and self.profile != "paper":
+            if self.profile != "paper":
                 options += (
                     "KNN_EVAL.BANK",
                     "",
@@ -177,93 +171,35 @@ class JobBuilder:
             f"--select best: {config} evaluates nothing before its end; add --opts TEST.EVAL_EPOCHS 1",
         )
 
+    def snapshots(self, source: PretrainingRun, parts: int, seed: int) -> Job:
+        """Convert the checkpoints of a run after each of so many equal parts of its training, but for the last."""
+        trained = self.backbone(source, seed)
+        folder = self.root / "snapshots" / source.name / f"seed{seed}"
+        choose = ("projects/PaperTables/snapshots.py", str(trained.result.parent), str(folder), "--parts", str(parts))
+        files = [(checkpoint_file(folder, part), snapshot_file(folder, part)) for part in range(1, parts)]
+        convert = [("tools/convert_to_d2.py", str(checkpoint), str(backbone)) for checkpoint, backbone in files]
+        return Job(f"{source.name}, seed {seed}: snapshots", (choose, *convert), files[-1][1], needs=(trained,))
+
     def _training(self, config: str) -> tuple[str, ...]:
         processes = () if self.gpus == 1 else ("--num-gpus", str(self.gpus))
         return (TRAIN, "--config-file", config, *processes, "--resume")
 
-    def _drawn(self, source: PretrainingRun) -> Job:
+    def drawn(self, source: PretrainingRun) -> Job:
+        """Draw the run's own ToyScenes, into toy_scenes/ beside the job's files: the folder has to be empty."""
         arguments = source.toy_data[1:]
-        folder = self.root / "data" / "_".join(word.strip("-") for word in arguments) / "toy_scenes"
-        command = ("projects/ToyScenes/make_toy_scenes.py", "--output", str(folder), "--workers", "1", *arguments)
-        # The file is what make_toy_scenes.py writes last.
-        return Job(f"ToyScenes {' '.join(arguments)}", (command,), folder / "toy_scenes.json")
+        folder = self.root / "data" / "_".join(word.strip("-") for word in arguments)
+        output, record = folder / "toy_scenes", "toy_scenes.json"  # the record is written last
+        draw = ("projects/ToyScenes/make_toy_scenes.py", "--output", str(output), "--workers", "1", *arguments)
+        copy = ("-c", f"import shutil; shutil.copy({str(output / record)!r}, {str(folder / record)!r})")
+        return Job(f"ToyScenes {' '.join(arguments)}", (draw, copy), folder / record)
+
+    @staticmethod
+    def images_of(drawn: Job, source: PretrainingRun) -> str:
+        """The name, for DATASETS.TRAIN, of the images that were drawn for a run."""
+        return f"folder:{drawn.result.parent / 'toy_scenes' / source.toy_data[0]}"
 
     def _folder_of(self, evaluation: Evaluation) -> str:
         """The first column that is read from an evaluation; others may be, by another score."""
         forms = ((name, getattr(column, self.profile)) for name, column in COLUMNS.items())
         recipe = (evaluation.config, evaluation.options)
         return next(name for name, form in forms if form and (form.config, form.options) == recipe).replace(" ", "_")
-
-
-def figure_jobs(builder: JobBuilder, seed: int) -> list[Job]:
-    """The jobs of all figures, each after those that it needs; the last of each leaves its pictures."""
-    labels = ("MoCo", "+MC+CC+m+A+NN", "+MC")
-    moco, best, multi_crop = (ROWS["ablation"][label][builder.profile] for label in labels)
-    jobs = [
-        _iou_study(builder, moco, seed),
-        *(_watched(builder, source, seed) for source in (moco, best)),
-        _cams(builder, moco, best, seed),
-        *(_evaluated(builder, multi_crop, column, seed) for column in ("21 classes", "DAVIS_JF")),
-    ]
-    return with_needs(jobs)
-
-
-def figure_page(jobs: list[Job], folder: Path) -> str:
-    """Markdown with the pictures that are there, and how far the others are."""
-    lines = ["# Figures", ""]
-    for job in jobs:
-        names = _PICTURES + ((job.result.name,) if job.result.suffix == ".png" else ())
-        pictures = sorted(path for name in names for path in job.result.parent.glob(name)) if job.done else []
-        if pictures:
-            lines += [f"## {job.name}", ""]
-            lines += [f"![{path.name}]({os.path.relpath(path, folder)})" for path in pictures] + [""]
-        elif not job.done:
-            lines += [f"- {job.name}: {job.state}", ""]
-    return "\n".join(lines)
-
-
-def _evaluated(builder: JobBuilder, source: PretrainingRun, column: str, seed: int) -> Job:
-    return builder.evaluate(source, getattr(COLUMNS[column], builder.profile), seed)
-
-
-def _with(source: PretrainingRun, *options: str) -> PretrainingRun:
-    return replace(source, options=(*source.options, *options))
-
-
-def _iou_study(builder: JobBuilder, moco: PretrainingRun, seed: int) -> Job:
-    """MoCo whose two crops may share less and less."""
-    runs = [moco, *(_with(moco, "VIEWS.MAX_IOU", limit) for limit in _LIMITS)]
-    scores = [_evaluated(builder, run, "seg_VOC", seed) for run in runs]
-    trained = [builder.backbone(run, seed) for run in runs]
-    folder = builder.root / "figures" / "iou" / f"seed{seed}"
-    config = f"projects/CropStudy/configs/{'coco' if builder.profile == 'paper' else 'toy'}.yaml"
-    command = ("projects/CropStudy/run.py", "--config-file", config, "--output", str(folder))
-    for key, jobs in (("RUNS", trained), ("EVALUATIONS", scores)):
-        command += (f"CROP_STUDY.{key}", repr(tuple(str(job.result.parent) for job in jobs)))
-    command += ("CROP_STUDY.SCORE", "sem_seg.mIoU", "SEED", str(seed))
-    return Job("figure: IoU of crops", (command,), folder / "results.json", needs=(*trained, *scores))
-
-
-def _watched(builder: JobBuilder, source: PretrainingRun, seed: int) -> Job:
-    """The run once more, with its held-out accuracy measured on the way."""
-    bank, test, every = _CLASSIFIED[builder.profile]
-    options = ("KNN_EVAL.BANK", bank, "DATASETS.TEST", f"('{test}',)", "TEST.EVAL_EPOCHS", every)
-    trained = builder.backbone(_with(source, *options), seed, watched=True)
-    metrics = trained.result.parent / "metrics.json"
-    picture = builder.root / "figures" / "curves" / source.name / f"seed{seed}" / "curves.png"
-    code = "from pathlib import Path; from revisit.viz.curves import plot_curves; "
-    code += f"plot_curves(Path({str(metrics)!r}), Path({str(picture)!r}))"
-    return Job(f"figure: {source.name} over time", (("-c", code),), picture, needs=(trained,))
-
-
-def _cams(builder: JobBuilder, moco: PretrainingRun, best: PretrainingRun, seed: int) -> Job:
-    """Where linear classifiers on both backbones see their class."""
-    ours, other = (_evaluated(builder, source, "ImageNet", seed) for source in (best, moco))
-    weights, other_weights = (builder.backbone(source, seed).result for source in (best, moco))
-    folder = builder.root / "figures" / "cams" / f"seed{seed}"
-    config = f"projects/ClassActivationMaps/configs/{'imagenet_R50' if builder.profile == 'paper' else 'toy'}.yaml"
-    command = ("projects/ClassActivationMaps/run.py", "--config-file", config)
-    command += ("--weights", str(weights), "--output", str(folder))
-    command += ("CAM.CLASSIFIER", str(ours.result.parent / "classifier.pth"), "CAM.OTHER_WEIGHTS", str(other_weights))
-    command += ("CAM.OTHER_CLASSIFIER", str(other.result.parent / "classifier.pth"))
-    return Job("figure: class activation maps", (command,), folder / "results.json", needs=(ours, other))

@@ -36,7 +36,8 @@ class Job:
     """Commands, run one after the other by this Python, that end with ``result`` on disk.
 
     ``facts`` is what else the result depends on, such as the number of images. ``job.json`` beside the result
-    keeps commands and facts; a result of others is not taken for this job's. ``needs`` are jobs that come first.
+    keeps commands and facts; a result of others is not taken for this job's. ``needs`` are jobs that come first,
+    ``reads`` files of data that the commands name.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Job:
     result: Path
     facts: tuple[str, ...] = ()
     needs: tuple[Job, ...] = ()
+    reads: tuple[Path, ...] = ()
 
     @property
     def done(self) -> bool:
@@ -109,7 +111,8 @@ def with_needs(jobs: Iterable[Job]) -> list[Job]:
 
 def missing_inputs(job: Job) -> str:
     """What the job would not find on this machine: data sets, checkpoints of others; "" if nothing is missing."""
-    missing, drawn = [], tuple(f"folder:{needed.result.parent}/" for needed in job.needs)
+    missing = [str(path) for path in job.reads if not path.exists()]
+    drawn = tuple(f"folder:{needed.result.parent}/" for needed in job.needs)
     for command in job.commands:
         if command[0] == "tools/convert_to_d2.py" and len(job.commands) == 1 and not Path(command[1]).is_file():
             missing.append(f"{command[1]}, a checkpoint of others")

@@ -1,4 +1,5 @@
-"""The paper's tables, read from paper_tables.yaml: rows with their backbones, columns with their evaluations."""
+"""The paper's tables, read from paper_tables.yaml: rows with their backbones, columns with their evaluations, and the
+data sets."""
 
 import hashlib
 import shlex
@@ -73,7 +74,20 @@ class GivenBackbone:
         return path
 
 
-Source = PretrainingRun | OthersWeights | GivenBackbone
+@dataclass(frozen=True)
+class Snapshot:
+    """The backbone of a run after ``part`` of ``parts`` equal parts of its training, but for the last."""
+
+    run: PretrainingRun
+    part: int
+    parts: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.run.name}_{self.part}of{self.parts}"
+
+
+Source = PretrainingRun | OthersWeights | GivenBackbone | Snapshot
 Row = dict[str, Source | None]  # by profile; None: it is what others published, or has no toy form
 
 
@@ -108,6 +122,21 @@ class Column:
     toy: Evaluation | None
     digits: int = 1
     toy_means: str = ""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A row of the paper's table of data sets.
+
+    Args:
+        values: thousands of images, objects per image (None: not printed), whether classes are uniform, and whether
+            images are discriminative.
+        counted: arguments of datasets/count_objects.py by profile, paths below the folder of all data sets; empty:
+            no annotations.
+    """
+
+    values: tuple[int, float | None, bool, bool]
+    counted: dict[str, tuple[str, ...]]
 
 
 def given_rows(weights: list[str]) -> dict[str, Row]:
@@ -179,3 +208,7 @@ def _rows(table: dict) -> dict[str, Row]:
 
 ROWS: dict[str, dict[str, Row]] = {name: _rows(table) for name, table in _TABLES.items()}
 COLUMNS: dict[str, Column] = {name: _column(**content) for name, content in _CONTENT["columns"].items()}
+DATA_SETS: dict[str, DataSet] = {
+    name: DataSet(tuple(row["values"]), {profile: _words(row.get(profile, "")) for profile in PROFILES})
+    for name, row in _CONTENT["data_sets"].items()
+}

@@ -10,14 +10,15 @@ import pytest
 import yaml
 from commands import run
 
-from projects.CropStudy.run import draw_overlaps, read_runs
+from projects.CropStudy.run import draw_framework, draw_overlaps, read_runs
 from revisit.errors import UserError
 
 
-def simulated_iou(height, width, scale, rng):
+def simulated_iou(height, width, scale, rng, other=None):
     """One pair of crops by the definition of random resized crops, in real numbers, and its IoU."""
-    boxes = []
+    boxes, scales = [], [scale, other or scale]
     while len(boxes) < 2:
+        scale = scales[len(boxes)]
         area, ratio = rng.uniform(*scale) * height * width, math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
         w, h = math.sqrt(area * ratio), math.sqrt(area / ratio)
         if w <= width and h <= height:
@@ -57,6 +58,41 @@ def test_the_command_draws_and_reports_every_limit(project_command, toy_root, tm
     means = [row["mean_iou"] for row in rows]
     assert means == sorted(means, reverse=True) and all(row["above_limit"] <= row["fallbacks"] for row in rows)
     assert cv2.imread(str(tmp_path / "iou_histogram.png")).std() > 10
+
+
+@pytest.mark.parametrize(
+    ("name", "large", "small", "count"),
+    [
+        ("MoCo", (0.2, 1.0), None, 0),
+        ("SimCLR", (0.08, 1.0), None, 0),
+        ("SwAV", (0.14, 1.0), (0.05, 0.14), 6),
+        ("DINO", (0.4, 1.0), (0.05, 0.4), 8),
+    ],
+)
+def test_the_crops_of_a_framework_share_what_a_direct_simulation_says(name, large, small, count):
+    rng, images = random.Random(0), 2000
+    drawn = draw_framework((480, 640), name, images, seed=0)
+    assert drawn.large.shape == (images,) and drawn.small.shape == (images, count)
+    for found, other in ((drawn.large, large), (drawn.small, small)):
+        if found.size:
+            expected = np.array([simulated_iou(480, 640, large, rng, other) for _ in range(20000)])
+            # Small crops of one image share their large one, so that each image counts once.
+            error = 4 * expected.std() * math.hypot(1 / math.sqrt(20000), 1 / math.sqrt(images))
+            assert found.mean() == pytest.approx(expected.mean(), abs=error)
+    means = drawn.means()
+    assert means["mean_iou_all"] == pytest.approx(
+        (drawn.large.sum() + drawn.small.sum()) / (images * (1 + count)), abs=1e-4
+    )
+    assert ("mean_iou_small" in means) == bool(count)
+
+
+def test_frameworks_are_drawn_without_any_limit(run_project):
+    options = "CROP_STUDY.NUM_PAIRS 50 CROP_STUDY.MAX_IOUS () CROP_STUDY.FRAMEWORKS \"('SwAV', 'MoCo')\""
+    output, results = run_project("CropStudy", options, weights=None)
+    assert list(results["frameworks"]) == ["SwAV", "MoCo"] and results["overlaps"] == []
+    assert {path.name for path in output.glob("*.png")} == {"frameworks.png"}
+    with pytest.raises(UserError, match="CROP_STUDY.FRAMEWORKS.*expected a list, each one of MoCo, SimCLR, SwAV, DINO"):
+        run_project("CropStudy", "CROP_STUDY.FRAMEWORKS \"('BYOL',)\"", weights=None)
 
 
 @pytest.fixture

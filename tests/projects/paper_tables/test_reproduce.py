@@ -9,7 +9,8 @@ import cv2
 import pytest
 from commands import ROOT, documented, run
 
-from projects.PaperTables.cells import Cell, JobBuilder, figure_jobs, figure_page, make_cells
+from projects.PaperTables.cells import Cell, JobBuilder, make_cells
+from projects.PaperTables.figures import figure_jobs
 from projects.PaperTables.jobs import Job, cost_of, missing_inputs, with_needs
 from projects.PaperTables.paper_tables import COLUMNS, ROWS, given_rows, paper_values
 from projects.PaperTables.result_table import as_csv, as_latex, as_markdown, ours, plot_sweep
@@ -82,24 +83,6 @@ def test_every_job_is_there_once_after_what_it_needs_with_files_that_exist(profi
                 assert command[0] == "-c" or all((ROOT / file).is_file() for file in (command[0], *configs))
 
 
-def test_the_page_of_figures_shows_pictures_of_figures_and_how_far_the_others_are(toy_datasets, tmp_path):
-    jobs = figure_jobs(JobBuilder("toy", tmp_path), seed=1)
-    assert "- figure: IoU of crops: not run" in figure_page(jobs, tmp_path)
-    runs = [" ".join(job.commands[0]) for job in jobs if "MAX_IOU" in job.name and job.name.endswith("pretraining")]
-    assert [float(re.search(r"VIEWS.MAX_IOU (\S+)", run)[1]) for run in runs] == [0.6, 0.4, 0.2, 0.0]
-    for job in jobs:  # all but one
-        if job.name != "figure: class activation maps":
-            job.result.parent.mkdir(parents=True, exist_ok=True)
-            job.result.touch()
-    for picture in ("figures/iou/seed1/runs.png", "evaluate/toy-ablation-moco/ImageNet/seed1/curves.png"):
-        (tmp_path / picture).touch()
-    page = figure_page(jobs, tmp_path)
-    assert "![runs.png](figures/iou/seed1/runs.png)" in page
-    assert "![curves.png](figures/curves/toy-ablation-moco/seed1/curves.png)" in page
-    assert "- figure: class activation maps: not run" in page
-    assert "ImageNet" not in page  # the classifiers' own curves
-
-
 def test_tables_share_their_runs_and_columns_their_evaluation(toy_datasets, tmp_path):
     ablation = {job.result: job for job in all_jobs(cells_of("ablation", "toy", tmp_path))}
     shared = [job for job in all_jobs(cells_of("augmentation", "toy", tmp_path)) if job.result in ablation]
@@ -128,12 +111,6 @@ def test_without_any_data_every_job_says_what_it_lacks(tmp_path, monkeypatch):
     for table in ROWS:
         jobs = all_jobs(cells_of(table, "paper", tmp_path))
         assert jobs and [job.name for job in jobs if not missing_inputs(job)] == []
-    lacks = {job.name: missing_inputs(job) for job in figure_jobs(JobBuilder("paper", tmp_path), seed=1)}
-    over_time = [f"figure: pretrain-{name} over time" for name in ("moco", "knn_moco")]
-    assert [name for name, missing in lacks.items() if not missing] == ["figure: IoU of crops", *over_time]  # need none
-    assert lacks["pretrain-moco_mc, seed 1: DAVIS_JF"] == f"{tmp_path}/DAVIS"
-    (with_bank, *_) = [missing for name, missing in lacks.items() if "BANK" in name]
-    assert with_bank == "coco_2017_train_images, cifar10_test, cifar10_train"
 
 
 def test_given_backbones_are_judged_beside_random_init_one_for_all_seeds_or_one_for_each(toy_datasets, tmp_path):

@@ -1,0 +1,172 @@
+"""The jobs of the paper's figures and of its table of data sets, and the page that shows them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from projects.PaperTables.cells import JobBuilder
+from projects.PaperTables.jobs import Job, data_facts, with_needs
+from projects.PaperTables.paper_tables import COLUMNS, DATA_SETS, ROWS, PretrainingRun, Snapshot
+from revisit.data.catalog import datasets_root
+
+LIMITS = ("0.6", "0.4", "0.2", "0.0")
+PARTS = 4  # of a training, after each of which it is judged
+TRANSFERS = ("seg_VOC", "VOC_SVM_mAP")
+REGIONS = "5"  # of an image in the pictures of retrieval; the table has 15
+PICTURES = (
+    *("iou_histogram.png", "frameworks.png", "runs.png", "classes.png", "training_time.png"),
+    *("cams.png", "gallery.png", "overlays/*.gif"),
+)
+
+
+def figure_jobs(builder: JobBuilder, seed: int) -> list[Job]:
+    """The jobs of all figures, each after those that it needs; the last of each leaves its pictures."""
+    moco, multi_crop = (ROWS["ablation"][label][builder.profile] for label in ("MoCo", "+MC"))
+    both = {"MoCo": moco, "MoCo + multi-crop": multi_crop}
+    jobs = [
+        *_objects(builder),
+        _class_histogram(builder),
+        _frameworks(builder),
+        _iou_study(builder, moco, seed),
+        *(_training_time(builder, both, column, seed) for column in TRANSFERS),
+        _cams(builder, moco, multi_crop, seed),
+        _evaluated(builder, multi_crop, "DAVIS_JF", seed),
+        _retrieval(builder, multi_crop, seed),
+    ]
+    return with_needs(jobs)
+
+
+def figure_page(jobs: list[Job], folder: Path) -> str:
+    """Markdown with the table of data sets, the pictures that are there, and how far the others are."""
+    lines = ["# Figures", "", *_data_set_table(jobs), ""]
+    for job in jobs:
+        pictures = sorted(path for name in PICTURES for path in job.result.parent.glob(name)) if job.done else []
+        if pictures:
+            lines += [f"## {job.name}", ""]
+            lines += [f"![{path.name}]({os.path.relpath(path, folder)})" for path in pictures] + [""]
+        elif not job.done:
+            lines += [f"- {job.name}: {job.state}", ""]
+    return "\n".join(lines)
+
+
+def _data_set_table(jobs: list[Job]) -> Iterator[str]:
+    counted = {
+        job.name: json.loads(job.result.read_text())
+        for job in jobs
+        if job.name in map(_objects_of, DATA_SETS) and job.done
+    }
+    yield "| data set | images (paper) | objects per image (paper) | counted here | uniform | discriminative |"
+    yield "|---|---|---|---|---|---|"
+    for name, data_set in DATA_SETS.items():
+        thousands, objects, *properties = data_set.values
+        found = counted.get(_objects_of(name))
+        ours = "–"
+        if found:
+            file = os.path.relpath(found["annotations"], datasets_root())
+            ours = f"{found['objects_per_image']:.1f}, {found['images']:,} images of {file}"
+        yes_no = " | ".join("yes" if holds else "no" for holds in properties)
+        yield f"| {name} | {thousands}K | {objects or '–'} | {ours} | {yes_no} |"
+
+
+def _objects_of(name: str) -> str:
+    return f"table: objects per image, {name}"
+
+
+def _objects(builder: JobBuilder) -> list[Job]:
+    """A count of each data set that has annotations in this profile."""
+    return [
+        _count(builder, name, words) for name, each in DATA_SETS.items() if (words := each.counted[builder.profile])
+    ]
+
+
+def _count(builder: JobBuilder, name: str, words: tuple[str, ...]) -> Job:
+    kind, *paths = words
+    files = {word: str(datasets_root() / word) for word in paths if word != "--list"}
+    folder = builder.root / "figures" / "objects" / name
+    arguments = (files.get(word, word) for word in paths)
+    command = ("datasets/count_objects.py", kind, *arguments, "--output", str(folder))
+    return Job(_objects_of(name), (command,), folder / "objects.json", reads=tuple(map(Path, files.values())))
+
+
+def _class_histogram(builder: JobBuilder) -> Job:
+    """How many images each class has in the long-tailed data set."""
+    folder, needs, reads = builder.root / "figures" / "classes", (), ()
+    source = ROWS["linear"]["IN-118K-LT"][builder.profile]
+    if builder.profile == "paper":
+        reads = (datasets_root() / "subsets/imagenet_118k_lt.txt",)
+        images = "imagenet_118k_lt"
+    else:
+        needs = (builder.drawn(source),)
+        images = builder.images_of(needs[0], source)
+    command = ("datasets/count_classes.py", images, "--output", str(folder))
+    return Job("figure: classes of IN-118K-LT", (command,), folder / "classes.json", needs=needs, reads=reads)
+
+
+def _frameworks(builder: JobBuilder) -> Job:
+    folder = builder.root / "figures" / "frameworks"
+    config = "projects/CropStudy/configs/frameworks.yaml"
+    command = ("projects/CropStudy/run.py", "--config-file", config, "--output", str(folder))
+    return Job("figure: IoU of crops in existing frameworks", (command,), folder / "results.json")
+
+
+def _iou_study(builder: JobBuilder, moco: PretrainingRun, seed: int) -> Job:
+    """MoCo whose two crops may share less and less."""
+    runs = [moco, *(replace(moco, options=(*moco.options, "VIEWS.MAX_IOU", limit)) for limit in LIMITS)]
+    scores = [_evaluated(builder, run, "seg_VOC", seed) for run in runs]
+    trained = [builder.backbone(run, seed) for run in runs]
+    folder = builder.root / "figures" / "iou" / f"seed{seed}"
+    config = f"projects/CropStudy/configs/{'coco' if builder.profile == 'paper' else 'toy'}.yaml"
+    command = ("projects/CropStudy/run.py", "--config-file", config, "--output", str(folder))
+    for key, jobs in (("RUNS", trained), ("EVALUATIONS", scores)):
+        command += (f"CROP_STUDY.{key}", repr(tuple(str(job.result.parent) for job in jobs)))
+    command += ("CROP_STUDY.SCORE", "sem_seg.mIoU", "SEED", str(seed))
+    return Job("figure: IoU of crops", (command,), folder / "results.json", needs=(*trained, *scores))
+
+
+def _training_time(builder: JobBuilder, runs: dict[str, PretrainingRun], column: str, seed: int) -> Job:
+    """A column's scores from checkpoints of one training each, against the time that it had taken."""
+    evaluation = getattr(COLUMNS[column], builder.profile)
+    folder = builder.root / "figures" / "training_time" / column / f"seed{seed}"
+    command = ("projects/PaperTables/training_time.py", "--output", str(folder), "--title", f"{column} (%)")
+    command += ("--score", *evaluation.score)
+    needs: list[Job] = []
+    for name, source in runs.items():
+        on_its_way = builder.snapshots(source, PARTS, seed)
+        sources = [*(Snapshot(source, part, PARTS) for part in range(1, PARTS)), source]
+        scores = [builder.evaluate(each, evaluation, seed) for each in sources]
+        times = on_its_way.result.parent / "times.json"
+        command += ("--run", name, str(times), *(str(job.result) for job in scores))
+        needs += [on_its_way, *scores]
+    return Job(f"figure: {column} over training time", (command,), folder / "results.json", needs=tuple(needs))
+
+
+def _cams(builder: JobBuilder, moco: PretrainingRun, multi_crop: PretrainingRun, seed: int) -> Job:
+    """Where linear classifiers on both backbones see their class."""
+    ours, other = (_evaluated(builder, source, "ImageNet", seed) for source in (moco, multi_crop))
+    weights, other_weights = (builder.backbone(source, seed).result for source in (moco, multi_crop))
+    folder = builder.root / "figures" / "cams" / f"seed{seed}"
+    config = f"projects/ClassActivationMaps/configs/{'imagenet_R50' if builder.profile == 'paper' else 'toy'}.yaml"
+    command = ("projects/ClassActivationMaps/run.py", "--config-file", config)
+    command += ("--weights", str(weights), "--output", str(folder))
+    command += ("CAM.CLASSIFIER", str(ours.result.parent / "classifier.pth"), "CAM.OTHER_WEIGHTS", str(other_weights))
+    command += ("CAM.OTHER_CLASSIFIER", str(other.result.parent / "classifier.pth"))
+    return Job("figure: class activation maps", (command,), folder / "results.json", needs=(ours, other))
+
+
+def _retrieval(builder: JobBuilder, source: PretrainingRun, seed: int) -> Job:
+    """Regions beside their nearest ones, of fewer and larger regions than the table's."""
+    evaluation = getattr(COLUMNS["21 classes"], builder.profile)
+    trained = builder.backbone(source, seed)
+    folder = builder.root / "figures" / "retrieval" / f"seed{seed}"
+    command = (evaluation.program, "--config-file", evaluation.config, "--weights", str(trained.result))
+    command += ("--output", str(folder), "SEGMENT_RETRIEVAL.NUM_REGIONS", REGIONS, "SEED", str(seed))
+    facts, name = data_facts(command), f"figure: retrieved segments, K {REGIONS}"
+    return Job(name, (command,), folder / "results.json", facts, needs=(trained,))
+
+
+def _evaluated(builder: JobBuilder, source: PretrainingRun, column: str, seed: int) -> Job:
+    return builder.evaluate(source, getattr(COLUMNS[column], builder.profile), seed)

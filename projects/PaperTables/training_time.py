@@ -1,0 +1,79 @@
+#!/usr/bin/env python
+"""Draw scores of backbones from several moments of pretraining against the time that it had taken.
+
+    python projects/PaperTables/training_time.py --score sem_seg mIoU --title "VOC mIoU" --output output/time \\
+        --run MoCo moco/times.json moco_1/evaluation.json moco_2/evaluation.json \\
+        --run +MC mc/times.json mc_1/evaluation.json mc_2/evaluation.json
+
+A run is a name, what projects/PaperTables/snapshots.py says of its times, and a result for each of them, in their
+order. DIR/training_time.png is the picture, DIR/results.json has its numbers.
+"""
+
+import argparse
+import functools
+import json
+import operator
+from pathlib import Path
+from typing import NamedTuple
+
+from revisit.engine.command import run_command
+from revisit.errors import UserError, expect
+from revisit.files import written_whole
+from revisit.viz.curves import saved_plot
+
+
+class Curve(NamedTuple):
+    """One run."""
+
+    name: str
+    seconds: list[float]  # of pretraining
+    scores: list[float]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--run", nargs="+", action="append", required=True, metavar="WORD", help="NAME TIMES RESULT ...")
+    add("--score", nargs="+", required=True, metavar="KEY", help="where the score stands in a result, level by level")
+    add("--title", required=True, help="what the score is")
+    add("--output", type=Path, required=True, metavar="DIR")
+    args = parser.parse_args()
+    curves = [read_curve(words, args.score) for words in args.run]
+    args.output.mkdir(parents=True, exist_ok=True)
+    plot_curves_over_time(curves, args.title, args.output / "training_time.png")
+    with written_whole(args.output / "results.json") as temporary:
+        temporary.write_text(json.dumps({curve.name: curve._asdict() for curve in curves}, indent=2) + "\n")
+
+
+def read_curve(words: list[str], score: list[str]) -> Curve:
+    """A run from its words on the command line.
+
+    Raises:
+        UserError: a file is missing or has no such score, or there is not one result for each time.
+    """
+    expect(len(words) > 2, f"--run {' '.join(words)}: expected NAME TIMES RESULT ...")
+    name, *files = words
+    for file in files:
+        expect(Path(file).is_file(), f"--run {name}: {file} not found")
+    times, *results = (json.loads(Path(file).read_text()) for file in files)
+    expect(len(times) == len(results), f"--run {name}: {len(results)} results for {len(times)} times in {files[0]}")
+    try:
+        scores = [float(functools.reduce(operator.getitem, score, result)) for result in results]
+    except (KeyError, TypeError) as error:
+        raise UserError(f"--run {name}: a result has no {' '.join(score)} ({error!r})") from error
+    return Curve(name, [time["seconds"] for time in times], scores)
+
+
+def plot_curves_over_time(curves: list[Curve], title: str, path: Path) -> None:
+    """Scores against training time, one line for each run."""
+    longest = max(curve.seconds[-1] for curve in curves)
+    unit, length = ("hours", 3600) if longest > 7200 else ("minutes", 60)
+    with saved_plot(path, size=(5.5, 4)) as (axis,):
+        for name, seconds, scores in curves:
+            axis.plot([second / length for second in seconds], scores, marker="o", label=name)
+        axis.set(xlabel=f"time of pretraining ({unit})", ylabel=title)
+        axis.set_xlim(left=0)
+
+
+if __name__ == "__main__":
+    run_command(main)
