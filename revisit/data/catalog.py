@@ -9,6 +9,8 @@ core's fixed names; ``register_source`` adds others. Of these kinds, data sets a
     shards:/data/train_shards        tar files made by tools/make_shards.py, here or at a URL
     voc:/data/VOC2007:trainval       a tree in the layout of Pascal VOC, with its 20 classes, and a split
     coco:/data/images:/data/a.json   a folder of images, and boxes and masks in COCO's format
+    yolo:/data/images:/data/labels:/data/data.yaml
+                                     boxes or outlines in YOLO's layout, and a file of class names
     voc_segmentation:/data/VOC2012:val, nyud_segmentation:..., nyud_depth:..., cityscapes:...
                                      a tree and a split with labels or depth per pixel
 """

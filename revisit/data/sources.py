@@ -11,6 +11,7 @@ from revisit.data import image_folders as folders
 from revisit.data import pixel_datasets as pixels
 from revisit.data.image_folders import Records, class_folders, load_class_folders
 from revisit.data.shards import load_shards
+from revisit.data.yolo_datasets import load_yolo, yolo_metadata
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ KINDS = {
     "shards": Kind("URL", load_shards),
     "voc": Kind("FOLDER:SPLIT", boxes.load_voc, boxes.voc_metadata),
     "coco": Kind("FOLDER_OF_IMAGES:ANNOTATIONS.json", boxes.load_coco, boxes.coco_metadata),
+    "yolo": Kind("FOLDER_OF_IMAGES:FOLDER_OF_LABELS:NAMES", load_yolo, yolo_metadata),
     "voc_segmentation": Kind(
         "FOLDER:SPLIT", pixels.load_voc_segmentation, pixels.segmentation_metadata(pixels.VOC_PIXEL_CLASSES)
     ),

@@ -2,6 +2,9 @@
 
 import contextlib
 import io
+import json
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from pycocotools.cocoeval import COCOeval
@@ -10,6 +13,8 @@ from revisit.data.box_datasets import drawable
 from revisit.data.reader import read_size
 from revisit.errors import UserError, first_line
 
+from detectron2.data import MetadataCatalog
+from detectron2.data.datasets.coco import convert_to_coco_dict
 from detectron2.evaluation import COCOEvaluator
 from detectron2.evaluation.pascal_voc_evaluation import parse_rec
 
@@ -18,11 +23,12 @@ class BoxEvaluator(COCOEvaluator):
     """COCOEvaluator, for files that lack what pycocotools takes for granted, and for classes in any order.
 
     That is ``area`` and ``iscrowd`` of an annotation, an image's size, polygons of three points, and ids from
-    1 on: of id 0 a hit counts as none.
+    1 on: of id 0 a hit counts as none. A data set without a file in COCO's format is scored against its records.
     """
 
     def __init__(self, dataset_name: str, **options: object):
-        super().__init__(dataset_name, **options)
+        with _file_of_truth(dataset_name):
+            super().__init__(dataset_name, **options)
         truth = self._coco_api.dataset
         for image in truth["images"]:
             if image.get("width") is None:
@@ -50,6 +56,26 @@ class BoxEvaluator(COCOEvaluator):
         if class_names and places:
             class_names = [class_names[places[id_]] for id_ in sorted(places)]
         return super()._derive_coco_results(coco_eval, iou_type, class_names)
+
+
+@contextlib.contextmanager
+def _file_of_truth(name: str) -> Iterator[None]:
+    """Let the metadata of a data set name a file in COCO's format: its own, or one for the block.
+
+    Detectron2 would make one too, and take that of an earlier run, whatever the labels are now.
+    """
+    metadata = MetadataCatalog.get(name)
+    if metadata.get("json_file"):
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "truth.json"
+        file.write_text(json.dumps(convert_to_coco_dict(name)))
+        metadata.json_file = str(file)
+        try:
+            yield
+        finally:
+            del metadata.json_file
 
 
 def check_voc_truth(name: str, folder: Path, split: str) -> None:

@@ -51,6 +51,7 @@ def coco() -> dict:
     }  # fmt: skip
 
 
+YOLO = "0 0.5 0.5 0.25 0.5\n1 0.1 0.1 0.4 0.1 0.4 0.6 0.1 0.6\n"
 XML = """<?xml version="1.0" encoding="utf-8"?>
 <annotation><size><width>24</width><height>16</height><depth>3</depth></size>
 <object><name>dog</name><pose>Left</pose><truncated>0</truncated><difficult>0</difficult>
@@ -131,6 +132,20 @@ def spoil_xml(text: str, rng: random.Random) -> bytes:
         else:
             return spoil_bytes(text.encode(), rng)
     return text.encode("utf-8", "surrogatepass")
+
+
+def spoil_yolo(text: str, rng: random.Random) -> bytes:
+    words = text.split(" ")
+    match rng.randrange(4):
+        case 0:
+            return spoil_bytes(text.encode(), rng)
+        case 1:
+            words[rng.randrange(len(words))] = str(rng.choice(VALUES))
+        case 2:
+            del words[rng.randrange(len(words))]
+        case 3:
+            words.insert(rng.randrange(len(words)), rng.choice(["-0.5", "7", "320", "1e400", "nan", "0.1 0.2"]))
+    return " ".join(words).encode(errors="surrogateescape")
 
 
 def spoil_folder(folder: Path, rng: random.Random) -> None:
@@ -240,6 +255,14 @@ def make(kind: str, root: Path, rng: random.Random) -> list[tuple]:
         masks = rng.random() < 0.5
         cfgs = detection(spoilt, whole, 2, root, masks), detection(whole, spoilt, 2, root, masks)
         return [(learn, cfgs[0]), (score, cfgs[1])]
+    if kind == "yolo":
+        for name in NAMES:
+            write(root / f"labels/{name}.txt", YOLO)
+        write(root / "names.txt", ["cat", "dog"])
+        spoilt = root / rng.choice([*(f"labels/{name}.txt" for name in NAMES), "names.txt"])
+        write(spoilt, spoil_yolo(spoilt.read_text(), rng))
+        cfg = detection(*[f"yolo:{folder}:{root}/labels:{root}/names.txt"] * 2, 2, root, False)
+        return [(learn, cfg), (score, cfg)]
     if kind in ("voc", "split"):
         for name in NAMES:
             write(root / f"Annotations/{name}.xml", XML)
@@ -265,7 +288,8 @@ def make(kind: str, root: Path, rng: random.Random) -> list[tuple]:
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable:UserWarning")  # and masks of run lengths
 @pytest.mark.parametrize(
     ("kind", "share"),
-    [("coco", 0.4), ("voc", 0.2), ("split", 0.1), ("list", 0.1), ("folder", 0.1), ("class_folders", 0.1)],
+    [("coco", 0.3), ("voc", 0.2), ("yolo", 0.2), ("split", 0.05), ("list", 0.05)]
+    + [("folder", 0.1), ("class_folders", 0.1)],
 )
 def test_damaged_data_are_used_or_refused_in_one_line(tmp_path, kind, share):
     names = set(DatasetCatalog.list())

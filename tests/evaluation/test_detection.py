@@ -109,6 +109,19 @@ def test_coco_evaluation_gives_a_perfect_answer_100(toy_root, tmp_path):
         assert evaluator.evaluate()["bbox"]["AP"] == pytest.approx(100)
 
 
+def test_yolo_labels_are_scored_as_they_are_now(tmp_path):
+    Image.new("RGB", (100, 100)).save(tmp_path / "1.jpg")
+    (tmp_path / "names").write_text("cat\ndog")
+    name = f"yolo:{tmp_path}:{tmp_path}:{tmp_path}/names"
+    for x, ap in ((0.24, 100), (0.7, 0)):
+        (tmp_path / "1.txt").write_text(f"1 {x} 0.24 0.32 0.32")
+        (record,) = get_records(name)
+        with evaluator_of(name, tmp_path / "inference") as evaluator:
+            evaluator.process([record], [detections([(LEFT, 0.9)])])
+            assert evaluator.evaluate()["bbox"]["AP-dog"] == pytest.approx(ap)
+            assert not MetadataCatalog.get(name).get("json_file")
+
+
 def test_coco_evaluation_knows_classes_by_their_names_and_mends_what_files_lack(tmp_path):
     """The test file lists the training's classes the other way round, without areas and sizes, with ids from 0."""
     Image.new("RGB", (100, 100)).save(tmp_path / "1.jpg")

@@ -42,7 +42,7 @@ REFUSED = {
     ],
     "CropStudy": [
         ('VIEWS.LARGE_SCALE "(0.0, 1.0)"', "expected 2 values, in rising order, each a number above 0, and at most 1"),
-        ('CROP_STUDY.MAX_IOUS "(1.5,)"', "expected at least 1 value, each a number"),
+        ('CROP_STUDY.MAX_IOUS "(1.5,)"', "expected a list, each a number"),
         ("CROP_STUDY.NUM_PAIRS 0", "CROP_STUDY.NUM_PAIRS is 0: expected a whole number"),
         ('CROP_STUDY.IMAGE_SIZE "(480,)"', "expected 2 values, each a whole number from 1 to 16384 px"),
     ],
