@@ -304,4 +304,5 @@ def test_damaged_data_are_used_or_refused_in_one_line(tmp_path, kind, share):
         for name in set(DatasetCatalog.list()) - names:
             DatasetCatalog.remove(name)
             MetadataCatalog.remove(name)
+    print(kind, count, dict(outcomes))
     assert count < 50 or min(outcomes["accepted"], outcomes["refused"]) > 0.02 * count
