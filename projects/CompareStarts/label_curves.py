@@ -107,7 +107,7 @@ def sentence(start: str, other: str, found: Sequence[Equivalence], *, seeds: int
 def worth(each: Equivalence, other: str, measured: Sequence[int]) -> str:
     """In words: ``100 labelled images do what 240 do with OTHER (190 to 310)``."""
     if each.verdict == NO_DIFFERENCE:
-        return f"{each.labels:,} labelled images do what they do with {other}: no difference"
+        return f"{each.labels:,} labelled images make no difference to {other}"
     more, bound, most, end = (
         ("more", "at least", "most", max(measured))
         if each.verdict == BETTER
