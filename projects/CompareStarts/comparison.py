@@ -76,6 +76,8 @@ def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str =
         UserError: data that are not there, a recipe of another kind.
     """
     file = Path(config).resolve()
+    by_features = file.is_relative_to(ROOT / "projects")
+    expect(frozen or not by_features, f"{config} classifies by frozen features: add --frozen")
     config = str(file.relative_to(ROOT)) if file.is_relative_to(ROOT) else str(file)  # jobs run in the checkout
     if frozen:  # lambda is chosen on a part of the labelled images, not on further ones
         options = (*options, "LINEAR.VALIDATION", "")
@@ -119,24 +121,22 @@ def read_labels(words: Sequence[str], task: Task) -> list[int]:
 
 
 def check_labels(task: Task, labels: Sequence[int], seeds: Sequence[int]) -> None:
-    """Check every number of labelled images as a training would.
+    """Check the fewest and the most labelled images as a training would; the others lie between them.
 
     Raises:
         UserError: more than there are, fewer than a batch, data that the recipe cannot learn from.
     """
-    for count in labels:
-        for seed in seeds:
-            cfg = task.load(task.options_for(count, seed))
-            if task.frozen:
-                train, test = map(read_set, (*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST))
-                check_classes(train.targets, test.targets, (train.name, test.name))
-            else:
-                check_training(cfg)
-                num_images = count_images(cfg)
-                resolve_schedule(cfg, num_images)
-                check_schedule(cfg, num_images)
-                if (count, seed) == (labels[0], seeds[0]):
-                    check_evaluation_data(cfg)
+    for count, seed in [(labels[-1], seeds[0]), *((labels[0], seed) for seed in (seeds if task.frozen else seeds[:1]))]:
+        cfg = task.load(task.options_for(count, seed))
+        if task.frozen:
+            train, test = map(read_set, (*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST))
+            check_classes(train.targets, test.targets, (train.name, test.name))
+            continue
+        check_training(cfg)
+        num_images = count_images(cfg)
+        resolve_schedule(cfg, num_images)
+        check_schedule(cfg, num_images)
+        check_evaluation_data(cfg)
 
 
 def check_starts(task: Task, starts: dict[str, GivenBackbone], seeds: Sequence[int]) -> None:
