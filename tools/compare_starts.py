@@ -74,6 +74,8 @@ def main() -> None:
         show_jobs(jobs, {})
         return
     make_folder(root, "--output")
+    for job in jobs:
+        job.claim()  # where another recipe has been, its table stays
     try:
         start_jobs(jobs, args, parallel=1 if torch.cuda.is_available() else os.cpu_count())
     finally:
