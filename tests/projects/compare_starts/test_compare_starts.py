@@ -147,7 +147,7 @@ def test_the_table_says_how_far_a_comparison_has_come(depth_task, tmp_path):
         ("--labels 3 8", "subset:3:1:toy_nyud_depth_train has 3 images, fewer than one batch of 4"),
         ("--labels 8 --opts MODEL.RESNETS.DEPTH 34", "MODEL.RESNETS.DEPTH is 34 here and 18 there"),
         ("--labels 8 --opts DATASETS.TRAIN \"('toy_scenes_train',)\"", "has no depth maps"),
-        ("--labels 8 --opts SEED", "--opts: expected pairs KEY VALUE, got SEED"),
+        ("--labels 8 --opts SEED", "--opts: expected pairs KEY VALUE, got SOLVER.EPOCHS 0"),
     ],
 )
 def test_mistakes_are_one_line_before_any_job(words, expected, pretrained, toy_root, tmp_path):
