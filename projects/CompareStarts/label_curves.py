@@ -99,6 +99,8 @@ def sentence(start: str, other: str, found: Sequence[Equivalence], *, seeds: int
         text.append(f"At {_listed(by_verdict[WORSE])} it is worse than {other}.")
     if by_verdict[NO_DIFFERENCE]:
         text.append(f"No difference at {_listed(by_verdict[NO_DIFFERENCE])}.")
+    if len(told) == 1 < len(found):
+        text.append(f"One of {len(found)} numbers of labels shows a difference, which chance alone often does.")
     if seeds == 1:
         text.append("One seed: nothing says how much of it is chance.")
     return " ".join(text)

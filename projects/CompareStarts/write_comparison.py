@@ -37,15 +37,12 @@ def write_comparison(task: Task, cells: list[Cell], seeds: Sequence[int], folder
     unfinished = sum(len(cell.values()) < len(cell.jobs) for cell in cells)
     if unfinished:
         said.append(f"So far: {unfinished} of {len(cells)} cells are not finished.")
-    notes = [
-        *said,
-        "",
-        *(f"- {name}: {text}" for name, _, text in lines),
-        "",
+    note = (
         f"{protocol}. Bands are mean ± standard deviation over seeds. In brackets: where the two bands begin and end "
-        "to overlap. Between the measured numbers of labels, scores are interpolated over their logarithm.",
-    ]
-    markdown = "\n".join([*_table(cells, 3 if lower else 1, task.total), "", *notes])
+        "to overlap. Between the measured numbers of labels, scores are interpolated over their logarithm."
+    )
+    listed = "\n".join(f"- {name}: {text}" for name, _, text in lines)
+    markdown = "\n\n".join(filter(None, [_table(cells, 3 if lower else 1, task.total), *said, listed, note]))
     results = {
         "protocol": protocol,
         "weights": ", ".join(curves),
@@ -95,14 +92,14 @@ def _protocol(task: Task, score: str, lower: bool, seeds: Sequence[int]) -> str:
     return f"{score}{better}, by {how} with {task.config} on labelled images of {task.data}, {numbers}"
 
 
-def _table(cells: list[Cell], digits: int, total: int) -> list[str]:
+def _table(cells: list[Cell], digits: int, total: int) -> str:
     counts = list(dict.fromkeys(cell.column for cell in cells))
     heads = [f"{int(count):,}{' (all)' * (int(count) == total)}" for count in counts]
     lines = [f"| labelled images | {' | '.join(heads)} |", "|---" * (1 + len(counts)) + "|"]
     for start in dict.fromkeys(cell.row for cell in cells):
         row = [ours(cell, digits) for cell in cells if cell.row == start]
         lines.append(f"| {start} | {' | '.join(row)} |")
-    return lines
+    return "\n".join(lines)
 
 
 def _csv(cells: list[Cell]) -> str:
@@ -112,6 +109,7 @@ def _csv(cells: list[Cell]) -> str:
     for cell in cells:
         values = cell.values()
         curve = LabelCurve(cell.row, {0: values})
-        numbers = [curve.mean(0), curve.deviation(0) if len(values) > 1 else ""] if values else ["", ""]
+        mean = f"{curve.mean(0):.4f}" if values else ""
+        numbers = [mean, f"{curve.deviation(0):.4f}" if len(values) > 1 else ""]
         writer.writerow([cell.row, cell.column, *numbers, " ".join(map(str, values)), len(cell.jobs)])
     return text.getvalue().rstrip("\n")

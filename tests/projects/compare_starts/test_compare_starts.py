@@ -137,7 +137,7 @@ def test_the_table_says_how_far_a_comparison_has_come(depth_task, tmp_path):
     text = write_comparison(depth_task, cells, [1, 2], folder)
     assert "With a 8 labelled images do what 27 do with random weights (15 to 47)." in text
     assert "No difference at 60." in text and "So far" not in text
-    assert (folder / "scores.csv").read_text().splitlines()[1].startswith("random weights,8,0.95,0.07")
+    assert (folder / "scores.csv").read_text().splitlines()[1].startswith("random weights,8,0.9500,0.0707,0.9 1.0,2")
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,12 @@ def test_the_sentence_prefers_a_gain_that_was_measured_and_hides_no_loss():
     )
 
 
+def test_a_difference_at_one_number_alone_is_said_to_be_often_chance():
+    found = equivalences(curve("moco", 10.0, 25.0, 30.0, 34.0, deviation=0.5), RANDOM)
+    text = sentence("moco", "random weights", found, seeds=3)
+    assert text.endswith("One of 4 numbers of labels shows a difference, which chance alone often does.")
+
+
 def test_one_seed_is_said_to_be_one():
     one = [
         LabelCurve(c.start, {n: values[:1] for n, values in c.scores.items()})
