@@ -38,13 +38,13 @@ def photos(tmp_path) -> Path:
     return folder
 
 
-def walk(page: str, folder: Path, options: dict[str, str]) -> list[str]:
-    """Run a page's first commands with ``folder`` for their data and outputs, and further options by config.
+def walk(page: str, folder: Path, options: dict[str, str], count: int = 7) -> list[str]:
+    """Run a page's first ``count`` commands with ``folder`` for their data and outputs, and further options by config.
 
     The very first of README.md is started, and starts its processes, as a user's is.
     """
     printed = []
-    for command in documented(page)[:7]:
+    for command in documented(page)[:count]:
         command += "".join(f" {added}" for name, added in options.items() if f"/{name}.yaml" in command)
         for old, new in (("/data", "@"), ("$DETECTRON2_DATASETS", "@"), (" output", " @/output"), ("@", str(folder))):
             command = command.replace(old, new)
@@ -61,13 +61,17 @@ def test_readme_from_a_folder_to_a_detector(photos, tmp_path):
 
 def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
     options = {"pretrain": OWN, "detection": f"{DETECTION} MODEL.ROI_HEADS.NUM_CLASSES 2"}
-    printed = walk("docs/own-images.md", tmp_path, options)
+    printed = walk("docs/own-images.md", tmp_path, options, count=6)
     for text in printed[:2]:  # the dry run and the training
         assert "MOCO.QUEUE_SIZE 50 is 3.1 times the 16 images" in text
     own = tmp_path / "output/own"
     assert (own / "dry_run/views.png").is_file() and "<h3>Pretraining</h3>" in (own / "report.html").read_text()
     assert "bbox/AP-crate" in (own / "detection/metrics.json").read_text()
     assert (own / "pictures/boxes_01.png").is_file()
+    compare = documented("docs/own-images.md")[6].replace("--labels 25 50 100", "--dry-run --labels 8")
+    compare = compare.replace("NUM_CLASSES 80", "NUM_CLASSES 2")
+    text = run(f"{compare.replace('/data', str(tmp_path)).replace(' output', f' {tmp_path}/output')} {SMALL}", tmp_path)
+    assert "12 jobs, 0 done" in text and "random weights, 8 labels, seed 3 (600 iterations of 4 images)" in text
 
 
 def test_training_a_first_run_without_data(tmp_path):

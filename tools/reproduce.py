@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from projects.PaperTables.job_options import add_job_options, show_jobs, start_jobs
 from projects.PaperTables.paper_tables import COLUMNS, PROFILES, ROWS, given_rows, note_of
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
@@ -52,12 +52,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--select", choices=("final", "best"), default="final", help=select)
     parser.add_argument("--full", action="store_true", help="toy: trainings as long as their configs say")
     parser.add_argument("--output", type=Path, help="folder of all runs (default: output/reproduce/PROFILE)")
-    parser.add_argument("--parallel", type=natural, help="jobs at a time (default: one; toy: one per core)")
-    parser.add_argument("--gpus", type=natural, default=1, metavar="N", help="of a training (default: %(default)s)")
-    parser.add_argument("--slurm", action="store_true", help="submit the jobs by sbatch instead of running them here")
-    parser.add_argument("--partition", metavar="NAME", help="with --slurm (default: the cluster's)")
-    parser.add_argument("--hours", type=natural, default=48, metavar="N", help="with --slurm (default: %(default)s)")
-    parser.add_argument("--dry-run", action="store_true", help="show jobs, their cost and missing data; run nothing")
+    add_job_options(parser, parallel="one; toy: one per core")
     parser.add_argument("--opts", nargs=argparse.REMAINDER, default=[], help="last: KEY VALUE pairs for every training")
     args = parser.parse_args()
     expect(args.table in TABLES, f"no table {args.table!r}: expected one of {', '.join(TABLES)}")
@@ -76,7 +71,7 @@ def main() -> None:
     args = parse_args()
     from projects.PaperTables.cells import JobBuilder, make_cells
     from projects.PaperTables.figures import figure_jobs
-    from projects.PaperTables.jobs import missing_inputs, run_jobs, submit_jobs, with_needs
+    from projects.PaperTables.jobs import missing_inputs, with_needs
 
     root = (args.output or Path("output/reproduce") / args.profile).resolve()
     builder = JobBuilder(args.profile, root, tuple(args.opts), args.gpus, args.full, args.select)
@@ -89,15 +84,12 @@ def main() -> None:
         jobs = with_needs(job for cell in cells for job in cell.jobs)
     missing = {job.result: what for job in jobs if (what := missing_inputs(job))}
     if args.dry_run:
-        show(jobs, missing)
+        show_jobs(jobs, missing)
         return
     ready = runnable(jobs, missing)
     make_folder(root, "--output")
     try:
-        if args.slurm:
-            submit_jobs(ready, hours=args.hours, partition=args.partition, gpus=args.gpus)
-        else:
-            run_jobs(ready, args.parallel or (os.cpu_count() if args.profile == "toy" else 1))
+        start_jobs(ready, args, parallel=os.cpu_count() if args.profile == "toy" else 1)
     finally:
         folder = root / f"{args.table}{'_weights' * bool(args.weights)}{'_best' * (args.select == 'best')}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -121,18 +113,6 @@ def runnable(jobs: list[Job], missing: dict[Path, str]) -> list[Job]:
     way_out = "datasets/README.md says where it comes from, projects/ToyScenes/make_toy_scenes.py draws ToyScenes"
     expect(bool(ready or not jobs), f"nothing can run here; missing: {what}; {way_out}")
     return ready
-
-
-def show(jobs: list[Job], missing: dict[Path, str]) -> None:
-    from projects.PaperTables.jobs import cost_of
-
-    todo = [job for job in jobs if not job.done]
-    for job in jobs:
-        lacks = f"; MISSING {missing[job.result]}" if job.result in missing else ""
-        print(f"{'done' if job.done else 'to do'}: {job.name} ({cost_of(job)}{lacks})")
-        for command in job.commands:
-            print(f"    python {shlex.join(command)}")
-    print(f"{len(jobs)} jobs, {len(jobs) - len(todo)} done, {sum(job.result in missing for job in todo)} without data")
 
 
 def write(cells: list[Cell], jobs: list[Job], folder: Path, args: argparse.Namespace) -> str:

@@ -200,6 +200,8 @@ class JobBuilder:
 
     def _folder_of(self, evaluation: Evaluation) -> str:
         """The first column that is read from an evaluation; others may be, by another score."""
+        if evaluation.folder:
+            return evaluation.folder
         forms = ((name, getattr(column, self.profile)) for name, column in COLUMNS.items())
         recipe = (evaluation.config, evaluation.options)
         return next(name for name, form in forms if form and (form.config, form.options) == recipe).replace(" ", "_")

@@ -70,7 +70,7 @@ class GivenBackbone:
         path = Path(self.path.replace("{seed}", str(seed))).resolve()
         if self.path == "random":
             return None
-        expect(path.is_file(), f"--weights: {path} not found, expected what tools/convert_to_d2.py writes")
+        expect(path.is_file(), f"backbone {path} not found, expected what tools/convert_to_d2.py writes")
         return path
 
 
@@ -101,6 +101,7 @@ class Evaluation:
         score: where the number stands in that file.
         options: KEY VALUE pairs.
         length: those that say how long it trains.
+        folder: of its results; empty: that of the table's first column that is read from it.
     """
 
     program: str
@@ -108,6 +109,7 @@ class Evaluation:
     score: tuple[str, ...]
     options: tuple[str, ...] = ()
     length: tuple[str, ...] = ()
+    folder: str = ""
 
     @property
     def result(self) -> str:

@@ -13,14 +13,17 @@ from revisit.viz.curves import saved_plot
 NONE = "–"
 
 
-def ours(cell: Cell) -> str:
-    """What we have for a cell: ``mean ± standard deviation`` of finished seeds alone, and how many if not all."""
+def ours(cell: Cell, digits: int | None = None) -> str:
+    """What we have for a cell: ``mean ± standard deviation`` of finished seeds alone, and how many if not all.
+
+    ``digits`` after the point; None: as many as the column of the paper's tables has.
+    """
     if not cell.jobs:
         return NONE
     values = cell.values()
     if not values:
         return next((job.state for job in cell.jobs if job.state != "not run"), "not run")
-    digits = COLUMNS[cell.column].digits
+    digits = COLUMNS[cell.column].digits if digits is None else digits
     spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
     seeds = f" ({len(values)} of {len(cell.jobs)} seeds)" if len(values) < len(cell.jobs) else ""
     return f"{statistics.mean(values):.{digits}f}{spread}{seeds}"

@@ -13,6 +13,7 @@ core's fixed names; ``register_source`` adds others. Of these kinds, data sets a
                                      boxes or outlines in YOLO's layout, and a file of class names
     voc_segmentation:/data/VOC2012:val, nyud_segmentation:..., nyud_depth:..., cityscapes:...
                                      a tree and a split with labels or depth per pixel
+    subset:50:1:NAME                 50 labelled images of any data set, drawn by seed 1; subset:200:1:NAME has them too
 """
 
 import os
@@ -24,10 +25,12 @@ from xml.etree.ElementTree import ParseError
 
 from revisit.data.image_folders import Records
 from revisit.data.sources import DETECTION_SIZES, KINDS, SOURCES, DataSource
+from revisit.data.subsets import nested_subset
 from revisit.errors import UserError, expect, first_line
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
+SUBSET = "subset"
 ADD_TOY_SCENES = "add IMPORTS \"('projects.ToyScenes',)\" to know ToyScenes' own"
 
 
@@ -85,12 +88,16 @@ def register(name: str) -> None:
     if name in DatasetCatalog.list():
         return
     word, _, rest = name.partition(":")
+    if word == SUBSET:
+        _register_subset(name, rest)
+        return
     kind = KINDS.get(word)
     if kind is None or not rest:
         expect(os.sep not in word, f"unknown data set {name!r}: for a folder of images write \"('folder:{name}',)\"")
         expect(not name.startswith("toy_"), f"unknown data set {name!r}: {ADD_TOY_SCENES}")
         ours = ", ".join(sorted(n for n in DatasetCatalog.list() if MetadataCatalog.get(n).get("by_revisit")))
-        known = f"one that Detectron2 registers, one of {ours}, or KIND:PATH with KIND one of {', '.join(KINDS)}"
+        kinds = ", ".join([*KINDS, SUBSET])
+        known = f"one that Detectron2 registers, one of {ours}, or KIND:PATH with KIND one of {kinds}"
         raise UserError(f"unknown data set {name!r}: expected {known}")
     forms = kind.form.split(":")
     texts = rest.rsplit(":", len(forms) - 1)
@@ -118,6 +125,32 @@ def get_records(name: str) -> Records:
         raise UserError(f"{message}: expected complete files, so copy them again") from error
     expect(records, f"data set {name!r} is empty")
     return records
+
+
+def subset_name(name: str, count: int, seed: int) -> str:
+    """The name of a nested subset of a data set (``revisit.data.subsets``)."""
+    return f"{SUBSET}:{count}:{seed}:{name}"
+
+
+def _register_subset(name: str, rest: str) -> None:
+    count, seed, whole = (*rest.split(":", 2), "", "")[:3]
+    sound = count.isdecimal() and int(count) > 0 and seed.isdecimal() and bool(whole)
+    expect(sound, f"data set {name!r}: expected {SUBSET}:N:SEED:NAME, N labelled images of the data set NAME")
+    register(whole)
+    load_whole = DatasetCatalog[whole]  # not as it may be registered later: following the classes of this subset
+    # Classes that are read with the records come after loading; MetadataCatalog's set() refuses changes.
+    metadata, source = vars(MetadataCatalog.get(name)), vars(MetadataCatalog.get(whole))
+
+    def describe() -> None:
+        metadata.update(source | {"name": name, "subset_of": whole, "expected_images": int(count)})
+
+    def load() -> Records:
+        records = nested_subset(load_whole(), int(count), int(seed), whole)
+        describe()
+        return records
+
+    _register(name, load, {})
+    describe()
 
 
 def _register(name: str, load: Callable[[], Records], metadata: dict) -> None:

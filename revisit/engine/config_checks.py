@@ -175,6 +175,8 @@ def inspect_records(cfg: CfgNode, name: str, records: list[dict], *, to_learn: b
     if cfg.MODEL.META_ARCHITECTURE != "GeneralizedRCNN":
         return []
     metadata = MetadataCatalog.get(name)
+    whole = metadata.get("subset_of")
+    expect(to_learn or not whole, f"data set {name!r}: boxes are scored against whole files; expected {whole} itself")
     if not to_learn and metadata.get("evaluator_type") == "pascal_voc":
         check_voc_truth(name, Path(metadata.dirname), metadata.split)
     if cfg.MODEL.MASK_ON:

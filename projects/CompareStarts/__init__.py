@@ -1,0 +1,1 @@
+"""Starting points compared by the labelled images that they save."""

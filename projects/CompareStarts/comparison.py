@@ -1,0 +1,187 @@
+"""Which jobs a comparison of starts consists of, and what is refused before any of them runs."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from projects.common.frozen_backbone import FrozenBackbone
+from projects.common.sbatch import ROOT
+from projects.LinearClassification.labelled_sets import check_classes, read_set
+from projects.LinearClassification.run import add_linear_config
+from projects.PaperTables.cells import Cell, JobBuilder
+from projects.PaperTables.jobs import Job
+from projects.PaperTables.paper_tables import TRAIN, Evaluation, GivenBackbone
+from projects.RunReport.collect import short_names
+from revisit.checkpoint.checkpointer import RevisitCheckpointer
+from revisit.data.catalog import get_records, subset_name
+from revisit.data.image_folders import Records
+from revisit.data.loader import fingerprint
+from revisit.data.subsets import is_labelled
+from revisit.engine.config_checks import check_schedule, check_training
+from revisit.engine.setup import check_evaluation_data, count_images, make_config
+from revisit.engine.solver import resolve_schedule
+from revisit.errors import expect
+from revisit.evaluation.main_score import main_score
+from revisit.modeling.meta_arch.pretraining import method_of
+
+from detectron2.config import CfgNode
+from detectron2.modeling import build_model
+
+RANDOM = "random weights"
+LINEAR = "projects/LinearClassification/run.py"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the starts are compared in: a recipe and its data.
+
+    Args:
+        options: KEY VALUE pairs, the same for all starts.
+        data: the one data set of DATASETS.TRAIN.
+        total: its labelled images.
+        score: where the score stands in a result.
+        facts: what tells the images and their labels from others.
+    """
+
+    config: str
+    options: tuple[str, ...]
+    frozen: bool
+    data: str
+    total: int
+    score: tuple[str, ...]
+    facts: tuple[str, ...]
+
+    def train_set(self, labels: int, seed: int) -> str:
+        """The name of the images to learn from, the same for all starts."""
+        return self.data if labels == self.total else subset_name(self.data, labels, seed)
+
+    def options_for(self, labels: int, seed: int) -> tuple[str, ...]:
+        return (*self.options, "DATASETS.TRAIN", str((self.train_set(labels, seed),)))
+
+    def load(self, options: Sequence[str]) -> CfgNode:
+        return make_config(self.config, options, add_keys=add_linear_config if self.frozen else None)
+
+
+def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str = "") -> Task:
+    """Read the recipe and its labelled images.
+
+    Args:
+        frozen: classify by the features of the frozen backbone, instead of finetuning it.
+        score: its name in a result, ``bbox/AP50``; "" is what such a run is about.
+
+    Raises:
+        UserError: data that are not there, a recipe of another kind.
+    """
+    file = Path(config).resolve()
+    by_features = file.is_relative_to(ROOT / "projects")
+    expect(frozen or not by_features, f"{config} classifies by frozen features: add --frozen")
+    config = str(file.relative_to(ROOT)) if file.is_relative_to(ROOT) else str(file)  # jobs run in the checkout
+    if frozen:  # lambda is chosen on a part of the labelled images, not on further ones
+        options = (*options, "LINEAR.VALIDATION", "")
+    task = Task(config, tuple(options), frozen, "", 0, (), ())
+    cfg = task.load(task.options)
+    train, test = cfg.DATASETS.TRAIN, cfg.DATASETS.TEST
+    expect(not method_of(cfg), f"{config} is a recipe of pretraining: expected one that learns from labels")
+    expect(len(train) == 1, f"DATASETS.TRAIN is {tuple(train)}: expected one data set, of which the subsets are drawn")
+    expect(len(test) == 1, f"DATASETS.TEST is {tuple(test)}: expected one data set to score")
+    records = {name: get_records(name) for name in (*train, *test)}
+    total = sum(map(is_labelled, records[train[0]]))
+    score = score or (_frozen_score(records[train[0]]) if frozen else main_score(cfg))
+    expect(score != "", f"{cfg.MODEL.META_ARCHITECTURE} has no known main score: give --score NAME")
+    facts = tuple(f"{name}: {_digest(its)}" for name, its in records.items())
+    return replace(task, data=train[0], total=total, score=tuple(score.split("/")), facts=facts)
+
+
+def _frozen_score(records: Records) -> str:
+    return "mAP" if "labels" in records[0] else "top1"
+
+
+def _digest(records: Records) -> str:
+    """What tells images and labels from others: how many, and a hash of names, classes and boxes."""
+    (images,) = fingerprint(records)
+    labels = [[record.get(key) for key in ("annotations", "label", "labels")] for record in records]
+    words = f"{images['names']} {json.dumps(labels, default=str)}"
+    return f"{images['count']} images, hash {hashlib.sha256(words.encode()).hexdigest()[:16]}"
+
+
+def name_starts(paths: Sequence[str]) -> dict[str, GivenBackbone]:
+    """Starts by what tables call them: the ends of their paths, as short as tells them apart."""
+    names = short_names([Path(path) for path in paths if path != "random"])
+    return {
+        RANDOM if path == "random" else names[Path(path)].removesuffix(".pth"): GivenBackbone(path) for path in paths
+    }
+
+
+def read_labels(words: Sequence[str], task: Task) -> list[int]:
+    """Numbers of labelled images, fewest first; "all" is as many as there are."""
+    return sorted({task.total if word == "all" else int(word) for word in words})
+
+
+def check_labels(task: Task, labels: Sequence[int], seeds: Sequence[int]) -> None:
+    """Check the fewest and the most labelled images as a training would; the others lie between them.
+
+    Raises:
+        UserError: more than there are, fewer than a batch, data that the recipe cannot learn from.
+    """
+    for count, seed in [(labels[-1], seeds[0]), *((labels[0], seed) for seed in (seeds if task.frozen else seeds[:1]))]:
+        cfg = task.load(task.options_for(count, seed))
+        if task.frozen:
+            train, test = map(read_set, (*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST))
+            check_classes(train.targets, test.targets, (train.name, test.name))
+            continue
+        check_training(cfg)
+        num_images = count_images(cfg)
+        resolve_schedule(cfg, num_images)
+        check_schedule(cfg, num_images)
+        check_evaluation_data(cfg)
+
+
+def check_starts(task: Task, starts: dict[str, GivenBackbone], seeds: Sequence[int]) -> None:
+    """Load every start as a training would.
+
+    Raises:
+        UserError: a file that is missing, is not converted, or is of another architecture.
+    """
+    files = {file for start in starts.values() for seed in seeds if (file := start.file(seed))}
+    logging.getLogger("fvcore").addHandler(logging.NullHandler())  # that heads are new is nothing to print
+    for file in sorted(files):
+        cfg = task.load((*task.options, "MODEL.WEIGHTS", str(file), "MODEL.DEVICE", "cpu"))
+        if task.frozen:
+            FrozenBackbone(cfg)
+        else:
+            RevisitCheckpointer(build_model(cfg), cfg).load(str(file))
+
+
+def make_cells(
+    task: Task,
+    starts: dict[str, GivenBackbone],
+    labels: Sequence[int],
+    seeds: Sequence[int],
+    *,
+    root: Path,
+    gpus: int = 1,
+) -> list[Cell]:
+    """A cell for each start and number of labels, with a job for each seed.
+
+    Of frozen features, the jobs of a start and a seed run one after the other and share the features of the test set.
+    """
+    builder = JobBuilder("", root, gpus=gpus, full=True)
+    cells = []
+    for label, source in starts.items():
+        before: dict[int, Job] = {}
+        for count in labels:
+            for seed in seeds:
+                options = task.options_for(count, seed)
+                if task.frozen:
+                    options += ("LINEAR.CACHE", str(root / "features" / source.name / f"seed{seed}"))
+                program = LINEAR if task.frozen else TRAIN
+                evaluation = Evaluation(program, task.config, task.score, options, folder=f"{count}_labels")
+                job = builder.evaluate(source, evaluation, seed)
+                needs = (before[seed],) if task.frozen and seed in before else ()
+                name = f"{label}, {count:,} labels, seed {seed}"
+                before[seed] = replace(job, name=name, facts=(*job.facts, *task.facts), needs=needs)
+            cells.append(Cell(label, str(count), None, [before[seed] for seed in seeds], task.score))
+    return cells

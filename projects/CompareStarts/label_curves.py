@@ -1,0 +1,132 @@
+"""Scores against the number of labelled images, and how many of them a start saves against another one."""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+BETTER, WORSE, NO_DIFFERENCE = "better", "worse", "no difference"
+
+
+@dataclass(frozen=True)
+class LabelCurve:
+    """A start's scores, one for each seed, by the number of labelled images, fewest first.
+
+    Its band is mean ± standard deviation over the seeds; of a single seed it has no width.
+    """
+
+    start: str
+    scores: dict[int, list[float]]
+
+    def mean(self, labels: int) -> float:
+        return statistics.mean(self.scores[labels])
+
+    def deviation(self, labels: int) -> float:
+        values = self.scores[labels]
+        return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+class Equivalence(NamedTuple):
+    """What ``labels`` labelled images of a start are worth, in those of another one.
+
+    ``same`` is where the other's mean reaches the start's mean, ``near`` and ``far`` are where its band first touches
+    the start's band and where it has passed it: the uncertainty. None lies beyond what was measured: more labels than
+    the most of a start that is better, fewer than the fewest of one that is worse. Without a difference all are None.
+    """
+
+    labels: int
+    verdict: str  # BETTER | WORSE | NO_DIFFERENCE: the bands overlap at ``labels``
+    near: float | None = None
+    same: float | None = None
+    far: float | None = None
+
+
+def equivalences(curve: LabelCurve, other: LabelCurve, *, lower_is_better: bool = False) -> list[Equivalence]:
+    """One for each number of labels that both were measured with.
+
+    Between measured points means and edges of bands are straight lines over the logarithm of the number of labels.
+    """
+    counts = sorted(curve.scores.keys() & other.scores.keys())
+    sign = -1 if lower_is_better else 1
+    return [_equivalence(curve, other, labels, counts, sign) for labels in counts]
+
+
+def _equivalence(curve: LabelCurve, other: LabelCurve, labels: int, counts: list[int], sign: int) -> Equivalence:
+    mean, deviation = sign * curve.mean(labels), curve.deviation(labels)
+
+    def edge(of_band: int) -> Callable[[int], float]:
+        return lambda count: sign * other.mean(count) + of_band * other.deviation(count)
+
+    if mean - deviation > edge(1)(labels):
+        verdict, way, along = BETTER, 1, [count for count in counts if count >= labels]
+    elif mean + deviation < edge(-1)(labels):
+        verdict, way, along = WORSE, -1, [count for count in counts[::-1] if count <= labels]
+    else:
+        return Equivalence(labels, NO_DIFFERENCE)
+    # Mirrored where the start is worse: then the other one falls to its score towards fewer labels.
+    places = (
+        _first_reaching(along, [way * edge(way * side)(count) for count in along], way * mean - side * deviation)
+        for side in (1, 0, -1)
+    )
+    return Equivalence(labels, verdict, *places)
+
+
+def _first_reaching(counts: Sequence[int], scores: Sequence[float], wanted: float) -> float | None:
+    """Where the line through the scores first reaches one above its first; None if it does not."""
+    for (first, low), (second, high) in pairwise(zip(counts, scores, strict=True)):
+        if high >= wanted:
+            share = (wanted - low) / (high - low)
+            return math.exp((1 - share) * math.log(first) + share * math.log(second))
+    return None
+
+
+def sentence(start: str, other: str, found: Sequence[Equivalence], *, seeds: int) -> str:
+    """What the start is worth, by the fewest labels that show a difference; then where it is another.
+
+    Of several differences, a gain comes first whose worth lies within what was measured. Nothing is extrapolated.
+    """
+    if not found:
+        return f"{start} and {other} cannot be compared yet: no number of labels is finished for both."
+    by_verdict = {kind: [each for each in found if each.verdict == kind] for kind in (BETTER, WORSE, NO_DIFFERENCE)}
+    told = [each for kind in (BETTER, WORSE) for each in sorted(by_verdict[kind], key=lambda e: e.same is None)]
+    if not told:
+        return f"No difference between {start} and {other} at {_listed(found)} labelled images: their bands overlap."
+    shown = told[0]
+    text = [f"With {start} {worth(shown, other, [each.labels for each in found])}."]
+    if shown.verdict == BETTER and by_verdict[WORSE]:
+        text.append(f"At {_listed(by_verdict[WORSE])} it is worse than {other}.")
+    if by_verdict[NO_DIFFERENCE]:
+        text.append(f"No difference at {_listed(by_verdict[NO_DIFFERENCE])}.")
+    if len(told) == 1 < len(found):
+        text.append(f"One of {len(found)} numbers of labels shows a difference, which chance alone often does.")
+    if seeds == 1:
+        text.append("One seed: nothing says how much of it is chance.")
+    return " ".join(text)
+
+
+def worth(each: Equivalence, other: str, measured: Sequence[int]) -> str:
+    """In words: ``100 labelled images do what 240 do with OTHER (190 to 310)``."""
+    if each.verdict == NO_DIFFERENCE:
+        return f"{each.labels:,} labelled images make no difference to {other}"
+    more, bound, most, end = (
+        ("more", "at least", "most", max(measured))
+        if each.verdict == BETTER
+        else ("less", "at most", "fewest", min(measured))
+    )
+    if each.same is None:
+        near = f"; {bound} what {_rounded(each.near)} do" if each.near else ""
+        return f"{each.labels:,} labelled images do {more} than {end:,} do with {other}, the {most} measured{near}"
+    ends = " to ".join(map(_rounded, sorted([each.near, each.far]))) if each.far else f"{bound} {_rounded(each.near)}"
+    return f"{each.labels:,} labelled images do what {_rounded(each.same)} do with {other} ({ends})"
+
+
+def _rounded(labels: float) -> str:
+    """To two digits, as far as such an interpolation can be trusted."""
+    return f"{float(f'{labels:.2g}'):,.0f}"
+
+
+def _listed(found: Sequence[Equivalence]) -> str:
+    *first, last = (f"{each.labels:,}" for each in found)
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,115 @@
+"""What a comparison of starts says: a table, a plot, a sentence, and results.json for a report."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from projects.CompareStarts.comparison import RANDOM, Task
+from projects.CompareStarts.label_curves import LabelCurve, equivalences, sentence, worth
+from projects.PaperTables.cells import Cell
+from projects.PaperTables.result_table import ours
+from revisit.evaluation.main_score import LOWER_IS_BETTER
+from revisit.files import written_whole
+from revisit.viz.curves import saved_plot
+
+
+def write_comparison(task: Task, cells: list[Cell], seeds: Sequence[int], folder: Path) -> str:
+    """Write table.md, scores.csv, results.json and, once there is a score, labels.png; returns the Markdown.
+
+    Every start is compared with random weights, or with the first one where these are not among the starts. Cells
+    whose seeds are not all finished stand in the table, and are not compared.
+    """
+    score, lower = "/".join(task.score), "/".join(task.score) in LOWER_IS_BETTER
+    curves = finished_curves(cells)
+    other = curves.get(RANDOM) or next(iter(curves.values()))
+    compared = {
+        name: equivalences(curve, other, lower_is_better=lower) for name, curve in curves.items() if curve is not other
+    }
+    said = [sentence(name, other.start, found, seeds=len(seeds)) for name, found in compared.items()]
+    lines = [
+        [name, each.labels, worth(each, other.start, [one.labels for one in found])]
+        for name, found in compared.items()
+        for each in found
+    ]
+    protocol = _protocol(task, score, lower, seeds)
+    unfinished = sum(len(cell.values()) < len(cell.jobs) for cell in cells)
+    if unfinished:
+        said.append(f"So far: {unfinished} of {len(cells)} cells are not finished.")
+    note = (
+        f"{protocol}. Bands are mean ± standard deviation over seeds. In brackets: where the two bands begin and end "
+        "to overlap. Between the measured numbers of labels, scores are interpolated over their logarithm."
+    )
+    listed = "\n".join(f"- {name}: {text}" for name, _, text in lines)
+    markdown = "\n\n".join(filter(None, [_table(cells, 3 if lower else 1, task.total), *said, listed, note]))
+    results = {
+        "protocol": protocol,
+        "weights": ", ".join(curves),
+        "sentence": " ".join(said),
+        "worth": [{"start": name, "labels": labels, "worth": text} for name, labels, text in lines],
+    }
+    texts = {"table.md": markdown, "scores.csv": _csv(cells), "results.json": json.dumps(results, indent=2)}
+    for name, text in texts.items():
+        with written_whole(folder / name) as temporary:
+            temporary.write_text(text + "\n")
+    if any(curve.scores for curve in curves.values()):
+        plot_labels(list(curves.values()), score, folder / "labels.png")
+    return markdown
+
+
+def finished_curves(cells: list[Cell]) -> dict[str, LabelCurve]:
+    """By start, the scores of the cells whose seeds are all finished."""
+    curves = {cell.row: LabelCurve(cell.row, {}) for cell in cells}
+    for cell in cells:
+        if len(values := cell.values()) == len(cell.jobs):
+            curves[cell.row].scores[int(cell.column)] = values
+    return curves
+
+
+def plot_labels(curves: Sequence[LabelCurve], score: str, path: Path) -> None:
+    """Means over the number of labels, which is logarithmic, with their bands and the score of every seed."""
+    with saved_plot(path, size=(6, 4)) as (axis,):
+        for number, curve in enumerate(curves):
+            counts, color = list(curve.scores), f"C{number % 10}"
+            means = [curve.mean(count) for count in counts]
+            edges = [[curve.mean(n) + side * curve.deviation(n) for n in counts] for side in (-1, 1)]
+            axis.plot(counts, means, color=color, marker="o", label=curve.start)
+            axis.fill_between(counts, *edges, color=color, alpha=0.2, linewidth=0)
+            for count, values in curve.scores.items():
+                axis.scatter([count] * len(values), values, color=color, s=6, alpha=0.6)
+        counts = sorted({count for curve in curves for count in curve.scores})
+        axis.set_xscale("log")
+        axis.set_xticks(counts, [f"{count:,}" for count in counts])
+        axis.set_xticks([], minor=True)
+        axis.set(xlabel="labelled images", ylabel=score)
+
+
+def _protocol(task: Task, score: str, lower: bool, seeds: Sequence[int]) -> str:
+    how = "frozen features" if task.frozen else "finetuning"
+    better = ", lower is better" if lower else ""
+    numbers = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
+    return f"{score}{better}, by {how} with {task.config} on labelled images of {task.data}, {numbers}"
+
+
+def _table(cells: list[Cell], digits: int, total: int) -> str:
+    counts = list(dict.fromkeys(cell.column for cell in cells))
+    heads = [f"{int(count):,}{' (all)' * (int(count) == total)}" for count in counts]
+    lines = [f"| labelled images | {' | '.join(heads)} |", "|---" * (1 + len(counts)) + "|"]
+    for start in dict.fromkeys(cell.row for cell in cells):
+        row = [ours(cell, digits) for cell in cells if cell.row == start]
+        lines.append(f"| {start} | {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def _csv(cells: list[Cell]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["start", "labels", "mean", "deviation", "values", "seeds"])
+    for cell in cells:
+        values = cell.values()
+        curve = LabelCurve(cell.row, {0: values})
+        mean = f"{curve.mean(0):.4f}" if values else ""
+        numbers = [mean, f"{curve.deviation(0):.4f}" if len(values) > 1 else ""]
+        writer.writerow([cell.row, cell.column, *numbers, " ".join(map(str, values)), len(cell.jobs)])
+    return text.getvalue().rstrip("\n")

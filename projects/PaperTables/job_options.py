@@ -1,0 +1,48 @@
+"""What the command lines of job makers share: how many jobs at a time, here or by SLURM, or a plan of them."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from revisit.engine.command import natural
+
+if TYPE_CHECKING:
+    from projects.PaperTables.jobs import Job
+
+
+def add_job_options(parser: argparse.ArgumentParser, *, parallel: str) -> None:
+    """Add the options; ``parallel`` says in words how many jobs run at a time by default."""
+    add = parser.add_argument
+    add("--parallel", type=natural, help=f"jobs at a time (default: {parallel})")
+    add("--gpus", type=natural, default=1, metavar="N", help="of a training (default: %(default)s)")
+    add("--slurm", action="store_true", help="submit the jobs by sbatch instead of running them here")
+    add("--partition", metavar="NAME", help="with --slurm (default: the cluster's)")
+    add("--hours", type=natural, default=48, metavar="N", help="with --slurm (default: %(default)s)")
+    add("--dry-run", action="store_true", help="show jobs, their cost and missing data; run nothing")
+
+
+def start_jobs(jobs: list[Job], args: argparse.Namespace, parallel: int) -> None:
+    """Run or submit what is not done yet, as the options say; ``parallel`` jobs at a time where they do not."""
+    from projects.PaperTables.jobs import run_jobs, submit_jobs
+
+    if args.slurm:
+        submit_jobs(jobs, hours=args.hours, partition=args.partition, gpus=args.gpus)
+    else:
+        run_jobs(jobs, args.parallel or parallel)
+
+
+def show_jobs(jobs: list[Job], missing: Mapping[Path, str]) -> None:
+    """Print every job with its cost, what it lacks by its result, and its commands."""
+    from projects.PaperTables.jobs import cost_of
+
+    todo = [job for job in jobs if not job.done]
+    for job in jobs:
+        lacks = f"; MISSING {missing[job.result]}" if job.result in missing else ""
+        print(f"{'done' if job.done else 'to do'}: {job.name} ({cost_of(job)}{lacks})")
+        for command in job.commands:
+            print(f"    python {shlex.join(command)}")
+    print(f"{len(jobs)} jobs, {len(jobs) - len(todo)} done, {sum(job.result in missing for job in todo)} without data")

@@ -1,0 +1,171 @@
+"""Starts compared from the command line: jobs, table, plot, sentence; done once; what is refused."""
+
+import json
+import re
+
+import cv2
+import pytest
+from commands import one_line_error, run
+
+from projects.CompareStarts.comparison import check_labels, make_cells, name_starts, read_labels, read_task
+from projects.CompareStarts.write_comparison import write_comparison
+from projects.PaperTables.cells import Cell
+from projects.PaperTables.jobs import Job
+from projects.RunReport.collect import collect
+from projects.RunReport.kinds import STUDY, by_kind, study_of
+from revisit.errors import UserError
+
+TOOL = "python tools/compare_starts.py"
+DEPTH, FROZEN = "configs/toy/depth.yaml", "projects/LinearClassification/configs/toy.yaml"
+NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
+SHORT = (
+    "SOLVER.EPOCHS 0 SOLVER.MAX_ITER 2 SOLVER.IMS_PER_BATCH 4 SOLVER.WARMUP_ITERS 0 "
+    f"MODEL.SEM_SEG_HEAD.CONVS_DIM 8 INPUT.CROP.SIZE [65,65] {NARROW}"
+)
+
+
+@pytest.fixture
+def depth_task(toy_datasets):
+    return read_task(DEPTH, SHORT.split(), frozen=False)
+
+
+def cells_of(task, root, *paths, labels=("8", "all"), seeds=(1, 2)):
+    return make_cells(task, name_starts(paths), read_labels(labels, task), seeds, root=root)
+
+
+def finish(cell: Cell, *values: float) -> None:
+    for job, value in zip(cell.jobs, values, strict=False):
+        job.claim()
+        content: object = value
+        for name in reversed(cell.score):
+            content = {name: content}
+        job.result.write_text(json.dumps(content))
+
+
+def recipe(job: Job) -> list[str]:
+    return [word for word in job.commands[0] if "/" not in word or word.startswith("(")]
+
+
+def test_all_starts_learn_from_the_same_nested_images_by_the_same_recipe(depth_task, tmp_path):
+    (tmp_path / "a.pth").touch()
+    cells = cells_of(depth_task, tmp_path, "random", f"{tmp_path}/a.pth", labels=("20", "8", "all", "60"))
+    assert [(cell.row, cell.column) for cell in cells] == [
+        (start, count) for start in ("random weights", "a") for count in ("8", "20", "60")
+    ]
+    for mine, other in zip(cells[:3], cells[3:], strict=True):
+        for one, two in zip(mine.jobs, other.jobs, strict=True):
+            assert recipe(two)[:-1] == recipe(one) and recipe(two)[-1] == "MODEL.WEIGHTS"
+    sets = [re.search(r"DATASETS.TRAIN \('(\S+)',\)", " ".join(job.commands[0]))[1] for job in cells[0].jobs]
+    assert sets == ["subset:8:1:toy_nyud_depth_train", "subset:8:2:toy_nyud_depth_train"]
+    assert all("('toy_nyud_depth_train',)" in job.commands[0] for job in cells[2].jobs)
+    assert len({job.result for cell in cells for job in cell.jobs}) == 12
+
+
+def test_other_labels_of_the_same_images_are_other_data(tmp_path, write_pictures):
+    write_pictures(tmp_path / "images", 16)
+    facts = []
+    for side in (9, 9, 10):
+        boxes = [{"id": n + 1, "image_id": n, "category_id": 1, "bbox": [1, 1, 9, side]} for n in range(16)]
+        pictures = [{"id": n, "file_name": f"{n:03d}.png"} for n in range(16)]
+        content = {"images": pictures, "annotations": boxes, "categories": [{"id": 1, "name": "crate"}]}
+        (tmp_path / "a.json").write_text(json.dumps(content))
+        data = f"('coco:{tmp_path}/images:{tmp_path}/a.json',)"
+        options = ("DATASETS.TRAIN", data, "DATASETS.TEST", data, "MODEL.ROI_HEADS.NUM_CLASSES", "1")
+        task = read_task("configs/own_images/detection.yaml", options, frozen=False)
+        check_labels(task, [8, 16], [1, 2])
+        facts.append(task.facts)
+    assert task.total == 16 and task.score == ("bbox", "AP") and facts[0] == facts[1] != facts[2]
+
+
+def test_a_comparison_is_run_resumed_written_and_shown_on_a_report(pretrained, toy_root, tmp_path):
+    command = (
+        f"{TOOL} --config-file {DEPTH} --starts random {pretrained}/backbone.pth --labels 8 all --seeds 1 2 "
+        f"--output {tmp_path}/out"
+    )
+    text = run(f"{command} --opts {SHORT}", toy_root)
+    row = next(line for line in text.splitlines() if line.startswith("| backbone |"))
+    assert re.fullmatch(r"\| backbone \| \d\.\d{3} ± \d\.\d{3} \| \d\.\d{3} ± \d\.\d{3} \|", row)
+    folder = tmp_path / "out/comparison"
+    assert {path.name for path in folder.iterdir()} == {"table.md", "scores.csv", "labels.png", "results.json"}
+    assert cv2.imread(str(folder / "labels.png")).shape[0] == 440
+    results = json.loads((folder / "results.json").read_text())
+    assert results["sentence"] in text and "depth/rmse, lower is better" in results["protocol"]
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/evaluate").rglob("*") if path.is_file()}
+    assert "8 jobs, 8 done before" in run(f"{command} --opts {SHORT}", toy_root)
+    assert times == {path: path.stat().st_mtime_ns for path in times}
+    line = one_line_error(f"{command} --opts {SHORT} SOLVER.GAMMA 0.5", toy_root)
+    assert "was made by another recipe or from other data" in line
+    runs, _ = collect([tmp_path / "out"])
+    assert [run.name for _, run in by_kind(runs)[STUDY]] == ["comparison"]
+    assert study_of(runs[0])["sentence"] == results["sentence"]
+
+
+def test_frozen_features_choose_lambda_among_the_labelled_images_and_are_computed_once(pretrained, toy_root, tmp_path):
+    small = "LINEAR.IMAGE_SIZE 32 LINEAR.LAMBDAS '(1e-3,1e3,3)' LINEAR.MAX_ITER 50"
+    text = run(
+        f"{TOOL} --config-file {FROZEN} --frozen --starts random {pretrained}/backbone.pth --labels 20 all --seeds 1 "
+        f"--output {tmp_path}/out --opts {NARROW} {small}",
+        toy_root,
+    )
+    assert "top1, by frozen features" in text and "One seed" in text
+    jobs = sorted((tmp_path / "out/evaluate").glob("*/*/seed1"))
+    assert len(jobs) == 4
+    for job in jobs:
+        assert "chosen on 0.2 of the training images" in json.loads((job / "results.json").read_text())["protocol"]
+        read = "features of toy_classification_test read from" in (job / "job.log").read_text()
+        assert read == ("20_labels" not in str(job))
+    assert len([*(tmp_path / "out/features").glob("*/seed1/toy_classification_test-*.npy")]) == 2
+
+
+def test_the_table_says_how_far_a_comparison_has_come(depth_task, tmp_path):
+    (tmp_path / "a.pth").touch()
+    cells = cells_of(depth_task, tmp_path / "out", "random", f"{tmp_path}/a.pth")
+    folder = tmp_path / "comparison"
+    folder.mkdir()
+    text = write_comparison(depth_task, cells, [1, 2], folder)
+    assert "| a | not run | not run |" in text and "cannot be compared yet" in text
+    assert "So far: 4 of 4 cells are not finished." in text and not (folder / "labels.png").exists()
+    finish(cells[0], 0.9, 1.0)
+    finish(cells[1], 0.4, 0.5)
+    finish(cells[2], 0.6, 0.7)
+    finish(cells[3], 0.5)
+    text = write_comparison(depth_task, cells, [1, 2], folder)
+    assert "| random weights | 0.950 ± 0.071 | 0.450 ± 0.071 |" in text and "0.500 (1 of 2 seeds)" in text
+    assert "With a 8 labelled images do what" not in text  # nothing lies between the one number that both have
+    assert "With a 8 labelled images do more than 8 do with random weights, the most measured." in text
+    finish(cells[3], 0.4, 0.5)
+    text = write_comparison(depth_task, cells, [1, 2], folder)
+    assert "With a 8 labelled images do what 27 do with random weights (15 to 47)." in text
+    assert "No difference at 60." in text and "So far" not in text
+    assert (folder / "scores.csv").read_text().splitlines()[1].startswith("random weights,8,0.9500,0.0707,0.9 1.0,2")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--labels 8 61", "has 60 labelled images: expected at most as many, not 61"),
+        ("--labels 3 8", "subset:3:1:toy_nyud_depth_train has 3 images, fewer than one batch of 4"),
+        ("--labels 8 --opts MODEL.RESNETS.DEPTH 34", "MODEL.RESNETS.DEPTH is 34 here and 18 there"),
+        ("--labels 8 --opts DATASETS.TRAIN \"('toy_scenes_train',)\"", "has no depth maps"),
+        ("--labels 8 --opts SEED", "--opts: expected pairs KEY VALUE, got SOLVER.EPOCHS 0"),
+    ],
+)
+def test_mistakes_are_one_line_before_any_job(words, expected, pretrained, toy_root, tmp_path):
+    given, _, more = words.partition("--opts ")
+    command = f"{TOOL} --config-file {DEPTH} --starts random {pretrained}/backbone.pth --output {tmp_path}/out"
+    assert expected in one_line_error(f"{command} {given} --opts {SHORT} {more}", toy_root)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "frozen", "options", "expected"),
+    [
+        ("configs/toy/pretrain.yaml", False, (), "is a recipe of pretraining: expected one that learns from labels"),
+        (FROZEN, False, (), "classifies by frozen features: add --frozen"),
+        (DEPTH, False, ("DATASETS.TEST", "()"), r"DATASETS.TEST is \(\): expected one data set to score"),
+        (DEPTH, False, ("DATASETS.TRAIN", "('nothing',)"), "unknown data set 'nothing'"),
+    ],
+)
+def test_recipes_of_another_kind_are_refused(config, frozen, options, expected, toy_datasets):
+    with pytest.raises(UserError, match=expected):
+        read_task(config, options, frozen=frozen)

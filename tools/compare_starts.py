@@ -1,0 +1,88 @@
+#!/usr/bin/env python
+"""Compare starting points by the labelled images that they save: the same recipe, more and more labels, several seeds.
+
+    python tools/compare_starts.py --config-file configs/toy/detection.yaml --starts random backbone.pth \\
+        --labels 50 200 800 all --seeds 1 2 3 --output output/compare
+    python tools/compare_starts.py --config-file projects/LinearClassification/configs/toy.yaml --frozen \\
+        --starts random backbone.pth --labels 50 200 all --output output/compare_frozen
+
+A seed draws one order of the labelled images, and every subset is the beginning of it: 50 images are among the 200, and
+all starts learn from the same ones. What is done is skipped, what was interrupted resumes from its checkpoint: give the
+same command again. OUTPUT/comparison/ holds table.md, scores.csv, labels.png and results.json as far as they have come;
+tools/report.py makes a page of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from projects.PaperTables.job_options import add_job_options, show_jobs, start_jobs
+from revisit.engine.command import natural, run_command
+from revisit.errors import expect
+from revisit.files import make_folder
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--config-file", required=True, metavar="FILE", help="a recipe that learns from labels, of all starts")
+    starts = "converted backbones, and random init to compare them with; {seed} in FILE: one for each seed"
+    add("--starts", nargs="+", required=True, metavar="random|FILE", help=starts)
+    add("--labels", type=count_or_all, nargs="+", required=True, metavar="N|all", help="numbers of labelled images")
+    add("--seeds", type=natural, nargs="+", default=[1, 2, 3], metavar="N", help="(default: 1 2 3)")
+    frozen = "classify by frozen features, with a config of projects/LinearClassification, instead of finetuning"
+    add("--frozen", action="store_true", help=frozen)
+    add("--score", default="", metavar="NAME", help="such as bbox/AP50 (default: what such a recipe is about)")
+    add("--output", type=Path, required=True, metavar="DIR", help="folder of all runs of this comparison")
+    add_job_options(parser, parallel="one; without a GPU one per core")
+    add("--opts", nargs=argparse.REMAINDER, default=[], help="last: KEY VALUE pairs for every training")
+    args = parser.parse_args()
+    expect(len(args.opts) % 2 == 0, f"--opts: expected pairs KEY VALUE, got {' '.join(args.opts)}")
+    args.starts, args.seeds = (list(dict.fromkeys(given)) for given in (args.starts, args.seeds))
+    expect(len(args.starts) > 1, f"--starts {args.starts[0]}: expected two or more, such as random and a backbone")
+    return args
+
+
+def count_or_all(text: str) -> str:
+    """A type of argparse."""
+    return text if text == "all" else str(natural(text))
+
+
+def main() -> None:
+    args = parse_args()
+    import torch
+
+    from projects.CompareStarts.comparison import (
+        check_labels,
+        check_starts,
+        make_cells,
+        name_starts,
+        read_labels,
+        read_task,
+    )
+    from projects.CompareStarts.write_comparison import write_comparison
+
+    task = read_task(args.config_file, args.opts, frozen=args.frozen, score=args.score)
+    labels, starts, root = read_labels(args.labels, task), name_starts(args.starts), args.output.resolve()
+    check_labels(task, labels, args.seeds)
+    check_starts(task, starts, args.seeds)
+    cells = make_cells(task, starts, labels, args.seeds, root=root, gpus=args.gpus)
+    jobs = [job for jobs in zip(*(cell.jobs for cell in cells), strict=True) for job in jobs]  # seed by seed
+    if args.dry_run:
+        show_jobs(jobs, {})
+        return
+    make_folder(root, "--output")
+    for job in jobs:
+        job.claim()  # where another recipe has been, its table stays
+    try:
+        start_jobs(jobs, args, parallel=1 if torch.cuda.is_available() else os.cpu_count())
+    finally:
+        folder = root / "comparison"
+        folder.mkdir(exist_ok=True)
+        print(f"\n{write_comparison(task, cells, args.seeds, folder)}\n\nwritten to {folder}")
+
+
+if __name__ == "__main__":
+    run_command(main)
