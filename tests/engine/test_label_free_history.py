@@ -112,7 +112,7 @@ def test_a_monitor_alone_is_something_to_evaluate(toy_datasets):
     [
         (("KNN_EVAL.NUM_NEIGHBORS", 60), r"_train gives 60 images \(MONITOR.MAX_IMAGES 2048\): expected more"),
         (("MONITOR.MAX_IMAGES", 20), r"gives 20 images \(MONITOR.MAX_IMAGES 20\): expected more than the 20"),
-        (("MONITOR.IMAGES", "folder:/nowhere"), "folder:/nowhere"),
+        (("MONITOR.IMAGES", "folder:/nowhere"), "folder of images /nowhere not found"),
     ],
 )
 def test_too_few_images_are_refused(toy_datasets, options, message):
