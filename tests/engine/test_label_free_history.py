@@ -13,6 +13,7 @@ from revisit.engine.config_checks import check_training
 from revisit.engine.label_free_history import LabelFreeHistory
 from revisit.engine.setup import check_evaluation_data, make_config
 from revisit.errors import UserError
+from revisit.evaluation.label_free import LabelFreeScores
 from revisit.viz.curves import read_metrics
 
 OPTIONS = ("SOLVER.MAX_ITER", 8, "SOLVER.CHECKPOINT_PERIOD", 1, "SOLVER.CHECKPOINTS_KEPT", 0, "TEST.EVAL_PERIOD", 2)
@@ -37,7 +38,7 @@ def test_a_resumed_run_goes_on_as_if_it_had_never_stopped(toy_datasets, whole, t
     shutil.copy(whole / f"model_{iteration:07d}.pth", tmp_path)
     train(tmp_path, *OPTIONS, resume=True)
     ends = [load(folder / "model_final.pth")["trainer"]["hooks"]["LabelFreeHistory"] for folder in (whole, tmp_path)]
-    assert len(ends[0]["ranks"]) == 3  # the last evaluation follows the last checkpoint
+    assert len(ends[0]["last"]) == 3  # the last evaluation follows the last checkpoint
     assert_same(*ends)
     before, after = (read_metrics(folder / "metrics.json") for folder in (whole, tmp_path))
     for name in NAMES:
@@ -61,25 +62,33 @@ def test_other_images_are_compared_among_themselves_alone(toy_datasets, whole, t
     assert [iteration for _, iteration in trainer.storage.history("neighbor_stability").values()] == [5, 8]
 
 
+FLAT = [(30, 0.2, -1.0), (31, 0.2, -1.0), (30.5, 0.205, -1.02), (30, 0.2, -1.05)]
+
+
 @pytest.mark.parametrize(
-    ("ranks", "said_after"),
+    ("values", "said_after"),
     [
-        ([10.0, 20.0, 30.0, 30.1, 30.2, 30.3, 30.3, 30.3], 6),  # once
-        ([30.0, 30.6, 30.0], None),  # too few
-        ([30.0, 30.7, 30.0, 30.0], None),  # by 2.3 %
-        ([30.0, nan, 30.0, 30.0], None),
+        ([(10, 0.5, -0.3), (20, 0.3, -0.5), *FLAT, *FLAT], 6),  # once
+        (FLAT[:3], None),  # too few
+        ([(31.6, 0.2, -1.0), *FLAT[1:]], None),  # RankMe by 5.3 %
+        ([(30, 0.216, -1.0), *FLAT[1:]], None),  # alignment by 8 %
+        ([(30, 0.2, -1.08), (30, 0.2, -1.0), *FLAT[2:]], None),  # uniformity by 8 %
+        ([(nan, 0.2, -1.0), *FLAT[1:]], None),
     ],
 )
-def test_advice_comes_once_when_four_ranks_lie_within_two_percent(toy_datasets, tmp_path, caplog, ranks, said_after):
+def test_advice_comes_once_when_four_evaluations_lie_within_five_percent(
+    toy_datasets, tmp_path, caplog, values, said_after
+):
+    """Of a run that stops after each evaluation."""
     cfg = run_config(tmp_path, *OPTIONS)
     hook, said = LabelFreeHistory(cfg), []
-    for number, rank in enumerate(ranks, start=1):
+    for number, scores in enumerate(values, start=1):
         resumed = LabelFreeHistory(cfg)
         resumed.load_state_dict(hook.state_dict())
         hook = resumed
         with caplog.at_level(logging.INFO):
-            hook._remember(rank, torch.zeros(60, 5))
-        said += [number] * ("RankMe has flattened: its last 4 values" in caplog.text)
+            hook._remember(LabelFreeScores(*scores, torch.zeros(60, 5)))
+        said += [number] * ("the curves without labels have flattened" in caplog.text)
         caplog.clear()
     assert said == ([said_after] if said_after else [])
 
