@@ -44,6 +44,11 @@ def add_revisit_config(cfg: CfgNode) -> None:
     cfg.KNN_EVAL.TEMPERATURE = 0.07  # votes weigh exp(cosine / temperature)
     cfg.KNN_EVAL.IMAGE_SIZE = 224  # px; short side resized to 256/224 of it, then the centre crop
     cfg.KNN_EVAL.LINEAR = False  # fit a logistic regression to the bank too: linear_top1
+    # What can be said of the features of images without labels, whenever the network is evaluated: rankme, alignment,
+    # uniformity, neighbor_stability (docs/reading-a-run.md). Sizes and neighbours are KNN_EVAL's.
+    cfg.MONITOR = CfgNode()
+    cfg.MONITOR.IMAGES = ""  # data set, such as "folder:/data/photos"; "" switches the monitor off
+    cfg.MONITOR.MAX_IMAGES = 2048  # spread evenly over it; rankme needs a few times as many as there are features
     for add in _ADDED_BY.values():
         add(cfg)
 
@@ -70,7 +75,8 @@ def _add_schedule_keys(cfg: CfgNode) -> None:
     cfg.SOLVER.CHECKPOINT_EPOCHS = 0
     cfg.TEST.EVAL_EPOCHS = 0
     # Keep model_best.pth: the network of the evaluation whose main score is the best, of the first of DATASETS.TEST:
-    # bbox/AP, sem_seg/mIoU, depth/rmse (the lowest), knn_top1. Which one it was is in best.json.
+    # bbox/AP, sem_seg/mIoU, depth/rmse (the lowest), knn_top1 (which needs KNN_EVAL.BANK). Which one it was is in
+    # best.json.
     cfg.TEST.KEEP_BEST = False
     cfg.SOLVER.STEP_EPOCHS = ()  # where given, they win over SOLVER.STEPS
     # Of the checkpoints in OUTPUT_DIR these stay: the newest CHECKPOINTS_KEPT (0: all), every CHECKPOINT_KEPT_EVERY-th

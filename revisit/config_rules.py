@@ -246,5 +246,6 @@ add_rules(
         "KNN_EVAL.NUM_NEIGHBORS": COUNT,
         "KNN_EVAL.TEMPERATURE": POSITIVE,
         "KNN_EVAL.IMAGE_SIZE": PIXELS,
+        "MONITOR.MAX_IMAGES": whole(2, 2**20, "images"),
     }
 )  # fmt: skip

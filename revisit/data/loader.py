@@ -14,7 +14,7 @@ from revisit.config import bit_depth
 from revisit.data.augmentation_on_device import apply_looks
 from revisit.data.catalog import get_records
 from revisit.data.mapper import ViewMapper
-from revisit.data.reader import UnreadableImageError, read_record
+from revisit.data.reader import read_or_next
 from revisit.data.sampler import EpochBatchSampler, GroupedBatchSampler
 from revisit.data.workers import SignalSafeLoader
 from revisit.errors import expect
@@ -24,8 +24,6 @@ from detectron2.config import CfgNode
 from detectron2.data import DatasetFromList, get_detection_dataset_dicts
 from detectron2.data.build import trivial_batch_collator
 from detectron2.utils import comm
-
-MAX_REPLACEMENTS = 20
 
 
 class ViewBatch(TypedDict, total=False):
@@ -62,7 +60,8 @@ class ViewDataset(Dataset):
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         views, errors, labels = [], [], []
         for n, (epoch, index) in enumerate(keys):
-            record, image = self._read(index, errors)
+            record, image, failed = read_or_next(self.records, index, self._bit_depth)
+            errors += failed
             views.append(self._mapper(image, epoch, index, {name: array[n] for name, array in arrays.items()}))
             labels.append(record.get("label"))
         fallbacks = sum(each["boxes"].num_fallbacks for each in views)
@@ -74,20 +73,6 @@ class ViewDataset(Dataset):
         if self._labelled:
             batch["label"] = torch.tensor(labels)
         return batch
-
-    def _read(self, index: int, errors: list[str]) -> tuple[dict, np.ndarray]:
-        """The first readable image from ``index`` on and its record; ``errors`` takes what is wrong with the others."""
-        failed = []
-        for step in range(min(MAX_REPLACEMENTS, len(self))):
-            record = self.records[(index + step) % len(self)]
-            try:
-                image = read_record(record, self._bit_depth)
-            except UnreadableImageError as error:
-                failed.append(str(error))
-                continue
-            errors += failed
-            return record, image
-        raise UnreadableImageError(f"{len(failed)} images in a row cannot be read, the first: {failed[0]}")
 
 
 def _empty(shape: tuple[int, ...]) -> torch.Tensor:

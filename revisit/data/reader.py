@@ -9,7 +9,7 @@ import os
 import stat
 import tarfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import cv2
 import fsspec
@@ -27,6 +27,7 @@ SUFFIXES = (
 )
 
 MAX_BYTES = 2**30
+MAX_REPLACEMENTS = 20  # images in a row
 BLOCK = 512  # bytes, of which a tar file is made: a header, then the member's bytes, filled up
 JPEG_MAGIC = b"\xff\xd8\xff"
 _ORIENTATION = 0x0112  # the EXIF tag
@@ -56,6 +57,24 @@ def read_record(record: dict, bit_depth: int | None = None) -> np.ndarray:
     if "offset" in record:
         return decode_image(read_sample(record), f"{record['file_name']}, byte {record['offset']}", bit_depth)
     return read_image(record["file_name"], bit_depth)
+
+
+def read_or_next(
+    records: Sequence[dict], index: int, bit_depth: int | None = None
+) -> tuple[dict, np.ndarray, list[str]]:
+    """The first readable record from ``index`` on, its image, and what is wrong with those before it.
+
+    Raises:
+        UnreadableImageError: MAX_REPLACEMENTS in a row cannot be read, or all there are.
+    """
+    failed = []
+    for step in range(min(MAX_REPLACEMENTS, len(records))):
+        record = records[(index + step) % len(records)]
+        try:
+            return record, read_record(record, bit_depth), failed
+        except UnreadableImageError as error:
+            failed.append(str(error))
+    raise UnreadableImageError(f"{len(failed)} images in a row cannot be read, the first: {failed[0]}")
 
 
 def require_record(record: dict, bit_depth: int | None = None) -> np.ndarray:

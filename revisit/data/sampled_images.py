@@ -13,10 +13,9 @@ SAMPLED = 1000  # images, at most
 _THREADS = 8  # for stores that answer late
 
 
-def sample(records: Sequence[dict]) -> list[dict]:
-    """At most SAMPLED records, spread evenly: always the same ones."""
-    count = min(SAMPLED, len(records))
-    return [records[n] for n in np.linspace(0, len(records) - 1, count).astype(int)]
+def sample(records: Sequence, most: int = SAMPLED) -> list:
+    """At most ``most`` records, spread evenly: always the same ones."""
+    return [records[n] for n in np.linspace(0, len(records) - 1, min(most, len(records))).astype(int)]
 
 
 def ask_each(ask: Callable[[dict], object], records: list[dict], title: str = "") -> list:

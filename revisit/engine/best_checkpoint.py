@@ -6,13 +6,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from revisit.checkpoint.run_folder import BEST, BEST_RECORD
-from revisit.engine.hooks import write_checkpoint
+from revisit.engine.hooks import AfterEvaluation, write_checkpoint
 from revisit.errors import UserError, expect
 from revisit.evaluation.main_score import find_score, is_better, main_score
 from revisit.files import written_whole
 
 from detectron2.config import CfgNode
-from detectron2.engine import HookBase
 from detectron2.evaluation.testing import flatten_results_dict
 from detectron2.utils import comm
 from detectron2.utils.events import EventStorage
@@ -55,15 +54,16 @@ def read_best(folder: Path) -> Best | None:
     return best
 
 
-class BestCheckpoint(HookBase):
+class BestCheckpoint(AfterEvaluation):
     """Writes model_best.pth, then best.json, after each evaluation that is better than all before.
 
-    Belongs directly after the evaluation, on all processes. A run that was killed between a checkpoint and the end of
+    A run that was killed between a checkpoint and the end of
     the evaluation that follows it makes up for that evaluation when it resumes, so that the choice is the same.
     """
 
     def __init__(self, cfg: CfgNode):
-        self._cfg, self._folder, self._period = cfg, Path(cfg.OUTPUT_DIR), cfg.TEST.EVAL_PERIOD
+        super().__init__(cfg)
+        self._folder = Path(cfg.OUTPUT_DIR)
         self._best: Best | None = None
 
     def before_train(self) -> None:
@@ -80,15 +80,6 @@ class BestCheckpoint(HookBase):
             self.trainer.iter = done - 1
             with EventStorage(done - 1):
                 self._consider(self.trainer.test(self._cfg, self.trainer.model), done - 1)
-
-    def after_step(self) -> None:
-        done = self.trainer.iter + 1
-        if done % self._period == 0 and done != self.trainer.max_iter:
-            self._consider(self.trainer._last_eval_results, self.trainer.iter)
-
-    def after_train(self) -> None:
-        if self.trainer.iter >= self.trainer.max_iter:  # reached by success alone, and evaluated
-            self._consider(self.trainer._last_eval_results, self.trainer.max_iter - 1)
 
     def _consider(self, results: dict, iteration: int) -> None:
         """Compare an evaluation, whose results the main process has, with the best one."""

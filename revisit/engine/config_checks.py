@@ -197,8 +197,8 @@ def check_training(cfg: CfgNode, *, eval_only: bool = False) -> None:
 
 def _check_monitors(cfg: CfgNode, eval_only: bool) -> None:
     """Check that what is to be evaluated every so often, or is all that a command does, can be."""
-    test, bank = cfg.DATASETS.TEST, cfg.KNN_EVAL.BANK
-    expect(test or not eval_only, "--eval-only, but DATASETS.TEST is empty: expected data to evaluate")
+    test, bank, images = cfg.DATASETS.TEST, cfg.KNN_EVAL.BANK, cfg.MONITOR.IMAGES
+    expect(test or images or not eval_only, "--eval-only, but DATASETS.TEST is empty: expected data to evaluate")
     if method_of(cfg):
         expect(
             bool(test) == bool(bank),
@@ -207,9 +207,10 @@ def _check_monitors(cfg: CfgNode, eval_only: bool) -> None:
         )
     else:
         expect(not bank, f"KNN_EVAL.BANK is {bank!r}: it is for pretraining; finetuning is evaluated on DATASETS.TEST")
+        expect(not images, f"MONITOR.IMAGES is {images!r}: it is for pretraining; finetuning has DATASETS.TEST")
     for key in ("EVAL_PERIOD", "EVAL_EPOCHS"):
         expect(
-            test or not cfg.TEST[key],
+            test or images or not cfg.TEST[key],
             f"TEST.{key} is {cfg.TEST[key]}, but DATASETS.TEST is empty: expected data to evaluate, or 0",
         )
     if cfg.TEST.KEEP_BEST:
@@ -219,6 +220,11 @@ def _check_monitors(cfg: CfgNode, eval_only: bool) -> None:
             cfg.TEST.EVAL_PERIOD > 0 or cfg.TEST.EVAL_EPOCHS > 0,
             "TEST.KEEP_BEST is True, but nothing is evaluated before the end: set TEST.EVAL_EPOCHS 1, or "
             "TEST.EVAL_PERIOD to a number of iterations",
+        )
+        expect(
+            bool(test),
+            "TEST.KEEP_BEST is True, but only labels say which evaluation is the best: expected KNN_EVAL.BANK and "
+            "DATASETS.TEST, or TEST.KEEP_BEST False",
         )
 
 

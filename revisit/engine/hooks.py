@@ -296,6 +296,29 @@ class EvaluationAfterSuccess(Around):
             self._inner.after_train()
 
 
+class AfterEvaluation(HookBase):
+    """Directly after the evaluation, on all processes: ``_consider`` takes the results of each and its iteration.
+
+    The main process alone has results. A checkpoint is written before the evaluation that follows the same step, and
+    knows nothing of it.
+    """
+
+    def __init__(self, cfg: CfgNode):
+        self._cfg, self._period = cfg, cfg.TEST.EVAL_PERIOD
+
+    def after_step(self) -> None:
+        done = self.trainer.iter + 1
+        if self._period and done % self._period == 0 and done != self.trainer.max_iter:
+            self._consider(self.trainer._last_eval_results, self.trainer.iter)
+
+    def after_train(self) -> None:
+        if self.trainer.iter >= self.trainer.max_iter:  # reached by success alone, and evaluated
+            self._consider(self.trainer._last_eval_results, self.trainer.max_iter - 1)
+
+    def _consider(self, results: dict, iteration: int) -> None:
+        raise NotImplementedError
+
+
 class FreshBatches(HookBase):
     """Directly before Detectron2's PreciseBN: that begins at the same batch whenever it runs, resumed or not."""
 

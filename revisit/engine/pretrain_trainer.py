@@ -1,17 +1,19 @@
 """The trainer of every pretraining method."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from torch import nn
 
-from revisit.config import bit_depth, metrics_period
+from revisit.config import metrics_period
 from revisit.data.loader import ResumableLoader
-from revisit.engine.hooks import CollapseAlarm, CropFallbacks, ReadErrors, Throughput
+from revisit.engine.hooks import CollapseAlarm, CropFallbacks, EvaluationAfterSuccess, ReadErrors, Throughput
+from revisit.engine.label_free_history import LabelFreeHistory, LabelFreeResults
 from revisit.engine.trainer import RevisitTrainer
 from revisit.evaluation.classifiers import fit_linear, knn_top1, linear_top1
-from revisit.evaluation.features import extract_features
+from revisit.evaluation.features import Features, extractor
+from revisit.evaluation.label_free import label_free_scores
 from revisit.modeling.distributed import share_state, unwrap
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.viz.pretraining_sheets import neighbor_gallery
@@ -25,7 +27,8 @@ logger = logging.getLogger(__name__)
 
 
 class PretrainTrainer(RevisitTrainer):
-    """Trains a ``Pretraining`` method; its evaluation classifies DATASETS.TEST with KNN_EVAL.BANK."""
+    """Trains a ``Pretraining`` method; its evaluation classifies DATASETS.TEST with KNN_EVAL.BANK, and judges the
+    features of MONITOR.IMAGES without labels."""
 
     metrics_period = staticmethod(metrics_period)
     other_world_size = "the order of the data continues; BN that sees whole passes sees other shares of a batch"
@@ -38,7 +41,7 @@ class PretrainTrainer(RevisitTrainer):
         return loader
 
     def build_hooks(self) -> list[HookBase]:
-        """The method's hooks directly after LRScheduler, then those that watch the run."""
+        """The method's hooks directly after LRScheduler, then those that watch the run; one watches its evaluations."""
         cfg, built = self.cfg, super().build_hooks()
         solver, loader, period = cfg.SOLVER, self.data_loader, metrics_period(cfg)
         ours = [
@@ -50,6 +53,9 @@ class PretrainTrainer(RevisitTrainer):
         constrained = cfg.VIEWS.NUM_SMALL * (cfg.VIEWS.MIN_OVERLAP > 0) + (cfg.VIEWS.MAX_IOU < 1)
         if constrained:
             ours.append(CropFallbacks(solver.IMS_PER_BATCH // comm.get_world_size() * constrained))
+        if cfg.MONITOR.IMAGES:
+            evaluation = next(i for i, hook in enumerate(built) if isinstance(hook, EvaluationAfterSuccess))
+            built.insert(evaluation + 1, LabelFreeHistory(cfg))
         after_lr = 1 + next(i for i, hook in enumerate(built) if isinstance(hook, hooks.LRScheduler))
         return [*built[:after_lr], *ours, *built[after_lr:]]
 
@@ -63,33 +69,48 @@ class PretrainTrainer(RevisitTrainer):
         return self.data_loader.batch_of(iteration), self.data_loader.images_of(iteration)
 
     @classmethod
-    def test(cls, cfg: CfgNode, model: nn.Module, evaluators: None = None) -> dict[str, float]:
-        """``knn_top1`` and, with KNN_EVAL.LINEAR, ``linear_top1`` of DATASETS.TEST, percent.
+    def test(cls, cfg: CfgNode, model: nn.Module, evaluators: None = None) -> LabelFreeResults:
+        """With KNN_EVAL.BANK ``knn_top1`` and, with KNN_EVAL.LINEAR, ``linear_top1`` of DATASETS.TEST, percent; with
+        MONITOR.IMAGES ``rankme``, ``alignment`` and ``uniformity``.
 
-        Empty without KNN_EVAL.BANK and on all but the main process. Of the first test set some images' nearest ones
-        are drawn in OUTPUT_DIR/neighbours_ITERATION.png.
+        Empty on all but the main process. Of the first test set some images' nearest ones are drawn in
+        OUTPUT_DIR/neighbours_ITERATION.png.
         """
-        options, model = cfg.KNN_EVAL, unwrap(model)
-        if not options.BANK:
-            return {}
+        model, results = unwrap(model), LabelFreeResults()
+        if not (cfg.KNN_EVAL.BANK or cfg.MONITOR.IMAGES):
+            return results
         share_state(model.backbone)
-        workers = cfg.DATALOADER.NUM_WORKERS
-        depth = bit_depth(cfg)
-        bank = extract_features(model, options.BANK, options.IMAGE_SIZE, workers, depth)
-        classifier = fit_linear(bank) if bank and options.LINEAR else None
-        results = {}
-        for name in cfg.DATASETS.TEST:
-            test = extract_features(model, name, options.IMAGE_SIZE, workers, depth)
-            suffix = "" if len(cfg.DATASETS.TEST) == 1 else f"/{name}"
-            if not (bank and test):
-                continue
-            if name == cfg.DATASETS.TEST[0]:
-                picture = Path(cfg.OUTPUT_DIR) / f"neighbours_{get_event_storage().iter:07d}.png"
-                neighbor_gallery(cfg, bank, test, picture)
-            top1 = knn_top1(bank, test, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE)
-            results[f"knn_top1{suffix}"] = top1
-            logger.info(f"kNN top-1 of {name}: {top1:.2f} % (bank {options.BANK}, {len(bank.rows)} images)")
-            if classifier:
-                results[f"linear_top1{suffix}"] = top1 = linear_top1(classifier, test)
-                logger.info(f"linear top-1 of {name}: {top1:.2f} %")
+        extract = extractor(cfg, model)
+        if cfg.KNN_EVAL.BANK:
+            results.update(_classify(cfg, extract))
+        if cfg.MONITOR.IMAGES and (scores := label_free_scores(cfg, model, extract)):
+            results.label_free = scores
+            results.update({name: getattr(scores, name) for name in ("rankme", "alignment", "uniformity")})
+            logger.info(
+                f"{len(scores.neighbors)} images of {cfg.MONITOR.IMAGES}: RankMe {scores.rankme:.1f} of "
+                f"{model.feature_dim}, alignment {scores.alignment:.3f}, uniformity {scores.uniformity:.3f}"
+            )
         return results
+
+
+def _classify(cfg: CfgNode, extract: Callable[[str], Features | None]) -> dict[str, float]:
+    """Scores of DATASETS.TEST, by KNN_EVAL.BANK; none but on the main process."""
+    options = cfg.KNN_EVAL
+    bank = extract(options.BANK)
+    classifier = fit_linear(bank) if bank and options.LINEAR else None
+    results = {}
+    for name in cfg.DATASETS.TEST:
+        test = extract(name)
+        suffix = "" if len(cfg.DATASETS.TEST) == 1 else f"/{name}"
+        if not (bank and test):
+            continue
+        if name == cfg.DATASETS.TEST[0]:
+            picture = Path(cfg.OUTPUT_DIR) / f"neighbours_{get_event_storage().iter:07d}.png"
+            neighbor_gallery(cfg, bank, test, picture)
+        top1 = knn_top1(bank, test, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE)
+        results[f"knn_top1{suffix}"] = top1
+        logger.info(f"kNN top-1 of {name}: {top1:.2f} % (bank {options.BANK}, {len(bank.rows)} images)")
+        if classifier:
+            results[f"linear_top1{suffix}"] = top1 = linear_top1(classifier, test)
+            logger.info(f"linear top-1 of {name}: {top1:.2f} %")
+    return results

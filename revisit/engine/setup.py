@@ -104,7 +104,7 @@ def make_config(
 
 
 def check_evaluation_data(cfg: CfgNode, notes: list[Note] | None = None, *, assume_missing: bool = False) -> None:
-    """Make sure that DATASETS.TEST and KNN_EVAL.BANK are known, on disk, and hold what is asked of them.
+    """Make sure that the data sets of an evaluation are known, on disk, and hold what is asked of them.
 
     They resolve INPUT.BIT_DEPTH where DATASETS.TRAIN has not.
 
@@ -128,6 +128,13 @@ def check_evaluation_data(cfg: CfgNode, notes: list[Note] | None = None, *, assu
         resolve_bit_depth(cfg, records)
         if name == cfg.KNN_EVAL.BANK and len({record.get("label", -1) for record in records}) < 2:
             raise UserError(f"KNN_EVAL.BANK {name} has fewer than two classes: expected a labelled data set")
+        if name == cfg.MONITOR.IMAGES:
+            count, neighbors = min(len(records), cfg.MONITOR.MAX_IMAGES), cfg.KNN_EVAL.NUM_NEIGHBORS
+            expect(
+                count > neighbors,
+                f"MONITOR.IMAGES {name} gives {count} images (MONITOR.MAX_IMAGES {cfg.MONITOR.MAX_IMAGES}): expected "
+                f"more than the {neighbors} neighbours of KNN_EVAL.NUM_NEIGHBORS",
+            )
     if bank := found.get(cfg.KNN_EVAL.BANK):
         for name in cfg.DATASETS.TEST:
             if shared := shared_images(bank, found.get(name, [])):
@@ -229,7 +236,7 @@ def _is_said_in_a_line(error: BaseException) -> bool:
 
 
 def _evaluation_sets(cfg: CfgNode) -> tuple[str, ...]:
-    return (*cfg.DATASETS.TEST, *filter(None, [cfg.KNN_EVAL.BANK]))
+    return tuple(dict.fromkeys([*cfg.DATASETS.TEST, *filter(None, [cfg.KNN_EVAL.BANK, cfg.MONITOR.IMAGES])]))
 
 
 def _resolve_norm(cfg: CfgNode, num_processes: int) -> None:

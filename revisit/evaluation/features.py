@@ -1,5 +1,8 @@
 """Features of a whole data set by a frozen backbone, over all processes."""
 
+from collections.abc import Callable
+from functools import cache
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -7,11 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from revisit.config import bit_depth
 from revisit.data.catalog import get_records
 from revisit.data.crops import crop_and_resize
-from revisit.data.reader import require_record
+from revisit.data.mapper import ViewMapper
+from revisit.data.reader import UnreadableImageError, read_or_next, require_record
 from revisit.data.workers import SignalSafeLoader
+from revisit.errors import UserError
 
+from detectron2.config import CfgNode
 from detectron2.data.samplers import InferenceSampler
 from detectron2.evaluation import DatasetEvaluator, inference_on_dataset
 from detectron2.utils import comm
@@ -27,20 +34,54 @@ class Features(NamedTuple):
 
 
 class CenterCropDataset(Dataset):
-    """Images for evaluation: short side to 256/224 of ``size``, then the central (3, size, size) uint8 RGB."""
+    """Images for evaluation: short side to 256/224 of ``size``, then the central (3, size, size) uint8 RGB.
 
-    def __init__(self, records: list[dict], size: int, bit_depth: int | None = None):
+    An unreadable image raises UserError, or where it may be ``replaced``, the next readable one in the list stands in.
+    """
+
+    def __init__(self, records: list[dict], size: int, bit_depth: int | None = None, *, replaced: bool = False):
         self._records = records
         self._size = size
         self._bit_depth = bit_depth
+        self._replaced = replaced
 
     def __len__(self) -> int:
         return len(self._records)
 
     def __getitem__(self, index: int) -> dict:
         record = self._records[index]
-        image = center_crop(require_record(record, self._bit_depth), self._size)
+        if self._replaced:
+            record, image = _this_or_next(self._records, index, self._bit_depth)
+        else:
+            image = require_record(record, self._bit_depth)
+        image = center_crop(image, self._size)
         return {"image": torch.from_numpy(image).permute(2, 0, 1), "label": record.get("label", -1)}
+
+
+class ViewPairDataset(Dataset):
+    """Of each image its anchor and its large positive in the first epoch; for an unreadable one stands in the next."""
+
+    def __init__(self, records: list[dict], mapper: ViewMapper, bit_depth: int | None = None):
+        self._records = records
+        self._mapper = mapper
+        self._bit_depth = bit_depth
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: int) -> list[dict]:
+        _, image = _this_or_next(self._records, index, self._bit_depth)
+        views = self._mapper(image, 0, index)
+        pair = (torch.from_numpy(views[name]).permute(2, 0, 1) for name in ("anchor", "positive"))
+        return [{"image": view, "label": -1} for view in pair]
+
+
+def _this_or_next(records: list[dict], index: int, bit_depth: int | None) -> tuple[dict, np.ndarray]:
+    try:
+        record, image, _ = read_or_next(records, index, bit_depth)
+    except UnreadableImageError as error:
+        raise UserError(str(error)) from error
+    return record, image
 
 
 def center_crop(image: np.ndarray, size: int) -> np.ndarray:
@@ -84,12 +125,26 @@ def extract_features(
     model: nn.Module, dataset: str, image_size: int, num_workers: int, bit_depth: int | None = None
 ) -> Features | None:
     """Features of every image of a data set by name, in evaluation mode; None but on the main process."""
-    records = get_records(dataset)
+    return features_of(model, CenterCropDataset(get_records(dataset), image_size, bit_depth), num_workers)
+
+
+def extractor(cfg: CfgNode, model: nn.Module) -> Callable[[str], Features | None]:
+    """``extract_features`` by name as KNN_EVAL and INPUT.BIT_DEPTH say; of each data set once."""
+    options = (cfg.KNN_EVAL.IMAGE_SIZE, cfg.DATALOADER.NUM_WORKERS, bit_depth(cfg))
+    return cache(lambda name: extract_features(model, name, *options))
+
+
+def features_of(model: nn.Module, images: CenterCropDataset | ViewPairDataset, num_workers: int) -> Features | None:
+    """As ``extract_features``, of images that are cut already; of pairs of views, one row after the other."""
     loader = SignalSafeLoader(
-        CenterCropDataset(records, image_size, bit_depth),
-        sampler=InferenceSampler(len(records)),
+        images,
+        sampler=InferenceSampler(len(images)),
         batch_size=BATCH,
         num_workers=num_workers,
-        collate_fn=list,
+        collate_fn=_unpaired if isinstance(images, ViewPairDataset) else list,
     )
     return inference_on_dataset(model, loader, _FeatureCollector()) or None  # which makes {} of None
+
+
+def _unpaired(pairs: list[list[dict]]) -> list[dict]:
+    return list(chain.from_iterable(pairs))

@@ -17,7 +17,7 @@ from revisit.data.catalog import get_records
 from revisit.data.crops import ConstrainedMultiCrop, crop_and_reduce, crop_and_resize
 from revisit.data.loader import ResumableLoader, ViewDataset
 from revisit.data.mapper import ViewMapper
-from revisit.data.reader import UnreadableImageError, read_image
+from revisit.data.reader import MAX_REPLACEMENTS, UnreadableImageError, read_image
 from revisit.errors import UserError
 
 TENSORS = ("anchor", "positive", "small")
@@ -197,7 +197,7 @@ def test_an_unreadable_file_is_replaced_by_the_next_and_reported(cfg, paths, num
             assert path in error
 
 
-@pytest.mark.parametrize(("num_images", "tried"), [(10, 10), (500, loader_module.MAX_REPLACEMENTS)])
+@pytest.mark.parametrize(("num_images", "tried"), [(10, 10), (500, MAX_REPLACEMENTS)])
 def test_when_no_file_can_be_read_the_search_ends_and_the_first_is_named(cfg, num_images, tried):
     """A disk that went away must not be read to its end for every image."""
     records = [{"file_name": f"/gone/{n}.png"} for n in range(num_images)]

@@ -62,7 +62,7 @@ UNREAD = {  # keys that a recipe hardly reads, which are tried a tenth as often
 KINDS = ("type", "sign", "magnitude", "emptiness", "nan", "unicode")
 OTHERS = (1, -1.5, True, None, "text", (1,), [], {"A": 1}, [[]], ("a", 2))
 STRANGE = ("ünïcødé/图片", "\u202e", "a\x00b", "٣", " ", "x" * 300, "\n", "'", "{", "((((", "%s", "~", "\udcff", "://")
-MONITORED = ("TEST.", "KNN_EVAL.", "DATASETS.TEST", "INPUT.MIN_SIZE_TEST", "INPUT.MAX_SIZE_TEST", "_TEST")
+MONITORED = ("TEST.", "KNN_EVAL.", "MONITOR.", "DATASETS.TEST", "INPUT.MIN_SIZE_TEST", "INPUT.MAX_SIZE_TEST", "_TEST")
 
 
 def mutated(value: object, kind: str, rng: random.Random) -> object:

@@ -93,6 +93,8 @@ def test_whatever_differs_is_said_and_refused_unless_every_key_of_the_experiment
         ("detection", "INPUT.SQUASH", "without effect"),
         ("segmentation_voc", "TEST.RESIZE_BACK", "applied"),
         ("depth", "TEST.RESIZE_BACK", "without effect"),
+        ("KNNMoCo", "MONITOR.IMAGES", "applied"),
+        ("detection", "MONITOR.IMAGES", "without effect"),
         ("KNNMoCo", "A.KEY.THAT_IS_NEW", "refused"),
     ],
 )
@@ -219,7 +221,7 @@ ELSEWHERE = ("MODEL.DEVICE", "MODEL.COMPILE")
 VALUES = {
     "SOLVER.BASE_LR": 0.01, "SOLVER.WEIGHT_DECAY_BIAS": 0.1, "SOLVER.LR_SCHEDULER_NAME": "PolynomialLR",
     "SOLVER.WARMUP_METHOD": "constant", "KNN_EVAL.BANK": "", "DATASETS.TEST": (), "SOLVER.STEPS": (1,),
-    "IMPORTS": ("projects.ToyScenes", "json"), "TEST.EXPECTED_RESULTS": [],
+    "MONITOR.IMAGES": "toy_objects_train", "IMPORTS": ("projects.ToyScenes", "json"), "TEST.EXPECTED_RESULTS": [],
 }  # fmt: skip
 
 
