@@ -28,6 +28,7 @@ from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.engine.stop_signals import StopSignals, announce
 from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_finite
 from revisit.errors import KilledWorkerError, UserError, expect, first_line, told_by_worker
+from revisit.files import written_whole
 from revisit.modeling.distributed import share_state
 
 from detectron2.config import CfgNode
@@ -182,7 +183,8 @@ class RevisitTrainer(DefaultTrainer):
             results = cls.test(cfg, model)
         if comm.is_main_process():
             path = Path(cfg.OUTPUT_DIR) / "evaluation.json"
-            path.write_text(json.dumps(results, indent=2))
+            with written_whole(path) as temporary:  # whoever finds it takes the evaluation for done
+                temporary.write_text(json.dumps(results, indent=2))
             logger.info(f"results written to {path}")
         return results
 
