@@ -15,7 +15,7 @@ from pathlib import Path
 
 from revisit.data.catalog import get_records
 from revisit.engine.command import run_command
-from revisit.files import written_whole
+from revisit.files import make_folder, written_whole
 from revisit.viz.curves import saved_plot
 
 
@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--output", metavar="DIR", type=Path, required=True, help="folder for classes.png")
     args = parser.parse_args(argv)
     counts = {name: count_classes(name) for name in args.datasets}
-    args.output.mkdir(parents=True, exist_ok=True)
+    make_folder(args.output, "--output")
     plot_classes({Path(name).stem: found for name, found in counts.items()}, args.output / "classes.png")
     with written_whole(args.output / "classes.json") as temporary:
         temporary.write_text(json.dumps(counts, indent=2) + "\n")

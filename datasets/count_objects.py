@@ -29,7 +29,7 @@ from tqdm import tqdm
 from revisit.data.image_folders import read_lines
 from revisit.engine.command import run_command
 from revisit.errors import UserError, expect
-from revisit.files import written_whole
+from revisit.files import make_folder, written_whole
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> None:
     total, mean = sum(objects.values()), sum(objects.values()) / len(objects)
     numbers = {"images": len(objects), "without_annotations": without, "objects": total, "objects_per_image": mean}
     numbers["annotations"] = str(args.path)
-    args.output.mkdir(parents=True, exist_ok=True)
+    make_folder(args.output, "--output")
     with written_whole(args.output / "objects.json") as temporary:
         temporary.write_text(json.dumps(numbers, indent=2) + "\n")
     left_out = f"; {without:,} more of the list have no annotations" if without else ""

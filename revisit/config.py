@@ -58,6 +58,11 @@ def metrics_period(cfg: CfgNode) -> int:
     return cfg.SOLVER.METRICS_PERIOD or (1 if cfg.MODEL.DEVICE == "cpu" else 20)
 
 
+def evaluates_on_the_way(cfg: CfgNode) -> bool:
+    """Whether a training evaluates before its end."""
+    return cfg.TEST.EVAL_PERIOD > 0 or cfg.TEST.EVAL_EPOCHS > 0
+
+
 def bit_depth(cfg: CfgNode) -> int | None:
     """INPUT.BIT_DEPTH as a number; None while it is auto, as it stays where no image has more than 8 bits."""
     value = cfg.INPUT.BIT_DEPTH

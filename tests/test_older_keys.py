@@ -1,4 +1,4 @@
-"""MOCO.BN_SPLITS in a command, a file or a checkpoint is MOCO.BN_GROUP now, and runs that had it go on."""
+"""MOCO.BN_SPLITS in a command, a file or a checkpoint is MOCO.BN_GROUP now, and runs that had it continue."""
 
 import logging
 from pathlib import Path

@@ -20,6 +20,7 @@ from projects.Benchmarks.input_pipeline import measure_input, measure_shards
 from projects.Benchmarks.training_speed import measure_end_to_end, measure_head, measure_step
 from revisit.engine.command import natural, run_command
 from revisit.engine.setup import make_config
+from revisit.files import make_folder
 
 PARTS = {
     "shards": (measure_shards, "images read and decoded from shards, against loose files"),
@@ -46,7 +47,7 @@ def main() -> None:
     if "config_file" in options:
         options["cfg"] = make_config(options.pop("config_file"), options.pop("opts"), for_here=False)
     if output:
-        output.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(output.parent, "the folder of --json")
     result = measure(**options)
     for name, value in result.items():
         print(f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}")

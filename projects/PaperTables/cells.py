@@ -27,6 +27,7 @@ from projects.PaperTables.paper_tables import (
 )
 from projects.PaperTables.snapshots import checkpoint_file, snapshot_file
 from revisit.checkpoint.run_folder import BEST
+from revisit.config import evaluates_on_the_way
 from revisit.data.catalog import datasets_root
 from revisit.engine.setup import make_config
 from revisit.errors import expect
@@ -165,9 +166,8 @@ class JobBuilder:
 
     def _check_evaluations(self, config: str, options: tuple[str, ...]) -> None:
         """Raises UserError for a training without evaluations to choose among."""
-        test = make_config(config, options, for_here=False).TEST
         expect(
-            test.EVAL_PERIOD > 0 or test.EVAL_EPOCHS > 0,
+            evaluates_on_the_way(make_config(config, options, for_here=False)),
             f"--select best: {config} evaluates nothing before its end; add --opts TEST.EVAL_EPOCHS 1",
         )
 

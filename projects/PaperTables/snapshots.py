@@ -14,7 +14,7 @@ from pathlib import Path
 from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_of
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
-from revisit.files import written_whole
+from revisit.files import make_folder, written_whole
 from revisit.viz.curves import read_metrics
 
 
@@ -26,7 +26,7 @@ def main() -> None:
     args = parser.parse_args()
     chosen = checkpoints_at_parts(args.run, args.parts)
     times = [{"iterations": n, "seconds": round(training_seconds(args.run / "metrics.json", n), 2)} for n, _ in chosen]
-    args.output.mkdir(parents=True, exist_ok=True)
+    make_folder(args.output, "the output folder")
     for part, (_, checkpoint) in enumerate(chosen[:-1], start=1):
         link = checkpoint_file(args.output, part)
         link.unlink(missing_ok=True)

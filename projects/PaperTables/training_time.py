@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from revisit.engine.command import run_command
 from revisit.errors import UserError, expect
-from revisit.files import written_whole
+from revisit.files import make_folder, written_whole
 from revisit.viz.curves import saved_plot
 
 
@@ -39,7 +39,7 @@ def main() -> None:
     add("--output", type=Path, required=True, metavar="DIR")
     args = parser.parse_args()
     curves = [read_curve(words, args.score) for words in args.run]
-    args.output.mkdir(parents=True, exist_ok=True)
+    make_folder(args.output, "--output")
     plot_curves_over_time(curves, args.title, args.output / "training_time.png")
     with written_whole(args.output / "results.json") as temporary:
         temporary.write_text(json.dumps({curve.name: curve._asdict() for curve in curves}, indent=2) + "\n")

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from projects.RunReport.collect import Point, ReportedRun
 from revisit.config_rules import dotted_keys
+from revisit.evaluation.main_score import FINETUNING_SCORES, PRETRAINING_SCORE
 from revisit.modeling.meta_arch.pretraining import methods
 
 
@@ -16,10 +17,10 @@ class RunKind(NamedTuple):
 
 
 KINDS = (
-    RunKind("Pretraining", tuple(method.__name__ for method in methods()), ("knn_top1", "linear_top1")),
-    RunKind("Detection", ("GeneralizedRCNN",), ("bbox/AP", "segm/AP")),
-    RunKind("Segmentation", ("SemanticSegmentor",), ("sem_seg/mIoU",)),
-    RunKind("Depth", ("DepthEstimator",), ("depth/rmse",)),
+    RunKind("Pretraining", tuple(method.__name__ for method in methods()), (PRETRAINING_SCORE, "linear_top1")),
+    RunKind("Detection", ("GeneralizedRCNN",), (FINETUNING_SCORES["GeneralizedRCNN"], "segm/AP")),
+    RunKind("Segmentation", ("SemanticSegmentor",), (FINETUNING_SCORES["SemanticSegmentor"],)),
+    RunKind("Depth", ("DepthEstimator",), (FINETUNING_SCORES["DepthEstimator"],)),
 )
 STUDY = RunKind("Studies")  # of projects/: what they are is in their results
 OF_TRAINING = ("metrics.json", "dry_run.json", "evaluation.json")  # files of runs that are no studies

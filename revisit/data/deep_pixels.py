@@ -58,13 +58,13 @@ def open_image(data: bytes) -> Image.Image | None:
         tags = ImageFileDirectory_v2(file.read(8))
         file.seek(tags.next)
         tags.load(file)
-        check_size(tags[_HEIGHT], tags[_WIDTH])
+        check_pixel_count(tags[_HEIGHT], tags[_WIDTH])
         return None
-    check_size(image.height, image.width)
+    check_pixel_count(image.height, image.width)
     return image
 
 
-def check_size(height: int, width: int) -> None:
+def check_pixel_count(height: int, width: int) -> None:
     """Raises ValueError for more than 2**27 pixels."""
     if height * width > _MAX_PIXELS:
         raise ValueError(f"{width} x {height} pixels, more than {_MAX_PIXELS}")

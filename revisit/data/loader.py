@@ -183,7 +183,7 @@ class FinetuneLoader:
     As with ResumableLoader, that may be set until the first batch is asked for.
 
     Raises:
-        UserError: a sampler other than TrainingSampler, which alone can go on where it stopped.
+        UserError: a sampler other than TrainingSampler, which alone can continue where it stopped.
     """
 
     def __init__(self, cfg: CfgNode, mapper: Callable[[dict], dict]):

@@ -16,7 +16,7 @@ import fsspec
 import numpy as np
 from PIL import Image
 
-from revisit.data.deep_pixels import check_size, is_deep, open_image, read_samples, to_grey_levels
+from revisit.data.deep_pixels import check_pixel_count, is_deep, open_image, read_samples, to_grey_levels
 from revisit.data.file_formats import suffixes_of_plugins
 from revisit.errors import UserError, expect, first_line
 
@@ -124,7 +124,7 @@ def decode_image(data: bytes, name: str, bit_depth: int | None = None, like_pil:
     """
     try:
         if data.startswith(JPEG_MAGIC):
-            check_size(*_check_jpeg_is_complete(data))
+            check_pixel_count(*_check_jpeg_is_complete(data))
             return _decode_by_pil(data, bit_depth) if like_pil else _decode_by_opencv(data)
         return _decode_by_pil(data, bit_depth)
     except UnreadableImageError as error:

@@ -57,8 +57,8 @@ def read_best(folder: Path) -> Best | None:
 class BestCheckpoint(AfterEvaluation):
     """Writes model_best.pth, then best.json, after each evaluation that is better than all before.
 
-    A run that was killed between a checkpoint and the end of
-    the evaluation that follows it makes up for that evaluation when it resumes, so that the choice is the same.
+    A run that was killed between a checkpoint and the end of the evaluation that follows it makes up for that
+    evaluation when it resumes, so that the choice is the same.
     """
 
     def __init__(self, cfg: CfgNode):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from revisit.checkpoint.flags import BIT_DEPTH, read_flags
 from revisit.checkpoint.reading import read_checkpoint
-from revisit.config import BIT_DEPTHS
+from revisit.config import BIT_DEPTHS, bit_depth
 from revisit.data.bit_depth import find_bit_depth
 from revisit.errors import expect
 
@@ -18,7 +18,7 @@ def resolve_bit_depth(cfg: CfgNode, records: Sequence[dict]) -> None:
     Raises:
         UserError: images that no depth fits, or another one than the weights were trained with.
     """
-    if cfg.INPUT.BIT_DEPTH not in (None, "auto") or (found := find_bit_depth(records)) is None:
+    if bit_depth(cfg) is not None or (found := find_bit_depth(records)) is None:
         return
     bits, reason, trained = found.bits, found.reason, _depth_of_weights(cfg.MODEL.WEIGHTS)
     if trained:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
 
-from revisit.config import PIXELWISE
+from revisit.config import PIXELWISE, evaluates_on_the_way
 from revisit.config_rules import check_values, dotted_keys
 from revisit.data.box_checks import Note, check_masks, inspect_boxes
 from revisit.data.labels import VOID
@@ -217,7 +217,7 @@ def _check_monitors(cfg: CfgNode, eval_only: bool) -> None:
         architecture = cfg.MODEL.META_ARCHITECTURE
         expect(main_score(cfg) != "", f"TEST.KEEP_BEST is True, but {architecture} has no known main score")
         expect(
-            cfg.TEST.EVAL_PERIOD > 0 or cfg.TEST.EVAL_EPOCHS > 0,
+            evaluates_on_the_way(cfg),
             "TEST.KEEP_BEST is True, but nothing is evaluated before the end: set TEST.EVAL_EPOCHS 1, or "
             "TEST.EVAL_PERIOD to a number of iterations",
         )

@@ -27,7 +27,7 @@ class LabelFreeHistory(AfterEvaluation):
 
     They have when of the last FLAT values of RankMe the largest exceeds the smallest by at most TOLERANCE of it, and so
     with alignment and with uniformity less its sign. A run that resumes from a checkpoint which an evaluation followed
-    repeats that one, so that it goes on as if it had never stopped.
+    repeats that one, so that it continues as if it had never stopped.
     """
 
     FLAT = 4  # evaluations

@@ -57,6 +57,15 @@ def test_a_view_is_its_box_with_its_look(monkeypatch, picture, policy, resamplin
         assert np.array_equal(view, apply_look(resize(picture, box, len(view)), look))
 
 
+def test_a_key_says_how_views_are_resized(picture):
+    default, *both = (
+        ViewMapper.from_config(tiny_config(*options))
+        for options in ((), ("VIEWS.RESAMPLING", "area"), ("VIEWS.RESAMPLING", "antialias"))
+    )
+    assert default == both[0] and both[1].resampling == "antialias"
+    assert not same_views(*(mapper(picture, 0, 3) for mapper in both))
+
+
 def test_views_depend_on_seed_epoch_and_index_only(picture):
     calls = [(0, 0), (0, 1), (1, 0), (7, 123_456)]
     first = {call: make_mapper(A_PLUS)(picture, *call) for call in calls}

@@ -18,6 +18,9 @@ from revisit.engine.setup import make_config
 from revisit.errors import UserError
 
 TOOL = "python tools/reproduce.py"
+DEPTH = f"{TOOL} transfer --profile toy --only ,depth_NYUD_rmse"
+SHORT = "SOLVER.MAX_ITER 3 SOLVER.IMS_PER_BATCH 4 MODEL.SEM_SEG_HEAD.CONVS_DIM 8 INPUT.CROP.SIZE [65,65] "
+SHORT += "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
 
 
 def cells_of(table: str, profile: str, root: Path, *only: str, weights=(), seeds=(1,), **options) -> list[Cell]:
@@ -253,12 +256,8 @@ def test_a_cell_is_pretrained_converted_evaluated_and_not_run_again(toy_root, tm
 
 
 def test_the_best_network_of_each_seed_is_judged_and_the_table_says_so(pretrained, toy_root, tmp_path):
-    small = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 INPUT.CROP.SIZE [65,65]"
-    command = (
-        f"{TOOL} transfer --profile toy --weights {pretrained}/backbone.pth --only ,depth_NYUD_rmse --select best "
-        f"--seeds 1 2 --output {tmp_path} --opts TEST.EVAL_PERIOD 1 SOLVER.MAX_ITER 3 SOLVER.IMS_PER_BATCH 4 "
-        f"MODEL.SEM_SEG_HEAD.CONVS_DIM 8 {small}"
-    )
+    command = f"{DEPTH} --weights {pretrained}/backbone.pth --select best --seeds 1 2 --output {tmp_path} "
+    command += f"--opts {SHORT} TEST.EVAL_PERIOD 1"
     text = run(command, toy_root)
     assert "at their best evaluation" in text and "seeds [1, 2], mean ± standard deviation" in text
     (row,) = csv.DictReader((tmp_path / "transfer_weights_best/table.csv").read_text().splitlines())
@@ -270,11 +269,6 @@ def test_the_best_network_of_each_seed_is_judged_and_the_table_says_so(pretraine
 
 
 def test_a_given_backbone_is_finetuned(pretrained, toy_root, tmp_path):
-    small = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 INPUT.CROP.SIZE [65,65]"
-    table = run(
-        f"{TOOL} transfer --profile toy --weights {pretrained}/backbone.pth --only ,depth_NYUD_rmse "
-        f"--output {tmp_path} --opts SOLVER.MAX_ITER 3 SOLVER.IMS_PER_BATCH 4 MODEL.SEM_SEG_HEAD.CONVS_DIM 8 {small}",
-        toy_root,
-    )
+    table = run(f"{DEPTH} --weights {pretrained}/backbone.pth --output {tmp_path} --opts {SHORT}", toy_root)
     (row,) = [line for line in table.splitlines() if line.startswith("| backbone | – | ")]
     assert float(row.split("|")[3]) > 0 and (tmp_path / "transfer_weights/table.md").read_text().strip() in table
