@@ -130,7 +130,10 @@ def _add_view_keys(cfg: CfgNode) -> None:
     # Look of the positives; anchors always have the standard look. The paper's A+ is
     # standard_or_autoaugment.
     cfg.VIEWS.POLICY = "standard_or_autoaugment"
-    cfg.VIEWS.GREY_PROBABILITY = 0.2  # of a standard look; the rest of it is MoCo-v2's, see data/augmentation.py
+    # How often a standard look, otherwise MoCo-v2's (data/augmentation.py), is grey, and blurred. The blur has a sigma
+    # of up to 2 px in views of any size: below about 100 px it wipes out what there is to learn, so take 0 there.
+    cfg.VIEWS.GREY_PROBABILITY = 0.2
+    cfg.VIEWS.BLUR_PROBABILITY = 0.5
 
 
 def _add_pixelwise_keys(cfg: CfgNode) -> None:

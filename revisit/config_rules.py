@@ -241,6 +241,7 @@ add_rules(
         "VIEWS.MIN_OVERLAP": SHARE,
         "VIEWS.MAX_IOU": SHARE,
         "VIEWS.GREY_PROBABILITY": SHARE,
+        "VIEWS.BLUR_PROBABILITY": SHARE,
         "VIEWS.POLICY": one_of(*POLICIES),
         "VIEWS.RESAMPLING": one_of("area", "antialias"),
         "KNN_EVAL.NUM_NEIGHBORS": COUNT,

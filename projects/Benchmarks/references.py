@@ -30,7 +30,7 @@ class ReferenceViews:
     def __init__(self, cfg: CfgNode):
         self._views = cfg.VIEWS
         jitter = T.RandomApply([T.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8)
-        blur = T.RandomApply([T.Lambda(gaussian_blur)], p=0.5)
+        blur = T.RandomApply([T.Lambda(gaussian_blur)], p=cfg.VIEWS.BLUR_PROBABILITY)
         grey, flip = T.RandomGrayscale(cfg.VIEWS.GREY_PROBABILITY), T.RandomHorizontalFlip()
         standard, strong = T.Compose([jitter, grey, blur, flip]), T.Compose([flip, T.AutoAugment()])
         both = T.RandomChoice([standard, strong])

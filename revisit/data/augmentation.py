@@ -12,6 +12,7 @@ from torchvision.transforms import AutoAugment
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 GREY_PROBABILITY = 0.2
+BLUR_PROBABILITY = 0.5
 _torchvision = AutoAugment()
 NUM_POLICIES = len(_torchvision.policies)
 
@@ -51,18 +52,24 @@ class AutoAugmentLook:
 Look = StandardLook | AutoAugmentLook
 
 
-def draw_look(policy: str, rng: np.random.Generator, *, grey_probability: float = GREY_PROBABILITY) -> Look:
+def draw_look(
+    policy: str,
+    rng: np.random.Generator,
+    *,
+    grey_probability: float = GREY_PROBABILITY,
+    blur_probability: float = BLUR_PROBABILITY,
+) -> Look:
     """Parameters of one view.
 
     Args:
         policy: one of ``revisit.config.POLICIES``. ``standard_or_autoaugment`` (the paper's A+) takes
             either with probability 1/2.
-        grey_probability: how often a standard look is grey.
+        grey_probability, blur_probability: how often a standard look is grey, and blurred.
     """
     if policy == "standard_or_autoaugment":
         policy = "standard" if rng.random() < 0.5 else "autoaugment"
     if policy == "standard":
-        return _draw_standard(rng, grey_probability)
+        return _draw_standard(rng, grey_probability, blur_probability)
     if policy == "autoaugment":
         return AutoAugmentLook(
             flip=bool(rng.random() < 0.5),
@@ -73,7 +80,7 @@ def draw_look(policy: str, rng: np.random.Generator, *, grey_probability: float 
     raise ValueError(f"unknown augmentation policy {policy!r}")
 
 
-def _draw_standard(rng: np.random.Generator, grey_probability: float) -> StandardLook:
+def _draw_standard(rng: np.random.Generator, grey_probability: float, blur_probability: float) -> StandardLook:
     jitter: tuple[tuple[int, float], ...] = ()
     if rng.random() < 0.8:
         factors = (*rng.uniform(0.6, 1.4, size=3).tolist(), float(rng.uniform(-0.1, 0.1)))
@@ -81,7 +88,7 @@ def _draw_standard(rng: np.random.Generator, grey_probability: float) -> Standar
     return StandardLook(
         jitter=jitter,
         grey=bool(rng.random() < grey_probability),
-        blur_sigma=float(rng.uniform(0.1, 2.0)) if rng.random() < 0.5 else 0.0,
+        blur_sigma=float(rng.uniform(0.1, 2.0)) if rng.random() < blur_probability else 0.0,
         flip=bool(rng.random() < 0.5),
     )
 

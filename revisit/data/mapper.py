@@ -5,7 +5,7 @@ from typing import Self, TypedDict
 
 import numpy as np
 
-from revisit.data.augmentation import GREY_PROBABILITY, draw_look
+from revisit.data.augmentation import BLUR_PROBABILITY, GREY_PROBABILITY, draw_look
 from revisit.data.augmentation_on_arrays import apply_look
 from revisit.data.augmentation_on_device import RECORD, record_of
 from revisit.data.crops import RESAMPLERS, ConstrainedMultiCrop, CropBoxes
@@ -43,6 +43,7 @@ class ViewMapper:
     policy: str
     seed: int
     grey_probability: float = GREY_PROBABILITY
+    blur_probability: float = BLUR_PROBABILITY
     looks_on_device: bool = False
     resampling: str = "area"
 
@@ -53,7 +54,8 @@ class ViewMapper:
         keys = ("LARGE_SCALE", "SMALL_SCALE", "NUM_SMALL", "MIN_OVERLAP", "MAX_IOU")
         crops = ConstrainedMultiCrop(**{key.lower(): views[key] for key in keys})
         sizes = (views.LARGE_SIZE, views.SMALL_SIZE)
-        return cls(crops, *sizes, views.POLICY, cfg.SEED, views.GREY_PROBABILITY, on_device, views.RESAMPLING)
+        shares = (views.GREY_PROBABILITY, views.BLUR_PROBABILITY)
+        return cls(crops, *sizes, views.POLICY, cfg.SEED, *shares, on_device, views.RESAMPLING)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -72,7 +74,8 @@ class ViewMapper:
         looks = {f"{name}_looks": np.empty(views[name].shape[:-3], RECORD) for name in names}
 
         def fill(name: str, place: tuple[int, ...], box: np.ndarray, policy: str) -> None:
-            look = draw_look(policy, rng, grey_probability=self.grey_probability)
+            shares = {"grey_probability": self.grey_probability, "blur_probability": self.blur_probability}
+            look = draw_look(policy, rng, **shares)
             view = views[name][place]
             if self.looks_on_device:
                 resize(image, box, len(view), view)

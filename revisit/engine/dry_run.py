@@ -90,6 +90,8 @@ def _views(cfg: CfgNode) -> dict:
             "max_iou": views.MAX_IOU,
         },
         "policy": views.POLICY,
+        "grey": views.GREY_PROBABILITY,
+        "blur": views.BLUR_PROBABILITY,
     }
 
 

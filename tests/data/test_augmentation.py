@@ -24,6 +24,8 @@ from revisit.data.augmentation import (
 )
 from revisit.data.augmentation_on_arrays import apply_look, apply_operation
 from revisit.data.augmentation_on_device import NAMES, OPERATIONS, apply_looks, record_of
+from revisit.data.mapper import ViewMapper
+from tests.tiny import tiny_config
 
 SIZE = 40
 SPACE = autoaugment.AutoAugment()._augmentation_space(10, (SIZE, SIZE))
@@ -270,7 +272,22 @@ def test_an_unknown_policy_is_refused():
 
 
 @pytest.mark.parametrize("probability", [0.0, 1.0])
-def test_the_probability_of_grey_is_a_choice(probability):
+def test_the_probabilities_of_grey_and_of_blur_are_choices(probability):
     rng = np.random.default_rng(0)
-    looks = [draw_look("standard", rng, grey_probability=probability) for _ in range(50)]
+    looks = [draw_look("standard", rng, grey_probability=probability, blur_probability=0.5) for _ in range(50)]
     assert {look.grey for look in looks} == {probability == 1.0}
+    assert {look.blur_sigma > 0 for look in looks} == {True, False}
+    looks = [draw_look("standard", rng, blur_probability=probability) for _ in range(50)]
+    assert {look.blur_sigma > 0 for look in looks} == {probability == 1.0}
+
+
+@pytest.mark.parametrize("key", ["GREY", "BLUR"])
+def test_the_config_decides_how_often_views_are_grey_and_blurred(key):
+    image = np.random.default_rng(0).integers(0, 256, (48, 48, 3), dtype=np.uint8)
+    others = {"GREY": "BLUR", "BLUR": "GREY"}[key]
+    shares = ("VIEWS.POLICY", "standard", f"VIEWS.{others}_PROBABILITY", 0.0, "DATALOADER.AUGMENT_ON_DEVICE", True)
+    field = {"GREY": lambda looks: looks["grey"], "BLUR": lambda looks: looks["blur_sigma"] > 0}[key]
+    for share in (0.0, 1.0):
+        mapper = ViewMapper.from_config(tiny_config(*shares, f"VIEWS.{key}_PROBABILITY", share))
+        looks = mapper(image, 0, 0)
+        assert all((field(looks[f"{name}_looks"]) == (share == 1.0)).all() for name in ("anchor", "positive", "small"))
