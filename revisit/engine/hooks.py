@@ -238,9 +238,18 @@ class Around(HookBase):
 
 
 class PatientWriter(Around):
-    """PeriodicWriter, whose full disk does not end the run: what cannot be written is lost, and said."""
+    """PeriodicWriter, whose full disk does not end the run: what cannot be written is lost, and said.
+
+    It is the last hook, and writes at once what others have to say before the first step.
+    """
 
     _warned = False
+
+    def before_train(self) -> None:
+        super().before_train()
+        for writer in self._inner._writers:
+            if not isinstance(writer, CommonMetricPrinter):  # of steps, and there is none yet
+                self._try(writer.write)
 
     def after_step(self) -> None:
         self._try(self._inner.after_step)

@@ -10,6 +10,7 @@ from revisit.config import metrics_period
 from revisit.data.loader import ResumableLoader
 from revisit.engine.hooks import CollapseAlarm, CropFallbacks, EvaluationAfterSuccess, ReadErrors, Throughput
 from revisit.engine.label_free_history import LabelFreeHistory, LabelFreeResults
+from revisit.engine.start_scores import StartScores
 from revisit.engine.trainer import RevisitTrainer
 from revisit.evaluation.classifiers import fit_linear, knn_top1, linear_top1
 from revisit.evaluation.features import Features, extractor
@@ -53,9 +54,11 @@ class PretrainTrainer(RevisitTrainer):
         constrained = cfg.VIEWS.NUM_SMALL * (cfg.VIEWS.MIN_OVERLAP > 0) + (cfg.VIEWS.MAX_IOU < 1)
         if constrained:
             ours.append(CropFallbacks(solver.IMS_PER_BATCH // comm.get_world_size() * constrained))
+        after_evaluation = 1 + next(i for i, hook in enumerate(built) if isinstance(hook, EvaluationAfterSuccess))
         if cfg.MONITOR.IMAGES:
-            evaluation = next(i for i, hook in enumerate(built) if isinstance(hook, EvaluationAfterSuccess))
-            built.insert(evaluation + 1, LabelFreeHistory(cfg))
+            built.insert(after_evaluation, LabelFreeHistory(cfg))
+        if cfg.MONITOR.IMAGES or cfg.KNN_EVAL.BANK:
+            built.insert(after_evaluation, StartScores(cfg))
         after_lr = 1 + next(i for i, hook in enumerate(built) if isinstance(hook, hooks.LRScheduler))
         return [*built[:after_lr], *ours, *built[after_lr:]]
 

@@ -23,7 +23,7 @@ from revisit.evaluation.main_score import find_score, is_better
 from detectron2.utils.events import get_event_storage
 
 LAST = 7
-SCORES = {1: 10.0, 3: 30.0, 5: nan, LAST: 30.0}  # by iteration
+SCORES = {0: 5.0, 1: 10.0, 3: 30.0, 5: nan, LAST: 30.0}  # by iteration; 0 is before the first step
 OPTIONS = ("SOLVER.MAX_ITER", LAST + 1, "SOLVER.CHECKPOINT_PERIOD", 1, "SOLVER.CHECKPOINTS_KEPT", 0, "SEED", 3)
 OPTIONS += ("TEST.EVAL_PERIOD", 2, "TEST.KEEP_BEST", True, "DATASETS.TEST", ("toy_objects_heldout",))
 OPTIONS += ("KNN_EVAL.BANK", "toy_objects_train")

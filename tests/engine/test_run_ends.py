@@ -230,7 +230,7 @@ def test_a_killed_process_takes_all_others_with_it(toy_datasets, monkeypatch, tm
     shared_memory, metrics = held_memory(), tmp_path / "run/metrics.json"
     command = (
         f"tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus 2 OUTPUT_DIR {metrics.parent} {TINY} "
-        "SOLVER.MAX_ITER 100000 DATALOADER.NUM_WORKERS 2"
+        "SOLVER.MAX_ITER 100000 DATALOADER.NUM_WORKERS 2 KNN_EVAL.BANK '' KNN_EVAL.LINEAR False DATASETS.TEST ()"
     )
     with open(tmp_path / "output", "w") as output:
         words = [sys.executable, *shlex.split(command)]

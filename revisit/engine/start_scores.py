@@ -1,0 +1,51 @@
+"""What the network scored before its first step, and a word as long as training has made it worse."""
+
+import logging
+
+from revisit.engine.hooks import AfterEvaluation
+
+from detectron2.config import CfgNode
+from detectron2.utils import comm
+
+logger = logging.getLogger(__name__)
+
+COMPARED = ("knn_top1", "linear_top1")  # percent, the higher the better, of one test set or, with a suffix, several
+
+
+class StartScores(AfterEvaluation):
+    """Evaluates the network before the first step, whose scores are iteration 0's, and compares all others with that.
+
+    A score below the start's is warned of; the end says what became of each. The scores are in the checkpoints: a run
+    that resumes compares with those of its first step.
+    """
+
+    def __init__(self, cfg: CfgNode):
+        super().__init__(cfg)
+        self._start: dict[str, float] = {}
+
+    def state_dict(self) -> dict:
+        return {"start": self._start}
+
+    def load_state_dict(self, state: dict) -> None:
+        self._start = state["start"]
+
+    def before_train(self) -> None:
+        if self.trainer.start_iter:
+            return
+        logger.info("evaluating the network as it is before the first step")
+        results = self.trainer.test(self._cfg, self.trainer.model)
+        if comm.is_main_process():
+            self.trainer.storage.put_scalars(smoothing_hint=False, **results)
+            self._start = {name: value for name, value in results.items() if name.split("/")[0] in COMPARED}
+
+    def _consider(self, results: dict, iteration: int) -> None:
+        pairs = {name: (before, results[name]) for name, before in self._start.items() if name in results}
+        for name, (before, now) in pairs.items():
+            if now < before:
+                logger.warning(
+                    f"{name} is {now:.2f} %, below the {before:.2f} % from before the first step: so far this run has "
+                    "made the network worse (docs/reading-a-run.md: Below the start)"
+                )
+        if iteration == self.trainer.max_iter - 1 and pairs:
+            changes = (f"{name} from {before:.2f} to {now:.2f} %" for name, (before, now) in pairs.items())
+            logger.info(f"training has taken {', '.join(changes)}")
