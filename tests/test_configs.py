@@ -40,8 +40,8 @@ RUNS = {
 LARGE = (2, 64, (0.3, 1.0))
 SMALL = (2, 40, (0.1, 0.3))
 TOY_RUNS = {
-    "pretrain": (36, ((2, 64, (0.6, 1.0)), (2, 40, (0.3, 0.7)), 0.2), 0.99, STANDARD, (0.4, 10, 20)),
-    "densecl": (36, ((2, 64, (0.6, 1.0)), None, 0.0), 0.99, STANDARD, None),
+    "pretrain": (28, ((2, 64, (0.6, 1.0)), (2, 40, (0.3, 0.7)), 0.2), 0.99, EITHER, (0.4, 10, 5)),
+    "densecl": (28, ((2, 64, (0.6, 1.0)), None, 0.0), 0.99, STANDARD, None),
     "ablation/moco": (7, (LARGE, None, 0.0), 0.995, STANDARD, None),
     "ablation/moco_mc": (7, (LARGE, SMALL, 0.0), 0.995, STANDARD, None),
     "ablation/moco_mc_cc": (7, (LARGE, SMALL, 0.2), 0.995, STANDARD, None),
@@ -130,7 +130,7 @@ def test_a_run_of_the_paper_resolves_to_its_settings(name, dry_run):
     assert_resolves(plan, name, RUNS[name])
     assert plan["data"]["images"] == COCO and plan["iterations"] == plan["epochs"] * (COCO // 256)
     assert (plan["batch"], plan["lr"], plan["schedule"], plan["sgd_momentum"]) == (256, 0.3, "WarmupCosineLR", 0.9)
-    assert plan["lr_warmup_iterations"] == 0
+    assert plan["lr_warmup_iterations"] == 0 and (plan["grey"], plan["blur"]) == (0.2, 0.5)
     assert plan["weight_decays"] == {"other": 1e-4, "norm": 1e-4, "bias": 1e-4}
     assert (plan["temperature"], plan["queue_size"], plan["precision"]) == (0.2, 65536, "float32")
     assert plan["backbone"][-9:] == "ResNet-50" and plan.get("mining") == ("before_head" if plan["k"] else None)
@@ -152,7 +152,8 @@ def test_a_toy_run_resolves_to_its_settings(name, dry_run, toy_root, monkeypatch
     assert (plan["data"]["train"], plan["data"]["images"]) == (["toy_objects_train"], 10000)
     assert (plan["batch"], plan["lr"], plan["lr_warmup_iterations"]) == (60, 0.024, 330)
     assert plan["weight_decays"] == {"other": 5e-4, "norm": 5e-4, "bias": 5e-4}
-    assert (plan["temperature"], plan["queue_size"]) == (0.07, 480)
+    assert (plan["temperature"], plan["queue_size"]) == (0.07, 1920 if name == "pretrain" else 480)
+    assert (plan["grey"], plan["blur"], plan["precision"]) == (1.0, 0.0, "bfloat16")
     assert (plan["bn_group"], plan["shuffle_bn"]) == (30, True)
 
 
