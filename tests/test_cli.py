@@ -110,7 +110,7 @@ def test_the_demo_runs_start_to_end(tmp_path):
     assert "| kNN top-1, held-out appearance (%) |" in text and "eta: " in text
     summary = (tmp_path / "demo/summary.md").read_text()
     assert "these numbers mean nothing" in summary
-    for picture in ("views.png", "curves.png", "neighbours.png"):
+    for picture in ("views.png", "curves.png", "neighbours.png", "video.gif"):
         assert picture in summary and (tmp_path / "demo" / picture).stat().st_size > 10_000
     assert "holds a finished demo" in one_line_error(command, tmp_path)
 

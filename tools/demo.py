@@ -26,7 +26,7 @@ from revisit.viz.curves import plot_curves, read_metrics
 
 PRETRAIN, DETECT = "configs/toy/pretrain.yaml", "configs/toy/detection.yaml"
 VIDEO = "projects/LabelPropagation/configs/toy.yaml"
-STARTS, SHOWN_VIDEO = ("random", "pretrained"), "toy-01"
+STARTS, VIDEO_SIZE = ("random", "pretrained"), (160, 160)
 # Measured on two cores: an iteration of pretraining takes 0.13 s by one thread beside its loader, 0.16 s by two.
 THREADS = {PRETRAIN: {"OMP_NUM_THREADS": "1"}}
 NUM_STEPS = 8
@@ -108,20 +108,25 @@ def main() -> None:
     plot_curves(output / "pretrain/metrics.json", output / "curves.png")
     shutil.copy(max(output.glob("pretrain/neighbours_*.png")), output / "neighbours.png")
     (output / "pretrain/views.png").replace(output / "views.png")
-    save_side_by_side([output / f"video_{start}/overlays/{SHOWN_VIDEO}.gif" for start in STARTS], output / "video.gif")
+    save_videos(output)
     write_summary(demo, (time.perf_counter() - start) / 60)
 
 
-def save_side_by_side(animations: list[Path], path: Path) -> None:
-    """Write GIFs of one size and length as one, next to each other."""
+def save_videos(output: Path) -> None:
+    """Write video.gif: in a row the videos of one start, above each other the starts."""
     import numpy as np
     from PIL import Image, ImageSequence
 
     from projects.LabelPropagation.davis import save_animation
 
-    films = [ImageSequence.all_frames(Image.open(gif), lambda frame: frame.convert("RGB")) for gif in animations]
-    joined = [np.concatenate([np.asarray(frame) for frame in frames], axis=1) for frames in zip(*films, strict=True)]
-    save_animation(path, joined, frames_per_second=5)
+    def read(gif: Path) -> list[np.ndarray]:
+        return [
+            np.asarray(frame.convert("RGB").resize(VIDEO_SIZE)) for frame in ImageSequence.Iterator(Image.open(gif))
+        ]
+
+    rows = [[read(gif) for gif in sorted(output.glob(f"video_{start}/overlays/*.gif"))] for start in STARTS]
+    pictures = np.concatenate([np.concatenate(films, axis=2) for films in rows], axis=1)  # (frames, H, W, 3)
+    save_animation(output / "video.gif", list(pictures), frames_per_second=5)
 
 
 def write_summary(demo: Demo, minutes: float) -> None:
