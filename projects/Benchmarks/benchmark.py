@@ -3,7 +3,7 @@
 
     python projects/Benchmarks/benchmark.py input
     python projects/Benchmarks/benchmark.py --repeats 9 head --batch 64
-    python projects/Benchmarks/benchmark.py step SOLVER.AMP.ENABLED True MODEL.CHANNELS_LAST True
+    python projects/Benchmarks/benchmark.py step SOLVER.AMP.ENABLED False MODEL.CHANNELS_LAST False
     python projects/Benchmarks/benchmark.py --repeats 3 end2end --files folder:/data/photos DATALOADER.NUM_WORKERS 16
     python projects/Benchmarks/benchmark.py shards --files toy_scenes_train --shards /data/toy_shards --json shards.json
 
