@@ -16,18 +16,22 @@ class StartScores(AfterEvaluation):
     """Evaluates the network before the first step, whose scores are iteration 0's, and compares all others with that.
 
     A score below the start's is warned of; the end says what became of each. The scores are in the checkpoints: a run
-    that resumes compares with those of its first step.
+    that resumes compares with those of its first step, unless it evaluates in another way.
     """
 
     def __init__(self, cfg: CfgNode):
         super().__init__(cfg)
+        self._how = {"test": list(cfg.DATASETS.TEST), **cfg.KNN_EVAL}
         self._start: dict[str, float] = {}
 
     def state_dict(self) -> dict:
-        return {"start": self._start}
+        return {"how": self._how, "start": self._start}
 
     def load_state_dict(self, state: dict) -> None:
-        self._start = state["start"]
+        if state["how"] == self._how:
+            self._start = state["start"]
+        else:
+            logger.info("DATASETS.TEST or KNN_EVAL is another than at the first step: no score is compared with that")
 
     def before_train(self) -> None:
         if self.trainer.start_iter:

@@ -30,7 +30,7 @@ def test_the_scores_of_iteration_0_are_those_of_the_weights_that_it_began_with(t
     random = json.loads((tmp_path / "evaluation.json").read_text())
     scores = read_metrics(whole / "metrics.json")["knn_top1"]
     assert [iteration for iteration, _ in scores] == [0, 1, 4] and scores[0][1] == random["knn_top1"]
-    assert load(whole / "model_final.pth")["trainer"]["hooks"]["StartScores"] == {"start": random}
+    assert load(whole / "model_final.pth")["trainer"]["hooks"]["StartScores"]["start"] == random
     assert (whole / "neighbours_0000000.png").is_file()
 
 
@@ -41,6 +41,13 @@ def test_a_resumed_run_compares_with_its_first_step(toy_datasets, whole, tmp_pat
     assert_same(*(end["trainer"]["hooks"]["StartScores"] for end in ends))
     assert_same(*(end["model"] for end in ends))
     assert [iteration for iteration, _ in read_metrics(tmp_path / "metrics.json")["knn_top1"]] == [4]
+
+
+def test_a_run_that_is_evaluated_in_another_way_is_compared_with_nothing(toy_datasets, whole, tmp_path, caplog):
+    shutil.copy(whole / "model_0000002.pth", tmp_path)
+    with caplog.at_level(logging.INFO):
+        train(tmp_path, *OPTIONS, "KNN_EVAL.NUM_NEIGHBORS", 3, resume=True)
+    assert "KNN_EVAL is another than at the first step" in caplog.text and "training has taken" not in caplog.text
 
 
 def test_the_first_evaluation_changes_no_training(toy_datasets, whole, tmp_path):
@@ -72,7 +79,7 @@ def test_scores_below_the_start_are_warned_of_and_the_end_says_what_changed(
     toy_datasets, tmp_path, caplog, now, is_last, warned, end
 ):
     hook = StartScores(run_config(tmp_path, *OPTIONS))
-    hook.load_state_dict({"start": {"knn_top1": 30.0, "linear_top1": 41.0}})
+    hook.load_state_dict(hook.state_dict() | {"start": {"knn_top1": 30.0, "linear_top1": 41.0}})
     hook.trainer = type("Trainer", (), {"max_iter": 4})()
     with caplog.at_level(logging.INFO):
         hook._consider(now, 3 if is_last else 1)
