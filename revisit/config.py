@@ -131,7 +131,7 @@ def _add_view_keys(cfg: CfgNode) -> None:
     # standard_or_autoaugment.
     cfg.VIEWS.POLICY = "standard_or_autoaugment"
     # How often a standard look, otherwise MoCo-v2's (data/augmentation.py), is grey, and blurred. The blur has a sigma
-    # of up to 2 px in views of any size: below about 100 px it wipes out what there is to learn, so take 0 there.
+    # of up to 2 px in views of any size; in small ones it can hide the texture (docs/results.md).
     cfg.VIEWS.GREY_PROBABILITY = 0.2
     cfg.VIEWS.BLUR_PROBABILITY = 0.5
 

@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 from revisit.engine.command import run_command
@@ -53,9 +52,9 @@ class Demo:
         self.timings: list[tuple[str, float]] = []
         make_folder(output / "logs", "--output")
 
-    def run(self, title: str, *command: str, variables: Mapping[str, str] | None = None) -> None:
+    def run(self, title: str, *command: str, **variables: str) -> None:
         """Run ``python COMMAND``, showing what matters of its output and keeping all of it in a log."""
-        number, variables = len(self.timings) + 1, variables or {}
+        number = len(self.timings) + 1
         words = [*(f"{name}={value}" for name, value in variables.items()), "python", *command]
         print(f"\n[{number}/{NUM_STEPS}] {title}\n    {' '.join(words)}", flush=True)
         log, start = self.output / f"logs/{number}.log", time.perf_counter()
@@ -76,7 +75,7 @@ class Demo:
         command = ["tools/train_net.py", "--config-file", config, *flags]
         command += ["OUTPUT_DIR", f"{self.output}/{folder}", "SEED", str(self.seed), *(QUICK[config] * self.quick)]
         command += ["MODEL.WEIGHTS", weights] if weights else []
-        self.run(title, *command, variables=THREADS.get(config))
+        self.run(title, *command, **THREADS.get(config, {}))
 
     def follow(self, title: str, folder: str, weights: str) -> None:
         """One call of projects/LabelPropagation/run.py."""

@@ -74,8 +74,9 @@ class ViewMapper:
         looks = {f"{name}_looks": np.empty(views[name].shape[:-3], RECORD) for name in names}
 
         def fill(name: str, place: tuple[int, ...], box: np.ndarray, policy: str) -> None:
-            shares = {"grey_probability": self.grey_probability, "blur_probability": self.blur_probability}
-            look = draw_look(policy, rng, **shares)
+            look = draw_look(
+                policy, rng, grey_probability=self.grey_probability, blur_probability=self.blur_probability
+            )
             view = views[name][place]
             if self.looks_on_device:
                 resize(image, box, len(view), view)

@@ -3,6 +3,7 @@
 import logging
 
 from revisit.engine.hooks import AfterEvaluation
+from revisit.evaluation.main_score import is_better
 
 from detectron2.config import CfgNode
 from detectron2.utils import comm
@@ -45,7 +46,7 @@ class StartScores(AfterEvaluation):
     def _consider(self, results: dict, iteration: int) -> None:
         pairs = {name: (before, results[name]) for name, before in self._start.items() if name in results}
         for name, (before, now) in pairs.items():
-            if now < before:
+            if is_better(name, before, now):
                 logger.warning(
                     f"{name} is {now:.2f} %, below the {before:.2f} % from before the first step: so far this run has "
                     "made the network worse (docs/reading-a-run.md: Below the start)"
