@@ -1,6 +1,7 @@
 """The commands of README.md and docs/, as they are typed, on small data and for a few iterations."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -72,6 +73,17 @@ def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
     compare = compare.replace("NUM_CLASSES 80", "NUM_CLASSES 2")
     text = run(f"{compare.replace('/data', str(tmp_path)).replace(' output', f' {tmp_path}/output')} {SMALL}", tmp_path)
     assert "12 jobs, 0 done" in text and "random weights, 8 labels, seed 3 (600 iterations of 4 images)" in text
+    for name in ("train", "test"):
+        for number in range(16):
+            target = tmp_path / name / f"kind_{number % 2}" / f"{number:02d}.jpg"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(photos / f"holiday/{number:02d}.jpg", target)
+    frozen = documented("docs/own-images.md")[7].replace("--labels 50 200", "--labels 10")
+    options = f"{SMALL} MODEL.RESNETS.DEPTH 18 LINEAR.IMAGE_SIZE 32 LINEAR.LAMBDAS '(1e-3,1e3,5)'"
+    printed = run(
+        f"{frozen.replace('/data', str(tmp_path)).replace(' output', f' {tmp_path}/output')} {options}", tmp_path
+    )
+    assert "top1, by frozen features" in printed
 
 
 def test_training_a_first_run_without_data(tmp_path):

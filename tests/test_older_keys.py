@@ -39,9 +39,9 @@ def test_an_older_key_is_the_group_that_it_meant_and_is_reported(old_file, caplo
     assert group_of("MOCO.BN_SPLITS", 2, "SOLVER.ACCUMULATION_STEPS", 2, num_processes=2) == 32
     assert group_of("MOCO.BN_SPLITS", 1) == 0
     caplog.clear()
-    assert group_of(config_file=old_file) == 8
-    assert caplog.messages == ["MOCO.BN_SPLITS 4 is an older key: it is taken as what it means now, MOCO.BN_GROUP 8"]
-    assert group_of("MOCO.BN_GROUP", 16, config_file=old_file) == 16
+    assert group_of(config_file=old_file) == 16
+    assert caplog.messages == ["MOCO.BN_SPLITS 4 is an older key: it is taken as what it means now, MOCO.BN_GROUP 16"]
+    assert group_of("MOCO.BN_GROUP", 32, config_file=old_file) == 32
 
 
 def old_checkpoint(folder: Path, splits: int, processes: int) -> dict:
