@@ -148,8 +148,8 @@ class ConstrainedMultiCrop:
 def crop_and_resize(image: np.ndarray, box: np.ndarray, size: int, out: np.ndarray | None = None) -> np.ndarray:
     """Cut ``box`` from an (H, W, 3) uint8 image and resize it to (size, size, 3), written into ``out`` if given.
 
-    Bilinear with antialiasing, on uint8: PIL's filter, which the paper's code uses, but for roundings. Both
-    round twice: they are rarely more than one grey level apart, and two at most.
+    Bilinear with antialiasing, on uint8: PIL's filter, which the paper's code uses. Both round after each axis, so each
+    lies within about one grey level of the exact values.
     """
     x0, y0, x1, y1 = box
     crop = torch.from_numpy(image[y0:y1, x0:x1]).permute(2, 0, 1)[None]
