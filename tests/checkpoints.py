@@ -95,7 +95,20 @@ def layouts(backbone: Tensors) -> dict[str, tuple[str, str, dict]]:
     virtex = under("visual.cnn.", backbone)
     virtex |= noise("textual.embedding.words.weight", "textual.output.bias", "backward_textual.output.bias")
     classifier = {**backbone, **noise("fc.weight", "fc.bias")}
+    joint = under("module.backbone.", backbone)
+    dino = joint | noise("module.head.mlp.0.weight", "module.head.last_layer.weight_g")
+    vicreg = joint | noise("module.projector.0.weight", "module.projector.1.running_var")
     return {
+        "DINO released": ("dino", "torchvision", dict(backbone)),
+        "DINO training": ("dino", "dino", {"student": noise("module.head.x"), "teacher": dino, "epoch": 800}),
+        "VICReg released": ("vicreg", "torchvision", dict(backbone)),
+        "VICReg training": ("vicreg", "vicreg", {"epoch": 1000, "model": vicreg}),
+        "Barlow Twins released": ("barlow_twins", "torchvision", dict(backbone)),
+        "Barlow Twins training": (
+            "barlow_twins",
+            "barlow_twins",
+            {"epoch": 1000, "model": vicreg | noise("module.bn.running_mean")},
+        ),
         "MoCo v1": ("moco", "moco", moco(backbone, "fc.weight", "fc.bias")),
         "MoCo v2": ("moco", "moco", moco(backbone)),
         "reference code": ("reference", "reference", reference),

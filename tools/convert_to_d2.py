@@ -1,13 +1,14 @@
 #!/usr/bin/env python
 """Turn a pretraining checkpoint into backbone weights for every Detectron2 model here.
 
-The checkpoint is one of our runs, or of MoCo v1/v2, DenseCL, SwAV, VirTex, torchvision, timm or the reference
-code; --source auto recognises it where the names of its tensors show it. A key that has no place, or a backbone tensor
+The checkpoint is one of our runs, pretrained or finetuned; a backbone or a detector of Detectron2, from its model zoo
+or your own; or of MoCo v1/v2, DenseCL, SwAV, DINO, VICReg, Barlow Twins, VirTex, torchvision, timm or the reference
+code. --source auto recognises it where the names of its tensors show it. A key that has no place, or a backbone tensor
 without a value, is refused by name.
 
 Writes OUTPUT (.pth: tensors only, loads with weights_only; or .pkl, as Detectron2's model zoo) and, beside
-it, OUTPUT's name with .yaml: the configuration under which the weights are valid. Finetuning reads it and
-refuses another. Then:
+it, OUTPUT's name with .yaml: the configuration under which the weights are valid, and their licence where it is
+known. Finetuning reads it and refuses another configuration. Then:
 
     python tools/train_net.py --config-file configs/detection/voc_faster_rcnn_R50_C5.yaml MODEL.WEIGHTS OUTPUT
 """
@@ -19,7 +20,8 @@ from revisit.engine.command import run_command
 from revisit.files import make_folder
 from revisit.imports import import_modules
 
-SOURCES = ("revisit", "moco", "densecl", "swav", "virtex", "torchvision", "timm", "reference")
+SOURCES = ("revisit", "detectron2", "reference", "moco", "dino", "barlow_twins", "vicreg", "densecl", "swav", "virtex")
+SOURCES += ("torchvision", "timm")
 
 
 def main() -> None:
@@ -28,24 +30,45 @@ def main() -> None:
     parser.add_argument("input", type=Path, help=formats)
     parser.add_argument("output", type=Path, help="weights to write, .pth or .pkl")
     parser.add_argument("--source", choices=["auto", *SOURCES], default="auto", help="layout of the input")
+    config = "for models that Detectron2 trained: their config.yaml; without it they count as its model zoo's"
+    parser.add_argument("--config", metavar="FILE", default="", help=config)
+    recalibrate = "images, such as folder:/data/photos, over which a folded batch norm gets statistics"
+    parser.add_argument("--recalibrate", metavar="IMAGES", default="", help=recalibrate)
     parser.add_argument("--imports", nargs="*", default=[], help="modules that describe other backbones, as IMPORTS")
     args = parser.parse_args()
-    from revisit.checkpoint.convert import convert
+    from revisit.checkpoint.convert import convert, flags_to_config
     from revisit.checkpoint.export import check_output, write_tensors
     from revisit.checkpoint.flags import flags_path, write_flags
-    from revisit.checkpoint.foreign_layouts import SHARED_WITH
+    from revisit.checkpoint.foreign_layouts import SHARED_WITH, licence_of
     from revisit.checkpoint.reading import read_checkpoint
+    from revisit.engine.merging import merge_file
 
     import_modules(args.imports)
     check_output(args.output, args.input, (".pth", ".pkl"))
-    weights = convert(read_checkpoint(args.input), args.source, args.input.name)
+    cfg = flags_to_config({}) if args.config else None
+    if cfg:
+        merge_file(cfg, args.config)
+    weights = convert(read_checkpoint(args.input), args.source, args.input.name, cfg)
+    if args.recalibrate:
+        from revisit.engine.recalibration import recalibrate
+
+        weights = recalibrate(weights, args.recalibrate)
     make_folder(args.output.parent, "the output's folder")
     # With matching_heuristics Detectron2 finds them by name in any model.
     write_tensors(weights.tensors, args.output, __author__=f"Revisit ({weights.source})", matching_heuristics=True)
-    write_flags(args.output, weights.flags, source=weights.origin)
     shared = SHARED_WITH.get(weights.source) if args.source == "auto" else None
+    licence = licence_of(weights.source, is_named=args.source != "auto")
+    write_flags(args.output, weights.flags, weights.origin, licence)
     layout = f"{weights.source} layout" + (f" ({shared})" if shared else "")
     print(f"{args.input}: {layout}, {weights.title}, {len(weights.tensors)} tensors")
+    if licence:
+        warning = "WARNING: " if "non-commercial" in licence else ""
+        print(f"{warning}licence of the published weights: {licence}")
+    if any(key in weights.flags for key in weights.description.FOLDED):
+        print(
+            "their batch norm is a scale and a bias, without statistics: finetune with MODEL.RESNETS.NORM FrozenBN, or "
+            "convert again with --recalibrate IMAGES"
+        )
     print(f"wrote {args.output} and {flags_path(args.output)}")
 
 

@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 import torch
 
+from revisit.checkpoint.detectron2_layouts import zoo_flags
 from revisit.checkpoint.flags import IMAGENET, flags_of
-from revisit.checkpoint.foreign_layouts import backbone_of, recognise, training_of
+from revisit.checkpoint.foreign_layouts import author_of, backbone_of, is_of_detectron2, recognise, training_of
 from revisit.checkpoint.reading import require_finite
 from revisit.config import add_revisit_config
 from revisit.errors import UserError, expect, first_line
@@ -36,13 +37,16 @@ class BackboneWeights(NamedTuple):
         return self.description.title(self.flags)
 
 
-def convert(checkpoint: dict, source: str = "auto", name: str = "checkpoint") -> BackboneWeights:
+def convert(
+    checkpoint: dict, source: str = "auto", name: str = "checkpoint", cfg: CfgNode | None = None
+) -> BackboneWeights:
     """Take the backbone out of a loaded checkpoint.
 
     Args:
         checkpoint: what ``read_checkpoint`` returned.
         source: one of ``SOURCES``, or ``auto`` to recognise it.
         name: of its file, for the origin.
+        cfg: the config that it was trained under, if it is a model of Detectron2's.
 
     Raises:
         UserError: no backbone in it, a key that cannot be placed, or a backbone tensor without a value.
@@ -50,11 +54,31 @@ def convert(checkpoint: dict, source: str = "auto", name: str = "checkpoint") ->
     if source == "auto":
         source = recognise(checkpoint)
     tensors, description = backbone_of(checkpoint, source)
-    flags = checkpoint.get("flags") if source == "revisit" else {**description.flags_of_tensors(tensors), **IMAGENET}
-    expect(isinstance(flags, dict), "the checkpoint carries no flags: not a checkpoint of a Revisit pretraining run")
+    expect(cfg is None or source == "detectron2", f"--config: not for a checkpoint of {source}, whose flags are known")
+    flags = flags_of(cfg, description) if cfg else _flags(checkpoint, source, tensors, description)
+    if is_of_detectron2(checkpoint, source) and _is_folded(tensors):
+        flags = {**flags, **description.FOLDED}
     check_backbone(tensors, flags, description)
     origin = ", ".join(filter(None, (f"{source}: {name}", training_of(checkpoint, source))))
     return BackboneWeights(tensors, flags, description, origin)
+
+
+def _flags(checkpoint: dict, source: str, tensors: Tensors, description: BackboneDescription) -> Flags:
+    """What the checkpoint says, else what its source's weights are known to expect."""
+    if source == "revisit":
+        flags = checkpoint.get("flags")
+        expect(isinstance(flags, dict), "the checkpoint carries no flags: not a checkpoint of a Revisit run")
+        return flags
+    if source == "detectron2":
+        return zoo_flags(tensors, description, author_of(checkpoint))
+    return {**description.flags_of_tensors(tensors), **IMAGENET}
+
+
+def _is_folded(tensors: Tensors) -> bool:
+    """Whether batch norm is a scale and a bias: every layer's mean is 0 and its variance 1."""
+    means = [value for key, value in tensors.items() if key.endswith(".running_mean")]
+    variances = [value for key, value in tensors.items() if key.endswith(".running_var")]
+    return bool(means) and not any(m.any() for m in means) and all(((v - 1).abs() < 1e-4).all() for v in variances)
 
 
 def flags_to_config(flags: Flags) -> CfgNode:

@@ -32,7 +32,7 @@ def flag_keys(description: BackboneDescription | None) -> tuple[str, ...]:
 
 def flags_of(cfg: CfgNode, description: BackboneDescription | None) -> Flags:
     """The flags of a config, plain values by full key."""
-    flags = {key: reduce(getattr, key.split("."), cfg) for key in flag_keys(description)}
+    flags = {key: _value(cfg, key) for key in flag_keys(description)}
     flags = {key: list(value) if isinstance(value, tuple) else value for key, value in flags.items()}
     depth = bit_depth(cfg)
     return {**flags, BIT_DEPTH: depth} if depth else flags  # weights of images of 8 bits say nothing
@@ -43,9 +43,13 @@ def flags_path(weights: str | Path) -> Path:
     return Path(weights).with_suffix(".yaml")
 
 
-def write_flags(weights: str | Path, flags: Flags, source: str) -> None:
-    """Write NAME.yaml beside NAME.pth; ``source`` says in words where the weights come from."""
-    text = yaml.safe_dump({"source": source, "config": flags}, sort_keys=False)
+def write_flags(weights: str | Path, flags: Flags, source: str, licence: str = "") -> None:
+    """Write NAME.yaml beside NAME.pth.
+
+    ``source`` says in words where the weights come from, ``licence`` under which terms, if that is known.
+    """
+    content = {"source": source, **({"licence": licence} if licence else {}), "config": flags}
+    text = yaml.safe_dump(content, sort_keys=False)
     header = f"# {Path(weights).name} is valid under this configuration alone; Revisit refuses another.\n"
     flags_path(weights).write_text(header + text)
 
@@ -70,9 +74,22 @@ def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | N
     Raises:
         UserError: names every key that differs with both values.
     """
-    ours = flags_of(cfg, description)
+    folded = [key for key in flags if description and key in description.FOLDED]
+    ours = {**flags_of(cfg, description), **{key: _value(cfg, key) for key in folded}}
     wrong = [
         f"{key} is {value} here and {flags[key]} there" for key, value in ours.items() if flags.get(key, value) != value
     ]
     if wrong:
-        raise UserError(f"{weights} was made under another configuration: {'; '.join(wrong)}. Change the config.")
+        advice = ""
+        if any(flags[key] != ours[key] for key in folded):
+            advice = (
+                " Their batch norm is a scale and a bias, without statistics, and cannot be trained on: keep it "
+                "frozen, or convert them with --recalibrate IMAGES"
+            )
+        raise UserError(
+            f"{weights} was made under another configuration: {'; '.join(wrong)}. Change the config.{advice}"
+        )
+
+
+def _value(cfg: CfgNode, key: str) -> object:
+    return reduce(getattr, key.split("."), cfg)

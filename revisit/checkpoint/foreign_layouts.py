@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from revisit.checkpoint.detectron2_layouts import CAFFE2_MARK, DETECTOR_MARKS, backbone_in_detectron2
 from revisit.checkpoint.reading import require_tensors
 from revisit.errors import UserError
 from revisit.modeling.backbone.description import BackboneDescription, Tensors, description_of, families, undescribed
@@ -21,30 +22,59 @@ class Layout(NamedTuple):
 
     prefix: str
     left: str = r"(?!)"  # nothing
+    mark: str = ""  # what one of the names begins with in this project alone, where others share the prefix
 
 
 _MOCO = Layout("module.encoder_q.", r"module\.(encoder_q\.fc|encoder_k\.|queue)")
 _BARE = Layout("")
+_JOINT = "module.backbone."  # of networks that embed two views and compare them
 
-# The first layout of a source is the one to know it by.
+# The first layout of a source is the one to know it by, and the first source whose layout fits is taken.
 LAYOUTS: dict[str, tuple[Layout, ...]] = {
+    # The neighbours' features are the one thing that it adds to MoCo's keys.
+    "reference": (_MOCO._replace(mark="module.queue_backbone"),),
     "moco": (_MOCO,),
+    "dino": (Layout(_JOINT, r"module\.head\.", mark="module.head."), _BARE),
+    "barlow_twins": (Layout(_JOINT, r"module\.(projector|bn)\.", mark="module.bn."), _BARE),
+    "vicreg": (Layout(_JOINT, r"module\.projector\."), _BARE),
     "densecl": (Layout("backbone.", r"necks?\.|queue2?(_ptr)?$|encoder_[qk]\."), _BARE),
     "swav": (Layout("module.", r"module\.(projection_head|prototypes)\."),),
     # Its bidirectional captioning models have a second head of text.
     "virtex": (Layout("visual.cnn.", r"(backward_)?textual\."), _BARE),
     "torchvision": (Layout("", r"fc\."),),
     "timm": (Layout("", r"fc\."),),
-    "reference": (_MOCO,),
 }
-SOURCES = ("revisit", *LAYOUTS)
+SOURCES = ("revisit", "detectron2", *LAYOUTS)
 
 # What recognising a layout cannot tell apart, because all of the keys are the same.
 SHARED_WITH = {
     "moco": "MoCo v1 and v2, and the reference code without neighbours, have the same keys: all are converted alike",
-    "torchvision": "torchvision, timm, VirTex's hub and DenseCL's released weights have the same keys: all are "
-    "converted alike",
+    "torchvision": "torchvision, timm, VirTex's hub, and the released weights of DenseCL, DINO, VICReg and Barlow "
+    "Twins have the same keys: all are converted alike",
 }
+
+# Of the weights that each project released, as its repository states it.
+_NON_COMMERCIAL = "CC BY-NC 4.0, non-commercial"
+LICENCES = {
+    "detectron2": "CC BY-SA 3.0, if they are of Detectron2's model zoo",
+    "reference": _NON_COMMERCIAL,
+    "moco": _NON_COMMERCIAL,
+    "swav": _NON_COMMERCIAL,
+    "densecl": "BSD 2-Clause for academic use, non-commercial",
+    "dino": "Apache-2.0",
+    "vicreg": "MIT",
+    "barlow_twins": "MIT",
+    "virtex": "MIT",
+    "torchvision": "BSD 3-Clause",
+    "timm": "by model, as its card says",
+}
+
+
+def licence_of(source: str, *, is_named: bool) -> str:
+    """Terms of a source's published weights, "" if none are on record; ``is_named``: the user said whose they are."""
+    if source == "torchvision" and not is_named:
+        return "unknown, because weights of several projects have the same keys: name --source"
+    return LICENCES.get(source, "")
 
 
 def recognise(checkpoint: dict) -> str:
@@ -56,14 +86,14 @@ def recognise(checkpoint: dict) -> str:
     tensors = tensors_of(checkpoint)
     if "flags" in checkpoint and any(key.startswith("backbone.") for key in tensors):
         return "revisit"
-    source = next((name for name, layouts in LAYOUTS.items() if _family_in(tensors, layouts[0])), None)
-    if source == "moco" and any(key.startswith("module.queue_backbone") for key in tensors):
-        return "reference"  # the neighbours' features are the one thing that it adds to MoCo's keys
-    if source:
-        return source
+    for name, layouts in LAYOUTS.items():
+        if _family_in(tensors, layouts[0]) and any(key.startswith(layouts[0].mark) for key in tensors):
+            return name
+    if backbone_in_detectron2(tensors, author_of(checkpoint)):
+        return "detectron2"
     if description_of(tensors):
         raise UserError("the backbone has Detectron2's names already, as after conversion: use it as MODEL.WEIGHTS")
-    known = {"backbone.": ["revisit"]}
+    known = {"backbone.": ["revisit", "detectron2"], CAFFE2_MARK: ["detectron2"]}
     for name, places in LAYOUTS.items():
         for first in (first for place in places for first in _first_names(place)):
             known.setdefault(first, []).append(name)
@@ -81,6 +111,10 @@ def backbone_of(checkpoint: dict, source: str) -> tuple[Tensors, BackboneDescrip
         UserError: another layout than the source's, a key that has no place in it, or no known family.
     """
     tensors = tensors_of(checkpoint)
+    if is_of_detectron2(checkpoint, source):
+        if found := backbone_in_detectron2(tensors, author_of(checkpoint)):
+            return found
+        raise undescribed(f"the backbone of a model with tensors such as {_clipped(next(iter(tensors), 'none'))}")
     if source == "revisit":
         return _of_revisit(tensors, tuple(_method_of_run(checkpoint)["heads"]))
     found = ((layout, description) for layout in LAYOUTS[source] if (description := _family_in(tensors, layout)))
@@ -105,6 +139,18 @@ def backbone_of(checkpoint: dict, source: str) -> tuple[Tensors, BackboneDescrip
     return backbone, description
 
 
+def is_of_detectron2(checkpoint: dict, source: str) -> bool:
+    """Whether it holds one of Detectron2's models or backbones, its own or one that was finetuned here."""
+    return source == "detectron2" or (
+        source == "revisit" and any(key.startswith(DETECTOR_MARKS) for key in tensors_of(checkpoint))
+    )
+
+
+def author_of(checkpoint: dict) -> str:
+    """What the file calls its maker, as those of Detectron2's model zoo do; "" if it says nothing."""
+    return str(checkpoint.get("__author__") or "")
+
+
 def training_of(checkpoint: dict, source: str) -> str:
     """How the weights were trained, in words, as far as the checkpoint says: ``kNN-MoCo, 1188 iterations, seed 1``."""
     if source != "revisit":
@@ -119,7 +165,7 @@ def training_of(checkpoint: dict, source: str) -> str:
 
 def tensors_of(checkpoint: dict) -> Tensors:
     """The tensors by name, bare or under the usual top-level names; numpy arrays become tensors."""
-    for name in ("model", "state_dict"):
+    for name in ("model", "state_dict", "teacher", "blobs"):
         if isinstance(checkpoint.get(name), dict):
             require_tensors(checkpoint[name], name)
             return {key: _as_tensor(value) for key, value in checkpoint[name].items()}

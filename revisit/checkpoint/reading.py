@@ -3,6 +3,7 @@
 import io
 import pickle
 import zipfile
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -78,7 +79,8 @@ def _load_tensors(path: Path) -> object:
                 raise UserError(f"its record {folders[0]} is marked as a folder")
             if damaged := records.testzip():
                 raise UserError(f"its record {damaged} is damaged: the checksum differs")
-    return torch.load(path, map_location="cpu", weights_only=True)
+    with torch.serialization.safe_globals([Namespace]):  # the arguments of a run, plain values by name
+        return torch.load(path, map_location="cpu", weights_only=True)
 
 
 class _ArrayUnpickler(pickle.Unpickler):

@@ -1,6 +1,7 @@
 """Weights for other libraries, every command of docs/weights.md, and the mistakes a user makes with them."""
 
 import hashlib
+import pickle
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,9 +11,10 @@ import torch
 import yaml
 from checkpoints import RESNET18_FLAGS, backbone_of, moco, random_resnet, run_checkpoint, write_converted
 from commands import ROOT, one_line_error, run
+from PIL import Image
 from runs import assert_same
 
-from revisit.checkpoint.convert import BackboneWeights, convert
+from revisit.checkpoint.convert import BackboneWeights, convert, flags_to_config
 from revisit.checkpoint.export import LIBRARIES, library_tensors, load_backbone, model_card, write_tensors
 from revisit.checkpoint.flags import flags_path
 from revisit.checkpoint.foreign_layouts import SOURCES
@@ -152,23 +154,49 @@ def output(tmp_path_factory) -> Path:
     run_of_ours = {f"backbone.{key}": value for key, value in converted.tensors.items()}
     content = {"model": run_of_ours, "flags": converted.flags, "iteration": 9, "trainer": {"seed": 7}}
     torch.save(content, folder / "knn_moco/model_final.pth")
+    write_detectors(converted.tensors, folder)
     return folder
+
+
+def write_detectors(tensors: dict[str, torch.Tensor], folder: Path) -> None:
+    """A detector of Detectron2's model zoo, whose batch norm is folded, and one of one's own beside its config."""
+    own = {f"backbone.bottom_up.{key}": value for key, value in tensors.items()}
+    (folder / "my_detector").mkdir()
+    torch.save({"model": own, "iteration": 99}, folder / "my_detector/model_final.pth")
+    cfg = flags_to_config(convert({"model": own}).flags)
+    cfg.INPUT.FORMAT = "RGB"
+    (folder / "my_detector/config.yaml").write_text(cfg.dump())
+    still = {"running_mean": torch.zeros_like, "running_var": torch.ones_like}
+    arrays = {key: still.get(key.rpartition(".")[2], torch.clone)(value).numpy() for key, value in own.items()}
+    content = {"model": arrays, "__author__": "Detectron2 Model Zoo"}
+    (folder / "model_final_b275ba.pkl").write_bytes(pickle.dumps(content))
 
 
 def test_docs_commands_in_their_order(output, tmp_path):
     pytest.importorskip("safetensors")
     commands = re.findall(r"^    (python tools/.*)$", DOCUMENT, re.MULTILINE)
-    assert len(commands) == 5
-    printed = [run(command.replace("output/", f"{output}/"), tmp_path) for command in commands]
+    assert len(commands) == 8
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (300, 200), (10, 200, 30)).save(tmp_path / "photos/a.jpg")
+    commands = [command.replace("output/", f"{output}/").replace("/data", str(tmp_path)) for command in commands]
+    printed = [run(command, tmp_path) for command in commands]
+    zoo = [printed.pop(1) for _ in range(3)]
+    assert "licence of the published weights: CC BY-SA 3.0" in zoo[0] and "finetune with MODEL.RESNETS.NORM" in zoo[0]
+    assert yaml.safe_load((output / "mine.yaml").read_text())["config"]["INPUT.FORMAT"] == "RGB"
+    assert "finetune with" not in zoo[2]  # it has statistics now
+    written = yaml.safe_load((output / "zoo.yaml").read_text())
+    assert "MODEL.RESNETS.NORM" not in written["config"]
+    assert f"recalibrated on 1 images of folder:{tmp_path}/photos" in written["source"]
     assert "moco layout (MoCo v1 and v2, and the reference code" in printed[0]
     assert "ResNet-18, 120 tensors" in printed[0]
+    assert "WARNING: licence of the published weights: CC BY-NC 4.0, non-commercial" in printed[0]
     origin = "moco: moco_v2_800ep_pretrain.pth.tar, epoch 200"
     assert yaml.safe_load((output / "moco.yaml").read_text())["source"] == origin
     assert f"from {origin}" in printed[1]
     assert f"| Trained | {origin};" in (output / "moco_timm.md").read_text()
     assert "timm layout, ResNet-18" in printed[2]  # a source that was named is not explained
     assert "from revisit: model_final.pth, 10 iterations, seed 7" in printed[3]
-    assert "torchvision layout (torchvision, timm, VirTex's hub and DenseCL's" in printed[4]
+    assert "torchvision layout (torchvision, timm, VirTex's hub, and the released" in printed[4]
     assert_same(*(read_checkpoint(output / name)["model"] for name in ("moco.pth", "timm.pth")))
     bare = torch.load(output / "knn_moco/resnet50.pth", weights_only=True)
     third = read_checkpoint(output / "knn_moco/backbone.pth")["model"]

@@ -6,6 +6,7 @@ import pickle
 import random
 import sys
 import zipfile
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,11 @@ def save(content: object, path: Path) -> Path:
 def test_a_whole_file_is_read(weights, tmp_path):
     content = {"state_dict": weights, "epoch": 3}
     assert_same(read_checkpoint(save(content, tmp_path / "a.pth")), content)
+
+
+def test_the_arguments_that_some_projects_save_beside_their_weights_are_read(weights, tmp_path):
+    content = {"teacher": weights, "args": Namespace(arch="resnet50", lr=0.3)}
+    assert read_checkpoint(save(content, tmp_path / "a.pth"))["args"].arch == "resnet50"
 
 
 def test_one_flipped_bit_in_a_weight_is_found(weights, tmp_path):

@@ -28,6 +28,7 @@ class BackboneDescription:
     LIBRARY_MODULES: Mapping[str, str] = {}  # by a module's name in torchvision or timm, its name here
     LIBRARY_MARK = ""  # what some of its keys begin with in those libraries
     SNIPPETS: Mapping[str, str] = {}  # by library, how to load exported weights there: a template for a model card
+    FOLDED: Flags = {}  # what the config has to state for weights whose batch norm is a scale and a bias
 
     def matches(self, module: nn.Module) -> bool:
         """Whether a module is a backbone of this family."""
@@ -63,6 +64,10 @@ class BackboneDescription:
             UserError: no member of the family has such tensors.
         """
         raise NotImplementedError
+
+    def zoo_flags(self, flags: Flags) -> Flags:
+        """Flags that differ from those of ``flags_of_tensors`` in the configs of Detectron2's model zoo."""
+        return {}
 
     def library_flags(self, flags: Flags) -> Flags:
         """Flags that weights need so that the libraries of SNIPPETS can hold them and compute the same."""

@@ -159,6 +159,7 @@ class ResNetDescription(BackboneDescription):
     PREFIXES = ("stem.", "res2.", "res3.", "res4.", "res5.")
     LIBRARY_MODULES = _modules_by_torchvisions_name()
     LIBRARY_MARK = "layer1.0."
+    FOLDED = {"MODEL.RESNETS.NORM": "FrozenBN"}
     SNIPPETS = {
         "torchvision": """\
 In torchvision, where the untrained classifier is all that may be missing:
@@ -260,6 +261,13 @@ assert features.shape == (1, {features})
         width = first[0] // groups if is_bottleneck else 64
         kind = "cifar" if stem[-1] == 3 else "basic"
         return dict(zip(self.FLAG_KEYS, (depth, kind, stem[0], shapes[-1][0], groups, width, False), strict=True))
+
+    def zoo_flags(self, flags: Flags) -> Flags:
+        """Of MSRA's ResNets, which have strides in the 1x1 and pixels that nothing divides; not of ResNeXts."""
+        if flags["MODEL.RESNETS.NUM_GROUPS"] > 1:
+            return {}
+        is_bottleneck = flags["MODEL.RESNETS.DEPTH"] not in BASIC_DEPTHS
+        return {"MODEL.RESNETS.STRIDE_IN_1X1": is_bottleneck, "MODEL.PIXEL_STD": [1.0, 1.0, 1.0]}
 
     def library_flags(self, flags: Flags) -> Flags:
         is_basic = flags["MODEL.RESNETS.DEPTH"] in BASIC_DEPTHS

@@ -1,0 +1,66 @@
+"""Where the backbone lies in Detectron2's own files: its model zoo's weights, and detectors that anybody trained."""
+
+import re
+
+import torch
+
+from revisit.checkpoint.flags import IMAGENET
+from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors, description_of
+
+from detectron2.checkpoint.c2_model_loading import convert_basic_c2_names
+
+CAFFE2_MARK = "res2_0_branch2a_w"
+DETECTOR_MARKS = ("backbone.bottom_up.", "proposal_generator.", "roi_heads.", "head.", "sem_seg_head.")
+
+_PREFIXES = ("backbone.bottom_up.", "backbone.")  # in a detector with FPN; with C4 or DC5
+_RES5_OF_C4 = "roi_heads.res5."
+# MSRA's files have a bias beside the first normalisation. Detectron2 leaves it out too.
+_LEFT = re.compile(r"(stem\.)?fc(1000)?\.|linear\.|stem\.conv1\.bias$|norm\.(weight|bias)$|.*[._]momentum$")
+
+_BGR: Flags = {
+    **{key: value[::-1] for key, value in IMAGENET.items() if isinstance(value, list)},
+    "INPUT.FORMAT": "BGR",
+}
+
+
+def backbone_in_detectron2(tensors: Tensors, author: str = "") -> tuple[Tensors, BackboneDescription] | None:
+    """The backbone's tensors under its own names, and its family; None where it lies in none of Detectron2's places.
+
+    Weights in Caffe2's names get the statistics that Detectron2 loads them with: mean 0, variance 1. ``author`` is
+    what the file calls its maker: a backbone without prefix is the zoo's if that is ``torchvision``.
+    """
+    if CAFFE2_MARK in tensors:
+        named = dict(zip(convert_basic_c2_names(list(tensors)), tensors.values(), strict=True))
+        return _with_family(_folded(named))
+    for prefix in (*_PREFIXES, *([""] if author == "torchvision" else [])):
+        found = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        if backbone := _with_family(found):
+            in_heads = {key for key in tensors if prefix and key.startswith(_RES5_OF_C4)}
+            return _with_family(found | {key.removeprefix("roi_heads."): tensors[key] for key in in_heads}) or backbone
+    return None
+
+
+def zoo_flags(tensors: Tensors, description: BackboneDescription, author: str) -> Flags:
+    """What the zoo's configs state for such weights: nothing in a file says it.
+
+    ``author`` is as above: torchvision's weights are as torchvision trained them.
+    """
+    flags = description.flags_of_tensors(tensors)
+    if author == "torchvision":
+        return {**flags, **IMAGENET}
+    return {**flags, **_BGR, **description.zoo_flags(flags)}
+
+
+def _with_family(tensors: Tensors) -> tuple[Tensors, BackboneDescription] | None:
+    kept = {key: value for key, value in tensors.items() if not _LEFT.match(key) and not key.startswith("res5.norm.")}
+    description = description_of(kept)
+    return (kept, description) if description else None
+
+
+def _folded(tensors: Tensors) -> Tensors:
+    """With the statistics that batch norm has when it is a scale and a bias."""
+    for name in [key.removesuffix(".weight") for key in tensors if key.endswith(".norm.weight")]:
+        scale = tensors[f"{name}.weight"]
+        tensors.setdefault(f"{name}.running_mean", torch.zeros_like(scale))
+        tensors.setdefault(f"{name}.running_var", torch.ones_like(scale))
+    return tensors

@@ -1,0 +1,83 @@
+"""Statistics for a batch norm that was folded into a scale and a bias, so that it can be trained again."""
+
+from collections.abc import Iterable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+
+from revisit.checkpoint.convert import BackboneWeights, flags_to_config
+from revisit.data.catalog import get_records, register
+from revisit.data.sampled_images import sample
+from revisit.errors import expect
+from revisit.evaluation.features import CenterCropDataset
+
+IMAGE_SIZE = 224  # px
+_BATCH = 32
+
+
+def recalibrate(weights: BackboneWeights, dataset: str) -> BackboneWeights:
+    """Give each batch norm the statistics of its input over at most 1,000 images of a data set.
+
+    Scale and bias change with them, so that the network computes what it did: with mean m and variance v of a
+    channel, gamma = scale * sqrt(v + eps) and beta = bias + scale * m.
+
+    Raises:
+        UserError: no such data set, an image that cannot be read, or weights that are not folded.
+    """
+    folded = weights.description.FOLDED
+    expect(
+        bool(folded) and all(weights.flags.get(key) == value for key, value in folded.items()),
+        f"--recalibrate {dataset}: these weights have batch statistics of their own; recalibration is for weights "
+        "whose batch norm is a scale and a bias",
+    )
+    register(dataset)
+    images = CenterCropDataset(sample(get_records(dataset)), IMAGE_SIZE, replaced=True)
+    loader = DataLoader(images, _BATCH, collate_fn=_stacked)
+    tensors = recalibrated(weights, tqdm(loader, desc="recalibrating", unit="batch"))
+    flags = {key: value for key, value in weights.flags.items() if key not in folded}
+    return weights._replace(
+        tensors=tensors, flags=flags, origin=f"{weights.origin}, recalibrated on {len(images)} images of {dataset}"
+    )
+
+
+@torch.no_grad()
+def recalibrated(weights: BackboneWeights, batches: Iterable[Tensor]) -> dict[str, Tensor]:
+    """The tensors with statistics over ``batches`` of (N, 3, H, W) uint8 RGB images."""
+    cfg = flags_to_config(weights.flags)
+    model = weights.description.build(cfg).eval()
+    model.load_state_dict(weights.tensors, strict=False)  # counters may be missing
+    norms = {name: module for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)}
+    sums = {name: torch.zeros(3, module.num_features, dtype=torch.float64) for name, module in norms.items()}
+    for name, module in norms.items():
+        module.register_forward_pre_hook(partial(_add_moments, sums[name]))
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
+    for images in batches:
+        model(((images.flip(1) if cfg.INPUT.FORMAT == "BGR" else images).float() - mean) / std)
+    tensors = dict(weights.tensors)
+    for name, module in norms.items():
+        count, total, squares = sums[name]
+        average = total / count
+        variance = (squares / count - average**2).clamp(min=0)
+        scale = module.weight.double() / (module.running_var.double() + module.eps).sqrt()
+        found = {
+            "weight": scale * (variance + module.eps).sqrt(),
+            "bias": module.bias.double() + scale * (average - module.running_mean.double()),
+            "running_mean": average,
+            "running_var": variance,
+        }
+        tensors |= {f"{name}.{key}": value.float() for key, value in found.items()}
+    return tensors
+
+
+def _add_moments(sums: Tensor, module: nn.Module, inputs: tuple[Tensor]) -> None:
+    """Add (3, C) of an (N, C, H, W) input: of each channel how many values, their sum and that of their squares."""
+    values = inputs[0].double().transpose(0, 1).flatten(1)
+    count = torch.full((len(values),), values.shape[1], dtype=torch.float64)
+    sums += torch.stack([count, values.sum(1), values.square().sum(1)])
+
+
+def _stacked(records: list[dict]) -> Tensor:
+    return torch.stack([record["image"] for record in records])
