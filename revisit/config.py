@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from detectron2.config import CfgNode
 
+DETECTORS = ("GeneralizedRCNN", "RetinaNet")  # meta-architectures that predict boxes
 PIXELWISE = ("SemanticSegmentor", "DepthEstimator")  # those that predict every pixel
 BIT_DEPTHS = (None, "auto", 1, *range(8, 17))
 POLICIES = ("standard", "autoaugment", "standard_or_autoaugment")

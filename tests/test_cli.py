@@ -26,6 +26,8 @@ RELEASED = "INPUT.CROP.ENABLED False INPUT.SQUASH [65,97] INPUT.RANDOM_ROTATION 
 # options, a metric, processes
 TASKS = {
     "detection": (f"{DETECTION} {SWITCHES}", "bbox/AP50", 1),
+    **dict.fromkeys(("faster_rcnn_fpn", "retinanet_fpn"), (f"{DETECTION} {SWITCHES}", "bbox/AP50", 1)),
+    "mask_rcnn_fpn": (DETECTION, "segm/AP50", 2),
     "segmentation_voc": (DENSE, "sem_seg/mIoU", 2),
     "segmentation_cityscapes": (f"{DENSE} {SWITCHES} {RELEASED}", "sem_seg/mIoU", 1),
     "segmentation_nyud": (f"{DENSE} MODEL.SEM_SEG_HEAD.VARIANT multi_task_code", "sem_seg/mIoU", 1),

@@ -63,6 +63,10 @@ SCHEDULES = {
     "detection/voc_faster_rcnn_R50_C5": (16, 0.02, SGD, STEP, 24000, [18000, 22000], 100),
     "detection/voc_faster_rcnn_R50_C4": (16, 0.02, SGD, STEP, 24000, [18000, 22000], 100),
     "detection/coco_mask_rcnn_R50_C4": (16, 0.02, SGD, STEP, 90000, [60000, 80000], 1000),
+    "detection/coco_faster_rcnn_R50_FPN": (16, 0.02, SGD, STEP, 90000, [60000, 80000], 1000),
+    "detection/coco_mask_rcnn_R50_FPN": (16, 0.02, SGD, STEP, 90000, [60000, 80000], 1000),
+    "detection/coco_retinanet_R50_FPN": (16, 0.01, SGD, STEP, 90000, [60000, 80000], 1000),
+    "detection/voc_faster_rcnn_R50_FPN": (16, 0.02, SGD, STEP, 18000, [12000, 16000], 100),
     "segmentation/voc_fcn_R50": (16, 0.003, SGD, STEP, 45 * 661, [30 * 661, 40 * 661], 0),
     "segmentation/voc_fcn_R50_released": (16, 0.003, SGD, STEP, 45 * 661, [30 * 661, 40 * 661], 0),
     "segmentation/cityscapes_fcn_R50": (16, 1e-4, ADAM, POLY, 150 * 185, [], 0),
@@ -85,6 +89,7 @@ DENSE = {
 IMAGES = ((1, 2), ([0.5, 2.0], "range"), 0, None)
 RELEASED = ((1, 2), ([0.75, 1.25], "range"), 5, [512, 512])
 MULTI_TASK = ((2, 4), ([1.0, 1.2, 1.5], "choice"), 0, None)
+TOY_DETECTION = ("detection", "faster_rcnn_fpn", "mask_rcnn_fpn", "retinanet_fpn")
 TOY_DENSE = {
     "toy/segmentation_voc": (FCN, [6], 11, 129),
     "toy/segmentation_cityscapes": (FCN, [1], 19, 96),
@@ -201,7 +206,7 @@ def test_a_toy_run_is_its_protocol_on_a_small_scale(name, dry_run, toy_root):
 
 
 def test_the_tables_name_every_recipe():
-    tables = {"pretrain": RUNS, "cifar10": CIFAR_RUNS, "toy": [*TOY_RUNS, *(n[4:] for n in TOY_DENSE), "detection"]}
+    tables = {"pretrain": RUNS, "cifar10": CIFAR_RUNS, "toy": [*TOY_RUNS, *(n[4:] for n in TOY_DENSE), *TOY_DETECTION]}
     for kind in ("detection", "segmentation", "depth"):
         tables[kind] = [name.partition("/")[2] for name in SCHEDULES if name.startswith(kind)]
     for folder, names in tables.items():

@@ -39,6 +39,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
+    from revisit.config import DETECTORS
     from revisit.engine.predictions import TASKS, make_rows
     from revisit.engine.setup import load_config
     from revisit.files import make_folder
@@ -54,11 +55,12 @@ def main() -> None:
     )
     expect(bool(args.dataset or cfg.DATASETS.TEST), "no data to draw: give --dataset NAME, or set DATASETS.TEST")
     dataset = args.dataset or cfg.DATASETS.TEST[0]
-    cfg.MODEL.ROI_HEADS.SCORE_THRESH_TEST = args.score_threshold
+    for part in (cfg.MODEL.ROI_HEADS, cfg.MODEL.RETINANET):
+        part.SCORE_THRESH_TEST = args.score_threshold
     rows = make_rows(cfg, dataset, args.num_images, args.truth_only)
     headers, subtitle = ["input", TASKS[architecture][1]], "truth only"
     if not args.truth_only:
-        scores = f" (scores of at least {args.score_threshold:g})" if architecture == "GeneralizedRCNN" else ""
+        scores = f" (scores of at least {args.score_threshold:g})" if architecture in DETECTORS else ""
         headers, subtitle = [*headers, f"prediction{scores}"], f"weights {cfg.MODEL.WEIGHTS}"
     make_folder(args.output, "--output")
     name = Path(dataset.rpartition(":")[2]).stem if ":" in dataset else dataset  # the end of a path

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from projects.RunReport.collect import Point, ReportedRun
+from revisit.config import DETECTORS
 from revisit.config_rules import dotted_keys
 from revisit.evaluation.main_score import FINETUNING_SCORES, PRETRAINING_SCORE
 from revisit.modeling.meta_arch.pretraining import methods
@@ -18,7 +19,7 @@ class RunKind(NamedTuple):
 
 KINDS = (
     RunKind("Pretraining", tuple(method.__name__ for method in methods()), (PRETRAINING_SCORE, "linear_top1")),
-    RunKind("Detection", ("GeneralizedRCNN",), (FINETUNING_SCORES["GeneralizedRCNN"], "segm/AP")),
+    RunKind("Detection", DETECTORS, (FINETUNING_SCORES["GeneralizedRCNN"], "segm/AP")),
     RunKind("Segmentation", ("SemanticSegmentor",), (FINETUNING_SCORES["SemanticSegmentor"],)),
     RunKind("Depth", ("DepthEstimator",), (FINETUNING_SCORES["DepthEstimator"],)),
 )

@@ -4,13 +4,14 @@ from functools import partial
 from pathlib import Path
 
 from projects.ToyScenes.classes import CLASS_NAMES
-from revisit.data.box_datasets import load_voc, voc_metadata
+from revisit.data.box_datasets import coco_metadata, load_coco, load_voc, voc_metadata
 from revisit.data.catalog import datasets_root, register_source
 from revisit.data.classification_datasets import labelled_by_class, load_voc_labels
 from revisit.data.image_folders import Records, load_class_folders, load_folder, read_split
 from revisit.data.sources import DataSource, by_split, by_split_of_kind
 
 OBJECTS, VOC, NYUD = (f"toy_scenes/{folder}" for folder in ("object_centric", "VOC2007", "NYUD_MT"))
+COCO = "toy_scenes/coco/{}"
 DRAWN_BY = "projects/ToyScenes/make_toy_scenes.py"
 VOC_CLASSES = ["background", *CLASS_NAMES]
 # Masks have NYUD's 40 ids, so that models of both have one shape.
@@ -32,9 +33,20 @@ def _boxes(split: str) -> DataSource:
     return DataSource(VOC, partial(load_voc, split=split, classes=CLASS_NAMES), metadata=metadata)
 
 
+def _coco(name: str, split: str) -> DataSource:
+    """Boxes and masks in COCO's format."""
+    images, annotations = COCO.format(f"{split}2017"), COCO.format(f"annotations/instances_{split}2017.json")
+
+    def load(path: Path) -> Records:
+        return load_coco(path, datasets_root() / annotations, name)
+
+    return DataSource(images, load, metadata=coco_metadata(datasets_root() / images, datasets_root() / annotations))
+
+
 _TRAIN_VAL = {"train": None, "val": None}
 SOURCES = {
-    "toy_scenes_train": DataSource("toy_scenes/coco/train2017", load_folder),
+    "toy_scenes_train": DataSource(COCO.format("train2017"), load_folder),
+    **{name: _coco(name, name.removeprefix("toy_coco_")) for name in ("toy_coco_train", "toy_coco_val")},
     **by_split("toy_objects", f"{OBJECTS}/{{split}}", _load_objects, CLASS_NAMES, train=None, heldout=None),
     **by_split("toy_classification", OBJECTS, _load_listed, CLASS_NAMES, train=None, val=None, test=None),
     **{f"toy_voc_{split}": _boxes(split) for split in ("trainval", "test")},

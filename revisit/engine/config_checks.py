@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
 
-from revisit.config import PIXELWISE, evaluates_on_the_way
+from revisit.config import DETECTORS, PIXELWISE, evaluates_on_the_way
 from revisit.config_rules import check_values, dotted_keys
 from revisit.data.box_checks import Note, check_masks, inspect_boxes
 from revisit.data.labels import VOID
@@ -141,6 +141,7 @@ def check_hardware(cfg: CfgNode) -> None:
 # By meta-architecture: what a record has, in words, and where data set and model say how many classes there are.
 LEARNT_FROM = {
     "GeneralizedRCNN": ("annotations", "boxes", "thing_classes", "MODEL.ROI_HEADS.NUM_CLASSES"),
+    "RetinaNet": ("annotations", "boxes", "thing_classes", "MODEL.RETINANET.NUM_CLASSES"),
     "SemanticSegmentor": ("sem_seg_file_name", "masks", "stuff_classes", "MODEL.SEM_SEG_HEAD.NUM_CLASSES"),
     "DepthEstimator": ("depth_file_name", "depth maps", None, None),
 }
@@ -172,14 +173,14 @@ def check_records(cfg: CfgNode, name: str, records: list[dict]) -> None:
 
 def inspect_records(cfg: CfgNode, name: str, records: list[dict], *, to_learn: bool) -> list[Note]:
     """What is to be said of the boxes of a detector's data set; see inspect_boxes."""
-    if cfg.MODEL.META_ARCHITECTURE != "GeneralizedRCNN":
+    if cfg.MODEL.META_ARCHITECTURE not in DETECTORS:
         return []
     metadata = MetadataCatalog.get(name)
     whole = metadata.get("subset_of")
     expect(to_learn or not whole, f"data set {name!r}: boxes are scored against whole files; expected {whole} itself")
     if not to_learn and metadata.get("evaluator_type") == "pascal_voc":
         check_voc_truth(name, Path(metadata.dirname), metadata.split)
-    if cfg.MODEL.MASK_ON:
+    if cfg.MODEL.MASK_ON and cfg.MODEL.META_ARCHITECTURE == "GeneralizedRCNN":
         check_masks(name, records, cfg.INPUT.MASK_FORMAT, to_learn=to_learn)
     return inspect_boxes(name, records, metadata.thing_classes, to_learn=to_learn)
 
@@ -191,7 +192,7 @@ def check_training(cfg: CfgNode, *, eval_only: bool = False) -> None:
         UserError: a network that cannot be built or trained; an evaluation that would report nothing.
     """
     _check_monitors(cfg, eval_only)
-    if cfg.MODEL.META_ARCHITECTURE == "GeneralizedRCNN":
+    if cfg.MODEL.META_ARCHITECTURE in DETECTORS:
         _check_detector(cfg)
 
 
@@ -251,19 +252,23 @@ def _place(name: str) -> str:
 def _maps_of(cfg: CfgNode) -> Sequence[str]:
     """Names of the maps of the backbones here and Detectron2's; of another one nothing is known: ()."""
     levels = list(cfg.MODEL.RESNETS.OUT_FEATURES)
-    pyramid = [f"p{name[3:]}" for name in cfg.MODEL.FPN.IN_FEATURES]
+    pyramid = [f"p{name[3:]}" for name in cfg.MODEL.FPN.IN_FEATURES] + ["p6"]
+    is_retinanet = cfg.MODEL.META_ARCHITECTURE == "RetinaNet"
     return {
         "build_resnet_backbone": levels,
         "build_revisit_resnet_backbone": levels,
         "build_dilated_c5_backbone": ["c5"],
-        "build_resnet_fpn_backbone": [*pyramid, "p6"],
+        "build_resnet_fpn_backbone": pyramid,
+        "build_retinanet_resnet_fpn_backbone": [*pyramid, "p7"],
+        "build_revisit_fpn_backbone": [*pyramid, "p7"] if is_retinanet else pyramid,
     }.get(cfg.MODEL.BACKBONE.NAME, ())
 
 
 def _check_detector(cfg: CfgNode) -> None:
     """What Detectron2 asserts of anchors and regions, and leaves to a traceback."""
     model, maps = cfg.MODEL, _maps_of(cfg)
-    for name in ("RPN", "ROI_HEADS"):
+    parts = ("RETINANET",) if model.META_ARCHITECTURE == "RetinaNet" else ("RPN", "ROI_HEADS")
+    for name in parts:
         node = model[name]
         expect(
             0 < len(node.IN_FEATURES) == len(set(node.IN_FEATURES))
@@ -275,12 +280,12 @@ def _check_detector(cfg: CfgNode) -> None:
             f"MODEL.{name}.IOU_LABELS {list(node.IOU_LABELS)}: expected one more than IOU_THRESHOLDS, which are "
             f"{list(node.IOU_THRESHOLDS)}",
         )
-    levels = len(model.RPN.IN_FEATURES)
+    levels = len(model[parts[0]].IN_FEATURES)
     for key in ("SIZES", "ASPECT_RATIOS"):
         value = model.ANCHOR_GENERATOR[key]
         expect(
             len(value) in (1, levels),
-            f"MODEL.ANCHOR_GENERATOR.{key} {value}: expected one list, or one for each of MODEL.RPN.IN_FEATURES",
+            f"MODEL.ANCHOR_GENERATOR.{key} {value}: expected one list, or one for each of MODEL.{parts[0]}.IN_FEATURES",
         )
 
 

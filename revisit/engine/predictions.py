@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
-from revisit.config import bit_depth
+from revisit.config import DETECTORS, bit_depth
 from revisit.data.catalog import get_records
 from revisit.data.labels import check_size, read_depth, read_labels
 from revisit.data.reader import require_record
@@ -72,7 +72,7 @@ def draw_depth(record: dict, image: np.ndarray, metadata: Metadata, predict: Pre
 
 # By meta-architecture: how a record is drawn, and the header of the truth.
 TASKS = {
-    "GeneralizedRCNN": (draw_detection, "truth"),
+    **dict.fromkeys(DETECTORS, (draw_detection, "truth")),
     "SemanticSegmentor": (draw_segmentation, "truth"),
     "DepthEstimator": (draw_depth, "truth (black: missing)"),
 }

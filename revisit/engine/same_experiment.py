@@ -10,7 +10,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from revisit.config import PIXELWISE
+from revisit.config import DETECTORS, PIXELWISE
 from revisit.config_rules import dotted_keys
 from revisit.errors import expect
 from revisit.modeling.meta_arch.pretraining import Pretraining, method_of, methods
@@ -32,31 +32,39 @@ MAY_CHANGE = (
     *("SOLVER.CHECKPOINT*", "SOLVER.STOP_WITHOUT_CHECKPOINT", "SOLVER.METRICS_PERIOD", "VIS_PERIOD", "OUTPUT_DIR"),
     *("DATASETS.TEST", "KNN_EVAL.*", "MONITOR.*", "TEST.EVAL_*", "TEST.KEEP_BEST"),
     *("TEST.EXPECTED_RESULTS", "TEST.KEYPOINT_OKS_SIGMAS"),
-    *("TEST.DETECTIONS_PER_IMAGE", "INPUT.MIN_SIZE_TEST", "INPUT.MAX_SIZE_TEST", "MODEL.RPN.*_TEST"),
+    *(
+        "TEST.DETECTIONS_PER_IMAGE",
+        "INPUT.MIN_SIZE_TEST",
+        "INPUT.MAX_SIZE_TEST",
+        "MODEL.RPN.*_TEST",
+        "MODEL.RETINANET.*_TEST",
+    ),
     *("MODEL.ROI_HEADS.*_TEST", "MODEL.DEVICE", "MODEL.COMPILE", "MODEL.CHANNELS_LAST", "CUDNN_BENCHMARK"),
     *("DATALOADER.NUM_WORKERS", "DATALOADER.AUGMENT_ON_DEVICE", "IMPORTS", "TEST.RESIZE_BACK"),
 )
 # Weights come from the checkpoint; the rest of them no trainer here reads.
 NEVER_READ = ("MODEL.WEIGHTS", "MODEL.ALLOW_PARTIAL_BACKBONE", "VERSION", "SOLVER.REFERENCE_WORLD_SIZE", "TEST.AUG.*")
 
-DETECTOR, PRETRAINING = "GeneralizedRCNN", "pretraining"
-FINETUNING = (DETECTOR, *PIXELWISE)
+TWO_STAGE, PRETRAINING = "GeneralizedRCNN", "pretraining"
+FINETUNING = (*DETECTORS, *PIXELWISE)
 # Of the kinds of networks above, which read a key; nothing is known of any other kind. The first match counts.
 READ_BY = {
     "MODEL.DEPTH.*": ("DepthEstimator",),
     "TEST.RESIZE_BACK": ("SemanticSegmentor",),
     **dict.fromkeys(("MODEL.SEM_SEG_HEAD.*", "INPUT.RANDOM_SCALE*", "INPUT.RANDOM_ROTATION"), PIXELWISE),
     "INPUT.SQUASH": PIXELWISE,
-    **dict.fromkeys(("MODEL.RPN.*", "MODEL.ROI_*", "MODEL.*_GENERATOR.*", "MODEL.MASK_ON", "VIS_PERIOD"), (DETECTOR,)),
-    **dict.fromkeys(("INPUT.MIN_SIZE_*", "INPUT.MAX_SIZE_*", "INPUT.MASK_FORMAT"), (DETECTOR,)),
-    **dict.fromkeys(("TEST.KEYPOINT_OKS_SIGMAS", "TEST.DETECTIONS_PER_IMAGE"), (DETECTOR,)),
+    **dict.fromkeys(("MODEL.RPN.*", "MODEL.ROI_*", "MODEL.PROPOSAL_GENERATOR.*", "MODEL.MASK_ON"), (TWO_STAGE,)),
+    **dict.fromkeys(("INPUT.MASK_FORMAT", "TEST.KEYPOINT_OKS_SIGMAS"), (TWO_STAGE,)),
+    **dict.fromkeys(("MODEL.ANCHOR_GENERATOR.*", "VIS_PERIOD", "TEST.DETECTIONS_PER_IMAGE"), DETECTORS),
+    **dict.fromkeys(("INPUT.MIN_SIZE_*", "INPUT.MAX_SIZE_*"), DETECTORS),
+    "MODEL.RETINANET.*": ("RetinaNet",),
     **dict.fromkeys(("INPUT.RANDOM_FLIP", "INPUT.CROP.*", "MODEL.LOAD_PROPOSALS", "MODEL.KEYPOINT_ON"), FINETUNING),
     **dict.fromkeys(("DATASETS.*PROPOSAL*", "DATALOADER.ASPECT_RATIO_GROUPING"), FINETUNING),
     **dict.fromkeys(("DATALOADER.SAMPLER_TRAIN", "DATALOADER.REPEAT_THRESHOLD"), FINETUNING),
     "DATALOADER.FILTER_EMPTY_ANNOTATIONS": FINETUNING,
     **dict.fromkeys(("VIEWS.*", "KNN_EVAL.*", "MONITOR.*", "DATALOADER.AUGMENT_ON_DEVICE"), (PRETRAINING,)),
     "SOLVER.METRICS_PERIOD": (PRETRAINING,),
-    **dict.fromkeys(("MODEL.RETINANET.*", "MODEL.PANOPTIC_FPN.*"), ()),
+    "MODEL.PANOPTIC_FPN.*": (),
 }
 NO_FPN = ("build_revisit_resnet_backbone", "build_resnet_backbone")
 SYNCHRONISED = {"BN", "SyncBN", "naiveSyncBN"}  # one thing on one process, on several GPUs, on a CPU (setup.py)

@@ -242,8 +242,8 @@ def _evaluation_sets(cfg: CfgNode) -> tuple[str, ...]:
 def _resolve_norm(cfg: CfgNode, num_processes: int) -> None:
     """SyncBN is BN on one process, and Detectron2's own form on the CPU, where torch's does not run."""
     here = "BN" if num_processes == 1 else "naiveSyncBN" if cfg.MODEL.DEVICE == "cpu" else "SyncBN"
-    for node in (cfg.MODEL.RESNETS, cfg.MODEL.FPN, cfg.MODEL.ROI_BOX_HEAD, cfg.MODEL.SEM_SEG_HEAD):
-        if node.NORM == "SyncBN":
+    for node in cfg.MODEL.values():
+        if isinstance(node, CfgNode) and node.get("NORM") == "SyncBN":
             node.NORM = here
 
 

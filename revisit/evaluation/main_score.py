@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from revisit.config import DETECTORS
 from revisit.errors import expect
 from revisit.modeling.meta_arch.pretraining import method_of
 
@@ -10,7 +11,7 @@ from detectron2.config import CfgNode
 PRETRAINING_SCORE = "knn_top1"
 # By meta-architecture, as Detectron2's evaluators name them.
 FINETUNING_SCORES = {
-    "GeneralizedRCNN": "bbox/AP",
+    **dict.fromkeys(DETECTORS, "bbox/AP"),
     "SemanticSegmentor": "sem_seg/mIoU",
     "DepthEstimator": "depth/rmse",
 }

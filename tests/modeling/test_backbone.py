@@ -13,7 +13,7 @@ from revisit.config_rules import check_values
 from revisit.errors import UserError
 from revisit.modeling.backbone.description import backbone_keys, describe
 from revisit.modeling.backbone.resnet import build_revisit_resnet_backbone
-from revisit.modeling.moco_detectors import build_dilated_c5_backbone
+from revisit.modeling.detectors import build_dilated_c5_backbone
 
 from detectron2.config import CfgNode, get_cfg
 from detectron2.layers import ShapeSpec

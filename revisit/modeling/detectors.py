@@ -1,5 +1,5 @@
-"""What MoCo's VOC detection benchmark (arXiv 1911.05722, A.1) adds to Detectron2: the backbone of its R50-dilated-C5,
-and the RoI heads of its R50-C4, which are res5 for every region with one more BN after it."""
+"""Detectors over the ResNets of here: those of MoCo's VOC benchmark (arXiv 1911.05722, A.1), R50-dilated-C5 and
+R50-C4, whose RoI heads are res5 for every region with one more BN after it; and Detectron2's FPN."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -8,7 +8,8 @@ from revisit.modeling.backbone.resnet import build_revisit_resnet_backbone
 
 from detectron2.config import CfgNode
 from detectron2.layers import Conv2d, ShapeSpec, get_norm
-from detectron2.modeling import BACKBONE_REGISTRY, ROI_HEADS_REGISTRY, Backbone
+from detectron2.modeling import BACKBONE_REGISTRY, FPN, ROI_HEADS_REGISTRY, Backbone
+from detectron2.modeling.backbone.fpn import LastLevelMaxPool, LastLevelP6P7
 from detectron2.modeling.roi_heads import Res5ROIHeads
 from fvcore.nn import weight_init
 
@@ -42,16 +43,40 @@ def build_dilated_c5_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> DilatedC5
     return DilatedC5(build_revisit_resnet_backbone(cfg, input_shape), cfg.MODEL.RESNETS.NORM)
 
 
+@BACKBONE_REGISTRY.register()
+def build_revisit_fpn_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> FPN:
+    """Detectron2's FPN over ``build_revisit_resnet_backbone``, which narrow and dilated ResNets need.
+
+    Maps ``p2`` or ``p3`` to ``p5`` of MODEL.FPN.OUT_CHANNELS, and beyond them ``p6`` by pooling; for a RetinaNet
+    ``p6`` and ``p7`` by convolutions of res5. All as Detectron2's builders for either make them.
+    """
+    bottom_up, options = build_revisit_resnet_backbone(cfg, input_shape), cfg.MODEL.FPN
+    top = LastLevelMaxPool()
+    if cfg.MODEL.META_ARCHITECTURE == "RetinaNet":
+        top = LastLevelP6P7(bottom_up.output_shape()["res5"].channels, options.OUT_CHANNELS)
+    return FPN(
+        bottom_up=bottom_up,
+        in_features=options.IN_FEATURES,
+        out_channels=options.OUT_CHANNELS,
+        norm=options.NORM,
+        top_block=top,
+        fuse_type=options.FUSE_TYPE,
+    )
+
+
 @ROI_HEADS_REGISTRY.register()
 class Res5NormROIHeads(Res5ROIHeads):
     """Detectron2's Res5ROIHeads whose res5 ends in MODEL.RESNETS.NORM.
 
     Contrastive weights carry no fixed statistics that the box head could rely on: the added layer normalises res5's
-    output (configs/detection/voc_faster_rcnn_R50_C4.yaml).
+    output (configs/detection/voc_faster_rcnn_R50_C4.yaml). MODEL.BACKBONE.FREEZE_AT 5 freezes res5, which lies here.
     """
 
     @classmethod
     def _build_res5_block(cls, cfg: CfgNode) -> tuple[nn.Sequential, int]:
         blocks, out_channels = super()._build_res5_block(cfg)
+        if cfg.MODEL.BACKBONE.FREEZE_AT >= 5:
+            for block in blocks:
+                block.freeze()
         blocks.add_module("norm", get_norm(cfg.MODEL.RESNETS.NORM, out_channels))
         return blocks, out_channels
