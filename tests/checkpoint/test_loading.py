@@ -1,6 +1,7 @@
 """Converted weights in the models that start from them: whole, under their flags, for a family of one's own too."""
 
 import importlib
+import re
 import sys
 from pathlib import Path
 from urllib.error import URLError
@@ -8,8 +9,8 @@ from urllib.error import URLError
 import pytest
 import torch
 import yaml
-from checkpoints import load_into, moco, run_checkpoint, write_converted
-from commands import one_line_error, run
+from checkpoints import load_into, moco, random_resnet, run_checkpoint, write_converted
+from commands import ROOT, one_line_error, run
 from iopath.common.file_io import HTTPURLHandler
 from runs import assert_same
 from tiny import tiny_config, tiny_model
@@ -24,6 +25,8 @@ from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS
 from detectron2.checkpoint import DetectionCheckpointer
 from detectron2.config import CfgNode
 from detectron2.modeling import BACKBONE_REGISTRY, build_model
+
+DOCUMENT = (ROOT / "docs/weights.md").read_text()
 
 
 def detector_config(*options: object) -> CfgNode:
@@ -98,6 +101,24 @@ def test_detectron2s_own_checkpointer_loads_the_weights_too(suffix, checkpoint, 
     detector = build_model(detector_config())
     DetectionCheckpointer(detector).load(str(write_converted(checkpoint, tmp_path / f"backbone{suffix}")))
     assert_same(detector.backbone.bottom_up.state_dict(), backbone_of_run(checkpoint))
+
+
+@pytest.mark.parametrize("kind", ["FPN", "C4"])
+def test_docs_plain_detectron2_finds_every_backbone_tensor(kind, tmp_path):
+    """Without this repository: a backbone that arrives in part only shows in a log that nobody reads."""
+    (snippet,) = re.findall(r"```python\n(from detectron2 import.*?)```", DOCUMENT, re.DOTALL)
+    assert len(snippet.strip().splitlines()) <= 12 and "revisit" not in snippet.replace("output/", "")
+    torch.manual_seed(0)
+    tensors = convert(random_resnet("resnet50").state_dict()).tensors
+    write_converted({"model": random_resnet("resnet50").state_dict()}, tmp_path / "moco.pth")
+    snippet = snippet.replace("output/", f"{tmp_path}/").replace("R_50_FPN", f"R_50_{kind}")
+    names: dict = {}
+    exec(snippet.replace("model = build", 'cfg.MODEL.DEVICE = "cpu"\nmodel = build'), names)
+    found = names["model"].state_dict()
+    prefixes = {"FPN": ("backbone.bottom_up.",), "C4": ("backbone.", "roi_heads.")}[kind]
+    for name, value in tensors.items():
+        places = [f"{prefix}{name}" for prefix in prefixes if f"{prefix}{name}" in found]
+        assert len(places) == 1 and torch.equal(found[places[0]], value), name
 
 
 def test_a_retinanet_fpn_starts_from_the_weights_within_its_wrapper(checkpoint, weights):
