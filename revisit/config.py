@@ -48,7 +48,8 @@ def add_revisit_config(cfg: CfgNode) -> None:
     # What can be said of the features of images without labels, whenever the network is evaluated: rankme, alignment,
     # uniformity, neighbor_stability (docs/reading-a-run.md). Sizes and neighbours are KNN_EVAL's.
     cfg.MONITOR = CfgNode()
-    cfg.MONITOR.IMAGES = ""  # data set, such as "folder:/data/photos"; "" switches the monitor off
+    # Data set, such as "folder:/data/photos"; "train" is the first of DATASETS.TRAIN; "" switches the monitor off.
+    cfg.MONITOR.IMAGES = ""
     cfg.MONITOR.MAX_IMAGES = 2048  # spread evenly over it; rankme needs a few times as many as there are features
     for add in _ADDED_BY.values():
         add(cfg)

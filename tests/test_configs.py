@@ -41,6 +41,7 @@ LARGE = (2, 64, (0.3, 1.0))
 SMALL = (2, 40, (0.1, 0.3))
 TOY_RUNS = {
     "pretrain": (28, ((2, 64, (0.6, 1.0)), (2, 40, (0.3, 0.7)), 0.2), 0.99, EITHER, (0.4, 10, 5)),
+    "continue": (14, ((2, 64, (0.6, 1.0)), (2, 40, (0.3, 0.7)), 0.2), 0.99, EITHER, (0.4, 10, 1)),
     "densecl": (28, ((2, 64, (0.6, 1.0)), None, 0.0), 0.99, STANDARD, None),
     "ablation/moco": (7, (LARGE, None, 0.0), 0.995, STANDARD, None),
     "ablation/moco_mc": (7, (LARGE, SMALL, 0.0), 0.995, STANDARD, None),
@@ -155,9 +156,11 @@ def test_a_toy_run_resolves_to_its_settings(name, dry_run, toy_root, monkeypatch
     plan = dry_run(f"toy/{name}", toy_root)
     assert_resolves(plan, name, TOY_RUNS[name])
     assert (plan["data"]["train"], plan["data"]["images"]) == (["toy_objects_train"], 10000)
-    assert (plan["batch"], plan["lr"], plan["lr_warmup_iterations"]) == (60, 0.024, 330)
+    lr = (0.012, 100) if name == "continue" else (0.024, 330)
+    assert (plan["batch"], plan["lr"], plan["lr_warmup_iterations"]) == (60, *lr)
+    assert plan.get("iterations_to_fill_the_queue") == (32 if name == "continue" else None)
     assert plan["weight_decays"] == {"other": 5e-4, "norm": 5e-4, "bias": 5e-4}
-    assert (plan["temperature"], plan["queue_size"]) == (0.07, 1920 if name == "pretrain" else 480)
+    assert (plan["temperature"], plan["queue_size"]) == (0.07, 1920 if name in ("pretrain", "continue") else 480)
     assert (plan["grey"], plan["blur"], plan["precision"]) == (1.0, 0.0, "bfloat16")
     assert (plan["bn_group"], plan["shuffle_bn"]) == (30, True)
 

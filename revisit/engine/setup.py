@@ -93,6 +93,8 @@ def make_config(
     check_typed(cfg, opts)
     if cfg.INPUT.BIT_DEPTH == "auto":
         cfg.INPUT.BIT_DEPTH = None  # of the two words for it, the one that a checkpoint has
+    if cfg.MONITOR.IMAGES == "train" and cfg.DATASETS.TRAIN:
+        cfg.MONITOR.IMAGES = cfg.DATASETS.TRAIN[0]
     if cfg.MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
         cfg.MODEL.DEVICE = "cpu"
     _resolve_norm(cfg, num_processes)

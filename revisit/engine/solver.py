@@ -3,12 +3,17 @@
 from torch import nn, optim
 
 from revisit.errors import expect
+from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
 from detectron2.solver import LRMultiplier
 from detectron2.solver import build_lr_scheduler as build_detectron2_scheduler
 from detectron2.solver.build import get_default_optimizer_params, maybe_add_gradient_clipping
-from fvcore.common.param_scheduler import PolynomialDecayParamScheduler
+from fvcore.common.param_scheduler import (
+    CompositeParamScheduler,
+    ConstantParamScheduler,
+    PolynomialDecayParamScheduler,
+)
 
 
 def resolve_schedule(cfg: CfgNode, num_images: int) -> None:
@@ -60,8 +65,18 @@ def build_optimizer(cfg: CfgNode, model: nn.Module) -> optim.Optimizer:
 
 
 def build_lr_scheduler(cfg: CfgNode, optimizer: optim.Optimizer) -> optim.lr_scheduler.LRScheduler:
-    """SOLVER.LR_SCHEDULER_NAME: PolynomialLR, or one of Detectron2's."""
-    solver = cfg.SOLVER
+    """SOLVER.LR_SCHEDULER_NAME: PolynomialLR, or one of Detectron2's.
+
+    A method may let the rate be 0 for some iterations; the whole schedule, its warm-up included, comes after them.
+    """
+    solver, method = cfg.SOLVER, method_of(cfg)
+    if method and (wait := method.iterations_before_learning(cfg)):
+        rest = cfg.clone()
+        rest.SOLVER.MAX_ITER = solver.MAX_ITER - wait
+        multiplier = build_detectron2_scheduler(rest, optimizer)._multiplier
+        shares = [wait / solver.MAX_ITER, 1 - wait / solver.MAX_ITER]
+        whole = CompositeParamScheduler([ConstantParamScheduler(0.0), multiplier], shares, ["fixed", "rescaled"])
+        return LRMultiplier(optimizer, whole, solver.MAX_ITER)
     if solver.LR_SCHEDULER_NAME == "PolynomialLR":
         # Not torch's class of that name: Detectron2 0.6 does not save its state, and a resumed run decays anew.
         return LRMultiplier(optimizer, PolynomialDecayParamScheduler(1.0, solver.POLY_POWER), solver.MAX_ITER)

@@ -11,6 +11,7 @@ from detectron2.utils import comm
 logger = logging.getLogger(__name__)
 
 COMPARED = ("knn_top1", "linear_top1")  # percent, the higher the better, of one test set or, with a suffix, several
+LABEL_FREE = ("rankme", "alignment", "uniformity")  # neither a higher nor a lower one is better in itself
 
 
 class StartScores(AfterEvaluation):
@@ -41,16 +42,18 @@ class StartScores(AfterEvaluation):
         results = self.trainer.test(self._cfg, self.trainer.model)
         if comm.is_main_process():
             self.trainer.storage.put_scalars(smoothing_hint=False, **results)
-            self._start = {name: value for name, value in results.items() if name.split("/")[0] in COMPARED}
+            kept = (*COMPARED, *LABEL_FREE)
+            self._start = {name: value for name, value in results.items() if name.split("/")[0] in kept}
 
     def _consider(self, results: dict, iteration: int) -> None:
         pairs = {name: (before, results[name]) for name, before in self._start.items() if name in results}
         for name, (before, now) in pairs.items():
-            if is_better(name, before, now):
+            if name not in LABEL_FREE and is_better(name, before, now):
                 logger.warning(
                     f"{name} is {now:.2f} %, below the {before:.2f} % from before the first step: so far this run has "
                     "made the network worse (docs/reading-a-run.md: Below the start)"
                 )
         if iteration == self.trainer.max_iter - 1 and pairs:
-            changes = (f"{name} from {before:.2f} to {now:.2f} %" for name, (before, now) in pairs.items())
+            units = {name: "" if name in LABEL_FREE else " %" for name in pairs}
+            changes = (f"{name} from {before:.2f} to {now:.2f}{units[name]}" for name, (before, now) in pairs.items())
             logger.info(f"training has taken {', '.join(changes)}")

@@ -9,6 +9,7 @@ from runs import run_config
 from tiny import random_views, tiny_config, tiny_model
 from torch import nn
 
+from revisit.engine.config_checks import check_schedule
 from revisit.engine.dry_run import dry_run
 from revisit.engine.solver import build_lr_scheduler, build_optimizer, resolve_schedule
 from revisit.errors import UserError
@@ -151,3 +152,26 @@ def test_the_learning_rate_is_its_formula(name, share):
         assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * share(iteration / 40), abs=1e-12)
         optimizer.step()
         scheduler.step()
+
+
+def test_the_rate_stays_0_until_the_queue_holds_keys_and_the_whole_schedule_follows():
+    queue = ("MOCO.FILL_QUEUE_FIRST", True, "MOCO.QUEUE_SIZE", 50)  # 7 iterations of 8 images
+    cfg = tiny_config(*queue, "SOLVER.MAX_ITER", 47, "SOLVER.WARMUP_ITERS", 10, "SOLVER.WARMUP_FACTOR", 0.0)
+    optimizer = build_optimizer(cfg, nn.Linear(2, 2))
+    scheduler = build_lr_scheduler(cfg, optimizer)
+    rates = []
+    for _ in range(47):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    assert rates[:7] == [0.0] * 7 and rates[7] == pytest.approx(0, abs=1e-9)
+    at_10 = 0.05 * 0.5 * (1 + math.cos(math.pi * 10 / 40))  # which the warm-up rises to
+    assert rates[7:18] == pytest.approx([at_10 * step / 10 for step in range(11)], abs=1e-9)
+    expected = [0.05 * 0.5 * (1 + math.cos(math.pi * step / 40)) for step in range(10, 40)]
+    assert rates[17:] == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_queue_that_takes_the_whole_run_to_fill_is_refused():
+    cfg = tiny_config("MOCO.FILL_QUEUE_FIRST", True, "MOCO.QUEUE_SIZE", 80, "SOLVER.MAX_ITER", 10)
+    with pytest.raises(UserError, match="a queue of 80 rows takes 10 of the run's 10 iterations to fill"):
+        check_schedule(cfg, 1000)

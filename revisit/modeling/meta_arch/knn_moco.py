@@ -100,6 +100,7 @@ class KNNMoCo(MoCo):
 
     @classmethod
     def check_length(cls, cfg: CfgNode, iterations_per_epoch: int) -> None:
+        super().check_length(cfg, iterations_per_epoch)
         wait, last = epochs_without_neighbors(cfg), cfg.SOLVER.MAX_ITER
         expect(
             wait * iterations_per_epoch < last or not cfg.KNN_MOCO.WEIGHT,

@@ -1,5 +1,6 @@
 """MoCo-v2 with one or several positives per anchor, as a Detectron2 meta-architecture."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -41,6 +42,9 @@ def add_moco_keys(cfg: CfgNode) -> None:
     # Images that share batch statistics, however many processes there are: each of the paper's two GPUs ran 128. They
     # are a part of a process's pass, or whole passes of neighbouring processes. 0: the whole pass of each process.
     cfg.MOCO.BN_GROUP = 128
+    # Let the learning rate be 0 until keys have replaced the random rows that the queue begins with. Weights that are
+    # good already would follow the gradients of those rows.
+    cfg.MOCO.FILL_QUEUE_FIRST = False
     cfg.MOCO.SHUFFLE_BN = True  # shuffle anchors over these groups before the momentum encoder sees them
 
 
@@ -114,7 +118,8 @@ class MoCo(Pretraining):
 
     @classmethod
     def from_config(cls, cfg: CfgNode) -> dict:
-        options = {name.lower(): value for name, value in cfg.MOCO.items() if name != "BN_GROUP"}
+        of_others = ("BN_GROUP", "FILL_QUEUE_FIRST")
+        options = {name.lower(): value for name, value in cfg.MOCO.items() if name not in of_others}
         options["bn_groups"] = bn_groups(cfg, cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size())
         options["queue_dtype"] = getattr(torch, cfg.MOCO.QUEUE_DTYPE)
         return {**super().from_config(cfg), **options, "seed": cfg.SEED}
@@ -134,6 +139,20 @@ class MoCo(Pretraining):
             min(values) > 1,
             f"SOLVER.IMS_PER_BATCH {batch} leaves batch normalisation a single value in res5: expected more images, "
             "larger VIEWS, a larger MOCO.BN_GROUP, or fewer SOLVER.ACCUMULATION_STEPS",
+        )
+
+    @classmethod
+    def iterations_before_learning(cls, cfg: CfgNode) -> int:
+        """Those that fill the queue, with MOCO.FILL_QUEUE_FIRST."""
+        return math.ceil(cfg.MOCO.QUEUE_SIZE / cfg.SOLVER.IMS_PER_BATCH) if cfg.MOCO.FILL_QUEUE_FIRST else 0
+
+    @classmethod
+    def check_length(cls, cfg: CfgNode, iterations_per_epoch: int) -> None:
+        wait, last = cls.iterations_before_learning(cfg), cfg.SOLVER.MAX_ITER
+        expect(
+            wait < last,
+            f"MOCO.FILL_QUEUE_FIRST True: a queue of {cfg.MOCO.QUEUE_SIZE} rows takes {wait} of the run's {last} "
+            "iterations to fill, so nothing is learned; expected a shorter MOCO.QUEUE_SIZE, or a longer run",
         )
 
     @classmethod
@@ -157,6 +176,8 @@ class MoCo(Pretraining):
         moco, groups = cfg.MOCO, bn_groups(cfg, share)
         statistics = {"bn_group": groups.images, "shuffle_bn": moco.SHUFFLE_BN and groups.count > 1}
         said = {"momentum": moco.MOMENTUM, "temperature": moco.TEMPERATURE, "queue_size": moco.QUEUE_SIZE}
+        if wait := cls.iterations_before_learning(cfg):
+            said["iterations_to_fill_the_queue"] = wait
         return {**said, **statistics, "lambda": 0.0, "k": 0, "warmup_epochs": 0, "warmup_iterations": 0}
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:

@@ -66,6 +66,11 @@ class Pretraining(nn.Module):
         """Raise UserError where the method's keys make no sense in a run of SOLVER.MAX_ITER iterations."""
 
     @classmethod
+    def iterations_before_learning(cls, cfg: CfgNode) -> int:
+        """How many iterations at the beginning have a learning rate of 0, before the schedule begins."""
+        return 0
+
+    @classmethod
     def advice(cls, cfg: CfgNode, num_images: int) -> str:
         """A warning for a recipe that may run and will probably not learn from ``num_images`` images; "" for none."""
         return ""
