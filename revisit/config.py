@@ -85,6 +85,8 @@ def _add_schedule_keys(cfg: CfgNode) -> None:
     # bbox/AP, sem_seg/mIoU, depth/rmse (the lowest), knn_top1 (which needs KNN_EVAL.BANK). Which one it was is in
     # best.json.
     cfg.TEST.KEEP_BEST = False
+    # End a run after so many evaluations in a row without a better one, which KEEP_BEST keeps; 0: never.
+    cfg.TEST.PATIENCE = 0
     cfg.SOLVER.STEP_EPOCHS = ()  # where given, they win over SOLVER.STEPS
     # Of the checkpoints in OUTPUT_DIR these stay: the newest CHECKPOINTS_KEPT (0: all), every CHECKPOINT_KEPT_EVERY-th
     # (0: none), and the final one.

@@ -1,11 +1,12 @@
-"""OUTPUT_DIR/model_best.pth: the network of the evaluation with the best score so far (TEST.KEEP_BEST)."""
+"""OUTPUT_DIR/model_best.pth: the network of the evaluation with the best score so far (TEST.KEEP_BEST), and the end of
+a run that finds no better one (TEST.PATIENCE)."""
 
 import json
 import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from revisit.checkpoint.run_folder import BEST, BEST_RECORD
+from revisit.checkpoint.run_folder import BEST, BEST_RECORD, FINAL
 from revisit.engine.hooks import AfterEvaluation, write_checkpoint
 from revisit.errors import UserError, expect
 from revisit.evaluation.main_score import find_score, is_better, main_score
@@ -54,16 +55,21 @@ def read_best(folder: Path) -> Best | None:
     return best
 
 
+class OutOfPatienceError(UserError):
+    """TEST.PATIENCE evaluations found no better score: how a run ends, and no failure."""
+
+
 class BestCheckpoint(AfterEvaluation):
     """Writes model_best.pth, then best.json, after each evaluation that is better than all before.
 
-    A run that was killed between a checkpoint and the end of the evaluation that follows it makes up for that
-    evaluation when it resumes, so that the choice is the same.
+    After TEST.PATIENCE evaluations in a row without a better one it writes model_final.pth and ends the run. A run that
+    was killed between a checkpoint and the end of the evaluation that follows it makes up for that evaluation when it
+    resumes, so that choice and end are the same.
     """
 
     def __init__(self, cfg: CfgNode):
         super().__init__(cfg)
-        self._folder = Path(cfg.OUTPUT_DIR)
+        self._folder, self._patience = Path(cfg.OUTPUT_DIR), cfg.TEST.PATIENCE
         self._best: Best | None = None
 
     def before_train(self) -> None:
@@ -75,11 +81,21 @@ class BestCheckpoint(AfterEvaluation):
         if done == 0:
             return
         self._best = comm.all_gather(read_best(self._folder) if comm.is_main_process() else None)[0]
+        if done < self.trainer.max_iter and (why := self.why_it_ended(self._best)):
+            raise OutOfPatienceError(f"nothing to do: {why}; a larger TEST.PATIENCE, or 0, continues")
         due = done % self._period == 0 or done >= self.trainer.max_iter
         if due and (self._best is None or self._best.last_evaluated < done - 1):
             self.trainer.iter = done - 1
             with EventStorage(done - 1):
                 self._consider(self.trainer.test(self._cfg, self.trainer.model), done - 1)
+
+    def why_it_ended(self, best: Best | None) -> str:
+        """Why a run whose best evaluation is ``best`` trains no longer, in words; "" if it has patience left."""
+        waited = (best.last_evaluated - best.iteration) // self._period if best and self._patience else 0
+        if waited < max(1, self._patience):
+            return ""
+        found = f"no better {best.score} than {best.value:.2f} in {waited} evaluations"
+        return f"{found}: {BEST}.pth, of iteration {best.iteration}, is the result (TEST.PATIENCE {self._patience})"
 
     def _consider(self, results: dict, iteration: int) -> None:
         """Compare an evaluation, whose results the main process has, with the best one."""
@@ -97,3 +113,8 @@ class BestCheckpoint(AfterEvaluation):
         self._best = Best(best.score, best.value, best.iteration, iteration)
         if comm.is_main_process():
             self._best.write(self._folder)
+        why = self.why_it_ended(self._best)
+        if why and iteration + 1 < self.trainer.max_iter:
+            failure = write_checkpoint(self.trainer, self._folder, FINAL, iteration)
+            expect(not failure, f"{failure}; free some space and resume with --resume")
+            raise OutOfPatienceError(why)

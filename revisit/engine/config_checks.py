@@ -214,6 +214,11 @@ def _check_monitors(cfg: CfgNode, eval_only: bool) -> None:
             test or images or not cfg.TEST[key],
             f"TEST.{key} is {cfg.TEST[key]}, but DATASETS.TEST is empty: expected data to evaluate, or 0",
         )
+    expect(
+        cfg.TEST.KEEP_BEST or not cfg.TEST.PATIENCE,
+        f"TEST.PATIENCE is {cfg.TEST.PATIENCE}: expected TEST.KEEP_BEST True with it, which keeps the "
+        "network of the best evaluation",
+    )
     if cfg.TEST.KEEP_BEST:
         architecture = cfg.MODEL.META_ARCHITECTURE
         expect(main_score(cfg) != "", f"TEST.KEEP_BEST is True, but {architecture} has no known main score")

@@ -13,7 +13,7 @@ from torch import nn
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import FINAL
 from revisit.data.reader import UnreadableImageError
-from revisit.engine.best_checkpoint import BestCheckpoint
+from revisit.engine.best_checkpoint import BestCheckpoint, OutOfPatienceError
 from revisit.engine.hooks import (
     Checkpoints,
     EarlyProgress,
@@ -205,8 +205,12 @@ class RevisitTrainer(DefaultTrainer):
             done = f"the run has finished its {self.max_iter} iterations (--eval-only evaluates it again)"
             logger.info(f"nothing to do: {done}")
             return None
-        with self.signals, quiet_tensorboard():
-            return super().train()
+        try:
+            with self.signals, quiet_tensorboard():
+                return super().train()
+        except OutOfPatienceError as end:
+            logger.info(str(end))
+            return None
 
     def _restore_final(self) -> None:
         """Where a finished run's result is damaged or gone, its last periodic checkpoint was loaded: write it again."""

@@ -92,6 +92,48 @@ def test_a_run_killed_before_an_evaluation_or_its_record_chooses_the_same(
     assert_same(*(load(tmp_path / name / "model_best.pth") for name in ("whole", "parts")))
 
 
+PATIENT = (*OPTIONS, "TEST.PATIENCE", 1)
+
+
+def test_a_run_out_of_patience_ends_with_its_result_and_resumes_to_nothing(toy_datasets, tmp_path, scores, caplog):
+    scores[3] = 9.0  # worse than iteration 1
+    with caplog.at_level(logging.INFO):
+        ended = train(tmp_path, *PATIENT)
+    assert ended.iter == 3 and "no better knn_top1 than 10.00 in 1 evaluations: model_best.pth" in caplog.text
+    final, best = load(tmp_path / "model_final.pth"), load(tmp_path / "model_best.pth")
+    assert (final["iteration"], best["iteration"]) == (3, 1)
+    assert_same(final["model"], load(tmp_path / "model_0000003.pth")["model"])
+    with caplog.at_level(logging.INFO):
+        again = train(tmp_path, *PATIENT, resume=True)
+    assert "nothing to do: no better knn_top1" in caplog.text and again.start_iter == 4
+    assert load(tmp_path / "model_final.pth")["iteration"] == 3
+    train(tmp_path, *OPTIONS, resume=True)  # without patience it goes on
+    assert load(tmp_path / "model_final.pth")["iteration"] == LAST and record(tmp_path)["iteration"] == LAST
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the killed run's open files
+@pytest.mark.parametrize("name", ["_consider", "why_it_ended"])
+def test_a_run_killed_where_it_would_have_ended_ends_when_it_resumes(
+    toy_datasets, tmp_path, scores, monkeypatch, caplog, name
+):
+    scores[3] = 9.0
+    original = getattr(BestCheckpoint, name)
+
+    def kill(self, *args: object) -> object:
+        if get_event_storage().iter >= 3:
+            raise Killed
+        return original(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BestCheckpoint, name, kill)
+        with pytest.raises(Killed):
+            train(tmp_path, *PATIENT)
+    with caplog.at_level(logging.INFO):
+        resumed = train(tmp_path, *PATIENT, resume=True)
+    assert resumed.start_iter == 4 and "no better knn_top1 than 10.00 in 1 evaluations" in caplog.text
+    assert record(tmp_path) == {"score": "knn_top1", "value": 10.0, "iteration": 1, "last_evaluated": 3}
+
+
 def test_a_best_network_has_the_score_on_record(toy_datasets, tmp_path):
     options = (
         f"OUTPUT_DIR {tmp_path} SEED 5 SOLVER.IMS_PER_BATCH 4 SOLVER.MAX_ITER 3 TEST.EVAL_PERIOD 1 "
@@ -147,6 +189,7 @@ def test_a_best_checkpoint_that_is_missing_is_said_on_resume(toy_datasets, tmp_p
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("TEST.KEEP_BEST", False, "TEST.PATIENCE", 3), "TEST.PATIENCE is 3: expected TEST.KEEP_BEST True"),
         (("TEST.EVAL_PERIOD", 0), "nothing is evaluated before the end: set TEST.EVAL_EPOCHS 1"),
         (("MODEL.META_ARCHITECTURE", "PanopticFPN", "KNN_EVAL.BANK", ""), "PanopticFPN has no known main score"),
     ],
