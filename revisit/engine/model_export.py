@@ -1,0 +1,164 @@
+"""A finetuned network as a file that runs without this repository: TorchScript or ONNX."""
+
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from revisit.checkpoint.checkpointer import WholeModelCheckpointer
+from revisit.config import DETECTORS, PIXELWISE
+from revisit.errors import UserError, expect
+from revisit.files import written_whole
+
+from detectron2.config import CfgNode
+from detectron2.data import MetadataCatalog
+from detectron2.modeling import build_model
+
+SUFFIXES = (".onnx", ".ts")
+TASKS = (*DETECTORS, *PIXELWISE)
+_OPSET = 17  # of ONNX: the first with all operators that these networks need
+_SIZES = ((160, 128), (128, 160))  # px, of the images of noise that the file is compared on
+_COUNTING = ("fast_rcnn", "mask_head", "keypoint_head")  # modules that take len() of what they found
+
+
+class ExportedNetwork(nn.Module):
+    """A network as a function of tensors alone.
+
+    Takes one image, (3, H, W) float32 in 0..255, with its channels in the order of INPUT.FORMAT and of the size that
+    the network sees. Returns, for detectors, ``boxes`` (N, 4) float32 in its pixels, x0 y0 x1 y1, ``scores`` (N,) and
+    ``classes`` (N,) int64, the best first, and with a mask head ``masks`` (N, 1, M, M) probabilities inside the boxes;
+    for segmenters ``logits`` (classes, H, W); for depth ``depth`` (H, W) in metres.
+    """
+
+    def __init__(self, model: nn.Module, cfg: CfgNode):
+        super().__init__()
+        self.model = model
+        self.kind = cfg.MODEL.META_ARCHITECTURE
+        outputs = {"SemanticSegmentor": ["logits"], "DepthEstimator": ["depth"]}
+        masks = ["masks"] if self.kind == "GeneralizedRCNN" and cfg.MODEL.MASK_ON else []
+        self.outputs = outputs.get(self.kind, ["boxes", "scores", "classes", *masks])
+        self.eval()
+
+    @torch.no_grad()
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        if self.kind in PIXELWISE:
+            record = {"image": image, "height": image.shape[1], "width": image.shape[2]}
+            (found,) = self.model([record])[0].values()
+            return (found,)
+        with _traceable_len():
+            found = self._detect([{"image": image}])
+        masks = (found.pred_masks,) if found.has("pred_masks") else ()
+        return found.pred_boxes.tensor, found.scores, found.pred_classes, *masks
+
+    def _detect(self, records: list[dict]) -> object:
+        """Instances in the network's own pixels: bringing them to the file's size is the caller's."""
+        model = self.model
+        if self.kind == "GeneralizedRCNN":
+            return model.inference(records, do_postprocess=False)[0]
+        images = model.preprocess_image(records)
+        maps = model.backbone(images.tensor)
+        maps = [maps[name] for name in model.head_in_features]
+        return model.forward_inference(images, maps, model.head(maps))[0]
+
+
+def load_network(cfg: CfgNode) -> ExportedNetwork:
+    """The network of MODEL.WEIGHTS, on the CPU.
+
+    Raises:
+        UserError: no weights, or not those of such a network.
+    """
+    kind = cfg.MODEL.META_ARCHITECTURE
+    expect(kind in TASKS, f"MODEL.META_ARCHITECTURE {kind} predicts nothing to export: expected one of {TASKS}")
+    cfg = cfg.clone()
+    cfg.MODEL.DEVICE = "cpu"
+    model = build_model(cfg).eval().requires_grad_(False)
+    WholeModelCheckpointer(model, cfg).resume_or_load(cfg.MODEL.WEIGHTS, resume=False)
+    return ExportedNetwork(model, cfg)
+
+
+def export(network: ExportedNetwork, path: Path) -> None:
+    """Write .onnx or .ts, for images of any size, whole or not at all.
+
+    Raises:
+        UserError: a package that is not installed.
+    """
+    image = _noise(*_SIZES[0])
+    with written_whole(path) as temporary, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of each branch that depends on a value; the comparison is what shows
+        if path.suffix == ".ts":
+            torch.jit.trace(network, (image,), check_trace=False).save(str(temporary))
+            return
+        _require("onnx")
+        names = {"input_names": ["image"], "output_names": network.outputs}
+        sizes = {"image": {1: "height", 2: "width"}}
+        # The newer exporter refuses these networks, whose number of boxes depends on the values.
+        torch.onnx.export(network, (image,), temporary, dynamo=False, opset_version=_OPSET, dynamic_axes=sizes, **names)
+
+
+def run_exported(path: Path, image: Tensor) -> list[Tensor]:
+    """The outputs of an exported file for (3, H, W) float32."""
+    if path.suffix == ".ts":
+        return list(torch.jit.load(str(path))(image))
+    session = _require("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return [torch.from_numpy(np.asarray(found)) for found in session.run(None, {"image": image.numpy()})]
+
+
+def largest_difference(network: ExportedNetwork, path: Path) -> float:
+    """Between the outputs of file and network, over images of noise of two sizes; infinite where they find others."""
+    differences = [0.0]
+    for size in _SIZES:
+        image = _noise(*size)
+        for found, expected in zip(run_exported(path, image), network(image), strict=True):
+            same = found.shape == expected.shape
+            differences.append(float((found.double() - expected.double()).abs().amax()) if expected.numel() else 0.0)
+            differences.append(0.0 if same else float("inf"))
+    return max(differences)
+
+
+def write_card(network: ExportedNetwork, cfg: CfgNode, path: Path) -> Path:
+    """Write NAME.json beside the file: how an image has to be prepared, and what the outputs are."""
+    names = MetadataCatalog.get(cfg.DATASETS.TEST[0]) if cfg.DATASETS.TEST else None
+    key = "stuff_classes" if network.kind == "SemanticSegmentor" else "thing_classes"
+    facts = {
+        "network": network.kind,
+        "weights": cfg.MODEL.WEIGHTS,
+        "image": "(3, H, W) float32, 0..255",
+        "channels": cfg.INPUT.FORMAT,
+        "short_side": cfg.INPUT.MIN_SIZE_TEST if network.kind in DETECTORS else "as in the file",
+        "long_side_at_most": cfg.INPUT.MAX_SIZE_TEST if network.kind in DETECTORS else None,
+        "outputs": network.outputs,
+        "classes": names.get(key) if names else None,
+    }
+    card = path.with_suffix(".json")
+    with written_whole(card) as temporary:
+        temporary.write_text(json.dumps(facts, indent=2, ensure_ascii=False))
+    return card
+
+
+@contextmanager
+def _traceable_len() -> Iterator[None]:
+    """Let Detectron2's count of what it found stay a tensor, so that a traced network counts again."""
+    with ExitStack() as stack:
+        for name in _COUNTING:
+            module = import_module(f"detectron2.modeling.roi_heads.{name}")
+            stack.enter_context(mock.patch.object(module, "len", lambda found: found.__len__(), create=True))
+        yield
+
+
+def _noise(height: int, width: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, (3, height, width), generator=generator).float()
+
+
+def _require(package: str) -> object:
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise UserError(f"the package {package} is not installed: run pip install {package}, or write .ts") from error

@@ -1,0 +1,114 @@
+"""Exported networks compute what the network does: on other sizes, on images of nothing, with masks, by the command."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from commands import one_line_error, run
+from torch import Tensor
+from torchvision.ops import box_iou
+
+from revisit.checkpoint.checkpointer import RevisitCheckpointer
+from revisit.engine.model_export import SUFFIXES, ExportedNetwork, export, load_network, run_exported
+from revisit.engine.setup import make_config
+
+from detectron2.config import CfgNode
+from detectron2.modeling import build_model
+
+HAS_ONNX = find_spec("onnx") and find_spec("onnxruntime")  # a ready environment (PYTHON=...) may do without
+FORMATS = [pytest.param(s, marks=pytest.mark.skipif(s == ".onnx" and not HAS_ONNX, reason="no onnx")) for s in SUFFIXES]
+RECIPES = ("detection", "faster_rcnn_fpn", "mask_rcnn_fpn", "retinanet_fpn", "segmentation_nyud", "depth")
+THRESHOLD = 0.15
+
+
+def config(recipe: str, folder: Path, *options: str) -> CfgNode:
+    """Of a network with random weights, which finds many boxes of small scores in noise."""
+    narrow = ("MODEL.RESNETS.STEM_OUT_CHANNELS", "8", "MODEL.RESNETS.RES2_OUT_CHANNELS", "8", "OUTPUT_DIR", str(folder))
+    scores = ("MODEL.ROI_HEADS.SCORE_THRESH_TEST", str(THRESHOLD), "MODEL.RETINANET.SCORE_THRESH_TEST", str(THRESHOLD))
+    return make_config(f"configs/toy/{recipe}.yaml", [*narrow, *scores, "MODEL.DEVICE", "cpu", *options])
+
+
+def trained(recipe: str, folder: Path) -> ExportedNetwork:
+    """A network whose scores differ from box to box as those of a trained one do, from a checkpoint."""
+    cfg = config(recipe, folder)
+    torch.manual_seed(0)
+    model = build_model(cfg)
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.momentum = None  # the mean over what it sees
+    with torch.no_grad():
+        for image in images()[:2]:
+            model.train().backbone((image[None] - model.pixel_mean) / model.pixel_std)
+    for name, value in model.state_dict().items():
+        if name.endswith("weight") and name.startswith(("proposal_generator", "roi_heads", "head")) and value.dim() > 1:
+            gain = 0.3 if "deltas" in name or "bbox_pred" in name else 1.4
+            value.normal_(std=gain / value[0].numel() ** 0.5)
+    RevisitCheckpointer(model, cfg).save("model_final", iteration=9)
+    cfg.MODEL.WEIGHTS = str(folder / "model_final.pth")
+    return load_network(cfg)
+
+
+def images() -> list[Tensor]:
+    """Of two sizes, neither of which it was traced with alone, and one without anything."""
+    generator = torch.Generator().manual_seed(1)
+    sizes = [(96, 160), (128, 128)] * 2
+    return [torch.rand(3, *size, generator=generator) * 255 for size in sizes] + [torch.zeros(3, 96, 96)]
+
+
+def assert_same_detections(found: list[Tensor], expected: tuple[Tensor, ...]) -> None:
+    """Each of either list has a partner in the other, unless its score is at the threshold."""
+    for one, other in ((found, expected), (expected, found)):
+        ious = box_iou(one[0], other[0]) * (one[2][:, None] == other[2][None])
+        for n, score in enumerate(one[1]):
+            m = int(ious[n].argmax()) if ious.shape[1] else None
+            if m is None or (one[0][n] - other[0][m]).abs().max() > 0.1:
+                assert abs(score - THRESHOLD) <= 1e-3
+                continue
+            assert abs(score - other[1][m]) <= 1e-3
+            if len(one) > 3:
+                assert (one[3][n] - other[3][m]).abs().max() <= 1e-3
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_file_computes_what_the_network_does(recipe, suffix, tmp_path):
+    network, path = trained(recipe, tmp_path), tmp_path / f"model{suffix}"
+    export(network, path)
+    counts = []
+    for image in images():
+        found, expected = run_exported(path, image), network(image)
+        if "boxes" in network.outputs:
+            assert_same_detections(found, expected)
+            counts.append(len(expected[0]))
+        else:
+            assert (found[0] - expected[0]).abs().max() <= 1e-4
+            counts.append(len(expected[0].unique()))
+    assert max(counts) > 5
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_a_detector_that_finds_nothing_says_so(suffix, tmp_path):
+    cfg = config("mask_rcnn_fpn", tmp_path, "MODEL.ROI_HEADS.SCORE_THRESH_TEST", "0.999")
+    trained("mask_rcnn_fpn", tmp_path)
+    cfg.MODEL.WEIGHTS = str(tmp_path / "model_final.pth")
+    network, path = load_network(cfg), tmp_path / f"model{suffix}"
+    export(network, path)
+    assert [len(found) for found in run_exported(path, images()[0])] == [0] * 4
+
+
+def test_the_command_writes_file_and_card_and_compares(toy_root, tmp_path):
+    trained("detection", tmp_path)
+    options = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
+    command = f"python tools/export_model.py --config-file configs/toy/detection.yaml --output {tmp_path}/out"
+    text = run(f"{command}/a.ts {options} MODEL.WEIGHTS {tmp_path}/model_final.pth", toy_root)
+    assert "image -> boxes, scores, classes" in text and "Warning" not in text
+    card = json.loads((tmp_path / "out/a.json").read_text())
+    assert (card["channels"], card["short_side"], card["outputs"]) == ("RGB", 128, ["boxes", "scores", "classes"])
+    assert "dotted_star" in card["classes"]
+    line = one_line_error(f"{command}/a.pb {options} MODEL.WEIGHTS {tmp_path}/model_final.pth", toy_root)
+    assert "expected a name in .onnx or .ts" in line
+    assert "no weights to predict with" in one_line_error(f"{command}/a.ts {options}", toy_root)
+    pretraining = "python tools/export_model.py --config-file configs/toy/pretrain.yaml --output a.ts"
+    assert "MODEL.META_ARCHITECTURE KNNMoCo predicts nothing to export" in one_line_error(pretraining, toy_root)
