@@ -19,6 +19,7 @@ from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.checkpoint import DetectionCheckpointer
 from detectron2.config import CfgNode
+from detectron2.data import MetadataCatalog
 from detectron2.utils import comm
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
         logger.info(f"saving checkpoint to {path}")
         if method := method_of(self._cfg):
             content["method"] = {"title": method.TITLE, "heads": list(method.HEADS)}
+        elif names := _class_names(self._cfg):
+            content["classes"] = names
         with written_whole(path) as temporary:
             _write({**content, "flags": flags_of(self._cfg, describe(self.model)), **kwargs}, temporary)
         if name != BEST:  # from which no run resumes
@@ -201,6 +204,12 @@ class WholeModelCheckpointer(RevisitCheckpointer):
                 "of tools/train_net.py"
             )
         return incompatible
+
+
+def _class_names(cfg: CfgNode) -> list[str]:
+    """Of the first of DATASETS.TRAIN, whose classes a finetuned network has; [] where nothing says them."""
+    metadata = MetadataCatalog.get(cfg.DATASETS.TRAIN[0]) if cfg.DATASETS.TRAIN else None
+    return list(metadata.get("thing_classes") or metadata.get("stuff_classes") or []) if metadata else []
 
 
 def _write(content: dict, path: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib import colormaps
 
 from revisit.data.labels import VOID
-from revisit.viz.tiles import DEPTH_COLORS, SheetRow, fit
+from revisit.viz.tiles import DEPTH_COLORS, PANEL, SheetRow, fit
 
 from detectron2.utils.visualizer import Visualizer
 
@@ -78,10 +78,13 @@ def color_depth(depth: np.ndarray, depth_range: tuple[float, float]) -> np.ndarr
     return colormaps[DEPTH_COLORS](np.clip((depth - low) / (high - low), 0, 1), bytes=True)[..., :3].copy()
 
 
-def draw_objects(image: np.ndarray, objects: Detections, names: list[str]) -> np.ndarray:
-    """The fitted image with boxes, masks, names and scores; the label of the highest score is placed first."""
+def draw_objects(image: np.ndarray, objects: Detections, names: list[str], size: int = PANEL) -> np.ndarray:
+    """The image, its longer side fitted to ``size`` px, with boxes, masks, names and scores.
+
+    The label of the highest score is placed first.
+    """
     colors = class_colors(names) / 255
-    panel = fit(image)
+    panel = fit(image, size)
     height, width = panel.shape[:2]
     canvas = Visualizer(panel)
     boxes = objects.boxes * (width / image.shape[1])

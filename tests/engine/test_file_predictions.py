@@ -1,0 +1,109 @@
+"""Predictions for files that are no data set: pictures, videos, and JSON that pycocotools reads."""
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from commands import one_line_error, run
+from pycocotools.coco import COCO
+
+from projects.ToyScenes import CLASS_NAMES
+from revisit.checkpoint.checkpointer import RevisitCheckpointer
+from revisit.engine.file_predictions import find_sources
+from revisit.engine.setup import make_config
+from revisit.errors import UserError
+
+from detectron2.data import MetadataCatalog
+from detectron2.modeling import build_model
+
+NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 MODEL.DEVICE cpu"
+
+
+def weights_of(recipe: str, folder: Path) -> Path:
+    """A checkpoint of a network with random weights, whose scores are all near a tenth."""
+    cfg = make_config(f"configs/toy/{recipe}.yaml", f"{NARROW} OUTPUT_DIR {folder}".split())
+    if recipe.endswith("fpn"):
+        MetadataCatalog.get(cfg.DATASETS.TRAIN[0]).thing_classes = list(CLASS_NAMES)  # as reading the data set says
+    torch.manual_seed(0)
+    RevisitCheckpointer(build_model(cfg), cfg).save("model_final", iteration=9)
+    return folder / "model_final.pth"
+
+
+@pytest.fixture
+def inputs(tmp_path) -> Path:
+    """Two images in folders with odd names, a damaged one, and a video of three frames."""
+    folder = tmp_path / "meine Fotos"
+    (folder / "ä b").mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for name, size in (("one.png", (90, 120)), ("ä b/one.jpg", (120, 70))):
+        (folder / name).write_bytes(cv2.imencode(Path(name).suffix, rng.integers(0, 256, (*size, 3), np.uint8))[1])
+    (folder / "broken.jpg").write_bytes(b"no image")
+    writer = cv2.VideoWriter(str(tmp_path / "film.mp4"), cv2.VideoWriter_fourcc(*"mp4v"), 10, (96, 64))
+    for _ in range(3):
+        writer.write(rng.integers(0, 256, (64, 96, 3), np.uint8))
+    writer.release()
+    return folder
+
+
+def predict(recipe: str, inputs: Path, tmp_path: Path) -> tuple[str, Path]:
+    output, weights = tmp_path / "found", weights_of(recipe, tmp_path)
+    command = (
+        f"python tools/predict.py --config-file configs/toy/{recipe}.yaml --output {output} --score-threshold 0.05"
+    )
+    film = tmp_path / "film.mp4"
+    return run(f"{command} '{inputs}' {film} --opts {NARROW} MODEL.WEIGHTS {weights}", tmp_path), output
+
+
+@pytest.mark.parametrize("recipe", ["mask_rcnn_fpn", "retinanet_fpn"])
+def test_what_a_detector_finds_is_drawn_and_read_by_pycocotools(recipe, inputs, tmp_path):
+    text, output = predict(recipe, inputs, tmp_path)
+    assert "3 of 4 files" in text and "broken.jpg" in text
+    assert sorted(path.name for path in output.iterdir()) == [
+        "film.mp4", "images.json", "one.png", "predictions.json", "ä b_one.png",
+    ]  # fmt: skip
+    images = json.loads((output / "images.json").read_text())
+    assert [image["file_name"].rpartition("/")[2] for image in images["images"]] == [
+        "one.png", "one.jpg", "film.mp4#1", "film.mp4#2", "film.mp4#3",
+    ]  # fmt: skip
+    assert images["images"][1]["height"] == 120 and images["categories"][9]["name"] == "dotted_cross"
+    objects = json.loads((output / "predictions.json").read_text())
+    if objects:
+        loaded = COCO(str(output / "images.json")).loadRes(str(output / "predictions.json"))
+        assert len(loaded.getAnnIds()) == len(objects)
+        assert all(("segmentation" in found) == ("mask" in recipe) for found in objects)
+    assert objects or recipe == "retinanet_fpn"
+    assert cv2.imdecode(np.frombuffer((output / "ä b_one.png").read_bytes(), np.uint8), 1).shape == (420, 245, 3)
+    video = cv2.VideoCapture(str(output / "film.mp4"))
+    assert video.get(cv2.CAP_PROP_FRAME_COUNT) == 3
+
+
+@pytest.mark.parametrize(("recipe", "kind"), [("segmentation_nyud", "classes"), ("depth", "depth")])
+def test_maps_of_pixels_are_written_in_the_size_of_their_images(recipe, kind, inputs, tmp_path):
+    _, output = predict(recipe, inputs, tmp_path)
+    found = cv2.imread(str(output / f"one_{kind}.png"), cv2.IMREAD_UNCHANGED)
+    assert found.shape == (90, 120) and found.dtype == (np.uint8 if kind == "classes" else np.uint16)
+    assert (output / f"film_000003_{kind}.png").is_file()
+
+
+def test_sources_have_names_of_their_own_and_what_is_none_is_refused(inputs, tmp_path):
+    names = [source.name for source in find_sources([inputs / "one.png", inputs, tmp_path / "film.mp4"])]
+    assert names == ["one", "broken", "one_", "ä b_one", "film"]
+    with pytest.raises(UserError, match="nothing.png not found: expected image files, folders of them, or videos"):
+        find_sources([tmp_path / "nothing.png"])
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(UserError, match="a.txt is neither image nor video: expected .avi"):
+        find_sources([tmp_path / "a.txt"])
+
+
+def test_mistakes_are_reported_in_one_line(inputs, tmp_path):
+    command = f"python tools/predict.py --config-file configs/toy/detection.yaml --output {tmp_path} '{inputs}'"
+    assert "no weights to predict with" in one_line_error(command, tmp_path)
+    command = f"python tools/predict.py --config-file configs/toy/pretrain.yaml --output {tmp_path} '{inputs}'"
+    assert "MODEL.META_ARCHITECTURE KNNMoCo predicts nothing" in one_line_error(command, tmp_path)
+    weights = weights_of("detection", tmp_path)
+    options = f"--opts {NARROW} MODEL.WEIGHTS {weights}"
+    command = f"python tools/predict.py --config-file configs/toy/detection.yaml --output {tmp_path}/x"
+    assert "none of the inputs can be read" in one_line_error(f"{command} '{inputs}/broken.jpg' {options}", tmp_path)
