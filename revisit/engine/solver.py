@@ -72,6 +72,7 @@ def build_lr_scheduler(cfg: CfgNode, optimizer: optim.Optimizer) -> optim.lr_sch
     solver, method = cfg.SOLVER, method_of(cfg)
     if method and (wait := method.iterations_before_learning(cfg)):
         rest = cfg.clone()
+        rest.defrost()
         rest.SOLVER.MAX_ITER = solver.MAX_ITER - wait
         multiplier = build_detectron2_scheduler(rest, optimizer)._multiplier
         shares = [wait / solver.MAX_ITER, 1 - wait / solver.MAX_ITER]

@@ -157,6 +157,7 @@ def test_the_learning_rate_is_its_formula(name, share):
 def test_the_rate_stays_0_until_the_queue_holds_keys_and_the_whole_schedule_follows():
     queue = ("MOCO.FILL_QUEUE_FIRST", True, "MOCO.QUEUE_SIZE", 50)  # 7 iterations of 8 images
     cfg = tiny_config(*queue, "SOLVER.MAX_ITER", 47, "SOLVER.WARMUP_ITERS", 10, "SOLVER.WARMUP_FACTOR", 0.0)
+    cfg.freeze()
     optimizer = build_optimizer(cfg, nn.Linear(2, 2))
     scheduler = build_lr_scheduler(cfg, optimizer)
     rates = []
