@@ -15,7 +15,7 @@ SOURCES = sorted(path for ring in ("revisit", "projects", "tools", "datasets") f
 # Each may import what stands to its left, and its own room. Names at the right end are rings.
 ROOMS = (
     ("errors",),
-    ("compat", "files", "imports", "randomness"),
+    ("compat", "files", "imports", "randomness", "urls"),
     ("config",),
     ("config_rules",),
     ("data", "modeling"),

@@ -27,7 +27,7 @@ SOURCES += ("torchvision", "timm")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     formats = "checkpoint (.pth, .pth.tar, .pkl, .safetensors), e.g. output/model_final.pth"
-    parser.add_argument("input", type=Path, help=formats)
+    parser.add_argument("input", help=f"{formats}; or the URL of one")
     parser.add_argument("output", type=Path, help="weights to write, .pth or .pkl")
     parser.add_argument("--source", choices=["auto", *SOURCES], default="auto", help="layout of the input")
     config = "for models that Detectron2 trained: their config.yaml; without it they count as its model zoo's"
@@ -42,13 +42,15 @@ def main() -> None:
     from revisit.checkpoint.foreign_layouts import SHARED_WITH, licence_of
     from revisit.checkpoint.reading import read_checkpoint
     from revisit.engine.merging import merge_file
+    from revisit.urls import local_copy
 
     import_modules(args.imports)
-    check_output(args.output, args.input, (".pth", ".pkl"))
+    source = local_copy(args.input, "checkpoint")
+    check_output(args.output, source, (".pth", ".pkl"))
     cfg = flags_to_config({}) if args.config else None
     if cfg:
         merge_file(cfg, args.config)
-    weights = convert(read_checkpoint(args.input), args.source, args.input.name, cfg)
+    weights = convert(read_checkpoint(source), args.source, source.name, cfg)
     if args.recalibrate:
         from revisit.engine.recalibration import recalibrate
 

@@ -4,7 +4,6 @@ import logging
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import torch
 from torch import nn
@@ -16,6 +15,7 @@ from revisit.errors import UserError, expect, first_line
 from revisit.files import written_whole
 from revisit.modeling.backbone.description import backbone_class, backbone_keys, describe, description_of, undescribed
 from revisit.modeling.meta_arch.pretraining import method_of
+from revisit.urls import local_copy
 
 from detectron2.checkpoint import DetectionCheckpointer
 from detectron2.config import CfgNode
@@ -41,7 +41,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
         super().__init__(model, cfg.OUTPUT_DIR, **checkpointables)
         self._cfg = cfg
         self._resuming = False
-        self._path = self._newest = ""
+        self._path = self._named = self._newest = ""
         self._whole: dict | None = None
 
     def save(self, name: str, **kwargs: object) -> None:
@@ -73,19 +73,10 @@ class RevisitCheckpointer(DetectionCheckpointer):
         return super().resume_or_load(path, resume=resume)
 
     def load(self, path: str, *args: object, **kwargs: object) -> dict:
-        if "://" in path:
-            self._fetch(path)
+        self._named = path
+        if path:
+            local_copy(path, "MODEL.WEIGHTS")  # so that loading finds it on this machine
         return super().load(path, *args, **kwargs)
-
-    def _fetch(self, url: str) -> None:
-        """Let the content of a URL be on this machine, where loading finds it."""
-        copy, reason = "", "no file is there, or nothing here fetches such a URL"
-        try:
-            copy = self.path_manager.get_local_path(urlsplit(url)._replace(query="").geturl())
-        except OSError as error:
-            reason = first_line(error)
-        way_out = "fetch it where there is a network, and name the file"
-        expect(Path(copy).is_file(), f"MODEL.WEIGHTS {url} cannot be fetched ({reason}): {way_out}")
 
     def has_checkpoint(self) -> bool:
         return bool(self._newest)
@@ -139,7 +130,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
         description = describe(self.model)
         if not (description or self._resuming):
             raise undescribed(f"the backbone, a {backbone_class(self.model)},")
-        flags = checkpoint.get("flags") or read_flags(self._path)[0]
+        flags = checkpoint.get("flags") or read_flags(self._named)[0]
         if not isinstance(flags, dict | None):
             raise UserError(f"{self._path} has a {type(flags).__name__} for flags: not a checkpoint of Revisit")
         if flags is None:

@@ -12,6 +12,7 @@ import yaml
 from revisit.config import bit_depth
 from revisit.errors import UserError
 from revisit.modeling.backbone.description import BackboneDescription, Flags
+from revisit.urls import is_url, local_copy
 
 from detectron2.config import CfgNode
 
@@ -55,8 +56,13 @@ def write_flags(weights: str | Path, flags: Flags, source: str, licence: str = "
 
 
 def read_flags(weights: str | Path) -> tuple[Flags | None, str]:
-    """The flags of a weight file, None where none lie beside it, and what they say of its source."""
+    """The flags of a weight file, here or at a URL, None where none lie beside it, and what they say of its source."""
     path = flags_path(weights)
+    if is_url(str(weights)):
+        try:
+            path = local_copy(f"{str(weights).partition('?')[0].rpartition('.')[0]}.yaml")
+        except UserError:  # nothing lies beside it
+            return None, ""
     if not path.is_file():
         return None, ""
     try:

@@ -17,6 +17,7 @@ core's fixed names; ``register_source`` adds others. Of these kinds, data sets a
 """
 
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 from json import JSONDecodeError
@@ -27,10 +28,13 @@ from revisit.data.image_folders import Records
 from revisit.data.sources import DETECTION_SIZES, KINDS, SOURCES, DataSource
 from revisit.data.subsets import nested_subset
 from revisit.errors import UserError, expect, first_line
+from revisit.urls import is_url, local_copy
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
 SUBSET = "subset"
+# A part of a name between colons. Those of s3:// and http://host:80/ are its own, and that of a drive, C:/ or C:\.
+_PART = re.compile(r"(?:[A-Za-z][\w+.-]*://[^/:]*(?::\d+(?=/))?|[A-Za-z]:(?=[/\\]))?[^:]*:?")
 ADD_TOY_SCENES = "add IMPORTS \"('projects.ToyScenes',)\" to know ToyScenes' own"
 
 
@@ -100,13 +104,30 @@ def register(name: str) -> None:
         known = f"one that Detectron2 registers, one of {ours}, or KIND:PATH with KIND one of {kinds}"
         raise UserError(f"unknown data set {name!r}: expected {known}")
     forms = kind.form.split(":")
-    texts = rest.rsplit(":", len(forms) - 1)
+    texts = split_parts(rest, len(forms))
     expect(len(texts) == len(forms) and all(texts), f"data set {name!r}: expected {word}:{kind.form}")
-    forms_and_texts = zip(forms, texts, strict=True)
-    parts = [text if form in ("SPLIT", "URL") else Path(text).expanduser() for form, text in forms_and_texts]
+    parts = [_part(name, form, text) for form, text in zip(forms, texts, strict=True)]
     metadata = kind.metadata(*parts) if callable(kind.metadata) else kind.metadata
     names = {"name": name} if word == "coco" else {}  # its loader sets the classes of the data set
     _register(name, partial(kind.load, *parts, **names), metadata)
+
+
+def split_parts(rest: str, count: int) -> list[str]:
+    """What follows KIND: in a name, at its last ``count`` - 1 colons: an earlier one belongs to the first part."""
+    parts = [part.removesuffix(":") for part in _PART.findall(rest) if part]
+    first = len(parts) - count + 1
+    return [":".join(parts[:first]), *parts[first:]] if first > 0 else parts
+
+
+def _part(name: str, form: str, text: str) -> str | Path:
+    """A part of a name, as the loader of its kind takes it. Of a file at a URL that is its copy here."""
+    if form in ("SPLIT", "URL"):
+        return text
+    is_file = form.startswith("FILE")
+    expect(
+        is_file or not is_url(text), f"data set {name!r}: {text} is a URL, expected a folder; only files may be URLs"
+    )
+    return local_copy(text, f"data set {name!r}:")
 
 
 def get_records(name: str) -> Records:

@@ -61,12 +61,12 @@ def by_split_of_kind(
 
 KINDS = {
     "folder": Kind("PATH", folders.load_folder),
-    "list": Kind("PATH", folders.load_list),
+    "list": Kind("FILE", folders.load_list),
     "class_folders": Kind("PATH", load_class_folders, folders.class_folders_metadata),
     "shards": Kind("URL", load_shards),
     "voc": Kind("FOLDER:SPLIT", boxes.load_voc, boxes.voc_metadata),
-    "coco": Kind("FOLDER_OF_IMAGES:ANNOTATIONS.json", boxes.load_coco, boxes.coco_metadata),
-    "yolo": Kind("FOLDER_OF_IMAGES:FOLDER_OF_LABELS:NAMES", load_yolo, yolo_metadata),
+    "coco": Kind("FOLDER_OF_IMAGES:FILE.json", boxes.load_coco, boxes.coco_metadata),
+    "yolo": Kind("FOLDER_OF_IMAGES:FOLDER_OF_LABELS:FILE_OF_NAMES", load_yolo, yolo_metadata),
     "voc_segmentation": Kind(
         "FOLDER:SPLIT", pixels.load_voc_segmentation, pixels.segmentation_metadata(pixels.VOC_PIXEL_CLASSES)
     ),

@@ -1,13 +1,13 @@
 """INPUT.BIT_DEPTH auto, resolved before any process starts: as the weights were trained, else as the images ask."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from revisit.checkpoint.flags import BIT_DEPTH, read_flags
 from revisit.checkpoint.reading import read_checkpoint
 from revisit.config import BIT_DEPTHS, bit_depth
 from revisit.data.bit_depth import find_bit_depth
 from revisit.errors import expect
+from revisit.urls import local_copy
 
 from detectron2.config import CfgNode
 
@@ -35,11 +35,11 @@ def resolve_bit_depth(cfg: CfgNode, records: Sequence[dict]) -> None:
 
 def _depth_of_weights(weights: str) -> int | None:
     """By the flags beside or in the file; None where they say nothing."""
-    if not weights or "://" in weights:
+    if not weights:
         return None
     flags = read_flags(weights)[0]
     if flags is None:
-        flags = read_checkpoint(Path(weights)).get("flags")
+        flags = read_checkpoint(local_copy(weights, "MODEL.WEIGHTS")).get("flags")
     depth = flags.get(BIT_DEPTH) if isinstance(flags, dict) else None
     expect(depth in BIT_DEPTHS, f"the flags of {weights} have {depth!r} as {BIT_DEPTH}: expected 8 to 16, or 1")
     return depth

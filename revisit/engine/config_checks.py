@@ -17,6 +17,7 @@ from revisit.evaluation.main_score import main_score
 from revisit.modeling.backbone.description import families
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.modeling.sem_seg.pixel_heads import PixelHead, check_head
+from revisit.urls import is_url
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
@@ -60,7 +61,7 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
     _check_names(cfg)
     weights = cfg.MODEL.WEIGHTS
     expect(
-        not weights or "://" in weights or os.path.isfile(weights),
+        not weights or is_url(weights) or os.path.isfile(weights),
         f"MODEL.WEIGHTS {weights} not found: expected a file of weights",
     )
     batch = cfg.SOLVER.IMS_PER_BATCH

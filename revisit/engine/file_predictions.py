@@ -21,6 +21,7 @@ from revisit.engine.predictions import Predict, build_predictor
 from revisit.errors import UserError, expect
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.files import written_whole
+from revisit.urls import local_copy
 from revisit.viz.prediction_sheet import Detections, class_colors, color_depth, draw_objects, paint_classes
 from revisit.viz.tiles import fit
 
@@ -69,7 +70,7 @@ def find_sources(paths: list[Path]) -> list[Source]:
 def class_names(cfg: CfgNode) -> list[str]:
     """Of the model: those in its checkpoint, else ``class 0`` and so on."""
     count = num_classes(cfg) or 0
-    names = read_checkpoint(Path(cfg.MODEL.WEIGHTS)).get("classes", [])
+    names = read_checkpoint(local_copy(cfg.MODEL.WEIGHTS)).get("classes", [])
     return names if len(names) == count else [f"class {n}" for n in range(count)]
 
 

@@ -1,0 +1,132 @@
+"""Weights with their flags, files of boxes, lists and names at URLs, through Detectron2's PathManager."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from checkpoints import load_into, run_checkpoint, write_converted
+from commands import run
+from hypothesis import given
+from hypothesis import strategies as st
+from iopath.common.file_io import PathHandler
+from tiny import tiny_config
+
+from revisit.data.catalog import get_records, split_parts
+from revisit.errors import UserError
+
+from detectron2.utils.file_io import PathManager
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch) -> Iterator[str]:
+    """The URL of a folder, tmp_path/served, on a server on this machine."""
+    monkeypatch.setenv("FVCORE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "served").mkdir()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "served")))
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+class Bucket(PathHandler):
+    """What a user registers for a store of their own: copies to a folder under another name."""
+
+    def __init__(self, folder: Path, copies: Path):
+        super().__init__()
+        self._folder, self._copies = folder, copies
+
+    def _get_supported_prefixes(self) -> list[str]:
+        return ["bucket://"]
+
+    def _get_local_path(self, path: str, force: bool = False, **options: object) -> str:
+        name = path.removeprefix("bucket://")
+        if not (self._folder / name).is_file():
+            raise RuntimeError(f"no such object: {name}")
+        self._copies.mkdir(exist_ok=True)
+        return str(shutil.copy(self._folder / name, self._copies / f"{abs(hash(name))}{Path(name).suffix}"))
+
+
+@pytest.fixture
+def bucket(tmp_path) -> Iterator[str]:
+    (tmp_path / "served").mkdir(exist_ok=True)
+    handler = Bucket(tmp_path / "served", tmp_path / "copies")
+    PathManager.register_handler(handler)
+    yield "bucket:/"
+    del PathManager._path_handlers["bucket://"]
+
+
+@pytest.mark.parametrize("kind", ["served", "bucket"])
+def test_weights_at_a_url_come_with_their_flags(kind, request, tmp_path):
+    url = request.getfixturevalue(kind)
+    write_converted(run_checkpoint(), tmp_path / "served/backbone.pth")
+    model = load_into(tiny_config(), f"{url}/backbone.pth")
+    expected = torch.load(tmp_path / "served/backbone.pth")["model"]["stem.conv1.weight"]
+    assert torch.equal(model.backbone.stem.conv1.weight, expected)
+    with pytest.raises(UserError, match="INPUT.FORMAT is BGR here and RGB there"):
+        load_into(tiny_config("INPUT.FORMAT", "BGR"), f"{url}/backbone.pth")
+    with pytest.raises(UserError, match=f"MODEL.WEIGHTS {url}/gone.pth cannot be fetched"):
+        load_into(tiny_config(), f"{url}/gone.pth")
+
+
+def write_boxes(folder: Path) -> None:
+    """Two images in ``folder``, and their boxes, names and list below served/ beside it."""
+    folder.mkdir()
+    images, boxes = [], []
+    for number in range(2):
+        cv2.imwrite(str(folder / f"{number}.jpg"), np.full((40, 50, 3), 90 * number, np.uint8))
+        images.append({"id": number, "file_name": f"{number}.jpg", "height": 40, "width": 50})
+        boxes.append({"id": number, "image_id": number, "category_id": 1, "bbox": [1, 2, 10, 20], "iscrowd": 0})
+    content = {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "crate"}]}
+    served = folder.parent / "served"
+    (served / "boxes.json").write_text(json.dumps(content))
+    (served / "list.txt").write_text(f"{folder}/1.jpg\n")
+
+
+@pytest.mark.parametrize("kind", ["served", "bucket"])
+def test_boxes_and_lists_at_a_url_are_those_of_the_file(kind, request, tmp_path):
+    url = request.getfixturevalue(kind)
+    write_boxes(tmp_path / "photos")
+    records = get_records(f"coco:{tmp_path}/photos:{url}/boxes.json")
+    assert [(record["file_name"], len(record["annotations"])) for record in records] == [
+        (f"{tmp_path}/photos/0.jpg", 1),
+        (f"{tmp_path}/photos/1.jpg", 1),
+    ]
+    assert get_records(f"list:{url}/list.txt") == [{"file_name": f"{tmp_path}/photos/1.jpg"}]
+    with pytest.raises(UserError, match=f"data set .*: {url}/gone.json cannot be fetched"):
+        get_records(f"coco:{tmp_path}/photos:{url}/gone.json")
+    with pytest.raises(UserError, match="is a URL, expected a folder; only files may be URLs"):
+        get_records(f"coco:{url}/photos:{tmp_path}/served/boxes.json")
+
+
+def test_a_checkpoint_at_a_url_is_converted(served, tmp_path):
+    torch.save(run_checkpoint(), tmp_path / "served/model.pth")
+    text = run(f"python tools/convert_to_d2.py {served}/model.pth {tmp_path}/backbone.pth", tmp_path)
+    assert "revisit layout" in text and (tmp_path / "backbone.yaml").is_file()
+
+
+PLAIN = st.text(st.characters(exclude_characters=":"), min_size=2)
+PARTS = st.one_of(PLAIN, PLAIN.map("s3://{}".format), PLAIN.map("C:\\{}".format), PLAIN.map("http://h:80/{}".format))
+
+
+@given(st.lists(PARTS, min_size=1, max_size=3))
+def test_a_name_is_split_at_the_colons_between_its_parts_alone(parts):
+    assert split_parts(":".join(parts), len(parts)) == parts
+
+
+def test_an_earlier_colon_belongs_to_the_first_part():
+    assert split_parts("/data/a:bc:/x.json", 2) == ["/data/a:bc", "/x.json"]
+    assert split_parts("/data/a:b", 1) == ["/data/a:b"]
