@@ -40,14 +40,14 @@ def load_voc(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> 
         records.append({
             "file_name": str(image),
             "image_id": name,
-            **_voc_size(tree, file, image),
-            "annotations": [_voc_box(thing, file, classes) for thing in tree.findall("object")],
+            **voc_size(tree, file, image),
+            "annotations": [voc_box(thing, file, classes) for thing in tree.findall("object")],
         })  # fmt: skip
     return existing(records)
 
 
-def read_voc_annotation(file: Path, split: str) -> ElementTree.Element:
-    """The XML of an image that a split names. Raises UserError where it is missing, or no XML."""
+def read_voc_annotation(file: Path, split: str = "") -> ElementTree.Element:
+    """The XML of an image, which a split may name. Raises UserError where it is missing, or no XML."""
     expect(os.path.isfile(file), f"{file} not found, but the split {split} names {file.stem}")
     try:
         return ElementTree.parse(file).getroot()
@@ -63,9 +63,9 @@ def voc_metadata(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES)
     return {"evaluator_type": "pascal_voc", "thing_classes": list(classes), **place}
 
 
-def _voc_size(tree: ElementTree.Element, file: Path, image: Path) -> dict[str, int]:
-    """``height`` and ``width``, of the image itself where the annotation has none."""
-    texts = [tree.findtext(f"size/{side}") for side in ("height", "width")]
+def voc_size(tree: ElementTree.Element | None, file: Path, image: Path) -> dict[str, int]:
+    """``height`` and ``width``, of the image itself where there is no annotation, or it has none."""
+    texts = [tree.findtext(f"size/{side}") if tree is not None else None for side in ("height", "width")]
     if None in texts:
         return read_size(image)
     try:
@@ -75,9 +75,10 @@ def _voc_size(tree: ElementTree.Element, file: Path, image: Path) -> dict[str, i
     return {"height": height, "width": width} if height and width else read_size(image)
 
 
-def _voc_box(thing: ElementTree.Element, file: Path, classes: tuple[str, ...]) -> dict:
-    label = thing.findtext("name")
-    other = "" if classes != VOC_CLASSES else "; boxes of other classes: in COCO's format, coco:IMAGES:ANNOTATIONS.json"
+def voc_box(thing: ElementTree.Element, file: Path, classes: tuple[str, ...]) -> dict:
+    """An object in Detectron2's form. Raises UserError for one of another class, or without a box."""
+    label = (thing.findtext("name") or "").strip()
+    other = "" if classes != VOC_CLASSES else "; boxes of other classes: voc_xml:IMAGES:XML_FOLDER"
     expect(
         label in classes, f"{file} names an object of the class {label!r}, expected one of {', '.join(classes)}{other}"
     )

@@ -9,8 +9,11 @@ core's fixed names; ``register_source`` adds others. Of these kinds, data sets a
     shards:/data/train_shards        tar files made by tools/make_shards.py, here or at a URL
     voc:/data/VOC2007:trainval       a tree in the layout of Pascal VOC, with its 20 classes, and a split
     coco:/data/images:/data/a.json   a folder of images, and boxes and masks in COCO's format
-    yolo:/data/images:/data/labels:/data/data.yaml
+    yolo:/data/images:/data/labels[:/data/data.yaml]
                                      boxes or outlines in YOLO's layout, and a file of class names
+    voc_xml:/data/images:/data/xml   a folder of images, and of XML files as Pascal VOC's, with any classes
+    masks:/data/images:/data/masks[:/data/classes.txt]
+                                     a folder of images, and of PNGs with a class id per pixel
     voc_segmentation:/data/VOC2012:val, nyud_segmentation:..., nyud_depth:..., cityscapes:...
                                      a tree and a split with labels or depth per pixel
     subset:50:1:NAME                 50 labelled images of any data set, drawn by seed 1; subset:200:1:NAME has them too
@@ -103,12 +106,13 @@ def register(name: str) -> None:
         kinds = ", ".join([*KINDS, SUBSET])
         known = f"one that Detectron2 registers, one of {ours}, or KIND:PATH with KIND one of {kinds}"
         raise UserError(f"unknown data set {name!r}: expected {known}")
-    forms = kind.form.split(":")
+    forms = kind.form.replace("[", "").replace("]", "").split(":")
     texts = split_parts(rest, len(forms))
-    expect(len(texts) == len(forms) and all(texts), f"data set {name!r}: expected {word}:{kind.form}")
-    parts = [_part(name, form, text) for form, text in zip(forms, texts, strict=True)]
+    least = len(forms) - kind.form.count("[")
+    expect(least <= len(texts) <= len(forms) and all(texts), f"data set {name!r}: expected {word}:{kind.form}")
+    parts = [_part(name, form, text) for form, text in zip(forms, texts, strict=False)]
     metadata = kind.metadata(*parts) if callable(kind.metadata) else kind.metadata
-    names = {"name": name} if word == "coco" else {}  # its loader sets the classes of the data set
+    names = {"name": name} if word in ("coco", "voc_xml") else {}  # its loader sets the classes of the data set
     _register(name, partial(kind.load, *parts, **names), metadata)
 
 

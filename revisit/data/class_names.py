@@ -65,6 +65,8 @@ class _Follower:
             return records
         key = "stuff_classes" if masks else "thing_classes"
         own, wanted = classes_of(self.name, key, records), self._wanted(key)
+        if self._metadata.get("classes_are_those_seen") and isinstance(own, list) and isinstance(wanted, list):
+            own = own + [name for name in wanted if name not in own]  # a small test set may show fewer
         if not own or not wanted or own == wanted:
             return records
         if isinstance(own, int) or isinstance(wanted, int):

@@ -4,16 +4,22 @@ A record is ``file_name``, ``image_id`` (the stem of it) and ``sem_seg_file_name
 ``depth_file_name``; ``revisit.data.labels`` reads those two.
 """
 
+import logging
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from revisit.data.box_datasets import VOC_CLASSES
-from revisit.data.image_folders import Records, read_split
-from revisit.data.labels import VOID
+from revisit.data.image_folders import Records, load_folder, read_split
+from revisit.data.labels import VOID, read_labels
+from revisit.data.sampled_images import ask_each
+from revisit.data.yolo_datasets import NAMES_IN_LABELS, read_names
 from revisit.errors import UserError, expect
 
 from detectron2.data import MetadataCatalog
 from detectron2.data.datasets.cityscapes import load_cityscapes_semantic
+
+logger = logging.getLogger(__name__)
 
 VOC_PIXEL_CLASSES = ("background", *VOC_CLASSES)
 # The 40 classes of Gupta et al. 2013, in the order of their ids 1 to 40.
@@ -94,6 +100,52 @@ def load_cityscapes(path: Path, split: str) -> Records:
         raise UserError(message) from error
     records = [{**record, "image_id": Path(record["file_name"]).stem} for record in records]
     return sorted(records, key=lambda record: record["file_name"])
+
+
+def load_masks(images: Path, masks: Path, names: Path | None = None) -> Records:
+    """Every image below ``images`` that has a PNG at its place below ``masks``: class ids from 0 on, 255 for void.
+
+    Raises:
+        UserError: no images, no folder of masks, or no mask for any image.
+    """
+    expect(masks.is_dir(), f"folder of masks {masks} not found")
+    records, lacking = [], []
+    for record in load_folder(images):
+        image = Path(record["file_name"])
+        mask = masks / image.relative_to(images).with_suffix(".png")
+        if mask.is_file():
+            records.append({**record, "image_id": image.stem, "sem_seg_file_name": str(mask)})
+        else:
+            lacking.append(image.name)
+    total = len(records) + len(lacking)
+    found = f"{len(lacking)} of {total} images below {images} have no mask, NAME.png at their place below {masks}"
+    expect(bool(records), f"{found}: expected the same names, and the same folders")
+    if lacking:
+        logger.warning(f"{found}: left out, such as {lacking[0]}")
+    return records
+
+
+def masks_metadata(images: Path, masks: Path, names: Path | None = None) -> dict:
+    """Classes by the file ``names``, else by classes.txt among or beside the masks, else by the highest id in them."""
+    places = [names] if names else [masks / NAMES_IN_LABELS, masks.parent / NAMES_IN_LABELS]
+    file = next(filter(Path.is_file, places), names)
+    if file:
+        classes = tuple(read_names(file))
+    else:
+        classes = tuple(f"class {n}" for n in range(_highest_id(masks) + 1)) if masks.is_dir() else ()
+    return segmentation_metadata(classes)
+
+
+@cache
+def _highest_id(masks: Path) -> int:
+    """Void aside, of all masks below a folder; -1 without one."""
+
+    def highest(record: dict) -> int:
+        labels = read_labels(record["file_name"], 255)
+        return int(labels[labels != VOID].max(initial=0))
+
+    files = [{"file_name": str(file)} for file in sorted(masks.rglob("*.png"))]
+    return max(ask_each(highest, files, "reading masks"), default=-1)
 
 
 def _listed(split_file: Path, key: str, files: Callable[[str], tuple[Path, Path]]) -> Records:

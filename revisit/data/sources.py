@@ -11,6 +11,7 @@ from revisit.data import image_folders as folders
 from revisit.data import pixel_datasets as pixels
 from revisit.data.image_folders import Records, class_folders, load_class_folders
 from revisit.data.shards import load_shards
+from revisit.data.xml_datasets import load_voc_xml
 from revisit.data.yolo_datasets import load_yolo, yolo_metadata
 
 
@@ -18,7 +19,7 @@ from revisit.data.yolo_datasets import load_yolo, yolo_metadata
 class Kind:
     """A layout of files, which KIND:PATH names wherever it lies."""
 
-    form: str  # what PATH consists of, between colons
+    form: str  # what PATH consists of, between colons; in brackets what may be left out
     load: Callable[..., Records]  # of those parts: texts for SPLIT and URL, else paths
     metadata: dict | Callable[..., dict] = field(default_factory=dict)  # or what gives it for the same parts
 
@@ -66,7 +67,11 @@ KINDS = {
     "shards": Kind("URL", load_shards),
     "voc": Kind("FOLDER:SPLIT", boxes.load_voc, boxes.voc_metadata),
     "coco": Kind("FOLDER_OF_IMAGES:FILE.json", boxes.load_coco, boxes.coco_metadata),
-    "yolo": Kind("FOLDER_OF_IMAGES:FOLDER_OF_LABELS:FILE_OF_NAMES", load_yolo, yolo_metadata),
+    "yolo": Kind("FOLDER_OF_IMAGES:FOLDER_OF_LABELS[:FILE_OF_NAMES]", load_yolo, yolo_metadata),
+    "voc_xml": Kind(
+        "FOLDER_OF_IMAGES:FOLDER_OF_XML", load_voc_xml, {"evaluator_type": "coco", "classes_are_those_seen": True}
+    ),
+    "masks": Kind("FOLDER_OF_IMAGES:FOLDER_OF_MASKS[:FILE_OF_NAMES]", pixels.load_masks, pixels.masks_metadata),
     "voc_segmentation": Kind(
         "FOLDER:SPLIT", pixels.load_voc_segmentation, pixels.segmentation_metadata(pixels.VOC_PIXEL_CLASSES)
     ),

@@ -1,6 +1,5 @@
 """Data sets with boxes or outlines in YOLO's layout: a text file for each image, a line for each object."""
 
-import logging
 from pathlib import Path
 
 import yaml
@@ -8,24 +7,26 @@ from yaml import YAMLError
 
 from revisit.data.image_folders import Records, load_folder
 from revisit.data.reader import read_size
+from revisit.data.xml_datasets import check_used
 from revisit.errors import UserError, expect, first_line
 
 from detectron2.structures import BoxMode
 
 NAMES_IN_LABELS = "classes.txt"  # which tools for labelling put beside the labels
-logger = logging.getLogger(__name__)
 
 
-def load_yolo(images: Path, labels: Path, names: Path) -> Records:
+def load_yolo(images: Path, labels: Path, names: Path | None = None) -> Records:
     """Every image below ``images``, with the objects of the text file at its place below ``labels``.
 
     A line is ``class x y width height``, of the box's centre and sides, or ``class x y x y x y ...``, an outline; the
     class a number from 0 on, the others shares of the image's width and height. An image without a file shows nothing.
+    Without ``names`` they are those of classes.txt or data.yaml in ``labels`` or the folder around it.
 
     Raises:
         UserError: no images; labels of which none is an image's; a line that is neither of the two.
     """
     expect(labels.is_dir(), f"folder of labels {labels} not found")
+    names = names or find_names(labels)
     classes, records, used = read_names(names), load_folder(images), set()
     for number, record in enumerate(records):
         file = labels / Path(record["file_name"]).relative_to(images).with_suffix(".txt")
@@ -36,17 +37,30 @@ def load_yolo(images: Path, labels: Path, names: Path) -> Records:
             annotations = _read_objects(file, size["width"], size["height"], len(classes))
         record |= {"image_id": number, **size, "annotations": annotations}
     files = {file for file in labels.rglob("*.txt") if file != names and file.name != NAMES_IN_LABELS}
-    lost = sorted(files - used)
-    found = f"{labels}: {len(lost)} of {len(files)} files of labels belong to no image below {images}"
-    expect(used or not files, f"{found}: expected the same names, and the same folders")
-    if lost:
-        logger.warning(f"{found}, such as {lost[0].name}")
+    check_used(labels, images, files, used)
     return records
 
 
-def yolo_metadata(images: Path, labels: Path, names: Path) -> dict:
+def yolo_metadata(images: Path, labels: Path, names: Path | None = None) -> dict:
     """Scored as COCO; without names as long as there is no file of them, which loading will say."""
+    names = names or next(filter(Path.is_file, _places_of_names(labels)), labels / NAMES_IN_LABELS)
     return {"evaluator_type": "coco"} | ({"thing_classes": read_names(names)} if names.is_file() else {})
+
+
+def find_names(labels: Path) -> Path:
+    """The file of class names that lies with the labels. Raises UserError where there is none."""
+    places = _places_of_names(labels)
+    found = next(filter(Path.is_file, places), None)
+    expect(
+        found is not None,
+        f"class names unknown: none of {', '.join(map(str, places))} is there; expected one, or a file of names as "
+        "third part, yolo:IMAGES:LABELS:NAMES",
+    )
+    return found
+
+
+def _places_of_names(labels: Path) -> list[Path]:
+    return [folder / name for folder in (labels, labels.parent) for name in (NAMES_IN_LABELS, "data.yaml")]
 
 
 def read_names(file: Path) -> list[str]:

@@ -62,7 +62,7 @@ def test_voc_gives_boxes_and_its_twenty_classes(voc, monkeypatch, folder):
         ("test", "ImageSets/Main/test.txt"),
         ("more", "Annotations/000003.xml"),
         ("zoo", "000004.xml names an object of the class 'zebra', expected one of aeroplane"),
-        ("zoo", "boxes of other classes: in COCO's format, coco:IMAGES:ANNOTATIONS.json"),
+        ("zoo", "boxes of other classes: voc_xml:IMAGES:XML_FOLDER"),
     ],
 )
 def test_a_split_of_boxes_that_cannot_be_read_is_named(voc, split, message):
