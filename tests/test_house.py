@@ -22,6 +22,7 @@ ROOMS = (
     ("evaluation", "checkpoint"),
     ("viz",),
     ("engine",),
+    ("model_zoo",),
     ("projects",),
     ("tools", "datasets"),
 )

@@ -1,0 +1,101 @@
+"""Every recipe by name, as ``detectron2.model_zoo`` has its own; and MODEL_ZOO.md, the table of them.
+
+from revisit import model_zoo
+cfg = model_zoo.get_config("own_images/continue.yaml")
+
+python -m revisit.model_zoo > MODEL_ZOO.md      # after a change of a recipe's header
+"""
+
+import re
+from pathlib import Path
+
+from revisit.config import add_revisit_config
+from revisit.engine.merging import imports_of, merge_file
+from revisit.errors import expect
+from revisit.imports import import_modules
+
+from detectron2.config import CfgNode, get_cfg
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+_HEAD = """\
+# Model zoo
+
+Every recipe of this repository. `python tools/train_net.py --config-file configs/NAME` runs it, and
+`revisit.model_zoo.get_config("NAME")` returns its config. No weights are published: what a recipe gives is what it says
+under *ours*, or it has not been run. Written from the headers of the recipes by `python -m revisit.model_zoo`.
+"""
+_TITLES = {
+    "pretrain": "Pretraining, as in the paper",
+    "own_images": "Your own images",
+    "detection": "Detection",
+    "segmentation": "Semantic segmentation",
+    "depth": "Depth",
+    "cifar10": "CIFAR-10",
+    "toy": "ToyScenes, on a CPU",
+}
+
+
+def names() -> list[str]:
+    """Of all recipes, such as ``pretrain/knn_moco.yaml``."""
+    return sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.glob("*/**/*.yaml"))
+
+
+def get_config_file(name: str) -> str:
+    """The path of a recipe. Raises UserError for a name that there is not."""
+    path = CONFIGS / name
+    expect(path.is_file() and "/" in name, f"no recipe {name}: expected one of {', '.join(names())}")
+    return str(path)
+
+
+def get_config(name: str) -> CfgNode:
+    """A recipe's config over all defaults, as it is written: schedules in epochs are not resolved, nothing is checked.
+
+    Raises:
+        UserError: a name that there is not.
+    """
+    file = get_config_file(name)
+    import_modules(imports_of(file, ()))
+    cfg = get_cfg()
+    add_revisit_config(cfg)
+    merge_file(cfg, file)
+    return cfg
+
+
+def header_of(name: str) -> dict[str, str]:
+    """What a recipe says of itself: ``Title``, and by label what follows ``Command``, ``Cost``, ``Ours`` and others."""
+    facts, label = {"Title": ""}, "Title"
+    for line in Path(get_config_file(name)).read_text().splitlines():
+        if not line.startswith("#"):
+            break
+        if found := re.match(r"# ([A-Z][a-z]+) {2,}(.*)", line):
+            label, text = found[1], found[2]
+        else:
+            text = line[1:].strip()
+        facts[label] = f"{facts.get(label, '')} {text}".strip()
+    return facts
+
+
+def table() -> str:
+    """MODEL_ZOO.md."""
+    parts = [_HEAD]
+    for folder, title in _TITLES.items():
+        parts.append(f"## {title}\n\n| recipe | what | data | cost | paper | ours |\n|---|---|---|---|---|---|")
+        for name in (name for name in names() if name.startswith(f"{folder}/")):
+            facts = header_of(name)
+            paper, dot, ours = facts.get("Paper", "").partition("Ours at this scale: ")
+            ours = facts.get("Ours") or (ours if dot else "not run")
+            cells = (
+                f"[{name}](configs/{name})",
+                facts["Title"],
+                facts.get("Data", ""),
+                facts.get("Cost", ""),
+                paper,
+                ours,
+            )
+            parts.append(f"| {' | '.join(cell.strip().replace('|', '/') for cell in cells)} |")
+        parts.append("")
+    return "\n".join(parts).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    print(table(), end="")
