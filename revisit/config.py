@@ -87,6 +87,8 @@ def _add_schedule_keys(cfg: CfgNode) -> None:
     cfg.TEST.KEEP_BEST = False
     # End a run after so many evaluations in a row without a better one, which KEEP_BEST keeps; 0: never.
     cfg.TEST.PATIENCE = 0
+    # Services that track runs beside TensorBoard: "wandb", "mlflow", by their own settings (docs/training.md).
+    cfg.WRITERS = ()
     cfg.SOLVER.STEP_EPOCHS = ()  # where given, they win over SOLVER.STEPS
     # Of the checkpoints in OUTPUT_DIR these stay: the newest CHECKPOINTS_KEPT (0: all), every CHECKPOINT_KEPT_EVERY-th
     # (0: none), and the final one.

@@ -224,6 +224,7 @@ add_rules(
         ),
         "TEST.EVAL_PERIOD": whole(unit="iterations (0: as TEST.EVAL_EPOCHS says)"),
         "TEST.EVAL_EPOCHS": whole(),
+        "WRITERS": each(one_of("wandb", "mlflow")),
         "TEST.PATIENCE": whole(unit="evaluations (0: never)"),
         "TEST.RESIZE_BACK": one_of("bilinear", "nearest"),
         "TEST.DETECTIONS_PER_IMAGE": COUNT,

@@ -27,6 +27,7 @@ from revisit.engine.same_experiment import check_same_experiment, config_of_chec
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.engine.stop_signals import StopSignals, announce
 from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_finite
+from revisit.engine.writers import build_trackers
 from revisit.errors import KilledWorkerError, UserError, expect, first_line, told_by_worker
 from revisit.files import written_whole
 from revisit.modeling.distributed import share_state
@@ -36,7 +37,7 @@ from detectron2.engine import DefaultTrainer, HookBase, TrainerBase, hooks
 from detectron2.engine.defaults import create_ddp_model
 from detectron2.modeling import build_model
 from detectron2.utils import comm
-from detectron2.utils.events import EventStorage
+from detectron2.utils.events import EventStorage, EventWriter
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +105,9 @@ class RevisitTrainer(DefaultTrainer):
             if isinstance(hook, EvaluationAfterSuccess) and self.cfg.TEST.KEEP_BEST:
                 built.append(BestCheckpoint(self.cfg))
         return built
+
+    def build_writers(self) -> list[EventWriter]:
+        return [*super().build_writers(), *build_trackers(self.cfg)]
 
     def gather_state(self) -> None:
         """On all processes, before the main one makes a checkpoint: bring together what each process has.

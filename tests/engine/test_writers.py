@@ -1,0 +1,98 @@
+"""Runs in wandb and mlflow themselves, offline: scalars, config, pictures, one run however often it is resumed."""
+
+import json
+import logging
+from importlib.util import find_spec
+
+import pytest
+from runs import run_config, train
+
+from revisit.engine.writers import MlflowTracker, build_trackers
+from revisit.errors import UserError
+from revisit.viz.curves import read_metrics
+
+KNN = ("DATASETS.TEST", ("toy_objects_heldout",), "KNN_EVAL.BANK", "toy_objects_train", "KNN_EVAL.IMAGE_SIZE", 32)
+OPTIONS = (
+    *KNN,
+    "SOLVER.MAX_ITER",
+    4,
+    "SOLVER.CHECKPOINT_PERIOD",
+    2,
+    "TEST.EVAL_PERIOD",
+    2,
+    "SOLVER.CHECKPOINTS_KEPT",
+    0,
+)
+
+needs_wandb = pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
+needs_mlflow = pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow is not installed")
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+def test_a_service_that_is_not_known_or_not_installed_is_refused(toy_datasets, tmp_path, monkeypatch):
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr("revisit.engine.writers.import_module", missing)
+    with pytest.raises(UserError, match="WRITERS names wandb, which is not installed: run pip install wandb"):
+        build_trackers(run_config(tmp_path, "WRITERS", ("wandb",)))
+    with pytest.raises(UserError, match="WRITERS names 'comet': expected some of wandb, mlflow"):
+        build_trackers(run_config(tmp_path, "WRITERS", ("comet",)))
+
+
+@needs_mlflow
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_has_what_metrics_json_has_and_a_resumed_run_keeps_its_id(toy_datasets, tmp_path):
+    import mlflow
+
+    train(tmp_path, *OPTIONS, "WRITERS", ("mlflow",))
+    ids = json.loads((tmp_path / "tracked_runs.json").read_text())
+    (tmp_path / "model_final.pth").unlink()
+    (tmp_path / "model_0000003.pth").unlink()
+    mlflow.set_tracking_uri(None)
+    train(tmp_path, *OPTIONS, "WRITERS", ("mlflow",), resume=True)
+    assert json.loads((tmp_path / "tracked_runs.json").read_text()) == ids
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    run = client.get_run(ids["mlflow"])
+    assert run.info.status == "FINISHED" and run.data.params["SOLVER.MAX_ITER"] == "4"
+    scores = dict(read_metrics(tmp_path / "metrics.json")["knn_top1"])
+    found = {metric.step: metric.value for metric in client.get_metric_history(run.info.run_id, "knn_top1")}
+    assert found.keys() == scores.keys() and all(found[n] == pytest.approx(scores[n]) for n in scores)
+    names = {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert {"views.png", "neighbours_0000000.png", "neighbours_0000004.png"} <= names
+
+
+@needs_wandb
+@pytest.mark.filterwarnings("ignore")
+def test_wandb_gets_scalars_and_pictures_and_a_resumed_run_keeps_its_id(toy_datasets, tmp_path):
+    train(tmp_path, *OPTIONS, "WRITERS", ("wandb",))
+    ids = json.loads((tmp_path / "tracked_runs.json").read_text())
+    (tmp_path / "model_final.pth").unlink()
+    (tmp_path / "model_0000003.pth").unlink()
+    train(tmp_path, *OPTIONS, "WRITERS", ("wandb",), resume=True)
+    assert json.loads((tmp_path / "tracked_runs.json").read_text()) == ids
+    files = list(tmp_path.glob(f"wandb/offline-run-*-{ids['wandb']}/run-*.wandb"))
+    assert len(files) == 2  # of one id
+    logged = b"".join(file.read_bytes() for file in files)
+    assert all(name in logged for name in (b"knn_top1", b"loss_inst", b"SOLVER.MAX_ITER"))
+    pictures = {path.name.split("_")[0] for path in tmp_path.glob("wandb/offline-run-*/files/media/images/*")}
+    assert pictures == {"views", "neighbours"}
+
+
+@needs_mlflow
+@pytest.mark.filterwarnings("ignore")
+def test_a_service_that_fails_ends_no_run(toy_datasets, tmp_path, monkeypatch, caplog):
+    def fail(self, *args: object) -> None:
+        raise RuntimeError("the server has gone")
+
+    monkeypatch.setattr(MlflowTracker, "send", fail)
+    with caplog.at_level(logging.ERROR):
+        train(tmp_path, *OPTIONS, "WRITERS", ("mlflow",))
+    assert caplog.text.count("mlflow fails (the server has gone) and gets nothing from here on") == 1
+    assert (tmp_path / "model_final.pth").is_file()
