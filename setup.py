@@ -40,6 +40,8 @@ setup(
         "detectron2-needs": DETECTRON2_NEEDS.split(),
         "dev": [
             "hypothesis>=6",  # property tests
+            "onnx>=1.17",  # tools/export_model.py writes it
+            "onnxruntime>=1.20",  # and compares what it computes
             "pytest>=8",  # the test suite
             "pytest-xdist>=3.6",  # all cores at it: one core needs 20 minutes
             "ruff>=0.8",  # `make lint`

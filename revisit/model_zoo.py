@@ -20,10 +20,13 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 _HEAD = """\
 # Model zoo
 
-Every recipe of this repository. `python tools/train_net.py --config-file configs/NAME` runs it, and
-`revisit.model_zoo.get_config("NAME")` returns its config. No weights are published: what a recipe gives is what it says
-under *ours*, or it has not been run. Written from the headers of the recipes by `python -m revisit.model_zoo`.
+Every recipe of `configs/`; those of the studies are in the READMEs of `projects/`.
+`python tools/train_net.py --config-file configs/NAME` runs one, and `revisit.model_zoo.get_config("NAME")` returns its
+config. No weights are published: what a recipe gives is what it says under *ours*, or it has not been run. Written from
+the headers of the recipes by `python -m revisit.model_zoo`.
 """
+_NOT_MEASURED = "Ours at this scale: not measured."
+_TABLE, _IN_HEADER = f"#{' ' * 13}", "(a table, in the recipe)"  # lines of a header that are set as a table
 _TITLES = {
     "pretrain": "Pretraining, as in the paper",
     "own_images": "Your own images",
@@ -67,7 +70,9 @@ def header_of(name: str) -> dict[str, str]:
     for line in Path(get_config_file(name)).read_text().splitlines():
         if not line.startswith("#"):
             break
-        if found := re.match(r"# ([A-Z][a-z]+) {2,}(.*)", line):
+        if line.startswith(_TABLE):
+            text = "" if facts[label].endswith(_IN_HEADER) else _IN_HEADER
+        elif found := re.match(r"# ([A-Z][a-z]+) {2,}(.*)", line):
             label, text = found[1], found[2]
         else:
             text = line[1:].strip()
@@ -82,8 +87,8 @@ def table() -> str:
         parts.append(f"## {title}\n\n| recipe | what | data | cost | paper | ours |\n|---|---|---|---|---|---|")
         for name in (name for name in names() if name.startswith(f"{folder}/")):
             facts = header_of(name)
-            paper, dot, ours = facts.get("Paper", "").partition("Ours at this scale: ")
-            ours = facts.get("Ours") or (ours if dot else "not run")
+            paper = facts.get("Paper", "").replace(_NOT_MEASURED, "").strip()
+            ours = facts.get("Ours") or "not run"
             cells = (
                 f"[{name}](configs/{name})",
                 facts["Title"],

@@ -20,12 +20,12 @@ def local_copy(name: str, what: str = "file") -> Path:
         return Path(name).expanduser()
     from detectron2.utils.file_io import PathManager  # not at start-up: it takes a second
 
-    copy, reason = "", "no file is there, or nothing here fetches such a URL"
+    copy, reason, cause = "", "no file is there, or nothing here fetches such a URL", None
     try:
         copy = PathManager.get_local_path(urlsplit(name)._replace(query="").geturl())
     except Exception as error:  # whatever a handler's library raises
-        reason = first_line(error)
+        reason, cause = first_line(error), error
     if not Path(copy).is_file():
         way_out = "fetch it where there is a network, and name the file"
-        raise UserError(f"{what} {name} cannot be fetched ({reason}): {way_out}")
+        raise UserError(f"{what} {name} cannot be fetched ({reason}): {way_out}") from cause
     return Path(copy)

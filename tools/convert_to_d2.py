@@ -32,29 +32,31 @@ def main() -> None:
     parser.add_argument("--source", choices=["auto", *SOURCES], default="auto", help="layout of the input")
     config = "for models that Detectron2 trained: their config.yaml; without it they count as its model zoo's"
     parser.add_argument("--config", metavar="FILE", default="", help=config)
+    rgb = "weights for BGR become the same network for RGB, which pretraining and segmentation read"
+    parser.add_argument("--rgb", action="store_true", help=rgb)
     recalibrate = "images, such as folder:/data/photos, over which a folded batch norm gets statistics"
     parser.add_argument("--recalibrate", metavar="IMAGES", default="", help=recalibrate)
     parser.add_argument("--imports", nargs="*", default=[], help="modules that describe other backbones, as IMPORTS")
     args = parser.parse_args()
-    from revisit.checkpoint.convert import convert, flags_to_config
+    from revisit.checkpoint.convert import as_rgb, convert
     from revisit.checkpoint.export import check_output, write_tensors
     from revisit.checkpoint.flags import flags_path, write_flags
     from revisit.checkpoint.foreign_layouts import SHARED_WITH, licence_of
     from revisit.checkpoint.reading import read_checkpoint
-    from revisit.engine.merging import merge_file
+    from revisit.engine.merging import read_keys
     from revisit.urls import local_copy
 
     import_modules(args.imports)
     source = local_copy(args.input, "checkpoint")
     check_output(args.output, source, (".pth", ".pkl"))
-    cfg = flags_to_config({}) if args.config else None
-    if cfg:
-        merge_file(cfg, args.config)
-    weights = convert(read_checkpoint(source), args.source, source.name, cfg)
+    config = read_keys(args.config) if args.config else None
+    weights = convert(read_checkpoint(source), args.source, source.name, config)
     if args.recalibrate:
         from revisit.engine.recalibration import recalibrate
 
         weights = recalibrate(weights, args.recalibrate)
+    if args.rgb:
+        weights = as_rgb(weights)
     make_folder(args.output.parent, "the output's folder")
     # With matching_heuristics Detectron2 finds them by name in any model.
     write_tensors(weights.tensors, args.output, __author__=f"Revisit ({weights.source})", matching_heuristics=True)

@@ -6,8 +6,8 @@
 
 The output folder gets a picture of every image, by its name, and a video of every video. Of a detector,
 predictions.json has the objects in COCO's result format, and images.json the images and classes that its numbers mean,
-so that pycocotools reads them by COCO("images.json").loadRes("predictions.json"). Of a segmenter, NAME_classes.png has
-the class of each pixel, of a depth network NAME_depth.png the millimetres. Names of classes come from the checkpoint.
+so that pycocotools reads them by COCO("images.json").loadRes("predictions.json"). Of a segmenter, classes/NAME.png has
+the class of each pixel, of a depth network depth/NAME.png the millimetres. Names of classes come from the checkpoint.
 """
 
 import argparse
@@ -33,17 +33,18 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
+    from revisit.engine.bit_depth_of_run import resolve_bit_depth
     from revisit.engine.file_predictions import FilePredictor, find_sources
-    from revisit.engine.predictions import TASKS
+    from revisit.engine.predictions import TASKS, set_score_threshold
     from revisit.engine.setup import load_config
     from revisit.files import make_folder
 
     cfg = load_config(args)
     architecture = cfg.MODEL.META_ARCHITECTURE
     expect(architecture in TASKS, f"MODEL.META_ARCHITECTURE {architecture} predicts nothing: expected {list(TASKS)}")
-    for part in (cfg.MODEL.ROI_HEADS, cfg.MODEL.RETINANET):
-        part.SCORE_THRESH_TEST = args.score_threshold
-    sources = find_sources(args.inputs)
+    set_score_threshold(cfg, args.score_threshold)
+    sources = find_sources(args.inputs, args.output)
+    resolve_bit_depth(cfg, [{"file_name": str(source.path)} for source in sources if not source.is_video])
     make_folder(args.output, "--output")
     predictor = FilePredictor(cfg, args.output)
     predictor.run(sources)

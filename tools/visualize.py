@@ -40,7 +40,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     from revisit.config import DETECTORS
-    from revisit.engine.predictions import TASKS, make_rows
+    from revisit.engine.predictions import TASKS, make_rows, set_score_threshold
     from revisit.engine.setup import load_config
     from revisit.files import make_folder
     from revisit.modeling.meta_arch.pretraining import method_of
@@ -55,8 +55,7 @@ def main() -> None:
     )
     expect(bool(args.dataset or cfg.DATASETS.TEST), "no data to draw: give --dataset NAME, or set DATASETS.TEST")
     dataset = args.dataset or cfg.DATASETS.TEST[0]
-    for part in (cfg.MODEL.ROI_HEADS, cfg.MODEL.RETINANET):
-        part.SCORE_THRESH_TEST = args.score_threshold
+    set_score_threshold(cfg, args.score_threshold)
     rows = make_rows(cfg, dataset, args.num_images, args.truth_only)
     headers, subtitle = ["input", TASKS[architecture][1]], "truth only"
     if not args.truth_only:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from revisit.checkpoint.flags import check_flags, flags_of, read_flags
+from revisit.checkpoint.flags import check_flags, flags_of, is_folded, read_flags, value_of
 from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint, require_finite, require_tensors
 from revisit.checkpoint.run_folder import BEST, checkpoints_of_run, is_of_run
 from revisit.errors import UserError, expect, first_line
@@ -58,10 +58,20 @@ class RevisitCheckpointer(DetectionCheckpointer):
         elif names := _class_names(self._cfg):
             content["classes"] = names
         with written_whole(path) as temporary:
-            _write({**content, "flags": flags_of(self._cfg, describe(self.model)), **kwargs}, temporary)
+            _write({**content, "flags": self._flags(content["model"]), **kwargs}, temporary)
         if name != BEST:  # from which no run resumes
             with suppress(OSError):  # resuming does without the note
                 self.tag_last_checkpoint(path.name)
+
+    def _flags(self, tensors: dict) -> dict:
+        """Of the config; and that batch norm has to stay frozen, where it has no statistics."""
+        description = describe(self.model)
+        flags, folded = flags_of(self._cfg, description), description.FOLDED if description else {}
+        frozen = bool(folded) and all(value_of(self._cfg, key) == value for key, value in folded.items())
+        return {
+            **flags,
+            **(folded if frozen and is_folded({key: tensors[key] for key in backbone_keys(self.model)}) else {}),
+        }
 
     def tag_last_checkpoint(self, last_filename_basename: str) -> None:
         with written_whole(Path(self.save_dir) / "last_checkpoint") as temporary:
@@ -138,6 +148,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
                 f"{self._path} has no flag file beside it: nothing says under which depth, stride, channel order "
                 "and pixel statistics it is valid"
             )
+            if not self._resuming and is_folded(_of_backbone(checkpoint["model"])):
+                check_flags(description.FOLDED, self._cfg, description, self._path)
         else:
             check_flags(flags, self._cfg, description, self._path)
         if self._resuming:
@@ -195,6 +207,14 @@ class WholeModelCheckpointer(RevisitCheckpointer):
                 "of tools/train_net.py"
             )
         return incompatible
+
+
+def _of_backbone(tensors: dict) -> dict:
+    """Of a detector's tensors those of the network below its FPN, or of its backbone; of a backbone's all."""
+    for prefix in ("backbone.bottom_up.", "backbone."):
+        if found := {key: value for key, value in tensors.items() if key.startswith(prefix)}:
+            return found
+    return tensors
 
 
 def _class_names(cfg: CfgNode) -> list[str]:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 
 from revisit.checkpoint.detectron2_layouts import zoo_flags
-from revisit.checkpoint.flags import IMAGENET, flags_of
+from revisit.checkpoint.flags import IMAGENET, flag_keys, flags_of, is_folded
 from revisit.checkpoint.foreign_layouts import author_of, backbone_of, is_of_detectron2, recognise, training_of
 from revisit.checkpoint.reading import require_finite
 from revisit.config import add_revisit_config
@@ -38,7 +38,7 @@ class BackboneWeights(NamedTuple):
 
 
 def convert(
-    checkpoint: dict, source: str = "auto", name: str = "checkpoint", cfg: CfgNode | None = None
+    checkpoint: dict, source: str = "auto", name: str = "checkpoint", config: dict | None = None
 ) -> BackboneWeights:
     """Take the backbone out of a loaded checkpoint.
 
@@ -46,7 +46,8 @@ def convert(
         checkpoint: what ``read_checkpoint`` returned.
         source: one of ``SOURCES``, or ``auto`` to recognise it.
         name: of its file, for the origin.
-        cfg: the config that it was trained under, if it is a model of Detectron2's.
+        config: keys of the config that it was trained under, by full key, if it is a model of Detectron2's; further
+            keys, such as a project's own, are ignored.
 
     Raises:
         UserError: no backbone in it, a key that cannot be placed, or a backbone tensor without a value.
@@ -54,9 +55,13 @@ def convert(
     if source == "auto":
         source = recognise(checkpoint)
     tensors, description = backbone_of(checkpoint, source)
-    expect(cfg is None or source == "detectron2", f"--config: not for a checkpoint of {source}, whose flags are known")
-    flags = flags_of(cfg, description) if cfg else _flags(checkpoint, source, tensors, description)
-    if is_of_detectron2(checkpoint, source) and _is_folded(tensors):
+    expect(not config or source == "detectron2", f"--config: not for a checkpoint of {source}, whose flags are known")
+    if config:
+        stated = {key: value for key, value in config.items() if key in flag_keys(description)}
+        flags = flags_of(flags_to_config(stated), description)  # over Detectron2's defaults
+    else:
+        flags = _flags(checkpoint, source, tensors, description)
+    if is_of_detectron2(checkpoint, source) and is_folded(tensors):
         flags = {**flags, **description.FOLDED}
     check_backbone(tensors, flags, description)
     origin = ", ".join(filter(None, (f"{source}: {name}", training_of(checkpoint, source))))
@@ -74,11 +79,14 @@ def _flags(checkpoint: dict, source: str, tensors: Tensors, description: Backbon
     return {**description.flags_of_tensors(tensors), **IMAGENET}
 
 
-def _is_folded(tensors: Tensors) -> bool:
-    """Whether batch norm is a scale and a bias: every layer's mean is 0 and its variance 1."""
-    means = [value for key, value in tensors.items() if key.endswith(".running_mean")]
-    variances = [value for key, value in tensors.items() if key.endswith(".running_var")]
-    return bool(means) and not any(m.any() for m in means) and all(((v - 1).abs() < 1e-4).all() for v in variances)
+def as_rgb(weights: BackboneWeights) -> BackboneWeights:
+    """The same network for RGB: of weights for BGR the channels of the first convolution are turned round."""
+    if weights.flags["INPUT.FORMAT"] == "RGB":
+        return weights
+    key = weights.description.FIRST
+    tensors = {**weights.tensors, key: weights.tensors[key].flip(1)}
+    turned = {name: weights.flags[name][::-1] for name in ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD")}
+    return weights._replace(tensors=tensors, flags={**weights.flags, **turned, "INPUT.FORMAT": "RGB"})
 
 
 def flags_to_config(flags: Flags) -> CfgNode:

@@ -4,8 +4,9 @@ import re
 
 import torch
 
-from revisit.checkpoint.flags import IMAGENET
-from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors, description_of
+from revisit.checkpoint.flags import IMAGENET, is_folded
+from revisit.errors import UserError
+from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors, description_of, families
 
 from detectron2.checkpoint.c2_model_loading import convert_basic_c2_names
 
@@ -30,11 +31,15 @@ def backbone_in_detectron2(tensors: Tensors, author: str = "") -> tuple[Tensors,
     what the file calls its maker: a backbone without prefix is the zoo's if that is ``torchvision``.
     """
     if CAFFE2_MARK in tensors:
+        _refuse_group_norm(any("_gn_" in key for key in tensors))
         named = dict(zip(convert_basic_c2_names(list(tensors)), tensors.values(), strict=True))
-        return _with_family(_folded(named))
+        prefixes = tuple(prefix for family in families() for prefix in family.PREFIXES)  # a detector has heads
+        return _with_family(_folded({key: value for key, value in named.items() if key.startswith(prefixes)}))
     for prefix in (*_PREFIXES, *([""] if author == "torchvision" else [])):
         found = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
         if backbone := _with_family(found):
+            scales = any(key.endswith("norm.weight") for key in backbone[0])
+            _refuse_group_norm(scales and not any(key.endswith("norm.running_mean") for key in backbone[0]))
             in_heads = {key for key in tensors if prefix and key.startswith(_RES5_OF_C4)}
             return _with_family(found | {key.removeprefix("roi_heads."): tensors[key] for key in in_heads}) or backbone
     return None
@@ -44,11 +49,24 @@ def zoo_flags(tensors: Tensors, description: BackboneDescription, author: str) -
     """What the zoo's configs state for such weights: nothing in a file says it.
 
     ``author`` is as above: torchvision's weights are as torchvision trained them.
+
+    Raises:
+        UserError: batch norm that is not folded. Detectors that were trained so have flags of their own.
     """
     flags = description.flags_of_tensors(tensors)
     if author == "torchvision":
         return {**flags, **IMAGENET}
+    if not is_folded(tensors):
+        raise UserError(
+            "the detector's batch norm has statistics, unlike most of Detectron2's model zoo, so nothing says which "
+            "channel order, pixel statistics and strides it was trained with: expected --config, its config.yaml"
+        )
     return {**flags, **_BGR, **description.zoo_flags(flags)}
+
+
+def _refuse_group_norm(is_there: bool) -> None:
+    if is_there:
+        raise UserError("the backbone has group norm, or batch norm without statistics: expected batch norm with them")
 
 
 def _with_family(tensors: Tensors) -> tuple[Tensors, BackboneDescription] | None:

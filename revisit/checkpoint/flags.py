@@ -7,11 +7,12 @@ no error by itself, so the flags travel with the weights and every user of the w
 from functools import reduce
 from pathlib import Path
 
+import torch
 import yaml
 
 from revisit.config import bit_depth
 from revisit.errors import UserError
-from revisit.modeling.backbone.description import BackboneDescription, Flags
+from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors
 from revisit.urls import is_url, local_copy
 
 from detectron2.config import CfgNode
@@ -33,7 +34,7 @@ def flag_keys(description: BackboneDescription | None) -> tuple[str, ...]:
 
 def flags_of(cfg: CfgNode, description: BackboneDescription | None) -> Flags:
     """The flags of a config, plain values by full key."""
-    flags = {key: _value(cfg, key) for key in flag_keys(description)}
+    flags = {key: value_of(cfg, key) for key in flag_keys(description)}
     flags = {key: list(value) if isinstance(value, tuple) else value for key, value in flags.items()}
     depth = bit_depth(cfg)
     return {**flags, BIT_DEPTH: depth} if depth else flags  # weights of images of 8 bits say nothing
@@ -59,9 +60,12 @@ def read_flags(weights: str | Path) -> tuple[Flags | None, str]:
     """The flags of a weight file, here or at a URL, None where none lie beside it, and what they say of its source."""
     path = flags_path(weights)
     if is_url(str(weights)):
+        folder, slash, name = str(weights).partition("?")[0].rpartition("/")
         try:
-            path = local_copy(f"{str(weights).partition('?')[0].rpartition('.')[0]}.yaml")
-        except UserError:  # nothing lies beside it
+            path = local_copy(f"{folder}{slash}{Path(name).with_suffix('.yaml')}", "flags of the weights")
+        except UserError as error:
+            if getattr(error.__cause__, "code", 404) != 404:  # of HTTP: refused, or out of reach
+                raise
             return None, ""
     if not path.is_file():
         return None, ""
@@ -74,6 +78,13 @@ def read_flags(weights: str | Path) -> tuple[Flags | None, str]:
         ) from error
 
 
+def is_folded(tensors: Tensors) -> bool:
+    """Whether batch norm is a scale and a bias: every layer's mean is 0 and its variance 1."""
+    means = [torch.as_tensor(value) for key, value in tensors.items() if key.endswith(".running_mean")]
+    variances = [torch.as_tensor(value) for key, value in tensors.items() if key.endswith(".running_var")]
+    return bool(means) and not any(m.any() for m in means) and all(((v - 1).abs() < 1e-4).all() for v in variances)
+
+
 def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | None, weights: str) -> None:
     """Refuse a config that disagrees with the flags of the weights, by name.
 
@@ -81,7 +92,7 @@ def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | N
         UserError: names every key that differs with both values.
     """
     folded = [key for key in flags if description and key in description.FOLDED]
-    ours = {**flags_of(cfg, description), **{key: _value(cfg, key) for key in folded}}
+    ours = {**flags_of(cfg, description), **{key: value_of(cfg, key) for key in folded}}
     wrong = [
         f"{key} is {value} here and {flags[key]} there" for key, value in ours.items() if flags.get(key, value) != value
     ]
@@ -97,5 +108,6 @@ def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | N
         )
 
 
-def _value(cfg: CfgNode, key: str) -> object:
+def value_of(cfg: CfgNode, key: str) -> object:
+    """Of a full key, such as ``MODEL.RESNETS.DEPTH``."""
     return reduce(getattr, key.split("."), cfg)

@@ -10,7 +10,7 @@ from revisit.errors import UserError, expect, some
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
 # What Detectron2 keeps by the number of a class: names, colours, and the numbers of the ids in a file.
-BY_NUMBER = ("thing_classes", "thing_colors", "thing_dataset_id_to_contiguous_id")
+BY_NUMBER = ("stuff_classes", "thing_classes", "thing_colors", "thing_dataset_id_to_contiguous_id")
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +67,7 @@ class _Follower:
         own, wanted = classes_of(self.name, key, records), self._wanted(key)
         if self._metadata.get("classes_are_those_seen") and isinstance(own, list) and isinstance(wanted, list):
             own = own + [name for name in wanted if name not in own]  # a small test set may show fewer
+            self._metadata[key] = own
         if not own or not wanted or own == wanted:
             return records
         if isinstance(own, int) or isinstance(wanted, int):

@@ -109,6 +109,7 @@ def load_masks(images: Path, masks: Path, names: Path | None = None) -> Records:
         UserError: no images, no folder of masks, or no mask for any image.
     """
     expect(masks.is_dir(), f"folder of masks {masks} not found")
+    expect(masks.resolve() != images.resolve(), f"{images} holds images and masks: expected a folder for each")
     records, lacking = [], []
     for record in load_folder(images):
         image = Path(record["file_name"])
@@ -120,6 +121,8 @@ def load_masks(images: Path, masks: Path, names: Path | None = None) -> Records:
     total = len(records) + len(lacking)
     found = f"{len(lacking)} of {total} images below {images} have no mask, NAME.png at their place below {masks}"
     expect(bool(records), f"{found}: expected the same names, and the same folders")
+    twice = len(records) - len({record["sem_seg_file_name"] for record in records})
+    expect(not twice, f"{twice} masks below {masks} belong to two images, which differ in their suffix: expected one")
     if lacking:
         logger.warning(f"{found}: left out, such as {lacking[0]}")
     return records
@@ -130,10 +133,9 @@ def masks_metadata(images: Path, masks: Path, names: Path | None = None) -> dict
     places = [names] if names else [masks / NAMES_IN_LABELS, masks.parent / NAMES_IN_LABELS]
     file = next(filter(Path.is_file, places), names)
     if file:
-        classes = tuple(read_names(file))
-    else:
-        classes = tuple(f"class {n}" for n in range(_highest_id(masks) + 1)) if masks.is_dir() else ()
-    return segmentation_metadata(classes)
+        return segmentation_metadata(tuple(read_names(file)))
+    classes = tuple(f"class {n}" for n in range(_highest_id(masks) + 1)) if masks.is_dir() else ()
+    return {**segmentation_metadata(classes), "classes_are_those_seen": True}
 
 
 @cache

@@ -20,7 +20,7 @@ def load_yolo(images: Path, labels: Path, names: Path | None = None) -> Records:
 
     A line is ``class x y width height``, of the box's centre and sides, or ``class x y x y x y ...``, an outline; the
     class a number from 0 on, the others shares of the image's width and height. An image without a file shows nothing.
-    Without ``names`` they are those of classes.txt or data.yaml in ``labels`` or the folder around it.
+    Without ``names`` they are those of classes.txt or data.yaml in ``labels`` or the two folders around it.
 
     Raises:
         UserError: no images; labels of which none is an image's; a line that is neither of the two.
@@ -60,7 +60,11 @@ def find_names(labels: Path) -> Path:
 
 
 def _places_of_names(labels: Path) -> list[Path]:
-    return [folder / name for folder in (labels, labels.parent) for name in (NAMES_IN_LABELS, "data.yaml")]
+    return [
+        folder / name
+        for folder in (labels, labels.parent, labels.parent.parent)
+        for name in (NAMES_IN_LABELS, "data.yaml")
+    ]
 
 
 def read_names(file: Path) -> list[str]:

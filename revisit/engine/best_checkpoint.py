@@ -28,6 +28,7 @@ class Best:
     value: float
     iteration: int
     last_evaluated: int
+    waited: int = 0  # evaluations since then without a better one
 
     def write(self, folder: Path) -> None:
         with written_whole(folder / BEST_RECORD) as temporary:
@@ -91,10 +92,9 @@ class BestCheckpoint(AfterEvaluation):
 
     def why_it_ended(self, best: Best | None) -> str:
         """Why a run whose best evaluation is ``best`` trains no longer, in words; "" if it has patience left."""
-        waited = (best.last_evaluated - best.iteration) // self._period if best and self._patience else 0
-        if waited < max(1, self._patience):
+        if not best or not self._patience or best.waited < self._patience:
             return ""
-        found = f"no better {best.score} than {best.value:.2f} in {waited} evaluations"
+        found = f"no better {best.score} than {best.value:.2f} in {best.waited} evaluations"
         return f"{found}: {BEST}.pth, of iteration {best.iteration}, is the result (TEST.PATIENCE {self._patience})"
 
     def _consider(self, results: dict, iteration: int) -> None:
@@ -110,7 +110,9 @@ class BestCheckpoint(AfterEvaluation):
                 logger.error(f"NO BEST CHECKPOINT: {failure}. The run continues; a better evaluation tries again")
                 return
             logger.info(f"{score} {value:.2f} is the best so far: {BEST}.pth is of iteration {iteration}")
-        self._best = Best(best.score, best.value, best.iteration, iteration)
+        is_new = self._best is None or iteration > self._best.last_evaluated  # and not repeated by a resumed run
+        waited = 0 if best.iteration == iteration else best.waited + is_new
+        self._best = Best(best.score, best.value, best.iteration, iteration, waited)
         if comm.is_main_process():
             self._best.write(self._folder)
         why = self.why_it_ended(self._best)

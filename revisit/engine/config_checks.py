@@ -99,11 +99,16 @@ def check_schedule(cfg: CfgNode, num_images: int) -> None:
     Raises:
         UserError: what would never happen.
     """
-    solver, last = cfg.SOLVER, cfg.SOLVER.MAX_ITER
+    solver, method = cfg.SOLVER, method_of(cfg)
+    if method:
+        method.check_length(cfg, num_images // solver.IMS_PER_BATCH)
+    wait = method.iterations_before_learning(cfg) if method else 0
+    last = solver.MAX_ITER - wait
     name, warmup = solver.LR_SCHEDULER_NAME, solver.WARMUP_ITERS
+    after = f", whose first {wait} iterations only wait" if wait else ""
     expect(
         warmup <= last or name == "PolynomialLR",
-        f"SOLVER.WARMUP_ITERS {warmup} is longer than the run of {last} iterations: expected less, such as 0",
+        f"SOLVER.WARMUP_ITERS {warmup} is longer than the run of {last} iterations{after}: expected less, such as 0",
     )
     late = [step for step in solver.STEPS if step >= last] if name == "WarmupMultiStepLR" else []
     key = "STEP_EPOCHS" if solver.STEP_EPOCHS else "STEPS"
@@ -112,8 +117,6 @@ def check_schedule(cfg: CfgNode, num_images: int) -> None:
         f"SOLVER.{key} {tuple(solver[key])}: iterations {late} come after the end of the run, at {last}; expected "
         "earlier ones, or ()",
     )
-    if method := method_of(cfg):
-        method.check_length(cfg, num_images // solver.IMS_PER_BATCH)
 
 
 def check_hardware(cfg: CfgNode) -> None:
@@ -285,6 +288,14 @@ def _check_detector(cfg: CfgNode) -> None:
             len(node.IOU_LABELS) == len(node.IOU_THRESHOLDS) + 1,
             f"MODEL.{name}.IOU_LABELS {list(node.IOU_LABELS)}: expected one more than IOU_THRESHOLDS, which are "
             f"{list(node.IOU_THRESHOLDS)}",
+        )
+    if model.BACKBONE.NAME == "build_revisit_fpn_backbone" or "_fpn_" in model.BACKBONE.NAME:
+        below, known = list(model.FPN.IN_FEATURES), list(model.RESNETS.OUT_FEATURES)
+        order = ["res2", "res3", "res4", "res5"]
+        expect(
+            bool(below) and set(below) <= set(known) and below == order[4 - len(below) :],
+            f"MODEL.FPN.IN_FEATURES is {below}: expected neighbouring ones up to res5, all of them in "
+            f"MODEL.RESNETS.OUT_FEATURES, which is {known}",
         )
     levels = len(model[parts[0]].IN_FEATURES)
     for key in ("SIZES", "ASPECT_RATIOS"):

@@ -12,16 +12,13 @@ import numpy as np
 import pycocotools.mask
 from tqdm import tqdm
 
-from revisit.checkpoint.reading import read_checkpoint
 from revisit.config import DETECTORS
 from revisit.data.image_folders import find_images
 from revisit.data.reader import SUFFIXES, UnreadableImageError, read_record
-from revisit.engine.config_checks import num_classes
-from revisit.engine.predictions import Predict, build_predictor
+from revisit.engine.predictions import Predict, build_predictor, class_names, detections_of
 from revisit.errors import UserError, expect
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.files import written_whole
-from revisit.urls import local_copy
 from revisit.viz.prediction_sheet import Detections, class_colors, color_depth, draw_objects, paint_classes
 from revisit.viz.tiles import fit
 
@@ -42,12 +39,17 @@ class Source(NamedTuple):
     is_video: bool
 
 
-def find_sources(paths: list[Path]) -> list[Source]:
+def find_sources(paths: list[Path], output: Path) -> list[Source]:
     """Images and videos, and the images below folders, in order.
 
     Raises:
-        UserError: something that is none of these, or a folder without images.
+        UserError: something that is none of these, a folder without images, or an ``output`` folder among them, where
+            pictures would replace or become inputs.
     """
+    for path in paths:
+        folder = (path if path.is_dir() else path.parent).resolve()
+        inside = output.resolve() == folder or (path.is_dir() and folder in output.resolve().parents)
+        expect(not inside, f"--output {output} lies among the inputs, in {folder}: expected another folder")
     found: list[tuple[Path, Path]] = []  # a file, and the part of its path that names what is written
     for path in paths:
         if path.is_dir():
@@ -67,18 +69,11 @@ def find_sources(paths: list[Path]) -> list[Source]:
     return sources
 
 
-def class_names(cfg: CfgNode) -> list[str]:
-    """Of the model: those in its checkpoint, else ``class 0`` and so on."""
-    count = num_classes(cfg) or 0
-    names = read_checkpoint(local_copy(cfg.MODEL.WEIGHTS)).get("classes", [])
-    return names if len(names) == count else [f"class {n}" for n in range(count)]
-
-
 class FilePredictor:
     """Predicts for files, draws what it finds, and collects it for JSON files."""
 
     def __init__(self, cfg: CfgNode, output: Path):
-        expect(bool(cfg.MODEL.WEIGHTS), "no weights to predict with: end the command by MODEL.WEIGHTS FILE")
+        expect(bool(cfg.MODEL.WEIGHTS), "no weights to predict with: end the command by --opts MODEL.WEIGHTS FILE")
         self._predict: Predict = build_predictor(cfg)
         self._bit_depth = cfg.INPUT.BIT_DEPTH
         self._kind, self._names, self._output = cfg.MODEL.META_ARCHITECTURE, class_names(cfg), output
@@ -104,25 +99,17 @@ class FilePredictor:
         self._write_json()
 
     def _run_video(self, source: Source) -> None:
-        video = cv2.VideoCapture(str(source.path))
-        rate, writer, count = video.get(cv2.CAP_PROP_FPS) or 25.0, None, 0
-        path = self._output / f"{source.name}.mp4"
-        with tempfile.TemporaryDirectory() as folder:
+        video, path = cv2.VideoCapture(str(source.path)), self._output / f"{source.name}.mp4"
+        expected, count = int(video.get(cv2.CAP_PROP_FRAME_COUNT)), 0
+        with tempfile.TemporaryDirectory() as folder, _VideoFile(path, video.get(cv2.CAP_PROP_FPS) or 25.0) as film:
             frame_file = Path(folder) / "frame.png"
             for count, frame in enumerate(_frames(video), start=1):
                 cv2.imwrite(str(frame_file), frame)
                 found = self._predict({"file_name": str(frame_file)})
                 name = f"{source.name}_{count:06d}"
-                picture = self._picture(frame[..., ::-1], found, f"{source.path}#{count}", name)
-                picture = picture[: picture.shape[0] // 2 * 2, : picture.shape[1] // 2 * 2]  # codecs want even sides
-                if writer is None:
-                    size = picture.shape[1], picture.shape[0]
-                    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), rate, size)
-                writer.write(np.ascontiguousarray(picture[..., ::-1]))
-        if writer is None:
-            self.unreadable.append(f"{source.path}: no frame can be read")
-        else:
-            writer.release()
+                film.write(self._picture(frame[..., ::-1], found, f"{source.path}#{count}", name))
+        if count < expected or not count:
+            self.unreadable.append(f"{source.path}: {count} of {expected} frames can be read")
 
     def _picture(self, image: np.ndarray, found: dict, file_name: str, name: str) -> np.ndarray:
         """Record what was found in an (H, W, 3) uint8 RGB image; returns it drawn, in a size to look at."""
@@ -130,15 +117,15 @@ class FilePredictor:
         height, width = image.shape[:2]
         self._images.append({"id": image_id, "file_name": file_name, "height": height, "width": width})
         if self._kind in DETECTORS:
-            objects = _detections(found["instances"].to("cpu"))
+            objects = detections_of(found["instances"])
             self._objects += _coco_results(objects, image_id)
             return draw_objects(image, objects, self._names, size)
         if "sem_seg" in found:
             labels = predicted_classes(found["sem_seg"], (height, width))
-            _write_image(self._output / f"{name}_classes.png", labels)
+            _write_image(self._output / "classes" / f"{name}.png", labels)
             return fit(paint_classes(image, labels, class_colors(self._names)), size)
         depth = found["depth"].float().cpu().numpy()
-        _write_image(self._output / f"{name}_depth.png", np.clip(depth * _MILLIMETRES, 0, 65535).astype(np.uint16))
+        _write_image(self._output / "depth" / f"{name}.png", np.clip(depth * _MILLIMETRES, 0, 65535).astype(np.uint16))
         return fit(color_depth(depth, (float(depth.min()), float(depth.max()) + 1e-3)), size)
 
     def _write_json(self) -> None:
@@ -152,15 +139,32 @@ class FilePredictor:
                 temporary.write_text(json.dumps(content, ensure_ascii=False))
 
 
+class _VideoFile:
+    """A video that is written frame by frame, each (H, W, 3) uint8 RGB of one size."""
+
+    def __init__(self, path: Path, rate: float):
+        self._path, self._rate, self._writer = path, rate, None
+
+    def __enter__(self) -> "_VideoFile":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._writer is not None:
+            self._writer.release()
+
+    def write(self, picture: np.ndarray) -> None:
+        picture = picture[: picture.shape[0] // 2 * 2, : picture.shape[1] // 2 * 2]  # codecs want even sides
+        if self._writer is None:
+            size = picture.shape[1], picture.shape[0]
+            self._writer = cv2.VideoWriter(str(self._path), cv2.VideoWriter_fourcc(*"mp4v"), self._rate, size)
+            expect(self._writer.isOpened(), f"cannot write {self._path}: this OpenCV has no encoder for MPEG-4")
+        self._writer.write(np.ascontiguousarray(picture[..., ::-1]))
+
+
 def _frames(video: cv2.VideoCapture) -> Iterator[np.ndarray]:
     """Its frames, (H, W, 3) uint8 BGR."""
     while (read := video.read())[0]:
         yield read[1]
-
-
-def _detections(found: object) -> Detections:
-    masks = found.pred_masks.numpy() if found.has("pred_masks") else None
-    return Detections(found.pred_boxes.tensor.numpy(), found.pred_classes.numpy(), found.scores.numpy(), masks)
 
 
 def _coco_results(objects: Detections, image_id: int) -> list[dict]:
@@ -177,6 +181,7 @@ def _coco_results(objects: Detections, image_id: int) -> list[dict]:
 
 
 def _write_image(path: Path, image: np.ndarray) -> None:
+    path.parent.mkdir(exist_ok=True)
     pixels = image[..., ::-1] if image.ndim == 3 else image
     if not cv2.imwrite(str(path), np.ascontiguousarray(pixels)):
         raise UserError(f"cannot write {path}: expected a folder with room left")

@@ -35,6 +35,17 @@ def merge_file(cfg: CfgNode, path: str) -> None:
     _merge(cfg, merge, path)
 
 
+def read_keys(path: str) -> dict[str, object]:
+    """What a config file and those that it is based on state, by full key. Raises UserError with the file's name."""
+    keys: dict[str, object] = {}
+    _merge(
+        CfgNode(),
+        lambda: keys.update(dotted_keys(CfgNode(CfgNode.load_yaml_with_base(path, allow_unsafe=False)))),
+        path,
+    )
+    return keys
+
+
 def merge_pairs(cfg: CfgNode, opts: Sequence[object]) -> None:
     """Merge KEY VALUE pairs, as they are typed or as values, in place. Raises UserError."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -13,18 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
-from revisit.config import DETECTORS, PIXELWISE
+from revisit.config import DETECTORS, PIXELWISE, bit_depth
+from revisit.engine.predictions import TASKS, class_names
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
 
 from detectron2.config import CfgNode
-from detectron2.data import MetadataCatalog
 from detectron2.modeling import build_model
 
 SUFFIXES = (".onnx", ".ts")
-TASKS = (*DETECTORS, *PIXELWISE)
 _OPSET = 17  # of ONNX: the first with all operators that these networks need
 _SIZES = ((160, 128), (128, 160))  # px, of the images of noise that the file is compared on
+_CLOSE = 1e-3  # of scores and logits; boxes of such sizes differ by a tenth of it
 _COUNTING = ("fast_rcnn", "mask_head", "keypoint_head")  # modules that take len() of what they found
 
 
@@ -44,6 +45,8 @@ class ExportedNetwork(nn.Module):
         outputs = {"SemanticSegmentor": ["logits"], "DepthEstimator": ["depth"]}
         masks = ["masks"] if self.kind == "GeneralizedRCNN" and cfg.MODEL.MASK_ON else []
         self.outputs = outputs.get(self.kind, ["boxes", "scores", "classes", *masks])
+        heads = {"RetinaNet": cfg.MODEL.RETINANET}.get(self.kind, cfg.MODEL.ROI_HEADS)
+        self.threshold = heads.SCORE_THRESH_TEST  # of detectors
         self.eval()
 
     @torch.no_grad()
@@ -75,7 +78,7 @@ def load_network(cfg: CfgNode) -> ExportedNetwork:
         UserError: no weights, or not those of such a network.
     """
     kind = cfg.MODEL.META_ARCHITECTURE
-    expect(kind in TASKS, f"MODEL.META_ARCHITECTURE {kind} predicts nothing to export: expected one of {TASKS}")
+    expect(kind in TASKS, f"MODEL.META_ARCHITECTURE {kind} predicts nothing to export: expected one of {list(TASKS)}")
     cfg = cfg.clone()
     cfg.MODEL.DEVICE = "cpu"
     model = build_model(cfg).eval().requires_grad_(False)
@@ -110,31 +113,48 @@ def run_exported(path: Path, image: Tensor) -> list[Tensor]:
     return [torch.from_numpy(np.asarray(found)) for found in session.run(None, {"image": image.numpy()})]
 
 
-def largest_difference(network: ExportedNetwork, path: Path) -> float:
-    """Between the outputs of file and network, over images of noise of two sizes; infinite where they find others."""
-    differences = [0.0]
+class Comparison(NamedTuple):
+    """Of a file's outputs with the network's, over images of noise of two sizes."""
+
+    boxes: int  # that both have found; 0 of other networks
+    largest: float  # difference, of px, scores or whatever the outputs are; infinite where one has found more
+
+    @property
+    def is_close(self) -> bool:
+        return self.largest <= _CLOSE
+
+
+def compare(network: ExportedNetwork, path: Path) -> Comparison:
+    """Run the file beside the network. Boxes at the threshold, which the last bit of a score decides, do not count."""
+    boxes, largest = 0, 0.0
     for size in _SIZES:
-        image = _noise(*size)
-        for found, expected in zip(run_exported(path, image), network(image), strict=True):
-            same = found.shape == expected.shape
-            differences.append(float((found.double() - expected.double()).abs().amax()) if expected.numel() else 0.0)
-            differences.append(0.0 if same else float("inf"))
-    return max(differences)
+        found, expected = run_exported(path, _noise(*size)), network(_noise(*size))
+        if network.kind in DETECTORS:
+            least = network.threshold + _CLOSE
+            found, expected = ([output[one[1] > least] for output in one] for one in (found, expected))
+            boxes += len(expected[0])
+        for one, other in zip(found, expected, strict=True):
+            if one.shape != other.shape:
+                largest = float("inf")
+            elif other.numel():
+                largest = max(largest, float((one.double() - other.double()).abs().max()))
+    return Comparison(boxes, largest)
 
 
 def write_card(network: ExportedNetwork, cfg: CfgNode, path: Path) -> Path:
     """Write NAME.json beside the file: how an image has to be prepared, and what the outputs are."""
-    names = MetadataCatalog.get(cfg.DATASETS.TEST[0]) if cfg.DATASETS.TEST else None
-    key = "stuff_classes" if network.kind == "SemanticSegmentor" else "thing_classes"
+    is_detector = network.kind in DETECTORS
+    size = {"short_side": cfg.INPUT.MIN_SIZE_TEST, "long_side_at_most": cfg.INPUT.MAX_SIZE_TEST} if is_detector else {}
     facts = {
         "network": network.kind,
         "weights": cfg.MODEL.WEIGHTS,
         "image": "(3, H, W) float32, 0..255",
         "channels": cfg.INPUT.FORMAT,
-        "short_side": cfg.INPUT.MIN_SIZE_TEST if network.kind in DETECTORS else "as in the file",
-        "long_side_at_most": cfg.INPUT.MAX_SIZE_TEST if network.kind in DETECTORS else None,
+        "bits_that_become_0_to_255": bit_depth(cfg) or 8,
+        **size,
+        **({"height_and_width": list(cfg.INPUT.SQUASH)} if not is_detector and cfg.INPUT.SQUASH else {}),
         "outputs": network.outputs,
-        "classes": names.get(key) if names else None,
+        "classes": class_names(cfg),
     }
     card = path.with_suffix(".json")
     with written_whole(card) as temporary:

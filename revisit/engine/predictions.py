@@ -6,15 +6,18 @@ import numpy as np
 import torch
 
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
+from revisit.checkpoint.reading import read_checkpoint
 from revisit.config import DETECTORS, bit_depth
 from revisit.data.catalog import get_records
 from revisit.data.labels import check_size, read_depth, read_labels
 from revisit.data.reader import require_record
 from revisit.engine.bit_depth_of_run import resolve_bit_depth
-from revisit.engine.config_checks import check_records
+from revisit.engine.config_checks import check_records, num_classes
 from revisit.engine.finetune_trainer import build_mapper
 from revisit.engine.setup import follow_class_names
+from revisit.errors import expect
 from revisit.evaluation.pixel_evaluators import predicted_classes
+from revisit.urls import local_copy
 from revisit.viz.prediction_sheet import Detections, depth_row, detection_row, segmentation_row
 from revisit.viz.tiles import SheetRow, evenly_spread
 
@@ -22,6 +25,7 @@ from detectron2.config import CfgNode
 from detectron2.data import Metadata, MetadataCatalog
 from detectron2.data.detection_utils import annotations_to_instances
 from detectron2.modeling import build_model
+from detectron2.structures import Instances
 
 Predict = Callable[[dict], dict]
 
@@ -38,16 +42,34 @@ def build_predictor(cfg: CfgNode) -> Predict:
     return predict
 
 
+def class_names(cfg: CfgNode) -> list[str]:
+    """Of the model: those in its checkpoint, else ``class 0`` and so on."""
+    count = num_classes(cfg) or 0
+    names = read_checkpoint(local_copy(cfg.MODEL.WEIGHTS)).get("classes", [])
+    return names if len(names) == count else [f"class {n}" for n in range(count)]
+
+
+def set_score_threshold(cfg: CfgNode, threshold: float) -> None:
+    """Let detectors find objects that score at least this, in place. Raises UserError unless it is in 0 to 1."""
+    expect(0 <= threshold <= 1, f"--score-threshold {threshold:g}: expected 0 to 1")
+    for part in (cfg.MODEL.ROI_HEADS, cfg.MODEL.RETINANET):
+        part.SCORE_THRESH_TEST = threshold
+
+
+def detections_of(found: Instances) -> Detections:
+    """What a detector has predicted, to be drawn or written."""
+    found = found.to("cpu")
+    masks = found.pred_masks.numpy() if found.has("pred_masks") else None
+    return Detections(found.pred_boxes.tensor.numpy(), found.pred_classes.numpy(), found.scores.numpy(), masks)
+
+
 def draw_detection(record: dict, image: np.ndarray, metadata: Metadata, predict: Predict | None) -> SheetRow:
     """Boxes, and masks where there are some."""
     true = annotations_to_instances(record["annotations"], image.shape[:2], mask_format="bitmask")
     masks = true.gt_masks.tensor.numpy() if true.has("gt_masks") else None
     drawn = [Detections(true.gt_boxes.tensor.numpy(), true.gt_classes.numpy(), masks=masks)]
     if predict:
-        found = predict(record)["instances"].to("cpu")
-        masks = found.pred_masks.numpy() if found.has("pred_masks") else None
-        objects = found.pred_boxes.tensor.numpy(), found.pred_classes.numpy(), found.scores.numpy()
-        drawn.append(Detections(*objects, masks))
+        drawn.append(detections_of(predict(record)["instances"]))
     return detection_row(record["file_name"], image, metadata.thing_classes, *drawn)
 
 

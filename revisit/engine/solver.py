@@ -69,15 +69,20 @@ def build_lr_scheduler(cfg: CfgNode, optimizer: optim.Optimizer) -> optim.lr_sch
 
     A method may let the rate be 0 for some iterations; the whole schedule, its warm-up included, comes after them.
     """
-    solver, method = cfg.SOLVER, method_of(cfg)
-    if method and (wait := method.iterations_before_learning(cfg)):
-        rest = cfg.clone()
-        rest.defrost()
-        rest.SOLVER.MAX_ITER = solver.MAX_ITER - wait
-        multiplier = build_detectron2_scheduler(rest, optimizer)._multiplier
-        shares = [wait / solver.MAX_ITER, 1 - wait / solver.MAX_ITER]
-        whole = CompositeParamScheduler([ConstantParamScheduler(0.0), multiplier], shares, ["fixed", "rescaled"])
-        return LRMultiplier(optimizer, whole, solver.MAX_ITER)
+    method, length = method_of(cfg), cfg.SOLVER.MAX_ITER
+    wait = method.iterations_before_learning(cfg) if method else 0
+    if not wait:
+        return _schedule(cfg, optimizer)
+    rest = cfg.clone()
+    rest.defrost()
+    rest.SOLVER.MAX_ITER = length - wait
+    parts = [ConstantParamScheduler(0.0), _schedule(rest, optimizer)._multiplier]
+    whole = CompositeParamScheduler(parts, [wait / length, 1 - wait / length], ["fixed", "rescaled"])
+    return LRMultiplier(optimizer, whole, length)
+
+
+def _schedule(cfg: CfgNode, optimizer: optim.Optimizer) -> LRMultiplier:
+    solver = cfg.SOLVER
     if solver.LR_SCHEDULER_NAME == "PolynomialLR":
         # Not torch's class of that name: Detectron2 0.6 does not save its state, and a resumed run decays anew.
         return LRMultiplier(optimizer, PolynomialDecayParamScheduler(1.0, solver.POLY_POWER), solver.MAX_ITER)

@@ -24,16 +24,20 @@ class StartScores(AfterEvaluation):
     def __init__(self, cfg: CfgNode):
         super().__init__(cfg)
         self._how = {"test": list(cfg.DATASETS.TEST), **cfg.KNN_EVAL}
+        self._monitored = {**cfg.MONITOR}
         self._start: dict[str, float] = {}
+        self._changes = ""
 
     def state_dict(self) -> dict:
-        return {"how": self._how, "start": self._start}
+        return {"how": self._how, "monitored": self._monitored, "start": self._start}
 
     def load_state_dict(self, state: dict) -> None:
         if state["how"] == self._how:
             self._start = state["start"]
         else:
             logger.info("DATASETS.TEST or KNN_EVAL is another than at the first step: no score is compared with that")
+        if state.get("monitored") != self._monitored:
+            self._start = {name: value for name, value in self._start.items() if name not in LABEL_FREE}
 
     def before_train(self) -> None:
         if self.trainer.start_iter:
@@ -53,7 +57,13 @@ class StartScores(AfterEvaluation):
                     f"{name} is {now:.2f} %, below the {before:.2f} % from before the first step: so far this run has "
                     "made the network worse (docs/reading-a-run.md: Below the start)"
                 )
-        if iteration == self.trainer.max_iter - 1 and pairs:
-            units = {name: "" if name in LABEL_FREE else " %" for name in pairs}
-            changes = (f"{name} from {before:.2f} to {now:.2f}{units[name]}" for name, (before, now) in pairs.items())
-            logger.info(f"training has taken {', '.join(changes)}")
+        units = {name: "" if name in LABEL_FREE else " %" for name in pairs}
+        changes = (f"{name} from {before:.2f} to {now:.2f}{units[name]}" for name, (before, now) in pairs.items())
+        self._changes = ", ".join(changes)
+        if iteration == self.trainer.max_iter - 1:
+            self.sum_up()
+
+    def sum_up(self) -> None:
+        """At the end of a run: say what it has changed, by its last evaluation."""
+        if self._changes:
+            logger.info(f"training has taken {self._changes}")

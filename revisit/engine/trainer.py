@@ -214,6 +214,9 @@ class RevisitTrainer(DefaultTrainer):
                 return super().train()
         except OutOfPatienceError as end:
             logger.info(str(end))
+            for hook in self._hooks:
+                if hasattr(hook, "sum_up"):
+                    hook.sum_up()
             return None
 
     def _restore_final(self) -> None:

@@ -10,9 +10,10 @@ from checkpoints import backbone_of, load_into, random_resnet, run_checkpoint
 from runs import assert_same
 from tiny import tiny_config
 
-from revisit.checkpoint.convert import BackboneWeights, convert, flags_to_config
+from revisit.checkpoint.checkpointer import RevisitCheckpointer
+from revisit.checkpoint.convert import BackboneWeights, as_rgb, convert, flags_to_config
 from revisit.checkpoint.export import write_tensors
-from revisit.checkpoint.flags import write_flags
+from revisit.checkpoint.flags import flags_path, write_flags
 from revisit.checkpoint.reading import read_checkpoint
 from revisit.engine.recalibration import recalibrated
 from revisit.errors import UserError
@@ -143,36 +144,61 @@ def test_weights_that_the_zoo_has_of_torchvision_keep_torchvisions_flags():
         convert(zoo)
 
 
-def resnext(groups: int) -> dict[str, torch.Tensor]:
-    model = random_resnet("resnext50_32x4d") if groups == 32 else random_resnet("resnet50")
-    return {f"backbone.bottom_up.{key}": value for key, value in convert(backbone_of(model)).tensors.items()}
+def in_detector(name: str, *, folded: bool = True) -> dict[str, torch.Tensor]:
+    """The tensors of a torchvision ResNet as a detector with FPN has them."""
+    tensors = convert(backbone_of(random_resnet(name))).tensors
+    still = {"running_mean": torch.zeros_like, "running_var": torch.ones_like} if folded else {}
+    kept = {key: still.get(key.rpartition(".")[2], torch.clone)(value) for key, value in tensors.items()}
+    return {f"backbone.bottom_up.{key}": value for key, value in kept.items()}
 
 
 def test_flags_are_those_of_the_zoos_configs():
     """Strides and pixel statistics that its configs of a ResNeXt state differ from those of MSRA's ResNets."""
-    ours = convert({"model": resnext(32)}).flags
+    ours = convert({"model": in_detector("resnext50_32x4d")}).flags
     cfg = zoo_config("COCO-Detection/faster_rcnn_X_101_32x8d_FPN_3x.yaml")
     assert ours["MODEL.PIXEL_STD"] == cfg.MODEL.PIXEL_STD and ours["INPUT.FORMAT"] == cfg.INPUT.FORMAT
     assert ours["MODEL.RESNETS.STRIDE_IN_1X1"] is cfg.MODEL.RESNETS.STRIDE_IN_1X1 is False
-    ours, cfg = convert({"model": resnext(1)}).flags, zoo_config("COCO-Detection/faster_rcnn_R_50_FPN_1x.yaml")
+    ours = convert({"model": in_detector("resnet50")}).flags
+    cfg = zoo_config("COCO-Detection/faster_rcnn_R_50_FPN_1x.yaml")
     assert ours["MODEL.PIXEL_STD"] == cfg.MODEL.PIXEL_STD and ours["MODEL.PIXEL_MEAN"] == cfg.MODEL.PIXEL_MEAN
     assert ours["MODEL.RESNETS.STRIDE_IN_1X1"] is cfg.MODEL.RESNETS.STRIDE_IN_1X1 is True
-    assert "MODEL.RESNETS.NORM" not in ours  # these have statistics
+    assert ours["MODEL.RESNETS.NORM"] == "FrozenBN"
 
 
-def test_a_config_says_under_which_flags_a_detector_of_ones_own_was_trained():
-    cfg = flags_to_config({"INPUT.FORMAT": "RGB", "MODEL.RESNETS.STRIDE_IN_1X1": False})
-    flags = convert({"model": resnext(1)}, cfg=cfg).flags
+def test_a_detector_whose_batch_norm_was_trained_needs_the_config_that_says_its_flags():
+    checkpoint = {"model": in_detector("resnet50", folded=False)}
+    with pytest.raises(UserError, match="nothing says which channel order, .* expected --config, its config.yaml"):
+        convert(checkpoint)
+    config = {"INPUT.FORMAT": "RGB", "MODEL.RESNETS.STRIDE_IN_1X1": False, "MODEL.OF_A_PROJECT.KEY": 3}
+    flags = convert(checkpoint, config=config).flags
     assert (flags["INPUT.FORMAT"], flags["MODEL.RESNETS.STRIDE_IN_1X1"]) == ("RGB", False)
-    cfg.MODEL.RESNETS.DEPTH = 101
-    with pytest.raises(UserError, match="no value for res4.6.conv1.weight of a ResNet-101"):
-        convert({"model": resnext(1)}, cfg=cfg)
+    assert flags["MODEL.PIXEL_STD"] == [1.0, 1.0, 1.0] and "MODEL.RESNETS.NORM" not in flags  # Detectron2's default
+    with pytest.raises(UserError, match="no value for res4.*of a ResNet-101"):
+        convert(checkpoint, config={**config, "MODEL.RESNETS.DEPTH": 101})
     with pytest.raises(UserError, match="--config: not for a checkpoint of torchvision"):
-        convert(backbone_of(random_resnet("resnet18")), cfg=cfg)
+        convert(backbone_of(random_resnet("resnet18")), config=config)
+
+
+def test_group_norm_is_refused():
+    blobs = {"res2_0_branch2a_w": torch.ones(2), "res2_0_branch2a_gn_s": torch.ones(2)}
+    tensors = {key: value for key, value in in_detector("resnet18").items() if "running" not in key}
+    for checkpoint in (blobs, {"model": tensors}):
+        with pytest.raises(UserError, match="the backbone has group norm, or batch norm without statistics"):
+            convert(checkpoint)
+
+
+@torch.no_grad()
+def test_turned_round_for_rgb_the_network_is_the_same():
+    weights = convert({"model": in_detector("resnet18")})
+    turned = as_rgb(weights)
+    assert turned.flags["INPUT.FORMAT"] == "RGB" and as_rgb(turned) is turned
+    assert turned.flags["MODEL.PIXEL_MEAN"] == BGR["MODEL.PIXEL_MEAN"][::-1]
+    images = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0)) * 60
+    assert is_close(features_of(turned, images.flip(1)), features_of(weights, images))
 
 
 def test_heads_are_left_and_what_has_no_place_in_the_backbone_is_refused():
-    tensors = resnext(1)
+    tensors = in_detector("resnet50")
     heads = {name: torch.ones(2) for name in ("proposal_generator.x", "roi_heads.y", "backbone.fpn_lateral2.weight")}
     assert_same(convert({"model": {**tensors, **heads}})[:2], convert({"model": tensors})[:2])
     with pytest.raises(UserError, match="cannot place res2.0.conv9.weight"):
@@ -213,6 +239,18 @@ def folded(tmp_path) -> Path:
 
 
 AS_FOLDED = ("INPUT.FORMAT", "BGR", "MODEL.PIXEL_MEAN", BGR["MODEL.PIXEL_MEAN"], "MODEL.PIXEL_STD", [1.0, 1.0, 1.0])
+
+
+def test_what_was_finetuned_from_folded_weights_stays_folded_and_files_without_flags_are_looked_at(folded, tmp_path):
+    cfg = tiny_config(*DETECTOR, *AS_FOLDED, "MODEL.RESNETS.NORM", "FrozenBN", "OUTPUT_DIR", str(tmp_path))
+    RevisitCheckpointer(load_into(cfg, folded), cfg).save("model_final", iteration=9)
+    trained = tiny_config(*DETECTOR, *AS_FOLDED)
+    with pytest.raises(UserError, match="NORM is BN here and FrozenBN there"):
+        load_into(trained, tmp_path / "model_final.pth")
+    flags_path(folded).unlink()
+    with pytest.raises(UserError, match="NORM is BN here and FrozenBN there"):
+        load_into(trained, folded)
+    load_into(cfg, folded)
 
 
 def test_folded_batch_norm_is_never_trained_silently(folded):

@@ -154,17 +154,16 @@ def output(tmp_path_factory) -> Path:
     run_of_ours = {f"backbone.{key}": value for key, value in converted.tensors.items()}
     content = {"model": run_of_ours, "flags": converted.flags, "iteration": 9, "trainer": {"seed": 7}}
     torch.save(content, folder / "knn_moco/model_final.pth")
-    write_detectors(converted.tensors, folder)
+    write_detectors(converted, folder)
     return folder
 
 
-def write_detectors(tensors: dict[str, torch.Tensor], folder: Path) -> None:
+def write_detectors(converted: BackboneWeights, folder: Path) -> None:
     """A detector of Detectron2's model zoo, whose batch norm is folded, and one of one's own beside its config."""
-    own = {f"backbone.bottom_up.{key}": value for key, value in tensors.items()}
+    own = {f"backbone.bottom_up.{key}": value for key, value in converted.tensors.items()}
     (folder / "my_detector").mkdir()
     torch.save({"model": own, "iteration": 99}, folder / "my_detector/model_final.pth")
-    cfg = flags_to_config(convert({"model": own}).flags)
-    cfg.INPUT.FORMAT = "RGB"
+    cfg = flags_to_config({**converted.flags, "MODEL.PIXEL_STD": [2.0, 2.0, 2.0]})
     (folder / "my_detector/config.yaml").write_text(cfg.dump())
     still = {"running_mean": torch.zeros_like, "running_var": torch.ones_like}
     arrays = {key: still.get(key.rpartition(".")[2], torch.clone)(value).numpy() for key, value in own.items()}
@@ -182,10 +181,10 @@ def test_docs_commands_in_their_order(output, tmp_path):
     printed = [run(command, tmp_path) for command in commands]
     zoo = [printed.pop(1) for _ in range(3)]
     assert "licence of the published weights: CC BY-SA 3.0" in zoo[0] and "finetune with MODEL.RESNETS.NORM" in zoo[0]
-    assert yaml.safe_load((output / "mine.yaml").read_text())["config"]["INPUT.FORMAT"] == "RGB"
+    assert yaml.safe_load((output / "mine.yaml").read_text())["config"]["MODEL.PIXEL_STD"] == [2.0, 2.0, 2.0]
     assert "finetune with" not in zoo[2]  # it has statistics now
     written = yaml.safe_load((output / "zoo.yaml").read_text())
-    assert "MODEL.RESNETS.NORM" not in written["config"]
+    assert "MODEL.RESNETS.NORM" not in written["config"] and written["config"]["INPUT.FORMAT"] == "RGB"
     assert f"recalibrated on 1 images of folder:{tmp_path}/photos" in written["source"]
     assert "moco layout (MoCo v1 and v2, and the reference code" in printed[0]
     assert "ResNet-18, 120 tensors" in printed[0]

@@ -47,7 +47,7 @@ def record(output: Path) -> dict:
 
 def test_the_first_of_the_best_evaluations_is_kept_and_no_run_resumes_from_it(toy_datasets, tmp_path, scores):
     train(tmp_path, *OPTIONS)
-    assert record(tmp_path) == {"score": "knn_top1", "value": 30.0, "iteration": 3, "last_evaluated": LAST}
+    assert record(tmp_path) == {"score": "knn_top1", "value": 30.0, "iteration": 3, "last_evaluated": LAST, "waited": 2}
     best = load(tmp_path / "model_best.pth")
     assert_same(best["model"], load(tmp_path / "model_0000003.pth")["model"])
     assert best["iteration"] == 3 and best["best"]["value"] == 30
@@ -99,6 +99,7 @@ def test_a_run_out_of_patience_ends_with_its_result_and_resumes_to_nothing(toy_d
     scores[3] = 9.0  # worse than iteration 1
     with caplog.at_level(logging.INFO):
         ended = train(tmp_path, *PATIENT)
+    assert "training has taken knn_top1 from 5.00 to 9.00 %" in caplog.text
     assert ended.iter == 3 and "no better knn_top1 than 10.00 in 1 evaluations: model_best.pth" in caplog.text
     final, best = load(tmp_path / "model_final.pth"), load(tmp_path / "model_best.pth")
     assert (final["iteration"], best["iteration"]) == (3, 1)
@@ -131,7 +132,7 @@ def test_a_run_killed_where_it_would_have_ended_ends_when_it_resumes(
     with caplog.at_level(logging.INFO):
         resumed = train(tmp_path, *PATIENT, resume=True)
     assert resumed.start_iter == 4 and "no better knn_top1 than 10.00 in 1 evaluations" in caplog.text
-    assert record(tmp_path) == {"score": "knn_top1", "value": 10.0, "iteration": 1, "last_evaluated": 3}
+    assert record(tmp_path) == {"score": "knn_top1", "value": 10.0, "iteration": 1, "last_evaluated": 3, "waited": 1}
 
 
 def test_a_best_network_has_the_score_on_record(toy_datasets, tmp_path):

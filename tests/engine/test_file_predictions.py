@@ -83,19 +83,24 @@ def test_what_a_detector_finds_is_drawn_and_read_by_pycocotools(recipe, inputs, 
 @pytest.mark.parametrize(("recipe", "kind"), [("segmentation_nyud", "classes"), ("depth", "depth")])
 def test_maps_of_pixels_are_written_in_the_size_of_their_images(recipe, kind, inputs, tmp_path):
     _, output = predict(recipe, inputs, tmp_path)
-    found = cv2.imread(str(output / f"one_{kind}.png"), cv2.IMREAD_UNCHANGED)
+    found = cv2.imread(str(output / f"{kind}/one.png"), cv2.IMREAD_UNCHANGED)
     assert found.shape == (90, 120) and found.dtype == (np.uint8 if kind == "classes" else np.uint16)
-    assert (output / f"film_000003_{kind}.png").is_file()
+    assert (output / f"{kind}/film_000003.png").is_file()
 
 
 def test_sources_have_names_of_their_own_and_what_is_none_is_refused(inputs, tmp_path):
-    names = [source.name for source in find_sources([inputs / "one.png", inputs, tmp_path / "film.mp4"])]
+    names = [
+        source.name for source in find_sources([inputs / "one.png", inputs, tmp_path / "film.mp4"], tmp_path / "x")
+    ]
     assert names == ["one", "broken", "one_", "ä b_one", "film"]
     with pytest.raises(UserError, match="nothing.png not found: expected image files, folders of them, or videos"):
-        find_sources([tmp_path / "nothing.png"])
+        find_sources([tmp_path / "nothing.png"], tmp_path / "x")
     (tmp_path / "a.txt").touch()
     with pytest.raises(UserError, match="a.txt is neither image nor video: expected .avi"):
-        find_sources([tmp_path / "a.txt"])
+        find_sources([tmp_path / "a.txt"], tmp_path / "x")
+    for output in (inputs, inputs / "found", tmp_path):
+        with pytest.raises(UserError, match="lies among the inputs"):
+            find_sources([inputs, tmp_path / "film.mp4"], output)
 
 
 def test_mistakes_are_reported_in_one_line(inputs, tmp_path):

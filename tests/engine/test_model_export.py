@@ -1,6 +1,7 @@
 """Exported networks compute what the network does: on other sizes, on images of nothing, with masks, by the command."""
 
 import json
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from torchvision.ops import box_iou
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.engine.model_export import SUFFIXES, ExportedNetwork, export, load_network, run_exported
+from revisit.engine.model_export import SUFFIXES, ExportedNetwork, compare, export, load_network, run_exported
 from revisit.engine.setup import make_config
 
 from detectron2.config import CfgNode
@@ -88,6 +89,15 @@ def test_a_file_computes_what_the_network_does(recipe, suffix, tmp_path):
     assert max(counts) > 5
 
 
+def test_a_file_that_computes_something_else_is_found_out(tmp_path):
+    network, path = trained("detection", tmp_path), tmp_path / "model.ts"
+    export(network, path)
+    same = compare(network, path)
+    assert same.is_close and same.boxes > 10
+    network.model.roi_heads.box_predictor.cls_score.bias[0] += 0.5
+    assert not compare(network, path).is_close
+
+
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_a_detector_that_finds_nothing_says_so(suffix, tmp_path):
     cfg = config("mask_rcnn_fpn", tmp_path, "MODEL.ROI_HEADS.SCORE_THRESH_TEST", "0.999")
@@ -101,9 +111,11 @@ def test_a_detector_that_finds_nothing_says_so(suffix, tmp_path):
 def test_the_command_writes_file_and_card_and_compares(toy_root, tmp_path):
     trained("detection", tmp_path)
     options = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
+    options += f" MODEL.ROI_HEADS.SCORE_THRESH_TEST {THRESHOLD}"
     command = f"python tools/export_model.py --config-file configs/toy/detection.yaml --output {tmp_path}/out"
     text = run(f"{command}/a.ts {options} MODEL.WEIGHTS {tmp_path}/model_final.pth", toy_root)
     assert "image -> boxes, scores, classes" in text and "Warning" not in text
+    assert re.search(r"over [1-9]\d+ boxes in two images of noise its outputs .* differ by \d.\de[-+]\d", text)
     card = json.loads((tmp_path / "out/a.json").read_text())
     assert (card["channels"], card["short_side"], card["outputs"]) == ("RGB", 128, ["boxes", "scores", "classes"])
     assert "dotted_star" in card["classes"]

@@ -10,7 +10,9 @@ from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.convert import convert
 from revisit.checkpoint.reading import read_checkpoint
 from revisit.config_rules import dotted_keys
+from revisit.engine.config_checks import check_training
 from revisit.engine.setup import make_config
+from revisit.errors import UserError
 
 from detectron2 import model_zoo
 from detectron2.config import CfgNode
@@ -126,6 +128,13 @@ def test_every_backbone_tensor_arrives_in_the_detector_and_comes_back_out_of_its
     }
     RevisitCheckpointer(detector, cfg).save("model_final", iteration=9)
     assert_same(convert(read_checkpoint(tmp_path / "model_final.pth")).tensors, expected)
+
+
+@pytest.mark.parametrize("maps", [["res2", "res3", "res4", "res5"], ["res3", "res5"], ["res3", "res4"], []])
+def test_maps_that_no_pyramid_stands_on_are_refused(maps):
+    cfg = make_config("configs/detection/coco_retinanet_R50_FPN.yaml", ["MODEL.FPN.IN_FEATURES", str(maps)])
+    with pytest.raises(UserError, match="MODEL.FPN.IN_FEATURES is .*: expected neighbouring ones up to res5"):
+        check_training(cfg)
 
 
 def norm_keys(cfg: CfgNode) -> dict[str, str]:

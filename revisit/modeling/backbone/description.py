@@ -28,6 +28,7 @@ class BackboneDescription:
     LIBRARY_MODULES: Mapping[str, str] = {}  # by a module's name in torchvision or timm, its name here
     LIBRARY_MARK = ""  # what some of its keys begin with in those libraries
     SNIPPETS: Mapping[str, str] = {}  # by library, how to load exported weights there: a template for a model card
+    FIRST = ""  # the tensor of the first convolution, (C, 3, h, w)
     FOLDED: Flags = {}  # what the config has to state for weights whose batch norm is a scale and a bias
 
     def matches(self, module: nn.Module) -> bool:

@@ -159,6 +159,7 @@ class ResNetDescription(BackboneDescription):
     PREFIXES = ("stem.", "res2.", "res3.", "res4.", "res5.")
     LIBRARY_MODULES = _modules_by_torchvisions_name()
     LIBRARY_MARK = "layer1.0."
+    FIRST = "stem.conv1.weight"
     FOLDED = {"MODEL.RESNETS.NORM": "FrozenBN"}
     SNIPPETS = {
         "torchvision": """\
