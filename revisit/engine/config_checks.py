@@ -276,6 +276,14 @@ def _maps_of(cfg: CfgNode) -> Sequence[str]:
 def _check_detector(cfg: CfgNode) -> None:
     """What Detectron2 asserts of anchors and regions, and leaves to a traceback."""
     model, maps = cfg.MODEL, _maps_of(cfg)
+    if "_fpn_" in model.BACKBONE.NAME:
+        below, known = list(model.FPN.IN_FEATURES), list(model.RESNETS.OUT_FEATURES)
+        order = ["res2", "res3", "res4", "res5"]
+        expect(
+            bool(below) and set(below) <= set(known) and below == order[4 - len(below) :],
+            f"MODEL.FPN.IN_FEATURES is {below}: expected neighbouring ones up to res5, all of them in "
+            f"MODEL.RESNETS.OUT_FEATURES, which is {known}",
+        )
     parts = ("RETINANET",) if model.META_ARCHITECTURE == "RetinaNet" else ("RPN", "ROI_HEADS")
     for name in parts:
         node = model[name]
@@ -288,14 +296,6 @@ def _check_detector(cfg: CfgNode) -> None:
             len(node.IOU_LABELS) == len(node.IOU_THRESHOLDS) + 1,
             f"MODEL.{name}.IOU_LABELS {list(node.IOU_LABELS)}: expected one more than IOU_THRESHOLDS, which are "
             f"{list(node.IOU_THRESHOLDS)}",
-        )
-    if model.BACKBONE.NAME == "build_revisit_fpn_backbone" or "_fpn_" in model.BACKBONE.NAME:
-        below, known = list(model.FPN.IN_FEATURES), list(model.RESNETS.OUT_FEATURES)
-        order = ["res2", "res3", "res4", "res5"]
-        expect(
-            bool(below) and set(below) <= set(known) and below == order[4 - len(below) :],
-            f"MODEL.FPN.IN_FEATURES is {below}: expected neighbouring ones up to res5, all of them in "
-            f"MODEL.RESNETS.OUT_FEATURES, which is {known}",
         )
     levels = len(model[parts[0]].IN_FEATURES)
     for key in ("SIZES", "ASPECT_RATIOS"):
