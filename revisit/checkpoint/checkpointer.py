@@ -37,6 +37,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
     A backbone without a description, which would say which tensors those are, is refused.
     """
 
+    trains = True  # whether the model may go on learning from what it loads
+
     def __init__(self, model: nn.Module, cfg: CfgNode, **checkpointables: object):
         super().__init__(model, cfg.OUTPUT_DIR, **checkpointables)
         self._cfg = cfg
@@ -148,7 +150,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
                 f"{self._path} has no flag file beside it: nothing says under which depth, stride, channel order "
                 "and pixel statistics it is valid"
             )
-            if not self._resuming and is_folded(_of_backbone(checkpoint["model"])):
+            if self.trains and not self._resuming and is_folded(_of_backbone(checkpoint["model"])):
                 check_flags(description.FOLDED, self._cfg, description, self._path)
         else:
             check_flags(flags, self._cfg, description, self._path)
@@ -189,6 +191,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
 
 class WholeModelCheckpointer(RevisitCheckpointer):
     """Refuses to load less than the whole model: what is scored or drawn must have been trained."""
+
+    trains = False
 
     def load(self, path: str, *args: object, **kwargs: object) -> dict:
         if not path:
