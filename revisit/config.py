@@ -51,6 +51,8 @@ def add_revisit_config(cfg: CfgNode) -> None:
     # Data set, such as "folder:/data/photos"; "train" is the first of DATASETS.TRAIN; "" switches the monitor off.
     cfg.MONITOR.IMAGES = ""
     cfg.MONITOR.MAX_IMAGES = 2048  # spread evenly over it; rankme needs a few times as many as there are features
+    # Services that track runs beside TensorBoard: "wandb", "mlflow", by their own settings (docs/training.md).
+    cfg.WRITERS = ()
     for add in _ADDED_BY.values():
         add(cfg)
 
@@ -87,8 +89,6 @@ def _add_schedule_keys(cfg: CfgNode) -> None:
     cfg.TEST.KEEP_BEST = False
     # End a run after so many evaluations in a row without a better one, which KEEP_BEST keeps; 0: never.
     cfg.TEST.PATIENCE = 0
-    # Services that track runs beside TensorBoard: "wandb", "mlflow", by their own settings (docs/training.md).
-    cfg.WRITERS = ()
     cfg.SOLVER.STEP_EPOCHS = ()  # where given, they win over SOLVER.STEPS
     # Of the checkpoints in OUTPUT_DIR these stay: the newest CHECKPOINTS_KEPT (0: all), every CHECKPOINT_KEPT_EVERY-th
     # (0: none), and the final one.

@@ -1,9 +1,10 @@
-"""Modules outside of the tree that a config names in IMPORTS: own methods, heads and data sets."""
+"""Modules outside of the tree: those that a config names in IMPORTS, and packages that may not be installed."""
 
 import importlib
 import os
 import sys
 from collections.abc import Iterable
+from types import ModuleType
 
 from revisit.errors import UserError
 
@@ -27,6 +28,14 @@ def import_modules(names: Iterable[str]) -> None:
             if not f"{name}.".startswith(f"{error.name}."):  # it is there, and imports something that is not
                 raise
             raise _not_importable(name, str(error)) from error
+
+
+def require_package(name: str, message: str) -> ModuleType:
+    """The module of a package that an environment may lack. Raises UserError with the message where it does."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(message) from error
 
 
 def _not_importable(name: object, reason: str) -> UserError:

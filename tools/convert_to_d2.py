@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("input", help=f"{formats}; or the URL of one")
     parser.add_argument("output", type=Path, help="weights to write, .pth or .pkl")
     parser.add_argument("--source", choices=["auto", *SOURCES], default="auto", help="layout of the input")
-    config = "for models that Detectron2 trained: their config.yaml; without it they count as its model zoo's"
+    config = "config.yaml of a model that Detectron2 trained; not needed for most of its model zoo"
     parser.add_argument("--config", metavar="FILE", default="", help=config)
     rgb = "weights for BGR become the same network for RGB, which pretraining and segmentation read"
     parser.add_argument("--rgb", action="store_true", help=rgb)

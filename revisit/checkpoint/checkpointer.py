@@ -69,11 +69,10 @@ class RevisitCheckpointer(DetectionCheckpointer):
         """Of the config; and that batch norm has to stay frozen, where it has no statistics."""
         description = describe(self.model)
         flags, folded = flags_of(self._cfg, description), description.FOLDED if description else {}
-        frozen = bool(folded) and all(value_of(self._cfg, key) == value for key, value in folded.items())
-        return {
-            **flags,
-            **(folded if frozen and is_folded({key: tensors[key] for key in backbone_keys(self.model)}) else {}),
-        }
+        stays_frozen = bool(folded) and all(value_of(self._cfg, key) == value for key, value in folded.items())
+        if stays_frozen and is_folded({key: tensors[key] for key in backbone_keys(self.model)}):
+            flags |= folded
+        return flags
 
     def tag_last_checkpoint(self, last_filename_basename: str) -> None:
         with written_whole(Path(self.save_dir) / "last_checkpoint") as temporary:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from revisit.errors import UserError, first_line
+from revisit.imports import require_package
 
 # All that numpy arrays in plain containers refer to, under the names of numpy 1 and 2.
 _ARRAYS = {
@@ -118,13 +119,8 @@ def _require_plain(value: object) -> None:
 def safetensors_package() -> ModuleType:
     """The module ``safetensors.torch``, which a ready environment (PYTHON=...) may lack. Its files hold nothing but
     tensors, and reading them runs nothing."""
-    try:
-        import safetensors.torch
-    except ImportError as error:
-        raise UserError(
-            "the package safetensors is not installed: run pip install safetensors, or use a .pth file"
-        ) from error
-    return safetensors.torch
+    message = "the package safetensors is not installed: run pip install safetensors, or use a .pth file"
+    return require_package("safetensors.torch", message)
 
 
 _READERS: dict[str, Callable[[Path], object]] = {

@@ -94,6 +94,15 @@ def voc_box(thing: ElementTree.Element, file: Path, classes: tuple[str, ...]) ->
     return {"category_id": classes.index(label), "bbox": box, "bbox_mode": BoxMode.XYXY_ABS}
 
 
+def check_used(labels: Path, images: Path, files: set[Path], used: set[Path]) -> None:
+    """Warn of files of labels that belong to no image; raises UserError if that is all of them."""
+    lost = sorted(files - used)
+    found = f"{labels}: {len(lost)} of {len(files)} files of labels belong to no image below {images}"
+    expect(bool(used) or not files, f"{found}: expected the same names, and the same folders")
+    if lost:
+        logger.warning(f"{found}, such as {lost[0].name}")
+
+
 def load_coco(images: Path, annotations: Path, name: str) -> Records:
     """Boxes and masks of a file in COCO's format; its classes become those of the data set ``name``.
 

@@ -37,7 +37,7 @@ from detectron2.data import DatasetCatalog, MetadataCatalog
 
 SUBSET = "subset"
 # A part of a name between colons. Those of s3:// and http://host:80/ are its own, and that of a drive, C:/ or C:\.
-_PART = re.compile(r"(?:[A-Za-z][\w+.-]*://[^/:]*(?::\d+(?=/))?|[A-Za-z]:(?=[/\\]))?[^:]*:?")
+_BETWEEN_COLONS = re.compile(r"(?:[A-Za-z][\w+.-]*://[^/:]*(?::\d+(?=/))?|[A-Za-z]:(?=[/\\]))?[^:]*:?")
 ADD_TOY_SCENES = "add IMPORTS \"('projects.ToyScenes',)\" to know ToyScenes' own"
 
 
@@ -112,13 +112,13 @@ def register(name: str) -> None:
     expect(least <= len(texts) <= len(forms) and all(texts), f"data set {name!r}: expected {word}:{kind.form}")
     parts = [_part(name, form, text) for form, text in zip(forms, texts, strict=False)]
     metadata = kind.metadata(*parts) if callable(kind.metadata) else kind.metadata
-    names = {"name": name} if word in ("coco", "voc_xml") else {}  # its loader sets the classes of the data set
+    names = {"name": name} if kind.sets_classes else {}
     _register(name, partial(kind.load, *parts, **names), metadata)
 
 
 def split_parts(rest: str, count: int) -> list[str]:
     """What follows KIND: in a name, at its last ``count`` - 1 colons: an earlier one belongs to the first part."""
-    parts = [part.removesuffix(":") for part in _PART.findall(rest) if part]
+    parts = [part.removesuffix(":") for part in _BETWEEN_COLONS.findall(rest) if part]
     first = len(parts) - count + 1
     return [":".join(parts[:first]), *parts[first:]] if first > 0 else parts
 

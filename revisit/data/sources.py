@@ -22,6 +22,7 @@ class Kind:
     form: str  # what PATH consists of, between colons; in brackets what may be left out
     load: Callable[..., Records]  # of those parts: texts for SPLIT and URL, else paths
     metadata: dict | Callable[..., dict] = field(default_factory=dict)  # or what gives it for the same parts
+    sets_classes: bool = False  # whether ``load`` takes the data set's ``name`` too, and sets its classes
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,13 @@ KINDS = {
     "class_folders": Kind("PATH", load_class_folders, folders.class_folders_metadata),
     "shards": Kind("URL", load_shards),
     "voc": Kind("FOLDER:SPLIT", boxes.load_voc, boxes.voc_metadata),
-    "coco": Kind("FOLDER_OF_IMAGES:FILE.json", boxes.load_coco, boxes.coco_metadata),
+    "coco": Kind("FOLDER_OF_IMAGES:FILE.json", boxes.load_coco, boxes.coco_metadata, sets_classes=True),
     "yolo": Kind("FOLDER_OF_IMAGES:FOLDER_OF_LABELS[:FILE_OF_NAMES]", load_yolo, yolo_metadata),
     "voc_xml": Kind(
-        "FOLDER_OF_IMAGES:FOLDER_OF_XML", load_voc_xml, {"evaluator_type": "coco", "classes_are_those_seen": True}
+        "FOLDER_OF_IMAGES:FOLDER_OF_XML",
+        load_voc_xml,
+        {"evaluator_type": "coco", "classes_are_those_seen": True},
+        sets_classes=True,
     ),
     "masks": Kind("FOLDER_OF_IMAGES:FOLDER_OF_MASKS[:FILE_OF_NAMES]", pixels.load_masks, pixels.masks_metadata),
     "voc_segmentation": Kind(

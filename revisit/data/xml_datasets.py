@@ -1,16 +1,13 @@
 """Data sets with boxes in a folder of XML files as Pascal VOC's, one for each image, as labelling tools write them."""
 
-import logging
 from pathlib import Path
 from xml.etree import ElementTree
 
-from revisit.data.box_datasets import read_voc_annotation, voc_box, voc_size
+from revisit.data.box_datasets import check_used, read_voc_annotation, voc_box, voc_size
 from revisit.data.image_folders import Records, load_folder
 from revisit.errors import expect
 
 from detectron2.data import MetadataCatalog
-
-logger = logging.getLogger(__name__)
 
 
 def load_voc_xml(images: Path, annotations: Path, name: str) -> Records:
@@ -23,31 +20,19 @@ def load_voc_xml(images: Path, annotations: Path, name: str) -> Records:
         UserError: no images; files of which none is an image's, that are no such XML, or with an object without a box.
     """
     expect(annotations.is_dir(), f"folder of XML files {annotations} not found")
-    records, trees = load_folder(images), {}
-    for record in records:
-        file = annotations / Path(record["file_name"]).relative_to(images).with_suffix(".xml")
-        if file.is_file():
-            trees[file] = read_voc_annotation(file)
-        record["annotations"] = file
+    records = load_folder(images)
+    files = [annotations / Path(record["file_name"]).relative_to(images).with_suffix(".xml") for record in records]
+    trees = {file: read_voc_annotation(file) for file in files if file.is_file()}
     check_used(annotations, images, set(annotations.rglob("*.xml")), set(trees))
     classes = sorted({_class_of(thing, file) for file, tree in trees.items() for thing in tree.findall("object")})
     expect(classes, f"{annotations} has no object in {len(trees)} XML files: expected some, with a name and a bndbox")
     MetadataCatalog.get(name).set(thing_classes=classes)
-    for number, record in enumerate(records):
-        file, image = record["annotations"], Path(record["file_name"])
-        things = trees[file].findall("object") if file in trees else []
-        record |= {"image_id": number, **voc_size(trees.get(file), file, image)}
+    for number, (record, file) in enumerate(zip(records, files, strict=True)):
+        tree = trees.get(file)
+        things = [] if tree is None else tree.findall("object")
+        record |= {"image_id": number, **voc_size(tree, file, Path(record["file_name"]))}
         record["annotations"] = [voc_box(thing, file, tuple(classes)) for thing in things]
     return records
-
-
-def check_used(labels: Path, images: Path, files: set[Path], used: set[Path]) -> None:
-    """Warn of files of labels that belong to no image; raises UserError if that is all of them."""
-    lost = sorted(files - used)
-    found = f"{labels}: {len(lost)} of {len(files)} files of labels belong to no image below {images}"
-    expect(bool(used) or not files, f"{found}: expected the same names, and the same folders")
-    if lost:
-        logger.warning(f"{found}, such as {lost[0].name}")
 
 
 def _class_of(thing: ElementTree.Element, file: Path) -> str:

@@ -5,9 +5,9 @@ from pathlib import Path
 import yaml
 from yaml import YAMLError
 
+from revisit.data.box_datasets import check_used
 from revisit.data.image_folders import Records, load_folder
 from revisit.data.reader import read_size
-from revisit.data.xml_datasets import check_used
 from revisit.errors import UserError, expect, first_line
 
 from detectron2.structures import BoxMode
@@ -43,8 +43,8 @@ def load_yolo(images: Path, labels: Path, names: Path | None = None) -> Records:
 
 def yolo_metadata(images: Path, labels: Path, names: Path | None = None) -> dict:
     """Scored as COCO; without names as long as there is no file of them, which loading will say."""
-    names = names or next(filter(Path.is_file, _places_of_names(labels)), labels / NAMES_IN_LABELS)
-    return {"evaluator_type": "coco"} | ({"thing_classes": read_names(names)} if names.is_file() else {})
+    names = names or next(filter(Path.is_file, _places_of_names(labels)), None)
+    return {"evaluator_type": "coco"} | ({"thing_classes": read_names(names)} if names and names.is_file() else {})
 
 
 def find_names(labels: Path) -> Path:

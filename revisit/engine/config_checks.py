@@ -15,6 +15,7 @@ from revisit.errors import expect
 from revisit.evaluation.box_evaluators import check_voc_truth
 from revisit.evaluation.main_score import main_score
 from revisit.modeling.backbone.description import families
+from revisit.modeling.backbone.resnet import STAGES
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.modeling.sem_seg.pixel_heads import PixelHead, check_head
 from revisit.urls import is_url
@@ -278,9 +279,8 @@ def _check_detector(cfg: CfgNode) -> None:
     model, maps = cfg.MODEL, _maps_of(cfg)
     if "_fpn_" in model.BACKBONE.NAME:
         below, known = list(model.FPN.IN_FEATURES), list(model.RESNETS.OUT_FEATURES)
-        order = ["res2", "res3", "res4", "res5"]
         expect(
-            bool(below) and set(below) <= set(known) and below == order[4 - len(below) :],
+            bool(below) and set(below) <= set(known) and tuple(below) == STAGES[len(STAGES) - len(below) :],
             f"MODEL.FPN.IN_FEATURES is {below}: expected neighbouring ones up to res5, all of them in "
             f"MODEL.RESNETS.OUT_FEATURES, which is {known}",
         )

@@ -1,7 +1,6 @@
 """What a finetuned model finds in image files, folders and videos that are no data set."""
 
 import json
-import logging
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from tqdm import tqdm
 from revisit.config import DETECTORS
 from revisit.data.image_folders import find_images
 from revisit.data.reader import SUFFIXES, UnreadableImageError, read_record
-from revisit.engine.predictions import Predict, build_predictor, class_names, detections_of
+from revisit.engine.predictions import detections_of, load_finetuned, predictor_of
 from revisit.errors import UserError, expect
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.files import written_whole
@@ -27,8 +26,6 @@ from detectron2.config import CfgNode
 VIDEOS = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v"})
 PICTURE = (420, 1024)  # px, the least and the most of a picture's longer side
 _MILLIMETRES = 1000  # per metre: depth is written as whole millimetres
-
-logger = logging.getLogger(__name__)
 
 
 class Source(NamedTuple):
@@ -74,9 +71,9 @@ class FilePredictor:
 
     def __init__(self, cfg: CfgNode, output: Path):
         expect(bool(cfg.MODEL.WEIGHTS), "no weights to predict with: end the command by --opts MODEL.WEIGHTS FILE")
-        self._predict: Predict = build_predictor(cfg)
-        self._bit_depth = cfg.INPUT.BIT_DEPTH
-        self._kind, self._names, self._output = cfg.MODEL.META_ARCHITECTURE, class_names(cfg), output
+        model, self._names = load_finetuned(cfg)
+        self._predict = predictor_of(model, cfg)
+        self._kind, self._bit_depth, self._output = cfg.MODEL.META_ARCHITECTURE, cfg.INPUT.BIT_DEPTH, output
         self._images: list[dict] = []
         self._objects: list[dict] = []
         self.unreadable: list[str] = []

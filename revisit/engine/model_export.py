@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 from unittest import mock
 
@@ -13,14 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.config import DETECTORS, PIXELWISE, bit_depth
-from revisit.engine.predictions import TASKS, class_names
-from revisit.errors import UserError, expect
+from revisit.engine.predictions import TASKS, load_finetuned
+from revisit.errors import expect
 from revisit.files import written_whole
+from revisit.imports import require_package
 
 from detectron2.config import CfgNode
-from detectron2.modeling import build_model
 
 SUFFIXES = (".onnx", ".ts")
 _OPSET = 17  # of ONNX: the first with all operators that these networks need
@@ -38,9 +38,9 @@ class ExportedNetwork(nn.Module):
     for segmenters ``logits`` (classes, H, W); for depth ``depth`` (H, W) in metres.
     """
 
-    def __init__(self, model: nn.Module, cfg: CfgNode):
+    def __init__(self, model: nn.Module, cfg: CfgNode, classes: list[str]):
         super().__init__()
-        self.model = model
+        self.model, self.classes = model, classes
         self.kind = cfg.MODEL.META_ARCHITECTURE
         outputs = {"SemanticSegmentor": ["logits"], "DepthEstimator": ["depth"]}
         masks = ["masks"] if self.kind == "GeneralizedRCNN" and cfg.MODEL.MASK_ON else []
@@ -81,9 +81,8 @@ def load_network(cfg: CfgNode) -> ExportedNetwork:
     expect(kind in TASKS, f"MODEL.META_ARCHITECTURE {kind} predicts nothing to export: expected one of {list(TASKS)}")
     cfg = cfg.clone()
     cfg.MODEL.DEVICE = "cpu"
-    model = build_model(cfg).eval().requires_grad_(False)
-    WholeModelCheckpointer(model, cfg).resume_or_load(cfg.MODEL.WEIGHTS, resume=False)
-    return ExportedNetwork(model, cfg)
+    model, classes = load_finetuned(cfg)
+    return ExportedNetwork(model.requires_grad_(False), cfg, classes)
 
 
 def export(network: ExportedNetwork, path: Path) -> None:
@@ -154,7 +153,7 @@ def write_card(network: ExportedNetwork, cfg: CfgNode, path: Path) -> Path:
         **size,
         **({"height_and_width": list(cfg.INPUT.SQUASH)} if not is_detector and cfg.INPUT.SQUASH else {}),
         "outputs": network.outputs,
-        "classes": class_names(cfg),
+        "classes": network.classes,
     }
     card = path.with_suffix(".json")
     with written_whole(card) as temporary:
@@ -177,8 +176,5 @@ def _noise(height: int, width: int) -> Tensor:
     return torch.randint(0, 256, (3, height, width), generator=generator).float()
 
 
-def _require(package: str) -> object:
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise UserError(f"the package {package} is not installed: run pip install {package}, or write .ts") from error
+def _require(package: str) -> ModuleType:
+    return require_package(package, f"the package {package} is not installed: run pip install {package}, or write .ts")

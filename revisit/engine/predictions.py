@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from torch import nn
 
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
-from revisit.checkpoint.reading import read_checkpoint
 from revisit.config import DETECTORS, bit_depth
 from revisit.data.catalog import get_records
 from revisit.data.labels import check_size, read_depth, read_labels
@@ -17,7 +17,6 @@ from revisit.engine.finetune_trainer import build_mapper
 from revisit.engine.setup import follow_class_names
 from revisit.errors import expect
 from revisit.evaluation.pixel_evaluators import predicted_classes
-from revisit.urls import local_copy
 from revisit.viz.prediction_sheet import Detections, depth_row, detection_row, segmentation_row
 from revisit.viz.tiles import SheetRow, evenly_spread
 
@@ -30,23 +29,23 @@ from detectron2.structures import Instances
 Predict = Callable[[dict], dict]
 
 
-def build_predictor(cfg: CfgNode) -> Predict:
-    """Record -> what the model of MODEL.WEIGHTS predicts for it."""
-    model, mapper = build_model(cfg).eval(), build_mapper(cfg, is_train=False)
-    WholeModelCheckpointer(model, cfg).resume_or_load(cfg.MODEL.WEIGHTS, resume=False)
+def load_finetuned(cfg: CfgNode) -> tuple[nn.Module, list[str]]:
+    """The model of MODEL.WEIGHTS in evaluation mode, and its classes: by its checkpoint, else ``class 0`` and so on."""
+    model = build_model(cfg).eval()
+    saved = WholeModelCheckpointer(model, cfg).resume_or_load(cfg.MODEL.WEIGHTS, resume=False)
+    count, names = num_classes(cfg) or 0, saved.get("classes", [])
+    return model, names if len(names) == count else [f"class {n}" for n in range(count)]
+
+
+def predictor_of(model: nn.Module, cfg: CfgNode) -> Predict:
+    """Record -> what the model predicts for it."""
+    mapper = build_mapper(cfg, is_train=False)
 
     @torch.no_grad()
     def predict(record: dict) -> dict:
         return model([mapper(record)])[0]
 
     return predict
-
-
-def class_names(cfg: CfgNode) -> list[str]:
-    """Of the model: those in its checkpoint, else ``class 0`` and so on."""
-    count = num_classes(cfg) or 0
-    names = read_checkpoint(local_copy(cfg.MODEL.WEIGHTS)).get("classes", [])
-    return names if len(names) == count else [f"class {n}" for n in range(count)]
 
 
 def set_score_threshold(cfg: CfgNode, threshold: float) -> None:
@@ -109,6 +108,6 @@ def make_rows(cfg: CfgNode, dataset: str, num_images: int, truth_only: bool) -> 
     records, metadata = get_records(dataset), MetadataCatalog.get(dataset)
     check_records(cfg, dataset, records)
     resolve_bit_depth(cfg, records)
-    predict = None if truth_only else build_predictor(cfg)
+    predict = None if truth_only else predictor_of(load_finetuned(cfg)[0], cfg)
     chosen = [records[n] for n in evenly_spread(len(records), num_images)]
     return [draw(record, require_record(record, bit_depth(cfg)), metadata, predict) for record in chosen]

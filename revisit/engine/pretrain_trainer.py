@@ -14,7 +14,7 @@ from revisit.engine.start_scores import StartScores
 from revisit.engine.trainer import RevisitTrainer
 from revisit.evaluation.classifiers import fit_linear, knn_top1, linear_top1
 from revisit.evaluation.features import Features, extractor
-from revisit.evaluation.label_free import label_free_scores
+from revisit.evaluation.label_free import LABEL_FREE, label_free_scores
 from revisit.modeling.distributed import share_state, unwrap
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.viz.pretraining_sheets import neighbor_gallery
@@ -88,7 +88,7 @@ class PretrainTrainer(RevisitTrainer):
             results.update(_classify(cfg, extract))
         if cfg.MONITOR.IMAGES and (scores := label_free_scores(cfg, model, extract)):
             results.label_free = scores
-            results.update({name: getattr(scores, name) for name in ("rankme", "alignment", "uniformity")})
+            results.update({name: getattr(scores, name) for name in LABEL_FREE})
             logger.info(
                 f"{len(scores.neighbors)} images of {cfg.MONITOR.IMAGES}: RankMe {scores.rankme:.1f} of "
                 f"{model.feature_dim}, alignment {scores.alignment:.3f}, uniformity {scores.uniformity:.3f}"

@@ -3,6 +3,7 @@
 import logging
 
 from revisit.engine.hooks import AfterEvaluation
+from revisit.evaluation.label_free import LABEL_FREE
 from revisit.evaluation.main_score import is_better
 
 from detectron2.config import CfgNode
@@ -11,7 +12,6 @@ from detectron2.utils import comm
 logger = logging.getLogger(__name__)
 
 COMPARED = ("knn_top1", "linear_top1")  # percent, the higher the better, of one test set or, with a suffix, several
-LABEL_FREE = ("rankme", "alignment", "uniformity")  # neither a higher nor a lower one is better in itself
 
 
 class StartScores(AfterEvaluation):

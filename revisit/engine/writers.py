@@ -5,13 +5,13 @@ import logging
 import re
 import time
 from collections import defaultdict
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 from revisit.engine.same_experiment import plain_config
 from revisit.errors import UserError, expect, first_line
 from revisit.files import written_whole
+from revisit.imports import require_package
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.viz.pretraining_sheets import save_view_sheet
 
@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 
 
 class RunTracker(EventWriter):
-    """Sends a run's new scalars and pictures to a service; a service that fails is said once, and the run goes on.
+    """Sends a run's new scalars and pictures to a service; a service that fails is reported once, and the run
+    continues.
 
     Subclasses open a run, by the id of an earlier part of it where there is one, and send.
     """
@@ -161,7 +162,4 @@ def _read_ids(folder: Path) -> dict[str, str]:
 
 def _require(package: str) -> ModuleType:
     expect(package in TRACKERS, f"WRITERS names {package!r}: expected some of {', '.join(TRACKERS)}")
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise UserError(f"WRITERS names {package}, which is not installed: run pip install {package}") from error
+    return require_package(package, f"WRITERS names {package}, which is not installed: run pip install {package}")

@@ -22,6 +22,9 @@ SEED = 0  # of the views, whatever the run's: runs of one recipe are compared on
 CHUNK = 1024  # rows
 
 
+LABEL_FREE = ("rankme", "alignment", "uniformity")  # of LabelFreeScores; none is better for being higher or lower
+
+
 class LabelFreeScores(NamedTuple):
     """Of one evaluation of MONITOR.IMAGES, M images."""
 

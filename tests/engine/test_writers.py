@@ -2,7 +2,10 @@
 
 import json
 import logging
+import sys
+from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from runs import run_config, train
@@ -36,14 +39,23 @@ def offline(monkeypatch):
 
 
 def test_a_service_that_is_not_known_or_not_installed_is_refused(toy_datasets, tmp_path, monkeypatch):
-    def missing(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr("revisit.engine.writers.import_module", missing)
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
     with pytest.raises(UserError, match="WRITERS names wandb, which is not installed: run pip install wandb"):
         build_trackers(run_config(tmp_path, "WRITERS", ("wandb",)))
     with pytest.raises(UserError, match="WRITERS names 'comet': expected some of wandb, mlflow"):
         build_trackers(run_config(tmp_path, "WRITERS", ("comet",)))
+
+
+def trained_and_resumed(folder: Path, service: str, forget: Callable[[], None] = lambda: None) -> str:
+    """The id of a run that is resumed in the middle, the same before and after."""
+    train(folder, *OPTIONS, "WRITERS", (service,))
+    ids = json.loads((folder / "tracked_runs.json").read_text())
+    (folder / "model_final.pth").unlink()
+    (folder / "model_0000003.pth").unlink()
+    forget()
+    train(folder, *OPTIONS, "WRITERS", (service,), resume=True)
+    assert json.loads((folder / "tracked_runs.json").read_text()) == ids
+    return ids[service]
 
 
 @needs_mlflow
@@ -51,15 +63,9 @@ def test_a_service_that_is_not_known_or_not_installed_is_refused(toy_datasets, t
 def test_mlflow_has_what_metrics_json_has_and_a_resumed_run_keeps_its_id(toy_datasets, tmp_path):
     import mlflow
 
-    train(tmp_path, *OPTIONS, "WRITERS", ("mlflow",))
-    ids = json.loads((tmp_path / "tracked_runs.json").read_text())
-    (tmp_path / "model_final.pth").unlink()
-    (tmp_path / "model_0000003.pth").unlink()
-    mlflow.set_tracking_uri(None)
-    train(tmp_path, *OPTIONS, "WRITERS", ("mlflow",), resume=True)
-    assert json.loads((tmp_path / "tracked_runs.json").read_text()) == ids
+    run_id = trained_and_resumed(tmp_path, "mlflow", forget=lambda: mlflow.set_tracking_uri(None))
     client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
-    run = client.get_run(ids["mlflow"])
+    run = client.get_run(run_id)
     assert run.info.status == "FINISHED" and run.data.params["SOLVER.MAX_ITER"] == "4"
     scores = dict(read_metrics(tmp_path / "metrics.json")["knn_top1"])
     found = {metric.step: metric.value for metric in client.get_metric_history(run.info.run_id, "knn_top1")}
@@ -71,13 +77,8 @@ def test_mlflow_has_what_metrics_json_has_and_a_resumed_run_keeps_its_id(toy_dat
 @needs_wandb
 @pytest.mark.filterwarnings("ignore")
 def test_wandb_gets_scalars_and_pictures_and_a_resumed_run_keeps_its_id(toy_datasets, tmp_path):
-    train(tmp_path, *OPTIONS, "WRITERS", ("wandb",))
-    ids = json.loads((tmp_path / "tracked_runs.json").read_text())
-    (tmp_path / "model_final.pth").unlink()
-    (tmp_path / "model_0000003.pth").unlink()
-    train(tmp_path, *OPTIONS, "WRITERS", ("wandb",), resume=True)
-    assert json.loads((tmp_path / "tracked_runs.json").read_text()) == ids
-    files = list(tmp_path.glob(f"wandb/offline-run-*-{ids['wandb']}/run-*.wandb"))
+    run_id = trained_and_resumed(tmp_path, "wandb")
+    files = list(tmp_path.glob(f"wandb/offline-run-*-{run_id}/run-*.wandb"))
     assert len(files) == 2  # of one id
     logged = b"".join(file.read_bytes() for file in files)
     assert all(name in logged for name in (b"knn_top1", b"loss_inst", b"SOLVER.MAX_ITER"))
