@@ -92,13 +92,14 @@ def sentence(start: str, other: str, found: Sequence[Equivalence], *, seeds: int
     by_verdict = {kind: [each for each in found if each.verdict == kind] for kind in (BETTER, WORSE, NO_DIFFERENCE)}
     differences = [each for kind in (BETTER, WORSE) for each in sorted(by_verdict[kind], key=lambda e: e.same is None)]
     if not differences:
-        return f"No difference between {start} and {other} at {_listed(found)} labelled images: their bands overlap."
-    shown = differences[0]
-    text = [f"With {start} {worth(shown, other, [each.labels for each in found])}."]
-    if shown.verdict == BETTER and by_verdict[WORSE]:
-        text.append(f"At {_listed(by_verdict[WORSE])} it is worse than {other}.")
-    if by_verdict[NO_DIFFERENCE]:
-        text.append(f"No difference at {_listed(by_verdict[NO_DIFFERENCE])}.")
+        text = [f"No difference between {start} and {other} at {_listed(found)} labelled images: their bands overlap."]
+    else:
+        shown = differences[0]
+        text = [f"With {start} {worth(shown, other, [each.labels for each in found])}."]
+        if shown.verdict == BETTER and by_verdict[WORSE]:
+            text.append(f"At {_listed(by_verdict[WORSE])} it is worse than {other}.")
+        if by_verdict[NO_DIFFERENCE]:
+            text.append(f"No difference at {_listed(by_verdict[NO_DIFFERENCE])}.")
     if len(differences) == 1 < len(found):
         text.append(f"One of {len(found)} numbers of labels shows a difference, which chance alone often does.")
     if seeds == 1:

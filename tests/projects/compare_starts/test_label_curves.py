@@ -103,14 +103,15 @@ def test_a_difference_at_one_number_alone_is_said_to_be_often_chance():
     assert text.endswith("One of 4 numbers of labels shows a difference, which chance alone often does.")
 
 
-def test_one_seed_is_said_to_be_one():
-    one = [
-        LabelCurve(c.start, {n: values[:1] for n, values in c.scores.items()})
-        for c in (curve("moco", 23, 32, 33, 35), RANDOM)
-    ]
-    assert sentence("moco", "random", equivalences(*one), seeds=1).endswith(
-        "One seed: nothing says how much of it is chance."
+@pytest.mark.parametrize("scores", [(23, 32, 33, 35), (10, 20, 30, 34)], ids=["better", "equal"])
+def test_one_seed_is_said_to_be_one(scores):
+    one, other = (
+        LabelCurve("moco", {n: [s] for n, s in zip((1, 2, 3, 4), row, strict=True)})
+        for row in (scores, (10, 20, 30, 34))
     )
+    text = sentence("moco", "random", equivalences(one, other), seeds=1)
+    assert text.startswith("No difference") == (one == other)
+    assert text.endswith("One seed: nothing says how much of it is chance.")
 
 
 def test_only_what_is_finished_for_both_is_compared():
