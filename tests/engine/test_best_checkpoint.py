@@ -108,7 +108,7 @@ def test_a_run_out_of_patience_ends_with_its_result_and_resumes_to_nothing(toy_d
         again = train(tmp_path, *PATIENT, resume=True)
     assert "nothing to do: no better knn_top1" in caplog.text and again.start_iter == 4
     assert load(tmp_path / "model_final.pth")["iteration"] == 3
-    train(tmp_path, *OPTIONS, resume=True)  # without patience it goes on
+    train(tmp_path, *OPTIONS, resume=True)  # without patience it continues
     assert load(tmp_path / "model_final.pth")["iteration"] == LAST and record(tmp_path)["iteration"] == LAST
 
 
