@@ -53,6 +53,7 @@ TOY_RUNS = {
 CIFAR_CROPS = ((2, 24, (0.4, 1.0)), None, 0.0)
 CIFAR_RUNS = {
     "moco": (24, CIFAR_CROPS, 0.99, STANDARD, None),
+    "moco_wide": (40, ((2, 24, (0.2, 1.0)), None, 0.0), 0.99, EITHER, None),
     "knn_moco": (24, CIFAR_CROPS, 0.99, STANDARD, (0.4, 20, 5)),
 }
 
@@ -169,9 +170,9 @@ def test_a_toy_run_resolves_to_its_settings(name, dry_run, toy_root, monkeypatch
 def test_a_cifar_run_resolves_to_its_settings(name, dry_run):
     plan = dry_run(f"cifar10/{name}")
     assert_resolves(plan, name, CIFAR_RUNS[name])
-    assert (plan["iterations"], plan["batch"], plan["lr"]) == (24 * 781, 64, 0.015)
+    assert (plan["iterations"], plan["batch"], plan["lr"]) == (CIFAR_RUNS[name][0] * 781, 64, 0.015)
     assert plan["weight_decays"] == {"other": 5e-4, "norm": 5e-4, "bias": 5e-4}
-    assert (plan["temperature"], plan["queue_size"]) == (0.1, {"moco": 512, "knn_moco": 4096}[name])
+    assert (plan["temperature"], plan["queue_size"]) == (0.1, 4096 if name == "knn_moco" else 512)
     assert (plan["blur"], plan["precision"]) == (0.0, "bfloat16")
     assert plan["shapes"]["anchor"] == [32, 3, 24, 24]
     assert (plan["bn_group"], plan["shuffle_bn"]) == (32, True)
