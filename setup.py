@@ -39,13 +39,17 @@ setup(
     extras_require={
         "detectron2-needs": DETECTRON2_NEEDS.split(),
         "dev": [
+            "alembic>=1.13",  # with sqlalchemy: the SQLite database of WRITERS ("mlflow",)
             "hypothesis>=6",  # property tests
+            "mlflow-skinny>=3",  # WRITERS: mlflow without its server
             "onnx>=1.17",  # tools/export_model.py writes it
             "onnxruntime>=1.20",  # and compares what it computes
             "pytest>=8",  # the test suite
             "pytest-xdist>=3.6",  # all cores at it: one core needs 20 minutes
             "ruff>=0.8",  # `make lint`
+            "sqlalchemy>=2",  # with alembic
             "timm>=1.0",  # what loads the weights exported for it
+            "wandb>=0.21",  # WRITERS
         ],
     },
 )

@@ -20,16 +20,17 @@ from revisit.imports import import_modules
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("backbone", type=Path, help="weights of tools/convert_to_d2.py, or a checkpoint")
+    parser.add_argument("backbone", help="weights of tools/convert_to_d2.py, or a checkpoint; a file or a URL")
     parser.add_argument("output", type=Path, help="weights to write, .pth or .safetensors")
     parser.add_argument("--to", choices=["torchvision", "timm"], required=True, help="library that is to load them")
     parser.add_argument("--imports", nargs="*", default=[], help="modules that describe other backbones, as IMPORTS")
     args = parser.parse_args()
     from revisit.checkpoint import export
     from revisit.checkpoint.flags import IMAGENET
+    from revisit.urls import local_copy
 
     import_modules(args.imports)
-    export.check_output(args.output, args.backbone, export.SUFFIXES)
+    export.check_output(args.output, local_copy(args.backbone, "checkpoint"), export.SUFFIXES)
     backbone = export.load_backbone(args.backbone)
     tensors = export.library_tensors(backbone, args.to)
     make_folder(args.output.parent, "the output's folder")

@@ -22,6 +22,7 @@ from revisit.data.workers import SignalSafeLoader
 from revisit.errors import UserError, expect
 from revisit.evaluation.features import BATCH, TRANSFORMS
 from revisit.files import written_whole
+from revisit.urls import local_copy
 
 from detectron2.config import CfgNode
 from detectron2.data import DatasetFromList, MapDataset
@@ -141,7 +142,7 @@ def weights_key(cfg: CfgNode) -> str:
     drawn = f"SEED {cfg.SEED}" if not cfg.MODEL.WEIGHTS or cfg.MODEL.ALLOW_PARTIAL_BACKBONE else ""
     if not cfg.MODEL.WEIGHTS:
         return drawn
-    with open(cfg.MODEL.WEIGHTS, "rb") as file:
+    with open(local_copy(cfg.MODEL.WEIGHTS, "MODEL.WEIGHTS"), "rb") as file:
         return f"{hashlib.file_digest(file, 'sha256').hexdigest()} {drawn}".strip()
 
 

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from revisit.engine.command import run_command
 from revisit.errors import expect
+from revisit.urls import is_url
 
 RANDOM = "random"
 
@@ -38,6 +39,6 @@ def parse_args(description: str | None, *, network: bool = True) -> argparse.Nam
     add("--output", type=Path, required=True, metavar="DIR", help="folder for results.json and pictures")
     add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
     args = parser.parse_args()
-    found = args.weights == RANDOM or os.path.isfile(args.weights)
+    found = args.weights == RANDOM or is_url(args.weights) or os.path.isfile(args.weights)
     expect(found, f"--weights {args.weights} not found: expected a file of weights, or {RANDOM}")
     return args

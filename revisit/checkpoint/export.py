@@ -14,6 +14,7 @@ from revisit.checkpoint.reading import read_checkpoint, safetensors_package
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
 from revisit.modeling.backbone.description import BackboneDescription, Tensors, description_of
+from revisit.urls import local_copy
 
 LIBRARIES = ("torchvision", "timm")
 SUFFIXES = (".pth", ".safetensors")
@@ -49,38 +50,39 @@ def check_output(output: Path, source: Path, suffixes: tuple[str, ...]) -> None:
     expect(output.resolve() != source.resolve(), f"output {output} is the input: expected another name")
 
 
-def load_backbone(path: Path) -> BackboneWeights:
-    """Read what tools/convert_to_d2.py wrote, or anything that it could convert.
+def load_backbone(name: str | Path) -> BackboneWeights:
+    """Read what tools/convert_to_d2.py wrote, or anything that it could convert, a file or at a URL.
 
     Raises:
         UserError: no backbone in the file, or no flags beside it.
     """
+    path = local_copy(str(name), "checkpoint")
     content = read_checkpoint(path)
     tensors = tensors_of(content)
     if description := description_of(tensors):
-        flags, origin = read_flags(path)
-        _require_whole(flags, description, path)
+        flags, origin = read_flags(name)
+        _require_whole(flags, description, name)
         check_backbone(tensors, flags, description)
         weights = BackboneWeights(tensors, flags, description, origin)
     else:
         weights = convert(content, name=path.name)
-        _require_whole(weights.flags, weights.description, path)
+        _require_whole(weights.flags, weights.description, name)
     return weights._replace(flags=flags_of(flags_to_config(weights.flags), weights.description))
 
 
-def _require_whole(flags: object, description: BackboneDescription, path: Path) -> None:
+def _require_whole(flags: object, description: BackboneDescription, name: str | Path) -> None:
     expect(
         flags is not None,
-        f"{path} has no {flags_path(path).name} beside it, which says under which pixel statistics and strides it is "
+        f"{name} has no {flags_path(name).name} beside it, which says under which pixel statistics and strides it is "
         "valid: put it there, or export from the checkpoint that it was converted from",
     )
     lacking = [key for key in flag_keys(description) if not isinstance(flags, dict) or key not in flags]
     if lacking:
-        raise UserError(f"the flags of {path} lack {lacking[0]}: convert the weights by tools/convert_to_d2.py again")
+        raise UserError(f"the flags of {name} lack {lacking[0]}: convert the weights by tools/convert_to_d2.py again")
     for key in ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD"):
         value = flags[key]
         is_valid = isinstance(value, list) and [type(n) in (int, float) for n in value] == [True] * 3
-        expect(is_valid, f"the flags of {path} have {value} as {key}: expected a list of three numbers")
+        expect(is_valid, f"the flags of {name} have {value} as {key}: expected a list of three numbers")
 
 
 def library_tensors(weights: BackboneWeights, library: str) -> Tensors:
