@@ -141,11 +141,14 @@ def test_eval_only_repeats_the_numbers_of_finetuning(task, options, metric, proc
     assert "100 of 100 backbone tensors loaded" in run(f"{train} {options} {backbone}", toy_root)
     trained = {name: values[-1][1] for name, values in read_metrics(tmp_path / "metrics.json").items()}
     assert 0 < trained["total_loss"] < 100
+    at_the_end = (tmp_path / "evaluation.json").read_text()
+    (tmp_path / "evaluation.json").unlink()
     settings = (tmp_path / "config.yaml").read_text()
     again = f"--resume {options} {backbone}" if processes == 2 else f"{options} {tmp_path}/model_final.pth"
     run(f"{train} --eval-only {again}", toy_root)
     assert (tmp_path / "config.yaml").read_text() == settings
-    evaluated = json.loads((tmp_path / "evaluation.json").read_text())
+    assert (tmp_path / "evaluation.json").read_text() == at_the_end
+    evaluated = json.loads(at_the_end)
     scores = {f"{kind}/{name}": value for kind, scores in evaluated.items() for name, value in scores.items()}
     assert metric in scores
     for name, value in scores.items():

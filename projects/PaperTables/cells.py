@@ -118,14 +118,14 @@ class JobBuilder:
         length = () if self.full else evaluation.length
         if evaluation.program == TRAIN:
             train = self._training(evaluation.config)
-            options = (*length, *self.extra, *evaluation.options, "SEED", str(seed), "OUTPUT_DIR", str(folder))
-            options += ("MODEL.WEIGHTS", str(weights)) if weights else ()
-            commands = ((*train, *options), (*train, "--eval-only", *options))
-            if chosen:
-                self._check_evaluations(evaluation.config, (*length, *self.extra, *evaluation.options))
-                options += ("TEST.KEEP_BEST", "True")
-                best = ("MODEL.WEIGHTS", str(folder / f"{BEST}.pth"))
-                commands = ((*train, *options), (*train[:-1], "--eval-only", *options, *best))  # without --resume
+            options = (*length, *self.extra, *evaluation.options, "SEED", str(seed))
+            start = ("MODEL.WEIGHTS", str(weights)) if weights else ()
+            commands = ((*train, *options, "OUTPUT_DIR", str(folder), *start),)
+            if chosen:  # its training's own evaluation, of the final network, is not the result
+                self._check_evaluations(evaluation.config, options)
+                options += ("TEST.KEEP_BEST", "True", "OUTPUT_DIR")
+                best = ("--eval-only", *options, str(folder), "MODEL.WEIGHTS", str(folder / f"training/{BEST}.pth"))
+                commands = ((*train, *options, str(folder / "training"), *start), (*train[:-1], *best))
         else:
             place = ("--weights", str(weights or "random"), "--output", str(folder))
             options = (*evaluation.options, *length, "SEED", str(seed))

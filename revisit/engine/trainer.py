@@ -39,6 +39,8 @@ from detectron2.modeling import build_model
 from detectron2.utils import comm
 from detectron2.utils.events import EventStorage, EventWriter
 
+RESULTS = "evaluation.json"  # in OUTPUT_DIR, of the last network that was evaluated to its end
+
 logger = logging.getLogger(__name__)
 
 
@@ -180,16 +182,13 @@ class RevisitTrainer(DefaultTrainer):
 
     @classmethod
     def evaluate(cls, cfg: CfgNode, resume: bool) -> dict:
-        """Test MODEL.WEIGHTS (with ``resume`` the run's last checkpoint) and write OUTPUT_DIR/evaluation.json."""
+        """Test MODEL.WEIGHTS (with ``resume`` the run's last checkpoint) and write OUTPUT_DIR/evaluation.json, as the
+        end of a training does."""
         model = cls.build_model(cfg)
         loaded = cls.evaluation_checkpointer(model, cfg).resume_or_load(cfg.MODEL.WEIGHTS, resume=resume)
         with EventStorage(loaded.get("iteration", 0)):
             results = cls.test(cfg, model)
-        if comm.is_main_process():
-            path = Path(cfg.OUTPUT_DIR) / "evaluation.json"
-            with written_whole(path) as temporary:  # whoever finds it takes the evaluation for done
-                temporary.write_text(json.dumps(results, indent=2))
-            logger.info(f"results written to {path}")
+        _write_results(cfg, results)
         return results
 
     def resume_or_load(self, resume: bool = True, accepted: Collection[str] = ()) -> None:
@@ -200,7 +199,7 @@ class RevisitTrainer(DefaultTrainer):
             (Path(self.cfg.OUTPUT_DIR) / "config.yaml").write_text(self.cfg.dump())
         self.data_loader.start_iteration = self.start_iter
 
-    def train(self) -> dict | None:
+    def train(self) -> None:
         if self.start_iter >= self.max_iter:
             self._restore_final()
             for hook in self._hooks:
@@ -208,16 +207,17 @@ class RevisitTrainer(DefaultTrainer):
                     hook.catch_up()
             done = f"the run has finished its {self.max_iter} iterations (--eval-only evaluates it again)"
             logger.info(f"nothing to do: {done}")
+            self._make_up_for_evaluation()
             return None
         try:
             with self.signals, quiet_tensorboard():
-                return super().train()
+                super().train()
+                _write_results(self.cfg, self._last_eval_results)
         except OutOfPatienceError as end:
             logger.info(str(end))
             for hook in self._hooks:
                 if hasattr(hook, "sum_up"):
                     hook.sum_up()
-            return None
 
     def _restore_final(self) -> None:
         """Where a finished run's result is damaged or gone, its last periodic checkpoint was loaded: write it again."""
@@ -225,6 +225,12 @@ class RevisitTrainer(DefaultTrainer):
         if comm.is_main_process() and self.start_iter == self.max_iter and loaded != FINAL:
             check_owner(Path(self.cfg.OUTPUT_DIR))
             self.checkpointer.save(FINAL, iteration=self.start_iter - 1)
+
+    def _make_up_for_evaluation(self) -> None:
+        """Of a run that was killed between its last checkpoint and the end of the evaluation that follows."""
+        wanted = self.cfg.DATASETS.TEST and not (Path(self.cfg.OUTPUT_DIR) / RESULTS).is_file()
+        if comm.all_gather(bool(wanted))[0]:
+            self.evaluate(self.cfg, resume=True)
 
     def run_step(self) -> None:
         try:
@@ -259,3 +265,11 @@ class RevisitTrainer(DefaultTrainer):
     def metrics_period(cfg: CfgNode) -> int:
         """Steps whose losses are read together; more than one only where ``inputs_of`` knows earlier batches."""
         return 1
+
+
+def _write_results(cfg: CfgNode, results: dict) -> None:
+    if comm.is_main_process() and results:
+        path = Path(cfg.OUTPUT_DIR) / RESULTS
+        with written_whole(path) as temporary:  # whoever finds it takes the evaluation for done
+            temporary.write_text(json.dumps(results, indent=2))
+        logger.info(f"results written to {path}")

@@ -1,5 +1,6 @@
 """What checkpoints and metrics of a run hold; and a resumed run ends as one that was never stopped."""
 
+import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -77,6 +78,19 @@ def test_a_run_has_its_flags_its_seed_and_the_documented_metrics(whole):
         *("images_per_second", "data_wait_share", "read_failures", "crop_fallbacks"),
     }
     assert list(whole.glob("events.out.tfevents*"))
+
+
+def test_the_end_leaves_its_scores_and_a_run_that_was_killed_before_makes_up_for_them(whole, toy_datasets, tmp_path):
+    scores = json.loads((whole / "evaluation.json").read_text())
+    assert scores["knn_top1"] == read_metrics(whole / "metrics.json")["knn_top1"][-1][1]
+    for name in ("model_0000009.pth", "model_final.pth"):
+        shutil.copy(whole / name, tmp_path)
+    (tmp_path / "last_checkpoint").write_text("model_final.pth")
+    assert train(tmp_path, *OPTIONS, resume=True).start_iter == 10
+    written = (tmp_path / "evaluation.json").stat().st_mtime_ns
+    assert json.loads((tmp_path / "evaluation.json").read_text()) == scores
+    train(tmp_path, *OPTIONS, resume=True)
+    assert (tmp_path / "evaluation.json").stat().st_mtime_ns == written
 
 
 def check_resumed(whole: Path, output: Path, iteration: int, train: Callable[..., RevisitTrainer]) -> RevisitTrainer:
