@@ -262,7 +262,8 @@ def test_the_best_network_of_each_seed_is_judged_and_the_table_says_so(pretraine
     assert "at their best evaluation" in text and "seeds [1, 2], mean ± standard deviation" in text
     (row,) = csv.DictReader((tmp_path / "transfer_weights_best/table.csv").read_text().splitlines())
     kept = [
-        json.loads(path.read_text())["value"] for path in sorted(tmp_path.glob("evaluate/*/*_best/seed*/best.json"))
+        json.loads(path.read_text())["value"]
+        for path in sorted(tmp_path.glob("evaluate/*/*_best/seed*/training/best.json"))
     ]
     assert row["network"] == "best" and [float(value) for value in row["values"].split()] == kept and len(kept) == 2
     assert "2 jobs, 2 done before" in run(command, toy_root)
