@@ -6,6 +6,8 @@ own file under revisit/modeling/meta_arch/.
 """
 
 from collections.abc import Callable
+from functools import reduce
+from typing import Any
 
 from detectron2.config import CfgNode
 
@@ -55,6 +57,11 @@ def add_revisit_config(cfg: CfgNode) -> None:
     cfg.WRITERS = ()
     for add in _ADDED_BY.values():
         add(cfg)
+
+
+def value_of(cfg: CfgNode, key: str) -> Any:
+    """Of a full key, such as ``MODEL.RESNETS.DEPTH``."""
+    return reduce(getattr, key.split("."), cfg)
 
 
 def metrics_period(cfg: CfgNode) -> int:

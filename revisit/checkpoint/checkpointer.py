@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from revisit.checkpoint.flags import check_flags, flags_of, is_folded, read_flags, value_of
+from revisit.checkpoint.flags import check_flags, flags_of, is_folded, read_flags
 from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint, require_finite, require_tensors
 from revisit.checkpoint.run_folder import BEST, checkpoints_of_run, is_of_run
+from revisit.config import value_of
 from revisit.errors import UserError, expect, first_line
 from revisit.files import written_whole
 from revisit.modeling.backbone.description import backbone_class, backbone_keys, describe, description_of, undescribed

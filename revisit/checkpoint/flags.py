@@ -4,13 +4,12 @@ Silent mis-transfer (flipped channels, another stride, other pixel statistics) c
 no error by itself, so the flags travel with the weights and every user of the weights compares them.
 """
 
-from functools import reduce
 from pathlib import Path
 
 import torch
 import yaml
 
-from revisit.config import bit_depth
+from revisit.config import bit_depth, value_of
 from revisit.errors import UserError
 from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors
 from revisit.urls import is_url, local_copy
@@ -106,8 +105,3 @@ def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | N
         raise UserError(
             f"{weights} was made under another configuration: {'; '.join(wrong)}. Change the config.{advice}"
         )
-
-
-def value_of(cfg: CfgNode, key: str) -> object:
-    """Of a full key, such as ``MODEL.RESNETS.DEPTH``."""
-    return reduce(getattr, key.split("."), cfg)

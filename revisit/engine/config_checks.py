@@ -3,10 +3,9 @@
 import os
 from collections import Counter
 from collections.abc import Sequence
-from functools import reduce
 from pathlib import Path
 
-from revisit.config import DETECTORS, PIXELWISE, evaluates_on_the_way
+from revisit.config import DETECTORS, PIXELWISE, evaluates_on_the_way, value_of
 from revisit.config_rules import check_values, dotted_keys
 from revisit.data.box_checks import Note, check_masks, inspect_boxes
 from revisit.data.labels import VOID
@@ -14,7 +13,7 @@ from revisit.data.pixel_mapper import check_input
 from revisit.errors import expect
 from revisit.evaluation.box_evaluators import check_voc_truth
 from revisit.evaluation.main_score import main_score
-from revisit.modeling.backbone.description import families
+from revisit.modeling.backbone.description import families, family_of
 from revisit.modeling.backbone.resnet import STAGES
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.modeling.sem_seg.pixel_heads import PixelHead, check_head
@@ -126,21 +125,15 @@ def check_hardware(cfg: CfgNode) -> None:
     if not amp.ENABLED or cfg.MODEL.DEVICE != "cpu":
         return
     expect(amp.DTYPE != "float16", "SOLVER.AMP.DTYPE float16 needs a GPU: expected bfloat16 on the CPU")
-    norms = (cfg.MODEL.RESNETS.NORM, cfg.MODEL.SEM_SEG_HEAD.NORM)
+    family = family_of(cfg)
+    norms = [value_of(cfg, family.NORM_KEY)] if family and family.NORM_KEY else []
     expect(
-        "naiveSyncBN" not in norms,
+        "naiveSyncBN" not in [*norms, cfg.MODEL.SEM_SEG_HEAD.NORM],
         "SyncBN over several processes on the CPU loses its variance in bfloat16: expected one process, "
         "or SOLVER.AMP.ENABLED False",
     )
-    if method_of(cfg):
-        # The weight gradient of torch 2.11's bfloat16 convolution of stride 2 over a 1 x 1 map is uninitialised memory.
-        size = min([cfg.VIEWS.LARGE_SIZE] + [cfg.VIEWS.SMALL_SIZE] * cfg.VIEWS.NUM_SMALL)
-        stride = 16 if cfg.MODEL.RESNETS.STEM_TYPE == "basic" else 4  # of res4
-        expect(
-            size > stride,
-            f"views of {size} px reach res5 as a single place, where bfloat16 on the CPU gives wrong gradients: "
-            f"expected views larger than {stride} px, or SOLVER.AMP.ENABLED False",
-        )
+    if method_of(cfg) and family:
+        family.check_bfloat16(cfg, min([cfg.VIEWS.LARGE_SIZE] + [cfg.VIEWS.SMALL_SIZE] * cfg.VIEWS.NUM_SMALL))
 
 
 # By meta-architecture: what a record has, in words, and where data set and model say how many classes there are.
@@ -155,7 +148,7 @@ LEARNT_FROM = {
 def num_classes(cfg: CfgNode) -> int | None:
     """Of the model; None of one without classes, or that is not known."""
     *_, key = LEARNT_FROM.get(cfg.MODEL.META_ARCHITECTURE, (None,))
-    return reduce(getattr, key.split("."), cfg) if key else None
+    return value_of(cfg, key) if key else None
 
 
 def check_records(cfg: CfgNode, name: str, records: list[dict]) -> None:
@@ -259,30 +252,16 @@ def _place(name: str) -> str:
     return f"{kind}:{os.path.realpath(os.path.expanduser(path))}" if colon and "://" not in path else name
 
 
-def _maps_of(cfg: CfgNode) -> Sequence[str]:
-    """Names of the maps of the backbones here and Detectron2's; of another one nothing is known: ()."""
-    levels = list(cfg.MODEL.RESNETS.OUT_FEATURES)
-    pyramid = [f"p{name[3:]}" for name in cfg.MODEL.FPN.IN_FEATURES] + ["p6"]
-    is_retinanet = cfg.MODEL.META_ARCHITECTURE == "RetinaNet"
-    return {
-        "build_resnet_backbone": levels,
-        "build_revisit_resnet_backbone": levels,
-        "build_dilated_c5_backbone": ["c5"],
-        "build_resnet_fpn_backbone": pyramid,
-        "build_retinanet_resnet_fpn_backbone": [*pyramid, "p7"],
-        "build_revisit_fpn_backbone": [*pyramid, "p7"] if is_retinanet else pyramid,
-    }.get(cfg.MODEL.BACKBONE.NAME, ())
-
-
 def _check_detector(cfg: CfgNode) -> None:
     """What Detectron2 asserts of anchors and regions, and leaves to a traceback."""
-    model, maps = cfg.MODEL, _maps_of(cfg)
-    if "_fpn_" in model.BACKBONE.NAME:
-        below, known = list(model.FPN.IN_FEATURES), list(model.RESNETS.OUT_FEATURES)
+    model, family = cfg.MODEL, family_of(cfg)
+    maps = family.maps(cfg) if family else ()
+    if family and "_fpn_" in model.BACKBONE.NAME:
+        below, known = list(model.FPN.IN_FEATURES), list(value_of(cfg, family.FEATURES_KEY))
         expect(
             bool(below) and set(below) <= set(known) and tuple(below) == STAGES[len(STAGES) - len(below) :],
             f"MODEL.FPN.IN_FEATURES is {below}: expected neighbouring ones up to res5, all of them in "
-            f"MODEL.RESNETS.OUT_FEATURES, which is {known}",
+            f"{family.FEATURES_KEY}, which is {known}",
         )
     parts = ("RETINANET",) if model.META_ARCHITECTURE == "RetinaNet" else ("RPN", "ROI_HEADS")
     for name in parts:
@@ -329,17 +308,22 @@ def _check_pixelwise(cfg: CfgNode) -> None:
 def _check_pretraining(cfg: CfgNode, share: int) -> None:
     """What every method asks of the views and the network, then what cfg's own asks."""
     expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT {cfg.INPUT.FORMAT}: pretraining reads RGB")
-    norm, frozen = cfg.MODEL.RESNETS.NORM, cfg.MODEL.BACKBONE.FREEZE_AT
+    family, frozen = family_of(cfg), cfg.MODEL.BACKBONE.FREEZE_AT
+    most = family.MAY_STAY_RANDOM if family else 0
     expect(
-        norm in ("BN", "SyncBN", "naiveSyncBN", "nnSyncBN"),
-        f"MODEL.RESNETS.NORM is {norm!r}: pretraining trains batch normalisation, expected BN or SyncBN",
+        frozen <= most or cfg.MODEL.WEIGHTS,
+        f"MODEL.BACKBONE.FREEZE_AT is {frozen}: random layers would stay as they are; expected {most}, or "
+        "MODEL.WEIGHTS",
     )
-    expect(
-        frozen == 0 or cfg.MODEL.WEIGHTS,
-        f"MODEL.BACKBONE.FREEZE_AT is {frozen}: random layers would stay as they are; expected 0, or MODEL.WEIGHTS",
-    )
-    maps = list(cfg.MODEL.RESNETS.OUT_FEATURES)
-    expect(len(maps) == 1, f"MODEL.RESNETS.OUT_FEATURES is {maps}: pretraining expects one map, such as ['res5']")
+    if family and family.NORM_KEY:
+        norm = value_of(cfg, family.NORM_KEY)
+        expect(
+            norm in ("BN", "SyncBN", "naiveSyncBN", "nnSyncBN"),
+            f"{family.NORM_KEY} is {norm!r}: pretraining trains batch normalisation, expected BN or SyncBN",
+        )
+    if family and family.FEATURES_KEY:
+        maps = list(value_of(cfg, family.FEATURES_KEY))
+        expect(len(maps) == 1, f"{family.FEATURES_KEY} is {maps}: pretraining expects one map, such as ['res5']")
     expect(
         not cfg.TEST.PRECISE_BN.ENABLED,
         "TEST.PRECISE_BN.ENABLED True: it is for finetuning; a pretraining forward makes keys and draws views",

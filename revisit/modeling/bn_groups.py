@@ -11,6 +11,7 @@ from torch.distributed.nn.functional import all_reduce
 from torch.nn import functional as F
 
 from revisit.errors import UserError, expect
+from revisit.modeling.backbone.description import family_of
 from revisit.modeling.distributed import neighbours
 from revisit.modeling.losses.contrastive import at_least_float32
 from revisit.older_keys import replace_key
@@ -30,12 +31,20 @@ class BNGroups(NamedTuple):
     count: int  # groups in all
 
 
-def bn_groups(cfg: CfgNode, share: int) -> BNGroups:
-    """The groups of a config, where ``share`` images are a process's batch.
+def has_batch_norm(cfg: CfgNode) -> bool:
+    """Whether the backbone has batch norm, as far as its description says."""
+    family = family_of(cfg)
+    return family is None or family.NORM_KEY != ""
+
+
+def bn_groups(cfg: CfgNode, share: int) -> BNGroups | None:
+    """The groups of a config, where ``share`` images are a process's batch; None of a backbone without batch norm.
 
     Raises:
         UserError: a pass is neither a number of such groups, nor a number of passes such a group.
     """
+    if not has_batch_norm(cfg):
+        return None
     part, processes = share // cfg.SOLVER.ACCUMULATION_STEPS, cfg.SOLVER.IMS_PER_BATCH // share
     size = cfg.MOCO.BN_GROUP or part
     if groups := _layout(size, part, processes):

@@ -4,12 +4,12 @@ R50-C4, whose RoI heads are res5 for every region with one more BN after it; and
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from revisit.modeling.backbone.pyramids import fpn_over
 from revisit.modeling.backbone.resnet import build_revisit_resnet_backbone
 
 from detectron2.config import CfgNode
 from detectron2.layers import Conv2d, ShapeSpec, get_norm
 from detectron2.modeling import BACKBONE_REGISTRY, FPN, ROI_HEADS_REGISTRY, Backbone
-from detectron2.modeling.backbone.fpn import LastLevelMaxPool, LastLevelP6P7
 from detectron2.modeling.roi_heads import Res5ROIHeads
 from fvcore.nn import weight_init
 
@@ -45,23 +45,8 @@ def build_dilated_c5_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> DilatedC5
 
 @BACKBONE_REGISTRY.register()
 def build_revisit_fpn_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> FPN:
-    """Detectron2's FPN over ``build_revisit_resnet_backbone``, which narrow and dilated ResNets need.
-
-    Maps ``p2`` or ``p3`` to ``p5`` of MODEL.FPN.OUT_CHANNELS, and beyond them ``p6`` by pooling; for a RetinaNet
-    ``p6`` and ``p7`` by convolutions of res5. All as Detectron2's builders for either make them.
-    """
-    bottom_up, options = build_revisit_resnet_backbone(cfg, input_shape), cfg.MODEL.FPN
-    top = LastLevelMaxPool()
-    if cfg.MODEL.META_ARCHITECTURE == "RetinaNet":
-        top = LastLevelP6P7(bottom_up.output_shape()["res5"].channels, options.OUT_CHANNELS)
-    return FPN(
-        bottom_up=bottom_up,
-        in_features=options.IN_FEATURES,
-        out_channels=options.OUT_CHANNELS,
-        norm=options.NORM,
-        top_block=top,
-        fuse_type=options.FUSE_TYPE,
-    )
+    """``fpn_over`` a ``build_revisit_resnet_backbone``, which narrow and dilated ResNets need."""
+    return fpn_over(build_revisit_resnet_backbone(cfg, input_shape), cfg)
 
 
 @ROI_HEADS_REGISTRY.register()

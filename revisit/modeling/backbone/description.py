@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from torch import Tensor, nn
 
+from revisit.config import value_of
 from revisit.errors import UserError
 
 from detectron2.config import CfgNode
@@ -30,6 +31,10 @@ class BackboneDescription:
     SNIPPETS: Mapping[str, str] = {}  # by library, how to load exported weights there: a template for a model card
     FIRST = ""  # the tensor of the first convolution, (C, 3, h, w)
     FOLDED: Flags = {}  # what the config has to state for weights whose batch norm is a scale and a bias
+    BUILDERS: tuple[str, ...] = ()  # names in BACKBONE_REGISTRY of what builds its networks, alone or in another one
+    NORM_KEY = ""  # the config key that says what its batch norm is; "" of a family without
+    FEATURES_KEY = ""  # the config key that lists the maps it returns; "" of a family that always returns one
+    MAY_STAY_RANDOM = 0  # the highest MODEL.BACKBONE.FREEZE_AT that freezes nothing which has to be learnt
 
     def matches(self, module: nn.Module) -> bool:
         """Whether a module is a backbone of this family."""
@@ -41,6 +46,17 @@ class BackboneDescription:
 
     def check(self, cfg: CfgNode) -> None:
         """Raise UserError where the family's keys ask for something that none of its members is."""
+
+    def maps(self, cfg: CfgNode) -> list[str]:
+        """Names of the maps that MODEL.BACKBONE.NAME, one of BUILDERS, returns under ``cfg``."""
+        return list(value_of(cfg, self.FEATURES_KEY))
+
+    def places(self, cfg: CfgNode, size: int) -> int:
+        """Of the last map over images of ``size`` x ``size`` px; asked of families with batch norm alone."""
+        raise NotImplementedError
+
+    def check_bfloat16(self, cfg: CfgNode, size: int) -> None:
+        """Raise UserError where training over images of ``size`` px in bfloat16 goes wrong on a CPU."""
 
     def title(self, flags: Flags) -> str:
         """Which member of the family the flags describe, such as ``ResNet-50``."""
@@ -87,6 +103,11 @@ def _renamed(key: str, modules: Mapping[str, str]) -> str | None:
 def families() -> list[BackboneDescription]:
     """Of every family that is known."""
     return [description() for _, description in BACKBONE_DESCRIPTIONS]
+
+
+def family_of(cfg: CfgNode) -> BackboneDescription | None:
+    """The family of what MODEL.BACKBONE.NAME builds; None if no description names it among its BUILDERS."""
+    return next((known for known in families() if cfg.MODEL.BACKBONE.NAME in known.BUILDERS), None)
 
 
 def describe(model: nn.Module) -> BackboneDescription | None:

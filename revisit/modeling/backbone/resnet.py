@@ -10,6 +10,7 @@ from revisit.config import PIXELWISE
 from revisit.config_rules import add_rules, each, one_of, whole
 from revisit.errors import UserError, expect
 from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Flags, Tensors
+from revisit.modeling.backbone.pyramids import fpn_maps
 
 from detectron2.config import CfgNode
 from detectron2.layers import CNNBlockBase, Conv2d, ShapeSpec, get_norm
@@ -84,15 +85,6 @@ def build_revisit_resnet_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> ResNe
     return resnet
 
 
-def places(cfg: CfgNode, size: int) -> int:
-    """Of res5's map over images of ``size`` x ``size`` px."""
-    options = cfg.MODEL.RESNETS
-    stride = 32 if options.STEM_TYPE == "basic" else 8
-    for dense in (options.RES4_STRIDE == 1 or options.RES4_DILATION > 1, options.RES5_DILATION > 1):
-        stride //= 2 if dense else 1
-    return math.ceil(size / stride) ** 2
-
-
 def _needs_own(options: CfgNode) -> bool:
     """Whether Detectron2's builder cannot make this ResNet."""
     return (
@@ -161,6 +153,16 @@ class ResNetDescription(BackboneDescription):
     LIBRARY_MARK = "layer1.0."
     FIRST = "stem.conv1.weight"
     FOLDED = {"MODEL.RESNETS.NORM": "FrozenBN"}
+    BUILDERS = (
+        "build_resnet_backbone",
+        "build_revisit_resnet_backbone",
+        "build_dilated_c5_backbone",
+        "build_resnet_fpn_backbone",
+        "build_retinanet_resnet_fpn_backbone",
+        "build_revisit_fpn_backbone",
+    )
+    NORM_KEY = "MODEL.RESNETS.NORM"
+    FEATURES_KEY = "MODEL.RESNETS.OUT_FEATURES"
     SNIPPETS = {
         "torchvision": """\
 In torchvision, where the untrained classifier is all that may be missing:
@@ -206,6 +208,32 @@ assert features.shape == (1, {features})
 
     def title(self, flags: Flags) -> str:
         return f"ResNet-{flags['MODEL.RESNETS.DEPTH']}"
+
+    def maps(self, cfg: CfgNode) -> list[str]:
+        pyramid = fpn_maps(cfg)
+        to_p6 = [name for name in pyramid if name != "p7"]
+        return {
+            "build_dilated_c5_backbone": ["c5"],
+            "build_resnet_fpn_backbone": to_p6,
+            "build_retinanet_resnet_fpn_backbone": [*to_p6, "p7"],
+            "build_revisit_fpn_backbone": pyramid,
+        }.get(cfg.MODEL.BACKBONE.NAME, super().maps(cfg))
+
+    def places(self, cfg: CfgNode, size: int) -> int:
+        options = cfg.MODEL.RESNETS
+        stride = 32 if options.STEM_TYPE == "basic" else 8
+        for dense in (options.RES4_STRIDE == 1 or options.RES4_DILATION > 1, options.RES5_DILATION > 1):
+            stride //= 2 if dense else 1
+        return math.ceil(size / stride) ** 2
+
+    def check_bfloat16(self, cfg: CfgNode, size: int) -> None:
+        """The weight gradient of torch 2.11's bfloat16 convolution of stride 2 over a 1 x 1 map is uninitialised."""
+        stride = 16 if cfg.MODEL.RESNETS.STEM_TYPE == "basic" else 4  # of res4
+        expect(
+            size > stride,
+            f"views of {size} px reach res5 as a single place, where bfloat16 on the CPU gives wrong gradients: "
+            f"expected views larger than {stride} px, or SOLVER.AMP.ENABLED False",
+        )
 
     def check(self, cfg: CfgNode) -> None:
         """Raise UserError where MODEL.RESNETS asks for something that no ResNet here or of Detectron2 is."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from revisit.config import adds_keys
+from revisit.config import adds_keys, value_of
 from revisit.config_rules import POSITIVE, add_rules, one_of, real, whole
 from revisit.errors import expect
-from revisit.modeling.backbone.resnet import places
-from revisit.modeling.bn_groups import BNGroups, bn_groups, group_batch_norm
+from revisit.modeling.backbone.description import family_of
+from revisit.modeling.bn_groups import BNGroups, bn_groups, group_batch_norm, has_batch_norm
 from revisit.modeling.distributed import gather_rows, in_global_order, start_gather
 from revisit.modeling.losses.chunked import chunked_losses
 from revisit.modeling.meta_arch.pretraining import Pretraining, positive_passes, unit_rows
@@ -41,6 +41,7 @@ def add_moco_keys(cfg: CfgNode) -> None:
     cfg.MOCO.EMBEDDING_DIM = 128  # C, width after the projection head
     # Images that share batch statistics, however many processes there are: each of the paper's two GPUs ran 128. They
     # are a part of a process's pass, or whole passes of neighbouring processes. 0: the whole pass of each process.
+    # A backbone without batch norm reads neither this nor SHUFFLE_BN.
     cfg.MOCO.BN_GROUP = 128
     # Let the learning rate be 0 until keys have replaced the random rows that the queue begins with. Weights that are
     # good already would follow the gradients of those rows.
@@ -97,7 +98,7 @@ class MoCo(Pretraining):
         temperature: float,
         momentum: float,
         shuffle_bn: bool,
-        bn_groups: BNGroups,
+        bn_groups: BNGroups | None,
         seed: int,
         **shared: object,
     ):
@@ -108,11 +109,12 @@ class MoCo(Pretraining):
         self.temperature = temperature
         self.momentum = momentum
         self.seed = seed
-        self.shuffle_bn = shuffle_bn and bn_groups.count > 1
+        self.shuffle_bn = shuffle_bn and bn_groups is not None and bn_groups.count > 1
         self.projection_head = ProjectionHead(self.feature_dim, embedding_dim)
         self.momentum_backbone = momentum_copy(self.backbone)
         self.momentum_projection_head = momentum_copy(self.projection_head)
-        group_batch_norm([self.backbone, self.momentum_backbone], bn_groups)
+        if bn_groups:
+            group_batch_norm([self.backbone, self.momentum_backbone], bn_groups)
         self.queue = AlignedQueue(queue_size, queue_dtype, **self.queue_widths())
         self.pending_keys: list[dict[str, Tensor]] = []
 
@@ -126,19 +128,22 @@ class MoCo(Pretraining):
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
-        batch, size, norm = cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO.QUEUE_SIZE, cfg.MODEL.RESNETS.NORM
+        batch, size, family = cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO.QUEUE_SIZE, family_of(cfg)
         expect(
             batch <= size,
             f"MOCO.QUEUE_SIZE {size} is smaller than the global batch of {batch}: expected at least as many",
         )
-        expect(norm == "BN", f"MODEL.RESNETS.NORM is {norm!r}: expected BN; MOCO.BN_GROUP says who shares statistics")
-        together = bn_groups(cfg, share).images
+        groups = bn_groups(cfg, share)
+        if not (family and groups):
+            return
+        norm, together = value_of(cfg, family.NORM_KEY), groups.images
+        expect(norm == "BN", f"{family.NORM_KEY} is {norm!r}: expected BN; MOCO.BN_GROUP says who shares statistics")
         large, small, count = cfg.VIEWS.LARGE_SIZE, cfg.VIEWS.SMALL_SIZE, cfg.VIEWS.NUM_SMALL
-        values = [together * places(cfg, large)] + [together * count * places(cfg, small)] * (count > 0)
+        values = [together * family.places(cfg, large)] + [together * count * family.places(cfg, small)] * (count > 0)
         expect(
             min(values) > 1,
-            f"SOLVER.IMS_PER_BATCH {batch} leaves batch normalisation a single value in res5: expected more images, "
-            "larger VIEWS, a larger MOCO.BN_GROUP, or fewer SOLVER.ACCUMULATION_STEPS",
+            f"SOLVER.IMS_PER_BATCH {batch} leaves batch normalisation a single value in the last map: expected more "
+            "images, larger VIEWS, a larger MOCO.BN_GROUP, or fewer SOLVER.ACCUMULATION_STEPS",
         )
 
     @classmethod
@@ -164,7 +169,8 @@ class MoCo(Pretraining):
                 f"MOCO.QUEUE_SIZE {size} is {size / num_images:.1f} times the {num_images} images, so an image's own "
                 f"older keys are among its negatives: take about {max(batch, num_images // 2)}"
             )
-        if cfg.MOCO.SHUFFLE_BN and 1 < group == batch // cfg.SOLVER.ACCUMULATION_STEPS:
+        shuffles = cfg.MOCO.SHUFFLE_BN and has_batch_norm(cfg)
+        if shuffles and 1 < group == batch // cfg.SOLVER.ACCUMULATION_STEPS:
             said.append(
                 f"MOCO.BN_GROUP {group} is all that runs at a time, so MOCO.SHUFFLE_BN finds no other group, and batch "
                 f"statistics may tell which key belongs to which positive: take MOCO.BN_GROUP {group // 2}"
@@ -174,7 +180,9 @@ class MoCo(Pretraining):
     @classmethod
     def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:
         moco, groups = cfg.MOCO, bn_groups(cfg, share)
-        statistics = {"bn_group": groups.images, "shuffle_bn": moco.SHUFFLE_BN and groups.count > 1}
+        statistics = {"shuffle_bn": False}
+        if groups:
+            statistics = {"bn_group": groups.images, "shuffle_bn": moco.SHUFFLE_BN and groups.count > 1}
         said = {"momentum": moco.MOMENTUM, "temperature": moco.TEMPERATURE, "queue_size": moco.QUEUE_SIZE}
         if wait := cls.iterations_before_learning(cfg):
             said["iterations_to_fill_the_queue"] = wait

@@ -1,0 +1,30 @@
+"""Pyramids of maps for detectors, over any backbone: Detectron2's FPN."""
+
+from detectron2.config import CfgNode
+from detectron2.modeling import FPN, Backbone
+from detectron2.modeling.backbone.fpn import LastLevelMaxPool, LastLevelP6P7
+
+
+def fpn_over(bottom_up: Backbone, cfg: CfgNode) -> FPN:
+    """Detectron2's FPN of MODEL.FPN over a backbone whose maps are called res2 to res5, some of them.
+
+    Maps ``fpn_maps(cfg)`` of MODEL.FPN.OUT_CHANNELS: ``p6`` by pooling; for a RetinaNet ``p6`` and ``p7`` by
+    convolutions of res5. All as Detectron2's builders for either make them.
+    """
+    options, top = cfg.MODEL.FPN, LastLevelMaxPool()
+    if cfg.MODEL.META_ARCHITECTURE == "RetinaNet":
+        top = LastLevelP6P7(bottom_up.output_shape()["res5"].channels, options.OUT_CHANNELS)
+    return FPN(
+        bottom_up=bottom_up,
+        in_features=options.IN_FEATURES,
+        out_channels=options.OUT_CHANNELS,
+        norm=options.NORM,
+        top_block=top,
+        fuse_type=options.FUSE_TYPE,
+    )
+
+
+def fpn_maps(cfg: CfgNode) -> list[str]:
+    """Names of the maps of ``fpn_over``: ``p2`` of res2 to ``p5`` of res5, and what lies above."""
+    above = ["p6", "p7"] if cfg.MODEL.META_ARCHITECTURE == "RetinaNet" else ["p6"]
+    return [*(f"p{name[3:]}" for name in cfg.MODEL.FPN.IN_FEATURES), *above]
