@@ -8,12 +8,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from revisit.checkpoint.flags import flags_of
 from revisit.config import PIXELWISE, bit_depth
 from revisit.data.box_checks import Note
 from revisit.data.catalog import get_records
 from revisit.data.sampled_images import find_unreadable
 from revisit.engine.solver import build_optimizer
 from revisit.errors import UserError
+from revisit.modeling.backbone.description import describe
 from revisit.modeling.meta_arch.pretraining import Pretraining, method_of
 from revisit.viz.pretraining_sheets import save_view_sheet
 
@@ -29,7 +31,10 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int, notes: Sequence[N
     output = Path(cfg.OUTPUT_DIR)
     model = build_meta_model(cfg)
     method = method_of(cfg)
-    recipe = {**_schedule(cfg, num_images, num_processes), "weight_decays": _weight_decays(cfg, model)}
+    known = describe(model)
+    network = f", {known.title(flags_of(cfg, known))}" if known else ""
+    recipe = {"architecture": cfg.MODEL.META_ARCHITECTURE, "backbone": f"{cfg.MODEL.BACKBONE.NAME}{network}"}
+    recipe |= {**_schedule(cfg, num_images, num_processes), "weight_decays": _weight_decays(cfg, model)}
     if method:
         batch = cfg.SOLVER.IMS_PER_BATCH
         recipe |= _views(cfg) | method.describe(cfg, num_images // batch, batch // num_processes)
@@ -57,8 +62,6 @@ def _schedule(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
     solver = cfg.SOLVER
     per_epoch = num_images // solver.IMS_PER_BATCH
     return {
-        "architecture": cfg.MODEL.META_ARCHITECTURE,
-        "backbone": f"{cfg.MODEL.BACKBONE.NAME}, ResNet-{cfg.MODEL.RESNETS.DEPTH}",
         "lr": solver.BASE_LR,
         "schedule": solver.LR_SCHEDULER_NAME,
         "lr_steps": list(solver.STEPS) if solver.LR_SCHEDULER_NAME == "WarmupMultiStepLR" else [],
@@ -121,7 +124,7 @@ def _weight_decays(cfg: CfgNode, model: nn.Module) -> dict[str, float]:
     decay = {p: group["weight_decay"] for group in build_optimizer(cfg, model).param_groups for p in group["params"]}
     kinds: dict[str, float] = {}
     for module in model.modules():
-        kind = "norm" if isinstance(module, nn.modules.batchnorm._BatchNorm) else "other"
+        kind = "norm" if isinstance(module, nn.modules.batchnorm._BatchNorm | nn.GroupNorm | nn.LayerNorm) else "other"
         for name, parameter in module.named_parameters(recurse=False):
             if parameter in decay:
                 kinds["bias" if name == "bias" and kind == "other" else kind] = decay[parameter]
@@ -158,9 +161,10 @@ def memory_per_process(cfg: CfgNode, model: Pretraining, num_processes: int) -> 
     encoded, activations = _measure_activations(model.train(), meta_batch(cfg, probe))
     shapes, extra = model.extra_memory(encoded, at_a_time)
     batch = meta_batch(cfg, per_process)
-    weights = sum(p.numel() * (3 if p.requires_grad else 1) for p in model.parameters())  # with gradient and momentum
+    copies = 3 if cfg.SOLVER.OPTIMIZER == "SGD" else 4  # with gradient and the optimiser's one or two means of it
+    weights = sum(p.numel() * (copies if p.requires_grad else 1) for p in model.parameters())
     sizes = {
-        "weights_momentum_gradients_sgd": 4 * weights,
+        "weights_gradients_optimizer": 4 * weights,
         "activations": at_a_time * activations / probe,
         "batch": sum(view.numel() for view in batch.values()),
         **extra,

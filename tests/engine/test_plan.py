@@ -125,7 +125,7 @@ def test_a_run_without_length_or_without_a_whole_batch_is_refused(images, epochs
 
 
 @pytest.mark.parametrize("norm_decay", [0.0, 0.001])
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
 def test_every_parameter_has_the_weight_decay_of_its_kind(kind, norm_decay):
     model, decay = tiny_model(), ("SOLVER.WEIGHT_DECAY", 0.001, "SOLVER.WEIGHT_DECAY_NORM", norm_decay)
     optimizer = build_optimizer(tiny_config("SOLVER.OPTIMIZER", kind.__name__, *decay), model)
