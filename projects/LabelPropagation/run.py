@@ -94,18 +94,19 @@ def main(args: Namespace) -> None:
     totals = {name: round(100 * value, 2) for name, value in davis.summarize(scores).items()}
     unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
-    write_results(cfg, protocol(cfg), totals | {"seconds": seconds, "peak_memory_gb": round(memory, 2)})
+    found = totals | {"seconds": seconds, "peak_memory_gb": round(memory, 2)}
+    write_results(cfg, protocol(cfg, backbone.map_name), found)
     means = ", ".join(f"{name} {totals[f'{name}-Mean']:.1f}" for name in ("J&F", "J", "F"))
     print(f"{means} over {len(scores)} objects")
     print(f"written to {output}: results.json, CSVs, masks/ and overlays/")
 
 
-def protocol(cfg: CfgNode) -> str:
+def protocol(cfg: CfgNode, map_name: str) -> str:
     """What the numbers mean, in words."""
     options = cfg.LABEL_PROPAGATION
     how = "copies of the first mask"
     if options.METHOD == "propagate":
-        how = f"{', '.join(cfg.MODEL.RESNETS.OUT_FEATURES)}, first frame and previous {options.NUM_CONTEXT} within "
+        how = f"{map_name}, first frame and previous {options.NUM_CONTEXT} within "
         how += f"{options.RADIUS:g} cells, top {options.TOP_K}, temperature {options.TEMPERATURE:g}, first labels by "
         how += options.FIRST_LABELS
     return f"video segmentation: DAVIS-2017 semi-supervised on {options.DATA}, {how}; percent, means over objects"

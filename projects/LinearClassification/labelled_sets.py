@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from projects.common.frozen_backbone import FrozenBackbone
-from revisit.config import bit_depth
+from revisit.config import bit_depth, value_of
 from revisit.data.catalog import get_records
 from revisit.data.classification_datasets import PRESENT
 from revisit.data.reader import require_record
@@ -22,6 +22,7 @@ from revisit.data.workers import SignalSafeLoader
 from revisit.errors import UserError, expect
 from revisit.evaluation.features import BATCH, TRANSFORMS
 from revisit.files import written_whole
+from revisit.modeling.backbone.description import describe
 from revisit.urls import local_copy
 
 from detectron2.config import CfgNode
@@ -91,7 +92,9 @@ def cached_features(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -
     folder = Path(cfg.LINEAR.CACHE or Path(cfg.OUTPUT_DIR) / "features")
     folder.mkdir(parents=True, exist_ok=True)
     name, records, model = data.name, data.records, cfg.MODEL
-    network = (model.BACKBONE.NAME, model.RESNETS.dump(), model.PIXEL_MEAN, model.PIXEL_STD, cfg.INPUT.FORMAT)
+    family = describe(backbone)
+    nodes = [value_of(cfg, node).dump() for node in (family.nodes if family else ())]
+    network = (model.BACKBONE.NAME, *nodes, model.PIXEL_MEAN, model.PIXEL_STD, cfg.INPUT.FORMAT)
     key = {
         "weights": weights_key(cfg),
         "network": hashlib.sha256("\n".join(map(str, network)).encode()).hexdigest(),

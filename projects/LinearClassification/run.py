@@ -79,10 +79,11 @@ def main(args: Namespace) -> None:
     expect(fits, "LINEAR.METHOD svm is for images that show several classes: expected a data set such as VOC's")
     fits = not several or method not in ("knn", "sgd")
     expect(fits, f"LINEAR.METHOD {method} is for images of one class each: expected logistic or svm")
-    found = METHODS[method](cfg, FrozenBackbone(cfg), train, test)
-    write_results(cfg, protocol(cfg), found)
+    backbone = FrozenBackbone(cfg)
+    found, how = METHODS[method](cfg, backbone, train, test), protocol(cfg, backbone.map_name)
+    write_results(cfg, how, found)
     score = "mAP" if "mAP" in found else "top1"
-    print(f"{score} of {test.name}: {found[score]:.2f} % ({protocol(cfg)})")
+    print(f"{score} of {test.name}: {found[score]:.2f} % ({how})")
     print(f"written to {cfg.OUTPUT_DIR}: results.json")
 
 
@@ -94,7 +95,7 @@ def check(cfg: CfgNode) -> None:
         expect(cfg.SOLVER.EPOCHS > 0, "SOLVER.EPOCHS is 0: LINEAR.METHOD sgd expects at least 1")
 
 
-def protocol(cfg: CfgNode) -> str:
+def protocol(cfg: CfgNode, map_name: str) -> str:
     """What the score means, in words."""
     options, knn = cfg.LINEAR, cfg.KNN_EVAL
     if options.METHOD == "sgd":
@@ -109,7 +110,7 @@ def protocol(cfg: CfgNode) -> str:
     }[options.METHOD]
     shape = {"square": "whole images", "center_crop": "central crops"}[options.TRANSFORM]
     left_out = "" if options.DIFFICULT_IS_ABSENT else "; images of difficult objects alone left out"
-    return f"{how}; pooled {cfg.MODEL.RESNETS.OUT_FEATURES[0]} of {shape} at {options.IMAGE_SIZE} px{left_out}"
+    return f"{how}; pooled {map_name} of {shape} at {options.IMAGE_SIZE} px{left_out}"
 
 
 def logistic(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet) -> dict:

@@ -15,7 +15,7 @@ from detectron2.modeling import build_backbone
 class FrozenBackbone(nn.Module):
     """MODEL.BACKBONE with the tensors of MODEL.WEIGHTS, or drawn from SEED where that is empty; BN in evaluation mode.
 
-    (N, 3, H, W) uint8 RGB -> the one map of MODEL.RESNETS.OUT_FEATURES, (N, C, h, w) float32, without gradient.
+    (N, 3, H, W) uint8 RGB -> its one map, ``map_name``, (N, C, h, w) float32, without gradient.
 
     Raises:
         UserError: on construction, weights that lack a tensor, or that were made under another configuration; a
@@ -24,12 +24,16 @@ class FrozenBackbone(nn.Module):
 
     def __init__(self, cfg: CfgNode):
         super().__init__()
-        maps = cfg.MODEL.RESNETS.OUT_FEATURES
-        expect(len(maps) == 1, f"MODEL.RESNETS.OUT_FEATURES {maps}: expected one map, such as res5")
         expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT is {cfg.INPUT.FORMAT}: frozen features are of RGB images")
-        self._map = maps[0]
         torch.manual_seed(cfg.SEED)
         self.backbone = build_backbone(cfg)
+        maps = list(self.backbone.output_shape())
+        expect(
+            len(maps) == 1,
+            f"the maps of MODEL.BACKBONE.NAME {cfg.MODEL.BACKBONE.NAME} are {', '.join(maps)}: "
+            "expected one map, such as res5 of MODEL.RESNETS.OUT_FEATURES",
+        )
+        self.map_name = maps[0]
         self.register_buffer("_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(3, 1, 1), persistent=False)
         self.register_buffer("_std", torch.tensor(cfg.MODEL.PIXEL_STD).view(3, 1, 1), persistent=False)
         if cfg.MODEL.WEIGHTS:
@@ -39,14 +43,14 @@ class FrozenBackbone(nn.Module):
     @property
     def channels(self) -> int:
         """C of the map."""
-        return self.backbone.output_shape()[self._map].channels
+        return self.backbone.output_shape()[self.map_name].channels
 
     def train(self, mode: bool = True) -> Self:
         return super().train(False)  # a frozen network has no other mode
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        return self.backbone((images.to(self._mean.device) - self._mean) / self._std)[self._map]
+        return self.backbone((images.to(self._mean.device) - self._mean) / self._std)[self.map_name]
 
     def pooled(self, images: Tensor) -> Tensor:
         """(N, C): the average of each image's map."""

@@ -108,6 +108,8 @@ def check_backbone(tensors: Tensors, flags: Flags, description: BackboneDescript
         cfg = flags_to_config(flags)
         with torch.device("meta"):
             model = description.build(cfg)
+    except UserError:  # a package that the family needs is not installed
+        raise
     except Exception as error:  # flags come from a file, and its author may have written anything
         reason = first_line(error)
         raise UserError(f"the checkpoint's flags describe no {description.NAME} ({reason}): {flags}") from error

@@ -38,7 +38,7 @@ def backbone_in_detectron2(tensors: Tensors, author: str = "") -> tuple[Tensors,
     for prefix in (*_PREFIXES, *([""] if author == "torchvision" else [])):
         found = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
         if backbone := _with_family(found):
-            scales = any(key.endswith("norm.weight") for key in backbone[0])
+            scales = bool(backbone[1].NORM_KEY) and any(key.endswith("norm.weight") for key in backbone[0])
             _refuse_group_norm(scales and not any(key.endswith("norm.running_mean") for key in backbone[0]))
             in_heads = {key for key in tensors if prefix and key.startswith(_RES5_OF_C4)}
             return _with_family(found | {key.removeprefix("roi_heads."): tensors[key] for key in in_heads}) or backbone

@@ -16,7 +16,6 @@ from revisit.files import written_whole
 from revisit.modeling.backbone.description import BackboneDescription, Tensors, description_of
 from revisit.urls import local_copy
 
-LIBRARIES = ("torchvision", "timm")
 SUFFIXES = (".pth", ".safetensors")
 
 _CARD = """\
@@ -126,12 +125,13 @@ def write_tensors(tensors: Tensors, path: Path, **beside: object) -> None:
 def model_card(backbone: BackboneWeights, weights: Path, library: str) -> str:
     """Text of the card, in Markdown, for a backbone that was exported to the file ``weights``.
 
-    Its snippets load the file from the folder that Python runs in. ``library``, one of ``LIBRARIES``, comes first.
+    Its snippets load the file from the folder that Python runs in. ``library``, torchvision or timm, comes first.
     """
     flags, file = backbone.flags, json.dumps(weights.name)
     snippets = backbone.description.SNIPPETS
     order = sorted(snippets, key=lambda other: other != library)
-    parameters = [value for key, value in backbone.tensors.items() if key.endswith((".weight", ".bias"))]
+    statistics = (".running_mean", ".running_var", ".num_batches_tracked")
+    parameters = [value for key, value in backbone.tensors.items() if not key.endswith(statistics)]
     is_safe = weights.suffix == ".safetensors"
     facts = {
         "name": weights.name,

@@ -42,8 +42,9 @@ LAYOUTS: dict[str, tuple[Layout, ...]] = {
     # Its bidirectional captioning models have a second head of text.
     "virtex": (Layout("visual.cnn.", r"(backward_)?textual\."), _BARE),
     "torchvision": (Layout("", r"fc\."),),
-    "timm": (Layout("", r"fc\."),),
+    "timm": (Layout("", r"(fc|head)\."),),
 }
+LIBRARIES = ("torchvision", "timm")  # of them a family may say which it is in
 SOURCES = ("revisit", "detectron2", *LAYOUTS)
 
 # What recognising a layout cannot tell apart, because all of the keys are the same.
@@ -51,6 +52,8 @@ SHARED_WITH = {
     "moco": "MoCo v1 and v2, and the reference code without neighbours, have the same keys: all are converted alike",
     "torchvision": "torchvision, timm, VirTex's hub, and the released weights of DenseCL, DINO, VICReg and Barlow "
     "Twins have the same keys: all are converted alike",
+    "timm": "others whose networks are timm's, such as DINO's ViTs, have the same keys: all are converted alike. "
+    "Many of timm's own ViTs expect 127.5 as each mean and deviation: then correct the .yaml",
 }
 
 # Of the weights that each project released, as its repository states it.
@@ -87,7 +90,7 @@ def recognise(checkpoint: dict) -> str:
     if "flags" in checkpoint and any(key.startswith("backbone.") for key in tensors):
         return "revisit"
     for name, layouts in LAYOUTS.items():
-        if _family_in(tensors, layouts[0]) and any(key.startswith(layouts[0].mark) for key in tensors):
+        if _family_in(tensors, layouts[0], name) and any(key.startswith(layouts[0].mark) for key in tensors):
             return name
     if backbone_in_detectron2(tensors, author_of(checkpoint)):
         return "detectron2"
@@ -95,7 +98,7 @@ def recognise(checkpoint: dict) -> str:
         raise UserError("the backbone has Detectron2's names already, as after conversion: use it as MODEL.WEIGHTS")
     known = {"backbone.": ["revisit", "detectron2"], CAFFE2_MARK: ["detectron2"]}
     for name, places in LAYOUTS.items():
-        for first in (first for place in places for first in _first_names(place)):
+        for first in (first for place in places for first in _first_names(place, name)):
             known.setdefault(first, []).append(name)
     layouts = "; ".join(f"{first} ({', '.join(names)})" for first, names in known.items())
     raise UserError(
@@ -117,10 +120,10 @@ def backbone_of(checkpoint: dict, source: str) -> tuple[Tensors, BackboneDescrip
         raise undescribed(f"the backbone of a model with tensors such as {_clipped(next(iter(tensors), 'none'))}")
     if source == "revisit":
         return _of_revisit(tensors, tuple(_method_of_run(checkpoint)["heads"]))
-    found = ((layout, description) for layout in LAYOUTS[source] if (description := _family_in(tensors, layout)))
+    found = ((layout, known) for layout in LAYOUTS[source] if (known := _family_in(tensors, layout, source)))
     layout, description = next(found, (None, None))
     if layout is None:
-        expected = " or ".join(first for layout in LAYOUTS[source] for first in _first_names(layout))
+        expected = " or ".join(first for layout in LAYOUTS[source] for first in _first_names(layout, source))
         raise UserError(
             f"not a checkpoint of {source}: no tensor begins with {expected} ({_looks(checkpoint)}). "
             "--source auto finds out whose it is"
@@ -200,14 +203,15 @@ def _of_revisit(tensors: Tensors, heads: tuple[str, ...]) -> tuple[Tensors, Back
     raise undescribed(f"a backbone with tensors such as {_clipped(next(iter(backbone), 'none'))}")
 
 
-def _first_names(layout: Layout) -> dict[str, BackboneDescription]:
-    """Families by what some tensors of their backbones begin with in a layout."""
-    return {f"{layout.prefix}{known.LIBRARY_MARK}": known for known in families() if known.LIBRARY_MARK}
+def _first_names(layout: Layout, source: str) -> dict[str, BackboneDescription]:
+    """Families by what some tensors of their backbones begin with in a layout; in a library's, of its families."""
+    there = [known for known in families() if source not in LIBRARIES or source in (known.SNIPPETS or LIBRARIES)]
+    return {f"{layout.prefix}{known.LIBRARY_MARK}": known for known in there if known.LIBRARY_MARK}
 
 
-def _family_in(tensors: Tensors, layout: Layout) -> BackboneDescription | None:
+def _family_in(tensors: Tensors, layout: Layout, source: str) -> BackboneDescription | None:
     """The family of the backbone that lies there, be it whole or not: what it lacks is to be reported by name."""
-    found = _first_names(layout).items()
+    found = _first_names(layout, source).items()
     return next((known for first, known in found if any(key.startswith(first) for key in tensors)), None)
 
 

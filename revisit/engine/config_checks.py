@@ -14,7 +14,7 @@ from revisit.errors import expect
 from revisit.evaluation.box_evaluators import check_voc_truth
 from revisit.evaluation.main_score import main_score
 from revisit.modeling.backbone.description import families, family_of
-from revisit.modeling.backbone.resnet import STAGES
+from revisit.modeling.backbone.pyramids import STAGES
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.modeling.sem_seg.pixel_heads import PixelHead, check_head
 from revisit.urls import is_url

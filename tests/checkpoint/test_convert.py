@@ -81,7 +81,7 @@ def test_in_every_layout_a_key_without_a_place_and_a_backbone_key_without_a_valu
 @pytest.mark.parametrize(
     ("source", "name", "expected"),
     [
-        ("moco", "SwAV released", "no tensor begins with module.encoder_q.layer1.0. .it holds module.conv1.weight"),
+        ("moco", "SwAV released", "no tensor begins with module.encoder_q.layer1.0. .*it holds module.conv1.weight"),
         ("swav", "MoCo v2", "no tensor begins with module.layer1.0. .*; at the top level epoch, arch, state_dict"),
         ("densecl", "VirTex model", "no tensor begins with backbone.layer1.0. or layer1.0. .it holds visual.cnn.conv1"),
         ("torchvision", "DenseCL raw", "not a checkpoint of torchvision"),

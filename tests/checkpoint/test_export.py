@@ -15,9 +15,9 @@ from PIL import Image
 from runs import assert_same
 
 from revisit.checkpoint.convert import BackboneWeights, convert, flags_to_config
-from revisit.checkpoint.export import LIBRARIES, library_tensors, load_backbone, model_card, write_tensors
+from revisit.checkpoint.export import library_tensors, load_backbone, model_card, write_tensors
 from revisit.checkpoint.flags import flags_path
-from revisit.checkpoint.foreign_layouts import SOURCES
+from revisit.checkpoint.foreign_layouts import LIBRARIES, SOURCES
 from revisit.checkpoint.reading import read_checkpoint
 from revisit.errors import UserError
 from revisit.modeling.backbone.resnet import ResNetDescription

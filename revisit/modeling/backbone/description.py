@@ -47,6 +47,11 @@ class BackboneDescription:
     def check(self, cfg: CfgNode) -> None:
         """Raise UserError where the family's keys ask for something that none of its members is."""
 
+    @property
+    def nodes(self) -> list[str]:
+        """Where its keys stand in a config, such as ``MODEL.RESNETS``."""
+        return sorted({key.rpartition(".")[0] for key in self.FLAG_KEYS})
+
     def maps(self, cfg: CfgNode) -> list[str]:
         """Names of the maps that MODEL.BACKBONE.NAME, one of BUILDERS, returns under ``cfg``."""
         return list(value_of(cfg, self.FEATURES_KEY))

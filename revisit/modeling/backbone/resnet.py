@@ -10,7 +10,7 @@ from revisit.config import PIXELWISE
 from revisit.config_rules import add_rules, each, one_of, whole
 from revisit.errors import UserError, expect
 from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Flags, Tensors
-from revisit.modeling.backbone.pyramids import fpn_maps
+from revisit.modeling.backbone.pyramids import STAGES, fpn_maps
 
 from detectron2.config import CfgNode
 from detectron2.layers import CNNBlockBase, Conv2d, ShapeSpec, get_norm
@@ -23,7 +23,6 @@ BLOCKS_PER_STAGE = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (
 BASIC_DEPTHS = (18, 34)
 INPUT = "input"
 _WIDTHS = ("STEM_OUT_CHANNELS", "RES2_OUT_CHANNELS", "NUM_GROUPS", "WIDTH_PER_GROUP", "DEFORM_NUM_GROUPS")
-STAGES = ("res2", "res3", "res4", "res5")
 
 add_rules(
     {
