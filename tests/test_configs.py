@@ -50,6 +50,11 @@ TOY_RUNS = {
     "ablation/moco_mc_cc_m_aplus": (7, (LARGE, SMALL, 0.2), 0.99, EITHER, None),
     "ablation/knn_moco": (7, (LARGE, SMALL, 0.2), 0.99, EITHER, (0.4, 10, 3)),
 }
+# networks without batch norm, in words
+TOY_TIMM = {
+    "vit_pretrain": "build_vit_backbone, ViT of width 96, depth 4 and patches of 8 px",
+    "convnext_pretrain": "build_convnext_backbone, ConvNeXt of depths (1, 1, 3, 1) and widths (16, 32, 64, 128)",
+}
 CIFAR_CROPS = ((2, 24, (0.4, 1.0)), None, 0.0)
 CIFAR_RUNS = {
     "moco": (24, CIFAR_CROPS, 0.99, STANDARD, None),
@@ -91,7 +96,14 @@ DENSE = {
 IMAGES = ((1, 2), ([0.5, 2.0], "range"), 0, None)
 RELEASED = ((1, 2), ([0.75, 1.25], "range"), 5, [512, 512])
 MULTI_TASK = ((2, 4), ([1.0, 1.2, 1.5], "choice"), 0, None)
-TOY_DETECTION = ("detection", "faster_rcnn_fpn", "mask_rcnn_fpn", "retinanet_fpn")
+TOY_DETECTION = (
+    "detection",
+    "faster_rcnn_fpn",
+    "mask_rcnn_fpn",
+    "retinanet_fpn",
+    "vit_detection",
+    "convnext_detection",
+)
 TOY_DENSE = {
     "toy/segmentation_voc": (FCN, [6], 11, 129),
     "toy/segmentation_cityscapes": (FCN, [1], 19, 96),
@@ -166,6 +178,16 @@ def test_a_toy_run_resolves_to_its_settings(name, dry_run, toy_root, monkeypatch
     assert (plan["bn_group"], plan["shuffle_bn"]) == (30, True)
 
 
+@pytest.mark.parametrize("name", TOY_TIMM)
+def test_a_toy_run_without_batch_norm_is_the_resnets_with_adamw(name, dry_run, toy_root, monkeypatch):
+    monkeypatch.setattr(setup, "count_images", lambda *_, **options: 10000)
+    plan = dry_run(f"toy/{name}", toy_root)
+    assert_resolves(plan, name, TOY_RUNS["pretrain"])
+    assert (plan["backbone"], plan["optimizer"], plan["lr"]) == (TOY_TIMM[name], "AdamW", 0.0005)
+    assert plan["weight_decays"] == {"other": 0.05, "norm": 0.0, "bias": 0.05}
+    assert "bn_group" not in plan and not plan["shuffle_bn"]
+
+
 @pytest.mark.parametrize("name", CIFAR_RUNS)
 def test_a_cifar_run_resolves_to_its_settings(name, dry_run):
     plan = dry_run(f"cifar10/{name}")
@@ -210,7 +232,8 @@ def test_a_toy_run_is_its_protocol_on_a_small_scale(name, dry_run, toy_root):
 
 
 def test_the_tables_name_every_recipe():
-    tables = {"pretrain": RUNS, "cifar10": CIFAR_RUNS, "toy": [*TOY_RUNS, *(n[4:] for n in TOY_DENSE), *TOY_DETECTION]}
+    toy = [*TOY_RUNS, *TOY_TIMM, *(n[4:] for n in TOY_DENSE), *TOY_DETECTION]
+    tables = {"pretrain": RUNS, "cifar10": CIFAR_RUNS, "toy": toy}
     for kind in ("detection", "segmentation", "depth"):
         tables[kind] = [name.partition("/")[2] for name in SCHEDULES if name.startswith(kind)]
     for folder, names in tables.items():
