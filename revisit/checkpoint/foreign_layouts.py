@@ -97,13 +97,13 @@ def recognise(checkpoint: dict) -> str:
     if description_of(tensors):
         raise UserError("the backbone has Detectron2's names already, as after conversion: use it as MODEL.WEIGHTS")
     known = {"backbone.": ["revisit", "detectron2"], CAFFE2_MARK: ["detectron2"]}
-    for name, places in LAYOUTS.items():
-        for first in (first for place in places for first in _first_names(place, name)):
-            known.setdefault(first, []).append(name)
-    layouts = "; ".join(f"{first} ({', '.join(names)})" for first, names in known.items())
+    for name, prefix in ((name, place.prefix) for name, places in LAYOUTS.items() for place in places):
+        known.setdefault(prefix or "nothing", []).append(name)
+    layouts = "; ".join(f"{prefix} ({', '.join(names)})" for prefix, names in known.items())
+    marks = ", ".join(f"{known.LIBRARY_MARK} ({known.NAME})" for known in families() if known.LIBRARY_MARK)
     raise UserError(
-        f"no backbone recognised in the checkpoint ({_looks(checkpoint)}); known layouts, by the first tensors of "
-        f"the backbone: {layouts}"
+        f"no backbone recognised in the checkpoint ({_looks(checkpoint)}); known layouts, by what stands before the "
+        f"backbone's tensors, such as {marks}: {layouts}"
     )
 
 
