@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Turn a backbone into weights that torchvision's and timm's ResNets load.
+"""Turn a backbone into weights that torchvision's and timm's ResNets load, or timm's ViT and ConvNeXt.
 
 BACKBONE is what tools/convert_to_d2.py wrote, with its .yaml beside it, or any checkpoint that it converts, such
 as a run's model_final.pth. Writes OUTPUT, a bare state_dict (.pth) or .safetensors by its suffix, and beside
@@ -7,7 +7,7 @@ it OUTPUT's name with .md: a model card that says which input the weights expect
 
     python tools/export_weights.py output/knn_moco/backbone.pth output/knn_moco/resnet50.safetensors --to timm
 
-Both libraries have the same names of tensors; --to says for which of them the card is written first.
+Both libraries have the same names of a ResNet's tensors; --to says for which of them the card is written first.
 """
 
 import argparse

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from checkpoints import load_into, write_converted
+from checkpoints import load_into, moco, write_converted
 from commands import run
 from runs import assert_same
 from tiny import random_views, step, tiny_config, tiny_model
@@ -287,6 +287,15 @@ def test_without_timm_one_line_says_what_to_install(family, monkeypatch):
 def test_images_smaller_than_the_stride_of_a_convnext_are_named():
     with pytest.raises(UserError, match="an image of 24 x 40 px: a ConvNeXt needs 32 px on each side"):
         build_backbone(tiny_config(*CONVNEXT))(torch.zeros(1, 3, 24, 40))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_of_other_projects_are_found_by_their_prefix_and_torchvision_has_none(family):
+    tensors = {key: value for key, value in random_network(family).state_dict().items() if not key.startswith("head.")}
+    assert convert(moco(tensors)).source == "moco"
+    assert_same(convert(moco(tensors)).tensors, convert(tensors).tensors)
+    with pytest.raises(UserError, match="not a checkpoint of torchvision: no tensor begins with layer1.0. "):
+        convert(tensors, "torchvision")
 
 
 @pytest.mark.parametrize(
