@@ -50,6 +50,7 @@ TOY_RUNS = {
     "ablation/moco_mc_cc_m_aplus": (7, (LARGE, SMALL, 0.2), 0.99, EITHER, None),
     "ablation/knn_moco": (7, (LARGE, SMALL, 0.2), 0.99, EITHER, (0.4, 10, 3)),
 }
+OBJECTIVES = {"simclr": "SimCLR", "byol": "BYOL", "swav": "SwAV"}  # as toy/pretrain, but for the loss
 CIFAR_CROPS = ((2, 24, (0.4, 1.0)), None, 0.0)
 CIFAR_RUNS = {
     "moco": (24, CIFAR_CROPS, 0.99, STANDARD, None),
@@ -166,6 +167,15 @@ def test_a_toy_run_resolves_to_its_settings(name, dry_run, toy_root, monkeypatch
     assert (plan["bn_group"], plan["shuffle_bn"]) == (30, True)
 
 
+@pytest.mark.parametrize(("name", "architecture"), OBJECTIVES.items())
+def test_another_objective_is_a_toy_run_but_for_its_loss(name, architecture, dry_run, toy_root, monkeypatch):
+    monkeypatch.setattr(setup, "count_images", lambda *_, **options: 10000)
+    plan, moco = dry_run(f"toy/{name}", toy_root), dry_run("toy/pretrain", toy_root)
+    assert (plan["architecture"], plan["lambda"], plan["shapes"]["positives"]) == (architecture, 0.0, [30, 3, 64])
+    for fact in ("crops", "policy", "epochs", "iterations", "lr", "weight_decays", "precision", "data", "backbone"):
+        assert plan[fact] == moco[fact], fact
+
+
 @pytest.mark.parametrize("name", CIFAR_RUNS)
 def test_a_cifar_run_resolves_to_its_settings(name, dry_run):
     plan = dry_run(f"cifar10/{name}")
@@ -210,7 +220,11 @@ def test_a_toy_run_is_its_protocol_on_a_small_scale(name, dry_run, toy_root):
 
 
 def test_the_tables_name_every_recipe():
-    tables = {"pretrain": RUNS, "cifar10": CIFAR_RUNS, "toy": [*TOY_RUNS, *(n[4:] for n in TOY_DENSE), *TOY_DETECTION]}
+    tables = {
+        "pretrain": RUNS,
+        "cifar10": CIFAR_RUNS,
+        "toy": [*TOY_RUNS, *OBJECTIVES, *(n[4:] for n in TOY_DENSE), *TOY_DETECTION],
+    }
     for kind in ("detection", "segmentation", "depth"):
         tables[kind] = [name.partition("/")[2] for name in SCHEDULES if name.startswith(kind)]
     for folder, names in tables.items():
