@@ -111,7 +111,7 @@ class AllViews(Pretraining):
 
     def embed(self, g: Tensor) -> Tensor:
         """The rows that the loss compares, of g(x): (N, Cg) -> (N, C), not normalised."""
-        raise NotImplementedError
+        return self.projection_head(g)
 
     def objective(self, encoded: dict[str, Tensor], batch: dict) -> Objective:
         """Of the rows of ``encode``; outside autocast."""

@@ -86,9 +86,6 @@ class SimCLR(AllViews):
         own = {"temperature": cfg.SIMCLR.TEMPERATURE, "negatives": 2 * cfg.SOLVER.IMS_PER_BATCH - 2}
         return {**own, **super().describe(cfg, iterations_per_epoch, share)}
 
-    def embed(self, g: Tensor) -> Tensor:
-        return self.projection_head(g)
-
     def objective(self, encoded: dict[str, Tensor], batch: dict) -> Objective:
         positives = encoded["positives"]
         anchors, everywhere = of_all_processes(encoded["anchors"]), of_all_processes(positives)

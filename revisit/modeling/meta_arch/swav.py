@@ -37,19 +37,10 @@ def add_swav_keys(cfg: CfgNode) -> None:
     cfg.SWAV.QUEUE_FROM_EPOCH = 15  # and that are used from this epoch on, counted from 0
 
 
-add_rules(
-    {
-        "SWAV.PROTOTYPES": whole(1, 2**20),
-        "SWAV.FROZEN_EPOCHS": whole(unit="epochs"),
-        "SWAV.EMBEDDING_DIM": whole(1, 2**14),
-        "SWAV.HIDDEN_DIM": whole(1, 2**16),
-        "SWAV.TEMPERATURE": POSITIVE,
-        "SWAV.EPSILON": POSITIVE,
-        "SWAV.SINKHORN_ITERATIONS": whole(1, 1000),
-        "SWAV.QUEUE_SIZE": whole(0, 2**24, "rows"),
-        "SWAV.QUEUE_FROM_EPOCH": whole(unit="epochs"),
-    }
-)
+_SIZES = ("PROTOTYPES", "EMBEDDING_DIM", "HIDDEN_DIM", "SINKHORN_ITERATIONS")
+add_rules({f"SWAV.{name}": whole(1, 2**20) for name in _SIZES})
+add_rules({f"SWAV.{name}": whole() for name in ("FROZEN_EPOCHS", "QUEUE_FROM_EPOCH", "QUEUE_SIZE")})
+add_rules({f"SWAV.{name}": POSITIVE for name in ("TEMPERATURE", "EPSILON")})
 
 
 @torch.no_grad()
@@ -125,9 +116,6 @@ class SwAV(AllViews):
         own = PrototypeSchedule(*(n * iterations_per_epoch for n in epochs))
         return [own, *super().hooks(cfg, iterations_per_epoch)]
 
-    def embed(self, g: Tensor) -> Tensor:
-        return self.projection_head(g)
-
     def objective(self, encoded: dict[str, Tensor], batch: dict) -> Objective:
         views = torch.cat([encoded["anchors"][:, None], encoded["positives"]], dim=1)
         frozen = self.prototypes.detach()
@@ -136,15 +124,13 @@ class SwAV(AllViews):
         large = {name: gather_rows(views[:, n].detach()) for n, name in enumerate(("anchors", "positives"))}
         codes = [self.codes(rows, name) for name, rows in large.items()]
         self.pending_views = large
-        others = [[n for n in range(views.shape[1]) if n != view] for view in range(2)]
-        losses = [
-            -(code[:, None] * logs[:, other]).sum(dim=2).mean() for code, other in zip(codes, others, strict=True)
-        ]
+        others = [(logs.sum(dim=1) - logs[:, v]) / (views.shape[1] - 1) for v in range(2)]
+        loss = -sum((code * other).sum(dim=1).mean() for code, other in zip(codes, others, strict=True)) / 2
 
         def neighbor_loss(keys: Tensor) -> Tensor:
             return -(keys.mean(dim=1) * logs[:, 1:].flatten(0, 1)).sum(dim=1).mean()
 
-        return Objective(sum(losses) / 2, codes[0], encoded["anchors_g"], neighbor_loss)
+        return Objective(loss, codes[0], encoded["anchors_g"], neighbor_loss)
 
     @torch.no_grad()
     def codes(self, rows: Tensor, view: str) -> Tensor:
