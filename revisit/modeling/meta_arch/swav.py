@@ -37,10 +37,9 @@ def add_swav_keys(cfg: CfgNode) -> None:
     cfg.SWAV.QUEUE_FROM_EPOCH = 15  # and that are used from this epoch on, counted from 0
 
 
-_SIZES = ("PROTOTYPES", "EMBEDDING_DIM", "HIDDEN_DIM", "SINKHORN_ITERATIONS")
-add_rules({f"SWAV.{name}": whole(1, 2**20) for name in _SIZES})
-add_rules({f"SWAV.{name}": whole() for name in ("FROZEN_EPOCHS", "QUEUE_FROM_EPOCH", "QUEUE_SIZE")})
-add_rules({f"SWAV.{name}": POSITIVE for name in ("TEMPERATURE", "EPSILON")})
+add_rules({f"SWAV.{n}": whole(1) for n in ("PROTOTYPES", "EMBEDDING_DIM", "HIDDEN_DIM", "SINKHORN_ITERATIONS")})
+add_rules({f"SWAV.{n}": whole() for n in ("FROZEN_EPOCHS", "QUEUE_FROM_EPOCH", "QUEUE_SIZE")})
+add_rules({f"SWAV.{n}": POSITIVE for n in ("TEMPERATURE", "EPSILON")})
 
 
 @torch.no_grad()
@@ -149,4 +148,3 @@ class SwAV(AllViews):
         """Move the step's rows of both large views into their queue."""
         if self.views is not None and self.pending_views:
             self.views.enqueue(**self.pending_views)
-        self.pending_views = {}
