@@ -55,6 +55,7 @@ TOY_TIMM = {
     "vit_pretrain": "build_vit_backbone, ViT of width 96, depth 4 and patches of 8 px",
     "convnext_pretrain": "build_convnext_backbone, ConvNeXt of depths (1, 1, 3, 1) and widths (16, 32, 64, 128)",
 }
+OBJECTIVES = {"simclr": "SimCLR", "byol": "BYOL", "swav": "SwAV"}  # as toy/pretrain, but for the loss
 CIFAR_CROPS = ((2, 24, (0.4, 1.0)), None, 0.0)
 CIFAR_RUNS = {
     "moco": (24, CIFAR_CROPS, 0.99, STANDARD, None),
@@ -188,6 +189,15 @@ def test_a_toy_run_without_batch_norm_is_the_resnets_with_adamw(name, dry_run, t
     assert "bn_group" not in plan and not plan["shuffle_bn"]
 
 
+@pytest.mark.parametrize(("name", "architecture"), OBJECTIVES.items())
+def test_another_objective_is_a_toy_run_but_for_its_loss(name, architecture, dry_run, toy_root, monkeypatch):
+    monkeypatch.setattr(setup, "count_images", lambda *_, **options: 10000)
+    plan, moco = dry_run(f"toy/{name}", toy_root), dry_run("toy/pretrain", toy_root)
+    assert (plan["architecture"], plan["lambda"], plan["shapes"]["positives"]) == (architecture, 0.0, [30, 3, 64])
+    for fact in ("crops", "policy", "epochs", "iterations", "lr", "weight_decays", "precision", "data", "backbone"):
+        assert plan[fact] == moco[fact], fact
+
+
 @pytest.mark.parametrize("name", CIFAR_RUNS)
 def test_a_cifar_run_resolves_to_its_settings(name, dry_run):
     plan = dry_run(f"cifar10/{name}")
@@ -232,7 +242,7 @@ def test_a_toy_run_is_its_protocol_on_a_small_scale(name, dry_run, toy_root):
 
 
 def test_the_tables_name_every_recipe():
-    toy = [*TOY_RUNS, *TOY_TIMM, *(n[4:] for n in TOY_DENSE), *TOY_DETECTION]
+    toy = [*TOY_RUNS, *TOY_TIMM, *OBJECTIVES, *(n[4:] for n in TOY_DENSE), *TOY_DETECTION]
     tables = {"pretrain": RUNS, "cifar10": CIFAR_RUNS, "toy": toy}
     for kind in ("detection", "segmentation", "depth"):
         tables[kind] = [name.partition("/")[2] for name in SCHEDULES if name.startswith(kind)]

@@ -107,10 +107,18 @@ def test_training_a_first_run_without_data(tmp_path):
     assert [name for name in left if not (tmp_path / "output" / name).is_file()] == []
 
 
+def test_other_objectives_train_on_the_same_views(toy_root, tmp_path):
+    commands = documented("docs/method.md")
+    assert len(commands) == 3
+    for command in commands:
+        run(f"{command} {TINY} SOLVER.MAX_ITER 2 NEIGHBORS.WARMUP_EPOCHS 0 OUTPUT_DIR {tmp_path}/out", toy_root)
+        shutil.rmtree(tmp_path / "out")
+
+
 def test_extending_shows_what_runs(toy_root, tmp_path):
     method, column = documented("docs/extending.md")
     python = f"env PYTHONPATH={ROOT}:{ROOT}/tests/extension {sys.executable}"
-    assert "negatives" in run(f"{method.replace('python', python, 1)} OUTPUT_DIR {tmp_path}", toy_root)
+    assert "predictor_dim" in run(f"{method.replace('python', python, 1)} OUTPUT_DIR {tmp_path}", toy_root)
     assert "VOC_SVM_mAP" in run(f"{column} --output {tmp_path}", toy_root)
 
 

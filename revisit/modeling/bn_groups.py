@@ -17,6 +17,7 @@ from revisit.modeling.losses.contrastive import at_least_float32
 from revisit.older_keys import replace_key
 
 from detectron2.config import CfgNode
+from detectron2.utils import comm
 
 
 class BNGroups(NamedTuple):
@@ -56,6 +57,11 @@ def bn_groups(cfg: CfgNode, share: int) -> BNGroups | None:
         f"MOCO.BN_GROUP {size}, but {at_a_time} {part} images at a time: expected a size that divides them, or whole "
         f"passes of neighbouring processes, such as MOCO.BN_GROUP {nearest}; 0 is the whole pass of a process"
     )
+
+
+def whole_batch(cfg: CfgNode) -> BNGroups:
+    """One group of the images of all processes."""
+    return BNGroups(cfg.SOLVER.IMS_PER_BATCH, 1, comm.get_world_size(), 1)
 
 
 def _group_of_splits(values: Mapping[str, Any], num_processes: int) -> int:

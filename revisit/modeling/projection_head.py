@@ -1,4 +1,4 @@
-"""The projection MLP h (docs/method.md: Notation)."""
+"""The projection MLPs: MoCo's h (docs/method.md: Notation), and one with batch normalisation."""
 
 from torch import nn
 
@@ -8,3 +8,14 @@ class ProjectionHead(nn.Sequential):
 
     def __init__(self, in_dim: int, out_dim: int):
         super().__init__(nn.Linear(in_dim, in_dim), nn.ReLU(inplace=True), nn.Linear(in_dim, out_dim))
+
+
+class BNProjectionHead(nn.Sequential):
+    """Linear Cg -> hidden, BN, ReLU, linear hidden -> C. (B, Cg) float -> (B, C) float, not normalised.
+
+    A BatchNorm2d of maps of one pixel, because ``group_batch_norm`` knows those.
+    """
+
+    def __init__(self, in_dim: int, hidden_dim: int, out_dim: int):
+        norm = (nn.Unflatten(1, (hidden_dim, 1, 1)), nn.BatchNorm2d(hidden_dim), nn.Flatten())
+        super().__init__(nn.Linear(in_dim, hidden_dim), *norm, nn.ReLU(inplace=True), nn.Linear(hidden_dim, out_dim))

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from revisit.modeling.distributed import unwrap
+from revisit.modeling.distributed import in_global_order, unwrap
 
 from detectron2.engine import HookBase
 
@@ -62,6 +62,12 @@ class AlignedQueue(nn.Module):
 
     def _next_places(self, count: int) -> Tensor:
         return (self.num_enqueued + torch.arange(count, device=self.num_enqueued.device)) % self.length
+
+
+def enqueue_parts(queue: AlignedQueue, parts: list[dict[str, Tensor]]) -> None:
+    """Enqueue the rows of all processes, by ring, that each part of a step has gathered; nothing of no parts."""
+    if parts:
+        queue.enqueue(**{name: in_global_order([part[name] for part in parts]) for name in parts[0]})
 
 
 class QueueUpdate(HookBase):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from commands import launch_forks
 from runs import load, train
-from tiny import random_views, tiny_model
+from tiny import random_views, tiny_config, tiny_model
 from true_steps import sgd, take_steps
 
 from revisit.engine.pretrain_trainer import PretrainTrainer
@@ -32,7 +32,8 @@ def steps(*options: object, channels_last: bool = False, **how: object) -> dict:
     if channels_last:
         model.to(memory_format=torch.channels_last)
     labels = torch.arange(3 * BATCH).chunk(3)
-    return take_steps(model, [{**random_views(BATCH, small=24, seed=n), "label": labels[n]} for n in range(3)], **how)
+    batches = [{**random_views(BATCH, small=24, seed=n), "label": labels[n]} for n in range(3)]
+    return take_steps(model, tiny_config(*options), batches, **how)
 
 
 @pytest.mark.parametrize(

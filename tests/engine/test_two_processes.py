@@ -35,7 +35,9 @@ def train(name: str, steps: int = 3, **how: object) -> dict:
         parameter.mul_(1.1)
     labels = torch.arange(steps * BATCH).chunk(steps)
     batches = [{**random_views(BATCH, seed=n, **form), "label": labels[n]} for n in range(steps)]
-    return take_steps(model, batches, accumulation_steps=parts if comm.get_world_size() > 1 else 1, **how)
+    return take_steps(
+        model, tiny_config(*options), batches, accumulation_steps=parts if comm.get_world_size() > 1 else 1, **how
+    )
 
 
 def scatter() -> dict[str, list[int]]:

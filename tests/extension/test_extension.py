@@ -14,7 +14,7 @@ from revisit.viz.curves import read_metrics
 
 EXAMPLE = Path(__file__).parent
 sys.path.append(str(EXAMPLE))  # for the forks too, as PYTHONPATH is for a user
-TRAIN = f"python tools/train_net.py --config-file {EXAMPLE}/simclr.yaml"
+TRAIN = f"python tools/train_net.py --config-file {EXAMPLE}/simsiam.yaml"
 
 
 def train(root: Path, output: Path, options: str = "", flags: str = "") -> str:
@@ -24,7 +24,7 @@ def train(root: Path, output: Path, options: str = "", flags: str = "") -> str:
 @pytest.fixture(scope="module")
 def finished(toy_root, tmp_path_factory) -> Path:
     """Six iterations by two processes, with a checkpoint after three."""
-    output = tmp_path_factory.mktemp("simclr")
+    output = tmp_path_factory.mktemp("simsiam")
     train(toy_root, output, "SOLVER.CHECKPOINT_PERIOD 3", "--num-gpus 2")
     return output
 
@@ -32,14 +32,14 @@ def finished(toy_root, tmp_path_factory) -> Path:
 def test_it_is_planned_with_its_own_words(toy_root, tmp_path):
     train(toy_root, tmp_path, flags="--dry-run")
     recipe = json.loads((tmp_path / "dry_run.json").read_text())
-    assert recipe["architecture"] == "SimCLR" and recipe["negatives"] == 14 and "lambda" not in recipe
-    assert recipe["shapes"]["positives"] == [8, 128] and recipe["memory_gib_per_process"]["total"] > 0
+    assert recipe["architecture"] == "SimSiam" and recipe["predictor_dim"] == 512 and "lambda" not in recipe
+    assert recipe["shapes"]["predictions"] == [8, 2, 2048] and recipe["memory_gib_per_process"]["total"] > 0
     assert (tmp_path / "views.png").is_file()
 
 
 def test_it_trains_and_resumes_to_the_same_weights(finished, toy_root, tmp_path):
     metrics = read_metrics(finished / "metrics.json")
-    assert metrics["loss_inst"][-1][1] > 0 and 0 < metrics["embedding_std"][-1][1] <= 1
+    assert metrics["loss_inst"][-1][1] < 0 and 0 < metrics["embedding_std"][-1][1] <= 1
     (tmp_path / "model_0000002.pth").write_bytes((finished / "model_0000002.pth").read_bytes())
     train(toy_root, tmp_path, "SOLVER.CHECKPOINT_PERIOD 3", "--num-gpus 2 --resume")
     assert_same(load(finished / "model_final.pth")["model"], load(tmp_path / "model_final.pth")["model"])
@@ -47,24 +47,24 @@ def test_it_trains_and_resumes_to_the_same_weights(finished, toy_root, tmp_path)
 
 def test_its_run_is_reported_and_its_backbone_converted(finished, toy_root, tmp_path):
     run(f"python tools/report.py {finished} --output {tmp_path}/report.html", toy_root)
-    assert "SimCLR" in (tmp_path / "report.html").read_text()
+    assert "SimSiam" in (tmp_path / "report.html").read_text()
     run(f"python tools/convert_to_d2.py {finished}/model_final.pth {tmp_path}/backbone.pth", toy_root)
-    assert "SimCLR, 6 iterations" in (tmp_path / "backbone.yaml").read_text()
-    assert all(not key.startswith("projection_head") for key in load(tmp_path / "backbone.pth")["model"])
+    assert "SimSiam, 6 iterations" in (tmp_path / "backbone.yaml").read_text()
+    assert all(not key.startswith(("projection_head", "predictor")) for key in load(tmp_path / "backbone.pth")["model"])
 
 
 def test_its_checks_are_asked(toy_root, tmp_path):
     line = one_line_error(f"{TRAIN} {TINY} VIEWS.NUM_SMALL 4 OUTPUT_DIR {tmp_path}", toy_root)
-    assert "VIEWS.NUM_SMALL 4: SimCLR has two large views" in line
+    assert "VIEWS.NUM_SMALL 4: SimSiam has two large views" in line
 
 
-def test_the_loss_equals_loops_in_float64():
-    from simclr import nt_xent  # here, because it registers the method
+def test_the_loss_equals_loops_in_float64_and_the_embeddings_take_no_gradient():
+    from simsiam import negative_cosine  # here, because it registers the method
 
     generator = torch.Generator().manual_seed(0)
-    one, other = (normalize(torch.randn(5, 7, generator=generator, dtype=torch.float64), dim=1) for _ in range(2))
-    rows, losses = [*one, *other], []
-    for i, row in enumerate(rows):
-        scores = [float(row @ rows[n]) / 0.3 for n in range(10) if n != i]
-        losses.append(sum(torch.tensor(scores).double().exp()).log() - float(row @ rows[(i + 5) % 10]) / 0.3)
-    assert float(nt_xent(one, other, 0.3)) == pytest.approx(float(sum(losses) / 10), rel=1e-6)
+    p, z = (normalize(torch.randn(5, 7, generator=generator, dtype=torch.float64), dim=1) for _ in range(2))
+    cosines = [sum(float(p[i, c] * z[i, c]) for c in range(7)) for i in range(5)]
+    loss = negative_cosine(p.requires_grad_(), z.requires_grad_())
+    assert loss.item() == pytest.approx(-sum(cosines) / 5, rel=1e-12)
+    loss.backward()
+    assert z.grad is None and torch.allclose(p.grad, -z.detach() / 5)

@@ -31,8 +31,9 @@ def views() -> dict[str, torch.Tensor]:
 
 def step_in_groups(size: int, dtype: torch.dtype, parts: int = 1) -> dict:
     """One true step of kNN-MoCo."""
-    model = tiny_model(*OPTIONS, "MOCO.BN_GROUP", size, "SOLVER.ACCUMULATION_STEPS", parts).to(dtype)
-    return take_steps(model, [views()], frozen_bn=False, accumulation_steps=parts)
+    options = (*OPTIONS, "MOCO.BN_GROUP", size, "SOLVER.ACCUMULATION_STEPS", parts)
+    model = tiny_model(*options).to(dtype)
+    return take_steps(model, tiny_config(*options), [views()], frozen_bn=False, accumulation_steps=parts)
 
 
 def steps_of_processes(output: Path) -> None:

@@ -1,24 +1,20 @@
 """kNN-MoCo: MoCo whose positives are also drawn to their nearest neighbours in the queue (paper, Section 4.3)."""
 
-import logging
-
 import torch
 from torch import Tensor
 
 from revisit.config import adds_keys
 from revisit.config_rules import add_rules, one_of, real, whole
 from revisit.errors import expect
-from revisit.modeling.distributed import unwrap
 from revisit.modeling.losses.chunked import chunked_losses, nearest_rows
 from revisit.modeling.meta_arch.moco import Encoded, MoCo
 from revisit.modeling.monitors import neighbor_purity
+from revisit.modeling.neighbors import NeighborLossSchedule, check_warm_up
 
 from detectron2.config import CfgNode, configurable
 from detectron2.engine import HookBase
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils.events import get_event_storage
-
-logger = logging.getLogger(__name__)
 
 
 @adds_keys
@@ -42,20 +38,6 @@ add_rules(
         "KNN_MOCO.MINING": one_of("before_head", "after_head"),
     }
 )
-
-
-class NeighborLossSchedule(HookBase):
-    """L_nn weighs 0 for the first ``warmup_iterations``, then lambda; by the iteration, so a resumed run agrees."""
-
-    def __init__(self, weight: float, warmup_iterations: int):
-        self._weight = weight
-        self._warmup = warmup_iterations
-
-    def before_step(self) -> None:
-        weight = self._weight if self.trainer.iter >= self._warmup else 0.0
-        unwrap(self.trainer.model).neighbor_weight = weight
-        if self.trainer.iter == self._warmup > 0:
-            logger.info(f"L_nn joins the loss from iteration {self._warmup} on, with lambda {self._weight}")
 
 
 @META_ARCH_REGISTRY.register()
@@ -101,12 +83,8 @@ class KNNMoCo(MoCo):
     @classmethod
     def check_length(cls, cfg: CfgNode, iterations_per_epoch: int) -> None:
         super().check_length(cfg, iterations_per_epoch)
-        wait, last = epochs_without_neighbors(cfg), cfg.SOLVER.MAX_ITER
-        expect(
-            wait * iterations_per_epoch < last or not cfg.KNN_MOCO.WEIGHT,
-            f"KNN_MOCO.WARMUP_EPOCHS {wait}, {wait * iterations_per_epoch} iterations, do not end before the run does, "
-            f"after {last}, so L_nn never joins: expected fewer of them, such as 0, or a longer run",
-        )
+        if cfg.KNN_MOCO.WEIGHT:
+            check_warm_up("KNN_MOCO", epochs_without_neighbors(cfg), iterations_per_epoch, cfg.SOLVER.MAX_ITER)
 
     @classmethod
     def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:

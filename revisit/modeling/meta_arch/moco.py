@@ -12,13 +12,13 @@ from revisit.config_rules import POSITIVE, add_rules, one_of, real, whole
 from revisit.errors import expect
 from revisit.modeling.backbone.description import family_of
 from revisit.modeling.bn_groups import BNGroups, bn_groups, group_batch_norm, has_batch_norm
-from revisit.modeling.distributed import gather_rows, in_global_order, start_gather
+from revisit.modeling.distributed import gather_rows, start_gather
 from revisit.modeling.losses.chunked import chunked_losses
 from revisit.modeling.meta_arch.pretraining import Pretraining, positive_passes, unit_rows
 from revisit.modeling.momentum import MomentumUpdate, ema_update, momentum_copy
 from revisit.modeling.monitors import contrast_accuracy, feature_std
 from revisit.modeling.projection_head import ProjectionHead
-from revisit.modeling.queue import AlignedQueue, QueueUpdate
+from revisit.modeling.queue import AlignedQueue, QueueUpdate, enqueue_parts
 from revisit.modeling.shuffle_bn import scatter_shuffled, shuffle_permutation
 
 from detectron2.config import CfgNode, configurable
@@ -267,10 +267,8 @@ class MoCo(Pretraining):
 
     def enqueue_pending_keys(self) -> None:
         """Move ``pending_keys`` into the queue, in the order of the global batch."""
-        if self.pending_keys:
-            names = self.pending_keys[0]
-            self.queue.enqueue(**{name: in_global_order([keys[name] for keys in self.pending_keys]) for name in names})
-            self.pending_keys = []
+        enqueue_parts(self.queue, self.pending_keys)
+        self.pending_keys = []
 
     @torch.no_grad()
     def monitors(self, batch: dict, encoded: Encoded) -> dict[str, Tensor]:

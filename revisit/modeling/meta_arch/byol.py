@@ -1,0 +1,130 @@
+"""BYOL: the encoder and a predictor foretell what a momentum encoder makes of another view. No negatives.
+
+Grill et al., Bootstrap Your Own Latent: A New Approach to Self-Supervised Learning, NeurIPS 2020.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from revisit.config import adds_keys
+from revisit.config_rules import add_rules, real, whole
+from revisit.modeling.bn_groups import BNGroups, group_batch_norm, whole_batch
+from revisit.modeling.distributed import unwrap
+from revisit.modeling.meta_arch.all_views import AllViews, Objective
+from revisit.modeling.meta_arch.pretraining import unit_rows
+from revisit.modeling.momentum import MomentumUpdate, ema_update, momentum_copy
+from revisit.modeling.projection_head import BNProjectionHead
+
+from detectron2.config import CfgNode, configurable
+from detectron2.engine import HookBase
+from detectron2.modeling import META_ARCH_REGISTRY
+from detectron2.utils.events import get_event_storage
+
+
+@adds_keys
+def add_byol_keys(cfg: CfgNode) -> None:
+    """BYOL.*: the values of BYOL's paper for 300 epochs."""
+    cfg.BYOL = CfgNode()
+    cfg.BYOL.MOMENTUM = 0.99  # m of the first iteration; it rises to 1 by a cosine
+    cfg.BYOL.EMBEDDING_DIM = 256  # C, width after the projection head and after the predictor
+    cfg.BYOL.HIDDEN_DIM = 4096  # of both
+    cfg.BYOL.PREDICTOR = True  # False: none, which collapses
+
+
+add_rules({"BYOL.MOMENTUM": real(0, 1), "BYOL.EMBEDDING_DIM": whole(1, 2**14), "BYOL.HIDDEN_DIM": whole(1, 2**16)})
+
+
+class CosineMomentum(MomentumUpdate):
+    """m_i = 1 - (1 - m_0) (cos(pi i / MAX_ITER) + 1) / 2, by the iteration, so a resumed run agrees."""
+
+    def __init__(self, first: float):
+        self._first = first
+
+    def before_step(self) -> None:
+        progress = self.trainer.iter / self.trainer.max_iter
+        unwrap(self.trainer.model).momentum = 1 - (1 - self._first) * (math.cos(math.pi * progress) + 1) / 2
+
+
+@META_ARCH_REGISTRY.register()
+class BYOL(AllViews):
+    """q predicts z', the momentum encoder's unit row of the image's other view:
+
+        L_inst = mean_j d(q_j, z'_anchor) + d(q_anchor, z'_large),  d(q, z) = |q - z|^2 = 2 - 2 q . z
+
+    over the positives j; with the large one alone it is BYOL's symmetric loss. L_nn is d to the z' of neighbours.
+    """
+
+    TITLE = "BYOL"
+    HEADS = ("projection_head.", "predictor.", "momentum_backbone.", "momentum_projection_head.", "queue.")
+    ENCODERS = ("backbone", "momentum_backbone")
+    KEYS = ("BYOL.*",)
+
+    @configurable
+    def __init__(
+        self,
+        *,
+        embedding_dim: int,
+        hidden_dim: int,
+        momentum: float,
+        predicts: bool,
+        bn_groups: BNGroups,
+        **shared: object,
+    ):
+        """``add_byol_keys`` says what each option means."""
+        super().__init__(**shared)
+        self.momentum = momentum
+        self.projection_head = BNProjectionHead(self.feature_dim, hidden_dim, embedding_dim)
+        self.predictor = BNProjectionHead(embedding_dim, hidden_dim, embedding_dim) if predicts else nn.Identity()
+        self.momentum_backbone = momentum_copy(self.backbone)
+        self.momentum_projection_head = momentum_copy(self.projection_head)
+        self.add_queue(embedding_dim)
+        group_batch_norm(list(self.children()), bn_groups)
+
+    @classmethod
+    def from_config(cls, cfg: CfgNode) -> dict:
+        options = {"embedding_dim": cfg.BYOL.EMBEDDING_DIM, "hidden_dim": cfg.BYOL.HIDDEN_DIM}
+        options |= {"momentum": cfg.BYOL.MOMENTUM, "predicts": cfg.BYOL.PREDICTOR}
+        return {**super().from_config(cfg), **options, "bn_groups": whole_batch(cfg)}
+
+    @classmethod
+    def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:
+        own = {"momentum": cfg.BYOL.MOMENTUM, "predictor": cfg.BYOL.PREDICTOR}
+        return {**own, **super().describe(cfg, iterations_per_epoch, share)}
+
+    def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
+        return [CosineMomentum(cfg.BYOL.MOMENTUM), *super().hooks(cfg, iterations_per_epoch)]
+
+    def embed(self, g: Tensor) -> Tensor:
+        return self.predictor(self.projection_head(g))
+
+    def objective(self, encoded: dict[str, Tensor], batch: dict) -> Objective:
+        positives, (targets, targets_g) = encoded["positives"], self.targets(batch)
+        loss = distances(positives, targets[:, :1]).mean() + distances(encoded["anchors"], targets[:, 1]).mean()
+        if self.watched:
+            get_event_storage().put_scalar("encoder_momentum", self.momentum, smoothing_hint=False)
+
+        def neighbor_loss(keys: Tensor) -> Tensor:
+            return distances(positives.flatten(0, 1)[:, None], keys).mean()
+
+        return Objective(loss, targets[:, 0], targets_g[:, 0], neighbor_loss)
+
+    @torch.no_grad()
+    def targets(self, batch: dict) -> tuple[Tensor, Tensor]:
+        """z' (B, 2, C) and g' (B, 2, Cg) of the anchors and the large positives, unit rows."""
+        views = torch.stack([batch["anchor"], batch["positive"]], dim=1)
+        g = self.pooled(self.momentum_backbone, views.flatten(0, 1))
+        rows = (unit_rows(self.momentum_projection_head(g)), unit_rows(g))
+        return tuple(each.unflatten(0, views.shape[:2]) for each in rows)
+
+    @torch.no_grad()
+    def update_momentum_encoder(self) -> None:
+        """One EMA step of both momentum networks."""
+        ema_update(self.momentum_backbone, self.backbone, self.momentum)
+        ema_update(self.momentum_projection_head, self.projection_head, self.momentum)
+
+
+def distances(rows: Tensor, others: Tensor) -> Tensor:
+    """|q - z|^2 of unit rows, (..., C) each -> (...)."""
+    return 2 - 2 * (rows * others).sum(dim=-1)

@@ -1,0 +1,106 @@
+"""SimCLR: every view of another image in the batch is a negative. No queue and no momentum encoder.
+
+Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, ICML 2020.
+"""
+
+import torch
+from torch import Tensor
+from torch.distributed.nn.functional import all_gather
+
+from revisit.config import adds_keys
+from revisit.config_rules import POSITIVE, add_rules, whole
+from revisit.errors import expect
+from revisit.modeling.bn_groups import BNGroups, group_batch_norm, whole_batch
+from revisit.modeling.meta_arch.all_views import AllViews, Objective
+from revisit.modeling.projection_head import ProjectionHead
+
+from detectron2.config import CfgNode, configurable
+from detectron2.modeling import META_ARCH_REGISTRY
+from detectron2.utils import comm
+
+
+@adds_keys
+def add_simclr_keys(cfg: CfgNode) -> None:
+    """SIMCLR.*: the values of SimCLR's paper."""
+    cfg.SIMCLR = CfgNode()
+    cfg.SIMCLR.TEMPERATURE = 0.5  # tau
+    cfg.SIMCLR.EMBEDDING_DIM = 128  # C, width after the projection head
+
+
+add_rules({"SIMCLR.TEMPERATURE": POSITIVE, "SIMCLR.EMBEDDING_DIM": whole(1, 2**14)})
+
+
+def nt_xent(anchors: Tensor, positives: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """The normalised temperature-scaled cross entropy (NT-Xent), and what its negatives contribute.
+
+        z   = [anchors, positives]
+        n_i = logsumexp_n z_i . z_n / tau, over the rows n of other images
+        L   = mean_i [ logaddexp(s_i, n_i) - s_i ],  s_i = z_i . z_partner(i) / tau
+
+    Args:
+        anchors, positives: (B, C) unit rows of two views of the same images, of all processes.
+        temperature: tau > 0.
+
+    Returns:
+        L, a scalar, and n_i of the positives, (B,).
+    """
+    rows = torch.cat([anchors, positives])
+    images = torch.arange(len(anchors), device=rows.device).repeat(2)
+    scores = rows @ rows.T / temperature
+    negatives = scores.masked_fill(images[:, None] == images, -torch.inf).logsumexp(dim=1)
+    partner = (anchors * positives).sum(dim=1).repeat(2) / temperature
+    return (torch.logaddexp(partner, negatives) - partner).mean(), negatives[len(anchors) :]
+
+
+@META_ARCH_REGISTRY.register()
+class SimCLR(AllViews):
+    """L_inst is the mean over an image's positives of NT-Xent between the anchors and these positives; with the large
+    one alone it is SimCLR's loss. L_nn has a neighbour's key as the partner, and the same negatives."""
+
+    TITLE = "SimCLR"
+    HEADS = ("projection_head.", "queue.")
+    KEYS = ("SIMCLR.*",)
+
+    @configurable
+    def __init__(self, *, embedding_dim: int, temperature: float, bn_groups: BNGroups, **shared: object):
+        """``add_simclr_keys`` says what each option means."""
+        super().__init__(**shared)
+        self.temperature = temperature
+        self.projection_head = ProjectionHead(self.feature_dim, embedding_dim)
+        self.add_queue(embedding_dim)
+        group_batch_norm([self.backbone], bn_groups)
+
+    @classmethod
+    def from_config(cls, cfg: CfgNode) -> dict:
+        options = {"embedding_dim": cfg.SIMCLR.EMBEDDING_DIM, "temperature": cfg.SIMCLR.TEMPERATURE}
+        return {**super().from_config(cfg), **options, "bn_groups": whole_batch(cfg)}
+
+    @classmethod
+    def check(cls, cfg: CfgNode, share: int) -> None:
+        super().check(cfg, share)
+        batch = cfg.SOLVER.IMS_PER_BATCH
+        expect(batch > 1, f"SOLVER.IMS_PER_BATCH {batch}: SimCLR's negatives are other images; expected 2 or more")
+
+    @classmethod
+    def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:
+        own = {"temperature": cfg.SIMCLR.TEMPERATURE, "negatives": 2 * cfg.SOLVER.IMS_PER_BATCH - 2}
+        return {**own, **super().describe(cfg, iterations_per_epoch, share)}
+
+    def objective(self, encoded: dict[str, Tensor], batch: dict) -> Objective:
+        positives = encoded["positives"]
+        anchors, everywhere = of_all_processes(encoded["anchors"]), of_all_processes(positives)
+        found = [nt_xent(anchors, each, self.temperature) for each in everywhere.unbind(dim=1)]
+        own = slice(comm.get_rank() * len(positives), (comm.get_rank() + 1) * len(positives))
+        negatives = torch.stack([of_one[own] for _, of_one in found], dim=1).flatten()[:, None]
+
+        def neighbor_loss(keys: Tensor) -> Tensor:
+            scores = (positives.flatten(0, 1)[:, None] * keys).sum(dim=2) / self.temperature
+            return (torch.logaddexp(scores, negatives) - scores).mean()
+
+        loss = torch.stack([loss for loss, _ in found]).mean()
+        return Objective(loss, encoded["anchors"], encoded["anchors_g"], neighbor_loss)
+
+
+def of_all_processes(rows: Tensor) -> Tensor:
+    """(B/P, ...) on each process -> (B, ...), in order of rank, with gradient to each."""
+    return torch.cat(all_gather(rows.contiguous())) if comm.get_world_size() > 1 else rows

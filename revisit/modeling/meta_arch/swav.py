@@ -1,0 +1,150 @@
+"""SwAV: from each view, foretell the code of another one: its share in prototypes that a batch fills evenly.
+
+Caron et al., Unsupervised Learning of Visual Features by Contrasting Cluster Assignments, NeurIPS 2020.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from revisit.config import adds_keys
+from revisit.config_rules import POSITIVE, add_rules, whole
+from revisit.errors import expect
+from revisit.modeling.bn_groups import BNGroups, group_batch_norm, whole_batch
+from revisit.modeling.distributed import gather_rows, unwrap
+from revisit.modeling.meta_arch.all_views import AllViews, Objective
+from revisit.modeling.projection_head import BNProjectionHead
+from revisit.modeling.queue import AlignedQueue
+
+from detectron2.config import CfgNode, configurable
+from detectron2.engine import HookBase
+from detectron2.modeling import META_ARCH_REGISTRY
+from detectron2.utils import comm
+
+
+@adds_keys
+def add_swav_keys(cfg: CfgNode) -> None:
+    """SWAV.*: the values of SwAV's paper; the queue is its run with batches of 256."""
+    cfg.SWAV = CfgNode()
+    cfg.SWAV.PROTOTYPES = 3000
+    cfg.SWAV.FROZEN_EPOCHS = 1  # in which prototypes do not learn
+    cfg.SWAV.EMBEDDING_DIM = 128  # C, width after the projection head
+    cfg.SWAV.HIDDEN_DIM = 2048  # of the projection head
+    cfg.SWAV.TEMPERATURE = 0.1  # tau
+    cfg.SWAV.EPSILON = 0.05  # of Sinkhorn: the smaller, the nearer are codes to one prototype
+    cfg.SWAV.SINKHORN_ITERATIONS = 3
+    cfg.SWAV.QUEUE_SIZE = 3840  # earlier rows of each large view that help to fill prototypes evenly; 0: none
+    cfg.SWAV.QUEUE_FROM_EPOCH = 15  # and that are used from this epoch on, counted from 0
+
+
+add_rules({f"SWAV.{n}": whole(1) for n in ("PROTOTYPES", "EMBEDDING_DIM", "HIDDEN_DIM", "SINKHORN_ITERATIONS")})
+add_rules({f"SWAV.{n}": whole() for n in ("FROZEN_EPOCHS", "QUEUE_FROM_EPOCH", "QUEUE_SIZE")})
+add_rules({f"SWAV.{n}": POSITIVE for n in ("TEMPERATURE", "EPSILON")})
+
+
+@torch.no_grad()
+def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
+    """Codes (N, P), rows of sum 1, whose columns have about equal sums: exp(scores / epsilon) with its columns scaled
+    to 1 / P and its rows to 1 / N, in turns."""
+    codes = (scores - scores.max()).div(epsilon).exp()
+    for _ in range(iterations):
+        codes = codes / codes.sum(dim=0) / codes.shape[1]
+        codes = codes / codes.sum(dim=1, keepdim=True) / len(codes)
+    return codes * len(codes)
+
+
+class PrototypeSchedule(HookBase):
+    """Before a step: do prototypes learn, and does the queue count? After it: prototypes are unit rows again."""
+
+    def __init__(self, frozen: int, queue_from: int):
+        self._frozen, self._queue_from = frozen, queue_from  # iterations
+
+    def before_step(self) -> None:
+        model, done = unwrap(self.trainer.model), self.trainer.iter
+        model.prototypes_learn, model.queue_counts = done >= self._frozen, done >= self._queue_from
+
+    def after_step(self) -> None:
+        model = unwrap(self.trainer.model)
+        model.normalize_prototypes()
+        model.enqueue_views()
+
+
+@META_ARCH_REGISTRY.register()
+class SwAV(AllViews):
+    """Swapped prediction: for both large views v, the mean over an image's other views w of the cross entropy between
+    v's code and softmax(w . prototypes / tau). L_nn has the neighbours' codes, as they were in their own batch."""
+
+    TITLE = "SwAV"
+    HEADS = ("projection_head.", "prototypes", "queue.", "views.")
+    KEYS = ("SWAV.*",)
+
+    @configurable
+    def __init__(self, *, options: CfgNode, bn_groups: BNGroups, **shared: object):
+        """``add_swav_keys`` says what each of the options means."""
+        super().__init__(**shared)
+        self.options = options
+        self.projection_head = BNProjectionHead(self.feature_dim, options.HIDDEN_DIM, options.EMBEDDING_DIM)
+        self.prototypes = nn.Parameter(torch.randn(options.PROTOTYPES, options.EMBEDDING_DIM))
+        self.normalize_prototypes()
+        width, size = options.EMBEDDING_DIM, options.QUEUE_SIZE
+        self.views = AlignedQueue(size, anchors=width, positives=width) if size else None
+        self.add_queue(options.PROTOTYPES)
+        if self.queue is not None:
+            self.queue.keys.fill_(1 / options.PROTOTYPES)  # codes that say nothing
+        self.prototypes_learn = self.queue_counts = True
+        self.pending_views: dict[str, Tensor] = {}
+        group_batch_norm([self.backbone, self.projection_head], bn_groups)
+
+    @classmethod
+    def from_config(cls, cfg: CfgNode) -> dict:
+        return {**super().from_config(cfg), "options": cfg.SWAV, "bn_groups": whole_batch(cfg)}
+
+    @classmethod
+    def check(cls, cfg: CfgNode, share: int) -> None:
+        super().check(cfg, share)
+        batch, size = cfg.SOLVER.IMS_PER_BATCH, cfg.SWAV.QUEUE_SIZE
+        expect(not size or batch <= size, f"SWAV.QUEUE_SIZE {size}: expected 0, or at least the batch of {batch}")
+
+    @classmethod
+    def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:
+        own = {name.lower(): cfg.SWAV[name] for name in ("PROTOTYPES", "TEMPERATURE", "EPSILON")}
+        return {**own, **super().describe(cfg, iterations_per_epoch, share)}
+
+    def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
+        epochs = (cfg.SWAV.FROZEN_EPOCHS, cfg.SWAV.QUEUE_FROM_EPOCH)
+        own = PrototypeSchedule(*(n * iterations_per_epoch for n in epochs))
+        return [own, *super().hooks(cfg, iterations_per_epoch)]
+
+    def objective(self, encoded: dict[str, Tensor], batch: dict) -> Objective:
+        views = torch.cat([encoded["anchors"][:, None], encoded["positives"]], dim=1)
+        frozen = self.prototypes.detach()
+        prototypes = frozen + float(self.prototypes_learn) * (self.prototypes - frozen)  # gradients of 0 while frozen
+        logs = F.log_softmax(views @ prototypes.T / self.options.TEMPERATURE, dim=2)  # (B, 1 + L, P)
+        large = {name: gather_rows(views[:, n].detach()) for n, name in enumerate(("anchors", "positives"))}
+        codes = [self.codes(rows, name) for name, rows in large.items()]
+        self.pending_views = large
+        others = [(logs.sum(dim=1) - logs[:, v]) / (views.shape[1] - 1) for v in range(2)]
+        loss = -sum((code * other).sum(dim=1).mean() for code, other in zip(codes, others, strict=True)) / 2
+
+        def neighbor_loss(keys: Tensor) -> Tensor:
+            return -(keys.mean(dim=1) * logs[:, 1:].flatten(0, 1)).sum(dim=1).mean()
+
+        return Objective(loss, codes[0], encoded["anchors_g"], neighbor_loss)
+
+    @torch.no_grad()
+    def codes(self, rows: Tensor, view: str) -> Tensor:
+        """This process's (B/P, prototypes) of the (B, C) rows of a large view of all processes, with the queue's."""
+        count = len(rows)
+        if self.queue_counts and self.views is not None and self.views.fill_level == 1:
+            rows = torch.cat([getattr(self.views, view), rows])
+        codes = sinkhorn(rows @ self.prototypes.T, self.options.EPSILON, self.options.SINKHORN_ITERATIONS)
+        return codes[-count:].chunk(comm.get_world_size())[comm.get_rank()]
+
+    @torch.no_grad()
+    def normalize_prototypes(self) -> None:
+        self.prototypes.copy_(F.normalize(self.prototypes, dim=1))
+
+    def enqueue_views(self) -> None:
+        """Move the step's rows of both large views into their queue."""
+        if self.views is not None and self.pending_views:
+            self.views.enqueue(**self.pending_views)

@@ -1,0 +1,74 @@
+"""SimSiam (Chen and He, Exploring Simple Siamese Representation Learning, CVPR 2021).
+
+The worked example of docs/extending.md: a method outside Revisit's tree, brought in by ``IMPORTS: ("simsiam",)``.
+"""
+
+import torch
+from torch import Tensor
+
+from revisit.config import adds_keys
+from revisit.errors import expect
+from revisit.modeling.meta_arch.pretraining import Pretraining, unit_rows
+from revisit.modeling.monitors import feature_std
+from revisit.modeling.projection_head import BNProjectionHead
+
+from detectron2.config import CfgNode, configurable
+from detectron2.modeling import META_ARCH_REGISTRY
+from detectron2.utils.events import get_event_storage
+
+
+@adds_keys
+def add_simsiam_keys(cfg: CfgNode) -> None:
+    """SIMSIAM.*: the values of SimSiam's paper."""
+    cfg.SIMSIAM = CfgNode()
+    cfg.SIMSIAM.EMBEDDING_DIM = 2048  # C, width after the projection head and after the predictor
+    cfg.SIMSIAM.PREDICTOR_DIM = 512  # hidden width of the predictor
+
+
+def negative_cosine(predictions: Tensor, embeddings: Tensor) -> Tensor:
+    """- mean_i p_i . z_i, a scalar, where z takes no gradient; p and z are (B, C) unit rows."""
+    return -(predictions * embeddings.detach()).sum(dim=1).mean()
+
+
+@META_ARCH_REGISTRY.register()
+class SimSiam(Pretraining):
+    """Each view's prediction p meets the other's embedding z: no negatives, no queue, no momentum encoder, no hook."""
+
+    TITLE = "SimSiam"
+    HEADS = ("projection_head.", "predictor.")
+    KEYS = ("SIMSIAM.*",)
+
+    @configurable
+    def __init__(self, *, embedding_dim: int, predictor_dim: int, **shared: object):
+        """``add_simsiam_keys`` says what each option means."""
+        super().__init__(**shared)
+        self.projection_head = BNProjectionHead(self.feature_dim, embedding_dim, embedding_dim)
+        self.predictor = BNProjectionHead(embedding_dim, predictor_dim, embedding_dim)
+
+    @classmethod
+    def from_config(cls, cfg: CfgNode) -> dict:
+        options = {"embedding_dim": cfg.SIMSIAM.EMBEDDING_DIM, "predictor_dim": cfg.SIMSIAM.PREDICTOR_DIM}
+        return {**super().from_config(cfg), **options}
+
+    @classmethod
+    def check(cls, cfg: CfgNode, share: int) -> None:
+        small = cfg.VIEWS.NUM_SMALL
+        expect(small == 0, f"VIEWS.NUM_SMALL {small}: SimSiam has two large views; expected 0")
+
+    @classmethod
+    def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:
+        return {"embedding_dim": cfg.SIMSIAM.EMBEDDING_DIM, "predictor_dim": cfg.SIMSIAM.PREDICTOR_DIM}
+
+    def encode(self, batch: dict) -> dict[str, Tensor]:
+        """Embeddings and predictions of both views, of one pass: unit rows (B, 2, C), the anchors' first."""
+        views = torch.stack([batch["anchor"], batch["positive"]], dim=1)
+        z = self.projection_head(self.pooled(self.backbone, views.flatten(0, 1)))
+        rows = {"embeddings": unit_rows(z), "predictions": unit_rows(self.predictor(z))}
+        return {name: each.unflatten(0, views.shape[:2]) for name, each in rows.items()}
+
+    def training_losses(self, batch: dict) -> dict[str, Tensor]:
+        encoded = self.encode(batch)
+        (z, other_z), (p, other_p) = (encoded[name].unbind(dim=1) for name in ("embeddings", "predictions"))
+        if self.watched:
+            get_event_storage().put_scalar("embedding_std", feature_std(z).item())  # the collapse alarm reads it
+        return {"loss_inst": (negative_cosine(p, other_z) + negative_cosine(other_p, z)) / 2}

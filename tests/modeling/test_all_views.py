@@ -1,0 +1,240 @@
+"""SimCLR, BYOL and SwAV: losses and gradients against loops in float64, one process and two, what a step changes."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from commands import launch_forks
+from runs import assert_numbers_are_explained, assert_same, load, train
+from tiny import FEATURE_DIM, freeze_batch_norm, random_views, step, tiny_config, tiny_model
+from torch import Tensor
+from torch.nn.functional import normalize
+from true_steps import take_steps
+
+from revisit.errors import UserError
+from revisit.modeling.meta_arch.swav import sinkhorn
+
+from detectron2.utils import comm
+from detectron2.utils.events import EventStorage
+
+NEIGHBORS = ("NEIGHBORS.WEIGHT", 0.4, "NEIGHBORS.QUEUE_SIZE", 20, "NEIGHBORS.NUM_NEIGHBORS", 3)
+NEIGHBORS += ("NEIGHBORS.WARMUP_EPOCHS", 1)
+METHODS = {
+    "SimCLR": ("SIMCLR.EMBEDDING_DIM", 16),
+    "BYOL": ("BYOL.EMBEDDING_DIM", 16, "BYOL.HIDDEN_DIM", 32),
+    "SwAV": (
+        *("SWAV.EMBEDDING_DIM", 16, "SWAV.HIDDEN_DIM", 32, "SWAV.PROTOTYPES", 12, "SWAV.QUEUE_SIZE", 16),
+        *("SWAV.QUEUE_FROM_EPOCH", 1),
+    ),
+}
+BATCH, SMALL = 8, 2
+
+
+def options_of(method: str, *options: object) -> tuple:
+    return ("MODEL.META_ARCHITECTURE", method, "VIEWS.NUM_SMALL", SMALL, *METHODS[method], *options)
+
+
+def model_of(method: str, *options: object) -> torch.nn.Module:
+    return tiny_model(*options_of(method, *options)).train()
+
+
+def rows(*shape: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
+
+
+def encoded_rows() -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Five images' embeddings in float64, with gradient, and all their unit rows."""
+    embeddings = [2 * rows(5, 16, seed=0).requires_grad_(), 2 * rows(5, 1 + SMALL, 16, seed=1).requires_grad_()]
+    anchors, positives = (normalize(each, dim=-1) for each in embeddings)
+    before = {"anchors_g": rows(5, FEATURE_DIM, seed=3), "positives_g": rows(5, 3, FEATURE_DIM, seed=4)}
+    return embeddings, {"anchors": anchors, "positives": positives, **before}
+
+
+def simclr_by_loops(encoded: dict, keys: Tensor, tau: float = 0.5) -> tuple[Tensor, Tensor]:
+    a, losses, nearest = encoded["anchors"], [], []
+    for j in range(1 + SMALL):
+        p = encoded["positives"][:, j]
+        for i in range(5):
+            for query, partner in ((a[i], p[i]), (p[i], a[i])):
+                others = sum((query @ z[n] / tau).exp() for z in (a, p) for n in range(5) if n != i)
+                positive = (query @ partner / tau).exp()
+                losses.append(-(positive / (positive + others)).log())
+            for key in keys[i * 3 + j]:
+                score = (p[i] @ key / tau).exp()
+                nearest.append(-(score / (score + others)).log())  # others of p[i], the last query
+    return sum(losses) / len(losses), sum(nearest) / len(nearest)
+
+
+def byol_by_loops(encoded: dict, keys: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    forward = [(encoded["positives"][i, j] - targets[i, 0]).square().sum() for i in range(5) for j in range(3)]
+    backward = [(encoded["anchors"][i] - targets[i, 1]).square().sum() for i in range(5)]
+    nearest = [(encoded["positives"].flatten(0, 1)[n] - key).square().sum() for n in range(15) for key in keys[n]]
+    return sum(forward) / 15 + sum(backward) / 5, sum(nearest) / len(nearest)
+
+
+def sinkhorn_by_loops(scores: list[list[float]], epsilon: float = 0.05) -> list[list[float]]:
+    q = [[math.exp(s / epsilon) for s in row] for row in scores]
+    for _ in range(3):
+        for k in range(len(q[0])):
+            total = sum(row[k] for row in q)
+            for row in q:
+                row[k] /= total * len(q[0])
+        for row in q:
+            total = sum(row)
+            row[:] = [value / total / len(q) for value in row]
+    return [[value * len(q) for value in row] for row in q]
+
+
+def swav_by_loops(encoded: dict, keys: Tensor, prototypes: Tensor, earlier: Tensor) -> tuple[Tensor, Tensor]:
+    views = [encoded["anchors"], *encoded["positives"].unbind(1)]
+    losses, nearest = [], []
+    for v in range(2):
+        every = torch.cat([earlier[v], views[v].detach()])
+        codes = sinkhorn_by_loops((every @ prototypes.detach().T).tolist())[-5:]
+        for w in range(len(views)):
+            for i in range(5):
+                p = (views[w][i] @ prototypes.T / 0.1).exp()
+                logs = (p / p.sum()).log()
+                if w != v:
+                    losses.append(-sum(codes[i][k] * logs[k] for k in range(12)))
+                if v == 0 and w:
+                    nearest += [-(key @ logs) for key in keys[i * 3 + w - 1]]
+    return sum(losses) / len(losses), sum(nearest) / len(nearest)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_losses_and_gradients_equal_loops_in_float64(method):
+    model = freeze_batch_norm(model_of(method, *NEIGHBORS)).double()
+    inputs, encoded = encoded_rows()
+    keys = rows(15, 3, 12 if method == "SwAV" else 16, seed=5)
+    extra: tuple = ()
+    if method == "BYOL":
+        views = random_views(5, num_small=SMALL)
+        extra = (model.targets(views)[0],)
+    elif method == "SwAV":
+        model.views.enqueue(anchors=rows(16, 16, seed=6), positives=rows(16, 16, seed=7))
+        extra = (model.prototypes, [model.views.anchors, model.views.positives])
+    with EventStorage(0):
+        found = model.objective(encoded, views if method == "BYOL" else {})
+    inputs += [model.prototypes] if method == "SwAV" else []
+    expected = {"SimCLR": simclr_by_loops, "BYOL": byol_by_loops, "SwAV": swav_by_loops}[method](encoded, keys, *extra)
+    for loss, reference in zip((found.loss, found.neighbor_loss(keys)), expected, strict=True):
+        assert loss.item() == pytest.approx(reference.item(), rel=1e-10)
+        ours, theirs = (torch.autograd.grad(x, inputs, retain_graph=True, allow_unused=True) for x in (loss, reference))
+        for one, other in zip(ours, theirs, strict=True):
+            assert (one is None and other is None) or torch.allclose(one, other if other is not None else one * 0)
+
+
+def test_sinkhorn_fills_prototypes_evenly_and_gives_every_row_a_share_of_1():
+    scores = rows(40, 12, seed=0)
+    codes = sinkhorn(scores, 0.05, 100)
+    assert torch.allclose(codes.sum(dim=1), torch.ones(40).double())
+    assert torch.allclose(codes.sum(dim=0), torch.full((12,), 40 / 12).double(), rtol=1e-3)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_forward_gives_gradient_to_all_that_learns_and_changes_nothing_which_the_hooks_do(method):
+    options = options_of(method, *NEIGHBORS, "NEIGHBORS.WARMUP_EPOCHS", 0)
+    model = tiny_model(*options).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    losses, storage = step(model, random_views(BATCH, num_small=SMALL) | {"label": torch.arange(BATCH)})
+    assert set(losses) == {"loss_inst", "loss_nn"}
+    assert losses["loss_nn"].item() == pytest.approx(0.4 * storage.history("loss_nn_raw").latest())
+    for name, value in model.state_dict().items():
+        assert "running" in name or "num_batches" in name or torch.equal(value, before[name]), name
+    sum(losses.values()).backward()
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is None) == name.startswith("momentum_"), name
+        assert parameter.grad is None or parameter.grad.abs().sum() > 0 or name.endswith(".0.bias"), name  # before BN
+    model.enqueue_pending_keys()
+    assert model.queue.num_enqueued == BATCH and model.queue.labels[:9].tolist() == [*range(8), -1]
+
+
+def test_without_neighbours_nothing_else_is_another():
+    for method in METHODS:
+        one, other = (model_of(method, *options).state_dict() for options in ((), NEIGHBORS))
+        assert all(torch.equal(other[name], value) for name, value in one.items())
+
+
+def run(method: str) -> dict:
+    options = options_of(method, *NEIGHBORS)
+    batches = [random_views(BATCH, num_small=SMALL, seed=n) for n in range(4)]
+    return take_steps(tiny_model(*options).double(), tiny_config(*options), batches, frozen_bn=False)
+
+
+def run_all(output: Path) -> None:
+    torch.save({method: run(method) for method in METHODS}, output / f"{comm.get_rank()}.pth")
+
+
+def test_two_processes_equal_one_batch_statistics_included(tmp_path):
+    """L_nn joins in the second step, SwAV's queue counts from the third on, its prototypes learn from the second."""
+    launch_forks(run_all, 2, tmp_path)
+    both = [torch.load(tmp_path / f"{rank}.pth") for rank in range(2)]
+    for method in METHODS:
+        one = run(method)
+        assert both[0][method]["losses"] == pytest.approx(one["losses"], rel=1e-9), method
+        for a, b in zip(one["gradients"], both[0][method]["gradients"], strict=True):
+            assert (a - b).norm() < 1e-7 * a.norm(), method
+        for name in [name for name in one["model"] if name.startswith(("queue.", "views.", "prototypes"))]:
+            assert torch.equal(both[0][method]["model"][name], both[1][method]["model"][name]), name
+            assert torch.allclose(both[0][method]["model"][name], one["model"][name], atol=1e-7), name
+
+
+def test_prototypes_rest_for_their_epochs_and_stay_unit_rows():
+    options = options_of("SwAV", "SWAV.FROZEN_EPOCHS", 2)
+    model = tiny_model(*options)
+    start = model.prototypes.detach().clone()
+    for steps, rests in ((2, True), (3, False)):
+        batches = [random_views(BATCH, num_small=SMALL, seed=n) for n in range(steps)]
+        take_steps(model, tiny_config(*options), batches)
+        assert torch.allclose(model.prototypes, start, atol=1e-6) == rests
+        assert torch.allclose(model.prototypes.norm(dim=1), torch.ones(12))
+
+
+def test_the_momentum_of_byol_rises_to_1_by_a_cosine():
+    options = options_of("BYOL", "BYOL.MOMENTUM", 0.9)
+    model, seen = tiny_model(*options), []
+    (hook,) = model.hooks(tiny_config(*options), 1)
+    for iteration in (0, 5, 9):
+        hook.trainer = type("Trainer", (), {"model": model, "iter": iteration, "max_iter": 10})
+        hook.before_step()
+        seen.append(model.momentum)
+    assert seen == pytest.approx([0.9, 0.95, 1 - 0.1 * (math.cos(0.9 * math.pi) + 1) / 2])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_resumes_to_the_same_weights_and_explains_its_numbers(method, toy_datasets, tmp_path):
+    options = (*options_of(method, *NEIGHBORS), "SOLVER.MAX_ITER", 10, "SOLVER.CHECKPOINT_PERIOD", 5)
+    train(tmp_path / "whole", *options, "SOLVER.CHECKPOINTS_KEPT", 0)
+    (tmp_path / "parts").mkdir()
+    name = "model_0000004.pth"
+    (tmp_path / "parts" / name).write_bytes((tmp_path / "whole" / name).read_bytes())
+    train(tmp_path / "parts", *options, "SOLVER.CHECKPOINTS_KEPT", 0, resume=True)
+    whole, parts = (load(tmp_path / folder / "model_final.pth") for folder in ("whole", "parts"))
+    for part in ("model", "trainer"):
+        assert_same(whole[part], parts[part])
+    assert_numbers_are_explained(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("predicts", [True, False])
+def test_byol_collapses_without_its_predictor_alone_and_the_alarm_says_so(predicts, toy_datasets, tmp_path, caplog):
+    options = ("BYOL.MOMENTUM", 0.9, "BYOL.PREDICTOR", predicts, "VIEWS.NUM_SMALL", 0, "SOLVER.MAX_ITER", 160)
+    options += ("SOLVER.BASE_LR", 0.2, "SOLVER.WEIGHT_DECAY", 0.01, "SOLVER.WEIGHT_DECAY_BIAS", 0.0)  # to be there soon
+    train(tmp_path, *options_of("BYOL", *options))
+    assert ("collapse: embedding_std" in caplog.text) != predicts
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("SimCLR", ("SOLVER.ACCUMULATION_STEPS", 2), "SOLVER.ACCUMULATION_STEPS 2: SimCLR learns from whole batches"),
+        ("BYOL", (*NEIGHBORS, "NEIGHBORS.QUEUE_SIZE", 4), "NEIGHBORS.QUEUE_SIZE 4: expected at least the batch of 8"),
+        ("SwAV", ("SWAV.QUEUE_SIZE", 4), "SWAV.QUEUE_SIZE 4: expected 0, or at least the batch of 8"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(method, options, message):
+    cfg = tiny_config(*options_of(method, *options))
+    with pytest.raises(UserError, match=message):
+        type(tiny_model(*options_of(method))).check(cfg, 8)
