@@ -301,6 +301,7 @@ def test_weights_of_other_projects_are_found_by_their_prefix_and_torchvision_has
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
+        ({"pos_embed": torch.zeros(1, 0, 64)}, "no plain ViT has 0 rows of 64 channels in pos_embed"),
         (
             {"pos_embed": torch.zeros(1, 16, 64)},
             "no plain ViT has 16 rows of 64 channels in pos_embed: expected a square",

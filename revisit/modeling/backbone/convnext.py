@@ -130,7 +130,7 @@ assert features.shape == (1, {features})
         depths, dims = [], []
         for stage in range(4):
             found = [value for key, value in tensors.items() if _is_depthwise(key, stage)]
-            if not found:
+            if not found or found[0].dim() != 4:
                 raise UserError(f"the checkpoint has no convolution in stage {stage} of a ConvNeXt: expected 4 stages")
             depths.append(len(found))
             dims.append(len(found[0]))

@@ -168,9 +168,9 @@ assert features.shape == (1, {features})
         if places is None or places.dim() != 3 or first is None or first.dim() != 4:
             raise UserError("the checkpoint has no pos_embed or no patch_embed.proj.weight of a plain ViT")
         width, patch = first.shape[0], first.shape[-1]
-        side = math.isqrt(places.shape[1] - 1)
+        side = math.isqrt(max(0, places.shape[1] - 1))
         expect(
-            side**2 == places.shape[1] - 1 and width % _HEAD_DIM == 0,
+            0 < side**2 == places.shape[1] - 1 and width % _HEAD_DIM == 0,
             f"no plain ViT has {places.shape[1]} rows of {width} channels in pos_embed: expected a square of patches "
             f"and one more for the class token, and heads of {_HEAD_DIM} channels",
         )
