@@ -13,7 +13,7 @@ from projects.LinearClassification.labelled_sets import check_classes, read_set
 from projects.LinearClassification.run import add_linear_config
 from projects.PaperTables.cells import Cell, JobBuilder
 from projects.PaperTables.jobs import Job
-from projects.PaperTables.paper_tables import TRAIN, Evaluation, GivenBackbone
+from projects.PaperTables.paper_tables import TRAIN, Evaluation, GivenBackbone, without_seed
 from projects.RunReport.collect import short_names
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.data.catalog import get_records, subset_name
@@ -109,10 +109,12 @@ def _digest(records: Records) -> str:
 
 def name_starts(paths: Sequence[str]) -> dict[str, GivenBackbone]:
     """Starts by what tables call them: the ends of their paths, as short as tells them apart."""
-    names = short_names([Path(path) for path in paths if path != "random"])
-    return {
-        RANDOM if path == "random" else names[Path(path)].removesuffix(".pth"): GivenBackbone(path) for path in paths
-    }
+    files = [path for path in paths if path != "random"]
+    plain = [without_seed(path) for path in files]
+    shown = plain if len(set(plain)) == len(plain) else files
+    names = short_names([Path(path) for path in shown])
+    titles = {path: names[Path(name)].removesuffix(".pth") for path, name in zip(files, shown, strict=True)}
+    return {titles.get(path, RANDOM): GivenBackbone(path) for path in paths}
 
 
 def read_labels(words: Sequence[str], task: Task) -> list[int]:

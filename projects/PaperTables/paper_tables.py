@@ -2,6 +2,7 @@
 data sets."""
 
 import hashlib
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,9 +142,15 @@ class DataSet:
     counted: dict[str, tuple[str, ...]]
 
 
+def without_seed(name: str) -> str:
+    """``a`` of ``a_{seed}``: how a file for each seed is called."""
+    return re.sub(r"[-_]\{seed\}", "", name)
+
+
 def given_rows(weights: list[str]) -> dict[str, Row]:
-    """Rows of ``--weights``: ``random``, by the paper's label, and files, by their names; two of one name, by path."""
-    stems = [Path(path).stem for path in weights]
+    """Rows of ``--weights``: ``random``, by the paper's label, and files, by their names, ``a`` of ``a_{seed}.pth``;
+    two of one name, by path."""
+    stems = [without_seed(Path(path).stem) for path in weights]
     rows = {}
     for path, stem in zip(weights, stems, strict=True):
         label = RANDOM_INIT if path == "random" else path if stems.count(stem) > 1 else stem

@@ -61,6 +61,12 @@ def test_all_starts_learn_from_the_same_nested_images_by_the_same_recipe(depth_t
     assert len({job.result for cell in cells for job in cell.jobs}) == 12
 
 
+def test_a_start_with_a_file_for_each_seed_is_named_without_it_where_that_is_clear():
+    assert list(name_starts(["random", "x/half_{seed}.pth", "x/all.pth"])) == ["random weights", "half", "all"]
+    assert list(name_starts(["x/half_{seed}.pth", "x/half.pth"])) == ["half_{seed}", "half"]
+    assert list(name_starts(["a/half_{seed}.pth", "b/half_{seed}.pth"])) == ["a/half", "b/half"]
+
+
 def test_other_labels_of_the_same_images_are_other_data(tmp_path, write_pictures):
     write_pictures(tmp_path / "images", 16)
     facts = []

@@ -134,6 +134,7 @@ def test_given_backbones_are_judged_beside_random_init_one_for_all_seeds_or_one_
     new = cells_of("transfer", "toy", tmp_path / "out", weights=weights[2:])[-1].jobs[0]
     assert new.commands == old.commands and new.facts != old.facts
     assert list(given_rows(["x/backbone.pth", "y/backbone.pth"])) == ["x/backbone.pth", "y/backbone.pth"]
+    assert list(given_rows(["random", "x/half_{seed}.pth"])) == ["Rand. init.", "half"]
     with pytest.raises(UserError, match="3.pth not found, expected what tools/convert_to_d2.py writes"):
         cells_of("transfer", "toy", tmp_path, weights=weights, seeds=(3,))
 
