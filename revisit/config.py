@@ -106,7 +106,7 @@ def _add_schedule_keys(cfg: CfgNode) -> None:
     cfg.SOLVER.METRICS_PERIOD = 0
     # Whether a run stops when a checkpoint cannot be written (a full disk), or continues with a warning.
     cfg.SOLVER.STOP_WITHOUT_CHECKPOINT = False
-    cfg.SOLVER.OPTIMIZER = "SGD"  # SGD | Adam | AdamW, whose weight decay is no part of the gradient
+    cfg.SOLVER.OPTIMIZER = "SGD"  # SGD | Adam | AdamW, whose weight decay is no part of the gradient | LARS, timm's
     # Beside Detectron2's: PolynomialLR, (1 - iteration / MAX_ITER) ** POLY_POWER without warm-up.
     cfg.SOLVER.POLY_POWER = 0.9
 

@@ -201,7 +201,7 @@ add_rules(
         "SOLVER.STEPS": each(whole(), rising=True),
         "SOLVER.BASE_LR": real(0, 1e6, open_low=True),
         "SOLVER.LR_SCHEDULER_NAME": one_of("WarmupMultiStepLR", "WarmupCosineLR", "PolynomialLR"),
-        "SOLVER.OPTIMIZER": one_of("SGD", "Adam", "AdamW"),
+        "SOLVER.OPTIMIZER": one_of("SGD", "Adam", "AdamW", "LARS"),
         "SOLVER.AMP.DTYPE": one_of("bfloat16", "float16"),
         "SOLVER.MOMENTUM": real(0, 0.99999),
         "SOLVER.WEIGHT_DECAY*": real(0, 1e3),

@@ -234,7 +234,7 @@ def test_weights_that_do_not_fit_end_in_one_line(flags, options, message, pretra
         ("MODEL.SEM_SEG_HEAD.IN_FEATURES ['res4']", r"expected one of MODEL.RESNETS.OUT_FEATURES \(res5\)"),
         ("MODEL.SEM_SEG_HEAD.ASPP_DILATIONS (6,12)", "ASPP_DILATIONS is .*: expected 3 values"),
         ("MODEL.SEM_SEG_HEAD.IGNORE_VALUE 0", "IGNORE_VALUE 0: expected 255"),
-        ("SOLVER.OPTIMIZER LAMB", "SOLVER.OPTIMIZER is 'LAMB': expected one of SGD, Adam, AdamW"),
+        ("SOLVER.OPTIMIZER LAMB", "SOLVER.OPTIMIZER is 'LAMB': expected one of SGD, Adam, AdamW, LARS"),
         ("SOLVER.LR_SCHEDULER_NAME Poly", "expected one of WarmupMultiStepLR, WarmupCosineLR, PolynomialLR"),
         ("MODEL.META_ARCHITECTURE DepthEstimator", "a depth is a single number, expected 1"),
     ],

@@ -161,7 +161,7 @@ def memory_per_process(cfg: CfgNode, model: Pretraining, num_processes: int) -> 
     encoded, activations = _measure_activations(model.train(), meta_batch(cfg, probe))
     shapes, extra = model.extra_memory(encoded, at_a_time)
     batch = meta_batch(cfg, per_process)
-    copies = 3 if cfg.SOLVER.OPTIMIZER == "SGD" else 4  # with gradient and the optimiser's one or two means of it
+    copies = 4 if "Adam" in cfg.SOLVER.OPTIMIZER else 3  # with gradient and the optimiser's one or two means of it
     weights = sum(p.numel() * (copies if p.requires_grad else 1) for p in model.parameters())
     sizes = {
         "weights_gradients_optimizer": 4 * weights,

@@ -3,6 +3,7 @@
 from torch import nn, optim
 
 from revisit.errors import expect
+from revisit.imports import require_package
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
@@ -46,7 +47,13 @@ def resolve_schedule(cfg: CfgNode, num_images: int) -> None:
 
 
 def build_optimizer(cfg: CfgNode, model: nn.Module) -> optim.Optimizer:
-    """SOLVER.OPTIMIZER over Detectron2's parameter groups, SOLVER.WEIGHT_DECAY_NORM and the like included."""
+    """SOLVER.OPTIMIZER over Detectron2's parameter groups, SOLVER.WEIGHT_DECAY_NORM and the like included.
+
+    LARS (You et al., arXiv 1708.03888) adapts the rate of tensors with weight decay; one without it takes SGD's step.
+
+    Raises:
+        UserError: LARS, which is timm's, where timm is not installed.
+    """
     solver = cfg.SOLVER
     groups = get_default_optimizer_params(
         model,
@@ -57,11 +64,15 @@ def build_optimizer(cfg: CfgNode, model: nn.Module) -> optim.Optimizer:
         weight_decay_bias=solver.WEIGHT_DECAY_BIAS,
     )
     # All tensors in a kernel. Clipping has to see gradients without the scale of float16, which fused steps remove.
-    options = {"lr": solver.BASE_LR, "fused": not solver.CLIP_GRADIENTS.ENABLED}
-    if solver.OPTIMIZER == "SGD":
-        options |= {"momentum": solver.MOMENTUM, "nesterov": solver.NESTEROV}
-    kind = maybe_add_gradient_clipping(cfg, getattr(optim, solver.OPTIMIZER))
-    return kind(groups, weight_decay=solver.WEIGHT_DECAY, **options)
+    fused, momentum = not solver.CLIP_GRADIENTS.ENABLED, {"momentum": solver.MOMENTUM, "nesterov": solver.NESTEROV}
+    if solver.OPTIMIZER == "LARS":
+        missing = "SOLVER.OPTIMIZER LARS is timm's, which is not installed: run pip install timm, or choose SGD"
+        kind, options = require_package("timm.optim", missing).Lars, momentum
+    else:
+        kind = getattr(optim, solver.OPTIMIZER)
+        options = {"fused": fused, **(momentum if solver.OPTIMIZER == "SGD" else {})}
+    kind = maybe_add_gradient_clipping(cfg, kind)
+    return kind(groups, lr=solver.BASE_LR, weight_decay=solver.WEIGHT_DECAY, **options)
 
 
 def build_lr_scheduler(cfg: CfgNode, optimizer: optim.Optimizer) -> optim.lr_scheduler.LRScheduler:

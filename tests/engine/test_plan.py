@@ -125,16 +125,35 @@ def test_a_run_without_length_or_without_a_whole_batch_is_refused(images, epochs
 
 
 @pytest.mark.parametrize("norm_decay", [0.0, 0.001])
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
-def test_every_parameter_has_the_weight_decay_of_its_kind(kind, norm_decay):
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "LARS"])
+def test_every_parameter_has_the_weight_decay_of_its_kind(name, norm_decay):
     model, decay = tiny_model(), ("SOLVER.WEIGHT_DECAY", 0.001, "SOLVER.WEIGHT_DECAY_NORM", norm_decay)
-    optimizer = build_optimizer(tiny_config("SOLVER.OPTIMIZER", kind.__name__, *decay), model)
-    assert isinstance(optimizer, kind)
+    optimizer = build_optimizer(tiny_config("SOLVER.OPTIMIZER", name, *decay), model)
+    assert type(optimizer).__name__.upper() == name.upper()
     norms = {p for m in model.modules() if isinstance(m, nn.BatchNorm2d) for p in m.parameters()}
     decays = {p: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     assert set(decays) == {p for p in model.parameters() if p.requires_grad}
     assert all(decay == (norm_decay if p in norms else 0.001) for p, decay in decays.items())
     assert {group["lr"] for group in optimizer.param_groups} == {0.05}
+
+
+def test_lars_scales_the_step_of_a_tensor_with_weight_decay_by_its_norm_and_leaves_others_to_sgd():
+    """0.001 |w| / (|g| + decay |w|) of You et al.; two steps, with momentum."""
+    model = nn.Linear(3, 2).double()
+    decay = ("SOLVER.WEIGHT_DECAY", 0.01, "SOLVER.WEIGHT_DECAY_BIAS", 0.0, "SOLVER.MOMENTUM", 0.9)
+    optimizer = build_optimizer(tiny_config("SOLVER.OPTIMIZER", "LARS", "SOLVER.BASE_LR", 2.0, *decay), model)
+    w, b = (p.detach().flatten().tolist() for p in (model.weight, model.bias))
+    speeds = [[0.0] * len(w), [0.0] * len(b)]
+    for step in (1.0, 0.5):
+        g, h = [step * (n - 2) for n in range(6)], [3 * step, -step]
+        model.weight.grad, model.bias.grad = torch.tensor(g).double().view(2, 3), torch.tensor(h).double()
+        optimizer.step()
+        of_w, of_g = (math.sqrt(sum(x * x for x in each)) for each in (w, g))
+        ratio = 0.001 * of_w / (of_g + 0.01 * of_w)
+        speeds[0] = [0.9 * v + ratio * (x + 0.01 * y) for v, x, y in zip(speeds[0], g, w, strict=True)]
+        speeds[1] = [0.9 * v + x for v, x in zip(speeds[1], h, strict=True)]
+        w, b = ([x - 2 * v for x, v in zip(p, s, strict=True)] for p, s in zip((w, b), speeds, strict=True))
+    assert model.weight.flatten().tolist() == pytest.approx(w) and model.bias.tolist() == pytest.approx(b)
 
 
 @pytest.mark.parametrize(
