@@ -17,6 +17,23 @@ Tensors = dict[str, Tensor]  # by state-dict key
 BACKBONE_DESCRIPTIONS = Registry("BACKBONE_DESCRIPTIONS")
 
 
+# How timm loads all tensors of a network that ``{timm_model}`` of the card builds.
+TIMM_SNIPPET = """\
+In timm:
+
+```python
+import timm
+import torch
+{import_more}
+model = {timm_model}
+model.load_state_dict({load})
+mean, std = torch.tensor({mean_list}).view(3, 1, 1), torch.tensor({std_list}).view(3, 1, 1)
+features = model.eval()((torch.rand(1, 3, 224, 224) - mean) / std)
+assert features.shape == (1, {features})
+```
+"""
+
+
 class BackboneDescription:
     """A family of backbones. ``BACKBONE_DESCRIPTIONS.register()`` decorates the subclass that fills in its values.
 

@@ -9,7 +9,13 @@ from torch.nn import functional as F
 from revisit.config import PIXELWISE
 from revisit.config_rules import add_rules, each, one_of, whole
 from revisit.errors import UserError, expect
-from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Flags, Tensors
+from revisit.modeling.backbone.description import (
+    BACKBONE_DESCRIPTIONS,
+    TIMM_SNIPPET,
+    BackboneDescription,
+    Flags,
+    Tensors,
+)
 from revisit.modeling.backbone.pyramids import STAGES, fpn_maps
 
 from detectron2.config import CfgNode
@@ -179,20 +185,7 @@ features = model.eval()(normalize(torch.rand(1, 3, 224, 224)))
 assert features.shape == (1, {features})
 ```
 """,
-        "timm": """\
-In timm:
-
-```python
-import timm
-import torch
-{import_more}
-model = timm.create_model("resnet{depth}", num_classes=0{timm_options})
-model.load_state_dict({load})
-mean, std = torch.tensor({mean_list}).view(3, 1, 1), torch.tensor({std_list}).view(3, 1, 1)
-features = model.eval()((torch.rand(1, 3, 224, 224) - mean) / std)
-assert features.shape == (1, {features})
-```
-""",
+        "timm": TIMM_SNIPPET,
     }
 
     def matches(self, module: nn.Module) -> bool:
@@ -315,12 +308,13 @@ assert features.shape == (1, {features})
         features = 512 if is_basic else 2048
         variant = "" if is_plain else f" of {groups} groups of width {width}"
         strides = "" if is_basic else "; strides in the 3x3 convolutions"
+        depth, options = flags["MODEL.RESNETS.DEPTH"], "" if is_plain else f", cardinality={groups}, base_width={width}"
         return {
-            "depth": flags["MODEL.RESNETS.DEPTH"],
+            "depth": depth,
             "features": features,
             "network": f"{self.title(flags)}{variant}, stem of one 7x7 convolution and pooling{strides}",
             "output": f"no classifier\n(`fc`). An image becomes {features} numbers, the mean of the last map, whose "
             "stride is 32.",
             "torchvision_options": "" if is_plain else f"groups={groups}, width_per_group={width}",
-            "timm_options": "" if is_plain else f", cardinality={groups}, base_width={width}",
+            "timm_model": f'timm.create_model("resnet{depth}", num_classes=0{options})',
         }

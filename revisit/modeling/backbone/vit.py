@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from revisit.config import adds_keys
 from revisit.config_rules import COUNT, PIXELS, add_rules, one_of
 from revisit.errors import UserError, expect
-from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, Flags, Tensors
+from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, TIMM_SNIPPET, Flags, Tensors
 from revisit.modeling.backbone.pyramids import SimpleFeaturePyramid, simple_pyramid_maps
 from revisit.modeling.backbone.timm_network import TimmDescription, freeze, timm_module
 
@@ -116,25 +116,7 @@ class ViTDescription(TimmDescription):
     FIRST = "vit.patch_embed.proj.weight"
     BUILDERS = ("build_vit_backbone", "build_vit_pyramid_backbone")
     MAY_STAY_RANDOM = 1  # the patch embedding, which is steadier so (MoCo-v3, arXiv 2104.02057, Section 4)
-    SNIPPETS = {
-        "timm": """\
-In timm:
-
-```python
-import timm
-import torch
-{import_more}
-model = timm.models.VisionTransformer(
-    img_size={image}, patch_size={patch}, embed_dim={features}, depth={depth}, num_heads={heads}, num_classes=0,
-    global_pool="avg", fc_norm=False, dynamic_img_size=True, dynamic_img_pad=True,
-){no_norm}
-model.load_state_dict({load})
-mean, std = torch.tensor({mean_list}).view(3, 1, 1), torch.tensor({std_list}).view(3, 1, 1)
-features = model.eval()((torch.rand(1, 3, 224, 224) - mean) / std)
-assert features.shape == (1, {features})
-```
-""",
-    }
+    SNIPPETS = {"timm": TIMM_SNIPPET}
 
     def matches(self, module: nn.Module) -> bool:
         return isinstance(module, ViTBackbone)
@@ -181,13 +163,13 @@ assert features.shape == (1, {features})
     def card(self, flags: Flags) -> dict[str, object]:
         patch, width, depth, heads, image, norm = (flags[key] for key in self.FLAG_KEYS)
         last = "layer norm" if norm else "no layer norm"
+        built = f"""timm.models.VisionTransformer(
+    img_size={image}, patch_size={patch}, embed_dim={width}, depth={depth}, num_heads={heads}, num_classes=0,
+    global_pool="avg", fc_norm=False, dynamic_img_size=True, dynamic_img_pad=True,
+)"""
         return {
-            "patch": patch,
             "features": width,
-            "depth": depth,
-            "heads": heads,
-            "image": image,
-            "no_norm": "" if norm else "\nmodel.norm = torch.nn.Identity()",
+            "timm_model": built if norm else f"{built}\nmodel.norm = torch.nn.Identity()",
             "network": f"{self.title(flags)} with a class token, {last} after its last block",
             "output": f"no head\n(`head`). An image becomes {width} numbers, the mean over its patches' tokens.",
         }
