@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from true_steps import take_steps
 
+from revisit.engine.dry_run import build_meta_model, memory_per_process
 from revisit.errors import UserError
 from revisit.modeling.meta_arch.swav import sinkhorn
 
@@ -224,6 +225,16 @@ def test_byol_collapses_without_its_predictor_alone_and_the_alarm_says_so(predic
     options += ("SOLVER.BASE_LR", 0.2, "SOLVER.WEIGHT_DECAY", 0.01, "SOLVER.WEIGHT_DECAY_BIAS", 0.0)  # to be there soon
     train(tmp_path, *options_of("BYOL", *options))
     assert ("collapse: embedding_std" in caplog.text) != predicts
+
+
+def test_memory_counts_the_scores_of_the_whole_batch_and_the_queue():
+    options = options_of("SimCLR", *NEIGHBORS, "NEIGHBORS.QUEUE_SIZE", 4096, "SOLVER.IMS_PER_BATCH", 1024)
+    cfg = tiny_config(*options)
+    plan = memory_per_process(cfg, build_meta_model(cfg), 2)
+    assert plan["shapes"]["queue.keys"] == [4096, 16]
+    found = plan["memory_gib_per_process"]
+    assert found["queue"] == pytest.approx(4096 * (16 + FEATURE_DIM) * 4 / 2**30, abs=1e-3)
+    assert found["scores"] == pytest.approx((1 + SMALL + 2) * 2048**2 * 4 / 2**30, abs=1e-3)
 
 
 @pytest.mark.parametrize(

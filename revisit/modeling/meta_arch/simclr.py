@@ -66,6 +66,7 @@ class SimCLR(AllViews):
         """``add_simclr_keys`` says what each option means."""
         super().__init__(**shared)
         self.temperature = temperature
+        self.global_batch = bn_groups.images
         self.projection_head = ProjectionHead(self.feature_dim, embedding_dim)
         self.add_queue(embedding_dim)
         group_batch_norm([self.backbone], bn_groups)
@@ -99,6 +100,12 @@ class SimCLR(AllViews):
 
         loss = torch.stack([loss for loss, _ in found]).mean()
         return Objective(loss, encoded["anchors"], encoded["anchors_g"], neighbor_loss)
+
+    def extra_memory(self, encoded: dict[str, Tensor], batch: int) -> tuple[dict[str, list[int]], dict[str, float]]:
+        """The queue, and scores: those that each positive keeps for its gradient, and two that come and go."""
+        shapes, sizes = super().extra_memory(encoded, batch)
+        matrices = encoded["positives"].shape[1] + 2
+        return shapes, {**sizes, "scores": matrices * 4 * (2 * self.global_batch) ** 2}
 
 
 def of_all_processes(rows: Tensor) -> Tensor:
