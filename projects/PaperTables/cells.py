@@ -123,9 +123,12 @@ class JobBuilder:
             commands = ((*train, *options, "OUTPUT_DIR", str(folder), *start),)
             if chosen:  # its training's own evaluation, of the final network, is not the result
                 self._check_evaluations(evaluation.config, options)
-                options += ("TEST.KEEP_BEST", "True", "OUTPUT_DIR")
-                best = ("--eval-only", *options, str(folder), "MODEL.WEIGHTS", str(folder / f"training/{BEST}.pth"))
-                commands = ((*train, *options, str(folder / "training"), *start), (*train[:-1], *best))
+                options, training = (*options, "TEST.KEEP_BEST", "True"), folder / "training"
+                best = ("OUTPUT_DIR", str(folder), "MODEL.WEIGHTS", str(training / f"{BEST}.pth"))
+                commands = (
+                    (*train, *options, "OUTPUT_DIR", str(training), *start),
+                    (*train[:-1], "--eval-only", *options, *best),  # without --resume
+                )
         else:
             place = ("--weights", str(weights or "random"), "--output", str(folder))
             options = (*evaluation.options, *length, "SEED", str(seed))
