@@ -12,6 +12,7 @@ from revisit.files import UNFINISHED
 # Names without .pth: of the result, and of the best evaluation's network, which has a record beside it.
 FINAL, BEST = "model_final", "model_best"
 BEST_RECORD = "best.json"
+RESULTS = "evaluation.json"  # scores of the final network, or of the one that --eval-only was given
 _BEYOND = 2**62  # any iteration
 _PERIODIC = re.compile(r"model_(\d{7})\.pth")
 
@@ -106,6 +107,7 @@ def set_aside_earlier_run(folder: Path) -> Path | None:
         BEST_RECORD,
         "last_checkpoint",
         "metrics.json",
+        RESULTS,
         "events.out.tfevents.*",
         "neighbours_*.png",
     ):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.checkpoint.run_folder import FINAL
+from revisit.checkpoint.run_folder import FINAL, RESULTS
 from revisit.data.reader import UnreadableImageError
 from revisit.engine.best_checkpoint import BestCheckpoint, OutOfPatienceError
 from revisit.engine.hooks import (
@@ -38,8 +38,6 @@ from detectron2.engine.defaults import create_ddp_model
 from detectron2.modeling import build_model
 from detectron2.utils import comm
 from detectron2.utils.events import EventStorage, EventWriter
-
-RESULTS = "evaluation.json"  # in OUTPUT_DIR, of the last network that was evaluated to its end
 
 logger = logging.getLogger(__name__)
 
@@ -208,7 +206,9 @@ class RevisitTrainer(DefaultTrainer):
             done = f"the run has finished its {self.max_iter} iterations (--eval-only evaluates it again)"
             logger.info(f"nothing to do: {done}")
             self._make_up_for_evaluation()
-            return None
+            return
+        if comm.is_main_process():
+            (Path(self.cfg.OUTPUT_DIR) / RESULTS).unlink(missing_ok=True)  # of another network than the run's last
         try:
             with self.signals, quiet_tensorboard():
                 super().train()
@@ -228,9 +228,11 @@ class RevisitTrainer(DefaultTrainer):
 
     def _make_up_for_evaluation(self) -> None:
         """Of a run that was killed between its last checkpoint and the end of the evaluation that follows."""
-        wanted = self.cfg.DATASETS.TEST and not (Path(self.cfg.OUTPUT_DIR) / RESULTS).is_file()
-        if comm.all_gather(bool(wanted))[0]:
-            self.evaluate(self.cfg, resume=True)
+        evaluates = self.cfg.DATASETS.TEST or self.cfg.MONITOR.IMAGES
+        wanted = bool(evaluates) and not (Path(self.cfg.OUTPUT_DIR) / RESULTS).is_file()
+        if comm.all_gather(wanted)[0]:
+            with EventStorage(self.start_iter - 1):
+                _write_results(self.cfg, self.test(self.cfg, self.model))
 
     def run_step(self) -> None:
         try:

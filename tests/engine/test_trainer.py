@@ -93,6 +93,31 @@ def test_the_end_leaves_its_scores_and_a_run_that_was_killed_before_makes_up_for
     assert (tmp_path / "evaluation.json").stat().st_mtime_ns == written
 
 
+def test_scores_of_an_earlier_network_are_not_taken_for_those_of_a_run_that_went_on(
+    toy_datasets, tmp_path, monkeypatch
+):
+    options = (
+        "DATASETS.TEST",
+        ("toy_objects_heldout",),
+        "KNN_EVAL.BANK",
+        "toy_objects_train",
+        "KNN_EVAL.IMAGE_SIZE",
+        32,
+    )
+    train(tmp_path, *options, "SOLVER.MAX_ITER", 1)
+    first = (tmp_path / "evaluation.json").read_text()
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(PretrainTrainer, "test", killed)
+        train(tmp_path, *options, "SOLVER.MAX_ITER", 3, resume=True)
+    assert (tmp_path / "model_final.pth").is_file() and not (tmp_path / "evaluation.json").exists()
+    train(tmp_path, *options, "SOLVER.MAX_ITER", 3, resume=True)
+    assert (tmp_path / "evaluation.json").read_text() != first
+
+
 def check_resumed(whole: Path, output: Path, iteration: int, train: Callable[..., RevisitTrainer]) -> RevisitTrainer:
     """A run that resumes after ``iteration`` of the whole one, a checkpoint of which it has, ends as that does."""
     output.mkdir()
