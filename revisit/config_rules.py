@@ -10,6 +10,7 @@ from revisit.config import BIT_DEPTHS, POLICIES
 from revisit.errors import expect
 
 from detectron2.config import CfgNode
+from detectron2.layers import get_norm
 
 
 class Rule(NamedTuple):
@@ -108,7 +109,14 @@ def check_values(cfg: CfgNode) -> None:
         expect(rule is None or rule.holds(value), rule and f"{key} is {shown(value)}: expected {rule.expected}")
 
 
-_NORM = one_of("", "BN", "SyncBN", "naiveSyncBN", "FrozenBN", "GN", "nnSyncBN", "LN")
+def _has_layer_norm() -> bool:
+    try:
+        return get_norm("LN", 1) is not None
+    except KeyError:  # Detectron2 0.6
+        return False
+
+
+_NORM = one_of("", "BN", "SyncBN", "naiveSyncBN", "FrozenBN", "GN", "nnSyncBN", *(["LN"] if _has_layer_norm() else []))
 _FEATURES = each(Rule("the name of a feature map", lambda v: isinstance(v, str) and v != ""))
 _NAMES = each(Rule("a name of a data set, such as 'folder:/data/photos'", lambda v: isinstance(v, str) and v != ""))
 

@@ -242,7 +242,7 @@ def test_a_toy_run_is_its_protocol_on_a_small_scale(name, dry_run, toy_root):
 
 
 def test_the_tables_name_every_recipe():
-    toy = [*TOY_RUNS, *TOY_TIMM, *OBJECTIVES, *(n[4:] for n in TOY_DENSE), *TOY_DETECTION]
+    toy = ["distillation", *TOY_RUNS, *TOY_TIMM, *OBJECTIVES, *(n[4:] for n in TOY_DENSE), *TOY_DETECTION]
     tables = {"pretrain": RUNS, "cifar10": CIFAR_RUNS, "toy": toy}
     for kind in ("detection", "segmentation", "depth"):
         tables[kind] = [name.partition("/")[2] for name in SCHEDULES if name.startswith(kind)]

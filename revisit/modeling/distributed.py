@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.nn.functional import all_gather
 
 from detectron2.utils import comm
 
@@ -37,6 +38,11 @@ def neighbours(count: int) -> dist.ProcessGroup:
 def gather_rows(rows: Tensor) -> Tensor:
     """(B/P, W) on each process -> (B, W) on all of them, in order of rank, without gradient."""
     return start_gather(rows)()
+
+
+def gather_rows_with_gradient(rows: Tensor) -> Tensor:
+    """(B/P, ...) on each process -> (B, ...) on all of them, in order of rank, with gradient to each."""
+    return torch.cat(all_gather(rows.contiguous())) if comm.get_world_size() > 1 else rows
 
 
 def start_gather(rows: Tensor) -> Callable[[], Tensor]:

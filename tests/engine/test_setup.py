@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tiny import tiny_config
 
 from revisit import config
-from revisit.config_rules import RULES, each, real, whole
+from revisit.config_rules import RULES, each, real, rule_of, whole
 from revisit.engine import environment
 from revisit.engine.config_checks import check_schedule
 from revisit.engine.environment import describe_environment, git_state, record_environment
@@ -27,6 +27,8 @@ from revisit.engine.setup import check_evaluation_data, count_images, load_confi
 from revisit.engine.solver import resolve_schedule
 from revisit.errors import UserError
 from revisit.files import make_folder
+
+from detectron2.layers import get_norm
 
 BASE = f"{ROOT}/configs/Base-Pretrain.yaml"
 TESTED = ("DATASETS.TEST", "('toy_scenes_train',)")
@@ -117,6 +119,14 @@ def test_impossible_recipes_are_refused_by_name(opts, message):
     with pytest.raises(UserError, match=message) as caught:
         load(*opts)
     assert "\n" not in str(caught.value)
+
+
+def test_layer_norm_is_allowed_where_detectron2_has_it_and_refused_elsewhere():
+    try:
+        expected = bool(get_norm("LN", 1))
+    except KeyError:
+        expected = False
+    assert rule_of("MODEL.FPN.NORM").holds("LN") == expected
 
 
 def test_impossible_options_are_refused():

@@ -5,12 +5,12 @@ Chen et al., A Simple Framework for Contrastive Learning of Visual Representatio
 
 import torch
 from torch import Tensor
-from torch.distributed.nn.functional import all_gather
 
 from revisit.config import adds_keys
 from revisit.config_rules import POSITIVE, add_rules, whole
 from revisit.errors import expect
 from revisit.modeling.bn_groups import BNGroups, group_batch_norm, whole_batch
+from revisit.modeling.distributed import gather_rows_with_gradient
 from revisit.modeling.meta_arch.all_views import AllViews, Objective
 from revisit.modeling.projection_head import ProjectionHead
 
@@ -89,7 +89,7 @@ class SimCLR(AllViews):
 
     def objective(self, encoded: dict[str, Tensor], batch: dict) -> Objective:
         positives = encoded["positives"]
-        anchors, everywhere = of_all_processes(encoded["anchors"]), of_all_processes(positives)
+        anchors, everywhere = gather_rows_with_gradient(encoded["anchors"]), gather_rows_with_gradient(positives)
         found = [nt_xent(anchors, each, self.temperature) for each in everywhere.unbind(dim=1)]
         own = slice(comm.get_rank() * len(positives), (comm.get_rank() + 1) * len(positives))
         negatives = torch.stack([of_one[own] for _, of_one in found], dim=1).flatten()[:, None]
@@ -106,8 +106,3 @@ class SimCLR(AllViews):
         shapes, sizes = super().extra_memory(encoded, batch)
         matrices = encoded["positives"].shape[1] + 2
         return shapes, {**sizes, "scores": matrices * 4 * (2 * self.global_batch) ** 2}
-
-
-def of_all_processes(rows: Tensor) -> Tensor:
-    """(B/P, ...) on each process -> (B, ...), in order of rank, with gradient to each."""
-    return torch.cat(all_gather(rows.contiguous())) if comm.get_world_size() > 1 else rows

@@ -1,0 +1,196 @@
+"""Distillation: its loss against loops in float64, whatever teacher there is, one process and two, a run to its end."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import maps_of, random_resnet
+from commands import TINY, launch_forks, one_line_error, run
+from runs import assert_numbers_are_explained, assert_same, load, train
+from tiny import FEATURE_DIM, random_views, step, tiny_config, tiny_model
+from torch import Tensor
+from torch.nn.functional import normalize
+from true_steps import take_steps
+
+from projects.Distillation.distillation import cell_rows, divergence, load_teacher
+from revisit.checkpoint.flags import flags_of, flags_path, read_flags, write_flags
+from revisit.engine.dry_run import build_meta_model, memory_per_process
+from revisit.errors import UserError
+from revisit.modeling.backbone.description import backbone_keys, describe
+
+from detectron2.utils import comm
+
+DISTILLATION = ("MODEL.META_ARCHITECTURE", "Distillation", "VIEWS.NUM_SMALL", 2, "DISTILLATION.CELL_WEIGHT", 0.5)
+TRAIN = "python tools/train_net.py --config-file configs/toy/distillation.yaml"
+
+
+def rows(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
+
+
+def write_teacher(path: Path, *options: object) -> Path:
+    """A random backbone of twice the tiny one's width, as tools/convert_to_d2.py leaves it."""
+    wide = ("MODEL.RESNETS.STEM_OUT_CHANNELS", 16, "MODEL.RESNETS.RES2_OUT_CHANNELS", 16)
+    cfg, model = tiny_config(*wide, *options), tiny_model(*wide, *options)
+    torch.save({"model": model.backbone.state_dict()}, path)
+    write_flags(path, flags_of(cfg, describe(model)), "a test")
+    return path
+
+
+@pytest.fixture
+def teacher(tmp_path) -> Path:
+    return write_teacher(tmp_path / "teacher.pth")
+
+
+def divergence_by_loops(g: Tensor, others: Tensor, t: Tensor, their_others: Tensor, tau: float, own: int) -> Tensor:
+    total = 0
+    for i in range(len(g)):
+        kept = [n for n in range(len(others)) if own < 0 or n != own + i]
+        p, q = ([(x[i] @ y[n] / tau).exp() for n in kept] for x, y in ((t, their_others), (g, others)))
+        total += sum(a / sum(p) * ((a / sum(p)).log() - (b / sum(q)).log()) for a, b in zip(p, q, strict=True))
+    return total / len(g)
+
+
+@pytest.mark.parametrize("own", [-1, 0, 2])
+def test_the_divergence_and_its_gradient_equal_loops_in_float64(own):
+    inputs = [rows(4, 7, seed=1).requires_grad_(), rows(6, 7, seed=2).requires_grad_()]
+    theirs = (rows(4, 5, seed=3), rows(6, 5, seed=4), 0.3, own)
+    found, expected = divergence(*inputs, *theirs), divergence_by_loops(*inputs, *theirs)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-10)
+    for ours, loops in zip(*(torch.autograd.grad(each, inputs) for each in (found, expected)), strict=True):
+        assert torch.allclose(ours, loops, rtol=1e-9, atol=1e-12)
+
+
+def test_it_is_zero_for_features_that_are_the_teachers_but_for_a_rotation():
+    theirs = rows(6, 5)
+    rotation = torch.linalg.qr(torch.randn(5, 5, generator=torch.Generator().manual_seed(0)).double())[0]
+    ours = theirs @ rotation
+    assert divergence(ours, ours, theirs, theirs, 0.1, 0).item() == pytest.approx(0, abs=1e-12)
+    assert divergence(rows(6, 5, seed=9), ours, theirs, theirs, 0.1).item() > 0.1
+
+
+def test_cells_of_the_finer_map_are_averaged_to_those_of_the_coarser_one():
+    fine, coarse = torch.arange(32.0).view(1, 2, 4, 4), torch.arange(12.0).view(1, 3, 2, 2) + 1
+    ours, theirs = cell_rows([fine], [coarse])
+    blocks = fine.unfold(2, 2, 2).unfold(3, 2, 2).mean(dim=(4, 5))[0]  # (2, 2, 2)
+    expected = torch.stack([blocks[:, y, x] for y in range(2) for x in range(2)])
+    assert torch.allclose(ours, normalize(expected, dim=1))
+    assert torch.allclose(theirs, normalize(coarse[0].flatten(1).T, dim=1))
+
+
+def test_a_teacher_of_torchvision_computes_as_it_does_there(tmp_path):
+    resnet, images = random_resnet("resnet18"), torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
+    torch.save(resnet.state_dict(), tmp_path / "resnet18.pth")
+    teacher = load_teacher(tiny_config("DISTILLATION.TEACHER", str(tmp_path / "resnet18.pth"))).train()
+    mean, std = (torch.tensor(x).view(3, 1, 1) for x in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
+    with torch.no_grad():
+        assert torch.allclose(teacher(images), maps_of(resnet, (images / 255 - mean) / std), atol=1e-3)
+
+
+def test_a_teacher_for_bgr_sees_the_same_as_for_rgb(teacher, tmp_path):
+    content, (flags, _) = load(teacher), read_flags(teacher)
+    turned = {key: flags[key][::-1] for key in ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD")}
+    tensors = {**content["model"], "stem.conv1.weight": content["model"]["stem.conv1.weight"].flip(1)}
+    torch.save({"model": tensors}, tmp_path / "bgr.pth")
+    write_flags(tmp_path / "bgr.pth", {**flags, **turned, "INPUT.FORMAT": "BGR"}, "a test")
+    paths = (teacher, tmp_path / "bgr.pth")
+    one, other = (load_teacher(tiny_config("DISTILLATION.TEACHER", str(path))) for path in paths)
+    images = random_views(2)["anchor"]
+    assert torch.equal(one(images), other(images))
+
+
+def test_a_step_gives_gradient_to_the_network_alone_and_changes_nothing_of_the_teacher(teacher):
+    model = tiny_model(*DISTILLATION, "DISTILLATION.TEACHER", str(teacher)).train()
+    before = {name: value.clone() for name, value in model.teacher.state_dict().items()}
+    losses, storage = step(model, random_views(8, num_small=2))
+    assert losses.keys() == {"loss_pooled", "loss_cells"}
+    sum(losses.values()).backward()
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is None) == name.startswith("teacher."), name
+    assert_same(model.teacher.state_dict(), before)
+    assert not any(module.training for module in model.teacher.modules())
+
+
+@pytest.mark.parametrize(("option", "left"), [("POOLED_WEIGHT", "loss_cells"), ("CELL_WEIGHT", "loss_pooled")])
+def test_a_loss_that_weighs_0_is_left_out(option, left, teacher):
+    options = (*DISTILLATION, "DISTILLATION.TEACHER", str(teacher), f"DISTILLATION.{option}", 0.0)
+    assert step(tiny_model(*options).train(), random_views(8, num_small=2))[0].keys() == {left}
+
+
+def test_the_network_starts_as_without_a_teacher_and_is_what_a_checkpoint_is_of(teacher):
+    model = tiny_model(*DISTILLATION, "DISTILLATION.TEACHER", str(teacher))
+    assert_same(model.backbone.state_dict(), tiny_model().backbone.state_dict())
+    assert all(key.startswith("backbone.") for key in backbone_keys(model))
+
+
+def run_steps(teacher: str) -> dict:
+    options = (*DISTILLATION, "DISTILLATION.TEACHER", teacher)
+    batches = [random_views(8, num_small=2, seed=n) for n in range(3)]
+    return take_steps(tiny_model(*options).double(), tiny_config(*options), batches, frozen_bn=False)
+
+
+def run_on_both(teacher: str, output: Path) -> None:
+    torch.save(run_steps(teacher), output / f"{comm.get_rank()}.pth")
+
+
+def test_two_processes_equal_one_batch_statistics_included(teacher, tmp_path):
+    launch_forks(run_on_both, 2, str(teacher), tmp_path)
+    one, (both, _) = run_steps(str(teacher)), (torch.load(tmp_path / f"{rank}.pth") for rank in range(2))
+    assert both["losses"] == pytest.approx(one["losses"], rel=1e-6)
+    for a, b in zip(one["gradients"], both["gradients"], strict=True):
+        assert (a - b).norm() < 1e-6 * a.norm()
+
+
+def test_a_run_resumes_to_the_same_weights_and_its_backbone_converts(teacher, toy_root, toy_datasets, tmp_path):
+    options = (*DISTILLATION, "DISTILLATION.TEACHER", str(teacher), "SOLVER.CHECKPOINT_PERIOD", 5)
+    options += ("SOLVER.CHECKPOINTS_KEPT", 0)
+    train(tmp_path / "whole", *options)
+    (tmp_path / "parts").mkdir()
+    name = "model_0000004.pth"
+    (tmp_path / "parts" / name).write_bytes((tmp_path / "whole" / name).read_bytes())
+    train(tmp_path / "parts", *options, resume=True)
+    whole, parts = (load(tmp_path / folder / "model_final.pth") for folder in ("whole", "parts"))
+    assert_same(whole["model"], parts["model"])
+    assert_numbers_are_explained(tmp_path / "whole")
+    run(f"python tools/convert_to_d2.py {tmp_path}/whole/model_final.pth {tmp_path}/backbone.pth", toy_root)
+    converted = load(tmp_path / "backbone.pth")["model"]
+    assert all(torch.equal(value, whole["model"][f"backbone.{key}"]) for key, value in converted.items())
+    assert "distillation, 10 iterations" in (tmp_path / "backbone.yaml").read_text()
+
+
+def test_memory_counts_the_scores_of_views_and_cells(teacher):
+    cfg = tiny_config(*DISTILLATION, "DISTILLATION.TEACHER", str(teacher), "SOLVER.IMS_PER_BATCH", 512)
+    plan = memory_per_process(cfg, build_meta_model(cfg), 2)
+    assert plan["shapes"]["maps_0"] == [256, 2, FEATURE_DIM, 1, 1]
+    scores = 4 * 4 * (4 + 4) * 256 * 4 * 512  # four of float32; a view and a cell of 4 views against 4 views of all
+    assert plan["memory_gib_per_process"]["scores"] == pytest.approx(scores / 2**30, abs=1e-3)
+
+
+def test_its_recipe_is_planned(teacher, toy_root, tmp_path):
+    run(f"{TRAIN} --dry-run {TINY} DISTILLATION.TEACHER {teacher} OUTPUT_DIR {tmp_path}/plan", toy_root)
+    plan = json.loads((tmp_path / "plan/dry_run.json").read_text())
+    assert plan["teacher"] == str(teacher) and plan["weights"] == {"pooled": 1.0, "cells": 0.0}
+    assert math.isfinite(plan["memory_gib_per_process"]["total"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("", "DISTILLATION.TEACHER is empty: expected weights"),
+        ("DISTILLATION.TEACHER nowhere.pth", "nowhere.pth"),
+        ("DISTILLATION.TEACHER x.pth DISTILLATION.POOLED_WEIGHT 0.0", "are both 0: expected a number above 0 for one"),
+        ("DISTILLATION.TEACHER x.pth SOLVER.ACCUMULATION_STEPS 2", "distillation learns from whole batches"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_a_line(options, message, toy_root, tmp_path):
+    assert message in one_line_error(f"{TRAIN} {TINY} OUTPUT_DIR {tmp_path} {options}", toy_root)
+
+
+def test_a_teacher_of_another_bit_depth_is_refused(teacher):
+    path = flags_path(teacher)
+    path.write_text(path.read_text().replace("config:\n", "config:\n  INPUT.BIT_DEPTH: 16\n"))
+    with pytest.raises(UserError, match="DISTILLATION.TEACHER is of images of 16 bits: expected 8"):
+        load_teacher(tiny_config("DISTILLATION.TEACHER", str(teacher)))
