@@ -19,6 +19,7 @@ from revisit.engine.predictions import TASKS, load_finetuned
 from revisit.errors import expect
 from revisit.files import written_whole
 from revisit.imports import require_package
+from revisit.modeling.backbone.description import family_of
 
 from detectron2.config import CfgNode
 
@@ -75,10 +76,16 @@ def load_network(cfg: CfgNode) -> ExportedNetwork:
     """The network of MODEL.WEIGHTS, on the CPU.
 
     Raises:
-        UserError: no weights, or not those of such a network.
+        UserError: no weights, or not those of such a network; a backbone that cannot be exported.
     """
     kind = cfg.MODEL.META_ARCHITECTURE
     expect(kind in TASKS, f"MODEL.META_ARCHITECTURE {kind} predicts nothing to export: expected one of {list(TASKS)}")
+    family = family_of(cfg)
+    expect(
+        family is None or family.TRACEABLE,
+        f"MODEL.BACKBONE.NAME {cfg.MODEL.BACKBONE.NAME}: a file of a {family and family.NAME} would fit images of one "
+        "size alone; expected another backbone, such as a ResNet. tools/predict.py runs it as it is",
+    )
     cfg = cfg.clone()
     cfg.MODEL.DEVICE = "cpu"
     model, classes = load_finetuned(cfg)

@@ -51,6 +51,7 @@ class BackboneDescription:
     BUILDERS: tuple[str, ...] = ()  # names in BACKBONE_REGISTRY of what builds its networks, alone or in another one
     NORM_KEY = ""  # the config key that says what its batch norm is; "" of a family without
     FEATURES_KEY = ""  # the config key that lists the maps it returns; "" of a family that always returns one
+    TRACEABLE = True  # whether a trace of its networks computes what they do for images of other sizes too
     MAY_STAY_RANDOM = 0  # the highest MODEL.BACKBONE.FREEZE_AT that freezes nothing which has to be learnt
 
     def matches(self, module: nn.Module) -> bool:

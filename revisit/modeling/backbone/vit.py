@@ -115,6 +115,7 @@ class ViTDescription(TimmDescription):
     LIBRARY_MARK = "blocks.0.attn."
     FIRST = "vit.patch_embed.proj.weight"
     BUILDERS = ("build_vit_backbone", "build_vit_pyramid_backbone")
+    TRACEABLE = False  # it would keep the position embedding of the traced size
     MAY_STAY_RANDOM = 1  # the patch embedding, which is steadier so (MoCo-v3, arXiv 2104.02057, Section 4)
     SNIPPETS = {"timm": TIMM_SNIPPET}
 
