@@ -88,6 +88,8 @@ def main() -> None:
         return
     ready = runnable(jobs, missing)
     make_folder(root, "--output")
+    for job in ready:
+        job.claim()  # where another recipe has been, its table stays
     try:
         start_jobs(ready, args, parallel=os.cpu_count() if args.profile == "toy" else 1)
     finally:

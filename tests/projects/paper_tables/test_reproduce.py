@@ -7,7 +7,7 @@ from pathlib import Path
 
 import cv2
 import pytest
-from commands import ROOT, documented, run
+from commands import ROOT, documented, one_line_error, run
 
 from projects.PaperTables.cells import Cell, JobBuilder, make_cells
 from projects.PaperTables.figures import figure_jobs
@@ -254,6 +254,9 @@ def test_a_cell_is_pretrained_converted_evaluated_and_not_run_again(toy_root, tm
     assert {path.name for path in (tmp_path / "out/ablation").iterdir()} == {"table.md", "table.csv", "table.tex"}
     second = run(command, toy_root)
     assert "2 jobs, 2 done before" in second and row in second
+    table = (tmp_path / "out/ablation/table.md").read_text()
+    assert "was made by another recipe" in one_line_error(f"{command} SOLVER.GAMMA 0.5", toy_root)
+    assert (tmp_path / "out/ablation/table.md").read_text() == table
 
 
 def test_the_best_network_of_each_seed_is_judged_and_the_table_says_so(pretrained, toy_root, tmp_path):
