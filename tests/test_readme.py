@@ -24,6 +24,7 @@ PAGES = [*found("README.md", "docs/*.md", "datasets/README.md"), *READMES]
 SCRIPTS = ("tools/*.py", "datasets/prepare_*.py", "projects/*/*.py")
 STARTS = r"\n    run_(command\(main|project\()"
 NAMED = r"(?:revisit|tools|configs|datasets|docs|projects|tests)/[\w./-]+\.(?:py|yaml|md)"
+TEACHER = ["DISTILLATION.TEACHER", "teacher.pth"]  # without one there is nothing to learn
 
 
 def read(page: str | Path) -> str:
@@ -71,7 +72,7 @@ def test_every_config_loads_and_opens_with_its_command(config):
         options = vars(importlib.import_module(f"projects.{name}.run"))
         (add_keys,) = (add for key, add in options.items() if key.startswith("add_") and key.endswith("_config"))
         assert tool in read(f"projects/{name}/README.md")
-    make_config(config, [], add_keys=add_keys)
+    make_config(config, TEACHER if "DISTILLATION.TEACHER" in read(config) else [], add_keys=add_keys)
     assert name.startswith("Base-") or re.search(
         rf"^# .*python {tool} --config-file {config}", read(config), re.MULTILINE
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoints import maps_of, random_resnet
-from commands import TINY, launch_forks, one_line_error, run
+from commands import TINY, documented, launch_forks, one_line_error, run
 from runs import assert_numbers_are_explained, assert_same, load, train
 from tiny import FEATURE_DIM, random_views, step, tiny_config, tiny_model
 from torch import Tensor
@@ -23,6 +23,7 @@ from revisit.modeling.backbone.description import backbone_keys, describe
 from detectron2.utils import comm
 
 DISTILLATION = ("MODEL.META_ARCHITECTURE", "Distillation", "VIEWS.NUM_SMALL", 2, "DISTILLATION.CELL_WEIGHT", 0.5)
+TOY = "IMPORTS \"('projects.ToyScenes','projects.Distillation')\""
 TRAIN = "python tools/train_net.py --config-file configs/toy/distillation.yaml"
 
 
@@ -167,6 +168,13 @@ def test_memory_counts_the_scores_of_views_and_cells(teacher):
     assert plan["shapes"]["maps_0"] == [256, 2, FEATURE_DIM, 1, 1]
     scores = 4 * 4 * (4 + 4) * 256 * 4 * 512  # four of float32; a view and a cell of 4 views against 4 views of all
     assert plan["memory_gib_per_process"]["scores"] == pytest.approx(scores / 2**30, abs=1e-3)
+
+
+def test_the_commands_of_the_readme_run(teacher, toy_root, tmp_path):
+    for command in documented("projects/Distillation/README.md"):
+        command = command.replace("folder:/data/photos", "toy_scenes_train").replace("output/", f"{tmp_path}/")
+        run(command.replace("teacher.pth", f"{teacher} {TINY} {TOY} SOLVER.MAX_ITER 3"), toy_root)
+    assert "distillation, 3 iterations" in (tmp_path / "small/backbone.yaml").read_text()
 
 
 def test_its_recipe_is_planned(teacher, toy_root, tmp_path):
