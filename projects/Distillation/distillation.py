@@ -1,14 +1,12 @@
-"""Distillation: a network learns to find the same images alike as a frozen teacher does."""
+"""Distillation: a network learns to find the same views alike as a frozen teacher does."""
 
-from typing import Self
+from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from revisit.checkpoint.convert import BackboneWeights, as_rgb, flags_to_config
-from revisit.checkpoint.export import load_backbone
-from revisit.checkpoint.flags import BIT_DEPTH, flags_of
+from projects.Distillation.teacher import SameTeacher, Teacher, load_teacher
 from revisit.config import adds_keys
 from revisit.config_rules import POSITIVE, add_rules, real
 from revisit.errors import expect
@@ -17,8 +15,10 @@ from revisit.modeling.distributed import gather_rows, gather_rows_with_gradient
 from revisit.modeling.losses.contrastive import at_least_float32
 from revisit.modeling.meta_arch.pretraining import Pretraining, positive_passes, unit_rows
 from revisit.modeling.monitors import feature_std
+from revisit.urls import is_url
 
 from detectron2.config import CfgNode, configurable
+from detectron2.engine import HookBase
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils import comm
 from detectron2.utils.events import get_event_storage
@@ -28,7 +28,7 @@ from detectron2.utils.events import get_event_storage
 def add_distillation_keys(cfg: CfgNode) -> None:
     """DISTILLATION.*"""
     cfg.DISTILLATION = CfgNode()
-    # Weights of tools/convert_to_d2.py, or a checkpoint that it could convert; a file or a URL.
+    # Weights of tools/convert_to_d2.py, or what it converts without further options; a file or a URL.
     cfg.DISTILLATION.TEACHER = ""
     cfg.DISTILLATION.TEMPERATURE = 0.07  # tau
     cfg.DISTILLATION.POOLED_WEIGHT = 1.0  # of the loss of views' features
@@ -47,7 +47,7 @@ def divergence(rows: Tensor, others: Tensor, theirs: Tensor, their_others: Tenso
         rows, others: (N, Cg) and (M, Cg) unit rows g_i and g_n.
         theirs, their_others: (N, Ct) and (M, Ct), the teacher's of the same places.
         tau: the temperature, above 0.
-        own: where the rows begin among the others, if they are among them; a row is not compared with itself.
+        own: where the rows begin among the others; a row is not compared with itself. -1: they are not among them.
     """
     left_out = torch.zeros(len(rows), len(others), dtype=torch.bool, device=rows.device)
     if own >= 0:
@@ -57,52 +57,19 @@ def divergence(rows: Tensor, others: Tensor, theirs: Tensor, their_others: Tenso
     return (target.exp() * (target - found)).sum(dim=1).mean()
 
 
-class Teacher(nn.Module):
-    """A frozen backbone with its own pixel statistics: (N, 3, H, W) uint8 RGB -> its last map, (N, Ct, h, w) float32.
-
-    Batch norm stays in evaluation mode.
-    """
-
-    def __init__(self, weights: BackboneWeights):
-        super().__init__()
-        self.backbone = weights.description.build(flags_to_config(weights.flags))
-        self.backbone.load_state_dict(weights.tensors)
-        for name in ("mean", "std"):
-            statistic = torch.tensor(weights.flags[f"MODEL.PIXEL_{name.upper()}"])
-            self.register_buffer(name, statistic.view(3, 1, 1), persistent=False)
-        self.requires_grad_(False).eval()
-
-    def train(self, mode: bool = True) -> Self:
-        return super().train(False)
-
-    @torch.no_grad()
-    def forward(self, images: Tensor) -> Tensor:
-        maps = self.backbone((images.to(self.mean.device) - self.mean) / self.std)
-        return at_least_float32(list(maps.values())[-1])
-
-
-def load_teacher(cfg: CfgNode) -> Teacher:
-    """Of DISTILLATION.TEACHER. Raises UserError for a file without a whole backbone, or of another bit depth."""
-    with torch.device("cpu"):  # also in a dry run, which builds all else without values
-        weights = load_backbone(cfg.DISTILLATION.TEACHER)
-        ours, theirs = (flags.get(BIT_DEPTH, 8) for flags in (flags_of(cfg, None), weights.flags))
-        expect(ours == theirs, f"DISTILLATION.TEACHER is of images of {theirs} bits: expected {ours}, as {BIT_DEPTH}")
-        return Teacher(as_rgb(weights))
-
-
 @META_ARCH_REGISTRY.register()
 class Distillation(Pretraining):
     """``divergence`` from the teacher on the same views, with two terms:
 
         loss_pooled   views, by the features that are averages of their last maps, among the other views
-        loss_cells    cells of these maps among all views; the finer of two maps is averaged to the coarser's cells
+        loss_cells    cells of these maps among all views; the finer of two maps is averaged to the coarser one's cells
 
-    The others are the views of all processes. Nothing but the backbone learns: no head is between it and the losses.
+    Views are those of all processes. Nothing but the backbone learns: no head is between it and the losses.
     """
 
     TITLE = "distillation"
-    HEADS = ("teacher.",)
     KEYS = ("DISTILLATION.*",)
+    MAY_CHANGE = ("DISTILLATION.TEACHER",)  # where it lies; SameTeacher compares what it is
 
     @configurable
     def __init__(
@@ -118,8 +85,8 @@ class Distillation(Pretraining):
         """``add_distillation_keys`` says what each option means."""
         super().__init__(**shared)
         self.temperature, self.pooled_weight, self.cell_weight = temperature, pooled_weight, cell_weight
-        self.teacher = teacher
         self.global_batch = bn_groups.images
+        self._teacher = (teacher,)  # no part of this module: neither checkpoints nor MODEL.WEIGHTS have its tensors
         group_batch_norm([self.backbone], bn_groups)
 
     @classmethod
@@ -132,21 +99,38 @@ class Distillation(Pretraining):
     def check(cls, cfg: CfgNode, share: int) -> None:
         options, batch, parts = cfg.DISTILLATION, cfg.SOLVER.IMS_PER_BATCH, cfg.SOLVER.ACCUMULATION_STEPS
         expect(
-            options.TEACHER != "",
-            "DISTILLATION.TEACHER is empty: expected weights, such as backbone.pth of tools/convert_to_d2.py",
-        )
-        expect(
             options.POOLED_WEIGHT + options.CELL_WEIGHT > 0,
             "DISTILLATION.POOLED_WEIGHT and CELL_WEIGHT are both 0: expected a number above 0 for one of them",
         )
         expect(batch > 1, f"SOLVER.IMS_PER_BATCH {batch}: views are compared with other images; expected 2 or more")
         expect(parts == 1, f"SOLVER.ACCUMULATION_STEPS {parts}: {cls.TITLE} learns from whole batches; expected 1")
+        name = options.TEACHER
+        found = "empty" if name == "" else f"{name}, and no such file is there"
+        expect(
+            is_url(name) or Path(name).expanduser().is_file(),
+            f"DISTILLATION.TEACHER is {found}: expected weights, such as backbone.pth of tools/convert_to_d2.py",
+        )
 
     @classmethod
     def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:
-        options = cfg.DISTILLATION
-        weights = {"pooled": options.POOLED_WEIGHT, "cells": options.CELL_WEIGHT}
-        return {"teacher": options.TEACHER, "temperature": options.TEMPERATURE, "weights": weights}
+        options, views = cfg.DISTILLATION, cfg.VIEWS
+        teacher = load_teacher(cfg).to("meta")
+        sizes = [views.LARGE_SIZE, *([views.SMALL_SIZE] if views.NUM_SMALL else [])]
+        maps = [teacher(torch.empty(1, 3, size, size, dtype=torch.uint8, device="meta")) for size in sizes]
+        return {
+            "teacher": {"file": options.TEACHER, "network": teacher.title, "origin": teacher.origin},
+            "teacher_maps": [list(each.shape[1:]) for each in maps],
+            "temperature": options.TEMPERATURE,
+            "weights": {"pooled": options.POOLED_WEIGHT, "cells": options.CELL_WEIGHT},
+        }
+
+    def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
+        return [SameTeacher(self.teacher)]
+
+    @property
+    def teacher(self) -> Teacher:
+        """On the model's device."""
+        return self._teacher[0].to(self.device)
 
     def encode(self, batch: dict) -> dict[str, Tensor]:
         """The last maps of all views by resolution: ``maps_0`` (B, 2, Cg, h, w) of the large ones, anchors first, and
@@ -155,8 +139,8 @@ class Distillation(Pretraining):
         return {f"maps_{n}": each for n, each in enumerate(maps)}
 
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
+        targets = [self.teacher(images.flatten(0, 1)) for images in passes(batch)]  # first: what it needs is free again
         maps = [each.flatten(0, 1) for each in self.encode(batch).values()]
-        targets = [self.teacher(images.flatten(0, 1)) for images in passes(batch)]
         with torch.autocast(self.device.type, enabled=False):
             rows, theirs = pooled_rows(maps), pooled_rows(targets)
             others, their_others = gather_rows_with_gradient(rows), gather_rows(theirs)
@@ -173,11 +157,12 @@ class Distillation(Pretraining):
             return losses
 
     def extra_memory(self, encoded: dict[str, Tensor], batch: int) -> tuple[dict[str, list[int]], dict[str, float]]:
-        """Four matrices of scores for each loss."""
+        """The teacher's tensors, without what its pass needs, and four matrices of scores for each loss."""
         views = sum(maps.shape[1] for maps in encoded.values())
         cells = sum(maps.shape[1] * maps.shape[3:].numel() for maps in encoded.values())
         rows = views * (self.pooled_weight > 0) + cells * (self.cell_weight > 0)
-        return {}, {"scores": 4 * 4 * rows * batch * views * self.global_batch}
+        tensors = sum(value.nbytes for value in self._teacher[0].state_dict().values())
+        return {}, {"teacher": tensors, "scores": 4 * 4 * rows * batch * views * self.global_batch}
 
 
 def passes(batch: dict) -> list[Tensor]:
@@ -196,5 +181,6 @@ def cell_rows(maps: list[Tensor], targets: list[Tensor]) -> tuple[Tensor, Tensor
     pairs = []
     for pair in zip(maps, targets, strict=True):
         size = [min(sides) for sides in zip(*(each.shape[2:] for each in pair), strict=True)]
-        pairs.append([F.adaptive_avg_pool2d(at_least_float32(x), size).permute(0, 2, 3, 1).flatten(0, 2) for x in pair])
+        cells = (F.adaptive_avg_pool2d(at_least_float32(each), size) for each in pair)
+        pairs.append([each.permute(0, 2, 3, 1).flatten(0, 2) for each in cells])
     return tuple(unit_rows(torch.cat(each)) for each in zip(*pairs, strict=True))

@@ -14,7 +14,7 @@ from revisit.checkpoint.reading import read_checkpoint, safetensors_package
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
 from revisit.modeling.backbone.description import BackboneDescription, Tensors, description_of
-from revisit.urls import local_copy
+from revisit.urls import is_url, local_copy
 
 SUFFIXES = (".pth", ".safetensors")
 
@@ -58,8 +58,9 @@ def load_backbone(name: str | Path) -> BackboneWeights:
     path = local_copy(str(name), "checkpoint")
     content = read_checkpoint(path)
     tensors = tensors_of(content)
-    if description := description_of(tensors):
-        flags, origin = read_flags(name)
+    description = description_of(tensors)
+    if description and all(key.startswith(description.PREFIXES) for key in tensors):  # a ConvNeXt's stem is named alike
+        flags, origin = read_flags(name if is_url(str(name)) else path)
         _require_whole(flags, description, name)
         check_backbone(tensors, flags, description)
         weights = BackboneWeights(tensors, flags, description, origin)

@@ -84,7 +84,7 @@ def load_network(cfg: CfgNode) -> ExportedNetwork:
     expect(
         family is None or family.TRACEABLE,
         f"MODEL.BACKBONE.NAME {cfg.MODEL.BACKBONE.NAME}: a file of a {family and family.NAME} would fit images of one "
-        "size alone; expected another backbone, such as a ResNet. tools/predict.py runs it as it is",
+        "size alone; expected another backbone, such as a ResNet. tools/predict.py runs the network as it is",
     )
     cfg = cfg.clone()
     cfg.MODEL.DEVICE = "cpu"

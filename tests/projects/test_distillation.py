@@ -14,15 +14,20 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from true_steps import take_steps
 
-from projects.Distillation.distillation import cell_rows, divergence, load_teacher
+from projects.Distillation.distillation import cell_rows, divergence
+from projects.Distillation.teacher import Teacher, load_teacher
 from revisit.checkpoint.flags import flags_of, flags_path, read_flags, write_flags
 from revisit.engine.dry_run import build_meta_model, memory_per_process
 from revisit.errors import UserError
-from revisit.modeling.backbone.description import backbone_keys, describe
+from revisit.modeling.backbone.description import describe
 
 from detectron2.utils import comm
 
 DISTILLATION = ("MODEL.META_ARCHITECTURE", "Distillation", "VIEWS.NUM_SMALL", 2, "DISTILLATION.CELL_WEIGHT", 0.5)
+CONVNEXT = ("MODEL.BACKBONE.NAME", "build_convnext_backbone", "MODEL.CONVNEXT.DEPTHS", (1, 1, 1, 1))
+CONVNEXT += ("MODEL.CONVNEXT.DIMS", (8, 16, 24, 32))
+VIT = ("MODEL.BACKBONE.NAME", "build_vit_backbone", "MODEL.VIT.EMBED_DIM", 64, "MODEL.VIT.DEPTH", 2)
+VIT += ("MODEL.VIT.NUM_HEADS", 1, "MODEL.VIT.PATCH_SIZE", 8, "MODEL.VIT.IMAGE_SIZE", 32)
 TOY = "IMPORTS \"('projects.ToyScenes','projects.Distillation')\""
 TRAIN = "python tools/train_net.py --config-file configs/toy/distillation.yaml"
 
@@ -44,6 +49,10 @@ def write_teacher(path: Path, *options: object) -> Path:
 @pytest.fixture
 def teacher(tmp_path) -> Path:
     return write_teacher(tmp_path / "teacher.pth")
+
+
+def teacher_of(path: Path, *options: object) -> Teacher:
+    return load_teacher(tiny_config("DISTILLATION.TEACHER", str(path), *options))
 
 
 def divergence_by_loops(g: Tensor, others: Tensor, t: Tensor, their_others: Tensor, tau: float, own: int) -> Tensor:
@@ -85,10 +94,31 @@ def test_cells_of_the_finer_map_are_averaged_to_those_of_the_coarser_one():
 def test_a_teacher_of_torchvision_computes_as_it_does_there(tmp_path):
     resnet, images = random_resnet("resnet18"), torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
     torch.save(resnet.state_dict(), tmp_path / "resnet18.pth")
-    teacher = load_teacher(tiny_config("DISTILLATION.TEACHER", str(tmp_path / "resnet18.pth"))).train()
+    teacher = teacher_of(tmp_path / "resnet18.pth")
     mean, std = (torch.tensor(x).view(3, 1, 1) for x in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
     with torch.no_grad():
         assert torch.allclose(teacher(images), maps_of(resnet, (images / 255 - mean) / std), atol=1e-3)
+
+
+@pytest.mark.parametrize(("options", "shape"), [(CONVNEXT, (2, 32, 2, 2)), (VIT, (2, 64, 8, 8))])
+def test_of_a_teacher_of_another_family_the_last_map_is_taken(options, shape, tmp_path):
+    pytest.importorskip("timm")
+    model, images = tiny_model(*options).eval(), random_views(2, large=64)["anchor"]
+    torch.save({"model": model.backbone.state_dict()}, tmp_path / "teacher.pth")
+    write_flags(tmp_path / "teacher.pth", flags_of(tiny_config(*options), describe(model)), "a test")
+    found = teacher_of(tmp_path / "teacher.pth")(images)
+    assert found.shape == shape
+    with torch.no_grad():
+        assert torch.allclose(found, model.feature_map(model.backbone, images), atol=1e-5)
+
+
+def test_a_file_of_timms_convnext_is_a_teacher_without_conversion(tmp_path, caplog):
+    timm = pytest.importorskip("timm")
+    network = timm.models.ConvNeXt(depths=(1, 1, 1, 1), dims=(8, 16, 24, 32), num_classes=0)
+    torch.save(network.state_dict(), tmp_path / "convnext.pth")
+    with caplog.at_level("INFO"):
+        assert teacher_of(tmp_path / "convnext.pth")(random_views(2)["anchor"]).shape == (2, 32, 1, 1)
+    assert "less [123.68, 116.28, 103.53]" in caplog.text and "taken for granted" in caplog.text
 
 
 def test_a_teacher_for_bgr_sees_the_same_as_for_rgb(teacher, tmp_path):
@@ -97,8 +127,7 @@ def test_a_teacher_for_bgr_sees_the_same_as_for_rgb(teacher, tmp_path):
     tensors = {**content["model"], "stem.conv1.weight": content["model"]["stem.conv1.weight"].flip(1)}
     torch.save({"model": tensors}, tmp_path / "bgr.pth")
     write_flags(tmp_path / "bgr.pth", {**flags, **turned, "INPUT.FORMAT": "BGR"}, "a test")
-    paths = (teacher, tmp_path / "bgr.pth")
-    one, other = (load_teacher(tiny_config("DISTILLATION.TEACHER", str(path))) for path in paths)
+    one, other = (teacher_of(path) for path in (teacher, tmp_path / "bgr.pth"))
     images = random_views(2)["anchor"]
     assert torch.equal(one(images), other(images))
 
@@ -113,6 +142,7 @@ def test_a_step_gives_gradient_to_the_network_alone_and_changes_nothing_of_the_t
         assert (parameter.grad is None) == name.startswith("teacher."), name
     assert_same(model.teacher.state_dict(), before)
     assert not any(module.training for module in model.teacher.modules())
+    assert not any("teacher" in name for name in model.state_dict())
 
 
 @pytest.mark.parametrize(("option", "left"), [("POOLED_WEIGHT", "loss_cells"), ("CELL_WEIGHT", "loss_pooled")])
@@ -121,16 +151,17 @@ def test_a_loss_that_weighs_0_is_left_out(option, left, teacher):
     assert step(tiny_model(*options).train(), random_views(8, num_small=2))[0].keys() == {left}
 
 
-def test_the_network_starts_as_without_a_teacher_and_is_what_a_checkpoint_is_of(teacher):
+def test_the_network_starts_as_without_a_teacher(teacher):
     model = tiny_model(*DISTILLATION, "DISTILLATION.TEACHER", str(teacher))
     assert_same(model.backbone.state_dict(), tiny_model().backbone.state_dict())
-    assert all(key.startswith("backbone.") for key in backbone_keys(model))
 
 
 def run_steps(teacher: str) -> dict:
-    options = (*DISTILLATION, "DISTILLATION.TEACHER", teacher)
-    batches = [random_views(8, num_small=2, seed=n) for n in range(3)]
-    return take_steps(tiny_model(*options).double(), tiny_config(*options), batches, frozen_bn=False)
+    options = (*DISTILLATION, "DISTILLATION.TEACHER", teacher, "VIEWS.LARGE_SIZE", 64)  # 2 x 2 cells
+    batches = [random_views(8, large=64, num_small=2, seed=n) for n in range(3)]
+    model = tiny_model(*options).double()
+    model.teacher.double()
+    return take_steps(model, tiny_config(*options), batches, frozen_bn=False)
 
 
 def run_on_both(teacher: str, output: Path) -> None:
@@ -167,7 +198,8 @@ def test_memory_counts_the_scores_of_views_and_cells(teacher):
     plan = memory_per_process(cfg, build_meta_model(cfg), 2)
     assert plan["shapes"]["maps_0"] == [256, 2, FEATURE_DIM, 1, 1]
     scores = 4 * 4 * (4 + 4) * 256 * 4 * 512  # four of float32; a view and a cell of 4 views against 4 views of all
-    assert plan["memory_gib_per_process"]["scores"] == pytest.approx(scores / 2**30, abs=1e-3)
+    found = plan["memory_gib_per_process"]
+    assert found["scores"] == pytest.approx(scores / 2**30, abs=1e-3) and found["teacher"] > 0
 
 
 def test_the_commands_of_the_readme_run(teacher, toy_root, tmp_path):
@@ -180,7 +212,8 @@ def test_the_commands_of_the_readme_run(teacher, toy_root, tmp_path):
 def test_its_recipe_is_planned(teacher, toy_root, tmp_path):
     run(f"{TRAIN} --dry-run {TINY} DISTILLATION.TEACHER {teacher} OUTPUT_DIR {tmp_path}/plan", toy_root)
     plan = json.loads((tmp_path / "plan/dry_run.json").read_text())
-    assert plan["teacher"] == str(teacher) and plan["weights"] == {"pooled": 1.0, "cells": 0.0}
+    assert plan["teacher"] == {"file": str(teacher), "network": "ResNet-18", "origin": "a test"}
+    assert plan["teacher_maps"] == [[128, 1, 1]] and plan["weights"] == {"pooled": 1.0, "cells": 0.0}
     assert math.isfinite(plan["memory_gib_per_process"]["total"])
 
 
@@ -188,9 +221,13 @@ def test_its_recipe_is_planned(teacher, toy_root, tmp_path):
     ("options", "message"),
     [
         ("", "DISTILLATION.TEACHER is empty: expected weights"),
-        ("DISTILLATION.TEACHER nowhere.pth", "nowhere.pth"),
-        ("DISTILLATION.TEACHER x.pth DISTILLATION.POOLED_WEIGHT 0.0", "are both 0: expected a number above 0 for one"),
-        ("DISTILLATION.TEACHER x.pth SOLVER.ACCUMULATION_STEPS 2", "distillation learns from whole batches"),
+        (
+            "DISTILLATION.TEACHER nowhere.pth",
+            "DISTILLATION.TEACHER is nowhere.pth, and no such file is there",
+        ),
+        ("DISTILLATION.TEACHER README.md", "README.md is not a whole checkpoint"),
+        ("DISTILLATION.POOLED_WEIGHT 0.0", "are both 0: expected a number above 0 for one of them"),
+        ("SOLVER.ACCUMULATION_STEPS 2", "distillation learns from whole batches"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_a_line(options, message, toy_root, tmp_path):
@@ -200,5 +237,39 @@ def test_what_makes_no_sense_is_refused_in_a_line(options, message, toy_root, tm
 def test_a_teacher_of_another_bit_depth_is_refused(teacher):
     path = flags_path(teacher)
     path.write_text(path.read_text().replace("config:\n", "config:\n  INPUT.BIT_DEPTH: 16\n"))
-    with pytest.raises(UserError, match="DISTILLATION.TEACHER is of images of 16 bits: expected 8"):
-        load_teacher(tiny_config("DISTILLATION.TEACHER", str(teacher)))
+    with pytest.raises(UserError, match="TEACHER is of images of 16 bits: expected INPUT.BIT_DEPTH 16, not 8"):
+        teacher_of(teacher)
+    assert teacher_of(teacher, "INPUT.BIT_DEPTH", 16).title == "ResNet-18"
+
+
+def test_a_teacher_for_larger_images_is_refused_by_name_before_the_run(toy_root, tmp_path):
+    pytest.importorskip("timm")
+    cfg, model = (build(*CONVNEXT) for build in (tiny_config, tiny_model))
+    torch.save({"model": model.backbone.state_dict()}, tmp_path / "convnext.pth")
+    write_flags(tmp_path / "convnext.pth", flags_of(cfg, describe(model)), "a test")
+    options = f"DISTILLATION.TEACHER {tmp_path}/convnext.pth VIEWS.LARGE_SIZE 24 OUTPUT_DIR {tmp_path}/out"
+    line = one_line_error(f"{TRAIN} --dry-run {TINY} {options}", toy_root)
+    assert "DISTILLATION.TEACHER, a ConvNeXt" in line and "24 x 24 px" in line
+
+
+def test_a_run_resumes_with_its_own_teacher_alone_wherever_it_lies(teacher, toy_datasets, tmp_path):
+    options = (*DISTILLATION, "SOLVER.MAX_ITER", 2, "DISTILLATION.TEACHER")
+    train(tmp_path / "run", *options, str(teacher))
+    moved = [teacher.rename(tmp_path / "moved.pth"), flags_path(teacher).rename(tmp_path / "moved.yaml")][0]
+    longer = (*options, str(moved), "SOLVER.MAX_ITER", 3)
+    train(tmp_path / "run", *longer, resume=True)
+    content = load(moved)
+    content["model"]["stem.conv1.weight"][0, 0, 0, 0] += 1
+    torch.save(content, moved)
+    with pytest.raises(UserError, match="DISTILLATION.TEACHER is not the network that this run began with"):
+        train(tmp_path / "run", *longer, "SOLVER.MAX_ITER", 4, resume=True)
+
+
+def test_weights_of_another_distillation_start_the_network_and_leave_the_teacher(teacher, toy_datasets, tmp_path):
+    options = (*DISTILLATION, "SOLVER.MAX_ITER", 1, "DISTILLATION.TEACHER")
+    train(tmp_path / "first", *options, str(teacher))
+    torch.manual_seed(5)
+    other = write_teacher(tmp_path / "other.pth", "MODEL.RESNETS.DEPTH", 34)
+    weights = str(tmp_path / "first/model_final.pth")
+    trainer = train(tmp_path / "second", *options, str(other), "MODEL.WEIGHTS", weights)
+    assert_same(trainer.model.teacher.backbone.state_dict(), load(other)["model"])

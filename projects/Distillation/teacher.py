@@ -1,0 +1,88 @@
+"""The frozen network that another one learns from."""
+
+import hashlib
+import logging
+
+import torch
+from torch import Tensor, nn
+
+from revisit.checkpoint.convert import BackboneWeights, as_rgb, flags_to_config
+from revisit.checkpoint.export import load_backbone
+from revisit.checkpoint.flags import BIT_DEPTH, flags_of
+from revisit.checkpoint.foreign_layouts import SHARED_WITH
+from revisit.errors import UserError, expect
+from revisit.modeling.losses.contrastive import at_least_float32
+
+from detectron2.config import CfgNode
+from detectron2.engine import HookBase
+
+logger = logging.getLogger(__name__)
+
+
+class Teacher(nn.Module):
+    """A backbone for RGB with its own pixel statistics: (N, 3, H, W) uint8 RGB -> its last map, (N, Ct, h, w) float32.
+
+    It takes no gradient, and its batch norm stays in evaluation mode.
+    """
+
+    def __init__(self, weights: BackboneWeights):
+        super().__init__()
+        self.title, self.origin = weights.title, weights.origin
+        self.backbone = weights.description.build(flags_to_config(weights.flags))
+        self.backbone.load_state_dict(weights.tensors, strict=False)  # counters may be missing
+        for name in ("mean", "std"):
+            statistic = torch.tensor(weights.flags[f"MODEL.PIXEL_{name.upper()}"])
+            self.register_buffer(name, statistic.view(3, 1, 1))
+        self.requires_grad_(False).eval()
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        """Raises UserError for images that it cannot take."""
+        try:
+            maps = self.backbone((images.to(self.mean.device) - self.mean) / self.std)
+        except UserError as error:
+            raise UserError(f"DISTILLATION.TEACHER, a {self.title}: {error}") from error
+        return at_least_float32(list(maps.values())[-1])
+
+    @property
+    def digest(self) -> str:
+        """A sha256 of all its numbers."""
+        digest = hashlib.sha256()
+        for name, value in sorted(self.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(value.cpu().reshape(-1).view(torch.uint8).numpy())
+        return digest.hexdigest()
+
+
+def load_teacher(cfg: CfgNode) -> Teacher:
+    """Of DISTILLATION.TEACHER. Raises UserError for a file without a whole backbone, or of another bit depth."""
+    with torch.device("cpu"):  # also in a dry run, which builds all else without values
+        weights = load_backbone(cfg.DISTILLATION.TEACHER)
+        ours, theirs = flags_of(cfg, None).get(BIT_DEPTH, 8), weights.flags.get(BIT_DEPTH)
+        expect(
+            theirs in (None, ours),
+            f"DISTILLATION.TEACHER is of images of {theirs} bits: expected {BIT_DEPTH} {theirs}, not {ours}",
+        )
+        teacher = Teacher(as_rgb(weights))
+    mean, std = ([round(value, 2) for value in each.flatten().tolist()] for each in (teacher.mean, teacher.std))
+    logger.info(f"the teacher, {cfg.DISTILLATION.TEACHER}: {teacher.title}; less {mean}, over {std}; {teacher.origin}")
+    if weights.source in SHARED_WITH:
+        logger.warning(f"the teacher's pixel statistics are taken for granted: {SHARED_WITH[weights.source]}")
+    return teacher
+
+
+class SameTeacher(HookBase):
+    """Keeps the teacher's digest in the checkpoints, which do not have its tensors, and demands it of a resumed run."""
+
+    def __init__(self, teacher: Teacher):
+        self._digest = teacher.digest
+
+    def state_dict(self) -> dict:
+        return {"digest": self._digest}
+
+    def load_state_dict(self, state: dict) -> None:
+        expect(
+            state["digest"] == self._digest,
+            "cannot resume: DISTILLATION.TEACHER is not the network that this run began with. Name that one's file, or "
+            "start anew in another OUTPUT_DIR",
+        )
