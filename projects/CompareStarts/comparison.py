@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -128,6 +129,7 @@ def check_labels(task: Task, labels: Sequence[int], seeds: Sequence[int]) -> Non
     Raises:
         UserError: more than there are, fewer than a batch, data that the recipe cannot learn from.
     """
+    solvers: dict[int, CfgNode] = {}  # by labels
     for count, seed in [(labels[-1], seeds[0]), *((labels[0], seed) for seed in (seeds if task.frozen else seeds[:1]))]:
         cfg = task.load(task.options_for(count, seed))
         if task.frozen:
@@ -139,6 +141,17 @@ def check_labels(task: Task, labels: Sequence[int], seeds: Sequence[int]) -> Non
         resolve_schedule(cfg, num_images)
         check_schedule(cfg, num_images)
         check_evaluation_data(cfg)
+        solvers[count] = cfg.SOLVER
+    iterations = [solver.MAX_ITER for solver in solvers.values()]
+    if len(set(iterations)) > 1:
+        most = solvers[labels[-1]]
+        steps = f' SOLVER.STEP_EPOCHS "()" SOLVER.STEPS "{tuple(most.STEPS)}"' if most.STEP_EPOCHS else ""
+        print(
+            f"warning: the length of training is in epochs: {labels[-1]:,} labelled images are trained on for "
+            f"{iterations[0]:,} iterations, {labels[0]:,} for {iterations[1]:,}. To train all alike, add "
+            f"SOLVER.MAX_ITER {most.MAX_ITER}{steps} to --opts",
+            file=sys.stderr,
+        )
 
 
 def check_starts(task: Task, starts: dict[str, GivenBackbone], seeds: Sequence[int]) -> None:

@@ -46,6 +46,18 @@ def recipe(job: Job) -> list[str]:
     return [word for word in job.commands[0] if "/" not in word or word.startswith("(")]
 
 
+def test_a_length_in_epochs_which_few_labels_make_shorter_is_warned_of(toy_datasets, capsys):
+    options = ["SOLVER.IMS_PER_BATCH", "4", "SOLVER.EPOCHS", "4", "SOLVER.STEP_EPOCHS", "(2,3)"]
+    for lengths, warned in (([], True), (["SOLVER.MAX_ITER", "60", "SOLVER.STEP_EPOCHS", "()"], False)):
+        task = read_task(DEPTH, [*NARROW.split(), *options, *lengths], frozen=False)
+        check_labels(task, [8, 60], (1,))
+        text = capsys.readouterr().err
+        assert (
+            "60 labelled images are trained on for 60 iterations, 8 for 8. To train all alike, add" in text
+        ) == warned
+        assert ('SOLVER.MAX_ITER 60 SOLVER.STEP_EPOCHS "()" SOLVER.STEPS "(30, 45)" to --opts' in text) == warned
+
+
 def test_all_starts_learn_from_the_same_nested_images_by_the_same_recipe(depth_task, tmp_path):
     (tmp_path / "a.pth").touch()
     cells = cells_of(depth_task, tmp_path, "random", f"{tmp_path}/a.pth", labels=("20", "8", "all", "60"))
