@@ -52,6 +52,7 @@ def apply() -> None:
     _restore_pillow_names()
     _quiet("pkg_resources is deprecated", r"detectron2\.model_zoo")
     _quiet("TypedStorage is deprecated", r"detectron2\.utils\.comm")
+    _quiet("torch.meshgrid: in an upcoming release", r"torch\.functional")
 
 
 def has_compiled_operators() -> bool:
