@@ -34,7 +34,7 @@ def take_steps(
             hook.before_step()
         with EventStorage(iteration) as storage:
             step.run_step()
-        names = (n for n in sorted(storage.histories()) if "loss" in n and not n.endswith("_raw"))  # of all processes
+        names = (name for name in ("loss_inst", "total_loss") if name in storage.histories())
         losses += [storage.history(name).latest() for name in names]
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
         for hook in hooks:
