@@ -10,7 +10,6 @@ from revisit.config import BIT_DEPTHS, POLICIES
 from revisit.errors import expect
 
 from detectron2.config import CfgNode
-from detectron2.layers import get_norm
 
 
 class Rule(NamedTuple):
@@ -110,13 +109,19 @@ def check_values(cfg: CfgNode) -> None:
 
 
 def _has_layer_norm() -> bool:
+    from detectron2.layers import get_norm  # not at start-up: it takes a second
+
     try:
         return get_norm("LN", 1) is not None
     except KeyError:  # Detectron2 0.6
         return False
 
 
-_NORM = one_of("", "BN", "SyncBN", "naiveSyncBN", "FrozenBN", "GN", "nnSyncBN", *(["LN"] if _has_layer_norm() else []))
+_COMMON_NORM = one_of("", "BN", "SyncBN", "naiveSyncBN", "FrozenBN", "GN", "nnSyncBN")
+_NORM = Rule(
+    f"{_COMMON_NORM.expected}, or LN where Detectron2 has one",
+    lambda v: _COMMON_NORM.holds(v) or (v == "LN" and _has_layer_norm()),
+)
 _FEATURES = each(Rule("the name of a feature map", lambda v: isinstance(v, str) and v != ""))
 _NAMES = each(Rule("a name of a data set, such as 'folder:/data/photos'", lambda v: isinstance(v, str) and v != ""))
 

@@ -142,16 +142,20 @@ def check_labels(task: Task, labels: Sequence[int], seeds: Sequence[int]) -> Non
         check_schedule(cfg, num_images)
         check_evaluation_data(cfg)
         solvers[count] = cfg.SOLVER
-    iterations = [solver.MAX_ITER for solver in solvers.values()]
-    if len(set(iterations)) > 1:
-        most = solvers[labels[-1]]
-        steps = f' SOLVER.STEP_EPOCHS "()" SOLVER.STEPS "{tuple(most.STEPS)}"' if most.STEP_EPOCHS else ""
-        print(
-            f"warning: the length of training is in epochs: {labels[-1]:,} labelled images are trained on for "
-            f"{iterations[0]:,} iterations, {labels[0]:,} for {iterations[1]:,}. To train all alike, add "
-            f"SOLVER.MAX_ITER {most.MAX_ITER}{steps} to --opts",
-            file=sys.stderr,
-        )
+    if len({solver.MAX_ITER for solver in solvers.values()}) > 1:
+        _warn_of_epochs(solvers)
+
+
+def _warn_of_epochs(solvers: dict[int, CfgNode]) -> None:
+    """Print what to add so that all numbers of labels, whose SOLVERs are given, are trained alike."""
+    (fewest, few), (most, many) = sorted(solvers.items())
+    steps = f' SOLVER.STEP_EPOCHS "()" SOLVER.STEPS "{tuple(many.STEPS)}"' if many.STEP_EPOCHS else ""
+    print(
+        f"warning: the length of training is in epochs: {most:,} labelled images are trained on for {many.MAX_ITER:,} "
+        f"iterations, {fewest:,} for {few.MAX_ITER:,}. To train all alike, add SOLVER.MAX_ITER {many.MAX_ITER}{steps} "
+        "to --opts",
+        file=sys.stderr,
+    )
 
 
 def check_starts(task: Task, starts: dict[str, GivenBackbone], seeds: Sequence[int]) -> None:

@@ -10,10 +10,10 @@ from projects.Distillation.teacher import SameTeacher, Teacher, load_teacher
 from revisit.config import adds_keys
 from revisit.config_rules import POSITIVE, add_rules, real
 from revisit.errors import expect
-from revisit.modeling.bn_groups import BNGroups, group_batch_norm, whole_batch
+from revisit.modeling.bn_groups import BNGroups, check_whole_batch, group_batch_norm, whole_batch
 from revisit.modeling.distributed import gather_rows, gather_rows_with_gradient
 from revisit.modeling.losses.contrastive import at_least_float32
-from revisit.modeling.meta_arch.pretraining import Pretraining, positive_passes, unit_rows
+from revisit.modeling.meta_arch.pretraining import Pretraining, all_passes, unit_rows
 from revisit.modeling.monitors import feature_std
 from revisit.urls import is_url
 
@@ -97,13 +97,13 @@ class Distillation(Pretraining):
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
-        options, batch, parts = cfg.DISTILLATION, cfg.SOLVER.IMS_PER_BATCH, cfg.SOLVER.ACCUMULATION_STEPS
+        options, batch = cfg.DISTILLATION, cfg.SOLVER.IMS_PER_BATCH
         expect(
             options.POOLED_WEIGHT + options.CELL_WEIGHT > 0,
             "DISTILLATION.POOLED_WEIGHT and CELL_WEIGHT are both 0: expected a number above 0 for one of them",
         )
         expect(batch > 1, f"SOLVER.IMS_PER_BATCH {batch}: views are compared with other images; expected 2 or more")
-        expect(parts == 1, f"SOLVER.ACCUMULATION_STEPS {parts}: {cls.TITLE} learns from whole batches; expected 1")
+        check_whole_batch(cfg, cls.TITLE)
         name = options.TEACHER
         found = "empty" if name == "" else f"{name}, and no such file is there"
         expect(
@@ -135,12 +135,16 @@ class Distillation(Pretraining):
     def encode(self, batch: dict) -> dict[str, Tensor]:
         """The last maps of all views by resolution: ``maps_0`` (B, 2, Cg, h, w) of the large ones, anchors first, and
         ``maps_1`` (B, N, Cg, h, w) of small ones, if there are any."""
-        maps = (self.feature_map(self.backbone, x.flatten(0, 1)).unflatten(0, x.shape[:2]) for x in passes(batch))
+        maps = self._maps(all_passes(batch))
         return {f"maps_{n}": each for n, each in enumerate(maps)}
 
+    def _maps(self, views: list[Tensor]) -> list[Tensor]:
+        return [self.feature_map(self.backbone, each.flatten(0, 1)).unflatten(0, each.shape[:2]) for each in views]
+
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
-        targets = [self.teacher(images.flatten(0, 1)) for images in passes(batch)]  # first: what it needs is free again
-        maps = [each.flatten(0, 1) for each in self.encode(batch).values()]
+        views = [each.to(self.device, non_blocking=True) for each in all_passes(batch)]
+        targets = [self.teacher(each.flatten(0, 1)) for each in views]  # first: what it needs is free again
+        maps = [each.flatten(0, 1) for each in self._maps(views)]
         with torch.autocast(self.device.type, enabled=False):
             rows, theirs = pooled_rows(maps), pooled_rows(targets)
             others, their_others = gather_rows_with_gradient(rows), gather_rows(theirs)
@@ -163,12 +167,6 @@ class Distillation(Pretraining):
         rows = views * (self.pooled_weight > 0) + cells * (self.cell_weight > 0)
         tensors = sum(value.nbytes for value in self._teacher[0].state_dict().values())
         return {}, {"teacher": tensors, "scores": 4 * 4 * rows * batch * views * self.global_batch}
-
-
-def passes(batch: dict) -> list[Tensor]:
-    """The views of a ViewBatch by resolution: (B, 2, 3, H, W), anchors first, and (B, N, 3, h, w) if there are any."""
-    large, *small = positive_passes(batch)
-    return [torch.cat([batch["anchor"][:, None], large], dim=1), *small]
 
 
 def pooled_rows(maps: list[Tensor]) -> Tensor:

@@ -64,6 +64,12 @@ def whole_batch(cfg: CfgNode) -> BNGroups:
     return BNGroups(cfg.SOLVER.IMS_PER_BATCH, 1, comm.get_world_size(), 1)
 
 
+def check_whole_batch(cfg: CfgNode, method: str) -> None:
+    """Raise UserError where a method of that title would see its batch, and such a group, in parts."""
+    parts = cfg.SOLVER.ACCUMULATION_STEPS
+    expect(parts == 1, f"SOLVER.ACCUMULATION_STEPS {parts}: {method} learns from whole batches; expected 1")
+
+
 def _group_of_splits(values: Mapping[str, Any], num_processes: int) -> int:
     """MOCO.BN_GROUP of an older config: statistics were over 1/MOCO.BN_SPLITS of what a process runs at a time."""
     splits = values["MOCO.BN_SPLITS"]

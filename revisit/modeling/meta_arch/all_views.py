@@ -9,9 +9,10 @@ from torch import Tensor
 from revisit.config import adds_keys
 from revisit.config_rules import add_rules, real, whole
 from revisit.errors import expect
+from revisit.modeling.bn_groups import check_whole_batch
 from revisit.modeling.distributed import gather_rows
 from revisit.modeling.losses.chunked import nearest_rows
-from revisit.modeling.meta_arch.pretraining import Pretraining, unit_rows
+from revisit.modeling.meta_arch.pretraining import Pretraining, all_passes, unit_rows
 from revisit.modeling.monitors import feature_std, neighbor_purity
 from revisit.modeling.neighbors import NeighborLossSchedule, check_warm_up
 from revisit.modeling.queue import AlignedQueue, QueueUpdate, enqueue_parts
@@ -83,8 +84,7 @@ class AllViews(Pretraining):
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         batch, size, k = cfg.SOLVER.IMS_PER_BATCH, cfg.NEIGHBORS.QUEUE_SIZE, cfg.NEIGHBORS.NUM_NEIGHBORS
-        parts = cfg.SOLVER.ACCUMULATION_STEPS
-        expect(parts == 1, f"SOLVER.ACCUMULATION_STEPS {parts}: {cls.TITLE} learns from whole batches; expected 1")
+        check_whole_batch(cfg, cls.TITLE)
         expect(
             not cfg.NEIGHBORS.WEIGHT or max(batch, k) <= size,
             f"NEIGHBORS.QUEUE_SIZE {size}: expected at least the batch of {batch}, and NEIGHBORS.NUM_NEIGHBORS {k}",
@@ -121,8 +121,7 @@ class AllViews(Pretraining):
         """Unit rows ``anchors`` (B, C) and ``positives`` (B, L, C), the large one first, and before the head
         ``anchors_g`` and ``positives_g``."""
         rows, rows_g = [], []
-        large = torch.stack([batch["anchor"], batch["positive"]], dim=1)
-        for images in (large, *([batch["small"]] if "small" in batch else [])):
+        for images in all_passes(batch):
             g = self.pooled(self.backbone, images.flatten(0, 1))
             rows.append(unit_rows(self.embed(g)).unflatten(0, images.shape[:2]))
             rows_g.append(unit_rows(g).unflatten(0, images.shape[:2]))

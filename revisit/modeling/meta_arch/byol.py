@@ -1,4 +1,4 @@
-"""BYOL: the encoder and a predictor foretell what a momentum encoder makes of another view. No negatives.
+"""BYOL: the encoder and a predictor predict what a momentum encoder makes of another view. No negatives.
 
 Grill et al., Bootstrap Your Own Latent: A New Approach to Self-Supervised Learning, NeurIPS 2020.
 """
@@ -13,7 +13,7 @@ from revisit.config_rules import add_rules, real, whole
 from revisit.modeling.bn_groups import BNGroups, group_batch_norm, whole_batch
 from revisit.modeling.distributed import unwrap
 from revisit.modeling.meta_arch.all_views import AllViews, Objective
-from revisit.modeling.meta_arch.pretraining import unit_rows
+from revisit.modeling.meta_arch.pretraining import all_passes, unit_rows
 from revisit.modeling.momentum import MomentumUpdate, ema_update, momentum_copy
 from revisit.modeling.projection_head import BNProjectionHead
 
@@ -113,7 +113,7 @@ class BYOL(AllViews):
     @torch.no_grad()
     def targets(self, batch: dict) -> tuple[Tensor, Tensor]:
         """z' (B, 2, C) and g' (B, 2, Cg) of the anchors and the large positives, unit rows."""
-        views = torch.stack([batch["anchor"], batch["positive"]], dim=1)
+        views = all_passes(batch)[0]
         g = self.pooled(self.momentum_backbone, views.flatten(0, 1))
         rows = (unit_rows(self.momentum_projection_head(g)), unit_rows(g))
         return tuple(each.unflatten(0, views.shape[:2]) for each in rows)

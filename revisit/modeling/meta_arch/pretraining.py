@@ -154,6 +154,13 @@ def positive_passes(batch: dict) -> Iterable[Tensor]:
         yield batch["small"]
 
 
+def all_passes(batch: dict) -> list[Tensor]:
+    """All views of a ViewBatch by resolution: the large ones (B, 2, 3, H, W), anchors first, then the small ones
+    (B, N, 3, h, w) if there are any."""
+    large = torch.stack([batch["anchor"], batch["positive"]], dim=1)
+    return [large, *([batch["small"]] if "small" in batch else [])]
+
+
 def method_of(cfg: CfgNode) -> type[Pretraining] | None:
     """The method that MODEL.META_ARCHITECTURE names; None where it names another kind of network, or nothing known."""
     return {cls.__name__: cls for cls in methods()}.get(cfg.MODEL.META_ARCHITECTURE)

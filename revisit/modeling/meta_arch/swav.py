@@ -1,4 +1,4 @@
-"""SwAV: from each view, foretell the code of another one: its share in prototypes that a batch fills evenly.
+"""SwAV: from each view, predict the code of another one: its share in prototypes that a batch fills evenly.
 
 Caron et al., Unsupervised Learning of Visual Features by Contrasting Cluster Assignments, NeurIPS 2020.
 """
