@@ -59,7 +59,8 @@ def _hue(image: np.ndarray, turns: float) -> np.ndarray:
     """HSV's hue moved by a share of the circle."""
     # In float: HSV in uint8, as PIL does it, is off by up to 10 grey levels, and hardly faster.
     hsv = cv2.cvtColor(image.astype(np.float32), cv2.COLOR_RGB2HSV)
-    hsv[..., 0] += 360.0 * (turns % 1.0)  # OpenCV wraps angles above 360 degrees, not those below 0
+    # OpenCV wraps angles above 360 degrees, not those below 0.
+    cv2.add(hsv, (360.0 * (turns % 1.0), 0.0, 0.0, 0.0), hsv)
     return cv2.convertScaleAbs(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB))
 
 
@@ -77,7 +78,8 @@ def _gaussian_blur(image: np.ndarray, sigma: float) -> np.ndarray:
 
 def _blend(image: np.ndarray, factor: float, base: float) -> np.ndarray:
     """``base + factor * (value - base)``, by a table, clipped and truncated as PIL's blend does."""
-    return cv2.LUT(image, np.clip(base + factor * (np.arange(256) - base), 0, 255).astype(np.uint8))
+    table = base + factor * (_LEVELS - base)
+    return cv2.LUT(image, table.clip(0, 255, out=table).astype(np.uint8))
 
 
 def _sharpness(image: np.ndarray, magnitude: float) -> np.ndarray:
@@ -87,31 +89,30 @@ def _sharpness(image: np.ndarray, magnitude: float) -> np.ndarray:
     return cv2.addWeighted(image, 1 + magnitude, smooth, -magnitude, 0.0)
 
 
-def _by_histogram(image: np.ndarray, table: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Every channel by a table made from its histogram, (256,) int64."""
-    counts = [cv2.calcHist([image], [c], None, [256], [0, 256]).ravel().astype(np.int64) for c in range(3)]
-    tables = np.stack([table(count) for count in counts], axis=-1)
-    return cv2.LUT(image, np.clip(tables, 0, 255).astype(np.uint8)[None])
+def _by_histogram(image: np.ndarray, tables_of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Every channel by its table: (256, 3) int64, made from as many counts of values."""
+    counts = [cv2.calcHist([image], [channel], None, [256], [0, 256]).ravel() for channel in range(3)]
+    tables = tables_of(np.stack(counts, axis=1).astype(np.int64))
+    return cv2.LUT(image, tables.clip(0, 255).astype(np.uint8)[None])
 
 
 def _auto_contrast(counts: np.ndarray) -> np.ndarray:
-    (present,) = np.nonzero(counts)
-    low, high = int(present[0]), int(present[-1])
-    if high <= low:
-        return np.arange(256)
-    scale = 255.0 / (high - low)
-    return (np.arange(256) * scale - low * scale).astype(np.int64)
+    present = counts > 0
+    low, high = present.argmax(0), 255 - present[::-1].argmax(0)
+    scale = 255.0 / np.maximum(high - low, 1)
+    stretched = (_LEVELS[:, None] * scale - low * scale).astype(np.int64)
+    return np.where(high > low, stretched, _VALUES[:, None])
 
 
 def _equalize(counts: np.ndarray) -> np.ndarray:
-    present = counts[counts > 0]
-    step = (counts.sum() - present[-1]) // 255
-    if len(present) < 2 or not step:
-        return np.arange(256)
-    return (step // 2 + np.cumsum(counts) - counts) // step
+    brightest = 255 - (counts[::-1] > 0).argmax(0)
+    step = (counts.sum(0) - counts[brightest, range(3)]) // 255
+    equalized = (step // 2 + counts.cumsum(0) - counts) // np.maximum(step, 1)
+    return np.where(step > 0, equalized, _VALUES[:, None])
 
 
 _VALUES = np.arange(256, dtype=np.uint8)
+_LEVELS = np.arange(256, dtype=np.float64)
 _OPERATIONS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
     "Brightness": lambda image, m: _brightness(image, 1 + m),
     "Color": lambda image, m: _saturation(image, 1 + m),
