@@ -102,23 +102,40 @@ TRANSFORMS = {"square": whole_image, "center_crop": center_crop}  # how a frozen
 
 
 class _FeatureCollector(DatasetEvaluator):
-    """Keeps the features that the model returns; the main process gets those of all, in the data set's order."""
+    """Keeps the features that the model returns; the main process gets those of all, in the data set's order.
+
+    Args:
+        count: rows at most of this process. Memory for them is reserved once, so that no second copy is ever held.
+    """
+
+    def __init__(self, count: int):
+        self._count = count
 
     def reset(self) -> None:
-        self._rows: list[Tensor] = []
+        self._rows = torch.empty(0)
         self._labels: list[int] = []
 
     def process(self, inputs: list[dict], outputs: list[dict]) -> None:
-        self._rows += [output["feature"].cpu() for output in outputs]
+        start = len(self._labels)
+        if not start:
+            self._rows = torch.empty(self._count, *outputs[0]["feature"].shape)
+        for place, output in enumerate(outputs, start):
+            self._rows[place] = output["feature"]
         self._labels += [record["label"] for record in inputs]
 
     def evaluate(self) -> Features | None:
-        rows = torch.stack(self._rows) if self._rows else torch.empty(0)
-        parts = comm.gather((rows, torch.tensor(self._labels, dtype=torch.int64)))
+        own = Features(self._rows[: len(self._labels)], torch.tensor(self._labels, dtype=torch.int64))
+        if comm.get_world_size() == 1:
+            return own
+        parts = comm.gather(own)
         if not comm.is_main_process():
             return None
-        parts = [part for part in parts if len(part[1])]
-        return Features(torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]))
+        labels = torch.cat([part.labels for part in parts])
+        rows = torch.empty(len(labels), *self._rows.shape[1:])
+        # The system gives memory where it is written, so each part can go as its rows arrive.
+        for place in rows.split([len(part.labels) for part in parts]):
+            place.copy_(parts.pop(0).rows)
+        return Features(rows, labels)
 
 
 def extract_features(
@@ -143,7 +160,8 @@ def features_of(model: nn.Module, images: CenterCropDataset | ViewPairDataset, n
         num_workers=num_workers,
         collate_fn=_unpaired if isinstance(images, ViewPairDataset) else list,
     )
-    return inference_on_dataset(model, loader, _FeatureCollector()) or None  # which makes {} of None
+    collector = _FeatureCollector(len(loader.sampler) * (1 + isinstance(images, ViewPairDataset)))
+    return inference_on_dataset(model, loader, collector) or None  # which makes {} of None
 
 
 def _unpaired(pairs: list[list[dict]]) -> list[dict]:
