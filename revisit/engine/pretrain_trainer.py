@@ -98,22 +98,22 @@ class PretrainTrainer(RevisitTrainer):
 
 def _classify(cfg: CfgNode, extract: Callable[[str], Features | None]) -> dict[str, float]:
     """Scores of DATASETS.TEST, by KNN_EVAL.BANK; none but on the main process."""
-    options = cfg.KNN_EVAL
+    options, results = cfg.KNN_EVAL, {}
     bank = extract(options.BANK)
-    classifier = fit_linear(bank) if bank and options.LINEAR else None
-    results = {}
-    for name in cfg.DATASETS.TEST:
-        test = extract(name)
-        suffix = "" if len(cfg.DATASETS.TEST) == 1 else f"/{name}"
-        if not (bank and test):
-            continue
+    tests = {name: extract(name) for name in cfg.DATASETS.TEST}
+    if not bank:
+        return results
+    suffixes = {name: f"/{name}" if len(tests) > 1 else "" for name in tests}
+    for name, test in tests.items():
         if name == cfg.DATASETS.TEST[0]:
             picture = Path(cfg.OUTPUT_DIR) / f"neighbours_{get_event_storage().iter:07d}.png"
             neighbor_gallery(cfg, bank, test, picture)
         top1 = knn_top1(bank, test, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE)
-        results[f"knn_top1{suffix}"] = top1
+        results[f"knn_top1{suffixes[name]}"] = top1
         logger.info(f"kNN top-1 of {name}: {top1:.2f} % (bank {options.BANK}, {len(bank.rows)} images)")
-        if classifier:
-            results[f"linear_top1{suffix}"] = top1 = linear_top1(classifier, test)
+    if options.LINEAR:
+        classifier = fit_linear(bank)
+        for name, test in tests.items():
+            results[f"linear_top1{suffixes[name]}"] = top1 = linear_top1(classifier, test)
             logger.info(f"linear top-1 of {name}: {top1:.2f} %")
     return results

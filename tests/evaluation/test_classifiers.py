@@ -1,10 +1,13 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from tiny import tiny_model
 from torch.nn.functional import normalize as unit
 
-from revisit.evaluation.classifiers import knn_classify, knn_top1
+from revisit.evaluation.classifiers import fit_linear, knn_classify, knn_top1, linear_top1
 from revisit.evaluation.features import Features, center_crop, extract_features
 
 
@@ -31,6 +34,19 @@ def test_top1_is_a_percentage():
     bank = Features(torch.eye(3), torch.tensor([0, 1, 2]))
     test = Features(torch.eye(3)[[0, 1, 2, 2]], torch.tensor([0, 1, 2, 0]))
     assert knn_top1(bank, test, k=1, temperature=0.1) == pytest.approx(75.0)
+
+
+def test_the_linear_classifier_is_scikit_learns_on_standardised_features_and_leaves_them_as_they_were():
+    generator = torch.Generator().manual_seed(0)
+    centres, labels = torch.randn(3, 8, generator=generator), torch.arange(2600) % 3
+    rows = unit(centres[labels] + 2 * torch.randn(2600, 8, generator=generator))
+    bank, test = Features(rows[:1500].clone(), labels[:1500]), Features(rows[1500:].clone(), labels[1500:])
+    found = linear_top1(fit_linear(bank), test)
+    exact = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000))
+    exact.fit(rows[:1500].double().numpy(), labels[:1500].numpy())
+    expected = 100 * exact.score(rows[1500:].double().numpy(), labels[1500:].numpy())
+    assert 40 < expected < 95 and found == pytest.approx(expected, abs=0.1)
+    assert torch.equal(test.rows, rows[1500:]) and torch.allclose(bank.rows, rows[:1500], atol=1e-6)
 
 
 def test_center_crop_takes_the_middle_seven_eighths():
