@@ -13,6 +13,7 @@ from typing import NamedTuple
 from revisit.config import DETECTORS, PIXELWISE
 from revisit.config_rules import dotted_keys
 from revisit.errors import expect
+from revisit.modeling.backbone.description import family_of
 from revisit.modeling.meta_arch.pretraining import Pretraining, method_of, methods
 from revisit.older_keys import without_older_keys
 
@@ -62,7 +63,6 @@ READ_BY = {
     "SOLVER.METRICS_PERIOD": (PRETRAINING,),
     "MODEL.PANOPTIC_FPN.*": (),
 }
-NO_FPN = ("build_revisit_resnet_backbone", "build_resnet_backbone")
 SYNCHRONISED = {"BN", "SyncBN", "naiveSyncBN"}  # one thing on one process, on several GPUs, on a CPU (setup.py)
 
 
@@ -167,7 +167,8 @@ def _is_read(cfg: CfgNode, key: str, method: type[Pretraining] | None) -> bool:
     if kind not in (PRETRAINING, *FINETUNING):
         return True
     if _matches(key, ("MODEL.FPN.*",)):
-        return cfg.MODEL.BACKBONE.NAME not in NO_FPN
+        family = family_of(cfg)
+        return family is None or any(name.startswith("p") for name in family.maps(cfg))  # p2 to p6, a pyramid's
     readers = next((readers for pattern, readers in READ_BY.items() if fnmatchcase(key, pattern)), (kind,))
     others = [pattern for other in methods() for pattern in _of_class(other, "KEYS")]
     if _matches(key, others) and not _matches(key, _of_class(method, "KEYS")):

@@ -102,6 +102,20 @@ def test_what_a_key_means_depends_on_the_network(kind, key, verdict):
     assert verdict_on(config(kind), key).value == verdict
 
 
+@pytest.mark.parametrize(
+    ("recipe", "verdict"),
+    [
+        ("pretrain", "without effect"),
+        ("vit_pretrain", "without effect"),
+        ("detection", "without effect"),
+        ("vit_detection", "refused"),
+        ("faster_rcnn_fpn", "refused"),
+    ],
+)
+def test_keys_of_a_pyramid_count_where_the_network_has_one(recipe, verdict):
+    assert verdict_on(make_config(f"configs/toy/{recipe}.yaml", []), "MODEL.FPN.OUT_CHANNELS").value == verdict
+
+
 def test_a_method_that_does_not_state_its_keys_may_read_any(monkeypatch):
     cfg = config("KNNMoCo")
     assert verdict_on(cfg, "DENSECL.WEIGHT") is Verdict.WITHOUT_EFFECT
