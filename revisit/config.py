@@ -140,6 +140,10 @@ def _add_view_keys(cfg: CfgNode) -> None:
     # How crops are resized. area: means of whole blocks of pixels, then bilinear, the faster one. antialias: PIL's
     # bilinear filter, as in the authors' code.
     cfg.VIEWS.RESAMPLING = "area"  # area | antialias
+    # For images far larger than their crops need. True decodes a JPEG at 1/2, 1/4 or 1/8 of its size where every crop
+    # keeps at least the pixels of its view, and accepts shards whose images were made smaller (tools/make_shards.py
+    # --short-side). Views then differ slightly from those of whole images.
+    cfg.VIEWS.REDUCED_IMAGES = False
     # Look of the positives; anchors always have the standard look. The paper's A+ is
     # standard_or_autoaugment.
     cfg.VIEWS.POLICY = "standard_or_autoaugment"

@@ -19,6 +19,9 @@ PAIR_BLOCK = 512
 MAX_PAIR_BLOCKS = 16
 
 
+REDUCTIONS = (8, 4, 2)  # what libjpeg divides the sides of an image by while it decodes
+
+
 class CropBoxes(NamedTuple):
     """Boxes of one image's views."""
 
@@ -143,6 +146,25 @@ class ConstrainedMultiCrop:
             else:
                 num_fallbacks += 1
         return CropBoxes(anchor, positive, small, num_fallbacks)
+
+
+def largest_reduction(boxes: np.ndarray, sizes: np.ndarray) -> int:
+    """The largest of 8, 4 and 2 that leaves every crop floor(side / reduction) >= its view's size on both axes; else 1.
+
+    Args:
+        boxes: (N, 4) whole px of the image.
+        sizes: (N,) of their views, px.
+    """
+    room = ((boxes[:, 2:] - boxes[:, :2]) // sizes[:, None]).min()
+    return next((reduction for reduction in REDUCTIONS if reduction <= room), 1)
+
+
+def reduced_boxes(boxes: np.ndarray, reduction: int) -> np.ndarray:
+    """(N, 4) boxes in pixels of an image of ceil(side / reduction) px: both ends of a side to the nearest, halves up.
+
+    Rounded so, a side is never shorter than floor(side / reduction).
+    """
+    return (boxes + reduction // 2) // reduction
 
 
 def crop_and_resize(image: np.ndarray, box: np.ndarray, size: int, out: np.ndarray | None = None) -> np.ndarray:

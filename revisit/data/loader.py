@@ -4,6 +4,7 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypedDict
 
 import numpy as np
@@ -13,8 +14,8 @@ from torch.utils.data import Dataset, get_worker_info
 from revisit.config import bit_depth
 from revisit.data.augmentation_on_device import apply_looks
 from revisit.data.catalog import get_records
-from revisit.data.mapper import ViewMapper
-from revisit.data.reader import read_or_next
+from revisit.data.mapper import ViewMapper, Views
+from revisit.data.reader import open_record, read_or_next
 from revisit.data.sampler import EpochBatchSampler, GroupedBatchSampler
 from revisit.data.workers import SignalSafeLoader
 from revisit.errors import expect
@@ -60,9 +61,10 @@ class ViewDataset(Dataset):
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         views, errors, labels = [], [], []
         for n, (epoch, index) in enumerate(keys):
-            record, image, failed = read_or_next(self.records, index, self._bit_depth)
+            room = {name: array[n] for name, array in arrays.items()}
+            record, found, failed = read_or_next(self.records, index, partial(self._views_of, epoch, index, room))
             errors += failed
-            views.append(self._mapper(image, epoch, index, {name: array[n] for name, array in arrays.items()}))
+            views.append(found)
             labels.append(record.get("label"))
         fallbacks = sum(each["boxes"].num_fallbacks for each in views)
         batch = ViewBatch(num_fallbacks=fallbacks, read_errors=errors)
@@ -73,6 +75,9 @@ class ViewDataset(Dataset):
         if self._labelled:
             batch["label"] = torch.tensor(labels)
         return batch
+
+    def _views_of(self, epoch: int, index: int, room: dict[str, np.ndarray], record: dict) -> Views:
+        return self._mapper.of_picture(open_record(record, self._bit_depth), epoch, index, room)
 
 
 def _empty(shape: tuple[int, ...]) -> torch.Tensor:

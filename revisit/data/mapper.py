@@ -1,14 +1,15 @@
-"""From one image to its views: draw the boxes, cut, resize, give each view its look."""
+"""From one image to its views: draw the boxes and the looks, cut, resize, give each view its look."""
 
 from dataclasses import dataclass
-from typing import Self, TypedDict
+from typing import NamedTuple, Self, TypedDict
 
 import numpy as np
 
-from revisit.data.augmentation import BLUR_PROBABILITY, GREY_PROBABILITY, draw_look
+from revisit.data.augmentation import BLUR_PROBABILITY, GREY_PROBABILITY, Look, draw_look
 from revisit.data.augmentation_on_arrays import apply_look
 from revisit.data.augmentation_on_device import RECORD, record_of
-from revisit.data.crops import RESAMPLERS, ConstrainedMultiCrop, CropBoxes
+from revisit.data.crops import RESAMPLERS, ConstrainedMultiCrop, CropBoxes, largest_reduction, reduced_boxes
+from revisit.data.reader import Picture
 from revisit.randomness import Stream, counter_rng
 
 from detectron2.config import CfgNode
@@ -29,6 +30,14 @@ class Views(TypedDict, total=False):
     small_looks: np.ndarray  # (N,)
 
 
+class ViewPlan(NamedTuple):
+    """What is drawn of an image's views before its pixels are known."""
+
+    boxes: CropBoxes  # in px of the whole image
+    looks: list[Look]  # of the anchor, the positive and the small positives
+    reduction: int  # by which the sides of the image that is cut are divided: 1, 2, 4 or 8
+
+
 @dataclass(frozen=True)
 class ViewMapper:
     """Anchor, large positive and N small positives of an image (docs/method.md: Views).
@@ -46,6 +55,7 @@ class ViewMapper:
     blur_probability: float = BLUR_PROBABILITY
     looks_on_device: bool = False
     resampling: str = "area"
+    reduced_images: bool = False
 
     @classmethod
     def from_config(cls, cfg: CfgNode) -> Self:
@@ -55,7 +65,8 @@ class ViewMapper:
         crops = ConstrainedMultiCrop(**{key.lower(): views[key] for key in keys})
         sizes = (views.LARGE_SIZE, views.SMALL_SIZE)
         shares = (views.GREY_PROBABILITY, views.BLUR_PROBABILITY)
-        return cls(crops, *sizes, views.POLICY, cfg.SEED, *shares, on_device, views.RESAMPLING)
+        how = (views.RESAMPLING, views.REDUCED_IMAGES)
+        return cls(crops, *sizes, views.POLICY, cfg.SEED, *shares, on_device, *how)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -66,26 +77,55 @@ class ViewMapper:
 
     def __call__(self, image: np.ndarray, epoch: int, index: int, room: dict[str, np.ndarray] | None = None) -> Views:
         """Draw the views of image ``index`` in ``epoch``, into ``room``, uint8 of ``shapes``, if that is given."""
+        return self._cut(image, self.plan(*image.shape[:2], epoch, index), room)
+
+    def of_picture(self, picture: Picture, epoch: int, index: int, room: dict[str, np.ndarray] | None = None) -> Views:
+        """As calling the mapper with the image; with ``reduced_images`` a JPEG is decoded as small as its crops allow.
+
+        Raises:
+            UnreadableImageError: see Picture.decode.
+        """
+        if not (self.reduced_images and picture.is_jpeg):
+            return self(picture.decode(), epoch, index, room)
+        height, width = picture.size
+        plan = self.plan(height, width, epoch, index, reducible=True)
+        image = picture.decode(plan.reduction)
+        if image.shape[:2] != (-(-height // plan.reduction), -(-width // plan.reduction)):
+            # PIL and OpenCV may read odd metadata differently, and OpenCV turns the pixels.
+            return self(picture.decode(), epoch, index, room)
+        return self._cut(image, plan, room)
+
+    def plan(self, height: int, width: int, epoch: int, index: int, *, reducible: bool = False) -> ViewPlan:
+        """Draw all boxes, then all looks, of image ``index`` in ``epoch``, which has ``height`` x ``width`` px.
+
+        A ``reducible`` image is cut smaller, by ``largest_reduction`` (docs/method.md: Views).
+        """
         rng = counter_rng(self.seed, Stream.VIEWS, epoch, index)
-        boxes = self.crops(*image.shape[:2], rng)
+        boxes = self.crops(height, width, rng)
+        shares = {"grey_probability": self.grey_probability, "blur_probability": self.blur_probability}
+        policies = ["standard"] + [self.policy] * (1 + self.crops.num_small)
+        looks = [draw_look(policy, rng, **shares) for policy in policies]
+        sizes = np.array([self.large_size] * 2 + [self.small_size] * self.crops.num_small)
+        return ViewPlan(boxes, looks, largest_reduction(_stacked(boxes), sizes) if reducible else 1)
+
+    def _cut(self, image: np.ndarray, plan: ViewPlan, room: dict[str, np.ndarray] | None) -> Views:
+        """The views of an image whose sides the plan's reduction has divided."""
         views = room or {name: np.empty(shape, np.uint8) for name, shape in self.shapes.items()}
         names = views if self.looks_on_device else ()
         resize = RESAMPLERS[self.resampling]
         looks = {f"{name}_looks": np.empty(views[name].shape[:-3], RECORD) for name in names}
-
-        def fill(name: str, place: tuple[int, ...], box: np.ndarray, policy: str) -> None:
-            look = draw_look(
-                policy, rng, grey_probability=self.grey_probability, blur_probability=self.blur_probability
-            )
+        places = [("anchor", ()), ("positive", ()), *(("small", (n,)) for n in range(self.crops.num_small))]
+        boxes = reduced_boxes(_stacked(plan.boxes), plan.reduction)
+        for (name, place), box, look in zip(places, boxes, plan.looks, strict=True):
             view = views[name][place]
             if self.looks_on_device:
                 resize(image, box, len(view), view)
                 looks[f"{name}_looks"][place] = record_of(look, len(view))
             else:
                 view[...] = apply_look(resize(image, box, len(view)), look)
+        return Views(**views, **looks, boxes=plan.boxes)
 
-        fill("anchor", (), boxes.anchor, "standard")
-        fill("positive", (), boxes.positive, self.policy)
-        for n, box in enumerate(boxes.small):
-            fill("small", (n,), box, self.policy)
-        return Views(**views, **looks, boxes=boxes)
+
+def _stacked(boxes: CropBoxes) -> np.ndarray:
+    """(2 + N, 4)"""
+    return np.vstack(boxes[:3])

@@ -5,11 +5,14 @@ than 8 bits a sample, which None refuses. Others keep their levels.
 """
 
 import functools
+import io
 import os
 import stat
 import tarfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
 
 import cv2
 import fsspec
@@ -21,6 +24,7 @@ from revisit.data.file_formats import suffixes_of_plugins
 from revisit.errors import UserError, expect, first_line
 
 PathLike = str | os.PathLike[str]
+Read = TypeVar("Read")
 SUFFIXES = (
     frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"})
     | suffixes_of_plugins()
@@ -31,6 +35,14 @@ MAX_REPLACEMENTS = 20  # images in a row
 BLOCK = 512  # bytes, of which a tar file is made: a header, then the member's bytes, filled up
 JPEG_MAGIC = b"\xff\xd8\xff"
 _ORIENTATION = 0x0112  # the EXIF tag
+_LYING = (5, 6, 7, 8)  # orientations whose rows are columns
+# By what the sides are divided. With OpenCV's flags for reduced colours its RGB cannot be had.
+_REDUCED = {
+    1: 0,
+    2: cv2.IMREAD_REDUCED_GRAYSCALE_2,
+    4: cv2.IMREAD_REDUCED_GRAYSCALE_4,
+    8: cv2.IMREAD_REDUCED_GRAYSCALE_8,
+}
 _UPRIGHT = {
     2: lambda pixels: pixels[:, ::-1],
     3: lambda pixels: pixels[::-1, ::-1],
@@ -46,23 +58,72 @@ class UnreadableImageError(Exception):
     """A file that does not hold a complete image; the message names the file and says why."""
 
 
-def read_record(record: dict, bit_depth: int | None = None) -> np.ndarray:
-    """The (H, W, 3) uint8 RGB image of a data set's record: its ``image``, a part of a shard, or its ``file_name``.
+class Picture(NamedTuple):
+    """An image that is not decoded yet: the bytes of a file, or the array that a record holds."""
+
+    data: bytes | np.ndarray
+    name: str = ""  # for messages
+    bit_depth: int | None = None
+
+    @property
+    def is_jpeg(self) -> bool:
+        """Whether ``size`` is known without decoding, and ``decode`` can make the image smaller."""
+        return isinstance(self.data, bytes) and self.data.startswith(JPEG_MAGIC)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) in px, upright; of a JPEG by its header, with the orientation as PIL reads it.
+
+        Raises:
+            UnreadableImageError: see decode.
+        """
+        if not self.is_jpeg:
+            return self.decode().shape[:2]
+        with _naming(self.name):
+            height, width = _check_jpeg(self.data)
+        return (width, height) if _lies(self.data) else (height, width)
+
+    def decode(self, reduction: int = 1, like_pil: bool = False) -> np.ndarray:
+        """The (H, W, 3) uint8 RGB image, upright as its EXIF orientation says.
+
+        Args:
+            reduction: 1, 2, 4 or 8. A JPEG comes as ceil(H / reduction) x ceil(W / reduction) px; anything else whole.
+            like_pil: have a whole JPEG decoded by PIL, as Detectron2 does: OpenCV differs by a grey level or two.
+
+        Raises:
+            UnreadableImageError: truncated, not an image, larger than 2**27 pixels, or with values that ``bit_depth``
+                does not hold.
+        """
+        if isinstance(self.data, np.ndarray):
+            return self.data
+        with _naming(self.name):
+            if self.is_jpeg:
+                _check_jpeg(self.data)
+            if self.is_jpeg and not like_pil:
+                return _decode_by_opencv(self.data, reduction)
+            return _decode_by_pil(self.data, self.bit_depth)
+
+
+def open_record(record: dict, bit_depth: int | None = None) -> Picture:
+    """The image of a data set's record, not decoded: its ``image``, a part of a shard, or its ``file_name``.
 
     Raises:
-        UnreadableImageError: see read_image and read_sample.
+        UnreadableImageError: see read_file and read_sample.
     """
     if "image" in record:
-        return record["image"]
+        return Picture(record["image"])
     if "offset" in record:
-        return decode_image(read_sample(record), f"{record['file_name']}, byte {record['offset']}", bit_depth)
-    return read_image(record["file_name"], bit_depth)
+        return Picture(read_sample(record), f"{record['file_name']}, byte {record['offset']}", bit_depth)
+    return Picture(read_file(record["file_name"]), str(record["file_name"]), bit_depth)
 
 
-def read_or_next(
-    records: Sequence[dict], index: int, bit_depth: int | None = None
-) -> tuple[dict, np.ndarray, list[str]]:
-    """The first readable record from ``index`` on, its image, and what is wrong with those before it.
+def read_record(record: dict, bit_depth: int | None = None) -> np.ndarray:
+    """The (H, W, 3) uint8 RGB image of a data set's record: see open_record and Picture.decode."""
+    return open_record(record, bit_depth).decode()
+
+
+def read_or_next(records: Sequence[dict], index: int, read: Callable[[dict], Read]) -> tuple[dict, Read, list[str]]:
+    """The first record from ``index`` on that ``read`` can read, what it gives, and what is wrong with those before it.
 
     Raises:
         UnreadableImageError: MAX_REPLACEMENTS in a row cannot be read, or all there are.
@@ -71,7 +132,7 @@ def read_or_next(
     for step in range(min(MAX_REPLACEMENTS, len(records))):
         record = records[(index + step) % len(records)]
         try:
-            return record, read_record(record, bit_depth), failed
+            return record, read(record), failed
         except UnreadableImageError as error:
             failed.append(str(error))
     raise UnreadableImageError(f"{len(failed)} images in a row cannot be read, the first: {failed[0]}")
@@ -83,7 +144,7 @@ def require_record(record: dict, bit_depth: int | None = None) -> np.ndarray:
 
 
 def require_image(file_name: PathLike, bit_depth: int | None = None, like_pil: bool = False) -> np.ndarray:
-    """As require_record, of a file; for ``like_pil`` see decode_image."""
+    """As require_record, of a file; for ``like_pil`` see Picture.decode."""
     return _require(read_image, file_name, bit_depth, like_pil)
 
 
@@ -96,13 +157,8 @@ def _require(read: Callable[..., np.ndarray], *args: object) -> np.ndarray:
 
 
 def read_image(file_name: PathLike, bit_depth: int | None = None, like_pil: bool = False) -> np.ndarray:
-    """Decode a file into an (H, W, 3) uint8 RGB array, upright as its EXIF orientation says.
-
-    Raises:
-        UnreadableImageError: missing, no regular file, truncated, not an image, larger than 2**27 pixels or 2**30
-            bytes, or with values that ``bit_depth`` does not hold.
-    """
-    return decode_image(read_file(file_name), str(file_name), bit_depth, like_pil)
+    """The (H, W, 3) uint8 RGB image of a file. Raises UnreadableImageError: see read_file and Picture.decode."""
+    return Picture(read_file(file_name), str(file_name), bit_depth).decode(like_pil=like_pil)
 
 
 def read_file(file_name: PathLike) -> bytes:
@@ -117,16 +173,11 @@ def read_file(file_name: PathLike) -> bytes:
         raise UnreadableImageError(f"{file_name}: {error}") from error
 
 
-def decode_image(data: bytes, name: str, bit_depth: int | None = None, like_pil: bool = False) -> np.ndarray:
-    """As read_image, from the bytes of a file; ``name`` is for the message.
-
-    ``like_pil`` has JPEG decoded by PIL, as Detectron2 does: OpenCV differs from it by a grey level or two.
-    """
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Whatever is raised becomes an UnreadableImageError that begins with ``name``."""
     try:
-        if data.startswith(JPEG_MAGIC):
-            check_pixel_count(*_check_jpeg_is_complete(data))
-            return _decode_by_pil(data, bit_depth) if like_pil else _decode_by_opencv(data)
-        return _decode_by_pil(data, bit_depth)
+        yield
     except UnreadableImageError as error:
         raise UnreadableImageError(f"{name}: {error}") from None
     except Exception as error:  # decoders raise whatever damaged bytes trip, struct.error and MemoryError too
@@ -185,19 +236,19 @@ def _filesystem(file_name: str, process: int) -> tuple[fsspec.AbstractFileSystem
     return fsspec.url_to_fs(file_name)
 
 
-def _decode_by_opencv(data: bytes) -> np.ndarray:
+def _decode_by_opencv(data: bytes, reduction: int) -> np.ndarray:
     # 2.5 times as fast as PIL here, but fills the missing rest of a truncated file with grey.
-    image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
+    image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB | _REDUCED[reduction])
     if image is None:
         raise UnreadableImageError("OpenCV cannot decode this JPEG")
     return image
 
 
-def _check_jpeg_is_complete(data: bytes) -> tuple[int, int]:
+def _check_jpeg(data: bytes) -> tuple[int, int]:
     """Walk the JPEG's segments up to the image data, which must be closed by an end marker.
 
     Thumbnails lie inside a segment and are skipped with it, so their end markers do not count.
-    Returns the image's (height, width).
+    Returns the image's (height, width), as stored, at least 1 px each.
     """
     position, size = 2, (0, 0)
     while position + 4 <= len(data):
@@ -212,6 +263,9 @@ def _check_jpeg_is_complete(data: bytes) -> tuple[int, int]:
         if marker == 0xDA:
             if data.rfind(b"\xff\xd9", position) < 0:
                 raise UnreadableImageError("truncated JPEG")
+            if 0 in size:
+                raise UnreadableImageError("JPEG without a size")
+            check_pixel_count(*size)
             return size
         position += 2 + int.from_bytes(data[position + 2 : position + 4])
     raise UnreadableImageError("truncated JPEG")
@@ -239,6 +293,15 @@ def _orientation(image: Image.Image) -> object:
         return None
 
 
+def _lies(data: bytes) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # as _decode_by_pil
+            return _orientation(Image.open(io.BytesIO(data))) in _LYING
+    except Exception:  # what PIL cannot read, OpenCV may
+        return False
+
+
 def read_size(file_name: PathLike) -> dict[str, int]:
     """``height`` and ``width`` of an image in px, upright as read_image gives it, from the head of its file.
 
@@ -251,7 +314,7 @@ def read_size(file_name: PathLike) -> dict[str, int]:
             warnings.simplefilter("ignore")  # as _decode_by_pil
             with Image.open(file_name) as image:
                 height, width = image.height, image.width
-                lies = _orientation(image) in (5, 6, 7, 8)
+                lies = _orientation(image) in _LYING
     except UserError:
         raise
     except Exception as error:  # decoders raise whatever damaged bytes trip

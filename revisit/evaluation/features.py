@@ -1,7 +1,7 @@
 """Features of a whole data set by a frozen backbone, over all processes."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -13,8 +13,8 @@ from torch.utils.data import Dataset
 from revisit.config import bit_depth
 from revisit.data.catalog import get_records
 from revisit.data.crops import crop_and_resize
-from revisit.data.mapper import ViewMapper
-from revisit.data.reader import UnreadableImageError, read_or_next, require_record
+from revisit.data.mapper import ViewMapper, Views
+from revisit.data.reader import Read, UnreadableImageError, open_record, read_or_next, read_record, require_record
 from revisit.data.workers import SignalSafeLoader
 from revisit.errors import UserError
 
@@ -51,7 +51,7 @@ class CenterCropDataset(Dataset):
     def __getitem__(self, index: int) -> dict:
         record = self._records[index]
         if self._replaced:
-            record, image = _this_or_next(self._records, index, self._bit_depth)
+            record, image = _this_or_next(self._records, index, partial(read_record, bit_depth=self._bit_depth))
         else:
             image = require_record(record, self._bit_depth)
         image = center_crop(image, self._size)
@@ -70,18 +70,20 @@ class ViewPairDataset(Dataset):
         return len(self._records)
 
     def __getitem__(self, index: int) -> list[dict]:
-        _, image = _this_or_next(self._records, index, self._bit_depth)
-        views = self._mapper(image, 0, index)
+        def views_of(record: dict) -> Views:
+            return self._mapper.of_picture(open_record(record, self._bit_depth), 0, index)
+
+        _, views = _this_or_next(self._records, index, views_of)
         pair = (torch.from_numpy(views[name]).permute(2, 0, 1) for name in ("anchor", "positive"))
         return [{"image": view, "label": -1} for view in pair]
 
 
-def _this_or_next(records: list[dict], index: int, bit_depth: int | None) -> tuple[dict, np.ndarray]:
+def _this_or_next(records: list[dict], index: int, read: Callable[[dict], Read]) -> tuple[dict, Read]:
     try:
-        record, image, _ = read_or_next(records, index, bit_depth)
+        record, found, _ = read_or_next(records, index, read)
     except UnreadableImageError as error:
         raise UserError(str(error)) from error
-    return record, image
+    return record, found
 
 
 def center_crop(image: np.ndarray, size: int) -> np.ndarray:

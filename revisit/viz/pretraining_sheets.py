@@ -10,7 +10,7 @@ import torch
 from revisit.config import bit_depth
 from revisit.data.catalog import get_records
 from revisit.data.mapper import ViewMapper, Views
-from revisit.data.reader import UnreadableImageError, read_record
+from revisit.data.reader import UnreadableImageError, open_record
 from revisit.errors import UserError
 from revisit.evaluation.features import CenterCropDataset, Features
 from revisit.viz.tiles import BLACK, TILE, Color, SheetRow, evenly_spread, fit, framed, save_sheet
@@ -38,12 +38,11 @@ def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
     rows, errors = [], []
     for index in chosen:
         try:
-            image = read_record(records[index], bit_depth(cfg))
+            picture = open_record(records[index], bit_depth(cfg))
+            views = mapper.of_picture(picture, 0, index)
+            rows.append(SheetRow([draw_boxes(picture.decode(), views), *view_tiles(views)]))
         except UnreadableImageError as error:
             errors.append(error)
-        else:
-            views = mapper(image, 0, index)
-            rows.append(SheetRow([draw_boxes(image, views), *view_tiles(views)]))
     if not rows:
         raise UserError(f"none of {len(chosen)} images of {name} can be read; the first: {errors[0]}")
     num_small = len(rows[0].tiles) - 3
