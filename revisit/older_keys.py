@@ -19,6 +19,7 @@ class Replacement(NamedTuple):
 
 
 _REPLACED: dict[str, Replacement] = {}
+_LATER = {"VIEWS.REDUCED_IMAGES": False}  # what runs did before there were these keys
 
 
 def replace_key(old: str, new: str, value: Callable[[Mapping[str, Any], int], Any]) -> None:
@@ -63,11 +64,13 @@ def settle_older_keys(
 
 
 def without_older_keys(values: Mapping[str, Any], num_processes: int) -> dict[str, Any]:
-    """A checkpoint's config by dotted key, of a run of so many processes, with the new keys for older ones."""
+    """A checkpoint's config by dotted key, of a run of so many processes, by the keys of today."""
     here = {old: replacement for old, replacement in _REPLACED.items() if old in values}
-    return {key: value for key, value in values.items() if key not in here} | {
-        new: value(values, num_processes) for new, value in here.values()
-    }
+    return (
+        _LATER
+        | {key: value for key, value in values.items() if key not in here}
+        | {new: value(values, num_processes) for new, value in here.values()}
+    )
 
 
 def _place(cfg: CfgNode, key: str) -> tuple[CfgNode, str]:

@@ -10,22 +10,43 @@ stay what the sampler makes them. Images keep their bytes; where each has one cl
 done already is kept, so an interrupted call resumes where it stopped. The folder can be copied anywhere that fsspec
 reads (s3://..., gs://...: with that protocol's own package installed).
 
+To train from photographs that are far larger than its crops need, --short-side N packs JPEGs of that size instead of
+images that are larger. A pretraining accepts such shards with VIEWS.REDUCED_IMAGES True.
+
 Of tar files in WebDataset's layout from elsewhere, --index-only makes the index:
 
     python tools/make_shards.py --index-only --output /data/shards
 """
+
+from __future__ import annotations
 
 import argparse
 import hashlib
 import io
 import json
 import tarfile
+import warnings
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from revisit.engine.command import natural, run_command
 from revisit.errors import UserError, expect
 from revisit.files import make_folder, written_whole
+
+if TYPE_CHECKING:  # numpy and OpenCV take a second to import: not before the command line is understood
+    from revisit.data.reader import Picture
+
+MANIFEST = "shards.json"
+QUALITY = 90  # of JPEG
+MAX_JPEG_SIDE = 65500  # px, libjpeg's
+
+
+class Smaller(NamedTuple):
+    """How images are made smaller."""
+
+    short_side: int  # px
+    quality: int  # of JPEG, 1 to 100
 
 
 def main() -> None:
@@ -39,32 +60,45 @@ def main() -> None:
     parser.add_argument("--images-per-shard", type=natural, default=2000, metavar="N", help=size)
     parallel = "shards that are written at a time (default: %(default)s)"
     parser.add_argument("--workers", type=natural, default=4, metavar="W", help=parallel)
+    shorter = "pack images whose short side is longer as JPEGs of this one, upright; others keep their bytes"
+    parser.add_argument("--short-side", type=natural, metavar="PX", help=shorter)
+    parser.add_argument("--quality", type=natural, metavar="Q", help=f"of these JPEGs, 1 to 100 (default: {QUALITY})")
     args = parser.parse_args()
+    expect(not args.index_only or not args.short_side, "--short-side makes images smaller: expected --dataset with it")
+    expect(args.short_side or not args.quality, "--quality is for JPEGs that are made: expected --short-side with it")
     import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
     from revisit.data.catalog import get_records
-    from revisit.data.shards import INDEX, write_index
+    from revisit.data.shards import INDEX, MAX_SHORT_SIDE, write_index
 
+    smaller = Smaller(args.short_side, args.quality or QUALITY) if args.short_side else None
+    if smaller:
+        side, quality = smaller
+        expect(side <= MAX_SHORT_SIDE, f"--short-side is {side}: expected at most {MAX_SHORT_SIDE} px")
+        expect(quality <= 100, f"--quality is {quality}: expected at most 100")
     if args.index_only:
         paths = sorted(args.output.glob("*.tar"))
         expect(bool(paths), f"no *.tar in {args.output}: expected tar files in WebDataset's layout")
     else:
-        paths = make_shards(get_records(args.dataset), args.output, args.images_per_shard, args.workers)
-    index = write_index(args.output, paths)
+        paths = make_shards(get_records(args.dataset), args.output, args.images_per_shard, args.workers, smaller)
+    index = write_index(args.output, paths, read_manifest(args.output).get("short_side", 0))
     print(f"{args.output / INDEX}: {len(index.shard):,} images in {len(paths):,} shards")
     print(f"in configs: DATASETS.TRAIN \"('shards:{args.output}',)\"")
 
 
-def make_shards(records: list[dict], output: Path, images_per_shard: int, workers: int) -> list[Path]:
+def make_shards(
+    records: list[dict], output: Path, images_per_shard: int, workers: int, smaller: Smaller | None = None
+) -> list[Path]:
     """Write the shards of the records that are not there yet; returns the paths of all.
 
     Raises:
-        UserError: a data set with more than classes; the folder has shards of other images; an image cannot be read.
+        UserError: a data set with more than classes; the folder has shards of other images; an image cannot be read, or
+            cannot be made smaller.
     """
     more = sorted(records[0].keys() & {"offset", "annotations", "labels", "sem_seg_file_name", "depth_file_name"})
     what = "is in shards already" if "offset" in more else f"has {' and '.join(more)}, which shards do not hold"
     expect(not more, f"the data set {what}: expected images with one class each, or none (folder:DIR packs any images)")
     make_folder(output, "--output")
-    check_manifest(output, records, images_per_shard)
+    check_manifest(output, records, images_per_shard, smaller)
     starts = range(0, len(records), images_per_shard)
     digits = max(6, len(str(len(starts) - 1)))
     parts = {output / f"shard-{number:0{digits}d}.tar": start for number, start in enumerate(starts)}
@@ -73,8 +107,10 @@ def make_shards(records: list[dict], output: Path, images_per_shard: int, worker
     from tqdm import tqdm
 
     bar = tqdm(total=len(records), initial=done, unit="image", desc="writing shards", disable=None)
-    with bar, ThreadPoolExecutor(workers) as pool:
-        jobs = [pool.submit(write_shard, path, parts[path], part) for path, part in todo.items()]
+    # The reader too silences PIL, but of several threads that do so the last may not restore what the first found.
+    with bar, warnings.catch_warnings(), ThreadPoolExecutor(workers) as pool:
+        warnings.simplefilter("ignore")
+        jobs = [pool.submit(write_shard, path, parts[path], part, smaller) for path, part in todo.items()]
         try:
             for job in as_completed(jobs):
                 bar.update(job.result())
@@ -84,26 +120,37 @@ def make_shards(records: list[dict], output: Path, images_per_shard: int, worker
     return list(parts)
 
 
-def check_manifest(output: Path, records: list[dict], images_per_shard: int) -> None:
+def check_manifest(output: Path, records: list[dict], images_per_shard: int, smaller: Smaller | None) -> None:
     """Note in shards.json what is packed; raises UserError if the folder was begun with something else."""
     names = "".join(f"{record.get('file_name', '')}\0{record.get('label', '')}\n" for record in records)
     digest = hashlib.sha256(names.encode()).hexdigest()
     manifest = {"images": len(records), "images_per_shard": images_per_shard, "names_sha256": digest}
-    path = output / "shards.json"
-    if path.exists():
-        if json.loads(path.read_text()) != manifest:
-            raise UserError(f"{output} has shards of other images or of another size: choose another --output")
+    manifest |= smaller._asdict() if smaller else {}
+    if found := read_manifest(output):
+        other = "of other images or of another size (--images-per-shard, --short-side, --quality)"
+        expect(found == manifest, f"{output} has shards {other}: choose another --output")
     elif any(output.glob("*.tar")):
         raise UserError(f"{output} has tar files of somebody else: choose another --output, or --index-only for those")
-    with written_whole(path) as temporary:
+    with written_whole(output / MANIFEST) as temporary:
         temporary.write_text(json.dumps(manifest, indent=2))
 
 
-def write_shard(path: Path, start: int, records: list[dict]) -> int:
+def read_manifest(output: Path) -> dict:
+    """What shards.json notes; nothing where there is none."""
+    path = output / MANIFEST
+    try:
+        return dict(json.loads(path.read_text())) if path.exists() else {}
+    except (ValueError, TypeError) as error:
+        raise UserError(
+            f"{path} is damaged ({error}): copy it again, or make the shards in another --output"
+        ) from error
+
+
+def write_shard(path: Path, start: int, records: list[dict], smaller: Smaller | None) -> int:
     """Write one tar file, whole or not at all: the same records, the same bytes. Returns the number of images."""
     with written_whole(path) as temporary, tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar:
         for number, record in enumerate(records, start=start):
-            data, suffix = image_bytes(record)
+            data, suffix = image_bytes(record, smaller)
             members = {suffix: data} | ({".cls": str(record["label"]).encode()} if "label" in record else {})
             for ending, content in members.items():
                 member = tarfile.TarInfo(f"{number:09d}{ending}")
@@ -112,21 +159,54 @@ def write_shard(path: Path, start: int, records: list[dict]) -> int:
     return len(records)
 
 
-def image_bytes(record: dict) -> tuple[bytes, str]:
-    """The file of a record as it is, and its suffix; PNG where the data set has arrays."""
+def image_bytes(record: dict, smaller: Smaller | None) -> tuple[bytes, str]:
+    """The file of a record as it is, or made smaller, and its suffix; PNG where the data set has arrays."""
     import cv2
 
-    from revisit.data.reader import SUFFIXES
+    from revisit.data.reader import SUFFIXES, Picture
 
     if "image" in record:
-        return cv2.imencode(".png", record["image"][..., ::-1])[1].tobytes(), ".png"
-    path = Path(record["file_name"])
-    suffix = path.suffix.lower()
-    expect(suffix in SUFFIXES, f"{path}: expected a file ending in one of {', '.join(sorted(SUFFIXES))}")
+        picture, suffix = Picture(record["image"], "an image of the data set"), ".png"
+    else:
+        path = Path(record["file_name"])
+        suffix = path.suffix.lower()
+        expect(suffix in SUFFIXES, f"{path}: expected a file ending in one of {', '.join(sorted(SUFFIXES))}")
+        try:
+            picture = Picture(path.read_bytes(), str(path))
+        except OSError as error:
+            raise UserError(f"{path} cannot be read ({error.strerror}): expected an image") from error
+    if smaller and (jpeg := make_smaller(picture, smaller)):
+        return jpeg, ".jpg"
+    if "image" in record:
+        return cv2.imencode(".png", record["image"][..., ::-1])[1].tobytes(), suffix
+    return picture.data, suffix
+
+
+def make_smaller(picture: Picture, smaller: Smaller) -> bytes | None:
+    """A JPEG whose short side is ``smaller.short_side``; None of an image that is no larger, or that cannot be read.
+
+    Raises:
+        UserError: more than 8 bits a sample, or a long side that JPEG cannot have.
+    """
+    from PIL import Image
+
+    from revisit.data.reader import UnreadableImageError
+
     try:
-        return path.read_bytes(), suffix
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): expected an image") from error
+        if min(picture.size) <= smaller.short_side:
+            return None
+        pixels = picture.decode()
+    except UnreadableImageError as error:
+        found = f"{picture.name} has more than 8 bits a sample, which JPEG cannot hold"
+        expect("INPUT.BIT_DEPTH" not in str(error), f"{found}: expected images of 8 bits, or no --short-side")
+        return None
+    height, width = pixels.shape[:2]
+    size = [round(side * smaller.short_side / min(height, width)) for side in (width, height)]
+    found = f"{picture.name} would become a JPEG of {size[0]} x {size[1]} px"
+    expect(max(size) <= MAX_JPEG_SIDE, f"{found}: expected at most {MAX_JPEG_SIDE}, so cut it in parts")
+    file = io.BytesIO()
+    Image.fromarray(pixels).resize(size, Image.Resampling.LANCZOS).save(file, "JPEG", quality=smaller.quality)
+    return file.getvalue()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 """Measure one part of the project against a reference in the same run: medians, spread and their ratio.
 
     python projects/Benchmarks/benchmark.py input
+    python projects/Benchmarks/benchmark.py input --height 3000 --images 8 VIEWS.REDUCED_IMAGES True
     python projects/Benchmarks/benchmark.py --repeats 9 head --batch 64
     python projects/Benchmarks/benchmark.py step SOLVER.AMP.ENABLED False MODEL.CHANNELS_LAST False
     python projects/Benchmarks/benchmark.py --repeats 3 end2end --files folder:/data/photos DATALOADER.NUM_WORKERS 16
@@ -32,6 +33,7 @@ PARTS = {
 DEFAULT = "(default: %(default)s)"
 OPTIONS = {
     "files": {"metavar": "NAME", "help": "a data set of loose files (default: made-up photographs of 640 x 480)"},
+    "height": {"type": natural, "metavar": "PX", "help": f"of the made-up photographs, which are 4 : 3 {DEFAULT}"},
     "shards": {"metavar": "DIR", "help": "the same images, by tools/make_shards.py"},
     "images": {"type": natural, "metavar": "N", "help": f"per repeat; of end2end, to make up {DEFAULT}"},
     "steps": {"type": natural, "metavar": "N", "help": f"per repeat {DEFAULT}"},

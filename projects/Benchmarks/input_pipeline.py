@@ -38,13 +38,15 @@ def measure_shards(*, files: str, shards: str, images: int = 2000, repeats: int)
     return compare(timers, repeats, len(order))
 
 
-def measure_input(cfg: CfgNode, *, files: str | None = None, images: int = 256, repeats: int) -> dict[str, object]:
+def measure_input(
+    cfg: CfgNode, *, files: str | None = None, height: int = 480, images: int = 256, repeats: int
+) -> dict[str, object]:
     """From files to a batch: ours up to uint8 tensors, the reference's up to normalised ones; of a worker that leaves
-    the looks to the device (DATALOADER.AUGMENT_ON_DEVICE); and of decoding alone, the floor. Of the data set ``files``,
-    or without one of made-up photographs."""
+    the looks to the device (DATALOADER.AUGMENT_ON_DEVICE); and of decoding whole images alone. Of the data set
+    ``files``, or without one of made-up photographs of that ``height``, px."""
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
-    with files_or_photographs(files, min(images, MOST_PHOTOGRAPHS)) as name:
+    with files_or_photographs(files, min(images, MOST_PHOTOGRAPHS), height) as name:
         records = get_records(name)
         order = (np.random.default_rng(0).permutation(images) % len(records)).tolist()
         batches = [order[start : start + BATCH] for start in range(0, images, BATCH)]
@@ -69,11 +71,11 @@ def _reading(records: list[dict], order: list[int]) -> Callable[[], object]:
 
 
 @contextmanager
-def files_or_photographs(files: str | None, count: int) -> Iterator[str]:
+def files_or_photographs(files: str | None, count: int, height: int = 480) -> Iterator[str]:
     """The name of a data set, or where there is none that of a temporary one of ``count`` made-up photographs."""
     with tempfile.TemporaryDirectory() as folder:
         if not files:
-            write_photographs(Path(folder), count)
+            write_photographs(Path(folder), count, height=height, width=height * 4 // 3)
         yield files or f"folder:{folder}"
 
 

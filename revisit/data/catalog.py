@@ -112,7 +112,7 @@ def register(name: str) -> None:
     expect(least <= len(texts) <= len(forms) and all(texts), f"data set {name!r}: expected {word}:{kind.form}")
     parts = [_part(name, form, text) for form, text in zip(forms, texts, strict=False)]
     metadata = kind.metadata(*parts) if callable(kind.metadata) else kind.metadata
-    names = {"name": name} if kind.sets_classes else {}
+    names = {"name": name} if kind.takes_name else {}
     _register(name, partial(kind.load, *parts, **names), metadata)
 
 

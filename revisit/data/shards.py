@@ -23,9 +23,12 @@ from revisit.data.reader import BLOCK, MAX_BYTES, SUFFIXES
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
 
+from detectron2.data import MetadataCatalog
+
 INDEX = "index.npz"
 _NO_LABEL = -1
 _MAX_DIGITS = 18  # of a class: more do not fit 64 bits
+MAX_SHORT_SIDE = 2**14  # px
 
 
 class ShardIndex(NamedTuple):
@@ -37,6 +40,7 @@ class ShardIndex(NamedTuple):
     offset: np.ndarray  # (N,) int64: its first byte there
     size: np.ndarray  # (N,) int64: bytes
     label: np.ndarray  # (N,) int64: its class; all -1 where there are none
+    short_side: np.ndarray | int = 0  # () int64: px; the short sides of images that were made smaller, 0 if none were
 
 
 def index_shard(path: Path) -> list[tuple[int, int, int]]:
@@ -72,8 +76,8 @@ def index_shard(path: Path) -> list[tuple[int, int, int]]:
     return [(*place, labels.get(key, _NO_LABEL)) for key, place in images.items()]
 
 
-def write_index(folder: Path, paths: list[Path]) -> ShardIndex:
-    """Index tar files of a folder and write its index.npz, whole or not at all.
+def write_index(folder: Path, paths: list[Path], short_side: int = 0) -> ShardIndex:
+    """Index tar files of a folder, made with that ``short_side``, and write its index.npz, whole or not at all.
 
     Raises:
         UserError: see index_shard; some images have a class and others none.
@@ -87,14 +91,16 @@ def write_index(folder: Path, paths: list[Path]) -> ShardIndex:
         raise UserError(f"{unlabelled.sum()} of {len(rows)} images have no class (KEY.cls), the first is in {first}")
     names = np.array([path.name for path in paths])
     num_bytes = np.array([path.stat().st_size for path in paths], np.int64)
-    index = ShardIndex(names, num_bytes, shard.astype(np.int64), *rows.T)
+    index = ShardIndex(names, num_bytes, shard.astype(np.int64), *rows.T, short_side)
     with written_whole(folder / INDEX) as temporary, open(temporary, "wb") as file:
         np.savez(file, **index._asdict())
     return index
 
 
-def load_shards(root: str) -> list[dict]:
+def load_shards(root: str, name: str = "") -> list[dict]:
     """Records of all images of a folder of shards: ``file_name`` (the shard), ``offset``, ``size``, perhaps ``label``.
+
+    Where images were made smaller, the metadata of the data set ``name`` have it as ``short_side``, in px.
 
     Raises:
         UserError: no index, one that is damaged or disagrees with the shards, a place that cannot be read.
@@ -112,9 +118,11 @@ def load_shards(root: str) -> list[dict]:
         raise UserError(f"{root} cannot be read: {error}") from error
     files = [f"{root if '://' in root else folder}/{name}" for name in index.shards]
     labelled = index.label[0] != _NO_LABEL
+    if name and index.short_side:
+        MetadataCatalog.get(name).set(short_side=int(index.short_side))
     return [
         {"file_name": files[shard], "offset": offset, "size": size} | ({"label": label} if labelled else {})
-        for shard, offset, size, label in zip(*(array.tolist() for array in index[2:]), strict=True)
+        for shard, offset, size, label in zip(*(array.tolist() for array in index[2:6]), strict=True)
     ]
 
 
@@ -123,9 +131,12 @@ def _read_index(data: bytes, name: str) -> ShardIndex:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             if any(member.compress_type != zipfile.ZIP_STORED for member in arrays.zip.infolist()):
                 raise ValueError("it is compressed, and may unpack to any size")
-            index = ShardIndex(**{field: arrays[field] for field in ShardIndex._fields})
+            index = ShardIndex(**{field: arrays[field] for field in ShardIndex._fields if field in arrays})
+        side = np.asarray(index.short_side)
+        if side.shape or side.dtype.kind != "i" or not 0 <= side <= MAX_SHORT_SIDE:
+            raise ValueError(f"its short_side is {side}")
         sound = (
-            len({len(array) for array in index[2:]}) == 1
+            len({len(array) for array in index[2:6]}) == 1
             and index.offset.min() >= BLOCK
             and index.size.min() >= 0
             and (index.offset + index.size <= index.num_bytes[index.shard]).all()

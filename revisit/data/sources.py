@@ -22,7 +22,7 @@ class Kind:
     form: str  # what PATH consists of, between colons; in brackets what may be left out
     load: Callable[..., Records]  # of those parts: texts for SPLIT and URL, else paths
     metadata: dict | Callable[..., dict] = field(default_factory=dict)  # or what gives it for the same parts
-    sets_classes: bool = False  # whether ``load`` takes the data set's ``name`` too, and sets its classes
+    takes_name: bool = False  # whether ``load`` takes the data set's ``name`` too, and completes its metadata
 
 
 @dataclass(frozen=True)
@@ -65,15 +65,15 @@ KINDS = {
     "folder": Kind("PATH", folders.load_folder),
     "list": Kind("FILE", folders.load_list),
     "class_folders": Kind("PATH", load_class_folders, folders.class_folders_metadata),
-    "shards": Kind("URL", load_shards),
+    "shards": Kind("URL", load_shards, takes_name=True),
     "voc": Kind("FOLDER:SPLIT", boxes.load_voc, boxes.voc_metadata),
-    "coco": Kind("FOLDER_OF_IMAGES:FILE.json", boxes.load_coco, boxes.coco_metadata, sets_classes=True),
+    "coco": Kind("FOLDER_OF_IMAGES:FILE.json", boxes.load_coco, boxes.coco_metadata, takes_name=True),
     "yolo": Kind("FOLDER_OF_IMAGES:FOLDER_OF_LABELS[:FILE_OF_NAMES]", load_yolo, yolo_metadata),
     "voc_xml": Kind(
         "FOLDER_OF_IMAGES:FOLDER_OF_XML",
         load_voc_xml,
         {"evaluator_type": "coco", "classes_are_those_seen": True},
-        sets_classes=True,
+        takes_name=True,
     ),
     "masks": Kind("FOLDER_OF_IMAGES:FOLDER_OF_MASKS[:FILE_OF_NAMES]", pixels.load_masks, pixels.masks_metadata),
     "voc_segmentation": Kind(

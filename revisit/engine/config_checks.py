@@ -169,6 +169,18 @@ def check_records(cfg: CfgNode, name: str, records: list[dict]) -> None:
         expect(here == there, f"{key} is {here}, but data set {name!r} has {there} classes")
 
 
+def check_short_side(cfg: CfgNode, name: str, *, to_learn: bool) -> None:
+    """Check that images that were made smaller (tools/make_shards.py) are wanted, or large enough for an evaluation."""
+    short, size = MetadataCatalog.get(name).get("short_side"), cfg.KNN_EVAL.IMAGE_SIZE
+    if not short or not method_of(cfg):
+        return
+    found, least = f"data set {name!r} has images made smaller, to a short side of {short} px", -(-size * 256 // 224)
+    if to_learn:
+        expect(cfg.VIEWS.REDUCED_IMAGES, f"{found}: expected VIEWS.REDUCED_IMAGES True, or images as they were")
+    else:
+        expect(short >= least, f"{found}: KNN_EVAL.IMAGE_SIZE {size} would enlarge them, expected at least {least} px")
+
+
 def inspect_records(cfg: CfgNode, name: str, records: list[dict], *, to_learn: bool) -> list[Note]:
     """What is to be said of the boxes of a detector's data set; see inspect_boxes."""
     if cfg.MODEL.META_ARCHITECTURE not in DETECTORS:

@@ -20,6 +20,7 @@ from revisit.engine.config_checks import (
     check_config,
     check_hardware,
     check_records,
+    check_short_side,
     check_training,
     check_typed,
     inspect_records,
@@ -128,6 +129,7 @@ def check_evaluation_data(cfg: CfgNode, notes: list[Note] | None = None, *, assu
             check_records(cfg, name, records)
             notes += inspect_records(cfg, name, records, to_learn=False)
         resolve_bit_depth(cfg, records)
+        check_short_side(cfg, name, to_learn=False)
         if name == cfg.KNN_EVAL.BANK and len({record.get("label", -1) for record in records}) < 2:
             raise UserError(f"KNN_EVAL.BANK {name} has fewer than two classes: expected a labelled data set")
         if name == cfg.MONITOR.IMAGES:
@@ -164,6 +166,7 @@ def count_images(cfg: CfgNode, notes: list[Note] | None = None, *, assume_missin
             total += expected
         else:
             check_records(cfg, name, records)
+            check_short_side(cfg, name, to_learn=True)
             notes += inspect_records(cfg, name, records, to_learn=True)
             total += len(records)
             found += records
