@@ -1,0 +1,169 @@
+"""Shards whose images were made smaller: which were, that everybody knows it, and who may use them."""
+
+import io
+import runpy
+import shlex
+import shutil
+import sys
+
+import cv2
+import numpy as np
+import pytest
+from commands import ROOT
+from PIL import Image
+from tiny import tiny_config
+from trees import refusal, write
+
+from revisit.data.catalog import get_records
+from revisit.data.image_folders import load_class_folders
+from revisit.data.reader import UnreadableImageError, read_image, read_record, read_sample
+from revisit.data.shards import load_shards
+from revisit.engine.setup import check_evaluation_data, count_images
+
+from detectron2.data import MetadataCatalog
+
+SIDE = 24
+COMMAND = "--dataset class_folders:{} --output {} --images-per-shard 4 --short-side {}"
+MAIN = runpy.run_path(f"{ROOT}/tools/make_shards.py")["main"]
+
+
+def pack(options: str) -> None:
+    """``tools/make_shards.py`` with these options, in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["make_shards.py", *shlex.split(options)])
+        MAIN()
+
+
+def jpeg(picture: np.ndarray, **options: object) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "JPEG", quality=95, **options)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Nine images in three classes: large, small and turned JPEGs, a PNG of each size, one that is broken."""
+    root = tmp_path_factory.mktemp("images")
+    y, x = np.mgrid[0:96, 0:131]
+    large = np.stack([y * 2, x * 1.5, 200 - y], -1).astype(np.uint8)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    files = [
+        *(jpeg(large), jpeg(large[:SIDE]), jpeg(large, exif=turned), jpeg(large[:, :25]), jpeg(large)[:-300], b""),
+        *(cv2.imencode(".png", each[..., ::-1])[1].tobytes() for each in (large, large[:20], large[..., 0])),
+    ]
+    for n, data in enumerate(files):
+        write(root / f"class{n % 3}/{n}.{'png' if n > 5 else 'jpg'}", data)
+    return root
+
+
+@pytest.fixture(scope="module")
+def made(images, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shards")
+    pack(COMMAND.format(images, folder, SIDE))
+    return folder
+
+
+@pytest.fixture
+def shards(made, tmp_path):
+    """A copy that a test may change."""
+    return shutil.copytree(made, tmp_path / "shards")
+
+
+def test_images_whose_short_side_is_longer_become_upright_jpegs_of_it_and_others_keep_their_bytes(images, made):
+    changed = 0
+    for record, original in zip(load_shards(str(made)), load_class_folders(images), strict=True):
+        data = read_sample(record)
+        assert record["label"] == original["label"]
+        try:
+            whole = read_image(original["file_name"])
+        except UnreadableImageError:
+            whole = np.empty((0, 0, 3))
+        if min(whole.shape[:2]) <= SIDE:
+            with open(original["file_name"], "rb") as file:
+                assert data == file.read()
+            continue
+        small, changed = read_record(record), changed + 1
+        height, width = whole.shape[:2]
+        assert small.shape == (*(round(side * SIDE / min(height, width)) for side in (height, width)), 3)
+        assert min(small.shape[:2]) == SIDE and data.startswith(b"\xff\xd8\xff") and b"Exif" not in data
+        expected = cv2.resize(whole, small.shape[1::-1], interpolation=cv2.INTER_AREA)
+        assert np.abs(small.astype(int) - expected).mean() < 3
+    assert changed == 5
+
+
+def test_an_interrupted_call_goes_on_and_one_with_other_options_is_refused(images, made, shards):
+    for name in ("shard-000001.tar", "index.npz"):
+        (shards / name).unlink()
+    pack(COMMAND.format(images, shards, SIDE))
+    for path in made.iterdir():
+        assert path.name == "index.npz" or path.read_bytes() == (shards / path.name).read_bytes()
+    other = (
+        "has shards of other images or of another size (--images-per-shard, --short-side, --quality): choose another"
+    )
+    command = COMMAND.format(images, shards, SIDE)
+    for words in (f"{command} --quality 50", command.replace(f"de {SIDE}", "de 25"), command.partition(" --short")[0]):
+        assert other in refusal(pack, words)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--index-only --short-side 9", "--short-side makes images smaller: expected --dataset with it"),
+        ("--dataset folder:{0} --quality 80", "--quality is for JPEGs that are made: expected --short-side with it"),
+        ("--dataset folder:{0} --short-side 8 --quality 101", "--quality is 101: expected at most 100"),
+        ("--dataset folder:{0} --short-side 20000", "--short-side is 20000: expected at most 16384 px"),
+        ("--dataset folder:{0} --short-side 8", "deep.png has more than 8 bits a sample, which JPEG cannot hold"),
+        ("--dataset folder:{0}/long --short-side 20", "would become a JPEG of 68000 x 20 px: expected at most 65500"),
+    ],
+)
+def test_what_cannot_be_made_smaller_is_refused_in_one_line(tmp_path, options, message):
+    deep, long = np.full((30, 40), 4000, np.uint16), np.zeros((30, 102000), np.uint8)
+    write(tmp_path / "images/deep.png", cv2.imencode(".png", deep)[1].tobytes())
+    write(tmp_path / "images/long/1.png", cv2.imencode(".png", long)[1].tobytes())
+    options = options.format(tmp_path / "images")
+    assert message in refusal(pack, f"--output {tmp_path}/s --workers 1 {options}")
+
+
+def short_side_of(name: str) -> int | None:
+    get_records(name)
+    return MetadataCatalog.get(name).get("short_side")
+
+
+def test_a_copy_and_a_new_index_still_say_so(shards, tmp_path):
+    pack(f"--index-only --output {shards}")
+    copy = shutil.copytree(shards, tmp_path / "copy", ignore=shutil.ignore_patterns("shards.json"))
+    assert [short_side_of(f"shards:{folder}") for folder in (shards, copy)] == [SIDE, SIDE]
+    assert short_side_of(f"subset:6:1:shards:{shards}") == SIDE
+    write(shards / "shards.json", "{")
+    assert "shards.json is damaged" in refusal(pack, f"--index-only --output {shards}")
+
+
+@pytest.mark.parametrize("value", [-1, 2**15, 24.5, [24], "24", None])
+def test_an_older_index_is_read_and_a_damaged_one_is_refused(shards, value):
+    with np.load(shards / "index.npz") as arrays:
+        content = {name: array for name, array in arrays.items() if name != "short_side"}
+    np.savez(shards / "index.npz", **content | ({} if value is None else {"short_side": value}))
+    if value is None:
+        assert short_side_of(f"shards:{shards}") is None and len(get_records(f"shards:{shards}")) == 9
+    else:
+        assert "index.npz is damaged (its short_side is" in refusal(load_shards, str(shards))
+
+
+def test_pretraining_takes_them_only_if_it_is_told_to(made):
+    name = f"shards:{made}"
+    cfg = tiny_config("DATASETS.TRAIN", (name,))
+    message = f"data set {name!r} has images made smaller, to a short side of 24 px: expected VIEWS.REDUCED_IMAGES True"
+    assert refusal(count_images, cfg).startswith(message)
+    cfg.VIEWS.REDUCED_IMAGES = True
+    assert count_images(cfg) == 9
+
+
+@pytest.mark.parametrize("key", ["KNN_EVAL.BANK", "MONITOR.IMAGES"])
+def test_an_evaluation_takes_them_where_it_enlarges_none(made, key):
+    options = ("DATASETS.TEST", (f"shards:{made}",)) if key == "KNN_EVAL.BANK" else ()
+    cfg = tiny_config(key, f"shards:{made}", "KNN_EVAL.NUM_NEIGHBORS", 2, "KNN_EVAL.IMAGE_SIZE", 21, *options)
+    check_evaluation_data(cfg)  # 256 / 224 of 21 px are 24
+    cfg.KNN_EVAL.IMAGE_SIZE = 22
+    message = "short side of 24 px: KNN_EVAL.IMAGE_SIZE 22 would enlarge them, expected at least 26 px"
+    assert message in refusal(check_evaluation_data, cfg)
