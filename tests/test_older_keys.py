@@ -74,6 +74,16 @@ def test_a_group_that_is_stated_is_compared_with_what_the_older_key_meant(tmp_pa
         check_same_experiment(make_config(PAPER, [*here, "128"], resume=True), IMAGES, old)
 
 
+def test_a_run_that_began_before_images_were_reduced_is_not_resumed_with_reduced_ones():
+    cfg = make_config(PAPER, ["SEED", "1"])
+    saved = {"config": plain_config(cfg), "images": IMAGES}
+    del saved["config"]["VIEWS.REDUCED_IMAGES"]
+    check_same_experiment(cfg, IMAGES, saved)
+    cfg.VIEWS.REDUCED_IMAGES = True
+    with pytest.raises(UserError, match=r"VIEWS.REDUCED_IMAGES \(False -> True\).* --accept VIEWS.REDUCED_IMAGES$"):
+        check_same_experiment(cfg, IMAGES, saved)
+
+
 def test_finetuning_never_read_it(caplog):
     cfg = make_config("configs/toy/depth.yaml", ["SEED", "1"])
     saved = {"config": plain_config(cfg) | {"MOCO.BN_SPLITS": 1}, "images": IMAGES}

@@ -86,6 +86,7 @@ def test_whatever_differs_is_said_and_refused_unless_every_key_of_the_experiment
         ("KNNMoCo", "MODEL.RPN.NMS_THRESH", "without effect"),
         ("detection", "MODEL.RPN.NMS_THRESH", "refused"),
         ("detection", "VIEWS.LARGE_SIZE", "without effect"),
+        ("KNNMoCo", "VIEWS.REDUCED_IMAGES", "refused"),
         ("detection", "INPUT.MIN_SIZE_TEST", "applied"),
         ("depth", "INPUT.MIN_SIZE_TEST", "without effect"),
         ("segmentation_voc", "MODEL.DEPTH.LOSS", "without effect"),

@@ -40,7 +40,8 @@ def figures_of(part: str, folder: Path, *forms: str) -> dict:
 
 
 def test_input_and_training_from_files_are_compared(tmp_path):
-    figures_of("input --images 4", tmp_path, "ours", "worker", "decoding", "reference")
+    for options in ("", "--height 600 VIEWS.REDUCED_IMAGES True"):
+        figures_of(f"input --images 4 {options}", tmp_path, "ours", "worker", "decoding", "reference")
     figures_of(f"end2end --images 8 {SMALL} DATALOADER.NUM_WORKERS 1", tmp_path, "ours", "plain")
 
 
