@@ -82,6 +82,9 @@ def bit_depth(cfg: CfgNode) -> int | None:
 
 def _add_schedule_keys(cfg: CfgNode) -> None:
     cfg.SOLVER.AMP.DTYPE = "bfloat16"  # of autocast, with SOLVER.AMP.ENABLED: bfloat16 | float16 (scaled loss)
+    # "" | auto: before a pretraining begins, measure what it is the fastest in here, and set SOLVER.AMP and
+    # MODEL.CHANNELS_LAST to that; "" leaves them as they are.
+    cfg.SOLVER.PRECISION = ""
     # Passes over IMS_PER_BATCH / ACCUMULATION_STEPS images before each optimiser step: the memory of the part,
     # the gradient and the keys of the whole.
     cfg.SOLVER.ACCUMULATION_STEPS = 1

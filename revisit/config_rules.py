@@ -216,6 +216,7 @@ add_rules(
         "SOLVER.LR_SCHEDULER_NAME": one_of("WarmupMultiStepLR", "WarmupCosineLR", "PolynomialLR"),
         "SOLVER.OPTIMIZER": one_of("SGD", "Adam", "AdamW", "LARS"),
         "SOLVER.AMP.DTYPE": one_of("bfloat16", "float16"),
+        "SOLVER.PRECISION": one_of("", "auto"),
         "SOLVER.MOMENTUM": real(0, 0.99999),
         "SOLVER.WEIGHT_DECAY*": real(0, 1e3),
         "SOLVER.WEIGHT_DECAY_BIAS": maybe(real(0, 1e3)),

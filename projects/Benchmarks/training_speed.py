@@ -20,7 +20,7 @@ from projects.Benchmarks.scaling import flops_per_image
 from revisit.config import metrics_period
 from revisit.data.catalog import get_records
 from revisit.data.loader import ResumableLoader
-from revisit.engine.dry_run import build_meta_model, meta_batch
+from revisit.engine.dry_run import build_meta_model, random_views
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.solver import build_optimizer
 from revisit.engine.train_step import TrainStep
@@ -36,7 +36,7 @@ WARM_UP = 2  # steps from files of each repeat that do not count
 def measure_step(cfg: CfgNode, *, steps: int = 10, repeats: int) -> dict[str, object]:
     """Ratio of images per second, and where the project's time goes, in percent, for a recipe of KNNMoCo."""
     require_neighbors(cfg)
-    batch = random_views(cfg)
+    batch = random_views(cfg, cfg.SOLVER.IMS_PER_BATCH)
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
     normalised = {name: ((views - mean) / std).contiguous() for name, views in batch.items()}
     ours, textbook = OwnStep(cfg), TextbookStep(cfg)
@@ -73,19 +73,10 @@ def measure_end_to_end(
 
 
 def require_neighbors(cfg: CfgNode) -> None:
-    """Raises UserError for a config that is not of KNNMoCo, which the textbook's step is."""
-    method = cfg.MODEL.META_ARCHITECTURE
+    """Raises UserError for a config that is not of KNNMoCo, which the textbook's step is, or has an open precision."""
+    method, precision = cfg.MODEL.META_ARCHITECTURE, cfg.SOLVER.PRECISION
     expect(method == "KNNMoCo", f"MODEL.META_ARCHITECTURE {method}: expected KNNMoCo")
-
-
-def random_views(cfg: CfgNode) -> dict[str, Tensor]:
-    """A batch of noise in the sizes and the memory layout of the loader's."""
-    generator = torch.Generator().manual_seed(0)
-    batch = {}
-    for name, view in meta_batch(cfg, cfg.SOLVER.IMS_PER_BATCH).items():
-        shape = view.movedim(-3, -1).shape
-        batch[name] = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator).movedim(-1, -3)
-    return batch
+    expect(precision == "", f"SOLVER.PRECISION {precision}: expected SOLVER.AMP.ENABLED True or False to measure")
 
 
 def plain_loader(cfg: CfgNode) -> DataLoader:

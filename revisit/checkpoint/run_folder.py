@@ -3,10 +3,12 @@
 import re
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
 
+from revisit.config_rules import dotted_keys
 from revisit.files import UNFINISHED
 
 # Names without .pth: of the result, and of the best evaluation's network, which has a record beside it.
@@ -34,14 +36,17 @@ def state_of_run(folder: Path) -> dict:
     return content.get("trainer", {})
 
 
-def seed_of_run(folder: Path) -> int:
-    """The SEED that a run in this folder has drawn, -1 if nothing says it."""
+def settings_of_run(folder: Path) -> dict[str, Any]:
+    """The config that a run in this folder began with, by dotted key, what was drawn or measured for it included.
+
+    Of the newest checkpoint, where there is one, else of config.yaml; a key that neither has is left out.
+    """
     if state := state_of_run(folder):
-        return state.get("seed", -1)
+        return state.get("config", {}) | ({"SEED": state["seed"]} if "seed" in state else {})
     try:
-        return int(yaml.safe_load((folder / "config.yaml").read_text())["SEED"])
-    except (OSError, yaml.YAMLError, TypeError, KeyError, ValueError):  # killed while Detectron2 was writing it
-        return -1
+        return dotted_keys(yaml.safe_load((folder / "config.yaml").read_text()))
+    except (OSError, yaml.YAMLError, AttributeError):  # killed while it was being written
+        return {}
 
 
 def iteration_of(path: Path) -> int:

@@ -69,6 +69,11 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
         batch % num_processes == 0,
         f"SOLVER.IMS_PER_BATCH {batch} does not divide by {num_processes} processes: change it or --num-gpus",
     )
+    expect(
+        method_of(cfg) or cfg.SOLVER.PRECISION == "",
+        f"SOLVER.PRECISION {cfg.SOLVER.PRECISION} is for pretraining: expected '' with {cfg.MODEL.META_ARCHITECTURE}, "
+        "whose precision SOLVER.AMP.ENABLED and MODEL.CHANNELS_LAST say",
+    )
     share, parts = batch // num_processes, cfg.SOLVER.ACCUMULATION_STEPS
     expect(
         share % parts == 0,

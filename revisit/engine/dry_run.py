@@ -71,7 +71,7 @@ def _schedule(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
         "batch": solver.IMS_PER_BATCH,
         "batch_per_process": solver.IMS_PER_BATCH // num_processes,
         "accumulation_steps": solver.ACCUMULATION_STEPS,
-        "precision": solver.AMP.DTYPE if solver.AMP.ENABLED else "float32",
+        "precision": _precision(cfg),
         "processes": num_processes,
         "device": cfg.MODEL.DEVICE,
         "seed": cfg.SEED,
@@ -81,6 +81,12 @@ def _schedule(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
         "checkpoint_period": solver.CHECKPOINT_PERIOD,
         "data": {"train": list(cfg.DATASETS.TRAIN), "images": num_images, "test": list(cfg.DATASETS.TEST)},
     }
+
+
+def _precision(cfg: CfgNode) -> str:
+    if cfg.SOLVER.PRECISION == "auto":
+        return "auto: measured when the run begins"
+    return cfg.SOLVER.AMP.DTYPE if cfg.SOLVER.AMP.ENABLED else "float32"
 
 
 def _views(cfg: CfgNode) -> dict:
@@ -202,3 +208,13 @@ def meta_batch(cfg: CfgNode, size: int) -> dict[str, torch.Tensor]:
     if num_small:
         shapes["small"] = (num_small, 3, small, small)
     return {name: torch.empty(size, *shape, dtype=torch.uint8, device="meta") for name, shape in shapes.items()}
+
+
+def random_views(cfg: CfgNode, size: int) -> dict[str, torch.Tensor]:
+    """A batch of noise, always the same, in the sizes and the memory layout of the loader's."""
+    generator = torch.Generator().manual_seed(0)
+    batch = {}
+    for name, view in meta_batch(cfg, size).items():
+        shape = view.movedim(-3, -1).shape
+        batch[name] = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator).movedim(-1, -3)
+    return batch

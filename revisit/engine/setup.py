@@ -3,13 +3,20 @@
 import argparse
 import logging
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from revisit.checkpoint.run_folder import checkpoints_of_run, seed_of_run, set_aside_earlier_run, state_of_run, tidy_up
+from revisit.checkpoint.run_folder import (
+    checkpoints_of_run,
+    set_aside_earlier_run,
+    settings_of_run,
+    state_of_run,
+    tidy_up,
+)
 from revisit.config import add_revisit_config, bit_depth
 from revisit.data.box_checks import Note
 from revisit.data.catalog import MissingDataError, get_records, register
@@ -29,6 +36,7 @@ from revisit.engine.config_checks import (
 from revisit.engine.environment import record_environment
 from revisit.engine.launch import is_lost_contact, log_processes
 from revisit.engine.merging import check_pairs, imports_of, merge_file, merge_pairs
+from revisit.engine.precision import DECIDED, resolve_precision
 from revisit.engine.run_log import open_log
 from revisit.errors import UserError, expect
 from revisit.imports import import_modules
@@ -70,8 +78,9 @@ def make_config(
 
     Args:
         num_processes: of the run, over all machines.
-        resume: a SEED that is to be drawn is the one that the run in OUTPUT_DIR drew; a key that has replaced an
-            older one (revisit/older_keys.py), and that nothing states, is as that run has it.
+        resume: a SEED that is to be drawn is the one that the run in OUTPUT_DIR drew, and SOLVER.PRECISION auto what it
+            measured; a key that has replaced an older one (revisit/older_keys.py), and that nothing states, is as that
+            run has it.
         for_here: refuse what this machine cannot run.
         add_keys: adds a project's own keys to the defaults.
 
@@ -89,7 +98,8 @@ def make_config(
     if config_file:
         merge_file(cfg, config_file)
     merge_pairs(cfg, opts)
-    run = state_of_run(Path(cfg.OUTPUT_DIR)) if resume and method_of(cfg) else {}
+    folder = Path(cfg.OUTPUT_DIR)
+    run = state_of_run(folder) if resume and method_of(cfg) else {}
     settle_older_keys(cfg, defaults, opts, num_processes, run)
     check_typed(cfg, opts)
     if cfg.INPUT.BIT_DEPTH == "auto":
@@ -99,7 +109,9 @@ def make_config(
     if cfg.MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
         cfg.MODEL.DEVICE = "cpu"
     _resolve_norm(cfg, num_processes)
-    _resolve_seed(cfg, resume)
+    settings = settings_of_run(folder) if resume else {}
+    _resolve_seed(cfg, settings)
+    _settle_precision(cfg, settings, opts)
     check_config(cfg, num_processes)
     if for_here:
         check_hardware(cfg)
@@ -187,7 +199,7 @@ def follow_class_names(cfg: CfgNode) -> None:
 
 
 def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
-    """In every process: IMPORTS, loggers, environment report, config.yaml, environment.json, random generators."""
+    """In every process: IMPORTS, loggers, precision, config.yaml, environment.json, random generators."""
     import_modules(cfg.IMPORTS)
     cfg.defrost()
     cfg.SEED = comm.all_gather(cfg.SEED)[0]  # where it was drawn, every machine has drawn another one
@@ -202,8 +214,12 @@ def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
     logging.getLogger("detectron2.engine.train_loop").addFilter(
         lambda record: not (record.exc_info and _is_said_in_a_line(record.exc_info[1]))
     )
+    torch.backends.cudnn.benchmark = cfg.CUDNN_BENCHMARK and not args.eval_only
     logger, settings = logging.getLogger(__name__), folder / "config.yaml"
     logger.info(f"{args.config_file or 'no config file'} {shlex.join(args.opts)}: all settings are in {settings}")
+    log_processes(cfg.MODEL.DEVICE)
+    if not args.eval_only:
+        resolve_precision(cfg)
     if comm.is_main_process():
         # What a run was trained with stays on record when it is evaluated, and until it really resumes (trainer.py).
         again = args.eval_only or args.resume
@@ -213,8 +229,6 @@ def setup_run(cfg: CfgNode, args: argparse.Namespace) -> None:
         for level, text in getattr(args, "notes", []):
             logger.log(level, text)
     seed_all_rng(cfg.SEED + comm.get_rank())
-    torch.backends.cudnn.benchmark = cfg.CUDNN_BENCHMARK and not args.eval_only
-    log_processes(cfg.MODEL.DEVICE)
     depth = f", INPUT.BIT_DEPTH {cfg.INPUT.BIT_DEPTH}" if bit_depth(cfg) else ""
     logger.info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations{depth}")
 
@@ -252,9 +266,24 @@ def _resolve_norm(cfg: CfgNode, num_processes: int) -> None:
             node.NORM = here
 
 
-def _resolve_seed(cfg: CfgNode, resume: bool) -> None:
+def _settle_precision(cfg: CfgNode, before: Mapping[str, Any], opts: Sequence[object]) -> None:
+    """SOLVER.PRECISION auto of a file gives way to what is typed, and any auto to what a resumed run computes in."""
+    if cfg.SOLVER.PRECISION != "auto" or not method_of(cfg):
+        return
+    typed = [key for key in DECIDED if key in opts[::2]]
+    expect(
+        not typed or "SOLVER.PRECISION" not in opts[::2],
+        f"SOLVER.PRECISION auto decides {', '.join(typed)}: expected one or the other",
+    )
+    begun = before if before.get("SOLVER.PRECISION") != "auto" else {}
+    if typed or begun:
+        kept = [key for key in DECIDED if key in begun and key not in typed]
+        cfg.merge_from_list(["SOLVER.PRECISION", "", *(word for key in kept for word in (key, begun[key]))])
+
+
+def _resolve_seed(cfg: CfgNode, before: Mapping[str, Any]) -> None:
     """A negative SEED is drawn once; a resumed run takes the seed that its first start drew and saved."""
-    if cfg.SEED < 0 and resume:
-        cfg.SEED = seed_of_run(Path(cfg.OUTPUT_DIR))
+    if cfg.SEED < 0:
+        cfg.SEED = before.get("SEED", -1)
     if cfg.SEED < 0:
         cfg.SEED = int(np.random.SeedSequence().entropy % 2**31)

@@ -4,7 +4,7 @@ import json
 import logging
 import warnings
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import torch
@@ -43,7 +43,8 @@ logger = logging.getLogger(__name__)
 
 
 class RevisitTrainer(DefaultTrainer):
-    """Trains any meta-architecture from a config whose schedule is resolved (``resolve_schedule``).
+    """Trains any meta-architecture from a config whose schedule and precision are resolved (``resolve_schedule``,
+    ``resolve_precision``).
 
     Differs from DefaultTrainer in what the latter hard-codes: DDP and autocast work on the CPU too, the
     checkpointer is the strict one, and checkpoints hold the optimiser.
@@ -58,18 +59,9 @@ class RevisitTrainer(DefaultTrainer):
         TrainerBase.__init__(self)
         self.cfg = cfg
         model = self.build_model(cfg)
-        optimizer = self.build_optimizer(cfg, model)
-        loader = self.build_train_loader(cfg)
-        devices = {} if cfg.MODEL.DEVICE != "cpu" else {"device_ids": None}
-        # Channels-last input gives 1x1 convolutions gradients of other strides; DDP copies them, which is harmless.
-        warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
-        share_state(model)  # DDP without broadcast_buffers would leave every process its own random queue
-        model = create_ddp_model(model, broadcast_buffers=False, **devices)
-        precision = getattr(torch, cfg.SOLVER.AMP.DTYPE) if cfg.SOLVER.AMP.ENABLED else None
-        options = {"accumulation_steps": cfg.SOLVER.ACCUMULATION_STEPS, "metrics_period": self.metrics_period(cfg)}
-        self._trainer = TrainStep(model, loader, optimizer, precision=precision, seed=cfg.SEED, **options)
-        self.scheduler = self.build_lr_scheduler(cfg, optimizer)
-        self.checkpointer = RevisitCheckpointer(model, cfg, trainer=weakref.proxy(self))
+        self._trainer = self.build_step(cfg, model, self.build_train_loader(cfg))
+        self.scheduler = self.build_lr_scheduler(cfg, self.optimizer)
+        self.checkpointer = RevisitCheckpointer(self.model, cfg, trainer=weakref.proxy(self))
         self.start_iter = 0
         self.max_iter = cfg.SOLVER.MAX_ITER
         self.signals = StopSignals(announce)
@@ -87,6 +79,19 @@ class RevisitTrainer(DefaultTrainer):
         count = sum(p.numel() for p in model.parameters() if p.requires_grad)
         logger.info(f"{cfg.MODEL.META_ARCHITECTURE}: {count / 1e6:.1f} M parameters to train")
         return model
+
+    @classmethod
+    def build_step(cls, cfg: CfgNode, model: nn.Module, batches: Iterable) -> TrainStep:
+        """What takes the steps of a training on this process's batches; all processes call it together."""
+        optimizer = cls.build_optimizer(cfg, model)
+        devices = {} if cfg.MODEL.DEVICE != "cpu" else {"device_ids": None}
+        # Channels-last input gives 1x1 convolutions gradients of other strides; DDP copies them, which is harmless.
+        warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+        share_state(model)  # DDP without broadcast_buffers would leave every process its own random queue
+        model = create_ddp_model(model, broadcast_buffers=False, **devices)
+        precision = getattr(torch, cfg.SOLVER.AMP.DTYPE) if cfg.SOLVER.AMP.ENABLED else None
+        options = {"accumulation_steps": cfg.SOLVER.ACCUMULATION_STEPS, "metrics_period": cls.metrics_period(cfg)}
+        return TrainStep(model, batches, optimizer, precision=precision, seed=cfg.SEED, **options)
 
     def build_hooks(self) -> list[HookBase]:
         """Detectron2's, with our own writing of checkpoints, on every process, and of metrics."""

@@ -151,11 +151,13 @@ def test_a_new_start_sets_an_earlier_run_aside(whole, tmp_path):
     assert run_folder.set_aside_earlier_run(output) == output / "earlier_run_2"
 
 
-def test_the_seed_of_a_run_is_in_its_checkpoints_and_else_in_its_config(whole, tmp_path):
-    assert run_folder.seed_of_run(whole) == 7
-    for text, seed in (("SEED: 11\nSOLV", -1), ("SEED: 11\n", 11)):  # the first is torn
+def test_the_settings_of_a_run_are_in_its_checkpoints_and_else_in_its_config(whole, tmp_path):
+    assert run_folder.settings_of_run(tmp_path) == {}
+    settings = run_folder.settings_of_run(whole)
+    assert (settings["SEED"], settings["SOLVER.IMS_PER_BATCH"]) == (7, 8)
+    for text, found in (("SEED: 11\nSOLV", {}), ("SEED: 11\n", {"SEED": 11}), ("torn", {})):
         (tmp_path / "config.yaml").write_text(text)
-        assert run_folder.seed_of_run(tmp_path) == seed
+        assert run_folder.settings_of_run(tmp_path) == found
 
 
 class FullDisk(HookBase):

@@ -13,12 +13,13 @@ from commands import ROOT, one_line_error, run
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny import random_views, tiny_config
+from trees import refusal
 
 from projects.Benchmarks import scaling
 from projects.Benchmarks.input_pipeline import write_photographs
 from projects.Benchmarks.references import ReferenceViews, TextbookStep, share_inside
 from projects.Benchmarks.scaling import flops_per_image, head_flops_per_image
-from projects.Benchmarks.training_speed import OwnStep
+from projects.Benchmarks.training_speed import OwnStep, require_neighbors
 from revisit.data.crops import overlap_share
 from revisit.data.loader import ViewDataset, with_looks
 from revisit.data.mapper import ViewMapper
@@ -83,8 +84,12 @@ def test_the_step_is_compared_and_taken_apart(tmp_path):
     assert len(shares) == 8 and sum(shares) == pytest.approx(100) and min(shares) >= 0
 
 
-def test_a_recipe_without_neighbours_has_no_textbook_step(tmp_path):
-    assert "expected KNNMoCo" in one_line_error(f"{BENCHMARK} step {TOY} MODEL.META_ARCHITECTURE MoCo", tmp_path)
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [("MODEL.META_ARCHITECTURE", "MoCo", "expected KNNMoCo"), ("SOLVER.PRECISION", "auto", "SOLVER.PRECISION auto: ")],
+)
+def test_a_recipe_without_neighbours_or_of_an_open_precision_has_no_textbook_step(key, value, message):
+    assert message in refusal(require_neighbors, tiny_config(key, value))
 
 
 def test_the_textbooks_step_is_the_projects():

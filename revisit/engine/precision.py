@@ -1,0 +1,138 @@
+"""SOLVER.PRECISION auto: what this machine computes a pretraining fastest in, measured before it begins."""
+
+import logging
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain, repeat
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from revisit.engine.config_checks import check_hardware
+from revisit.engine.dry_run import random_views
+from revisit.engine.pretrain_trainer import PretrainTrainer
+from revisit.engine.train_step import TrainStep
+from revisit.errors import UserError
+from revisit.modeling.distributed import unwrap
+
+from detectron2.config import CfgNode
+from detectron2.utils import comm
+from detectron2.utils.events import EventStorage
+
+logger = logging.getLogger(__name__)
+
+DECIDED = ("SOLVER.AMP.ENABLED", "SOLVER.AMP.DTYPE", "MODEL.CHANNELS_LAST")
+# Their values by name, the more exact ones first.
+CANDIDATES = {
+    "float32": (False, "bfloat16", False),
+    "float32 channels-last": (False, "bfloat16", True),
+    "bfloat16 channels-last": (True, "bfloat16", True),
+}
+MARGIN = 1.05  # how many times as fast a later one has to be: below that, noise would decide between equals
+STEPS, SECONDS = 5, 5.0  # so many of each candidate count, fewer where all of them would take longer than this
+
+
+def resolve_precision(cfg: CfgNode) -> None:
+    """In every process of a training: turn auto into the fastest candidate, in place, and log why.
+
+    SOLVER.PRECISION is "" afterwards, and what it stood for is in DECIDED: whoever resumes the run, or starts another
+    one from its config.yaml, computes in the same and measures nothing.
+    """
+    if cfg.SOLVER.PRECISION != "auto":
+        return
+    candidates = _candidates(cfg)
+    logger.info(f"SOLVER.PRECISION auto: measuring training steps in {', '.join(candidates)}")
+    speeds = measure_speeds(candidates)
+    chosen = choose(speeds)
+    cfg.defrost()
+    _set(cfg, chosen)
+    cfg.freeze()
+    figures = ", ".join(f"{name} {speed:.1f}" for name, speed in speeds.items())
+    logger.info(f"images per second: {figures}. This run computes in {chosen}")
+
+
+def choose(speeds: Mapping[str, float]) -> str:
+    """The fastest by name, of speeds of which the more exact ones stand first; a later one has to lead by MARGIN."""
+    chosen, *others = speeds
+    for name in others:
+        if speeds[name] > MARGIN * speeds[chosen]:
+            chosen = name
+    return chosen
+
+
+def measure_speeds(candidates: Mapping[str, CfgNode]) -> dict[str, float]:
+    """Images per second of all processes, which call it together, at the pace of the slowest, by name of the candidate.
+
+    The networks are made for it and thrown away, and global generators end as they were. Candidates take turns, so that
+    whatever else this machine does slows all of them down.
+    """
+    cfg = next(iter(candidates.values()))
+    with _leaving_no_trace(cfg.MODEL.DEVICE):
+        steps = {name: _build_step(candidate) for name, candidate in candidates.items()}
+        warm_up = sum(map(_seconds_of, steps.values()))
+        turns = min(STEPS, int(SECONDS / max(comm.all_gather(warm_up)))) or 1
+        seconds = [{name: _seconds_of(step) for name, step in steps.items()} for _ in range(turns)]
+    medians = comm.all_gather({name: median(turn[name] for turn in seconds) for name in candidates})
+    return {name: cfg.SOLVER.IMS_PER_BATCH / max(each[name] for each in medians) for name in candidates}
+
+
+def _candidates(cfg: CfgNode) -> dict[str, CfgNode]:
+    """Configs to measure, by name, of what can be computed here."""
+    found = {}
+    for name in CANDIDATES:
+        candidate = cfg.clone()
+        candidate.defrost()
+        _set(candidate, name)
+        candidate.SOLVER.BASE_LR = 0.0  # noise is no reason to diverge
+        candidate.MODEL.COMPILE = False  # which takes minutes
+        try:
+            check_hardware(candidate)
+        except UserError as error:
+            logger.info(f"SOLVER.PRECISION auto leaves out {name}: {error}")
+        else:
+            found[name] = candidate
+    return found
+
+
+def _set(cfg: CfgNode, name: str) -> None:
+    values = zip(DECIDED, CANDIDATES[name], strict=True)
+    cfg.merge_from_list(["SOLVER.PRECISION", "", *chain.from_iterable(values)])
+
+
+def _build_step(cfg: CfgNode) -> TrainStep:
+    """Of a training after its last iteration, where every loss has joined; the method's hooks belong to it."""
+    views = random_views(cfg, cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size())
+    step = PretrainTrainer.build_step(cfg, PretrainTrainer.build_model(cfg), repeat(views))
+    step.register_hooks(unwrap(step.model).hooks(cfg, 1))
+    step.iter = step.max_iter = cfg.SOLVER.MAX_ITER
+    return step
+
+
+def _seconds_of(step: TrainStep) -> float:
+    start = perf_counter()
+    with EventStorage(step.iter) as step.storage:
+        step.before_step()
+        step.run_step()
+        step.after_step()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return perf_counter() - start
+
+
+@contextmanager
+def _leaving_no_trace(device: str) -> Iterator[None]:
+    """Global generators end as they were, and nothing is logged: the run's own network will say the same."""
+    states = random.getstate(), np.random.get_state()
+    logging.disable(logging.WARNING)
+    try:
+        with torch.random.fork_rng([] if device == "cpu" else [device]):
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        if device != "cpu":
+            torch.cuda.reset_peak_memory_stats()  # of which the log says the run's own

@@ -1,0 +1,168 @@
+"""SOLVER.PRECISION auto: measured once, before a run begins, and then what the run computes in."""
+
+import random
+import shlex
+from argparse import Namespace
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from commands import TINY, launch_forks
+from runs import assert_same, load, run, run_config, train
+from tiny import tiny_config
+from trees import refusal
+
+from revisit.engine import precision
+from revisit.engine.dry_run import dry_run
+from revisit.engine.setup import load_config, make_config, setup_run
+from revisit.engine.solver import resolve_schedule
+
+from detectron2.config import CfgNode
+from detectron2.utils import comm
+from detectron2.utils.env import seed_all_rng
+
+FLOAT, LAST, BFLOAT = precision.CANDIDATES
+OWN = "configs/own_images/pretrain.yaml"
+AUTO = ("SOLVER.PRECISION", "auto", "VIEWS.SMALL_SIZE", 24)  # in smaller views bfloat16 is refused
+BY_HAND = ("SOLVER.AMP.ENABLED", True, "MODEL.CHANNELS_LAST", True)
+SHORT = ("SOLVER.MAX_ITER", 2)
+
+
+def pretend(patch: pytest.MonkeyPatch, *seconds: float) -> None:
+    """Steps are taken as always, and said to have lasted so long, by candidate."""
+    take, said = precision._seconds_of, cycle(seconds)
+    patch.setattr(precision, "_seconds_of", lambda step: [take(step), next(said)][1])
+
+
+def decision(cfg: CfgNode) -> tuple:
+    return cfg.SOLVER.PRECISION, cfg.SOLVER.AMP.ENABLED, cfg.SOLVER.AMP.DTYPE, cfg.MODEL.CHANNELS_LAST
+
+
+def settled(output: Path, *opts: str, resume: bool = False, config_file: str = OWN) -> tuple:
+    return decision(make_config(config_file, ["OUTPUT_DIR", str(output), *opts], resume=resume))
+
+
+@pytest.mark.parametrize(
+    ("speeds", "name"),
+    [
+        ((100, 90, 80), FLOAT),
+        ((100, 104, 104), FLOAT),
+        ((100, 104, 106), BFLOAT),
+        ((100, 110, 114), LAST),
+        ((100, 110, 150), BFLOAT),
+        ((100, 80, 150), BFLOAT),
+    ],
+)
+def test_the_fastest_is_chosen_and_the_more_exact_one_where_it_is_not_clearly_so(speeds, name):
+    assert precision.choose(dict(zip(precision.CANDIDATES, speeds, strict=True))) == name
+
+
+def test_the_slowest_seconds_become_images_per_second_and_the_decision(monkeypatch, caplog):
+    pretend(monkeypatch, 8, 4, 2)
+    cfg = tiny_config(*AUTO, "SOLVER.AMP.DTYPE", "float16")
+    with caplog.at_level("INFO"):
+        precision.resolve_precision(cfg)
+    assert decision(cfg) == ("", True, "bfloat16", True) and cfg.SOLVER.BASE_LR == 0.05
+    assert f"{FLOAT} 1.0, {LAST} 2.0, {BFLOAT} 4.0. This run computes in {BFLOAT}" in caplog.text
+    assert "M parameters" not in caplog.text
+
+
+@pytest.mark.parametrize("method", ["DenseCL", "BYOL", "SwAV"])
+def test_every_method_is_measured(method, monkeypatch, caplog):
+    monkeypatch.setattr(precision, "STEPS", 1)
+    small = ("VIEWS.NUM_SMALL", 0, "VIEWS.LARGE_SIZE", 64, "BYOL.HIDDEN_DIM", 8, "SWAV.HIDDEN_DIM", 8)
+    cfg = tiny_config(*AUTO, "MODEL.META_ARCHITECTURE", method, *small, "SWAV.PROTOTYPES", 8)
+    with caplog.at_level("INFO"):
+        precision.resolve_precision(cfg)
+    assert "images per second" in caplog.text and cfg.SOLVER.PRECISION == ""
+
+
+def test_bfloat16_is_left_out_where_the_cpu_computes_it_wrong(monkeypatch, caplog):
+    pretend(monkeypatch, 4, 4)
+    with caplog.at_level("INFO"):
+        precision.resolve_precision(tiny_config("SOLVER.PRECISION", "auto"))
+    assert f"leaves out {BFLOAT}: views of 16 px" in caplog.text and "computes in float32" in caplog.text
+
+
+def test_a_run_with_auto_equals_one_with_the_same_values_by_hand(toy_datasets, tmp_path, monkeypatch):
+    pretend(monkeypatch, 8, 4, 2)
+    seed_all_rng(1)
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    cfg = run_config(tmp_path / "auto", *AUTO, *SHORT)
+    precision.resolve_precision(cfg)
+    assert before == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
+    assert not (tmp_path / "auto").exists()
+    run(cfg)
+    train(tmp_path / "by hand", *AUTO[2:], *BY_HAND, *SHORT)
+    auto, by_hand = (load(tmp_path / name / "model_final.pth") for name in ("auto", "by hand"))
+    assert_same(auto["model"], by_hand["model"])
+    configs = [checkpoint["trainer"]["config"] | {"OUTPUT_DIR": ""} for checkpoint in (auto, by_hand)]
+    assert configs[0] == configs[1] and configs[0]["SOLVER.AMP.ENABLED"]
+
+
+def begin(output: Path, *, resume: bool = False) -> tuple:
+    """What every process of tools/train_net.py does before it builds a network; returns the decision."""
+    words = f"{TINY.replace('SOLVER.AMP.ENABLED False', '')} KNN_EVAL.BANK '' KNN_EVAL.LINEAR False DATASETS.TEST ()"
+    opts = [*shlex.split(words), *map(str, (*AUTO, *SHORT)), "OUTPUT_DIR", str(output)]
+    where = {"num_gpus": comm.get_world_size(), "num_machines": 1, "resume": resume, "eval_only": False}
+    args = Namespace(config_file="configs/toy/pretrain.yaml", opts=opts, **where)
+    cfg = load_config(args)
+    resolve_schedule(cfg, 60)
+    cfg.freeze()
+    setup_run(cfg, args)
+    return decision(cfg)
+
+
+def begin_twice(output: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        # Alone, the first process would take bfloat16, and the second float32.
+        pretend(patch, *((3, 2, 1), (1, 1, 3))[comm.get_rank()])
+        begun = begin(output)
+        patch.setattr(precision, "measure_speeds", None)
+        torch.save([begun, begin(output, resume=True)], output / f"{comm.get_rank()}.pth")
+
+
+def test_two_processes_decide_alike_and_with_resume_none_measures(toy_datasets, tmp_path):
+    launch_forks(begin_twice, 2, tmp_path)
+    decided = ("", False, "bfloat16", True)
+    assert [load(tmp_path / f"{rank}.pth") for rank in range(2)] == [[decided] * 2] * 2
+    assert decision(CfgNode(yaml.safe_load((tmp_path / "config.yaml").read_text()))) == decided
+
+
+def test_a_resumed_run_keeps_what_its_checkpoint_or_its_config_says(toy_datasets, tmp_path):
+    assert settled(tmp_path, resume=True) == ("auto", False, "bfloat16", False)
+    (tmp_path / "config.yaml").write_text(run_config(tmp_path, *AUTO).dump())  # nothing was decided
+    assert settled(tmp_path, resume=True)[0] == "auto"
+    (tmp_path / "config.yaml").write_text(run_config(tmp_path, *BY_HAND).dump())
+    assert settled(tmp_path, resume=True) == ("", True, "bfloat16", True)
+    train(tmp_path, "MODEL.CHANNELS_LAST", True, *SHORT)
+    assert settled(tmp_path, resume=True) == ("", False, "bfloat16", True)
+    assert settled(tmp_path, "MODEL.CHANNELS_LAST", "False", resume=True) == ("", False, "bfloat16", False)
+    assert settled(tmp_path)[0] == "auto"  # another run
+
+
+def test_what_is_typed_wins_over_auto_of_the_recipe(tmp_path):
+    assert settled(tmp_path, "SOLVER.AMP.ENABLED", "True") == ("", True, "bfloat16", False)
+    assert settled(tmp_path, "SOLVER.PRECISION", "") == ("", False, "bfloat16", False)
+    both = ["SOLVER.PRECISION", "auto", "MODEL.CHANNELS_LAST", "True"]
+    assert "auto decides MODEL.CHANNELS_LAST: expected one or the other" in refusal(make_config, OWN, both)
+
+
+@pytest.mark.parametrize(
+    ("config", "value", "message"),
+    [
+        ("configs/own_images/detection.yaml", "auto", "auto is for pretraining: expected '' with GeneralizedRCNN"),
+        (OWN, "fast", "SOLVER.PRECISION is 'fast': expected one of '', auto"),
+        (OWN, "bfloat16", "SOLVER.PRECISION is 'bfloat16'"),
+    ],
+)
+def test_what_does_not_measure_refuses_auto_and_other_values_are_refused(config, value, message):
+    assert message in refusal(make_config, config, ["SOLVER.PRECISION", value])
+
+
+def test_a_dry_run_says_that_nothing_was_measured(toy_datasets, tmp_path, monkeypatch):
+    monkeypatch.setattr(precision, "measure_speeds", None)
+    assert dry_run(run_config(tmp_path, *AUTO), 60, 1)["precision"] == "auto: measured when the run begins"
