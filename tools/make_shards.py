@@ -141,9 +141,7 @@ def read_manifest(output: Path) -> dict:
     try:
         return dict(json.loads(path.read_text())) if path.exists() else {}
     except (ValueError, TypeError) as error:
-        raise UserError(
-            f"{path} is damaged ({error}): copy it again, or make the shards in another --output"
-        ) from error
+        raise UserError(f"{path} is damaged ({error}): copy it again, or choose another --output") from error
 
 
 def write_shard(path: Path, start: int, records: list[dict], smaller: Smaller | None) -> int:
@@ -193,14 +191,14 @@ def make_smaller(picture: Picture, smaller: Smaller) -> bytes | None:
     from revisit.data.reader import UnreadableImageError
 
     try:
-        if min(picture.size) <= smaller.short_side:
-            return None
         pixels = picture.decode()
     except UnreadableImageError as error:
         found = f"{picture.name} has more than 8 bits a sample, which JPEG cannot hold"
         expect("INPUT.BIT_DEPTH" not in str(error), f"{found}: expected images of 8 bits, or no --short-side")
         return None
     height, width = pixels.shape[:2]
+    if min(height, width) <= smaller.short_side:
+        return None
     size = [round(side * smaller.short_side / min(height, width)) for side in (width, height)]
     found = f"{picture.name} would become a JPEG of {size[0]} x {size[1]} px"
     expect(max(size) <= MAX_JPEG_SIDE, f"{found}: expected at most {MAX_JPEG_SIDE}, so cut it in parts")

@@ -17,9 +17,7 @@ LOG_RATIO = (math.log(RATIO[0]), math.log(RATIO[1]))
 MAX_DRAWS = 10
 PAIR_BLOCK = 512
 MAX_PAIR_BLOCKS = 16
-
-
-REDUCTIONS = (8, 4, 2)  # what libjpeg divides the sides of an image by while it decodes
+REDUCTIONS = (8, 4, 2)  # by which libjpeg divides the sides of an image while it decodes
 
 
 class CropBoxes(NamedTuple):

@@ -24,7 +24,7 @@ class Views(TypedDict, total=False):
     anchor: np.ndarray  # (H, W, 3)
     positive: np.ndarray  # (H, W, 3)
     small: np.ndarray  # (N, h, w, 3)
-    boxes: CropBoxes
+    boxes: CropBoxes  # in px of the whole image
     anchor_looks: np.ndarray  # () of augmentation_on_device.RECORD
     positive_looks: np.ndarray  # ()
     small_looks: np.ndarray  # (N,)
@@ -85,15 +85,14 @@ class ViewMapper:
         Raises:
             UnreadableImageError: see Picture.decode.
         """
-        if not (self.reduced_images and picture.is_jpeg):
-            return self(picture.decode(), epoch, index, room)
-        height, width = picture.size
-        plan = self.plan(height, width, epoch, index, reducible=True)
-        image = picture.decode(plan.reduction)
-        if image.shape[:2] != (-(-height // plan.reduction), -(-width // plan.reduction)):
-            # PIL and OpenCV may read odd metadata differently, and OpenCV turns the pixels.
-            return self(picture.decode(), epoch, index, room)
-        return self._cut(image, plan, room)
+        if self.reduced_images and picture.is_jpeg:
+            height, width = picture.size
+            plan = self.plan(height, width, epoch, index, reducible=True)
+            image = picture.decode(plan.reduction)
+            # PIL, which says how it lies, and OpenCV, which turns it, may understand odd metadata differently.
+            if image.shape[:2] == (-(-height // plan.reduction), -(-width // plan.reduction)):
+                return self._cut(image, plan, room)
+        return self(picture.decode(), epoch, index, room)
 
     def plan(self, height: int, width: int, epoch: int, index: int, *, reducible: bool = False) -> ViewPlan:
         """Draw all boxes, then all looks, of image ``index`` in ``epoch``, which has ``height`` x ``width`` px.

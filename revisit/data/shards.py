@@ -26,9 +26,9 @@ from revisit.files import written_whole
 from detectron2.data import MetadataCatalog
 
 INDEX = "index.npz"
+MAX_SHORT_SIDE = 2**14  # px
 _NO_LABEL = -1
 _MAX_DIGITS = 18  # of a class: more do not fit 64 bits
-MAX_SHORT_SIDE = 2**14  # px
 
 
 class ShardIndex(NamedTuple):
@@ -116,7 +116,7 @@ def load_shards(root: str, name: str = "") -> list[dict]:
         raise UserError(f"no {INDEX} in {root}: expected what tools/make_shards.py writes; {hint}") from error
     except (OSError, ImportError, ValueError) as error:  # the last two: a protocol that is not installed or not known
         raise UserError(f"{root} cannot be read: {error}") from error
-    files = [f"{root if '://' in root else folder}/{name}" for name in index.shards]
+    files = [f"{root if '://' in root else folder}/{shard}" for shard in index.shards]
     labelled = index.label[0] != _NO_LABEL
     if name and index.short_side:
         MetadataCatalog.get(name).set(short_side=int(index.short_side))
