@@ -36,12 +36,13 @@ def state_of_run(folder: Path) -> dict:
     return content.get("trainer", {})
 
 
-def settings_of_run(folder: Path) -> dict[str, Any]:
+def settings_of_run(folder: Path, state: dict | None = None) -> dict[str, Any]:
     """The config that a run in this folder began with, by dotted key, what was drawn or measured for it included.
 
-    Of the newest checkpoint, where there is one, else of config.yaml; a key that neither has is left out.
+    Of the newest checkpoint, where there is one, else of config.yaml; a key that neither has is left out. ``state`` is
+    what ``state_of_run`` returned, where that has been read.
     """
-    if state := state_of_run(folder):
+    if state := state or state_of_run(folder):
         return state.get("config", {}) | ({"SEED": state["seed"]} if "seed" in state else {})
     try:
         return dotted_keys(yaml.safe_load((folder / "config.yaml").read_text()))

@@ -104,8 +104,11 @@ class ViewMapper:
         shares = {"grey_probability": self.grey_probability, "blur_probability": self.blur_probability}
         policies = ["standard"] + [self.policy] * (1 + self.crops.num_small)
         looks = [draw_look(policy, rng, **shares) for policy in policies]
+        return ViewPlan(boxes, looks, self._largest_reduction(boxes) if reducible else 1)
+
+    def _largest_reduction(self, boxes: CropBoxes) -> int:
         sizes = np.array([self.large_size] * 2 + [self.small_size] * self.crops.num_small)
-        return ViewPlan(boxes, looks, largest_reduction(_stacked(boxes), sizes) if reducible else 1)
+        return largest_reduction(np.vstack(boxes[:3]), sizes)
 
     def _cut(self, image: np.ndarray, plan: ViewPlan, room: dict[str, np.ndarray] | None) -> Views:
         """The views of an image whose sides the plan's reduction has divided."""
@@ -114,7 +117,9 @@ class ViewMapper:
         resize = RESAMPLERS[self.resampling]
         looks = {f"{name}_looks": np.empty(views[name].shape[:-3], RECORD) for name in names}
         places = [("anchor", ()), ("positive", ()), *(("small", (n,)) for n in range(self.crops.num_small))]
-        boxes = reduced_boxes(_stacked(plan.boxes), plan.reduction)
+        boxes = np.vstack(plan.boxes[:3])  # (2 + N, 4)
+        if plan.reduction > 1:
+            boxes = reduced_boxes(boxes, plan.reduction)
         for (name, place), box, look in zip(places, boxes, plan.looks, strict=True):
             view = views[name][place]
             if self.looks_on_device:
@@ -123,8 +128,3 @@ class ViewMapper:
             else:
                 view[...] = apply_look(resize(image, box, len(view)), look)
         return Views(**views, **looks, boxes=plan.boxes)
-
-
-def _stacked(boxes: CropBoxes) -> np.ndarray:
-    """(2 + N, 4)"""
-    return np.vstack(boxes[:3])

@@ -109,7 +109,8 @@ def make_config(
     if cfg.MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
         cfg.MODEL.DEVICE = "cpu"
     _resolve_norm(cfg, num_processes)
-    settings = settings_of_run(folder) if resume else {}
+    kept = resume and (cfg.SEED < 0 or cfg.SOLVER.PRECISION == "auto")
+    settings = settings_of_run(folder, run) if kept else {}
     _resolve_seed(cfg, settings)
     _settle_precision(cfg, settings, opts)
     check_config(cfg, num_processes)

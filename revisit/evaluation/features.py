@@ -132,6 +132,7 @@ class _FeatureCollector(DatasetEvaluator):
         parts = comm.gather(own)
         if not comm.is_main_process():
             return None
+        parts = [part for part in parts if len(part.labels)]  # with fewer images than processes some have none
         labels = torch.cat([part.labels for part in parts])
         rows = torch.empty(len(labels), *self._rows.shape[1:])
         # The system gives memory where it is written, so each part can go as its rows arrive.

@@ -10,7 +10,9 @@ from commands import launch_forks
 from tiny import random_views, tiny_config, tiny_model
 from true_steps import take_steps
 
+from revisit.data.catalog import get_records
 from revisit.engine.pretrain_trainer import PretrainTrainer
+from revisit.evaluation.features import CenterCropDataset, features_of
 from revisit.modeling.distributed import gather_rows
 from revisit.modeling.shuffle_bn import scatter_shuffled
 
@@ -106,6 +108,21 @@ def test_evaluation_of_two_processes_equals_one(toy_datasets, tmp_path):
     one, two = (json.loads((tmp_path / processes).read_text()) for processes in "12")
     assert {"knn_top1", "rankme", "alignment", "uniformity"} <= one.keys()
     assert one == pytest.approx(two, rel=1e-5)
+
+
+def collect_one_image(output: Path) -> None:
+    torch.manual_seed(0)
+    images = CenterCropDataset(get_records("toy_objects_train")[:1], 32)
+    features = features_of(tiny_model().eval(), images, num_workers=0)
+    if comm.is_main_process():
+        torch.save(tuple(features), output / f"{comm.get_world_size()}.pth")
+
+
+def test_features_of_fewer_images_than_processes_are_those_of_one_process(toy_datasets, tmp_path):
+    for processes in (1, 2):
+        launch_forks(collect_one_image, processes, tmp_path)
+    (one, label), (two, same_label) = (torch.load(tmp_path / f"{processes}.pth") for processes in (1, 2))
+    assert one.shape[0] == two.shape[0] == 1 and torch.allclose(one, two, atol=1e-6) and label.equal(same_label)
 
 
 def count_steps(output: Path) -> None:
