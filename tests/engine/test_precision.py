@@ -121,6 +121,7 @@ def begin_twice(output: Path) -> None:
         # Alone, the first process would take bfloat16, and the second float32.
         pretend(patch, *((3, 2, 1), (1, 1, 3))[comm.get_rank()])
         begun = begin(output)
+        comm.synchronize()  # the main process has written config.yaml
         patch.setattr(precision, "measure_speeds", None)
         torch.save([begun, begin(output, resume=True)], output / f"{comm.get_rank()}.pth")
 
