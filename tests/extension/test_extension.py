@@ -18,7 +18,7 @@ TRAIN = f"python tools/train_net.py --config-file {EXAMPLE}/simsiam.yaml"
 
 
 def train(root: Path, output: Path, options: str = "", flags: str = "") -> str:
-    return run(f"{TRAIN} {flags} {TINY} SOLVER.MAX_ITER 6 OUTPUT_DIR {output} {options}", root)
+    return run(f"{TRAIN} {flags} {TINY} SEED 2 SOLVER.MAX_ITER 6 OUTPUT_DIR {output} {options}", root)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_it_is_planned_with_its_own_words(toy_root, tmp_path):
 
 def test_it_trains_and_resumes_to_the_same_weights(finished, toy_root, tmp_path):
     metrics = read_metrics(finished / "metrics.json")
-    assert -1 <= metrics["loss_inst"][-1][1] <= 1 and 0 < metrics["embedding_std"][-1][1] <= 1
+    assert metrics["loss_inst"][-1][1] < 0 and 0 < metrics["embedding_std"][-1][1] <= 1
     (tmp_path / "model_0000002.pth").write_bytes((finished / "model_0000002.pth").read_bytes())
     train(toy_root, tmp_path, "SOLVER.CHECKPOINT_PERIOD 3", "--num-gpus 2 --resume")
     assert_same(load(finished / "model_final.pth")["model"], load(tmp_path / "model_final.pth")["model"])
