@@ -1,7 +1,8 @@
 """Config files and KEY VALUE pairs over the defaults: what a value's type may be, and what a typing error meant."""
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 
 import yaml
 
@@ -44,6 +45,16 @@ def read_keys(path: str) -> dict[str, object]:
         path,
     )
     return keys
+
+
+def first_statement(path: str, keys: Collection[str]) -> dict[str, object]:
+    """Which of the full ``keys`` a config file states; where none, those of the first file it is based on that does."""
+    content = yaml.safe_load(Path(path).read_text()) or {}
+    bases = content.pop("_BASE_", [])
+    found = {key: value for key, value in dotted_keys(content).items() if key in keys}
+    for base in reversed([bases] if isinstance(bases, str) else bases):  # a later one wins
+        found = found or first_statement(str(Path(path).parent / Path(base).expanduser()), keys)
+    return found
 
 
 def merge_pairs(cfg: CfgNode, opts: Sequence[object]) -> None:

@@ -35,7 +35,7 @@ from revisit.engine.config_checks import (
 )
 from revisit.engine.environment import record_environment
 from revisit.engine.launch import is_lost_contact, log_processes
-from revisit.engine.merging import check_pairs, imports_of, merge_file, merge_pairs
+from revisit.engine.merging import check_pairs, first_statement, imports_of, merge_file, merge_pairs
 from revisit.engine.precision import DECIDED, resolve_precision
 from revisit.engine.run_log import open_log
 from revisit.errors import UserError, expect
@@ -112,7 +112,7 @@ def make_config(
     kept = resume and (cfg.SEED < 0 or cfg.SOLVER.PRECISION == "auto")
     settings = settings_of_run(folder, run) if kept else {}
     _resolve_seed(cfg, settings)
-    _settle_precision(cfg, settings, opts)
+    _settle_precision(cfg, settings, config_file, opts)
     check_config(cfg, num_processes)
     if for_here:
         check_hardware(cfg)
@@ -267,18 +267,21 @@ def _resolve_norm(cfg: CfgNode, num_processes: int) -> None:
             node.NORM = here
 
 
-def _settle_precision(cfg: CfgNode, before: Mapping[str, Any], opts: Sequence[object]) -> None:
-    """SOLVER.PRECISION auto of a file gives way to what is typed, and any auto to what a resumed run computes in."""
+def _settle_precision(cfg: CfgNode, before: Mapping[str, Any], config_file: str, opts: Sequence[object]) -> None:
+    """SOLVER.PRECISION auto gives way to what it would decide, where that is typed, or stated by a config file that is
+    based on the one with auto; and to what a resumed run computes in."""
     if cfg.SOLVER.PRECISION != "auto" or not method_of(cfg):
         return
-    typed = [key for key in DECIDED if key in opts[::2]]
+    keys = ("SOLVER.PRECISION", *DECIDED)
+    stated = set(keys).intersection(opts[::2]) or first_statement(config_file, keys)
+    by_hand = [key for key in DECIDED if key in stated]
     expect(
-        not typed or "SOLVER.PRECISION" not in opts[::2],
-        f"SOLVER.PRECISION auto decides {', '.join(typed)}: expected one or the other",
+        not by_hand or "SOLVER.PRECISION" not in stated,
+        f"SOLVER.PRECISION auto decides {', '.join(by_hand)}: expected one or the other",
     )
     begun = before if before.get("SOLVER.PRECISION") != "auto" else {}
-    if typed or begun:
-        kept = [key for key in DECIDED if key in begun and key not in typed]
+    if by_hand or begun:
+        kept = [key for key in DECIDED if key in begun and key not in by_hand]
         cfg.merge_from_list(["SOLVER.PRECISION", "", *(word for key in kept for word in (key, begun[key]))])
 
 

@@ -152,6 +152,24 @@ def test_what_is_typed_wins_over_auto_of_the_recipe(tmp_path):
     assert "auto decides MODEL.CHANNELS_LAST: expected one or the other" in refusal(make_config, OWN, both)
 
 
+def test_of_config_files_the_one_that_is_based_on_the_other_wins_over_its_auto(tmp_path):
+    def write(name: str, text: str) -> str:
+        (tmp_path / name).write_text(text)
+        return str(tmp_path / name)
+
+    own = Path(OWN).resolve()
+    by_hand = write("by_hand.yaml", f"_BASE_: {own}\nSOLVER: {{AMP: {{ENABLED: True}}}}")
+    assert settled(tmp_path, config_file=by_hand) == ("", True, "bfloat16", False)
+    silent = write("silent.yaml", "_BASE_: by_hand.yaml\nSEED: 1")
+    assert settled(tmp_path, config_file=silent) == ("", True, "bfloat16", False)
+    again = write("again.yaml", "_BASE_: by_hand.yaml\nSOLVER: {PRECISION: auto}")
+    assert settled(tmp_path, config_file=again)[0] == "auto"
+    both = write("both.yaml", f"_BASE_: [{own}, silent.yaml]")
+    assert settled(tmp_path, config_file=both) == ("", True, "bfloat16", False)
+    unclear = write("unclear.yaml", "_BASE_: by_hand.yaml\nSOLVER: {PRECISION: auto, AMP: {ENABLED: True}}")
+    assert "auto decides SOLVER.AMP.ENABLED: expected" in refusal(make_config, unclear, [])
+
+
 @pytest.mark.parametrize(
     ("config", "value", "message"),
     [
