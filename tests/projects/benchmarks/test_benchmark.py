@@ -46,18 +46,23 @@ def test_input_and_training_from_files_are_compared(tmp_path):
     figures_of(f"end2end --images 8 {SMALL} DATALOADER.NUM_WORKERS 1", tmp_path, "ours", "plain")
 
 
-@pytest.mark.parametrize("on_device", [False, True])
-def test_views_have_the_shapes_and_colours_of_the_references(tmp_path, on_device):
-    """Mean histograms of each channel over 10,000 views of either, drawn independently."""
-    cfg = tiny_config("DATALOADER.AUGMENT_ON_DEVICE", on_device)
-    paths = write_photographs(tmp_path, 5, height=60, width=80)
-    count = 10_000 // 6
-    loader = ViewDataset([{"file_name": str(path)} for path in paths], ViewMapper.from_config(cfg))
-    ours = with_looks(loader.__getitems__([(n, n % len(paths)) for n in range(count)]), "cpu")
-    reference, mean, std = ReferenceViews(cfg), *(torch.tensor(v) for v in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
+@pytest.fixture(scope="module")
+def reference_views(tmp_path_factory):
+    """Photographs, and by plain torchvision and PIL the views of one after the other, 10,000 in all."""
+    paths = write_photographs(tmp_path_factory.mktemp("photographs"), 5, height=60, width=80)
     random.seed(0)
     torch.manual_seed(0)
-    theirs = reference.batch([paths[n % len(paths)] for n in range(count)])
+    return paths, ReferenceViews(tiny_config()).batch([paths[n % len(paths)] for n in range(10_000 // 6)])
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_views_have_the_shapes_and_colours_of_the_references(reference_views, on_device):
+    """Mean histograms of each channel over 10,000 views of either, drawn independently."""
+    paths, theirs = reference_views
+    cfg = tiny_config("DATALOADER.AUGMENT_ON_DEVICE", on_device)
+    loader = ViewDataset([{"file_name": str(path)} for path in paths], ViewMapper.from_config(cfg))
+    ours = with_looks(loader.__getitems__([(n, n % len(paths)) for n in range(len(theirs["anchor"]))]), "cpu")
+    mean, std = (torch.tensor(values) for values in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
     for name in ("anchor", "positive", "small"):
         assert theirs[name].shape == ours[name].shape and theirs[name].dtype == torch.float32
         pixels = theirs[name].flatten(0, -4).movedim(1, -1) * std + mean
