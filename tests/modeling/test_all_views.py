@@ -1,6 +1,7 @@
 """SimCLR, BYOL and SwAV: losses and gradients against loops in float64, one process and two, what a step changes."""
 
 import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,8 @@ def encoded_rows() -> tuple[list[Tensor], dict[str, Tensor]]:
     embeddings = [2 * rows(5, 16, seed=0).requires_grad_(), 2 * rows(5, 1 + SMALL, 16, seed=1).requires_grad_()]
     anchors, positives = (normalize(each, dim=-1) for each in embeddings)
     before = {"anchors_g": rows(5, FEATURE_DIM, seed=3), "positives_g": rows(5, 3, FEATURE_DIM, seed=4)}
-    return embeddings, {"anchors": anchors, "positives": positives, **before}
+    targets = {"targets": rows(5, 2, 16, seed=8), "targets_g": rows(5, 2, FEATURE_DIM, seed=9)}  # BYOL's
+    return embeddings, {"anchors": anchors, "positives": positives, **before, **targets}
 
 
 def simclr_by_loops(encoded: dict, keys: Tensor, tau: float = 0.5) -> tuple[Tensor, Tensor]:
@@ -112,13 +114,12 @@ def test_losses_and_gradients_equal_loops_in_float64(method):
     keys = rows(15, 3, 12 if method == "SwAV" else 16, seed=5)
     extra: tuple = ()
     if method == "BYOL":
-        views = random_views(5, num_small=SMALL)
-        extra = (model.targets(views)[0],)
+        extra = (encoded["targets"],)
     elif method == "SwAV":
         model.views.enqueue(anchors=rows(16, 16, seed=6), positives=rows(16, 16, seed=7))
         extra = (model.prototypes, [model.views.anchors, model.views.positives])
     with EventStorage(0):
-        found = model.objective(encoded, views if method == "BYOL" else {})
+        found = model.objective(encoded)
     inputs += [model.prototypes] if method == "SwAV" else []
     expected = {"SimCLR": simclr_by_loops, "BYOL": byol_by_loops, "SwAV": swav_by_loops}[method](encoded, keys, *extra)
     for loss, reference in zip((found.loss, found.neighbor_loss(keys)), expected, strict=True):
@@ -151,6 +152,17 @@ def test_forward_gives_gradient_to_all_that_learns_and_changes_nothing_which_the
         assert parameter.grad is None or parameter.grad.abs().sum() > 0 or name.endswith(".0.bias"), name  # before BN
     model.enqueue_pending_keys()
     assert model.queue.num_enqueued == BATCH and model.queue.labels[:9].tolist() == [*range(8), -1]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_convolution_computes_as_autocast_says_and_losses_in_float32(method):
+    model, computed = model_of(method, *NEIGHBORS, "NEIGHBORS.WARMUP_EPOCHS", 0), Counter()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Conv2d):
+            module.register_forward_hook(lambda module, inputs, output: computed.update([output.dtype]))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        losses, _ = step(model, random_views(BATCH, num_small=SMALL))
+    assert set(computed) == {torch.bfloat16} and {loss.dtype for loss in losses.values()} == {torch.float32}
 
 
 def test_without_neighbours_nothing_else_is_another():

@@ -113,7 +113,7 @@ class AllViews(Pretraining):
         """The rows that the loss compares, of g(x): (N, Cg) -> (N, C), not normalised."""
         return self.projection_head(g)
 
-    def objective(self, encoded: dict[str, Tensor], batch: dict) -> Objective:
+    def objective(self, encoded: dict[str, Tensor]) -> Objective:
         """Of the rows of ``encode``; outside autocast."""
         raise NotImplementedError
 
@@ -139,7 +139,7 @@ class AllViews(Pretraining):
             spread = {"embedding_std": encoded["positives"], "feature_std": encoded["positives_g"]}
             get_event_storage().put_scalars(**{name: feature_std(x[:, 0]).item() for name, x in spread.items()})
         with torch.autocast(self.device.type, enabled=False):
-            found = self.objective(encoded, batch)
+            found = self.objective(encoded)
             losses = {"loss_inst": found.loss}
             if self.queue is not None:
                 losses |= self._neighbor_loss(found, encoded["positives_g"].detach(), batch)

@@ -99,8 +99,18 @@ class BYOL(AllViews):
     def embed(self, g: Tensor) -> Tensor:
         return self.predictor(self.projection_head(g))
 
-    def objective(self, encoded: dict[str, Tensor], batch: dict) -> Objective:
-        positives, (targets, targets_g) = encoded["positives"], self.targets(batch)
+    def encode(self, batch: dict) -> dict[str, Tensor]:
+        """Also unit rows of the momentum encoder, the anchors before the large positives: ``targets`` z' (B, 2, C) and
+        before its head ``targets_g`` (B, 2, Cg)."""
+        views = all_passes(batch)[0]
+        with torch.no_grad():
+            g = self.pooled(self.momentum_backbone, views.flatten(0, 1))
+            found = {"targets": unit_rows(self.momentum_projection_head(g)), "targets_g": unit_rows(g)}
+        targets = {name: each.unflatten(0, views.shape[:2]) for name, each in found.items()}
+        return super().encode(batch) | targets
+
+    def objective(self, encoded: dict[str, Tensor]) -> Objective:
+        positives, targets = encoded["positives"], encoded["targets"]
         loss = distances(positives, targets[:, :1]).mean() + distances(encoded["anchors"], targets[:, 1]).mean()
         if self.watched:
             get_event_storage().put_scalar("encoder_momentum", self.momentum, smoothing_hint=False)
@@ -108,15 +118,7 @@ class BYOL(AllViews):
         def neighbor_loss(keys: Tensor) -> Tensor:
             return distances(positives.flatten(0, 1)[:, None], keys).mean()
 
-        return Objective(loss, targets[:, 0], targets_g[:, 0], neighbor_loss)
-
-    @torch.no_grad()
-    def targets(self, batch: dict) -> tuple[Tensor, Tensor]:
-        """z' (B, 2, C) and g' (B, 2, Cg) of the anchors and the large positives, unit rows."""
-        views = all_passes(batch)[0]
-        g = self.pooled(self.momentum_backbone, views.flatten(0, 1))
-        rows = (unit_rows(self.momentum_projection_head(g)), unit_rows(g))
-        return tuple(each.unflatten(0, views.shape[:2]) for each in rows)
+        return Objective(loss, targets[:, 0], encoded["targets_g"][:, 0], neighbor_loss)
 
     @torch.no_grad()
     def update_momentum_encoder(self) -> None:

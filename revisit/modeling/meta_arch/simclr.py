@@ -87,7 +87,7 @@ class SimCLR(AllViews):
         own = {"temperature": cfg.SIMCLR.TEMPERATURE, "negatives": 2 * cfg.SOLVER.IMS_PER_BATCH - 2}
         return {**own, **super().describe(cfg, iterations_per_epoch, share)}
 
-    def objective(self, encoded: dict[str, Tensor], batch: dict) -> Objective:
+    def objective(self, encoded: dict[str, Tensor]) -> Objective:
         positives = encoded["positives"]
         anchors, everywhere = gather_rows_with_gradient(encoded["anchors"]), gather_rows_with_gradient(positives)
         found = [nt_xent(anchors, each, self.temperature) for each in everywhere.unbind(dim=1)]

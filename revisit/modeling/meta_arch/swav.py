@@ -115,7 +115,7 @@ class SwAV(AllViews):
         own = PrototypeSchedule(*(n * iterations_per_epoch for n in epochs))
         return [own, *super().hooks(cfg, iterations_per_epoch)]
 
-    def objective(self, encoded: dict[str, Tensor], batch: dict) -> Objective:
+    def objective(self, encoded: dict[str, Tensor]) -> Objective:
         views = torch.cat([encoded["anchors"][:, None], encoded["positives"]], dim=1)
         frozen = self.prototypes.detach()
         prototypes = frozen + float(self.prototypes_learn) * (self.prototypes - frozen)  # gradients of 0 while frozen
