@@ -24,11 +24,11 @@ class NeighborLossSchedule(HookBase):
             logger.info(f"L_nn joins the loss from iteration {self._warmup} on, with lambda {self._weight}")
 
 
-def check_warm_up(node: str, epochs: int, iterations_per_epoch: int, last: int) -> None:
-    """Raise UserError where L_nn would never join; ``node`` has the key WARMUP_EPOCHS, ``last`` is the run's end."""
+def check_wait(key: str, epochs: int, iterations_per_epoch: int, last: int, never: str = "L_nn never joins") -> None:
+    """Raise UserError where what ``key`` lets wait would wait until the run's end, iteration ``last``."""
     wait = epochs * iterations_per_epoch
     expect(
         wait < last,
-        f"{node}.WARMUP_EPOCHS {epochs}, {wait} iterations, do not end before the run does, after {last}, so L_nn "
-        "never joins: expected fewer of them, such as 0, or a longer run",
+        f"{key} {epochs}, {wait} iterations, do not end before the run does, after {last}, so {never}: expected fewer "
+        "of them, such as 0, or a longer run",
     )

@@ -11,9 +11,11 @@ from runs import assert_numbers_are_explained, assert_same, load, train
 from tiny import FEATURE_DIM, freeze_batch_norm, random_views, step, tiny_config, tiny_model
 from torch import Tensor
 from torch.nn.functional import normalize
+from trees import refusal
 from true_steps import take_steps
 
 from revisit.engine.dry_run import build_meta_model, memory_per_process
+from revisit.engine.setup import make_config
 from revisit.errors import UserError
 from revisit.modeling.meta_arch.swav import sinkhorn
 
@@ -195,15 +197,53 @@ def test_two_processes_equal_one_batch_statistics_included(tmp_path):
             assert torch.allclose(both[0][method]["model"][name], one["model"][name], atol=1e-7), name
 
 
-def test_prototypes_rest_for_their_epochs_and_stay_unit_rows():
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+def test_prototypes_rest_for_their_epochs_whatever_the_optimiser_and_stay_unit_rows(optimizer):
     options = options_of("SwAV", "SWAV.FROZEN_EPOCHS", 2)
-    model = tiny_model(*options)
-    start = model.prototypes.detach().clone()
-    for steps, rests in ((2, True), (3, False)):
-        batches = [random_views(BATCH, num_small=SMALL, seed=n) for n in range(steps)]
-        take_steps(model, tiny_config(*options), batches)
-        assert torch.allclose(model.prototypes, start, atol=1e-6) == rests
+    model = tiny_model(*options).train()
+    start, learner = model.prototypes.detach().clone(), optimizer(model.parameters(), 0.01, weight_decay=0.1)
+    hook = model.hooks(tiny_config(*options), 1)[0]
+    for iteration in range(3):
+        hook.trainer = type("Trainer", (), {"model": model, "iter": iteration})
+        hook.before_step()
+        losses, _ = step(model, random_views(BATCH, num_small=SMALL, seed=iteration))
+        learner.zero_grad()
+        sum(losses.values()).backward()
+        learner.step()
+        hook.after_step()
+        assert torch.equal(model.prototypes, start) == (iteration < 2)
         assert torch.allclose(model.prototypes.norm(dim=1), torch.ones(12))
+
+
+def test_the_queue_of_swav_counts_once_it_is_full():
+    options = options_of("SwAV", "SWAV.QUEUE_SIZE", 20, "SWAV.QUEUE_FROM_EPOCH", 0)
+    model, counts = tiny_model(*options).train(), []
+    hook = model.hooks(tiny_config(*options), 1)[0]
+    for iteration in range(4):
+        hook.trainer = type("Trainer", (), {"model": model, "iter": iteration})
+        hook.before_step()
+        counts.append((model.queue_counts, model.views.fill_level == 1))
+        step(model, random_views(BATCH, num_small=SMALL))
+        hook.after_step()
+    assert counts == [(full, full) for full in (False, False, False, True)]
+
+
+@pytest.mark.parametrize(
+    ("key", "never"), [("FROZEN_EPOCHS", "prototypes never learn"), ("QUEUE_FROM_EPOCH", "its queue is never used")]
+)
+def test_what_swav_waits_for_has_to_come_before_the_end(key, never):
+    cfg = tiny_config(*options_of("SwAV", f"SWAV.{key}", 2, "SOLVER.MAX_ITER", 10))
+    method = type(tiny_model(*options_of("SwAV")))
+    method.check_length(cfg, 4)
+    with pytest.raises(UserError, match=f"SWAV.{key} 2, 10 iterations, do not end .* after 10, so {never}"):
+        method.check_length(cfg, 5)
+
+
+def test_codes_are_finite_at_the_smallest_epsilon():
+    scores = torch.full((64, 3000), -1.0)
+    scores[:, -1] = 1.0  # as far apart as cosines can be
+    assert sinkhorn(scores, 0.02, 3).isfinite().all()
+    assert "at least 0.02" in refusal(make_config, "configs/toy/swav.yaml", ["SWAV.EPSILON", 0.01])
 
 
 def test_the_momentum_of_byol_rises_to_1_by_a_cosine():
@@ -255,6 +295,7 @@ def test_memory_counts_the_scores_of_the_whole_batch_and_the_queue():
         ("SimCLR", ("SOLVER.ACCUMULATION_STEPS", 2), "SOLVER.ACCUMULATION_STEPS 2: SimCLR learns from whole batches"),
         ("BYOL", (*NEIGHBORS, "NEIGHBORS.QUEUE_SIZE", 4), "NEIGHBORS.QUEUE_SIZE 4: expected at least the batch of 8"),
         ("SwAV", ("SWAV.QUEUE_SIZE", 4), "SWAV.QUEUE_SIZE 4: expected 0, or at least the batch of 8"),
+        ("BYOL", ("SOLVER.IMS_PER_BATCH", 1), "SOLVER.IMS_PER_BATCH 1: BYOL needs other images, too; expected 2"),
     ],
 )
 def test_what_makes_no_sense_is_refused(method, options, message):

@@ -14,7 +14,7 @@ from revisit.modeling.distributed import gather_rows
 from revisit.modeling.losses.chunked import nearest_rows
 from revisit.modeling.meta_arch.pretraining import Pretraining, all_passes, unit_rows
 from revisit.modeling.monitors import feature_std, neighbor_purity
-from revisit.modeling.neighbors import NeighborLossSchedule, check_warm_up
+from revisit.modeling.neighbors import NeighborLossSchedule, check_wait
 from revisit.modeling.queue import AlignedQueue, QueueUpdate, enqueue_parts
 
 from detectron2.config import CfgNode
@@ -85,6 +85,7 @@ class AllViews(Pretraining):
     def check(cls, cfg: CfgNode, share: int) -> None:
         batch, size, k = cfg.SOLVER.IMS_PER_BATCH, cfg.NEIGHBORS.QUEUE_SIZE, cfg.NEIGHBORS.NUM_NEIGHBORS
         check_whole_batch(cfg, cls.TITLE)
+        expect(batch > 1, f"SOLVER.IMS_PER_BATCH {batch}: {cls.TITLE} needs other images, too; expected 2 or more")
         expect(
             not cfg.NEIGHBORS.WEIGHT or max(batch, k) <= size,
             f"NEIGHBORS.QUEUE_SIZE {size}: expected at least the batch of {batch}, and NEIGHBORS.NUM_NEIGHBORS {k}",
@@ -93,7 +94,8 @@ class AllViews(Pretraining):
     @classmethod
     def check_length(cls, cfg: CfgNode, iterations_per_epoch: int) -> None:
         if cfg.NEIGHBORS.WEIGHT:
-            check_warm_up("NEIGHBORS", cfg.NEIGHBORS.WARMUP_EPOCHS, iterations_per_epoch, cfg.SOLVER.MAX_ITER)
+            wait = cfg.NEIGHBORS.WARMUP_EPOCHS
+            check_wait("NEIGHBORS.WARMUP_EPOCHS", wait, iterations_per_epoch, cfg.SOLVER.MAX_ITER)
 
     @classmethod
     def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:

@@ -9,7 +9,7 @@ from revisit.errors import expect
 from revisit.modeling.losses.chunked import chunked_losses, nearest_rows
 from revisit.modeling.meta_arch.moco import Encoded, MoCo
 from revisit.modeling.monitors import neighbor_purity
-from revisit.modeling.neighbors import NeighborLossSchedule, check_warm_up
+from revisit.modeling.neighbors import NeighborLossSchedule, check_wait
 
 from detectron2.config import CfgNode, configurable
 from detectron2.engine import HookBase
@@ -84,7 +84,9 @@ class KNNMoCo(MoCo):
     def check_length(cls, cfg: CfgNode, iterations_per_epoch: int) -> None:
         super().check_length(cfg, iterations_per_epoch)
         if cfg.KNN_MOCO.WEIGHT:
-            check_warm_up("KNN_MOCO", epochs_without_neighbors(cfg), iterations_per_epoch, cfg.SOLVER.MAX_ITER)
+            check_wait(
+                "KNN_MOCO.WARMUP_EPOCHS", epochs_without_neighbors(cfg), iterations_per_epoch, cfg.SOLVER.MAX_ITER
+            )
 
     @classmethod
     def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from revisit.config import adds_keys
 from revisit.config_rules import POSITIVE, add_rules, whole
-from revisit.errors import expect
 from revisit.modeling.bn_groups import BNGroups, group_batch_norm, whole_batch
 from revisit.modeling.distributed import gather_rows_with_gradient
 from revisit.modeling.meta_arch.all_views import AllViews, Objective
@@ -75,12 +74,6 @@ class SimCLR(AllViews):
     def from_config(cls, cfg: CfgNode) -> dict:
         options = {"embedding_dim": cfg.SIMCLR.EMBEDDING_DIM, "temperature": cfg.SIMCLR.TEMPERATURE}
         return {**super().from_config(cfg), **options, "bn_groups": whole_batch(cfg)}
-
-    @classmethod
-    def check(cls, cfg: CfgNode, share: int) -> None:
-        super().check(cfg, share)
-        batch = cfg.SOLVER.IMS_PER_BATCH
-        expect(batch > 1, f"SOLVER.IMS_PER_BATCH {batch}: SimCLR's negatives are other images; expected 2 or more")
 
     @classmethod
     def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from revisit.config import adds_keys
-from revisit.config_rules import POSITIVE, add_rules, whole
+from revisit.config_rules import POSITIVE, add_rules, real, whole
 from revisit.errors import expect
 from revisit.modeling.bn_groups import BNGroups, group_batch_norm, whole_batch
 from revisit.modeling.distributed import gather_rows, unwrap
 from revisit.modeling.meta_arch.all_views import AllViews, Objective
+from revisit.modeling.neighbors import check_wait
 from revisit.modeling.projection_head import BNProjectionHead
 from revisit.modeling.queue import AlignedQueue
 
@@ -39,7 +40,7 @@ def add_swav_keys(cfg: CfgNode) -> None:
 
 add_rules({f"SWAV.{n}": whole(1) for n in ("PROTOTYPES", "EMBEDDING_DIM", "HIDDEN_DIM", "SINKHORN_ITERATIONS")})
 add_rules({f"SWAV.{n}": whole() for n in ("FROZEN_EPOCHS", "QUEUE_FROM_EPOCH", "QUEUE_SIZE")})
-add_rules({f"SWAV.{n}": POSITIVE for n in ("TEMPERATURE", "EPSILON")})
+add_rules({"SWAV.TEMPERATURE": POSITIVE, "SWAV.EPSILON": real(0.02)})  # exp(-2 / 0.02) is not 0 in float32
 
 
 @torch.no_grad()
@@ -54,7 +55,7 @@ def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
 
 
 class PrototypeSchedule(HookBase):
-    """Before a step: do prototypes learn, and does the queue count? After it: prototypes are unit rows again."""
+    """Before a step: do prototypes learn, and does the queue count? After it they are unit rows, or as they were."""
 
     def __init__(self, frozen: int, queue_from: int):
         self._frozen, self._queue_from = frozen, queue_from  # iterations
@@ -62,11 +63,14 @@ class PrototypeSchedule(HookBase):
     def before_step(self) -> None:
         model, done = unwrap(self.trainer.model), self.trainer.iter
         model.prototypes_learn, model.queue_counts = done >= self._frozen, done >= self._queue_from
+        self._before = model.prototypes.detach().clone()
 
+    @torch.no_grad()
     def after_step(self) -> None:
         model = unwrap(self.trainer.model)
-        model.normalize_prototypes()
-        model.enqueue_views()
+        model.prototypes.copy_(F.normalize(model.prototypes) if model.prototypes_learn else self._before)
+        if model.views is not None:
+            model.views.enqueue(**model.pending_views)
 
 
 @META_ARCH_REGISTRY.register()
@@ -84,15 +88,13 @@ class SwAV(AllViews):
         super().__init__(**shared)
         self.options = options
         self.projection_head = BNProjectionHead(self.feature_dim, options.HIDDEN_DIM, options.EMBEDDING_DIM)
-        self.prototypes = nn.Parameter(torch.randn(options.PROTOTYPES, options.EMBEDDING_DIM))
-        self.normalize_prototypes()
+        self.prototypes = nn.Parameter(F.normalize(torch.randn(options.PROTOTYPES, options.EMBEDDING_DIM)))
         width, size = options.EMBEDDING_DIM, options.QUEUE_SIZE
         self.views = AlignedQueue(size, anchors=width, positives=width) if size else None
         self.add_queue(options.PROTOTYPES)
         if self.queue is not None:
             self.queue.keys.fill_(1 / options.PROTOTYPES)  # codes that say nothing
         self.prototypes_learn = self.queue_counts = True
-        self.pending_views: dict[str, Tensor] = {}
         group_batch_norm([self.backbone, self.projection_head], bn_groups)
 
     @classmethod
@@ -110,19 +112,26 @@ class SwAV(AllViews):
         own = {name.lower(): cfg.SWAV[name] for name in ("PROTOTYPES", "TEMPERATURE", "EPSILON")}
         return {**own, **super().describe(cfg, iterations_per_epoch, share)}
 
+    @classmethod
+    def check_length(cls, cfg: CfgNode, iterations_per_epoch: int) -> None:
+        super().check_length(cfg, iterations_per_epoch)
+        options, length = cfg.SWAV, (iterations_per_epoch, cfg.SOLVER.MAX_ITER)
+        check_wait("SWAV.FROZEN_EPOCHS", options.FROZEN_EPOCHS, *length, "prototypes never learn")
+        if options.QUEUE_SIZE:
+            check_wait("SWAV.QUEUE_FROM_EPOCH", options.QUEUE_FROM_EPOCH, *length, "its queue is never used")
+
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
-        epochs = (cfg.SWAV.FROZEN_EPOCHS, cfg.SWAV.QUEUE_FROM_EPOCH)
-        own = PrototypeSchedule(*(n * iterations_per_epoch for n in epochs))
-        return [own, *super().hooks(cfg, iterations_per_epoch)]
+        frozen, queue_from = (cfg.SWAV[key] * iterations_per_epoch for key in ("FROZEN_EPOCHS", "QUEUE_FROM_EPOCH"))
+        full = -(-cfg.SWAV.QUEUE_SIZE // cfg.SOLVER.IMS_PER_BATCH)  # steps; asking the ring would make the host wait
+        return [PrototypeSchedule(frozen, max(queue_from, full)), *super().hooks(cfg, iterations_per_epoch)]
 
     def objective(self, encoded: dict[str, Tensor]) -> Objective:
         views = torch.cat([encoded["anchors"][:, None], encoded["positives"]], dim=1)
         frozen = self.prototypes.detach()
         prototypes = frozen + float(self.prototypes_learn) * (self.prototypes - frozen)  # gradients of 0 while frozen
         logs = F.log_softmax(views @ prototypes.T / self.options.TEMPERATURE, dim=2)  # (B, 1 + L, P)
-        large = {name: gather_rows(views[:, n].detach()) for n, name in enumerate(("anchors", "positives"))}
-        codes = [self.codes(rows, name) for name, rows in large.items()]
-        self.pending_views = large
+        self.pending_views = {n: gather_rows(views[:, v].detach()) for v, n in enumerate(("anchors", "positives"))}
+        codes = [self.codes(rows, name) for name, rows in self.pending_views.items()]
         others = [(logs.sum(dim=1) - logs[:, v]) / (views.shape[1] - 1) for v in range(2)]
         loss = -sum((code * other).sum(dim=1).mean() for code, other in zip(codes, others, strict=True)) / 2
 
@@ -135,16 +144,7 @@ class SwAV(AllViews):
     def codes(self, rows: Tensor, view: str) -> Tensor:
         """This process's (B/P, prototypes) of the (B, C) rows of a large view of all processes, with the queue's."""
         count = len(rows)
-        if self.queue_counts and self.views is not None and self.views.fill_level == 1:
+        if self.queue_counts and self.views is not None:
             rows = torch.cat([getattr(self.views, view), rows])
         codes = sinkhorn(rows @ self.prototypes.T, self.options.EPSILON, self.options.SINKHORN_ITERATIONS)
         return codes[-count:].chunk(comm.get_world_size())[comm.get_rank()]
-
-    @torch.no_grad()
-    def normalize_prototypes(self) -> None:
-        self.prototypes.copy_(F.normalize(self.prototypes, dim=1))
-
-    def enqueue_views(self) -> None:
-        """Move the step's rows of both large views into their queue."""
-        if self.views is not None and self.pending_views:
-            self.views.enqueue(**self.pending_views)
