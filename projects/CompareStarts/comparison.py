@@ -86,6 +86,8 @@ def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str =
     cfg = task.load(task.options)
     train, test = cfg.DATASETS.TRAIN, cfg.DATASETS.TEST
     expect(not method_of(cfg), f"{config} is a recipe of pretraining: expected one that learns from labels")
+    weights = cfg.MODEL.WEIGHTS
+    expect(weights == "", f"MODEL.WEIGHTS is {weights!r}, also of a random start: expected '', and files in --starts")
     expect(len(train) == 1, f"DATASETS.TRAIN is {tuple(train)}: expected one data set, of which the subsets are drawn")
     expect(len(test) == 1, f"DATASETS.TEST is {tuple(test)}: expected one data set to score")
     records = {name: get_records(name) for name in (*train, *test)}

@@ -187,3 +187,10 @@ def test_mistakes_are_one_line_before_any_job(words, expected, pretrained, toy_r
 def test_recipes_of_another_kind_are_refused(config, frozen, options, expected, toy_datasets):
     with pytest.raises(UserError, match=expected):
         read_task(config, options, frozen=frozen)
+
+
+@pytest.mark.parametrize(("config", "frozen"), [(DEPTH, False), (FROZEN, True)])
+def test_weights_that_the_random_start_would_learn_from_are_refused(config, frozen, toy_datasets, tmp_path):
+    (tmp_path / "a.pth").touch()
+    with pytest.raises(UserError, match=r"MODEL.WEIGHTS is '.*a.pth', also of a random start: expected ''"):
+        read_task(config, ("MODEL.WEIGHTS", f"{tmp_path}/a.pth"), frozen=frozen)
