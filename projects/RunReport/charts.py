@@ -8,6 +8,7 @@ import numpy as np
 import yaml
 
 from projects.RunReport.collect import Point, ReportedRun
+from revisit.evaluation.main_score import LOWER_IS_BETTER
 
 LOSSES = ("total_loss", "loss_inst", "loss_nn_raw")
 TOP1 = ("knn_top1", "linear_top1")
@@ -81,7 +82,8 @@ def is_score(name: str) -> bool:
 
 def best_before(name: str, points: list[Point]) -> Point | None:
     """The best value of a metric if it is not the last; None where the code does not know which way is better."""
-    best = max(points, key=lambda point: point[1]) if name.startswith(HIGHER_IS_BETTER) else points[-1]
+    way = name.startswith(HIGHER_IS_BETTER) - name.startswith(LOWER_IS_BETTER)
+    best = max(points, key=lambda point: way * point[1]) if way else points[-1]
     return best if best[0] != points[-1][0] else None
 
 

@@ -15,7 +15,7 @@ FINETUNING_SCORES = {
     "SemanticSegmentor": "sem_seg/mIoU",
     "DepthEstimator": "depth/rmse",
 }
-LOWER_IS_BETTER = ("depth/rmse",)
+LOWER_IS_BETTER = ("depth/rmse", "depth/absrel")
 
 
 def main_score(cfg: CfgNode) -> str:

@@ -212,7 +212,7 @@ def test_the_score_is_that_of_the_first_test_set():
 
 @given(st.floats(), st.floats())
 def test_an_error_is_better_for_being_lower_and_any_value_than_an_undefined_one(one, other):
-    for score, sign in (("depth/rmse", -1), ("bbox/AP", 1)):
+    for score, sign in (("depth/rmse", -1), ("depth/absrel", -1), ("depth/delta1", 1), ("bbox/AP", 1)):
         if isnan(one):
             assert not is_better(score, one, other)
         else:

@@ -214,4 +214,5 @@ def test_environments_that_differ_come_first(tmp_path):
 def test_the_best_is_named_where_better_has_a_direction_and_it_is_not_the_last(name):
     assert best_before(name, [(9, 1.0), (19, 3.0), (29, 2.0)]) == (19, 3.0)
     assert best_before(name, [(9, 1.0), (19, 3.0)]) is best_before("depth/rmse", [(9, 5.0), (19, 3.0)]) is None
+    assert best_before("depth/absrel", [(9, 5.0), (19, 3.0), (29, 4.0)]) == (19, 3.0)
     assert is_score(name) and is_score("depth/rmse") and not any(map(is_score, ("bbox/AP-cat", "lr", "rpn/num_pos")))
