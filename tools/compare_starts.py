@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import argparse
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from projects.PaperTables.job_options import add_job_options, show_jobs, start_jobs
 from revisit.engine.command import natural, run_command
-from revisit.errors import expect
+from revisit.errors import UserError, expect
 from revisit.files import make_folder
 
 
@@ -76,12 +77,19 @@ def main() -> None:
     make_folder(root, "--output")
     for job in jobs:
         job.claim()  # where another recipe has been, its table stays
+    folder = root / "comparison"
+    folder.mkdir(exist_ok=True)
+
+    def write() -> None:
+        print(f"\n{write_comparison(task, cells, args.seeds, folder)}\n\nwritten to {folder}")
+
     try:
         start_jobs(jobs, args, parallel=1 if torch.cuda.is_available() else os.cpu_count())
-    finally:
-        folder = root / "comparison"
-        folder.mkdir(exist_ok=True)
-        print(f"\n{write_comparison(task, cells, args.seeds, folder)}\n\nwritten to {folder}")
+    except BaseException:
+        with suppress(UserError):  # what ended the jobs is what is to be said
+            write()
+        raise
+    write()
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from revisit.engine.config_checks import check_schedule, check_training
 from revisit.engine.setup import check_evaluation_data, count_images, make_config
 from revisit.engine.solver import resolve_schedule
 from revisit.errors import expect
-from revisit.evaluation.main_score import main_score
+from revisit.evaluation.main_score import SCORES, main_score
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
@@ -74,7 +74,7 @@ def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str =
         score: its name in a result, ``bbox/AP50``; "" is what such a run is about.
 
     Raises:
-        UserError: data that are not there, a recipe of another kind.
+        UserError: data that are not there, a recipe of another kind, a score that it does not have.
     """
     file = Path(config).resolve()
     by_features = file.is_relative_to(ROOT / "projects")
@@ -92,14 +92,19 @@ def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str =
     expect(len(test) == 1, f"DATASETS.TEST is {tuple(test)}: expected one data set to score")
     records = {name: get_records(name) for name in (*train, *test)}
     total = sum(map(is_labelled, records[train[0]]))
-    score = score or (_frozen_score(records[train[0]]) if frozen else main_score(cfg))
-    expect(score != "", f"{cfg.MODEL.META_ARCHITECTURE} has no known main score: give --score NAME")
+    known = _frozen_scores(cfg, records[train[0]]) if frozen else SCORES.get(main_score(cfg), ())
+    expect(known or score, f"{cfg.MODEL.META_ARCHITECTURE} has no known main score: give --score NAME")
+    score = score or known[0]
+    of_class = "-" in score and not frozen
+    expect(not known or of_class or score in known, f"--score {score}: expected one of {', '.join(known)}")
     facts = tuple(f"{name}: {_digest(its)}" for name, its in records.items())
     return replace(task, data=train[0], total=total, score=tuple(score.split("/")), facts=facts)
 
 
-def _frozen_score(records: Records) -> str:
-    return "mAP" if "labels" in records[0] else "top1"
+def _frozen_scores(cfg: CfgNode, records: Records) -> tuple[str, ...]:
+    if "labels" in records[0]:
+        return ("mAP",)
+    return ("top1", "top5") if cfg.LINEAR.METHOD == "sgd" else ("top1",)
 
 
 def _digest(records: Records) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 import json
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +30,8 @@ from revisit.data.catalog import datasets_root
 from revisit.engine.setup import make_config
 from revisit.errors import expect
 
+from detectron2.evaluation.testing import flatten_results_dict
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -45,9 +45,20 @@ class Cell:
     network: str = ""  # of a finetuning, whose: of the last iteration (final), or of the best evaluation (best)
 
     def values(self) -> list[float]:
-        """Scores of the seeds whose evaluation is finished and was made by this very recipe."""
-        results = (json.loads(job.result.read_text()) for job in self.jobs if job.done and job.owns_result)
-        return [float(functools.reduce(operator.getitem, self.score, result)) for result in results]
+        """Scores of the seeds whose evaluation is finished and was made by this very recipe.
+
+        Raises:
+            UserError: a result without that score.
+        """
+        return [_read_score(job.result, "/".join(self.score)) for job in self.jobs if job.done and job.owns_result]
+
+
+def _read_score(file: Path, name: str) -> float:
+    results = flatten_results_dict(json.loads(file.read_text()))
+    numbers = {key: float(value) for key, value in results.items() if isinstance(value, int | float)}
+    known = ", ".join(key for key in numbers if "-" not in key)  # a dash stands before a class's name
+    expect(name in numbers, f"no score {name} in {file}: expected one of {known}, or of a class")
+    return numbers[name]
 
 
 def make_cells(

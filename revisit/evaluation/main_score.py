@@ -15,6 +15,12 @@ FINETUNING_SCORES = {
     "SemanticSegmentor": "sem_seg/mIoU",
     "DepthEstimator": "depth/rmse",
 }
+# By the main one, what the evaluators write of a data set as a whole; a dash and a class's name may follow some.
+SCORES = {
+    "bbox/AP": tuple(f"{of}/AP{part}" for of in ("bbox", "segm", "keypoints") for part in ("", 50, 75, "s", "m", "l")),
+    "sem_seg/mIoU": ("sem_seg/mIoU", "sem_seg/fwIoU", "sem_seg/mACC", "sem_seg/pACC"),
+    "depth/rmse": ("depth/rmse", "depth/absrel", "depth/delta1", "depth/delta2", "depth/delta3"),
+}
 LOWER_IS_BETTER = ("depth/rmse", "depth/absrel")
 
 

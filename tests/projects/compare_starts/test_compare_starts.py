@@ -2,11 +2,14 @@
 
 import json
 import re
+import runpy
+import sys
 
 import cv2
 import pytest
-from commands import one_line_error, run
+from commands import ROOT, one_line_error, run
 
+from projects.CompareStarts import comparison
 from projects.CompareStarts.comparison import check_labels, make_cells, name_starts, read_labels, read_task
 from projects.CompareStarts.write_comparison import write_comparison
 from projects.PaperTables.cells import Cell
@@ -194,3 +197,45 @@ def test_weights_that_the_random_start_would_learn_from_are_refused(config, froz
     (tmp_path / "a.pth").touch()
     with pytest.raises(UserError, match=r"MODEL.WEIGHTS is '.*a.pth', also of a random start: expected ''"):
         read_task(config, ("MODEL.WEIGHTS", f"{tmp_path}/a.pth"), frozen=frozen)
+
+
+@pytest.mark.parametrize(
+    ("config", "frozen", "options", "score", "expected"),
+    [
+        (DEPTH, False, (), "depth/abs_rel", "expected one of depth/rmse, depth/absrel, depth/delta1"),
+        ("configs/toy/detection.yaml", False, (), "bbox", "expected one of bbox/AP, bbox/AP50"),
+        (FROZEN, True, (), "mAP", "expected one of top1$"),
+        (FROZEN, True, ("LINEAR.METHOD", "sgd"), "top-1", "expected one of top1, top5$"),
+    ],
+)
+def test_a_score_that_the_recipe_does_not_have_is_refused_before_any_training(
+    config, frozen, options, score, expected, toy_datasets
+):
+    with pytest.raises(UserError, match=f"--score {score}: {expected}"):
+        read_task(config, options, frozen=frozen, score=score)
+
+
+def test_the_score_of_one_class_and_others_of_the_recipe_are_accepted(toy_datasets):
+    for config, score in (("configs/toy/detection.yaml", "bbox/AP-a-b"), (DEPTH, "depth/absrel")):
+        assert "/".join(read_task(config, (), frozen=False, score=score).score) == score
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, None])
+def test_a_score_that_no_result_has_is_one_line_and_never_instead_of_what_ended_the_jobs(
+    ending, toy_datasets, tmp_path, monkeypatch
+):
+    tool = runpy.run_path(f"{ROOT}/tools/compare_starts.py")["main"]
+
+    def end(jobs: list[Job], *_: object, **__: object) -> None:
+        for job in jobs:
+            job.result.write_text('{"depth": {"rmse": 1.5, "rmse-cat": 2.5}}')
+        if ending:
+            raise ending
+
+    (tmp_path / "a.pth").touch()
+    words = f"--config-file {DEPTH} --starts random {tmp_path}/a.pth --labels 8 --seeds 1 --score depth/rmse-dog "
+    monkeypatch.setattr(sys, "argv", ["compare_starts.py", *f"{words} --output {tmp_path}/out --opts {SHORT}".split()])
+    monkeypatch.setattr(comparison, "check_starts", lambda *_: None)
+    monkeypatch.setitem(tool.__globals__, "start_jobs", end)
+    with pytest.raises(ending or UserError, match=None if ending else "expected one of depth/rmse, or of a class$"):
+        tool()
