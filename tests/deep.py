@@ -1,9 +1,12 @@
 """One photograph at several depths, in files as people have them."""
 
+import struct
+import zlib
 from pathlib import Path
 
 import cv2
 import numpy as np
+from PIL import Image
 
 DEPTHS = {"8": 8, "10": 10, "12": 12, "16": 16, "float": 1, "float255": 8}  # INPUT.BIT_DEPTH of each
 
@@ -33,3 +36,23 @@ def write_at(depth: str, path: Path, pixels: np.ndarray) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     assert cv2.imwrite(str(path), values[..., ::-1] if values.ndim == 3 else values)
     return path
+
+
+def lay(path: Path, orientation: int) -> None:
+    """Have a PNG or a little-endian TIFF say that it is to be turned: EXIF's orientation."""
+    data = path.read_bytes()
+    if path.suffix == ".png":
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        chunk = b"eXIf" + exif.tobytes()[6:]
+        start = data.index(b"IDAT") - 4
+        chunk = struct.pack(">L", len(chunk) - 4) + chunk + struct.pack(">L", zlib.crc32(chunk))
+        path.write_bytes(data[:start] + chunk + data[start:])
+        return
+    (at,) = struct.unpack("<L", data[4:8])
+    (count,) = struct.unpack("<H", data[at : at + 2])
+    entries = [data[at + 2 + 12 * n : at + 14 + 12 * n] for n in range(count)]
+    entries.append(struct.pack("<HHLHH", 0x0112, 3, 1, orientation, 0))
+    entries.sort(key=lambda entry: struct.unpack("<H", entry[:2]))
+    table = struct.pack("<H", len(entries)) + b"".join(entries) + bytes(4)
+    path.write_bytes(data[:4] + struct.pack("<L", len(data)) + data[8:] + table)

@@ -3,7 +3,7 @@
 import io
 import struct
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import cv2
 import numpy as np
@@ -42,25 +42,35 @@ def is_deep(data: bytes, image: Image.Image | None) -> bool:
     return image.mode.startswith(("I", "F")) and (image.mode, image.format) != ("I", "PPM")
 
 
-def open_image(data: bytes) -> Image.Image | None:
-    """PIL's image, with its header read; None of a TIFF that PIL does not know.
+def open_head(file: BinaryIO) -> tuple[Image.Image | None, Mapping[int, object]]:
+    """PIL's image, with its header read, or None of a TIFF that PIL does not know; and a TIFF's tags.
 
     Raises:
-        ValueError: too many pixels.
         OSError: no image.
     """
     try:
-        image = Image.open(io.BytesIO(data))
+        image = Image.open(file)
     except UnidentifiedImageError:
-        if not data.startswith(TIFF_MAGICS):
+        file.seek(0)
+        start = file.read(8)
+        if not start.startswith(TIFF_MAGICS):
             raise
-        file = io.BytesIO(data)
-        tags = ImageFileDirectory_v2(file.read(8))
+        tags = ImageFileDirectory_v2(start)
         file.seek(tags.next)
         tags.load(file)
-        check_pixel_count(tags[_HEIGHT], tags[_WIDTH])
-        return None
-    check_pixel_count(image.height, image.width)
+        return None, tags
+    return image, image.tag_v2 if image.format == "TIFF" else {}
+
+
+def stored_size(image: Image.Image | None, tags: Mapping[int, object]) -> tuple[int, int]:
+    """(height, width) in px before any turn, of what open_head gives; PIL turns a TIFF's, from some version on."""
+    return (tags[_HEIGHT], tags[_WIDTH]) if tags else (image.height, image.width)
+
+
+def open_image(data: bytes) -> Image.Image | None:
+    """The image of open_head. Raises ValueError for too many pixels, OSError where there is no image."""
+    image, tags = open_head(io.BytesIO(data))
+    check_pixel_count(*stored_size(image, tags))
     return image
 
 

@@ -19,7 +19,15 @@ import fsspec
 import numpy as np
 from PIL import Image
 
-from revisit.data.deep_pixels import check_pixel_count, is_deep, open_image, read_samples, to_grey_levels
+from revisit.data.deep_pixels import (
+    check_pixel_count,
+    is_deep,
+    open_head,
+    open_image,
+    read_samples,
+    stored_size,
+    to_grey_levels,
+)
 from revisit.data.file_formats import suffixes_of_plugins
 from revisit.errors import UserError, expect, first_line
 
@@ -281,8 +289,8 @@ def _decode_by_pil(data: bytes, bit_depth: int | None) -> np.ndarray:
             pixels = np.stack([(np.asarray(image) >> 8).astype(np.uint8)] * 3, axis=-1)
         else:
             pixels = np.array(image.convert("RGB"))
-        # A TIFF has been turned by its decoder.
-        turn = _UPRIGHT.get(_orientation(image)) if image is not None else None
+        # A TIFF has been turned by its decoder, of which some versions leave the orientation as it was.
+        turn = _UPRIGHT.get(_orientation(image)) if image is not None and image.format != "TIFF" else None
         return np.ascontiguousarray(turn(pixels)) if turn else pixels
 
 
@@ -312,9 +320,10 @@ def read_size(file_name: PathLike) -> dict[str, int]:
         expect(stat.S_ISREG(os.stat(file_name).st_mode), f"{file_name} is no file: expected an image")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # as _decode_by_pil
-            with Image.open(file_name) as image:
-                height, width = image.height, image.width
-                lies = _orientation(image) in _LYING
+            with open(file_name, "rb") as file:
+                image, tags = open_head(file)
+                height, width = stored_size(image, tags)
+                lies = (tags.get(_ORIENTATION) if tags else _orientation(image)) in _LYING
     except UserError:
         raise
     except Exception as error:  # decoders raise whatever damaged bytes trip

@@ -6,7 +6,7 @@ import zlib
 import cv2
 import numpy as np
 import pytest
-from deep import DEPTHS, photograph, write_at
+from deep import DEPTHS, lay, photograph, write_at
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -114,29 +114,9 @@ def test_deep_files_are_upright_too(tmp_path, kind, turned):
     pixels = pixels if turned == "colour" else pixels[..., 0]
     path = tmp_path / f"a.{kind}"
     cv2.imwrite(str(path), pixels[..., ::-1] if pixels.ndim == 3 else pixels, [cv2.IMWRITE_TIFF_COMPRESSION, 1])
-    lay_on_side(path)
+    lay(path, 6)
     whole = pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, -1)
     assert np.array_equal(read_image(path, 16), whole.swapaxes(0, 1)[:, ::-1] >> 8)
-
-
-def lay_on_side(path):
-    """Have the file's orientation say: turn right."""
-    data, order = path.read_bytes(), "<"
-    if path.suffix == ".png":
-        exif = Image.Exif()
-        exif[0x0112] = 6
-        chunk = b"eXIf" + exif.tobytes()[6:]
-        start = data.index(b"IDAT") - 4
-        chunk = struct.pack(">L", len(chunk) - 4) + chunk + struct.pack(">L", zlib.crc32(chunk))
-        path.write_bytes(data[:start] + chunk + data[start:])
-        return
-    (at,) = struct.unpack(f"{order}L", data[4:8])
-    (count,) = struct.unpack(f"{order}H", data[at : at + 2])
-    entries = [data[at + 2 + 12 * n : at + 14 + 12 * n] for n in range(count)]
-    entries.append(struct.pack(f"{order}HHLHH", 0x0112, 3, 1, 6, 0))
-    entries.sort(key=lambda entry: struct.unpack(f"{order}H", entry[:2]))
-    table = struct.pack(f"{order}H", len(entries)) + b"".join(entries) + bytes(4)
-    path.write_bytes(data[:4] + struct.pack(f"{order}L", len(data)) + data[8:] + table)
 
 
 def tif(path, values):

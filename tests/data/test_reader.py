@@ -6,17 +6,18 @@ import random
 import resource
 import struct
 import zlib
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from deep import lay
 from PIL import ExifTags, Image
 from tiny import tiny_config
 
 from revisit.data.loader import ResumableLoader
-from revisit.data.reader import UnreadableImageError, read_image
+from revisit.data.reader import UnreadableImageError, read_image, read_size
 
 NUM_IMAGES = int(os.environ.get("FUZZ_CASES", 200))
 ORIENTATION = 0x0112  # the EXIF tag
@@ -128,6 +129,23 @@ def test_an_animation_gives_its_first_frame(path):
 def test_exif_orientation_is_honoured(path, orientation, kind, options, levels):
     image = read(path, encode(corners(), kind, exif=exif_of(orientation), **options))
     assert_close(image, UPRIGHT[orientation](corners()), levels)
+
+
+@pytest.mark.parametrize("orientation", UPRIGHT)
+@pytest.mark.parametrize("kind", ["jpg", "webp", "png", "tif"])
+def test_the_size_by_the_head_is_that_of_the_upright_image(tmp_path, orientation, kind):
+    """Of colours and of grey, at every depth that the format has."""
+    deep = {"png": ["uint16"], "tif": ["uint16", "float32"]}.get(kind, [])
+    for dtype, bands in product(["uint8", *deep], (1, 3)):
+        pixels, path = corners().astype(dtype)[..., :bands].squeeze(), tmp_path / f"{dtype}{bands}.{kind}"
+        if kind in ("png", "tif"):
+            cv2.imwrite(str(path), pixels)
+            lay(path, orientation)
+        else:
+            path.write_bytes(encode(pixels, kind, exif=exif_of(orientation)))
+        height, width = read_image(path, bit_depth=16).shape[:2]
+        assert read_size(path) == {"height": height, "width": width}
+        assert (height > width) == (orientation > 4)
 
 
 def originals() -> dict[str, bytes]:
