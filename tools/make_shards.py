@@ -123,7 +123,7 @@ def make_shards(
 def check_manifest(output: Path, records: list[dict], images_per_shard: int, smaller: Smaller | None) -> None:
     """Note in shards.json what is packed; raises UserError if the folder was begun with something else."""
     names = "".join(f"{record.get('file_name', '')}\0{record.get('label', '')}\n" for record in records)
-    digest = hashlib.sha256(names.encode()).hexdigest()
+    digest = hashlib.sha256(names.encode(errors="surrogateescape")).hexdigest()  # names that are no text too
     manifest = {"images": len(records), "images_per_shard": images_per_shard, "names_sha256": digest}
     manifest |= smaller._asdict() if smaller else {}
     if found := read_manifest(output):

@@ -165,5 +165,6 @@ def images_key(records: list[dict]) -> str:
             digest.update(record["image"].tobytes())
         else:
             place = record.get("offset"), record.get("size")  # in a shard
-            digest.update(f"{record['file_name']}\0{place}\0{version(record['file_name'])}\n".encode())
+            text = f"{record['file_name']}\0{place}\0{version(record['file_name'])}\n"
+            digest.update(text.encode(errors="surrogateescape"))
     return digest.hexdigest()

@@ -167,3 +167,10 @@ def test_an_evaluation_takes_them_where_it_enlarges_none(made, key):
     cfg.KNN_EVAL.IMAGE_SIZE = 22
     message = "short side of 24 px: KNN_EVAL.IMAGE_SIZE 22 would enlarge them, expected at least 26 px"
     assert message in refusal(check_evaluation_data, cfg)
+
+
+def test_a_file_name_that_is_no_text_is_packed(tmp_path):
+    for name in ("photo\udce9.png", "photo.png"):
+        write(tmp_path / f"images/{name}", cv2.imencode(".png", np.zeros((8, 8, 3), np.uint8))[1].tobytes())
+    pack(f"--dataset folder:{tmp_path}/images --output {tmp_path}/shards")
+    assert len(load_shards(f"{tmp_path}/shards")) == 2

@@ -100,3 +100,10 @@ def test_a_torn_state_is_void(make, tmp_path):
     (state,) = (tmp_path / "cache").glob("*.json")
     state.write_text("{")
     assert make()[1] == 10
+
+
+def test_images_whose_names_are_no_text_have_a_key(tmp_path):
+    for name in ("photo\udce9.png", "photo.png"):
+        (tmp_path / name).touch()
+    keys = {labelled_sets.images_key([{"file_name": str(path)}]) for path in tmp_path.iterdir()}
+    assert len(keys) == 2
