@@ -164,7 +164,8 @@ def image_bytes(record: dict, smaller: Smaller | None) -> tuple[bytes, str]:
     from revisit.data.reader import SUFFIXES, Picture
 
     if "image" in record:
-        picture, suffix = Picture(record["image"], "an image of the data set"), ".png"
+        data = cv2.imencode(".png", record["image"][..., ::-1])[1].tobytes()
+        picture, suffix = Picture(data, "an image of the data set"), ".png"
     else:
         path = Path(record["file_name"])
         suffix = path.suffix.lower()
@@ -175,8 +176,6 @@ def image_bytes(record: dict, smaller: Smaller | None) -> tuple[bytes, str]:
             raise UserError(f"{path} cannot be read ({error.strerror}): expected an image") from error
     if smaller and (jpeg := make_smaller(picture, smaller)):
         return jpeg, ".jpg"
-    if "image" in record:
-        return cv2.imencode(".png", record["image"][..., ::-1])[1].tobytes(), suffix
     return picture.data, suffix
 
 
