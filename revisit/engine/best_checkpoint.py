@@ -88,7 +88,8 @@ class BestCheckpoint(AfterEvaluation):
         if due and (self._best is None or self._best.last_evaluated < done - 1):
             self.trainer.iter = done - 1
             with EventStorage(done - 1):
-                self._consider(self.trainer.test(self._cfg, self.trainer.model), done - 1)
+                self.trainer._last_eval_results = self.trainer.test(self._cfg, self.trainer.model)
+                self._consider(self.trainer._last_eval_results, done - 1)
 
     def why_it_ended(self, best: Best | None) -> str:
         """Why a run whose best evaluation is ``best`` trains no longer, in words; "" if it has patience left."""

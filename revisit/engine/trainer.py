@@ -212,8 +212,6 @@ class RevisitTrainer(DefaultTrainer):
             logger.info(f"nothing to do: {done}")
             self._make_up_for_evaluation()
             return
-        if comm.is_main_process():
-            (Path(self.cfg.OUTPUT_DIR) / RESULTS).unlink(missing_ok=True)  # of another network than the run's last
         try:
             with self.signals, quiet_tensorboard():
                 super().train()
@@ -223,6 +221,15 @@ class RevisitTrainer(DefaultTrainer):
             for hook in self._hooks:
                 if hasattr(hook, "sum_up"):
                     hook.sum_up()
+            if hasattr(self, "_last_eval_results"):
+                _write_results(self.cfg, self._last_eval_results)
+            self._make_up_for_evaluation()
+
+    def before_train(self) -> None:
+        """A hook that has nothing to do ends the run here, before the scores of its last network are removed."""
+        super().before_train()
+        if comm.is_main_process():
+            (Path(self.cfg.OUTPUT_DIR) / RESULTS).unlink(missing_ok=True)  # of another network than the run's last
 
     def _restore_final(self) -> None:
         """Where a finished run's result is damaged or gone, its last periodic checkpoint was loaded: write it again."""

@@ -20,6 +20,7 @@ from revisit.engine.solver import resolve_schedule
 from revisit.errors import UserError
 from revisit.evaluation.main_score import find_score, is_better
 
+from detectron2.engine import HookBase
 from detectron2.utils.events import get_event_storage
 
 LAST = 7
@@ -95,6 +96,32 @@ def test_a_run_killed_before_an_evaluation_or_its_record_chooses_the_same(
 PATIENT = (*OPTIONS, "TEST.PATIENCE", 1)
 
 
+def final_score(output: Path) -> float:
+    return json.loads((output / "evaluation.json").read_text())["knn_top1"]
+
+
+def test_a_run_out_of_patience_has_the_scores_of_its_last_network_until_it_takes_another_step(
+    toy_datasets, tmp_path, scores
+):
+    scores[3] = 9.0
+    train(tmp_path, *PATIENT)
+    assert final_score(tmp_path) == 9
+    scores[3] = 8.0  # of an evaluation that would be made again
+    train(tmp_path, *PATIENT, resume=True)
+    assert final_score(tmp_path) == 9
+    (tmp_path / "evaluation.json").unlink()  # as by a run that an older version ended
+    train(tmp_path, *PATIENT, resume=True)
+    assert final_score(tmp_path) == 8
+
+    class Killing(HookBase):
+        def before_step(self) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, *OPTIONS, resume=True, hook=Killing())
+    assert not (tmp_path / "evaluation.json").exists()
+
+
 def test_a_run_out_of_patience_ends_with_its_result_and_resumes_to_nothing(toy_datasets, tmp_path, scores, caplog):
     scores[3] = 9.0  # worse than iteration 1
     with caplog.at_level(logging.INFO):
@@ -132,6 +159,7 @@ def test_a_run_killed_where_it_would_have_ended_ends_when_it_resumes(
     with caplog.at_level(logging.INFO):
         resumed = train(tmp_path, *PATIENT, resume=True)
     assert resumed.start_iter == 4 and "no better knn_top1 than 10.00 in 1 evaluations" in caplog.text
+    assert final_score(tmp_path) == 9
     assert record(tmp_path) == {"score": "knn_top1", "value": 10.0, "iteration": 1, "last_evaluated": 3, "waited": 1}
 
 
