@@ -9,6 +9,7 @@ python -m revisit.model_zoo > MODEL_ZOO.md      # after a change of a recipe's h
 import re
 from pathlib import Path
 
+import revisit.modeling  # noqa: F401  methods add their keys
 from revisit.config import add_revisit_config
 from revisit.engine.merging import imports_of, merge_file
 from revisit.errors import expect
