@@ -35,7 +35,7 @@ from revisit.data.classification_datasets import PRESENT
 from revisit.data.reader import require_record
 from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.errors import UserError, expect
-from revisit.evaluation.features import TRANSFORMS
+from revisit.evaluation.features import TRANSFORMS, check_not_enlarged
 from revisit.viz.tiles import SheetRow, evenly_spread, fit, save_sheet
 
 from detectron2.config import CfgNode
@@ -78,6 +78,8 @@ def main(args: Namespace) -> None:
     expect(bool(records), f"no image of {dataset} shows a class: expected labelled images")
     resolve_bit_depth(cfg, records)
     networks = [in_order(network, names, dataset) for network in load_networks(cfg, 1 + max(map(class_of, records)))]
+    for each in networks:
+        check_not_enlarged(dataset, each.image_size, "the classifier's image size", each.transform)
     chosen = [records[n] for n in evenly_spread(len(records), cfg.CAM.NUM_IMAGES)]
     rows, found = zip(*(draw(record, bit_depth(cfg), networks, names) for record in chosen), strict=True)
     headers = ["image", *(network.name for network in networks)]

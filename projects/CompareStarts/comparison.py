@@ -140,7 +140,7 @@ def check_labels(task: Task, labels: Sequence[int], seeds: Sequence[int]) -> Non
     for count, seed in [(labels[-1], seeds[0]), *((labels[0], seed) for seed in (seeds if task.frozen else seeds[:1]))]:
         cfg = task.load(task.options_for(count, seed))
         if task.frozen:
-            train, test = map(read_set, (*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST))
+            train, test = (read_set(cfg, name) for name in (*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST))
             check_classes(train.targets, test.targets, (train.name, test.name))
             continue
         check_training(cfg)

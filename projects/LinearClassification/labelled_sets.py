@@ -20,7 +20,7 @@ from revisit.data.classification_datasets import PRESENT
 from revisit.data.reader import require_record
 from revisit.data.workers import SignalSafeLoader
 from revisit.errors import UserError, expect
-from revisit.evaluation.features import BATCH, TRANSFORMS
+from revisit.evaluation.features import BATCH, TRANSFORMS, check_not_enlarged
 from revisit.files import written_whole
 from revisit.modeling.backbone.description import describe
 from revisit.urls import local_copy
@@ -42,9 +42,15 @@ class LabelledSet(NamedTuple):
     targets: np.ndarray
 
 
-def read_set(name: str) -> LabelledSet:
-    """A data set by name. Raises UserError where records have no labels, or are all of one class."""
+def read_set(cfg: CfgNode, name: str) -> LabelledSet:
+    """A data set by name.
+
+    Raises:
+        UserError: records have no labels, or are all of one class; images were made too small for LINEAR.IMAGE_SIZE.
+    """
     records = get_records(name)
+    transform = "center_crop" if cfg.LINEAR.METHOD == "sgd" else cfg.LINEAR.TRANSFORM
+    check_not_enlarged(name, cfg.LINEAR.IMAGE_SIZE, "LINEAR.IMAGE_SIZE", transform)
     key = "labels" if "labels" in records[0] else "label"
     labelled = all(key in record for record in records)
     expect(labelled, f"data set {name!r} has no labels: expected class folders, or a data set by name")

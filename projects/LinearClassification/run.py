@@ -71,7 +71,7 @@ def main(args: Namespace) -> None:
     check(cfg)
     names = [only_dataset(cfg, split) for split in ("TRAIN", "TEST")]
     share_classes(names[0], filter(None, (names[1], cfg.LINEAR.VALIDATION)))
-    train, test = map(read_set, names)
+    train, test = (read_set(cfg, name) for name in names)
     check_classes(train.targets, test.targets, (train.name, test.name))
     resolve_bit_depth(cfg, train.records + test.records)
     several, method = train.targets.ndim > 1, cfg.LINEAR.METHOD
@@ -116,9 +116,9 @@ def protocol(cfg: CfgNode, map_name: str) -> str:
 def logistic(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet) -> dict:
     """Choose lambda on validation images, fit all labelled ones again, score the test images."""
     options = cfg.LINEAR
+    validation = read_set(cfg, options.VALIDATION) if options.VALIDATION else None
     rows, targets = cached_features(cfg, backbone, train)
-    if options.VALIDATION:
-        validation = read_set(options.VALIDATION)
+    if validation:
         check_classes(targets, validation.targets, (train.name, validation.name))
         fitted, held = (rows, targets), cached_features(cfg, backbone, validation)
     else:

@@ -12,6 +12,7 @@ from revisit.data.labels import VOID
 from revisit.data.pixel_mapper import check_input
 from revisit.errors import expect
 from revisit.evaluation.box_evaluators import check_voc_truth
+from revisit.evaluation.features import check_not_enlarged
 from revisit.evaluation.main_score import main_score
 from revisit.modeling.backbone.description import families, family_of
 from revisit.modeling.backbone.pyramids import STAGES
@@ -175,15 +176,13 @@ def check_records(cfg: CfgNode, name: str, records: list[dict]) -> None:
 
 
 def check_short_side(cfg: CfgNode, name: str, *, to_learn: bool) -> None:
-    """Check that images that were made smaller (tools/make_shards.py) are wanted, or large enough for an evaluation."""
-    short, size = MetadataCatalog.get(name).get("short_side"), cfg.KNN_EVAL.IMAGE_SIZE
-    if not short or not method_of(cfg):
-        return
-    found, least = f"data set {name!r} has images made smaller, to a short side of {short} px", -(-size * 256 // 224)
-    if to_learn:
+    """Check that a pretraining wants images that were made smaller, or that its evaluation enlarges none."""
+    short = MetadataCatalog.get(name).get("short_side")
+    if method_of(cfg) and not to_learn:
+        check_not_enlarged(name, cfg.KNN_EVAL.IMAGE_SIZE, "KNN_EVAL.IMAGE_SIZE")
+    elif method_of(cfg) and short:
+        found = f"data set {name!r} has images made smaller, to a short side of {short} px"
         expect(cfg.VIEWS.REDUCED_IMAGES, f"{found}: expected VIEWS.REDUCED_IMAGES True, or images as they were")
-    else:
-        expect(short >= least, f"{found}: KNN_EVAL.IMAGE_SIZE {size} would enlarge them, expected at least {least} px")
 
 
 def inspect_records(cfg: CfgNode, name: str, records: list[dict], *, to_learn: bool) -> list[Note]:

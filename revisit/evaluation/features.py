@@ -16,9 +16,10 @@ from revisit.data.crops import crop_and_resize
 from revisit.data.mapper import ViewMapper, Views
 from revisit.data.reader import Read, UnreadableImageError, open_record, read_or_next, read_record, require_record
 from revisit.data.workers import SignalSafeLoader
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 
 from detectron2.config import CfgNode
+from detectron2.data import MetadataCatalog
 from detectron2.data.samplers import InferenceSampler
 from detectron2.evaluation import DatasetEvaluator, inference_on_dataset
 from detectron2.utils import comm
@@ -101,6 +102,20 @@ def whole_image(image: np.ndarray, size: int) -> np.ndarray:
 
 
 TRANSFORMS = {"square": whole_image, "center_crop": center_crop}  # how a frozen network sees an image
+
+
+def check_not_enlarged(name: str, size: int, key: str, transform: str = "center_crop") -> None:
+    """Check a data set whose images may have been made smaller (tools/make_shards.py).
+
+    Args:
+        size: of the views that the transform makes, px, which ``key`` says.
+
+    Raises:
+        UserError: the transform would enlarge them.
+    """
+    short, least = MetadataCatalog.get(name).get("short_side"), size if transform == "square" else -(-size * 256 // 224)
+    found = f"data set {name!r} has images made smaller, to a short side of {short} px"
+    expect(not short or short >= least, f"{found}: {key} {size} would enlarge them, expected at least {least} px")
 
 
 class _FeatureCollector(DatasetEvaluator):

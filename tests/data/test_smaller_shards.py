@@ -14,6 +14,8 @@ from PIL import Image
 from tiny import tiny_config
 from trees import refusal, write
 
+from projects.LinearClassification.labelled_sets import read_set
+from projects.LinearClassification.run import add_linear_config
 from revisit.data.catalog import get_records
 from revisit.data.image_folders import load_class_folders
 from revisit.data.reader import UnreadableImageError, read_image, read_record, read_sample
@@ -167,6 +169,20 @@ def test_an_evaluation_takes_them_where_it_enlarges_none(made, key):
     cfg.KNN_EVAL.IMAGE_SIZE = 22
     message = "short side of 24 px: KNN_EVAL.IMAGE_SIZE 22 would enlarge them, expected at least 26 px"
     assert message in refusal(check_evaluation_data, cfg)
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "least"),
+    [((), 24, 25), (("LINEAR.TRANSFORM", "center_crop"), 21, 26), (("LINEAR.METHOD", "sgd"), 21, 26)],
+)
+def test_frozen_features_take_them_where_none_is_enlarged(made, options, size, least):
+    cfg = tiny_config()
+    add_linear_config(cfg)
+    cfg.merge_from_list([*options, "LINEAR.IMAGE_SIZE", size])
+    assert len(read_set(cfg, f"shards:{made}").records) == 9
+    cfg.LINEAR.IMAGE_SIZE = size + 1
+    message = f"LINEAR.IMAGE_SIZE {size + 1} would enlarge them, expected at least {least} px"
+    assert message in refusal(read_set, cfg, f"shards:{made}")
 
 
 def test_a_file_name_that_is_no_text_is_packed(tmp_path):
