@@ -28,7 +28,7 @@ from detectron2.data import MetadataCatalog
 INDEX = "index.npz"
 MAX_SHORT_SIDE = 2**14  # px
 _NO_LABEL = -1
-_MAX_DIGITS = 18  # of a class: more do not fit 64 bits
+_MAX_DIGITS = 6  # of a class: evaluations reserve memory for all up to the highest
 
 
 class ShardIndex(NamedTuple):
@@ -47,7 +47,7 @@ def index_shard(path: Path) -> list[tuple[int, int, int]]:
     """(offset, size, label) of every image in a tar file, in its order; the label is -1 without ``KEY.cls``.
 
     Raises:
-        UserError: no tar file, a truncated one, two images of one name, or a class that is no number.
+        UserError: no tar file, a truncated one, two images of one name, or a class that is no whole number.
     """
     images: dict[str, tuple[int, int]] = {}
     labels: dict[str, int] = {}
@@ -63,12 +63,14 @@ def index_shard(path: Path) -> list[tuple[int, int, int]]:
                     expect(key not in images, f"{path} has two images called {key}: expected one per sample")
                     images[key] = (member.offset_data, member.size)
                 elif member.isfile() and suffix == "cls":
-                    labels[key] = int(tar.extractfile(member).read(_MAX_DIGITS))
+                    text = tar.extractfile(member).read(64).strip()  # more is no class
+                    found = f"{path}: the class of {key} is {text.decode(errors='replace')!r}"
+                    sound = text.isdigit() and len(text) <= _MAX_DIGITS
+                    expect(sound, f"{found}: expected a whole number from 0 on, of at most {_MAX_DIGITS} digits")
+                    labels[key] = int(text)
                 end = member.offset_data + -(-member.size // BLOCK) * BLOCK
-    except (tarfile.TarError, OSError) as error:
+    except (tarfile.TarError, OSError, ValueError) as error:
         raise UserError(f"{path} is no complete tar file ({error}): copy or make it again") from error
-    except ValueError as error:
-        raise UserError(f"{path}: the class of {key} is no number ({error})") from error
     expect(bool(images), f"{path} has no image: expected files ending in {', '.join(sorted(SUFFIXES))}")
     size = path.stat().st_size
     # A tar file that ends well ends with empty blocks.

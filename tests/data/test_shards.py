@@ -185,9 +185,12 @@ def test_tar_files_of_others_are_indexed(tmp_path):
     ("members", "message"),
     [
         ([("1.jpg", b""), ("1.png", b"")], "a.tar has two images called 1"),
-        ([("1.png", b"one"), ("1.cls", b"cat")], "a.tar: the class of 1 is no number"),
+        *(
+            ([("1.png", b"one"), ("1.cls", text.encode())], f"a.tar: the class of 1 is '{text}': expected a whole")
+            for text in ("cat", "", "-3", "-1", "1_0", "3.0", "\u0663", "1" * 22)
+        ),
         ([("1.png", b"one"), ("1.cls", b"3"), ("2.png", b"two")], "1 of 2 images have no class"),
-        ([("1.png", b"one"), ("1.cls", b"x" * 10_000_000)], "a.tar: the class of 1 is no number"),
+        ([("1.png", b"one"), ("1.cls", b"x" * 10_000_000)], "a.tar: the class of 1 is 'xxx"),
         ([("1.txt", b"one")], "a.tar has no image"),
         *(([("1.jpg", [kind])], "a.tar has no image") for kind in (SYMTYPE, LNKTYPE, CHRTYPE, FIFOTYPE)),
     ],
