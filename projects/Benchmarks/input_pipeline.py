@@ -16,7 +16,7 @@ from projects.Benchmarks.references import ReferenceViews
 from revisit.data.catalog import get_records
 from revisit.data.loader import ViewDataset
 from revisit.data.mapper import ViewMapper
-from revisit.data.reader import read_record
+from revisit.data.reader import require_record
 from revisit.errors import expect
 
 from detectron2.config import CfgNode
@@ -67,12 +67,18 @@ def measure_input(
 
 def _reading(records: list[dict], order: list[int]) -> Callable[[], object]:
     """A call that reads and decodes the records of these numbers."""
-    return lambda: [read_record(records[number]) for number in order]
+    return lambda: [require_record(records[number]) for number in order]
 
 
 @contextmanager
 def files_or_photographs(files: str | None, count: int, height: int = 480) -> Iterator[str]:
-    """The name of a data set, or where there is none that of a temporary one of ``count`` made-up photographs."""
+    """The name of a data set, or where there is none that of a temporary one of ``count`` made-up photographs.
+
+    Raises:
+        UserError: images that have no files of their own, which the reference reads.
+    """
+    loose = all("file_name" in record and "offset" not in record for record in (get_records(files) if files else ()))
+    expect(loose, f"--files {files}: expected each image in a file of its own, not shards or arrays")
     with tempfile.TemporaryDirectory() as folder:
         if not files:
             write_photographs(Path(folder), count, height=height, width=height * 4 // 3)

@@ -13,6 +13,7 @@ from torch.utils.data import default_collate
 from torchvision import transforms as T
 from torchvision.transforms import functional as F
 
+from revisit.errors import UserError, first_line
 from revisit.modeling.projection_head import ProjectionHead
 
 from detectron2.config import CfgNode
@@ -24,7 +25,8 @@ Box = tuple[int, int, int, int]  # top, left, height, width
 class ReferenceViews:
     """Maps an image file to its views (docs/method.md: Views), float (3, H, W) with the pixel statistics removed.
 
-    Draws come from the global generators of torch and Python, as everywhere in torchvision.
+    Draws come from the global generators of torch and Python, as everywhere in torchvision. Raises UserError for a file
+    that PIL cannot read.
     """
 
     def __init__(self, cfg: CfgNode):
@@ -39,8 +41,11 @@ class ReferenceViews:
         self._to_tensor = T.Compose([T.ToTensor(), T.Normalize(mean, std)])
 
     def __call__(self, path: Path | str) -> dict[str, Tensor]:
-        with Image.open(path) as file:
-            image = file.convert("RGB")
+        try:
+            with Image.open(path) as file:
+                image = file.convert("RGB")
+        except Exception as error:  # PIL raises whatever damaged bytes trip
+            raise UserError(f"PIL cannot read {path} ({first_line(error)}): expected a complete file") from error
         views = self._views
         anchor, positive = (random_box(image, views.LARGE_SCALE) for _ in range(2))
         result = {

@@ -82,6 +82,8 @@ def require_neighbors(cfg: CfgNode) -> None:
 def plain_loader(cfg: CfgNode) -> DataLoader:
     """Batches of the reference's views of DATASETS.TRAIN."""
     files = [record["file_name"] for name in cfg.DATASETS.TRAIN for record in get_records(name)]
+    few = f"{len(files)} images are fewer than one batch of {cfg.SOLVER.IMS_PER_BATCH}"
+    expect(len(files) >= cfg.SOLVER.IMS_PER_BATCH, f"{few}: expected more, or a lower SOLVER.IMS_PER_BATCH")
     workers = {"num_workers": cfg.DATALOADER.NUM_WORKERS, "pin_memory": torch.cuda.is_available()}
     options = {"shuffle": True, "drop_last": True, "collate_fn": ReferenceViews(cfg).batch, **workers}
     return DataLoader(files, cfg.SOLVER.IMS_PER_BATCH, **options)

@@ -16,14 +16,16 @@ from tiny import random_views, tiny_config
 from trees import refusal
 
 from projects.Benchmarks import scaling
-from projects.Benchmarks.input_pipeline import write_photographs
+from projects.Benchmarks.input_pipeline import files_or_photographs, write_photographs
 from projects.Benchmarks.references import ReferenceViews, TextbookStep, share_inside
 from projects.Benchmarks.scaling import flops_per_image, head_flops_per_image
-from projects.Benchmarks.training_speed import OwnStep, require_neighbors
+from projects.Benchmarks.training_speed import OwnStep, plain_loader, require_neighbors
 from revisit.data.crops import overlap_share
 from revisit.data.loader import ViewDataset, with_looks
 from revisit.data.mapper import ViewMapper
 from revisit.engine.dry_run import build_meta_model
+
+from detectron2.data import DatasetCatalog
 
 BENCHMARK = "python projects/Benchmarks/benchmark.py"
 TOY = "--config-file configs/toy/pretrain.yaml"
@@ -44,6 +46,18 @@ def test_input_and_training_from_files_are_compared(tmp_path):
     for options in ("", "--height 600 VIEWS.REDUCED_IMAGES True"):
         figures_of(f"input --images 4 {options}", tmp_path, "ours", "worker", "decoding", "reference")
     figures_of(f"end2end --images 8 {SMALL} DATALOADER.NUM_WORKERS 1", tmp_path, "ours", "plain")
+
+
+def test_images_that_the_reference_cannot_read_are_one_line(tmp_path):
+    photo, broken = write_photographs(tmp_path, 2, height=60, width=80)
+    broken.write_bytes(photo.read_bytes()[:500])
+    line = one_line_error(f"{BENCHMARK} --repeats 1 input {TOY} --images 2 --files folder:{tmp_path}", tmp_path)
+    for said in (line, refusal(ReferenceViews(tiny_config()), broken)):
+        assert str(broken) in said and "expected a complete file" in said
+    cfg = tiny_config("DATASETS.TRAIN", (f"folder:{tmp_path}",))
+    assert "2 images are fewer than one batch of 8" in refusal(plain_loader, cfg)
+    DatasetCatalog.register("arrays", lambda: [{"image": np.zeros((8, 8, 3), np.uint8)}])
+    assert "a file of its own" in refusal(files_or_photographs("arrays", 1).__enter__)
 
 
 @pytest.fixture(scope="module")
