@@ -34,8 +34,9 @@ class RevisitCheckpointer(DetectionCheckpointer):
 
     Resuming demands every tensor in its very shape (fvcore would drop a queue of another length with a
     warning). Loading MODEL.WEIGHTS demands a value for every tensor of the backbone inside the model, unless
-    MODEL.ALLOW_PARTIAL_BACKBONE; heads may be new. In pretraining a converted backbone starts both encoders.
-    A backbone without a description, which would say which tensors those are, is refused.
+    MODEL.ALLOW_PARTIAL_BACKBONE; heads may be new. In pretraining the backbone of the file, converted or a run's,
+    starts both encoders, and nothing else of it is taken. A backbone without a description, which would say which
+    tensors those are, is refused.
     """
 
     trains = True  # whether the model may go on learning from what it loads
@@ -159,11 +160,25 @@ class RevisitCheckpointer(DetectionCheckpointer):
         else:
             for key, value in checkpoint["model"].items():
                 require_finite(f"{self._path}: {key}", value)
-            checkpoint = {**checkpoint, "model": _for_both_encoders(checkpoint["model"], self.model)}
+            checkpoint = {**checkpoint, "model": self._for_both_encoders(checkpoint["model"])}
         incompatible = super()._load_model(checkpoint)
         if not self._resuming:
             self._check_backbone_is_whole(incompatible.missing_keys)
         return incompatible
+
+    def _for_both_encoders(self, tensors: dict) -> dict:
+        """Of a pretraining's weights the backbone alone, under the names of encoder and momentum encoder.
+
+        Else one method's checkpoint would start half of another: g and not g', or a queue whose rows do not match.
+        Detectron2 matches names by their ends, and would find two places for each. Anything else is returned as it is.
+        """
+        encoders, backbone = getattr(self.model, "ENCODERS", ()), _of_backbone(tensors)
+        if not encoders or not description_of(backbone):
+            return tensors
+        if len(backbone) < len(tensors):
+            left = sorted({key.partition(".")[0] for key in tensors} - {"backbone"})
+            logger.info(f"of {self._path} the backbone starts {' and '.join(encoders)}; not taken: {', '.join(left)}")
+        return {f"{encoder}.{name}": tensor for encoder in encoders for name, tensor in backbone.items()}
 
     def _check_fits_exactly(self, tensors: dict) -> None:
         here = {key: tuple(value.shape) for key, value in self.model.state_dict().items()}
@@ -215,9 +230,9 @@ class WholeModelCheckpointer(RevisitCheckpointer):
 
 
 def _of_backbone(tensors: dict) -> dict:
-    """Of a detector's tensors those of the network below its FPN, or of its backbone; of a backbone's all."""
+    """Of a model's tensors those of the network below its FPN, or of its backbone, without prefix; else all."""
     for prefix in ("backbone.bottom_up.", "backbone."):
-        if found := {key: value for key, value in tensors.items() if key.startswith(prefix)}:
+        if found := {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}:
             return found
     return tensors
 
@@ -236,14 +251,3 @@ def _write(content: dict, path: Path) -> None:
             raise
         free = shutil.disk_usage(path.parent).free
         raise OSError(f"{first_line(error)}; {free / 1e6:.1f} MB are free in {path.parent}") from error
-
-
-def _for_both_encoders(tensors: dict, model: nn.Module) -> dict:
-    """A converted backbone, whose names have no prefix, under those of the model's encoder and momentum encoder.
-
-    Anything else is returned as it is. Detectron2 matches names by their ends, and would find two places for each.
-    """
-    encoders = getattr(model, "ENCODERS", ())
-    if not encoders or not description_of(tensors):
-        return tensors
-    return {f"{encoder}.{name}": tensor for encoder in encoders for name, tensor in tensors.items()}

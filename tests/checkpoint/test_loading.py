@@ -1,6 +1,7 @@
 """Converted weights in the models that start from them: whole, under their flags, for a family of one's own too."""
 
 import importlib
+import logging
 import re
 import sys
 from pathlib import Path
@@ -73,6 +74,20 @@ def test_pretraining_starts_both_encoders_from_a_converted_backbone(method, chec
     model = load_into(tiny_config("MODEL.META_ARCHITECTURE", method, "VIEWS.NUM_SMALL", 0), weights)
     for encoder in (model.backbone, model.momentum_backbone):
         assert_same(encoder.state_dict(), backbone_of_run(checkpoint))
+
+
+@pytest.mark.parametrize("source", ["SimCLR", "MoCo", "KNNMoCo"])
+@pytest.mark.parametrize("method", ["KNNMoCo", "BYOL", "SimCLR"])
+def test_a_checkpoint_of_any_method_starts_what_its_converted_backbone_would(source, method, tmp_path, caplog):
+    content, cfg = run_checkpoint("MODEL.META_ARCHITECTURE", source), tiny_config("MODEL.META_ARCHITECTURE", method)
+    torch.save(content, tmp_path / "model_final.pth")
+    with caplog.at_level(logging.INFO):
+        model = load_into(cfg, tmp_path / "model_final.pth")
+    for encoder in model.ENCODERS:
+        assert_same(getattr(model, encoder).state_dict(), backbone_of_run(content))
+    assert_same(model.state_dict(), load_into(cfg, write_converted(content, tmp_path / "backbone.pth")).state_dict())
+    left = "momentum_backbone, momentum_projection_head, projection_head, queue" if "MoCo" in source else "projection_"
+    assert f"the backbone starts {' and '.join(model.ENCODERS)}; not taken: {left}" in caplog.text
 
 
 def test_weights_of_a_run_that_diverged_are_refused(checkpoint, tmp_path):
