@@ -15,6 +15,8 @@ from revisit.files import UNFINISHED
 FINAL, BEST = "model_final", "model_best"
 BEST_RECORD = "best.json"
 RESULTS = "evaluation.json"  # scores of the final network, or of the one that --eval-only was given
+RUN_IDS = "tracked_runs.json"  # by service, the run that a resumed training continues
+VIEWS, NEIGHBOURS = "views.png", "neighbours_*.png"
 _BEYOND = 2**62  # any iteration
 _PERIODIC = re.compile(r"model_(\d{7})\.pth")
 
@@ -115,7 +117,9 @@ def set_aside_earlier_run(folder: Path) -> Path | None:
         "metrics.json",
         RESULTS,
         "events.out.tfevents.*",
-        "neighbours_*.png",
+        RUN_IDS,
+        VIEWS,
+        NEIGHBOURS,
     ):
         for path in folder.glob(pattern):
             path.rename(aside / path.name)

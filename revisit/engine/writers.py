@@ -8,6 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 from types import ModuleType
 
+from revisit.checkpoint.run_folder import NEIGHBOURS, RUN_IDS, VIEWS
 from revisit.engine.same_experiment import plain_config
 from revisit.errors import UserError, expect, first_line
 from revisit.files import written_whole
@@ -18,9 +19,7 @@ from revisit.viz.pretraining_sheets import save_view_sheet
 from detectron2.config import CfgNode
 from detectron2.utils.events import EventWriter, get_event_storage
 
-RUN_IDS = "tracked_runs.json"  # in OUTPUT_DIR: by service, the run that a resumed training continues
 _WINDOW = 20  # iterations over which losses are smoothed, as in TensorBoard
-_VIEWS, _NEIGHBOURS = "views.png", "neighbours_*.png"
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +35,7 @@ class RunTracker(EventWriter):
 
     def __init__(self, cfg: CfgNode):
         self._folder, self._sent, self._failed = Path(cfg.OUTPUT_DIR), -1, False
-        self._pictures = set(self._folder.glob(_NEIGHBOURS))  # of an earlier part of this run
+        self._pictures = set(self._folder.glob(NEIGHBOURS))  # of an earlier part of this run
         self.package = _require(self.PACKAGE)
         ids = _read_ids(self._folder)
         try:
@@ -64,7 +63,7 @@ class RunTracker(EventWriter):
         for name, (value, iteration) in storage.latest_with_smoothing_hint(_WINDOW).items():
             if iteration > self._sent:
                 by_iteration[iteration][name] = float(value)
-        pictures = sorted(set([*self._folder.glob(_NEIGHBOURS), *self._folder.glob(_VIEWS)]) - self._pictures)
+        pictures = sorted(set([*self._folder.glob(NEIGHBOURS), *self._folder.glob(VIEWS)]) - self._pictures)
         try:
             for iteration, scalars in sorted(by_iteration.items()):
                 self.send(scalars, iteration)
@@ -147,8 +146,8 @@ def build_trackers(cfg: CfgNode) -> list[RunTracker]:
     """
     for name in cfg.WRITERS:
         _require(name)
-    if cfg.WRITERS and method_of(cfg) and not (Path(cfg.OUTPUT_DIR) / _VIEWS).exists():
-        save_view_sheet(cfg, Path(cfg.OUTPUT_DIR) / _VIEWS)
+    if cfg.WRITERS and method_of(cfg) and not (Path(cfg.OUTPUT_DIR) / VIEWS).exists():
+        save_view_sheet(cfg, Path(cfg.OUTPUT_DIR) / VIEWS)
     return [TRACKERS[name](cfg) for name in cfg.WRITERS]
 
 

@@ -138,13 +138,14 @@ def test_what_a_killed_process_was_writing_is_removed_or_ended(tmp_path, metrics
     assert (tmp_path / "metrics.json").read_text() == metrics + "\n" * metrics.endswith("itera")
 
 
-def test_a_new_start_sets_an_earlier_run_aside(whole, tmp_path):
+def test_a_new_start_sets_an_earlier_run_aside_with_its_pictures_and_its_ids_at_services(whole, tmp_path):
     output = copy(whole, tmp_path / "run", "model_0000003.pth", "metrics.json", "last_checkpoint")
-    for name in ("log.txt", "neighbours_0000003.png"):
+    pictures_and_ids = ("neighbours_0000003.png", "views.png", "tracked_runs.json")
+    for name in ("log.txt", *pictures_and_ids):
         (output / name).write_text("")
     assert run_folder.set_aside_earlier_run(output) == output / "earlier_run_1"
     assert sorted(p.name for p in output.iterdir()) == ["earlier_run_1", "log.txt"]
-    for name in ("model_0000003.pth", "metrics.json", "neighbours_0000003.png"):
+    for name in ("model_0000003.pth", "metrics.json", *pictures_and_ids):
         assert (output / "earlier_run_1" / name).exists()
     assert run_folder.set_aside_earlier_run(output) is None
     (output / "model_0000003.pth").write_bytes((whole / "model_0000003.pth").read_bytes())
