@@ -60,12 +60,12 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
     """
     check_values(cfg)
     _check_names(cfg)
-    weights = cfg.MODEL.WEIGHTS
-    expect(
-        not weights or is_url(weights) or os.path.isfile(weights),
-        f"MODEL.WEIGHTS {weights} not found: expected a file of weights",
-    )
-    batch = cfg.SOLVER.IMS_PER_BATCH
+    weights, solver = cfg.MODEL.WEIGHTS, cfg.SOLVER
+    found = not weights or is_url(weights) or os.path.isfile(weights)
+    expect(found, f"MODEL.WEIGHTS {weights} not found: expected a file of weights")
+    still = solver.OPTIMIZER in ("SGD", "LARS") and solver.NESTEROV and not solver.MOMENTUM
+    expect(not still, "SOLVER.NESTEROV True, but SOLVER.MOMENTUM 0: expected more than 0, or SOLVER.NESTEROV False")
+    batch = solver.IMS_PER_BATCH
     expect(
         batch % num_processes == 0,
         f"SOLVER.IMS_PER_BATCH {batch} does not divide by {num_processes} processes: change it or --num-gpus",

@@ -8,6 +8,7 @@ import torch
 from runs import run_config
 from tiny import random_views, tiny_config, tiny_model
 from torch import nn
+from trees import refusal
 
 from revisit.engine.config_checks import check_schedule
 from revisit.engine.dry_run import dry_run
@@ -135,6 +136,12 @@ def test_every_parameter_has_the_weight_decay_of_its_kind(name, norm_decay):
     assert set(decays) == {p for p in model.parameters() if p.requires_grad}
     assert all(decay == (norm_decay if p in norms else 0.001) for p, decay in decays.items())
     assert {group["lr"] for group in optimizer.param_groups} == {0.05}
+
+
+def test_a_model_with_nothing_to_train_is_refused():
+    frozen = tiny_model().backbone.requires_grad_(False)
+    message = refusal(build_optimizer, tiny_config("MODEL.BACKBONE.FREEZE_AT", 5), frozen)
+    assert "FREEZE_AT 5 leaves KNNMoCo nothing to train: expected a smaller number" in message
 
 
 def test_lars_scales_the_step_of_a_tensor_with_weight_decay_by_its_norm_and_leaves_others_to_sgd():

@@ -84,6 +84,7 @@ def load(*opts: object, config_file: str = BASE, num_gpus: int = 1, resume: bool
         (("SOLVER.BASE_LR", 0.1, "--resume"), "--resume comes after KEY VALUE: options go before"),
         (("SOLVER.BASE_LR", -1), "SOLVER.BASE_LR is -1.0: expected a number above 0"),
         (("SOLVER.BASE_LR", "1e999"), "SOLVER.BASE_LR is inf"),
+        (("SOLVER.NESTEROV", True, "SOLVER.MOMENTUM", 0), "NESTEROV True, but SOLVER.MOMENTUM 0: expected more than 0"),
         (("SOLVER.MAX_ITER", 0), "SOLVER.MAX_ITER is 0: expected at least 1 iteration, or SOLVER.EPOCHS with it"),
         (("SOLVER.MAX_ITER", -3), "SOLVER.MAX_ITER is -3"),
         (("MODEL.PIXEL_MEAN", "[0.485,0.456,0.406]"), "MODEL.PIXEL_MEAN .*: expected 3 numbers on the scale of grey"),
@@ -119,6 +120,10 @@ def test_impossible_recipes_are_refused_by_name(opts, message):
     with pytest.raises(UserError, match=message) as caught:
         load(*opts)
     assert "\n" not in str(caught.value)
+
+
+def test_an_optimiser_without_momentum_does_not_ask_for_one():
+    assert load("SOLVER.NESTEROV", True, "SOLVER.MOMENTUM", 0, "SOLVER.OPTIMIZER", "AdamW").SOLVER.NESTEROV
 
 
 def test_layer_norm_is_allowed_where_detectron2_has_it_and_refused_elsewhere():
