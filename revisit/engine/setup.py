@@ -272,8 +272,8 @@ def _settle_precision(cfg: CfgNode, before: Mapping[str, Any], config_file: str,
     based on the one with auto; and to what a resumed run computes in."""
     if cfg.SOLVER.PRECISION != "auto" or not method_of(cfg):
         return
-    keys = ("SOLVER.PRECISION", *DECIDED)
-    stated = set(keys).intersection(opts[::2]) or first_statement(config_file, keys)
+    typed, keys = set(opts[::2]), {"SOLVER.PRECISION", *DECIDED} - {"SOLVER.AMP.DTYPE"}  # which alone decides nothing
+    stated = typed if typed & keys else first_statement(config_file, keys)
     by_hand = [key for key in DECIDED if key in stated]
     expect(
         not by_hand or "SOLVER.PRECISION" not in stated,
@@ -281,7 +281,7 @@ def _settle_precision(cfg: CfgNode, before: Mapping[str, Any], config_file: str,
     )
     begun = before if before.get("SOLVER.PRECISION") != "auto" else {}
     if by_hand or begun:
-        kept = [key for key in DECIDED if key in begun and key not in by_hand]
+        kept = [key for key in DECIDED if key in begun and key not in {*by_hand, *typed}]
         cfg.merge_from_list(["SOLVER.PRECISION", "", *(word for key in kept for word in (key, begun[key]))])
 
 

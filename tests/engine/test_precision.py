@@ -148,8 +148,22 @@ def test_a_resumed_run_keeps_what_its_checkpoint_or_its_config_says(toy_datasets
 def test_what_is_typed_wins_over_auto_of_the_recipe(tmp_path):
     assert settled(tmp_path, "SOLVER.AMP.ENABLED", "True") == ("", True, "bfloat16", False)
     assert settled(tmp_path, "SOLVER.PRECISION", "") == ("", False, "bfloat16", False)
-    both = ["SOLVER.PRECISION", "auto", "MODEL.CHANNELS_LAST", "True"]
-    assert "auto decides MODEL.CHANNELS_LAST: expected one or the other" in refusal(make_config, OWN, both)
+    for key, value in (("MODEL.CHANNELS_LAST", "True"), ("SOLVER.AMP.DTYPE", "bfloat16")):
+        both = ["SOLVER.PRECISION", "auto", key, value]
+        message = f"auto decides {key}: expected one or the other"
+        assert message in refusal(make_config, OWN, both)
+
+
+def test_a_dtype_alone_leaves_auto_as_it_is_and_what_a_run_began_with(tmp_path):
+    dtype = ("SOLVER.AMP.DTYPE", "bfloat16")
+    assert settled(tmp_path, *dtype)[0] == "auto"
+    (tmp_path / "dtype.yaml").write_text(f"_BASE_: {Path(OWN).resolve()}\nSOLVER: {{AMP: {{DTYPE: bfloat16}}}}")
+    assert settled(tmp_path, config_file=str(tmp_path / "dtype.yaml"))[0] == "auto"
+    (tmp_path / "by_hand.yaml").write_text("_BASE_: dtype.yaml\nSOLVER: {AMP: {ENABLED: True}}")
+    assert settled(tmp_path, *dtype, config_file=str(tmp_path / "by_hand.yaml"))[:2] == ("", True)
+    (tmp_path / "config.yaml").write_text(run_config(tmp_path, *AUTO[2:], "MODEL.CHANNELS_LAST", True).dump())
+    for name in ("bfloat16", "float16"):  # the second is another one than the run's: what compares them refuses it
+        assert settled(tmp_path, "SOLVER.AMP.DTYPE", name, resume=True) == ("", False, name, True)
 
 
 def test_of_config_files_the_one_that_is_based_on_the_other_wins_over_its_auto(tmp_path):
