@@ -143,8 +143,14 @@ def check_evaluation_data(cfg: CfgNode, notes: list[Note] | None = None, *, assu
             notes += inspect_records(cfg, name, records, to_learn=False)
         resolve_bit_depth(cfg, records)
         check_short_side(cfg, name, to_learn=False)
-        if name == cfg.KNN_EVAL.BANK and len({record.get("label", -1) for record in records}) < 2:
+        bank, labels = cfg.KNN_EVAL.BANK, {record.get("label", -1) for record in records}
+        if name == bank and len(labels) < 2:
             raise UserError(f"KNN_EVAL.BANK {name} has fewer than two classes: expected a labelled data set")
+        expect(
+            not bank or name not in cfg.DATASETS.TEST or -1 not in labels,
+            f"DATASETS.TEST: images of {name} have no class to compare with that of KNN_EVAL.BANK: expected a labelled "
+            "data set; MONITOR.IMAGES takes one without labels",
+        )
         if name == cfg.MONITOR.IMAGES:
             count, neighbors = min(len(records), cfg.MONITOR.MAX_IMAGES), cfg.KNN_EVAL.NUM_NEIGHBORS
             expect(

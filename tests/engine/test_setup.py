@@ -17,6 +17,7 @@ from commands import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny import tiny_config
+from trees import refusal
 
 from revisit import config
 from revisit.config_rules import RULES, each, real, rule_of, whole
@@ -31,7 +32,7 @@ from revisit.files import make_folder
 from detectron2.layers import get_norm
 
 BASE = f"{ROOT}/configs/Base-Pretrain.yaml"
-TESTED = ("DATASETS.TEST", "('toy_scenes_train',)")
+TESTED = ("DATASETS.TEST", "('toy_objects_heldout',)")
 DENSECL = ("MODEL.META_ARCHITECTURE", "DenseCL", "VIEWS.NUM_SMALL", 0)
 
 
@@ -244,6 +245,15 @@ def test_data_that_is_missing_unknown_or_without_classes_is_refused(toy_datasets
     cfg = load(key, name.format(tmp_path), *(TESTED if key == "KNN_EVAL.BANK" else ()))
     with pytest.raises(UserError, match=message.format(tmp_path)):
         count_images(cfg) if key == "DATASETS.TRAIN" else check_evaluation_data(cfg)
+
+
+@pytest.mark.parametrize("name", ["toy_scenes_train", "folder:{}/toy_scenes"])
+def test_images_without_a_class_are_refused_where_a_bank_is_to_classify_them(toy_datasets, name):
+    name = name.format(toy_datasets)
+    cfg = load("KNN_EVAL.BANK", "toy_objects_train", "DATASETS.TEST", f"('{name}',)")
+    message = f"DATASETS.TEST: images of {name} have no class .* expected a labelled data set; MONITOR.IMAGES takes"
+    assert re.search(message, refusal(check_evaluation_data, cfg))
+    check_evaluation_data(load("MONITOR.IMAGES", name))
 
 
 def test_a_drawn_seed_is_kept_by_a_resumed_run(tmp_path):
