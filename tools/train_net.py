@@ -96,6 +96,7 @@ def main() -> None:
     from revisit.engine.config_checks import check_schedule
     from revisit.engine.dry_run import dry_run
     from revisit.engine.launch import find_processes, launch
+    from revisit.engine.same_experiment import typed_in_vain
     from revisit.engine.setup import check_evaluation_data, count_images, load_config
     from revisit.engine.solver import resolve_schedule
     from revisit.files import make_folder
@@ -103,7 +104,7 @@ def main() -> None:
     processes = find_processes(args)
     args.num_gpus, args.num_machines, args.machine_rank = processes[:3]
     cfg = load_config(args)
-    args.notes = []
+    args.notes = typed_in_vain(cfg, args.opts)
     if not args.eval_only:
         num_images = count_images(cfg, args.notes, assume_missing=args.dry_run)
         resolve_schedule(cfg, num_images)

@@ -5,13 +5,14 @@ refused, because it may make another experiment of the run.
 """
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from revisit.config import DETECTORS, PIXELWISE
 from revisit.config_rules import dotted_keys
+from revisit.data.box_checks import Note
 from revisit.errors import expect
 from revisit.modeling.backbone.description import family_of
 from revisit.modeling.meta_arch.pretraining import Pretraining, method_of, methods
@@ -159,6 +160,13 @@ def config_of_checkpoint(cfg: CfgNode, saved: dict[str, Value], prefix: str) -> 
         if key.startswith(prefix) and name in node:
             node[name] = value
     return cfg
+
+
+def typed_in_vain(cfg: CfgNode, opts: Sequence[object]) -> list[Note]:
+    """A warning of the typed keys that this kind of network never reads, such as another method's; or none."""
+    idle = [str(key) for key in opts[::2] if not _is_read(cfg, str(key), method_of(cfg))]
+    text = f"typed, but without effect: {cfg.MODEL.META_ARCHITECTURE} never reads {', '.join(idle)}"
+    return [(logging.WARNING, text)] if idle else []
 
 
 def _is_read(cfg: CfgNode, key: str, method: type[Pretraining] | None) -> bool:

@@ -19,7 +19,14 @@ from tiny import tiny_config
 from revisit.data.loader import fingerprint
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.pretrain_trainer import PretrainTrainer
-from revisit.engine.same_experiment import OWN_RULES, Verdict, check_same_experiment, plain_config, verdict_on
+from revisit.engine.same_experiment import (
+    OWN_RULES,
+    Verdict,
+    check_same_experiment,
+    plain_config,
+    typed_in_vain,
+    verdict_on,
+)
 from revisit.engine.setup import make_config
 from revisit.engine.solver import resolve_schedule
 from revisit.engine.trainer import RevisitTrainer
@@ -115,6 +122,24 @@ def test_what_a_key_means_depends_on_the_network(kind, key, verdict):
 )
 def test_keys_of_a_pyramid_count_where_the_network_has_one(recipe, verdict):
     assert verdict_on(make_config(f"configs/toy/{recipe}.yaml", []), "MODEL.FPN.OUT_CHANNELS").value == verdict
+
+
+@pytest.mark.parametrize(
+    ("kind", "idle"),
+    [
+        ("MoCo", "KNN_MOCO.WEIGHT, NEIGHBORS.WEIGHT"),
+        ("KNNMoCo", "NEIGHBORS.WEIGHT"),
+        ("BYOL", "MOCO.MOMENTUM, KNN_MOCO.WEIGHT"),
+        ("detection", "MOCO.MOMENTUM, KNN_MOCO.WEIGHT, NEIGHBORS.WEIGHT, KNN_EVAL.BANK"),
+    ],
+)
+def test_keys_that_are_typed_and_never_read_are_named(kind, idle):
+    read = ("OUTPUT_DIR", "SOLVER.BASE_LR", "MODEL.WEIGHTS", "SEED", "DATASETS.TEST", "IMPORTS", "TEST.EVAL_EPOCHS")
+    opts = [*read, "MOCO.MOMENTUM", "KNN_MOCO.WEIGHT", "NEIGHBORS.WEIGHT", "KNN_EVAL.BANK"]
+    cfg = config(kind)
+    said = f"typed, but without effect: {cfg.MODEL.META_ARCHITECTURE} never reads {idle}"
+    assert typed_in_vain(cfg, [word for key in opts for word in (key, "a value")]) == [(logging.WARNING, said)]
+    assert typed_in_vain(cfg, [word for key in read for word in (key, "a value")]) == []
 
 
 def test_a_method_that_does_not_state_its_keys_may_read_any(monkeypatch):
