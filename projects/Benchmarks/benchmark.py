@@ -6,9 +6,9 @@
     python projects/Benchmarks/benchmark.py --repeats 9 head --batch 64
     python projects/Benchmarks/benchmark.py step SOLVER.AMP.ENABLED False MODEL.CHANNELS_LAST False
     python projects/Benchmarks/benchmark.py --repeats 3 end2end --files folder:/data/photos DATALOADER.NUM_WORKERS 16
-    python projects/Benchmarks/benchmark.py shards --files toy_scenes_train --shards /data/toy_shards --json shards.json
+    python projects/Benchmarks/benchmark.py --json shards.json shards --files toy_scenes_train --shards /data/toy_shards
 
-Timings of two runs do not compare; the ratio of one run does.
+Compare ratios, each of one run: timings of separate runs differ with the load of the machine.
 """
 
 import argparse
@@ -32,13 +32,13 @@ PARTS = {
 }
 DEFAULT = "(default: %(default)s)"
 OPTIONS = {
-    "files": {"metavar": "NAME", "help": "a data set of loose files (default: made-up photographs of 640 x 480)"},
+    "files": {"metavar": "NAME", "help": "a data set of loose files; input and end2end make up photographs without it"},
     "height": {"type": natural, "metavar": "PX", "help": f"of the made-up photographs, which are 4 : 3 {DEFAULT}"},
     "shards": {"metavar": "DIR", "help": "the same images, by tools/make_shards.py"},
-    "images": {"type": natural, "metavar": "N", "help": f"per repeat; of end2end, to make up {DEFAULT}"},
+    "images": {"type": natural, "metavar": "N", "help": f"per repeat; for end2end how many to make up {DEFAULT}"},
     "steps": {"type": natural, "metavar": "N", "help": f"per repeat {DEFAULT}"},
-    "batch": {"type": natural, "metavar": "B", "help": f"images {DEFAULT}"},
-    "feature_dim": {"type": natural, "metavar": "CG", "help": DEFAULT},
+    "batch": {"type": natural, "metavar": "B", "help": f"images per step {DEFAULT}"},
+    "feature_dim": {"type": natural, "metavar": "CG", "help": f"features per image, before the head {DEFAULT}"},
 }
 
 
@@ -60,8 +60,8 @@ def main() -> None:
 def make_parser() -> argparse.ArgumentParser:
     """A command for each part; its options and their defaults are those of the function that measures it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=natural, default=7, metavar="N", help=DEFAULT)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--repeats", type=natural, default=7, metavar="N", help=f"before PART {DEFAULT}")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="before PART: write the figures there too")
     commands = parser.add_subparsers(required=True, metavar="PART")
     for part, (measure, text) in PARTS.items():
         command = commands.add_parser(part, help=text)
@@ -73,7 +73,7 @@ def make_parser() -> argparse.ArgumentParser:
             command.add_argument(f"--{name.replace('_', '-')}", **OPTIONS[name], **fate)
         if "cfg" in parameters:
             recipe = "configs/toy/pretrain.yaml" if part == "step" else "configs/pretrain/knn_moco.yaml"
-            command.add_argument("--config-file", default=recipe, help=DEFAULT)
+            command.add_argument("--config-file", default=recipe, metavar="FILE", help=f"the recipe {DEFAULT}")
             command.add_argument("opts", nargs="*", metavar="KEY VALUE", help="keys of the config to change")
     return parser
 

@@ -51,14 +51,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add, names = parser.add_argument, ", ".join(GPUS)
     add("--config-file", default="configs/pretrain/knn_moco.yaml", metavar="FILE", help="(default: %(default)s)")
-    add("--machine", nargs=2, action="append", metavar=("N", "GPU"), help=f"GPU one of {names}; repeatable")
-    add("--batch-per-gpu", type=natural, metavar="N", help="(default: 128 on two, 64, and 32 from 64 up)")
-    add("--images", type=float, action="append", metavar="N", help="of the data set; repeatable")
+    add("--machine", nargs=2, action="append", metavar=("N", "GPU"), help=f"N GPUs of one kind: {names}; repeatable")
+    add("--batch-per-gpu", type=natural, metavar="N", help="images (default: 128 on 2 GPUs, 32 on 64 or more, else 64)")
+    add("--images", type=float, action="append", metavar="N", help="in the data set; repeatable")
     add("--efficiency", type=float, default=0.4, metavar="X", help="share of the peak rate (default: %(default)s)")
     add("--core-rate", type=float, default=250, metavar="N", help="images per second and core (default: %(default)s)")
     add("--image-bytes", type=float, default=160e3, metavar="N", help="(default: %(default)g, COCO's)")
     add("--storage", type=float, default=2.5e8, metavar="N", help="bytes per second and GPU (default: %(default)g)")
-    add("opts", nargs="*", metavar="KEY VALUE", help="of the config")
+    add("opts", nargs="*", metavar="KEY VALUE", help="override the config, in pairs")
     args = parser.parse_args()
     machines: dict[str, Figures] = {}
     for number, gpu in args.machine or DEFAULT_MACHINES:
