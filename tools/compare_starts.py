@@ -28,17 +28,17 @@ from revisit.files import make_folder
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--config-file", required=True, metavar="FILE", help="a recipe that learns from labels, of all starts")
-    starts = "converted backbones, and random init to compare them with; {seed} in FILE: one for each seed"
+    add("--config-file", required=True, metavar="FILE", help="a recipe that learns from labels, for all starts")
+    starts = "converted backbones, and random init to compare them with; {seed} in FILE stands for the seed"
     add("--starts", nargs="+", required=True, metavar="random|FILE", help=starts)
     add("--labels", type=count_or_all, nargs="+", required=True, metavar="N|all", help="numbers of labelled images")
     add("--seeds", type=natural, nargs="+", default=[1, 2, 3], metavar="N", help="(default: 1 2 3)")
     frozen = "classify by frozen features, with a config of projects/LinearClassification, instead of finetuning"
     add("--frozen", action="store_true", help=frozen)
-    add("--score", default="", metavar="NAME", help="such as bbox/AP50 (default: what such a recipe is about)")
+    add("--score", default="", metavar="NAME", help="such as bbox/AP50 (default: AP, mIoU, rmse, top-1 or mAP)")
     add("--output", type=Path, required=True, metavar="DIR", help="folder of all runs of this comparison")
     add_job_options(parser, parallel="one; without a GPU one per core")
-    add("--opts", nargs=argparse.REMAINDER, default=[], help="last: KEY VALUE pairs for every training")
+    add("--opts", nargs=argparse.REMAINDER, default=[], help="KEY VALUE pairs for every training; the last option")
     args = parser.parse_args()
     expect(len(args.opts) % 2 == 0, f"--opts: expected pairs KEY VALUE, got {' '.join(args.opts)}")
     args.starts, args.seeds = (list(dict.fromkeys(given)) for given in (args.starts, args.seeds))

@@ -1,9 +1,9 @@
 #!/usr/bin/env python
 """The main job on a small scale, start to end on a CPU: draw images, pretrain kNN-MoCo, convert, finetune a detector.
 
-Runs the commands of docs/training.md on ToyScenes and prints one table, random init against pretrained: kNN top-1, J&F
-of masks that are followed through videos, and detection AP50. Leaves summary.md and its pictures in the output folder.
-13 minutes on two cores.
+Prints every command that it runs, then one table, random init against pretrained: kNN top-1, J&F of masks that are
+followed through videos, and detection AP50. Leaves summary.md and its pictures in the output folder. Takes 13 minutes
+on two cores.
 
     python tools/demo.py --seed 2 --output output/demo_seed2
 """
@@ -89,7 +89,7 @@ def main() -> None:
     add, default = parser.add_argument, "(default: %(default)s)"
     add("--output", type=Path, default=Path("output/demo"), help=f"folder for everything {default}")
     add("--seed", type=int, default=1, help=f"seed of pretraining and finetuning {default}")
-    add("--quick", action="store_true", help="a minute's check that everything runs; its numbers mean nothing")
+    add("--quick", action="store_true", help="only check in a minute that everything runs; its numbers mean nothing")
     args = parser.parse_args()
     start, output = time.perf_counter(), args.output.resolve()
     finished = (output / "summary.md").exists()

@@ -1,5 +1,6 @@
 #!/usr/bin/env python
-"""Reproduce a table of the paper: pretrain, convert and evaluate every row, then print the paper's values and ours.
+"""Reproduce a table of the paper: pretrain, convert and evaluate every row, then print the paper's values and ours;
+or draw the paper's figures.
 
     python tools/reproduce.py ablation --dry-run
     python tools/reproduce.py ablation --profile toy --seeds 1
@@ -7,9 +8,9 @@
     python tools/reproduce.py transfer --profile toy --weights random backbone.pth --seeds 1 2 3
     python tools/reproduce.py transfer --slurm --partition gpu --gpus 8
 
---profile paper runs the paper's recipes on its data sets. --profile toy runs every table on a small scale, on ToyScenes
-and a CPU: the same code, another world, so its numbers say whether things work and not what the paper's would be.
-Its images are object-centric; for scenes, --opts DATASETS.TRAIN "('toy_scenes_train',)" and another --output.
+--profile paper runs the paper's recipes on its data sets. --profile toy runs the same code on a small scale, on
+ToyScenes and a CPU: it shows whether everything works, not what the paper's numbers would be. It pretrains on images of
+single objects; for scenes give another --output, and --opts DATASETS.TRAIN "('toy_scenes_train',)".
 All tables share their runs. What is done is skipped, what was interrupted resumes from its checkpoint: give the same
 command again. OUTPUT/TABLE/table.md, .csv and .tex hold the table as far as it has come.
 """
@@ -42,18 +43,23 @@ NETWORKS = {
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", metavar="TABLE", help=", ".join(TABLES))
-    parser.add_argument("--profile", choices=PROFILES, default="paper", help="(default: %(default)s)")
-    only = "some rows, columns or cells; ROW or COLUMN may be empty"
+    profile = "the paper's data sets, or ToyScenes (default: %(default)s)"
+    parser.add_argument("--profile", choices=PROFILES, default="paper", help=profile)
+    only = "only these cells; ,COLUMN is a whole column and ROW, a whole row"
     parser.add_argument("--only", nargs="+", default=[], metavar="ROW,COLUMN", help=only)
-    weights = "judge random init and converted backbones, not the paper's rows; {seed} in FILE: one for each seed"
+    weights = "evaluate random init and these converted backbones instead of the paper's rows; "
+    weights += "{seed} in FILE stands for the seed"
     parser.add_argument("--weights", nargs="+", default=[], metavar="random|FILE", help=weights)
-    parser.add_argument("--seeds", type=natural, nargs="+", default=[1], metavar="N", help="(default: 1)")
+    seeds = "seeds to run; a cell is their mean (default: 1)"
+    parser.add_argument("--seeds", type=natural, nargs="+", default=[1], metavar="N", help=seeds)
     select = "judge a finetuned network after its last iteration, or at its best evaluation (default: %(default)s)"
     parser.add_argument("--select", choices=("final", "best"), default="final", help=select)
-    parser.add_argument("--full", action="store_true", help="toy: trainings as long as their configs say")
+    full = "with --profile toy: trainings as long as their configs say, not shortened"
+    parser.add_argument("--full", action="store_true", help=full)
     parser.add_argument("--output", type=Path, help="folder of all runs (default: output/reproduce/PROFILE)")
     add_job_options(parser, parallel="one; toy: one per core")
-    parser.add_argument("--opts", nargs=argparse.REMAINDER, default=[], help="last: KEY VALUE pairs for every training")
+    opts = "KEY VALUE pairs for every training; the last option"
+    parser.add_argument("--opts", nargs=argparse.REMAINDER, default=[], help=opts)
     args = parser.parse_args()
     expect(args.table in TABLES, f"no table {args.table!r}: expected one of {', '.join(TABLES)}")
     expect(len(args.opts) % 2 == 0, f"--opts: expected pairs KEY VALUE, got {' '.join(args.opts)}")

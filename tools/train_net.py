@@ -1,7 +1,7 @@
 #!/usr/bin/env python
-"""Pretrain a backbone or finetune a Detectron2 model from one.
+"""Pretrain a backbone, or finetune a Detectron2 model from one.
 
-The config file says what; KEY VALUE pairs at the end override it, as in Detectron2:
+The config file says what to train; KEY VALUE pairs at the end override it, as in Detectron2:
 
     python tools/train_net.py --config-file configs/pretrain/knn_moco.yaml --num-gpus 2
     python tools/train_net.py --config-file configs/toy/pretrain.yaml --dry-run
@@ -31,24 +31,22 @@ if TYPE_CHECKING:  # torch and Detectron2 take seconds to import: not before the
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="Pretrain a backbone or finetune a Detectron2 model.",
-        epilog=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     default = "(default: %(default)s)"
     parser.add_argument("--config-file", default="", metavar="FILE", help="recipe, such as configs/toy/pretrain.yaml")
-    parser.add_argument("--resume", action="store_true", help="continue from the last checkpoint in OUTPUT_DIR")
-    parser.add_argument("--eval-only", action="store_true", help="train nothing: evaluate MODEL.WEIGHTS")
-    parser.add_argument("--num-gpus", type=int, default=1, metavar="N", help=f"processes of this machine {default}")
+    resume = "continue from the last checkpoint in OUTPUT_DIR, or start where there is none"
+    parser.add_argument("--resume", action="store_true", help=resume)
+    score = "train nothing: evaluate MODEL.WEIGHTS or, with --resume, the last checkpoint"
+    parser.add_argument("--eval-only", action="store_true", help=score)
+    parser.add_argument("--num-gpus", type=int, default=1, metavar="N", help=f"processes on this machine {default}")
     parser.add_argument("--num-machines", type=int, default=1, metavar="N", help=default)
     parser.add_argument("--machine-rank", type=int, default=0, metavar="R", help=f"of this machine, from 0 {default}")
-    url = "of several machines: tcp://ADDRESS:PORT of machine 0"
+    url = "where several machines meet: tcp://ADDRESS:PORT of machine 0"
     parser.add_argument("--dist-url", default="auto", metavar="URL", help=url)
-    plan = "train nothing: print the resolved recipe, shapes, memory and iterations, write them to "
-    plan += "OUTPUT_DIR/dry_run.json, and a sheet of the views to OUTPUT_DIR/views.png"
+    plan = "train nothing: print the resolved recipe and write it to OUTPUT_DIR/dry_run.json; of a pretraining also "
+    plan += "tensor shapes, memory, and a sheet of the views, OUTPUT_DIR/views.png"
     parser.add_argument("--dry-run", action="store_true", help=plan)
-    force = "with --resume: continue although this key has made another experiment of the run; may be repeated"
+    force = "with --resume: continue although this key has changed, which is refused otherwise; may be repeated"
     parser.add_argument("--accept", action="append", default=[], metavar="KEY", help=force)
     patience, default = "how long a process waits for the others before it gives up", TIMEOUT.total_seconds() / 60
     patience += " (exit code 75; default: %(default)g)"

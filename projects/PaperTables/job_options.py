@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def add_job_options(parser: argparse.ArgumentParser, *, parallel: str) -> None:
     """Add the options; ``parallel`` says in words how many jobs run at a time by default."""
     add = parser.add_argument
-    add("--parallel", type=natural, help=f"jobs at a time (default: {parallel})")
-    add("--gpus", type=natural, default=1, metavar="N", help="of a training (default: %(default)s)")
+    add("--parallel", type=natural, metavar="N", help=f"jobs at a time (default: {parallel})")
+    add("--gpus", type=natural, default=1, metavar="N", help="of each training (default: %(default)s)")
     add("--slurm", action="store_true", help="submit the jobs by sbatch instead of running them here")
-    add("--partition", metavar="NAME", help="with --slurm (default: the cluster's)")
-    add("--hours", type=natural, default=48, metavar="N", help="with --slurm (default: %(default)s)")
+    add("--partition", metavar="NAME", help="with --slurm: of the cluster (default: the cluster's own)")
+    add("--hours", type=natural, default=48, metavar="N", help="with --slurm: limit of each job (default: %(default)s)")
     add("--dry-run", action="store_true", help="show jobs, their cost and missing data; run nothing")
 
 
