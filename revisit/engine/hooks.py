@@ -240,19 +240,29 @@ class Around(HookBase):
 class PatientWriter(Around):
     """PeriodicWriter, whose full disk does not end the run: what cannot be written is lost, and said.
 
-    It is the last hook, and writes at once what others have to say before the first step.
+    It is the last hook, and writes at once what others have to say before the first step, and the scores of every
+    evaluation: Detectron2's would lose those that another one follows within its period.
     """
 
     _warned = False
 
+    def __init__(self, inner: hooks.PeriodicWriter, eval_period: int):
+        super().__init__(inner)
+        self._eval_period = eval_period
+
     def before_train(self) -> None:
         super().before_train()
-        for writer in self._inner._writers:
-            if not isinstance(writer, CommonMetricPrinter):  # of steps, and there is none yet
-                self._try(writer.write)
+        self._write_scores()
 
     def after_step(self) -> None:
         self._try(self._inner.after_step)
+        if self._eval_period and (self.trainer.iter + 1) % self._eval_period == 0:
+            self._write_scores()
+
+    def _write_scores(self) -> None:
+        for writer in self._inner._writers:
+            if not isinstance(writer, CommonMetricPrinter):  # of steps
+                self._try(writer.write)
 
     def after_train(self) -> None:
         self._try(self._inner.after_train)

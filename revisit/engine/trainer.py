@@ -104,7 +104,7 @@ class RevisitTrainer(DefaultTrainer):
                 hook = EvaluationAfterSuccess(hook)
             if isinstance(hook, hooks.PeriodicWriter):
                 built.append(EarlyProgress(self.max_iter))
-                hook = PatientWriter(hook)
+                hook = PatientWriter(hook, self.cfg.TEST.EVAL_PERIOD)
             if hook is not None and not isinstance(hook, hooks.PeriodicCheckpointer):
                 built.append(hook)
             if isinstance(hook, EvaluationAfterSuccess) and self.cfg.TEST.KEEP_BEST:

@@ -30,6 +30,7 @@ def whole(toy_root, tmp_path_factory) -> Path:
 def test_it_needs_no_bank_and_its_numbers_are_explained(whole):
     metrics = read_metrics(whole / "metrics.json")
     assert set(NAMES) < metrics.keys() and "knn_top1" not in metrics
+    assert [iteration for iteration, _ in metrics["rankme"]] == [0, 1, 3, 5, 8]
     assert_numbers_are_explained(whole)
 
 
