@@ -53,11 +53,11 @@ def main() -> None:
     add("--config-file", default="configs/pretrain/knn_moco.yaml", metavar="FILE", help="(default: %(default)s)")
     add("--machine", nargs=2, action="append", metavar=("N", "GPU"), help=f"N GPUs of one kind: {names}; repeatable")
     add("--batch-per-gpu", type=natural, metavar="N", help="images (default: 128 on 2 GPUs, 32 on 64 or more, else 64)")
-    add("--images", type=float, action="append", metavar="N", help="in the data set; repeatable")
-    add("--efficiency", type=float, default=0.4, metavar="X", help="share of the peak rate (default: %(default)s)")
-    add("--core-rate", type=float, default=250, metavar="N", help="images per second and core (default: %(default)s)")
-    add("--image-bytes", type=float, default=160e3, metavar="N", help="(default: %(default)g, COCO's)")
-    add("--storage", type=float, default=2.5e8, metavar="N", help="bytes per second and GPU (default: %(default)g)")
+    add("--images", type=amount, action="append", metavar="N", help="in the data set; repeatable")
+    add("--efficiency", type=amount, default=0.4, metavar="X", help="share of the peak rate (default: %(default)s)")
+    add("--core-rate", type=amount, default=250, metavar="N", help="images per second and core (default: %(default)s)")
+    add("--image-bytes", type=amount, default=160e3, metavar="N", help="(default: %(default)g, COCO's)")
+    add("--storage", type=amount, default=2.5e8, metavar="N", help="bytes per second and GPU (default: %(default)g)")
     add("opts", nargs="*", metavar="KEY VALUE", help="override the config, in pairs")
     args = parser.parse_args()
     machines: dict[str, Figures] = {}
@@ -72,6 +72,13 @@ def main() -> None:
     print_machines(machines)
     print()
     print_sizes(args.images or DEFAULT_SIZES, machines, cfg.SOLVER.EPOCHS, args.image_bytes)
+
+
+def amount(text: str) -> float:
+    """A number above 0, as a type of argparse."""
+    if not 0 < float(text) < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text}")
+    return float(text)
 
 
 def make_recipe(config_file: str, opts: list[str], count: int, batch: int) -> CfgNode:

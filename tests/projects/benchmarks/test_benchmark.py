@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -207,3 +208,12 @@ def test_options_change_the_columns(tmp_path):
 )
 def test_mistakes_are_one_line(tmp_path, options, complaint):
     assert complaint in one_line_error(f"{COMMAND} {options}", tmp_path)
+
+
+@pytest.mark.parametrize("option", ["--efficiency", "--core-rate", "--storage", "--image-bytes", "--images"])
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "many"])
+def test_what_is_assumed_is_above_zero(monkeypatch, capsys, option, value):
+    monkeypatch.setattr(sys, "argv", ["scaling.py", f"{option}={value}"])
+    with pytest.raises(SystemExit):
+        scaling.main()
+    assert f"argument {option}: " in capsys.readouterr().err
