@@ -112,6 +112,13 @@ def test_names_of_masks_come_from_a_file_beside_them_or_the_third_part(masks, tm
     assert MetadataCatalog.get(name).stuff_classes == ["floor", "wall", "door"]
 
 
+def test_more_classes_than_masks_have_ids_are_refused(masks, tmp_path):
+    write(tmp_path / "classes.txt", [f"class {n}" for n in range(256)])
+    assert "classes.txt has 256 classes: expected at most 255" in refusal(get_records, masks)
+    write(tmp_path / "classes.txt", [f"class {n}" for n in range(255)])
+    assert len(get_records(masks)) == 2
+
+
 def test_masks_of_other_images_are_refused(masks, tmp_path):
     image(tmp_path / "others/z.png")
     line = refusal(get_records, f"masks:{tmp_path}/others:{tmp_path}/masks")
