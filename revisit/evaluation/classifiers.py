@@ -35,7 +35,8 @@ def knn_classify(bank: Features, rows: Tensor, *, k: int, temperature: float) ->
     for chunk in rows.split(CHUNK):
         similarity, neighbors = (chunk @ bank.rows.T).topk(min(k, len(bank.rows)), dim=1)
         votes = torch.zeros(len(chunk), num_classes, dtype=rows.dtype)
-        votes.scatter_add_(1, bank.labels[neighbors], (similarity / temperature).exp())
+        # The softmax has the same order, and stays finite where exp(cosine / temperature) is beyond float32.
+        votes.scatter_add_(1, bank.labels[neighbors], (similarity / temperature).softmax(dim=1))
         predictions.append(votes.argmax(dim=1))
     return torch.cat(predictions)
 

@@ -11,15 +11,17 @@ from revisit.evaluation.classifiers import fit_linear, knn_classify, knn_top1, l
 from revisit.evaluation.features import Features, center_crop, extract_features
 
 
-def test_votes_equal_a_direct_evaluation():
+@pytest.mark.parametrize("temperature", [0.1, 0.005])  # exp(1 / 0.005) is beyond float32
+def test_votes_equal_a_direct_evaluation(temperature):
     generator = torch.Generator().manual_seed(0)
     bank = Features(unit(torch.randn(40, 6, generator=generator)), torch.randint(0, 4, (40,), generator=generator))
     rows = unit(torch.randn(25, 6, generator=generator))
-    for row, prediction in zip(rows.double().numpy(), knn_classify(bank, rows, k=7, temperature=0.1), strict=True):
+    predictions = knn_classify(bank, rows, k=7, temperature=temperature)
+    for row, prediction in zip(rows.double().numpy(), predictions, strict=True):
         similarity = bank.rows.double().numpy() @ row
         votes = np.zeros(4)
         for n in np.argsort(-similarity)[:7]:
-            votes[bank.labels[n]] += np.exp(similarity[n] / 0.1)
+            votes[bank.labels[n]] += np.exp(similarity[n] / temperature)
         assert prediction == votes.argmax()
 
 
