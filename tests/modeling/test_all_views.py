@@ -17,6 +17,7 @@ from true_steps import take_steps
 from revisit.engine.dry_run import build_meta_model, memory_per_process
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
+from revisit.modeling.meta_arch import all_views
 from revisit.modeling.meta_arch.swav import sinkhorn
 
 from detectron2.utils import comm
@@ -165,6 +166,15 @@ def test_every_convolution_computes_as_autocast_says_and_losses_in_float32(metho
     with torch.autocast("cpu", dtype=torch.bfloat16):
         losses, _ = step(model, random_views(BATCH, num_small=SMALL))
     assert set(computed) == {torch.bfloat16} and {loss.dtype for loss in losses.values()} == {torch.float32}
+
+
+def test_neighbours_are_the_same_however_many_scores_are_in_memory(monkeypatch):
+    found = []
+    for most in (0, 100):  # all 8 * 3 * 20, or those of one row of the queue
+        monkeypatch.setattr(all_views, "MAX_SCORES", most)
+        losses, _ = step(model_of("BYOL", *NEIGHBORS), random_views(BATCH, num_small=SMALL))
+        found.append(losses["loss_nn"].item())
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
 
 
 def test_without_neighbours_nothing_else_is_another():

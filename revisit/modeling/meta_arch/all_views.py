@@ -21,6 +21,8 @@ from detectron2.config import CfgNode
 from detectron2.engine import HookBase
 from detectron2.utils.events import get_event_storage
 
+MAX_SCORES = 2**22  # of positives against the queue, in memory at once
+
 
 @adds_keys
 def add_neighbor_keys(cfg: CfgNode) -> None:
@@ -155,7 +157,7 @@ class AllViews(Pretraining):
         self.pending_keys.append(pending)
         if not (self.neighbor_weight or self.watched):
             return {}
-        neighbors = nearest_rows(positives_g.flatten(0, 1), self.queue.features, self.num_neighbors)
+        neighbors = nearest_rows(positives_g.flatten(0, 1), self.queue.features, self.num_neighbors, MAX_SCORES)
         storage = get_event_storage()
         if self.watched:
             storage.put_scalar("queue_fill", 100 * self.queue.fill_level, smoothing_hint=False)
