@@ -4,6 +4,7 @@ import json
 import random
 import sys
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -17,7 +18,7 @@ from tiny import random_views, tiny_config
 from trees import refusal
 
 from projects.Benchmarks import scaling
-from projects.Benchmarks.input_pipeline import files_or_photographs, write_photographs
+from projects.Benchmarks.input_pipeline import files_or_photographs, measure_input, write_photographs
 from projects.Benchmarks.references import ReferenceViews, TextbookStep, share_inside
 from projects.Benchmarks.scaling import flops_per_image, head_flops_per_image
 from projects.Benchmarks.training_speed import OwnStep, plain_loader, require_neighbors
@@ -52,8 +53,8 @@ def test_input_and_training_from_files_are_compared(tmp_path):
 def test_images_that_the_reference_cannot_read_are_one_line(tmp_path):
     photo, broken = write_photographs(tmp_path, 2, height=60, width=80)
     broken.write_bytes(photo.read_bytes()[:500])
-    line = one_line_error(f"{BENCHMARK} --repeats 1 input {TOY} --images 2 --files folder:{tmp_path}", tmp_path)
-    for said in (line, refusal(ReferenceViews(tiny_config()), broken)):
+    measure = partial(measure_input, tiny_config(), files=f"folder:{tmp_path}", images=2, repeats=1)
+    for said in (refusal(measure), refusal(ReferenceViews(tiny_config()), broken)):
         assert str(broken) in said and "expected a complete file" in said
     cfg = tiny_config("DATASETS.TRAIN", (f"folder:{tmp_path}",))
     assert "2 images are fewer than one batch of 8" in refusal(plain_loader, cfg)
