@@ -289,6 +289,10 @@ def _settle_precision(cfg: CfgNode, before: Mapping[str, Any], config_file: str,
     if by_hand or begun:
         kept = [key for key in DECIDED if key in begun and key not in {*by_hand, *typed}]
         cfg.merge_from_list(["SOLVER.PRECISION", "", *(word for key in kept for word in (key, begun[key]))])
+        return
+    found = f"SOLVER.AMP.DTYPE {cfg.SOLVER.AMP.DTYPE}, but SOLVER.PRECISION auto measures bfloat16 alone"
+    wanted = "SOLVER.AMP.ENABLED True with it, which switches auto off, or no SOLVER.AMP.DTYPE"
+    expect(cfg.SOLVER.AMP.DTYPE == "bfloat16", f"{found}: expected {wanted}")
 
 
 def _resolve_seed(cfg: CfgNode, before: Mapping[str, Any]) -> None:

@@ -166,6 +166,13 @@ def test_a_dtype_alone_leaves_auto_as_it_is_and_what_a_run_began_with(tmp_path):
         assert settled(tmp_path, "SOLVER.AMP.DTYPE", name, resume=True) == ("", False, name, True)
 
 
+def test_a_dtype_that_auto_does_not_measure_is_refused(tmp_path):
+    message = "SOLVER.AMP.DTYPE float16, but SOLVER.PRECISION auto measures bfloat16 alone: expected SOLVER.AMP.ENABLED"
+    assert message in refusal(make_config, OWN, ["SOLVER.AMP.DTYPE", "float16"])
+    by_hand = make_config(OWN, ["SOLVER.AMP.DTYPE", "float16", "SOLVER.AMP.ENABLED", "True"], for_here=False)
+    assert decision(by_hand) == ("", True, "float16", False)
+
+
 def test_of_config_files_the_one_that_is_based_on_the_other_wins_over_its_auto(tmp_path):
     def write(name: str, text: str) -> str:
         (tmp_path / name).write_text(text)
