@@ -40,8 +40,8 @@ MAY_CHANGE = (
     *("MODEL.ROI_HEADS.*_TEST", "MODEL.DEVICE", "MODEL.COMPILE", "MODEL.CHANNELS_LAST", "CUDNN_BENCHMARK"),
     *("DATALOADER.NUM_WORKERS", "DATALOADER.AUGMENT_ON_DEVICE", "IMPORTS", "TEST.RESIZE_BACK"),
 )
-# Weights come from the checkpoint; the rest of them no trainer here reads.
-NEVER_READ = ("MODEL.WEIGHTS", "MODEL.ALLOW_PARTIAL_BACKBONE", "VERSION", "SOLVER.REFERENCE_WORLD_SIZE", "TEST.AUG.*")
+FOR_A_START = ("MODEL.WEIGHTS", "MODEL.ALLOW_PARTIAL_BACKBONE")  # a resumed run has its checkpoint's weights
+NEVER_READ = ("VERSION", "SOLVER.REFERENCE_WORLD_SIZE", "TEST.AUG.*")  # by any trainer here
 
 TWO_STAGE, PRETRAINING = "GeneralizedRCNN", "pretraining"
 FINETUNING = (*DETECTORS, *PIXELWISE)
@@ -90,7 +90,7 @@ def plain_config(cfg: CfgNode) -> dict[str, Value]:
 def verdict_on(cfg: CfgNode, key: str) -> Verdict:
     """What a resumed run of ``cfg`` does where a dotted key has another value than in the checkpoint."""
     method = method_of(cfg)
-    if _matches(key, NEVER_READ) or not _is_read(cfg, key, method):
+    if _matches(key, FOR_A_START) or not _is_read(cfg, key, method):
         return Verdict.WITHOUT_EFFECT
     may_change = (*MAY_CHANGE, *_of_class(method, "MAY_CHANGE"))
     return Verdict.APPLIED if _matches(key, may_change) else Verdict.REFUSED
@@ -171,6 +171,8 @@ def typed_in_vain(cfg: CfgNode, opts: Sequence[object]) -> list[Note]:
 
 def _is_read(cfg: CfgNode, key: str, method: type[Pretraining] | None) -> bool:
     """Whether this kind of network reads the key, as far as that is known."""
+    if _matches(key, NEVER_READ):
+        return False
     kind = PRETRAINING if method else cfg.MODEL.META_ARCHITECTURE
     if kind not in (PRETRAINING, *FINETUNING):
         return True

@@ -135,9 +135,9 @@ def test_keys_of_a_pyramid_count_where_the_network_has_one(recipe, verdict):
 )
 def test_keys_that_are_typed_and_never_read_are_named(kind, idle):
     read = ("OUTPUT_DIR", "SOLVER.BASE_LR", "MODEL.WEIGHTS", "SEED", "DATASETS.TEST", "IMPORTS", "TEST.EVAL_EPOCHS")
-    opts = [*read, "MOCO.MOMENTUM", "KNN_MOCO.WEIGHT", "NEIGHBORS.WEIGHT", "KNN_EVAL.BANK"]
+    opts = [*read, "MOCO.MOMENTUM", "KNN_MOCO.WEIGHT", "NEIGHBORS.WEIGHT", "KNN_EVAL.BANK", "TEST.AUG.ENABLED"]
     cfg = config(kind)
-    said = f"typed, but without effect: {cfg.MODEL.META_ARCHITECTURE} never reads {idle}"
+    said = f"typed, but without effect: {cfg.MODEL.META_ARCHITECTURE} never reads {idle}, TEST.AUG.ENABLED"
     assert typed_in_vain(cfg, [word for key in opts for word in (key, "a value")]) == [(logging.WARNING, said)]
     assert typed_in_vain(cfg, [word for key in read for word in (key, "a value")]) == []
 
