@@ -31,7 +31,7 @@ class Pretraining(nn.Module):
 
     TITLE = ""  # the method in words, for the origin of its weights
     HEADS: tuple[str, ...] = ()  # prefixes of its tensors that a converted backbone leaves out
-    ENCODERS: tuple[str, ...] = ("backbone",)  # the modules that converted weights start
+    ENCODERS: tuple[str, ...] = ("backbone",)  # modules that begin with MODEL.WEIGHTS' backbone
     # Patterns of config keys, beside those of the methods that it extends, for a run that is resumed with other values
     # (engine/same_experiment.py). KEYS: all of its own; who states them reads no other method's. MAY_CHANGE: of these,
     # those that do not make another experiment.
