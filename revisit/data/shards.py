@@ -28,7 +28,7 @@ from detectron2.data import MetadataCatalog
 INDEX = "index.npz"
 MAX_SHORT_SIDE = 2**14  # px
 _NO_LABEL = -1
-_MAX_DIGITS = 6  # of a class: evaluations reserve memory for all up to the highest
+_MAX_CLASSES = 10**6  # evaluations reserve memory for all up to the highest
 
 
 class ShardIndex(NamedTuple):
@@ -65,8 +65,8 @@ def index_shard(path: Path) -> list[tuple[int, int, int]]:
                 elif member.isfile() and suffix == "cls":
                     text = tar.extractfile(member).read(64).strip()  # more is no class
                     found = f"{path}: the class of {key} is {text.decode(errors='replace')!r}"
-                    sound = text.isdigit() and len(text) <= _MAX_DIGITS
-                    expect(sound, f"{found}: expected a whole number from 0 on, of at most {_MAX_DIGITS} digits")
+                    sound = text.isdigit() and int(text) < _MAX_CLASSES
+                    expect(sound, f"{found}: expected a whole number from 0 on, below {_MAX_CLASSES:,}")
                     labels[key] = int(text)
                 end = member.offset_data + -(-member.size // BLOCK) * BLOCK
     except (tarfile.TarError, OSError, ValueError) as error:

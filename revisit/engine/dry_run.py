@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from revisit.checkpoint.flags import flags_of
+from revisit.checkpoint.run_folder import VIEWS
 from revisit.config import PIXELWISE, bit_depth
 from revisit.data.box_checks import Note
 from revisit.data.catalog import get_records
@@ -53,8 +54,8 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int, notes: Sequence[N
     if method and (advice := method.advice(cfg, num_images)):
         print(f"warning: {advice}")
     if method and recipe["data"]["found"]:
-        save_view_sheet(cfg, output / "views.png")
-        print(f"wrote {output / 'views.png'}: anchor, positive and small crops of some images")
+        save_view_sheet(cfg, output / VIEWS)
+        print(f"wrote {output / VIEWS}: anchor, positive and small crops of some images")
     return recipe
 
 
