@@ -12,7 +12,7 @@ from revisit.checkpoint.convert import BackboneWeights, flags_to_config
 from revisit.data.catalog import get_records, register
 from revisit.data.sampled_images import sample
 from revisit.errors import expect
-from revisit.evaluation.features import CenterCropDataset
+from revisit.evaluation.features import CenterCropDataset, check_not_enlarged
 
 IMAGE_SIZE = 224  # px
 _BATCH = 32
@@ -25,7 +25,8 @@ def recalibrate(weights: BackboneWeights, dataset: str) -> BackboneWeights:
     channel, gamma = scale * sqrt(v + eps) and beta = bias + scale * m.
 
     Raises:
-        UserError: no such data set, an image that cannot be read, or weights that are not folded.
+        UserError: no such data set, an image that cannot be read, images that were made too small, or weights that are
+            not folded.
     """
     folded = weights.description.FOLDED
     expect(
@@ -35,6 +36,7 @@ def recalibrate(weights: BackboneWeights, dataset: str) -> BackboneWeights:
     )
     register(dataset)
     images = CenterCropDataset(sample(get_records(dataset)), IMAGE_SIZE, replaced=True)
+    check_not_enlarged(dataset, IMAGE_SIZE, "the recalibration's image size")
     loader = DataLoader(images, _BATCH, collate_fn=_stacked)
     tensors = recalibrated(weights, tqdm(loader, desc="recalibrating", unit="batch"))
     flags = {key: value for key, value in weights.flags.items() if key not in folded}

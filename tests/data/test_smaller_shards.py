@@ -5,6 +5,7 @@ import runpy
 import shlex
 import shutil
 import sys
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -20,6 +21,7 @@ from revisit.data.catalog import get_records
 from revisit.data.image_folders import load_class_folders
 from revisit.data.reader import UnreadableImageError, read_image, read_record, read_sample
 from revisit.data.shards import load_shards
+from revisit.engine.recalibration import recalibrate
 from revisit.engine.setup import check_evaluation_data, count_images
 
 from detectron2.data import MetadataCatalog
@@ -183,6 +185,13 @@ def test_frozen_features_take_them_where_none_is_enlarged(made, options, size, l
     cfg.LINEAR.IMAGE_SIZE = size + 1
     message = f"LINEAR.IMAGE_SIZE {size + 1} would enlarge them, expected at least {least} px"
     assert message in refusal(read_set, cfg, f"shards:{made}")
+
+
+def test_statistics_of_batch_norm_are_not_taken_of_enlarged_images(made):
+    folded = {"MODEL.RESNETS.NORM": "FrozenBN"}
+    weights = SimpleNamespace(description=SimpleNamespace(FOLDED=folded), flags=folded)
+    message = "the recalibration's image size 224 would enlarge them, expected at least 256 px"
+    assert message in refusal(recalibrate, weights, f"shards:{made}")
 
 
 def test_a_file_name_that_is_no_text_is_packed(tmp_path):
