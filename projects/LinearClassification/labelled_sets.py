@@ -42,6 +42,11 @@ class LabelledSet(NamedTuple):
     targets: np.ndarray
 
 
+def transform_of(cfg: CfgNode) -> str:
+    """How the protocol sees an image that it tests, one of TRANSFORMS."""
+    return "center_crop" if cfg.LINEAR.METHOD == "sgd" else cfg.LINEAR.TRANSFORM
+
+
 def read_set(cfg: CfgNode, name: str) -> LabelledSet:
     """A data set by name.
 
@@ -49,8 +54,7 @@ def read_set(cfg: CfgNode, name: str) -> LabelledSet:
         UserError: records have no labels, or are all of one class; images were made too small for LINEAR.IMAGE_SIZE.
     """
     records = get_records(name)
-    transform = "center_crop" if cfg.LINEAR.METHOD == "sgd" else cfg.LINEAR.TRANSFORM
-    check_not_enlarged(name, cfg.LINEAR.IMAGE_SIZE, "LINEAR.IMAGE_SIZE", transform)
+    check_not_enlarged(name, cfg.LINEAR.IMAGE_SIZE, "LINEAR.IMAGE_SIZE", transform_of(cfg))
     key = "labels" if "labels" in records[0] else "label"
     labelled = all(key in record for record in records)
     expect(labelled, f"data set {name!r} has no labels: expected class folders, or a data set by name")

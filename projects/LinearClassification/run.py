@@ -31,7 +31,14 @@ from tqdm import tqdm
 
 from projects.common.entry import load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
-from projects.LinearClassification.labelled_sets import Labelled, LabelledSet, cached_features, check_classes, read_set
+from projects.LinearClassification.labelled_sets import (
+    Labelled,
+    LabelledSet,
+    cached_features,
+    check_classes,
+    read_set,
+    transform_of,
+)
 from projects.LinearClassification.sgd import LinearTraining, plot_history
 from revisit.config_rules import PIXELS, POSITIVE, add_rules, each, one_of, real, whole
 from revisit.data.class_names import share_classes
@@ -305,11 +312,10 @@ def sgd(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: Labell
 
 def save_classifier(cfg: CfgNode, weight: torch.Tensor, bias: torch.Tensor) -> None:
     """classifier.pth: weight (classes, C) and bias (classes,), float32, names, and how it sees an image."""
-    transform = "center_crop" if cfg.LINEAR.METHOD == "sgd" else cfg.LINEAR.TRANSFORM
     content = {"weight": weight.float().contiguous(), "bias": bias.float().contiguous()}
     content["classes"] = MetadataCatalog.get(only_dataset(cfg, "TRAIN")).get("thing_classes", [])
     with written_whole(Path(cfg.OUTPUT_DIR) / "classifier.pth") as temporary:
-        torch.save({**content, "transform": transform, "image_size": cfg.LINEAR.IMAGE_SIZE}, temporary)
+        torch.save({**content, "transform": transform_of(cfg), "image_size": cfg.LINEAR.IMAGE_SIZE}, temporary)
 
 
 METHODS = {"logistic": logistic, "svm": svm, "knn": knn, "sgd": sgd}

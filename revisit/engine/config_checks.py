@@ -12,7 +12,6 @@ from revisit.data.labels import VOID
 from revisit.data.pixel_mapper import check_input
 from revisit.errors import expect
 from revisit.evaluation.box_evaluators import check_voc_truth
-from revisit.evaluation.features import check_not_enlarged
 from revisit.evaluation.main_score import main_score
 from revisit.modeling.backbone.description import families, family_of
 from revisit.modeling.backbone.pyramids import STAGES
@@ -63,8 +62,8 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
     weights, solver = cfg.MODEL.WEIGHTS, cfg.SOLVER
     found = not weights or is_url(weights) or os.path.isfile(weights)
     expect(found, f"MODEL.WEIGHTS {weights} not found: expected a file of weights")
-    still = solver.OPTIMIZER in ("SGD", "LARS") and solver.NESTEROV and not solver.MOMENTUM
-    expect(not still, "SOLVER.NESTEROV True, but SOLVER.MOMENTUM 0: expected more than 0, or SOLVER.NESTEROV False")
+    sound = solver.OPTIMIZER not in ("SGD", "LARS") or solver.MOMENTUM or not solver.NESTEROV
+    expect(sound, "SOLVER.NESTEROV True, but SOLVER.MOMENTUM 0: expected more than 0, or SOLVER.NESTEROV False")
     batch = solver.IMS_PER_BATCH
     expect(
         batch % num_processes == 0,
@@ -175,12 +174,10 @@ def check_records(cfg: CfgNode, name: str, records: list[dict]) -> None:
         expect(here == there, f"{key} is {here}, but data set {name!r} has {there} classes")
 
 
-def check_short_side(cfg: CfgNode, name: str, *, to_learn: bool) -> None:
-    """Check that a pretraining wants images that were made smaller, or that its evaluation enlarges none."""
+def check_short_side(cfg: CfgNode, name: str) -> None:
+    """Check that a pretraining on images that were made smaller (tools/make_shards.py) wants them so."""
     short = MetadataCatalog.get(name).get("short_side")
-    if method_of(cfg) and not to_learn:
-        check_not_enlarged(name, cfg.KNN_EVAL.IMAGE_SIZE, "KNN_EVAL.IMAGE_SIZE")
-    elif method_of(cfg) and short:
+    if method_of(cfg) and short:
         found = f"data set {name!r} has images made smaller, to a short side of {short} px"
         expect(cfg.VIEWS.REDUCED_IMAGES, f"{found}: expected VIEWS.REDUCED_IMAGES True, or images as they were")
 

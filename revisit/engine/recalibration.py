@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from revisit.checkpoint.convert import BackboneWeights, flags_to_config
-from revisit.data.catalog import get_records, register
+from revisit.data.catalog import get_records
 from revisit.data.sampled_images import sample
 from revisit.errors import expect
 from revisit.evaluation.features import CenterCropDataset, check_not_enlarged
@@ -34,7 +34,6 @@ def recalibrate(weights: BackboneWeights, dataset: str) -> BackboneWeights:
         f"--recalibrate {dataset}: these weights have batch statistics of their own; recalibration is for weights "
         "whose batch norm is a scale and a bias",
     )
-    register(dataset)
     images = CenterCropDataset(sample(get_records(dataset)), IMAGE_SIZE, replaced=True)
     check_not_enlarged(dataset, IMAGE_SIZE, "the recalibration's image size")
     loader = DataLoader(images, _BATCH, collate_fn=_stacked)

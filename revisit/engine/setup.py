@@ -39,6 +39,7 @@ from revisit.engine.merging import check_pairs, first_statement, imports_of, mer
 from revisit.engine.precision import DECIDED, resolve_precision
 from revisit.engine.run_log import open_log
 from revisit.errors import UserError, expect
+from revisit.evaluation.features import check_not_enlarged
 from revisit.imports import import_modules
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.older_keys import await_older_keys, settle_older_keys
@@ -142,15 +143,10 @@ def check_evaluation_data(cfg: CfgNode, notes: list[Note] | None = None, *, assu
             check_records(cfg, name, records)
             notes += inspect_records(cfg, name, records, to_learn=False)
         resolve_bit_depth(cfg, records)
-        check_short_side(cfg, name, to_learn=False)
-        bank, labels = cfg.KNN_EVAL.BANK, {record.get("label", -1) for record in records}
-        if name == bank and len(labels) < 2:
-            raise UserError(f"KNN_EVAL.BANK {name} has fewer than two classes: expected a labelled data set")
-        expect(
-            not bank or name not in cfg.DATASETS.TEST or -1 not in labels,
-            f"DATASETS.TEST: images of {name} have no class to compare with that of KNN_EVAL.BANK: expected a labelled "
-            "data set; MONITOR.IMAGES takes one without labels",
-        )
+        if method_of(cfg):
+            check_not_enlarged(name, cfg.KNN_EVAL.IMAGE_SIZE, "KNN_EVAL.IMAGE_SIZE")
+        if cfg.KNN_EVAL.BANK:
+            _check_classified(cfg, name, {record.get("label", -1) for record in records})
         if name == cfg.MONITOR.IMAGES:
             count, neighbors = min(len(records), cfg.MONITOR.MAX_IMAGES), cfg.KNN_EVAL.NUM_NEIGHBORS
             expect(
@@ -163,6 +159,17 @@ def check_evaluation_data(cfg: CfgNode, notes: list[Note] | None = None, *, assu
             if shared := shared_images(bank, found.get(name, [])):
                 both = f"{shared} of {len(found[name])} images of {name} are in KNN_EVAL.BANK {cfg.KNN_EVAL.BANK} too"
                 notes.append((logging.WARNING, f"{both}, where each finds itself: expected other images"))
+
+
+def _check_classified(cfg: CfgNode, name: str, labels: set[int]) -> None:
+    """Check the classes, -1 for none, of a data set that kNN may compare with or classify."""
+    if name == cfg.KNN_EVAL.BANK and len(labels) < 2:
+        raise UserError(f"KNN_EVAL.BANK {name} has fewer than two classes: expected a labelled data set")
+    expect(
+        name not in cfg.DATASETS.TEST or -1 not in labels,
+        f"DATASETS.TEST: images of {name} have no class to compare with that of KNN_EVAL.BANK: expected a labelled "
+        "data set; MONITOR.IMAGES takes one without labels",
+    )
 
 
 def count_images(cfg: CfgNode, notes: list[Note] | None = None, *, assume_missing: bool = False) -> int:
@@ -185,7 +192,7 @@ def count_images(cfg: CfgNode, notes: list[Note] | None = None, *, assume_missin
             total += expected
         else:
             check_records(cfg, name, records)
-            check_short_side(cfg, name, to_learn=True)
+            check_short_side(cfg, name)
             notes += inspect_records(cfg, name, records, to_learn=True)
             total += len(records)
             found += records

@@ -54,7 +54,7 @@ def build_optimizer(cfg: CfgNode, model: nn.Module) -> optim.Optimizer:
     Raises:
         UserError: LARS, which is timm's, where timm is not installed; a model with nothing to train.
     """
-    solver, name, frozen = cfg.SOLVER, cfg.MODEL.META_ARCHITECTURE, cfg.MODEL.BACKBONE.FREEZE_AT
+    solver = cfg.SOLVER
     groups = get_default_optimizer_params(
         model,
         base_lr=solver.BASE_LR,
@@ -63,7 +63,8 @@ def build_optimizer(cfg: CfgNode, model: nn.Module) -> optim.Optimizer:
         bias_lr_factor=solver.BIAS_LR_FACTOR,
         weight_decay_bias=solver.WEIGHT_DECAY_BIAS,
     )
-    expect(groups, f"MODEL.BACKBONE.FREEZE_AT {frozen} leaves {name} nothing to train: expected a smaller number")
+    frozen = f"MODEL.BACKBONE.FREEZE_AT {cfg.MODEL.BACKBONE.FREEZE_AT}"
+    expect(groups, f"{frozen} leaves {cfg.MODEL.META_ARCHITECTURE} nothing to train: expected a smaller number")
     # All tensors in a kernel. Clipping has to see gradients without the scale of float16, which fused steps remove.
     fused, momentum = not solver.CLIP_GRADIENTS.ENABLED, {"momentum": solver.MOMENTUM, "nesterov": solver.NESTEROV}
     if solver.OPTIMIZER == "LARS":

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from revisit.modeling.losses.contrastive import at_least_float32, contrastive_losses
 
+MAX_SCORES = 2**22  # by default
+
 
 def chunked_losses(
     positives: Tensor,

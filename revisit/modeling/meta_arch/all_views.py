@@ -11,7 +11,7 @@ from revisit.config_rules import add_rules, real, whole
 from revisit.errors import expect
 from revisit.modeling.bn_groups import check_whole_batch
 from revisit.modeling.distributed import gather_rows
-from revisit.modeling.losses.chunked import nearest_rows
+from revisit.modeling.losses.chunked import MAX_SCORES, nearest_rows
 from revisit.modeling.meta_arch.pretraining import Pretraining, all_passes, unit_rows
 from revisit.modeling.monitors import feature_std, neighbor_purity
 from revisit.modeling.neighbors import NeighborLossSchedule, check_wait
@@ -20,8 +20,6 @@ from revisit.modeling.queue import AlignedQueue, QueueUpdate, enqueue_parts
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase
 from detectron2.utils.events import get_event_storage
-
-MAX_SCORES = 2**22  # of positives against the queue, in memory at once
 
 
 @adds_keys

@@ -13,7 +13,7 @@ from revisit.errors import expect
 from revisit.modeling.backbone.description import family_of
 from revisit.modeling.bn_groups import BNGroups, bn_groups, group_batch_norm, has_batch_norm
 from revisit.modeling.distributed import gather_rows, start_gather
-from revisit.modeling.losses.chunked import chunked_losses
+from revisit.modeling.losses.chunked import MAX_SCORES, chunked_losses
 from revisit.modeling.meta_arch.pretraining import Pretraining, positive_passes, unit_rows
 from revisit.modeling.momentum import MomentumUpdate, ema_update, momentum_copy
 from revisit.modeling.monitors import contrast_accuracy, feature_std
@@ -35,7 +35,7 @@ def add_moco_keys(cfg: CfgNode) -> None:
     cfg.MOCO.QUEUE_SIZE = 65536  # K, rows
     cfg.MOCO.QUEUE_DTYPE = "float32"  # of the queues in memory: float32 | bfloat16 | float16, of half the size
     # Scores of positives against the queue that are in memory at once: a longer queue is read in parts.
-    cfg.MOCO.MAX_SCORES = 2**22  # 0: all at once, as the formulas are written
+    cfg.MOCO.MAX_SCORES = MAX_SCORES  # 0: all at once, as the formulas are written
     cfg.MOCO.TEMPERATURE = 0.2  # tau
     cfg.MOCO.MOMENTUM = 0.995  # m; the paper's rows before "+m" use 0.999
     cfg.MOCO.EMBEDDING_DIM = 128  # C, width after the projection head
