@@ -183,24 +183,17 @@ def crop_and_resize(image: np.ndarray, box: np.ndarray, size: int, out: np.ndarr
 def crop_and_reduce(image: np.ndarray, box: np.ndarray, size: int, out: np.ndarray | None = None) -> np.ndarray:
     """As ``crop_and_resize``, by a cheaper filter.
 
-    Each axis is first divided by the whole number next to its scale, every block of pixels by its mean; what is left,
-    a scale between 2/3 and 3/2, is bilinear without antialiasing. Pixels of the box that fill no block, less than one
-    block, are left out on both sides alike.
+    The crop is halved, every 2 x 2 pixels by their mean, until the root of its area is below 1.5 ``size``; a last odd
+    row or column is left out. What is left is bilinear without antialiasing.
     """
     x0, y0, x1, y1 = box
-    x0, columns = _blocks(x0, x1, size)
-    y0, rows = _blocks(y0, y1, size)
-    crop = image[y0 : y0 + rows[0] * rows[1], x0 : x0 + columns[0] * columns[1]]
-    if rows[1] > 1 or columns[1] > 1:
-        crop = cv2.resize(crop, (columns[0], rows[0]), interpolation=cv2.INTER_AREA)
+    crop = image[y0:y1, x0:x1]
+    height, width = crop.shape[:2]
+    while height * width >= (1.5 * size) ** 2 and min(height, width) > 1:
+        height, width = height // 2, width // 2
+        # Of all blocks OpenCV has vector instructions for those of 2 x 2 alone.
+        crop = cv2.resize(crop[: 2 * height, : 2 * width], (width, height), interpolation=cv2.INTER_AREA)
     return cv2.resize(crop, (size, size), out, interpolation=cv2.INTER_LINEAR)
-
-
-def _blocks(low: int, high: int, size: int) -> tuple[int, tuple[int, int]]:
-    """Where the blocks of one axis begin, how many there are, and how many pixels each has."""
-    length = int(high - low)
-    block = max(1, (2 * length + size) // (2 * size))
-    return int(low) + length % block // 2, (length // block, block)
 
 
 RESAMPLERS = {"area": crop_and_reduce, "antialias": crop_and_resize}  # VIEWS.RESAMPLING
