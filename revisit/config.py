@@ -140,7 +140,7 @@ def _add_view_keys(cfg: CfgNode) -> None:
     cfg.VIEWS.MIN_OVERLAP = 0.2
     # The largest IoU of anchor and large positive (the IoU study); 1 leaves them alone, 0 keeps them disjoint.
     cfg.VIEWS.MAX_IOU = 1.0
-    # How crops are resized. area: means of whole blocks of pixels, then bilinear, the faster one. antialias: PIL's
+    # How crops are resized. area: halved by the means of 2 x 2 pixels, then bilinear, the faster one. antialias: PIL's
     # bilinear filter, as in the authors' code.
     cfg.VIEWS.RESAMPLING = "area"  # area | antialias
     # For images far larger than their crops need. True decodes a JPEG at 1/2, 1/4 or 1/8 of its size where every crop
