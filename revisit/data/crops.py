@@ -183,16 +183,19 @@ def crop_and_resize(image: np.ndarray, box: np.ndarray, size: int, out: np.ndarr
 def crop_and_reduce(image: np.ndarray, box: np.ndarray, size: int, out: np.ndarray | None = None) -> np.ndarray:
     """As ``crop_and_resize``, by a cheaper filter.
 
-    The crop is halved, every 2 x 2 pixels by their mean, until the root of its area is below 1.5 ``size``; a last odd
-    row or column is left out. What is left is bilinear without antialiasing.
+    The crop is halved, every 2 x 2 pixels by their mean, until the root of its area is below 1.5 ``size``. Pixels that
+    the halvings do not divide are left out on both sides alike. What is left is bilinear without antialiasing.
     """
-    x0, y0, x1, y1 = box
-    crop = image[y0:y1, x0:x1]
-    height, width = crop.shape[:2]
-    while height * width >= (1.5 * size) ** 2 and min(height, width) > 1:
-        height, width = height // 2, width // 2
+    x0, y0, x1, y1 = box.tolist()
+    width, height, block = x1 - x0, y1 - y0, 1
+    while width * height >= (1.5 * size) ** 2 and min(width, height) > 1:
+        width, height, block = width // 2, height // 2, 2 * block
+    x0, y0 = x0 + (x1 - x0) % block // 2, y0 + (y1 - y0) % block // 2
+    crop = image[y0 : y0 + block * height, x0 : x0 + block * width]
+    while block > 1:
+        block //= 2
         # Of all blocks OpenCV has vector instructions for those of 2 x 2 alone.
-        crop = cv2.resize(crop[: 2 * height, : 2 * width], (width, height), interpolation=cv2.INTER_AREA)
+        crop = cv2.resize(crop, (block * width, block * height), interpolation=cv2.INTER_AREA)
     return cv2.resize(crop, (size, size), out, interpolation=cv2.INTER_LINEAR)
 
 

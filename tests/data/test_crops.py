@@ -186,12 +186,16 @@ def antialiased(image, box, size):
 
 
 def reduced(image, box, size):
-    """Means of 2 x 2 pixels, rounded, until the crop is less than 1.5 times as large, then bilinear."""
+    """Means of 2 x 2 pixels, rounded, as often as a crop of 1.5 times the size or more is left, then bilinear."""
     x0, y0, x1, y1 = (int(value) for value in box)
     pixels = image[y0:y1, x0:x1].astype(float)
-    while pixels[..., 0].size >= 2.25 * size**2 and min(pixels.shape[:2]) > 1:
-        rows, columns = (count // 2 * 2 for count in pixels.shape[:2])
-        parts = [pixels[y:rows:2, x:columns:2] for y in (0, 1) for x in (0, 1)]
+    sides = np.array(pixels.shape[:2])
+    halvings = next(n for n in range(20) if (sides >> n).prod() < 2.25 * size**2 or (sides >> n).min() <= 1)
+    for axis, side in enumerate(sides):
+        spare = side % 2**halvings
+        pixels = pixels.take(range(spare // 2, spare // 2 + side - spare), axis)
+    for _ in range(halvings):
+        parts = [pixels[y::2, x::2] for y in (0, 1) for x in (0, 1)]
         pixels = np.floor(np.mean(parts, axis=0) + 0.5)
     for axis in (0, 1):
         count = pixels.shape[axis]
