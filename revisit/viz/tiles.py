@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import cv2
 import numpy as np
+from PIL import Image
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +84,6 @@ def save_sheet(
     height = top + len(grid) + LINE * -(-len(legend) // per_line) + MARGIN - GAP
 
     figure = FigureCanvasAgg(Figure((width / DPI, height / DPI), DPI)).figure
-    figure.figimage(grid, MARGIN, height - top - len(grid))
     _write(figure, (MARGIN, MARGIN + 8), title, room, fontsize=12, weight="bold")
     _write(figure, (MARGIN, MARGIN + 8 + LINE), subtitle, room, GREY, fontsize=9)
     for n, (header, color) in enumerate(zip(headers, header_colors or [BLACK] * len(headers), strict=True)):
@@ -102,7 +102,11 @@ def save_sheet(
     for n, (_, entry) in enumerate(legend):
         place = MARGIN + n % per_line * (room // per_line), top + len(grid) + 8 + n // per_line * LINE
         _write_entry(figure, place, *entry, room // per_line)
-    figure.savefig(path, dpi=DPI)
+    figure.canvas.draw()
+    sheet = np.array(figure.canvas.buffer_rgba())[..., :3]
+    area = sheet[top : top + len(grid), MARGIN : MARGIN + grid.shape[1]]
+    np.minimum(area, grid, out=area)  # either is white where the other is not; figimage would resample the tiles
+    Image.fromarray(sheet).save(path, compress_level=1)  # of photographs: a quarter of the time, 15 % more bytes
 
 
 def _grid(rows: list[SheetRow], column: int) -> np.ndarray:
