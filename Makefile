@@ -44,8 +44,8 @@ $(VENV)/.complete: setup.py constraints.txt tools/install_detectron2.py
 	@touch $@
 
 test: $(STAMP)  ## run the tests, on all cores
-	@# One thread a process: the processes have the cores.
-	OMP_NUM_THREADS=1 $(PYTHON) -m pytest \
+	@# One thread a process: the processes have the cores. Bytecode is kept, or each process would compile the project.
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest \
 		$$($(PYTHON) -c 'import xdist' 2>/dev/null && echo --numprocesses auto --dist loadfile --no-loadscope-reorder)
 
 lint: $(STAMP)  ## check style and formatting

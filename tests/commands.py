@@ -7,6 +7,7 @@ test is about how processes start. Detectron2 and this project, 0.2 s, are impor
 from __future__ import annotations
 
 import atexit
+import gc
 import multiprocessing
 import os
 import runpy
@@ -79,6 +80,7 @@ def launch_forks(main: Callable[..., object], processes: int, *args: object) -> 
 
 
 def _be_process(environment: dict[str, str], main: Callable[..., object], args: tuple) -> None:
+    gc.freeze()  # what it shares with its parent: collections would look through it, and copy its memory
     os.environ.update(environment)
     os.chdir(ROOT)
     main(*args)
@@ -140,6 +142,7 @@ class ForkedScript:
 
 def _be_script(words: list[str], env: dict[str, str], cwd: str, streams: list[Connection], new_session: bool) -> None:
     """In the fork: what ``python WORDS`` does. What it starts forks too."""
+    gc.freeze()
     if new_session:
         os.setsid()
     for number, stream in enumerate(streams, start=1):
