@@ -80,9 +80,11 @@ def main() -> None:
         expect(bool(paths), f"no *.tar in {args.output}: expected tar files in WebDataset's layout")
     else:
         paths = make_shards(get_records(args.dataset), args.output, args.images_per_shard, args.workers, smaller)
-    index = write_index(args.output, paths, read_manifest(args.output).get("short_side", 0))
+    short_side = read_manifest(args.output).get("short_side", 0)
+    index = write_index(args.output, paths, short_side)
     print(f"{args.output / INDEX}: {len(index.shard):,} images in {len(paths):,} shards")
-    print(f"in configs: DATASETS.TRAIN \"('shards:{args.output}',)\"")
+    accepted = " VIEWS.REDUCED_IMAGES True" if short_side else ""
+    print(f"in configs: DATASETS.TRAIN \"('shards:{args.output}',)\"{accepted}")
 
 
 def make_shards(

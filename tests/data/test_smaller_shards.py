@@ -96,10 +96,11 @@ def test_images_whose_short_side_is_longer_become_upright_jpegs_of_it_and_others
     assert changed == 5
 
 
-def test_an_interrupted_call_goes_on_and_one_with_other_options_is_refused(images, made, shards):
+def test_an_interrupted_call_goes_on_and_one_with_other_options_is_refused(images, made, shards, capsys):
     for name in ("shard-000001.tar", "index.npz"):
         (shards / name).unlink()
     pack(COMMAND.format(images, shards, SIDE))
+    assert f"DATASETS.TRAIN \"('shards:{shards}',)\" VIEWS.REDUCED_IMAGES True\n" in capsys.readouterr().out
     for path in made.iterdir():
         assert path.name == "index.npz" or path.read_bytes() == (shards / path.name).read_bytes()
     other = (
