@@ -145,7 +145,8 @@ def _add_view_keys(cfg: CfgNode) -> None:
     cfg.VIEWS.RESAMPLING = "area"  # area | antialias
     # For images far larger than their crops need. True decodes a JPEG at 1/2, 1/4 or 1/8 of its size where every crop
     # keeps at least the pixels of its view, and accepts shards whose images were made smaller (tools/make_shards.py
-    # --short-side). Views then move by up to half a pixel, which may cost accuracy (docs/results.md).
+    # --short-side). Views of such a JPEG move by up to half of one of their pixels, which may cost accuracy
+    # (docs/results.md).
     cfg.VIEWS.REDUCED_IMAGES = False
     # Look of the positives; anchors always have the standard look. The paper's A+ is
     # standard_or_autoaugment.
