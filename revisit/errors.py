@@ -1,6 +1,16 @@
 """The one exception that means: the user can fix this."""
 
-from collections.abc import Sequence
+import logging
+import re
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+_NO_ANSWER = re.compile(
+    r"time[d-]? ?out|connection (was )?(closed|reset|refused|lost)|broken pipe|remote process|no route|unreachable",
+    re.I,
+)
 
 
 class UserError(Exception):
@@ -20,6 +30,56 @@ def expect(condition: bool, message: str) -> None:
     """Raise UserError with the message unless the condition holds."""
     if not condition:
         raise UserError(message)
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """While a run is set up from its config: what a library raises in the block becomes one line.
+
+    The traceback goes to the run's log.txt once that is open, and with ``--debug`` to the screen. UserErrors pass, and
+    so does the failure of another process.
+
+    Args:
+        doing: what the block does, such as "building the model".
+
+    Raises:
+        UserError: ``doing`` and the library's words.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if is_lost_contact(error):
+            raise
+        logged = logging.getLogger("revisit").handlers
+        logging.getLogger(__name__).debug(f"{doing} failed", exc_info=True)
+        if debugging():
+            traceback.print_exc()
+        where = "the traceback is in log.txt, and --debug prints it" if logged else "--debug prints the traceback"
+        raise UserError(f"{doing}: {type(error).__name__}: {words_of(error)} ({where})") from error
+
+
+def debugging() -> bool:
+    """Whether the command line asks for tracebacks; the processes of a run inherit it."""
+    return "--debug" in sys.argv
+
+
+def words_of(error: Exception) -> str:
+    """What a library's exception says first; the line of code that raised it where it says nothing."""
+    text = error.args[0] if isinstance(error, KeyError) and error.args else error  # str() would quote the words
+    if str(text).strip():
+        return first_line(text)
+    frames = traceback.extract_tb(error.__traceback__)
+    return (frames[-1].line if frames else "") or "no reason given"
+
+
+def is_lost_contact(error: BaseException) -> bool:
+    """Whether an error is how gloo, NCCL or torch's store say that another process of the run does not answer."""
+    # By name: whoever only reads a command line has not imported torch.
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    by_network = "DistError" in kinds or ("RuntimeError" in kinds and "gloo" in str(error))
+    return by_network and _NO_ANSWER.search(str(error)) is not None
 
 
 def printable(text: str) -> str:

@@ -4,7 +4,6 @@ import argparse
 import fcntl
 import logging
 import os
-import re
 import signal
 import socket
 import struct
@@ -26,15 +25,11 @@ from tqdm import tqdm
 
 from revisit.engine.command import TIMEOUT
 from revisit.engine.stop_signals import StopSignals
-from revisit.errors import InterruptedRunError, LostContactError, UserError, first_line
+from revisit.errors import InterruptedRunError, LostContactError, UserError, first_line, is_lost_contact
 
 from detectron2.utils import comm
 
 GRACE = 5.0  # seconds: a process that failed by itself is heard before those that miss it, and these may end
-_NO_ANSWER = re.compile(
-    r"time[d-]? ?out|connection (was )?(closed|reset|refused|lost)|broken pipe|remote process|no route|unreachable",
-    re.I,
-)
 _GET_ADDRESS = 0x8915  # Linux's SIOCGIFADDR
 
 
@@ -230,12 +225,6 @@ def log_processes(device: str) -> None:
     else:
         where = f"{world_size} x {torch.cuda.get_device_name()}"
     logging.getLogger(__name__).info(f"Running on {where}")
-
-
-def is_lost_contact(error: BaseException) -> bool:
-    """Whether an error is how gloo, NCCL or torch's store say that a process does not answer."""
-    by_network = isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
-    return by_network and _NO_ANSWER.search(str(error)) is not None
 
 
 def prefer_interface_towards(dist_url: str) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import sys
 from collections.abc import Iterable
 
 from detectron2.utils import comm
@@ -25,9 +26,12 @@ class Uncolored(logging.Formatter):
 def open_log(folder: str, names: Iterable[str] = ()) -> None:
     """Send what the libraries and the packages of these names log to the console and to FOLDER/log.txt.
 
-    Other processes than the main one write log.txt.rankN alone. Colours are for terminals.
+    Other processes than the main one write log.txt.rankN alone. Colours are for terminals, and messages at level DEBUG,
+    which are tracebacks (``revisit.errors.translated``), for the file.
     """
     for name in (*LIBRARIES, "revisit", *names):
         for handler in setup_logger(folder, distributed_rank=comm.get_rank(), name=name).handlers:
             if not handler.stream.isatty() and not isinstance(handler.formatter, Uncolored):
                 handler.setFormatter(Uncolored(handler.formatter))
+            if handler.stream is sys.stdout:
+                handler.setLevel(logging.INFO)

@@ -34,11 +34,11 @@ from revisit.engine.config_checks import (
     num_classes,
 )
 from revisit.engine.environment import record_environment
-from revisit.engine.launch import is_lost_contact, log_processes
+from revisit.engine.launch import log_processes
 from revisit.engine.merging import check_pairs, first_statement, imports_of, merge_file, merge_pairs
 from revisit.engine.precision import DECIDED, resolve_precision
 from revisit.engine.run_log import open_log
-from revisit.errors import UserError, expect
+from revisit.errors import UserError, expect, is_lost_contact
 from revisit.evaluation.features import check_not_enlarged
 from revisit.imports import import_modules
 from revisit.modeling.meta_arch.pretraining import method_of

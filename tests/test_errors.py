@@ -1,0 +1,49 @@
+"""What a library raises while a run is set up becomes one line, and its traceback is kept."""
+
+import logging
+import sys
+
+import pytest
+import torch.distributed as dist
+
+from revisit.errors import LostContactError, UserError, translated
+
+from detectron2.modeling import META_ARCH_REGISTRY
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+CASES = {  # what happens in the block, and what the line says of it
+    "words": (lambda: fail(ValueError("3 channels\nexpected 4")), "ValueError: 3 channels ("),
+    "registry": (lambda: META_ARCH_REGISTRY.get("Nothing"), "KeyError: No object named 'Nothing' found in 'META_ARCH'"),
+    "no words": (lambda: fail(AssertionError()), "AssertionError: raise error ("),
+    "a number": (lambda: [][2], "IndexError: list index out of range ("),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_librarys_error_becomes_one_line_with_its_words_and_its_traceback_is_logged(case, caplog):
+    block, words = CASES[case]
+    with caplog.at_level(logging.DEBUG), pytest.raises(UserError) as caught, translated("building the model"):
+        block()
+    assert str(caught.value).startswith(f"building the model: {words}") and "--debug" in str(caught.value)
+    assert caught.value.__cause__ is caplog.records[-1].exc_info[1]
+
+
+def test_debug_prints_the_traceback(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train_net.py", "--debug"])
+    with pytest.raises(UserError), translated("building the model"):
+        fail(AssertionError())
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [
+    UserError("a line"), LostContactError("gone"), KeyboardInterrupt(), dist.DistNetworkError("Connection reset"),
+    RuntimeError("[gloo/transport/tcp/pair.cc] Connection closed by peer"),
+])  # fmt: skip
+def test_users_errors_and_other_processes_failures_pass_unchanged(error):
+    with pytest.raises(type(error)) as caught, translated("building the model"):
+        raise error
+    assert caught.value is error
