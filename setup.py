@@ -20,6 +20,7 @@ setup(
     # Detectron2 is not here: the package index has none by that name, and one that somebody built with its compiled
     # operators must never be replaced. Where there is none, `make env` runs tools/install_detectron2.py.
     install_requires=[
+        "filelock>=3.13",  # one run in one folder; torch brings it anyway
         "fsspec>=2024.2",  # shards at URLs; torch brings it anyway
         "fvcore>=0.1.5",  # Detectron2's checkpointer, registry and transform base classes
         "jinja2>=3.1",  # the template of tools/report.py's page; torch brings it anyway

@@ -70,14 +70,14 @@ def run(cfg: CfgNode, args: argparse.Namespace) -> None:
     """What every process does."""
     from revisit.engine.finetune_trainer import FinetuneTrainer
     from revisit.engine.pretrain_trainer import PretrainTrainer
-    from revisit.engine.run_lock import run_lock, there_to_the_end
+    from revisit.engine.run_lock import run_lock
     from revisit.engine.setup import setup_run
     from revisit.modeling.meta_arch.pretraining import method_of
 
     from detectron2.utils import comm
 
     trains_here = comm.is_main_process() and not args.eval_only
-    with there_to_the_end(folder := Path(cfg.OUTPUT_DIR)), run_lock(folder) if trains_here else nullcontext():
+    with run_lock(Path(cfg.OUTPUT_DIR)) if trains_here else nullcontext():
         setup_run(cfg, args)
         trainer_class = PretrainTrainer if method_of(cfg) else FinetuneTrainer
         if args.eval_only:
