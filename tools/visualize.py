@@ -39,10 +39,10 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    from revisit.config import DETECTORS
     from revisit.engine.predictions import TASKS, make_rows, set_score_threshold
     from revisit.engine.setup import load_config
     from revisit.files import make_folder
+    from revisit.keys import DETECTORS
     from revisit.modeling.meta_arch.pretraining import method_of
     from revisit.viz.tiles import save_sheet
 

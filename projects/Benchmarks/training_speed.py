@@ -17,7 +17,6 @@ from projects.Benchmarks.input_pipeline import files_or_photographs
 from projects.Benchmarks.measuring import compare, now, peak_memory, timer
 from projects.Benchmarks.references import ReferenceViews, TextbookStep, textbook_losses
 from projects.Benchmarks.scaling import flops_per_image
-from revisit.config import metrics_period
 from revisit.data.catalog import get_records
 from revisit.data.loader import ResumableLoader
 from revisit.engine.dry_run import build_meta_model, random_views
@@ -26,6 +25,7 @@ from revisit.engine.solver import build_optimizer
 from revisit.engine.train_step import TrainStep
 from revisit.errors import expect
 from revisit.modeling.losses.chunked import chunked_losses
+from revisit.modeling.meta_arch.pretraining import metrics_period
 
 from detectron2.config import CfgNode
 from detectron2.utils.events import EventStorage

@@ -27,8 +27,7 @@ from torch import Tensor
 from projects.common.command_line import RANDOM
 from projects.common.entry import load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
-from revisit.config import bit_depth
-from revisit.config_rules import COUNT, add_rules
+from revisit.data.bit_depth import bit_depth
 from revisit.data.catalog import get_records
 from revisit.data.class_names import places_by_name
 from revisit.data.classification_datasets import PRESENT
@@ -36,12 +35,23 @@ from revisit.data.reader import require_record
 from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.errors import UserError, expect
 from revisit.evaluation.features import TRANSFORMS, check_not_enlarged
+from revisit.keys import COUNT, declare
 from revisit.viz.tiles import SheetRow, evenly_spread, fit, save_sheet
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 
 MAP_SHARE = 0.5  # of the map's colour in the overlay
+
+
+declare("CAM.CLASSIFIER", "", "classifier.pth of projects/LinearClassification, made with the same --weights.")
+declare(
+    "CAM.OTHER_WEIGHTS",
+    "",
+    "Of a second network of the same architecture, for a comparison side by side.",
+)
+declare("CAM.OTHER_CLASSIFIER", "", "And its classifier.")
+declare("CAM.NUM_IMAGES", 10, "Rows of cams.png, spread over the data set.", COUNT)
 
 
 class Network(NamedTuple):
@@ -56,20 +66,8 @@ class Network(NamedTuple):
     classes: list[str] = []  # by row, where the data that it was trained on have names
 
 
-def add_cam_config(cfg: CfgNode) -> None:
-    """Add CAM to a config, in place. The images are DATASETS.TEST, each with one class or several."""
-    cfg.CAM = options = CfgNode()
-    options.CLASSIFIER = ""  # classifier.pth of projects/LinearClassification, made with the same --weights
-    options.OTHER_WEIGHTS = ""  # of a second network of the same architecture, for a comparison side by side
-    options.OTHER_CLASSIFIER = ""  # and its classifier
-    options.NUM_IMAGES = 10  # rows of cams.png, spread over the data set
-
-
-add_rules({"CAM.NUM_IMAGES": COUNT})
-
-
 def main(args: Namespace) -> None:
-    cfg = load_project(args, add_cam_config)
+    cfg = load_project(args)
     dataset = only_dataset(cfg, "TEST")
     records, names = get_records(dataset), MetadataCatalog.get(dataset).get("thing_classes", [])
     labelled = bool(records[0].keys() & {"label", "labels"})

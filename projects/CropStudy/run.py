@@ -24,13 +24,11 @@ import yaml
 from tqdm import tqdm
 
 from projects.common.entry import load_project, write_results
-from revisit.config_rules import COUNT, PIXELS, SHARE, add_rules, each, one_of
 from revisit.data.crops import ConstrainedMultiCrop, CropBoxes, intersection_over_union
 from revisit.errors import expect
+from revisit.keys import COUNT, PIXELS, SHARE, declare, each, one_of
 from revisit.randomness import Stream, counter_rng
 from revisit.viz.curves import read_metrics, saved_plot
-
-from detectron2.config import CfgNode
 
 
 class Crops(NamedTuple):
@@ -53,31 +51,35 @@ FRAMEWORKS = {
     "DINO": Crops((0.4, 1.0), 8, (0.05, 0.4)),
 }
 
-
-def add_crop_study_config(cfg: CfgNode) -> None:
-    """Add CROP_STUDY to a config, in place."""
-    cfg.CROP_STUDY = options = CfgNode()
-    options.IMAGE_SIZE = (480, 640)  # height and width of the image that crops are drawn from, px
-    options.NUM_PAIRS = 20000  # pairs of crops for each limit
-    options.MAX_IOUS = (1.0, 0.6, 0.4, 0.2, 0.0)  # limits on the IoU of a pair; 1 is none
-    options.FRAMEWORKS = ()  # of MoCo, SimCLR, SwAV, DINO: whose crops of NUM_PAIRS images to draw, without a limit
-    options.RUNS = ()  # folders of pretraining runs, each with config.yaml (its VIEWS.MAX_IOU) and metrics.json
-    options.EVALUATIONS = ()  # folders with the evaluation.json of each run, in their order; () means RUNS themselves
-    options.SCORE = "knn_top1"  # a key of evaluation.json; a dot goes a level down: bbox.AP50
-
-
-add_rules(
-    {
-        "CROP_STUDY.IMAGE_SIZE": each(PIXELS, 2),
-        "CROP_STUDY.NUM_PAIRS": COUNT,
-        "CROP_STUDY.MAX_IOUS": each(SHARE),
-        "CROP_STUDY.FRAMEWORKS": each(one_of(*FRAMEWORKS)),
-    }
+declare(
+    "CROP_STUDY.IMAGE_SIZE",
+    (480, 640),
+    "Height and width of the image that crops are drawn from, px.",
+    each(PIXELS, 2),
 )
+declare("CROP_STUDY.NUM_PAIRS", 20000, "Pairs of crops for each limit.", COUNT)
+declare("CROP_STUDY.MAX_IOUS", (1.0, 0.6, 0.4, 0.2, 0.0), "Limits on the IoU of a pair; 1 is none.", each(SHARE))
+declare(
+    "CROP_STUDY.FRAMEWORKS",
+    (),
+    "Of MoCo, SimCLR, SwAV, DINO: whose crops of NUM_PAIRS images to draw, without a limit.",
+    each(one_of(*FRAMEWORKS)),
+)
+declare(
+    "CROP_STUDY.RUNS",
+    (),
+    "Folders of pretraining runs, each with config.yaml (its VIEWS.MAX_IOU) and metrics.json.",
+)
+declare(
+    "CROP_STUDY.EVALUATIONS",
+    (),
+    "Folders with the evaluation.json of each run, in their order; () means RUNS themselves.",
+)
+declare("CROP_STUDY.SCORE", "knn_top1", "A key of evaluation.json; a dot goes a level down: bbox.AP50.")
 
 
 def main(args: Namespace) -> None:
-    cfg = load_project(args, add_crop_study_config)
+    cfg = load_project(args)
     options, output = cfg.CROP_STUDY, Path(cfg.OUTPUT_DIR)
     (height, width), (low, high) = options.IMAGE_SIZE, cfg.VIEWS.LARGE_SCALE
     runs = read_runs(options.RUNS, options.EVALUATIONS, options.SCORE)

@@ -1,5 +1,6 @@
 """Distillation: a network learns to find the same views alike as a frozen teacher does."""
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -7,9 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from projects.Distillation.teacher import SameTeacher, Teacher, load_teacher
-from revisit.config import adds_keys
-from revisit.config_rules import POSITIVE, add_rules, real
 from revisit.errors import expect
+from revisit.keys import POSITIVE, declare, real
 from revisit.modeling.bn_groups import BNGroups, check_whole_batch, group_batch_norm, whole_batch
 from revisit.modeling.distributed import gather_rows, gather_rows_with_gradient
 from revisit.modeling.losses.contrastive import at_least_float32
@@ -23,19 +23,17 @@ from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils import comm
 from detectron2.utils.events import get_event_storage
 
-
-@adds_keys
-def add_distillation_keys(cfg: CfgNode) -> None:
-    """DISTILLATION.*"""
-    cfg.DISTILLATION = CfgNode()
-    # Weights of tools/convert_to_d2.py, or what it converts without further options; a file or a URL.
-    cfg.DISTILLATION.TEACHER = ""
-    cfg.DISTILLATION.TEMPERATURE = 0.07  # tau
-    cfg.DISTILLATION.POOLED_WEIGHT = 1.0  # of the loss of views' features
-    cfg.DISTILLATION.CELL_WEIGHT = 0.0  # of the loss of the cells of their maps
-
-
-add_rules({"DISTILLATION.TEMPERATURE": POSITIVE, "DISTILLATION.*_WEIGHT": real(0, 1e6)})
+distillation = partial(declare, read_by="Distillation")
+# SameTeacher compares what the teacher is; where it lies may change.
+distillation(
+    "DISTILLATION.TEACHER",
+    "",
+    "Weights of tools/convert_to_d2.py, or what it converts without further options; a file or a URL.",
+    may_change=True,
+)
+distillation("DISTILLATION.TEMPERATURE", 0.07, "tau.", POSITIVE)
+distillation("DISTILLATION.POOLED_WEIGHT", 1.0, "Weight of the loss of views' features.", real(0, 1e6))
+distillation("DISTILLATION.CELL_WEIGHT", 0.0, "Weight of the loss of the cells of their maps.", real(0, 1e6))
 
 
 def divergence(rows: Tensor, others: Tensor, theirs: Tensor, their_others: Tensor, tau: float, own: int = -1) -> Tensor:

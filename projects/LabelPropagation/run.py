@@ -32,13 +32,13 @@ from projects.common.entry import load_project, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import enlarge_labels, palette_image, shrink_labels
 from projects.LabelPropagation import davis
-from revisit.config import bit_depth
-from revisit.config_rules import COUNT, POSITIVE, add_rules, one_of, whole
+from revisit.data.bit_depth import bit_depth
 from revisit.data.catalog import datasets_root
 from revisit.data.labels import VOID
 from revisit.data.reader import require_image
 from revisit.errors import expect
 from revisit.files import written_whole
+from revisit.keys import COUNT, POSITIVE, declare, one_of, whole
 
 from detectron2.config import CfgNode
 
@@ -47,37 +47,41 @@ TILE = 16  # cells on a side of the part of a frame that is labelled at once, wh
 logger = logging.getLogger("projects.LabelPropagation")
 
 
-def add_label_propagation_config(cfg: CfgNode) -> None:
-    """Add LABEL_PROPAGATION to a config, in place."""
-    cfg.LABEL_PROPAGATION = options = CfgNode()
-    options.DATA = "DAVIS"  # a tree in DAVIS's layout, seen from $DETECTRON2_DATASETS
-    options.RESOLUTION = "480p"  # the folder below JPEGImages and Annotations
-    options.SPLIT = "val"  # ImageSets/2017/SPLIT.txt; names the result files too
-    options.SEQUENCES = ()  # these alone, and no split file is read
-    options.METHOD = "propagate"  # copy: the first mask for every frame, what features have to beat
-    options.FIRST_LABELS = "area"  # of a cell: each object's share of its pixels | bilinear: of the 4 at its centre
-    options.NUM_CONTEXT = 20  # previous frames that a frame looks at, beside the first
-    options.RADIUS = 12.0  # cells of the feature map: how far a cell of these frames may be, exclusive
-    options.TOP_K = 10  # cells that vote, of all these frames together
-    options.TEMPERATURE = 0.05  # votes weigh exp(cosine / temperature)
-    options.FRAMES_PER_SECOND = 10  # of the overlay pictures
-
-
-add_rules(
-    {
-        "LABEL_PROPAGATION.METHOD": one_of("propagate", "copy"),
-        "LABEL_PROPAGATION.FIRST_LABELS": one_of("area", "bilinear"),
-        "LABEL_PROPAGATION.NUM_CONTEXT": whole(unit="frames"),
-        "LABEL_PROPAGATION.RADIUS": POSITIVE,
-        "LABEL_PROPAGATION.TOP_K": COUNT,
-        "LABEL_PROPAGATION.TEMPERATURE": POSITIVE,
-        "LABEL_PROPAGATION.FRAMES_PER_SECOND": COUNT,
-    }
+declare("LABEL_PROPAGATION.DATA", "DAVIS", "A tree in DAVIS's layout, seen from $DETECTRON2_DATASETS.")
+declare("LABEL_PROPAGATION.RESOLUTION", "480p", "The folder below JPEGImages and Annotations.")
+declare("LABEL_PROPAGATION.SPLIT", "val", "ImageSets/2017/SPLIT.txt; names the result files too.")
+declare("LABEL_PROPAGATION.SEQUENCES", (), "These alone, and no split file is read.")
+declare(
+    "LABEL_PROPAGATION.METHOD",
+    "propagate",
+    "copy: the first mask for every frame, what features have to beat.",
+    one_of("propagate", "copy"),
 )
+declare(
+    "LABEL_PROPAGATION.FIRST_LABELS",
+    "area",
+    "Labels of a cell of the first frame. area: each object's share of its pixels; bilinear: of the 4 at its centre.",
+    one_of("area", "bilinear"),
+)
+declare(
+    "LABEL_PROPAGATION.NUM_CONTEXT",
+    20,
+    "Previous frames that a frame looks at, beside the first.",
+    whole(unit="frames"),
+)
+declare(
+    "LABEL_PROPAGATION.RADIUS",
+    12.0,
+    "Cells of the feature map: how far a cell of these frames may be, exclusive.",
+    POSITIVE,
+)
+declare("LABEL_PROPAGATION.TOP_K", 10, "Cells that vote, of all these frames together.", COUNT)
+declare("LABEL_PROPAGATION.TEMPERATURE", 0.05, "Votes weigh exp(cosine / temperature).", POSITIVE)
+declare("LABEL_PROPAGATION.FRAMES_PER_SECOND", 10, "Of the overlay pictures.", COUNT)
 
 
 def main(args: Namespace) -> None:
-    cfg = load_project(args, add_label_propagation_config)
+    cfg = load_project(args)
     options, output = cfg.LABEL_PROPAGATION, Path(cfg.OUTPUT_DIR)
     root = datasets_root() / options.DATA
     sequences = davis.find_sequences(root, options.RESOLUTION, options.SPLIT, tuple(options.SEQUENCES))

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from projects.common.frozen_backbone import FrozenBackbone
-from revisit.config import bit_depth, value_of
+from revisit.data.bit_depth import bit_depth
 from revisit.data.catalog import get_records
 from revisit.data.classification_datasets import PRESENT
 from revisit.data.reader import require_record
@@ -22,6 +22,7 @@ from revisit.data.workers import SignalSafeLoader
 from revisit.errors import UserError, expect
 from revisit.evaluation.features import BATCH, TRANSFORMS, check_not_enlarged
 from revisit.files import written_whole
+from revisit.keys import value_of
 from revisit.modeling.backbone.description import describe
 from revisit.urls import local_copy
 

@@ -40,7 +40,6 @@ from projects.LinearClassification.labelled_sets import (
     transform_of,
 )
 from projects.LinearClassification.sgd import LinearTraining, plot_history
-from revisit.config_rules import PIXELS, POSITIVE, add_rules, each, one_of, real, whole
 from revisit.data.class_names import share_classes
 from revisit.data.classification_datasets import DIFFICULT, PRESENT
 from revisit.engine.bit_depth_of_run import resolve_bit_depth
@@ -48,6 +47,7 @@ from revisit.errors import expect
 from revisit.evaluation.classifiers import knn_top1
 from revisit.evaluation.features import TRANSFORMS, Features
 from revisit.files import written_whole
+from revisit.keys import PIXELS, POSITIVE, SWITCH, declare, each, one_of, real, whole
 from revisit.viz.curves import saved_plot
 
 from detectron2.config import CfgNode
@@ -56,25 +56,8 @@ from detectron2.data import MetadataCatalog
 logger = logging.getLogger("projects.LinearClassification")
 
 
-def add_linear_config(cfg: CfgNode) -> None:
-    """Add LINEAR to a config, in place. DATASETS.TRAIN is for training, DATASETS.TEST for the score."""
-    cfg.LINEAR = options = CfgNode()
-    options.METHOD = "logistic"  # logistic | svm | knn on features | sgd through the frozen network
-    options.IMAGE_SIZE = 224  # px
-    options.TRANSFORM = "square"  # the whole image, whatever its shape; center_crop: short side to 256/224, then a crop
-    options.CACHE = ""  # folder of features; "" is OUTPUT_DIR/features
-    # logistic: lambda is chosen on this data set, or on a seeded share of DATASETS.TRAIN, and fitted to both again.
-    options.VALIDATION = ""
-    options.VALIDATION_SHARE = 0.2
-    options.LAMBDAS = (1e-5, 1e5, 45)  # lowest, highest and number, log-spaced; scikit-learn's C is 1 / lambda
-    options.MAX_ITER = 1000  # of L-BFGS, for each lambda
-    options.COST = 0.5  # svm: C
-    options.DIFFICULT_IS_ABSENT = True  # VOC: a class of difficult objects alone is absent; False leaves the image out
-    # knn: KNN_EVAL.NUM_NEIGHBORS and KNN_EVAL.TEMPERATURE. sgd: SOLVER.BASE_LR, EPOCHS, STEP_EPOCHS and so on.
-
-
 def main(args: Namespace) -> None:
-    cfg = load_project(args, add_linear_config)
+    cfg = load_project(args)
     check(cfg)
     names = [only_dataset(cfg, split) for split in ("TRAIN", "TEST")]
     share_classes(names[0], filter(None, (names[1], cfg.LINEAR.VALIDATION)))
@@ -320,14 +303,36 @@ def save_classifier(cfg: CfgNode, weight: torch.Tensor, bias: torch.Tensor) -> N
 
 METHODS = {"logistic": logistic, "svm": svm, "knn": knn, "sgd": sgd}
 
-add_rules(
-    {
-        "LINEAR.METHOD": one_of(*METHODS),
-        "LINEAR.IMAGE_SIZE": PIXELS,
-        "LINEAR.TRANSFORM": one_of(*TRANSFORMS),
-        "LINEAR.VALIDATION_SHARE": real(0.001, 0.999),
-        "LINEAR.LAMBDAS": each(POSITIVE, 3),
-        "LINEAR.MAX_ITER": whole(1, unit="iterations"),
-        "LINEAR.COST": POSITIVE,
-    }
+# DATASETS.TRAIN is for training, DATASETS.TEST for the score. knn has KNN_EVAL.NUM_NEIGHBORS and KNN_EVAL.TEMPERATURE,
+# sgd SOLVER.BASE_LR, EPOCHS, STEP_EPOCHS and so on.
+declare(
+    "LINEAR.METHOD", "logistic", "logistic, svm or knn on features; sgd through the frozen network.", one_of(*METHODS)
+)
+declare("LINEAR.IMAGE_SIZE", 224, "px.", PIXELS)
+declare(
+    "LINEAR.TRANSFORM",
+    "square",
+    "square: the whole image, whatever its shape; center_crop: short side to 256/224, then a crop.",
+    one_of(*TRANSFORMS),
+)
+declare("LINEAR.CACHE", "", "Folder of features; '' is OUTPUT_DIR/features.")
+declare(
+    "LINEAR.VALIDATION",
+    "",
+    "logistic: lambda is chosen on this data set, or on a seeded share of DATASETS.TRAIN, and fitted to both again.",
+)
+declare("LINEAR.VALIDATION_SHARE", 0.2, "That share.", real(0.001, 0.999))
+declare(
+    "LINEAR.LAMBDAS",
+    (1e-5, 1e5, 45),
+    "Lowest, highest and number, log-spaced; scikit-learn's C is 1 / lambda.",
+    each(POSITIVE, 3),
+)
+declare("LINEAR.MAX_ITER", 1000, "Of L-BFGS, for each lambda.", whole(1, unit="iterations"))
+declare("LINEAR.COST", 0.5, "svm: C.", POSITIVE)
+declare(
+    "LINEAR.DIFFICULT_IS_ABSENT",
+    True,
+    "VOC: a class of difficult objects alone is absent; False leaves the image out.",
+    SWITCH,
 )

@@ -11,9 +11,9 @@ import yaml
 from tqdm import tqdm
 
 from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_of
-from revisit.config_rules import dotted_keys
 from revisit.engine.environment import FILE as ENVIRONMENT
 from revisit.errors import UserError, expect
+from revisit.keys import dotted_keys
 from revisit.viz.curves import read_metrics
 from revisit.viz.tiles import evenly_spread
 

@@ -3,9 +3,8 @@
 from typing import NamedTuple
 
 from projects.RunReport.collect import Point, ReportedRun
-from revisit.config import DETECTORS
-from revisit.config_rules import dotted_keys
 from revisit.evaluation.main_score import FINETUNING_SCORES, PRETRAINING_SCORE
+from revisit.keys import DETECTORS, dotted_keys
 from revisit.modeling.meta_arch.pretraining import methods
 
 

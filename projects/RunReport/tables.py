@@ -8,7 +8,7 @@ import yaml
 
 from projects.RunReport.collect import ReportedRun
 from revisit.config import add_revisit_config
-from revisit.config_rules import dotted_keys
+from revisit.keys import dotted_keys
 
 from detectron2.config import get_cfg
 

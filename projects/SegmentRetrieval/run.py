@@ -30,8 +30,7 @@ from tqdm import tqdm
 from projects.common.entry import load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import shrink_labels
-from revisit.config import bit_depth
-from revisit.config_rules import COUNT, PIXELS, add_rules, one_of, whole
+from revisit.data.bit_depth import bit_depth
 from revisit.data.catalog import get_records
 from revisit.data.class_names import share_classes
 from revisit.data.labels import VOID, check_size, read_labels
@@ -40,6 +39,7 @@ from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.errors import expect
 from revisit.evaluation.features import whole_image
 from revisit.evaluation.pixel_evaluators import count_pairs, score
+from revisit.keys import COUNT, PIXELS, SWITCH, declare, one_of, whole
 from revisit.viz.tiles import TILE, SheetRow, evenly_spread, fit, save_sheet
 
 from detectron2.config import CfgNode
@@ -50,36 +50,35 @@ OUTLINE = (255, 220, 0)
 DIMMED = 0.35  # brightness around the region
 
 
-def add_segment_retrieval_config(cfg: CfgNode) -> None:
-    """Add SEGMENT_RETRIEVAL to a config, in place. The labelled images are DATASETS.TRAIN, the others DATASETS.TEST."""
-    cfg.SEGMENT_RETRIEVAL = options = CfgNode()
-    options.IMAGE_SIZE = 512  # px, both sides; the aspect ratio is given up
-    options.NUM_REGIONS = 15  # K of K-means, per image
-    options.NUM_STARTS = 1  # of K-means, of which the tightest clusters count
-    options.NORMALIZE = True  # unit features before they are clustered and averaged
-    options.REGIONS = "kmeans"  # truth: the classes of the mask
-    options.FEATURES = "network"  # oracle: a cell's true class, with REGIONS truth, which must give 100
-    options.SHUFFLE_LABELS = False  # give each labelled region another one's label: what chance reaches
-    # Beside all classes, these alone: the others are void, and the mean leaves the background out.
-    options.SUBSET = ("aeroplane", "bottle", "bus", "car", "cat", "cow", "person")
-    options.GALLERY_QUERIES = 8  # rows of gallery.png
-    options.GALLERY_NEIGHBORS = 5  # nearest labelled regions in each
-
-
-add_rules(
-    {
-        "SEGMENT_RETRIEVAL.IMAGE_SIZE": PIXELS,
-        "SEGMENT_RETRIEVAL.NUM_REGIONS": whole(1, VOID - 1),
-        "SEGMENT_RETRIEVAL.NUM_STARTS": COUNT,
-        "SEGMENT_RETRIEVAL.REGIONS": one_of("kmeans", "truth"),
-        "SEGMENT_RETRIEVAL.FEATURES": one_of("network", "oracle"),
-        "SEGMENT_RETRIEVAL.GALLERY_*": COUNT,
-    }
+# The labelled images are DATASETS.TRAIN, the others DATASETS.TEST.
+declare("SEGMENT_RETRIEVAL.IMAGE_SIZE", 512, "px, both sides; the aspect ratio is given up.", PIXELS)
+declare("SEGMENT_RETRIEVAL.NUM_REGIONS", 15, "K of K-means, per image.", whole(1, VOID - 1))
+declare("SEGMENT_RETRIEVAL.NUM_STARTS", 1, "Starts of K-means, of which the tightest clusters count.", COUNT)
+declare("SEGMENT_RETRIEVAL.NORMALIZE", True, "Unit features before they are clustered and averaged.", SWITCH)
+declare("SEGMENT_RETRIEVAL.REGIONS", "kmeans", "truth: the classes of the mask.", one_of("kmeans", "truth"))
+declare(
+    "SEGMENT_RETRIEVAL.FEATURES",
+    "network",
+    "oracle: a cell's true class, with REGIONS truth, which must give 100.",
+    one_of("network", "oracle"),
 )
+declare(
+    "SEGMENT_RETRIEVAL.SHUFFLE_LABELS",
+    False,
+    "Give each labelled region another one's label: what chance reaches.",
+    SWITCH,
+)
+declare(
+    "SEGMENT_RETRIEVAL.SUBSET",
+    ("aeroplane", "bottle", "bus", "car", "cat", "cow", "person"),
+    "Beside all classes, these alone: the others are void, and the mean leaves the background out.",
+)
+declare("SEGMENT_RETRIEVAL.GALLERY_QUERIES", 8, "Rows of gallery.png.", COUNT)
+declare("SEGMENT_RETRIEVAL.GALLERY_NEIGHBORS", 5, "Nearest labelled regions in each.", COUNT)
 
 
 def main(args: Namespace) -> None:
-    cfg = load_project(args, add_segment_retrieval_config)
+    cfg = load_project(args)
     names, output = check(cfg), Path(cfg.OUTPUT_DIR)
     records = [record for split in ("TRAIN", "TEST") for record in get_records(only_dataset(cfg, split))]
     resolve_bit_depth(cfg, records)

@@ -3,7 +3,6 @@
 import json
 import logging
 from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
 
 from projects.common.command_line import RANDOM
@@ -16,18 +15,14 @@ from revisit.files import make_folder, written_whole
 from detectron2.config import CfgNode
 
 
-def load_project(args: Namespace, add_keys: Callable[[CfgNode], None]) -> CfgNode:
-    """The config of projects/NAME/run.py from its options, with the keys of ``add_keys``, checked and frozen.
+def load_project(args: Namespace) -> CfgNode:
+    """The config of projects/NAME/run.py from its options, checked and frozen.
 
     --weights and --output become MODEL.WEIGHTS, empty for a network drawn from SEED, and OUTPUT_DIR, which holds
     log.txt, config.yaml and environment.json from now on.
     """
 
-    def add_all_keys(cfg: CfgNode) -> None:
-        add_keys(cfg)
-        cfg.SEED = 0  # results are repeatable unless the seed is changed
-
-    cfg = make_config(args.config_file, args.opts, add_keys=add_all_keys)
+    cfg = make_config(args.config_file, args.opts, seed=0)  # results are repeatable unless the seed is changed
     cfg.MODEL.WEIGHTS = "" if args.weights == RANDOM else args.weights
     cfg.OUTPUT_DIR = str(args.output)
     cfg.freeze()

@@ -11,9 +11,9 @@ from torch import nn
 from revisit.checkpoint.flags import check_flags, flags_of, is_folded, read_flags
 from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint, require_finite, require_tensors
 from revisit.checkpoint.run_folder import BEST, checkpoints_of_run, is_of_run
-from revisit.config import value_of
 from revisit.errors import UserError, expect, first_line
 from revisit.files import written_whole
+from revisit.keys import SWITCH, declare, value_of
 from revisit.modeling.backbone.description import backbone_class, backbone_keys, describe, description_of, undescribed
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.urls import local_copy
@@ -24,6 +24,15 @@ from detectron2.data import MetadataCatalog
 from detectron2.utils import comm
 
 logger = logging.getLogger(__name__)
+
+
+declare(
+    "MODEL.ALLOW_PARTIAL_BACKBONE",
+    False,
+    "Finetune although not every backbone tensor finds its value in MODEL.WEIGHTS.",
+    SWITCH,
+    may_change=True,
+)
 
 
 class RevisitCheckpointer(DetectionCheckpointer):

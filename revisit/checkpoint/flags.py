@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 import yaml
 
-from revisit.config import bit_depth, value_of
+from revisit.data.bit_depth import bit_depth
 from revisit.errors import UserError
+from revisit.keys import value_of
 from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors
 from revisit.urls import is_url, local_copy
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import yaml
 
-from revisit.config_rules import dotted_keys
 from revisit.files import UNFINISHED
+from revisit.keys import dotted_keys
 
 # Names without .pth: of the result, and of the best evaluation's network, which has a record beside it.
 FINAL, BEST = "model_final", "model_best"

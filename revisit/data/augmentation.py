@@ -10,11 +10,34 @@ from dataclasses import dataclass
 import numpy as np
 from torchvision.transforms import AutoAugment
 
+from revisit.keys import SHARE, declare, one_of
+
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 GREY_PROBABILITY = 0.2
 BLUR_PROBABILITY = 0.5
 _torchvision = AutoAugment()
 NUM_POLICIES = len(_torchvision.policies)
+
+
+POLICIES = ("standard", "autoaugment", "standard_or_autoaugment")
+declare(
+    "VIEWS.POLICY",
+    "standard_or_autoaugment",
+    "Look of the positives; anchors always have the standard look. The paper's A+ is standard_or_autoaugment.",
+    one_of(*POLICIES),
+    paper="standard_or_autoaugment",
+    read_by="Pretraining",
+)
+declare("VIEWS.GREY_PROBABILITY", 0.2, "How often a standard look is grey.", SHARE, paper=0.2, read_by="Pretraining")
+declare(
+    "VIEWS.BLUR_PROBABILITY",
+    0.5,
+    "How often a standard look is blurred, with a sigma of up to 2 px in views of any size: in small views it can hide "
+    "the texture (docs/results.md).",
+    SHARE,
+    paper=0.5,
+    read_by="Pretraining",
+)
 
 
 @dataclass(frozen=True)

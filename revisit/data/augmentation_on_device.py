@@ -12,6 +12,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
 from revisit.data.augmentation import AutoAugmentLook, Look
+from revisit.keys import SWITCH, declare
 
 OPERATIONS: dict[str, Callable[[Tensor, float], Tensor]] = {  # of AutoAugment: torchvision's on uint8
     "ShearX": lambda images, m: _move(images, (1.0, m, 0.0), (0.0, 1.0, 0.0)),
@@ -41,6 +42,16 @@ RECORD = np.dtype([
     ("blur_sigma", "f4"),
 ])  # fmt: skip
 RADIUS = 6  # px, three times the largest sigma
+
+
+declare(
+    "DATALOADER.AUGMENT_ON_DEVICE",
+    False,
+    "Workers decode, cut and resize; colours, blur, AutoAugment and flips are the model's device's, batched.",
+    SWITCH,
+    may_change=True,
+    read_by="Pretraining",
+)
 
 
 def record_of(look: Look, size: int) -> np.ndarray:

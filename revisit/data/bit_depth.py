@@ -10,9 +10,23 @@ from revisit.data.deep_pixels import PNG_MAGIC, is_deep, open_image, read_sample
 from revisit.data.reader import JPEG_MAGIC, read_bytes
 from revisit.data.sampled_images import ask_each, sample
 from revisit.errors import UserError, expect
+from revisit.keys import declare, one_of
+
+from detectron2.config import CfgNode
 
 _SHALLOW = (JPEG_MAGIC, b"GIF8", b"RIFF", b"BM")  # starts of files that never have more than 8 bits; WebP is a RIFF
 _HEADER = 26  # bytes, up to where PNG tells its bits
+
+
+BIT_DEPTHS = (None, "auto", 1, *range(8, 17))
+# None, because of it yacs lets a key become a word or a number.
+declare(
+    "INPUT.BIT_DEPTH",
+    None,
+    "Of images with more than 8 bits a sample: values of 0 to 2**BIT_DEPTH - 1 become grey levels of 0 to 255. auto or "
+    "None (by the images), 8 to 16, or 1 (floats of 0 to 1).",
+    one_of(*BIT_DEPTHS),
+)
 
 
 class BitDepth(NamedTuple):
@@ -101,3 +115,9 @@ def _range_of(record: dict) -> _Range | None:
     name = str(record["file_name"])
     expect(np.isfinite(low + high), f"{name} has values that are not finite: expected numbers from 0 on")
     return _Range(name, values.dtype.kind == "f", low, high, samples.declared)
+
+
+def bit_depth(cfg: CfgNode) -> int | None:
+    """INPUT.BIT_DEPTH as a number; None while it is auto, as it stays where no image has more than 8 bits."""
+    value = cfg.INPUT.BIT_DEPTH
+    return None if value in (None, "auto") else int(value)

@@ -5,6 +5,7 @@ Boxes are ``x0, y0, x1, y1`` in whole pixels, upper bounds exclusive.
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import cv2
@@ -12,12 +13,52 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from revisit.keys import PIXELS, SHARE, SWITCH, declare, each, one_of, real, whole
+
 RATIO = (3 / 4, 4 / 3)  # width / height, as torchvision's RandomResizedCrop
 LOG_RATIO = (math.log(RATIO[0]), math.log(RATIO[1]))
 MAX_DRAWS = 10
 PAIR_BLOCK = 512
 MAX_PAIR_BLOCKS = 16
 REDUCTIONS = (8, 4, 2)  # by which libjpeg divides the sides of an image while it decodes
+
+
+_SCALE = each(real(0, 1, "of the image", open_low=True), 2, rising=True)
+view = partial(declare, read_by="Pretraining")
+view("VIEWS.LARGE_SIZE", 160, "Size of anchor and large positive, px; 224 in two-crop runs.", PIXELS, paper=160)
+view("VIEWS.LARGE_SCALE", (0.2, 1.0), "Their share of the image's area.", _SCALE, paper=(0.2, 1.0))
+view("VIEWS.NUM_SMALL", 4, "N, small positives of an image; 0 is two-crop.", whole(0, 64), paper=4)
+view("VIEWS.SMALL_SIZE", 96, "Size of a small positive, px.", PIXELS, paper=96)
+view("VIEWS.SMALL_SCALE", (0.05, 0.14), "Its share of the image's area.", _SCALE, paper=(0.05, 0.14))
+view(
+    "VIEWS.MIN_OVERLAP",
+    0.2,
+    "Constrained multi-crop: the least share of a small crop's own area that lies inside the anchor; 0 switches the "
+    "constraint off. The authors' code has 0.1.",
+    SHARE,
+    paper=0.2,
+)
+view(
+    "VIEWS.MAX_IOU",
+    1.0,
+    "The largest IoU of anchor and large positive, of the study of crops; 1 leaves them alone, 0 keeps them disjoint.",
+    SHARE,
+)
+view(
+    "VIEWS.RESAMPLING",
+    "area",
+    "How crops are resized. area: halved by means of 2 x 2 pixels, then bilinear, the faster one. antialias: PIL's "
+    "bilinear filter, as in the authors' code.",
+    one_of("area", "antialias"),
+)
+view(
+    "VIEWS.REDUCED_IMAGES",
+    False,
+    "For images far larger than their crops need. True decodes a JPEG at 1/2, 1/4 or 1/8 of its size where every crop "
+    "keeps at least the pixels of its view, and accepts shards of smaller images (tools/make_shards.py --short-side). "
+    "Views move by up to half of one of their pixels, which may cost accuracy (docs/results.md).",
+    SWITCH,
+)
 
 
 class CropBoxes(NamedTuple):

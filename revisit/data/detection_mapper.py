@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from revisit.config import bit_depth
+from revisit.data.bit_depth import bit_depth
 from revisit.data.reader import require_image
 from revisit.errors import UserError
 

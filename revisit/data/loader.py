@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
-from revisit.config import bit_depth
 from revisit.data.augmentation_on_device import apply_looks
+from revisit.data.bit_depth import bit_depth
 from revisit.data.catalog import get_records
 from revisit.data.mapper import ViewMapper, Views
 from revisit.data.reader import open_record, read_or_next

@@ -8,11 +8,12 @@ from torch.nn import functional as F
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import affine
 
-from revisit.config import bit_depth
+from revisit.data.bit_depth import bit_depth
 from revisit.data.catalog import register
 from revisit.data.labels import VOID, check_size, read_depth, read_labels
 from revisit.data.reader import require_image
 from revisit.errors import expect
+from revisit.keys import PIXELS, PIXELWISE, declare, each, maybe, one_of, real
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
@@ -22,6 +23,40 @@ _HERE = "segmentation and depth here"
 # Ids and distances must not mix. Both resizings count pixels by their centres, so that image and labels stay aligned.
 SMOOTH = {"mode": "bilinear", "antialias": True}
 EXACT = {"mode": "nearest-exact"}
+
+
+declare(
+    "INPUT.RANDOM_SCALE",
+    (0.5, 2.0),
+    "Training images are scaled by a factor from this range, or by one of these factors, then flipped and cut to "
+    "INPUT.CROP.SIZE px.",
+    each(real(0, 64, open_low=True), least=1, rising=True),
+    read_by=PIXELWISE,
+)
+declare("INPUT.RANDOM_SCALE_SAMPLING", "range", "Which of the two.", one_of("range", "choice"), read_by=PIXELWISE)
+declare(
+    "INPUT.RANDOM_ROTATION",
+    0.0,
+    "Degrees: training images turn by at most this, either way, around their centre.",
+    real(0, 180, "degrees"),
+    read_by=PIXELWISE,
+)
+declare(
+    "INPUT.SQUASH",
+    None,
+    "(height, width) px: the whole image takes this size, whatever its shape, for training and tests; RANDOM_SCALE "
+    "then zooms in and out around its centre. None: images keep their shape.",
+    maybe(each(PIXELS, 2)),
+    read_by=PIXELWISE,
+)
+declare(
+    "TEST.RESIZE_BACK",
+    "bilinear",
+    "How a segmentation returns to the size of the file: bilinear (scores) or nearest (classes).",
+    one_of("bilinear", "nearest"),
+    may_change=True,
+    read_by="SemanticSegmentor",
+)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from revisit.engine.hooks import AfterEvaluation, write_checkpoint
 from revisit.errors import UserError, expect
 from revisit.evaluation.main_score import find_score, is_better, main_score
 from revisit.files import written_whole
+from revisit.keys import SWITCH, declare, whole
 
 from detectron2.config import CfgNode
 from detectron2.evaluation.testing import flatten_results_dict
@@ -18,6 +19,23 @@ from detectron2.utils import comm
 from detectron2.utils.events import EventStorage
 
 logger = logging.getLogger(__name__)
+
+
+declare(
+    "TEST.KEEP_BEST",
+    False,
+    "Keep model_best.pth: the network of the evaluation whose main score, of the first of DATASETS.TEST, is the best: "
+    "bbox/AP, sem_seg/mIoU, depth/rmse (the lowest), knn_top1 (which needs KNN_EVAL.BANK). best.json says which.",
+    SWITCH,
+    may_change=True,
+)
+declare(
+    "TEST.PATIENCE",
+    0,
+    "End a run after so many evaluations in a row without a better one, which KEEP_BEST keeps; 0: never.",
+    whole(unit="evaluations (0: never)"),
+    may_change=True,
+)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from revisit.checkpoint.flags import BIT_DEPTH, read_flags
 from revisit.checkpoint.reading import read_checkpoint
-from revisit.config import BIT_DEPTHS, bit_depth
-from revisit.data.bit_depth import find_bit_depth
+from revisit.data.bit_depth import BIT_DEPTHS, bit_depth, find_bit_depth
 from revisit.errors import expect
 from revisit.urls import local_copy
 

@@ -5,14 +5,14 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from revisit.config import DETECTORS, PIXELWISE, evaluates_on_the_way, value_of
-from revisit.config_rules import check_values, dotted_keys
 from revisit.data.box_checks import Note, check_masks, inspect_boxes
 from revisit.data.labels import VOID
 from revisit.data.pixel_mapper import check_input
+from revisit.engine.solver import evaluates_on_the_way
 from revisit.errors import expect
 from revisit.evaluation.box_evaluators import check_voc_truth
 from revisit.evaluation.main_score import main_score
+from revisit.keys import DETECTORS, PIXELWISE, check_values, dotted_keys, value_of
 from revisit.modeling.backbone.description import families, family_of
 from revisit.modeling.backbone.pyramids import STAGES
 from revisit.modeling.meta_arch.pretraining import method_of

@@ -10,12 +10,13 @@ from torch import nn
 
 from revisit.checkpoint.flags import flags_of
 from revisit.checkpoint.run_folder import VIEWS
-from revisit.config import PIXELWISE, bit_depth
+from revisit.data.bit_depth import bit_depth
 from revisit.data.box_checks import Note
 from revisit.data.catalog import get_records
 from revisit.data.sampled_images import find_unreadable
 from revisit.engine.solver import build_optimizer
 from revisit.errors import UserError
+from revisit.keys import PIXELWISE
 from revisit.modeling.backbone.description import describe
 from revisit.modeling.meta_arch.pretraining import Pretraining, method_of
 from revisit.viz.pretraining_sheets import save_view_sheet

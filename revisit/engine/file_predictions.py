@@ -11,13 +11,13 @@ import numpy as np
 import pycocotools.mask
 from tqdm import tqdm
 
-from revisit.config import DETECTORS
 from revisit.data.image_folders import find_images
 from revisit.data.reader import SUFFIXES, UnreadableImageError, read_record
 from revisit.engine.predictions import detections_of, load_finetuned, predictor_of
 from revisit.errors import UserError, expect
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.files import written_whole
+from revisit.keys import DETECTORS
 from revisit.viz.prediction_sheet import Detections, class_colors, color_depth, draw_objects, paint_classes
 from revisit.viz.tiles import fit
 

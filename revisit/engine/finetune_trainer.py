@@ -7,7 +7,6 @@ from torch.utils.data import DataLoader
 
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.compat import has_compiled_operators
-from revisit.config import PIXELWISE
 from revisit.data.detection_mapper import DetectionMapper
 from revisit.data.loader import FinetuneLoader
 from revisit.data.pixel_mapper import PixelMapper
@@ -15,6 +14,7 @@ from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError
 from revisit.evaluation.box_evaluators import BoxEvaluator
 from revisit.evaluation.pixel_evaluators import DepthEvaluator, SemSegEvaluator
+from revisit.keys import PIXELWISE
 from revisit.modeling.distributed import share_state
 
 from detectron2.config import CfgNode

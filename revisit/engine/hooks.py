@@ -14,6 +14,7 @@ from revisit.checkpoint.run_folder import FINAL, periodic_name, remove_outdated
 from revisit.engine.run_lock import check_owner
 from revisit.engine.stop_signals import SharedWish, StopSignals
 from revisit.errors import InterruptedRunError, StoppedRunError, UserError
+from revisit.keys import SWITCH, declare, whole
 
 from detectron2.config import CfgNode
 from detectron2.engine import DefaultTrainer, HookBase, hooks
@@ -21,6 +22,23 @@ from detectron2.utils import comm
 from detectron2.utils.events import CommonMetricPrinter, get_event_storage
 
 logger = logging.getLogger(__name__)
+
+
+declare(
+    "SOLVER.CHECKPOINTS_KEPT",
+    3,
+    "So many of the newest checkpoints in OUTPUT_DIR stay, and the final one; 0: all.",
+    whole(),
+    may_change=True,
+)
+declare("SOLVER.CHECKPOINT_KEPT_EVERY", 5, "Every so many-th checkpoint stays too; 0: none.", whole(), may_change=True)
+declare(
+    "SOLVER.STOP_WITHOUT_CHECKPOINT",
+    False,
+    "Whether a run stops when a checkpoint cannot be written (a full disk), or continues with a warning.",
+    SWITCH,
+    may_change=True,
+)
 
 
 class Throughput(HookBase):

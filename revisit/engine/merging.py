@@ -6,8 +6,8 @@ from pathlib import Path
 
 import yaml
 
-from revisit.config_rules import dotted_keys, rule_of, shown
 from revisit.errors import UserError, expect
+from revisit.keys import declaration, dotted_keys, shown
 
 from detectron2.config import CfgNode
 
@@ -98,8 +98,8 @@ def _fitted(key: str, value: object, default: object) -> object:
         return float(found)
     kinds = {type(default), *((list, tuple) if isinstance(default, list | tuple) else ())}
     if default is not None and type(found) not in kinds:
-        rule = rule_of(key)
-        words = rule.expected if rule else _WORDS.get(type(default), "a list")
+        declared = declaration(key)
+        words = declared.rule.expected if declared and declared.rule else _WORDS.get(type(default), "a list")
         if isinstance(found, str) and list in kinds:
             path = key.startswith("DATASETS.") and "/" in found and ":" not in found
             words += f"; did you mean \"('{'folder:' * path}{found}',)\"?"

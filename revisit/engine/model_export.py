@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from revisit.config import DETECTORS, PIXELWISE, bit_depth
+from revisit.data.bit_depth import bit_depth
 from revisit.engine.predictions import TASKS, load_finetuned
 from revisit.errors import expect
 from revisit.files import written_whole
 from revisit.imports import require_package
+from revisit.keys import DETECTORS, PIXELWISE
 from revisit.modeling.backbone.description import family_of
 
 from detectron2.config import CfgNode

@@ -16,6 +16,7 @@ from revisit.engine.dry_run import random_views
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.train_step import TrainStep
 from revisit.errors import UserError
+from revisit.keys import declare, one_of
 from revisit.modeling.distributed import unwrap
 
 from detectron2.config import CfgNode
@@ -33,6 +34,15 @@ CANDIDATES = {
 }
 MARGIN = 1.05  # how many times as fast a later one has to be: below that, noise would decide between equals
 STEPS, SECONDS = 5, 5.0  # so many of each candidate count, fewer where all of them would take longer than this
+
+
+declare(
+    "SOLVER.PRECISION",
+    "",
+    "auto: before a pretraining begins, measure what it is the fastest in here, and set SOLVER.AMP and "
+    "MODEL.CHANNELS_LAST to that. '' leaves them as they are.",
+    one_of("", "auto"),
+)
 
 
 def resolve_precision(cfg: CfgNode) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
-from revisit.config import DETECTORS, bit_depth
+from revisit.data.bit_depth import bit_depth
 from revisit.data.catalog import get_records
 from revisit.data.labels import check_size, read_depth, read_labels
 from revisit.data.reader import require_record
@@ -17,6 +17,7 @@ from revisit.engine.finetune_trainer import build_mapper
 from revisit.engine.setup import follow_class_names
 from revisit.errors import expect
 from revisit.evaluation.pixel_evaluators import predicted_classes
+from revisit.keys import DETECTORS
 from revisit.viz.prediction_sheet import Detections, depth_row, detection_row, segmentation_row
 from revisit.viz.tiles import SheetRow, evenly_spread
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from torch import nn
 
-from revisit.config import metrics_period
 from revisit.data.loader import ResumableLoader
 from revisit.engine.hooks import CollapseAlarm, CropFallbacks, EvaluationAfterSuccess, ReadErrors, Throughput
 from revisit.engine.label_free_history import LabelFreeHistory, LabelFreeResults
@@ -16,7 +15,7 @@ from revisit.evaluation.classifiers import fit_linear, knn_top1, linear_top1
 from revisit.evaluation.features import Features, extractor
 from revisit.evaluation.label_free import LABEL_FREE, label_free_scores
 from revisit.modeling.distributed import share_state, unwrap
-from revisit.modeling.meta_arch.pretraining import method_of
+from revisit.modeling.meta_arch.pretraining import method_of, metrics_period
 from revisit.viz.pretraining_sheets import neighbor_gallery
 
 from detectron2.config import CfgNode

@@ -3,7 +3,7 @@
 import argparse
 import logging
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from revisit.checkpoint.run_folder import (
     state_of_run,
     tidy_up,
 )
-from revisit.config import add_revisit_config, bit_depth
+from revisit.config import add_revisit_config
+from revisit.data.bit_depth import bit_depth
 from revisit.data.box_checks import Note
 from revisit.data.catalog import MissingDataError, get_records, register
 from revisit.data.class_names import share_classes
@@ -42,7 +43,6 @@ from revisit.errors import UserError, expect, is_lost_contact
 from revisit.evaluation.features import check_not_enlarged
 from revisit.imports import import_modules
 from revisit.modeling.meta_arch.pretraining import method_of
-from revisit.older_keys import await_older_keys, settle_older_keys
 
 from detectron2.config import CfgNode, get_cfg
 from detectron2.data import MetadataCatalog
@@ -71,7 +71,7 @@ def make_config(
     num_processes: int = 1,
     resume: bool = False,
     for_here: bool = True,
-    add_keys: Callable[[CfgNode], None] | None = None,
+    seed: int = -1,
 ) -> CfgNode:
     """Merge a config file, where there is one, and KEY VALUE pairs over the defaults, and check the result.
 
@@ -80,10 +80,9 @@ def make_config(
     Args:
         num_processes: of the run, over all machines.
         resume: a SEED that is to be drawn is the one that the run in OUTPUT_DIR drew, and SOLVER.PRECISION auto what it
-            measured; a key that has replaced an older one (revisit/older_keys.py), and that nothing states, is as that
-            run has it.
+            measured.
         for_here: refuse what this machine cannot run.
-        add_keys: adds a project's own keys to the defaults.
+        seed: SEED where nothing states one; negative: drawn.
 
     Raises:
         UserError: a file or key that does not exist, a value of the wrong type, an impossible recipe.
@@ -93,15 +92,12 @@ def make_config(
     import_modules(imports_of(config_file, opts))
     cfg = get_cfg()
     add_revisit_config(cfg)
-    if add_keys:
-        add_keys(cfg)
-    defaults = await_older_keys(cfg)
+    cfg.SEED = seed
     if config_file:
         merge_file(cfg, config_file)
     merge_pairs(cfg, opts)
     folder = Path(cfg.OUTPUT_DIR)
     run = state_of_run(folder) if resume and method_of(cfg) else {}
-    settle_older_keys(cfg, defaults, opts, num_processes, run)
     check_typed(cfg, opts)
     if cfg.INPUT.BIT_DEPTH == "auto":
         cfg.INPUT.BIT_DEPTH = None  # of the two words for it, the one that a checkpoint has

@@ -4,6 +4,7 @@ from torch import nn, optim
 
 from revisit.errors import expect
 from revisit.imports import require_package
+from revisit.keys import COUNT, POSITIVE, declare, each, one_of, whole
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
@@ -15,6 +16,49 @@ from fvcore.common.param_scheduler import (
     ConstantParamScheduler,
     PolynomialDecayParamScheduler,
 )
+
+declare(
+    "SOLVER.EPOCHS",
+    0,
+    "Length of the run: passes over DATASETS.TRAIN, turned into iterations by its real size; a positive MAX_ITER wins.",
+    whole(unit="epochs"),
+    paper=200,
+    may_change=True,
+)
+declare(
+    "SOLVER.CHECKPOINT_EPOCHS",
+    0,
+    "Epochs between checkpoints; a positive SOLVER.CHECKPOINT_PERIOD, in iterations, wins over it.",
+    whole(unit="epochs"),
+    may_change=True,
+)
+declare(
+    "TEST.EVAL_EPOCHS",
+    0,
+    "Epochs between evaluations; a positive TEST.EVAL_PERIOD, in iterations, wins over it.",
+    whole(unit="epochs"),
+    may_change=True,
+)
+declare("SOLVER.STEP_EPOCHS", (), "SOLVER.STEPS in epochs; wins over it.", each(COUNT, rising=True), may_change=True)
+declare(
+    "SOLVER.OPTIMIZER",
+    "SGD",
+    "SGD, Adam, AdamW (whose weight decay is no part of the gradient) or LARS (timm's).",
+    one_of("SGD", "Adam", "AdamW", "LARS"),
+    paper="SGD",
+)
+declare(
+    "SOLVER.POLY_POWER",
+    0.9,
+    "Of SOLVER.LR_SCHEDULER_NAME PolynomialLR: the rate is (1 - iteration / MAX_ITER) ** POLY_POWER, without warm-up.",
+    POSITIVE,
+    may_change=True,
+)
+
+
+def evaluates_on_the_way(cfg: CfgNode) -> bool:
+    """Whether a training evaluates before its end."""
+    return cfg.TEST.EVAL_PERIOD > 0 or cfg.TEST.EVAL_EPOCHS > 0
 
 
 def resolve_schedule(cfg: CfgNode, num_images: int) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from revisit.errors import UserError
+from revisit.keys import COUNT, declare, one_of
 from revisit.modeling.distributed import gather_rows
 from revisit.randomness import Stream, seed_global_generators
 from revisit.viz.pretraining_sheets import save_batch_sheets
@@ -17,6 +18,20 @@ from revisit.viz.pretraining_sheets import save_batch_sheets
 from detectron2.engine.train_loop import SimpleTrainer
 from detectron2.utils import comm
 from detectron2.utils.events import get_event_storage
+
+declare(
+    "SOLVER.AMP.DTYPE",
+    "bfloat16",
+    "Of autocast, with SOLVER.AMP.ENABLED: bfloat16, or float16, whose loss is scaled.",
+    one_of("bfloat16", "float16"),
+)
+declare(
+    "SOLVER.ACCUMULATION_STEPS",
+    1,
+    "Passes over IMS_PER_BATCH / ACCUMULATION_STEPS images before each optimiser step: the memory of the part, the "
+    "gradient and the keys of the whole.",
+    COUNT,
+)
 
 
 class NonFiniteLossError(Exception):

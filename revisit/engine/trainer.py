@@ -30,6 +30,7 @@ from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_
 from revisit.engine.writers import build_trackers
 from revisit.errors import KilledWorkerError, UserError, expect, first_line, told_by_worker
 from revisit.files import written_whole
+from revisit.keys import SWITCH, declare
 from revisit.modeling.distributed import share_state
 
 from detectron2.config import CfgNode
@@ -40,6 +41,22 @@ from detectron2.utils import comm
 from detectron2.utils.events import EventStorage, EventWriter
 
 logger = logging.getLogger(__name__)
+
+
+declare(
+    "MODEL.CHANNELS_LAST",
+    False,
+    "Weights and maps in NHWC memory, faster where the hardware likes it.",
+    SWITCH,
+    may_change=True,
+)
+declare(
+    "MODEL.COMPILE",
+    False,
+    "torch.compile of the encoders: minutes at the start, a faster step on a GPU.",
+    SWITCH,
+    may_change=True,
+)
 
 
 class RevisitTrainer(DefaultTrainer):

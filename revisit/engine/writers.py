@@ -13,6 +13,7 @@ from revisit.engine.same_experiment import plain_config
 from revisit.errors import UserError, expect, first_line
 from revisit.files import written_whole
 from revisit.imports import require_package
+from revisit.keys import declare, each, one_of
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.viz.pretraining_sheets import save_view_sheet
 
@@ -22,6 +23,15 @@ from detectron2.utils.events import EventWriter, get_event_storage
 _WINDOW = 20  # iterations over which losses are smoothed, as in TensorBoard
 
 logger = logging.getLogger(__name__)
+
+
+declare(
+    "WRITERS",
+    (),
+    "Services that track runs beside TensorBoard, by their own settings (docs/training.md).",
+    each(one_of("wandb", "mlflow")),
+    may_change=True,
+)
 
 
 class RunTracker(EventWriter):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from revisit.evaluation.features import Features
+from revisit.keys import COUNT, PIXELS, POSITIVE, SWITCH, declare
 
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
@@ -16,6 +18,21 @@ if TYPE_CHECKING:
 REGULARIZATION = 0.1  # scikit-learn's C, on standardised features; the same for every run, tuned on none
 MAX_ITERATIONS = 1000
 CHUNK = 1024  # rows that are worked on at a time
+
+
+knn_eval = partial(declare, may_change=True, read_by="Pretraining")
+knn_eval(
+    "KNN_EVAL.BANK",
+    "",
+    "Labelled data set whose images vote on the class of those of DATASETS.TEST, by the frozen backbone's features; '' "
+    "switches the monitor off. When: TEST.EVAL_PERIOD or TEST.EVAL_EPOCHS.",
+)
+knn_eval("KNN_EVAL.NUM_NEIGHBORS", 20, "How many of the nearest images vote.", COUNT)
+knn_eval("KNN_EVAL.TEMPERATURE", 0.07, "Votes weigh exp(cosine / temperature).", POSITIVE)
+knn_eval(
+    "KNN_EVAL.IMAGE_SIZE", 224, "px: the short side is resized to 256/224 of it, then the centre is cut out.", PIXELS
+)
+knn_eval("KNN_EVAL.LINEAR", False, "Fit a logistic regression to the bank too: linear_top1.", SWITCH)
 
 
 def knn_classify(bank: Features, rows: Tensor, *, k: int, temperature: float) -> Tensor:

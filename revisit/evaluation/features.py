@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from revisit.config import bit_depth
+from revisit.data.bit_depth import bit_depth
 from revisit.data.catalog import get_records
 from revisit.data.crops import crop_and_resize
 from revisit.data.mapper import ViewMapper, Views

@@ -9,11 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from revisit.config import bit_depth
+from revisit.data.bit_depth import bit_depth
 from revisit.data.catalog import get_records
 from revisit.data.mapper import ViewMapper
 from revisit.data.sampled_images import sample
 from revisit.evaluation.features import CenterCropDataset, Features, ViewPairDataset, features_of
+from revisit.keys import declare, whole
 
 from detectron2.config import CfgNode
 
@@ -23,6 +24,25 @@ CHUNK = 1024  # rows
 
 
 LABEL_FREE = ("rankme", "alignment", "uniformity")  # of LabelFreeScores; none is better for being higher or lower
+
+
+declare(
+    "MONITOR.IMAGES",
+    "",
+    "Data set without labels, such as folder:/data/photos, whose features are judged at every evaluation: "
+    "rankme, alignment, uniformity, neighbor_stability (docs/reading-a-run.md), with the sizes and neighbours of "
+    "KNN_EVAL. train is the first of DATASETS.TRAIN; '' switches the monitor off.",
+    may_change=True,
+    read_by="Pretraining",
+)
+declare(
+    "MONITOR.MAX_IMAGES",
+    2048,
+    "Of these images at most so many, spread evenly; rankme needs a few times as many as there are features.",
+    whole(2, 2**20, "images"),
+    may_change=True,
+    read_by="Pretraining",
+)
 
 
 class LabelFreeScores(NamedTuple):

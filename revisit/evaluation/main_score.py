@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from revisit.config import DETECTORS
 from revisit.errors import expect
+from revisit.keys import DETECTORS
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode

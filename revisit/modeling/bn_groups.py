@@ -1,8 +1,7 @@
 """Which images share batch statistics: groups of MOCO.BN_GROUP, however many processes there are."""
 
 import weakref
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -14,7 +13,6 @@ from revisit.errors import UserError, expect
 from revisit.modeling.backbone.description import family_of
 from revisit.modeling.distributed import neighbours
 from revisit.modeling.losses.contrastive import at_least_float32
-from revisit.older_keys import replace_key
 
 from detectron2.config import CfgNode
 from detectron2.utils import comm
@@ -68,18 +66,6 @@ def check_whole_batch(cfg: CfgNode, method: str) -> None:
     """Raise UserError where a method of that title would see its batch, and such a group, in parts."""
     parts = cfg.SOLVER.ACCUMULATION_STEPS
     expect(parts == 1, f"SOLVER.ACCUMULATION_STEPS {parts}: {method} learns from whole batches; expected 1")
-
-
-def _group_of_splits(values: Mapping[str, Any], num_processes: int) -> int:
-    """MOCO.BN_GROUP of an older config: statistics were over 1/MOCO.BN_SPLITS of what a process runs at a time."""
-    splits = values["MOCO.BN_SPLITS"]
-    part = values["SOLVER.IMS_PER_BATCH"] // max(1, num_processes * values["SOLVER.ACCUMULATION_STEPS"])
-    fits = type(splits) is int and splits > 0 and part % splits == 0
-    expect(fits, f"MOCO.BN_SPLITS {splits} does not divide the {part} images that a process runs at a time")
-    return 0 if splits == 1 else part // splits
-
-
-replace_key("MOCO.BN_SPLITS", "MOCO.BN_GROUP", _group_of_splits)
 
 
 def _layout(size: int, part: int, processes: int) -> BNGroups | None:

@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import torch
 
-from revisit.config import bit_depth
+from revisit.data.bit_depth import bit_depth
 from revisit.data.catalog import get_records
 from revisit.data.mapper import ViewMapper, Views
 from revisit.data.reader import UnreadableImageError, open_record

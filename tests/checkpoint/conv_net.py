@@ -2,17 +2,14 @@
 
 from torch import Tensor, nn
 
-from revisit.config import adds_keys
+from revisit.keys import declare
 from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Flags, Tensors
 
 from detectron2.config import CfgNode
 from detectron2.layers import ShapeSpec
 from detectron2.modeling import BACKBONE_REGISTRY, Backbone
 
-
-@adds_keys
-def add_conv_net_keys(cfg: CfgNode) -> None:
-    cfg.MODEL.CONV_NET = CfgNode({"WIDTH": 8})
+declare("MODEL.CONV_NET.WIDTH", 8, "Channels.")
 
 
 class ConvNet(Backbone):

@@ -11,12 +11,12 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode, autoaugment
 from torchvision.transforms import functional as TF
 
-from revisit.config import POLICIES
 from revisit.data.augmentation import (
     BRIGHTNESS,
     CONTRAST,
     HUE,
     NUM_POLICIES,
+    POLICIES,
     SATURATION,
     AutoAugmentLook,
     StandardLook,

@@ -20,7 +20,6 @@ import yaml
 from commands import ROOT
 
 from projects.ToyScenes import data_sets
-from revisit.config_rules import dotted_keys
 from revisit.engine import config_checks, merging, solver
 from revisit.engine.command import run_command
 from revisit.engine.config_checks import check_schedule
@@ -29,6 +28,7 @@ from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.setup import count_images, load_config, make_config
 from revisit.engine.solver import resolve_schedule
 from revisit.errors import UserError
+from revisit.keys import dotted_keys
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.data import MetadataCatalog
@@ -176,14 +176,14 @@ def test_a_mutated_recipe_trains_or_is_refused_in_one_line(attempt):
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [(config_checks, "check_values"), (merging, "rule_of"), (solver, "get_default_optimizer_params")],
+    [(config_checks, "check_values"), (merging, "declaration"), (solver, "get_default_optimizer_params")],
 )
 def test_a_defect_of_ours_is_no_mistake_of_the_user(module, name, toy_datasets, tmp_path, monkeypatch):
     monkeypatch.setattr(module, name, lambda *args, **options: 1 / 0)
     words = (
         f"--config-file configs/toy/pretrain.yaml --dry-run OUTPUT_DIR {tmp_path} SOLVER.WARMUP_ITERS 0 SOLVER.EPOCHS"
     )
-    monkeypatch.setattr(sys, "argv", ["train_net.py", *words.split(), "many" if name == "rule_of" else "30"])
+    monkeypatch.setattr(sys, "argv", ["train_net.py", *words.split(), "many" if name == "declaration" else "30"])
     main = runpy.run_path("tools/train_net.py")["main"]
     with pytest.raises(ZeroDivisionError):
         run_command(main)

@@ -6,8 +6,8 @@ The worked example of docs/extending.md: a method outside Revisit's tree, brough
 import torch
 from torch import Tensor
 
-from revisit.config import adds_keys
 from revisit.errors import expect
+from revisit.keys import declare
 from revisit.modeling.meta_arch.pretraining import Pretraining, unit_rows
 from revisit.modeling.monitors import feature_std
 from revisit.modeling.projection_head import BNProjectionHead
@@ -16,13 +16,9 @@ from detectron2.config import CfgNode, configurable
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils.events import get_event_storage
 
-
-@adds_keys
-def add_simsiam_keys(cfg: CfgNode) -> None:
-    """SIMSIAM.*: the values of SimSiam's paper."""
-    cfg.SIMSIAM = CfgNode()
-    cfg.SIMSIAM.EMBEDDING_DIM = 2048  # C, width after the projection head and after the predictor
-    cfg.SIMSIAM.PREDICTOR_DIM = 512  # hidden width of the predictor
+# The values of SimSiam's paper.
+declare("SIMSIAM.EMBEDDING_DIM", 2048, "C, width after projection head and predictor.", read_by="SimSiam")
+declare("SIMSIAM.PREDICTOR_DIM", 512, "Hidden width of the predictor.", read_by="SimSiam")
 
 
 def negative_cosine(predictions: Tensor, embeddings: Tensor) -> Tensor:

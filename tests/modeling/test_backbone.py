@@ -9,8 +9,8 @@ from tiny import tiny_config
 
 from revisit.checkpoint.flags import flags_of, write_flags
 from revisit.config import add_revisit_config
-from revisit.config_rules import check_values
 from revisit.errors import UserError
+from revisit.keys import check_values
 from revisit.modeling.backbone.description import backbone_keys, describe
 from revisit.modeling.backbone.resnet import build_revisit_resnet_backbone
 from revisit.modeling.detectors import build_dilated_c5_backbone

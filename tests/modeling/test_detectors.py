@@ -9,10 +9,10 @@ from tiny import tiny_config
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.convert import convert
 from revisit.checkpoint.reading import read_checkpoint
-from revisit.config_rules import dotted_keys
 from revisit.engine.config_checks import check_training
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
+from revisit.keys import dotted_keys
 
 from detectron2 import model_zoo
 from detectron2.config import CfgNode

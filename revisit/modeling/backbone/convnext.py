@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from revisit.config import adds_keys
-from revisit.config_rules import COUNT, add_rules, each, one_of
 from revisit.errors import UserError, expect
+from revisit.keys import COUNT, declare, each, one_of
 from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, Flags, Tensors
 from revisit.modeling.backbone.pyramids import STAGES, fpn_maps, fpn_over
 from revisit.modeling.backbone.timm_network import TimmDescription, freeze, timm_module
@@ -19,22 +18,13 @@ _STRIDE = 32  # px, of the last map
 _NAMES = {((3, 3, 9, 3), 96): "T", ((3, 3, 27, 3), 96): "S", ((3, 3, 27, 3), 128): "B", ((3, 3, 27, 3), 192): "L"}
 
 
-@adds_keys
-def add_convnext_keys(cfg: CfgNode) -> None:
-    """MODEL.CONVNEXT.*: ConvNeXt-T."""
-    cfg.MODEL.CONVNEXT = CfgNode()
-    cfg.MODEL.CONVNEXT.DEPTHS = (3, 3, 9, 3)  # blocks of each stage
-    cfg.MODEL.CONVNEXT.DIMS = (96, 192, 384, 768)  # channels of each stage
-    # res2 | res3 | res4 | res5, called as a ResNet's of the same strides. Stages after the last of them are not built.
-    cfg.MODEL.CONVNEXT.OUT_FEATURES = ["res5"]
-
-
-add_rules(
-    {
-        "MODEL.CONVNEXT.DEPTHS": each(COUNT, 4),
-        "MODEL.CONVNEXT.DIMS": each(COUNT, 4),
-        "MODEL.CONVNEXT.OUT_FEATURES": each(one_of(*STAGES), least=1),
-    }
+declare("MODEL.CONVNEXT.DEPTHS", (3, 3, 9, 3), "Blocks of each stage.", each(COUNT, 4))
+declare("MODEL.CONVNEXT.DIMS", (96, 192, 384, 768), "Channels of each stage.", each(COUNT, 4))
+declare(
+    "MODEL.CONVNEXT.OUT_FEATURES",
+    ["res5"],
+    "res2 to res5, called as a ResNet's of the same strides; stages after the last of them are not built.",
+    each(one_of(*STAGES), least=1),
 )
 
 

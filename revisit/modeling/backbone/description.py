@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 
 from torch import Tensor, nn
 
-from revisit.config import value_of
 from revisit.errors import UserError
+from revisit.keys import value_of
 
 from detectron2.config import CfgNode
 from detectron2.modeling import Backbone

@@ -6,9 +6,8 @@ from itertools import product
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from revisit.config import PIXELWISE
-from revisit.config_rules import add_rules, each, one_of, whole
 from revisit.errors import UserError, expect
+from revisit.keys import PIXELWISE, declare, of_detectron2, one_of
 from revisit.modeling.backbone.description import (
     BACKBONE_DESCRIPTIONS,
     TIMM_SNIPPET,
@@ -16,7 +15,7 @@ from revisit.modeling.backbone.description import (
     Flags,
     Tensors,
 )
-from revisit.modeling.backbone.pyramids import STAGES, fpn_maps
+from revisit.modeling.backbone.pyramids import fpn_maps
 
 from detectron2.config import CfgNode
 from detectron2.layers import CNNBlockBase, Conv2d, ShapeSpec, get_norm
@@ -30,18 +29,18 @@ BASIC_DEPTHS = (18, 34)
 INPUT = "input"
 _WIDTHS = ("STEM_OUT_CHANNELS", "RES2_OUT_CHANNELS", "NUM_GROUPS", "WIDTH_PER_GROUP", "DEFORM_NUM_GROUPS")
 
-add_rules(
-    {
-        **{f"MODEL.RESNETS.{name}": whole(1, 2**14) for name in _WIDTHS},
-        "MODEL.RESNETS.DEPTH": one_of(*BLOCKS_PER_STAGE),
-        "MODEL.RESNETS.STEM_TYPE": one_of("basic", "cifar"),
-        "MODEL.RESNETS.RES4_STRIDE": one_of(1, 2),
-        "MODEL.RESNETS.RES4_DILATION": one_of(1, 2, 4),
-        "MODEL.RESNETS.RES5_DILATION": one_of(1, 2, 4),
-        "MODEL.RESNETS.OUT_FEATURES": each(one_of("stem", *STAGES), least=1),
-        "MODEL.RESNETS.DEFORM_ON_PER_STAGE": each(one_of(False, True), 4),
-    }
+
+# For build_revisit_resnet_backbone. The width is Detectron2's own STEM_OUT_CHANNELS, RES2_OUT_CHANNELS and (bottleneck
+# blocks) WIDTH_PER_GROUP.
+declare(
+    "MODEL.RESNETS.STEM_TYPE",
+    "basic",
+    "basic: a 7 x 7 convolution of stride 2, and pooling. cifar: 3 x 3 of stride 1, no pooling.",
+    one_of("basic", "cifar"),
 )
+declare("MODEL.RESNETS.RES4_STRIDE", 2, "1 keeps the resolution of res3 without dilation.", one_of(1, 2))
+declare("MODEL.RESNETS.RES4_DILATION", 1, "1, 2 or 4; a dilated stage has stride 1.", one_of(1, 2, 4))
+of_detectron2("MODEL.RESNETS.RES5_DILATION", rule=one_of(1, 2, 4))
 
 
 class CifarStem(CNNBlockBase):

@@ -5,9 +5,9 @@ from types import ModuleType
 
 from torch import nn
 
-from revisit.config import PIXELWISE
 from revisit.errors import expect
 from revisit.imports import require_package
+from revisit.keys import PIXELWISE
 from revisit.modeling.backbone.description import BackboneDescription, Flags
 
 from detectron2.config import CfgNode

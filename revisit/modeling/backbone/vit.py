@@ -4,9 +4,8 @@ import math
 
 from torch import Tensor, nn
 
-from revisit.config import adds_keys
-from revisit.config_rules import COUNT, PIXELS, add_rules, one_of
 from revisit.errors import UserError, expect
+from revisit.keys import COUNT, PIXELS, SWITCH, declare
 from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, TIMM_SNIPPET, Flags, Tensors
 from revisit.modeling.backbone.pyramids import SimpleFeaturePyramid, simple_pyramid_maps
 from revisit.modeling.backbone.timm_network import TimmDescription, freeze, timm_module
@@ -20,30 +19,18 @@ _HEAD_DIM = 64  # channels of an attention head, in all of timm's ViT-Ti to ViT-
 _NAMES = {(192, 12): "Ti", (384, 12): "S", (768, 12): "B", (1024, 24): "L"}
 
 
-@adds_keys
-def add_vit_keys(cfg: CfgNode) -> None:
-    """MODEL.VIT.*: ViT-S/16 as timm has it."""
-    cfg.MODEL.VIT = CfgNode()
-    cfg.MODEL.VIT.PATCH_SIZE = 16  # px
-    cfg.MODEL.VIT.EMBED_DIM = 384  # channels
-    cfg.MODEL.VIT.DEPTH = 12  # blocks
-    cfg.MODEL.VIT.NUM_HEADS = 6
-    # px: the square image that the position embedding has a row for each patch of. It is interpolated for another.
-    cfg.MODEL.VIT.IMAGE_SIZE = 224
-    # Layer norm over the last block's tokens, as timm has it. Without the class token as output, MoCo-v3 learnt far
-    # better features without it (arXiv 2104.02057, ablation of the class token).
-    cfg.MODEL.VIT.FINAL_NORM = True
-
-
-add_rules(
-    {
-        "MODEL.VIT.PATCH_SIZE": PIXELS,
-        "MODEL.VIT.DEPTH": COUNT,
-        "MODEL.VIT.NUM_HEADS": COUNT,
-        "MODEL.VIT.IMAGE_SIZE": PIXELS,
-        "MODEL.VIT.FINAL_NORM": one_of(False, True),
-    }
+declare("MODEL.VIT.PATCH_SIZE", 16, "px.", PIXELS)
+declare("MODEL.VIT.EMBED_DIM", 384, "Channels.", COUNT)
+declare("MODEL.VIT.DEPTH", 12, "Blocks.", COUNT)
+declare("MODEL.VIT.NUM_HEADS", 6, "Attention heads.", COUNT)
+declare(
+    "MODEL.VIT.IMAGE_SIZE",
+    224,
+    "px: the square image that the position embedding has a row for each patch of; interpolated for another.",
+    PIXELS,
 )
+# Without the class token as output, MoCo-v3 learnt far better features without it (arXiv 2104.02057).
+declare("MODEL.VIT.FINAL_NORM", True, "Layer norm over the last block's tokens, as timm has it.", SWITCH)
 
 
 class ViTBackbone(Backbone):

@@ -1,14 +1,14 @@
 """What SimCLR, BYOL and SwAV share: an encoder that sees the anchor too, and neighbours for any objective."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from revisit.config import adds_keys
-from revisit.config_rules import add_rules, real, whole
 from revisit.errors import expect
+from revisit.keys import declare, real, whole
 from revisit.modeling.bn_groups import check_whole_batch
 from revisit.modeling.distributed import gather_rows
 from revisit.modeling.losses.chunked import MAX_SCORES, nearest_rows
@@ -21,25 +21,11 @@ from detectron2.config import CfgNode
 from detectron2.engine import HookBase
 from detectron2.utils.events import get_event_storage
 
-
-@adds_keys
-def add_neighbor_keys(cfg: CfgNode) -> None:
-    """NEIGHBORS.*: of the methods of this file; kNN-MoCo has its own, KNN_MOCO.*."""
-    cfg.NEIGHBORS = CfgNode()
-    cfg.NEIGHBORS.WEIGHT = 0.0  # lambda; 0: no neighbours, and no queue to mine them in
-    cfg.NEIGHBORS.QUEUE_SIZE = 65536  # K, rows
-    cfg.NEIGHBORS.NUM_NEIGHBORS = 20  # k
-    cfg.NEIGHBORS.WARMUP_EPOCHS = 5  # epochs before L_nn joins the loss
-
-
-add_rules(
-    {
-        "NEIGHBORS.WEIGHT": real(0, 1e6),
-        "NEIGHBORS.QUEUE_SIZE": whole(1, 2**24, "rows"),
-        "NEIGHBORS.NUM_NEIGHBORS": whole(1),
-        "NEIGHBORS.WARMUP_EPOCHS": whole(unit="epochs"),
-    }
-)
+neighbors = partial(declare, read_by="AllViews")
+neighbors("NEIGHBORS.WEIGHT", 0.0, "lambda; 0: no neighbours, and no queue to mine them in.", real(0, 1e6))
+neighbors("NEIGHBORS.QUEUE_SIZE", 65536, "K, rows of the queue.", whole(1, 2**24, "rows"))
+neighbors("NEIGHBORS.NUM_NEIGHBORS", 20, "k, neighbours of a positive.", whole(1))
+neighbors("NEIGHBORS.WARMUP_EPOCHS", 5, "Epochs before L_nn joins the loss.", whole(unit="epochs"))
 
 
 class Objective(NamedTuple):

@@ -4,12 +4,12 @@ Grill et al., Bootstrap Your Own Latent: A New Approach to Self-Supervised Learn
 """
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from revisit.config import adds_keys
-from revisit.config_rules import add_rules, real, whole
+from revisit.keys import SWITCH, declare, real, whole
 from revisit.modeling.bn_groups import BNGroups, group_batch_norm, whole_batch
 from revisit.modeling.distributed import unwrap
 from revisit.modeling.meta_arch.all_views import AllViews, Objective
@@ -22,18 +22,12 @@ from detectron2.engine import HookBase
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils.events import get_event_storage
 
-
-@adds_keys
-def add_byol_keys(cfg: CfgNode) -> None:
-    """BYOL.*: the values of BYOL's paper for 300 epochs."""
-    cfg.BYOL = CfgNode()
-    cfg.BYOL.MOMENTUM = 0.99  # m of the first iteration; it rises to 1 by a cosine
-    cfg.BYOL.EMBEDDING_DIM = 256  # C, width after the projection head and after the predictor
-    cfg.BYOL.HIDDEN_DIM = 4096  # of both
-    cfg.BYOL.PREDICTOR = True  # False: none, which collapses
-
-
-add_rules({"BYOL.MOMENTUM": real(0, 1), "BYOL.EMBEDDING_DIM": whole(1, 2**14), "BYOL.HIDDEN_DIM": whole(1, 2**16)})
+# The values of BYOL's paper for 300 epochs.
+byol = partial(declare, read_by="BYOL")
+byol("BYOL.MOMENTUM", 0.99, "m of the first iteration; it rises to 1 by a cosine.", real(0, 1))
+byol("BYOL.EMBEDDING_DIM", 256, "C, width after the projection head and after the predictor.", whole(1, 2**14))
+byol("BYOL.HIDDEN_DIM", 4096, "Hidden width of both.", whole(1, 2**16))
+byol("BYOL.PREDICTOR", True, "False: none, which collapses.", SWITCH)
 
 
 class CosineMomentum(MomentumUpdate):

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from revisit.config import adds_keys
-from revisit.config_rules import SHARE, add_rules, whole
 from revisit.errors import expect
+from revisit.keys import SHARE, declare, whole
 from revisit.modeling.losses.chunked import chunked_losses
 from revisit.modeling.losses.contrastive import at_least_float32
 from revisit.modeling.meta_arch.moco import Encoded, MoCo
@@ -21,6 +20,22 @@ from revisit.modeling.momentum import ema_update, momentum_copy
 from detectron2.config import CfgNode, configurable
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils.events import get_event_storage
+
+# Everything else of DenseCL is under MOCO.
+declare(
+    "DENSECL.WEIGHT",
+    0.5,
+    "lambda: (1 - lambda) L_inst + lambda L_dense, from the first iteration on.",
+    SHARE,
+    read_by="DenseCL",
+)
+declare(
+    "DENSECL.GRID",
+    0,
+    "S: maps of res5 are pooled to S x S cells; 0 takes them as they are, 7 x 7 of 224-px views as in DenseCL's paper.",
+    whole(0, 64, "(0: the map as it is)"),
+    read_by="DenseCL",
+)
 
 
 def dense_loss(
@@ -65,18 +80,6 @@ class DenseProjectionHead(nn.Sequential):
 
     def __init__(self, in_dim: int, out_dim: int):
         super().__init__(nn.Conv2d(in_dim, in_dim, 1), nn.ReLU(inplace=True), nn.Conv2d(in_dim, out_dim, 1))
-
-
-@adds_keys
-def add_densecl_keys(cfg: CfgNode) -> None:
-    """DENSECL.*; everything else of DenseCL is under MOCO."""
-    cfg.DENSECL = CfgNode()
-    cfg.DENSECL.WEIGHT = 0.5  # lambda: (1 - lambda) L_inst + lambda L_dense, from the first iteration on
-    # S: maps of res5 are pooled to S x S cells; 0 takes them as they are, 7 x 7 of 224-px views as in DenseCL's paper.
-    cfg.DENSECL.GRID = 0
-
-
-add_rules({"DENSECL.WEIGHT": SHARE, "DENSECL.GRID": whole(0, 64, "(0: the map as it is)")})
 
 
 @dataclass

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from revisit.config_rules import add_rules, one_of
+from revisit.keys import declare, one_of
 from revisit.modeling.sem_seg.pixel_heads import PixelHead
 
 from detectron2.config import CfgNode, configurable
@@ -14,7 +14,14 @@ from detectron2.structures import ImageList
 
 LOSSES = {"mse": F.mse_loss, "l1": F.l1_loss}
 
-add_rules({"MODEL.DEPTH.LOSS": one_of(*LOSSES)})
+
+declare(
+    "MODEL.DEPTH.LOSS",
+    "mse",
+    "mse or l1, over the pixels whose depth is known.",
+    one_of("mse", "l1"),
+    read_by="DepthEstimator",
+)
 
 
 def depth_loss(predicted: Tensor, depth: Tensor, kind: str) -> Tensor:

@@ -1,11 +1,12 @@
 """kNN-MoCo: MoCo whose positives are also drawn to their nearest neighbours in the queue (paper, Section 4.3)."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from revisit.config import adds_keys
-from revisit.config_rules import add_rules, one_of, real, whole
 from revisit.errors import expect
+from revisit.keys import SWITCH, declare, one_of, real, whole
 from revisit.modeling.losses.chunked import chunked_losses, nearest_rows
 from revisit.modeling.meta_arch.moco import Encoded, MoCo
 from revisit.modeling.monitors import neighbor_purity
@@ -16,27 +17,29 @@ from detectron2.engine import HookBase
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils.events import get_event_storage
 
-
-@adds_keys
-def add_knn_moco_keys(cfg: CfgNode) -> None:
-    """KNN_MOCO.*: the paper's values."""
-    cfg.KNN_MOCO = CfgNode()
-    cfg.KNN_MOCO.NUM_NEIGHBORS = 20  # k
-    cfg.KNN_MOCO.WEIGHT = 0.4  # lambda
-    cfg.KNN_MOCO.WARMUP_EPOCHS = 5  # epochs before L_nn joins the loss; 20 in the authors' 800-epoch run
-    cfg.KNN_MOCO.MINING = "before_head"  # neighbours in g-space (paper) | after_head, in h-space
-    # Mine in the queues as this step's keys will leave them, instead of waiting WARMUP_EPOCHS (paper, Appendix B; the
-    # newest neighbours then carry stale scores, on purpose).
-    cfg.KNN_MOCO.ENQUEUE_FIRST = False
-
-
-add_rules(
-    {
-        "KNN_MOCO.NUM_NEIGHBORS": whole(1),
-        "KNN_MOCO.WEIGHT": real(0, 1e6),
-        "KNN_MOCO.WARMUP_EPOCHS": whole(unit="epochs"),
-        "KNN_MOCO.MINING": one_of("before_head", "after_head"),
-    }
+knn = partial(declare, read_by="KNNMoCo")
+knn("KNN_MOCO.NUM_NEIGHBORS", 20, "k, neighbours of a positive.", whole(1), paper=20)
+knn("KNN_MOCO.WEIGHT", 0.4, "lambda, the weight of L_nn.", real(0, 1e6), paper=0.4)
+knn(
+    "KNN_MOCO.WARMUP_EPOCHS",
+    5,
+    "Epochs before L_nn joins the loss; 20 in the authors' 800-epoch run.",
+    whole(unit="epochs"),
+    paper=5,
+)
+knn(
+    "KNN_MOCO.MINING",
+    "before_head",
+    "Where neighbours are mined: before_head, in g-space, or after_head, in h-space.",
+    one_of("before_head", "after_head"),
+    paper="before_head",
+)
+knn(
+    "KNN_MOCO.ENQUEUE_FIRST",
+    False,
+    "Mine in the queues as this step's keys will leave them, instead of waiting WARMUP_EPOCHS (paper, Appendix B); the "
+    "newest neighbours then carry stale scores, on purpose.",
+    SWITCH,
 )
 
 

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from revisit.config import adds_keys, value_of
-from revisit.config_rules import POSITIVE, add_rules, one_of, real, whole
 from revisit.errors import expect
+from revisit.keys import POSITIVE, SWITCH, declare, one_of, real, value_of, whole
 from revisit.modeling.backbone.description import family_of
 from revisit.modeling.bn_groups import BNGroups, bn_groups, group_batch_norm, has_batch_norm
 from revisit.modeling.distributed import gather_rows, start_gather
@@ -27,38 +27,47 @@ from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils import comm
 from detectron2.utils.events import get_event_storage
 
-
-@adds_keys
-def add_moco_keys(cfg: CfgNode) -> None:
-    """MOCO.*: the paper's values."""
-    cfg.MOCO = CfgNode()
-    cfg.MOCO.QUEUE_SIZE = 65536  # K, rows
-    cfg.MOCO.QUEUE_DTYPE = "float32"  # of the queues in memory: float32 | bfloat16 | float16, of half the size
-    # Scores of positives against the queue that are in memory at once: a longer queue is read in parts.
-    cfg.MOCO.MAX_SCORES = MAX_SCORES  # 0: all at once, as the formulas are written
-    cfg.MOCO.TEMPERATURE = 0.2  # tau
-    cfg.MOCO.MOMENTUM = 0.995  # m; the paper's rows before "+m" use 0.999
-    cfg.MOCO.EMBEDDING_DIM = 128  # C, width after the projection head
-    # Images that share batch statistics, however many processes there are: each of the paper's two GPUs ran 128. They
-    # are a part of a process's pass, or whole passes of neighbouring processes. 0: the whole pass of each process.
-    # A backbone without batch norm reads neither this nor SHUFFLE_BN.
-    cfg.MOCO.BN_GROUP = 128
-    # Let the learning rate be 0 until keys have replaced the random rows that the queue begins with. Weights that are
-    # good already would follow the gradients of those rows.
-    cfg.MOCO.FILL_QUEUE_FIRST = False
-    cfg.MOCO.SHUFFLE_BN = True  # shuffle anchors over these groups before the momentum encoder sees them
-
-
-add_rules(
-    {
-        "MOCO.QUEUE_SIZE": whole(1, 2**24, "rows"),
-        "MOCO.QUEUE_DTYPE": one_of("float32", "bfloat16", "float16"),
-        "MOCO.MAX_SCORES": whole(0, 2**40, "(0: all at once)"),
-        "MOCO.TEMPERATURE": POSITIVE,
-        "MOCO.MOMENTUM": real(0, 0.9999999),
-        "MOCO.EMBEDDING_DIM": whole(1, 2**14),
-        "MOCO.BN_GROUP": whole(unit="images (0: the whole pass of a process)"),
-    }
+moco = partial(declare, read_by="MoCo")
+moco("MOCO.QUEUE_SIZE", 65536, "K, rows of the queue.", whole(1, 2**24, "rows"), paper=65536)
+moco(
+    "MOCO.QUEUE_DTYPE",
+    "float32",
+    "Of the queues in memory; bfloat16 and float16 take half of it.",
+    one_of("float32", "bfloat16", "float16"),
+)
+moco(
+    "MOCO.MAX_SCORES",
+    MAX_SCORES,
+    "Scores of positives against the queue that are in memory at once: a longer queue is read in parts. 0: all at "
+    "once, as the formulas are written.",
+    whole(0, 2**40, "(0: all at once)"),
+    may_change=True,
+)
+moco("MOCO.TEMPERATURE", 0.2, "tau.", POSITIVE, paper=0.2)
+moco("MOCO.MOMENTUM", 0.995, "m; the paper's rows before '+m' have 0.999.", real(0, 0.9999999), paper=0.995)
+moco("MOCO.EMBEDDING_DIM", 128, "C, width after the projection head.", whole(1, 2**14), paper=128)
+moco(
+    "MOCO.BN_GROUP",
+    128,
+    "Images that share batch statistics, however many processes there are: each of the paper's two GPUs ran 128. They "
+    "are a part of a process's pass, or whole passes of neighbouring processes. 0: the whole pass of each process. A "
+    "backbone without batch norm reads neither this nor SHUFFLE_BN.",
+    whole(unit="images (0: the whole pass of a process)"),
+    paper=128,
+)
+moco(
+    "MOCO.FILL_QUEUE_FIRST",
+    False,
+    "Let the learning rate be 0 until keys have replaced the random rows that the queue begins with. Weights that are "
+    "good already would follow the gradients of those rows.",
+    SWITCH,
+)
+moco(
+    "MOCO.SHUFFLE_BN",
+    True,
+    "Shuffle anchors over these groups before the momentum encoder sees them.",
+    SWITCH,
+    paper=True,
 )
 
 

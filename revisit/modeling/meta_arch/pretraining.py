@@ -10,12 +10,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from revisit.config import metrics_period
+from revisit.keys import declare, whole
 
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase
 from detectron2.modeling import META_ARCH_REGISTRY, Backbone, build_backbone
 from detectron2.utils.events import get_event_storage
+
+declare(
+    "SOLVER.METRICS_PERIOD",
+    0,
+    "Steps between two readings of losses and monitors, for which the host waits for the device. A loss that is not "
+    "finite is noticed as late, but before any checkpoint. 0: 20 on a GPU, 1 on a CPU.",
+    whole(unit="iterations"),
+    may_change=True,
+    read_by="Pretraining",
+)
+
+
+def metrics_period(cfg: CfgNode) -> int:
+    """SOLVER.METRICS_PERIOD, decided."""
+    return cfg.SOLVER.METRICS_PERIOD or (1 if cfg.MODEL.DEVICE == "cpu" else 20)
 
 
 class Pretraining(nn.Module):

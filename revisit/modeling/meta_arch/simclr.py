@@ -6,8 +6,7 @@ Chen et al., A Simple Framework for Contrastive Learning of Visual Representatio
 import torch
 from torch import Tensor
 
-from revisit.config import adds_keys
-from revisit.config_rules import POSITIVE, add_rules, whole
+from revisit.keys import POSITIVE, declare, whole
 from revisit.modeling.bn_groups import BNGroups, group_batch_norm, whole_batch
 from revisit.modeling.distributed import gather_rows_with_gradient
 from revisit.modeling.meta_arch.all_views import AllViews, Objective
@@ -17,16 +16,9 @@ from detectron2.config import CfgNode, configurable
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils import comm
 
-
-@adds_keys
-def add_simclr_keys(cfg: CfgNode) -> None:
-    """SIMCLR.*: the values of SimCLR's paper."""
-    cfg.SIMCLR = CfgNode()
-    cfg.SIMCLR.TEMPERATURE = 0.5  # tau
-    cfg.SIMCLR.EMBEDDING_DIM = 128  # C, width after the projection head
-
-
-add_rules({"SIMCLR.TEMPERATURE": POSITIVE, "SIMCLR.EMBEDDING_DIM": whole(1, 2**14)})
+# The values of SimCLR's paper.
+declare("SIMCLR.TEMPERATURE", 0.5, "tau.", POSITIVE, read_by="SimCLR")
+declare("SIMCLR.EMBEDDING_DIM", 128, "C, width after the projection head.", whole(1, 2**14), read_by="SimCLR")
 
 
 def nt_xent(anchors: Tensor, positives: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

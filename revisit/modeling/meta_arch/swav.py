@@ -3,13 +3,14 @@
 Caron et al., Unsupervised Learning of Visual Features by Contrasting Cluster Assignments, NeurIPS 2020.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from revisit.config import adds_keys
-from revisit.config_rules import POSITIVE, add_rules, real, whole
 from revisit.errors import expect
+from revisit.keys import POSITIVE, declare, real, whole
 from revisit.modeling.bn_groups import BNGroups, group_batch_norm, whole_batch
 from revisit.modeling.distributed import gather_rows, unwrap
 from revisit.modeling.meta_arch.all_views import AllViews, Objective
@@ -22,25 +23,23 @@ from detectron2.engine import HookBase
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils import comm
 
-
-@adds_keys
-def add_swav_keys(cfg: CfgNode) -> None:
-    """SWAV.*: the values of SwAV's paper; the queue is its run with batches of 256."""
-    cfg.SWAV = CfgNode()
-    cfg.SWAV.PROTOTYPES = 3000
-    cfg.SWAV.FROZEN_EPOCHS = 1  # in which prototypes do not learn
-    cfg.SWAV.EMBEDDING_DIM = 128  # C, width after the projection head
-    cfg.SWAV.HIDDEN_DIM = 2048  # of the projection head
-    cfg.SWAV.TEMPERATURE = 0.1  # tau
-    cfg.SWAV.EPSILON = 0.05  # of Sinkhorn: the smaller, the nearer are codes to one prototype
-    cfg.SWAV.SINKHORN_ITERATIONS = 3
-    cfg.SWAV.QUEUE_SIZE = 3840  # earlier rows of each large view that help to fill prototypes evenly; 0: none
-    cfg.SWAV.QUEUE_FROM_EPOCH = 15  # and that are used from this epoch on, counted from 0
-
-
-add_rules({f"SWAV.{n}": whole(1) for n in ("PROTOTYPES", "EMBEDDING_DIM", "HIDDEN_DIM", "SINKHORN_ITERATIONS")})
-add_rules({f"SWAV.{n}": whole() for n in ("FROZEN_EPOCHS", "QUEUE_FROM_EPOCH", "QUEUE_SIZE")})
-add_rules({"SWAV.TEMPERATURE": POSITIVE, "SWAV.EPSILON": real(0.02)})  # exp(-2 / 0.02) is not 0 in float32
+# The values of SwAV's paper; the queue is of its run with batches of 256.
+swav = partial(declare, read_by="SwAV")
+swav("SWAV.PROTOTYPES", 3000, "Number of prototypes.", whole(1))
+swav("SWAV.FROZEN_EPOCHS", 1, "Epochs at the beginning in which prototypes do not learn.", whole(unit="epochs"))
+swav("SWAV.EMBEDDING_DIM", 128, "C, width after the projection head.", whole(1))
+swav("SWAV.HIDDEN_DIM", 2048, "Hidden width of the projection head.", whole(1))
+swav("SWAV.TEMPERATURE", 0.1, "tau.", POSITIVE)
+# exp(-2 / 0.02) is not 0 in float32.
+swav("SWAV.EPSILON", 0.05, "Of Sinkhorn: the smaller, the nearer are codes to one prototype.", real(0.02))
+swav("SWAV.SINKHORN_ITERATIONS", 3, "Of Sinkhorn.", whole(1))
+swav(
+    "SWAV.QUEUE_SIZE",
+    3840,
+    "Earlier rows of each large view that help to fill prototypes evenly; 0: none.",
+    whole(unit="rows"),
+)
+swav("SWAV.QUEUE_FROM_EPOCH", 15, "They are used from this epoch on, counted from 0.", whole(unit="epochs"))
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from revisit.errors import expect
+from revisit.keys import PIXELWISE, declare, each, one_of, whole
 from revisit.modeling.backbone.resnet import INPUT
 
 from detectron2.config import CfgNode, configurable
@@ -13,6 +14,29 @@ from fvcore.nn import weight_init
 
 DEEPLAB, MULTI_TASK = "deeplab", "multi_task_code"
 DROPOUT = {DEEPLAB: 0.1, MULTI_TASK: 0.5}  # DeepLab's own, since the paper does not say; the published code's
+
+
+declare(
+    "MODEL.SEM_SEG_HEAD.DILATION",
+    1,
+    "Of RevisitFCNHead's 3 x 3 convolutions; 6 for VOC.",
+    whole(1, 64),
+    read_by=PIXELWISE,
+)
+declare(
+    "MODEL.SEM_SEG_HEAD.ASPP_DILATIONS",
+    (12, 24, 36),
+    "Of RevisitDeepLabV3Head.",
+    each(whole(1, 256), 3),
+    read_by=PIXELWISE,
+)
+declare(
+    "MODEL.SEM_SEG_HEAD.VARIANT",
+    "deeplab",
+    "Of RevisitDeepLabV3Head: deeplab, or multi_task_code, the network of the code that the paper names for NYUD.",
+    one_of("deeplab", "multi_task_code"),
+    read_by=PIXELWISE,
+)
 
 
 class PixelHead(nn.Module):

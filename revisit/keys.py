@@ -1,0 +1,225 @@
+"""Config keys, each declared once, beside the code that owns it: default, meaning, range, and who reads it.
+
+``add_declared_keys``, ``check_values``, the keys that a resumed run may change, the warning of keys that nothing reads,
+and the page docs/config.md (``python -m revisit.keys``) all follow from the declarations.
+"""
+
+import math
+import sys
+from collections.abc import Callable, Collection, Iterable
+from fnmatch import fnmatchcase
+from functools import reduce
+from typing import Any, NamedTuple
+
+from revisit.errors import UserError
+
+from detectron2.config import CfgNode
+from detectron2.modeling import META_ARCH_REGISTRY
+
+
+class Rule(NamedTuple):
+    """What a value has to be: in words, with the unit, and as a test of a value of any type."""
+
+    expected: str
+    holds: Callable[[Any], bool]
+
+
+def whole(low: int = 0, high: int = 2**31 - 1, unit: str = "") -> Rule:
+    """A whole number from ``low`` to ``high``, both included."""
+    limit = f"from {low} to {high}" if high < 2**31 - 1 else f"of at least {low}"
+    return Rule(f"a whole number {limit}{unit and ' ' + unit}", lambda v: type(v) is int and low <= v <= high)
+
+
+def real(low: float = 0.0, high: float = math.inf, unit: str = "", *, open_low: bool = False) -> Rule:
+    """A finite number from ``low``, which ``open_low`` excludes, to ``high``."""
+    bottom = f"above {low:g}" if open_low else f"of at least {low:g}"
+    limit = bottom if math.isinf(high) else f"{bottom}, and at most {high:g}"
+
+    def holds(value: Any) -> bool:
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return number and (low < value if open_low else low <= value) and value <= high
+
+    return Rule(f"a number {limit}{unit and ' ' + unit}", holds)
+
+
+def one_of(*choices: object) -> Rule:
+    """One of a few values."""
+    words = ", ".join("''" if choice == "" else str(choice) for choice in choices)
+    return Rule(f"one of {words}", lambda v: any(type(v) is type(choice) and v == choice for choice in choices))
+
+
+def each(rule: Rule, count: int | None = None, *, least: int = 0, rising: bool = False) -> Rule:
+    """A list of values that ``rule`` holds for: ``count`` of them, or at least so many, none smaller than the last."""
+    number = f"{count} values" if count else f"at least {least} value{'s' * (least > 1)}" if least else "a list"
+    order = ", in rising order" if rising else ""
+
+    def holds(values: Any) -> bool:
+        fits = isinstance(values, list | tuple) and len(values) >= least and count in (None, len(values))
+        return fits and all(map(rule.holds, values)) and (not rising or list(values) == sorted(values))
+
+    return Rule(f"{number}{order}, each {rule.expected}", holds)
+
+
+def maybe(rule: Rule) -> Rule:
+    """As the rule, or None."""
+    return Rule(f"None, or {rule.expected}", lambda v: v is None or rule.holds(v))
+
+
+# Kinds of networks, as names of meta-architectures that read_by takes.
+DETECTORS = ("GeneralizedRCNN", "RetinaNet")  # those that predict boxes
+PIXELWISE = ("SemanticSegmentor", "DepthEstimator")  # those that predict every pixel
+FINETUNING = (*DETECTORS, *PIXELWISE)
+PRETRAINING = "Pretraining"  # the base class of every pretraining method
+
+SHARE, POSITIVE, COUNT = real(0, 1), real(open_low=True), whole(1, 2**20)
+PIXELS = whole(1, 2**14, "px")
+SWITCH = one_of(False, True)
+
+
+class Key(NamedTuple):
+    """A declaration. One of Detectron2's has neither default nor meaning, and its name may have * for some parts."""
+
+    name: str
+    default: object
+    meaning: str
+    rule: Rule | None
+    paper: object
+    may_change: bool
+    read_by: tuple[str, ...]
+    owner: str  # module that declares it
+
+
+KEYS: dict[str, Key] = {}  # ours, by full name
+OF_DETECTRON2: dict[str, Key] = {}  # by full name or pattern; the first match counts
+
+
+def declare(
+    name: str,
+    default: object,
+    meaning: str,
+    rule: Rule | None = None,
+    *,
+    paper: object = None,
+    may_change: bool = False,
+    read_by: str | Collection[str] = (),
+) -> None:
+    """Declare one of our keys, when the module that owns it is imported.
+
+    Args:
+        name: in full, such as ``MOCO.TEMPERATURE``.
+        meaning: a sentence or two, with the symbol that docs/method.md has for it; docs/config.md prints it.
+        rule: what values are sensible whatever the other keys say; None: any of the default's type.
+        paper: the paper's value for kNN-MoCo on COCO, where it gives one.
+        may_change: whether a resumed run may have another value without being another experiment.
+        read_by: meta-architectures, by class name, that read it, with their subclasses; (): all.
+    """
+    readers = (read_by,) if isinstance(read_by, str) else tuple(read_by)
+    owner = sys._getframe(1).f_globals["__name__"]
+    KEYS[name] = Key(name, default, meaning, rule, paper, may_change, readers, owner)
+
+
+def of_detectron2(
+    *patterns: str, rule: Rule | None = None, may_change: bool = False, read_by: str | Collection[str] = ()
+) -> None:
+    """Say of keys that Detectron2 declares what ``declare`` says of ours."""
+    readers = (read_by,) if isinstance(read_by, str) else tuple(read_by)
+    for pattern in patterns:
+        OF_DETECTRON2[pattern] = Key(pattern, None, "", rule, None, may_change, readers, "detectron2")
+
+
+def declaration(name: str) -> Key | None:
+    """Of a full key; None of one of Detectron2's that nothing has to be said of."""
+    if name in KEYS:
+        return KEYS[name]
+    return next((key for pattern, key in OF_DETECTRON2.items() if fnmatchcase(name, pattern)), None)
+
+
+def add_declared_keys(cfg: CfgNode) -> None:
+    """Add the default of every declared key to a config, in place."""
+    for key in KEYS.values():
+        *nodes, last = key.name.split(".")
+        node = cfg
+        for part in nodes:
+            node = node.setdefault(part, CfgNode())
+        node[last] = key.default
+
+
+def value_of(cfg: CfgNode, key: str) -> Any:
+    """The value of a full key, such as ``MODEL.RESNETS.DEPTH``."""
+    return reduce(getattr, key.split("."), cfg)
+
+
+def dotted_keys(node: dict, prefix: str = "") -> dict[str, Any]:
+    """All keys of a config or of nested dicts, in full, with their values."""
+    values = {}
+    for key, value in node.items():
+        values |= dotted_keys(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return values
+
+
+def shown(value: object) -> str:
+    """A value in a message, cut short where it is long."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def check_values(cfg: CfgNode) -> None:
+    """Raise UserError for the first key whose value has no sense whatever the other keys say."""
+    for name, value in dotted_keys(cfg).items():
+        key = declaration(name)
+        if key and key.rule and not key.rule.holds(value):
+            raise UserError(f"{name} is {shown(value)}: expected {key.rule.expected}")
+
+
+def is_read(cfg: CfgNode, name: str) -> bool:
+    """Whether the network of MODEL.META_ARCHITECTURE reads a key; a network that nothing is known of reads all of
+    Detectron2's."""
+    key = declaration(name)
+    if key is None or not key.read_by:
+        return True
+    network = META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)
+    lineage = {cls.__name__ for cls in network.__mro__} if isinstance(network, type) else set()
+    return bool(lineage & set(key.read_by)) or (name not in KEYS and not lineage & {PRETRAINING, *FINETUNING})
+
+
+def reference(keys: Iterable[Key]) -> str:
+    """The page docs/config.md: a table for each section of our keys."""
+    lines = [_HEADER]
+    section = None
+    for key in sorted(keys, key=lambda key: key.name.rpartition(".")[::2]):
+        if (place := key.name.rpartition(".")[0]) != section:
+            section = place
+            lines += [
+                f"\n## {section or 'Others'}\n",
+                "| key | default | meaning | values | paper |",
+                "|---|---|---|---|---|",
+            ]
+        default, paper = (f"`{value!r}`".replace("|", "\\|") for value in (key.default, key.paper))
+        change = " A resumed run may change it." if key.may_change else ""
+        readers = f" Read by {', '.join(key.read_by)}." if key.read_by else ""
+        expected = key.rule.expected if key.rule else f"of type {type(key.default).__name__}"
+        cells = (
+            f"`{key.name}`",
+            default,
+            f"{key.meaning}{readers}{change}",
+            expected,
+            "" if key.paper is None else paper,
+        )
+        lines.append("| " + " | ".join(" ".join(cell.split()) for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+_HEADER = """\
+# Config keys
+
+Every key that Revisit adds to Detectron2's, from its declaration in the code (`python -m revisit.keys` prints this
+page). *Values* says what a value must be; *paper* is the paper's value for kNN-MoCo on COCO where it gives one. A run
+that is resumed refuses other values, unless the table says that it may change the key."""
+
+
+if __name__ == "__main__":
+    import revisit.keys
+    from revisit.config import add_revisit_config
+
+    add_revisit_config(CfgNode({"MODEL": CfgNode(), "SOLVER": CfgNode(), "INPUT": CfgNode()}))
+    print(reference(revisit.keys.KEYS.values()), end="")
