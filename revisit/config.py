@@ -10,6 +10,7 @@ from revisit.keys import (
     COUNT,
     DETECTORS,
     FINETUNING,
+    KEYS,
     PIXELWISE,
     POSITIVE,
     SHARE,
@@ -20,10 +21,11 @@ from revisit.keys import (
     of_detectron2,
     one_of,
     real,
+    reference,
     whole,
 )
 
-from detectron2.config import CfgNode
+from detectron2.config import CfgNode, get_cfg
 
 # The core's modules that declare keys, or bring in those that do.
 OWNERS = (
@@ -83,7 +85,7 @@ of_detectron2("MODEL.RPN.*_TEST", may_change=True, read_by=_TWO_STAGE)
 of_detectron2("MODEL.RETINANET.*_THRESH_TEST", rule=SHARE, may_change=True, read_by="RetinaNet")
 of_detectron2("MODEL.RETINANET.*_TEST", may_change=True, read_by="RetinaNet")
 of_detectron2("MODEL.ROI_HEADS.*_THRESH_TEST", rule=SHARE, may_change=True, read_by=_TWO_STAGE)
-of_detectron2("MODEL.RPN.*_THRESH", "MODEL.ROI_HEADS.POSITIVE_FRACTION", rule=SHARE, read_by=_TWO_STAGE)
+of_detectron2("MODEL.RPN.NMS_THRESH", "MODEL.ROI_HEADS.POSITIVE_FRACTION", rule=SHARE, read_by=_TWO_STAGE)
 of_detectron2("MODEL.*.IOU_THRESHOLDS", rule=each(SHARE, least=1, rising=True), read_by=DETECTORS)
 of_detectron2(
     "MODEL.ROI_BOX_HEAD.BBOX_REG_WEIGHTS", "MODEL.RPN.BBOX_REG_WEIGHTS", rule=each(POSITIVE, 4), read_by=_TWO_STAGE
@@ -124,3 +126,8 @@ of_detectron2(
     "OUTPUT_DIR", rule=Rule("the name of a folder", lambda v: isinstance(v, str) and v != ""), may_change=True
 )
 of_detectron2("SEED", rule=whole(-1, 2**31 - 1))
+
+
+if __name__ == "__main__":
+    add_revisit_config(get_cfg())
+    print(reference(KEYS.values()), end="")

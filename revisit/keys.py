@@ -1,7 +1,7 @@
 """Config keys, each declared once, beside the code that owns it: default, meaning, range, and who reads it.
 
 ``add_declared_keys``, ``check_values``, the keys that a resumed run may change, the warning of keys that nothing reads,
-and the page docs/config.md (``python -m revisit.keys``) all follow from the declarations.
+and the page docs/config.md (``python -m revisit.config``) all follow from the declarations.
 """
 
 import math
@@ -212,14 +212,6 @@ def reference(keys: Iterable[Key]) -> str:
 _HEADER = """\
 # Config keys
 
-Every key that Revisit adds to Detectron2's, from its declaration in the code (`python -m revisit.keys` prints this
+Every key that Revisit adds to Detectron2's, from its declaration in the code (`python -m revisit.config` prints this
 page). *Values* says what a value must be; *paper* is the paper's value for kNN-MoCo on COCO where it gives one. A run
 that is resumed refuses other values, unless the table says that it may change the key."""
-
-
-if __name__ == "__main__":
-    import revisit.keys
-    from revisit.config import add_revisit_config
-
-    add_revisit_config(CfgNode({"MODEL": CfgNode(), "SOLVER": CfgNode(), "INPUT": CfgNode()}))
-    print(reference(revisit.keys.KEYS.values()), end="")
