@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import projects.LinearClassification.run  # noqa: F401  (declares LINEAR)
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.sbatch import ROOT
 from projects.LinearClassification.labelled_sets import check_classes, read_set
-from projects.LinearClassification.run import add_linear_config
 from projects.PaperTables.cells import Cell, JobBuilder
 from projects.PaperTables.jobs import Job
 from projects.PaperTables.paper_tables import TRAIN, Evaluation, GivenBackbone, without_seed
@@ -63,7 +63,7 @@ class Task:
         return (*self.options, "DATASETS.TRAIN", str((self.train_set(labels, seed),)))
 
     def load(self, options: Sequence[str]) -> CfgNode:
-        return make_config(self.config, options, add_keys=add_linear_config if self.frozen else None)
+        return make_config(self.config, options)
 
 
 def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str = "") -> Task:

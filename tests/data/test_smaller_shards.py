@@ -15,8 +15,8 @@ from PIL import Image
 from tiny import tiny_config
 from trees import refusal, write
 
+import projects.LinearClassification.run  # noqa: F401  (declares LINEAR)
 from projects.LinearClassification.labelled_sets import read_set
-from projects.LinearClassification.run import add_linear_config
 from revisit.data.catalog import get_records
 from revisit.data.image_folders import load_class_folders
 from revisit.data.reader import UnreadableImageError, read_image, read_record, read_sample
@@ -180,7 +180,6 @@ def test_an_evaluation_takes_them_where_it_enlarges_none(made, key):
 )
 def test_frozen_features_take_them_where_none_is_enlarged(made, options, size, least):
     cfg = tiny_config()
-    add_linear_config(cfg)
     cfg.merge_from_list([*options, "LINEAR.IMAGE_SIZE", size])
     assert len(read_set(cfg, f"shards:{made}").records) == 9
     cfg.LINEAR.IMAGE_SIZE = size + 1

@@ -9,10 +9,10 @@ import pytest
 import torch
 from tiny import tiny_config
 
+import projects.LinearClassification.run  # noqa: F401  (declares LINEAR)
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.LinearClassification import labelled_sets
 from projects.LinearClassification.labelled_sets import LabelledSet
-from projects.LinearClassification.run import add_linear_config
 from revisit.evaluation.features import TRANSFORMS
 
 RECORDS = [{"image": image} for image in np.random.default_rng(0).integers(0, 256, (10, 32, 32, 3), dtype=np.uint8)]
@@ -27,7 +27,6 @@ def make(tmp_path, monkeypatch):
     def features(order=1, see=lambda image, size: image, **options):
         monkeypatch.setitem(TRANSFORMS, "square", see)
         cfg = tiny_config()
-        add_linear_config(cfg)
         cfg.merge_from_list(["LINEAR.IMAGE_SIZE", 32, "LINEAR.CACHE", str(tmp_path / "cache")])
         cfg.merge_from_list([word for pair in options.items() for word in pair])
         backbone = FrozenBackbone(cfg)

@@ -32,7 +32,6 @@ SEVERAL = "DATASETS.TRAIN \"('toy_voc_labels_trainval',)\" DATASETS.TEST \"('toy
 
 def linear_options(**changed):
     cfg = CfgNode()
-    linear.add_linear_config(cfg)
     return CfgNode(cfg.LINEAR | changed)
 
 
@@ -206,7 +205,6 @@ def train_layer():
     targets = np.arange(20) % 4
     records = [{"image": rng.integers(0, 256, (40, 48, 3), dtype=np.uint8)} for _ in targets]
     cfg = tiny_config("SOLVER.EPOCHS", 3, "SOLVER.STEP_EPOCHS", (2,), "SOLVER.IMS_PER_BATCH", 8)
-    linear.add_linear_config(cfg)
     cfg.LINEAR.IMAGE_SIZE = 32
 
     def make(epochs=3):

@@ -105,7 +105,6 @@ def test_a_network_sees_the_image_by_the_filter_of_pil(make_picture, tmp_path):
     picture = Image.fromarray(make_picture(150, 210))
     picture.save(tmp_path / "image.png")
     cfg = tiny_config()
-    segments.add_segment_retrieval_config(cfg)
     cfg.SEGMENT_RETRIEVAL.IMAGE_SIZE, cfg.SEGMENT_RETRIEVAL.REGIONS = 64, "truth"
     seen = []
 
