@@ -1,12 +1,9 @@
 """Start the processes of a run, or join those that somebody else started: NCCL on GPUs, gloo on machines without."""
 
 import argparse
-import fcntl
 import logging
 import os
 import signal
-import socket
-import struct
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +12,6 @@ from datetime import timedelta
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
@@ -30,7 +26,6 @@ from revisit.errors import InterruptedRunError, LostContactError, UserError, fir
 from detectron2.utils import comm
 
 GRACE = 5.0  # seconds: a process that failed by itself is heard before those that miss it, and these may end
-_GET_ADDRESS = 0x8915  # Linux's SIOCGIFADDR
 
 
 class Processes(NamedTuple):
@@ -167,24 +162,23 @@ def _run_rank(
             os._exit(1)
         mp.set_start_method(None, force=True)  # a spawned process would spawn its loaders' workers too: 5 s each
     try:
-        try:
-            _join(local_rank, on_gpu, processes)
-            main(*args)
-        except RuntimeError as error:
-            if not is_lost_contact(error):
-                raise
+        _join(local_rank, on_gpu, processes)
+        main(*args)
+    except KeyboardInterrupt:
+        os._exit(InterruptedRunError.EXIT_CODE)
+    except Exception as error:
+        if is_lost_contact(error):
             time.sleep(GRACE)
             where = "on this or another machine" if processes.num_machines > 1 else "of this machine"
             what = f"a process of the run {where} does not answer ({first_line(error)})"
-            raise LostContactError(f"{what}. Start all of them again with --resume") from error
-    except UserError as error:
+            error = LostContactError(f"{what}. Start all of them again with --resume")
+        if not isinstance(error, UserError):
+            raise
         if user_errors is None:
             print(f"error: {error}", file=sys.stderr, flush=True)
         else:
             user_errors.put((type(error), str(error)))
         os._exit(error.EXIT_CODE)  # the other ranks may be waiting inside a collective
-    except KeyboardInterrupt:
-        os._exit(InterruptedRunError.EXIT_CODE)
     # Groups that Detectron2 still refers to keep gloo's threads, which abort the process at its exit now and then.
     comm._get_global_gloo_group.cache_clear()
     comm._LOCAL_PROCESS_GROUP = None
@@ -196,8 +190,6 @@ def _join(local_rank: int, on_gpu: bool, processes: Processes) -> None:
         torch.cuda.set_device(local_rank)
     elif "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes.num_processes))
-    if processes.num_machines > 1:
-        prefer_interface_towards(processes.dist_url)
     try:
         dist.init_process_group(
             backend="nccl" if on_gpu else "gloo",
@@ -209,7 +201,8 @@ def _join(local_rank: int, on_gpu: bool, processes: Processes) -> None:
     except (RuntimeError, ValueError) as error:
         raise UserError(
             f"{processes.world_size} processes do not find each other at {processes.dist_url} ({first_line(error)}): "
-            "expected the address of machine 0, a free port, and every machine to be started"
+            "expected the address of machine 0, a free port, and every machine to be started (GLOO_SOCKET_IFNAME names "
+            "the interface that leads to the others)"
         ) from error
     # This machine's ranks, which Detectron2's comm asks for.
     comm._LOCAL_PROCESS_GROUP, _ = dist.new_subgroups(processes.num_processes)
@@ -225,34 +218,3 @@ def log_processes(device: str) -> None:
     else:
         where = f"{world_size} x {torch.cuda.get_device_name()}"
     logging.getLogger(__name__).info(f"Running on {where}")
-
-
-def prefer_interface_towards(dist_url: str) -> None:
-    """Let gloo and NCCL use the interface that leads to machine 0, unless the environment names one already.
-
-    gloo would take the one that the machine's own name resolves to, on many machines 127.0.0.1, where nobody else is.
-    """
-    host = urlsplit(dist_url).hostname or os.environ.get("MASTER_ADDR", "")
-    name = interface_towards(host) if host else None
-    if name and not name.startswith("lo"):  # a machine may know itself as 127.0.1.1, where no other finds it
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")
-
-
-def interface_towards(host: str) -> str | None:
-    """The name of the interface with the IPv4 address that packets to ``host`` leave from; None if it is not found."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        try:
-            sock.connect((host, 9))  # of a datagram socket: nothing is sent
-            own = sock.getsockname()[0]
-        except OSError:
-            return None
-        return next((name for _, name in socket.if_nameindex() if _address(sock, name) == own), None)
-
-
-def _address(sock: socket.socket, interface: str) -> str | None:
-    try:
-        answer = fcntl.ioctl(sock, _GET_ADDRESS, struct.pack("256s", interface.encode()[:15]))
-    except OSError:  # it has none
-        return None
-    return socket.inet_ntoa(answer[20:24])

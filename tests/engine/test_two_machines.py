@@ -1,4 +1,4 @@
-"""Two machines for real: network namespaces with addresses of their own, where the system lets us make some."""
+"""Two machines of one process each, here on one; and processes that torchrun has started."""
 
 import argparse
 import os
@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,17 +18,11 @@ from torch.distributed.elastic.utils.distributed import get_free_port
 
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
 from revisit.engine.command import run_command
-from revisit.engine.launch import find_processes, interface_towards
+from revisit.engine.launch import find_processes
+from revisit.errors import LostContactError
 from revisit.viz.curves import read_metrics
 
 ANSWER = 20  # seconds for a collective of the run that is cut off, whose processes start within that of each other
-# "in_namespace.py NAME SCRIPT ARGUMENTS": what "ip netns exec NAME python SCRIPT ARGUMENTS" does, as a fork can do it.
-IN_NAMESPACE = """
-import ctypes, os, runpy, sys
-_, namespace, *sys.argv = sys.argv
-assert ctypes.CDLL(None).setns(os.open(f"/var/run/netns/{namespace}", os.O_RDONLY), 0) == 0
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
 
 
 def train_command(flags: str, output: Path, iterations: int) -> str:
@@ -38,69 +32,35 @@ def train_command(flags: str, output: Path, iterations: int) -> str:
     )
 
 
-class Machines:
-    """Two places to run commands in: namespaces joined by a cable, or two addresses of the loopback interface."""
-
-    def __init__(self, folder: Path):
-        self._script = folder / "in_namespace.py"
-        self._script.write_text(IN_NAMESPACE)
-        self._started: list[tuple[subprocess.Popen, Path]] = []
-        self._names = one, two = [f"revisit{os.getpid()}{n}" for n in "ab"]
-        commands = [f"netns add {one}", f"netns add {two}"]
-        commands.append(f"link add veth0 netns {one} type veth peer name veth0 netns {two}")
-        for number, name in enumerate(self._names, start=1):
-            commands.append(f"-n {name} addr add 10.77.0.{number}/24 dev veth0")
-            commands += [f"-n {name} link set {device} up" for device in ("veth0", "lo")]
-        self.separate = all(self._ip(command) for command in commands)
-
-    @staticmethod
-    def _ip(command: str) -> bool:
-        try:
-            return subprocess.run(["ip", *command.split()], capture_output=True).returncode == 0
-        except FileNotFoundError:
-            return False
-
-    def close(self) -> None:
-        for process, _ in self._started:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-        for name in self._names:
-            self._ip(f"netns del {name}")
-
-    def train(self, output: Path, iterations: int, flags: str = "") -> list[tuple[subprocess.Popen, Path]]:
-        """Start the training's process on each machine; what it says goes to the file that is returned with it."""
-        port = 29511 + len(self._started)  # a run's address stays taken for a while
-        url = f"tcp://10.77.0.1:{port}" if self.separate else f"tcp://127.0.0.1:{get_free_port()}"
-        for n in range(2):
-            machine = f"--num-machines 2 --machine-rank {n} --dist-url {url} {flags}"
-            command = train_command(machine, output, iterations)
-            if self.separate:
-                command = f"{self._script} {self._names[n]} {command}"
-            log = self._script.with_name(f"{len(self._started)}.log")
-            with open(log, "w") as file:
-                words, how = [sys.executable, *shlex.split(command)], {"cwd": ROOT, "start_new_session": True}
-                self._started.append((popen(words, stdout=file, stderr=subprocess.STDOUT, **how), log))
-        return self._started[-2:]
-
-    def set_cable(self, up: bool, second: subprocess.Popen) -> None:
-        """Pull or mend it; where there is none, the second machine's process stops in its tracks, and is ended."""
-        if self.separate:
-            assert self._ip(f"-n {self._names[1]} link set veth0 {'up' if up else 'down'}")
-        else:
-            os.killpg(second.pid, signal.SIGKILL if up else signal.SIGSTOP)
+Started = list[tuple[subprocess.Popen, Path]]  # a process, and the file of what it says
 
 
 @pytest.fixture
-def machines(toy_datasets, tmp_path, monkeypatch) -> Iterator[Machines]:
+def start(toy_datasets, tmp_path, monkeypatch) -> Iterator[Callable[..., Started]]:
+    """Starts a training's process as each of two machines does."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    made = Machines(tmp_path)
-    yield made
-    made.close()
+    started: Started = []
+
+    def start_both(output: Path, iterations: int, flags: str = "") -> Started:
+        url = f"tcp://127.0.0.1:{get_free_port()}"
+        for rank in range(2):
+            machine = f"--num-machines 2 --machine-rank {rank} --dist-url {url} {flags}"
+            words = [sys.executable, *shlex.split(train_command(machine, output, iterations))]
+            log = tmp_path / f"{len(started)}.log"
+            with open(log, "w") as file:
+                process = popen(words, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True)
+            started.append((process, log))
+        return started[-2:]
+
+    yield start_both
+    for process, _ in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
-def finish(runs: list[tuple[subprocess.Popen, Path]], codes: tuple[int, ...]) -> list[str]:
-    """Wait for the processes to end with these exit codes; returns what each has said."""
-    for (process, log), code in zip(runs, codes, strict=False):
+def finish(runs: Started, code: int) -> list[str]:
+    """Wait for the processes to end with this exit code; returns what each has said."""
+    for process, log in runs:
         assert process.wait(TIMEOUT) == code, log.read_text()[-3000:]
     return [log.read_text() for _, log in runs]
 
@@ -121,25 +81,24 @@ def one(toy_root, tmp_path_factory) -> Path:
     return output
 
 
-def test_two_machines_are_as_good_as_one(machines, one, tmp_path):
-    first, second = finish(machines.train(tmp_path, 21), (0, 0))
+def test_two_machines_are_as_good_as_one(start, one, tmp_path):
+    first, second = finish(start(tmp_path / "two", 21), 0)
     assert "2 gloo processes" in first and "eta: " in first and "eta: " not in second
-    assert_same_run(one, tmp_path)
+    assert_same_run(one, tmp_path / "two")
 
 
-def test_a_machine_that_is_cut_off_ends_the_run_which_resumes_when_it_is_back(machines, tmp_path):
+def test_a_machine_that_does_not_answer_ends_the_run_which_resumes_when_it_is_back(start, tmp_path):
     output = tmp_path / "two"
-    runs = machines.train(output, 100000, f"--timeout {ANSWER / 60}")
+    first, second = start(output, 100000, f"--timeout {ANSWER / 60}")
     wait_until((output / "last_checkpoint").exists)
-    machines.set_cable(False, runs[1][0])
-    said, _ = finish(runs, (75, 75) if machines.separate else (75,))
+    os.killpg(second[0].pid, signal.SIGSTOP)
+    (said,) = finish([first], LostContactError.EXIT_CODE)
     (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
-    assert "a process of the run on this or another machine does not answer" in line and "--resume" in line
-    assert "Traceback" not in said
-    machines.set_cable(True, runs[1][0])
+    assert "--resume" in line and "Traceback" not in said
+    os.killpg(second[0].pid, signal.SIGKILL)
     assert not (output / "model_final.pth").exists()
     last = iteration_of(checkpoints_of_run(output)[0]) + 3
-    said, _ = finish(machines.train(output, last + 1, "--resume"), (0, 0))
+    said, _ = finish(start(output, last + 1, "--resume"), 0)
     assert "resuming at iteration" in said
     assert load(output / "model_final.pth")["iteration"] == last
 
@@ -170,9 +129,3 @@ def test_an_address_that_is_taken_is_reported(toy_root, tmp_path):
         flags = f"--num-machines 2 --machine-rank 0 --dist-url {url} --timeout 0.1"
         output = run("python " + train_command(flags, tmp_path, 21), toy_root, expect=2)
     assert f"2 processes do not find each other at {url}" in output and "Traceback" not in output
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
-def test_the_interface_is_the_one_that_leads_there():
-    assert interface_towards("127.0.0.1") == "lo"
-    assert interface_towards("no such host .invalid") is None
