@@ -27,10 +27,10 @@ from torch import Tensor
 from projects.common.command_line import RANDOM
 from projects.common.entry import load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
-from revisit.data.bit_depth import bit_depth
 from revisit.data.catalog import get_records
 from revisit.data.class_names import places_by_name
 from revisit.data.classification_datasets import PRESENT
+from revisit.data.deep_pixels import bit_depth
 from revisit.data.reader import require_record
 from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.errors import UserError, expect

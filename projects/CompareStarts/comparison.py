@@ -17,10 +17,8 @@ from projects.PaperTables.jobs import Job
 from projects.PaperTables.paper_tables import TRAIN, Evaluation, GivenBackbone, without_seed
 from projects.RunReport.collect import short_names
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.data.catalog import get_records, subset_name
-from revisit.data.image_folders import Records
-from revisit.data.loader import fingerprint
-from revisit.data.subsets import is_labelled
+from revisit.data.catalog import get_records, is_labelled, subset_name
+from revisit.data.records import Records, fingerprint
 from revisit.engine.config_checks import check_schedule, check_training
 from revisit.engine.setup import check_evaluation_data, count_images, make_config
 from revisit.engine.solver import resolve_schedule

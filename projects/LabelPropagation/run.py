@@ -32,8 +32,8 @@ from projects.common.entry import load_project, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import enlarge_labels, palette_image, shrink_labels
 from projects.LabelPropagation import davis
-from revisit.data.bit_depth import bit_depth
 from revisit.data.catalog import datasets_root
+from revisit.data.deep_pixels import bit_depth
 from revisit.data.labels import VOID
 from revisit.data.reader import require_image
 from revisit.errors import expect

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from projects.common.frozen_backbone import FrozenBackbone
-from revisit.data.bit_depth import bit_depth
 from revisit.data.catalog import get_records
 from revisit.data.classification_datasets import PRESENT
+from revisit.data.deep_pixels import bit_depth
 from revisit.data.reader import require_record
 from revisit.data.workers import SignalSafeLoader
 from revisit.errors import UserError, expect

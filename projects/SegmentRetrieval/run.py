@@ -30,9 +30,9 @@ from tqdm import tqdm
 from projects.common.entry import load_project, only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import shrink_labels
-from revisit.data.bit_depth import bit_depth
 from revisit.data.catalog import get_records
 from revisit.data.class_names import share_classes
+from revisit.data.deep_pixels import bit_depth
 from revisit.data.labels import VOID, check_size, read_labels
 from revisit.data.reader import require_image
 from revisit.engine.bit_depth_of_run import resolve_bit_depth

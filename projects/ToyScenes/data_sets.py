@@ -4,10 +4,12 @@ from functools import partial
 from pathlib import Path
 
 from projects.ToyScenes.classes import CLASS_NAMES
-from revisit.data.box_datasets import coco_metadata, load_coco, load_voc, voc_metadata
+from revisit.data.box_layouts import load_voc, voc_metadata
 from revisit.data.catalog import datasets_root, register_source
 from revisit.data.classification_datasets import labelled_by_class, load_voc_labels
-from revisit.data.image_folders import Records, load_class_folders, load_folder, read_split
+from revisit.data.coco_boxes import coco_metadata, load_coco
+from revisit.data.image_folders import load_class_folders, load_folder, read_split
+from revisit.data.records import Records
 from revisit.data.sources import DataSource, by_split, by_split_of_kind
 
 OBJECTS, VOC, NYUD = (f"toy_scenes/{folder}" for folder in ("object_centric", "VOC2007", "NYUD_MT"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import yaml
 
-from revisit.data.bit_depth import bit_depth
+from revisit.data.deep_pixels import bit_depth
 from revisit.errors import UserError
 from revisit.keys import value_of
 from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors

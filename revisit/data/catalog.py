@@ -27,9 +27,10 @@ from json import JSONDecodeError
 from pathlib import Path
 from xml.etree.ElementTree import ParseError
 
-from revisit.data.image_folders import Records
+import numpy as np
+
+from revisit.data.records import Records
 from revisit.data.sources import DETECTION_SIZES, KINDS, SOURCES, DataSource
-from revisit.data.subsets import nested_subset
 from revisit.errors import UserError, expect, first_line
 from revisit.urls import is_url, local_copy
 
@@ -176,6 +177,38 @@ def _register_subset(name: str, rest: str) -> None:
 
     _register(name, load, {})
     describe()
+
+
+def nested_subset(records: Records, count: int, seed: int, name: str) -> Records:
+    """``count`` of the labelled records, in their order: the first of one order that depends on ``seed`` alone.
+
+    A subset therefore contains all smaller ones of its seed. Where images have one class each, every class has its
+    share of every subset, up to one image. An image without a box to learn from is not labelled.
+
+    Raises:
+        UserError: fewer labelled records; the message calls the data set ``name``.
+    """
+    labelled = [place for place, record in enumerate(records) if is_labelled(record)]
+    if count > len(labelled):
+        message = f"data set {name!r} has {len(labelled):,} labelled images"
+        raise UserError(f"{message}: expected at most as many, not {count:,}")
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(labelled)
+    if all("label" in record for record in records):
+        # In each class the images are spread evenly over 0 to 1, in their drawn order.
+        classes = np.array([records[place]["label"] for place in order])
+        spread = np.empty(len(order))
+        for label in np.unique(classes):
+            members = np.flatnonzero(classes == label)
+            spread[members] = (np.arange(len(members)) + rng.random()) / len(members)
+        order = order[np.argsort(spread, kind="stable")]
+    return [records[place] for place in sorted(order[:count].tolist())]
+
+
+def is_labelled(record: dict) -> bool:
+    """Whether there is something to learn from: of boxes, one that is not of a crowd."""
+    boxes = record.get("annotations")
+    return record.get("label", 0) >= 0 if boxes is None else any(not box.get("iscrowd", 0) for box in boxes)
 
 
 def _register(name: str, load: Callable[[], Records], metadata: dict) -> None:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from revisit.data.catalog import get_records, register
-from revisit.data.image_folders import Records
+from revisit.data.records import Records
 from revisit.errors import UserError, expect, some
 
 from detectron2.data import DatasetCatalog, MetadataCatalog

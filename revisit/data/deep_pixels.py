@@ -1,8 +1,11 @@
-"""Files with more than 8 bits a sample: which they are, the numbers that they hold, and their grey levels."""
+"""Images with more than 8 bits a sample: which they are, their values, and the grey levels that INPUT.BIT_DEPTH makes.
+
+A ``bit_depth`` of b means that values of 0 to 2**b - 1 become grey levels of 0 to 255: b = 8 .. 16 for integers, or
+floats of that range; b = 1 for floats of 0 to 1.
+"""
 
 import io
-import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import BinaryIO, NamedTuple
 
 import cv2
@@ -10,27 +13,43 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+from revisit.data.image_bytes import read_bytes
+from revisit.data.records import ask_each, sample
+from revisit.errors import UserError
+from revisit.keys import declare, one_of
+
+from detectron2.config import CfgNode
+
+JPEG_MAGIC, PNG_MAGIC = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 TIFF_MAGICS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
-# Tags of TIFF.
-_WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _TOP, _SIGNED_TOP = 256, 257, 258, 262, 281, 341
-_WHITE_IS_ZERO = 0
+_SHALLOW = (JPEG_MAGIC, b"GIF8", b"RIFF", b"BM")  # starts of files that never have more than 8 bits; WebP is a RIFF
+_HEADER = 26  # bytes, up to where PNG has its number of bits
+_WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC = 256, 257, 258, 262  # tags of TIFF
+_WHITE_IS_ZERO = 0  # a value of the photometric tag, as in some X-rays
 _MAX_PIXELS = 2**27  # 134 megapixels: beyond any photograph, below what would exhaust a worker's memory
 _COLORS = ("RGB", "RGBA", "RGBX")
 
+BIT_DEPTHS = (None, "auto", 1, *range(8, 17))
+# None, because of it yacs lets a key become a word or a number.
+declare(
+    "INPUT.BIT_DEPTH",
+    None,
+    "Of images with more than 8 bits a sample: values of 0 to 2**BIT_DEPTH - 1 become grey levels of 0 to 255. auto or "
+    "None (by the images), 8 to 16, or 1 (floats of 0 to 1).",
+    one_of(*BIT_DEPTHS),
+)
 
-class Samples(NamedTuple):
-    """What a deep file holds, as its EXIF orientation leaves it."""
 
-    values: np.ndarray  # (H, W) or (H, W, 3) RGB, integers or floats
-    declared: int | None  # bits that the file says its values have
-    white_is_zero: bool = False  # as in some X-rays
+def bit_depth(cfg: CfgNode) -> int | None:
+    """INPUT.BIT_DEPTH as a number; None while it is auto, as it stays where no image has more than 8 bits."""
+    value = cfg.INPUT.BIT_DEPTH
+    return None if value in (None, "auto") else int(value)
 
 
 def is_deep(data: bytes, image: Image.Image | None) -> bool:
-    """Whether a file has more than 8 bits a sample, by its first 26 bytes and what PIL makes of it.
+    """Whether a file has more than 8 bits a sample, by its first 26 bytes and PIL's image, of which a header is enough.
 
-    PIL knows no TIFF of colours in floating point, nor any in float64: there ``image`` is None.
+    PIL knows no TIFF of colours in floating point, nor any in float64: of these ``image`` is None.
     """
     if data.startswith(PNG_MAGIC):
         return data[24] == 16
@@ -68,7 +87,7 @@ def stored_size(image: Image.Image | None, tags: Mapping[int, object]) -> tuple[
 
 
 def open_image(data: bytes) -> Image.Image | None:
-    """The image of open_head. Raises ValueError for too many pixels, OSError where there is no image."""
+    """The image of open_head. Raises ValueError for too many pixels, OSError for bytes that are no image."""
     image, tags = open_head(io.BytesIO(data))
     check_pixel_count(*stored_size(image, tags))
     return image
@@ -80,81 +99,128 @@ def check_pixel_count(height: int, width: int) -> None:
         raise ValueError(f"{width} x {height} pixels, more than {_MAX_PIXELS}")
 
 
-def read_samples(data: bytes, image: Image.Image | None) -> Samples:
-    """The values of a file that ``is_deep``; not yet turned upright where PNG asks for it.
+def read_values(data: bytes, image: Image.Image | None) -> np.ndarray:
+    """(H, W) or (H, W, 3) RGB integers or floats of a file that ``is_deep``; a TIFF upright, others as stored.
 
     Raises:
         ValueError, OSError: a damaged file, or one that no decoder knows.
     """
-    if image is None:
-        return Samples(_by_opencv(data), None)
-    tags = image.tag_v2 if image.format == "TIFF" else {}
-    declared = _declared_by_png(data) if image.format == "PNG" else _declared_by_tiff(tags)
-    inverted = tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
-    image.load()  # raises where the file is damaged, which OpenCV may leave black
-    # PIL keeps but the high bytes of colours.
-    values = np.asarray(image) if image.mode.startswith(("I", "F")) else _by_opencv(data)
-    return Samples(values, declared, inverted)
+    if image is not None:
+        image.load()  # raises where the file is damaged, which OpenCV may leave black
+        if image.mode.startswith(("I", "F")):
+            return np.asarray(image)
+    values = cv2.imdecode(
+        np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED
+    )  # PIL keeps but the high bytes of colours
+    if values is None:
+        raise ValueError("neither PIL nor OpenCV can decode it")
+    if values.ndim == 3 and values.shape[2] not in (3, 4):
+        raise ValueError(f"{values.shape[2]} bands, expected 1, or 3 and perhaps transparency")
+    return values[..., 2::-1] if values.ndim == 3 else values
 
 
-def to_grey_levels(samples: Samples, bit_depth: int | None) -> np.ndarray:
+def to_grey_levels(values: np.ndarray, bit_depth: int | None) -> np.ndarray:
     """(H, W, 3) uint8 of values from 0 to 2**bit_depth - 1, which become 0 to 255.
 
     Raises:
-        ValueError: a value outside of that range, or nothing that says what the range is.
+        ValueError: a value outside of that range, or no range.
     """
-    values = samples.values
     low, high = values.min(), values.max()
     if bit_depth is None:
-        found = f"more than 8 bits a sample, with values from {low:g} to {high:g}"
-        raise ValueError(f"{found}: set INPUT.BIT_DEPTH to what the images have (docs/own-images.md)")
+        message = f"more than 8 bits a sample, with values from {low:g} to {high:g}"
+        raise ValueError(f"{message}: set INPUT.BIT_DEPTH to what the images have (docs/own-images.md)")
     top = 2**bit_depth - 1
     if not (low >= 0 and high <= top):  # nor is NaN
-        found = f"values from {low:g} to {high:g}, and INPUT.BIT_DEPTH {bit_depth} means 0 to {top}"
-        raise ValueError(f"{found}: set it to what the images have (docs/own-images.md)")
+        message = f"values from {low:g} to {high:g}, and INPUT.BIT_DEPTH {bit_depth} means 0 to {top}"
+        raise ValueError(f"{message}: set it to what the images have (docs/own-images.md)")
     if values.dtype.kind != "f" and bit_depth >= 8:
         levels = (values >> (bit_depth - 8)).astype(np.uint8)
     else:  # rounded down too, so that a photograph has the same levels at all depths
         levels = np.minimum(values * np.float32(256 / top), 255).astype(np.uint8)
-    if samples.white_is_zero:
-        levels = 255 - levels
     return levels if levels.ndim == 3 else np.repeat(levels[..., None], 3, axis=-1)
 
 
-def _by_opencv(data: bytes) -> np.ndarray:
-    """(H, W) or (H, W, 3) RGB, as stored; a TIFF upright."""
-    values = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
-    if values is None:
-        raise ValueError("neither PIL nor OpenCV can decode it")
-    if values.ndim == 2:
-        return values
-    if values.shape[2] not in (3, 4):
-        raise ValueError(f"{values.shape[2]} bands, expected 1, or 3 and perhaps transparency")
-    return values[..., 2::-1]
+def decode_deep(data: bytes, image: Image.Image | None, bit_depth: int | None) -> np.ndarray:
+    """(H, W, 3) uint8 of a file that ``is_deep``; see read_values and to_grey_levels."""
+    white_is_zero = image is not None and image.format == "TIFF" and image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
+    levels = to_grey_levels(read_values(data, image), bit_depth)
+    return 255 - levels if white_is_zero else levels
 
 
-def _declared_by_tiff(tags: Mapping[int, object]) -> int | None:
-    """By the tags of the highest value, or by a number of bits that is none of a machine's words."""
-    tops = [value for tag in (_TOP, _SIGNED_TOP) for value in np.atleast_1d(tags.get(tag, ()))]
-    bits = tags.get(_BITS, (16,))[0]
-    if tops and max(tops) >= 1:
-        return int(max(tops)).bit_length()
-    return bits if 8 < bits < 16 else None
+class BitDepth(NamedTuple):
+    """The range that the deep images among some have in common."""
+
+    bits: int  # 8 .. 16, or 1: floats of 0 to 1
+    reason: str  # in words
 
 
-def _declared_by_png(data: bytes) -> int | None:
-    """By the chunk of significant bits."""
-    for kind, content in _chunks(data):
-        if kind == b"sBIT" and content:
-            return max(content)
-        if kind == b"IDAT":
-            break
-    return None
+class _Range(NamedTuple):
+    """The lowest and the highest value of an image."""
+
+    file_name: str
+    is_float: bool
+    low: float
+    high: float
 
 
-def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    position = len(PNG_MAGIC)
-    while position + 8 <= len(data):
-        size, kind = struct.unpack(">L4s", data[position : position + 8])
-        yield kind, data[position + 8 : position + 8 + size]
-        position += size + 12
+def find_bit_depth(records: Sequence[dict]) -> BitDepth | None:
+    """The fewest bits that hold every value of a sample of the images; None if none has more than 8.
+
+    Of integers 8 .. 16. Of floats 1 if all values lie in 0 to 1, else 8: 0 to 255. Unreadable images do not count.
+
+    Raises:
+        UserError: values that none of these holds, or integers beside floats of another range.
+    """
+    chosen = sample(records)
+    deep = [record for record, is_so in zip(chosen, ask_each(_has_deep_file, chosen), strict=True) if is_so]
+    ranges = list(filter(None, ask_each(_range_of, deep, "finding INPUT.BIT_DEPTH" if deep else "")))
+    if not ranges:
+        return None
+    bits = {kind: _bits_of([r for r in ranges if r.is_float is kind]) for kind in {r.is_float for r in ranges}}
+    if len(set(bits.values())) > 1:
+        first = {kind: next(r.file_name for r in ranges if r.is_float is kind) for kind in bits}
+        message = f"{first[False]} has integers, and {first[True]} has floats of another range"
+        raise UserError(f"{message}: expected images of one kind, so save all as integers")
+    highest = max(r.high for r in ranges)
+    counts = f"{len(deep)} of {len(chosen)} images looked at have more than 8 bits a sample"
+    return BitDepth(bits.popitem()[1], f"{counts}, their highest value is {highest:g}")
+
+
+def _bits_of(ranges: list[_Range]) -> int:
+    """The fewest bits for images that are all of integers, or all of floats."""
+    lowest, highest = min(ranges, key=lambda r: r.low), max(ranges, key=lambda r: r.high)
+    if lowest.low < 0:
+        message = f"{lowest.file_name} has values down to {lowest.low:g}"
+        raise UserError(f"{message}: expected 0 and more, so shift them")
+    limit, wanted = (255, "floats of 0 to 1 or of 0 to 255") if highest.is_float else (2**16 - 1, "at most 16 bits")
+    if highest.high > limit:
+        raise UserError(f"{highest.file_name} has values up to {highest.high:g}: expected {wanted}")
+    if highest.is_float:
+        return 1 if highest.high <= 1 else 8
+    return max(8, int(highest.high).bit_length())
+
+
+def _has_deep_file(record: dict) -> bool:
+    """By as few bytes as possible."""
+    try:
+        head = read_bytes(record, _HEADER)
+        if head.startswith((PNG_MAGIC, *_SHALLOW)):
+            return head.startswith(PNG_MAGIC) and is_deep(head, None)
+        if "offset" in record:
+            return is_deep(head, open_image(read_bytes(record)))
+        with open(record["file_name"], "rb") as file:
+            return is_deep(head, open_head(file)[0])
+    except Exception:  # damaged files raise whatever their bytes trip; who reads them whole will say so
+        return False
+
+
+def _range_of(record: dict) -> _Range | None:
+    try:
+        data = read_bytes(record)
+        values = read_values(data, open_image(data))
+    except Exception:  # as above
+        return None
+    low, high, file_name = float(values.min()), float(values.max()), str(record["file_name"])
+    if not np.isfinite(low + high):
+        raise UserError(f"{file_name} has values that are not finite: expected numbers from 0 on")
+    return _Range(file_name, values.dtype.kind == "f", low, high)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from revisit.data.bit_depth import bit_depth
+from revisit.data.deep_pixels import bit_depth
 from revisit.data.reader import require_image
 from revisit.errors import UserError
 

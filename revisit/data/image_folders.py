@@ -3,22 +3,32 @@
 A record is ``file_name`` and, of class folders, ``label``.
 """
 
+import logging
 import os
 from collections import Counter
 from pathlib import Path
 
-from revisit.data.file_formats import CONVERT, UNREAD_SUFFIXES, described, is_visible, warn_of_unread_formats
 from revisit.data.reader import SUFFIXES
+from revisit.data.records import Records
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
 
-Records = list[dict]
+logger = logging.getLogger(__name__)
+
+# Photographs in formats that PIL reads by a plugin, if at all.
+UNREAD_SUFFIXES = (
+    frozenset(
+        {".heic", ".heif", ".avif", ".jxl", ".jp2", ".j2k", ".jpx", ".jxr", ".psd", ".exr", ".hdr", ".dcm", ".svg"}
+    )
+    | frozenset({".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw"})
+) - SUFFIXES
+CONVERT = "which cannot be read: convert them, or install pillow-heif for .heic and Pillow from 11.3 on for .avif"
 
 
 def load_folder(path: Path) -> Records:
     """Every image file below ``path``, in sorted order; one warning counts the images in formats that are not read."""
     files, others = find_images(path)
-    warn_of_unread_formats(path, others)
+    _warn_of_unread_formats(path, others)
     return [{"file_name": file} for file in files]
 
 
@@ -46,8 +56,9 @@ def find_images(path: Path) -> tuple[list[str], Counter[str]]:
                 files.append(os.path.join(folder, name))
             elif suffix in UNREAD_SUFFIXES:
                 others[suffix] += 1
-    left_out = f"; it has {described(others)}, {CONVERT}" if others else ""
-    expect(files, f"no images in {path}: expected files ending in {', '.join(sorted(SUFFIXES))}{left_out}")
+    left_out = f"; it has {_described(others)}, {CONVERT}" if others else ""
+    if not files:
+        raise UserError(f"no images in {path}: expected files ending in {', '.join(sorted(SUFFIXES))}{left_out}")
     return sorted(files), others
 
 
@@ -56,9 +67,29 @@ def load_class_folders(path: Path, classes: tuple[str, ...] = ()) -> Records:
     expect(path.is_dir(), f"folder of images {path} not found")
     classes = classes or class_folders(path)
     expect(classes, f"no class folders in {path}: expected one sub-folder of images per class")
-    found = [find_images(path / name) for name in classes]
-    warn_of_unread_formats(path, sum((others for _, others in found), Counter()))
-    return [{"file_name": file, "label": label} for label, (files, _) in enumerate(found) for file in files]
+    contents = [find_images(path / name) for name in classes]
+    _warn_of_unread_formats(path, sum((others for _, others in contents), Counter()))
+    return [{"file_name": file, "label": label} for label, (files, _) in enumerate(contents) for file in files]
+
+
+def is_visible(name: str) -> bool:
+    """False of hidden files and folders, and of the folder that a Mac adds to archives."""
+    return not name.startswith(".") and name != "__MACOSX"
+
+
+def _described(suffixes: Counter[str]) -> str:
+    """Counts in words: ``3 .heic and 1 .jp2``."""
+    return " and ".join(f"{count:,} {suffix}" for suffix, count in sorted(suffixes.items()))
+
+
+def _warn_of_unread_formats(path: Path, suffixes: Counter[str]) -> None:
+    """Warn of the images below ``path`` that are left out, once a process."""
+    if suffixes and path not in _warned_of:
+        _warned_of.add(path)
+        logger.warning(f"{path}: left out {_described(suffixes)}, {CONVERT}")
+
+
+_warned_of: set[Path] = set()
 
 
 def class_folders(path: Path) -> tuple[str, ...]:
@@ -116,8 +147,8 @@ def read_lines(path: Path, what: str) -> list[str]:
 def check_split(path: Path, names: list[str]) -> None:
     """Raises UserError if there is a split file already and it names other images."""
     if path.exists() and set(read_split(path)) != set(names):
-        found = f"split file {path} is there already and names other images than the {len(names)} to be written"
-        raise UserError(f"{found}: move it away, or choose another split")
+        message = f"split file {path} exists and names other images than the {len(names)} to be written"
+        raise UserError(f"{message}: move it away, or choose another split")
 
 
 def write_split(path: Path, names: list[str]) -> None:

@@ -1,8 +1,6 @@
 """The data loaders, restartable at any iteration: uint8 batches of views, and of finetuning Detectron2's batches."""
 
-import hashlib
 import math
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypedDict
@@ -12,10 +10,11 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from revisit.data.augmentation_on_device import apply_looks
-from revisit.data.bit_depth import bit_depth
 from revisit.data.catalog import get_records
+from revisit.data.deep_pixels import bit_depth
 from revisit.data.mapper import ViewMapper, Views
 from revisit.data.reader import open_record, read_or_next
+from revisit.data.records import fingerprint
 from revisit.data.sampler import EpochBatchSampler, GroupedBatchSampler
 from revisit.data.workers import SignalSafeLoader
 from revisit.errors import expect
@@ -62,16 +61,16 @@ class ViewDataset(Dataset):
         views, errors, labels = [], [], []
         for n, (epoch, index) in enumerate(keys):
             room = {name: array[n] for name, array in arrays.items()}
-            record, found, failed = read_or_next(self.records, index, partial(self._views_of, epoch, index, room))
+            record, of_image, failed = read_or_next(self.records, index, partial(self._views_of, epoch, index, room))
             errors += failed
-            views.append(found)
+            views.append(of_image)
             labels.append(record.get("label"))
-        fallbacks = sum(each["boxes"].num_fallbacks for each in views)
+        fallbacks = sum(of_image["boxes"].num_fallbacks for of_image in views)
         batch = ViewBatch(num_fallbacks=fallbacks, read_errors=errors)
         batch.update({name: tensor.movedim(-1, -3) for name, tensor in tensors.items()})
         if self._mapper.looks_on_device:
             looks = (f"{name}_looks" for name in tensors)
-            batch.update({name: np.stack([each[name] for each in views]) for name in looks})
+            batch.update({name: np.stack([of_image[name] for of_image in views]) for name in looks})
         if self._labelled:
             batch["label"] = torch.tensor(labels)
         return batch
@@ -97,20 +96,6 @@ def with_looks(batch: ViewBatch, device: torch.device | str) -> ViewBatch:
         shape = views.shape
         batch[name] = apply_looks(views.reshape(-1, *shape[-3:]), looks.reshape(-1)).view(shape)
     return batch
-
-
-def fingerprint(*sets: list[dict]) -> list[dict[str, int | str]]:
-    """What tells records from others: of each list ``count``, and ``names``, a sha256 of the names of their files, in
-    their order, below the folder that they share: that one may be moved."""
-    found = []
-    for records in sets:
-        names = [str(record.get("file_name", "")) for record in records]
-        shared = os.path.commonprefix([min(names), max(names)]).rfind("/") + 1
-        digest = hashlib.sha256()
-        for name, record in zip(names, records, strict=True):
-            digest.update(f"{name[shared:]} {record.get('offset', '')}\n".encode(errors="surrogateescape"))
-        found.append({"count": len(records), "names": digest.hexdigest()})
-    return found
 
 
 def _share(start_iteration: int) -> dict[str, int]:

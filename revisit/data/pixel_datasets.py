@@ -9,11 +9,10 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from revisit.data.box_datasets import VOC_CLASSES
-from revisit.data.image_folders import Records, load_folder, read_split
+from revisit.data.box_layouts import NAMES_IN_LABELS, VOC_CLASSES, read_names
+from revisit.data.image_folders import load_folder, read_split
 from revisit.data.labels import VOID, read_labels
-from revisit.data.sampled_images import ask_each
-from revisit.data.yolo_datasets import NAMES_IN_LABELS, read_names
+from revisit.data.records import Records, ask_each
 from revisit.errors import UserError, expect
 
 from detectron2.data import MetadataCatalog

@@ -8,8 +8,8 @@ from torch.nn import functional as F
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import affine
 
-from revisit.data.bit_depth import bit_depth
 from revisit.data.catalog import register
+from revisit.data.deep_pixels import bit_depth
 from revisit.data.labels import VOID, check_size, read_depth, read_labels
 from revisit.data.reader import require_image
 from revisit.errors import expect

@@ -4,44 +4,34 @@
 than 8 bits a sample, which None refuses. Others keep their levels.
 """
 
-import functools
+import importlib
 import io
 import os
 import stat
-import tarfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 import cv2
-import fsspec
 import numpy as np
-from PIL import Image
+from PIL import Image, features
 
 from revisit.data.deep_pixels import (
+    JPEG_MAGIC,
     check_pixel_count,
+    decode_deep,
     is_deep,
     open_head,
     open_image,
-    read_samples,
     stored_size,
-    to_grey_levels,
 )
-from revisit.data.file_formats import suffixes_of_plugins
-from revisit.errors import UserError, expect, first_line
+from revisit.data.image_bytes import PathLike, UnreadableImageError, read_file, read_sample
+from revisit.data.records import ask_each, sample
+from revisit.errors import UserError, first_line
 
-PathLike = str | os.PathLike[str]
 Read = TypeVar("Read")
-SUFFIXES = (
-    frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"})
-    | suffixes_of_plugins()
-)
-
-MAX_BYTES = 2**30
 MAX_REPLACEMENTS = 20  # images in a row
-BLOCK = 512  # bytes, of which a tar file is made: a header, then the member's bytes, filled up
-JPEG_MAGIC = b"\xff\xd8\xff"
 _ORIENTATION = 0x0112  # the EXIF tag
 _LYING = (5, 6, 7, 8)  # orientations whose rows are columns
 # By what the sides are divided. With OpenCV's flags for reduced colours its RGB cannot be had.
@@ -62,8 +52,24 @@ _UPRIGHT = {
 }
 
 
-class UnreadableImageError(Exception):
-    """A file that does not hold a complete image; the message names the file and says why."""
+def suffixes_of_plugins() -> frozenset[str]:
+    """The suffixes that Pillow reads by a plugin that is installed; registers the plugins."""
+    suffixes = {".avif"} if features.check("avif") else set()
+    for package, formats in (("pillow_heif", {".heic", ".heif"}), ("pillow_avif", {".avif"})):
+        try:
+            plugin = importlib.import_module(package)  # pillow_avif registers itself
+        except ImportError:  # not installed, or not for this machine
+            continue
+        suffixes |= formats
+        if package == "pillow_heif":
+            plugin.register_heif_opener()
+    return frozenset(suffixes)
+
+
+SUFFIXES = (
+    frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"})
+    | suffixes_of_plugins()
+)
 
 
 class Picture(NamedTuple):
@@ -169,18 +175,6 @@ def read_image(file_name: PathLike, bit_depth: int | None = None, like_pil: bool
     return Picture(read_file(file_name), str(file_name), bit_depth).decode(like_pil=like_pil)
 
 
-def read_file(file_name: PathLike) -> bytes:
-    """The bytes of an image's file. Raises UnreadableImageError: missing, no regular file, or too large."""
-    try:
-        status = os.stat(file_name)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:  # a pipe would keep its reader waiting
-            raise UnreadableImageError(f"{file_name}: no file of at most {MAX_BYTES} bytes")
-        with open(file_name, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise UnreadableImageError(f"{file_name}: {error}") from error
-
-
 @contextmanager
 def _naming(name: str) -> Iterator[None]:
     """Whatever is raised becomes an UnreadableImageError that begins with ``name``."""
@@ -190,58 +184,6 @@ def _naming(name: str) -> Iterator[None]:
         raise UnreadableImageError(f"{name}: {error}") from None
     except Exception as error:  # decoders raise whatever damaged bytes trip, struct.error and MemoryError too
         raise UnreadableImageError(f"{name}: {' '.join(str(error).split()) or type(error).__name__}") from error
-
-
-def read_bytes(record: dict, most: int | None = None) -> bytes:
-    """A record's file as it is, or its first ``most`` bytes; none where the record has an array."""
-    if "image" in record:
-        return b""
-    if "offset" not in record and most is None:
-        return read_file(record["file_name"])
-    if "offset" in record and most is None:
-        return read_sample(record)
-    start = record.get("offset", 0)
-    return _read(str(record["file_name"]), start, start + most)
-
-
-def read_sample(record: dict) -> bytes:
-    """The bytes of an image, by its record.
-
-    Raises:
-        UnreadableImageError: the shard cannot be read, ends before, or has something else in that place.
-    """
-    file_name, offset, size = record["file_name"], record["offset"], record["size"]
-    where = f"{file_name}, byte {offset}"
-    if size > MAX_BYTES:
-        raise UnreadableImageError(f"{where}: {size} bytes, more than {MAX_BYTES}")
-    try:
-        data = _read(file_name, offset - BLOCK, offset + size)
-    except Exception as error:  # packages of remote stores have errors of their own
-        raise UnreadableImageError(f"{where}: {type(error).__name__} {error}") from error
-    if len(data) != BLOCK + size:
-        raise UnreadableImageError(f"{where}: the shard ends before the image does")
-    try:
-        header = tarfile.TarInfo.frombuf(data[:BLOCK], tarfile.ENCODING, "surrogateescape")
-    except tarfile.HeaderError as error:
-        raise UnreadableImageError(f"{where}: no file starts here ({error}), so the index is another's") from error
-    if header.size != size:
-        raise UnreadableImageError(f"{where}: a file of {header.size} bytes, {size} by the index, which is another's")
-    return data[BLOCK:]
-
-
-def _read(file_name: str, start: int, end: int) -> bytes:
-    if "://" not in file_name:  # without fsspec's own steps, which small images notice
-        with open(file_name, "rb", buffering=0) as file:
-            file.seek(start)
-            return file.read(end - start)
-    filesystem, path = _filesystem(file_name, os.getpid())
-    return filesystem.cat_file(path, start=start, end=end)
-
-
-@functools.lru_cache(maxsize=4096)
-def _filesystem(file_name: str, process: int) -> tuple[fsspec.AbstractFileSystem, str]:
-    # By process: what talks to a server must not be carried into a forked worker.
-    return fsspec.url_to_fs(file_name)
 
 
 def _decode_by_opencv(data: bytes, reduction: int) -> np.ndarray:
@@ -284,7 +226,7 @@ def _decode_by_pil(data: bytes, bit_depth: int | None) -> np.ndarray:
         warnings.simplefilter("ignore")  # PIL warns of odd metadata; only undecodable pixels matter here
         image = open_image(data)
         if is_deep(data, image):
-            pixels = to_grey_levels(read_samples(data, image), bit_depth)
+            pixels = decode_deep(data, image, bit_depth)
         elif image.mode == "I":
             pixels = np.stack([(np.asarray(image) >> 8).astype(np.uint8)] * 3, axis=-1)
         else:
@@ -317,7 +259,8 @@ def read_size(file_name: PathLike) -> dict[str, int]:
         UserError: no image, or none of a known format.
     """
     try:
-        expect(stat.S_ISREG(os.stat(file_name).st_mode), f"{file_name} is no file: expected an image")
+        if not stat.S_ISREG(os.stat(file_name).st_mode):
+            raise UserError(f"{file_name} is no file: expected an image")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # as _decode_by_pil
             with open(file_name, "rb") as file:
@@ -329,3 +272,17 @@ def read_size(file_name: PathLike) -> dict[str, int]:
     except Exception as error:  # decoders raise whatever damaged bytes trip
         raise UserError(f"{file_name} has no size that can be read ({first_line(error)}): expected an image") from error
     return {"height": width, "width": height} if lies else {"height": height, "width": width}
+
+
+def find_unreadable(records: Sequence[dict], bit_depth: int | None) -> tuple[int, list[str]]:
+    """Read a sample of the images: how many that are, and for each that cannot be read its file, and why."""
+
+    def problem(record: dict) -> str:
+        try:
+            read_record(record, bit_depth)
+        except UnreadableImageError as error:
+            return str(error)
+        return ""
+
+    chosen = sample(records)
+    return len(chosen), list(filter(None, ask_each(problem, chosen, "reading images")))

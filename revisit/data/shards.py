@@ -19,7 +19,8 @@ import fsspec
 import numpy as np
 from tqdm import tqdm
 
-from revisit.data.reader import BLOCK, MAX_BYTES, SUFFIXES
+from revisit.data.image_bytes import BLOCK, MAX_BYTES
+from revisit.data.reader import SUFFIXES
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
 

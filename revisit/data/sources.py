@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from revisit.data import box_datasets as boxes
+from revisit.data import box_layouts as boxes
 from revisit.data import classification_datasets as whole
 from revisit.data import image_folders as folders
 from revisit.data import pixel_datasets as pixels
-from revisit.data.image_folders import Records, class_folders, load_class_folders
+from revisit.data.coco_boxes import coco_metadata, load_coco
+from revisit.data.image_folders import class_folders, load_class_folders
+from revisit.data.records import Records
 from revisit.data.shards import load_shards
-from revisit.data.xml_datasets import load_voc_xml
-from revisit.data.yolo_datasets import load_yolo, yolo_metadata
 
 
 @dataclass(frozen=True)
@@ -61,18 +61,19 @@ def by_split_of_kind(
     return {name: replace(source, made_by=made_by, metadata=metadata) for name, source in sources.items()}
 
 
+COCO = {"evaluator_type": "coco"}
 KINDS = {
     "folder": Kind("PATH", folders.load_folder),
     "list": Kind("FILE", folders.load_list),
     "class_folders": Kind("PATH", load_class_folders, folders.class_folders_metadata),
     "shards": Kind("URL", load_shards, takes_name=True),
     "voc": Kind("FOLDER:SPLIT", boxes.load_voc, boxes.voc_metadata),
-    "coco": Kind("FOLDER_OF_IMAGES:FILE.json", boxes.load_coco, boxes.coco_metadata, takes_name=True),
-    "yolo": Kind("FOLDER_OF_IMAGES:FOLDER_OF_LABELS[:FILE_OF_NAMES]", load_yolo, yolo_metadata),
+    "coco": Kind("FOLDER_OF_IMAGES:FILE.json", load_coco, coco_metadata, takes_name=True),
+    "yolo": Kind("FOLDER_OF_IMAGES:FOLDER_OF_LABELS[:FILE_OF_NAMES]", boxes.load_yolo, COCO, takes_name=True),
     "voc_xml": Kind(
         "FOLDER_OF_IMAGES:FOLDER_OF_XML",
-        load_voc_xml,
-        {"evaluator_type": "coco", "classes_are_those_seen": True},
+        boxes.load_voc_xml,
+        COCO | {"classes_are_those_seen": True},
         takes_name=True,
     ),
     "masks": Kind("FOLDER_OF_IMAGES:FOLDER_OF_MASKS[:FILE_OF_NAMES]", pixels.load_masks, pixels.masks_metadata),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from revisit.checkpoint.flags import BIT_DEPTH, read_flags
 from revisit.checkpoint.reading import read_checkpoint
-from revisit.data.bit_depth import BIT_DEPTHS, bit_depth, find_bit_depth
+from revisit.data.deep_pixels import BIT_DEPTHS, bit_depth, find_bit_depth
 from revisit.errors import expect
 from revisit.urls import local_copy
 
@@ -17,9 +17,9 @@ def resolve_bit_depth(cfg: CfgNode, records: Sequence[dict]) -> None:
     Raises:
         UserError: images that no depth fits, or another one than the weights were trained with.
     """
-    if bit_depth(cfg) is not None or (found := find_bit_depth(records)) is None:
+    if bit_depth(cfg) is not None or (asked := find_bit_depth(records)) is None:
         return
-    bits, reason, trained = found.bits, found.reason, _depth_of_weights(cfg.MODEL.WEIGHTS)
+    (bits, reason), trained = asked, _depth_of_weights(cfg.MODEL.WEIGHTS)
     if trained:
         fits = bits == trained if 1 in (bits, trained) else bits <= trained
         expect(fits, f"{reason}: they ask for {BIT_DEPTH} {bits}, but {cfg.MODEL.WEIGHTS} was trained with {trained}")

@@ -3,14 +3,11 @@
 import os
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
-from revisit.data.box_checks import Note, check_masks, inspect_boxes
 from revisit.data.labels import VOID
 from revisit.data.pixel_mapper import check_input
 from revisit.engine.solver import evaluates_on_the_way
 from revisit.errors import expect
-from revisit.evaluation.box_evaluators import check_voc_truth
 from revisit.evaluation.main_score import main_score
 from revisit.keys import DETECTORS, PIXELWISE, check_values, dotted_keys, value_of
 from revisit.modeling.backbone.description import families, family_of
@@ -20,7 +17,6 @@ from revisit.modeling.sem_seg.pixel_heads import PixelHead, check_head
 from revisit.urls import is_url
 
 from detectron2.config import CfgNode
-from detectron2.data import MetadataCatalog
 from detectron2.modeling import (
     ANCHOR_GENERATOR_REGISTRY,
     BACKBONE_REGISTRY,
@@ -139,61 +135,6 @@ def check_hardware(cfg: CfgNode) -> None:
     )
     if method_of(cfg) and family:
         family.check_bfloat16(cfg, min([cfg.VIEWS.LARGE_SIZE] + [cfg.VIEWS.SMALL_SIZE] * cfg.VIEWS.NUM_SMALL))
-
-
-# By meta-architecture: what a record has, in words, and where data set and model say how many classes there are.
-LEARNT_FROM = {
-    "GeneralizedRCNN": ("annotations", "boxes", "thing_classes", "MODEL.ROI_HEADS.NUM_CLASSES"),
-    "RetinaNet": ("annotations", "boxes", "thing_classes", "MODEL.RETINANET.NUM_CLASSES"),
-    "SemanticSegmentor": ("sem_seg_file_name", "masks", "stuff_classes", "MODEL.SEM_SEG_HEAD.NUM_CLASSES"),
-    "DepthEstimator": ("depth_file_name", "depth maps", None, None),
-}
-
-
-def num_classes(cfg: CfgNode) -> int | None:
-    """Of the model; None of one without classes, or that is not known."""
-    *_, key = LEARNT_FROM.get(cfg.MODEL.META_ARCHITECTURE, (None,))
-    return value_of(cfg, key) if key else None
-
-
-def check_records(cfg: CfgNode, name: str, records: list[dict]) -> None:
-    """Check that the data set has what MODEL.META_ARCHITECTURE learns from, and as many classes as the model."""
-    model, metadata = cfg.MODEL, MetadataCatalog.get(name)
-    if model.META_ARCHITECTURE not in LEARNT_FROM:
-        return
-    for switch, needed in (("MASK_ON", "segmentation"), ("KEYPOINT_ON", "keypoints")):
-        boxes = (box for record in records for box in record.get("annotations", ()))
-        expect(
-            model.META_ARCHITECTURE != "GeneralizedRCNN" or not model[switch] or any(needed in box for box in boxes),
-            f"MODEL.{switch} is True, but data set {name!r} has no {needed}",
-        )
-    field, what, classes, key = LEARNT_FROM[model.META_ARCHITECTURE]
-    expect(field in records[0], f"data set {name!r} has no {what}, which {model.META_ARCHITECTURE} learns from")
-    if classes:
-        here, there = num_classes(cfg), len(metadata.get(classes, ()))
-        expect(here == there, f"{key} is {here}, but data set {name!r} has {there} classes")
-
-
-def check_short_side(cfg: CfgNode, name: str) -> None:
-    """Check that a pretraining on images that were made smaller (tools/make_shards.py) wants them so."""
-    short = MetadataCatalog.get(name).get("short_side")
-    if method_of(cfg) and short:
-        found = f"data set {name!r} has images made smaller, to a short side of {short} px"
-        expect(cfg.VIEWS.REDUCED_IMAGES, f"{found}: expected VIEWS.REDUCED_IMAGES True, or images as they were")
-
-
-def inspect_records(cfg: CfgNode, name: str, records: list[dict], *, to_learn: bool) -> list[Note]:
-    """What is to be said of the boxes of a detector's data set; see inspect_boxes."""
-    if cfg.MODEL.META_ARCHITECTURE not in DETECTORS:
-        return []
-    metadata = MetadataCatalog.get(name)
-    whole = metadata.get("subset_of")
-    expect(to_learn or not whole, f"data set {name!r}: boxes are scored against whole files; expected {whole} itself")
-    if not to_learn and metadata.get("evaluator_type") == "pascal_voc":
-        check_voc_truth(name, Path(metadata.dirname), metadata.split)
-    if cfg.MODEL.MASK_ON and cfg.MODEL.META_ARCHITECTURE == "GeneralizedRCNN":
-        check_masks(name, records, cfg.INPUT.MASK_FORMAT, to_learn=to_learn)
-    return inspect_boxes(name, records, metadata.thing_classes, to_learn=to_learn)
 
 
 def check_training(cfg: CfgNode, *, eval_only: bool = False) -> None:

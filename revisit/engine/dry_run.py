@@ -10,10 +10,10 @@ from torch import nn
 
 from revisit.checkpoint.flags import flags_of
 from revisit.checkpoint.run_folder import VIEWS
-from revisit.data.bit_depth import bit_depth
-from revisit.data.box_checks import Note
 from revisit.data.catalog import get_records
-from revisit.data.sampled_images import find_unreadable
+from revisit.data.deep_pixels import bit_depth
+from revisit.data.inspection import Note
+from revisit.data.reader import find_unreadable
 from revisit.engine.solver import build_optimizer
 from revisit.errors import UserError
 from revisit.keys import PIXELWISE

@@ -5,7 +5,7 @@ import logging
 import numpy as np
 from torch import Tensor
 
-from revisit.data.loader import fingerprint
+from revisit.data.records import fingerprint
 from revisit.engine.hooks import AfterEvaluation
 from revisit.evaluation.features import extractor
 from revisit.evaluation.label_free import LabelFreeScores, label_free_scores, neighbor_stability, watched_records

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from revisit.data.bit_depth import bit_depth
+from revisit.data.deep_pixels import bit_depth
 from revisit.engine.predictions import TASKS, load_finetuned
 from revisit.errors import expect
 from revisit.files import written_whole

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
-from revisit.data.bit_depth import bit_depth
 from revisit.data.catalog import get_records
+from revisit.data.deep_pixels import bit_depth
+from revisit.data.inspection import check_records, num_classes
 from revisit.data.labels import check_size, read_depth, read_labels
 from revisit.data.reader import require_record
 from revisit.engine.bit_depth_of_run import resolve_bit_depth
-from revisit.engine.config_checks import check_records, num_classes
 from revisit.engine.finetune_trainer import build_mapper
 from revisit.engine.setup import follow_class_names
 from revisit.errors import expect

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from revisit.checkpoint.convert import BackboneWeights, flags_to_config
 from revisit.data.catalog import get_records
-from revisit.data.sampled_images import sample
+from revisit.data.records import sample
 from revisit.errors import expect
 from revisit.evaluation.features import CenterCropDataset, check_not_enlarged
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from revisit.data.box_checks import Note
+from revisit.data.inspection import Note
 from revisit.errors import UserError
 from revisit.keys import declaration, dotted_keys, is_read
 

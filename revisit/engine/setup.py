@@ -18,21 +18,17 @@ from revisit.checkpoint.run_folder import (
     tidy_up,
 )
 from revisit.config import add_revisit_config
-from revisit.data.bit_depth import bit_depth
-from revisit.data.box_checks import Note
 from revisit.data.catalog import MissingDataError, get_records, register
 from revisit.data.class_names import share_classes
-from revisit.data.shared_images import shared_images
+from revisit.data.deep_pixels import bit_depth
+from revisit.data.inspection import Note, inspect, num_classes
+from revisit.data.records import shared_images
 from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.engine.config_checks import (
     check_config,
     check_hardware,
-    check_records,
-    check_short_side,
     check_training,
     check_typed,
-    inspect_records,
-    num_classes,
 )
 from revisit.engine.environment import record_environment
 from revisit.engine.launch import log_processes
@@ -130,14 +126,15 @@ def check_evaluation_data(cfg: CfgNode, notes: list[Note] | None = None, *, assu
     found = {}
     for name in _evaluation_sets(cfg):
         try:
-            records = found[name] = get_records(name)
+            records, of_records = (
+                inspect(cfg, name, to_learn=False) if name in cfg.DATASETS.TEST else (get_records(name), [])
+            )
         except MissingDataError:
             if not assume_missing:
                 raise
             continue
-        if name in cfg.DATASETS.TEST:
-            check_records(cfg, name, records)
-            notes += inspect_records(cfg, name, records, to_learn=False)
+        found[name] = records
+        notes += of_records
         resolve_bit_depth(cfg, records)
         if method_of(cfg):
             check_not_enlarged(name, cfg.KNN_EVAL.IMAGE_SIZE, "KNN_EVAL.IMAGE_SIZE")
@@ -181,15 +178,13 @@ def count_images(cfg: CfgNode, notes: list[Note] | None = None, *, assume_missin
     total, found = 0, []
     for name in cfg.DATASETS.TRAIN:
         try:
-            records = get_records(name)
+            records, of_records = inspect(cfg, name, to_learn=True)
         except MissingDataError:
             if not assume_missing or (expected := MetadataCatalog.get(name).get("expected_images")) is None:
                 raise
             total += expected
         else:
-            check_records(cfg, name, records)
-            check_short_side(cfg, name)
-            notes += inspect_records(cfg, name, records, to_learn=True)
+            notes += of_records
             total += len(records)
             found += records
     resolve_bit_depth(cfg, found)

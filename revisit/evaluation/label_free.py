@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from revisit.data.bit_depth import bit_depth
 from revisit.data.catalog import get_records
+from revisit.data.deep_pixels import bit_depth
 from revisit.data.mapper import ViewMapper
-from revisit.data.sampled_images import sample
+from revisit.data.records import sample
 from revisit.evaluation.features import CenterCropDataset, Features, ViewPairDataset, features_of
 from revisit.keys import declare, whole
 

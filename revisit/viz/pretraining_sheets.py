@@ -7,8 +7,8 @@ import cv2
 import numpy as np
 import torch
 
-from revisit.data.bit_depth import bit_depth
 from revisit.data.catalog import get_records
+from revisit.data.deep_pixels import bit_depth
 from revisit.data.mapper import ViewMapper, Views
 from revisit.data.reader import UnreadableImageError, open_record
 from revisit.errors import UserError

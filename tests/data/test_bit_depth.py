@@ -1,7 +1,6 @@
 """Values of more than 8 bits arrive as they are: in the range that the data set has, or refused."""
 
 import struct
-import zlib
 
 import cv2
 import numpy as np
@@ -12,8 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from trees import refusal
 
-from revisit.data.bit_depth import find_bit_depth
-from revisit.data.deep_pixels import Samples, to_grey_levels
+from revisit.data.deep_pixels import find_bit_depth, to_grey_levels
 from revisit.data.reader import UnreadableImageError, read_image, require_image
 
 
@@ -33,21 +31,21 @@ def grey(path, high, **options):
 def test_grey_levels_keep_the_order_and_the_ends_and_what_does_not_fit_is_refused(bits, values, is_float):
     """Of any values: all or nothing."""
     top = 2**bits - 1
-    samples = Samples(np.array([[0, top, *values]], np.float32 if is_float else np.uint16), None)
+    samples = np.array([[0, top, *values]], np.float32 if is_float else np.uint16)
     if max(values) > top:
         with pytest.raises(ValueError, match=f"INPUT.BIT_DEPTH {bits} means 0 to {top}"):
             to_grey_levels(samples, bits)
         return
     levels = to_grey_levels(samples, bits)
     assert levels.dtype == np.uint8 and levels[0, 0].tolist() == [0] * 3 and levels[0, 1].tolist() == [255] * 3
-    assert np.abs(levels[..., 0] - samples.values / top * 255).max() <= 1
-    assert (np.diff(levels[0, np.argsort(samples.values[0], kind="stable"), 0].astype(int)) >= 0).all()
+    assert np.abs(levels[..., 0] - samples / top * 255).max() <= 1
+    assert (np.diff(levels[0, np.argsort(samples[0], kind="stable"), 0].astype(int)) >= 0).all()
 
 
 @given(st.integers(0, 255), st.integers(8, 16))
 def test_an_8_bit_level_survives_every_depth(level, bits):
     value = np.array([[round(level / 255 * (2**bits - 1))]], np.uint16)
-    assert to_grey_levels(Samples(value, None), bits)[0, 0, 0] == level
+    assert to_grey_levels(value, bits)[0, 0, 0] == level
 
 
 @pytest.mark.parametrize("channels", ["colour", "grey"])
@@ -75,21 +73,6 @@ def test_bits_in_use_are_those_of_the_highest_value_among_all_images(tmp_path, h
     Image.fromarray(np.full((8, 8), 250, np.uint8)).save(tmp_path / "shallow.png")
     dark = grey(tmp_path / "dark.tif", 3)
     assert bits_of(dark, tmp_path / "shallow.png", grey(tmp_path / "bright.png", high)) == bits
-
-
-def significant(path, bits):
-    """The PNG, with a chunk that says how many bits count."""
-    data, chunk = path.read_bytes(), b"sBIT" + bytes([bits])
-    start = data.index(b"IDAT") - 4
-    path.write_bytes(data[:start] + struct.pack(">L", 1) + chunk + struct.pack(">L", zlib.crc32(chunk)) + data[start:])
-    return path
-
-
-def test_a_declared_range_counts_where_it_holds_the_values(tmp_path):
-    assert bits_of(grey(tmp_path / "a.tif", 900, tiffinfo={281: 4095})) == 12
-    assert bits_of(grey(tmp_path / "b.tif", 9000, tiffinfo={281: 4095})) == 14
-    assert bits_of(significant(grey(tmp_path / "c.png", 900), 14)) == 14
-    assert bits_of(significant(grey(tmp_path / "d.png", 65535), 12)) == 16  # stretched, as PNG wants it
 
 
 def test_white_is_zero_in_deep_files_as_in_shallow_ones(tmp_path):

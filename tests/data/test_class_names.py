@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from PIL import Image
 from trees import one_line_error, touch
 
-from revisit.data import shared_images as sharing
+from revisit.data import records as sharing
 from revisit.data.catalog import get_records
 from revisit.data.class_names import places_by_name, share_classes
-from revisit.data.shared_images import shared_images
+from revisit.data.records import shared_images
 from revisit.errors import UserError
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
@@ -128,7 +128,7 @@ def test_shared_images_are_those_of_one_path_or_one_content(tmp_path, write_pict
     assert shared_images(bank, [*test, {"file_name": "gone.png"}]) == 2
     arrays = [{"image": np.full((2, 2, 3), n, np.uint8)} for n in range(3)]
     assert shared_images(arrays, arrays[1:]) == 2
-    monkeypatch.setattr(sharing, "SAMPLE", 2)  # contents of 000 and 002, and of copy and same_size
+    monkeypatch.setattr(sharing, "COMPARED", 2)  # contents of 000 and 003, and of copy and same_size
     assert shared_images(bank, test) == 2
     monkeypatch.setattr("builtins.open", None)
     assert shared_images(bank, bank) == 4  # by their paths, without reading

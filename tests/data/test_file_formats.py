@@ -9,16 +9,15 @@ from deep import shallow_picture
 from PIL import Image, features
 from trees import refusal, touch
 
-from revisit.data import file_formats
-from revisit.data.file_formats import suffixes_of_plugins
+from revisit.data import image_folders
 from revisit.data.image_folders import load_class_folders, load_folder
-from revisit.data.reader import UnreadableImageError, read_image
-from revisit.data.sampled_images import SAMPLED, find_unreadable
+from revisit.data.reader import UnreadableImageError, find_unreadable, read_image, suffixes_of_plugins
+from revisit.data.records import SAMPLED
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_said_yet():
-    file_formats._warn_once.cache_clear()
+    image_folders._warned_of.clear()
 
 
 def names(records):

@@ -4,7 +4,9 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from trees import one_line_error, refusal, touch, write
 
 import revisit.data  # noqa: F401  (registers the fixed names)
@@ -189,3 +191,55 @@ def test_a_split_is_written_sorted_and_never_over_another(tmp_path):
     for call in (write_split, check_split):
         assert "names other images than the 1 to be written" in refusal(call, path, ["a"])
     assert read_split(path) == ["a", "b"]
+
+
+def image(path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (100, 50)).save(path)
+
+
+def mask(path, ids: list[int]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.resize(np.array(ids, np.uint8), (50, 100))).save(path)
+
+
+@pytest.fixture
+def masks(tmp_path):
+    for name in ("a.jpg", "below/b.png"):
+        image(tmp_path / "images" / name)
+    mask(tmp_path / "masks/a.png", [0, 2, 255])
+    mask(tmp_path / "masks/below/b.png", [1])
+    return f"masks:{tmp_path}/images:{tmp_path}/masks"
+
+
+def test_masks_lie_at_the_places_of_their_images_and_the_highest_id_says_how_many_classes(masks, tmp_path, caplog):
+    image(tmp_path / "images/c.png")
+    a, b = get_records(masks)
+    assert (a["sem_seg_file_name"], b["image_id"]) == (f"{tmp_path}/masks/a.png", "b")
+    metadata = MetadataCatalog.get(masks)
+    assert metadata.stuff_classes == ["class 0", "class 1", "class 2"]
+    assert (metadata.evaluator_type, metadata.ignore_label) == ("sem_seg", 255)
+    assert "1 of 3 images" in caplog.text and "left out, such as c.png" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["masks/classes.txt", "classes.txt", "names/mine.yaml"])
+def test_names_of_masks_come_from_a_file_beside_them_or_the_third_part(masks, tmp_path, place):
+    lines = ["names: [floor, wall, door]"] if place.endswith("yaml") else ["floor", "wall", "door"]
+    write(tmp_path / place, lines)
+    name = masks + (f":{tmp_path}/{place}" if place.startswith("names") else "")
+    get_records(name)
+    assert MetadataCatalog.get(name).stuff_classes == ["floor", "wall", "door"]
+
+
+def test_more_classes_than_masks_have_ids_are_refused(masks, tmp_path):
+    write(tmp_path / "classes.txt", [f"class {n}" for n in range(256)])
+    assert "classes.txt has 256 classes: expected at most 255" in refusal(get_records, masks)
+    write(tmp_path / "classes.txt", [f"class {n}" for n in range(255)])
+    assert len(get_records(masks)) == 2
+
+
+def test_masks_of_other_images_are_refused(masks, tmp_path):
+    image(tmp_path / "others/z.png")
+    line = refusal(get_records, f"masks:{tmp_path}/others:{tmp_path}/masks")
+    assert "1 of 1 images below" in line and "expected the same names, and the same folders" in line
+    assert "folder of masks" in refusal(get_records, f"masks:{tmp_path}/images:{tmp_path}/nothing")

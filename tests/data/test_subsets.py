@@ -8,9 +8,8 @@ import pytest
 from trees import one_line_error, refusal
 
 from projects.ToyScenes import CLASS_NAMES
-from revisit.data.catalog import get_records, subset_name
+from revisit.data.catalog import get_records, nested_subset, subset_name
 from revisit.data.class_names import share_classes
-from revisit.data.subsets import nested_subset
 
 from detectron2.data import MetadataCatalog
 

@@ -13,7 +13,7 @@ from trees import refusal
 
 from revisit.checkpoint.convert import flags_to_config
 from revisit.checkpoint.flags import check_flags, flags_of, write_flags
-from revisit.data.bit_depth import bit_depth
+from revisit.data.deep_pixels import bit_depth
 from revisit.data.loader import ResumableLoader
 from revisit.data.pixel_mapper import PixelMapper
 from revisit.data.reader import require_image

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from runs import assert_same, load, run, run_config, train, train_for_module
 from tiny import tiny_config
 
-from revisit.data.loader import fingerprint
+from revisit.data.records import fingerprint
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.same_experiment import (

@@ -13,9 +13,9 @@ from PIL import Image
 from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records
 from revisit.data.class_names import share_classes
+from revisit.data.inspection import check_voc_truth
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.errors import UserError
-from revisit.evaluation.box_evaluators import check_voc_truth
 
 from detectron2.config import get_cfg
 from detectron2.data import DatasetCatalog, MetadataCatalog

@@ -1,0 +1,83 @@
+"""The bytes of an image, wherever a record says that they lie: a file, a part of a shard, perhaps at a URL."""
+
+import functools
+import os
+import stat
+import tarfile
+
+import fsspec
+
+PathLike = str | os.PathLike[str]
+MAX_BYTES = 2**30
+BLOCK = 512  # bytes, of which a tar file is made: a header, then the member's bytes, filled up
+
+
+class UnreadableImageError(Exception):
+    """A file that does not hold a complete image; the message names the file and says why."""
+
+
+def read_bytes(record: dict, most: int | None = None) -> bytes:
+    """The bytes of a record's image, or their first ``most``; empty where the record holds an array.
+
+    Raises:
+        UnreadableImageError: see read_file and read_sample.
+        OSError: only with ``most``.
+    """
+    if "image" in record:
+        return b""
+    if most is None:
+        return read_sample(record) if "offset" in record else read_file(record["file_name"])
+    start = record.get("offset", 0)
+    return _read_range(str(record["file_name"]), start, start + most)
+
+
+def read_file(file_name: PathLike) -> bytes:
+    """The bytes of an image's file. Raises UnreadableImageError: missing, no regular file, or too large."""
+    try:
+        status = os.stat(file_name)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:  # a pipe would keep its reader waiting
+            raise UnreadableImageError(f"{file_name}: no file of at most {MAX_BYTES} bytes")
+        with open(file_name, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise UnreadableImageError(f"{file_name}: {error}") from error
+
+
+def read_sample(record: dict) -> bytes:
+    """The bytes of an image in a shard: ``size`` bytes at ``offset``, after the header that the tar file has there.
+
+    Raises:
+        UnreadableImageError: the shard cannot be read, ends before, or has something else in that place.
+    """
+    file_name, offset, size = record["file_name"], record["offset"], record["size"]
+    place = f"{file_name}, byte {offset}"
+    if size > MAX_BYTES:
+        raise UnreadableImageError(f"{place}: {size} bytes, more than {MAX_BYTES}")
+    try:
+        data = _read_range(file_name, offset - BLOCK, offset + size)
+    except Exception as error:  # packages of remote stores have errors of their own
+        raise UnreadableImageError(f"{place}: {type(error).__name__} {error}") from error
+    if len(data) != BLOCK + size:
+        raise UnreadableImageError(f"{place}: the shard ends before the image does")
+    try:
+        header = tarfile.TarInfo.frombuf(data[:BLOCK], tarfile.ENCODING, "surrogateescape")
+    except tarfile.HeaderError as error:
+        raise UnreadableImageError(f"{place}: no file starts at this byte ({error}): the index is another's") from error
+    if header.size != size:
+        raise UnreadableImageError(f"{place}: a file of {header.size} bytes, {size} by the index, which is another's")
+    return data[BLOCK:]
+
+
+def _read_range(file_name: str, start: int, end: int) -> bytes:
+    if "://" not in file_name:  # without fsspec's own steps, which small images notice
+        with open(file_name, "rb", buffering=0) as file:
+            file.seek(start)
+            return file.read(end - start)
+    filesystem, path = _filesystem(file_name, os.getpid())
+    return filesystem.cat_file(path, start=start, end=end)
+
+
+@functools.lru_cache(maxsize=4096)
+def _filesystem(file_name: str, process: int) -> tuple[fsspec.AbstractFileSystem, str]:
+    # By process: what talks to a server must not be carried into a forked worker.
+    return fsspec.url_to_fs(file_name)

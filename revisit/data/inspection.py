@@ -1,0 +1,236 @@
+"""What a data set must have for a run, and what it looks like: once before the run begins, for any model."""
+
+import logging
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from pycocotools import mask as coco_mask
+
+from revisit.data.catalog import get_records
+from revisit.data.reader import read_size
+from revisit.data.records import Records, sample
+from revisit.errors import UserError, first_line, some
+from revisit.keys import DETECTORS, value_of
+
+from detectron2.config import CfgNode
+from detectron2.data import MetadataCatalog
+from detectron2.evaluation.pascal_voc_evaluation import parse_rec
+from detectron2.structures import BoxMode
+
+MARGIN = 1.0  # px that a box may reach over the edge of its image, as rounding makes it
+MANY = 0.05  # share of boxes from which on a doubt is about all of them
+LISTED = 20  # classes whose counts are listed; of more, half as many of the most and of the least frequent
+
+Note = tuple[int, str]  # a level of ``logging`` and a line to log, before there is a log
+
+# By meta-architecture: the field of a record that it learns from, in words, and where data set and model have classes.
+LEARNT_FROM = {
+    "GeneralizedRCNN": ("annotations", "boxes", "thing_classes", "MODEL.ROI_HEADS.NUM_CLASSES"),
+    "RetinaNet": ("annotations", "boxes", "thing_classes", "MODEL.RETINANET.NUM_CLASSES"),
+    "SemanticSegmentor": ("sem_seg_file_name", "masks", "stuff_classes", "MODEL.SEM_SEG_HEAD.NUM_CLASSES"),
+    "DepthEstimator": ("depth_file_name", "depth maps", None, None),
+}
+
+
+def inspect(cfg: CfgNode, name: str, *, to_learn: bool) -> tuple[Records, list[Note]]:
+    """The records of a data set, checked for a run of ``cfg``, and notes about them for its log.
+
+    Args:
+        to_learn: from the data set, instead of scoring against it.
+
+    Raises:
+        MissingDataError: the data set is not on disk.
+        UserError: it is not what ``cfg`` needs, or its labels cannot be meant.
+    """
+    records = get_records(name)
+    check_records(cfg, name, records)
+    short_side = MetadataCatalog.get(name).get("short_side")
+    if short_side and to_learn and cfg.MODEL.META_ARCHITECTURE not in LEARNT_FROM and not cfg.VIEWS.REDUCED_IMAGES:
+        message = f"data set {name!r} has images made smaller, to a short side of {short_side} px"
+        raise UserError(f"{message}: expected VIEWS.REDUCED_IMAGES True, or images as they were")
+    return records, _inspect_detection(cfg, name, records, to_learn) if cfg.MODEL.META_ARCHITECTURE in DETECTORS else []
+
+
+def num_classes(cfg: CfgNode) -> int | None:
+    """The number of the model's classes; None of a model without classes, or of an unknown one."""
+    *_, key = LEARNT_FROM.get(cfg.MODEL.META_ARCHITECTURE, (None,))
+    return value_of(cfg, key) if key else None
+
+
+def check_records(cfg: CfgNode, name: str, records: Records) -> None:
+    """Raises UserError unless records have what MODEL.META_ARCHITECTURE learns from, of as many classes as it has."""
+    model = cfg.MODEL
+    if model.META_ARCHITECTURE not in LEARNT_FROM:
+        return
+    for switch, needed in (("MASK_ON", "segmentation"), ("KEYPOINT_ON", "keypoints")):
+        boxes = (box for record in records for box in record.get("annotations", ()))
+        is_needed = model.META_ARCHITECTURE == "GeneralizedRCNN" and model[switch]
+        if is_needed and not any(needed in box for box in boxes):
+            raise UserError(f"MODEL.{switch} is True, but data set {name!r} has no {needed}")
+    field, what, classes, key = LEARNT_FROM[model.META_ARCHITECTURE]
+    if field not in records[0]:
+        raise UserError(f"data set {name!r} has no {what}, which {model.META_ARCHITECTURE} learns from")
+    count = len(MetadataCatalog.get(name).get(classes, ())) if classes else None
+    if count != num_classes(cfg):
+        raise UserError(f"{key} is {num_classes(cfg)}, but data set {name!r} has {count} classes")
+
+
+def _inspect_detection(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> list[Note]:
+    metadata = MetadataCatalog.get(name)
+    if not to_learn and metadata.get("subset_of"):
+        raise UserError(
+            f"data set {name!r}: boxes are scored against whole files; expected {metadata.subset_of} itself"
+        )
+    if not to_learn and metadata.get("evaluator_type") == "pascal_voc":
+        check_voc_truth(name, Path(metadata.dirname), metadata.split)
+    if cfg.MODEL.MASK_ON and cfg.MODEL.META_ARCHITECTURE == "GeneralizedRCNN":
+        check_masks(name, records, cfg.INPUT.MASK_FORMAT, to_learn=to_learn)
+    return inspect_boxes(name, records, metadata.thing_classes, to_learn=to_learn)
+
+
+def check_voc_truth(name: str, folder: Path, split: str) -> None:
+    """Read what Detectron2's evaluator of Pascal VOC will read, as it does, which may be hours later.
+
+    Raises:
+        UserError: an object without ``pose``, ``truncated`` or ``difficult``, or with fractions of a pixel.
+    """
+    for line in (folder / "ImageSets" / "Main" / f"{split}.txt").read_text().splitlines():
+        file = folder / "Annotations" / f"{line.strip()}.xml"
+        try:
+            parse_rec(str(file))
+        except (AttributeError, OSError, TypeError, ValueError) as error:
+            raise UserError(
+                f"data set {name!r} cannot be scored against, because of {file} ({first_line(error)}): expected of "
+                "every object name, pose, truncated, difficult (0 or 1), and a bndbox in whole pixels"
+            ) from error
+
+
+def check_masks(name: str, records: Records, mask_format: str, *, to_learn: bool) -> None:
+    """Raises UserError unless all boxes have masks of their image's size, to learn from in INPUT.MASK_FORMAT.
+
+    Run lengths are decoded in a sample of the images.
+    """
+    decoded = {id(record) for record in sample(records)}
+    for record in records:
+        for annotation in record["annotations"]:
+            if to_learn and annotation.get("iscrowd", 0):
+                continue
+            mask, place = annotation.get("segmentation"), f"data set {name!r}: {record['file_name']} has a box"
+            if mask is None:
+                raise UserError(f"{place} without a mask: expected masks of all, or MODEL.MASK_ON False")
+            if not isinstance(mask, dict):
+                continue
+            if to_learn and mask_format != "bitmask":
+                raise UserError(f"{place} with run lengths: set INPUT.MASK_FORMAT bitmask")
+            size = [record["height"], record["width"]]
+            if list(mask["size"]) != size:
+                raise UserError(
+                    f"{place} with run lengths of {mask['size']} px: expected {size}, its image's height, width"
+                )
+            if id(record) in decoded:
+                try:
+                    coco_mask.decode(mask)
+                except ValueError as error:
+                    raise UserError(f"{place} with run lengths that are damaged ({first_line(error)})") from error
+
+
+class Boxes(NamedTuple):
+    """All boxes of a data set; N of them."""
+
+    corners: np.ndarray  # (N, 4) float64, x0 y0 x1 y1 in px
+    sizes: np.ndarray  # (N, 2) width and height of the image, px; NaN where the record has none
+    places: np.ndarray  # (N,) index of the record
+    is_crowd: np.ndarray  # (N,) bool
+    classes: np.ndarray  # (N,) category ids
+
+
+def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: bool) -> list[Note]:
+    """How many boxes there are, per class, and which are doubtful, each kind with an example.
+
+    Args:
+        records: Detectron2's, with ``annotations``.
+        classes: names by category id.
+        to_learn: from the boxes, instead of scoring against them.
+
+    Raises:
+        UserError: images that are not of the size that their annotation has; boxes that cannot be meant: not finite,
+            of negative size, all on a scale of 0 to 1; no box to learn from.
+    """
+    _check_sizes(name, records)
+    boxes = _gather(records)
+    kept = Counter(boxes.classes[~boxes.is_crowd].tolist())
+    counts = [(label, kept[n]) for n, label in enumerate(classes)]
+    if len(counts) > LISTED:
+        counts.sort(key=lambda pair: -pair[1])
+        counts = [*counts[: LISTED // 2], ("...", len(counts) - LISTED), *counts[-LISTED // 2 :]]
+    empty = sum(not record["annotations"] for record in records)
+    summary = f"{name}: {len(records)} images, {empty} of them without boxes; {len(boxes.corners)} boxes: "
+    notes = [(logging.INFO, summary + ", ".join(f"{label} {count}" for label, count in counts))]
+    if not kept:
+        message = f"data set {name!r} has no box" + (
+            f" but {len(boxes.corners)} of crowds" if len(boxes.corners) else ""
+        )
+        if to_learn:
+            raise UserError(f"{message}: expected annotations to learn from")
+        return [*notes, (logging.WARNING, f"{message}: nothing can be scored against it")]
+    doubts = _doubts(name, boxes, records)
+    if missing := [label for n, label in enumerate(classes) if not kept[n]]:
+        doubts.append(f"no box of {len(missing)} of {len(classes)} classes: {some(missing)}")
+    return notes + [(logging.WARNING, f"data set {name!r}: {doubt}") for doubt in doubts]
+
+
+def _check_sizes(name: str, records: Records) -> None:
+    """Compare the sizes of a sample of the images with those of their annotations, both upright."""
+    for record in sample(records):
+        if "width" not in record:
+            continue
+        annotated, size = ((sides["width"], sides["height"]) for sides in (record, read_size(record["file_name"])))
+        if annotated != size:
+            swapped = "width and height are swapped" if annotated == size[::-1] else "expected its own size"
+            raise UserError(
+                f"data set {name!r}: {record['file_name']} has {size[0]} x {size[1]} px, its annotation {annotated[0]} "
+                f"x {annotated[1]}: {swapped} (width x height, upright as EXIF turns it); write the image's size, and "
+                "its boxes"
+            )
+
+
+def _doubts(name: str, boxes: Boxes, records: Records) -> list[str]:
+    """What is doubtful about some boxes, with examples. Raises UserError for boxes that cannot be meant."""
+    (x0, y0, x1, y1), (width, height) = boxes.corners.T, boxes.sizes.T
+
+    def example(wrong: np.ndarray) -> str:
+        first = int(np.flatnonzero(wrong)[0])
+        corners = ", ".join(f"{value:g}" for value in boxes.corners[first])
+        file = records[boxes.places[first]]["file_name"]
+        return f"{int(wrong.sum())} of {len(wrong)} boxes, such as x0, y0, x1, y1 = {corners} in {file}"
+
+    impossible = {
+        "not finite": ~np.isfinite(boxes.corners).all(axis=1),
+        "of negative width or height": (x1 < x0) | (y1 < y0),
+        "within 0 and 1, so shares of the image": np.full(len(x0), boxes.corners.max() <= 1),
+    }
+    for problem, wrong in impossible.items():
+        if wrong.any():
+            message = f"data set {name!r}: {example(wrong)}, {problem}"
+            raise UserError(f"{message}: expected x0 <= x1 and y0 <= y1, in pixels")
+    outside = (x1 > width + MARGIN) | (y1 > height + MARGIN) | (x0 < -MARGIN) | (y0 < -MARGIN)
+    # Corners that were read as width and height: they lie in the image, beyond the first corner.
+    as_corners = (x1 - x0 > x0) & (y1 - y0 > y0) & (x1 - x0 <= width + MARGIN) & (y1 - y0 <= height + MARGIN)
+    swapped = outside.mean() >= MANY and as_corners.all()
+    hint = "; all would fit as x0, y0, x1, y1, where x, y, width, height are expected" if swapped else ""
+    kinds = {f"reach out of their images{hint}": outside, "without area, left out": (x1 == x0) | (y1 == y0)}
+    return [f"{example(wrong)}, {problem}" for problem, wrong in kinds.items() if wrong.any()]
+
+
+def _gather(records: Records) -> Boxes:
+    boxes = [(place, box) for place, record in enumerate(records) for box in record["annotations"]]
+    corners = np.array([box["bbox"] for _, box in boxes], np.float64).reshape(-1, 4)
+    with_sizes = np.array([box["bbox_mode"] == BoxMode.XYWH_ABS for _, box in boxes], bool)
+    corners[with_sizes, 2:] += corners[with_sizes, :2]
+    sizes = np.array([(record.get("width", np.nan), record.get("height", np.nan)) for record in records], np.float64)
+    places = np.array([place for place, _ in boxes], np.int64)
+    is_crowd = np.array([bool(box.get("iscrowd", 0)) for _, box in boxes], bool)
+    classes = np.array([box["category_id"] for _, box in boxes], np.int64)
+    return Boxes(corners, sizes[places], places, is_crowd, classes)

@@ -1,0 +1,210 @@
+"""Boxes in YOLO's layout and Pascal VOC's: where they lie, which classes they have, and which files are refused."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from trees import one_line_error, refusal, touch, write
+
+from revisit.data.box_layouts import load_voc, read_names, yolo_object
+from revisit.data.catalog import get_records
+from revisit.data.class_names import share_classes
+
+from detectron2.data import MetadataCatalog
+from detectron2.data.datasets.pascal_voc import load_voc_instances
+from detectron2.structures import BoxMode
+
+SIDES = st.floats(0.01, 1)
+
+
+def image(path, size=(50, 100)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.zeros((*size, 3), np.uint8)).save(path)
+
+
+def xml(*objects: tuple, size: tuple[int, int] | None = (50, 100)) -> str:
+    sides = f"<size><width>{size[1]}</width><height>{size[0]}</height></size>" if size else ""
+    box = "<bndbox><xmin>{}</xmin><ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax></bndbox>"
+    things = (f"<object><name>{name}</name>{box.format(*corners)}</object>" for name, *corners in objects)
+    return f"<annotation>{sides}{''.join(things)}</annotation>"
+
+
+@pytest.fixture
+def yolo(tmp_path):
+    """Images of 100 x 50 px, one of them in a folder below and one without labels; their name as a data set."""
+    for name in ("a.png", "below/b.png", "c ü.png"):
+        image(tmp_path / "images" / name)
+    write(tmp_path / "labels/a.txt", ["1 0.5 0.5 0.2 0.4", "", "0 0.1 0.2 0.3 0.2 0.3 0.6"])
+    write(tmp_path / "labels/below/b.txt", ["0 0.5 0.5 1 1"])
+    write(tmp_path / "names.txt", ["dog", "cat"])
+    return f"yolo:{tmp_path}/images:{tmp_path}/labels:{tmp_path}/names.txt"
+
+
+@pytest.fixture
+def voc_xml(tmp_path):
+    """As ``yolo``; one of the XML files has no size."""
+    for name in ("a.png", "below/b c.png", "ü.png"):
+        image(tmp_path / "images" / name)
+    write(tmp_path / "xml/a.xml", xml(("dog", 11, 6, 30, 40), (" cat ", 1, 1, 100, 50)))
+    write(tmp_path / "xml/below/b c.xml", xml(("dog", 2, 2, 9, 9), size=None))
+    return f"voc_xml:{tmp_path}/images:{tmp_path}/xml"
+
+
+@pytest.fixture
+def voc(tmp_path):
+    """A tree with the image 000001 (a dog) in the split one, with 000002 (a cat) in trainval, with a zebra in zoo."""
+    for name, animal in (("000001", "dog"), ("000002", "cat"), ("000004", "zebra")):
+        write(tmp_path / f"Annotations/{name}.xml", xml((animal, 1, 11, 60, 40)))
+        touch(tmp_path / f"JPEGImages/{name}.jpg")
+    for split, numbers in {"one": [1], "trainval": [1, 2], "empty": [], "more": [1, 3], "zoo": [1, 4]}.items():
+        write(tmp_path / f"ImageSets/Main/{split}.txt", [f"{number:06d}" for number in numbers])
+    return f"voc:{tmp_path}"
+
+
+def test_yolos_boxes_and_outlines_lie_where_their_shares_of_the_image_say(yolo):
+    a, b, none = get_records(yolo)
+    assert [a["height"], a["width"], a["image_id"]] == [50, 100, 0]
+    box, outline = a["annotations"]
+    assert (box["category_id"], outline["category_id"]) == (1, 0) and "segmentation" not in box
+    assert box["bbox"] == pytest.approx([40, 15, 20, 20]) and box["bbox_mode"] == BoxMode.XYWH_ABS
+    assert outline["bbox"] == pytest.approx([10, 10, 20, 20])
+    assert outline["segmentation"] == [pytest.approx([10, 10, 30, 10, 30, 30])]
+    assert b["annotations"][0]["bbox"] == pytest.approx([0, 0, 100, 50]) and none["annotations"] == []
+    assert MetadataCatalog.get(yolo).thing_classes == ["dog", "cat"]
+
+
+@given(st.tuples(st.floats(-1, 2), st.floats(-1, 2), SIDES, SIDES), st.integers(1, 4000), st.integers(1, 4000))
+def test_a_box_of_yolo_has_its_centre_and_sides(values, width, height):
+    x, y, w, h = yolo_object(["0", *map(repr, values)], {"width": width, "height": height}, 1)["bbox"]
+    assert [(x + w / 2) / width, (y + h / 2) / height, w / width, h / height] == pytest.approx(values, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["2 0.5 0.5 0.2 0.4", "-1 0.5 0.5 0.2 0.4", "dog 0.5 0.5 0.2 0.4", "0 0.5 0.5 0.2", "0 0.5 0.5 0.2 0.4 0.9"]
+    + ["0 50 25 20 20", "0 nan 0.5 0.2 0.4", "0 a 0.5 0.2 0.4"],
+)
+def test_a_line_that_is_neither_box_nor_outline_is_named(yolo, tmp_path, line):
+    write(tmp_path / "labels/a.txt", ["0 0.5 0.5 0.2 0.4", line])
+    assert f"{tmp_path}/labels/a.txt, line 2: " in one_line_error(yolo)
+
+
+@pytest.mark.parametrize("place", ["labels/classes.txt", "classes.txt", "data.yaml"])
+def test_yolos_names_lie_with_the_labels_where_no_third_part_says(yolo, tmp_path, place):
+    name = yolo.rpartition(":")[0]
+    assert str(tmp_path / place) in one_line_error(name)
+    write(tmp_path / place, ["names: [dog, cat]"] if place.endswith("yaml") else ["dog", "cat"])
+    assert get_records(name)[0]["annotations"][0]["category_id"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.txt", "dog\nred cat\n\n"),
+        ("a.yaml", "path: /x\nnames: [dog, red cat]"),
+        ("a.yml", "names:\n  0: dog\n  1: red cat"),
+    ],
+)
+def test_names_are_read_from_lines_and_from_the_file_that_yolo_is_trained_with(tmp_path, name, text):
+    write(tmp_path / name, text)
+    assert read_names(tmp_path / name) == ["dog", "red cat"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.txt", ""), ("a.txt", "dog\n\ncat"), ("a.txt", "dog\ndog"), ("a.yaml", "names: {1: dog}"), ("a.yaml", "nc: 3")],
+)
+def test_what_holds_no_names_is_refused(tmp_path, name, text):
+    write(tmp_path / name, text)
+    assert name in refusal(read_names, tmp_path / name)
+    assert "none.txt" in refusal(read_names, tmp_path / "none.txt")
+
+
+def test_boxes_of_xml_files_lie_where_they_say_and_classes_are_the_names_in_them(voc_xml):
+    a, b, none = get_records(voc_xml)
+    assert MetadataCatalog.get(voc_xml).thing_classes == ["cat", "dog"]
+    assert [box["category_id"] for box in a["annotations"]] == [1, 0]
+    assert a["annotations"][0]["bbox"] == [10.0, 5.0, 20.0, 35.0]  # VOC counts pixels from 1
+    assert a["annotations"][0]["bbox_mode"] == BoxMode.XYWH_ABS
+    assert (b["height"], b["width"], b["image_id"]) == (50, 100, 1)  # the image's own, where the file has none
+    assert len(b["annotations"]) == 1 and none["annotations"] == []
+
+
+def test_a_test_set_that_shows_fewer_classes_counts_them_as_the_training_set_does(voc_xml, tmp_path):
+    image(tmp_path / "test/x.png")
+    write(tmp_path / "test_xml/x.xml", xml(("dog", 2, 2, 9, 9)))
+    test = f"voc_xml:{tmp_path}/test:{tmp_path}/test_xml"
+    share_classes(voc_xml, [test])
+    assert get_records(test)[0]["annotations"][0]["category_id"] == 1
+    assert MetadataCatalog.get(test).thing_classes == ["cat", "dog"]
+    write(tmp_path / "test_xml/x.xml", xml(("bird", 2, 2, 9, 9)))
+    assert "bird" in one_line_error(test)
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (xml(), "/xml has no object"),
+        ("<annotation><object><bndbox/></object></annotation>", "a.xml"),
+        ("<annotation><object><name>dog</name></object></annotation>", "a.xml has a dog without a box"),
+        (xml(("dog", 2, 2, 9, 9)).replace("50<", "high<"), "a.xml"),
+        ("no xml", "a.xml"),
+    ],
+)
+def test_xml_that_is_no_annotation_is_named(tmp_path, content, named):
+    image(tmp_path / "images/a.png")
+    write(tmp_path / "xml/a.xml", content)
+    assert named in one_line_error(f"voc_xml:{tmp_path}/images:{tmp_path}/xml")
+
+
+@pytest.mark.parametrize("kind", ["yolo", "voc_xml"])
+def test_labels_of_no_image_are_warned_of_and_refused_where_they_are_all(request, tmp_path, caplog, kind):
+    name, suffix = request.getfixturevalue(kind), {"yolo": "txt", "voc_xml": "xml"}[kind]
+    folder = tmp_path / {"yolo": "labels", "voc_xml": "xml"}[kind]
+    write(folder / f"lost.{suffix}", xml())
+    get_records(name)
+    assert f"1 of 3 files of labels belong to no image below {tmp_path}/images, such as lost.{suffix}" in caplog.text
+    image(tmp_path / "others/z.png")
+    assert f"3 of 3 files of labels belong to no image below {tmp_path}/others" in one_line_error(
+        name.replace("/images", "/others")
+    )
+    assert f"{tmp_path}/nothing not found" in one_line_error(name.replace(f":{folder}", f":{tmp_path}/nothing"))
+
+
+@pytest.mark.parametrize("folder", ["{}", "~"])
+def test_voc_gives_boxes_and_its_twenty_classes(voc, tmp_path, monkeypatch, folder):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    name = f"voc:{folder.format(tmp_path)}:trainval"
+    dog, cat = get_records(name)
+    metadata = MetadataCatalog.get(name)
+    assert len(metadata.thing_classes) == 20 and metadata.evaluator_type == "pascal_voc"
+    assert (metadata.dirname, metadata.split) == (str(tmp_path), "trainval")
+    assert (dog["file_name"], dog["height"], dog["width"]) == (f"{tmp_path}/JPEGImages/000001.jpg", 50, 100)
+    (annotation,) = dog["annotations"]
+    assert annotation["bbox"] == [0, 10, 60, 40] and annotation["bbox_mode"] == BoxMode.XYXY_ABS
+    assert [metadata.thing_classes[r["annotations"][0]["category_id"]] for r in (dog, cat)] == ["dog", "cat"]
+
+
+@pytest.mark.parametrize(
+    ("split", "named"),
+    [
+        ("empty", "empty.txt"),
+        ("test", "ImageSets/Main/test.txt"),
+        ("more", "Annotations/000003.xml"),
+        ("zoo", "000004.xml names an object of the class 'zebra'"),
+    ],
+)
+def test_a_split_of_boxes_that_cannot_be_read_is_named(voc, split, named):
+    assert named in one_line_error(f"{voc}:{split}")
+
+
+def test_a_voc_tree_without_sizes_has_those_of_its_images(voc, tmp_path):
+    image(tmp_path / "JPEGImages/000001.jpg", (40, 60))
+    write(tmp_path / "Annotations/000001.xml", xml(("dog", 1, 11, 60, 40), size=None))
+    assert get_records(f"{voc}:one")[0]["width"] == 60
+
+
+def test_boxes_of_voc_are_those_that_detectron2_reads(toy_datasets):
+    tree, classes = toy_datasets / "toy_scenes/VOC2007", tuple(MetadataCatalog.get("toy_voc_test").thing_classes)
+    assert load_voc(tree, "test", classes) == load_voc_instances(str(tree), "test", classes)

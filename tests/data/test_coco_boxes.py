@@ -1,0 +1,160 @@
+"""Boxes in COCO's format: checked, completed, loaded as Detectron2 does, and inspected before a run."""
+
+import json
+import logging
+from collections.abc import Callable
+
+import numpy as np
+import pycocotools.mask
+import pytest
+from PIL import Image
+from trees import one_line_error, refusal, write
+
+from revisit.data.catalog import get_records
+from revisit.data.coco_boxes import load_coco, load_coco_dict
+from revisit.data.inspection import check_masks, inspect_boxes
+
+from detectron2.data import MetadataCatalog
+
+
+@pytest.fixture
+def coco(tmp_path) -> Callable[[Callable[[dict], object]], str]:
+    """Writes a file of two images and three boxes, changed by a function; returns the name of the data set."""
+    for name in ("a", "b"):
+        Image.new("RGB", (60, 40)).save(tmp_path / f"{name}.jpg")
+
+    def make(change: Callable[[dict], object] = lambda content: None) -> str:
+        boxes = [[1, 2, 10, 20], [30, 5, 10.5, 30], [0, 0, 60, 40]]
+        content = {
+            "images": [
+                {"id": n, "file_name": f"{name}.jpg", "width": 60, "height": 40} for n, name in ((7, "a"), (9, "b"))
+            ],
+            "categories": [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}],
+            "annotations": [{"id": n, "image_id": 7, "category_id": 1, "bbox": box} for n, box in enumerate(boxes, 1)],
+        }
+        change(content)
+        file = tmp_path / f"{len(list(tmp_path.iterdir()))}.json"
+        write(file, json.dumps(content))
+        return f"coco:{tmp_path}:{file}"
+
+    return make
+
+
+def of(part: str, **values: object) -> Callable[[dict], None]:
+    """Changes values in the first entry of a part of a COCO file."""
+    return lambda content: content[part][0].update(values)
+
+
+def of_all(part: str, **values: object) -> Callable[[dict], None]:
+    return lambda content: [entry.update(values) for entry in content[part]]
+
+
+def test_a_dict_is_loaded_as_its_file(toy_datasets):
+    images = toy_datasets / "toy_scenes/coco/val2017"
+    file = toy_datasets / "toy_scenes/coco/annotations/instances_val2017.json"
+    of_file = load_coco(images, file, "of_file")
+    assert of_file == load_coco_dict(json.loads(file.read_text()), images, "of_dict", "a dict")
+    assert any("segmentation" in box for record in of_file for box in record["annotations"])
+    one, other = (MetadataCatalog.get(name).as_dict() for name in ("of_file", "of_dict"))
+    assert one | {"name": ""} == other | {"name": ""}
+
+
+def test_a_coco_file_without_sizes_has_those_of_its_upright_images(coco, tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # lying on its side
+    Image.new("RGB", (60, 40)).save(tmp_path / "b.jpg", exif=exif)
+    name = coco(lambda content: [image.pop(side) for image in content["images"] for side in ("width", "height")])
+    assert [(record["width"], record["height"]) for record in get_records(name)] == [(60, 40), (40, 60)]
+
+
+@pytest.mark.parametrize(
+    ("change", "entry"),
+    [
+        (of("annotations", id="1"), "annotations[0] has the id"),
+        (of("annotations", id=2), "annotations[1] has the id 2"),
+        (of("categories", id="1"), "categories[0] has the id"),
+        (of("categories", name=None), "categories[0] has the name"),
+        (of("images", id="7"), "ids of images"),
+        (of("images", width="60"), "images[0] has the width"),
+        (of("images", file_name="c.jpg"), "c.jpg"),
+        (of("images", file_name=3), "images[0] has the file_name"),
+        (of("annotations", bbox=[1, 2, 3]), "annotations[0] has the bbox [1, 2, 3]"),
+        (of("annotations", bbox=[1, 2, "3", 4]), "annotations[0] has the bbox"),
+        (of("annotations", category_id=3), "annotations[0] has the category_id 3"),
+        (of("annotations", iscrowd=2), "annotations[0] has the iscrowd 2"),
+        (of("annotations", ignore=1), "annotations[0] has the ignore 1"),
+        (of("annotations", segmentation=[[1, 2, float("inf"), 4, 5, 6]]), "annotations[0] has the segmentation"),
+        (of("annotations", segmentation={"size": [40, 60], "counts": [3]}), "annotations[0] has the segmentation"),
+        (of("annotations", segmentation={"size": [40], "counts": "3"}), "annotations[0] has the segmentation"),
+        (of("annotations", keypoints=[1, 2]), "annotations[0] has the keypoints"),
+        (of_all("annotations", image_id="7"), "image_id"),
+        (lambda content: content["annotations"].append(3), "annotations[3] is 3"),
+        (lambda content: content["categories"].clear(), "categories"),
+        (lambda content: content.update(annotations={}), "expected an object with lists"),
+    ],
+)
+def test_what_is_wrong_in_a_coco_file_is_named(coco, change, entry):
+    name = coco(change)
+    line = one_line_error(name)
+    assert entry in line and (name.rpartition(":")[2] in line or entry == "c.jpg")
+
+
+def test_annotations_of_other_images_are_left_out(coco):
+    records = get_records(coco(of("annotations", image_id=8)))
+    assert [len(record["annotations"]) for record in records] == [2, 0]
+
+
+def inspected(name: str, to_learn: bool = True) -> list[tuple[int, str]]:
+    return inspect_boxes(name, get_records(name), MetadataCatalog.get(name).thing_classes, to_learn=to_learn)
+
+
+def test_boxes_are_counted_and_doubtful_ones_shown_by_an_example(coco, tmp_path):
+    (level, text), *others = inspected(coco(of("annotations", bbox=[50, 10, 20, 10])))
+    assert level == logging.INFO
+    assert text.endswith("2 images, 1 of them without boxes; 3 boxes: cat 3, dog 0")
+    assert [level for level, _ in others] == [logging.WARNING] * 2
+    outside, missing = [text for _, text in others]
+    assert f"1 of 3 boxes, such as x0, y0, x1, y1 = 50, 10, 70, 20 in {tmp_path}/a.jpg" in outside
+    assert missing.endswith("no box of 1 of 2 classes: dog")
+    (_, (_, flat), _) = inspected(coco(of("annotations", bbox=[5, 5, 0, 10])))
+    assert "1 of 3 boxes" in flat and "without area" in flat
+
+
+def test_corners_given_as_width_and_height_are_suspected(coco):
+    corners = [20, 10, 50, 35], [30, 5, 41, 35], [9, 9, 60, 40]
+    name = coco(lambda content: [a.update(bbox=b) for a, b in zip(content["annotations"], corners, strict=True)])
+    assert "all would fit as x0, y0, x1, y1" in inspected(name)[1][1]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (of("annotations", bbox=[1, 2, float("nan"), 4]), "not finite"),
+        (of("annotations", bbox=[10, 2, -5, 4]), "such as x0, y0, x1, y1 = 10, 2, 5, 6"),
+        (of_all("annotations", bbox=[0.1, 0.2, 0.5, 0.5]), "3 of 3 boxes"),
+        (lambda content: content.pop("annotations"), "no box"),
+        (of_all("annotations", iscrowd=1), "no box but 3 of crowds"),
+        (of_all("images", width=40, height=60), "a.jpg has 60 x 40 px, its annotation 40 x 60"),
+    ],
+)
+def test_boxes_that_cannot_be_meant_are_refused(coco, change, problem):
+    assert problem in refusal(inspected, coco(change))
+
+
+def test_a_test_set_without_boxes_scores_nothing(coco):
+    notes = inspected(coco(lambda content: content.pop("annotations")), to_learn=False)
+    assert [level for level, _ in notes] == [logging.INFO, logging.WARNING] and "no box" in notes[1][1]
+
+
+def test_masks_that_cannot_be_learnt_from_are_refused(coco):
+    def check(mask: object, mask_format: str = "bitmask") -> None:
+        name = coco(of_all("annotations", segmentation=mask))
+        check_masks(name, get_records(name), mask_format, to_learn=True)
+
+    runs = pycocotools.mask.encode(np.asfortranarray(np.eye(40, 60, dtype=np.uint8)))["counts"].decode()
+    check([[0, 0, 4, 0, 4, 4]], "polygon")
+    check({"size": [40, 60], "counts": runs})
+    assert "without a mask" in refusal(check, None)
+    assert "INPUT.MASK_FORMAT bitmask" in refusal(check, {"size": [40, 60], "counts": runs}, "polygon")
+    for wrong in ({"size": [60, 40], "counts": runs}, {"size": [40, 60], "counts": runs[:-1]}):
+        assert "a.jpg has a box with run lengths" in refusal(check, wrong)
