@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from contextlib import suppress
 from pathlib import Path
 
-from projects.PaperTables.job_options import add_job_options, show_jobs, start_jobs
+from projects.PaperTables.job_options import add_job_options, do_jobs, show_jobs
 from revisit.engine.command import natural, run_command
-from revisit.errors import UserError, expect
-from revisit.files import make_folder
+from revisit.errors import expect
 
 
 def parse_args() -> argparse.Namespace:
@@ -74,22 +72,13 @@ def main() -> None:
     if args.dry_run:
         show_jobs(jobs, {})
         return
-    make_folder(root, "--output")
-    for job in jobs:
-        job.claim()  # where another recipe has been, its table stays
     folder = root / "comparison"
-    folder.mkdir(exist_ok=True)
 
     def write() -> None:
+        folder.mkdir(exist_ok=True)
         print(f"\n{write_comparison(task, cells, args.seeds, folder)}\n\nwritten to {folder}")
 
-    try:
-        start_jobs(jobs, args, parallel=1 if torch.cuda.is_available() else os.cpu_count())
-    except BaseException:
-        with suppress(UserError):  # what ended the jobs is what is to be said
-            write()
-        raise
-    write()
+    do_jobs(jobs, root, args, parallel=1 if torch.cuda.is_available() else os.cpu_count(), write=write)
 
 
 if __name__ == "__main__":

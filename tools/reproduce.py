@@ -23,11 +23,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from projects.PaperTables.job_options import add_job_options, show_jobs, start_jobs
+from projects.PaperTables.job_options import add_job_options, do_jobs, show_jobs
 from projects.PaperTables.paper_tables import COLUMNS, PROFILES, ROWS, given_rows, note_of
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
-from revisit.files import make_folder
 
 if TYPE_CHECKING:
     from projects.PaperTables.cells import Cell
@@ -65,11 +64,8 @@ def parse_args() -> argparse.Namespace:
     expect(len(args.opts) % 2 == 0, f"--opts: expected pairs KEY VALUE, got {' '.join(args.opts)}")
     args.seeds, args.weights = (list(dict.fromkeys(given)) for given in (args.seeds, args.weights))
     for_tables = args.only or args.weights or len(args.seeds) > 1 or args.select == "best"
-    problem = (
-        "figures are drawn together, of one seed, of final networks: expected no --only, --weights, --select best, "
-    )
-    problem += "one of --seeds"
-    expect(args.table != "figures" or not for_tables, problem)
+    problem = "figures are drawn together, of one seed, of final networks: expected one of --seeds, and no --only"
+    expect(args.table != "figures" or not for_tables, f"{problem}, --weights or --select best")
     return args
 
 
@@ -92,16 +88,14 @@ def main() -> None:
     if args.dry_run:
         show_jobs(jobs, missing)
         return
-    ready = runnable(jobs, missing)
-    make_folder(root, "--output")
-    for job in ready:
-        job.claim()  # where another recipe has been, its table stays
-    try:
-        start_jobs(ready, args, parallel=os.cpu_count() if args.profile == "toy" else 1)
-    finally:
-        folder = root / f"{args.table}{'_weights' * bool(args.weights)}{'_best' * (args.select == 'best')}"
+    folder = root / f"{args.table}{'_weights' * bool(args.weights)}{'_best' * (args.select == 'best')}"
+
+    def write_all() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         print(f"\n{write(cells, jobs, folder, args)}\n\nwritten to {folder}")
+
+    parallel = os.cpu_count() if args.profile == "toy" else 1
+    do_jobs(runnable(jobs, missing), root, args, parallel=parallel, write=write_all)
     for result, what in missing.items():
         print(f"not run for want of data: {result.parent.relative_to(root)} needs {what}", file=sys.stderr)
 

@@ -101,28 +101,24 @@ def load_networks(cfg: CfgNode, num_classes: int) -> list[Network]:
         UserError: a classifier that is missing, holds something else, or was made for another network or other classes.
     """
     options, own = cfg.CAM, cfg.clone()
-    both = bool(options.OTHER_WEIGHTS) == bool(options.OTHER_CLASSIFIER)
-    expect(both, "a comparison needs both CAM.OTHER_WEIGHTS and CAM.OTHER_CLASSIFIER")
-    pairs = [(cfg.MODEL.WEIGHTS, options.CLASSIFIER)]
-    if options.OTHER_WEIGHTS:
-        there = Path(options.OTHER_WEIGHTS).is_file()
-        expect(there, f"CAM.OTHER_WEIGHTS {options.OTHER_WEIGHTS} not found: expected a file of weights")
-        pairs.append((options.OTHER_WEIGHTS, options.OTHER_CLASSIFIER))
-    networks, writer = [], "projects/LinearClassification writes classifier.pth"
     own.defrost()
+    pairs = [(cfg.MODEL.WEIGHTS, options.CLASSIFIER)]
+    if options.OTHER_WEIGHTS or options.OTHER_CLASSIFIER:
+        pairs.append((options.OTHER_WEIGHTS, options.OTHER_CLASSIFIER))
+        expect(all(pairs[1]), "a comparison needs both CAM.OTHER_WEIGHTS and CAM.OTHER_CLASSIFIER")
+    networks = []
     for weights, path in pairs:
         own.MODEL.WEIGHTS = weights
         backbone = FrozenBackbone(own)
-        expect(Path(path).is_file(), f"classifier {path or '(none)'} not found: {writer}")
         try:
             content = torch.load(path, map_location="cpu", weights_only=True)
             networks.append(Network(weights or RANDOM, backbone, **content))
         except Exception as error:  # damaged files raise whatever their bytes happen to trip
-            raise UserError(f"{path} is no classifier ({type(error).__name__}): {writer}") from error
-        known, width = networks[-1].weight.shape
-        channels, (dataset,) = backbone.channels, cfg.DATASETS.TEST
-        expect(width == channels, f"{path} is for {width} channels, but the network has {channels}: expected its own")
-        expect(known >= num_classes, f"{path} has {known} classes, {dataset} has {num_classes} or more")
+            writer = "projects/LinearClassification writes classifier.pth"
+            raise UserError(f"{path or '(none)'} is no classifier ({type(error).__name__}): {writer}") from error
+        rows, width = networks[-1].weight.shape
+        expect(width == backbone.channels, f"{path} is for {width} channels, but the network has {backbone.channels}")
+        expect(rows >= num_classes, f"{path} has {rows} classes, {cfg.DATASETS.TEST[0]} has {num_classes} or more")
     return networks
 
 
@@ -144,7 +140,7 @@ def draw(record: dict, depth: int | None, networks: list[Network], names: list[s
     tiles, captions, taken = [fit(image)], [name_of(label)], []
     for network in networks:
         view = TRANSFORMS[network.transform](image, network.image_size)
-        features = network.backbone(torch.from_numpy(view).permute(2, 0, 1)[None])[0].cpu()
+        features = network.backbone.map_of(view).cpu()
         logits = network.weight @ features.mean(dim=(1, 2)) + network.bias
         taken.append(name_of(int(logits.argmax())))
         captions.append(f"classified as {taken[-1]}")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from projects.common.tables import deviation
+
 BETTER, WORSE, NO_DIFFERENCE = "better", "worse", "no difference"
 
 
@@ -24,8 +26,7 @@ class LabelCurve:
         return statistics.mean(self.scores[labels])
 
     def deviation(self, labels: int) -> float:
-        values = self.scores[labels]
-        return statistics.stdev(values) if len(values) > 1 else 0.0
+        return deviation(self.scores[labels])
 
 
 class Equivalence(NamedTuple):

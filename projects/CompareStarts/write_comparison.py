@@ -1,11 +1,10 @@
 """What a comparison of starts says: a table, a plot, a sentence, and results.json for a report."""
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from projects.common.tables import csv_table, markdown_table
 from projects.CompareStarts.comparison import RANDOM, Task
 from projects.CompareStarts.label_curves import LabelCurve, equivalences, sentence, worth
 from projects.PaperTables.cells import Cell
@@ -33,7 +32,10 @@ def write_comparison(task: Task, cells: list[Cell], seeds: Sequence[int], folder
         for name, found in compared.items()
         for each in found
     ]
-    protocol = _protocol(task, score, lower, seeds)
+    better = ", lower is better" if lower else ""
+    numbers = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    how = f"{'frozen features' if task.frozen else 'finetuning'} with {task.config}"
+    protocol = f"{score}{better}, by {how} on labelled images of {task.data}, {numbers}"
     unfinished = sum(len(cell.values()) < len(cell.jobs) for cell in cells)
     if unfinished:
         said.append(f"So far: {unfinished} of {len(cells)} cells are not finished.")
@@ -85,31 +87,18 @@ def plot_labels(curves: Sequence[LabelCurve], score: str, path: Path) -> None:
         axis.set(xlabel="labelled images", ylabel=score)
 
 
-def _protocol(task: Task, score: str, lower: bool, seeds: Sequence[int]) -> str:
-    how = "frozen features" if task.frozen else "finetuning"
-    better = ", lower is better" if lower else ""
-    numbers = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
-    return f"{score}{better}, by {how} with {task.config} on labelled images of {task.data}, {numbers}"
-
-
 def _table(cells: list[Cell], digits: int, total: int) -> str:
     counts = list(dict.fromkeys(cell.column for cell in cells))
-    heads = [f"{int(count):,}{' (all)' * (int(count) == total)}" for count in counts]
-    lines = [f"| labelled images | {' | '.join(heads)} |", "|---" * (1 + len(counts)) + "|"]
-    for start in dict.fromkeys(cell.row for cell in cells):
-        row = [ours(cell, digits) for cell in cells if cell.row == start]
-        lines.append(f"| {start} | {' | '.join(row)} |")
-    return "\n".join(lines)
+    headers = ["labelled images", *(f"{int(count):,}{' (all)' * (int(count) == total)}" for count in counts)]
+    starts = dict.fromkeys(cell.row for cell in cells)
+    return markdown_table(headers, [[s, *(ours(cell, digits) for cell in cells if cell.row == s)] for s in starts])
 
 
 def _csv(cells: list[Cell]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["start", "labels", "mean", "deviation", "values", "seeds"])
+    rows = []
     for cell in cells:
         values = cell.values()
         curve = LabelCurve(cell.row, {0: values})
-        mean = f"{curve.mean(0):.4f}" if values else ""
-        numbers = [mean, f"{curve.deviation(0):.4f}" if len(values) > 1 else ""]
-        writer.writerow([cell.row, cell.column, *numbers, " ".join(map(str, values)), len(cell.jobs)])
-    return text.getvalue().rstrip("\n")
+        numbers = [f"{curve.mean(0):.4f}" if values else "", f"{curve.deviation(0):.4f}" if len(values) > 1 else ""]
+        rows.append([cell.row, cell.column, *numbers, " ".join(map(str, values)), len(cell.jobs)])
+    return csv_table(["start", "labels", "mean", "deviation", "values", "seeds"], rows).rstrip("\n")

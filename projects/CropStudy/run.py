@@ -14,7 +14,9 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 
     run_project("CropStudy", __doc__, network=False)
 
+import functools
 import json
+import operator
 from argparse import Namespace
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +27,7 @@ from tqdm import tqdm
 
 from projects.common.entry import load_project, write_results
 from revisit.data.crops import ConstrainedMultiCrop, CropBoxes, intersection_over_union
-from revisit.errors import expect
+from revisit.errors import UserError, expect
 from revisit.keys import COUNT, PIXELS, SHARE, declare, each, one_of
 from revisit.randomness import Stream, counter_rng
 from revisit.viz.curves import read_metrics, saved_plot
@@ -83,11 +85,10 @@ def main(args: Namespace) -> None:
     options, output = cfg.CROP_STUDY, Path(cfg.OUTPUT_DIR)
     (height, width), (low, high) = options.IMAGE_SIZE, cfg.VIEWS.LARGE_SCALE
     runs = read_runs(options.RUNS, options.EVALUATIONS, options.SCORE)
-    overlaps = [
-        draw_overlaps((height, width), (low, high), limit, options.NUM_PAIRS, cfg.SEED) for limit in options.MAX_IOUS
-    ]
-    shared = [draw_framework((height, width), name, options.NUM_PAIRS, cfg.SEED) for name in options.FRAMEWORKS]
-    protocol = f"{options.NUM_PAIRS} draws of crops of an image of {width} x {height} px"
+    size, count = (height, width), options.NUM_PAIRS
+    overlaps = [draw_overlaps(size, (low, high), limit, count, cfg.SEED) for limit in options.MAX_IOUS]
+    shared = [draw_framework(size, name, count, cfg.SEED) for name in options.FRAMEWORKS]
+    protocol = f"{count} draws of crops of an image of {width} x {height} px"
     if overlaps:
         plot_overlaps(overlaps, f"{protocol}, each {low:g} to {high:g} of it", output / "iou_histogram.png")
     if shared:
@@ -232,20 +233,16 @@ def read_runs(folders: list[str], evaluations: list[str], key: str) -> list[Limi
     expect(len(evaluations) in (0, len(folders)), f"{names}: expected one for each run, or none")
     runs = []
     for run, scored in zip(folders, evaluations or folders, strict=True):
-        config, metrics = (Path(run, name) for name in ("config.yaml", "metrics.json"))
-        scores = Path(scored, "evaluation.json")
+        config, metrics, scores = Path(run, "config.yaml"), Path(run, "metrics.json"), Path(scored, "evaluation.json")
         for path in (config, metrics, scores):
             expect(path.is_file(), f"{path} not found: expected a run of tools/train_net.py that was evaluated")
         loss = read_metrics(metrics).get("loss_inst", [])
         expect(bool(loss), f"{metrics} has no loss_inst: expected a pretraining run")
-        score = json.loads(scores.read_text())
-        for part in key.split("."):
-            found = isinstance(score, dict) and part in score
-            expect(found, f"{scores} has no {key}: set CROP_STUDY.SCORE to one of its keys")
-            score = score[part]
-        number = isinstance(score, (int, float))
-        expect(number, f"{key} of {scores} is no number: set CROP_STUDY.SCORE to one of its keys, such as bbox.AP50")
-        runs.append(LimitedRun(float(yaml.safe_load(config.read_text())["VIEWS"]["MAX_IOU"]), loss, float(score)))
+        try:
+            score = float(functools.reduce(operator.getitem, key.split("."), json.loads(scores.read_text())))
+        except (KeyError, TypeError) as error:
+            raise UserError(f"CROP_STUDY.SCORE {key} is no number in {scores}: expected a key of it") from error
+        runs.append(LimitedRun(float(yaml.safe_load(config.read_text())["VIEWS"]["MAX_IOU"]), loss, score))
     return sorted(runs, key=lambda run: run.max_iou)
 
 

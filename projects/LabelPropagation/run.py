@@ -129,7 +129,7 @@ def follow(backbone: FrozenBackbone, cfg: CfgNode, sequence: davis.Sequence, fir
         sizes = f"{width} x {height} pixels, but the first frame is {first_width} x {first_height}"
         expect(frame.shape[:2] == first_mask.shape, f"{path} is {sizes}: expected frames of one size")
         if options.METHOD == "propagate":
-            features = F.normalize(backbone(torch.from_numpy(frame).permute(2, 0, 1)[None])[0], dim=0)
+            features = F.normalize(backbone.map_of(frame), dim=0)
             if propagation is None:
                 ids = torch.from_numpy(first_mask).to(features.device)
                 size, sampled = tuple(features.shape[1:]), options.FIRST_LABELS == "bilinear"

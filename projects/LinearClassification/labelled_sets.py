@@ -97,58 +97,38 @@ def cached_features(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -
     """Average-pooled features of every image, (N, C) float32, and the targets.
 
     They are read from LINEAR.CACHE if they were made with the same weights, network, images and transform, and
-    completed if that call was interrupted. Otherwise they are computed, and the log says how other features of the
-    same data set differ.
+    completed if that call was interrupted; otherwise they are computed.
     """
     folder = Path(cfg.LINEAR.CACHE or Path(cfg.OUTPUT_DIR) / "features")
     folder.mkdir(parents=True, exist_ok=True)
-    name, records, model = data.name, data.records, cfg.MODEL
-    family = describe(backbone)
+    family, model, depth = describe(backbone), cfg.MODEL, bit_depth(cfg)
     nodes = [value_of(cfg, node).dump() for node in (family.nodes if family else ())]
-    network = (model.BACKBONE.NAME, *nodes, model.PIXEL_MEAN, model.PIXEL_STD, cfg.INPUT.FORMAT)
-    key = {
-        "weights": weights_key(cfg),
-        "network": hashlib.sha256("\n".join(map(str, network)).encode()).hexdigest(),
-        "images": images_key(records),
-        "transform": f"{cfg.LINEAR.TRANSFORM} {cfg.LINEAR.IMAGE_SIZE} px"
-        + (f", {bit_depth(cfg)} bits" if bit_depth(cfg) else ""),
-    }
-    stem = "".join(letter if letter.isalnum() else "_" for letter in name)
-    path = folder / f"{stem}-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]}"
-    rows_file, state_file = path.with_suffix(".npy"), path.with_suffix(".json")
-    state = _read_state(state_file) if rows_file.is_file() else None
-    done = state["done"] if state else 0
-    if done:
-        logger.info(f"{done} features of {name} read from {rows_file}")
+    network = (model.BACKBONE.NAME, *nodes, model.PIXEL_MEAN, model.PIXEL_STD, cfg.INPUT.FORMAT, depth)
+    causes = (weights_key(cfg), network, images_key(data.records), cfg.LINEAR.TRANSFORM, cfg.LINEAR.IMAGE_SIZE)
+    stem = "".join(letter if letter.isalnum() else "_" for letter in data.name)
+    path = folder / f"{stem}-{hashlib.sha256(repr(causes).encode()).hexdigest()[:12]}"
+    rows_file, state_file = path.with_suffix(".npy"), path.with_suffix(".json")  # the features, and how many are done
+    if state_file.is_file() and rows_file.is_file():
+        done = json.loads(state_file.read_text())
+        logger.info(f"{done} features of {data.name} read from {rows_file}")
         rows = np.lib.format.open_memmap(rows_file, "r+")
     else:
-        for file in sorted(folder.glob(f"{stem}-*.json")):
-            if other := _read_state(file):
-                differ = " and ".join(part for part in key if other["key"].get(part) != key[part])
-                logger.info(f"{file.with_suffix('.npy')} was made with other {differ}: computing anew")
-        logger.info(f"no features of {name} yet in {folder}")
-        rows = np.lib.format.open_memmap(rows_file, "w+", np.float32, (len(records), backbone.channels))
-    if done < len(records):
+        done = 0
+        logger.info(f"no features of {data.name} by these weights, this transform and these images yet in {folder}")
+        rows = np.lib.format.open_memmap(rows_file, "w+", np.float32, (len(data.records), backbone.channels))
+    if done < len(rows):
         transform, size = TRANSFORMS[cfg.LINEAR.TRANSFORM], cfg.LINEAR.IMAGE_SIZE
-        loader = image_loader(cfg, records[done:], lambda image, _: transform(image, size), batch_size=BATCH)
-        with tqdm(total=len(records), initial=done, unit="image", desc=f"features of {name}") as bar:
+        loader = image_loader(cfg, data.records[done:], lambda image, _: transform(image, size), batch_size=BATCH)
+        with tqdm(total=len(rows), initial=done, unit="image", desc=f"features of {data.name}") as bar:
             for number, (batch, _) in enumerate(loader, start=1):
                 rows[done : done + len(batch)] = backbone.pooled(batch).cpu().numpy()
                 done += len(batch)
                 bar.update(len(batch))
-                if number % BATCHES_PER_SAVE == 0 or done == len(records):
+                if number % BATCHES_PER_SAVE == 0 or done == len(rows):
                     rows.flush()
                     with written_whole(state_file) as temporary:
-                        temporary.write_text(json.dumps({"key": key, "done": done}))
+                        temporary.write_text(json.dumps(done))
     return np.asarray(rows), data.targets
-
-
-def _read_state(state_file: Path) -> dict | None:
-    try:
-        state = json.loads(state_file.read_text())
-        return {"key": dict(state["key"]), "done": int(state["done"])}
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def weights_key(cfg: CfgNode) -> str:

@@ -58,7 +58,10 @@ logger = logging.getLogger("projects.LinearClassification")
 
 def main(args: Namespace) -> None:
     cfg = load_project(args)
-    check(cfg)
+    low, high, _ = cfg.LINEAR.LAMBDAS
+    expect(low <= high, f"LINEAR.LAMBDAS {cfg.LINEAR.LAMBDAS}: expected 0 < lowest <= highest, and how many")
+    epochs_fit = cfg.LINEAR.METHOD != "sgd" or cfg.SOLVER.EPOCHS > 0
+    expect(epochs_fit, "SOLVER.EPOCHS is 0: LINEAR.METHOD sgd expects at least 1")
     names = [only_dataset(cfg, split) for split in ("TRAIN", "TEST")]
     share_classes(names[0], filter(None, (names[1], cfg.LINEAR.VALIDATION)))
     train, test = (read_set(cfg, name) for name in names)
@@ -75,14 +78,6 @@ def main(args: Namespace) -> None:
     score = "mAP" if "mAP" in found else "top1"
     print(f"{score} of {test.name}: {found[score]:.2f} % ({how})")
     print(f"written to {cfg.OUTPUT_DIR}: results.json")
-
-
-def check(cfg: CfgNode) -> None:
-    """Raises UserError for options that mean nothing."""
-    lambdas = tuple(cfg.LINEAR.LAMBDAS)
-    expect(lambdas[0] <= lambdas[1], f"LINEAR.LAMBDAS {lambdas}: expected 0 < lowest <= highest, and how many")
-    if cfg.LINEAR.METHOD == "sgd":
-        expect(cfg.SOLVER.EPOCHS > 0, "SOLVER.EPOCHS is 0: LINEAR.METHOD sgd expects at least 1")
 
 
 def protocol(cfg: CfgNode, map_name: str) -> str:

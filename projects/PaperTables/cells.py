@@ -32,6 +32,8 @@ from revisit.errors import expect
 
 from detectron2.evaluation.testing import flatten_results_dict
 
+NO_EVALUATION = ("KNN_EVAL.BANK", "", "KNN_EVAL.LINEAR", "False", "DATASETS.TEST", "()", "TEST.EVAL_EPOCHS", "0")
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -133,7 +135,9 @@ class JobBuilder:
             start = ("MODEL.WEIGHTS", str(weights)) if weights else ()
             commands = ((*train, *options, "OUTPUT_DIR", str(folder), *start),)
             if chosen:  # its training's own evaluation, of the final network, is not the result
-                self._check_evaluations(evaluation.config, options)
+                evaluates = evaluates_on_the_way(make_config(evaluation.config, options, for_here=False))
+                problem = f"{evaluation.config} evaluates nothing before its end"
+                expect(evaluates, f"--select best: {problem}; add --opts TEST.EVAL_EPOCHS 1")
                 options, training = (*options, "TEST.KEEP_BEST", "True"), folder / "training"
                 best = ("OUTPUT_DIR", str(folder), "MODEL.WEIGHTS", str(training / f"{BEST}.pth"))
                 commands = (
@@ -163,27 +167,11 @@ class JobBuilder:
                 options += ("DATASETS.TRAIN", f"('{self.images_of(needs[0], source)}',)")
             # The table has its own evaluations.
             if self.profile != "paper":
-                options += (
-                    "KNN_EVAL.BANK",
-                    "",
-                    "KNN_EVAL.LINEAR",
-                    "False",
-                    "DATASETS.TEST",
-                    "()",
-                    "TEST.EVAL_EPOCHS",
-                    "0",
-                )
+                options += NO_EVALUATION
             trained = ((*self._training(source.config), *options),)
         convert = ("tools/convert_to_d2.py", str(checkpoint), str(output))
         facts = data_facts(trained[0]) if trained else ()
         return Job(f"{source.name}, seed {seed}: pretraining", (*trained, convert), output, facts, needs)
-
-    def _check_evaluations(self, config: str, options: tuple[str, ...]) -> None:
-        """Raises UserError for a training without evaluations to choose among."""
-        expect(
-            evaluates_on_the_way(make_config(config, options, for_here=False)),
-            f"--select best: {config} evaluates nothing before its end; add --opts TEST.EVAL_EPOCHS 1",
-        )
 
     def snapshots(self, source: PretrainingRun, parts: int, seed: int) -> Job:
         """Convert the checkpoints of a run after each of so many equal parts of its training, but for the last."""

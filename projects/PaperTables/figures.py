@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from projects.common.tables import markdown_table
 from projects.PaperTables.cells import JobBuilder
 from projects.PaperTables.jobs import Job, data_facts, with_needs
 from projects.PaperTables.paper_tables import COLUMNS, DATA_SETS, ROWS, PretrainingRun, Snapshot
@@ -42,7 +42,7 @@ def figure_jobs(builder: JobBuilder, seed: int) -> list[Job]:
 
 def figure_page(jobs: list[Job], folder: Path) -> str:
     """Markdown with the table of data sets, the pictures that are there, and how far the others are."""
-    lines = ["# Figures", "", *_data_set_table(jobs), ""]
+    lines = ["# Figures", "", _data_set_table(jobs), ""]
     for job in jobs:
         pictures = sorted(path for name in PICTURES for path in job.result.parent.glob(name)) if job.done else []
         if pictures:
@@ -53,14 +53,13 @@ def figure_page(jobs: list[Job], folder: Path) -> str:
     return "\n".join(lines)
 
 
-def _data_set_table(jobs: list[Job]) -> Iterator[str]:
+def _data_set_table(jobs: list[Job]) -> str:
     counted = {
         job.name: json.loads(job.result.read_text())
         for job in jobs
         if job.name in map(_objects_of, DATA_SETS) and job.done
     }
-    yield "| data set | images (paper) | objects per image (paper) | counted here | uniform | discriminative |"
-    yield "|---|---|---|---|---|---|"
+    rows = []
     for name, data_set in DATA_SETS.items():
         thousands, objects, *properties = data_set.values
         found = counted.get(_objects_of(name))
@@ -68,8 +67,10 @@ def _data_set_table(jobs: list[Job]) -> Iterator[str]:
         if found:
             file = os.path.relpath(found["annotations"], datasets_root())
             ours = f"{found['objects_per_image']:.1f}, {found['images']:,} images of {file}"
-        yes_no = " | ".join("yes" if holds else "no" for holds in properties)
-        yield f"| {name} | {thousands}K | {objects or '–'} | {ours} | {yes_no} |"
+        yes_no = ("yes" if holds else "no" for holds in properties)
+        rows.append([name, f"{thousands}K", str(objects or "–"), ours, *yes_no])
+    headers = ["data set", "images (paper)", "objects per image (paper)", "counted here", "uniform", "discriminative"]
+    return markdown_table(headers, rows)
 
 
 def _objects_of(name: str) -> str:
@@ -106,11 +107,19 @@ def _class_histogram(builder: JobBuilder) -> Job:
     return Job("figure: classes of IN-118K-LT", (command,), folder / "classes.json", needs=needs, reads=reads)
 
 
+def _study(
+    builder: JobBuilder, name: str, folder: str, config: str, *options: str, weights: Path | None = None, **needs: tuple
+) -> Job:
+    """A project's run by its config, PROJECT/NAME, into a folder of figures."""
+    output, (project, config) = builder.root / "figures" / folder, config.split("/")
+    place = (*(("--weights", str(weights)) if weights else ()), "--output", str(output))
+    config = f"projects/{project}/configs/{config}.yaml"
+    command = (f"projects/{project}/run.py", "--config-file", config, *place, *options)
+    return Job(f"figure: {name}", (command,), output / "results.json", data_facts(command), **needs)
+
+
 def _frameworks(builder: JobBuilder) -> Job:
-    folder = builder.root / "figures" / "frameworks"
-    config = "projects/CropStudy/configs/frameworks.yaml"
-    command = ("projects/CropStudy/run.py", "--config-file", config, "--output", str(folder))
-    return Job("figure: IoU of crops in existing frameworks", (command,), folder / "results.json")
+    return _study(builder, "IoU of crops in existing frameworks", "frameworks", "CropStudy/frameworks")
 
 
 def _iou_study(builder: JobBuilder, moco: PretrainingRun, seed: int) -> Job:
@@ -118,13 +127,11 @@ def _iou_study(builder: JobBuilder, moco: PretrainingRun, seed: int) -> Job:
     runs = [moco, *(replace(moco, options=(*moco.options, "VIEWS.MAX_IOU", limit)) for limit in LIMITS)]
     scores = [_evaluated(builder, run, "seg_VOC", seed) for run in runs]
     trained = [builder.backbone(run, seed) for run in runs]
-    folder = builder.root / "figures" / "iou" / f"seed{seed}"
-    config = f"projects/CropStudy/configs/{'coco' if builder.profile == 'paper' else 'toy'}.yaml"
-    command = ("projects/CropStudy/run.py", "--config-file", config, "--output", str(folder))
+    options = ("CROP_STUDY.SCORE", "sem_seg.mIoU", "SEED", str(seed))
     for key, jobs in (("RUNS", trained), ("EVALUATIONS", scores)):
-        command += (f"CROP_STUDY.{key}", repr(tuple(str(job.result.parent) for job in jobs)))
-    command += ("CROP_STUDY.SCORE", "sem_seg.mIoU", "SEED", str(seed))
-    return Job("figure: IoU of crops", (command,), folder / "results.json", needs=(*trained, *scores))
+        options += (f"CROP_STUDY.{key}", repr(tuple(str(job.result.parent) for job in jobs)))
+    config = f"CropStudy/{'coco' if builder.profile == 'paper' else 'toy'}"
+    return _study(builder, "IoU of crops", f"iou/seed{seed}", config, *options, needs=(*trained, *scores))
 
 
 def _training_time(builder: JobBuilder, runs: dict[str, PretrainingRun], column: str, seed: int) -> Job:
@@ -146,26 +153,22 @@ def _training_time(builder: JobBuilder, runs: dict[str, PretrainingRun], column:
 
 def _cams(builder: JobBuilder, moco: PretrainingRun, multi_crop: PretrainingRun, seed: int) -> Job:
     """Where linear classifiers on both backbones see their class."""
-    ours, other = (_evaluated(builder, source, "ImageNet", seed) for source in (moco, multi_crop))
+    needs = ours, other = [_evaluated(builder, source, "ImageNet", seed) for source in (moco, multi_crop)]
     weights, other_weights = (builder.backbone(source, seed).result for source in (moco, multi_crop))
-    folder = builder.root / "figures" / "cams" / f"seed{seed}"
-    config = f"projects/ClassActivationMaps/configs/{'imagenet_R50' if builder.profile == 'paper' else 'toy'}.yaml"
-    command = ("projects/ClassActivationMaps/run.py", "--config-file", config)
-    command += ("--weights", str(weights), "--output", str(folder))
-    command += ("CAM.CLASSIFIER", str(ours.result.parent / "classifier.pth"), "CAM.OTHER_WEIGHTS", str(other_weights))
-    command += ("CAM.OTHER_CLASSIFIER", str(other.result.parent / "classifier.pth"))
-    return Job("figure: class activation maps", (command,), folder / "results.json", needs=(ours, other))
+    options = ("CAM.CLASSIFIER", str(ours.result.parent / "classifier.pth"), "CAM.OTHER_WEIGHTS", str(other_weights))
+    options += ("CAM.OTHER_CLASSIFIER", str(other.result.parent / "classifier.pth"))
+    config = f"ClassActivationMaps/{'imagenet_R50' if builder.profile == 'paper' else 'toy'}"
+    name, folder = "class activation maps", f"cams/seed{seed}"
+    return _study(builder, name, folder, config, *options, weights=weights, needs=tuple(needs))
 
 
 def _retrieval(builder: JobBuilder, source: PretrainingRun, seed: int) -> Job:
     """Regions beside their nearest ones, of fewer and larger regions than the table's."""
-    evaluation = getattr(COLUMNS["21 classes"], builder.profile)
     trained = builder.backbone(source, seed)
-    folder = builder.root / "figures" / "retrieval" / f"seed{seed}"
-    command = (evaluation.program, "--config-file", evaluation.config, "--weights", str(trained.result))
-    command += ("--output", str(folder), "SEGMENT_RETRIEVAL.NUM_REGIONS", REGIONS, "SEED", str(seed))
-    facts, name = data_facts(command), f"figure: retrieved segments, K {REGIONS}"
-    return Job(name, (command,), folder / "results.json", facts, needs=(trained,))
+    config = f"SegmentRetrieval/{'voc_R50' if builder.profile == 'paper' else 'toy'}"
+    options = ("SEGMENT_RETRIEVAL.NUM_REGIONS", REGIONS, "SEED", str(seed))
+    name, folder = f"retrieved segments, K {REGIONS}", f"retrieval/seed{seed}"
+    return _study(builder, name, folder, config, *options, weights=trained.result, needs=(trained,))
 
 
 def _evaluated(builder: JobBuilder, source: PretrainingRun, column: str, seed: int) -> Job:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from revisit.engine.command import natural
+from revisit.errors import UserError
+from revisit.files import make_folder
 
 if TYPE_CHECKING:
     from projects.PaperTables.jobs import Job
@@ -25,14 +28,29 @@ def add_job_options(parser: argparse.ArgumentParser, *, parallel: str) -> None:
     add("--dry-run", action="store_true", help="show jobs, their cost and missing data; run nothing")
 
 
-def start_jobs(jobs: list[Job], args: argparse.Namespace, parallel: int) -> None:
-    """Run or submit what is not done yet, as the options say; ``parallel`` jobs at a time where they do not."""
+def do_jobs(jobs: list[Job], root: Path, args: argparse.Namespace, *, parallel: int, write: Callable[[], None]) -> None:
+    """Run or submit what is not done yet, as the options say; then ``write`` what has come of it, also after a failure.
+
+    Args:
+        jobs: claimed before anything runs or is written: where another recipe has been, its results and tables stay.
+        root: folder of all of them, the option --output.
+        parallel: jobs at a time where the options do not say.
+    """
     from projects.PaperTables.jobs import run_jobs, submit_jobs
 
-    if args.slurm:
-        submit_jobs(jobs, hours=args.hours, partition=args.partition, gpus=args.gpus)
-    else:
-        run_jobs(jobs, args.parallel or parallel)
+    make_folder(root, "--output")
+    for job in jobs:
+        job.claim()
+    try:
+        if args.slurm:
+            submit_jobs(jobs, hours=args.hours, partition=args.partition, gpus=args.gpus)
+        else:
+            run_jobs(jobs, args.parallel or parallel)
+    except BaseException:
+        with suppress(UserError):  # what ended the jobs is what the user has to see
+            write()
+        raise
+    write()
 
 
 def show_jobs(jobs: list[Job], missing: Mapping[Path, str]) -> None:

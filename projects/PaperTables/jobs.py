@@ -184,16 +184,14 @@ def _size(name: str) -> int | None:
 
 
 def run_jobs(jobs: list[Job], parallel: int) -> None:
-    """Run what is not done yet, ``parallel`` jobs at a time with one thread each; progress goes to stdout.
+    """Run those of claimed jobs that are not done, ``parallel`` at a time, one thread each; progress goes to stdout.
 
     Each job's output goes to ``job.log`` beside its result. When this process is interrupted, terminated or loses
     its terminal, it stops the running jobs and waits for them; the same call resumes them from their checkpoints.
 
     Raises:
-        UserError: a job failed; names its log, the others finish first. Or its folder is another job's.
+        UserError: a job failed; names its log, the others finish first.
     """
-    for job in jobs:
-        job.claim()
     waiting = [job for job in jobs if not job.done]
     total, start = len(waiting), time.perf_counter()
     print(f"{len(jobs)} jobs, {len(jobs) - total} done before, {parallel} at a time", flush=True)
@@ -285,7 +283,7 @@ class _RunningJob:
 
 
 def submit_jobs(jobs: list[Job], *, hours: int, gpus: int, partition: str | None) -> None:
-    """Submit what is not done to SLURM; a job starts when those that it needs have ended well.
+    """Submit those of claimed jobs that are not done to SLURM; a job starts when those that it needs have ended well.
 
     A job that is preempted is queued again and resumes from its checkpoint, and so does a training whose ``hours`` are
     up. Each job's output goes to ``job.log`` beside its result.
@@ -295,14 +293,10 @@ def submit_jobs(jobs: list[Job], *, hours: int, gpus: int, partition: str | None
         gpus: of a training; other jobs take one.
 
     Raises:
-        UserError: there is no sbatch here, or it refuses a job. Or a folder is another job's.
+        UserError: there is no sbatch here, or it refuses a job.
     """
-    for job in jobs:
-        job.claim()
     numbers: dict[Path, str] = {}
-    for job in jobs:
-        if job.done:
-            continue
+    for job in (job for job in jobs if not job.done):
         trains = any(command[0] == TRAIN for command in job.commands)
         commands = tuple(shlex.join([sys.executable, *command]) for command in job.commands)
         after = tuple(numbers[needed.result] for needed in job.needs if needed.result in numbers)

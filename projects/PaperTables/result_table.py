@@ -1,11 +1,10 @@
 """A table of the paper beside ours: Markdown to read, CSV to compute with, LaTeX to print, a sweep to look at."""
 
-import csv
-import io
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from projects.common.tables import csv_table, deviation, markdown_table, mean_and_spread
 from projects.PaperTables.cells import Cell
 from projects.PaperTables.paper_tables import COLUMNS
 from revisit.viz.curves import saved_plot
@@ -24,35 +23,28 @@ def ours(cell: Cell, digits: int | None = None) -> str:
     if not values:
         return next((job.state for job in cell.jobs if job.state != "not run"), "not run")
     digits = COLUMNS[cell.column].digits if digits is None else digits
-    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
     seeds = f" ({len(values)} of {len(cell.jobs)} seeds)" if len(values) < len(cell.jobs) else ""
-    return f"{statistics.mean(values):.{digits}f}{spread}{seeds}"
+    return f"{mean_and_spread(values, digits)}{seeds}"
 
 
 def as_markdown(cells: list[Cell], title: str, notes: Sequence[str]) -> str:
     """A pair of columns, paper and ours, for each of the table's; notes below."""
     rows = _by_row(cells)
-    head = " | ".join(f"{cell.column}: paper | ours" for cell in next(iter(rows.values())))
-    lines = [f"## {title}", "", f"| | {head} |", "|---" * (1 + 2 * head.count("paper")) + "|"]
-    for label, row in rows.items():
-        lines.append(f"| {label} | " + " | ".join(f"{_paper(cell)} | {ours(cell)}" for cell in row) + " |")
-    return "\n".join([*lines, "", *notes])
+    headers = ["", *(text for cell in next(iter(rows.values())) for text in (f"{cell.column}: paper", "ours"))]
+    lines = [[label, *(text for cell in row for text in (_paper(cell), ours(cell)))] for label, row in rows.items()]
+    return "\n".join([f"## {title}", "", markdown_table(headers, lines), "", *notes])
 
 
 def as_csv(cells: list[Cell]) -> str:
     """A line per cell: row, column, the paper's value, our mean, deviation, values, seeds wanted, state, network."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "column", "paper", "mean", "deviation", "values", "seeds", "state", "network"])
+    rows = []
     for cell in cells:
         values = cell.values()
-        deviation = statistics.stdev(values) if len(values) > 1 else ""
-        numbers = [statistics.mean(values) if values else "", deviation, " ".join(map(str, values)), len(cell.jobs)]
+        numbers = [statistics.mean(values) if values else "", deviation(values) if len(values) > 1 else ""]
+        numbers += [" ".join(map(str, values)), len(cell.jobs)]
         state = "finished" if values and len(values) == len(cell.jobs) else ours(cell)
-        writer.writerow(
-            [cell.row, cell.column, "" if cell.paper is None else cell.paper, *numbers, state, cell.network]
-        )
-    return text.getvalue()
+        rows.append([cell.row, cell.column, cell.paper, *numbers, state, cell.network])  # None leaves a cell empty
+    return csv_table(["row", "column", "paper", "mean", "deviation", "values", "seeds", "state", "network"], rows)
 
 
 def as_latex(cells: list[Cell], title: str) -> str:
@@ -78,8 +70,7 @@ def plot_sweep(cells: list[Cell], output: Path) -> None:
             for column in dict.fromkeys(cell.column for cell in cells):
                 line = [cell for cell in cells if (cell.row.split()[0], cell.column) == (swept, column)]
                 scores = {float(cell.row.split()[1]): cell.values() for cell in line if cell.values()}
-                spreads = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in scores.values()]
-                means = [statistics.mean(values) for values in scores.values()]
+                means, spreads = ([of(values) for values in scores.values()] for of in (statistics.mean, deviation))
                 axis.errorbar(list(scores), means, spreads, marker="o", capsize=3, label=column)
             axis.set(xlabel=swept, ylabel="score (%)")
 

@@ -53,14 +53,12 @@ def read_curve(words: list[str], score: list[str]) -> Curve:
     """
     expect(len(words) > 2, f"--run {' '.join(words)}: expected NAME TIMES RESULT ...")
     name, *files = words
-    for file in files:
-        expect(Path(file).is_file(), f"--run {name}: {file} not found")
-    times, *results = (json.loads(Path(file).read_text()) for file in files)
-    expect(len(times) == len(results), f"--run {name}: {len(results)} results for {len(times)} times in {files[0]}")
     try:
+        times, *results = (json.loads(Path(file).read_text()) for file in files)
         scores = [float(functools.reduce(operator.getitem, score, result)) for result in results]
-    except (KeyError, TypeError) as error:
-        raise UserError(f"--run {name}: a result has no {' '.join(score)} ({error!r})") from error
+    except (OSError, KeyError, TypeError) as error:
+        raise UserError(f"--run {name}: no {' '.join(score)} can be read of its results ({error})") from error
+    expect(len(times) == len(results), f"--run {name}: {len(results)} results for {len(times)} times in {files[0]}")
     return Curve(name, [time["seconds"] for time in times], scores)
 
 

@@ -89,7 +89,8 @@ def main(args: Namespace) -> None:
     subset = [names.index(name) for name in cfg.SEGMENT_RETRIEVAL.SUBSET]
     results, lines = {}, []
     for kept, counted in ((everything, everything), ([*background, *subset], subset)):
-        mean, per_class = evaluate(cfg, labelled, queries, names, kept, counted)
+        confusion = retrieve(cfg, labelled, queries, len(names), kept)
+        mean, per_class = mean_iou(confusion, names, counted)
         results[f"mIoU_{len(counted)}"] = round(mean, 2)
         results[f"IoU_{len(counted)}"] = {name: round(value, 2) for name, value in per_class.items()}
         lines.append(f"mIoU over {len(counted)} classes: {mean:.1f}")
@@ -201,8 +202,7 @@ def find_regions(backbone: FrozenBackbone, cfg: CfgNode, record: dict, truth: np
         return true_regions(oracle_features(truth, num_classes), truth)
     image = require_image(record["file_name"], bit_depth(cfg))
     check_size(record["sem_seg_file_name"], truth, record["file_name"], image.shape[:2])
-    square = whole_image(image, options.IMAGE_SIZE)
-    features = backbone(torch.from_numpy(square).permute(2, 0, 1)[None])[0]
+    features = backbone.map_of(whole_image(image, options.IMAGE_SIZE))
     if options.NORMALIZE:
         features = F.normalize(features, dim=0)
     if options.REGIONS == "truth":
@@ -237,26 +237,23 @@ def mean_iou(confusion: np.ndarray, names: list[str], counted: Sequence[int]) ->
     """Percent: the mean over the classes ``counted`` that occur, and the IoU of each by name."""
     values = score(confusion, names)
     per_class = {names[c]: values[f"IoU-{names[c]}"] for c in counted if f"IoU-{names[c]}" in values}
-    classes = ", ".join(names[c] for c in counted)
-    expect(bool(per_class), f"none of {classes} is in the truth or was predicted: nothing to average")
+    expect(bool(per_class), f"none of {[names[c] for c in counted]} is in the truth or was predicted: expected some")
     return float(np.mean(list(per_class.values()))), per_class
 
 
-def evaluate(
-    cfg: CfgNode, labelled: Described, queries: Described, names: list[str], kept: Sequence[int], counted: Sequence[int]
-) -> tuple[float, dict[str, float]]:
-    """mIoU over the classes ``counted`` where all but ``kept`` are void, and each class's IoU."""
+def retrieve(
+    cfg: CfgNode, labelled: Described, queries: Described, num_classes: int, kept: Sequence[int]
+) -> np.ndarray:
+    """(N, N) int64 pixels by true class and that of the nearest labelled region, as if all but ``kept`` were void."""
     labels = majority_labels(keep_classes(labelled.pixels, kept))
-    known = np.flatnonzero(labels != VOID)
-    classes = ", ".join(names[c] for c in kept)
-    expect(len(known) > 0, f"no region of {cfg.DATASETS.TRAIN[0]} shows one of {classes}")
+    named = np.flatnonzero(labels != VOID)
+    expect(len(named) > 0, f"no region of {cfg.DATASETS.TRAIN[0]} shows a class of {tuple(kept)}")
     if cfg.SEGMENT_RETRIEVAL.SHUFFLE_LABELS:
-        labels[known] = np.random.default_rng(cfg.SEED).permutation(labels[known])
-    found = nearest(queries.descriptors, labelled.descriptors[known], 1)[:, 0].numpy()
-    confusion = np.zeros((len(names), len(names)), np.int64)
-    np.add.at(confusion.T, labels[known][found], keep_classes(queries.pixels, kept))
-    expect(bool(confusion.any()), f"every pixel of {cfg.DATASETS.TEST[0]} is void: expected masks of classes")
-    return mean_iou(confusion, names, counted)
+        labels[named] = np.random.default_rng(cfg.SEED).permutation(labels[named])
+    neighbors = nearest(queries.descriptors, labelled.descriptors[named], 1)[:, 0].numpy()
+    confusion = np.zeros((num_classes, num_classes), np.int64)
+    np.add.at(confusion.T, labels[named][neighbors], keep_classes(queries.pixels, kept))
+    return confusion
 
 
 def gallery_rows(cfg: CfgNode, labelled: Described, queries: Described, names: list[str]) -> list[SheetRow]:
@@ -273,20 +270,18 @@ def gallery_rows(cfg: CfgNode, labelled: Described, queries: Described, names: l
     rows = []
     for query, row in zip(chosen, nearest(queries.descriptors[chosen], labelled.descriptors, k).tolist(), strict=True):
         shown = [(queries, query), *((labelled, n) for n in row)]
-        tiles = [_tile(*region, bit_depth(cfg)) for region in shown]
-        rows.append(SheetRow(tiles, [_name(*region, names) for region in shown]))
+        tiles, captions = zip(*(_show(*region, names, bit_depth(cfg)) for region in shown), strict=True)
+        rows.append(SheetRow(list(tiles), list(captions)))
     return rows
 
 
-def _name(data: Described, index: int, names: list[str]) -> str:
-    (label,) = majority_labels(data.pixels[[index], :-1])
-    return "void" if label == VOID else names[label]
-
-
-def _tile(data: Described, index: int, depth: int | None) -> np.ndarray:
+def _show(data: Described, index: int, names: list[str], depth: int | None) -> tuple[np.ndarray, str]:
+    """The tile of a region, and its name."""
     owner, number = data.places[index]
+    (label,) = majority_labels(data.pixels[[index], :-1])
     image = require_image(data.records[owner]["file_name"], depth)
-    return draw_region(image, enlarge(data.regions[owner].ids, image.shape[:2]) == number)
+    tile = draw_region(image, enlarge(data.regions[owner].ids, image.shape[:2]) == number)
+    return tile, "void" if label == VOID else names[label]
 
 
 def draw_region(image: np.ndarray, region: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ from PIL import Image
 
 from projects.common.label_maps import palette_image
 from projects.ToyScenes.classes import CLASS_NAMES
-from projects.ToyScenes.plan import NUM_FRAMES, OBJECTS_PER_SCENE, Split, num_videos, object_classes, plan_video
+from projects.ToyScenes.plan import OBJECTS_PER_SCENE, Split, num_videos, object_classes, plan_video
 from projects.ToyScenes.scene import Scene, draw_scene
 
 from detectron2.data.datasets.builtin_meta import CITYSCAPES_CATEGORIES
@@ -34,24 +34,6 @@ SCENE_SETS = {
 # Background is train id 0, class k is train id k + 1. Cityscapes tells no instances apart in these eleven.
 _CITYSCAPES_CLASSES = CITYSCAPES_CATEGORIES[: len(CLASS_NAMES) + 1]
 _LABEL_IDS = np.array([category["id"] for category in _CITYSCAPES_CLASSES], np.uint8)
-
-
-def file_counts(num_train: int) -> dict[str, int]:
-    """Pictures, label maps and depth maps below the folders that are checked for missing ones."""
-    train, heldout = (split.num_images(num_train) for split in SCENE_SETS)
-    return {
-        "object_centric/train": train,
-        "object_centric/heldout": heldout,
-        "coco/train2017": train,
-        "coco/val2017": heldout,
-        "cityscapes/leftImg8bit/train": train,
-        "cityscapes/leftImg8bit/val": heldout,
-        "cityscapes/gtFine/train": 3 * train,
-        "cityscapes/gtFine/val": 3 * heldout,
-        "VOC2007/SegmentationClass": train + heldout,
-        **dict.fromkeys(("NYUD_MT/images", "NYUD_MT/segmentation", "NYUD_MT/depth"), train + heldout),
-        **dict.fromkeys(("DAVIS/JPEGImages/480p", "DAVIS/Annotations/480p"), num_videos(num_train) * NUM_FRAMES),
-    }
 
 
 def image_id(split: Split, index: int, num_train: int) -> int:

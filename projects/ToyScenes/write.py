@@ -19,7 +19,7 @@ from projects.ToyScenes import layouts
 from projects.ToyScenes.classes import CLASS_NAMES
 from projects.ToyScenes.plan import GENERATOR_VERSION, NUM_FRAMES, Split, num_videos, plan_image
 from projects.ToyScenes.scene import draw_scene
-from revisit.errors import expect
+from revisit.errors import UserError, expect
 
 LAYOUT_VERSION = 3  # whatever changes a folder or a label, but no picture, must change this number
 RECORD = "toy_scenes.json"
@@ -60,22 +60,19 @@ def make_toy_scenes(
     allowed = {"num-images": (num_images, 10, 10**6 - 1), "size": (size, 64, 512), "seed": (seed, 0, 2**63 - 1)}
     for name, (value, low, high) in (allowed | {"workers": (workers, 1, 1024)}).items():
         expect(low <= value <= high, f"--{name} is {value}, expected {low} to {high}: choose another value")
-    # What decides every byte of the data set.
     arguments = {"num_images": num_images, "seed": seed, "size": size, "long_tailed": long_tailed}
-    record = {
-        "generator_version": GENERATOR_VERSION,
-        "layout_version": LAYOUT_VERSION,
-        **arguments,
-        "class_names": list(CLASS_NAMES),
-        "counts": layouts.file_counts(num_images),
-    }
+    versions = {"generator_version": GENERATOR_VERSION, "layout_version": LAYOUT_VERSION}
+    record = {**versions, **arguments, "class_names": list(CLASS_NAMES)}  # what decides every byte of the data set
     output = Path(output).expanduser().resolve()
-    is_free = not output.exists() or (output.is_dir() and not any(output.iterdir()))
-    if not is_free and overwrite:
-        _check_replaceable(output)
-    elif not is_free:
-        _check_same(output, record)
-        return False
+    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+        present = _read_record(output)
+        foreign = sorted({path.name for path in output.iterdir()} - _TOP_LEVEL)
+        expect(not (overwrite and foreign), f"{output} also holds {', '.join(foreign)}: --overwrite would delete it")
+        differing = [key for key in record if present.get(key) != record[key]]
+        if not overwrite and not differing:
+            return False
+        change = ", ".join(f"{key} {present.get(key)} (asked for: {record[key]})" for key in differing)
+        expect(overwrite, f"{output} holds ToyScenes with {change}: choose another --output, or give --overwrite")
     with _all_or_nothing(output) as folder:
         annotations = _draw_everything(folder, workers, progress, arguments)
         for split in layouts.SCENE_SETS:
@@ -85,50 +82,14 @@ def make_toy_scenes(
     return True
 
 
-def _check_same(output: Path, record: dict) -> None:
-    """Raises UserError unless ``output`` holds exactly the data set that ``record`` describes."""
-    found = _read_record(output, "; expected a new or empty folder")
-    differing = [key for key in record if key not in ("layout_version", "counts") and found.get(key) != record[key]]
-    change = ", ".join(f"{key} {found.get(key)} (asked for: {record[key]})" for key in differing[:3])
-    expect(
-        not differing,
-        f"{output} already holds ToyScenes with {change}: choose another --output, or replace it with --overwrite",
-    )
-    layout, expected = found.get("layout_version", 1), record["layout_version"]  # the first was not written down
-    expect(
-        layout == expected,
-        f"{output} holds ToyScenes in layout version {layout}, expected {expected}, which has other files: "
-        "draw it again with --overwrite, its pictures stay the same",
-    )
-    for folder, count in record["counts"].items():
-        files = sum(1 for path in (output / folder).rglob("*") if path.suffix in (".jpg", ".png", ".npy"))
-        expect(
-            files == count,
-            f"{output / folder} holds {files} pictures or maps, expected {count}: "
-            "draw the data set again with --overwrite",
-        )
-
-
-def _check_replaceable(output: Path) -> None:
-    """Raises UserError unless ``output`` holds ToyScenes and nothing else."""
-    _read_record(output, ", so --overwrite does not delete it")
-    foreign = min((path.name for path in output.iterdir() if path.name not in _TOP_LEVEL), default=None)
-    expect(
-        foreign is None,
-        f"{output} also holds {foreign}, which is not part of ToyScenes, so --overwrite does not "
-        "delete it: move it away, or choose another --output",
-    )
-
-
-def _read_record(output: Path, otherwise: str) -> dict:
+def _read_record(output: Path) -> dict:
+    """What was drawn there. Raises UserError unless it is ToyScenes, which --overwrite may delete."""
     try:
         record = json.loads((output / RECORD).read_text())
-    except (OSError, ValueError):
-        record = None
-    is_ours = isinstance(record, dict) and "generator_version" in record
-    message = f"{output} exists and is not ToyScenes (a folder with {RECORD}){otherwise}: choose another --output"
-    expect(is_ours, message)
-    return record
+        return record if record["generator_version"] else {}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        message = f"{output} exists and is not ToyScenes (a folder with {RECORD}): choose another --output"
+        raise UserError(message) from error
 
 
 @contextmanager
@@ -154,21 +115,21 @@ def _all_or_nothing(output: Path) -> Iterator[Path]:
 def _draw_everything(folder: Path, workers: int, progress: bool, arguments: dict) -> dict[Split, list[dict]]:
     """Writes all images with their labels; returns the COCO annotations of each set, in order."""
     num_train = arguments["num_images"]
-    annotations: dict[Split, list[dict]] = {split: [] for split in Split}
-    jobs: list[tuple[list[dict], int, partial]] = []  # where annotations go, number of pictures, what draws them
+    jobs: list[tuple[Split | None, int, partial]] = []  # the set, number of pictures, what draws them
     for split in Split:
         indices = range(split.num_images(num_train))
         for start in indices[::_CHUNK]:
             chunk = indices[start : start + _CHUNK]
-            jobs.append((annotations[split], len(chunk), partial(_draw_images, folder, split, chunk, **arguments)))
+            jobs.append((split, len(chunk), partial(_draw_images, folder, split, chunk, **arguments)))
     for index in range(num_videos(num_train)):
         draw = partial(layouts.write_video, folder, index, arguments["seed"], arguments["size"])
-        jobs.append(([], NUM_FRAMES, draw))
-    total = sum(num_pictures for _, num_pictures, _ in jobs)
-    with tqdm(total=total, unit="image", desc="drawing ToyScenes", disable=not progress) as bar:
+        jobs.append((None, NUM_FRAMES, draw))
+    annotations: dict[Split, list[dict]] = {split: [] for split in Split}
+    with tqdm(total=sum(job[1] for job in jobs), unit="image", desc="drawing ToyScenes", disable=not progress) as bar:
         drawn = _call([draw for *_, draw in jobs], workers)
-        for (of_split, num_pictures, _), found in zip(jobs, drawn, strict=True):
-            of_split += found or []
+        for (split, num_pictures, _), of_chunk in zip(jobs, drawn, strict=True):
+            if split is not None:
+                annotations[split] += of_chunk
             bar.update(num_pictures)
     return annotations
 

@@ -2,6 +2,7 @@
 
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -51,6 +52,10 @@ class FrozenBackbone(nn.Module):
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
         return self.backbone((images.to(self._mean.device) - self._mean) / self._std)[self.map_name]
+
+    def map_of(self, image: np.ndarray) -> Tensor:
+        """(C, h, w): the map of one (H, W, 3) image."""
+        return self(torch.from_numpy(image).permute(2, 0, 1)[None])[0]
 
     def pooled(self, images: Tensor) -> Tensor:
         """(N, C): the average of each image's map."""

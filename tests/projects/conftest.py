@@ -1,5 +1,6 @@
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -28,10 +29,17 @@ def run_project(toy_datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """Runs projects/NAME/run.py in this process, which spares the imports; the folder of its results, and they."""
     monkeypatch.setattr("projects.common.entry.open_log", lambda *args, **options: None)  # it outlives the test
 
-    def call(project: str, options: str = "", weights: str | Path | None = "random") -> tuple[Path, dict]:
-        output = tmp_path / "output"
+    def call(
+        project: str, options: str = "", weights: str | Path | None = "random", output: Path = tmp_path / "output"
+    ) -> tuple[Path, dict]:
         monkeypatch.setattr(sys, "argv", shlex.split(command_of(project, output, options, weights))[1:])
         import_module(f"projects.{project}.run").main(parse_args(None, network=weights is not None))
         return output, json.loads((output / "results.json").read_text())
 
     return call
+
+
+@pytest.fixture
+def videos(toy_root: Path, tmp_path: Path) -> Path:
+    """A copy of ToyScenes' videos."""
+    return shutil.copytree(toy_root / "toy_scenes/DAVIS", tmp_path / "DAVIS")

@@ -76,5 +76,5 @@ def test_a_classifier_of_another_order_of_classes_is_turned_to_that_of_the_image
     turned = in_order(network, ["owl", "auk", "kite"], "birds")
     assert turned.bias.tolist() == [2, 0, 1] and turned.weight.argmax(dim=1).tolist() == [2, 0, 1]
     assert in_order(network._replace(classes=[]), ["bat"], "bats").bias.tolist() == [0, 1, 2]  # of an older version
-    with pytest.raises(UserError, match="'bats' and 'the classifier for one' have different classes, 1 and 3"):
+    with pytest.raises(UserError, match="'bats'"):
         in_order(network, ["bat"], "bats")

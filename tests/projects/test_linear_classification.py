@@ -92,10 +92,8 @@ def test_the_warm_path_ends_where_a_cold_fit_does(clouds):
 
 
 def test_a_fit_that_does_not_converge_is_reported(clouds, caplog):
-    train, test = clouds
-    path = linear.fit_path(train, test, linear_options(MAX_ITER=2, LAMBDAS=(1e-3, 1e-3, 1)))
-    assert not path[0].converged and path[0].iterations == 2
-    assert "1 of 1 fits did not converge: lambda 1.0e-03; raise LINEAR.MAX_ITER" in caplog.text
+    path = linear.fit_path(*clouds, linear_options(MAX_ITER=2, LAMBDAS=(1e-3, 1e-3, 1)))
+    assert not path[0].converged and path[0].iterations == 2 and "LINEAR.MAX_ITER" in caplog.text
 
 
 def test_the_svm_is_that_of_the_protocol():
@@ -117,13 +115,10 @@ def test_the_svm_is_that_of_the_protocol():
             assert scores[column] == pytest.approx(expected) and 20 < scores[column] < 100
 
 
-def test_classes_that_cannot_be_scored_are_refused():
-    with pytest.raises(UserError, match="class 2 of b has no image in a"):
-        check_classes(np.array([0, 1]), np.array([0, 2]), ("a", "b"))
-    with pytest.raises(UserError, match="no image of b shows class 1"):
-        check_classes(np.array([[1, 1]]), np.array([[1, -1]]), ("a", "b"))
-    with pytest.raises(UserError, match="have different classes"):
-        check_classes(np.array([0, 1]), np.array([[1, 1]]), ("a", "b"))
+@pytest.mark.parametrize(("train", "test"), [([0, 1], [0, 2]), ([[1, 1]], [[1, -1]]), ([0, 1], [[1, 1]])])
+def test_classes_that_cannot_be_scored_are_refused(train, test):
+    with pytest.raises(UserError, match="train_set|test_set"):
+        check_classes(np.array(train), np.array(test), ("train_set", "test_set"))
 
 
 @pytest.fixture(scope="module")
@@ -186,10 +181,10 @@ def test_features_are_computed_once(logistic, pretrained, run_project, tmp_path,
     options = f"{SMALL} LINEAR.METHOD knn LINEAR.CACHE {cache}"
     with caplog.at_level("INFO", logger="projects"):
         _, results = run_project("LinearClassification", options, pretrained / "backbone.pth")
-        assert caplog.text.count(" read from ") == 2 and "computing anew" not in caplog.text
-        assert results["protocol"].startswith("20 nearest neighbours")
-        run_project("LinearClassification", options)
-    assert caplog.text.count("was made with other weights: computing anew") == 2
+    assert caplog.text.count(" read from ") == 2 and results["protocol"].startswith("20 nearest neighbours")
+    assert len([*cache.glob("*.npy")]) == 3
+    run_project("LinearClassification", options)
+    assert len([*cache.glob("*.npy")]) == 5  # of other weights
 
 
 @pytest.mark.parametrize("method", ["logistic", "svm"])
@@ -233,18 +228,6 @@ def test_sgd_starts_anew_with_other_settings(train_layer, tmp_path, caplog):
     with caplog.at_level("INFO", logger="projects"):
         assert len(train_layer(epochs=1).run(tmp_path)) == 1
     assert "starting anew" in caplog.text
-
-
-def test_a_backbone_that_moves_is_our_mistake(train_layer, tmp_path):
-    training = train_layer()
-    statistics = next(buffer for name, buffer in training._backbone.named_buffers() if name.endswith("running_mean"))
-
-    def count_images(module, args, output):
-        statistics.add_(len(args[0]))
-
-    training._backbone.register_forward_hook(count_images)
-    with pytest.raises(AssertionError, match="the frozen backbone has changed: .*running_mean"):
-        training.run(tmp_path)
 
 
 def test_a_layer_is_trained_by_the_command(pretrained, run_project):

