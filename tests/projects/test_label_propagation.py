@@ -2,14 +2,12 @@
 
 import csv
 import itertools
-import json
 import math
 from statistics import fmean
 
 import numpy as np
 import pytest
 import torch
-from commands import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -89,23 +87,18 @@ def test_first_labels_may_be_sampled_bilinearly_at_the_centres_of_cells(size):
     assert not torch.allclose(sampled, shrink_labels(torch.from_numpy(ids), 3, size), atol=0.05)
 
 
-def test_a_backbone_follows_the_objects_of_toy_videos(project_command, pretrained, toy_root, tmp_path):
-    text = run(project_command("LabelPropagation", tmp_path, weights=pretrained / "backbone.pth"), toy_root)
-    assert "written to" in text and "backbone tensors loaded" in text
-    results = json.loads((tmp_path / "results.json").read_text())
+def test_a_backbone_follows_the_objects_of_toy_videos(run_project, pretrained, toy_root):
+    output, results = run_project("LabelPropagation", "", pretrained / "backbone.pth")
     assert 0 < results["J&F-Mean"] < 100 and results["peak_memory_gb"] > 0
-    videos = toy_root / "toy_scenes/DAVIS"
-    lines = (tmp_path / "per-sequence_results-val.csv").read_text().splitlines()
+    lines = (output / "per-sequence_results-val.csv").read_text().splitlines()
     assert lines[0] == "Sequence,J-Mean,F-Mean" and lines[1].startswith("toy-01_1,")
     for name in ("toy-01", "toy-02"):
-        with Image.open(tmp_path / f"overlays/{name}.gif") as picture:
+        with Image.open(output / f"overlays/{name}.gif") as picture:
             assert picture.n_frames == 20
-        with (
-            Image.open(tmp_path / f"masks/{name}/00000.png") as given,
-            Image.open(videos / f"Annotations/480p/{name}/00000.png") as truth,
-        ):
-            assert given.mode == "P" and np.array_equal(np.asarray(given), np.asarray(truth))
-        assert len(list((tmp_path / "masks" / name).iterdir())) == 20
+        given = Image.open(output / f"masks/{name}/00000.png")
+        truth = Image.open(toy_root / f"toy_scenes/DAVIS/Annotations/480p/{name}/00000.png")
+        assert given.mode == "P" and np.array_equal(np.asarray(given), np.asarray(truth))
+        assert len(list((output / "masks" / name).iterdir())) == 20
 
 
 def test_a_copy_of_the_first_mask_scores_the_same_as_by_hand(run_project, toy_root):

@@ -53,7 +53,7 @@ REFUSED = {
         ("CAM.CLASSIFIER {folder}/wide.pth", "wide.pth"),
         ("CAM.CLASSIFIER {folder}/short.pth", "short.pth"),
         ("CAM.OTHER_WEIGHTS x.pth", "CAM.OTHER_CLASSIFIER"),
-        ("CAM.OTHER_WEIGHTS x.pth CAM.OTHER_CLASSIFIER x.pth", "x.pth"),
+        ("CAM.CLASSIFIER {folder}/right.pth CAM.OTHER_WEIGHTS x.pth CAM.OTHER_CLASSIFIER {folder}/right.pth", "x.pth"),
         ("DATASETS.TEST \"('toy_scenes_train',)\"", "toy_scenes_train"),
     ],
 }
@@ -64,7 +64,7 @@ REFUSED = {
 )
 def test_bad_options_are_refused_by_name(project, options, named, tmp_path, run_project):
     (tmp_path / "torn.pth").write_bytes(b"torn")
-    for name, shape in (("wide", (10, 9)), ("short", (3, 64))):
+    for name, shape in (("right", (10, 64)), ("wide", (10, 9)), ("short", (3, 64))):
         content = {"weight": torch.zeros(shape), "bias": torch.zeros(shape[0]), "transform": "square", "image_size": 64}
         torch.save(content, tmp_path / f"{name}.pth")
     assert named in refusal(run_project, project, options.format(folder=tmp_path))

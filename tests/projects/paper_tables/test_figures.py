@@ -2,10 +2,12 @@
 
 import json
 import re
+import subprocess
 from dataclasses import replace
 
 import pytest
 import torch
+from commands import popen
 
 from projects.PaperTables import training_time
 from projects.PaperTables.cells import JobBuilder
@@ -101,7 +103,8 @@ def test_figures_of_the_paper_say_which_files_they_lack(tmp_path, monkeypatch):
     assert not missing_inputs(jobs["figure: IoU of crops in existing frameworks"])
 
 
-def test_drawn_images_are_where_the_runs_look_for_them(tmp_path):
+def test_drawn_images_are_where_the_runs_look_for_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", popen)
     builder = JobBuilder("toy", tmp_path)
     source = replace(ROWS["scaling"]["IN 1x 118K"]["toy"], toy_data=("object_centric/train", "--num-images", "10"))
     job = builder.drawn(source)
