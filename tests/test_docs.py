@@ -78,12 +78,9 @@ def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
             target = tmp_path / name / f"kind_{number % 2}" / f"{number:02d}.jpg"
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(photos / f"holiday/{number:02d}.jpg", target)
-    frozen = documented("docs/own-images.md")[7].replace("--labels 50 200", "--seeds 1 --labels 10")
-    options = f"{SMALL} MODEL.RESNETS.DEPTH 18 LINEAR.IMAGE_SIZE 32 LINEAR.LAMBDAS '(1e-3,1e3,5)'"
-    printed = run(
-        f"{frozen.replace('/data', str(tmp_path)).replace(' output', f' {tmp_path}/output')} {options}", tmp_path
-    )
-    assert "top1, by frozen features" in printed
+    frozen = documented("docs/own-images.md")[7].replace("--labels 50 200", "--dry-run --labels 10")
+    frozen = f"{frozen.replace('/data', str(tmp_path)).replace(' output', f' {tmp_path}/output')} {SMALL}"
+    assert "frozen features" in run(f"{frozen} MODEL.RESNETS.DEPTH 18", tmp_path)
     here = [command.replace("/data", str(tmp_path)) for command in documented("docs/own-images.md")[8:]]
     predict, export, go_on = (command.replace(" output", f" {tmp_path}/output") for command in here)
     classes = f"MODEL.ROI_HEADS.NUM_CLASSES 2 {SMALL} MODEL.RESNETS.DEPTH 18 INPUT.MIN_SIZE_TEST 64"

@@ -37,6 +37,7 @@ def parse_args(description: str | None, *, network: bool = True) -> argparse.Nam
     what = what if network else "not used: this project needs no network"
     add("--weights", required=network, default=RANDOM, metavar="FILE", help=what)
     add("--output", type=Path, required=True, metavar="DIR", help="folder for results.json and pictures")
+    add("--debug", action="store_true", help="print the traceback of what a library raises")
     add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
     args = parser.parse_args()
     found = args.weights == RANDOM or is_url(args.weights) or os.path.isfile(args.weights)

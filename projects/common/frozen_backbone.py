@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.errors import expect
+from revisit.errors import expect, translated
 
 from detectron2.config import CfgNode
 from detectron2.modeling import build_backbone
@@ -38,7 +38,8 @@ class FrozenBackbone(nn.Module):
         self.register_buffer("_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(3, 1, 1), persistent=False)
         self.register_buffer("_std", torch.tensor(cfg.MODEL.PIXEL_STD).view(3, 1, 1), persistent=False)
         if cfg.MODEL.WEIGHTS:
-            RevisitCheckpointer(self, cfg).load(cfg.MODEL.WEIGHTS)
+            with translated(f"loading MODEL.WEIGHTS {cfg.MODEL.WEIGHTS}"):
+                RevisitCheckpointer(self, cfg).load(cfg.MODEL.WEIGHTS)
         self.requires_grad_(False).eval().to(cfg.MODEL.DEVICE)
 
     @property

@@ -31,8 +31,7 @@ SEVERAL = "DATASETS.TRAIN \"('toy_voc_labels_trainval',)\" DATASETS.TEST \"('toy
 
 
 def linear_options(**changed):
-    cfg = CfgNode()
-    return CfgNode(cfg.LINEAR | changed)
+    return CfgNode(tiny_config().LINEAR | changed)
 
 
 def ap_by_definition(scores, present, levels=None):

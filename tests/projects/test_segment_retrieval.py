@@ -1,5 +1,7 @@
 """Segment retrieval: its parts by hand, its bounds (100 with an oracle, chance with shuffled labels), its command."""
 
+from types import SimpleNamespace
+
 import cv2
 import numpy as np
 import pytest
@@ -105,12 +107,12 @@ def test_a_network_sees_the_image_by_the_filter_of_pil(make_picture, tmp_path):
     cfg.SEGMENT_RETRIEVAL.IMAGE_SIZE, cfg.SEGMENT_RETRIEVAL.REGIONS = 64, "truth"
     seen = []
 
-    def backbone(images):
-        seen.append(images[0].permute(1, 2, 0).int().numpy())
-        return torch.ones(1, 2, 4, 4)
+    def map_of(image):
+        seen.append(image.astype(int))
+        return torch.ones(2, 4, 4)
 
     record = {"file_name": str(tmp_path / "image.png"), "sem_seg_file_name": "mask.png"}
-    segments.find_regions(backbone, cfg, record, np.zeros((150, 210), np.uint8), 2)
+    segments.find_regions(SimpleNamespace(map_of=map_of), cfg, record, np.zeros((150, 210), np.uint8), 2)
     expected = np.asarray(picture.resize((64, 64), Image.BILINEAR), int)
     assert abs(seen[0] - expected).max() <= 1
 
