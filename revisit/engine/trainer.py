@@ -129,7 +129,8 @@ class RevisitTrainer(DefaultTrainer):
         return built
 
     def build_writers(self) -> list[EventWriter]:
-        return [*super().build_writers(), *build_trackers(self.cfg)]
+        trackers = build_trackers(self.cfg)  # first: wandb looks at what TensorBoard's writer is made with
+        return [*super().build_writers(), *trackers]
 
     def gather_state(self) -> None:
         """On all processes, before the main one makes a checkpoint: bring together what each process has.

@@ -2,15 +2,14 @@
 
 import json
 import logging
+import os
 import re
-import time
 from collections import defaultdict
 from pathlib import Path
-from types import ModuleType
 
 from revisit.checkpoint.run_folder import NEIGHBOURS, RUN_IDS, VIEWS
 from revisit.engine.same_experiment import plain_config
-from revisit.errors import UserError, expect, first_line
+from revisit.errors import UserError, first_line
 from revisit.files import written_whole
 from revisit.imports import require_package
 from revisit.keys import declare, each, one_of
@@ -35,7 +34,7 @@ declare(
 
 
 class RunTracker(EventWriter):
-    """Sends a run's new scalars and pictures to a service; a service that fails is reported once, and the run
+    """One service: its run has the config, scalars and pictures; one that fails is reported once, and the training
     continues.
 
     Subclasses open a run, by the id of an earlier part of it where there is one, and send.
@@ -46,22 +45,24 @@ class RunTracker(EventWriter):
     def __init__(self, cfg: CfgNode):
         self._folder, self._sent, self._failed = Path(cfg.OUTPUT_DIR), -1, False
         self._pictures = set(self._folder.glob(NEIGHBOURS))  # of an earlier part of this run
-        self.package = _require(self.PACKAGE)
-        ids = _read_ids(self._folder)
+        missing = f"WRITERS names {self.PACKAGE}, which is not installed: run pip install {self.PACKAGE}"
+        self.package = require_package(self.PACKAGE, missing)
+        record = self._folder / RUN_IDS
+        ids = json.loads(record.read_text()) if record.exists() else {}
         try:
             ids[self.PACKAGE] = self.open(cfg, ids.get(self.PACKAGE))
         except Exception as error:  # of the service's own kinds
             message = f"WRITERS {self.PACKAGE} cannot start a run ({first_line(error)}): expected its own settings, "
             raise UserError(f"{message}such as WANDB_MODE=offline or MLFLOW_TRACKING_URI, or no such writer") from error
-        with written_whole(self._folder / RUN_IDS) as temporary:
+        with written_whole(record) as temporary:
             temporary.write_text(json.dumps(ids))
 
     def open(self, cfg: CfgNode, run_id: str | None) -> str:
-        """Start a run with the config, or go on with the one of ``run_id``; returns its id."""
+        """Start a run with the config, or continue the one of ``run_id``; returns its id."""
         raise NotImplementedError
 
     def send(self, scalars: dict[str, float], iteration: int) -> None:
-        raise NotImplementedError
+        """Send new scalars, unless the service reads what TensorBoard gets."""
 
     def send_picture(self, path: Path, iteration: int) -> None:
         raise NotImplementedError
@@ -73,35 +74,32 @@ class RunTracker(EventWriter):
         for name, (value, iteration) in storage.latest_with_smoothing_hint(_WINDOW).items():
             if iteration > self._sent:
                 by_iteration[iteration][name] = float(value)
-        pictures = sorted(set([*self._folder.glob(NEIGHBOURS), *self._folder.glob(VIEWS)]) - self._pictures)
+        pictures = {*self._folder.glob(NEIGHBOURS), *self._folder.glob(VIEWS)} - self._pictures
         try:
             for iteration, scalars in sorted(by_iteration.items()):
                 self.send(scalars, iteration)
-            for path in pictures:
+            for path in sorted(pictures):
                 self.send_picture(path, storage.iter)
         except Exception as error:  # of the service's own kinds; a training of days must not end by them
             logger.error(f"{self.PACKAGE} fails ({first_line(error)}) and gets nothing from here on. The run continues")
             self._failed = True
         self._sent = max([self._sent, *by_iteration])
-        self._pictures.update(pictures)
+        self._pictures |= pictures
 
 
 class WandbTracker(RunTracker):
-    """Weights & Biases, by its own settings: WANDB_PROJECT, WANDB_MODE and others."""
+    """Weights & Biases, by its own settings: WANDB_PROJECT, WANDB_MODE and others. It reads TensorBoard's scalars."""
 
     PACKAGE = "wandb"
 
     def open(self, cfg: CfgNode, run_id: str | None) -> str:
-        options = {"dir": cfg.OUTPUT_DIR, "name": Path(cfg.OUTPUT_DIR).name, "config": plain_config(cfg)}
-        self._run = self.package.init(id=run_id, resume="allow", **options)
-        self._run.define_metric("*", step_metric="iteration")  # a resumed run repeats iterations
+        options = {"dir": cfg.OUTPUT_DIR, "name": self._folder.name, "config": plain_config(cfg)}
+        self._run = self.package.init(id=run_id, resume="allow", sync_tensorboard=True, **options)
         return self._run.id
 
-    def send(self, scalars: dict[str, float], iteration: int) -> None:
-        self._run.log({**scalars, "iteration": iteration})
-
     def send_picture(self, path: Path, iteration: int) -> None:
-        self._run.log({path.stem.split("_")[0]: self.package.Image(str(path)), "iteration": iteration})
+        picture = self.package.Image(str(path))
+        self._run.log({path.stem.split("_")[0]: picture, "global_step": iteration})  # as TensorBoard counts
 
     def close(self) -> None:
         self._run.finish()
@@ -113,62 +111,41 @@ class MlflowTracker(RunTracker):
     PACKAGE = "mlflow"
 
     def open(self, cfg: CfgNode, run_id: str | None) -> str:
-        folder, store = self._folder.resolve(), {}
+        folder, place = self._folder.resolve(), None
         if not self.package.is_tracking_uri_set():
             self.package.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
-            store = {"artifact_location": (folder / "mlflow_files").as_uri()}
-        self._client = self.package.MlflowClient()
-        if run_id is None:
-            name = self.package.environment_variables.MLFLOW_EXPERIMENT_NAME.get() or "revisit"
-            found = self._client.get_experiment_by_name(name)
-            experiment = found.experiment_id if found else self._client.create_experiment(name, **store)
-            run_id = self._client.create_run(experiment, run_name=folder.name).info.run_id
-            entities = self.package.entities
-            params = [entities.Param(key, str(value)[:500]) for key, value in plain_config(cfg).items()]
-            for start in range(0, len(params), 100):  # as many as it takes at a time
-                self._client.log_batch(run_id, params=params[start : start + 100])
-        self._run_id = run_id
-        self._client.update_run(run_id, status="RUNNING")
-        return run_id
+            place = (folder / "mlflow_files").as_uri()
+        if run_id is not None:
+            return self.package.start_run(run_id).info.run_id
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "revisit"
+        if self.package.get_experiment_by_name(name) is None:
+            self.package.create_experiment(name, place)
+        self.package.set_experiment(name)
+        run = self.package.start_run(run_name=folder.name)
+        self.package.log_params(plain_config(cfg))
+        return run.info.run_id
 
     def send(self, scalars: dict[str, float], iteration: int) -> None:
-        now, metric = int(time.time() * 1000), self.package.entities.Metric
         names = {name: re.sub(r"[^\w\-./ ]", "_", name) for name in scalars}
-        self._client.log_batch(
-            self._run_id, [metric(names[name], value, now, iteration) for name, value in scalars.items()]
-        )
+        self.package.log_metrics({names[name]: value for name, value in scalars.items()}, step=iteration)
 
     def send_picture(self, path: Path, iteration: int) -> None:
-        self._client.log_artifact(self._run_id, str(path))
+        self.package.log_artifact(str(path))
 
     def close(self) -> None:
-        self._client.set_terminated(self._run_id)
+        self.package.end_run()
 
 
 TRACKERS = {tracker.PACKAGE: tracker for tracker in (WandbTracker, MlflowTracker)}
 
 
 def build_trackers(cfg: CfgNode) -> list[RunTracker]:
-    """Those of WRITERS, on the main process; of a pretraining with a sheet of its views.
+    """Those of WRITERS, on the main process, before TensorBoard's writer; of a pretraining with a sheet of its views.
 
     Raises:
         UserError: a package that is not installed, or a service that does not start.
     """
-    for name in cfg.WRITERS:
-        _require(name)
-    if cfg.WRITERS and method_of(cfg) and not (Path(cfg.OUTPUT_DIR) / VIEWS).exists():
+    trackers = [TRACKERS[name](cfg) for name in cfg.WRITERS]
+    if trackers and method_of(cfg) and not (Path(cfg.OUTPUT_DIR) / VIEWS).exists():
         save_view_sheet(cfg, Path(cfg.OUTPUT_DIR) / VIEWS)
-    return [TRACKERS[name](cfg) for name in cfg.WRITERS]
-
-
-def _read_ids(folder: Path) -> dict[str, str]:
-    try:
-        ids = json.loads((folder / RUN_IDS).read_text())
-    except (OSError, ValueError):
-        return {}
-    return ids if isinstance(ids, dict) else {}
-
-
-def _require(package: str) -> ModuleType:
-    expect(package in TRACKERS, f"WRITERS names {package!r}: expected some of {', '.join(TRACKERS)}")
-    return require_package(package, f"WRITERS names {package}, which is not installed: run pip install {package}")
+    return trackers

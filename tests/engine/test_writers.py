@@ -38,12 +38,10 @@ def offline(monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
-def test_a_service_that_is_not_known_or_not_installed_is_refused(toy_datasets, tmp_path, monkeypatch):
+def test_a_service_that_is_not_installed_is_refused(toy_datasets, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
-    with pytest.raises(UserError, match="WRITERS names wandb, which is not installed: run pip install wandb"):
+    with pytest.raises(UserError, match="pip install wandb"):
         build_trackers(run_config(tmp_path, "WRITERS", ("wandb",)))
-    with pytest.raises(UserError, match="WRITERS names 'comet': expected some of wandb, mlflow"):
-        build_trackers(run_config(tmp_path, "WRITERS", ("comet",)))
 
 
 def trained_and_resumed(folder: Path, service: str, forget: Callable[[], None] = lambda: None) -> str:
