@@ -40,7 +40,7 @@ OWNERS = (
     "revisit.engine.train_step",
     "revisit.engine.precision",
     "revisit.engine.hooks",
-    "revisit.engine.best_checkpoint",
+    "revisit.engine.evaluation_hooks",
     "revisit.engine.trainer",
     "revisit.engine.writers",
 )

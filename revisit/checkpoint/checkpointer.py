@@ -4,13 +4,14 @@ import logging
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import nn
 
 from revisit.checkpoint.flags import check_flags, flags_of, is_folded, read_flags
 from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint, require_finite, require_tensors
-from revisit.checkpoint.run_folder import BEST, checkpoints_of_run, is_of_run
+from revisit.checkpoint.run_folder import BEST, UNEVALUATED, checkpoints_of_run, is_of_run
 from revisit.errors import UserError, expect, first_line
 from revisit.files import written_whole
 from revisit.keys import SWITCH, declare, value_of
@@ -35,6 +36,17 @@ declare(
 )
 
 
+class Resumable(Protocol):
+    """What a checkpoint holds beside the model: the trainer."""
+
+    def state_dict(self) -> dict: ...
+
+    def check_state_dict(self, state_dict: dict) -> None:
+        """Raise UserError where a checkpoint is of another experiment, before anything of it is loaded."""
+
+    def load_state_dict(self, state_dict: dict) -> None: ...
+
+
 class RevisitCheckpointer(DetectionCheckpointer):
     """Saves the flags of its config with every checkpoint, and compares them whenever it loads.
 
@@ -50,9 +62,10 @@ class RevisitCheckpointer(DetectionCheckpointer):
 
     trains = True  # whether the model may go on learning from what it loads
 
-    def __init__(self, model: nn.Module, cfg: CfgNode, **checkpointables: object):
-        super().__init__(model, cfg.OUTPUT_DIR, **checkpointables)
+    def __init__(self, model: nn.Module, cfg: CfgNode, trainer: Resumable | None = None):
+        super().__init__(model, cfg.OUTPUT_DIR, **({"trainer": trainer} if trainer else {}))
         self._cfg = cfg
+        self._trainer = trainer
         self._resuming = False
         self._path = self._named = self._newest = ""
         self._whole: dict | None = None
@@ -72,7 +85,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
             content["classes"] = names
         with written_whole(path) as temporary:
             _write({**content, "flags": self._flags(content["model"]), **kwargs}, temporary)
-        if name != BEST:  # from which no run resumes
+        if name not in (BEST, UNEVALUATED):  # from which no run resumes
             with suppress(OSError):  # resuming does without the note
                 self.tag_last_checkpoint(path.name)
 
@@ -146,9 +159,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
         return content
 
     def _load_model(self, checkpoint: dict) -> object:
-        for name, part in self.checkpointables.items():
-            if self._resuming and hasattr(part, "check_state_dict"):  # it says more than tensors that do not fit
-                part.check_state_dict(checkpoint[name])
+        if self._resuming and self._trainer:  # which says more than tensors that do not fit
+            self._trainer.check_state_dict(checkpoint["trainer"])
         description = describe(self.model)
         if not (description or self._resuming):
             raise undescribed(f"the backbone, a {backbone_class(self.model)},")

@@ -1,5 +1,7 @@
-"""The checkpoints of a run in its OUTPUT_DIR: which there are, newest first, and which are outdated."""
+"""What a run has in its OUTPUT_DIR: checkpoints, which there are and which are outdated; its last scores."""
 
+import json
+import logging
 import re
 from itertools import count
 from pathlib import Path
@@ -8,11 +10,13 @@ from typing import Any
 import torch
 import yaml
 
-from revisit.files import UNFINISHED
+from revisit.errors import UserError
+from revisit.files import UNFINISHED, written_whole
 from revisit.keys import dotted_keys
 
 # Names without .pth: of the result, and of the best evaluation's network, which has a record beside it.
 FINAL, BEST = "model_final", "model_best"
+UNEVALUATED = "model_not_evaluated"  # whose evaluation failed; no run resumes from it
 BEST_RECORD = "best.json"
 RESULTS = "evaluation.json"  # scores of the final network, or of the one that --eval-only was given
 RUN_IDS = "tracked_runs.json"  # by service, the run that a resumed training continues
@@ -38,6 +42,19 @@ def state_of_run(folder: Path) -> dict:
     return content.get("trainer", {})
 
 
+def write_results(folder: Path, results: dict) -> None:
+    """Write the scores of an evaluation, where there are any, to FOLDER/evaluation.json."""
+    if not results:
+        return
+    path = folder / RESULTS
+    try:
+        with written_whole(path) as temporary:  # whoever finds it takes the evaluation for done
+            temporary.write_text(json.dumps(results, indent=2))
+    except OSError as error:
+        raise UserError(f"{path} could not be written ({error}): free some space and resume with --resume") from error
+    logging.getLogger(__name__).info(f"results written to {path}")
+
+
 def settings_of_run(folder: Path, state: dict | None = None) -> dict[str, Any]:
     """The config that a run in this folder began with, by dotted key, what was drawn or measured for it included.
 
@@ -58,8 +75,14 @@ def iteration_of(path: Path) -> int:
         return int(number[1])
     if path.stem != FINAL:
         return -1
+    iteration = read_iteration(path)
+    return _BEYOND if iteration is None else iteration  # reading it whole will say that it is damaged
+
+
+def read_iteration(path: Path) -> int | None:
+    """The iteration after which a run wrote a checkpoint; None where it cannot be read or is something else."""
     content = _glance(path)
-    return content["iteration"] if content else _BEYOND  # reading it whole will say that it is damaged
+    return content and content["iteration"]
 
 
 def _glance(path: Path) -> dict | None:

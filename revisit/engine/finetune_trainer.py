@@ -10,6 +10,8 @@ from revisit.compat import has_compiled_operators
 from revisit.data.detection_mapper import DetectionMapper
 from revisit.data.loader import FinetuneLoader
 from revisit.data.pixel_mapper import PixelMapper
+from revisit.engine.evaluation_hooks import BestCheckpoint, Evaluation
+from revisit.engine.hooks import Checkpoints, FreshPreciseBN, Writers
 from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError
 from revisit.evaluation.box_evaluators import BoxEvaluator
@@ -19,7 +21,10 @@ from revisit.modeling.distributed import share_state
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog, build_detection_test_loader
+from detectron2.engine import HookBase, hooks
 from detectron2.evaluation import DatasetEvaluator, PascalVOCDetectionEvaluator
+from detectron2.utils import comm
+from fvcore.nn.precise_bn import get_bn_modules
 
 
 def build_mapper(cfg: CfgNode, is_train: bool) -> PixelMapper | DetectionMapper:
@@ -31,6 +36,29 @@ class FinetuneTrainer(RevisitTrainer):
     """Finetunes Detectron2's detectors, SemanticSegmentor and DepthEstimator."""
 
     evaluation_checkpointer = WholeModelCheckpointer
+
+    def build_hooks(self) -> list[HookBase | None]:
+        cfg = self.cfg
+        return [
+            hooks.IterationTimer(),  # first: it takes the time of a step alone
+            hooks.LRScheduler(),
+            self._precise_bn(),  # changes the model, so before evaluation and checkpoint
+            # The evaluation, and what it leads to, before the checkpoint, which holds all of it.
+            Evaluation(cfg),
+            BestCheckpoint(cfg) if cfg.TEST.KEEP_BEST else None,
+            Checkpoints(cfg, self.signals),
+            Writers(self.build_writers(), period=20) if comm.is_main_process() else None,  # last: it has all numbers
+        ]
+
+    def _precise_bn(self) -> FreshPreciseBN | None:
+        """TEST.PRECISE_BN, on batches of a loader of its own, whose workers would only take memory."""
+        cfg = self.cfg.clone()
+        cfg.defrost()
+        cfg.DATALOADER.NUM_WORKERS = 0
+        if not cfg.TEST.PRECISE_BN.ENABLED or not get_bn_modules(self.model):
+            return None
+        loader = self.build_train_loader(cfg)
+        return FreshPreciseBN(cfg.TEST.EVAL_PERIOD, self.model, loader, cfg.TEST.PRECISE_BN.NUM_ITER)
 
     @classmethod
     def build_train_loader(cls, cfg: CfgNode) -> FinetuneLoader:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from revisit.checkpoint.run_folder import FINAL, periodic_name, remove_outdated
+from revisit.checkpoint.run_folder import FINAL, periodic_name, remove_outdated, write_results
 from revisit.engine.run_lock import check_owner
 from revisit.engine.stop_signals import SharedWish, StopSignals
 from revisit.errors import InterruptedRunError, StoppedRunError, UserError
@@ -39,6 +39,13 @@ declare(
     SWITCH,
     may_change=True,
 )
+
+
+class RevisitHook(HookBase):
+    """What the trainer asks of a hook of ours, beside what Detectron2's asks of any."""
+
+    def gather_state(self) -> None:
+        """Before a checkpoint, on all processes: bring together what ``state_dict``, which the main one calls, has."""
 
 
 class Throughput(HookBase):
@@ -83,7 +90,7 @@ class Throughput(HookBase):
         )
 
 
-class ReadErrors(HookBase):
+class ReadErrors(RevisitHook):
     """Log every unreadable image that a neighbour replaced; stop when more than 1 % of all reads fail.
 
     Judged over all processes after every WINDOW reads, or every epoch of a smaller data set: a share of fewer
@@ -119,7 +126,6 @@ class ReadErrors(HookBase):
             self._judge()
 
     def gather_state(self) -> None:
-        """Before a checkpoint, whose writer is one process: count the failures of all."""
         self._failures += sum(comm.all_gather(self._recent))
         self._recent = 0
 
@@ -184,24 +190,28 @@ class CollapseAlarm(HookBase):
             )
 
 
-def write_checkpoint(trainer: DefaultTrainer, folder: Path, name: str, iteration: int, **facts: object) -> str:
+def write_checkpoint(trainer: DefaultTrainer, folder: Path, name: str, **facts: object) -> str:
     """Write FOLDER/NAME.pth on the main process, while the others wait; on all, what went wrong, or ""."""
     trainer.gather_state()
     failure = ""
     if comm.is_main_process():
         check_owner(folder)
         try:
-            trainer.checkpointer.save(name, iteration=iteration, **facts)
+            trainer.checkpointer.save(name, iteration=trainer.iter, **facts)
         except OSError as error:
             failure = f"{name}.pth could not be written ({error})"
     return comm.all_gather(failure)[0]
+
+
+class EndOfRunError(UserError):
+    """The run ends before its last iteration and has its result: no failure."""
 
 
 class Checkpoints(HookBase):
     """Writes a checkpoint every SOLVER.CHECKPOINT_PERIOD iterations, at the end, and after the step in which a signal
     asked the run to stop.
 
-    Belongs after all that changes the model or the state of a hook, and before evaluation and writers; on all
+    Belongs after all that changes the model or the state of a hook, evaluation included, and before the writers; on all
     processes, of which the main one writes and the others wait for it. The newest SOLVER.CHECKPOINTS_KEPT stay, and
     every SOLVER.CHECKPOINT_KEPT_EVERY-th one.
     """
@@ -217,13 +227,16 @@ class Checkpoints(HookBase):
 
     def after_step(self) -> None:
         iteration = self.trainer.iter
-        done = iteration + 1 >= self.trainer.max_iter
         stop = self._wish(self._signals.received)
-        if done:  # first, because a run that is killed after it, and resumed, has nothing left to do
-            self._save(FINAL, iteration, needed=True)
+        if self.trainer.is_last_step:  # first, because a run that is killed after it has nothing left to do
+            if comm.is_main_process():
+                write_results(self._folder, self.trainer.results)
+            self._save(FINAL, needed=True)
             stop = None
         if stop or (iteration + 1) % self._period == 0:
-            self._save(periodic_name(iteration), iteration, needed=bool(stop))
+            self._save(periodic_name(iteration), needed=bool(stop))
+        if self.trainer.ending:
+            raise EndOfRunError(self.trainer.ending)
         if stop:
             kind = InterruptedRunError if stop == signal.SIGINT else StoppedRunError
             raise kind(
@@ -231,59 +244,46 @@ class Checkpoints(HookBase):
                 "the same command with --resume continues"
             )
 
-    def _save(self, name: str, iteration: int, *, needed: bool) -> None:
+    def _save(self, name: str, *, needed: bool) -> None:
         """Where the disk is full the run continues, unless the checkpoint is ``needed`` or the config says to stop."""
-        failure = write_checkpoint(self.trainer, self._folder, name, iteration)
+        failure = write_checkpoint(self.trainer, self._folder, name)
         if comm.is_main_process() and not failure:
-            remove_outdated(self._folder, iteration, newest=self._newest, every=self._every)
+            remove_outdated(self._folder, self.trainer.iter, newest=self._newest, every=self._every)
         if failure and (needed or self._stop_on_failure):
             raise UserError(f"{failure}; older checkpoints are untouched: free some space and resume with --resume")
         if failure:
             logger.error(f"NO CHECKPOINT: {failure}. The run continues and will try again; older ones are untouched")
 
 
-class Around(HookBase):
-    """One of Detectron2's hooks, called by one of ours that decides when, or what its failure means."""
+class Writers(hooks.PeriodicWriter):
+    """The last hook: Detectron2's PeriodicWriter, which writes at some other moments too.
 
-    def __init__(self, inner: HookBase):
-        self._inner = inner
-
-    def before_train(self) -> None:
-        self._inner.trainer = self.trainer
-
-    def after_step(self) -> None:
-        self._inner.after_step()
-
-
-class PatientWriter(Around):
-    """PeriodicWriter, whose full disk does not end the run: what cannot be written is lost, and said.
-
-    It is the last hook, and writes at once what others have to say before the first step, and the scores of every
-    evaluation: Detectron2's would lose those that another one follows within its period.
+    A line of progress follows the first steps too: on a slow machine Detectron2's twenty take minutes. The scores of
+    every evaluation are written at once, those before the first step included: Detectron2 would lose what another
+    evaluation follows within its period. A full disk does not end the run: what cannot be written is lost, and said.
     """
 
+    EARLY = (1, 2, 5, 10)  # steps
     _warned = False
 
-    def __init__(self, inner: hooks.PeriodicWriter, eval_period: int):
-        super().__init__(inner)
-        self._eval_period = eval_period
-
     def before_train(self) -> None:
-        super().before_train()
-        self._write_scores()
+        self._write(progress=False)
 
     def after_step(self) -> None:
-        self._try(self._inner.after_step)
-        if self._eval_period and (self.trainer.iter + 1) % self._eval_period == 0:
-            self._write_scores()
-
-    def _write_scores(self) -> None:
-        for writer in self._inner._writers:
-            if not isinstance(writer, CommonMetricPrinter):  # of steps
-                self._try(writer.write)
+        trainer = self.trainer
+        self._try(super().after_step)
+        if trainer.iter + 1 - trainer.start_iter in self.EARLY and not trainer.is_last_step:
+            self._write(progress=True)
+        if trainer.is_evaluated:
+            self._write(progress=False)
 
     def after_train(self) -> None:
-        self._try(self._inner.after_train)
+        self._try(super().after_train)
+
+    def _write(self, *, progress: bool) -> None:
+        for writer in self._writers:
+            if isinstance(writer, CommonMetricPrinter) == progress:
+                self._try(writer.write)
 
     def _try(self, write: Callable[[], None]) -> None:
         try:
@@ -311,56 +311,9 @@ def quiet_tensorboard() -> Iterator[None]:
         threading.excepthook = usual
 
 
-class EarlyProgress(HookBase):
-    """Detectron2's line of progress after the first steps too: on a slow machine its twenty take minutes."""
-
-    STEPS = (1, 2, 5, 10)
-
-    def __init__(self, max_iter: int):
-        self._printer = CommonMetricPrinter(max_iter)
+class FreshPreciseBN(hooks.PreciseBN):
+    """Detectron2's PreciseBN, which begins at the same batch whenever it runs, in a resumed run or another."""
 
     def after_step(self) -> None:
-        done = self.trainer.iter + 1
-        if done - self.trainer.start_iter in self.STEPS and done < self.trainer.max_iter:  # the last has a line anyway
-            self._printer.write()
-
-
-class EvaluationAfterSuccess(Around):
-    """EvalHook, whose evaluation at the end a failure in the last step does not set off."""
-
-    def after_train(self) -> None:
-        if self.trainer.iter >= self.trainer.max_iter:  # reached by success alone
-            self._inner.after_train()
-
-
-class AfterEvaluation(HookBase):
-    """Directly after the evaluation, on all processes: ``_consider`` takes the results of each and its iteration.
-
-    The main process alone has results. A checkpoint is written before the evaluation that follows the same step, and
-    knows nothing of it.
-    """
-
-    def __init__(self, cfg: CfgNode):
-        self._cfg, self._period = cfg, cfg.TEST.EVAL_PERIOD
-
-    def after_step(self) -> None:
-        done = self.trainer.iter + 1
-        if self._period and done % self._period == 0 and done != self.trainer.max_iter:
-            self._consider(self.trainer._last_eval_results, self.trainer.iter)
-
-    def after_train(self) -> None:
-        if self.trainer.iter >= self.trainer.max_iter:  # reached by success alone, and evaluated
-            self._consider(self.trainer._last_eval_results, self.trainer.max_iter - 1)
-
-    def _consider(self, results: dict, iteration: int) -> None:
-        raise NotImplementedError
-
-
-class FreshBatches(HookBase):
-    """Directly before Detectron2's PreciseBN: that begins at the same batch whenever it runs, resumed or not."""
-
-    def __init__(self, precise_bn: hooks.PreciseBN):
-        self._precise_bn = precise_bn
-
-    def after_step(self) -> None:
-        self._precise_bn._data_iter = None
+        self._data_iter = None
+        super().after_step()

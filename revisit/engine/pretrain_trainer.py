@@ -7,9 +7,8 @@ from pathlib import Path
 from torch import nn
 
 from revisit.data.loader import ResumableLoader
-from revisit.engine.hooks import CollapseAlarm, CropFallbacks, EvaluationAfterSuccess, ReadErrors, Throughput
-from revisit.engine.label_free_history import LabelFreeHistory, LabelFreeResults
-from revisit.engine.start_scores import StartScores
+from revisit.engine.evaluation_hooks import BestCheckpoint, Evaluation, LabelFreeHistory, LabelFreeResults, StartScores
+from revisit.engine.hooks import Checkpoints, CollapseAlarm, CropFallbacks, ReadErrors, Throughput, Writers
 from revisit.engine.trainer import RevisitTrainer
 from revisit.evaluation.classifiers import fit_linear, knn_top1, linear_top1
 from revisit.evaluation.features import Features, extractor
@@ -40,26 +39,27 @@ class PretrainTrainer(RevisitTrainer):
             logger.warning(advice)
         return loader
 
-    def build_hooks(self) -> list[HookBase]:
-        """The method's hooks directly after LRScheduler, then those that watch the run; one watches its evaluations."""
-        cfg, built = self.cfg, super().build_hooks()
-        solver, loader, period = cfg.SOLVER, self.data_loader, metrics_period(cfg)
-        ours = [
+    def build_hooks(self) -> list[HookBase | None]:
+        cfg, loader = self.cfg, self.data_loader
+        batch, workers, period = cfg.SOLVER.IMS_PER_BATCH, cfg.DATALOADER.NUM_WORKERS, metrics_period(cfg)
+        constrained = cfg.VIEWS.NUM_SMALL * (cfg.VIEWS.MIN_OVERLAP > 0) + (cfg.VIEWS.MAX_IOU < 1)  # crops of an image
+        return [
+            hooks.IterationTimer(),  # first: it takes the time of a step alone
+            hooks.LRScheduler(),
+            # What a step changes beside parameters (momentum encoder, queue), so that a checkpoint holds one moment.
             *unwrap(self.model).hooks(cfg, loader.iterations_per_epoch),
             CollapseAlarm(period),
-            Throughput(solver.IMS_PER_BATCH, cfg.DATALOADER.NUM_WORKERS, period),
-            ReadErrors(solver.IMS_PER_BATCH, loader.iterations_per_epoch),
+            Throughput(batch, workers, period),  # before what is slow, whose time it would count
+            ReadErrors(batch, loader.iterations_per_epoch),
+            CropFallbacks(batch // comm.get_world_size() * constrained) if constrained else None,
+            # The evaluation, and what it leads to, before the checkpoint, which holds all of it.
+            Evaluation(cfg),
+            LabelFreeHistory(cfg) if cfg.MONITOR.IMAGES else None,
+            BestCheckpoint(cfg) if cfg.TEST.KEEP_BEST else None,  # whose checkpoint has the line above, and may be last
+            StartScores(cfg) if cfg.MONITOR.IMAGES or cfg.KNN_EVAL.BANK else None,  # sums up after the last evaluation
+            Checkpoints(cfg, self.signals),
+            Writers(self.build_writers(), period=20) if comm.is_main_process() else None,  # last: it has all numbers
         ]
-        constrained = cfg.VIEWS.NUM_SMALL * (cfg.VIEWS.MIN_OVERLAP > 0) + (cfg.VIEWS.MAX_IOU < 1)
-        if constrained:
-            ours.append(CropFallbacks(solver.IMS_PER_BATCH // comm.get_world_size() * constrained))
-        after_evaluation = 1 + next(i for i, hook in enumerate(built) if isinstance(hook, EvaluationAfterSuccess))
-        if cfg.MONITOR.IMAGES:
-            built.insert(after_evaluation, LabelFreeHistory(cfg))
-        if cfg.MONITOR.IMAGES or cfg.KNN_EVAL.BANK:
-            built.insert(after_evaluation, StartScores(cfg))
-        after_lr = 1 + next(i for i, hook in enumerate(built) if isinstance(hook, hooks.LRScheduler))
-        return [*built[:after_lr], *ours, *built[after_lr:]]
 
     def resume_or_load(self, resume: bool = True, accepted: Collection[str] = ()) -> None:
         super().resume_or_load(resume, accepted)

@@ -1,6 +1,5 @@
 """Detectron2's DefaultTrainer, made to run without a GPU and to resume exactly, for pretraining and finetuning."""
 
-import json
 import logging
 import warnings
 import weakref
@@ -11,31 +10,22 @@ import torch
 from torch import nn
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.checkpoint.run_folder import FINAL, RESULTS
+from revisit.checkpoint.run_folder import write_results
 from revisit.data.reader import UnreadableImageError
-from revisit.engine.best_checkpoint import BestCheckpoint, OutOfPatienceError
-from revisit.engine.hooks import (
-    Checkpoints,
-    EarlyProgress,
-    EvaluationAfterSuccess,
-    FreshBatches,
-    PatientWriter,
-    quiet_tensorboard,
-)
-from revisit.engine.run_lock import check_owner
+from revisit.engine.hooks import EndOfRunError, RevisitHook, quiet_tensorboard
 from revisit.engine.same_experiment import check_same_experiment, config_of_checkpoint, plain_config
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.engine.stop_signals import StopSignals, announce
 from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_finite
 from revisit.engine.writers import build_trackers
 from revisit.errors import KilledWorkerError, UserError, expect, first_line, told_by_worker
-from revisit.files import written_whole
 from revisit.keys import SWITCH, declare
 from revisit.modeling.distributed import share_state
 
 from detectron2.config import CfgNode
-from detectron2.engine import DefaultTrainer, HookBase, TrainerBase, hooks
+from detectron2.engine import DefaultTrainer, HookBase, TrainerBase
 from detectron2.engine.defaults import create_ddp_model
+from detectron2.evaluation import verify_results
 from detectron2.modeling import build_model
 from detectron2.utils import comm
 from detectron2.utils.events import EventStorage, EventWriter
@@ -81,6 +71,8 @@ class RevisitTrainer(DefaultTrainer):
         self.checkpointer = RevisitCheckpointer(self.model, cfg, trainer=weakref.proxy(self))
         self.start_iter = 0
         self.max_iter = cfg.SOLVER.MAX_ITER
+        self.results: dict = {}  # of the last evaluation, on the main process
+        self.ending = ""  # why the run ends before its last iteration, in words
         self.signals = StopSignals(announce)
         self.register_hooks(self.build_hooks())
 
@@ -110,27 +102,23 @@ class RevisitTrainer(DefaultTrainer):
         options = {"accumulation_steps": cfg.SOLVER.ACCUMULATION_STEPS, "metrics_period": cls.metrics_period(cfg)}
         return TrainStep(model, batches, optimizer, precision=precision, seed=cfg.SEED, **options)
 
-    def build_hooks(self) -> list[HookBase]:
-        """Detectron2's, with our own writing of checkpoints, on every process, and of metrics."""
-        built: list[HookBase] = []
-        for hook in super().build_hooks():
-            if isinstance(hook, hooks.PreciseBN):
-                built.append(FreshBatches(hook))
-            if isinstance(hook, hooks.EvalHook):
-                built.append(Checkpoints(self.cfg, self.signals))
-                hook = EvaluationAfterSuccess(hook)
-            if isinstance(hook, hooks.PeriodicWriter):
-                built.append(EarlyProgress(self.max_iter))
-                hook = PatientWriter(hook, self.cfg.TEST.EVAL_PERIOD)
-            if hook is not None and not isinstance(hook, hooks.PeriodicCheckpointer):
-                built.append(hook)
-            if isinstance(hook, EvaluationAfterSuccess) and self.cfg.TEST.KEEP_BEST:
-                built.append(BestCheckpoint(self.cfg))
-        return built
+    def build_hooks(self) -> list[HookBase | None]:
+        """Subclasses list all that happens around a step, in its order; None stands for nothing."""
+        raise NotImplementedError
 
     def build_writers(self) -> list[EventWriter]:
         trackers = build_trackers(self.cfg)  # first: wandb looks at what TensorBoard's writer is made with
         return [*super().build_writers(), *trackers]
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether the network is evaluated after this iteration."""
+        done, period = self.iter + 1, self.cfg.TEST.EVAL_PERIOD
+        return done == self.max_iter or (period > 0 and done % period == 0)
+
+    @property
+    def is_last_step(self) -> bool:
+        return self.iter + 1 == self.max_iter or bool(self.ending)
 
     def gather_state(self) -> None:
         """On all processes, before the main one makes a checkpoint: bring together what each process has.
@@ -143,7 +131,7 @@ class RevisitTrainer(DefaultTrainer):
         except NonFiniteLossError as error:
             raise self._non_finite(error) from None
         for hook in self._hooks:
-            if hasattr(hook, "gather_state"):
+            if isinstance(hook, RevisitHook):
                 hook.gather_state()
 
     def state_dict(self) -> dict:
@@ -159,24 +147,17 @@ class RevisitTrainer(DefaultTrainer):
 
     def check_state_dict(self, state_dict: dict) -> None:
         """Before anything of a checkpoint is loaded: is it of this experiment?"""
-        others = state_dict.get("world_size", 1) != comm.get_world_size()
+        others = state_dict["world_size"] != comm.get_world_size()
         options = {"accepted": self._accepted, "other_processes": others}
         check_same_experiment(self.cfg, self.data_loader.images, state_dict, **options)
 
     def load_state_dict(self, state_dict: dict) -> None:
-        expect(
-            "seed" in state_dict,
-            "cannot resume: the checkpoint is not of a Revisit run, or older than this version; start from it by "
-            "MODEL.WEIGHTS in another OUTPUT_DIR",
-        )
-        seed = state_dict["seed"]
+        seed, before, now = state_dict["seed"], state_dict["world_size"], comm.get_world_size()
         expect(
             seed == self.cfg.SEED,
             f"cannot resume: the checkpoint's SEED is {seed}, this config's {self.cfg.SEED}; "
             "give that seed, or start anew in another OUTPUT_DIR",
         )
-        now = comm.get_world_size()
-        before = state_dict.get("world_size", now)
         if before != now:
             logger.warning(f"resuming on {now} processes what {before} began: {self.other_world_size}")
         base_lrs = self.scheduler.base_lrs
@@ -186,7 +167,7 @@ class RevisitTrainer(DefaultTrainer):
 
     def _load_optimizer(self, state_dict: dict) -> None:
         """Each parameter's state is the checkpoint's; rates and decays are the config's, and so their groups."""
-        before = config_of_checkpoint(self.cfg, state_dict.get("config", {}), "SOLVER.")
+        before = config_of_checkpoint(self.cfg, state_dict["config"], "SOLVER.")
         saved_by = self.build_optimizer(before, self.model)
         try:
             self._trainer.load_state_dict(state_dict["_trainer"], saved_by)
@@ -209,7 +190,8 @@ class RevisitTrainer(DefaultTrainer):
         loaded = cls.evaluation_checkpointer(model, cfg).resume_or_load(cfg.MODEL.WEIGHTS, resume=resume)
         with EventStorage(loaded.get("iteration", 0)):
             results = cls.test(cfg, model)
-        _write_results(cfg, results)
+        if comm.is_main_process():
+            write_results(Path(cfg.OUTPUT_DIR), results)
         return results
 
     def resume_or_load(self, resume: bool = True, accepted: Collection[str] = ()) -> None:
@@ -221,48 +203,17 @@ class RevisitTrainer(DefaultTrainer):
         self.data_loader.start_iteration = self.start_iter
 
     def train(self) -> None:
-        if self.start_iter >= self.max_iter:
-            self._restore_final()
-            for hook in self._hooks:
-                if isinstance(hook, BestCheckpoint):
-                    hook.catch_up()
-            done = f"the run has finished its {self.max_iter} iterations (--eval-only evaluates it again)"
-            logger.info(f"nothing to do: {done}")
-            self._make_up_for_evaluation()
+        if self.start_iter >= self.max_iter or self.ending:
+            why = self.ending or f"the run has finished its {self.max_iter} iterations"
+            logger.info(f"nothing to do: {why} (--eval-only evaluates it again)")
             return
         try:
             with self.signals, quiet_tensorboard():
-                super().train()
-                _write_results(self.cfg, self._last_eval_results)
-        except OutOfPatienceError as end:
+                TrainerBase.train(self, self.start_iter, self.max_iter)
+        except EndOfRunError as end:
             logger.info(str(end))
-            for hook in self._hooks:
-                if hasattr(hook, "sum_up"):
-                    hook.sum_up()
-            if hasattr(self, "_last_eval_results"):
-                _write_results(self.cfg, self._last_eval_results)
-            self._make_up_for_evaluation()
-
-    def before_train(self) -> None:
-        """A hook that has nothing to do ends the run here, before the scores of its last network are removed."""
-        super().before_train()
-        if comm.is_main_process():
-            (Path(self.cfg.OUTPUT_DIR) / RESULTS).unlink(missing_ok=True)  # of another network than the run's last
-
-    def _restore_final(self) -> None:
-        """Where a finished run's result is damaged or gone, its last periodic checkpoint was loaded: write it again."""
-        loaded = Path(self.checkpointer.get_checkpoint_file()).stem
-        if comm.is_main_process() and self.start_iter == self.max_iter and loaded != FINAL:
-            check_owner(Path(self.cfg.OUTPUT_DIR))
-            self.checkpointer.save(FINAL, iteration=self.start_iter - 1)
-
-    def _make_up_for_evaluation(self) -> None:
-        """Of a run that was killed between its last checkpoint and the end of the evaluation that follows."""
-        evaluates = self.cfg.DATASETS.TEST or self.cfg.MONITOR.IMAGES
-        wanted = bool(evaluates) and not (Path(self.cfg.OUTPUT_DIR) / RESULTS).is_file()
-        if comm.all_gather(wanted)[0]:
-            with EventStorage(self.start_iter - 1):
-                _write_results(self.cfg, self.test(self.cfg, self.model))
+        if self.cfg.TEST.EXPECTED_RESULTS and comm.is_main_process():
+            verify_results(self.cfg, self.results)
 
     def run_step(self) -> None:
         try:
@@ -297,11 +248,3 @@ class RevisitTrainer(DefaultTrainer):
     def metrics_period(cfg: CfgNode) -> int:
         """Steps whose losses are read together; more than one only where ``inputs_of`` knows earlier batches."""
         return 1
-
-
-def _write_results(cfg: CfgNode, results: dict) -> None:
-    if comm.is_main_process() and results:
-        path = Path(cfg.OUTPUT_DIR) / RESULTS
-        with written_whole(path) as temporary:  # whoever finds it takes the evaluation for done
-            temporary.write_text(json.dumps(results, indent=2))
-        logger.info(f"results written to {path}")

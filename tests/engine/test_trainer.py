@@ -1,6 +1,5 @@
 """What checkpoints and metrics of a run hold; and a resumed run ends as one that was never stopped."""
 
-import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -12,8 +11,9 @@ import pytest
 import torch
 from runs import assert_same, load, run, run_config, train, train_for_module
 
+from revisit.engine.evaluation_hooks import Evaluation
 from revisit.engine.finetune_trainer import FinetuneTrainer
-from revisit.engine.hooks import Checkpoints, CollapseAlarm, EvaluationAfterSuccess, ReadErrors, Throughput
+from revisit.engine.hooks import Checkpoints, CollapseAlarm, ReadErrors, Throughput, Writers
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.setup import make_config
 from revisit.engine.solver import resolve_schedule
@@ -42,7 +42,7 @@ def test_momentum_and_queue_hooks_sit_directly_after_the_lr_scheduler(toy_datase
     kinds = [type(hook) for hook in PretrainTrainer(run_config(tmp_path))._hooks]
     place = kinds.index(d2_hooks.LRScheduler)
     assert kinds[place + 1 : place + 3] == [MomentumUpdate, QueueUpdate]
-    assert place + 2 < kinds.index(Checkpoints) < kinds.index(EvaluationAfterSuccess)
+    assert place + 2 < kinds.index(Evaluation) < kinds.index(Checkpoints) < kinds.index(Writers)
 
 
 @pytest.mark.parametrize(
@@ -78,44 +78,6 @@ def test_a_run_has_its_flags_its_seed_and_the_documented_metrics(whole):
         *("images_per_second", "data_wait_share", "read_failures", "crop_fallbacks"),
     }
     assert list(whole.glob("events.out.tfevents*"))
-
-
-def test_the_end_leaves_its_scores_and_a_run_that_was_killed_before_makes_up_for_them(whole, toy_datasets, tmp_path):
-    scores = json.loads((whole / "evaluation.json").read_text())
-    assert scores["knn_top1"] == read_metrics(whole / "metrics.json")["knn_top1"][-1][1]
-    for name in ("model_0000009.pth", "model_final.pth"):
-        shutil.copy(whole / name, tmp_path)
-    (tmp_path / "last_checkpoint").write_text("model_final.pth")
-    assert train(tmp_path, *OPTIONS, resume=True).start_iter == 10
-    written = (tmp_path / "evaluation.json").stat().st_mtime_ns
-    assert json.loads((tmp_path / "evaluation.json").read_text()) == scores
-    train(tmp_path, *OPTIONS, resume=True)
-    assert (tmp_path / "evaluation.json").stat().st_mtime_ns == written
-
-
-def test_scores_of_an_earlier_network_are_not_taken_for_those_of_a_run_that_went_on(
-    toy_datasets, tmp_path, monkeypatch
-):
-    options = (
-        "DATASETS.TEST",
-        ("toy_objects_heldout",),
-        "KNN_EVAL.BANK",
-        "toy_objects_train",
-        "KNN_EVAL.IMAGE_SIZE",
-        32,
-    )
-    train(tmp_path, *options, "SOLVER.MAX_ITER", 1)
-    first = (tmp_path / "evaluation.json").read_text()
-
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(PretrainTrainer, "test", killed)
-        train(tmp_path, *options, "SOLVER.MAX_ITER", 3, resume=True)
-    assert (tmp_path / "model_final.pth").is_file() and not (tmp_path / "evaluation.json").exists()
-    train(tmp_path, *options, "SOLVER.MAX_ITER", 3, resume=True)
-    assert (tmp_path / "evaluation.json").read_text() != first
 
 
 def check_resumed(whole: Path, output: Path, iteration: int, train: Callable[..., RevisitTrainer]) -> RevisitTrainer:

@@ -2,12 +2,12 @@
 
 import shutil
 
-from revisit.engine.hooks import EarlyProgress
+from revisit.engine.hooks import Writers
 
 
-def vanish(hook: EarlyProgress) -> None:
+def vanish(hook: Writers) -> None:
     if hook.trainer.iter == 2:
         shutil.rmtree(hook.trainer.cfg.OUTPUT_DIR)
 
 
-EarlyProgress.before_step = vanish
+Writers.before_step = vanish

@@ -1,0 +1,248 @@
+"""A run's evaluations, and what follows them: the best network, what training changed, what several say together.
+
+All of it happens before the checkpoint of the same step, which therefore holds it: a run that was killed repeats the
+steps since its last checkpoint, their evaluations included, and nothing has to be made up for.
+"""
+
+import contextlib
+import json
+import logging
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from revisit.checkpoint.run_folder import BEST, BEST_RECORD, RESULTS, UNEVALUATED, read_iteration
+from revisit.data.records import fingerprint
+from revisit.engine.hooks import write_checkpoint
+from revisit.evaluation.label_free import LABEL_FREE, LabelFreeScores, neighbor_stability, watched_records
+from revisit.evaluation.main_score import find_score, is_better, main_score
+from revisit.files import written_whole
+from revisit.keys import SWITCH, declare, whole
+
+from detectron2.config import CfgNode
+from detectron2.engine import HookBase
+from detectron2.evaluation.testing import flatten_results_dict
+from detectron2.utils import comm
+
+logger = logging.getLogger(__name__)
+
+declare(
+    "TEST.KEEP_BEST",
+    False,
+    "Keep model_best.pth: the network of the evaluation whose main score, of the first of DATASETS.TEST, is the best: "
+    "bbox/AP, sem_seg/mIoU, depth/rmse (the lowest), knn_top1 (which needs KNN_EVAL.BANK). best.json says which.",
+    SWITCH,
+    may_change=True,
+)
+declare(
+    "TEST.PATIENCE",
+    0,
+    "End a run after so many evaluations in a row without a better one, which KEEP_BEST keeps; 0: never.",
+    whole(unit="evaluations (0: never)"),
+    may_change=True,
+)
+
+
+class Evaluation(HookBase):
+    """Scores the network every TEST.EVAL_PERIOD iterations and after the last one: ``trainer.results``.
+
+    Belongs after all that changes the network. Only the main process has results.
+    """
+
+    def __init__(self, cfg: CfgNode):
+        self._cfg, self._folder = cfg, Path(cfg.OUTPUT_DIR)
+
+    def before_train(self) -> None:
+        if comm.is_main_process():
+            (self._folder / RESULTS).unlink(missing_ok=True)  # of another network than the last of this run
+
+    def after_step(self) -> None:
+        if not self.trainer.is_evaluated:
+            return
+        try:
+            results = self.trainer.test(self._cfg, self.trainer.model)
+        except Exception:
+            if comm.is_main_process():  # an evaluation that fails costs nobody the training before it
+                with contextlib.suppress(OSError):
+                    self.trainer.checkpointer.save(UNEVALUATED, iteration=self.trainer.iter)
+            raise
+        self.trainer.results = results
+        self.trainer.storage.put_scalars(smoothing_hint=False, **flatten_results_dict(results))
+        comm.synchronize()  # what it took differs, and the next step should not be blamed
+
+
+class LabelFreeResults(dict[str, float]):
+    """Scores of an evaluation by name, and what the next evaluation is compared with."""
+
+    label_free: LabelFreeScores | None = None  # on the main process, with MONITOR.IMAGES
+
+
+class LabelFreeHistory(HookBase):
+    """Logs ``neighbor_stability`` from the second evaluation on, and once, when the curves have flattened, advice.
+
+    They have when of the last FLAT values of RankMe the largest exceeds the smallest by at most TOLERANCE of it, and so
+    with alignment and with uniformity less its sign.
+    """
+
+    FLAT = 4  # evaluations
+    TOLERANCE = 0.05
+
+    def __init__(self, cfg: CfgNode):
+        options = {"size": cfg.KNN_EVAL.IMAGE_SIZE, "neighbors": cfg.KNN_EVAL.NUM_NEIGHBORS}
+        self._images = [*fingerprint(watched_records(cfg)), options]  # what evaluations share that are compared
+        self._last: list[list[float]] = []  # at most FLAT evaluations: RankMe, alignment, uniformity
+        self._neighbors: Tensor | None = None  # of the last one
+        self._advised = False
+
+    def state_dict(self) -> dict:
+        state = {"images": self._images, "last": self._last, "neighbors": self._neighbors}
+        return {**state, "advised": self._advised}
+
+    def load_state_dict(self, state: dict) -> None:
+        if state["images"] != self._images:
+            logger.info("MONITOR.IMAGES are others than before: their evaluations are compared from here on")
+            return
+        self._last, self._neighbors, self._advised = state["last"], state["neighbors"], state["advised"]
+
+    def after_step(self) -> None:
+        if self.trainer.is_evaluated and (scores := self.trainer.results.label_free):
+            self._compare(scores)
+
+    def _compare(self, scores: LabelFreeScores) -> None:
+        if self._neighbors is not None:
+            stability = neighbor_stability(self._neighbors, scores.neighbors)
+            self.trainer.storage.put_scalar("neighbor_stability", stability, smoothing_hint=False)
+            logger.info(f"{stability:.1f} % of the nearest neighbours are those of the evaluation before")
+        self._neighbors = scores.neighbors
+        self._last = [*self._last, [scores.rankme, scores.alignment, scores.uniformity]][-self.FLAT :]
+        sizes = np.abs(self._last)  # whose extremes are NaN where a value is
+        flat = np.all(sizes.max(axis=0) <= (1 + self.TOLERANCE) * sizes.min(axis=0))
+        if self._advised or len(sizes) < self.FLAT or not flat:
+            return
+        self._advised = True
+        logger.info(
+            f"the curves without labels have flattened: RankMe, alignment and uniformity of the last {self.FLAT} "
+            f"evaluations each lie within {self.TOLERANCE:.0%}. Finetune this network before you train on "
+            "(docs/reading-a-run.md)"
+        )
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best evaluation so far, as best.json has it; iterations count from 0, as in the names of checkpoints."""
+
+    score: str
+    value: float
+    iteration: int
+    waited: int = 0  # evaluations since then without a better one
+
+
+class BestCheckpoint(HookBase):
+    """Writes model_best.pth, then best.json, after an evaluation that is better than all before (TEST.KEEP_BEST), and
+    ends the run after TEST.PATIENCE evaluations in a row that are not."""
+
+    def __init__(self, cfg: CfgNode):
+        self._cfg, self._folder, self._patience = cfg, Path(cfg.OUTPUT_DIR), cfg.TEST.PATIENCE
+        self._best: Best | None = None
+
+    def state_dict(self) -> dict:
+        return {"best": self._best and asdict(self._best)}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Forget a best one that model_best.pth is not: it is gone, or of steps that this run did not continue from."""
+        best = Best(**state["best"]) if state["best"] else None
+        if best and read_iteration(self._folder / f"{BEST}.pth") != best.iteration:
+            so_far = f"{BEST}.pth is not of iteration {best.iteration}, the best so far ({best.score} {best.value:.2f})"
+            logger.warning(f"{so_far}: the best is chosen among the evaluations from here on")
+            return
+        self._best = best
+        self.trainer.ending = self._why_it_ends()
+
+    def after_step(self) -> None:
+        if not self.trainer.is_evaluated:
+            return
+        score, value = main_score(self._cfg), None
+        if comm.is_main_process():
+            value = find_score(self._cfg, flatten_results_dict(self.trainer.results))
+        value = comm.all_gather(value)[0]
+        if self._best and not is_better(score, value, self._best.value):
+            self._best = replace(self._best, waited=self._best.waited + 1)
+        else:
+            before, self._best = self._best, Best(score, value, self.trainer.iter)
+            if failure := write_checkpoint(self.trainer, self._folder, BEST, best=asdict(self._best)):
+                self._best = before
+                logger.error(f"NO BEST CHECKPOINT: {failure}. The run continues; a better evaluation tries again")
+                return
+            logger.info(f"{score} {value:.2f} is the best so far: {BEST}.pth is of iteration {self.trainer.iter}")
+        if comm.is_main_process():
+            with contextlib.suppress(OSError), written_whole(self._folder / BEST_RECORD) as temporary:
+                temporary.write_text(json.dumps(asdict(self._best), indent=2))
+        if self.trainer.iter + 1 < self.trainer.max_iter:
+            self.trainer.ending = self._why_it_ends()
+
+    def _why_it_ends(self) -> str:
+        """Why the run trains no longer, in words; "" if it has patience left."""
+        best = self._best
+        if not best or not self._patience or best.waited < self._patience:
+            return ""
+        return (
+            f"no better {best.score} than {best.value:.2f} in {best.waited} evaluations: {BEST}.pth, of iteration "
+            f"{best.iteration}, is the result (TEST.PATIENCE {self._patience}; a larger one, or 0, continues)"
+        )
+
+
+COMPARED = ("knn_top1", "linear_top1")  # percent, the higher the better, of one test set or, with a suffix, several
+
+
+class StartScores(HookBase):
+    """Evaluates the network before the first step, whose scores are iteration 0's, and compares all others with that.
+
+    A score below the start's is warned of; the end says what became of each, so it belongs after what may end the run.
+    The scores are in the checkpoints: a run that resumes compares with those of its first step, unless it evaluates in
+    another way.
+    """
+
+    def __init__(self, cfg: CfgNode):
+        self._cfg = cfg
+        self._how = {"test": list(cfg.DATASETS.TEST), **cfg.KNN_EVAL}
+        self._monitored = {**cfg.MONITOR}
+        self._start: dict[str, float] = {}
+
+    def state_dict(self) -> dict:
+        return {"how": self._how, "monitored": self._monitored, "start": self._start}
+
+    def load_state_dict(self, state: dict) -> None:
+        if state["how"] == self._how:
+            self._start = state["start"]
+        else:
+            logger.info("DATASETS.TEST or KNN_EVAL is another than at the first step: no score is compared with that")
+        if state["monitored"] != self._monitored:
+            self._start = {name: value for name, value in self._start.items() if name not in LABEL_FREE}
+
+    def before_train(self) -> None:
+        if self.trainer.start_iter:
+            return
+        logger.info("evaluating the network as it is before the first step")
+        results = self.trainer.test(self._cfg, self.trainer.model)
+        self.trainer.storage.put_scalars(smoothing_hint=False, **results)
+        compared = (*COMPARED, *LABEL_FREE)
+        self._start = {name: value for name, value in results.items() if name.split("/")[0] in compared}
+
+    def after_step(self) -> None:
+        if self.trainer.is_evaluated:
+            self._compare(self.trainer.results)
+
+    def _compare(self, results: dict[str, float]) -> None:
+        pairs = {name: (before, results[name]) for name, before in self._start.items() if name in results}
+        for name, (before, now) in pairs.items():
+            if name not in LABEL_FREE and is_better(name, before, now):
+                logger.warning(
+                    f"{name} is {now:.2f} %, below the {before:.2f} % from before the first step: so far this run has "
+                    "made the network worse (docs/reading-a-run.md: Below the start)"
+                )
+        units = {name: "" if name in LABEL_FREE else " %" for name in pairs}
+        changes = [f"{name} from {before:.2f} to {now:.2f}{units[name]}" for name, (before, now) in pairs.items()]
+        if changes and self.trainer.is_last_step:
+            logger.info(f"training has taken {', '.join(changes)}")

@@ -1,0 +1,411 @@
+"""What follows evaluations, the best network, curves without labels, scores below the start, is the same however often
+the run was stopped between them or in their midst."""
+
+import json
+import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import nan
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from runs import assert_numbers_are_explained, assert_same, load, run, run_config, train, train_for_module
+
+from revisit.checkpoint.checkpointer import RevisitCheckpointer
+from revisit.engine.config_checks import check_training
+from revisit.engine.evaluation_hooks import LabelFreeHistory, StartScores
+from revisit.engine.finetune_trainer import FinetuneTrainer
+from revisit.engine.pretrain_trainer import PretrainTrainer
+from revisit.engine.setup import check_evaluation_data, make_config
+from revisit.engine.solver import resolve_schedule
+from revisit.errors import UserError
+from revisit.evaluation.label_free import LabelFreeScores
+from revisit.viz.curves import read_metrics
+
+from detectron2.utils.env import seed_all_rng
+from detectron2.utils.events import EventStorage, get_event_storage
+
+LAST = 7
+OPTIONS = ("SOLVER.MAX_ITER", LAST + 1, "SOLVER.CHECKPOINT_PERIOD", 1, "SOLVER.CHECKPOINTS_KEPT", 0)
+OPTIONS += ("TEST.EVAL_PERIOD", 2, "KNN_EVAL.IMAGE_SIZE", 32, "KNN_EVAL.NUM_NEIGHBORS", 5)
+KNN = ("DATASETS.TEST", ("toy_objects_heldout",), "KNN_EVAL.BANK", "toy_objects_train")
+MONITORED = ("MONITOR.IMAGES", "toy_scenes_train")
+EVALUATED = [0, 1, 3, 5, LAST]  # iterations; 0 is before the first step
+
+
+@pytest.fixture(scope="module")
+def whole(toy_root, tmp_path_factory) -> Path:
+    """A run of 8 iterations with all of its checkpoints, judged with labels and without."""
+    return train_for_module(toy_root, tmp_path_factory.mktemp("whole"), *OPTIONS, *KNN, *MONITORED)
+
+
+def hooks_of(output: Path) -> dict:
+    return load(output / "model_final.pth")["trainer"]["hooks"]
+
+
+def record(output: Path) -> dict:
+    return json.loads((output / "best.json").read_text())
+
+
+def final_score(output: Path) -> float:
+    return json.loads((output / "evaluation.json").read_text())["knn_top1"]
+
+
+def test_every_evaluation_is_written_and_its_numbers_are_explained(whole):
+    metrics = read_metrics(whole / "metrics.json")
+    assert [iteration for iteration, _ in metrics["neighbor_stability"]] == EVALUATED[2:]
+    for name in ("rankme", "alignment", "uniformity", "knn_top1"):
+        assert [iteration for iteration, _ in metrics[name]] == EVALUATED
+    assert final_score(whole) == metrics["knn_top1"][-1][1]
+    assert all(0 < value <= 100 for _, value in metrics["neighbor_stability"])
+    assert_numbers_are_explained(whole)
+
+
+@pytest.mark.parametrize("iteration", [1, 2])  # with an evaluation or without
+def test_a_resumed_run_is_evaluated_as_if_it_had_never_stopped(toy_datasets, whole, tmp_path, iteration):
+    shutil.copy(whole / f"model_{iteration:07d}.pth", tmp_path)
+    train(tmp_path, *OPTIONS, *KNN, *MONITORED, resume=True)
+    assert_same(*(load(folder / "model_final.pth") for folder in (whole, tmp_path)))
+    before, after = (read_metrics(folder / "metrics.json") for folder in (whole, tmp_path))
+    for name in ("rankme", "neighbor_stability", "knn_top1"):
+        assert after[name] == [point for point in before[name] if point[0] > iteration]
+
+
+def test_evaluations_change_no_training_and_their_parts_not_each_other(toy_datasets, whole, tmp_path):
+    train(tmp_path / "none", *OPTIONS, "TEST.EVAL_PERIOD", 0)
+    train(tmp_path / "unlabelled", *OPTIONS, *MONITORED)
+    for name in ("none", "unlabelled"):
+        assert_same(*(load(folder / "model_final.pth")["model"] for folder in (whole, tmp_path / name)))
+    assert_same(*(hooks_of(folder)["LabelFreeHistory"] for folder in (whole, tmp_path / "unlabelled")))
+    metrics = read_metrics(tmp_path / "unlabelled/metrics.json")
+    assert metrics["rankme"] == read_metrics(whole / "metrics.json")["rankme"] and "knn_top1" not in metrics
+    assert not (tmp_path / "none/evaluation.json").exists()
+
+
+def test_an_evaluation_that_fails_leaves_the_network_that_it_was_of(toy_datasets, tmp_path, monkeypatch):
+    def test(cls, cfg, model, evaluators=None):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(PretrainTrainer, "test", classmethod(test))
+    with pytest.raises(ZeroDivisionError):
+        train(tmp_path, *OPTIONS, "SOLVER.CHECKPOINT_PERIOD", 100)
+    assert load(tmp_path / "model_not_evaluated.pth")["iteration"] == 1
+    with pytest.raises(ZeroDivisionError):  # no run resumes from it, and its evaluation comes again
+        train(tmp_path, *OPTIONS, resume=True)
+
+
+# The best network.
+
+SCORES = {0: 5.0, 1: 10.0, 3: 30.0, 5: nan, LAST: 30.0}
+KEEPING = (*OPTIONS, *KNN, "SEED", 3, "TEST.KEEP_BEST", True)
+PATIENT = (*KEEPING, "TEST.PATIENCE", 1)
+
+
+class Killed(BaseException):
+    """As by the kernel: nothing of the run catches it."""
+
+
+@contextmanager
+def evaluations(scores: dict[int, float | None]) -> Iterator[None]:
+    """They find these scores, by iteration; None kills the run in their midst."""
+
+    def test(cls, cfg, model, evaluators=None):
+        if (score := scores[get_event_storage().iter]) is None:
+            raise Killed
+        return {"knn_top1": score}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PretrainTrainer, "test", classmethod(test))
+        yield
+
+
+@pytest.fixture
+def scores() -> Iterator[dict[int, float | None]]:
+    planned = dict(SCORES)
+    with evaluations(planned):
+        yield planned
+
+
+@pytest.mark.parametrize(
+    ("others", "best", "waited"),
+    [({}, 3, 2), ({LAST: 31.0}, LAST, 0), ({1: 31.0}, 1, 3), ({3: nan, LAST: nan}, 1, 3)],
+)
+def test_the_first_of_the_best_evaluations_is_kept_and_no_run_resumes_from_it(
+    toy_datasets, tmp_path, scores, others, best, waited
+):
+    scores |= others
+    train(tmp_path, *KEEPING)
+    assert record(tmp_path) == {"score": "knn_top1", "value": scores[best], "iteration": best, "waited": waited}
+    kept = load(tmp_path / "model_best.pth")
+    assert_same(kept["model"], load(tmp_path / f"model_{best:07d}.pth")["model"])
+    assert kept["iteration"] == best and kept["best"]["value"] == scores[best]
+    assert (tmp_path / "last_checkpoint").read_text() == f"model_{LAST:07d}.pth"
+
+
+@contextmanager
+def killed_in_writing(iteration: int, *names: str) -> Iterator[None]:
+    """The run is, by the first of the checkpoints of these names in the iteration, before it is on the disk."""
+    save = RevisitCheckpointer.save
+
+    def killed(checkpointer: RevisitCheckpointer, name: str, **facts: object) -> None:
+        if name in names and facts["iteration"] == iteration:
+            raise Killed
+        save(checkpointer, name, **facts)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(RevisitCheckpointer, "save", killed)
+        yield
+
+
+@pytest.fixture(scope="module")
+def chosen(toy_root, tmp_path_factory) -> Path:
+    """A run whose evaluations found SCORES."""
+    with evaluations(SCORES):
+        return train_for_module(toy_root, tmp_path_factory.mktemp("chosen"), *KEEPING)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the killed run's open files
+@pytest.mark.parametrize(
+    ("when", "names", "period"),
+    [
+        *((iteration, (), 1) for iteration in (1, 3, 5, LAST)),  # in the evaluation
+        *((3, (), 3), (5, (), 3), (LAST, (), 100)),
+        *((1, ("model_best",), 1), (3, ("model_best",), 1), (3, ("model_best",), 3)),
+        *((1, ("model_0000001",), 1), (3, ("model_0000003",), 1), (LAST, ("model_final",), 3)),
+    ],
+)
+def test_a_run_killed_in_an_evaluation_or_the_writing_after_it_chooses_the_same(
+    toy_datasets, chosen, tmp_path, scores, when, names, period
+):
+    options = (*KEEPING, "SOLVER.CHECKPOINT_PERIOD", period)
+    scores[when] = scores[when] if names else None
+    with killed_in_writing(when, *names):
+        train(tmp_path, *options)
+    scores |= SCORES
+    assert train(tmp_path, *options, resume=True).start_iter == when // period * period
+    assert record(tmp_path) == record(chosen) and final_score(tmp_path) == final_score(chosen)
+    for name in ("model_best", "model_final"):
+        assert_same(*(load(folder / f"{name}.pth") for folder in (chosen, tmp_path)))
+
+
+def test_a_run_out_of_patience_ends_with_its_result_and_resumes_to_nothing(toy_datasets, tmp_path, scores, caplog):
+    scores[3] = 9.0  # worse than iteration 1
+    with caplog.at_level(logging.INFO):
+        ended = train(tmp_path, *PATIENT)
+    assert "training has taken knn_top1 from 5.00 to 9.00 %" in caplog.text
+    assert ended.iter == 3 and "no better knn_top1 than 10.00 in 1 evaluations: model_best.pth" in caplog.text
+    assert final_score(tmp_path) == 9
+    final, best = load(tmp_path / "model_final.pth"), load(tmp_path / "model_best.pth")
+    assert (final["iteration"], best["iteration"]) == (3, 1)
+    assert_same(final["model"], load(tmp_path / "model_0000003.pth")["model"])
+    with caplog.at_level(logging.INFO):
+        again = train(tmp_path, *PATIENT, resume=True)
+    assert "nothing to do: no better knn_top1" in caplog.text and again.start_iter == 4
+    assert load(tmp_path / "model_final.pth")["iteration"] == 3 and final_score(tmp_path) == 9
+    train(tmp_path, *KEEPING, resume=True)  # without patience it continues
+    assert load(tmp_path / "model_final.pth")["iteration"] == LAST and record(tmp_path)["iteration"] == LAST
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the killed run's open files
+def test_a_run_killed_where_it_would_have_ended_ends_when_it_resumes(toy_datasets, tmp_path, scores):
+    scores[3] = 9.0
+    with killed_in_writing(3, "model_final"):
+        train(tmp_path, *PATIENT)
+    assert train(tmp_path, *PATIENT, resume=True).iter == 3
+    assert final_score(tmp_path) == 9
+    assert record(tmp_path) == {"score": "knn_top1", "value": 10.0, "iteration": 1, "waited": 1}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_scores_of_an_earlier_network_are_not_taken_for_those_of_a_run_that_went_on(toy_datasets, tmp_path, scores):
+    train(tmp_path, *KEEPING, "SOLVER.MAX_ITER", 2)
+    assert final_score(tmp_path) == 10
+    scores[3] = None
+    with pytest.raises(Killed):
+        train(tmp_path, *KEEPING, resume=True)
+    assert not (tmp_path / "evaluation.json").exists()
+
+
+def remove(output: Path) -> None:
+    (output / "model_best.pth").unlink()
+
+
+def put_another_in_its_place(output: Path) -> None:
+    shutil.copy(output / "model_0000002.pth", output / "model_best.pth")
+
+
+@pytest.mark.parametrize("damage", [remove, put_another_in_its_place])
+def test_a_best_checkpoint_that_is_gone_is_said_and_the_rest_chosen_among(
+    toy_datasets, chosen, tmp_path, scores, caplog, damage
+):
+    output = shutil.copytree(chosen, tmp_path / "run")
+    for name in ("model_final", f"model_{LAST:07d}"):
+        (output / f"{name}.pth").unlink()
+    damage(output)
+    with caplog.at_level(logging.WARNING):
+        train(output, *KEEPING, resume=True)
+    assert "model_best.pth is not of iteration 3, the best so far (knn_top1 30.00)" in caplog.text
+    assert record(output)["iteration"] == load(output / "model_best.pth")["iteration"] == LAST
+
+
+def test_a_best_network_has_the_score_on_record(toy_datasets, tmp_path):
+    options = (
+        f"OUTPUT_DIR {tmp_path} SEED 5 SOLVER.IMS_PER_BATCH 4 SOLVER.MAX_ITER 3 TEST.EVAL_PERIOD 1 "
+        "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 MODEL.DEVICE cpu TEST.KEEP_BEST True "
+        "INPUT.CROP.SIZE [65,65] DATALOADER.NUM_WORKERS 0"
+    )
+    cfg = make_config("configs/toy/depth.yaml", options.split())
+    resolve_schedule(cfg, 60)
+    run(cfg, trainer_class=FinetuneTrainer)
+    errors = [value for _, value in read_metrics(tmp_path / "metrics.json")["depth/rmse"]]
+    best = record(tmp_path)
+    assert len(errors) == 3 and best["value"] == min(errors) == errors[best["iteration"]]
+    cfg.MODEL.WEIGHTS = str(tmp_path / "model_best.pth")
+    assert FinetuneTrainer.evaluate(cfg, resume=False)["depth"]["rmse"] == best["value"]
+
+
+def test_a_full_disk_leaves_the_record_as_it_was(toy_datasets, tmp_path, scores, monkeypatch, caplog):
+    save = RevisitCheckpointer.save
+
+    def full(self, name: str, **facts: object) -> None:
+        if name == "model_best" and facts["iteration"] == 3:
+            raise OSError("No space left on device")
+        save(self, name, **facts)
+
+    monkeypatch.setattr(RevisitCheckpointer, "save", full)
+    with caplog.at_level(logging.ERROR):
+        train(tmp_path, *KEEPING)
+    assert "NO BEST CHECKPOINT" in caplog.text and record(tmp_path)["iteration"] == LAST  # as good as iteration 3
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ((*KEEPING, "TEST.KEEP_BEST", False, "TEST.PATIENCE", 3), "TEST.KEEP_BEST"),
+        ((*KEEPING, "TEST.EVAL_PERIOD", 0), "TEST.EVAL_EPOCHS"),
+        ((*KEEPING, "MODEL.META_ARCHITECTURE", "PanopticFPN", "KNN_EVAL.BANK", ""), "PanopticFPN"),
+        ((*OPTIONS, *MONITORED, "TEST.KEEP_BEST", True), "only labels say"),
+    ],
+)
+def test_what_has_no_best_evaluation_is_refused(tmp_path, options, key):
+    with pytest.raises(UserError, match=key):
+        check_training(run_config(tmp_path, *options))
+
+
+# Without labels.
+
+
+def test_other_images_are_compared_among_themselves_alone(toy_datasets, whole, tmp_path, caplog):
+    shutil.copy(whole / "model_0000002.pth", tmp_path)
+    with caplog.at_level(logging.INFO):
+        train(tmp_path, *OPTIONS, *KNN, *MONITORED, "MONITOR.MAX_IMAGES", 30, resume=True)
+    assert "MONITOR.IMAGES are others than before" in caplog.text
+    assert [iteration for iteration, _ in read_metrics(tmp_path / "metrics.json")["neighbor_stability"]] == [5, LAST]
+
+
+FLAT = [(30, 0.2, -1.0), (31, 0.2, -1.0), (30.5, 0.205, -1.02), (30, 0.2, -1.05)]
+
+
+@pytest.mark.parametrize(
+    ("values", "advised_after"),
+    [
+        ([(10, 0.5, -0.3), (20, 0.3, -0.5), *FLAT, *FLAT], [6]),  # once
+        (FLAT[:3], []),  # too few
+        ([(31.6, 0.2, -1.0), *FLAT[1:]], []),  # RankMe by 5.3 %
+        ([(30, 0.216, -1.0), *FLAT[1:]], []),  # alignment by 8 %
+        ([(30, 0.2, -1.08), (30, 0.2, -1.0), *FLAT[2:]], []),  # uniformity by 8 %
+        ([(nan, 0.2, -1.0), *FLAT[1:]], []),
+    ],
+)
+def test_advice_comes_once_when_four_evaluations_lie_within_five_percent(
+    toy_datasets, tmp_path, caplog, values, advised_after
+):
+    """Of a run that stops after each evaluation."""
+    cfg = run_config(tmp_path, *OPTIONS, *MONITORED)
+    hook, advised = LabelFreeHistory(cfg), []
+    for number, scores in enumerate(values, start=1):
+        resumed = LabelFreeHistory(cfg)
+        resumed.load_state_dict(hook.state_dict())
+        hook = resumed
+        hook.trainer = SimpleNamespace(storage=EventStorage())
+        with caplog.at_level(logging.INFO):
+            hook._compare(LabelFreeScores(*scores, torch.zeros(60, 5)))
+        advised += [number] * ("the curves without labels have flattened" in caplog.text)
+        caplog.clear()
+    assert advised == advised_after
+
+
+UNLABELLED = (*MONITORED, "DATASETS.TEST", "()", "KNN_EVAL.BANK", "", "KNN_EVAL.LINEAR", "False")
+
+
+def test_a_monitor_alone_is_something_to_evaluate(toy_datasets):
+    cfg = make_config("configs/toy/pretrain.yaml", UNLABELLED)
+    check_training(cfg, eval_only=True)
+    check_evaluation_data(cfg)
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        (("KNN_EVAL.NUM_NEIGHBORS", "60"), "KNN_EVAL.NUM_NEIGHBORS"),
+        (("MONITOR.MAX_IMAGES", "20"), "MONITOR.MAX_IMAGES"),
+        (("MONITOR.IMAGES", "folder:/nowhere"), "/nowhere"),
+    ],
+)
+def test_too_few_images_are_refused(toy_datasets, options, key):
+    cfg = make_config("configs/toy/pretrain.yaml", [*UNLABELLED, *options])
+    with pytest.raises(UserError, match=key):
+        check_evaluation_data(cfg)
+
+
+# The start.
+
+
+def test_the_scores_of_iteration_0_are_those_of_the_weights_that_it_began_with(toy_datasets, whole, tmp_path):
+    cfg = run_config(tmp_path, *OPTIONS, *KNN, *MONITORED)
+    seed_all_rng(cfg.SEED)  # as tools/train_net.py does
+    PretrainTrainer.evaluate(cfg, resume=False)
+    random = json.loads((tmp_path / "evaluation.json").read_text())
+    assert read_metrics(whole / "metrics.json")["knn_top1"][0][1] == random["knn_top1"]
+    assert hooks_of(whole)["StartScores"]["start"] == random
+    assert (whole / "neighbours_0000000.png").is_file()
+
+
+def test_a_run_that_is_evaluated_in_another_way_is_compared_with_nothing(toy_datasets, whole, tmp_path, caplog):
+    shutil.copy(whole / "model_0000006.pth", tmp_path)
+    with caplog.at_level(logging.INFO):
+        train(tmp_path, *OPTIONS, *KNN, "KNN_EVAL.NUM_NEIGHBORS", 3, resume=True)
+    assert "KNN_EVAL is another than at the first step" in caplog.text and "training has taken" not in caplog.text
+
+
+BELOW = ["knn_top1 is 26.90 %, below the 30.00 %"]
+
+
+@pytest.mark.parametrize(
+    ("now", "is_last", "warnings", "end"),
+    [
+        ({"knn_top1": 30.0, "linear_top1": 41.5}, False, [], ""),
+        ({"knn_top1": 26.9, "linear_top1": 45.0}, False, BELOW, ""),
+        (
+            {"knn_top1": 26.9, "linear_top1": 40.0},
+            True,
+            [*BELOW, "linear_top1 is 40.00 %, below the 41.00 %"],
+            "knn_top1 from 30.00 to 26.90 %, linear_top1 from 41.00 to 40.00 %",
+        ),
+        ({"knn_top1": 50.0, "linear_top1": 60.0}, True, [], "knn_top1 from 30.00 to 50.00 %, linear_top1 from 41.00"),
+    ],
+)
+def test_scores_below_the_start_are_warned_of_and_the_end_says_what_changed(
+    toy_datasets, tmp_path, caplog, now, is_last, warnings, end
+):
+    hook = StartScores(run_config(tmp_path, *OPTIONS, *KNN))
+    hook.load_state_dict(hook.state_dict() | {"start": {"knn_top1": 30.0, "linear_top1": 41.0}})
+    hook.trainer = SimpleNamespace(is_last_step=is_last)
+    with caplog.at_level(logging.INFO):
+        hook._compare(now)
+    messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [message.partition(" from before")[0] for message in messages] == warnings
+    assert (f"training has taken {end}" in caplog.text) == bool(end)
