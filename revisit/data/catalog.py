@@ -154,7 +154,7 @@ def get_records(name: str) -> Records:
 
 
 def subset_name(name: str, count: int, seed: int) -> str:
-    """The name of a nested subset of a data set (``revisit.data.subsets``)."""
+    """The name of a nested subset of a data set: see nested_subset."""
     return f"{SUBSET}:{count}:{seed}:{name}"
 
 

@@ -204,12 +204,9 @@ def _has_deep_file(record: dict) -> bool:
     """By as few bytes as possible."""
     try:
         head = read_bytes(record, _HEADER)
-        if head.startswith((PNG_MAGIC, *_SHALLOW)):
-            return head.startswith(PNG_MAGIC) and is_deep(head, None)
-        if "offset" in record:
-            return is_deep(head, open_image(read_bytes(record)))
-        with open(record["file_name"], "rb") as file:
-            return is_deep(head, open_head(file)[0])
+        if head.startswith(_SHALLOW):
+            return False
+        return is_deep(head, None if head.startswith(PNG_MAGIC) else open_image(read_bytes(record)))
     except Exception:  # damaged files raise whatever their bytes trip; who reads them whole will say so
         return False
 

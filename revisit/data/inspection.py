@@ -21,7 +21,7 @@ from detectron2.structures import BoxMode
 
 MARGIN = 1.0  # px that a box may reach over the edge of its image, as rounding makes it
 MANY = 0.05  # share of boxes from which on a doubt is about all of them
-LISTED = 20  # classes whose counts are listed; of more, half as many of the most and of the least frequent
+LISTED = 20  # classes, at most, whose counts are listed
 
 Note = tuple[int, str]  # a level of ``logging`` and a line to log, before there is a log
 
@@ -161,13 +161,10 @@ def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: 
     _check_sizes(name, records)
     boxes = _gather(records)
     kept = Counter(boxes.classes[~boxes.is_crowd].tolist())
-    counts = [(label, kept[n]) for n, label in enumerate(classes)]
-    if len(counts) > LISTED:
-        counts.sort(key=lambda pair: -pair[1])
-        counts = [*counts[: LISTED // 2], ("...", len(counts) - LISTED), *counts[-LISTED // 2 :]]
+    listed = [f"{label} {kept[n]}" for n, label in enumerate(classes)][:LISTED]
     empty = sum(not record["annotations"] for record in records)
     summary = f"{name}: {len(records)} images, {empty} of them without boxes; {len(boxes.corners)} boxes: "
-    notes = [(logging.INFO, summary + ", ".join(f"{label} {count}" for label, count in counts))]
+    notes = [(logging.INFO, summary + ", ".join(listed))]
     if not kept:
         message = f"data set {name!r} has no box" + (
             f" but {len(boxes.corners)} of crowds" if len(boxes.corners) else ""

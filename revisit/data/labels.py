@@ -8,7 +8,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image
 
-from revisit.errors import UserError, expect, first_line
+from revisit.errors import UserError, first_line, some
 from revisit.files import written_whole
 
 VOID = 255  # the train id of pixels without a class
@@ -28,18 +28,16 @@ def read_labels(file_name: PathLike, num_classes: int, offset: int = 0) -> np.nd
     Raises:
         UserError: a file that is missing, damaged or in colour, or an id that is none of these.
     """
-    if not 1 <= num_classes <= 255 or offset not in (0, 1):
-        raise ValueError(f"num_classes {num_classes}, offset {offset}: expected 1 to 255, and 0 or 1")
     ids = _read_ids(file_name)
     last, void = num_classes - 1 + offset, 0 if offset else VOID
     wrong = ((ids < 0) | (ids > last)) & (ids != void)
     if wrong.any():
-        found = np.unique(ids[wrong]).tolist()
-        shown = ", ".join(map(str, found[:5])) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
-        command = "datasets/prepare_nyud.py --mask-ids zero_based"
-        hint = f"; masks that count from 0 are rewritten by {command}" if offset and VOID in found else ""
-        found = f"label map {file_name} has ids {shown}"
-        raise UserError(f"{found}: expected {offset} to {last}, and {void} for void{hint}")
+        unknown = np.unique(ids[wrong]).tolist()
+        remedy = "; masks that count from 0 are rewritten by datasets/prepare_nyud.py --mask-ids zero_based"
+        raise UserError(
+            f"label map {file_name} has ids {some(list(map(str, unknown)))}: expected {offset} to {last}, and {void} "
+            f"for void{remedy if offset and VOID in unknown else ''}"
+        )
     labels = ids.astype(np.uint8)
     return np.where(labels == 0, np.uint8(VOID), labels - np.uint8(1)) if offset else labels
 
@@ -55,26 +53,25 @@ def read_depth(file_name: PathLike) -> np.ndarray:
             negative, infinite or undefined distance.
     """
     depth = _read("depth map", file_name, "a .npy file", lambda file: np.load(file, allow_pickle=False))
-    single = isinstance(depth, np.ndarray)
-    expect(single, f"depth map {file_name} is an archive of several arrays: expected a .npy file of one")
-    if depth.ndim == 3 and depth.shape[2] == 1:
+    if isinstance(depth, np.ndarray) and depth.ndim == 3 and depth.shape[2] == 1:
         depth = depth[..., 0]
-    found = f"depth map {file_name} is {depth.dtype} {depth.shape}"
-    is_map = depth.ndim == 2 and depth.size and depth.dtype.kind == "f"
-    expect(is_map, f"{found}: expected floating-point metres of shape (H, W)")
+    if not (isinstance(depth, np.ndarray) and depth.ndim == 2 and depth.size and depth.dtype.kind == "f"):
+        content = f"{depth.dtype} {depth.shape}" if isinstance(depth, np.ndarray) else "an archive of several arrays"
+        raise UserError(f"depth map {file_name} is {content}: expected floating-point metres of shape (H, W)")
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused below
         depth = np.ascontiguousarray(depth, np.float32)
-    for what, wrong in (("infinite or undefined", ~np.isfinite(depth)), ("negative", depth < 0)):
-        found = f"depth map {file_name} has {what} values ({int(wrong.sum())} of {depth.size})"
-        expect(not wrong.any(), f"{found}: expected metres, and 0 where the depth is missing")
+    if wrong := int((~(np.isfinite(depth) & (depth >= 0))).sum()):
+        message = f"depth map {file_name} has negative, infinite or undefined values ({wrong} of {depth.size})"
+        raise UserError(f"{message}: expected metres, and 0 where the depth is missing")
     return depth
 
 
 def check_size(file_name: PathLike, pixels: np.ndarray, image_name: PathLike, size: tuple[int, int]) -> None:
     """Raises UserError unless ``pixels`` (H, W), read from ``file_name``, has the (H, W) of its image."""
-    found, wanted = (f"{width} x {height}" for height, width in (pixels.shape, size))
-    message = f"{file_name} is {found} pixels, but its image {image_name} is {wanted}: expected the same size"
-    expect(pixels.shape == size, message)
+    if pixels.shape != size:
+        own, wanted = (f"{width} x {height}" for height, width in (pixels.shape, size))
+        message = f"{file_name} is {own} pixels, but its image {image_name} is {wanted}"
+        raise UserError(f"{message}: expected the same size")
 
 
 def write_labels(path: Path, ids: np.ndarray) -> None:
@@ -91,8 +88,9 @@ def write_depth(path: Path, depth: np.ndarray) -> None:
 
 def _read(what: str, file_name: PathLike, expected: str, read: Callable[[BinaryIO], object]) -> object:
     """``read`` of the open file; a UserError where it is missing or damaged."""
-    expect(os.path.isfile(file_name), f"{what} {file_name} not found")
     try:
+        if not os.path.isfile(file_name):  # a pipe would keep its reader waiting
+            raise FileNotFoundError("not found")
         with open(file_name, "rb") as file:
             return read(file)
     except Exception as error:  # damaged files raise whatever their bytes happen to trip
@@ -109,12 +107,10 @@ def _read_ids(file_name: PathLike) -> np.ndarray:
             return mode, ids, file.read(26)
 
     mode, ids, header = _read("label map", file_name, "a PNG of ids", read)
-    if mode == "1" or (header.startswith(b"\x89PNG\r\n\x1a\n") and header[24] < 8 and header[25] == 0):
-        # PNG defines a grey level of few bits as a share of white, PIL scales some to 255, and writers differ.
-        found = f"label map {file_name} is grey with less than 8 bits, so that its ids are not certain"
-        raise UserError(f"{found}: expected 8 or 16 bits, or a palette; save it again")
-    wanted = "one id a pixel, so a palette (mode P) or 8 or 16 bits of grey"
-    remedy = "a mask in colours has to be turned into ids first"
-    found = f"label map {file_name} is an image in mode {mode}"
-    expect(mode in _ID_MODES, f"{found}: expected {wanted}; {remedy}")
+    # PNG defines a grey level of few bits as a share of white, PIL scales some to 255, and writers differ.
+    has_few_bits = mode == "1" or (header.startswith(b"\x89PNG\r\n\x1a\n") and header[24] < 8 and header[25] == 0)
+    if has_few_bits or mode not in _ID_MODES:
+        kind = "grey of less than 8 bits, so that its ids are not certain" if has_few_bits else f"in mode {mode}"
+        message = f"label map {file_name} is {kind}: expected one id a pixel, by a palette (mode P) or in 8 or 16 bits"
+        raise UserError(f"{message}; a mask in colours has to be turned into ids first")
     return ids

@@ -5,6 +5,7 @@ A record is ``file_name``, ``image_id`` (the stem of it) and ``sem_seg_file_name
 """
 
 import logging
+import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ from revisit.data.box_layouts import NAMES_IN_LABELS, VOC_CLASSES, read_names
 from revisit.data.image_folders import load_folder, read_split
 from revisit.data.labels import VOID, read_labels
 from revisit.data.records import Records, ask_each
-from revisit.errors import UserError, expect
+from revisit.errors import UserError, expect, first_line
 
 from detectron2.data import MetadataCatalog
 from detectron2.data.datasets.cityscapes import load_cityscapes_semantic
@@ -78,25 +79,16 @@ def load_cityscapes(path: Path, split: str) -> Records:
     Raises:
         UserError: a folder or file that is not there, or one that does not belong there.
     """
-    images, labels = path / "leftImg8bit" / split, path / "gtFine" / split
     prepare = f"python datasets/prepare_cityscapes.py --cityscapes {path}"
-    for folder in (images, labels):
-        remedy = f"unpack leftImg8bit and gtFine into {path}, then {prepare}"
-        expect(folder.is_dir(), f"Cityscapes' folder {folder} not found: {remedy}")
-    photographs = sorted(images.glob("*/*leftImg8bit.png"))
-    for ending in ("labelTrainIds.png", "polygons.json"):
-        name = f"gtFine_{ending}"
-        files = [labels / file.parent.name / file.name.replace("leftImg8bit.png", name) for file in photographs]
-        missing = [file for file in files if not file.is_file()]
-        if missing:
-            remedy = f"run {prepare}" if ending == "labelTrainIds.png" else f"unpack gtFine into {path} again"
-            raise UserError(f"{len(missing)} of {len(files)} files not found, the first is {missing[0]}: {remedy}")
     try:
-        records = load_cityscapes_semantic(str(images), str(labels))
+        records = load_cityscapes_semantic(str(path / "leftImg8bit" / split), str(path / "gtFine" / split))
+        missing = [file for record in records if not os.path.isfile(file := record["sem_seg_file_name"])]
+        if missing:
+            raise FileNotFoundError(f"{len(missing)} of {len(records)} masks are missing, the first is {missing[0]}")
     except (AssertionError, OSError, ValueError, KeyError) as error:
         files = f"leftImg8bit/{split}/CITY/*_leftImg8bit.png, gtFine/{split}/CITY/*_gtFine_*, and nothing else there"
-        message = f"{path} cannot be read as Cityscapes ({error}): expected {files}; then {prepare}"
-        raise UserError(message) from error
+        message = f"{path} cannot be read as Cityscapes ({first_line(error)}): expected {files}"
+        raise UserError(f"{message}; unpack leftImg8bit and gtFine into {path}, then {prepare}") from error
     records = [{**record, "image_id": Path(record["file_name"]).stem} for record in records]
     return sorted(records, key=lambda record: record["file_name"])
 

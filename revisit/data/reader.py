@@ -7,11 +7,10 @@ than 8 bits a sample, which None refuses. Others keep their levels.
 import importlib
 import io
 import os
-import stat
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 import cv2
 import numpy as np
@@ -81,21 +80,16 @@ class Picture(NamedTuple):
 
     @property
     def is_jpeg(self) -> bool:
-        """Whether ``size`` is known without decoding, and ``decode`` can make the image smaller."""
+        """Whether ``decode`` can make the image smaller."""
         return isinstance(self.data, bytes) and self.data.startswith(JPEG_MAGIC)
 
     @property
     def size(self) -> tuple[int, int]:
-        """(height, width) in px, upright; of a JPEG by its header, with the orientation as PIL reads it.
-
-        Raises:
-            UnreadableImageError: see decode.
-        """
-        if not self.is_jpeg:
-            return self.decode().shape[:2]
+        """(height, width) in px, upright; of a file by its head, as PIL reads it. Raises UnreadableImageError."""
+        if isinstance(self.data, np.ndarray):
+            return self.data.shape[:2]
         with _naming(self.name):
-            height, width = _check_jpeg(self.data)
-        return (width, height) if _lies(self.data) else (height, width)
+            return _upright_size(io.BytesIO(self.data))
 
     def decode(self, reduction: int = 1, like_pil: bool = False) -> np.ndarray:
         """The (H, W, 3) uint8 RGB image, upright as its EXIF orientation says.
@@ -194,11 +188,10 @@ def _decode_by_opencv(data: bytes, reduction: int) -> np.ndarray:
     return image
 
 
-def _check_jpeg(data: bytes) -> tuple[int, int]:
+def _check_jpeg(data: bytes) -> None:
     """Walk the JPEG's segments up to the image data, which must be closed by an end marker.
 
     Thumbnails lie inside a segment and are skipped with it, so their end markers do not count.
-    Returns the image's (height, width), as stored, at least 1 px each.
     """
     position, size = 2, (0, 0)
     while position + 4 <= len(data):
@@ -216,7 +209,7 @@ def _check_jpeg(data: bytes) -> tuple[int, int]:
             if 0 in size:
                 raise UnreadableImageError("JPEG without a size")
             check_pixel_count(*size)
-            return size
+            return
         position += 2 + int.from_bytes(data[position + 2 : position + 4])
     raise UnreadableImageError("truncated JPEG")
 
@@ -243,13 +236,13 @@ def _orientation(image: Image.Image) -> object:
         return None
 
 
-def _lies(data: bytes) -> bool:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # as _decode_by_pil
-            return _orientation(Image.open(io.BytesIO(data))) in _LYING
-    except Exception:  # what PIL cannot read, OpenCV may
-        return False
+def _upright_size(file: BinaryIO) -> tuple[int, int]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as _decode_by_pil
+        image, tags = open_head(file)
+        height, width = stored_size(image, tags)
+        lies = (tags.get(_ORIENTATION) if tags else _orientation(image)) in _LYING
+    return (width, height) if lies else (height, width)
 
 
 def read_size(file_name: PathLike) -> dict[str, int]:
@@ -259,19 +252,13 @@ def read_size(file_name: PathLike) -> dict[str, int]:
         UserError: no image, or none of a known format.
     """
     try:
-        if not stat.S_ISREG(os.stat(file_name).st_mode):
-            raise UserError(f"{file_name} is no file: expected an image")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # as _decode_by_pil
-            with open(file_name, "rb") as file:
-                image, tags = open_head(file)
-                height, width = stored_size(image, tags)
-                lies = (tags.get(_ORIENTATION) if tags else _orientation(image)) in _LYING
-    except UserError:
-        raise
+        if not os.path.isfile(file_name):  # a pipe would keep its reader waiting
+            raise FileNotFoundError("no such file")
+        with open(file_name, "rb") as file:
+            height, width = _upright_size(file)
     except Exception as error:  # decoders raise whatever damaged bytes trip
         raise UserError(f"{file_name} has no size that can be read ({first_line(error)}): expected an image") from error
-    return {"height": width, "width": height} if lies else {"height": height, "width": width}
+    return {"height": height, "width": width}
 
 
 def find_unreadable(records: Sequence[dict], bit_depth: int | None) -> tuple[int, list[str]]:

@@ -126,34 +126,22 @@ def test_a_kind_without_a_split_is_refused(name):
     assert f"expected {name.partition(':')[0]}:FOLDER:SPLIT" in one_line_error(name)
 
 
-PREPARE_VOC = "VOC2012, which datasets/prepare_voc_train_aug.py"
-PREPARE_NYUD = "NYUD_MT, which datasets/prepare_nyud.py"
-PREPARE_CITYSCAPES = "cityscapes, which datasets/prepare_cityscapes.py"
-PREPARE_TOY = "which projects/ToyScenes/make_toy_scenes.py"
-
-
 @pytest.mark.parametrize(
-    ("name", "place"),
+    ("name", "place", "script"),
     [
-        ("coco_2017_train_images", "coco/train2017"),
-        ("cifar10_train", "cifar10/train"),
-        ("imagenet_val", "imagenet/val"),
-        ("places365_train", "places365_standard/train"),
-        ("imagenet_118k_lt", "subsets/imagenet_118k_lt.txt"),
-        ("toy_scenes_train", "toy_scenes/coco/train2017"),
-        ("toy_voc_test", "toy_scenes/VOC2007"),
-        *((f"voc_2012_sem_seg_{split}", PREPARE_VOC) for split in ("train_aug", "val")),
-        *((f"nyud_{task}_{split}", PREPARE_NYUD) for task in ("segmentation", "depth") for split in ("train", "val")),
-        *((f"cityscapes_fine_sem_seg_{split}", PREPARE_CITYSCAPES) for split in ("train", "val")),
-        *((f"toy_voc_sem_seg_{split}", f"toy_scenes/VOC2007, {PREPARE_TOY}") for split in ("train_aug", "val")),
-        ("toy_nyud_segmentation_val", f"toy_scenes/NYUD_MT, {PREPARE_TOY}"),
-        ("toy_nyud_depth_train", f"toy_scenes/NYUD_MT, {PREPARE_TOY}"),
-        ("toy_cityscapes_val", f"toy_scenes/cityscapes, {PREPARE_TOY}"),
+        ("coco_2017_train_images", "coco/train2017", ""),
+        ("cifar10_train", "cifar10/train", ""),
+        ("imagenet_118k_lt", "subsets/imagenet_118k_lt.txt", ""),
+        ("toy_voc_test", "toy_scenes/VOC2007", ""),
+        ("voc_2012_sem_seg_train_aug", "VOC2012", "datasets/prepare_voc_train_aug.py"),
+        ("nyud_depth_val", "NYUD_MT", "datasets/prepare_nyud.py"),
+        ("cityscapes_fine_sem_seg_val", "cityscapes", "datasets/prepare_cityscapes.py"),
+        ("toy_nyud_depth_train", "toy_scenes/NYUD_MT", "projects/ToyScenes/make_toy_scenes.py"),
     ],
 )
-def test_fixed_data_that_is_missing_says_where_it_belongs_and_what_else_to_try(root, name, place):
+def test_fixed_data_that_is_missing_says_where_it_belongs_and_what_else_to_try(root, name, place, script):
     line = one_line_error(name)
-    for expected in (name, f"{root}/{place}", f"DETECTRON2_DATASETS={root}", "make_toy_scenes.py"):
+    for expected in (name, f"{root}/{place}", f"DETECTRON2_DATASETS={root}", "make_toy_scenes.py", script):
         assert expected in line
 
 

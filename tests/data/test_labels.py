@@ -48,31 +48,25 @@ def test_every_class_is_read_back_as_itself(tmp_path_factory, num_classes, offse
 
 
 @pytest.mark.parametrize(
-    ("ids", "classes", "offset", "message"),
+    ("ids", "classes", "offset", "unknown"),
     [
-        ([0, 21, 255], 21, 0, "ids 21: expected 0 to 20, and 255 for void"),
-        ([254, 30, 30, 255], 21, 0, "ids 30, 254: expected 0 to 20, and 255"),
-        ([0, 41, 42], 40, 1, "ids 41, 42: expected 1 to 40, and 0 for void"),
-        ([0, 3, 39, 255], 40, 1, "ids 255: expected 1 to 40, and 0 for void; masks that count from 0 are rewritten by"),
-        ([1, 258, 65535], 21, 0, "ids 258, 65535: expected 0 to 20"),  # 16 bits do not wrap around
-        (list(range(19, 28)), 19, 0, "ids 19, 20, 21, 22, 23 and 4 more: expected 0 to 18"),
+        ([0, 21, 255], 21, 0, "21"),
+        ([254, 30, 30, 255], 21, 0, "30, 254"),
+        ([0, 41, 42], 40, 1, "41, 42"),
+        ([0, 3, 39, 255], 40, 1, "255"),
+        ([1, 258, 65535], 21, 0, "258, 65535"),  # 16 bits do not wrap around
     ],
 )
-def test_ids_out_of_range_are_named_with_their_file(tmp_path, ids, classes, offset, message):
+def test_ids_out_of_range_are_named_with_their_file(tmp_path, ids, classes, offset, unknown):
     path = save_ids(tmp_path / "a.png", np.array([ids], np.uint8 if max(ids) < 256 else np.uint16))
-    assert f"{path} has {message}" in refusal(read_labels, path, classes, offset)
+    line = refusal(read_labels, path, classes, offset)
+    assert f"{path} has ids {unknown}:" in line and ("prepare_nyud.py" in line) == (unknown == "255")
 
 
-@pytest.mark.parametrize(
-    ("mode", "message"),
-    [
-        *((mode, f"is an image in mode {mode}: expected one id a pixel") for mode in ("RGB", "RGBA", "LA")),
-        ("1", "is grey with less than 8 bits"),  # whose scale is unknown
-    ],
-)
-def test_a_mask_in_colours_or_in_grey_of_few_bits_is_refused(tmp_path, mode, message):
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "LA", "1"])  # the scale of 1-bit grey is unknown
+def test_a_mask_in_colours_or_in_grey_of_few_bits_is_refused(tmp_path, mode):
     Image.fromarray(IDS).convert(mode).save(tmp_path / "a.png")
-    assert f"{tmp_path}/a.png {message}" in refusal(read_labels, tmp_path / "a.png", 21)
+    assert f"label map {tmp_path}/a.png is" in refusal(read_labels, tmp_path / "a.png", 21)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f4"])
@@ -85,27 +79,23 @@ def test_depth_is_float32_metres_whatever_its_width(tmp_path, dtype, change):
 
 
 @pytest.mark.parametrize(
-    ("array", "message"),
+    ("array", "content"),
     [
-        (np.array([[1.0, -0.5], [-2.0, 3.0]]), "has negative values (2 of 4): expected metres, and 0 where"),
-        (np.array([[1.0, np.nan]]), "has infinite or undefined values (1 of 2)"),
-        (np.array([[1.0, -np.inf]]), "has infinite or undefined values (1 of 2)"),
-        (np.array([[1e300, 1.0]]), "has infinite or undefined values (1 of 2)"),
-        (np.array([[1000, 2000]], np.uint16), "is uint16 (1, 2): expected floating-point metres of shape (H, W)"),
-        (np.zeros((2, 3, 2)), "is float64 (2, 3, 2): expected floating-point metres of shape (H, W)"),
-        (np.zeros(6), "is float64 (6,): expected"),
-        (np.zeros((0, 3)), "is float64 (0, 3): expected"),
-        (np.array([["1.0"]]), "is <U3 (1, 1): expected"),
+        (np.array([[1.0, -0.5], [-2.0, 3.0]]), "(2 of 4)"),
+        *((np.array([[1.0, value]]), "(1 of 2)") for value in (np.nan, -np.inf, 1e300)),
+        (np.array([[1000, 2000]], np.uint16), "uint16 (1, 2)"),
+        (np.zeros((2, 3, 2)), "float64 (2, 3, 2)"),
+        (np.zeros(6), "float64 (6,)"),
+        (np.zeros((0, 3)), "float64 (0, 3)"),
+        (np.array([["1.0"]]), "<U3 (1, 1)"),
+        (None, "an archive"),
     ],
 )
-def test_depth_of_another_kind_is_refused_with_what_it_is(tmp_path, array, message):
-    np.save(tmp_path / "a.npy", array)
-    assert f"depth map {tmp_path}/a.npy {message}" in refusal(read_depth, tmp_path / "a.npy")
-
-
-def test_an_archive_of_depth_maps_is_refused(tmp_path):
-    np.savez(tmp_path / "a.npz", depth=DEPTH)
-    assert "archive of several arrays" in refusal(read_depth, tmp_path / "a.npz")
+def test_depth_of_another_kind_is_refused_with_what_it_is(tmp_path, array, content):
+    with open(tmp_path / "a.npy", "wb") as file:
+        np.savez(file, depth=DEPTH) if array is None else np.save(file, array)
+    line = refusal(read_depth, tmp_path / "a.npy")
+    assert f"depth map {tmp_path}/a.npy" in line and content in line
 
 
 class Payload:
@@ -134,7 +124,7 @@ def test_a_depth_map_that_needs_pickle_is_refused_and_not_run(tmp_path):
 )
 def test_a_damaged_or_missing_map_is_named(tmp_path, what, name, read):
     path = tmp_path / name
-    assert refusal(read, path) == f"{what} map {path} not found"
+    assert f"{what} map {path} cannot be read (not found)" in refusal(read, path)
     write_labels(tmp_path / "a.png", np.random.default_rng(0).integers(0, 20, (64, 64), dtype=np.uint8))
     write_depth(tmp_path / "a.npy", np.ones((8, 8), np.float32))
     half = path.read_bytes()[: path.stat().st_size // 2]

@@ -151,7 +151,7 @@ def test_a_list_of_names_says_what_the_split_is_and_none_is_replaced(source, tmp
         out = prepare_nyud_mt(source, "--names", str(file), split=split)
     ids = {s: [r["image_id"] for r in get_records(f"nyud_depth:{out}:{s}")] for s in ("train", "val")}
     assert ids == {"train": ["1", "3"], "val": ["2"]}
-    with pytest.raises(UserError, match=r"val.txt is there already and names other images"):
+    with pytest.raises(UserError, match=r"val.txt exists and names other images"):
         prepare_nyud_mt(source)
 
 
