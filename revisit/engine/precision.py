@@ -1,14 +1,11 @@
 """SOLVER.PRECISION auto: what this machine computes a pretraining fastest in, measured before it begins."""
 
 import logging
-import random
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from itertools import chain, repeat
 from statistics import median
 from time import perf_counter
 
-import numpy as np
 import torch
 
 from revisit.engine.config_checks import check_hardware
@@ -46,22 +43,29 @@ declare(
 
 
 def resolve_precision(cfg: CfgNode) -> None:
-    """In every process of a training: turn auto into the fastest candidate, in place, and log why.
+    """Put what ``choose_precision`` has chosen into the config."""
+    chosen = choose_precision(cfg)
+    cfg.defrost()
+    cfg.merge_from_list(list(chain.from_iterable(chosen.items())))
+    cfg.freeze()
 
-    SOLVER.PRECISION is "" afterwards, and what it stood for is in DECIDED: whoever resumes the run, or starts another
-    one from its config.yaml, computes in the same and measures nothing.
+
+def choose_precision(cfg: CfgNode) -> dict[str, object]:
+    """Values by key that SOLVER.PRECISION auto stands for on this machine, measured by all processes together; {} where
+    it is not auto.
+
+    SOLVER.PRECISION is "" among them, and what it stood for is in DECIDED: whoever resumes the run, or starts another
+    one from its config.yaml, computes in the same and measures nothing. Call it before global generators are seeded.
     """
     if cfg.SOLVER.PRECISION != "auto":
-        return
+        return {}
     candidates = _candidates(cfg)
     logger.info(f"SOLVER.PRECISION auto: measuring training steps in {', '.join(candidates)}")
     speeds = measure_speeds(candidates)
     chosen = choose(speeds)
-    cfg.defrost()
-    _set(cfg, chosen)
-    cfg.freeze()
     figures = ", ".join(f"{name} {speed:.1f}" for name, speed in speeds.items())
     logger.info(f"images per second: {figures}. This run computes in {chosen}")
+    return _values(chosen)
 
 
 def choose(speeds: Mapping[str, float]) -> str:
@@ -76,40 +80,44 @@ def choose(speeds: Mapping[str, float]) -> str:
 def measure_speeds(candidates: Mapping[str, CfgNode]) -> dict[str, float]:
     """Images per second of all processes, which call it together, at the pace of the slowest, by name of the candidate.
 
-    The networks are made for it and thrown away, and global generators end as they were. Candidates take turns, so that
-    whatever else this machine does slows all of them down.
+    The networks are made for it and thrown away. Candidates take turns, so that whatever else this machine does slows
+    all of them down.
     """
-    cfg = next(iter(candidates.values()))
-    with _leaving_no_trace(cfg.MODEL.DEVICE):
+    logging.disable(logging.WARNING)  # the run's own network will say the same
+    try:
         steps = {name: _build_step(candidate) for name, candidate in candidates.items()}
         warm_up = sum(map(_seconds_of, steps.values()))
         turns = min(STEPS, int(SECONDS / max(comm.all_gather(warm_up)))) or 1
         seconds = [{name: _seconds_of(step) for name, step in steps.items()} for _ in range(turns)]
+    finally:
+        logging.disable(logging.NOTSET)
+    if torch.cuda.is_initialized():
+        torch.cuda.reset_peak_memory_stats()  # of which the log says the run's own
     medians = comm.all_gather({name: median(turn[name] for turn in seconds) for name in candidates})
-    return {name: cfg.SOLVER.IMS_PER_BATCH / max(each[name] for each in medians) for name in candidates}
+    batch = next(iter(candidates.values())).SOLVER.IMS_PER_BATCH
+    return {name: batch / max(of_process[name] for of_process in medians) for name in candidates}
 
 
 def _candidates(cfg: CfgNode) -> dict[str, CfgNode]:
     """Configs to measure, by name, of what can be computed here."""
-    found = {}
+    candidates = {}
     for name in CANDIDATES:
+        # Noise is no reason to diverge, and to compile takes minutes.
+        values = {**_values(name), "SOLVER.BASE_LR": 0.0, "MODEL.COMPILE": False}
         candidate = cfg.clone()
         candidate.defrost()
-        _set(candidate, name)
-        candidate.SOLVER.BASE_LR = 0.0  # noise is no reason to diverge
-        candidate.MODEL.COMPILE = False  # which takes minutes
+        candidate.merge_from_list(list(chain.from_iterable(values.items())))
         try:
             check_hardware(candidate)
         except UserError as error:
             logger.info(f"SOLVER.PRECISION auto leaves out {name}: {error}")
         else:
-            found[name] = candidate
-    return found
+            candidates[name] = candidate
+    return candidates
 
 
-def _set(cfg: CfgNode, name: str) -> None:
-    values = zip(DECIDED, CANDIDATES[name], strict=True)
-    cfg.merge_from_list(["SOLVER.PRECISION", "", *chain.from_iterable(values)])
+def _values(name: str) -> dict[str, object]:
+    return {"SOLVER.PRECISION": "", **dict(zip(DECIDED, CANDIDATES[name], strict=True))}
 
 
 def _build_step(cfg: CfgNode) -> TrainStep:
@@ -130,19 +138,3 @@ def _seconds_of(step: TrainStep) -> float:
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     return perf_counter() - start
-
-
-@contextmanager
-def _leaving_no_trace(device: str) -> Iterator[None]:
-    """Global generators end as they were, and nothing is logged: the run's own network will say the same."""
-    states = random.getstate(), np.random.get_state()
-    logging.disable(logging.WARNING)
-    try:
-        with torch.random.fork_rng([] if device == "cpu" else [device]):
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        if device != "cpu":
-            torch.cuda.reset_peak_memory_stats()  # of which the log says the run's own

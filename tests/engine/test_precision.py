@@ -1,17 +1,15 @@
 """SOLVER.PRECISION auto: measured once, before a run begins, and then what the run computes in."""
 
-import random
 import shlex
 from argparse import Namespace
-from itertools import cycle
+from itertools import chain, cycle
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import yaml
 from commands import TINY, launch_forks
-from runs import assert_same, load, run, run_config, train
+from runs import assert_same, load, run_config, train
 from tiny import tiny_config
 from trees import refusal
 
@@ -22,7 +20,6 @@ from revisit.engine.solver import resolve_schedule
 
 from detectron2.config import CfgNode
 from detectron2.utils import comm
-from detectron2.utils.env import seed_all_rng
 
 FLOAT, LAST, BFLOAT = precision.CANDIDATES
 OWN = "configs/own_images/pretrain.yaml"
@@ -64,8 +61,10 @@ def test_the_slowest_seconds_become_images_per_second_and_the_decision(monkeypat
     pretend(monkeypatch, 8, 4, 2)
     cfg = tiny_config(*AUTO, "SOLVER.AMP.DTYPE", "float16")
     with caplog.at_level("INFO"):
-        precision.resolve_precision(cfg)
-    assert decision(cfg) == ("", True, "bfloat16", True) and cfg.SOLVER.BASE_LR == 0.05
+        chosen = precision.choose_precision(cfg)
+    assert decision(cfg) == ("auto", False, "float16", False)
+    assert chosen == dict(zip(("SOLVER.PRECISION", *precision.DECIDED), ("", True, "bfloat16", True), strict=True))
+    assert precision.choose_precision(tiny_config()) == {}
     assert f"{FLOAT} 1.0, {LAST} 2.0, {BFLOAT} 4.0. This run computes in {BFLOAT}" in caplog.text
     assert "M parameters" not in caplog.text
 
@@ -76,26 +75,23 @@ def test_every_method_is_measured(method, monkeypatch, caplog):
     small = ("VIEWS.NUM_SMALL", 0, "VIEWS.LARGE_SIZE", 64, "BYOL.HIDDEN_DIM", 8, "SWAV.HIDDEN_DIM", 8)
     cfg = tiny_config(*AUTO, "MODEL.META_ARCHITECTURE", method, *small, "SWAV.PROTOTYPES", 8)
     with caplog.at_level("INFO"):
-        precision.resolve_precision(cfg)
-    assert "images per second" in caplog.text and cfg.SOLVER.PRECISION == ""
+        assert precision.choose_precision(cfg)["SOLVER.PRECISION"] == ""
+    assert "images per second" in caplog.text
 
 
 def test_bfloat16_is_left_out_where_the_cpu_computes_it_wrong(monkeypatch, caplog):
     pretend(monkeypatch, 4, 4)
     with caplog.at_level("INFO"):
-        precision.resolve_precision(tiny_config("SOLVER.PRECISION", "auto"))
+        precision.choose_precision(tiny_config("SOLVER.PRECISION", "auto"))
     assert f"leaves out {BFLOAT}: views of 16 px" in caplog.text and "computes in float32" in caplog.text
 
 
 def test_a_run_with_auto_equals_one_with_the_same_values_by_hand(toy_datasets, tmp_path, monkeypatch):
     pretend(monkeypatch, 8, 4, 2)
-    seed_all_rng(1)
-    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-    cfg = run_config(tmp_path / "auto", *AUTO, *SHORT)
-    precision.resolve_precision(cfg)
-    assert before == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
+    options = (*AUTO, *SHORT)
+    chosen = precision.choose_precision(run_config(tmp_path / "auto", *options))
     assert not (tmp_path / "auto").exists()
-    run(cfg)
+    train(tmp_path / "auto", *options, *chain.from_iterable(chosen.items()))
     train(tmp_path / "by hand", *AUTO[2:], *BY_HAND, *SHORT)
     auto, by_hand = (load(tmp_path / name / "model_final.pth") for name in ("auto", "by hand"))
     assert_same(auto["model"], by_hand["model"])
