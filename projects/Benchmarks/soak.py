@@ -3,13 +3,15 @@
 
     python projects/Benchmarks/soak.py kill kill-saving --runs 30
 
-kill         SIGKILL at any moment
-kill-saving  SIGKILL while a checkpoint is being written
-stop         SIGTERM: a checkpoint, and exit code 75
+kill             SIGKILL at any moment
+kill-saving      SIGKILL while a checkpoint is being written
+kill-evaluating  SIGKILL in the middle of an evaluation
+stop             SIGTERM: a checkpoint, and exit code 75
 
 Every run is tools/train_net.py on a small ToyScenes, with 1 or 2 processes and 0 or 2 loader workers in turn, all on
-the CPU. It is ended once, resumed and finished; then every tensor of its last checkpoint (encoders, queues, optimiser)
-is compared, bit by bit, with that of an untouched run. Prints a line for each run and writes OUTPUT/KIND.json; the exit
+the CPU. It is ended once, resumed and finished; then its scores, and every tensor and value of its last and its best
+checkpoint (encoders, queues, optimiser, what followed from evaluations) are compared, bit by bit, with those of an
+untouched run. Prints a line for each run and writes OUTPUT/KIND.json; the exit
 code is 1 if any differs. --seed draws the moments. A run takes about half a minute on two cores.
 """
 
@@ -36,7 +38,7 @@ from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
 from revisit.engine.command import natural, run_command
 from revisit.errors import StoppedRunError, UserError, expect
 
-KINDS = ("kill", "kill-saving", "stop")
+KINDS = ("kill", "kill-saving", "kill-evaluating", "stop")
 ITERATIONS, PERIOD = 24, 4
 LIMIT = 600  # seconds: a run that has not ended by then never will
 RECIPE = f"""
@@ -44,8 +46,10 @@ RECIPE = f"""
     SOLVER.MAX_ITER {ITERATIONS} SOLVER.CHECKPOINT_PERIOD {PERIOD} SOLVER.IMS_PER_BATCH 8 SOLVER.WARMUP_ITERS 0
     MOCO.BN_GROUP 0 KNN_MOCO.NUM_NEIGHBORS 5 KNN_MOCO.WARMUP_EPOCHS 1 VIEWS.LARGE_SIZE 32 VIEWS.SMALL_SIZE 16
     MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 SOLVER.AMP.ENABLED False
-    TEST.EVAL_EPOCHS 0 KNN_EVAL.IMAGE_SIZE 32 KNN_EVAL.LINEAR False
+    TEST.EVAL_EPOCHS 0 TEST.EVAL_PERIOD 6 TEST.KEEP_BEST True MONITOR.IMAGES toy_scenes_train
+    KNN_EVAL.IMAGE_SIZE 32 KNN_EVAL.LINEAR False
 """
+PASSES = 4 * (1 + ITERATIONS // 6)  # over images, of all evaluations: bank, test images, watched ones, pairs of views
 # Processes and loader workers of each.
 SETUPS = [(processes, workers) for workers in (0, 2) for processes in (1, 2)]
 
@@ -133,6 +137,10 @@ def _end(kind: str, process: subprocess.Popen, folder: Path, seconds: float, rng
         after = PERIOD * rng.randrange(ITERATIONS // PERIOD)
         _wait_for(lambda: _done(folder) >= after and any(folder.glob("model_0*.pth.tmp")), process)
         time.sleep(rng.uniform(0, 0.1))
+    elif kind == "kill-evaluating":
+        after = rng.randrange(PASSES)
+        _wait_for(lambda: _console(folder).count("Start inference on") > after, process)
+        time.sleep(rng.uniform(0, 0.05))
     else:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(rng.uniform(0, seconds))
@@ -167,13 +175,17 @@ def _wait_for(condition: Callable[[], bool], process: subprocess.Popen) -> None:
 
 
 def _same(folder: Path, untouched: Path) -> bool:
-    """Whether the last checkpoints hold the same model and the same state of the trainer."""
-    if not (folder / "model_final.pth").exists():
+    """Whether both have the same scores, and checkpoints of the same model and the same state of the trainer."""
+    names = ("model_final.pth", "model_best.pth", "evaluation.json", "best.json")
+    if not all((folder / name).exists() for name in names):
         return False
-    ends = [torch.load(path / "model_final.pth", weights_only=True) for path in (folder, untouched)]
-    for end in ends:
-        del end["trainer"]["config"], end["trainer"]["images"]  # OUTPUT_DIR differs
-    return all(_equal(*(end[part] for end in ends)) for part in ("model", "trainer"))
+    for name in names[:2]:
+        contents = [torch.load(path / name, weights_only=True) for path in (folder, untouched)]
+        for content in contents:
+            del content["trainer"]["config"], content["trainer"]["images"]  # OUTPUT_DIR differs
+        if not _equal(*contents):
+            return False
+    return all((folder / name).read_text() == (untouched / name).read_text() for name in names[2:])
 
 
 def _equal(left: object, right: object) -> bool:
