@@ -111,8 +111,13 @@ class PixelMapper:
         self._fill = torch.tensor(cfg.MODEL.PIXEL_MEAN).round().clamp(0, 255).to(torch.uint8)
         self._classes = _num_classes_and_offset(cfg.DATASETS.TRAIN) if is_train else None
 
-    def __call__(self, record: dict) -> dict:
-        image = torch.from_numpy(require_image(record["file_name"], self._bit_depth)).permute(2, 0, 1)
+    def read(self, file_name: str) -> np.ndarray:
+        """The (H, W, 3) uint8 RGB pixels of an image."""
+        return require_image(file_name, self._bit_depth)
+
+    def __call__(self, record: dict, pixels: np.ndarray | None = None) -> dict:
+        """Map a record; ``pixels`` are those of ``read`` where the caller has them."""
+        image = torch.from_numpy(self.read(record["file_name"]) if pixels is None else pixels).permute(2, 0, 1)
         size = tuple(image.shape[1:])
         sample = {**record, "height": size[0], "width": size[1]}
         if not self._is_train:

@@ -1,27 +1,25 @@
 """What a finetuned model finds in image files, folders and videos that are no data set."""
 
 import json
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import cv2
 import numpy as np
-import pycocotools.mask
 from tqdm import tqdm
 
 from revisit.data.image_folders import find_images
-from revisit.data.reader import SUFFIXES, UnreadableImageError, read_record
-from revisit.engine.predictions import detections_of, load_finetuned, predictor_of
+from revisit.data.reader import SUFFIXES
+from revisit.engine.predictions import Predictor, detections_of
 from revisit.errors import UserError, expect
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.files import written_whole
 from revisit.keys import DETECTORS
-from revisit.viz.prediction_sheet import Detections, class_colors, color_depth, draw_objects, paint_classes
+from revisit.viz.prediction_sheet import class_colors, color_depth, draw_objects, paint_classes
 from revisit.viz.tiles import fit
 
 from detectron2.config import CfgNode
+from detectron2.evaluation.coco_evaluation import instances_to_coco_json
 
 VIDEOS = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v"})
 PICTURE = (420, 1024)  # px, the least and the most of a picture's longer side
@@ -47,33 +45,30 @@ def find_sources(paths: list[Path], output: Path) -> list[Source]:
         folder = (path if path.is_dir() else path.parent).resolve()
         inside = output.resolve() == folder or (path.is_dir() and folder in output.resolve().parents)
         expect(not inside, f"--output {output} lies among the inputs, in {folder}: expected another folder")
-    found: list[tuple[Path, Path]] = []  # a file, and the part of its path that names what is written
+    files: list[tuple[Path, Path]] = []  # with the part of the path that names what is written
     for path in paths:
         if path.is_dir():
-            found += [(Path(file), Path(file).relative_to(path)) for file in find_images(path)[0]]
+            files += [(Path(file), Path(file).relative_to(path)) for file in find_images(path)[0]]
         else:
             kinds = ", ".join(sorted(SUFFIXES | VIDEOS))
             expect(path.is_file(), f"{path} not found: expected image files, folders of them, or videos")
             expect(path.suffix.lower() in SUFFIXES | VIDEOS, f"{path} is neither image nor video: expected {kinds}")
-            found.append((path, Path(path.name)))
-    sources, taken = [], set()
-    for file, short in found:
+            files.append((path, Path(path.name)))
+    sources: dict[str, Source] = {}
+    for file, short in files:
         name = "_".join(short.with_suffix("").parts)
-        while name in taken:
+        while name in sources:
             name += "_"
-        taken.add(name)
-        sources.append(Source(file, name, file.suffix.lower() in VIDEOS))
-    return sources
+        sources[name] = Source(file, name, file.suffix.lower() in VIDEOS)
+    return list(sources.values())
 
 
 class FilePredictor:
     """Predicts for files, draws what it finds, and collects it for JSON files."""
 
     def __init__(self, cfg: CfgNode, output: Path):
-        expect(bool(cfg.MODEL.WEIGHTS), "no weights to predict with: end the command by --opts MODEL.WEIGHTS FILE")
-        model, self._names = load_finetuned(cfg)
-        self._predict = predictor_of(model, cfg)
-        self._kind, self._bit_depth, self._output = cfg.MODEL.META_ARCHITECTURE, cfg.INPUT.BIT_DEPTH, output
+        self._predictor, self._output = Predictor(cfg), output
+        self._is_detector = cfg.MODEL.META_ARCHITECTURE in DETECTORS
         self._images: list[dict] = []
         self._objects: list[dict] = []
         self.unreadable: list[str] = []
@@ -85,96 +80,63 @@ class FilePredictor:
                 self._run_video(source)
                 continue
             try:
-                image = read_record({"file_name": str(source.path)}, self._bit_depth)
-            except UnreadableImageError as error:
+                pixels = self._predictor.read(str(source.path))
+            except UserError as error:
                 self.unreadable.append(str(error))
                 continue
-            picture = self._picture(
-                image, self._predict({"file_name": str(source.path)}), str(source.path), source.name
-            )
-            _write_image(self._output / f"{source.name}.png", picture)
+            _write_image(self._output / f"{source.name}.png", self._picture(pixels, str(source.path), source.name))
         self._write_json()
 
     def _run_video(self, source: Source) -> None:
-        video, path = cv2.VideoCapture(str(source.path)), self._output / f"{source.name}.mp4"
-        expected, count = int(video.get(cv2.CAP_PROP_FRAME_COUNT)), 0
-        with tempfile.TemporaryDirectory() as folder, _VideoFile(path, video.get(cv2.CAP_PROP_FPS) or 25.0) as film:
-            frame_file = Path(folder) / "frame.png"
-            for count, frame in enumerate(_frames(video), start=1):
-                cv2.imwrite(str(frame_file), frame)
-                found = self._predict({"file_name": str(frame_file)})
-                name = f"{source.name}_{count:06d}"
-                film.write(self._picture(frame[..., ::-1], found, f"{source.path}#{count}", name))
+        video, film, count = cv2.VideoCapture(str(source.path)), None, 0
+        rate, expected = video.get(cv2.CAP_PROP_FPS) or 25.0, int(video.get(cv2.CAP_PROP_FRAME_COUNT))
+        while (read := video.read())[0]:
+            count += 1
+            frame = np.ascontiguousarray(read[1][..., ::-1])
+            picture = self._picture(frame, f"{source.path}#{count}", f"{source.name}_{count:06d}")
+            height, width = (side // 2 * 2 for side in picture.shape[:2])  # codecs want even sides
+            film = film or _open_film(self._output / f"{source.name}.mp4", rate, (width, height))
+            film.write(np.ascontiguousarray(picture[:height, :width, ::-1]))
+        if film is not None:
+            film.release()
         if count < expected or not count:
             self.unreadable.append(f"{source.path}: {count} of {expected} frames can be read")
 
-    def _picture(self, image: np.ndarray, found: dict, file_name: str, name: str) -> np.ndarray:
-        """Record what was found in an (H, W, 3) uint8 RGB image; returns it drawn, in a size to look at."""
-        image_id, size = len(self._images) + 1, int(np.clip(max(image.shape[:2]), *PICTURE))
-        height, width = image.shape[:2]
+    def _picture(self, pixels: np.ndarray, file_name: str, name: str) -> np.ndarray:
+        """Record what is predicted for an (H, W, 3) uint8 RGB image; returns it drawn, in a size to look at."""
+        height, width = pixels.shape[:2]
+        image_id, size = len(self._images) + 1, int(np.clip(max(height, width), *PICTURE))
         self._images.append({"id": image_id, "file_name": file_name, "height": height, "width": width})
-        if self._kind in DETECTORS:
-            objects = detections_of(found["instances"])
-            self._objects += _coco_results(objects, image_id)
-            return draw_objects(image, objects, self._names, size)
-        if "sem_seg" in found:
-            labels = predicted_classes(found["sem_seg"], (height, width))
+        predicted = self._predictor({"file_name": file_name}, pixels)
+        if self._is_detector:
+            objects = predicted["instances"].to("cpu")
+            self._objects += instances_to_coco_json(objects, image_id)
+            return draw_objects(pixels, detections_of(objects), self._predictor.class_names, size)
+        if "sem_seg" in predicted:
+            labels = predicted_classes(predicted["sem_seg"], (height, width))
             _write_image(self._output / "classes" / f"{name}.png", labels)
-            return fit(paint_classes(image, labels, class_colors(self._names)), size)
-        depth = found["depth"].float().cpu().numpy()
+            return fit(paint_classes(pixels, labels, class_colors(self._predictor.class_names)), size)
+        depth = predicted["depth"].float().cpu().numpy()
         _write_image(self._output / "depth" / f"{name}.png", np.clip(depth * _MILLIMETRES, 0, 65535).astype(np.uint16))
         return fit(color_depth(depth, (float(depth.min()), float(depth.max()) + 1e-3)), size)
 
     def _write_json(self) -> None:
         """images.json, which pycocotools reads as annotations without objects, and what loads into it."""
-        categories = [{"id": n, "name": name} for n, name in enumerate(self._names, start=1)]
+        categories = [{"id": n, "name": name} for n, name in enumerate(self._predictor.class_names, start=1)]
         contents = {"images.json": {"images": self._images, "categories": categories, "annotations": []}}
-        if self._kind in DETECTORS:
-            contents["predictions.json"] = self._objects
+        if self._is_detector:
+            objects = [{**found, "category_id": found["category_id"] + 1} for found in self._objects]
+            contents["predictions.json"] = objects
         for name, content in contents.items():
             with written_whole(self._output / name) as temporary:
                 temporary.write_text(json.dumps(content, ensure_ascii=False))
 
 
-class _VideoFile:
-    """A video that is written frame by frame, each (H, W, 3) uint8 RGB of one size."""
-
-    def __init__(self, path: Path, rate: float):
-        self._path, self._rate, self._writer = path, rate, None
-
-    def __enter__(self) -> "_VideoFile":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._writer is not None:
-            self._writer.release()
-
-    def write(self, picture: np.ndarray) -> None:
-        picture = picture[: picture.shape[0] // 2 * 2, : picture.shape[1] // 2 * 2]  # codecs want even sides
-        if self._writer is None:
-            size = picture.shape[1], picture.shape[0]
-            self._writer = cv2.VideoWriter(str(self._path), cv2.VideoWriter_fourcc(*"mp4v"), self._rate, size)
-            expect(self._writer.isOpened(), f"cannot write {self._path}: this OpenCV has no encoder for MPEG-4")
-        self._writer.write(np.ascontiguousarray(picture[..., ::-1]))
-
-
-def _frames(video: cv2.VideoCapture) -> Iterator[np.ndarray]:
-    """Its frames, (H, W, 3) uint8 BGR."""
-    while (read := video.read())[0]:
-        yield read[1]
-
-
-def _coco_results(objects: Detections, image_id: int) -> list[dict]:
-    """In COCO's result format: x, y, width and height in px; categories count from 1; masks as run lengths."""
-    results = []
-    for n, (x0, y0, x1, y1) in enumerate(objects.boxes.tolist()):
-        result = {"image_id": image_id, "category_id": int(objects.classes[n]) + 1, "bbox": [x0, y0, x1 - x0, y1 - y0]}
-        result["score"] = float(objects.scores[n])
-        if objects.masks is not None:
-            mask = pycocotools.mask.encode(np.asfortranarray(objects.masks[n].astype(np.uint8)))
-            result["segmentation"] = {**mask, "counts": mask["counts"].decode()}
-        results.append(result)
-    return results
+def _open_film(path: Path, rate: float, size: tuple[int, int]) -> cv2.VideoWriter:
+    """A video to write to, whose ``size`` is its width and height in px."""
+    film = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), rate, size)
+    expect(film.isOpened(), f"cannot write {path}: this OpenCV has no encoder for MPEG-4")
+    return film
 
 
 def _write_image(path: Path, image: np.ndarray) -> None:

@@ -8,10 +8,8 @@ from torch import nn
 
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.data.catalog import get_records
-from revisit.data.deep_pixels import bit_depth
 from revisit.data.inspection import check_records, num_classes
 from revisit.data.labels import check_size, read_depth, read_labels
-from revisit.data.reader import require_record
 from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.engine.finetune_trainer import build_mapper
 from revisit.engine.setup import follow_class_names
@@ -27,7 +25,7 @@ from detectron2.data.detection_utils import annotations_to_instances
 from detectron2.modeling import build_model
 from detectron2.structures import Instances
 
-Predict = Callable[[dict], dict]
+Predict = Callable[[dict, np.ndarray], dict]  # a record and its pixels to what a model predicts
 
 
 def load_finetuned(cfg: CfgNode) -> tuple[nn.Module, list[str]]:
@@ -38,15 +36,18 @@ def load_finetuned(cfg: CfgNode) -> tuple[nn.Module, list[str]]:
     return model, names if len(names) == count else [f"class {n}" for n in range(count)]
 
 
-def predictor_of(model: nn.Module, cfg: CfgNode) -> Predict:
-    """Record -> what the model predicts for it."""
-    mapper = build_mapper(cfg, is_train=False)
+class Predictor:
+    """The finetuned model of MODEL.WEIGHTS, and what turns an image into its input."""
+
+    def __init__(self, cfg: CfgNode):
+        self._model, self.class_names = load_finetuned(cfg)
+        mapper = build_mapper(cfg, is_train=False)
+        self.read, self._map = mapper.read, mapper
 
     @torch.no_grad()
-    def predict(record: dict) -> dict:
-        return model([mapper(record)])[0]
-
-    return predict
+    def __call__(self, record: dict, pixels: np.ndarray) -> dict:
+        """What the model predicts for a record whose (H, W, 3) uint8 RGB pixels ``read`` has read."""
+        return self._model([self._map(record, pixels)])[0]
 
 
 def set_score_threshold(cfg: CfgNode, threshold: float) -> None:
@@ -69,7 +70,7 @@ def draw_detection(record: dict, image: np.ndarray, metadata: Metadata, predict:
     masks = true.gt_masks.tensor.numpy() if true.has("gt_masks") else None
     drawn = [Detections(true.gt_boxes.tensor.numpy(), true.gt_classes.numpy(), masks=masks)]
     if predict:
-        drawn.append(detections_of(predict(record)["instances"]))
+        drawn.append(detections_of(predict(record, image)["instances"]))
     return detection_row(record["file_name"], image, metadata.thing_classes, *drawn)
 
 
@@ -79,7 +80,7 @@ def draw_segmentation(record: dict, image: np.ndarray, metadata: Metadata, predi
     maps = [read_labels(record["sem_seg_file_name"], len(names), metadata.get("label_offset", 0))]
     check_size(record["sem_seg_file_name"], maps[0], record["file_name"], image.shape[:2])
     if predict:
-        maps.append(predicted_classes(predict(record)["sem_seg"], maps[0].shape))
+        maps.append(predicted_classes(predict(record, image)["sem_seg"], maps[0].shape))
     return segmentation_row(record["file_name"], image, names, *maps)
 
 
@@ -88,7 +89,7 @@ def draw_depth(record: dict, image: np.ndarray, metadata: Metadata, predict: Pre
     maps = [read_depth(record["depth_file_name"])]
     check_size(record["depth_file_name"], maps[0], record["file_name"], image.shape[:2])
     if predict:
-        maps.append(predict(record)["depth"].float().cpu().numpy())
+        maps.append(predict(record, image)["depth"].float().cpu().numpy())
     return depth_row(record["file_name"], image, *maps)
 
 
@@ -109,6 +110,6 @@ def make_rows(cfg: CfgNode, dataset: str, num_images: int, truth_only: bool) -> 
     records, metadata = get_records(dataset), MetadataCatalog.get(dataset)
     check_records(cfg, dataset, records)
     resolve_bit_depth(cfg, records)
-    predict = None if truth_only else predictor_of(load_finetuned(cfg)[0], cfg)
+    predictor, mapper = None if truth_only else Predictor(cfg), build_mapper(cfg, is_train=False)
     chosen = [records[n] for n in evenly_spread(len(records), num_images)]
-    return [draw(record, require_record(record, bit_depth(cfg)), metadata, predict) for record in chosen]
+    return [draw(record, mapper.read(record["file_name"]), metadata, predictor) for record in chosen]

@@ -17,7 +17,7 @@ from revisit.evaluation.features import Features, extract_features
 from revisit.viz import pretraining_sheets
 from revisit.viz.curves import plot_curves, read_metrics
 from revisit.viz.pretraining_sheets import ANCHOR, GREEN, POSITIVE, RED, SMALL, draw_boxes, neighbor_gallery, view_tiles
-from revisit.viz.tiles import GAP, LINE, MARGIN, PANEL, TILE, SheetRow, evenly_spread, fit, framed, save_sheet
+from revisit.viz.tiles import GAP, LINE, MARGIN, PANEL, TILE, SheetRow, fit, framed, save_sheet
 
 from detectron2.config import CfgNode
 
@@ -47,11 +47,6 @@ def test_every_tile_stands_pixel_by_pixel_in_aligned_columns(tmp_path, texts, ca
             left = MARGIN + column * (160 + GAP) + (160 - width) // 2
             assert np.array_equal(sheet[top : top + height, left : left + width], tile)
     assert (sheet[-8:] == 255).all()
-
-
-def test_one_tile_is_a_sheet(tmp_path):
-    sheet = saved(tmp_path / "s.png", [SheetRow([noise(50, 40)])])
-    assert np.array_equal(sheet[MARGIN : MARGIN + 50, MARGIN : MARGIN + 40], noise(50, 40))
 
 
 def test_text_stays_inside_the_sheet(tmp_path):
@@ -101,13 +96,6 @@ def test_a_frame_covers_the_border_and_leaves_the_rest():
     for border in (tile[0], tile[-1], tile[:, 0], tile[:, -1]):
         assert (border == BLUE).all()
     assert (tile[4:-4, 4:-4] == 7).all()
-
-
-@pytest.mark.parametrize(
-    ("total", "count", "indices"), [(15, 3, [0, 7, 14]), (3, 9, [0, 1, 2]), (1, 4, [0]), (0, 2, [])]
-)
-def test_indices_are_spread_from_the_first_to_the_last(total, count, indices):
-    assert evenly_spread(total, count) == indices
 
 
 TEST = ("DATASETS.TEST", ("toy_objects_train",), "KNN_EVAL.BANK", "toy_objects_train", "KNN_EVAL.IMAGE_SIZE", 48)
