@@ -4,7 +4,7 @@
     python projects/Benchmarks/scaling.py --config-file configs/pretrain/knn_moco.yaml
     python projects/Benchmarks/scaling.py --machine 64 H200 --batch-per-gpu 64 --images 1e8 SOLVER.EPOCHS 100
 
-Memory, parameters and floating-point operations are counted on the network that the config builds. What no config
+Memory, parameters and floating-point operations are counted on a step that runs without numbers. What no config
 knows is assumed, and can be given: the share of a GPU's peak rate that a step reaches, how many images a CPU core
 prepares, the bytes of an image. projects/Benchmarks/README.md has the formulas.
 """
@@ -13,12 +13,10 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import torch
-from torch.utils.flop_counter import FlopCounterMode
-
 from revisit.engine.command import natural, run_command
-from revisit.engine.dry_run import GIB, build_meta_model, memory_per_process, meta_batch
+from revisit.engine.dry_run import GIB
 from revisit.engine.setup import make_config
+from revisit.engine.step_cost import build_meta_model, step_cost
 from revisit.errors import expect
 from revisit.modeling.meta_arch.moco import MoCo
 from revisit.modeling.meta_arch.pretraining import method_of
@@ -98,15 +96,16 @@ def needs(cfg: CfgNode, count: int, gpu: Gpu, assumed: argparse.Namespace) -> Fi
     batch = cfg.SOLVER.IMS_PER_BATCH // count
     others = (count - 1) / count
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    flops = batch * (flops_per_image(cfg, model) + head_flops_per_image(cfg, model))
+    cost = step_cost(cfg, count)
     seconds = {
-        "arithmetic of a step": flops / (assumed.efficiency * gpu.flops),
+        "arithmetic of a step": (cost.forward_flops + cost.backward_flops) / (assumed.efficiency * gpu.flops),
         "gradients": 2 * others * 4 * trained / gpu.link,
         "shuffled crops": others * batch * 3 * cfg.VIEWS.LARGE_SIZE**2 / gpu.link,
         "keys": (count - 1) * batch * 4 * sum(model.queue_widths().values()) / gpu.link,
     }
     compute, *sent = seconds.values()
-    memory = memory_per_process(cfg, model, count)["memory_gib_per_process"]
+    memory = {kind: size / GIB for kind, size in cost.memory.items()}
+    memory["total"] = sum(memory.values())
     use = {
         "CPU cores": batch / compute / assumed.core_rate / gpu.cores,
         "storage": batch / compute * assumed.image_bytes / assumed.storage,
@@ -116,33 +115,10 @@ def needs(cfg: CfgNode, count: int, gpu: Gpu, assumed: argparse.Namespace) -> Fi
     return {
         "per GPU": {"images": batch},
         "ms": {name: 1000 * value for name, value in seconds.items()},
-        "GiB per GPU": {name.replace("_", ", "): value for name, value in memory.items()},
+        "GiB per GPU": memory,
         "per second": {"images, by arithmetic": count * batch / compute},
         USE: {name: 100 * share for name, share in use.items()},
     }
-
-
-def flops_per_image(cfg: CfgNode, model: MoCo) -> float:
-    """Of one image, of the networks alone: forward and backward of g and the heads on the positives, forward of the
-    momentum encoder on the anchor."""
-    views = meta_batch(cfg, model.smallest_batch)
-    model.train()
-    with FlopCounterMode(display=False) as counter:
-        encoded = model.encode(views)
-        sum(rows.sum() for rows in encoded.values() if rows.requires_grad).backward()
-        model.encode_anchors(views["anchor"])
-    return counter.get_total_flops() / model.smallest_batch
-
-
-def head_flops_per_image(cfg: CfgNode, model: MoCo) -> float:
-    """Of one image's scores: against the queue's keys with their gradient and, for neighbours, against its features;
-    of DenseCL's cells also against the key's cells."""
-    with torch.no_grad():
-        encoded = model.encode(meta_batch(cfg, model.smallest_batch))
-    queries = sum(rows.shape[1] for rows in model.scored_rows(encoded))
-    mining = model.queue_widths().get("features", 0)
-    places, width = encoded["cells"].shape[1:] if "cells" in encoded else (0, 0)
-    return 2.0 * (model.queue.length * queries * (2 * model.embedding_dim + mining) + places * places * width)
 
 
 def print_machines(machines: dict[str, Figures]) -> None:

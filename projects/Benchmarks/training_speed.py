@@ -16,12 +16,11 @@ from torch.utils.data import DataLoader
 from projects.Benchmarks.input_pipeline import files_or_photographs
 from projects.Benchmarks.measuring import compare, now, peak_memory, timer
 from projects.Benchmarks.references import ReferenceViews, TextbookStep, textbook_losses
-from projects.Benchmarks.scaling import flops_per_image
 from revisit.data.catalog import get_records
 from revisit.data.loader import ResumableLoader
-from revisit.engine.dry_run import build_meta_model, random_views
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.solver import build_optimizer
+from revisit.engine.step_cost import random_views, step_cost
 from revisit.engine.train_step import TrainStep
 from revisit.errors import expect
 from revisit.modeling.losses.chunked import chunked_losses
@@ -164,14 +163,15 @@ def _endless(loader: Iterable[dict]) -> Iterator[dict]:
 
 
 def _arithmetic(cfg: CfgNode, images_per_second: float) -> dict[str, float]:
-    """The networks' rate of operations, as a share of what a large product of bfloat16 matrices reaches."""
-    rate = images_per_second * flops_per_image(cfg, build_meta_model(cfg))
+    """A step's rate of operations, as a share of what a large product of bfloat16 matrices reaches."""
+    cost = step_cost(cfg, 1)
+    rate = images_per_second * (cost.forward_flops + cost.backward_flops) / cfg.SOLVER.IMS_PER_BATCH
     size, products = 8192, 50
     matrix = torch.randn(size, size, device=cfg.MODEL.DEVICE, dtype=torch.bfloat16)
     matrix @ matrix
     seconds = timer(lambda: [matrix @ matrix for _ in range(products)])()
     best = products * 2 * size**3 / seconds
-    return {"network_tflops": rate / 1e12, "matmul_tflops": best / 1e12, "share_of_matmul": rate / best}
+    return {"step_tflops": rate / 1e12, "matmul_tflops": best / 1e12, "share_of_matmul": rate / best}
 
 
 FORMS = ("ours", "half_queue", "textbook")  # the second: ours, on queues in bfloat16

@@ -128,13 +128,8 @@ class Distillation(Pretraining):
     @property
     def teacher(self) -> Teacher:
         """On the model's device."""
-        return self._teacher[0].to(self.device)
-
-    def encode(self, batch: dict) -> dict[str, Tensor]:
-        """The last maps of all views by resolution: ``maps_0`` (B, 2, Cg, h, w) of the large ones, anchors first, and
-        ``maps_1`` (B, N, Cg, h, w) of small ones, if there are any."""
-        maps = self._maps(all_passes(batch))
-        return {f"maps_{n}": each for n, each in enumerate(maps)}
+        (teacher,) = self._teacher
+        return teacher if teacher.mean.device == self.device else teacher.to(self.device)
 
     def _maps(self, views: list[Tensor]) -> list[Tensor]:
         return [self.feature_map(self.backbone, each.flatten(0, 1)).unflatten(0, each.shape[:2]) for each in views]
@@ -157,14 +152,6 @@ class Distillation(Pretraining):
                 found = divergence(cells, others, their_cells, their_others, self.temperature)
                 losses["loss_cells"] = self.cell_weight * found
             return losses
-
-    def extra_memory(self, encoded: dict[str, Tensor], batch: int) -> tuple[dict[str, list[int]], dict[str, float]]:
-        """The teacher's tensors, without what its pass needs, and four matrices of scores for each loss."""
-        views = sum(maps.shape[1] for maps in encoded.values())
-        cells = sum(maps.shape[1] * maps.shape[3:].numel() for maps in encoded.values())
-        rows = views * (self.pooled_weight > 0) + cells * (self.cell_weight > 0)
-        tensors = sum(value.nbytes for value in self._teacher[0].state_dict().values())
-        return {}, {"teacher": tensors, "scores": 4 * 4 * rows * batch * views * self.global_batch}
 
 
 def pooled_rows(maps: list[Tensor]) -> Tensor:

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +45,7 @@ class Teacher(nn.Module):
             raise UserError(f"DISTILLATION.TEACHER, a {self.title}: {error}") from error
         return at_least_float32(list(maps.values())[-1])
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """A sha256 of all its numbers."""
         digest = hashlib.sha256()
@@ -75,14 +76,14 @@ class SameTeacher(HookBase):
     """Keeps the teacher's digest in the checkpoints, which do not have its tensors, and demands it of a resumed run."""
 
     def __init__(self, teacher: Teacher):
-        self._digest = teacher.digest
+        self._teacher = teacher
 
     def state_dict(self) -> dict:
-        return {"digest": self._digest}
+        return {"digest": self._teacher.digest}
 
     def load_state_dict(self, state: dict) -> None:
         expect(
-            state["digest"] == self._digest,
+            state["digest"] == self._teacher.digest,
             "cannot resume: DISTILLATION.TEACHER is not the network that this run began with. Name that one's file, or "
             "start anew in another OUTPUT_DIR",
         )

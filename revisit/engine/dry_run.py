@@ -1,11 +1,10 @@
-"""What a run would do, without training: the resolved recipe, its shapes, its memory, a sheet of its views."""
+"""What a run would do, without training: the resolved recipe, what a step costs, a sheet of its views."""
 
 import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from revisit.checkpoint.flags import flags_of
@@ -15,16 +14,19 @@ from revisit.data.deep_pixels import bit_depth
 from revisit.data.inspection import Note
 from revisit.data.reader import find_unreadable
 from revisit.engine.solver import build_optimizer
+from revisit.engine.step_cost import build_meta_model, step_cost
 from revisit.errors import UserError
 from revisit.keys import PIXELWISE
 from revisit.modeling.backbone.description import describe
-from revisit.modeling.meta_arch.pretraining import Pretraining, method_of
+from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.viz.pretraining_sheets import save_view_sheet
 
 from detectron2.config import CfgNode
-from detectron2.modeling import build_model
 
 GIB = 2**30
+# What GPU-hours are stated for: a GPU's peak in dense bfloat16, and the share of it that is assumed. It is low because
+# batch norm and small maps wait for memory, not for arithmetic.
+GPU, PEAK_FLOPS, UTILISATION = "A100", 312e12, 0.10
 _MOST_LISTED = 20  # unreadable images
 
 
@@ -40,7 +42,7 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int, notes: Sequence[N
     if method:
         batch = cfg.SOLVER.IMS_PER_BATCH
         recipe |= _views(cfg) | method.describe(cfg, num_images // batch, batch // num_processes)
-        recipe |= memory_per_process(cfg, model, num_processes)
+        recipe |= _cost(cfg, num_processes)
     if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
         recipe |= _pixelwise(cfg, model)
     recipe["data"] |= {"bit_depth": bit_depth(cfg) or 8, **_data_on_disk(cfg)}
@@ -82,6 +84,28 @@ def _schedule(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
         "iterations": solver.MAX_ITER,
         "checkpoint_period": solver.CHECKPOINT_PERIOD,
         "data": {"train": list(cfg.DATASETS.TRAIN), "images": num_images, "test": list(cfg.DATASETS.TEST)},
+    }
+
+
+def _cost(cfg: CfgNode, num_processes: int) -> dict:
+    """Shapes, memory and operations of a step, and what the run takes on GPUs."""
+    cost = step_cost(cfg, num_processes)
+    gib = {kind: round(size / GIB, 4) for kind, size in cost.memory.items()}
+    step = num_processes * (cost.forward_flops + cost.backward_flops)
+    hours = step * cfg.SOLVER.MAX_ITER / (UTILISATION * PEAK_FLOPS) / 3600
+    return {
+        "shapes": cost.shapes,
+        "memory_gib_per_process": {**gib, "total": round(sum(cost.memory.values()) / GIB, 4)},
+        "tflop_per_step": {
+            "forward": num_processes * cost.forward_flops / 1e12,
+            "backward": num_processes * cost.backward_flops / 1e12,
+            "total": step / 1e12,
+        },
+        "tflop_of_run": step * cfg.SOLVER.MAX_ITER / 1e12,
+        "gpu_hours": {
+            "total": round(hours, 2),
+            "assumed": f"{UTILISATION:.0%} of the {PEAK_FLOPS / 1e12:.0f} TFLOP/s of an {GPU}; no wait for data",
+        },
     }
 
 
@@ -147,76 +171,3 @@ def _data_on_disk(cfg: CfgNode) -> dict:
     checked, problems = find_unreadable(records, bit_depth(cfg))
     read = {"images_checked": checked, "unreadable": len(problems)}
     return {"found": True, **read, "unreadable_first": problems[:_MOST_LISTED]}
-
-
-def build_meta_model(cfg: CfgNode) -> nn.Module:
-    """The model of a config with shapes and byte counts alone, without arithmetic."""
-    cfg = cfg.clone()
-    cfg.defrost()
-    cfg.MODEL.DEVICE = "meta"
-    with torch.device("meta"):
-        return build_model(cfg)
-
-
-def memory_per_process(cfg: CfgNode, model: Pretraining, num_processes: int) -> dict:
-    """Shapes, and GiB of one process in float32, activations measured on a few images' views.
-
-    Accumulation keeps the activations and scores of one part at a time.
-    """
-    per_process = cfg.SOLVER.IMS_PER_BATCH // num_processes
-    at_a_time = per_process // cfg.SOLVER.ACCUMULATION_STEPS
-    probe = model.smallest_batch
-    encoded, activations = _measure_activations(model.train(), meta_batch(cfg, probe))
-    shapes, extra = model.extra_memory(encoded, at_a_time)
-    batch = meta_batch(cfg, per_process)
-    copies = 4 if "Adam" in cfg.SOLVER.OPTIMIZER else 3  # with gradient and the optimiser's one or two means of it
-    weights = sum(p.numel() * (copies if p.requires_grad else 1) for p in model.parameters())
-    sizes = {
-        "weights_gradients_optimizer": 4 * weights,
-        "activations": at_a_time * activations / probe,
-        "batch": sum(view.numel() for view in batch.values()),
-        **extra,
-    }
-    gib = {name: round(size / GIB, 3) for name, size in sizes.items()}
-    return {
-        "shapes": {
-            **{name: list(view.shape) for name, view in batch.items()},
-            **{name: [at_a_time, *rows.shape[1:]] for name, rows in encoded.items()},
-            **shapes,
-        },
-        "memory_dtype": "float32",
-        "memory_gib_per_process": {**gib, "total": round(sum(gib.values()), 3)},
-    }
-
-
-def _measure_activations(model: Pretraining, views: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], int]:
-    """What ``model.encode`` makes of the views, and the bytes that it keeps for the backward pass."""
-    saved: dict[int, torch.Tensor] = {}  # keeps the tensors: an id is only unique while its tensor lives
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        if not isinstance(tensor, nn.Parameter):
-            saved[id(tensor)] = tensor
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        encoded = model.encode(views)
-    return encoded, sum(tensor.nbytes for tensor in saved.values())
-
-
-def meta_batch(cfg: CfgNode, size: int) -> dict[str, torch.Tensor]:
-    """A batch of views with shapes alone."""
-    large, small, num_small = cfg.VIEWS.LARGE_SIZE, cfg.VIEWS.SMALL_SIZE, cfg.VIEWS.NUM_SMALL
-    shapes = {"anchor": (3, large, large), "positive": (3, large, large)}
-    if num_small:
-        shapes["small"] = (num_small, 3, small, small)
-    return {name: torch.empty(size, *shape, dtype=torch.uint8, device="meta") for name, shape in shapes.items()}
-
-
-def random_views(cfg: CfgNode, size: int) -> dict[str, torch.Tensor]:
-    """A batch of noise, always the same, in the sizes and the memory layout of the loader's."""
-    generator = torch.Generator().manual_seed(0)
-    batch = {}
-    for name, view in meta_batch(cfg, size).items():
-        shape = view.movedim(-3, -1).shape
-        batch[name] = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator).movedim(-1, -3)
-    return batch

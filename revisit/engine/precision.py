@@ -9,8 +9,8 @@ from time import perf_counter
 import torch
 
 from revisit.engine.config_checks import check_hardware
-from revisit.engine.dry_run import random_views
 from revisit.engine.pretrain_trainer import PretrainTrainer
+from revisit.engine.step_cost import random_views
 from revisit.engine.train_step import TrainStep
 from revisit.errors import UserError
 from revisit.keys import declare, one_of

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from revisit.errors import UserError, expect
 from revisit.modeling.backbone.description import family_of
-from revisit.modeling.distributed import neighbours
+from revisit.modeling.distributed import consecutive_processes
 from revisit.modeling.losses.contrastive import at_least_float32
 
 from detectron2.config import CfgNode
@@ -132,14 +132,9 @@ class PooledBatchNorm2d(nn.BatchNorm2d):
 
 
 def group_batch_norm(modules: list[nn.Module], groups: BNGroups) -> None:
-    """Let every BatchNorm2d below ``modules`` normalise by ``groups``, in place; all processes call it together.
-
-    Layers without values stay as they are: a dry run, in one process, plans for many that normalise less each.
-    """
-    pool = neighbours(groups.processes) if groups.processes > 1 else None
+    """Let every BatchNorm2d below ``modules`` normalise by ``groups``, in place; all processes call it together."""
+    pool = consecutive_processes(groups.processes) if groups.processes > 1 else None
     for layer in (layer for module in modules for layer in module.modules() if type(layer) is nn.BatchNorm2d):
-        if layer.weight.is_meta:
-            continue
         if groups.splits > 1:
             layer.__class__, layer.splits = SplitBatchNorm2d, groups.splits
         elif pool and dist.get_backend() == "nccl":

@@ -25,13 +25,14 @@ def share_state(module: nn.Module) -> None:
             dist.broadcast(tensor, 0)
 
 
-def neighbours(count: int) -> dist.ProcessGroup:
+def consecutive_processes(count: int) -> dist.ProcessGroup:
     """The group of ``count`` processes with consecutive ranks that holds this one; all processes call it together.
 
     It waits for one of them as long as the group of all does.
     """
     device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
-    group, _ = dist.new_subgroups(count, timeout=dist.group.WORLD._get_backend(device).options._timeout)
+    options = dist.group.WORLD._get_backend(device).options
+    group, _ = dist.new_subgroups(count, timeout=getattr(options, "_timeout", None))  # a dry run's processes have none
     return group
 
 

@@ -10,12 +10,15 @@ from revisit.randomness import Stream, counter_rng
 from detectron2.utils import comm
 
 
-def shuffle_permutation(global_batch: int, seed: int, iteration: int, part: int = 0) -> Tensor:
-    """Where the keys of a part of a step are encoded: place n of the shuffled batch holds image permutation[n]."""
-    return torch.from_numpy(counter_rng(seed, Stream.SHUFFLE_BN, iteration, part).permutation(global_batch))
+def shuffle_permutation(global_batch: int, seed: int, iteration: int, part: int = 0) -> np.ndarray:
+    """Where the keys of a part of a step are encoded: place n of the shuffled batch holds image permutation[n].
+
+    (B,) int64 of B images in the global batch.
+    """
+    return counter_rng(seed, Stream.SHUFFLE_BN, iteration, part).permutation(global_batch)
 
 
-def scatter_shuffled(rows: Tensor, permutation: Tensor) -> Tensor:
+def scatter_shuffled(rows: Tensor, permutation: np.ndarray) -> Tensor:
     """This process's part of the shuffled global batch.
 
     Args:
@@ -26,11 +29,11 @@ def scatter_shuffled(rows: Tensor, permutation: Tensor) -> Tensor:
     """
     world_size, rank = comm.get_world_size(), comm.get_rank()
     if world_size == 1:
-        return rows[permutation.to(rows.device)]
+        return rows[torch.from_numpy(permutation).to(rows.device)]
     share = len(rows)
-    source = (permutation // share).numpy()  # process that holds the image of each shuffled place
+    source = permutation // share  # process that holds the image of each shuffled place
     destination = np.arange(len(permutation)) // share
-    mine = (permutation % share).numpy()
+    mine = permutation % share
     sends = [mine[(source == rank) & (destination == to)] for to in range(world_size)]
     places = [np.flatnonzero((source == of) & (destination == rank)) - rank * share for of in range(world_size)]
     outgoing = rows[torch.from_numpy(np.concatenate(sends)).to(rows.device)].contiguous()

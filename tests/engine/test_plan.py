@@ -2,18 +2,25 @@
 
 import json
 import math
+from itertools import accumulate, repeat
 
 import pytest
 import torch
 from runs import run_config
-from tiny import random_views, tiny_config, tiny_model
+from tiny import tiny_config, tiny_model
 from torch import nn
+from torch.profiler import profile
+from torch.utils.flop_counter import FlopCounterMode
 from trees import refusal
 
 from revisit.engine.config_checks import check_schedule
 from revisit.engine.dry_run import dry_run
 from revisit.engine.solver import build_lr_scheduler, build_optimizer, resolve_schedule
+from revisit.engine.step_cost import random_views, step_cost
+from revisit.engine.train_step import TrainStep
 from revisit.errors import UserError
+
+from detectron2.modeling import build_model
 
 
 @pytest.fixture
@@ -38,6 +45,9 @@ def test_the_recipe_is_what_the_run_would_do(recipe, toy_datasets, tmp_path):
     assert plan["crops"]["small"] == {"count": 4, "size": 16, "scale": [0.05, 0.14]}
     assert plan["shapes"]["small"] == [4, 4, 3, 16, 16]
     assert plan["shapes"]["queue.features"] == [50, 64]
+    assert plan["shapes"]["backbone.res5"] == [[4, 64, 1, 1], [16, 64, 1, 1]]
+    assert plan["tflop_of_run"] == pytest.approx(70 * plan["tflop_per_step"]["total"])
+    assert plan["gpu_hours"]["total"] >= 0
     assert plan["data"]["found"] and (tmp_path / "views.png").is_file()
 
 
@@ -45,10 +55,9 @@ def test_accumulation_needs_the_memory_of_one_part(recipe):
     whole = recipe("SOLVER.IMS_PER_BATCH", 48)
     parts = recipe("SOLVER.IMS_PER_BATCH", 48, "SOLVER.ACCUMULATION_STEPS", 4)
     more, less = (plan["memory_gib_per_process"] for plan in (whole, parts))
-    for name in ("activations", "scores"):
-        assert less[name] == pytest.approx(more[name] / 4, abs=1e-3)
+    assert less["activations"] < 0.4 * more["activations"]  # at the peak gradients count too
     assert less["batch"] == more["batch"]
-    assert (parts["accumulation_steps"], parts["shapes"]["positives"][0]) == (4, 12)
+    assert (parts["accumulation_steps"], parts["shapes"]["projection_head"][0]) == (4, [12, 16])
 
 
 def test_moco_has_no_neighbours_and_a_queue_that_holds_an_image_twice_is_warned_of(recipe, capsys):
@@ -67,37 +76,68 @@ def test_one_group_of_all_images_is_warned_of_because_anchors_find_no_other(reci
     assert "BN_GROUP" not in capsys.readouterr().out.partition("wrote")[2]
 
 
-def test_mining_after_the_enqueue_needs_a_copy_of_the_mined_ring(recipe):
-    queue = ("MOCO.QUEUE_SIZE", 2**18)
-    memory = recipe(*queue, "KNN_MOCO.ENQUEUE_FIRST", True)["memory_gib_per_process"]
-    assert memory["queue_copy"] == pytest.approx(2**18 * 64 * 4 / 2**30, abs=1e-3)
-    assert "queue_copy" not in recipe(*queue)["memory_gib_per_process"]
-
-
 def test_missing_data_is_said_and_the_published_size_taken(recipe, tmp_path):
     plan = recipe("DATASETS.TRAIN", ("coco_2017_train_images",), num_images=118287)
     assert not plan["data"]["found"] and "train2017" in plan["data"]["problem"]
     assert not (tmp_path / "views.png").exists()
 
 
-def test_activation_memory_is_what_autograd_keeps(recipe):
-    """Against the bytes that a real forward on real memory saves, counted by storage."""
-    plan = recipe("SOLVER.IMS_PER_BATCH", 48)["memory_gib_per_process"]
-    kept: dict[int, torch.Tensor] = {}
-    model = tiny_model().train()
-    own = {p.untyped_storage().data_ptr() for p in [*model.parameters(), *model.buffers()]}
+MEASURED = {
+    "KNNMoCo": (),
+    "DenseCL": ("VIEWS.NUM_SMALL", 0, "VIEWS.LARGE_SIZE", 96),
+    "SimCLR": ("SOLVER.IMS_PER_BATCH", 64),
+    "BYOL": ("NEIGHBORS.WEIGHT", 0.4, "NEIGHBORS.QUEUE_SIZE", 64, "SOLVER.OPTIMIZER", "AdamW"),
+    "SwAV": ("SWAV.QUEUE_SIZE", 8, "SOLVER.AMP.ENABLED", True),
+}
 
-    def note(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = tensor
-        return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        out = model.encode_positives(random_views(48))
-    real = sum(t.untyped_storage().nbytes() for t in kept.values()) / 2**30
-    assert out.positives.requires_grad
-    assert plan["activations"] == pytest.approx(real, rel=0.25)
+@pytest.mark.parametrize("method", MEASURED)
+def test_memory_and_operations_are_those_of_a_real_step(method):
+    """Against torch's profiler, which sees what the kernels of a step after two others allocate.
+
+    Fake weights are cast to bfloat16 in every pass, where autocast would keep the first cast.
+    """
+    cfg = tiny_config("MODEL.META_ARCHITECTURE", method, *MEASURED[method], "SOLVER.METRICS_PERIOD", 1000)
+    cost = step_cost(cfg, 1)
+    torch.manual_seed(0)
+    model, batch = build_model(cfg).train(), random_views(cfg, cfg.SOLVER.IMS_PER_BATCH)
+    precision = torch.bfloat16 if cfg.SOLVER.AMP.ENABLED else None
+    step = TrainStep(model, repeat(batch), build_optimizer(cfg, model), precision=precision, metrics_period=1000)
+    step.register_hooks(model.hooks(cfg, 0))
+    step.train(0, 2)
+    own = [*model.parameters(), *model.buffers(), *(p.grad for p in model.parameters() if p.grad is not None)]
+    own += [value for state in step.optimizer.state.values() for value in state.values()] + list(batch.values())
+    with FlopCounterMode(display=False) as counter, profile(profile_memory=True) as profiler:
+        step.train(2, 3)
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+    real = sum(tensor.nbytes for tensor in own) + max(accumulate(changes))
+    assert sum(cost.memory.values()) == pytest.approx(real, rel=0.15 if precision else 0.05)
+    assert cost.forward_flops + cost.backward_flops == counter.get_total_flops()
+
+
+def test_operations_of_resnet50_are_the_published_ones():
+    """4.09 G multiply-adds at 224 px, of the anchor once and of the positive once in the forward."""
+    backbone = (
+        "MODEL.RESNETS.DEPTH",
+        50,
+        "MODEL.RESNETS.RES2_OUT_CHANNELS",
+        256,
+        "MODEL.RESNETS.STEM_OUT_CHANNELS",
+        64,
+    )
+    views = ("VIEWS.LARGE_SIZE", 224, "VIEWS.NUM_SMALL", 0)
+    cost = step_cost(tiny_config(*backbone, *views, "MODEL.META_ARCHITECTURE", "MoCo"), 1)
+    assert cost.forward_flops == pytest.approx(8 * 2 * 2 * 4.09e9, rel=0.02)
+    assert cost.backward_flops == pytest.approx(8 * 2 * 2 * 4.09e9, rel=0.03)
+
+
+def test_several_processes_share_a_step_and_keep_a_copy_of_the_gradients():
+    one, four = (step_cost(tiny_config("SOLVER.IMS_PER_BATCH", 32), count) for count in (1, 4))
+    assert four.shapes["anchor"] == [8, 3, 32, 32] and four.shapes["queue.features"] == [50, 64]
+    assert four.memory["gradients"] == 2 * one.memory["gradients"]
+    assert four.memory["activations"] < one.memory["activations"] / 2
+    assert 4 * four.forward_flops == pytest.approx(one.forward_flops)
 
 
 def resolved(num_images: int, *options: object):

@@ -5,10 +5,9 @@ import pytest
 import torch
 from runs import assert_numbers_are_explained, load
 from runs import train as train_run
-from tiny import FEATURE_DIM, direct_losses, freeze_batch_norm, random_views, step, tiny_config, tiny_model
+from tiny import direct_losses, freeze_batch_norm, random_views, step, tiny_model
 from torch.nn.functional import normalize
 
-from revisit.engine.dry_run import build_meta_model, memory_per_process
 from revisit.modeling.meta_arch.densecl import best_match, dense_loss
 from revisit.viz.curves import read_metrics
 
@@ -102,18 +101,6 @@ def test_shuffled_cells_come_back_in_order():
     model.shuffle_bn = False
     for name, rows in model.start_keys(views["anchor"])().items():
         assert torch.allclose(shuffled[name], rows, atol=1e-6), name
-
-
-def test_memory_counts_the_cells():
-    opts = (*BIG, "SOLVER.IMS_PER_BATCH", 480, "VIEWS.NUM_SMALL", 0)
-    configs = [tiny_config(*opts, "MODEL.META_ARCHITECTURE", name) for name in ("MoCo", "DenseCL")]
-    plan = [memory_per_process(cfg, build_meta_model(cfg), 2) for cfg in configs]
-    shapes = plan[1]["shapes"]
-    assert (shapes["cells"], shapes["dense"]) == ([240, 9, FEATURE_DIM], [240, 9, 16])
-    assert shapes["queue.dense_keys"] == [50, 16]
-    less, more = (memory["memory_gib_per_process"] for memory in plan)
-    assert more["cells"] == pytest.approx(2 * 240 * 9 * (FEATURE_DIM + 16) * 4 / 2**30, abs=1e-3)
-    assert more["activations"] > less["activations"] and "cells" not in less
 
 
 def test_a_run_explains_its_numbers(toy_datasets, tmp_path):

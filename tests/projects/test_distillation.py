@@ -17,7 +17,7 @@ from true_steps import take_steps
 from projects.Distillation.distillation import cell_rows, divergence
 from projects.Distillation.teacher import Teacher, load_teacher
 from revisit.checkpoint.flags import flags_of, flags_path, read_flags, write_flags
-from revisit.engine.dry_run import build_meta_model, memory_per_process
+from revisit.engine.step_cost import step_cost
 from revisit.errors import UserError
 from revisit.modeling.backbone.description import describe
 
@@ -193,13 +193,12 @@ def test_a_run_resumes_to_the_same_weights_and_its_backbone_converts(teacher, to
     assert "distillation, 10 iterations" in (tmp_path / "backbone.yaml").read_text()
 
 
-def test_memory_counts_the_scores_of_views_and_cells(teacher):
+def test_memory_counts_the_teacher_and_the_scores_of_views_and_cells(teacher):
     cfg = tiny_config(*DISTILLATION, "DISTILLATION.TEACHER", str(teacher), "SOLVER.IMS_PER_BATCH", 512)
-    plan = memory_per_process(cfg, build_meta_model(cfg), 2)
-    assert plan["shapes"]["maps_0"] == [256, 2, FEATURE_DIM, 1, 1]
-    scores = 4 * 4 * (4 + 4) * 256 * 4 * 512  # four of float32; a view and a cell of 4 views against 4 views of all
-    found = plan["memory_gib_per_process"]
-    assert found["scores"] == pytest.approx(scores / 2**30, abs=1e-3) and found["teacher"] > 0
+    cost = step_cost(cfg, 2)
+    assert cost.shapes["backbone.res5"][0] == [2 * 256, FEATURE_DIM, 1, 1]
+    assert cost.memory["activations"] > 4 * 4 * 4 * 256 * 4 * 512  # of cells: four of float32 against all views
+    assert cost.memory["buffers"] > 1e6
 
 
 def test_the_commands_of_the_readme_run(teacher, toy_root, tmp_path):

@@ -160,12 +160,3 @@ class AllViews(Pretraining):
         """Move ``pending_keys`` into the queue, in the order of the global batch."""
         enqueue_parts(self.queue, self.pending_keys)
         self.pending_keys = []
-
-    def extra_memory(self, encoded: dict[str, Tensor], batch: int) -> tuple[dict[str, list[int]], dict[str, float]]:
-        """The queue."""
-        if self.queue is None:
-            return {}, {}
-        rings = {f"queue.{name}": getattr(self.queue, name) for name in self.queue.names}
-        return {name: list(ring.shape) for name, ring in rings.items()}, {
-            "queue": sum(r.nbytes for r in rings.values())
-        }

@@ -178,12 +178,3 @@ class DenseCL(MoCo):
         """One EMA step of g', h' and the dense head."""
         super().update_momentum_encoder()
         ema_update(self.momentum_dense_head, self.dense_head, self.momentum)
-
-    def scored_rows(self, encoded: dict[str, Tensor]) -> list[Tensor]:
-        return [encoded["positives"], encoded["dense"]]
-
-    def extra_memory(self, encoded: dict[str, Tensor], batch: int) -> tuple[dict[str, list[int]], dict[str, float]]:
-        """MoCo's, and the cells of both views."""
-        shapes, sizes = super().extra_memory(encoded, batch)
-        cells = sum(encoded[name].nbytes for name in ("cells", "dense")) / len(encoded["cells"])
-        return shapes, {**sizes, "cells": 2 * batch * cells}

@@ -127,12 +127,6 @@ class KNNMoCo(MoCo):
             losses["loss_nn"] = self.neighbor_weight * losses["loss_nn"]
         return losses
 
-    def extra_memory(self, encoded: dict[str, Tensor], batch: int) -> tuple[dict[str, list[int]], dict[str, float]]:
-        """MoCo's, and with ``enqueue_first`` the copy of the ring that is mined in."""
-        shapes, sizes = super().extra_memory(encoded, batch)
-        ring = self.queue.features if self.mine_before_head else self.queue.keys
-        return shapes, sizes | ({"queue_copy": ring.nbytes} if self.enqueue_first else {})
-
     def _mining_space(self, encoded: Encoded) -> tuple[Tensor, str]:
         """The positives' rows that neighbours are mined for, and the ring that they are mined in."""
         return (encoded.positives_g, "features") if self.mine_before_head else (encoded.positives, "keys")

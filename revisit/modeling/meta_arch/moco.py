@@ -262,7 +262,7 @@ class MoCo(Pretraining):
             keys, returned = gathered(), own
             if self.shuffle_bn:
                 places = permutation.argsort()
-                keys = keys[places.to(keys.device)]
+                keys = keys[torch.from_numpy(places).to(keys.device)]
                 returned = {name: scatter_shuffled(rows, places) for name, rows in own.items()}
             return {**dict(zip(widths, keys.split(list(widths.values()), dim=1), strict=True)), **returned}
 
@@ -299,19 +299,3 @@ class MoCo(Pretraining):
         storage.put_scalars(**dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True)))
         exact = {"queue_fill": 100 * self.queue.fill_level, "encoder_momentum": self.momentum}
         storage.put_scalars(smoothing_hint=False, **exact)
-
-    def encode(self, batch: dict) -> dict[str, Tensor]:
-        encoded = self.encode_positives(batch)
-        return {name: rows for name, rows in vars(encoded).items() if rows is not None}
-
-    def scored_rows(self, encoded: dict[str, Tensor]) -> list[Tensor]:
-        """Those of ``encode`` that are scored against a ring of the queue, (B, n, C)."""
-        return [encoded["positives"]]
-
-    def extra_memory(self, encoded: dict[str, Tensor], batch: int) -> tuple[dict[str, list[int]], dict[str, float]]:
-        """The queue, and scores with their exponentials and their gradient."""
-        rings = {f"queue.{name}": getattr(self.queue, name) for name in self.queue.names}
-        sizes = [batch * rows.shape[1] * self.queue.length for rows in self.scored_rows(encoded)]
-        scores = sum(4 * (min(size, self.max_scores) or size) for size in sizes)
-        shapes = {"anchors": [batch, self.embedding_dim], **{name: list(ring.shape) for name, ring in rings.items()}}
-        return shapes, {"queue": sum(ring.nbytes for ring in rings.values()), "scores": 3 * scores}

@@ -99,26 +99,9 @@ class Pretraining(nn.Module):
         """What has to run directly after the optimiser's step and the learning rate's, in this order."""
         return []
 
-    @property
-    def smallest_batch(self) -> int:
-        """Images that a process can run at least: batch normalisation refuses statistics over one value."""
-        return 2
-
-    def encode(self, batch: dict) -> dict[str, Tensor]:
-        """All that the loss sees of a ViewBatch with gradient, by name, images first: what fills a step's memory."""
-        raise NotImplementedError
-
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
         """Scalars by name, whose sum is the loss."""
         raise NotImplementedError
-
-    def extra_memory(self, encoded: dict[str, Tensor], batch: int) -> tuple[dict[str, list[int]], dict[str, float]]:
-        """Shapes and bytes, by name, that a step over ``batch`` images has beside its networks and their maps.
-
-        Args:
-            encoded: of ``encode``, of fewer images and without values.
-        """
-        return {}, {}
 
     @property
     def device(self) -> torch.device:

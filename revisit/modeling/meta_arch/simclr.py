@@ -85,9 +85,3 @@ class SimCLR(AllViews):
 
         loss = torch.stack([loss for loss, _ in found]).mean()
         return Objective(loss, encoded["anchors"], encoded["anchors_g"], neighbor_loss)
-
-    def extra_memory(self, encoded: dict[str, Tensor], batch: int) -> tuple[dict[str, list[int]], dict[str, float]]:
-        """The queue, and scores: those that each positive keeps for its gradient, and two that come and go."""
-        shapes, sizes = super().extra_memory(encoded, batch)
-        matrices = encoded["positives"].shape[1] + 2
-        return shapes, {**sizes, "scores": matrices * 4 * (2 * self.global_batch) ** 2}

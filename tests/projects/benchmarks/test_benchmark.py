@@ -18,12 +18,11 @@ from trees import refusal
 from projects.Benchmarks import scaling
 from projects.Benchmarks.input_pipeline import measure_input, write_photographs
 from projects.Benchmarks.references import ReferenceViews, TextbookStep, share_inside
-from projects.Benchmarks.scaling import flops_per_image, head_flops_per_image
 from projects.Benchmarks.training_speed import OwnStep, plain_loader, require_neighbors
 from revisit.data.crops import overlap_share
 from revisit.data.loader import ViewDataset, with_looks
 from revisit.data.mapper import ViewMapper
-from revisit.engine.dry_run import build_meta_model
+from revisit.engine.step_cost import build_meta_model
 
 BENCHMARK = "python projects/Benchmarks/benchmark.py"
 TOY = "--config-file configs/toy/pretrain.yaml"
@@ -149,23 +148,6 @@ def test_the_document_shows_what_the_command_prints(tmp_path):
     printed = [line for line in text.splitlines() if line.startswith("|")]
     document = (ROOT / "projects/Benchmarks/README.md").read_text()
     assert len(printed) > 20 and set(printed) <= set(document.splitlines())
-
-
-def test_arithmetic_of_resnet50_is_the_published_one():
-    """4.09 G multiply-adds at 224 px: the anchor once, positives three times (forward, and backward twice that)."""
-    backbone = {"DEPTH": 50, "RES2_OUT_CHANNELS": 256, "STEM_OUT_CHANNELS": 64}
-    options = [part for key, value in backbone.items() for part in (f"MODEL.RESNETS.{key}", value)]
-    cfg = tiny_config(*options, "VIEWS.LARGE_SIZE", 224, "VIEWS.SMALL_SIZE", 224, "VIEWS.NUM_SMALL", 1)
-    model = build_meta_model(cfg)
-    assert flops_per_image(cfg, model) == pytest.approx(2 * 4.09e9 * (1 + 3 + 3), rel=0.02)
-    rows, c, cg = cfg.MOCO.QUEUE_SIZE, cfg.MOCO.EMBEDDING_DIM, 2048
-    assert head_flops_per_image(cfg, model) == 2 * rows * 2 * (2 * c + cg)
-
-
-def test_cells_are_scored_against_their_queue_and_matched_with_the_keys():
-    cfg = tiny_config("MODEL.META_ARCHITECTURE", "DenseCL", "VIEWS.NUM_SMALL", 0, "DENSECL.GRID", 3)
-    rows, c, cg = cfg.MOCO.QUEUE_SIZE, cfg.MOCO.EMBEDDING_DIM, 64
-    assert head_flops_per_image(cfg, build_meta_model(cfg)) == 2 * (rows * (1 + 9) * 2 * c + 9 * 9 * cg)
 
 
 def test_formulas_by_hand():

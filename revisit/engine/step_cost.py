@@ -1,0 +1,219 @@
+"""What a training step makes, keeps in memory and computes, found by running it on tensors without numbers.
+
+torch's fake tensors have a shape and a type and no memory. The trainer's own step runs on them: forward, backward,
+optimiser and the method's hooks. What it allocates and multiplies is counted on the way, so no method has to say it.
+Several processes are one of them, whose exchanges with the others return at once.
+"""
+
+import weakref
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import repeat
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from revisit.engine.solver import build_optimizer
+from revisit.engine.train_step import TrainStep
+
+from detectron2.config import CfgNode
+from detectron2.modeling import build_model
+from detectron2.utils.events import EventStorage
+
+_LATE = 2**40  # an even iteration, when whatever waits has joined
+
+
+class StepCost(NamedTuple):
+    """Of one process and one step."""
+
+    shapes: dict[str, list]  # views, maps and rows of every part of the network, rings of a queue
+    memory: dict[str, int]  # bytes by kind, at the moment when they are the most
+    forward_flops: int  # floating-point operations: two for a multiplication with an addition
+    backward_flops: int
+
+
+def step_cost(cfg: CfgNode, num_processes: int) -> StepCost:
+    """The cost of a step of pretraining after every loss has joined.
+
+    float16 is planned as bfloat16, of the same size; a step on a GPU as the same step on a CPU.
+    """
+    cfg = cfg.clone()
+    cfg.defrost()
+    cfg.MODEL.DEVICE = "cpu"
+    cfg.SOLVER.MAX_ITER = _LATE
+    cfg.SOLVER.METRICS_PERIOD = 2  # the numbers of this step are not looked at
+    with _only_process_of(num_processes):
+        model = build_meta_model(cfg)
+        if cfg.MODEL.CHANNELS_LAST:
+            model.to(memory_format=torch.channels_last)
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            batch = random_views(cfg, cfg.SOLVER.IMS_PER_BATCH // num_processes)
+            model.to_empty(device="cpu").train()
+            return _run(_ready_step(cfg, model, batch), batch, num_processes)
+
+
+def build_meta_model(cfg: CfgNode) -> nn.Module:
+    """The model of a config without memory for its weights."""
+    cfg = cfg.clone()
+    cfg.defrost()
+    cfg.MODEL.DEVICE = "meta"
+    with torch.device("meta"):
+        return build_model(cfg)
+
+
+def view_shapes(cfg: CfgNode, batch: int) -> dict[str, tuple[int, ...]]:
+    """The views of ``batch`` images by name, as shapes."""
+    large, small, num_small = cfg.VIEWS.LARGE_SIZE, cfg.VIEWS.SMALL_SIZE, cfg.VIEWS.NUM_SMALL
+    shapes = {"anchor": (batch, 3, large, large), "positive": (batch, 3, large, large)}
+    return shapes | ({"small": (batch, num_small, 3, small, small)} if num_small else {})
+
+
+def random_views(cfg: CfgNode, batch: int) -> dict[str, Tensor]:
+    """Views of noise, always the same, in the sizes and the memory layout of the loader's."""
+    generator = torch.Generator().manual_seed(0)
+    views = {}
+    for name, (*counts, channels, height, width) in view_shapes(cfg, batch).items():
+        pixels = torch.randint(0, 256, (*counts, height, width, channels), dtype=torch.uint8, generator=generator)
+        views[name] = pixels.movedim(-1, -3)
+    return views
+
+
+def _ready_step(cfg: CfgNode, model: nn.Module, batch: dict[str, Tensor]) -> TrainStep:
+    """The trainer's step as it is in the middle of a run: the optimiser has its state, every loss has joined."""
+    optimizer = build_optimizer(cfg, model)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    optimizer.step()
+    options = {"accumulation_steps": cfg.SOLVER.ACCUMULATION_STEPS, "metrics_period": cfg.SOLVER.METRICS_PERIOD}
+    precision = torch.bfloat16 if cfg.SOLVER.AMP.ENABLED else None
+    step = TrainStep(model, repeat(batch), optimizer, precision=precision, **options)
+    step.register_hooks(model.hooks(cfg, 1))
+    step.iter = step.max_iter = _LATE
+    return step
+
+
+def _run(step: TrainStep, batch: dict[str, Tensor], num_processes: int) -> StepCost:
+    model, flops = step.model, [0, 0]  # before, and in, the forward
+    parameters = list(model.parameters())
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    # DistributedDataParallel exchanges gradients in buffers of its own.
+    exchanged = [torch.empty_like(parameter) for parameter in trained] if num_processes > 1 else []
+    kinds = {
+        "weights": parameters,
+        "optimizer": [x for state in step.optimizer.state.values() for x in state.values() if isinstance(x, Tensor)],
+        "gradients": [*exchanged, *(parameter.grad for parameter in trained)],
+        "buffers": list(model.buffers()),
+        "batch": batch.values(),
+    }
+    with _record_shapes(model) as shapes, FlopCounterMode(display=False) as counter, LiveMemory(kinds) as memory:
+        model.register_forward_pre_hook(lambda *_: flops.__setitem__(0, counter.get_total_flops()))
+        model.register_forward_hook(lambda *_: flops.__setitem__(1, flops[1] + counter.get_total_flops() - flops[0]))
+        with EventStorage(step.iter) as step.storage:
+            step.before_step()
+            step.run_step()
+            step.after_step()
+    memory.assign("gradients", (parameter.grad for parameter in trained))
+    shapes = {name: list(view.shape) for name, view in batch.items()} | shapes
+    return StepCost(shapes, memory.peak(), flops[1], counter.get_total_flops() - flops[1])
+
+
+@contextmanager
+def _record_shapes(model: nn.Module) -> Iterator[dict[str, list]]:
+    """Shapes by part of the network: of all that it returns, each once, or of its rows where it is not called."""
+    shapes: dict[str, list] = {}
+
+    def note(name: str, output: object) -> None:
+        outputs = output.items() if isinstance(output, dict) else [("", output)]
+        for part, value in outputs:
+            if isinstance(value, Tensor):
+                of_part = shapes.setdefault(f"{name}.{part}".rstrip("."), [])
+                of_part.extend([list(value.shape)] if list(value.shape) not in of_part else [])
+
+    children = dict(model.named_children())
+    for name, child in children.items():
+        child.register_forward_hook(lambda _, __, output, name=name: note(name, output))
+    yield shapes
+    for name, child in children.items():
+        if not any(key.partition(".")[0] == name for key in shapes):
+            rows = {part: value for part, value in child.named_buffers(recurse=False) if value.dim() == 2}
+            shapes |= {f"{name}.{part}": list(value.shape) for part, value in rows.items()}
+
+
+class LiveMemory(TorchDispatchMode):
+    """Counts the bytes of all tensors that live while it is entered.
+
+    Args:
+        kinds: tensors that are there from the beginning, by kind. Of other ones those that come up without being made
+            (weights that are no part of the model) are ``buffers``, what is made is ``activations``.
+    """
+
+    def __init__(self, kinds: dict[str, Iterable[Tensor]]):
+        super().__init__()
+        self._living: dict[int, tuple[weakref.ref, int]] = {}  # storages by address, with their numbers
+        self._changes: list[tuple[int, int]] = []  # number of a storage; bytes, negative where it ends
+        self._kinds: list[str] = []  # of the storages by number
+        for kind, tensors in kinds.items():
+            for tensor in tensors:
+                self._note(tensor, kind)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        for value in tree_leaves((args, kwargs)):
+            self._note(value, "buffers")
+        result = func(*args, **(kwargs or {}))
+        for value in tree_leaves(result):
+            self._note(value, "activations")
+        return result
+
+    def assign(self, kind: str, tensors: Iterable[Tensor]) -> None:
+        """Say of what kind tensors are that were made on the way and still live."""
+        for tensor in tensors:
+            _, number = self._living[tensor.untyped_storage()._cdata]
+            self._kinds[number] = kind
+
+    def peak(self) -> dict[str, int]:
+        """Bytes by kind at the moment when their sum is the largest."""
+        now: dict[str, int] = defaultdict(int)
+        total, most, peak = 0, 0, {}
+        for number, change in self._changes:
+            now[self._kinds[number]] += change
+            total += change
+            if total > most:
+                most, peak = total, dict(now)
+        return peak
+
+    def _note(self, value: object, kind: str) -> None:
+        if not isinstance(value, Tensor):
+            return
+        storage = value.untyped_storage()
+        address, number, size = storage._cdata, len(self._kinds), storage.nbytes()
+        if address in self._living:
+            return
+
+        def end(_: weakref.ref) -> None:
+            del self._living[address]
+            self._changes.append((number, -size))
+
+        self._living[address] = (weakref.ref(storage, end), number)
+        self._changes.append((number, size))
+        self._kinds.append(kind)
+
+
+@contextmanager
+def _only_process_of(count: int) -> Iterator[None]:
+    """Be the first of ``count`` processes of which no other exists."""
+    if count == 1:
+        yield
+        return
+    dist.init_process_group("fake", rank=0, world_size=count, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
