@@ -43,7 +43,8 @@ class StepCost(NamedTuple):
 def step_cost(cfg: CfgNode, num_processes: int) -> StepCost:
     """The cost of a step of pretraining after every loss has joined.
 
-    float16 is planned as bfloat16, of the same size; a step on a GPU as the same step on a CPU.
+    float16 is planned as bfloat16, of the same size; a step on a GPU as the same step on a CPU. Under autocast every
+    pass casts fake weights again, where a real run keeps the first cast, so some copies of the weights are too many.
     """
     cfg = cfg.clone()
     cfg.defrost()
