@@ -33,7 +33,7 @@ from revisit.data.classification_datasets import PRESENT
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.reader import require_record
 from revisit.engine.bit_depth_of_run import resolve_bit_depth
-from revisit.errors import UserError, expect
+from revisit.errors import expect, translated
 from revisit.evaluation.features import TRANSFORMS, check_not_enlarged
 from revisit.keys import COUNT, declare
 from revisit.viz.tiles import SheetRow, evenly_spread, fit, save_sheet
@@ -110,12 +110,9 @@ def load_networks(cfg: CfgNode, num_classes: int) -> list[Network]:
     for weights, path in pairs:
         own.MODEL.WEIGHTS = weights
         backbone = FrozenBackbone(own)
-        try:
+        with translated(f"reading CAM.CLASSIFIER {path}, which projects/LinearClassification writes"):
             content = torch.load(path, map_location="cpu", weights_only=True)
             networks.append(Network(weights or RANDOM, backbone, **content))
-        except Exception as error:  # damaged files raise whatever their bytes happen to trip
-            writer = "projects/LinearClassification writes classifier.pth"
-            raise UserError(f"{path or '(none)'} is no classifier ({type(error).__name__}): {writer}") from error
         rows, width = networks[-1].weight.shape
         expect(width == backbone.channels, f"{path} is for {width} channels, but the network has {backbone.channels}")
         expect(rows >= num_classes, f"{path} has {rows} classes, {cfg.DATASETS.TEST[0]} has {num_classes} or more")

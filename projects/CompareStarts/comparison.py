@@ -90,19 +90,16 @@ def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str =
     expect(len(test) == 1, f"DATASETS.TEST is {tuple(test)}: expected one data set to score")
     records = {name: get_records(name) for name in (*train, *test)}
     total = sum(map(is_labelled, records[train[0]]))
-    known = _frozen_scores(cfg, records[train[0]]) if frozen else SCORES.get(main_score(cfg), ())
+    known = SCORES.get(main_score(cfg), ())
+    if frozen:
+        one_class = ("top1", "top5") if cfg.LINEAR.METHOD == "sgd" else ("top1",)
+        known = ("mAP",) if "labels" in records[train[0]][0] else one_class
     expect(known or score, f"{cfg.MODEL.META_ARCHITECTURE} has no known main score: give --score NAME")
     score = score or known[0]
     of_class = "-" in score and not frozen
     expect(not known or of_class or score in known, f"--score {score}: expected one of {', '.join(known)}")
     facts = tuple(f"{name}: {_digest(its)}" for name, its in records.items())
     return replace(task, data=train[0], total=total, score=tuple(score.split("/")), facts=facts)
-
-
-def _frozen_scores(cfg: CfgNode, records: Records) -> tuple[str, ...]:
-    if "labels" in records[0]:
-        return ("mAP",)
-    return ("top1", "top5") if cfg.LINEAR.METHOD == "sgd" else ("top1",)
 
 
 def _digest(records: Records) -> str:
@@ -148,19 +145,11 @@ def check_labels(task: Task, labels: Sequence[int], seeds: Sequence[int]) -> Non
         check_evaluation_data(cfg)
         solvers[count] = cfg.SOLVER
     if len({solver.MAX_ITER for solver in solvers.values()}) > 1:
-        _warn_of_epochs(solvers)
-
-
-def _warn_of_epochs(solvers: dict[int, CfgNode]) -> None:
-    """Print what to add so that all numbers of labels, whose SOLVERs are given, are trained alike."""
-    (fewest, few), (most, many) = sorted(solvers.items())
-    steps = f' SOLVER.STEP_EPOCHS "()" SOLVER.STEPS "{tuple(many.STEPS)}"' if many.STEP_EPOCHS else ""
-    print(
-        f"warning: the length of training is in epochs: {most:,} labelled images are trained on for {many.MAX_ITER:,} "
-        f"iterations, {fewest:,} for {few.MAX_ITER:,}. To train all alike, add SOLVER.MAX_ITER {many.MAX_ITER}{steps} "
-        "to --opts",
-        file=sys.stderr,
-    )
+        (fewest, few), (most, many) = sorted(solvers.items())
+        steps = f' SOLVER.STEP_EPOCHS "()" SOLVER.STEPS "{tuple(many.STEPS)}"' if many.STEP_EPOCHS else ""
+        lengths = f"{most:,} labelled images {many.MAX_ITER:,} iterations, {fewest:,} only {few.MAX_ITER:,}"
+        remedy = f"to train all alike, add SOLVER.MAX_ITER {many.MAX_ITER}{steps} to --opts"
+        print(f"warning: the length of training is in epochs, which gives {lengths}; {remedy}", file=sys.stderr)
 
 
 def check_starts(task: Task, starts: dict[str, GivenBackbone], seeds: Sequence[int]) -> None:

@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from projects.common.entry import load_project, write_results
 from revisit.data.crops import ConstrainedMultiCrop, CropBoxes, intersection_over_union
-from revisit.errors import UserError, expect
+from revisit.errors import expect, translated
 from revisit.keys import COUNT, PIXELS, SHARE, declare, each, one_of
 from revisit.randomness import Stream, counter_rng
 from revisit.viz.curves import read_metrics, saved_plot
@@ -238,10 +238,8 @@ def read_runs(folders: list[str], evaluations: list[str], key: str) -> list[Limi
             expect(path.is_file(), f"{path} not found: expected a run of tools/train_net.py that was evaluated")
         loss = read_metrics(metrics).get("loss_inst", [])
         expect(bool(loss), f"{metrics} has no loss_inst: expected a pretraining run")
-        try:
+        with translated(f"reading CROP_STUDY.SCORE {key} of {scores}"):
             score = float(functools.reduce(operator.getitem, key.split("."), json.loads(scores.read_text())))
-        except (KeyError, TypeError) as error:
-            raise UserError(f"CROP_STUDY.SCORE {key} is no number in {scores}: expected a key of it") from error
         runs.append(LimitedRun(float(yaml.safe_load(config.read_text())["VIEWS"]["MAX_IOU"]), loss, score))
     return sorted(runs, key=lambda run: run.max_iou)
 

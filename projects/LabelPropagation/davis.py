@@ -35,19 +35,16 @@ class Sequence(NamedTuple):
 
 def find_sequences(root: Path, resolution: str, split: str, names: tuple[str, ...] = ()) -> list[Sequence]:
     """The videos ``names``, or those of ImageSets/2017/SPLIT.txt. Raises UserError where a file is missing."""
-    layout = f"JPEGImages/{resolution} and Annotations/{resolution}"
-    expect(root.is_dir(), f"no DAVIS tree at {root}: expected {layout} in it")
+    expect(root.is_dir(), f"no DAVIS tree at {root}: expected JPEGImages and Annotations in it")
     names = names or tuple(read_split(root / "ImageSets" / "2017" / f"{split}.txt"))
     sequences = []
     for name in names:
         frames_folder, masks_folder = (root / kind / resolution / name for kind in ("JPEGImages", "Annotations"))
         frames, masks = sorted(frames_folder.glob("*.jpg")), sorted(masks_folder.glob("*.png"))
-        counts = f"{frames_folder} has {len(frames)} frames"
-        expect(len(frames) >= LEAST_FRAMES, f"{counts} (*.jpg): expected {LEAST_FRAMES} or more")
-        lone = sorted({path.stem for path in frames} ^ {path.stem for path in masks})
-        if lone:
-            counts = f"{counts}, {masks_folder} {len(masks)} masks"
-            raise UserError(f"{counts}, and {lone[0]} is only in one of them: expected a mask for every frame")
+        if len(frames) < LEAST_FRAMES:
+            raise UserError(f"{frames_folder} has {len(frames)} frames (*.jpg): expected {LEAST_FRAMES} or more")
+        if lone := sorted({path.stem for path in frames} ^ {path.stem for path in masks}):
+            raise UserError(f"{lone[0]} is only in one of {frames_folder} and {masks_folder}: expected both")
         sequences.append(Sequence(name, frames, masks))
     return sequences
 

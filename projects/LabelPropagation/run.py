@@ -36,7 +36,7 @@ from revisit.data.catalog import datasets_root
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.labels import VOID
 from revisit.data.reader import require_image
-from revisit.errors import expect
+from revisit.errors import UserError
 from revisit.files import written_whole
 from revisit.keys import COUNT, POSITIVE, declare, one_of, whole
 
@@ -125,9 +125,8 @@ def follow(backbone: FrozenBackbone, cfg: CfgNode, sequence: davis.Sequence, fir
     masks, pictures, propagation = [], [], None
     for path in tqdm(sequence.frames, unit="frame", desc=sequence.name):
         frame, mask = require_image(path, bit_depth(cfg)), first_mask
-        (height, width), (first_height, first_width) = frame.shape[:2], first_mask.shape
-        sizes = f"{width} x {height} pixels, but the first frame is {first_width} x {first_height}"
-        expect(frame.shape[:2] == first_mask.shape, f"{path} is {sizes}: expected frames of one size")
+        if frame.shape[:2] != first_mask.shape:
+            raise UserError(f"{path} has {frame.shape[:2]} pixels: expected {first_mask.shape}, as the first frame")
         if options.METHOD == "propagate":
             features = F.normalize(backbone.map_of(frame), dim=0)
             if propagation is None:

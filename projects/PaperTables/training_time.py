@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from revisit.engine.command import run_command
-from revisit.errors import UserError, expect
+from revisit.errors import expect, translated
 from revisit.files import make_folder, written_whole
 from revisit.viz.curves import saved_plot
 
@@ -53,11 +53,9 @@ def read_curve(words: list[str], score: list[str]) -> Curve:
     """
     expect(len(words) > 2, f"--run {' '.join(words)}: expected NAME TIMES RESULT ...")
     name, *files = words
-    try:
+    with translated(f"--run {name}: reading {' '.join(score)}"):
         times, *results = (json.loads(Path(file).read_text()) for file in files)
         scores = [float(functools.reduce(operator.getitem, score, result)) for result in results]
-    except (OSError, KeyError, TypeError) as error:
-        raise UserError(f"--run {name}: no {' '.join(score)} can be read of its results ({error})") from error
     expect(len(times) == len(results), f"--run {name}: {len(results)} results for {len(times)} times in {files[0]}")
     return Curve(name, [time["seconds"] for time in times], scores)
 

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_of
 from revisit.engine.environment import FILE as ENVIRONMENT
-from revisit.errors import UserError, expect
+from revisit.errors import UserError, expect, translated
 from revisit.keys import dotted_keys
 from revisit.viz.curves import read_metrics
 from revisit.viz.tiles import evenly_spread
@@ -96,24 +96,21 @@ def progress(items: Iterable, what: str) -> Iterable:
 
 def _runs_of(folder: Path) -> list[Path]:
     """The folder itself, or the runs right below it."""
-    what = "is a file" if folder.exists() else "not found"
-    expect(folder.is_dir(), f"{folder} {what}: expected the folder of a run")
+    expect(folder.is_dir(), f"{folder} is no folder: expected that of a run")
     below = sorted(folder.iterdir())
     for candidates in ([folder], below):
         if runs := [path for path in candidates if any((path / mark).is_file() for mark in MARKS)]:
             return runs
-    held = ", ".join([path.name for path in below[:5]] + ["..."] * (len(below) > 5)) or "nothing"
     marks = f"one of {', '.join(MARKS)} in it, or in a folder right below it"
-    raise UserError(f"{folder} is not the folder of a run: it holds {held}; expected {marks}")
+    raise UserError(f"{folder} is not the folder of a run: expected {marks}")
 
 
 def _read_run(folder: Path, name: str, all_runs: list[Path]) -> ReportedRun:
-    metrics = folder / "metrics.json"
-    try:
+    metrics, settings = folder / "metrics.json", folder / "config.yaml"
+    with translated(f"reading {metrics}"):
         series = read_metrics(metrics) if metrics.is_file() else {}
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise UserError(f"{metrics} is not the metrics of a run: expected lines of JSON with an iteration") from error
-    config = _read_config(folder / "config.yaml")
+    with translated(f"reading {settings}"):
+        config = dotted_keys(yaml.safe_load(settings.read_text()) or {}) if settings.is_file() else {}
     max_iter = config.get("SOLVER.MAX_ITER", 0)
     state = _state_of(folder, series, max_iter if isinstance(max_iter, int) else 0)
     evaluations = list(_read_evaluations(folder, all_runs))
@@ -144,13 +141,6 @@ def _state_of(folder: Path, series: dict[str, list[Point]], max_iter: int) -> Ru
     if files & {"log.txt", "metrics.json"}:
         return RunState("unfinished", "started, no iteration written yet", notes)
     return RunState("untrained", "dry run only" if "dry_run.json" in files else "no training", notes)
-
-
-def _read_config(path: Path) -> dict[str, object]:
-    try:
-        return dotted_keys(yaml.safe_load(path.read_text()) or {}) if path.is_file() else {}
-    except (yaml.YAMLError, ValueError, AttributeError) as error:
-        raise UserError(f"{path} is not the config of a run: expected YAML as a run writes it") from error
 
 
 def _read_environment(folder: Path) -> dict[str, str]:

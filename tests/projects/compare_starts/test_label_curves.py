@@ -68,10 +68,8 @@ def test_bands_that_overlap_are_no_difference(mean, verdict):
     found = equivalences(curve("moco", 10.0, mean, 30.0, 34.0, deviation=0.5), RANDOM)
     assert [each.verdict for each in found] == [NO_DIFFERENCE, verdict, NO_DIFFERENCE, NO_DIFFERENCE]
     text = sentence("moco", "random weights", found, seeds=2)
-    whole = (
-        "No difference between moco and random weights at 50, 200, 800 and 2,000 labelled images: their bands overlap."
-    )
-    assert (text == whole) == (verdict == NO_DIFFERENCE)
+    assert text.startswith("No difference") == (verdict == NO_DIFFERENCE)
+    assert ("chance" in text) == (verdict != NO_DIFFERENCE)  # one difference of four
 
 
 def test_where_lower_is_better_the_same_labels_are_saved():
@@ -97,12 +95,6 @@ def test_the_sentence_prefers_a_gain_that_was_measured_and_hides_no_loss():
     )
 
 
-def test_a_difference_at_one_number_alone_is_said_to_be_often_chance():
-    found = equivalences(curve("moco", 10.0, 25.0, 30.0, 34.0, deviation=0.5), RANDOM)
-    text = sentence("moco", "random weights", found, seeds=3)
-    assert text.endswith("One of 4 numbers of labels shows a difference, which chance alone often does.")
-
-
 @pytest.mark.parametrize("scores", [(23, 32, 33, 35), (10, 20, 30, 34)], ids=["better", "equal"])
 def test_one_seed_is_said_to_be_one(scores):
     one, other = (
@@ -110,8 +102,7 @@ def test_one_seed_is_said_to_be_one(scores):
         for row in (scores, (10, 20, 30, 34))
     )
     text = sentence("moco", "random", equivalences(one, other), seeds=1)
-    assert text.startswith("No difference") == (one == other)
-    assert text.endswith("One seed: nothing says how much of it is chance.")
+    assert text.startswith("No difference") == (one == other) and "One seed" in text
 
 
 def test_only_what_is_finished_for_both_is_compared():

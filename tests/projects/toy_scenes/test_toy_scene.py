@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from projects.ToyScenes import CLASS_NAMES, GENERATOR_VERSION, Scene, Split, draw_scene, plan_image
-from projects.ToyScenes.appearance import HELDOUT, TRAIN, Appearance, draw_from
+from projects.ToyScenes.appearance import HELDOUT, TRAIN, Appearance
 from projects.ToyScenes.classes import SHAPES, TEXTURES, class_quotas, class_weights, shape_of, texture_of, unit_polygon
-from projects.ToyScenes.plan import NUM_FRAMES, num_videos, plan_video
+from projects.ToyScenes.plan import NUM_FRAMES, plan_video
 
 PLANS = [plan_image(3, split, index) for split in (Split.SCENE_TRAIN, Split.SCENE_HELDOUT) for index in range(40)]
 
@@ -17,14 +17,6 @@ PLANS = [plan_image(3, split, index) for split in (Split.SCENE_TRAIN, Split.SCEN
 @pytest.fixture(scope="module")
 def scenes() -> list[Scene]:
     return [draw_scene(plan, 128) for plan in PLANS]
-
-
-def test_arrays_have_the_documented_types(scenes: list[Scene]):
-    pixels, scene = (128, 128), scenes[0]
-    arrays = (scene.image, scene.instances, scene.depth, scene.semantic, scene.borders, scene.masks, scene.boxes)
-    assert [array.dtype for array in arrays] == [np.uint8, np.int32, np.float32, np.uint8, bool, bool, np.int32]
-    count = len(scene.class_ids)
-    assert [array.shape for array in arrays] == [(*pixels, 3), *[pixels] * 4, (count, *pixels), (count, 4)]
 
 
 def test_every_listed_object_is_visible_in_its_box_and_has_its_class(scenes: list[Scene]):
@@ -80,7 +72,7 @@ def test_object_centric_images_show_one_large_object_in_the_middle_that_borders_
         assert scene.borders.any() and not scene.borders[scene.instances == 1].any()
 
 
-@pytest.mark.parametrize("size", [64, 100, 512])
+@pytest.mark.parametrize("size", [64, 100, 300])
 def test_the_same_plan_gives_the_same_scene_at_any_size(size: int, scenes: list[Scene]):
     for plan, reference in zip(PLANS[:4], scenes, strict=False):
         scene = draw_scene(plan, size)
@@ -90,22 +82,11 @@ def test_the_same_plan_gives_the_same_scene_at_any_size(size: int, scenes: list[
         assert np.allclose(scene.image.mean(axis=(0, 1)), reference.image.mean(axis=(0, 1)), atol=4)
 
 
-def test_an_object_out_of_sight_has_an_empty_box():
-    hidden = dataclasses.replace(PLANS[0].objects[0], centre=(-3.0, 0.5))
-    scene = draw_scene(dataclasses.replace(PLANS[0], objects=(hidden,)), 64)
-    assert scene.boxes.tolist() == [[0, 0, 0, 0]]
-    assert not scene.instances.any()
-
-
 def test_seed_split_and_index_each_change_the_image_and_the_video():
     variants = [(0, Split.SCENE_TRAIN, 0), (1, Split.SCENE_TRAIN, 0), (0, Split.SCENE_TRAIN, 1)]
     variants += [(0, Split.SCENE_HELDOUT, 0)]
     assert len({draw_scene(plan_image(*variant), 64).image.tobytes() for variant in variants}) == len(variants)
     assert len({plan_video(*variant)[0].objects[0].centre for variant in ((0, 1), (0, 2), (1, 1))}) == 3
-
-
-def test_number_of_videos():
-    assert [num_videos(num_train) for num_train in (10, 60, 2000, 8000)] == [2, 2, 8, 8]
 
 
 @pytest.mark.parametrize("index", range(8))
@@ -201,14 +182,6 @@ def test_heldout_draws_nothing_that_train_draws(field: str):
         assert not set(train) & set(heldout)
     else:
         assert all(a[1] < b[0] or b[1] < a[0] for a in train for b in heldout)
-
-
-def test_numbers_come_from_the_listed_intervals_in_proportion_to_their_width():
-    rng = np.random.default_rng(0)
-    numbers = np.array([draw_from(rng, ((0, 1), (5, 8))) for _ in range(400)])
-    in_first = (numbers >= 0) & (numbers <= 1)
-    assert np.all(in_first | ((numbers >= 5) & (numbers <= 8)))
-    assert in_first.mean() == pytest.approx(0.25, abs=0.07)
 
 
 def test_quotas_are_uniform_or_fall_as_documented():
