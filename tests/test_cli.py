@@ -235,7 +235,6 @@ def test_weights_that_do_not_fit_end_in_one_line(flags, options, named, pretrain
         ("MODEL.SEM_SEG_HEAD.ASPP_DILATIONS", "(6,12)"),
         ("MODEL.SEM_SEG_HEAD.IGNORE_VALUE", "0"),
         ("SOLVER.OPTIMIZER", "LAMB"),
-        ("SOLVER.LR_SCHEDULER_NAME", "Poly"),
     ],
 )
 def test_impossible_dense_recipes_are_refused_by_key_or_data_set(key, value, toy_datasets):

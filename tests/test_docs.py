@@ -95,15 +95,6 @@ def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
     assert "before the first step" in text and "training has taken rankme from" in text
 
 
-def test_training_a_first_run_without_data(tmp_path):
-    short = f"SOLVER.MAX_ITER 2 OUTPUT_DIR {tmp_path}/output/toy"
-    detection = f"{SMALL} SOLVER.STEPS () SOLVER.IMS_PER_BATCH 4 TEST.PRECISE_BN.NUM_ITER 1 {short}/detection"
-    walk("docs/training.md", tmp_path, {"pretrain": f"{TINY} {short}/pretrain", "detection": detection})
-    assert len(list((tmp_path / "toy_scenes/coco/train2017").iterdir())) == 60
-    left = ("toy/pretrain/views.png", "toy/pretrain/environment.json", "toy/backbone.yaml", "report.html")
-    assert [name for name in left if not (tmp_path / "output" / name).is_file()] == []
-
-
 def test_other_objectives_train_on_the_same_views(toy_root, tmp_path):
     commands = documented("docs/method.md")
     waits = "SWAV.FROZEN_EPOCHS 0 SWAV.QUEUE_FROM_EPOCH 0"

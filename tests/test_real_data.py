@@ -1,7 +1,7 @@
 """Photographs, masks, depth maps and videos as they are: `make check-real`, by hand; nothing here runs in `make test`.
 
 They lie in $REVISIT_REAL_DATA (default ../shared/data): coco/images/{train2017,val2017}, voc/{VOC2007_mini,
-VOC2012_mini}, cifar10/cifar10_train.tar.gz, cityscapes/mmseg_pseudo, nyud, davis/{DAVIS,cutie_multiobject}.
+VOC2012_mini}, cifar10/cifar10_train.tar.gz, cityscapes/mmseg_pseudo, nyud, davis/DAVIS.
 """
 
 import hashlib
@@ -14,13 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import ROOT, one_line_error, run
+from commands import ROOT, run
 from PIL import Image
 from runs import load
 from torch.utils.data import DataLoader
 
-from projects.common.label_maps import shrink_labels, voc_colours
-from projects.LabelPropagation.davis import find_sequences, read_masks
+from projects.common.label_maps import voc_colours
 from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records
 from revisit.data.image_folders import load_class_folders, load_folder
@@ -42,7 +41,6 @@ pytestmark = [
 VOC = f"voc_segmentation:{DATA}/voc/VOC2012_mini:all"
 NYUD = DATA / "nyud"
 VIDEOS = DATA / "davis"
-SAMPLES = VIDEOS / "cutie_multiobject/examples"
 NARROW = "MODEL.RESNETS.DEPTH 18 MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
 
 
@@ -248,32 +246,6 @@ def propagation(name, output, options=""):
     )
 
 
-def davis_tree(root, name, frames, mask_of):
-    """A video of the samples in DAVIS's layout; ``mask_of`` names the mask of each of its ``frames``."""
-    images, masks = (root / "DAVIS" / folder / "480p" / name for folder in ("JPEGImages", "Annotations"))
-    for folder in (images, masks):
-        folder.mkdir(parents=True)
-    for frame in frames:
-        shutil.copy(SAMPLES / f"images/{name}/{frame}.jpg", images)
-        shutil.copy(SAMPLES / f"masks/{name}/{mask_of(frame)}.png", masks / f"{frame}.png")
-
-
-def test_the_ids_of_a_video_are_those_of_its_masks():
-    (sequence,) = find_sequences(VIDEOS / "DAVIS", "480p", "val", ("car-shadow",))
-    masks = read_masks(sequence, (480, 854))
-    assert masks.shape == (40, 480, 854) and np.unique(masks).tolist() == [0, 1]
-    for path, mask in zip(sequence.masks, masks, strict=True):
-        assert np.array_equal(mask > 0, stored(path) > 0)
-
-
-@pytest.mark.parametrize("name, differ, cells", [("car-shadow", 7, 655), ("libby", 14, 227)])
-def test_sampled_first_labels_give_few_cells_to_another_object(name, differ, cells):
-    (sequence,) = find_sequences(VIDEOS / "DAVIS", "480p", "val", (name,))
-    first = torch.from_numpy(read_masks(sequence, (480, 854))[0])
-    area, bilinear = (shrink_labels(first, 2, (60, 107), sampled=sampled).argmax(dim=0) for sampled in (False, True))
-    assert (int((area != bilinear).sum()), int(area.sum())) == (differ, cells)
-
-
 def test_copying_the_first_mask_scores_its_overlap(tmp_path):
     run(propagation("libby", tmp_path, "LABEL_PROPAGATION.METHOD copy"), VIDEOS)
     files = sorted((VIDEOS / "DAVIS/Annotations/480p/libby").glob("*.png"))
@@ -282,27 +254,6 @@ def test_copying_the_first_mask_scores_its_overlap(tmp_path):
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["J-Mean"] == pytest.approx(100 * np.mean(overlaps), abs=0.01)
     assert np.array_equal(stored(tmp_path / "masks/libby/00048.png") > 0, first)
-
-
-def test_two_objects_are_followed_and_written_with_their_palette(tmp_path):
-    davis_tree(tmp_path, "bike", [f"{n:05d}" for n in range(4)], lambda frame: "00000")
-    run(propagation("bike", tmp_path / "out"), tmp_path)
-    lines = (tmp_path / "out/per-sequence_results-val.csv").read_text().splitlines()
-    assert [line.split(",")[0] for line in lines[1:]] == ["bike_1", "bike_2"]
-    given = Image.open(SAMPLES / "masks/bike/00000.png")
-    for frame in range(4):
-        written = Image.open(tmp_path / f"out/masks/bike/{frame:05d}.png")
-        assert written.mode == "P" and written.size == given.size
-        assert written.getpalette()[:9] == given.getpalette()[:9]
-        assert np.unique(np.asarray(written)).tolist() == [0, 1, 2]
-    assert np.array_equal(stored(tmp_path / "out/masks/bike/00000.png"), np.asarray(given))
-
-
-def test_a_mask_one_pixel_narrower_than_its_frame_is_refused(tmp_path):
-    frames = ["00000", "00005", "00008"]
-    davis_tree(tmp_path, "judo", frames, lambda frame: frame if frame == "00005" else "00000")
-    line = one_line_error(propagation("judo", tmp_path / "out"), tmp_path)
-    assert "Annotations/480p/judo/00005.png" in line and "853 x 480" in line and "854 x 480" in line
 
 
 def test_an_oracle_retrieves_every_pixel_of_voc(tmp_path):

@@ -80,6 +80,7 @@ class Demo:
     def follow(self, title: str, folder: str, weights: str) -> None:
         """One call of projects/LabelPropagation/run.py."""
         options = ["--weights", weights, "--output", f"{self.output}/{folder}", "SEED", str(self.seed)]
+        options += ["LABEL_PROPAGATION.SEQUENCES", "('toy-01',)"] if self.quick else []
         self.run(title, "projects/LabelPropagation/run.py", "--config-file", VIDEO, *options)
 
 

@@ -113,15 +113,6 @@ def test_a_copy_of_the_first_mask_scores_the_same_as_by_hand(run_project, toy_ro
     assert results["J-Mean"] == pytest.approx(100 * np.mean(shares), abs=0.01)
 
 
-def test_first_labels_change_what_is_followed_and_are_said(run_project):
-    found = {}
-    for how in ("area", "bilinear"):
-        options = f"LABEL_PROPAGATION.FIRST_LABELS {how} LABEL_PROPAGATION.SEQUENCES \"('toy-02',)\""
-        _, found[how] = run_project("LabelPropagation", options)
-        assert found[how]["protocol"].endswith(f"first labels by {how}; percent, means over objects")
-    assert found["area"]["J&F-Mean"] != found["bilinear"]["J&F-Mean"]
-
-
 def test_masks_of_one_object_may_be_white(videos):
     for path in (videos / "Annotations/480p/toy-01").iterdir():
         Image.fromarray(np.where(np.asarray(Image.open(path)) == 1, np.uint8(255), np.uint8(0))).save(path)
@@ -163,9 +154,8 @@ def test_j_and_f_equal_their_definitions(pair):
     assert davis.boundary_accuracy(mask, truth) == pytest.approx(f_by_definition(mask, truth), abs=1e-9)
 
 
-@pytest.mark.parametrize("size", [(60, 260), (300, 140)])  # reaches of 3 px
-def test_f_equals_its_definition_on_blobs(size):
-    rng = np.random.default_rng(0)
+def test_f_equals_its_definition_on_blobs():
+    rng, size = np.random.default_rng(0), (60, 260)  # a reach of 3 px
     y, x = np.mgrid[: size[0], : size[1]]
     for _ in range(3):
         cy, cx, r = rng.uniform(0, size[0]), rng.uniform(0, size[1]), rng.uniform(8, 25)

@@ -7,7 +7,7 @@ from folders import draw, make_run, write_checkpoint
 
 from projects.RunReport.charts import best_before, is_score
 from projects.RunReport.collect import collect
-from projects.RunReport.tables import as_text, environments, from_csv, from_json, settings
+from projects.RunReport.tables import as_text, environments, from_json, settings
 from revisit.errors import UserError
 
 
@@ -105,12 +105,6 @@ def test_of_many_galleries_six_from_first_to_last_are_shown(tmp_path):
     assert names == [f"neighbours_{n:07d}.png" for n in (10, 30, 50, 70, 90, 110)] + ["views.png"]
 
 
-def test_names_are_as_long_as_it_takes_to_tell_runs_apart(tmp_path):
-    folders = [make_run(tmp_path / name) for name in ("one/run", "two/run")]
-    assert [run.name for run in collect(folders)[0]] == ["one/run", "two/run"]
-    assert [run.name for run in collect([folders[0], folders[0]])[0]] == ["run"]
-
-
 def test_evaluations_are_found_at_any_depth_once_with_what_lies_beside_them(tmp_path):
     run, study = make_run(tmp_path / "run"), tmp_path / "run/studies/linear"
     (run / "evaluation.json").write_text('{"knn_top1": 10.0}')
@@ -161,18 +155,6 @@ def test_alike_dicts_share_a_table_with_a_column_for_each_key():
     assert table == ("", ["k", "score", "other"], [["1", "10", "–"], ["5", "–", "yes"]])
     (table,) = from_json({"bear": {"J": 0.5, "F": 0.25}, "cat": {"J": 0.75, "F": 1.0}})
     assert table == ("", ["", "J", "F"], [["bear", "0.5", "0.25"], ["cat", "0.75", "1"]])
-
-
-@pytest.mark.parametrize("content", [3, [], {}, "text", [1, 2], [{}], {"a": [{}], "b": [[1]]}])
-def test_any_json_can_be_shown(content):
-    assert all(isinstance(cell, str) for table in from_json(content) for row in table.rows for cell in row)
-
-
-def test_csv(tmp_path):
-    (tmp_path / "scores.csv").write_text("name,J\nbear,0.5\n\n")
-    assert from_csv(tmp_path / "scores.csv") == ("scores.csv", ["name", "J"], [["bear", "0.5"]])
-    (tmp_path / "empty.csv").write_text("")
-    assert from_csv(tmp_path / "empty.csv").rows == []
 
 
 def test_settings_are_those_that_are_not_default_and_what_differs_comes_first(tmp_path):

@@ -97,14 +97,10 @@ def test_pictures_are_made_small_and_have_limited_room(tmp_path):
     assert (embedded(shown.source).format, embedded(shown.source).size) == ("WEBP", (1200, 600))
     assert album.embed(torn, "torn").problem.startswith("cannot be read")
     assert page.Album(room=100).embed(large, "large").problem == "left out, to keep this page small"
-
-
-def test_of_an_animation_the_middle_frame_is_shown(tmp_path):
     frames = [Image.new("RGB", (20, 20), color) for color in ("red", "lime", "blue")]
     frames[0].save(tmp_path / "bear.gif", save_all=True, append_images=frames[1:])
-    shown = page.Album(room=10**9).embed(tmp_path / "bear.gif", "bear.gif")
-    assert shown.caption == "bear.gif, frame 2 of 3"
-    assert embedded(shown.source).convert("RGB").getpixel((10, 10))[1] > 200
+    shown = album.embed(tmp_path / "bear.gif", "bear.gif")  # its frame in the middle
+    assert embedded(shown.source).convert("RGB").getpixel((10, 10))[1] > 200 and "2 of 3" in shown.caption
 
 
 def test_the_page_holds_what_the_folders_hold(tmp_path):
