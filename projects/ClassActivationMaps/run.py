@@ -110,7 +110,7 @@ def load_networks(cfg: CfgNode, num_classes: int) -> list[Network]:
     for weights, path in pairs:
         own.MODEL.WEIGHTS = weights
         backbone = FrozenBackbone(own)
-        with translated(f"reading CAM.CLASSIFIER {path}, which projects/LinearClassification writes"):
+        with translated(f"reading CAM.CLASSIFIER {path!r}, a classifier.pth of projects/LinearClassification"):
             content = torch.load(path, map_location="cpu", weights_only=True)
             networks.append(Network(weights or RANDOM, backbone, **content))
         rows, width = networks[-1].weight.shape

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def figure_jobs(builder: JobBuilder, seed: int) -> list[Job]:
     jobs = [
         *_objects(builder),
         _class_histogram(builder),
-        _frameworks(builder),
+        _study(builder, "IoU of crops in existing frameworks", "frameworks", "CropStudy/frameworks"),
         _iou_study(builder, moco, seed),
         *(_training_time(builder, both, column, seed) for column in TRANSFERS),
         _cams(builder, moco, multi_crop, seed),
@@ -77,20 +78,17 @@ def _objects_of(name: str) -> str:
     return f"table: objects per image, {name}"
 
 
-def _objects(builder: JobBuilder) -> list[Job]:
+def _objects(builder: JobBuilder) -> Iterator[Job]:
     """A count of each data set that has annotations in this profile."""
-    return [
-        _count(builder, name, words) for name, each in DATA_SETS.items() if (words := each.counted[builder.profile])
-    ]
-
-
-def _count(builder: JobBuilder, name: str, words: tuple[str, ...]) -> Job:
-    kind, *paths = words
-    files = {word: str(datasets_root() / word) for word in paths if word != "--list"}
-    folder = builder.root / "figures" / "objects" / name
-    arguments = (files.get(word, word) for word in paths)
-    command = ("datasets/count_objects.py", kind, *arguments, "--output", str(folder))
-    return Job(_objects_of(name), (command,), folder / "objects.json", reads=tuple(map(Path, files.values())))
+    for name, data_set in DATA_SETS.items():
+        if words := data_set.counted[builder.profile]:
+            kind, *paths = words
+            files = {word: str(datasets_root() / word) for word in paths if word != "--list"}
+            folder = builder.root / "figures" / "objects" / name
+            arguments = (files.get(word, word) for word in paths)
+            command = ("datasets/count_objects.py", kind, *arguments, "--output", str(folder))
+            reads = tuple(map(Path, files.values()))
+            yield Job(_objects_of(name), (command,), folder / "objects.json", reads=reads)
 
 
 def _class_histogram(builder: JobBuilder) -> Job:
@@ -116,10 +114,6 @@ def _study(
     config = f"projects/{project}/configs/{config}.yaml"
     command = (f"projects/{project}/run.py", "--config-file", config, *place, *options)
     return Job(f"figure: {name}", (command,), output / "results.json", data_facts(command), **needs)
-
-
-def _frameworks(builder: JobBuilder) -> Job:
-    return _study(builder, "IoU of crops in existing frameworks", "frameworks", "CropStudy/frameworks")
 
 
 def _iou_study(builder: JobBuilder, moco: PretrainingRun, seed: int) -> Job:
