@@ -73,8 +73,8 @@ def header_of(name: str) -> dict[str, str]:
             break
         if line.startswith(_TABLE):
             text = "" if facts[label].endswith(_IN_HEADER) else _IN_HEADER
-        elif found := re.match(r"# ([A-Z][a-z]+) {2,}(.*)", line):
-            label, text = found[1], found[2]
+        elif start := re.match(r"# ([A-Z][a-z]+) {2,}(.*)", line):
+            label, text = start[1], start[2]
         else:
             text = line[1:].strip()
         facts[label] = f"{facts.get(label, '')} {text}".strip()
@@ -88,16 +88,9 @@ def table() -> str:
         parts.append(f"## {title}\n\n| recipe | what | data | cost | paper | ours |\n|---|---|---|---|---|---|")
         for name in (name for name in names() if name.startswith(f"{folder}/")):
             facts = header_of(name)
-            paper = facts.get("Paper", "").replace(_NOT_MEASURED, "").strip()
-            ours = facts.get("Ours") or "not run"
-            cells = (
-                f"[{name}](configs/{name})",
-                facts["Title"],
-                facts.get("Data", ""),
-                facts.get("Cost", ""),
-                paper,
-                ours,
-            )
+            paper = facts.get("Paper", "").replace(_NOT_MEASURED, "")
+            link, ours = f"[{name}](configs/{name})", facts.get("Ours") or "not run"
+            cells = (link, facts["Title"], facts.get("Data", ""), facts.get("Cost", ""), paper, ours)
             parts.append(f"| {' | '.join(cell.strip().replace('|', '/') for cell in cells)} |")
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"

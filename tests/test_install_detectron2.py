@@ -1,6 +1,5 @@
 """tools/install_detectron2.py, without the network: what it leaves alone, refuses, and installs."""
 
-import hashlib
 import importlib.util
 import io
 import subprocess
@@ -41,19 +40,10 @@ def test_leaves_an_installed_detectron2_alone_and_takes_no_empty_folder_for_one(
     assert f"leaving alone detectron2 7.8 in {tmp_path / 'detectron2'}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [("--check", "no Detectron2 for"), ("--archive missing", "there is no file"), ("--archive other", "sha256 ")],
-)
-def test_refusals_are_one_line_and_run_no_pip(tmp_path, monkeypatch, options, complaint):
-    (tmp_path / "other").write_bytes(b"content")
-    monkeypatch.chdir(tmp_path)
+def test_a_check_without_one_is_refused_in_one_line(monkeypatch):
     monkeypatch.setattr(installer, "installed", lambda: None)
-    monkeypatch.setattr(installer, "check_tools", lambda pip: None)
-    monkeypatch.setattr(installer, "_pip", lambda *args: pytest.fail(f"ran pip {args}"))
-    with pytest.raises(SystemExit, match=f"^install_detectron2: .*{complaint}"):
-        installer.main(options.split())
-    installer.check_hash(tmp_path / "other", hashlib.sha256(b"content").hexdigest())
+    with pytest.raises(SystemExit, match="^install_detectron2: no Detectron2 for"):
+        installer.main(["--check"])
 
 
 def test_download_asks_pip_for_the_hash_and_pips_failure_is_one_line(tmp_path, monkeypatch):
@@ -69,14 +59,6 @@ def test_download_asks_pip_for_the_hash_and_pips_failure_is_one_line(tmp_path, m
     (call,) = calls
     assert "--require-hashes" in call and "--no-deps" in call
     assert f"=={installer.VERSION} --hash=sha256:{installer.SHA256}\n" in Path(call[-1]).read_text()
-
-
-def test_pip_that_would_refuse_the_archive_is_named():
-    for usable in ("23.2.1", "26.2.1"):
-        installer.check_tools(usable)
-    for newer in ("26.3", "27.0"):
-        with pytest.raises(installer.InstallError, match=rf"pip {newer} refuses .* -m pip install 'pip<=26\.2'"):
-            installer.check_tools(newer)
 
 
 def test_nothing_lands_outside_the_folder(tmp_path):

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import ROOT, TINY, one_line_error, run
+from commands import ROOT, TINY, run
 
 from projects.common.sbatch import BatchJob
 from projects.PaperTables.jobs import TRAIN, Job, submit_jobs
@@ -110,9 +110,3 @@ def test_a_tables_jobs_wait_for_those_they_need_and_trainings_alone_are_queued_a
     assert "#SBATCH --dependency=afterok:7\n" in second and "#SBATCH --gpus-per-node=1\n" in second
     assert "USR1" not in second and re.search(rf"&& step .*{sys.executable} run.py --resume", second)
     assert all("#SBATCH --requeue\n" in script and "--kill-on-invalid-dep=yes" in script for script in (first, second))
-
-
-def test_a_machine_without_slurm_says_so(toy_root, tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    line = one_line_error(f"{COMMAND.format(logs=tmp_path)} -- --config-file F", toy_root)
-    assert "no sbatch on this machine: submit from a login node" in line

@@ -3,14 +3,13 @@
 Detectron2 is not on the package index under its own name. The source archive named below is there, and holds the
 Python code of the official v0.6 tag without its C++ sources. This downloads it through pip, which checks the hash
 before any of it runs, and installs it as what it is: a distribution named `detectron2`, version 0.6, with the bundled
-projects and the model zoo's configs. The compiled operators (deformable convolution, rotated boxes, fast COCO
-evaluation) are absent: `revisit.compat` makes the rest import, and says so where one is used. For those, install
+projects and the model zoo's configs. It needs torch, setuptools, wheel, and a pip up to 26.2 (newer ones refuse the
+archive's metadata), as `make env` installs them. The compiled operators (deformable convolution, rotated boxes, fast
+COCO evaluation) are absent: `revisit.compat` makes the rest import, and says so where one is used. For those, install
 Detectron2 by its own installation page first; this then changes nothing.
 """
 
 import argparse
-import hashlib
-import importlib.metadata
 import importlib.util
 import re
 import shutil
@@ -23,7 +22,6 @@ from pathlib import Path
 
 NAME, VERSION = "pb1-detectron2", "0.6"
 SHA256 = "5d2e9e51e523ec72f6a31cca04b0a515492e9514b773a3d134cedc0677170b29"
-NEWEST_PIP = (26, 2)
 
 # The archive's own setup.py builds the extension whose sources it lacks, and would install a package `tools`.
 # Of its requirements, `black` (a 2021 pin; for LazyConfig.to_py only), `future` and `pydot` (caffe2 export only)
@@ -67,28 +65,6 @@ def installed() -> str | None:
     return f"detectron2 {found[1] if found else 'of unknown version'} in {file.parent}"
 
 
-def check_hash(archive: Path, sha256: str = SHA256) -> None:
-    """Raise InstallError unless the file at `archive` is the expected one, byte for byte."""
-    if not archive.is_file():
-        raise InstallError(f"there is no file {archive}")
-    found = hashlib.sha256(archive.read_bytes()).hexdigest()
-    if found != sha256:
-        raise InstallError(f"{archive.name} is not the expected file: sha256 {found}, expected {sha256}")
-
-
-def check_tools(pip_version: str) -> None:
-    """Raise InstallError where this interpreter cannot do the installation, saying what to do."""
-    release = tuple(int(part) for part in re.findall(r"\d+", pip_version)[:2])
-    if release > NEWEST_PIP:  # newer ones refuse the archive's metadata: an optional extra names a URL
-        fix = f"{sys.executable} -m pip install 'pip<={'.'.join(map(str, NEWEST_PIP))}'"
-        raise InstallError(f"pip {pip_version} refuses Detectron2's archive; first run: {fix}")
-    missing = [name for name in ("torch", "setuptools", "wheel") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise InstallError(f"building it needs {', '.join(missing)}, which `make env` installs first")
-    if not hasattr(tarfile, "data_filter"):
-        raise InstallError("this Python cannot unpack archives safely; use Python 3.11.4 or newer")
-
-
 def _pip(*args: str) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *args]
     if subprocess.run(command).returncode:
@@ -117,8 +93,6 @@ def unpack(archive: Path, folder: Path) -> Path:
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    help_archive = f"use this copy of {NAME}-{VERSION}.tar.gz, under the same hash check; download nothing"
-    parser.add_argument("--archive", type=Path, help=help_archive)
     parser.add_argument("--check", action="store_true", help="only say which Detectron2 there is; fail if none")
     args = parser.parse_args(argv)
     found = installed()
@@ -128,13 +102,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         if args.check:
             raise InstallError(f"no Detectron2 for {sys.executable}")
-        check_tools(importlib.metadata.version("pip"))
         with tempfile.TemporaryDirectory() as folder:
-            archive = args.archive or download(Path(folder))
-            check_hash(archive)
-            source = unpack(archive, Path(folder))
+            source = unpack(download(Path(folder)), Path(folder))
             _pip("install", "--no-deps", "--no-build-isolation", "--no-cache-dir", str(source))
-    except (InstallError, importlib.metadata.PackageNotFoundError, OSError, tarfile.TarError) as error:
+    except (InstallError, OSError, tarfile.TarError) as error:
         sys.exit(f"install_detectron2: {error}")
     importlib.invalidate_caches()
     print(f"install_detectron2: installed {installed()}")

@@ -51,21 +51,17 @@ def describe_environment() -> dict[str, str | bool | None]:
 
 def git_state(source: Path) -> dict[str, str | bool | None]:
     """``commit`` and ``dirty`` of the repository whose root is ``source``; None, None for anything else."""
-    unknown = {"commit": None, "dirty": None}
+
+    def git(*words: str) -> str:
+        # Without its optional locks git never blocks what the user does in the repository meanwhile.
+        command = ["git", "--no-optional-locks", "-C", str(source), *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=_PATIENCE).stdout.strip()
+
     try:
         # An installed package may lie below some other repository, whose commit says nothing about it.
-        if Path(_git(source, "rev-parse", "--show-toplevel")) != source:
-            return unknown
-        return {
-            "commit": _git(source, "rev-parse", "HEAD"),
-            "dirty": bool(_git(source, "status", "--porcelain", "--untracked-files=no")),
-        }
+        if Path(git("rev-parse", "--show-toplevel")) == source:
+            changed = git("status", "--porcelain", "--untracked-files=no")
+            return {"commit": git("rev-parse", "HEAD"), "dirty": bool(changed)}
     except (OSError, subprocess.SubprocessError):
-        return unknown
-
-
-def _git(source: Path, *words: str) -> str:
-    # Without its optional locks git never blocks what the user does in the repository meanwhile.
-    command = ["git", "--no-optional-locks", "-C", str(source), *words]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_PATIENCE)
-    return done.stdout.strip()
+        pass
+    return {"commit": None, "dirty": None}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from revisit.viz import prediction_sheet as sheet
-from revisit.viz.prediction_sheet import Detections, class_colors, depth_row, draw_objects, segmentation_row
+from revisit.viz.prediction_sheet import Detections, class_colors, depth_row, draw_objects
 from revisit.viz.tiles import PANEL
 
 NAMES = ["background", "cat", "dog", "a bird with a long name"]
@@ -30,18 +30,6 @@ def test_classes_are_painted_over_the_image_and_void_is_left_alone():
     assert painted[0, 0].tolist() == [0, 4, 8]  # 0.4 of 0, 10, 20
     assert painted[0, 1].tolist() == [162, 16, 80]  # 0.4 of 30, 40, 50 and 0.6 of the colour
     assert painted[1, 2].tolist() == [210, 64, 128]  # 0.4 of 150, 160, 170
-
-
-def test_a_class_has_one_colour_in_truth_and_prediction_and_in_the_legend():
-    truth, prediction = np.full((PANEL, PANEL), 255, np.uint8), np.zeros((PANEL, PANEL), np.uint8)
-    truth[:100], prediction[200:] = 2, 2
-    row = segmentation_row("a", GREY, NAMES, truth, prediction)
-    assert np.array_equal(row.tiles[0], GREY)
-    assert np.array_equal(row.tiles[1][50, 50], row.tiles[2][300, 50])
-    assert np.array_equal(row.tiles[1][300, 50], GREY[0, 0])
-    assert not np.array_equal(row.tiles[2][50, 50], GREY[0, 0])
-    dog = (NAMES[2], tuple(class_colors(NAMES)[2]))
-    assert row.legend == {0: (NAMES[0], (0, 0, 0)), 2: dog, 255: ("void (unpainted)", (255,) * 3)}
 
 
 @pytest.mark.parametrize("num_classes", [11, 21, 40])
@@ -119,9 +107,3 @@ def test_scores_stand_after_names_and_the_surest_keeps_the_top():
     both = draw_objects(GREY, objects(box, box, scores=[0.1, 0.9]), NAMES)
     top = np.s_[105:113, 120:150]  # of the label, inside the frames
     assert np.array_equal(both[top], sure[top]) and not np.array_equal(both[top], unsure[top])
-
-
-def test_an_image_without_objects_says_so():
-    row = sheet.detection_row("a", GREY, NAMES, objects(), objects(scores=[]))
-    for panel in row.tiles[1:]:
-        assert num_label_pixels(panel) > 100

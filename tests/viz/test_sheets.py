@@ -64,15 +64,6 @@ def test_the_legend_shows_the_colours_of_all_rows_once(tmp_path):
     assert found[0] == pytest.approx(found[1], rel=0.1) and found[0] > 100
 
 
-def test_headers_have_their_colours(tmp_path):
-    rows = [SheetRow([np.full((40, 80, 3), 128, np.uint8)] * 2)]
-    sheet = saved(tmp_path / "s.png", rows, ["aaa", "bbb"], header_colors=[RED, BLUE])
-    left, right = sheet[: MARGIN + LINE, : MARGIN + 80], sheet[: MARGIN + LINE, MARGIN + 80 + GAP :]
-    for part, own, other in ((left, RED, BLUE), (right, BLUE, RED)):
-        to_own, to_other = (np.abs(part.astype(int) - color).max(axis=-1).min() for color in (own, other))
-        assert to_own < 60 < to_other  # letters are antialiased
-
-
 def test_a_row_of_depth_has_a_scale_beside_it(tmp_path):
     grey = np.full((90, 90, 3), 128, np.uint8)
     sheet = saved(tmp_path / "s.png", [SheetRow([grey], depth_range=(1, 5)), SheetRow([grey])])
@@ -88,14 +79,6 @@ def test_images_of_extreme_shape_are_fitted_framed_and_saved_below_wider_text(tm
     assert max(fit(image).shape) == PANEL and max(framed(image, RED, 96).shape) == 96
     row = SheetRow([fit(image), framed(image, RED)], ["a caption"], {1: ("cat", RED)}, (0, 1))
     assert saved(tmp_path / "s.png", [row], ["i", "j"], title="a title").any()
-
-
-def test_a_frame_covers_the_border_and_leaves_the_rest():
-    tile = framed(np.full((50, 80, 3), 7, np.uint8), BLUE, 160)
-    assert tile.shape == (100, 160, 3)
-    for border in (tile[0], tile[-1], tile[:, 0], tile[:, -1]):
-        assert (border == BLUE).all()
-    assert (tile[4:-4, 4:-4] == 7).all()
 
 
 TEST = ("DATASETS.TEST", ("toy_objects_train",), "KNN_EVAL.BANK", "toy_objects_train", "KNN_EVAL.IMAGE_SIZE", 48)
