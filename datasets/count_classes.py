@@ -26,12 +26,12 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     counts = {name: count_classes(name) for name in args.datasets}
     make_folder(args.output, "--output")
-    plot_classes({Path(name).stem: found for name, found in counts.items()}, args.output / "classes.png")
+    plot_classes({Path(name).stem: of_classes for name, of_classes in counts.items()}, args.output / "classes.png")
     with written_whole(args.output / "classes.json") as temporary:
         temporary.write_text(json.dumps(counts, indent=2) + "\n")
-    for name, found in counts.items():
-        per_class = f"{min(found.values())} to {max(found.values())} a class"
-        print(f"{name}: {sum(found.values()):,} images of {len(found):,} classes, {per_class}")
+    for name, of_classes in counts.items():
+        sizes = of_classes.values()
+        print(f"{name}: {sum(sizes):,} images of {len(sizes):,} classes, {min(sizes)} to {max(sizes)} a class")
 
 
 def count_classes(name: str) -> dict[str, int]:

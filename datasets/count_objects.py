@@ -80,7 +80,7 @@ def count_bdd100k(path: Path) -> dict[str, int]:
     """Boxes by image in BDD100K's format: a list of frames, or a dict that has it."""
     content = json.loads(path.read_bytes())
     frames = content["frames"] if isinstance(content, dict) else content
-    return {Path(each["name"]).stem: sum("box2d" in one for one in each.get("labels") or ()) for each in frames}
+    return {Path(frame["name"]).stem: sum("box2d" in label for label in frame.get("labels") or ()) for frame in frames}
 
 
 def count_imagenet(path: Path) -> dict[str, int]:

@@ -37,8 +37,8 @@ def uniform_counts(available: Mapping[str, int], total: int, seed: int) -> dict[
     Raises:
         UserError: there are fewer than ``total`` images.
     """
-    found = sum(available.values())
-    expect(found >= total, f"{found:,} images of {len(available):,} classes: {total:,} are asked for")
+    number_of_all = sum(available.values())
+    expect(number_of_all >= total, f"{number_of_all:,} images of {len(available):,} classes: {total:,} are asked for")
 
     def water(level: int) -> int:
         return sum(min(number, level) for number in available.values())

@@ -22,20 +22,20 @@ def main(argv: list[str] | None = None) -> None:
     source = ("bdd100k", "with images/100k/train and images/100k/test")
     args = folder_parser(__doc__, bdd100k=source, output=LISTS).parse_args(argv)
     root = args.bdd100k / "images/100k"
-    images, found = [], {}
+    images, counts = [], {}
     for split in EXPECTED:
         place = root / split
         expect(place.is_dir(), f"{place} not found: unpack BDD100K's 100K images there (datasets/README.md)")
         names = [name for name in os.listdir(place) if name.endswith(".jpg")]
         images += [f"{split}/{name}" for name in names]
-        found[split] = len(names)
+        counts[split] = len(names)
     expect(bool(images), f"{root} has no image: expected train/*.jpg and test/*.jpg")
     path = args.output / "bdd100k_90k.txt"
     write_list(path, sorted(images), root, "train and test of BDD100K (inferred from the paper's 90K)")
     print(f"{path}: {len(images):,} images")
-    if found != EXPECTED:
-        counts = ", ".join(f"{found[split]:,} of {number:,} in {split}" for split, number in EXPECTED.items())
-        print(f"note: this is not all of it: {counts}")
+    if counts != EXPECTED:
+        shares = ", ".join(f"{counts[split]:,} of {number:,} in {split}" for split, number in EXPECTED.items())
+        print(f"note: this is not all of it: {shares}")
 
 
 if __name__ == "__main__":

@@ -43,10 +43,10 @@ def main(argv: list[str] | None = None) -> None:
         per_class = f"{min(wanted.values())} to {max(wanted.values())} a class"
         print(f"{args.output / name}.txt: {len(images):,} images, {per_class}")
     plot_classes(counts, args.output / "imagenet_classes.png")
-    if (len(files), found := sum(map(len, files.values()))) != (NUM_CLASSES, NUM_IMAGES):
+    if (len(files), number := sum(map(len, files.values()))) != (NUM_CLASSES, NUM_IMAGES):
         print(
             f"note: ImageNet's training set has {NUM_IMAGES:,} images of {NUM_CLASSES:,} classes, {args.imagenet} has "
-            f"{found:,} of {len(files):,}: these are not the lists of the complete download"
+            f"{number:,} of {len(files):,}: these are not the lists of the complete download"
         )
 
 

@@ -28,7 +28,7 @@ from tqdm import tqdm
 from revisit.data.image_folders import check_split, read_split, write_split
 from revisit.data.labels import VOID, check_size, read_depth, read_labels, write_depth, write_labels
 from revisit.data.pixel_datasets import NYUD_CLASSES
-from revisit.data.reader import require_image
+from revisit.data.reader import require_record
 from revisit.engine.command import run_command
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
@@ -40,10 +40,10 @@ NAME = "{name}"
 def main(argv: list[str] | None = None) -> None:
     args = parse(argv)
     files = {kind: find(kind, vars(args)[kind]) for kind in ("images", "masks", "depths") if vars(args)[kind]}
-    labelled = set().union(*(found for kind, found in files.items() if kind != "images"))
+    labelled = set().union(*(paths for kind, paths in files.items() if kind != "images"))
     names = read_split(args.names) if args.names else sorted(labelled)
-    for kind, found in files.items():
-        missing = [name for name in names if name not in found]
+    for kind, paths in files.items():
+        missing = [name for name in names if name not in paths]
         if missing:
             place = vars(args)[kind].replace(NAME, missing[0])
             raise UserError(f"--{kind}: {len(missing)} of {len(names)} files not found, the first is {place}")
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> None:
     for folder in ("images", "segmentation", "depth", "gt_sets"):
         (args.output / folder).mkdir(parents=True, exist_ok=True)
     for name in tqdm(names, unit="image", desc="writing NYUD_MT"):
-        rearrange(args, name, {kind: found[name] for kind, found in files.items()})
+        rearrange(args, name, {kind: paths[name] for kind, paths in files.items()})
     write_split(split_file, names)
     print(f"{split_file}: {len(names)} images with {' and '.join(kind for kind in files if kind != 'images')}")
 
@@ -101,7 +101,7 @@ def find(kind: str, pattern: str) -> dict[str, Path]:
 
 def rearrange(args: argparse.Namespace, name: str, files: dict[str, Path]) -> None:
     """Write the photograph, mask and depth map of one image, all checked before."""
-    image = require_image(files["images"])
+    image = require_record({"file_name": files["images"]})
     maps = {}
     if "masks" in files:
         train_ids = read_labels(files["masks"], len(NYUD_CLASSES), OFFSETS[args.mask_ids])

@@ -128,9 +128,9 @@ def check_manifest(output: Path, records: list[dict], images_per_shard: int, sma
     digest = hashlib.sha256(names.encode(errors="surrogateescape")).hexdigest()  # names that are no text too
     manifest = {"images": len(records), "images_per_shard": images_per_shard, "names_sha256": digest}
     manifest |= smaller._asdict() if smaller else {}
-    if found := read_manifest(output):
+    if earlier := read_manifest(output):
         other = "of other images or of another size (--images-per-shard, --short-side, --quality)"
-        expect(found == manifest, f"{output} has shards {other}: choose another --output")
+        expect(earlier == manifest, f"{output} has shards {other}: choose another --output")
     elif any(output.glob("*.tar")):
         raise UserError(f"{output} has tar files of somebody else: choose another --output, or --index-only for those")
     with written_whole(output / MANIFEST) as temporary:
@@ -163,19 +163,18 @@ def image_bytes(record: dict, smaller: Smaller | None) -> tuple[bytes, str]:
     """The file of a record as it is, or made smaller, and its suffix; PNG where the data set has arrays."""
     import cv2
 
-    from revisit.data.reader import SUFFIXES, Picture
+    from revisit.data.reader import SUFFIXES, Picture, UnreadableImageError, open_record
 
     if "image" in record:
         data = cv2.imencode(".png", record["image"][..., ::-1])[1].tobytes()
         picture, suffix = Picture(data, "an image of the data set"), ".png"
     else:
-        path = Path(record["file_name"])
-        suffix = path.suffix.lower()
-        expect(suffix in SUFFIXES, f"{path}: expected a file ending in one of {', '.join(sorted(SUFFIXES))}")
         try:
-            picture = Picture(path.read_bytes(), str(path))
-        except OSError as error:
-            raise UserError(f"{path} cannot be read ({error.strerror}): expected an image") from error
+            picture, suffix = open_record(record), Path(record["file_name"]).suffix.lower()
+        except UnreadableImageError as error:
+            raise UserError(f"{error}: expected a file that can be read") from error
+        if suffix not in SUFFIXES:
+            raise UserError(f"{picture.name}: expected a file ending in one of {', '.join(sorted(SUFFIXES))}")
     if smaller and (jpeg := make_smaller(picture, smaller)):
         return jpeg, ".jpg"
     return picture.data, suffix
@@ -194,15 +193,17 @@ def make_smaller(picture: Picture, smaller: Smaller) -> bytes | None:
     try:
         pixels = picture.decode()
     except UnreadableImageError as error:
-        found = f"{picture.name} has more than 8 bits a sample, which JPEG cannot hold"
-        expect("INPUT.BIT_DEPTH" not in str(error), f"{found}: expected images of 8 bits, or no --short-side")
+        if "INPUT.BIT_DEPTH" in str(error):
+            message = f"{picture.name} has more than 8 bits a sample, which JPEG cannot hold"
+            raise UserError(f"{message}: expected images of 8 bits, or no --short-side") from error
         return None
     height, width = pixels.shape[:2]
     if min(height, width) <= smaller.short_side:
         return None
     size = [round(side * smaller.short_side / min(height, width)) for side in (width, height)]
-    found = f"{picture.name} would become a JPEG of {size[0]} x {size[1]} px"
-    expect(max(size) <= MAX_JPEG_SIDE, f"{found}: expected at most {MAX_JPEG_SIDE}, so cut it in parts")
+    if max(size) > MAX_JPEG_SIDE:
+        message = f"{picture.name} would become a JPEG of {size[0]} x {size[1]} px"
+        raise UserError(f"{message}: expected at most {MAX_JPEG_SIDE}, so cut it in parts")
     file = io.BytesIO()
     # By means of blocks first, down to 3 times the size: a third of the time, on average 0.3 grey levels away.
     small = Image.fromarray(pixels).resize(size, Image.Resampling.LANCZOS, reducing_gap=3)

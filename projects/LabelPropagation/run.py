@@ -35,7 +35,7 @@ from projects.LabelPropagation import davis
 from revisit.data.catalog import datasets_root
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.labels import VOID
-from revisit.data.reader import require_image
+from revisit.data.reader import require_record
 from revisit.errors import UserError
 from revisit.files import written_whole
 from revisit.keys import COUNT, POSITIVE, declare, one_of, whole
@@ -89,7 +89,7 @@ def main(args: Namespace) -> None:
     scores, seconds = [], {}
     for sequence in sequences:
         started = time.perf_counter()
-        truth = davis.read_masks(sequence, require_image(sequence.frames[0], bit_depth(cfg)).shape[:2])
+        truth = davis.read_masks(sequence, require_record({"file_name": sequence.frames[0]}, bit_depth(cfg)).shape[:2])
         found = follow(backbone, cfg, sequence, truth[0])
         scores += davis.score_sequence(sequence.name, found, truth)
         seconds[sequence.name] = round(time.perf_counter() - started, 1)
@@ -124,7 +124,7 @@ def follow(backbone: FrozenBackbone, cfg: CfgNode, sequence: davis.Sequence, fir
         folder.mkdir(parents=True, exist_ok=True)
     masks, pictures, propagation = [], [], None
     for path in tqdm(sequence.frames, unit="frame", desc=sequence.name):
-        frame, mask = require_image(path, bit_depth(cfg)), first_mask
+        frame, mask = require_record({"file_name": path}, bit_depth(cfg)), first_mask
         if frame.shape[:2] != first_mask.shape:
             raise UserError(f"{path} has {frame.shape[:2]} pixels: expected {first_mask.shape}, as the first frame")
         if options.METHOD == "propagate":

@@ -34,7 +34,7 @@ from revisit.data.catalog import get_records
 from revisit.data.class_names import share_classes
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.labels import VOID, check_size, read_labels
-from revisit.data.reader import require_image
+from revisit.data.reader import require_record
 from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.errors import expect
 from revisit.evaluation.features import whole_image
@@ -200,7 +200,7 @@ def find_regions(backbone: FrozenBackbone, cfg: CfgNode, record: dict, truth: np
     options = cfg.SEGMENT_RETRIEVAL
     if options.FEATURES == "oracle":
         return true_regions(oracle_features(truth, num_classes), truth)
-    image = require_image(record["file_name"], bit_depth(cfg))
+    image = require_record(record, bit_depth(cfg))
     check_size(record["sem_seg_file_name"], truth, record["file_name"], image.shape[:2])
     features = backbone.map_of(whole_image(image, options.IMAGE_SIZE))
     if options.NORMALIZE:
@@ -279,7 +279,7 @@ def _show(data: Described, index: int, names: list[str], depth: int | None) -> t
     """The tile of a region, and its name."""
     owner, number = data.places[index]
     (label,) = majority_labels(data.pixels[[index], :-1])
-    image = require_image(data.records[owner]["file_name"], depth)
+    image = require_record(data.records[owner], depth)
     tile = draw_region(image, enlarge(data.regions[owner].ids, image.shape[:2]) == number)
     return tile, "void" if label == VOID else names[label]
 

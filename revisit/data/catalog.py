@@ -105,8 +105,8 @@ def register(name: str) -> None:
         expect(not name.startswith("toy_"), f"unknown data set {name!r}: {ADD_TOY_SCENES}")
         ours = ", ".join(sorted(n for n in DatasetCatalog.list() if MetadataCatalog.get(n).get("by_revisit")))
         kinds = ", ".join([*KINDS, SUBSET])
-        known = f"one that Detectron2 registers, one of {ours}, or KIND:PATH with KIND one of {kinds}"
-        raise UserError(f"unknown data set {name!r}: expected {known}")
+        choices = f"one that Detectron2 registers, one of {ours}, or KIND:PATH with KIND one of {kinds}"
+        raise UserError(f"unknown data set {name!r}: expected {choices}")
     forms = kind.form.replace("[", "").replace("]", "").split(":")
     texts = split_parts(rest, len(forms))
     least = len(forms) - kind.form.count("[")
@@ -125,7 +125,7 @@ def split_parts(rest: str, count: int) -> list[str]:
 
 
 def _part(name: str, form: str, text: str) -> str | Path:
-    """A part of a name, as the loader of its kind takes it. Of a file at a URL that is its copy here."""
+    """A part of a name, as the loader of its kind takes it: of a file at a URL its copy on this machine."""
     if form in ("SPLIT", "URL"):
         return text
     is_file = form.startswith("FILE")

@@ -11,7 +11,7 @@ from pathlib import Path
 from revisit.data.box_layouts import VOC_CLASSES, read_voc_annotation
 from revisit.data.image_folders import existing, load_class_folders, read_split
 from revisit.data.records import Records
-from revisit.errors import UserError, expect
+from revisit.errors import UserError, expect, first_line
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 ABSENT, DIFFICULT, PRESENT = -1, 0, 1
@@ -45,9 +45,8 @@ def food101_classes(path: Path) -> list[str]:
 def load_cars(path: Path, split: str) -> Records:
     """Stanford Cars: cars_{train,test}/*.jpg, devkit/cars_train_annos.mat and cars_test_annos_withlabels.mat."""
     annotations = path / ("devkit/cars_train_annos.mat" if split == "train" else "cars_test_annos_withlabels.mat")
-    expect(annotations.is_file(), f"{annotations} not found: expected the labels of Stanford Cars (datasets/README.md)")
-    found = _mat_rows(annotations, "annotations", lambda entry: (str(entry["fname"]), int(entry["class"]) - 1))
-    return existing([{"file_name": str(path / f"cars_{split}" / name), "label": label} for name, label in found])
+    rows = _mat_rows(annotations, "annotations", lambda entry: (str(entry["fname"]), int(entry["class"]) - 1))
+    return existing([{"file_name": str(path / f"cars_{split}" / name), "label": label} for name, label in rows])
 
 
 def cars_classes(path: Path) -> list[str]:
@@ -63,7 +62,7 @@ def _mat_rows(path: Path, key: str, row: Callable[[object], object]) -> list:
     try:
         return [row(entry) for entry in loadmat(path, squeeze_me=True)[key]]
     except Exception as error:  # damaged files raise whatever their bytes happen to trip
-        raise UserError(f"{path} cannot be read ({type(error).__name__}): expected the download's own file") from error
+        raise UserError(f"{path} cannot be read ({first_line(error)}): expected the download's own file") from error
 
 
 def load_pets(path: Path, split: str) -> Records:
@@ -106,7 +105,8 @@ def load_voc_labels(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASS
         labels = [ABSENT] * len(classes)
         for thing in read_voc_annotation(annotation, split).findall("object"):
             shown = thing.findtext("name")
-            expect(shown in classes, f"{annotation} names an object of the class {shown!r}")
+            if shown not in classes:
+                raise UserError(f"{annotation} names an object of the class {shown!r}")
             place = classes.index(shown)
             labels[place] = max(labels[place], DIFFICULT if thing.findtext("difficult") == "1" else PRESENT)
         records.append({"file_name": str(path / "JPEGImages" / f"{name}.jpg"), "labels": tuple(labels)})

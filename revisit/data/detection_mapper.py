@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from revisit.data.deep_pixels import bit_depth
-from revisit.data.reader import require_image
+from revisit.data.reader import require_record
 from revisit.errors import UserError
 
 from detectron2.config import CfgNode
@@ -27,14 +27,14 @@ class DetectionMapper(DatasetMapper):
         super().__init__(cfg, is_train)
         self._bit_depth = bit_depth(cfg)
 
-    def read(self, file_name: str) -> np.ndarray:
-        """The (H, W, 3) uint8 RGB pixels of an image."""
-        return require_image(file_name, self._bit_depth, like_pil=True)
+    def read(self, record: dict) -> np.ndarray:
+        """The (H, W, 3) uint8 RGB pixels of a record's image."""
+        return require_record(record, self._bit_depth, like_pil=True)
 
     def __call__(self, record: dict, pixels: np.ndarray | None = None) -> dict:
         """Detectron2's; ``pixels`` are those of ``read`` where the caller has them."""
         record = copy.deepcopy(record)
-        pixels = self.read(record["file_name"]) if pixels is None else pixels
+        pixels = self.read(record) if pixels is None else pixels
         try:
             utils.check_image_size(record, pixels)
         except utils.SizeMismatchError as error:

@@ -105,9 +105,7 @@ def class_folders_metadata(path: Path) -> dict:
 
 def load_list(path: Path) -> Records:
     """Images named by a text file, one path a line; empty lines and lines that start with # are skipped."""
-    expect(path.is_file(), f"list of images {path} not found: expected a text file with one image path a line")
-    lines = map(str.strip, read_lines(path, "list of images"))
-    names = [line for line in lines if line and not line.startswith("#")]
+    names = [name for name in _read_names(path, "list of images") if not name.startswith("#")]
     expect(names, f"list of images {path} names no image: expected one path a line")
     missing = next((name for name in names if not os.path.isfile(path.parent / name)), None)
     expect(not missing, f"{path} names {missing}, which is not a file (seen from {path.parent})")
@@ -128,12 +126,16 @@ def read_split(path: Path) -> list[str]:
     Raises:
         UserError: a file that is missing, is no text, names nothing, or names an image twice.
     """
-    expect(path.is_file(), f"split file {path} not found: expected one image name a line (datasets/README.md)")
-    names = [line for line in map(str.strip, read_lines(path, "split file")) if line]
+    names = _read_names(path, "split file")
     expect(names, f"split file {path} is empty: expected one image name a line")
     ((name, count),) = Counter(names).most_common(1)
     expect(count == 1, f"split file {path} names {name} {count} times: expected every image once")
     return names
+
+
+def _read_names(path: Path, what: str) -> list[str]:
+    expect(path.is_file(), f"{what} {path} not found: expected a text file of one image a line (datasets/README.md)")
+    return list(filter(None, map(str.strip, read_lines(path, what))))
 
 
 def read_lines(path: Path, what: str) -> list[str]:

@@ -99,7 +99,7 @@ def with_looks(batch: ViewBatch, device: torch.device | str) -> ViewBatch:
 
 
 def _share(start_iteration: int) -> dict[str, int]:
-    """What tells a sampler whose part of which batches it is to give."""
+    """The options of a sampler that say which part of which batches it gives."""
     return {"rank": comm.get_rank(), "world_size": comm.get_world_size(), "start_iteration": start_iteration}
 
 

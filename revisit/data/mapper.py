@@ -104,11 +104,8 @@ class ViewMapper:
         shares = {"grey_probability": self.grey_probability, "blur_probability": self.blur_probability}
         policies = ["standard"] + [self.policy] * (1 + self.crops.num_small)
         looks = [draw_look(policy, rng, **shares) for policy in policies]
-        return ViewPlan(boxes, looks, self._largest_reduction(boxes) if reducible else 1)
-
-    def _largest_reduction(self, boxes: CropBoxes) -> int:
         sizes = np.array([self.large_size] * 2 + [self.small_size] * self.crops.num_small)
-        return largest_reduction(np.vstack(boxes[:3]), sizes)
+        return ViewPlan(boxes, looks, largest_reduction(np.vstack(boxes[:3]), sizes) if reducible else 1)
 
     def _cut(self, image: np.ndarray, plan: ViewPlan, room: dict[str, np.ndarray] | None) -> Views:
         """The views of an image whose sides the plan's reduction has divided."""

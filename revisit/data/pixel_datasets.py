@@ -50,8 +50,8 @@ def load_voc_segmentation(path: Path, split: str) -> Records:
 
     def files(name: str) -> tuple[Path, Path]:
         masks = [folder / f"{name}.png" for folder in folders]
-        found = next(filter(Path.is_file, reversed(masks) if augmented else masks), masks[0])
-        return path / "JPEGImages" / f"{name}.jpg", found
+        mask = next(filter(Path.is_file, reversed(masks) if augmented else masks), masks[0])
+        return path / "JPEGImages" / f"{name}.jpg", mask
 
     return _listed(split_file, "sem_seg_file_name", files)
 
@@ -110,12 +110,12 @@ def load_masks(images: Path, masks: Path, names: Path | None = None) -> Records:
         else:
             lacking.append(image.name)
     total = len(records) + len(lacking)
-    found = f"{len(lacking)} of {total} images below {images} have no mask, NAME.png at their place below {masks}"
-    expect(bool(records), f"{found}: expected the same names, and the same folders")
+    message = f"{len(lacking)} of {total} images below {images} have no mask, NAME.png at their place below {masks}"
+    expect(bool(records), f"{message}: expected the same names, and the same folders")
     twice = len(records) - len({record["sem_seg_file_name"] for record in records})
     expect(not twice, f"{twice} masks below {masks} belong to two images, which differ in their suffix: expected one")
     if lacking:
-        logger.warning(f"{found}: left out, such as {lacking[0]}")
+        logger.warning(f"{message}: left out, such as {lacking[0]}")
     return records
 
 
@@ -133,7 +133,7 @@ def masks_metadata(images: Path, masks: Path, names: Path | None = None) -> dict
 
 @cache
 def _highest_id(masks: Path) -> int:
-    """Void aside, of all masks below a folder; -1 without one."""
+    """The highest class id, void aside, in all masks below a folder; -1 without a mask."""
 
     def highest(record: dict) -> int:
         labels = read_labels(record["file_name"], 255)
@@ -155,6 +155,6 @@ def _listed(split_file: Path, key: str, files: Callable[[str], tuple[Path, Path]
 
 
 def segmentation_metadata(classes: tuple[str, ...], label_offset: int = 0) -> dict:
-    """Of a data set whose masks hold the ids ``label_offset``, ``label_offset`` + 1, ... of ``classes``."""
+    """Metadata of a data set whose masks hold the ids ``label_offset``, ``label_offset`` + 1, ... of ``classes``."""
     ids = {"ignore_label": VOID, "label_offset": label_offset}
     return {"evaluator_type": "sem_seg", "stuff_classes": list(classes), **ids}

@@ -11,7 +11,7 @@ from torchvision.transforms.functional import affine
 from revisit.data.catalog import register
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.labels import VOID, check_size, read_depth, read_labels
-from revisit.data.reader import require_image
+from revisit.data.reader import require_record
 from revisit.errors import expect
 from revisit.keys import PIXELS, PIXELWISE, declare, each, maybe, one_of, real
 
@@ -19,7 +19,7 @@ from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 
 FLIPS = ("horizontal", "none")
-_HERE = "segmentation and depth here"
+_WHO = "segmentation and depth"
 # Ids and distances must not mix. Both resizings count pixels by their centres, so that image and labels stay aligned.
 SMOOTH = {"mode": "bilinear", "antialias": True}
 EXACT = {"mode": "nearest-exact"}
@@ -111,13 +111,13 @@ class PixelMapper:
         self._fill = torch.tensor(cfg.MODEL.PIXEL_MEAN).round().clamp(0, 255).to(torch.uint8)
         self._classes = _num_classes_and_offset(cfg.DATASETS.TRAIN) if is_train else None
 
-    def read(self, file_name: str) -> np.ndarray:
-        """The (H, W, 3) uint8 RGB pixels of an image."""
-        return require_image(file_name, self._bit_depth)
+    def read(self, record: dict) -> np.ndarray:
+        """The (H, W, 3) uint8 RGB pixels of a record's image."""
+        return require_record(record, self._bit_depth)
 
     def __call__(self, record: dict, pixels: np.ndarray | None = None) -> dict:
         """Map a record; ``pixels`` are those of ``read`` where the caller has them."""
-        image = torch.from_numpy(self.read(record["file_name"]) if pixels is None else pixels).permute(2, 0, 1)
+        image = torch.from_numpy(self.read(record) if pixels is None else pixels).permute(2, 0, 1)
         size = tuple(image.shape[1:])
         sample = {**record, "height": size[0], "width": size[1]}
         if not self._is_train:
@@ -196,26 +196,25 @@ def check_input(cfg: CfgNode) -> None:
         cfg.TEST.RESIZE_BACK == "bilinear" or cfg.MODEL.META_ARCHITECTURE != "DepthEstimator",
         f"TEST.RESIZE_BACK is {cfg.TEST.RESIZE_BACK}: depths have no classes, expected bilinear",
     )
-    expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT is {cfg.INPUT.FORMAT}: {_HERE} expect RGB")
-    expect(flip in FLIPS, f"INPUT.RANDOM_FLIP is {flip!r}: {_HERE} expect {' or '.join(FLIPS)}")
+    expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT is {cfg.INPUT.FORMAT}: {_WHO} expect RGB")
+    expect(flip in FLIPS, f"INPUT.RANDOM_FLIP is {flip!r}: {_WHO} expect {' or '.join(FLIPS)}")
     whole = crop.TYPE == "absolute" and all(side == int(side) >= 1 for side in crop.SIZE)
-    found = f"INPUT.CROP is {crop.TYPE} {tuple(crop.SIZE)}"
-    expect(whole or not crop.ENABLED, f"{found}: {_HERE} expect TYPE absolute and SIZE in whole pixels")
+    message = f"INPUT.CROP is {crop.TYPE} {tuple(crop.SIZE)}"
+    expect(whole or not crop.ENABLED, f"{message}: {_WHO} expect TYPE absolute and SIZE in whole pixels")
 
 
 def _num_classes_and_offset(names: tuple[str, ...]) -> tuple[int, int] | None:
     """What read_labels needs to know, by the metadata of the data sets; None if none of them has classes."""
-    found = {}
+    counts = {}
     for name in names:
         register(name)
         metadata = MetadataCatalog.get(name)
         if classes := metadata.get("stuff_classes"):
-            found[name] = (tuple(classes), metadata.get("label_offset", 0), metadata.get("ignore_label", VOID))
-    if not found:
+            counts[name] = (tuple(classes), metadata.get("label_offset", 0), metadata.get("ignore_label", VOID))
+    if not counts:
         return None
-    name, (classes, offset, ignored) = next(iter(found.items()))
-    names = ", ".join(found)
-    same = len(set(found.values())) == 1
-    expect(same, f"DATASETS.TRAIN: {names} count different classes, expected data sets with the same")
+    message = f"DATASETS.TRAIN: {', '.join(counts)} count different classes"
+    expect(len(set(counts.values())) == 1, f"{message}, expected data sets with the same")
+    name, (classes, offset, ignored) = counts.popitem()
     expect(ignored == VOID, f"data set {name} has the ignore_label {ignored} in its metadata: expected {VOID}")
     return len(classes), offset

@@ -125,9 +125,23 @@ def open_record(record: dict, bit_depth: int | None = None) -> Picture:
     return Picture(read_file(record["file_name"]), str(record["file_name"]), bit_depth)
 
 
-def read_record(record: dict, bit_depth: int | None = None) -> np.ndarray:
+def read_record(record: dict, bit_depth: int | None = None, like_pil: bool = False) -> np.ndarray:
     """The (H, W, 3) uint8 RGB image of a data set's record: see open_record and Picture.decode."""
-    return open_record(record, bit_depth).decode()
+    return open_record(record, bit_depth).decode(like_pil=like_pil)
+
+
+def require_record(record: dict, bit_depth: int | None = None, like_pil: bool = False) -> np.ndarray:
+    """As read_record, where nothing can stand in for the image: raises UserError if it cannot be read."""
+    try:
+        return read_record(record, bit_depth, like_pil)
+    except UnreadableImageError as error:
+        remedy = "" if "INPUT.BIT_DEPTH" in str(error) else ": expected a complete file, so copy it again"
+        raise UserError(f"unreadable image {error}{remedy}") from error
+
+
+def read_image(file_name: PathLike, bit_depth: int | None = None) -> np.ndarray:
+    """As read_record, of a file."""
+    return read_record({"file_name": file_name}, bit_depth)
 
 
 def read_or_next(records: Sequence[dict], index: int, read: Callable[[dict], Read]) -> tuple[dict, Read, list[str]]:
@@ -144,29 +158,6 @@ def read_or_next(records: Sequence[dict], index: int, read: Callable[[dict], Rea
         except UnreadableImageError as error:
             failed.append(str(error))
     raise UnreadableImageError(f"{len(failed)} images in a row cannot be read, the first: {failed[0]}")
-
-
-def require_record(record: dict, bit_depth: int | None = None) -> np.ndarray:
-    """As read_record, where nothing can stand in for the image: raises UserError if it cannot be read."""
-    return _require(read_record, record, bit_depth)
-
-
-def require_image(file_name: PathLike, bit_depth: int | None = None, like_pil: bool = False) -> np.ndarray:
-    """As require_record, of a file; for ``like_pil`` see Picture.decode."""
-    return _require(read_image, file_name, bit_depth, like_pil)
-
-
-def _require(read: Callable[..., np.ndarray], *args: object) -> np.ndarray:
-    try:
-        return read(*args)
-    except UnreadableImageError as error:
-        remedy = "" if "INPUT.BIT_DEPTH" in str(error) else ": expected a complete file, so copy it again"
-        raise UserError(f"unreadable image {error}{remedy}") from error
-
-
-def read_image(file_name: PathLike, bit_depth: int | None = None, like_pil: bool = False) -> np.ndarray:
-    """The (H, W, 3) uint8 RGB image of a file. Raises UnreadableImageError: see read_file and Picture.decode."""
-    return Picture(read_file(file_name), str(file_name), bit_depth).decode(like_pil=like_pil)
 
 
 @contextmanager

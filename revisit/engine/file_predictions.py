@@ -80,7 +80,7 @@ class FilePredictor:
                 self._run_video(source)
                 continue
             try:
-                pixels = self._predictor.read(str(source.path))
+                pixels = self._predictor.read({"file_name": str(source.path)})
             except UserError as error:
                 self.unreadable.append(str(error))
                 continue

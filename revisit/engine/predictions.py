@@ -112,4 +112,4 @@ def make_rows(cfg: CfgNode, dataset: str, num_images: int, truth_only: bool) -> 
     resolve_bit_depth(cfg, records)
     predictor, mapper = None if truth_only else Predictor(cfg), build_mapper(cfg, is_train=False)
     chosen = [records[n] for n in evenly_spread(len(records), num_images)]
-    return [draw(record, mapper.read(record["file_name"]), metadata, predictor) for record in chosen]
+    return [draw(record, mapper.read(record), metadata, predictor) for record in chosen]

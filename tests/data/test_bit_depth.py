@@ -12,7 +12,7 @@ from PIL import Image
 from trees import refusal
 
 from revisit.data.deep_pixels import find_bit_depth, to_grey_levels
-from revisit.data.reader import UnreadableImageError, read_image, require_image
+from revisit.data.reader import UnreadableImageError, read_image, require_record
 
 
 def bits_of(*paths):
@@ -124,7 +124,7 @@ def test_values_without_a_depth_are_refused_in_one_line(tmp_path):
 
 
 def test_a_deep_image_that_nobody_looked_for_is_refused_and_not_called_damaged(tmp_path):
-    message = refusal(require_image, grey(tmp_path / "deep.png", 4095))
+    message = refusal(require_record, {"file_name": grey(tmp_path / "deep.png", 4095)})
     assert "deep.png: more than 8 bits a sample, with values from 0 to 4095: set INPUT.BIT_DEPTH" in message
     assert "copy it again" not in message
 

@@ -215,7 +215,7 @@ def test_cars_count_from_one(root):
     assert "cars_meta.mat cannot be read" in one_line_error("cars_train")
     (cars / "devkit/cars_meta.mat").unlink()
     assert whole.cars_classes(cars) == []
-    assert "cars_test_annos_withlabels.mat not found" in one_line_error("cars_test")
+    assert "cars_test_annos_withlabels.mat cannot be read" in one_line_error("cars_test")
     write(cars / "cars_test_annos_withlabels.mat", b"torn")
     assert "cars_test_annos_withlabels.mat cannot be read" in one_line_error("cars_test")
 

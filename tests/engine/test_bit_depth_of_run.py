@@ -16,7 +16,7 @@ from revisit.checkpoint.flags import check_flags, flags_of, write_flags
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.loader import ResumableLoader
 from revisit.data.pixel_mapper import PixelMapper
-from revisit.data.reader import require_image
+from revisit.data.reader import require_record
 from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.engine.finetune_trainer import build_mapper
 from revisit.engine.setup import count_images, make_config
@@ -69,7 +69,7 @@ def test_a_prediction_is_of_one_photograph_at_every_depth_and_drawn_on_it(tmp_pa
         path = write_at(name, tmp_path / name, photograph())
         mapper = build_mapper(tiny_config("INPUT.BIT_DEPTH", DEPTHS[name], "INPUT.FORMAT", "BGR", *sizes), False)
         seen = mapper({"file_name": str(path), "height": 48, "width": 64})["image"]
-        pictures.append((seen.int(), require_image(path, DEPTHS[name]).astype(int)))
+        pictures.append((seen.int(), require_record({"file_name": path}, DEPTHS[name]).astype(int)))
     for before, after in zip(*pictures, strict=True):
         assert abs(before - after).max() <= 2
 
