@@ -16,7 +16,6 @@ from revisit.keys import (
     SHARE,
     Rule,
     add_declared_keys,
-    declare,
     each,
     of_detectron2,
     one_of,
@@ -36,6 +35,7 @@ OWNERS = (
     "revisit.evaluation.classifiers",
     "revisit.evaluation.label_free",
     "revisit.checkpoint.checkpointer",
+    "revisit.engine.merging",
     "revisit.engine.solver",
     "revisit.engine.train_step",
     "revisit.engine.precision",
@@ -43,14 +43,6 @@ OWNERS = (
     "revisit.engine.evaluation_hooks",
     "revisit.engine.trainer",
     "revisit.engine.writers",
-)
-
-declare(
-    "IMPORTS",
-    (),
-    "Modules that are imported before anything is built, such as ('my_package.my_method',): the methods, heads, data "
-    "sets and config keys that they register are then known by name. Python's path first, then the working directory.",
-    may_change=True,
 )
 
 

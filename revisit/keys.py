@@ -36,7 +36,7 @@ def real(low: float = 0.0, high: float = math.inf, unit: str = "", *, open_low: 
     limit = bottom if math.isinf(high) else f"{bottom}, and at most {high:g}"
 
     def holds(value: Any) -> bool:
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300  # nan neither
         return number and (low < value if open_low else low <= value) and value <= high
 
     return Rule(f"a number {limit}{unit and ' ' + unit}", holds)
@@ -115,6 +115,7 @@ def declare(
     """
     readers = (read_by,) if isinstance(read_by, str) else tuple(read_by)
     owner = sys._getframe(1).f_globals["__name__"]
+    assert name not in KEYS or KEYS[name].owner == owner, f"{name} is declared by {KEYS[name].owner} and {owner}"
     KEYS[name] = Key(name, default, meaning, rule, paper, may_change, readers, owner)
 
 

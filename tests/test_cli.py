@@ -12,7 +12,8 @@ from runs import assert_numbers_are_explained, load
 from projects.ToyScenes import CLASS_NAMES
 from revisit.data.catalog import get_records
 from revisit.data.classification_datasets import CIFAR10_CLASSES
-from revisit.engine.setup import check_evaluation_data, count_images, make_config
+from revisit.engine.data_checks import inspect_evaluation, inspect_training
+from revisit.engine.setup import make_config
 from revisit.errors import UserError
 from revisit.viz.curves import read_metrics
 
@@ -241,14 +242,14 @@ def test_impossible_dense_recipes_are_refused_by_key_or_data_set(key, value, toy
     named = re.escape(value.strip("(',)") if key.startswith("DATASETS") else key.rpartition(".")[2])
     with pytest.raises(UserError, match=named):
         cfg = make_config("configs/toy/segmentation_voc.yaml", [key, value])
-        count_images(cfg)
-        check_evaluation_data(cfg)
+        inspect_training(cfg)
+        inspect_evaluation(cfg)
 
 
 def test_a_dry_run_does_not_take_a_wrong_data_set_for_a_missing_one(toy_datasets):
     cfg = make_config("configs/toy/segmentation_voc.yaml", ["MODEL.SEM_SEG_HEAD.NUM_CLASSES", "12"], for_here=False)
     with pytest.raises(UserError, match="NUM_CLASSES"):
-        count_images(cfg, assume_missing=True)
+        inspect_training(cfg, assume_missing=True)
 
 
 def test_sync_bn_over_processes_of_the_cpu_refuses_bfloat16():

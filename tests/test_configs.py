@@ -165,7 +165,9 @@ def test_batch_statistics_are_over_as_many_images_whatever_the_number_of_process
 
 @pytest.mark.parametrize("name", TOY_RUNS)
 def test_a_toy_run_resolves_to_its_settings(name, dry_run, toy_root, monkeypatch):
-    monkeypatch.setattr(setup, "count_images", lambda *_, **options: 10000)  # else the warm-up is longer than the run
+    monkeypatch.setattr(
+        setup, "inspect_training", lambda *_, **options: (10000, [])
+    )  # else the warm-up is longer than the run
     plan = dry_run(f"toy/{name}", toy_root)
     assert_resolves(plan, name, TOY_RUNS[name])
     assert (plan["data"]["train"], plan["data"]["images"]) == (["toy_objects_train"], 10000)
@@ -180,7 +182,7 @@ def test_a_toy_run_resolves_to_its_settings(name, dry_run, toy_root, monkeypatch
 
 @pytest.mark.parametrize("name", TOY_TIMM)
 def test_a_toy_run_without_batch_norm_is_the_resnets_with_adamw(name, dry_run, toy_root, monkeypatch):
-    monkeypatch.setattr(setup, "count_images", lambda *_, **options: 10000)
+    monkeypatch.setattr(setup, "inspect_training", lambda *_, **options: (10000, []))
     plan = dry_run(f"toy/{name}", toy_root)
     assert_resolves(plan, name, TOY_RUNS["pretrain"])
     assert (plan["backbone"], plan["optimizer"], plan["lr"]) == (TOY_TIMM[name], "AdamW", 0.0005)
@@ -190,7 +192,7 @@ def test_a_toy_run_without_batch_norm_is_the_resnets_with_adamw(name, dry_run, t
 
 @pytest.mark.parametrize(("name", "architecture"), OBJECTIVES.items())
 def test_another_objective_is_a_toy_run_but_for_its_loss(name, architecture, dry_run, toy_root, monkeypatch):
-    monkeypatch.setattr(setup, "count_images", lambda *_, **options: 10000)
+    monkeypatch.setattr(setup, "inspect_training", lambda *_, **options: (10000, []))
     plan, moco = dry_run(f"toy/{name}", toy_root), dry_run("toy/pretrain", toy_root)
     assert (plan["architecture"], plan["lambda"]) == (architecture, 0.0)
     for fact in ("crops", "policy", "epochs", "iterations", "lr", "weight_decays", "precision", "data", "backbone"):

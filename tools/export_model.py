@@ -26,12 +26,12 @@ def main() -> None:
     parser.set_defaults(num_gpus=1, num_machines=1, resume=False)
     args = parser.parse_args()
     from revisit.engine import model_export
-    from revisit.engine.setup import load_config
+    from revisit.engine.setup import make_config
     from revisit.files import make_folder
 
     suffixes = " or ".join(model_export.SUFFIXES)
     expect(args.output.suffix in model_export.SUFFIXES, f"--output {args.output}: expected a name in {suffixes}")
-    cfg = load_config(args)
+    cfg = make_config(args.config_file, args.opts)
     network = model_export.load_network(cfg)
     make_folder(args.output.parent, "the folder of --output")
     model_export.export(network, args.output)

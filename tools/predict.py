@@ -36,10 +36,10 @@ def main() -> None:
     from revisit.engine.bit_depth_of_run import resolve_bit_depth
     from revisit.engine.file_predictions import FilePredictor, find_sources
     from revisit.engine.predictions import TASKS, set_score_threshold
-    from revisit.engine.setup import load_config
+    from revisit.engine.setup import make_config
     from revisit.files import make_folder
 
-    cfg = load_config(args)
+    cfg = make_config(args.config_file, args.opts)
     architecture = cfg.MODEL.META_ARCHITECTURE
     expect(architecture in TASKS, f"MODEL.META_ARCHITECTURE {architecture} predicts nothing: expected {list(TASKS)}")
     set_score_threshold(cfg, args.score_threshold)

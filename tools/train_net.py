@@ -19,12 +19,13 @@ On a machine without a GPU, --num-gpus N starts N processes on the CPU. On sever
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from revisit.engine.command import TIMEOUT, run_command
-from revisit.errors import expect
+from revisit.errors import UserError
 
 if TYPE_CHECKING:  # torch and Detectron2 take seconds to import: not before the command line is understood
     from detectron2.config import CfgNode
@@ -51,6 +52,7 @@ def parse_args() -> argparse.Namespace:
     patience, default = "how long a process waits for the others before it gives up", TIMEOUT.total_seconds() / 60
     patience += " (exit code 75; default: %(default)g)"
     parser.add_argument("--timeout", type=minutes, default=default, metavar="MINUTES", help=patience)
+    parser.add_argument("--debug", action="store_true", help="print the traceback of what a library refuses")
     parser.add_argument("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
     return parser.parse_args()
 
@@ -66,54 +68,46 @@ def minutes(text: str) -> float:
     return value
 
 
-def run(cfg: CfgNode, args: argparse.Namespace) -> None:
+def run(cfg: CfgNode, notes: Sequence[tuple[int, str]], args: argparse.Namespace) -> None:
     """What every process does."""
     from revisit.engine.finetune_trainer import FinetuneTrainer
     from revisit.engine.pretrain_trainer import PretrainTrainer
     from revisit.engine.run_lock import run_lock
-    from revisit.engine.setup import setup_run
+    from revisit.engine.setup import begin
+    from revisit.errors import translated
     from revisit.modeling.meta_arch.pretraining import method_of
 
     from detectron2.utils import comm
 
     trains_here = comm.is_main_process() and not args.eval_only
     with run_lock(Path(cfg.OUTPUT_DIR)) if trains_here else nullcontext():
-        setup_run(cfg, args)
+        begin(cfg, notes, args)
         trainer_class = PretrainTrainer if method_of(cfg) else FinetuneTrainer
         if args.eval_only:
             trainer_class.evaluate(cfg, resume=args.resume)
-        else:
+            return
+        with translated("building the network, its data and its optimiser"):
             trainer = trainer_class(cfg)
-            trainer.resume_or_load(args.resume, accepted=args.accept)
-            trainer.train()
+        trainer.resume_or_load(args.resume, accepted=args.accept)
+        trainer.train()
 
 
 def main() -> None:
     args = parse_args()
-    expect(args.resume or not args.accept, f"--accept {' '.join(args.accept)} without --resume: it is for resumed runs")
-    from revisit.engine.config_checks import check_schedule
+    if args.accept and not args.resume:
+        raise UserError(f"--accept {' '.join(args.accept)} without --resume: it is for resumed runs")
     from revisit.engine.dry_run import dry_run
     from revisit.engine.launch import find_processes, launch
-    from revisit.engine.same_experiment import typed_in_vain
-    from revisit.engine.setup import check_evaluation_data, count_images, load_config
-    from revisit.engine.solver import resolve_schedule
-    from revisit.files import make_folder
+    from revisit.engine.setup import plan
+    from revisit.errors import translated
 
     processes = find_processes(args)
-    args.num_gpus, args.num_machines, args.machine_rank = processes[:3]
-    cfg = load_config(args)
-    args.notes = typed_in_vain(cfg, args.opts)
-    if not args.eval_only:
-        num_images = count_images(cfg, args.notes, assume_missing=args.dry_run)
-        resolve_schedule(cfg, num_images)
-        check_schedule(cfg, num_images)
-    check_evaluation_data(cfg, args.notes, assume_missing=args.dry_run)
-    cfg.freeze()
-    make_folder(Path(cfg.OUTPUT_DIR), "OUTPUT_DIR")
+    cfg, notes, num_images = plan(args, processes.world_size)
     if args.dry_run:
-        dry_run(cfg, num_images, processes.world_size, args.notes)
+        with translated("building the network"):
+            dry_run(cfg, num_images, processes.world_size, notes)
     else:
-        launch(run, processes, device=cfg.MODEL.DEVICE, args=(cfg, args))
+        launch(run, processes, device=cfg.MODEL.DEVICE, args=(cfg, notes, args))
 
 
 if __name__ == "__main__":

@@ -40,13 +40,13 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     from revisit.engine.predictions import TASKS, make_rows, set_score_threshold
-    from revisit.engine.setup import load_config
+    from revisit.engine.setup import make_config
     from revisit.files import make_folder
     from revisit.keys import DETECTORS
     from revisit.modeling.meta_arch.pretraining import method_of
     from revisit.viz.tiles import save_sheet
 
-    cfg = load_config(args)
+    cfg = make_config(args.config_file, args.opts)
     architecture, what = cfg.MODEL.META_ARCHITECTURE, "pretrains, so it has" if method_of(cfg) else "has"
     expect(
         architecture in TASKS,

@@ -19,8 +19,8 @@ from projects.RunReport.collect import short_names
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.data.catalog import get_records, is_labelled, subset_name
 from revisit.data.records import Records, fingerprint
-from revisit.engine.config_checks import check_schedule, check_training
-from revisit.engine.setup import check_evaluation_data, count_images, make_config
+from revisit.engine.data_checks import inspect_evaluation, inspect_training
+from revisit.engine.setup import make_config
 from revisit.engine.solver import resolve_schedule
 from revisit.errors import expect
 from revisit.evaluation.main_score import SCORES, main_score
@@ -138,11 +138,8 @@ def check_labels(task: Task, labels: Sequence[int], seeds: Sequence[int]) -> Non
             train, test = (read_set(cfg, name) for name in (*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST))
             check_classes(train.targets, test.targets, (train.name, test.name))
             continue
-        check_training(cfg)
-        num_images = count_images(cfg)
-        resolve_schedule(cfg, num_images)
-        check_schedule(cfg, num_images)
-        check_evaluation_data(cfg)
+        resolve_schedule(cfg, inspect_training(cfg)[0])
+        inspect_evaluation(cfg)
         solvers[count] = cfg.SOLVER
     if len({solver.MAX_ITER for solver in solvers.values()}) > 1:
         (fewest, few), (most, many) = sorted(solvers.items())

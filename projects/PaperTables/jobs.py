@@ -24,7 +24,8 @@ from projects.common.sbatch import ROOT, BatchJob
 from projects.PaperTables.paper_tables import TRAIN
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
 from revisit.data.catalog import datasets_root, get_records
-from revisit.engine.setup import count_images, make_config
+from revisit.engine.data_checks import inspect_training
+from revisit.engine.setup import make_config
 from revisit.engine.solver import resolve_schedule
 from revisit.errors import UserError, expect
 
@@ -147,7 +148,7 @@ def cost_of(job: Job) -> str:
     cfg = make_config(command[command.index("--config-file") + 1], words, for_here=False)
     if cfg.SOLVER.MAX_ITER <= 0:
         try:
-            resolve_schedule(cfg, count_images(cfg, assume_missing=True))
+            resolve_schedule(cfg, inspect_training(cfg, assume_missing=True)[0])
         except UserError:
             return f"{cfg.SOLVER.EPOCHS} epochs"
     return f"{cfg.SOLVER.MAX_ITER:,} iterations of {cfg.SOLVER.IMS_PER_BATCH} images"

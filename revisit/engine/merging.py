@@ -1,15 +1,22 @@
 """Config files and KEY VALUE pairs over the defaults: what a value's type may be, and what a typing error meant."""
 
 import difflib
-from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import yaml
 
 from revisit.errors import UserError, expect
-from revisit.keys import declaration, dotted_keys, shown
+from revisit.keys import declaration, declare, dotted_keys, shown
 
 from detectron2.config import CfgNode
+
+declare(
+    "IMPORTS",
+    (),
+    "Modules that are imported before anything is built, such as ('my_package.my_method',): the methods, heads, data "
+    "sets and config keys that they register are then known by name. Python's path first, then the working directory.",
+    may_change=True,
+)
 
 COMMAND_LINE = "command line"
 _WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
@@ -45,16 +52,6 @@ def read_keys(path: str) -> dict[str, object]:
         path,
     )
     return keys
-
-
-def first_statement(path: str, keys: Collection[str]) -> dict[str, object]:
-    """Which of the full ``keys`` a config file states; where none, those of the first file it is based on that does."""
-    content = yaml.safe_load(Path(path).read_text()) or {}
-    bases = content.pop("_BASE_", [])
-    found = {key: value for key, value in dotted_keys(content).items() if key in keys}
-    for base in reversed([bases] if isinstance(bases, str) else bases):  # a later one wins
-        found = found or first_statement(str(Path(path).parent / Path(base).expanduser()), keys)
-    return found
 
 
 def merge_pairs(cfg: CfgNode, opts: Sequence[object]) -> None:

@@ -42,14 +42,6 @@ declare(
 )
 
 
-def resolve_precision(cfg: CfgNode) -> None:
-    """Put what ``choose_precision`` has chosen into the config."""
-    chosen = choose_precision(cfg)
-    cfg.defrost()
-    cfg.merge_from_list(list(chain.from_iterable(chosen.items())))
-    cfg.freeze()
-
-
 def choose_precision(cfg: CfgNode) -> dict[str, object]:
     """Values by key that SOLVER.PRECISION auto stands for on this machine, measured by all processes together; {} where
     it is not auto.
@@ -105,7 +97,6 @@ def _candidates(cfg: CfgNode) -> dict[str, CfgNode]:
         # Noise is no reason to diverge, and to compile takes minutes.
         values = {**_values(name), "SOLVER.BASE_LR": 0.0, "MODEL.COMPILE": False}
         candidate = cfg.clone()
-        candidate.defrost()
         candidate.merge_from_list(list(chain.from_iterable(values.items())))
         try:
             check_hardware(candidate)

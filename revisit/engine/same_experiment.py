@@ -7,11 +7,12 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from revisit.config import add_revisit_config
 from revisit.data.inspection import Note
 from revisit.errors import UserError
 from revisit.keys import declaration, dotted_keys, is_read
 
-from detectron2.config import CfgNode
+from detectron2.config import CfgNode, get_cfg
 
 logger = logging.getLogger(__name__)
 
@@ -82,17 +83,16 @@ def _compare(cfg: CfgNode, images: list[dict], saved: dict, other_processes: boo
     return differences
 
 
-def config_of_checkpoint(cfg: CfgNode, saved: dict[str, Value], prefix: str) -> CfgNode:
-    """A copy of ``cfg`` whose keys that begin with ``prefix`` have the values of a checkpoint, where it has them."""
-    cfg = cfg.clone()
-    cfg.defrost()
+def config_of_checkpoint(saved: dict[str, Value]) -> CfgNode:
+    """The config that a checkpoint holds as ``plain_config`` made it."""
+    cfg = get_cfg()
+    add_revisit_config(cfg)
     for key, value in saved.items():
         *nodes, name = key.split(".")
         node = cfg
         for part in nodes:
-            node = node.get(part, CfgNode())
-        if key.startswith(prefix) and name in node:
-            node[name] = value
+            node = node.setdefault(part, CfgNode())
+        node[name] = value
     return cfg
 
 

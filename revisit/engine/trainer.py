@@ -51,7 +51,7 @@ declare(
 
 class RevisitTrainer(DefaultTrainer):
     """Trains any meta-architecture from a config whose schedule and precision are resolved (``resolve_schedule``,
-    ``resolve_precision``).
+    ``choose_precision``).
 
     Differs from DefaultTrainer in what the latter hard-codes: DDP and autocast work on the CPU too, the
     checkpointer is the strict one, and checkpoints hold the optimiser.
@@ -167,7 +167,7 @@ class RevisitTrainer(DefaultTrainer):
 
     def _load_optimizer(self, state_dict: dict) -> None:
         """Each parameter's state is the checkpoint's; rates and decays are the config's, and so their groups."""
-        before = config_of_checkpoint(self.cfg, state_dict["config"], "SOLVER.")
+        before = config_of_checkpoint(state_dict["config"])
         saved_by = self.build_optimizer(before, self.model)
         try:
             self._trainer.load_state_dict(state_dict["_trainer"], saved_by)

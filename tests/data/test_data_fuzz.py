@@ -21,8 +21,8 @@ from trees import write
 from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records
 from revisit.data.reader import UnreadableImageError, read_record
+from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.finetune_trainer import FinetuneTrainer, build_mapper
-from revisit.engine.setup import check_evaluation_data, count_images
 from revisit.errors import UserError
 
 from detectron2.config import CfgNode, get_cfg
@@ -127,7 +127,7 @@ def detection(train: str, test: str, num_classes: int, output: Path, masks: bool
 
 
 def learn(cfg: CfgNode) -> None:
-    count_images(cfg)
+    inspect_training(cfg)[0]
     mapper = build_mapper(cfg, is_train=True)
     for record in get_detection_dataset_dicts(cfg.DATASETS.TRAIN):
         mapper(record)
@@ -135,7 +135,7 @@ def learn(cfg: CfgNode) -> None:
 
 def score(cfg: CfgNode) -> None:
     """With the truth for predictions."""
-    check_evaluation_data(cfg)
+    inspect_evaluation(cfg)
     (name,) = cfg.DATASETS.TEST
     evaluator = FinetuneTrainer.build_evaluator(cfg, name)
     evaluator.reset()

@@ -21,8 +21,8 @@ from revisit.data.catalog import get_records
 from revisit.data.image_folders import load_class_folders
 from revisit.data.reader import UnreadableImageError, read_image, read_record, read_sample
 from revisit.data.shards import load_shards
+from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.recalibration import recalibrate
-from revisit.engine.setup import check_evaluation_data, count_images
 
 from detectron2.data import MetadataCatalog
 
@@ -148,19 +148,19 @@ def test_pretraining_takes_them_only_if_it_is_told_to(made):
     name = f"shards:{made}"
     cfg = tiny_config("DATASETS.TRAIN", (name,))
     message = f"data set {name!r} has images made smaller, to a short side of 24 px: expected VIEWS.REDUCED_IMAGES True"
-    assert refusal(count_images, cfg).startswith(message)
+    assert refusal(inspect_training, cfg).startswith(message)
     cfg.VIEWS.REDUCED_IMAGES = True
-    assert count_images(cfg) == 9
+    assert inspect_training(cfg)[0] == 9
 
 
 @pytest.mark.parametrize("key", ["KNN_EVAL.BANK", "MONITOR.IMAGES"])
 def test_an_evaluation_takes_them_where_it_enlarges_none(made, key):
     options = ("DATASETS.TEST", (f"shards:{made}",)) if key == "KNN_EVAL.BANK" else ()
     cfg = tiny_config(key, f"shards:{made}", "KNN_EVAL.NUM_NEIGHBORS", 2, "KNN_EVAL.IMAGE_SIZE", 21, *options)
-    check_evaluation_data(cfg)  # 256 / 224 of 21 px are 24
+    inspect_evaluation(cfg)  # 256 / 224 of 21 px are 24
     cfg.KNN_EVAL.IMAGE_SIZE = 22
     message = "short side of 24 px: KNN_EVAL.IMAGE_SIZE 22 would enlarge them, expected at least 26 px"
-    assert message in refusal(check_evaluation_data, cfg)
+    assert message in refusal(inspect_evaluation, cfg)
 
 
 @pytest.mark.parametrize(

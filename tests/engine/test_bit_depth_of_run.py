@@ -18,8 +18,9 @@ from revisit.data.loader import ResumableLoader
 from revisit.data.pixel_mapper import PixelMapper
 from revisit.data.reader import require_record
 from revisit.engine.bit_depth_of_run import resolve_bit_depth
+from revisit.engine.data_checks import inspect_training
 from revisit.engine.finetune_trainer import build_mapper
-from revisit.engine.setup import count_images, make_config
+from revisit.engine.setup import make_config
 
 from detectron2.utils.env import seed_all_rng
 
@@ -37,7 +38,7 @@ def test_pretraining_sees_one_photograph_at_every_depth(tmp_path, depth, capsys)
     batches = []
     for name in ("8", depth):
         cfg = tiny_config("DATASETS.TRAIN", (folder_at(name, tmp_path / name),), *SIZES)
-        assert count_images(cfg) == 2
+        assert inspect_training(cfg)[0] == 2
         assert bit_depth(cfg) == (None if name == "8" else DEPTHS[name])
         batches.append(ResumableLoader(cfg).batch_of(0))
     assert ("INPUT.BIT_DEPTH" in capsys.readouterr().out) == (depth != "8")

@@ -16,10 +16,11 @@ from runs import assert_numbers_are_explained, assert_same, load, run, run_confi
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.engine.config_checks import check_training
+from revisit.engine.data_checks import inspect_evaluation
 from revisit.engine.evaluation_hooks import LabelFreeHistory, StartScores
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.pretrain_trainer import PretrainTrainer
-from revisit.engine.setup import check_evaluation_data, make_config
+from revisit.engine.setup import make_config
 from revisit.engine.solver import resolve_schedule
 from revisit.errors import UserError
 from revisit.evaluation.label_free import LabelFreeScores
@@ -344,7 +345,7 @@ UNLABELLED = (*MONITORED, "DATASETS.TEST", "()", "KNN_EVAL.BANK", "", "KNN_EVAL.
 def test_a_monitor_alone_is_something_to_evaluate(toy_datasets):
     cfg = make_config("configs/toy/pretrain.yaml", UNLABELLED)
     check_training(cfg, eval_only=True)
-    check_evaluation_data(cfg)
+    inspect_evaluation(cfg)
 
 
 @pytest.mark.parametrize(
@@ -358,7 +359,7 @@ def test_a_monitor_alone_is_something_to_evaluate(toy_datasets):
 def test_too_few_images_are_refused(toy_datasets, options, key):
     cfg = make_config("configs/toy/pretrain.yaml", [*UNLABELLED, *options])
     with pytest.raises(UserError, match=key):
-        check_evaluation_data(cfg)
+        inspect_evaluation(cfg)
 
 
 # The start.

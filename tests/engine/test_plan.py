@@ -13,7 +13,6 @@ from torch.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 from trees import refusal
 
-from revisit.engine.config_checks import check_schedule
 from revisit.engine.dry_run import dry_run
 from revisit.engine.solver import build_lr_scheduler, build_optimizer, resolve_schedule
 from revisit.engine.step_cost import random_views, step_cost
@@ -232,9 +231,3 @@ def test_the_rate_stays_0_until_the_queue_holds_keys_and_the_whole_schedule_foll
     assert rates[7:18] == pytest.approx([at_10 * step / 10 for step in range(11)], abs=1e-9)
     expected = [0.05 * 0.5 * (1 + math.cos(math.pi * step / 40)) for step in range(10, 40)]
     assert rates[17:] == pytest.approx(expected, abs=1e-9)
-
-
-def test_a_queue_that_takes_the_whole_run_to_fill_is_refused():
-    cfg = tiny_config("MOCO.FILL_QUEUE_FIRST", True, "MOCO.QUEUE_SIZE", 80, "SOLVER.MAX_ITER", 10)
-    with pytest.raises(UserError, match="a queue of 80 rows takes 10 of the run's 10 iterations to fill"):
-        check_schedule(cfg, 1000)

@@ -11,11 +11,9 @@ import yaml
 from commands import TINY, launch_forks
 from runs import assert_same, load, run_config, train
 from tiny import tiny_config
-from trees import refusal
 
 from revisit.engine import precision
-from revisit.engine.dry_run import dry_run
-from revisit.engine.setup import load_config, make_config, setup_run
+from revisit.engine.setup import begin, make_config
 from revisit.engine.solver import resolve_schedule
 
 from detectron2.config import CfgNode
@@ -89,7 +87,9 @@ def test_bfloat16_is_left_out_where_the_cpu_computes_it_wrong(monkeypatch, caplo
 def test_a_run_with_auto_equals_one_with_the_same_values_by_hand(toy_datasets, tmp_path, monkeypatch):
     pretend(monkeypatch, 8, 4, 2)
     options = (*AUTO, *SHORT)
-    chosen = precision.choose_precision(run_config(tmp_path / "auto", *options))
+    cfg = run_config(tmp_path / "auto", *options)
+    cfg.defrost()
+    chosen = precision.choose_precision(cfg)
     assert not (tmp_path / "auto").exists()
     train(tmp_path / "auto", *options, *chain.from_iterable(chosen.items()))
     train(tmp_path / "by hand", *AUTO[2:], *BY_HAND, *SHORT)
@@ -99,16 +99,14 @@ def test_a_run_with_auto_equals_one_with_the_same_values_by_hand(toy_datasets, t
     assert configs[0] == configs[1] and configs[0]["SOLVER.AMP.ENABLED"]
 
 
-def begin(output: Path, *, resume: bool = False) -> tuple:
+def decide(output: Path, *, resume: bool = False) -> tuple:
     """What every process of tools/train_net.py does before it builds a network; returns the decision."""
     words = f"{TINY.replace('SOLVER.AMP.ENABLED False', '')} KNN_EVAL.BANK '' KNN_EVAL.LINEAR False DATASETS.TEST ()"
     opts = [*shlex.split(words), *map(str, (*AUTO, *SHORT)), "OUTPUT_DIR", str(output)]
-    where = {"num_gpus": comm.get_world_size(), "num_machines": 1, "resume": resume, "eval_only": False}
-    args = Namespace(config_file="configs/toy/pretrain.yaml", opts=opts, **where)
-    cfg = load_config(args)
+    args = Namespace(config_file="configs/toy/pretrain.yaml", opts=opts, resume=resume, eval_only=False)
+    cfg = make_config(args.config_file, opts, num_processes=comm.get_world_size(), resume=resume)
     resolve_schedule(cfg, 60)
-    cfg.freeze()
-    setup_run(cfg, args)
+    begin(cfg, [], args)
     return decision(cfg)
 
 
@@ -116,10 +114,10 @@ def begin_twice(output: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         # Alone, the first process would take bfloat16, and the second float32.
         pretend(patch, *((3, 2, 1), (1, 1, 3))[comm.get_rank()])
-        begun = begin(output)
+        begun = decide(output)
         comm.synchronize()  # the main process has written config.yaml
         patch.setattr(precision, "measure_speeds", None)
-        torch.save([begun, begin(output, resume=True)], output / f"{comm.get_rank()}.pth")
+        torch.save([begun, decide(output, resume=True)], output / f"{comm.get_rank()}.pth")
 
 
 def test_two_processes_decide_alike_and_with_resume_none_measures(toy_datasets, tmp_path):
@@ -141,64 +139,11 @@ def test_a_resumed_run_keeps_what_its_checkpoint_or_its_config_says(toy_datasets
     assert settled(tmp_path)[0] == "auto"  # another run
 
 
-def test_what_is_typed_wins_over_auto_of_the_recipe(tmp_path):
+def test_what_is_typed_or_stated_wins_over_auto_of_the_recipe(tmp_path):
     assert settled(tmp_path, "SOLVER.AMP.ENABLED", "True") == ("", True, "bfloat16", False)
+    assert settled(tmp_path, "SOLVER.AMP.ENABLED", "False") == ("", False, "bfloat16", False)
     assert settled(tmp_path, "SOLVER.PRECISION", "") == ("", False, "bfloat16", False)
-    for key, value in (("MODEL.CHANNELS_LAST", "True"), ("SOLVER.AMP.DTYPE", "bfloat16")):
-        both = ["SOLVER.PRECISION", "auto", key, value]
-        message = f"auto decides {key}: expected one or the other"
-        assert message in refusal(make_config, OWN, both)
-
-
-def test_a_dtype_alone_leaves_auto_as_it_is_and_what_a_run_began_with(tmp_path):
-    dtype = ("SOLVER.AMP.DTYPE", "bfloat16")
-    assert settled(tmp_path, *dtype)[0] == "auto"
-    (tmp_path / "dtype.yaml").write_text(f"_BASE_: {Path(OWN).resolve()}\nSOLVER: {{AMP: {{DTYPE: bfloat16}}}}")
-    assert settled(tmp_path, config_file=str(tmp_path / "dtype.yaml"))[0] == "auto"
-    (tmp_path / "by_hand.yaml").write_text("_BASE_: dtype.yaml\nSOLVER: {AMP: {ENABLED: True}}")
-    assert settled(tmp_path, *dtype, config_file=str(tmp_path / "by_hand.yaml"))[:2] == ("", True)
-    (tmp_path / "config.yaml").write_text(run_config(tmp_path, *AUTO[2:], "MODEL.CHANNELS_LAST", True).dump())
-    for name in ("bfloat16", "float16"):  # the second is another one than the run's: what compares them refuses it
-        assert settled(tmp_path, "SOLVER.AMP.DTYPE", name, resume=True) == ("", False, name, True)
-
-
-def test_a_dtype_that_auto_does_not_measure_is_refused(tmp_path):
-    message = "SOLVER.AMP.DTYPE float16, but SOLVER.PRECISION auto measures bfloat16 alone: expected SOLVER.AMP.ENABLED"
-    assert message in refusal(make_config, OWN, ["SOLVER.AMP.DTYPE", "float16"])
-    by_hand = make_config(OWN, ["SOLVER.AMP.DTYPE", "float16", "SOLVER.AMP.ENABLED", "True"], for_here=False)
-    assert decision(by_hand) == ("", True, "float16", False)
-
-
-def test_of_config_files_the_one_that_is_based_on_the_other_wins_over_its_auto(tmp_path):
-    def write(name: str, text: str) -> str:
-        (tmp_path / name).write_text(text)
-        return str(tmp_path / name)
-
-    own = Path(OWN).resolve()
-    by_hand = write("by_hand.yaml", f"_BASE_: {own}\nSOLVER: {{AMP: {{ENABLED: True}}}}")
-    assert settled(tmp_path, config_file=by_hand) == ("", True, "bfloat16", False)
-    silent = write("silent.yaml", "_BASE_: by_hand.yaml\nSEED: 1")
-    assert settled(tmp_path, config_file=silent) == ("", True, "bfloat16", False)
-    again = write("again.yaml", "_BASE_: by_hand.yaml\nSOLVER: {PRECISION: auto}")
-    assert settled(tmp_path, config_file=again)[0] == "auto"
-    both = write("both.yaml", f"_BASE_: [{own}, silent.yaml]")
-    assert settled(tmp_path, config_file=both) == ("", True, "bfloat16", False)
-    unclear = write("unclear.yaml", "_BASE_: by_hand.yaml\nSOLVER: {PRECISION: auto, AMP: {ENABLED: True}}")
-    assert "auto decides SOLVER.AMP.ENABLED: expected" in refusal(make_config, unclear, [])
-
-
-@pytest.mark.parametrize(
-    ("config", "value", "message"),
-    [
-        ("configs/own_images/detection.yaml", "auto", "auto is for pretraining: expected '' with GeneralizedRCNN"),
-        (OWN, "fast", "SOLVER.PRECISION is 'fast': expected one of '', auto"),
-        (OWN, "bfloat16", "SOLVER.PRECISION is 'bfloat16'"),
-    ],
-)
-def test_what_does_not_measure_refuses_auto_and_other_values_are_refused(config, value, message):
-    assert message in refusal(make_config, config, ["SOLVER.PRECISION", value])
-
-
-def test_a_dry_run_says_that_nothing_was_measured(toy_datasets, tmp_path, monkeypatch):
-    monkeypatch.setattr(precision, "measure_speeds", None)
-    assert dry_run(run_config(tmp_path, *AUTO), 60, 1)["precision"] == "auto: measured when the run begins"
+    (tmp_path / "by_hand.yaml").write_text(f"_BASE_: {Path(OWN).resolve()}\nSOLVER: {{AMP: {{ENABLED: True}}}}")
+    (tmp_path / "silent.yaml").write_text("_BASE_: by_hand.yaml\nSEED: 1")
+    for name in ("by_hand.yaml", "silent.yaml"):
+        assert settled(tmp_path, config_file=str(tmp_path / name)) == ("", True, "bfloat16", False)
