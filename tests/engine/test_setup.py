@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from trees import refusal
 
 from revisit import keys
-from revisit.engine import data_checks, environment
+from revisit.data import inspection
+from revisit.engine import environment
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.environment import describe_environment, git_state, record_environment
 from revisit.engine.setup import Plan, make_config, plan
@@ -127,7 +128,7 @@ def plan_of(recipe: str, *opts: object, output: Path, **options: bool) -> Plan:
     ],
 )
 def test_what_merely_does_less_runs_and_is_noted(toy_datasets, tmp_path, monkeypatch, recipe, opts, named):
-    monkeypatch.setattr(data_checks, "check_voc_truth", lambda *_: None)  # of a tree that another test has named
+    monkeypatch.setattr(inspection, "check_voc_truth", lambda *_: None)  # of a tree that another test has named
     notes = plan_of(recipe, *opts, output=tmp_path).notes
     assert any(level == logging.WARNING and named in text for level, text in notes), notes
 
