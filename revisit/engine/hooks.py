@@ -272,7 +272,8 @@ class Writers(hooks.PeriodicWriter):
     def after_step(self) -> None:
         trainer = self.trainer
         self._try(super().after_step)
-        if trainer.iter + 1 - trainer.start_iter in self.EARLY and not trainer.is_last_step:
+        written = (trainer.iter + 1) % self._period == 0 or trainer.is_last_step  # a second line has no time to tell of
+        if trainer.iter + 1 - trainer.start_iter in self.EARLY and not written:
             self._write(progress=True)
         if trainer.is_evaluated:
             self._write(progress=False)

@@ -25,7 +25,7 @@ from revisit.modeling.queue import QueueUpdate
 from revisit.viz.curves import read_metrics
 
 from detectron2.engine import hooks as d2_hooks
-from detectron2.utils.events import EventStorage
+from detectron2.utils.events import CommonMetricPrinter, EventStorage
 
 OPTIONS = ("SOLVER.MAX_ITER", 10, "SOLVER.CHECKPOINT_PERIOD", 1, "SOLVER.CHECKPOINTS_KEPT", 0)
 OPTIONS += ("KNN_MOCO.WARMUP_EPOCHS", 1, "DATASETS.TEST", ("toy_objects_heldout",))
@@ -248,3 +248,14 @@ def test_a_collapse_is_reported_once_and_a_healthy_run_never_is(storage, caplog,
         with caplog.at_level(logging.WARNING):
             hook.after_step()
     assert len([record for record in caplog.records if "collapse" in record.message]) == warnings
+
+
+def test_a_line_of_progress_follows_the_first_steps_and_every_twentieth_once(monkeypatch):
+    lines = []
+    monkeypatch.setattr(CommonMetricPrinter, "write", lambda printer: lines.append(hook.trainer.iter))
+    hook = Writers([CommonMetricPrinter(100)], period=20)
+    for iteration in range(18, 42):  # of a resumed run
+        steps = {"iter": iteration, "start_iter": 18, "max_iter": 42}
+        hook.trainer = SimpleNamespace(**steps, is_evaluated=True, is_last_step=iteration == 41)
+        hook.after_step()
+    assert lines == [18, 19, 22, 27, 39, 41]
