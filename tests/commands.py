@@ -75,7 +75,7 @@ def launch_forks(main: Callable[..., object], processes: int, *args: object) -> 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setattr(launch, "_start_method", lambda on_gpu: "forkserver")
+        patch.setattr(launch, "START_METHOD", "forkserver")
         launch.launch(_be_process, launch.Processes(processes), device="cpu", args=(dict(os.environ), main, args))
 
 

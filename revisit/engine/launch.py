@@ -10,14 +10,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.queues import SimpleQueue
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.distributed.elastic.utils.distributed import get_free_port
-from tqdm import tqdm
 
 from revisit.engine.command import TIMEOUT
 from revisit.engine.stop_signals import StopSignals
@@ -25,6 +23,7 @@ from revisit.errors import InterruptedRunError, LostContactError, UserError, fir
 
 from detectron2.utils import comm
 
+START_METHOD = "spawn"  # a fork would lack the threads of its parent's torch, and could not use CUDA
 GRACE = 5.0  # seconds: a process that failed by itself is heard before those that miss it, and these may end
 
 
@@ -84,10 +83,9 @@ def launch(main: Callable[..., object], processes: Processes, *, device: str, ar
         if processes.num_machines > 1:
             raise UserError("several machines need --dist-url tcp://ADDRESS:PORT of machine 0")
         processes = processes._replace(dist_url=f"tcp://127.0.0.1:{get_free_port()}")
-    method = _start_method(on_gpu)
-    user_errors = mp.get_context(method).SimpleQueue()
+    user_errors = mp.get_context(START_METHOD).SimpleQueue()
     try:
-        _start_and_join(method, (user_errors, main, on_gpu, processes, args), processes.num_processes)
+        _start_and_join((user_errors, main, on_gpu, processes, args), processes.num_processes)
     except mp.ProcessExitedException as error:
         if error.exit_code > 0 and not user_errors.empty():  # else it was killed, and the others say that they miss it
             kind, message = user_errors.get()
@@ -101,31 +99,12 @@ def launch(main: Callable[..., object], processes: Processes, *, device: str, ar
         sys.exit(error.exit_code if error.exit_code > 0 else 128 - error.exit_code)
 
 
-def _start_method(on_gpu: bool) -> str:
-    """fork, which spares each process 3 s of imports, where that is safe: without CUDA, and in a process of one thread.
-
-    A fork lacks its parent's threads. Those of torch's computations it would wait for without end.
-    """
-    if on_gpu:
-        return "spawn"
-    if tqdm.monitor:
-        tqdm.monitor.exit()  # a thread that the next progress bar starts again
-    if not (child := os.fork()):  # which OpenBLAS ends its threads for
-        os._exit(0)
-    os.waitpid(child, 0)
-    for _ in range(20):
-        if len(list(Path("/proc/self/task").glob("*"))) == 1:
-            return "fork"
-        time.sleep(0.05)  # a thread that has ended takes a moment to be gone
-    return "spawn"
-
-
-def _start_and_join(method: str, args: tuple, count: int) -> None:
+def _start_and_join(args: tuple, count: int) -> None:
     """Run ``_run_rank`` in ``count`` new processes until all have ended, or one has failed and the others are ended.
 
     The signals that stop a training are passed on to them. Where this process is killed, so are they.
     """
-    context = mp.start_processes(_run_rank, args, nprocs=count, join=False, start_method=method)
+    context = mp.start_processes(_run_rank, args, nprocs=count, join=False, start_method=START_METHOD)
 
     def forward(number: int) -> None:
         for pid in context.pids():
