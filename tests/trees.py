@@ -1,5 +1,6 @@
 """Trees of files for data sets, and what is said of bad ones."""
 
+import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -33,3 +34,24 @@ def refusal(call: Callable[..., object], *args: object) -> str:
 def one_line_error(name: str) -> str:
     """What ``get_records`` says of a data set that it refuses."""
     return refusal(get_records, name)
+
+
+def spoil_bytes(data: bytes, rng: random.Random) -> bytes:
+    """A file cut short, with a hole, joined in the middle, emptied, or with other bits or numbers in its head."""
+    spoilt, start = bytearray(data), rng.randrange(len(data) + 1)
+    match rng.randrange(6):
+        case 0:
+            return data[:start]
+        case 1:
+            return data[:start] + data[rng.randrange(len(data) + 1) :]
+        case 2:
+            spoilt[start : start + rng.randrange(1, 400)] = bytes(rng.randrange(1, 400))
+        case 3:
+            return b""
+        case 4:
+            for _ in range(rng.choice([1, 8, 100]) if data else 0):
+                spoilt[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        case 5:  # headers: sizes, offsets, orientation
+            for _ in range(rng.choice([1, 3]) if data else 0):
+                spoilt[rng.randrange(min(len(data), 200))] = rng.choice([0, 1, 127, 128, 255])
+    return bytes(spoilt)

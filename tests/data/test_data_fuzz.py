@@ -1,7 +1,7 @@
 """Damaged annotation files and folders: each is read, inspected, learnt from and scored, or refused in one line.
 
 One mutator for all formats: a file is cut into pieces (the lexemes of JSON, XML or text), and some of them are changed,
-dropped, doubled or exchanged; or its bytes are.
+dropped, doubled or exchanged; or its bytes are spoilt as those of images are.
 """
 
 import io
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from trees import write
+from trees import spoil_bytes, write
 
 from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records
@@ -82,12 +82,8 @@ def spoil(text: str, rng: random.Random) -> bytes:
                 pieces[n], pieces[other] = pieces[other], pieces[n]
             elif change == 4 and re.fullmatch(r"-?\d+(\.\d+)?", pieces[n]):
                 pieces[n] = repr(float(pieces[n]) * rng.choice([-1, 0, 0.01, 1000]))
-    data = bytearray("".join(pieces).encode(errors="surrogatepass"))
-    if rng.random() < 0.1:
-        return bytes(data[: rng.randrange(len(data) + 1)])
-    for _ in range(rng.choice([1, 8]) if data and rng.random() < 0.1 else 0):
-        data[rng.randrange(len(data))] = rng.randrange(256)
-    return bytes(data)
+    data = "".join(pieces).encode(errors="surrogatepass")
+    return spoil_bytes(data, rng) if rng.random() < 0.1 else data
 
 
 def spoil_folder(folder: Path, rng: random.Random) -> None:
@@ -100,7 +96,7 @@ def spoil_folder(folder: Path, rng: random.Random) -> None:
         path = rng.choice(files)
         match rng.randrange(6):
             case 0:
-                path.write_bytes(path.read_bytes()[: rng.choice([0, 100, 200])])
+                path.write_bytes(spoil_bytes(path.read_bytes(), rng))
             case 1:
                 path.rename(path.with_name(rng.choice(odd)))
             case 2:

@@ -311,16 +311,14 @@ def test_files_that_do_not_fit_are_named(tmp_path, regions):
         for name, size in (("one", (10, 12)), ("other", (12, 10)))
     )
     for key in ("sem_seg_file_name", "depth_file_name"):
-        line = f"{other[key]} is 10 x 12 pixels, but its image {record['file_name']} is 12 x 10: expected the same size"
-        assert refusal(make_mapper(), record | {key: other[key]}) == line
+        line = refusal(make_mapper(), record | {key: other[key]})
+        assert f"{other[key]} is 10 x 12 pixels, but its image {record['file_name']} is 12 x 10" in line
     (tmp_path / "one/a.jpg").write_bytes((tmp_path / "one/a.jpg").read_bytes()[:300])
     for is_train in (True, False):
-        assert f"unreadable image {tmp_path}/one/a.jpg: truncated JPEG" in refusal(
-            make_mapper(is_train=is_train), record
-        )
+        assert f"{tmp_path}/one/a.jpg" in refusal(make_mapper(is_train=is_train), record)
     plain = write_record(tmp_path, image=np.zeros((4, 4, 3), np.uint8), file="b.png")
     assert "b.png has neither labels nor depth" in refusal(make_mapper(), plain)
-    assert "no data set of DATASETS.TRAIN says which" in refusal(make_mapper(train=(DEPTH,)), regions)
+    assert "DATASETS.TRAIN" in refusal(make_mapper(train=(DEPTH,)), regions)
 
 
 @pytest.mark.parametrize(
@@ -330,8 +328,8 @@ def test_files_that_do_not_fit_are_named(tmp_path, regions):
         (["INPUT.RANDOM_FLIP", "vertical"], "INPUT.RANDOM_FLIP is 'vertical'"),
         (["INPUT.CROP.ENABLED", "True"], "INPUT.CROP is relative_range"),
         (["INPUT.CROP.ENABLED", "True", "INPUT.CROP.TYPE", "absolute"], "INPUT.CROP is absolute (0.9, 0.9)"),
-        (["INPUT.CROP.ENABLED", "True", "INPUT.SQUASH", (8, 8)], "INPUT.SQUASH is (8, 8): the whole image"),
-        (["MODEL.META_ARCHITECTURE", "DepthEstimator", "TEST.RESIZE_BACK", "nearest"], "depths have no classes"),
+        (["INPUT.CROP.ENABLED", "True", "INPUT.SQUASH", (8, 8)], "INPUT.SQUASH is (8, 8)"),
+        (["MODEL.META_ARCHITECTURE", "DepthEstimator", "TEST.RESIZE_BACK", "nearest"], "TEST.RESIZE_BACK"),
         (["DATASETS.TRAIN", (FIVE, FIVE_FROM_ONE)], f"{FIVE}, {FIVE_FROM_ONE} count different classes"),
         (["DATASETS.TRAIN", (IGNORES_0,)], "ignore_label"),
         (["DATASETS.TRAIN", ("nowhere",)], "unknown data set 'nowhere'"),

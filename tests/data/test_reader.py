@@ -15,6 +15,7 @@ import pytest
 from deep import lay
 from PIL import ExifTags, Image
 from tiny import tiny_config
+from trees import spoil_bytes
 
 from revisit.data.loader import ResumableLoader
 from revisit.data.reader import UnreadableImageError, read_image, read_size
@@ -271,28 +272,6 @@ def test_an_absurd_size_is_refused_without_taking_the_memory(path, claim):
     assert grown < 100_000  # KiB; the smallest of these would take 390,000 as RGB
 
 
-def spoil(data: bytes, rng: random.Random) -> bytes:
-    spoilt, size = bytearray(data), len(data)
-    match rng.randrange(7):
-        case 0:
-            return data[: rng.randrange(size)]
-        case 1:
-            for _ in range(rng.choice([1, 8, 100])):
-                spoilt[rng.randrange(size)] ^= 1 << rng.randrange(8)
-        case 2:  # headers: sizes, offsets, orientation
-            for _ in range(rng.choice([1, 3])):
-                spoilt[rng.randrange(min(size, 200))] = rng.choice([0, 1, 127, 128, 255])
-        case 3:
-            return b""
-        case 4:
-            start = rng.randrange(size)
-            spoilt[start : start + rng.randrange(1, 400)] = bytes(rng.randrange(1, 400))
-        case 5:  # two of them in one
-            start = rng.randrange(size)
-            return data[:start] + data[rng.randrange(size) :]
-    return bytes(spoilt)
-
-
 @pytest.mark.fuzz
 def test_each_spoilt_image_is_decoded_or_counted_and_the_loaders_workers_survive_them(tmp_path, monkeypatch):
     """A tenth of the files under the suffix of another kind."""
@@ -300,7 +279,7 @@ def test_each_spoilt_image_is_decoded_or_counted_and_the_loaders_workers_survive
         rng = random.Random(number)
         kind = list(WHOLE)[number % len(WHOLE)]
         suffix = rng.choice([*WHOLE]) if rng.random() < 0.1 else kind
-        (tmp_path / f"{number:05d}.{suffix.rpartition('.')[2]}").write_bytes(spoil(WHOLE[kind], rng))
+        (tmp_path / f"{number:05d}.{suffix.rpartition('.')[2]}").write_bytes(spoil_bytes(WHOLE[kind], rng))
     refused = {str(path) for path in tmp_path.iterdir() if not is_readable(path)}
     assert 0.15 * NUM_IMAGES < len(refused) < 0.85 * NUM_IMAGES
     monkeypatch.setattr("revisit.data.reader.MAX_REPLACEMENTS", NUM_IMAGES)

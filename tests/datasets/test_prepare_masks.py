@@ -63,9 +63,9 @@ def test_masks_that_are_there_stay_as_they_are(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "damage", "message"),
     [
-        ("labelIds", lambda file: file.write_bytes(file.read_bytes()[:40]), "19_gtFine_labelIds.png cannot be read"),
-        ("labelIds", lambda file: write(file, np.uint8([[7, 34]])), "_labelIds.png has ids 34: expected 0 to 33"),
-        ("color", lambda file: None, r"no masks in .*: expected gtFine/SPLIT/CITY/\*_gtFine_labelIds.png"),
+        ("labelIds", lambda file: file.write_bytes(file.read_bytes()[:40]), "19_gtFine_labelIds.png"),
+        ("labelIds", lambda file: write(file, np.uint8([[7, 34]])), "_labelIds.png has ids 34"),
+        ("color", lambda file: None, "no masks in"),
     ],
 )
 def test_masks_that_do_not_fit_are_named_and_leave_no_half_written_one(tmp_path, name, damage, message):
@@ -129,18 +129,14 @@ def test_masks_that_count_from_one_and_jpegs_are_kept(tmp_path):
     assert (tmp_path / "out/images/x.jpg").read_bytes() == (tmp_path / "in/x.jpg").read_bytes()
 
 
-def test_depth_in_metres_is_copied(source):
+def test_depth_in_metres_is_copied_and_each_kind_can_be_left_out(source):
     metres = np.random.default_rng(0).uniform(0, 9, SIZE)
     for name in TRAIN_IDS:
         np.save(source / f"{name}.npy", metres)
-    out = prepare_nyud_mt(source, "--depths", f"{source}/{{name}}.npy", depths=False)
+    out = prepare_nyud_mt(source, "--depths", f"{source}/{{name}}.npy", masks=False, depths=False, split="train")
     assert np.array_equal(read_depth(out / "depth/2.npy"), metres.astype(np.float32))
-
-
-def test_each_kind_can_be_left_out(source):
-    out = prepare_nyud_mt(source, masks=False, split="train")
     assert len(get_records(f"nyud_depth:{out}:train")) == 3
-    with pytest.raises(UserError, match="segmentation/1.png is not there"):
+    with pytest.raises(UserError, match="segmentation/1.png"):
         get_records(f"nyud_segmentation:{out}:train")
 
 
@@ -178,23 +174,22 @@ def test_files_that_do_not_fit_are_named_and_leave_no_split(source, damage, mess
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "key"),
     [
-        ([], "expected --masks or --depths"),
-        (["--masks", "m/{name}.png"], "--masks needs --mask-ids, one of zero_based, one_based"),
-        (["--depths", "d/{name}.png"], "--depths of PNGs needs a positive --depth-scale"),
-        (["--depths", "d/{name}.png", "--depth-scale", "-1"], "--depths of PNGs needs a positive --depth-scale"),
-        (["--depths", "d/{name}.npy"], "--depths d/{name}.npy: no such file"),
-        (["--depths", "d.npy"], "--depths d.npy: expected {name} once"),
-        (["--depths", "{name}/{name}.npy"], "expected {name} once, in the last part"),
-        (["--depths", "d/{name}.npy", "--split", "../x"], "--split '../x': expected a name"),
+        ([], "--masks"),
+        (["--masks", "m/{name}.png"], "--mask-ids"),
+        (["--depths", "d/{name}.png"], "--depth-scale"),
+        (["--depths", "d/{name}.png", "--depth-scale", "-1"], "--depth-scale"),
+        (["--depths", "d/{name}.npy"], "--depths d/{name}.npy"),
+        (["--depths", "d.npy"], "--depths d.npy"),
+        (["--depths", "{name}/{name}.npy"], "--depths {name}/{name}.npy"),
+        (["--depths", "d/{name}.npy", "--split", "../x"], "--split '../x'"),
     ],
 )
-def test_options_that_leave_a_question_open_are_refused(source, options, message):
+def test_options_that_leave_a_question_open_are_refused(source, options, key):
     with pytest.raises(UserError) as error:
         prepare_nyud_mt(source, *options, masks=False, depths=False)
-    assert message in str(error.value)
-    assert not (source.parent / "out").exists()
+    assert key in str(error.value) and not (source.parent / "out").exists()
 
 
 def write_mat(path, mask):
@@ -241,14 +236,6 @@ def test_train_aug_is_all_of_both_but_val_with_vocs_own_masks_where_there_are_an
     prepare_train_aug(trees)
     out = capsys.readouterr().out
     assert "wrote 0 masks" in out and "note" not in out
-
-
-def test_pixels_of_sbd_survive(trees):
-    sbd, voc = trees
-    mask = np.random.default_rng(0).integers(0, 21, SIZE, dtype=np.uint8)
-    write_mat(sbd / "cls/a.mat", mask)
-    prepare_train_aug(trees)
-    assert np.array_equal(read_labels(voc / "SegmentationClassAug/a.png", 21), mask)
 
 
 @pytest.mark.parametrize(
