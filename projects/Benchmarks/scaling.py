@@ -10,9 +10,10 @@ prepares, the bytes of an image. projects/Benchmarks/README.md has the formulas.
 """
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from projects.common.tables import markdown_table
 from revisit.engine.command import natural, run_command
 from revisit.engine.dry_run import GIB
 from revisit.engine.setup import make_config
@@ -60,16 +61,15 @@ def main() -> None:
     args = parser.parse_args()
     machines: dict[str, Figures] = {}
     for number, gpu in args.machine or DEFAULT_MACHINES:
-        known = number.isdecimal() and int(number) > 0 and gpu in GPUS
-        expect(known, f"--machine {number} {gpu}: expected a number and one of {names}")
+        is_known = number.isdecimal() and int(number) > 0 and gpu in GPUS
+        expect(is_known, f"--machine {number} {gpu}: expected a number and one of {names}")
         count = int(number)
         batch = args.batch_per_gpu or (128 if count == 2 else 32 if count >= 64 else 64)
         cfg = make_recipe(args.config_file, args.opts, count, batch)
         machines[f"{count:,} {gpu}"] = needs(cfg, count, GPUS[gpu], args)
     print(f"{args.config_file}, {cfg.SOLVER.EPOCHS} epochs\n")
-    print_machines(machines)
-    print()
-    print_sizes(args.images or DEFAULT_SIZES, machines, cfg.SOLVER.EPOCHS, args.image_bytes)
+    sizes = args.images or DEFAULT_SIZES
+    print(machine_table(machines), size_table(sizes, machines, cfg.SOLVER.EPOCHS, args.image_bytes), sep="\n\n")
 
 
 def amount(text: str) -> float:
@@ -121,33 +121,30 @@ def needs(cfg: CfgNode, count: int, gpu: Gpu, assumed: argparse.Namespace) -> Fi
     }
 
 
-def print_machines(machines: dict[str, Figures]) -> None:
+def machine_table(machines: dict[str, Figures]) -> str:
     """What a step needs, a column for each machine."""
     figures = list(machines.values())
-    print_row("GPUs", machines)
-    print_row("---", ["---"] * len(machines))
-    for unit, names in figures[0].items():
-        for name in names:
-            print_row(f"{name} ({unit})", [f"{found[unit][name]:{FORMATS[unit]}}" for found in figures])
-    uses = [found[USE] for found in figures]
-    print_row("runs out first", [max(use, key=use.get) if max(use.values()) > 100 else "arithmetic" for use in uses])
+    rows = [
+        [f"{name} ({unit})", *(f"{needed[unit][name]:{FORMATS[unit]}}" for needed in figures)]
+        for unit, names in figures[0].items()
+        for name in names
+    ]
+    uses = [needed[USE] for needed in figures]
+    scarce = [max(use, key=use.get) if max(use.values()) > 100 else "arithmetic" for use in uses]
+    return markdown_table(["GPUs", *machines], [*rows, ["runs out first", *scarce]])
 
 
-def print_sizes(sizes: Sequence[float], machines: dict[str, Figures], epochs: int, image_bytes: float) -> None:
+def size_table(sizes: Sequence[float], machines: dict[str, Figures], epochs: int, image_bytes: float) -> str:
     """What grows with the data set alone; days at the speed that the scarcest resource allows."""
-    print_row("images", ["on disk (TB)", "list of a process, at most (GiB)", *(f"days on {name}" for name in machines)])
-    print_row("---", ["---"] * (2 + len(machines)))
+    rows = []
     for size in sizes:
         values = [size * image_bytes / 1e12, size * RECORD_BYTES / GIB]
-        for found in machines.values():
-            slowed = max(100.0, *(share for name, share in found[USE].items() if name != "GPU memory")) / 100
-            values.append(epochs * size / found["per second"]["images, by arithmetic"] * slowed / 86400)
-        print_row(f"{size:,.0f}", [f"{value:,.2f}" for value in values])
-
-
-def print_row(title: str, values: Iterable[str]) -> None:
-    """A row of a Markdown table."""
-    print(f"| {title} | {' | '.join(values)} |")
+        for needed in machines.values():
+            slowed = max(100.0, *(share for name, share in needed[USE].items() if name != "GPU memory")) / 100
+            values.append(epochs * size / needed["per second"]["images, by arithmetic"] * slowed / 86400)
+        rows.append([f"{size:,.0f}", *(f"{value:,.2f}" for value in values)])
+    days = (f"days on {name}" for name in machines)
+    return markdown_table(["images", "on disk (TB)", "list of a process, at most (GiB)", *days], rows)
 
 
 if __name__ == "__main__":

@@ -76,14 +76,14 @@ def main(args: Namespace) -> None:
     expect(bool(records), f"no image of {dataset} shows a class: expected labelled images")
     resolve_bit_depth(cfg, records)
     networks = [in_order(network, names, dataset) for network in load_networks(cfg, 1 + max(map(class_of, records)))]
-    for each in networks:
-        check_not_enlarged(dataset, each.image_size, "the classifier's image size", each.transform)
+    for network in networks:
+        check_not_enlarged(dataset, network.image_size, "the classifier's image size", network.transform)
     chosen = [records[n] for n in evenly_spread(len(records), cfg.CAM.NUM_IMAGES)]
-    rows, found = zip(*(draw(record, bit_depth(cfg), networks, names) for record in chosen), strict=True)
+    rows, predictions = zip(*(draw(record, bit_depth(cfg), networks, names) for record in chosen), strict=True)
     headers = ["image", *(network.name for network in networks)]
     output = Path(cfg.OUTPUT_DIR)
     save_sheet(output / "cams.png", list(rows), headers, title="Class activation maps of the true class")
-    write_results(cfg, "class activation maps: weight . map, no bias, no ReLU", {"images": found})
+    write_results(cfg, "class activation maps: weight . map, no bias, no ReLU", {"images": predictions})
     print(f"written to {output}: results.json and cams.png")
 
 
@@ -143,8 +143,8 @@ def draw(record: dict, depth: int | None, networks: list[Network], names: list[s
         captions.append(f"classified as {taken[-1]}")
         cam = activation_map(features, network.weight[label]).numpy()
         tiles.append(fit(overlay(image if network.transform == "square" else view, cam)))
-    found = {"file_name": record.get("file_name", ""), "truth": name_of(label), "taken_for": taken}
-    return SheetRow(tiles, captions), found
+    prediction = {"file_name": record.get("file_name", ""), "truth": name_of(label), "taken_for": taken}
+    return SheetRow(tiles, captions), prediction
 
 
 def activation_map(features: Tensor, weight: Tensor) -> Tensor:

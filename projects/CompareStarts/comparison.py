@@ -90,14 +90,14 @@ def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str =
     expect(len(test) == 1, f"DATASETS.TEST is {tuple(test)}: expected one data set to score")
     records = {name: get_records(name) for name in (*train, *test)}
     total = sum(map(is_labelled, records[train[0]]))
-    known = SCORES.get(main_score(cfg), ())
+    offered = SCORES.get(main_score(cfg), ())
     if frozen:
         one_class = ("top1", "top5") if cfg.LINEAR.METHOD == "sgd" else ("top1",)
-        known = ("mAP",) if "labels" in records[train[0]][0] else one_class
-    expect(known or score, f"{cfg.MODEL.META_ARCHITECTURE} has no known main score: give --score NAME")
-    score = score or known[0]
+        offered = ("mAP",) if "labels" in records[train[0]][0] else one_class
+    expect(offered or score, f"{cfg.MODEL.META_ARCHITECTURE} has no known main score: give --score NAME")
+    score = score or offered[0]
     of_class = "-" in score and not frozen
-    expect(not known or of_class or score in known, f"--score {score}: expected one of {', '.join(known)}")
+    expect(not offered or of_class or score in offered, f"--score {score}: expected one of {', '.join(offered)}")
     facts = tuple(f"{name}: {_digest(its)}" for name, its in records.items())
     return replace(task, data=train[0], total=total, score=tuple(score.split("/")), facts=facts)
 

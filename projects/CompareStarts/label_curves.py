@@ -83,45 +83,45 @@ def _first_reaching(counts: Sequence[int], scores: Sequence[float], wanted: floa
     return None
 
 
-def sentence(start: str, other: str, found: Sequence[Equivalence], *, seeds: int) -> str:
+def sentence(start: str, other: str, cases: Sequence[Equivalence], *, seeds: int) -> str:
     """What the start is worth, by the fewest labels that show a difference; then where it is another.
 
     Of several differences, a gain comes first whose worth lies within what was measured. Nothing is extrapolated.
     """
-    if not found:
+    if not cases:
         return f"{start} and {other} cannot be compared yet: no number of labels is finished for both."
-    by_verdict = {kind: [each for each in found if each.verdict == kind] for kind in (BETTER, WORSE, NO_DIFFERENCE)}
-    differences = [each for kind in (BETTER, WORSE) for each in sorted(by_verdict[kind], key=lambda e: e.same is None)]
+    by_verdict = {kind: [case for case in cases if case.verdict == kind] for kind in (BETTER, WORSE, NO_DIFFERENCE)}
+    differences = [case for kind in (BETTER, WORSE) for case in sorted(by_verdict[kind], key=lambda e: e.same is None)]
     if not differences:
-        text = [f"No difference between {start} and {other} at {_listed(found)} labelled images: their bands overlap."]
+        text = [f"No difference between {start} and {other} at {_listed(cases)} labelled images: their bands overlap."]
     else:
         shown = differences[0]
-        text = [f"With {start} {worth(shown, other, [each.labels for each in found])}."]
+        text = [f"With {start} {worth(shown, other, [case.labels for case in cases])}."]
         if shown.verdict == BETTER and by_verdict[WORSE]:
             text.append(f"At {_listed(by_verdict[WORSE])} it is worse than {other}.")
         if by_verdict[NO_DIFFERENCE]:
             text.append(f"No difference at {_listed(by_verdict[NO_DIFFERENCE])}.")
-    if len(differences) == 1 < len(found):
-        text.append(f"One of {len(found)} numbers of labels shows a difference, which chance alone often does.")
+    if len(differences) == 1 < len(cases):
+        text.append(f"One of {len(cases)} numbers of labels shows a difference, which chance alone often does.")
     if seeds == 1:
         text.append("One seed: nothing says how much of it is chance.")
     return " ".join(text)
 
 
-def worth(each: Equivalence, other: str, measured: Sequence[int]) -> str:
+def worth(case: Equivalence, other: str, measured: Sequence[int]) -> str:
     """In words: ``100 labelled images do what 240 do with OTHER (190 to 310)``."""
-    if each.verdict == NO_DIFFERENCE:
-        return f"{each.labels:,} labelled images make no difference to {other}"
+    if case.verdict == NO_DIFFERENCE:
+        return f"{case.labels:,} labelled images make no difference to {other}"
     more, bound, most, end = (
         ("more", "at least", "most", max(measured))
-        if each.verdict == BETTER
+        if case.verdict == BETTER
         else ("less", "at most", "fewest", min(measured))
     )
-    if each.same is None:
-        near = f"; {bound} what {_rounded(each.near)} do" if each.near else ""
-        return f"{each.labels:,} labelled images do {more} than {end:,} do with {other}, the {most} measured{near}"
-    ends = " to ".join(map(_rounded, sorted([each.near, each.far]))) if each.far else f"{bound} {_rounded(each.near)}"
-    return f"{each.labels:,} labelled images do what {_rounded(each.same)} do with {other} ({ends})"
+    if case.same is None:
+        near = f"; {bound} what {_rounded(case.near)} do" if case.near else ""
+        return f"{case.labels:,} labelled images do {more} than {end:,} do with {other}, the {most} measured{near}"
+    ends = " to ".join(map(_rounded, sorted([case.near, case.far]))) if case.far else f"{bound} {_rounded(case.near)}"
+    return f"{case.labels:,} labelled images do what {_rounded(case.same)} do with {other} ({ends})"
 
 
 def _rounded(labels: float) -> str:
@@ -129,6 +129,6 @@ def _rounded(labels: float) -> str:
     return f"{float(f'{labels:.2g}'):,.0f}"
 
 
-def _listed(found: Sequence[Equivalence]) -> str:
-    *first, last = (f"{each.labels:,}" for each in found)
+def _listed(cases: Sequence[Equivalence]) -> str:
+    *first, last = (f"{case.labels:,}" for case in cases)
     return f"{', '.join(first)} and {last}" if first else last

@@ -26,11 +26,11 @@ def write_comparison(task: Task, cells: list[Cell], seeds: Sequence[int], folder
     compared = {
         name: equivalences(curve, other, lower_is_better=lower) for name, curve in curves.items() if curve is not other
     }
-    said = [sentence(name, other.start, found, seeds=len(seeds)) for name, found in compared.items()]
+    sentences = [sentence(name, other.start, points, seeds=len(seeds)) for name, points in compared.items()]
     lines = [
-        [name, each.labels, worth(each, other.start, [one.labels for one in found])]
-        for name, found in compared.items()
-        for each in found
+        [name, point.labels, worth(point, other.start, [one.labels for one in points])]
+        for name, points in compared.items()
+        for point in points
     ]
     better = ", lower is better" if lower else ""
     numbers = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
@@ -38,17 +38,17 @@ def write_comparison(task: Task, cells: list[Cell], seeds: Sequence[int], folder
     protocol = f"{score}{better}, by {how} on labelled images of {task.data}, {numbers}"
     unfinished = sum(len(cell.values()) < len(cell.jobs) for cell in cells)
     if unfinished:
-        said.append(f"So far: {unfinished} of {len(cells)} cells are not finished.")
+        sentences.append(f"So far: {unfinished} of {len(cells)} cells are not finished.")
     note = (
         f"{protocol}. Bands are mean ± standard deviation over seeds. In brackets: where the two bands begin and end "
         "to overlap. Between the measured numbers of labels, scores are interpolated over their logarithm."
     )
     listed = "\n".join(f"- {name}: {text}" for name, _, text in lines)
-    markdown = "\n\n".join(filter(None, [_table(cells, 3 if lower else 1, task.total), *said, listed, note]))
+    markdown = "\n\n".join(filter(None, [_table(cells, 3 if lower else 1, task.total), *sentences, listed, note]))
     results = {
         "protocol": protocol,
         "weights": ", ".join(curves),
-        "sentence": " ".join(said),
+        "sentence": " ".join(sentences),
         "worth": [{"start": name, "labels": labels, "worth": text} for name, labels, text in lines],
     }
     texts = {"table.md": markdown, "scores.csv": _csv(cells), "results.json": json.dumps(results, indent=2)}

@@ -90,16 +90,16 @@ def main(args: Namespace) -> None:
     for sequence in sequences:
         started = time.perf_counter()
         truth = davis.read_masks(sequence, require_record({"file_name": sequence.frames[0]}, bit_depth(cfg)).shape[:2])
-        found = follow(backbone, cfg, sequence, truth[0])
-        scores += davis.score_sequence(sequence.name, found, truth)
+        masks = follow(backbone, cfg, sequence, truth[0])
+        scores += davis.score_sequence(sequence.name, masks, truth)
         seconds[sequence.name] = round(time.perf_counter() - started, 1)
-        logger.info(f"{sequence.name}: {len(found)} frames in {seconds[sequence.name]} s")
+        logger.info(f"{sequence.name}: {len(masks)} frames in {seconds[sequence.name]} s")
     davis.write_csvs(output, scores, options.SPLIT)
     totals = {name: round(100 * value, 2) for name, value in davis.summarize(scores).items()}
     unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB elsewhere
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
-    found = totals | {"seconds": seconds, "peak_memory_gb": round(memory, 2)}
-    write_results(cfg, protocol(cfg, backbone.map_name), found)
+    results = totals | {"seconds": seconds, "peak_memory_gb": round(memory, 2)}
+    write_results(cfg, protocol(cfg, backbone.map_name), results)
     means = ", ".join(f"{name} {totals[f'{name}-Mean']:.1f}" for name in ("J&F", "J", "F"))
     print(f"{means} over {len(scores)} objects")
     print(f"written to {output}: results.json, CSVs, masks/ and overlays/")

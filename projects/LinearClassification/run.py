@@ -73,10 +73,10 @@ def main(args: Namespace) -> None:
     fits = not several or method not in ("knn", "sgd")
     expect(fits, f"LINEAR.METHOD {method} is for images of one class each: expected logistic or svm")
     backbone = FrozenBackbone(cfg)
-    found, how = METHODS[method](cfg, backbone, train, test), protocol(cfg, backbone.map_name)
-    write_results(cfg, how, found)
-    score = "mAP" if "mAP" in found else "top1"
-    print(f"{score} of {test.name}: {found[score]:.2f} % ({how})")
+    results, how = METHODS[method](cfg, backbone, train, test), protocol(cfg, backbone.map_name)
+    write_results(cfg, how, results)
+    score = "mAP" if "mAP" in results else "top1"
+    print(f"{score} of {test.name}: {results[score]:.2f} % ({how})")
     print(f"written to {cfg.OUTPUT_DIR}: results.json")
 
 
@@ -267,8 +267,8 @@ def envelope_ap(scores: np.ndarray, present: np.ndarray) -> float:
 def _curve(scores: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Precision and recall after each image, highest score first; the earlier of equal ones."""
     hits = present[np.argsort(-scores, kind="stable")]
-    found = np.cumsum(hits)
-    return found / np.arange(1, len(hits) + 1), found / found[-1]
+    hits_so_far = np.cumsum(hits)
+    return hits_so_far / np.arange(1, len(hits) + 1), hits_so_far / hits_so_far[-1]
 
 
 def knn(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet) -> dict:

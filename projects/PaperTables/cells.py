@@ -58,8 +58,8 @@ class Cell:
 def _read_score(file: Path, name: str) -> float:
     results = flatten_results_dict(json.loads(file.read_text()))
     numbers = {key: float(value) for key, value in results.items() if isinstance(value, int | float)}
-    known = ", ".join(key for key in numbers if "-" not in key)  # a dash stands before a class's name
-    expect(name in numbers, f"no score {name} in {file}: expected one of {known}, or of a class")
+    scores = ", ".join(key for key in numbers if "-" not in key)  # a dash stands before a class's name
+    expect(name in numbers, f"no score {name} in {file}: expected one of {scores}, or of a class")
     return numbers[name]
 
 

@@ -63,11 +63,11 @@ def _data_set_table(jobs: list[Job]) -> str:
     rows = []
     for name, data_set in DATA_SETS.items():
         thousands, objects, *properties = data_set.values
-        found = counted.get(_objects_of(name))
+        count = counted.get(_objects_of(name))
         ours = "–"
-        if found:
-            file = os.path.relpath(found["annotations"], datasets_root())
-            ours = f"{found['objects_per_image']:.1f}, {found['images']:,} images of {file}"
+        if count:
+            file = os.path.relpath(count["annotations"], datasets_root())
+            ours = f"{count['objects_per_image']:.1f}, {count['images']:,} images of {file}"
         yes_no = ("yes" if holds else "no" for holds in properties)
         rows.append([name, f"{thousands}K", str(objects or "–"), ours, *yes_no])
     headers = ["data set", "images (paper)", "objects per image (paper)", "counted here", "uniform", "discriminative"]
@@ -138,7 +138,7 @@ def _training_time(builder: JobBuilder, runs: dict[str, PretrainingRun], column:
     for name, source in runs.items():
         on_its_way = builder.snapshots(source, PARTS, seed)
         sources = [*(Snapshot(source, part, PARTS) for part in range(1, PARTS)), source]
-        scores = [builder.evaluate(each, evaluation, seed) for each in sources]
+        scores = [builder.evaluate(backbone, evaluation, seed) for backbone in sources]
         times = on_its_way.result.parent / "times.json"
         command += ("--run", name, str(times), *(str(job.result) for job in scores))
         needs += [on_its_way, *scores]

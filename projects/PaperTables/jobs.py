@@ -103,11 +103,11 @@ class Job:
 
 def with_needs(jobs: Iterable[Job]) -> list[Job]:
     """The jobs and those that they need, each once and after those that it needs itself."""
-    found: dict[Path, Job] = {}
+    by_result: dict[Path, Job] = {}
     for job in jobs:
-        for each in (*with_needs(job.needs), job):
-            found.setdefault(each.result, each)
-    return list(found.values())
+        for needed in (*with_needs(job.needs), job):
+            by_result.setdefault(needed.result, needed)
+    return list(by_result.values())
 
 
 def missing_inputs(job: Job) -> str:

@@ -53,15 +53,15 @@ def checkpoints_at_parts(run: Path, parts: int) -> list[tuple[int, Path]]:
     kept = [(iteration_of(path) + 1, path) for path in checkpoints_of_run(run)]
     final = next((one for one in kept if one[1].stem == FINAL), None)
     expect(final is not None, f"{run} has no {FINAL}.pth: expected a finished run of tools/train_net.py")
-    total, found = final[0], []
+    total, chosen = final[0], []
     for part in range(1, parts):
         wanted = total * part / parts
         nearest = min(kept, key=lambda one: abs(one[0] - wanted))
         near = abs(nearest[0] - wanted) < total / (2 * parts)
         kept_by = "pretrain with SOLVER.CHECKPOINTS_KEPT 0, and SOLVER.CHECKPOINT_PERIOD short enough"
         expect(near, f"{run} has no checkpoint near {part}/{parts} of its {total:,} iterations: {kept_by}")
-        found.append(nearest)
-    return [*found, final]
+        chosen.append(nearest)
+    return [*chosen, final]
 
 
 def training_seconds(metrics: Path, iterations: int) -> float:

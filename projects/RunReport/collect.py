@@ -73,9 +73,9 @@ def collect(folders: Iterable[Path]) -> tuple[list[ReportedRun], list[tuple[str,
     Raises:
         UserError: a folder is neither, or a file in it is not what its name says.
     """
-    found = {folder.resolve(): [run.resolve() for run in _runs_of(folder)] for folder in folders}
-    paths = list(dict.fromkeys(run for runs in found.values() for run in runs))
-    above = [folder for folder, runs in found.items() if folder not in runs]
+    runs_of = {folder.resolve(): [run.resolve() for run in _runs_of(folder)] for folder in folders}
+    paths = list(dict.fromkeys(run for runs in runs_of.values() for run in runs))
+    above = [folder for folder, runs in runs_of.items() if folder not in runs]
     names = short_names([*paths, *above])
     runs = [_read_run(path, names[path], paths) for path in progress(paths, "run")]
     return runs, [(names[folder], path) for folder in [*above, *paths] for path in _own_pictures(folder)]

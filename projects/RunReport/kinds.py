@@ -29,9 +29,10 @@ OTHER = RunKind("Other runs")
 
 def by_kind(runs: list[ReportedRun]) -> dict[RunKind, list[tuple[int, ReportedRun]]]:
     """The runs of every kind that there is, each with a number of its own; those with curves have the first ones."""
-    found = [(_kind_of(run), run) for run in sorted(runs, key=lambda run: not run.series)]
-    members = {kind: [(n, run) for n, (its, run) in enumerate(found) if its == kind] for kind in (*KINDS, OTHER, STUDY)}
-    return {kind: some for kind, some in members.items() if some}
+    members: dict[RunKind, list[tuple[int, ReportedRun]]] = {kind: [] for kind in (*KINDS, OTHER, STUDY)}
+    for number, run in enumerate(sorted(runs, key=lambda run: not run.series)):
+        members[_kind_of(run)].append((number, run))
+    return {kind: of_kind for kind, of_kind in members.items() if of_kind}
 
 
 def main_scores(kind: RunKind, runs: list[ReportedRun]) -> list[str]:
@@ -42,14 +43,14 @@ def main_scores(kind: RunKind, runs: list[ReportedRun]) -> list[str]:
 
 def points_of(run: ReportedRun, score: str) -> list[Point]:
     """A score's values over the run, or the one of its --eval-only, whose iteration is not known: -1."""
-    found = run.series.get(score)
-    return found or ([(-1, _evaluated(run)[score])] if score in _evaluated(run) else [])
+    points = run.series.get(score)
+    return points or ([(-1, _evaluated(run)[score])] if score in _evaluated(run) else [])
 
 
 def study_of(run: ReportedRun) -> dict[str, object]:
     """The plain values of a study's results.json: ``protocol``, which says what it is, ``weights``, numbers."""
-    found = next((each.content for each in run.evaluations if each.name == "results.json"), None)
-    plain = found.items() if isinstance(found, dict) else ()
+    results = next((evaluation.content for evaluation in run.evaluations if evaluation.name == "results.json"), None)
+    plain = results.items() if isinstance(results, dict) else ()
     return {key: value for key, value in plain if isinstance(value, str | int | float)}
 
 
@@ -63,6 +64,6 @@ def _kind_of(run: ReportedRun) -> RunKind:
 
 
 def _evaluated(run: ReportedRun) -> dict[str, float]:
-    content = next((each.content for each in run.evaluations if each.name == "evaluation.json"), None)
+    content = next((evaluation.content for evaluation in run.evaluations if evaluation.name == "evaluation.json"), None)
     values = dotted_keys(content) if isinstance(content, dict) else {}
     return {key.replace(".", "/"): value for key, value in values.items() if isinstance(value, int | float)}

@@ -48,12 +48,12 @@ def render(runs: list[ReportedRun], pictures: list[tuple[str, Path]]) -> str:
 
 def _by_kind(pictures: list[tuple[str, Path]]) -> dict[str, list[tuple[Path, str]]]:
     """The folders' own pictures with their captions, by what their names say they show."""
-    found: dict[str, list[tuple[Path, str]]] = {kind: [] for kind in KINDS}
+    by_kind: dict[str, list[tuple[Path, str]]] = {kind: [] for kind in KINDS}
     for owner, path in pictures:
         name = f"{NON_FINITE}/{path.name}" if path.parent.name == NON_FINITE else path.name
         kind = next(kind for kind, starts in KINDS.items() if name.startswith(starts))
-        found[kind].append((path, f"{owner}: {name}"))
-    return found
+        by_kind[kind].append((path, f"{owner}: {name}"))
+    return by_kind
 
 
 class Thumbnail(NamedTuple):

@@ -90,8 +90,8 @@ def settings(runs: list[ReportedRun]) -> list[ComparedLine]:
     lines = []
     for key in sorted(set().union(*columns) - NOT_SHOWN):
         default, *values = (column.get(key, ABSENT) for column in (defaults, *columns))
-        found = {column.get(key, ABSENT) for column in columns if column}
-        lines += [ComparedLine(key, default, values, len(found) > 1)] if found != {default} else []
+        present = {column.get(key, ABSENT) for column in columns if column}
+        lines += [ComparedLine(key, default, values, len(present) > 1)] if present != {default} else []
     return sorted(lines, key=lambda line: not line.differs)
 
 

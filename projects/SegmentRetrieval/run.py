@@ -112,8 +112,8 @@ def check(cfg: CfgNode) -> list[str]:
         masks = "sem_seg_file_name" in get_records(dataset)[0]
         expect(masks, f"data set {dataset!r} has no masks, which name the regions")
     classes = list(MetadataCatalog.get(names[0]).stuff_classes)
-    known = bool(options.SUBSET) and set(options.SUBSET) <= set(classes)
-    expect(known, f"SEGMENT_RETRIEVAL.SUBSET {tuple(options.SUBSET)}: expected some of {', '.join(classes)}")
+    is_known = bool(options.SUBSET) and set(options.SUBSET) <= set(classes)
+    expect(is_known, f"SEGMENT_RETRIEVAL.SUBSET {tuple(options.SUBSET)}: expected some of {', '.join(classes)}")
     return classes
 
 
@@ -163,8 +163,8 @@ def enlarge(ids: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 def describe(features: Tensor, ids: Tensor, num_regions: int) -> Tensor:
     """(num_regions, C) unit rows: the mean of a (C, h, w) map over each region of (H, W) ids."""
-    known = torch.where(ids == VOID, num_regions, ids.long())
-    shares = shrink_labels(known, num_regions + 1, tuple(features.shape[1:]))[:num_regions]
+    filled = torch.where(ids == VOID, num_regions, ids.long())
+    shares = shrink_labels(filled, num_regions + 1, tuple(features.shape[1:]))[:num_regions]
     sums = shares.flatten(1).to(features) @ features.flatten(1).T  # a mean but for its length
     return F.normalize(sums, dim=1).cpu()
 

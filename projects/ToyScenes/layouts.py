@@ -121,7 +121,7 @@ def write_other_lists(root: Path, num_train: int, long_tailed: bool) -> None:
 
 def _coco_annotations(number: int, scene: Scene) -> list[dict]:
     masks = np.asfortranarray(scene.masks.transpose(1, 2, 0).astype(np.uint8))
-    found = zip(pycocotools.mask.encode(masks), scene.class_ids, scene.boxes.tolist(), strict=True)
+    objects = zip(pycocotools.mask.encode(masks), scene.class_ids, scene.boxes.tolist(), strict=True)
     return [
         {
             "id": number * OBJECTS_PER_SCENE[1] + place,
@@ -132,7 +132,7 @@ def _coco_annotations(number: int, scene: Scene) -> list[dict]:
             "segmentation": {"size": rle["size"], "counts": rle["counts"].decode("ascii")},
             "iscrowd": 0,
         }
-        for place, (rle, class_id, (x0, y0, x1, y1)) in enumerate(found)
+        for place, (rle, class_id, (x0, y0, x1, y1)) in enumerate(objects)
     ]
 
 

@@ -34,8 +34,8 @@ class Scene:
 
         All zero for an object of which nothing is visible.
         """
-        found = [cv2.boundingRect(mask.astype(np.uint8)) for mask in self.masks]
-        return np.array([(x, y, x + width, y + height) for x, y, width, height in found], np.int32).reshape(-1, 4)
+        rectangles = [cv2.boundingRect(mask.astype(np.uint8)) for mask in self.masks]
+        return np.array([(x, y, x + width, y + height) for x, y, width, height in rectangles], np.int32).reshape(-1, 4)
 
     @property
     def semantic(self) -> np.ndarray:

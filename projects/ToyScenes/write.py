@@ -64,7 +64,8 @@ def make_toy_scenes(
     versions = {"generator_version": GENERATOR_VERSION, "layout_version": LAYOUT_VERSION}
     record = {**versions, **arguments, "class_names": list(CLASS_NAMES)}  # what decides every byte of the data set
     output = Path(output).expanduser().resolve()
-    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+    is_empty = output.is_dir() and not any(output.iterdir())
+    if output.exists() and not is_empty:
         present = _read_record(output)
         foreign = sorted({path.name for path in output.iterdir()} - _TOP_LEVEL)
         expect(not (overwrite and foreign), f"{output} also holds {', '.join(foreign)}: --overwrite would delete it")
@@ -86,10 +87,11 @@ def _read_record(output: Path) -> dict:
     """What was drawn there. Raises UserError unless it is ToyScenes, which --overwrite may delete."""
     try:
         record = json.loads((output / RECORD).read_text())
-        return record if record["generator_version"] else {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        message = f"{output} exists and is not ToyScenes (a folder with {RECORD}): choose another --output"
-        raise UserError(message) from error
+    except (OSError, ValueError):
+        record = None
+    if not isinstance(record, dict) or "generator_version" not in record:
+        raise UserError(f"{output} exists and is not ToyScenes (a folder with {RECORD}): choose another --output")
+    return record
 
 
 @contextmanager

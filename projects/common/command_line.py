@@ -40,6 +40,6 @@ def parse_args(description: str | None, *, network: bool = True) -> argparse.Nam
     add("--debug", action="store_true", help="print the traceback of what a library raises")
     add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
     args = parser.parse_args()
-    found = args.weights == RANDOM or is_url(args.weights) or os.path.isfile(args.weights)
-    expect(found, f"--weights {args.weights} not found: expected a file of weights, or {RANDOM}")
+    exists = args.weights == RANDOM or is_url(args.weights) or os.path.isfile(args.weights)
+    expect(exists, f"--weights {args.weights} not found: expected a file of weights, or {RANDOM}")
     return args

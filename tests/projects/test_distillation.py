@@ -12,11 +12,13 @@ from runs import assert_numbers_are_explained, assert_same, load, train
 from tiny import FEATURE_DIM, random_views, step, tiny_config, tiny_model
 from torch import Tensor
 from torch.nn.functional import normalize
+from trees import refusal
 from true_steps import take_steps
 
 from projects.Distillation.distillation import cell_rows, divergence
 from projects.Distillation.teacher import Teacher, load_teacher
 from revisit.checkpoint.flags import flags_of, flags_path, read_flags, write_flags
+from revisit.engine.setup import make_config
 from revisit.engine.step_cost import step_cost
 from revisit.errors import UserError
 from revisit.modeling.backbone.description import describe
@@ -217,27 +219,26 @@ def test_its_recipe_is_planned(teacher, toy_root, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "named"),
     [
-        ("", "DISTILLATION.TEACHER is empty: expected weights"),
-        (
-            "DISTILLATION.TEACHER nowhere.pth",
-            "DISTILLATION.TEACHER is nowhere.pth, and no such file is there",
-        ),
-        ("DISTILLATION.TEACHER README.md", "README.md is not a whole checkpoint"),
-        ("DISTILLATION.POOLED_WEIGHT 0.0", "are both 0: expected a number above 0 for one of them"),
-        ("SOLVER.ACCUMULATION_STEPS 2", "distillation learns from whole batches"),
+        ("", "DISTILLATION.TEACHER"),
+        ("DISTILLATION.TEACHER nowhere.pth", "nowhere.pth"),
+        ("DISTILLATION.TEACHER README.md", "README.md"),
+        ("DISTILLATION.TEACHER README.md DISTILLATION.POOLED_WEIGHT 0.0", "DISTILLATION.POOLED_WEIGHT"),
+        ("DISTILLATION.TEACHER README.md SOLVER.ACCUMULATION_STEPS 2", "SOLVER.ACCUMULATION_STEPS"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_a_line(options, message, toy_root, tmp_path):
-    assert message in one_line_error(f"{TRAIN} {TINY} OUTPUT_DIR {tmp_path} {options}", toy_root)
+def test_what_makes_no_sense_is_refused_by_key_or_file(options, named, toy_datasets):
+    def plan() -> None:
+        load_teacher(make_config("configs/toy/distillation.yaml", [*TINY.split(), *options.split()]))
+
+    assert named in refusal(plan)
 
 
 def test_a_teacher_of_another_bit_depth_is_refused(teacher):
     path = flags_path(teacher)
     path.write_text(path.read_text().replace("config:\n", "config:\n  INPUT.BIT_DEPTH: 16\n"))
-    with pytest.raises(UserError, match="TEACHER is of images of 16 bits: expected INPUT.BIT_DEPTH 16, not 8"):
-        teacher_of(teacher)
+    assert "INPUT.BIT_DEPTH" in refusal(teacher_of, teacher)
     assert teacher_of(teacher, "INPUT.BIT_DEPTH", 16).title == "ResNet-18"
 
 
@@ -260,7 +261,7 @@ def test_a_run_resumes_with_its_own_teacher_alone_wherever_it_lies(teacher, toy_
     content = load(moved)
     content["model"]["stem.conv1.weight"][0, 0, 0, 0] += 1
     torch.save(content, moved)
-    with pytest.raises(UserError, match="DISTILLATION.TEACHER is not the network that this run began with"):
+    with pytest.raises(UserError, match="DISTILLATION.TEACHER"):
         train(tmp_path / "run", *longer, "SOLVER.MAX_ITER", 4, resume=True)
 
 

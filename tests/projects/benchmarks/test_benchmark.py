@@ -57,16 +57,16 @@ def test_images_that_the_reference_cannot_read_are_one_line(tmp_path):
 
 @pytest.fixture(scope="module")
 def reference_views(tmp_path_factory):
-    """Photographs, and by plain torchvision and PIL the views of one after the other, 10,000 in all."""
+    """Photographs, and by plain torchvision and PIL the views of one after the other, 6,000 in all."""
     paths = write_photographs(tmp_path_factory.mktemp("photographs"), 5, height=60, width=80)
     random.seed(0)
     torch.manual_seed(0)
-    return paths, ReferenceViews(tiny_config()).batch([paths[n % len(paths)] for n in range(10_000 // 6)])
+    return paths, ReferenceViews(tiny_config()).batch([paths[n % len(paths)] for n in range(1000)])
 
 
 @pytest.mark.parametrize("on_device", [False, True])
 def test_views_have_the_shapes_and_colours_of_the_references(reference_views, on_device):
-    """Mean histograms of each channel over 10,000 views of either, drawn independently."""
+    """Mean histograms of each channel over 6,000 views of either, drawn independently."""
     paths, theirs = reference_views
     cfg = tiny_config("DATALOADER.AUGMENT_ON_DEVICE", on_device)
     loader = ViewDataset([{"file_name": str(path)} for path in paths], ViewMapper.from_config(cfg))
@@ -81,7 +81,7 @@ def test_views_have_the_shapes_and_colours_of_the_references(reference_views, on
                 for values in (ours[name].flatten(0, -4)[:, channel], pixels[..., channel])
             )
             distance = np.abs(one / one.sum() - other / other.sum()).sum() / 2
-            assert distance < 0.02, (name, channel)
+            assert distance < 0.025, (name, channel)
 
 
 def test_the_head_is_compared_in_time_and_memory(tmp_path):
