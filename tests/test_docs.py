@@ -1,4 +1,7 @@
-"""The commands of README.md and docs/, as they are typed, on small data and for a few iterations."""
+"""The commands of README.md and docs/, as they are typed, on small data and for a few iterations.
+
+Those that another test runs in its own form are only parsed, with their configs made, in test_readme.py.
+"""
 
 import json
 import shutil
@@ -95,31 +98,8 @@ def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
     assert "before the first step" in text and "training has taken rankme from" in text
 
 
-def test_other_objectives_train_on_the_same_views(toy_root, tmp_path):
-    commands = documented("docs/method.md")
-    waits = "SWAV.FROZEN_EPOCHS 0 SWAV.QUEUE_FROM_EPOCH 0"
-    assert len(commands) == 3
-    for command in commands:
-        run(f"{command} {TINY} SOLVER.MAX_ITER 2 NEIGHBORS.WARMUP_EPOCHS 0 {waits} OUTPUT_DIR {tmp_path}/out", toy_root)
-        shutil.rmtree(tmp_path / "out")
-
-
 def test_extending_shows_what_runs(toy_root, tmp_path):
     method, column = documented("docs/extending.md")
     python = f"env PYTHONPATH={ROOT}:{ROOT}/tests/extension {sys.executable}"
     assert "predictor_dim" in run(f"{method.replace('python', python, 1)} OUTPUT_DIR {tmp_path}", toy_root)
     assert "VOC_SVM_mAP" in run(f"{column} --output {tmp_path}", toy_root)
-
-
-def test_faults_cures_run(photos, toy_root, tmp_path):
-    shuffle, judge, measure = documented("docs/faults.md")[:3]
-    run(
-        f"{shuffle} {SMALL} SOLVER.IMS_PER_BATCH 16 MOCO.BN_GROUP 4 "
-        f"DATASETS.TRAIN \"('folder:{photos}',)\" OUTPUT_DIR {tmp_path}/dry",
-        toy_root,
-    )
-    # Real VOC is not here: the toy config asks the same of ToyScenes.
-    judge = judge.replace("voc07_svm.yaml", "toy.yaml").replace("output/backbone.pth", "random")
-    assert "top1 of" in run(judge.replace("output/voc07_svm", f"{tmp_path}/svm"), toy_root)
-    measure = measure.replace("/data/photos", str(photos)).replace("--images 128", "--images 4")
-    assert "ratio" in run(f"{measure} DATALOADER.NUM_WORKERS 0", toy_root)
