@@ -55,14 +55,14 @@ def load(task: str, *options: str) -> CfgNode:
 @pytest.fixture(scope="session")
 def finetuned(tmp_path_factory) -> dict[str, Path]:
     """Weights of an untrained model for each task, by its name."""
-    found = {}
+    weights = {}
     for task in ("detection", "segmentation_nyud", "depth"):
         folder = tmp_path_factory.mktemp(task)
         cfg = load(task, *NARROW, "OUTPUT_DIR", str(folder))
         torch.manual_seed(0)
         RevisitCheckpointer(build_model(cfg), cfg).save("model_final")
-        found[task] = folder / "model_final.pth"
-    return found
+        weights[task] = folder / "model_final.pth"
+    return weights
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -61,8 +61,8 @@ def installed() -> str | None:
     if spec is None or spec.origin is None:  # no origin: an empty folder of that name, not a package
         return None
     file = Path(spec.origin)
-    found = re.search(r'^__version__ = "(.+)"', file.read_text(encoding="utf-8"), re.MULTILINE)
-    return f"detectron2 {found[1] if found else 'of unknown version'} in {file.parent}"
+    version = re.search(r'^__version__ = "(.+)"', file.read_text(encoding="utf-8"), re.MULTILINE)
+    return f"detectron2 {version[1] if version else 'of unknown version'} in {file.parent}"
 
 
 def _pip(*args: str) -> None:
@@ -95,9 +95,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="only say which Detectron2 there is; fail if none")
     args = parser.parse_args(argv)
-    found = installed()
-    if found:
-        print(f"install_detectron2: {'found' if args.check else 'leaving alone'} {found}")
+    present = installed()
+    if present:
+        print(f"install_detectron2: {'found' if args.check else 'leaving alone'} {present}")
         return
     try:
         if args.check:

@@ -1,4 +1,4 @@
-"""What a finetuned model finds in image files, folders and videos that are no data set."""
+"""Predict for image files, folders and videos that are no data set."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ class Source(NamedTuple):
 
 
 def find_sources(paths: list[Path], output: Path) -> list[Source]:
-    """Images and videos, and the images below folders, in order.
+    """List the images and videos, and the images below folders, in order.
 
     Raises:
         UserError: something that is none of these, a folder without images, or an ``output`` folder among them, where
@@ -121,11 +121,11 @@ class FilePredictor:
         return fit(color_depth(depth, (float(depth.min()), float(depth.max()) + 1e-3)), size)
 
     def _write_json(self) -> None:
-        """images.json, which pycocotools reads as annotations without objects, and what loads into it."""
+        """Write images.json, which pycocotools reads as annotations without objects, and what loads into it."""
         categories = [{"id": n, "name": name} for n, name in enumerate(self._predictor.class_names, start=1)]
         contents = {"images.json": {"images": self._images, "categories": categories, "annotations": []}}
         if self._is_detector:
-            objects = [{**found, "category_id": found["category_id"] + 1} for found in self._objects]
+            objects = [{**result, "category_id": result["category_id"] + 1} for result in self._objects]
             contents["predictions.json"] = objects
         for name, content in contents.items():
             with written_whole(self._output / name) as temporary:

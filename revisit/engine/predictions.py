@@ -1,4 +1,4 @@
-"""What a finetuned model predicts for the images of a data set, as rows of a sheet: input, truth, prediction."""
+"""Draw what a finetuned model predicts for the images of a data set: a row of input, truth and prediction each."""
 
 from collections.abc import Callable
 
@@ -57,15 +57,15 @@ def set_score_threshold(cfg: CfgNode, threshold: float) -> None:
         part.SCORE_THRESH_TEST = threshold
 
 
-def detections_of(found: Instances) -> Detections:
-    """What a detector has predicted, to be drawn or written."""
-    found = found.to("cpu")
-    masks = found.pred_masks.numpy() if found.has("pred_masks") else None
-    return Detections(found.pred_boxes.tensor.numpy(), found.pred_classes.numpy(), found.scores.numpy(), masks)
+def detections_of(objects: Instances) -> Detections:
+    """Turn what a detector has predicted into what is drawn."""
+    objects = objects.to("cpu")
+    masks = objects.pred_masks.numpy() if objects.has("pred_masks") else None
+    return Detections(objects.pred_boxes.tensor.numpy(), objects.pred_classes.numpy(), objects.scores.numpy(), masks)
 
 
 def draw_detection(record: dict, image: np.ndarray, metadata: Metadata, predict: Predict | None) -> SheetRow:
-    """Boxes, and masks where there are some."""
+    """A row of boxes, and of masks where the data set has some."""
     true = annotations_to_instances(record["annotations"], image.shape[:2], mask_format="bitmask")
     masks = true.gt_masks.tensor.numpy() if true.has("gt_masks") else None
     drawn = [Detections(true.gt_boxes.tensor.numpy(), true.gt_classes.numpy(), masks=masks)]
@@ -75,7 +75,7 @@ def draw_detection(record: dict, image: np.ndarray, metadata: Metadata, predict:
 
 
 def draw_segmentation(record: dict, image: np.ndarray, metadata: Metadata, predict: Predict | None) -> SheetRow:
-    """The class of each pixel."""
+    """A row of the class of each pixel."""
     names = metadata.stuff_classes
     maps = [read_labels(record["sem_seg_file_name"], len(names), metadata.get("label_offset", 0))]
     check_size(record["sem_seg_file_name"], maps[0], record["file_name"], image.shape[:2])
@@ -85,7 +85,7 @@ def draw_segmentation(record: dict, image: np.ndarray, metadata: Metadata, predi
 
 
 def draw_depth(record: dict, image: np.ndarray, metadata: Metadata, predict: Predict | None) -> SheetRow:
-    """The depth of each pixel."""
+    """A row of the depth of each pixel."""
     maps = [read_depth(record["depth_file_name"])]
     check_size(record["depth_file_name"], maps[0], record["file_name"], image.shape[:2])
     if predict:

@@ -57,7 +57,7 @@ def announce(number: int) -> None:
 
 
 class SharedWish:
-    """Which signal any process of the run has received, known to all of them after the same step.
+    """Tells all processes of a run, after the same step, which signal any of them has received.
 
     Signals come to one process or to several, and not at the same moment. One number is reduced over all processes
     after every step and read after the next one, so that nobody waits for it.
@@ -68,14 +68,14 @@ class SharedWish:
         self._sent: tuple[torch.Tensor, dist.Work] | None = None
 
     def __call__(self, received: int) -> signal.Signals | None:
-        """Share what this process has ``received``; returns the signal that all know of. All processes call it."""
-        known = received
+        """Share what this process has ``received``; returns the signal that all processes know of. All call it."""
+        agreed = received
         if self._group is not None:
-            known = 0
+            agreed = 0
             if self._sent is not None:
                 number, work = self._sent
                 work.wait()
-                known = int(number)
+                agreed = int(number)
             number = torch.tensor(received)
             self._sent = number, dist.all_reduce(number, dist.ReduceOp.MAX, group=self._group, async_op=True)
-        return STOP_SIGNALS[known - 1] if known else None
+        return STOP_SIGNALS[agreed - 1] if agreed else None

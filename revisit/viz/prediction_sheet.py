@@ -24,9 +24,9 @@ class Detections(NamedTuple):
     masks: np.ndarray | None = None  # (N, H, W) bool
 
 
-def detection_row(caption: str, image: np.ndarray, names: list[str], *found: Detections) -> SheetRow:
+def detection_row(caption: str, image: np.ndarray, names: list[str], *drawn: Detections) -> SheetRow:
     """A row of an (H, W, 3) uint8 RGB image and of its objects in their classes' colours: truth, then prediction."""
-    return SheetRow([fit(image), *(draw_objects(image, objects, names) for objects in found)], [caption])
+    return SheetRow([fit(image), *(draw_objects(image, objects, names) for objects in drawn)], [caption])
 
 
 def segmentation_row(caption: str, image: np.ndarray, names: list[str], *maps: np.ndarray) -> SheetRow:
@@ -45,10 +45,10 @@ def depth_row(caption: str, image: np.ndarray, truth: np.ndarray, *predicted: np
 
     A truth of 0 is missing.
     """
-    known = truth[truth != 0]
-    if not known.size:
-        known = predicted[0] if predicted else np.zeros(1)
-    low, high = float(known.min()), float(known.max())
+    measured = truth[truth != 0]
+    if not measured.size:
+        measured = predicted[0] if predicted else np.zeros(1)
+    low, high = float(measured.min()), float(measured.max())
     depth_range = low, max(high, low + 0.1)
     seen = color_depth(truth, depth_range)
     seen[truth == 0] = 0

@@ -73,7 +73,7 @@ def test_what_a_detector_finds_is_drawn_and_read_by_pycocotools(recipe, inputs, 
     if objects:
         loaded = COCO(str(output / "images.json")).loadRes(str(output / "predictions.json"))
         assert len(loaded.getAnnIds()) == len(objects)
-        assert all(("segmentation" in found) == ("mask" in recipe) for found in objects)
+        assert all(("segmentation" in result) == ("mask" in recipe) for result in objects)
     assert objects or recipe == "retinanet_fpn"
     assert cv2.imdecode(np.frombuffer((output / "ä b_one.png").read_bytes(), np.uint8), 1).shape == (420, 245, 3)
     video = cv2.VideoCapture(str(output / "film.mp4"))
@@ -83,8 +83,8 @@ def test_what_a_detector_finds_is_drawn_and_read_by_pycocotools(recipe, inputs, 
 @pytest.mark.parametrize(("recipe", "kind"), [("segmentation_nyud", "classes"), ("depth", "depth")])
 def test_maps_of_pixels_are_written_in_the_size_of_their_images(recipe, kind, inputs, tmp_path):
     _, output = predict(recipe, inputs, tmp_path)
-    found = cv2.imread(str(output / f"{kind}/one.png"), cv2.IMREAD_UNCHANGED)
-    assert found.shape == (90, 120) and found.dtype == (np.uint8 if kind == "classes" else np.uint16)
+    pixels = cv2.imread(str(output / f"{kind}/one.png"), cv2.IMREAD_UNCHANGED)
+    assert pixels.shape == (90, 120) and pixels.dtype == (np.uint8 if kind == "classes" else np.uint16)
     assert (output / f"{kind}/film_000003.png").is_file()
 
 

@@ -184,22 +184,22 @@ def test_what_one_process_raises_ends_all_with_its_message(error, raised, messag
 
 def living(session: int) -> dict[int, int]:
     """The processes of a session, and their parents."""
-    found = {}
+    parents = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # gone meanwhile
             state, parent, _, its_session = file.read_text().rpartition(") ")[2].split()[:4]
             if int(its_session) == session and state != "Z":
-                found[int(file.parent.name)] = int(parent)
-    return found
+                parents[int(file.parent.name)] = int(parent)
+    return parents
 
 
 def held_memory() -> set[str]:
     """Shared memory by name, but for what has no size yet: a process killed as it makes some leaves an empty name."""
-    found = set()
+    names = set()
     for entry in os.scandir("/dev/shm"):
         with suppress(FileNotFoundError):
-            found |= {entry.name} if entry.stat().st_size else set()
-    return found
+            names |= {entry.name} if entry.stat().st_size else set()
+    return names
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -227,8 +227,8 @@ def test_a_killed_process_takes_all_others_with_it(toy_datasets, monkeypatch, tm
         for pid in living(launcher.pid):
             os.kill(pid, signal.SIGKILL)
     if victim == "a training process":
-        said = (tmp_path / "output").read_text()
+        text = (tmp_path / "output").read_text()
         assert launcher.wait(TIMEOUT) == 128 + signal.SIGKILL
-        assert "terminated with signal SIGKILL, so the others were ended; --resume continues" in said
-        assert "Traceback" not in said
+        assert "terminated with signal SIGKILL, so the others were ended; --resume continues" in text
+        assert "Traceback" not in text
     wait_until(lambda: held_memory() <= shared_memory)  # other tests use it for moments, at the same time

@@ -92,14 +92,14 @@ def test_a_machine_that_does_not_answer_ends_the_run_which_resumes_when_it_is_ba
     first, second = start(output, 100000, f"--timeout {ANSWER / 60}")
     wait_until((output / "last_checkpoint").exists)
     os.killpg(second[0].pid, signal.SIGSTOP)
-    (said,) = finish([first], LostContactError.EXIT_CODE)
-    (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
-    assert "--resume" in line and "Traceback" not in said
+    (output_of_first,) = finish([first], LostContactError.EXIT_CODE)
+    (line,) = [line for line in output_of_first.splitlines() if line.startswith("error: ")]
+    assert "--resume" in line and "Traceback" not in output_of_first
     os.killpg(second[0].pid, signal.SIGKILL)
     assert not (output / "model_final.pth").exists()
     last = iteration_of(checkpoints_of_run(output)[0]) + 3
-    said, _ = finish(start(output, last + 1, "--resume"), 0)
-    assert "resuming at iteration" in said
+    resumed, _ = finish(start(output, last + 1, "--resume"), 0)
+    assert "resuming at iteration" in resumed
     assert load(output / "model_final.pth")["iteration"] == last
 
 

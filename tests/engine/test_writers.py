@@ -66,8 +66,8 @@ def test_mlflow_has_what_metrics_json_has_and_a_resumed_run_keeps_its_id(toy_dat
     run = client.get_run(run_id)
     assert run.info.status == "FINISHED" and run.data.params["SOLVER.MAX_ITER"] == "4"
     scores = dict(read_metrics(tmp_path / "metrics.json")["knn_top1"])
-    found = {metric.step: metric.value for metric in client.get_metric_history(run.info.run_id, "knn_top1")}
-    assert found.keys() == scores.keys() and all(found[n] == pytest.approx(scores[n]) for n in scores)
+    logged = {metric.step: metric.value for metric in client.get_metric_history(run.info.run_id, "knn_top1")}
+    assert logged.keys() == scores.keys() and all(logged[n] == pytest.approx(scores[n]) for n in scores)
     names = {file.path for file in client.list_artifacts(run.info.run_id)}
     assert {"views.png", "neighbours_0000000.png", "neighbours_0000004.png"} <= names
 

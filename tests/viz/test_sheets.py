@@ -60,8 +60,8 @@ def test_text_stays_inside_the_sheet(tmp_path):
 def test_the_legend_shows_the_colours_of_all_rows_once(tmp_path):
     grey = np.full((40, 300, 3), 128, np.uint8)
     rows = [SheetRow([grey], legend={1: ("cat", RED)}), SheetRow([grey], legend={1: ("cat", RED), 4: ("dog", BLUE)})]
-    found = [(saved(tmp_path / "s.png", rows) == color).all(axis=-1).sum() for color in (RED, BLUE)]
-    assert found[0] == pytest.approx(found[1], rel=0.1) and found[0] > 100
+    counts = [(saved(tmp_path / "s.png", rows) == color).all(axis=-1).sum() for color in (RED, BLUE)]
+    assert counts[0] == pytest.approx(counts[1], rel=0.1) and counts[0] > 100
 
 
 def test_a_row_of_depth_has_a_scale_beside_it(tmp_path):
