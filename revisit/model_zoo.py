@@ -10,12 +10,10 @@ import re
 from pathlib import Path
 
 import revisit.modeling  # noqa: F401  methods add their keys
-from revisit.config import add_revisit_config
-from revisit.engine.merging import imports_of, merge_file
+from revisit.engine.merging import merged_config
 from revisit.errors import expect
-from revisit.imports import import_modules
 
-from detectron2.config import CfgNode, get_cfg
+from detectron2.config import CfgNode
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 _HEAD = """\
@@ -57,12 +55,7 @@ def get_config(name: str) -> CfgNode:
     Raises:
         UserError: a name that there is not.
     """
-    file = get_config_file(name)
-    import_modules(imports_of(file, ()))
-    cfg = get_cfg()
-    add_revisit_config(cfg)
-    merge_file(cfg, file)
-    return cfg
+    return merged_config(get_config_file(name))
 
 
 def header_of(name: str) -> dict[str, str]:

@@ -1,14 +1,16 @@
 """Config files and KEY VALUE pairs over the defaults: what a value's type may be, and what a typing error meant."""
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 import yaml
 
-from revisit.errors import UserError, expect
+from revisit.config import add_revisit_config
+from revisit.errors import UserError
+from revisit.imports import import_modules
 from revisit.keys import declaration, declare, dotted_keys, shown
 
-from detectron2.config import CfgNode
+from detectron2.config import CfgNode, get_cfg
 
 declare(
     "IMPORTS",
@@ -22,102 +24,68 @@ COMMAND_LINE = "command line"
 _WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
 
 
-def merge_file(cfg: CfgNode, path: str) -> None:
-    """Merge a config file and those that it is based on, in place. Raises UserError with the file's name."""
+def merged_config(config_file: str, opts: Sequence[object] = ()) -> CfgNode:
+    """The defaults, under a config file where there is one, under KEY VALUE pairs.
 
-    def merge() -> None:
-        found = CfgNode(CfgNode.load_yaml_with_base(path, allow_unsafe=False))
-        if found.get("VERSION", cfg.VERSION) != cfg.VERSION:
-            cfg.merge_from_file(path, allow_unsafe=False)  # which knows the keys of older ones
-            return
-        known = dotted_keys(cfg)
-        for key, value in dotted_keys(found).items():
-            if key in known and (fitted := _fitted(key, value, known[key])) is not value:
-                *nodes, last = key.split(".")
-                node = found
-                for name in nodes:
-                    node = node[name]
-                node[last] = fitted
-        cfg.merge_from_other_cfg(found)
+    What they name in IMPORTS is imported first, because it may declare config keys.
 
-    _merge(cfg, merge, path)
+    Raises:
+        UserError: a file or key that does not exist, or a value of another type.
+    """
+    if late := [str(word) for word in opts[::2] if str(word).startswith("--")]:
+        raise UserError(f"{late[0]} comes after KEY VALUE: options go before the first KEY, next to --config-file")
+    if len(opts) % 2:
+        raise UserError(f"expected pairs KEY VALUE after the options, got {' '.join(map(str, opts))}")
+    in_file = read_keys(config_file) if config_file else {}
+    typed = dict(zip(map(str, opts[::2]), opts[1::2], strict=True))
+    defaults = get_cfg()
+    for values, where in ((in_file, config_file), (typed, COMMAND_LINE)):
+        if "IMPORTS" in values:
+            imports = CfgNode({"IMPORTS": ()})
+            _merge(imports, {"IMPORTS": values["IMPORTS"]}, where)
+            import_modules(imports.IMPORTS)
+    add_revisit_config(defaults)
+    _merge(defaults, in_file, config_file)
+    _merge(defaults, typed, COMMAND_LINE)
+    return defaults
 
 
 def read_keys(path: str) -> dict[str, object]:
     """What a config file and those that it is based on state, by full key. Raises UserError with the file's name."""
-    keys: dict[str, object] = {}
-    _merge(
-        CfgNode(),
-        lambda: keys.update(dotted_keys(CfgNode(CfgNode.load_yaml_with_base(path, allow_unsafe=False)))),
-        path,
-    )
-    return keys
+    try:
+        return dotted_keys(CfgNode(CfgNode.load_yaml_with_base(path, allow_unsafe=False)))
+    except RecursionError as error:
+        raise UserError(f"{path}: _BASE_ leads back to the file itself") from error
+    except (OSError, KeyError, ValueError, AssertionError, TypeError, AttributeError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: {' '.join(str(error).split())}") from error
 
 
-def merge_pairs(cfg: CfgNode, opts: Sequence[object]) -> None:
-    """Merge KEY VALUE pairs, as they are typed or as values, in place. Raises UserError."""
-
-    def merge() -> None:
-        known = dotted_keys(cfg)
-        for key, value in zip(opts[::2], opts[1::2], strict=True):
-            cfg.merge_from_list([key, _fitted(key, value, known[key]) if key in known else value])
-
-    _merge(cfg, merge, COMMAND_LINE)
-
-
-def imports_of(config_file: str, opts: Sequence[object]) -> tuple[str, ...]:
-    """The value that IMPORTS will have."""
-    cfg = CfgNode({"IMPORTS": ()})
-
-    def merge() -> None:
-        found = CfgNode.load_yaml_with_base(config_file, allow_unsafe=False)
-        if "IMPORTS" in found:
-            cfg.merge_from_list(["IMPORTS", _fitted("IMPORTS", found["IMPORTS"], ())])
-
-    if config_file:
-        _merge(cfg, merge, config_file)
-    pairs = [pair for pair in zip(opts[::2], opts[1::2], strict=True) if pair[0] == "IMPORTS"]
-    merge_pairs(cfg, [word for pair in pairs for word in pair])
-    return cfg.IMPORTS
-
-
-def check_pairs(opts: Sequence[object]) -> None:
-    """Raise UserError for what comes after the options and is no pair KEY VALUE."""
-    if late := [str(word) for word in opts[::2] if str(word).startswith("--")]:
-        raise UserError(f"{late[0]} comes after KEY VALUE: options go before the first KEY, next to --config-file")
-    expect(len(opts) % 2 == 0, f"expected pairs KEY VALUE after the options, got {' '.join(map(str, opts))}")
+def _merge(cfg: CfgNode, values: Mapping[str, object], where: str) -> None:
+    """Set full keys to values, given as they are typed or as such, in place. Raises UserError that says ``where``."""
+    known = dotted_keys(cfg)
+    for key, value in values.items():
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+            raise UserError(f"{where}: unknown config key {key}" + (f"; did you mean {close[0]}?" if close else ""))
+        try:
+            cfg.merge_from_list([key, _fitted(key, value, known[key])])
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+        except (ValueError, AssertionError, TypeError) as error:
+            raise UserError(f"{where}: {' '.join(str(error).split())}") from error
 
 
 def _fitted(key: str, value: object, default: object) -> object:
     """The value with a whole number as a float where the default is one. Raises UserError for one of another type."""
-    found = CfgNode._decode_cfg_value(value)
-    if type(default) is float and type(found) is int and abs(found) < 1e300:
-        return float(found)
+    decoded = CfgNode._decode_cfg_value(value)
+    if type(default) is float and type(decoded) is int and abs(decoded) < 1e300:
+        return float(decoded)
     kinds = {type(default), *((list, tuple) if isinstance(default, list | tuple) else ())}
-    if default is not None and type(found) not in kinds:
+    if default is not None and type(decoded) not in kinds:
         declared = declaration(key)
         words = declared.rule.expected if declared and declared.rule else _WORDS.get(type(default), "a list")
-        if isinstance(found, str) and list in kinds:
-            path = key.startswith("DATASETS.") and "/" in found and ":" not in found
-            words += f"; did you mean \"('{'folder:' * path}{found}',)\"?"
-        raise UserError(f"{key} is {shown(found)}: expected {words}")
+        if isinstance(decoded, str) and list in kinds:
+            path = key.startswith("DATASETS.") and "/" in decoded and ":" not in decoded
+            words += f"; did you mean \"('{'folder:' * path}{decoded}',)\"?"
+        raise UserError(f"{key} is {shown(decoded)}: expected {words}")
     return value
-
-
-def _merge(cfg: CfgNode, merge: Callable[[], None], where: str) -> None:
-    try:
-        merge()
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
-    except RecursionError as error:
-        raise UserError(f"{where}: _BASE_ leads back to the file itself") from error
-    except OSError as error:
-        raise UserError(f"{where}: {error}") from error
-    except (KeyError, ValueError, AssertionError, TypeError, AttributeError, yaml.YAMLError) as error:
-        reason = " ".join(str(error.args[0] if isinstance(error, KeyError) else error).split())
-        if not reason.startswith("Non-existent"):
-            raise UserError(f"{where}: {reason}") from error
-        key = reason.rpartition(" ")[2]
-        close = difflib.get_close_matches(key, dotted_keys(cfg), n=1, cutoff=0.5)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise UserError(f"{where}: unknown config key {key}{hint}") from error

@@ -17,7 +17,6 @@ from revisit.checkpoint.run_folder import (
     state_of_run,
     tidy_up,
 )
-from revisit.config import add_revisit_config
 from revisit.data.catalog import register
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.inspection import Note
@@ -25,7 +24,7 @@ from revisit.engine.config_checks import check_config, check_hardware, check_sch
 from revisit.engine.data_checks import evaluation_sets, follow_class_names, inspect_evaluation, inspect_training
 from revisit.engine.environment import record_environment
 from revisit.engine.launch import log_processes
-from revisit.engine.merging import check_pairs, imports_of, merge_file, merge_pairs
+from revisit.engine.merging import merged_config
 from revisit.engine.precision import DECIDED, choose_precision
 from revisit.engine.run_log import open_log
 from revisit.engine.same_experiment import typed_in_vain
@@ -35,7 +34,7 @@ from revisit.files import make_folder
 from revisit.imports import import_modules
 from revisit.modeling.meta_arch.pretraining import method_of
 
-from detectron2.config import CfgNode, get_cfg
+from detectron2.config import CfgNode
 from detectron2.utils import comm
 from detectron2.utils.env import seed_all_rng
 
@@ -83,30 +82,23 @@ def make_config(
     for_here: bool = True,
     seed: int = -1,
 ) -> CfgNode:
-    """Merge a config file, where there is one, and KEY VALUE pairs over the defaults, and check the result.
-
-    What they name in IMPORTS is imported first, because it may declare config keys.
+    """``merged_config`` with what depends on this machine decided, and checked.
 
     Args:
         num_processes: of the run, over all machines.
         resume: a SEED that is to be drawn is the one that the run in OUTPUT_DIR drew, and SOLVER.PRECISION auto what it
             measured.
         for_here: refuse what this machine cannot run.
-        seed: SEED where nothing states one; negative: drawn.
+        seed: what a negative SEED becomes; negative: drawn.
 
     Raises:
         UserError: a file or key that does not exist, a value of the wrong type, an impossible recipe.
     """
     if config_file and not Path(config_file).is_file():
         raise UserError(f"config file {config_file} not found")
-    check_pairs(opts)
-    import_modules(imports_of(config_file, opts))
-    cfg = get_cfg()
-    add_revisit_config(cfg)
-    cfg.SEED = seed
-    if config_file:
-        merge_file(cfg, config_file)
-    merge_pairs(cfg, opts)
+    cfg = merged_config(config_file, opts)
+    if cfg.SEED < 0:
+        cfg.SEED = seed
     with translated("checking the config"):
         _settle(cfg, opts, num_processes, _settings_before(cfg) if resume else {})
         check_config(cfg, num_processes)
