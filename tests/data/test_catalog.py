@@ -15,7 +15,6 @@ from scipy.io import savemat
 from trees import one_line_error, refusal, touch, write
 
 import revisit.data  # noqa: F401  (registers the fixed names)
-from projects.ToyScenes import CLASS_NAMES as TOY_CLASSES
 from revisit.data import classification_datasets as whole
 from revisit.data.catalog import get_records
 from revisit.data.image_folders import load_folder
@@ -171,15 +170,6 @@ def test_damaged_annotations_that_detectron2_reads_are_said_in_one_line(tmp_path
         DatasetCatalog.remove("damaged_voc")
 
 
-def test_the_toy_world_is_found_by_its_fixed_names(toy_datasets):
-    for split in ("train", "heldout"):
-        folders = {Path(r["file_name"]).parent.name: r["label"] for r in get_records(f"toy_objects_{split}")}
-        assert folders == {name: label for label, name in enumerate(TOY_CLASSES)}
-    assert MetadataCatalog.get("toy_objects_train").thing_classes == list(TOY_CLASSES)
-    for name in ("toy_objects_train", "toy_scenes_train", "toy_voc_trainval", "toy_voc_test"):
-        assert all(Path(record["file_name"]).is_file() for record in get_records(name))
-
-
 def labels_of(name):
     return [record["label"] for record in get_records(name)]
 
@@ -252,14 +242,6 @@ def test_voc_tells_present_difficult_and_absent(tmp_path):
     assert "1.xml names an object of the class 'dog'" in line
     write(tmp_path / "Annotations/1.xml", "<annotation>")
     assert "1.xml cannot be read" in refusal(whole.load_voc_labels, tmp_path, "test")
-
-
-def test_toy_scenes_have_labels_of_several_classes(toy_datasets):
-    records = get_records("toy_voc_labels_trainval")
-    boxes = get_records("toy_voc_trainval")
-    for record, boxed in zip(records, boxes, strict=True):
-        shown = {thing["category_id"] for thing in boxed["annotations"]}
-        assert {c for c, label in enumerate(record["labels"]) if label == 1} == shown
 
 
 def test_cifar10_in_class_folders(root):
