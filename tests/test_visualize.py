@@ -11,9 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
+from projects.Predict import predictions
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.data.catalog import get_records
-from revisit.engine import predictions
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
 

@@ -25,7 +25,7 @@ def main() -> None:
     add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="config overrides: MODEL.WEIGHTS FILE and others")
     parser.set_defaults(num_gpus=1, num_machines=1, resume=False)
     args = parser.parse_args()
-    from revisit.engine import model_export
+    from projects.Predict import model_export
     from revisit.engine.setup import make_config
     from revisit.files import make_folder
 

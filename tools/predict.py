@@ -33,9 +33,9 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
+    from projects.Predict.file_predictions import FilePredictor, find_sources
+    from projects.Predict.predictions import TASKS, set_score_threshold
     from revisit.engine.bit_depth_of_run import resolve_bit_depth
-    from revisit.engine.file_predictions import FilePredictor, find_sources
-    from revisit.engine.predictions import TASKS, set_score_threshold
     from revisit.engine.setup import make_config
     from revisit.files import make_folder
 

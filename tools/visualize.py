@@ -39,7 +39,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    from revisit.engine.predictions import TASKS, make_rows, set_score_threshold
+    from projects.Predict.predictions import TASKS, make_rows, set_score_threshold
     from revisit.engine.setup import make_config
     from revisit.files import make_folder
     from revisit.keys import DETECTORS

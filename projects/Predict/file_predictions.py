@@ -8,14 +8,14 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
+from projects.Predict.prediction_sheet import class_colors, color_depth, draw_objects, paint_classes
+from projects.Predict.predictions import Predictor, detections_of
 from revisit.data.image_folders import find_images
 from revisit.data.reader import SUFFIXES
-from revisit.engine.predictions import Predictor, detections_of
 from revisit.errors import UserError, expect
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.files import written_whole
 from revisit.keys import DETECTORS
-from revisit.viz.prediction_sheet import class_colors, color_depth, draw_objects, paint_classes
 from revisit.viz.tiles import fit
 
 from detectron2.config import CfgNode

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from projects.Predict.predictions import TASKS, load_finetuned
 from revisit.data.deep_pixels import bit_depth
-from revisit.engine.predictions import TASKS, load_finetuned
 from revisit.errors import expect
 from revisit.files import written_whole
 from revisit.imports import require_package

@@ -11,8 +11,8 @@ from commands import one_line_error, run
 from torch import Tensor
 from torchvision.ops import box_iou
 
+from projects.Predict.model_export import SUFFIXES, ExportedNetwork, compare, export, load_network, run_exported
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.engine.model_export import SUFFIXES, ExportedNetwork, compare, export, load_network, run_exported
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
 

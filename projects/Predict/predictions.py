@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from projects.Predict.prediction_sheet import Detections, depth_row, detection_row, segmentation_row
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.data.catalog import get_records
 from revisit.data.inspection import check_records, num_classes
@@ -16,7 +17,6 @@ from revisit.engine.finetune_trainer import build_mapper
 from revisit.errors import expect
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.keys import DETECTORS
-from revisit.viz.prediction_sheet import Detections, depth_row, detection_row, segmentation_row
 from revisit.viz.tiles import SheetRow, evenly_spread
 
 from detectron2.config import CfgNode

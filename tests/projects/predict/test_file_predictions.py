@@ -10,9 +10,9 @@ import torch
 from commands import one_line_error, run
 from pycocotools.coco import COCO
 
+from projects.Predict.file_predictions import find_sources
 from projects.ToyScenes import CLASS_NAMES
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.engine.file_predictions import find_sources
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
 
