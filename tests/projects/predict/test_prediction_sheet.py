@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from projects.Predict import prediction_sheet as sheet
 from projects.Predict.prediction_sheet import Detections, class_colors, depth_row, draw_objects
-from revisit.viz import prediction_sheet as sheet
 from revisit.viz.tiles import PANEL
 
 NAMES = ["background", "cat", "dog", "a bird with a long name"]
