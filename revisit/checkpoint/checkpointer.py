@@ -68,7 +68,6 @@ class RevisitCheckpointer(DetectionCheckpointer):
         self._trainer = trainer
         self._resuming = False
         self._path = self._named = self._newest = ""
-        self._whole: dict | None = None
 
     def save(self, name: str, **kwargs: object) -> None:
         """Write OUTPUT_DIR/NAME.pth and note it as the last one, unless it is the best one.
@@ -125,8 +124,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
         newest = ""
         for path in paths:
             try:
-                self._whole = read_checkpoint(path)
-                if not is_of_run(self._whole):
+                if not is_of_run(read_checkpoint(path)):
                     raise UnreadableCheckpointError(f"{path} is no checkpoint of a run: it has no iteration or trainer")
             except UnreadableCheckpointError as error:
                 logger.error(f"DAMAGED CHECKPOINT: {error}. Trying the one before it")
@@ -138,17 +136,11 @@ class RevisitCheckpointer(DetectionCheckpointer):
             f"none of the {len(paths)} checkpoints in {self.save_dir} is whole: restore one from a copy, or start "
             "again in another OUTPUT_DIR",
         )
-        newest = comm.all_gather(newest)[0]
-        expect(
-            all(comm.all_gather(not newest or Path(newest).is_file())),
-            f"not every process finds {newest}: OUTPUT_DIR {self.save_dir} has to be a folder that all machines share",
-        )
-        return newest
+        return comm.all_gather(newest)[0]
 
     def _load_file(self, filename: str) -> dict:
         self._path = filename
-        whole, self._whole = self._whole, None  # read already, to see whether it is
-        content = whole if whole is not None and filename == self._newest else read_checkpoint(Path(filename))
+        content = read_checkpoint(Path(filename))
         if filename.endswith(".pkl") and not content.keys() >= {"model", "__author__"}:
             blobs = content.get("blobs", content)  # Detectron1's
             require_tensors(blobs, "blobs")
@@ -202,14 +194,14 @@ class RevisitCheckpointer(DetectionCheckpointer):
         return {f"{encoder}.{name}": tensor for encoder in encoders for name, tensor in backbone.items()}
 
     def _check_fits_exactly(self, tensors: dict) -> None:
-        here = {key: tuple(value.shape) for key, value in self.model.state_dict().items()}
-        there = {key: tuple(value.shape) for key, value in tensors.items()}
-        wrong = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
+        ours = {key: tuple(value.shape) for key, value in self.model.state_dict().items()}
+        theirs = {key: tuple(value.shape) for key, value in tensors.items()}
+        wrong = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
         if wrong:
             key = wrong[0]
             raise UserError(
                 f"cannot resume: {self._path} differs from this config in {len(wrong)} tensors, the first {key}: "
-                f"{there.get(key, 'absent')} there, {here.get(key, 'absent')} here. "
+                f"{theirs.get(key, 'absent')} there, {ours.get(key, 'absent')} here. "
                 "Restore the config of that run, or start again in another OUTPUT_DIR"
             )
 

@@ -62,7 +62,7 @@ def settings_of_run(folder: Path, state: dict | None = None) -> dict[str, Any]:
     what ``state_of_run`` returned, where that has been read.
     """
     if state := state or state_of_run(folder):
-        return state.get("config", {}) | ({"SEED": state["seed"]} if "seed" in state else {})
+        return state["config"]
     try:
         return dotted_keys(yaml.safe_load((folder / "config.yaml").read_text()))
     except (OSError, yaml.YAMLError, AttributeError):  # killed while it was being written

@@ -7,12 +7,11 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from revisit.config import add_revisit_config
 from revisit.data.inspection import Note
 from revisit.errors import UserError
 from revisit.keys import declaration, dotted_keys, is_read
 
-from detectron2.config import CfgNode, get_cfg
+from detectron2.config import CfgNode
 
 logger = logging.getLogger(__name__)
 
@@ -75,25 +74,12 @@ def _compare(cfg: CfgNode, images: list[dict], saved: dict, other_processes: boo
     if images != saved["images"]:
         differences.append(Difference(DATA, _words(before[DATA], saved["images"]), _words(now[DATA], images)))
     elsewhere = other_processes or now["MODEL.DEVICE"] != before["MODEL.DEVICE"]
-    for key in sorted(now.keys() & before.keys() - {DATA, "SEED"}):
+    for key in sorted(now.keys() & before.keys() - {DATA}):
         difference = Difference(key, before[key], now[key])
         resolved = elsewhere and key.endswith(".NORM") and {*map(str, difference[1:])} <= SYNCHRONISED
         if difference.before != difference.now and not resolved:
             differences.append(difference)
     return differences
-
-
-def config_of_checkpoint(saved: dict[str, Value]) -> CfgNode:
-    """The config that a checkpoint holds as ``plain_config`` made it."""
-    cfg = get_cfg()
-    add_revisit_config(cfg)
-    for key, value in saved.items():
-        *nodes, name = key.split(".")
-        node = cfg
-        for part in nodes:
-            node = node.setdefault(part, CfgNode())
-        node[name] = value
-    return cfg
 
 
 def typed_in_vain(cfg: CfgNode, opts: Sequence[object]) -> list[Note]:

@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn, optim
+from torch import Tensor, nn
 
 from revisit.errors import UserError
 from revisit.keys import COUNT, declare, one_of
-from revisit.modeling.distributed import gather_rows
+from revisit.modeling.distributed import gather_rows, unwrap
 from revisit.randomness import Stream, seed_global_generators
 from revisit.viz.pretraining_sheets import save_batch_sheets
 
@@ -140,30 +140,30 @@ class TrainStep(SimpleTrainer):
             storage.put_scalars(total_loss=sum(means.values()), **means)
 
     def state_dict(self) -> dict:
-        scaler = self.grad_scaler.state_dict()
-        return {**super().state_dict(), "grad_scaler": scaler, "skipped_steps": self.skipped_steps}
+        """The optimiser's state by name of the parameter: groups may be others where it is loaded."""
+        names = {parameter: name for name, parameter in unwrap(self.model).named_parameters()}
+        optimizer = {names[parameter]: state for parameter, state in self.optimizer.state.items()}
+        return {
+            "optimizer": optimizer,
+            "grad_scaler": self.grad_scaler.state_dict(),
+            "skipped_steps": self.skipped_steps,
+        }
 
-    def load_state_dict(self, state_dict: dict, saved_by: optim.Optimizer | None = None) -> None:
-        """The state of every parameter is the checkpoint's; hyper-parameters, and how a step is computed, stay ours.
-
-        Args:
-            saved_by: an optimiser of this model whose groups are those of the checkpoint; None: as they are here.
-        """
-        own = self.optimizer
-        ours = [{name: value for name, value in group.items() if name != "params"} for group in own.param_groups]
-        self.optimizer = saved_by or own
-        super().load_state_dict(state_dict)
-        self.optimizer, own.state = own, self.optimizer.state
-        for group, options in zip(own.param_groups, ours, strict=True):
-            group.update(options)
-        for parameter, state in own.state.items():
-            for name, value in state.items():
-                if isinstance(value, Tensor) and value.shape == parameter.shape:
-                    # A fused step goes through memory in its order, which MODEL.CHANNELS_LAST may have changed.
-                    state[name] = torch.empty_like(parameter).copy_(value)
-        if scaler := state_dict.get("grad_scaler"):  # empty where the run was not in float16 so far
+    def load_state_dict(self, state_dict: dict) -> None:
+        """The state of every parameter is the checkpoint's; hyper-parameters, and how a step is computed, stay ours."""
+        names = {parameter: name for name, parameter in unwrap(self.model).named_parameters()}
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                for key, value in state_dict["optimizer"].get(names[parameter], {}).items():
+                    if isinstance(value, Tensor) and value.shape == parameter.shape:
+                        # A fused step goes through memory in its order, which MODEL.CHANNELS_LAST may have changed.
+                        value = torch.empty_like(parameter).copy_(value)
+                    elif isinstance(value, Tensor) and group.get("fused"):
+                        value = value.to(parameter.device)
+                    self.optimizer.state[parameter][key] = value
+        if scaler := state_dict["grad_scaler"]:  # empty where the run was not in float16 so far
             self.grad_scaler.load_state_dict(scaler)
-        self.skipped_steps = state_dict.get("skipped_steps", 0)
+        self.skipped_steps = state_dict["skipped_steps"]
 
 
 def split_batch(batch: dict | list, parts: int) -> list:

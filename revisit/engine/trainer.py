@@ -13,12 +13,12 @@ from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import write_results
 from revisit.data.reader import UnreadableImageError
 from revisit.engine.hooks import EndOfRunError, RevisitHook, quiet_tensorboard
-from revisit.engine.same_experiment import check_same_experiment, config_of_checkpoint, plain_config
+from revisit.engine.same_experiment import check_same_experiment, plain_config
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.engine.stop_signals import StopSignals, announce
 from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_finite
 from revisit.engine.writers import build_trackers
-from revisit.errors import KilledWorkerError, UserError, expect, first_line, told_by_worker
+from revisit.errors import KilledWorkerError, UserError, first_line, told_by_worker
 from revisit.keys import SWITCH, declare
 from revisit.modeling.distributed import share_state
 
@@ -139,7 +139,6 @@ class RevisitTrainer(DefaultTrainer):
             **super().state_dict(),
             # 0.6 leaves the optimiser's momentum out of its checkpoints; main saves it under this name.
             "_trainer": self._trainer.state_dict(),
-            "seed": self.cfg.SEED,
             "world_size": comm.get_world_size(),
             "config": plain_config(self.cfg),
             "images": self.data_loader.images,
@@ -152,31 +151,15 @@ class RevisitTrainer(DefaultTrainer):
         check_same_experiment(self.cfg, self.data_loader.images, state_dict, **options)
 
     def load_state_dict(self, state_dict: dict) -> None:
-        seed, before, now = state_dict["seed"], state_dict["world_size"], comm.get_world_size()
-        expect(
-            seed == self.cfg.SEED,
-            f"cannot resume: the checkpoint's SEED is {seed}, this config's {self.cfg.SEED}; "
-            "give that seed, or start anew in another OUTPUT_DIR",
-        )
+        """The state is the checkpoint's; rates and decays are the config's."""
+        before, now = state_dict["world_size"], comm.get_world_size()
         if before != now:
             logger.warning(f"resuming on {now} processes what {before} began: {self.other_world_size}")
         base_lrs = self.scheduler.base_lrs
         TrainerBase.load_state_dict(self, state_dict)
         self.scheduler.base_lrs = base_lrs
-        self._load_optimizer(state_dict)
-
-    def _load_optimizer(self, state_dict: dict) -> None:
-        """Each parameter's state is the checkpoint's; rates and decays are the config's, and so their groups."""
-        before = config_of_checkpoint(state_dict["config"])
-        saved_by = self.build_optimizer(before, self.model)
-        try:
-            self._trainer.load_state_dict(state_dict["_trainer"], saved_by)
-        except ValueError as error:  # torch's, of groups that do not fit
-            raise UserError(
-                f"cannot resume: the checkpoint's optimiser has other parameters than this one ({first_line(error)}); "
-                "start from it by MODEL.WEIGHTS in another OUTPUT_DIR"
-            ) from error
-        if before.SOLVER.OPTIMIZER != self.cfg.SOLVER.OPTIMIZER:
+        self._trainer.load_state_dict(state_dict["_trainer"])
+        if state_dict["config"]["SOLVER.OPTIMIZER"] != self.cfg.SOLVER.OPTIMIZER:
             self.optimizer.state.clear()
         if self.iter < self.max_iter:  # beyond the end of a run that was shortened no schedule says anything
             for group, lr in zip(self.optimizer.param_groups, self.scheduler.get_lr(), strict=True):

@@ -32,7 +32,7 @@ from revisit.errors import UserError
 
 from detectron2.config import CfgNode
 
-OWN_RULES = ("DATASETS.TRAIN", "SEED")  # compared by images, and by itself
+OWN_RULES = ("DATASETS.TRAIN",)  # compared by images
 OPTIONS = ("SOLVER.MAX_ITER", 6, "SOLVER.CHECKPOINT_PERIOD", 3, "SOLVER.WARMUP_ITERS", 4)
 IMAGES = fingerprint([{"file_name": "/data/a.jpg"}, {"file_name": "/data/b.jpg"}])
 SMALL = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 MODEL.DEVICE cpu SEED 5 DATASETS.TEST () "
