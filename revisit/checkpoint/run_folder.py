@@ -36,12 +36,6 @@ def periodic_name(iteration: int) -> str:
     return f"model_{iteration:07d}"
 
 
-def state_of_run(folder: Path) -> dict:
-    """What the trainer has written into the newest checkpoint that can be read; {} if there is none."""
-    content = next(filter(None, map(_glance, checkpoints_of_run(folder))), {})
-    return content.get("trainer", {})
-
-
 def write_results(folder: Path, results: dict) -> None:
     """Write the scores of an evaluation, where there are any, to FOLDER/evaluation.json."""
     if not results:
@@ -55,14 +49,13 @@ def write_results(folder: Path, results: dict) -> None:
     logging.getLogger(__name__).info(f"results written to {path}")
 
 
-def settings_of_run(folder: Path, state: dict | None = None) -> dict[str, Any]:
+def settings_of_run(folder: Path) -> dict[str, Any]:
     """The config that a run in this folder began with, by dotted key, what was drawn or measured for it included.
 
-    Of the newest checkpoint, where there is one, else of config.yaml; a key that neither has is left out. ``state`` is
-    what ``state_of_run`` returned, where that has been read.
+    Of the newest checkpoint that can be read, where there is one, else of config.yaml.
     """
-    if state := state or state_of_run(folder):
-        return state["config"]
+    if content := next(filter(None, map(_glance, checkpoints_of_run(folder))), None):
+        return content["trainer"]["config"]
     try:
         return dotted_keys(yaml.safe_load((folder / "config.yaml").read_text()))
     except (OSError, yaml.YAMLError, AttributeError):  # killed while it was being written

@@ -207,20 +207,19 @@ class StartScores(HookBase):
 
     def __init__(self, cfg: CfgNode):
         self._cfg = cfg
-        self._how = {"test": list(cfg.DATASETS.TEST), **cfg.KNN_EVAL}
-        self._monitored = {**cfg.MONITOR}
+        self._how = {"test": list(cfg.DATASETS.TEST), **cfg.KNN_EVAL, **cfg.MONITOR}
         self._start: dict[str, float] = {}
 
     def state_dict(self) -> dict:
-        return {"how": self._how, "monitored": self._monitored, "start": self._start}
+        return {"how": self._how, "start": self._start}
 
     def load_state_dict(self, state: dict) -> None:
         if state["how"] == self._how:
             self._start = state["start"]
         else:
-            logger.info("DATASETS.TEST or KNN_EVAL is another than at the first step: no score is compared with that")
-        if state["monitored"] != self._monitored:
-            self._start = {name: value for name, value in self._start.items() if name not in LABEL_FREE}
+            logger.info(
+                "DATASETS.TEST, KNN_EVAL or MONITOR is another than at the first step: no score is compared"
+            )
 
     def before_train(self) -> None:
         if self.trainer.start_iter:

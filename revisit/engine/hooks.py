@@ -4,10 +4,8 @@ import logging
 import math
 import os
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from revisit.checkpoint.run_folder import FINAL, periodic_name, remove_outdated, write_results
@@ -293,23 +291,6 @@ class Writers(hooks.PeriodicWriter):
             if not self._warned:
                 logger.error(f"metrics cannot be written ({error}): some of them will be missing. The run continues")
             self._warned = True
-
-
-@contextmanager
-def quiet_tensorboard() -> Iterator[None]:
-    """Let TensorBoard's thread fail to write without a traceback: it raises the same again where one writes to it."""
-    usual = threading.excepthook
-
-    def report(failure: threading.ExceptHookArgs) -> None:
-        of_tensorboard = type(failure.thread).__module__.startswith("tensorboard.")
-        if not (of_tensorboard and isinstance(failure.exc_value, OSError)):
-            usual(failure)
-
-    threading.excepthook = report
-    try:
-        yield
-    finally:
-        threading.excepthook = usual
 
 
 class FreshPreciseBN(hooks.PreciseBN):

@@ -14,7 +14,6 @@ from revisit.checkpoint.run_folder import (
     checkpoints_of_run,
     set_aside_earlier_run,
     settings_of_run,
-    state_of_run,
     tidy_up,
 )
 from revisit.data.catalog import register
@@ -32,7 +31,6 @@ from revisit.engine.solver import resolve_schedule
 from revisit.errors import UserError, is_lost_contact, translated
 from revisit.files import make_folder
 from revisit.imports import import_modules
-from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
 from detectron2.utils import comm
@@ -100,7 +98,7 @@ def make_config(
     if cfg.SEED < 0:
         cfg.SEED = seed
     with translated("checking the config"):
-        _settle(cfg, opts, num_processes, _settings_before(cfg) if resume else {})
+        _settle(cfg, opts, num_processes, settings_of_run(Path(cfg.OUTPUT_DIR)) if resume else {})
         check_config(cfg, num_processes)
         if for_here:
             check_hardware(cfg)
@@ -134,11 +132,6 @@ def _settle(cfg: CfgNode, opts: Sequence[object], num_processes: int, before: Ma
             stated = True
         if stated:
             cfg.SOLVER.PRECISION = ""
-
-
-def _settings_before(cfg: CfgNode) -> dict[str, Any]:
-    folder = Path(cfg.OUTPUT_DIR)
-    return settings_of_run(folder, state_of_run(folder) if method_of(cfg) else {})
 
 
 def begin(cfg: CfgNode, notes: Sequence[Note], args: argparse.Namespace) -> None:

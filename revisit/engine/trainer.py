@@ -12,7 +12,7 @@ from torch import nn
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import write_results
 from revisit.data.reader import UnreadableImageError
-from revisit.engine.hooks import EndOfRunError, RevisitHook, quiet_tensorboard
+from revisit.engine.hooks import EndOfRunError, RevisitHook
 from revisit.engine.same_experiment import check_same_experiment, plain_config
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.engine.stop_signals import StopSignals, announce
@@ -191,7 +191,7 @@ class RevisitTrainer(DefaultTrainer):
             logger.info(f"nothing to do: {why} (--eval-only evaluates it again)")
             return
         try:
-            with self.signals, quiet_tensorboard():
+            with self.signals:
                 TrainerBase.train(self, self.start_iter, self.max_iter)
         except EndOfRunError as end:
             logger.info(str(end))
