@@ -217,9 +217,7 @@ class StartScores(HookBase):
         if state["how"] == self._how:
             self._start = state["start"]
         else:
-            logger.info(
-                "DATASETS.TEST, KNN_EVAL or MONITOR is another than at the first step: no score is compared"
-            )
+            logger.info("DATASETS.TEST, KNN_EVAL or MONITOR is another than at the first step: no score is compared")
 
     def before_train(self) -> None:
         if self.trainer.start_iter:

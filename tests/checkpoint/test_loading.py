@@ -16,7 +16,7 @@ from iopath.common.file_io import HTTPURLHandler
 from runs import assert_same
 from tiny import tiny_config, tiny_model
 
-from revisit import config
+from revisit import keys
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.convert import convert
 from revisit.checkpoint.flags import read_flags
@@ -187,7 +187,7 @@ def conv_net(monkeypatch):
     """The module, whose registrations end with the test."""
     for registry in (BACKBONE_DESCRIPTIONS, BACKBONE_REGISTRY):
         monkeypatch.setattr(registry, "_obj_map", dict(registry._obj_map))
-    monkeypatch.setattr(config, "_ADDED_BY", dict(config._ADDED_BY))
+    monkeypatch.setattr(keys, "KEYS", dict(keys.KEYS))
     monkeypatch.delitem(sys.modules, "conv_net", raising=False)
     return importlib.import_module("conv_net")
 
