@@ -133,8 +133,8 @@ def assert_resolves(plan: dict, name: str, run: tuple) -> None:
     """A pretraining recipe is as a row of the tables says."""
     epochs, (large, small, min_overlap), m, policy, knn = run
     assert plan["architecture"] == ("DenseCL" if name == "densecl" else "KNNMoCo" if knn else "MoCo")
-    assert (plan["epochs"], plan["momentum"], plan["policy"]) == (epochs, m, policy)
-    assert (plan["lambda"], plan["k"], plan["warmup_epochs"]) == (knn or (0.0, 0, 0))
+    assert (plan["epochs"], plan["keys"]["MOCO.MOMENTUM"], plan["policy"]) == (epochs, m, policy)
+    assert (plan["lambda"], plan["k"], plan["keys"].get("NEIGHBORS.WARMUP_EPOCHS", 0)) == (knn or (0.0, 0, 0))
     crops = plan["crops"]
     assert crops["large"] == {"count": large[0], "size": large[1], "scale": list(large[2])}
     assert crops["small"]["count"] == (small[0] if small else 0)
@@ -151,16 +151,19 @@ def test_a_run_of_the_paper_resolves_to_its_settings(name, dry_run):
     assert (plan["batch"], plan["lr"], plan["schedule"], plan["sgd_momentum"]) == (256, 0.3, "WarmupCosineLR", 0.9)
     assert plan["lr_warmup_iterations"] == 0 and (plan["grey"], plan["blur"]) == (0.2, 0.5)
     assert plan["weight_decays"] == {"other": 1e-4, "norm": 1e-4, "bias": 1e-4}
-    assert (plan["temperature"], plan["queue_size"], plan["precision"]) == (0.2, 65536, "float32")
-    assert plan["backbone"][-9:] == "ResNet-50" and plan.get("mining") == ("before_head" if plan["k"] else None)
+    keys = plan["keys"]
+    assert (keys["MOCO.TEMPERATURE"], keys["MOCO.QUEUE_SIZE"], plan["precision"]) == (0.2, 65536, "float32")
+    assert plan["backbone"][-9:] == "ResNet-50" and keys.get("NEIGHBORS.MINING") == (
+        "before_head" if plan["k"] else None
+    )
     assert plan["shapes"]["projection_head"][-1] == [128 * (4 if plan["crops"]["small"]["count"] else 1), 128]
-    assert (plan["bn_group"], plan["shuffle_bn"]) == (128, True)
+    assert (keys["MOCO.BN_GROUP"], keys["MOCO.SHUFFLE_BN"]) == (128, True)
 
 
 @pytest.mark.parametrize("processes", [1, 2, 8])
 def test_batch_statistics_are_over_as_many_images_whatever_the_number_of_processes(processes, dry_run):
     plan = dry_run("pretrain/knn_moco", processes=processes)
-    assert (plan["bn_group"], plan["batch_per_process"], plan["shuffle_bn"]) == (128, 256 // processes, True)
+    assert (plan["keys"]["MOCO.BN_GROUP"], plan["batch_per_process"]) == (128, 256 // processes)
 
 
 @pytest.mark.parametrize("name", TOY_RUNS)
@@ -173,11 +176,12 @@ def test_a_toy_run_resolves_to_its_settings(name, dry_run, toy_root, monkeypatch
     assert (plan["data"]["train"], plan["data"]["images"]) == (["toy_objects_train"], 10000)
     lr = (0.012, 100) if name == "continue" else (0.024, 330)
     assert (plan["batch"], plan["lr"], plan["lr_warmup_iterations"]) == (60, *lr)
-    assert plan.get("iterations_to_fill_the_queue") == (32 if name == "continue" else None)
+    assert plan["iterations_before_learning"] == (32 if name == "continue" else 0)
     assert plan["weight_decays"] == {"other": 5e-4, "norm": 5e-4, "bias": 5e-4}
-    assert (plan["temperature"], plan["queue_size"]) == (0.07, 1920 if name in ("pretrain", "continue") else 480)
+    keys = plan["keys"]
+    assert (keys["MOCO.TEMPERATURE"], keys["MOCO.BN_GROUP"]) == (0.07, 30)
+    assert keys["MOCO.QUEUE_SIZE"] == (1920 if name in ("pretrain", "continue") else 480)
     assert (plan["grey"], plan["blur"], plan["precision"]) == (1.0, 0.0, "bfloat16")
-    assert (plan["bn_group"], plan["shuffle_bn"]) == (30, True)
 
 
 @pytest.mark.parametrize("name", TOY_TIMM)
@@ -187,7 +191,6 @@ def test_a_toy_run_without_batch_norm_is_the_resnets_with_adamw(name, dry_run, t
     assert_resolves(plan, name, TOY_RUNS["pretrain"])
     assert (plan["backbone"], plan["optimizer"], plan["lr"]) == (TOY_TIMM[name], "AdamW", 0.0005)
     assert plan["weight_decays"] == {"other": 0.05, "norm": 0.0, "bias": 0.05}
-    assert "bn_group" not in plan and not plan["shuffle_bn"]
 
 
 @pytest.mark.parametrize(("name", "architecture"), OBJECTIVES.items())
@@ -205,10 +208,11 @@ def test_a_cifar_run_resolves_to_its_settings(name, dry_run):
     assert_resolves(plan, name, CIFAR_RUNS[name])
     assert (plan["iterations"], plan["batch"], plan["lr"]) == (CIFAR_RUNS[name][0] * 781, 64, 0.015)
     assert plan["weight_decays"] == {"other": 5e-4, "norm": 5e-4, "bias": 5e-4}
-    assert (plan["temperature"], plan["queue_size"]) == (0.1, 4096 if name == "knn_moco" else 512)
+    keys = plan["keys"]
+    assert (keys["MOCO.TEMPERATURE"], keys["MOCO.BN_GROUP"]) == (0.1, 32)
+    assert keys["MOCO.QUEUE_SIZE"] == (4096 if name == "knn_moco" else 512)
     assert (plan["blur"], plan["precision"]) == (0.0, "bfloat16")
     assert plan["shapes"]["anchor"] == [32, 3, 24, 24]
-    assert (plan["bn_group"], plan["shuffle_bn"]) == (32, True)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -93,7 +93,7 @@ def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
         "barrel",
     ]
     assert "image -> boxes, scores, classes" in run(f"{export} {classes}", tmp_path)
-    quick = "MOCO.QUEUE_SIZE 8 TEST.EVAL_EPOCHS 0 KNN_EVAL.NUM_NEIGHBORS 5 KNN_MOCO.WARMUP_EPOCHS 0"
+    quick = "MOCO.QUEUE_SIZE 8 TEST.EVAL_EPOCHS 0 KNN_EVAL.NUM_NEIGHBORS 5 NEIGHBORS.WARMUP_EPOCHS 0"
     text = run(f"{go_on.replace('moco.pth', 'own/backbone.pth')} {OWN} {quick}", tmp_path)
     assert "before the first step" in text and "training has taken rankme from" in text
 

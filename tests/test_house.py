@@ -67,7 +67,7 @@ def test_arrows_only_point_down():
 
 def test_a_methods_file_is_its_mathematics_and_its_hooks():
     """No room around the methods names one; the one table of foreign checkpoints does."""
-    names = {re.sub("[^a-z]", "", name.lower()) for method in methods() for name in (method.__name__, method.TITLE)}
+    names = {method.__name__.lower() for method in methods()}
     assert {"moco", "knnmoco", "densecl"} <= names
     around = {path: tree for path, tree in TREES.items() if room_of(path) in ("engine", "checkpoint", "data")}
     named = [

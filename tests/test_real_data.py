@@ -101,7 +101,7 @@ def test_pretrain_convert_and_detect_on_photographs(tmp_path):
     text = run(
         "python tools/train_net.py --config-file configs/pretrain/knn_moco.yaml --num-gpus 2 "
         f"DATASETS.TRAIN \"('folder:{DATA}/coco/images',)\" OUTPUT_DIR {tmp_path}/pretrain SOLVER.MAX_ITER 3 "
-        "SOLVER.IMS_PER_BATCH 8 SOLVER.BASE_LR 0.01 MOCO.QUEUE_SIZE 500 MOCO.BN_GROUP 4 KNN_MOCO.WARMUP_EPOCHS 0 "
+        "SOLVER.IMS_PER_BATCH 8 SOLVER.BASE_LR 0.01 MOCO.QUEUE_SIZE 500 MOCO.BN_GROUP 4 NEIGHBORS.WARMUP_EPOCHS 0 "
         "DATALOADER.NUM_WORKERS 0",
         tmp_path,
     )

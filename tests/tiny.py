@@ -26,7 +26,7 @@ def tiny_config(*options: object) -> CfgNode:
         "MODEL.DEVICE", "cpu", "SEED", 7, "DATALOADER.NUM_WORKERS", 0,
         "VIEWS.LARGE_SIZE", 32, "VIEWS.SMALL_SIZE", 16,
         "MOCO.QUEUE_SIZE", 50, "MOCO.EMBEDDING_DIM", 16, "MOCO.BN_GROUP", 0,
-        "KNN_MOCO.NUM_NEIGHBORS", 5, "KNN_MOCO.WARMUP_EPOCHS", 0,
+        "NEIGHBORS.WEIGHT", 0.4, "NEIGHBORS.NUM_NEIGHBORS", 5, "NEIGHBORS.WARMUP_EPOCHS", 0,
         "SOLVER.IMS_PER_BATCH", 8, "SOLVER.MAX_ITER", 10, "SOLVER.BASE_LR", 0.05,
         *options,
     ])  # fmt: skip

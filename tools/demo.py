@@ -38,7 +38,7 @@ QUICK_IMAGES = ("--num-images", "60", "--size", "64")
 NO_WARMUP = ("SOLVER.WARMUP_ITERS", "0")
 QUICK = {
     PRETRAIN: ("SOLVER.MAX_ITER", "4", "SOLVER.IMS_PER_BATCH", "16", "TEST.EVAL_EPOCHS", "0", *NO_WARMUP)
-    + ("KNN_MOCO.WARMUP_EPOCHS", "0"),
+    + ("NEIGHBORS.WARMUP_EPOCHS", "0"),
     DETECT: ("SOLVER.MAX_ITER", "4", "SOLVER.STEPS", "(3,)", "TEST.PRECISE_BN.NUM_ITER", "2", *NO_WARMUP),
 }
 SUMMARY = Path(__file__).with_name("demo_summary.md")

@@ -140,8 +140,8 @@ class TextbookStep:
         solver, moco = cfg.SOLVER, cfg.MOCO
         decay = {"momentum": solver.MOMENTUM, "weight_decay": solver.WEIGHT_DECAY}
         self._optimizer = torch.optim.SGD(self.encoder.parameters(), solver.BASE_LR, **decay)
-        self._momentum, self._neighbor_weight = moco.MOMENTUM, cfg.KNN_MOCO.WEIGHT
-        self._options = {"temperature": moco.TEMPERATURE, "num_neighbors": cfg.KNN_MOCO.NUM_NEIGHBORS}
+        self._momentum, self._neighbor_weight = moco.MOMENTUM, cfg.NEIGHBORS.WEIGHT
+        self._options = {"temperature": moco.TEMPERATURE, "num_neighbors": cfg.NEIGHBORS.NUM_NEIGHBORS}
         shapes = ((moco.QUEUE_SIZE, width) for width in (self.encoder.feature_dim, moco.EMBEDDING_DIM))
         self.queue_g, self.queue = (normalize(torch.randn(shape, device=self._device), dim=1) for shape in shapes)
         self._pointer = 0

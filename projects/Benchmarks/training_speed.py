@@ -93,7 +93,7 @@ class OwnStep:
 
     def __init__(self, cfg: CfgNode):
         self.model = PretrainTrainer.build_model(cfg).train()
-        self.model.neighbor_weight = cfg.KNN_MOCO.WEIGHT
+        self.model.neighbor_weight = cfg.NEIGHBORS.WEIGHT
         precision = getattr(torch, cfg.SOLVER.AMP.DTYPE) if cfg.SOLVER.AMP.ENABLED else None
         self._batches: deque[dict] = deque()
         batches = iter(self._batches.popleft, None)
@@ -216,7 +216,7 @@ def prepare(form: str, cfg: CfgNode, batch: int, width_g: int) -> Callable[[], t
 
     def call() -> tuple[dict[str, float], Tensor]:
         inputs = x | {"positives": x["positives"].detach().requires_grad_()}
-        losses = losses_of(**inputs, num_neighbors=cfg.KNN_MOCO.NUM_NEIGHBORS)
+        losses = losses_of(**inputs, num_neighbors=cfg.NEIGHBORS.NUM_NEIGHBORS)
         (losses["loss_inst"] + WEIGHT * losses["loss_nn"]).backward()
         return {name: loss.item() for name, loss in losses.items()}, inputs["positives"].grad
 

@@ -65,10 +65,6 @@ class Distillation(Pretraining):
     Views are those of all processes. Nothing but the backbone learns: no head is between it and the losses.
     """
 
-    TITLE = "distillation"
-    KEYS = ("DISTILLATION.*",)
-    MAY_CHANGE = ("DISTILLATION.TEACHER",)  # where it lies; SameTeacher compares what it is
-
     @configurable
     def __init__(
         self,
@@ -101,26 +97,13 @@ class Distillation(Pretraining):
             "DISTILLATION.POOLED_WEIGHT and CELL_WEIGHT are both 0: expected a number above 0 for one of them",
         )
         expect(batch > 1, f"SOLVER.IMS_PER_BATCH {batch}: views are compared with other images; expected 2 or more")
-        check_whole_batch(cfg, cls.TITLE)
+        check_whole_batch(cfg, cls.__name__)
         name = options.TEACHER
         found = "empty" if name == "" else f"{name}, and no such file is there"
         expect(
             is_url(name) or Path(name).expanduser().is_file(),
             f"DISTILLATION.TEACHER is {found}: expected weights, such as backbone.pth of tools/convert_to_d2.py",
         )
-
-    @classmethod
-    def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:
-        options, views = cfg.DISTILLATION, cfg.VIEWS
-        teacher = load_teacher(cfg).to("meta")
-        sizes = [views.LARGE_SIZE, *([views.SMALL_SIZE] if views.NUM_SMALL else [])]
-        maps = [teacher(torch.empty(1, 3, size, size, dtype=torch.uint8, device="meta")) for size in sizes]
-        return {
-            "teacher": {"file": options.TEACHER, "network": teacher.title, "origin": teacher.origin},
-            "teacher_maps": [list(each.shape[1:]) for each in maps],
-            "temperature": options.TEMPERATURE,
-            "weights": {"pooled": options.POOLED_WEIGHT, "cells": options.CELL_WEIGHT},
-        }
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         return [SameTeacher(self.teacher)]
@@ -129,16 +112,16 @@ class Distillation(Pretraining):
     def teacher(self) -> Teacher:
         """On the model's device."""
         (teacher,) = self._teacher
-        return teacher if teacher.mean.device == self.device else teacher.to(self.device)
+        return teacher if teacher.mean.device == self.pixel_mean.device else teacher.to(self.pixel_mean.device)
 
     def _maps(self, views: list[Tensor]) -> list[Tensor]:
         return [self.feature_map(self.backbone, each.flatten(0, 1)).unflatten(0, each.shape[:2]) for each in views]
 
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
-        views = [each.to(self.device, non_blocking=True) for each in all_passes(batch)]
+        views = [each.to(self.pixel_mean.device, non_blocking=True) for each in all_passes(batch)]
         targets = [self.teacher(each.flatten(0, 1)) for each in views]  # first: what it needs is free again
         maps = [each.flatten(0, 1) for each in self._maps(views)]
-        with torch.autocast(self.device.type, enabled=False):
+        with torch.autocast(self.pixel_mean.device.type, enabled=False):
             rows, theirs = pooled_rows(maps), pooled_rows(targets)
             others, their_others = gather_rows_with_gradient(rows), gather_rows(theirs)
             if self.watched:

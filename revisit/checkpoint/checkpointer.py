@@ -79,7 +79,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
         content = {key: value.state_dict() for key, value in {"model": self.model, **self.checkpointables}.items()}
         logger.info(f"saving checkpoint to {path}")
         if method := method_of(self._cfg):
-            content["method"] = {"title": method.TITLE, "heads": list(method.HEADS)}
+            content["method"] = method.__name__
         elif names := _class_names(self._cfg):
             content["classes"] = names
         with written_whole(path) as temporary:
@@ -185,7 +185,9 @@ class RevisitCheckpointer(DetectionCheckpointer):
         Else one method's checkpoint would start half of another: g and not g', or a queue whose rows do not match.
         Detectron2 matches names by their ends, and would find two places for each. Anything else is returned as it is.
         """
-        encoders, backbone = getattr(self.model, "ENCODERS", ()), _of_backbone(tensors)
+        parts = self.model.named_children() if method_of(self._cfg) else ()
+        encoders = [name for name, _ in parts if name.endswith("backbone")]
+        backbone = _of_backbone(tensors)
         if not encoders or not description_of(backbone):
             return tensors
         if len(backbone) < len(tensors):

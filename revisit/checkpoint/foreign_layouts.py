@@ -14,7 +14,6 @@ from revisit.checkpoint.detectron2_layouts import CAFFE2_MARK, DETECTOR_MARKS, b
 from revisit.checkpoint.reading import require_tensors
 from revisit.errors import UserError
 from revisit.modeling.backbone.description import BackboneDescription, Tensors, description_of, families, undescribed
-from revisit.modeling.meta_arch.pretraining import methods
 
 
 class Layout(NamedTuple):
@@ -119,7 +118,7 @@ def backbone_of(checkpoint: dict, source: str) -> tuple[Tensors, BackboneDescrip
             return found
         raise undescribed(f"the backbone of a model with tensors such as {_clipped(next(iter(tensors), 'none'))}")
     if source == "revisit":
-        return _of_revisit(tensors, tuple(_method_of_run(checkpoint)["heads"]))
+        return _of_revisit(tensors)
     found = ((layout, known) for layout in LAYOUTS[source] if (known := _family_in(tensors, layout, source)))
     layout, description = next(found, (None, None))
     if layout is None:
@@ -159,11 +158,11 @@ def training_of(checkpoint: dict, source: str) -> str:
     if source != "revisit":
         names = ("epoch", "iteration")
         return ", ".join(f"{name} {checkpoint[name]}" for name in names if type(checkpoint.get(name)) is int)
-    iteration, trainer = checkpoint.get("iteration"), checkpoint.get("trainer")
+    method, iteration, trainer = (checkpoint.get(key) for key in ("method", "iteration", "trainer"))
     seed = trainer.get("seed") if isinstance(trainer, dict) else None
     trained = f"{iteration + 1} iterations" if isinstance(iteration, int) else ""
     drawn = f"seed {seed}" if isinstance(seed, int) else ""
-    return ", ".join(filter(None, (_method_of_run(checkpoint)["title"], trained, drawn)))
+    return ", ".join(filter(None, (method, trained, drawn)))
 
 
 def tensors_of(checkpoint: dict) -> Tensors:
@@ -182,21 +181,7 @@ def _as_tensor(value: Tensor | np.ndarray) -> Tensor:
         raise UserError(f"the checkpoint has an array of {value.dtype}: expected 16 to 64 bits") from error
 
 
-def _method_of_run(checkpoint: dict) -> dict:
-    """``title`` and ``heads`` of the method that a checkpoint of ours names; older ones show it by their tensors."""
-    named = checkpoint.get("method")
-    if isinstance(named, dict) and isinstance(named.get("title"), str) and isinstance(named.get("heads"), list | tuple):
-        return {"title": named["title"], "heads": [str(head) for head in named["heads"]]}
-    tensors = tensors_of(checkpoint)
-    known = next((method for method in methods() if method.MARK in tensors), None)
-    every = sorted({head for method in methods() for head in method.HEADS})
-    return {"title": known.TITLE if known else "", "heads": known.HEADS if known else every}
-
-
-def _of_revisit(tensors: Tensors, heads: tuple[str, ...]) -> tuple[Tensors, BackboneDescription]:
-    for key in tensors:
-        if not key.startswith(("backbone.", *heads)):
-            raise UserError(f"cannot place {_clipped(key)}: not a checkpoint of a Revisit pretraining run")
+def _of_revisit(tensors: Tensors) -> tuple[Tensors, BackboneDescription]:
     backbone = {k.removeprefix("backbone."): value for k, value in tensors.items() if k.startswith("backbone.")}
     if description := description_of(backbone):
         return backbone, description

@@ -76,9 +76,8 @@ def settle_evaluation(cfg: CfgNode, *, eval_only: bool) -> list[Note]:
 
 def check_schedule(cfg: CfgNode, num_images: int) -> list[Note]:
     """What a run whose schedule is resolved would never come to."""
-    solver, method, notes = cfg.SOLVER, method_of(cfg), []
-    if method:
-        method.check_length(cfg, num_images // solver.IMS_PER_BATCH)
+    solver, method = cfg.SOLVER, method_of(cfg)
+    notes = method.notes(cfg, num_images) if method else []
     last = solver.MAX_ITER - (method.iterations_before_learning(cfg) if method else 0)
     if solver.WARMUP_ITERS >= last > 0 and solver.LR_SCHEDULER_NAME != "PolynomialLR":
         notes.append(f"SOLVER.WARMUP_ITERS {solver.WARMUP_ITERS}: the learning rate rises until the end, at {last}")

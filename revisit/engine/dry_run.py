@@ -16,7 +16,7 @@ from revisit.data.reader import find_unreadable
 from revisit.engine.solver import build_optimizer
 from revisit.engine.step_cost import build_meta_model, step_cost
 from revisit.errors import UserError
-from revisit.keys import PIXELWISE
+from revisit.keys import KEYS, PIXELWISE, PRETRAINING, is_read, value_of
 from revisit.modeling.backbone.description import describe
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.viz.pretraining_sheets import save_view_sheet
@@ -40,8 +40,7 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int, notes: Sequence[N
     recipe = {"architecture": cfg.MODEL.META_ARCHITECTURE, "backbone": f"{cfg.MODEL.BACKBONE.NAME}{network}"}
     recipe |= {**_schedule(cfg, num_images, num_processes), "weight_decays": _weight_decays(cfg, model)}
     if method:
-        batch = cfg.SOLVER.IMS_PER_BATCH
-        recipe |= _views(cfg) | method.describe(cfg, num_images // batch, batch // num_processes)
+        recipe |= _views(cfg) | _method(cfg)
         recipe |= _cost(cfg, num_processes)
     if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
         recipe |= _pixelwise(cfg, model)
@@ -54,8 +53,6 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int, notes: Sequence[N
     if recipe["data"].get("unreadable"):
         found = "{unreadable} of {images_checked} images that were read are unreadable".format(**recipe["data"])
         print(f"warning: {found}:", *recipe["data"]["unreadable_first"], sep="\n    ")
-    if method and (advice := method.advice(cfg, num_images)):
-        print(f"warning: {advice}")
     if method and recipe["data"]["found"]:
         save_view_sheet(cfg, output / VIEWS)
         print(f"wrote {output / VIEWS}: anchor, positive and small crops of some images")
@@ -85,6 +82,15 @@ def _schedule(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
         "checkpoint_period": solver.CHECKPOINT_PERIOD,
         "data": {"train": list(cfg.DATASETS.TRAIN), "images": num_images, "test": list(cfg.DATASETS.TEST)},
     }
+
+
+def _method(cfg: CfgNode) -> dict:
+    """The keys that this method reads and others do not, by declaration; and lambda, k, which are 0 without L_nn."""
+    own = [name for name, key in KEYS.items() if key.read_by not in ((), (PRETRAINING,)) and is_read(cfg, name)]
+    keys = {name: value_of(cfg, name) for name in own}
+    weight = keys.get("NEIGHBORS.WEIGHT", 0.0)
+    first = {"iterations_before_learning": method_of(cfg).iterations_before_learning(cfg)}
+    return {"lambda": weight, "k": keys["NEIGHBORS.NUM_NEIGHBORS"] if weight else 0, **first, "keys": keys}
 
 
 def _cost(cfg: CfgNode, num_processes: int) -> dict:

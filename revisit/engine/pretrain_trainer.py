@@ -14,7 +14,7 @@ from revisit.evaluation.classifiers import fit_linear, knn_top1, linear_top1
 from revisit.evaluation.features import Features, extractor
 from revisit.evaluation.label_free import LABEL_FREE, label_free_scores
 from revisit.modeling.distributed import share_state, unwrap
-from revisit.modeling.meta_arch.pretraining import method_of, metrics_period
+from revisit.modeling.meta_arch.pretraining import metrics_period
 from revisit.viz.pretraining_sheets import neighbor_gallery
 
 from detectron2.config import CfgNode
@@ -34,10 +34,7 @@ class PretrainTrainer(RevisitTrainer):
 
     @classmethod
     def build_train_loader(cls, cfg: CfgNode) -> ResumableLoader:
-        loader = ResumableLoader(cfg)
-        if advice := method_of(cfg).advice(cfg, loader.num_images):
-            logger.warning(advice)
-        return loader
+        return ResumableLoader(cfg)
 
     def build_hooks(self) -> list[HookBase | None]:
         cfg, loader = self.cfg, self.data_loader

@@ -1,13 +1,119 @@
-"""When the neighbour loss joins: L = L_inst + lambda * L_nn (docs/method.md: Losses)."""
+"""The paper's one idea for any method with a queue: positives are drawn to their nearest neighbours, too.
+
+L = L_inst + lambda * L_nn (docs/method.md: Losses). A method says what L_nn is; whose keys are neighbours, from when on
+they count, and how pure they are is here.
+"""
 
 import logging
+from functools import partial
+
+import torch
+from torch import Tensor
 
 from revisit.errors import expect
+from revisit.keys import SWITCH, declare, one_of, real, whole
 from revisit.modeling.distributed import unwrap
+from revisit.modeling.losses.chunked import MAX_SCORES, nearest_rows
+from revisit.modeling.monitors import neighbor_purity
 
+from detectron2.config import CfgNode
 from detectron2.engine import HookBase
+from detectron2.utils.events import get_event_storage
 
 logger = logging.getLogger(__name__)
+
+neighbors = partial(declare, read_by=("KNNMoCo", "AllViews"))
+neighbors("NEIGHBORS.WEIGHT", 0.0, "lambda, the weight of L_nn; 0: no neighbours.", real(0, 1e6), paper=0.4)
+neighbors("NEIGHBORS.NUM_NEIGHBORS", 20, "k, neighbours of a positive.", whole(1), paper=20)
+neighbors(
+    "NEIGHBORS.WARMUP_EPOCHS",
+    5,
+    "Epochs before L_nn joins the loss; 20 in the authors' 800-epoch run.",
+    whole(unit="epochs"),
+    paper=5,
+)
+neighbors(
+    "NEIGHBORS.MINING",
+    "before_head",
+    "Where neighbours are mined: before_head, in g-space, or after_head, in h-space.",
+    one_of("before_head", "after_head"),
+    paper="before_head",
+)
+neighbors(
+    "NEIGHBORS.ENQUEUE_FIRST",
+    False,
+    "Mine in the queues as this step's keys will leave them, instead of waiting WARMUP_EPOCHS (paper, Appendix B); the "
+    "newest neighbours then carry stale scores, on purpose.",
+    SWITCH,
+)
+
+
+class MinesNeighbors:
+    """What a method with L_nn has beside its objective; goes before the class that has the ``queue``.
+
+    The queue's ring ``features`` holds g-space, ``keys`` h-space. The hook NeighborLossSchedule sets
+    ``neighbor_weight``: 0 while L_nn waits, then lambda.
+    """
+
+    max_scores = MAX_SCORES  # cosines in memory at once
+
+    def __init__(self, *, neighbor_weight: float, num_neighbors: int, mining: str, enqueue_first: bool, **of_method):
+        self.mine_before_head = mining == "before_head"
+        super().__init__(**of_method)
+        self.neighbor_weight = neighbor_weight
+        self.num_neighbors = num_neighbors
+        self.enqueue_first = enqueue_first
+
+    @classmethod
+    def from_config(cls, cfg: CfgNode) -> dict:
+        options = cfg.NEIGHBORS
+        mining = {"mining": options.MINING, "enqueue_first": options.ENQUEUE_FIRST}
+        own = {"neighbor_weight": options.WEIGHT, "num_neighbors": options.NUM_NEIGHBORS, **mining}
+        return {**super().from_config(cfg), **own}
+
+    @classmethod
+    def check(cls, cfg: CfgNode, share: int) -> None:
+        super().check(cfg, share)
+        parts = cfg.SOLVER.ACCUMULATION_STEPS
+        expect(
+            parts == 1 or not cfg.NEIGHBORS.ENQUEUE_FIRST,
+            "NEIGHBORS.ENQUEUE_FIRST mines among the whole batch's keys inside its forward: expected "
+            f"SOLVER.ACCUMULATION_STEPS 1 with it, got {parts}",
+        )
+
+    @classmethod
+    def notes(cls, cfg: CfgNode, num_images: int) -> list[str]:
+        wait = _iterations_to_wait(cfg, num_images // cfg.SOLVER.IMS_PER_BATCH) if cfg.NEIGHBORS.WEIGHT else 0
+        own = late_start("NEIGHBORS.WARMUP_EPOCHS", cfg.NEIGHBORS.WARMUP_EPOCHS, wait, cfg, "L_nn never joins")
+        return [*super().notes(cfg, num_images), *own]
+
+    def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
+        schedule = NeighborLossSchedule(cfg.NEIGHBORS.WEIGHT, _iterations_to_wait(cfg, iterations_per_epoch))
+        return [*super().hooks(cfg, iterations_per_epoch), schedule]
+
+    def mining_space(self, positives: Tensor, positives_g: Tensor) -> tuple[Tensor, str]:
+        """The positives' rows, after or before the head, that neighbours are mined for, and the ring to mine in."""
+        return (positives_g, "features") if self.mine_before_head else (positives, "keys")
+
+    def mined_ring(self, name: str) -> Tensor:
+        """The ring (K, W) as it is before this step or, with ``enqueue_first``, as its keys will leave it: the newest
+        neighbours then point at the rows that they will replace."""
+        if self.enqueue_first:
+            return self.queue.after_enqueue(name, self.pending_keys[-1][name])
+        return getattr(self.queue, name)
+
+    @torch.no_grad()
+    def purity(self, positives: Tensor, positives_g: Tensor, labels: Tensor) -> Tensor:
+        """Percent of the neighbours of (B, ...) rows that have their image's class; labels (B,)."""
+        rows, ring = self.mining_space(positives, positives_g)
+        nearest = nearest_rows(rows, getattr(self.queue, ring), self.num_neighbors, self.max_scores)
+        return neighbor_purity(nearest, labels.to(rows.device), self.queue.labels)
+
+    def weighted(self, loss_nn: Tensor) -> Tensor:
+        """lambda * L_nn; L_nn itself is logged as ``loss_nn_raw``."""
+        if self.watched:
+            get_event_storage().put_scalar("loss_nn_raw", loss_nn.item())
+        return self.neighbor_weight * loss_nn
 
 
 class NeighborLossSchedule(HookBase):
@@ -20,15 +126,16 @@ class NeighborLossSchedule(HookBase):
     def before_step(self) -> None:
         weight = self._weight if self.trainer.iter >= self._warmup else 0.0
         unwrap(self.trainer.model).neighbor_weight = weight
-        if self.trainer.iter == self._warmup > 0:
+        if self._weight and self.trainer.iter == self._warmup > 0:
             logger.info(f"L_nn joins the loss from iteration {self._warmup} on, with lambda {self._weight}")
 
 
-def check_wait(key: str, epochs: int, iterations_per_epoch: int, last: int, never: str = "L_nn never joins") -> None:
-    """Raise UserError where what ``key`` lets wait would wait until the run's end, iteration ``last``."""
-    wait = epochs * iterations_per_epoch
-    expect(
-        wait < last,
-        f"{key} {epochs}, {wait} iterations, do not end before the run does, after {last}, so {never}: expected fewer "
-        "of them, such as 0, or a longer run",
-    )
+def _iterations_to_wait(cfg: CfgNode, iterations_per_epoch: int) -> int:
+    return 0 if cfg.NEIGHBORS.ENQUEUE_FIRST else cfg.NEIGHBORS.WARMUP_EPOCHS * iterations_per_epoch
+
+
+def late_start(key: str, epochs: int, iterations: int, cfg: CfgNode, consequence: str) -> list[str]:
+    """A note where what ``key`` lets wait for ``iterations`` would wait until the run's end."""
+    if iterations < cfg.SOLVER.MAX_ITER:
+        return []
+    return [f"{key} {epochs}: {iterations} iterations, and the run has {cfg.SOLVER.MAX_ITER}, so {consequence}"]

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from revisit.modeling.distributed import in_global_order, unwrap
+from revisit.modeling.distributed import gather_rows, in_global_order, unwrap
 
 from detectron2.engine import HookBase
 
@@ -64,10 +64,26 @@ class AlignedQueue(nn.Module):
         return (self.num_enqueued + torch.arange(count, device=self.num_enqueued.device)) % self.length
 
 
-def enqueue_parts(queue: AlignedQueue, parts: list[dict[str, Tensor]]) -> None:
-    """Enqueue the rows of all processes, by ring, that each part of a step has gathered; nothing of no parts."""
-    if parts:
-        queue.enqueue(**{name: in_global_order([part[name] for part in parts]) for name in parts[0]})
+class KeepsKeys:
+    """What methods with a ``queue`` share: a step's keys wait in ``pending_keys`` until the step is over."""
+
+    queue: AlignedQueue | None
+
+    def __init__(self, **of_method: object):
+        super().__init__(**of_method)
+        self.pending_keys: list[dict[str, Tensor]] = []  # for each part of a step rows of all processes, by ring
+
+    def keep_keys(self, batch: dict, rows: dict[str, Tensor]) -> None:
+        """Keep gathered rows, (B, width) by ring, with the classes of the batch where it has some."""
+        if "label" in batch:
+            rows["labels"] = gather_rows(batch["label"].to(rows["keys"].device))
+        self.pending_keys.append(rows)
+
+    def enqueue_pending_keys(self) -> None:
+        """Move ``pending_keys`` into the queue, in the order of the global batch."""
+        parts, self.pending_keys = self.pending_keys, []
+        if parts:
+            self.queue.enqueue(**{name: in_global_order([part[name] for part in parts]) for name in parts[0]})
 
 
 class QueueUpdate(HookBase):

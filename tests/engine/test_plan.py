@@ -13,6 +13,7 @@ from torch.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 from trees import refusal
 
+from revisit.engine.config_checks import check_schedule
 from revisit.engine.dry_run import dry_run
 from revisit.engine.solver import build_lr_scheduler, build_optimizer, resolve_schedule
 from revisit.engine.step_cost import random_views, step_cost
@@ -35,11 +36,12 @@ def recipe(tmp_path, monkeypatch):
 
 
 def test_the_recipe_is_what_the_run_would_do(recipe, toy_datasets, tmp_path):
-    options = ("SOLVER.MAX_ITER", 0, "SOLVER.EPOCHS", 10, "KNN_MOCO.WARMUP_EPOCHS", 2, "SOLVER.WEIGHT_DECAY_NORM", 0.0)
+    options = ("SOLVER.MAX_ITER", 0, "SOLVER.EPOCHS", 10, "NEIGHBORS.WARMUP_EPOCHS", 2, "SOLVER.WEIGHT_DECAY_NORM", 0.0)
     plan = recipe(*options, num_processes=2)
     assert (plan["iterations_per_epoch"], plan["iterations"], plan["epochs"]) == (7, 70, 10)
-    assert (plan["warmup_epochs"], plan["warmup_iterations"]) == (2, 14)
-    assert (plan["lambda"], plan["k"], plan["momentum"], plan["policy"]) == (0.4, 5, 0.995, "standard_or_autoaugment")
+    assert (plan["lambda"], plan["k"], plan["policy"]) == (0.4, 5, "standard_or_autoaugment")
+    assert (plan["keys"]["MOCO.MOMENTUM"], plan["keys"]["NEIGHBORS.WARMUP_EPOCHS"]) == (0.995, 2)
+    assert not [key for key in plan["keys"] if not key.startswith(("MOCO.", "NEIGHBORS."))]
     assert plan["weight_decays"] == {"other": 1e-4, "norm": 0.0, "bias": 1e-4}
     assert plan["crops"]["small"] == {"count": 4, "size": 16, "scale": [0.05, 0.14]}
     assert plan["shapes"]["small"] == [4, 4, 3, 16, 16]
@@ -59,20 +61,27 @@ def test_accumulation_needs_the_memory_of_one_part(recipe):
     assert (parts["accumulation_steps"], parts["shapes"]["projection_head"][0]) == (4, [12, 16])
 
 
-def test_moco_has_no_neighbours_and_a_queue_that_holds_an_image_twice_is_warned_of(recipe, capsys):
-    plan = recipe("MODEL.META_ARCHITECTURE", "MoCo", "VIEWS.NUM_SMALL", 0, "MOCO.QUEUE_SIZE", 60)
-    assert "warning: MOCO.QUEUE_SIZE 60 is 1.0 times the 60 images" in capsys.readouterr().out
-    assert (plan["lambda"], plan["k"]) == (0, 0)
+def test_moco_has_no_neighbours(recipe):
+    plan = recipe("MODEL.META_ARCHITECTURE", "MoCo", "VIEWS.NUM_SMALL", 0)
+    assert (plan["lambda"], plan["k"]) == (0, 0) and not [key for key in plan["keys"] if key.startswith("NEIGHBORS.")]
     assert "small" not in plan["shapes"] and "queue.features" not in plan["shapes"]
 
 
-def test_one_group_of_all_images_is_warned_of_because_anchors_find_no_other(recipe, capsys):
-    one = recipe("MOCO.BN_GROUP", 8, num_processes=2)
-    assert (one["bn_group"], one["shuffle_bn"]) == (8, False)
-    assert "warning: MOCO.BN_GROUP 8 is all that runs at a time" in capsys.readouterr().out
-    two = recipe("MOCO.BN_GROUP", 4, num_processes=4)
-    assert (two["bn_group"], two["shuffle_bn"]) == (4, True)
-    assert "BN_GROUP" not in capsys.readouterr().out.partition("wrote")[2]
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        (("MOCO.QUEUE_SIZE", 60), "MOCO.QUEUE_SIZE"),
+        (("MOCO.BN_GROUP", 8), "MOCO.BN_GROUP"),
+        (("MOCO.FILL_QUEUE_FIRST", True, "SOLVER.MAX_ITER", 7), "MOCO.FILL_QUEUE_FIRST"),
+        (("NEIGHBORS.WARMUP_EPOCHS", 2), "NEIGHBORS.WARMUP_EPOCHS"),
+        (("NEIGHBORS.WARMUP_EPOCHS", 2, "NEIGHBORS.ENQUEUE_FIRST", True), None),
+        (("NEIGHBORS.WARMUP_EPOCHS", 2, "NEIGHBORS.WEIGHT", 0.0), None),
+        ((), None),
+    ],
+)
+def test_what_does_less_than_its_key_says_is_noted(options, key):
+    notes = check_schedule(tiny_config(*options), 60)
+    assert [text.split()[0] for _, text in notes] == ([key] if key else [])
 
 
 def test_missing_data_is_said_and_the_published_size_taken(recipe, tmp_path):
@@ -84,9 +93,9 @@ def test_missing_data_is_said_and_the_published_size_taken(recipe, tmp_path):
 MEASURED = {
     "KNNMoCo": (),
     "DenseCL": ("VIEWS.NUM_SMALL", 0, "VIEWS.LARGE_SIZE", 96),
-    "SimCLR": ("SOLVER.IMS_PER_BATCH", 64),
+    "SimCLR": ("SOLVER.IMS_PER_BATCH", 64, "NEIGHBORS.WEIGHT", 0.0),
     "BYOL": ("NEIGHBORS.WEIGHT", 0.4, "NEIGHBORS.QUEUE_SIZE", 64, "SOLVER.OPTIMIZER", "AdamW"),
-    "SwAV": ("SWAV.QUEUE_SIZE", 8),
+    "SwAV": ("SWAV.QUEUE_SIZE", 8, "NEIGHBORS.WEIGHT", 0.0),
 }
 
 

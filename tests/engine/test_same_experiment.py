@@ -103,15 +103,15 @@ def test_what_a_key_means_depends_on_the_network(kind, key, may):
 @pytest.mark.parametrize(
     ("kind", "idle"),
     [
-        ("MoCo", "KNN_MOCO.WEIGHT, NEIGHBORS.WEIGHT"),
-        ("KNNMoCo", "NEIGHBORS.WEIGHT"),
-        ("BYOL", "MOCO.MOMENTUM, KNN_MOCO.WEIGHT"),
-        ("detection", "MOCO.MOMENTUM, KNN_MOCO.WEIGHT, NEIGHBORS.WEIGHT, KNN_EVAL.BANK"),
+        ("MoCo", "NEIGHBORS.WEIGHT, NEIGHBORS.QUEUE_SIZE"),
+        ("KNNMoCo", "NEIGHBORS.QUEUE_SIZE"),
+        ("BYOL", "MOCO.MOMENTUM"),
+        ("detection", "MOCO.MOMENTUM, NEIGHBORS.WEIGHT, NEIGHBORS.QUEUE_SIZE, KNN_EVAL.BANK"),
     ],
 )
 def test_keys_that_are_typed_and_never_read_are_named(kind, idle):
     read = ("OUTPUT_DIR", "SOLVER.BASE_LR", "MODEL.WEIGHTS", "SEED", "DATASETS.TEST", "IMPORTS", "TEST.EVAL_EPOCHS")
-    opts = [*read, "MOCO.MOMENTUM", "KNN_MOCO.WEIGHT", "NEIGHBORS.WEIGHT", "KNN_EVAL.BANK", "TEST.AUG.ENABLED"]
+    opts = [*read, "MOCO.MOMENTUM", "NEIGHBORS.WEIGHT", "NEIGHBORS.QUEUE_SIZE", "KNN_EVAL.BANK", "TEST.AUG.ENABLED"]
     cfg = config(kind)
     said = f"typed, but without effect: {cfg.MODEL.META_ARCHITECTURE} never reads {idle}, TEST.AUG.ENABLED"
     assert typed_in_vain(cfg, [word for key in opts for word in (key, "a value")]) == [(logging.WARNING, said)]

@@ -28,7 +28,7 @@ from detectron2.engine import hooks as d2_hooks
 from detectron2.utils.events import CommonMetricPrinter, EventStorage
 
 OPTIONS = ("SOLVER.MAX_ITER", 10, "SOLVER.CHECKPOINT_PERIOD", 1, "SOLVER.CHECKPOINTS_KEPT", 0)
-OPTIONS += ("KNN_MOCO.WARMUP_EPOCHS", 1, "DATASETS.TEST", ("toy_objects_heldout",))
+OPTIONS += ("NEIGHBORS.WARMUP_EPOCHS", 1, "DATASETS.TEST", ("toy_objects_heldout",))
 OPTIONS += ("KNN_EVAL.BANK", "toy_objects_train", "KNN_EVAL.IMAGE_SIZE", 32)
 
 

@@ -30,13 +30,9 @@ def negative_cosine(predictions: Tensor, embeddings: Tensor) -> Tensor:
 class SimSiam(Pretraining):
     """Each view's prediction p meets the other's embedding z: no negatives, no queue, no momentum encoder, no hook."""
 
-    TITLE = "SimSiam"
-    HEADS = ("projection_head.", "predictor.")
-    KEYS = ("SIMSIAM.*",)
-
     @configurable
     def __init__(self, *, embedding_dim: int, predictor_dim: int, **shared: object):
-        """``add_simsiam_keys`` says what each option means."""
+        """The keys SIMSIAM.* say what each option means."""
         super().__init__(**shared)
         self.projection_head = BNProjectionHead(self.feature_dim, embedding_dim, embedding_dim)
         self.predictor = BNProjectionHead(embedding_dim, predictor_dim, embedding_dim)
@@ -51,20 +47,11 @@ class SimSiam(Pretraining):
         small = cfg.VIEWS.NUM_SMALL
         expect(small == 0, f"VIEWS.NUM_SMALL {small}: SimSiam has two large views; expected 0")
 
-    @classmethod
-    def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:
-        return {"embedding_dim": cfg.SIMSIAM.EMBEDDING_DIM, "predictor_dim": cfg.SIMSIAM.PREDICTOR_DIM}
-
-    def encode(self, batch: dict) -> dict[str, Tensor]:
-        """Embeddings and predictions of both views, of one pass: unit rows (B, 2, C), the anchors' first."""
-        views = torch.stack([batch["anchor"], batch["positive"]], dim=1)
-        z = self.projection_head(self.pooled(self.backbone, views.flatten(0, 1)))
-        rows = {"embeddings": unit_rows(z), "predictions": unit_rows(self.predictor(z))}
-        return {name: each.unflatten(0, views.shape[:2]) for name, each in rows.items()}
-
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
-        encoded = self.encode(batch)
-        (z, other_z), (p, other_p) = (encoded[name].unbind(dim=1) for name in ("embeddings", "predictions"))
+        views = torch.stack([batch["anchor"], batch["positive"]], dim=1)  # one pass of both
+        embeddings = self.projection_head(self.pooled(self.backbone, views.flatten(0, 1)))
+        rows = (unit_rows(embeddings), unit_rows(self.predictor(embeddings)))
+        (z, other_z), (p, other_p) = (each.unflatten(0, views.shape[:2]).unbind(dim=1) for each in rows)
         if self.watched:
             get_event_storage().put_scalar("embedding_std", feature_std(z).item())  # the collapse alarm reads it
         return {"loss_inst": (negative_cosine(p, other_z) + negative_cosine(other_p, z)) / 2}

@@ -67,7 +67,7 @@ def test_forward_is_the_weighted_sum_of_both_losses_from_maps_to_loss(grid, weig
             getattr(model, f"{prefix}{name}") for name in ("backbone", "projection_head", "dense_head")
         )
         with torch.no_grad():
-            maps = encoder(model.normalized(views[view]))["res5"]
+            maps = model.feature_map(encoder, views[view])
             rows.append(head(maps.mean((2, 3))))
             maps = torch.nn.functional.adaptive_avg_pool2d(maps, grid) if grid else maps
             cells.append(maps.flatten(2).transpose(1, 2).double().numpy())

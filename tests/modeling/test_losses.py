@@ -116,7 +116,7 @@ def test_in_float32_with_queues_of_any_type_they_agree_with_float64(dtype, toler
 
 
 def test_the_queue_may_change_before_backward():
-    """With KNN_MOCO.ENQUEUE_FIRST it does."""
+    """With NEIGHBORS.ENQUEUE_FIRST it does."""
     x = loss_inputs(3, queue_size=301, dtype=torch.float32)
     options = {"temperature": TAU, "max_scores": 600}
     _, expected = losses_and_gradient(chunked_losses, x, **options)

@@ -232,7 +232,7 @@ def test_two_processes_pretrain_and_finetune_by_the_recipes(family, toy_root, tm
     train, tiny = f"python tools/train_net.py --num-gpus 2 --config-file configs/toy/{family}", TINY[family]
     tiny += " SOLVER.IMS_PER_BATCH 4 SOLVER.WARMUP_ITERS 0"
     alone = "DATASETS.TEST () KNN_EVAL.BANK '' KNN_EVAL.LINEAR False TEST.EVAL_EPOCHS 0 DATALOADER.NUM_WORKERS 0 "
-    alone += "MOCO.QUEUE_SIZE 40 KNN_MOCO.WARMUP_EPOCHS 0"
+    alone += "MOCO.QUEUE_SIZE 40 NEIGHBORS.WARMUP_EPOCHS 0"
     run(f"{train}_pretrain.yaml SOLVER.MAX_ITER 2 OUTPUT_DIR {tmp_path}/a {tiny} {alone}", toy_root)
     text = run(f"python tools/convert_to_d2.py {tmp_path}/a/model_final.pth {tmp_path}/backbone.pth", toy_root)
     assert "revisit layout" in text

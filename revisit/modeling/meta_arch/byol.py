@@ -50,11 +50,6 @@ class BYOL(AllViews):
     over the positives j; with the large one alone it is BYOL's symmetric loss. L_nn is d to the z' of neighbours.
     """
 
-    TITLE = "BYOL"
-    HEADS = ("projection_head.", "predictor.", "momentum_backbone.", "momentum_projection_head.", "queue.")
-    ENCODERS = ("backbone", "momentum_backbone")
-    KEYS = ("BYOL.*",)
-
     @configurable
     def __init__(
         self,
@@ -66,7 +61,7 @@ class BYOL(AllViews):
         bn_groups: BNGroups,
         **shared: object,
     ):
-        """``add_byol_keys`` says what each option means."""
+        """The keys BYOL.* say what each option means."""
         super().__init__(**shared)
         self.momentum = momentum
         self.projection_head = BNProjectionHead(self.feature_dim, hidden_dim, embedding_dim)
@@ -81,11 +76,6 @@ class BYOL(AllViews):
         options = {"embedding_dim": cfg.BYOL.EMBEDDING_DIM, "hidden_dim": cfg.BYOL.HIDDEN_DIM}
         options |= {"momentum": cfg.BYOL.MOMENTUM, "predicts": cfg.BYOL.PREDICTOR}
         return {**super().from_config(cfg), **options, "bn_groups": whole_batch(cfg)}
-
-    @classmethod
-    def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:
-        own = {"momentum": cfg.BYOL.MOMENTUM, "predictor": cfg.BYOL.PREDICTOR}
-        return {**own, **super().describe(cfg, iterations_per_epoch, share)}
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         return [CosineMomentum(cfg.BYOL.MOMENTUM), *super().hooks(cfg, iterations_per_epoch)]

@@ -100,11 +100,6 @@ class DenseCL(MoCo):
     backbone's map, or of that map pooled to GRID x GRID.
     """
 
-    TITLE = "DenseCL"
-    HEADS = (*MoCo.HEADS, "dense_head.", "momentum_dense_head.")
-    MARK = "queue.dense_keys"
-    KEYS = ("DENSECL.*",)
-
     @configurable
     def __init__(self, *, dense_weight: float, grid: int, **moco: object):
         """``add_densecl_keys`` says what each option means."""
@@ -123,11 +118,6 @@ class DenseCL(MoCo):
         super().check(cfg, share)
         small = cfg.VIEWS.NUM_SMALL
         expect(small == 0, f"VIEWS.NUM_SMALL {small}: DenseCL has one positive, the large one; expected 0")
-
-    @classmethod
-    def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:
-        said = super().describe(cfg, iterations_per_epoch, share)
-        return {**said, "dense_weight": cfg.DENSECL.WEIGHT, "grid": cfg.DENSECL.GRID}
 
     def queue_widths(self) -> dict[str, int]:
         """Rings of the queue: Q_h, and Q_d of as many channels."""

@@ -9,16 +9,15 @@ import torch
 from torch import Tensor
 
 from revisit.errors import expect
-from revisit.keys import POSITIVE, SWITCH, declare, one_of, real, value_of, whole
-from revisit.modeling.backbone.description import family_of
+from revisit.keys import POSITIVE, SWITCH, declare, one_of, real, whole
 from revisit.modeling.bn_groups import BNGroups, bn_groups, group_batch_norm, has_batch_norm
-from revisit.modeling.distributed import gather_rows, start_gather
+from revisit.modeling.distributed import start_gather
 from revisit.modeling.losses.chunked import MAX_SCORES, chunked_losses
 from revisit.modeling.meta_arch.pretraining import Pretraining, positive_passes, unit_rows
 from revisit.modeling.momentum import MomentumUpdate, ema_update, momentum_copy
 from revisit.modeling.monitors import contrast_accuracy, feature_std
 from revisit.modeling.projection_head import ProjectionHead
-from revisit.modeling.queue import AlignedQueue, QueueUpdate, enqueue_parts
+from revisit.modeling.queue import AlignedQueue, KeepsKeys, QueueUpdate
 from revisit.modeling.shuffle_bn import scatter_shuffled, shuffle_permutation
 
 from detectron2.config import CfgNode, configurable
@@ -81,20 +80,13 @@ class Encoded:
 
 
 @META_ARCH_REGISTRY.register()
-class MoCo(Pretraining):
+class MoCo(KeepsKeys, Pretraining):
     """Encoder h(g(.)), momentum encoder h'(g'(.)) and the queue Q_h (docs/method.md: Notation, One step).
 
     ``training_losses`` adds the new keys of all processes to ``pending_keys``; the hooks MomentumUpdate and QueueUpdate
     change the momentum encoder and the queue. A batch that comes in parts (SOLVER.ACCUMULATION_STEPS) is one forward
     per part, and all its keys are enqueued together.
     """
-
-    TITLE = "MoCo"
-    HEADS = ("projection_head.", "momentum_backbone.", "momentum_projection_head.", "queue.")
-    ENCODERS = ("backbone", "momentum_backbone")
-    MARK = "queue.keys"
-    KEYS = ("MOCO.*",)
-    MAY_CHANGE = ("MOCO.MAX_SCORES",)
 
     @configurable
     def __init__(
@@ -111,7 +103,7 @@ class MoCo(Pretraining):
         seed: int,
         **shared: object,
     ):
-        """``add_moco_keys`` says what each option means, ``Pretraining`` which are shared."""
+        """The keys MOCO.* say what each option means."""
         super().__init__(**shared)
         self.embedding_dim = embedding_dim
         self.max_scores = max_scores
@@ -125,7 +117,6 @@ class MoCo(Pretraining):
         if bn_groups:
             group_batch_norm([self.backbone, self.momentum_backbone], bn_groups)
         self.queue = AlignedQueue(queue_size, queue_dtype, **self.queue_widths())
-        self.pending_keys: list[dict[str, Tensor]] = []
 
     @classmethod
     def from_config(cls, cfg: CfgNode) -> dict:
@@ -137,65 +128,38 @@ class MoCo(Pretraining):
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
-        batch, size, family = cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO.QUEUE_SIZE, family_of(cfg)
+        batch, size = cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO.QUEUE_SIZE
         expect(
             batch <= size,
             f"MOCO.QUEUE_SIZE {size} is smaller than the global batch of {batch}: expected at least as many",
         )
-        groups = bn_groups(cfg, share)
-        if not (family and groups):
-            return
-        norm, together = value_of(cfg, family.NORM_KEY), groups.images
-        expect(norm == "BN", f"{family.NORM_KEY} is {norm!r}: expected BN; MOCO.BN_GROUP says who shares statistics")
-        large, small, count = cfg.VIEWS.LARGE_SIZE, cfg.VIEWS.SMALL_SIZE, cfg.VIEWS.NUM_SMALL
-        values = [together * family.places(cfg, large)] + [together * count * family.places(cfg, small)] * (count > 0)
-        expect(
-            min(values) > 1,
-            f"SOLVER.IMS_PER_BATCH {batch} leaves batch normalisation a single value in the last map: expected more "
-            "images, larger VIEWS, a larger MOCO.BN_GROUP, or fewer SOLVER.ACCUMULATION_STEPS",
-        )
+        bn_groups(cfg, share)
+
+    @classmethod
+    def notes(cls, cfg: CfgNode, num_images: int) -> list[str]:
+        """Of a queue that holds a whole epoch or more (the paper's holds 0.55) or takes the run to fill, and of one
+        group of all images."""
+        size, batch, group, notes = cfg.MOCO.QUEUE_SIZE, cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO.BN_GROUP, []
+        if size >= num_images:
+            notes.append(
+                f"MOCO.QUEUE_SIZE {size} is {size / num_images:.1f} times the {num_images} images, so an image's own "
+                f"older keys are among its negatives: take about {max(batch, num_images // 2)}"
+            )
+        wait = cls.iterations_before_learning(cfg)
+        if wait >= cfg.SOLVER.MAX_ITER:
+            notes.append(f"MOCO.FILL_QUEUE_FIRST True: it takes {wait} iterations, so this run learns nothing")
+        shuffles = cfg.MOCO.SHUFFLE_BN and has_batch_norm(cfg)
+        if shuffles and 1 < group == batch // cfg.SOLVER.ACCUMULATION_STEPS:
+            notes.append(
+                f"MOCO.BN_GROUP {group} is all that runs at a time, so MOCO.SHUFFLE_BN finds no other group, and batch "
+                f"statistics may tell which key belongs to which positive: take MOCO.BN_GROUP {group // 2}"
+            )
+        return notes
 
     @classmethod
     def iterations_before_learning(cls, cfg: CfgNode) -> int:
         """Those that fill the queue, with MOCO.FILL_QUEUE_FIRST."""
         return math.ceil(cfg.MOCO.QUEUE_SIZE / cfg.SOLVER.IMS_PER_BATCH) if cfg.MOCO.FILL_QUEUE_FIRST else 0
-
-    @classmethod
-    def check_length(cls, cfg: CfgNode, iterations_per_epoch: int) -> None:
-        wait, last = cls.iterations_before_learning(cfg), cfg.SOLVER.MAX_ITER
-        expect(
-            wait < last,
-            f"MOCO.FILL_QUEUE_FIRST True: a queue of {cfg.MOCO.QUEUE_SIZE} rows takes {wait} of the run's {last} "
-            "iterations to fill, so nothing is learned; expected a shorter MOCO.QUEUE_SIZE, or a longer run",
-        )
-
-    @classmethod
-    def advice(cls, cfg: CfgNode, num_images: int) -> str:
-        """For a queue that holds a whole epoch or more (the paper's holds 0.55), and for one group of all images."""
-        size, batch, group, said = cfg.MOCO.QUEUE_SIZE, cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO.BN_GROUP, []
-        if size >= num_images:
-            said.append(
-                f"MOCO.QUEUE_SIZE {size} is {size / num_images:.1f} times the {num_images} images, so an image's own "
-                f"older keys are among its negatives: take about {max(batch, num_images // 2)}"
-            )
-        shuffles = cfg.MOCO.SHUFFLE_BN and has_batch_norm(cfg)
-        if shuffles and 1 < group == batch // cfg.SOLVER.ACCUMULATION_STEPS:
-            said.append(
-                f"MOCO.BN_GROUP {group} is all that runs at a time, so MOCO.SHUFFLE_BN finds no other group, and batch "
-                f"statistics may tell which key belongs to which positive: take MOCO.BN_GROUP {group // 2}"
-            )
-        return "; ".join(said)
-
-    @classmethod
-    def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:
-        moco, groups = cfg.MOCO, bn_groups(cfg, share)
-        statistics = {"shuffle_bn": False}
-        if groups:
-            statistics = {"bn_group": groups.images, "shuffle_bn": moco.SHUFFLE_BN and groups.count > 1}
-        said = {"momentum": moco.MOMENTUM, "temperature": moco.TEMPERATURE, "queue_size": moco.QUEUE_SIZE}
-        if wait := cls.iterations_before_learning(cfg):
-            said["iterations_to_fill_the_queue"] = wait
-        return {**said, **statistics, "lambda": 0.0, "k": 0, "warmup_epochs": 0, "warmup_iterations": 0}
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         return [MomentumUpdate(), QueueUpdate()]
@@ -209,9 +173,7 @@ class MoCo(Pretraining):
         encoded = self.encode_positives(batch)
         keys = finish_keys()
         pending = {name: keys.pop(name) for name in self.queue.names}
-        if "label" in batch:
-            pending["labels"] = gather_rows(batch["label"].to(self.device))
-        self.pending_keys.append(pending)
+        self.keep_keys(batch, pending)
         anchors = pending["keys"].chunk(comm.get_world_size())[comm.get_rank()]
         encoded = replace(encoded, anchors=anchors, **keys)
         self.log_monitors(batch, encoded)
@@ -248,7 +210,7 @@ class MoCo(Pretraining):
         With shuffle-BN the uint8 anchors change places between groups first, and the keys come back in
         the order of the global batch (docs/method.md: Batch statistics).
         """
-        images = images.to(self.device, non_blocking=True)
+        images = images.to(self.pixel_mean.device, non_blocking=True)
         if self.shuffle_bn:
             global_batch = len(images) * comm.get_world_size()
             part = len(self.pending_keys)
@@ -274,11 +236,6 @@ class MoCo(Pretraining):
         ema_update(self.momentum_backbone, self.backbone, self.momentum)
         ema_update(self.momentum_projection_head, self.projection_head, self.momentum)
 
-    def enqueue_pending_keys(self) -> None:
-        """Move ``pending_keys`` into the queue, in the order of the global batch."""
-        enqueue_parts(self.queue, self.pending_keys)
-        self.pending_keys = []
-
     @torch.no_grad()
     def monitors(self, batch: dict, encoded: Encoded) -> dict[str, Tensor]:
         """What docs/reading-a-run.md explains, of this process's share and, of its positives, the large ones."""
@@ -293,7 +250,7 @@ class MoCo(Pretraining):
         """Log ``monitors`` of a watched step, of its first part where it comes in parts."""
         if not self.watched or len(self.pending_keys) > 1:
             return
-        with torch.autocast(self.device.type, enabled=False):
+        with torch.autocast(self.pixel_mean.device.type, enabled=False):
             values = self.monitors(batch, encoded)
         storage = get_event_storage()
         storage.put_scalars(**dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True)))

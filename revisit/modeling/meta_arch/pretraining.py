@@ -1,7 +1,7 @@
 """What every pretraining method shares, and what the rest of Revisit asks of one.
 
-A method is a Detectron2 meta-architecture in a file of its own: its config keys, what can be wrong with them, its
-hooks, what a dry run says of it and its forward. Nothing outside that file knows its name.
+A method is a Detectron2 meta-architecture in a file of its own: its config keys, its losses and its hooks. Nothing
+outside that file knows its name.
 """
 
 from collections.abc import Iterable
@@ -36,6 +36,8 @@ def metrics_period(cfg: CfgNode) -> int:
 class Pretraining(nn.Module):
     """An encoder g, the ``backbone``, that learns from views; subclasses say by which losses.
 
+    A part named ``...backbone`` begins with the backbone of MODEL.WEIGHTS; a converted backbone leaves all others out.
+
     In training ``forward`` takes a ViewBatch and returns ``training_losses``. It changes nothing but parameters'
     gradients: what a step changes besides (a queue, a momentum encoder) is changed by ``hooks`` after the optimiser's
     step, so that a checkpoint holds one moment.
@@ -43,16 +45,6 @@ class Pretraining(nn.Module):
     In evaluation it takes Detectron2's list of dicts with ``image``, (3, H, W) uint8 RGB of one size, and returns for
     each the ``feature`` g(x), (Cg,) float32, a unit row.
     """
-
-    TITLE = ""  # the method in words, for the origin of its weights
-    HEADS: tuple[str, ...] = ()  # prefixes of its tensors that a converted backbone leaves out
-    ENCODERS: tuple[str, ...] = ("backbone",)  # modules that begin with MODEL.WEIGHTS' backbone
-    # Patterns of config keys, beside those of the methods that it extends, for a run that is resumed with other values
-    # (engine/same_experiment.py). KEYS: all of its own; who states them reads no other method's. MAY_CHANGE: of these,
-    # those that do not make another experiment.
-    KEYS: tuple[str, ...] = ()
-    MAY_CHANGE: tuple[str, ...] = ()
-    MARK = ""  # a tensor that only its checkpoints have, for files older than the name of the method in them
 
     def __init__(self, *, backbone: Backbone, metrics_period: int, pixel_mean: list[float], pixel_std: list[float]):
         super().__init__()
@@ -74,26 +66,17 @@ class Pretraining(nn.Module):
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
-        """Raise UserError where the method's keys make no sense together; ``share`` images are a process's batch."""
+        """Raise UserError where a run would be silently wrong; ``share`` images are a process's batch."""
 
     @classmethod
-    def check_length(cls, cfg: CfgNode, iterations_per_epoch: int) -> None:
-        """Raise UserError where the method's keys make no sense in a run of SOLVER.MAX_ITER iterations."""
+    def notes(cls, cfg: CfgNode, num_images: int) -> list[str]:
+        """Warnings, a line each, of what will do less than its key says in a run over ``num_images`` images."""
+        return []
 
     @classmethod
     def iterations_before_learning(cls, cfg: CfgNode) -> int:
         """How many iterations at the beginning have a learning rate of 0, before the schedule begins."""
         return 0
-
-    @classmethod
-    def advice(cls, cfg: CfgNode, num_images: int) -> str:
-        """A warning for a recipe that may run and will probably not learn from ``num_images`` images; "" for none."""
-        return ""
-
-    @classmethod
-    def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:
-        """What a dry run prints of the method: plain values by name; ``share`` images are a process's batch."""
-        return {}
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         """What has to run directly after the optimiser's step and the learning rate's, in this order."""
@@ -102,10 +85,6 @@ class Pretraining(nn.Module):
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
         """Scalars by name, whose sum is the loss."""
         raise NotImplementedError
-
-    @property
-    def device(self) -> torch.device:
-        return self.pixel_mean.device
 
     def forward(self, batch: dict | list[dict]) -> dict[str, Tensor] | list[dict[str, Tensor]]:
         if self.training:
@@ -118,14 +97,10 @@ class Pretraining(nn.Module):
         """g(x) of (B, 3, H, W) uint8 RGB images as (B, Cg) float32 unit rows."""
         return unit_rows(self.pooled(self.backbone, images))
 
-    def normalized(self, images: Tensor) -> Tensor:
-        """uint8 pixels on any device -> float32 on the model's, less the data's mean, over its deviation."""
-        images = images.to(self.device, non_blocking=True)
-        return (images - self.pixel_mean) / self.pixel_std
-
     def feature_map(self, backbone: nn.Module, images: Tensor) -> Tensor:
         """The last map of g, or of another ``backbone``; (B, 3, H, W) uint8 RGB -> (B, Cg, h, w)."""
-        return backbone(self.normalized(images))[self.feature]
+        images = images.to(self.pixel_mean.device, non_blocking=True)
+        return backbone((images - self.pixel_mean) / self.pixel_std)[self.feature]
 
     def pooled(self, backbone: nn.Module, images: Tensor) -> Tensor:
         """``feature_map`` averaged over its places, (B, Cg)."""

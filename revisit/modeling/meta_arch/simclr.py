@@ -48,13 +48,9 @@ class SimCLR(AllViews):
     """L_inst is the mean over an image's positives of NT-Xent between the anchors and these positives; with the large
     one alone it is SimCLR's loss. L_nn has a neighbour's key as the partner, and the same negatives."""
 
-    TITLE = "SimCLR"
-    HEADS = ("projection_head.", "queue.")
-    KEYS = ("SIMCLR.*",)
-
     @configurable
     def __init__(self, *, embedding_dim: int, temperature: float, bn_groups: BNGroups, **shared: object):
-        """``add_simclr_keys`` says what each option means."""
+        """The keys SIMCLR.* say what each option means."""
         super().__init__(**shared)
         self.temperature = temperature
         self.global_batch = bn_groups.images
@@ -66,11 +62,6 @@ class SimCLR(AllViews):
     def from_config(cls, cfg: CfgNode) -> dict:
         options = {"embedding_dim": cfg.SIMCLR.EMBEDDING_DIM, "temperature": cfg.SIMCLR.TEMPERATURE}
         return {**super().from_config(cfg), **options, "bn_groups": whole_batch(cfg)}
-
-    @classmethod
-    def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:
-        own = {"temperature": cfg.SIMCLR.TEMPERATURE, "negatives": 2 * cfg.SOLVER.IMS_PER_BATCH - 2}
-        return {**own, **super().describe(cfg, iterations_per_epoch, share)}
 
     def objective(self, encoded: dict[str, Tensor]) -> Objective:
         positives = encoded["positives"]

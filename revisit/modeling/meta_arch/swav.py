@@ -14,7 +14,7 @@ from revisit.keys import POSITIVE, declare, real, whole
 from revisit.modeling.bn_groups import BNGroups, group_batch_norm, whole_batch
 from revisit.modeling.distributed import gather_rows, unwrap
 from revisit.modeling.meta_arch.all_views import AllViews, Objective
-from revisit.modeling.neighbors import check_wait
+from revisit.modeling.neighbors import late_start
 from revisit.modeling.projection_head import BNProjectionHead
 from revisit.modeling.queue import AlignedQueue
 
@@ -77,13 +77,9 @@ class SwAV(AllViews):
     """Swapped prediction: for both large views v, the mean over an image's other views w of the cross entropy between
     v's code and softmax(w . prototypes / tau). L_nn has the neighbours' codes, as they were in their own batch."""
 
-    TITLE = "SwAV"
-    HEADS = ("projection_head.", "prototypes", "queue.", "views.")
-    KEYS = ("SWAV.*",)
-
     @configurable
     def __init__(self, *, options: CfgNode, bn_groups: BNGroups, **shared: object):
-        """``add_swav_keys`` says what each of the options means."""
+        """The keys SWAV.* say what each option means."""
         super().__init__(**shared)
         self.options = options
         self.projection_head = BNProjectionHead(self.feature_dim, options.HIDDEN_DIM, options.EMBEDDING_DIM)
@@ -105,19 +101,18 @@ class SwAV(AllViews):
         super().check(cfg, share)
         batch, size = cfg.SOLVER.IMS_PER_BATCH, cfg.SWAV.QUEUE_SIZE
         expect(not size or batch <= size, f"SWAV.QUEUE_SIZE {size}: expected 0, or at least the batch of {batch}")
+        mining = cfg.NEIGHBORS.MINING
+        expect(mining == "before_head", f"NEIGHBORS.MINING {mining}: SwAV's queue holds codes; expected before_head")
 
     @classmethod
-    def describe(cls, cfg: CfgNode, iterations_per_epoch: int, share: int) -> dict[str, object]:
-        own = {name.lower(): cfg.SWAV[name] for name in ("PROTOTYPES", "TEMPERATURE", "EPSILON")}
-        return {**own, **super().describe(cfg, iterations_per_epoch, share)}
-
-    @classmethod
-    def check_length(cls, cfg: CfgNode, iterations_per_epoch: int) -> None:
-        super().check_length(cfg, iterations_per_epoch)
-        options, length = cfg.SWAV, (iterations_per_epoch, cfg.SOLVER.MAX_ITER)
-        check_wait("SWAV.FROZEN_EPOCHS", options.FROZEN_EPOCHS, *length, "prototypes never learn")
-        if options.QUEUE_SIZE:
-            check_wait("SWAV.QUEUE_FROM_EPOCH", options.QUEUE_FROM_EPOCH, *length, "its queue is never used")
+    def notes(cls, cfg: CfgNode, num_images: int) -> list[str]:
+        per_epoch, options = num_images // cfg.SOLVER.IMS_PER_BATCH, cfg.SWAV
+        waits = [("FROZEN_EPOCHS", "prototypes never learn")]
+        waits += [("QUEUE_FROM_EPOCH", "its queue is never used")] if options.QUEUE_SIZE else []
+        notes = super().notes(cfg, num_images)
+        for name, consequence in waits:
+            notes += late_start(f"SWAV.{name}", options[name], options[name] * per_epoch, cfg, consequence)
+        return notes
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         frozen, queue_from = (cfg.SWAV[key] * iterations_per_epoch for key in ("FROZEN_EPOCHS", "QUEUE_FROM_EPOCH"))

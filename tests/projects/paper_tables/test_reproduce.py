@@ -53,7 +53,7 @@ def test_a_row_of_the_sweep_changes_what_its_label_says(profile):
         name, value, *_ = label.split()
         wanted = centre | {name: f"{value}_head" if name == "mined" else float(value)}
         if label != "lambda 0.0":  # made without L_nn
-            found = {"k": cfg.KNN_MOCO.NUM_NEIGHBORS, "lambda": cfg.KNN_MOCO.WEIGHT, "mined": cfg.KNN_MOCO.MINING}
+            found = {"k": cfg.NEIGHBORS.NUM_NEIGHBORS, "lambda": cfg.NEIGHBORS.WEIGHT, "mined": cfg.NEIGHBORS.MINING}
             assert found == wanted, label
         assert (cfg.MODEL.META_ARCHITECTURE == "MoCo") == (label == "lambda 0.0") and cfg.VIEWS.POLICY == "standard"
 
@@ -140,7 +140,7 @@ def test_options_win_over_lengths_and_rows_over_options(toy_datasets, tmp_path):
     def recipe(job: Job) -> str:
         return " ".join(job.commands[0])
 
-    extra = ("KNN_MOCO.NUM_NEIGHBORS", "7", "SOLVER.EPOCHS", "2")
+    extra = ("NEIGHBORS.NUM_NEIGHBORS", "7", "SOLVER.EPOCHS", "2")
     (cell,) = cells_of("knn", "toy", tmp_path, "k 5,kNN", extra=extra)
     words = recipe(cell.jobs[0].needs[0])
     assert words.index("SOLVER.EPOCHS 28") < words.index("SOLVER.EPOCHS 2 ") < words.index("NUM_NEIGHBORS 5")

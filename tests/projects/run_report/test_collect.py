@@ -160,11 +160,11 @@ def test_alike_dicts_share_a_table_with_a_column_for_each_key():
 def test_settings_are_those_that_are_not_default_and_what_differs_comes_first(tmp_path):
     same = "SEED: -1\nOUTPUT_DIR: {}\nOLD:\n  KEY: ''\nMOCO:\n  TEMPERATURE: 0.2\nVIEWS:\n  LARGE_SCALE: [0.2, 1.0]\n"
     a = make_run(tmp_path / "a", config=same.format("a"))
-    b = make_run(tmp_path / "b", config=same.format("b") + "KNN_MOCO:\n  NUM_NEIGHBORS: 5\n")
+    b = make_run(tmp_path / "b", config=same.format("b") + "NEIGHBORS:\n  NUM_NEIGHBORS: 5\n")
     (tmp_path / "c").mkdir()
     (tmp_path / "c/results.json").write_text("{}")
     assert settings(collect([a, b, tmp_path / "c"])[0]) == [
-        ("KNN_MOCO.NUM_NEIGHBORS", "20", ["–", "5", "–"], True),
+        ("NEIGHBORS.NUM_NEIGHBORS", "20", ["–", "5", "–"], True),
         ("OLD.KEY", "–", ['""', '""', "–"], False),
         ("SOLVER.BASE_LR", "0.001", ["0.03", "0.03", "–"], False),
         ("SOLVER.MAX_ITER", "40000", ["60", "60", "–"], False),
