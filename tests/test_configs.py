@@ -179,7 +179,7 @@ def test_a_toy_run_resolves_to_its_settings(name, dry_run, toy_root, monkeypatch
     assert plan["iterations_before_learning"] == (32 if name == "continue" else 0)
     assert plan["weight_decays"] == {"other": 5e-4, "norm": 5e-4, "bias": 5e-4}
     keys = plan["keys"]
-    assert (keys["MOCO.TEMPERATURE"], keys["MOCO.BN_GROUP"]) == (0.07, 30)
+    assert (keys["MOCO.TEMPERATURE"], keys["MOCO.BN_GROUP"]) == (0.07, 0)
     assert keys["MOCO.QUEUE_SIZE"] == (1920 if name in ("pretrain", "continue") else 480)
     assert (plan["grey"], plan["blur"], plan["precision"]) == (1.0, 0.0, "bfloat16")
 
@@ -209,7 +209,7 @@ def test_a_cifar_run_resolves_to_its_settings(name, dry_run):
     assert (plan["iterations"], plan["batch"], plan["lr"]) == (CIFAR_RUNS[name][0] * 781, 64, 0.015)
     assert plan["weight_decays"] == {"other": 5e-4, "norm": 5e-4, "bias": 5e-4}
     keys = plan["keys"]
-    assert (keys["MOCO.TEMPERATURE"], keys["MOCO.BN_GROUP"]) == (0.1, 32)
+    assert (keys["MOCO.TEMPERATURE"], keys["MOCO.BN_GROUP"]) == (0.1, 0)
     assert keys["MOCO.QUEUE_SIZE"] == (4096 if name == "knn_moco" else 512)
     assert (plan["blur"], plan["precision"]) == (0.0, "bfloat16")
     assert plan["shapes"]["anchor"] == [32, 3, 24, 24]
