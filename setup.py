@@ -33,6 +33,7 @@ setup(
         "safetensors>=0.4",  # backbones in the format that model hubs share
         "scikit-learn>=1.5",  # logistic regression on frozen features
         "scipy>=1.11",  # SBD's masks are MATLAB files
+        "timm>=1.0.20",  # its networks as backbones: the first release where nearly all return maps
         "torch>=2.6",  # first whose torch.load runs no code from a file unless asked to
         "torchvision>=0.21",  # torch 2.6's partner: the compiled NMS and RoIAlign that Detectron2 calls
         "tqdm>=4.60",  # progress of the scripts that write data
@@ -49,7 +50,6 @@ setup(
             "pytest-xdist>=3.6",  # all cores at it: one core needs 20 minutes
             "ruff>=0.8",  # `make lint`
             "sqlalchemy>=2",  # with alembic
-            "timm>=1.0",  # what loads the weights exported for it
             "wandb>=0.21",  # WRITERS
         ],
     },

@@ -67,7 +67,7 @@ of_detectron2("MODEL.PIXEL_STD", rule=_on_the_scale_of_pixels(1, "in the order o
 of_detectron2("INPUT.FORMAT", rule=one_of("RGB", "BGR"))
 of_detectron2("MODEL.SEM_SEG_HEAD.IGNORE_VALUE", rule=one_of(255), read_by=PIXELWISE)
 of_detectron2("MODEL.*.NUM_CLASSES", rule=COUNT)
-of_detectron2("MODEL.BACKBONE.FREEZE_AT", rule=whole(0, 5, "(stages: 0 none, 1 the stem, 5 all)"))
+of_detectron2("MODEL.BACKBONE.FREEZE_AT", rule=whole(0, 99, "(stages, or blocks of a ViT: 0 none, 1 the stem)"))
 of_detectron2("MODEL.*_LOSS_WEIGHT", "MODEL.*.LOSS_WEIGHT", rule=real())
 of_detectron2("MODEL.DEVICE", may_change=True)
 of_detectron2("MODEL.WEIGHTS", may_change=True)  # a resumed run has its checkpoint's

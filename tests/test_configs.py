@@ -51,8 +51,8 @@ TOY_RUNS = {
 }
 # networks without batch norm, in words
 TOY_TIMM = {
-    "vit_pretrain": "build_vit_backbone, ViT of width 96, depth 4 and patches of 8 px",
-    "convnext_pretrain": "build_convnext_backbone, ConvNeXt of depths (1, 1, 3, 1) and widths (16, 32, 64, 128)",
+    "vit_pretrain": "build_timm_backbone, vit_tiny_patch16_224 of timm's with ",
+    "convnext_pretrain": "build_timm_backbone, convnext_tiny of timm's with ",
 }
 OBJECTIVES = {"simclr": "SimCLR", "byol": "BYOL", "swav": "SwAV"}  # as toy/pretrain, but for the loss
 CIFAR_CROPS = ((2, 24, (0.4, 1.0)), None, 0.0)

@@ -3,8 +3,8 @@
 
 The checkpoint is one of our runs, pretrained or finetuned; a backbone or a detector of Detectron2, from its model zoo
 or your own; or of MoCo v1/v2, DenseCL, SwAV, DINO, VICReg, Barlow Twins, VirTex, torchvision, timm or the reference
-code. --source auto recognises it where the names of its tensors show it. A key that has no place, or a backbone tensor
-without a value, is refused by name.
+code. --source auto recognises it where the names of its tensors show it. Of other networks of timm's than ResNets,
+--timm NAME says which it is. A key that has no place, or a backbone tensor without a value, is refused by name.
 
 Writes OUTPUT (.pth: tensors only, loads with weights_only; or .pkl, as Detectron2's model zoo) and, beside
 it, OUTPUT's name with .yaml: the configuration under which the weights are valid, and their licence where it is
@@ -30,15 +30,17 @@ def main() -> None:
     parser.add_argument("input", help=f"{formats}; or the URL of one")
     parser.add_argument("output", type=Path, help="weights to write, .pth or .pkl")
     parser.add_argument("--source", choices=["auto", *SOURCES], default="auto", help="layout of the input")
-    config = "config.yaml of a model that Detectron2 trained; not needed for most of its model zoo"
+    config = "config.yaml that the model was trained under; not needed for most of Detectron2's model zoo"
     parser.add_argument("--config", metavar="FILE", default="", help=config)
+    timm = "network of timm's that the weights are of, such as vit_small_patch16_224.dino; a tag says their pixels"
+    parser.add_argument("--timm", metavar="NAME", default="", help=timm)
     rgb = "weights for BGR become the same network for RGB, which pretraining and segmentation read"
     parser.add_argument("--rgb", action="store_true", help=rgb)
     recalibrate = "images, such as folder:/data/photos, over which a folded batch norm gets statistics"
     parser.add_argument("--recalibrate", metavar="IMAGES", default="", help=recalibrate)
     parser.add_argument("--imports", nargs="*", default=[], help="modules that describe other backbones, as IMPORTS")
     args = parser.parse_args()
-    from revisit.checkpoint.convert import as_rgb, convert
+    from revisit.checkpoint.convert import as_rgb, convert, stated_flags
     from revisit.checkpoint.export import check_output, write_tensors
     from revisit.checkpoint.flags import flags_path, write_flags
     from revisit.checkpoint.foreign_layouts import SHARED_WITH, licence_of
@@ -49,8 +51,9 @@ def main() -> None:
     import_modules(args.imports)
     source = local_copy(args.input, "checkpoint")
     check_output(args.output, source, (".pth", ".pkl"))
-    config = read_keys(args.config) if args.config else None
-    weights = convert(read_checkpoint(source), args.source, source.name, config)
+    checkpoint = read_checkpoint(source)
+    stated = (read_keys(args.config) if args.config else {}) | stated_flags(source, checkpoint, args.timm)
+    weights = convert(checkpoint, args.source, source.name, stated)
     if args.recalibrate:
         from revisit.engine.recalibration import recalibrate
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Turn a backbone into weights that torchvision's and timm's ResNets load, or timm's ViT and ConvNeXt.
+"""Turn a backbone into weights that torchvision's and timm's ResNets load, or the network of timm's that it is.
 
 BACKBONE is what tools/convert_to_d2.py wrote, with its .yaml beside it, or any checkpoint that it converts, such
 as a run's model_final.pth. Writes OUTPUT, a bare state_dict (.pth) or .safetensors by its suffix, and beside

@@ -11,7 +11,7 @@ from revisit.checkpoint.convert import BackboneWeights, as_rgb, flags_to_config
 from revisit.checkpoint.export import load_backbone
 from revisit.checkpoint.flags import BIT_DEPTH, flags_of
 from revisit.checkpoint.foreign_layouts import SHARED_WITH
-from revisit.errors import UserError, expect
+from revisit.errors import expect
 from revisit.modeling.losses.contrastive import at_least_float32
 
 from detectron2.config import CfgNode
@@ -38,11 +38,7 @@ class Teacher(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """Raises UserError for images that it cannot take."""
-        try:
-            maps = self.backbone((images.to(self.mean.device) - self.mean) / self.std)
-        except UserError as error:
-            raise UserError(f"DISTILLATION.TEACHER, a {self.title}: {error}") from error
+        maps = self.backbone((images.to(self.mean.device) - self.mean) / self.std)
         return at_least_float32(list(maps.values())[-1])
 
     @cached_property

@@ -102,7 +102,8 @@ def cached_features(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -
     folder = Path(cfg.LINEAR.CACHE or Path(cfg.OUTPUT_DIR) / "features")
     folder.mkdir(parents=True, exist_ok=True)
     family, model, depth = describe(backbone), cfg.MODEL, bit_depth(cfg)
-    nodes = [value_of(cfg, node).dump() for node in (family.nodes if family else ())]
+    nodes = {key.rpartition(".")[0] for key in (family.FLAG_KEYS if family else ())}
+    nodes = [value_of(cfg, node).dump() for node in sorted(nodes)]
     network = (model.BACKBONE.NAME, *nodes, model.PIXEL_MEAN, model.PIXEL_STD, cfg.INPUT.FORMAT, depth)
     causes = (weights_key(cfg), network, images_key(data.records), cfg.LINEAR.TRANSFORM, cfg.LINEAR.IMAGE_SIZE)
     stem = "".join(letter if letter.isalnum() else "_" for letter in data.name)

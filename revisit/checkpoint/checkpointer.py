@@ -213,7 +213,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
         found = f"{len(expected) - len(missing)} of {len(expected)} backbone tensors"
         logger.info(f"{found} loaded from {self._path}")
         if missing and not self._cfg.MODEL.ALLOW_PARTIAL_BACKBONE:
-            where = " and ".join(describe(self.model).nodes)
+            where = " and ".join(sorted({key.rpartition(".")[0] for key in describe(self.model).FLAG_KEYS}))
             raise UserError(
                 f"only {found} have a value in {self._path}, the first without: {missing[0]}. Convert the weights with "
                 f"tools/convert_to_d2.py, correct {where}, or set MODEL.ALLOW_PARTIAL_BACKBONE True"

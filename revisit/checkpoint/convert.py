@@ -1,16 +1,26 @@
 """Backbone weights of any source under Revisit's names, complete and with the flags that they are valid under."""
 
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from revisit.checkpoint.detectron2_layouts import zoo_flags
 from revisit.checkpoint.flags import IMAGENET, flag_keys, flags_of, is_folded
-from revisit.checkpoint.foreign_layouts import author_of, backbone_of, is_of_detectron2, recognise, training_of
+from revisit.checkpoint.foreign_layouts import (
+    author_of,
+    backbone_of,
+    is_of_detectron2,
+    recognise,
+    tensors_of,
+    training_of,
+)
 from revisit.checkpoint.reading import require_finite
 from revisit.config import add_revisit_config
-from revisit.errors import UserError, expect, first_line
+from revisit.errors import UserError, first_line
 from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors
+from revisit.modeling.backbone.timm import flags_of_name, name_on_hub
 
 from detectron2.config import CfgNode, get_cfg
 
@@ -38,7 +48,7 @@ class BackboneWeights(NamedTuple):
 
 
 def convert(
-    checkpoint: dict, source: str = "auto", name: str = "checkpoint", config: dict | None = None
+    checkpoint: dict, source: str = "auto", name: str = "checkpoint", stated: Flags | None = None
 ) -> BackboneWeights:
     """Take the backbone out of a loaded checkpoint.
 
@@ -46,21 +56,23 @@ def convert(
         checkpoint: what ``read_checkpoint`` returned.
         source: one of ``SOURCES``, or ``auto`` to recognise it.
         name: of its file, for the origin.
-        config: keys of the config that it was trained under, by full key, if it is a model of Detectron2's; further
-            keys, such as a project's own, are ignored.
+        stated: keys of a config, by full key, that the checkpoint itself does not say: of the config that a model of
+            Detectron2's was trained under, or MODEL.TIMM.NAME. Further keys, such as a project's own, are ignored.
 
     Raises:
         UserError: no backbone in it, a key that cannot be placed, or a backbone tensor without a value.
     """
-    if source == "auto":
-        source = recognise(checkpoint)
-    tensors, description = backbone_of(checkpoint, source)
-    expect(not config or source == "detectron2", f"--config: not for a checkpoint of {source}, whose flags are known")
-    if config:
-        stated = {key: value for key, value in config.items() if key in flag_keys(description)}
-        flags = flags_of(flags_to_config(stated), description)  # over Detectron2's defaults
+    stated = stated or {}
+    source = recognise(checkpoint, stated) if source == "auto" else source
+    tensors, description = backbone_of(checkpoint, source, stated)
+    stated = {key: value for key, value in stated.items() if key in flag_keys(description)}
+    if source == "revisit":
+        flags = checkpoint["flags"]
+    elif source == "detectron2":  # a config is over Detectron2's defaults
+        flags = flags_of(flags_to_config(stated), description) if stated else None
+        flags = flags or zoo_flags(tensors, description, author_of(checkpoint))
     else:
-        flags = _flags(checkpoint, source, tensors, description)
+        flags = {**IMAGENET, **stated, **description.flags_of_tensors(tensors, stated)}
     if is_of_detectron2(checkpoint, source) and is_folded(tensors):
         flags = {**flags, **description.FOLDED}
     check_backbone(tensors, flags, description)
@@ -68,23 +80,22 @@ def convert(
     return BackboneWeights(tensors, flags, description, origin)
 
 
-def _flags(checkpoint: dict, source: str, tensors: Tensors, description: BackboneDescription) -> Flags:
-    """What the checkpoint says, else what its source's weights are known to expect."""
-    if source == "revisit":
-        flags = checkpoint.get("flags")
-        expect(isinstance(flags, dict), "the checkpoint carries no flags: not a checkpoint of a Revisit run")
-        return flags
-    if source == "detectron2":
-        return zoo_flags(tensors, description, author_of(checkpoint))
-    return {**description.flags_of_tensors(tensors), **IMAGENET}
+def stated_flags(path: Path, checkpoint: dict, name: str = "") -> Flags:
+    """What ``name``, timm's of a network, says of a checkpoint; without one, that beside a file of Hugging Face's hub.
+
+    A ResNet whose name nobody gave is Detectron2's: its tensors show which it is.
+    """
+    is_resnet = any(key.endswith("layer1.0.conv1.weight") for key in tensors_of(checkpoint))
+    name = name or ("" if is_resnet else name_on_hub(path))
+    return flags_of_name(name) if name else {}
 
 
 def as_rgb(weights: BackboneWeights) -> BackboneWeights:
     """The same network for RGB: of weights for BGR the channels of the first convolution are turned round."""
     if weights.flags["INPUT.FORMAT"] == "RGB":
         return weights
-    key = weights.description.FIRST
-    tensors = {**weights.tensors, key: weights.tensors[key].flip(1)}
+    first = next(key for key, value in weights.tensors.items() if value.dim() == 4 and value.shape[1] == 3)
+    tensors = {**weights.tensors, first: weights.tensors[first].flip(1)}
     turned = {name: weights.flags[name][::-1] for name in ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD")}
     return weights._replace(tensors=tensors, flags={**weights.flags, **turned, "INPUT.FORMAT": "RGB"})
 
@@ -103,33 +114,31 @@ def check_backbone(tensors: Tensors, flags: Flags, description: BackboneDescript
     Raises:
         UserError: names the tensor.
     """
-    _check_values(tensors)
     try:
         cfg = flags_to_config(flags)
         with torch.device("meta"):
             model = description.build(cfg)
-    except UserError:  # a package that the family needs is not installed
-        raise
     except Exception as error:  # flags come from a file, and its author may have written anything
         reason = first_line(error)
         raise UserError(f"the checkpoint's flags describe no {description.NAME} ({reason}): {flags}") from error
     network = f"a {description.title(flags_of(cfg, description))}"
-    expected = {key: value.shape for key, value in model.state_dict().items()}
-    for key in tensors.keys() - expected.keys():
-        raise UserError(f"cannot place {key}: {network} has no such tensor")
-    for key, shape in expected.items():
-        if key in tensors:
-            found = tensors[key].shape
-            expect(found == shape, f"{key} is {tuple(found)}, expected {tuple(shape)}")
-        elif not key.endswith(_COUNTER):
+    expected = model.state_dict()
+    for key, value in tensors.items():
+        if key not in expected:
+            raise UserError(f"cannot place {key}: {network} has no such tensor")
+        _check_value(key, value, expected[key])
+    for key in expected:
+        if key not in tensors and not key.endswith(_COUNTER):
             raise UserError(f"no value for {key} of {network} in the checkpoint")
 
 
-def _check_values(tensors: Tensors) -> None:
-    for key, value in tensors.items():
-        is_plain = value.layout == torch.strided and not value.is_quantized and not value.is_meta
-        if not is_plain or not (value.dtype in _FLOATS or (value.dtype == torch.int64 and key.endswith(_COUNTER))):
-            raise UserError(f"{key} is a {value.dtype} tensor of layout {value.layout}: expected plain numbers")
-        if value.numel() * value.element_size() > value.untyped_storage().nbytes():
-            raise UserError(f"{key} claims {tuple(value.shape)} numbers and has fewer: expected each of them")
-        require_finite(key, value)
+def _check_value(key: str, value: Tensor, expected: Tensor) -> None:
+    is_plain = value.layout == torch.strided and not value.is_quantized and not value.is_meta
+    dtypes = _FLOATS if expected.is_floating_point() else (expected.dtype,)
+    if not is_plain or value.dtype not in dtypes:
+        raise UserError(f"{key} is a {value.dtype} tensor of layout {value.layout}: expected plain numbers")
+    if value.shape != expected.shape:
+        raise UserError(f"{key} is {tuple(value.shape)}, expected {tuple(expected.shape)}")
+    if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+        raise UserError(f"{key} claims {tuple(value.shape)} numbers and has fewer: expected each of them")
+    require_finite(key, value)

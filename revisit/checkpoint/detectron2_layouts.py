@@ -7,6 +7,7 @@ import torch
 from revisit.checkpoint.flags import IMAGENET, is_folded
 from revisit.errors import UserError
 from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors, description_of, families
+from revisit.modeling.backbone.resnet import BASIC_DEPTHS
 
 from detectron2.checkpoint.c2_model_loading import convert_basic_c2_names
 
@@ -17,11 +18,6 @@ _PREFIXES = ("backbone.bottom_up.", "backbone.")  # in a detector with FPN; with
 _RES5_OF_C4 = "roi_heads.res5."
 # MSRA's files have a bias beside the first normalisation. Detectron2 leaves it out too.
 _LEFT = re.compile(r"(stem\.)?fc(1000)?\.|linear\.|stem\.conv1\.bias$|norm\.(weight|bias)$|.*[._]momentum$")
-
-_BGR: Flags = {
-    **{key: value[::-1] for key, value in IMAGENET.items() if isinstance(value, list)},
-    "INPUT.FORMAT": "BGR",
-}
 
 
 def backbone_in_detectron2(tensors: Tensors, author: str = "") -> tuple[Tensors, BackboneDescription] | None:
@@ -36,32 +32,38 @@ def backbone_in_detectron2(tensors: Tensors, author: str = "") -> tuple[Tensors,
         prefixes = tuple(prefix for family in families() for prefix in family.PREFIXES)  # a detector has heads
         return _with_family(_folded({key: value for key, value in named.items() if key.startswith(prefixes)}))
     for prefix in (*_PREFIXES, *([""] if author == "torchvision" else [])):
-        found = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-        if backbone := _with_family(found):
-            scales = bool(backbone[1].NORM_KEY) and any(key.endswith("norm.weight") for key in backbone[0])
-            _refuse_group_norm(scales and not any(key.endswith("norm.running_mean") for key in backbone[0]))
+        below = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        if backbone := _with_family(below):
+            kept, description = backbone
+            scales = bool(description.FOLDED) and any(key.endswith("norm.weight") for key in kept)
+            _refuse_group_norm(scales and not any(key.endswith("norm.running_mean") for key in kept))
             in_heads = {key for key in tensors if prefix and key.startswith(_RES5_OF_C4)}
-            return _with_family(found | {key.removeprefix("roi_heads."): tensors[key] for key in in_heads}) or backbone
+            return _with_family(below | {key.removeprefix("roi_heads."): tensors[key] for key in in_heads}) or backbone
     return None
 
 
 def zoo_flags(tensors: Tensors, description: BackboneDescription, author: str) -> Flags:
     """What the zoo's configs state for such weights: nothing in a file says it.
 
-    ``author`` is as above: torchvision's weights are as torchvision trained them.
+    ``author`` is as above: torchvision's weights are as torchvision trained them. MSRA's ResNets have strides in the
+    1x1 and pixels that nothing divides; ResNeXts have neither.
 
     Raises:
         UserError: batch norm that is not folded. Detectors that were trained so have flags of their own.
     """
-    flags = description.flags_of_tensors(tensors)
-    if author == "torchvision":
-        return {**flags, **IMAGENET}
-    if not is_folded(tensors):
+    if author != "torchvision" and not is_folded(tensors):
         raise UserError(
             "the detector's batch norm has statistics, unlike most of Detectron2's model zoo, so nothing says which "
             "channel order, pixel statistics and strides it was trained with: expected --config, its config.yaml"
         )
-    return {**flags, **_BGR, **description.zoo_flags(flags)}
+    flags = {**IMAGENET, **description.flags_of_tensors(tensors, {})}
+    if author == "torchvision":
+        return flags
+    flags |= {"INPUT.FORMAT": "BGR", **{key: IMAGENET[key][::-1] for key in ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD")}}
+    if flags["MODEL.RESNETS.NUM_GROUPS"] == 1:
+        is_bottleneck = flags["MODEL.RESNETS.DEPTH"] not in BASIC_DEPTHS
+        flags |= {"MODEL.RESNETS.STRIDE_IN_1X1": is_bottleneck, "MODEL.PIXEL_STD": [1.0, 1.0, 1.0]}
+    return flags
 
 
 def _refuse_group_norm(is_there: bool) -> None:

@@ -7,14 +7,17 @@ from pathlib import Path
 
 import torch
 
-from revisit.checkpoint.convert import BackboneWeights, check_backbone, convert, flags_to_config
+from revisit.checkpoint.convert import BackboneWeights, check_backbone, convert, flags_to_config, stated_flags
 from revisit.checkpoint.flags import flag_keys, flags_of, flags_path, read_flags
 from revisit.checkpoint.foreign_layouts import tensors_of
 from revisit.checkpoint.reading import read_checkpoint, safetensors_package
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
-from revisit.modeling.backbone.description import BackboneDescription, Tensors, description_of
+from revisit.keys import check_values
+from revisit.modeling.backbone.description import Tensors, description_of
 from revisit.urls import is_url, local_copy
+
+from detectron2.config import CfgNode
 
 SUFFIXES = (".pth", ".safetensors")
 
@@ -59,30 +62,28 @@ def load_backbone(name: str | Path) -> BackboneWeights:
     content = read_checkpoint(path)
     tensors = tensors_of(content)
     description = description_of(tensors)
-    if description and all(key.startswith(description.PREFIXES) for key in tensors):  # a ConvNeXt's stem is named alike
+    if description and all(key.startswith(description.PREFIXES) for key in tensors):
         flags, origin = read_flags(name if is_url(str(name)) else path)
-        _require_whole(flags, description, name)
+        if flags is None:
+            raise UserError(
+                f"{name} has no {flags_path(name).name} beside it, which says under which pixel statistics and strides "
+                "it is valid: put it there, or export from the checkpoint that it was converted from"
+            )
         check_backbone(tensors, flags, description)
         weights = BackboneWeights(tensors, flags, description, origin)
     else:
-        weights = convert(content, name=path.name)
-        _require_whole(weights.flags, weights.description, name)
-    return weights._replace(flags=flags_of(flags_to_config(weights.flags), weights.description))
+        weights = convert(content, name=path.name, stated=stated_flags(path, content))
+    return weights._replace(flags=flags_of(_whole_config(weights, name), weights.description))
 
 
-def _require_whole(flags: object, description: BackboneDescription, name: str | Path) -> None:
-    expect(
-        flags is not None,
-        f"{name} has no {flags_path(name).name} beside it, which says under which pixel statistics and strides it is "
-        "valid: put it there, or export from the checkpoint that it was converted from",
-    )
-    lacking = [key for key in flag_keys(description) if not isinstance(flags, dict) or key not in flags]
+def _whole_config(weights: BackboneWeights, name: str | Path) -> CfgNode:
+    """A config with the flags' values, all of which the weights have to state, sensible ones."""
+    lacking = [key for key in flag_keys(weights.description) if key not in weights.flags]
     if lacking:
         raise UserError(f"the flags of {name} lack {lacking[0]}: convert the weights by tools/convert_to_d2.py again")
-    for key in ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD"):
-        value = flags[key]
-        is_valid = isinstance(value, list) and [type(n) in (int, float) for n in value] == [True] * 3
-        expect(is_valid, f"the flags of {name} have {value} as {key}: expected a list of three numbers")
+    cfg = flags_to_config(weights.flags)
+    check_values(cfg)
+    return cfg
 
 
 def library_tensors(weights: BackboneWeights, library: str) -> Tensors:
@@ -91,19 +92,18 @@ def library_tensors(weights: BackboneWeights, library: str) -> Tensors:
     Raises:
         UserError: the library has no such network, or its network cannot hold them or would compute something else.
     """
-    description, flags = weights.description, weights.flags
-    libraries = " and ".join(f"{name}'s" for name in description.SNIPPETS)
+    snippets = weights.description.card(weights.flags).snippets
     expect(
-        library in description.SNIPPETS,
-        f"{library} is not known to have a {weights.title}, expected {libraries or 'Detectron2'}: use it there",
+        library in snippets,
+        f"{library} is not known to have a {weights.title}, expected {' or '.join(snippets)}: use it there",
     )
-    for key, value in description.library_flags(flags).items():
-        expect(
-            flags[key] == value,
-            f"{key} is {flags[key]} in the backbone and {value} in {libraries} {weights.title}, which cannot hold it: "
-            "use it in Detectron2",
-        )
-    return {description.library_name(key): value for key, value in weights.tensors.items()}
+    expect(
+        weights.flags["INPUT.FORMAT"] == "RGB",
+        f"INPUT.FORMAT is BGR in the backbone and RGB in {library}: convert it with --rgb first",
+    )
+    names = weights.description.library_names(weights.flags)
+    theirs = {own: name for name, own in names.items()}
+    return {theirs[key]: value for key, value in weights.tensors.items()}
 
 
 def write_tensors(tensors: Tensors, path: Path, **beside: object) -> None:
@@ -128,9 +128,8 @@ def model_card(backbone: BackboneWeights, weights: Path, library: str) -> str:
 
     Its snippets load the file from the folder that Python runs in. ``library``, torchvision or timm, comes first.
     """
-    flags, file = backbone.flags, json.dumps(weights.name)
-    snippets = backbone.description.SNIPPETS
-    order = sorted(snippets, key=lambda other: other != library)
+    flags, file, card = backbone.flags, json.dumps(weights.name), backbone.description.card(backbone.flags)
+    order = sorted(card.snippets, key=lambda other: other != library)
     statistics = (".running_mean", ".running_var", ".num_batches_tracked")
     parameters = [value for key, value in backbone.tensors.items() if not key.endswith(statistics)]
     is_safe = weights.suffix == ".safetensors"
@@ -146,10 +145,12 @@ def model_card(backbone: BackboneWeights, weights: Path, library: str) -> str:
         "licence": _OWN_LICENCE if backbone.source == "revisit" else _FOREIGN_LICENCE,
         "import_more": "from safetensors.torch import load_file\n" if is_safe else "",
         "load": f"load_file({file})" if is_safe else f"torch.load({file}, weights_only=True)",
-        **backbone.description.card(flags),
+        "network": card.network,
+        "output": card.output,
+        **card.facts,
     }
     for name in ("mean", "std"):
         levels = flags[f"MODEL.PIXEL_{name.upper()}"]
         scaled = [round(level / 255, 6) for level in levels]
         facts |= {f"{name}_list": scaled, name: str(scaled)[1:-1], f"{name}_255": str(levels)[1:-1]}
-    return _CARD.format(snippets="\n".join(snippets[other].format(**facts) for other in order), **facts)
+    return _CARD.format(snippets="\n".join(card.snippets[other].format(**facts) for other in order), **facts)

@@ -34,10 +34,14 @@ def flag_keys(description: BackboneDescription | None) -> tuple[str, ...]:
 
 def flags_of(cfg: CfgNode, description: BackboneDescription | None) -> Flags:
     """The flags of a config, plain values by full key."""
-    flags = {key: value_of(cfg, key) for key in flag_keys(description)}
-    flags = {key: list(value) if isinstance(value, tuple) else value for key, value in flags.items()}
+    flags = {key: _plain(value_of(cfg, key)) for key in flag_keys(description)}
     depth = bit_depth(cfg)
     return {**flags, BIT_DEPTH: depth} if depth else flags  # weights of images of 8 bits say nothing
+
+
+def _plain(value: object) -> object:
+    """With lists for tuples, as a YAML file has them."""
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def flags_path(weights: str | Path) -> Path:

@@ -13,7 +13,14 @@ from torch import Tensor
 from revisit.checkpoint.detectron2_layouts import CAFFE2_MARK, DETECTOR_MARKS, backbone_in_detectron2
 from revisit.checkpoint.reading import require_tensors
 from revisit.errors import UserError
-from revisit.modeling.backbone.description import BackboneDescription, Tensors, description_of, families, undescribed
+from revisit.modeling.backbone.description import (
+    BackboneDescription,
+    Flags,
+    Tensors,
+    description_of,
+    families,
+    undescribed,
+)
 
 
 class Layout(NamedTuple):
@@ -43,7 +50,6 @@ LAYOUTS: dict[str, tuple[Layout, ...]] = {
     "torchvision": (Layout("", r"fc\."),),
     "timm": (Layout("", r"(fc|head)\."),),
 }
-LIBRARIES = ("torchvision", "timm")  # of them a family may say which it is in
 SOURCES = ("revisit", "detectron2", *LAYOUTS)
 
 # What recognising a layout cannot tell apart, because all of the keys are the same.
@@ -51,8 +57,7 @@ SHARED_WITH = {
     "moco": "MoCo v1 and v2, and the reference code without neighbours, have the same keys: all are converted alike",
     "torchvision": "torchvision, timm, VirTex's hub, and the released weights of DenseCL, DINO, VICReg and Barlow "
     "Twins have the same keys: all are converted alike",
-    "timm": "others whose networks are timm's, such as DINO's ViTs, have the same keys: all are converted alike. "
-    "Many of timm's own ViTs expect 127.5 as each mean and deviation: then correct the .yaml",
+    "timm": "others whose networks are timm's, such as DINO's ViTs, have the same keys: all are converted alike",
 }
 
 # Of the weights that each project released, as its repository states it.
@@ -79,7 +84,7 @@ def licence_of(source: str, *, is_named: bool) -> str:
     return LICENCES.get(source, "")
 
 
-def recognise(checkpoint: dict) -> str:
+def recognise(checkpoint: dict, stated: Flags) -> str:
     """The source that a checkpoint comes from, by its layout; ``SHARED_WITH`` says for which others it stands too.
 
     Raises:
@@ -88,57 +93,64 @@ def recognise(checkpoint: dict) -> str:
     tensors = tensors_of(checkpoint)
     if "flags" in checkpoint and any(key.startswith("backbone.") for key in tensors):
         return "revisit"
-    for name, layouts in LAYOUTS.items():
-        if _family_in(tensors, layouts[0], name) and any(key.startswith(layouts[0].mark) for key in tensors):
+    for name, (layout, *_) in LAYOUTS.items():
+        if _family_in(tensors, layout, name, stated) and any(key.startswith(layout.mark) for key in tensors):
             return name
     if backbone_in_detectron2(tensors, author_of(checkpoint)):
         return "detectron2"
     if description_of(tensors):
         raise UserError("the backbone has Detectron2's names already, as after conversion: use it as MODEL.WEIGHTS")
-    known = {"backbone.": ["revisit", "detectron2"], CAFFE2_MARK: ["detectron2"]}
-    for name, prefix in ((name, place.prefix) for name, places in LAYOUTS.items() for place in places):
-        known.setdefault(prefix or "nothing", []).append(name)
-    layouts = "; ".join(f"{prefix} ({', '.join(names)})" for prefix, names in known.items())
-    marks = ", ".join(f"{known.LIBRARY_MARK} ({known.NAME})" for known in families() if known.LIBRARY_MARK)
+    prefixes = {"backbone.": ["revisit", "detectron2"], CAFFE2_MARK: ["detectron2"]}
+    for name, prefix in ((name, layout.prefix) for name, layouts in LAYOUTS.items() for layout in layouts):
+        prefixes.setdefault(prefix or "nothing", []).append(name)
+    layouts = "; ".join(f"{prefix} ({', '.join(names)})" for prefix, names in prefixes.items())
     raise UserError(
-        f"no backbone recognised in the checkpoint ({_looks(checkpoint)}); known layouts, by what stands before the "
-        f"backbone's tensors, such as {marks}: {layouts}"
+        f"no backbone recognised in the checkpoint ({_looks(checkpoint)}): expected a ResNet's layer1.0., or the "
+        f"tensors of the network that --timm NAME names, after {layouts}"
     )
 
 
-def backbone_of(checkpoint: dict, source: str) -> tuple[Tensors, BackboneDescription]:
-    """The backbone's tensors under its own names, such as ``res2.0.conv1.weight``, and what is known of its family.
+def backbone_of(checkpoint: dict, source: str, stated: Flags) -> tuple[Tensors, BackboneDescription]:
+    """The backbone's tensors under its own names, such as ``res2.0.conv1.weight``, and the description of its family.
 
     Raises:
-        UserError: another layout than the source's, a key that has no place in it, or no known family.
+        UserError: another layout than the source's, a key that has no place in it, or no family that is described.
     """
     tensors = tensors_of(checkpoint)
+    if source == "revisit" and not isinstance(checkpoint.get("flags"), dict):
+        raise UserError("the checkpoint carries no flags: not a checkpoint of a Revisit run")
     if is_of_detectron2(checkpoint, source):
-        if found := backbone_in_detectron2(tensors, author_of(checkpoint)):
-            return found
+        if backbone := backbone_in_detectron2(tensors, author_of(checkpoint)):
+            return backbone
         raise undescribed(f"the backbone of a model with tensors such as {_clipped(next(iter(tensors), 'none'))}")
     if source == "revisit":
-        return _of_revisit(tensors)
-    found = ((layout, known) for layout in LAYOUTS[source] if (known := _family_in(tensors, layout, source)))
-    layout, description = next(found, (None, None))
-    if layout is None:
-        expected = " or ".join(first for layout in LAYOUTS[source] for first in _first_names(layout, source))
-        raise UserError(
-            f"not a checkpoint of {source}: no tensor begins with {expected} ({_looks(checkpoint)}). "
-            "--source auto finds out whose it is"
-        )
+        backbone = {k.removeprefix("backbone."): value for k, value in tensors.items() if k.startswith("backbone.")}
+        if description := description_of(backbone):
+            return backbone, description
+        raise undescribed(f"a backbone with tensors such as {_clipped(next(iter(backbone), 'none'))}")
+    for layout in LAYOUTS[source]:
+        if description := _family_in(tensors, layout, source, stated):
+            return _placed(tensors, layout, description.library_names(stated)), description
+    raise UserError(
+        f"not a checkpoint of {source}: no tensor of a ResNet's, or of the network that --timm NAME names, after "
+        f"{' or '.join(layout.prefix or 'nothing' for layout in LAYOUTS[source])} ({_looks(checkpoint)}). --source "
+        "auto finds out whose it is"
+    )
+
+
+def _placed(tensors: Tensors, layout: Layout, names: dict[str, str | None]) -> Tensors:
+    """The tensors under their names here, without those that the layout or the family leaves out."""
     backbone = {}
     for key, value in tensors.items():
-        if re.match(layout.left, key):
-            continue
-        name = description.own_name(key.removeprefix(layout.prefix)) if key.startswith(layout.prefix) else None
-        if name is None:
+        name = key.removeprefix(layout.prefix)
+        if key.startswith(layout.prefix) and names.get(name):
+            backbone[names[name]] = value
+        elif not re.match(layout.left, key) and not (key.startswith(layout.prefix) and name in names):
             raise UserError(
-                f"cannot place {_clipped(key)}: neither a tensor of a {description.NAME} under "
-                f"{layout.prefix or 'its bare name'} nor one that {source} is known to have beside it"
+                f"cannot place {_clipped(key)}: neither the backbone's under {layout.prefix or 'its bare name'} nor "
+                "one that such a checkpoint has beside it"
             )
-        backbone[name] = value
-    return backbone, description
+    return backbone
 
 
 def is_of_detectron2(checkpoint: dict, source: str) -> bool:
@@ -181,23 +193,14 @@ def _as_tensor(value: Tensor | np.ndarray) -> Tensor:
         raise UserError(f"the checkpoint has an array of {value.dtype}: expected 16 to 64 bits") from error
 
 
-def _of_revisit(tensors: Tensors) -> tuple[Tensors, BackboneDescription]:
-    backbone = {k.removeprefix("backbone."): value for k, value in tensors.items() if k.startswith("backbone.")}
-    if description := description_of(backbone):
-        return backbone, description
-    raise undescribed(f"a backbone with tensors such as {_clipped(next(iter(backbone), 'none'))}")
-
-
-def _first_names(layout: Layout, source: str) -> dict[str, BackboneDescription]:
-    """Families by what some tensors of their backbones begin with in a layout; in a library's, of its families."""
-    there = [known for known in families() if source not in LIBRARIES or source in (known.SNIPPETS or LIBRARIES)]
-    return {f"{layout.prefix}{known.LIBRARY_MARK}": known for known in there if known.LIBRARY_MARK}
-
-
-def _family_in(tensors: Tensors, layout: Layout, source: str) -> BackboneDescription | None:
+def _family_in(tensors: Tensors, layout: Layout, source: str, stated: Flags) -> BackboneDescription | None:
     """The family of the backbone that lies there, be it whole or not: what it lacks is to be reported by name."""
-    found = _first_names(layout, source).items()
-    return next((known for first, known in found if any(key.startswith(first) for key in tensors)), None)
+    if source == "torchvision" and "MODEL.TIMM.NAME" in stated:
+        return None
+    for description in families():
+        if any(f"{layout.prefix}{name}" in tensors for name in description.library_names(stated)):
+            return description
+    return None
 
 
 def _looks(checkpoint: dict) -> str:

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.nn.functional import all_reduce
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from revisit.errors import UserError, expect
 from revisit.modeling.backbone.description import family_of
@@ -31,9 +32,11 @@ class BNGroups(NamedTuple):
 
 
 def has_batch_norm(cfg: CfgNode) -> bool:
-    """Whether the backbone has batch norm, as far as its description says."""
-    family = family_of(cfg)
-    return family is None or family.NORM_KEY != ""
+    """Whether the backbone of a config has batch norm; one of a family that is not described counts as if it had."""
+    if not (family := family_of(cfg)):
+        return True
+    with torch.device("meta"):
+        return any(isinstance(layer, _BatchNorm) for layer in family.build(cfg).modules())
 
 
 def bn_groups(cfg: CfgNode, share: int) -> BNGroups | None:
@@ -78,18 +81,32 @@ def _layout(size: int, part: int, processes: int) -> BNGroups | None:
     return None
 
 
-class SplitBatchNorm2d(nn.BatchNorm2d):
-    """BatchNorm2d that normalises each 1/splits of the batch by itself, as that many processes would.
+class _GroupedBatchNorm2d(nn.BatchNorm2d):
+    """Input (N, C, H, W). Parameters and buffers keep BatchNorm2d's names.
 
-    Input (N, C, H, W); in training N must be a multiple of ``splits``. Running statistics average the
-    parts'. Parameters and buffers keep BatchNorm2d's names.
+    In evaluation it is the layer that it was made of. timm has batch norms with an activation in them, which follows
+    ``_normalize``.
     """
-
-    splits: int = 1
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return super().forward(x)
+        x = self._normalize(x)
+        return self.act(self.drop(x)) if hasattr(self, "act") else x
+
+    def _normalize(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class SplitBatchNorm2d(_GroupedBatchNorm2d):
+    """BatchNorm2d that normalises each 1/splits of the batch by itself, as that many processes would.
+
+    In training the batch must be a multiple of ``splits``. Running statistics average the parts'.
+    """
+
+    splits: int = 1
+
+    def _normalize(self, x: Tensor) -> Tensor:
         if len(x) % self.splits:
             raise ValueError(f"a batch of {len(x)} does not divide into {self.splits} groups (MOCO.BN_GROUP)")
         mean, var = self.running_mean.repeat(self.splits, 1), self.running_var.repeat(self.splits, 1)
@@ -101,18 +118,16 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
         return torch.cat(out)
 
 
-class PooledBatchNorm2d(nn.BatchNorm2d):
+class PooledBatchNorm2d(_GroupedBatchNorm2d):
     """BatchNorm2d over the batches of a group of processes: what SyncBatchNorm is on a GPU, for any device.
 
-    Input (N, C, H, W), of the same size on all of them. Statistics are computed in float32 at least, in two passes;
-    their gradient reaches every process's input. Parameters and buffers keep BatchNorm2d's names.
+    Batches are of the same size on all of them. Statistics are computed in float32 at least, in two passes; their
+    gradient reaches every process's input.
     """
 
     group: weakref.ref  # to a ProcessGroup: one that a layer kept alive would outlive dist.destroy_process_group()
 
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            return super().forward(x)
+    def _normalize(self, x: Tensor) -> Tensor:
         wide = at_least_float32(x)
         mean = self._mean(wide)
         centred = wide - mean
@@ -132,12 +147,35 @@ class PooledBatchNorm2d(nn.BatchNorm2d):
 
 
 def group_batch_norm(modules: list[nn.Module], groups: BNGroups) -> None:
-    """Let every BatchNorm2d below ``modules`` normalise by ``groups``, in place; all processes call it together."""
+    """Let every BatchNorm2d below ``modules`` normalise by ``groups``, in place; all processes call it together.
+
+    Raises:
+        UserError: another batch norm, whose statistics are not of such groups.
+    """
     pool = consecutive_processes(groups.processes) if groups.processes > 1 else None
-    for layer in (layer for module in modules for layer in module.modules() if type(layer) is nn.BatchNorm2d):
+    for layer in (layer for module in modules for layer in module.modules() if isinstance(layer, _BatchNorm)):
+        with_act = hasattr(layer, "act")  # timm's
+        if type(layer) is not nn.BatchNorm2d and not with_act:
+            if groups.count > 1:
+                kind = type(layer).__name__
+                raise UserError(f"the backbone has {kind}, which ignores MOCO.BN_GROUP: expected plain BatchNorm2d")
+            continue
         if groups.splits > 1:
-            layer.__class__, layer.splits = SplitBatchNorm2d, groups.splits
+            layer.__class__, layer.splits = _of_kind(layer, SplitBatchNorm2d), groups.splits
         elif pool and dist.get_backend() == "nccl":
-            layer.__class__, layer.process_group = nn.SyncBatchNorm, pool
+            layer.__class__, layer.process_group = _synchronised(with_act), pool
         elif pool:
-            layer.__class__, layer.group = PooledBatchNorm2d, weakref.ref(pool)
+            layer.__class__, layer.group = _of_kind(layer, PooledBatchNorm2d), weakref.ref(pool)
+
+
+def _of_kind(layer: nn.BatchNorm2d, kind: type[_GroupedBatchNorm2d]) -> type[nn.BatchNorm2d]:
+    """``kind`` as a subclass of the layer's own class, whose forward it is in evaluation."""
+    return kind if type(layer) is nn.BatchNorm2d else type(kind.__name__, (kind, type(layer)), {})
+
+
+def _synchronised(with_act: bool) -> type[nn.SyncBatchNorm]:
+    if not with_act:
+        return nn.SyncBatchNorm
+    from timm.layers import SyncBatchNormAct
+
+    return SyncBatchNormAct

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from revisit.keys import declare
-from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Flags, Tensors
+from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Card, Flags, Tensors
 
 from detectron2.config import CfgNode
 from detectron2.layers import ShapeSpec
@@ -36,9 +36,6 @@ class ConvNetDescription(BackboneDescription):
     NAME = "ConvNet"
     FLAG_KEYS = ("MODEL.CONV_NET.WIDTH",)
     PREFIXES = ("layers.",)
-    LIBRARY_MODULES = {f"body.{n}": f"layers.{n}" for n in range(4)}
-    LIBRARY_MARK = "body."
-    SNIPPETS = {"timm": "A net of {width} channels by `{load}`.\n"}
 
     def matches(self, module: nn.Module) -> bool:
         return isinstance(module, ConvNet)
@@ -46,8 +43,12 @@ class ConvNetDescription(BackboneDescription):
     def build(self, cfg: CfgNode) -> ConvNet:
         return ConvNet(cfg.MODEL.CONV_NET.WIDTH)
 
-    def flags_of_tensors(self, tensors: Tensors) -> Flags:
+    def library_names(self, stated: Flags) -> dict[str, str]:
+        return {f"body.{key}": f"layers.{key}" for key in ConvNet(1).layers.state_dict()}
+
+    def flags_of_tensors(self, tensors: Tensors, stated: Flags) -> Flags:
         return {"MODEL.CONV_NET.WIDTH": len(tensors["layers.0.weight"])}
 
-    def card(self, flags: Flags) -> dict[str, object]:
-        return {"network": "two convolutions", "output": "no classifier.", "width": flags["MODEL.CONV_NET.WIDTH"]}
+    def card(self, flags: Flags) -> Card:
+        facts = {"width": flags["MODEL.CONV_NET.WIDTH"]}
+        return Card("two convolutions", "no classifier.", facts, {"timm": "A net of {width} channels by `{load}`.\n"})

@@ -203,8 +203,8 @@ def pretraining(*options: object) -> CfgNode:
 
 def finetuning(*options: object) -> CfgNode:
     head = ("NAME", "RevisitFCNHead", "IN_FEATURES", ["last"], "CONVS_DIM", 8, "NORM", "BN")
-    keys = [f"MODEL.SEM_SEG_HEAD.{item}" if n % 2 == 0 else item for n, item in enumerate(head)]
-    return pretraining("MODEL.META_ARCHITECTURE", "SemanticSegmentor", *keys, *options)
+    pairs = [f"MODEL.SEM_SEG_HEAD.{item}" if n % 2 == 0 else item for n, item in enumerate(head)]
+    return pretraining("MODEL.META_ARCHITECTURE", "SemanticSegmentor", *pairs, *options)
 
 
 def pretrain(output: Path) -> Path:
@@ -235,7 +235,7 @@ def test_with_a_description_it_is_converted_and_loaded_strictly(tmp_path):
 def test_it_comes_from_other_projects_and_goes_to_the_library_that_has_it(conv_net, tmp_path):
     tensors = {f"body.{key.removeprefix('layers.')}": value for key, value in conv_net.ConvNet(8).state_dict().items()}
     assert convert(moco(tensors)).tensors.keys() == conv_net.ConvNet(8).state_dict().keys()
-    with pytest.raises(UserError, match="cannot place body.9.weight: neither a tensor of a ConvNet under"):
+    with pytest.raises(UserError, match="cannot place body.9.weight"):
         convert({**tensors, "body.9.weight": torch.zeros(1)})
     torch.save(tensors, tmp_path / "in.pth")
     command = f"python tools/export_weights.py {tmp_path}/in.pth {tmp_path}/out.pth {IMPORTS} --to"
@@ -243,7 +243,7 @@ def test_it_comes_from_other_projects_and_goes_to_the_library_that_has_it(conv_n
     assert_same(torch.load(tmp_path / "out.pth"), tensors)
     assert "A net of 8 channels by `torch.load" in (tmp_path / "out.md").read_text()
     line = one_line_error(f"{command} torchvision", tmp_path)
-    assert "torchvision is not known to have a ConvNet, expected timm's" in line
+    assert "torchvision is not known to have a ConvNet" in line
 
 
 def test_without_a_description_nothing_is_loaded_or_converted(undescribed, tmp_path):

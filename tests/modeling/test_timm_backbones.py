@@ -1,7 +1,7 @@
-"""ViT and ConvNeXt against timm's own networks: features, weights in and out, training, and what is refused."""
+"""timm's networks as backbones, against timm itself: features, weights in and out, training, and what is refused."""
 
+import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,54 +17,52 @@ from projects.common.frozen_backbone import FrozenBackbone
 from revisit.checkpoint.convert import convert, flags_to_config
 from revisit.checkpoint.export import library_tensors, load_backbone, model_card, write_tensors
 from revisit.checkpoint.flags import flags_of, write_flags
-from revisit.engine.config_checks import check_config
 from revisit.errors import UserError
+from revisit.keys import check_values
 from revisit.modeling.backbone.description import describe
-from revisit.modeling.backbone.pyramids import STAGES, SimpleFeaturePyramid
+from revisit.modeling.backbone.pyramids import SimpleFeaturePyramid
+from revisit.modeling.backbone.timm import TimmBackbone, flags_of_name, name_on_hub
+from revisit.modeling.bn_groups import BNGroups, group_batch_norm
 
 from detectron2.modeling import build_backbone, build_model
 from detectron2.structures import Boxes, Instances
 from detectron2.utils.events import EventStorage
 
-VIT = ("MODEL.BACKBONE.NAME", "build_vit_backbone", "MODEL.VIT.PATCH_SIZE", 8, "MODEL.VIT.EMBED_DIM", 64)
-VIT += ("MODEL.VIT.DEPTH", 4, "MODEL.VIT.NUM_HEADS", 1, "MODEL.VIT.IMAGE_SIZE", 32)
-CONVNEXT = ("MODEL.BACKBONE.NAME", "build_convnext_backbone", "MODEL.CONVNEXT.DEPTHS", (1, 1, 2, 1))
-CONVNEXT += ("MODEL.CONVNEXT.DIMS", (8, 16, 24, 32))
-FAMILIES = {"vit": (*VIT, "VIEWS.SMALL_SIZE", 24), "convnext": (*CONVNEXT, "VIEWS.SMALL_SIZE", 32)}
-HEADS = (
-    "MODEL.META_ARCHITECTURE",
-    "GeneralizedRCNN",
-    "MODEL.ROI_HEADS.NAME",
-    "StandardROIHeads",
-    "MODEL.FPN.NORM",
-    "GN",
-)
-HEADS += (
-    "MODEL.ROI_BOX_HEAD.NAME",
-    "FastRCNNConvFCHead",
-    "MODEL.ROI_BOX_HEAD.NUM_FC",
-    1,
-    "MODEL.ROI_BOX_HEAD.FC_DIM",
-    8,
-)
-HEADS += ("MODEL.FPN.OUT_CHANNELS", 32, "MODEL.RPN.IN_FEATURES", ["p3", "p4"], "MODEL.ROI_HEADS.IN_FEATURES", ["p3"])
-DETECTORS = {
-    "vit": (*FAMILIES["vit"], *HEADS, "MODEL.BACKBONE.NAME", "build_vit_pyramid_backbone"),
-    "convnext": (*FAMILIES["convnext"], *HEADS, "MODEL.BACKBONE.NAME", "build_convnext_fpn_backbone"),
+# Small forms of some families: by timm's name, options that make it smaller.
+NETWORKS = {
+    "resnet26d": {"channels": [8, 8, 16, 16], "stem_width": 4},  # three convolutions as stem
+    "regnetx_002": {},  # batch norm with an activation in it
+    "mobilenetv3_small_050": {},
+    "convnext_tiny": {"depths": [1, 1, 2, 1], "dims": [8, 16, 24, 32]},
+    "vit_tiny_patch16_224": {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 4, "num_heads": 2},
+    "vit_small_patch14_dinov2": {"img_size": 28, "embed_dim": 32, "depth": 2, "num_heads": 2},
+    "vit_small_patch16_dinov3": {"embed_dim": 32, "depth": 2, "num_heads": 2},
+    "swin_tiny_patch4_window7_224": {"embed_dim": 12, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 2, 2]},
 }
-DETECTORS["convnext"] += ("MODEL.CONVNEXT.OUT_FEATURES", [*STAGES], "MODEL.FPN.IN_FEATURES", [*STAGES])
+CONVNEXT, VIT, RESNET = "convnext_tiny", "vit_tiny_patch16_224", "resnet26d"
+STAGES = ["res2", "res3", "res4", "res5"]
 
 
-def random_network(family: str) -> torch.nn.Module:
-    """timm's, with a classifier, in evaluation mode; unlike at the start, no tensor is about 0 or 1."""
-    if family == "vit":
-        sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 4, "num_heads": 1}
-        network = timm.models.VisionTransformer(**sizes, num_classes=3, dynamic_img_size=True)
-    else:
-        network = timm.models.ConvNeXt(depths=(1, 1, 2, 1), dims=(8, 16, 24, 32), num_classes=3)
+def keys_of(name: str, builder: str = "build_timm_backbone", **options: object) -> tuple[object, ...]:
+    """The config of a network of NETWORKS."""
+    pairs = [item for pair in NETWORKS[name].items() for item in pair]
+    keys = ("MODEL.BACKBONE.NAME", builder, "MODEL.TIMM.NAME", name, "MODEL.TIMM.OPTIONS", pairs)
+    return (*keys, *(item for key, value in options.items() for item in (f"MODEL.TIMM.{key}", value)))
+
+
+def stated(name: str) -> dict[str, object]:
+    """What --config would say of a checkpoint of timm's."""
+    return {"MODEL.TIMM.NAME": name, "MODEL.TIMM.OPTIONS": keys_of(name)[-1]}
+
+
+def random_network(name: str) -> torch.nn.Module:
+    """timm's, with a classifier, in evaluation mode; unlike at the start, no parameter is about 0 or 1."""
+    sizes = {"dynamic_img_size": True} if "vit" in name or "swin" in name else {}
+    network = timm.create_model(name, num_classes=3, **NETWORKS[name], **sizes)
     generator = torch.Generator().manual_seed(0)
-    for parameter in network.parameters():
-        parameter.data.uniform_(-0.3, 0.3, generator=generator)
+    for key, parameter in network.named_parameters():
+        low = 0.5 if "norm" in key or "bn" in key else -0.1
+        parameter.data.uniform_(low, low + (0.2 if low < 0 else 1), generator=generator)
     return network.eval()
 
 
@@ -72,104 +70,130 @@ def images(*shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("size", [(32, 32), (64, 96)], ids=str)  # the position embedding's, and another
-@pytest.mark.parametrize("family", FAMILIES)
+def is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and bool((one - other).abs().max() <= 1e-4 * other.abs().max())
+
+
+@pytest.mark.parametrize("name", NETWORKS)
 @torch.no_grad()
-def test_the_map_of_converted_weights_is_timms(family, size):
-    network, x = random_network(family), images(2, 3, *size)
-    found = convert(network.state_dict())
-    backbone = found.description.build(flags_to_config(found.flags)).eval()
-    backbone.load_state_dict(found.tensors, strict=True)
-    *_, last = backbone(x).values()
-    expected = network.forward_features(x)
-    if family == "vit":
-        expected = expected[:, 1:].transpose(1, 2).unflatten(2, (size[0] // 8, size[1] // 8))
-    assert found.source == "timm" and last.shape == expected.shape
-    assert (last - expected).abs().max() <= 1e-4 * expected.abs().max()
+def test_the_maps_of_converted_weights_are_timms(name):
+    network, side = random_network(name), 112 if "14" in name else 128
+    weights = convert(network.state_dict(), stated=stated(name))
+    assert weights.source == "timm" and weights.flags["MODEL.TIMM.FINAL_NORM"] is ("vit" in name or "swin" in name)
+    backbone = weights.description.build(flags_to_config(weights.flags)).eval()
+    backbone.load_state_dict(weights.tensors, strict=True)
+    x, options = images(2, 3, side, side // 2), {"output_fmt": "NCHW", "intermediates_only": True}
+    last = network.forward_intermediates(x, norm=weights.flags["MODEL.TIMM.FINAL_NORM"], **options)[-1]
+    ((key, found),) = backbone(x).items()
+    assert is_close(found, last) and found.shape[2] == side // backbone.output_shape()[key].stride
+
+    strides = {info["reduction"]: n for n, info in enumerate(network.feature_info)}
+    names = ["res1", *STAGES][-len(strides) :] if len(strides) > 1 else []
+    every = TimmBackbone(name, keys_of(name)[-1], out_features=names).eval()
+    keys = every.load_state_dict(weights.tensors, strict=False)
+    assert not keys.missing_keys  # the final norm is not asked for
+    expected = network.forward_intermediates(x, indices=sorted(strides.values()), **options)
+    for (key, found), one in zip(every(x).items(), expected, strict=True):
+        shape = every.output_shape()[key]
+        assert is_close(found, one) and (shape.channels, side // shape.stride) == found.shape[1:3]
 
 
+@pytest.mark.parametrize("name", [RESNET, CONVNEXT, VIT, "vit_small_patch14_dinov2", "swin_tiny_patch4_window7_224"])
 @torch.no_grad()
-def test_every_map_of_a_convnext_is_timms_and_stages_that_nothing_needs_are_not_built():
-    network, x = random_network("convnext"), images(1, 3, 64, 64)
-    expected = dict(zip(STAGES, network.forward_intermediates(x, intermediates_only=True), strict=True))
-    backbone = build_backbone(tiny_config(*CONVNEXT, "MODEL.CONVNEXT.OUT_FEATURES", ["res3", "res4"])).eval()
-    assert len(backbone.convnext.stages) == 3
-    backbone.convnext.load_state_dict(network.state_dict(), strict=False)
-    found, shapes = backbone(x), backbone.output_shape()
-    assert list(found) == list(shapes) == ["res3", "res4"]
-    for name, value in found.items():
-        assert (value - expected[name]).abs().max() <= 1e-4 * expected[name].abs().max()
-        assert (shapes[name].channels, 64 // shapes[name].stride) == value.shape[1:3]
+def test_images_of_any_size_are_padded_with_zeros_where_the_network_does_not_round_up(name):
+    backbone, x = TimmBackbone(name, keys_of(name)[-1]).eval(), images(1, 3, 75, 120)
+    ((key, found),) = backbone(x).items()
+    stride = backbone.size_divisibility
+    assert stride == backbone.output_shape()[key].stride
+    assert found.shape[2:] == (-(-75 // stride), -(-120 // stride))
+    if name != RESNET:  # whose convolutions pad
+        assert is_close(found, backbone(F.pad(x, (0, -120 % stride, 0, -75 % stride)))[key])
 
 
-@torch.no_grad()
-def test_a_vit_pads_images_that_its_patches_do_not_divide():
-    backbone, x = build_backbone(tiny_config(*VIT)).eval(), images(1, 3, 27, 40)
-    found = backbone(x)["last_feat"]
-    assert found.shape[2:] == (4, 5) and torch.equal(found, backbone(F.pad(x, (0, 0, 0, 5)))["last_feat"])
-
-
-@pytest.mark.parametrize(
-    ("family", "options"), [("vit", ()), ("vit", ("MODEL.VIT.FINAL_NORM", False)), ("convnext", ())]
-)
+@pytest.mark.parametrize(("name", "norm"), [(VIT, False), (VIT, True), (CONVNEXT, False), ("regnetx_002", False)])
 @torch.no_grad()
 def test_export_then_conversion_is_the_identity_and_the_snippet_computes_the_features(
-    family, options, tmp_path, monkeypatch
+    name, norm, tmp_path, monkeypatch
 ):
     torch.manual_seed(0)
-    cfg = tiny_config(*FAMILIES[family], *options)
+    cfg = tiny_config(*keys_of(name, FINAL_NORM=norm))
     backbone = build_backbone(cfg).eval()
     path, exported = tmp_path / "backbone.pth", tmp_path / "exported.pth"
     write_tensors(backbone.state_dict(), path)
     write_flags(path, flags_of(cfg, describe(backbone)), source="test")
     weights = load_backbone(path)
     write_tensors(library_tensors(weights, "timm"), exported)
-    assert_same(convert(torch.load(exported)).tensors, weights.tensors)
+    back = convert(torch.load(exported), stated=stated(name))
+    assert_same(back.tensors, weights.tensors)
+    assert back.flags == weights.flags
     monkeypatch.chdir(tmp_path)
-    names, x = {}, images(1, 3, 64, 32)
+    names: dict[str, object] = {}
     (code,) = re.findall(r"```python\n(.*?)```", model_card(weights, exported, "timm"), re.DOTALL)
     exec(code, names)
-    model = names["model"]
-    features = model(x) if family == "vit" else model.forward_features(x).mean((2, 3))
-    (expected,) = backbone(x).values()
-    assert (features - expected.mean((2, 3))).abs().max() < 1e-4
+    expected = next(iter(backbone(names["images"]).values())).mean((2, 3))
+    assert is_close(names["features"], expected)
+    with pytest.raises(UserError, match="torchvision is not known to have"):
+        library_tensors(weights, "torchvision")
 
 
 @pytest.mark.parametrize("method", ["MoCo", "KNNMoCo", "DenseCL", "SimCLR", "BYOL", "SwAV"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_it_learns_by_every_method_without_groups_of_batch_norm(family, method):
+@pytest.mark.parametrize("name", [VIT, RESNET])
+def test_it_learns_by_every_method_in_groups_where_it_has_batch_norm(name, method):
     small = 0 if method == "DenseCL" else 2
-    options = (*FAMILIES[family], "MODEL.META_ARCHITECTURE", method, "VIEWS.NUM_SMALL", small, "MOCO.BN_GROUP", 128)
-    options += ("MODEL.BACKBONE.FREEZE_AT", int(family == "vit"), "SOLVER.MAX_ITER", 1)
-    check_config(tiny_config(*options), num_processes=1)
+    options = (*keys_of(name), "MODEL.META_ARCHITECTURE", method, "VIEWS.NUM_SMALL", small)
+    options += ("MOCO.BN_GROUP", 2 if name == RESNET else 128, "MODEL.BACKBONE.FREEZE_AT", int(name == VIT))
     model = tiny_model(*options).train()
-    losses, _ = step(model, random_views(4, small=FAMILIES[family][-1], num_small=small))
+    losses, _ = step(model, random_views(8, large=64, small=40, num_small=small))
     sum(losses.values()).backward()
-    assert not getattr(model, "shuffle_bn", False)
-    for name, parameter in model.named_parameters():
-        is_fixed = name.startswith(("momentum_", "backbone.vit.patch_embed."))
-        assert parameter.requires_grad != is_fixed and (is_fixed or parameter.grad.isfinite().all()), name
+    if "momentum_backbone" in dict(model.named_modules()) and method != "BYOL":
+        assert model.shuffle_bn is (name == RESNET)
+    for key, parameter in model.named_parameters():
+        is_fixed = key.startswith(("momentum_", "backbone.timm.patch_embed."))
+        assert parameter.requires_grad != is_fixed and (is_fixed or parameter.grad.isfinite().all()), key
 
 
-@pytest.mark.parametrize("freeze_at", range(6))
-@pytest.mark.parametrize("family", FAMILIES)
-def test_freeze_at_freezes_as_many_stages(family, freeze_at):
-    backbone = build_backbone(tiny_config(*FAMILIES[family], "MODEL.BACKBONE.FREEZE_AT", freeze_at))
-    stages = [f"convnext.{name}." for name in ("stem", *(f"stages.{n}" for n in range(4)))]
-    if family == "vit":
-        stages = ["vit.patch_embed.", *(f"vit.blocks.{n}." for n in range(3)), "vit."]
-    for name, parameter in backbone.named_parameters():
-        assert parameter.requires_grad != name.startswith(tuple(stages[:freeze_at])), name
+def test_groups_of_a_batch_norm_with_activation_are_those_of_its_parts():
+    torch.manual_seed(0)
+    alone, grouped = (TimmBackbone("regnetx_002").train() for _ in range(2))
+    grouped.load_state_dict(alone.state_dict())
+    group_batch_norm([grouped], BNGroups(2, 2, 1, 2))
+    assert grouped.state_dict().keys() == alone.state_dict().keys()
+    x = images(4, 3, 64, 64)
+    parts = torch.cat([alone(part)["res5"] for part in x.chunk(2)])
+    assert is_close(grouped(x)["res5"], parts) and not is_close(alone(x)["res5"], parts)
+    grouped.load_state_dict(alone.state_dict())
+    assert is_close(grouped.eval()(x)["res5"], alone.eval()(x)["res5"])
+
+
+@pytest.mark.parametrize("freeze_at", [0, 1, 2, 5, 9])
+@pytest.mark.parametrize("name", [VIT, CONVNEXT, RESNET])
+def test_freeze_at_freezes_as_many_of_timms_stages_or_blocks_with_their_batch_norm(name, freeze_at):
+    torch.manual_seed(0)
+    backbone = build_backbone(tiny_config(*keys_of(name), "MODEL.BACKBONE.FREEZE_AT", freeze_at)).train()
+    stages = {
+        CONVNEXT: ["stem.", *(f"stages.{n}." for n in range(4))],
+        VIT: ["patch_embed.", *(f"blocks.{n}." for n in range(4))],  # tokens and positions last
+        RESNET: [("conv1.", "bn1."), *(f"layer{n}." for n in range(1, 5))],
+    }[name]
+    frozen = tuple(prefix for stage in stages[:freeze_at] for prefix in ([stage] if isinstance(stage, str) else stage))
+    before = {key: value.clone() for key, value in backbone.timm.state_dict().items()}
+    backbone(images(2, 3, 64, 64))
+    for key, parameter in backbone.timm.named_parameters():
+        is_last = name == VIT and freeze_at >= 5
+        assert parameter.requires_grad != (key.startswith(frozen) or is_last), key
+    for key, value in backbone.timm.state_dict().items():
+        if key.endswith("running_mean"):
+            assert torch.equal(value, before[key]) == key.startswith(frozen), key
 
 
 @torch.no_grad()
 def test_the_simple_pyramid_is_what_the_paper_describes():
     torch.manual_seed(0)
-    pyramid = SimpleFeaturePyramid(build_backbone(tiny_config(*VIT)), 16).eval()
+    pyramid = SimpleFeaturePyramid(build_backbone(tiny_config(*keys_of(VIT))), 16).eval()
     for parameter in pyramid.parameters():
         parameter.uniform_(-0.5, 0.5)
     x, w = images(2, 3, 48, 32), pyramid.state_dict()
-    found, below = pyramid(x), pyramid.bottom_up(x)["last_feat"]
+    found, below = pyramid(x), pyramid.bottom_up(x)["res3"]
 
     def norm(y: torch.Tensor, key: str) -> torch.Tensor:
         weight, bias = w[f"{key}.weight"], w[f"{key}.bias"]
@@ -189,133 +213,122 @@ def test_the_simple_pyramid_is_what_the_paper_describes():
     assert {name: spec.stride for name, spec in pyramid.output_shape().items()} == {f"p{n}": 2**n for n in range(1, 6)}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_detector_holds_every_tensor_of_a_converted_run_and_learns(family, tmp_path):
-    model, cfg = tiny_model(*FAMILIES[family]), tiny_config(*FAMILIES[family])
+DETECTOR = (
+    "MODEL.META_ARCHITECTURE", "GeneralizedRCNN", "MODEL.ROI_HEADS.NAME", "StandardROIHeads", "MODEL.FPN.NORM", "GN",
+    "MODEL.ROI_BOX_HEAD.NAME", "FastRCNNConvFCHead", "MODEL.ROI_BOX_HEAD.NUM_FC", 1, "MODEL.ROI_BOX_HEAD.FC_DIM", 8,
+    "MODEL.FPN.OUT_CHANNELS", 32, "MODEL.FPN.IN_FEATURES", STAGES, "MODEL.RPN.IN_FEATURES", ["p3", "p4"],
+    "MODEL.ROI_HEADS.IN_FEATURES", ["p3"],
+)  # fmt: skip
+PYRAMIDS = {VIT: "build_timm_simple_pyramid_backbone", RESNET: "build_timm_fpn_backbone"}
+
+
+@pytest.mark.parametrize("name", PYRAMIDS)
+def test_a_detector_holds_every_tensor_of_a_converted_run_and_learns(name, tmp_path):
+    model, cfg = tiny_model(*keys_of(name)), tiny_config(*keys_of(name))
     run_of_it = {"model": model.state_dict(), "flags": flags_of(cfg, describe(model))}
     weights = write_converted(run_of_it, tmp_path / "backbone.pth")
-    detector = load_into(tiny_config(*DETECTORS[family]), weights)
+    detector = load_into(tiny_config(*keys_of(name, PYRAMIDS[name]), *DETECTOR), weights)
     assert_same(detector.backbone.bottom_up.state_dict(), model.backbone.state_dict())
     image = torch.randint(0, 256, (3, 60, 76), dtype=torch.uint8)
     truth = Instances((60, 76), gt_boxes=Boxes(torch.tensor([[8.0, 8, 40, 50]])), gt_classes=torch.tensor([3]))
     with EventStorage():
-        losses = detector.train()([{"image": image, "instances": truth}])
+        losses = detector.train()([{"image": image, "instances": truth}] * 2)
     sum(losses.values()).backward()
     assert all(p.grad.isfinite().all() for p in detector.backbone.bottom_up.parameters())
     with torch.no_grad():
         assert "instances" in detector.eval()([{"image": image, "height": 60, "width": 76}])[0]
-    finetuned = {**run_of_it, "model": detector.state_dict()}
-    assert_same(convert(finetuned).tensors, model.backbone.state_dict())
+    learnt = {key: value for key, value in detector.backbone.bottom_up.state_dict().items()}
+    assert_same(convert({**run_of_it, "model": detector.state_dict()}).tensors, learnt)
     del run_of_it["model"][next(key for key in run_of_it["model"] if key.startswith("backbone."))]
     with pytest.raises(UserError, match="no value for"):
         convert(run_of_it)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("name", "feature"), [(VIT, "res3"), (CONVNEXT, "res4")])
+def test_heads_for_pixels_take_a_map_by_its_name(name, feature):
+    head = ("MODEL.SEM_SEG_HEAD.NAME", "RevisitFCNHead", "MODEL.SEM_SEG_HEAD.IN_FEATURES", [feature])
+    head += ("MODEL.SEM_SEG_HEAD.NUM_CLASSES", 3, "MODEL.SEM_SEG_HEAD.CONVS_DIM", 8, "MODEL.SEM_SEG_HEAD.NORM", "BN")
+    keys = keys_of(name, OUT_FEATURES=[feature])
+    model = build_model(tiny_config(*keys, "MODEL.META_ARCHITECTURE", "SemanticSegmentor", *head))
+    image, labels = torch.randint(0, 256, (3, 45, 70)), torch.randint(0, 3, (45, 70))
+    losses = model.train()([{"image": image, "sem_seg": labels}] * 2)
+    assert losses["loss_sem_seg"].isfinite()
+    with torch.no_grad():
+        (found,) = model.eval()([{"image": image, "height": 45, "width": 70}])
+    assert found["sem_seg"].shape == (3, 45, 70)
+
+
+@pytest.mark.parametrize("name", PYRAMIDS)
 @torch.no_grad()
-def test_frozen_features_are_those_of_the_converted_run(family, tmp_path):
-    model, cfg = tiny_model(*FAMILIES[family]), tiny_config(*FAMILIES[family])
+def test_frozen_features_are_those_of_the_converted_run(name, tmp_path):
+    model, cfg = tiny_model(*keys_of(name)), tiny_config(*keys_of(name))
     run_of_it = {"model": model.state_dict(), "flags": flags_of(cfg, describe(model))}
     cfg.MODEL.WEIGHTS = str(write_converted(run_of_it, tmp_path / "backbone.pth"))
     frozen, x = FrozenBackbone(cfg), torch.randint(0, 256, (2, 3, 40, 32), dtype=torch.uint8)
     assert torch.allclose(F.normalize(frozen.pooled(x), dim=1), model.eval().extract_features(x), atol=1e-5)
 
 
-TINY = {
-    "vit": "MODEL.VIT.EMBED_DIM 16 MODEL.VIT.NUM_HEADS 2 MODEL.VIT.DEPTH 1",
-    "convnext": "MODEL.CONVNEXT.DIMS (8,8,8,8) MODEL.CONVNEXT.DEPTHS (1,1,1,1)",
-}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_two_processes_pretrain_and_finetune_by_the_recipes(family, toy_root, tmp_path):
-    train, tiny = f"python tools/train_net.py --num-gpus 2 --config-file configs/toy/{family}", TINY[family]
-    tiny += " SOLVER.IMS_PER_BATCH 4 SOLVER.WARMUP_ITERS 0"
+@pytest.mark.parametrize(("family", "name"), [("vit", VIT), ("convnext", CONVNEXT)])
+def test_two_processes_pretrain_and_finetune_by_the_recipes(family, name, toy_root, tmp_path):
+    train = f"python tools/train_net.py --num-gpus 2 --config-file configs/toy/{family}"
+    options = {CONVNEXT: "['depths',[1,1,1,1],'dims',[8,8,8,8]]"}
+    options[VIT] = "['img_size',64,'patch_size',8,'embed_dim',16,'depth',1,'num_heads',2]"
+    tiny = f'MODEL.TIMM.OPTIONS "{options[name]}" SOLVER.IMS_PER_BATCH 4 SOLVER.WARMUP_ITERS 0'
     alone = "DATASETS.TEST () KNN_EVAL.BANK '' KNN_EVAL.LINEAR False TEST.EVAL_EPOCHS 0 DATALOADER.NUM_WORKERS 0 "
     alone += "MOCO.QUEUE_SIZE 40 NEIGHBORS.WARMUP_EPOCHS 0"
     run(f"{train}_pretrain.yaml SOLVER.MAX_ITER 2 OUTPUT_DIR {tmp_path}/a {tiny} {alone}", toy_root)
     text = run(f"python tools/convert_to_d2.py {tmp_path}/a/model_final.pth {tmp_path}/backbone.pth", toy_root)
-    assert "revisit layout" in text
+    assert f"revisit layout, {name} of timm's" in text
     finetune = f"{train}_detection.yaml MODEL.WEIGHTS {tmp_path}/backbone.pth SOLVER.MAX_ITER 2 SOLVER.STEPS ()"
     text = run(f"{finetune} DATASETS.TEST () OUTPUT_DIR {tmp_path}/b {tiny}", toy_root)
     assert "2 gloo processes" in text and Path(tmp_path, "b", "model_final.pth").is_file()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            (*VIT, "MODEL.VIT.EMBED_DIM", 65, "MODEL.VIT.NUM_HEADS", 2),
-            "EMBED_DIM is 65: expected a multiple of .*NUM_HEADS",
-        ),
-        ((*VIT, "MODEL.VIT.IMAGE_SIZE", 30), "IMAGE_SIZE is 30: expected a multiple of MODEL.VIT.PATCH_SIZE, 8"),
-        ((*VIT, "MODEL.BACKBONE.FREEZE_AT", 2), "FREEZE_AT is 2: random layers would stay as they are; expected 1, or"),
-        (
-            (*CONVNEXT, "MODEL.BACKBONE.FREEZE_AT", 1),
-            "FREEZE_AT is 1: random layers would stay as they are; expected 0",
-        ),
-        (
-            (*CONVNEXT, "MODEL.CONVNEXT.OUT_FEATURES", ["res4", "res5"]),
-            "CONVNEXT.OUT_FEATURES .*pretraining expects one",
-        ),
-        ((*DETECTORS["vit"], "MODEL.VIT.PATCH_SIZE", 16, "MODEL.VIT.IMAGE_SIZE", 42), "IMAGE_SIZE is 42"),
-        (
-            (*DETECTORS["vit"], "MODEL.VIT.PATCH_SIZE", 14, "MODEL.VIT.IMAGE_SIZE", 42),
-            "PATCH_SIZE is 14: a pyramid needs",
-        ),
-        (
-            (*VIT, "MODEL.META_ARCHITECTURE", "SemanticSegmentor"),
-            "SemanticSegmentor with .*expected build_revisit_resnet",
-        ),
-    ],
-)
-def test_what_no_such_network_does_is_refused(options, message):
-    with pytest.raises(UserError, match=message):
-        check_config(tiny_config("SOLVER.MAX_ITER", 1, *options), num_processes=1)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_without_timm_one_line_says_what_to_install(family, monkeypatch):
-    tensors = random_network(family).state_dict()
-    monkeypatch.setitem(sys.modules, "timm.models", None)
-    with pytest.raises(UserError, match="the package timm is not installed: run pip install timm, or choose a ResNet"):
-        build_model(tiny_config(*FAMILIES[family]))
-    with pytest.raises(UserError, match="the package timm is not installed"):
-        convert(tensors)
-
-
-def test_images_smaller_than_the_stride_of_a_convnext_are_named():
-    with pytest.raises(UserError, match="an image of 24 x 40 px: a ConvNeXt needs 32 px on each side"):
-        build_backbone(tiny_config(*CONVNEXT))(torch.zeros(1, 3, 24, 40))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_weights_of_other_projects_are_found_by_their_prefix_and_torchvision_has_none(family):
-    tensors = {key: value for key, value in random_network(family).state_dict().items() if not key.startswith("head.")}
-    assert convert(moco(tensors)).source == "moco"
-    assert_same(convert(moco(tensors)).tensors, convert(tensors).tensors)
-    with pytest.raises(UserError, match="not a checkpoint of torchvision: no tensor begins with layer1.0. "):
-        convert(tensors, "torchvision")
+@pytest.mark.parametrize("name", ["hiera_tiny_224", "levit_128s", "inception_v3", "mixer_s32_224", "not_a_network"])
+def test_networks_without_maps_of_fixed_strides_over_any_size_are_refused_by_name(name):
+    with pytest.raises(UserError, match=f"MODEL.TIMM.NAME '{name}'"):
+        TimmBackbone(name)
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("options", "key"),
     [
-        ({"pos_embed": torch.zeros(1, 0, 64)}, "no plain ViT has 0 rows of 64 channels in pos_embed"),
-        (
-            {"pos_embed": torch.zeros(1, 16, 64)},
-            "no plain ViT has 16 rows of 64 channels in pos_embed: expected a square",
-        ),
-        ({"blocks.0.ls1.gamma": torch.zeros(64)}, "cannot place vit.blocks.0.ls1.gamma: a ViT of width 64"),
-        ({"patch_embed.proj.weight": torch.zeros(64, 3)}, "no pos_embed or no patch_embed.proj.weight of a plain ViT"),
+        (("MODEL.TIMM.NAME", "convnext_tiny.in12k"), "MODEL.TIMM.NAME"),
+        (("MODEL.TIMM.OPTIONS", ["no_such_option", 3]), "no_such_option"),
+        (("MODEL.TIMM.OPTIONS", ["depths"]), "MODEL.TIMM.OPTIONS"),
+        (("MODEL.TIMM.OUT_FEATURES", ["res9"]), "res9"),
+        (keys_of("vit_small_patch14_dinov2", "build_timm_simple_pyramid_backbone"), "stride 14"),
     ],
 )
-def test_vits_of_another_kind_are_refused(changed, message):
-    with pytest.raises(UserError, match=message):
-        convert({**random_network("vit").state_dict(), **changed})
+def test_what_no_network_of_timms_is_gets_refused_by_name(options, key):
+    with pytest.raises(UserError, match=key):
+        cfg = tiny_config(*keys_of(CONVNEXT), *options)
+        check_values(cfg)
+        build_backbone(cfg)
 
 
-def test_a_convnext_that_lacks_a_stage_is_refused():
-    tensors = {key: value for key, value in random_network("convnext").state_dict().items() if "stages.3" not in key}
-    with pytest.raises(UserError, match="no convolution in stage 3 of a ConvNeXt: expected 4 stages"):
+def test_weights_of_other_projects_are_found_by_their_prefix_and_strange_keys_refused():
+    tensors = {key: value for key, value in random_network(VIT).state_dict().items() if not key.startswith("head.")}
+    found = convert(moco(tensors), stated=stated(VIT))
+    assert found.source == "moco"
+    assert_same(found.tensors, convert(tensors, stated=stated(VIT)).tensors)
+    with pytest.raises(UserError, match="--timm NAME"):
         convert(tensors)
+    with pytest.raises(UserError, match=r"cannot place blocks\.9\.attn"):
+        convert(tensors | {"blocks.9.attn.qkv.weight": torch.ones(2)}, stated=stated(VIT))
+    with pytest.raises(UserError, match="timm.cls_token is"):
+        convert(tensors, stated={**stated(VIT), "MODEL.TIMM.OPTIONS": ["patch_size", 8]})
+
+
+def test_a_name_with_its_tag_says_the_pixels_and_the_hub_says_the_name(tmp_path):
+    assert flags_of_name("vit_small_patch16_224") == {"MODEL.TIMM.NAME": "vit_small_patch16_224"}
+    dino, augreg = (flags_of_name(f"vit_small_patch16_224.{tag}") for tag in ("dino", "augreg_in21k"))
+    assert dino["MODEL.PIXEL_MEAN"] == pytest.approx([123.675, 116.28, 103.53])
+    assert augreg["MODEL.PIXEL_STD"] == pytest.approx([127.5] * 3)
+    for name in ("vit_giantissimo", "vit_small_patch16_224.no_such_tag"):
+        with pytest.raises(UserError, match=f"--timm {name}"):
+            flags_of_name(name)
+    config = {"architecture": "vit_small_patch16_224", "pretrained_cfg": {"tag": "dino"}}
+    assert name_on_hub(tmp_path / "model.safetensors") == ""
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert name_on_hub(tmp_path / "model.safetensors") == "vit_small_patch16_224.dino"

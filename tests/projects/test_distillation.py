@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoints import maps_of, random_resnet
-from commands import TINY, documented, launch_forks, one_line_error, run
+from commands import TINY, documented, launch_forks, run
 from runs import assert_numbers_are_explained, assert_same, load, train
 from tiny import FEATURE_DIM, random_views, step, tiny_config, tiny_model
 from torch import Tensor
@@ -26,10 +26,10 @@ from revisit.modeling.backbone.description import describe
 from detectron2.utils import comm
 
 DISTILLATION = ("MODEL.META_ARCHITECTURE", "Distillation", "VIEWS.NUM_SMALL", 2, "DISTILLATION.CELL_WEIGHT", 0.5)
-CONVNEXT = ("MODEL.BACKBONE.NAME", "build_convnext_backbone", "MODEL.CONVNEXT.DEPTHS", (1, 1, 1, 1))
-CONVNEXT += ("MODEL.CONVNEXT.DIMS", (8, 16, 24, 32))
-VIT = ("MODEL.BACKBONE.NAME", "build_vit_backbone", "MODEL.VIT.EMBED_DIM", 64, "MODEL.VIT.DEPTH", 2)
-VIT += ("MODEL.VIT.NUM_HEADS", 1, "MODEL.VIT.PATCH_SIZE", 8, "MODEL.VIT.IMAGE_SIZE", 32)
+TIMM = ("MODEL.BACKBONE.NAME", "build_timm_backbone", "MODEL.TIMM.NAME")
+CONVNEXT = (*TIMM, "convnext_tiny", "MODEL.TIMM.OPTIONS", ["depths", [1, 1, 1, 1], "dims", [8, 16, 24, 32]])
+VIT = (*TIMM, "vit_tiny_patch16_224", "MODEL.TIMM.OPTIONS")
+VIT += (["img_size", 32, "patch_size", 8, "embed_dim", 64, "depth", 2, "num_heads", 1],)
 TOY = "IMPORTS \"('projects.ToyScenes','projects.Distillation')\""
 TRAIN = "python tools/train_net.py --config-file configs/toy/distillation.yaml"
 
@@ -104,7 +104,6 @@ def test_a_teacher_of_torchvision_computes_as_it_does_there(tmp_path):
 
 @pytest.mark.parametrize(("options", "shape"), [(CONVNEXT, (2, 32, 2, 2)), (VIT, (2, 64, 8, 8))])
 def test_of_a_teacher_of_another_family_the_last_map_is_taken(options, shape, tmp_path):
-    pytest.importorskip("timm")
     model, images = tiny_model(*options).eval(), random_views(2, large=64)["anchor"]
     torch.save({"model": model.backbone.state_dict()}, tmp_path / "teacher.pth")
     write_flags(tmp_path / "teacher.pth", flags_of(tiny_config(*options), describe(model)), "a test")
@@ -112,15 +111,6 @@ def test_of_a_teacher_of_another_family_the_last_map_is_taken(options, shape, tm
     assert found.shape == shape
     with torch.no_grad():
         assert torch.allclose(found, model.feature_map(model.backbone, images), atol=1e-5)
-
-
-def test_a_file_of_timms_convnext_is_a_teacher_without_conversion(tmp_path, caplog):
-    timm = pytest.importorskip("timm")
-    network = timm.models.ConvNeXt(depths=(1, 1, 1, 1), dims=(8, 16, 24, 32), num_classes=0)
-    torch.save(network.state_dict(), tmp_path / "convnext.pth")
-    with caplog.at_level("INFO"):
-        assert teacher_of(tmp_path / "convnext.pth")(random_views(2)["anchor"]).shape == (2, 32, 1, 1)
-    assert "less [123.68, 116.28, 103.53]" in caplog.text and "taken for granted" in caplog.text
 
 
 def test_a_teacher_for_bgr_sees_the_same_as_for_rgb(teacher, tmp_path):
@@ -239,16 +229,6 @@ def test_a_teacher_of_another_bit_depth_is_refused(teacher):
     path.write_text(path.read_text().replace("config:\n", "config:\n  INPUT.BIT_DEPTH: 16\n"))
     assert "INPUT.BIT_DEPTH" in refusal(teacher_of, teacher)
     assert teacher_of(teacher, "INPUT.BIT_DEPTH", 16).title == "ResNet-18"
-
-
-def test_a_teacher_for_larger_images_is_refused_by_name_before_the_run(toy_root, tmp_path):
-    pytest.importorskip("timm")
-    cfg, model = (build(*CONVNEXT) for build in (tiny_config, tiny_model))
-    torch.save({"model": model.backbone.state_dict()}, tmp_path / "convnext.pth")
-    write_flags(tmp_path / "convnext.pth", flags_of(cfg, describe(model)), "a test")
-    options = f"DISTILLATION.TEACHER {tmp_path}/convnext.pth VIEWS.LARGE_SIZE 24 OUTPUT_DIR {tmp_path}/out"
-    line = one_line_error(f"{TRAIN} --dry-run {TINY} {options}", toy_root)
-    assert "DISTILLATION.TEACHER, a ConvNeXt" in line and "24 x 24 px" in line
 
 
 def test_a_run_resumes_with_its_own_teacher_alone_wherever_it_lies(teacher, toy_datasets, tmp_path):

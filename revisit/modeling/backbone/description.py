@@ -1,11 +1,11 @@
 """What loading, conversion and export have to know of a backbone: a description, in the file of its builder."""
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
 from revisit.errors import UserError
-from revisit.keys import value_of
 
 from detectron2.config import CfgNode
 from detectron2.modeling import Backbone
@@ -17,21 +17,13 @@ Tensors = dict[str, Tensor]  # by state-dict key
 BACKBONE_DESCRIPTIONS = Registry("BACKBONE_DESCRIPTIONS")
 
 
-# How timm loads all tensors of a network that ``{timm_model}`` of the card builds.
-TIMM_SNIPPET = """\
-In timm:
+class Card(NamedTuple):
+    """What a model card says of exported weights."""
 
-```python
-import timm
-import torch
-{import_more}
-model = {timm_model}
-model.load_state_dict({load})
-mean, std = torch.tensor({mean_list}).view(3, 1, 1), torch.tensor({std_list}).view(3, 1, 1)
-features = model.eval()((torch.rand(1, 3, 224, 224) - mean) / std)
-assert features.shape == (1, {features})
-```
-"""
+    network: str  # in words
+    output: str  # in words
+    facts: Mapping[str, object]  # values that the snippets name in braces
+    snippets: Mapping[str, str]  # by library that can hold the weights, code that loads them there
 
 
 class BackboneDescription:
@@ -41,18 +33,10 @@ class BackboneDescription:
     """
 
     NAME = ""  # of the family
+    BUILDERS: tuple[str, ...] = ()  # names in BACKBONE_REGISTRY of what builds its networks, alone or in another one
     FLAG_KEYS: tuple[str, ...] = ()  # config keys that its weights are valid under, beside those of the pixels
     PREFIXES: tuple[str, ...] = ()  # each of its state-dict keys begins with one of them
-    LIBRARY_MODULES: Mapping[str, str] = {}  # by a module's name in torchvision or timm, its name here
-    LIBRARY_MARK = ""  # what some of its keys begin with in those libraries
-    SNIPPETS: Mapping[str, str] = {}  # by library, how to load exported weights there: a template for a model card
-    FIRST = ""  # the tensor of the first convolution, (C, 3, h, w)
     FOLDED: Flags = {}  # what the config has to state for weights whose batch norm is a scale and a bias
-    BUILDERS: tuple[str, ...] = ()  # names in BACKBONE_REGISTRY of what builds its networks, alone or in another one
-    NORM_KEY = ""  # the config key that says what its batch norm is; "" of a family without
-    FEATURES_KEY = ""  # the config key that lists the maps it returns; "" of a family that always returns one
-    TRACEABLE = True  # whether a trace of its networks computes what they do for images of other sizes too
-    MAY_STAY_RANDOM = 0  # the highest MODEL.BACKBONE.FREEZE_AT that freezes nothing which has to be learnt
 
     def matches(self, module: nn.Module) -> bool:
         """Whether a module is a backbone of this family."""
@@ -62,65 +46,33 @@ class BackboneDescription:
         """A backbone for RGB that has a place for every tensor of the family's under ``cfg``'s flags."""
         raise NotImplementedError
 
-    def check(self, cfg: CfgNode) -> None:
-        """Raise UserError where the family's keys ask for something that none of its members is."""
-
-    @property
-    def nodes(self) -> list[str]:
-        """Where its keys stand in a config, such as ``MODEL.RESNETS``."""
-        return sorted({key.rpartition(".")[0] for key in self.FLAG_KEYS})
-
-    def maps(self, cfg: CfgNode) -> list[str]:
-        """Names of the maps that MODEL.BACKBONE.NAME, one of BUILDERS, returns under ``cfg``."""
-        return list(value_of(cfg, self.FEATURES_KEY))
-
-    def places(self, cfg: CfgNode, size: int) -> int:
-        """Of the last map over images of ``size`` x ``size`` px; asked of families with batch norm alone."""
-        raise NotImplementedError
-
-    def check_bfloat16(self, cfg: CfgNode, size: int) -> None:
-        """Raise UserError where training over images of ``size`` px in bfloat16 goes wrong on a CPU."""
+    def parts(self, module: nn.Module) -> list[str]:
+        """Names of the submodules of ``module`` that are parts of a backbone, "" for itself; mostly none."""
+        return [""] if self.matches(module) else []
 
     def title(self, flags: Flags) -> str:
         """Which member of the family the flags describe, such as ``ResNet-50``."""
         return self.NAME
 
-    def parts(self, module: nn.Module) -> list[str]:
-        """Names of the submodules of ``module`` that are parts of a backbone, "" for itself; mostly none."""
-        return [""] if self.matches(module) else []
+    def library_names(self, stated: Flags) -> Mapping[str, str | None]:
+        """State-dict keys here by those in torchvision and timm; None for what a backbone leaves out.
 
-    def own_name(self, key: str) -> str | None:
-        """The state-dict key here of a key in torchvision or timm; None for what is in no such network."""
-        return _renamed(key, self.LIBRARY_MODULES)
+        ``stated`` are flags that the user has given, such as the name of a network of timm's. Empty where the family
+        is not in those libraries, or not the one that is stated.
+        """
+        return {}
 
-    def library_name(self, key: str) -> str | None:
-        """The inverse of ``own_name``."""
-        return _renamed(key, {own: theirs for theirs, own in self.LIBRARY_MODULES.items()})
-
-    def flags_of_tensors(self, tensors: Tensors) -> Flags:
-        """Values of FLAG_KEYS under which tensors of another project are valid, read off their names and shapes.
+    def flags_of_tensors(self, tensors: Tensors, stated: Flags) -> Flags:
+        """Values of FLAG_KEYS under which tensors of another project are valid, as ``stated`` or by their shapes.
 
         Raises:
             UserError: no member of the family has such tensors.
         """
         raise NotImplementedError
 
-    def zoo_flags(self, flags: Flags) -> Flags:
-        """Flags that differ from those of ``flags_of_tensors`` in the configs of Detectron2's model zoo."""
-        return {}
-
-    def library_flags(self, flags: Flags) -> Flags:
-        """Flags that weights need so that the libraries of SNIPPETS can hold them and compute the same."""
-        return {}
-
-    def card(self, flags: Flags) -> dict[str, object]:
-        """Values for the model card: ``network`` and ``output`` in words, and whatever SNIPPETS name."""
-        return {}
-
-
-def _renamed(key: str, modules: Mapping[str, str]) -> str | None:
-    module, dot, tensor = key.rpartition(".")
-    return f"{modules[module]}{dot}{tensor}" if module in modules else None
+    def card(self, flags: Flags) -> Card:
+        """What exported weights need. Raises UserError where no library can hold them, or computes something else."""
+        raise UserError(f"neither torchvision nor timm is known to have a {self.title(flags)}: use it in Detectron2")
 
 
 def families() -> list[BackboneDescription]:
@@ -130,18 +82,18 @@ def families() -> list[BackboneDescription]:
 
 def family_of(cfg: CfgNode) -> BackboneDescription | None:
     """The family of what MODEL.BACKBONE.NAME builds; None if no description names it among its BUILDERS."""
-    return next((known for known in families() if cfg.MODEL.BACKBONE.NAME in known.BUILDERS), None)
+    return next((family for family in families() if cfg.MODEL.BACKBONE.NAME in family.BUILDERS), None)
 
 
 def describe(model: nn.Module) -> BackboneDescription | None:
     """The description of the backbone in a model, or of a backbone; None if no family matches."""
     modules = [module for _, module in _encoder_modules(model)]
-    return next((known for known in families() if any(map(known.matches, modules))), None)
+    return next((family for family in families() if any(map(family.matches, modules))), None)
 
 
 def description_of(tensors: Tensors) -> BackboneDescription | None:
     """The description of a backbone's tensors by their names, which have no prefix."""
-    return next((known for known in families() if any(key.startswith(known.PREFIXES) for key in tensors)), None)
+    return next((family for family in families() if any(key.startswith(family.PREFIXES) for key in tensors)), None)
 
 
 def backbone_keys(model: nn.Module) -> list[str]:
@@ -158,7 +110,7 @@ def backbone_keys(model: nn.Module) -> list[str]:
 
 def undescribed(backbone: str) -> UserError:
     """The error for a backbone of no family, which is named in words."""
-    names = " or ".join(known.NAME for known in families())
+    names = " or ".join(family.NAME for family in families())
     return UserError(
         f"{backbone} is of no family that is described: expected {names}; register a BackboneDescription "
         "of it (docs/extending.md), or correct MODEL.BACKBONE.NAME"

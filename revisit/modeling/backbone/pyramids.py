@@ -4,20 +4,18 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from revisit.modeling.backbone.timm_network import timm_module
+from revisit.errors import UserError
 
 from detectron2.config import CfgNode
 from detectron2.modeling import FPN, Backbone
 from detectron2.modeling.backbone.fpn import LastLevelMaxPool, LastLevelP6P7
 
-STAGES = ("res2", "res3", "res4", "res5")  # maps of strides 4 to 32 that an FPN stands on, of any family
-
 
 def fpn_over(bottom_up: Backbone, cfg: CfgNode) -> FPN:
     """Detectron2's FPN of MODEL.FPN over a backbone whose maps are called res2 to res5, some of them.
 
-    Maps ``fpn_maps(cfg)`` of MODEL.FPN.OUT_CHANNELS: ``p6`` by pooling; for a RetinaNet ``p6`` and ``p7`` by
-    convolutions of res5. All as Detectron2's builders for either make them.
+    Maps of MODEL.FPN.OUT_CHANNELS, ``p2`` over res2 to ``p5`` over res5: above them ``p6`` by pooling; for a RetinaNet
+    ``p6`` and ``p7`` by convolutions of res5. All as Detectron2's builders for either make them.
     """
     options, top = cfg.MODEL.FPN, LastLevelMaxPool()
     if cfg.MODEL.META_ARCHITECTURE == "RetinaNet":
@@ -32,12 +30,6 @@ def fpn_over(bottom_up: Backbone, cfg: CfgNode) -> FPN:
     )
 
 
-def fpn_maps(cfg: CfgNode) -> list[str]:
-    """Names of the maps of ``fpn_over``: ``p2`` of res2 to ``p5`` of res5, and what lies above."""
-    above = ["p6", "p7"] if cfg.MODEL.META_ARCHITECTURE == "RetinaNet" else ["p6"]
-    return [*(f"p{name[3:]}" for name in cfg.MODEL.FPN.IN_FEATURES), *above]
-
-
 class SimpleFeaturePyramid(Backbone):
     """The simple feature pyramid over the one map of a plain backbone (Li et al., Exploring Plain Vision Transformer
     Backbones for Object Detection, ECCV 2022, arXiv 2203.16527).
@@ -46,18 +38,22 @@ class SimpleFeaturePyramid(Backbone):
     GELU between them, by one, as it is, and by 2x2 max pooling. Each then passes a 1x1 and a 3x3 convolution with layer
     norm. A fifth map is every second place of the fourth.
 
-    (N, 3, H, W) -> maps (N, ``out_channels``, H/stride, W/stride) by the names of ``simple_pyramid_maps(s)``. H and W
-    have to divide by 2s, the ``size_divisibility``.
+    (N, 3, H, W) -> maps (N, ``out_channels``, H/stride, W/stride), named after the log2 of their strides: ``p2`` to
+    ``p6`` over a map of stride 16. H and W have to divide by 2s, the ``size_divisibility``.
     """
 
     def __init__(self, bottom_up: Backbone, out_channels: int):
+        from timm.layers import LayerNorm2d as norm  # only here: importing timm takes a second
+
         super().__init__()
         self.bottom_up = bottom_up
         ((self._map, shape),) = bottom_up.output_shape().items()
-        width, norm = shape.channels, timm_module("layers").LayerNorm2d
-        half, quarter = width // 2, width // 4
+        width, half, quarter = shape.channels, shape.channels // 2, shape.channels // 4
         scales = OrderedDict()
-        names = simple_pyramid_maps(shape.stride)
+        level = shape.stride.bit_length() - 1
+        if shape.stride != 2**level or level < 2:
+            raise UserError(f"a map of stride {shape.stride}: a simple pyramid needs a power of two of at least 4")
+        names = [f"p{n}" for n in range(level - 2, level + 3)]
         twice = [_double(width, half), norm(half), nn.GELU(), _double(half, quarter)]
         parts = [(quarter, twice), (half, [_double(width, half)]), (width, []), (width, [nn.MaxPool2d(2)])]
         for name, (channels, resize) in zip(names, parts, strict=False):  # the last is made of the one below it
@@ -77,12 +73,6 @@ class SimpleFeaturePyramid(Backbone):
         below = self.bottom_up(x)[self._map]
         maps = {name: scale(below) for name, scale in self.scales.items()}
         return {**maps, self._out_features[-1]: self.top(list(maps.values())[-1])[0]}
-
-
-def simple_pyramid_maps(stride: int) -> list[str]:
-    """Names of its maps over one of ``stride``, a power of two: ``p2`` to ``p6`` over 16, after their strides' log2."""
-    middle = stride.bit_length() - 1
-    return [f"p{n}" for n in range(middle - 2, middle + 3)]
 
 
 def _double(channels: int, out_channels: int) -> nn.ConvTranspose2d:

@@ -1,21 +1,15 @@
 """ResNets: Detectron2's own, with the dilations, stems and widths that are needed here, and their description."""
 
-import math
+from collections.abc import Mapping
+from functools import cache
 from itertools import product
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from revisit.errors import UserError, expect
+from revisit.errors import UserError
 from revisit.keys import PIXELWISE, declare, of_detectron2, one_of
-from revisit.modeling.backbone.description import (
-    BACKBONE_DESCRIPTIONS,
-    TIMM_SNIPPET,
-    BackboneDescription,
-    Flags,
-    Tensors,
-)
-from revisit.modeling.backbone.pyramids import fpn_maps
+from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Card, Flags, Tensors
 
 from detectron2.config import CfgNode
 from detectron2.layers import CNNBlockBase, Conv2d, ShapeSpec, get_norm
@@ -27,8 +21,6 @@ from fvcore.nn import weight_init
 BLOCKS_PER_STAGE = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 BASIC_DEPTHS = (18, 34)
 INPUT = "input"
-_WIDTHS = ("STEM_OUT_CHANNELS", "RES2_OUT_CHANNELS", "NUM_GROUPS", "WIDTH_PER_GROUP", "DEFORM_NUM_GROUPS")
-
 
 # For build_revisit_resnet_backbone. The width is Detectron2's own STEM_OUT_CHANNELS, RES2_OUT_CHANNELS and (bottleneck
 # blocks) WIDTH_PER_GROUP.
@@ -75,9 +67,14 @@ def build_revisit_resnet_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> ResNe
     Parameter names are the core builder's throughout, so weights are interchangeable. Under a meta-architecture
     for pixelwise prediction the network returns, beside its maps, ``INPUT``: a view of its input without channels,
     (N, 0, H, W). Heads have to know its size, which a map of some stride does not say.
+
+    Raises:
+        ValueError: groups or deformable stages in a ResNet that has none, which Detectron2's builder refuses too.
     """
     options = cfg.MODEL.RESNETS
     if _needs_own(options):
+        if any(options.DEFORM_ON_PER_STAGE) or (options.DEPTH in BASIC_DEPTHS and options.NUM_GROUPS > 1):
+            raise ValueError("MODEL.RESNETS: no groups at depths 18 and 34, no DEFORM_ON_PER_STAGE in such a ResNet")
         make_stem = CifarStem if options.STEM_TYPE == "cifar" else BasicStem
         stem = make_stem(input_shape.channels, options.STEM_OUT_CHANNELS, options.NORM)
         stages = [_make_stage(options, index) for index in range(4)]
@@ -127,15 +124,49 @@ def _make_stage(options: CfgNode, index: int) -> list[CNNBlockBase]:
     )
 
 
-def _modules_by_torchvisions_name() -> dict[str, str]:
-    """All modules with tensors that a ResNet may have: ``layer1.0.bn1`` is ``res2.0.conv1.norm`` here."""
-    names = {"conv1": "stem.conv1", "bn1": "stem.conv1.norm"}
+@cache
+def _names_in_torchvision() -> dict[str, str]:
+    """By the names of torchvision and timm, those here: ``layer1.0.bn1.bias`` is ``res2.0.conv1.norm.bias``."""
+    modules = {"conv1": "stem.conv1", "bn1": "stem.conv1.norm"}
     for stage, block in product(range(1, 5), range(max(map(max, BLOCKS_PER_STAGE.values())))):
         theirs, ours = f"layer{stage}.{block}", f"res{stage + 1}.{block}"
-        names |= {f"{theirs}.downsample.0": f"{ours}.shortcut", f"{theirs}.downsample.1": f"{ours}.shortcut.norm"}
+        modules |= {f"{theirs}.downsample.0": f"{ours}.shortcut", f"{theirs}.downsample.1": f"{ours}.shortcut.norm"}
         for n in (1, 2, 3):
-            names |= {f"{theirs}.conv{n}": f"{ours}.conv{n}", f"{theirs}.bn{n}": f"{ours}.conv{n}.norm"}
-    return names
+            modules |= {f"{theirs}.conv{n}": f"{ours}.conv{n}", f"{theirs}.bn{n}": f"{ours}.conv{n}.norm"}
+    tensors = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    return {f"{theirs}.{end}": f"{ours}.{end}" for (theirs, ours), end in product(modules.items(), tensors)}
+
+
+_TORCHVISION = """\
+In torchvision, where the untrained classifier is all that may be missing:
+
+```python
+import torch
+import torchvision
+{import_more}
+model = torchvision.models.resnet{depth}({torchvision_options})
+keys = model.load_state_dict({load}, strict=False)
+assert keys.missing_keys == ["fc.weight", "fc.bias"] and not keys.unexpected_keys
+model.fc = torch.nn.Identity()  # or a Linear({features}, classes) to train
+normalize = torchvision.transforms.Normalize({mean_list}, {std_list})
+features = model.eval()(normalize(torch.rand(1, 3, 224, 224)))
+assert features.shape == (1, {features})
+```
+"""
+_TIMM = """\
+In timm:
+
+```python
+import timm
+import torch
+{import_more}
+model = timm.create_model("resnet{depth}", num_classes=0{timm_options})
+model.load_state_dict({load})
+mean, std = torch.tensor({mean_list}).view(3, 1, 1), torch.tensor({std_list}).view(3, 1, 1)
+features = model.eval()((torch.rand(1, 3, 224, 224) - mean) / std)
+assert features.shape == (1, {features})
+```
+"""
 
 
 @BACKBONE_DESCRIPTIONS.register()
@@ -153,9 +184,6 @@ class ResNetDescription(BackboneDescription):
         "MODEL.RESNETS.STRIDE_IN_1X1",
     )
     PREFIXES = ("stem.", "res2.", "res3.", "res4.", "res5.")
-    LIBRARY_MODULES = _modules_by_torchvisions_name()
-    LIBRARY_MARK = "layer1.0."
-    FIRST = "stem.conv1.weight"
     FOLDED = {"MODEL.RESNETS.NORM": "FrozenBN"}
     BUILDERS = (
         "build_resnet_backbone",
@@ -165,97 +193,17 @@ class ResNetDescription(BackboneDescription):
         "build_retinanet_resnet_fpn_backbone",
         "build_revisit_fpn_backbone",
     )
-    NORM_KEY = "MODEL.RESNETS.NORM"
-    FEATURES_KEY = "MODEL.RESNETS.OUT_FEATURES"
-    SNIPPETS = {
-        "torchvision": """\
-In torchvision, where the untrained classifier is all that may be missing:
-
-```python
-import torch
-import torchvision
-{import_more}
-model = torchvision.models.resnet{depth}({torchvision_options})
-keys = model.load_state_dict({load}, strict=False)
-assert keys.missing_keys == ["fc.weight", "fc.bias"] and not keys.unexpected_keys
-model.fc = torch.nn.Identity()  # or a Linear({features}, classes) to train
-normalize = torchvision.transforms.Normalize({mean_list}, {std_list})
-features = model.eval()(normalize(torch.rand(1, 3, 224, 224)))
-assert features.shape == (1, {features})
-```
-""",
-        "timm": TIMM_SNIPPET,
-    }
 
     def matches(self, module: nn.Module) -> bool:
         return isinstance(module, ResNet)
 
     def build(self, cfg: CfgNode) -> ResNet:
         cfg = cfg.clone()
+        cfg.defrost()
         cfg.MODEL.RESNETS.OUT_FEATURES = ["res5"]
         cfg.MODEL.RESNETS.NORM = "BN"
         cfg.MODEL.BACKBONE.FREEZE_AT = 0
         return build_revisit_resnet_backbone(cfg, ShapeSpec(channels=3))
-
-    def title(self, flags: Flags) -> str:
-        return f"ResNet-{flags['MODEL.RESNETS.DEPTH']}"
-
-    def maps(self, cfg: CfgNode) -> list[str]:
-        pyramid = fpn_maps(cfg)
-        to_p6 = [name for name in pyramid if name != "p7"]
-        return {
-            "build_dilated_c5_backbone": ["c5"],
-            "build_resnet_fpn_backbone": to_p6,
-            "build_retinanet_resnet_fpn_backbone": [*to_p6, "p7"],
-            "build_revisit_fpn_backbone": pyramid,
-        }.get(cfg.MODEL.BACKBONE.NAME, super().maps(cfg))
-
-    def places(self, cfg: CfgNode, size: int) -> int:
-        options = cfg.MODEL.RESNETS
-        stride = 32 if options.STEM_TYPE == "basic" else 8
-        for dense in (options.RES4_STRIDE == 1 or options.RES4_DILATION > 1, options.RES5_DILATION > 1):
-            stride //= 2 if dense else 1
-        return math.ceil(size / stride) ** 2
-
-    def check_bfloat16(self, cfg: CfgNode, size: int) -> None:
-        """The weight gradient of torch 2.11's bfloat16 convolution of stride 2 over a 1 x 1 map is uninitialised."""
-        stride = 16 if cfg.MODEL.RESNETS.STEM_TYPE == "basic" else 4  # of res4
-        expect(
-            size > stride,
-            f"views of {size} px reach res5 as a single place, where bfloat16 on the CPU gives wrong gradients: "
-            f"expected views larger than {stride} px, or SOLVER.AMP.ENABLED False",
-        )
-
-    def check(self, cfg: CfgNode) -> None:
-        """Raise UserError where MODEL.RESNETS asks for something that no ResNet here or of Detectron2 is."""
-        options = cfg.MODEL.RESNETS
-        own = cfg.MODEL.BACKBONE.NAME != "build_resnet_backbone"
-        basic, deformed = options.DEPTH in BASIC_DEPTHS, any(options.DEFORM_ON_PER_STAGE)
-        for key, plain in (("RES2_OUT_CHANNELS", 64), ("RES5_DILATION", 1)):
-            expect(
-                own or not basic or options[key] == plain,
-                f"MODEL.RESNETS.{key} is {options[key]}: Detectron2's own ResNet-{options.DEPTH} has {plain}; other "
-                "values need MODEL.BACKBONE.NAME build_revisit_resnet_backbone",
-            )
-        expect(
-            own or options.RES5_DILATION < 4,
-            "MODEL.RESNETS.RES5_DILATION is 4: needs MODEL.BACKBONE.NAME build_revisit_resnet_backbone",
-        )
-        expect(
-            not basic or (options.NUM_GROUPS == 1 and not deformed),
-            f"MODEL.RESNETS.NUM_GROUPS {options.NUM_GROUPS}, DEFORM_ON_PER_STAGE {list(options.DEFORM_ON_PER_STAGE)}: "
-            f"a ResNet-{options.DEPTH} has no groups and no deformable stages",
-        )
-        expect(
-            not (deformed and _needs_own(options)),
-            "MODEL.RESNETS.DEFORM_ON_PER_STAGE: expected a ResNet without Revisit's stems, strides and dilations",
-        )
-        widths = {key: options[key] for key in ("STEM_OUT_CHANNELS", "RES2_OUT_CHANNELS")}
-        expect(
-            options.NORM != "GN" or not any(width % 32 for width in widths.values()),
-            f"MODEL.RESNETS.NORM is GN, which has groups of 32 channels: expected widths that divide by it, "
-            f"got {widths}",
-        )
 
     def parts(self, module: nn.Module) -> list[str]:
         """In a C4 detector res5 belongs to the RoI heads, without the normalisation that MoCo adds after it."""
@@ -263,12 +211,18 @@ assert features.shape == (1, {features})
             return [f"res5.{name}" for name, _ in module.res5.named_children() if name != "norm"]
         return super().parts(module)
 
-    def flags_of_tensors(self, tensors: Tensors) -> Flags:
+    def title(self, flags: Flags) -> str:
+        return f"ResNet-{flags['MODEL.RESNETS.DEPTH']}"
+
+    def library_names(self, stated: Flags) -> Mapping[str, str]:
+        return {} if stated.get("MODEL.TIMM.NAME") else _names_in_torchvision()
+
+    def flags_of_tensors(self, tensors: Tensors, stated: Flags) -> Flags:
         """Depth and widths of a torchvision-style ResNet, whose strides lie in the 3x3 convolutions."""
         blocks = tuple(len({key.split(".")[1] for key in tensors if key.startswith(f"res{n}.")}) for n in range(2, 6))
         is_bottleneck = "res2.0.conv3.weight" in tensors
-        known = (d for d, counts in BLOCKS_PER_STAGE.items() if counts == blocks and (d >= 50) == is_bottleneck)
-        if (depth := next(known, None)) is None:
+        depths = [d for d, counts in BLOCKS_PER_STAGE.items() if counts == blocks and (d >= 50) == is_bottleneck]
+        if not depths:
             raise UserError(f"no ResNet has {blocks} blocks per stage: expected one of depth {list(BLOCKS_PER_STAGE)}")
         shapes = []
         for name in ("stem.conv1", "res2.0.conv1", "res2.0.conv2", *(["res2.0.conv3"] if is_bottleneck else [])):
@@ -280,40 +234,33 @@ assert features.shape == (1, {features})
         groups = max(1, first[0] // middle[1]) if is_bottleneck else 1
         width = first[0] // groups if is_bottleneck else 64
         kind = "cifar" if stem[-1] == 3 else "basic"
-        return dict(zip(self.FLAG_KEYS, (depth, kind, stem[0], shapes[-1][0], groups, width, False), strict=True))
+        return dict(zip(self.FLAG_KEYS, (depths[0], kind, stem[0], shapes[-1][0], groups, width, False), strict=True))
 
-    def zoo_flags(self, flags: Flags) -> Flags:
-        """Of MSRA's ResNets, which have strides in the 1x1 and pixels that nothing divides; not of ResNeXts."""
-        if flags["MODEL.RESNETS.NUM_GROUPS"] > 1:
-            return {}
-        is_bottleneck = flags["MODEL.RESNETS.DEPTH"] not in BASIC_DEPTHS
-        return {"MODEL.RESNETS.STRIDE_IN_1X1": is_bottleneck, "MODEL.PIXEL_STD": [1.0, 1.0, 1.0]}
-
-    def library_flags(self, flags: Flags) -> Flags:
-        is_basic = flags["MODEL.RESNETS.DEPTH"] in BASIC_DEPTHS
-        return {
-            "MODEL.RESNETS.STEM_TYPE": "basic",
-            "MODEL.RESNETS.STEM_OUT_CHANNELS": 64,
-            "MODEL.RESNETS.RES2_OUT_CHANNELS": 64 if is_basic else 256,
-            "INPUT.FORMAT": "RGB",
-            **({} if is_basic else {"MODEL.RESNETS.STRIDE_IN_1X1": False}),  # basic blocks have no 1x1
-        }
-
-    def card(self, flags: Flags) -> dict[str, object]:
-        is_basic = flags["MODEL.RESNETS.DEPTH"] in BASIC_DEPTHS
-        groups, width = flags["MODEL.RESNETS.NUM_GROUPS"], flags["MODEL.RESNETS.WIDTH_PER_GROUP"]
-        groups, width = (1, 64) if is_basic else (groups, width)
-        is_plain = (groups, width) == (1, 64)
+    def card(self, flags: Flags) -> Card:
+        depth, stem, stem_width, width, groups, group_width, stride_in_1x1 = (flags[key] for key in self.FLAG_KEYS)
+        is_basic, title = depth in BASIC_DEPTHS, self.title(flags)
         features = 512 if is_basic else 2048
-        variant = "" if is_plain else f" of {groups} groups of width {width}"
+        theirs = {"STEM_TYPE": "basic", "STEM_OUT_CHANNELS": 64, "RES2_OUT_CHANNELS": features // 8}
+        theirs |= {} if is_basic else {"STRIDE_IN_1X1": False}  # basic blocks have no 1x1
+        for name, value in theirs.items():
+            found = flags[f"MODEL.RESNETS.{name}"]
+            if found != value:
+                raise UserError(
+                    f"MODEL.RESNETS.{name} is {found} in the backbone and {value} in torchvision's and timm's {title}, "
+                    "which cannot hold it: use it in Detectron2"
+                )
+        is_plain = is_basic or (groups, group_width) == (1, 64)
+        variant = "" if is_plain else f" of {groups} groups of width {group_width}"
         strides = "" if is_basic else "; strides in the 3x3 convolutions"
-        depth, options = flags["MODEL.RESNETS.DEPTH"], "" if is_plain else f", cardinality={groups}, base_width={width}"
-        return {
+        facts = {
             "depth": depth,
             "features": features,
-            "network": f"{self.title(flags)}{variant}, stem of one 7x7 convolution and pooling{strides}",
-            "output": f"no classifier\n(`fc`). An image becomes {features} numbers, the mean of the last map, whose "
-            "stride is 32.",
-            "torchvision_options": "" if is_plain else f"groups={groups}, width_per_group={width}",
-            "timm_model": f'timm.create_model("resnet{depth}", num_classes=0{options})',
+            "torchvision_options": "" if is_plain else f"groups={groups}, width_per_group={group_width}",
+            "timm_options": "" if is_plain else f", cardinality={groups}, base_width={group_width}",
         }
+        return Card(
+            f"{title}{variant}, stem of one 7x7 convolution and pooling{strides}",
+            f"no classifier\n(`fc`). An image becomes {features} numbers, the mean of the last map of stride 32.",
+            facts,
+            {"torchvision": _TORCHVISION, "timm": _TIMM},
+        )

@@ -9,11 +9,14 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from revisit.errors import UserError
 from revisit.keys import declare, whole
 
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase
+from detectron2.layers import FrozenBatchNorm2d
 from detectron2.modeling import META_ARCH_REGISTRY, Backbone, build_backbone
 from detectron2.utils.events import get_event_storage
 
@@ -48,8 +51,11 @@ class Pretraining(nn.Module):
 
     def __init__(self, *, backbone: Backbone, metrics_period: int, pixel_mean: list[float], pixel_std: list[float]):
         super().__init__()
+        kinds = {type(module) for module in backbone.modules()}
+        if FrozenBatchNorm2d in kinds and not any(issubclass(kind, _BatchNorm) for kind in kinds):
+            raise UserError("MODEL.RESNETS.NORM is FrozenBN, whose statistics stay as they are: expected BN or SyncBN")
         self.backbone = backbone
-        self.feature = next(iter(backbone.output_shape()))
+        *_, self.feature = backbone.output_shape()  # the last map
         self.feature_dim = backbone.output_shape()[self.feature].channels
         self.metrics_period = metrics_period
         self.register_buffer("pixel_mean", torch.tensor(pixel_mean).view(-1, 1, 1), persistent=False)

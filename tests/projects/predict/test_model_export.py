@@ -14,7 +14,6 @@ from torchvision.ops import box_iou
 from projects.Predict.model_export import SUFFIXES, ExportedNetwork, compare, export, load_network, run_exported
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.engine.setup import make_config
-from revisit.errors import UserError
 
 from detectron2.config import CfgNode
 from detectron2.modeling import build_model
@@ -115,11 +114,6 @@ def test_a_detector_that_finds_nothing_says_so(suffix, tmp_path):
     network, path = load_network(cfg), tmp_path / f"model{suffix}"
     export(network, path)
     assert [len(found) for found in run_exported(path, images()[0])] == [0] * 4
-
-
-def test_a_vit_which_fits_images_of_one_size_when_traced_is_refused(tmp_path):
-    with pytest.raises(UserError, match="a file of a ViT would fit images of one size alone"):
-        load_network(config("vit_detection", tmp_path))
 
 
 def test_the_command_writes_file_and_card_and_compares(toy_root, tmp_path):

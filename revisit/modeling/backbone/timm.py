@@ -1,0 +1,339 @@
+"""All of timm's networks as Detectron2 backbones, by their names: built, frozen, converted and exported as timm does.
+
+timm builds, interpolates position embeddings and names tensors; nothing here knows one of its families.
+"""
+
+import json
+import math
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from revisit.errors import UserError, first_line
+from revisit.keys import SWITCH, Rule, declare
+from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Card, Flags, Tensors
+from revisit.modeling.backbone.pyramids import SimpleFeaturePyramid, fpn_over
+
+from detectron2.config import CfgNode
+from detectron2.layers import ShapeSpec
+from detectron2.modeling import BACKBONE_REGISTRY, FPN, Backbone
+
+declare(
+    "MODEL.TIMM.NAME",
+    "",
+    "timm's name of the network, such as `convnext_tiny`; read by the backbones `build_timm_*`. Its weights come from "
+    "MODEL.WEIGHTS.",
+    Rule("a name of timm's without a tag of weights after a dot", lambda v: isinstance(v, str) and "." not in v),
+)
+declare(
+    "MODEL.TIMM.OPTIONS",
+    [],
+    "Arguments of `timm.create_model` for a network that no name of timm's is, each after its name, such as "
+    "`['img_size', 64, 'patch_size', 8]`.",
+)
+declare(
+    "MODEL.TIMM.FINAL_NORM",
+    False,
+    "Whether the maps of a ViT and the like pass the norm after its last block, with which weights such as DINO's are "
+    "released. timm's `features_only` has none; MoCo-v3 learnt better features without it where the class token is not "
+    "the output (arXiv 2104.02057).",
+    SWITCH,
+)
+declare(
+    "MODEL.TIMM.OUT_FEATURES",
+    [],
+    "Maps that `build_timm_backbone` returns, by their strides: `res2` is of stride 4, `res5` of 32, and so on; "
+    "`[]` is the last one.",
+)
+
+# How timm is asked for a network that takes images of any size; the first that it builds and that does so is taken.
+_ANY_SIZE = (
+    {"dynamic_img_size": True, "dynamic_img_pad": True},
+    {"dynamic_img_size": True},
+    {"strict_img_size": False},
+    {},
+)
+
+
+class Stage(NamedTuple):
+    """One of the maps that a network can return."""
+
+    index: int  # among those of timm's ``forward_intermediates``
+    channels: int
+    stride: int  # px
+
+
+class Form(NamedTuple):
+    """What a network is like, tried without values."""
+
+    kwargs: dict[str, object]  # of timm.create_model
+    stages: dict[str, Stage]  # by name, in the network's order; of several maps of one stride the last
+    multiple: int  # px: sides have to be padded to a multiple of it; 1 where the network itself rounds up
+
+
+class TimmBackbone(Backbone):
+    """A network of timm's without its head: (N, 3, H, W) -> by name, maps (N, C, H/stride, W/stride), rounded up.
+
+    Maps are those of timm's ``forward_intermediates``. Where the network does not round up by itself, images are padded
+    with zeros at the right and the bottom. Layers after the last of the maps are not built.
+
+    Args:
+        name: timm's, without a tag of weights.
+        options: further arguments of ``timm.create_model``, each after its name.
+        final_norm: whether the maps pass the network's last norm, if it has one of its own.
+        out_features: names of the maps; () is the last.
+        freeze_at: so many of timm's stages or blocks, the stem first, take no gradient and keep their statistics.
+
+    Raises:
+        UserError: timm cannot build the network, or its maps have no fixed strides over images of any size; a map that
+            it does not have.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        options: list[object] = (),
+        *,
+        final_norm: bool = False,
+        out_features: list[str] = (),
+        freeze_at: int = 0,
+    ):
+        super().__init__()
+        form = _form(name, _hashable(options), final_norm)
+        self._out_features = [stage for stage in form.stages if stage in out_features] or [list(form.stages)[-1]]
+        if unknown := set(out_features) - set(form.stages):
+            raise UserError(f"timm's {name} has no map {sorted(unknown)}: expected some of {', '.join(form.stages)}")
+        stages = {stage: form.stages[stage] for stage in self._out_features}
+        self._out_feature_channels = {stage: shape.channels for stage, shape in stages.items()}
+        self._out_feature_strides = {stage: shape.stride for stage, shape in stages.items()}
+        self._multiple, self._final_norm = form.multiple, final_norm
+        self._indices = [shape.index for shape in stages.values()]
+        self.timm = _build(name, form.kwargs, self._indices, final_norm)
+        _freeze(self.timm, freeze_at)
+
+    @property
+    def size_divisibility(self) -> int:
+        return max(self._out_feature_strides.values())
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        height, width = (-side % self._multiple for side in x.shape[-2:])
+        x = F.pad(x, (0, width, 0, height)) if height or width else x
+        return dict(zip(self._out_features, _maps(self.timm, x, self._indices, self._final_norm), strict=True))
+
+
+def _hashable(options: object) -> object:
+    return tuple(map(_hashable, options)) if isinstance(options, list | tuple) else options
+
+
+def _build(name: str, kwargs: dict[str, object], indices: list[int], final_norm: bool) -> nn.Module:
+    import timm  # only where one of its networks is used: it takes a second
+
+    network = timm.create_model(name, pretrained=False, **kwargs)
+    network.prune_intermediate_layers(indices, prune_norm=not final_norm)
+    return network
+
+
+def _maps(network: nn.Module, x: Tensor, indices: list[int], final_norm: bool) -> list[Tensor]:
+    options = {"norm": final_norm, "output_fmt": "NCHW", "intermediates_only": True}
+    return network.forward_intermediates(x, indices=indices, **options)
+
+
+@cache
+def _form(name: str, options: tuple[object, ...], final_norm: bool) -> Form:
+    """Try a network on the meta device, with images of two sizes. Raises UserError where it is no backbone."""
+    if len(options) % 2:
+        raise UserError(f"MODEL.TIMM.OPTIONS {list(options)}: expected each value after its name")
+    stated = dict(zip(options[::2], options[1::2], strict=True))
+    for kwargs in _ANY_SIZE:
+        try:
+            with torch.device("meta"), torch.no_grad():
+                return _tried(name, kwargs | stated, final_norm)
+        except Exception as error:  # timm's or the network's own, of any kind
+            reason = first_line(error)
+    raise UserError(f"MODEL.TIMM.NAME {name!r} is no network for images of any size in timm: {reason}")
+
+
+def _tried(name: str, kwargs: dict[str, object], final_norm: bool) -> Form:
+    import timm
+
+    network = timm.create_model(name, pretrained=False, **kwargs).eval()
+    by_stride = {info["reduction"]: (index, info["num_chs"]) for index, info in enumerate(network.feature_info)}
+    stages = {f"res{round(math.log2(s))}": Stage(index, width, s) for s, (index, width) in by_stride.items()}
+    largest, indices = max(by_stride), [stage.index for stage in stages.values()]
+
+    def fits(height: int, width: int) -> bool:
+        maps = _maps(network, torch.zeros(1, 3, height, width), indices, final_norm)
+        sides = [(s.channels, math.ceil(height / s.stride), math.ceil(width / s.stride)) for s in stages.values()]
+        return [tuple(one.shape[1:]) for one in maps] == sides
+
+    if not fits(3 * largest, 4 * largest):
+        raise ValueError(f"its maps do not have the strides {list(by_stride)} and the channels that it states")
+    try:
+        rounds_up = fits(2 * largest + 1, 4 * largest - 3)
+    except Exception:
+        rounds_up = False
+    return Form(kwargs, stages, 1 if rounds_up else largest)
+
+
+@cache
+def _tensors_of(name: str, options: tuple[object, ...], final_norm: bool | None) -> frozenset[str]:
+    """State-dict keys of a network down to its last map, with or without its final norm; None: of all of it."""
+    import timm
+
+    form = _form(name, options, bool(final_norm))
+    with torch.device("meta"):
+        if final_norm is None:
+            return frozenset(timm.create_model(name, pretrained=False, **form.kwargs).state_dict())
+        return frozenset(_build(name, form.kwargs, [max(form.stages.values()).index], final_norm).state_dict())
+
+
+def _freeze(network: nn.Module, freeze_at: int) -> None:
+    """Freeze the first groups of timm's ``group_matcher``, in whose terms its layer decay is stated, and their BN.
+
+    Tokens and position embeddings, which are no module's but the network's own, belong to the last group.
+    """
+    if not freeze_at:
+        return
+    import timm
+
+    groups = timm.models.group_parameters(network, network.group_matcher(coarse=True))
+    for names in list(groups.values())[:freeze_at]:
+        modules = sorted({name.rpartition(".")[0] for name in names} - {""})
+        if modules:
+            timm.utils.freeze(network, modules)
+    if freeze_at >= len(groups):
+        network.requires_grad_(False)
+
+
+def _from(cfg: CfgNode, out_features: list[str] = ()) -> TimmBackbone:
+    options, freeze_at = cfg.MODEL.TIMM, cfg.MODEL.BACKBONE.FREEZE_AT
+    form = {"final_norm": options.FINAL_NORM, "out_features": out_features, "freeze_at": freeze_at}
+    return TimmBackbone(options.NAME, options.OPTIONS, **form)
+
+
+@BACKBONE_REGISTRY.register()
+def build_timm_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> TimmBackbone:
+    """Build it from MODEL.TIMM and MODEL.BACKBONE.FREEZE_AT."""
+    return _from(cfg, cfg.MODEL.TIMM.OUT_FEATURES)
+
+
+@BACKBONE_REGISTRY.register()
+def build_timm_fpn_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> FPN:
+    """``fpn_over`` its maps of MODEL.FPN.IN_FEATURES."""
+    return fpn_over(_from(cfg, cfg.MODEL.FPN.IN_FEATURES), cfg)
+
+
+@BACKBONE_REGISTRY.register()
+def build_timm_simple_pyramid_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> SimpleFeaturePyramid:
+    """A simple feature pyramid of MODEL.FPN.OUT_CHANNELS over its last map."""
+    return SimpleFeaturePyramid(_from(cfg), cfg.MODEL.FPN.OUT_CHANNELS)
+
+
+_SNIPPET = """\
+In timm:
+
+```python
+import timm
+import torch
+{import_more}
+model = timm.create_model({timm_name!r}, **{kwargs})
+index = model.prune_intermediate_layers([{index}], prune_norm={prune_norm})
+model.load_state_dict({load})
+mean, std = torch.tensor({mean_list}).view(3, 1, 1), torch.tensor({std_list}).view(3, 1, 1)
+images = (torch.rand(1, 3, 224, 224) - mean) / std
+options = {{"norm": {norm}, "output_fmt": "NCHW", "intermediates_only": True}}
+features = model.eval().forward_intermediates(images, indices=index, **options)[-1].mean((2, 3))
+assert features.shape == (1, {features})
+```
+"""
+
+
+@BACKBONE_DESCRIPTIONS.register()
+class TimmDescription(BackboneDescription):
+    """Of timm's networks. Their tensors have timm's names after one prefix; which network it is, its name says."""
+
+    NAME = "network of timm's"
+    BUILDERS = ("build_timm_backbone", "build_timm_fpn_backbone", "build_timm_simple_pyramid_backbone")
+    FLAG_KEYS = ("MODEL.TIMM.NAME", "MODEL.TIMM.OPTIONS", "MODEL.TIMM.FINAL_NORM")
+    PREFIXES = ("timm.",)
+
+    def matches(self, module: nn.Module) -> bool:
+        return isinstance(module, TimmBackbone)
+
+    def build(self, cfg: CfgNode) -> TimmBackbone:
+        return TimmBackbone(cfg.MODEL.TIMM.NAME, cfg.MODEL.TIMM.OPTIONS, final_norm=cfg.MODEL.TIMM.FINAL_NORM)
+
+    def title(self, flags: Flags) -> str:
+        name, options, _ = (flags[key] for key in self.FLAG_KEYS)
+        return f"{name} of timm's" + (f" with {options}" if options else "")
+
+    def library_names(self, stated: Flags) -> dict[str, str | None]:
+        """Those of the network that ``stated`` names; what its maps do not need, such as its classifier, is left."""
+        if not (name := stated.get("MODEL.TIMM.NAME")):
+            return {}
+        options = _hashable(stated.get("MODEL.TIMM.OPTIONS", ()))
+        kept = _tensors_of(name, options, stated.get("MODEL.TIMM.FINAL_NORM", True))
+        return {key: f"timm.{key}" if key in kept else None for key in _tensors_of(name, options, None)}
+
+    def flags_of_tensors(self, tensors: Tensors, stated: Flags) -> Flags:
+        """As stated; the final norm counts where the file has it."""
+        name, options = stated["MODEL.TIMM.NAME"], list(stated.get("MODEL.TIMM.OPTIONS", ()))
+        without = {f"timm.{key}" for key in _tensors_of(name, _hashable(options), False)}
+        norm = stated.get("MODEL.TIMM.FINAL_NORM", not tensors.keys() <= without)
+        return dict(zip(self.FLAG_KEYS, (name, options, norm), strict=True))
+
+    def card(self, flags: Flags) -> Card:
+        name, options, final_norm = (flags[key] for key in self.FLAG_KEYS)
+        form = _form(name, _hashable(options), final_norm)
+        last = list(form.stages.values())[-1]
+        facts = {
+            "timm_name": name,
+            "kwargs": form.kwargs,
+            "index": last.index,
+            "norm": final_norm,
+            "prune_norm": not final_norm,
+            "features": last.channels,
+        }
+        norm = "its last norm" if final_norm else "no norm after its last block"
+        return Card(
+            f"{self.title(flags)}, with {norm}",
+            f"no head. An image becomes {last.channels} numbers, the mean of the last map, whose stride is "
+            f"{last.stride}.",
+            facts,
+            {"timm": _SNIPPET},
+        )
+
+
+def flags_of_name(name: str) -> Flags:
+    """What a name of timm's says of weights: the network, and with a tag (``vit_small_patch16_224.dino``) their pixels.
+
+    Raises:
+        UserError: timm knows no such name.
+    """
+    from timm import models
+
+    network, tag = models.split_model_name_tag(name)
+    if not models.is_model(network):
+        raise UserError(f"--timm {name}: timm has no such network; expected a name of timm.list_models()")
+    flags: Flags = {"MODEL.TIMM.NAME": network}
+    if tag:
+        try:
+            weights = models.get_pretrained_cfg(name, allow_unregistered=False)
+        except RuntimeError as error:
+            raise UserError(f"--timm {name}: {first_line(error)}") from error
+        flags |= {"MODEL.PIXEL_MEAN": [255 * value for value in weights.mean]}
+        flags |= {"MODEL.PIXEL_STD": [255 * value for value in weights.std]}
+    return flags
+
+
+def name_on_hub(weights: Path) -> str:
+    """timm's name, with its tag, of weights that lie as on Hugging Face's hub, beside a ``config.json``; else ""."""
+    try:
+        config = json.loads((weights.parent / "config.json").read_text())
+        return ".".join(filter(None, (config["architecture"], config.get("pretrained_cfg", {}).get("tag"))))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""
