@@ -189,7 +189,8 @@ def test_a_toy_run_without_batch_norm_is_the_resnets_with_adamw(name, dry_run, t
     monkeypatch.setattr(setup, "inspect_training", lambda *_, **options: (10000, []))
     plan = dry_run(f"toy/{name}", toy_root)
     assert_resolves(plan, name, TOY_RUNS["pretrain"])
-    assert (plan["backbone"], plan["optimizer"], plan["lr"]) == (TOY_TIMM[name], "AdamW", 0.0005)
+    assert plan["backbone"].startswith(TOY_TIMM[name])
+    assert (plan["optimizer"], plan["lr"]) == ("AdamW", 0.0005)
     assert plan["weight_decays"] == {"other": 0.05, "norm": 0.0, "bias": 0.05}
 
 

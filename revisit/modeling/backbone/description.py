@@ -125,5 +125,4 @@ def backbone_class(model: nn.Module) -> str:
 
 def _encoder_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """A model's modules by name, without those of its momentum encoder."""
-    copies = tuple(getattr(model, "ENCODERS", ())[1:])
-    return ((name, module) for name, module in model.named_modules() if not copies or not name.startswith(copies))
+    return ((name, module) for name, module in model.named_modules() if not name.startswith("momentum_"))
