@@ -163,23 +163,23 @@ def test_masks_of_true_objects_are_drawn(record):
 def test_labels_of_another_size_than_their_image_are_refused(record):
     Image.fromarray(np.zeros((30, 20), np.uint8)).save(record["sem_seg_file_name"])
     np.save(record["depth_file_name"], np.ones((20, 29), np.float32))
-    with pytest.raises(UserError, match="ids.png is 20 x 30 pixels, but its image .* is 30 x 20"):
+    with pytest.raises(UserError, match="ids.png is 20 x 30 .* 30 x 20"):
         predictions.draw_segmentation(record, GREY, Metadata(stuff_classes=["a"]), None)
-    with pytest.raises(UserError, match="depth.npy is 29 x 20 pixels, but its image .* is 30 x 20"):
+    with pytest.raises(UserError, match="depth.npy is 29 x 20 .* 30 x 20"):
         predictions.draw_depth(record, GREY, None, None)
 
 
 @pytest.mark.parametrize(
     ("task", "words", "message"),
     [
-        ("detection", "", "no weights to predict with: .*MODEL.WEIGHTS"),
-        ("pretrain", "", "pretrains, so it has no prediction .* expected one of GeneralizedRCNN"),
-        ("detection", "--dataset toy_objects_heldout", "has no boxes"),
-        ("segmentation_voc", "--dataset toy_nyud_depth_val", "has no masks"),
-        ("detection", "DATASETS.TEST ()", "no data to draw: give --dataset NAME"),
-        ("detection", "--truth-only --output {image}", "--output .*image.png. cannot be a folder"),
-        ("detection", "MODEL.WEIGHTS {backbone}", r"backbone.pth lacks \d+ tensors .* expected a finetuned model"),
-        ("depth", "MODEL.WEIGHTS {nyud}", r"model_final.pth lacks \d+ tensors of this model, the first head"),
+        ("detection", "", "MODEL.WEIGHTS"),
+        ("pretrain", "", "MODEL.META_ARCHITECTURE"),
+        ("detection", "--dataset toy_objects_heldout", "toy_objects_heldout"),
+        ("segmentation_voc", "--dataset toy_nyud_depth_val", "toy_nyud_depth_val"),
+        ("detection", "DATASETS.TEST ()", "--dataset"),
+        ("detection", "--truth-only --output {image}", "--output .*image.png"),
+        ("detection", "MODEL.WEIGHTS {backbone}", "backbone.pth"),
+        ("depth", "MODEL.WEIGHTS {nyud}", "model_final.pth"),
     ],
 )
 def test_mistakes_are_reported_in_one_line(task, words, message, record, finetuned, draw, tmp_path):

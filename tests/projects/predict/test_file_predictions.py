@@ -93,21 +93,21 @@ def test_sources_have_names_of_their_own_and_what_is_none_is_refused(inputs, tmp
         source.name for source in find_sources([inputs / "one.png", inputs, tmp_path / "film.mp4"], tmp_path / "x")
     ]
     assert names == ["one", "broken", "one_", "ä b_one", "film"]
-    with pytest.raises(UserError, match="nothing.png not found: expected image files, folders of them, or videos"):
+    with pytest.raises(UserError, match="nothing.png"):
         find_sources([tmp_path / "nothing.png"], tmp_path / "x")
     (tmp_path / "a.txt").touch()
-    with pytest.raises(UserError, match="a.txt is neither image nor video: expected .avi"):
+    with pytest.raises(UserError, match="a.txt"):
         find_sources([tmp_path / "a.txt"], tmp_path / "x")
     for output in (inputs, inputs / "found", tmp_path):
-        with pytest.raises(UserError, match="lies among the inputs"):
+        with pytest.raises(UserError, match="--output"):
             find_sources([inputs, tmp_path / "film.mp4"], output)
 
 
 def test_mistakes_are_reported_in_one_line(inputs, tmp_path):
     command = f"python tools/predict.py --config-file configs/toy/detection.yaml --output {tmp_path} '{inputs}'"
-    assert "no weights to predict with" in one_line_error(command, tmp_path)
+    assert "MODEL.WEIGHTS" in one_line_error(command, tmp_path)
     command = f"python tools/predict.py --config-file configs/toy/pretrain.yaml --output {tmp_path} '{inputs}'"
-    assert "MODEL.META_ARCHITECTURE KNNMoCo predicts nothing" in one_line_error(command, tmp_path)
+    assert "MODEL.META_ARCHITECTURE KNNMoCo" in one_line_error(command, tmp_path)
     weights = weights_of("detection", tmp_path)
     options = f"--opts {NARROW} MODEL.WEIGHTS {weights}"
     command = f"python tools/predict.py --config-file configs/toy/detection.yaml --output {tmp_path}/x"
