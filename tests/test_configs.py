@@ -116,7 +116,9 @@ TOY_DENSE = {
 def dry_run(tmp_path, monkeypatch, capsys):
     """What ``train_net.py --dry-run`` writes of a recipe, with the data sets below ``root``."""
 
-    def call(name: str, root: Path = tmp_path / "nothing", processes: int = 2) -> dict:
+    def call(name: str, root: Path = tmp_path / "nothing", processes: int = 2, cost: bool = False) -> dict:
+        if not cost:  # seconds for a ResNet-50
+            monkeypatch.setattr("revisit.engine.dry_run._cost", lambda *_: {})
         words = f"train_net.py --config-file configs/{name}.yaml --num-gpus {processes} --dry-run OUTPUT_DIR"
         monkeypatch.setenv("DETECTRON2_DATASETS", str(root))
         monkeypatch.setattr(sys, "argv", [*words.split(), str(tmp_path)])
@@ -156,8 +158,12 @@ def test_a_run_of_the_paper_resolves_to_its_settings(name, dry_run):
     assert plan["backbone"][-9:] == "ResNet-50" and keys.get("NEIGHBORS.MINING") == (
         "before_head" if plan["k"] else None
     )
-    assert plan["shapes"]["projection_head"][-1] == [128 * (4 if plan["crops"]["small"]["count"] else 1), 128]
     assert (keys["MOCO.BN_GROUP"], keys["MOCO.SHUFFLE_BN"]) == (128, True)
+
+
+def test_a_step_of_the_papers_recipe_has_five_positives_of_each_image(dry_run):
+    shapes = dry_run("pretrain/knn_moco", cost=True)["shapes"]
+    assert shapes["projection_head"] == [[128, 128], [512, 128]] and shapes["small"] == [128, 4, 3, 96, 96]
 
 
 @pytest.mark.parametrize("processes", [1, 2, 8])
@@ -205,7 +211,7 @@ def test_another_objective_is_a_toy_run_but_for_its_loss(name, architecture, dry
 
 @pytest.mark.parametrize("name", CIFAR_RUNS)
 def test_a_cifar_run_resolves_to_its_settings(name, dry_run):
-    plan = dry_run(f"cifar10/{name}")
+    plan = dry_run(f"cifar10/{name}", cost=True)
     assert_resolves(plan, name, CIFAR_RUNS[name])
     assert (plan["iterations"], plan["batch"], plan["lr"]) == (CIFAR_RUNS[name][0] * 781, 64, 0.015)
     assert plan["weight_decays"] == {"other": 5e-4, "norm": 5e-4, "bias": 5e-4}
