@@ -23,15 +23,13 @@ import os
 import re
 from collections.abc import Callable
 from functools import partial
-from json import JSONDecodeError
 from pathlib import Path
-from xml.etree.ElementTree import ParseError
 
 import numpy as np
 
 from revisit.data.records import Records
 from revisit.data.sources import DETECTION_SIZES, KINDS, SOURCES, DataSource
-from revisit.errors import UserError, expect, first_line
+from revisit.errors import UserError, expect, translated
 from revisit.urls import is_url, local_copy
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
@@ -142,13 +140,11 @@ def get_records(name: str) -> Records:
         UserError: unknown name, missing folder, or a data set without images.
     """
     register(name)
-    try:
-        records = DatasetCatalog.get(name)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise _missing(name, error.filename) from error
-    except (ParseError, JSONDecodeError) as error:  # by Detectron2's own readers, which do not say in which file
-        message = f"data set {name!r} has an annotation file that cannot be read ({first_line(error)})"
-        raise UserError(f"{message}: expected complete files, so copy them again") from error
+    with translated(f"reading data set {name!r}"):
+        try:
+            records = DatasetCatalog.get(name)
+        except (FileNotFoundError, NotADirectoryError) as error:  # by Detectron2's own readers
+            raise _missing(name, error.filename) from error
     expect(records, f"data set {name!r} is empty")
     return records
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from revisit.data.box_layouts import VOC_CLASSES, read_voc_annotation
 from revisit.data.image_folders import existing, load_class_folders, read_split
 from revisit.data.records import Records
-from revisit.errors import UserError, expect, first_line
+from revisit.errors import translated
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 ABSENT, DIFFICULT, PRESENT = -1, 0, 1
@@ -23,10 +23,7 @@ def load_cifar10(path: Path, split: str) -> Records:
         return load_class_folders(path, CIFAR10_CLASSES)
     from torchvision.datasets import CIFAR10
 
-    try:
-        data = CIFAR10(path.parent, train=split == "train")
-    except RuntimeError as error:  # a file that is missing or has another checksum
-        raise UserError(f"{path} is not the complete CIFAR-10: download it again") from error
+    data = CIFAR10(path.parent, train=split == "train")
     return [{"image": image, "label": label} for image, label in zip(data.data, data.targets, strict=True)]
 
 
@@ -59,10 +56,8 @@ def _mat_rows(path: Path, key: str, row: Callable[[object], object]) -> list:
     """``row`` of every entry of a variable in a MATLAB file."""
     from scipy.io import loadmat  # 0.1 s
 
-    try:
+    with translated(f"reading {path}"):
         return [row(entry) for entry in loadmat(path, squeeze_me=True)[key]]
-    except Exception as error:  # damaged files raise whatever their bytes happen to trip
-        raise UserError(f"{path} cannot be read ({first_line(error)}): expected the download's own file") from error
 
 
 def load_pets(path: Path, split: str) -> Records:
@@ -80,9 +75,8 @@ def pets_classes(path: Path) -> list[str]:
 def _pets_labels(path: Path, split: str) -> list[tuple[str, int]]:
     file = path / "annotations" / f"{split}.txt"
     rows = [line.split() for line in read_split(file) if not line.startswith("#")]
-    sound = all(len(row) == 4 and row[1].isdecimal() for row in rows)
-    expect(sound, f"{file} has other lines than NAME CLASS SPECIES BREED: expected Oxford-IIIT Pets' own file")
-    return [(row[0], int(row[1]) - 1) for row in rows]
+    with translated(f"reading {file}"):
+        return [(name, int(label) - 1) for name, label, _, _ in rows]
 
 
 def load_sun397(path: Path, split: str) -> Records:
@@ -101,21 +95,18 @@ def load_voc_labels(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASS
     """Which classes an image of Pascal VOC shows, by its boxes: what ImageSets/Main/CLASS_SPLIT.txt says too."""
     records = []
     for name in read_split(path / "ImageSets" / "Main" / f"{split}.txt"):
-        annotation = path / "Annotations" / f"{name}.xml"
-        labels = [ABSENT] * len(classes)
-        for thing in read_voc_annotation(annotation, split).findall("object"):
-            shown = thing.findtext("name")
-            if shown not in classes:
-                raise UserError(f"{annotation} names an object of the class {shown!r}")
+        image, labels = path / "JPEGImages" / f"{name}.jpg", [ABSENT] * len(classes)
+        _, things = read_voc_annotation(path / "Annotations" / f"{name}.xml", image, classes)
+        for shown, _, is_difficult in things:
             place = classes.index(shown)
-            labels[place] = max(labels[place], DIFFICULT if thing.findtext("difficult") == "1" else PRESENT)
-        records.append({"file_name": str(path / "JPEGImages" / f"{name}.jpg"), "labels": tuple(labels)})
+            labels[place] = max(labels[place], DIFFICULT if is_difficult else PRESENT)
+        records.append({"file_name": str(image), "labels": tuple(labels)})
     return existing(records)
 
 
 def labelled_by_class(folder: Path, files: list[tuple[str, str]], classes: Sequence[str]) -> Records:
     """Records of (file in ``folder``, name of its class), all there and of ``classes``, or a UserError."""
     places = {name: place for place, name in enumerate(classes)}
-    unknown = next((name for _, name in files if name not in places), None)
-    expect(unknown is None, f"{folder}: an image of the class {unknown!r}, which the list of classes does not have")
-    return existing([{"file_name": str(folder / file), "label": places[name]} for file, name in files])
+    with translated(f"{folder}, images of the classes that are listed"):
+        labelled = [(file, places[name]) for file, name in files]
+    return existing([{"file_name": str(folder / file), "label": label} for file, label in labelled])

@@ -14,7 +14,7 @@ from revisit.data.box_layouts import NAMES_IN_LABELS, VOC_CLASSES, read_names
 from revisit.data.image_folders import load_folder, read_split
 from revisit.data.labels import VOID, read_labels
 from revisit.data.records import Records, ask_each
-from revisit.errors import UserError, expect, first_line
+from revisit.errors import expect, translated
 
 from detectron2.data import MetadataCatalog
 from detectron2.data.datasets.cityscapes import load_cityscapes_semantic
@@ -44,8 +44,6 @@ def load_voc_segmentation(path: Path, split: str) -> Records:
     """
     split_file = path / "ImageSets" / "Segmentation" / f"{split}.txt"
     augmented = split.endswith("_aug")
-    writer = "datasets/prepare_voc_train_aug.py writes it, and projects/ToyScenes/make_toy_scenes.py that of ToyScenes"
-    expect(split_file.is_file() or not augmented, f"split file {split_file} not found: {writer}")
     folders = [path / "SegmentationClass", path / "SegmentationClassAug"]
 
     def files(name: str) -> tuple[Path, Path]:
@@ -80,15 +78,11 @@ def load_cityscapes(path: Path, split: str) -> Records:
         UserError: a folder or file that is not there, or one that does not belong there.
     """
     prepare = f"python datasets/prepare_cityscapes.py --cityscapes {path}"
-    try:
+    with translated(f"reading leftImg8bit/{split} and gtFine/{split} of {path} as Cityscapes, completed by {prepare}"):
         records = load_cityscapes_semantic(str(path / "leftImg8bit" / split), str(path / "gtFine" / split))
         missing = [file for record in records if not os.path.isfile(file := record["sem_seg_file_name"])]
         if missing:
             raise FileNotFoundError(f"{len(missing)} of {len(records)} masks are missing, the first is {missing[0]}")
-    except (AssertionError, OSError, ValueError, KeyError) as error:
-        files = f"leftImg8bit/{split}/CITY/*_leftImg8bit.png, gtFine/{split}/CITY/*_gtFine_*, and nothing else there"
-        message = f"{path} cannot be read as Cityscapes ({first_line(error)}): expected {files}"
-        raise UserError(f"{message}; unpack leftImg8bit and gtFine into {path}, then {prepare}") from error
     records = [{**record, "image_id": Path(record["file_name"]).stem} for record in records]
     return sorted(records, key=lambda record: record["file_name"])
 

@@ -147,7 +147,7 @@ def test_a_test_set_that_shows_fewer_classes_counts_them_as_the_training_set_doe
     [
         (xml(), "/xml has no object"),
         ("<annotation><object><bndbox/></object></annotation>", "a.xml"),
-        ("<annotation><object><name>dog</name></object></annotation>", "a.xml has a dog without a box"),
+        ("<annotation><object><name>dog</name></object></annotation>", "a.xml"),
         (xml(("dog", 2, 2, 9, 9)).replace("50<", "high<"), "a.xml"),
         ("no xml", "a.xml"),
     ],
@@ -192,7 +192,7 @@ def test_voc_gives_boxes_and_its_twenty_classes(voc, tmp_path, monkeypatch, fold
         ("empty", "empty.txt"),
         ("test", "ImageSets/Main/test.txt"),
         ("more", "Annotations/000003.xml"),
-        ("zoo", "000004.xml names an object of the class 'zebra'"),
+        ("zoo", "000004.xml"),
     ],
 )
 def test_a_split_of_boxes_that_cannot_be_read_is_named(voc, split, named):

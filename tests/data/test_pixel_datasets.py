@@ -111,8 +111,6 @@ def test_a_split_that_cannot_be_meant_is_named(tmp_path, content, message):
     make_voc(tmp_path, val=["1", "2"])
     write(tmp_path / "ImageSets/Segmentation/val.txt", content)
     assert f"{tmp_path}/ImageSets/Segmentation/{message}" in one_line_error(f"voc_segmentation:{tmp_path}:val")
-    line = one_line_error(f"voc_segmentation:{tmp_path}:train_aug")
-    assert f"{tmp_path}/ImageSets/Segmentation/train_aug.txt not found" in line and "prepare_voc_train_aug.py" in line
     assert f"{tmp_path}/gt_sets/val.txt not found" in one_line_error(f"nyud_depth:{tmp_path}:val")
 
 
