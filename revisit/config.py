@@ -105,7 +105,10 @@ of_detectron2("SOLVER.WEIGHT_DECAY", rule=real(), may_change=True)
 of_detectron2("SOLVER.MAX_ITER", rule=whole(unit="(0: as many as SOLVER.EPOCHS are)"), may_change=True)
 of_detectron2("SOLVER.WARMUP_ITERS", rule=whole(), may_change=True)
 of_detectron2("SOLVER.STEPS", rule=each(whole(), rising=True), may_change=True)
-of_detectron2("SOLVER.BIAS_LR_FACTOR", "SOLVER.WEIGHT_DECAY_*", "SOLVER.LR_SCHEDULER_NAME", may_change=True)
+of_detectron2("SOLVER.BIAS_LR_FACTOR", "SOLVER.WEIGHT_DECAY_*", may_change=True)
+of_detectron2(
+    "SOLVER.LR_SCHEDULER_NAME", rule=one_of("WarmupMultiStepLR", "WarmupCosineLR", "PolynomialLR"), may_change=True
+)
 of_detectron2("SOLVER.GAMMA", "SOLVER.WARMUP_*", "SOLVER.CHECKPOINT_PERIOD", may_change=True)
 of_detectron2("SOLVER.MOMENTUM", rule=real(0, 0.99999))
 

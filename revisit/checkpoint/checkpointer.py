@@ -2,7 +2,6 @@
 
 import logging
 import shutil
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -11,7 +10,7 @@ from torch import nn
 
 from revisit.checkpoint.flags import check_flags, flags_of, is_folded, read_flags
 from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint, require_finite, require_tensors
-from revisit.checkpoint.run_folder import BEST, UNEVALUATED, checkpoints_of_run, is_of_run
+from revisit.checkpoint.run_folder import checkpoints_of_run, is_of_run
 from revisit.errors import UserError, expect, first_line
 from revisit.files import written_whole
 from revisit.keys import SWITCH, declare, value_of
@@ -67,10 +66,10 @@ class RevisitCheckpointer(DetectionCheckpointer):
         self._cfg = cfg
         self._trainer = trainer
         self._resuming = False
-        self._path = self._named = self._newest = ""
+        self._path = self._named = ""
 
     def save(self, name: str, **kwargs: object) -> None:
-        """Write OUTPUT_DIR/NAME.pth and note it as the last one, unless it is the best one.
+        """Write OUTPUT_DIR/NAME.pth.
 
         Raises:
             OSError: the disk is full or fails. Older checkpoints are as they were.
@@ -84,9 +83,6 @@ class RevisitCheckpointer(DetectionCheckpointer):
             content["classes"] = names
         with written_whole(path) as temporary:
             _write({**content, "flags": self._flags(content["model"]), **kwargs}, temporary)
-        if name not in (BEST, UNEVALUATED):  # from which no run resumes
-            with suppress(OSError):  # resuming does without the note
-                self.tag_last_checkpoint(path.name)
 
     def _flags(self, tensors: dict) -> dict:
         """Of the config; and that batch norm has to stay frozen, where it has no statistics."""
@@ -97,14 +93,10 @@ class RevisitCheckpointer(DetectionCheckpointer):
             flags |= folded
         return flags
 
-    def tag_last_checkpoint(self, last_filename_basename: str) -> None:
-        with written_whole(Path(self.save_dir) / "last_checkpoint") as temporary:
-            temporary.write_text(last_filename_basename)
-
     def resume_or_load(self, path: str, *, resume: bool = True) -> dict:
-        self._newest = self._find_newest() if resume else ""
-        self._resuming = resume and self.has_checkpoint()
-        return super().resume_or_load(path, resume=resume)
+        newest = self._find_newest() if resume else ""
+        self._resuming = bool(newest)
+        return self.load(newest) if newest else self.load(path, checkpointables=[])
 
     def load(self, path: str, *args: object, **kwargs: object) -> dict:
         self._named = path
@@ -113,10 +105,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
         return super().load(path, *args, **kwargs)
 
     def has_checkpoint(self) -> bool:
-        return bool(self._newest)
-
-    def get_checkpoint_file(self) -> str:
-        return self._newest
+        return self._resuming
 
     def _find_newest(self) -> str:
         """The newest checkpoint of OUTPUT_DIR that is whole, by the main process's judgement; "" if there is none."""

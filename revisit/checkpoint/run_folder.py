@@ -129,7 +129,6 @@ def set_aside_earlier_run(folder: Path) -> Path | None:
     for pattern in (
         "model_*.pth",
         BEST_RECORD,
-        "last_checkpoint",
         "metrics.json",
         RESULTS,
         "events.out.tfevents.*",

@@ -61,7 +61,7 @@ class Evaluation(HookBase):
     def after_step(self) -> None:
         if not self.trainer.is_evaluated:
             return
-        self.trainer.gather_state()  # a loss that was not finite stops the run here
+        self.trainer.gather_metrics()  # a loss that was not finite stops the run here
         try:
             results = self.trainer.test(self._cfg, self.trainer.model)
         except Exception:

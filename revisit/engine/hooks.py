@@ -39,13 +39,6 @@ declare(
 )
 
 
-class RevisitHook(HookBase):
-    """What the trainer asks of a hook of ours, beside what Detectron2's asks of any."""
-
-    def gather_state(self) -> None:
-        """Before a checkpoint, on all processes: bring together what ``state_dict``, which the main one calls, has."""
-
-
 class Throughput(HookBase):
     """Log ``images_per_second`` of all processes and ``data_wait_share`` of the step; hint when that is high.
 
@@ -88,11 +81,11 @@ class Throughput(HookBase):
         )
 
 
-class ReadErrors(RevisitHook):
+class ReadErrors(HookBase):
     """Log every unreadable image that a neighbour replaced; stop when more than 1 % of all reads fail.
 
     Judged over all processes after every WINDOW reads, or every epoch of a smaller data set: a share of fewer
-    reads says little. ``read_failures`` counts the failures so far.
+    reads says little. ``read_failures`` counts the failures since the run began or was resumed.
     """
 
     MAX_SHARE = 0.01
@@ -102,8 +95,7 @@ class ReadErrors(RevisitHook):
         self._global_batch = global_batch
         self._period = min(iterations_per_epoch, math.ceil(self.WINDOW / global_batch))
         self._steps = 0
-        self._failures = 0  # of all processes, as far as gathered
-        self._recent = 0  # of this process since then
+        self._failures = 0  # of this process
         self._known: set[str] = set()
 
     def after_step(self) -> None:
@@ -116,33 +108,23 @@ class ReadErrors(RevisitHook):
             UserError: more than MAX_SHARE of the reads have failed.
         """
         self._steps += 1
-        self._recent += len(read_errors)
+        self._failures += len(read_errors)
         for error in set(read_errors) - self._known:
             self._known.add(error)
             logger.warning(f"unreadable image replaced by its neighbour: {error}")
         if self._steps % self._period == 0:
             self._judge()
 
-    def gather_state(self) -> None:
-        self._failures += sum(comm.all_gather(self._recent))
-        self._recent = 0
-
-    def state_dict(self) -> dict:
-        return {"steps": self._steps, "failures": self._failures}
-
-    def load_state_dict(self, state: dict) -> None:
-        self._steps, self._failures = state["steps"], state["failures"]
-
     def _judge(self) -> None:
-        self.gather_state()
-        reads = self._steps * self._global_batch + self._failures
-        if self._failures > self.MAX_SHARE * reads:
+        failures = sum(comm.all_gather(self._failures))
+        reads = self._steps * self._global_batch + failures
+        if failures > self.MAX_SHARE * reads:
             examples = [name for names in comm.all_gather(sorted(self._known)[:1]) for name in names]
             raise UserError(
-                f"{self._failures} of {reads} images could not be read, {', '.join(['for one', *examples][:2])}. "
+                f"{failures} of {reads} images could not be read, {', '.join(['for one', *examples][:2])}. "
                 f"More than {self.MAX_SHARE:.0%} is not an accident: repair the data set"
             )
-        get_event_storage().put_scalar("read_failures", self._failures, smoothing_hint=False)
+        get_event_storage().put_scalar("read_failures", failures, smoothing_hint=False)
 
 
 class CropFallbacks(HookBase):
@@ -169,12 +151,6 @@ class CollapseAlarm(HookBase):
         self._window = math.ceil(self.WINDOW / metrics_period)
         self._warned = False
 
-    def state_dict(self) -> dict:
-        return {"warned": self._warned}
-
-    def load_state_dict(self, state: dict) -> None:
-        self._warned = state["warned"]
-
     def after_step(self) -> None:
         done = self.trainer.iter + 1 - self.trainer.start_iter
         if self._warned or done < self.WINDOW or "embedding_std" not in self.trainer.storage.histories():
@@ -190,7 +166,7 @@ class CollapseAlarm(HookBase):
 
 def write_checkpoint(trainer: DefaultTrainer, folder: Path, name: str, **facts: object) -> str:
     """Write FOLDER/NAME.pth on the main process, while the others wait; on all, what went wrong, or ""."""
-    trainer.gather_state()
+    trainer.gather_metrics()
     failure = ""
     if comm.is_main_process():
         check_owner(folder)

@@ -12,7 +12,7 @@ from torch import nn
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import write_results
 from revisit.data.reader import UnreadableImageError
-from revisit.engine.hooks import EndOfRunError, RevisitHook
+from revisit.engine.hooks import EndOfRunError
 from revisit.engine.same_experiment import check_same_experiment, plain_config
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.engine.stop_signals import StopSignals, announce
@@ -120,8 +120,8 @@ class RevisitTrainer(DefaultTrainer):
     def is_last_step(self) -> bool:
         return self.iter + 1 == self.max_iter or bool(self.ending)
 
-    def gather_state(self) -> None:
-        """On all processes, before the main one makes a checkpoint: bring together what each process has.
+    def gather_metrics(self) -> None:
+        """On all processes, before a checkpoint or an evaluation: read the losses of the steps since the last time.
 
         Raises:
             UserError: a loss since the last time was not finite.
@@ -130,9 +130,6 @@ class RevisitTrainer(DefaultTrainer):
             self._trainer.gather_metrics()
         except NonFiniteLossError as error:
             raise self._non_finite(error) from None
-        for hook in self._hooks:
-            if isinstance(hook, RevisitHook):
-                hook.gather_state()
 
     def state_dict(self) -> dict:
         return {

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import assert_same, load, run_config, train, train_for_module
+from runs import assert_same, load, train, train_for_module
 
 from revisit.checkpoint import run_folder
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.errors import UserError
 
 from detectron2.engine import HookBase
@@ -44,7 +43,6 @@ def test_the_newest_and_every_fifth_stay(toy_datasets, tmp_path):
     train(tmp_path, "SOLVER.MAX_ITER", 13, "SOLVER.CHECKPOINT_PERIOD", 1, *keep)
     kept = [f"model_{iteration:07d}.pth" for iteration in (4, 9, 11, 12)]
     assert names(tmp_path) == [*kept, "model_final.pth"]
-    assert (tmp_path / "last_checkpoint").read_text() == "model_0000012.pth"
 
 
 @pytest.mark.parametrize(("doomed", "start"), [("model_final", 6), ("model_0000007", 8)])
@@ -77,16 +75,10 @@ def convert(path: Path) -> None:
     torch.save({"model": load(path)["model"]}, path)
 
 
-def note_the_one_before(path: Path) -> None:
-    """Killed between the checkpoint and the note of it, or copied without it."""
-    (path.parent / "last_checkpoint").write_text("model_0000003.pth")
-
-
 @pytest.mark.parametrize(
     ("found", "newest", "damage", "start"),
     [
         (3, "model_0000005.pth", flip_a_bit, 4),
-        (3, "model_0000005.pth", note_the_one_before, 6),
         (3, "model_final.pth", truncate, 4),
         (3, "model_final.pth", convert, 4),
         (5, "model_final.pth", flip_a_bit, 6),
@@ -139,7 +131,7 @@ def test_what_a_killed_process_was_writing_is_removed_or_ended(tmp_path, metrics
 
 
 def test_a_new_start_sets_an_earlier_run_aside_with_its_pictures_and_its_ids_at_services(whole, tmp_path):
-    output = copy(whole, tmp_path / "run", "model_0000003.pth", "metrics.json", "last_checkpoint")
+    output = copy(whole, tmp_path / "run", "model_0000003.pth", "metrics.json")
     pictures_and_ids = ("neighbours_0000003.png", "views.png", "tracked_runs.json")
     for name in ("log.txt", *pictures_and_ids):
         (output / name).write_text("")
@@ -195,11 +187,3 @@ def test_a_run_ends_in_one_line_where_it_must_not_continue_without_a_checkpoint(
     with pytest.raises(UserError, match=f"{first}.*free some space"):
         train(tmp_path, *OPTIONS, "SOLVER.STOP_WITHOUT_CHECKPOINT", stop, hook=FullDisk(2, 99))
     assert names(tmp_path) == ["model_0000001.pth"]
-
-
-def test_another_number_of_processes_is_said(toy_datasets, whole, tmp_path, caplog):
-    trainer = PretrainTrainer(run_config(tmp_path))
-    state = load(whole / "model_0000003.pth")["trainer"]
-    with caplog.at_level(logging.WARNING):
-        trainer.load_state_dict(state | {"world_size": 2})
-    assert "resuming on 1 processes what 2 began: the order of the data continues" in caplog.text
