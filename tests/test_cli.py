@@ -77,7 +77,7 @@ def test_cifar10(tmp_path, write_pictures):
 
 def test_resume_goes_on_where_the_run_ended(pretrained, toy_root):
     command = f"{PRETRAIN} --num-gpus 2 --resume SOLVER.MAX_ITER 12 OUTPUT_DIR {pretrained} {TINY}"
-    assert "resuming at iteration 10: epoch 1, batch 3" in run(command, toy_root)
+    assert "resuming at iteration 10" in run(command, toy_root)
     assert "MAX_ITER: 12\n" in (pretrained / "config.yaml").read_text()
     assert "nothing to do: the run has finished its 12 iterations" in run(command, toy_root)
 

@@ -31,11 +31,6 @@ def checkpoints_of_run(folder: Path) -> list[Path]:
     return [path for iteration, _, path in sorted(found, reverse=True) if iteration >= 0]
 
 
-def periodic_name(iteration: int) -> str:
-    """The name of the checkpoint after an iteration, without .pth."""
-    return f"model_{iteration:07d}"
-
-
 def write_results(folder: Path, results: dict) -> None:
     """Write the scores of an evaluation, where there are any, to FOLDER/evaluation.json."""
     if not results:
@@ -89,8 +84,7 @@ def _glance(path: Path) -> dict | None:
 
 def is_of_run(content: object) -> bool:
     """Whether a checkpoint's content is that of a run, which can resume from it."""
-    kinds = {"iteration": int, "trainer": dict}
-    return isinstance(content, dict) and all(isinstance(content.get(name), kind) for name, kind in kinds.items())
+    return isinstance(content, dict) and content.keys() >= {"iteration", "trainer"}
 
 
 def remove_outdated(folder: Path, iteration: int, *, newest: int, every: int) -> None:

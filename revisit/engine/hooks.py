@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from revisit.checkpoint.run_folder import FINAL, periodic_name, remove_outdated, write_results
+from revisit.checkpoint.run_folder import FINAL, remove_outdated, write_results
 from revisit.engine.run_lock import check_owner
 from revisit.engine.stop_signals import SharedWish, StopSignals
 from revisit.errors import InterruptedRunError, StoppedRunError, UserError
@@ -208,7 +208,7 @@ class Checkpoints(HookBase):
             self._save(FINAL, needed=True)
             stop = None
         if stop or (iteration + 1) % self._period == 0:
-            self._save(periodic_name(iteration), needed=bool(stop))
+            self._save(f"model_{iteration:07d}", needed=bool(stop))
         if self.trainer.ending:
             raise EndOfRunError(self.trainer.ending)
         if stop:

@@ -1,7 +1,7 @@
 """The trainer of every pretraining method."""
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 
 from torch import nn
@@ -30,7 +30,6 @@ class PretrainTrainer(RevisitTrainer):
     features of MONITOR.IMAGES without labels."""
 
     metrics_period = staticmethod(metrics_period)
-    other_world_size = "the order of the data continues; BN that sees whole passes sees other shares of a batch"
 
     @classmethod
     def build_train_loader(cls, cfg: CfgNode) -> ResumableLoader:
@@ -57,12 +56,6 @@ class PretrainTrainer(RevisitTrainer):
             Checkpoints(cfg, self.signals),
             Writers(self.build_writers(), period=20) if comm.is_main_process() else None,  # last: it has all numbers
         ]
-
-    def resume_or_load(self, resume: bool = True, accepted: Collection[str] = ()) -> None:
-        super().resume_or_load(resume, accepted)
-        if self.start_iter:
-            epoch, step = divmod(self.start_iter, self.data_loader.iterations_per_epoch)
-            logger.info(f"resuming at iteration {self.start_iter}: epoch {epoch}, batch {step}")
 
     def inputs_of(self, iteration: int) -> tuple[dict, list[str]]:
         return self.data_loader.batch_of(iteration), self.data_loader.images_of(iteration)

@@ -60,7 +60,6 @@ class RevisitTrainer(DefaultTrainer):
     build_optimizer = staticmethod(build_optimizer)
     build_lr_scheduler = staticmethod(build_lr_scheduler)
     evaluation_checkpointer = RevisitCheckpointer  # pretraining also judges random backbones
-    other_world_size = "each has another share of every batch, and images are drawn in another order from here on"
 
     def __init__(self, cfg: CfgNode):
         TrainerBase.__init__(self)
@@ -151,7 +150,9 @@ class RevisitTrainer(DefaultTrainer):
         """The state is the checkpoint's; rates and decays are the config's."""
         before, now = state_dict["world_size"], comm.get_world_size()
         if before != now:
-            logger.warning(f"resuming on {now} processes what {before} began: {self.other_world_size}")
+            logger.warning(
+                f"resuming on {now} processes what {before} began: what that changes is in docs/faults.md, Resuming"
+            )
         base_lrs = self.scheduler.base_lrs
         TrainerBase.load_state_dict(self, state_dict)
         self.scheduler.base_lrs = base_lrs
@@ -178,8 +179,10 @@ class RevisitTrainer(DefaultTrainer):
         """Detectron2's; ``accepted`` keys may differ from the checkpoint's (``check_same_experiment``)."""
         self._accepted = accepted
         super().resume_or_load(resume)
-        if self.start_iter and comm.is_main_process():
-            (Path(self.cfg.OUTPUT_DIR) / "config.yaml").write_text(self.cfg.dump())
+        if self.start_iter:
+            logger.info(f"resuming at iteration {self.start_iter}")
+            if comm.is_main_process():
+                (Path(self.cfg.OUTPUT_DIR) / "config.yaml").write_text(self.cfg.dump())
         self.data_loader.start_iteration = self.start_iter
 
     def train(self) -> None:

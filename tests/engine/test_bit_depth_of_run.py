@@ -46,33 +46,25 @@ def test_pretraining_sees_one_photograph_at_every_depth(tmp_path, depth, capsys)
         assert (batches[0][view].int() - batches[1][view].int()).abs().max() <= 2, view
 
 
-@pytest.mark.parametrize("is_train", [True, False])
+@pytest.mark.parametrize("use", ["pixels in training", "pixels in a test", "a detector", "a picture to draw on"])
 @pytest.mark.parametrize("depth", DEPTHS)
-def test_what_predicts_every_pixel_sees_one_photograph_at_every_depth(tmp_path, depth, is_train):
+def test_whatever_reads_images_sees_one_photograph_at_every_depth(tmp_path, depth, use):
     np.save(tmp_path / "depth.npy", np.ones((48, 64)))
-    crop = ("INPUT.CROP.ENABLED", True, "INPUT.CROP.TYPE", "absolute", "INPUT.CROP.SIZE", [24, 32])
+    options = ("INPUT.CROP.ENABLED", True, "INPUT.CROP.TYPE", "absolute", "INPUT.CROP.SIZE", [24, 32])
+    if use == "a detector":
+        options = ("INPUT.MIN_SIZE_TEST", 48, "INPUT.MAX_SIZE_TEST", 64, "MODEL.META_ARCHITECTURE", "GeneralizedRCNN")
     samples = []
     for name in ("8", depth):
         path = write_at(name, tmp_path / name, photograph())
-        cfg = tiny_config("INPUT.BIT_DEPTH", DEPTHS[name], "INPUT.FORMAT", "RGB", *crop)
+        record = {"file_name": str(path), "depth_file_name": str(tmp_path / "depth.npy"), "height": 48, "width": 64}
+        if use == "a picture to draw on":
+            samples.append(torch.as_tensor(require_record(record, DEPTHS[name]).astype(int)))
+            continue
+        cfg = tiny_config("INPUT.BIT_DEPTH", DEPTHS[name], "INPUT.FORMAT", "RGB", *options)
         seed_all_rng(3)
-        record = {"file_name": str(path), "depth_file_name": str(tmp_path / "depth.npy")}
-        samples.append(PixelMapper(cfg, is_train=is_train)(record)["image"].int())
-    assert samples[0].shape == ((3, 24, 32) if is_train else (3, 48, 64))
+        mapper = build_mapper if use == "a detector" else PixelMapper
+        samples.append(mapper(cfg, use == "pixels in training")(record)["image"].int())
     assert (samples[0] - samples[1]).abs().max() <= 2
-
-
-@pytest.mark.parametrize("depth", DEPTHS)
-def test_a_prediction_is_of_one_photograph_at_every_depth_and_drawn_on_it(tmp_path, depth):
-    sizes = ("INPUT.MIN_SIZE_TEST", 48, "INPUT.MAX_SIZE_TEST", 64, "MODEL.META_ARCHITECTURE", "GeneralizedRCNN")
-    pictures = []
-    for name in ("8", depth):
-        path = write_at(name, tmp_path / name, photograph())
-        mapper = build_mapper(tiny_config("INPUT.BIT_DEPTH", DEPTHS[name], "INPUT.FORMAT", "BGR", *sizes), False)
-        seen = mapper({"file_name": str(path), "height": 48, "width": 64})["image"]
-        pictures.append((seen.int(), require_record({"file_name": path}, DEPTHS[name]).astype(int)))
-    for before, after in zip(*pictures, strict=True):
-        assert abs(before - after).max() <= 2
 
 
 def records_at(depth, path):

@@ -273,22 +273,6 @@ def test_a_full_disk_leaves_the_record_as_it_was(toy_datasets, tmp_path, scores,
     assert "NO BEST CHECKPOINT" in caplog.text and record(tmp_path)["iteration"] == LAST  # as good as iteration 3
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        (*KEEPING, "TEST.KEEP_BEST", False, "TEST.PATIENCE", 3),
-        (*KEEPING, "TEST.EVAL_PERIOD", 0),
-        (*KEEPING, "MODEL.META_ARCHITECTURE", "PanopticFPN", "KNN_EVAL.BANK", ""),
-        (*OPTIONS, *MONITORED, "TEST.KEEP_BEST", True),
-    ],
-)
-def test_what_has_no_best_evaluation_keeps_none_and_says_so(tmp_path, options):
-    cfg = run_config(tmp_path, *options)
-    cfg.defrost()
-    notes = settle_evaluation(cfg, eval_only=False)
-    assert not cfg.TEST.KEEP_BEST and any("TEST." in text for _, text in notes)
-
-
 # Without labels.
 
 

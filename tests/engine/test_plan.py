@@ -60,12 +60,6 @@ def test_accumulation_needs_the_memory_of_one_part(recipe):
     assert (parts["accumulation_steps"], parts["shapes"]["projection_head"][0]) == (4, [12, 16])
 
 
-def test_moco_has_no_neighbours(recipe):
-    plan = recipe("MODEL.META_ARCHITECTURE", "MoCo", "VIEWS.NUM_SMALL", 0)
-    assert (plan["lambda"], plan["k"]) == (0, 0) and not [key for key in plan["keys"] if key.startswith("NEIGHBORS.")]
-    assert "small" not in plan["shapes"] and "queue.features" not in plan["shapes"]
-
-
 @pytest.mark.parametrize(
     ("options", "key"),
     [

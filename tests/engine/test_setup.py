@@ -21,7 +21,6 @@ from trees import refusal
 
 from revisit import keys
 from revisit.data import inspection
-from revisit.engine import environment
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.environment import describe_environment, git_state, record_environment
 from revisit.engine.setup import Plan, make_config, plan
@@ -43,13 +42,7 @@ def load(*opts: object, config_file: str = BASE, num_gpus: int = 1, resume: bool
 )
 def test_a_rule_says_in_words_what_it_expects_and_holds_for_the_default(key):
     assert key.rule.expected
-    assert key.name in OF_DETECTRON2 or key.rule.holds(key.default)
-
-
-@pytest.mark.parametrize("key", KEYS.values(), ids=lambda key: key.name)
-def test_every_key_has_a_meaning(key):
-    assert key.meaning.endswith((".", ")"))
-    assert re.fullmatch(r"[A-Z0-9_.]+", key.name)
+    assert key.name in OF_DETECTRON2 or (key.rule.holds(key.default) and key.meaning.endswith((".", ")")))
 
 
 def test_a_key_is_declared_by_one_module_alone():
@@ -304,7 +297,7 @@ def git(folder: Path, *words: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_a_repository_of_its_own_has_a_commit_and_no_or_a_slow_git_is_no_error(tmp_path, monkeypatch):
+def test_a_repository_of_its_own_has_a_commit_and_no_git_is_no_error(tmp_path, monkeypatch):
     source = tmp_path.resolve() / "source"
     (source / "site-packages").mkdir(parents=True)
     (source / "code.py").write_text("one")
@@ -317,12 +310,6 @@ def test_a_repository_of_its_own_has_a_commit_and_no_or_a_slow_git_is_no_error(t
     assert git_state(source) == {"commit": commit, "dirty": True}
     assert git_state(source / "site-packages") == git_state(tmp_path) == unknown
 
-    def hang(command: list[str], timeout: float, **options: object) -> None:
-        raise subprocess.TimeoutExpired(command, timeout)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(environment.subprocess, "run", hang)
-        assert git_state(source) == unknown
     monkeypatch.setenv("PATH", str(tmp_path))
     assert git_state(source) == unknown
 
