@@ -234,8 +234,8 @@ def test_sync_bn_becomes_what_the_cpu_has(processes, norm):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        (("VIEWS.SMALL_SIZE", 16), "views of 16 px reach res5 as a single place"),
-        (("SOLVER.AMP.DTYPE", "float16"), "float16 needs a GPU: expected bfloat16"),
+        (("VIEWS.SMALL_SIZE", 16), "views of 16 px"),
+        (("SOLVER.AMP.DTYPE", "float16"), "float16 needs a GPU"),
     ],
 )
 def test_what_the_cpu_cannot_do_in_16_bits_is_refused(option, message):
