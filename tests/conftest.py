@@ -57,9 +57,9 @@ def _run_from_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
 def _own_classes() -> Iterator[None]:
     """What a test has made data sets follow ends with it, and so does what was remembered of their sizes."""
     yield
-    for name, load in list(DatasetCatalog.items()):
-        if isinstance(load, class_names._Follower):
-            class_names._leave(name)
+    for name in set(class_names._ORIGINALS) & set(DatasetCatalog.list()):
+        class_names.unshare_classes(name)
+    class_names._ORIGINALS.clear()
     jobs._size.cache_clear()
 
 

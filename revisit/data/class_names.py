@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from revisit.data.catalog import get_records, register
 from revisit.data.records import Records
@@ -11,6 +12,9 @@ from detectron2.data import DatasetCatalog, MetadataCatalog
 
 # Metadata that go by the number of a class: names, and which number an id in a file has.
 BY_NUMBER = ("stuff_classes", "thing_classes", "thing_dataset_id_to_contiguous_id")
+
+# Of data sets that follow another one: their own loader, and their own metadata of BY_NUMBER.
+_ORIGINALS: dict[str, tuple[Callable[[], Records], dict]] = {}
 
 logger = logging.getLogger(__name__)
 
@@ -26,12 +30,22 @@ def share_classes(leader: str, followers: Iterable[str], num_classes: int | None
         num_classes: of the model. A leader with another number, or one that is not there, is not what the model was
             trained on, and is not compared with.
     """
-    _leave(leader)
+    unshare_classes(leader)
     for name in followers:
         if name != leader:
-            _leave(name)
-            load = DatasetCatalog.pop(name)
-            DatasetCatalog.register(name, _Follower(name, leader, load, num_classes))
+            unshare_classes(name)
+            metadata = vars(MetadataCatalog.get(name))
+            own = {key: metadata[key] for key in BY_NUMBER if key in metadata}
+            _ORIGINALS[name] = DatasetCatalog[name], own
+            DatasetCatalog[name] = partial(_load_as, leader, name, num_classes)
+
+
+def unshare_classes(name: str) -> None:
+    """Let a data set count its classes by itself again."""
+    register(name)
+    if name in _ORIGINALS:
+        DatasetCatalog[name], own = _ORIGINALS.pop(name)
+        _set_by_number(name, own)
 
 
 def places_by_name(own: Sequence[str], wanted: Sequence[str], names: tuple[str, str]) -> list[int]:
@@ -67,77 +81,65 @@ def renumbered(records: Records, places: Sequence[int]) -> Records:
     return changed
 
 
-def _leave(name: str) -> None:
-    """Let a data set count its classes by itself again."""
-    register(name)
-    load = DatasetCatalog[name]
-    if isinstance(load, _Follower):
-        load.restore()
-        DatasetCatalog[name] = load.load
+def _set_by_number(name: str, values: dict) -> dict:
+    """The data set's metadata, of which those of BY_NUMBER become ``values``."""
+    metadata = vars(MetadataCatalog.get(name))  # its set() refuses changes
+    for key in BY_NUMBER:
+        metadata.pop(key, None)
+    metadata.update(values)
+    return metadata
 
 
-class _Follower:
-    """The loader of a data set with another one's classes; it changes the metadata of its own."""
-
-    def __init__(self, name: str, leader: str, load: Callable[[], Records], num_classes: int | None):
-        self.name, self.leader, self.load, self.num_classes = name, leader, load, num_classes
-        self._metadata = vars(MetadataCatalog.get(name))  # its set() refuses changes
-        self._own = {key: value for key, value in self._metadata.items() if key in BY_NUMBER}
-
-    def restore(self) -> None:
-        for key in BY_NUMBER:
-            self._metadata.pop(key, None)
-        self._metadata.update(self._own)
-
-    def __call__(self) -> Records:
-        self.restore()
-        records = self.load()
-        first = records[0] if records else {}
-        masks = "sem_seg_file_name" in first and "annotations" not in first
-        if not masks and not first.keys() & {"annotations", "label", "labels"}:
+def _load_as(leader: str, name: str, num_classes: int | None) -> Records:
+    """The records of a data set with its leader's classes; its metadata change too."""
+    load, by_number = _ORIGINALS[name]
+    metadata = _set_by_number(name, by_number)
+    records = load()
+    first = records[0] if records else {}
+    masks = "sem_seg_file_name" in first and "annotations" not in first
+    if not masks and not first.keys() & {"annotations", "label", "labels"}:
+        return records
+    key = "stuff_classes" if masks else "thing_classes"
+    own, wanted = _classes_of(name, key, records), _wanted(leader, name, key, num_classes)
+    if metadata.get("classes_are_those_seen") and isinstance(own, list) and isinstance(wanted, list):
+        own = own + [label for label in wanted if label not in own]  # a small test set may show fewer
+        metadata[key] = own
+    if not own or not wanted or own == wanted:
+        return records
+    if isinstance(own, int) or isinstance(wanted, int):
+        counts = [names if isinstance(names, int) else len(names) for names in (own, wanted)]
+        if counts[0] == counts[1]:
             return records
-        key = "stuff_classes" if masks else "thing_classes"
-        own, wanted = _classes_of(self.name, key, records), self._wanted(key)
-        if self._metadata.get("classes_are_those_seen") and isinstance(own, list) and isinstance(wanted, list):
-            own = own + [name for name in wanted if name not in own]  # a small test set may show fewer
-            self._metadata[key] = own
-        if not own or not wanted or own == wanted:
-            return records
-        if isinstance(own, int) or isinstance(wanted, int):
-            counts = [names if isinstance(names, int) else len(names) for names in (own, wanted)]
-            if counts[0] == counts[1]:
-                return records
-            message = f"{self.name!r} and {self.leader!r} have different classes, {counts[0]} and {counts[1]}"
-            raise UserError(f"{message}, one of the two without names: expected the same classes")
-        places = places_by_name(own, wanted, (self.name, self.leader))
-        if masks:
-            number = next(n for n, place in enumerate(places) if n != place)
-            message = f"{self.name!r} and {self.leader!r} have different classes: {number} is {own[number]} and"
-            raise UserError(f"{message} {wanted[number]}, and the ids stand in files of masks: expected the same order")
-        logger.info(f"classes of {self.name} are in another order than those of {self.leader}: mapped by their names")
-        self._metadata["thing_classes"] = wanted
-        if ids := self._metadata.get("thing_dataset_id_to_contiguous_id"):
-            self._metadata["thing_dataset_id_to_contiguous_id"] = {id_: places[n] for id_, n in ids.items()}
-        return renumbered(records, places)
+        message = f"{name!r} and {leader!r} have different classes, {counts[0]} and {counts[1]}"
+        raise UserError(f"{message}, one of the two without names: expected the same classes")
+    places = places_by_name(own, wanted, (name, leader))
+    if masks:
+        message = f"{name!r} and {leader!r} have their classes in different orders, {some(own)} and {some(wanted)}"
+        raise UserError(f"{message}, and the ids stand in files of masks: expected the same order")
+    logger.info(f"classes of {name} are in another order than those of {leader}: mapped by their names")
+    metadata["thing_classes"] = wanted
+    if ids := metadata.get("thing_dataset_id_to_contiguous_id"):
+        metadata["thing_dataset_id_to_contiguous_id"] = {id_: places[n] for id_, n in ids.items()}
+    return renumbered(records, places)
 
-    def _wanted(self, key: str) -> list[str] | int | None:
-        """The leader's classes; None where it is not to be compared with."""
-        try:
-            names = MetadataCatalog.get(self.leader).get(key)
-            wanted = list(names) if names else _classes_of(self.leader, key, get_records(self.leader))
-        except UserError as error:
-            if self.num_classes is None:
-                raise
-            logger.warning(f"classes of {self.name} are not compared with those of {self.leader}: {error}")
-            return None
-        count = wanted if isinstance(wanted, int) else len(wanted)
-        if self.num_classes in (None, count):
-            return wanted
-        logger.warning(
-            f"classes of {self.name} are not compared with those of {self.leader}, which has {count}, but the model "
-            f"{self.num_classes}: give the data set that it was trained on as DATASETS.TRAIN"
-        )
+
+def _wanted(leader: str, name: str, key: str, num_classes: int | None) -> list[str] | int | None:
+    """The leader's classes; None where it is not to be compared with."""
+    not_compared = f"classes of {name} are not compared with those of {leader}"
+    try:
+        names = MetadataCatalog.get(leader).get(key)
+        wanted = list(names) if names else _classes_of(leader, key, get_records(leader))
+    except UserError as error:
+        if num_classes is None:
+            raise
+        logger.warning(f"{not_compared}: {error}")
         return None
+    count = wanted if isinstance(wanted, int) else len(wanted)
+    if num_classes in (None, count):
+        return wanted
+    trained = "give the data set that it was trained on as DATASETS.TRAIN"
+    logger.warning(f"{not_compared}, which has {count}, but the model {num_classes}: {trained}")
+    return None
 
 
 def _classes_of(name: str, key: str, records: Records) -> list[str] | int:

@@ -5,13 +5,11 @@ floats of that range; b = 1 for floats of 0 to 1.
 """
 
 import io
-from collections.abc import Mapping, Sequence
-from typing import BinaryIO, NamedTuple
+from collections.abc import Sequence
 
 import cv2
 import numpy as np
 from PIL import Image, UnidentifiedImageError
-from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from revisit.data.image_bytes import read_bytes
 from revisit.data.records import ask_each, sample
@@ -24,7 +22,7 @@ JPEG_MAGIC, PNG_MAGIC = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 TIFF_MAGICS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _SHALLOW = (JPEG_MAGIC, b"GIF8", b"RIFF", b"BM")  # starts of files that never have more than 8 bits; WebP is a RIFF
 _HEADER = 26  # bytes, up to where PNG has its number of bits
-_WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC = 256, 257, 258, 262  # tags of TIFF
+_BITS, _PHOTOMETRIC = 258, 262  # tags of TIFF
 _WHITE_IS_ZERO = 0  # a value of the photometric tag, as in some X-rays
 _MAX_PIXELS = 2**27  # 134 megapixels: beyond any photograph, below what would exhaust a worker's memory
 _COLORS = ("RGB", "RGBA", "RGBX")
@@ -61,35 +59,20 @@ def is_deep(data: bytes, image: Image.Image | None) -> bool:
     return image.mode.startswith(("I", "F")) and (image.mode, image.format) != ("I", "PPM")
 
 
-def open_head(file: BinaryIO) -> tuple[Image.Image | None, Mapping[int, object]]:
-    """PIL's image, with its header read, or None of a TIFF that PIL does not know; and a TIFF's tags.
+def open_image(data: bytes) -> Image.Image | None:
+    """PIL's image, with its header read, or None of a TIFF that PIL does not know.
 
     Raises:
+        ValueError: too many pixels.
         OSError: no image.
     """
     try:
-        image = Image.open(file)
+        image = Image.open(io.BytesIO(data))
     except UnidentifiedImageError:
-        file.seek(0)
-        start = file.read(8)
-        if not start.startswith(TIFF_MAGICS):
-            raise
-        tags = ImageFileDirectory_v2(start)
-        file.seek(tags.next)
-        tags.load(file)
-        return None, tags
-    return image, image.tag_v2 if image.format == "TIFF" else {}
-
-
-def stored_size(image: Image.Image | None, tags: Mapping[int, object]) -> tuple[int, int]:
-    """(height, width) in px before any turn, of what open_head gives; PIL turns a TIFF's, from some version on."""
-    return (tags[_HEIGHT], tags[_WIDTH]) if tags else (image.height, image.width)
-
-
-def open_image(data: bytes) -> Image.Image | None:
-    """The image of open_head. Raises ValueError for too many pixels, OSError for bytes that are no image."""
-    image, tags = open_head(io.BytesIO(data))
-    check_pixel_count(*stored_size(image, tags))
+        if data.startswith(TIFF_MAGICS):
+            return None
+        raise
+    check_pixel_count(image.height, image.width)
     return image
 
 
@@ -147,77 +130,47 @@ def decode_deep(data: bytes, image: Image.Image | None, bit_depth: int | None) -
     return 255 - levels if white_is_zero else levels
 
 
-class BitDepth(NamedTuple):
-    """The range that the deep images among some have in common."""
-
-    bits: int  # 8 .. 16, or 1: floats of 0 to 1
-    reason: str  # in words
-
-
-class _Range(NamedTuple):
-    """The lowest and the highest value of an image."""
-
-    file_name: str
-    is_float: bool
-    low: float
-    high: float
-
-
-def find_bit_depth(records: Sequence[dict]) -> BitDepth | None:
-    """The fewest bits that hold every value of a sample of the images; None if none has more than 8.
+def find_bit_depth(records: Sequence[dict]) -> tuple[int, str] | None:
+    """The fewest bits that hold every value of a sample of the images, and why; None if none has more than 8.
 
     Of integers 8 .. 16. Of floats 1 if all values lie in 0 to 1, else 8: 0 to 255. Unreadable images do not count.
 
     Raises:
-        UserError: values that none of these holds, or integers beside floats of another range.
+        UserError: values that none of these holds, or integers beside floats.
     """
     chosen = sample(records)
-    deep = [record for record, is_so in zip(chosen, ask_each(_has_deep_file, chosen), strict=True) if is_so]
-    ranges = list(filter(None, ask_each(_range_of, deep, "finding INPUT.BIT_DEPTH" if deep else "")))
-    if not ranges:
+    deep = [file for file in ask_each(_range_of_deep, chosen, "looking for more than 8 bits") if file]
+    if not deep:
         return None
-    bits = {kind: _bits_of([r for r in ranges if r.is_float is kind]) for kind in {r.is_float for r in ranges}}
-    if len(set(bits.values())) > 1:
-        first = {kind: next(r.file_name for r in ranges if r.is_float is kind) for kind in bits}
-        message = f"{first[False]} has integers, and {first[True]} has floats of another range"
+    integers, floats = ([file for file in deep if file[1] is is_float] for is_float in (False, True))
+    if integers and floats:
+        message = f"{integers[0][0]} has integers, and {floats[0][0]} has floats"
         raise UserError(f"{message}: expected images of one kind, so save all as integers")
-    highest = max(r.high for r in ranges)
+    lowest, highest = min(deep, key=lambda file: file[2]), max(deep, key=lambda file: file[3])
+    top, wanted = (255, "floats of 0 to 1 or of 0 to 255") if floats else (2**16 - 1, "at most 16 bits")
+    if lowest[2] < 0:
+        raise UserError(f"{lowest[0]} has values down to {lowest[2]:g}: expected 0 and more, so shift them")
+    if not highest[3] <= top:
+        raise UserError(f"{highest[0]} has values up to {highest[3]:g}: expected {wanted}")
+    bits = (1 if highest[3] <= 1 else 8) if floats else max(8, int(highest[3]).bit_length())
     counts = f"{len(deep)} of {len(chosen)} images looked at have more than 8 bits a sample"
-    return BitDepth(bits.popitem()[1], f"{counts}, their highest value is {highest:g}")
+    return bits, f"{counts}, their highest value is {highest[3]:g}"
 
 
-def _bits_of(ranges: list[_Range]) -> int:
-    """The fewest bits for images that are all of integers, or all of floats."""
-    lowest, highest = min(ranges, key=lambda r: r.low), max(ranges, key=lambda r: r.high)
-    if lowest.low < 0:
-        message = f"{lowest.file_name} has values down to {lowest.low:g}"
-        raise UserError(f"{message}: expected 0 and more, so shift them")
-    limit, wanted = (255, "floats of 0 to 1 or of 0 to 255") if highest.is_float else (2**16 - 1, "at most 16 bits")
-    if highest.high > limit:
-        raise UserError(f"{highest.file_name} has values up to {highest.high:g}: expected {wanted}")
-    if highest.is_float:
-        return 1 if highest.high <= 1 else 8
-    return max(8, int(highest.high).bit_length())
-
-
-def _has_deep_file(record: dict) -> bool:
-    """By as few bytes as possible."""
+def _range_of_deep(record: dict) -> tuple[str, bool, float, float] | None:
+    """Of an image with more than 8 bits: its file, whether it has floats, its lowest and its highest value."""
     try:
         head = read_bytes(record, _HEADER)
-        if head.startswith(_SHALLOW):
-            return False
-        return is_deep(head, None if head.startswith(PNG_MAGIC) else open_image(read_bytes(record)))
-    except Exception:  # damaged files raise whatever their bytes trip; who reads them whole will say so
-        return False
-
-
-def _range_of(record: dict) -> _Range | None:
-    try:
+        if head.startswith(_SHALLOW) or (head.startswith(PNG_MAGIC) and head[24] != 16):
+            return None
         data = read_bytes(record)
-        values = read_values(data, open_image(data))
-    except Exception:  # as above
+        image = open_image(data)
+        if not is_deep(data, image):
+            return None
+        values = read_values(data, image)
+    except Exception:  # damaged files raise whatever their bytes trip; who reads them whole will say so
         return None
     low, high, file_name = float(values.min()), float(values.max()), str(record["file_name"])
     if not np.isfinite(low + high):
         raise UserError(f"{file_name} has values that are not finite: expected numbers from 0 on")
-    return _Range(file_name, values.dtype.kind == "f", low, high)
+    return file_name, values.dtype.kind == "f", low, high

@@ -6,11 +6,12 @@ A record is ``file_name`` and, of class folders, ``label``.
 import logging
 import os
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 from revisit.data.reader import SUFFIXES
 from revisit.data.records import Records
-from revisit.errors import UserError, expect
+from revisit.errors import UserError, expect, translated
 from revisit.files import written_whole
 
 logger = logging.getLogger(__name__)
@@ -84,12 +85,13 @@ def _described(suffixes: Counter[str]) -> str:
 
 def _warn_of_unread_formats(path: Path, suffixes: Counter[str]) -> None:
     """Warn of the images below ``path`` that are left out, once a process."""
-    if suffixes and path not in _warned_of:
-        _warned_of.add(path)
-        logger.warning(f"{path}: left out {_described(suffixes)}, {CONVERT}")
+    if suffixes:
+        _warn_once(f"{path}: left out {_described(suffixes)}, {CONVERT}")
 
 
-_warned_of: set[Path] = set()
+@cache
+def _warn_once(message: str) -> None:
+    logger.warning(message)
 
 
 def class_folders(path: Path) -> tuple[str, ...]:
@@ -139,11 +141,9 @@ def _read_names(path: Path, what: str) -> list[str]:
 
 
 def read_lines(path: Path, what: str) -> list[str]:
-    """The lines of a text file; the UserError of a file in another encoding calls it ``what``."""
-    try:
+    """The lines of a text file in UTF-8; the UserError of another one calls it ``what``."""
+    with translated(f"reading {what} {path}"):
         return path.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{what} {path} is not a text file in UTF-8") from error
 
 
 def check_split(path: Path, names: list[str]) -> None:

@@ -3,7 +3,6 @@
 import logging
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from pycocotools import mask as coco_mask
@@ -11,7 +10,7 @@ from pycocotools import mask as coco_mask
 from revisit.data.catalog import get_records
 from revisit.data.reader import read_size
 from revisit.data.records import Records, sample
-from revisit.errors import UserError, first_line, some
+from revisit.errors import UserError, some, translated
 from revisit.keys import DETECTORS, value_of
 
 from detectron2.config import CfgNode
@@ -98,13 +97,9 @@ def check_voc_truth(name: str, folder: Path, split: str) -> None:
     """
     for line in (folder / "ImageSets" / "Main" / f"{split}.txt").read_text().splitlines():
         file = folder / "Annotations" / f"{line.strip()}.xml"
-        try:
+        expected = "name, pose, truncated, difficult (0 or 1) and a bndbox in whole pixels of every object"
+        with translated(f"data set {name!r}, scored against {file}, which needs {expected}"):
             parse_rec(str(file))
-        except (AttributeError, OSError, TypeError, ValueError) as error:
-            raise UserError(
-                f"data set {name!r} cannot be scored against, because of {file} ({first_line(error)}): expected of "
-                "every object name, pose, truncated, difficult (0 or 1), and a bndbox in whole pixels"
-            ) from error
 
 
 def check_masks(name: str, records: Records, mask_format: str, *, to_learn: bool) -> None:
@@ -130,20 +125,8 @@ def check_masks(name: str, records: Records, mask_format: str, *, to_learn: bool
                     f"{place} with run lengths of {mask['size']} px: expected {size}, its image's height, width"
                 )
             if id(record) in decoded:
-                try:
+                with translated(f"{place} with run lengths"):
                     coco_mask.decode(mask)
-                except ValueError as error:
-                    raise UserError(f"{place} with run lengths that are damaged ({first_line(error)})") from error
-
-
-class Boxes(NamedTuple):
-    """All boxes of a data set; N of them."""
-
-    corners: np.ndarray  # (N, 4) float64, x0 y0 x1 y1 in px
-    sizes: np.ndarray  # (N, 2) width and height of the image, px; NaN where the record has none
-    places: np.ndarray  # (N,) index of the record
-    is_crowd: np.ndarray  # (N,) bool
-    classes: np.ndarray  # (N,) category ids
 
 
 def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: bool) -> list[Note]:
@@ -159,20 +142,18 @@ def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: 
             of negative size, all on a scale of 0 to 1; no box to learn from.
     """
     _check_sizes(name, records)
-    boxes = _gather(records)
-    kept = Counter(boxes.classes[~boxes.is_crowd].tolist())
+    boxes = [(record, box) for record in records for box in record["annotations"]]
+    kept = Counter(box["category_id"] for _, box in boxes if not box.get("iscrowd", 0))
     listed = [f"{label} {kept[n]}" for n, label in enumerate(classes)][:LISTED]
     empty = sum(not record["annotations"] for record in records)
-    summary = f"{name}: {len(records)} images, {empty} of them without boxes; {len(boxes.corners)} boxes: "
+    summary = f"{name}: {len(records)} images, {empty} of them without boxes; {len(boxes)} boxes: "
     notes = [(logging.INFO, summary + ", ".join(listed))]
     if not kept:
-        message = f"data set {name!r} has no box" + (
-            f" but {len(boxes.corners)} of crowds" if len(boxes.corners) else ""
-        )
+        message = f"data set {name!r} has no box" + (f" but {len(boxes)} of crowds" if boxes else "")
         if to_learn:
             raise UserError(f"{message}: expected annotations to learn from")
         return [*notes, (logging.WARNING, f"{message}: nothing can be scored against it")]
-    doubts = _doubts(name, boxes, records)
+    doubts = _doubts(name, boxes)
     if missing := [label for n, label in enumerate(classes) if not kept[n]]:
         doubts.append(f"no box of {len(missing)} of {len(classes)} classes: {some(missing)}")
     return notes + [(logging.WARNING, f"data set {name!r}: {doubt}") for doubt in doubts]
@@ -193,20 +174,27 @@ def _check_sizes(name: str, records: Records) -> None:
             )
 
 
-def _doubts(name: str, boxes: Boxes, records: Records) -> list[str]:
-    """What is doubtful about some boxes, with examples. Raises UserError for boxes that cannot be meant."""
-    (x0, y0, x1, y1), (width, height) = boxes.corners.T, boxes.sizes.T
+def _doubts(name: str, boxes: list[tuple[dict, dict]]) -> list[str]:
+    """What is doubtful about some boxes, with examples. Raises UserError for boxes that cannot be meant.
+
+    Args:
+        boxes: with the record of its image each.
+    """
+    corners = np.array([box["bbox"] for _, box in boxes], np.float64)  # (N, 4) px
+    with_sizes = np.array([box["bbox_mode"] == BoxMode.XYWH_ABS for _, box in boxes], bool)
+    corners[with_sizes, 2:] += corners[with_sizes, :2]
+    sides = [(image.get("width", np.nan), image.get("height", np.nan)) for image, _ in boxes]
+    (x0, y0, x1, y1), (width, height) = corners.T, np.array(sides, np.float64).T
 
     def example(wrong: np.ndarray) -> str:
         first = int(np.flatnonzero(wrong)[0])
-        corners = ", ".join(f"{value:g}" for value in boxes.corners[first])
-        file = records[boxes.places[first]]["file_name"]
-        return f"{int(wrong.sum())} of {len(wrong)} boxes, such as x0, y0, x1, y1 = {corners} in {file}"
+        box, file = ", ".join(f"{value:g}" for value in corners[first]), boxes[first][0]["file_name"]
+        return f"{int(wrong.sum())} of {len(wrong)} boxes, such as x0, y0, x1, y1 = {box} in {file}"
 
     impossible = {
-        "not finite": ~np.isfinite(boxes.corners).all(axis=1),
+        "not finite": ~np.isfinite(corners).all(axis=1),
         "of negative width or height": (x1 < x0) | (y1 < y0),
-        "within 0 and 1, so shares of the image": np.full(len(x0), boxes.corners.max() <= 1),
+        "within 0 and 1, so shares of the image": np.full(len(x0), corners.max() <= 1),
     }
     for problem, wrong in impossible.items():
         if wrong.any():
@@ -219,15 +207,3 @@ def _doubts(name: str, boxes: Boxes, records: Records) -> list[str]:
     hint = "; all would fit as x0, y0, x1, y1, where x, y, width, height are expected" if swapped else ""
     kinds = {f"reach out of their images{hint}": outside, "without area, left out": (x1 == x0) | (y1 == y0)}
     return [f"{example(wrong)}, {problem}" for problem, wrong in kinds.items() if wrong.any()]
-
-
-def _gather(records: Records) -> Boxes:
-    boxes = [(place, box) for place, record in enumerate(records) for box in record["annotations"]]
-    corners = np.array([box["bbox"] for _, box in boxes], np.float64).reshape(-1, 4)
-    with_sizes = np.array([box["bbox_mode"] == BoxMode.XYWH_ABS for _, box in boxes], bool)
-    corners[with_sizes, 2:] += corners[with_sizes, :2]
-    sizes = np.array([(record.get("width", np.nan), record.get("height", np.nan)) for record in records], np.float64)
-    places = np.array([place for place, _ in boxes], np.int64)
-    is_crowd = np.array([bool(box.get("iscrowd", 0)) for _, box in boxes], bool)
-    classes = np.array([box["category_id"] for _, box in boxes], np.int64)
-    return Boxes(corners, sizes[places], places, is_crowd, classes)

@@ -1,14 +1,13 @@
 """Label maps and depth maps on disk: the id or the distance that each pixel's file holds, never its colour."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from PIL import Image
 
-from revisit.errors import UserError, first_line, some
+from revisit.data.deep_pixels import PNG_MAGIC
+from revisit.errors import UserError, some, translated
 from revisit.files import written_whole
 
 VOID = 255  # the train id of pixels without a class
@@ -52,11 +51,11 @@ def read_depth(file_name: PathLike) -> np.ndarray:
         UserError: a file that is missing or damaged, needs pickle, has another shape or type, or holds a
             negative, infinite or undefined distance.
     """
-    depth = _read("depth map", file_name, "a .npy file", lambda file: np.load(file, allow_pickle=False))
-    if isinstance(depth, np.ndarray) and depth.ndim == 3 and depth.shape[2] == 1:
-        depth = depth[..., 0]
-    if not (isinstance(depth, np.ndarray) and depth.ndim == 2 and depth.size and depth.dtype.kind == "f"):
-        content = f"{depth.dtype} {depth.shape}" if isinstance(depth, np.ndarray) else "an archive of several arrays"
+    with translated(f"reading depth map {file_name}"):
+        depth = np.load(file_name, allow_pickle=False)
+        depth = depth[..., 0] if depth.ndim == 3 and depth.shape[2] == 1 else depth
+    if depth.ndim != 2 or not depth.size or depth.dtype.kind != "f":
+        content = f"{depth.dtype} {depth.shape}"
         raise UserError(f"depth map {file_name} is {content}: expected floating-point metres of shape (H, W)")
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused below
         depth = np.ascontiguousarray(depth, np.float32)
@@ -86,29 +85,14 @@ def write_depth(path: Path, depth: np.ndarray) -> None:
         np.save(file, depth, allow_pickle=False)
 
 
-def _read(what: str, file_name: PathLike, expected: str, read: Callable[[BinaryIO], object]) -> object:
-    """``read`` of the open file; a UserError where it is missing or damaged."""
-    try:
-        if not os.path.isfile(file_name):  # a pipe would keep its reader waiting
-            raise FileNotFoundError("not found")
-        with open(file_name, "rb") as file:
-            return read(file)
-    except Exception as error:  # damaged files raise whatever their bytes happen to trip
-        raise UserError(f"{what} {file_name} cannot be read ({first_line(error)}): expected {expected}") from error
-
-
 def _read_ids(file_name: PathLike) -> np.ndarray:
     """(H, W) integers as stored."""
-
-    def read(file: BinaryIO) -> tuple[str, np.ndarray, bytes]:
-        with Image.open(file) as image:
-            mode, ids = image.mode, np.asarray(image)
-            file.seek(0)
-            return mode, ids, file.read(26)
-
-    mode, ids, header = _read("label map", file_name, "a PNG of ids", read)
+    with translated(f"reading label map {file_name}"), open(file_name, "rb") as file, Image.open(file) as image:
+        mode, ids = image.mode, np.asarray(image)
+        file.seek(0)
+        header = file.read(26)
     # PNG defines a grey level of few bits as a share of white, PIL scales some to 255, and writers differ.
-    has_few_bits = mode == "1" or (header.startswith(b"\x89PNG\r\n\x1a\n") and header[24] < 8 and header[25] == 0)
+    has_few_bits = mode == "1" or (header.startswith(PNG_MAGIC) and header[24] < 8 and header[25] == 0)
     if has_few_bits or mode not in _ID_MODES:
         kind = "grey of less than 8 bits, so that its ids are not certain" if has_few_bits else f"in mode {mode}"
         message = f"label map {file_name} is {kind}: expected one id a pixel, by a palette (mode P) or in 8 or 16 bits"

@@ -14,16 +14,15 @@ from typing import BinaryIO, NamedTuple, TypeVar
 
 import cv2
 import numpy as np
-from PIL import Image, features
+from PIL import Image, UnidentifiedImageError, features
 
 from revisit.data.deep_pixels import (
     JPEG_MAGIC,
     check_pixel_count,
     decode_deep,
     is_deep,
-    open_head,
     open_image,
-    stored_size,
+    read_values,
 )
 from revisit.data.image_bytes import PathLike, UnreadableImageError, read_file, read_sample
 from revisit.data.records import ask_each, sample
@@ -32,6 +31,7 @@ from revisit.errors import UserError, first_line
 Read = TypeVar("Read")
 MAX_REPLACEMENTS = 20  # images in a row
 _ORIENTATION = 0x0112  # the EXIF tag
+_TIFF_WIDTH, _TIFF_HEIGHT = 256, 257  # tags of TIFF
 _LYING = (5, 6, 7, 8)  # orientations whose rows are columns
 # By what the sides are divided. With OpenCV's flags for reduced colours its RGB cannot be had.
 _REDUCED = {
@@ -228,12 +228,19 @@ def _orientation(image: Image.Image) -> object:
 
 
 def _upright_size(file: BinaryIO) -> tuple[int, int]:
+    """(height, width) in px, by the head of the file; a TIFF that PIL does not know is decoded by OpenCV."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # as _decode_by_pil
-        image, tags = open_head(file)
-        height, width = stored_size(image, tags)
-        lies = (tags.get(_ORIENTATION) if tags else _orientation(image)) in _LYING
-    return (width, height) if lies else (height, width)
+        try:
+            image = Image.open(file)
+        except UnidentifiedImageError:
+            file.seek(0)
+            data = file.read()
+            return read_values(data, open_image(data)).shape[:2]
+        # Some versions of PIL have turned the size of a TIFF already, its tags have the stored one.
+        tags = image.tag_v2 if image.format == "TIFF" else {}
+        height, width = tags.get(_TIFF_HEIGHT, image.height), tags.get(_TIFF_WIDTH, image.width)
+        return (width, height) if _orientation(image) in _LYING else (height, width)
 
 
 def read_size(file_name: PathLike) -> dict[str, int]:

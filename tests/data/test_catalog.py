@@ -97,7 +97,7 @@ def test_class_folders_are_labelled_in_sorted_order(tmp_path):
         ("list:{root}/gone.txt", r"gone\.txt names sub/gone\.jpg"),
         ("list:{root}/empty.txt", "names no image"),
         ("list:{root}/comment.txt", "names no image"),
-        ("list:{root}/binary.txt", "UTF-8"),
+        ("list:{root}/binary.txt", "binary.txt"),
     ],
 )
 def test_what_is_no_folder_or_list_of_images_is_named(tmp_path, name, message):

@@ -17,7 +17,7 @@ from revisit.data.records import SAMPLED
 
 @pytest.fixture(autouse=True)
 def _nothing_is_said_yet():
-    image_folders._warned_of.clear()
+    image_folders._warn_once.cache_clear()
 
 
 def names(records):

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import pytest
 from deep import lay
-from PIL import ExifTags, Image
+from PIL import Image
 from tiny import tiny_config
 from trees import spoil_bytes
 
@@ -99,27 +99,12 @@ def test_lossless_formats_keep_every_pixel_and_the_content_counts_not_the_suffix
     assert_close(read(path.with_suffix(".png"), encode(picture, "jpg")), read(path, encode(picture, "jpg")))
 
 
-def test_transparency_is_dropped(path, picture):
-    colors = np.array([(250, 10, 20), (5, 240, 30), (40, 50, 230)], np.uint8)
-    indices = np.arange(12, dtype=np.uint8).reshape(3, 4) % 3
-    palette = Image.fromarray(indices)
-    palette.putpalette(colors.tobytes())
-    assert_close(read(path, encode(palette, "png", transparency=bytes([0, 128, 255]))), colors[indices])
-    alpha = np.full((*picture.shape[:2], 1), 7, np.uint8)
-    assert_close(read(path, encode(np.concatenate([picture, alpha], axis=-1), "png")), picture)
-
-
 def test_sixteen_bits_keep_their_high_bytes(path):
     grey = np.arange(0, 65536, 257, dtype=np.uint16).reshape(16, 16)
     for kind in ("png", "tif"):
         assert_close(read(path, encode(grey, kind)), np.repeat((grey // 256)[..., None], 3, axis=-1))
     colour = np.random.default_rng(0).integers(0, 65536, (9, 11, 3), dtype=np.uint16)
     assert_close(read(path, cv2.imencode(".png", colour[..., ::-1])[1].tobytes()), colour // 256)
-
-
-def test_an_animation_gives_its_first_frame(path):
-    red, *others = [Image.new("RGB", (20, 10), color) for color in ("red", "lime", "blue")]
-    assert_close(read(path, encode(red, "gif", save_all=True, append_images=others)), np.asarray(red))
 
 
 @pytest.mark.parametrize("orientation", UPRIGHT)
@@ -230,12 +215,6 @@ def test_a_download_filled_up_with_zeros_is_refused(path, kind):
     """OpenCV takes zeros for pixels; a thumbnail's end marker must not count as the image's."""
     half_a_scan = (len(WHOLE[kind]) - WHOLE[kind].rindex(b"\xff\xda")) // 2
     assert_refused(path, WHOLE[kind][:-half_a_scan] + bytes(half_a_scan), match="truncated")
-
-
-def test_a_thumbnail_changes_nothing(path):
-    assert np.array_equal(read(path, WHOLE["jpg"]), read(path, WHOLE["thumbnail.jpg"]))
-    with Image.open(path) as image:
-        assert image.getexif().get_ifd(ExifTags.IFD.IFD1)  # it is one
 
 
 def test_what_is_no_image_or_no_file_is_refused(path, tmp_path):
