@@ -1,7 +1,6 @@
 """Data sets by name: fixed names under DETECTRON2_DATASETS, KIND:PATH, and image labels in their downloads' layouts."""
 
 import hashlib
-import os
 import pickle
 import re
 import shutil
@@ -17,7 +16,6 @@ from trees import one_line_error, refusal, touch, write
 import revisit.data  # noqa: F401  (registers the fixed names)
 from revisit.data import classification_datasets as whole
 from revisit.data.catalog import get_records
-from revisit.data.image_folders import load_folder
 from revisit.data.sources import KINDS
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
@@ -49,23 +47,6 @@ def test_a_loop_of_links_ends(tmp_path):
     (tmp_path / "a/loop").symlink_to(tmp_path)
     (tmp_path / "a/self").symlink_to(tmp_path / "a")
     assert names_under(tmp_path, get_records(f"folder:{tmp_path}")) == ["a/1.jpg"]
-
-
-@pytest.mark.parametrize("backwards", [False, True])
-def test_a_folder_met_twice_counts_once_whatever_order_the_disk_has(tmp_path, monkeypatch, backwards):
-    touch(tmp_path / "elsewhere/1.jpg")
-    (tmp_path / "root").mkdir()
-    for name in ("b", "a", "c"):
-        (tmp_path / "root" / name).symlink_to(tmp_path / "elsewhere")
-    walk = os.walk
-
-    def walk_in_order(top, **options):
-        for folder, subfolders, names in walk(top, **options):
-            subfolders.sort(reverse=backwards)
-            yield folder, subfolders, names
-
-    monkeypatch.setattr(os, "walk", walk_in_order)
-    assert names_under(tmp_path / "root", load_folder(tmp_path / "root")) == ["a/1.jpg"]
 
 
 def test_a_list_names_images_from_its_own_folder(tmp_path):

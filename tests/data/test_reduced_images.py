@@ -16,7 +16,7 @@ from revisit.data.augmentation_on_arrays import apply_look
 from revisit.data.crops import RESAMPLERS, largest_reduction, reduced_boxes
 from revisit.data.loader import ResumableLoader
 from revisit.data.mapper import ViewMapper
-from revisit.data.reader import Picture, UnreadableImageError, open_record, read_image
+from revisit.data.reader import Picture, open_record, read_image
 from revisit.evaluation.features import ViewPairDataset
 from revisit.randomness import Stream, counter_rng
 from revisit.viz import pretraining_sheets
@@ -189,15 +189,6 @@ def test_the_evaluation_of_the_recipes_own_views_does_the_same(photographs):
         views = mapper.of_picture(open_record(records[shown]), 0, index)
         for view, name in zip(pairs[index], ("anchor", "positive"), strict=True):
             assert np.array_equal(view["image"].movedim(0, -1), views[name])
-
-
-@pytest.mark.parametrize("side", ["height", "width"])
-def test_a_jpeg_without_a_size_is_refused_before_its_crops_are_drawn(side):
-    jpeg = bytearray(encoded(smooth(64, 48)))
-    start = jpeg.index(b"\xff\xc0") + (5 if side == "height" else 7)
-    jpeg[start : start + 2] = b"\0\0"
-    with pytest.raises(UnreadableImageError, match="^it.jpg: "):
-        mapper_of(*REDUCED).of_picture(Picture(bytes(jpeg), "it.jpg"), 0, 0)
 
 
 def test_a_sheet_draws_the_boxes_on_the_whole_image(photographs, tmp_path, monkeypatch):

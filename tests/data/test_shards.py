@@ -1,7 +1,6 @@
 """Shards: the same bytes, each image once, whoever reads; damage is named."""
 
 import io
-import json
 import re
 import shutil
 import tarfile
@@ -99,16 +98,6 @@ def test_what_shards_cannot_hold_is_refused(images, shards, toy_root, tmp_path):
         assert expected in one_line_error(f"python tools/make_shards.py --dataset {words}", toy_root)
 
 
-def test_an_empty_file_stays_one_unreadable_image(tmp_path):
-    write(tmp_path / "images/a/1.jpg")
-    write(tmp_path / "images/a/2.jpg", b"two")
-    run(COMMAND.format(data=f"folder:{tmp_path}/images", shards=tmp_path / "shards"), tmp_path)
-    empty, other = load_shards(str(tmp_path / "shards"))
-    assert read_sample(other) == b"two"
-    with pytest.raises(UnreadableImageError, match="byte 512"):
-        read_record(empty)
-
-
 class Silent(MemoryFileSystem):
     """A server that lists nothing and sends what it is asked for."""
 
@@ -146,17 +135,6 @@ def test_a_run_from_shards_is_the_run_from_files(made, images, monkeypatch, worl
         for one, other in islice(zip(files, shards, strict=False), 6):
             assert len(one["anchor"]) == 8 // world_size
             assert all(torch.equal(one[name], other[name]) for name in ("anchor", "positive", "label"))
-
-
-def test_the_benchmark_compares_both(images, made, tmp_path):
-    run(
-        f"python projects/Benchmarks/benchmark.py --repeats 2 --json {tmp_path}/out.json shards "
-        f"--files class_folders:{images} --shards {made[0]}",
-        tmp_path,
-    )
-    result = json.loads((tmp_path / "out.json").read_text())
-    rates = result["shards_images_per_second"], result["files_images_per_second"]
-    assert result["ratio"] == pytest.approx(rates[0] / rates[1]) and min(rates) > 0
 
 
 def write_tar(path, *members):

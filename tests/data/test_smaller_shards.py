@@ -135,15 +135,6 @@ def short_side_of(name: str) -> int | None:
     return MetadataCatalog.get(name).get("short_side")
 
 
-def test_a_copy_and_a_new_index_still_say_so(shards, tmp_path):
-    pack(f"--index-only --output {shards}")
-    copy = shutil.copytree(shards, tmp_path / "copy", ignore=shutil.ignore_patterns("shards.json"))
-    assert [short_side_of(f"shards:{folder}") for folder in (shards, copy)] == [SIDE, SIDE]
-    assert short_side_of(f"subset:6:1:shards:{shards}") == SIDE
-    write(shards / "shards.json", "{")
-    assert "shards.json is damaged" in refusal(pack, f"--index-only --output {shards}")
-
-
 def test_pretraining_takes_them_only_if_it_is_told_to(made):
     name = f"shards:{made}"
     cfg = tiny_config("DATASETS.TRAIN", (name,))
@@ -181,10 +172,3 @@ def test_statistics_of_batch_norm_are_not_taken_of_enlarged_images(made):
     weights = SimpleNamespace(description=SimpleNamespace(FOLDED=folded), flags=folded)
     message = "the recalibration's image size 224 would enlarge them, expected at least 256 px"
     assert message in refusal(recalibrate, weights, f"shards:{made}")
-
-
-def test_a_file_name_that_is_no_text_is_packed(tmp_path):
-    for name in ("photo\udce9.png", "photo.png"):
-        write(tmp_path / f"images/{name}", cv2.imencode(".png", np.zeros((8, 8, 3), np.uint8))[1].tobytes())
-    pack(f"--dataset folder:{tmp_path}/images --output {tmp_path}/shards")
-    assert len(load_shards(f"{tmp_path}/shards")) == 2

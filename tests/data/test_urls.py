@@ -12,14 +12,13 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from checkpoints import load_into, random_resnet, run_checkpoint, write_converted
+from checkpoints import load_into, run_checkpoint, write_converted
 from commands import run
 from hypothesis import given
 from hypothesis import strategies as st
 from iopath.common.file_io import PathHandler
 from tiny import tiny_config
 
-from revisit.checkpoint.export import load_backbone
 from revisit.data.catalog import get_records, split_parts
 from revisit.errors import UserError
 
@@ -119,26 +118,6 @@ def test_a_checkpoint_at_a_url_is_converted(served, tmp_path):
     torch.save(run_checkpoint(), tmp_path / "served/model.pth")
     text = run(f"python tools/convert_to_d2.py {served}/model.pth {tmp_path}/backbone.pth", tmp_path)
     assert "revisit layout" in text and (tmp_path / "backbone.yaml").is_file()
-
-
-def test_weights_at_a_url_are_exported_as_those_of_the_file(served, tmp_path):
-    write_converted(random_resnet("resnet18").state_dict(), tmp_path / "served/backbone.pth")
-    for folder, name in (("url", served), ("file", f"{tmp_path}/served")):
-        run(f"python tools/export_weights.py {name}/backbone.pth {tmp_path}/{folder}/resnet.pth --to timm", tmp_path)
-    one, other = (torch.load(tmp_path / folder / "resnet.pth") for folder in ("url", "file"))
-    assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
-    shutil.copy(tmp_path / "served/backbone.pth", tmp_path / "served/alone.pth")
-    with pytest.raises(UserError, match=f"{served}/alone.pth has no alone.yaml beside it"):
-        load_backbone(f"{served}/alone.pth")
-
-
-def test_a_project_reads_weights_at_a_url(served, pretrained, toy_root, tmp_path):
-    for suffix in ("pth", "yaml"):
-        shutil.copy(pretrained / f"backbone.{suffix}", tmp_path / "served")
-    project = "python projects/LinearClassification/run.py --config-file projects/LinearClassification/configs/toy.yaml"
-    small = f"{NARROW} LINEAR.METHOD knn LINEAR.IMAGE_SIZE 32"
-    run(f"{project} --weights {served}/backbone.pth --output {tmp_path}/out {small}", toy_root)
-    assert json.loads((tmp_path / "out/results.json").read_text())["weights"] == f"{served}/backbone.pth"
 
 
 PLAIN = st.text(st.characters(exclude_characters=":"), min_size=2)

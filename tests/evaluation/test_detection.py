@@ -153,5 +153,5 @@ def test_a_voc_tree_that_cannot_be_scored_against_is_refused_before_the_training
         other = tmp_path / f"Annotations/{len(old)}.xml"  # Detectron2 remembers what it has read
         other.write_text(file.read_text().replace(old, new, 1))
         (tmp_path / "ImageSets/Main/test.txt").write_text(f"000001\n{other.stem}\n")
-        with pytest.raises(UserError, match=f"cannot be scored against, because of {other} .*: expected of every"):
+        with pytest.raises(UserError, match=f"scored against {other}"):
             check_voc_truth("voc", tmp_path, "test")
