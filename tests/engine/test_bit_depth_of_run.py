@@ -16,8 +16,10 @@ from revisit.checkpoint.flags import check_flags, flags_of, write_flags
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.loader import ResumableLoader
 from revisit.data.pixel_mapper import PixelMapper
+from revisit.data.reader import require_record
 from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.engine.data_checks import inspect_training
+from revisit.engine.finetune_trainer import build_mapper
 from revisit.engine.setup import make_config
 
 from detectron2.utils.env import seed_all_rng
@@ -103,7 +105,7 @@ def test_the_key_takes_a_word_or_a_number(value):
     assert bit_depth(cfg) == (int(value) if value.isdigit() else None)
 
 
-@pytest.mark.parametrize("value", ["7", "17", "deep"])
+@pytest.mark.parametrize("value", ["0", "7", "17", "deep", "12.5", "(12,)"])
 def test_the_key_refuses_other_values(value):
     assert "INPUT.BIT_DEPTH is" in refusal(make_config, "configs/toy/pretrain.yaml", ["INPUT.BIT_DEPTH", value])
 
