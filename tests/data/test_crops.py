@@ -151,6 +151,21 @@ def test_an_iou_limit_that_no_pair_can_meet_leaves_the_closest_one():
     assert iou < min(intersection_over_union(b.anchor, b.positive) for b in others)
 
 
+@pytest.mark.parametrize(("max_iou", "blocks"), [(0.0, 16), (0.99, 1)])
+def test_pairs_are_drawn_in_at_most_sixteen_blocks(monkeypatch, max_iou, blocks):
+    calls = []
+
+    def counted(*args):
+        calls.append(args)
+        return fitting_crops(*args)
+
+    fitting_crops = crops._fitting_crops
+    monkeypatch.setattr(crops, "_fitting_crops", counted)
+    boxes = ConstrainedMultiCrop(large_scale=(0.9, 1.0), max_iou=max_iou, num_small=0)(60, 80, np.random.default_rng(0))
+    assert len(calls) == blocks
+    assert boxes.num_fallbacks == (blocks > 1)
+
+
 @given(box_in(13, 17), box_in(13, 17))
 def test_shares_and_unions_are_those_of_pixels(box, other):
     found = overlap_share(box, other), intersection_over_union(box, other)

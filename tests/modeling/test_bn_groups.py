@@ -41,6 +41,7 @@ def steps_of_processes(output: Path) -> None:
     if comm.get_world_size() == 2:
         found["in parts"] = step_in_groups(8, torch.float64, PARTS)  # parts of 4 images, two of them a group
         found["nccl"] = layer_of_nccl()
+        found["bfloat16"] = layer_in_bfloat16()
     torch.save(found, output / f"{comm.get_world_size()}_{comm.get_rank()}.pth")
 
 
@@ -51,6 +52,18 @@ def layer_of_nccl() -> tuple[str, int]:
         patch.setattr("revisit.modeling.bn_groups.dist.get_backend", lambda: "nccl")
         group_batch_norm([layer], BNGroups(8, 1, 2, 1))
     return type(layer).__name__, dist.get_world_size(layer.process_group)
+
+
+def maps_in_bfloat16() -> torch.Tensor:
+    """Far from 0, as (processes, N, C, H, W)."""
+    return (20 + torch.randn(2, 8, 3, 8, 8, generator=torch.Generator().manual_seed(0))).bfloat16()
+
+
+def layer_in_bfloat16() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Output and running statistics of a layer that two processes share, as under autocast."""
+    layer = nn.BatchNorm2d(3)
+    group_batch_norm([layer], BNGroups(16, 1, 2, 1))
+    return layer(maps_in_bfloat16()[comm.get_rank()]).detach(), layer.running_mean, layer.running_var
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +148,16 @@ def test_saved_running_statistics_are_the_mean_over_the_groups_of_the_first_proc
         saved = [saved[f"momentum_backbone.stem.conv1.norm.running_{name}"] for name in ("mean", "var")]
         own = found[: max(1, BATCH // processes // size)]
         assert torch.allclose(torch.stack(saved), torch.stack(own).mean(0), rtol=1e-9), processes
+
+
+def test_pooled_statistics_of_bfloat16_maps_are_those_of_float64_plain_bn(steps):
+    maps, out, mean, var = maps_in_bfloat16(), *steps[2]["bfloat16"]
+    plain = nn.BatchNorm2d(3).double()
+    expected = plain(maps.flatten(0, 1).double())[: len(out)]
+    assert out.dtype == torch.bfloat16
+    assert torch.allclose(out.double(), expected, rtol=2**-8, atol=1e-4)
+    assert torch.allclose(mean.double(), plain.running_mean, rtol=1e-5)
+    assert torch.allclose(var.double(), plain.running_var, rtol=1e-5)
 
 
 def test_pooling_on_gpus_is_left_to_torch(steps):

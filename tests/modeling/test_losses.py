@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny import direct_losses, loss_inputs
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from revisit.modeling.losses.chunked import chunked_losses, nearest_rows
 from revisit.modeling.losses.contrastive import contrastive_losses
@@ -100,6 +101,26 @@ def test_losses_and_gradients_equal_those_of_the_whole_matrix(batch, num, queue,
     chunked, grad = losses_and_gradient(chunked_losses, x, **options, max_scores=max_scores)
     assert chunked == pytest.approx(exact, rel=1e-10)
     assert torch.allclose(grad, exact_grad, rtol=1e-9, atol=1e-12)
+
+
+class Products(TorchDispatchMode):
+    """Notes how many numbers the largest product of two matrices has."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.mm.default:
+            self.largest = max(self.largest, result.numel())
+        return result
+
+
+@pytest.mark.parametrize("max_scores", [500, 3999])
+def test_no_more_scores_than_allowed_are_in_memory(max_scores):
+    x = loss_inputs(5, batch=2, queue_size=400)  # of each of the 10 positives 400 scores
+    with Products() as products:
+        chunked_losses(**x, temperature=TAU, num_neighbors=7, max_scores=max_scores)
+    assert 0 < products.largest <= max_scores
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.01), (torch.float16, 0.01)])

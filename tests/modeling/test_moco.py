@@ -85,6 +85,18 @@ def test_rows_are_normalised_and_stacked_per_sample(model):
         assert torch.allclose(p[i], alone.positives[0], atol=1e-5)
 
 
+def test_the_large_positive_comes_first_and_the_small_ones_in_their_order(model):
+    """The monitors read place 0 as the large one."""
+    freeze_batch_norm(model)
+    views = random_views(3)
+    with torch.no_grad():
+        encoded = model.encode_positives(views)
+        for place, images in enumerate([views["positive"], *views["small"].unbind(1)]):
+            g = model.pooled(model.backbone, images)
+            assert torch.allclose(encoded.positives_g[:, place], normalize(g), atol=1e-5)
+            assert torch.allclose(encoded.positives[:, place], normalize(model.projection_head(g)), atol=1e-5)
+
+
 def test_batch_statistics_are_taken_per_resolution(model):
     """Large positives, then all small crops together: two passes through the encoder's BN; without crops one."""
     before = model.backbone.stem.conv1.norm.num_batches_tracked.clone()
