@@ -15,17 +15,8 @@ from revisit.errors import UserError
 from revisit.viz.curves import read_metrics
 
 KNN = ("DATASETS.TEST", ("toy_objects_heldout",), "KNN_EVAL.BANK", "toy_objects_train", "KNN_EVAL.IMAGE_SIZE", 32)
-OPTIONS = (
-    *KNN,
-    "SOLVER.MAX_ITER",
-    4,
-    "SOLVER.CHECKPOINT_PERIOD",
-    2,
-    "TEST.EVAL_PERIOD",
-    2,
-    "SOLVER.CHECKPOINTS_KEPT",
-    0,
-)
+OPTIONS = ("SOLVER.MAX_ITER", 4, "SOLVER.CHECKPOINT_PERIOD", 2, "SOLVER.CHECKPOINTS_KEPT", 0, "TEST.EVAL_PERIOD", 2)
+OPTIONS += KNN
 
 needs_wandb = pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
 needs_mlflow = pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow is not installed")
