@@ -9,7 +9,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import repeat
+from itertools import chain, repeat
 from typing import NamedTuple
 
 import torch
@@ -110,7 +110,7 @@ def _run(step: TrainStep, batch: dict[str, Tensor], num_processes: int) -> StepC
     kinds = {
         "weights": parameters,
         "optimizer": [x for state in step.optimizer.state.values() for x in state.values() if isinstance(x, Tensor)],
-        "gradients": [*exchanged, *(parameter.grad for parameter in trained)],
+        "gradients": chain(exchanged, (parameter.grad for parameter in trained)),  # no list, which would keep them
         "buffers": list(model.buffers()),
         "batch": batch.values(),
     }

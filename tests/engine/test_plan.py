@@ -98,9 +98,10 @@ def test_memory_and_operations_are_those_of_a_real_step(method):
     step = TrainStep(model, repeat(batch), optimizer, metrics_period=1000, accumulation_steps=parts)
     step.register_hooks(model.hooks(cfg, 0))
     step.train(0, 2)
-    own = [*model.parameters(), *model.buffers(), *(p.grad for p in model.parameters() if p.grad is not None)]
-    own += [value for state in optimizer.state.values() for value in state.values()] + list(batch.values())
-    with FlopCounterMode(display=False) as counter, LiveMemory({"own": own}) as memory:
+    own = [*model.parameters(), *model.buffers(), *batch.values()]
+    own += [value for state in optimizer.state.values() for value in state.values()]
+    gradients = (p.grad for p in model.parameters() if p.grad is not None)
+    with FlopCounterMode(display=False) as counter, LiveMemory({"own": own, "gradients": gradients}) as memory:
         step.train(2, 3)
     assert sum(cost.memory.values()) == pytest.approx(sum(memory.peak().values()), rel=0.02)
     assert cost.forward_flops + cost.backward_flops == counter.get_total_flops()
@@ -118,7 +119,7 @@ def test_operations_of_resnet50_are_the_published_ones():
 def test_several_processes_share_a_step_and_keep_a_copy_of_the_gradients():
     one, four = (step_cost(tiny_config("SOLVER.IMS_PER_BATCH", 32), count) for count in (1, 4))
     assert four.shapes["anchor"] == [8, 3, 32, 32] and four.shapes["queue.features"] == [50, 64]
-    assert four.memory["gradients"] == 2 * one.memory["gradients"]
+    assert four.memory["gradients"] - one.memory.get("gradients", 0) >= one.memory["optimizer"]  # as many numbers
     assert four.memory["activations"] < one.memory["activations"] / 2
     assert 4 * four.forward_flops == pytest.approx(one.forward_flops)
 
