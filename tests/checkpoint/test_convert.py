@@ -125,6 +125,13 @@ def test_weights_of_other_than_floating_point_and_convolutions_without_channels_
         convert({**small, "layer1.0.conv2.weight": torch.zeros(4, 0, 3, 3)})
 
 
+def test_a_run_keeps_the_pixel_statistics_that_it_was_trained_under():
+    own = {"MODEL.PIXEL_MEAN": [10.0, 20.0, 30.0], "MODEL.PIXEL_STD": [1.0, 2.0, 3.0]}
+    checkpoint = run_checkpoint(*(item for pair in own.items() for item in pair))
+    converted = convert(checkpoint)
+    assert converted.flags == checkpoint["flags"] and converted.flags.items() >= own.items()
+
+
 @pytest.mark.parametrize("method", ["MoCo", "KNNMoCo", "DenseCL"])
 def test_momentum_encoder_heads_and_queue_are_left_out(method):
     checkpoint = run_checkpoint("MODEL.META_ARCHITECTURE", method, "VIEWS.NUM_SMALL", 0)

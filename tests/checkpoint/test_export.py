@@ -110,6 +110,13 @@ def test_what_the_libraries_network_cannot_hold_or_would_compute_otherwise_is_re
     assert library_tensors(weights_under(STRIDE_IN_1X1), "timm") == {}  # basic blocks have no 1x1
 
 
+def test_safetensors_say_their_format_which_hugging_faces_readers_demand(tmp_path):
+    safetensors = pytest.importorskip("safetensors")
+    write_tensors({"weight": torch.zeros(2)}, tmp_path / "x.safetensors")
+    with safetensors.safe_open(tmp_path / "x.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+
+
 def test_a_run_is_exported_without_its_momentum_encoder_heads_and_queue(tmp_path):
     options = ("MODEL.RESNETS.STEM_OUT_CHANNELS", 64, "MODEL.RESNETS.RES2_OUT_CHANNELS", 64)
     torch.save(
