@@ -24,8 +24,6 @@ from revisit.errors import UserError
 
 from detectron2.utils.file_io import PathManager
 
-NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"  # as the fixture `pretrained`
-
 
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *args: object) -> None:
