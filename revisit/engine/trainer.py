@@ -4,6 +4,7 @@ import logging
 import warnings
 import weakref
 from collections.abc import Collection, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.engine.stop_signals import StopSignals, announce
 from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_finite
 from revisit.engine.writers import build_trackers
-from revisit.errors import KilledWorkerError, UserError, first_line, told_by_worker
+from revisit.errors import KilledWorkerError, UserError, first_line, told_by_worker, translated
 from revisit.keys import SWITCH, declare
 from revisit.modeling.distributed import share_state
 
@@ -199,6 +200,12 @@ class RevisitTrainer(DefaultTrainer):
             verify_results(self.cfg, self.results)
 
     def run_step(self) -> None:
+        # The first step belongs to the set-up: what the config asks for runs, or a library says why it does not.
+        is_first = self.iter == self.start_iter
+        with translated("taking the first step") if is_first else nullcontext():
+            self._take_step()
+
+    def _take_step(self) -> None:
         try:
             super().run_step()
         except UnreadableImageError as error:
