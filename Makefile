@@ -62,5 +62,5 @@ demo: $(STAMP)  ## a small run on made-up images, on a CPU, start to end
 check-real: $(STAMP)  ## the tests that need real data sets
 	$(PYTHON) -m pytest -m real_data
 
-fuzz: $(STAMP)  ## damaged files and mutated configs, 15 times as many as `make test` has; resumes with other keys
+fuzz: $(STAMP)  ## 3,000 damaged files and as many mutated configs; resumes with other keys
 	FUZZ_CASES=$(or $(FUZZ_CASES),3000) OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m fuzz

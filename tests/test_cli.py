@@ -232,7 +232,6 @@ def test_weights_that_do_not_fit_end_in_one_line(flags, options, named, pretrain
         ("INPUT.CROP.TYPE", "relative"),
         ("INPUT.RANDOM_FLIP", "vertical"),
         ("INPUT.FORMAT", "BGR"),
-        ("MODEL.SEM_SEG_HEAD.IN_FEATURES", "['res4']"),
         ("MODEL.SEM_SEG_HEAD.ASPP_DILATIONS", "(6,12)"),
         ("MODEL.SEM_SEG_HEAD.IGNORE_VALUE", "0"),
         ("SOLVER.OPTIMIZER", "LAMB"),

@@ -101,5 +101,5 @@ def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
 def test_extending_shows_what_runs(toy_root, tmp_path):
     method, column = documented("docs/extending.md")
     python = f"env PYTHONPATH={ROOT}:{ROOT}/tests/extension {sys.executable}"
-    assert "predictor_dim" in run(f"{method.replace('python', python, 1)} OUTPUT_DIR {tmp_path}", toy_root)
+    assert "SIMSIAM.PREDICTOR_DIM" in run(f"{method.replace('python', python, 1)} OUTPUT_DIR {tmp_path}", toy_root)
     assert "VOC_SVM_mAP" in run(f"{column} --output {tmp_path}", toy_root)

@@ -59,14 +59,15 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
     cfg = make_config(
         args.config_file, args.opts, num_processes=num_processes, resume=args.resume, for_here=not args.dry_run
     )
-    notes = typed_in_vain(cfg, args.opts) + settle_evaluation(cfg, eval_only=args.eval_only)
     num_images = 0
-    follow_class_names(cfg)
-    if not args.eval_only:
-        num_images, about_data = inspect_training(cfg, assume_missing=args.dry_run)
-        resolve_schedule(cfg, num_images)
-        notes += about_data + check_schedule(cfg, num_images)
-    notes += inspect_evaluation(cfg, assume_missing=args.dry_run)
+    with translated("looking at the data sets"):
+        notes = typed_in_vain(cfg, args.opts) + settle_evaluation(cfg, eval_only=args.eval_only)
+        follow_class_names(cfg)
+        if not args.eval_only:
+            num_images, about_data = inspect_training(cfg, assume_missing=args.dry_run)
+            resolve_schedule(cfg, num_images)
+            notes += about_data + check_schedule(cfg, num_images)
+        notes += inspect_evaluation(cfg, assume_missing=args.dry_run)
     make_folder(Path(cfg.OUTPUT_DIR), "OUTPUT_DIR")
     return Plan(cfg, notes, num_images)
 
