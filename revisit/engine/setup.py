@@ -17,7 +17,6 @@ from revisit.checkpoint.run_folder import (
     tidy_up,
 )
 from revisit.data.catalog import register
-from revisit.data.deep_pixels import bit_depth
 from revisit.data.inspection import Note
 from revisit.engine.config_checks import check_config, check_hardware, check_schedule, settle_evaluation
 from revisit.engine.data_checks import evaluation_sets, follow_class_names, inspect_evaluation, inspect_training
@@ -158,7 +157,7 @@ def begin(cfg: CfgNode, notes: Sequence[Note], args: argparse.Namespace) -> None
     settings = folder / "config.yaml"
     logger.info(f"{args.config_file or 'no config file'} {shlex.join(args.opts)}: all settings are in {settings}")
     log_processes(cfg.MODEL.DEVICE)
-    if not args.eval_only:
+    if cfg.SOLVER.PRECISION == "auto" and not args.eval_only:
         with translated("measuring the precision"):
             cfg.merge_from_list([word for pair in choose_precision(cfg).items() for word in pair])
     cfg.freeze()
@@ -171,7 +170,7 @@ def begin(cfg: CfgNode, notes: Sequence[Note], args: argparse.Namespace) -> None
         for level, text in notes:
             logger.log(level, text)
     seed_all_rng(cfg.SEED + comm.get_rank())
-    depth = f", INPUT.BIT_DEPTH {cfg.INPUT.BIT_DEPTH}" if bit_depth(cfg) else ""
+    depth = f", INPUT.BIT_DEPTH {cfg.INPUT.BIT_DEPTH}" if cfg.INPUT.BIT_DEPTH else ""
     logger.info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations{depth}")
 
 

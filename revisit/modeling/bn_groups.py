@@ -11,11 +11,11 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from revisit.errors import UserError, expect
-from revisit.modeling.backbone.description import family_of
 from revisit.modeling.distributed import consecutive_processes
 from revisit.modeling.losses.contrastive import at_least_float32
 
 from detectron2.config import CfgNode
+from detectron2.modeling import build_backbone
 from detectron2.utils import comm
 
 
@@ -31,21 +31,27 @@ class BNGroups(NamedTuple):
     count: int  # groups in all
 
 
-def has_batch_norm(cfg: CfgNode) -> bool:
-    """Whether the backbone of a config has batch norm; one of a family that is not described counts as if it had."""
-    if not (family := family_of(cfg)):
-        return True
+def has_batch_norm(backbone: nn.Module) -> bool:
+    """Whether a backbone, with or without values, has batch norm."""
+    return any(isinstance(layer, _BatchNorm) for layer in backbone.modules())
+
+
+def meta_backbone(cfg: CfgNode) -> nn.Module:
+    """The backbone of a config without values, to look at."""
     with torch.device("meta"):
-        return any(isinstance(layer, _BatchNorm) for layer in family.build(cfg).modules())
+        return build_backbone(cfg)
 
 
-def bn_groups(cfg: CfgNode, share: int) -> BNGroups | None:
+def bn_groups(cfg: CfgNode, share: int, backbone: nn.Module | None = None) -> BNGroups | None:
     """The groups of a config, where ``share`` images are a process's batch; None of a backbone without batch norm.
+
+    Args:
+        backbone: of the config, where it is built already.
 
     Raises:
         UserError: a pass is neither a number of such groups, nor a number of passes such a group.
     """
-    if not has_batch_norm(cfg):
+    if not has_batch_norm(backbone or meta_backbone(cfg)):
         return None
     part, processes = share // cfg.SOLVER.ACCUMULATION_STEPS, cfg.SOLVER.IMS_PER_BATCH // share
     size = cfg.MOCO.BN_GROUP or part

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from revisit.errors import expect
 from revisit.keys import POSITIVE, SWITCH, declare, one_of, real, whole
-from revisit.modeling.bn_groups import BNGroups, bn_groups, group_batch_norm, has_batch_norm
+from revisit.modeling.bn_groups import BNGroups, bn_groups, group_batch_norm, has_batch_norm, meta_backbone
 from revisit.modeling.distributed import start_gather
 from revisit.modeling.losses.chunked import MAX_SCORES, chunked_losses
 from revisit.modeling.meta_arch.pretraining import Pretraining, positive_passes, unit_rows
@@ -122,9 +122,10 @@ class MoCo(KeepsKeys, Pretraining):
     def from_config(cls, cfg: CfgNode) -> dict:
         of_others = ("BN_GROUP", "FILL_QUEUE_FIRST")
         options = {name.lower(): value for name, value in cfg.MOCO.items() if name not in of_others}
-        options["bn_groups"] = bn_groups(cfg, cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size())
         options["queue_dtype"] = getattr(torch, cfg.MOCO.QUEUE_DTYPE)
-        return {**super().from_config(cfg), **options, "seed": cfg.SEED}
+        shared = super().from_config(cfg)
+        share = cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size()
+        return {**shared, **options, "bn_groups": bn_groups(cfg, share, shared["backbone"]), "seed": cfg.SEED}
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
@@ -148,7 +149,7 @@ class MoCo(KeepsKeys, Pretraining):
         wait = cls.iterations_before_learning(cfg)
         if wait >= cfg.SOLVER.MAX_ITER:
             notes.append(f"MOCO.FILL_QUEUE_FIRST True: it takes {wait} iterations, so this run learns nothing")
-        shuffles = cfg.MOCO.SHUFFLE_BN and has_batch_norm(cfg)
+        shuffles = cfg.MOCO.SHUFFLE_BN and has_batch_norm(meta_backbone(cfg))
         if shuffles and 1 < group == batch // cfg.SOLVER.ACCUMULATION_STEPS:
             notes.append(
                 f"MOCO.BN_GROUP {group} is all that runs at a time, so MOCO.SHUFFLE_BN finds no other group, and batch "
