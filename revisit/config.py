@@ -73,6 +73,8 @@ of_detectron2("MODEL.DEVICE", may_change=True)
 of_detectron2("MODEL.WEIGHTS", may_change=True)  # a resumed run has its checkpoint's
 
 # Thresholds of a test may change in a resumed run, those of the training may not.
+of_detectron2("MODEL.RPN.*_TOPK_TRAIN", rule=COUNT, read_by=_TWO_STAGE)
+of_detectron2("MODEL.RPN.*_TOPK_TEST", rule=COUNT, may_change=True, read_by=_TWO_STAGE)
 of_detectron2("MODEL.RPN.*_TEST", may_change=True, read_by=_TWO_STAGE)
 of_detectron2("MODEL.RETINANET.*_THRESH_TEST", rule=SHARE, may_change=True, read_by="RetinaNet")
 of_detectron2("MODEL.RETINANET.*_TEST", may_change=True, read_by="RetinaNet")

@@ -201,6 +201,7 @@ def test_another_optimiser_is_refused_and_begins_without_a_state_where_it_is_acc
     trainer = trainer_of(begun, tmp_path, "SOLVER.OPTIMIZER", "Adam", "SOLVER.BASE_LR", 0.001)
     with pytest.raises(UserError, match=r"SOLVER.OPTIMIZER \(SGD -> Adam\)\. .* --accept SOLVER.OPTIMIZER$"):
         trainer.resume_or_load()
+    trainer = trainer_of(begun, tmp_path, "SOLVER.OPTIMIZER", "Adam", "SOLVER.BASE_LR", 0.001)
     trainer.resume_or_load(accepted=["SOLVER.OPTIMIZER"])
     assert not trainer.optimizer.state
     trainer.train()
