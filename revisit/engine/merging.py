@@ -62,13 +62,13 @@ def read_keys(path: str) -> dict[str, object]:
 
 def _merge(cfg: CfgNode, values: Mapping[str, object], where: str) -> None:
     """Set full keys to values, given as they are typed or as such, in place. Raises UserError that says ``where``."""
-    known = dotted_keys(cfg)
+    current = dotted_keys(cfg)
     for key, value in values.items():
-        if key not in known:
-            close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+        if key not in current:
+            close = difflib.get_close_matches(key, current, n=1, cutoff=0.5)
             raise UserError(f"{where}: unknown config key {key}" + (f"; did you mean {close[0]}?" if close else ""))
         try:
-            cfg.merge_from_list([key, _fitted(key, value, known[key])])
+            cfg.merge_from_list([key, _fitted(key, value, current[key])])
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
         except (ValueError, AssertionError, TypeError) as error:

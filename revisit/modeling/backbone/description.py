@@ -33,7 +33,6 @@ class BackboneDescription:
     """
 
     NAME = ""  # of the family
-    BUILDERS: tuple[str, ...] = ()  # names in BACKBONE_REGISTRY of what builds its networks, alone or in another one
     FLAG_KEYS: tuple[str, ...] = ()  # config keys that its weights are valid under, beside those of the pixels
     PREFIXES: tuple[str, ...] = ()  # each of its state-dict keys begins with one of them
     FOLDED: Flags = {}  # what the config has to state for weights whose batch norm is a scale and a bias
@@ -78,11 +77,6 @@ class BackboneDescription:
 def families() -> list[BackboneDescription]:
     """Of every family that is known."""
     return [description() for _, description in BACKBONE_DESCRIPTIONS]
-
-
-def family_of(cfg: CfgNode) -> BackboneDescription | None:
-    """The family of what MODEL.BACKBONE.NAME builds; None if no description names it among its BUILDERS."""
-    return next((family for family in families() if cfg.MODEL.BACKBONE.NAME in family.BUILDERS), None)
 
 
 def describe(model: nn.Module) -> BackboneDescription | None:

@@ -185,14 +185,6 @@ class ResNetDescription(BackboneDescription):
     )
     PREFIXES = ("stem.", "res2.", "res3.", "res4.", "res5.")
     FOLDED = {"MODEL.RESNETS.NORM": "FrozenBN"}
-    BUILDERS = (
-        "build_resnet_backbone",
-        "build_revisit_resnet_backbone",
-        "build_dilated_c5_backbone",
-        "build_resnet_fpn_backbone",
-        "build_retinanet_resnet_fpn_backbone",
-        "build_revisit_fpn_backbone",
-    )
 
     def matches(self, module: nn.Module) -> bool:
         return isinstance(module, ResNet)

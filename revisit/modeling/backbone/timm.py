@@ -257,7 +257,6 @@ class TimmDescription(BackboneDescription):
     """Of timm's networks. Their tensors have timm's names after one prefix; which network it is, its name says."""
 
     NAME = "network of timm's"
-    BUILDERS = ("build_timm_backbone", "build_timm_fpn_backbone", "build_timm_simple_pyramid_backbone")
     FLAG_KEYS = ("MODEL.TIMM.NAME", "MODEL.TIMM.OPTIONS", "MODEL.TIMM.FINAL_NORM")
     PREFIXES = ("timm.",)
 
