@@ -21,7 +21,6 @@ Of tar files in WebDataset's layout from elsewhere, --index-only makes the index
 from __future__ import annotations
 
 import argparse
-import hashlib
 import io
 import json
 import tarfile
@@ -31,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from revisit.engine.command import natural, run_command
-from revisit.errors import UserError, expect
+from revisit.errors import UserError, expect, translated
 from revisit.files import make_folder, written_whole
 
 if TYPE_CHECKING:  # numpy and OpenCV take a second to import: not before the command line is understood
@@ -93,7 +92,7 @@ def make_shards(
     """Write the shards of the records that are not there yet; returns the paths of all.
 
     Raises:
-        UserError: a data set with more than classes; the folder has shards of other images; an image cannot be read, or
+        UserError: a data set with more than classes; the folder has shards made otherwise; an image cannot be read, or
             cannot be made smaller.
     """
     more = sorted(records[0].keys() & {"offset", "annotations", "labels", "sem_seg_file_name", "depth_file_name"})
@@ -124,13 +123,16 @@ def make_shards(
 
 def check_manifest(output: Path, records: list[dict], images_per_shard: int, smaller: Smaller | None) -> None:
     """Note in shards.json what is packed; raises UserError if the folder was begun with something else."""
-    names = "".join(f"{record.get('file_name', '')}\0{record.get('label', '')}\n" for record in records)
-    digest = hashlib.sha256(names.encode(errors="surrogateescape")).hexdigest()  # names that are no text too
-    manifest = {"images": len(records), "images_per_shard": images_per_shard, "names_sha256": digest}
-    manifest |= smaller._asdict() if smaller else {}
+    from revisit.data.records import changes, fingerprint
+
+    images = fingerprint(records)
+    sizes = {"images_per_shard": images_per_shard} | (smaller._asdict() if smaller else {})
+    manifest = {"images": images, **sizes}
     if earlier := read_manifest(output):
-        other = "of other images or of another size (--images-per-shard, --short-side, --quality)"
-        expect(earlier == manifest, f"{output} has shards {other}: choose another --output")
+        with translated(f"comparing with {output / MANIFEST}"):
+            other = [f"other images, by {word}" for word in changes(earlier.pop("images"), images)]
+        other += ["another size (--images-per-shard, --short-side, --quality)"] if earlier != sizes else []
+        expect(not other, f"{output} has shards made otherwise: {', '.join(other)}; choose another --output")
     elif any(output.glob("*.tar")):
         raise UserError(f"{output} has tar files of somebody else: choose another --output, or --index-only for those")
     with written_whole(output / MANIFEST) as temporary:

@@ -1,7 +1,5 @@
 """Which jobs a comparison of starts consists of, and what is refused before any of them runs."""
 
-import hashlib
-import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -18,7 +16,7 @@ from projects.PaperTables.paper_tables import TRAIN, Evaluation, GivenBackbone, 
 from projects.RunReport.collect import short_names
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.data.catalog import get_records, is_labelled, subset_name
-from revisit.data.records import Records, fingerprint
+from revisit.data.records import PARTS, Records, fingerprint
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.setup import make_config
 from revisit.engine.solver import resolve_schedule
@@ -98,16 +96,14 @@ def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str =
     score = score or offered[0]
     of_class = "-" in score and not frozen
     expect(not offered or of_class or score in offered, f"--score {score}: expected one of {', '.join(offered)}")
-    facts = tuple(f"{name}: {_digest(its)}" for name, its in records.items())
+    facts = tuple(fact for name, its in records.items() for fact in _facts(name, its))
     return replace(task, data=train[0], total=total, score=tuple(score.split("/")), facts=facts)
 
 
-def _digest(records: Records) -> str:
-    """What tells images and labels from others: how many, and a hash of names, classes and boxes."""
-    (images,) = fingerprint(records)
-    labels = [[record.get(key) for key in ("annotations", "label", "labels")] for record in records]
-    words = f"{images['names']} {json.dumps(labels, default=str)}"
-    return f"{images['count']} images, hash {hashlib.sha256(words.encode()).hexdigest()[:16]}"
+def _facts(name: str, records: Records) -> list[str]:
+    """What tells the images and labels of a data set from others, a line each."""
+    (prints,) = fingerprint(records)
+    return [f"{PARTS.get(part, 'number')} of {name}: {str(value)[:16]}" for part, value in prints.items()]
 
 
 def name_starts(paths: Sequence[str]) -> dict[str, GivenBackbone]:

@@ -27,7 +27,7 @@ from revisit.data.catalog import datasets_root, get_records
 from revisit.engine.data_checks import inspect_training
 from revisit.engine.setup import make_config
 from revisit.engine.solver import resolve_schedule
-from revisit.errors import UserError, expect
+from revisit.errors import UserError, translated
 
 from detectron2.config import CfgNode
 
@@ -97,8 +97,12 @@ class Job:
         if not record.is_file():
             folder.mkdir(parents=True, exist_ok=True)
             record.write_text(json.dumps(self._identity, indent=2))
-        what = f"{folder} was made by another recipe or from other data ({record})"
-        expect(self.owns_result, f"{what}: give another --output, or remove it")
+        if not self.owns_result:
+            with translated(f"reading {record}"):
+                before = json.loads(record.read_text())["facts"]
+            others = [fact.rpartition(":")[0] for fact in self.facts if fact not in before]
+            other = f"from other data ({', '.join(others)})" if others else f"by other commands ({record})"
+            raise UserError(f"{folder} was made {other}: give another --output, or remove it")
 
 
 def with_needs(jobs: Iterable[Job]) -> list[Job]:

@@ -6,6 +6,7 @@ own records, because Detectron2's evaluator of Pascal VOC reads the tree itself.
 
 import logging
 import os
+from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -93,10 +94,11 @@ def read_names(file: Path) -> list[str]:
     return names
 
 
-def load_voc_xml(images: Path, annotations: Path, *, name: str) -> Records:
+def load_voc_xml(images: Path, annotations: Path, with_difficult: str = "", *, name: str) -> Records:
     """Every image below ``images``, with the objects of the XML file at its place below ``annotations``.
 
-    The classes are the names that occur, sorted. An image without a file shows nothing.
+    The classes are the names that occur, sorted. An image without a file shows nothing. Difficult objects are neither
+    learned from nor scored, as crowds of COCO, unless they are asked for by ``with_difficult``.
 
     Raises:
         UserError: no images; files of which none is an image's, that are no such XML, or with an object without a box.
@@ -105,11 +107,15 @@ def load_voc_xml(images: Path, annotations: Path, *, name: str) -> Records:
     for number, (image, file) in enumerate(_files_of_labels(images, annotations, ".xml").items()):
         size, things = read_voc_annotation(file, Path(image)) if file else (read_size(image), [])
         pictures.append({"id": number, "file_name": os.path.relpath(image, images), **size})
-        for label, (x0, y0, x1, y1), _ in things:
+        for label, (x0, y0, x1, y1), difficult in things:
             labels.append(label)
-            objects.append({"image_id": number, "bbox": [x0, y0, x1 - x0, y1 - y0]})
+            ignored = int(difficult and not with_difficult)
+            objects.append({"image_id": number, "bbox": [x0, y0, x1 - x0, y1 - y0], "iscrowd": ignored})
     classes = sorted(set(labels))
     expect(classes, f"{annotations} has no object in its XML files: expected some, with a name and a bndbox")
+    if zeros := sum(min(thing["bbox"][:2]) < 0 for thing in objects):
+        counted = f"{annotations}: {zeros:,} of {len(objects):,} boxes begin at 0, but Pascal VOC counts pixels from 1"
+        logger.warning(f"{counted}: if these files count from 0, every box is read one pixel too far left and up")
     for thing, label in zip(objects, labels, strict=True):
         thing["category_id"] = classes.index(label) + 1
     return load_coco_dict(_coco_dict(pictures, objects, classes), images, name, str(annotations))
@@ -179,13 +185,21 @@ def _files_of_labels(
     expect(labels.is_dir(), f"folder of labels {labels} not found")
     files = [record["file_name"] for record in load_folder(images)]
     places = {file: labels / Path(file).relative_to(images).with_suffix(suffix) for file in files}
-    given = {file for file in labels.rglob(f"*{suffix}") if file != file_of_names and file.name != NAMES_IN_LABELS}
-    lost = sorted(given - set(places.values()))
+    owners = Counter(places.values())
+    given = {
+        file.with_suffix(suffix): file
+        for file in sorted(labels.rglob("*"))
+        if file.suffix.lower() == suffix and file != file_of_names and file.name.lower() != NAMES_IN_LABELS
+    }
+    if shared := next((place for place in given if owners[place] > 1), None):
+        twins = " and ".join(file for file, place in places.items() if place == shared)
+        raise UserError(f"{given[shared]} would be the labels of {twins}: expected one image of each name")
+    lost = sorted(given.keys() - owners.keys())
     message = f"{labels}: {len(lost)} of {len(given)} files of labels belong to no image below {images}"
     expect(len(lost) < len(given) or not given, f"{message}: expected the same names, and the same folders")
     if lost:
         logger.warning(f"{message}, such as {lost[0].name}")
-    return {file: place if place.is_file() else None for file, place in places.items()}
+    return {file: given.get(place) for file, place in places.items()}
 
 
 def _coco_dict(pictures: list[dict], objects: list[dict], classes: list[str]) -> dict:

@@ -11,7 +11,8 @@ core's fixed names; ``register_source`` adds others. Of these kinds, data sets a
     coco:/data/images:/data/a.json   a folder of images, and boxes and masks in COCO's format
     yolo:/data/images:/data/labels[:/data/data.yaml]
                                      boxes or outlines in YOLO's layout, and a file of class names
-    voc_xml:/data/images:/data/xml   a folder of images, and of XML files as Pascal VOC's, with any classes
+    voc_xml:/data/images:/data/xml[:with_difficult]
+                                     a folder of images, and of XML files as Pascal VOC's, with any classes
     masks:/data/images:/data/masks[:/data/classes.txt]
                                      a folder of images, and of PNGs with a class id per pixel
     voc_segmentation:/data/VOC2012:val, nyud_segmentation:..., nyud_depth:..., cityscapes:...
@@ -124,7 +125,8 @@ def split_parts(rest: str, count: int) -> list[str]:
 
 def _part(name: str, form: str, text: str) -> str | Path:
     """A part of a name, as the loader of its kind takes it: of a file at a URL its copy on this machine."""
-    if form in ("SPLIT", "URL"):
+    expect(not form.islower() or text == form, f"data set {name!r} ends in {text}: expected {form}, or nothing")
+    if form in ("SPLIT", "URL") or form.islower():
         return text
     is_file = form.startswith("FILE")
     expect(
@@ -156,7 +158,7 @@ def subset_name(name: str, count: int, seed: int) -> str:
 
 def _register_subset(name: str, rest: str) -> None:
     count, seed, whole = (*rest.split(":", 2), "", "")[:3]
-    sound = count.isdecimal() and int(count) > 0 and seed.isdecimal() and bool(whole)
+    sound = (count + seed).isascii() and count.isdecimal() and int(count) > 0 and seed.isdecimal() and bool(whole)
     expect(sound, f"data set {name!r}: expected {SUBSET}:N:SEED:NAME, N labelled images of the data set NAME")
     register(whole)
     load_whole = DatasetCatalog[whole]  # not as it may be registered later: following the classes of this subset

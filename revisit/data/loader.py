@@ -116,7 +116,7 @@ class ResumableLoader:
         sets = [get_records(name) for name in cfg.DATASETS.TRAIN]
         records = [record for records in sets for record in records]
         self.start_iteration = 0
-        self.images = fingerprint(*sets)
+        self.images = fingerprint(*sets, labels=False)
         self.num_images = len(records)
         self.iterations_per_epoch = self.num_images // cfg.SOLVER.IMS_PER_BATCH
         self._cfg = cfg

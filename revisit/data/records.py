@@ -1,6 +1,7 @@
 """What can be asked of a list of records: some of them, what tells them from others, images that two lists share."""
 
 import hashlib
+import json
 import os
 import warnings
 from collections import defaultdict
@@ -15,6 +16,8 @@ from revisit.data.image_bytes import UnreadableImageError, read_bytes
 Records = list[dict]
 SAMPLED = 1000  # images, at most
 COMPARED = 20_000  # images of each data set whose contents are compared; of larger ones, evenly spread
+LABELS = ("annotations", "label", "labels")  # fields of a record that are labels themselves
+LABEL_FILES = ("sem_seg_file_name", "depth_file_name")  # fields that name a file of labels
 _THREADS = 8  # for stores that answer late
 
 
@@ -32,18 +35,42 @@ def ask_each(ask: Callable[[dict], object], records: Records, title: str = "") -
         return list(tqdm(pool.map(ask, records), **bar))
 
 
-def fingerprint(*sets: Records) -> list[dict[str, int | str]]:
-    """What tells records from others: of each list ``count``, and ``names``, a sha256 of the names of their files, in
-    their order, below the folder that they share: that one may be moved."""
-    prints = []
-    for records in sets:
-        names = [str(record.get("file_name", "")) for record in records]
-        shared = os.path.commonprefix([min(names), max(names)]).rfind("/") + 1
-        digest = hashlib.sha256()
-        for name, record in zip(names, records, strict=True):
-            digest.update(f"{name[shared:]} {record.get('offset', '')}\n".encode(errors="surrogateescape"))
-        prints.append({"count": len(records), "names": digest.hexdigest()})
-    return prints
+# What a fingerprint has of a list of records beside their number, and how a message calls it.
+PARTS = {"names": "names", "sizes": "files' sizes", "times": "files' times", "labels": "labels"}
+
+
+def fingerprint(*sets: Records, labels: bool = True) -> list[dict[str, int | str]]:
+    """What tells records from others: of each list their ``count``, and a sha256 of each of PARTS.
+
+    Names are those below the folder that all share, because it may be moved. Sizes (bytes), times and labels
+    (annotations, classes; of at most SAMPLED images the contents of masks and depth maps) are of at most COMPARED
+    images, evenly spread. Labels are left out of what learns without them, ``labels=False``.
+    """
+    return [{"count": len(records)} | _digests(records, labels) for records in sets]
+
+
+def _digests(records: Records, labels: bool) -> dict[str, str]:
+    names = [str(record.get("file_name", "")) for record in records]
+    shared = os.path.commonprefix([min(names), max(names)]).rfind("/") + 1
+    facts = {
+        "names": [f"{name[shared:]} {record.get('offset', '')}" for name, record in zip(names, records, strict=True)],
+        "sizes": ask_each(_size, sample(records, COMPARED)),
+        "times": ask_each(_time, sample(records, COMPARED)),
+    }
+    if labels:
+        annotated = [{key: record.get(key) for key in LABELS} for record in sample(records, COMPARED)]
+        facts["labels"] = [annotated, ask_each(_content_of_labels, sample(records))]
+    # Names of files need not be text that UTF-8 can hold: JSON escapes them.
+    return {part: hashlib.sha256(json.dumps(its, default=str).encode()).hexdigest() for part, its in facts.items()}
+
+
+def changes(before: list[dict], now: list[dict], *, times: bool = True) -> list[str]:
+    """What differs between two fingerprints, as PARTS calls it; a copy has other ``times``, which may not matter."""
+    of_all = [{part: [its.get(part) for its in prints] for part in ("count", *PARTS)} for prints in (before, now)]
+    one, other = of_all
+    if one["count"] != other["count"]:
+        return ["number"]
+    return [word for part, word in PARTS.items() if one[part] != other[part] and (times or part != "times")]
 
 
 def shared_images(one: Records, other: Records) -> int:
@@ -82,6 +109,19 @@ def _size(record: dict) -> int:
         return record.get("size") or os.stat(record["file_name"]).st_size
     except OSError:
         return 0
+
+
+def _time(record: dict) -> int:
+    """When the file was last written, in ns; 0 of what has none."""
+    try:
+        return os.stat(record["file_name"]).st_mtime_ns
+    except (KeyError, OSError):
+        return 0
+
+
+def _content_of_labels(record: dict) -> list[str]:
+    """A digest of each of its files of labels; an empty one of a file that cannot be read."""
+    return [_content({"file_name": record[field]}).hex() for field in LABEL_FILES if field in record]
 
 
 def _content(record: dict) -> bytes:

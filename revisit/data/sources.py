@@ -19,7 +19,7 @@ from revisit.data.shards import load_shards
 class Kind:
     """A layout of files, which KIND:PATH names wherever it lies."""
 
-    form: str  # what PATH consists of, between colons; in brackets what may be left out
+    form: str  # what PATH consists of, between colons; in brackets what may be left out, in small letters a word
     load: Callable[..., Records]  # of those parts: texts for SPLIT and URL, else paths
     metadata: dict | Callable[..., dict] = field(default_factory=dict)  # or what gives it for the same parts
     takes_name: bool = False  # whether ``load`` takes the data set's ``name`` too, and completes its metadata
@@ -71,7 +71,7 @@ KINDS = {
     "coco": Kind("FOLDER_OF_IMAGES:FILE.json", load_coco, coco_metadata, takes_name=True),
     "yolo": Kind("FOLDER_OF_IMAGES:FOLDER_OF_LABELS[:FILE_OF_NAMES]", boxes.load_yolo, COCO, takes_name=True),
     "voc_xml": Kind(
-        "FOLDER_OF_IMAGES:FOLDER_OF_XML",
+        "FOLDER_OF_IMAGES:FOLDER_OF_XML[:with_difficult]",
         boxes.load_voc_xml,
         COCO | {"classes_are_those_seen": True},
         takes_name=True,

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from revisit.checkpoint.run_folder import BEST, BEST_RECORD, RESULTS, UNEVALUATED, read_iteration
-from revisit.data.records import fingerprint
+from revisit.data.records import changes, fingerprint
 from revisit.engine.hooks import write_checkpoint
 from revisit.evaluation.label_free import LABEL_FREE, LabelFreeScores, neighbor_stability, watched_records
 from revisit.evaluation.main_score import find_score, is_better, main_score
@@ -92,17 +92,17 @@ class LabelFreeHistory(HookBase):
 
     def __init__(self, cfg: CfgNode):
         options = {"size": cfg.KNN_EVAL.IMAGE_SIZE, "neighbors": cfg.KNN_EVAL.NUM_NEIGHBORS}
-        self._images = [*fingerprint(watched_records(cfg)), options]  # what evaluations share that are compared
+        self._images, self._options = fingerprint(watched_records(cfg), labels=False), options
         self._last: list[list[float]] = []  # at most FLAT evaluations: RankMe, alignment, uniformity
         self._neighbors: Tensor | None = None  # of the last one
         self._advised = False
 
     def state_dict(self) -> dict:
-        state = {"images": self._images, "last": self._last, "neighbors": self._neighbors}
+        state = {"images": self._images, "options": self._options, "last": self._last, "neighbors": self._neighbors}
         return {**state, "advised": self._advised}
 
     def load_state_dict(self, state: dict) -> None:
-        if state["images"] != self._images:
+        if changes(state["images"], self._images, times=False) or state["options"] != self._options:
             logger.info("MONITOR.IMAGES are others than before: their evaluations are compared from here on")
             return
         self._last, self._neighbors, self._advised = state["last"], state["neighbors"], state["advised"]

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from revisit.data.inspection import Note
+from revisit.data.records import PARTS, changes
 from revisit.errors import UserError
 from revisit.keys import declaration, dotted_keys, is_read
 
@@ -71,8 +72,15 @@ def check_same_experiment(
 def _compare(cfg: CfgNode, images: list[dict], saved: dict, other_processes: bool) -> list[Difference]:
     now, before = plain_config(cfg), saved["config"]
     differences = []
-    if images != saved["images"]:
-        differences.append(Difference(DATA, _words(before[DATA], saved["images"]), _words(now[DATA], images)))
+    changed = changes(saved["images"], images)
+    if changed == [PARTS["times"]]:
+        logger.warning(f"{DATA}: the files' times are others than the checkpoint's: were they copied, or edited?")
+    elif changed:
+        old, new = (
+            f"{', '.join(names)}: {sum(part['count'] for part in prints)} images"
+            for names, prints in ((before[DATA], saved["images"]), (now[DATA], images))
+        )
+        differences.append(Difference(DATA, old, f"{new}, other {' and '.join(changed)}"))
     elsewhere = other_processes or now["MODEL.DEVICE"] != before["MODEL.DEVICE"]
     for key in sorted(now.keys() & before.keys() - {DATA}):
         difference = Difference(key, before[key], now[key])
@@ -91,11 +99,6 @@ def typed_in_vain(cfg: CfgNode, opts: Sequence[object]) -> list[Note]:
 
 def _plain(value: object) -> Value:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _words(names: list[str], images: list[dict]) -> str:
-    count, hashes = sum(part["count"] for part in images), " ".join(part["names"][:8] for part in images)
-    return f"{', '.join(names)}: {count} images, hash of their names {hashes}"
 
 
 def _listed(differences: list[Difference]) -> str:

@@ -172,6 +172,33 @@ def test_labels_of_no_image_are_warned_of_and_refused_where_they_are_all(request
     assert f"{tmp_path}/nothing not found" in one_line_error(name.replace(f":{folder}", f":{tmp_path}/nothing"))
 
 
+@pytest.mark.parametrize("kind", ["yolo", "voc_xml"])
+def test_a_suffix_in_capitals_is_a_suffix_and_two_images_of_one_name_are_refused(request, tmp_path, kind):
+    name, folder = request.getfixturevalue(kind), tmp_path / {"yolo": "labels", "voc_xml": "xml"}[kind]
+    (labels,) = folder.glob("a.*")
+    labels.rename(labels.with_suffix(labels.suffix.upper()))
+    assert len(get_records(name)[0]["annotations"]) == 2
+    image(tmp_path / "images/a.jpg")
+    message = one_line_error(name)
+    assert all(str(place) in message for place in (tmp_path / "images/a.png", tmp_path / "images/a.jpg", folder / "a."))
+
+
+def test_difficult_objects_are_learned_from_and_scored_only_if_asked(voc_xml, tmp_path):
+    file = tmp_path / "xml/a.xml"
+    write(file, file.read_text().replace("<bndbox>", "<difficult>1</difficult><bndbox>", 1))
+    assert [box["iscrowd"] for box in get_records(voc_xml)[0]["annotations"]] == [1, 0]
+    assert [box["iscrowd"] for box in get_records(f"{voc_xml}:with_difficult")[0]["annotations"]] == [0, 0]
+    assert "expected with_difficult" in one_line_error(f"{voc_xml}:difficult")
+
+
+def test_boxes_that_begin_at_0_are_warned_of_because_voc_counts_from_1(voc_xml, tmp_path, caplog):
+    get_records(voc_xml)
+    assert not caplog.text
+    write(tmp_path / "xml/a.xml", xml(("dog", 0, 6, 30, 40), ("cat", 1, 1, 100, 50)))
+    get_records(voc_xml)
+    assert "1 of 3 boxes begin at 0" in caplog.text
+
+
 @pytest.mark.parametrize("folder", ["{}", "~"])
 def test_voc_gives_boxes_and_its_twenty_classes(voc, tmp_path, monkeypatch, folder):
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -85,11 +85,20 @@ def test_an_interrupted_call_goes_on_and_gives_the_same_bytes(images, made, shar
     assert load_shards(str(shards)) == moved
 
 
+def test_shards_of_images_that_have_changed_since_are_not_added_to(images, shards, tmp_path, toy_root):
+    shutil.copytree(images, tmp_path / "images")
+    command = COMMAND.format(data=f"class_folders:{tmp_path}/images", shards=tmp_path / "out")
+    run(command, toy_root)
+    file = min((tmp_path / "images").rglob("*.*"))
+    file.write_bytes(file.read_bytes() + b"more")
+    assert "other images, by files' sizes, other images, by files' times" in one_line_error(command, toy_root)
+
+
 def test_what_shards_cannot_hold_is_refused(images, shards, toy_root, tmp_path):
     write(tmp_path / "list.txt", ["a.jfif"])
     touch(tmp_path / "a.jfif", tmp_path / "theirs/shard-000000.tar")
     for words, expected in (
-        (f"class_folders:{images} --output {shards} --images-per-shard 7", "has shards of other images or of another"),
+        (f"class_folders:{images} --output {shards} --images-per-shard 7", "has shards made otherwise: another size"),
         (f"class_folders:{images} --output {tmp_path}/theirs", "tar files of somebody else"),
         (f"shards:{shards} --output {tmp_path}/s", "the data set is in shards already"),
         (f"toy_voc_test --output {tmp_path}/s", "the data set has annotations, which shards do not hold"),

@@ -103,9 +103,7 @@ def test_an_interrupted_call_goes_on_and_one_with_other_options_is_refused(image
     assert f"DATASETS.TRAIN \"('shards:{shards}',)\" VIEWS.REDUCED_IMAGES True\n" in capsys.readouterr().out
     for path in made.iterdir():
         assert path.name == "index.npz" or path.read_bytes() == (shards / path.name).read_bytes()
-    other = (
-        "has shards of other images or of another size (--images-per-shard, --short-side, --quality): choose another"
-    )
+    other = "has shards made otherwise: another size (--images-per-shard, --short-side, --quality); choose another"
     command = COMMAND.format(images, shards, SIDE)
     for words in (f"{command} --quality 50", command.replace(f"de {SIDE}", "de 25"), command.partition(" --short")[0]):
         assert other in refusal(pack, words)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from runs import assert_same, load, run, run_config, train, train_for_module
 from tiny import tiny_config
 
-from revisit.data.records import fingerprint
+from revisit.data.records import changes, fingerprint
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.same_experiment import (
@@ -130,14 +130,44 @@ def test_images_are_the_same_wherever_their_folder_lies():
         assert images(*other) != IMAGES
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_other_images_are_refused_and_a_moved_folder_is_not(count):
+@pytest.mark.parametrize(("count", "what"), [(2, "names"), (3, "number")])
+def test_other_images_are_refused_and_a_moved_folder_is_not(count, what):
     cfg = config("KNNMoCo")
     saved = {"config": plain_config(cfg) | {"DATASETS.TRAIN": ["folder:/old"]}, "images": IMAGES}
     others = fingerprint([{"file_name": f"/new/{n}.jpg"} for n in range(count)])
-    with pytest.raises(UserError, match=f"folder:/old: 2 images, .*: {count} images, .* --accept DATASETS.TRAIN$"):
+    expected = rf"folder:/old: 2 images -> .*: {count} images, other {what}\).* --accept DATASETS.TRAIN$"
+    with pytest.raises(UserError, match=expected):
         check_same_experiment(cfg, others, saved)
     check_same_experiment(cfg, IMAGES, saved)
+
+
+def test_a_fingerprint_names_what_changed_of_images_and_labels(tmp_path):
+    image, mask = tmp_path / "a.bmp", tmp_path / "a.png"
+    box = {"bbox": [1, 2, 3, 4], "category_id": 0}
+    record = {"file_name": str(image), "sem_seg_file_name": str(mask), "annotations": [box]}
+    for file in (image, mask):
+        file.write_bytes(b"some")
+    before = fingerprint([record])
+    assert changes(before, fingerprint([record])) == []
+    box["category_id"] = 1
+    assert changes(before, fingerprint([record])) == ["labels"]
+    assert changes(*(fingerprint([{**record, "annotations": boxes}], labels=False) for boxes in ([], [box]))) == []
+    box["category_id"] = 0
+    mask.write_bytes(b"else")
+    assert changes(before, fingerprint([record])) == ["labels"]
+    mask.write_bytes(b"some")
+    os.utime(image, ns=(1, 1))
+    assert changes(before, fingerprint([record])) == ["files' times"]
+    assert changes(before, fingerprint([record]), times=False) == []
+    image.write_bytes(b"longer")
+    assert "files' sizes" in changes(before, fingerprint([record]))
+
+
+def test_files_that_only_have_other_times_are_warned_of(caplog):
+    cfg = config("KNNMoCo")
+    saved = {"config": plain_config(cfg), "images": [IMAGES[0] | {"times": "other"}]}
+    check_same_experiment(cfg, IMAGES, saved)
+    assert "files' times" in caplog.text
 
 
 def test_norms_that_were_resolved_for_other_processes_are_the_same(caplog):

@@ -4,10 +4,12 @@ import json
 import re
 import runpy
 import sys
+from dataclasses import replace
 
 import cv2
 import pytest
 from commands import ROOT, one_line_error, run
+from trees import refusal
 
 from projects.CompareStarts import comparison
 from projects.CompareStarts.comparison import check_labels, make_cells, name_starts, read_labels, read_task
@@ -92,6 +94,10 @@ def test_other_labels_of_the_same_images_are_other_data(tmp_path, write_pictures
         task = read_task("configs/own_images/detection.yaml", options, frozen=False)
         check_labels(task, [8, 16], [1, 2])
         facts.append(task.facts)
+    message = f"labels of coco:{tmp_path}"
+    job = Job("a job", (), tmp_path / "job/result.json", facts[0])
+    job.claim()
+    assert message in refusal(replace(job, facts=facts[2]).claim)
     assert task.total == 16 and task.score == ("bbox", "AP") and facts[0] == facts[1] != facts[2]
 
 
@@ -112,7 +118,7 @@ def test_a_comparison_is_run_resumed_written_and_shown_on_a_report(pretrained, t
     assert "4 jobs, 4 done before" in run(f"{command} --opts {SHORT}", toy_root)
     assert times == {path: path.stat().st_mtime_ns for path in times}
     line = one_line_error(f"{command} --opts {SHORT} SOLVER.GAMMA 0.5", toy_root)
-    assert "was made by another recipe or from other data" in line
+    assert "was made by other commands" in line
     runs, _ = collect([tmp_path / "out"])
     assert [run.name for _, run in by_kind(runs)[STUDY]] == ["comparison"]
     assert study_of(runs[0])["sentence"] == results["sentence"]

@@ -265,7 +265,7 @@ def test_a_cell_is_pretrained_converted_evaluated_and_not_run_again(toy_root, tm
     second = run(command, toy_root)
     assert "2 jobs, 2 done before" in second and row in second
     table = (tmp_path / "out/ablation/table.md").read_text()
-    assert "was made by another recipe" in one_line_error(f"{command} SOLVER.GAMMA 0.5", toy_root)
+    assert "was made by other commands" in one_line_error(f"{command} SOLVER.GAMMA 0.5", toy_root)
     assert (tmp_path / "out/ablation/table.md").read_text() == table
 
 
