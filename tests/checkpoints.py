@@ -32,10 +32,10 @@ RESNET18_FLAGS = {
 }
 
 
-def random_resnet(name: str) -> torch.nn.Module:
+def random_resnet(name: str, **options: object) -> torch.nn.Module:
     """A torchvision ResNet in evaluation mode whose BN layers differ from each other in all four of their vectors."""
     torch.manual_seed(0)
-    model = getattr(torchvision.models, name)()
+    model = getattr(torchvision.models, name)(**options)
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             for values, low, high in (

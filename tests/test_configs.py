@@ -89,13 +89,13 @@ DENSE = {
     "segmentation/cityscapes_fcn_R50": (FCN, [1], 19, [768, 768], 2975),
     "segmentation/nyud_deeplab_R50": (DEEPLAB, [12, 24, 36], 40, [512, 512], 795),
     "depth/nyud_deeplab_R50": (DEEPLAB, [12, 24, 36], 1, [512, 512], 795),
-    "segmentation/nyud_multi_task_code_R50": (DEEPLAB, [1, 12, 24, 36], 40, [480, 640], 795),
-    "depth/nyud_multi_task_code_R50": (DEEPLAB, [1, 12, 24, 36], 1, [480, 640], 795),
+    "segmentation/nyud_multi_task_code_R50": (DEEPLAB, [1, 12, 24, 36], 40, None, 795),
+    "depth/nyud_multi_task_code_R50": (DEEPLAB, [1, 12, 24, 36], 1, None, 795),
 }
-# dilations of res4 and res5, scale and its sampling, rotation, squashed size
-IMAGES = ((1, 2), ([0.5, 2.0], "range"), 0, None)
-RELEASED = ((1, 2), ([0.75, 1.25], "range"), 5, [512, 512])
-MULTI_TASK = ((2, 4), ([1.0, 1.2, 1.5], "choice"), 0, None)
+# dilations of res4 and res5, scale and its sampling, rotation, squashed size, resampling
+IMAGES = (([1], [2]), ([0.5, 2.0], "range"), 0, None, "antialias")
+RELEASED = (([1], [2]), ([0.75, 1.25], "range"), 5, [512, 512], "opencv")
+MULTI_TASK = (([1, 2], [2, 4]), ([1.0, 1.2, 1.5], "choice"), 0, [480, 640], "opencv")
 TOY_DETECTION = (
     "detection",
     "faster_rcnn_fpn",
@@ -235,10 +235,10 @@ def test_a_finetuning_run_resolves_to_its_protocol(name, dry_run):
     assert (plan["head"]["outputs"], plan["head"]["channels"]) == (outputs, 256)
     assert plan["crop"] == crop and plan["data"]["images"] == images
     how = RELEASED if "released" in name else MULTI_TASK if "multi_task" in name else IMAGES
-    (res4, res5), (factors, sampling), rotation, squash = how
-    assert plan["backbone_dilations"] == {"res4": [res4], "res5": [res5]}
+    (res4, res5), (factors, sampling), rotation, squash, resampling = how
+    assert plan["backbone_dilations"] == {"res4": res4, "res5": res5}
     assert plan["random_scale"] == {"factors": factors, "sampling": sampling}
-    assert (plan["random_rotation"], plan["squash"]) == (rotation, squash)
+    assert (plan["random_rotation"], plan["squash"], plan["resampling"]) == (rotation, squash, resampling)
     assert plan["head"].get("loss") == ("mse" if "depth" in name else None)
     # The protocol decays BN too. FCN's 1x1 has no bias, so no other parameter has one.
     decays = {"other": 1e-4, "norm": 1e-4, "bias": 1e-4}

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import cv2
 import numpy as np
 import torch
 from torch.nn import functional as F
@@ -50,9 +51,20 @@ declare(
     read_by=PIXELWISE,
 )
 declare(
+    "INPUT.RESAMPLING",
+    "antialias",
+    "How pixels are resized, turned and zoomed. antialias: images by PIL's bilinear filter, labels and depth by the "
+    "nearest centre; what a turned image leaves free has the pixel mean, is void and without depth. opencv: as in the "
+    "published codes, by its cubic filter and its nearest pixel, after the flip; what is left free is black and of "
+    "class 0.",
+    one_of("antialias", "opencv"),
+    read_by=PIXELWISE,
+)
+declare(
     "TEST.RESIZE_BACK",
     "bilinear",
-    "How a segmentation returns to the size of the file: bilinear (scores) or nearest (classes).",
+    "How a segmentation returns to the size of the file: bilinear (scores) or nearest (classes, by OpenCV's nearest "
+    "pixel).",
     one_of("bilinear", "nearest"),
     may_change=True,
     read_by="SemanticSegmentor",
@@ -79,8 +91,8 @@ class PixelMapper:
     INPUT.CROP.SIZE px if INPUT.CROP.ENABLED, and flipped half of the time if INPUT.RANDOM_FLIP is "horizontal", by
     numpy's global generator; no other size of INPUT changes anything. First they turn around their centre, by up to
     INPUT.RANDOM_ROTATION degrees. With INPUT.SQUASH the whole image, in tests too, is resized to that size, and s zooms
-    around its centre. What of a sample the image does not fill has the rounded pixel mean. Then there are also, as far
-    as the record names a file,
+    around its centre. What of a sample the image does not fill has the rounded pixel mean; INPUT.RESAMPLING opencv
+    fills differently what a turned image leaves free. Then there are also, as far as the record names a file,
 
     - ``sem_seg``, int64 (H, W): train ids, and 255 for void and what is not filled.
     - ``depth``, float32 (H, W) metres: divided by s, since a thing that looks s times larger is s times nearer; 0
@@ -106,6 +118,7 @@ class PixelMapper:
         self._sampling = cfg.INPUT.RANDOM_SCALE_SAMPLING
         self._flip = cfg.INPUT.RANDOM_FLIP == "horizontal"
         self._rotation, self._squash = cfg.INPUT.RANDOM_ROTATION, cfg.INPUT.SQUASH and tuple(cfg.INPUT.SQUASH)
+        self._by_opencv = cfg.INPUT.RESAMPLING == "opencv"
         self._answers_in_input_size = cfg.TEST.RESIZE_BACK == "nearest"
         self._crop = tuple(map(int, cfg.INPUT.CROP.SIZE)) if cfg.INPUT.CROP.ENABLED else None
         self._fill = torch.tensor(cfg.MODEL.PIXEL_MEAN).round().clamp(0, 255).to(torch.uint8)
@@ -142,7 +155,8 @@ class PixelMapper:
     def _for_test(self, sample: dict, image: torch.Tensor) -> dict:
         size = tuple(image.shape[1:])
         if self._squash:
-            image = F.interpolate(image[None], size=self._squash, **SMOOTH)[0]
+            whole = Placement(1.0, 1.0, 0.0, self._squash, (0, 0), False)
+            image = self._resampled(image, whole, SMOOTH, self._fill)
         if self._answers_in_input_size:
             sample |= {"height": image.shape[1], "width": image.shape[2], "file_size": size}
         return {**sample, "image": image.contiguous()}
@@ -161,17 +175,41 @@ class PixelMapper:
     def _place(self, pixels: torch.Tensor, placement: Placement, resizing: dict, fill: torch.Tensor) -> torch.Tensor:
         """The window of ``pixels`` (C, H, W); what the image does not fill is ``fill`` (C,)."""
         fill = fill.to(pixels.dtype)[:, None, None]
-        if placement.angle or placement.zoom != 1:
-            pixels = _turn(pixels, placement, resizing, fill)
-        pixels = F.interpolate(pixels[None], size=placement.scaled_size, **resizing)[0]
+        pixels = self._resampled(pixels, placement, resizing, fill)
         height, width = self._crop or placement.scaled_size
         top, left = placement.corner
         window = pixels[:, top : top + height, left : left + width]
-        if placement.flip:
+        if placement.flip and not self._by_opencv:
             window = window.flip(-1)
         placed = fill.repeat(1, height, width)
         placed[:, : window.shape[1], : window.shape[2]] = window
         return placed
+
+    def _resampled(
+        self, pixels: torch.Tensor, placement: Placement, resizing: dict, fill: torch.Tensor
+    ) -> torch.Tensor:
+        """``pixels`` (C, H, W) turned, zoomed and scaled."""
+        if self._by_opencv:
+            return _resampled_by_opencv(pixels, placement, cv2.INTER_CUBIC if resizing is SMOOTH else cv2.INTER_NEAREST)
+        if placement.angle or placement.zoom != 1:
+            pixels = _turn(pixels, placement, resizing, fill)
+        return F.interpolate(pixels[None], size=placement.scaled_size, **resizing)[0]
+
+
+def _resampled_by_opencv(pixels: torch.Tensor, placement: Placement, how: int) -> torch.Tensor:
+    """``pixels`` (C, H, W) flipped, turned and zoomed in a frame of their size, and scaled, as in the published codes.
+
+    Flipped first, since their centre, (W / 2, H / 2) where pixels count from their middles, is not that of the mirrored
+    image.
+    """
+    array = pixels.permute(1, 2, 0).numpy()
+    height, width = array.shape[:2]
+    array = cv2.flip(array, 1) if placement.flip else array
+    # Counter-clockwise, where Placement's angle is clockwise.
+    turn = cv2.getRotationMatrix2D((width / 2, height / 2), -placement.angle, placement.zoom)
+    array = cv2.warpAffine(array, turn, (width, height), flags=how)
+    array = cv2.resize(array, placement.scaled_size[::-1], interpolation=how)
+    return torch.from_numpy(array).reshape(*placement.scaled_size, -1).permute(2, 0, 1)
 
 
 def _turn(pixels: torch.Tensor, placement: Placement, resizing: dict, fill: torch.Tensor) -> torch.Tensor:

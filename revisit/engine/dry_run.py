@@ -149,6 +149,7 @@ def _pixelwise(cfg: CfgNode, model: nn.Module) -> dict:
         "random_rotation": cfg.INPUT.RANDOM_ROTATION,
         "squash": cfg.INPUT.SQUASH and list(cfg.INPUT.SQUASH),
         "crop": list(crop.SIZE) if crop.ENABLED else None,
+        "resampling": cfg.INPUT.RESAMPLING,
     }
 
 

@@ -4,9 +4,9 @@ import logging
 import math
 from collections import Counter
 
+import cv2
 import numpy as np
 import torch
-from torch.nn import functional as F
 
 from revisit.data.labels import VOID, check_size, read_depth, read_labels
 from revisit.errors import UserError
@@ -76,9 +76,10 @@ class SemSegEvaluator(DatasetEvaluator):
 
 
 def predicted_classes(logits: torch.Tensor, size: tuple[int, int]) -> np.ndarray:
-    """(H, W) uint8: the strongest class, at the place of the logits (C, h, w) nearest to each pixel of ``size``."""
-    classes = logits.argmax(dim=0).to(torch.uint8)
-    return F.interpolate(classes[None, None], size=size, mode="nearest-exact")[0, 0].cpu().numpy()
+    """(H, W) uint8: the strongest class of the logits (C, h, w), for each pixel of ``size`` at the place that OpenCV
+    takes: pixel n of H is of row floor(n h / H)."""
+    classes = logits.argmax(dim=0).to(torch.uint8).cpu().numpy()
+    return cv2.resize(classes, size[::-1], interpolation=cv2.INTER_NEAREST)
 
 
 def confusion_matrix(predicted: np.ndarray, truth: np.ndarray, num_classes: int) -> np.ndarray:

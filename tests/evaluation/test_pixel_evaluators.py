@@ -73,13 +73,13 @@ def test_percentages_are_those_counted_by_hand(tmp_path):
     assert json.loads(json.dumps(results, allow_nan=False)) == results
 
 
-def test_classes_return_to_the_size_of_the_file_by_the_nearest_pixel_centre(tmp_path):
+def test_classes_return_to_the_size_of_the_file_by_opencvs_nearest_pixel(tmp_path):
     rng = np.random.default_rng(0)
     predicted, truth = rng.integers(0, 3, (6, 5)), rng.choice([0, 1, 2, 255], (7, 11))
     record = labels(tmp_path / "a.png", truth.tolist()) | {"height": 6, "width": 5, "file_size": (7, 11)}
     found = segmentation("seg_resized", ["sky", "car", "cat"])
     found.process([record], [logits(predicted.tolist(), 3)])
-    rows, columns = (((np.arange(n) + 0.5) * m / n).astype(int) for n, m in ((7, 6), (11, 5)))
+    rows, columns = (np.arange(n) * m // n for n, m in ((7, 6), (11, 5)))
     known, resized = truth != 255, predicted[rows][:, columns]
     assert found.evaluate()["sem_seg"]["pACC"] == pytest.approx(100 * (resized == truth)[known].mean())
     with pytest.raises(UserError, match="is 11 x 7 pixels, but its image a.jpg is 5 x 6"):

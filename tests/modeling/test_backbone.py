@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import load_into
+from checkpoints import load_into, maps_of, random_resnet
 from tiny import tiny_config
 
+from revisit.checkpoint.convert import convert
 from revisit.checkpoint.flags import flags_of, write_flags
 from revisit.config import add_revisit_config
 from revisit.errors import UserError
@@ -69,6 +70,7 @@ def test_own_stages_equal_detectron2s_where_both_can_build_them():
         ({}, (4, 8, 16, 32)),
         ({"RES5_DILATION": 2}, (4, 8, 16, 16)),
         ({"RES4_DILATION": 2, "RES5_DILATION": 4}, (4, 8, 8, 8)),
+        ({"RES4_DILATION": 2, "RES5_DILATION": 4, "HALVE_FIRST_DILATION": True}, (4, 8, 8, 8)),
         ({"RES4_STRIDE": 1}, (4, 8, 8, 16)),
         ({"STEM_TYPE": "cifar"}, (1, 2, 4, 8)),
     ],
@@ -84,7 +86,19 @@ def test_strides_and_dilations_are_the_demanded_ones(depth, options, strides):
     for stage in ("res4", "res5"):
         dilation = options.get(f"{stage.upper()}_DILATION", 1)
         spatial = [conv for block in getattr(model, stage) for conv in block.children() if conv.kernel_size == (3, 3)]
-        assert spatial and all(conv.dilation == (dilation, dilation) == conv.padding for conv in spatial)
+        first = dilation // 2 if options.get("HALVE_FIRST_DILATION") else dilation
+        dilations = [(first, first)] + [(dilation, dilation)] * (len(spatial) - 1)
+        assert [conv.dilation for conv in spatial] == dilations == [conv.padding for conv in spatial]
+
+
+@torch.no_grad()
+def test_with_the_first_dilation_halved_the_network_is_torchvisions():
+    theirs = random_resnet("resnet50", replace_stride_with_dilation=[False, True, True]).double()
+    ours = build(config(50, RES4_DILATION=2, RES5_DILATION=4, HALVE_FIRST_DILATION=True)).double()
+    ours.load_state_dict(convert(theirs.state_dict()).tensors)
+    x = torch.randn(1, 3, 65, 97, dtype=torch.float64)
+    expected = maps_of(theirs, x)
+    assert torch.allclose(ours(x)["res5"], expected, rtol=0, atol=1e-12 * expected.max().item())
 
 
 @pytest.mark.parametrize(("key", "value"), [("RES4_DILATION", 3), ("RES5_DILATION", 8), ("RES4_STRIDE", 3)])

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from revisit.errors import UserError
-from revisit.keys import PIXELWISE, declare, of_detectron2, one_of
+from revisit.keys import PIXELWISE, SWITCH, declare, of_detectron2, one_of
 from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Card, Flags, Tensors
 
 from detectron2.config import CfgNode
@@ -33,6 +33,13 @@ declare(
 declare("MODEL.RESNETS.RES4_STRIDE", 2, "1 keeps the resolution of res3 without dilation.", one_of(1, 2))
 declare("MODEL.RESNETS.RES4_DILATION", 1, "1, 2 or 4; a dilated stage has stride 1.", one_of(1, 2, 4))
 of_detectron2("MODEL.RESNETS.RES5_DILATION", rule=one_of(1, 2, 4))
+declare(
+    "MODEL.RESNETS.HALVE_FIRST_DILATION",
+    False,
+    "The first 3 x 3 convolution of a dilated stage has half the stage's dilation, as in torchvision's "
+    "`replace_stride_with_dilation` and in the multi-task code; False: all of it, as in MoCo's FCN and in Detectron2.",
+    SWITCH,
+)
 
 
 class CifarStem(CNNBlockBase):
@@ -62,8 +69,8 @@ def build_revisit_resnet_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> ResNe
     """Build a Detectron2 ResNet from MODEL.RESNETS and MODEL.BACKBONE.FREEZE_AT.
 
     Detectron2's core builder does it wherever its options suffice. Beyond them: RES4_DILATION and
-    RES5_DILATION in {1, 2, 4}, where a dilated stage has stride 1; RES4_STRIDE 1 without dilation;
-    STEM_TYPE cifar; dilation and any RES2_OUT_CHANNELS for the BasicBlocks of depth 18 and 34.
+    RES5_DILATION in {1, 2, 4}, where a dilated stage has stride 1; HALVE_FIRST_DILATION; RES4_STRIDE 1 without
+    dilation; STEM_TYPE cifar; dilation and any RES2_OUT_CHANNELS for the BasicBlocks of depth 18 and 34.
     Parameter names are the core builder's throughout, so weights are interchangeable. Under a meta-architecture
     for pixelwise prediction the network returns, beside its maps, ``INPUT``: a view of its input without channels,
     (N, 0, H, W). Heads have to know its size, which a map of some stride does not say.
@@ -93,6 +100,7 @@ def _needs_own(options: CfgNode) -> bool:
         or options.RES4_STRIDE != 2
         or options.RES4_DILATION != 1
         or options.RES5_DILATION not in (1, 2)
+        or options.HALVE_FIRST_DILATION
         or (options.DEPTH in BASIC_DEPTHS and (options.RES5_DILATION, options.RES2_OUT_CHANNELS) != (1, 64))
     )
 
@@ -112,7 +120,7 @@ def _make_stage(options: CfgNode, index: int) -> list[CNNBlockBase]:
         width = options.NUM_GROUPS * options.WIDTH_PER_GROUP * 2**index
         form = {"num_groups": options.NUM_GROUPS, "stride_in_1x1": options.STRIDE_IN_1X1}
         block_class, block = BottleneckBlock, {"bottleneck_channels": width, **form}
-    return ResNet.make_stage(
+    stage = ResNet.make_stage(
         block_class,
         num_blocks,
         stride_per_block=[stride] + [1] * (num_blocks - 1),
@@ -122,6 +130,10 @@ def _make_stage(options: CfgNode, index: int) -> list[CNNBlockBase]:
         dilation=dilation,
         **block,
     )
+    if options.HALVE_FIRST_DILATION and dilation > 1:
+        first = stage[0].conv1 if options.DEPTH in BASIC_DEPTHS else stage[0].conv2
+        first.dilation = first.padding = (dilation // 2, dilation // 2)
+    return stage
 
 
 @cache
