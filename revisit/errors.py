@@ -93,8 +93,12 @@ def told_by_worker(error: object, kind: str) -> str:
 
 
 def first_line(error: object) -> str:
-    """What an exception says first, for a message of ours; its kind where it says nothing."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+    """What an exception says first, for a message of ours; its kind where it says nothing.
+
+    Without objects of Python's, ``<_io.BytesIO object at 0x7f...>``, in whose place the message has a name.
+    """
+    lines = re.sub(r" ?<_io\.[^>]*>", "", str(error)).strip().splitlines()
+    return (lines or [type(error).__name__])[0][:160]
 
 
 def some(names: Sequence[str]) -> str:

@@ -1,5 +1,7 @@
 """Write a file whole or not at all, into a folder that is made or refused."""
 
+import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +26,19 @@ def written_whole(path: Path) -> Iterator[Path]:
         _flush(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def strict_json(content: object) -> str:
+    """The text of a dict that holds plain values, with null for numbers that JSON does not have: NaN and infinities."""
+    return json.dumps(_finite(content), indent=2, allow_nan=False)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def make_folder(folder: Path, name: str) -> None:

@@ -1,12 +1,14 @@
 """What a library raises while a run is set up becomes one line, and its traceback is kept."""
 
 import logging
+import math
 import sys
 
 import pytest
 import torch.distributed as dist
 
 from revisit.errors import LostContactError, UserError, translated
+from revisit.files import strict_json
 
 from detectron2.modeling import META_ARCH_REGISTRY
 
@@ -47,3 +49,9 @@ def test_users_errors_and_other_processes_failures_pass_unchanged(error):
     with pytest.raises(type(error)) as caught, translated("building the model"):
         raise error
     assert caught.value is error
+
+
+def test_json_has_null_for_what_is_no_number():
+    assert strict_json({"AP": math.nan, "all": [1.5, math.inf], "n": (1,)}).split() == (
+        ["{", '"AP":', "null,", '"all":', "[", "1.5,", "null", "],", '"n":', "[", "1", "]", "}"]
+    )

@@ -1,5 +1,6 @@
 """Which jobs a comparison of starts consists of, and what is refused before any of them runs."""
 
+import itertools
 import logging
 import sys
 from collections.abc import Sequence
@@ -109,6 +110,9 @@ def _facts(name: str, records: Records) -> list[str]:
 def name_starts(paths: Sequence[str]) -> dict[str, GivenBackbone]:
     """Starts by what tables call them: the ends of their paths, as short as tells them apart."""
     files = [path for path in paths if path != "random"]
+    for one, other in itertools.combinations(paths, 2):
+        same = one == other or Path(one).resolve() == Path(other).resolve()
+        expect(not same, f"--starts names one start twice, {one} and {other}: expected different ones")
     plain = [without_seed(path) for path in files]
     shown = plain if len(set(plain)) == len(plain) else files
     names = short_names([Path(path) for path in shown])

@@ -1,6 +1,5 @@
 """What a comparison of starts says: a table, a plot, a sentence, and results.json for a report."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from projects.CompareStarts.label_curves import LabelCurve, equivalences, senten
 from projects.PaperTables.cells import Cell
 from projects.PaperTables.result_table import ours
 from revisit.evaluation.main_score import LOWER_IS_BETTER
-from revisit.files import written_whole
+from revisit.files import strict_json, written_whole
 from revisit.viz.curves import saved_plot
 
 
@@ -51,7 +50,7 @@ def write_comparison(task: Task, cells: list[Cell], seeds: Sequence[int], folder
         "sentence": " ".join(sentences),
         "worth": [{"start": name, "labels": labels, "worth": text} for name, labels, text in lines],
     }
-    texts = {"table.md": markdown, "scores.csv": _csv(cells), "results.json": json.dumps(results, indent=2)}
+    texts = {"table.md": markdown, "scores.csv": _csv(cells), "results.json": strict_json(results)}
     for name, text in texts.items():
         with written_whole(folder / name) as temporary:
             temporary.write_text(text + "\n")

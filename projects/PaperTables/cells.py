@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +58,8 @@ class Cell:
 
 def _read_score(file: Path, name: str) -> float:
     results = flatten_results_dict(json.loads(file.read_text()))
-    numbers = {key: float(value) for key, value in results.items() if isinstance(value, int | float)}
+    values = {key: math.nan if value is None else value for key, value in results.items()}
+    numbers = {key: float(value) for key, value in values.items() if isinstance(value, int | float)}
     scores = ", ".join(key for key in numbers if "-" not in key)  # a dash stands before a class's name
     expect(name in numbers, f"no score {name} in {file}: expected one of {scores}, or of a class")
     return numbers[name]

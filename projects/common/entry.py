@@ -1,6 +1,5 @@
 """What every project on frozen features shares: a checked config, results.json."""
 
-import json
 import logging
 from argparse import Namespace
 from pathlib import Path
@@ -10,7 +9,7 @@ from revisit.engine.environment import record_environment
 from revisit.engine.run_log import open_log
 from revisit.engine.setup import make_config
 from revisit.errors import expect
-from revisit.files import make_folder, written_whole
+from revisit.files import make_folder, strict_json, written_whole
 
 from detectron2.config import CfgNode
 
@@ -45,4 +44,4 @@ def write_results(cfg: CfgNode, protocol: str, results: dict, *, network: bool =
     """OUTPUT_DIR/results.json, whole or not at all: what the numbers mean, of which weights they are, the numbers."""
     weights = {"weights": cfg.MODEL.WEIGHTS or RANDOM} if network else {}
     with written_whole(Path(cfg.OUTPUT_DIR) / "results.json") as temporary:
-        temporary.write_text(json.dumps({"protocol": protocol, **weights, **results}, indent=2) + "\n")
+        temporary.write_text(strict_json({"protocol": protocol, **weights, **results}) + "\n")

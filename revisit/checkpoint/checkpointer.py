@@ -9,7 +9,13 @@ import torch
 from torch import nn
 
 from revisit.checkpoint.flags import check_flags, flags_of, is_folded, read_flags
-from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint, require_finite, require_tensors
+from revisit.checkpoint.reading import (
+    UnreadableCheckpointError,
+    read_checkpoint,
+    require_finite,
+    require_tensors,
+    unwrapped,
+)
 from revisit.checkpoint.run_folder import checkpoints_of_run, is_of_run
 from revisit.errors import UserError, expect, first_line
 from revisit.files import written_whole
@@ -137,7 +143,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
             return {"model": tensors, "__author__": "Caffe2", "matching_heuristics": True}
         content = content if "model" in content else {"model": content}
         require_tensors(content["model"], "model")
-        return content
+        return {**content, "model": unwrapped(content["model"])}
 
     def _load_model(self, checkpoint: dict) -> object:
         if self._resuming and self._trainer:  # which says more than tensors that do not fit
@@ -150,8 +156,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
             raise UserError(f"{self._path} has a {type(flags).__name__} for flags: not a checkpoint of Revisit")
         if flags is None:
             logger.warning(
-                f"{self._path} has no flag file beside it: nothing says under which depth, stride, channel order "
-                "and pixel statistics it is valid"
+                f"{self._path} holds tensors without flags (a bare state dict, or weights of others), and none lie "
+                "beside it: nothing says under which depth, stride, channel order and pixel statistics it is valid"
             )
             if self.trains and not self._resuming and is_folded(_of_backbone(checkpoint["model"])):
                 check_flags(description.FOLDED, self._cfg, description, self._path)

@@ -15,6 +15,7 @@ from revisit.checkpoint.foreign_layouts import (
     recognise,
     tensors_of,
     training_of,
+    without_wrapper,
 )
 from revisit.checkpoint.reading import require_finite
 from revisit.config import add_revisit_config
@@ -63,6 +64,7 @@ def convert(
         UserError: no backbone in it, a key that cannot be placed, or a backbone tensor without a value.
     """
     stated = stated or {}
+    checkpoint = without_wrapper(checkpoint, stated) if source == "auto" else checkpoint
     source = recognise(checkpoint, stated) if source == "auto" else source
     tensors, description = backbone_of(checkpoint, source, stated)
     stated = {key: value for key, value in stated.items() if key in flag_keys(description)}

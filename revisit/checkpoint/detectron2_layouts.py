@@ -53,8 +53,9 @@ def zoo_flags(tensors: Tensors, description: BackboneDescription, author: str) -
     """
     if author != "torchvision" and not is_folded(tensors):
         raise UserError(
-            "the detector's batch norm has statistics, unlike most of Detectron2's model zoo, so nothing says which "
-            "channel order, pixel statistics and strides it was trained with: expected --config, its config.yaml"
+            "tensors without flags (a bare state dict, or a detector of Detectron2's), whose batch norm has "
+            "statistics, unlike most of the model zoo: nothing says which channel order, pixel statistics and strides "
+            "they were trained with. Expected a checkpoint of a Revisit run, or --config with their config.yaml"
         )
     flags = {**IMAGENET, **description.flags_of_tensors(tensors, {})}
     if author == "torchvision":

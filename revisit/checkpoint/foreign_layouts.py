@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from revisit.checkpoint.detectron2_layouts import CAFFE2_MARK, DETECTOR_MARKS, backbone_in_detectron2
-from revisit.checkpoint.reading import require_tensors
+from revisit.checkpoint.reading import require_tensors, unwrapped
 from revisit.errors import UserError
 from revisit.modeling.backbone.description import (
     BackboneDescription,
@@ -44,7 +44,7 @@ LAYOUTS: dict[str, tuple[Layout, ...]] = {
     "barlow_twins": (Layout(_JOINT, r"module\.(projector|bn)\.", mark="module.bn."), _BARE),
     "vicreg": (Layout(_JOINT, r"module\.projector\."), _BARE),
     "densecl": (Layout("backbone.", r"necks?\.|queue2?(_ptr)?$|encoder_[qk]\."), _BARE),
-    "swav": (Layout("module.", r"module\.(projection_head|prototypes)\."),),
+    "swav": (Layout("module.", r"module\.(projection_head|prototypes)\.", mark="module.pro"),),
     # Its bidirectional captioning models have a second head of text.
     "virtex": (Layout("visual.cnn.", r"(backward_)?textual\."), _BARE),
     "torchvision": (Layout("", r"fc\."),),
@@ -93,9 +93,8 @@ def recognise(checkpoint: dict, stated: Flags) -> str:
     tensors = tensors_of(checkpoint)
     if "flags" in checkpoint and any(key.startswith("backbone.") for key in tensors):
         return "revisit"
-    for name, (layout, *_) in LAYOUTS.items():
-        if _family_in(tensors, layout, name, stated) and any(key.startswith(layout.mark) for key in tensors):
-            return name
+    if source := _foreign_source(tensors, stated):
+        return source
     if backbone_in_detectron2(tensors, author_of(checkpoint)):
         return "detectron2"
     if description_of(tensors):
@@ -108,6 +107,23 @@ def recognise(checkpoint: dict, stated: Flags) -> str:
         f"no backbone recognised in the checkpoint ({_looks(checkpoint)}): expected a ResNet's layer1.0., or the "
         f"tensors of the network that --timm NAME names, after {layouts}"
     )
+
+
+def without_wrapper(checkpoint: dict, stated: Flags) -> dict:
+    """The checkpoint without DistributedDataParallel's ``module.``, unless a source's own layout has it."""
+    tensors = tensors_of(checkpoint)
+    if unwrapped(tensors) is tensors or _foreign_source(tensors, stated):
+        return checkpoint
+    rest = {key: value for key, value in checkpoint.items() if not isinstance(value, Tensor | np.ndarray)}
+    return {**rest, "model": unwrapped(tensors)}
+
+
+def _foreign_source(tensors: Tensors, stated: Flags) -> str | None:
+    """The first source of LAYOUTS whose first layout fits."""
+    for name, (layout, *_) in LAYOUTS.items():
+        if _family_in(tensors, layout, name, stated) and any(key.startswith(layout.mark) for key in tensors):
+            return name
+    return None
 
 
 def backbone_of(checkpoint: dict, source: str, stated: Flags) -> tuple[Tensors, BackboneDescription]:

@@ -21,6 +21,7 @@ _ARRAYS = {
     for module, name in (("multiarray", "_reconstruct"), ("multiarray", "scalar"))
 } | {("numpy", "ndarray"), ("numpy", "dtype"), ("collections", "OrderedDict")}
 
+WRAPPER = "module."
 _IS_FOLDER = 0x10  # in the attributes of a zip file's record
 
 
@@ -61,6 +62,12 @@ def require_tensors(values: dict, name: str) -> None:
             raise UnreadableCheckpointError(
                 f"the checkpoint's {name} holds a {type(value).__name__} as {key!r}: expected tensors by name"
             )
+
+
+def unwrapped(tensors: dict) -> dict:
+    """The tensors without the ``module.`` that DistributedDataParallel puts before every name."""
+    wrapped = all(key.startswith(WRAPPER) for key in tensors)
+    return {key.removeprefix(WRAPPER): value for key, value in tensors.items()} if wrapped else tensors
 
 
 def require_finite(key: str, value: torch.Tensor | np.ndarray) -> None:

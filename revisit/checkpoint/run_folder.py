@@ -1,6 +1,5 @@
 """What a run has in its OUTPUT_DIR: checkpoints, which there are and which are outdated; its last scores."""
 
-import json
 import logging
 import re
 from itertools import count
@@ -11,7 +10,7 @@ import torch
 import yaml
 
 from revisit.errors import UserError
-from revisit.files import UNFINISHED, written_whole
+from revisit.files import UNFINISHED, strict_json, written_whole
 from revisit.keys import dotted_keys
 
 # Names without .pth: of the result, and of the best evaluation's network, which has a record beside it.
@@ -38,7 +37,7 @@ def write_results(folder: Path, results: dict) -> None:
     path = folder / RESULTS
     try:
         with written_whole(path) as temporary:  # whoever finds it takes the evaluation for done
-            temporary.write_text(json.dumps(results, indent=2))
+            temporary.write_text(strict_json(results))
     except OSError as error:
         raise UserError(f"{path} could not be written ({error}): free some space and resume with --resume") from error
     logging.getLogger(__name__).info(f"results written to {path}")

@@ -6,10 +6,12 @@ than 8 bits a sample, which None refuses. Others keep their levels.
 
 import importlib
 import io
+import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from typing import BinaryIO, NamedTuple, TypeVar
 
 import cv2
@@ -27,6 +29,8 @@ from revisit.data.deep_pixels import (
 from revisit.data.image_bytes import PathLike, UnreadableImageError, read_file, read_sample
 from revisit.data.records import ask_each, sample
 from revisit.errors import UserError, first_line
+
+logger = logging.getLogger(__name__)
 
 Read = TypeVar("Read")
 MAX_REPLACEMENTS = 20  # images in a row
@@ -168,7 +172,7 @@ def _naming(name: str) -> Iterator[None]:
     except UnreadableImageError as error:
         raise UnreadableImageError(f"{name}: {error}") from None
     except Exception as error:  # decoders raise whatever damaged bytes trip, struct.error and MemoryError too
-        raise UnreadableImageError(f"{name}: {' '.join(str(error).split()) or type(error).__name__}") from error
+        raise UnreadableImageError(f"{name}: {first_line(error)}") from error
 
 
 def _decode_by_opencv(data: bytes, reduction: int) -> np.ndarray:
@@ -215,9 +219,17 @@ def _decode_by_pil(data: bytes, bit_depth: int | None) -> np.ndarray:
             pixels = np.stack([(np.asarray(image) >> 8).astype(np.uint8)] * 3, axis=-1)
         else:
             pixels = np.array(image.convert("RGB"))
+        with suppress(Exception):  # damage beyond the first frame matters to nobody
+            if getattr(image, "is_animated", False):
+                _say_first_frame()
         # A TIFF has been turned by its decoder, of which some versions leave the orientation as it was.
         turn = _UPRIGHT.get(_orientation(image)) if image is not None and image.format != "TIFF" else None
         return np.ascontiguousarray(turn(pixels)) if turn else pixels
+
+
+@cache
+def _say_first_frame() -> None:
+    logger.warning("images of several frames or pages (GIF, TIFF, WebP) are read as their first one")
 
 
 def _orientation(image: Image.Image) -> object:

@@ -51,6 +51,13 @@ def test_every_layout_named_or_recognised_gives_the_same_backbone_and_flags(smal
     assert named.flags == {**RESNET18_FLAGS, **narrow}  # RGB, ImageNet's statistics, strides in the 3x3
 
 
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if PREFIXES[LAYOUTS[name][1]] in ("", "visual.cnn.")])
+def test_the_module_of_distributed_training_before_every_name_is_left_out(small, name):
+    checkpoint = layouts(small)[name][2]
+    wrapped = {"epoch": 1, "model": under("module.", tensors_in(checkpoint))}
+    assert_same(convert(wrapped)[:2], convert(checkpoint)[:2])
+
+
 def test_all_sources_have_a_layout_here():
     assert runpy.run_path("tools/convert_to_d2.py")["SOURCES"] == SOURCES
     assert {source for source, _, _ in LAYOUTS.values()} == set(SOURCES) - {"revisit", "detectron2"} == PREFIXES.keys()

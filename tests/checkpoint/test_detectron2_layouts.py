@@ -167,7 +167,7 @@ def test_flags_are_those_of_the_zoos_configs():
 
 def test_a_detector_whose_batch_norm_was_trained_needs_the_config_that_says_its_flags():
     checkpoint = {"model": in_detector("resnet50", folded=False)}
-    with pytest.raises(UserError, match="nothing says which channel order, .* expected --config, its config.yaml"):
+    with pytest.raises(UserError, match="nothing says which channel order, .* or --config with their config.yaml"):
         convert(checkpoint)
     config = {"INPUT.FORMAT": "RGB", "MODEL.RESNETS.STRIDE_IN_1X1": False, "MODEL.OF_A_PROJECT.KEY": 3}
     flags = convert(checkpoint, stated=config).flags

@@ -3,6 +3,7 @@
 import io
 import os
 import random
+import re
 import resource
 import struct
 import zlib
@@ -17,6 +18,7 @@ from PIL import Image
 from tiny import tiny_config
 from trees import spoil_bytes
 
+from revisit.data import reader
 from revisit.data.loader import ResumableLoader
 from revisit.data.reader import UnreadableImageError, read_image, read_size
 
@@ -210,6 +212,13 @@ def test_a_truncated_file_is_refused_or_whole(path, kind):
     assert num_refused >= least * len(cuts)
 
 
+def test_of_several_frames_the_first_is_read_which_is_said_once(path, caplog):
+    reader._say_first_frame.cache_clear()
+    for kind in ("png", "gif", "gif", "webp"):
+        read(path, WHOLE[kind])
+    assert caplog.text.count("first one") == 1
+
+
 @pytest.mark.parametrize("kind", JPEGS)
 def test_a_download_filled_up_with_zeros_is_refused(path, kind):
     """OpenCV takes zeros for pixels; a thumbnail's end marker must not count as the image's."""
@@ -220,7 +229,7 @@ def test_a_download_filled_up_with_zeros_is_refused(path, kind):
 def test_what_is_no_image_or_no_file_is_refused(path, tmp_path):
     magic = b"\xff\xd8\xff"
     for data in (b"", b"This is not a photograph.\n" * 20, magic, bytes(1000), magic + bytes(1000)):
-        assert_refused(path, data)
+        assert_refused(path, data, match=f"^{re.escape(str(path))}: [^<]*$")
     os.mkfifo(tmp_path / "pipe.jpg")  # would keep its reader waiting for ever
     (tmp_path / "zero.jpg").symlink_to("/dev/zero")
     with open(tmp_path / "big.jpg", "wb") as file:

@@ -92,7 +92,7 @@ def test_a_subset_of_boxes_is_learnt_from_and_scored_on_the_same_file(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    "name", ["subset:", "subset:5", "subset:5:1:", "subset:0:1:d", "subset:-5:1:d", "subset:5:x:d"]
+    "name", ["subset:", "subset:5", "subset:5:1:", "subset:0:1:d", "subset:-5:1:d", "subset:5:x:d", "subset:٥:1:d"]
 )
 def test_a_subset_without_number_seed_and_name_is_refused(name):
     assert f"data set {name!r}: expected subset:N:SEED:NAME" in one_line_error(name)

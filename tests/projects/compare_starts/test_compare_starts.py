@@ -79,6 +79,8 @@ def test_a_start_with_a_file_for_each_seed_is_named_without_it_where_that_is_cle
     assert list(name_starts(["random", "x/half_{seed}.pth", "x/all.pth"])) == ["random weights", "half", "all"]
     assert list(name_starts(["x/half_{seed}.pth", "x/half.pth"])) == ["half_{seed}", "half"]
     assert list(name_starts(["a/half_{seed}.pth", "b/half_{seed}.pth"])) == ["a/half", "b/half"]
+    for twice in (["random", "random"], ["x/half.pth", "x/../x/half.pth"]):
+        assert "one start twice" in refusal(name_starts, twice)
 
 
 def test_other_labels_of_the_same_images_are_other_data(tmp_path, write_pictures):
