@@ -6,17 +6,17 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from revisit.errors import UserError, expect
 from revisit.modeling.distributed import consecutive_processes
-from revisit.modeling.losses.contrastive import at_least_float32
 
 from detectron2.config import CfgNode
 from detectron2.modeling import build_backbone
 from detectron2.utils import comm
+
+aten = torch.ops.aten
 
 
 class BNGroups(NamedTuple):
@@ -116,40 +116,108 @@ class SplitBatchNorm2d(_GroupedBatchNorm2d):
         if len(x) % self.splits:
             raise ValueError(f"a batch of {len(x)} does not divide into {self.splits} groups (MOCO.BN_GROUP)")
         mean, var = self.running_mean.repeat(self.splits, 1), self.running_var.repeat(self.splits, 1)
-        options = (self.weight, self.bias, True, self.momentum, self.eps)
-        out = [F.batch_norm(part, *own, *options) for part, *own in zip(x.chunk(self.splits), mean, var, strict=True)]
+        x = _NormOfParts.apply(x, self.weight, self.bias, mean, var, self)
         self.running_mean.copy_(mean.mean(0))
         self.running_var.copy_(var.mean(0))
         self.num_batches_tracked.add_(1)
-        return torch.cat(out)
+        return x
+
+
+class _NormOfParts(torch.autograd.Function):
+    """Batch norm of each part of a batch by itself, written where it belongs: ``torch.cat`` would copy every map.
+
+    ``means`` and ``variances``, (parts, C), are the parts' running statistics, which are updated.
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor, means: Tensor, variances: Tensor, layer) -> Tensor:
+        out, saved, count = torch.empty_like(x), torch.stack([means, variances]), len(means)
+        parts = zip(x.chunk(count), means, variances, out.chunk(count), *saved, strict=True)
+        for part, mean, var, *into in parts:
+            results = dict(zip(("out", "save_mean", "save_invstd"), into, strict=True))
+            aten.native_batch_norm.out(part, weight, bias, mean, var, True, layer.momentum, layer.eps, **results)
+        ctx.save_for_backward(x, weight, *saved)
+        ctx.eps = layer.eps
+        return out
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, means, inverses = ctx.saved_tensors
+        parts = zip(grad.chunk(len(means)), x.chunk(len(means)), means, inverses, strict=True)
+        grads = [
+            aten.native_batch_norm_backward(g, part, weight, None, None, mean, inverse, True, ctx.eps, [True] * 3)
+            for g, part, mean, inverse in parts
+        ]
+        of_x, of_weight, of_bias = zip(*grads, strict=True)
+        # In the order that autograd would add them up in.
+        return torch.cat(of_x), sum(reversed(of_weight)), sum(reversed(of_bias)), None, None, None
 
 
 class PooledBatchNorm2d(_GroupedBatchNorm2d):
-    """BatchNorm2d over the batches of a group of processes: what SyncBatchNorm is on a GPU, for any device.
+    """BatchNorm2d over the batches of a group of processes, which are of the same size on all of them.
 
-    Batches are of the same size on all of them. Statistics are computed in float32 at least, in two passes; their
-    gradient reaches every process's input.
+    One exchange forward and one backward, and nothing that the host waits for: torch's SyncBatchNorm, which allows
+    other shares, waits for the GPU three times a layer. Statistics are float32 at least; their gradient reaches every
+    process's input.
     """
 
     group: weakref.ref  # to a ProcessGroup: one that a layer kept alive would outlive dist.destroy_process_group()
 
     def _normalize(self, x: Tensor) -> Tensor:
-        wide = at_least_float32(x)
-        mean = self._mean(wide)
-        centred = wide - mean
-        var = self._mean(centred.square())
-        with torch.no_grad():
-            values = self.group().size() * x.numel() // x.shape[1]
-            self.running_mean.lerp_(mean.flatten(), self.momentum)
-            self.running_var.lerp_(var.flatten() * values / (values - 1), self.momentum)
-            self.num_batches_tracked.add_(1)
-        scale = self.weight.view(-1, 1, 1) * torch.rsqrt(var + self.eps)
-        return (centred * scale + self.bias.view(-1, 1, 1)).to(x.dtype)
-
-    def _mean(self, x: Tensor) -> Tensor:
-        """Of every channel over the group, (1, C, 1, 1)."""
         group = self.group()
-        return all_reduce(x.mean((0, 2, 3), keepdim=True), group=group) / group.size()
+        with torch.no_grad():
+            own = torch.stack(aten.batch_norm_update_stats(x, self.running_mean, self.running_var, 0.0))  # changes none
+            everywhere = own.new_empty(2 * group.size(), x.shape[1])
+            dist.all_gather_into_tensor(everywhere, own, group)
+            means, variances = everywhere[::2], everywhere[1::2]
+            mean = means.mean(0)
+            var = variances.mean(0) + (means - mean).square().mean(0)  # within the processes and between them
+            values = group.size() * x.numel() // x.shape[1]
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(var * values / (values - 1), self.momentum)
+            self.num_batches_tracked.add_(1)
+        return _NormByGroup.apply(x, self.weight, self.bias, mean, var, self)
+
+
+class _NormByGroup(torch.autograd.Function):
+    """y = (x - mean) / sqrt(var + eps), times weight plus bias; ``mean`` and ``var``, (C,), are those of the x of all
+    processes of the layer's group. The gradient of x is
+
+        weight / sqrt(var + eps) * (grad - mean(grad) - y mean(grad y)),  means over the group
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, layer) -> Tensor:
+        ctx.save_for_backward(x, weight, mean, var)
+        ctx.eps, ctx.group = layer.eps, layer.group
+        return F.batch_norm(x, mean, var, weight, bias, False, 0.0, ctx.eps)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (x, weight, mean, var), group = ctx.saved_tensors, ctx.group()
+        inverse = torch.rsqrt(var + ctx.eps)
+        statistics = (
+            mean,
+            var,
+            mean,
+            inverse,
+            False,
+            ctx.eps,
+            [False, True, True],
+        )  # a CPU takes var, a GPU inverse
+        _, *sums = aten.native_batch_norm_backward(grad, x, weight, *statistics)  # of grad y and of grad, here
+        everywhere = torch.stack(sums)
+        dist.all_reduce(everywhere, group=group)
+        values, columns = x.numel() // x.shape[1], (-1, 1, 1)
+        if x.is_cuda:  # one kernel
+            counts = torch.full((group.size(),), values, dtype=torch.int32, device=x.device)
+            of_inputs = (everywhere[1], everywhere[0] / inverse)  # sums of grad and of grad (x - mean)
+            of_x = torch.batch_norm_backward_elemt(grad, x, mean, inverse, weight, *of_inputs, counts)
+        else:
+            grad_y, grad_one = (each.view(columns) for each in everywhere / (group.size() * values))
+            y = (x - mean.view(columns)) * inverse.view(columns)
+            of_x = ((weight * inverse).view(columns) * (grad - grad_one - y * grad_y)).to(x.dtype)
+        return of_x, *sums, None, None, None
 
 
 def group_batch_norm(modules: list[nn.Module], groups: BNGroups) -> None:
@@ -160,16 +228,13 @@ def group_batch_norm(modules: list[nn.Module], groups: BNGroups) -> None:
     """
     pool = consecutive_processes(groups.processes) if groups.processes > 1 else None
     for layer in (layer for module in modules for layer in module.modules() if isinstance(layer, _BatchNorm)):
-        with_act = hasattr(layer, "act")  # timm's
-        if type(layer) is not nn.BatchNorm2d and not with_act:
+        if type(layer) is not nn.BatchNorm2d and not hasattr(layer, "act"):  # timm's
             if groups.count > 1:
                 kind = type(layer).__name__
                 raise UserError(f"the backbone has {kind}, which ignores MOCO.BN_GROUP: expected plain BatchNorm2d")
             continue
         if groups.splits > 1:
             layer.__class__, layer.splits = _of_kind(layer, SplitBatchNorm2d), groups.splits
-        elif pool and dist.get_backend() == "nccl":
-            layer.__class__, layer.process_group = _synchronised(with_act), pool
         elif pool:
             layer.__class__, layer.group = _of_kind(layer, PooledBatchNorm2d), weakref.ref(pool)
 
@@ -177,11 +242,3 @@ def group_batch_norm(modules: list[nn.Module], groups: BNGroups) -> None:
 def _of_kind(layer: nn.BatchNorm2d, kind: type[_GroupedBatchNorm2d]) -> type[nn.BatchNorm2d]:
     """``kind`` as a subclass of the layer's own class, whose forward it is in evaluation."""
     return kind if type(layer) is nn.BatchNorm2d else type(kind.__name__, (kind, type(layer)), {})
-
-
-def _synchronised(with_act: bool) -> type[nn.SyncBatchNorm]:
-    if not with_act:
-        return nn.SyncBatchNorm
-    from timm.layers import SyncBatchNormAct
-
-    return SyncBatchNormAct

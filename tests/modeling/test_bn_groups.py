@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from commands import launch_forks
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,18 +39,8 @@ def steps_of_processes(output: Path) -> None:
     found = {(size, dtype): step_in_groups(size, dtype) for size in SIZES for dtype in (torch.float32, torch.float64)}
     if comm.get_world_size() == 2:
         found["in parts"] = step_in_groups(8, torch.float64, PARTS)  # parts of 4 images, two of them a group
-        found["nccl"] = layer_of_nccl()
         found["bfloat16"] = layer_in_bfloat16()
     torch.save(found, output / f"{comm.get_world_size()}_{comm.get_rank()}.pth")
-
-
-def layer_of_nccl() -> tuple[str, int]:
-    """What a pooled layer is where NCCL connects the processes, and how many it pools."""
-    layer = nn.BatchNorm2d(3)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("revisit.modeling.bn_groups.dist.get_backend", lambda: "nccl")
-        group_batch_norm([layer], BNGroups(8, 1, 2, 1))
-    return type(layer).__name__, dist.get_world_size(layer.process_group)
 
 
 def maps_in_bfloat16() -> torch.Tensor:
@@ -59,11 +48,18 @@ def maps_in_bfloat16() -> torch.Tensor:
     return (20 + torch.randn(2, 8, 3, 8, 8, generator=torch.Generator().manual_seed(0))).bfloat16()
 
 
-def layer_in_bfloat16() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Output and running statistics of a layer that two processes share, as under autocast."""
-    layer = nn.BatchNorm2d(3)
+def layer_in_bfloat16() -> tuple[list[torch.Tensor], list[int]]:
+    """Output, running statistics and gradient of a layer that two processes share, as under autocast; how often they
+    exchange something forward and backward."""
+    layer, x, exchanges = nn.BatchNorm2d(3), maps_in_bfloat16()[comm.get_rank()].requires_grad_(), []
     group_batch_norm([layer], BNGroups(16, 1, 2, 1))
-    return layer(maps_in_bfloat16()[comm.get_rank()]).detach(), layer.running_mean, layer.running_var
+    with torch.profiler.profile() as forward:
+        out = layer(x)
+    with torch.profiler.profile() as backward:
+        (out * maps_in_bfloat16()[1 - comm.get_rank()]).sum().backward()
+    for profile in (forward, backward):
+        exchanges.append(sum(event.name.startswith("gloo:") for event in profile.events()))
+    return [out.detach(), layer.running_mean, layer.running_var, x.grad], exchanges
 
 
 @pytest.fixture(scope="module")
@@ -150,18 +146,16 @@ def test_saved_running_statistics_are_the_mean_over_the_groups_of_the_first_proc
         assert torch.allclose(torch.stack(saved), torch.stack(own).mean(0), rtol=1e-9), processes
 
 
-def test_pooled_statistics_of_bfloat16_maps_are_those_of_float64_plain_bn(steps):
-    maps, out, mean, var = maps_in_bfloat16(), *steps[2]["bfloat16"]
-    plain = nn.BatchNorm2d(3).double()
-    expected = plain(maps.flatten(0, 1).double())[: len(out)]
-    assert out.dtype == torch.bfloat16
-    assert torch.allclose(out.double(), expected, rtol=2**-8, atol=1e-4)
+def test_pooled_statistics_of_bfloat16_maps_are_those_of_float64_plain_bn_by_one_exchange_each_way(steps):
+    (out, mean, var, grad), exchanges = steps[2]["bfloat16"]
+    plain, x = nn.BatchNorm2d(3).double(), maps_in_bfloat16().flatten(0, 1).double().requires_grad_()
+    expected = plain(x)
+    (expected * maps_in_bfloat16().flip(0).flatten(0, 1)).sum().backward()
+    assert out.dtype == grad.dtype == torch.bfloat16 and exchanges == [1, 1]
+    assert torch.allclose(out.double(), expected[: len(out)], rtol=2**-8, atol=1e-4)
+    assert torch.allclose(grad.double(), x.grad[: len(grad)], rtol=2**-8, atol=1e-4)
     assert torch.allclose(mean.double(), plain.running_mean, rtol=1e-5)
     assert torch.allclose(var.double(), plain.running_var, rtol=1e-5)
-
-
-def test_pooling_on_gpus_is_left_to_torch(steps):
-    assert steps[2]["nccl"] == ("SyncBatchNorm", 2)
 
 
 def test_split_bn_keeps_the_names_evaluates_as_bn_and_says_when_the_batch_does_not_divide():
