@@ -4,7 +4,8 @@
 The checkpoint is one of our runs, pretrained or finetuned; a backbone or a detector of Detectron2, from its model zoo
 or your own; or of MoCo v1/v2, DenseCL, SwAV, DINO, VICReg, Barlow Twins, VirTex, torchvision, timm or the reference
 code. --source auto recognises it where the names of its tensors show it. Of other networks of timm's than ResNets,
---timm NAME says which it is. A key that has no place, or a backbone tensor without a value, is refused by name.
+--timm NAME says which it is, and with options, as in --timm vit_small_patch16_224,num_heads=12, which no name does. A
+key that has no place, or a backbone tensor without a value, is refused by name.
 
 Writes OUTPUT (.pth: tensors only, loads with weights_only; or .pkl, as Detectron2's model zoo) and, beside
 it, OUTPUT's name with .yaml: the configuration under which the weights are valid, and their licence where it is
@@ -32,7 +33,8 @@ def main() -> None:
     parser.add_argument("--source", choices=["auto", *SOURCES], default="auto", help="layout of the input")
     config = "config.yaml that the model was trained under; not needed for most of Detectron2's model zoo"
     parser.add_argument("--config", metavar="FILE", default="", help=config)
-    timm = "network of timm's that the weights are of, such as vit_small_patch16_224.dino; a tag says their pixels"
+    timm = "network of timm's that the weights are of, such as vit_small_patch16_224.dino: a tag says their pixels; "
+    timm += "options follow as ,NAME=VALUE"
     parser.add_argument("--timm", metavar="NAME", default="", help=timm)
     rgb = "weights for BGR become the same network for RGB, which pretraining and segmentation read"
     parser.add_argument("--rgb", action="store_true", help=rgb)

@@ -21,7 +21,7 @@ from revisit.errors import UserError
 from revisit.keys import check_values
 from revisit.modeling.backbone.description import describe
 from revisit.modeling.backbone.pyramids import SimpleFeaturePyramid
-from revisit.modeling.backbone.timm import TimmBackbone, flags_of_name, name_on_hub
+from revisit.modeling.backbone.timm import TimmBackbone, TimmDescription, flags_of_name, name_on_hub
 from revisit.modeling.bn_groups import BNGroups, group_batch_norm
 
 from detectron2.modeling import build_backbone, build_model
@@ -318,6 +318,19 @@ def test_weights_of_other_projects_are_found_by_their_prefix_and_strange_keys_re
         convert(tensors | {"blocks.9.attn.qkv.weight": torch.ones(2)}, stated=stated(VIT))
     with pytest.raises(UserError, match="timm.cls_token is"):
         convert(tensors, stated={**stated(VIT), "MODEL.TIMM.OPTIONS": ["patch_size", 8]})
+
+
+def test_heads_that_no_tensor_shows_are_those_of_the_name_or_of_its_options_and_are_said():
+    flags = flags_of_name("vit_tiny_patch16_224,img_size=32,embed_dim=64,depth=4,num_heads=4,patch_size=8")
+    assert flags["MODEL.TIMM.OPTIONS"][-4:] == ["num_heads", 4, "patch_size", 8]
+    tensors = random_network(VIT).state_dict()  # of 2 heads
+    assert convert(tensors, stated=flags).title.endswith(", 4 heads")
+    assert convert(tensors, stated=stated(VIT)).title.endswith(", 2 heads")
+    for name, heads in (("vit_huge_patch14_224", 16), ("convnext_tiny", None)):
+        keys = {"MODEL.TIMM.NAME": name, "MODEL.TIMM.OPTIONS": [], "MODEL.TIMM.FINAL_NORM": True}
+        assert TimmDescription().title(keys) == f"{name} of timm's" + (f", {heads} heads" if heads else "")
+    with pytest.raises(UserError, match="expected each as NAME=VALUE"):
+        flags_of_name("vit_tiny_patch16_224,num_heads")
 
 
 def test_a_name_with_its_tag_says_the_pixels_and_the_hub_says_the_name(tmp_path):

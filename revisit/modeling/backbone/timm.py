@@ -5,6 +5,7 @@ timm builds, interpolates position embeddings and names tensors; nothing here kn
 
 import json
 import math
+from ast import literal_eval
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -73,6 +74,7 @@ class Form(NamedTuple):
     kwargs: dict[str, object]  # of timm.create_model
     stages: dict[str, Stage]  # by name, in the network's order; of several maps of one stride the last
     multiple: int  # px: sides have to be padded to a multiple of it; 1 where the network itself rounds up
+    heads: list[int]  # of its attention, rising; no tensor shows them
 
 
 class TimmBackbone(Backbone):
@@ -176,7 +178,8 @@ def _tried(name: str, kwargs: dict[str, object], final_norm: bool) -> Form:
         rounds_up = fits(2 * largest + 1, 4 * largest - 3)
     except Exception:
         rounds_up = False
-    return Form(kwargs, stages, 1 if rounds_up else largest)
+    heads = sorted({module.num_heads for module in network.modules() if hasattr(module, "num_heads")})
+    return Form(kwargs, stages, 1 if rounds_up else largest, heads)
 
 
 @cache
@@ -267,8 +270,9 @@ class TimmDescription(BackboneDescription):
         return TimmBackbone(cfg.MODEL.TIMM.NAME, cfg.MODEL.TIMM.OPTIONS, final_norm=cfg.MODEL.TIMM.FINAL_NORM)
 
     def title(self, flags: Flags) -> str:
-        name, options, _ = (flags[key] for key in self.FLAG_KEYS)
-        return f"{name} of timm's" + (f" with {options}" if options else "")
+        name, options, final_norm = (flags[key] for key in self.FLAG_KEYS)
+        heads = ", ".join(map(str, _form(name, _hashable(options), final_norm).heads))
+        return f"{name} of timm's" + (f" with {options}" if options else "") + (f", {heads} heads" if heads else "")
 
     def library_names(self, stated: Flags) -> dict[str, str | None]:
         """Those of the network that ``stated`` names; what its maps do not need, such as its classifier, is left."""
@@ -310,15 +314,23 @@ class TimmDescription(BackboneDescription):
 def flags_of_name(name: str) -> Flags:
     """What a name of timm's says of weights: the network, and with a tag (``vit_small_patch16_224.dino``) their pixels.
 
+    Options of a network that has no name of its own may follow: ``vit_small_patch16_224,num_heads=12``.
+
     Raises:
-        UserError: timm knows no such name.
+        UserError: timm knows no such name; an option without a value.
     """
     from timm import models
 
+    name, *options = name.split(",")
     network, tag = models.split_model_name_tag(name)
     if not models.is_model(network):
         raise UserError(f"--timm {name}: timm has no such network; expected a name of timm.list_models()")
     flags: Flags = {"MODEL.TIMM.NAME": network}
+    if options:
+        try:
+            flags["MODEL.TIMM.OPTIONS"] = [item for each in options for item in _option(*each.split("="))]
+        except (TypeError, ValueError, SyntaxError) as error:
+            raise UserError(f"--timm {name}: its options are {options}, expected each as NAME=VALUE") from error
     if tag:
         try:
             weights = models.get_pretrained_cfg(name, allow_unregistered=False)
@@ -327,6 +339,10 @@ def flags_of_name(name: str) -> Flags:
         flags |= {"MODEL.PIXEL_MEAN": [255 * value for value in weights.mean]}
         flags |= {"MODEL.PIXEL_STD": [255 * value for value in weights.std]}
     return flags
+
+
+def _option(name: str, value: str) -> tuple[str, object]:
+    return name, literal_eval(value)
 
 
 def name_on_hub(weights: Path) -> str:
