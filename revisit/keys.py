@@ -135,6 +135,11 @@ def declaration(name: str) -> Key | None:
     return next((key for pattern, key in OF_DETECTRON2.items() if fnmatchcase(name, pattern)), None)
 
 
+def is_among(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a full key is one of some, whose names may have * for some parts."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
 def add_declared_keys(cfg: CfgNode) -> None:
     """Add the default of every declared key to a config, in place."""
     for key in KEYS.values():

@@ -146,8 +146,9 @@ def test_eval_only_repeats_the_numbers_of_finetuning(task, options, metric, proc
     at_the_end = (tmp_path / "evaluation.json").read_text()
     (tmp_path / "evaluation.json").unlink()
     settings = (tmp_path / "config.yaml").read_text()
-    again = f"--resume {options} {backbone}" if processes == 2 else f"{options} {tmp_path}/model_final.pth"
-    run(f"{train} --eval-only {again}", toy_root)
+    own = f"IMPORTS \"('projects.ToyScenes',)\" OUTPUT_DIR {tmp_path} MODEL.WEIGHTS {tmp_path}/model_final.pth"
+    alone = f"python tools/train_net.py --eval-only {own}"  # which the checkpoint says the rest of
+    run(f"{train} --eval-only --resume {options} {backbone}" if processes == 2 else alone, toy_root)
     assert (tmp_path / "config.yaml").read_text() == settings
     assert (tmp_path / "evaluation.json").read_text() == at_the_end
     evaluated = json.loads(at_the_end)

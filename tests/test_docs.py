@@ -86,13 +86,12 @@ def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
     assert "frozen features" in run(f"{frozen} MODEL.RESNETS.DEPTH 18", tmp_path)
     here = [command.replace("/data", str(tmp_path)) for command in documented("docs/own-images.md")[8:]]
     predict, export, go_on = (command.replace(" output", f" {tmp_path}/output") for command in here)
-    classes = f"MODEL.ROI_HEADS.NUM_CLASSES 2 {SMALL} MODEL.RESNETS.DEPTH 18 INPUT.MIN_SIZE_TEST 64"
-    assert "16 of 16 files: pictures and JSON" in run(f"{predict} {classes}", tmp_path)
+    assert "16 of 16 files: pictures and JSON" in run(predict, tmp_path)
     assert [category["name"] for category in json.loads((own / "found/images.json").read_text())["categories"]] == [
         "crate",
         "barrel",
     ]
-    assert "image -> boxes, scores, classes" in run(f"{export} {classes}", tmp_path)
+    assert "image -> boxes, scores, classes" in run(export, tmp_path)
     quick = "MOCO.QUEUE_SIZE 8 TEST.EVAL_EPOCHS 0 KNN_EVAL.NUM_NEIGHBORS 5 NEIGHBORS.WARMUP_EPOCHS 0"
     text = run(f"{go_on.replace('moco.pth', 'own/backbone.pth')} {OWN} {quick}", tmp_path)
     assert "before the first step" in text and "training has taken rankme from" in text

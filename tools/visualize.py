@@ -1,11 +1,11 @@
 #!/usr/bin/env python
 """Draw what a finetuned model predicts on a data set: input, truth and prediction side by side.
 
-    python tools/visualize.py --config-file configs/toy/detection.yaml --output output/sheets \\
-        MODEL.WEIGHTS output/toy/detection/model_final.pth
+    python tools/visualize.py --weights output/own/detection/model_final.pth --output output/sheets
 
-Works for detection (boxes), semantic segmentation (classes, void left unpainted) and depth (metres), as
-MODEL.META_ARCHITECTURE says. The images are spread evenly over the data set, the same ones in every call.
+A run's checkpoint knows its network, classes, input and test sets; KEY VALUE pairs change what concerns the test.
+Works for detection (boxes), semantic segmentation (classes, void left unpainted) and depth (metres). The images are
+spread evenly over the data set, the same ones in every call.
 
 To check a new data set by eye, without any model:
 
@@ -17,6 +17,7 @@ import argparse
 import re
 from pathlib import Path
 
+from projects.Predict.command_line import add_network_options
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
 
@@ -24,42 +25,32 @@ from revisit.errors import expect
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--config-file", required=True, metavar="FILE", help="of the finetuned model, as for tools/train_net.py")
+    add_network_options(parser, "detection: draw boxes")
     add("--output", required=True, type=Path, metavar="DIR", help="folder for the sheets, created if needed")
     add("--dataset", metavar="NAME", help="data set to draw (default: the first of DATASETS.TEST)")
     add("--num-images", type=natural, default=8, metavar="N", help="images in all (default: %(default)s)")
     add("--rows", type=natural, default=4, metavar="N", help="images per sheet (default: %(default)s)")
     add("--truth-only", action="store_true", help="draw input and truth without any model")
-    scores = "detection: draw boxes that score at least this, 0 to 1 (default: %(default)s)"
-    add("--score-threshold", type=float, default=0.5, metavar="S", help=scores)
-    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="config overrides: MODEL.WEIGHTS FILE and others")
-    parser.set_defaults(num_gpus=1, num_machines=1, resume=False)
+    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
     return parser.parse_args()
 
 
 def main() -> None:
     args = parse_args()
-    from projects.Predict.predictions import TASKS, make_rows, set_score_threshold
-    from revisit.engine.setup import make_config
+    from projects.Predict.predictions import TASKS, finetuned_config, make_rows, set_score_threshold
     from revisit.files import make_folder
     from revisit.keys import DETECTORS
-    from revisit.modeling.meta_arch.pretraining import method_of
     from revisit.viz.tiles import save_sheet
 
-    cfg = make_config(args.config_file, args.opts)
-    architecture, what = cfg.MODEL.META_ARCHITECTURE, "pretrains, so it has" if method_of(cfg) else "has"
-    expect(
-        architecture in TASKS,
-        f"{args.config_file} {what} no prediction to draw (MODEL.META_ARCHITECTURE {architecture}): "
-        f"expected one of {', '.join(TASKS)}; tools/train_net.py --dry-run draws the views of pretraining",
-    )
+    cfg = finetuned_config(args)
+    architecture = cfg.MODEL.META_ARCHITECTURE
     expect(bool(args.dataset or cfg.DATASETS.TEST), "no data to draw: give --dataset NAME, or set DATASETS.TEST")
     dataset = args.dataset or cfg.DATASETS.TEST[0]
-    set_score_threshold(cfg, args.score_threshold)
+    threshold = set_score_threshold(cfg, args)
     rows = make_rows(cfg, dataset, args.num_images, args.truth_only)
     headers, subtitle = ["input", TASKS[architecture][1]], "truth only"
     if not args.truth_only:
-        scores = f" (scores of at least {args.score_threshold:g})" if architecture in DETECTORS else ""
+        scores = f" (scores of at least {threshold:g})" if architecture in DETECTORS else ""
         headers, subtitle = [*headers, f"prediction{scores}"], f"weights {cfg.MODEL.WEIGHTS}"
     make_folder(args.output, "--output")
     name = Path(dataset.rpartition(":")[2]).stem if ":" in dataset else dataset  # the end of a path

@@ -1,5 +1,6 @@
 """Draw what a finetuned model predicts for the images of a data set: a row of input, truth and prediction each."""
 
+from argparse import Namespace
 from collections.abc import Callable
 
 import numpy as np
@@ -14,6 +15,7 @@ from revisit.data.labels import check_size, read_depth, read_labels
 from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.engine.data_checks import follow_class_names
 from revisit.engine.finetune_trainer import build_mapper
+from revisit.engine.setup import make_config
 from revisit.errors import expect
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.keys import DETECTORS
@@ -25,6 +27,7 @@ from detectron2.data.detection_utils import annotations_to_instances
 from detectron2.modeling import build_model
 from detectron2.structures import Instances
 
+LOOKED_AT = 0.5  # score of objects that are worth a look, where a command says no other
 Predict = Callable[[dict, np.ndarray], dict]  # a record and its pixels to what a model predicts
 
 
@@ -50,11 +53,31 @@ class Predictor:
         return self._model([self._map(record, pixels)])[0]
 
 
-def set_score_threshold(cfg: CfgNode, threshold: float) -> None:
-    """Let detectors find objects that score at least this, in place. Raises UserError unless it is in 0 to 1."""
-    expect(0 <= threshold <= 1, f"--score-threshold {threshold:g}: expected 0 to 1")
-    for part in (cfg.MODEL.ROI_HEADS, cfg.MODEL.RETINANET):
-        part.SCORE_THRESH_TEST = threshold
+def finetuned_config(args: Namespace) -> CfgNode:
+    """The config of a command with ``add_network_options``: of its checkpoint, under what the command says of the test.
+
+    Raises:
+        UserError: a network that predicts nothing, or another one than the checkpoint's.
+    """
+    weights = ["MODEL.WEIGHTS", args.weights] if args.weights else []
+    cfg = make_config(args.config_file, [*weights, *args.opts], trained=True)
+    kind, way_out = cfg.MODEL.META_ARCHITECTURE, "tools/train_net.py --dry-run draws the views of a pretraining"
+    expect(kind in TASKS, f"MODEL.META_ARCHITECTURE {kind} predicts nothing: expected one of {list(TASKS)}; {way_out}")
+    return cfg
+
+
+def set_score_threshold(cfg: CfgNode, args: Namespace) -> float:
+    """Let detectors find objects that score at least --score-threshold, in place; returns it.
+
+    Raises UserError unless it is in 0 to 1.
+    """
+    heads = cfg.MODEL.RETINANET if cfg.MODEL.META_ARCHITECTURE == "RetinaNet" else cfg.MODEL.ROI_HEADS
+    if args.score_threshold is not None:
+        expect(0 <= args.score_threshold <= 1, f"--score-threshold {args.score_threshold:g}: expected 0 to 1")
+        heads.SCORE_THRESH_TEST = args.score_threshold
+    elif not any(key.endswith(".SCORE_THRESH_TEST") for key in args.opts[::2]):
+        heads.SCORE_THRESH_TEST = LOOKED_AT
+    return heads.SCORE_THRESH_TEST
 
 
 def detections_of(objects: Instances) -> Detections:

@@ -48,7 +48,7 @@ def settings_of_run(folder: Path) -> dict[str, Any]:
 
     Of the newest checkpoint that can be read, where there is one, else of config.yaml.
     """
-    if content := next(filter(None, map(_glance, checkpoints_of_run(folder))), None):
+    if content := next(filter(is_of_run, map(glance, checkpoints_of_run(folder))), None):
         return content["trainer"]["config"]
     try:
         return dotted_keys(yaml.safe_load((folder / "config.yaml").read_text()))
@@ -68,17 +68,17 @@ def iteration_of(path: Path) -> int:
 
 def read_iteration(path: Path) -> int | None:
     """The iteration after which a run wrote a checkpoint; None where it cannot be read or is something else."""
-    content = _glance(path)
-    return content and content["iteration"]
+    content = glance(path)
+    return content["iteration"] if is_of_run(content) else None
 
 
-def _glance(path: Path) -> dict | None:
-    """A run's checkpoint without its tensors' values being read; None if it cannot be, or is something else."""
+def glance(path: Path) -> dict:
+    """A .pth file's content without its tensors' values being read; {} if it cannot be, or is no dict."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception:  # whatever damaged bytes trip
-        return None
-    return content if is_of_run(content) else None
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def is_of_run(content: object) -> bool:

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 
 import yaml
 
-from revisit.config import add_revisit_config
+from revisit.checkpoint.trained import Trained
+from revisit.config import OF_A_RUN, add_revisit_config
 from revisit.errors import UserError
 from revisit.imports import import_modules
-from revisit.keys import declaration, declare, dotted_keys, shown
+from revisit.keys import declaration, declare, dotted_keys, is_among, shown
 
 from detectron2.config import CfgNode, get_cfg
 
@@ -24,8 +25,8 @@ COMMAND_LINE = "command line"
 _WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
 
 
-def merged_config(config_file: str, opts: Sequence[object] = ()) -> CfgNode:
-    """The defaults, under a config file where there is one, under KEY VALUE pairs.
+def merged_config(config_file: str, opts: Sequence[object] = (), trained: Trained | None = None) -> CfgNode:
+    """The defaults, under a checkpoint's config and a config file where there are any, under KEY VALUE pairs.
 
     What they name in IMPORTS is imported first, because it may declare config keys.
 
@@ -45,6 +46,10 @@ def merged_config(config_file: str, opts: Sequence[object] = ()) -> CfgNode:
             _merge(imports, {"IMPORTS": values["IMPORTS"]}, where)
             import_modules(imports.IMPORTS)
     add_revisit_config(defaults)
+    if trained:
+        known = dotted_keys(defaults).keys() & trained.config.keys()
+        taken = {key: trained.config[key] for key in known if not is_among(key, OF_A_RUN)}
+        _merge(defaults, taken, trained.weights)
     _merge(defaults, in_file, config_file)
     _merge(defaults, typed, COMMAND_LINE)
     return defaults

@@ -1,16 +1,19 @@
-"""What a resumed run may change: a key that its network reads is refused, unless declared as one that may change.
+"""Which other values a checkpoint puts up with: where a run resumes from it, and where its network is only used.
 
-A key that nothing declares is refused too, because it may make another experiment of the run.
+A resumed run may change a key that is declared so, or that its network never reads; any other may make another
+experiment of it. Who uses a trained network may change what does not make the network, its boxes or its input.
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from revisit.checkpoint.trained import Trained
+from revisit.config import MAKERS, NO_MAKERS
 from revisit.data.inspection import Note
 from revisit.data.records import PARTS, changes
 from revisit.errors import UserError
-from revisit.keys import declaration, dotted_keys, is_read
+from revisit.keys import declaration, dotted_keys, is_among, is_read, shown
 
 from detectron2.config import CfgNode
 
@@ -82,12 +85,31 @@ def _compare(cfg: CfgNode, images: list[dict], saved: dict, other_processes: boo
         )
         differences.append(Difference(DATA, old, f"{new}, other {' and '.join(changed)}"))
     elsewhere = other_processes or now["MODEL.DEVICE"] != before["MODEL.DEVICE"]
-    for key in sorted(now.keys() & before.keys() - {DATA}):
-        difference = Difference(key, before[key], now[key])
-        resolved = elsewhere and key.endswith(".NORM") and {*map(str, difference[1:])} <= SYNCHRONISED
-        if difference.before != difference.now and not resolved:
-            differences.append(difference)
-    return differences
+    return differences + [d for d in _differences(before, now, elsewhere=elsewhere) if d.key != DATA]
+
+
+def _differences(before: Mapping, now: Mapping, *, elsewhere: bool) -> list[Difference]:
+    """By key; ``elsewhere``: on other devices or processes, where SyncBN becomes another norm of the same values."""
+    found = [Difference(key, before[key], now[key]) for key in sorted(now.keys() & before.keys())]
+    norms = [d for d in found if elsewhere and d.key.endswith(".NORM") and {*map(str, d[1:])} <= SYNCHRONISED]
+    return [d for d in found if d.before != d.now and d not in norms]
+
+
+def check_same_network(cfg: CfgNode, trained: Trained) -> None:
+    """Refuse, by name, what of a config would make another network of a checkpoint's, or other boxes of its answers.
+
+    Raises:
+        UserError: keys that differ, with both values.
+    """
+    differences = _differences(trained.config, plain_config(cfg), elsewhere=True)
+    wrong = [d for d in differences if is_among(d.key, MAKERS) and not is_among(d.key, NO_MAKERS)]
+    wrong = [d for d in wrong if not may_change(cfg, d.key)]
+    wrong = [d for d in wrong if d.key == "MODEL.META_ARCHITECTURE"] or wrong
+    if wrong:
+        found = "; ".join(f"{d.key} is {shown(d.now)} here and {shown(d.before)} there" for d in wrong)
+        raise UserError(
+            f"{trained.weights} was trained under another configuration: {found}. Leave them to the checkpoint"
+        )
 
 
 def typed_in_vain(cfg: CfgNode, opts: Sequence[object]) -> list[Note]:

@@ -16,6 +16,7 @@ from revisit.checkpoint.run_folder import (
     settings_of_run,
     tidy_up,
 )
+from revisit.checkpoint.trained import trained_network
 from revisit.data.catalog import register
 from revisit.data.inspection import Note
 from revisit.engine.config_checks import check_config, check_hardware, check_schedule, settle_evaluation
@@ -25,11 +26,12 @@ from revisit.engine.launch import log_processes
 from revisit.engine.merging import merged_config
 from revisit.engine.precision import DECIDED, choose_precision
 from revisit.engine.run_log import open_log
-from revisit.engine.same_experiment import typed_in_vain
+from revisit.engine.same_experiment import check_same_network, typed_in_vain
 from revisit.engine.solver import resolve_schedule
 from revisit.errors import UserError, is_lost_contact, translated
 from revisit.files import make_folder
 from revisit.imports import import_modules
+from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
 from detectron2.utils import comm
@@ -55,9 +57,8 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
     Raises:
         UserError: whatever is wrong with it, in one line.
     """
-    cfg = make_config(
-        args.config_file, args.opts, num_processes=num_processes, resume=args.resume, for_here=not args.dry_run
-    )
+    where = {"num_processes": num_processes, "for_here": not args.dry_run}
+    cfg = make_config(args.config_file, args.opts, resume=args.resume, trained=args.eval_only, **where)
     num_images = 0
     with translated("looking at the data sets"):
         notes = typed_in_vain(cfg, args.opts) + settle_evaluation(cfg, eval_only=args.eval_only)
@@ -77,6 +78,7 @@ def make_config(
     *,
     num_processes: int = 1,
     resume: bool = False,
+    trained: bool = False,
     for_here: bool = True,
     seed: int = -1,
 ) -> CfgNode:
@@ -86,15 +88,19 @@ def make_config(
         num_processes: of the run, over all machines.
         resume: a SEED that is to be drawn is the one that the run in OUTPUT_DIR drew, and SOLVER.PRECISION auto what it
             measured.
+        trained: of a network that is only used: what neither file nor pairs say is as in its checkpoint.
         for_here: refuse what this machine cannot run.
         seed: what a negative SEED becomes; negative: drawn.
 
     Raises:
-        UserError: a file or key that does not exist, a value of the wrong type, an impossible recipe.
+        UserError: a file or key that does not exist, a value of the wrong type, an impossible recipe; with
+            ``trained`` a value that would make another network than the checkpoint's.
     """
     if config_file and not Path(config_file).is_file():
         raise UserError(f"config file {config_file} not found")
     cfg = merged_config(config_file, opts)
+    if trained:
+        cfg = _under_checkpoint(cfg, config_file, opts, resume)
     if cfg.SEED < 0:
         cfg.SEED = seed
     with translated("checking the config"):
@@ -102,6 +108,20 @@ def make_config(
         check_config(cfg, num_processes)
         if for_here:
             check_hardware(cfg)
+    return cfg
+
+
+def _under_checkpoint(cfg: CfgNode, config_file: str, opts: Sequence[str], resume: bool) -> CfgNode:
+    """The config of the file and the pairs, with what its checkpoint says where these say nothing."""
+    network = trained_network(cfg, resume=resume)
+    if not config_file and not network.config:
+        found = f"{network.weights} holds no config" if network.weights else "no weights are given"
+        raise UserError(f"{found}: expected a run's checkpoint, such as model_final.pth, or --config-file FILE")
+    kind = network.config.get("MODEL.META_ARCHITECTURE", "")
+    if method_of(cfg) and kind != cfg.MODEL.META_ARCHITECTURE:
+        return cfg  # a pretraining judges the backbone of any checkpoint, whose flags are compared
+    cfg = merged_config(config_file, opts, network)
+    check_same_network(cfg, network)
     return cfg
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from runs import assert_same, load, run, run_config, train, train_for_module
 from tiny import tiny_config
 
+from revisit.config import OF_A_RUN
 from revisit.data.records import changes, fingerprint
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.pretrain_trainer import PretrainTrainer
@@ -29,6 +30,7 @@ from revisit.engine.setup import make_config
 from revisit.engine.solver import resolve_schedule
 from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError
+from revisit.keys import is_among
 
 from detectron2.config import CfgNode
 
@@ -179,6 +181,88 @@ def test_norms_that_were_resolved_for_other_processes_are_the_same(caplog):
     saved["config"]["MODEL.RESNETS.NORM"] = "GN"
     with pytest.raises(UserError, match=r"GN -> BN"):
         check_same_experiment(cfg, IMAGES, saved, other_processes=True)
+
+
+@pytest.fixture(scope="module")
+def detector(tmp_path_factory) -> Path:
+    """A checkpoint, without tensors, of a toy detector with its own anchors and classes, trained by two processes."""
+    cfg = config("detection").clone()
+    own = ("MODEL.ANCHOR_GENERATOR.SIZES", [[16, 32]], "MODEL.ROI_HEADS.NUM_CLASSES", 3, "TEST.EVAL_PERIOD", 5)
+    cfg.merge_from_list([*own, "MODEL.RESNETS.NORM", "naiveSyncBN"])
+    path = tmp_path_factory.mktemp("detector") / "model_final.pth"
+    torch.save(
+        {"model": {}, "iteration": 9, "trainer": {"config": plain_config(cfg)}, "classes": ["a", "b", "c"]}, path
+    )
+    return path
+
+
+def use(weights: object, words: str = "", config_file: str = "") -> CfgNode:
+    return make_config(config_file, ["MODEL.WEIGHTS", str(weights), *words.split()], trained=True)
+
+
+def test_whoever_uses_a_network_needs_no_recipe_and_may_test_it_otherwise(detector):
+    trained = torch.load(detector)["trainer"]["config"]
+    otherwise = {
+        "MODEL.ROI_HEADS.SCORE_THRESH_TEST": 0.3,
+        "MODEL.ROI_HEADS.NMS_THRESH_TEST": 0.4,
+        "MODEL.RPN.NMS_THRESH": 0.6,
+        "MODEL.RPN.LOSS_WEIGHT": 3.0,
+        "INPUT.MIN_SIZE_TEST": 320,
+        "TEST.DETECTIONS_PER_IMAGE": 7,
+        "MODEL.RETINANET.NUM_CONVS": 7,
+    }
+    for words, changed in (("", {}), (" ".join(f"{key} {value}" for key, value in otherwise.items()), otherwise)):
+        cfg = plain_config(use(detector, words))
+        assert {key: cfg[key] for key in cfg if not is_among(key, OF_A_RUN)} == {
+            key: value for key, value in (trained | changed).items() if not is_among(key, OF_A_RUN)
+        }
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "MODEL.ANCHOR_GENERATOR.SIZES [[24,48,80]]",
+        "MODEL.ANCHOR_GENERATOR.ASPECT_RATIOS [[1.0]]",
+        "MODEL.RPN.BBOX_REG_WEIGHTS (2.0,2.0,1.0,1.0)",
+        "MODEL.ROI_BOX_HEAD.BBOX_REG_WEIGHTS (1.0,1.0,1.0,1.0)",
+        "MODEL.ROI_HEADS.NUM_CLASSES 2",
+        "MODEL.RESNETS.NORM GN",
+        "MODEL.PIXEL_STD [50.0,50.0,50.0]",
+        "INPUT.FORMAT BGR",
+        "MODEL.META_ARCHITECTURE RetinaNet",
+    ],
+)
+def test_whoever_uses_a_network_makes_no_other_of_it_by(words, detector):
+    with pytest.raises(UserError, match=words.split()[0]) as caught:
+        use(detector, words)
+    assert str(caught.value).count(" here and ") == 1
+
+
+def test_a_recipe_may_disagree_with_a_checkpoint_in_nothing_that_makes_the_network(detector):
+    with pytest.raises(UserError) as caught:
+        use(detector, config_file="configs/toy/detection.yaml")
+    for found in ("SIZES is [[24, 48, 80]] here and [[16, 32]] there", "NUM_CLASSES is 10 here and 3 there"):
+        assert found in str(caught.value)
+    assert "NORM" not in str(caught.value)
+    assert use(detector, config_file="configs/toy/pretrain.yaml").MODEL.META_ARCHITECTURE == "KNNMoCo"  # its backbone
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"model": {}}, "holds no config: .* or --config-file"),
+        ({"trainer": {"config": [1]}}, "no config"),
+        ({"trainer": {"config": {"SEED": "x"}}}, "SEED is 'x'"),
+        ({"trainer": {"config": {"SEED": 1}}, "classes": [1]}, "no names"),
+        (b"torn", "not a whole checkpoint"),
+        (None, "no weights are given"),
+    ],
+)
+def test_weights_that_say_no_network_are_refused_where_no_recipe_does(content, message, tmp_path):
+    path = tmp_path / "a.pth"
+    path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
+    with pytest.raises(UserError, match=message):
+        use(path if content else "''")
 
 
 @pytest.fixture(scope="module")

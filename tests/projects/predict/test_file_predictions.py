@@ -13,6 +13,7 @@ from pycocotools.coco import COCO
 from projects.Predict.file_predictions import find_sources
 from projects.ToyScenes import CLASS_NAMES
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
+from revisit.engine.same_experiment import plain_config
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
 
@@ -28,7 +29,7 @@ def weights_of(recipe: str, folder: Path) -> Path:
     if recipe.endswith("fpn"):
         MetadataCatalog.get(cfg.DATASETS.TRAIN[0]).thing_classes = list(CLASS_NAMES)  # as reading the data set says
     torch.manual_seed(0)
-    RevisitCheckpointer(build_model(cfg), cfg).save("model_final", iteration=9)
+    RevisitCheckpointer(build_model(cfg), cfg).save("model_final", iteration=9, trainer={"config": plain_config(cfg)})
     return folder / "model_final.pth"
 
 
@@ -50,11 +51,8 @@ def inputs(tmp_path) -> Path:
 
 def predict(recipe: str, inputs: Path, tmp_path: Path) -> tuple[str, Path]:
     output, weights = tmp_path / "found", weights_of(recipe, tmp_path)
-    command = (
-        f"python tools/predict.py --config-file configs/toy/{recipe}.yaml --output {output} --score-threshold 0.05"
-    )
-    film = tmp_path / "film.mp4"
-    return run(f"{command} '{inputs}' {film} --opts {NARROW} MODEL.WEIGHTS {weights}", tmp_path), output
+    command = f"python tools/predict.py --weights {weights} --output {output} --score-threshold 0.05"
+    return run(f"{command} '{inputs}' {tmp_path / 'film.mp4'} --opts MODEL.DEVICE cpu", tmp_path), output
 
 
 @pytest.mark.parametrize("recipe", ["mask_rcnn_fpn", "retinanet_fpn"])
@@ -108,7 +106,5 @@ def test_mistakes_are_reported_in_one_line(inputs, tmp_path):
     assert "MODEL.WEIGHTS" in one_line_error(command, tmp_path)
     command = f"python tools/predict.py --config-file configs/toy/pretrain.yaml --output {tmp_path} '{inputs}'"
     assert "MODEL.META_ARCHITECTURE KNNMoCo" in one_line_error(command, tmp_path)
-    weights = weights_of("detection", tmp_path)
-    options = f"--opts {NARROW} MODEL.WEIGHTS {weights}"
-    command = f"python tools/predict.py --config-file configs/toy/detection.yaml --output {tmp_path}/x"
-    assert "none of the inputs can be read" in one_line_error(f"{command} '{inputs}/broken.jpg' {options}", tmp_path)
+    command = f"python tools/predict.py --weights {weights_of('detection', tmp_path)} --output {tmp_path}/x"
+    assert "none of the inputs can be read" in one_line_error(f"{command} '{inputs}/broken.jpg'", tmp_path)
