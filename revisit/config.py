@@ -124,19 +124,17 @@ of_detectron2(
 )
 of_detectron2("SEED", rule=whole(-1, 2**31 - 1))
 
-# A trained network, its boxes and its input are what INPUT.FORMAT, INPUT.SQUASH and the keys under MODEL say: all but
-# those that a resumed run may change, and these, which only a training reads, or which choose among boxes.
-MAKERS = ("INPUT.FORMAT", "INPUT.SQUASH", "MODEL.*")
+# What makes a trained network, its boxes and its input: MAKERS, without what a resumed run may change, and without
+# NO_MAKERS, which only a training reads, or which choose among boxes.
+MAKERS = ("INPUT.FORMAT", "INPUT.SQUASH", "INPUT.RESAMPLING", "MODEL.*")
 NO_MAKERS = (
     *("MODEL.BACKBONE.FREEZE_AT", "MODEL.*LOSS*", "MODEL.*BETA", "MODEL.*.IOU*", "MODEL.*.PRIOR_PROB", "MODEL.*_TRAIN"),
     *("MODEL.*.BATCH_SIZE_PER_IMAGE", "MODEL.*.POSITIVE_FRACTION", "MODEL.*.PROPOSAL_APPEND_GT", "MODEL.*.TRAIN_ON_*"),
     *("MODEL.RPN.NMS_THRESH", "MODEL.RPN.BOUNDARY_THRESH", "MODEL.PROPOSAL_GENERATOR.MIN_SIZE"),
 )
-# Of the machine and the run, not of the network: who uses a checkpoint has these by its own command. What IMPORTS names
-# is code, which no file of weights may run.
-OF_A_RUN = (
-    *("IMPORTS", "OUTPUT_DIR", "DATASETS.TRAIN", "MODEL.DEVICE", "MODEL.WEIGHTS", "MODEL.COMPILE", "SOLVER.AMP.*"),
-)
+# Of the run and its machine, not of the network: whoever uses a checkpoint says these anew. What IMPORTS names is code,
+# which no file of weights may run.
+OF_A_RUN = ("IMPORTS", "OUTPUT_DIR", "DATASETS.TRAIN", "MODEL.DEVICE", "MODEL.WEIGHTS", "MODEL.COMPILE", "SOLVER.AMP.*")
 
 
 if __name__ == "__main__":

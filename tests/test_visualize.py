@@ -107,8 +107,9 @@ def test_truth_has_the_classes_that_the_model_learned_by_name(tmp_path):
         names.append(f"coco:{tmp_path}:{file}")
     options = ("DATASETS.TRAIN", f"('{names[0]}',)", "MODEL.ROI_HEADS.NUM_CLASSES", "2", "OUTPUT_DIR", str(tmp_path))
     cfg = load("detection", *NARROW, *options)
+    get_records(names[0])  # as a training does
     RevisitCheckpointer(build_model(cfg), cfg).save("two")
-    cfg.MODEL.WEIGHTS = str(tmp_path / "two.pth")
+    cfg.MODEL.WEIGHTS, cfg.DATASETS.TRAIN = str(tmp_path / "two.pth"), ()  # the checkpoint knows
     predictions.make_rows(cfg, names[1], 1, truth_only=False)
     assert MetadataCatalog.get(names[1]).thing_classes == ["auk", "kite"]
     assert get_records(names[1])[0]["annotations"][0]["category_id"] == 1

@@ -9,6 +9,7 @@ from torch import nn
 
 from projects.Predict.prediction_sheet import Detections, depth_row, detection_row, segmentation_row
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
+from revisit.checkpoint.trained import trained_network
 from revisit.data.catalog import get_records
 from revisit.data.inspection import check_records, num_classes
 from revisit.data.labels import check_size, read_depth, read_labels
@@ -129,7 +130,7 @@ def make_rows(cfg: CfgNode, dataset: str, num_images: int, truth_only: bool) -> 
     draw, _ = TASKS[cfg.MODEL.META_ARCHITECTURE]
     if not truth_only:
         cfg.DATASETS.TEST = (dataset,)
-        follow_class_names(cfg)
+        follow_class_names(cfg, trained_network(cfg))
     records, metadata = get_records(dataset), MetadataCatalog.get(dataset)
     check_records(cfg, dataset, records)
     resolve_bit_depth(cfg, records)

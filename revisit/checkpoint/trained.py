@@ -17,6 +17,9 @@ class Trained(NamedTuple):
     classes: Sequence[str] = ()  # by the network's number; empty where nothing says them
 
 
+UNTRAINED = Trained()
+
+
 def trained_network(cfg: CfgNode, *, resume: bool = False) -> Trained:
     """What MODEL.WEIGHTS, or with ``resume`` the last checkpoint in OUTPUT_DIR, says of its network.
 
@@ -26,7 +29,7 @@ def trained_network(cfg: CfgNode, *, resume: bool = False) -> Trained:
     paths = checkpoints_of_run(Path(cfg.OUTPUT_DIR)) if resume else []
     weights, content = next(((str(path), found) for path in paths if (found := glance(path))), (cfg.MODEL.WEIGHTS, {}))
     if not weights:
-        return Trained()
+        return UNTRAINED
     if not content:
         path = local_copy(weights, "MODEL.WEIGHTS")
         content = glance(path) or read_checkpoint(path)  # which says what is wrong with it

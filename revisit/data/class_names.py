@@ -11,7 +11,8 @@ from revisit.errors import UserError, some
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
 # Metadata that go by the number of a class: names, and which number an id in a file has.
-BY_NUMBER = ("stuff_classes", "thing_classes", "thing_dataset_id_to_contiguous_id")
+IDS = "thing_dataset_id_to_contiguous_id"
+BY_NUMBER = ("stuff_classes", "thing_classes", IDS)
 
 # Of data sets that follow another one: their own loader, and their own metadata of BY_NUMBER.
 _ORIGINALS: dict[str, tuple[Callable[[], Records], dict]] = {}
@@ -19,25 +20,30 @@ _ORIGINALS: dict[str, tuple[Callable[[], Records], dict]] = {}
 logger = logging.getLogger(__name__)
 
 
-def share_classes(leader: str, followers: Iterable[str], num_classes: int | None = None) -> None:
+def share_classes(
+    leader: str, followers: Iterable[str], num_classes: int | None = None, *, names: Sequence[str] = ()
+) -> None:
     """In this process, let all ``followers`` count their classes as ``leader`` does, from their next loading on.
 
-    The same names in another order are mapped, in the records and in what Detectron2's evaluators use. Other names
-    are a UserError when the follower is loaded, and for masks, whose ids stand in files, so is another order. Data
-    sets without names are compared by how many classes they have.
+    The same names in another order are mapped, in the records and in what Detectron2's evaluators use. Boxes and masks
+    may lack some of the leader's classes. Other names are a UserError when the follower is loaded, and for masks, whose
+    ids stand in files, so is another order. Data sets without names are compared by how many classes they have.
 
     Args:
+        leader: a data set, or with ``names`` whatever has these classes, such as a checkpoint.
         num_classes: of the model. A leader with another number, or one that is not there, is not what the model was
             trained on, and is not compared with.
+        names: the leader's classes by their numbers; (): those of the data set.
     """
-    unshare_classes(leader)
+    if not names:
+        unshare_classes(leader)
     for name in followers:
         if name != leader:
             unshare_classes(name)
             metadata = vars(MetadataCatalog.get(name))
             own = {key: metadata[key] for key in BY_NUMBER if key in metadata}
             _ORIGINALS[name] = DatasetCatalog[name], own
-            DatasetCatalog[name] = partial(_load_as, leader, name, num_classes)
+            DatasetCatalog[name] = partial(_load_as, leader, name, num_classes, names)
 
 
 def unshare_classes(name: str) -> None:
@@ -90,7 +96,7 @@ def _set_by_number(name: str, values: dict) -> dict:
     return metadata
 
 
-def _load_as(leader: str, name: str, num_classes: int | None) -> Records:
+def _load_as(leader: str, name: str, num_classes: int | None, names: Sequence[str]) -> Records:
     """The records of a data set with its leader's classes; its metadata change too."""
     load, by_number = _ORIGINALS[name]
     metadata = _set_by_number(name, by_number)
@@ -100,10 +106,9 @@ def _load_as(leader: str, name: str, num_classes: int | None) -> Records:
     if not masks and not first.keys() & {"annotations", "label", "labels"}:
         return records
     key = "stuff_classes" if masks else "thing_classes"
-    own, wanted = _classes_of(name, key, records), _wanted(leader, name, key, num_classes)
-    if metadata.get("classes_are_those_seen") and isinstance(own, list) and isinstance(wanted, list):
-        own = own + [label for label in wanted if label not in own]  # a small test set may show fewer
-        metadata[key] = own
+    own, wanted = _classes_of(name, key, records), list(names) or _wanted(leader, name, key, num_classes)
+    if (masks or "annotations" in first) and isinstance(own, list) and isinstance(wanted, list):
+        own = metadata[key] = _with_rare_classes(own, wanted, metadata)
     if not own or not wanted or own == wanted:
         return records
     if isinstance(own, int) or isinstance(wanted, int):
@@ -118,9 +123,19 @@ def _load_as(leader: str, name: str, num_classes: int | None) -> Records:
         raise UserError(f"{message}, and the ids stand in files of masks: expected the same order")
     logger.info(f"classes of {name} are in another order than those of {leader}: mapped by their names")
     metadata["thing_classes"] = wanted
-    if ids := metadata.get("thing_dataset_id_to_contiguous_id"):
-        metadata["thing_dataset_id_to_contiguous_id"] = {id_: places[n] for id_, n in ids.items()}
+    if ids := metadata.get(IDS):
+        metadata[IDS] = {id_: places[n] for id_, n in ids.items()}
     return renumbered(records, places)
+
+
+def _with_rare_classes(own: list[str], wanted: list[str], metadata: dict) -> list[str]:
+    """A data set's classes, and after them those of its leader that it lacks, with ids, unless it has others."""
+    if not set(own) <= set(wanted):
+        return own
+    if ids := metadata.get(IDS):
+        free = range(max(ids) + 1, max(ids) + 1 + len(wanted))  # which no box has
+        metadata[IDS] = ids | dict(zip(free, range(len(own), len(wanted)), strict=False))
+    return own + [label for label in wanted if label not in own]
 
 
 def _wanted(leader: str, name: str, key: str, num_classes: int | None) -> list[str] | int | None:

@@ -121,8 +121,7 @@ def masks_metadata(images: Path, masks: Path, names: Path | None = None) -> dict
         classes = tuple(read_names(file))
         expect(len(classes) <= VOID, f"{file} has {len(classes)} classes: expected at most {VOID}, as {VOID} is void")
         return segmentation_metadata(classes)
-    classes = tuple(f"class {n}" for n in range(_highest_id(masks) + 1)) if masks.is_dir() else ()
-    return {**segmentation_metadata(classes), "classes_are_those_seen": True}
+    return segmentation_metadata(tuple(f"class {n}" for n in range(_highest_id(masks) + 1)) if masks.is_dir() else ())
 
 
 @cache

@@ -2,6 +2,7 @@
 
 import logging
 
+from revisit.checkpoint.trained import UNTRAINED, Trained
 from revisit.data.catalog import MissingDataError, get_records
 from revisit.data.class_names import share_classes
 from revisit.data.inspection import Note, inspect, num_classes
@@ -97,13 +98,16 @@ def _check_classified(cfg: CfgNode, name: str, labels: set[int]) -> None:
         )
 
 
-def follow_class_names(cfg: CfgNode) -> None:
+def follow_class_names(cfg: CfgNode, trained: Trained = UNTRAINED) -> None:
     """In this process, let data sets that are scored against each other count their classes alike.
 
-    They follow KNN_EVAL.BANK in pretraining, and what a network learns from in finetuning.
+    They follow KNN_EVAL.BANK in pretraining, and in finetuning what the network has learned, by its checkpoint, or
+    learns from.
     """
     if method_of(cfg):
         if cfg.KNN_EVAL.BANK:
             share_classes(cfg.KNN_EVAL.BANK, cfg.DATASETS.TEST)
+    elif trained.classes:
+        share_classes(trained.weights, cfg.DATASETS.TEST, names=trained.classes)
     elif cfg.DATASETS.TRAIN:
         share_classes(cfg.DATASETS.TRAIN[0], (*cfg.DATASETS.TRAIN[1:], *cfg.DATASETS.TEST), num_classes(cfg))

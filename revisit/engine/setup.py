@@ -16,9 +16,9 @@ from revisit.checkpoint.run_folder import (
     settings_of_run,
     tidy_up,
 )
-from revisit.checkpoint.trained import trained_network
+from revisit.checkpoint.trained import UNTRAINED, Trained, trained_network
 from revisit.data.catalog import register
-from revisit.data.inspection import Note
+from revisit.data.inspection import Note, num_classes
 from revisit.engine.config_checks import check_config, check_hardware, check_schedule, settle_evaluation
 from revisit.engine.data_checks import evaluation_sets, follow_class_names, inspect_evaluation, inspect_training
 from revisit.engine.environment import record_environment
@@ -62,7 +62,11 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
     num_images = 0
     with translated("looking at the data sets"):
         notes = typed_in_vain(cfg, args.opts) + settle_evaluation(cfg, eval_only=args.eval_only)
-        follow_class_names(cfg)
+        follow_class_names(cfg, network := _used_network(cfg, args))
+        if args.eval_only and num_classes(cfg) and not (network.classes or cfg.DATASETS.TRAIN):
+            notes.append(
+                (logging.WARNING, f"{network.weights} names no classes: those of DATASETS.TEST go by their order")
+            )
         if not args.eval_only:
             num_images, about_data = inspect_training(cfg, assume_missing=args.dry_run)
             resolve_schedule(cfg, num_images)
@@ -70,6 +74,11 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
         notes += inspect_evaluation(cfg, assume_missing=args.dry_run)
     make_folder(Path(cfg.OUTPUT_DIR), "OUTPUT_DIR")
     return Plan(cfg, notes, num_images)
+
+
+def _used_network(cfg: CfgNode, args: argparse.Namespace) -> Trained:
+    """What --eval-only's checkpoint says."""
+    return trained_network(cfg, resume=args.resume) if args.eval_only else UNTRAINED
 
 
 def make_config(
@@ -161,7 +170,7 @@ def begin(cfg: CfgNode, notes: Sequence[Note], args: argparse.Namespace) -> None
     cfg.SEED = comm.all_gather(cfg.SEED)[0]  # where it was drawn, every machine has drawn another one
     for name in (*cfg.DATASETS.TRAIN, *evaluation_sets(cfg)):
         register(name)
-    follow_class_names(cfg)
+    follow_class_names(cfg, _used_network(cfg, args))
     if not args.eval_only:
         _prepare_folder(cfg, args.resume)
     folder = Path(cfg.OUTPUT_DIR)

@@ -33,10 +33,11 @@ class BoxEvaluator(COCOEvaluator):
     def _derive_coco_results(
         self, coco_eval: COCOeval | None, iou_type: str, class_names: list[str] | None = None
     ) -> dict:
-        # Detectron2 takes the classes to be in the order of the file's ids, in which pycocotools scores them.
+        # Detectron2 takes the classes to be in the order of the file's ids, in which pycocotools scores them. A class
+        # that the file lacks has no truth, and no score.
         places = self._metadata.get("thing_dataset_id_to_contiguous_id")
         if class_names and places:
-            class_names = [class_names[places[id_]] for id_ in sorted(places)]
+            class_names = [class_names[places[id_]] for id_ in sorted(places) if id_ in self._coco_api.cats]
         return super()._derive_coco_results(coco_eval, iou_type, class_names)
 
 

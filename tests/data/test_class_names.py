@@ -79,6 +79,23 @@ def test_records_and_what_evaluators_know_are_mapped_each_time_they_are_loaded(r
     assert get_records("leader")[0]["label"] == 3
 
 
+def test_boxes_and_masks_may_lack_classes_that_a_checkpoint_has_but_have_no_others(register):
+    boxes = [{"file_name": "1", "annotations": [{"category_id": 1}, {"category_id": 0}]}]
+    register("boxes", boxes, thing_classes=["owl", "kite"], thing_dataset_id_to_contiguous_id={7: 0, 4: 1})
+    register("masks", [{"file_name": "1", "sem_seg_file_name": "1"}], stuff_classes=NAMES[:2])
+    register("zebras", boxes, thing_classes=["owl", "zebra"])
+    share_classes("a.pth", ["boxes", "masks", "zebras"], names=NAMES)
+    (record,) = get_records("boxes")
+    assert [a["category_id"] for a in record["annotations"]] == [1, 2]
+    assert MetadataCatalog.get("boxes").thing_classes == NAMES
+    ids = MetadataCatalog.get("boxes").thing_dataset_id_to_contiguous_id
+    assert (ids.pop(7), ids.pop(4)) == (2, 1) and sorted(ids.values()) == [0, 3] and min(ids) > 7
+    assert get_records("masks") and MetadataCatalog.get("masks").stuff_classes == NAMES
+    assert "different classes, 2 and 4; only zebras has zebra; only a.pth has auk, kite, wren" in one_line_error(
+        "zebras"
+    )
+
+
 def test_fewer_classes_than_in_the_bank_are_refused_with_those_that_are_missing(tmp_path):
     touch(
         *(tmp_path / f"{part}/{name}/1.jpg" for part, names in (("bank", NAMES), ("test", NAMES[:2])) for name in names)

@@ -6,6 +6,7 @@
 import logging
 import os
 import shutil
+from argparse import Namespace
 from functools import cache
 from pathlib import Path
 
@@ -13,10 +14,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from runs import assert_same, load, run, run_config, train, train_for_module
 from tiny import tiny_config
 
 from revisit.config import OF_A_RUN
+from revisit.data.catalog import get_records
 from revisit.data.records import changes, fingerprint
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.pretrain_trainer import PretrainTrainer
@@ -26,13 +29,14 @@ from revisit.engine.same_experiment import (
     plain_config,
     typed_in_vain,
 )
-from revisit.engine.setup import make_config
+from revisit.engine.setup import make_config, plan
 from revisit.engine.solver import resolve_schedule
 from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError
 from revisit.keys import is_among
 
 from detectron2.config import CfgNode
+from detectron2.data import MetadataCatalog
 
 OWN_RULES = ("DATASETS.TRAIN",)  # compared by images
 OPTIONS = ("SOLVER.MAX_ITER", 6, "SOLVER.CHECKPOINT_PERIOD", 3, "SOLVER.WARMUP_ITERS", 4)
@@ -245,6 +249,27 @@ def test_a_recipe_may_disagree_with_a_checkpoint_in_nothing_that_makes_the_netwo
         assert found in str(caught.value)
     assert "NORM" not in str(caught.value)
     assert use(detector, config_file="configs/toy/pretrain.yaml").MODEL.META_ARCHITECTURE == "KNNMoCo"  # its backbone
+
+
+@pytest.mark.parametrize(("names", "found"), [("c a b", [2, 0]), ("c b", [2, 1]), ("c zebra", "only .* has zebra")])
+def test_boxes_are_scored_by_the_names_that_the_checkpoint_has(names, found, detector, tmp_path):
+    Image.new("RGB", (100, 100)).save(tmp_path / "1.jpg")
+    (tmp_path / "1.txt").write_text("0 0.3 0.3 0.2 0.2\n1 0.6 0.6 0.2 0.2\n")
+    (tmp_path / "names").write_text("\n".join(names.split()))
+    data = f"yolo:{tmp_path}:{tmp_path}:{tmp_path}/names"
+    opts = ["MODEL.WEIGHTS", str(detector), "DATASETS.TEST", f"('{data}',)", "OUTPUT_DIR", str(tmp_path / "out")]
+    args = Namespace(config_file="", opts=opts, resume=False, dry_run=False, eval_only=True)
+    if isinstance(found, str):
+        with pytest.raises(UserError, match=found):
+            plan(args, 1)
+        return
+    assert not [text for _, text in plan(args, 1).notes if "names no classes" in text]
+    assert [box["category_id"] for box in get_records(data)[0]["annotations"]] == found
+    assert MetadataCatalog.get(data).thing_classes == ["a", "b", "c"]
+    torch.save(torch.load(detector) | {"classes": []}, tmp_path / "unnamed.pth")
+    opts[1] = str(tmp_path / "unnamed.pth")
+    if len(names.split()) == 3:
+        assert "unnamed.pth names no classes" in plan(args, 1).notes[0][1]
 
 
 @pytest.mark.parametrize(
