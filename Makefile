@@ -1,6 +1,7 @@
 # `make` alone says what there is. `make env` makes .venv; PYTHON=/path/to/python uses a ready environment instead.
 
 VENV := .venv
+PEERS := .peers
 ifeq ($(origin PYTHON),undefined)
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.complete
@@ -15,7 +16,7 @@ BOOTSTRAP ?= $(firstword $(foreach p,python3.12 python3.11 python3,$(shell $(p) 
 PIP = $(PYTHON) -m pip --disable-pip-version-check install --constraint constraints.txt
 SOURCES := $(wildcard revisit tools projects tests setup.py datasets)
 
-.PHONY: help env test lint format demo check-real fuzz
+.PHONY: help env test lint format demo check-real check-peers fuzz
 
 help:  ## this text
 	@echo 'Revisit: kNN-MoCo pretraining inside Detectron2'
@@ -61,6 +62,15 @@ demo: $(STAMP)  ## a small run on made-up images, on a CPU, start to end
 
 check-real: $(STAMP)  ## the tests that need real data sets
 	$(PYTHON) -m pytest -m real_data
+
+check-peers: $(PEERS)/.complete  ## our losses, Sinkhorn, kNN, metrics and readers against four other libraries
+	PYTHONPATH=$(PEERS)$(addprefix :,$(PYTHONPATH)) $(PYTHON) -m pytest -m peers tests/peers
+
+# Beside the project's packages, not among them: no part of the project imports one of these.
+$(PEERS)/.complete: tests/peers/packages.txt $(STAMP)
+	rm -rf $(PEERS)
+	$(PYTHON) -m pip --disable-pip-version-check install --no-deps --target $(PEERS) --requirement $<
+	@touch $@
 
 fuzz: $(STAMP)  ## 3,000 damaged files and as many mutated configs; resumes with other keys
 	FUZZ_CASES=$(or $(FUZZ_CASES),3000) OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m fuzz
