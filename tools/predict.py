@@ -15,7 +15,7 @@ from pathlib import Path
 
 from projects.Predict.command_line import add_network_options
 from revisit.engine.command import run_command
-from revisit.errors import expect
+from revisit.errors import UserError, expect
 
 
 def parse_args() -> argparse.Namespace:
@@ -39,7 +39,10 @@ def main() -> None:
     cfg = finetuned_config(args)
     set_score_threshold(cfg, args)
     sources = find_sources(args.inputs, args.output)
-    resolve_bit_depth(cfg, [{"file_name": str(source.path)} for source in sources if not source.is_video])
+    try:
+        resolve_bit_depth(cfg, [{"file_name": str(source.path)} for source in sources if not source.is_video])
+    except UserError as error:  # an odd file among photographs: those that cannot be read so are left out
+        print(f"warning: {error}")
     make_folder(args.output, "--output")
     predictor = FilePredictor(cfg, args.output)
     predictor.run(sources)

@@ -35,7 +35,7 @@ class Source(NamedTuple):
 
 
 def find_sources(paths: list[Path], output: Path) -> list[Source]:
-    """List the images and videos, and the images below folders, in order.
+    """List the images and videos, and the images below folders, in order, each file once.
 
     Raises:
         UserError: something that is none of these, a folder without images, or an ``output`` folder among them, where
@@ -55,7 +55,11 @@ def find_sources(paths: list[Path], output: Path) -> list[Source]:
             expect(path.suffix.lower() in SUFFIXES | VIDEOS, f"{path} is neither image nor video: expected {kinds}")
             files.append((path, Path(path.name)))
     sources: dict[str, Source] = {}
+    known = set()
     for file, short in files:
+        if file.resolve() in known:
+            continue
+        known.add(file.resolve())
         name = "_".join(short.with_suffix("").parts)
         while name in sources:
             name += "_"

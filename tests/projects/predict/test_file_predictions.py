@@ -42,6 +42,7 @@ def inputs(tmp_path) -> Path:
     for name, size in (("one.png", (90, 120)), ("ä b/one.jpg", (120, 70))):
         (folder / name).write_bytes(cv2.imencode(Path(name).suffix, rng.integers(0, 256, (*size, 3), np.uint8))[1])
     (folder / "broken.jpg").write_bytes(b"no image")
+    (folder / "odd.tif").write_bytes(cv2.imencode(".tif", np.full((9, 9), 1e6, np.float32))[1])
     writer = cv2.VideoWriter(str(tmp_path / "film.mp4"), cv2.VideoWriter_fourcc(*"mp4v"), 10, (96, 64))
     for _ in range(3):
         writer.write(rng.integers(0, 256, (64, 96, 3), np.uint8))
@@ -58,7 +59,7 @@ def predict(recipe: str, inputs: Path, tmp_path: Path) -> tuple[str, Path]:
 @pytest.mark.parametrize("recipe", ["mask_rcnn_fpn", "retinanet_fpn"])
 def test_what_a_detector_finds_is_drawn_and_read_by_pycocotools(recipe, inputs, tmp_path):
     text, output = predict(recipe, inputs, tmp_path)
-    assert "3 of 4 files" in text and "broken.jpg" in text
+    assert "3 of 5 files" in text and "left out: " in text and "broken.jpg: " in text and "odd.tif: " in text
     assert sorted(path.name for path in output.iterdir()) == [
         "film.mp4", "images.json", "one.png", "predictions.json", "ä b_one.png",
     ]  # fmt: skip
@@ -87,10 +88,9 @@ def test_maps_of_pixels_are_written_in_the_size_of_their_images(recipe, kind, in
 
 
 def test_sources_have_names_of_their_own_and_what_is_none_is_refused(inputs, tmp_path):
-    names = [
-        source.name for source in find_sources([inputs / "one.png", inputs, tmp_path / "film.mp4"], tmp_path / "x")
-    ]
-    assert names == ["one", "broken", "one_", "ä b_one", "film"]
+    paths = [inputs / "one.png", inputs, tmp_path / "film.mp4"]
+    names = [source.name for source in find_sources(paths, tmp_path / "x")]
+    assert names == ["one", "broken", "odd", "ä b_one", "film"]  # each file once
     with pytest.raises(UserError, match="nothing.png"):
         find_sources([tmp_path / "nothing.png"], tmp_path / "x")
     (tmp_path / "a.txt").touch()
