@@ -94,23 +94,24 @@ _forks.set_forkserver_preload([
 _popen = subprocess.Popen
 
 
-def popen(words: Sequence[str], **options: object) -> subprocess.Popen | ForkedScript:
-    """``subprocess.Popen``, but of a script of Python's a fork."""
-    is_script = words[0] == sys.executable and words[1].endswith(".py")
-    return (ForkedScript if is_script else _popen)(words, **options)
+def popen(args: Sequence[str], **options: object) -> subprocess.Popen | ForkedScript:
+    """``subprocess.Popen``, but of a script or a module of Python's a fork."""
+    is_python = args[0] == sys.executable and (args[1] in ("-u", "-m") or args[1].endswith(".py"))
+    return (ForkedScript if is_python else _popen)(args, **options)
 
 
 class ForkedScript:
-    """What of ``subprocess.Popen`` this project uses, for a script and its arguments."""
+    """What of ``subprocess.Popen`` this project uses, for a script or ``-m MODULE`` and its arguments."""
 
-    def __init__(self, words, *, stdout, stderr, env=None, cwd=None, start_new_session=False, **_):
+    def __init__(self, words, *, stdout=None, stderr=None, env=None, cwd=None, start_new_session=False, **_):
         self.stdout = None
         if stdout == subprocess.PIPE:
             reader, writer = os.pipe()
             self.stdout, stdout = open(reader), open(writer, "w")  # noqa: SIM115
+        stdout = 1 if stdout is None else stdout
+        stderr = stdout if stderr == subprocess.STDOUT else 2 if stderr is None else stderr
         streams = [
-            Connection(file if isinstance(file, int) else file.fileno(), readable=False)
-            for file in (stdout, stdout if stderr == subprocess.STDOUT else stderr)
+            Connection(file if isinstance(file, int) else file.fileno(), readable=False) for file in (stdout, stderr)
         ]
         place = (dict(os.environ) if env is None else env, str(cwd or os.getcwd()))
         self._process = _forks.Process(target=_be_script, args=(words[1:], *place, streams, start_new_session))
@@ -151,15 +152,20 @@ def _be_script(words: list[str], env: dict[str, str], cwd: str, streams: list[Co
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
-    sys.argv = list(words)
-    sys.path.insert(0, str(Path(words[0]).resolve().parent))
+    words = words[1:] if words[0] == "-u" else words  # output is unbuffered
+    module = words[0] == "-m" and words[1]
+    sys.argv = list(words[1:] if module else words)
+    sys.path.insert(0, cwd if module else str(Path(words[0]).resolve().parent))
     multiprocessing.set_start_method("fork", force=True)  # of loaders' workers, which inherit blocked signals
     fork = multiprocessing.get_context("fork")
     multiprocessing.get_context = lambda method: fork
     subprocess.Popen = popen
     forkserver._forkserver.ensure_running = lambda: None  # it is: this is a fork of it
     try:
-        runpy.run_path(words[0], run_name="__main__")
+        if module:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(words[0], run_name="__main__")
     except Exception:
         traceback.print_exc()
         sys.exit(1)
