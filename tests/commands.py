@@ -34,17 +34,13 @@ TINY = (
 TIMEOUT = 300  # seconds
 
 
-def run(command: str, datasets: Path, expect: int = 0, *, fresh: bool = False) -> str:
-    """Run one command line in the repository; returns stdout and stderr together.
-
-    ``fresh`` starts Python as a user does, and its processes too, instead of forking.
-    """
+def run(command: str, datasets: Path, expect: int = 0) -> str:
+    """Run one command line in the repository; returns stdout and stderr together."""
     words = shlex.split(command)
     words[0] = sys.executable if words[0] == "python" else words[0]
     environment = os.environ | {"DETECTRON2_DATASETS": str(datasets), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
-        start = subprocess.Popen if fresh else popen
-        process = start(words, cwd=ROOT, env=environment, stdout=stdout, stderr=stderr)
+        process = popen(words, cwd=ROOT, env=environment, stdout=stdout, stderr=stderr)
         try:
             code = process.wait(TIMEOUT)
         finally:
@@ -86,8 +82,8 @@ def _be_process(environment: dict[str, str], main: Callable[..., object], args: 
     main(*args)
 
 
-_forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload([
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload([
     *("cv2", "matplotlib.figure", "pycocotools.cocoeval", "scipy.optimize", "sklearn.linear_model", "torch._dynamo"),
     *("torch.utils.flop_counter", "torch.utils.tensorboard", "torchvision.models"),
 ])  # fmt: skip
@@ -114,7 +110,7 @@ class ForkedScript:
             Connection(file if isinstance(file, int) else file.fileno(), readable=False) for file in (stdout, stderr)
         ]
         place = (dict(os.environ) if env is None else env, str(cwd or os.getcwd()))
-        self._process = _forks.Process(target=_be_script, args=(words[1:], *place, streams, start_new_session))
+        self._process = FORKS.Process(target=_be_script, args=(words[1:], *place, streams, start_new_session))
         # Without this process's main script, whose imports would see another environment.
         preparation = {k: v for k, v in spawn.get_preparation_data("script").items() if not k.startswith("init_main")}
         with pytest.MonkeyPatch.context() as patch:

@@ -43,16 +43,13 @@ def photos(tmp_path) -> Path:
 
 
 def walk(page: str, folder: Path, options: dict[str, str], count: int = 7) -> list[str]:
-    """Run a page's first ``count`` commands with ``folder`` for their data and outputs, and further options by config.
-
-    The very first of README.md is started, and starts its processes, as a user's is.
-    """
+    """Run a page's first ``count`` commands with ``folder`` for their data and outputs, and further options by config."""
     printed = []
     for command in documented(page)[:count]:
         command += "".join(f" {added}" for name, added in options.items() if f"/{name}.yaml" in command)
         for old, new in (("/data", "@"), ("$DETECTRON2_DATASETS", "@"), (" output", " @/output"), ("@", str(folder))):
             command = command.replace(old, new)
-        printed.append(run(command, folder, fresh=page == "README.md" and not printed))
+        printed.append(run(command, folder))
     return printed
 
 

@@ -94,7 +94,10 @@ class WandbTracker(RunTracker):
 
     def open(self, cfg: CfgNode, run_id: str | None) -> str:
         options = {"dir": cfg.OUTPUT_DIR, "name": self._folder.name, "config": plain_config(cfg)}
-        self._run = self.package.init(id=run_id, resume="allow", sync_tensorboard=True, **options)
+        self.package.tensorboard.unpatch()  # of an earlier run of this process
+        # sync_tensorboard=True would wait 10 s at the end for a second folder of events, to find out what both share.
+        self.package.tensorboard.patch(save=False, root_logdir=cfg.OUTPUT_DIR)
+        self._run = self.package.init(id=run_id, resume="allow", **options)
         return self._run.id
 
     def send_picture(self, path: Path, iteration: int) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import TINY, one_line_error, run
+from commands import FORKS, TINY, one_line_error, run
 
 from revisit.engine.run_lock import FILE, check_owner, run_lock
 from revisit.errors import UserError
@@ -24,9 +24,8 @@ def hold(folder: Path, locked) -> None:
 @pytest.fixture
 def owner(tmp_path) -> Iterator[multiprocessing.Process]:
     """A process that holds ``tmp_path``."""
-    context = multiprocessing.get_context("forkserver")
-    locked = context.Event()
-    process = context.Process(target=hold, args=(tmp_path, locked))
+    locked = FORKS.Event()
+    process = FORKS.Process(target=hold, args=(tmp_path, locked))
     process.start()
     assert locked.wait(60)
     yield process

@@ -22,7 +22,7 @@ from revisit.engine.launch import find_processes
 from revisit.errors import LostContactError
 from revisit.viz.curves import read_metrics
 
-ANSWER = 20  # seconds for a collective of the run that is cut off, whose processes start within that of each other
+ANSWER = 12  # seconds for a collective of the run that is cut off, whose processes start within that of each other
 
 
 def train_command(flags: str, output: Path, iterations: int) -> str:

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import cv2
 import numpy as np
 import pytest
+from commands import FORKS
 from PIL import Image, ImageDraw
 from pycocotools.coco import COCO
 
@@ -184,7 +185,8 @@ def test_files_are_a_video_of_davis(root: Path):
         assert len(list((root / f"DAVIS/JPEGImages/480p/{name}").iterdir())) == NUM_FRAMES
 
 
-def test_bytes_do_not_depend_on_the_number_of_processes(tmp_path: Path):
+def test_bytes_do_not_depend_on_the_number_of_processes(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("multiprocessing.get_context", lambda method: FORKS)  # which have imported what they need
     for workers in (1, 2):
         make_toy_scenes(tmp_path / f"{workers}", num_images=10, size=64, workers=workers)
     digests = _digests(tmp_path / "1")
