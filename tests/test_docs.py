@@ -5,7 +5,6 @@ Those that another test runs in its own form are only parsed, with their configs
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import cv2
@@ -43,7 +42,7 @@ def photos(tmp_path) -> Path:
 
 
 def walk(page: str, folder: Path, options: dict[str, str], count: int = 7) -> list[str]:
-    """Run a page's first ``count`` commands with ``folder`` for their data and outputs, and further options by config."""
+    """Run a page's first ``count`` commands with ``folder`` for data and outputs, and further options by config."""
     printed = []
     for command in documented(page)[:count]:
         command += "".join(f" {added}" for name, added in options.items() if f"/{name}.yaml" in command)
@@ -94,8 +93,8 @@ def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
     assert "before the first step" in text and "training has taken rankme from" in text
 
 
-def test_extending_shows_what_runs(toy_root, tmp_path):
+def test_extending_shows_what_runs(toy_root, tmp_path, monkeypatch):
     method, column = documented("docs/extending.md")
-    python = f"env PYTHONPATH={ROOT}:{ROOT}/tests/extension {sys.executable}"
-    assert "SIMSIAM.PREDICTOR_DIM" in run(f"{method.replace('python', python, 1)} OUTPUT_DIR {tmp_path}", toy_root)
+    monkeypatch.syspath_prepend(f"{ROOT}/tests/extension")
+    assert "SIMSIAM.PREDICTOR_DIM" in run(f"{method} OUTPUT_DIR {tmp_path}", toy_root)
     assert "VOC_SVM_mAP" in run(f"{column} --output {tmp_path}", toy_root)
