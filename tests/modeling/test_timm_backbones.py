@@ -329,8 +329,9 @@ def test_heads_that_no_tensor_shows_are_those_of_the_name_or_of_its_options_and_
     for name, heads in (("vit_huge_patch14_224", 16), ("convnext_tiny", None)):
         keys = {"MODEL.TIMM.NAME": name, "MODEL.TIMM.OPTIONS": [], "MODEL.TIMM.FINAL_NORM": True}
         assert TimmDescription().title(keys) == f"{name} of timm's" + (f", {heads} heads" if heads else "")
-    with pytest.raises(UserError, match="expected each as NAME=VALUE"):
-        flags_of_name("vit_tiny_patch16_224,num_heads")
+    for options in ("num_heads", "num_heads=two", "**{}", "4, num_heads=4", "num_heads=4)"):
+        with pytest.raises(UserError, match="expected each as NAME=VALUE"):
+            flags_of_name(f"vit_tiny_patch16_224,{options}")
 
 
 def test_a_name_with_its_tag_says_the_pixels_and_the_hub_says_the_name(tmp_path):
@@ -345,3 +346,8 @@ def test_a_name_with_its_tag_says_the_pixels_and_the_hub_says_the_name(tmp_path)
     assert name_on_hub(tmp_path / "model.safetensors") == ""
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert name_on_hub(tmp_path / "model.safetensors") == "vit_small_patch16_224.dino"
+    (tmp_path / "config.json").write_text(
+        json.dumps(config | {"model_args": {"num_heads": 12, "img_size": [224, 240]}})
+    )
+    found = flags_of_name(name_on_hub(tmp_path / "model.safetensors"))
+    assert found == {**dino, "MODEL.TIMM.OPTIONS": ["num_heads", 12, "img_size", [224, 240]]}

@@ -3,9 +3,9 @@
 timm builds, interpolates position embeddings and names tensors; nothing here knows one of its families.
 """
 
+import ast
 import json
 import math
-from ast import literal_eval
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -321,16 +321,20 @@ def flags_of_name(name: str) -> Flags:
     """
     from timm import models
 
-    name, *options = name.split(",")
+    name, _, options = name.partition(",")
     network, tag = models.split_model_name_tag(name)
     if not models.is_model(network):
         raise UserError(f"--timm {name}: timm has no such network; expected a name of timm.list_models()")
     flags: Flags = {"MODEL.TIMM.NAME": network}
     if options:
         try:
-            flags["MODEL.TIMM.OPTIONS"] = [item for each in options for item in _option(*each.split("="))]
-        except (TypeError, ValueError, SyntaxError) as error:
-            raise UserError(f"--timm {name}: its options are {options}, expected each as NAME=VALUE") from error
+            call = ast.parse(f"network({options})", mode="eval").body
+            pairs = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+        except (ValueError, SyntaxError):
+            pairs = {}
+        if not pairs or None in pairs or call.args:
+            raise UserError(f"--timm {name}: its options are {options}, expected each as NAME=VALUE")
+        flags["MODEL.TIMM.OPTIONS"] = [item for pair in pairs.items() for item in pair]
     if tag:
         try:
             weights = models.get_pretrained_cfg(name, allow_unregistered=False)
@@ -341,14 +345,12 @@ def flags_of_name(name: str) -> Flags:
     return flags
 
 
-def _option(name: str, value: str) -> tuple[str, object]:
-    return name, literal_eval(value)
-
-
 def name_on_hub(weights: Path) -> str:
-    """timm's name, with its tag, of weights that lie as on Hugging Face's hub, beside a ``config.json``; else ""."""
+    """timm's name, with its tag and options, of weights that lie as on Hugging Face's hub, beside a ``config.json``;
+    else ""."""
     try:
         config = json.loads((weights.parent / "config.json").read_text())
-        return ".".join(filter(None, (config["architecture"], config.get("pretrained_cfg", {}).get("tag"))))
+        name = ".".join(filter(None, (config["architecture"], config.get("pretrained_cfg", {}).get("tag"))))
+        return ",".join([name, *(f"{option}={value!r}" for option, value in config.get("model_args", {}).items())])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return ""
