@@ -223,7 +223,7 @@ class WholeModelCheckpointer(RevisitCheckpointer):
     def load(self, path: str, *args: object, **kwargs: object) -> dict:
         if not path:
             raise UserError(
-                "no weights to predict with: end the command by MODEL.WEIGHTS output/x/model_final.pth, the result of "
+                "no weights to predict with: give MODEL.WEIGHTS output/x/model_final.pth, the result of "
                 "tools/train_net.py"
             )
         return super().load(path, *args, **kwargs)

@@ -1,6 +1,7 @@
 """Predictions for files that are no data set: pictures, videos, and JSON that pycocotools reads."""
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import cv2
@@ -11,6 +12,7 @@ from commands import one_line_error, run
 from pycocotools.coco import COCO
 
 from projects.Predict.file_predictions import find_sources
+from projects.Predict.predictions import set_score_threshold
 from projects.ToyScenes import CLASS_NAMES
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.engine.same_experiment import plain_config
@@ -99,6 +101,15 @@ def test_sources_have_names_of_their_own_and_what_is_none_is_refused(inputs, tmp
     for output in (inputs, inputs / "found", tmp_path):
         with pytest.raises(UserError, match="--output"):
             find_sources([inputs, tmp_path / "film.mp4"], output)
+
+
+@pytest.mark.parametrize(("given", "typed", "expected"), [(None, None, 0.5), (None, 0.3, 0.3), (0.2, 0.3, 0.2)])
+@pytest.mark.parametrize(("recipe", "heads"), [("detection", "ROI_HEADS"), ("retinanet_fpn", "RETINANET")])
+def test_objects_score_what_the_command_asks_for(recipe, heads, given, typed, expected):
+    opts = [f"MODEL.{heads}.SCORE_THRESH_TEST", str(typed)] if typed else []
+    cfg = make_config(f"configs/toy/{recipe}.yaml", opts)
+    assert set_score_threshold(cfg, Namespace(score_threshold=given, opts=opts)) == expected
+    assert cfg.MODEL[heads].SCORE_THRESH_TEST == expected
 
 
 def test_mistakes_are_reported_in_one_line(inputs, tmp_path):
