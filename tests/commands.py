@@ -72,6 +72,7 @@ def launch_forks(main: Callable[..., object], processes: int, *args: object) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setattr(launch, "START_METHOD", "forkserver")
+        patch.setattr(launch, "GRACE", 1.0)  # for the others, when one of these processes has failed
         launch.launch(_be_process, launch.Processes(processes), device="cpu", args=(dict(os.environ), main, args))
 
 

@@ -30,15 +30,7 @@ from detectron2.modeling import build_model
 
 HAS_ONNX = find_spec("onnx") and find_spec("onnxruntime")  # a ready environment (PYTHON=...) may do without
 FORMATS = [pytest.param(s, marks=pytest.mark.skipif(s == ".onnx" and not HAS_ONNX, reason="no onnx")) for s in SUFFIXES]
-RECIPES = (
-    "detection",
-    "convnext_detection",
-    "faster_rcnn_fpn",
-    "mask_rcnn_fpn",
-    "retinanet_fpn",
-    "segmentation_nyud",
-    "depth",
-)
+RECIPES = ("detection", "convnext_detection", "mask_rcnn_fpn", "retinanet_fpn", "segmentation_nyud", "depth")
 THRESHOLD = 0.15
 
 
@@ -72,8 +64,8 @@ def trained(recipe: str, folder: Path) -> ExportedNetwork:
 def images() -> list[Tensor]:
     """Of two sizes, neither of which it was traced with alone, and one without anything."""
     generator = torch.Generator().manual_seed(1)
-    sizes = [(96, 160), (128, 128)] * 2
-    return [torch.rand(3, *size, generator=generator) * 255 for size in sizes] + [torch.zeros(3, 96, 96)]
+    noise = [torch.rand(3, *size, generator=generator) * 255 for size in ((96, 160), (128, 128))]
+    return [*noise, torch.zeros(3, 96, 96)]
 
 
 def assert_same_detections(found: list[Tensor], expected: tuple[Tensor, ...]) -> None:
