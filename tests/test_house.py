@@ -13,7 +13,7 @@ from revisit.modeling.meta_arch.pretraining import methods
 # Each may import what stands above it, and its own room. Names below the engine are rings.
 ROOMS = (
     ("errors",),
-    ("compat", "files", "imports", "randomness", "urls"),
+    ("compat", "devices", "files", "imports", "randomness", "urls"),
     ("keys",),
     ("config",),
     ("data", "modeling"),

@@ -112,16 +112,16 @@ class Distillation(Pretraining):
     def teacher(self) -> Teacher:
         """On the model's device."""
         (teacher,) = self._teacher
-        return teacher if teacher.mean.device == self.pixel_mean.device else teacher.to(self.pixel_mean.device)
+        return teacher if teacher.mean.device == self.device else teacher.to(self.device)
 
     def _maps(self, views: list[Tensor]) -> list[Tensor]:
         return [self.feature_map(self.backbone, each.flatten(0, 1)).unflatten(0, each.shape[:2]) for each in views]
 
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
-        views = [each.to(self.pixel_mean.device, non_blocking=True) for each in all_passes(batch)]
+        views = all_passes(batch)
         targets = [self.teacher(each.flatten(0, 1)) for each in views]  # first: what it needs is free again
         maps = [each.flatten(0, 1) for each in self._maps(views)]
-        with torch.autocast(self.pixel_mean.device.type, enabled=False):
+        with torch.autocast(self.device.type, enabled=False):
             rows, theirs = pooled_rows(maps), pooled_rows(targets)
             others, their_others = gather_rows_with_gradient(rows), gather_rows(theirs)
             if self.watched:

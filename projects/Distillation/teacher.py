@@ -38,7 +38,7 @@ class Teacher(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        maps = self.backbone((images.to(self.mean.device) - self.mean) / self.std)
+        maps = self.backbone((images - self.mean) / self.std)
         return at_least_float32(list(maps.values())[-1])
 
     @cached_property

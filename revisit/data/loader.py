@@ -17,6 +17,7 @@ from revisit.data.reader import open_record, read_or_next
 from revisit.data.records import fingerprint
 from revisit.data.sampler import EpochBatchSampler, GroupedBatchSampler
 from revisit.data.workers import SignalSafeLoader
+from revisit.devices import send
 from revisit.errors import expect
 from revisit.randomness import Stream, seed_global_generators
 
@@ -92,7 +93,7 @@ def with_looks(batch: ViewBatch, device: torch.device | str) -> ViewBatch:
     for name in ("anchor", "positive", "small"):
         if (looks := batch.pop(f"{name}_looks", None)) is None:
             continue
-        views = batch[name].to(device, non_blocking=True)
+        views = send(batch[name], device)
         shape = views.shape
         batch[name] = apply_looks(views.reshape(-1, *shape[-3:]), looks.reshape(-1)).view(shape)
     return batch
@@ -143,7 +144,6 @@ class ResumableLoader:
             batch_sampler=self._sampler(self.start_iteration),
             num_workers=self._cfg.DATALOADER.NUM_WORKERS,
             collate_fn=trivial_batch_collator,
-            pin_memory=torch.cuda.is_available(),
         )
         for batch in loader:
             self.last_batch = with_looks(batch, self._cfg.MODEL.DEVICE)

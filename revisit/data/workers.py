@@ -8,6 +8,7 @@ from contextlib import suppress
 from multiprocessing.util import Finalize, register_after_fork
 
 import cv2
+import torch
 from torch.multiprocessing import _prctl_pr_set_pdeathsig
 from torch.utils.data import DataLoader, Dataset
 
@@ -18,14 +19,15 @@ _ALL = (*STOP_SIGNALS, _END)
 
 
 class SignalSafeLoader(DataLoader):
-    """A DataLoader whose workers ignore STOP_SIGNALS from the moment they are forked.
+    """A DataLoader whose workers ignore STOP_SIGNALS from the moment they are forked; where there is a GPU its batches
+    are in pinned memory.
 
     Ctrl-C and SLURM send their signals to all processes. A worker that died of one would break the step that the
     training process still finishes.
     """
 
     def __init__(self, dataset: Dataset, **options: object):
-        super().__init__(dataset, worker_init_fn=start_worker, **options)
+        super().__init__(dataset, worker_init_fn=start_worker, pin_memory=torch.cuda.is_available(), **options)
 
     def __iter__(self) -> Iterator:
         # Workers inherit what is blocked here. One that reaches this thread meanwhile waits.

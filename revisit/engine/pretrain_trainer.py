@@ -92,12 +92,13 @@ def _classify(cfg: CfgNode, extract: Callable[[str], Features | None]) -> dict[s
     tests = {name: extract(name) for name in cfg.DATASETS.TEST}
     if not bank:
         return results
+    voters = Features(*(each.to(cfg.MODEL.DEVICE) for each in bank))
     suffixes = {name: f"/{name}" if len(tests) > 1 else "" for name in tests}
     for name, test in tests.items():
         if name == cfg.DATASETS.TEST[0]:
             picture = Path(cfg.OUTPUT_DIR) / f"neighbours_{get_event_storage().iter:07d}.png"
             neighbor_gallery(cfg, bank, test, picture)
-        top1 = knn_top1(bank, test, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE)
+        top1 = knn_top1(voters, test, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE)
         results[f"knn_top1{suffixes[name]}"] = top1
         logger.info(f"kNN top-1 of {name}: {top1:.2f} % (bank {options.BANK}, {len(bank.rows)} images)")
     if options.LINEAR:

@@ -93,11 +93,11 @@ class RevisitTrainer(DefaultTrainer):
     def build_step(cls, cfg: CfgNode, model: nn.Module, batches: Iterable) -> TrainStep:
         """What takes the steps of a training on this process's batches; all processes call it together."""
         optimizer = cls.build_optimizer(cfg, model)
-        devices = {} if cfg.MODEL.DEVICE != "cpu" else {"device_ids": None}
         # Channels-last input gives 1x1 convolutions gradients of other strides; DDP copies them, which is harmless.
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
         share_state(model)  # DDP without broadcast_buffers would leave every process its own random queue
-        model = create_ddp_model(model, broadcast_buffers=False, **devices)
+        # Without device_ids, by which it would copy the batch and wait: the model sends what it needs.
+        model = create_ddp_model(model, broadcast_buffers=False, device_ids=None)
         precision = getattr(torch, cfg.SOLVER.AMP.DTYPE) if cfg.SOLVER.AMP.ENABLED else None
         options = {"accumulation_steps": cfg.SOLVER.ACCUMULATION_STEPS, "metrics_period": cls.metrics_period(cfg)}
         return TrainStep(model, batches, optimizer, precision=precision, seed=cfg.SEED, **options)

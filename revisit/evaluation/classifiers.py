@@ -39,22 +39,23 @@ def knn_classify(bank: Features, rows: Tensor, *, k: int, temperature: float) ->
     """Classify by a vote of the k most similar images of the bank, each weighing exp(cosine / temperature).
 
     Args:
-        bank: labelled features, M rows.
-        rows: (N, Cg) unit rows to classify.
+        bank: labelled features, M rows, on the device that is to compute.
+        rows: (N, Cg) unit rows to classify, on any.
         k: voters, at most M (more means all).
         temperature: > 0.
 
     Returns:
-        (N,) int64 labels.
+        (N,) int64 labels, on the CPU.
     """
     num_classes = int(bank.labels.max()) + 1
     predictions = []
     for chunk in rows.split(CHUNK):
+        chunk = chunk.to(bank.rows.device)
         similarity, neighbors = (chunk @ bank.rows.T).topk(min(k, len(bank.rows)), dim=1)
-        votes = torch.zeros(len(chunk), num_classes, dtype=rows.dtype)
+        votes = chunk.new_zeros(len(chunk), num_classes)
         # The softmax has the same order, and stays finite where exp(cosine / temperature) is beyond float32.
         votes.scatter_add_(1, bank.labels[neighbors], (similarity / temperature).softmax(dim=1))
-        predictions.append(votes.argmax(dim=1))
+        predictions.append(votes.argmax(dim=1).cpu())
     return torch.cat(predictions)
 
 

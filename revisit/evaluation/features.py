@@ -136,8 +136,8 @@ class _FeatureCollector(DatasetEvaluator):
         start = len(self._labels)
         if not start:
             self._rows = torch.empty(self._count, *outputs[0]["feature"].shape)
-        for place, output in enumerate(outputs, start):
-            self._rows[place] = output["feature"]
+        rows = torch.stack([output["feature"] for output in outputs])  # one wait for the device
+        self._rows[start : start + len(rows)] = rows
         self._labels += [record["label"] for record in inputs]
 
     def evaluate(self) -> Features | None:
@@ -157,19 +157,36 @@ class _FeatureCollector(DatasetEvaluator):
 
 
 def extract_features(
-    model: nn.Module, dataset: str, image_size: int, num_workers: int, bit_depth: int | None = None
+    model: nn.Module,
+    dataset: str,
+    image_size: int,
+    num_workers: int,
+    bit_depth: int | None = None,
+    precision: torch.dtype | None = None,
 ) -> Features | None:
     """Features of every image of a data set by name, in evaluation mode; None but on the main process."""
-    return features_of(model, CenterCropDataset(get_records(dataset), image_size, bit_depth), num_workers)
+    images = CenterCropDataset(get_records(dataset), image_size, bit_depth)
+    return features_of(model, images, num_workers, precision)
+
+
+def evaluation_precision(cfg: CfgNode) -> torch.dtype | None:
+    """The dtype of autocast: on a GPU that of training, on a CPU none, where float32 costs little."""
+    amp = cfg.SOLVER.AMP
+    return getattr(torch, amp.DTYPE) if amp.ENABLED and cfg.MODEL.DEVICE != "cpu" else None
 
 
 def extractor(cfg: CfgNode, model: nn.Module) -> Callable[[str], Features | None]:
-    """``extract_features`` by name as KNN_EVAL and INPUT.BIT_DEPTH say; of each data set once."""
-    options = (cfg.KNN_EVAL.IMAGE_SIZE, cfg.DATALOADER.NUM_WORKERS, bit_depth(cfg))
+    """``extract_features`` by name as KNN_EVAL, INPUT.BIT_DEPTH and SOLVER.AMP say; of each data set once."""
+    options = (cfg.KNN_EVAL.IMAGE_SIZE, cfg.DATALOADER.NUM_WORKERS, bit_depth(cfg), evaluation_precision(cfg))
     return cache(lambda name: extract_features(model, name, *options))
 
 
-def features_of(model: nn.Module, images: CenterCropDataset | ViewPairDataset, num_workers: int) -> Features | None:
+def features_of(
+    model: nn.Module,
+    images: CenterCropDataset | ViewPairDataset,
+    num_workers: int,
+    precision: torch.dtype | None = None,
+) -> Features | None:
     """As ``extract_features``, of images that are cut already; of pairs of views, one row after the other."""
     loader = SignalSafeLoader(
         images,
@@ -179,7 +196,8 @@ def features_of(model: nn.Module, images: CenterCropDataset | ViewPairDataset, n
         collate_fn=_unpaired if isinstance(images, ViewPairDataset) else list,
     )
     collector = _FeatureCollector(len(loader.sampler) * (1 + isinstance(images, ViewPairDataset)))
-    return inference_on_dataset(model, loader, collector) or None  # which makes {} of None
+    with torch.autocast("cuda", precision, enabled=precision is not None):
+        return inference_on_dataset(model, loader, collector) or None  # which makes {} of None
 
 
 def _unpaired(pairs: list[list[dict]]) -> list[dict]:

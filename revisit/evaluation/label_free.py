@@ -13,7 +13,13 @@ from revisit.data.catalog import get_records
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.mapper import ViewMapper
 from revisit.data.records import sample
-from revisit.evaluation.features import CenterCropDataset, Features, ViewPairDataset, features_of
+from revisit.evaluation.features import (
+    CenterCropDataset,
+    Features,
+    ViewPairDataset,
+    evaluation_precision,
+    features_of,
+)
 from revisit.keys import declare, whole
 
 from detectron2.config import CfgNode
@@ -99,7 +105,7 @@ def _cosines_with_others(rows: Tensor) -> Iterator[Tensor]:
     rows = rows.double()
     for start in range(0, len(rows), CHUNK):
         cosines = rows[start : start + CHUNK] @ rows.T
-        places = torch.arange(len(cosines))
+        places = torch.arange(len(cosines), device=rows.device)
         cosines[places, start + places] = -math.inf
         yield cosines
 
@@ -120,7 +126,7 @@ def watched_rows(cfg: CfgNode, model: nn.Module, extract: Callable[[str], Featur
         features = extract(name)
         return features and features.rows[sample(range(len(features.rows)), most)]
     crops = CenterCropDataset(watched_records(cfg), cfg.KNN_EVAL.IMAGE_SIZE, bit_depth(cfg), replaced=True)
-    features = features_of(model, crops, cfg.DATALOADER.NUM_WORKERS)
+    features = features_of(model, crops, cfg.DATALOADER.NUM_WORKERS, evaluation_precision(cfg))
     return features and features.rows
 
 
@@ -136,12 +142,13 @@ def label_free_scores(
     mapper = ViewMapper.from_config(cfg)
     mapper = replace(mapper, crops=replace(mapper.crops, num_small=0), seed=SEED, looks_on_device=False)
     pairs = ViewPairDataset(watched_records(cfg), mapper, bit_depth(cfg))
-    views = features_of(model, pairs, cfg.DATALOADER.NUM_WORKERS)
+    views = features_of(model, pairs, cfg.DATALOADER.NUM_WORKERS, evaluation_precision(cfg))
     if rows is None or views is None:
         return None
+    rows, views = (each.to(cfg.MODEL.DEVICE) for each in (rows, views.rows))
     return LabelFreeScores(
         rankme=rankme(rows),
-        alignment=alignment(views.rows[::2], views.rows[1::2]),
+        alignment=alignment(views[::2], views[1::2]),
         uniformity=uniformity(rows),
-        neighbors=nearest(rows, cfg.KNN_EVAL.NUM_NEIGHBORS),
+        neighbors=nearest(rows, cfg.KNN_EVAL.NUM_NEIGHBORS).cpu(),
     )

@@ -149,8 +149,7 @@ class _NormOfParts(torch.autograd.Function):
             for g, part, mean, inverse in parts
         ]
         of_x, of_weight, of_bias = zip(*grads, strict=True)
-        # In the order that autograd would add them up in.
-        return torch.cat(of_x), sum(reversed(of_weight)), sum(reversed(of_bias)), None, None, None
+        return torch.cat(of_x), sum(of_weight), sum(of_bias), None, None, None
 
 
 class PooledBatchNorm2d(_GroupedBatchNorm2d):

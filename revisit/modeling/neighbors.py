@@ -107,7 +107,7 @@ class MinesNeighbors:
         """Percent of the neighbours of (B, ...) rows that have their image's class; labels (B,)."""
         rows, ring = self.mining_space(positives, positives_g)
         nearest = nearest_rows(rows, getattr(self.queue, ring), self.num_neighbors, self.max_scores)
-        return neighbor_purity(nearest, labels.to(rows.device), self.queue.labels)
+        return neighbor_purity(nearest, labels, self.queue.labels)
 
     def weighted(self, loss_nn: Tensor) -> Tensor:
         """lambda * L_nn; L_nn itself is logged as ``loss_nn_raw``."""

@@ -76,7 +76,7 @@ class KeepsKeys:
     def keep_keys(self, batch: dict, rows: dict[str, Tensor]) -> None:
         """Keep gathered rows, (B, width) by ring, with the classes of the batch where it has some."""
         if "label" in batch:
-            rows["labels"] = gather_rows(batch["label"].to(rows["keys"].device))
+            rows["labels"] = gather_rows(batch["label"])
         self.pending_keys.append(rows)
 
     def enqueue_pending_keys(self) -> None:

@@ -106,7 +106,7 @@ class AllViews(MinesNeighbors, KeepsKeys, Pretraining):
         if self.watched and len(batch["anchor"]) > 1:
             spread = {"embedding_std": encoded["positives"], "feature_std": encoded["positives_g"]}
             get_event_storage().put_scalars(**{name: feature_std(x[:, 0]).item() for name, x in spread.items()})
-        with torch.autocast(self.pixel_mean.device.type, enabled=False):
+        with torch.autocast(self.device.type, enabled=False):
             result = self.objective(encoded)
             losses = {"loss_inst": result.loss}
             if self.queue is not None:

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from revisit.devices import send
 from revisit.errors import expect
 from revisit.keys import POSITIVE, SWITCH, declare, one_of, real, whole
 from revisit.modeling.bn_groups import BNGroups, bn_groups, group_batch_norm, has_batch_norm, meta_backbone
@@ -211,7 +212,6 @@ class MoCo(KeepsKeys, Pretraining):
         With shuffle-BN the uint8 anchors change places between groups first, and the keys come back in
         the order of the global batch (docs/method.md: Batch statistics).
         """
-        images = images.to(self.pixel_mean.device, non_blocking=True)
         if self.shuffle_bn:
             global_batch = len(images) * comm.get_world_size()
             part = len(self.pending_keys)
@@ -225,7 +225,7 @@ class MoCo(KeepsKeys, Pretraining):
             keys, returned = gathered(), own
             if self.shuffle_bn:
                 places = permutation.argsort()
-                keys = keys[torch.from_numpy(places).to(keys.device)]
+                keys = keys[send(places, keys.device)]
                 returned = {name: scatter_shuffled(rows, places) for name, rows in own.items()}
             return {**dict(zip(widths, keys.split(list(widths.values()), dim=1), strict=True)), **returned}
 
@@ -251,7 +251,7 @@ class MoCo(KeepsKeys, Pretraining):
         """Log ``monitors`` of a watched step, of its first part where it comes in parts."""
         if not self.watched or len(self.pending_keys) > 1:
             return
-        with torch.autocast(self.pixel_mean.device.type, enabled=False):
+        with torch.autocast(self.device.type, enabled=False):
             values = self.monitors(batch, encoded)
         storage = get_event_storage()
         storage.put_scalars(**dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True)))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from revisit.devices import send
 from revisit.errors import UserError
 from revisit.keys import declare, whole
 
@@ -94,8 +95,9 @@ class Pretraining(nn.Module):
 
     def forward(self, batch: dict | list[dict]) -> dict[str, Tensor] | list[dict[str, Tensor]]:
         if self.training:
-            return self.training_losses(batch)
-        images = torch.stack([record["image"] for record in batch])
+            sent = {name: send(each, self.device) for name, each in batch.items() if isinstance(each, Tensor)}
+            return self.training_losses(batch | sent)
+        images = torch.stack([send(record["image"], self.device) for record in batch])
         return [{"feature": feature} for feature in self.extract_features(images)]
 
     @torch.no_grad()
@@ -105,12 +107,16 @@ class Pretraining(nn.Module):
 
     def feature_map(self, backbone: nn.Module, images: Tensor) -> Tensor:
         """The last map of g, or of another ``backbone``; (B, 3, H, W) uint8 RGB -> (B, Cg, h, w)."""
-        images = images.to(self.pixel_mean.device, non_blocking=True)
-        return backbone((images - self.pixel_mean) / self.pixel_std)[self.feature]
+        return backbone((send(images, self.device) - self.pixel_mean) / self.pixel_std)[self.feature]
 
     def pooled(self, backbone: nn.Module, images: Tensor) -> Tensor:
         """``feature_map`` averaged over its places, (B, Cg)."""
         return self.feature_map(backbone, images).mean(dim=(2, 3))
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are, and its views go."""
+        return self.pixel_mean.device
 
     @property
     def watched(self) -> bool:
