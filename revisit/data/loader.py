@@ -89,7 +89,7 @@ def _empty(shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def with_looks(batch: ViewBatch, device: torch.device | str) -> ViewBatch:
-    """The batch with its views on ``device``, given the looks that a worker has only drawn."""
+    """The batch with its views on ``device``, given the looks that a worker has only drawn; it is changed in place."""
     for name in ("anchor", "positive", "small"):
         if (looks := batch.pop(f"{name}_looks", None)) is None:
             continue
@@ -108,7 +108,8 @@ class ResumableLoader:
     """Iterable over this process's ViewBatches, starting at ``start_iteration``.
 
     Workers start at the first batch that is asked for, so ``start_iteration`` may be set after construction
-    (from a checkpoint), until then. ``last_batch`` is the batch that was handed out last.
+    (from a checkpoint), until then. ``last_batch`` is the batch that was handed out last. Looks that a worker has only
+    drawn are the step's to give (``with_looks``).
     """
 
     last_batch: ViewBatch
@@ -145,8 +146,7 @@ class ResumableLoader:
             num_workers=self._cfg.DATALOADER.NUM_WORKERS,
             collate_fn=trivial_batch_collator,
         )
-        for batch in loader:
-            self.last_batch = with_looks(batch, self._cfg.MODEL.DEVICE)
+        for self.last_batch in loader:
             yield self.last_batch
 
 

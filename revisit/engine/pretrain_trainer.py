@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
-from revisit.data.loader import ResumableLoader
+from revisit.data.loader import ResumableLoader, with_looks
 from revisit.engine.evaluation_hooks import BestCheckpoint, Evaluation, LabelFreeHistory, LabelFreeResults, StartScores
 from revisit.engine.hooks import Checkpoints, CollapseAlarm, CropFallbacks, ReadErrors, Throughput, Writers
 from revisit.engine.trainer import RevisitTrainer
@@ -30,6 +30,7 @@ class PretrainTrainer(RevisitTrainer):
     features of MONITOR.IMAGES without labels."""
 
     metrics_period = staticmethod(metrics_period)
+    prepare = staticmethod(with_looks)
 
     @classmethod
     def build_train_loader(cls, cfg: CfgNode) -> ResumableLoader:

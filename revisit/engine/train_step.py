@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -53,6 +54,7 @@ class TrainStep(SimpleTrainer):
     The model returns a dict of losses.
 
     Args:
+        prepare: what is done with a batch once it is there, as part of the step: it is no wait for data.
         precision: dtype of autocast, or None for float32 throughout. float16 scales the loss.
         seed: of what the model draws in a step, such as dropout, by iteration and process: nothing that a resumed run
             would have to restore.
@@ -67,12 +69,14 @@ class TrainStep(SimpleTrainer):
     def __init__(
         self,
         *args: object,
+        prepare: Callable[[dict | list], dict | list] = lambda batch: batch,
         precision: torch.dtype | None = None,
         seed: int = 0,
         accumulation_steps: int = 1,
         metrics_period: int = 1,
     ):
         super().__init__(*args)
+        self._prepare = prepare
         self._metrics_period = metrics_period
         self._steps: list[tuple[int, dict[str, Tensor]]] = []  # iterations and losses that are not gathered yet
         self._seed = seed
@@ -84,8 +88,9 @@ class TrainStep(SimpleTrainer):
 
     def run_step(self) -> None:
         start = time.perf_counter()
-        self.last_batch = batch = next(self._data_loader_iter)
+        batch = next(self._data_loader_iter)
         data_time = time.perf_counter() - start
+        self.last_batch = batch = self._prepare(batch)
         seed_global_generators(self._seed, Stream.STEP, get_event_storage().iter, comm.get_rank())
         self.optimizer.zero_grad()
         parts = split_batch(batch, self._accumulation_steps)

@@ -5,6 +5,7 @@ import warnings
 import weakref
 from collections.abc import Collection, Iterable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -100,7 +101,8 @@ class RevisitTrainer(DefaultTrainer):
         model = create_ddp_model(model, broadcast_buffers=False, device_ids=None)
         precision = getattr(torch, cfg.SOLVER.AMP.DTYPE) if cfg.SOLVER.AMP.ENABLED else None
         options = {"accumulation_steps": cfg.SOLVER.ACCUMULATION_STEPS, "metrics_period": cls.metrics_period(cfg)}
-        return TrainStep(model, batches, optimizer, precision=precision, seed=cfg.SEED, **options)
+        prepare = partial(cls.prepare, device=cfg.MODEL.DEVICE)
+        return TrainStep(model, batches, optimizer, prepare=prepare, precision=precision, seed=cfg.SEED, **options)
 
     def build_hooks(self) -> list[HookBase | None]:
         """Subclasses list all that happens around a step, in its order; None stands for nothing."""
@@ -233,6 +235,11 @@ class RevisitTrainer(DefaultTrainer):
         """This process's batch of an iteration since the last gathering of metrics, and its images' file names."""
         batch = self._trainer.last_batch
         return batch, [record["file_name"] for record in batch]
+
+    @staticmethod
+    def prepare(batch: dict | list[dict], device: str) -> dict | list[dict]:
+        """What a step first does with a batch of the loader."""
+        return batch
 
     @staticmethod
     def metrics_period(cfg: CfgNode) -> int:

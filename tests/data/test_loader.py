@@ -16,7 +16,7 @@ from revisit.data.augmentation import draw_look
 from revisit.data.augmentation_on_arrays import apply_look
 from revisit.data.catalog import get_records
 from revisit.data.crops import ConstrainedMultiCrop, crop_and_reduce, crop_and_resize
-from revisit.data.loader import ResumableLoader, ViewDataset
+from revisit.data.loader import ResumableLoader, ViewDataset, with_looks
 from revisit.data.mapper import ViewMapper
 from revisit.data.reader import MAX_REPLACEMENTS, UnreadableImageError, read_image
 from revisit.errors import UserError
@@ -235,6 +235,7 @@ def test_looks_on_the_device_are_those_of_the_workers(cfg, num_workers):
     by_workers = batches_of(cfg, 3)
     cfg.DATALOADER.AUGMENT_ON_DEVICE = True
     for batch, expected in zip(batches_of(cfg, 3), by_workers, strict=True):
+        assert with_looks(batch, "cpu") is batch
         assert batch.keys() == expected.keys()  # the parameters of the looks are gone
         for name in TENSORS:
             assert batch[name].shape == expected[name].shape and batch[name].dtype == torch.uint8

@@ -6,6 +6,7 @@ A loss that is not finite ends the run in one line, with the inputs as pictures 
 from pathlib import Path
 
 import cv2
+import numpy as np
 import pytest
 import torch
 from commands import launch_forks
@@ -13,6 +14,8 @@ from runs import load, train
 from tiny import random_views, tiny_config, tiny_model
 from true_steps import sgd, take_steps
 
+import revisit.data.loader as loader_module
+import revisit.engine.train_step as train_step_module
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_finite, split_batch
 from revisit.errors import UserError
@@ -113,6 +116,24 @@ def test_batches_are_split_in_order_and_leave_their_reports_out():
     first, second = split_batch(views, 2)
     assert set(first) == {"anchor", "positive", "small"}
     assert torch.equal(torch.cat([first["small"], second["small"]]), views["small"])
+
+
+def test_waiting_for_data_is_neither_the_looks_on_the_device_nor_the_rest_of_the_step(monkeypatch):
+    seconds = [0.0]
+
+    def after(wait: float, value: object) -> object:
+        seconds[0] += wait
+        return value
+
+    monkeypatch.setattr(train_step_module.time, "perf_counter", lambda: seconds[0])
+    monkeypatch.setattr(loader_module, "apply_looks", lambda views, looks: after(5.0, views + 1))
+    views = {**random_views(BATCH, small=24), "small_looks": np.zeros(2 * BATCH)}
+    small, batches = views["small"], (after(2.0, views) for _ in range(1))
+    step = PretrainTrainer.build_step(tiny_config(), tiny_model(), batches)
+    with EventStorage(0) as storage:
+        step.run_step()
+        assert storage.history("data_time").latest() == 2.0
+    assert torch.equal(step.last_batch["small"], small + 1)
 
 
 def test_losses_gathered_every_few_steps_are_the_same_losses():
