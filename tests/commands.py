@@ -65,22 +65,30 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def launch_forks(main: Callable[..., object], processes: int, *args: object) -> None:
-    """``launch`` on the CPU, with this process's environment."""
+def launch_forks(main: Callable[..., object], processes: int, *args: object) -> list:
+    """``launch`` on the CPU, with this process's environment; what ``main`` returns in each process."""
+    import torch
+
     from revisit.engine import launch
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setattr(launch, "START_METHOD", "forkserver")
         patch.setattr(launch, "GRACE", 1.0)  # for the others, when one of these processes has failed
-        launch.launch(_be_process, launch.Processes(processes), device="cpu", args=(dict(os.environ), main, args))
+        everything = (dict(os.environ), folder, main, args)
+        launch.launch(_be_process, launch.Processes(processes), device="cpu", args=everything)
+        return [torch.load(f"{folder}/{rank}.pth", weights_only=False) for rank in range(processes)]
 
 
-def _be_process(environment: dict[str, str], main: Callable[..., object], args: tuple) -> None:
+def _be_process(environment: dict[str, str], folder: str, main: Callable[..., object], args: tuple) -> None:
+    import torch
+
+    from detectron2.utils import comm
+
     gc.freeze()  # what it shares with its parent: collections would look through it, and copy its memory
     os.environ.update(environment)
     os.chdir(ROOT)
-    main(*args)
+    torch.save(main(*args), f"{folder}/{comm.get_rank()}.pth")
 
 
 FORKS = multiprocessing.get_context("forkserver")

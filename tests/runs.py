@@ -1,6 +1,8 @@
 """Whole training runs inside the test's process."""
 
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,20 @@ def run(
 def train(output: Path, *options: object, **how: object) -> PretrainTrainer:
     """``run`` with ``run_config``."""
     return run(run_config(output, *options), **how)
+
+
+def assert_resumes(
+    whole: Path, parts: Path, iteration: int, *options: object, train: Callable[..., RevisitTrainer] = train
+) -> RevisitTrainer:
+    """A run in ``parts`` that resumes after ``iteration`` of the whole one, from its checkpoint, ends as that does."""
+    parts.mkdir()
+    shutil.copy(whole / f"model_{iteration:07d}.pth", parts)
+    trainer = train(parts, *options, resume=True)
+    assert trainer.start_iter == iteration + 1
+    one, other = (load(folder / "model_final.pth") for folder in (whole, parts))
+    for part in ("model", "trainer"):
+        assert_same(one[part], other[part])
+    return trainer
 
 
 def train_for_module(toy_root: Path, output: Path, *options: object, **how: object) -> Path:

@@ -1,15 +1,12 @@
 """What checkpoints and metrics of a run hold; and a resumed run ends as one that was never stopped."""
 
 import logging
-import shutil
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from runs import assert_same, load, run, run_config, train, train_for_module
+from runs import assert_resumes, load, run, run_config, train, train_for_module
 
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.hooks import CollapseAlarm, ReadErrors, Throughput, Writers
@@ -73,27 +70,10 @@ def test_a_run_has_its_flags_its_seed_and_the_documented_metrics(whole):
     assert list(whole.glob("events.out.tfevents*"))
 
 
-def check_resumed(whole: Path, output: Path, iteration: int, train: Callable[..., RevisitTrainer]) -> RevisitTrainer:
-    """A run that resumes after ``iteration`` of the whole one, a checkpoint of which it has, ends as that does."""
-    output.mkdir()
-    shutil.copy(whole / f"model_{iteration:07d}.pth", output)
-    trainer = train(output, resume=True)
-    assert trainer.start_iter == iteration + 1
-    ends = [load(folder / "model_final.pth") for folder in (whole, output)]
-    for part in ("model", "trainer"):
-        assert_same(*(end[part] for end in ends))
-    return trainer
-
-
-def pretrain(output: Path, options: tuple, **how: object) -> RevisitTrainer:
-    return train(output, *options, **how)
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_resumed_run_ends_bit_identical_and_l_nn_joins_after_the_warm_up(toy_datasets, whole, tmp_path, workers):
     """Interrupted inside an epoch, and with another number of workers than the whole run."""
-    options = (*OPTIONS, "DATALOADER.NUM_WORKERS", workers)
-    resumed = check_resumed(whole, tmp_path / "parts", 4, partial(pretrain, options=options))
+    resumed = assert_resumes(whole, tmp_path / "parts", 4, *OPTIONS, "DATALOADER.NUM_WORKERS", workers)
     assert [iteration for _, iteration in resumed.storage.history("loss_nn").values()] == [7, 8, 9]
     last = {name: history.latest() for name, history in resumed.storage.histories().items()}
     assert last["loss_nn"] == pytest.approx(0.4 * last["loss_nn_raw"], rel=1e-5)
@@ -109,7 +89,7 @@ DENSECL = ("MODEL.META_ARCHITECTURE", "DenseCL", "VIEWS.NUM_SMALL", 0)
 def test_another_run_ends_bit_identical_too(toy_datasets, tmp_path, options):
     options = ("SOLVER.MAX_ITER", 4, "SOLVER.CHECKPOINT_PERIOD", 2, *options)
     train(tmp_path / "whole", *options)
-    check_resumed(tmp_path / "whole", tmp_path / "parts", 1, partial(pretrain, options=options))
+    assert_resumes(tmp_path / "whole", tmp_path / "parts", 1, *options)
 
 
 FINETUNING = {
@@ -134,8 +114,8 @@ def finetune(output: Path, task: str, workers: int, **how: object) -> RevisitTra
 @pytest.mark.parametrize("task", FINETUNING)
 def test_a_resumed_finetuning_ends_bit_identical(toy_datasets, tmp_path, task):
     """Batches, how they are scaled and flipped, sampled regions, dropout, batches of precise BN."""
-    finetune(tmp_path / "whole", task, workers=0)
-    check_resumed(tmp_path / "whole", tmp_path / "parts", 2, partial(finetune, task=task, workers=2))
+    finetune(tmp_path / "whole", task, 0)
+    assert_resumes(tmp_path / "whole", tmp_path / "parts", 2, task, 2, train=finetune)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from true_steps import take_steps
 
 from revisit.data.catalog import get_records
 from revisit.engine.pretrain_trainer import PretrainTrainer
-from revisit.evaluation.features import CenterCropDataset, features_of
+from revisit.evaluation.features import CenterCropDataset, Features, features_of
 from revisit.modeling.distributed import gather_rows
 from revisit.modeling.shuffle_bn import scatter_shuffled
 
@@ -51,17 +51,18 @@ def scatter() -> dict[str, list[int]]:
     return {"shuffled": shuffled.flatten().tolist(), "back": back.flatten().tolist()}
 
 
-def do_all(output: Path) -> None:
+def do_all(output: Path) -> dict:
     runs = {name: train(name) for name in RUNS} | {"long": train("KNNMoCo", 20, frozen_bn=False)}
-    torch.save({"scattered": scatter(), **runs}, output / f"{comm.get_rank()}.pth")
+    found = {"scattered": scatter(), "sent": count_steps(), "features": features_of_one_image(), **runs}
+    return found | {"evaluated": evaluate_random_init(output)}
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory) -> list[dict]:
+def two(toy_root, tmp_path_factory) -> list[dict]:
     """What each of two processes has at the end."""
-    output = tmp_path_factory.mktemp("two")
-    launch_forks(do_all, 2, output)
-    return [torch.load(output / f"{rank}.pth") for rank in range(2)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DETECTRON2_DATASETS", str(toy_root))
+        return launch_forks(do_all, 2, tmp_path_factory.mktemp("two"))
 
 
 def queue_of(run: dict) -> dict[str, torch.Tensor]:
@@ -92,42 +93,35 @@ def test_shuffle_bn_sends_each_row_to_its_place_and_the_gather_undoes_it(two):
     assert [process["scattered"]["back"] for process in two] == [list(range(8))] * 2
 
 
-def evaluate_random_init(output: Path) -> None:
+def evaluate_random_init(output: Path) -> dict:
     cfg = tiny_config(
         *("DATASETS.TEST", ("toy_objects_train",), "KNN_EVAL.BANK", "toy_objects_train"),
         *("KNN_EVAL.IMAGE_SIZE", 32, "OUTPUT_DIR", str(output), "MONITOR.IMAGES", "toy_scenes_train"),
     )
     torch.manual_seed(comm.get_rank())  # as Detectron2 seeds its processes: differently
     PretrainTrainer.evaluate(cfg, resume=False)
+    return json.loads((output / "evaluation.json").read_text()) if comm.is_main_process() else {}
 
 
-def test_evaluation_of_two_processes_equals_one(toy_datasets, tmp_path):
+def test_evaluation_of_two_processes_equals_one(two, toy_datasets, tmp_path):
     """A random init is another on each rank until one of them is taken for all."""
-    for processes in (1, 2):
-        launch_forks(evaluate_random_init, processes, tmp_path)
-        (tmp_path / "evaluation.json").rename(tmp_path / str(processes))
-    one, two = (json.loads((tmp_path / processes).read_text()) for processes in "12")
+    one = evaluate_random_init(tmp_path)
     assert {"knn_top1", "rankme", "alignment", "uniformity"} <= one.keys()
-    assert one == pytest.approx(two, rel=1e-5)
+    assert one == pytest.approx(two[0]["evaluated"], rel=1e-5)
 
 
-def collect_one_image(output: Path) -> None:
-    torch.manual_seed(0)
+def features_of_one_image() -> Features | None:
     images = CenterCropDataset(get_records("toy_objects_train")[:1], 32)
-    features = features_of(tiny_model().eval(), images, num_workers=0)
-    if comm.is_main_process():
-        torch.save(tuple(features), output / f"{comm.get_world_size()}.pth")
+    return features_of(tiny_model().eval(), images, num_workers=0)
 
 
-def test_features_of_fewer_images_than_processes_are_those_of_one_process(toy_datasets, tmp_path):
-    for processes in (1, 2):
-        launch_forks(collect_one_image, processes, tmp_path)
-    (one, label), (two, same_label) = (torch.load(tmp_path / f"{processes}.pth") for processes in (1, 2))
-    assert one.shape[0] == two.shape[0] == 1 and torch.allclose(one, two, atol=1e-6) and label.equal(same_label)
+def test_features_of_fewer_images_than_processes_are_those_of_one_process(two, toy_datasets):
+    (one, label), (other, same_label) = features_of_one_image(), two[0]["features"]
+    assert one.shape[0] == other.shape[0] == 1 and torch.allclose(one, other, atol=1e-6) and label.equal(same_label)
 
 
-def count_steps(output: Path) -> None:
-    """Forward passes; saves the bytes that this process sends to others, by collective and call, and a key's."""
+def count_steps() -> list[dict]:
+    """Forward passes; the bytes that this process sends to others, by collective and call, and a key's."""
     rank, world_size = comm.get_rank(), comm.get_world_size()
     mine = {name: value.chunk(world_size)[rank] for name, value in random_views(BATCH).items()}
     all_to_all, all_gather = dist.all_to_all_single, dist.all_gather
@@ -152,13 +146,13 @@ def count_steps(output: Path) -> None:
         key_bytes = 4 * (model.embedding_dim + (model.feature_dim if architecture == "KNNMoCo" else 0))
         keys = (world_size - 1) * len(mine["anchor"]) * key_bytes
         counts.append({**sent, "keys": keys, "pixels": mine["anchor"].numel()})
-    torch.save(counts, output / f"{rank}.pth")
+    return counts
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_each_crop_travels_once_in_bytes_and_keys_in_one_collective(world_size, tmp_path):
-    launch_forks(count_steps, world_size, tmp_path)
-    for counts in zip(*(torch.load(tmp_path / f"{rank}.pth") for rank in range(world_size)), strict=True):
+def test_each_crop_travels_once_in_bytes_and_keys_in_one_collective(world_size, two):
+    sent = [process["sent"] for process in two] if world_size == 2 else launch_forks(count_steps, world_size)
+    for counts in zip(*sent, strict=True):
         for count in counts:
             (images,), (keys,) = count["all_to_all"], count["all_gather"]
             assert images <= count["pixels"]  # in uint8, and what stays here does not travel

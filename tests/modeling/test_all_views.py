@@ -2,12 +2,11 @@
 
 import math
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
 from commands import launch_forks
-from runs import assert_numbers_are_explained, assert_same, load, train
+from runs import assert_numbers_are_explained, assert_resumes, train
 from tiny import FEATURE_DIM, freeze_batch_norm, random_views, step, tiny_config, tiny_model
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -20,7 +19,6 @@ from revisit.errors import UserError
 from revisit.modeling.meta_arch.swav import sinkhorn
 from revisit.modeling.neighbors import MinesNeighbors
 
-from detectron2.utils import comm
 from detectron2.utils.events import EventStorage
 
 NEIGHBORS = ("NEIGHBORS.WEIGHT", 0.4, "NEIGHBORS.QUEUE_SIZE", 20, "NEIGHBORS.NUM_NEIGHBORS", 3)
@@ -198,16 +196,14 @@ def run(method: str) -> dict:
     return take_steps(tiny_model(*options).double(), tiny_config(*options), batches, frozen_bn=False)
 
 
-def run_all(output: Path) -> None:
-    torch.save({method: run(method) for method in METHODS}, output / f"{comm.get_rank()}.pth")
+def run_all() -> dict[str, dict]:
+    return {method: run(method) for method in METHODS}
 
 
-def test_two_processes_equal_one_batch_statistics_included(tmp_path):
+def test_two_processes_equal_one_batch_statistics_included():
     """L_nn joins in the second step, SwAV's queue counts from the third on, its prototypes learn from the second."""
-    launch_forks(run_all, 2, tmp_path)
-    both = [torch.load(tmp_path / f"{rank}.pth") for rank in range(2)]
-    for method in METHODS:
-        one = run(method)
+    both = launch_forks(run_all, 2)
+    for method, one in run_all().items():
         assert both[0][method]["losses"] == pytest.approx(one["losses"], rel=1e-9), method
         for a, b in zip(one["gradients"], both[0][method]["gradients"], strict=True):
             assert (a - b).norm() < 1e-7 * a.norm(), method
@@ -279,14 +275,8 @@ def test_the_momentum_of_byol_rises_to_1_by_a_cosine():
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_resumes_to_the_same_weights_and_explains_its_numbers(method, toy_datasets, tmp_path):
     options = (*options_of(method, *NEIGHBORS), "SOLVER.MAX_ITER", 10, "SOLVER.CHECKPOINT_PERIOD", 5)
-    train(tmp_path / "whole", *options, "SOLVER.CHECKPOINTS_KEPT", 0)
-    (tmp_path / "parts").mkdir()
-    name = "model_0000004.pth"
-    (tmp_path / "parts" / name).write_bytes((tmp_path / "whole" / name).read_bytes())
-    train(tmp_path / "parts", *options, "SOLVER.CHECKPOINTS_KEPT", 0, resume=True)
-    whole, parts = (load(tmp_path / folder / "model_final.pth") for folder in ("whole", "parts"))
-    for part in ("model", "trainer"):
-        assert_same(whole[part], parts[part])
+    train(tmp_path / "whole", *options)
+    assert_resumes(tmp_path / "whole", tmp_path / "parts", 4, *options)
     assert_numbers_are_explained(tmp_path / "whole")
 
 

@@ -1,7 +1,5 @@
 """Groups of MOCO.BN_GROUP images share batch statistics, on one process or several, and groups that cannot be."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from commands import launch_forks
@@ -35,12 +33,12 @@ def step_in_groups(size: int, dtype: torch.dtype, parts: int = 1) -> dict:
     return take_steps(model, tiny_config(*options), [views()], frozen_bn=False, accumulation_steps=parts)
 
 
-def steps_of_processes(output: Path) -> None:
+def steps_of_processes() -> dict:
     found = {(size, dtype): step_in_groups(size, dtype) for size in SIZES for dtype in (torch.float32, torch.float64)}
     if comm.get_world_size() == 2:
         found["in parts"] = step_in_groups(8, torch.float64, PARTS)  # parts of 4 images, two of them a group
         found["bfloat16"] = layer_in_bfloat16()
-    torch.save(found, output / f"{comm.get_world_size()}_{comm.get_rank()}.pth")
+    return found
 
 
 def maps_in_bfloat16() -> torch.Tensor:
@@ -63,12 +61,9 @@ def layer_in_bfloat16() -> tuple[list[torch.Tensor], list[int]]:
 
 
 @pytest.fixture(scope="module")
-def steps(tmp_path_factory) -> dict[int, dict]:
+def steps() -> dict[int, dict]:
     """By the number of processes, what the first of them has."""
-    output = tmp_path_factory.mktemp("steps")
-    for processes in (1, 2, 4):
-        launch_forks(steps_of_processes, processes, output)
-    return {processes: torch.load(output / f"{processes}_0.pth") for processes in (1, 2, 4)}
+    return {processes: launch_forks(steps_of_processes, processes)[0] for processes in (1, 2, 4)}
 
 
 def plain_step(parts: list[list[int]], size: int) -> tuple[list[float], torch.Tensor, torch.Tensor]:
