@@ -15,6 +15,7 @@ import torch
 from checkpoints import backbone_of, random_resnet
 from runs import assert_same
 from tiny import tiny_config, tiny_model
+from trees import spoil_bytes
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.convert import BackboneWeights, convert
@@ -151,23 +152,6 @@ def test_a_safetensors_file_without_the_package_says_what_to_install(tmp_path, m
 # -- mutations of one checkpoint, each by a seed of its own
 
 
-def damaged(data: bytearray, kind: int, rng: random.Random) -> bytes:
-    start, end = sorted(rng.randrange(len(data)) for _ in range(2))
-    if kind == 0:  # torn
-        return bytes(data[:start])
-    if kind == 1:  # a part is lost, or there twice
-        return bytes(data[:start] + data[end:]) if rng.random() < 0.5 else bytes(data[:end] + data[start:])
-    if kind == 2:  # zeros, as of a disk's block
-        end = min(len(data), start + rng.choice([1, 100, 10_000]))
-        data[start:end] = bytes(end - start)
-    elif kind == 3:  # at an end, where zip keeps its directory and pickle its names
-        data[rng.choice([rng.randrange(6000), -1 - rng.randrange(6000)])] = rng.randrange(256)
-    else:
-        for _ in range(rng.choice([1, 1, 4, 50])):
-            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-    return bytes(data)
-
-
 def changed(weights: dict, rng: random.Random, tmp_path: Path) -> dict:
     """The content is another, the file is whole."""
     key = rng.choice(list(weights))
@@ -190,9 +174,9 @@ def changed(weights: dict, rng: random.Random, tmp_path: Path) -> dict:
 
 
 def mutate(number: int, whole: bytes, weights: dict, tmp_path: Path) -> bytes:
-    rng, kind = random.Random(number), number % 7
-    if kind < 5:
-        return damaged(bytearray(whole), kind, rng)
+    rng = random.Random(number)
+    if number % 7 < 5:
+        return spoil_bytes(whole, rng)
     buffer = io.BytesIO()
     torch.save(changed(weights, rng, tmp_path), buffer)
     return buffer.getvalue()
