@@ -29,7 +29,7 @@ RELEASED += " TEST.RESIZE_BACK nearest"
 # options, a metric, processes
 TASKS = {
     "detection": (f"{DETECTION} {SWITCHES}", "bbox/AP50", 1),
-    **dict.fromkeys(("faster_rcnn_fpn", "retinanet_fpn"), (f"{DETECTION} {SWITCHES}", "bbox/AP50", 1)),
+    "retinanet_fpn": (f"{DETECTION} {SWITCHES}", "bbox/AP50", 1),
     "mask_rcnn_fpn": (DETECTION, "segm/AP50", 2),
     "segmentation_voc": (DENSE, "sem_seg/mIoU", 2),
     "segmentation_cityscapes": (f"{DENSE} {SWITCHES} {RELEASED}", "sem_seg/mIoU", 1),

@@ -1,5 +1,7 @@
 """Groups of MOCO.BN_GROUP images share batch statistics, on one process or several, and groups that cannot be."""
 
+from functools import cache
+
 import pytest
 import torch
 from commands import launch_forks
@@ -163,18 +165,25 @@ def test_split_bn_keeps_the_names_evaluates_as_bn_and_says_when_the_batch_does_n
         net.train()(x)
 
 
+recipe = cache(tiny_config)
+
+
 @given(*(st.integers(1, 12) for _ in range(4)))
 def test_groups_take_every_image_once_or_the_error_names_a_size_that_does(part, processes, parts, size):
-    options = ("SOLVER.IMS_PER_BATCH", part * parts * processes, "SOLVER.ACCUMULATION_STEPS", parts)
+    def groups_of(size: int) -> BNGroups:
+        batch = ["SOLVER.IMS_PER_BATCH", part * parts * processes, "SOLVER.ACCUMULATION_STEPS", parts]
+        recipe().merge_from_list([*batch, "MOCO.BN_GROUP", size])
+        return bn_groups(recipe(), part * parts)
+
     try:
-        groups = bn_groups(tiny_config(*options, "MOCO.BN_GROUP", size), part * parts)
+        groups = groups_of(size)
     except UserError as error:
         assert part % size and (size % part or processes % (size // part)) and "\n" not in str(error)
         named = int(str(error).split("such as MOCO.BN_GROUP ")[1].split(";")[0])
-        groups = bn_groups(tiny_config(*options, "MOCO.BN_GROUP", named), part * parts)
+        groups = groups_of(named)
         assert named == 0 or groups.count > 1
     else:
         assert groups.images == size
     assert groups.images * groups.count == part * processes
     assert groups.images * groups.splits == part * groups.processes and 1 in (groups.splits, groups.processes)
-    assert bn_groups(tiny_config(*options), part * parts) == (part, 1, 1, processes)
+    assert groups_of(0) == (part, 1, 1, processes)
