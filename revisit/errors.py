@@ -50,7 +50,7 @@ def translated(doing: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        if is_lost_contact(error):
+        if is_lost_contact(error) or is_out_of_memory(error):
             raise
         logged = logging.getLogger("revisit").handlers
         logging.getLogger(__name__).debug(f"{doing} failed", exc_info=True)
@@ -58,6 +58,25 @@ def translated(doing: str) -> Iterator[None]:
             traceback.print_exc()
         where = "the traceback is in log.txt, and --debug prints it" if logged else "--debug prints the traceback"
         raise UserError(f"{doing}: {type(error).__name__}: {words_of(error)} ({where})") from error
+
+
+@contextmanager
+def enough_memory() -> Iterator[None]:
+    """A GPU whose memory does not suffice for the block is one line, a UserError with the keys that help."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise UserError(
+            f"{first_line(error)} Set SOLVER.AMP.ENABLED True, SOLVER.ACCUMULATION_STEPS 2 (MOCO.BN_GROUP has to fit), "
+            "or a smaller SOLVER.IMS_PER_BATCH; --dry-run says what a process needs"
+        ) from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error is how torch says that a GPU's memory does not suffice."""
+    return "OutOfMemoryError" in {kind.__name__ for kind in type(error).__mro__}
 
 
 def debugging() -> bool:

@@ -5,9 +5,10 @@ import math
 import sys
 
 import pytest
+import torch
 import torch.distributed as dist
 
-from revisit.errors import LostContactError, UserError, translated
+from revisit.errors import LostContactError, UserError, enough_memory, translated
 from revisit.files import strict_json
 
 from detectron2.modeling import META_ARCH_REGISTRY
@@ -49,6 +50,13 @@ def test_users_errors_and_other_processes_failures_pass_unchanged(error):
     with pytest.raises(type(error)) as caught, translated("building the model"):
         raise error
     assert caught.value is error
+
+
+def test_a_gpu_whose_memory_runs_out_is_one_line_with_the_keys_that_help():
+    with pytest.raises(UserError) as info, enough_memory(), translated("taking the first step"):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nAnd so on")
+    keys = ("SOLVER.AMP.ENABLED", "SOLVER.ACCUMULATION_STEPS", "SOLVER.IMS_PER_BATCH")
+    assert str(info.value).startswith("CUDA out of memory. Tried") and all(key in str(info.value) for key in keys)
 
 
 def test_json_has_null_for_what_is_no_number():

@@ -23,7 +23,7 @@ def tiny_config(*options: object) -> CfgNode:
     cfg.merge_from_file("configs/Base-Pretrain.yaml")
     cfg.merge_from_list([
         *BACKBONE,
-        "MODEL.DEVICE", "cpu", "SEED", 7, "DATALOADER.NUM_WORKERS", 0,
+        "MODEL.DEVICE", "cpu", "SOLVER.PRECISION", "", "SEED", 7, "DATALOADER.NUM_WORKERS", 0,
         "VIEWS.LARGE_SIZE", 32, "VIEWS.SMALL_SIZE", 16,
         "MOCO.QUEUE_SIZE", 50, "MOCO.EMBEDDING_DIM", 16, "MOCO.BN_GROUP", 0,
         "NEIGHBORS.WEIGHT", 0.4, "NEIGHBORS.NUM_NEIGHBORS", 5, "NEIGHBORS.WARMUP_EPOCHS", 0,

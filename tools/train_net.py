@@ -74,13 +74,13 @@ def run(cfg: CfgNode, notes: Sequence[tuple[int, str]], args: argparse.Namespace
     from revisit.engine.pretrain_trainer import PretrainTrainer
     from revisit.engine.run_lock import run_lock
     from revisit.engine.setup import begin
-    from revisit.errors import translated
+    from revisit.errors import enough_memory, translated
     from revisit.modeling.meta_arch.pretraining import method_of
 
     from detectron2.utils import comm
 
     trains_here = comm.is_main_process() and not args.eval_only
-    with run_lock(Path(cfg.OUTPUT_DIR)) if trains_here else nullcontext():
+    with run_lock(Path(cfg.OUTPUT_DIR)) if trains_here else nullcontext(), enough_memory():
         begin(cfg, notes, args)
         trainer_class = PretrainTrainer if method_of(cfg) else FinetuneTrainer
         if args.eval_only:

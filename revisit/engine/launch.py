@@ -71,9 +71,15 @@ def launch(main: Callable[..., object], processes: Processes, *, device: str, ar
         SystemExit: a process was killed, with the shell's exit code for it.
     """
     on_gpu = device != "cpu"
-    if on_gpu and processes.num_processes > torch.cuda.device_count():
-        raise UserError(f"--num-gpus {processes.num_processes}, but this machine has {torch.cuda.device_count()}")
+    gpus, place = torch.cuda.device_count() if on_gpu else 0, torch.device(device).index
+    if on_gpu and processes.num_processes > gpus:
+        raise UserError(f"--num-gpus {processes.num_processes}, but this machine has {gpus}")
+    if place is not None and (processes.world_size > 1 or place >= gpus):
+        why = f"this machine has {gpus}" if processes.world_size == 1 else "each process has a GPU of its own"
+        raise UserError(f"MODEL.DEVICE {device}, but {why}: expected cuda")
     if processes.world_size == 1:
+        if place is not None:
+            torch.cuda.set_device(place)
         main(*args)
         return
     if dist.is_torchelastic_launched():

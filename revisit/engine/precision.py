@@ -35,10 +35,10 @@ STEPS, SECONDS = 5, 5.0  # so many of each candidate count, fewer where all of t
 
 declare(
     "SOLVER.PRECISION",
-    "",
+    "auto_on_gpu",
     "auto: before a pretraining begins, measure what it is the fastest in here, and set SOLVER.AMP and "
-    "MODEL.CHANNELS_LAST to that. '' leaves them as they are.",
-    one_of("", "auto"),
+    "MODEL.CHANNELS_LAST to that. '' leaves them as they are. auto_on_gpu: auto on a GPU, '' on a CPU.",
+    one_of("", "auto", "auto_on_gpu"),
 )
 
 
@@ -72,22 +72,32 @@ def choose(speeds: Mapping[str, float]) -> str:
 def measure_speeds(candidates: Mapping[str, CfgNode]) -> dict[str, float]:
     """Images per second of all processes, which call it together, at the pace of the slowest, by name of the candidate.
 
-    The networks are made for it and thrown away. Candidates take turns, so that whatever else this machine does slows
-    all of them down.
+    The networks are made for it and thrown away. What one process alone has too little memory for is left out;
+    of several the others would wait. Candidates take turns, so that whatever else this machine does
+    slows all of them down.
     """
+    *_, last = candidates.values()
     logging.disable(logging.WARNING)  # the run's own network will say the same
     try:
-        steps = {name: _build_step(candidate) for name, candidate in candidates.items()}
-        warm_up = sum(map(_seconds_of, steps.values()))
+        steps, warm_up = {}, 0.0
+        for name, candidate in candidates.items():
+            try:
+                step = _build_step(candidate)
+                warm_up += _seconds_of(step)
+                steps[name] = step
+            except torch.OutOfMemoryError:
+                if comm.get_world_size() > 1 or (candidate is last and not steps):
+                    raise
+                step = None
         turns = min(STEPS, int(SECONDS / max(comm.all_gather(warm_up)))) or 1
         seconds = [{name: _seconds_of(step) for name, step in steps.items()} for _ in range(turns)]
     finally:
         logging.disable(logging.NOTSET)
     if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()  # of which the log says the run's own
-    medians = comm.all_gather({name: median(turn[name] for turn in seconds) for name in candidates})
+    medians = comm.all_gather({name: median(turn[name] for turn in seconds) for name in steps})
     batch = next(iter(candidates.values())).SOLVER.IMS_PER_BATCH
-    return {name: batch / max(of_process[name] for of_process in medians) for name in candidates}
+    return {name: batch / max(of_process[name] for of_process in medians) for name in steps}
 
 
 def _candidates(cfg: CfgNode) -> dict[str, CfgNode]:

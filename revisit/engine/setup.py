@@ -2,8 +2,10 @@
 
 import argparse
 import logging
+import os
 import shlex
 from collections.abc import Mapping, Sequence
+from glob import glob
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +30,7 @@ from revisit.engine.precision import DECIDED, choose_precision
 from revisit.engine.run_log import open_log
 from revisit.engine.same_experiment import check_same_network, typed_in_vain
 from revisit.engine.solver import resolve_schedule
-from revisit.errors import UserError, is_lost_contact, translated
+from revisit.errors import UserError, first_line, is_lost_contact, is_out_of_memory, translated
 from revisit.files import make_folder
 from revisit.imports import import_modules
 from revisit.modeling.meta_arch.pretraining import method_of
@@ -113,7 +115,8 @@ def make_config(
     if cfg.SEED < 0:
         cfg.SEED = seed
     with translated("checking the config"):
-        _settle(cfg, opts, num_processes, settings_of_run(Path(cfg.OUTPUT_DIR)) if resume else {})
+        before = settings_of_run(Path(cfg.OUTPUT_DIR)) if resume else {}
+        _settle(cfg, opts, num_processes, before, for_here=for_here)
         check_config(cfg, num_processes)
         if for_here:
             check_hardware(cfg)
@@ -134,13 +137,17 @@ def _under_checkpoint(cfg: CfgNode, config_file: str, opts: Sequence[str], resum
     return cfg
 
 
-def _settle(cfg: CfgNode, opts: Sequence[object], num_processes: int, before: Mapping[str, Any]) -> None:
+def _settle(
+    cfg: CfgNode, opts: Sequence[object], num_processes: int, before: Mapping[str, Any], *, for_here: bool
+) -> None:
     """Decide what depends on this machine, or on an earlier part of the run, whose settings are ``before``."""
     if cfg.INPUT.BIT_DEPTH == "auto":
         cfg.INPUT.BIT_DEPTH = None  # of the two words for it, the one that a checkpoint has
     if cfg.MONITOR.IMAGES == "train" and cfg.DATASETS.TRAIN:
         cfg.MONITOR.IMAGES = cfg.DATASETS.TRAIN[0]
     if cfg.MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
+        if for_here:
+            _check_no_gpu()
         cfg.MODEL.DEVICE = "cpu"
     # SyncBN is BN on one process, and Detectron2's own form on the CPU, where torch's does not run.
     sync_norm = "BN" if num_processes == 1 else "naiveSyncBN" if cfg.MODEL.DEVICE == "cpu" else "SyncBN"
@@ -151,6 +158,8 @@ def _settle(cfg: CfgNode, opts: Sequence[object], num_processes: int, before: Ma
         cfg.SEED = before.get("SEED", -1)
     if cfg.SEED < 0:
         cfg.SEED = int(np.random.SeedSequence().entropy % 2**31)
+    if cfg.SOLVER.PRECISION == "auto_on_gpu":
+        cfg.SOLVER.PRECISION = "auto" if cfg.MODEL.DEVICE != "cpu" and method_of(cfg) else ""
     if cfg.SOLVER.PRECISION == "auto":
         typed = set(opts[::2])
         in_file = "SOLVER.PRECISION" not in typed and (cfg.SOLVER.AMP.ENABLED or cfg.MODEL.CHANNELS_LAST)
@@ -161,6 +170,22 @@ def _settle(cfg: CfgNode, opts: Sequence[object], num_processes: int, before: Ma
             stated = True
         if stated:
             cfg.SOLVER.PRECISION = ""
+
+
+def _check_no_gpu() -> None:
+    """Refuse the CPU in the place of a GPU that is there: a day's training would take months."""
+    found = sorted(glob("/dev/nvidia[0-9]*"))
+    if not found or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return
+    try:
+        torch.cuda.init()
+        reason = "it counts none"
+    except (RuntimeError, AssertionError) as error:
+        reason = first_line(error)
+    raise UserError(
+        f"this machine has {found[0]}, but torch {torch.__version__} cannot use it ({reason}): expected a driver for "
+        f"CUDA {torch.version.cuda}, or MODEL.DEVICE cpu"
+    )
 
 
 def begin(cfg: CfgNode, notes: Sequence[Note], args: argparse.Namespace) -> None:
@@ -180,6 +205,7 @@ def begin(cfg: CfgNode, notes: Sequence[Note], args: argparse.Namespace) -> None
         lambda record: (
             not (record.exc_info and isinstance(record.exc_info[1], UserError))
             and not (record.exc_info and is_lost_contact(record.exc_info[1]))
+            and not (record.exc_info and is_out_of_memory(record.exc_info[1]))
         )
     )
     torch.backends.cudnn.benchmark = cfg.CUDNN_BENCHMARK and not args.eval_only
@@ -189,6 +215,9 @@ def begin(cfg: CfgNode, notes: Sequence[Note], args: argparse.Namespace) -> None
     if cfg.SOLVER.PRECISION == "auto" and not args.eval_only:
         with translated("measuring the precision"):
             cfg.merge_from_list([word for pair in choose_precision(cfg).items() for word in pair])
+    in_bfloat16 = cfg.SOLVER.AMP.ENABLED and cfg.SOLVER.AMP.DTYPE == "bfloat16" and cfg.MODEL.DEVICE != "cpu"
+    if in_bfloat16 and not torch.cuda.is_bf16_supported(including_emulation=False):
+        logger.warning("this GPU computes no bfloat16 itself, which is slow: take SOLVER.AMP.DTYPE float16")
     cfg.freeze()
     if comm.is_main_process():
         # What a run was trained with stays on record when it is evaluated, and until it really resumes (trainer.py).

@@ -92,6 +92,8 @@ class TrainStep(SimpleTrainer):
         data_time = time.perf_counter() - start
         self.last_batch = batch = self._prepare(batch)
         seed_global_generators(self._seed, Stream.STEP, get_event_storage().iter, comm.get_rank())
+        if self._device == "cuda":  # the products that autocast leaves to float32: scores and neighbours
+            torch.backends.cuda.matmul.allow_tf32 = self._precision is not None
         self.optimizer.zero_grad()
         parts = split_batch(batch, self._accumulation_steps)
         means: dict[str, Tensor] = {}

@@ -50,6 +50,29 @@ def test_the_fastest_is_chosen_and_the_more_exact_one_where_it_is_not_clearly_so
     assert precision.choose(dict(zip(precision.CANDIDATES, speeds, strict=True))) == name
 
 
+def test_a_gpu_measures_by_default_and_a_cpu_does_not(monkeypatch):
+    recipes = ("configs/pretrain/knn_moco.yaml", "configs/toy/detection.yaml")
+    for available, expected in ((True, ["auto", ""]), (False, ["", ""])):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda available=available: available)
+        found = [make_config(recipe, ["MODEL.DEVICE", "cuda"]) for recipe in recipes]
+        assert [cfg.SOLVER.PRECISION for cfg in found] == expected
+
+
+def test_what_does_not_fit_into_memory_is_left_out_but_not_the_last(monkeypatch):
+    build, fitting = precision._build_step, {BFLOAT}
+
+    def build_small(cfg: CfgNode) -> object:
+        if (BFLOAT if cfg.SOLVER.AMP.ENABLED else FLOAT) not in fitting:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return build(cfg)
+
+    monkeypatch.setattr(precision, "_build_step", build_small)
+    assert precision.choose_precision(tiny_config(*AUTO))["SOLVER.AMP.ENABLED"]
+    fitting.clear()
+    with pytest.raises(torch.OutOfMemoryError):
+        precision.choose_precision(tiny_config(*AUTO))
+
+
 def test_the_slowest_seconds_become_images_per_second_and_the_decision(monkeypatch, caplog):
     pretend(monkeypatch, 8, 4, 2)
     cfg = tiny_config(*AUTO, "SOLVER.AMP.DTYPE", "float16")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from trees import refusal
 
 from revisit import keys
 from revisit.data import inspection
+from revisit.engine import launch, setup
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.environment import describe_environment, git_state, record_environment
 from revisit.engine.setup import Plan, make_config, plan
@@ -229,7 +231,6 @@ def test_sync_bn_becomes_what_the_cpu_has(processes, norm):
     assert cfg.MODEL.RESNETS.NORM == norm
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU does both")
 @pytest.mark.parametrize(
     ("option", "message"),
     [
@@ -242,6 +243,23 @@ def test_what_the_cpu_cannot_do_in_16_bits_is_refused(option, message):
     load("SOLVER.AMP.ENABLED", True, "VIEWS.SMALL_SIZE", 16, "VIEWS.NUM_SMALL", 0)
     with pytest.raises(UserError, match=message):
         load("SOLVER.AMP.ENABLED", True, *option)
+
+
+def test_a_gpu_that_torch_cannot_use_is_refused_unless_the_cpu_is_asked_for(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(setup, "glob", lambda _: ["/dev/nvidia0"])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "init", Mock(side_effect=RuntimeError("The NVIDIA driver is too old")))
+    with pytest.raises(UserError, match="/dev/nvidia0, but torch .* too old.* or MODEL.DEVICE cpu"):
+        load()
+    load("MODEL.DEVICE", "cpu")
+
+
+@pytest.mark.parametrize(("device", "processes", "why"), [("cuda:1", 2, "a GPU of its own"), ("cuda:5", 1, "has 2")])
+def test_a_device_by_number_is_one_that_a_single_process_has(monkeypatch, device, processes, why):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(UserError, match=f"MODEL.DEVICE {device}, but .*{why}"):
+        launch.launch(Mock(), launch.Processes(processes), device=device)
 
 
 MODULE = """
