@@ -6,6 +6,7 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from commands import TINY, launch_forks
 from runs import run_config, train
