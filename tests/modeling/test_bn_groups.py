@@ -173,7 +173,7 @@ def test_groups_take_every_image_once_or_the_error_names_a_size_that_does(part, 
     def groups_of(size: int) -> BNGroups:
         batch = ["SOLVER.IMS_PER_BATCH", part * parts * processes, "SOLVER.ACCUMULATION_STEPS", parts]
         recipe().merge_from_list([*batch, "MOCO.BN_GROUP", size])
-        return bn_groups(recipe(), part * parts)
+        return bn_groups(recipe(), part * parts, nn.BatchNorm2d(1))
 
     try:
         groups = groups_of(size)
