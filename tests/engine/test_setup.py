@@ -28,7 +28,9 @@ from revisit.engine.environment import describe_environment, git_state, record_e
 from revisit.engine.setup import Plan, make_config, plan
 from revisit.errors import UserError
 from revisit.files import make_folder
-from revisit.keys import KEYS, OF_DETECTRON2, declare, each, real, reference, whole
+from revisit.keys import KEYS, OF_DETECTRON2, check_values, declare, each, real, reference, whole
+
+from detectron2.config import CfgNode
 
 BASE = f"{ROOT}/configs/Base-Pretrain.yaml"
 TESTED = ("DATASETS.TEST", "('toy_objects_heldout',)")
@@ -39,9 +41,10 @@ def load(*opts: object, config_file: str = BASE, num_gpus: int = 1, resume: bool
     return make_config(config_file, [str(option) for option in opts], num_processes=num_gpus, resume=resume)
 
 
-@pytest.mark.parametrize(
-    "key", [key for key in (*KEYS.values(), *OF_DETECTRON2.values()) if key.rule], ids=lambda k: k.name
-)
+RULED = [key for key in (*KEYS.values(), *OF_DETECTRON2.values()) if key.rule]
+
+
+@pytest.mark.parametrize("key", RULED, ids=lambda k: k.name)
 def test_a_rule_says_in_words_what_it_expects_and_holds_for_the_default(key):
     assert key.rule.expected
     assert key.name in OF_DETECTRON2 or (key.rule.holds(key.default) and key.meaning.endswith((".", ")")))
@@ -59,18 +62,14 @@ def test_the_reference_page_is_the_one_that_the_declarations_make():
 
 # What would run and be wrong without a word, by the key that the message names.
 REFUSED = [
-    (("VIEWS.POLICY", "fancy"), "VIEWS.POLICY"),
     (("SOLVER.LR_SCHEDULER_NAME", "Poly"), "SOLVER.LR_SCHEDULER_NAME"),
-    (("MODEL.RESNETS.STEM_TYPE", "deep"), "MODEL.RESNETS.STEM_TYPE"),
     (("MOCO.QUEUE_SIZE", 255), "MOCO.QUEUE_SIZE"),
     (("MOCO.QUEUE_SIZE", "many"), "MOCO.QUEUE_SIZE"),
     (("MOCO.QUEUE_SIZE",), "MOCO.QUEUE_SIZE"),
     (("MOCO.BN_GROUP", 100), "MOCO.BN_GROUP"),
     (("SOLVER.IMS_PER_BATCH", 32), "MOCO.BN_GROUP"),
     (("SOLVER.ACCUMULATION_STEPS", 3), "SOLVER.ACCUMULATION_STEPS"),
-    (("MOCO.TEMPERATURE", 0.0), "MOCO.TEMPERATURE"),
     (("MOCO.TEMPRATURE", 0.1), "MOCO.TEMPERATURE"),
-    (("VIEWS.SMALL_SCALE", "(0.2,0.1)"), "VIEWS.SMALL_SCALE"),
     (("INPUT.FORMAT", "BGR"), "INPUT.FORMAT"),
     (("MODEL.WEIGHTS", "nowhere.pth"), "MODEL.WEIGHTS"),
     (("SOLVER.BASE_LR", 0.1, "--resume"), "--resume"),
@@ -155,6 +154,18 @@ VALUES = st.recursive(
 def test_a_rule_tells_yes_from_no_whatever_the_value(value):
     for key in KEYS.values():
         assert key.rule is None or key.rule.holds(value) in (True, False), key.name
+
+
+@given(st.sampled_from(RULED), VALUES.filter(lambda value: not isinstance(value, dict)))
+def test_a_value_against_the_rule_of_its_key_is_refused_by_name(key, value):
+    """What the rules are stands in docs/config.md, which is compared above."""
+    tree = value
+    for part in reversed(key.name.split(".")):
+        tree = {part: tree}
+    if key.rule.holds(value):
+        check_values(CfgNode(tree))
+    else:
+        assert refusal(check_values, CfgNode(tree)).startswith(f"{key.name} is ")
 
 
 @given(st.integers(-9, 9), st.integers(-9, 9), st.integers(-99, 99) | st.floats())
