@@ -8,6 +8,7 @@ import pytest
 import torch
 from commands import TINY, one_line_error, run
 from runs import assert_numbers_are_explained, load
+from trees import refused
 
 from projects.ToyScenes import CLASS_NAMES
 from revisit.data.catalog import get_records
@@ -242,13 +243,11 @@ def test_impossible_dense_recipes_are_refused_by_key_or_data_set(key, value, toy
 
 def test_a_dry_run_does_not_take_a_wrong_data_set_for_a_missing_one(toy_datasets):
     cfg = make_config("configs/toy/segmentation_voc.yaml", ["MODEL.SEM_SEG_HEAD.NUM_CLASSES", "12"], for_here=False)
-    with pytest.raises(UserError, match="NUM_CLASSES"):
-        inspect_training(cfg, assume_missing=True)
+    refused("NUM_CLASSES", inspect_training, cfg, assume_missing=True)
 
 
 def test_sync_bn_over_processes_of_the_cpu_refuses_bfloat16():
-    with pytest.raises(UserError, match="bfloat16"):
-        make_config("configs/toy/depth.yaml", ["SOLVER.AMP.ENABLED", "True"], num_processes=2)
+    refused("bfloat16", make_config, "configs/toy/depth.yaml", ["SOLVER.AMP.ENABLED", "True"], num_processes=2)
 
 
 def test_missing_coco_stops_with_the_way_out(tmp_path):

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from trees import refused
 
 from revisit import model_zoo
-from revisit.errors import UserError
 
 
 def test_the_table_is_that_of_the_headers():
@@ -38,5 +38,4 @@ def test_continuing_differs_from_pretraining_by_its_start():
 
 @pytest.mark.parametrize("name", ["own_images/nothing.yaml", "Base-Pretrain.yaml"])
 def test_a_name_that_there_is_not_is_refused(name):
-    with pytest.raises(UserError, match=f"{name}.*own_images/continue.yaml"):
-        model_zoo.get_config(name)
+    refused(f"{name}.*own_images/continue.yaml", model_zoo.get_config, name)

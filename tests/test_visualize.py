@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from trees import refused
 
 from projects.Predict import predictions
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
@@ -166,8 +167,7 @@ def test_labels_of_another_size_than_their_image_are_refused(record):
     np.save(record["depth_file_name"], np.ones((20, 29), np.float32))
     with pytest.raises(UserError, match="ids.png is 20 x 30 .* 30 x 20"):
         predictions.draw_segmentation(record, GREY, Metadata(stuff_classes=["a"]), None)
-    with pytest.raises(UserError, match="depth.npy is 29 x 20 .* 30 x 20"):
-        predictions.draw_depth(record, GREY, None, None)
+    refused("depth.npy is 29 x 20 .* 30 x 20", predictions.draw_depth, record, GREY, None, None)
 
 
 @pytest.mark.parametrize(

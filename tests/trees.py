@@ -1,6 +1,7 @@
 """Trees of files for data sets, and what is said of bad ones."""
 
 import random
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -23,12 +24,18 @@ def touch(*paths: Path) -> None:
         write(path)
 
 
-def refusal(call: Callable[..., object], *args: object) -> str:
+def refusal(call: Callable[..., object], *args: object, **options: object) -> str:
     """What a UserError says, in one line."""
     with pytest.raises(UserError) as error:
-        call(*args)
+        call(*args, **options)
     assert "\n" not in str(error.value)
     return str(error.value)
+
+
+def refused(pattern: str, call: Callable[..., object], *args: object, **options: object) -> None:
+    """A call is refused in one line, in which the pattern is found."""
+    message = refusal(call, *args, **options)
+    assert re.search(pattern, message), message
 
 
 def one_line_error(name: str) -> str:

@@ -9,6 +9,7 @@ import torch
 from checkpoints import backbone_of, load_into, random_resnet, run_checkpoint
 from runs import assert_same
 from tiny import tiny_config
+from trees import refused
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.convert import BackboneWeights, as_rgb, convert, flags_to_config
@@ -167,22 +168,19 @@ def test_flags_are_those_of_the_zoos_configs():
 
 def test_a_detector_whose_batch_norm_was_trained_needs_the_config_that_says_its_flags():
     checkpoint = {"model": in_detector("resnet50", folded=False)}
-    with pytest.raises(UserError, match="nothing says which channel order, .* or --config with their config.yaml"):
-        convert(checkpoint)
+    refused("nothing says which channel order, .* or --config with their config.yaml", convert, checkpoint)
     config = {"INPUT.FORMAT": "RGB", "MODEL.RESNETS.STRIDE_IN_1X1": False, "MODEL.OF_A_PROJECT.KEY": 3}
     flags = convert(checkpoint, stated=config).flags
     assert (flags["INPUT.FORMAT"], flags["MODEL.RESNETS.STRIDE_IN_1X1"]) == ("RGB", False)
     assert flags["MODEL.PIXEL_STD"] == [1.0, 1.0, 1.0] and "MODEL.RESNETS.NORM" not in flags  # Detectron2's default
-    with pytest.raises(UserError, match="no value for res4.*of a ResNet-101"):
-        convert(checkpoint, stated={**config, "MODEL.RESNETS.DEPTH": 101})
+    refused("no value for res4.*of a ResNet-101", convert, checkpoint, stated={**config, "MODEL.RESNETS.DEPTH": 101})
 
 
 def test_group_norm_is_refused():
     blobs = {"res2_0_branch2a_w": torch.ones(2), "res2_0_branch2a_gn_s": torch.ones(2)}
     tensors = {key: value for key, value in in_detector("resnet18").items() if "running" not in key}
     for checkpoint in (blobs, {"model": tensors}):
-        with pytest.raises(UserError, match="the backbone has group norm, or batch norm without statistics"):
-            convert(checkpoint)
+        refused("the backbone has group norm, or batch norm without statistics", convert, checkpoint)
 
 
 @torch.no_grad()
@@ -243,11 +241,9 @@ def test_what_was_finetuned_from_folded_weights_stays_folded_and_files_without_f
     cfg = tiny_config(*DETECTOR, *AS_FOLDED, "MODEL.RESNETS.NORM", "FrozenBN", "OUTPUT_DIR", str(tmp_path))
     RevisitCheckpointer(load_into(cfg, folded), cfg).save("model_final", iteration=9)
     trained = tiny_config(*DETECTOR, *AS_FOLDED)
-    with pytest.raises(UserError, match="NORM is BN here and FrozenBN there"):
-        load_into(trained, tmp_path / "model_final.pth")
+    refused("NORM is BN here and FrozenBN there", load_into, trained, tmp_path / "model_final.pth")
     flags_path(folded).unlink()
-    with pytest.raises(UserError, match="NORM is BN here and FrozenBN there"):
-        load_into(trained, folded)
+    refused("NORM is BN here and FrozenBN there", load_into, trained, folded)
     load_into(cfg, folded)
 
 

@@ -14,13 +14,13 @@ from checkpoints import RESNET18_FLAGS, backbone_of, moco, random_resnet, run_ch
 from commands import ROOT, one_line_error, run
 from PIL import Image
 from runs import assert_same
+from trees import refused
 
 from revisit.checkpoint.convert import BackboneWeights, convert, flags_to_config
 from revisit.checkpoint.export import library_tensors, load_backbone, model_card, write_tensors
 from revisit.checkpoint.flags import flags_path
 from revisit.checkpoint.foreign_layouts import SOURCES
 from revisit.checkpoint.reading import read_checkpoint
-from revisit.errors import UserError
 from revisit.modeling.backbone.resnet import ResNetDescription
 
 # A ready environment (PYTHON=...) may do without it.
@@ -105,8 +105,7 @@ STRIDE_IN_1X1 = {"MODEL.RESNETS.STRIDE_IN_1X1": True}
 )
 def test_what_the_libraries_network_cannot_hold_or_would_compute_otherwise_is_refused_by_name(flags, message):
     for library in LIBRARIES:
-        with pytest.raises(UserError, match=message):
-            library_tensors(weights_under(flags), library)
+        refused(message, library_tensors, weights_under(flags), library)
     assert library_tensors(weights_under(STRIDE_IN_1X1), "timm") == {}  # basic blocks have no 1x1
 
 
@@ -147,11 +146,9 @@ def test_weights_without_whole_flags_are_refused(tmp_path):
         ({**written["config"], "MODEL.RESNETS.DEPTH": 34}, "no value for res2.2.conv1.weight of a ResNet-34"),
     ):
         flags_path(path).write_text(yaml.safe_dump({"source": "test", "config": config}))
-        with pytest.raises(UserError, match=message):
-            load_backbone(path)
+        refused(message, load_backbone, path)
     flags_path(path).unlink()
-    with pytest.raises(UserError, match=r"backbone.pth has no backbone.yaml beside it"):
-        load_backbone(path)
+    refused(r"backbone.pth has no backbone.yaml beside it", load_backbone, path)
 
 
 DOCUMENT = (ROOT / "docs/weights.md").read_text()

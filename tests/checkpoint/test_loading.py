@@ -13,6 +13,7 @@ from checkpoints import load_into, moco, random_resnet, run_checkpoint, write_co
 from commands import ROOT, one_line_error, run
 from runs import assert_same
 from tiny import tiny_config, tiny_model
+from trees import refused
 
 from revisit import keys
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
@@ -140,8 +141,7 @@ def test_a_retinanet_fpn_starts_from_the_weights_within_its_wrapper(checkpoint, 
     ],
 )
 def test_finetuning_under_other_flags_is_refused_by_name(weights, options, message):
-    with pytest.raises(UserError, match=message):
-        load_into(detector_config(*options), weights)
+    refused(message, load_into, detector_config(*options), weights)
 
 
 def test_one_missing_backbone_tensor_is_refused_unless_allowed(weights):
@@ -149,16 +149,14 @@ def test_one_missing_backbone_tensor_is_refused_unless_allowed(weights):
     del content["model"]["res4.1.conv2.weight"]
     torch.save(content, weights)
     lacking = "only 99 of 100 backbone tensors .*first without: backbone.bottom_up.res4.1.conv2.weight"
-    with pytest.raises(UserError, match=lacking):
-        load_into(detector_config(), weights)
+    refused(lacking, load_into, detector_config(), weights)
     load_into(detector_config("MODEL.ALLOW_PARTIAL_BACKBONE", True), weights)
 
 
 @pytest.mark.parametrize("text", ["depth 50", "- 1", "{source: x}", "a: ["])
 def test_an_unreadable_flag_file_is_named(text, tmp_path):
     (tmp_path / "backbone.yaml").write_text(text)
-    with pytest.raises(UserError, match=r"backbone.yaml is not a flag file"):
-        read_flags(tmp_path / "backbone.pth")
+    refused(r"backbone.yaml is not a flag file", read_flags, tmp_path / "backbone.pth")
 
 
 IMPORTS = "--imports tests.checkpoint.conv_net"  # as it is called from the repository
@@ -217,8 +215,7 @@ def test_with_a_description_it_is_converted_and_loaded_strictly(tmp_path):
 def test_it_comes_from_other_projects_and_goes_to_the_library_that_has_it(conv_net, tmp_path):
     tensors = {f"body.{key.removeprefix('layers.')}": value for key, value in conv_net.ConvNet(8).state_dict().items()}
     assert convert(moco(tensors)).tensors.keys() == conv_net.ConvNet(8).state_dict().keys()
-    with pytest.raises(UserError, match="cannot place body.9.weight"):
-        convert({**tensors, "body.9.weight": torch.zeros(1)})
+    refused("cannot place body.9.weight", convert, {**tensors, "body.9.weight": torch.zeros(1)})
     torch.save(tensors, tmp_path / "in.pth")
     command = f"python tools/export_weights.py {tmp_path}/in.pth {tmp_path}/out.pth {IMPORTS} --to"
     run(f"{command} timm", tmp_path)
@@ -232,10 +229,8 @@ def test_without_a_description_nothing_is_loaded_or_converted(undescribed, tmp_p
     trained = pretrain(tmp_path)
     refusal = "the backbone, a ConvNet, is of no family that is described: expected ResNet"
     for cfg in (finetuning(), pretraining(), finetuning("MODEL.ALLOW_PARTIAL_BACKBONE", True)):
-        with pytest.raises(UserError, match=refusal):
-            load_into(cfg, trained)
-    with pytest.raises(UserError, match=r"a backbone with tensors such as layers.0.weight is of no family"):
-        convert(torch.load(trained))
+        refused(refusal, load_into, cfg, trained)
+    refused(r"a backbone with tensors such as layers.0.weight is of no family", convert, torch.load(trained))
 
 
 def test_without_a_description_a_run_starts_from_nothing_and_resumes_exactly(undescribed, tmp_path):

@@ -15,7 +15,7 @@ import torch
 from checkpoints import backbone_of, random_resnet
 from runs import assert_same
 from tiny import tiny_config, tiny_model
-from trees import spoil_bytes
+from trees import refused, spoil_bytes
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.convert import BackboneWeights, convert
@@ -118,8 +118,7 @@ def test_a_planted_payload_does_not_run(tmp_path, suffix, place):
 
 def test_finetuning_runs_no_code_from_its_weights(tmp_path):
     (tmp_path / "a.pkl").write_bytes(pickle.dumps({"model": {"w": Payload(tmp_path / "owned")}, "__author__": "me"}))
-    with pytest.raises(UserError, match="refers to"):
-        RevisitCheckpointer(tiny_model(), tiny_config()).load(str(tmp_path / "a.pkl"))
+    refused("refers to", RevisitCheckpointer(tiny_model(), tiny_config()).load, str(tmp_path / "a.pkl"))
     assert not (tmp_path / "owned").exists()
 
 
@@ -145,8 +144,7 @@ def test_a_damaged_safetensors_file_is_refused(weights, tmp_path, damaged):
 def test_a_safetensors_file_without_the_package_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     (tmp_path / "a.safetensors").write_bytes(b"")
-    with pytest.raises(UserError, match="pip install safetensors"):
-        read_checkpoint(tmp_path / "a.safetensors")
+    refused("pip install safetensors", read_checkpoint, tmp_path / "a.safetensors")
 
 
 # -- mutations of one checkpoint, each by a seed of its own

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from trees import one_line_error, touch
+from trees import one_line_error, refused, touch
 
 from revisit.data import records as sharing
 from revisit.data.catalog import get_records
 from revisit.data.class_names import places_by_name, share_classes
 from revisit.data.records import shared_images
-from revisit.errors import UserError
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
@@ -48,8 +47,7 @@ def test_in_any_order_a_label_keeps_its_name(own, wanted, labels):
 def test_other_names_and_names_of_two_classes_are_refused(own, wanted):
     if sorted(own) == sorted(wanted) and len(set(own)) == len(own):
         return
-    with pytest.raises(UserError, match="'one' and 'other' have different classes"):
-        places_by_name(own, wanted, ("one", "other"))
+    refused("'one' and 'other' have different classes", places_by_name, own, wanted, ("one", "other"))
 
 
 def test_records_and_what_evaluators_know_are_mapped_each_time_they_are_loaded(register):

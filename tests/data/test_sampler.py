@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import tiny_config
+from trees import refused
 
 from revisit.data.loader import FinetuneLoader, MappedRecords
 from revisit.data.sampler import EpochBatchSampler, GroupedBatchSampler
-from revisit.errors import UserError
 from revisit.randomness import Stream, counter_rng
 
 SEEDS = st.integers(0, 2**63 - 1)
@@ -132,8 +132,7 @@ def test_what_the_mapper_draws_depends_on_the_place_in_the_run_alone():
 
 def test_another_sampler_is_refused():
     cfg = tiny_config("DATALOADER.SAMPLER_TRAIN", "RepeatFactorTrainingSampler")
-    with pytest.raises(UserError, match="expected TrainingSampler"):
-        FinetuneLoader(cfg, lambda record: record)
+    refused("expected TrainingSampler", FinetuneLoader, cfg, lambda record: record)
 
 
 COUNTERS = st.integers(0, 2**40)

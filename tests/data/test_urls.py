@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from iopath.common.file_io import PathHandler
 from tiny import tiny_config
+from trees import refused
 
 from revisit.data.catalog import get_records, split_parts
 from revisit.errors import UserError
@@ -78,8 +79,7 @@ def test_weights_at_a_url_come_with_their_flags(kind, request, tmp_path):
     assert torch.equal(model.backbone.stem.conv1.weight, expected)
     with pytest.raises(UserError, match="INPUT.FORMAT is BGR here and RGB there"):
         load_into(tiny_config("INPUT.FORMAT", "BGR"), f"{url}/backbone.pth")
-    with pytest.raises(UserError, match=f"MODEL.WEIGHTS {url}/gone.pth cannot be fetched"):
-        load_into(tiny_config(), f"{url}/gone.pth")
+    refused(f"MODEL.WEIGHTS {url}/gone.pth cannot be fetched", load_into, tiny_config(), f"{url}/gone.pth")
 
 
 def write_boxes(folder: Path) -> None:
@@ -106,8 +106,7 @@ def test_boxes_and_lists_at_a_url_are_those_of_the_file(kind, request, tmp_path)
         (f"{tmp_path}/photos/1.jpg", 1),
     ]
     assert get_records(f"list:{url}/list.txt") == [{"file_name": f"{tmp_path}/photos/1.jpg"}]
-    with pytest.raises(UserError, match=f"data set .*: {url}/gone.json cannot be fetched"):
-        get_records(f"coco:{tmp_path}/photos:{url}/gone.json")
+    refused(f"data set .*: {url}/gone.json cannot be fetched", get_records, f"coco:{tmp_path}/photos:{url}/gone.json")
     with pytest.raises(UserError, match="is a URL, expected a folder; only files may be URLs"):
         get_records(f"coco:{url}/photos:{tmp_path}/served/boxes.json")
 

@@ -5,6 +5,7 @@ import json
 import count_classes
 import count_objects
 import pytest
+from trees import refused
 
 from revisit.errors import UserError
 
@@ -106,8 +107,7 @@ def test_what_is_laid_out_otherwise_is_named(kind, tmp_path):
     (tmp_path / "wrong/wrong.xml").write_text('{"images": [{"name": 3}]}')
     wrong = tmp_path / "wrong" if kind == "imagenet" else tmp_path / "wrong/wrong.xml"
     for path in (tmp_path / "nothing", wrong):
-        with pytest.raises(UserError, match=path.name):
-            count_objects.main([kind, str(path), "--output", str(tmp_path / "out")])
+        refused(path.name, count_objects.main, [kind, str(path), "--output", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
 
 

@@ -11,10 +11,10 @@ from commands import run
 from hypothesis import given
 from hypothesis import strategies as st
 from image_subsets import assign_counts, choose, long_tailed_counts, seeded_order, uniform_counts
+from trees import refused
 
 from revisit.data.catalog import get_records
 from revisit.data.image_folders import load_list
-from revisit.errors import UserError
 
 CLASSES = st.dictionaries(st.text("abcdef", min_size=1, max_size=4), st.integers(0, 12), min_size=1, max_size=8)
 
@@ -63,8 +63,7 @@ def test_a_class_gets_a_count_that_it_has():
     available = {"small": 2, "large": 9, "middle": 5}
     for seed in range(5):
         assert assign_counts(available, [5, 1, 9], seed) == {"large": 9, "middle": 5, "small": 1}
-    with pytest.raises(UserError, match="no class is left that has 6 images"):
-        assign_counts(available, [6, 6, 1], 0)
+    refused("no class is left that has 6 images", assign_counts, available, [6, 6, 1], 0)
     many = {f"class {n}": 100 for n in range(50)}
     assert assign_counts(many, range(50), 0) != assign_counts(many, range(50), 1)
 
@@ -124,8 +123,7 @@ def test_a_seed_means_one_list(imagenet, tmp_path):
 
     first, second, other = draw("first", 0), draw("second", 0), draw("other", 1)
     assert first == second and set(first) == set(other) and first != other
-    with pytest.raises(UserError, match="is there already and is another list"):
-        draw("first", 1)
+    refused("is there already and is another list", draw, "first", 1)
     assert draw("first", 0) == first
 
 
@@ -163,8 +161,7 @@ def test_images_of_openimages_that_are_missing_are_listed(openimages, tmp_path, 
     assert f"1 of 40 images are not in {openimages}/train" in capsys.readouterr().out
     for image in (openimages / "train").iterdir():
         image.unlink()
-    with pytest.raises(UserError, match="no list has all of its images"):
-        prepare(prepare_openimages_subsets, command)
+    refused("no list has all of its images", prepare, prepare_openimages_subsets, command)
 
 
 @pytest.mark.parametrize(
@@ -182,8 +179,7 @@ def test_images_of_openimages_that_are_missing_are_listed(openimages, tmp_path, 
 )
 def test_incomplete_downloads_are_named(imagenet, openimages, tmp_path, script, options, named):
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(UserError, match=named):
-        prepare(script, f"{options.format(tmp_path)} --output {tmp_path}/subsets")
+    refused(named, prepare, script, f"{options.format(tmp_path)} --output {tmp_path}/subsets")
     assert not list(tmp_path.glob("subsets/*.txt"))
 
 

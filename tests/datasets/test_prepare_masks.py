@@ -7,6 +7,7 @@ import prepare_voc_train_aug
 import pytest
 from PIL import Image
 from scipy.io import savemat
+from trees import refused
 
 from revisit.data.catalog import get_records
 from revisit.data.labels import read_depth, read_labels
@@ -72,8 +73,7 @@ def test_masks_that_do_not_fit_are_named_and_leave_no_half_written_one(tmp_path,
     file = tmp_path / f"{FRAME}_{name}.png"
     write(file, np.uint8([[7, 8]]))
     damage(file)
-    with pytest.raises(UserError, match=message):
-        prepare_train_ids(tmp_path)
+    refused(message, prepare_train_ids, tmp_path)
     assert list(file.parent.iterdir()) == [file]
 
 
@@ -136,8 +136,7 @@ def test_depth_in_metres_is_copied_and_each_kind_can_be_left_out(source):
     out = prepare_nyud_mt(source, "--depths", f"{source}/{{name}}.npy", masks=False, depths=False, split="train")
     assert np.array_equal(read_depth(out / "depth/2.npy"), metres.astype(np.float32))
     assert len(get_records(f"nyud_depth:{out}:train")) == 3
-    with pytest.raises(UserError, match="segmentation/1.png"):
-        get_records(f"nyud_segmentation:{out}:train")
+    refused("segmentation/1.png", get_records, f"nyud_segmentation:{out}:train")
 
 
 def test_a_list_of_names_says_what_the_split_is_and_none_is_replaced(source, tmp_path):
@@ -147,8 +146,7 @@ def test_a_list_of_names_says_what_the_split_is_and_none_is_replaced(source, tmp
         out = prepare_nyud_mt(source, "--names", str(file), split=split)
     ids = {s: [r["image_id"] for r in get_records(f"nyud_depth:{out}:{s}")] for s in ("train", "val")}
     assert ids == {"train": ["1", "3"], "val": ["2"]}
-    with pytest.raises(UserError, match=r"val.txt exists and names other images"):
-        prepare_nyud_mt(source)
+    refused(r"val.txt exists and names other images", prepare_nyud_mt, source)
 
 
 @pytest.mark.parametrize(

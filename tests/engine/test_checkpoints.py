@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from runs import assert_same, load, train, train_for_module
+from trees import refused
 
 from revisit.checkpoint import run_folder
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
@@ -102,8 +103,7 @@ def test_without_any_whole_checkpoint_nothing_starts_over(toy_datasets, whole, t
     output = copy(whole, tmp_path / "run", "model_0000003.pth", "model_0000005.pth")
     for path in output.iterdir():
         flip_a_bit(path)
-    with pytest.raises(UserError, match="none of the 2 checkpoints"):
-        train(output, *OPTIONS, resume=True)
+    refused("none of the 2 checkpoints", train, output, *OPTIONS, resume=True)
 
 
 def test_checkpoints_that_a_run_came_back_from_do_not_push_out_new_ones(tmp_path):

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from runs import assert_numbers_are_explained, assert_same, load, run, run_config, train, train_for_module
+from trees import refused
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import checkpoints_of_run
@@ -23,7 +24,6 @@ from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.setup import make_config
 from revisit.engine.solver import resolve_schedule
-from revisit.errors import UserError
 from revisit.evaluation.label_free import LabelFreeScores
 from revisit.viz.curves import read_metrics
 
@@ -333,8 +333,7 @@ def test_a_monitor_alone_is_something_to_evaluate_if_it_has_enough_images(toy_da
     settle_evaluation(cfg, eval_only=True)
     inspect_evaluation(cfg)
     cfg.merge_from_list(list(options))
-    with pytest.raises(UserError, match=key):
-        inspect_evaluation(cfg)
+    refused(key, inspect_evaluation, cfg)
 
 
 # The start.

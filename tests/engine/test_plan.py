@@ -10,14 +10,13 @@ from runs import run_config
 from tiny import tiny_config, tiny_model
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
-from trees import refusal
+from trees import refusal, refused
 
 from revisit.engine.config_checks import check_schedule
 from revisit.engine.dry_run import dry_run
 from revisit.engine.solver import build_lr_scheduler, build_optimizer, resolve_schedule
 from revisit.engine.step_cost import LiveMemory, random_views, step_cost
 from revisit.engine.train_step import TrainStep
-from revisit.errors import UserError
 
 from detectron2.modeling import build_model
 
@@ -145,8 +144,7 @@ def test_epochs_become_iterations_with_the_real_size_of_the_data_unless_iteratio
     ("images", "epochs", "message"), [(1000, 0, "SOLVER.EPOCHS"), (7, 1, "7 images, fewer than one batch of 8")]
 )
 def test_a_run_without_length_or_without_a_whole_batch_is_refused(images, epochs, message):
-    with pytest.raises(UserError, match=message):
-        resolved(images, "SOLVER.EPOCHS", epochs)
+    refused(message, resolved, images, "SOLVER.EPOCHS", epochs)
 
 
 @pytest.mark.parametrize("norm_decay", [0.0, 0.001])

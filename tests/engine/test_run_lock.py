@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import FORKS, TINY, one_line_error, run
+from trees import refused
 
 from revisit.engine.run_lock import FILE, check_owner, run_lock
 from revisit.errors import UserError
@@ -79,12 +80,10 @@ def test_a_record_that_was_cut_short_or_is_of_the_same_job_is_in_nobodys_way(mon
 def test_who_lost_the_folder_learns_it_and_leaves_the_next_owners_record(tmp_path):
     with run_lock(tmp_path / "run"):
         shutil.move(tmp_path / "run", tmp_path / "elsewhere")
-        with pytest.raises(UserError, match=FILE):
-            check_owner(tmp_path / "run")
+        refused(FILE, check_owner, tmp_path / "run")
         (tmp_path / "run").mkdir()
         write_record(tmp_path / "run")
-        with pytest.raises(UserError, match=FILE):
-            check_owner(tmp_path / "run")
+        refused(FILE, check_owner, tmp_path / "run")
     assert json.loads((tmp_path / "run" / FILE).read_text())["host"] == "node7"
     check_owner(tmp_path / "run")  # nobody here holds it
 

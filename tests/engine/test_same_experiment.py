@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from runs import assert_same, load, run, run_config, train, train_for_module
 from tiny import tiny_config
+from trees import refused
 
 from revisit.config import OF_A_RUN
 from revisit.data.catalog import get_records
@@ -142,8 +143,7 @@ def test_other_images_are_refused_and_a_moved_folder_is_not(count, what):
     saved = {"config": plain_config(cfg) | {"DATASETS.TRAIN": ["folder:/old"]}, "images": IMAGES}
     others = fingerprint([{"file_name": f"/new/{n}.jpg"} for n in range(count)])
     expected = rf"folder:/old: 2 images -> .*: {count} images, other {what}\).* --accept DATASETS.TRAIN$"
-    with pytest.raises(UserError, match=expected):
-        check_same_experiment(cfg, others, saved)
+    refused(expected, check_same_experiment, cfg, others, saved)
     check_same_experiment(cfg, IMAGES, saved)
 
 
@@ -179,12 +179,10 @@ def test_files_that_only_have_other_times_are_warned_of(caplog):
 def test_norms_that_were_resolved_for_other_processes_are_the_same(caplog):
     cfg = config("KNNMoCo")
     saved = {"config": plain_config(cfg) | {"MODEL.RESNETS.NORM": "SyncBN"}, "images": IMAGES}
-    with pytest.raises(UserError, match=r"MODEL.RESNETS.NORM \(SyncBN -> BN\)"):
-        check_same_experiment(cfg, IMAGES, saved)
+    refused(r"MODEL.RESNETS.NORM \(SyncBN -> BN\)", check_same_experiment, cfg, IMAGES, saved)
     check_same_experiment(cfg, IMAGES, saved, other_processes=True)
     saved["config"]["MODEL.RESNETS.NORM"] = "GN"
-    with pytest.raises(UserError, match=r"GN -> BN"):
-        check_same_experiment(cfg, IMAGES, saved, other_processes=True)
+    refused(r"GN -> BN", check_same_experiment, cfg, IMAGES, saved, other_processes=True)
 
 
 @pytest.fixture(scope="module")
@@ -260,8 +258,7 @@ def test_boxes_are_scored_by_the_names_that_the_checkpoint_has(names, found, det
     opts = ["MODEL.WEIGHTS", str(detector), "DATASETS.TEST", f"('{data}',)", "OUTPUT_DIR", str(tmp_path / "out")]
     args = Namespace(config_file="", opts=opts, resume=False, dry_run=False, eval_only=True)
     if isinstance(found, str):
-        with pytest.raises(UserError, match=found):
-            plan(args, 1)
+        refused(found, plan, args, 1)
         return
     assert not [text for _, text in plan(args, 1).notes if "names no classes" in text]
     assert [box["category_id"] for box in get_records(data)[0]["annotations"]] == found
@@ -286,8 +283,7 @@ def test_boxes_are_scored_by_the_names_that_the_checkpoint_has(names, found, det
 def test_weights_that_say_no_network_are_refused_where_no_recipe_does(content, message, tmp_path):
     path = tmp_path / "a.pth"
     path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
-    with pytest.raises(UserError, match=message):
-        use(path if content else "''")
+    refused(message, use, path if content else "''")
 
 
 @pytest.fixture(scope="module")
@@ -338,8 +334,7 @@ def test_rates_and_decays_of_the_next_iteration_are_the_configs(toy_datasets, be
 
 def test_another_optimiser_is_refused_and_begins_without_a_state_where_it_is_accepted(toy_datasets, begun, tmp_path):
     trainer = trainer_of(begun, tmp_path, "SOLVER.OPTIMIZER", "Adam", "SOLVER.BASE_LR", 0.001)
-    with pytest.raises(UserError, match=r"SOLVER.OPTIMIZER \(SGD -> Adam\)\. .* --accept SOLVER.OPTIMIZER$"):
-        trainer.resume_or_load()
+    refused(r"SOLVER.OPTIMIZER \(SGD -> Adam\)\. .* --accept SOLVER.OPTIMIZER$", trainer.resume_or_load)
     trainer = trainer_of(begun, tmp_path, "SOLVER.OPTIMIZER", "Adam", "SOLVER.BASE_LR", 0.001)
     trainer.resume_or_load(accepted=["SOLVER.OPTIMIZER"])
     assert not trainer.optimizer.state

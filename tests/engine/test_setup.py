@@ -18,7 +18,7 @@ import yaml
 from commands import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
-from trees import refusal
+from trees import refusal, refused
 
 from revisit import keys
 from revisit.data import inspection
@@ -93,10 +93,8 @@ def test_what_would_be_silently_wrong_is_refused_by_name(opts, named):
 
 
 def test_what_several_processes_cannot_share_is_refused_by_name():
-    with pytest.raises(UserError, match="SOLVER.IMS_PER_BATCH"):
-        load(num_gpus=3)
-    with pytest.raises(UserError, match="MOCO.BN_GROUP"):
-        load("MOCO.BN_GROUP", 96, num_gpus=8)
+    refused("SOLVER.IMS_PER_BATCH", load, num_gpus=3)
+    refused("MOCO.BN_GROUP", load, "MOCO.BN_GROUP", 96, num_gpus=8)
 
 
 def plan_of(recipe: str, *opts: object, output: Path, **options: bool) -> Plan:
@@ -126,8 +124,7 @@ def test_what_merely_does_less_runs_and_is_noted(toy_datasets, tmp_path, monkeyp
 
 
 def test_an_evaluation_of_nothing_is_refused_where_it_is_all_that_is_asked_for(toy_datasets, tmp_path):
-    with pytest.raises(UserError, match="DATASETS.TEST"):
-        plan_of("toy/detection", "DATASETS.TEST", "()", output=tmp_path, eval_only=True)
+    refused("DATASETS.TEST", plan_of, "toy/detection", "DATASETS.TEST", "()", output=tmp_path, eval_only=True)
 
 
 def test_whole_numbers_are_taken_where_floats_are_meant(tmp_path):
@@ -190,16 +187,14 @@ def test_ranges_hold_what_lies_inside(low, high, value):
 )
 def test_a_file_that_is_no_config_is_named(tmp_path, text, message):
     (tmp_path / "mine.yaml").write_text(text.replace("{}", str(tmp_path)))
-    with pytest.raises(UserError, match=f"mine.yaml: {message}"):
-        load(config_file=str(tmp_path / "mine.yaml"))
+    refused(f"mine.yaml: {message}", load, config_file=str(tmp_path / "mine.yaml"))
     assert not (tmp_path / "owned").exists()  # by code in the file
 
 
 def test_missing_data_has_its_published_size_in_a_dry_run_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
     cfg = load(config_file="configs/pretrain/knn_moco.yaml")
-    with pytest.raises(UserError, match=f"{tmp_path}/coco/train2017"):
-        inspect_training(cfg)
+    refused(f"{tmp_path}/coco/train2017", inspect_training, cfg)
     assert inspect_training(cfg, assume_missing=True)[0] == 118287
 
 
@@ -252,8 +247,7 @@ def test_sync_bn_becomes_what_the_cpu_has(processes, norm):
 def test_what_the_cpu_cannot_do_in_16_bits_is_refused(option, message):
     load("SOLVER.AMP.ENABLED", True, "VIEWS.SMALL_SIZE", 17)
     load("SOLVER.AMP.ENABLED", True, "VIEWS.SMALL_SIZE", 16, "VIEWS.NUM_SMALL", 0)
-    with pytest.raises(UserError, match=message):
-        load("SOLVER.AMP.ENABLED", True, *option)
+    refused(message, load, "SOLVER.AMP.ENABLED", True, *option)
 
 
 def test_a_gpu_that_torch_cannot_use_is_refused_unless_the_cpu_is_asked_for(monkeypatch):
@@ -261,16 +255,14 @@ def test_a_gpu_that_torch_cannot_use_is_refused_unless_the_cpu_is_asked_for(monk
     monkeypatch.setattr(setup, "glob", lambda _: ["/dev/nvidia0"])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "init", Mock(side_effect=RuntimeError("The NVIDIA driver is too old")))
-    with pytest.raises(UserError, match="/dev/nvidia0, but torch .* too old.* or MODEL.DEVICE cpu"):
-        load()
+    refused("/dev/nvidia0, but torch .* too old.* or MODEL.DEVICE cpu", load)
     load("MODEL.DEVICE", "cpu")
 
 
 @pytest.mark.parametrize(("device", "processes", "why"), [("cuda:1", 2, "a GPU of its own"), ("cuda:5", 1, "has 2")])
 def test_a_device_by_number_is_one_that_a_single_process_has(monkeypatch, device, processes, why):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(UserError, match=f"MODEL.DEVICE {device}, but .*{why}"):
-        launch.launch(Mock(), launch.Processes(processes), device=device)
+    refused(f"MODEL.DEVICE {device}, but .*{why}", launch.launch, Mock(), launch.Processes(processes), device=device)
 
 
 MODULE = """

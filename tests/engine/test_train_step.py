@@ -12,6 +12,7 @@ import torch
 from commands import launch_forks
 from runs import load, train
 from tiny import random_views, tiny_config, tiny_model
+from trees import refused
 from true_steps import sgd, take_steps
 
 import revisit.data.loader as loader_module
@@ -193,8 +194,7 @@ def train_two(output: Path) -> None:
 
 
 def test_only_the_process_with_the_loss_shows_its_views_and_all_stop(toy_datasets, tmp_path):
-    with pytest.raises(UserError, match="loss of iteration 3 is not finite"):
-        launch_forks(train_two, 2, tmp_path)
+    refused("loss of iteration 3 is not finite", launch_forks, train_two, 2, tmp_path)
     pictures = sorted(path.name for path in (tmp_path / "non_finite").iterdir())
     assert pictures == ["iteration_0000003_process_1.txt", "iteration_0000003_process_1_1.png"]
     assert [path.name for path in tmp_path.glob("model_*")] == ["model_0000001.pth"]

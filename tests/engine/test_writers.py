@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from runs import run_config, train
+from trees import refused
 
 from revisit.engine.writers import MlflowTracker, build_trackers
-from revisit.errors import UserError
 from revisit.viz.curves import read_metrics
 
 KNN = ("DATASETS.TEST", ("toy_objects_heldout",), "KNN_EVAL.BANK", "toy_objects_train", "KNN_EVAL.IMAGE_SIZE", 32)
@@ -31,8 +31,7 @@ def offline(monkeypatch):
 
 def test_a_service_that_is_not_installed_is_refused(toy_datasets, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
-    with pytest.raises(UserError, match="pip install wandb"):
-        build_trackers(run_config(tmp_path, "WRITERS", ("wandb",)))
+    refused("pip install wandb", build_trackers, run_config(tmp_path, "WRITERS", ("wandb",)))
 
 
 def trained_and_resumed(folder: Path, service: str, forget: Callable[[], None] = lambda: None) -> str:

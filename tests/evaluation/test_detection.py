@@ -9,13 +9,13 @@ import pytest
 import torch
 from commands import launch_forks
 from PIL import Image
+from trees import refused
 
 from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records
 from revisit.data.class_names import share_classes
 from revisit.data.inspection import check_voc_truth
 from revisit.engine.finetune_trainer import FinetuneTrainer
-from revisit.errors import UserError
 
 from detectron2.config import get_cfg
 from detectron2.data import DatasetCatalog, MetadataCatalog
@@ -149,5 +149,4 @@ def test_a_voc_tree_that_cannot_be_scored_against_is_refused_before_the_training
         other = tmp_path / f"Annotations/{len(old)}.xml"  # Detectron2 remembers what it has read
         other.write_text(file.read_text().replace(old, new, 1))
         (tmp_path / "ImageSets/Main/test.txt").write_text(f"000001\n{other.stem}\n")
-        with pytest.raises(UserError, match=f"scored against {other}"):
-            check_voc_truth("voc", tmp_path, "test")
+        refused(f"scored against {other}", check_voc_truth, "voc", tmp_path, "test")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from commands import launch_forks
 from PIL import Image
+from trees import refused
 
 from revisit.errors import UserError
 from revisit.evaluation.pixel_evaluators import DepthEvaluator, SemSegEvaluator
@@ -157,8 +158,7 @@ def test_a_truth_of_void_alone_is_refused(evaluator, num_images):
     found, _, right, _, void = evaluator
     found.process([void] * num_images, [right] * num_images)
     expected = f"(sem_seg_kind: every pixel of its truth is void|depth_kind: none of its {num_images} depth maps has a)"
-    with pytest.raises(UserError, match=expected):
-        found.evaluate()
+    refused(expected, found.evaluate)
 
 
 def test_a_prediction_of_another_size_is_a_defect_and_a_truth_of_another_than_its_image_is_named(evaluator):
@@ -167,8 +167,7 @@ def test_a_prediction_of_another_size_is_a_defect_and_a_truth_of_another_than_it
     with pytest.raises(AssertionError, match=r"a.(png|npy): prediction \((2, )?2, 1\), expected \((2, )?1, 2\)"):
         found.process([record], [turned])
     expected = r"a.(png|npy) is 2 x 1 pixels, but its image a.jpg is 3 x 1: expected the same"
-    with pytest.raises(UserError, match=expected):
-        found.process([record | {"width": 3}], [right])
+    refused(expected, found.process, [record | {"width": 3}], [right])
 
 
 def evaluate_shares(folder: Path) -> list:

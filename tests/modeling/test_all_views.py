@@ -10,12 +10,11 @@ from runs import assert_numbers_are_explained, assert_resumes, train
 from tiny import FEATURE_DIM, freeze_batch_norm, random_views, step, tiny_config, tiny_model
 from torch import Tensor
 from torch.nn.functional import normalize
-from trees import refusal
+from trees import refusal, refused
 from true_steps import take_steps
 
 from revisit.engine.setup import make_config
 from revisit.engine.step_cost import step_cost
-from revisit.errors import UserError
 from revisit.modeling.meta_arch.swav import sinkhorn
 from revisit.modeling.neighbors import MinesNeighbors
 
@@ -305,5 +304,4 @@ def test_memory_counts_the_scores_of_the_whole_batch():
 )
 def test_what_makes_no_sense_is_refused(method, options, message):
     cfg = tiny_config(*options_of(method, *options))
-    with pytest.raises(UserError, match=message):
-        type(tiny_model(*options_of(method))).check(cfg, 8)
+    refused(message, type(tiny_model(*options_of(method))).check, cfg, 8)

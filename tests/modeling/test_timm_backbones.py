@@ -12,6 +12,7 @@ from commands import run
 from runs import assert_same
 from tiny import random_views, step, tiny_config, tiny_model
 from torch.nn import functional as F
+from trees import refused
 
 from projects.common.frozen_backbone import FrozenBackbone
 from revisit.checkpoint.convert import convert, flags_to_config
@@ -132,8 +133,7 @@ def test_export_then_conversion_is_the_identity_and_the_snippet_computes_the_fea
     exec(code, names)
     expected = next(iter(backbone(names["images"]).values())).mean((2, 3))
     assert is_close(names["features"], expected)
-    with pytest.raises(UserError, match="torchvision is not known to have"):
-        library_tensors(weights, "torchvision")
+    refused("torchvision is not known to have", library_tensors, weights, "torchvision")
 
 
 @pytest.mark.parametrize("method", ["MoCo", "KNNMoCo", "DenseCL", "SimCLR", "BYOL", "SwAV"])
@@ -240,8 +240,7 @@ def test_a_detector_holds_every_tensor_of_a_converted_run_and_learns(name, tmp_p
     learnt = {key: value for key, value in detector.backbone.bottom_up.state_dict().items()}
     assert_same(convert({**run_of_it, "model": detector.state_dict()}).tensors, learnt)
     del run_of_it["model"][next(key for key in run_of_it["model"] if key.startswith("backbone."))]
-    with pytest.raises(UserError, match="no value for"):
-        convert(run_of_it)
+    refused("no value for", convert, run_of_it)
 
 
 @pytest.mark.parametrize(("name", "feature"), [(VIT, "res3"), (CONVNEXT, "res4")])
@@ -286,8 +285,7 @@ def test_two_processes_pretrain_and_finetune_by_the_recipes(family, name, toy_ro
 
 @pytest.mark.parametrize("name", ["hiera_tiny_224", "levit_128s", "inception_v3", "mixer_s32_224", "not_a_network"])
 def test_networks_without_maps_of_fixed_strides_over_any_size_are_refused_by_name(name):
-    with pytest.raises(UserError, match=f"MODEL.TIMM.NAME '{name}'"):
-        TimmBackbone(name)
+    refused(f"MODEL.TIMM.NAME '{name}'", TimmBackbone, name)
 
 
 @pytest.mark.parametrize(
@@ -312,12 +310,10 @@ def test_weights_of_other_projects_are_found_by_their_prefix_and_strange_keys_re
     found = convert(moco(tensors), stated=stated(VIT))
     assert found.source == "moco"
     assert_same(found.tensors, convert(tensors, stated=stated(VIT)).tensors)
-    with pytest.raises(UserError, match="--timm NAME"):
-        convert(tensors)
+    refused("--timm NAME", convert, tensors)
     with pytest.raises(UserError, match=r"cannot place blocks\.9\.attn"):
         convert(tensors | {"blocks.9.attn.qkv.weight": torch.ones(2)}, stated=stated(VIT))
-    with pytest.raises(UserError, match="timm.cls_token is"):
-        convert(tensors, stated={**stated(VIT), "MODEL.TIMM.OPTIONS": ["patch_size", 8]})
+    refused("timm.cls_token is", convert, tensors, stated={**stated(VIT), "MODEL.TIMM.OPTIONS": ["patch_size", 8]})
 
 
 def test_heads_that_no_tensor_shows_are_those_of_the_name_or_of_its_options_and_are_said():
@@ -330,8 +326,7 @@ def test_heads_that_no_tensor_shows_are_those_of_the_name_or_of_its_options_and_
         keys = {"MODEL.TIMM.NAME": name, "MODEL.TIMM.OPTIONS": [], "MODEL.TIMM.FINAL_NORM": True}
         assert TimmDescription().title(keys) == f"{name} of timm's" + (f", {heads} heads" if heads else "")
     for options in ("num_heads", "num_heads=two", "**{}", "4, num_heads=4", "num_heads=4)"):
-        with pytest.raises(UserError, match="expected each as NAME=VALUE"):
-            flags_of_name(f"vit_tiny_patch16_224,{options}")
+        refused("expected each as NAME=VALUE", flags_of_name, f"vit_tiny_patch16_224,{options}")
 
 
 def test_a_name_with_its_tag_says_the_pixels_and_the_hub_says_the_name(tmp_path):
@@ -340,8 +335,7 @@ def test_a_name_with_its_tag_says_the_pixels_and_the_hub_says_the_name(tmp_path)
     assert dino["MODEL.PIXEL_MEAN"] == pytest.approx([123.675, 116.28, 103.53])
     assert augreg["MODEL.PIXEL_STD"] == pytest.approx([127.5] * 3)
     for name in ("vit_giantissimo", "vit_small_patch16_224.no_such_tag"):
-        with pytest.raises(UserError, match=f"--timm {name}"):
-            flags_of_name(name)
+        refused(f"--timm {name}", flags_of_name, name)
     config = {"architecture": "vit_small_patch16_224", "pretrained_cfg": {"tag": "dino"}}
     assert name_on_hub(tmp_path / "model.safetensors") == ""
     (tmp_path / "config.json").write_text(json.dumps(config))

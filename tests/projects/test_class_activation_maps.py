@@ -4,16 +4,15 @@ from unittest.mock import Mock
 
 import cv2
 import numpy as np
-import pytest
 import torch
 from tiny import tiny_config
+from trees import refused
 
 from projects.ClassActivationMaps.run import Network, activation_map, in_order, overlay
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.ToyScenes import CLASS_NAMES
 from revisit.data.catalog import get_records
 from revisit.data.reader import read_image
-from revisit.errors import UserError
 from revisit.evaluation.features import whole_image
 from revisit.viz import tiles
 from revisit.viz.tiles import fit
@@ -76,5 +75,4 @@ def test_a_classifier_of_another_order_of_classes_is_turned_to_that_of_the_image
     turned = in_order(network, ["owl", "auk", "kite"], "birds")
     assert turned.bias.tolist() == [2, 0, 1] and turned.weight.argmax(dim=1).tolist() == [2, 0, 1]
     assert in_order(network._replace(classes=[]), ["bat"], "bats").bias.tolist() == [0, 1, 2]  # of an older version
-    with pytest.raises(UserError, match="'bats'"):
-        in_order(network, ["bat"], "bats")
+    refused("'bats'", in_order, network, ["bat"], "bats")

@@ -8,9 +8,9 @@ import cv2
 import numpy as np
 import pytest
 import yaml
+from trees import refused
 
 from projects.CropStudy.run import draw_framework, draw_overlaps, read_runs
-from revisit.errors import UserError
 
 
 def simulated_iou(height, width, scale, rng, other=None):
@@ -124,5 +124,4 @@ def test_scores_may_come_from_finetuned_models(make_run):
         ([pretraining] * 2, [finetuned], "bbox.AP50", "CROP_STUDY.EVALUATIONS"),
         ([pretraining / "nowhere"], [], "knn_top1", "config.yaml"),
     ):
-        with pytest.raises(UserError, match=expected):
-            read_runs(runs, scored, key)
+        refused(expected, read_runs, runs, scored, key)

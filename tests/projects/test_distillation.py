@@ -12,7 +12,7 @@ from runs import assert_numbers_are_explained, assert_resumes, assert_same, load
 from tiny import FEATURE_DIM, random_views, step, tiny_config, tiny_model
 from torch import Tensor
 from torch.nn.functional import normalize
-from trees import refusal
+from trees import refusal, refused
 from true_steps import take_steps
 
 from projects.Distillation.distillation import cell_rows, divergence
@@ -20,7 +20,6 @@ from projects.Distillation.teacher import Teacher, load_teacher
 from revisit.checkpoint.flags import flags_of, flags_path, read_flags, write_flags
 from revisit.engine.setup import make_config
 from revisit.engine.step_cost import step_cost
-from revisit.errors import UserError
 from revisit.modeling.backbone.description import describe
 
 DISTILLATION = ("MODEL.META_ARCHITECTURE", "Distillation", "VIEWS.NUM_SMALL", 2, "DISTILLATION.CELL_WEIGHT", 0.5)
@@ -228,8 +227,7 @@ def test_a_run_resumes_with_its_own_teacher_alone_wherever_it_lies(teacher, toy_
     content = load(moved)
     content["model"]["stem.conv1.weight"][0, 0, 0, 0] += 1
     torch.save(content, moved)
-    with pytest.raises(UserError, match="DISTILLATION.TEACHER"):
-        train(tmp_path / "run", *longer, "SOLVER.MAX_ITER", 4, resume=True)
+    refused("DISTILLATION.TEACHER", train, tmp_path / "run", *longer, "SOLVER.MAX_ITER", 4, resume=True)
 
 
 def test_weights_of_another_distillation_start_the_network_and_leave_the_teacher(teacher, toy_datasets, tmp_path):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 from tiny import tiny_config
+from trees import refused
 
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.LinearClassification import run as linear
@@ -21,7 +22,6 @@ from projects.LinearClassification.labelled_sets import LabelledSet, check_class
 from projects.LinearClassification.sgd import LinearTraining
 from revisit.data.catalog import get_records
 from revisit.data.reader import read_record
-from revisit.errors import UserError
 from revisit.evaluation.features import center_crop
 
 from detectron2.config import CfgNode
@@ -111,8 +111,7 @@ def test_the_svm_is_that_of_the_protocol():
 
 @pytest.mark.parametrize(("train", "test"), [([0, 1], [0, 2]), ([[1, 1]], [[1, -1]]), ([0, 1], [[1, 1]])])
 def test_classes_that_cannot_be_scored_are_refused(train, test):
-    with pytest.raises(UserError, match="train_set|test_set"):
-        check_classes(np.array(train), np.array(test), ("train_set", "test_set"))
+    refused("train_set|test_set", check_classes, np.array(train), np.array(test), ("train_set", "test_set"))
 
 
 @pytest.fixture(scope="module")

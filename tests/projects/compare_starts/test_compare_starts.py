@@ -9,7 +9,7 @@ from dataclasses import replace
 import cv2
 import pytest
 from commands import ROOT, one_line_error, run
-from trees import refusal
+from trees import refusal, refused
 
 from projects.CompareStarts import comparison
 from projects.CompareStarts.comparison import check_labels, make_cells, name_starts, read_labels, read_task
@@ -200,8 +200,7 @@ def test_mistakes_are_one_line_before_any_job(words, named, pretrained, toy_root
 def test_recipes_of_another_kind_and_scores_that_they_lack_are_refused(
     config, frozen, options, score, named, toy_datasets
 ):
-    with pytest.raises(UserError, match=re.escape(named)):
-        read_task(config, options.split(), frozen=frozen, score=score)
+    refused(re.escape(named), read_task, config, options.split(), frozen=frozen, score=score)
 
 
 @pytest.mark.parametrize("ending", [KeyboardInterrupt, None])

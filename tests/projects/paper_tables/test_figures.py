@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from commands import popen
+from trees import refused
 
 from projects.PaperTables import training_time
 from projects.PaperTables.cells import JobBuilder
@@ -18,7 +19,6 @@ from projects.PaperTables.snapshots import checkpoints_at_parts, training_second
 from projects.PaperTables.training_time import read_curve
 from revisit.checkpoint.run_folder import remove_outdated
 from revisit.engine.setup import make_config
-from revisit.errors import UserError
 
 
 def jobs_of(profile, root):
@@ -148,11 +148,9 @@ def test_the_recipes_keep_the_checkpoints_that_the_figure_needs(profile, label, 
 
 
 def test_a_part_without_a_checkpoint_and_an_unfinished_run_are_refused(finished_run, tmp_path):
-    with pytest.raises(UserError, match="SOLVER.CHECKPOINTS_KEPT"):
-        checkpoints_at_parts(finished_run(700, 400, 500, 600, 700), 4)
+    refused("SOLVER.CHECKPOINTS_KEPT", checkpoints_at_parts, finished_run(700, 400, 500, 600, 700), 4)
     (tmp_path / "model_final.pth").unlink()
-    with pytest.raises(UserError, match="model_final.pth"):
-        checkpoints_at_parts(tmp_path, 4)
+    refused("model_final.pth", checkpoints_at_parts, tmp_path, 4)
 
 
 def test_training_time_is_the_sum_of_the_steps(tmp_path):
@@ -166,8 +164,7 @@ def test_training_time_is_the_sum_of_the_steps(tmp_path):
     for iterations in (20, 30, 45, 60):
         assert training_seconds(metrics, iterations) == pytest.approx(sum(each[:iterations]))
     assert training_seconds(metrics, 66) == pytest.approx(sum(each) * 1.1)
-    with pytest.raises(UserError, match="metrics.json"):
-        training_seconds(tmp_path / "no" / "metrics.json", 10)
+    refused("metrics.json", training_seconds, tmp_path / "no" / "metrics.json", 10)
 
 
 def test_scores_are_drawn_against_the_time_of_their_checkpoint(tmp_path, monkeypatch):
@@ -189,5 +186,4 @@ def test_scores_are_drawn_against_the_time_of_their_checkpoint(tmp_path, monkeyp
         (["MoCo", times, "nothing.json"], ["mIoU"], "MoCo: .*nothing.json"),
         (["MoCo", times], ["mIoU"], "NAME TIMES RESULT"),
     ):
-        with pytest.raises(UserError, match=expected):
-            read_curve(given, score)
+        refused(expected, read_curve, given, score)

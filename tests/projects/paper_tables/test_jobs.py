@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from trees import refused
 
 from projects.PaperTables import jobs as paper_jobs
 from projects.PaperTables.jobs import Job
-from revisit.errors import UserError
 
 WRITE = """import sys, pathlib
 result, count, *needed = map(pathlib.Path, sys.argv[1:])
@@ -48,8 +48,7 @@ def test_a_failed_job_is_named_with_its_log_those_that_need_it_do_not_run_and_th
     second = writing_job(tmp_path, "second", first)
     broken = Job("broken", (("-c", "raise SystemExit('no data')"), ("-c", "never")), tmp_path / "broken" / "r.json")
     after = writing_job(tmp_path, "after", broken)
-    with pytest.raises(UserError, match="broken/job.log"):
-        run_jobs([first, second, broken, after], parallel=2)
+    refused("broken/job.log", run_jobs, [first, second, broken, after], parallel=2)
     assert second.done and not after.done and broken.log.read_text() == "no data\n"
 
 
@@ -57,8 +56,7 @@ def test_a_result_of_another_recipe_or_other_data_is_not_taken_for_this_one(tmp_
     job = writing_job(tmp_path, "a")
     run_jobs([job], parallel=1)
     for other in (replace(job, commands=(("-c", "other"),)), replace(job, facts=("train: 8000 images",))):
-        with pytest.raises(UserError, match=str(job.result.parent)):
-            run_jobs([other], parallel=1)
+        refused(str(job.result.parent), run_jobs, [other], parallel=1)
 
 
 def test_a_folder_in_which_another_process_works_is_left_alone(tmp_path):
@@ -66,8 +64,7 @@ def test_a_folder_in_which_another_process_works_is_left_alone(tmp_path):
     job.claim()
     with open(job.log, "a") as log:
         fcntl.flock(log, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match="a/job.log"):
-            run_jobs([job], parallel=1)
+        refused("a/job.log", run_jobs, [job], parallel=1)
     assert not job.done
 
 

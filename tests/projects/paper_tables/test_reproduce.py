@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import ROOT, documented, one_line_error, run
+from trees import refused
 
 from projects.PaperTables.cells import Cell, JobBuilder, make_cells
 from projects.PaperTables.figures import figure_jobs
@@ -16,7 +17,6 @@ from projects.PaperTables.jobs import Job, cost_of, missing_inputs, with_needs
 from projects.PaperTables.paper_tables import COLUMNS, ROWS, given_rows, paper_values
 from projects.PaperTables.result_table import as_csv, as_latex, as_markdown, ours, plot_sweep
 from revisit.engine.setup import make_config
-from revisit.errors import UserError
 
 TOOL = "python tools/reproduce.py"
 DEPTH = f"{TOOL} transfer --profile toy --only ,depth_NYUD_rmse"
@@ -132,8 +132,7 @@ def test_given_backbones_are_judged_beside_random_init_one_for_all_seeds_or_one_
     assert new.commands == old.commands and new.facts != old.facts
     assert list(given_rows(["x/backbone.pth", "y/backbone.pth"])) == ["x/backbone.pth", "y/backbone.pth"]
     assert list(given_rows(["random", "x/half_{seed}.pth"])) == ["Rand. init.", "half"]
-    with pytest.raises(UserError, match="3.pth"):
-        cells_of("transfer", "toy", tmp_path, weights=weights, seeds=(3,))
+    refused("3.pth", cells_of, "transfer", "toy", tmp_path, weights=weights, seeds=(3,))
 
 
 def test_options_win_over_lengths_and_rows_over_options(toy_datasets, tmp_path):

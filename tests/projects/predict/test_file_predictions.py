@@ -10,6 +10,7 @@ import pytest
 import torch
 from commands import one_line_error, run
 from pycocotools.coco import COCO
+from trees import refused
 
 from projects.Predict.file_predictions import find_sources
 from projects.Predict.predictions import set_score_threshold
@@ -17,7 +18,6 @@ from projects.ToyScenes import CLASS_NAMES
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.engine.same_experiment import plain_config
 from revisit.engine.setup import make_config
-from revisit.errors import UserError
 
 from detectron2.data import MetadataCatalog
 from detectron2.modeling import build_model
@@ -93,14 +93,11 @@ def test_sources_have_names_of_their_own_and_what_is_none_is_refused(inputs, tmp
     paths = [inputs / "one.png", inputs, tmp_path / "film.mp4"]
     names = [source.name for source in find_sources(paths, tmp_path / "x")]
     assert names == ["one", "broken", "odd", "ä b_one", "film"]  # each file once
-    with pytest.raises(UserError, match="nothing.png"):
-        find_sources([tmp_path / "nothing.png"], tmp_path / "x")
+    refused("nothing.png", find_sources, [tmp_path / "nothing.png"], tmp_path / "x")
     (tmp_path / "a.txt").touch()
-    with pytest.raises(UserError, match="a.txt"):
-        find_sources([tmp_path / "a.txt"], tmp_path / "x")
+    refused("a.txt", find_sources, [tmp_path / "a.txt"], tmp_path / "x")
     for output in (inputs, inputs / "found", tmp_path):
-        with pytest.raises(UserError, match="--output"):
-            find_sources([inputs, tmp_path / "film.mp4"], output)
+        refused("--output", find_sources, [inputs, tmp_path / "film.mp4"], output)
 
 
 @pytest.mark.parametrize(("given", "typed", "expected"), [(None, None, 0.5), (None, 0.3, 0.3), (0.2, 0.3, 0.2)])

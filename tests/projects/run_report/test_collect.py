@@ -4,11 +4,11 @@ import json
 
 import pytest
 from folders import draw, make_run, write_checkpoint
+from trees import refused
 
 from projects.RunReport.charts import best_before, is_score
 from projects.RunReport.collect import collect
 from projects.RunReport.tables import as_text, environments, from_json, settings
-from revisit.errors import UserError
 
 
 def only(folder):
@@ -74,8 +74,7 @@ def test_metrics_are_read_as_far_as_they_go(tmp_path):
 )
 def test_files_that_are_not_what_their_names_say_are_refused(tmp_path, file, content):
     (make_run(tmp_path) / file).write_bytes(content)
-    with pytest.raises(UserError, match=file):
-        collect([tmp_path])
+    refused(file, collect, [tmp_path])
 
 
 @pytest.mark.parametrize("folder", ["missing", "empty", "photos", "photos/photo_0"])
@@ -83,8 +82,7 @@ def test_a_folder_that_is_no_run_is_refused_by_name(tmp_path, folder):
     for path in (tmp_path / "empty", tmp_path / "photos"):
         path.mkdir()
     (tmp_path / "photos/photo_0").touch()
-    with pytest.raises(UserError, match=folder):
-        collect([tmp_path / folder])
+    refused(folder, collect, [tmp_path / folder])
 
 
 def test_a_folder_of_runs_stands_for_them_and_keeps_its_pictures(tmp_path):
