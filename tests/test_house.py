@@ -94,3 +94,11 @@ def test_every_citation_leads_to_a_heading():
     texts = [" ".join(word.split()) for tree in TREES.values() for word in words_of(tree) if "docs/method.md" in word]
     cited = {page for text in texts for page in re.findall(r"docs/method\.md: ([^)]+)\)", text)}
     assert cited and {heading for page in cited for heading in page.split(", ")} <= headings
+
+
+def test_every_dataclass_is_frozen():
+    """A sampler or a crop is what it was made as, so that its draws depend on their counters alone."""
+    nodes = (node for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    made = [(node.name, ast.unparse(each)) for node in nodes for each in node.decorator_list]
+    made = [(name, how) for name, how in made if how.startswith("dataclass")]
+    assert made and [name for name, how in made if how != "dataclass(frozen=True)"] == []

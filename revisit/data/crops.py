@@ -150,7 +150,7 @@ def _fitting_crops(
     return np.concatenate([corner, corner + size], axis=1)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ConstrainedMultiCrop:
     """Anchor, large positive and N small positives, the small ones tied to the anchor (paper, Section 4).
 

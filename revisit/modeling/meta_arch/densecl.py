@@ -82,7 +82,7 @@ class DenseProjectionHead(nn.Sequential):
         super().__init__(nn.Conv2d(in_dim, in_dim, 1), nn.ReLU(inplace=True), nn.Conv2d(in_dim, out_dim, 1))
 
 
-@dataclass
+@dataclass(frozen=True)
 class DenseEncoded(Encoded):
     """``Encoded`` with the cells of both views."""
 

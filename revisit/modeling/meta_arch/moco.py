@@ -71,7 +71,7 @@ moco(
 )
 
 
-@dataclass
+@dataclass(frozen=True)
 class Encoded:
     """What the encoders make of this process's B images; the losses and the monitors read it."""
 
