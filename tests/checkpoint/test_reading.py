@@ -82,6 +82,9 @@ def test_a_record_that_torch_would_take_for_a_folder_and_leave_unread_is_refused
     entry = data.index(b"PK\x01\x02")
     while b"data/0" not in data[entry + 46 : entry + 60]:
         entry = data.index(b"PK\x01\x02", entry + 1)
+    data[entry + 38] |= 0xEF  # read-only, hidden and what else there is but for a folder
+    (tmp_path / "a.pth").write_bytes(data)
+    assert_same(read_checkpoint(tmp_path / "a.pth"), {"x": torch.ones(1000)})
     data[entry + 38] |= 0x10
     (tmp_path / "a.pth").write_bytes(data)
     with pytest.raises(UnreadableCheckpointError, match="data/0 is marked as a folder"):

@@ -137,6 +137,20 @@ def test_waiting_for_data_is_neither_the_looks_on_the_device_nor_the_rest_of_the
     assert torch.equal(step.last_batch["small"], small + 1)
 
 
+def test_what_a_step_draws_is_named_by_the_seed_the_stream_the_iteration_and_the_process(monkeypatch):
+    class Draw(torch.nn.Linear):
+        def forward(self, batch: dict) -> dict:
+            self.drawn = torch.rand(3)
+            return {"loss": self.weight.sum()}
+
+    model = Draw(1, 1)
+    monkeypatch.setattr(comm, "get_rank", lambda: 2)
+    with EventStorage(5):
+        TrainStep(model, [{}], sgd(model), seed=7).run_step()
+    words = np.random.Generator(np.random.Philox(key=[7, 6], counter=[0, 0, 2, 5])).integers(2**32, size=3)
+    assert torch.equal(model.drawn, torch.rand(3, generator=torch.Generator().manual_seed(int(words[2]))))
+
+
 def test_losses_gathered_every_few_steps_are_the_same_losses():
     def run(period: int, count: int) -> tuple[dict, list[int]]:
         model = tiny_model("SOLVER.METRICS_PERIOD", period)
