@@ -213,7 +213,8 @@ def crop_and_resize(image: np.ndarray, box: np.ndarray, size: int, out: np.ndarr
     lies within about one grey level of the exact values.
     """
     x0, y0, x1, y1 = box
-    crop = torch.from_numpy(image[y0:y1, x0:x1]).permute(2, 0, 1)[None]
+    # A crop whose strides are those of a channels-last batch is neither taken apart into channels nor put together.
+    crop = torch.from_numpy(image)[None, y0:y1, x0:x1].permute(0, 3, 1, 2)
     resized = F.interpolate(crop, size=(size, size), mode="bilinear", antialias=True)[0].permute(1, 2, 0).numpy()
     if out is None:
         return np.ascontiguousarray(resized)
