@@ -16,7 +16,7 @@ BOOTSTRAP ?= $(firstword $(foreach p,python3.12 python3.11 python3,$(shell $(p) 
 PIP = $(PYTHON) -m pip --disable-pip-version-check install --constraint constraints.txt
 SOURCES := $(wildcard revisit tools projects tests setup.py datasets)
 
-.PHONY: help env test lint format demo check-real check-peers fuzz
+.PHONY: help env test lint format demo check-real check-peers check-gpu fuzz
 
 help:  ## this text
 	@echo 'Revisit: kNN-MoCo pretraining inside Detectron2'
@@ -71,6 +71,9 @@ $(PEERS)/.complete: tests/peers/packages.txt $(STAMP)
 	rm -rf $(PEERS)
 	$(PYTHON) -m pip --disable-pip-version-check install --no-deps --target $(PEERS) --requirement $<
 	@touch $@
+
+check-gpu: $(STAMP)  ## on a machine with a GPU: an ordered list of checks, 30 minutes, into one page
+	$(PYTHON) projects/Benchmarks/check_gpu.py --output $(or $(OUTPUT),output/check_gpu)
 
 fuzz: $(STAMP)  ## 3,000 damaged files and as many mutated configs; resumes with other keys
 	FUZZ_CASES=$(or $(FUZZ_CASES),3000) OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m fuzz

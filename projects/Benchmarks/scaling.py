@@ -31,12 +31,17 @@ class Gpu(NamedTuple):
     """By the makers' data sheets."""
 
     flops: float  # dense peak: float32 of the V100, bfloat16 of the others
+    bandwidth: float  # bytes per second of its memory
     memory: float  # GiB
     link: float  # bytes per second of one GPU to the others
     cores: int  # CPU cores for each GPU, as such machines are commonly built
 
 
-GPUS = {"V100": Gpu(15.7e12, 32, 12e9, 10), "A100": Gpu(312e12, 80, 25e9, 16), "H200": Gpu(989e12, 141, 50e9, 24)}
+GPUS = {
+    "V100": Gpu(15.7e12, 0.9e12, 32, 12e9, 10),
+    "A100": Gpu(312e12, 2.04e12, 80, 25e9, 16),
+    "H200": Gpu(989e12, 4.8e12, 141, 50e9, 24),
+}
 DEFAULT_SIZES = (118287, 1.28e6, 1e8, 1e9)
 DEFAULT_MACHINES = (("2", "V100"), ("8", "H200"), ("1024", "H200"))
 USE = "% in use at that speed"
@@ -54,6 +59,7 @@ def main() -> None:
     add("--batch-per-gpu", type=natural, metavar="N", help="images (default: 128 on 2 GPUs, 32 on 64 or more, else 64)")
     add("--images", type=amount, action="append", metavar="N", help="in the data set; repeatable")
     add("--efficiency", type=amount, default=0.4, metavar="X", help="share of the peak rate (default: %(default)s)")
+    add("--bandwidth-share", type=amount, default=0.8, metavar="X", help="of the memory's (default: %(default)s)")
     add("--core-rate", type=amount, default=250, metavar="N", help="images per second and core (default: %(default)s)")
     add("--image-bytes", type=amount, default=160e3, metavar="N", help="(default: %(default)g, COCO's)")
     add("--storage", type=amount, default=2.5e8, metavar="N", help="bytes per second and GPU (default: %(default)g)")
@@ -65,7 +71,8 @@ def main() -> None:
         expect(is_known, f"--machine {number} {gpu}: expected a number and one of {names}")
         count = int(number)
         batch = args.batch_per_gpu or (128 if count == 2 else 32 if count >= 64 else 64)
-        cfg = make_recipe(args.config_file, args.opts, count, batch)
+        amp = ["SOLVER.AMP.ENABLED", str(gpu != "V100")]  # what its peak rate is of
+        cfg = make_recipe(args.config_file, [*amp, *args.opts], count, batch)
         machines[f"{count:,} {gpu}"] = needs(cfg, count, GPUS[gpu], args)
     print(f"{args.config_file}, {cfg.SOLVER.EPOCHS} epochs\n")
     sizes = args.images or DEFAULT_SIZES
@@ -91,7 +98,7 @@ def make_recipe(config_file: str, opts: list[str], count: int, batch: int) -> Cf
 
 def needs(cfg: CfgNode, count: int, gpu: Gpu, assumed: argparse.Namespace) -> Figures:
     """What a step needs on ``count`` GPUs, by the formulas of projects/Benchmarks/README.md; ``assumed`` are the
-    options ``efficiency``, ``core_rate``, ``image_bytes`` and ``storage``."""
+    options ``efficiency``, ``bandwidth_share``, ``core_rate``, ``image_bytes`` and ``storage``."""
     model = build_meta_model(cfg)
     batch = cfg.SOLVER.IMS_PER_BATCH // count
     others = (count - 1) / count
@@ -99,11 +106,13 @@ def needs(cfg: CfgNode, count: int, gpu: Gpu, assumed: argparse.Namespace) -> Fi
     cost = step_cost(cfg, count)
     seconds = {
         "arithmetic of a step": (cost.forward_flops + cost.backward_flops) / (assumed.efficiency * gpu.flops),
+        "memory traffic of a step": cost.traffic / (assumed.bandwidth_share * gpu.bandwidth),
         "gradients": 2 * others * 4 * trained / gpu.link,
         "shuffled crops": others * batch * 3 * cfg.VIEWS.LARGE_SIZE**2 / gpu.link,
         "keys": (count - 1) * batch * 4 * sum(model.queue_widths().values()) / gpu.link,
     }
-    compute, *sent = seconds.values()
+    arithmetic, traffic, *sent = seconds.values()
+    compute = max(arithmetic, traffic)
     memory = {kind: size / GIB for kind, size in cost.memory.items()}
     memory["total"] = sum(memory.values())
     use = {
@@ -116,7 +125,7 @@ def needs(cfg: CfgNode, count: int, gpu: Gpu, assumed: argparse.Namespace) -> Fi
         "per GPU": {"images": batch},
         "ms": {name: 1000 * value for name, value in seconds.items()},
         "GiB per GPU": memory,
-        "per second": {"images, by arithmetic": count * batch / compute},
+        "per second": {"images, by arithmetic and traffic": count * batch / compute},
         USE: {name: 100 * share for name, share in use.items()},
     }
 
@@ -130,7 +139,8 @@ def machine_table(machines: dict[str, Figures]) -> str:
         for name in names
     ]
     uses = [needed[USE] for needed in figures]
-    scarce = [max(use, key=use.get) if max(use.values()) > 100 else "arithmetic" for use in uses]
+    slower = ["memory traffic" if ms[1] > ms[0] else "arithmetic" for ms in (list(n["ms"].values()) for n in figures)]
+    scarce = [max(use, key=use.get) if max(use.values()) > 100 else own for use, own in zip(uses, slower, strict=True)]
     return markdown_table(["GPUs", *machines], [*rows, ["runs out first", *scarce]])
 
 
@@ -141,7 +151,7 @@ def size_table(sizes: Sequence[float], machines: dict[str, Figures], epochs: int
         values = [size * image_bytes / 1e12, size * RECORD_BYTES / GIB]
         for needed in machines.values():
             slowed = max(100.0, *(share for name, share in needed[USE].items() if name != "GPU memory")) / 100
-            values.append(epochs * size / needed["per second"]["images, by arithmetic"] * slowed / 86400)
+            values.append(epochs * size / needed["per second"]["images, by arithmetic and traffic"] * slowed / 86400)
         rows.append([f"{size:,.0f}", *(f"{value:,.2f}" for value in values)])
     days = (f"days on {name}" for name in machines)
     return markdown_table(["images", "on disk (TB)", "list of a process, at most (GiB)", *days], rows)

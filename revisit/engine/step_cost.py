@@ -38,6 +38,7 @@ class StepCost(NamedTuple):
     memory: dict[str, int]  # bytes by kind, at the moment when they are the most
     forward_flops: int  # floating-point operations: two for a multiplication with an addition
     backward_flops: int
+    traffic: int  # bytes that operations read and write, each tensor once: a GPU's memory moves no fewer
 
 
 def step_cost(cfg: CfgNode, num_processes: int) -> StepCost:
@@ -123,7 +124,7 @@ def _run(step: TrainStep, batch: dict[str, Tensor], num_processes: int) -> StepC
             step.after_step()
     memory.assign("gradients", (parameter.grad for parameter in trained))
     shapes = {name: list(view.shape) for name, view in batch.items()} | shapes
-    return StepCost(shapes, memory.peak(), flops[1], counter.get_total_flops() - flops[1])
+    return StepCost(shapes, memory.peak(), flops[1], counter.get_total_flops() - flops[1], memory.traffic)
 
 
 @contextmanager
@@ -149,7 +150,8 @@ def _record_shapes(model: nn.Module) -> Iterator[dict[str, list]]:
 
 
 class LiveMemory(TorchDispatchMode):
-    """Counts the bytes of all tensors that live while it is entered.
+    """Counts the bytes of all tensors that live while it is entered, and of those that operations read and write:
+    ``traffic``.
 
     Args:
         kinds: tensors that are there from the beginning, by kind. Of other ones those that come up without being made
@@ -158,6 +160,7 @@ class LiveMemory(TorchDispatchMode):
 
     def __init__(self, kinds: dict[str, Iterable[Tensor]]):
         super().__init__()
+        self.traffic = 0
         self._living: dict[int, tuple[weakref.ref, int]] = {}  # storages by address, with their numbers
         self._changes: list[tuple[int, int]] = []  # number of a storage; bytes, negative where it ends
         self._kinds: list[str] = []  # of the storages by number
@@ -171,6 +174,7 @@ class LiveMemory(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         for value in tree_leaves(result):
             self._note(value, "activations")
+        self.traffic += _moved(func, tree_leaves((args, kwargs)), tree_leaves(result))
         return result
 
     def assign(self, kind: str, tensors: Iterable[Tensor]) -> None:
@@ -205,6 +209,16 @@ class LiveMemory(TorchDispatchMode):
         self._living[address] = (weakref.ref(storage, end), number)
         self._changes.append((number, size))
         self._kinds.append(kind)
+
+
+def _moved(func: torch._ops.OpOverload, inputs: list, outputs: list) -> int:
+    """Bytes that an operation reads and writes: none where it makes a view, or memory that nothing is in yet."""
+    read, written = ([each for each in leaves if isinstance(each, Tensor)] for leaves in (inputs, outputs))
+    storages = {each.untyped_storage()._cdata for each in read}
+    is_view = not func._schema.is_mutable and all(each.untyped_storage()._cdata in storages for each in written)
+    if is_view or "empty" in func._schema.name:
+        return 0
+    return sum(each.numel() * each.element_size() for each in chain(read, written))
 
 
 @contextmanager

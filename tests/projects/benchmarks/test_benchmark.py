@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from tiny import random_views, tiny_config
 from trees import refusal
 
-from projects.Benchmarks import scaling
+from projects.Benchmarks import check_gpu, scaling
 from projects.Benchmarks.input_pipeline import measure_input, write_photographs
 from projects.Benchmarks.references import ReferenceViews, TextbookStep, share_inside
 from projects.Benchmarks.training_speed import OwnStep, plain_loader, require_neighbors
 from revisit.data.crops import overlap_share
 from revisit.data.loader import ViewDataset, with_looks
 from revisit.data.mapper import ViewMapper
-from revisit.engine.step_cost import build_meta_model
+from revisit.engine.step_cost import build_meta_model, step_cost
 
 BENCHMARK = "python projects/Benchmarks/benchmark.py"
 TOY = "--config-file configs/toy/pretrain.yaml"
@@ -140,6 +140,18 @@ def test_the_references_overlap_is_ours(box, anchor):
     assert share_inside(box, anchor) == pytest.approx(overlap_share(*corners))
 
 
+def test_the_list_for_a_gpu_names_what_is_there_and_an_item_is_judged_by_what_it_says(tmp_path):
+    items = check_gpu.items(tmp_path)
+    assert len({item.title for item in items}) == len(items)
+    for item in items:
+        assert all((ROOT / word).is_file() for word in item.words if word.endswith((".py", ".yaml"))), item
+    says = check_gpu.Item("says", ["-c", "print('knn_top1 from 10.0 to 9.0')"], "more", *items[3][3:5], gpus=0)
+    assert check_gpu.run(says, tmp_path / "log")[1:] == ("10.0 to 9.0", False)
+    fails = check_gpu.Item("fails", ["-c", "raise SystemExit(3)"], "ends well", ".*", gpus=0)
+    assert check_gpu.run(fails, tmp_path / "log")[1:] == (f"exit code 3: {tmp_path / 'log'}", False)
+    assert check_gpu.run(fails._replace(gpus=99), tmp_path / "log") == (0.0, "needs 99 GPUs", True)
+
+
 COMMAND = "python projects/Benchmarks/scaling.py"
 
 
@@ -153,15 +165,16 @@ def test_the_document_shows_what_the_command_prints(tmp_path):
 def test_formulas_by_hand():
     """4 processes of 2 images: what travels and what is kept, from the parameters alone."""
     cfg = tiny_config("SOLVER.IMS_PER_BATCH", 8)
-    assumed = Namespace(efficiency=0.5, core_rate=10, image_bytes=1000, storage=1e5)
-    figures = scaling.needs(cfg, 4, scaling.Gpu(1e12, 1, 1e6, 2), assumed)
+    assumed = Namespace(efficiency=0.5, bandwidth_share=0.25, core_rate=10, image_bytes=1000, storage=1e5)
+    figures = scaling.needs(cfg, 4, scaling.Gpu(1e12, 1e9, 1, 1e6, 2), assumed)
     trained = sum(p.numel() for p in build_meta_model(cfg).parameters() if p.requires_grad)
     ms, use = figures["ms"], figures[scaling.USE]
     assert ms["gradients"] == pytest.approx(1000 * 2 * 3 / 4 * 4 * trained / 1e6)
     assert ms["shuffled crops"] == pytest.approx(1000 * 3 / 4 * 2 * 3 * 32 * 32 / 1e6)
     assert ms["keys"] == pytest.approx(1000 * 3 * 2 * 4 * (16 + 64) / 1e6)
-    seconds = ms["arithmetic of a step"] / 1000
-    assert figures["per second"]["images, by arithmetic"] == pytest.approx(8 / seconds)
+    assert ms["memory traffic of a step"] == pytest.approx(1000 * step_cost(cfg, 4).traffic / 0.25e9)
+    seconds = max(ms["arithmetic of a step"], ms["memory traffic of a step"]) / 1000
+    assert figures["per second"]["images, by arithmetic and traffic"] == pytest.approx(8 / seconds)
     assert use["CPU cores"] == pytest.approx(100 * 2 / seconds / 10 / 2)
     assert use["storage"] == pytest.approx(100 * 2 / seconds * 1000 / 1e5)
 
