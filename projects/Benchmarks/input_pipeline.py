@@ -2,6 +2,7 @@
 
 import random
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,11 +13,12 @@ import numpy as np
 import torch
 
 from projects.Benchmarks.measuring import compare, timer
-from projects.Benchmarks.references import ReferenceViews
+from projects.Benchmarks.references import AlbumentationsViews, ReferenceViews
 from revisit.data.catalog import get_records
 from revisit.data.loader import ViewDataset
 from revisit.data.mapper import ViewMapper
 from revisit.data.reader import require_record
+from revisit.data.workers import one_thread
 from revisit.errors import expect
 
 from detectron2.config import CfgNode
@@ -25,6 +27,11 @@ BATCH = 32
 MOST_PHOTOGRAPHS = 128
 QUALITY = 75  # of JPEG
 EXPONENT = 1.2  # of the spectrum: 80 KB at 640 x 480, which take as long to decode as photographs of this quality
+
+HOW_TO_GET_IT = (
+    "pip install --no-deps --target DIR albumentations==2.0.8 albucore==0.0.24 simsimd==6.5.16 stringzilla==5.3.2, and "
+    "put DIR into PYTHONPATH"
+)
 
 
 def measure_shards(*, files: str, shards: str, images: int = 2000, repeats: int) -> dict[str, object]:
@@ -41,28 +48,34 @@ def measure_shards(*, files: str, shards: str, images: int = 2000, repeats: int)
 def measure_input(
     cfg: CfgNode, *, files: str | None = None, height: int = 480, images: int = 256, repeats: int
 ) -> dict[str, object]:
-    """From files to a batch: ours up to uint8 tensors, the reference's up to normalised ones; of a worker that leaves
-    the looks to the device (DATALOADER.AUGMENT_ON_DEVICE); and of decoding whole images alone. Of the data set
-    ``files``, or without one of made-up photographs of that ``height``, px."""
-    torch.set_num_threads(1)
-    cv2.setNumThreads(0)
-    with files_or_photographs(files, min(images, MOST_PHOTOGRAPHS), height) as name:
+    """From files to a batch, in seconds of one core, without waiting for the disk: ours up to uint8 tensors, the
+    reference's up to normalised ones; of a worker that leaves the looks to the device (DATALOADER.AUGMENT_ON_DEVICE);
+    of decoding whole images alone; of albumentations, up to uint8 arrays, by its bilinear filter and by area. Of the
+    data set ``files``, or without one of made-up photographs of that ``height``, px."""
+    with one_thread(), files_or_photographs(files, min(images, MOST_PHOTOGRAPHS), height) as name:
         records = get_records(name)
         order = (np.random.default_rng(0).permutation(images) % len(records)).tolist()
         batches = [order[start : start + BATCH] for start in range(0, images, BATCH)]
-        mapper, reference = ViewMapper.from_config(cfg), ReferenceViews(cfg)
+        mapper = ViewMapper.from_config(cfg)
 
         def ours(looks_on_device: bool) -> Callable[[], object]:
             dataset = ViewDataset(records, replace(mapper, looks_on_device=looks_on_device))
             return lambda: [dataset.__getitems__([(0, n) for n in batch]) for batch in batches]
 
-        def plain() -> object:
-            return [reference.batch([records[n]["file_name"] for n in batch]) for batch in batches]
+        def theirs(views: ReferenceViews | AlbumentationsViews) -> Callable[[], object]:
+            return lambda: [views.batch([records[n]["file_name"] for n in batch]) for batch in batches]
 
         random.seed(0)
         torch.manual_seed(0)
-        forms = {"ours": ours(False), "worker": ours(True), "decoding": _reading(records, order), "reference": plain}
-        return compare({name: timer(form) for name, form in forms.items()}, repeats, images)
+        forms, missing = {"ours": ours(False), "worker": ours(True), "decoding": _reading(records, order)}, {}
+        try:
+            for name, filter_ in (("albumentations", cv2.INTER_LINEAR), ("albumentations_area", cv2.INTER_AREA)):
+                forms[name] = theirs(AlbumentationsViews(cfg, filter_))
+        except ImportError as error:
+            missing["albumentations"] = f"left out ({error}): {HOW_TO_GET_IT}"
+        forms["reference"] = theirs(ReferenceViews(cfg))
+        timers = {name: timer(form, time.thread_time) for name, form in forms.items()}
+        return compare(timers, repeats, images) | missing
 
 
 def _reading(records: list[dict], order: list[int]) -> Callable[[], object]:

@@ -18,13 +18,13 @@ def now() -> float:
     return time.perf_counter()
 
 
-def timer(call: Callable[[], object]) -> Callable[[], float]:
-    """Makes the call and returns the seconds that it took."""
+def timer(call: Callable[[], object], clock: Callable[[], float] = now) -> Callable[[], float]:
+    """Makes the call and returns the seconds of the ``clock`` that it took."""
 
     def seconds() -> float:
-        start = now()
+        start = clock()
         call()
-        return now() - start
+        return clock() - start
 
     return seconds
 

@@ -2,9 +2,12 @@
 views to the losses and the training step of kNN-MoCo: eager, float32, all logits in memory; correct, and not slow."""
 
 import copy
+import os
 import random
 from pathlib import Path
 
+import cv2
+import numpy as np
 import torch
 from PIL import Image, ImageFilter
 from torch import Tensor, nn
@@ -71,6 +74,41 @@ class ReferenceViews:
 
     def _view(self, image: Image.Image, box: Box, size: int, policy: str) -> Tensor:
         return self._to_tensor(self._looks[policy](F.resized_crop(image, *box, [size, size])))
+
+
+class AlbumentationsViews:
+    """Maps image files to views, uint8 (N, H, W, 3), by OpenCV and albumentations, which has no constraint of crops and
+    no AutoAugment: all looks are the standard one.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+
+    def __init__(self, cfg: CfgNode, interpolation: int):
+        os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it would ask the network for a newer one
+        import albumentations as A
+
+        views = cfg.VIEWS
+        looks = [
+            A.ColorJitter((0.6, 1.4), (0.6, 1.4), (0.6, 1.4), (-0.1, 0.1), p=0.8),
+            A.ToGray(p=views.GREY_PROBABILITY),
+            A.GaussianBlur(blur_limit=0, sigma_limit=(0.1, 2.0), p=views.BLUR_PROBABILITY),
+            A.HorizontalFlip(p=0.5),
+        ]
+        large, small = (
+            A.Compose([A.RandomResizedCrop((size, size), scale, interpolation=interpolation), *looks], seed=0)
+            for size, scale in ((views.LARGE_SIZE, views.LARGE_SCALE), (views.SMALL_SIZE, views.SMALL_SCALE))
+        )
+        self._views = {"anchor": (large, 1), "positive": (large, 1), "small": (small, views.NUM_SMALL)}
+
+    def batch(self, paths: list[Path | str]) -> dict[str, np.ndarray]:
+        """The views of several files, one after the other."""
+        views: dict[str, list] = {name: [] for name in self._views}
+        for path in paths:
+            image = cv2.imread(str(path), cv2.IMREAD_COLOR_RGB)
+            for name, (view_of, count) in self._views.items():
+                views[name] += [view_of(image=image)["image"] for _ in range(count)]
+        return {name: np.stack(its) for name, its in views.items() if its}
 
 
 def gaussian_blur(image: Image.Image) -> Image.Image:

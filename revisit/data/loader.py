@@ -1,6 +1,7 @@
 """The data loaders, restartable at any iteration: uint8 batches of views, and of finetuning Detectron2's batches."""
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypedDict
@@ -14,9 +15,9 @@ from revisit.data.catalog import get_records
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.mapper import ViewMapper, Views
 from revisit.data.reader import open_record, read_or_next
-from revisit.data.records import fingerprint
+from revisit.data.records import fingerprint, sample
 from revisit.data.sampler import EpochBatchSampler, GroupedBatchSampler
-from revisit.data.workers import SignalSafeLoader
+from revisit.data.workers import SignalSafeLoader, one_thread
 from revisit.devices import send
 from revisit.errors import expect
 from revisit.randomness import Stream, seed_global_generators
@@ -97,6 +98,27 @@ def with_looks(batch: ViewBatch, device: torch.device | str) -> ViewBatch:
         shape = views.shape
         batch[name] = apply_looks(views.reshape(-1, *shape[-3:]), looks.reshape(-1)).view(shape)
     return batch
+
+
+def core_rate(cfg: CfgNode, seconds: float = 1.0) -> tuple[float, int]:
+    """Images that a worker makes views of in a second of its core, and of how many images of DATASETS.TRAIN that is.
+
+    Up to 64 of them, spread evenly, for about ``seconds``. Waiting for the disk does not count.
+
+    Raises:
+        UserError: a data set is missing.
+        UnreadableImageError: many of its images cannot be read.
+    """
+    records = sample([record for name in cfg.DATASETS.TRAIN for record in get_records(name)], 64)
+    dataset = ViewDataset(records, ViewMapper.from_config(cfg), bit_depth=bit_depth(cfg))
+    with one_thread():
+        dataset.__getitems__([(0, 0)])  # the first one takes longer
+        start = time.thread_time()
+        for index in range(len(records)):
+            dataset.__getitems__([(0, index)])
+            if (spent := time.thread_time() - start) > seconds:
+                break
+    return (index + 1) / spent, index + 1
 
 
 def _share(start_iteration: int) -> dict[str, int]:

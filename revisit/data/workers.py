@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.util import Finalize, register_after_fork
 
 import cv2
@@ -46,6 +46,19 @@ def start_worker(worker_id: int) -> None:
     signal.signal(_END, lambda *_: os._exit(0))
     _prctl_pr_set_pdeathsig(signal.SIGKILL)  # of a training process that is killed
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ALL)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute as a worker does."""
+    of_torch, of_opencv = torch.get_num_threads(), cv2.getNumThreads()
+    torch.set_num_threads(1)
+    cv2.setNumThreads(0)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(of_torch)
+        cv2.setNumThreads(of_opencv)
 
 
 def _end_workers() -> None:

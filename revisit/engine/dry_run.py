@@ -12,7 +12,8 @@ from revisit.checkpoint.run_folder import VIEWS
 from revisit.data.catalog import get_records
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.inspection import Note
-from revisit.data.reader import find_unreadable
+from revisit.data.loader import core_rate
+from revisit.data.reader import UnreadableImageError, find_unreadable
 from revisit.engine.solver import build_optimizer
 from revisit.engine.step_cost import build_meta_model, step_cost
 from revisit.errors import UserError
@@ -24,8 +25,8 @@ from revisit.viz.pretraining_sheets import save_view_sheet
 from detectron2.config import CfgNode
 
 GIB = 2**30
-# What GPU-hours are stated for: a GPU's peak in dense bfloat16, and the share of it that is assumed. It is low because
-# batch norm and small maps wait for memory, not for arithmetic.
+# What GPU-hours, and the images that a GPU takes, are stated for: a GPU's peak in dense bfloat16, and the share of it
+# that is assumed. It is low because batch norm and small maps wait for memory, not for arithmetic.
 GPU, PEAK_FLOPS, UTILISATION = "A100", 312e12, 0.10
 _MOST_LISTED = 20  # unreadable images
 
@@ -99,6 +100,7 @@ def _cost(cfg: CfgNode, num_processes: int) -> dict:
     gib = {kind: round(size / GIB, 4) for kind, size in cost.memory.items()}
     step = num_processes * (cost.forward_flops + cost.backward_flops)
     hours = step * cfg.SOLVER.MAX_ITER / (UTILISATION * PEAK_FLOPS) / 3600
+    assumed = f"{UTILISATION:.0%} of the {PEAK_FLOPS / 1e12:.0f} TFLOP/s of an {GPU}; no wait for data"
     return {
         "shapes": cost.shapes,
         "memory_gib_per_process": {**gib, "total": round(sum(cost.memory.values()) / GIB, 4)},
@@ -108,11 +110,21 @@ def _cost(cfg: CfgNode, num_processes: int) -> dict:
             "total": step / 1e12,
         },
         "tflop_of_run": step * cfg.SOLVER.MAX_ITER / 1e12,
-        "gpu_hours": {
-            "total": round(hours, 2),
-            "assumed": f"{UTILISATION:.0%} of the {PEAK_FLOPS / 1e12:.0f} TFLOP/s of an {GPU}; no wait for data",
-        },
+        "gpu_hours": {"total": round(hours, 2), "assumed": assumed},
+        **_feeding(cfg, UTILISATION * PEAK_FLOPS * cfg.SOLVER.IMS_PER_BATCH / step, assumed),
     }
+
+
+def _feeding(cfg: CfgNode, gpu_rate: float, assumed: str) -> dict:
+    """How many cores load what one GPU takes, ``gpu_rate`` images a second; nothing where there are no images."""
+    try:
+        rate, count = core_rate(cfg)
+    except (UserError, UnreadableImageError):  # said where the data are checked
+        return {}
+    cores, rates = round(gpu_rate / rate, 1), {"of_a_core": round(rate, 1), "of_a_gpu": round(gpu_rate, 1)}
+    measured = f"a core's rate: this machine's, on {count} of the run's images, without waiting for the disk"
+    loading = {"cores_per_gpu": cores, "images_per_second": rates, "measured": measured}
+    return {"loading": {**loading, "assumed": f"a GPU's rate: {assumed}"}}
 
 
 def _precision(cfg: CfgNode) -> str:

@@ -2,7 +2,8 @@
 
 import json
 import math
-from itertools import repeat
+import time
+from itertools import count, repeat
 
 import pytest
 import torch
@@ -33,7 +34,8 @@ def recipe(tmp_path, monkeypatch):
     return recipe
 
 
-def test_the_recipe_is_what_the_run_would_do(recipe, toy_datasets, tmp_path):
+def test_the_recipe_is_what_the_run_would_do(recipe, toy_datasets, tmp_path, monkeypatch):
+    monkeypatch.setattr(time, "thread_time", count(step=0.25).__next__)
     options = ("SOLVER.MAX_ITER", 0, "SOLVER.EPOCHS", 10, "NEIGHBORS.WARMUP_EPOCHS", 2, "SOLVER.WEIGHT_DECAY_NORM", 0.0)
     plan = recipe(*options, num_processes=2)
     assert (plan["iterations_per_epoch"], plan["iterations"], plan["epochs"]) == (7, 70, 10)
@@ -47,6 +49,11 @@ def test_the_recipe_is_what_the_run_would_do(recipe, toy_datasets, tmp_path):
     assert plan["shapes"]["backbone.res5"] == [[4, 64, 1, 1], [16, 64, 1, 1]]
     assert plan["tflop_of_run"] == pytest.approx(70 * plan["tflop_per_step"]["total"])
     assert plan["gpu_hours"]["total"] >= 0
+    loading, per_image = plan["loading"], plan["tflop_per_step"]["total"] * 1e12 / 8
+    of_a_gpu = pytest.approx(0.1 * 312e12 / per_image, abs=0.05)
+    assert loading["images_per_second"] == {"of_a_core": 4, "of_a_gpu": of_a_gpu}  # by the core's own seconds
+    assert loading["cores_per_gpu"] == pytest.approx(0.1 * 312e12 / per_image / 4, abs=0.05)
+    assert " 5 of the run's images" in loading["measured"]
     assert plan["data"]["found"] and (tmp_path / "views.png").is_file()
 
 
@@ -56,6 +63,7 @@ def test_accumulation_needs_the_memory_of_one_part(recipe):
     more, less = (plan["memory_gib_per_process"] for plan in (whole, parts))
     assert less["activations"] < 0.4 * more["activations"]  # at the peak gradients count too
     assert less["batch"] == more["batch"]
+    assert "loading" not in whole  # of which there are no images
     assert (parts["accumulation_steps"], parts["shapes"]["projection_head"][0]) == (4, [12, 16])
 
 
