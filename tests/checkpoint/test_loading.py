@@ -238,5 +238,5 @@ def test_without_a_description_a_run_starts_from_nothing_and_resumes_exactly(und
     cfg = pretraining("OUTPUT_DIR", str(tmp_path))
     model = build_model(cfg)
     RevisitCheckpointer(model, cfg).resume_or_load("", resume=False)
-    RevisitCheckpointer(model, cfg).resume_or_load("", resume=True)
+    RevisitCheckpointer(model, cfg).resume_or_load("")
     assert_same(dict(model.state_dict()), expected)

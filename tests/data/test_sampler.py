@@ -107,9 +107,10 @@ def test_every_epoch_of_finetuning_has_each_record_once_over_all_processes(shape
     places = []
     for rank in range(world_size):
         sampler = GroupedBatchSampler(wide, batch, seed, rank=rank, world_size=world_size)
-        places += islice(sampler._places(), 3 * len(wide))
+        own = list(islice(sampler._places(), 3 * len(wide)))
+        assert [place for place, _ in own] == [rank + n * world_size for n in range(len(own))]
+        places += own
     record_at = dict(places)
-    assert len(record_at) == len(places)
     for epoch in range(3):
         mine = [record_at[epoch * len(wide) + n] for n in range(len(wide))]
         assert sorted(mine) == list(range(len(wide)))

@@ -104,7 +104,6 @@ class BYOL(AllViews):
 
         return Objective(loss, targets[:, 0], encoded["targets_g"][:, 0], neighbor_loss)
 
-    @torch.no_grad()
     def update_momentum_encoder(self) -> None:
         """One EMA step of both momentum networks."""
         ema_update(self.momentum_backbone, self.backbone, self.momentum)

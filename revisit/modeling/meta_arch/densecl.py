@@ -163,7 +163,6 @@ class DenseCL(MoCo):
         weights = {"loss_inst": 1 - self.dense_weight, "loss_dense": self.dense_weight}
         return {name: weights[name] * loss for name, loss in raw.items()}
 
-    @torch.no_grad()
     def update_momentum_encoder(self) -> None:
         """One EMA step of g', h' and the dense head."""
         super().update_momentum_encoder()

@@ -231,7 +231,6 @@ class MoCo(KeepsKeys, Pretraining):
 
         return finish
 
-    @torch.no_grad()
     def update_momentum_encoder(self) -> None:
         """One EMA step of g' and h'."""
         ema_update(self.momentum_backbone, self.backbone, self.momentum)
