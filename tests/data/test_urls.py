@@ -20,6 +20,7 @@ from iopath.common.file_io import PathHandler
 from tiny import tiny_config
 from trees import refused
 
+from revisit.checkpoint.flags import read_flags
 from revisit.data.catalog import get_records, split_parts
 from revisit.errors import UserError
 
@@ -79,6 +80,7 @@ def test_weights_at_a_url_come_with_their_flags(kind, request, tmp_path):
     assert torch.equal(model.backbone.stem.conv1.weight, expected)
     with pytest.raises(UserError, match="INPUT.FORMAT is BGR here and RGB there"):
         load_into(tiny_config("INPUT.FORMAT", "BGR"), f"{url}/backbone.pth")
+    assert read_flags(f"{url}/gone.pth") == (None, "")
     refused(f"MODEL.WEIGHTS {url}/gone.pth cannot be fetched", load_into, tiny_config(), f"{url}/gone.pth")
 
 

@@ -161,6 +161,7 @@ def test_losses_gathered_every_few_steps_are_the_same_losses():
             for n in range(count):
                 storage.iter = n
                 step.run_step()
+                assert not any(loss.requires_grad for _, kept in step._steps for loss in kept.values())  # no graphs
                 model.enqueue_pending_keys()
                 counts.append(len(storage.histories().get("loss_inst", HistoryBuffer()).values()))
             step.gather_metrics()
