@@ -28,6 +28,7 @@ class Views(TypedDict, total=False):
     anchor_looks: np.ndarray  # () of augmentation_on_device.RECORD
     positive_looks: np.ndarray  # ()
     small_looks: np.ndarray  # (N,)
+    pixels: np.ndarray  # (H, W, 3), or (bytes,) of a JPEG, instead of all views where the device cuts them
 
 
 class ViewPlan(NamedTuple):
@@ -60,7 +61,7 @@ class ViewMapper:
     @classmethod
     def from_config(cls, cfg: CfgNode) -> Self:
         """The mapper that cfg.VIEWS and cfg.SEED describe."""
-        views, on_device = cfg.VIEWS, cfg.DATALOADER.AUGMENT_ON_DEVICE
+        views, on_device = cfg.VIEWS, cfg.DATALOADER.AUGMENT_ON_DEVICE or cfg.DATALOADER.DECODE_ON_DEVICE
         keys = ("LARGE_SCALE", "SMALL_SCALE", "NUM_SMALL", "MIN_OVERLAP", "MAX_IOU")
         crops = ConstrainedMultiCrop(**{key.lower(): views[key] for key in keys})
         sizes = (views.LARGE_SIZE, views.SMALL_SIZE)
@@ -110,18 +111,25 @@ class ViewMapper:
     def _cut(self, image: np.ndarray, plan: ViewPlan, room: dict[str, np.ndarray] | None) -> Views:
         """The views of an image whose sides the plan's reduction has divided."""
         views = room or {name: np.empty(shape, np.uint8) for name, shape in self.shapes.items()}
-        names = views if self.looks_on_device else ()
         resize = RESAMPLERS[self.resampling]
-        looks = {f"{name}_looks": np.empty(views[name].shape[:-3], RECORD) for name in names}
-        places = [("anchor", ()), ("positive", ()), *(("small", (n,)) for n in range(self.crops.num_small))]
         boxes = np.vstack(plan.boxes[:3])  # (2 + N, 4)
         if plan.reduction > 1:
             boxes = reduced_boxes(boxes, plan.reduction)
-        for (name, place), box, look in zip(places, boxes, plan.looks, strict=True):
+        for (name, place), box, look in zip(self._places, boxes, plan.looks, strict=True):
             view = views[name][place]
             if self.looks_on_device:
                 resize(image, box, len(view), view)
-                looks[f"{name}_looks"][place] = record_of(look, len(view))
             else:
                 view[...] = apply_look(resize(image, box, len(view)), look)
-        return Views(**views, **looks, boxes=plan.boxes)
+        return Views(**views, **(self.looks_of(plan) if self.looks_on_device else {}), boxes=plan.boxes)
+
+    @property
+    def _places(self) -> list[tuple[str, tuple[int, ...]]]:
+        return [("anchor", ()), ("positive", ()), *(("small", (n,)) for n in range(self.crops.num_small))]
+
+    def looks_of(self, plan: ViewPlan) -> dict[str, np.ndarray]:
+        """NAME_looks, as Views has them, for the device to apply."""
+        looks = {f"{name}_looks": np.empty(shape[:-3], RECORD) for name, shape in self.shapes.items()}
+        for (name, place), look in zip(self._places, plan.looks, strict=True):
+            looks[f"{name}_looks"][place] = record_of(look, self.shapes[name][-2])
+        return looks

@@ -95,6 +95,21 @@ class Picture(NamedTuple):
         with _naming(self.name):
             return _upright_size(io.BytesIO(self.data))
 
+    def plain_jpeg_size(self) -> tuple[int, int] | None:
+        """(height, width) in px of a whole JPEG that every decoder shows alike: upright, grey or RGB. None of others.
+
+        Raises:
+            UnreadableImageError: a truncated or damaged JPEG, as far as its segments tell.
+        """
+        if not self.is_jpeg:
+            return None
+        with _naming(self.name), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # as _decode_by_pil
+            _check_jpeg(self.data)
+            image = Image.open(io.BytesIO(self.data))
+            is_plain = image.mode in ("L", "RGB") and image.info.get("adobe_transform", 1) == 1
+            return (image.height, image.width) if is_plain and _orientation(image) in (None, 1) else None
+
     def decode(self, reduction: int = 1, like_pil: bool = False) -> np.ndarray:
         """The (H, W, 3) uint8 RGB image, upright as its EXIF orientation says.
 

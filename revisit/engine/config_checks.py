@@ -41,6 +41,11 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
     if method := method_of(cfg):
         if cfg.INPUT.FORMAT != "RGB":
             raise UserError(f"INPUT.FORMAT {cfg.INPUT.FORMAT}: pretraining reads RGB")
+        if cfg.DATALOADER.DECODE_ON_DEVICE and (cfg.VIEWS.RESAMPLING != "antialias" or cfg.VIEWS.REDUCED_IMAGES):
+            raise UserError(
+                "DATALOADER.DECODE_ON_DEVICE True resizes whole images by PIL's filter: expected "
+                "VIEWS.RESAMPLING antialias and VIEWS.REDUCED_IMAGES False"
+            )
         method.check(cfg, share)
     if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
         check_input(cfg)
@@ -89,6 +94,8 @@ def check_schedule(cfg: CfgNode, num_images: int) -> list[Note]:
 def check_hardware(cfg: CfgNode) -> None:
     """Check what this machine cannot run; a dry run may plan it for another one. Raises UserError."""
     amp = cfg.SOLVER.AMP
+    if method_of(cfg) and cfg.DATALOADER.DECODE_ON_DEVICE and cfg.MODEL.DEVICE == "cpu":
+        raise UserError("DATALOADER.DECODE_ON_DEVICE True needs a GPU: expected False on the CPU")
     if not amp.ENABLED or cfg.MODEL.DEVICE != "cpu":
         return
     if amp.DTYPE == "float16":
