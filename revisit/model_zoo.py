@@ -12,10 +12,10 @@ from pathlib import Path
 import revisit.modeling  # noqa: F401  methods add their keys
 from revisit.engine.merging import merged_config
 from revisit.errors import expect
+from revisit.places import CONFIGS
 
 from detectron2.config import CfgNode
 
-CONFIGS = Path(__file__).parents[1] / "configs"
 _HEAD = """\
 # Model zoo
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from revisit.engine.command import run_command
 from revisit.errors import expect
 from revisit.files import make_folder
+from revisit.places import find
 from revisit.viz.curves import plot_curves, read_metrics
 
 PRETRAIN, DETECT = "configs/toy/pretrain.yaml", "configs/toy/detection.yaml"
@@ -61,7 +62,8 @@ class Demo:
         own = {"DETECTRON2_DATASETS": f"{self.output}/datasets", "PYTHONUNBUFFERED": "1", "TQDM_MININTERVAL": "2"}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         with open(log, "w") as file:
-            process = subprocess.Popen([sys.executable, *command], env=os.environ | own | variables, **pipes)
+            words, environment = [sys.executable, find(command[0]), *command[1:]], os.environ | own | variables
+            process = subprocess.Popen(words, env=environment, **pipes)
             for line in process.stdout:
                 file.write(line)
                 if shown := WORTH_SHOWING.search(line):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from projects.common.sbatch import BatchJob
 from revisit.engine.command import natural, run_command
+from revisit.places import find
 
 
 def main() -> None:
@@ -41,7 +42,7 @@ def main() -> None:
 
 def training(args: argparse.Namespace) -> str:
     """The shell command of every node, which knows its rank and the first node's address by the job's variables."""
-    words = [sys.executable, "tools/train_net.py", "--resume", "--num-gpus", str(args.gpus_per_node)]
+    words = [sys.executable, find("tools/train_net.py"), "--resume", "--num-gpus", str(args.gpus_per_node)]
     machines = f'--num-machines {args.nodes} --machine-rank $SLURM_NODEID --dist-url "tcp://$MASTER:$PORT"'
     return " ".join((shlex.join(words), *((machines,) if args.nodes > 1 else ()), shlex.join(args.options)))
 

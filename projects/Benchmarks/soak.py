@@ -32,11 +32,11 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from projects.common.sbatch import ROOT
 from projects.ToyScenes.write import make_toy_scenes
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
 from revisit.engine.command import natural, run_command
 from revisit.errors import StoppedRunError, UserError, expect
+from revisit.places import PACKAGES, find
 
 KINDS = ("kill", "kill-saving", "kill-evaluating", "stop")
 ITERATIONS, PERIOD = 24, 4
@@ -118,8 +118,14 @@ class Soak:
         words += [*resume, *RECIPE.split(), "DATALOADER.NUM_WORKERS", str(workers), "OUTPUT_DIR", str(folder.resolve())]
         environment = os.environ | {"DETECTRON2_DATASETS": str(self._datasets), "OMP_NUM_THREADS": "1"}
         with open(folder / "console.txt", "a") as console:
-            options = {"cwd": ROOT, "env": environment, "stdout": console, "stderr": console, "start_new_session": True}
-            process = subprocess.Popen([sys.executable, *words], **options)
+            options = {
+                "cwd": PACKAGES,
+                "env": environment,
+                "stdout": console,
+                "stderr": console,
+                "start_new_session": True,
+            }
+            process = subprocess.Popen([sys.executable, find(words[0]), *words[1:]], **options)
         _wait_for(lambda: "Starting training" in _console(folder), process)
         return process
 

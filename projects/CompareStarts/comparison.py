@@ -9,7 +9,6 @@ from pathlib import Path
 
 import projects.LinearClassification.run  # noqa: F401  (declares LINEAR)
 from projects.common.frozen_backbone import FrozenBackbone
-from projects.common.sbatch import ROOT
 from projects.LinearClassification.labelled_sets import check_classes, read_set
 from projects.PaperTables.cells import Cell, JobBuilder
 from projects.PaperTables.jobs import Job
@@ -24,6 +23,7 @@ from revisit.engine.solver import resolve_schedule
 from revisit.errors import expect
 from revisit.evaluation.main_score import SCORES, main_score
 from revisit.modeling.meta_arch.pretraining import method_of
+from revisit.places import PACKAGES, find_config
 
 from detectron2.config import CfgNode
 from detectron2.modeling import build_model
@@ -73,10 +73,10 @@ def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str =
     Raises:
         UserError: data that are not there, a recipe of another kind, a score that it does not have.
     """
-    file = Path(config).resolve()
-    by_features = file.is_relative_to(ROOT / "projects")
+    file = Path(find_config(config)).resolve()
+    by_features = file.is_relative_to(PACKAGES / "projects")
     expect(frozen or not by_features, f"{config} classifies by frozen features: add --frozen")
-    config = str(file.relative_to(ROOT)) if file.is_relative_to(ROOT) else str(file)  # jobs run in the checkout
+    config = str(file.relative_to(PACKAGES)) if file.is_relative_to(PACKAGES) else str(file)  # where jobs run
     if frozen:  # lambda is chosen on a part of the labelled images, not on further ones
         options = (*options, "LINEAR.VALIDATION", "")
     task = Task(config, tuple(options), frozen, "", 0, (), ())

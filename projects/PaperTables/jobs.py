@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
-from projects.common.sbatch import ROOT, BatchJob
+from projects.common.sbatch import BatchJob
 from projects.PaperTables.paper_tables import TRAIN
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
 from revisit.data.catalog import datasets_root, get_records
@@ -28,6 +28,7 @@ from revisit.engine.data_checks import inspect_training
 from revisit.engine.setup import make_config
 from revisit.engine.solver import resolve_schedule
 from revisit.errors import UserError, translated
+from revisit.places import PACKAGES, find, find_config
 
 from detectron2.config import CfgNode
 
@@ -177,7 +178,7 @@ def _config(command: tuple[str, ...]) -> dict:
 
 @functools.cache
 def _config_file(file: str) -> dict:
-    return CfgNode.load_yaml_with_base(file)
+    return CfgNode.load_yaml_with_base(find_config(file))
 
 
 @functools.cache
@@ -264,8 +265,8 @@ class _RunningJob:
 
     def _run(self, command: tuple[str, ...]) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, *command],
-            cwd=ROOT,
+            [sys.executable, find(command[0]), *command[1:]],
+            cwd=PACKAGES,
             env=os.environ | {"OMP_NUM_THREADS": "1"},  # more busy threads than cores cost far more than they give
             stdout=self._log,
             stderr=subprocess.STDOUT,
@@ -303,7 +304,7 @@ def submit_jobs(jobs: list[Job], *, hours: int, gpus: int, partition: str | None
     numbers: dict[Path, str] = {}
     for job in (job for job in jobs if not job.done):
         trains = any(command[0] == TRAIN for command in job.commands)
-        commands = tuple(shlex.join([sys.executable, *command]) for command in job.commands)
+        commands = tuple(shlex.join([sys.executable, find(command[0]), *command[1:]]) for command in job.commands)
         after = tuple(numbers[needed.result] for needed in job.needs if needed.result in numbers)
         size = {"gpus": gpus if trains else 1, "cpus": 8 * (gpus if trains else 1), "hours": hours}
         batch = BatchJob(job.name, commands, job.log, **size, partition=partition, resumes=trains, after=after)

@@ -6,12 +6,12 @@ from pathlib import Path
 from shlex import quote
 
 from revisit.errors import UserError
+from revisit.places import PACKAGES
 
-ROOT = Path(__file__).resolve().parents[2]  # the checkout, where the commands run
 FIRST_PORT, NUM_PORTS = 20000, 20000  # a job takes the port of its number
 WARNING = 120  # seconds between SLURM's signal and the end of a job
 
-_SETUP = f"""cd {quote(str(ROOT))}
+_SETUP = f"""cd {quote(str(PACKAGES))}
 export MASTER=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {NUM_PORTS}))
 """

@@ -34,6 +34,7 @@ from revisit.errors import UserError, first_line, is_lost_contact, is_out_of_mem
 from revisit.files import make_folder
 from revisit.imports import import_modules
 from revisit.modeling.meta_arch.pretraining import method_of
+from revisit.places import find_config
 
 from detectron2.config import CfgNode
 from detectron2.utils import comm
@@ -107,8 +108,9 @@ def make_config(
         UserError: a file or key that does not exist, a value of the wrong type, an impossible recipe; with
             ``trained`` a value that would make another network than the checkpoint's.
     """
+    config_file = find_config(config_file)
     if config_file and not Path(config_file).is_file():
-        raise UserError(f"config file {config_file} not found")
+        raise UserError(f"config file {config_file} not found, nor a recipe of that name (MODEL_ZOO.md)")
     cfg = merged_config(config_file, opts)
     if trained:
         cfg = _under_checkpoint(cfg, config_file, opts, resume)

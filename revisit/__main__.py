@@ -1,0 +1,58 @@
+"""The command ``revisit``: every tool of the checkout as a verb, the same code."""
+
+import ast
+import runpy
+import sys
+from pathlib import Path
+
+from revisit.places import PACKAGES, find
+
+TOOLS = {
+    "train": "tools/train_net.py",
+    "convert": "tools/convert_to_d2.py",
+    "predict": "tools/predict.py",
+    "visualize": "tools/visualize.py",
+    "export": "tools/export_model.py",
+    "export-weights": "tools/export_weights.py",
+    "compare-starts": "tools/compare_starts.py",
+    "report": "tools/report.py",
+    "reproduce": "tools/reproduce.py",
+    "demo": "tools/demo.py",
+    "toy-scenes": "projects/ToyScenes/make_toy_scenes.py",
+    "shards": "tools/make_shards.py",
+    "slurm": "tools/slurm.py",
+    "doctor": "tools/doctor.py",
+    "install-detectron2": "tools/install_detectron2.py",
+}
+
+
+def main() -> None:
+    """Run a tool, as ``python tools/X.py`` does."""
+    verb, *words = sys.argv[1:] or ["--help"]
+    studies = {path.parent.name: str(path) for path in sorted(PACKAGES.glob("projects/*/run.py"))}
+    if verb == "study" and words and words[0] in studies:
+        verb, script, words = f"study {words[0]}", studies[words[0]], words[1:]
+    elif verb in TOOLS:
+        script = find(TOOLS[verb])
+    else:
+        wrong = verb not in ("-h", "--help", "study")
+        print(_overview(studies), file=sys.stderr if wrong else sys.stdout)
+        sys.exit(2 if wrong or words else 0)
+    sys.argv = [f"revisit {verb}", *words]
+    runpy.run_path(script, run_name="__main__")
+
+
+def _overview(studies: dict[str, str]) -> str:
+    lines = [f"  {verb:15}{_title(find(script))}" for verb, script in TOOLS.items()]
+    studied = [f"  study {name:21}{_title(script)}" for name, script in studies.items()]
+    usage = "usage: revisit VERB ...        revisit VERB --help says what a verb takes"
+    return "\n".join([usage, "", *lines, "", *studied])
+
+
+def _title(script: str) -> str:
+    """The first line of a script's docstring."""
+    return (ast.get_docstring(ast.parse(Path(script).read_text())) or "").partition("\n")[0]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+#!/usr/bin/env python
+"""Say what is installed, which devices and data sets there are, and what to do about what is missing.
+
+    python tools/doctor.py
+
+The exit code is 1 if something is missing that every run needs.
+"""
+
+import argparse
+import importlib.util
+import os
+import shutil
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+from revisit.compat import has_compiled_operators
+from revisit.engine.command import run_command
+
+OPTIONAL = {  # by package: what needs it
+    "onnx": "revisit export",
+    "onnxruntime": "revisit export, to compare what it wrote",
+    "wandb": "WRITERS ('wandb',)",
+    "mlflow": "WRITERS ('mlflow',)",
+}
+GIB = 2**30
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.parse_args()
+    missing = packages()
+    if not missing:
+        devices()
+        data_sets()
+    for package, used_by in OPTIONAL.items():
+        if importlib.util.find_spec(package) is None:
+            print(f"{package}: not installed, for {used_by} only: pip install {package}")
+    free = shutil.disk_usage(".").free / GIB
+    print(f"disk: {free:.0f} GiB free here" + (", little: a long run of ResNet-50 writes 5 to 20" if free < 20 else ""))
+    sys.exit(bool(missing))
+
+
+def packages() -> list[str]:
+    """Print the packages that every run needs; returns those that are missing."""
+    needed = {package: f"pip install {package}" for package in ("revisit", "torch", "torchvision", "timm")}
+    needed["detectron2"] = "revisit install-detectron2, or build it by detectron2.readthedocs.io"
+    missing = []
+    print(f"python: {sys.version.split()[0]}, {sys.executable}")
+    for package, remedy in needed.items():
+        if importlib.util.find_spec(package) is None:
+            missing.append(package)
+            print(f"{package}: MISSING: {remedy}")
+            continue
+        try:
+            print(f"{package}: {version(package)}")
+        except PackageNotFoundError:  # on Python's path, not installed
+            print(f"{package}: {importlib.util.find_spec(package).origin}")
+    return missing
+
+
+def devices() -> None:
+    """Print Detectron2's operators, GPUs and cores, memory."""
+    import torch
+
+    absent = (
+        "none compiled, so no deformable convolution, rotated boxes or fast COCO evaluation; nothing else needs them"
+    )
+    print(f"detectron2's operators: {'compiled' if has_compiled_operators() else absent}")
+    for number in range(torch.cuda.device_count()):
+        free, whole = (value / GIB for value in torch.cuda.mem_get_info(number))
+        print(f"cuda:{number}: {torch.cuda.get_device_name(number)}, {free:.0f} of {whole:.0f} GiB free")
+    if not torch.cuda.is_available():
+        built = f"torch is built for CUDA {torch.version.cuda}: is there a GPU, and its driver (nvidia-smi)?"
+        print(f"gpu: none that torch can use; {built if torch.version.cuda else 'this torch is built without CUDA'}")
+    memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
+    print(f"cpu: {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB of memory free")
+
+
+def data_sets() -> None:
+    """Print which of the fixed names have their files under $DETECTRON2_DATASETS."""
+    import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
+    from revisit.data.catalog import datasets_root
+    from revisit.data.sources import SOURCES
+
+    root, found = datasets_root(), []
+    for name, source in SOURCES.items():
+        places = source.where if isinstance(source.where, tuple) else (source.where,)
+        if any((root / place).exists() for place in places):
+            found.append(name)
+    if (root / "toy_scenes").is_dir():
+        found.append("toy_scenes and its kin")
+    none = "none of the fixed names; your own photographs need none: DATASETS.TRAIN \"('folder:DIR',)\""
+    print(f"data sets in {root.resolve()}: {', '.join(found) or none}")
+
+
+if __name__ == "__main__":
+    run_command(main)
