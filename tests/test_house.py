@@ -13,14 +13,14 @@ from revisit.modeling.meta_arch.pretraining import methods
 # Each may import what stands above it, and its own room. Names below the engine are rings.
 ROOMS = (
     ("errors",),
-    ("compat", "devices", "files", "imports", "randomness", "urls"),
+    ("compat", "devices", "files", "imports", "places", "randomness", "urls"),
     ("keys",),
     ("config",),
     ("data", "modeling"),
     ("evaluation", "checkpoint"),
     ("viz",),
     ("engine",),
-    ("model_zoo",),
+    ("model_zoo", "api"),
     ("projects",),
     ("tools", "datasets"),
 )

@@ -1,0 +1,218 @@
+"""Revisit from Python: pretrain, look at features, finetune and predict, without a config in hand.
+
+Trainings and predictions run as the command ``revisit`` does, in a process of their own whose log is printed, so that
+they are what the command line gives, resume as it does, and may use several processes from a notebook too.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from revisit.checkpoint.convert import as_rgb, flags_to_config
+from revisit.checkpoint.export import load_backbone as read_backbone
+from revisit.data.image_folders import find_images
+from revisit.data.reader import require_record
+from revisit.errors import UserError
+from revisit.evaluation.features import BATCH, center_crop
+from revisit.files import make_folder
+
+from detectron2.layers import ShapeSpec
+
+__all__ = ["Backbone", "Prediction", "Run", "UserError", "embed", "finetune", "load_backbone", "predict", "pretrain"]
+
+Images = str | Path | Sequence[str | Path]
+
+
+class Run(NamedTuple):
+    """A training that has ended."""
+
+    weights: Path  # of a pretraining the converted backbone, else the finetuned model
+    scores: dict[str, Any]  # of its last evaluation by name, evaluation.json; {} where the recipe evaluates nothing
+    folder: Path  # OUTPUT_DIR: log.txt, metrics.json, checkpoints, pictures
+
+
+class Prediction(NamedTuple):
+    """An object that a detector found."""
+
+    image: str  # its file
+    label: str  # name of its class
+    score: float  # 0 to 1
+    box: tuple[float, float, float, float]  # x0, y0, x1, y1 in px
+
+
+class Backbone(nn.Module):
+    """A backbone in evaluation mode: (N, 3, H, W) uint8 RGB -> its maps by name, (N, C, h, w) float32.
+
+    ``flags`` are the config values that its weights are valid under, ``title`` says which network it is.
+    """
+
+    def __init__(self, path: str | Path):
+        super().__init__()
+        weights = as_rgb(read_backbone(path))
+        self.flags, self.title = weights.flags, weights.title
+        self.network = weights.description.build(flags_to_config(weights.flags))
+        self.network.load_state_dict(weights.tensors, strict=False)  # older files have no num_batches_tracked
+        for name, key in (("mean", "MODEL.PIXEL_MEAN"), ("std", "MODEL.PIXEL_STD")):
+            self.register_buffer(name, torch.tensor(weights.flags[key]).view(3, 1, 1), persistent=False)
+        self.eval()
+
+    def output_shape(self) -> dict[str, ShapeSpec]:
+        """Channels and stride of every map by name, as Detectron2's backbones say them."""
+        return self.network.output_shape()
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        return self.network((images.to(self.mean) - self.mean) / self.std)
+
+
+def pretrain(
+    images: Images, output: str | Path, recipe: str = "own_images/pretrain.yaml", *, resume: bool = False, **keys: Any
+) -> Run:
+    """Pretrain a backbone on images without labels, and convert it to ``output/backbone.pth``.
+
+    Args:
+        images: a folder, files, or the name of a data set (KIND:PATH, datasets/README.md).
+        output: folder of the run.
+        recipe: a config file, or the name of a recipe (MODEL_ZOO.md).
+        resume: continue from the last checkpoint in ``output``.
+        keys: of the config (docs/config.md): ``**{"SOLVER.EPOCHS": 50}``.
+
+    Raises:
+        UserError: whatever is wrong with images or keys, in one line.
+
+    >>> pretrain("photos", "output/own", **{"SOLVER.EPOCHS": 100}).weights  # doctest: +SKIP
+    PosixPath('output/own/backbone.pth')
+    """
+    folder = _train(images, output, recipe, resume, keys)
+    weights = folder / "backbone.pth"
+    _command("convert", str(folder / "model_final.pth"), str(weights))
+    return Run(weights, _scores(folder), folder)
+
+
+def finetune(
+    images: Images,
+    output: str | Path,
+    weights: str | Path = "",
+    recipe: str = "own_images/detection.yaml",
+    *,
+    test: Images = (),
+    resume: bool = False,
+    **keys: Any,
+) -> Run:
+    """Finetune a detector, a segmenter or a depth network from a backbone; arguments as of ``pretrain``.
+
+    Args:
+        images: the name of a data set with labels, such as ``coco:photos:boxes.json``.
+        weights: of ``pretrain``, or converted; "" starts from random weights.
+        test: the name of a data set to score; none, where it is left out.
+    """
+    tested = (_name_of(test, Path(output)),) if test else ()
+    keys = {"DATASETS.TEST": tested, "MODEL.WEIGHTS": str(weights), **keys}
+    folder = _train(images, output, recipe, resume, keys)
+    return Run(folder / "model_final.pth", _scores(folder), folder)
+
+
+def predict(
+    weights: str | Path, images: Images, output: str | Path, *, score_threshold: float = 0.5
+) -> list[Prediction]:
+    """Find objects by a finetuned detector, whose checkpoint says which network it is.
+
+    ``output`` gets a picture of every image, and predictions.json in COCO's format; of a segmenter or a depth network
+    it gets their maps, and the list is empty.
+    """
+    files = [images] if isinstance(images, str | Path) else images
+    words = ["--weights", weights, "--output", output, "--score-threshold", score_threshold, *files]
+    _command("predict", *map(str, words))
+    known, found = (Path(output) / name for name in ("images.json", "predictions.json"))
+    if not found.is_file():
+        return []
+    content = json.loads(known.read_text())
+    files, labels = (
+        {entry["id"]: entry[key] for entry in content[part]}
+        for part, key in (("images", "file_name"), ("categories", "name"))
+    )
+    predictions = []
+    for thing in json.loads(found.read_text()):
+        x, y, width, height = thing["bbox"]
+        box = (x, y, x + width, y + height)
+        predictions.append(Prediction(files[thing["image_id"]], labels[thing["category_id"]], thing["score"], box))
+    return predictions
+
+
+def load_backbone(path: str | Path) -> Backbone:
+    """The backbone of a converted file, of a run's checkpoint, or of anything that tools/convert_to_d2.py reads.
+
+    Raises:
+        UserError: no backbone in the file, or no flags beside it.
+    """
+    return Backbone(path)
+
+
+@torch.no_grad()
+def embed(backbone: Backbone, images: Images, *, size: int = 224) -> np.ndarray:
+    """(N, C) float32 unit rows: the mean of the last map of each image, in the order of ``images``.
+
+    Args:
+        images: a folder, in the order of its sorted paths, or files.
+        size: of the square that is cut from the middle of an image, px, after its short side became 256/224 of that.
+
+    Raises:
+        UserError: an image that cannot be read.
+    """
+    is_folder = isinstance(images, str | Path)
+    files = find_images(Path(images))[0] if is_folder else [str(file) for file in images]
+    device, rows = backbone.mean.device, []
+    for start in range(0, len(files), BATCH):
+        batch = np.stack(
+            [center_crop(require_record({"file_name": file}), size) for file in files[start : start + BATCH]]
+        )
+        maps = backbone(torch.from_numpy(batch).permute(0, 3, 1, 2).to(device))
+        rows.append(nn.functional.normalize(list(maps.values())[-1].mean(dim=(2, 3))).cpu())
+    return torch.cat(rows).numpy()
+
+
+def _train(images: Images, output: str | Path, recipe: str, resume: bool, keys: dict[str, Any]) -> Path:
+    folder = Path(output)
+    make_folder(folder, "output")
+    own = {"DATASETS.TRAIN": (_name_of(images, folder),), "OUTPUT_DIR": str(folder)}
+    words = [str(word) for pair in (own | keys).items() for word in pair]
+    _command("train", "--config-file", recipe, *(["--resume"] if resume else []), *words)
+    return folder
+
+
+def _name_of(images: Images, folder: Path) -> str:
+    """The name of a data set; of files that of a list of them, written to the folder."""
+    if isinstance(images, str | Path):
+        return f"folder:{Path(images).resolve()}" if Path(images).is_dir() else str(images)
+    listed = folder / "images.txt"
+    listed.write_text("".join(f"{Path(file).resolve()}\n" for file in images))
+    return f"list:{listed.resolve()}"
+
+
+def _command(verb: str, *words: str) -> None:
+    """Run ``revisit VERB WORDS`` and print what it prints. Raises UserError with its last line where it fails."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    line = ""
+    with subprocess.Popen([sys.executable, "-m", "revisit", verb, *words], **pipes, env=os.environ) as process:
+        try:
+            for line in process.stdout:
+                print(line, end="", flush=True)
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)  # a training writes a checkpoint and ends
+            process.wait()
+            raise
+    if process.returncode:
+        raise UserError(line.strip().removeprefix("error: ") or f"revisit {verb} ended with {process.returncode}")
+
+
+def _scores(folder: Path) -> dict[str, Any]:
+    file = folder / "evaluation.json"
+    return json.loads(file.read_text()) if file.is_file() else {}
