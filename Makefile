@@ -16,7 +16,7 @@ BOOTSTRAP ?= $(firstword $(foreach p,python3.12 python3.11 python3,$(shell $(p) 
 PIP = $(PYTHON) -m pip --disable-pip-version-check install --constraint constraints.txt
 SOURCES := $(wildcard revisit tools projects tests setup.py datasets)
 
-.PHONY: help env test lint format demo check-real check-peers check-gpu fuzz
+.PHONY: help env test lint docs format demo check-real check-peers check-gpu check-wheel check-container detectron2-main fuzz
 
 help:  ## this text
 	@echo 'Revisit: kNN-MoCo pretraining inside Detectron2'
@@ -30,7 +30,7 @@ help:  ## this text
 env: $(STAMP)  ## make .venv: torch, Detectron2, and what else is needed
 	@$(PYTHON) tools/install_detectron2.py --check
 
-$(VENV)/.complete: setup.py constraints.txt tools/install_detectron2.py
+$(VENV)/.complete: pyproject.toml setup.py constraints.txt tools/install_detectron2.py
 	@test -n "$(BOOTSTRAP)" || { echo 'make: no Python 3.11 or 3.12 (3.11.4 or newer, with its venv module) found;' \
 		'install one, or name it: make env BOOTSTRAP=/path/to/python' >&2; exit 1; }
 	@$(PYTHON) -m pip --version >/dev/null 2>&1 || \
@@ -49,9 +49,16 @@ test: $(STAMP)  ## run the tests, on all cores
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest \
 		$$($(PYTHON) -c 'import xdist' 2>/dev/null && echo --numprocesses auto --dist loadfile --no-loadscope-reorder)
 
-lint: $(STAMP)  ## check style and formatting
+lint: $(STAMP) docs  ## check style, formatting, types of what is public, the site and its links
 	$(PYTHON) -m ruff check $(SOURCES)
 	$(PYTHON) -m ruff format --check $(SOURCES)
+	$(PYTHON) -m mypy
+
+docs: $(STAMP)  ## build the site of the same pages, build/site/index.html; a dead link fails
+	rm -rf build/docs && mkdir -p build/docs
+	git ls-files -- '*.md' '*.png' '*.gif' '*.yaml' '*.py' '*.txt' '*.ipynb' LICENSE Makefile \
+		| xargs -I{} cp --parents {} build/docs
+	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet
 
 format: $(STAMP)  ## fix formatting and what else ruff can fix
 	$(PYTHON) -m ruff check --fix $(SOURCES)
@@ -74,6 +81,16 @@ $(PEERS)/.complete: tests/peers/packages.txt $(STAMP)
 
 check-gpu: $(STAMP)  ## on a machine with a GPU: an ordered list of checks, 30 minutes, into one page
 	$(PYTHON) projects/Benchmarks/check_gpu.py --output $(or $(OUTPUT),output/check_gpu)
+
+check-wheel: $(STAMP)  ## build dist/*.whl; in an empty folder and a new environment run what it has
+	rm -rf build dist && $(PYTHON) -m build --wheel --no-isolation --outdir dist
+	.ci/check-wheel "$(BOOTSTRAP)"
+
+check-container:  ## run the Dockerfile's steps in a clean root file system (needs root and debootstrap)
+	.ci/check-container
+
+detectron2-main: $(STAMP)  ## replace Detectron2 in .venv by its main branch
+	$(PIP) --no-build-isolation --no-deps --force-reinstall git+https://github.com/facebookresearch/detectron2
 
 fuzz: $(STAMP)  ## 3,000 damaged files and as many mutated configs; resumes with other keys
 	FUZZ_CASES=$(or $(FUZZ_CASES),3000) OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m fuzz

@@ -5,7 +5,6 @@ they are what the command line gives, resume as it does, and may use several pro
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -54,6 +53,10 @@ class Backbone(nn.Module):
 
     ``flags`` are the config values that its weights are valid under, ``title`` says which network it is.
     """
+
+    mean: Tensor
+    std: Tensor
+    network: Any  # one of Detectron2's backbones
 
     def __init__(self, path: str | Path):
         super().__init__()
@@ -135,15 +138,13 @@ def predict(
     if not found.is_file():
         return []
     content = json.loads(known.read_text())
-    files, labels = (
-        {entry["id"]: entry[key] for entry in content[part]}
-        for part, key in (("images", "file_name"), ("categories", "name"))
-    )
+    names = {entry["id"]: entry["file_name"] for entry in content["images"]}
+    labels = {entry["id"]: entry["name"] for entry in content["categories"]}
     predictions = []
     for thing in json.loads(found.read_text()):
         x, y, width, height = thing["bbox"]
         box = (x, y, x + width, y + height)
-        predictions.append(Prediction(files[thing["image_id"]], labels[thing["category_id"]], thing["score"], box))
+        predictions.append(Prediction(names[thing["image_id"]], labels[thing["category_id"]], thing["score"], box))
     return predictions
 
 
@@ -167,8 +168,10 @@ def embed(backbone: Backbone, images: Images, *, size: int = 224) -> np.ndarray:
     Raises:
         UserError: an image that cannot be read.
     """
-    is_folder = isinstance(images, str | Path)
-    files = find_images(Path(images))[0] if is_folder else [str(file) for file in images]
+    if isinstance(images, str | Path):
+        files = find_images(Path(images))[0]
+    else:
+        files = [str(file) for file in images]
     device, rows = backbone.mean.device, []
     for start in range(0, len(files), BATCH):
         batch = np.stack(
@@ -199,9 +202,9 @@ def _name_of(images: Images, folder: Path) -> str:
 
 def _command(verb: str, *words: str) -> None:
     """Run ``revisit VERB WORDS`` and print what it prints. Raises UserError with its last line where it fails."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    line = ""
-    with subprocess.Popen([sys.executable, "-m", "revisit", verb, *words], **pipes, env=os.environ) as process:
+    line, command = "", [sys.executable, "-m", "revisit", verb, *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout
         try:
             for line in process.stdout:
                 print(line, end="", flush=True)
