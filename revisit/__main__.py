@@ -1,9 +1,9 @@
 """The command ``revisit``: every tool of the checkout as a verb, the same code."""
 
 import ast
-import runpy
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from revisit.places import PACKAGES, find
 
@@ -39,12 +39,15 @@ def main() -> None:
         print(_overview(studies), file=sys.stderr if wrong else sys.stdout)
         sys.exit(2 if wrong or words else 0)
     sys.argv = [f"revisit {verb}", *words]
-    runpy.run_path(script, run_name="__main__")
+    # Not by runpy, which would call the program by its file in every usage.
+    module = sys.modules["__main__"] = ModuleType("__main__")
+    module.__file__ = script
+    exec(compile(Path(script).read_text(), script, "exec"), vars(module))
 
 
 def _overview(studies: dict[str, str]) -> str:
-    lines = [f"  {verb:15}{_title(find(script))}" for verb, script in TOOLS.items()]
-    studied = [f"  study {name:21}{_title(script)}" for name, script in studies.items()]
+    lines = [f"  {verb:20}{_title(find(script))}" for verb, script in TOOLS.items()]
+    studied = [f"  study {name:22}{_title(script)}" for name, script in studies.items()]
     usage = "usage: revisit VERB ...        revisit VERB --help says what a verb takes"
     return "\n".join([usage, "", *lines, "", *studied])
 

@@ -91,8 +91,9 @@ def pretrain(
     Raises:
         UserError: whatever is wrong with images or keys, in one line.
 
-    >>> pretrain("photos", "output/own", **{"SOLVER.EPOCHS": 100}).weights  # doctest: +SKIP
-    PosixPath('output/own/backbone.pth')
+    >>> run = pretrain("photos", "own/pretrain", **{"SOLVER.MAX_ITER": 2})
+    >>> run.weights.name
+    'backbone.pth'
     """
     folder = _train(images, output, recipe, resume, keys)
     weights = folder / "backbone.pth"
@@ -116,6 +117,10 @@ def finetune(
         images: the name of a data set with labels, such as ``coco:photos:boxes.json``.
         weights: of ``pretrain``, or converted; "" starts from random weights.
         test: the name of a data set to score; none, where it is left out.
+
+    >>> keys = {"MODEL.ROI_HEADS.NUM_CLASSES": 3, "SOLVER.MAX_ITER": 2}
+    >>> finetune("coco:photos:boxes.json", "own/detection", "own/pretrain/backbone.pth", **keys).weights.name
+    'model_final.pth'
     """
     tested = (_name_of(test, Path(output)),) if test else ()
     keys = {"DATASETS.TEST": tested, "MODEL.WEIGHTS": str(weights), **keys}
@@ -130,6 +135,10 @@ def predict(
 
     ``output`` gets a picture of every image, and predictions.json in COCO's format; of a segmenter or a depth network
     it gets their maps, and the list is empty.
+
+    >>> found = predict("own/detection/model_final.pth", "photos", "own/found", score_threshold=0)
+    >>> sorted({thing.label for thing in found})
+    ['circle', 'cross', 'square']
     """
     files = [images] if isinstance(images, str | Path) else images
     words = ["--weights", weights, "--output", output, "--score-threshold", score_threshold, *files]
@@ -153,6 +162,10 @@ def load_backbone(path: str | Path) -> Backbone:
 
     Raises:
         UserError: no backbone in the file, or no flags beside it.
+
+    >>> backbone = load_backbone("own/pretrain/backbone.pth")
+    >>> backbone.title, backbone.output_shape()["res5"].stride
+    ('ResNet-18', 32)
     """
     return Backbone(path)
 
@@ -167,6 +180,9 @@ def embed(backbone: Backbone, images: Images, *, size: int = 224) -> np.ndarray:
 
     Raises:
         UserError: an image that cannot be read.
+
+    >>> embed(load_backbone("own/pretrain/backbone.pth"), "photos", size=64).shape
+    (64, 256)
     """
     if isinstance(images, str | Path):
         files = find_images(Path(images))[0]

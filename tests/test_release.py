@@ -1,0 +1,119 @@
+"""What is released: the wheel and its command, the Python API by its own examples, the notebook, the workflows."""
+
+import doctest
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import cv2
+import nbclient
+import nbformat
+import numpy as np
+import pytest
+import yaml
+from commands import ROOT, run
+
+import revisit
+from revisit import api
+from revisit.__main__ import TOOLS
+
+LABELS = ("circle", "cross", "square")
+
+
+def test_the_wheel_has_what_the_command_runs_and_works_in_an_empty_folder(tmp_path):
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", tmp_path, ROOT]
+    subprocess.run(build, check=True, env=os.environ | {"PIP_NO_INDEX": "1"})
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+        names = archive.namelist()
+    missing = [f"revisit/home/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.yaml")]
+    missing += [str(path.relative_to(ROOT)) for path in (ROOT / "projects").glob("*/configs/*.yaml")]
+    assert not set(missing) - set(names) and "revisit/py.typed" in names
+    (tmp_path / "empty").mkdir()
+
+    def revisit_command(*words: str) -> str:
+        environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+        command = [sys.executable, "-m", "revisit", *words]
+        done = subprocess.run(command, cwd=tmp_path / "empty", env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    overview = revisit_command()
+    assert all(f"\n  {verb} " in overview for verb in TOOLS) and "study LinearClassification" in overview
+    assert "usage: revisit study LinearClassification" in revisit_command("study", "LinearClassification", "--help")
+    dry = ("DATASETS.TRAIN", f"('folder:{ROOT}/docs',)", "SOLVER.IMS_PER_BATCH", "2", "OUTPUT_DIR", "out")
+    assert "dry_run.json" in revisit_command("train", "--config-file", "own_images/pretrain.yaml", "--dry-run", *dry)
+
+
+def test_doctor_says_what_there_is(tmp_path):
+    text = run("python tools/doctor.py", tmp_path)
+    assert (
+        all(f"\n{word}: " in text for word in ("revisit", "torch", "detectron2", "cpu", "disk"))
+        and "MISSING" not in text
+    )
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    """A folder with 64 photographs, photos/, and boxes of three classes, boxes.json."""
+    folder, rng = tmp_path_factory.mktemp("own"), np.random.default_rng(0)
+    (folder / "photos").mkdir()
+    for number in range(64):
+        cv2.imwrite(str(folder / f"photos/{number:02d}.png"), rng.integers(0, 256, (48, 64, 3), np.uint8))
+    pictures = [{"id": n, "file_name": f"{n:02d}.png", "height": 48, "width": 64} for n in range(64)]
+    boxes = [{"id": n + 1, "image_id": n, "category_id": n % 3, "bbox": [4, 4, 30, 30]} for n in range(64)]
+    classes = [{"id": n, "name": label} for n, label in enumerate(LABELS)]
+    content = {"images": pictures, "annotations": boxes, "categories": classes}
+    (folder / "boxes.json").write_text(json.dumps(content))
+    return folder
+
+
+class LastLines(doctest.OutputChecker):
+    """Expected is what comes after the log of a training."""
+
+    def check_output(self, want: str, got: str, optionflags: int) -> bool:
+        return got.endswith(want)
+
+
+def test_every_public_function_has_an_example_that_runs(photos, monkeypatch):
+    monkeypatch.chdir(photos)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    examples = {test.name.rpartition(".")[2]: test for test in doctest.DocTestFinder().find(api) if test.examples}
+    order = ("pretrain", "load_backbone", "embed", "finetune", "predict")
+    assert examples.keys() == set(order)
+    runner = doctest.DocTestRunner(LastLines())
+    for name in order:
+        runner.run(examples[name])
+    assert runner.summarize().failed == 0
+
+
+def test_what_is_public_is_listed_once_and_a_mistake_is_one_line(tmp_path):
+    assert revisit.__all__ == api.__all__ and all(getattr(revisit, name) for name in revisit.__all__)
+    with pytest.raises(revisit.UserError, match="^[^\n]*nowhere[^\n]*$"):
+        revisit.predict("nowhere.pth", tmp_path, tmp_path / "out")
+
+
+def test_the_notebook_runs_and_is_stored_without_outputs(tmp_path, monkeypatch):
+    for name, value in {"OUT": tmp_path, "ITERATIONS": 2, "IMAGES": 80, "PYTHONPATH": ROOT}.items():
+        monkeypatch.setenv(name, str(value))
+    notebook = nbformat.read(ROOT / "notebooks/own_images.ipynb", 4)
+    assert not any(cell.get("outputs") for cell in notebook.cells)
+    nbclient.NotebookClient(notebook, timeout=600).execute(cwd=tmp_path)
+    assert (tmp_path / "found/predictions.json").is_file()
+
+
+def test_versions_agree_and_workflows_only_call_make():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (
+        citation["version"] == revisit.__version__
+        and f"## [{revisit.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+    )
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
+    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    assert commands and all(command.startswith("make ") for command in commands)
+    targets = {line.partition(":")[0] for line in (ROOT / "Makefile").read_text().splitlines()}
+    assert {command.removeprefix("make ") for command in commands} <= targets
