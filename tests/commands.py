@@ -10,6 +10,7 @@ import atexit
 import gc
 import multiprocessing
 import os
+import re
 import runpy
 import shlex
 import subprocess
@@ -23,6 +24,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+
+from revisit.__main__ import TOOLS
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = (
@@ -179,7 +182,11 @@ def _be_script(words: list[str], env: dict[str, str], cwd: str, streams: list[Co
 
 
 def documented(document: str) -> list[str]:
-    """The Python commands in a document's indented blocks: continued lines joined, comments removed."""
+    """The Python commands in a document's indented blocks: continued lines joined, comments removed.
+
+    ``revisit VERB`` is the script that it runs.
+    """
     text = (ROOT / document).read_text().replace("\\\n", " ")
+    text = re.sub(r"^    revisit ([\w-]+)", lambda verb: f"    python {TOOLS[verb[1]]}", text, flags=re.MULTILINE)
     lines = (line.split("  #")[0] for line in text.splitlines() if line.startswith("    python "))
     return [" ".join(line.split()) for line in lines]
