@@ -2,21 +2,14 @@
 
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import find_namespace_packages, setup
 
 # What is no package of a checkout lies inside revisit once it is installed (revisit/places.py).
-HOME = {f"revisit.home.{folder}": folder for folder in ("tools", "configs", "datasets")}
-DATA = {
-    f"revisit.home.{folder}": [str(path.relative_to(folder)) for path in sorted(Path(folder).rglob("*.*"))]
-    for folder in HOME.values()
-}
+FOLDERS = [Path("tools"), Path("datasets"), *Path("configs").glob("**/")]
+HOME = {".".join(("revisit", "home", *folder.parts)): str(folder) for folder in FOLDERS}
 
 setup(
-    packages=[*find_packages(include=["revisit", "revisit.*", "projects", "projects.*"]), *HOME],
+    packages=[*find_namespace_packages(include=["revisit*", "projects*"], exclude=["*__pycache__*"]), *HOME],
     package_dir=HOME,
-    package_data={
-        "revisit": ["py.typed"],
-        "projects": ["*/configs/*.yaml", "*/*.yaml", "*/README.md", "RunReport/templates/*"],
-        **DATA,
-    },
+    package_data={"": ["*.yaml", "*.md", "*.j2", "*.html", "*.css", "*.js"], "revisit": ["py.typed"]},
 )
