@@ -10,7 +10,6 @@ Detectron2 by its own installation page first; this then changes nothing.
 """
 
 import argparse
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -18,6 +17,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 NAME, VERSION = "pb1-detectron2", "0.6"
@@ -57,7 +57,7 @@ class InstallError(Exception):
 
 def installed() -> str | None:
     """Say which Detectron2 is installed and where, without importing it; None where there is none."""
-    spec = importlib.util.find_spec("detectron2")
+    spec = PathFinder.find_spec("detectron2")  # not what importing it would do first, as revisit asks for
     if spec is None or spec.origin is None:  # no origin: an empty folder of that name, not a package
         return None
     file = Path(spec.origin)
