@@ -37,7 +37,8 @@ def apply() -> None:
     """Do what is needed; a second call finds nothing left to do. ImportError says what is missing."""
     spec = importlib.util.find_spec("detectron2")
     if spec is None or spec.origin is None:  # no origin: an empty folder of that name, not a package
-        raise ImportError(f"Detectron2 is not installed here: run `revisit install-detectron2`, or build it by {INSTALL_PAGE}")
+        remedy = f"run `revisit install-detectron2`, or build it by {INSTALL_PAGE}"
+        raise ImportError(f"Detectron2 is not installed here: {remedy}")
     try:
         importlib.import_module("cv2")
     except ImportError as error:

@@ -118,7 +118,7 @@ import os
 sys.path[:] = [{str(tmp_path)!r}, *(p for p in sys.path if not os.path.isdir(os.path.join(p, 'detectron2')))]
 sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in str(f)]
 """
-    assert "ImportError: Detectron2 is not installed here: run `make env`" in run(code + APPLY).stderr
+    assert "ImportError: Detectron2 is not installed here: run `revisit install-detectron2`" in run(code + APPLY).stderr
 
 
 def test_opencv_without_its_system_library_is_explained(tmp_path):

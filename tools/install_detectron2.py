@@ -17,6 +17,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Sequence
+from importlib import invalidate_caches
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -107,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             _pip("install", "--no-deps", "--no-build-isolation", "--no-cache-dir", str(source))
     except (InstallError, OSError, tarfile.TarError) as error:
         sys.exit(f"install_detectron2: {error}")
-    importlib.invalidate_caches()
+    invalidate_caches()
     print(f"install_detectron2: installed {installed()}")
 
 
