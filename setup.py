@@ -5,11 +5,14 @@ from pathlib import Path
 from setuptools import find_namespace_packages, setup
 
 # What is no package of a checkout lies inside revisit once it is installed (revisit/places.py).
-FOLDERS = [Path("tools"), Path("datasets"), *Path("configs").glob("**/")]
+FOLDERS = [Path("tools"), Path("datasets"), *Path("configs").glob("**/"), *Path("projects").glob("*/configs")]
 HOME = {".".join(("revisit", "home", *folder.parts)): str(folder) for folder in FOLDERS}
 
 setup(
-    packages=[*find_namespace_packages(include=["revisit*", "projects*"], exclude=["*__pycache__*"]), *HOME],
+    packages=[
+        *find_namespace_packages(include=["revisit*", "projects*"], exclude=["*__pycache__*", "*.configs"]),
+        *HOME,
+    ],
     package_dir=HOME,
     package_data={"": ["*.yaml", "*.md", "*.j2", "*.html", "*.css", "*.js"], "revisit": ["py.typed"]},
 )

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 PACKAGES = Path(__file__).resolve().parents[1]  # the checkout, or where packages are installed
-_HOMES = (Path(__file__).resolve().parent / "home", PACKAGES)  # a wheel has tools, configs and datasets in home/
-CONFIGS = next((home / "configs" for home in _HOMES if (home / "configs").is_dir()), PACKAGES / "configs")
+HOMES = (Path(__file__).resolve().parent / "home", PACKAGES)  # a wheel has what is no package in home/
+CONFIGS = next((home / "configs" for home in HOMES if (home / "configs").is_dir()), PACKAGES / "configs")
 
 
 def find(name: str) -> str:
     """The path of a file that a checkout has as ``name``, such as tools/train_net.py; ``name`` where there is none."""
-    return next((str(home / name) for home in _HOMES if (home / name).is_file()), name)
+    return next((str(home / name) for home in HOMES if (home / name).is_file()), name)
 
 
 def find_config(name: str) -> str:

@@ -25,8 +25,6 @@ from pathlib import Path
 
 import pytest
 
-from revisit.__main__ import TOOLS
-
 ROOT = Path(__file__).resolve().parent.parent
 TINY = (
     "SOLVER.IMS_PER_BATCH 8 MOCO.QUEUE_SIZE 50 MOCO.BN_GROUP 0 NEIGHBORS.NUM_NEIGHBORS 5 KNN_EVAL.IMAGE_SIZE 32 "
@@ -186,6 +184,8 @@ def documented(document: str) -> list[str]:
 
     ``revisit VERB`` is the script that it runs.
     """
+    from revisit.__main__ import TOOLS  # not above: each process imports the project in its own environment
+
     text = (ROOT / document).read_text().replace("\\\n", " ")
     text = re.sub(r"^    revisit ([\w-]+)", lambda verb: f"    python {TOOLS[verb[1]]}", text, flags=re.MULTILINE)
     lines = (line.split("  #")[0] for line in text.splitlines() if line.startswith("    python "))

@@ -30,9 +30,10 @@ def test_the_wheel_has_what_the_command_runs_and_works_in_an_empty_folder(tmp_pa
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
         names = archive.namelist()
-    missing = [f"revisit/home/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.yaml")]
-    missing += [str(path.relative_to(ROOT)) for path in (ROOT / "projects").glob("*/configs/*.yaml")]
-    assert not set(missing) - set(names) and "revisit/py.typed" in names
+    recipes = [*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "projects").glob("*/configs/*.yaml")]
+    assert (
+        not {f"revisit/home/{path.relative_to(ROOT)}" for path in recipes} - set(names) and "revisit/py.typed" in names
+    )
     (tmp_path / "empty").mkdir()
 
     def revisit_command(*words: str) -> str:

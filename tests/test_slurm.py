@@ -91,7 +91,7 @@ def test_print_submits_nothing_and_quotes_what_it_is_given(toy_root):
         assert f"#SBATCH {line}\n" in text
     (command,) = [shlex.split(line)[1] for line in text.splitlines() if line.startswith("step ")]
     words = shlex.split(command)
-    assert words[0] == sys.executable and words[1] == "tools/train_net.py" and "('a b',)" in words
+    assert words[0] == sys.executable and words[1] == str(ROOT / "tools/train_net.py") and "('a b',)" in words
     assert words[words.index("--machine-rank") + 1] == "$SLURM_NODEID" and '"tcp://$MASTER:$PORT"' in command
     assert subprocess.run(["bash", "-n"], input=text, text=True, cwd=ROOT).returncode == 0
 
