@@ -50,7 +50,7 @@ class AlignedQueue(nn.Module):
         places = self._next_places(n)
         for name, new in rows.items():
             ring = getattr(self, name)
-            ring.index_copy_(0, places, new.detach().to(ring.dtype))
+            ring.index_copy_(0, places, new.to(ring.dtype))
         self.labels.index_copy_(0, places, self.labels.new_full((n,), -1) if labels is None else labels)
         self.num_enqueued += n
 
@@ -58,7 +58,7 @@ class AlignedQueue(nn.Module):
     def after_enqueue(self, name: str, rows: Tensor) -> Tensor:
         """A copy of the ring ``name``, (K, width), as ``enqueue`` of (n, width) rows will leave it."""
         ring = getattr(self, name)
-        return ring.index_copy(0, self._next_places(len(rows)), rows.detach().to(ring.dtype))
+        return ring.index_copy(0, self._next_places(len(rows)), rows.to(ring.dtype))
 
     def _next_places(self, count: int) -> Tensor:
         return (self.num_enqueued + torch.arange(count, device=self.num_enqueued.device)) % self.length
