@@ -69,6 +69,8 @@ REFUSED = [
     (("MOCO.BN_GROUP", 100), "MOCO.BN_GROUP"),
     (("SOLVER.IMS_PER_BATCH", 32), "MOCO.BN_GROUP"),
     (("SOLVER.ACCUMULATION_STEPS", 3), "SOLVER.ACCUMULATION_STEPS"),
+    (("SOLVER.ACCUMULATION_STEPS", 2, "NEIGHBORS.ENQUEUE_FIRST", True), "NEIGHBORS.ENQUEUE_FIRST"),
+    (("NEIGHBORS.NUM_NEIGHBORS", 65537), "NEIGHBORS.NUM_NEIGHBORS"),
     (("MOCO.TEMPRATURE", 0.1), "MOCO.TEMPERATURE"),
     (("INPUT.FORMAT", "BGR"), "INPUT.FORMAT"),
     (("MODEL.WEIGHTS", "nowhere.pth"), "MODEL.WEIGHTS"),
@@ -88,6 +90,10 @@ REFUSED = [
 @pytest.mark.parametrize(("opts", "named"), REFUSED)
 def test_what_would_be_silently_wrong_is_refused_by_name(opts, named):
     refused(named, load, *opts)
+
+
+def test_a_queue_may_hold_just_a_batch_and_all_its_rows_may_be_neighbours():
+    assert load("MOCO.QUEUE_SIZE", 256, "NEIGHBORS.NUM_NEIGHBORS", 256).SOLVER.IMS_PER_BATCH == 256
 
 
 def test_what_several_processes_cannot_share_is_refused_by_name():

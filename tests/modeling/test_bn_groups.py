@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 from true_steps import take_steps
 
 from revisit.errors import UserError
-from revisit.modeling.bn_groups import BNGroups, bn_groups, group_batch_norm
+from revisit.modeling.bn_groups import BNGroups, bn_groups, group_batch_norm, whole_batch
 from revisit.modeling.shuffle_bn import shuffle_permutation
 
 from detectron2.utils import comm
@@ -187,3 +187,4 @@ def test_groups_take_every_image_once_or_the_error_names_a_size_that_does(part, 
     assert groups.images * groups.count == part * processes
     assert groups.images * groups.splits == part * groups.processes and 1 in (groups.splits, groups.processes)
     assert groups_of(0) == (part, 1, 1, processes)
+    assert whole_batch(recipe()) == (part * parts * processes, 1, 1, 1)
