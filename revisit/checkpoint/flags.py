@@ -68,7 +68,9 @@ def read_flags(weights: str | Path) -> tuple[Flags | None, str]:
         try:
             path = local_copy(f"{folder}{slash}{Path(name).with_suffix('.yaml')}", "flags of the weights")
         except UserError as error:
-            if getattr(error.__cause__, "code", 404) != 404:  # of HTTP: refused, or out of reach
+            cause = error.__cause__
+            out_of_reach = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
+            if out_of_reach and getattr(cause, "code", None) != 404:  # of HTTP: refused, or no answer
                 raise
             return None, ""
     if not path.is_file():

@@ -84,6 +84,10 @@ def test_weights_at_a_url_come_with_their_flags(kind, request, tmp_path):
     refused(f"MODEL.WEIGHTS {url}/gone.pth cannot be fetched", load_into, tiny_config(), f"{url}/gone.pth")
 
 
+def test_flags_of_a_server_that_does_not_answer_are_not_taken_for_none():
+    refused("flags of the weights .*backbone.yaml cannot be fetched", read_flags, "http://127.0.0.1:1/backbone.pth")
+
+
 def write_boxes(folder: Path) -> None:
     """Two images in ``folder``, and their boxes, names and list below served/ beside it."""
     folder.mkdir()
