@@ -74,6 +74,7 @@ def run(cfg: CfgNode, notes: Sequence[tuple[int, str]], args: argparse.Namespace
     from revisit.engine.pretrain_trainer import PretrainTrainer
     from revisit.engine.run_lock import run_lock
     from revisit.engine.setup import begin
+    from revisit.engine.stop_signals import ignore_from_now_on
     from revisit.errors import enough_memory, translated
     from revisit.modeling.meta_arch.pretraining import method_of
 
@@ -90,6 +91,7 @@ def run(cfg: CfgNode, notes: Sequence[tuple[int, str]], args: argparse.Namespace
             trainer = trainer_class(cfg)
         trainer.resume_or_load(args.resume, accepted=args.accept)
         trainer.train()
+        ignore_from_now_on()
 
 
 def main() -> None:
@@ -99,6 +101,7 @@ def main() -> None:
     from revisit.engine.dry_run import dry_run
     from revisit.engine.launch import find_processes, launch
     from revisit.engine.setup import plan
+    from revisit.engine.stop_signals import ignore_from_now_on
     from revisit.errors import translated
 
     processes = find_processes(args)
@@ -108,6 +111,7 @@ def main() -> None:
             dry_run(cfg, num_images, processes.world_size, notes)
     else:
         launch(run, processes, device=cfg.MODEL.DEVICE, args=(cfg, notes, args))
+        ignore_from_now_on()
 
 
 if __name__ == "__main__":

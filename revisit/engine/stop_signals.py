@@ -50,6 +50,12 @@ class StopSignals:
         self._report(number)
 
 
+def ignore_from_now_on() -> None:
+    """Let this process end by itself, with exit code 0: the training is over, and there is nothing left to stop."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def announce(number: int) -> None:
     """Say on the terminal what Ctrl-C does."""
     if number == signal.SIGINT and comm.is_main_process():  # without a stream, which the interrupted code may be in

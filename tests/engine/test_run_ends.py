@@ -70,6 +70,13 @@ def test_a_signal_in_the_last_step_lets_the_run_end(toy_datasets, tmp_path):
     assert (tmp_path / "model_final.pth").exists()
 
 
+def test_a_signal_after_the_training_changes_nothing(toy_root, tmp_path):
+    late = "import atexit, os, runpy, signal\natexit.register(os.kill, os.getpid(), signal.SIGTERM)\n"
+    (tmp_path / "late.py").write_text(f"{late}runpy.run_path('tools/train_net.py', run_name='__main__')\n")
+    command = f"python {tmp_path}/late.py --config-file configs/toy/pretrain.yaml OUTPUT_DIR {tmp_path} {TINY}"
+    assert "Total training time" in run(f"{command} SOLVER.MAX_ITER 1", toy_root)
+
+
 def test_ctrl_c_counts_for_more_than_what_a_scheduler_sends():
     with StopSignals() as signals:
         os.kill(os.getpid(), signal.SIGINT)
