@@ -165,7 +165,8 @@ class PooledBatchNorm2d(_GroupedBatchNorm2d):
     def _normalize(self, x: Tensor) -> Tensor:
         group = self.group()
         with torch.no_grad():
-            own = torch.stack(aten.batch_norm_update_stats(x, self.running_mean, self.running_var, 0.0))  # changes none
+            unused = self.running_mean.new_empty(2, x.shape[1])  # gives the dtype; may become NaN
+            own = torch.stack(aten.batch_norm_update_stats(x, *unused, 0.0))
             everywhere = own.new_empty(2 * group.size(), x.shape[1])
             dist.all_gather_into_tensor(everywhere, own, group)
             means, variances = everywhere[::2], everywhere[1::2]
@@ -195,16 +196,9 @@ class _NormByGroup(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         (x, weight, mean, var), group = ctx.saved_tensors, ctx.group()
         inverse = torch.rsqrt(var + ctx.eps)
-        statistics = (
-            mean,
-            var,
-            mean,
-            inverse,
-            False,
-            ctx.eps,
-            [False, True, True],
-        )  # a CPU takes var, a GPU inverse
-        _, *sums = aten.native_batch_norm_backward(grad, x, weight, *statistics)  # of grad y and of grad, here
+        statistics = (mean, var, mean, inverse)  # a CPU takes var, a GPU inverse
+        # Sums over this process's images: of grad y, and of grad.
+        _, *sums = aten.native_batch_norm_backward(grad, x, weight, *statistics, False, ctx.eps, [False, True, True])
         everywhere = torch.stack(sums)
         dist.all_reduce(everywhere, group=group)
         values, columns = x.numel() // x.shape[1], (-1, 1, 1)

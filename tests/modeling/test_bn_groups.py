@@ -20,6 +20,7 @@ from detectron2.utils import comm
 
 BATCH, PARTS = 16, 2
 SIZES = (4, 8)
+MAPS = ((8, 3, 8, 8), (1, 3, 1, 1))  # of a process; of the second a process alone has no variance
 VIEWS = {"large": 64, "small": 32, "num_small": 2}
 OPTIONS = ("SOLVER.IMS_PER_BATCH", BATCH, "VIEWS.NUM_SMALL", 2)
 
@@ -39,24 +40,24 @@ def steps_of_processes() -> dict:
     found = {(size, dtype): step_in_groups(size, dtype) for size in SIZES for dtype in (torch.float32, torch.float64)}
     if comm.get_world_size() == 2:
         found["in parts"] = step_in_groups(8, torch.float64, PARTS)  # parts of 4 images, two of them a group
-        found["bfloat16"] = layer_in_bfloat16()
+        found |= {shape: layer_in_bfloat16(shape) for shape in MAPS}
     return found
 
 
-def maps_in_bfloat16() -> torch.Tensor:
+def maps_in_bfloat16(shape: tuple[int, ...]) -> torch.Tensor:
     """Far from 0, as (processes, N, C, H, W)."""
-    return (20 + torch.randn(2, 8, 3, 8, 8, generator=torch.Generator().manual_seed(0))).bfloat16()
+    return (20 + torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))).bfloat16()
 
 
-def layer_in_bfloat16() -> tuple[list[torch.Tensor], list[int]]:
+def layer_in_bfloat16(shape: tuple[int, ...]) -> tuple[list[torch.Tensor], list[int]]:
     """Output, running statistics and gradient of a layer that two processes share, as under autocast; how often they
     exchange something forward and backward."""
-    layer, x, exchanges = nn.BatchNorm2d(3), maps_in_bfloat16()[comm.get_rank()].requires_grad_(), []
-    group_batch_norm([layer], BNGroups(16, 1, 2, 1))
+    layer, x, exchanges = nn.BatchNorm2d(3), maps_in_bfloat16(shape)[comm.get_rank()].requires_grad_(), []
+    group_batch_norm([layer], BNGroups(2 * shape[0], 1, 2, 1))
     with torch.profiler.profile() as forward:
         out = layer(x)
     with torch.profiler.profile() as backward:
-        (out * maps_in_bfloat16()[1 - comm.get_rank()]).sum().backward()
+        (out * maps_in_bfloat16(shape)[1 - comm.get_rank()]).sum().backward()
     for profile in (forward, backward):
         exchanges.append(sum(event.name.startswith("gloo:") for event in profile.events()))
     return [out.detach(), layer.running_mean, layer.running_var, x.grad], exchanges
@@ -143,11 +144,12 @@ def test_saved_running_statistics_are_the_mean_over_the_groups_of_the_first_proc
         assert torch.allclose(torch.stack(saved), torch.stack(own).mean(0), rtol=1e-9), processes
 
 
-def test_pooled_statistics_of_bfloat16_maps_are_those_of_float64_plain_bn_by_one_exchange_each_way(steps):
-    (out, mean, var, grad), exchanges = steps[2]["bfloat16"]
-    plain, x = nn.BatchNorm2d(3).double(), maps_in_bfloat16().flatten(0, 1).double().requires_grad_()
+@pytest.mark.parametrize("shape", MAPS)
+def test_pooled_statistics_of_bfloat16_maps_are_those_of_float64_plain_bn_by_one_exchange_each_way(steps, shape):
+    (out, mean, var, grad), exchanges = steps[2][shape]
+    plain, x = nn.BatchNorm2d(3).double(), maps_in_bfloat16(shape).flatten(0, 1).double().requires_grad_()
     expected = plain(x)
-    (expected * maps_in_bfloat16().flip(0).flatten(0, 1)).sum().backward()
+    (expected * maps_in_bfloat16(shape).flip(0).flatten(0, 1)).sum().backward()
     assert out.dtype == grad.dtype == torch.bfloat16 and exchanges == [1, 1]
     assert torch.allclose(out.double(), expected[: len(out)], rtol=2**-8, atol=1e-4)
     assert torch.allclose(grad.double(), x.grad[: len(grad)], rtol=2**-8, atol=1e-4)
