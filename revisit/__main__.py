@@ -35,9 +35,12 @@ def main() -> None:
     elif verb in TOOLS:
         script = find(TOOLS[verb])
     else:
-        wrong = verb not in ("-h", "--help", "study")
-        print(_overview(studies), file=sys.stderr if wrong else sys.stdout)
-        sys.exit(2 if wrong or words else 0)
+        if verb not in ("-h", "--help", "study") or words:
+            message = f"error: no verb {' '.join((verb, *words))}: expected one of these"
+            print(_overview(studies), message, sep="\n\n", file=sys.stderr)
+            sys.exit(2)
+        print(_overview(studies))
+        return
     sys.argv = [f"revisit {verb}", *words]
     # Not by runpy, which would call the program by its file in every usage.
     module = sys.modules["__main__"] = ModuleType("__main__")

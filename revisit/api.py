@@ -20,7 +20,7 @@ from revisit.checkpoint.convert import as_rgb, flags_to_config
 from revisit.checkpoint.export import load_backbone as read_backbone
 from revisit.data.image_folders import find_images
 from revisit.data.reader import require_record
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 from revisit.evaluation.features import BATCH, center_crop
 from revisit.files import make_folder
 
@@ -107,7 +107,7 @@ def finetune(
     weights: str | Path = "",
     recipe: str = "own_images/detection.yaml",
     *,
-    test: Images = (),
+    test: str | Path = "",
     resume: bool = False,
     **keys: Any,
 ) -> Run:
@@ -116,7 +116,7 @@ def finetune(
     Args:
         images: the name of a data set with labels, such as ``coco:photos:boxes.json``.
         weights: of ``pretrain``, or converted; "" starts from random weights.
-        test: the name of a data set to score; none, where it is left out.
+        test: the name of a data set with labels to score; none, where it is left out.
 
     >>> keys = {"MODEL.ROI_HEADS.NUM_CLASSES": 3, "SOLVER.MAX_ITER": 2}
     >>> finetune("coco:photos:boxes.json", "own/detection", "own/pretrain/backbone.pth", **keys).weights.name
@@ -179,7 +179,7 @@ def embed(backbone: Backbone, images: Images, *, size: int = 224) -> np.ndarray:
         size: of the square that is cut from the middle of an image, px, after its short side became 256/224 of that.
 
     Raises:
-        UserError: an image that cannot be read.
+        UserError: no images, or one that cannot be read.
 
     >>> embed(load_backbone("own/pretrain/backbone.pth"), "photos", size=64).shape
     (64, 256)
@@ -188,6 +188,7 @@ def embed(backbone: Backbone, images: Images, *, size: int = 224) -> np.ndarray:
         files = find_images(Path(images))[0]
     else:
         files = [str(file) for file in images]
+        expect(bool(files), "no images to embed: expected a folder, or a list of at least one file")
     device, rows = backbone.mean.device, []
     for start in range(0, len(files), BATCH):
         batch = np.stack(
@@ -225,7 +226,8 @@ def _command(verb: str, *words: str) -> None:
             for line in process.stdout:
                 print(line, end="", flush=True)
         except KeyboardInterrupt:
-            process.send_signal(signal.SIGINT)  # a training writes a checkpoint and ends
+            # A training then ends after a checkpoint. By a second Ctrl-C, if it had the first one too, it ends at once.
+            process.send_signal(signal.SIGTERM)
             process.wait()
             raise
     if process.returncode:

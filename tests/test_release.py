@@ -3,10 +3,12 @@
 import doctest
 import json
 import os
+import signal
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import cv2
 import nbclient
@@ -18,7 +20,7 @@ from commands import ROOT, run
 
 import revisit
 from revisit import api
-from revisit.__main__ import TOOLS
+from revisit.__main__ import TOOLS, main
 
 LABELS = ("circle", "cross", "square")
 
@@ -96,6 +98,8 @@ def test_what_is_public_is_listed_once_and_a_mistake_is_one_line(tmp_path):
     assert revisit.__all__ == api.__all__ and all(getattr(revisit, name) for name in revisit.__all__)
     with pytest.raises(revisit.UserError, match="^[^\n]*nowhere[^\n]*$"):
         revisit.predict("nowhere.pth", tmp_path, tmp_path / "out")
+    with pytest.raises(revisit.UserError, match="^no images to embed"):
+        revisit.embed(MagicMock(), [])
 
 
 def test_the_notebook_runs_and_is_stored_without_outputs(tmp_path, monkeypatch):
@@ -105,6 +109,33 @@ def test_the_notebook_runs_and_is_stored_without_outputs(tmp_path, monkeypatch):
     assert not any(cell.get("outputs") for cell in notebook.cells)
     nbclient.NotebookClient(notebook, timeout=600).execute(cwd=tmp_path)
     assert (tmp_path / "found/predictions.json").is_file()
+
+
+def test_an_image_is_built_of_what_git_knows():
+    ignored, left_out = (
+        {line.removeprefix("**/").strip("/") for line in (ROOT / file).read_text().splitlines() if line[:1] not in "#"}
+        for file in (".gitignore", ".dockerignore")
+    )
+    assert ignored == left_out
+
+
+def test_a_training_that_python_interrupts_is_asked_once_to_stop_after_a_checkpoint(monkeypatch):
+    process = MagicMock()
+    process.__enter__.return_value = process
+    process.stdout.__iter__.side_effect = KeyboardInterrupt
+    monkeypatch.setattr(subprocess, "Popen", lambda *args, **options: process)
+    with pytest.raises(KeyboardInterrupt):
+        api._command("train")
+    process.send_signal.assert_called_once_with(signal.SIGTERM)  # to a second SIGINT it would write none
+    process.wait.assert_called_once()
+
+
+def test_a_verb_that_is_none_is_named(monkeypatch, capsys):
+    for words in (["trian"], ["study", "Nothing"]):
+        monkeypatch.setattr(sys, "argv", ["revisit", *words])
+        with pytest.raises(SystemExit, match="2"):
+            main()
+        assert f"error: no verb {' '.join(words)}" in capsys.readouterr().err
 
 
 def test_versions_agree_and_workflows_only_call_make():
