@@ -36,8 +36,8 @@ def expect(condition: bool, message: str) -> None:
 def translated(doing: str) -> Iterator[None]:
     """While a run is set up from its config: what a library raises in the block becomes one line.
 
-    The traceback goes to the run's log.txt once that is open, and with ``--debug`` to the screen. UserErrors pass, and
-    so does the failure of another process.
+    The traceback goes to the run's log.txt once that is open, and with ``--debug`` to the screen. What is no defect
+    (``is_no_defect``) passes.
 
     Args:
         doing: what the block does, such as "building the model".
@@ -47,10 +47,8 @@ def translated(doing: str) -> Iterator[None]:
     """
     try:
         yield
-    except UserError:
-        raise
     except Exception as error:
-        if is_lost_contact(error) or is_out_of_memory(error):
+        if is_no_defect(error):
             raise
         logged = logging.getLogger("revisit").handlers
         logging.getLogger(__name__).debug(f"{doing} failed", exc_info=True)
@@ -72,6 +70,11 @@ def enough_memory() -> Iterator[None]:
             f"{first_line(error)} Set SOLVER.AMP.ENABLED True, SOLVER.ACCUMULATION_STEPS 2 (MOCO.BN_GROUP has to fit), "
             "or a smaller SOLVER.IMS_PER_BATCH; --dry-run says what a process needs"
         ) from error
+
+
+def is_no_defect(error: BaseException) -> bool:
+    """Whether an error is a mistake of the user, another process that does not answer, or a GPU that is full."""
+    return isinstance(error, UserError) or is_lost_contact(error) or is_out_of_memory(error)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -19,7 +19,7 @@ from torch.distributed.elastic.utils.distributed import get_free_port
 
 from revisit.engine.command import TIMEOUT
 from revisit.engine.stop_signals import StopSignals
-from revisit.errors import InterruptedRunError, LostContactError, UserError, first_line, is_lost_contact
+from revisit.errors import InterruptedRunError, LostContactError, UserError, first_line, is_lost_contact, translated
 
 from detectron2.utils import comm
 
@@ -71,7 +71,8 @@ def launch(main: Callable[..., object], processes: Processes, *, device: str, ar
         SystemExit: a process was killed, with the shell's exit code for it.
     """
     on_gpu = device != "cpu"
-    gpus, place = torch.cuda.device_count() if on_gpu else 0, torch.device(device).index
+    with translated(f"MODEL.DEVICE {device}"):
+        gpus, place = torch.cuda.device_count() if on_gpu else 0, torch.device(device).index
     if on_gpu and processes.num_processes > gpus:
         raise UserError(f"--num-gpus {processes.num_processes}, but this machine has {gpus}")
     if place is not None and (processes.world_size > 1 or place >= gpus):

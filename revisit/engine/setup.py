@@ -30,7 +30,7 @@ from revisit.engine.precision import DECIDED, choose_precision
 from revisit.engine.run_log import open_log
 from revisit.engine.same_experiment import check_same_network, typed_in_vain
 from revisit.engine.solver import resolve_schedule
-from revisit.errors import UserError, first_line, is_lost_contact, is_out_of_memory, translated
+from revisit.errors import UserError, first_line, is_no_defect, translated
 from revisit.files import make_folder
 from revisit.imports import import_modules
 from revisit.modeling.meta_arch.pretraining import method_of
@@ -66,7 +66,7 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
     with translated("looking at the data sets"):
         notes = typed_in_vain(cfg, args.opts) + settle_evaluation(cfg, eval_only=args.eval_only)
         follow_class_names(cfg, network := _used_network(cfg, args))
-        if args.eval_only and num_classes(cfg) and not (network.classes or cfg.DATASETS.TRAIN):
+        if network.weights and num_classes(cfg) and not (network.classes or cfg.DATASETS.TRAIN):
             notes.append(
                 (logging.WARNING, f"{network.weights} names no classes: those of DATASETS.TEST go by their order")
             )
@@ -204,11 +204,7 @@ def begin(cfg: CfgNode, notes: Sequence[Note], args: argparse.Namespace) -> None
     open_log(cfg.OUTPUT_DIR)
     # Detectron2's training loop logs every exception with its traceback; what is no defect is said in one line.
     logging.getLogger("detectron2.engine.train_loop").addFilter(
-        lambda record: (
-            not (record.exc_info and isinstance(record.exc_info[1], UserError))
-            and not (record.exc_info and is_lost_contact(record.exc_info[1]))
-            and not (record.exc_info and is_out_of_memory(record.exc_info[1]))
-        )
+        lambda record: not (record.exc_info and is_no_defect(record.exc_info[1]))
     )
     torch.backends.cudnn.benchmark = cfg.CUDNN_BENCHMARK and not args.eval_only
     settings = folder / "config.yaml"

@@ -261,10 +261,12 @@ def test_a_gpu_that_torch_cannot_use_is_refused_unless_the_cpu_is_asked_for(monk
     load("MODEL.DEVICE", "cpu")
 
 
-@pytest.mark.parametrize(("device", "processes", "why"), [("cuda:1", 2, "a GPU of its own"), ("cuda:5", 1, "has 2")])
+@pytest.mark.parametrize(
+    ("device", "processes", "why"), [("cuda:1", 2, "a GPU of its own"), ("cuda:5", 1, "has 2"), ("gpu", 1, "cpu, cuda")]
+)
 def test_a_device_by_number_is_one_that_a_single_process_has(monkeypatch, device, processes, why):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    refused(f"MODEL.DEVICE {device}, but .*{why}", launch.launch, Mock(), launch.Processes(processes), device=device)
+    refused(f"MODEL.DEVICE {device}.*{why}", launch.launch, Mock(), launch.Processes(processes), device=device)
 
 
 MODULE = """
