@@ -97,13 +97,14 @@ def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str =
     score = score or offered[0]
     of_class = "-" in score and not frozen
     expect(not offered or of_class or score in offered, f"--score {score}: expected one of {', '.join(offered)}")
-    facts = tuple(fact for name, its in records.items() for fact in _facts(name, its))
+    facts = tuple(fact for name, of_set in records.items() for fact in _facts(name, of_set))
     return replace(task, data=train[0], total=total, score=tuple(score.split("/")), facts=facts)
 
 
 def _facts(name: str, records: Records) -> list[str]:
-    """What tells the images and labels of a data set from others, a line each."""
+    """What tells the images and labels of a data set from others, a line each; a copy has other times."""
     (prints,) = fingerprint(records)
+    del prints["times"]
     return [f"{PARTS.get(part, 'number')} of {name}: {str(value)[:16]}" for part, value in prints.items()]
 
 

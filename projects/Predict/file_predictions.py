@@ -131,6 +131,8 @@ class FilePredictor:
         if self._is_detector:
             objects = [{**result, "category_id": result["category_id"] + 1} for result in self._objects]
             contents["predictions.json"] = objects
+        else:
+            (self._output / "predictions.json").unlink(missing_ok=True)  # of an earlier detector, and of other images
         for name, content in contents.items():
             with written_whole(self._output / name) as temporary:
                 temporary.write_text(json.dumps(content, ensure_ascii=False))

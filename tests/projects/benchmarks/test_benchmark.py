@@ -152,7 +152,7 @@ def test_the_list_for_a_gpu_names_what_is_there_and_an_item_is_judged_by_what_it
     assert check_gpu.run(says, tmp_path / "log")[1:] == ("10.0 to 9.0", False)
     fails = check_gpu.Item("fails", ["-c", "raise SystemExit(3)"], "ends well", ".*", gpus=0)
     assert check_gpu.run(fails, tmp_path / "log")[1:] == (f"exit code 3: {tmp_path / 'log'}", False)
-    assert check_gpu.run(fails._replace(gpus=99), tmp_path / "log") == (0.0, "needs 99 GPUs", True)
+    assert check_gpu.run(fails._replace(gpus=99), tmp_path / "log") == (0.0, "needs 99 GPUs", None)
 
 
 COMMAND = "python projects/Benchmarks/scaling.py"

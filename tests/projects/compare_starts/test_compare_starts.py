@@ -1,6 +1,7 @@
 """Starts compared from the command line: jobs, table, plot, sentence; done once; what is refused."""
 
 import json
+import os
 import re
 import runpy
 import sys
@@ -86,7 +87,8 @@ def test_a_start_with_a_file_for_each_seed_is_named_without_it_where_that_is_cle
 def test_other_labels_of_the_same_images_are_other_data(tmp_path, write_pictures):
     write_pictures(tmp_path / "images", 16)
     facts = []
-    for side in (9, 9, 10):
+    for time, side in enumerate((9, 9, 10)):
+        os.utime(tmp_path / "images/000.png", ns=(time, time))  # as of a copy
         boxes = [{"id": n + 1, "image_id": n, "category_id": 1, "bbox": [1, 1, 9, side]} for n in range(16)]
         pictures = [{"id": n, "file_name": f"{n:03d}.png"} for n in range(16)]
         content = {"images": pictures, "annotations": boxes, "categories": [{"id": 1, "name": "crate"}]}

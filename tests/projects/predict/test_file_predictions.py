@@ -83,7 +83,10 @@ def test_what_a_detector_finds_is_drawn_and_read_by_pycocotools(recipe, inputs, 
 
 @pytest.mark.parametrize(("recipe", "kind"), [("segmentation_nyud", "classes"), ("depth", "depth")])
 def test_maps_of_pixels_are_written_in_the_size_of_their_images(recipe, kind, inputs, tmp_path):
+    (tmp_path / "found").mkdir()
+    (tmp_path / "found/predictions.json").write_text("[]")  # of a detector before
     _, output = predict(recipe, inputs, tmp_path)
+    assert not (output / "predictions.json").exists()
     pixels = cv2.imread(str(output / f"{kind}/one.png"), cv2.IMREAD_UNCHANGED)
     assert pixels.shape == (90, 120) and pixels.dtype == (np.uint8 if kind == "classes" else np.uint16)
     assert (output / f"{kind}/film_000003.png").is_file()
