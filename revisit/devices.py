@@ -12,6 +12,6 @@ def send(values: Tensor | np.ndarray, device: torch.device | str) -> Tensor:
     GPU has done all that it was given before.
     """
     values = torch.as_tensor(values)
-    if values.device.type == "cpu" and torch.device(device).type == "cuda":
-        values = values.pin_memory()
-    return values.to(device, non_blocking=True)
+    if values.device.type != "cpu":
+        return values.to(device)
+    return (values.pin_memory() if torch.device(device).type == "cuda" else values).to(device, non_blocking=True)

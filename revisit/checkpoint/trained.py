@@ -27,7 +27,8 @@ def trained_network(cfg: CfgNode, *, resume: bool = False) -> Trained:
         UnreadableCheckpointError: it cannot be read, or has something else in the places of config and classes.
     """
     paths = checkpoints_of_run(Path(cfg.OUTPUT_DIR)) if resume else []
-    weights, content = next(((str(path), found) for path in paths if (found := glance(path))), (cfg.MODEL.WEIGHTS, {}))
+    contents = ((str(path), glance(path)) for path in paths)
+    weights, content = next((named for named in contents if named[1]), (cfg.MODEL.WEIGHTS, {}))
     if not weights:
         return UNTRAINED
     if not content:

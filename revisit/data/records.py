@@ -61,16 +61,19 @@ def _digests(records: Records, labels: bool) -> dict[str, str]:
         annotated = [{key: record.get(key) for key in LABELS} for record in sample(records, COMPARED)]
         facts["labels"] = [annotated, ask_each(_content_of_labels, sample(records))]
     # Names of files need not be text that UTF-8 can hold: JSON escapes them.
-    return {part: hashlib.sha256(json.dumps(its, default=str).encode()).hexdigest() for part, its in facts.items()}
+    texts = {part: json.dumps(values, default=str) for part, values in facts.items()}
+    return {part: hashlib.sha256(text.encode()).hexdigest() for part, text in texts.items()}
 
 
 def changes(before: list[dict], now: list[dict], *, times: bool = True) -> list[str]:
     """What differs between two fingerprints, as PARTS calls it; a copy has other ``times``, which may not matter."""
-    of_all = [{part: [its.get(part) for its in prints] for part in ("count", *PARTS)} for prints in (before, now)]
-    one, other = of_all
-    if one["count"] != other["count"]:
+
+    def differ(part: str) -> bool:
+        return [prints.get(part) for prints in before] != [prints.get(part) for prints in now]
+
+    if differ("count"):
         return ["number"]
-    return [word for part, word in PARTS.items() if one[part] != other[part] and (times or part != "times")]
+    return [word for part, word in PARTS.items() if differ(part) and (times or part != "times")]
 
 
 def shared_images(one: Records, other: Records) -> int:

@@ -72,9 +72,9 @@ def choose(speeds: Mapping[str, float]) -> str:
 def measure_speeds(candidates: Mapping[str, CfgNode]) -> dict[str, float]:
     """Images per second of all processes, which call it together, at the pace of the slowest, by name of the candidate.
 
-    The networks are made for it and thrown away. What one process alone has too little memory for is left out;
-    of several the others would wait. Candidates take turns, so that whatever else this machine does
-    slows all of them down.
+    The networks are made for it and thrown away. A candidate for which the memory does not suffice is left out where
+    one process runs; of several processes the others would wait for it. Candidates take turns, so that whatever else
+    this machine does slows all of them down.
     """
     *_, last = candidates.values()
     logging.disable(logging.WARNING)  # the run's own network will say the same
