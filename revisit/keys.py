@@ -87,6 +87,7 @@ class Key(NamedTuple):
     may_change: bool
     read_by: tuple[str, ...]
     owner: str  # module that declares it
+    by_images: Callable[[int, int], object] | None = None
 
 
 KEYS: dict[str, Key] = {}  # ours, by full name
@@ -102,6 +103,7 @@ def declare(
     paper: object = None,
     may_change: bool = False,
     read_by: str | Collection[str] = (),
+    by_images: Callable[[int, int], object] | None = None,
 ) -> None:
     """Declare one of our keys, when the module that owns it is imported.
 
@@ -112,11 +114,12 @@ def declare(
         paper: the paper's value for kNN-MoCo on COCO, where it gives one.
         may_change: whether a resumed run may have another value without being another experiment.
         read_by: meta-architectures, by class name, that read it, with their subclasses; (): all.
+        by_images: what 0 stands for, of the number of training images and the batch.
     """
     readers = (read_by,) if isinstance(read_by, str) else tuple(read_by)
     owner = sys._getframe(1).f_globals["__name__"]
     assert name not in KEYS or KEYS[name].owner == owner, f"{name} is declared by {KEYS[name].owner} and {owner}"
-    KEYS[name] = Key(name, default, meaning, rule, paper, may_change, readers, owner)
+    KEYS[name] = Key(name, default, meaning, rule, paper, may_change, readers, owner, by_images)
 
 
 def of_detectron2(
@@ -175,6 +178,13 @@ def check_values(cfg: CfgNode) -> None:
         key = declaration(name)
         if key and key.rule and not key.rule.holds(value):
             raise UserError(f"{name} is {shown(value)}: expected {key.rule.expected}")
+
+
+def resolve_by_images(cfg: CfgNode, images: int) -> None:
+    """Put what 0 stands for, in place, into keys that are declared ``by_images``."""
+    for name, key in KEYS.items():
+        if key.by_images and value_of(cfg, name) == 0:
+            cfg.merge_from_list([name, key.by_images(images, cfg.SOLVER.IMS_PER_BATCH)])
 
 
 def is_read(cfg: CfgNode, name: str) -> bool:

@@ -38,6 +38,7 @@ class ViewBatch(TypedDict, total=False):
     uncut: Uncut  # instead of all views until ``with_looks``, where the device decodes
     anchor_looks: np.ndarray  # (B,) until ``with_looks``, where the device applies them; so positive_looks
     small_looks: np.ndarray  # (B, N)
+    index: torch.Tensor  # (B,) int64, place in the data sets together
     label: torch.Tensor  # (B,) int64, for monitors alone
     num_fallbacks: int  # crops that missed their constraint
     read_errors: list[str]  # one message for each unreadable file, which a neighbour replaced
@@ -80,7 +81,8 @@ class ViewDataset(Dataset):
             views.append(of_image)
             labels.append(record.get("label"))
         fallbacks = sum(of_image["boxes"].num_fallbacks for of_image in views)
-        batch = ViewBatch(num_fallbacks=fallbacks, read_errors=errors)
+        indices = torch.tensor([index for _, index in keys])
+        batch = ViewBatch(index=indices, num_fallbacks=fallbacks, read_errors=errors)
         batch.update({name: tensor.movedim(-1, -3) for name, tensor in tensors.items()})
         if self._mapper.looks_on_device:
             looks = (f"{name}_looks" for name in self._mapper.shapes)

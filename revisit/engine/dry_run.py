@@ -43,6 +43,9 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int, notes: Sequence[N
     if method:
         recipe |= _views(cfg) | _method(cfg)
         recipe |= _cost(cfg, num_processes)
+    if cfg.SOLVER.MINUTES:  # measured when the run begins
+        open_yet = ("epochs", "iterations", "checkpoint_period", "tflop_of_run", "gpu_hours")
+        recipe = {"minutes": cfg.SOLVER.MINUTES} | {key: its for key, its in recipe.items() if key not in open_yet}
     if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
         recipe |= _pixelwise(cfg, model)
     recipe["data"] |= {"bit_depth": bit_depth(cfg) or 8, **_data_on_disk(cfg)}

@@ -83,14 +83,14 @@ def measure_speeds(candidates: Mapping[str, CfgNode]) -> dict[str, float]:
         for name, candidate in candidates.items():
             try:
                 step = _build_step(candidate)
-                warm_up += _seconds_of(step)
+                warm_up += seconds_of(step)
                 steps[name] = step
             except torch.OutOfMemoryError:
                 if comm.get_world_size() > 1 or (candidate is last and not steps):
                     raise
                 step = None
         turns = min(STEPS, int(SECONDS / max(comm.all_gather(warm_up)))) or 1
-        seconds = [{name: _seconds_of(step) for name, step in steps.items()} for _ in range(turns)]
+        seconds = [{name: seconds_of(step) for name, step in steps.items()} for _ in range(turns)]
     finally:
         logging.disable(logging.NOTSET)
     if torch.cuda.is_initialized():
@@ -130,7 +130,8 @@ def _build_step(cfg: CfgNode) -> TrainStep:
     return step
 
 
-def _seconds_of(step: TrainStep) -> float:
+def seconds_of(step: TrainStep) -> float:
+    """How long a step takes, its data and its hooks included, waited for."""
     start = perf_counter()
     with EventStorage(step.iter) as step.storage:
         step.before_step()

@@ -4,7 +4,8 @@ import argparse
 import logging
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from glob import glob
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,12 +20,14 @@ from revisit.checkpoint.run_folder import (
     tidy_up,
 )
 from revisit.checkpoint.trained import UNTRAINED, Trained, trained_network
-from revisit.data.catalog import register
+from revisit.data.catalog import get_records, register
 from revisit.data.inspection import Note, num_classes
 from revisit.engine.config_checks import check_config, check_hardware, check_schedule, settle_evaluation
 from revisit.engine.data_checks import evaluation_sets, follow_class_names, inspect_evaluation, inspect_training
 from revisit.engine.environment import record_environment
 from revisit.engine.launch import log_processes
+from revisit.engine.length import DECIDED as LENGTH_DECIDED
+from revisit.engine.length import choose_length
 from revisit.engine.merging import merged_config
 from revisit.engine.precision import DECIDED, choose_precision
 from revisit.engine.run_log import open_log
@@ -41,6 +44,9 @@ from detectron2.utils import comm
 from detectron2.utils.env import seed_all_rng
 
 logger = logging.getLogger(__name__)
+
+LENGTHS = ("SOLVER.MAX_ITER", "SOLVER.EPOCHS")
+_BEGAN = time.perf_counter()
 
 
 class Plan(NamedTuple):
@@ -73,7 +79,7 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
         if not args.eval_only:
             num_images, about_data = inspect_training(cfg, assume_missing=args.dry_run)
             resolve_schedule(cfg, num_images)
-            notes += about_data + check_schedule(cfg, num_images)
+            notes += about_data + (check_schedule(cfg, num_images) if cfg.SOLVER.MAX_ITER else [])
         notes += inspect_evaluation(cfg, assume_missing=args.dry_run)
     make_folder(Path(cfg.OUTPUT_DIR), "OUTPUT_DIR")
     return Plan(cfg, notes, num_images)
@@ -162,8 +168,9 @@ def _settle(
         cfg.SEED = int(np.random.SeedSequence().entropy % 2**31)
     if cfg.SOLVER.PRECISION == "auto_on_gpu":
         cfg.SOLVER.PRECISION = "auto" if cfg.MODEL.DEVICE != "cpu" and method_of(cfg) else ""
+    typed = set(opts[::2])
+    _settle_length(cfg, typed, before)
     if cfg.SOLVER.PRECISION == "auto":
-        typed = set(opts[::2])
         in_file = "SOLVER.PRECISION" not in typed and (cfg.SOLVER.AMP.ENABLED or cfg.MODEL.CHANNELS_LAST)
         stated = in_file or not typed.isdisjoint(DECIDED)
         if before.get("SOLVER.PRECISION") == "":  # what an earlier part of the run measured
@@ -188,6 +195,19 @@ def _check_no_gpu() -> None:
         f"this machine has {found[0]}, but torch {torch.__version__} cannot use it ({reason}): expected a driver for "
         f"CUDA {torch.version.cuda}, or MODEL.DEVICE cpu"
     )
+
+
+def _settle_length(cfg: CfgNode, typed: Collection[str], before: Mapping[str, Any]) -> None:
+    """Of several lengths of a run the typed one counts; of a resumed one what SOLVER.MINUTES made of it."""
+    if cfg.SOLVER.MINUTES and not typed.isdisjoint(LENGTHS):
+        given = [key for key in (*LENGTHS, "SOLVER.MINUTES") if key in typed]
+        if "SOLVER.MINUTES" in typed:
+            raise UserError(f"{' and '.join(given)} both say how long the run is: expected one of them")
+        cfg.SOLVER.MINUTES = 0.0
+    if cfg.SOLVER.MINUTES:
+        cfg.SOLVER.MAX_ITER = cfg.SOLVER.EPOCHS = 0
+        if before.get("SOLVER.MINUTES") == 0:
+            cfg.merge_from_list([word for key in LENGTH_DECIDED for word in (key, before[key])])
 
 
 def begin(cfg: CfgNode, notes: Sequence[Note], args: argparse.Namespace) -> None:
@@ -216,6 +236,10 @@ def begin(cfg: CfgNode, notes: Sequence[Note], args: argparse.Namespace) -> None
     in_bfloat16 = cfg.SOLVER.AMP.ENABLED and cfg.SOLVER.AMP.DTYPE == "bfloat16" and cfg.MODEL.DEVICE != "cpu"
     if in_bfloat16 and not torch.cuda.is_bf16_supported(including_emulation=False):
         logger.warning("this GPU computes no bfloat16 itself, which is slow: take SOLVER.AMP.DTYPE float16")
+    if cfg.SOLVER.MINUTES and not args.eval_only:
+        with translated("measuring the length of the run"):
+            cfg.merge_from_list([word for pair in choose_length(cfg, _BEGAN).items() for word in pair])
+        notes = [*notes, *check_schedule(cfg, sum(len(get_records(name)) for name in cfg.DATASETS.TRAIN))]
     cfg.freeze()
     if comm.is_main_process():
         # What a run was trained with stays on record when it is evaluated, and until it really resumes (trainer.py).

@@ -4,7 +4,7 @@ from torch import nn, optim
 
 from revisit.errors import expect
 from revisit.imports import require_package
-from revisit.keys import COUNT, POSITIVE, declare, each, one_of, whole
+from revisit.keys import COUNT, POSITIVE, declare, each, one_of, resolve_by_images, whole
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
@@ -76,6 +76,7 @@ def resolve_schedule(cfg: CfgNode, num_images: int) -> None:
         f"{', '.join(cfg.DATASETS.TRAIN)} has {num_images} images, fewer than one batch of {solver.IMS_PER_BATCH}: "
         "lower SOLVER.IMS_PER_BATCH (and SOLVER.BASE_LR with it)",
     )
+    resolve_by_images(cfg, num_images)
     for node, iterations, epochs in (
         (solver, "MAX_ITER", "EPOCHS"),
         (solver, "CHECKPOINT_PERIOD", "CHECKPOINT_EPOCHS"),
@@ -85,6 +86,8 @@ def resolve_schedule(cfg: CfgNode, num_images: int) -> None:
             node[iterations] = node[epochs] * per_epoch
     if solver.STEP_EPOCHS:
         solver.STEPS = tuple(step * per_epoch for step in solver.STEP_EPOCHS)
+    if solver.MINUTES and not solver.MAX_ITER:  # measured as the run begins
+        return
     expect(solver.MAX_ITER > 0, "no length of training: set SOLVER.EPOCHS or SOLVER.MAX_ITER")
     if solver.CHECKPOINT_PERIOD <= 0:
         solver.CHECKPOINT_PERIOD = solver.MAX_ITER

@@ -81,7 +81,7 @@ def view_shapes(cfg: CfgNode, batch: int) -> dict[str, tuple[int, ...]]:
 def random_views(cfg: CfgNode, batch: int) -> dict[str, Tensor]:
     """Views of noise, always the same, in the sizes and the memory layout of the loader's."""
     generator = torch.Generator().manual_seed(0)
-    views = {}
+    views = {"index": torch.arange(batch)}
     for name, (*counts, channels, height, width) in view_shapes(cfg, batch).items():
         pixels = torch.randint(0, 256, (*counts, height, width, channels), dtype=torch.uint8, generator=generator)
         views[name] = pixels.movedim(-1, -3)

@@ -28,7 +28,14 @@ from detectron2.utils import comm
 from detectron2.utils.events import get_event_storage
 
 moco = partial(declare, read_by="MoCo")
-moco("MOCO.QUEUE_SIZE", 65536, "K, rows of the queue.", whole(1, 2**24, "rows"), paper=65536)
+moco(
+    "MOCO.QUEUE_SIZE",
+    65536,
+    "K, rows of the queue. 0: half the training images, in whole batches, at most the paper's.",
+    whole(0, 2**24, "rows"),
+    paper=65536,
+    by_images=lambda images, batch: min(65536, max(1, images // 2 // batch) * batch),
+)
 moco(
     "MOCO.QUEUE_DTYPE",
     "float32",

@@ -1,0 +1,86 @@
+"""DIET: every image is a class of its own, and no more is needed to learn from it.
+
+Balestriero, Unsupervised Learning on a DIET: Datum IndEx as Target Free of Self-Supervision, Reconstruction, Projector
+Head, arXiv 2302.10260. No positives, no negatives, no queue, no momentum encoder and no projection head.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from revisit.keys import SHARE, declare, whole
+from revisit.modeling.meta_arch.pretraining import Pretraining, all_passes
+
+from detectron2.config import CfgNode, configurable
+from detectron2.modeling import META_ARCH_REGISTRY
+from detectron2.utils.events import get_event_storage
+
+declare("DIET.LABEL_SMOOTHING", 0.8, "Share of the target that all images have alike.", SHARE, read_by="DIET")
+declare(
+    "DIET.NUM_IMAGES",
+    0,
+    "Rows of W, one for each training image; 0: as many as DATASETS.TRAIN has.",
+    whole(0, 2**31 - 1, "images"),
+    read_by="DIET",
+    by_images=lambda images, batch: images,
+)
+declare(
+    "DIET.MAX_SCORES",
+    2**25,
+    "Scores of views against W that are in memory at once: more are computed in parts, twice.",
+    whole(1, 2**40),
+    may_change=True,
+    read_by="DIET",
+)
+
+
+def index_loss(rows: Tensor, weight: Tensor, images: Tensor, smoothing: float, max_scores: int) -> Tensor:
+    """The mean cross entropy of each row's scores against its image, with label smoothing.
+
+        s   = W g(x)
+        L   = mean [ logsumexp_n s_n - (1 - a) s_image - a mean_n s_n ]
+
+    Args:
+        rows: (B, Cg), g(x) of views.
+        weight: W, (N, Cg).
+        images: (B,) int64, 0 .. N - 1.
+        smoothing: a, 0 to 1.
+        max_scores: beyond so many the rows go in parts, whose scores are computed again for the gradient.
+    """
+
+    def of_part(part: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(F.linear(part, weight), labels, label_smoothing=smoothing, reduction="sum")
+
+    size = max(1, max_scores // len(weight))
+    if size >= len(rows):
+        return of_part(rows, weight, images) / len(rows)
+    parts = zip(rows.split(size), images.split(size), strict=True)
+    return sum(checkpoint(of_part, part, weight, of_it, use_reentrant=False) for part, of_it in parts) / len(rows)
+
+
+@META_ARCH_REGISTRY.register()
+class DIET(Pretraining):
+    """A linear layer W on g tells every image from all others, from any of its views."""
+
+    @configurable
+    def __init__(self, *, num_images: int, label_smoothing: float, max_scores: int, **shared: object):
+        """The keys DIET.* say what each option means."""
+        super().__init__(**shared)
+        self.images = nn.Linear(self.feature_dim, num_images, bias=False)
+        self.label_smoothing, self.max_scores = label_smoothing, max_scores
+
+    @classmethod
+    def from_config(cls, cfg: CfgNode) -> dict:
+        own = {key.lower(): cfg.DIET[key] for key in ("NUM_IMAGES", "LABEL_SMOOTHING", "MAX_SCORES")}
+        return {**super().from_config(cfg), **own}
+
+    def training_losses(self, batch: dict) -> dict[str, Tensor]:
+        passes = all_passes(batch)
+        rows = torch.cat([self.pooled(self.backbone, views.flatten(0, 1)) for views in passes])
+        images = torch.cat([batch["index"].repeat_interleave(views.shape[1]) for views in passes])
+        if self.watched:
+            first = self.images(rows[: len(passes[0])].detach()).argmax(dim=1)
+            get_event_storage().put_scalar("index_top1", 100 * (first == images[: len(first)]).float().mean().item())
+        options = (self.label_smoothing, self.max_scores)
+        return {"loss_index": index_loss(rows, self.images.weight, images, *options)}
