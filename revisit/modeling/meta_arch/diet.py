@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from revisit.keys import SHARE, declare, whole
+from revisit.modeling.bn_groups import BNGroups, group_batch_norm, whole_batch
 from revisit.modeling.meta_arch.pretraining import Pretraining, all_passes
 
 from detectron2.config import CfgNode, configurable
@@ -64,16 +65,19 @@ class DIET(Pretraining):
     """A linear layer W on g tells every image from all others, from any of its views."""
 
     @configurable
-    def __init__(self, *, num_images: int, label_smoothing: float, max_scores: int, **shared: object):
+    def __init__(
+        self, *, num_images: int, label_smoothing: float, max_scores: int, bn_groups: BNGroups, **shared: object
+    ):
         """The keys DIET.* say what each option means."""
         super().__init__(**shared)
         self.images = nn.Linear(self.feature_dim, num_images, bias=False)
         self.label_smoothing, self.max_scores = label_smoothing, max_scores
+        group_batch_norm([self.backbone], bn_groups)
 
     @classmethod
     def from_config(cls, cfg: CfgNode) -> dict:
         own = {key.lower(): cfg.DIET[key] for key in ("NUM_IMAGES", "LABEL_SMOOTHING", "MAX_SCORES")}
-        return {**super().from_config(cfg), **own}
+        return {**super().from_config(cfg), **own, "bn_groups": whole_batch(cfg)}
 
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
         passes = all_passes(batch)
@@ -83,4 +87,4 @@ class DIET(Pretraining):
             first = self.images(rows[: len(passes[0])].detach()).argmax(dim=1)
             get_event_storage().put_scalar("index_top1", 100 * (first == images[: len(first)]).float().mean().item())
         options = (self.label_smoothing, self.max_scores)
-        return {"loss_index": index_loss(rows, self.images.weight, images, *options)}
+        return {"loss_inst": index_loss(rows, self.images.weight, images, *options)}
