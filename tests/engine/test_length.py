@@ -1,0 +1,54 @@
+"""SOLVER.MINUTES: a run's length from what a step takes, decided once; the length that is typed counts."""
+
+import time
+
+import pytest
+from commands import run
+from runs import load
+from trees import refusal
+
+from revisit.engine import length
+from revisit.engine.setup import make_config
+
+RECIPE = "configs/toy/pretrain.yaml"
+TINY = ["SOLVER.IMS_PER_BATCH", 8, "VIEWS.LARGE_SIZE", 32, "VIEWS.SMALL_SIZE", 24, "MODEL.DEVICE", "cpu"]
+TINY += ["KNN_EVAL.IMAGE_SIZE", 32]
+
+
+@pytest.mark.parametrize(
+    ("evaluates", "iterations", "period"),
+    [(True, (60 * 5 * 0.98 - 100 - 5 * 4) / 0.25, 174), (False, (60 * 5 * 0.98 - 100) / 0.25, 0)],
+)
+def test_iterations_fill_what_is_left_of_the_time_and_the_schedule_follows(
+    toy_datasets, monkeypatch, evaluates, iterations, period
+):
+    monkeypatch.setattr(length, "_measure", lambda cfg: (0.25, 4.0))
+    options = [*TINY, "SOLVER.MINUTES", 5.0, "SOLVER.WARMUP_ITERS", 10**6, "NEIGHBORS.WARMUP_EPOCHS", 9]
+    options += [] if evaluates else ["KNN_EVAL.BANK", "", "DATASETS.TEST", ()]
+    cfg = make_config(RECIPE, options)
+    chosen = length.choose_length(cfg, time.perf_counter() - 100)
+    assert chosen["SOLVER.MAX_ITER"] == pytest.approx(iterations, abs=2) and chosen["SOLVER.MINUTES"] == 0
+    assert chosen["SOLVER.WARMUP_ITERS"] == chosen["SOLVER.MAX_ITER"] // 10
+    assert chosen["TEST.EVAL_PERIOD"] == pytest.approx(period, abs=1)
+    per_epoch = 60 // 8
+    assert chosen["NEIGHBORS.WARMUP_EPOCHS"] == min(9, chosen["SOLVER.MAX_ITER"] // per_epoch // 5)
+
+
+def test_the_length_that_is_typed_counts():
+    assert make_config(RECIPE, ["SOLVER.MINUTES", 5]).SOLVER.MAX_ITER == 0
+    text = refusal(make_config, RECIPE, ["SOLVER.MINUTES", 5, "SOLVER.EPOCHS", 3])
+    assert "SOLVER.EPOCHS and SOLVER.MINUTES" in text
+    assert make_config("configs/own_images/pretrain.yaml", ["SOLVER.EPOCHS", 3]).SOLVER.MINUTES == 0
+
+
+def test_a_run_of_minutes_is_measured_once_and_resumes_to_its_own_length(toy_root, tmp_path):
+    command = f"python tools/train_net.py --config-file {RECIPE} OUTPUT_DIR {tmp_path} SOLVER.MINUTES 0.2"
+    command += f" DATASETS.TEST () KNN_EVAL.BANK '' {' '.join(map(str, TINY))}"
+    command += " MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
+    text = run(command, toy_root)
+    last = load(tmp_path / "model_final.pth")["iteration"]
+    assert "measuring training steps" in text and f"{last + 1:,} iterations, " in text
+    for path in sorted(tmp_path.glob("model_*.pth"))[-2:]:
+        path.unlink()
+    text = run(command.replace(f"{RECIPE} ", f"{RECIPE} --resume "), toy_root)
+    assert "measuring training steps" not in text and load(tmp_path / "model_final.pth")["iteration"] == last
