@@ -7,7 +7,6 @@ import time
 from revisit.data.catalog import get_records
 from revisit.engine.precision import seconds_of
 from revisit.engine.pretrain_trainer import PretrainTrainer
-from revisit.keys import PRETRAINING, declare, real
 from revisit.modeling.distributed import unwrap
 
 from detectron2.config import CfgNode
@@ -16,15 +15,6 @@ from detectron2.utils.events import EventStorage
 
 logger = logging.getLogger(__name__)
 
-declare(
-    "SOLVER.MINUTES",
-    0.0,
-    "Length of a pretraining on this machine, evaluations included: a step is measured as the run begins; iterations, "
-    "warm-ups (at most a tenth of the run, of neighbours a fifth), checkpoints (every tenth) and evaluations (every "
-    "quarter, of a recipe that evaluates on its way) follow. 0: by EPOCHS or MAX_ITER; the one that is typed wins.",
-    real(0, unit="minutes"),
-    read_by=PRETRAINING,
-)
 # What is decided once: a resumed run keeps it.
 DECIDED = (
     "SOLVER.MINUTES", "SOLVER.MAX_ITER", "SOLVER.WARMUP_ITERS", "SOLVER.CHECKPOINT_PERIOD", "TEST.EVAL_PERIOD",

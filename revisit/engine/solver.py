@@ -4,7 +4,7 @@ from torch import nn, optim
 
 from revisit.errors import expect
 from revisit.imports import require_package
-from revisit.keys import COUNT, POSITIVE, declare, each, one_of, resolve_by_images, whole
+from revisit.keys import COUNT, POSITIVE, PRETRAINING, declare, each, one_of, real, resolve_by_images, whole
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
@@ -24,6 +24,15 @@ declare(
     whole(unit="epochs"),
     paper=200,
     may_change=True,
+)
+declare(
+    "SOLVER.MINUTES",
+    0.0,
+    "Length of a pretraining on this machine, evaluations included: a step is measured as the run begins; iterations, "
+    "warm-ups (at most a tenth of the run, of neighbours a fifth), checkpoints (every tenth) and evaluations (every "
+    "quarter, of a recipe that evaluates on its way) follow. 0: by EPOCHS or MAX_ITER; the one that is typed wins.",
+    real(0, unit="minutes"),
+    read_by=PRETRAINING,
 )
 declare(
     "SOLVER.CHECKPOINT_EPOCHS",

@@ -141,7 +141,7 @@ def test_batches_have_the_documented_layout(cfg):
         assert images.is_contiguous(memory_format=torch.channels_last)
     cfg.VIEWS.NUM_SMALL = 0
     (two_crops,) = batches_of(cfg, 1)
-    assert two_crops.keys() == {"anchor", "positive", "num_fallbacks", "read_errors"}
+    assert two_crops.keys() == {"index", "anchor", "positive", "num_fallbacks", "read_errors"}
 
 
 def test_a_batch_holds_the_mappers_views_in_the_samplers_order(cfg, paths):

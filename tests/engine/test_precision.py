@@ -28,8 +28,8 @@ SHORT = ("SOLVER.MAX_ITER", 2)
 
 def pretend(patch: pytest.MonkeyPatch, *seconds: float) -> None:
     """Steps are taken as always, and said to have lasted so long, by candidate."""
-    take, said = precision._seconds_of, cycle(seconds)
-    patch.setattr(precision, "_seconds_of", lambda step: [take(step), next(said)][1])
+    take, said = precision.seconds_of, cycle(seconds)
+    patch.setattr(precision, "seconds_of", lambda step: [take(step), next(said)][1])
 
 
 def decision(cfg: CfgNode) -> tuple:
