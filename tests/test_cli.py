@@ -157,7 +157,7 @@ def test_eval_only_repeats_the_numbers_of_finetuning(task, options, metric, proc
     scores = {f"{kind}/{name}": value for kind, scores in evaluated.items() for name, value in scores.items()}
     assert metric in scores
     for name, value in scores.items():
-        assert trained[name] == value or (value != value and trained[name] != trained[name]), name
+        assert trained[name] == value or (value is None and trained[name] != trained[name]), name  # no box of a size
 
 
 OWN = {

@@ -4,6 +4,7 @@ Those that another test runs in its own form are only parsed, with their configs
 """
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -42,9 +43,11 @@ def photos(tmp_path) -> Path:
 
 
 def walk(page: str, folder: Path, options: dict[str, str], count: int = 7) -> list[str]:
-    """Run a page's first ``count`` commands with ``folder`` for data and outputs, and further options by config."""
+    """Run a page's first ``count`` commands, but those about installing, with ``folder`` for data and outputs, and
+    further options by config."""
     printed = []
-    for command in documented(page)[:count]:
+    commands = [command for command in documented(page) if not re.search("install_detectron2|doctor", command)]
+    for command in commands[:count]:
         command += "".join(f" {added}" for name, added in options.items() if f"/{name}.yaml" in command)
         for old, new in (("/data", "@"), ("$DETECTRON2_DATASETS", "@"), (" output", " @/output"), ("@", str(folder))):
             command = command.replace(old, new)

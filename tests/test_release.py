@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -26,6 +27,8 @@ LABELS = ("circle", "cross", "square")
 
 
 def test_the_wheel_has_what_the_command_runs_and_works_in_an_empty_folder(tmp_path):
+    if int(version("setuptools").partition(".")[0]) < 77:
+        pytest.skip("pyproject.toml states its licence as setuptools 77 and newer read it")
     build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", tmp_path, ROOT]
     subprocess.run(build, check=True, env=os.environ | {"PIP_NO_INDEX": "1"})
     (wheel,) = tmp_path.glob("*.whl")

@@ -167,7 +167,8 @@ def output(tmp_path_factory) -> Path:
     torch.save(content, folder / "knn_moco/model_final.pth")
     write_detectors(converted, folder)
     vit = timm.create_model("vit_small_patch16_224", num_classes=0)
-    torch.save(vit.state_dict(), folder / "dino_vits16.pth")
+    for name in ("dino_vits16", "moco_v3_vits"):
+        torch.save(vit.state_dict(), folder / f"{name}.pth")
     return folder
 
 
@@ -187,12 +188,13 @@ def write_detectors(converted: BackboneWeights, folder: Path) -> None:
 def test_docs_commands_in_their_order(output, tmp_path):
     pytest.importorskip("safetensors")
     commands = re.findall(r"^    (python tools/.*)$", DOCUMENT, re.MULTILINE)
-    assert len(commands) == 9
+    assert len(commands) == 10
     (tmp_path / "photos").mkdir()
     Image.new("RGB", (300, 200), (10, 200, 30)).save(tmp_path / "photos/a.jpg")
     commands = [command.replace("output/", f"{output}/").replace("/data", str(tmp_path)) for command in commands]
     printed = [run(command, tmp_path) for command in commands]
     assert "timm layout (others whose networks are timm's" in printed[1] and "vit_small_patch16_224" in printed.pop(1)
+    assert "12 heads" in printed.pop(1)
     zoo = [printed.pop(1) for _ in range(3)]
     assert "licence of the published weights: CC BY-SA 3.0" in zoo[0] and "finetune with MODEL.RESNETS.NORM" in zoo[0]
     assert yaml.safe_load((output / "mine.yaml").read_text())["config"]["MODEL.PIXEL_STD"] == [2.0, 2.0, 2.0]
