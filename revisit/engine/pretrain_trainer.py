@@ -103,7 +103,7 @@ def _classify(cfg: CfgNode, extract: Callable[[str], Features | None]) -> dict[s
         results[f"knn_top1{suffixes[name]}"] = top1
         logger.info(f"kNN top-1 of {name}: {top1:.2f} % (bank {options.BANK}, {len(bank.rows)} images)")
     if options.LINEAR:
-        classifier = fit_linear(bank)
+        classifier = fit_linear(voters)
         for name, test in tests.items():
             results[f"linear_top1{suffixes[name]}"] = top1 = linear_top1(classifier, test)
             logger.info(f"linear top-1 of {name}: {top1:.2f} %")

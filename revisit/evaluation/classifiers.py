@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,10 +15,13 @@ from revisit.evaluation.features import Features
 from revisit.keys import COUNT, PIXELS, POSITIVE, SWITCH, declare
 
 if TYPE_CHECKING:
-    from sklearn.pipeline import Pipeline
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
 
+Classifier = Callable[[Tensor], Tensor]  # (N, Cg) rows to (N,) int64 labels, on the CPU
 REGULARIZATION = 0.1  # scikit-learn's C, on standardised features; the same for every run, tuned on none
 MAX_ITERATIONS = 1000
+ARRAYS = "SCIPY_ARRAY_API"
 CHUNK = 1024  # rows that are worked on at a time
 
 
@@ -65,19 +70,29 @@ def knn_top1(bank: Features, test: Features, *, k: int, temperature: float) -> f
     return 100 * (predictions == test.labels).float().mean().item()
 
 
-def fit_linear(bank: Features) -> Pipeline:
-    """A logistic regression that L-BFGS has fitted to ``bank``.
+def fit_linear(bank: Features) -> Classifier:
+    """A logistic regression that L-BFGS has fitted to ``bank``, on its device: what gives rows, on any, their labels.
 
-    No second copy of the features is made: while it is fitted they are standardised where they lie, and then put back,
-    to within float32's rounding.
+    On the CPU no second copy of the features is made: while it is fitted they are standardised where they lie, and
+    then put back, to within float32's rounding.
     """
+    # scikit-learn computes on tensors where scipy was told so before it was imported, as it is in a training: below.
+    on_cpu = bank.rows.device.type == "cpu" or ("scipy" in sys.modules and os.environ.get(ARRAYS) != "1")
+    if on_cpu:
+        bank = Features(*(each.cpu() for each in bank))
+    else:
+        os.environ[ARRAYS] = "1"
     # Seconds to import, which every process of every training would wait for.
+    from sklearn import config_context
     from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    scaler = StandardScaler(copy=False)
+    scaler = StandardScaler(copy=not on_cpu)
     regression = LogisticRegression(C=REGULARIZATION, max_iter=MAX_ITERATIONS, random_state=0)
+    if not on_cpu:
+        with config_context(array_api_dispatch=True):
+            regression.fit(scaler.fit_transform(bank.rows), bank.labels)
+        return partial(_classify_on_device, scaler, regression, bank.rows.device)
     chunks = [chunk.numpy() for chunk in bank.rows.split(CHUNK)]
     for chunk in chunks:
         scaler.partial_fit(chunk)
@@ -88,10 +103,19 @@ def fit_linear(bank: Features) -> Pipeline:
     finally:
         for chunk in chunks:
             scaler.inverse_transform(chunk)
-    return make_pipeline(scaler, regression)
+    return lambda rows: torch.from_numpy(regression.predict(scaler.transform(rows.numpy().copy())))
 
 
-def linear_top1(classifier: Pipeline, test: Features) -> float:
+def _classify_on_device(
+    scaler: StandardScaler, regression: LogisticRegression, device: torch.device, rows: Tensor
+) -> Tensor:
+    from sklearn import config_context
+
+    with config_context(array_api_dispatch=True):
+        return regression.predict(scaler.transform(rows.to(device))).cpu()
+
+
+def linear_top1(classifier: Classifier, test: Features) -> float:
     """Percent of ``test`` that the classifier gets right."""
-    predictions = [classifier.predict(chunk.numpy().copy()) for chunk in test.rows.split(CHUNK)]
-    return 100 * float((np.concatenate(predictions) == test.labels.numpy()).mean())
+    predictions = torch.cat([classifier(chunk) for chunk in test.rows.split(CHUNK)])
+    return 100 * (predictions == test.labels).double().mean().item()

@@ -1,5 +1,7 @@
 """What only a GPU can show (`make check-gpu`): the CPU's numbers, a host that waits for nothing, the planned memory."""
 
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -157,3 +159,21 @@ def test_jpegs_that_the_gpu_decodes_and_cuts_are_the_cpus(tmp_path, make_picture
     assert "cannot decode" not in caplog.text  # nvJPEG did, not the host
     for name in ("anchor", "positive", "small"):
         assert (there[name].cpu().float() - here[name].float()).abs().mean() < 2
+
+
+LINEAR = """
+import torch
+from revisit.evaluation.classifiers import fit_linear, linear_top1
+from revisit.evaluation.features import Features
+generator, labels = torch.Generator().manual_seed(0), torch.arange(1200) % 5
+rows = torch.randn(1200, 16, generator=generator) + torch.eye(16)[labels]
+test = Features(rows[800:], labels[800:])
+for device in ("cuda", "cpu"):  # in this order: scipy has not been imported yet
+    print(linear_top1(fit_linear(Features(rows[:800].to(device), labels[:800].to(device))), test))
+"""
+
+
+def test_the_linear_classifier_of_the_gpu_is_that_of_the_cpu():
+    done = subprocess.run([sys.executable, "-c", LINEAR], capture_output=True, text=True, check=True)
+    on_gpu, on_cpu = map(float, done.stdout.split())
+    assert on_gpu == pytest.approx(on_cpu, abs=0.5) and on_cpu > 30
