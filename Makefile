@@ -73,7 +73,7 @@ check-real: $(STAMP)  ## the tests that need real data sets
 check-peers: $(PEERS)/.complete  ## our losses, Sinkhorn, kNN, metrics and readers against four other libraries
 	PYTHONPATH=$(PEERS)$(addprefix :,$(PYTHONPATH)) $(PYTHON) -m pytest -m peers tests/peers
 
-# Beside the project's packages, not among them: no part of the project imports one of these.
+# Beside the project's packages, not among them.
 $(PEERS)/.complete: tests/peers/packages.txt $(STAMP)
 	rm -rf $(PEERS)
 	$(PYTHON) -m pip --disable-pip-version-check install --no-deps --target $(PEERS) --requirement $<
