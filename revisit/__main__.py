@@ -1,10 +1,12 @@
 """The command ``revisit``: every tool of the checkout as a verb, the same code."""
 
 import ast
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
 
+from revisit.errors import did_you_mean
 from revisit.places import PACKAGES, find
 
 TOOLS = {
@@ -36,7 +38,9 @@ def main() -> None:
         script = find(TOOLS[verb])
     else:
         if verb not in ("-h", "--help", "study") or words:
-            message = f"error: no verb {' '.join((verb, *words))}: expected one of these"
+            asked = " ".join((verb, *words))
+            known = [*TOOLS, *(f"study {name}" for name in studies)]
+            message = f"error: no verb {asked}: expected one of these{did_you_mean(asked, known)}"
             print(_overview(studies), message, sep="\n\n", file=sys.stderr)
             sys.exit(2)
         print(_overview(studies))
@@ -45,7 +49,14 @@ def main() -> None:
     # Not by runpy, which would call the program by its file in every usage.
     module = sys.modules["__main__"] = ModuleType("__main__")
     module.__file__ = script
-    exec(compile(Path(script).read_text(), script, "exec"), vars(module))
+    exec(compile(_as_typed(Path(script).read_text()), script, "exec"), vars(module))
+
+
+def _as_typed(source: str) -> str:
+    """A script whose ``--help`` says ``revisit VERB`` for the files that a checkout has."""
+    for verb, script in TOOLS.items():
+        source = source.replace(f"python {script}", f"revisit {verb}")
+    return re.sub(r"python projects/(\w+)/run\.py", r"revisit study \1", source)
 
 
 def _overview(studies: dict[str, str]) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from revisit.checkpoint.convert import as_rgb, flags_to_config
 from revisit.checkpoint.export import load_backbone as read_backbone
-from revisit.data.image_folders import find_images
+from revisit.data.catalog import get_records
 from revisit.data.reader import require_record
 from revisit.errors import UserError, expect
 from revisit.evaluation.features import BATCH, center_crop
@@ -175,8 +175,9 @@ def embed(backbone: Backbone, images: Images, *, size: int = 224) -> np.ndarray:
     """(N, C) float32 unit rows: the mean of the last map of each image, in the order of ``images``.
 
     Args:
-        images: a folder, in the order of its sorted paths, or files.
+        images: a folder, in the order of its sorted paths, files, or the name of a data set.
         size: of the square that is cut from the middle of an image, px, after its short side became 256/224 of that.
+            Rows say most at the size of the views that the backbone has seen: 64 of own_images/pretrain.yaml.
 
     Raises:
         UserError: no images, or one that cannot be read.
@@ -185,15 +186,13 @@ def embed(backbone: Backbone, images: Images, *, size: int = 224) -> np.ndarray:
     (64, 256)
     """
     if isinstance(images, str | Path):
-        files = find_images(Path(images))[0]
+        records = get_records(_name_of(images, Path()))
     else:
-        files = [str(file) for file in images]
-        expect(bool(files), "no images to embed: expected a folder, or a list of at least one file")
+        records = [{"file_name": str(file)} for file in images]
+        expect(bool(records), "no images to embed: expected a folder, or a list of at least one file")
     device, rows = backbone.mean.device, []
-    for start in range(0, len(files), BATCH):
-        batch = np.stack(
-            [center_crop(require_record({"file_name": file}), size) for file in files[start : start + BATCH]]
-        )
+    for start in range(0, len(records), BATCH):
+        batch = np.stack([center_crop(require_record(record), size) for record in records[start : start + BATCH]])
         maps = backbone(torch.from_numpy(batch).permute(0, 3, 1, 2).to(device))
         rows.append(nn.functional.normalize(list(maps.values())[-1].mean(dim=(2, 3))).cpu())
     return torch.cat(rows).numpy()

@@ -1,10 +1,11 @@
 """The one exception that means: the user can fix this."""
 
+import difflib
 import logging
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 _NO_ANSWER = re.compile(
@@ -121,6 +122,12 @@ def first_line(error: object) -> str:
     """
     lines = re.sub(r" ?<_io\.[^>]*>", "", str(error)).strip().splitlines()
     return (lines or [type(error).__name__])[0][:160]
+
+
+def did_you_mean(word: str, choices: Iterable[str], most: int = 1) -> str:
+    """The end of a message about a word that is none of ``choices``: those that are like it; "" where none is."""
+    close = difflib.get_close_matches(word, choices, n=most, cutoff=0.5)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 def some(names: Sequence[str]) -> str:

@@ -12,6 +12,16 @@ def find(name: str) -> str:
     return next((str(home / name) for home in HOMES if (home / name).is_file()), name)
 
 
+def typed(name: str) -> str:
+    """``find``'s file as a command names it: ``name`` itself where it is seen from here."""
+    return name if Path(name).is_file() else find(name)
+
+
+def recipe_names() -> list[str]:
+    """Of all recipes, below configs/: own_images/pretrain.yaml."""
+    return [path.relative_to(CONFIGS).as_posix() for path in sorted(CONFIGS.rglob("*.yaml"))]
+
+
 def find_config(name: str) -> str:
     """The path of a config file: as it is seen from here, else a recipe's, with or without ``configs/`` before it."""
     if not name or Path(name).is_file():

@@ -22,6 +22,7 @@ from commands import ROOT, run
 import revisit
 from revisit import api
 from revisit.__main__ import TOOLS, main
+from revisit.places import typed
 
 LABELS = ("circle", "cross", "square")
 
@@ -50,9 +51,16 @@ def test_the_wheel_has_what_the_command_runs_and_works_in_an_empty_folder(tmp_pa
 
     overview = revisit_command()
     assert all(f"\n  {verb} " in overview for verb in TOOLS) and "study LinearClassification" in overview
-    assert "usage: revisit study LinearClassification" in revisit_command("study", "LinearClassification", "--help")
+    taught = revisit_command("study", "LinearClassification", "--help")
+    assert "usage: revisit study LinearClassification" in taught and "\n    revisit study LinearC" in taught
     dry = ("DATASETS.TRAIN", f"('folder:{ROOT}/docs',)", "SOLVER.IMS_PER_BATCH", "2", "OUTPUT_DIR", "out")
     assert "dry_run.json" in revisit_command("train", "--config-file", "own_images/pretrain.yaml", "--dry-run", *dry)
+
+
+def test_a_command_that_is_shown_names_files_that_are_there(tmp_path, monkeypatch):
+    assert typed("tools/train_net.py") == "tools/train_net.py"
+    monkeypatch.chdir(tmp_path)
+    assert typed("tools/train_net.py") == str(ROOT / "tools/train_net.py")
 
 
 def test_doctor_says_what_there_is(tmp_path):
@@ -103,6 +111,8 @@ def test_what_is_public_is_listed_once_and_a_mistake_is_one_line(tmp_path):
         revisit.predict("nowhere.pth", tmp_path, tmp_path / "out")
     with pytest.raises(revisit.UserError, match="^no images to embed"):
         revisit.embed(MagicMock(), [])
+    with pytest.raises(revisit.UserError, match="^unknown data set 'folders:x'"):
+        revisit.embed(MagicMock(), "folders:x")
 
 
 def test_the_notebook_runs_and_is_stored_without_outputs(tmp_path, monkeypatch):
@@ -138,7 +148,8 @@ def test_a_verb_that_is_none_is_named(monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["revisit", *words])
         with pytest.raises(SystemExit, match="2"):
             main()
-        assert f"error: no verb {' '.join(words)}" in capsys.readouterr().err
+        error = capsys.readouterr().err
+        assert f"error: no verb {' '.join(words)}" in error and ("mean train?" in error) == (words == ["trian"])
 
 
 def test_versions_agree_and_workflows_only_call_make():

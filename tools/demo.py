@@ -21,7 +21,7 @@ from pathlib import Path
 from revisit.engine.command import run_command
 from revisit.errors import expect
 from revisit.files import make_folder
-from revisit.places import find
+from revisit.places import find, typed
 from revisit.viz.curves import plot_curves, read_metrics
 
 PRETRAIN, DETECT = "configs/toy/pretrain.yaml", "configs/toy/detection.yaml"
@@ -56,7 +56,7 @@ class Demo:
     def run(self, title: str, *command: str, **variables: str) -> None:
         """Run ``python COMMAND``, showing what matters of its output and keeping all of it in a log."""
         number = len(self.timings) + 1
-        words = [*(f"{name}={value}" for name, value in variables.items()), "python", *command]
+        words = [*(f"{name}={value}" for name, value in variables.items()), "python", typed(command[0]), *command[1:]]
         print(f"\n[{number}/{NUM_STEPS}] {title}\n    {' '.join(words)}", flush=True)
         log, start = self.output / f"logs/{number}.log", time.perf_counter()
         own = {"DETECTRON2_DATASETS": f"{self.output}/datasets", "PYTHONUNBUFFERED": "1", "TQDM_MININTERVAL": "2"}

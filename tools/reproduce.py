@@ -1,6 +1,7 @@
 #!/usr/bin/env python
-"""Reproduce a table of the paper: pretrain, convert and evaluate every row, then print the paper's values and ours;
-or draw the paper's figures.
+"""Reproduce a table of the paper: pretrain, convert and evaluate every row, print the paper's values and ours.
+
+It draws the paper's figures too.
 
     python tools/reproduce.py ablation --dry-run
     python tools/reproduce.py ablation --profile toy --seeds 1

@@ -23,7 +23,7 @@ from revisit.engine.solver import resolve_schedule
 from revisit.errors import expect
 from revisit.evaluation.main_score import SCORES, main_score
 from revisit.modeling.meta_arch.pretraining import method_of
-from revisit.places import HOMES, PACKAGES, find_config
+from revisit.places import HOMES, find_config
 
 from detectron2.config import CfgNode
 from detectron2.modeling import build_model
@@ -76,7 +76,7 @@ def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str =
     file = Path(find_config(config)).resolve()
     by_features = any(file.is_relative_to(home / "projects") for home in HOMES)
     expect(frozen or not by_features, f"{config} classifies by frozen features: add --frozen")
-    config = str(file.relative_to(PACKAGES)) if file.is_relative_to(PACKAGES) else str(file)  # where jobs run
+    config = next((str(file.relative_to(home)) for home in HOMES if file.is_relative_to(home)), str(file))
     if frozen:  # lambda is chosen on a part of the labelled images, not on further ones
         options = (*options, "LINEAR.VALIDATION", "")
     task = Task(config, tuple(options), frozen, "", 0, (), ())

@@ -30,7 +30,7 @@ import numpy as np
 
 from revisit.data.records import Records
 from revisit.data.sources import DETECTION_SIZES, KINDS, SOURCES, DataSource
-from revisit.errors import UserError, expect, translated
+from revisit.errors import UserError, did_you_mean, expect, translated
 from revisit.urls import is_url, local_copy
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
@@ -100,12 +100,13 @@ def register(name: str) -> None:
         return
     kind = KINDS.get(word)
     if kind is None or not rest:
-        expect(os.sep not in word, f"unknown data set {name!r}: for a folder of images write \"('folder:{name}',)\"")
+        is_folder = os.sep in word or (name != "" and Path(name).is_dir())
+        expect(not is_folder, f"unknown data set {name!r}: for a folder of images write \"('folder:{name}',)\"")
         expect(not name.startswith("toy_"), f"unknown data set {name!r}: {ADD_TOY_SCENES}")
-        ours = ", ".join(sorted(n for n in DatasetCatalog.list() if MetadataCatalog.get(n).get("by_revisit")))
-        kinds = ", ".join([*KINDS, SUBSET])
-        choices = f"one that Detectron2 registers, one of {ours}, or KIND:PATH with KIND one of {kinds}"
-        raise UserError(f"unknown data set {name!r}: expected {choices}")
+        kinds = [*KINDS, SUBSET]
+        expected = f"KIND:PATH with KIND one of {', '.join(kinds)}, or a name of datasets/README.md or Detectron2"
+        meant = did_you_mean(word, kinds if rest else DatasetCatalog.list())
+        raise UserError(f"unknown data set {name!r}: expected {expected}{meant}")
     forms = kind.form.replace("[", "").replace("]", "").split(":")
     texts = split_parts(rest, len(forms))
     least = len(forms) - kind.form.count("[")
@@ -211,7 +212,7 @@ def is_labelled(record: dict) -> bool:
 
 def _register(name: str, load: Callable[[], Records], metadata: dict) -> None:
     DatasetCatalog.register(name, load)
-    MetadataCatalog.get(name).set(by_revisit=True, **metadata)
+    MetadataCatalog.get(name).set(**metadata)
 
 
 def _missing(name: str, expected: object) -> MissingDataError:

@@ -1,13 +1,12 @@
 """Config files and KEY VALUE pairs over the defaults: what a value's type may be, and what a typing error meant."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 
 import yaml
 
 from revisit.checkpoint.trained import Trained
 from revisit.config import OF_A_RUN, add_revisit_config
-from revisit.errors import UserError
+from revisit.errors import UserError, did_you_mean
 from revisit.imports import import_modules
 from revisit.keys import declaration, declare, dotted_keys, is_among, shown
 
@@ -70,8 +69,7 @@ def _merge(cfg: CfgNode, values: Mapping[str, object], where: str) -> None:
     current = dotted_keys(cfg)
     for key, value in values.items():
         if key not in current:
-            close = difflib.get_close_matches(key, current, n=1, cutoff=0.5)
-            raise UserError(f"{where}: unknown config key {key}" + (f"; did you mean {close[0]}?" if close else ""))
+            raise UserError(f"{where}: unknown config key {key}{did_you_mean(key, current)}")
         try:
             cfg.merge_from_list([key, _fitted(key, value, current[key])])
         except UserError as error:

@@ -33,11 +33,11 @@ from revisit.engine.precision import DECIDED, choose_precision
 from revisit.engine.run_log import open_log
 from revisit.engine.same_experiment import check_same_network, typed_in_vain
 from revisit.engine.solver import resolve_schedule
-from revisit.errors import UserError, first_line, is_no_defect, translated
+from revisit.errors import UserError, did_you_mean, expect, first_line, is_no_defect, translated
 from revisit.files import make_folder
 from revisit.imports import import_modules
 from revisit.modeling.meta_arch.pretraining import method_of
-from revisit.places import find_config
+from revisit.places import find_config, recipe_names
 
 from detectron2.config import CfgNode
 from detectron2.utils import comm
@@ -66,6 +66,8 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
     Raises:
         UserError: whatever is wrong with it, in one line.
     """
+    no_recipe = "no recipe is given: expected --config-file FILE, such as own_images/pretrain.yaml (MODEL_ZOO.md)"
+    expect(bool(args.config_file) or args.eval_only, no_recipe)
     where = {"num_processes": num_processes, "for_here": not args.dry_run}
     cfg = make_config(args.config_file, args.opts, resume=args.resume, trained=args.eval_only, **where)
     num_images = 0
@@ -116,7 +118,8 @@ def make_config(
     """
     config_file = find_config(config_file)
     if config_file and not Path(config_file).is_file():
-        raise UserError(f"config file {config_file} not found, nor a recipe of that name (MODEL_ZOO.md)")
+        meant = did_you_mean(config_file.removeprefix("configs/"), recipe_names(), most=3)
+        raise UserError(f"config file {config_file} not found, nor a recipe of that name (MODEL_ZOO.md){meant}")
     cfg = merged_config(config_file, opts)
     if trained:
         cfg = _under_checkpoint(cfg, config_file, opts, resume)

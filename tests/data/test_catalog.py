@@ -89,11 +89,22 @@ def test_what_is_no_folder_or_list_of_images_is_named(tmp_path, name, message):
     assert re.search(message.format(root=tmp_path), one_line_error(name.format(root=tmp_path)))
 
 
-@pytest.mark.parametrize("name", ["no_such_data", "folders:/tmp", "folder:", "", "voc"])
-def test_an_unknown_name_is_answered_with_what_there_is(name):
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("zzz", ""),
+        ("folders:/tmp", "; did you mean folder?"),
+        ("cifar_train", "; did you mean cifar10_train?"),
+        ("folder:", ""),
+        ("", ""),
+        ("voc", ""),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_kinds_and_what_is_like_it(name, meant):
     line = one_line_error(name)
-    for expected in (repr(name), "coco_2017_train_images", "cifar10_train", "toy_scenes_train", *KINDS):
+    for expected in (repr(name), "datasets/README.md", *KINDS):
         assert expected in line
+    assert line.endswith(f"or Detectron2{meant}")
     assert name not in DatasetCatalog.list()
 
 

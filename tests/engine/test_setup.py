@@ -101,6 +101,13 @@ def test_what_several_processes_cannot_share_is_refused_by_name():
     refused("MOCO.BN_GROUP", load, "MOCO.BN_GROUP", 96, num_gpus=8)
 
 
+def test_a_recipe_that_is_not_there_is_answered_with_those_like_it_and_none_with_an_example(tmp_path):
+    refused("knn_moco not found.* did you mean .*own_images/knn_moco.yaml", load, config_file="knn_moco")
+    refused("did you mean own_images/pretrain.yaml", load, config_file="configs/own_images/pretran.yaml")
+    nothing = Namespace(config_file="", opts=[], resume=False, dry_run=False, eval_only=False)
+    refused("no recipe is given: .* such as own_images/pretrain.yaml", plan, nothing, 1)
+
+
 def plan_of(recipe: str, *opts: object, output: Path, **options: bool) -> Plan:
     words = ["OUTPUT_DIR", str(output), "DATALOADER.NUM_WORKERS", "0", *map(str, opts)]
     switches = {"resume": False, "dry_run": False, "eval_only": False} | options
