@@ -105,7 +105,7 @@ def test_labels_of_another_order_are_compared_by_name_in_every_process_and_share
 
 def test_eval_only_writes_the_knn_accuracy(pretrained, toy_root, tmp_path):
     weights = pretrained / "model_final.pth"
-    run(f"{PRETRAIN} --eval-only OUTPUT_DIR {tmp_path} {TINY} MODEL.WEIGHTS {weights}", toy_root)
+    run(f"{PRETRAIN} --eval-only --weights {weights} OUTPUT_DIR {tmp_path} {TINY}", toy_root)
     assert 0 <= json.loads((tmp_path / "evaluation.json").read_text())["knn_top1"] <= 100
     assert [path.name for path in tmp_path.glob("*.png")] == [f"neighbours_{load(weights)['iteration']:07d}.png"]
 
@@ -243,7 +243,8 @@ def test_impossible_dense_recipes_are_refused_by_key_or_data_set(key, value, toy
 
 def test_a_dry_run_does_not_take_a_wrong_data_set_for_a_missing_one(toy_datasets):
     cfg = make_config("configs/toy/segmentation_voc.yaml", ["MODEL.SEM_SEG_HEAD.NUM_CLASSES", "12"], for_here=False)
-    refused("NUM_CLASSES", inspect_training, cfg, assume_missing=True)
+    said = "has 11 classes: add MODEL.SEM_SEG_HEAD.NUM_CLASSES 11 to the command"
+    refused(said, inspect_training, cfg, assume_missing=True)
 
 
 def test_sync_bn_over_processes_of_the_cpu_refuses_bfloat16():

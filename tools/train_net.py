@@ -35,6 +35,9 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     default = "(default: %(default)s)"
     parser.add_argument("--config-file", default="", metavar="FILE", help="recipe, such as configs/toy/pretrain.yaml")
+    parser.add_argument(
+        "--weights", default="", metavar="FILE", help="start from these, or score them: MODEL.WEIGHTS FILE"
+    )
     resume = "continue from the last checkpoint in OUTPUT_DIR, or start where there is none"
     parser.add_argument("--resume", action="store_true", help=resume)
     score = "train nothing: evaluate MODEL.WEIGHTS or, with --resume, the last checkpoint"
@@ -54,7 +57,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--timeout", type=minutes, default=default, metavar="MINUTES", help=patience)
     parser.add_argument("--debug", action="store_true", help="print the traceback of what a library refuses")
     parser.add_argument("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.opts = [*(["MODEL.WEIGHTS", args.weights] if args.weights else []), *args.opts]
+    return args
 
 
 def minutes(text: str) -> float:

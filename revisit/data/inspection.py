@@ -73,7 +73,8 @@ def check_records(cfg: CfgNode, name: str, records: Records) -> None:
         raise UserError(f"data set {name!r} has no {what}, which {model.META_ARCHITECTURE} learns from")
     count = len(MetadataCatalog.get(name).get(classes, ())) if classes else None
     if count != num_classes(cfg):
-        raise UserError(f"{key} is {num_classes(cfg)}, but data set {name!r} has {count} classes")
+        message = f"{key} is {num_classes(cfg)}, but data set {name!r} has {count} classes"
+        raise UserError(message + (f": add {key} {count} to the command" if count else ""))
 
 
 def _inspect_detection(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> list[Note]:
@@ -146,7 +147,11 @@ def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: 
     kept = Counter(box["category_id"] for _, box in boxes if not box.get("iscrowd", 0))
     listed = [f"{label} {kept[n]}" for n, label in enumerate(classes)][:LISTED]
     empty = sum(not record["annotations"] for record in records)
-    summary = f"{name}: {len(records)} images, {empty} of them without boxes; {len(boxes)} boxes: "
+    fate = "whatever is found on them counts as wrong"
+    if to_learn:
+        fate = "left out, unless DATALOADER.FILTER_EMPTY_ANNOTATIONS is False"
+    summary = f"{name}: {len(records)} images, {empty} of them without boxes{f' ({fate})' * bool(empty)}; "
+    summary += f"{len(boxes)} boxes: "
     notes = [(logging.INFO, summary + ", ".join(listed))]
     if not kept:
         message = f"data set {name!r} has no box" + (f" but {len(boxes)} of crowds" if boxes else "")

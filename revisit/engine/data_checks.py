@@ -3,13 +3,14 @@
 import logging
 
 from revisit.checkpoint.trained import UNTRAINED, Trained
-from revisit.data.catalog import MissingDataError, get_records
+from revisit.data.catalog import MissingDataError, get_records, is_labelled
 from revisit.data.class_names import share_classes
 from revisit.data.inspection import Note, inspect, num_classes
 from revisit.data.records import shared_images
 from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.errors import UserError
 from revisit.evaluation.features import check_not_enlarged
+from revisit.keys import DETECTORS
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
@@ -17,7 +18,9 @@ from detectron2.data import MetadataCatalog
 
 
 def inspect_training(cfg: CfgNode, *, assume_missing: bool = False) -> tuple[int, list[Note]]:
-    """Images in DATASETS.TRAIN, by whose records INPUT.BIT_DEPTH is resolved, and what is to be said of them.
+    """How many images of DATASETS.TRAIN are learned from, and what is to be said of them.
+
+    INPUT.BIT_DEPTH is resolved by their records.
 
     Args:
         assume_missing: for a data set that is not on disk take its published size, where that is known.
@@ -37,7 +40,8 @@ def inspect_training(cfg: CfgNode, *, assume_missing: bool = False) -> tuple[int
             total += expected
             continue
         notes += about_records
-        total += len(records)
+        leaves_out = cfg.MODEL.META_ARCHITECTURE in DETECTORS and cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS
+        total += sum(map(is_labelled, records)) if leaves_out else len(records)
         on_disk += records
     resolve_bit_depth(cfg, on_disk)
     return total, notes

@@ -2,11 +2,13 @@
 
 import json
 import logging
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 from torch import nn
 
+from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.flags import flags_of
 from revisit.checkpoint.run_folder import VIEWS
 from revisit.data.catalog import get_records
@@ -35,6 +37,10 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int, notes: Sequence[N
     """Print the recipe and ``notes`` of its data; write the first to OUTPUT_DIR/dry_run.json, views to views.png."""
     output = Path(cfg.OUTPUT_DIR)
     model = build_meta_model(cfg)
+    if Path(cfg.MODEL.WEIGHTS).is_file():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that tensors without memory take no values: what is refused is the point
+            RevisitCheckpointer(model, cfg).load(cfg.MODEL.WEIGHTS, checkpointables=[])
     method = method_of(cfg)
     known = describe(model)
     network = f", {known.title(flags_of(cfg, known))}" if known else ""

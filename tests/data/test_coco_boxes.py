@@ -13,6 +13,8 @@ from trees import one_line_error, refusal, write
 from revisit.data.catalog import get_records
 from revisit.data.coco_boxes import load_coco, load_coco_dict
 from revisit.data.inspection import check_masks, inspect_boxes
+from revisit.engine.data_checks import inspect_training
+from revisit.engine.setup import make_config
 
 from detectron2.data import MetadataCatalog
 
@@ -100,10 +102,20 @@ def inspected(name: str, to_learn: bool = True) -> list[tuple[int, str]]:
     return inspect_boxes(name, get_records(name), MetadataCatalog.get(name).thing_classes, to_learn=to_learn)
 
 
+@pytest.mark.parametrize(("leaves_out", "count"), [(True, 1), (False, 2)])
+def test_an_epoch_has_the_images_that_are_learned_from(coco, leaves_out, count):
+    own = {"DATASETS.TRAIN": f"('{coco()}',)", "MODEL.ROI_HEADS.NUM_CLASSES": 2, "MODEL.DEVICE": "cpu"}
+    own["DATALOADER.FILTER_EMPTY_ANNOTATIONS"] = leaves_out
+    cfg = make_config("own_images/detection.yaml", [str(word) for pair in own.items() for word in pair])
+    assert inspect_training(cfg)[0] == count
+
+
 def test_boxes_are_counted_and_doubtful_ones_shown_by_an_example(coco, tmp_path):
     (level, text), *others = inspected(coco(of("annotations", bbox=[50, 10, 20, 10])))
     assert level == logging.INFO
-    assert text.endswith("2 images, 1 of them without boxes; 3 boxes: cat 3, dog 0")
+    left_out = "1 of them without boxes (left out, unless DATALOADER.FILTER_EMPTY_ANNOTATIONS is False)"
+    assert text.endswith(f"2 images, {left_out}; 3 boxes: cat 3, dog 0")
+    assert "1 of them without boxes (whatever is found on them counts as wrong)" in inspected(coco(), False)[0][1]
     assert [level for level, _ in others] == [logging.WARNING] * 2
     outside, missing = [text for _, text in others]
     assert f"1 of 3 boxes, such as x0, y0, x1, y1 = 50, 10, 70, 20 in {tmp_path}/a.jpg" in outside

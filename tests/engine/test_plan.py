@@ -57,6 +57,11 @@ def test_the_recipe_is_what_the_run_would_do(recipe, toy_datasets, tmp_path, mon
     assert plan["data"]["found"] and (tmp_path / "views.png").is_file()
 
 
+def test_weights_that_a_training_would_refuse_are_refused(recipe, tmp_path):
+    torch.save({"conv1.weight": torch.zeros(1)}, tmp_path / "others.pth")
+    refused("only 0 of .* backbone tensors have a value", recipe, "MODEL.WEIGHTS", str(tmp_path / "others.pth"))
+
+
 def test_accumulation_needs_the_memory_of_one_part(recipe):
     whole = recipe("SOLVER.IMS_PER_BATCH", 48)
     parts = recipe("SOLVER.IMS_PER_BATCH", 48, "SOLVER.ACCUMULATION_STEPS", 4)
