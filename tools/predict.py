@@ -37,7 +37,7 @@ def main() -> None:
     from revisit.files import make_folder
 
     cfg = finetuned_config(args)
-    set_score_threshold(cfg, args)
+    threshold = set_score_threshold(cfg, args)
     sources = find_sources(args.inputs, args.output)
     try:
         resolve_bit_depth(cfg, [{"file_name": str(source.path)} for source in sources if not source.is_video])
@@ -51,6 +51,8 @@ def main() -> None:
     done = len(sources) - len(predictor.unreadable)
     expect(done > 0, "none of the inputs can be read")
     print(f"{done} of {len(sources)} files: pictures and JSON are in {args.output}")
+    if predictor.is_detector:
+        print(f"{predictor.count} objects score at least {threshold:g} (--score-threshold)")
 
 
 if __name__ == "__main__":

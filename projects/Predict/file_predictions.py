@@ -51,7 +51,8 @@ def find_sources(paths: list[Path], output: Path) -> list[Source]:
             files += [(Path(file), Path(file).relative_to(path)) for file in find_images(path)[0]]
         else:
             kinds = ", ".join(sorted(SUFFIXES | VIDEOS))
-            expect(path.is_file(), f"{path} not found: expected image files, folders of them, or videos")
+            hint = "; KEY VALUE pairs follow --opts" if str(path).isupper() else ""
+            expect(path.is_file(), f"{path} not found: expected image files, folders of them, or videos{hint}")
             expect(path.suffix.lower() in SUFFIXES | VIDEOS, f"{path} is neither image nor video: expected {kinds}")
             files.append((path, Path(path.name)))
     sources: dict[str, Source] = {}
@@ -72,10 +73,15 @@ class FilePredictor:
 
     def __init__(self, cfg: CfgNode, output: Path):
         self._predictor, self._output = Predictor(cfg), output
-        self._is_detector = cfg.MODEL.META_ARCHITECTURE in DETECTORS
+        self.is_detector = cfg.MODEL.META_ARCHITECTURE in DETECTORS
         self._images: list[dict] = []
         self._objects: list[dict] = []
         self.unreadable: list[str] = []
+
+    @property
+    def count(self) -> int:
+        """Objects found so far."""
+        return len(self._objects)
 
     def run(self, sources: list[Source]) -> None:
         """Write a picture for each image, a video for each video, then the JSON files."""
@@ -112,7 +118,7 @@ class FilePredictor:
         image_id, size = len(self._images) + 1, int(np.clip(max(height, width), *PICTURE))
         self._images.append({"id": image_id, "file_name": file_name, "height": height, "width": width})
         predicted = self._predictor({"file_name": file_name}, pixels)
-        if self._is_detector:
+        if self.is_detector:
             objects = predicted["instances"].to("cpu")
             self._objects += instances_to_coco_json(objects, image_id)
             return draw_objects(pixels, detections_of(objects), self._predictor.class_names, size)
@@ -128,7 +134,7 @@ class FilePredictor:
         """Write images.json, which pycocotools reads as annotations without objects, and what loads into it."""
         categories = [{"id": n, "name": name} for n, name in enumerate(self._predictor.class_names, start=1)]
         contents = {"images.json": {"images": self._images, "categories": categories, "annotations": []}}
-        if self._is_detector:
+        if self.is_detector:
             objects = [{**result, "category_id": result["category_id"] + 1} for result in self._objects]
             contents["predictions.json"] = objects
         else:

@@ -154,6 +154,7 @@ def write_card(network: ExportedNetwork, cfg: CfgNode, path: Path) -> Path:
         **size,
         **({"height_and_width": list(cfg.INPUT.SQUASH)} if not is_detector and cfg.INPUT.SQUASH else {}),
         "outputs": network.outputs,
+        **({"box": "x0, y0, x1, y1 in px of the image as it was given to the file"} if is_detector else {}),
         "classes": network.classes,
     }
     card = path.with_suffix(".json")

@@ -71,6 +71,7 @@ def test_what_a_detector_finds_is_drawn_and_read_by_pycocotools(recipe, inputs, 
     ]  # fmt: skip
     assert images["images"][1]["height"] == 120 and images["categories"][9]["name"] == "dotted_cross"
     objects = json.loads((output / "predictions.json").read_text())
+    assert f"\n{len(objects)} objects score at least 0.05 (--score-threshold)" in text
     if objects:
         loaded = COCO(str(output / "images.json")).loadRes(str(output / "predictions.json"))
         assert len(loaded.getAnnIds()) == len(objects)

@@ -126,7 +126,7 @@ def test_the_command_writes_file_and_card_and_compares(toy_root, tmp_path):
     assert re.search(r"over [1-9]\d+ boxes in two images of noise its outputs .* differ by \d.\de[-+]\d", text)
     card = json.loads((tmp_path / "out/a.json").read_text())
     assert (card["channels"], card["short_side"], card["outputs"]) == ("RGB", 128, ["boxes", "scores", "classes"])
-    assert "dotted_star" in card["classes"]
+    assert "dotted_star" in card["classes"] and card["box"].startswith("x0, y0, x1, y1 in px")
     line = one_line_error(f"{command}/a.pb --weights {tmp_path}/model_final.pth", toy_root)
     assert "expected a name in .onnx or .ts" in line
     recipe = "--config-file configs/toy/detection.yaml"
