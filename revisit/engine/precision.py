@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Mapping
 from itertools import chain, repeat
-from statistics import median
 from time import perf_counter
 
 import torch
@@ -15,6 +14,7 @@ from revisit.engine.train_step import TrainStep
 from revisit.errors import UserError
 from revisit.keys import declare, one_of
 from revisit.modeling.distributed import unwrap
+from revisit.modeling.meta_arch.pretraining import metrics_period
 
 from detectron2.config import CfgNode
 from detectron2.utils import comm
@@ -30,6 +30,7 @@ CANDIDATES = {
     "bfloat16 channels-last": (True, "bfloat16", True),
 }
 MARGIN = 1.05  # how many times as fast a later one has to be: below that, noise would decide between equals
+LAUNCH_BOUND = 0.9  # share of a GPU's step that the host spends launching, beyond which the GPU waits for it
 STEPS, SECONDS = 5, 5.0  # so many of each candidate count, fewer where all of them would take longer than this
 
 
@@ -53,10 +54,15 @@ def choose_precision(cfg: CfgNode) -> dict[str, object]:
         return {}
     candidates = _candidates(cfg)
     logger.info(f"SOLVER.PRECISION auto: measuring training steps in {', '.join(candidates)}")
-    speeds = measure_speeds(candidates)
+    speeds, launching = measure_speeds(candidates)
     chosen = choose(speeds)
     figures = ", ".join(f"{name} {speed:.1f}" for name, speed in speeds.items())
     logger.info(f"images per second: {figures}. This run computes in {chosen}")
+    if launching[chosen] > LAUNCH_BOUND and not cfg.MODEL.COMPILE:
+        logger.info(
+            f"The host needs {launching[chosen]:.0%} of a step to launch its kernels, so the GPU waits for it: larger "
+            "batches, or MODEL.COMPILE True, which takes minutes at the start, would use more of it"
+        )
     return _values(chosen)
 
 
@@ -69,12 +75,13 @@ def choose(speeds: Mapping[str, float]) -> str:
     return chosen
 
 
-def measure_speeds(candidates: Mapping[str, CfgNode]) -> dict[str, float]:
-    """Images per second of all processes, which call it together, at the pace of the slowest, by name of the candidate.
+def measure_speeds(candidates: Mapping[str, CfgNode]) -> tuple[dict[str, float], dict[str, float]]:
+    """By name of the candidate: images per second of all processes, which call it together, at the pace of the slowest,
+    and which share of a GPU's step the host is busy with it, 0 on a CPU.
 
     The networks are made for it and thrown away. A candidate for which the memory does not suffice is left out where
-    one process runs; of several processes the others would wait for it. Candidates take turns, so that whatever else
-    this machine does slows all of them down.
+    one process runs; of several processes the others would wait for it. Candidates take turns, and the fastest
+    turn counts, because whatever else this machine does only slows them down.
     """
     *_, last = candidates.values()
     logging.disable(logging.WARNING)  # the run's own network will say the same
@@ -91,13 +98,15 @@ def measure_speeds(candidates: Mapping[str, CfgNode]) -> dict[str, float]:
                 step = None
         turns = min(STEPS, int(SECONDS / max(comm.all_gather(warm_up)))) or 1
         seconds = [{name: seconds_of(step) for name, step in steps.items()} for _ in range(turns)]
+        launching = {name: _launching_share(step) for name, step in steps.items()}
     finally:
         logging.disable(logging.NOTSET)
     if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()  # of which the log says the run's own
-    medians = comm.all_gather({name: median(turn[name] for turn in seconds) for name in steps})
+    least = comm.all_gather({name: min(turn[name] for turn in seconds) for name in steps})
     batch = next(iter(candidates.values())).SOLVER.IMS_PER_BATCH
-    return {name: batch / max(of_process[name] for of_process in medians) for name in steps}
+    speeds = {name: batch / max(of_process[name] for of_process in least) for name in steps}
+    return speeds, launching
 
 
 def _candidates(cfg: CfgNode) -> dict[str, CfgNode]:
@@ -126,17 +135,29 @@ def _build_step(cfg: CfgNode) -> TrainStep:
     views = random_views(cfg, cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size())
     step = PretrainTrainer.build_step(cfg, PretrainTrainer.build_model(cfg), repeat(views))
     step.register_hooks(unwrap(step.model).hooks(cfg, 1))
-    step.iter = step.max_iter = cfg.SOLVER.MAX_ITER
+    period = metrics_period(cfg)
+    step.iter = step.max_iter = -(-cfg.SOLVER.MAX_ITER // period) * period  # not one whose losses are read
     return step
 
 
 def seconds_of(step: TrainStep) -> float:
     """How long a step takes, its data and its hooks included, waited for."""
+    return _launched_and_done(step)[1]
+
+
+def _launching_share(step: TrainStep) -> float:
+    launched, done = _launched_and_done(step)
+    return launched / done if torch.cuda.is_initialized() else 0.0
+
+
+def _launched_and_done(step: TrainStep) -> tuple[float, float]:
+    """Seconds until the host has launched a step, and until the device has done it."""
     start = perf_counter()
     with EventStorage(step.iter) as step.storage:
         step.before_step()
         step.run_step()
         step.after_step()
+    launched = perf_counter()
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
-    return perf_counter() - start
+    return launched - start, perf_counter() - start

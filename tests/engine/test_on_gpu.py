@@ -29,6 +29,7 @@ from revisit.engine.train_step import TrainStep
 from revisit.evaluation.classifiers import knn_classify
 from revisit.evaluation.features import Features
 from revisit.modeling.bn_groups import PooledBatchNorm2d
+from revisit.modeling.losses.chunked import nearest_rows
 
 from detectron2.config import CfgNode
 from detectron2.utils.events import EventStorage
@@ -126,6 +127,14 @@ def test_a_run_resumes_on_a_gpu_and_on_a_cpu_again(toy_datasets, tmp_path):
     for end, device in ((3, "cpu"), (5, "cuda"), (7, "cpu")):
         run = train(tmp_path, "MODEL.DEVICE", device, "SOLVER.MAX_ITER", end, resume=end > 3)
         assert (run.start_iter, run.iter) == (end - 2 if end > 3 else 0, end)
+
+
+def test_neighbours_in_a_queue_of_16_bits_are_those_of_rows_rounded_to_it():
+    generator = torch.Generator().manual_seed(0)
+    rows, queue = (nn.functional.normalize(torch.randn(n, 64, generator=generator)).bfloat16() for n in (7, 300))
+    expected = (rows.double() @ queue.double().T).topk(5).indices
+    found = nearest_rows(rows.float().cuda(), queue.cuda(), 5, max_scores=1000)
+    assert torch.equal(found.cpu().sort(dim=1).values, expected.sort(dim=1).values)
 
 
 def test_knn_votes_as_on_the_cpu():

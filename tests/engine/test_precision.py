@@ -86,6 +86,16 @@ def test_the_slowest_seconds_become_images_per_second_and_the_decision(monkeypat
     assert "M parameters" not in caplog.text
 
 
+@pytest.mark.parametrize(("share", "is_said"), [(0.95, True), (0.5, False)])
+def test_a_step_that_waits_for_its_launches_is_offered_to_be_compiled(share, is_said, monkeypatch, caplog):
+    monkeypatch.setattr(precision, "_launched_and_done", lambda step: (share, 1.0))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    with caplog.at_level("INFO"):
+        precision.choose_precision(tiny_config(*AUTO))
+    assert ("MODEL.COMPILE True" in caplog.text) == is_said
+
+
 @pytest.mark.parametrize("method", ["DenseCL", "BYOL", "SwAV"])
 def test_every_method_is_measured(method, monkeypatch, caplog):
     monkeypatch.setattr(precision, "STEPS", 1)

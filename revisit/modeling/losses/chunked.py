@@ -12,6 +12,8 @@ from torch import Tensor
 from revisit.modeling.losses.contrastive import at_least_float32, contrastive_losses
 
 MAX_SCORES = 2**22  # by default
+# A GPU sums products of 16 bits in float32 and hands these over, from torch 2.8 on.
+SUMS_IN_FLOAT32 = "out_dtype" in torch.mm.__doc__
 
 
 def chunked_losses(
@@ -56,12 +58,12 @@ class _LogSumExp(torch.autograd.Function):
     def forward(ctx: torch.autograd.function.FunctionCtx, rows: Tensor, queue: Tensor, max_scores: int) -> Tensor:
         highest = rows.new_full((len(rows),), -torch.inf)
         total, mean = torch.zeros_like(highest), torch.zeros_like(rows)
-        for chunk, scores in scores_in_chunks(rows, queue, max_scores):
+        for part, scores in scores_in_chunks(rows, queue, max_scores):
             before, highest = highest, torch.maximum(highest, scores.amax(dim=1))
             shrink = (before - highest).exp_()
             weights = scores.sub_(highest[:, None]).exp_()
             total.mul_(shrink).add_(weights.sum(dim=1))
-            mean.mul_(shrink[:, None]).addmm_(weights, chunk)
+            mean.mul_(shrink[:, None]).addmm_(weights, at_least_float32(part))
         ctx.save_for_backward(mean.div_(total[:, None]))
         return highest + total.log_()
 
@@ -73,12 +75,15 @@ class _LogSumExp(torch.autograd.Function):
 
 @torch.no_grad()
 def nearest_rows(rows: Tensor, queue: Tensor, k: int, max_scores: int = 0) -> Tensor:
-    """For unit rows (M, W) the (M, k) int64 rows of the queue (K, W) of highest cosine, in no order."""
+    """For unit rows (M, W) the (M, k) int64 rows of the queue (K, W) of highest cosine, in no order.
+
+    On a GPU, rows are rounded to the type of a queue of 16 bits.
+    """
     best, places, start = rows.new_empty(len(rows), 0), None, 0
-    for chunk, scores in scores_in_chunks(at_least_float32(rows), queue, max_scores):
-        values, columns = scores.topk(min(k, len(chunk)), dim=1, sorted=False)
+    for part, scores in scores_in_chunks(at_least_float32(rows), queue, max_scores, rounded=True):
+        values, columns = scores.topk(min(k, len(part)), dim=1, sorted=False)
         columns += start
-        start += len(chunk)
+        start += len(part)
         if places is not None:
             values, columns = torch.cat([best, values], dim=1), torch.cat([places, columns], dim=1)
             values, chosen = values.topk(min(k, values.shape[1]), dim=1, sorted=False)
@@ -87,10 +92,16 @@ def nearest_rows(rows: Tensor, queue: Tensor, k: int, max_scores: int = 0) -> Te
     return places
 
 
-def scores_in_chunks(rows: Tensor, queue: Tensor, max_scores: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Parts of the queue (n, W), float32, and rows @ part.T, (M, n): neither of more than ``max_scores`` numbers, but
-    for a single row (0: the whole queue)."""
+def scores_in_chunks(
+    rows: Tensor, queue: Tensor, max_scores: int, rounded: bool = False
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Parts of the queue (n, W), and rows @ part.T, (M, n) float32: neither of more than ``max_scores`` numbers, but
+    for a single row (0: the whole queue).
+
+    ``rounded``: a GPU may round the rows to the type of a queue of 16 bits, instead of making the queue's larger.
+    """
+    rounded = rounded and queue.is_cuda and queue.itemsize == 2 and SUMS_IN_FLOAT32
     length = max(1, max_scores // max(rows.shape)) if max_scores else len(queue)
+    left = rows.to(queue.dtype) if rounded else rows
     for part in queue.split(length):
-        chunk = at_least_float32(part)
-        yield chunk, rows @ chunk.T
+        yield part, torch.mm(left, part.T, out_dtype=torch.float32) if rounded else left @ at_least_float32(part).T
