@@ -194,13 +194,19 @@ class BestCheckpoint(HookBase):
         )
 
 
+# docs/results.md: A tournament for small data.
+WHAT_HELPS = (
+    "What helped small runs most: two crops instead of small ones (VIEWS.NUM_SMALL 0), SimCLR instead of MoCo, a low "
+    "temperature (0.1), more iterations"
+)
 COMPARED = ("knn_top1", "linear_top1")  # percent, the higher the better, of one test set or, with a suffix, several
 
 
 class StartScores(HookBase):
     """Evaluates the network before the first step, whose scores are iteration 0's, and compares all others with that.
 
-    A score below the start's is warned of; the end says what became of each, so it belongs after what may end the run.
+    A score below the start's is warned of; half time and the end say what became of each, so it belongs after what may
+    end the run.
     The scores are in the checkpoints: a run that resumes compares with those of its first step, unless it evaluates in
     another way.
     """
@@ -234,13 +240,21 @@ class StartScores(HookBase):
 
     def _compare(self, results: dict[str, float]) -> None:
         pairs = {name: (before, results[name]) for name, before in self._start.items() if name in results}
-        for name, (before, now) in pairs.items():
-            if name not in LABEL_FREE and is_better(name, before, now):
-                logger.warning(
-                    f"{name} is {now:.2f} %, below the {before:.2f} % from before the first step: so far this run has "
-                    "made the network worse (docs/reading-a-run.md: Below the start)"
-                )
+        below = [name for name, pair in pairs.items() if name not in LABEL_FREE and is_better(name, *pair)]
+        for name in below:
+            before, now = pairs[name]
+            logger.warning(
+                f"{name} is {now:.2f} %, below the {before:.2f} % from before the first step: so far this run has "
+                "made the network worse (docs/reading-a-run.md: Below the start)"
+            )
         units = {name: "" if name in LABEL_FREE else " %" for name in pairs}
         changes = [f"{name} from {before:.2f} to {now:.2f}{units[name]}" for name, (before, now) in pairs.items()]
-        if changes and self.trainer.is_last_step:
-            logger.info(f"training has taken {', '.join(changes)}")
+        if changes and (self.trainer.is_last_step or self._is_half_time):
+            when = "training" if self.trainer.is_last_step else "half time: training"
+            logger.info(f"{when} has taken {', '.join(changes)}" + (f". {WHAT_HELPS}" if below else ""))
+
+    @property
+    def _is_half_time(self) -> bool:
+        """Whether this is the first evaluation in the second half of the run."""
+        done, period = self.trainer.iter + 1, self._cfg.TEST.EVAL_PERIOD
+        return done - period < self.trainer.max_iter / 2 <= done < self.trainer.max_iter

@@ -350,21 +350,26 @@ def test_the_scores_of_iteration_0_are_those_of_the_weights_that_it_began_with(t
 
 
 @pytest.mark.parametrize(
-    ("now", "is_last", "warnings", "end"),
+    ("now", "done", "warnings", "change"),
     [
-        ({"knn_top1": 26.9, "linear_top1": 45.0}, False, ["knn_top1"], ""),
-        ({"knn_top1": 26.9, "linear_top1": 40.0}, True, ["knn_top1", "linear_top1"], "knn_top1 from 30.00 to 26.90 %"),
-        ({"knn_top1": 30.0, "linear_top1": 60.0}, True, [], "knn_top1 from 30.00 to 30.00 %, linear_top1 from 41.00"),
+        ({"knn_top1": 26.9, "linear_top1": 45.0}, 30, ["knn_top1"], ""),
+        ({"knn_top1": 26.9, "linear_top1": 45.0}, 60, ["knn_top1"], "knn_top1 from 30.00 to 26.90 %"),
+        ({"knn_top1": 36.9, "linear_top1": 45.0}, 60, [], "knn_top1 from 30.00 to 36.90 %"),
+        ({"knn_top1": 36.9, "linear_top1": 45.0}, 90, [], ""),
+        ({"knn_top1": 26.9, "linear_top1": 40.0}, 100, ["knn_top1", "linear_top1"], "knn_top1 from 30.00 to 26.90 %"),
+        ({"knn_top1": 30.0, "linear_top1": 60.0}, 100, [], "knn_top1 from 30.00 to 30.00 %, linear_top1 from 41.00"),
     ],
 )
-def test_scores_below_the_start_are_warned_of_and_the_end_says_what_changed(
-    toy_datasets, tmp_path, caplog, now, is_last, warnings, end
+def test_scores_below_the_start_are_warned_of_and_half_time_and_the_end_say_what_changed(
+    toy_datasets, tmp_path, caplog, now, done, warnings, change
 ):
-    hook = StartScores(run_config(tmp_path, *OPTIONS, *KNN))
+    hook = StartScores(run_config(tmp_path, *OPTIONS, *KNN, "TEST.EVAL_PERIOD", 30))
     hook.load_state_dict(hook.state_dict() | {"start": {"knn_top1": 30.0, "linear_top1": 41.0}})
-    hook.trainer = SimpleNamespace(is_last_step=is_last)
+    hook.trainer = SimpleNamespace(is_last_step=done == 100, iter=done - 1, max_iter=100)
     with caplog.at_level(logging.INFO):
         hook._compare(now)
     messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [message.split()[0] for message in messages] == warnings
-    assert (f"training has taken {end}" in caplog.text) == bool(end)
+    when = "half time: training" if done == 60 else "training"
+    assert (f"{when} has taken {change}" in caplog.text) == bool(change)
+    assert ("What helped small runs most" in caplog.text) == bool(change and warnings)
