@@ -34,6 +34,9 @@ distillation(
 distillation("DISTILLATION.TEMPERATURE", 0.07, "tau.", POSITIVE)
 distillation("DISTILLATION.POOLED_WEIGHT", 1.0, "Weight of the loss of views' features.", real(0, 1e6))
 distillation("DISTILLATION.CELL_WEIGHT", 0.0, "Weight of the loss of the cells of their maps.", real(0, 1e6))
+distillation(
+    "DISTILLATION.RELATION_WEIGHT", 0.0, "Weight of the loss of the cells of a view among each other.", real(0, 1e6)
+)
 
 
 def divergence(rows: Tensor, others: Tensor, theirs: Tensor, their_others: Tensor, tau: float, own: int = -1) -> Tensor:
@@ -42,25 +45,26 @@ def divergence(rows: Tensor, others: Tensor, theirs: Tensor, their_others: Tenso
         mean_i KL( softmax_n(t_i . t_n / tau) || softmax_n(g_i . g_n / tau) )
 
     Args:
-        rows, others: (N, Cg) and (M, Cg) unit rows g_i and g_n.
-        theirs, their_others: (N, Ct) and (M, Ct), the teacher's of the same places.
+        rows, others: (..., N, Cg) and (..., M, Cg) unit rows g_i and g_n; the mean is over all i.
+        theirs, their_others: (..., N, Ct) and (..., M, Ct), the teacher's of the same places.
         tau: the temperature, above 0.
         own: where the rows begin among the others; a row is not compared with itself. -1: they are not among them.
     """
-    left_out = torch.zeros(len(rows), len(others), dtype=torch.bool, device=rows.device)
+    left_out = torch.zeros(rows.shape[-2], others.shape[-2], dtype=torch.bool, device=rows.device)
     if own >= 0:
-        left_out[:, own : own + len(rows)].fill_diagonal_(True)
-    scores = ((x @ y.T / tau).masked_fill(left_out, -torch.inf) for x, y in ((theirs, their_others), (rows, others)))
-    target, found = (each.log_softmax(dim=1).masked_fill(left_out, 0) for each in scores)
-    return (target.exp() * (target - found)).sum(dim=1).mean()
+        left_out[:, own : own + len(left_out)].fill_diagonal_(True)
+    scores = ((x @ y.mT / tau).masked_fill(left_out, -torch.inf) for x, y in ((theirs, their_others), (rows, others)))
+    target, found = (each.log_softmax(dim=-1).masked_fill(left_out, 0) for each in scores)
+    return (target.exp() * (target - found)).sum(dim=-1).mean()
 
 
 @META_ARCH_REGISTRY.register()
 class Distillation(Pretraining):
-    """``divergence`` from the teacher on the same views, with two terms:
+    """``divergence`` from the teacher on the same views, with three terms:
 
-        loss_pooled   views, by the features that are averages of their last maps, among the other views
-        loss_cells    cells of these maps among all views; the finer of two maps is averaged to the coarser one's cells
+        loss_pooled      views, by the features that are averages of their last maps, among the other views
+        loss_cells       cells of these maps among all views; the finer of two maps is averaged to the coarser's cells
+        loss_relations   cells of these maps among the other cells of their view
 
     Views are those of all processes. Nothing but the backbone learns: no head is between it and the losses.
     """
@@ -73,19 +77,21 @@ class Distillation(Pretraining):
         temperature: float,
         pooled_weight: float,
         cell_weight: float,
+        relation_weight: float,
         bn_groups: BNGroups,
         **shared: object,
     ):
         """``add_distillation_keys`` says what each option means."""
         super().__init__(**shared)
-        self.temperature, self.pooled_weight, self.cell_weight = temperature, pooled_weight, cell_weight
+        self.temperature, self.relation_weight = temperature, relation_weight
+        self.pooled_weight, self.cell_weight = pooled_weight, cell_weight
         self.global_batch = bn_groups.images
         self._teacher = (teacher,)  # no part of this module: neither checkpoints nor MODEL.WEIGHTS have its tensors
         group_batch_norm([self.backbone], bn_groups)
 
     @classmethod
     def from_config(cls, cfg: CfgNode) -> dict:
-        options = {name: cfg.DISTILLATION[name.upper()] for name in ("temperature", "pooled_weight", "cell_weight")}
+        options = {name.lower(): value for name, value in cfg.DISTILLATION.items() if name != "TEACHER"}
         shared = super().from_config(cfg)  # draws the backbone, before the teacher draws numbers
         return {**shared, **options, "teacher": load_teacher(cfg), "bn_groups": whole_batch(cfg)}
 
@@ -93,8 +99,8 @@ class Distillation(Pretraining):
     def check(cls, cfg: CfgNode, share: int) -> None:
         options, batch = cfg.DISTILLATION, cfg.SOLVER.IMS_PER_BATCH
         expect(
-            options.POOLED_WEIGHT + options.CELL_WEIGHT > 0,
-            "DISTILLATION.POOLED_WEIGHT and CELL_WEIGHT are both 0: expected a number above 0 for one of them",
+            options.POOLED_WEIGHT + options.CELL_WEIGHT + options.RELATION_WEIGHT > 0,
+            "DISTILLATION.POOLED_WEIGHT, CELL_WEIGHT and RELATION_WEIGHT are all 0: expected one above 0",
         )
         expect(batch > 1, f"SOLVER.IMS_PER_BATCH {batch}: views are compared with other images; expected 2 or more")
         check_whole_batch(cfg, cls.__name__)
@@ -130,10 +136,15 @@ class Distillation(Pretraining):
             if self.pooled_weight:
                 found = divergence(rows, *options, own=comm.get_rank() * len(rows))
                 losses["loss_pooled"] = self.pooled_weight * found
+            pairs = paired_cells(maps, targets) if self.cell_weight or self.relation_weight else []
             if self.cell_weight:
-                cells, their_cells = cell_rows(maps, targets)
+                cells, their_cells = (
+                    torch.cat([part.flatten(0, 1) for part in each]) for each in zip(*pairs, strict=True)
+                )
                 found = divergence(cells, others, their_cells, their_others, self.temperature)
                 losses["loss_cells"] = self.cell_weight * found
+            if self.relation_weight:
+                losses["loss_relations"] = self.relation_weight * relations(pairs, self.temperature)
             return losses
 
 
@@ -142,11 +153,30 @@ def pooled_rows(maps: list[Tensor]) -> Tensor:
     return unit_rows(torch.cat([at_least_float32(each).mean(dim=(2, 3)) for each in maps]))
 
 
-def cell_rows(maps: list[Tensor], targets: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Unit rows of the cells of maps (N, C, h, w) and of another network's maps of the same images, pair by pair."""
+def paired_cells(maps: list[Tensor], targets: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Unit rows (N, h w, C) of the cells of maps (N, C, h, w) and of another network's maps of the same images, pair by
+    pair, on the coarser one's cells."""
     pairs = []
     for pair in zip(maps, targets, strict=True):
         size = [min(sides) for sides in zip(*(each.shape[2:] for each in pair), strict=True)]
         cells = (F.adaptive_avg_pool2d(at_least_float32(each), size) for each in pair)
-        pairs.append([each.permute(0, 2, 3, 1).flatten(0, 2) for each in cells])
-    return tuple(unit_rows(torch.cat(each)) for each in zip(*pairs, strict=True))
+        pairs.append(tuple(unit_rows(each.flatten(2).mT) for each in cells))
+    return pairs
+
+
+def relations(pairs: list[tuple[Tensor, Tensor]], tau: float) -> Tensor:
+    """The mean ``divergence`` of cells, (N, n, C) of each pair, among the other cells of their image.
+
+    Raises:
+        UserError: no maps with two cells or more.
+    """
+    pairs = [pair for pair in pairs if pair[0].shape[1] > 1]
+    expect(
+        pairs, "DISTILLATION.RELATION_WEIGHT compares cells of a view: expected views of two cells (VIEWS.LARGE_SIZE)"
+    )
+    counts = [cells.shape[0] * cells.shape[1] for cells, _ in pairs]
+    found = (
+        count * divergence(ours, ours, theirs, theirs, tau, own=0)
+        for (ours, theirs), count in zip(pairs, counts, strict=True)
+    )
+    return sum(found) / sum(counts)

@@ -15,14 +15,16 @@ from torch.nn.functional import normalize
 from trees import refusal, refused
 from true_steps import take_steps
 
-from projects.Distillation.distillation import cell_rows, divergence
+from projects.Distillation.distillation import divergence, paired_cells, relations
 from projects.Distillation.teacher import Teacher, load_teacher
 from revisit.checkpoint.flags import flags_of, flags_path, read_flags, write_flags
 from revisit.engine.setup import make_config
 from revisit.engine.step_cost import step_cost
+from revisit.errors import UserError
 from revisit.modeling.backbone.description import describe
 
 DISTILLATION = ("MODEL.META_ARCHITECTURE", "Distillation", "VIEWS.NUM_SMALL", 2, "DISTILLATION.CELL_WEIGHT", 0.5)
+RELATIONS = ("VIEWS.LARGE_SIZE", 64, "DISTILLATION.RELATION_WEIGHT", 0.5)  # of 2 x 2 cells
 TIMM = ("MODEL.BACKBONE.NAME", "build_timm_backbone", "MODEL.TIMM.NAME")
 CONVNEXT = (*TIMM, "convnext_tiny", "MODEL.TIMM.OPTIONS", ["depths", [1, 1, 1, 1], "dims", [8, 16, 24, 32]])
 VIT = (*TIMM, "vit_tiny_patch16_224", "MODEL.TIMM.OPTIONS")
@@ -73,6 +75,16 @@ def test_the_divergence_and_its_gradient_equal_loops_in_float64(own):
         assert torch.allclose(ours, loops, rtol=1e-9, atol=1e-12)
 
 
+def test_relations_are_those_of_cells_within_their_view_in_float64():
+    pairs = [(rows(2, 4, 7, seed=1), rows(2, 4, 5, seed=2)), (rows(3, 1, 7, seed=3), rows(3, 1, 5, seed=4))]
+    pairs.append((rows(1, 9, 7, seed=5), rows(1, 9, 5, seed=6)))
+    views = [(g, t) for ours, theirs in pairs for g, t in zip(ours, theirs, strict=True) if len(g) > 1]
+    expected = sum(len(g) * divergence_by_loops(g, g, t, t, 0.3, 0) for g, t in views) / sum(len(g) for g, _ in views)
+    assert relations(pairs, 0.3).item() == pytest.approx(expected.item(), rel=1e-10)
+    with pytest.raises(UserError, match="LARGE_SIZE"):
+        relations(pairs[1:2], 0.3)
+
+
 def test_it_is_zero_for_features_that_are_the_teachers_but_for_a_rotation():
     theirs = rows(6, 5)
     rotation = torch.linalg.qr(torch.randn(5, 5, generator=torch.Generator().manual_seed(0)).double())[0]
@@ -83,7 +95,7 @@ def test_it_is_zero_for_features_that_are_the_teachers_but_for_a_rotation():
 
 def test_cells_of_the_finer_map_are_averaged_to_those_of_the_coarser_one():
     fine, coarse = torch.arange(32.0).view(1, 2, 4, 4), torch.arange(12.0).view(1, 3, 2, 2) + 1
-    ours, theirs = cell_rows([fine], [coarse])
+    ((ours,), (theirs,)) = paired_cells([fine], [coarse])[0]
     blocks = fine.unfold(2, 2, 2).unfold(3, 2, 2).mean(dim=(4, 5))[0]  # (2, 2, 2)
     expected = torch.stack([blocks[:, y, x] for y in range(2) for x in range(2)])
     assert torch.allclose(ours, normalize(expected, dim=1))
@@ -146,7 +158,7 @@ def test_the_network_starts_as_without_a_teacher(teacher):
 
 
 def run_steps(teacher: str) -> dict:
-    options = (*DISTILLATION, "DISTILLATION.TEACHER", teacher, "VIEWS.LARGE_SIZE", 64)  # 2 x 2 cells
+    options = (*DISTILLATION, "DISTILLATION.TEACHER", teacher, *RELATIONS)
     batches = [random_views(8, large=64, num_small=2, seed=n) for n in range(3)]
     model = tiny_model(*options).double()
     model.teacher.double()
