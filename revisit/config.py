@@ -61,6 +61,7 @@ def _on_the_scale_of_pixels(low: float, unit: str) -> Rule:
 
 
 _TWO_STAGE, _NOTHING = "GeneralizedRCNN", "no network"
+_BOX_HEADS = (_TWO_STAGE, "ObjectMoCo")  # networks with the box head of a detector
 
 of_detectron2("MODEL.PIXEL_MEAN", rule=_on_the_scale_of_pixels(0, "in the order of INPUT.FORMAT"))
 of_detectron2("MODEL.PIXEL_STD", rule=_on_the_scale_of_pixels(1, "in the order of INPUT.FORMAT"))
@@ -84,6 +85,7 @@ of_detectron2("MODEL.*.IOU_THRESHOLDS", rule=each(SHARE, least=1, rising=True), 
 of_detectron2(
     "MODEL.ROI_BOX_HEAD.BBOX_REG_WEIGHTS", "MODEL.RPN.BBOX_REG_WEIGHTS", rule=each(POSITIVE, 4), read_by=_TWO_STAGE
 )
+of_detectron2("MODEL.ROI_BOX_HEAD.*", "MODEL.ROI_HEADS.IN_FEATURES", "MODEL.ROI_HEADS.NAME", read_by=_BOX_HEADS)
 of_detectron2("MODEL.RPN.*", "MODEL.ROI_*", "MODEL.PROPOSAL_GENERATOR.*", "MODEL.MASK_ON", read_by=_TWO_STAGE)
 of_detectron2("MODEL.RETINANET.*", read_by="RetinaNet")
 of_detectron2("MODEL.ANCHOR_GENERATOR.*", "VIS_PERIOD", read_by=DETECTORS)

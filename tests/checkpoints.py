@@ -9,6 +9,7 @@ from torch import Tensor
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.convert import convert
+from revisit.checkpoint.detector_parts import part_flags
 from revisit.checkpoint.export import write_tensors
 from revisit.checkpoint.flags import flags_of, write_flags
 from revisit.modeling.backbone.description import describe
@@ -126,14 +127,15 @@ def layouts(backbone: Tensors) -> dict[str, tuple[str, str, dict]]:
 
 def run_checkpoint(*options: object, **beside: object) -> dict:
     """Of a run of ``tiny_config``, before its first step."""
-    model = tiny_model(*options)
-    return {"model": model.state_dict(), "flags": flags_of(tiny_config(*options), describe(model)), **beside}
+    model, cfg = tiny_model(*options), tiny_config(*options)
+    flags = flags_of(cfg, describe(model)) | part_flags(model.state_dict(), cfg)
+    return {"model": model.state_dict(), "flags": flags, **beside}
 
 
 def write_converted(checkpoint: dict, path: Path) -> Path:
     """What tools/convert_to_d2.py writes."""
     converted = convert(checkpoint)
-    write_tensors(converted.tensors, path, __author__="test", matching_heuristics=True)
+    write_tensors(converted.tensors | converted.parts, path, __author__="test", matching_heuristics=True)
     write_flags(path, converted.flags, source="moco: moco.pth.tar, epoch 200")
     return path
 

@@ -34,6 +34,7 @@ RUNS = {
     "comparison/moco_cc_aplus_800ep": (800, CONSTRAINED, 0.995, EITHER, None),
     "comparison/knn_moco_800ep": (800, CONSTRAINED, 0.995, EITHER, (0.4, 20, 5)),
     "densecl": (800, TWO_CROPS, 0.999, STANDARD, None),
+    "objects_fpn": (100, TWO_CROPS, 0.995, EITHER, (0.4, 20, 5)),
     "data_bias": (400, TWO_CROPS, 0.999, STANDARD, None),
 }
 LARGE = (2, 64, (0.3, 1.0))
@@ -42,6 +43,7 @@ TOY_RUNS = {
     "pretrain": (28, ((2, 64, (0.6, 1.0)), (2, 40, (0.3, 0.7)), 0.2), 0.99, EITHER, (0.4, 10, 5)),
     "continue": (14, ((2, 64, (0.6, 1.0)), (2, 40, (0.3, 0.7)), 0.2), 0.99, EITHER, (0.4, 10, 1)),
     "densecl": (28, ((2, 64, (0.6, 1.0)), None, 0.0), 0.99, STANDARD, None),
+    "objects": (28, ((2, 96, (0.6, 1.0)), None, 0.0), 0.99, EITHER, (0.4, 10, 5)),
     "ablation/moco": (7, (LARGE, None, 0.0), 0.995, STANDARD, None),
     "ablation/moco_mc": (7, (LARGE, SMALL, 0.0), 0.995, STANDARD, None),
     "ablation/moco_mc_cc": (7, (LARGE, SMALL, 0.2), 0.995, STANDARD, None),
@@ -135,7 +137,8 @@ def dry_run(tmp_path, monkeypatch, capsys):
 def assert_resolves(plan: dict, name: str, run: tuple) -> None:
     """A pretraining recipe is as a row of the tables says."""
     epochs, (large, small, min_overlap), m, policy, knn = run
-    assert plan["architecture"] == ("DenseCL" if name == "densecl" else "KNNMoCo" if knn else "MoCo")
+    others = {"densecl": "DenseCL", "objects": "ObjectMoCo", "objects_fpn": "ObjectMoCo"}
+    assert plan["architecture"] == others.get(name, "KNNMoCo" if knn else "MoCo")
     assert (plan["epochs"], plan["keys"]["MOCO.MOMENTUM"], plan["policy"]) == (epochs, m, policy)
     assert (plan["lambda"], plan["k"], plan["keys"].get("NEIGHBORS.WARMUP_EPOCHS", 0)) == (knn or (0.0, 0, 0))
     crops = plan["crops"]
@@ -180,14 +183,15 @@ def test_a_toy_run_resolves_to_its_settings(name, dry_run, toy_root, monkeypatch
     )  # else the warm-up is longer than the run
     plan = dry_run(f"toy/{name}", toy_root)
     assert_resolves(plan, name, TOY_RUNS[name])
-    assert (plan["data"]["train"], plan["data"]["images"]) == (["toy_objects_train"], 10000)
+    data = "toy_scenes_train" if name == "objects" else "toy_objects_train"
+    assert (plan["data"]["train"], plan["data"]["images"]) == ([data], 10000)
     lr = (0.012, 100) if name == "continue" else (0.024, 330)
     assert (plan["batch"], plan["lr"], plan["lr_warmup_iterations"]) == (60, *lr)
     assert plan["iterations_before_learning"] == (32 if name == "continue" else 0)
     assert plan["weight_decays"] == {"other": 5e-4, "norm": 5e-4, "bias": 5e-4}
     keys = plan["keys"]
     assert (keys["MOCO.TEMPERATURE"], keys["MOCO.BN_GROUP"]) == (0.07, 0)
-    assert keys["MOCO.QUEUE_SIZE"] == (1920 if name in ("pretrain", "continue") else 480)
+    assert keys["MOCO.QUEUE_SIZE"] == {"pretrain": 1920, "continue": 1920, "objects": 15360}.get(name, 480)
     assert (plan["grey"], plan["blur"], plan["precision"]) == (1.0, 0.0, "bfloat16")
 
 

@@ -95,3 +95,27 @@ def direct_losses(p, a, queue, p_g=None, queue_g=None, k=0, tau=0.2) -> tuple[fl
             chosen = np.argsort([-p_g[i, j] @ row for row in queue_g])[:k]
             nearest.append(-np.mean([np.log(np.exp(s[n]) / np.exp(s).sum()) for n in chosen]))
     return float(np.mean(inst)), float(np.mean(nearest or 0))
+
+
+LEVELS = ["res2", "res3", "res4", "res5"]
+OBJECTS = (  # ObjectMoCo around a pyramid over that backbone: 3 objects of the large positive and 1 of each of 2 small
+    *("MODEL.META_ARCHITECTURE", "ObjectMoCo", "MODEL.BACKBONE.NAME", "build_revisit_fpn_backbone"),
+    *("MODEL.RESNETS.OUT_FEATURES", LEVELS, "MODEL.FPN.IN_FEATURES", LEVELS, "MODEL.FPN.OUT_CHANNELS", 8),
+    *("MODEL.FPN.NORM", "BN", "MODEL.ROI_HEADS.NAME", "StandardROIHeads"),
+    *("MODEL.ROI_HEADS.IN_FEATURES", ["p2", "p3", "p4", "p5"], "MODEL.ROI_BOX_HEAD.NAME", "FastRCNNConvFCHead"),
+    *("MODEL.ROI_BOX_HEAD.NUM_FC", 2, "MODEL.ROI_BOX_HEAD.FC_DIM", 24, "MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION", 2),
+    *("MODEL.ROI_BOX_HEAD.POOLER_SAMPLING_RATIO", 2, "VIEWS.LARGE_SIZE", 64, "VIEWS.SMALL_SIZE", 32),
+    *("VIEWS.NUM_SMALL", 2, "OBJECTS.NUM_BOXES", 3, "OBJECTS.NUM_SMALL_BOXES", 1, "OBJECTS.CANONICAL_SIZE", 24),
+)
+
+
+def random_objects(batch: int, num_boxes: int = 3, seed: int = 0) -> torch.Tensor:
+    """Boxes of random places in views of 64 px, and in two small ones of 32; a few are left out."""
+    rng = np.random.default_rng(seed)
+    sizes = np.array([64] * num_boxes + [32] * 2)[:, None]
+    corners = np.sort(rng.random((batch, 2, num_boxes + 2, 2, 2)), axis=3)  # lower and upper, x and y
+    boxes = corners.reshape(batch, 2, num_boxes + 2, 4)
+    boxes[:, 0] *= 64
+    boxes[:, 1] *= sizes
+    boxes[:, 1][rng.random((batch, num_boxes + 2)) < 0.2] = np.nan
+    return torch.from_numpy(boxes.astype(np.float32))

@@ -64,12 +64,15 @@ def main() -> None:
         weights = as_rgb(weights)
     make_folder(args.output.parent, "the output's folder")
     # With matching_heuristics Detectron2 finds them by name in any model.
-    write_tensors(weights.tensors, args.output, __author__=f"Revisit ({weights.source})", matching_heuristics=True)
+    write_tensors(
+        weights.tensors | weights.parts, args.output, __author__=f"Revisit ({weights.source})", matching_heuristics=True
+    )
     shared = SHARED_WITH.get(weights.source) if args.source == "auto" else None
     licence = licence_of(weights.source, is_named=args.source != "auto")
     write_flags(args.output, weights.flags, weights.origin, licence)
     layout = f"{weights.source} layout" + (f" ({shared})" if shared else "")
-    print(f"{args.input}: {layout}, {weights.title}, {len(weights.tensors)} tensors")
+    more = f", and {len(weights.parts)} of pyramid and box head" if weights.parts else ""
+    print(f"{args.input}: {layout}, {weights.title}, {len(weights.tensors)} tensors{more}")
     if licence:
         warning = "WARNING: " if "non-commercial" in licence else ""
         print(f"{warning}licence of the published weights: {licence}")

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from revisit.checkpoint.detector_parts import Part, part_flags, same_parts
 from revisit.checkpoint.flags import check_flags, flags_of, is_folded, read_flags
 from revisit.checkpoint.reading import (
     UnreadableCheckpointError,
@@ -94,6 +95,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
         """Of the config; and that batch norm has to stay frozen, where it has no statistics."""
         description = describe(self.model)
         flags, folded = flags_of(self._cfg, description), description.FOLDED if description else {}
+        flags |= part_flags(tensors, self._cfg) if method_of(self._cfg) else {}
         stays_frozen = bool(folded) and all(value_of(self._cfg, key) == value for key, value in folded.items())
         if stays_frozen and is_folded({key: tensors[key] for key in backbone_keys(self.model)}):
             flags |= folded
@@ -161,17 +163,20 @@ class RevisitCheckpointer(DetectionCheckpointer):
             )
             if self.trains and not self._resuming and is_folded(_of_backbone(checkpoint["model"])):
                 check_flags(description.FOLDED, self._cfg, description, self._path)
-        else:
-            check_flags(flags, self._cfg, description, self._path)
+        learns = method_of(self._cfg) or self._resuming
+        same, other = same_parts(checkpoint["model"], {} if learns else flags or {}, self.model.state_dict(), self._cfg)
+        if flags is not None:
+            check_flags(flags, self._cfg, description, self._path, [key for part in same for key in part.flag_keys])
         if self._resuming:
             self._check_fits_exactly(checkpoint["model"])
         else:
             for key, value in checkpoint["model"].items():
                 require_finite(f"{self._path}: {key}", value)
-            checkpoint = {**checkpoint, "model": self._for_both_encoders(checkpoint["model"])}
+            checkpoint = {**checkpoint, "model": self._for_both_encoders(_without(other, checkpoint["model"]))}
         incompatible = super()._load_model(checkpoint)
         if not self._resuming:
             self._check_backbone_is_whole(incompatible.missing_keys)
+            self._check_parts_are_whole(same, other, incompatible.missing_keys)
         return incompatible
 
     def _for_both_encoders(self, tensors: dict) -> dict:
@@ -180,15 +185,26 @@ class RevisitCheckpointer(DetectionCheckpointer):
         Else one method's checkpoint would start half of another: g and not g', or a queue whose rows do not match.
         Detectron2 matches names by their ends, and would find two places for each. Anything else is returned as it is.
         """
-        parts = self.model.named_children() if method_of(self._cfg) else ()
-        encoders = [name for name, _ in parts if name.endswith("backbone")]
+        places = {}  # of the encoders, and of what lies outside of them where a detector has it in its heads
+        for name, part in self.model.named_children() if method_of(self._cfg) else ():
+            if name.endswith("backbone"):
+                places[f"{name}.bottom_up" if hasattr(part, "bottom_up") else name] = ""
+            elif hasattr(part, "res5"):
+                places[name] = "res5."
         backbone = _of_backbone(tensors)
-        if not encoders or not description_of(backbone):
+        description = description_of(backbone)
+        if not places or not description:
             return tensors
+        backbone = {key: value for key, value in backbone.items() if key.startswith(description.PREFIXES)}
         if len(backbone) < len(tensors):
             left = sorted({key.partition(".")[0] for key in tensors} - {"backbone"})
-            logger.info(f"of {self._path} the backbone starts {' and '.join(encoders)}; not taken: {', '.join(left)}")
-        return {f"{encoder}.{name}": tensor for encoder in encoders for name, tensor in backbone.items()}
+            logger.info(f"of {self._path} the backbone starts {' and '.join(places)}; not taken: {', '.join(left)}")
+        return {
+            f"{place}.{name}": tensor
+            for place, start in places.items()
+            for name, tensor in backbone.items()
+            if name.startswith(start)
+        }
 
     def _check_fits_exactly(self, tensors: dict) -> None:
         ours = {key: tuple(value.shape) for key, value in self.model.state_dict().items()}
@@ -213,6 +229,17 @@ class RevisitCheckpointer(DetectionCheckpointer):
                 f"only {found} have a value in {self._path}, the first without: {missing[0]}. Convert the weights with "
                 f"tools/convert_to_d2.py, correct {where}, or set MODEL.ALLOW_PARTIAL_BACKBONE True"
             )
+
+    def _check_parts_are_whole(self, same: list[Part], other: list[Part], missing_keys: list[str]) -> None:
+        """Of the parts of a detector that the file has, a pyramid must have come whole."""
+        for part in same:
+            missing, names = part.of(dict.fromkeys(missing_keys)), part.of(self.model.state_dict())
+            found = f"{len(names) - len(missing)} of {len(names)} {part.title} tensors"
+            logger.info(f"{found} loaded from {self._path}")
+            if missing:
+                raise UserError(f"only {found} have a value in {self._path}, the first without: {next(iter(missing))}")
+        for part in other:
+            logger.info(f"the {part.title} of {self._path} is left out: this network has none, or another one")
 
 
 class WholeModelCheckpointer(RevisitCheckpointer):
@@ -245,6 +272,11 @@ def _of_backbone(tensors: dict) -> dict:
         if found := {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}:
             return found
     return tensors
+
+
+def _without(parts: list[Part], tensors: dict) -> dict:
+    left = {key for part in parts for name in part.of(tensors) for key in (name, f"{part.place}{name}")}
+    return {key: value for key, value in tensors.items() if key not in left}
 
 
 def _class_names(cfg: CfgNode) -> list[str]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from revisit.checkpoint.detector_parts import PARTS
 from revisit.checkpoint.detectron2_layouts import zoo_flags
 from revisit.checkpoint.flags import IMAGENET, flag_keys, flags_of, is_folded
 from revisit.checkpoint.foreign_layouts import (
@@ -36,6 +37,7 @@ class BackboneWeights(NamedTuple):
     flags: Flags
     description: BackboneDescription
     origin: str  # in words: ``revisit: model_final.pth, kNN-MoCo, 1188 iterations``; "" if nothing says it
+    parts: Tensors = {}  # pyramid and box head that were learned with it, under names such as ``fpn_lateral2.bias``
 
     @property
     def source(self) -> str:
@@ -78,8 +80,12 @@ def convert(
     if is_of_detectron2(checkpoint, source) and is_folded(tensors):
         flags = {**flags, **description.FOLDED}
     check_backbone(tensors, flags, description)
+    kept = [part.of(tensors_of(checkpoint)) for part in PARTS if part.is_in(flags)]
+    parts = {key: value for part in kept for key, value in part.items()}
+    for key, value in parts.items():
+        _check_value(key, value, value)
     origin = ", ".join(filter(None, (f"{source}: {name}", training_of(checkpoint, source))))
-    return BackboneWeights(tensors, flags, description, origin)
+    return BackboneWeights(tensors, flags, description, origin, parts)
 
 
 def stated_flags(path: Path, checkpoint: dict, name: str = "") -> Flags:

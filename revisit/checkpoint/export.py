@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from revisit.checkpoint.convert import BackboneWeights, check_backbone, convert, flags_to_config, stated_flags
+from revisit.checkpoint.detector_parts import PARTS
 from revisit.checkpoint.flags import flag_keys, flags_of, flags_path, read_flags
 from revisit.checkpoint.foreign_layouts import tensors_of
 from revisit.checkpoint.reading import read_checkpoint, safetensors_package
@@ -61,6 +62,8 @@ def load_backbone(name: str | Path) -> BackboneWeights:
     path = local_copy(str(name), "checkpoint")
     content = read_checkpoint(path)
     tensors = tensors_of(content)
+    for part in PARTS:  # which no library has
+        tensors = {key: value for key, value in tensors.items() if not key.startswith(part.names)}
     description = description_of(tensors)
     if description and all(key.startswith(description.PREFIXES) for key in tensors):
         flags, origin = read_flags(name if is_url(str(name)) else path)

@@ -5,6 +5,8 @@ it.
 """
 
 import functools
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +42,25 @@ declare(
 )
 
 
+Moves = tuple[tuple[float, float, float], tuple[float, float, float]]
+
+
+def _rotation(degrees: float, size: int) -> Moves:
+    cos, sin, centre = math.cos(math.radians(degrees)), math.sin(math.radians(degrees)), size / 2
+    return (cos, -sin, centre * (1 - cos + sin)), (sin, cos, centre * (1 - cos - sin))
+
+
+# AutoAugment's operations that move pixels, by (magnitude, size): a place (x, y) of the result shows (a x + b y + c) of
+# the first row and of the second.
+MOVES: dict[str, Callable[[float, int], Moves]] = {
+    "ShearX": lambda m, size: ((1.0, m, 0.0), (0.0, 1.0, 0.0)),
+    "ShearY": lambda m, size: ((1.0, 0.0, 0.0), (m, 1.0, 0.0)),
+    "TranslateX": lambda m, size: ((1.0, 0.0, -float(int(m))), (0.0, 1.0, 0.0)),
+    "TranslateY": lambda m, size: ((1.0, 0.0, 0.0), (0.0, 1.0, -float(int(m)))),
+    "Rotate": _rotation,
+}
+
+
 @dataclass(frozen=True)
 class StandardLook:
     """Jitter(.4, .4, .4, .1) p .8, grey p .2, blur sigma U(.1, 2) p .5, flip p .5, in this order (arXiv:2003.04297)."""
@@ -73,6 +94,17 @@ class AutoAugmentLook:
 
 
 Look = StandardLook | AutoAugmentLook
+
+
+def shown_place(look: Look, size: int) -> np.ndarray:
+    """Which place of a square view of ``size`` px, (x, y, 1), shows at a place of the view with its look: (3, 3)."""
+    matrix = np.eye(3)
+    if look.flip:
+        matrix[0] = -1, 0, size
+    for name, magnitude in look.operations(size) if isinstance(look, AutoAugmentLook) else ():
+        if name in MOVES:
+            matrix = matrix @ np.array([*MOVES[name](magnitude, size), (0.0, 0.0, 1.0)])
+    return matrix
 
 
 def draw_look(

@@ -12,16 +12,12 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 from torchvision.transforms.v2 import functional as F
 
-from revisit.data.augmentation import AutoAugmentLook, Look
+from revisit.data.augmentation import MOVES, AutoAugmentLook, Look
 from revisit.devices import send
 from revisit.keys import SWITCH, declare
 
 OPERATIONS: dict[str, Callable[[Tensor, float], Tensor]] = {  # of AutoAugment: torchvision's on uint8
-    "ShearX": lambda images, m: _move(images, (1.0, m, 0.0), (0.0, 1.0, 0.0)),
-    "ShearY": lambda images, m: _move(images, (1.0, 0.0, 0.0), (m, 1.0, 0.0)),
-    "TranslateX": lambda images, m: _move(images, (1.0, 0.0, -float(int(m))), (0.0, 1.0, 0.0)),
-    "TranslateY": lambda images, m: _move(images, (1.0, 0.0, 0.0), (0.0, 1.0, -float(int(m)))),
-    "Rotate": lambda images, m: _rotate(images, m),
+    **{name: lambda images, m, move=move: _move(images, *move(m, images.shape[-1])) for name, move in MOVES.items()},
     "Brightness": lambda images, m: F.adjust_brightness(images, 1 + m),
     "Color": lambda images, m: F.adjust_saturation(images, 1 + m),
     "Contrast": lambda images, m: F.adjust_contrast(images, 1 + m),
@@ -118,12 +114,6 @@ def _rows(chosen: np.ndarray, images: Tensor) -> Tensor:
 
 def _column(values: np.ndarray, images: Tensor) -> Tensor:
     return send(np.ascontiguousarray(values), images.device)[:, None, None, None]
-
-
-def _rotate(images: Tensor, degrees: float) -> Tensor:
-    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    centre = images.shape[-1] / 2
-    return _move(images, (cos, -sin, centre * (1 - cos + sin)), (sin, cos, centre * (1 - cos - sin)))
 
 
 def _move(images: Tensor, column: tuple[float, float, float], row: tuple[float, float, float]) -> Tensor:

@@ -15,6 +15,7 @@ from revisit.data.catalog import get_records
 from revisit.data.decoding_on_device import Uncut, cut
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.mapper import ViewMapper, Views
+from revisit.data.object_boxes import with_proposals
 from revisit.data.reader import open_record, read_or_next
 from revisit.data.records import fingerprint, sample
 from revisit.data.sampler import EpochBatchSampler, GroupedBatchSampler
@@ -38,6 +39,7 @@ class ViewBatch(TypedDict, total=False):
     uncut: Uncut  # instead of all views until ``with_looks``, where the device decodes
     anchor_looks: np.ndarray  # (B,) until ``with_looks``, where the device applies them; so positive_looks
     small_looks: np.ndarray  # (B, N)
+    objects: torch.Tensor  # (B, 2, O, 4) float32, see ObjectBoxes, where the method learns from objects
     index: torch.Tensor  # (B,) int64, place in the data sets together
     label: torch.Tensor  # (B,) int64, for monitors alone
     num_fallbacks: int  # crops that missed their constraint
@@ -84,6 +86,8 @@ class ViewDataset(Dataset):
         indices = torch.tensor([index for _, index in keys])
         batch = ViewBatch(index=indices, num_fallbacks=fallbacks, read_errors=errors)
         batch.update({name: tensor.movedim(-1, -3) for name, tensor in tensors.items()})
+        if self._mapper.objects:
+            batch["objects"] = torch.from_numpy(np.stack([of_image["objects"] for of_image in views]))
         if self._mapper.looks_on_device:
             looks = (f"{name}_looks" for name in self._mapper.shapes)
             batch.update({name: np.stack([of_image[name] for of_image in views]) for name in looks})
@@ -100,11 +104,11 @@ class ViewDataset(Dataset):
     def _views_of(self, epoch: int, index: int, room: dict[str, np.ndarray], record: dict) -> Views:
         picture = open_record(record, self._bit_depth)
         if not self._decode_on_device:
-            return self._mapper.of_picture(picture, epoch, index, room)
+            return self._mapper.of_picture(picture, epoch, index, room, record)
         size = picture.plain_jpeg_size()
         pixels = np.frombuffer(picture.data, np.uint8) if size else picture.decode()
-        plan = self._mapper.plan(*(size or pixels.shape[:2]), epoch, index)
-        return {"boxes": plan.boxes, "pixels": pixels, **self._mapper.looks_of(plan)}
+        plan = self._mapper.plan(*(size or pixels.shape[:2]), epoch, index, record)
+        return {"pixels": pixels, **self._mapper.drawn(plan)}
 
 
 def _empty(shape: tuple[int, ...]) -> torch.Tensor:
@@ -176,6 +180,7 @@ class ResumableLoader:
         # Two data sets may count different classes by the same numbers.
         labelled = len(cfg.DATASETS.TRAIN) == 1 and all("label" in record for record in records)
         on_device = cfg.DATALOADER.DECODE_ON_DEVICE
+        records = with_proposals(cfg, records)
         self._dataset = ViewDataset(records, ViewMapper.from_config(cfg), labelled, bit_depth(cfg), on_device)
 
     def batch_of(self, iteration: int) -> ViewBatch:

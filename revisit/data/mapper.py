@@ -9,6 +9,7 @@ from revisit.data.augmentation import BLUR_PROBABILITY, GREY_PROBABILITY, Look, 
 from revisit.data.augmentation_on_arrays import apply_look
 from revisit.data.augmentation_on_device import RECORD, record_of
 from revisit.data.crops import RESAMPLERS, ConstrainedMultiCrop, CropBoxes, largest_reduction, reduced_boxes
+from revisit.data.object_boxes import ObjectBoxes
 from revisit.data.reader import Picture
 from revisit.randomness import Stream, counter_rng
 
@@ -28,6 +29,7 @@ class Views(TypedDict, total=False):
     anchor_looks: np.ndarray  # () of augmentation_on_device.RECORD
     positive_looks: np.ndarray  # ()
     small_looks: np.ndarray  # (N,)
+    objects: np.ndarray  # (2, O, 4), see ObjectBoxes, where the method learns from objects
     pixels: np.ndarray  # (H, W, 3), or (bytes,) of a JPEG, instead of all views where the device cuts them
 
 
@@ -37,6 +39,7 @@ class ViewPlan(NamedTuple):
     boxes: CropBoxes  # in px of the whole image
     looks: list[Look]  # of the anchor, the positive and the small positives
     reduction: int  # by which the sides of the image that is cut are divided: 1, 2, 4 or 8
+    objects: np.ndarray | None = None  # (2, O, 4), see ObjectBoxes
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class ViewMapper:
     looks_on_device: bool = False
     resampling: str = "area"
     reduced_images: bool = False
+    objects: ObjectBoxes | None = None
 
     @classmethod
     def from_config(cls, cfg: CfgNode) -> Self:
@@ -67,7 +71,7 @@ class ViewMapper:
         sizes = (views.LARGE_SIZE, views.SMALL_SIZE)
         shares = (views.GREY_PROBABILITY, views.BLUR_PROBABILITY)
         how = (views.RESAMPLING, views.REDUCED_IMAGES)
-        return cls(crops, *sizes, views.POLICY, cfg.SEED, *shares, on_device, *how)
+        return cls(crops, *sizes, views.POLICY, cfg.SEED, *shares, on_device, *how, ObjectBoxes.from_config(cfg))
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -76,11 +80,28 @@ class ViewMapper:
         some = {"small": (self.crops.num_small, *small)} if self.crops.num_small else {}
         return {"anchor": large, "positive": large, **some}
 
-    def __call__(self, image: np.ndarray, epoch: int, index: int, room: dict[str, np.ndarray] | None = None) -> Views:
-        """Draw the views of image ``index`` in ``epoch``, into ``room``, uint8 of ``shapes``, if that is given."""
-        return self._cut(image, self.plan(*image.shape[:2], epoch, index), room)
+    def __call__(
+        self,
+        image: np.ndarray,
+        epoch: int,
+        index: int,
+        room: dict[str, np.ndarray] | None = None,
+        record: dict | None = None,
+    ) -> Views:
+        """Draw the views of image ``index`` in ``epoch``, into ``room``, uint8 of ``shapes``, if that is given.
 
-    def of_picture(self, picture: Picture, epoch: int, index: int, room: dict[str, np.ndarray] | None = None) -> Views:
+        ``record`` is the image's, whose ``proposal_boxes`` its objects are chosen from.
+        """
+        return self._cut(image, self.plan(*image.shape[:2], epoch, index, record), room)
+
+    def of_picture(
+        self,
+        picture: Picture,
+        epoch: int,
+        index: int,
+        room: dict[str, np.ndarray] | None = None,
+        record: dict | None = None,
+    ) -> Views:
         """As calling the mapper with the image; with ``reduced_images`` a JPEG is decoded as small as its crops allow.
 
         Raises:
@@ -88,14 +109,23 @@ class ViewMapper:
         """
         if self.reduced_images and picture.is_jpeg:
             height, width = picture.size
-            plan = self.plan(height, width, epoch, index, reducible=True)
+            plan = self.plan(height, width, epoch, index, record, reducible=True)
             image = picture.decode(plan.reduction)
             # PIL, which says how it lies, and OpenCV, which turns it, may understand odd metadata differently.
             if image.shape[:2] == (-(-height // plan.reduction), -(-width // plan.reduction)):
                 return self._cut(image, plan, room)
-        return self(picture.decode(), epoch, index, room)
+        return self(picture.decode(), epoch, index, room, record)
 
-    def plan(self, height: int, width: int, epoch: int, index: int, *, reducible: bool = False) -> ViewPlan:
+    def plan(
+        self,
+        height: int,
+        width: int,
+        epoch: int,
+        index: int,
+        record: dict | None = None,
+        *,
+        reducible: bool = False,
+    ) -> ViewPlan:
         """Draw all boxes, then all looks, of image ``index`` in ``epoch``, which has ``height`` x ``width`` px.
 
         A ``reducible`` image is cut smaller, by ``largest_reduction`` (docs/method.md: Views).
@@ -106,7 +136,11 @@ class ViewMapper:
         policies = ["standard"] + [self.policy] * (1 + self.crops.num_small)
         looks = [draw_look(policy, rng, **shares) for policy in policies]
         sizes = np.array([self.large_size] * 2 + [self.small_size] * self.crops.num_small)
-        return ViewPlan(boxes, looks, largest_reduction(np.vstack(boxes[:3]), sizes) if reducible else 1)
+        crops, objects = np.vstack(boxes[:3]), None
+        if self.objects:
+            rng = counter_rng(self.seed, Stream.OBJECTS, epoch, index)  # its own: views are those of other methods
+            objects = self.objects(height, width, crops, looks, sizes, rng, record or {})
+        return ViewPlan(boxes, looks, largest_reduction(crops, sizes) if reducible else 1, objects)
 
     def _cut(self, image: np.ndarray, plan: ViewPlan, room: dict[str, np.ndarray] | None) -> Views:
         """The views of an image whose sides the plan's reduction has divided."""
@@ -121,14 +155,18 @@ class ViewMapper:
                 resize(image, box, len(view), view)
             else:
                 view[...] = apply_look(resize(image, box, len(view)), look)
-        return Views(**views, **(self.looks_of(plan) if self.looks_on_device else {}), boxes=plan.boxes)
+        return Views(**views, **self.drawn(plan))
 
     @property
     def _places(self) -> list[tuple[str, tuple[int, ...]]]:
         return [("anchor", ()), ("positive", ()), *(("small", (n,)) for n in range(self.crops.num_small))]
 
-    def looks_of(self, plan: ViewPlan) -> dict[str, np.ndarray]:
-        """NAME_looks, as Views has them, for the device to apply."""
+    def drawn(self, plan: ViewPlan) -> Views:
+        """What Views has beside pixels: boxes, objects, and NAME_looks where they are the device's to apply."""
+        objects = {} if plan.objects is None else {"objects": plan.objects}
+        return Views(boxes=plan.boxes, **objects, **(self._looks_of(plan) if self.looks_on_device else {}))
+
+    def _looks_of(self, plan: ViewPlan) -> dict[str, np.ndarray]:
         looks = {f"{name}_looks": np.empty(shape[:-3], RECORD) for name, shape in self.shapes.items()}
         for (name, place), look in zip(self._places, plan.looks, strict=True):
             looks[f"{name}_looks"][place] = record_of(look, self.shapes[name][-2])

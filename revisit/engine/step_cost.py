@@ -12,15 +12,17 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from revisit.data.mapper import ViewMapper
 from revisit.engine.solver import build_optimizer
 from revisit.engine.train_step import TrainStep
 
@@ -85,6 +87,11 @@ def random_views(cfg: CfgNode, batch: int) -> dict[str, Tensor]:
     for name, (*counts, channels, height, width) in view_shapes(cfg, batch).items():
         pixels = torch.randint(0, 256, (*counts, height, width, channels), dtype=torch.uint8, generator=generator)
         views[name] = pixels.movedim(-1, -3)
+    mapper = ViewMapper.from_config(cfg)
+    if mapper.objects:
+        with unset_fake_temporarily():  # real boxes, of an image as COCO's
+            plans = [mapper.plan(480, 640, 0, n) for n in range(batch)]
+            views["objects"] = torch.from_numpy(np.stack([plan.objects for plan in plans]))
     return views
 
 

@@ -28,7 +28,7 @@ class KNNMoCo(MinesNeighbors, MoCo):
 
     def queue_widths(self) -> dict[str, int]:
         """Rings of the queue: Q_h, and Q_g where neighbours are mined before the head."""
-        return super().queue_widths() | ({"features": self.feature_dim} if self.mine_before_head else {})
+        return super().queue_widths() | ({"features": self.row_dim} if self.mine_before_head else {})
 
     def losses(self, encoded: Encoded) -> dict[str, Tensor]:
         """L_inst and, once it has joined, lambda * L_nn, both on the queues as they are before this step.

@@ -109,17 +109,20 @@ class MoCo(KeepsKeys, Pretraining):
         shuffle_bn: bool,
         bn_groups: BNGroups | None,
         seed: int,
+        row_dim: int = 0,
         **shared: object,
     ):
-        """The keys MOCO.* say what each option means."""
+        """The keys MOCO.* say what each option means; ``row_dim`` is the width of rows before the head, where they are
+        not the backbone's."""
         super().__init__(**shared)
+        self.row_dim = row_dim or self.feature_dim
         self.embedding_dim = embedding_dim
         self.max_scores = max_scores
         self.temperature = temperature
         self.momentum = momentum
         self.seed = seed
         self.shuffle_bn = shuffle_bn and bn_groups is not None and bn_groups.count > 1
-        self.projection_head = ProjectionHead(self.feature_dim, embedding_dim)
+        self.projection_head = ProjectionHead(self.row_dim, embedding_dim)
         self.momentum_backbone = momentum_copy(self.backbone)
         self.momentum_projection_head = momentum_copy(self.projection_head)
         if bn_groups:
@@ -137,10 +140,10 @@ class MoCo(KeepsKeys, Pretraining):
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
-        batch, size = cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO.QUEUE_SIZE
+        keys, size = cfg.SOLVER.IMS_PER_BATCH * cls.keys_of_image(cfg), cfg.MOCO.QUEUE_SIZE
         expect(
-            batch <= size,
-            f"MOCO.QUEUE_SIZE {size} is smaller than the global batch of {batch}: expected at least as many",
+            keys <= size,
+            f"MOCO.QUEUE_SIZE {size} is smaller than the global batch of {keys}: expected at least as many",
         )
         bn_groups(cfg, share)
 
@@ -149,10 +152,12 @@ class MoCo(KeepsKeys, Pretraining):
         """Of a queue that holds a whole epoch or more (the paper's holds 0.55) or takes the run to fill, and of one
         group of all images."""
         size, batch, group, notes = cfg.MOCO.QUEUE_SIZE, cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO.BN_GROUP, []
-        if size >= num_images:
+        per_image = cls.keys_of_image(cfg)
+        if size >= num_images * per_image:
+            keys = f"{num_images} images" + (f" with {per_image} keys each" if per_image > 1 else "")
             notes.append(
-                f"MOCO.QUEUE_SIZE {size} is {size / num_images:.1f} times the {num_images} images, so an image's own "
-                f"older keys are among its negatives: take about {max(batch, num_images // 2)}"
+                f"MOCO.QUEUE_SIZE {size} is {size / num_images / per_image:.1f} times the {keys}, so an image's own "
+                f"older keys are among its negatives: take about {max(batch, num_images // 2) * per_image}"
             )
         wait = cls.iterations_before_learning(cfg)
         if wait >= cfg.SOLVER.MAX_ITER:
@@ -168,7 +173,13 @@ class MoCo(KeepsKeys, Pretraining):
     @classmethod
     def iterations_before_learning(cls, cfg: CfgNode) -> int:
         """Those that fill the queue, with MOCO.FILL_QUEUE_FIRST."""
-        return math.ceil(cfg.MOCO.QUEUE_SIZE / cfg.SOLVER.IMS_PER_BATCH) if cfg.MOCO.FILL_QUEUE_FIRST else 0
+        keys = cfg.SOLVER.IMS_PER_BATCH * cls.keys_of_image(cfg)
+        return math.ceil(cfg.MOCO.QUEUE_SIZE / keys) if cfg.MOCO.FILL_QUEUE_FIRST else 0
+
+    @classmethod
+    def keys_of_image(cls, cfg: CfgNode) -> int:
+        """How many rows an image leaves in the queue."""
+        return 1
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         return [MomentumUpdate(), QueueUpdate()]
@@ -212,21 +223,21 @@ class MoCo(KeepsKeys, Pretraining):
         return {name: rows[name] for name in self.queue.names}
 
     @torch.no_grad()
-    def start_keys(self, images: Tensor) -> Callable[[], dict[str, Tensor]]:
-        """Encode this process's share of the anchors. The call that is returned gives what ``encode_anchors`` does:
-        the queue's rows of all processes' anchors, and the rest of this process's own.
+    def start_keys(self, *anchors: Tensor) -> Callable[[], dict[str, Tensor]]:
+        """Encode this process's share of the anchors, the arguments of ``encode_anchors``. The call that is returned
+        gives what that does: the queue's rows of all processes' anchors, and the rest of this process's own.
 
         With shuffle-BN the uint8 anchors change places between groups first, and the keys come back in
         the order of the global batch (docs/method.md: Batch statistics).
         """
         if self.shuffle_bn:
-            global_batch = len(images) * comm.get_world_size()
+            global_batch = len(anchors[0]) * comm.get_world_size()
             part = len(self.pending_keys)
             permutation = shuffle_permutation(global_batch, self.seed, get_event_storage().iter, part)
-            images = scatter_shuffled(images, permutation)
-        own = self.encode_anchors(images)
+            anchors = [scatter_shuffled(each, permutation) for each in anchors]
+        own = self.encode_anchors(*anchors)
         widths = self.queue_widths()
-        gathered = start_gather(torch.cat([own.pop(name) for name in widths], dim=1))
+        gathered = start_gather(torch.cat([own.pop(name) for name in widths], dim=-1))
 
         def finish() -> dict[str, Tensor]:
             keys, returned = gathered(), own
@@ -234,7 +245,7 @@ class MoCo(KeepsKeys, Pretraining):
                 places = permutation.argsort()
                 keys = keys[send(places, keys.device)]
                 returned = {name: scatter_shuffled(rows, places) for name, rows in own.items()}
-            return {**dict(zip(widths, keys.split(list(widths.values()), dim=1), strict=True)), **returned}
+            return {**dict(zip(widths, keys.split(list(widths.values()), dim=-1), strict=True)), **returned}
 
         return finish
 
