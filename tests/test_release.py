@@ -3,6 +3,7 @@
 import doctest
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -69,6 +70,11 @@ def test_doctor_says_what_there_is(tmp_path):
         all(f"\n{word}: " in text for word in ("revisit", "torch", "detectron2", "cpu", "disk"))
         and "MISSING" not in text
     )
+
+
+def test_doctor_finds_a_package_that_is_not_on_the_path_but_installed_to_be_edited(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if not (Path(folder) / "revisit").is_dir()])
+    assert runpy.run_path(str(ROOT / "tools/doctor.py"))["packages"]() == [] and "revisit: " in capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")

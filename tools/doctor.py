@@ -10,8 +10,8 @@ import argparse
 import os
 import shutil
 import sys
-from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 
 from revisit.compat import has_compiled_operators
 from revisit.engine.command import run_command
@@ -33,7 +33,7 @@ def main() -> None:
         devices()
         data_sets()
     for package, used_by in OPTIONAL.items():
-        if PathFinder.find_spec(package) is None:
+        if find_spec(package) is None:
             print(f"{package}: not installed, for {used_by} only: pip install {package}")
     free = shutil.disk_usage(".").free / GIB
     print(f"disk: {free:.0f} GiB free here" + (", little: a long run of ResNet-50 writes 5 to 20" if free < 20 else ""))
@@ -47,14 +47,14 @@ def packages() -> list[str]:
     missing = []
     print(f"python: {sys.version.split()[0]}, {sys.executable}")
     for package, remedy in needed.items():
-        if PathFinder.find_spec(package) is None:
+        if find_spec(package) is None:
             missing.append(package)
             print(f"{package}: MISSING: {remedy}")
             continue
         try:
             print(f"{package}: {version(package)}")
         except PackageNotFoundError:  # on Python's path, not installed
-            print(f"{package}: {PathFinder.find_spec(package).origin}")
+            print(f"{package}: {find_spec(package).origin}")
     return missing
 
 
