@@ -3,6 +3,8 @@
 Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, ICML 2020.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -10,7 +12,7 @@ from revisit.keys import POSITIVE, declare, whole
 from revisit.modeling.bn_groups import BNGroups, group_batch_norm, whole_batch
 from revisit.modeling.distributed import gather_rows_with_gradient
 from revisit.modeling.meta_arch.all_views import AllViews, Objective
-from revisit.modeling.projection_head import ProjectionHead
+from revisit.modeling.projection_head import BNProjectionHead, ProjectionHead
 
 from detectron2.config import CfgNode, configurable
 from detectron2.modeling import META_ARCH_REGISTRY
@@ -18,6 +20,13 @@ from detectron2.utils import comm
 
 # The values of SimCLR's paper.
 declare("SIMCLR.TEMPERATURE", 0.5, "tau.", POSITIVE, read_by="SimCLR")
+declare(
+    "SIMCLR.HIDDEN_DIM",
+    0,
+    "Width of the head's hidden layer, which then has batch norm; 0: MoCo's head, as wide as g(x) and without.",
+    whole(0, 2**14),
+    read_by="SimCLR",
+)
 declare("SIMCLR.EMBEDDING_DIM", 128, "C, width after the projection head.", whole(1, 2**14), read_by="SimCLR")
 
 
@@ -49,18 +58,21 @@ class SimCLR(AllViews):
     one alone it is SimCLR's loss. L_nn has a neighbour's key as the partner, and the same negatives."""
 
     @configurable
-    def __init__(self, *, embedding_dim: int, temperature: float, bn_groups: BNGroups, **shared: object):
+    def __init__(
+        self, *, embedding_dim: int, hidden_dim: int, temperature: float, bn_groups: BNGroups, **shared: object
+    ):
         """The keys SIMCLR.* say what each option means."""
         super().__init__(**shared)
         self.temperature = temperature
         self.global_batch = bn_groups.images
-        self.projection_head = ProjectionHead(self.feature_dim, embedding_dim)
+        head = partial(BNProjectionHead, hidden_dim=hidden_dim) if hidden_dim else ProjectionHead
+        self.projection_head = head(self.feature_dim, out_dim=embedding_dim)
         self.add_queue(embedding_dim)
-        group_batch_norm([self.backbone], bn_groups)
+        group_batch_norm([self.backbone, self.projection_head], bn_groups)
 
     @classmethod
     def from_config(cls, cfg: CfgNode) -> dict:
-        options = {"embedding_dim": cfg.SIMCLR.EMBEDDING_DIM, "temperature": cfg.SIMCLR.TEMPERATURE}
+        options = {name.lower(): value for name, value in cfg.SIMCLR.items()}
         return {**super().from_config(cfg), **options, "bn_groups": whole_batch(cfg)}
 
     def objective(self, encoded: dict[str, Tensor]) -> Objective:
