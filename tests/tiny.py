@@ -105,11 +105,11 @@ OBJECTS = (  # ObjectMoCo around a pyramid over that backbone: 3 objects of the 
     *("MODEL.ROI_HEADS.IN_FEATURES", ["p2", "p3", "p4", "p5"], "MODEL.ROI_BOX_HEAD.NAME", "FastRCNNConvFCHead"),
     *("MODEL.ROI_BOX_HEAD.NUM_FC", 2, "MODEL.ROI_BOX_HEAD.FC_DIM", 24, "MODEL.ROI_BOX_HEAD.POOLER_RESOLUTION", 2),
     *("MODEL.ROI_BOX_HEAD.POOLER_SAMPLING_RATIO", 2, "VIEWS.LARGE_SIZE", 64, "VIEWS.SMALL_SIZE", 32),
-    *("VIEWS.NUM_SMALL", 2, "OBJECTS.NUM_BOXES", 3, "OBJECTS.NUM_SMALL_BOXES", 1, "OBJECTS.CANONICAL_SIZE", 24),
+    *("VIEWS.NUM_SMALL", 2, "OBJECTS.NUM_BOXES", 3, "OBJECTS.CANONICAL_SIZE", 24),
 )
 
 
-def random_objects(batch: int, num_boxes: int = 3, seed: int = 0) -> torch.Tensor:
+def random_objects(batch: int, num_boxes: int = 3, seed: int = 0) -> dict[str, torch.Tensor]:
     """Boxes of random places in views of 64 px, and in two small ones of 32; a few are left out."""
     rng = np.random.default_rng(seed)
     sizes = np.array([64] * num_boxes + [32] * 2)[:, None]
@@ -118,4 +118,5 @@ def random_objects(batch: int, num_boxes: int = 3, seed: int = 0) -> torch.Tenso
     boxes[:, 0] *= 64
     boxes[:, 1] *= sizes
     boxes[:, 1][rng.random((batch, num_boxes + 2)) < 0.2] = np.nan
-    return torch.from_numpy(boxes.astype(np.float32))
+    anchor, positive = torch.from_numpy(boxes.astype(np.float32)).unbind(1)
+    return {"anchor_objects": anchor, "positive_objects": positive}

@@ -2,13 +2,14 @@
 
 import logging
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import nn
 
-from revisit.checkpoint.detector_parts import Part, part_flags, same_parts
+from revisit.checkpoint.detector_parts import part_flags, parts_that_fit
 from revisit.checkpoint.flags import check_flags, flags_of, is_folded, read_flags
 from revisit.checkpoint.reading import (
     UnreadableCheckpointError,
@@ -163,20 +164,20 @@ class RevisitCheckpointer(DetectionCheckpointer):
             )
             if self.trains and not self._resuming and is_folded(_of_backbone(checkpoint["model"])):
                 check_flags(description.FOLDED, self._cfg, description, self._path)
-        learns = method_of(self._cfg) or self._resuming
-        same, other = same_parts(checkpoint["model"], {} if learns else flags or {}, self.model.state_dict(), self._cfg)
-        if flags is not None:
-            check_flags(flags, self._cfg, description, self._path, [key for part in same for key in part.flag_keys])
+        else:
+            check_flags(flags, self._cfg, description, self._path)
         if self._resuming:
             self._check_fits_exactly(checkpoint["model"])
         else:
             for key, value in checkpoint["model"].items():
                 require_finite(f"{self._path}: {key}", value)
-            checkpoint = {**checkpoint, "model": self._for_both_encoders(_without(other, checkpoint["model"]))}
+            tensors = self._for_both_encoders(checkpoint["model"])
+            if not method_of(self._cfg):
+                tensors = parts_that_fit(tensors, flags or {}, self.model.state_dict(), self._cfg, self._path)
+            checkpoint = {**checkpoint, "model": tensors}
         incompatible = super()._load_model(checkpoint)
         if not self._resuming:
             self._check_backbone_is_whole(incompatible.missing_keys)
-            self._check_parts_are_whole(same, other, incompatible.missing_keys)
         return incompatible
 
     def _for_both_encoders(self, tensors: dict) -> dict:
@@ -185,26 +186,19 @@ class RevisitCheckpointer(DetectionCheckpointer):
         Else one method's checkpoint would start half of another: g and not g', or a queue whose rows do not match.
         Detectron2 matches names by their ends, and would find two places for each. Anything else is returned as it is.
         """
-        places = {}  # of the encoders, and of what lies outside of them where a detector has it in its heads
-        for name, part in self.model.named_children() if method_of(self._cfg) else ():
-            if name.endswith("backbone"):
-                places[f"{name}.bottom_up" if hasattr(part, "bottom_up") else name] = ""
-            elif hasattr(part, "res5"):
-                places[name] = "res5."
+        parts = dict(self.model.named_children()) if method_of(self._cfg) else {}
+        encoders = [name for name in parts if name.endswith("backbone")]
+        heads = [name for name in parts if name.endswith("roi_heads")]  # C4's have a stage of the backbone
         backbone = _of_backbone(tensors)
-        description = description_of(backbone)
-        if not places or not description:
+        if not encoders or not (description := description_of(backbone)):
             return tensors
         backbone = {key: value for key, value in backbone.items() if key.startswith(description.PREFIXES)}
         if len(backbone) < len(tensors):
             left = sorted({key.partition(".")[0] for key in tensors} - {"backbone"})
-            logger.info(f"of {self._path} the backbone starts {' and '.join(places)}; not taken: {', '.join(left)}")
-        return {
-            f"{place}.{name}": tensor
-            for place, start in places.items()
-            for name, tensor in backbone.items()
-            if name.startswith(start)
-        }
+            logger.info(f"of {self._path} the backbone starts {' and '.join(encoders)}; not taken: {', '.join(left)}")
+        places = product(encoders + heads, ("", "bottom_up."), backbone)
+        keys = {f"{part}.{pyramid}{name}": name for part, pyramid, name in places}
+        return {key: backbone[keys[key]] for key in self.model.state_dict() if key in keys}
 
     def _check_fits_exactly(self, tensors: dict) -> None:
         ours = {key: tuple(value.shape) for key, value in self.model.state_dict().items()}
@@ -229,17 +223,6 @@ class RevisitCheckpointer(DetectionCheckpointer):
                 f"only {found} have a value in {self._path}, the first without: {missing[0]}. Convert the weights with "
                 f"tools/convert_to_d2.py, correct {where}, or set MODEL.ALLOW_PARTIAL_BACKBONE True"
             )
-
-    def _check_parts_are_whole(self, same: list[Part], other: list[Part], missing_keys: list[str]) -> None:
-        """Of the parts of a detector that the file has, a pyramid must have come whole."""
-        for part in same:
-            missing, names = part.of(dict.fromkeys(missing_keys)), part.of(self.model.state_dict())
-            found = f"{len(names) - len(missing)} of {len(names)} {part.title} tensors"
-            logger.info(f"{found} loaded from {self._path}")
-            if missing:
-                raise UserError(f"only {found} have a value in {self._path}, the first without: {next(iter(missing))}")
-        for part in other:
-            logger.info(f"the {part.title} of {self._path} is left out: this network has none, or another one")
 
 
 class WholeModelCheckpointer(RevisitCheckpointer):
@@ -272,11 +255,6 @@ def _of_backbone(tensors: dict) -> dict:
         if found := {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}:
             return found
     return tensors
-
-
-def _without(parts: list[Part], tensors: dict) -> dict:
-    left = {key for part in parts for name in part.of(tensors) for key in (name, f"{part.place}{name}")}
-    return {key: value for key, value in tensors.items() if key not in left}
 
 
 def _class_names(cfg: CfgNode) -> list[str]:

@@ -80,8 +80,8 @@ def convert(
     if is_of_detectron2(checkpoint, source) and is_folded(tensors):
         flags = {**flags, **description.FOLDED}
     check_backbone(tensors, flags, description)
-    kept = [part.of(tensors_of(checkpoint)) for part in PARTS if part.is_in(flags)]
-    parts = {key: value for part in kept for key, value in part.items()}
+    learned = [part.of(tensors_of(checkpoint)) for part in PARTS if part.flag_keys[0] in flags]
+    parts = {key: value for each in learned for key, value in each.items()}
     for key, value in parts.items():
         _check_value(key, value, value)
     origin = ", ".join(filter(None, (f"{source}: {name}", training_of(checkpoint, source))))

@@ -4,7 +4,6 @@ Silent mis-transfer (flipped channels, another stride, other pixel statistics) c
 no error by itself, so the flags travel with the weights and every user of the weights compares them.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -92,16 +91,14 @@ def is_folded(tensors: Tensors) -> bool:
     return bool(means) and not any(m.any() for m in means) and all(((v - 1).abs() < 1e-4).all() for v in variances)
 
 
-def check_flags(
-    flags: Flags, cfg: CfgNode, description: BackboneDescription | None, weights: str, more: Iterable[str] = ()
-) -> None:
-    """Refuse a config that disagrees with the flags of the weights, by name; ``more`` keys are compared, too.
+def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | None, weights: str) -> None:
+    """Refuse a config that disagrees with the flags of the weights, by name.
 
     Raises:
         UserError: names every key that differs with both values.
     """
     folded = [key for key in flags if description and key in description.FOLDED]
-    ours = {**flags_of(cfg, description), **{key: value_of(cfg, key) for key in (*folded, *more)}}
+    ours = {**flags_of(cfg, description), **{key: value_of(cfg, key) for key in folded}}
     wrong = [
         f"{key} is {value} here and {flags[key]} there" for key, value in ours.items() if flags.get(key, value) != value
     ]

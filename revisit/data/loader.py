@@ -39,7 +39,7 @@ class ViewBatch(TypedDict, total=False):
     uncut: Uncut  # instead of all views until ``with_looks``, where the device decodes
     anchor_looks: np.ndarray  # (B,) until ``with_looks``, where the device applies them; so positive_looks
     small_looks: np.ndarray  # (B, N)
-    objects: torch.Tensor  # (B, 2, O, 4) float32, see ObjectBoxes, where the method learns from objects
+    anchor_objects: torch.Tensor  # (B, O, 4) float32, as Views has them; so positive_objects
     index: torch.Tensor  # (B,) int64, place in the data sets together
     label: torch.Tensor  # (B,) int64, for monitors alone
     num_fallbacks: int  # crops that missed their constraint
@@ -86,8 +86,8 @@ class ViewDataset(Dataset):
         indices = torch.tensor([index for _, index in keys])
         batch = ViewBatch(index=indices, num_fallbacks=fallbacks, read_errors=errors)
         batch.update({name: tensor.movedim(-1, -3) for name, tensor in tensors.items()})
-        if self._mapper.objects:
-            batch["objects"] = torch.from_numpy(np.stack([of_image["objects"] for of_image in views]))
+        for name in ("anchor_objects", "positive_objects") if self._mapper.objects else ():
+            batch[name] = torch.from_numpy(np.stack([of_image[name] for of_image in views]))
         if self._mapper.looks_on_device:
             looks = (f"{name}_looks" for name in self._mapper.shapes)
             batch.update({name: np.stack([of_image[name] for of_image in views]) for name in looks})
@@ -102,13 +102,13 @@ class ViewDataset(Dataset):
         return batch
 
     def _views_of(self, epoch: int, index: int, room: dict[str, np.ndarray], record: dict) -> Views:
-        picture = open_record(record, self._bit_depth)
+        picture = open_record(record, self._bit_depth)._replace(proposals=record.get("proposal_boxes"))
         if not self._decode_on_device:
-            return self._mapper.of_picture(picture, epoch, index, room, record)
+            return self._mapper.of_picture(picture, epoch, index, room)
         size = picture.plain_jpeg_size()
         pixels = np.frombuffer(picture.data, np.uint8) if size else picture.decode()
-        plan = self._mapper.plan(*(size or pixels.shape[:2]), epoch, index, record)
-        return {"pixels": pixels, **self._mapper.drawn(plan)}
+        plan = self._mapper.plan(*(size or pixels.shape[:2]), epoch, index, picture)
+        return {"boxes": plan.boxes, "pixels": pixels, **plan.objects, **self._mapper.looks_of(plan)}
 
 
 def _empty(shape: tuple[int, ...]) -> torch.Tensor:

@@ -9,7 +9,7 @@ from revisit.data.augmentation import BLUR_PROBABILITY, GREY_PROBABILITY, Look, 
 from revisit.data.augmentation_on_arrays import apply_look
 from revisit.data.augmentation_on_device import RECORD, record_of
 from revisit.data.crops import RESAMPLERS, ConstrainedMultiCrop, CropBoxes, largest_reduction, reduced_boxes
-from revisit.data.object_boxes import ObjectBoxes
+from revisit.data.object_boxes import ObjectBoxes, known_boxes
 from revisit.data.reader import Picture
 from revisit.randomness import Stream, counter_rng
 
@@ -29,7 +29,8 @@ class Views(TypedDict, total=False):
     anchor_looks: np.ndarray  # () of augmentation_on_device.RECORD
     positive_looks: np.ndarray  # ()
     small_looks: np.ndarray  # (N,)
-    objects: np.ndarray  # (2, O, 4), see ObjectBoxes, where the method learns from objects
+    anchor_objects: np.ndarray  # (O, 4) px of the anchor, see ObjectBoxes, where the method learns from objects
+    positive_objects: np.ndarray  # (O, 4) px of the positive that each is in
     pixels: np.ndarray  # (H, W, 3), or (bytes,) of a JPEG, instead of all views where the device cuts them
 
 
@@ -39,7 +40,10 @@ class ViewPlan(NamedTuple):
     boxes: CropBoxes  # in px of the whole image
     looks: list[Look]  # of the anchor, the positive and the small positives
     reduction: int  # by which the sides of the image that is cut are divided: 1, 2, 4 or 8
-    objects: np.ndarray | None = None  # (2, O, 4), see ObjectBoxes
+    objects: dict[str, np.ndarray]  # anchor_objects and positive_objects, as Views has them
+
+
+_UNKNOWN = Picture(b"", "an image")
 
 
 @dataclass(frozen=True)
@@ -80,28 +84,11 @@ class ViewMapper:
         some = {"small": (self.crops.num_small, *small)} if self.crops.num_small else {}
         return {"anchor": large, "positive": large, **some}
 
-    def __call__(
-        self,
-        image: np.ndarray,
-        epoch: int,
-        index: int,
-        room: dict[str, np.ndarray] | None = None,
-        record: dict | None = None,
-    ) -> Views:
-        """Draw the views of image ``index`` in ``epoch``, into ``room``, uint8 of ``shapes``, if that is given.
+    def __call__(self, image: np.ndarray, epoch: int, index: int, room: dict[str, np.ndarray] | None = None) -> Views:
+        """Draw the views of image ``index`` in ``epoch``, into ``room``, uint8 of ``shapes``, if that is given."""
+        return self._cut(image, self.plan(*image.shape[:2], epoch, index), room)
 
-        ``record`` is the image's, whose ``proposal_boxes`` its objects are chosen from.
-        """
-        return self._cut(image, self.plan(*image.shape[:2], epoch, index, record), room)
-
-    def of_picture(
-        self,
-        picture: Picture,
-        epoch: int,
-        index: int,
-        room: dict[str, np.ndarray] | None = None,
-        record: dict | None = None,
-    ) -> Views:
+    def of_picture(self, picture: Picture, epoch: int, index: int, room: dict[str, np.ndarray] | None = None) -> Views:
         """As calling the mapper with the image; with ``reduced_images`` a JPEG is decoded as small as its crops allow.
 
         Raises:
@@ -109,26 +96,21 @@ class ViewMapper:
         """
         if self.reduced_images and picture.is_jpeg:
             height, width = picture.size
-            plan = self.plan(height, width, epoch, index, record, reducible=True)
+            plan = self.plan(height, width, epoch, index, picture, reducible=True)
             image = picture.decode(plan.reduction)
             # PIL, which says how it lies, and OpenCV, which turns it, may understand odd metadata differently.
             if image.shape[:2] == (-(-height // plan.reduction), -(-width // plan.reduction)):
                 return self._cut(image, plan, room)
-        return self(picture.decode(), epoch, index, room, record)
+        image = picture.decode()
+        return self._cut(image, self.plan(*image.shape[:2], epoch, index, picture), room)
 
     def plan(
-        self,
-        height: int,
-        width: int,
-        epoch: int,
-        index: int,
-        record: dict | None = None,
-        *,
-        reducible: bool = False,
+        self, height: int, width: int, epoch: int, index: int, picture: Picture = _UNKNOWN, *, reducible: bool = False
     ) -> ViewPlan:
         """Draw all boxes, then all looks, of image ``index`` in ``epoch``, which has ``height`` x ``width`` px.
 
-        A ``reducible`` image is cut smaller, by ``largest_reduction`` (docs/method.md: Views).
+        A ``reducible`` image is cut smaller, by ``largest_reduction`` (docs/method.md: Views). Objects may be the
+        ``picture``'s proposals.
         """
         rng = counter_rng(self.seed, Stream.VIEWS, epoch, index)
         boxes = self.crops(height, width, rng)
@@ -136,10 +118,11 @@ class ViewMapper:
         policies = ["standard"] + [self.policy] * (1 + self.crops.num_small)
         looks = [draw_look(policy, rng, **shares) for policy in policies]
         sizes = np.array([self.large_size] * 2 + [self.small_size] * self.crops.num_small)
-        crops, objects = np.vstack(boxes[:3]), None
+        crops, objects = np.vstack(boxes[:3]), {}
         if self.objects:
             rng = counter_rng(self.seed, Stream.OBJECTS, epoch, index)  # its own: views are those of other methods
-            objects = self.objects(height, width, crops, looks, sizes, rng, record or {})
+            drawn = self.objects(crops, looks, sizes, rng, known_boxes(picture, height, width))
+            objects = dict(zip(("anchor_objects", "positive_objects"), drawn, strict=True))
         return ViewPlan(boxes, looks, largest_reduction(crops, sizes) if reducible else 1, objects)
 
     def _cut(self, image: np.ndarray, plan: ViewPlan, room: dict[str, np.ndarray] | None) -> Views:
@@ -155,18 +138,15 @@ class ViewMapper:
                 resize(image, box, len(view), view)
             else:
                 view[...] = apply_look(resize(image, box, len(view)), look)
-        return Views(**views, **self.drawn(plan))
+        looks = self.looks_of(plan) if self.looks_on_device else {}
+        return Views(**views, **looks, **plan.objects, boxes=plan.boxes)
 
     @property
     def _places(self) -> list[tuple[str, tuple[int, ...]]]:
         return [("anchor", ()), ("positive", ()), *(("small", (n,)) for n in range(self.crops.num_small))]
 
-    def drawn(self, plan: ViewPlan) -> Views:
-        """What Views has beside pixels: boxes, objects, and NAME_looks where they are the device's to apply."""
-        objects = {} if plan.objects is None else {"objects": plan.objects}
-        return Views(boxes=plan.boxes, **objects, **(self._looks_of(plan) if self.looks_on_device else {}))
-
-    def _looks_of(self, plan: ViewPlan) -> dict[str, np.ndarray]:
+    def looks_of(self, plan: ViewPlan) -> dict[str, np.ndarray]:
+        """NAME_looks, as Views has them, for the device to apply."""
         looks = {f"{name}_looks": np.empty(shape[:-3], RECORD) for name, shape in self.shapes.items()}
         for (name, place), look in zip(self._places, plan.looks, strict=True):
             looks[f"{name}_looks"][place] = record_of(look, self.shapes[name][-2])

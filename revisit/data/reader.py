@@ -81,6 +81,7 @@ class Picture(NamedTuple):
     data: bytes | np.ndarray
     name: str = ""  # for messages
     bit_depth: int | None = None
+    proposals: np.ndarray | None = None  # (n, 4) px, boxes that its record has
 
     @property
     def is_jpeg(self) -> bool:

@@ -91,7 +91,8 @@ def random_views(cfg: CfgNode, batch: int) -> dict[str, Tensor]:
     if mapper.objects:
         with unset_fake_temporarily():  # real boxes, of an image as COCO's
             plans = [mapper.plan(480, 640, 0, n) for n in range(batch)]
-            views["objects"] = torch.from_numpy(np.stack([plan.objects for plan in plans]))
+            for name in plans[0].objects:
+                views[name] = torch.from_numpy(np.stack([plan.objects[name] for plan in plans]))
     return views
 
 

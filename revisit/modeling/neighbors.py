@@ -15,6 +15,7 @@ from revisit.keys import SWITCH, declare, one_of, real, whole
 from revisit.modeling.distributed import unwrap
 from revisit.modeling.losses.chunked import MAX_SCORES, nearest_rows
 from revisit.modeling.monitors import neighbor_purity
+from revisit.modeling.queue import AlignedQueue
 
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase
@@ -95,12 +96,12 @@ class MinesNeighbors:
         """The positives' rows, after or before the head, that neighbours are mined for, and the ring to mine in."""
         return (positives_g, "features") if self.mine_before_head else (positives, "keys")
 
-    def mined_ring(self, name: str) -> Tensor:
+    def mined_ring(self, name: str, queue: AlignedQueue | None = None) -> Tensor:
         """The ring (K, W) as it is before this step or, with ``enqueue_first``, as its keys will leave it: the newest
         neighbours then point at the rows that they will replace."""
         if self.enqueue_first:
             return self.queue.after_enqueue(name, self.pending_keys[-1][name])
-        return getattr(self.queue, name)
+        return getattr(queue or self.queue, name)
 
     @torch.no_grad()
     def purity(self, positives: Tensor, positives_g: Tensor, labels: Tensor) -> Tensor:

@@ -76,14 +76,20 @@ class KeepsKeys:
     def keep_keys(self, batch: dict, rows: dict[str, Tensor]) -> None:
         """Keep gathered rows, (B, width) by ring, with the classes of the batch where it has some."""
         if "label" in batch:
-            rows["labels"] = gather_rows(batch["label"])
+            labels = gather_rows(batch["label"])
+            count = len(next(iter(rows.values())))  # of keys, the same of every image
+            rows["labels"] = labels.repeat_interleave(count // len(labels))
         self.pending_keys.append(rows)
 
     def enqueue_pending_keys(self) -> None:
         """Move ``pending_keys`` into the queue, in the order of the global batch."""
         parts, self.pending_keys = self.pending_keys, []
         if parts:
-            self.queue.enqueue(**{name: in_global_order([part[name] for part in parts]) for name in parts[0]})
+            self.enqueue({name: in_global_order([part[name] for part in parts]) for name in parts[0]})
+
+    def enqueue(self, rows: dict[str, Tensor]) -> None:
+        """Put a step's rows of all processes, by ring, where they belong."""
+        self.queue.enqueue(**rows)
 
 
 class QueueUpdate(HookBase):

@@ -6,6 +6,7 @@ from revisit.errors import expect
 from revisit.modeling.losses.chunked import chunked_losses
 from revisit.modeling.meta_arch.moco import Encoded, MoCo
 from revisit.modeling.neighbors import MinesNeighbors
+from revisit.modeling.queue import AlignedQueue
 
 from detectron2.config import CfgNode, configurable
 from detectron2.modeling import META_ARCH_REGISTRY
@@ -30,19 +31,20 @@ class KNNMoCo(MinesNeighbors, MoCo):
         """Rings of the queue: Q_h, and Q_g where neighbours are mined before the head."""
         return super().queue_widths() | ({"features": self.row_dim} if self.mine_before_head else {})
 
-    def losses(self, encoded: Encoded) -> dict[str, Tensor]:
+    def losses(self, encoded: Encoded, queue: AlignedQueue | None = None) -> dict[str, Tensor]:
         """L_inst and, once it has joined, lambda * L_nn, both on the queues as they are before this step.
 
         With ``enqueue_first`` neighbours alone are mined in the queues as they will be after it: the newest columns
-        point at the scores of the rows that they will replace.
+        point at the scores of the rows that they will replace. ``queue`` may be another one.
         """
+        queue = queue or self.queue
         k = self.num_neighbors if self.neighbor_weight else 0
         mining = {}
         if k and (self.mine_before_head or self.enqueue_first):  # else by the scores themselves, in Q_h
             rows, ring = self.mining_space(encoded.positives, encoded.positives_g)
-            mining = {"positives_g": rows, "queue_g": self.mined_ring(ring)}
+            mining = {"positives_g": rows, "queue_g": self.mined_ring(ring, queue)}
         options = {"temperature": self.temperature, "num_neighbors": k, "max_scores": self.max_scores}
-        losses = chunked_losses(encoded.positives, encoded.anchors, self.queue.keys, **mining, **options)
+        losses = chunked_losses(encoded.positives, encoded.anchors, queue.keys, **mining, **options)
         return losses | ({"loss_nn": self.weighted(losses["loss_nn"])} if k else {})
 
     def monitors(self, batch: dict, encoded: Encoded) -> dict[str, Tensor]:

@@ -96,6 +96,8 @@ class MoCo(KeepsKeys, Pretraining):
     per part, and all its keys are enqueued together.
     """
 
+    key_inputs: tuple[str, ...] = ("anchor",)  # of a batch, what ``encode_anchors`` takes
+
     @configurable
     def __init__(
         self,
@@ -112,8 +114,7 @@ class MoCo(KeepsKeys, Pretraining):
         row_dim: int = 0,
         **shared: object,
     ):
-        """The keys MOCO.* say what each option means; ``row_dim`` is the width of rows before the head, where they are
-        not the backbone's."""
+        """The keys MOCO.* say what each option means; ``row_dim`` is the width before the head, 0: g's."""
         super().__init__(**shared)
         self.row_dim = row_dim or self.feature_dim
         self.embedding_dim = embedding_dim
@@ -152,12 +153,11 @@ class MoCo(KeepsKeys, Pretraining):
         """Of a queue that holds a whole epoch or more (the paper's holds 0.55) or takes the run to fill, and of one
         group of all images."""
         size, batch, group, notes = cfg.MOCO.QUEUE_SIZE, cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO.BN_GROUP, []
-        per_image = cls.keys_of_image(cfg)
-        if size >= num_images * per_image:
-            keys = f"{num_images} images" + (f" with {per_image} keys each" if per_image > 1 else "")
+        each = cls.keys_of_image(cfg)
+        if size >= num_images * each:
             notes.append(
-                f"MOCO.QUEUE_SIZE {size} is {size / num_images / per_image:.1f} times the {keys}, so an image's own "
-                f"older keys are among its negatives: take about {max(batch, num_images // 2) * per_image}"
+                f"MOCO.QUEUE_SIZE {size} is {size / num_images / each:.1f} times the {num_images} images, so an "
+                f"image's own older keys are among its negatives: take about {max(batch, num_images // 2) * each}"
             )
         wait = cls.iterations_before_learning(cfg)
         if wait >= cfg.SOLVER.MAX_ITER:
@@ -189,7 +189,9 @@ class MoCo(KeepsKeys, Pretraining):
         return {"keys": self.embedding_dim}
 
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
-        finish_keys = self.start_keys(batch["anchor"])  # they travel while the positives are encoded
+        finish_keys = self.start_keys(
+            *(batch[name] for name in self.key_inputs)
+        )  # they travel while the positives are encoded
         encoded = self.encode_positives(batch)
         keys = finish_keys()
         pending = {name: keys.pop(name) for name in self.queue.names}
@@ -225,7 +227,7 @@ class MoCo(KeepsKeys, Pretraining):
     @torch.no_grad()
     def start_keys(self, *anchors: Tensor) -> Callable[[], dict[str, Tensor]]:
         """Encode this process's share of the anchors, the arguments of ``encode_anchors``. The call that is returned
-        gives what that does: the queue's rows of all processes' anchors, and the rest of this process's own.
+        gives what that does: the queue's rows of all processes' anchors, (keys, width), and the rest of its own.
 
         With shuffle-BN the uint8 anchors change places between groups first, and the keys come back in
         the order of the global batch (docs/method.md: Batch statistics).
@@ -245,7 +247,8 @@ class MoCo(KeepsKeys, Pretraining):
                 places = permutation.argsort()
                 keys = keys[send(places, keys.device)]
                 returned = {name: scatter_shuffled(rows, places) for name, rows in own.items()}
-            return {**dict(zip(widths, keys.split(list(widths.values()), dim=-1), strict=True)), **returned}
+            rows = keys.flatten(0, -2).split(list(widths.values()), dim=1)
+            return {**dict(zip(widths, rows, strict=True)), **returned}
 
         return finish
 

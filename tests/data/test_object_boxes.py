@@ -1,0 +1,156 @@
+"""Boxes of objects: where they lie in views by pixels that say where they are from; proposals; and what is refused."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import OBJECTS, tiny_config
+from trees import refused
+
+from revisit.data import mapper as mapper_module
+from revisit.data.augmentation import MOVES, AutoAugmentLook, StandardLook, draw_look
+from revisit.data.image_bytes import UnreadableImageError
+from revisit.data.loader import ViewDataset
+from revisit.data.mapper import ViewMapper
+from revisit.data.object_boxes import known_boxes, with_proposals
+from revisit.data.reader import Picture
+
+KNN = ("MODEL.META_ARCHITECTURE", "KNNMoCo")
+SIDE = 120  # px of an image whose red is 2 x, and whose green 2 y
+PLACES = np.stack([*np.meshgrid(2 * np.arange(SIDE), 2 * np.arange(SIDE)), np.zeros((SIDE, SIDE))], axis=-1)
+PLACES = PLACES.astype(np.uint8)
+
+
+class Moving(AutoAugmentLook):
+    """What moves pixels, without what changes colours."""
+
+    def operations(self, size: int) -> list[tuple[str, float]]:
+        return [operation for operation in super().operations(size) if operation[0] in MOVES]
+
+
+def colourless(policy: str, rng: np.random.Generator, **shares: float) -> StandardLook | AutoAugmentLook:
+    look = draw_look(policy, rng, **shares)
+    if isinstance(look, StandardLook):
+        return dataclasses.replace(look, jitter=(), grey=False, blur_sigma=0.0)
+    return Moving(**vars(look))
+
+
+def shown_at(view: np.ndarray, box: np.ndarray) -> np.ndarray:
+    """The place (x, y) in the image that a view shows at the centre of a box, px, by the four pixels around it."""
+    x, y = (box[:2] + box[2:]) / 2 - 0.5
+    a, b = (int(np.clip(np.floor(value), 0, len(view) - 2)) for value in (y, x))
+    weights = np.outer([1 - (y - a), y - a], [1 - (x - b), x - b])[..., None]
+    return (weights * view[a : a + 2, b : b + 2, :2]).sum(axis=(0, 1)) / 2 + 0.5
+
+
+def distances(seed: int, resampling: str, large: int, small: int) -> list[float]:
+    """Of one image's objects, in px of the image, or of the coarser view where that is larger."""
+    options = ("OBJECTS.JITTER", 0.0, "OBJECTS.NUM_BOXES", 8, "VIEWS.RESAMPLING", resampling, "SEED", seed)
+    cfg = tiny_config(*OBJECTS, *options, "VIEWS.LARGE_SIZE", large, "VIEWS.SMALL_SIZE", small)
+    views = ViewMapper.from_config(cfg)(PLACES, 0, seed)
+    boxes = views["boxes"]
+    found = []
+    for n, (key, query) in enumerate(zip(views["anchor_objects"], views["positive_objects"], strict=True)):
+        if np.isnan(query).any():
+            continue
+        positive, crop = (views["positive"], boxes.positive) if n < 8 else (views["small"][(n - 8) // 2], None)
+        crop = boxes.small[(n - 8) // 2] if crop is None else crop
+        sides = [*(boxes.anchor[2:] - boxes.anchor[:2]) / large, *(crop[2:] - crop[:2]) / len(positive)]
+        found.append(np.abs(shown_at(views["anchor"], key) - shown_at(positive, query)).max() / max(1, *sides))
+    return found
+
+
+@pytest.fixture
+def without_colours(monkeypatch):
+    monkeypatch.setattr(mapper_module, "draw_look", colourless)
+
+
+@pytest.mark.parametrize(("large", "small"), [(160, 96), (64, 32)])
+@pytest.mark.parametrize("resampling", ["antialias", "area"])
+def test_both_views_show_the_same_place_at_the_centre_of_an_object(resampling, large, small, without_colours):
+    """By all looks, views that are larger than their crops and smaller ones."""
+
+    @settings(max_examples=25, deadline=None, derandomize=True)
+    @given(st.integers(0, 2**31 - 1))
+    def agree(seed):
+        assert max(distances(seed, resampling, large, small), default=0) <= 1
+
+    agree()
+
+
+def test_objects_change_no_view_and_are_the_same_for_an_image_in_an_epoch():
+    with_boxes, without = (ViewMapper.from_config(tiny_config(*OBJECTS, *options)) for options in ((), KNN))
+    views, plain, again = with_boxes(PLACES, 1, 2), without(PLACES, 1, 2), with_boxes(PLACES, 1, 2)
+    assert all(np.array_equal(views[name], plain[name]) for name in ("anchor", "positive", "small"))
+    assert "positive_objects" not in plain
+    assert np.array_equal(views["positive_objects"], again["positive_objects"], equal_nan=True)
+    assert not np.array_equal(views["anchor_objects"], with_boxes(PLACES, 2, 2)["anchor_objects"])
+
+
+def test_boxes_have_the_stated_sizes_and_each_anchor_all_of_them():
+    cfg = tiny_config(*OBJECTS, "VIEWS.LARGE_SCALE", (1.0, 1.0), "VIEWS.POLICY", "standard", "OBJECTS.NUM_BOXES", 8)
+    mapper = ViewMapper.from_config(cfg)
+    plans = [mapper.plan(SIDE, SIDE, 0, n).objects for n in range(200)]
+    anchors, positives = (np.stack([plan[name] for plan in plans]) for name in plans[0])
+    assert anchors.shape == positives.shape == (200, 12, 4) and anchors.dtype == np.float32
+    assert np.isfinite(anchors).all() and (anchors >= -1e-3).all() and (anchors <= 64 + 1e-3).all()
+    large = anchors[:, :8]  # the two large views show the whole image
+    sides = large[..., 2:] - large[..., :2]
+    root, ratio = np.sqrt(sides.prod(axis=-1)), sides[..., 0] / sides[..., 1]
+    assert 0.3 * 64 * 0.9 < root.min() and root.max() < 0.8 * 64 * 1.1 and 1 / 3.4 < ratio.min() and ratio.max() < 3.4
+    assert root.std() > 5 and np.isfinite(positives[:, :8]).all()
+
+
+def proposals_file(path, *entries) -> str:
+    path.write_text(json.dumps([{"image_id": image, "bbox": box, "score": 0.5} for image, box in entries]))
+    return str(path)
+
+
+RECORDS = [{"file_name": "/data/000000000042.jpg"}, {"file_name": "/data/b.jpg", "image_id": "b"}]
+
+
+def test_proposals_come_before_drawn_boxes_where_both_views_show_them(tmp_path, caplog):
+    path = proposals_file(tmp_path / "boxes.json", (42, [30, 40, 50, 20]), (42, [0, 0, 20, 20]))
+    options = ("OBJECTS.PROPOSALS", path, "OBJECTS.JITTER", 0.0, "VIEWS.NUM_SMALL", 0, "VIEWS.POLICY", "standard")
+    cfg = tiny_config(*OBJECTS, *options, "VIEWS.LARGE_SCALE", (1.0, 1.0))
+    first, second = with_proposals(cfg, RECORDS)
+    assert "boxes of 1 of 2 images: those of the others are drawn" in caplog.text and "proposal_boxes" not in second
+    assert first["proposal_boxes"].tolist() == [[30, 40, 80, 60], [0, 0, 20, 20]]
+    picture = Picture(PLACES, "42", proposals=first["proposal_boxes"])
+    found = ViewMapper.from_config(cfg).plan(SIDE, SIDE, 0, 0, picture).objects["anchor_objects"]
+    widths = {(round(float(x1 - x0), 3), round(float(y1 - y0), 3)) for x0, y0, x1, y1 in found[:2] * SIDE / 64}
+    assert widths == {(50.0, 20.0), (20.0, 20.0)} and found.shape == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        (
+            [(42, [1, 2, float("nan"), 4])],
+            r"\[0\] has the bbox \[1, 2, nan, 4\], expected \[x, y, width, height\] in px",
+        ),
+        ([(42, [1, 2, 0, 4])], r"\[0\] has the bbox \[1, 2, 0, 4\]"),
+        ([("c", [1, 2, 3, 4])], "has boxes of none of 2 images: expected image_id to be theirs"),
+        (None, "No such file"),
+    ],
+)
+def test_proposals_that_are_no_boxes_of_these_images_are_refused(entries, message, tmp_path):
+    path = str(tmp_path / "none.json") if entries is None else proposals_file(tmp_path / "boxes.json", *entries)
+    refused(message, with_proposals, tiny_config(*OBJECTS, "OBJECTS.PROPOSALS", path), RECORDS)
+
+
+def test_images_too_small_and_proposals_outside_are_replaced_with_a_line_each():
+    cfg = tiny_config(*OBJECTS, "VIEWS.NUM_SMALL", 0)
+    small = {"image": PLACES[:7], "file_name": "small"}
+    outside = {"image": PLACES, "proposal_boxes": np.array([[130.0, 10, 150, 20]])}
+    batch = ViewDataset([small, outside, {"image": PLACES}], ViewMapper.from_config(cfg)).__getitems__([(0, 0)])
+    assert [error.partition(": ")[2] for error in batch["read_errors"]] == [
+        "120 x 7 px, and objects need 8 px",
+        "120 x 120 px, and OBJECTS.PROPOSALS has [130.0, 10.0, 150.0, 20.0] outside it",
+    ]
+    assert batch["positive_objects"].shape == (1, 3, 4)
+    with pytest.raises(UnreadableImageError, match="b: 7 x 9 px, and objects need 8 px"):
+        known_boxes(Picture(b"", "b"), 9, 7)
