@@ -1,14 +1,18 @@
 """Sheets of a pretraining: the views that it learns from, and the neighbours that its network finds."""
 
+import colorsys
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
 import numpy as np
 import torch
+from torch import nn
 
 from revisit.data.catalog import get_records
 from revisit.data.deep_pixels import bit_depth
+from revisit.data.loader import ViewDataset
 from revisit.data.mapper import ViewMapper, Views
 from revisit.data.reader import UnreadableImageError, open_record
 from revisit.errors import UserError
@@ -22,6 +26,7 @@ logger = logging.getLogger(__name__)
 BATCH_ROWS = 32
 ANCHOR, POSITIVE, SMALL = (230, 60, 60), (60, 170, 60), (50, 110, 230)  # RGB
 NEIGHBOR = 96  # px
+NEUTRAL = (130, 130, 130)
 GREEN, RED = (40, 160, 60), (210, 60, 50)
 LEGEND = {0: ("same label as the query", GREEN), 1: ("another label", RED)}
 
@@ -32,7 +37,7 @@ def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
     Raises:
         UserError: none of the chosen images can be read.
     """
-    (name, *_), mapper = cfg.DATASETS.TRAIN, ViewMapper.from_config(cfg)
+    (name, *_), mapper = cfg.DATASETS.TRAIN, replace(ViewMapper.from_config(cfg), looks_on_device=False)
     records = get_records(name)
     chosen = evenly_spread(len(records), num_images)
     rows, errors = [], []
@@ -40,7 +45,10 @@ def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
         try:
             picture = open_record(records[index], bit_depth(cfg))
             views = mapper.of_picture(picture, 0, index)
-            rows.append(SheetRow([draw_boxes(picture.decode(), views), *view_tiles(views)]))
+            tiles = view_tiles(views)
+            if mapper.objects:
+                draw_objects(tiles, views, cfg.OBJECTS.NUM_BOXES)
+            rows.append(SheetRow([draw_boxes(picture.decode(), views), *tiles]))
         except UnreadableImageError as error:
             errors.append(error)
     if not rows:
@@ -71,6 +79,19 @@ def view_tiles(views: Views | dict[str, np.ndarray]) -> list[np.ndarray]:
     """Anchor, large positive and small positives, each in a frame of its colour."""
     large = [framed(views["anchor"], ANCHOR), framed(views["positive"], POSITIVE)]
     return large + [framed(view, SMALL) for view in views.get("small", ())]
+
+
+def draw_objects(tiles: list[np.ndarray], views: Views, num_large: int) -> None:
+    """Draw each object that its positive shows into ``view_tiles``, there and in the anchor in one colour; the first
+    ``num_large`` are the large positive's."""
+    keys, queries = views["anchor_objects"], views["positive_objects"]
+    sizes = [len(views["anchor"]), len(views["positive"]), *map(len, views.get("small", ()))]
+    for n in np.flatnonzero(np.isfinite(queries).all(axis=1)).tolist():
+        color = [round(255 * value) for value in colorsys.hsv_to_rgb(n / len(keys), 1, 1)]
+        view = 1 if n < num_large else 2 + (n - num_large) * (len(tiles) - 2) // (len(keys) - num_large)
+        for place, box in ((0, keys[n]), (view, queries[n])):
+            corners = np.round(box * TILE / sizes[place]).astype(int).tolist()
+            cv2.rectangle(tiles[place], corners[:2], corners[2:], color, 1, cv2.LINE_AA)
 
 
 def draw_boxes(image: np.ndarray, views: Views) -> np.ndarray:
@@ -110,6 +131,29 @@ def neighbor_gallery(
         save_sheet(path, rows, headers, title=f"{names[0]}: nearest images of {names[1]}")
     except OSError as error:
         logger.error(f"{path} cannot be written ({error.strerror}): this gallery will be missing")
+
+
+def object_gallery(cfg: CfgNode, model: nn.Module, path: Path, num_images: int = 64) -> None:
+    """Write a picture: objects in anchors of DATASETS.TRAIN's first set, each beside its nearest ones of other images.
+
+    ``model.object_rows`` gives their features.
+    """
+    records, mapper = get_records(cfg.DATASETS.TRAIN[0]), replace(ViewMapper.from_config(cfg), looks_on_device=False)
+    dataset = ViewDataset(records, mapper, bit_depth=bit_depth(cfg))
+    batch = dataset.__getitems__([(0, index) for index in evenly_spread(len(records), num_images)])
+    images, boxes = _pixels(batch["anchor"]), batch["anchor_objects"].int()
+    o, each, sheet = model.object_rows(batch["anchor"], batch["anchor_objects"]).flatten(0, 1), boxes.shape[1], []
+
+    def tile(n: int, color: Color) -> np.ndarray:
+        x0, y0, x1, y1 = boxes.flatten(0, 1)[n].tolist()
+        return framed(np.ascontiguousarray(images[n // each, y0 : y1 + 1, x0 : x1 + 1]), color, NEIGHBOR)
+
+    for query in evenly_spread(len(o), 10):
+        cosines = o @ o[query]
+        cosines[query // each * each : (query // each + 1) * each] = -2  # of its own image
+        nearest = cosines.topk(min(8, len(o) - each)).indices.tolist()
+        sheet.append(SheetRow([tile(query, BLACK), *(tile(n, NEUTRAL) for n in nearest)]))
+    save_sheet(path, sheet, title=f"{cfg.DATASETS.TRAIN[0]}: an object, and the nearest objects of other images")
 
 
 def _tile(record: dict, color: Color) -> np.ndarray:

@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from revisit.devices import send
 from revisit.errors import expect
 from revisit.keys import declare, each, real, whole
 from revisit.modeling.bn_groups import meta_backbone
@@ -163,6 +164,12 @@ class ObjectMoCo(KNNMoCo):
         res5 = getattr(roi_heads, "res5", None)
         o = res5(regions).mean(dim=(2, 3)) if res5 else roi_heads.box_head(regions).flatten(1)
         return o.unflatten(0, boxes.shape[:2]), kept[0][self.feature].mean(dim=(2, 3))
+
+    @torch.no_grad()
+    def object_rows(self, images: Tensor, boxes: Tensor) -> Tensor:
+        """o(x, b) of uint8 images and boxes (B, n, 4) as (B, n, Co) unit rows, on the host."""
+        o, _ = self.object_features(self.backbone, self.roi_heads, *(send(x, self.device) for x in (images, boxes)))
+        return unit_rows(o).cpu()
 
     def losses(self, encoded: ObjectEncoded) -> dict[str, Tensor]:
         """Those of objects, and of images where they have a weight; the images' keys wait with the objects'."""
