@@ -43,9 +43,6 @@ class ViewPlan(NamedTuple):
     objects: dict[str, np.ndarray]  # anchor_objects and positive_objects, as Views has them
 
 
-_UNKNOWN = Picture(b"", "an image")
-
-
 @dataclass(frozen=True)
 class ViewMapper:
     """Anchor, large positive and N small positives of an image (docs/method.md: Views).
@@ -105,7 +102,14 @@ class ViewMapper:
         return self._cut(image, self.plan(*image.shape[:2], epoch, index, picture), room)
 
     def plan(
-        self, height: int, width: int, epoch: int, index: int, picture: Picture = _UNKNOWN, *, reducible: bool = False
+        self,
+        height: int,
+        width: int,
+        epoch: int,
+        index: int,
+        picture: Picture | None = None,
+        *,
+        reducible: bool = False,
     ) -> ViewPlan:
         """Draw all boxes, then all looks, of image ``index`` in ``epoch``, which has ``height`` x ``width`` px.
 

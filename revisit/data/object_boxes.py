@@ -83,17 +83,17 @@ class ObjectBoxes:
         return np.concatenate([cut, np.concatenate([corner, corner + sides], axis=1)])[:count]
 
 
-def known_boxes(picture: Picture, height: int, width: int) -> np.ndarray:
+def known_boxes(picture: Picture | None, height: int, width: int) -> np.ndarray:
     """The proposals of a picture of ``height`` x ``width`` px, (n, 4).
 
     Raises:
         UnreadableImageError: it is smaller than MIN_SIZE px, or a proposal lies outside of it.
     """
-    boxes = np.empty((0, 4)) if picture.proposals is None else picture.proposals
+    boxes = np.empty((0, 4)) if picture is None or picture.proposals is None else picture.proposals
     outside = boxes[_area(_clipped(boxes, np.array([0, 0, width, height]))) <= 0].tolist()
     if min(height, width) < MIN_SIZE or outside:
         wrong = f"OBJECTS.PROPOSALS has {outside[0]} outside it" if outside else f"objects need {MIN_SIZE} px"
-        raise UnreadableImageError(f"{picture.name}: {width} x {height} px, and {wrong}")
+        raise UnreadableImageError(f"{picture.name if picture else 'an image'}: {width} x {height} px, and {wrong}")
     return boxes
 
 

@@ -74,7 +74,7 @@ class PretrainTrainer(RevisitTrainer):
             return results
         share_state(model.backbone)
         extract = extractor(cfg, model)
-        if hasattr(model, "object_rows") and cfg.DATASETS.TRAIN and comm.is_main_process():
+        if hasattr(model, "object_features") and cfg.DATASETS.TRAIN and comm.is_main_process():
             object_gallery(cfg, model, Path(cfg.OUTPUT_DIR) / f"neighbours_objects_{get_event_storage().iter:07d}.png")
         if cfg.KNN_EVAL.BANK:
             results.update(_classify(cfg, extract))

@@ -15,8 +15,10 @@ from revisit.data.deep_pixels import bit_depth
 from revisit.data.loader import ViewDataset
 from revisit.data.mapper import ViewMapper, Views
 from revisit.data.reader import UnreadableImageError, open_record
+from revisit.devices import send
 from revisit.errors import UserError
 from revisit.evaluation.features import CenterCropDataset, Features
+from revisit.modeling.meta_arch.pretraining import unit_rows
 from revisit.viz.tiles import BLACK, TILE, Color, SheetRow, evenly_spread, fit, framed, save_sheet
 
 from detectron2.config import CfgNode
@@ -134,15 +136,15 @@ def neighbor_gallery(
 
 
 def object_gallery(cfg: CfgNode, model: nn.Module, path: Path, num_images: int = 64) -> None:
-    """Write a picture: objects in anchors of DATASETS.TRAIN's first set, each beside its nearest ones of other images.
-
-    ``model.object_rows`` gives their features.
-    """
+    """Write a picture: objects in anchors of the first of DATASETS.TRAIN, each beside its nearest of other images."""
     records, mapper = get_records(cfg.DATASETS.TRAIN[0]), replace(ViewMapper.from_config(cfg), looks_on_device=False)
     dataset = ViewDataset(records, mapper, bit_depth=bit_depth(cfg))
     batch = dataset.__getitems__([(0, index) for index in evenly_spread(len(records), num_images)])
     images, boxes = _pixels(batch["anchor"]), batch["anchor_objects"].int()
-    o, each, sheet = model.object_rows(batch["anchor"], batch["anchor_objects"]).flatten(0, 1), boxes.shape[1], []
+    views = (send(batch[name], model.device) for name in ("anchor", "anchor_objects"))
+    with torch.no_grad():
+        o, _ = model.object_features(model.backbone, model.roi_heads, *views)
+    o, each, sheet = unit_rows(o).flatten(0, 1).cpu(), boxes.shape[1], []
 
     def tile(n: int, color: Color) -> np.ndarray:
         x0, y0, x1, y1 = boxes.flatten(0, 1)[n].tolist()

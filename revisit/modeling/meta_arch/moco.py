@@ -189,9 +189,8 @@ class MoCo(KeepsKeys, Pretraining):
         return {"keys": self.embedding_dim}
 
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
-        finish_keys = self.start_keys(
-            *(batch[name] for name in self.key_inputs)
-        )  # they travel while the positives are encoded
+        # Keys travel while the positives are encoded.
+        finish_keys = self.start_keys(*(batch[name] for name in self.key_inputs))
         encoded = self.encode_positives(batch)
         keys = finish_keys()
         pending = {name: keys.pop(name) for name in self.queue.names}

@@ -10,9 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from revisit.devices import send
 from revisit.errors import expect
-from revisit.keys import declare, each, real, whole
+from revisit.keys import PIXELS, declare, each, real, whole
 from revisit.modeling.bn_groups import meta_backbone
 from revisit.modeling.distributed import gather_rows
 from revisit.modeling.losses.contrastive import at_least_float32
@@ -25,30 +24,16 @@ from revisit.modeling.queue import AlignedQueue
 
 from detectron2.config import CfgNode, configurable
 from detectron2.modeling import META_ARCH_REGISTRY, build_roi_heads
-from detectron2.modeling.poolers import ROIPooler, assign_boxes_to_levels
+from detectron2.modeling.poolers import assign_boxes_to_levels
 from detectron2.structures import Boxes
 
 objects = partial(declare, read_by="ObjectMoCo")
+_SHARES = each(real(0, 1, open_low=True), 2, rising=True)
 objects("OBJECTS.NUM_BOXES", 8, "R, objects in anchor and large positive; R / 4 in each small one.", whole(1, 1024))
-objects(
-    "OBJECTS.SCALE",
-    (0.3, 0.8),
-    "Root of a box's area, as a share of the root of the area that its two views share.",
-    each(real(0, 1, open_low=True), 2, rising=True),
-)
+objects("OBJECTS.SCALE", (0.3, 0.8), "Root of a box's area over that of what its two views share.", _SHARES)
 objects("OBJECTS.JITTER", 0.05, "By how much a box's edges move in a view, as a share of its side.", real(0, 0.4))
-objects(
-    "OBJECTS.PROPOSALS",
-    "",
-    "A file in COCO's result format with boxes for the objects; where too few lie in both views, more are drawn.",
-)
-objects(
-    "OBJECTS.CANONICAL_SIZE",
-    96,
-    "Root of the area, px, from which on a box is of p4, half of it p3, and so on. In a detector it is 224; views are "
-    "smaller than its images.",
-    whole(1, 2**14, "px"),
-)
+objects("OBJECTS.PROPOSALS", "", "A file with boxes, in COCO's result format; where too few are seen, more are drawn.")
+objects("OBJECTS.CANONICAL_SIZE", 96, "Root of the area from which on a box is of p4; in a detector 224 px.", PIXELS)
 objects("OBJECTS.IMAGE_WEIGHT", 0.0, "mu, weight of kNN-MoCo's losses of whole images on the same step.", real(0, 1e6))
 
 
@@ -57,8 +42,7 @@ class ObjectEncoded(Encoded):
     """``Encoded`` with a row for each of the B O objects and, where images have losses, theirs."""
 
     images: Encoded | None = None
-    image_keys: Tensor | None = None  # (B, C) and (B, Cg) of the anchors, without gradient
-    image_features: Tensor | None = None
+    image_keys: Tensor | None = None  # (B, C + Cg) of the anchors, after and before the head, without gradient
 
 
 @META_ARCH_REGISTRY.register()
@@ -91,7 +75,8 @@ class ObjectMoCo(KNNMoCo):
     def from_config(cls, cfg: CfgNode) -> dict:
         options = super().from_config(cfg)
         roi_heads = build_roi_heads(cfg, options["backbone"].output_shape())
-        box_pooler(roi_heads).canonical_box_size = cfg.OBJECTS.CANONICAL_SIZE
+        roi_heads.pooler = getattr(roi_heads, "box_pooler", None) or roi_heads.pooler  # of those with res5 in them
+        roi_heads.pooler.canonical_box_size = cfg.OBJECTS.CANONICAL_SIZE
         own = {"image_weight": cfg.OBJECTS.IMAGE_WEIGHT, "num_boxes": cfg.OBJECTS.NUM_BOXES}
         return {**options, "roi_heads": roi_heads, **own}
 
@@ -134,12 +119,12 @@ class ObjectMoCo(KNNMoCo):
     @torch.no_grad()
     def encode_anchors(self, images: Tensor, boxes: Tensor) -> dict[str, Tensor]:
         """Of uint8 images and boxes (B, O, 4) unit rows: ``keys`` (B, O, C) and ``features`` (B, O, Co), what the queue
-        holds of them, and with losses of images ``image_keys`` (B, C) and ``image_features`` (B, Cg)."""
+        holds of them, and with losses of images ``image_keys`` (B, C + Cg)."""
         o, g = self.object_features(self.momentum_backbone, self.momentum_roi_heads, images, boxes)
         rows = {"keys": unit_rows(self.momentum_projection_head(o)), "features": unit_rows(o)}
         rows = {name: rows[name] for name in self.queue.names}
         if self.image_weight:
-            rows |= {"image_keys": unit_rows(self.momentum_image_head(g)), "image_features": unit_rows(g)}
+            rows["image_keys"] = torch.cat([unit_rows(self.momentum_image_head(g)), unit_rows(g)], dim=1)
         return rows
 
     def object_features(
@@ -151,7 +136,7 @@ class ObjectMoCo(KNNMoCo):
         hook = below(backbone).register_forward_hook(lambda _, __, maps: kept.append(maps))
         maps = backbone((images - self.pixel_mean) / self.pixel_std)
         hook.remove()
-        pooler, flat = box_pooler(roi_heads), boxes.flatten(0, 1)
+        pooler, flat = roi_heads.pooler, boxes.flatten(0, 1)
         with torch.autocast(self.device.type, enabled=False):  # 16 bits do not hold a place
             levels = [at_least_float32(maps[name]) for name in roi_heads.in_features]
             rule = (pooler.min_level, pooler.max_level, pooler.canonical_box_size, pooler.canonical_level)
@@ -165,19 +150,13 @@ class ObjectMoCo(KNNMoCo):
         o = res5(regions).mean(dim=(2, 3)) if res5 else roi_heads.box_head(regions).flatten(1)
         return o.unflatten(0, boxes.shape[:2]), kept[0][self.feature].mean(dim=(2, 3))
 
-    @torch.no_grad()
-    def object_rows(self, images: Tensor, boxes: Tensor) -> Tensor:
-        """o(x, b) of uint8 images and boxes (B, n, 4) as (B, n, Co) unit rows, on the host."""
-        o, _ = self.object_features(self.backbone, self.roi_heads, *(send(x, self.device) for x in (images, boxes)))
-        return unit_rows(o).cpu()
-
     def losses(self, encoded: ObjectEncoded) -> dict[str, Tensor]:
         """Those of objects, and of images where they have a weight; the images' keys wait with the objects'."""
         if not self.image_weight:
             return super().losses(encoded)
-        keys = {f"image_{ring}": getattr(encoded, f"image_{ring}") for ring in self.image_queue.names}
-        of_images = super().losses(replace(encoded.images, anchors=encoded.image_keys), self.image_queue)
-        self.pending_keys[-1] |= {name: gather_rows(rows) for name, rows in keys.items()}
+        anchors = encoded.image_keys[:, : self.embedding_dim]
+        of_images = super().losses(replace(encoded.images, anchors=anchors), self.image_queue)
+        self.pending_keys[-1]["image_keys"] = gather_rows(encoded.image_keys)
         weighted = {f"image_{name}": self.image_weight * loss for name, loss in of_images.items()}
         return super().losses(encoded) | weighted
 
@@ -201,10 +180,10 @@ class ObjectMoCo(KNNMoCo):
 
     def enqueue(self, rows: dict[str, Tensor]) -> None:
         """Into the objects' queue and the images'."""
-        of_images = {name.removeprefix("image_"): rows.pop(name) for name in list(rows) if name.startswith("image_")}
+        if self.image_weight:
+            keys, features = rows.pop("image_keys").split([self.embedding_dim, self.feature_dim], dim=1)
+            self.image_queue.enqueue(keys=keys, features=features)
         super().enqueue(rows)
-        if of_images:
-            self.image_queue.enqueue(**of_images)
 
 
 def seen(boxes: Tensor) -> Tensor:
@@ -215,8 +194,3 @@ def seen(boxes: Tensor) -> Tensor:
 def below(backbone: nn.Module) -> nn.Module:
     """What a pyramid is built on, or a backbone without one."""
     return getattr(backbone, "bottom_up", backbone)
-
-
-def box_pooler(roi_heads: nn.Module) -> ROIPooler:
-    """Where Detectron2's standard heads, and those with res5 in them, have it."""
-    return roi_heads.pooler if hasattr(roi_heads, "res5") else roi_heads.box_pooler
