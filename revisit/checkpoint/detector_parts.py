@@ -45,10 +45,9 @@ def parts_that_fit(tensors: dict, flags: Flags, model: dict, cfg: CfgNode, weigh
         ours, theirs = part.of(model), part.of(tensors)
         if not theirs or part.flag_keys[0] not in flags:
             continue
-        pairs = {key: (value_of(cfg, key), flags.get(key)) for key in part.flag_keys}
-        for key, value in ours.items():
-            pairs[key] = tuple(value.shape), tuple(theirs[key].shape) if key in theirs else "absent"
-        wrong = [f"{key} is {here} here and {there} there" for key, (here, there) in pairs.items() if here != there]
+        here = {key: value_of(cfg, key) for key in part.flag_keys} | {key: tuple(x.shape) for key, x in ours.items()}
+        there = flags | {key: tuple(x.shape) for key, x in theirs.items()}
+        wrong = [f"{key} is {here[key]} here and {there.get(key)} there" for key in here if here[key] != there.get(key)]
         another = f"{weights} has another pyramid: {'; '.join(wrong[:2])}. Change the config"
         expect(not (ours and wrong and part is PYRAMID), another)
         if ours and not wrong:

@@ -45,17 +45,15 @@ class ObjectBoxes:
     def __call__(
         self, crops: np.ndarray, looks: Sequence[Look], sizes: np.ndarray, rng: np.random.Generator, known: np.ndarray
     ) -> np.ndarray:
-        """Boxes of the objects in the views of one image.
+        """Boxes of the O objects of an image, (2, O, 4) float32: in px of the anchor, and of its positive.
+
+        NaN in the positive where that does not show the object whole, or one of both shows less than MIN_SIZE px of a
+        side; then the anchor's is the whole view, if its own is too small.
 
         Args:
-            crops: (2 + N, 4) px of the image, of the anchor, the positive and the small positives.
-            looks, sizes: of these views, px.
+            crops: (2 + N, 4) px of the image, of the anchor, the positive and the small positives; ``looks`` and
+                ``sizes``, px, of these views.
             known: (n, 4) px of the image, proposals to choose from before boxes are drawn.
-
-        Returns:
-            (2, O, 4) float32: in px of the anchor, and of its positive, NaN where that does not show the object whole,
-            or one of both shows less than MIN_SIZE px of a side. The anchor has a box of every object, instead of one
-            that is too small the whole view.
         """
         pairs = []
         for n in range(1, len(crops)):
@@ -84,11 +82,7 @@ class ObjectBoxes:
 
 
 def known_boxes(picture: Picture | None, height: int, width: int) -> np.ndarray:
-    """The proposals of a picture of ``height`` x ``width`` px, (n, 4).
-
-    Raises:
-        UnreadableImageError: it is smaller than MIN_SIZE px, or a proposal lies outside of it.
-    """
+    """A picture's proposals, (n, 4). Raises UnreadableImageError where one lies outside, or it is below MIN_SIZE px."""
     boxes = np.empty((0, 4)) if picture is None or picture.proposals is None else picture.proposals
     outside = boxes[_area(_clipped(boxes, np.array([0, 0, width, height]))) <= 0].tolist()
     if min(height, width) < MIN_SIZE or outside:
@@ -98,8 +92,7 @@ def known_boxes(picture: Picture | None, height: int, width: int) -> np.ndarray:
 
 
 def with_proposals(cfg: CfgNode, records: list[dict]) -> list[dict]:
-    """The records with the ``proposal_boxes`` that OBJECTS.PROPOSALS, in COCO's result format, has of their images: by
-    their ``image_id``, or the stem of their file.
+    """The records with the ``proposal_boxes`` of OBJECTS.PROPOSALS, by ``image_id`` or the stem of the image's file.
 
     Raises:
         UserError: the file cannot be read, has a box that is none, or none of any of the images.
@@ -113,13 +106,14 @@ def with_proposals(cfg: CfgNode, records: list[dict]) -> list[dict]:
             if not (math.isfinite(x + y + width + height) and min(width, height, x + width, y + height) > 0):
                 raise ValueError(f"[{place}] has the bbox {entry['bbox']}, expected [x, y, width, height] in px")
             boxes.setdefault(_name(entry["image_id"]), []).append([x, y, x + width, y + height])
-    found = [boxes.get(_name(record.get("image_id", Path(record.get("file_name", "")).stem))) for record in records]
-    count, all_of_them = sum(map(bool, found)), f"of {len(records)} images"
-    expect(count > 0, f"OBJECTS.PROPOSALS {path} has boxes of none {all_of_them}: expected image_id to be theirs")
+    names = [_name(record.get("image_id", Path(record.get("file_name", "")).stem)) for record in records]
+    count = sum(name in boxes for name in names)
+    coverage = f"OBJECTS.PROPOSALS {path} has boxes of {count} of {len(records)} images, by their image_id"
+    expect(count > 0, f"{coverage}: expected some")
     if count < len(records):
-        logger.warning(f"OBJECTS.PROPOSALS has boxes of {count} {all_of_them}: those of the others are drawn")
-    pairs = zip(records, found, strict=True)
-    return [{**record, "proposal_boxes": np.array(its)} if its else record for record, its in pairs]
+        logger.warning(f"{coverage}: those of the others are drawn")
+    own = [{"proposal_boxes": np.array(boxes[name])} if name in boxes else {} for name in names]
+    return [record | its for record, its in zip(records, own, strict=True)]
 
 
 def _name(image_id: int | str) -> str:

@@ -138,23 +138,21 @@ def neighbor_gallery(
 def object_gallery(cfg: CfgNode, model: nn.Module, path: Path, num_images: int = 64) -> None:
     """Write a picture: objects in anchors of the first of DATASETS.TRAIN, each beside its nearest of other images."""
     records, mapper = get_records(cfg.DATASETS.TRAIN[0]), replace(ViewMapper.from_config(cfg), looks_on_device=False)
-    dataset = ViewDataset(records, mapper, bit_depth=bit_depth(cfg))
-    batch = dataset.__getitems__([(0, index) for index in evenly_spread(len(records), num_images)])
-    images, boxes = _pixels(batch["anchor"]), batch["anchor_objects"].int()
-    views = (send(batch[name], model.device) for name in ("anchor", "anchor_objects"))
+    keys = [(0, index) for index in evenly_spread(len(records), num_images)]
+    batch = ViewDataset(records, mapper, bit_depth=bit_depth(cfg)).__getitems__(keys)
+    anchors, boxes = (send(batch[name], model.device) for name in ("anchor", "anchor_objects"))
     with torch.no_grad():
-        o, _ = model.object_features(model.backbone, model.roi_heads, *views)
-    o, each, sheet = unit_rows(o).flatten(0, 1).cpu(), boxes.shape[1], []
-
-    def tile(n: int, color: Color) -> np.ndarray:
-        x0, y0, x1, y1 = boxes.flatten(0, 1)[n].tolist()
-        return framed(np.ascontiguousarray(images[n // each, y0 : y1 + 1, x0 : x1 + 1]), color, NEIGHBOR)
-
-    for query in evenly_spread(len(o), 10):
-        cosines = o @ o[query]
+        o, _ = model.object_features(model.backbone, model.roi_heads, anchors, boxes)
+    images, rows, each, sheet = _pixels(anchors), unit_rows(o).flatten(0, 1), o.shape[1], []
+    for query in evenly_spread(len(rows), 10):
+        cosines = rows @ rows[query]
         cosines[query // each * each : (query // each + 1) * each] = -2  # of its own image
-        nearest = cosines.topk(min(8, len(o) - each)).indices.tolist()
-        sheet.append(SheetRow([tile(query, BLACK), *(tile(n, NEUTRAL) for n in nearest)]))
+        tiles = []
+        for n in [query, *cosines.topk(min(8, len(rows) - each)).indices.tolist()]:
+            x0, y0, x1, y1 = boxes.flatten(0, 1)[n].int().tolist()
+            crop = np.ascontiguousarray(images[n // each, y0 : y1 + 1, x0 : x1 + 1])
+            tiles.append(framed(crop, BLACK if n == query else NEUTRAL, NEIGHBOR))
+        sheet.append(SheetRow(tiles))
     save_sheet(path, sheet, title=f"{cfg.DATASETS.TRAIN[0]}: an object, and the nearest objects of other images")
 
 

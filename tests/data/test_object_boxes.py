@@ -90,6 +90,18 @@ def test_objects_change_no_view_and_are_the_same_for_an_image_in_an_epoch():
     assert not np.array_equal(views["anchor_objects"], with_boxes(PLACES, 2, 2)["anchor_objects"])
 
 
+@pytest.mark.parametrize("key", ["AUGMENT_ON_DEVICE", "DECODE_ON_DEVICE"])
+def test_objects_are_the_same_wherever_views_are_made(key):
+    options = (*OBJECTS, "VIEWS.RESAMPLING", "antialias")
+    here, there = (tiny_config(*options, f"DATALOADER.{key}", on_device) for on_device in (False, True))
+    batches = [
+        ViewDataset([{"image": PLACES}], ViewMapper.from_config(cfg), decode_on_device=cfg.DATALOADER.DECODE_ON_DEVICE)
+        for cfg in (here, there)
+    ]
+    one, other = (dataset.__getitems__([(0, 0), (3, 0)])["positive_objects"] for dataset in batches)
+    assert one.shape == (2, 5, 4) and np.array_equal(one, other, equal_nan=True)
+
+
 def test_boxes_have_the_stated_sizes_and_each_anchor_all_of_them():
     cfg = tiny_config(*OBJECTS, "VIEWS.LARGE_SCALE", (1.0, 1.0), "VIEWS.POLICY", "standard", "OBJECTS.NUM_BOXES", 8)
     mapper = ViewMapper.from_config(cfg)
@@ -117,7 +129,10 @@ def test_proposals_come_before_drawn_boxes_where_both_views_show_them(tmp_path, 
     options = ("OBJECTS.PROPOSALS", path, "OBJECTS.JITTER", 0.0, "VIEWS.NUM_SMALL", 0, "VIEWS.POLICY", "standard")
     cfg = tiny_config(*OBJECTS, *options, "VIEWS.LARGE_SCALE", (1.0, 1.0))
     first, second = with_proposals(cfg, RECORDS)
-    assert "boxes of 1 of 2 images: those of the others are drawn" in caplog.text and "proposal_boxes" not in second
+    assert (
+        "boxes of 1 of 2 images, by their image_id: those of the others are drawn" in caplog.text
+        and "proposal_boxes" not in second
+    )
     assert first["proposal_boxes"].tolist() == [[30, 40, 80, 60], [0, 0, 20, 20]]
     picture = Picture(PLACES, "42", proposals=first["proposal_boxes"])
     found = ViewMapper.from_config(cfg).plan(SIDE, SIDE, 0, 0, picture).objects["anchor_objects"]
@@ -133,7 +148,7 @@ def test_proposals_come_before_drawn_boxes_where_both_views_show_them(tmp_path, 
             r"\[0\] has the bbox \[1, 2, nan, 4\], expected \[x, y, width, height\] in px",
         ),
         ([(42, [1, 2, 0, 4])], r"\[0\] has the bbox \[1, 2, 0, 4\]"),
-        ([("c", [1, 2, 3, 4])], "has boxes of none of 2 images: expected image_id to be theirs"),
+        ([("c", [1, 2, 3, 4])], "has boxes of 0 of 2 images, by their image_id: expected some"),
         (None, "No such file"),
     ],
 )

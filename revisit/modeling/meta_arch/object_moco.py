@@ -77,8 +77,8 @@ class ObjectMoCo(KNNMoCo):
         roi_heads = build_roi_heads(cfg, options["backbone"].output_shape())
         roi_heads.pooler = getattr(roi_heads, "box_pooler", None) or roi_heads.pooler  # of those with res5 in them
         roi_heads.pooler.canonical_box_size = cfg.OBJECTS.CANONICAL_SIZE
-        own = {"image_weight": cfg.OBJECTS.IMAGE_WEIGHT, "num_boxes": cfg.OBJECTS.NUM_BOXES}
-        return {**options, "roi_heads": roi_heads, **own}
+        weight, count = cfg.OBJECTS.IMAGE_WEIGHT, cfg.OBJECTS.NUM_BOXES
+        return {**options, "roi_heads": roi_heads, "image_weight": weight, "num_boxes": count}
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
@@ -89,10 +89,9 @@ class ObjectMoCo(KNNMoCo):
         for name in ("VIEWS.LARGE_SIZE", "VIEWS.SMALL_SIZE")[: 1 + (views.NUM_SMALL > 0)]:
             size = views[name.partition(".")[2]]
             expect(size % divisor == 0, f"{name} {size}: the backbone's pyramid needs a multiple of {divisor} px")
-        apart = f"VIEWS.MAX_IOU {views.MAX_IOU}: objects lie in what anchor and positive share; expected 1"
-        expect(views.MAX_IOU == 1, apart)
-        first = "NEIGHBORS.ENQUEUE_FIRST mines in one queue: expected OBJECTS.IMAGE_WEIGHT 0.0 with it"
-        expect(not (cfg.NEIGHBORS.ENQUEUE_FIRST and cfg.OBJECTS.IMAGE_WEIGHT), first)
+        expect(views.MAX_IOU == 1, f"VIEWS.MAX_IOU {views.MAX_IOU}: expected 1, as objects lie in what views share")
+        both = cfg.NEIGHBORS.ENQUEUE_FIRST and cfg.OBJECTS.IMAGE_WEIGHT
+        expect(not both, "NEIGHBORS.ENQUEUE_FIRST mines in one queue: expected OBJECTS.IMAGE_WEIGHT 0.0 with it")
         super().check(cfg, share)
 
     @classmethod
@@ -105,11 +104,11 @@ class ObjectMoCo(KNNMoCo):
         boxes, objects_g, images_g = batch["positive_objects"], [], []
         parts = boxes.nan_to_num().split([self.num_boxes, boxes.shape[1] - self.num_boxes], dim=1)
         for images, part in zip(positive_passes(batch), parts, strict=False):
-            count, flat = images.shape[1], images.flatten(0, 1)
-            part = part.reshape(len(flat), -1, 4)
-            o, g = self.object_features(self.backbone, self.roi_heads, flat, part)
-            objects_g.append(o.unflatten(0, (-1, count)).flatten(1, 2))
-            images_g.append(g.unflatten(0, (-1, count)))
+            each, count = images.shape[:2], images.shape[0] * images.shape[1]
+            part = part.reshape(count, -1, 4)
+            o, g = self.object_features(self.backbone, self.roi_heads, images.flatten(0, 1), part)
+            objects_g.append(o.unflatten(0, each).flatten(1, 2))
+            images_g.append(g.unflatten(0, each))
         o = torch.cat(objects_g, dim=1).flatten(0, 1)
         rows = unit_rows(self.projection_head(o)) * seen(boxes).flatten()[:, None]  # of zeros: no gradient
         g = torch.cat(images_g, dim=1)
@@ -131,11 +130,13 @@ class ObjectMoCo(KNNMoCo):
         self, backbone: nn.Module, roi_heads: nn.Module, images: Tensor, boxes: Tensor
     ) -> tuple[Tensor, Tensor]:
         """o(x, b) of boxes (B, n, 4), px, of uint8 images, (B, n, Co): what a detector's predictor would see; and g(x)
-        of the last map below the pyramid, (B, Cg)."""
+        of the last map below the pyramid, (B, Cg), or (B, 0) where images have no losses."""
         kept: list[dict[str, Tensor]] = []
-        hook = below(backbone).register_forward_hook(lambda _, __, maps: kept.append(maps))
+        network = [below(backbone)] if self.image_weight else []  # MODEL.COMPILE would compile for each hook anew
+        hooks = [each.register_forward_hook(lambda _, __, maps: kept.append(maps)) for each in network]
         maps = backbone((images - self.pixel_mean) / self.pixel_std)
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
         pooler, flat = roi_heads.pooler, boxes.flatten(0, 1)
         with torch.autocast(self.device.type, enabled=False):  # 16 bits do not hold a place
             levels = [at_least_float32(maps[name]) for name in roi_heads.in_features]
@@ -148,7 +149,8 @@ class ObjectMoCo(KNNMoCo):
             regions = sum((level == n) * pool(maps, places) for n, (pool, maps) in pools)
         res5 = getattr(roi_heads, "res5", None)
         o = res5(regions).mean(dim=(2, 3)) if res5 else roi_heads.box_head(regions).flatten(1)
-        return o.unflatten(0, boxes.shape[:2]), kept[0][self.feature].mean(dim=(2, 3))
+        g = kept[0][self.feature].mean(dim=(2, 3)) if kept else o.new_empty(len(images), 0)
+        return o.unflatten(0, boxes.shape[:2]), g
 
     def losses(self, encoded: ObjectEncoded) -> dict[str, Tensor]:
         """Those of objects, and of images where they have a weight; the images' keys wait with the objects'."""
