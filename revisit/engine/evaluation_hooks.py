@@ -196,8 +196,8 @@ class BestCheckpoint(HookBase):
 
 # docs/results.md: A tournament for small data.
 WHAT_HELPS = (
-    "What helped small runs most: two crops instead of small ones (VIEWS.NUM_SMALL 0), SimCLR instead of MoCo, a low "
-    "temperature (0.1), more iterations"
+    "What helped small runs most: two crops instead of small ones (VIEWS.NUM_SMALL 0), an objective without a queue, a "
+    "low temperature (0.1), AdamW, more iterations"
 )
 COMPARED = ("knn_top1", "linear_top1")  # percent, the higher the better, of one test set or, with a suffix, several
 
