@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from revisit.checkpoint.detector_parts import part_flags, parts_that_fit
+from revisit.checkpoint.detector_parts import part_flags, parts_that_fit, report_parts, without_predictors
 from revisit.checkpoint.flags import check_flags, flags_of, is_folded, read_flags
 from revisit.checkpoint.reading import (
     UnreadableCheckpointError,
@@ -174,10 +174,15 @@ class RevisitCheckpointer(DetectionCheckpointer):
             tensors = self._for_both_encoders(checkpoint["model"])
             if not method_of(self._cfg):
                 tensors = parts_that_fit(tensors, flags or {}, self.model.state_dict(), self._cfg, self._path)
+                theirs, ours = checkpoint.get("classes"), _class_names(self._cfg)
+                if self.trains and theirs and ours and theirs != ours:
+                    tensors = without_predictors(tensors, self._path)
             checkpoint = {**checkpoint, "model": tensors}
         incompatible = super()._load_model(checkpoint)
         if not self._resuming:
             self._check_backbone_is_whole(incompatible.missing_keys)
+            if self.trains and not method_of(self._cfg):
+                report_parts(self.model.state_dict().keys(), incompatible.missing_keys, self._path)
         return incompatible
 
     def _for_both_encoders(self, tensors: dict) -> dict:

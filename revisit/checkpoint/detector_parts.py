@@ -1,7 +1,8 @@
 """What pretraining may learn of a detector beside its backbone: the pyramid and the box head, with their flags."""
 
 import logging
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from revisit.errors import expect
@@ -28,6 +29,8 @@ class Part(NamedTuple):
 _BOX_HEAD = tuple(f"MODEL.ROI_BOX_HEAD.{key}" for key in ("NAME", "POOLER_TYPE", "POOLER_RESOLUTION"))
 PYRAMID = Part("pyramid", "backbone.", ("fpn_", "scales."), ("MODEL.FPN.OUT_CHANNELS", "MODEL.FPN.FUSE_TYPE"))
 PARTS = (PYRAMID, Part("box head", "roi_heads.", ("box_head.",), _BOX_HEAD))
+# What a network has a row or a channel of for each class, in Detectron2's architectures and ours.
+PREDICTORS = ("roi_heads.box_predictor.", "roi_heads.mask_head.predictor.", "head.cls_score.")
 
 
 def part_flags(tensors: Mapping[str, object], cfg: CfgNode) -> Flags:
@@ -56,3 +59,27 @@ def parts_that_fit(tensors: dict, flags: Flags, model: dict, cfg: CfgNode, weigh
             logger.info(f"the {part.title} of {weights} is left out: this network has none, or another one")
             tensors = {key: each for key, each in tensors.items() if key.removeprefix(part.place) not in theirs}
     return tensors
+
+
+def without_predictors(tensors: dict, weights: str) -> dict:
+    """The tensors of a network of other classes but for what predicts these."""
+    kept = {key: value for key, value in tensors.items() if not key.startswith(PREDICTORS)}
+    if len(kept) < len(tensors):
+        logger.info(f"{weights} knows other classes than this data: its predictors of classes begin anew")
+    return kept
+
+
+def report_parts(model: Collection[str], missing: Collection[str], weights: str) -> None:
+    """Log how many tensors of every part of a detector came from ``weights``, where more than a backbone came.
+
+    Args:
+        model: names of all its tensors; ``missing``: of those that keep what they were drawn as.
+    """
+    part_of = {key: ".".join(key.split(".")[: 2 if key.startswith(("roi_heads.", "head.")) else 1]) for key in model}
+    total = Counter(part_of.values())
+    absent = Counter(part_of[key] for key in missing if key in part_of)
+    if all(absent[part] == count for part, count in total.items() if part != "backbone"):
+        return
+    parts = [f"{part} {count - absent[part]} of {count}" for part, count in total.items()]
+    new = [part for part, count in total.items() if absent[part] == count]
+    logger.info(f"tensors from {weights}: {', '.join(parts)}" + (f"; new: {', '.join(new)}" if new else ""))
