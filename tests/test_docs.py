@@ -71,7 +71,10 @@ def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
     assert (own / "dry_run/views.png").is_file() and "<h3>Pretraining</h3>" in (own / "report.html").read_text()
     assert "bbox/AP-crate" in (own / "detection/metrics.json").read_text()
     assert (own / "pictures/boxes_01.png").is_file()
-    compare = documented("docs/own-images.md")[6].replace("--labels 25 50 100", "--dry-run --labels 8")
+    probe = documented("docs/own-images.md")[6].replace("NUM_CLASSES 80", "NUM_CLASSES 2")
+    text = run(f"{probe.replace('/data', str(tmp_path)).replace('output/', f'{tmp_path}/output/')} {SMALL}", tmp_path)
+    assert "| detection |" in text and "| backbone |" in text
+    compare = documented("docs/own-images.md")[8].replace("--labels 25 50 100", "--dry-run --labels 8")
     compare = compare.replace("NUM_CLASSES 80", "NUM_CLASSES 2")
     text = run(f"{compare.replace('/data', str(tmp_path)).replace(' output', f' {tmp_path}/output')} {SMALL}", tmp_path)
     assert "12 jobs, 0 done" in text and "random weights, 8 labels, seed 3 (600 iterations of 4 images)" in text
@@ -80,10 +83,10 @@ def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
             target = tmp_path / name / f"kind_{number % 2}" / f"{number:02d}.jpg"
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(photos / f"holiday/{number:02d}.jpg", target)
-    frozen = documented("docs/own-images.md")[7].replace("--labels 50 200", "--dry-run --labels 10")
+    frozen = documented("docs/own-images.md")[9].replace("--labels 50 200", "--dry-run --labels 10")
     frozen = f"{frozen.replace('/data', str(tmp_path)).replace(' output', f' {tmp_path}/output')} {SMALL}"
     assert "frozen features" in run(f"{frozen} MODEL.RESNETS.DEPTH 18", tmp_path)
-    here = [command.replace("/data", str(tmp_path)) for command in documented("docs/own-images.md")[8:]]
+    here = [command.replace("/data", str(tmp_path)) for command in documented("docs/own-images.md")[10:]]
     predict, export, go_on = (command.replace(" output", f" {tmp_path}/output") for command in here)
     assert "16 of 16 files: pictures and JSON" in run(predict, tmp_path)
     assert [category["name"] for category in json.loads((own / "found/images.json").read_text())["categories"]] == [

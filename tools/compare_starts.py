@@ -5,6 +5,13 @@
         --labels 50 200 800 all --seeds 1 2 3 --output output/compare
     python tools/compare_starts.py --config-file projects/LinearClassification/configs/toy.yaml --frozen \\
         --starts random backbone.pth --labels 50 200 all --output output/compare_frozen
+    python tools/compare_starts.py --config-file configs/toy/detection.yaml --starts random backbone.pth \\
+        run:output/other/detection continue:backbone.pth --probe --output output/probe
+    python tools/compare_starts.py --config-file configs/toy/detection.yaml --starts random backbone.pth \\
+        run:output/other/detection --budget 60m --output output/choice
+
+--probe looks at the frozen features of the labelled images, seconds a start, and trains nothing. --budget probes, then
+finetunes all starts for a short while and the better half for longer, until the time is used.
 
 A seed draws one order of the labelled images, and every subset is the beginning of it: 50 images are among the 200, and
 all starts learn from the same ones. What is done is skipped, what was interrupted resumes from its checkpoint: give the
@@ -16,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from pathlib import Path
 
 from projects.PaperTables.job_options import add_job_options, do_jobs, show_jobs
@@ -27,10 +35,20 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--config-file", required=True, metavar="FILE", help="a recipe that learns from labels, for all starts")
-    starts = "converted backbones, and random init to compare them with; {seed} in FILE stands for the seed"
-    add("--starts", nargs="+", required=True, metavar="random|FILE", help=starts)
-    add("--labels", type=count_or_all, nargs="+", required=True, metavar="N|all", help="numbers of labelled images")
+    starts = (
+        "random: random init. FILE: a converted backbone; {seed} in it is the seed. run:DIR: the whole network of a "
+        "finetuning. zoo:FILE: a whole detector of Detectron2's. continue:FILE: a backbone, continued first on the "
+        "training images without their labels"
+    )
+    add("--starts", nargs="+", required=True, metavar="START", help=starts)
+    labels = "numbers of labelled images (default: all)"
+    add("--labels", type=count_or_all, nargs="+", default=["all"], metavar="N|all", help=labels)
     add("--seeds", type=natural, nargs="+", default=[1, 2, 3], metavar="N", help="(default: 1 2 3)")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--probe", action="store_true", help="judge frozen features of labelled regions; train nothing")
+    budget = "such as 60m or 8h: probe, then finetune by successive halving until the time is used"
+    what.add_argument("--budget", type=minutes, metavar="TIME", help=budget)
+    add("--continue-config", default="configs/own_images/continue.yaml", metavar="FILE", help="recipe of continue:FILE")
     frozen = "classify by frozen features, with a config of projects/LinearClassification, instead of finetuning"
     add("--frozen", action="store_true", help=frozen)
     add("--score", default="", metavar="NAME", help="such as bbox/AP50 (default: AP, mIoU, rmse, top-1 or mAP)")
@@ -49,24 +67,35 @@ def count_or_all(text: str) -> str:
     return text if text == "all" else str(natural(text))
 
 
+def minutes(text: str) -> float:
+    """A type of argparse: ``90m`` or ``1.5h``."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([mh])", text)
+    if not match or not float(match[1]):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected minutes or hours, such as 60m or 8h")
+    return float(match[1]) * {"m": 1, "h": 60}[match[2]]
+
+
 def main() -> None:
     args = parse_args()
     import torch
 
-    from projects.CompareStarts.comparison import (
-        check_labels,
-        check_starts,
-        make_cells,
-        name_starts,
-        read_labels,
-        read_task,
-    )
+    from projects.CompareStarts.choice import choose, probe
+    from projects.CompareStarts.comparison import check_labels, check_starts, make_cells, read_labels, read_task
+    from projects.CompareStarts.starts import read_starts
     from projects.CompareStarts.write_comparison import write_comparison
 
     task = read_task(args.config_file, args.opts, frozen=args.frozen, score=args.score)
-    labels, starts, root = read_labels(args.labels, task), name_starts(args.starts), args.output.resolve()
-    check_labels(task, labels, args.seeds)
+    labels, root = read_labels(args.labels, task), args.output.resolve()
+    starts = read_starts(args.starts, task.load(task.options), args.continue_config)
     check_starts(task, starts, args.seeds)
+    parallel = args.parallel or (1 if torch.cuda.is_available() else os.cpu_count() or 1)
+    if args.probe:
+        probe(task, starts, args.seeds[0], root, parallel)
+        return
+    check_labels(task, labels, args.seeds)
+    if args.budget:
+        choose(task, starts, labels, args.seeds, root, parallel, minutes=args.budget)
+        return
     cells = make_cells(task, starts, labels, args.seeds, root=root, gpus=args.gpus)
     jobs = [job for jobs in zip(*(cell.jobs for cell in cells), strict=True) for job in jobs]  # seed by seed
     if args.dry_run:
@@ -78,7 +107,7 @@ def main() -> None:
         folder.mkdir(exist_ok=True)
         print(f"\n{write_comparison(task, cells, args.seeds, folder)}\n\nwritten to {folder}")
 
-    do_jobs(jobs, root, args, parallel=1 if torch.cuda.is_available() else os.cpu_count(), write=write)
+    do_jobs(jobs, root, args, parallel=parallel, write=write)
 
 
 if __name__ == "__main__":

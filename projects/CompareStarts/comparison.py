@@ -1,26 +1,28 @@
 """Which jobs a comparison of starts consists of, and what is refused before any of them runs."""
 
-import itertools
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+from torch import nn
+
 import projects.LinearClassification.run  # noqa: F401  (declares LINEAR)
 from projects.common.frozen_backbone import FrozenBackbone
+from projects.CompareStarts.starts import Start
 from projects.LinearClassification.labelled_sets import check_classes, read_set
 from projects.PaperTables.cells import Cell, JobBuilder
 from projects.PaperTables.jobs import Job
-from projects.PaperTables.paper_tables import TRAIN, Evaluation, GivenBackbone, without_seed
-from projects.RunReport.collect import short_names
+from projects.PaperTables.paper_tables import TRAIN, Evaluation, GivenBackbone
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.data.catalog import get_records, is_labelled, subset_name
 from revisit.data.records import PARTS, Records, fingerprint
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.setup import make_config
 from revisit.engine.solver import resolve_schedule
-from revisit.errors import expect
+from revisit.errors import expect, translated
 from revisit.evaluation.main_score import SCORES, main_score
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.places import HOMES, find_config
@@ -28,7 +30,6 @@ from revisit.places import HOMES, find_config
 from detectron2.config import CfgNode
 from detectron2.modeling import build_model
 
-RANDOM = "random weights"
 LINEAR = "projects/LinearClassification/run.py"
 
 
@@ -108,19 +109,6 @@ def _facts(name: str, records: Records) -> list[str]:
     return [f"{PARTS.get(part, 'number')} of {name}: {str(value)[:16]}" for part, value in prints.items()]
 
 
-def name_starts(paths: Sequence[str]) -> dict[str, GivenBackbone]:
-    """Starts by what tables call them: the ends of their paths, as short as tells them apart."""
-    files = [path for path in paths if path != "random"]
-    for one, other in itertools.combinations(paths, 2):
-        same = one == other or Path(one).resolve() == Path(other).resolve()
-        expect(not same, f"--starts names one start twice, {one} and {other}: expected different ones")
-    plain = [without_seed(path) for path in files]
-    shown = plain if len(set(plain)) == len(plain) else files
-    names = short_names([Path(path) for path in shown])
-    titles = {path: names[Path(name)].removesuffix(".pth") for path, name in zip(files, shown, strict=True)}
-    return {titles.get(path, RANDOM): GivenBackbone(path) for path in paths}
-
-
 def read_labels(words: Sequence[str], task: Task) -> list[int]:
     """Numbers of labelled images, fewest first; "all" is as many as there are."""
     return sorted({task.total if word == "all" else int(word) for word in words})
@@ -150,25 +138,60 @@ def check_labels(task: Task, labels: Sequence[int], seeds: Sequence[int]) -> Non
         print(f"warning: the length of training is in epochs, which gives {lengths}; {remedy}", file=sys.stderr)
 
 
-def check_starts(task: Task, starts: dict[str, GivenBackbone], seeds: Sequence[int]) -> None:
-    """Load every start as a training would.
+def check_starts(task: Task, starts: Mapping[str, Start], seeds: Sequence[int]) -> None:
+    """Load every start as a training would; one that is continued first, as what it continues from.
 
     Raises:
         UserError: a file that is missing, is not converted, or is of another architecture.
     """
-    files = {file for start in starts.values() for seed in seeds if (file := start.file(seed))}
     logging.getLogger("fvcore").addHandler(logging.NullHandler())  # that heads are new is nothing to print
-    for file in sorted(files):
-        cfg = task.load((*task.options, "MODEL.WEIGHTS", str(file), "MODEL.DEVICE", "cpu"))
-        if task.frozen:
-            FrozenBackbone(cfg)
-        else:
-            RevisitCheckpointer(build_model(cfg), cfg).load(str(file))
+    for start in starts.values():
+        given = isinstance(start.source, GivenBackbone)
+        files = {start.source.file(seed) for seed in seeds} if given else {Path(start.source.start)}
+        for file in sorted(filter(None, files)):
+            loaded_network(task, file, start.options)
+
+
+def preparation(starts: Mapping[str, Start], seeds: Sequence[int], root: Path, gpus: int = 1) -> list[Job]:
+    """The pretrainings that continue some of the starts."""
+    builder = JobBuilder("", root, gpus=gpus, full=True)
+    return [
+        builder.backbone(start.source, seed)
+        for start in starts.values()
+        for seed in seeds
+        if not isinstance(start.source, GivenBackbone)
+    ]
+
+
+def weights_of(start: Start, seed: int, root: Path) -> Path | None:
+    """The file of a start's weights; None of random ones."""
+    if isinstance(start.source, GivenBackbone):
+        return start.source.file(seed)
+    return preparation({"": start}, [seed], root)[0].result
+
+
+def loaded_network(
+    task: Task, weights: Path | None, options: Sequence[str], seed: int = 0
+) -> tuple[nn.Module, CfgNode]:
+    """The task's network on the CPU as a training begins with it, and its config; without weights drawn from the seed.
+
+    Raises:
+        UserError: a file that is missing, is not converted, or is of another architecture.
+    """
+    cfg = task.load((*task.options, *options, "MODEL.WEIGHTS", str(weights or ""), "MODEL.DEVICE", "cpu"))
+    if task.frozen:
+        return FrozenBackbone(cfg), cfg
+    torch.manual_seed(seed)
+    with translated("building the network"):
+        model = build_model(cfg)
+    if weights:
+        RevisitCheckpointer(model, cfg).load(str(weights))
+    return model, cfg
 
 
 def make_cells(
     task: Task,
-    starts: dict[str, GivenBackbone],
+    starts: Mapping[str, Start],
     labels: Sequence[int],
     seeds: Sequence[int],
     *,
@@ -179,20 +202,35 @@ def make_cells(
 
     Of frozen features, the jobs of a start and a seed run one after the other and share the features of the test set.
     """
-    builder = JobBuilder("", root, gpus=gpus, full=True)
     cells = []
-    for label, source in starts.items():
+    for title, start in starts.items():
         before: dict[int, Job] = {}
         for count in labels:
             for seed in seeds:
-                options = task.options_for(count, seed)
-                if task.frozen:
-                    options += ("LINEAR.CACHE", str(root / "features" / source.name / f"seed{seed}"))
-                program = LINEAR if task.frozen else TRAIN
-                evaluation = Evaluation(program, task.config, task.score, options, folder=f"{count}_labels")
-                job = builder.evaluate(source, evaluation, seed)
-                needs = (before[seed],) if task.frozen and seed in before else ()
-                name = f"{label}, {count:,} labels, seed {seed}"
-                before[seed] = replace(job, name=name, facts=(*job.facts, *task.facts), needs=needs)
-            cells.append(Cell(label, str(count), None, [before[seed] for seed in seeds], task.score))
+                job = make_job(task, title, start, count, seed, root=root, gpus=gpus)
+                before[seed] = replace(job, needs=(before[seed],)) if task.frozen and seed in before else job
+            cells.append(Cell(title, str(count), None, [before[seed] for seed in seeds], task.score))
     return cells
+
+
+def make_job(
+    task: Task,
+    title: str,
+    start: Start,
+    count: int,
+    seed: int,
+    *,
+    root: Path,
+    gpus: int = 1,
+    length: Sequence[str] = (),
+    suffix: str = "",
+) -> Job:
+    """The job that learns from ``count`` labelled images; ``length`` are KEY VALUE pairs of another length of training,
+    whose folder ends in ``suffix``."""
+    options = (*task.options_for(count, seed), *start.options, *length)
+    if task.frozen:
+        options += ("LINEAR.CACHE", str(root / "features" / start.source.name / f"seed{seed}"))
+    program = LINEAR if task.frozen else TRAIN
+    evaluation = Evaluation(program, task.config, task.score, options, folder=f"{count}_labels{suffix}")
+    job = JobBuilder("", root, gpus=gpus, full=True).evaluate(start.source, evaluation, seed)
+    return replace(job, name=f"{title}, {count:,} labels, seed {seed}", facts=(*job.facts, *task.facts))

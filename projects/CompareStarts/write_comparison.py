@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from projects.common.tables import csv_table, markdown_table
-from projects.CompareStarts.comparison import RANDOM, Task
+from projects.CompareStarts.comparison import Task
 from projects.CompareStarts.label_curves import LabelCurve, equivalences, sentence, worth
+from projects.CompareStarts.starts import RANDOM
 from projects.PaperTables.cells import Cell
 from projects.PaperTables.result_table import ours
 from revisit.evaluation.main_score import LOWER_IS_BETTER

@@ -122,7 +122,7 @@ class PixelMapper:
         self._answers_in_input_size = cfg.TEST.RESIZE_BACK == "nearest"
         self._crop = tuple(map(int, cfg.INPUT.CROP.SIZE)) if cfg.INPUT.CROP.ENABLED else None
         self._fill = torch.tensor(cfg.MODEL.PIXEL_MEAN).round().clamp(0, 255).to(torch.uint8)
-        self._classes = _num_classes_and_offset(cfg.DATASETS.TRAIN) if is_train else None
+        self._classes = num_classes_and_offset(cfg.DATASETS.TRAIN) if is_train else None
 
     def read(self, record: dict) -> np.ndarray:
         """The (H, W, 3) uint8 RGB pixels of a record's image."""
@@ -241,7 +241,7 @@ def check_input(cfg: CfgNode) -> None:
     expect(whole or not crop.ENABLED, f"{message}: {_WHO} expect TYPE absolute and SIZE in whole pixels")
 
 
-def _num_classes_and_offset(names: tuple[str, ...]) -> tuple[int, int] | None:
+def num_classes_and_offset(names: tuple[str, ...]) -> tuple[int, int] | None:
     """What read_labels needs to know, by the metadata of the data sets; None if none of them has classes."""
     counts = {}
     for name in names:

@@ -13,7 +13,8 @@ from commands import ROOT, one_line_error, run
 from trees import refusal, refused
 
 from projects.CompareStarts import comparison
-from projects.CompareStarts.comparison import check_labels, make_cells, name_starts, read_labels, read_task
+from projects.CompareStarts.comparison import check_labels, make_cells, read_labels, read_task
+from projects.CompareStarts.starts import read_starts
 from projects.CompareStarts.write_comparison import write_comparison
 from projects.PaperTables.cells import Cell
 from projects.PaperTables.jobs import Job
@@ -36,7 +37,8 @@ def depth_task(toy_datasets):
 
 
 def cells_of(task, root, *paths, labels=("8", "all"), seeds=(1, 2)):
-    return make_cells(task, name_starts(paths), read_labels(labels, task), seeds, root=root)
+    starts = read_starts(paths, task.load(task.options), "configs/own_images/continue.yaml")
+    return make_cells(task, starts, read_labels(labels, task), seeds, root=root)
 
 
 def finish(cell: Cell, *values: float) -> None:
@@ -74,14 +76,6 @@ def test_all_starts_learn_from_the_same_nested_images_by_the_same_recipe(depth_t
     assert sets == ["subset:8:1:toy_nyud_depth_train", "subset:8:2:toy_nyud_depth_train"]
     assert all("('toy_nyud_depth_train',)" in job.commands[0] for job in cells[2].jobs)
     assert len({job.result for cell in cells for job in cell.jobs}) == 12
-
-
-def test_a_start_with_a_file_for_each_seed_is_named_without_it_where_that_is_clear():
-    assert list(name_starts(["random", "x/half_{seed}.pth", "x/all.pth"])) == ["random weights", "half", "all"]
-    assert list(name_starts(["x/half_{seed}.pth", "x/half.pth"])) == ["half_{seed}", "half"]
-    assert list(name_starts(["a/half_{seed}.pth", "b/half_{seed}.pth"])) == ["a/half", "b/half"]
-    for twice in (["random", "random"], ["x/half.pth", "x/../x/half.pth"]):
-        assert "one start twice" in refusal(name_starts, twice)
 
 
 def test_other_labels_of_the_same_images_are_other_data(tmp_path, write_pictures):

@@ -1,0 +1,171 @@
+"""What frozen features of the labelled regions say of a start, in seconds: a probe before anything trains.
+
+A region is a labelled box and, as often, a box of background; of masks and depth maps the surroundings of a pixel. Its
+features are means by RoIAlign over each map of the start's network below a pyramid. So the probe sees neither what a
+pyramid, an RPN or a head has learned nor how far training moves the features.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchvision.ops import box_iou, roi_align
+
+from projects.CompareStarts.comparison import Task, loaded_network, weights_of
+from projects.CompareStarts.leave_out import (
+    Interval,
+    balanced_accuracy,
+    knn_without_image,
+    ridge_classes,
+    ridge_without_image,
+    root_mean_square,
+    with_interval,
+)
+from projects.CompareStarts.starts import Start
+from revisit.data.catalog import get_records, is_labelled
+from revisit.data.detection_mapper import DetectionMapper
+from revisit.data.labels import VOID, read_depth, read_labels
+from revisit.data.pixel_mapper import PixelMapper, num_classes_and_offset
+from revisit.data.records import Records, sample
+from revisit.errors import UserError, expect
+from revisit.modeling.meta_arch.object_moco import below
+
+from detectron2.config import CfgNode
+from detectron2.structures import BoxMode, ImageList
+
+IMAGES = 300  # at most, spread evenly over the labelled ones
+REGIONS = 32  # labelled ones of an image at most
+SURROUNDINGS = 32  # px of the network's input around a pixel
+OVERLAP = 0.3  # IoU of a box of background with an object, less than
+TRIES = 10  # boxes that are drawn for each one of background
+
+
+class Regions(NamedTuple):
+    """Of an image: places (n, 4) px of the network's input, and what is there."""
+
+    boxes: Tensor
+    targets: Tensor  # (n,) int64 classes, of background -1; or float32 metres
+
+
+class Probe(NamedTuple):
+    """What a start's features say: scores by name, and the mean of all, which orders the starts."""
+
+    start: str
+    scores: dict[str, Interval]
+    score: Interval
+    seconds: float
+
+
+def probe_starts(task: Task, starts: Mapping[str, Start], seed: int, root: Path) -> list[Probe]:
+    """The starts, best first; ``root`` has what continues some of them.
+
+    Raises:
+        UserError: a task whose labels are no boxes, masks or depth, labels of one class, a box outside its image.
+    """
+    records = sample([record for record in get_records(task.data) if is_labelled(record)], IMAGES)
+    expect(len(records) > 1, f"{task.data} has {len(records)} labelled images: a probe leaves out one and needs others")
+    probes = [_probe(task, title, start, records, seed, root) for title, start in starts.items()]
+    return sorted(probes, key=lambda probe: probe.score.value, reverse="depth" not in probes[0].scores)
+
+
+def _probe(task: Task, title: str, start: Start, records: Records, seed: int, root: Path) -> Probe:
+    began = time.perf_counter()
+    model, cfg = loaded_network(task, weights_of(start, seed, root), start.options, seed)
+    rows, targets, images = regions_of(below(model.backbone).eval(), cfg, records)
+    scores = score_regions(rows, targets, images)
+    named = {name: with_interval(score, len(records)) for name, score in scores.items()}
+    mean = with_interval(lambda weights: np.mean([score(weights) for score in scores.values()], axis=0), len(records))
+    return Probe(title, named, mean, time.perf_counter() - began)
+
+
+def score_regions(rows: Tensor, targets: Tensor, images: Tensor) -> dict:
+    """By name, scores as functions of the images' weights: class and object by kNN and by ridge, or depth by ridge.
+
+    Args:
+        rows: (M, C) of all regions; ``targets`` (M,) as in Regions; ``images`` (M,) their images' numbers, from 0 on.
+    """
+    if targets.is_floating_point():
+        said = ridge_without_image(rows, targets[:, None], images, torch.ones(len(rows)))[:, 0]
+        return {"depth": root_mean_square(said, targets, images)}
+    labelled, scores = targets >= 0, {}
+    known = targets[labelled].unique(return_inverse=True)[1]
+    expect(int(known.max()) > 0, "all labels are of one class: a probe tells classes apart, expected two or more")
+    tasks = {"class": (rows[labelled], known, images[labelled])}
+    if not labelled.all():
+        tasks["object"] = (rows, labelled.long(), images)
+    for name, (its_rows, classes, its_images) in tasks.items():
+        for how, classify in (("kNN", knn_without_image), ("ridge", ridge_classes)):
+            found = classify(its_rows, classes, its_images)
+            scores[f"{name}, {how}"] = balanced_accuracy(found, classes, its_images)
+    return scores
+
+
+@torch.no_grad()
+def regions_of(backbone: nn.Module, cfg: CfgNode, records: Records) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows (M, C), targets (M,) and images' numbers (M,) of the regions of all records, as score_regions takes them."""
+    of_boxes = "annotations" in records[0]
+    mapper = (DetectionMapper if of_boxes else PixelMapper)(cfg, is_train=False)
+    targets_of = _boxes if of_boxes else partial(_pixels, cfg=cfg)
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
+    rows, targets, images = [], [], []
+    for number, record in enumerate(records):
+        image = mapper(record)["image"]
+        regions = targets_of(record, tuple(image.shape[1:]), np.random.default_rng((0, number)))
+        padded = ImageList.from_tensors([(image - mean) / std], max(1, backbone.size_divisibility)).tensor
+        rows.append(_features(backbone(padded), padded.shape[2:], regions.boxes))
+        targets.append(regions.targets)
+        images.append(torch.full((len(regions.boxes),), number))
+    return torch.cat(rows), torch.cat(targets), torch.cat(images)
+
+
+def _features(maps: dict[str, Tensor], size: Sequence[int], boxes: Tensor) -> Tensor:
+    """(n, C): means of boxes (n, 4) px over every map, of unit length in each."""
+    pooled = [
+        roi_align(each, [boxes], (3, 3), each.shape[3] / size[1], sampling_ratio=2, aligned=True).mean(dim=(2, 3))
+        for each in maps.values()
+    ]
+    return torch.cat([F.normalize(each, dim=1) for each in pooled], dim=1)
+
+
+def _boxes(record: dict, size: tuple[int, int], rng: np.random.Generator) -> Regions:
+    """Labelled boxes, and as many of the same sizes that overlap with none of them."""
+    objects = [each for each in record["annotations"] if not each.get("iscrowd")]
+    boxes = torch.tensor([BoxMode.convert(each["bbox"], each["bbox_mode"], BoxMode.XYXY_ABS) for each in objects])
+    width, height = record["width"], record["height"]
+    inside = (boxes[:, :2] < torch.tensor([width, height])).all(dim=1) & (boxes[:, 2:] > 0).all(dim=1)
+    if not inside.all():
+        raise UserError(
+            f"{record['file_name']}: the box {boxes[~inside][0].tolist()} lies outside its {width} x {height} px"
+        )
+    chosen = rng.permutation(len(boxes))[:REGIONS]
+    sides = (boxes[:, 2:] - boxes[:, :2])[rng.choice(chosen, TRIES * len(chosen))]
+    room = (torch.tensor([width, height]) - sides).clamp_min(0)
+    corner = torch.from_numpy(rng.random(room.shape)).float() * room
+    drawn = torch.cat([corner, corner + sides], dim=1)
+    free = drawn[(box_iou(drawn, boxes) < OVERLAP).all(dim=1)][: len(chosen)]
+    scale = torch.tensor([size[1] / width, size[0] / height] * 2)
+    classes = torch.tensor([objects[n]["category_id"] for n in chosen])
+    targets = torch.cat([classes, classes.new_full((len(free),), -1)])
+    return Regions(torch.cat([boxes[chosen], free]).float() * scale, targets)
+
+
+def _pixels(record: dict, size: tuple[int, int], rng: np.random.Generator, cfg: CfgNode) -> Regions:
+    """The surroundings of drawn pixels that have a class or a depth."""
+    if "sem_seg_file_name" in record and cfg.MODEL.META_ARCHITECTURE != "DepthEstimator":
+        values = read_labels(record["sem_seg_file_name"], *num_classes_and_offset(cfg.DATASETS.TRAIN)).astype(np.int64)
+        known = values != VOID
+    else:
+        values = read_depth(record["depth_file_name"])
+        known = values > 0
+    y, x = np.nonzero(known)
+    chosen = rng.permutation(len(y))[:REGIONS]
+    y, x = y[chosen], x[chosen]
+    centre = np.stack([(x + 0.5) * size[1] / values.shape[1], (y + 0.5) * size[0] / values.shape[0]], axis=1)
+    boxes = np.concatenate([centre - SURROUNDINGS / 2, centre + SURROUNDINGS / 2], axis=1)
+    return Regions(torch.from_numpy(boxes).float(), torch.from_numpy(values[y, x]))

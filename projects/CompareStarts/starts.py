@@ -1,0 +1,107 @@
+"""What a comparison can start from: random weights, a backbone, a whole detector, any of these continued."""
+
+import hashlib
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from projects.PaperTables.paper_tables import GivenBackbone, PretrainingRun, Source, without_seed
+from projects.RunReport.collect import short_names
+from revisit.checkpoint.detectron2_layouts import backbone_in_detectron2, zoo_flags
+from revisit.checkpoint.flags import is_folded, read_flags
+from revisit.checkpoint.reading import read_checkpoint, unwrapped
+from revisit.checkpoint.run_folder import FINAL
+from revisit.errors import expect
+from revisit.keys import value_of
+
+from detectron2.config import CfgNode
+
+RANDOM = "random weights"
+KINDS = ("run", "zoo", "continue")
+# Flags of a zoo's detector that say how its pixels and strides are; the others are the network, which a recipe states.
+ZOO_KEYS = ("INPUT.FORMAT", "MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD", "MODEL.RESNETS.STRIDE_IN_1X1", "MODEL.RESNETS.NORM")
+
+
+@dataclass(frozen=True)
+class Continued(PretrainingRun):
+    """``start``, a converted backbone, that a recipe such as own_images/continue.yaml continues."""
+
+    start: str = ""
+
+    @property
+    def name(self) -> str:
+        digest = hashlib.sha256(" ".join((self.config, *self.options)).encode()).hexdigest()[:8]
+        return f"continued_{Path(self.start).stem}-{digest}"
+
+
+class Start(NamedTuple):
+    source: Source
+    options: tuple[str, ...] = ()  # KEY VALUE pairs that its weights need in the recipe
+
+
+def read_starts(words: Sequence[str], cfg: CfgNode, continuing: str) -> dict[str, Start]:
+    """The starts of ``--starts`` by what tables call them: the ends of their paths, as short as tells them apart.
+
+    Args:
+        cfg: the recipe's, whose training images a ``continue:FILE`` sees without their labels.
+        continuing: the recipe of pretraining that continues it.
+
+    Raises:
+        UserError: one is named twice, or says not how to continue it.
+    """
+    places = [_place(word) for word in words]
+    for (one, place), (other, same) in itertools.combinations(zip(words, places, strict=True), 2):
+        expect(place != same, f"--starts names one start twice, {one} and {other}: expected different ones")
+    shown = [_shown(kind, file) for kind, file in places]
+    plain = [Path(without_seed(str(path))) for path in shown]
+    shown = plain if len(set(plain)) == len(plain) else shown
+    names = short_names(shown)
+    return {
+        RANDOM if kind == "random" else names[path]: _start(kind, file, cfg, continuing)
+        for (kind, file), path in zip(places, shown, strict=True)
+    }
+
+
+def _place(word: str) -> tuple[str, Path]:
+    """The kind of a start, and its file."""
+    kind, colon, rest = word.partition(":")
+    if not (colon and kind in KINDS):
+        return ("random", Path(word)) if word == "random" else ("file", Path(word).resolve())
+    path = Path(rest).resolve()
+    return (kind, path / f"{FINAL}.pth" if kind == "run" and path.suffix != ".pth" else path)
+
+
+def _shown(kind: str, file: Path) -> Path:
+    if kind == "run":
+        return file.parent
+    return file.with_name(file.stem + ", continued" * (kind == "continue"))
+
+
+def _start(kind: str, file: Path, cfg: CfgNode, continuing: str) -> Start:
+    if kind == "continue":
+        return Start(_continued(file, cfg, continuing))
+    return Start(GivenBackbone(str(file)), zoo_options(file, cfg) if kind == "zoo" else ())
+
+
+def zoo_options(file: Path, cfg: CfgNode) -> tuple[str, ...]:
+    """KEY VALUE pairs under which a detector of Detectron2's zoo computes what it was trained to, as far as a recipe
+    says otherwise: no file of the zoo says so itself. () where batch norm has statistics, so that nobody knows them."""
+    content = read_checkpoint(file)
+    author = str(content.get("__author__", ""))
+    placed = backbone_in_detectron2(unwrapped(content.get("model", content.get("blobs", content))), author)
+    if not (placed and is_folded(placed[0])):
+        return ()
+    tensors, description = placed
+    flags = {**description.FOLDED, **zoo_flags(tensors, description, author)}
+    other = {key: flags[key] for key in ZOO_KEYS if key in flags and value_of(cfg, key) != flags[key]}
+    return tuple(word for key, value in other.items() for word in (key, str(value)))
+
+
+def _continued(file: Path, cfg: CfgNode, continuing: str) -> Continued:
+    flags, _ = read_flags(file)
+    expect(flags is not None, f"--starts continue:{file}: expected a converted backbone, with its flags beside it")
+    network = [word for key, value in (flags or {}).items() for word in (key, str(value))]
+    images = ("DATASETS.TRAIN", str(tuple(cfg.DATASETS.TRAIN)))
+    return Continued(continuing, (*network, "MODEL.WEIGHTS", str(file), *images), start=str(file))

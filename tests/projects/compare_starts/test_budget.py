@@ -1,0 +1,126 @@
+"""Successive halving of starts: what is run, what is decided, and that an interruption repeats nothing."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from trees import refused
+
+from projects.CompareStarts import budget as module
+from projects.CompareStarts.budget import PILOT, Budget, shortened
+from projects.CompareStarts.comparison import Task, read_task
+from projects.CompareStarts.starts import Start
+from projects.PaperTables.jobs import Job
+from projects.PaperTables.paper_tables import GivenBackbone
+
+ITERATION, AROUND = 0.5, 10.0  # seconds, of the machine that the tests make up
+FULL = 400  # iterations
+NAMES = ("a", "b", "c", "d", "e", "f")  # the later, the better
+
+
+class Machine:
+    """Runs jobs by writing what they would leave behind; its clock is the module's."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fails_at: int | None = None, chance: float = 0.0):
+        self.now, self.ran, self.fails_at, self.chance = 0.0, [], fails_at, chance
+        monkeypatch.setattr(module.time, "perf_counter", lambda: self.now)
+
+    def __call__(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            job.claim()
+            if job.done:
+                continue
+            words = job.commands[0]
+            options = dict(zip(words, words[1:], strict=False))
+            iterations, seed = int(options.get("SOLVER.MAX_ITER", FULL)), int(options["SEED"])
+            self.now += iterations * ITERATION + AROUND
+            if len(self.ran) == self.fails_at:
+                raise KeyboardInterrupt
+            name = job.name[0]
+            self.ran.append((name, iterations, seed))
+            score = 10 + NAMES.index(name) + self.chance * (-1) ** seed * (name == "e")
+            (job.result.parent / "metrics.json").write_text(json.dumps({"time": ITERATION}))
+            job.result.write_text(json.dumps({"bbox": {"AP": score}}))
+
+
+@pytest.fixture
+def task(tmp_path, write_pictures) -> Task:
+    write_pictures(tmp_path / "images", 16)
+    boxes = [{"id": n + 1, "image_id": n, "category_id": 1, "bbox": [1, 1, 9, 9]} for n in range(16)]
+    pictures = [{"id": n, "file_name": f"{n:03d}.png", "height": 30, "width": 40} for n in range(16)]
+    content = {"images": pictures, "annotations": boxes, "categories": [{"id": 1, "name": "crate"}]}
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    data = f"('coco:{tmp_path}/images:{tmp_path}/a.json',)"
+    options = f"DATASETS.TRAIN {data} DATASETS.TEST {data} MODEL.ROI_HEADS.NUM_CLASSES 1 SOLVER.MAX_ITER {FULL}"
+    return read_task("configs/own_images/detection.yaml", options.split() + ["SOLVER.STEPS", "(300,)"], frozen=False)
+
+
+@pytest.fixture
+def make_budget(task, tmp_path) -> Callable[..., Budget]:
+    def make(machine: Machine, minutes: float = 60, names: str = "".join(NAMES)) -> Budget:
+        for name in names:
+            (tmp_path / f"{name}.pth").write_bytes(name.encode())
+        starts = {name: Start(GivenBackbone(str(tmp_path / f"{name}.pth"))) for name in names}
+        return Budget(task, starts, 16, minutes=minutes, root=tmp_path / "out", run=machine, parallel=1)
+
+    return make
+
+
+def test_all_train_for_a_quarter_the_better_half_for_longer_and_two_to_the_end(make_budget, monkeypatch):
+    machine = Machine(monkeypatch)
+    budget = make_budget(machine)
+    sentence = budget.choose([1, 2, 3])
+    expected = [("a", PILOT, 1), *((name, 100, 1) for name in NAMES), *((name, 200, 1) for name in "fed")]
+    expected += [(name, 400, seed) for seed in (1, 2, 3) for name in "fe"]
+    assert [job[:2] for job in machine.ran] == [job[:2] for job in expected] and sorted(machine.ran) == sorted(expected)
+    assert "Start from f" in sentence and "chance" not in sentence
+    assert machine.now == pytest.approx(sum(each.seconds for each in budget.rounds))
+    assert "without c, b, a: the worse half" in budget.table()
+
+
+@pytest.mark.parametrize("fails_at", range(0, 16, 3))
+def test_an_interrupted_choice_repeats_nothing_and_ends_alike(fails_at, make_budget, monkeypatch):
+    machine = Machine(monkeypatch, fails_at)
+    with pytest.raises(KeyboardInterrupt):
+        make_budget(machine).choose([1, 2, 3])
+    assert len(machine.ran) == fails_at
+    machine.fails_at = None
+    budget = make_budget(machine)
+    assert "Start from f" in budget.choose([1, 2, 3])
+    assert len(machine.ran) == len(set(machine.ran)) == 16
+    assert machine.now == pytest.approx(sum(each.seconds for each in budget.rounds))
+
+
+def test_fewer_minutes_make_shorter_trainings_within_them(make_budget, monkeypatch):
+    machine = Machine(monkeypatch)
+    make_budget(machine, minutes=8).choose([1, 2, 3])
+    assert machine.now <= 8 * 60
+    assert 8 <= max(iterations for _, iterations, _ in machine.ran) < FULL
+
+
+def test_too_few_minutes_are_refused_with_what_is_expected(make_budget, monkeypatch):
+    refused(
+        r"--budget 1m is too short for 6 starts: expected at least \d+m",
+        make_budget(Machine(monkeypatch), 1).choose,
+        [1],
+    )
+
+
+def test_more_seeds_follow_while_there_is_time_and_they_do_not_agree(make_budget, monkeypatch):
+    machine = Machine(monkeypatch, chance=3.0)
+    sentence = make_budget(machine, minutes=120, names="ef").choose([1, 2])
+    assert {seed for *_, seed in machine.ran} > {1, 2, 3}
+    assert "That may be chance" in sentence and machine.now <= 120 * 60
+    refused("other starts, seeds or minutes", make_budget(Machine(monkeypatch), names="cd").choose, [1, 2])
+
+
+def test_one_seed_is_called_that_with_what_a_second_one_takes(make_budget, monkeypatch):
+    assert "a second one takes 7 minutes" in make_budget(Machine(monkeypatch), minutes=9, names="cd").choose([1, 2])
+
+
+def test_a_shorter_training_has_the_same_course_of_the_rate(task):
+    solver = task.load(task.options).SOLVER
+    solver.MAX_ITER, solver.STEPS, solver.WARMUP_ITERS = 600, (420, 540), 100
+    words = shortened(solver, 150)
+    options = dict(zip(words[::2], words[1::2], strict=True))
+    assert options["SOLVER.STEPS"] == "(105, 135)" and options["SOLVER.WARMUP_ITERS"] == "15"

@@ -1,0 +1,108 @@
+"""What a probe measures: regions of labels, their features, refusals; the command."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from commands import run
+from torch import nn
+from trees import refused
+
+from projects.CompareStarts.comparison import read_task
+from projects.CompareStarts.probe import _boxes, _features, probe_starts, regions_of, score_regions
+from projects.CompareStarts.starts import Start
+from projects.PaperTables.paper_tables import GivenBackbone
+from revisit.data.catalog import get_records
+
+from detectron2.structures import BoxMode
+
+NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
+TINY = f"{NARROW} MODEL.ROI_BOX_HEAD.FC_DIM 8 INPUT.MIN_SIZE_TEST 64"
+
+
+def record_of(*boxes: tuple) -> dict:
+    annotations = [{"bbox": list(box), "bbox_mode": BoxMode.XYXY_ABS, "category_id": n} for n, box in enumerate(boxes)]
+    return {"file_name": "a.png", "width": 100, "height": 50, "annotations": annotations}
+
+
+def test_a_regions_features_are_means_over_its_box_in_every_map():
+    y, x = torch.meshgrid(torch.arange(32.0), torch.arange(64.0), indexing="ij")
+    fine = torch.stack([x + 0.5, y + 0.5])[None]
+    coarse = nn.functional.avg_pool2d(fine, 4)
+    rows = _features({"fine": fine, "coarse": coarse}, (32, 64), torch.tensor([[8.0, 4.0, 40.0, 20.0]]))
+    expected = nn.functional.normalize(torch.tensor([24.0, 12.0]), dim=0)
+    torch.testing.assert_close(rows, torch.cat([expected, expected])[None], rtol=1e-3, atol=1e-3)
+
+
+def test_background_is_drawn_in_the_sizes_of_the_objects_and_away_from_them():
+    record = record_of((0, 0, 10, 10), (60, 20, 80, 45))
+    regions = _boxes(record, (100, 200), np.random.default_rng(0))  # twice the record's size
+    assert sorted(regions.targets.tolist()) == [-1, -1, 0, 1]
+    background = regions.boxes[regions.targets < 0]
+    sides = {tuple(side) for side in (background[:, 2:] - background[:, :2]).round().tolist()}
+    assert sides <= {(20.0, 20.0), (40.0, 50.0)}
+    again = _boxes(record, (100, 200), np.random.default_rng(0))
+    torch.testing.assert_close(regions.boxes, again.boxes)
+
+
+def test_a_box_outside_its_image_and_labels_of_one_class_are_refused():
+    record = record_of((0, 0, 10, 10), (120, 20, 130, 45))
+    refused(
+        r"a\.png: the box \[120.* lies outside its 100 x 50 px", _boxes, record, (50, 100), np.random.default_rng(0)
+    )
+    rows, images = torch.rand(8, 3), torch.arange(8) // 2
+    refused("one class", score_regions, rows, torch.tensor([2, -1] * 4), images)
+
+
+def test_features_that_show_the_class_score_100():
+    classes = torch.arange(40) % 2
+    rows = torch.eye(2)[classes] + 0.01 * torch.rand(40, 2, generator=torch.manual_seed(0))
+    scores = score_regions(rows, classes, torch.arange(40) // 4)
+    assert list(scores) == ["class, kNN", "class, ridge"]
+    assert [score(np.ones((1, 10)))[0] for score in scores.values()] == [100, 100]
+
+
+@pytest.mark.parametrize(
+    ("config", "columns"),
+    [
+        ("configs/toy/detection.yaml", ["class, kNN", "class, ridge", "object, kNN", "object, ridge"]),
+        ("configs/toy/segmentation_voc.yaml", ["class, kNN", "class, ridge"]),
+        ("configs/toy/depth.yaml", ["depth"]),
+    ],
+)
+def test_boxes_masks_and_depth_are_probed_alike_twice(config, columns, toy_datasets, tmp_path):
+    task = read_task(config, NARROW.split(), frozen=False)
+    starts = {"random weights": Start(GivenBackbone("random"))}
+    (one,), (other,) = (probe_starts(task, starts, 1, tmp_path) for _ in range(2))
+    assert list(one.scores) == columns and one[:3] == other[:3]
+
+
+def test_the_command_orders_starts_and_says_what_it_cannot_know(pretrained, toy_root, tmp_path):
+    text = run(
+        "python tools/compare_starts.py --config-file configs/toy/detection.yaml --starts random "
+        f"{pretrained}/backbone.pth --probe --output {tmp_path}/out --opts {TINY}",
+        toy_root,
+    )
+    rows = [line.split("|")[1:3] for line in text.splitlines() if re.match(r"\| (random weights|backbone) ", line)]
+    means = [float(row[1].split()[0]) for row in rows]
+    assert len(rows) == 2 and means == sorted(means, reverse=True) and "A probe sees frozen features" in text
+    results = json.loads((tmp_path / "out/comparison/probe.json").read_text())
+    assert results["best"] == rows[0][0].strip() and (tmp_path / "out/comparison/probe.md").is_file()
+    assert not (tmp_path / "out/evaluate").exists()
+
+
+def test_regions_of_an_image_carry_its_number(toy_datasets):
+    task = read_task("configs/toy/detection.yaml", TINY.split(), frozen=False)
+
+    class Pixels(nn.Module):
+        size_divisibility = 0
+
+        def forward(self, images):
+            return {"pixels": images}
+
+    records = get_records(task.data)[:3]
+    rows, targets, images = regions_of(Pixels(), task.load(task.options), records)
+    assert rows.shape == (len(targets), 3) and images.unique().tolist() == [0, 1, 2]
+    assert (targets >= 0).sum() == sum(len(record["annotations"]) for record in records)

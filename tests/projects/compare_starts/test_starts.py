@@ -1,0 +1,107 @@
+"""What starts are called, which options a zoo's detector brings, and what of a whole detector is kept."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from trees import refusal
+
+from projects.CompareStarts.comparison import loaded_network, make_job, preparation, read_task
+from projects.CompareStarts.starts import RANDOM, Continued, read_starts, zoo_options
+from revisit.checkpoint.checkpointer import RevisitCheckpointer
+from revisit.checkpoint.flags import write_flags
+from revisit.engine.setup import make_config
+
+from detectron2.config import CfgNode
+from detectron2.data import MetadataCatalog
+from detectron2.modeling import build_model
+
+CONTINUE = "configs/toy/continue.yaml"
+DETECTION = "configs/toy/faster_rcnn_fpn.yaml"
+NARROW = [
+    "MODEL.RESNETS.STEM_OUT_CHANNELS",
+    "8",
+    "MODEL.RESNETS.RES2_OUT_CHANNELS",
+    "8",
+    "MODEL.ROI_BOX_HEAD.FC_DIM",
+    "8",
+]
+
+
+@pytest.fixture
+def cfg(toy_datasets) -> CfgNode:
+    return make_config(DETECTION, NARROW)
+
+
+def titles(*words: str) -> list[str]:
+    return list(read_starts(words, CfgNode(), ""))
+
+
+def test_starts_are_called_by_the_ends_of_their_paths():
+    assert titles("random", "x/half_{seed}.pth", "x/all.pth") == [RANDOM, "half", "all"]
+    assert titles("x/half_{seed}.pth", "x/half.pth") == ["half_{seed}", "half"]
+    assert titles("a/half_{seed}.pth", "b/half_{seed}.pth") == ["a/half", "b/half"]
+    assert titles("run:output/detection", "run:other/detection/model_best.pth", "x.pth") == [
+        "output/detection", "other/detection", f"{Path.cwd().name}/x",
+    ]  # fmt: skip
+    for twice in (["random", "random"], ["x/half.pth", "x/../x/half.pth"]):
+        assert "one start twice" in refusal(read_starts, twice, CfgNode(), "")
+
+
+def test_a_backbone_is_continued_without_labels_before_it_is_a_start(cfg, tmp_path):
+    file = tmp_path / "backbone.pth"
+    file.touch()
+    assert "flags beside it" in refusal(read_starts, [f"continue:{file}"], cfg, CONTINUE)
+    write_flags(file, {"MODEL.RESNETS.DEPTH": 18}, "a test")
+    starts = read_starts(["random", f"continue:{file}"], cfg, CONTINUE)
+    assert list(starts) == [RANDOM, "backbone, continued"]
+    task = read_task(DETECTION, NARROW, frozen=False)
+    job = make_job(task, "title", starts["backbone, continued"], 8, 2, root=tmp_path)
+    (needed,) = job.needs
+    command = " ".join(needed.commands[0])
+    assert (
+        isinstance(starts["backbone, continued"].source, Continued)
+        and needed.commands[1][0] == "tools/convert_to_d2.py"
+    )
+    assert all(part in command for part in (CONTINUE, f"MODEL.WEIGHTS {file}", "MODEL.RESNETS.DEPTH 18", "SEED 2"))
+    assert "DATASETS.TRAIN ('toy_coco_train',)" in command and job.commands[0][-1] == str(needed.result)
+    assert [job.result for job in preparation(starts, [2], tmp_path)] == [needed.result]
+
+
+def test_a_detector_of_the_zoos_brings_its_pixels_strides_and_frozen_batch_norm(cfg, tmp_path):
+    tensors = build_model(cfg).state_dict()
+    file = tmp_path / "model_final.pth"
+    torch.save({"model": tensors, "__author__": "somebody"}, file)
+    words = zoo_options(file, cfg)  # batch norm as drawn is folded: means of 0, variances of 1
+    options = dict(zip(words[::2], words[1::2], strict=True))
+    assert options["INPUT.FORMAT"] == "BGR" and options["MODEL.RESNETS.NORM"] == "FrozenBN"
+    assert options["MODEL.PIXEL_STD"] == "[1.0, 1.0, 1.0]"
+    tensors["backbone.bottom_up.stem.conv1.norm.running_mean"] += 1
+    torch.save({"model": tensors}, file)
+    assert zoo_options(file, cfg) == ()
+
+
+@pytest.mark.parametrize("same_classes", [True, False])
+def test_of_a_whole_detector_all_is_kept_but_the_predictor_of_other_classes(cfg, same_classes, tmp_path, caplog):
+    cfg.OUTPUT_DIR = str(tmp_path)
+    model = build_model(cfg)
+    for value in model.state_dict().values():
+        if value.is_floating_point():
+            value.uniform_(0.1, 0.9, generator=torch.Generator().manual_seed(1))
+    RevisitCheckpointer(model, cfg).save("model_final")
+    content = torch.load(tmp_path / "model_final.pth", weights_only=True)
+    assert content["classes"] == MetadataCatalog.get("toy_coco_train").thing_classes
+    if not same_classes:
+        content["classes"] = [f"other {name}" for name in content["classes"]]
+        torch.save(content, tmp_path / "model_final.pth")
+    task = read_task(DETECTION, NARROW, frozen=False)
+    with caplog.at_level(logging.INFO):
+        loaded, _ = loaded_network(task, tmp_path / "model_final.pth", (), 1)
+    new = {key for key, value in loaded.state_dict().items() if not torch.equal(value, model.state_dict()[key])}
+    assert all(key.startswith("roi_heads.box_predictor.") for key in new)
+    assert len(new) == (0 if same_classes else 4)
+    kept = (
+        "roi_heads.box_predictor 4 of 4" if same_classes else "roi_heads.box_predictor 0 of 4; new: roi_heads.box_pred"
+    )
+    assert kept in caplog.text and "proposal_generator 6 of 6" in caplog.text
