@@ -1,0 +1,34 @@
+"""Rank correlations of probe and finetuning."""
+
+import json
+
+import pytest
+from commands import run
+from trees import refused
+
+from projects.CompareStarts.rank_study import correlation
+
+FINETUNED = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0, "e": 5.0}
+
+
+def test_an_order_is_the_same_or_the_reverse_whatever_the_values():
+    assert correlation({start: value**3 for start, value in FINETUNED.items()}, FINETUNED)[:2] == ("5", "1.00")
+    assert correlation({start: -value for start, value in FINETUNED.items()} | {"f": 1.0}, FINETUNED) == (
+        "5", "-1.00", "-1.00 to -1.00",
+    )  # fmt: skip
+    swapped = FINETUNED | {"a": 2.0, "b": 1.0}  # 1 - 6 * 2 / (5 * 24)
+    assert float(correlation(swapped, FINETUNED)[1]) == pytest.approx(0.9)
+    refused("expected at least 4", correlation, {"a": 1.0}, FINETUNED)
+
+
+def test_the_command_compares_every_score_of_the_probe_and_others(tmp_path):
+    folder = tmp_path / "comparison"
+    folder.mkdir()
+    scores = {start: {"mean": {"value": value}, "class, kNN": {"value": -value}} for start, value in FINETUNED.items()}
+    (folder / "probe.json").write_text(json.dumps({"scores": scores}))
+    lines = [f"{start},all,{value},,{value},1" for start, value in FINETUNED.items()]
+    (folder / "scores.csv").write_text("\n".join(["start,labels,mean,deviation,values,seeds", *lines]))
+    (tmp_path / "others.csv").write_text("start,knn_top1\na,5\nb,1\nc,2\nd,3\n")
+    text = run(f"python projects/CompareStarts/rank_study.py {tmp_path} --others {tmp_path}/others.csv", tmp_path)
+    assert "| probe: mean | 5 | 1.00 |" in text and "| probe: class, kNN | 5 | -1.00 |" in text
+    assert "| knn_top1 | 4 | -0.20 |" in text
