@@ -183,7 +183,7 @@ def embed(backbone: Backbone, images: Images, *, size: int = 224) -> np.ndarray:
         UserError: no images, or one that cannot be read.
 
     >>> embed(load_backbone("own/pretrain/backbone.pth"), "photos", size=64).shape
-    (64, 256)
+    (128, 256)
     """
     if isinstance(images, str | Path):
         records = get_records(_name_of(images, Path()))

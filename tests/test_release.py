@@ -79,13 +79,13 @@ def test_doctor_finds_a_package_that_is_not_on_the_path_but_installed_to_be_edit
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory) -> Path:
-    """A folder with 64 photographs, photos/, and boxes of three classes, boxes.json."""
+    """A folder with 128 photographs, photos/, and boxes of three classes, boxes.json."""
     folder, rng = tmp_path_factory.mktemp("own"), np.random.default_rng(0)
     (folder / "photos").mkdir()
-    for number in range(64):
+    for number in range(128):
         cv2.imwrite(str(folder / f"photos/{number:02d}.png"), rng.integers(0, 256, (48, 64, 3), np.uint8))
-    pictures = [{"id": n, "file_name": f"{n:02d}.png", "height": 48, "width": 64} for n in range(64)]
-    boxes = [{"id": n + 1, "image_id": n, "category_id": n % 3, "bbox": [4, 4, 30, 30]} for n in range(64)]
+    pictures = [{"id": n, "file_name": f"{n:02d}.png", "height": 48, "width": 64} for n in range(128)]
+    boxes = [{"id": n + 1, "image_id": n, "category_id": n % 3, "bbox": [4, 4, 30, 30]} for n in range(128)]
     classes = [{"id": n, "name": label} for n, label in enumerate(LABELS)]
     content = {"images": pictures, "annotations": boxes, "categories": classes}
     (folder / "boxes.json").write_text(json.dumps(content))

@@ -27,7 +27,7 @@ def narrow_resnet18() -> ResNet:
 
 
 def lightly(method: str, ours: bool, images: Path, folder: Path, iterations: int) -> None:
-    """Its components with the settings of its tutorials 2 and 3, at 64 px; ``ours``: with those of pretrain.yaml."""
+    """Its components with the settings of its tutorials 2 and 3, at 64 px; ``ours``: with Revisit's."""
     from lightly import loss, transforms
     from lightly.data import LightlyDataset
     from lightly.models.modules import MoCoProjectionHead, SimCLRProjectionHead
@@ -63,7 +63,7 @@ def lightly(method: str, ours: bool, images: Path, folder: Path, iterations: int
 
 
 def lightly_train(method: str, ours: bool, images: Path, folder: Path, iterations: int) -> None:
-    """Its Python function with its defaults, at 64 px; ``ours``: pretrain.yaml's settings."""
+    """Its Python function with its defaults, at 64 px; ``ours``: Revisit's settings."""
     import lightly_train
 
     views, settings = {"image_size": (64, 64)}, {"batch_size": 128}

@@ -17,6 +17,7 @@ import shlex
 import subprocess
 import sys
 import venv
+from itertools import chain
 from pathlib import Path
 
 from revisit.engine.command import run_command
@@ -24,7 +25,17 @@ from revisit.errors import UserError
 
 PACKAGES = ("lightly==1.6.0", "lightly-train==0.18.0")
 RUNS = ("random", "revisit", "lightly-simclr", "lightly-moco", "lightly_train-simclr")
-RUNS += ("lightly-simclr-ours", "lightly_train-simclr-ours")  # with the settings of configs/own_images/pretrain.yaml
+RUNS += ("lightly-simclr-ours", "lightly_train-simclr-ours")  # with Revisit's settings
+# What each of the three has there; configs/own_images/pretrain.yaml has others by now.
+SETTINGS = {
+    **{
+        "SOLVER.OPTIMIZER": "SGD",
+        "SOLVER.BASE_LR": 0.015,
+        "SOLVER.WEIGHT_DECAY": 1e-4,
+        "SOLVER.WEIGHT_DECAY_NORM": 1e-4,
+    },
+    **{"SOLVER.IMS_PER_BATCH": 64, "SIMCLR.HIDDEN_DIM": 0, "VIEWS.LARGE_SCALE": (0.4, 1.0), "VIEWS.POLICY": "standard"},
+}
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "LIGHTLY_TRAIN_EVENTS_DISABLED": "1"}
 
@@ -58,7 +69,7 @@ def pretrain(name: str, images: str, folder: Path, iterations: int) -> tuple[Pat
         weights = folder / "weights.pth"
         return weights, run(peers_python(), "projects/Benchmarks/peer_runs.py", name, images, folder, iterations)
     keys = ("SEED", 1, "DATALOADER.NUM_WORKERS", 0, "SOLVER.MAX_ITER", iterations, "MODEL.DEVICE", "cpu")
-    keys += ("DATASETS.TRAIN", f"('folder:{images}',)", "OUTPUT_DIR", folder)
+    keys += ("DATASETS.TRAIN", f"('folder:{images}',)", "OUTPUT_DIR", folder, *chain.from_iterable(SETTINGS.items()))
     keys += ("SOLVER.PRECISION", "", "SOLVER.AMP.ENABLED", True, "MODEL.CHANNELS_LAST", True)  # as timed, in every run
     seconds = run(sys.executable, "tools/train_net.py", "--config-file", "configs/own_images/pretrain.yaml", *keys)
     return folder / "model_final.pth", seconds
