@@ -17,6 +17,7 @@ from revisit.keys import (
     Rule,
     add_declared_keys,
     each,
+    maybe,
     of_detectron2,
     one_of,
     real,
@@ -109,11 +110,13 @@ of_detectron2("SOLVER.WEIGHT_DECAY", rule=real(), may_change=True)
 of_detectron2("SOLVER.MAX_ITER", rule=whole(unit="(0: as many as SOLVER.EPOCHS are)"), may_change=True)
 of_detectron2("SOLVER.WARMUP_ITERS", rule=whole(), may_change=True)
 of_detectron2("SOLVER.STEPS", rule=each(whole(), rising=True), may_change=True)
-of_detectron2("SOLVER.BIAS_LR_FACTOR", "SOLVER.WEIGHT_DECAY_*", may_change=True)
+of_detectron2("SOLVER.WEIGHT_DECAY_*", rule=maybe(real()), may_change=True)
+of_detectron2("SOLVER.BIAS_LR_FACTOR", "SOLVER.GAMMA", "SOLVER.WARMUP_FACTOR", rule=real(), may_change=True)
+of_detectron2("SOLVER.CLIP_GRADIENTS.CLIP_VALUE", rule=POSITIVE)  # a negative one turns gradients round
 of_detectron2(
     "SOLVER.LR_SCHEDULER_NAME", rule=one_of("WarmupMultiStepLR", "WarmupCosineLR", "PolynomialLR"), may_change=True
 )
-of_detectron2("SOLVER.GAMMA", "SOLVER.WARMUP_*", "SOLVER.CHECKPOINT_PERIOD", may_change=True)
+of_detectron2("SOLVER.WARMUP_METHOD", "SOLVER.CHECKPOINT_PERIOD", may_change=True)
 of_detectron2("SOLVER.MOMENTUM", rule=real(0, 0.99999))
 
 of_detectron2("TEST.EVAL_PERIOD", rule=whole(unit="iterations (0: as TEST.EVAL_EPOCHS says)"), may_change=True)
