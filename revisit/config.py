@@ -86,6 +86,8 @@ of_detectron2("MODEL.*.IOU_THRESHOLDS", rule=each(SHARE, least=1, rising=True), 
 of_detectron2(
     "MODEL.ROI_BOX_HEAD.BBOX_REG_WEIGHTS", "MODEL.RPN.BBOX_REG_WEIGHTS", rule=each(POSITIVE, 4), read_by=_TWO_STAGE
 )
+of_detectron2("MODEL.RPN.SMOOTH_L1_BETA", "MODEL.ROI_BOX_HEAD.SMOOTH_L1_BETA", rule=real(), read_by=_TWO_STAGE)
+of_detectron2("MODEL.RETINANET.SMOOTH_L1_LOSS_BETA", rule=real(), read_by="RetinaNet")  # of boxes; inf: a loss of 0
 of_detectron2("MODEL.ROI_BOX_HEAD.*", "MODEL.ROI_HEADS.IN_FEATURES", "MODEL.ROI_HEADS.NAME", read_by=_BOX_HEADS)
 of_detectron2("MODEL.RPN.*", "MODEL.ROI_*", "MODEL.PROPOSAL_GENERATOR.*", "MODEL.MASK_ON", read_by=_TWO_STAGE)
 of_detectron2("MODEL.RETINANET.*", read_by="RetinaNet")

@@ -82,6 +82,7 @@ REFUSED = [
         for key in ("GAMMA", "WARMUP_FACTOR", "BIAS_LR_FACTOR", "WEIGHT_DECAY_NORM", "WEIGHT_DECAY_BIAS")
     ),
     (("SOLVER.CLIP_GRADIENTS.CLIP_VALUE", -1.0), "SOLVER.CLIP_GRADIENTS.CLIP_VALUE"),
+    (("MODEL.ROI_BOX_HEAD.SMOOTH_L1_BETA", "1e999"), "SMOOTH_L1_BETA"),  # inf: a loss of 0
     (("MODEL.PIXEL_MEAN", "[0.485,0.456,0.406]"), "MODEL.PIXEL_MEAN"),
     (("DATASETS.TRAIN", "folder:/x"), r"\('folder:/x',\)"),
     (("DATASETS.TRAIN", "/x"), r"\('folder:/x',\)"),
