@@ -124,6 +124,7 @@ of_detectron2("SOLVER.MOMENTUM", rule=real(0, 0.99999))
 of_detectron2("TEST.EVAL_PERIOD", rule=whole(unit="iterations (0: as TEST.EVAL_EPOCHS says)"), may_change=True)
 of_detectron2("TEST.DETECTIONS_PER_IMAGE", rule=COUNT, may_change=True, read_by=DETECTORS)
 of_detectron2("TEST.KEYPOINT_OKS_SIGMAS", may_change=True, read_by=_TWO_STAGE)
+of_detectron2("TEST.PRECISE_BN.NUM_ITER", rule=COUNT, read_by=FINETUNING)  # of 0, all statistics would be 0
 of_detectron2("TEST.PRECISE_BN.*", read_by=FINETUNING)
 of_detectron2("CUDNN_BENCHMARK", may_change=True)
 of_detectron2(
