@@ -17,6 +17,7 @@ from revisit.keys import (
     Rule,
     add_declared_keys,
     each,
+    maybe,
     of_detectron2,
     one_of,
     real,
@@ -85,6 +86,8 @@ of_detectron2("MODEL.*.IOU_THRESHOLDS", rule=each(SHARE, least=1, rising=True), 
 of_detectron2(
     "MODEL.ROI_BOX_HEAD.BBOX_REG_WEIGHTS", "MODEL.RPN.BBOX_REG_WEIGHTS", rule=each(POSITIVE, 4), read_by=_TWO_STAGE
 )
+of_detectron2("MODEL.RPN.SMOOTH_L1_BETA", "MODEL.ROI_BOX_HEAD.SMOOTH_L1_BETA", rule=real(), read_by=_TWO_STAGE)
+of_detectron2("MODEL.RETINANET.SMOOTH_L1_LOSS_BETA", rule=real(), read_by="RetinaNet")  # of boxes; inf: a loss of 0
 of_detectron2("MODEL.ROI_BOX_HEAD.*", "MODEL.ROI_HEADS.IN_FEATURES", "MODEL.ROI_HEADS.NAME", read_by=_BOX_HEADS)
 of_detectron2("MODEL.RPN.*", "MODEL.ROI_*", "MODEL.PROPOSAL_GENERATOR.*", "MODEL.MASK_ON", read_by=_TWO_STAGE)
 of_detectron2("MODEL.RETINANET.*", read_by="RetinaNet")
@@ -109,16 +112,19 @@ of_detectron2("SOLVER.WEIGHT_DECAY", rule=real(), may_change=True)
 of_detectron2("SOLVER.MAX_ITER", rule=whole(unit="(0: as many as SOLVER.EPOCHS are)"), may_change=True)
 of_detectron2("SOLVER.WARMUP_ITERS", rule=whole(), may_change=True)
 of_detectron2("SOLVER.STEPS", rule=each(whole(), rising=True), may_change=True)
-of_detectron2("SOLVER.BIAS_LR_FACTOR", "SOLVER.WEIGHT_DECAY_*", may_change=True)
+of_detectron2("SOLVER.WEIGHT_DECAY_*", rule=maybe(real()), may_change=True)
+of_detectron2("SOLVER.BIAS_LR_FACTOR", "SOLVER.GAMMA", "SOLVER.WARMUP_FACTOR", rule=real(), may_change=True)
+of_detectron2("SOLVER.CLIP_GRADIENTS.CLIP_VALUE", rule=POSITIVE)  # a negative one turns gradients round
 of_detectron2(
     "SOLVER.LR_SCHEDULER_NAME", rule=one_of("WarmupMultiStepLR", "WarmupCosineLR", "PolynomialLR"), may_change=True
 )
-of_detectron2("SOLVER.GAMMA", "SOLVER.WARMUP_*", "SOLVER.CHECKPOINT_PERIOD", may_change=True)
+of_detectron2("SOLVER.WARMUP_METHOD", "SOLVER.CHECKPOINT_PERIOD", may_change=True)
 of_detectron2("SOLVER.MOMENTUM", rule=real(0, 0.99999))
 
 of_detectron2("TEST.EVAL_PERIOD", rule=whole(unit="iterations (0: as TEST.EVAL_EPOCHS says)"), may_change=True)
 of_detectron2("TEST.DETECTIONS_PER_IMAGE", rule=COUNT, may_change=True, read_by=DETECTORS)
 of_detectron2("TEST.KEYPOINT_OKS_SIGMAS", may_change=True, read_by=_TWO_STAGE)
+of_detectron2("TEST.PRECISE_BN.NUM_ITER", rule=COUNT, read_by=FINETUNING)  # of 0, all statistics would be 0
 of_detectron2("TEST.PRECISE_BN.*", read_by=FINETUNING)
 of_detectron2("CUDNN_BENCHMARK", may_change=True)
 of_detectron2(

@@ -106,6 +106,14 @@ def test_without_any_whole_checkpoint_nothing_starts_over(toy_datasets, whole, t
     refused("none of the 2 checkpoints", train, output, *OPTIONS, resume=True)
 
 
+def test_a_checkpoint_with_other_tensors_is_refused_by_the_first_of_them(toy_datasets, whole, tmp_path):
+    path = copy(whole, tmp_path / "run", "model_0000003.pth") / "model_0000003.pth"
+    content = load(path)
+    del content["model"]["queue.keys"]
+    torch.save(content, path)
+    refused("in 1 tensors, the first queue.keys: absent there", train, path.parent, *OPTIONS, resume=True)
+
+
 def test_checkpoints_that_a_run_came_back_from_do_not_push_out_new_ones(tmp_path):
     for iteration in (4, 5, 8, 9):  # 8 and 9 are damaged, the run went back to 4 and has written 5
         (tmp_path / f"model_{iteration:07d}.pth").write_bytes(b"")

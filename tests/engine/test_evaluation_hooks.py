@@ -210,6 +210,11 @@ def test_a_run_out_of_patience_ends_with_its_result_and_resumes_to_nothing(toy_d
     assert load(tmp_path / "model_final.pth")["iteration"] == LAST and record(tmp_path)["iteration"] == LAST
 
 
+def test_patience_ends_a_run_even_an_iteration_before_its_last(toy_datasets, tmp_path, scores):
+    scores |= {3: 31.0, 5: 9.0}
+    assert train(tmp_path, *PATIENT, "SOLVER.MAX_ITER", LAST).iter == 5
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the killed run's open files
 def test_a_run_killed_where_it_would_have_ended_ends_when_it_resumes(toy_datasets, tmp_path, scores):
     scores[3] = 9.0

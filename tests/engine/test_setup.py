@@ -77,6 +77,13 @@ REFUSED = [
     (("SOLVER.BASE_LR", 0.1, "--resume"), "--resume"),
     (("SOLVER.BASE_LR", -1), "SOLVER.BASE_LR"),
     (("SOLVER.BASE_LR", "1e999"), "SOLVER.BASE_LR"),
+    *(
+        ((f"SOLVER.{key}", -0.1), f"SOLVER.{key}")  # a rate, a decay or gradients with the wrong sign
+        for key in ("GAMMA", "WARMUP_FACTOR", "BIAS_LR_FACTOR", "WEIGHT_DECAY_NORM", "WEIGHT_DECAY_BIAS")
+    ),
+    (("SOLVER.CLIP_GRADIENTS.CLIP_VALUE", -1.0), "SOLVER.CLIP_GRADIENTS.CLIP_VALUE"),
+    (("TEST.PRECISE_BN.NUM_ITER", 0), "TEST.PRECISE_BN.NUM_ITER"),
+    (("MODEL.ROI_BOX_HEAD.SMOOTH_L1_BETA", "1e999"), "SMOOTH_L1_BETA"),  # inf: a loss of 0
     (("MODEL.PIXEL_MEAN", "[0.485,0.456,0.406]"), "MODEL.PIXEL_MEAN"),
     (("DATASETS.TRAIN", "folder:/x"), r"\('folder:/x',\)"),
     (("DATASETS.TRAIN", "/x"), r"\('folder:/x',\)"),

@@ -243,3 +243,13 @@ def test_depth_is_learnt_where_it_is_known(kind, expected):
     loss.backward()
     assert predicted.grad[0, 0, 1] == 0 and predicted.grad.count_nonzero() == 3
     assert depth_loss(predicted, torch.zeros(1, 2, 2), kind).item() == 0
+
+
+@torch.no_grad()
+def test_the_loss_of_depth_is_of_what_is_predicted_where_depth_is_known():
+    model = build_model(config(*DEPTH, "MODEL.SEM_SEG_HEAD.LOSS_WEIGHT", 0.5, depth=18)).eval()
+    record = {"image": image_of((32, 48)), "depth": torch.full((32, 48), 3.0)}
+    record["depth"][:20] = 0
+    known = model([record])[0]["depth"][20:].double()
+    model.training = True  # the parts stay as they are: no dropout, the same statistics
+    assert model([record])["loss_depth"].item() == pytest.approx(0.5 * (known - 3).square().mean().item(), rel=1e-5)
