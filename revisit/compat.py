@@ -54,6 +54,7 @@ def apply() -> None:
     _quiet("pkg_resources is deprecated", r"detectron2\.model_zoo")
     _quiet("TypedStorage is deprecated", r"detectron2\.utils\.comm")
     _quiet("torch.meshgrid: in an upcoming release", r"torch\.functional")
+    _quiet("`torch.jit.script` is deprecated", r"torch\.jit", FutureWarning)  # of torch 2.14; Python hides 2.11's own
 
 
 def has_compiled_operators() -> bool:
@@ -98,6 +99,6 @@ def _restore_pillow_names() -> None:
         Image.LINEAR = Image.BILINEAR
 
 
-def _quiet(message: str, module: str) -> None:
+def _quiet(message: str, module: str, category: type[Warning] = UserWarning) -> None:
     """Hide a warning that 0.6 would show to every user, in every process, and that only Detectron2 can mend."""
-    warnings.filterwarnings("ignore", message, UserWarning, module)
+    warnings.filterwarnings("ignore", message, category, module)

@@ -94,6 +94,15 @@ def fake_detectron2(folder: Path, file: str = "") -> Path:
     return folder
 
 
+def test_a_deprecation_that_only_detectron2_can_mend_is_not_shown():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        compat.apply()
+        for module in ("torch.jit._script", "mine"):
+            warnings.warn_explicit("`torch.jit.script` is deprecated. Please", FutureWarning, f"{module}.py", 1, module)
+    assert [str(warning.filename) for warning in caught] == ["mine.py"]
+
+
 @pytest.mark.parametrize("file", ["", "_C.py", "_C.so", "_C.cpython-311-x86_64-linux-gnu.so", "_C.cp312-win_amd64.pyd"])
 def test_only_a_detectron2_without_operators_gets_the_stand_in(tmp_path, file):
     ask = "print(compat.OPERATORS in sys.modules, 'detectron2' in sys.modules)"

@@ -46,7 +46,10 @@ def test_a_check_without_one_is_refused_in_one_line(monkeypatch):
         installer.main(["--check"])
 
 
-def test_download_asks_pip_for_the_hash_and_pips_failure_is_one_line(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("pip", "hint"), [("25.3", ""), ("26.2.1", ""), ("26.3", r"\. This pip, 26\.3, .*'pip<26\.3'")]
+)
+def test_download_asks_pip_for_the_hash_and_pips_failure_is_one_line(tmp_path, monkeypatch, pip, hint):
     calls = []
 
     def fail(command, **_):
@@ -54,7 +57,8 @@ def test_download_asks_pip_for_the_hash_and_pips_failure_is_one_line(tmp_path, m
         return subprocess.CompletedProcess(command, 1)
 
     monkeypatch.setattr(subprocess, "run", fail)
-    with pytest.raises(installer.InstallError, match="^`pip download` failed; its own message is above$"):
+    monkeypatch.setattr(installer, "version", lambda package: pip)
+    with pytest.raises(installer.InstallError, match=f"^`pip download` failed; its own message is above{hint}$"):
         installer.download(tmp_path)
     (call,) = calls
     assert "--require-hashes" in call and "--no-deps" in call

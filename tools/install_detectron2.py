@@ -19,9 +19,11 @@ import tempfile
 from collections.abc import Sequence
 from importlib import invalidate_caches
 from importlib.machinery import PathFinder
+from importlib.metadata import version
 from pathlib import Path
 
 NAME, VERSION = "pb1-detectron2", "0.6"
+NEWEST_PIP = (26, 2)  # which takes an archive whose optional requirements name URLs
 SHA256 = "5d2e9e51e523ec72f6a31cca04b0a515492e9514b773a3d134cedc0677170b29"
 
 # The archive's own setup.py builds the extension whose sources it lacks, and would install a package `tools`.
@@ -62,14 +64,16 @@ def installed() -> str | None:
     if spec is None or spec.origin is None:  # no origin: an empty folder of that name, not a package
         return None
     file = Path(spec.origin)
-    version = re.search(r'^__version__ = "(.+)"', file.read_text(encoding="utf-8"), re.MULTILINE)
-    return f"detectron2 {version[1] if version else 'of unknown version'} in {file.parent}"
+    stated = re.search(r'^__version__ = "(.+)"', file.read_text(encoding="utf-8"), re.MULTILINE)
+    return f"detectron2 {stated[1] if stated else 'of unknown version'} in {file.parent}"
 
 
 def _pip(*args: str) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *args]
     if subprocess.run(command).returncode:
-        raise InstallError(f"`pip {args[0]}` failed; its own message is above")
+        new = args[0] == "download" and tuple(map(int, version("pip").split(".")[:2])) > NEWEST_PIP
+        hint = f". This pip, {version('pip')}, refuses the archive: pip install 'pip<26.3'" if new else ""
+        raise InstallError(f"`pip {args[0]}` failed; its own message is above{hint}")
 
 
 def download(folder: Path) -> Path:

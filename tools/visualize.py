@@ -53,7 +53,8 @@ def main() -> None:
         scores = f" (scores of at least {threshold:g})" if architecture in DETECTORS else ""
         headers, subtitle = [*headers, f"prediction{scores}"], f"weights {cfg.MODEL.WEIGHTS}"
     make_folder(args.output, "--output")
-    name = Path(dataset.rpartition(":")[2]).stem if ":" in dataset else dataset  # the end of a path
+    # The ends of all paths: a test set may differ from its training set in its folder of images alone.
+    name = "_".join(Path(part).stem for part in dataset.split(":")[1:]) or dataset
     for page, start in enumerate(range(0, len(rows), args.rows), start=1):
         path = args.output / f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', name)}_{page:02d}.png"
         save_sheet(path, rows[start : start + args.rows], headers, title=dataset, subtitle=subtitle)
