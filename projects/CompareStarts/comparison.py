@@ -18,6 +18,7 @@ from projects.PaperTables.jobs import Job
 from projects.PaperTables.paper_tables import TRAIN, Evaluation, GivenBackbone
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.data.catalog import get_records, is_labelled, subset_name
+from revisit.data.class_names import names_of
 from revisit.data.records import PARTS, Records, fingerprint
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.setup import make_config
@@ -104,7 +105,7 @@ def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str =
 
 def _facts(name: str, records: Records) -> list[str]:
     """What tells the images and labels of a data set from others, a line each; a copy has other times."""
-    (prints,) = fingerprint(records)
+    (prints,) = fingerprint(records, classes=names_of(name))
     del prints["times"]
     return [f"{PARTS.get(part, 'number')} of {name}: {str(value)[:16]}" for part, value in prints.items()]
 

@@ -19,6 +19,7 @@ from revisit.checkpoint.reading import (
     unwrapped,
 )
 from revisit.checkpoint.run_folder import checkpoints_of_run, is_of_run
+from revisit.data.class_names import names_of
 from revisit.errors import UserError, expect, first_line
 from revisit.files import written_whole
 from revisit.keys import SWITCH, declare, value_of
@@ -28,7 +29,6 @@ from revisit.urls import local_copy
 
 from detectron2.checkpoint import DetectionCheckpointer
 from detectron2.config import CfgNode
-from detectron2.data import MetadataCatalog
 from detectron2.utils import comm
 
 logger = logging.getLogger(__name__)
@@ -87,8 +87,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
         logger.info(f"saving checkpoint to {path}")
         if method := method_of(self._cfg):
             content["method"] = method.__name__
-        elif names := _class_names(self._cfg):
-            content["classes"] = names
+        elif self._cfg.DATASETS.TRAIN and (names := names_of(self._cfg.DATASETS.TRAIN[0])):
+            content["classes"] = names  # of the first, which the others follow
         with written_whole(path) as temporary:
             _write({**content, "flags": self._flags(content["model"]), **kwargs}, temporary)
 
@@ -260,12 +260,6 @@ def _of_backbone(tensors: dict) -> dict:
         if found := {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}:
             return found
     return tensors
-
-
-def _class_names(cfg: CfgNode) -> list[str]:
-    """Of the first of DATASETS.TRAIN, whose classes a finetuned network has; [] where nothing says them."""
-    metadata = MetadataCatalog.get(cfg.DATASETS.TRAIN[0]) if cfg.DATASETS.TRAIN else None
-    return list(metadata.get("thing_classes") or metadata.get("stuff_classes") or []) if metadata else []
 
 
 def _write(content: dict, path: Path) -> None:

@@ -54,6 +54,12 @@ def unshare_classes(name: str) -> None:
         _set_by_number(name, own)
 
 
+def names_of(name: str) -> list[str]:
+    """A data set's classes by their numbers, as its metadata say; [] where they do not."""
+    metadata = MetadataCatalog.get(name)
+    return list(metadata.get("thing_classes") or metadata.get("stuff_classes") or [])
+
+
 def places_by_name(own: Sequence[str], wanted: Sequence[str], names: tuple[str, str]) -> list[int]:
     """The place in ``wanted`` of each of ``own``: the number that a class of one's own has there.
 

@@ -151,10 +151,11 @@ def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: 
     if to_learn:
         fate = "left out, unless DATALOADER.FILTER_EMPTY_ANNOTATIONS is False"
     summary = f"{name}: {len(records)} images, {empty} of them without boxes{f' ({fate})' * bool(empty)}; "
-    summary += f"{len(boxes)} boxes: "
+    ignored = len(boxes) - kept.total()
+    summary += f"{kept.total()} boxes{f', and {ignored} of crowds or difficult ones' * bool(ignored)}: "
     notes = [(logging.INFO, summary + ", ".join(listed))]
     if not kept:
-        message = f"data set {name!r} has no box" + (f" but {len(boxes)} of crowds" if boxes else "")
+        message = f"data set {name!r} has no box" + (f" but {ignored} of crowds or difficult ones" if boxes else "")
         if to_learn:
             raise UserError(f"{message}: expected annotations to learn from")
         return [*notes, (logging.WARNING, f"{message}: nothing can be scored against it")]

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from revisit.data.augmentation_on_device import apply_looks
 from revisit.data.catalog import get_records
+from revisit.data.class_names import names_of
 from revisit.data.decoding_on_device import Uncut, cut
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.mapper import ViewMapper, Views
@@ -242,7 +243,8 @@ class FinetuneLoader:
             filter_empty=cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS,
             min_keypoints=cfg.MODEL.ROI_KEYPOINT_HEAD.MIN_KEYPOINTS_PER_IMAGE if cfg.MODEL.KEYPOINT_ON else 0,
         )
-        self.images = fingerprint(records)  # of all data sets together, as Detectron2 gives them
+        # Of all data sets together, as Detectron2 gives them; their classes are the first one's.
+        self.images = fingerprint(records, classes=names_of(cfg.DATASETS.TRAIN[0]))
         grouping = cfg.DATALOADER.ASPECT_RATIO_GROUPING
         self._wide = [grouping and record["width"] > record["height"] for record in records]
         self._dataset = MappedRecords(records, mapper, cfg.SEED)

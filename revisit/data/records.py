@@ -36,20 +36,27 @@ def ask_each(ask: Callable[[dict], object], records: Records, title: str = "") -
 
 
 # What a fingerprint has of a list of records beside their number, and how a message calls it.
-PARTS = {"names": "names", "sizes": "files' sizes", "times": "files' times", "labels": "labels"}
+PARTS = {
+    "names": "names",
+    "sizes": "files' sizes",
+    "times": "files' times",
+    "labels": "labels",
+    "classes": "names of classes",
+}
 
 
-def fingerprint(*sets: Records, labels: bool = True) -> list[dict[str, int | str]]:
+def fingerprint(*sets: Records, labels: bool = True, classes: Sequence[str] = ()) -> list[dict[str, int | str]]:
     """What tells records from others: of each list their ``count``, and a sha256 of each of PARTS.
 
     Names are those below the folder that all share, because it may be moved. Sizes (bytes), times and labels
     (annotations, classes; of at most SAMPLED images the contents of masks and depth maps) are of at most COMPARED
-    images, evenly spread. Labels are left out of what learns without them, ``labels=False``.
+    images, evenly spread. Labels are left out of what learns without them, ``labels=False``. ``classes`` are the names
+    by which labels count, where something says them.
     """
-    return [{"count": len(records)} | _digests(records, labels) for records in sets]
+    return [{"count": len(records)} | _digests(records, labels, classes) for records in sets]
 
 
-def _digests(records: Records, labels: bool) -> dict[str, str]:
+def _digests(records: Records, labels: bool, classes: Sequence[str]) -> dict[str, str]:
     names = [str(record.get("file_name", "")) for record in records]
     shared = os.path.commonprefix([min(names), max(names)]).rfind("/") + 1
     facts = {
@@ -60,19 +67,25 @@ def _digests(records: Records, labels: bool) -> dict[str, str]:
     if labels:
         annotated = [{key: record.get(key) for key in LABELS} for record in sample(records, COMPARED)]
         facts["labels"] = [annotated, ask_each(_content_of_labels, sample(records))]
+    if classes:
+        facts["classes"] = list(classes)
     # Names of files need not be text that UTF-8 can hold: JSON escapes them.
     texts = {part: json.dumps(values, default=str) for part, values in facts.items()}
     return {part: hashlib.sha256(text.encode()).hexdigest() for part, text in texts.items()}
 
 
 def changes(before: list[dict], now: list[dict], *, times: bool = True) -> list[str]:
-    """What differs between two fingerprints, as PARTS calls it; a copy has other ``times``, which may not matter."""
+    """What differs between two fingerprints, as PARTS calls it; a copy has other ``times``, which may not matter.
+
+    Parts that only one of them has, such as those of an earlier version, are not compared.
+    """
+    if [prints["count"] for prints in before] != [prints["count"] for prints in now]:
+        return ["number"]
 
     def differ(part: str) -> bool:
-        return [prints.get(part) for prints in before] != [prints.get(part) for prints in now]
+        pairs = zip(before, now, strict=True)
+        return any(part in one and part in other and one[part] != other[part] for one, other in pairs)
 
-    if differ("count"):
-        return ["number"]
     return [word for part, word in PARTS.items() if differ(part) and (times or part != "times")]
 
 

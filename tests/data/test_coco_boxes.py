@@ -122,6 +122,8 @@ def test_boxes_are_counted_and_doubtful_ones_shown_by_an_example(coco, tmp_path)
     assert missing.endswith("no box of 1 of 2 classes: dog")
     (_, (_, flat), _) = inspected(coco(of("annotations", bbox=[5, 5, 0, 10])))
     assert "1 of 3 boxes" in flat and "without area" in flat
+    (_, crowded), *_ = inspected(coco(of("annotations", iscrowd=1)))
+    assert crowded.endswith("; 2 boxes, and 1 of crowds or difficult ones: cat 2, dog 0")
 
 
 def test_corners_given_as_width_and_height_are_suspected(coco):

@@ -159,6 +159,9 @@ def test_a_fingerprint_names_what_changed_of_images_and_labels(tmp_path):
     assert changes(before, fingerprint([record])) == ["labels"]
     assert changes(*(fingerprint([{**record, "annotations": boxes}], labels=False) for boxes in ([], [box]))) == []
     box["category_id"] = 0
+    renamed = [fingerprint([record], classes=names) for names in (["owl", "kite"], ["kite", "owl"])]
+    assert changes(*renamed) == ["names of classes"]
+    assert changes(before, renamed[0]) == []  # a checkpoint of version 0.1.0 has none
     mask.write_bytes(b"else")
     assert changes(before, fingerprint([record])) == ["labels"]
     mask.write_bytes(b"some")
