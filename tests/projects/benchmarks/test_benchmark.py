@@ -150,6 +150,8 @@ def test_the_list_for_a_gpu_names_what_is_there_and_an_item_is_judged_by_what_it
         assert all((ROOT / word).is_file() for word in item.words if word.endswith((".py", ".yaml"))), item
     by_title = {item.title: item for item in items}
     assert {"architectures", "precisions", "objects"} <= set(by_title)
+    for title, name, good, bad in (("step in float32", "ratio", 2, 0.5), ("head", "memory_ratio", 0.5, 2)):
+        assert [by_title[title].holds([f"{name}: {value}"]) for value in (good, bad)] == [True, False]
     by_knn = by_title["toy recipe"][3:5]
     says = check_gpu.Item("says", ["-c", "print('knn_top1 from 10.0 to 9.0')"], "more", *by_knn, gpus=0)
     assert check_gpu.run(says, tmp_path / "log")[1:] == ("10.0 to 9.0", False)
