@@ -28,10 +28,15 @@ from revisit.files import make_folder
 LIMIT = 600  # seconds of one item
 TRAIN = ["tools/train_net.py", "--config-file"]
 UNJUDGED = ["DATASETS.TEST", "()", "TEST.EVAL_PERIOD", "0", "SOLVER.MAX_ITER", "20"]
-METHODS = ("pretrain", "densecl", "simclr", "byol", "swav", "distillation")
+METHODS = ("pretrain", "densecl", "simclr", "byol", "swav", "objects", "distillation")
 TASKS = ("detection", "segmentation_voc", "segmentation_cityscapes", "segmentation_nyud", "depth")
 BENCHMARK = ["projects/Benchmarks/benchmark.py", "--repeats", "3"]
 VERSIONS = r"^(?:PyTorch version|CUDA used|GPU \d|Nvidia driver).*"
+ARCHITECTURE = """
+import torch
+print("sm_%d%d, torch has" % torch.cuda.get_device_capability(), *torch.cuda.get_arch_list())
+assert torch.ones(2, device="cuda").sum() == 2  # a kernel is there
+"""
 VERDICTS = {True: "as expected", False: "NOT AS EXPECTED", None: "not run"}
 FIGURES = r"^(?:ratio|memory_ratio|share_of_matmul|ours_(?:images_per_second|peak_memory_gb|peak_mb)): .*"
 
@@ -53,6 +58,7 @@ def items(output: Path) -> list[Item]:
     drawing = ["projects/ToyScenes/make_toy_scenes.py", "--output", f"{output}/datasets/toy_scenes"]
     return [
         Item("versions", ["-m", "torch.utils.collect_env"], "torch, driver, GPU", VERSIONS),
+        Item("architectures", ["-c", ARCHITECTURE], "a kernel runs", r"^sm_.*"),
         Item("tests", ["-m", "pytest", "-m", "cuda", "tests/engine/test_on_gpu.py"], "all pass", r"^\.+ .*100%.*"),
         Item("ToyScenes", [*drawing, "--num-images", "8000"], "8,000 images", r".*toy_scenes.*"),
         *trainings(output),
@@ -73,11 +79,13 @@ def trainings(output: Path) -> list[Item]:
     losses = {"shown": r"iter: \d+ .*total_loss: [\d.]+"}
     short, two = ["KNN_EVAL.BANK", "", *UNJUDGED], ["--num-gpus", "2"]
     teacher = ["DISTILLATION.TEACHER", f"{output}/toy_recipe/model_final.pth"]
+    auto = {"expected": "a rate of each, the fastest chosen", "shown": r"images per second: (.*)"}
     how = {"shown": r"knn_top1 from ([\d.]+) to ([\d.]+)", "holds": gained}
     resumed = {"expected": "goes on where it stopped", "shown": r"resuming at iteration 20", "folder": "pretrain"}
     killed = {"expected": "ends by itself, and says why", "shown": r"error: .*", "gpus": 2, "killed": True}
     return [
-        train("toy recipe", "pretrain", expected="kNN above the random start", **how),
+        train("toy recipe", "pretrain", "DATALOADER.NUM_WORKERS", "8", expected="kNN above the random start", **how),
+        train("precisions", "pretrain", "SOLVER.PRECISION", "auto", *short, **auto),
         *(train(each, each, *short, *(teacher if each == "distillation" else []), **losses) for each in METHODS),
         train("resumed", "pretrain", "--resume", *short, "SOLVER.MAX_ITER", "40", **resumed),
         *(train(each, each, *UNJUDGED, **losses) for each in TASKS),
@@ -94,12 +102,19 @@ def benchmarks() -> list[Item]:
         "float32": ["SOLVER.AMP.ENABLED", "False", "MODEL.CHANNELS_LAST", "False"],
         "bfloat16": ["SOLVER.AMP.ENABLED", "True", "MODEL.CHANNELS_LAST", "True"],
     }
+
+    def figure(found: list[str], name: str) -> float:
+        return float(dict(line.split(": ") for line in found)[name])
+
+    faster = {"expected": "ratio above 1", "shown": FIGURES, "holds": lambda found: figure(found, "ratio") > 1}
+    less = {"expected": "memory_ratio below 1", "shown": FIGURES}
+    less["holds"] = lambda found: figure(found, "memory_ratio") < 1
     measured = [
-        Item(f"{part} in {name}", [*BENCHMARK, part, "--steps", steps, *recipe, *values], "ratio above 1", FIGURES)
+        Item(f"{part} in {name}", [*BENCHMARK, part, "--steps", steps, *recipe, *values], **faster)
         for part, steps in (("step", "5"), ("end2end", "20"))
         for name, values in precisions.items()
     ]
-    return [*measured, Item("head", [*BENCHMARK, "head", "--batch", "256", *recipe], "memory_ratio below 1", FIGURES)]
+    return [*measured, Item("head", [*BENCHMARK, "head", "--batch", "256", *recipe], **less)]
 
 
 def main() -> None:

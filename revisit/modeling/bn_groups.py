@@ -1,6 +1,7 @@
 """Which images share batch statistics: groups of MOCO.BN_GROUP, however many processes there are."""
 
 import weakref
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -117,8 +118,8 @@ class SplitBatchNorm2d(_GroupedBatchNorm2d):
             raise ValueError(f"a batch of {len(x)} does not divide into {self.splits} groups (MOCO.BN_GROUP)")
         mean, var = self.running_mean.repeat(self.splits, 1), self.running_var.repeat(self.splits, 1)
         x = _NormOfParts.apply(x, self.weight, self.bias, mean, var, self)
-        self.running_mean.copy_(mean.mean(0))
-        self.running_var.copy_(var.mean(0))
+        torch.mean(mean, 0, out=self.running_mean)
+        torch.mean(var, 0, out=self.running_var)
         self.num_batches_tracked.add_(1)
         return x
 
@@ -131,7 +132,7 @@ class _NormOfParts(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor, means: Tensor, variances: Tensor, layer) -> Tensor:
-        out, saved, count = torch.empty_like(x), torch.stack([means, variances]), len(means)
+        out, saved, count = torch.empty_like(x), means.new_empty(2, *means.shape), len(means)
         parts = zip(x.chunk(count), means, variances, out.chunk(count), *saved, strict=True)
         for part, mean, var, *into in parts:
             results = dict(zip(("out", "save_mean", "save_invstd"), into, strict=True))
@@ -149,7 +150,7 @@ class _NormOfParts(torch.autograd.Function):
             for g, part, mean, inverse in parts
         ]
         of_x, of_weight, of_bias = zip(*grads, strict=True)
-        return torch.cat(of_x), sum(of_weight), sum(of_bias), None, None, None
+        return torch.cat(of_x), reduce(torch.add, of_weight), reduce(torch.add, of_bias), None, None, None
 
 
 class PooledBatchNorm2d(_GroupedBatchNorm2d):
@@ -170,11 +171,11 @@ class PooledBatchNorm2d(_GroupedBatchNorm2d):
             everywhere = own.new_empty(2 * group.size(), x.shape[1])
             dist.all_gather_into_tensor(everywhere, own, group)
             means, variances = everywhere[::2], everywhere[1::2]
-            mean = means.mean(0)
-            var = variances.mean(0) + (means - mean).square().mean(0)  # within the processes and between them
+            between, mean = torch.var_mean(means, 0, correction=0)
+            var = variances.mean(0) + between  # within the processes and between them
             values = group.size() * x.numel() // x.shape[1]
             self.running_mean.lerp_(mean, self.momentum)
-            self.running_var.lerp_(var * values / (values - 1), self.momentum)
+            self.running_var.lerp_(var * (values / (values - 1)), self.momentum)
             self.num_batches_tracked.add_(1)
         return _NormByGroup.apply(x, self.weight, self.bias, mean, var, self)
 

@@ -38,6 +38,7 @@ pytestmark = pytest.mark.cuda
 
 GPU = ("MODEL.DEVICE", "cuda")
 SMALL_HEADS = ("BYOL.HIDDEN_DIM", 8, "SWAV.HIDDEN_DIM", 8, "SWAV.PROTOTYPES", 8, "NEIGHBORS.QUEUE_SIZE", 50)
+IN_PARTS = ("DIET.NUM_IMAGES", 8, "DIET.MAX_SCORES", 64)
 
 
 @contextmanager
@@ -66,10 +67,10 @@ def take(step: TrainStep) -> EventStorage:
     return step.storage
 
 
-@pytest.mark.parametrize("method", ["KNNMoCo", "DenseCL", "SimCLR", "BYOL", "SwAV"])
+@pytest.mark.parametrize("method", ["KNNMoCo", "DenseCL", "SimCLR", "BYOL", "SwAV", "DIET"])
 def test_the_host_waits_for_nothing_in_a_step_that_is_not_watched(method):
-    options = ("MODEL.META_ARCHITECTURE", method, "VIEWS.NUM_SMALL", 0, "MOCO.BN_GROUP", 4, *SMALL_HEADS)
-    batch = random_views(8, num_small=0) | {"label": torch.zeros(8, dtype=torch.int64)}
+    options = ("MODEL.META_ARCHITECTURE", method, "VIEWS.NUM_SMALL", 0, "MOCO.BN_GROUP", 4, *SMALL_HEADS, *IN_PARTS)
+    batch = random_views(8, num_small=0) | {name: torch.zeros(8, dtype=torch.int64) for name in ("label", "index")}
     step = training(tiny_config(*options, *GPU), batch)
     take(step)  # libraries are loaded in the first
     with no_waiting():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tiny import random_views, tiny_config, tiny_model
 from torch import nn
 from torch.nn.functional import normalize
+from torch.utils._python_dispatch import TorchDispatchMode
 from true_steps import take_steps
 
 from revisit.errors import UserError
@@ -23,6 +24,20 @@ SIZES = (4, 8)
 MAPS = ((8, 3, 8, 8), (1, 3, 1, 1))  # of a process; of the second a process alone has no variance
 VIEWS = {"large": 64, "small": 32, "num_small": 2}
 OPTIONS = ("SOLVER.IMS_PER_BATCH", BATCH, "VIEWS.NUM_SMALL", 2)
+
+
+class Operations(TorchDispatchMode):
+    """The names of those that compute, each a launch at least on a GPU."""
+
+    FREE = {"split", "unbind", "slice", "view", "empty", "empty_like", "new_empty", "detach"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names += {function.overloadpacket.__name__} - self.FREE
+        return function(*args, **(kwargs or {}))
 
 
 def views() -> dict[str, torch.Tensor]:
@@ -49,18 +64,16 @@ def maps_in_bfloat16(shape: tuple[int, ...]) -> torch.Tensor:
     return (20 + torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))).bfloat16()
 
 
-def layer_in_bfloat16(shape: tuple[int, ...]) -> tuple[list[torch.Tensor], list[int]]:
-    """Output, running statistics and gradient of a layer that two processes share, as under autocast; how often they
-    exchange something forward and backward."""
-    layer, x, exchanges = nn.BatchNorm2d(3), maps_in_bfloat16(shape)[comm.get_rank()].requires_grad_(), []
+def layer_in_bfloat16(shape: tuple[int, ...]) -> tuple[list[torch.Tensor], list[list[str]]]:
+    """Output, running statistics and gradient of a layer that two processes share, as under autocast; its operations
+    forward and backward."""
+    layer, x = nn.BatchNorm2d(3), maps_in_bfloat16(shape)[comm.get_rank()].requires_grad_()
     group_batch_norm([layer], BNGroups(2 * shape[0], 1, 2, 1))
-    with torch.profiler.profile() as forward:
+    with Operations() as forward:
         out = layer(x)
-    with torch.profiler.profile() as backward:
-        (out * maps_in_bfloat16(shape)[1 - comm.get_rank()]).sum().backward()
-    for profile in (forward, backward):
-        exchanges.append(sum(event.name.startswith("gloo:") for event in profile.events()))
-    return [out.detach(), layer.running_mean, layer.running_var, x.grad], exchanges
+    with Operations() as backward:
+        out.backward(maps_in_bfloat16(shape)[1 - comm.get_rank()])
+    return [out.detach(), layer.running_mean, layer.running_var, x.grad], [forward.names, backward.names]
 
 
 @pytest.fixture(scope="module")
@@ -146,11 +159,13 @@ def test_saved_running_statistics_are_the_mean_over_the_groups_of_the_first_proc
 
 @pytest.mark.parametrize("shape", MAPS)
 def test_pooled_statistics_of_bfloat16_maps_are_those_of_float64_plain_bn_by_one_exchange_each_way(steps, shape):
-    (out, mean, var, grad), exchanges = steps[2][shape]
+    (out, mean, var, grad), (forward, backward) = steps[2][shape]
     plain, x = nn.BatchNorm2d(3).double(), maps_in_bfloat16(shape).flatten(0, 1).double().requires_grad_()
     expected = plain(x)
     (expected * maps_in_bfloat16(shape).flip(0).flatten(0, 1)).sum().backward()
-    assert out.dtype == grad.dtype == torch.bfloat16 and exchanges == [1, 1]
+    assert out.dtype == grad.dtype == torch.bfloat16
+    assert forward.count("_allgather_base_") == backward.count("allreduce_") == 1
+    assert len(forward) <= 11, forward
     assert torch.allclose(out.double(), expected[: len(out)], rtol=2**-8, atol=1e-4)
     assert torch.allclose(grad.double(), x.grad[: len(grad)], rtol=2**-8, atol=1e-4)
     assert torch.allclose(mean.double(), plain.running_mean, rtol=1e-5)
@@ -165,6 +180,15 @@ def test_split_bn_keeps_the_names_evaluates_as_bn_and_says_when_the_batch_does_n
     assert torch.equal(net(x), before)
     with pytest.raises(ValueError, match="a batch of 6 does not divide into 4 groups"):
         net.train()(x)
+
+
+def test_a_split_layer_computes_its_parts_and_little_else():
+    layer, x = nn.BatchNorm2d(3), torch.randn(8, 3, 4, 4, requires_grad=True)
+    group_batch_norm([layer], BNGroups(4, 2, 1, 2))
+    with Operations() as operations:
+        layer(x).backward(x.detach())
+    parts = [name for name in operations.names if "batch_norm" in name]
+    assert len(parts) == 4 and len(operations.names) <= 12, operations.names
 
 
 recipe = cache(tiny_config)

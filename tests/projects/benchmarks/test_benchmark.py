@@ -148,7 +148,12 @@ def test_the_list_for_a_gpu_names_what_is_there_and_an_item_is_judged_by_what_it
     assert len({item.title for item in items}) == len(items)
     for item in items:
         assert all((ROOT / word).is_file() for word in item.words if word.endswith((".py", ".yaml"))), item
-    says = check_gpu.Item("says", ["-c", "print('knn_top1 from 10.0 to 9.0')"], "more", *items[3][3:5], gpus=0)
+    by_title = {item.title: item for item in items}
+    assert {"architectures", "precisions", "objects"} <= set(by_title)
+    for title, name, good, bad in (("step in float32", "ratio", 2, 0.5), ("head", "memory_ratio", 0.5, 2)):
+        assert [by_title[title].holds([f"{name}: {value}"]) for value in (good, bad)] == [True, False]
+    by_knn = by_title["toy recipe"][3:5]
+    says = check_gpu.Item("says", ["-c", "print('knn_top1 from 10.0 to 9.0')"], "more", *by_knn, gpus=0)
     assert check_gpu.run(says, tmp_path / "log")[1:] == ("10.0 to 9.0", False)
     fails = check_gpu.Item("fails", ["-c", "raise SystemExit(3)"], "ends well", ".*", gpus=0)
     assert check_gpu.run(fails, tmp_path / "log")[1:] == (f"exit code 3: {tmp_path / 'log'}", False)
