@@ -19,7 +19,6 @@ from detectron2.evaluation.pascal_voc_evaluation import parse_rec
 from detectron2.structures import BoxMode
 
 MARGIN = 1.0  # px that a box may reach over the edge of its image, as rounding makes it
-MANY = 0.05  # share of boxes from which on a doubt is about all of them
 LISTED = 20  # classes, at most, whose counts are listed
 
 Note = tuple[int, str]  # a level of ``logging`` and a line to log, before there is a log
@@ -111,9 +110,9 @@ def check_masks(name: str, records: Records, mask_format: str, *, to_learn: bool
     decoded = {id(record) for record in sample(records)}
     for record in records:
         for annotation in record["annotations"]:
+            mask, place = annotation.get("segmentation"), f"data set {name!r}: {record['file_name']} has a box"
             if to_learn and annotation.get("iscrowd", 0):
                 continue
-            mask, place = annotation.get("segmentation"), f"data set {name!r}: {record['file_name']} has a box"
             if mask is None:
                 raise UserError(f"{place} without a mask: expected masks of all, or MODEL.MASK_ON False")
             if not isinstance(mask, dict):
@@ -122,9 +121,7 @@ def check_masks(name: str, records: Records, mask_format: str, *, to_learn: bool
                 raise UserError(f"{place} with run lengths: set INPUT.MASK_FORMAT bitmask")
             size = [record["height"], record["width"]]
             if list(mask["size"]) != size:
-                raise UserError(
-                    f"{place} with run lengths of {mask['size']} px: expected {size}, its image's height, width"
-                )
+                raise UserError(f"{place} with run lengths of {mask['size']} px: expected its image's {size}")
             if id(record) in decoded:
                 with translated(f"{place} with run lengths"):
                     coco_mask.decode(mask)
@@ -147,12 +144,10 @@ def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: 
     kept = Counter(box["category_id"] for _, box in boxes if not box.get("iscrowd", 0))
     listed = [f"{label} {kept[n]}" for n, label in enumerate(classes)][:LISTED]
     empty = sum(not record["annotations"] for record in records)
-    fate = "whatever is found on them counts as wrong"
-    if to_learn:
-        fate = "left out, unless DATALOADER.FILTER_EMPTY_ANNOTATIONS is False"
+    fate = "left out, unless DATALOADER.FILTER_EMPTY_ANNOTATIONS is False"
+    fate = fate if to_learn else "whatever is found on them counts as wrong"
     summary = f"{name}: {len(records)} images, {empty} of them without boxes{f' ({fate})' * bool(empty)}; "
-    summary += f"{len(boxes)} boxes: "
-    notes = [(logging.INFO, summary + ", ".join(listed))]
+    notes = [(logging.INFO, f"{summary}{len(boxes)} boxes: {', '.join(listed)}")]
     if not kept:
         message = f"data set {name!r} has no box" + (f" but {len(boxes)} of crowds" if boxes else "")
         if to_learn:
@@ -167,15 +162,12 @@ def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: 
 def _check_sizes(name: str, records: Records) -> None:
     """Compare the sizes of a sample of the images with those of their annotations, both upright."""
     for record in sample(records):
-        if "width" not in record:
-            continue
-        annotated, size = ((sides["width"], sides["height"]) for sides in (record, read_size(record["file_name"])))
-        if annotated != size:
-            swapped = "width and height are swapped" if annotated == size[::-1] else "expected its own size"
+        annotated = {side: record[side] for side in ("height", "width") if side in record}
+        if annotated and annotated != (size := read_size(record["file_name"])):
+            sizes = " and its annotation ".join("{width} x {height} px".format(**sides) for sides in (size, annotated))
             raise UserError(
-                f"data set {name!r}: {record['file_name']} has {size[0]} x {size[1]} px, its annotation {annotated[0]} "
-                f"x {annotated[1]}: {swapped} (width x height, upright as EXIF turns it); write the image's size, and "
-                "its boxes"
+                f"data set {name!r}: {record['file_name']} has {sizes} (width x height, upright as EXIF turns it): "
+                "write the image's size, and its boxes"
             )
 
 
@@ -206,9 +198,6 @@ def _doubts(name: str, boxes: list[tuple[dict, dict]]) -> list[str]:
             message = f"data set {name!r}: {example(wrong)}, {problem}"
             raise UserError(f"{message}: expected x0 <= x1 and y0 <= y1, in pixels")
     outside = (x1 > width + MARGIN) | (y1 > height + MARGIN) | (x0 < -MARGIN) | (y0 < -MARGIN)
-    # Corners that were read as width and height: they lie in the image, beyond the first corner.
-    as_corners = (x1 - x0 > x0) & (y1 - y0 > y0) & (x1 - x0 <= width + MARGIN) & (y1 - y0 <= height + MARGIN)
-    swapped = outside.mean() >= MANY and as_corners.all()
-    hint = "; all would fit as x0, y0, x1, y1, where x, y, width, height are expected" if swapped else ""
-    kinds = {f"reach out of their images{hint}": outside, "without area, left out": (x1 == x0) | (y1 == y0)}
+    hint = "are these x0, y0, x1, y1, where x, y, width, height are expected?"
+    kinds = {f"reach out of their images: {hint}": outside, "without area, left out": (x1 == x0) | (y1 == y0)}
     return [f"{example(wrong)}, {problem}" for problem, wrong in kinds.items() if wrong.any()]

@@ -67,26 +67,18 @@ def test_class_folders_are_labelled_in_sorted_order(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("folder:{root}/nowhere", "{root}/nowhere not found"),
-        ("class_folders:{root}/nowhere", "{root}/nowhere not found"),
-        ("list:{root}/nowhere", "{root}/nowhere not found"),
-        ("folder:{root}/texts", "no images in {root}/texts: .*jpg"),
-        ("class_folders:{root}/classes", "no images in {root}/classes/dodo"),
-        ("class_folders:{root}/texts", "no class folders"),
-        ("list:{root}/gone.txt", r"gone\.txt names sub/gone\.jpg"),
-        ("list:{root}/empty.txt", "names no image"),
-        ("list:{root}/comment.txt", "names no image"),
-        ("list:{root}/binary.txt", "binary.txt"),
-    ],
+    "place",
+    ["folder:{}/nowhere", "class_folders:{}/nowhere", "list:{}/nowhere", "folder:{}/texts", "class_folders:{}/classes"]
+    + ["class_folders:{}/texts", "list:{}/gone.txt", "list:{}/empty.txt", "list:{}/comment.txt", "list:{}/binary.txt"],
 )
-def test_what_is_no_folder_or_list_of_images_is_named(tmp_path, name, message):
+def test_what_is_no_folder_or_list_of_images_is_named(tmp_path, place):
     touch(tmp_path / "texts/readme.txt", tmp_path / "classes/auk/1.jpg", tmp_path / "classes/dodo/extinct.txt")
     files = {"gone": "texts/readme.txt\nsub/gone.jpg\n", "empty": "", "comment": "# a\n\n", "binary": b"\xff\xd8"}
     for file, content in files.items():
         write(tmp_path / f"{file}.txt", content)
-    assert re.search(message.format(root=tmp_path), one_line_error(name.format(root=tmp_path)))
+    name = place.format(tmp_path)
+    named = {"classes": "classes/dodo", "gone.txt": "sub/gone.jpg"}.get(name.rpartition("/")[2], name.partition(":")[2])
+    assert named in one_line_error(name)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +169,7 @@ def test_food101(root):
     ]
     metadata = MetadataCatalog.get("food101_test")
     assert (metadata.thing_classes, metadata.expected_images) == (["apple_pie", "waffles"], 25250)
-    assert "meta/train.txt not found" in one_line_error("food101_train")
+    assert "meta/train.txt" in one_line_error("food101_train")
     (food / "images/apple_pie/7.jpg").unlink()
     missing = f"1 of 2 images not found, the first is {food}/images/apple_pie/7.jpg"
     assert missing in one_line_error("food101_test")

@@ -126,7 +126,7 @@ def test_a_leader_that_the_model_was_not_trained_on_is_not_compared_with(registe
     register("tested", records, thing_classes=["bat"])
     share_classes("trained", ["tested"], num_classes=1)
     assert get_records("tested") == records
-    assert "which has 4, but the model 1" in caplog.text
+    assert "it has 4, but the model 1" in caplog.text
     share_classes("coco:/nowhere:/nowhere.json", ["tested"], num_classes=1)
     assert get_records("tested") == records and "/nowhere.json" in caplog.text
 

@@ -384,18 +384,19 @@ def test_files_that_do_not_fit_are_named(tmp_path, regions):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "key"),
     [
-        (["INPUT.FORMAT", "BGR"], "INPUT.FORMAT is BGR"),
-        (["INPUT.RANDOM_FLIP", "vertical"], "INPUT.RANDOM_FLIP is 'vertical'"),
-        (["INPUT.CROP.ENABLED", "True"], "INPUT.CROP is relative_range"),
-        (["INPUT.CROP.ENABLED", "True", "INPUT.CROP.TYPE", "absolute"], "INPUT.CROP is absolute (0.9, 0.9)"),
-        (["INPUT.CROP.ENABLED", "True", "INPUT.SQUASH", (8, 8)], "INPUT.SQUASH is (8, 8)"),
+        (["INPUT.FORMAT", "BGR"], "INPUT.FORMAT"),
+        (["INPUT.RANDOM_FLIP", "vertical"], "INPUT.RANDOM_FLIP"),
+        (["INPUT.RANDOM_SCALE", (1.0,)], "INPUT.RANDOM_SCALE"),
+        (["INPUT.CROP.ENABLED", "True"], "INPUT.CROP"),
+        (["INPUT.CROP.ENABLED", "True", "INPUT.CROP.TYPE", "absolute"], "INPUT.CROP"),
+        (["INPUT.CROP.ENABLED", "True", "INPUT.SQUASH", (8, 8)], "INPUT.SQUASH"),
         (["MODEL.META_ARCHITECTURE", "DepthEstimator", "TEST.RESIZE_BACK", "nearest"], "TEST.RESIZE_BACK"),
-        (["DATASETS.TRAIN", (FIVE, FIVE_FROM_ONE)], f"{FIVE}, {FIVE_FROM_ONE} count different classes"),
+        (["DATASETS.TRAIN", (FIVE, FIVE_FROM_ONE)], f"{FIVE}, {FIVE_FROM_ONE}"),
         (["DATASETS.TRAIN", (IGNORES_0,)], "ignore_label"),
-        (["DATASETS.TRAIN", ("nowhere",)], "unknown data set 'nowhere'"),
+        (["DATASETS.TRAIN", ("nowhere",)], "'nowhere'"),
     ],
 )
-def test_an_input_that_means_something_else_is_refused(options, message):
-    assert message in refusal(partial(make_mapper, options=options))
+def test_an_input_that_means_something_else_is_refused(options, key):
+    assert key in refusal(partial(make_mapper, options=options))

@@ -7,6 +7,7 @@ import re
 import resource
 import struct
 import zlib
+from collections import Counter
 from itertools import islice, product
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from PIL import Image
 from tiny import tiny_config
 from trees import spoil_bytes
 
-from revisit.data import reader
 from revisit.data.loader import ResumableLoader
 from revisit.data.reader import UnreadableImageError, read_image, read_size
 
@@ -212,8 +212,8 @@ def test_a_truncated_file_is_refused_or_whole(path, kind):
     assert num_refused >= least * len(cuts)
 
 
-def test_of_several_frames_the_first_is_read_which_is_said_once(path, caplog):
-    reader._say_first_frame.cache_clear()
+def test_of_several_frames_the_first_is_read_which_is_said_once(path, caplog, monkeypatch):
+    monkeypatch.setattr("detectron2.utils.logger._LOG_COUNTER", Counter())
     for kind in ("png", "gif", "gif", "webp"):
         read(path, WHOLE[kind])
     assert caplog.text.count("first one") == 1

@@ -1,7 +1,6 @@
 """Shards: the same bytes, each image once, whoever reads; damage is named."""
 
 import io
-import re
 import shutil
 import tarfile
 from functools import partial
@@ -19,9 +18,10 @@ from tiny import tiny_config
 from trees import refusal, touch, write
 
 from revisit.data.catalog import get_records
+from revisit.data.image_bytes import read_sample
 from revisit.data.image_folders import load_class_folders
 from revisit.data.loader import ResumableLoader
-from revisit.data.reader import UnreadableImageError, read_image, read_record, read_sample
+from revisit.data.reader import UnreadableImageError, read_image, read_record
 from revisit.data.shards import load_shards, write_index
 
 from detectron2.utils import comm
@@ -201,39 +201,35 @@ def cut(name, size, shards):
 
 
 @pytest.mark.parametrize(
-    ("damage", "expected"),
+    ("damage", "named"),
     [
         (partial(cut, "shard-000002.tar", -700), "shard-000002.tar"),
-        (lambda shards: (shards / "shard-000003.tar").unlink(), "shard-000003.tar has no bytes"),
-        (lambda shards: touch(shards / "b.tar"), "b.tar has 0 bytes, and no"),
-        (partial(cut, "index.npz", 100), "index.npz is damaged"),
-        (lambda shards: (shards / "index.npz").unlink(), "no index.npz in .*/shards: expected what"),
+        (lambda shards: (shards / "shard-000003.tar").unlink(), "shard-000003.tar"),
+        (lambda shards: touch(shards / "b.tar"), "b.tar"),
+        (partial(cut, "index.npz", 100), "shards/index.npz"),
+        (lambda shards: (shards / "index.npz").unlink(), "shards/index.npz"),
     ],
 )
-def test_damage_is_named_when_shards_are_opened(shards, damage, expected):
+def test_damage_is_named_when_shards_are_opened(shards, damage, named):
     damage(shards)
-    assert re.search(expected, refusal(load_shards, str(shards)))
-
-
-def test_places_that_cannot_be_read_are_named(tmp_path):
-    for url in ("nowhere://bucket", f"{tmp_path}/missing"):
-        assert url in refusal(load_shards, url)
+    assert named in refusal(load_shards, str(shards))
+    assert "nowhere://bucket" in refusal(load_shards, "nowhere://bucket")
 
 
 def test_an_index_of_other_shards_is_found_out_by_the_first_image(shards):
     """Same name, same size: only the headers tell."""
     records = load_shards(str(shards))
     path = shards / "shard-000000.tar"
-    data = bytearray(path.read_bytes())
-    data[records[0]["offset"] - 512 + 124 : records[0]["offset"] - 512 + 136] = b"0" * 12
-    write(path, bytes(data))
-    with pytest.raises(UnreadableImageError, match="shard-000000.tar, byte 512: "):
-        read_sample(records[0])
-    with pytest.raises(UnreadableImageError, match=r"a file of \d+ bytes, \d+ by the index"):
-        read_sample(records[1] | {"size": records[1]["size"] - 1})
-    write(path, bytes(data[:600]))
-    with pytest.raises(UnreadableImageError, match="the shard ends before the image does"):
-        read_sample(records[1])
+    whole = path.read_bytes()
+    start = records[0]["offset"] - 512 + 124
+    for record, data in (
+        (records[0], whole[:start] + b"0" * 12 + whole[start + 12 :]),
+        (records[1] | {"size": records[1]["size"] - 1}, whole),
+        (records[1], whole[:600]),
+    ):
+        write(path, data)
+        with pytest.raises(UnreadableImageError, match=f"shard-000000.tar, byte {record['offset']}: "):
+            read_sample(record)
 
 
 def test_a_truncated_tar_is_not_indexed(shards):
@@ -243,5 +239,4 @@ def test_a_truncated_tar_is_not_indexed(shards):
         last = tar.getmembers()[-1]
     for length in (700, last.offset + 100, last.offset_data, last.offset_data + 512, 0):
         write(path, whole[:length])
-        line = refusal(write_index, shards, sorted(shards.glob("*.tar")))
-        assert re.search("shard-000001.tar .*(truncated|no complete tar file)", line)
+        assert "shard-000001.tar" in refusal(write_index, shards, sorted(shards.glob("*.tar")))
