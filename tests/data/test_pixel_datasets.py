@@ -133,7 +133,6 @@ def test_a_cityscapes_tree_that_detectron2_cannot_read_ends_in_one_line(tmp_path
         ("voc_2012_sem_seg_train_aug", 21, {0: "background", 1: "aeroplane", 15: "person", 20: "tvmonitor"}, 0),
         ("nyud_segmentation_val", 40, {0: "wall", 1: "floor", 20: "clothes", 36: "bag", 39: "other prop"}, 1),
         ("cityscapes_fine_sem_seg_val", 19, {0: "road", 11: "person", 18: "bicycle"}, 0),
-        ("toy_cityscapes_train", 19, {0: "road", 18: "bicycle"}, 0),
         ("toy_voc_sem_seg_val", 11, {0: "background", 1: TOY_CLASSES[0], 10: TOY_CLASSES[9]}, 0),
         ("toy_nyud_segmentation_train", 40, {0: "background", 10: TOY_CLASSES[9], 11: "unused 12"}, 1),
     ],
