@@ -141,21 +141,15 @@ def read_voc_annotation(
 ) -> tuple[dict[str, int], list[tuple[str, list[float], bool]]]:
     """``height`` and ``width`` in px, and of every object its class, [x0, y0, x1, y1] in px, whether it is difficult.
 
-    Args:
-        image: whose size is taken where the annotation has none.
-        classes: that may occur; any, where there are none.
-
-    Raises:
-        UserError: no such file, no XML, an object of no or another class, or without a box.
+    The size is that of ``image`` where the annotation has none. Raises UserError: no XML, an object without a box or of
+    no class, or of none of ``classes`` where there are some.
     """
     with translated(f"reading {file}"):
         tree, things = ElementTree.parse(file).getroot(), []
         for thing in tree.findall("object"):
             label = thing.findtext("name", "").strip()
             if not label or (classes and label not in classes):
-                raise ValueError(
-                    f"class {label!r}, expected {f'one of {classes}; voc_xml has any' if classes else 'a name'}"
-                )
+                raise ValueError(f"class {label!r}, expected {classes or 'a name'}; voc_xml takes any")
             x0, y0, x1, y1 = (float(thing.findtext(f"bndbox/{side}", f"no {side}")) for side in CORNERS)
             # VOC counts pixels from 1 and includes the last one.
             things.append((label, [x0 - 1.0, y0 - 1.0, x1, y1], thing.findtext("difficult") == "1"))

@@ -27,13 +27,11 @@ def share_classes(
 
     The same names in another order are mapped, in the records and in what Detectron2's evaluators use. Boxes and masks
     may lack some of the leader's classes. Other names are a UserError when the follower is loaded, and for masks, whose
-    ids stand in files, so is another order. Data sets without names are compared by how many classes they have.
+    ids stand in files, so is another order. Data sets without names are compared by how many classes they have. A
+    leader that is not there, or has not the model's ``num_classes``, is not what it was trained on: not compared with.
 
     Args:
-        leader: a data set, or with ``names`` whatever has these classes, such as a checkpoint.
-        num_classes: of the model. A leader with another number, or one that is not there, is not what the model was
-            trained on, and is not compared with.
-        names: the leader's classes by their numbers; (): those of the data set.
+        leader: a data set, or with ``names``, its classes by their numbers, whatever has these, such as a checkpoint.
     """
     if not names:
         unshare_classes(leader)
@@ -55,10 +53,7 @@ def unshare_classes(name: str) -> None:
 
 
 def places_by_name(own: Sequence[str], wanted: Sequence[str], names: tuple[str, str]) -> list[int]:
-    """The place in ``wanted`` of each of ``own``: the number that a class of one's own has there.
-
-    Args:
-        names: of those who count so, for the message.
+    """The place in ``wanted`` of each of ``own``; ``names`` are those of who counts so, for the message.
 
     Raises:
         UserError: they are not the same names, or a name stands for two classes.

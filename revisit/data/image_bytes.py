@@ -17,12 +17,7 @@ class UnreadableImageError(Exception):
 
 
 def read_bytes(record: dict, most: int | None = None) -> bytes:
-    """The bytes of a record's image, or their first ``most``; empty where the record holds an array.
-
-    Raises:
-        UnreadableImageError: see read_file and read_sample.
-        OSError: only with ``most``.
-    """
+    """The bytes of a record's image, or their first ``most``, which may raise OSError; empty of an array in memory."""
     if "image" in record:
         return b""
     if most is None:

@@ -60,9 +60,10 @@ def load_folder(path: Path) -> Records:
 
 def load_class_folders(path: Path, classes: tuple[str, ...] = ()) -> Records:
     """Images in one sub-folder per class; ``label`` counts ``classes``, or the sorted folder names."""
+    records = load_folder(path)
     by_class: dict[str, list[str]] = {name: [] for name in classes or class_folders(path)}
     expect(by_class, f"no class folders in {path}: expected one sub-folder of images per class")
-    for record in load_folder(path):
+    for record in records:
         name = record["file_name"][len(f"{path}/") :].partition("/")[0]
         if name in by_class:
             by_class[name].append(record["file_name"])

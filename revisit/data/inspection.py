@@ -33,10 +33,7 @@ LEARNT_FROM = {
 
 
 def inspect(cfg: CfgNode, name: str, *, to_learn: bool) -> tuple[Records, list[Note]]:
-    """The records of a data set, checked for a run of ``cfg``, and notes about them for its log.
-
-    Args:
-        to_learn: from the data set, instead of scoring against it.
+    """The records of a data set, checked for a run of ``cfg`` that learns from it or scores against it, and notes.
 
     Raises:
         MissingDataError: the data set is not on disk.
@@ -79,9 +76,7 @@ def check_records(cfg: CfgNode, name: str, records: Records) -> None:
 def _inspect_detection(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> list[Note]:
     metadata = MetadataCatalog.get(name)
     if not to_learn and metadata.get("subset_of"):
-        raise UserError(
-            f"data set {name!r}: boxes are scored against whole files; expected {metadata.subset_of} itself"
-        )
+        raise UserError(f"data set {name!r}: boxes are scored against whole files; expected {metadata.subset_of}")
     if not to_learn and metadata.get("evaluator_type") == "pascal_voc":
         check_voc_truth(name, Path(metadata.dirname), metadata.split)
     if cfg.MODEL.MASK_ON and cfg.MODEL.META_ARCHITECTURE == "GeneralizedRCNN":
@@ -128,12 +123,7 @@ def check_masks(name: str, records: Records, mask_format: str, *, to_learn: bool
 
 
 def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: bool) -> list[Note]:
-    """How many boxes there are, per class, and which are doubtful, each kind with an example.
-
-    Args:
-        records: Detectron2's, with ``annotations``.
-        classes: names by category id.
-        to_learn: from the boxes, instead of scoring against them.
+    """How many boxes there are in Detectron2's records, per class, and which are doubtful, each kind with an example.
 
     Raises:
         UserError: images that are not of the size that their annotation has; boxes that cannot be meant: not finite,
@@ -172,11 +162,7 @@ def _check_sizes(name: str, records: Records) -> None:
 
 
 def _doubts(name: str, boxes: list[tuple[dict, dict]]) -> list[str]:
-    """What is doubtful about some boxes, with examples. Raises UserError for boxes that cannot be meant.
-
-    Args:
-        boxes: with the record of its image each.
-    """
+    """What is doubtful about boxes, each after its image's record. Raises UserError for boxes that cannot be meant."""
     corners = np.array([box["bbox"] for _, box in boxes], np.float64)  # (N, 4) px
     with_sizes = np.array([box["bbox_mode"] == BoxMode.XYWH_ABS for _, box in boxes], bool)
     corners[with_sizes, 2:] += corners[with_sizes, :2]

@@ -38,9 +38,6 @@ def load_voc_segmentation(path: Path, split: str) -> Records:
 
     Where SegmentationClassAug (the masks of SBD) and SegmentationClass (VOC's own) both have an image, a split
     whose name ends in "_aug" takes the first. Others take the second: SBD knows images of val too, without void.
-
-    Raises:
-        UserError: see read_split; an image or a mask that is not there.
     """
     split_file = path / "ImageSets" / "Segmentation" / f"{split}.txt"
     augmented = split.endswith("_aug")
@@ -55,14 +52,7 @@ def load_voc_segmentation(path: Path, split: str) -> Records:
 
 
 def load_nyud(path: Path, split: str, task: str) -> Records:
-    """Masks or depth maps of a tree in the layout of NYUD_MT, by gt_sets/SPLIT.txt.
-
-    Args:
-        task: "segmentation" or "depth".
-
-    Raises:
-        UserError: see read_split; an image, a mask or a depth map that is not there.
-    """
+    """Masks ("segmentation") or maps of "depth", the ``task``, of a tree in NYUD_MT's layout, by gt_sets/SPLIT.txt."""
     key, suffix = {"segmentation": ("sem_seg_file_name", ".png"), "depth": ("depth_file_name", ".npy")}[task]
 
     def files(name: str) -> tuple[Path, Path]:
