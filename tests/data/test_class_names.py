@@ -113,6 +113,8 @@ def test_a_leader_that_the_model_was_not_trained_on_is_not_compared_with(registe
     assert "it has 4, but the model 1" in caplog.text
     share_classes("coco:/nowhere:/nowhere.json", ["tested"], num_classes=1)
     assert get_records("tested") == records and "/nowhere.json" in caplog.text
+    share_classes("coco:/nowhere:/nowhere.json", ["tested"])  # of data sets that must be compared
+    assert "/nowhere.json" in one_line_error("tested")
 
 
 def test_shared_images_are_those_of_one_path_or_one_content(tmp_path, write_pictures, monkeypatch):

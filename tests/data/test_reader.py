@@ -17,7 +17,7 @@ import pytest
 from deep import lay, photograph
 from PIL import Image
 from tiny import tiny_config
-from trees import spoil_bytes
+from trees import refusal, spoil_bytes
 
 from revisit.data.loader import ResumableLoader
 from revisit.data.reader import UnreadableImageError, read_image, read_size
@@ -228,6 +228,7 @@ def test_what_is_no_image_or_no_file_is_refused(path, tmp_path):
     for name in ("pipe.jpg", "zero.jpg", "big.jpg", "folder.jpg", "missing.jpg"):
         with pytest.raises(UnreadableImageError, match=f"{name}: (no file of at most {2**30} bytes|.*No such file)"):
             read_image(tmp_path / name)
+        assert name == "big.jpg" or name in refusal(read_size, tmp_path / name)
 
 
 def jpeg_of_claimed_size(height, width):
