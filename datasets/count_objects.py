@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from revisit.data.image_folders import read_lines
 from revisit.engine.command import run_command
-from revisit.errors import UserError, expect
+from revisit.errors import expect, translated
 from revisit.files import make_folder, written_whole
 
 
@@ -40,17 +40,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--list", metavar="FILE", type=Path, help=what)
     parser.add_argument("--output", metavar="DIR", type=Path, required=True, help="folder for objects.json")
     args = parser.parse_args(argv)
-    expect(args.path.exists(), f"{args.path} not found: expected annotations of {args.kind} (datasets/README.md)")
-    try:
+    with translated(f"reading {args.path} as annotations of {args.kind}"):
         objects, without = KINDS[args.kind](args.path), 0
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ElementTree.ParseError) as error:
-        raise UserError(f"{args.path} has no annotations in the layout of {args.kind} ({error!r})") from error
     if args.list:
         wanted = listed_names(args.list)
         objects = {name: objects[name] for name in objects.keys() & wanted}
         without = len(wanted) - len(objects)
-        expect(bool(objects), f"{args.path} has annotations of none of the {len(wanted):,} images in {args.list}")
-    expect(bool(objects), f"{args.path} names no image")
+        expect(objects, f"{args.path} has annotations of none of the {len(wanted):,} images in {args.list}")
+    expect(objects, f"{args.path} names no image")
     total, mean = sum(objects.values()), sum(objects.values()) / len(objects)
     numbers = {"images": len(objects), "without_annotations": without, "objects": total, "objects_per_image": mean}
     numbers["annotations"] = str(args.path)

@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> None:
         names = [name for name in os.listdir(place) if name.endswith(".jpg")]
         images += [f"{split}/{name}" for name in names]
         counts[split] = len(names)
-    expect(bool(images), f"{root} has no image: expected train/*.jpg and test/*.jpg")
+    expect(images, f"{root} has no image: expected train/*.jpg and test/*.jpg")
     path = args.output / "bdd100k_90k.txt"
     write_list(path, sorted(images), root, "train and test of BDD100K (inferred from the paper's 90K)")
     print(f"{path}: {len(images):,} images")

@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> None:
     root = folder_parser(__doc__, cityscapes=("cityscapes", what)).parse_args(argv).cityscapes
     sources = sorted(root.glob(f"gtFine/*/*/*{LABEL_IDS}"))
     way_out = "unpack gtFine_trainvaltest.zip there, or name another folder with --cityscapes"
-    expect(bool(sources), f"no masks in {root}: expected gtFine/SPLIT/CITY/*{LABEL_IDS}; {way_out}")
+    expect(sources, f"no masks in {root}: expected gtFine/SPLIT/CITY/*{LABEL_IDS}; {way_out}")
     targets = [file.with_name(file.name.replace(LABEL_IDS, TRAIN_IDS)) for file in sources]
     todo = [pair for pair in zip(sources, targets, strict=True) if not pair[1].exists()]
     for source, target in tqdm(todo, unit="mask", desc="writing train ids"):

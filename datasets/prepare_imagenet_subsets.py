@@ -54,7 +54,7 @@ def find_files(root: Path) -> Files:
     """Names of the images in each folder of ``root``, by folder. Raises UserError where there are none."""
     expect(root.is_dir(), f"{root} not found: expected ImageNet's training images in one folder a class")
     folders, files = class_folders(root), {}
-    expect(bool(folders), f"{root} has no folders: expected one a class (n01440764/, ...), with images")
+    expect(folders, f"{root} has no folders: expected one a class (n01440764/, ...), with images")
     for folder in tqdm(folders, unit="class", desc="looking for images", disable=None):
         files[folder] = [name for name in os.listdir(root / folder) if os.path.splitext(name)[1].lower() in SUFFIXES]
         expect(bool(files[folder]), f"{root / folder} has no image: unpack that class, or remove the folder")

@@ -30,7 +30,7 @@ from revisit.data.labels import VOID, check_size, read_depth, read_labels, write
 from revisit.data.pixel_datasets import NYUD_CLASSES
 from revisit.data.reader import require_record
 from revisit.engine.command import run_command
-from revisit.errors import UserError, expect
+from revisit.errors import UserError, expect, translated
 from revisit.files import written_whole
 
 OFFSETS = {"zero_based": 0, "one_based": 1}  # as read_labels counts
@@ -70,14 +70,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--depth-scale", type=float, metavar="X", help=unit)
     add("--names", type=Path, metavar="FILE", help="the names of the split, one a line")
     args = parser.parse_args(argv)
-    labels = bool(args.masks or args.depths)
-    expect(labels, "expected --masks or --depths, or both: photographs alone are no data set for either task")
-    counted = not args.masks or bool(args.mask_ids)
-    expect(counted, f"--masks needs --mask-ids, one of {', '.join(OFFSETS)}: an id alone does not tell")
+    expect(args.masks or args.depths, "expected --masks or --depths, or both")
+    expect(not args.masks or args.mask_ids, f"--masks needs --mask-ids, one of {', '.join(OFFSETS)}")
     scaled = not args.depths or args.depths.endswith(".npy") or (args.depth_scale or 0) > 0
-    expect(scaled, "--depths of PNGs needs a positive --depth-scale: a value alone does not tell its unit")
-    is_name = bool(args.split) and args.split == os.path.basename(args.split)
-    expect(is_name, f"--split {args.split!r}: expected a name such as train or val")
+    expect(scaled, "--depths of PNGs needs a positive --depth-scale")
+    expect(args.split and args.split == os.path.basename(args.split), f"--split {args.split!r}: expected a name")
     return args
 
 
@@ -85,7 +82,7 @@ def find(kind: str, pattern: str) -> dict[str, Path]:
     """The files that fit a pattern, by the name in it."""
     folder, last = os.path.split(os.path.expanduser(pattern))
     start, placeholder, end = last.partition(NAME)
-    once = bool(placeholder) and NAME not in folder + end
+    once = placeholder and NAME not in folder + end
     expect(once, f"--{kind} {pattern}: expected {NAME} once, in the last part of the path")
     files: dict[str, Path] = {}
     for path in map(Path, sorted(glob.glob(os.path.join(folder, "*")))):
@@ -94,8 +91,7 @@ def find(kind: str, pattern: str) -> dict[str, Path]:
             if name in files:
                 raise UserError(f"--{kind} {pattern} finds {name} twice: {files[name]} and {path}; expected it once")
             files[name] = path
-    way_out = f"{NAME} stands for the name of an image, folders may hold *"
-    expect(bool(files), f"--{kind} {pattern}: no such file; {way_out}")
+    expect(files, f"--{kind} {pattern}: no such file")
     return files
 
 
@@ -125,11 +121,8 @@ def read_any_depth(path: Path, scale: float | None) -> np.ndarray:
     """Float32 (H, W) metres from .npy, or from a 16-bit PNG of metres times ``scale``."""
     if path.suffix == ".npy":
         return read_depth(path)
-    try:
-        with Image.open(path) as image:
-            mode, values = image.mode, np.asarray(image)
-    except Exception as error:  # damaged files raise whatever their bytes happen to trip
-        raise UserError(f"depth map {path} cannot be read ({type(error).__name__}): expected a 16-bit PNG") from error
+    with translated(f"reading depth map {path}"), Image.open(path) as image:
+        mode, values = image.mode, np.asarray(image)
     expect(mode.startswith("I"), f"depth map {path} is an image in mode {mode}: expected 16 bits of grey")
     return (values / scale).astype(np.float32)
 

@@ -21,7 +21,7 @@ from image_subsets import MULTIPLES, seeded_order, thousands, write_list
 from tqdm import tqdm
 
 from revisit.engine.command import run_command
-from revisit.errors import UserError, expect
+from revisit.errors import expect, translated
 from revisit.files import written_whole
 
 NUM_BOXABLE = 1743042
@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> None:
     ids = count_boxes(args.boxes or args.openimages / "train-annotations-bbox.csv")
     order = seeded_order(ids, args.seed)
     sizes = [args.size * multiple for multiple in MULTIPLES if args.size * multiple <= len(order)]
-    expect(bool(sizes), f"{len(order):,} images are in the file: {args.size:,} are asked for")
+    expect(sizes, f"{len(order):,} images are in the file: {args.size:,} are asked for")
     complete = [write_subset(args, order, size) for size in sizes]
     if len(order) != NUM_BOXABLE:
         print(f"note: {len(order):,} images are in the file, OpenImages' training set has {NUM_BOXABLE:,} with boxes")
@@ -43,15 +43,10 @@ def main(argv: list[str] | None = None) -> None:
 
 def count_boxes(path: Path) -> Counter[str]:
     """Lines by image of a CSV file with the column ImageID."""
-    expect(path.is_file(), f"{path} not found: expected OpenImages' boxes of the training set (datasets/README.md)")
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            rows = csv.reader(file)
-            column = next(rows, []).index("ImageID")
-            lines = tqdm(rows, unit="row", unit_scale=True, desc=path.name, disable=None)
-            return Counter(row[column] for row in lines)
-    except (ValueError, IndexError, csv.Error) as error:
-        raise UserError(f"{path} is no CSV with a column ImageID in every row ({error})") from error
+    with translated(f"reading OpenImages' boxes {path}"), open(path, newline="", encoding="utf-8") as file:
+        rows = csv.reader(file)
+        column = next(rows, []).index("ImageID")
+        return Counter(row[column] for row in tqdm(rows, unit="row", unit_scale=True, desc=path.name, disable=None))
 
 
 def write_subset(args: argparse.Namespace, order: list[str], size: int) -> bool:

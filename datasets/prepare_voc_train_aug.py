@@ -24,7 +24,7 @@ from revisit.data.image_folders import check_split, read_split, write_split
 from revisit.data.labels import check_size, write_labels
 from revisit.data.pixel_datasets import VOC_PIXEL_CLASSES
 from revisit.engine.command import run_command
-from revisit.errors import UserError, expect
+from revisit.errors import expect, some, translated
 
 EXPECTED = 10582
 
@@ -49,11 +49,8 @@ def train_aug(sbd: Path, voc: Path) -> list[str]:
     lists = [read_split(file) for file in (sbd / "train.txt", sbd / "val.txt", splits / "train.txt")]
     names = sorted(set().union(*lists) - set(read_split(splits / "val.txt")))
     missing = [name for name in names if not (voc / "JPEGImages" / f"{name}.jpg").is_file()]
-    if missing:
-        raise UserError(
-            f"{len(missing)} of {len(names)} images of train_aug are not in {voc / 'JPEGImages'}, the first is "
-            f"{missing[0]}.jpg: unpack VOCtrainval_11-May-2012.tar, and name its VOC2012 with --voc"
-        )
+    counts = f"{len(missing)} of {len(names)} images of train_aug are not in {voc / 'JPEGImages'}: {some(missing)}"
+    expect(not missing, f"{counts}; unpack VOCtrainval_11-May-2012.tar, and name its VOC2012 with --voc")
     return names
 
 
@@ -63,11 +60,7 @@ def write_masks(sbd: Path, voc: Path, names: list[str]) -> int:
     known = [target, voc / "SegmentationClass"]
     todo = [name for name in names if not any((folder / f"{name}.png").is_file() for folder in known)]
     missing = [name for name in todo if not (sbd / "cls" / f"{name}.mat").is_file()]
-    if missing:
-        raise UserError(
-            f"{len(missing)} images of train_aug have no mask, the first is {missing[0]}: expected "
-            f"{sbd / 'cls' / missing[0]}.mat or {voc / 'SegmentationClass' / missing[0]}.png"
-        )
+    expect(not missing, f"{len(missing)} images of train_aug have no mask in {sbd / 'cls'} or {voc}: {some(missing)}")
     target.mkdir(exist_ok=True)
     for name in tqdm(todo, unit="mask", desc="writing SegmentationClassAug"):
         mask_file, image_file = sbd / "cls" / f"{name}.mat", voc / "JPEGImages" / f"{name}.jpg"
@@ -80,16 +73,12 @@ def write_masks(sbd: Path, voc: Path, names: list[str]) -> int:
 
 def read_sbd_mask(path: Path) -> np.ndarray:
     """The class of every pixel, uint8 (H, W), 0 to 20, from one of SBD's MATLAB files."""
-    try:
+    with translated(f"reading GTcls.Segmentation of {path}"):
         mask = loadmat(path, variable_names=["GTcls"])["GTcls"][0]["Segmentation"][0]
-    except Exception as error:  # damaged files raise whatever their bytes happen to trip
-        raise UserError(
-            f"{path} cannot be read ({type(error).__name__}): expected a MATLAB file with GTcls.Segmentation"
-        ) from error
-    fits = mask.ndim == 2 and mask.size > 0 and mask.dtype.kind in "iu"
-    expect(fits, f"{path} has a GTcls.Segmentation of {mask.dtype} {mask.shape}: expected (H, W) integers")
-    low, high, last = mask.min(), mask.max(), len(VOC_PIXEL_CLASSES) - 1
-    expect(0 <= low and high <= last, f"{path} has ids {low} to {high}: expected 0 to {last}")
+        if not np.isin(mask, range(len(VOC_PIXEL_CLASSES))).all():
+            raise ValueError(
+                f"values from {mask.min()} to {mask.max()}, expected ids of {len(VOC_PIXEL_CLASSES)} classes"
+            )
     return mask.astype(np.uint8)
 
 

@@ -22,10 +22,11 @@ from torch.utils.data import DataLoader
 from projects.common.label_maps import voc_colours
 from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records
+from revisit.data.image_bytes import read_sample
 from revisit.data.image_folders import load_class_folders, load_folder
 from revisit.data.labels import read_depth, read_labels
 from revisit.data.pixel_mapper import PixelMapper
-from revisit.data.reader import read_image, read_sample
+from revisit.data.reader import read_image
 from revisit.data.sampler import EpochBatchSampler
 from revisit.data.shards import load_shards
 from revisit.evaluation.pixel_evaluators import DepthEvaluator, SemSegEvaluator

@@ -2,10 +2,14 @@
 
 import random
 import re
+import runpy
+import shlex
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from commands import ROOT
 
 from revisit.data.catalog import get_records
 from revisit.errors import UserError
@@ -41,6 +45,13 @@ def refused(pattern: str, call: Callable[..., object], *args: object, **options:
 def one_line_error(name: str) -> str:
     """What ``get_records`` says of a data set that it refuses."""
     return refusal(get_records, name)
+
+
+def pack(options: str) -> None:
+    """``tools/make_shards.py`` with these options, in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["make_shards.py", *shlex.split(options)])
+        runpy.run_path(f"{ROOT}/tools/make_shards.py")["main"]()
 
 
 def spoil_bytes(data: bytes, rng: random.Random) -> bytes:

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from projects.Predict.prediction_sheet import class_colors, color_depth, draw_objects, paint_classes
 from projects.Predict.predictions import Predictor, detections_of
-from revisit.data.image_folders import find_images
+from revisit.data.image_folders import load_folder
 from revisit.data.reader import SUFFIXES
 from revisit.errors import UserError, expect
 from revisit.evaluation.pixel_evaluators import predicted_classes
@@ -48,7 +48,8 @@ def find_sources(paths: list[Path], output: Path) -> list[Source]:
     files: list[tuple[Path, Path]] = []  # with the part of the path that names what is written
     for path in paths:
         if path.is_dir():
-            files += [(Path(file), Path(file).relative_to(path)) for file in find_images(path)[0]]
+            images = (Path(record["file_name"]) for record in load_folder(path))
+            files += [(image, image.relative_to(path)) for image in images]
         else:
             kinds = ", ".join(sorted(SUFFIXES | VIDEOS))
             hint = "; KEY VALUE pairs follow --opts" if str(path).isupper() else ""

@@ -15,12 +15,9 @@ from torchvision.transforms import AutoAugment
 from revisit.keys import SHARE, declare, one_of
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
-GREY_PROBABILITY = 0.2
-BLUR_PROBABILITY = 0.5
+GREY_PROBABILITY, BLUR_PROBABILITY = 0.2, 0.5
 _torchvision = AutoAugment()
 NUM_POLICIES = len(_torchvision.policies)
-
-
 POLICIES = ("standard", "autoaugment", "standard_or_autoaugment")
 declare(
     "VIEWS.POLICY",
@@ -114,13 +111,7 @@ def draw_look(
     grey_probability: float = GREY_PROBABILITY,
     blur_probability: float = BLUR_PROBABILITY,
 ) -> Look:
-    """Parameters of one view.
-
-    Args:
-        policy: one of ``revisit.config.POLICIES``. ``standard_or_autoaugment`` (the paper's A+) takes
-            either with probability 1/2.
-        grey_probability, blur_probability: how often a standard look is grey, and blurred.
-    """
+    """Parameters of one view, by one of POLICIES: ``standard_or_autoaugment``, A+, takes either half of the time."""
     if policy == "standard_or_autoaugment":
         policy = "standard" if rng.random() < 0.5 else "autoaugment"
     if policy == "standard":

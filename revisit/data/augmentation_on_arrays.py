@@ -39,11 +39,6 @@ def apply_operation(image: np.ndarray, name: str, magnitude: float) -> np.ndarra
     return np.asarray(_apply_op(Image.fromarray(image), name, magnitude, InterpolationMode.NEAREST, None))
 
 
-def _brightness(image: np.ndarray, factor: float) -> np.ndarray:
-    """Every value times ``factor`` >= 0."""
-    return _blend(image, factor, 0.0)
-
-
 def _contrast(image: np.ndarray, factor: float) -> np.ndarray:
     """Distances from the mean grey times ``factor`` >= 0."""
     mean_grey = int(cv2.mean(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY))[0] + 0.5)
@@ -76,7 +71,7 @@ def _gaussian_blur(image: np.ndarray, sigma: float) -> np.ndarray:
     return cv2.sepFilter2D(image, -1, kernel, kernel)
 
 
-def _blend(image: np.ndarray, factor: float, base: float) -> np.ndarray:
+def _blend(image: np.ndarray, factor: float, base: float = 0.0) -> np.ndarray:
     """``base + factor * (value - base)``, by a table, clipped and truncated as PIL's blend does."""
     table = base + factor * (_LEVELS - base)
     return cv2.LUT(image, table.clip(0, 255, out=table).astype(np.uint8))
@@ -114,7 +109,7 @@ def _equalize(counts: np.ndarray) -> np.ndarray:
 _VALUES = np.arange(256, dtype=np.uint8)
 _LEVELS = np.arange(256, dtype=np.float64)
 _OPERATIONS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
-    "Brightness": lambda image, m: _brightness(image, 1 + m),
+    "Brightness": lambda image, m: _blend(image, 1 + m),
     "Color": lambda image, m: _saturation(image, 1 + m),
     "Contrast": lambda image, m: _contrast(image, 1 + m),
     "Sharpness": _sharpness,
@@ -124,4 +119,4 @@ _OPERATIONS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
     "AutoContrast": lambda image, m: _by_histogram(image, _auto_contrast),
     "Equalize": lambda image, m: _by_histogram(image, _equalize),
 }
-_JITTER = (_brightness, _contrast, _saturation, _hue)
+_JITTER = (_blend, _contrast, _saturation, _hue)

@@ -6,14 +6,14 @@ own records, because Detectron2's evaluator of Pascal VOC reads the tree itself.
 
 import logging
 import os
-from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import yaml
 
 from revisit.data.coco_boxes import load_coco_dict
-from revisit.data.image_folders import existing, load_folder, read_lines, read_split
+from revisit.data.image_folders import NAMES_IN_LABELS, existing, label_files, read_lines, read_split
 from revisit.data.reader import read_size
 from revisit.data.records import Records
 from revisit.errors import UserError, expect, translated
@@ -23,7 +23,6 @@ from detectron2.structures import BoxMode
 
 VOC_CLASSES = tuple(CLASS_NAMES)
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
-NAMES_IN_LABELS = "classes.txt"  # which tools for labelling put beside the labels
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +35,7 @@ def load_yolo(images: Path, labels: Path, names: Path | None = None, *, name: st
     Without ``names`` they are those of classes.txt or data.yaml in ``labels`` or the two folders around it.
 
     Raises:
-        UserError: no images; labels of which none is an image's; a line that is neither of the two.
+        UserError: see label_files; no class names; a line that is neither of the two.
     """
     folders = (labels, labels.parent, labels.parent.parent)
     places = [names] if names else [folder / file for folder in folders for file in (NAMES_IN_LABELS, "data.yaml")]
@@ -46,11 +45,10 @@ def load_yolo(images: Path, labels: Path, names: Path | None = None, *, name: st
         raise UserError(f"{message}; expected one, or a file of names as third part, yolo:IMAGES:LABELS:NAMES")
     classes = read_names(file_of_names)
     pictures, objects = [], []
-    for number, (image, file) in enumerate(_files_of_labels(images, labels, ".txt", file_of_names).items()):
+    for number, (image, file) in enumerate(label_files(images, labels, ".txt").items()):
         size = read_size(image)
         pictures.append({"id": number, "file_name": os.path.relpath(image, images), **size})
-        lines = read_lines(file, "file of labels") if file else []
-        for line, words in enumerate(map(str.split, lines), start=1):
+        for line, words in enumerate(map(str.split, read_lines(file, "labels") if file else []), start=1):
             with translated(f"{file}, line {line}"):
                 if words:
                     objects.append({"image_id": number, **yolo_object(words, size, len(classes))})
@@ -58,25 +56,21 @@ def load_yolo(images: Path, labels: Path, names: Path | None = None, *, name: st
 
 
 def yolo_object(words: list[str], size: dict[str, int], num_classes: int) -> dict:
-    """``category_id``, ``bbox`` and perhaps ``segmentation``, in px, of the words of a line.
-
-    Raises:
-        ValueError: what is wrong with the line.
-    """
-    label, values, width, height = int(words[0]), list(map(float, words[1:])), size["width"], size["height"]
+    """``category_id``, ``bbox`` and perhaps ``segmentation``, in px, of a line. Raises ValueError: what is wrong."""
+    label, values = int(words[0]), np.array(words[1:], float)
     if not 0 <= label < num_classes:
         raise ValueError(f"class {label}, expected a number from 0 to {num_classes - 1}")
     if len(values) < 4 or len(values) == 5 or len(values) % 2:
         raise ValueError(f"{len(values)} numbers after the class, expected 4 of a box, or pairs of an outline")
-    if not all(abs(value) <= 2 for value in values):  # nor is NaN
-        raise ValueError(f"{values}, expected shares of the image's width and height, 0 to 1")
-    if len(values) == 4:
-        x, y, w, h = values
-        return {"category_id": label + 1, "bbox": [(x - w / 2) * width, (y - h / 2) * height, w * width, h * height]}
-    outline = [value * (height if n % 2 else width) for n, value in enumerate(values)]
-    xs, ys = outline[::2], outline[1::2]
-    box = [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]
-    return {"category_id": label + 1, "bbox": box, "segmentation": [outline]}
+    if not (np.abs(values) <= 2).all():  # nor is NaN
+        raise ValueError(f"{values.tolist()}, expected shares of the image's width and height, 0 to 1")
+    points = values.reshape(-1, 2) * (size["width"], size["height"])
+    if len(points) == 2:
+        centre, sides = points
+        return {"category_id": label + 1, "bbox": [*(centre - sides / 2).tolist(), *sides.tolist()]}
+    low, high = points.min(0), points.max(0)
+    box = [*low.tolist(), *(high - low).tolist()]
+    return {"category_id": label + 1, "bbox": box, "segmentation": [points.ravel().tolist()]}
 
 
 def read_names(file: Path) -> list[str]:
@@ -101,10 +95,10 @@ def load_voc_xml(images: Path, annotations: Path, with_difficult: str = "", *, n
     learned from nor scored, as crowds of COCO, unless they are asked for by ``with_difficult``.
 
     Raises:
-        UserError: no images; files of which none is an image's, that are no such XML, or with an object without a box.
+        UserError: see label_files; a file that is no such XML, or an object without a box.
     """
     pictures, objects, labels = [], [], []
-    for number, (image, file) in enumerate(_files_of_labels(images, annotations, ".xml").items()):
+    for number, (image, file) in enumerate(label_files(images, annotations, ".xml").items()):
         size, things = read_voc_annotation(file, Path(image)) if file else (read_size(image), [])
         pictures.append({"id": number, "file_name": os.path.relpath(image, images), **size})
         for label, (x0, y0, x1, y1), difficult in things:
@@ -122,11 +116,7 @@ def load_voc_xml(images: Path, annotations: Path, with_difficult: str = "", *, n
 
 
 def load_voc(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> Records:
-    """Boxes of a tree in Pascal VOC's layout, by ImageSets/Main/SPLIT.txt: ``image_id`` is the name in the split.
-
-    Raises:
-        UserError: see read_split and read_voc_annotation; an image that is not there, an object of another class.
-    """
+    """Boxes of a tree in Pascal VOC's layout, by ImageSets/Main/SPLIT.txt: ``image_id`` is the name in the split."""
     records = []
     for name in read_split(path / "ImageSets" / "Main" / f"{split}.txt"):
         image = path / "JPEGImages" / f"{name}.jpg"
@@ -151,55 +141,20 @@ def read_voc_annotation(
 ) -> tuple[dict[str, int], list[tuple[str, list[float], bool]]]:
     """``height`` and ``width`` in px, and of every object its class, [x0, y0, x1, y1] in px, whether it is difficult.
 
-    Args:
-        image: whose size is taken where the annotation has none.
-        classes: that may occur; any, where there are none.
-
-    Raises:
-        UserError: no such file, no XML, an object of no or another class, or without a box.
+    The size is that of ``image`` where the annotation has none. Raises UserError: no XML, an object without a box or of
+    no class, or of none of ``classes`` where there are some.
     """
     with translated(f"reading {file}"):
         tree, things = ElementTree.parse(file).getroot(), []
         for thing in tree.findall("object"):
             label = thing.findtext("name", "").strip()
             if not label or (classes and label not in classes):
-                wanted = (
-                    f"one of {', '.join(classes)}; boxes of others: voc_xml:IMAGES:XML_FOLDER" if classes else "a name"
-                )
-                raise UserError(f"{file} names an object of the class {label!r}, expected {wanted}")
+                raise ValueError(f"class {label!r}, expected {classes or 'a name'}; voc_xml takes any")
             x0, y0, x1, y1 = (float(thing.findtext(f"bndbox/{side}", f"no {side}")) for side in CORNERS)
             # VOC counts pixels from 1 and includes the last one.
             things.append((label, [x0 - 1.0, y0 - 1.0, x1, y1], thing.findtext("difficult") == "1"))
         height, width = (int(tree.findtext(f"size/{side}") or 0) for side in ("height", "width"))
     return {"height": height, "width": width} if height and width else read_size(image), things
-
-
-def _files_of_labels(
-    images: Path, labels: Path, suffix: str, file_of_names: Path | None = None
-) -> dict[str, Path | None]:
-    """By file name of an image, in order: its file of labels, or None where it has none.
-
-    Raises:
-        UserError: no folder of labels, no images, or labels of which none is an image's.
-    """
-    expect(labels.is_dir(), f"folder of labels {labels} not found")
-    files = [record["file_name"] for record in load_folder(images)]
-    places = {file: labels / Path(file).relative_to(images).with_suffix(suffix) for file in files}
-    owners = Counter(places.values())
-    given = {
-        file.with_suffix(suffix): file
-        for file in sorted(labels.rglob("*"))
-        if file.suffix.lower() == suffix and file != file_of_names and file.name.lower() != NAMES_IN_LABELS
-    }
-    if shared := next((place for place in given if owners[place] > 1), None):
-        twins = " and ".join(file for file, place in places.items() if place == shared)
-        raise UserError(f"{given[shared]} would be the labels of {twins}: expected one image of each name")
-    lost = sorted(given.keys() - owners.keys())
-    message = f"{labels}: {len(lost)} of {len(given)} files of labels belong to no image below {images}"
-    expect(len(lost) < len(given) or not given, f"{message}: expected the same names, and the same folders")
-    if lost:
-        logger.warning(f"{message}, such as {lost[0].name}")
-    return {file: given.get(place) for file, place in places.items()}
 
 
 def _coco_dict(pictures: list[dict], objects: list[dict], classes: list[str]) -> dict:

@@ -1,23 +1,8 @@
 """What images there are, by name: fixed names of data sets, and KIND:PATH for any data on disk.
 
 A data set is a list of records, dicts with ``file_name`` and what its reader adds. ``revisit.data.sources`` has the
-core's fixed names; ``register_source`` adds others. Of these kinds, data sets are registered when they are asked for:
-
-    folder:/data/photos              every image below a folder, no labels needed
-    list:/data/train.txt             a text file of image paths, relative ones seen from the file's folder
-    class_folders:/data/birds        one sub-folder per class
-    shards:/data/train_shards        tar files made by tools/make_shards.py, here or at a URL
-    voc:/data/VOC2007:trainval       a tree in the layout of Pascal VOC, with its 20 classes, and a split
-    coco:/data/images:/data/a.json   a folder of images, and boxes and masks in COCO's format
-    yolo:/data/images:/data/labels[:/data/data.yaml]
-                                     boxes or outlines in YOLO's layout, and a file of class names
-    voc_xml:/data/images:/data/xml[:with_difficult]
-                                     a folder of images, and of XML files as Pascal VOC's, with any classes
-    masks:/data/images:/data/masks[:/data/classes.txt]
-                                     a folder of images, and of PNGs with a class id per pixel
-    voc_segmentation:/data/VOC2012:val, nyud_segmentation:..., nyud_depth:..., cityscapes:...
-                                     a tree and a split with labels or depth per pixel
-    subset:50:1:NAME                 50 labelled images of any data set, drawn by seed 1; subset:200:1:NAME has them too
+kinds, which are registered when they are asked for, and the core's fixed names; ``register_source`` adds others.
+``subset:50:1:NAME`` are 50 labelled images of any data set, drawn by seed 1; subset:200:1:NAME has them too.
 """
 
 import os

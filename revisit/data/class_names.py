@@ -27,13 +27,11 @@ def share_classes(
 
     The same names in another order are mapped, in the records and in what Detectron2's evaluators use. Boxes and masks
     may lack some of the leader's classes. Other names are a UserError when the follower is loaded, and for masks, whose
-    ids stand in files, so is another order. Data sets without names are compared by how many classes they have.
+    ids stand in files, so is another order. Data sets without names are compared by how many classes they have. A
+    leader that is not there, or has not the model's ``num_classes``, is not what it was trained on: not compared with.
 
     Args:
-        leader: a data set, or with ``names`` whatever has these classes, such as a checkpoint.
-        num_classes: of the model. A leader with another number, or one that is not there, is not what the model was
-            trained on, and is not compared with.
-        names: the leader's classes by their numbers; (): those of the data set.
+        leader: a data set, or with ``names``, its classes by their numbers, whatever has these, such as a checkpoint.
     """
     if not names:
         unshare_classes(leader)
@@ -61,10 +59,7 @@ def names_of(name: str) -> list[str]:
 
 
 def places_by_name(own: Sequence[str], wanted: Sequence[str], names: tuple[str, str]) -> list[int]:
-    """The place in ``wanted`` of each of ``own``: the number that a class of one's own has there.
-
-    Args:
-        names: of those who count so, for the message.
+    """The place in ``wanted`` of each of ``own``; ``names`` are those of who counts so, for the message.
 
     Raises:
         UserError: they are not the same names, or a name stands for two classes.
@@ -113,16 +108,11 @@ def _load_as(leader: str, name: str, num_classes: int | None, names: Sequence[st
         return records
     key = "stuff_classes" if masks else "thing_classes"
     own, wanted = _classes_of(name, key, records), list(names) or _wanted(leader, name, key, num_classes)
-    if (masks or "annotations" in first) and isinstance(own, list) and isinstance(wanted, list):
+    if own and (masks or "annotations" in first) and set(own) <= set(wanted):
         own = metadata[key] = _with_rare_classes(own, wanted, metadata)
-    if not own or not wanted or own == wanted:
+    unnamed = int in map(type, own + wanted)
+    if not own or not wanted or own == wanted or (unnamed and len(own) == len(wanted)):
         return records
-    if isinstance(own, int) or isinstance(wanted, int):
-        counts = [names if isinstance(names, int) else len(names) for names in (own, wanted)]
-        if counts[0] == counts[1]:
-            return records
-        message = f"{name!r} and {leader!r} have different classes, {counts[0]} and {counts[1]}"
-        raise UserError(f"{message}, one of the two without names: expected the same classes")
     places = places_by_name(own, wanted, (name, leader))
     if masks:
         message = f"{name!r} and {leader!r} have their classes in different orders, {some(own)} and {some(wanted)}"
@@ -134,37 +124,31 @@ def _load_as(leader: str, name: str, num_classes: int | None, names: Sequence[st
     return renumbered(records, places)
 
 
-def _with_rare_classes(own: list[str], wanted: list[str], metadata: dict) -> list[str]:
-    """A data set's classes, and after them those of its leader that it lacks, with ids, unless it has others."""
-    if not set(own) <= set(wanted):
-        return own
+def _with_rare_classes(own: list, wanted: list, metadata: dict) -> list:
+    """A data set's classes, and after them those of its leader that it lacks, with ids that no box has."""
     if ids := metadata.get(IDS):
-        free = range(max(ids) + 1, max(ids) + 1 + len(wanted))  # which no box has
+        free = range(max(ids) + 1, max(ids) + 1 + len(wanted))
         metadata[IDS] = ids | dict(zip(free, range(len(own), len(wanted)), strict=False))
     return own + [label for label in wanted if label not in own]
 
 
-def _wanted(leader: str, name: str, key: str, num_classes: int | None) -> list[str] | int | None:
-    """The leader's classes; None where it is not to be compared with."""
-    not_compared = f"classes of {name} are not compared with those of {leader}"
+def _wanted(leader: str, name: str, key: str, num_classes: int | None) -> list:
+    """The leader's classes; none where it is not to be compared with."""
     try:
-        names = MetadataCatalog.get(leader).get(key)
-        wanted = list(names) if names else _classes_of(leader, key, get_records(leader))
+        wanted = MetadataCatalog.get(leader).get(key) or _classes_of(leader, key, get_records(leader))
     except UserError as error:
         if num_classes is None:
             raise
-        logger.warning(f"{not_compared}: {error}")
-        return None
-    count = wanted if isinstance(wanted, int) else len(wanted)
-    if num_classes in (None, count):
-        return wanted
-    trained = "give the data set that it was trained on as DATASETS.TRAIN"
-    logger.warning(f"{not_compared}, which has {count}, but the model {num_classes}: {trained}")
-    return None
+        why = str(error)
+    else:
+        if num_classes in (None, len(wanted)):
+            return list(wanted)
+        why = f"it has {len(wanted)}, but the model {num_classes}: set DATASETS.TRAIN to what it was trained on"
+    logger.warning(f"classes of {name} are not compared with those of {leader}: {why}")
+    return []
 
 
-def _classes_of(name: str, key: str, records: Records) -> list[str] | int:
-    """The names of a data set's classes, or how many there are by the labels of its records; 0 is unknown."""
-    if names := MetadataCatalog.get(name).get(key):
-        return list(names)
-    return max((len(r["labels"]) if "labels" in r else r.get("label", -1) + 1 for r in records), default=0)
+def _classes_of(name: str, key: str, records: Records) -> list:
+    """The names of a data set's classes, or their numbers, as many as the labels of its records ask for."""
+    count = max((len(r["labels"]) if "labels" in r else r.get("label", -1) + 1 for r in records), default=0)
+    return list(MetadataCatalog.get(name).get(key) or range(count))

@@ -38,14 +38,8 @@ def load_coco(images: Path, annotations: Path, name: str) -> Records:
 def load_coco_dict(content: dict, images: Path, name: str, source: str) -> Records:
     """Detectron2's records of a dict in COCO's format, by Detectron2's own loader, sorted by the images' ids.
 
-    Args:
-        content: sizes of images are added to it.
-        images: the folder in which the images' file names are to be found.
-        name: of the data set, which gets the classes.
-        source: what the dict was made of, for messages.
-
-    Raises:
-        UserError: see check_coco.
+    Images' file names are seen from the folder ``images``; sizes that the dict lacks are added to it. The data set
+    ``name`` gets the classes; ``source`` is what the dict was made of, for messages. Raises UserError: see check_coco.
     """
     check_coco(content, source)
     _add_sizes(content, images)

@@ -71,14 +71,9 @@ class CropBoxes(NamedTuple):
 
 
 def random_resized_crop(height: int, width: int, scale: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
-    """One box of random area and aspect ratio, distributed as torchvision's RandomResizedCrop.
+    """One (4,) int64 box of random area, a share of the image's in ``scale``, and ratio, as torchvision's.
 
-    Args:
-        height, width: of the image, px.
-        scale: bounds of the box's share of the image area, 0 < low <= high <= 1.
-
-    Returns:
-        (4,) int64 box. When ten draws do not fit the image, the largest centred box of a valid ratio.
+    RandomResizedCrop is its distribution. When ten draws do not fit, it is the largest centred box of a valid ratio.
     """
     for _ in range(MAX_DRAWS):
         area = height * width * rng.uniform(*scale)
@@ -190,9 +185,7 @@ class ConstrainedMultiCrop:
 def largest_reduction(boxes: np.ndarray, sizes: np.ndarray) -> int:
     """The largest of 8, 4 and 2 that leaves every crop floor(side / reduction) >= its view's size on both axes; else 1.
 
-    Args:
-        boxes: (N, 4) whole px of the image.
-        sizes: (N,) of their views, px.
+    ``boxes`` are (N, 4) whole px of the image, ``sizes`` (N,) px of their views.
     """
     room = ((boxes[:, 2:] - boxes[:, :2]) // sizes[:, None]).min()
     return next((reduction for reduction in REDUCTIONS if reduction <= room), 1)

@@ -6,7 +6,6 @@ A worker then only reads files and draws boxes and looks. JPEGs travel as their 
 import logging
 import math
 from collections.abc import Sequence
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from revisit.devices import send
 from revisit.errors import first_line
 from revisit.keys import SWITCH, declare
 
-logger = logging.getLogger(__name__)
+from detectron2.utils.logger import log_first_n
 
 declare(
     "DATALOADER.DECODE_ON_DEVICE",
@@ -77,11 +76,7 @@ def _decoded(images: list[Tensor], device: torch.device | str) -> list[Tensor]:
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:  # of any of them
-        _say_on_host(first_line(error))
+        message = "the device cannot decode some JPEGs, which the host decodes instead, with others beside"
+        log_first_n(logging.WARNING, f"{message}: {first_line(error)}", name=__name__, key="message")
         decoded = (send(Picture(jpeg.numpy().tobytes(), "a JPEG").decode(), device).movedim(-1, 0) for jpeg in jpegs)
     return [next(decoded) if image.ndim == 1 else send(image, device).movedim(-1, 0) for image in images]
-
-
-@cache
-def _say_on_host(why: str) -> None:
-    logger.warning(f"the device cannot decode some JPEGs, which the host decodes instead, with others beside: {why}")

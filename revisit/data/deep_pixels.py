@@ -92,9 +92,8 @@ def read_values(data: bytes, image: Image.Image | None) -> np.ndarray:
         image.load()  # raises where the file is damaged, which OpenCV may leave black
         if image.mode.startswith(("I", "F")):
             return np.asarray(image)
-    values = cv2.imdecode(
-        np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED
-    )  # PIL keeps but the high bytes of colours
+    # PIL keeps but the high bytes of colours.
+    values = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     if values is None:
         raise ValueError("neither PIL nor OpenCV can decode it")
     if values.ndim == 3 and values.shape[2] not in (3, 4):
@@ -139,22 +138,21 @@ def find_bit_depth(records: Sequence[dict]) -> tuple[int, str] | None:
         UserError: values that none of these holds, or integers beside floats.
     """
     chosen = sample(records)
-    deep = [file for file in ask_each(_range_of_deep, chosen, "looking for more than 8 bits") if file]
+    deep = list(filter(None, ask_each(_range_of_deep, chosen, "looking for more than 8 bits")))
     if not deep:
         return None
-    integers, floats = ([file for file in deep if file[1] is is_float] for is_float in (False, True))
-    if integers and floats:
-        message = f"{integers[0][0]} has integers, and {floats[0][0]} has floats"
+    names, floats, _, highs = zip(*deep, strict=True)
+    if len(set(floats)) > 1:
+        message = f"{names[floats.index(False)]} has integers, and {names[floats.index(True)]} has floats"
         raise UserError(f"{message}: expected images of one kind, so save all as integers")
-    lowest, highest = min(deep, key=lambda file: file[2]), max(deep, key=lambda file: file[3])
-    top, wanted = (255, "floats of 0 to 1 or of 0 to 255") if floats else (2**16 - 1, "at most 16 bits")
-    if lowest[2] < 0:
-        raise UserError(f"{lowest[0]} has values down to {lowest[2]:g}: expected 0 and more, so shift them")
-    if not highest[3] <= top:
-        raise UserError(f"{highest[0]} has values up to {highest[3]:g}: expected {wanted}")
-    bits = (1 if highest[3] <= 1 else 8) if floats else max(8, int(highest[3]).bit_length())
+    top, wanted = (255, "floats of 0 to 1 or of 0 to 255") if floats[0] else (2**16 - 1, "0 to at most 16 bits")
+    for name, _, low, high in deep:
+        if not (low >= 0 and high <= top):  # nor is NaN
+            raise UserError(f"{name} has values from {low:g} to {high:g}: expected {wanted}")
+    high = max(highs)
+    bits = (1 if high <= 1 else 8) if floats[0] else max(8, int(high).bit_length())
     counts = f"{len(deep)} of {len(chosen)} images looked at have more than 8 bits a sample"
-    return bits, f"{counts}, their highest value is {highest[3]:g}"
+    return bits, f"{counts}, their highest value is {high:g}"
 
 
 def _range_of_deep(record: dict) -> tuple[str, bool, float, float] | None:
@@ -170,7 +168,4 @@ def _range_of_deep(record: dict) -> tuple[str, bool, float, float] | None:
         values = read_values(data, image)
     except Exception:  # damaged files raise whatever their bytes trip; who reads them whole will say so
         return None
-    low, high, file_name = float(values.min()), float(values.max()), str(record["file_name"])
-    if not np.isfinite(low + high):
-        raise UserError(f"{file_name} has values that are not finite: expected numbers from 0 on")
-    return file_name, values.dtype.kind == "f", low, high
+    return str(record["file_name"]), values.dtype.kind == "f", float(values.min()), float(values.max())

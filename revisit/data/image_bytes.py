@@ -17,12 +17,7 @@ class UnreadableImageError(Exception):
 
 
 def read_bytes(record: dict, most: int | None = None) -> bytes:
-    """The bytes of a record's image, or their first ``most``; empty where the record holds an array.
-
-    Raises:
-        UnreadableImageError: see read_file and read_sample.
-        OSError: only with ``most``.
-    """
+    """The bytes of a record's image, or their first ``most``, which may raise OSError; empty of an array in memory."""
     if "image" in record:
         return b""
     if most is None:
@@ -50,21 +45,13 @@ def read_sample(record: dict) -> bytes:
         UnreadableImageError: the shard cannot be read, ends before, or has something else in that place.
     """
     file_name, offset, size = record["file_name"], record["offset"], record["size"]
-    place = f"{file_name}, byte {offset}"
-    if size > MAX_BYTES:
-        raise UnreadableImageError(f"{place}: {size} bytes, more than {MAX_BYTES}")
     try:
         data = _read_range(file_name, offset - BLOCK, offset + size)
-    except Exception as error:  # packages of remote stores have errors of their own
-        raise UnreadableImageError(f"{place}: {type(error).__name__} {error}") from error
-    if len(data) != BLOCK + size:
-        raise UnreadableImageError(f"{place}: the shard ends before the image does")
-    try:
         header = tarfile.TarInfo.frombuf(data[:BLOCK], tarfile.ENCODING, "surrogateescape")
-    except tarfile.HeaderError as error:
-        raise UnreadableImageError(f"{place}: no file starts at this byte ({error}): the index is another's") from error
-    if header.size != size:
-        raise UnreadableImageError(f"{place}: a file of {header.size} bytes, {size} by the index, which is another's")
+        if not header.size == size == len(data) - BLOCK:
+            raise ValueError(f"{len(data) - BLOCK} of {header.size} bytes, and {size} by the index, which is another's")
+    except Exception as error:  # packages of remote stores have errors of their own
+        raise UnreadableImageError(f"{file_name}, byte {offset}: {type(error).__name__} {error}") from error
     return data[BLOCK:]
 
 

@@ -6,35 +6,28 @@ A record is ``file_name`` and, of class folders, ``label``.
 import logging
 import os
 from collections import Counter
-from functools import cache
 from pathlib import Path
 
 from revisit.data.reader import SUFFIXES
 from revisit.data.records import Records
-from revisit.errors import UserError, expect, translated
+from revisit.errors import UserError, expect, some, translated
 from revisit.files import written_whole
+
+from detectron2.utils.logger import log_first_n
 
 logger = logging.getLogger(__name__)
 
 # Photographs in formats that PIL reads by a plugin, if at all.
-UNREAD_SUFFIXES = (
-    frozenset(
-        {".heic", ".heif", ".avif", ".jxl", ".jp2", ".j2k", ".jpx", ".jxr", ".psd", ".exr", ".hdr", ".dcm", ".svg"}
-    )
-    | frozenset({".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw"})
-) - SUFFIXES
+UNREAD_SUFFIXES = frozenset({
+    ".heic", ".heif", ".avif", ".jxl", ".jp2", ".j2k", ".jpx", ".jxr", ".psd", ".exr", ".hdr", ".dcm", ".svg",
+    ".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw",
+})  # fmt: skip
 CONVERT = "which cannot be read: convert them, or install pillow-heif for .heic and Pillow from 11.3 on for .avif"
+NAMES_IN_LABELS = "classes.txt"  # which tools for labelling put beside the labels
 
 
 def load_folder(path: Path) -> Records:
-    """Every image file below ``path``, in sorted order; one warning counts the images in formats that are not read."""
-    files, others = find_images(path)
-    _warn_of_unread_formats(path, others)
-    return [{"file_name": file} for file in files]
-
-
-def find_images(path: Path) -> tuple[list[str], Counter[str]]:
-    """The image files below ``path``, sorted, and the suffixes of those in formats that are not read.
+    """Every image file below ``path``, sorted; one warning counts the images in formats that are not read.
 
     Hidden files and folders, and what a Mac adds to archives, hold no images.
 
@@ -42,7 +35,7 @@ def find_images(path: Path) -> tuple[list[str], Counter[str]]:
         UserError: no folder, or no image in it.
     """
     expect(path.is_dir(), f"folder of images {path} not found")
-    files, others, visited = [], Counter(), set()
+    files, unread, visited = [], Counter(), set()
     for folder, subfolders, names in os.walk(path, followlinks=True):
         real = os.path.realpath(folder)
         if real in visited:  # a loop of links
@@ -56,42 +49,32 @@ def find_images(path: Path) -> tuple[list[str], Counter[str]]:
             if suffix in SUFFIXES:
                 files.append(os.path.join(folder, name))
             elif suffix in UNREAD_SUFFIXES:
-                others[suffix] += 1
-    left_out = f"; it has {_described(others)}, {CONVERT}" if others else ""
-    if not files:
-        raise UserError(f"no images in {path}: expected files ending in {', '.join(sorted(SUFFIXES))}{left_out}")
-    return sorted(files), others
+                unread[suffix] += 1
+    counts = " and ".join(f"{count:,} {suffix}" for suffix, count in sorted(unread.items()))
+    left_out = f": left out {counts}, {CONVERT}" if unread else ""
+    expect(files, f"no images in {path}, files ending in {', '.join(sorted(SUFFIXES))}{left_out}")
+    if unread:
+        log_first_n(logging.WARNING, f"{path}{left_out}", name=__name__, key="message")
+    return [{"file_name": file} for file in sorted(files)]
 
 
 def load_class_folders(path: Path, classes: tuple[str, ...] = ()) -> Records:
     """Images in one sub-folder per class; ``label`` counts ``classes``, or the sorted folder names."""
-    expect(path.is_dir(), f"folder of images {path} not found")
-    classes = classes or class_folders(path)
-    expect(classes, f"no class folders in {path}: expected one sub-folder of images per class")
-    contents = [find_images(path / name) for name in classes]
-    _warn_of_unread_formats(path, sum((others for _, others in contents), Counter()))
-    return [{"file_name": file, "label": label} for label, (files, _) in enumerate(contents) for file in files]
+    records = load_folder(path)
+    by_class: dict[str, list[str]] = {name: [] for name in classes or class_folders(path)}
+    expect(by_class, f"no class folders in {path}: expected one sub-folder of images per class")
+    for record in records:
+        name = record["file_name"][len(f"{path}/") :].partition("/")[0]
+        if name in by_class:
+            by_class[name].append(record["file_name"])
+    empty = [str(path / name) for name, files in by_class.items() if not files]
+    expect(not empty, f"no images in {some(empty)}")
+    return [{"file_name": file, "label": label} for label, files in enumerate(by_class.values()) for file in files]
 
 
 def is_visible(name: str) -> bool:
     """False of hidden files and folders, and of the folder that a Mac adds to archives."""
     return not name.startswith(".") and name != "__MACOSX"
-
-
-def _described(suffixes: Counter[str]) -> str:
-    """Counts in words: ``3 .heic and 1 .jp2``."""
-    return " and ".join(f"{count:,} {suffix}" for suffix, count in sorted(suffixes.items()))
-
-
-def _warn_of_unread_formats(path: Path, suffixes: Counter[str]) -> None:
-    """Warn of the images below ``path`` that are left out, once a process."""
-    if suffixes:
-        _warn_once(f"{path}: left out {_described(suffixes)}, {CONVERT}")
-
-
-@cache
-def _warn_once(message: str) -> None:
-    logger.warning(message)
 
 
 def class_folders(path: Path) -> tuple[str, ...]:
@@ -109,9 +92,29 @@ def load_list(path: Path) -> Records:
     """Images named by a text file, one path a line; empty lines and lines that start with # are skipped."""
     names = [name for name in _read_names(path, "list of images") if not name.startswith("#")]
     expect(names, f"list of images {path} names no image: expected one path a line")
-    missing = next((name for name in names if not os.path.isfile(path.parent / name)), None)
-    expect(not missing, f"{path} names {missing}, which is not a file (seen from {path.parent})")
-    return [{"file_name": str(path.parent / name)} for name in names]
+    return existing([{"file_name": str(path.parent / name)} for name in names])
+
+
+def label_files(images: Path, labels: Path, suffix: str) -> dict[str, Path | None]:
+    """By file name of an image below ``images``, in order: the file at its place below ``labels``; None without one.
+
+    Raises:
+        UserError: no images, one file of labels for two images, or none for any.
+    """
+    owners: dict[Path, list[str]] = {}
+    for record in load_folder(images):
+        place = labels / Path(record["file_name"]).relative_to(images).with_suffix(suffix)
+        owners.setdefault(place, []).append(record["file_name"])
+    files = [file for file in labels.rglob("*") if file.suffix.lower() == suffix and file.name != NAMES_IN_LABELS]
+    given = {file.with_suffix(suffix): file for file in files}
+    twins = next((place for place, its_images in owners.items() if place in given and len(its_images) > 1), None)
+    expect(not twins, f"{twins} would be the labels of {owners.get(twins)}: expected one image of each name")
+    lost = sorted(given.keys() - owners.keys())
+    message = f"{labels}: {len(lost)} of {len(given)} files of labels (*{suffix}) belong to no image below {images}"
+    expect(len(lost) < len(given), f"{message}: expected the same names, and the same folders")
+    if lost:
+        logger.warning(f"{message}, such as {lost[0].name}")
+    return {image: given.get(place) for place, its_images in owners.items() for image in its_images}
 
 
 def existing(records: Records) -> Records:
@@ -136,7 +139,6 @@ def read_split(path: Path) -> list[str]:
 
 
 def _read_names(path: Path, what: str) -> list[str]:
-    expect(path.is_file(), f"{what} {path} not found: expected a text file of one image a line (datasets/README.md)")
     return list(filter(None, map(str.strip, read_lines(path, what))))
 
 

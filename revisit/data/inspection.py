@@ -19,7 +19,6 @@ from detectron2.evaluation.pascal_voc_evaluation import parse_rec
 from detectron2.structures import BoxMode
 
 MARGIN = 1.0  # px that a box may reach over the edge of its image, as rounding makes it
-MANY = 0.05  # share of boxes from which on a doubt is about all of them
 LISTED = 20  # classes, at most, whose counts are listed
 
 Note = tuple[int, str]  # a level of ``logging`` and a line to log, before there is a log
@@ -34,10 +33,7 @@ LEARNT_FROM = {
 
 
 def inspect(cfg: CfgNode, name: str, *, to_learn: bool) -> tuple[Records, list[Note]]:
-    """The records of a data set, checked for a run of ``cfg``, and notes about them for its log.
-
-    Args:
-        to_learn: from the data set, instead of scoring against it.
+    """The records of a data set, checked for a run of ``cfg`` that learns from it or scores against it, and notes.
 
     Raises:
         MissingDataError: the data set is not on disk.
@@ -80,9 +76,7 @@ def check_records(cfg: CfgNode, name: str, records: Records) -> None:
 def _inspect_detection(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> list[Note]:
     metadata = MetadataCatalog.get(name)
     if not to_learn and metadata.get("subset_of"):
-        raise UserError(
-            f"data set {name!r}: boxes are scored against whole files; expected {metadata.subset_of} itself"
-        )
+        raise UserError(f"data set {name!r}: boxes are scored against whole files; expected {metadata.subset_of}")
     if not to_learn and metadata.get("evaluator_type") == "pascal_voc":
         check_voc_truth(name, Path(metadata.dirname), metadata.split)
     if cfg.MODEL.MASK_ON and cfg.MODEL.META_ARCHITECTURE == "GeneralizedRCNN":
@@ -111,9 +105,9 @@ def check_masks(name: str, records: Records, mask_format: str, *, to_learn: bool
     decoded = {id(record) for record in sample(records)}
     for record in records:
         for annotation in record["annotations"]:
+            mask, place = annotation.get("segmentation"), f"data set {name!r}: {record['file_name']} has a box"
             if to_learn and annotation.get("iscrowd", 0):
                 continue
-            mask, place = annotation.get("segmentation"), f"data set {name!r}: {record['file_name']} has a box"
             if mask is None:
                 raise UserError(f"{place} without a mask: expected masks of all, or MODEL.MASK_ON False")
             if not isinstance(mask, dict):
@@ -122,21 +116,14 @@ def check_masks(name: str, records: Records, mask_format: str, *, to_learn: bool
                 raise UserError(f"{place} with run lengths: set INPUT.MASK_FORMAT bitmask")
             size = [record["height"], record["width"]]
             if list(mask["size"]) != size:
-                raise UserError(
-                    f"{place} with run lengths of {mask['size']} px: expected {size}, its image's height, width"
-                )
+                raise UserError(f"{place} with run lengths of {mask['size']} px: expected its image's {size}")
             if id(record) in decoded:
                 with translated(f"{place} with run lengths"):
                     coco_mask.decode(mask)
 
 
 def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: bool) -> list[Note]:
-    """How many boxes there are, per class, and which are doubtful, each kind with an example.
-
-    Args:
-        records: Detectron2's, with ``annotations``.
-        classes: names by category id.
-        to_learn: from the boxes, instead of scoring against them.
+    """How many boxes there are in Detectron2's records, per class, and which are doubtful, each kind with an example.
 
     Raises:
         UserError: images that are not of the size that their annotation has; boxes that cannot be meant: not finite,
@@ -147,9 +134,8 @@ def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: 
     kept = Counter(box["category_id"] for _, box in boxes if not box.get("iscrowd", 0))
     listed = [f"{label} {kept[n]}" for n, label in enumerate(classes)][:LISTED]
     empty = sum(not record["annotations"] for record in records)
-    fate = "whatever is found on them counts as wrong"
-    if to_learn:
-        fate = "left out, unless DATALOADER.FILTER_EMPTY_ANNOTATIONS is False"
+    fate = "left out, unless DATALOADER.FILTER_EMPTY_ANNOTATIONS is False"
+    fate = fate if to_learn else "whatever is found on them counts as wrong"
     summary = f"{name}: {len(records)} images, {empty} of them without boxes{f' ({fate})' * bool(empty)}; "
     ignored = len(boxes) - kept.total()
     summary += f"{kept.total()} boxes{f', and {ignored} of crowds or difficult ones' * bool(ignored)}: "
@@ -168,24 +154,17 @@ def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: 
 def _check_sizes(name: str, records: Records) -> None:
     """Compare the sizes of a sample of the images with those of their annotations, both upright."""
     for record in sample(records):
-        if "width" not in record:
-            continue
-        annotated, size = ((sides["width"], sides["height"]) for sides in (record, read_size(record["file_name"])))
-        if annotated != size:
-            swapped = "width and height are swapped" if annotated == size[::-1] else "expected its own size"
+        annotated = {side: record[side] for side in ("height", "width") if side in record}
+        if annotated and annotated != (size := read_size(record["file_name"])):
+            sizes = " and its annotation ".join("{width} x {height} px".format(**sides) for sides in (size, annotated))
             raise UserError(
-                f"data set {name!r}: {record['file_name']} has {size[0]} x {size[1]} px, its annotation {annotated[0]} "
-                f"x {annotated[1]}: {swapped} (width x height, upright as EXIF turns it); write the image's size, and "
-                "its boxes"
+                f"data set {name!r}: {record['file_name']} has {sizes} (width x height, upright as EXIF turns it): "
+                "write the image's size, and its boxes"
             )
 
 
 def _doubts(name: str, boxes: list[tuple[dict, dict]]) -> list[str]:
-    """What is doubtful about some boxes, with examples. Raises UserError for boxes that cannot be meant.
-
-    Args:
-        boxes: with the record of its image each.
-    """
+    """What is doubtful about boxes, each after its image's record. Raises UserError for boxes that cannot be meant."""
     corners = np.array([box["bbox"] for _, box in boxes], np.float64)  # (N, 4) px
     with_sizes = np.array([box["bbox_mode"] == BoxMode.XYWH_ABS for _, box in boxes], bool)
     corners[with_sizes, 2:] += corners[with_sizes, :2]
@@ -207,9 +186,6 @@ def _doubts(name: str, boxes: list[tuple[dict, dict]]) -> list[str]:
             message = f"data set {name!r}: {example(wrong)}, {problem}"
             raise UserError(f"{message}: expected x0 <= x1 and y0 <= y1, in pixels")
     outside = (x1 > width + MARGIN) | (y1 > height + MARGIN) | (x0 < -MARGIN) | (y0 < -MARGIN)
-    # Corners that were read as width and height: they lie in the image, beyond the first corner.
-    as_corners = (x1 - x0 > x0) & (y1 - y0 > y0) & (x1 - x0 <= width + MARGIN) & (y1 - y0 <= height + MARGIN)
-    swapped = outside.mean() >= MANY and as_corners.all()
-    hint = "; all would fit as x0, y0, x1, y1, where x, y, width, height are expected" if swapped else ""
-    kinds = {f"reach out of their images{hint}": outside, "without area, left out": (x1 == x0) | (y1 == y0)}
+    hint = "are these x0, y0, x1, y1, where x, y, width, height are expected?"
+    kinds = {f"reach out of their images: {hint}": outside, "without area, left out": (x1 == x0) | (y1 == y0)}
     return [f"{example(wrong)}, {problem}" for problem, wrong in kinds.items() if wrong.any()]

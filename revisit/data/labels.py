@@ -31,12 +31,10 @@ def read_labels(file_name: PathLike, num_classes: int, offset: int = 0) -> np.nd
     last, void = num_classes - 1 + offset, 0 if offset else VOID
     wrong = ((ids < 0) | (ids > last)) & (ids != void)
     if wrong.any():
-        unknown = np.unique(ids[wrong]).tolist()
-        remedy = "; masks that count from 0 are rewritten by datasets/prepare_nyud.py --mask-ids zero_based"
-        raise UserError(
-            f"label map {file_name} has ids {some(list(map(str, unknown)))}: expected {offset} to {last}, and {void} "
-            f"for void{remedy if offset and VOID in unknown else ''}"
-        )
+        unknown = np.unique(ids[wrong])
+        counted = "; for masks that count from 0 there is datasets/prepare_nyud.py --mask-ids zero_based" * offset
+        found = f"label map {file_name} has ids {some(unknown.astype(str).tolist())}"
+        raise UserError(f"{found}: expected {offset} to {last}, and {void} for void{counted}")
     labels = ids.astype(np.uint8)
     return np.where(labels == 0, np.uint8(VOID), labels - np.uint8(1)) if offset else labels
 
@@ -44,8 +42,7 @@ def read_labels(file_name: PathLike, num_classes: int, offset: int = 0) -> np.nd
 def read_depth(file_name: PathLike) -> np.ndarray:
     """The distance of every pixel, float32 (H, W) metres, contiguous; 0 where it is missing.
 
-    Args:
-        file_name: a .npy file, (H, W) or (H, W, 1), of floating-point numbers of any width.
+    Of a .npy file, (H, W) or (H, W, 1), of floating-point numbers of any width.
 
     Raises:
         UserError: a file that is missing or damaged, needs pickle, has another shape or type, or holds a
@@ -54,14 +51,12 @@ def read_depth(file_name: PathLike) -> np.ndarray:
     with translated(f"reading depth map {file_name}"):
         depth = np.load(file_name, allow_pickle=False)
         depth = depth[..., 0] if depth.ndim == 3 and depth.shape[2] == 1 else depth
-    if depth.ndim != 2 or not depth.size or depth.dtype.kind != "f":
-        content = f"{depth.dtype} {depth.shape}"
-        raise UserError(f"depth map {file_name} is {content}: expected floating-point metres of shape (H, W)")
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused below
-        depth = np.ascontiguousarray(depth, np.float32)
-    if wrong := int((~(np.isfinite(depth) & (depth >= 0))).sum()):
-        message = f"depth map {file_name} has negative, infinite or undefined values ({wrong} of {depth.size})"
-        raise UserError(f"{message}: expected metres, and 0 where the depth is missing")
+        if depth.ndim != 2 or not depth.size or depth.dtype.kind != "f":
+            raise ValueError(f"{depth.dtype} {depth.shape}, expected floating-point metres of shape (H, W)")
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
+            depth = np.ascontiguousarray(depth, np.float32)
+        if wrong := int((~(np.isfinite(depth) & (depth >= 0))).sum()):
+            raise ValueError(f"{wrong} of {depth.size} values are no metres: expected 0 where the depth is missing")
     return depth
 
 

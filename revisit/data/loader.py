@@ -137,10 +137,6 @@ def core_rate(cfg: CfgNode, seconds: float = 1.0) -> tuple[float, int]:
     """Images that a worker makes views of in a second of its core, and of how many images of DATASETS.TRAIN that is.
 
     Up to 64 of them, spread evenly, for about ``seconds``. Waiting for the disk does not count.
-
-    Raises:
-        UserError: a data set is missing.
-        UnreadableImageError: many of its images cannot be read.
     """
     records = sample([record for name in cfg.DATASETS.TRAIN for record in get_records(name)], 64)
     how = {"bit_depth": bit_depth(cfg), "decode_on_device": cfg.DATALOADER.DECODE_ON_DEVICE}
@@ -226,13 +222,7 @@ class MappedRecords(Dataset):
 
 
 class FinetuneLoader:
-    """Iterable over this process's lists of mapped records, starting at ``start_iteration``.
-
-    As with ResumableLoader, that may be set until the first batch is asked for.
-
-    Raises:
-        UserError: a sampler other than TrainingSampler, which alone can continue where it stopped.
-    """
+    """Iterable over this process's lists of mapped records, from ``start_iteration`` on, as ResumableLoader."""
 
     def __init__(self, cfg: CfgNode, mapper: Callable[[dict], dict]):
         name = cfg.DATALOADER.SAMPLER_TRAIN

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from revisit.data.box_layouts import NAMES_IN_LABELS, VOC_CLASSES, read_names
-from revisit.data.image_folders import load_folder, read_split
+from revisit.data.box_layouts import VOC_CLASSES, read_names
+from revisit.data.image_folders import NAMES_IN_LABELS, label_files, read_split
 from revisit.data.labels import VOID, read_labels
 from revisit.data.records import Records, ask_each
 from revisit.errors import expect, translated
@@ -38,9 +38,6 @@ def load_voc_segmentation(path: Path, split: str) -> Records:
 
     Where SegmentationClassAug (the masks of SBD) and SegmentationClass (VOC's own) both have an image, a split
     whose name ends in "_aug" takes the first. Others take the second: SBD knows images of val too, without void.
-
-    Raises:
-        UserError: see read_split; an image or a mask that is not there.
     """
     split_file = path / "ImageSets" / "Segmentation" / f"{split}.txt"
     augmented = split.endswith("_aug")
@@ -55,14 +52,7 @@ def load_voc_segmentation(path: Path, split: str) -> Records:
 
 
 def load_nyud(path: Path, split: str, task: str) -> Records:
-    """Masks or depth maps of a tree in the layout of NYUD_MT, by gt_sets/SPLIT.txt.
-
-    Args:
-        task: "segmentation" or "depth".
-
-    Raises:
-        UserError: see read_split; an image, a mask or a depth map that is not there.
-    """
+    """Masks ("segmentation") or maps of "depth", the ``task``, of a tree in NYUD_MT's layout, by gt_sets/SPLIT.txt."""
     key, suffix = {"segmentation": ("sem_seg_file_name", ".png"), "depth": ("depth_file_name", ".npy")}[task]
 
     def files(name: str) -> tuple[Path, Path]:
@@ -88,29 +78,17 @@ def load_cityscapes(path: Path, split: str) -> Records:
 
 
 def load_masks(images: Path, masks: Path, names: Path | None = None) -> Records:
-    """Every image below ``images`` that has a PNG at its place below ``masks``: class ids from 0 on, 255 for void.
-
-    Raises:
-        UserError: no images, no folder of masks, or no mask for any image.
-    """
-    expect(masks.is_dir(), f"folder of masks {masks} not found")
+    """Every image below ``images`` that has a PNG at its place below ``masks``: class ids from 0 on, 255 for void."""
     expect(masks.resolve() != images.resolve(), f"{images} holds images and masks: expected a folder for each")
-    records, lacking = [], []
-    for record in load_folder(images):
-        image = Path(record["file_name"])
-        mask = masks / image.relative_to(images).with_suffix(".png")
-        if mask.is_file():
-            records.append({**record, "image_id": image.stem, "sem_seg_file_name": str(mask)})
-        else:
-            lacking.append(image.name)
-    total = len(records) + len(lacking)
-    message = f"{len(lacking)} of {total} images below {images} have no mask, NAME.png at their place below {masks}"
-    expect(bool(records), f"{message}: expected the same names, and the same folders")
-    twice = len(records) - len({record["sem_seg_file_name"] for record in records})
-    expect(not twice, f"{twice} masks below {masks} belong to two images, which differ in their suffix: expected one")
-    if lacking:
-        logger.warning(f"{message}: left out, such as {lacking[0]}")
-    return records
+    mask_of = label_files(images, masks, ".png")
+    if lacking := [image for image, mask in mask_of.items() if not mask]:
+        total = f"{len(lacking)} of {len(mask_of)} images below {images}"
+        logger.warning(f"{total} have no mask below {masks}: left out, such as {lacking[0]}")
+    return [
+        {"file_name": image, "image_id": Path(image).stem, "sem_seg_file_name": str(mask)}
+        for image, mask in mask_of.items()
+        if mask
+    ]
 
 
 def masks_metadata(images: Path, masks: Path, names: Path | None = None) -> dict:

@@ -20,7 +20,6 @@ from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 
 FLIPS = ("horizontal", "none")
-_WHO = "segmentation and depth"
 # Ids and distances must not mix. Both resizings count pixels by their centres, so that image and labels stay aligned.
 SMOOTH = {"mode": "bilinear", "antialias": True}
 EXACT = {"mode": "nearest-exact"}
@@ -86,13 +85,12 @@ class Placement:
 class PixelMapper:
     """Maps a record to an input of SemanticSegmentor or DepthEstimator.
 
-    The result is the record with ``image``, uint8 (3, H, W) RGB, and the ``height`` and ``width`` of the file, px.
-    For tests that is all. In training, image and maps are scaled by a factor s of INPUT.RANDOM_SCALE, cut to
-    INPUT.CROP.SIZE px if INPUT.CROP.ENABLED, and flipped half of the time if INPUT.RANDOM_FLIP is "horizontal", by
-    numpy's global generator; no other size of INPUT changes anything. First they turn around their centre, by up to
-    INPUT.RANDOM_ROTATION degrees. With INPUT.SQUASH the whole image, in tests too, is resized to that size, and s zooms
-    around its centre. What of a sample the image does not fill has the rounded pixel mean; INPUT.RESAMPLING opencv
-    fills differently what a turned image leaves free. Then there are also, as far as the record names a file,
+    The result is the record with ``image``, uint8 (3, H, W) RGB, and the ``height`` and ``width`` of the file, px; for
+    tests that is all, and INPUT.SQUASH alone resizes. In training, image and maps turn, are scaled by a factor s of
+    INPUT.RANDOM_SCALE, cut to INPUT.CROP.SIZE px if INPUT.CROP.ENABLED, and flipped half of the time if
+    INPUT.RANDOM_FLIP is "horizontal", by numpy's global generator. What of a sample the image does not fill has the
+    rounded pixel mean; INPUT.RESAMPLING opencv fills differently what a turned image leaves free. Then there are also,
+    as far as the record names a file,
 
     - ``sem_seg``, int64 (H, W): train ids, and 255 for void and what is not filled.
     - ``depth``, float32 (H, W) metres: divided by s, since a thing that looks s times larger is s times nearer; 0
@@ -101,13 +99,9 @@ class PixelMapper:
     TEST.RESIZE_BACK nearest gives tests the ``height`` and ``width`` of ``image``, and those of the file as
     ``file_size``: the model then answers in the size of its input.
 
-    Args:
-        cfg: a config with Revisit's keys. All data sets of DATASETS.TRAIN with classes must have the same ones.
-        is_train: whether images are changed at random and labels are read.
-
     Raises:
-        UserError: on construction, an INPUT that means something else; on a call, a file that cannot be read, or
-            two that differ in size.
+        UserError: on construction, an INPUT that means something else, or data sets of DATASETS.TRAIN with different
+            classes; on a call, a file that cannot be read, or two that differ in size.
     """
 
     def __init__(self, cfg: CfgNode, is_train: bool):
@@ -153,12 +147,12 @@ class PixelMapper:
         return sample
 
     def _for_test(self, sample: dict, image: torch.Tensor) -> dict:
-        size = tuple(image.shape[1:])
+        file_size = tuple(image.shape[1:])
         if self._squash:
             whole = Placement(1.0, 1.0, 0.0, self._squash, (0, 0), False)
             image = self._resampled(image, whole, SMOOTH, self._fill)
         if self._answers_in_input_size:
-            sample |= {"height": image.shape[1], "width": image.shape[2], "file_size": size}
+            sample |= {"height": image.shape[1], "width": image.shape[2], "file_size": file_size}
         return {**sample, "image": image.contiguous()}
 
     def _draw(self, size: tuple[int, int]) -> Placement:
@@ -223,22 +217,19 @@ def _turn(pixels: torch.Tensor, placement: Placement, resizing: dict, fill: torc
 
 def check_input(cfg: CfgNode) -> None:
     """Raises UserError where cfg.INPUT asks for something that PixelMapper does not do."""
-    flip, crop, factors = cfg.INPUT.RANDOM_FLIP, cfg.INPUT.CROP, tuple(cfg.INPUT.RANDOM_SCALE)
-    two = cfg.INPUT.RANDOM_SCALE_SAMPLING == "choice" or len(factors) == 2
-    expect(two, f"INPUT.RANDOM_SCALE is {factors}: INPUT.RANDOM_SCALE_SAMPLING range expects the lowest and highest")
-    expect(
-        not (cfg.INPUT.SQUASH and crop.ENABLED),
-        f"INPUT.SQUASH is {cfg.INPUT.SQUASH}: the whole image is shown, expected INPUT.CROP.ENABLED False",
-    )
-    expect(
-        cfg.TEST.RESIZE_BACK == "bilinear" or cfg.MODEL.META_ARCHITECTURE != "DepthEstimator",
-        f"TEST.RESIZE_BACK is {cfg.TEST.RESIZE_BACK}: depths have no classes, expected bilinear",
-    )
-    expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT is {cfg.INPUT.FORMAT}: {_WHO} expect RGB")
-    expect(flip in FLIPS, f"INPUT.RANDOM_FLIP is {flip!r}: {_WHO} expect {' or '.join(FLIPS)}")
-    whole = crop.TYPE == "absolute" and all(side == int(side) >= 1 for side in crop.SIZE)
-    message = f"INPUT.CROP is {crop.TYPE} {tuple(crop.SIZE)}"
-    expect(whole or not crop.ENABLED, f"{message}: {_WHO} expect TYPE absolute and SIZE in whole pixels")
+    crop, choice = cfg.INPUT.CROP, cfg.INPUT.RANDOM_SCALE_SAMPLING == "choice"
+    whole_pixels = crop.TYPE == "absolute" and all(side == int(side) >= 1 for side in crop.SIZE)
+    depth = cfg.MODEL.META_ARCHITECTURE == "DepthEstimator"
+    wanted = {
+        "INPUT.RANDOM_SCALE": (choice or len(cfg.INPUT.RANDOM_SCALE) == 2, "the lowest and highest of a range"),
+        "INPUT.SQUASH": (not (cfg.INPUT.SQUASH and crop.ENABLED), "None where INPUT.CROP.ENABLED is True"),
+        "TEST.RESIZE_BACK": (cfg.TEST.RESIZE_BACK == "bilinear" or not depth, "bilinear, as depths have no classes"),
+        "INPUT.FORMAT": (cfg.INPUT.FORMAT == "RGB", "RGB"),
+        "INPUT.RANDOM_FLIP": (cfg.INPUT.RANDOM_FLIP in FLIPS, f"one of {', '.join(FLIPS)}"),
+        "INPUT.CROP": (whole_pixels or not crop.ENABLED, "TYPE absolute and SIZE in whole pixels"),
+    }
+    for key, (holds, expected) in wanted.items():
+        expect(holds, f"{key} of segmentation and depth: expected {expected}")
 
 
 def num_classes_and_offset(names: tuple[str, ...]) -> tuple[int, int] | None:
@@ -248,11 +239,8 @@ def num_classes_and_offset(names: tuple[str, ...]) -> tuple[int, int] | None:
         register(name)
         metadata = MetadataCatalog.get(name)
         if classes := metadata.get("stuff_classes"):
-            counts[name] = (tuple(classes), metadata.get("label_offset", 0), metadata.get("ignore_label", VOID))
-    if not counts:
-        return None
-    message = f"DATASETS.TRAIN: {', '.join(counts)} count different classes"
-    expect(len(set(counts.values())) == 1, f"{message}, expected data sets with the same")
-    name, (classes, offset, ignored) = counts.popitem()
-    expect(ignored == VOID, f"data set {name} has the ignore_label {ignored} in its metadata: expected {VOID}")
-    return len(classes), offset
+            counts[name] = (tuple(classes), metadata.get("label_offset", 0))
+            expect(metadata.get("ignore_label", VOID) == VOID, f"data set {name}: expected the ignore_label {VOID}")
+    message = f"DATASETS.TRAIN: {', '.join(counts)} count different classes, expected data sets with the same"
+    expect(len(set(counts.values())) <= 1, message)
+    return next(((len(classes), offset) for classes, offset in counts.values()), None)

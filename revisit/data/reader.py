@@ -11,26 +11,18 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
 from typing import BinaryIO, NamedTuple, TypeVar
 
 import cv2
 import numpy as np
 from PIL import Image, UnidentifiedImageError, features
 
-from revisit.data.deep_pixels import (
-    JPEG_MAGIC,
-    check_pixel_count,
-    decode_deep,
-    is_deep,
-    open_image,
-    read_values,
-)
-from revisit.data.image_bytes import PathLike, UnreadableImageError, read_file, read_sample
+from revisit.data.deep_pixels import JPEG_MAGIC, check_pixel_count, decode_deep, is_deep, open_image, read_values
+from revisit.data.image_bytes import PathLike, UnreadableImageError, read_bytes
 from revisit.data.records import ask_each, sample
 from revisit.errors import UserError, first_line
 
-logger = logging.getLogger(__name__)
+from detectron2.utils.logger import log_first_n
 
 Read = TypeVar("Read")
 MAX_REPLACEMENTS = 20  # images in a row
@@ -38,40 +30,20 @@ _ORIENTATION = 0x0112  # the EXIF tag
 _TIFF_WIDTH, _TIFF_HEIGHT = 256, 257  # tags of TIFF
 _LYING = (5, 6, 7, 8)  # orientations whose rows are columns
 # By what the sides are divided. With OpenCV's flags for reduced colours its RGB cannot be had.
-_REDUCED = {
-    1: 0,
-    2: cv2.IMREAD_REDUCED_GRAYSCALE_2,
-    4: cv2.IMREAD_REDUCED_GRAYSCALE_4,
-    8: cv2.IMREAD_REDUCED_GRAYSCALE_8,
-}
-_UPRIGHT = {
-    2: lambda pixels: pixels[:, ::-1],
-    3: lambda pixels: pixels[::-1, ::-1],
-    4: lambda pixels: pixels[::-1],
-    5: lambda pixels: pixels.swapaxes(0, 1),
-    6: lambda pixels: pixels.swapaxes(0, 1)[:, ::-1],
-    7: lambda pixels: pixels.swapaxes(0, 1)[::-1, ::-1],
-    8: lambda pixels: pixels.swapaxes(0, 1)[::-1],
-}
+_REDUCED = {1: 0} | {n: getattr(cv2, f"IMREAD_REDUCED_GRAYSCALE_{n}") for n in (2, 4, 8)}
 
 
-def suffixes_of_plugins() -> frozenset[str]:
-    """The suffixes that Pillow reads by a plugin that is installed; registers the plugins."""
+def suffixes_of_plugins() -> set[str]:
+    """The suffixes that Pillow reads where it was built so, or by pillow-heif, which is registered."""
     suffixes = {".avif"} if features.check("avif") else set()
-    for package, formats in (("pillow_heif", {".heic", ".heif"}), ("pillow_avif", {".avif"})):
-        try:
-            plugin = importlib.import_module(package)  # pillow_avif registers itself
-        except ImportError:  # not installed, or not for this machine
-            continue
-        suffixes |= formats
-        if package == "pillow_heif":
-            plugin.register_heif_opener()
-    return frozenset(suffixes)
+    with suppress(ImportError):  # not installed, or not for this machine
+        importlib.import_module("pillow_heif").register_heif_opener()
+        suffixes |= {".heic", ".heif"}
+    return suffixes
 
 
-SUFFIXES = (
-    frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"})
-    | suffixes_of_plugins()
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"}).union(
+    suffixes_of_plugins()
 )
 
 
@@ -136,13 +108,12 @@ def open_record(record: dict, bit_depth: int | None = None) -> Picture:
     """The image of a data set's record, not decoded: its ``image``, a part of a shard, or its ``file_name``.
 
     Raises:
-        UnreadableImageError: see read_file and read_sample.
+        UnreadableImageError: see read_bytes.
     """
     if "image" in record:
         return Picture(record["image"])
-    if "offset" in record:
-        return Picture(read_sample(record), f"{record['file_name']}, byte {record['offset']}", bit_depth)
-    return Picture(read_file(record["file_name"]), str(record["file_name"]), bit_depth)
+    place = f", byte {record['offset']}" if "offset" in record else ""
+    return Picture(read_bytes(record), f"{record['file_name']}{place}", bit_depth)
 
 
 def read_record(record: dict, bit_depth: int | None = None, like_pil: bool = False) -> np.ndarray:
@@ -237,15 +208,17 @@ def _decode_by_pil(data: bytes, bit_depth: int | None) -> np.ndarray:
             pixels = np.array(image.convert("RGB"))
         with suppress(Exception):  # damage beyond the first frame matters to nobody
             if getattr(image, "is_animated", False):
-                _say_first_frame()
+                message = "images of several frames or pages (GIF, TIFF, WebP) are read as their first one"
+                log_first_n(logging.WARNING, message, name=__name__)
         # A TIFF has been turned by its decoder, of which some versions leave the orientation as it was.
-        turn = _UPRIGHT.get(_orientation(image)) if image is not None and image.format != "TIFF" else None
-        return np.ascontiguousarray(turn(pixels)) if turn else pixels
+        return pixels if image is None or image.format == "TIFF" else _turned(pixels, _orientation(image))
 
 
-@cache
-def _say_first_frame() -> None:
-    logger.warning("images of several frames or pages (GIF, TIFF, WebP) are read as their first one")
+def _turned(pixels: np.ndarray, orientation: object) -> np.ndarray:
+    """Upright: 2 is mirrored, 3 turned around, 4 upside down; 5 to 8 are these and the upright one, transposed."""
+    if orientation in _LYING:
+        pixels, orientation = pixels.swapaxes(0, 1), orientation - 4
+    return np.ascontiguousarray(pixels[:: -1 if orientation in (3, 4) else 1, :: -1 if orientation in (2, 3) else 1])
 
 
 def _orientation(image: Image.Image) -> object:

@@ -7,6 +7,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import numpy as np
 from tqdm import tqdm
@@ -59,13 +60,14 @@ def fingerprint(*sets: Records, labels: bool = True, classes: Sequence[str] = ()
 def _digests(records: Records, labels: bool, classes: Sequence[str]) -> dict[str, str]:
     names = [str(record.get("file_name", "")) for record in records]
     shared = os.path.commonprefix([min(names), max(names)]).rfind("/") + 1
+    compared = sample(records, COMPARED)
     facts = {
         "names": [f"{name[shared:]} {record.get('offset', '')}" for name, record in zip(names, records, strict=True)],
-        "sizes": ask_each(_size, sample(records, COMPARED)),
-        "times": ask_each(_time, sample(records, COMPARED)),
+        "sizes": ask_each(_size, compared),
+        "times": ask_each(_time, compared),
     }
     if labels:
-        annotated = [{key: record.get(key) for key in LABELS} for record in sample(records, COMPARED)]
+        annotated = [{key: record.get(key) for key in LABELS} for record in compared]
         facts["labels"] = [annotated, ask_each(_content_of_labels, sample(records))]
     if classes:
         facts["classes"] = list(classes)
@@ -99,15 +101,9 @@ def shared_images(one: Records, other: Records) -> int:
     by_size: dict[int, Records] = defaultdict(list)
     for record in sample(one, COMPARED):
         by_size[_size(record)].append(record)
-    contents: dict[int, set[bytes]] = {}
-    count = len(other) - len(rest)
-    for record in sample(rest, COMPARED):
-        size = _size(record)
-        if size and size in by_size:
-            if size not in contents:
-                contents[size] = {_content(candidate) for candidate in by_size[size]} - {b""}
-            count += _content(record) in contents[size]
-    return count
+    contents = cache(lambda size: {_content(record) for record in by_size[size]} - {b""})
+    like = [record for record in sample(rest, COMPARED) if 0 < _size(record) in by_size]
+    return len(other) - len(rest) + sum(_content(record) in contents(_size(record)) for record in like)
 
 
 def _place(record: dict) -> tuple[str, int] | None:

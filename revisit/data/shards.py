@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from revisit.data.reader import SUFFIXES
 from revisit.data.records import Records
-from revisit.errors import UserError, first_line
+from revisit.errors import UserError, expect, translated
 from revisit.files import written_whole
 
 from detectron2.data import MetadataCatalog
@@ -50,28 +50,23 @@ def index_shard(path: Path) -> list[tuple[int, int, int]]:
     """
     images: dict[str, tuple[int, int]] = {}
     labels: dict[str, int] = {}
-    try:
-        with tarfile.open(path, "r:") as tar:
-            for member in filter(tarfile.TarInfo.isfile, tar):
-                name, _, suffix = posixpath.basename(member.name).partition(".")
-                key = posixpath.join(posixpath.dirname(member.name), name)
-                if f".{suffix.lower()}" in SUFFIXES:
-                    if key in images:
-                        raise UserError(f"{path} has two images called {key}: expected one per sample")
-                    images[key] = (member.offset_data, member.size)
-                elif suffix == "cls":
-                    text = tar.extractfile(member).read(64).strip()  # more is no class
-                    if not (text.isdigit() and int(text) < _MAX_CLASSES):
-                        message = f"{path}: the class of {key} is {text.decode(errors='replace')!r}"
-                        raise UserError(f"{message}: expected a whole number from 0 on, below {_MAX_CLASSES:,}")
-                    labels[key] = int(text)
-            end = tar.offset + tarfile.BLOCKSIZE  # a tar file that ends well ends with empty blocks
-    except (tarfile.TarError, OSError, ValueError) as error:
-        raise UserError(f"{path} is no complete tar file ({error}): copy or make it again") from error
-    if not images:
-        raise UserError(f"{path} has no image: expected files ending in {', '.join(sorted(SUFFIXES))}")
-    if (size := path.stat().st_size) < end:
-        raise UserError(f"{path} is truncated after {size} bytes: copy or make it again")
+    with translated(f"indexing {path}"), tarfile.open(path, "r:") as tar:
+        for member in filter(tarfile.TarInfo.isfile, tar):
+            name, _, suffix = posixpath.basename(member.name).partition(".")
+            key = posixpath.join(posixpath.dirname(member.name), name)
+            if f".{suffix.lower()}" in SUFFIXES:
+                if key in images:
+                    raise UserError(f"{path} has two images called {key}: expected one per sample")
+                images[key] = (member.offset_data, member.size)
+            elif suffix == "cls":
+                text = tar.extractfile(member).read(64).strip()  # more is no class
+                if not (text.isdigit() and int(text) < _MAX_CLASSES):
+                    message = f"{path}: the class of {key} is {text.decode(errors='replace')!r}"
+                    raise UserError(f"{message}: expected a whole number from 0 on, below {_MAX_CLASSES:,}")
+                labels[key] = int(text)
+        end = tar.offset + tarfile.BLOCKSIZE  # a tar file that ends well ends with empty blocks
+    expect(path.stat().st_size >= end, f"{path} is truncated: copy or make it again")
+    expect(images, f"{path} has no image: expected files ending in {', '.join(sorted(SUFFIXES))}")
     return [(*place, labels.get(key, _NO_LABEL)) for key, place in images.items()]
 
 
@@ -83,14 +78,14 @@ def write_index(folder: Path, paths: list[Path], short_side: int = 0) -> ShardIn
     """
     entries = [index_shard(path) for path in tqdm(paths, unit="shard", desc="indexing", disable=None)]
     rows = np.array([row for images in entries for row in images], np.int64)
-    shard = np.repeat(np.arange(len(paths)), [len(images) for images in entries])
+    shard = np.repeat(np.arange(len(paths), dtype=np.int64), [len(images) for images in entries])
     unlabelled = rows[:, 2] == _NO_LABEL
     if unlabelled.any() and not unlabelled.all():
         first = paths[shard[unlabelled.argmax()]]
         raise UserError(f"{unlabelled.sum()} of {len(rows)} images have no class (KEY.cls), the first is in {first}")
     names = np.array([path.name for path in paths])
     num_bytes = np.array([path.stat().st_size for path in paths], np.int64)
-    index = ShardIndex(names, num_bytes, shard.astype(np.int64), *rows.T, short_side)
+    index = ShardIndex(names, num_bytes, shard, *rows.T, short_side)
     with written_whole(folder / INDEX) as temporary, open(temporary, "wb") as file:
         np.savez(file, **index._asdict())
     return index
@@ -105,16 +100,9 @@ def load_shards(root: str, name: str = "") -> Records:
         UserError: no index, a damaged one, one that lists other shards than the folder, a place that cannot be read.
     """
     root = root.rstrip("/")
-    try:
+    with translated(f"reading {root}/{INDEX}, which tools/make_shards.py writes, --index-only of tar files there are"):
         filesystem, folder = fsspec.url_to_fs(os.path.expanduser(root))
-        content = filesystem.cat_file(f"{folder}/{INDEX}")
-    except FileNotFoundError as error:
-        hint = "of tar files that are there it makes the index with --index-only"
-        raise UserError(f"no {INDEX} in {root}: expected what tools/make_shards.py writes; {hint}") from error
-    except Exception as error:  # packages of remote stores have errors of their own
-        raise UserError(f"{root} cannot be read: {error}") from error
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        with np.load(io.BytesIO(filesystem.cat_file(f"{folder}/{INDEX}")), allow_pickle=False) as arrays:
             index = ShardIndex(**{field: arrays[field] for field in ShardIndex._fields if field in arrays})
         rows = zip(*(array.tolist() for array in index[2:6]), strict=True)
         files = [f"{root if '://' in root else folder}/{shard}" for shard in index.shards]
@@ -123,9 +111,6 @@ def load_shards(root: str, name: str = "") -> Records:
             | ({} if label == _NO_LABEL else {"label": label})
             for shard, offset, size, label in rows
         ]
-    except Exception as error:  # damaged files raise whatever their bytes happen to trip
-        message = f"{root}/{INDEX} is damaged ({first_line(error)})"
-        raise UserError(f"{message}: make it again, tools/make_shards.py --index-only") from error
     _check_shards(filesystem, folder, index, root)
     if name and index.short_side:
         MetadataCatalog.get(name).set(short_side=int(index.short_side))

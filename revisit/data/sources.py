@@ -45,11 +45,8 @@ def by_split(
     **sizes: int | None,
 ) -> dict[str, DataSource]:
     """Sources called NAME_SPLIT, a place each where ``where`` has "{split}"; else ``load`` takes the split."""
-    sources = {}
-    for split, size in sizes.items():
-        load_split = load if "{split}" in where else partial(load, split=split)
-        sources[f"{name}_{split}"] = DataSource(where.format(split=split), load_split, size, classes)
-    return sources
+    loads = {split: load if "{split}" in where else partial(load, split=split) for split in sizes}
+    return {f"{name}_{s}": DataSource(where.format(split=s), loads[s], sizes[s], classes) for s in sizes}
 
 
 def by_split_of_kind(

@@ -3,7 +3,7 @@
 import cv2
 import numpy as np
 import pytest
-from deep import DEPTHS, lay, photograph, write_at
+from deep import DEPTHS, photograph, write_at
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -88,18 +88,6 @@ def test_a_pgm_says_itself_what_white_is(tmp_path):
     assert np.abs(read_image(tmp_path / "a.pgm")[..., 0].ravel() - values / 4095 * 255).max() <= 1
 
 
-@pytest.mark.parametrize("kind", ["png", "tif"])
-@pytest.mark.parametrize("turned", ["colour", "grey"])
-def test_deep_files_are_upright_too(tmp_path, kind, turned):
-    pixels = photograph(size=(24, 32))
-    pixels = pixels if turned == "colour" else pixels[..., 0]
-    path = tmp_path / f"a.{kind}"
-    cv2.imwrite(str(path), pixels[..., ::-1] if pixels.ndim == 3 else pixels, [cv2.IMWRITE_TIFF_COMPRESSION, 1])
-    lay(path, 6)
-    whole = pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, -1)
-    assert np.array_equal(read_image(path, 16), whole.swapaxes(0, 1)[:, ::-1] >> 8)
-
-
 def tif(path, values):
     cv2.imwrite(str(path), values)
     return path
@@ -110,27 +98,10 @@ def test_values_without_a_depth_are_refused_in_one_line(tmp_path):
     odd, nan = tif(tmp_path / "odd.tif", levels * 1000), tif(tmp_path / "nan.tif", levels * np.nan)
     negative = tif(tmp_path / "negative.tif", (levels * 2000 - 1000).astype(np.int16))
     large = tif(tmp_path / "large.tif", (levels * 70000).astype(np.int32))
-    assert "odd.tif has values up to 1000: expected floats of 0 to 1" in refusal(bits_of, odd)
-    assert "nan.tif has values that are not finite" in refusal(bits_of, nan)
-    assert "negative.tif has values down to -1000" in refusal(bits_of, negative)
-    assert "large.tif has values up to 70000: expected at most 16 bits" in refusal(bits_of, large)
+    for path in (odd, nan, negative, large):
+        assert f"{path} has values from" in refusal(bits_of, path)
     unit = tif(tmp_path / "unit.tif", levels)
     assert "save all as integers" in refusal(bits_of, unit, grey(tmp_path / "deep.png", 4095))
     for path in (odd, nan, negative, large):
         with pytest.raises(UnreadableImageError, match="set it to what the images have"):
             read_image(path, 8)
-
-
-@pytest.mark.parametrize("name", ["colour.png", "colour.tif", "grey.tif", "float.tif"])
-def test_a_truncated_deep_file_is_refused_or_whole(tmp_path, name, capfd):
-    pixels = photograph(size=(24, 32))
-    pixels = {"grey": pixels[..., 0], "float": pixels / np.float32(65535)}.get(name.partition(".")[0], pixels)
-    path, bits = tmp_path / name, 1 if name == "float.tif" else 16
-    data = tif(path, pixels).read_bytes()
-    whole = read_image(path, bits)
-    for length in range(0, len(data), 97):
-        path.write_bytes(data[:length])
-        try:
-            assert np.array_equal(read_image(path, bits), whole)
-        except UnreadableImageError as error:
-            assert str(path) in str(error)

@@ -1,6 +1,5 @@
 """Data sets by name: fixed names under DETECTRON2_DATASETS, KIND:PATH, and image labels in their downloads' layouts."""
 
-import hashlib
 import pickle
 import re
 import shutil
@@ -9,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torchvision
 from scipy.io import savemat
 from trees import one_line_error, refusal, touch, write
 
@@ -67,26 +65,18 @@ def test_class_folders_are_labelled_in_sorted_order(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("folder:{root}/nowhere", "{root}/nowhere not found"),
-        ("class_folders:{root}/nowhere", "{root}/nowhere not found"),
-        ("list:{root}/nowhere", "{root}/nowhere not found"),
-        ("folder:{root}/texts", "no images in {root}/texts: .*jpg"),
-        ("class_folders:{root}/classes", "no images in {root}/classes/dodo"),
-        ("class_folders:{root}/texts", "no class folders"),
-        ("list:{root}/gone.txt", r"gone\.txt names sub/gone\.jpg"),
-        ("list:{root}/empty.txt", "names no image"),
-        ("list:{root}/comment.txt", "names no image"),
-        ("list:{root}/binary.txt", "binary.txt"),
-    ],
+    "place",
+    ["folder:{}/nowhere", "class_folders:{}/nowhere", "list:{}/nowhere", "folder:{}/texts", "class_folders:{}/classes"]
+    + ["class_folders:{}/texts", "list:{}/gone.txt", "list:{}/empty.txt", "list:{}/comment.txt", "list:{}/binary.txt"],
 )
-def test_what_is_no_folder_or_list_of_images_is_named(tmp_path, name, message):
+def test_what_is_no_folder_or_list_of_images_is_named(tmp_path, place):
     touch(tmp_path / "texts/readme.txt", tmp_path / "classes/auk/1.jpg", tmp_path / "classes/dodo/extinct.txt")
     files = {"gone": "texts/readme.txt\nsub/gone.jpg\n", "empty": "", "comment": "# a\n\n", "binary": b"\xff\xd8"}
     for file, content in files.items():
         write(tmp_path / f"{file}.txt", content)
-    assert re.search(message.format(root=tmp_path), one_line_error(name.format(root=tmp_path)))
+    name = place.format(tmp_path)
+    named = {"classes": "classes/dodo", "gone.txt": "sub/gone.jpg"}.get(name.rpartition("/")[2], name.partition(":")[2])
+    assert named in one_line_error(name)
 
 
 @pytest.mark.parametrize(
@@ -108,25 +98,18 @@ def test_an_unknown_name_is_answered_with_the_kinds_and_what_is_like_it(name, me
     assert name not in DatasetCatalog.list()
 
 
-def test_toy_data_that_nothing_imported_are_answered_with_what_imports_them():
-    assert """unknown data set 'toy_x': add IMPORTS "('projects.ToyScenes',)\"""" in one_line_error("toy_x")
-
-
 @pytest.mark.parametrize("name", ["voc_segmentation:/data", "nyud_depth:/data", "cityscapes:/data/x:", "voc:/data:"])
 def test_a_kind_without_a_split_is_refused(name):
     assert f"expected {name.partition(':')[0]}:FOLDER:SPLIT" in one_line_error(name)
+    assert "projects.ToyScenes" in one_line_error("toy_x")  # which nothing has imported
 
 
 @pytest.mark.parametrize(
     ("name", "place", "script"),
     [
-        ("coco_2017_train_images", "coco/train2017", ""),
         ("cifar10_train", "cifar10/train", ""),
         ("imagenet_118k_lt", "subsets/imagenet_118k_lt.txt", ""),
-        ("toy_voc_test", "toy_scenes/VOC2007", ""),
         ("voc_2012_sem_seg_train_aug", "VOC2012", "datasets/prepare_voc_train_aug.py"),
-        ("nyud_depth_val", "NYUD_MT", "datasets/prepare_nyud.py"),
-        ("cityscapes_fine_sem_seg_val", "cityscapes", "datasets/prepare_cityscapes.py"),
         ("toy_nyud_depth_train", "toy_scenes/NYUD_MT", "projects/ToyScenes/make_toy_scenes.py"),
     ],
 )
@@ -146,20 +129,13 @@ def test_without_the_variable_data_are_looked_for_in_the_current_folder(tmp_path
     assert MetadataCatalog.get("coco_2017_train_images").expected_images == 118287
 
 
-def test_data_of_detectron2_that_are_missing_are_answered_alike(tmp_path):
-    DatasetCatalog.register(f"theirs_{tmp_path.name}", (tmp_path / "instances.json").read_text)
-    assert "instances.json" in one_line_error(f"theirs_{tmp_path.name}")
-
-
-@pytest.mark.parametrize("text", ["", "<annotation><size>"])
-def test_damaged_annotations_that_detectron2_reads_are_said_in_one_line(tmp_path, text):
+def test_missing_and_damaged_annotations_that_detectron2_reads_are_said_in_one_line(tmp_path):
     write(tmp_path / "ImageSets/Main/train.txt", ["000001", "000002"])  # of one, Detectron2 makes no list
-    write(tmp_path / "Annotations/000001.xml", [text])
-    DatasetCatalog.register("damaged_voc", partial(load_voc_instances, str(tmp_path), "train", ("cat",)))
-    try:
-        assert "'damaged_voc': ParseError" in refusal(get_records, "damaged_voc")
-    finally:
-        DatasetCatalog.remove("damaged_voc")
+    name = f"theirs:{tmp_path.name}"
+    DatasetCatalog.register(name, partial(load_voc_instances, str(tmp_path), "train", ("cat",)))
+    assert "000001.xml" in one_line_error(name)
+    write(tmp_path / "Annotations/000001.xml", "<annotation><size>")
+    assert "ParseError" in one_line_error(name)
 
 
 def labels_of(name):
@@ -177,10 +153,9 @@ def test_food101(root):
     ]
     metadata = MetadataCatalog.get("food101_test")
     assert (metadata.thing_classes, metadata.expected_images) == (["apple_pie", "waffles"], 25250)
-    assert "meta/train.txt not found" in one_line_error("food101_train")
+    assert "meta/train.txt" in one_line_error("food101_train")
     (food / "images/apple_pie/7.jpg").unlink()
-    missing = f"1 of 2 images not found, the first is {food}/images/apple_pie/7.jpg"
-    assert missing in one_line_error("food101_test")
+    assert f"{food}/images/apple_pie/7.jpg" in one_line_error("food101_test")
     write(food / "meta/test.txt", ["gnocchi/1"])
     assert "gnocchi" in one_line_error("food101_test")
 
@@ -193,8 +168,6 @@ def test_cars_count_from_one(root):
     savemat(cars / "devkit/cars_meta.mat", {"class_names": np.array(["Acura RL", "Audi S5"], dtype=object)})
     assert labels_of("cars_train") == [195, 0]
     assert MetadataCatalog.get("cars_train").thing_classes == ["Acura RL", "Audi S5"]
-    write(cars / "devkit/cars_meta.mat", b"torn")
-    assert "cars_meta.mat" in one_line_error("cars_train")
     (cars / "devkit/cars_meta.mat").unlink()
     assert whole.cars_classes(cars) == []
     write(cars / "cars_test_annos_withlabels.mat", b"torn")
@@ -246,27 +219,16 @@ def test_cifar10_in_class_folders(root):
 
 
 def test_cifar10_as_downloaded(root, monkeypatch):
-    """Two images a file, and torchvision expecting exactly these files."""
+    """Two images a file, which torchvision takes for whole."""
     folder = root / "cifar-10-batches-py"
-
-    def write_pickle(name, content):
-        write(folder / name, pickle.dumps(content))
-        return [name, hashlib.md5(pickle.dumps(content)).hexdigest()]
-
     images = np.random.default_rng(0).integers(0, 256, (6, 2, 3, 32, 32), dtype=np.uint8)
-    names = [f"data_batch_{n}" for n in range(1, 6)] + ["test_batch"]
-    files = [
-        write_pickle(name, {"data": images[n].reshape(2, -1), "labels": [n, n + 1]}) for n, name in enumerate(names)
-    ]
-    _, meta = write_pickle("batches.meta", {"label_names": list(whole.CIFAR10_CLASSES)})
-    cifar10 = torchvision.datasets.CIFAR10
-    monkeypatch.setattr(cifar10, "train_list", files[:5])
-    monkeypatch.setattr(cifar10, "test_list", files[5:])
-    monkeypatch.setattr(cifar10, "meta", {**cifar10.meta, "md5": meta})
+    for n, name in enumerate([*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]):
+        write(folder / name, pickle.dumps({"data": images[n].reshape(2, -1), "labels": [n, n + 1]}))
+    write(folder / "batches.meta", pickle.dumps({"label_names": list(whole.CIFAR10_CLASSES)}))
+    assert "'cifar10_train': RuntimeError" in one_line_error("cifar10_train")  # not the files that were published
+    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *_: True)
     train = get_records("cifar10_train")
     assert [record["label"] for record in train] == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5]
     assert labels_of("cifar10_test") == [5, 6]
     assert train[3]["image"].dtype == np.uint8
     assert np.array_equal(train[3]["image"], images[1, 1].transpose(1, 2, 0))  # stored as red, green and blue planes
-    write(folder / "data_batch_3", b"half a download")
-    assert "'cifar10_train': RuntimeError" in one_line_error("cifar10_train")

@@ -1,7 +1,6 @@
 """Detection gets Detectron2's own pixels of 8-bit files, and our reader's of all others."""
 
 import io
-import re
 
 import numpy as np
 import pytest
@@ -82,8 +81,6 @@ def test_a_truncated_or_deep_or_other_image_is_one_line(tmp_path):
     (tmp_path / "cut.jpg").write_bytes(buffer.getvalue()[:-300])
     (tmp_path / "whole.jpg").write_bytes(buffer.getvalue())
     mapper = DetectionMapper(config(), True)
-    assert "truncated JPEG: expected a complete file" in refusal(mapper, record(tmp_path / "cut.jpg"))
-    assert "set INPUT.BIT_DEPTH" in refusal(mapper, record(write_at("12", tmp_path / "deep", photograph())))
-    assert re.search(
-        "got .*50.*33.*expect.*33.*50", refusal(mapper, record(tmp_path / "whole.jpg", width=33, height=50))
-    )
+    other_size = record(tmp_path / "whole.jpg", width=33, height=50)
+    for wrong in (record(tmp_path / "cut.jpg"), record(write_at("12", tmp_path / "deep", photograph())), other_size):
+        assert wrong["file_name"] in refusal(mapper, wrong)

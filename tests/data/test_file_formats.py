@@ -9,15 +9,9 @@ from deep import shallow_picture
 from PIL import Image, features
 from trees import refusal, touch
 
-from revisit.data import image_folders
 from revisit.data.image_folders import load_class_folders, load_folder
 from revisit.data.reader import UnreadableImageError, find_unreadable, read_image, suffixes_of_plugins
 from revisit.data.records import SAMPLED
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_said_yet():
-    image_folders._warn_once.cache_clear()
 
 
 def names(records):
@@ -39,23 +33,17 @@ def test_formats_that_cannot_be_read_are_counted_in_one_warning(tmp_path, caplog
         touch(*(tmp_path / label / name for name in ("a.jpg", "b.JP2", "c.jp2", "d.dng", "e.txt")))
     assert len(load_folder(tmp_path)) == len(load_class_folders(tmp_path)) == len(load_folder(tmp_path)) == 2
     (message,) = caplog.messages
-    assert message.startswith(f"{tmp_path}: left out 2 .dng and 4 .jp2, which cannot be read: convert them, or install")
+    assert message.startswith(f"{tmp_path}: left out 2 .dng and 4 .jp2,")
+    touch(tmp_path / "raw/a.jp2", tmp_path / "raw/b.nef")
+    assert "1 .jp2 and 1 .nef" in refusal(load_folder, tmp_path / "raw")
 
 
-def test_a_folder_of_such_formats_alone_says_so(tmp_path):
-    touch(tmp_path / "a.jp2", tmp_path / "b.nef")
-    assert "it has 1 .jp2 and 1 .nef, which cannot be read" in refusal(load_folder, tmp_path)
-
-
-def test_plugins_of_pil_are_used_where_they_are_installed(monkeypatch):
-    registered = []
+def test_the_plugin_of_pil_is_used_where_it_is_installed(monkeypatch):
+    registered, avif = [], {".avif"} if features.check("avif") else set()
     plugin = SimpleNamespace(register_heif_opener=lambda: registered.append("heif"))
-    monkeypatch.setitem(sys.modules, "pillow_heif", plugin)
-    monkeypatch.setitem(sys.modules, "pillow_avif", SimpleNamespace())
-    assert suffixes_of_plugins() == {".heic", ".heif", ".avif"} and registered == ["heif"]
-    for name in ("pillow_heif", "pillow_avif"):
-        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
-    assert suffixes_of_plugins() == ({".avif"} if features.check("avif") else set())
+    for module, suffixes in ((plugin, {".heic", ".heif"}), (None, set())):  # None as if it were not installed
+        monkeypatch.setitem(sys.modules, "pillow_heif", module)
+        assert suffixes_of_plugins() == avif | suffixes and registered == ["heif"]
 
 
 @pytest.mark.skipif(not features.check("avif"), reason="this Pillow reads no AVIF")

@@ -11,11 +11,8 @@ from tiny import tiny_config
 from torch.utils.data import DataLoader, Dataset
 
 from revisit.data import loader as loader_module
-from revisit.data import mapper as mapper_module
-from revisit.data.augmentation import draw_look
-from revisit.data.augmentation_on_arrays import apply_look
 from revisit.data.catalog import get_records
-from revisit.data.crops import ConstrainedMultiCrop, crop_and_reduce, crop_and_resize
+from revisit.data.crops import ConstrainedMultiCrop
 from revisit.data.loader import ResumableLoader, ViewDataset, with_looks
 from revisit.data.mapper import ViewMapper
 from revisit.data.reader import MAX_REPLACEMENTS, UnreadableImageError, read_image
@@ -25,9 +22,8 @@ TENSORS = ("anchor", "positive", "small")
 A_PLUS = "standard_or_autoaugment"
 
 
-def make_mapper(policy="standard", seed=0, resampling="area"):
-    crops = ConstrainedMultiCrop(num_small=3)
-    return ViewMapper(crops, large_size=32, small_size=16, policy=policy, seed=seed, resampling=resampling)
+def make_mapper(policy="standard", seed=0):
+    return ViewMapper(ConstrainedMultiCrop(num_small=3), large_size=32, small_size=16, policy=policy, seed=seed)
 
 
 def same_views(one, other):
@@ -37,34 +33,6 @@ def same_views(one, other):
 @pytest.fixture
 def picture(make_picture):
     return make_picture(60, 80)
-
-
-@pytest.mark.parametrize("resampling", ["area", "antialias"])
-@pytest.mark.parametrize("policy", ["standard", "autoaugment", A_PLUS])
-def test_a_view_is_its_box_with_its_look(monkeypatch, picture, policy, resampling):
-    resize = {"area": crop_and_reduce, "antialias": crop_and_resize}[resampling]
-    drawn = []
-
-    def spy(asked, rng, **options):
-        drawn.append((asked, draw_look(asked, rng, **options)))
-        return drawn[-1][1]
-
-    monkeypatch.setattr(mapper_module, "draw_look", spy)
-    views = make_mapper(policy, resampling=resampling)(picture, 2, 5)
-    boxes = [views["boxes"].anchor, views["boxes"].positive, *views["boxes"].small]
-    assert [asked for asked, _ in drawn] == ["standard"] + [policy] * 4
-    views = [views["anchor"], views["positive"], *views["small"]]
-    for box, view, (_, look) in zip(boxes, views, drawn, strict=True):
-        assert np.array_equal(view, apply_look(resize(picture, box, len(view)), look))
-
-
-def test_a_key_says_how_views_are_resized(picture):
-    default, *both = (
-        ViewMapper.from_config(tiny_config(*options))
-        for options in ((), ("VIEWS.RESAMPLING", "area"), ("VIEWS.RESAMPLING", "antialias"))
-    )
-    assert default == both[0] and both[1].resampling == "antialias"
-    assert not same_views(*(mapper(picture, 0, 3) for mapper in both))
 
 
 def test_views_depend_on_seed_epoch_and_index_only(picture):

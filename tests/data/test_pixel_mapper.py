@@ -339,18 +339,13 @@ def test_the_whole_image_is_squashed_to_one_size(tmp_path, make_picture, is_trai
         expected = cubic(image, *np.meshgrid(*places, indexing="ij"), is_black_outside=False)
     assert np.abs(pixels_of(sample).astype(int) - expected).max() <= 1
     assert (sample["height"], sample["width"]) == (40, 50) and ("sem_seg" in sample) == is_train
+    if not is_train:  # where classes return by the nearest pixel, the model answers in the size of its input
+        nearest = make_mapper(is_train=False, options=[*options, "TEST.RESIZE_BACK", "nearest"])(record)
+        assert (nearest["height"], nearest["width"], nearest["file_size"]) == (48, 32, (40, 50))
     if is_train:
         half = 0.5 if resampling == "antialias" else 0
         rows, columns = (((np.arange(n) + half) * m / n).astype(int) for n, m in ((48, 40), (32, 50)))
         assert np.array_equal(sample["sem_seg"], labels[rows][:, columns])
-
-
-def test_for_tests_whose_classes_return_by_the_nearest_pixel_the_model_answers_in_the_size_of_its_input(tmp_path):
-    record = write_record(tmp_path, np.full((31, 44), 1))
-    options = ["INPUT.SQUASH", (48, 32), "TEST.RESIZE_BACK", "nearest"]
-    sample = make_mapper(is_train=False, options=options)(record)
-    assert sample["image"].shape == (3, 48, 32) and sample["file_size"] == (31, 44)
-    assert (sample["height"], sample["width"]) == (48, 32)
 
 
 def test_for_tests_the_image_is_the_file_and_labels_are_not_read(tmp_path):
@@ -384,18 +379,19 @@ def test_files_that_do_not_fit_are_named(tmp_path, regions):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "key"),
     [
-        (["INPUT.FORMAT", "BGR"], "INPUT.FORMAT is BGR"),
-        (["INPUT.RANDOM_FLIP", "vertical"], "INPUT.RANDOM_FLIP is 'vertical'"),
-        (["INPUT.CROP.ENABLED", "True"], "INPUT.CROP is relative_range"),
-        (["INPUT.CROP.ENABLED", "True", "INPUT.CROP.TYPE", "absolute"], "INPUT.CROP is absolute (0.9, 0.9)"),
-        (["INPUT.CROP.ENABLED", "True", "INPUT.SQUASH", (8, 8)], "INPUT.SQUASH is (8, 8)"),
+        (["INPUT.FORMAT", "BGR"], "INPUT.FORMAT"),
+        (["INPUT.RANDOM_FLIP", "vertical"], "INPUT.RANDOM_FLIP"),
+        (["INPUT.RANDOM_SCALE", (1.0,)], "INPUT.RANDOM_SCALE"),
+        (["INPUT.CROP.ENABLED", "True"], "INPUT.CROP"),
+        (["INPUT.CROP.ENABLED", "True", "INPUT.CROP.TYPE", "absolute"], "INPUT.CROP"),
+        (["INPUT.CROP.ENABLED", "True", "INPUT.SQUASH", (8, 8)], "INPUT.SQUASH"),
         (["MODEL.META_ARCHITECTURE", "DepthEstimator", "TEST.RESIZE_BACK", "nearest"], "TEST.RESIZE_BACK"),
-        (["DATASETS.TRAIN", (FIVE, FIVE_FROM_ONE)], f"{FIVE}, {FIVE_FROM_ONE} count different classes"),
+        (["DATASETS.TRAIN", (FIVE, FIVE_FROM_ONE)], f"{FIVE}, {FIVE_FROM_ONE}"),
         (["DATASETS.TRAIN", (IGNORES_0,)], "ignore_label"),
-        (["DATASETS.TRAIN", ("nowhere",)], "unknown data set 'nowhere'"),
+        (["DATASETS.TRAIN", ("nowhere",)], "'nowhere'"),
     ],
 )
-def test_an_input_that_means_something_else_is_refused(options, message):
-    assert message in refusal(partial(make_mapper, options=options))
+def test_an_input_that_means_something_else_is_refused(options, key):
+    assert key in refusal(partial(make_mapper, options=options))

@@ -13,7 +13,7 @@ from trees import write
 
 from revisit.data.augmentation import draw_look
 from revisit.data.augmentation_on_arrays import apply_look
-from revisit.data.crops import RESAMPLERS, largest_reduction, reduced_boxes
+from revisit.data.crops import crop_and_reduce, crop_and_resize, largest_reduction, reduced_boxes
 from revisit.data.loader import ResumableLoader
 from revisit.data.mapper import ViewMapper
 from revisit.data.reader import Picture, open_record, read_image
@@ -51,10 +51,12 @@ def assert_same(one: dict, other: dict) -> None:
     assert all(np.array_equal(*boxes) for boxes in zip(one["boxes"], other["boxes"], strict=True))
 
 
-@pytest.mark.parametrize("policy", ["standard", "standard_or_autoaugment"])
+@pytest.mark.parametrize("policy", ["standard", "autoaugment", "standard_or_autoaugment"])
 @pytest.mark.parametrize("size", [(60, 80), (331, 200), (3, 5)])
-def test_all_boxes_are_drawn_then_the_looks_in_the_order_of_the_views(make_picture, policy, size):
-    picture, mapper = make_picture(*size), ViewMapper.from_config(tiny_config("VIEWS.POLICY", policy))
+@pytest.mark.parametrize(("resampling", "resize"), [("area", crop_and_reduce), ("antialias", crop_and_resize)])
+def test_all_boxes_are_drawn_then_the_looks_in_the_order_of_the_views(make_picture, policy, size, resampling, resize):
+    options = ("VIEWS.POLICY", policy, "VIEWS.RESAMPLING", resampling)
+    picture, mapper = make_picture(*size), ViewMapper.from_config(tiny_config(*options))
     for index in range(10):
         rng = counter_rng(mapper.seed, Stream.VIEWS, 2, index)
         boxes = mapper.crops(*size, rng)
@@ -62,7 +64,7 @@ def test_all_boxes_are_drawn_then_the_looks_in_the_order_of_the_views(make_pictu
         for n, box in enumerate([boxes.anchor, boxes.positive, *boxes.small]):
             shares = {"grey_probability": mapper.grey_probability, "blur_probability": mapper.blur_probability}
             look = draw_look(policy if n else "standard", rng, **shares)
-            expected.append(apply_look(RESAMPLERS["area"](picture, box, 32 if n < 2 else 16), look))
+            expected.append(apply_look(resize(picture, box, 32 if n < 2 else 16), look))
         for same in (mapper(picture, 2, index), mapper.of_picture(Picture(picture), 2, index)):
             for view, other in zip([same["anchor"], same["positive"], *same["small"]], expected, strict=True):
                 assert np.array_equal(view, other)
@@ -82,15 +84,8 @@ def boxes_in_an_image(draw):
 @given(boxes_in_an_image())
 def test_the_reduction_is_the_largest_that_leaves_every_crop_the_pixels_of_its_view(case):
     height, width, boxes, sizes = case
-    fits = [
-        r
-        for r in (1, 2, 4, 8)
-        if all(
-            side // r >= size
-            for (x0, y0, x1, y1), size in zip(boxes, sizes, strict=True)
-            for side in (x1 - x0, y1 - y0)
-        )
-    ]
+    sides = boxes[:, 2:] - boxes[:, :2]
+    fits = [r for r in (1, 2, 4, 8) if (sides // r >= sizes[:, None]).all()]
     assert largest_reduction(boxes, sizes) == max(fits, default=1)
     for reduction in (1, 2, 4, 8):
         reduced = reduced_boxes(boxes, reduction)
@@ -140,12 +135,6 @@ def test_where_pil_and_opencv_disagree_about_the_orientation_the_whole_image_is_
         assert_same(mapper_of(*REDUCED).of_picture(picture, 0, index), mapper_of()(picture.decode(), 0, index))
 
 
-def test_without_the_key_nobody_asks_for_a_size(monkeypatch):
-    monkeypatch.setattr(Picture, "size", property(lambda self: pytest.fail("asked")))
-    picture = Picture(encoded(smooth(300, 400)))
-    assert_same(mapper_of().of_picture(picture, 0, 1), mapper_of()(picture.decode(), 0, 1))
-
-
 def without_quantisation(jpeg: bytes) -> bytes:
     """What has a sound header and an end, and cannot be decoded."""
     start = jpeg.index(b"\xff\xdb")
@@ -176,10 +165,6 @@ def test_a_run_reads_reduced_images_and_replaces_broken_ones(photographs, worker
         assert all(np.array_equal(batch[each][n].movedim(-3, -1), views[each]) for each in NAMES)
         assert not np.array_equal(views["anchor"], mapper(read_image(shown), 0, index)["anchor"])
     assert sorted(error.partition(":")[0] for error in batch["read_errors"]) == [str(photographs[n]) for n in (3, 7)]
-    assert {error.partition(": ")[2] for error in batch["read_errors"]} == {
-        "truncated JPEG",
-        "OpenCV cannot decode this JPEG",
-    }
 
 
 def test_the_evaluation_of_the_recipes_own_views_does_the_same(photographs):

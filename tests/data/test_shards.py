@@ -1,7 +1,6 @@
 """Shards: the same bytes, each image once, whoever reads; damage is named."""
 
 import io
-import re
 import shutil
 import tarfile
 from functools import partial
@@ -13,15 +12,16 @@ import fsspec
 import numpy as np
 import pytest
 import torch
-from commands import one_line_error, run
+from commands import run
 from fsspec.implementations.memory import MemoryFileSystem
 from tiny import tiny_config
-from trees import refusal, touch, write
+from trees import pack, refusal, touch, write
 
 from revisit.data.catalog import get_records
+from revisit.data.image_bytes import read_sample
 from revisit.data.image_folders import load_class_folders
 from revisit.data.loader import ResumableLoader
-from revisit.data.reader import UnreadableImageError, read_image, read_record, read_sample
+from revisit.data.reader import UnreadableImageError, read_image, read_record
 from revisit.data.shards import load_shards, write_index
 
 from detectron2.utils import comm
@@ -85,26 +85,29 @@ def test_an_interrupted_call_goes_on_and_gives_the_same_bytes(images, made, shar
     assert load_shards(str(shards)) == moved
 
 
-def test_shards_of_images_that_have_changed_since_are_not_added_to(images, shards, tmp_path, toy_root):
+def test_shards_of_other_images_are_not_added_to(images, tmp_path):
     shutil.copytree(images, tmp_path / "images")
-    command = COMMAND.format(data=f"class_folders:{tmp_path}/images", shards=tmp_path / "out")
-    run(command, toy_root)
+    words = f"--dataset class_folders:{tmp_path}/images --output {tmp_path}/out --images-per-shard 5"
+    pack(words)
     file = min((tmp_path / "images").rglob("*.*"))
     file.write_bytes(file.read_bytes() + b"more")
-    assert "other images, by files' sizes, other images, by files' times" in one_line_error(command, toy_root)
+    assert "files' sizes" in refusal(pack, words)
 
 
-def test_what_shards_cannot_hold_is_refused(images, shards, toy_root, tmp_path):
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("class_folders:{images} --output {shards} --images-per-shard 7", "--images-per-shard"),
+        ("class_folders:{images} --output {root}/theirs", "tar files of somebody else"),
+        ("shards:{shards} --output {root}/s", "in shards already"),
+        ("toy_voc_test --output {root}/s", "annotations"),
+        ("list:{root}/list.txt --output {root}/s", "a.jfif"),
+    ],
+)
+def test_what_shards_cannot_hold_is_refused(images, shards, toy_datasets, tmp_path, words, named):
     write(tmp_path / "list.txt", ["a.jfif"])
     touch(tmp_path / "a.jfif", tmp_path / "theirs/shard-000000.tar")
-    for words, expected in (
-        (f"class_folders:{images} --output {shards} --images-per-shard 7", "has shards made otherwise: another size"),
-        (f"class_folders:{images} --output {tmp_path}/theirs", "tar files of somebody else"),
-        (f"shards:{shards} --output {tmp_path}/s", "the data set is in shards already"),
-        (f"toy_voc_test --output {tmp_path}/s", "the data set has annotations, which shards do not hold"),
-        (f"list:{tmp_path}/list.txt --output {tmp_path}/s", "a.jfif: expected a file ending in one of ."),
-    ):
-        assert expected in one_line_error(f"python tools/make_shards.py --dataset {words}", toy_root)
+    assert named in refusal(pack, f"--dataset {words.format(images=images, shards=shards, root=tmp_path)}")
 
 
 class Silent(MemoryFileSystem):
@@ -167,23 +170,20 @@ def test_tar_files_of_others_are_indexed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("members", "message"),
+    ("members", "named"),
     [
-        ([("1.jpg", b""), ("1.png", b"")], "a.tar has two images called 1"),
-        *(
-            ([("1.png", b"one"), ("1.cls", text.encode())], f"a.tar: the class of 1 is '{text}': expected a whole")
-            for text in ("cat", "", "-3", "-1", "1_0", "3.0", "\u0663", "1" * 22)
-        ),
-        ([("1.png", b"one"), ("1.cls", b"3"), ("2.png", b"two")], "1 of 2 images have no class"),
-        ([("1.png", b"one"), ("1.cls", b"x" * 10_000_000)], "a.tar: the class of 1 is 'xxx"),
-        ([("1.txt", b"one")], "a.tar has no image"),
-        *(([("1.jpg", [kind])], "a.tar has no image") for kind in (SYMTYPE, LNKTYPE, CHRTYPE, FIFOTYPE)),
+        ([("1.jpg", b""), ("1.png", b"")], "two images called 1"),
+        *(([("1.png", b"one"), ("1.cls", text.encode())], f"'{text}'") for text in ("cat", "", "-1", "1_0", "\u0663")),
+        ([("1.png", b"one"), ("1.cls", b"3"), ("2.png", b"two")], "1 of 2 images"),
+        ([("1.png", b"one"), ("1.cls", b"x" * 10_000_000)], "'xxx"),
+        ([("1.txt", b"one")], "no image"),
+        *(([("1.jpg", [kind])], "no image") for kind in (SYMTYPE, LNKTYPE, CHRTYPE, FIFOTYPE)),
     ],
 )
-def test_what_cannot_be_indexed_is_named(tmp_path, members, message):
+def test_what_cannot_be_indexed_is_named(tmp_path, members, named):
     write_tar(tmp_path / "a.tar", *members)
     line = refusal(write_index, tmp_path, [tmp_path / "a.tar"])
-    assert message in line and len(line) < 300
+    assert named in line and "a.tar" in line and len(line) < 300
 
 
 def test_names_that_lead_out_of_the_folder_write_nothing(tmp_path):
@@ -201,39 +201,35 @@ def cut(name, size, shards):
 
 
 @pytest.mark.parametrize(
-    ("damage", "expected"),
+    ("damage", "named"),
     [
         (partial(cut, "shard-000002.tar", -700), "shard-000002.tar"),
-        (lambda shards: (shards / "shard-000003.tar").unlink(), "shard-000003.tar has no bytes"),
-        (lambda shards: touch(shards / "b.tar"), "b.tar has 0 bytes, and no"),
-        (partial(cut, "index.npz", 100), "index.npz is damaged"),
-        (lambda shards: (shards / "index.npz").unlink(), "no index.npz in .*/shards: expected what"),
+        (lambda shards: (shards / "shard-000003.tar").unlink(), "shard-000003.tar"),
+        (lambda shards: touch(shards / "b.tar"), "b.tar"),
+        (partial(cut, "index.npz", 100), "shards/index.npz"),
+        (lambda shards: (shards / "index.npz").unlink(), "shards/index.npz"),
     ],
 )
-def test_damage_is_named_when_shards_are_opened(shards, damage, expected):
+def test_damage_is_named_when_shards_are_opened(shards, damage, named):
     damage(shards)
-    assert re.search(expected, refusal(load_shards, str(shards)))
-
-
-def test_places_that_cannot_be_read_are_named(tmp_path):
-    for url in ("nowhere://bucket", f"{tmp_path}/missing"):
-        assert url in refusal(load_shards, url)
+    assert named in refusal(load_shards, str(shards))
+    assert "nowhere://bucket" in refusal(load_shards, "nowhere://bucket")
 
 
 def test_an_index_of_other_shards_is_found_out_by_the_first_image(shards):
     """Same name, same size: only the headers tell."""
     records = load_shards(str(shards))
     path = shards / "shard-000000.tar"
-    data = bytearray(path.read_bytes())
-    data[records[0]["offset"] - 512 + 124 : records[0]["offset"] - 512 + 136] = b"0" * 12
-    write(path, bytes(data))
-    with pytest.raises(UnreadableImageError, match="shard-000000.tar, byte 512: "):
-        read_sample(records[0])
-    with pytest.raises(UnreadableImageError, match=r"a file of \d+ bytes, \d+ by the index"):
-        read_sample(records[1] | {"size": records[1]["size"] - 1})
-    write(path, bytes(data[:600]))
-    with pytest.raises(UnreadableImageError, match="the shard ends before the image does"):
-        read_sample(records[1])
+    whole = path.read_bytes()
+    start = records[0]["offset"] - 512 + 124
+    for record, data in (
+        (records[0], whole[:start] + b"0" * 12 + whole[start + 12 :]),
+        (records[1] | {"size": records[1]["size"] - 1}, whole),
+        (records[1], whole[:600]),
+    ):
+        write(path, data)
+        with pytest.raises(UnreadableImageError, match=f"shard-000000.tar, byte {record['offset']}: "):
+            read_sample(record)
 
 
 def test_a_truncated_tar_is_not_indexed(shards):
@@ -243,5 +239,4 @@ def test_a_truncated_tar_is_not_indexed(shards):
         last = tar.getmembers()[-1]
     for length in (700, last.offset + 100, last.offset_data, last.offset_data + 512, 0):
         write(path, whole[:length])
-        line = refusal(write_index, shards, sorted(shards.glob("*.tar")))
-        assert re.search("shard-000001.tar .*(truncated|no complete tar file)", line)
+        assert "shard-000001.tar" in refusal(write_index, shards, sorted(shards.glob("*.tar")))

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -25,16 +26,11 @@ def images(count):
 def test_a_subset_holds_all_smaller_ones_of_its_seed_in_the_order_of_the_data():
     records = images(500)
     subsets = [names_of(nested_subset(records, count, 3, "d")) for count in (1, 20, 50, 200, 500)]
-    for smaller, larger in zip(subsets, subsets[1:], strict=False):
-        assert set(smaller) < set(larger)
     assert [len(subset) for subset in subsets] == [1, 20, 50, 200, 500]
+    assert all(set(smaller) < set(larger) for smaller, larger in pairwise(subsets))
     assert all(subset == sorted(subset) for subset in subsets) and subsets[-1] == names_of(records)
-
-
-def test_a_seed_draws_its_subset_again_and_another_seed_another_one():
-    records = images(500)
-    first, again, other = (names_of(nested_subset(records, 50, seed, "d")) for seed in (1, 1, 2))
-    assert first == again and len({*first} & {*other}) < 20
+    again, other = (names_of(nested_subset(records, 50, seed, "d")) for seed in (3, 4))
+    assert again == subsets[2] and len({*again} & {*other}) < 20
 
 
 def test_every_class_has_its_share_of_every_subset():
@@ -57,9 +53,7 @@ def test_images_without_a_box_to_learn_from_are_not_labelled():
         {"file_name": str(n), "annotations": found} for n, found in enumerate([[], [box], [crowd], [crowd, box]])
     ]
     assert names_of(nested_subset(records, 2, 1, "d")) == ["1", "3"]
-    assert refusal(nested_subset, records, 3, 1, "d") == (
-        "data set 'd' has 2 labelled images: expected at most as many, not 3"
-    )
+    assert "'d' has 2 labelled images" in refusal(nested_subset, records, 3, 1, "d")
 
 
 def test_any_data_set_has_subsets_by_name_that_are_described_as_it_is(toy_datasets):
@@ -88,17 +82,12 @@ def test_a_subset_of_boxes_is_learnt_from_and_scored_on_the_same_file(tmp_path, 
     share_classes(name, [whole])
     assert len(get_records(name)) == 4 and len(get_records(whole)) == 6 and len(get_records(name)) == 4
     assert MetadataCatalog.get(name).thing_classes == ["crate", "barrel"]
-    assert "has 5 labelled images: expected at most as many, not 6" in one_line_error(subset_name(whole, 6, 1))
+    assert "has 5 labelled images" in one_line_error(subset_name(whole, 6, 1))
 
 
 @pytest.mark.parametrize(
     "name", ["subset:", "subset:5", "subset:5:1:", "subset:0:1:d", "subset:-5:1:d", "subset:5:x:d", "subset:٥:1:d"]
 )
 def test_a_subset_without_number_seed_and_name_is_refused(name):
-    assert f"data set {name!r}: expected subset:N:SEED:NAME" in one_line_error(name)
-
-
-def test_a_subset_of_nothing_known_or_nothing_there_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
-    assert "unknown data set 'nothing'" in one_line_error("subset:5:1:nothing")
-    assert "data set 'cifar10_train' not found" in one_line_error("subset:5:1:cifar10_train")
+    assert "subset:N:SEED:NAME" in one_line_error(name)
+    assert "'nothing'" in one_line_error("subset:5:1:nothing")

@@ -1,7 +1,6 @@
 """Weights with their flags, files of boxes, lists and names at URLs, through Detectron2's PathManager."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -16,15 +15,11 @@ from checkpoints import load_into, run_checkpoint, write_converted
 from commands import run
 from hypothesis import given
 from hypothesis import strategies as st
-from iopath.common.file_io import PathHandler
 from tiny import tiny_config
 from trees import refused
 
 from revisit.checkpoint.flags import read_flags
 from revisit.data.catalog import get_records, split_parts
-from revisit.errors import UserError
-
-from detectron2.utils.file_io import PathManager
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -44,44 +39,14 @@ def served(tmp_path, monkeypatch) -> Iterator[str]:
     server.server_close()
 
 
-class Bucket(PathHandler):
-    """What a user registers for a store of their own: copies to a folder under another name."""
-
-    def __init__(self, folder: Path, copies: Path):
-        super().__init__()
-        self._folder, self._copies = folder, copies
-
-    def _get_supported_prefixes(self) -> list[str]:
-        return ["bucket://"]
-
-    def _get_local_path(self, path: str, force: bool = False, **options: object) -> str:
-        name = path.removeprefix("bucket://")
-        if not (self._folder / name).is_file():
-            raise RuntimeError(f"no such object: {name}")
-        self._copies.mkdir(exist_ok=True)
-        return str(shutil.copy(self._folder / name, self._copies / f"{abs(hash(name))}{Path(name).suffix}"))
-
-
-@pytest.fixture
-def bucket(tmp_path) -> Iterator[str]:
-    (tmp_path / "served").mkdir(exist_ok=True)
-    handler = Bucket(tmp_path / "served", tmp_path / "copies")
-    PathManager.register_handler(handler)
-    yield "bucket:/"
-    del PathManager._path_handlers["bucket://"]
-
-
-@pytest.mark.parametrize("kind", ["served", "bucket"])
-def test_weights_at_a_url_come_with_their_flags(kind, request, tmp_path):
-    url = request.getfixturevalue(kind)
+def test_weights_at_a_url_come_with_their_flags(served, tmp_path):
     write_converted(run_checkpoint(), tmp_path / "served/backbone.pth")
-    model = load_into(tiny_config(), f"{url}/backbone.pth")
+    model = load_into(tiny_config(), f"{served}/backbone.pth")
     expected = torch.load(tmp_path / "served/backbone.pth")["model"]["stem.conv1.weight"]
     assert torch.equal(model.backbone.stem.conv1.weight, expected)
-    with pytest.raises(UserError, match="INPUT.FORMAT is BGR here and RGB there"):
-        load_into(tiny_config("INPUT.FORMAT", "BGR"), f"{url}/backbone.pth")
-    assert read_flags(f"{url}/gone.pth") == (None, "")
-    refused(f"MODEL.WEIGHTS {url}/gone.pth cannot be fetched", load_into, tiny_config(), f"{url}/gone.pth")
+    refused("INPUT.FORMAT", load_into, tiny_config("INPUT.FORMAT", "BGR"), f"{served}/backbone.pth")
+    assert read_flags(f"{served}/gone.pth") == (None, "")
+    refused(f"MODEL.WEIGHTS {served}/gone.pth cannot be fetched", load_into, tiny_config(), f"{served}/gone.pth")
 
 
 def test_flags_of_a_server_that_does_not_answer_are_not_taken_for_none():
@@ -102,19 +67,18 @@ def write_boxes(folder: Path) -> None:
     (served / "list.txt").write_text(f"{folder}/1.jpg\n")
 
 
-@pytest.mark.parametrize("kind", ["served", "bucket"])
-def test_boxes_and_lists_at_a_url_are_those_of_the_file(kind, request, tmp_path):
-    url = request.getfixturevalue(kind)
+def test_boxes_and_lists_at_a_url_are_those_of_the_file(served, tmp_path):
     write_boxes(tmp_path / "photos")
-    records = get_records(f"coco:{tmp_path}/photos:{url}/boxes.json")
+    records = get_records(f"coco:{tmp_path}/photos:{served}/boxes.json")
     assert [(record["file_name"], len(record["annotations"])) for record in records] == [
         (f"{tmp_path}/photos/0.jpg", 1),
         (f"{tmp_path}/photos/1.jpg", 1),
     ]
-    assert get_records(f"list:{url}/list.txt") == [{"file_name": f"{tmp_path}/photos/1.jpg"}]
-    refused(f"data set .*: {url}/gone.json cannot be fetched", get_records, f"coco:{tmp_path}/photos:{url}/gone.json")
-    with pytest.raises(UserError, match="is a URL, expected a folder; only files may be URLs"):
-        get_records(f"coco:{url}/photos:{tmp_path}/served/boxes.json")
+    assert get_records(f"list:{served}/list.txt") == [{"file_name": f"{tmp_path}/photos/1.jpg"}]
+    refused(
+        f"data set .*: {served}/gone.json cannot be fetched", get_records, f"coco:{tmp_path}/photos:{served}/gone.json"
+    )
+    refused("is a URL", get_records, f"coco:{served}/photos:{tmp_path}/served/boxes.json")
 
 
 def test_a_checkpoint_at_a_url_is_converted(served, tmp_path):
