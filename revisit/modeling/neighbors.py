@@ -58,19 +58,13 @@ class MinesNeighbors:
 
     max_scores = MAX_SCORES  # cosines in memory at once
 
-    def __init__(self, *, neighbor_weight: float, num_neighbors: int, mining: str, enqueue_first: bool, **of_method):
-        self.mine_before_head = mining == "before_head"
-        super().__init__(**of_method)
-        self.neighbor_weight = neighbor_weight
-        self.num_neighbors = num_neighbors
-        self.enqueue_first = enqueue_first
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict:
+    def __init__(self, cfg: CfgNode):
         options = cfg.NEIGHBORS
-        mining = {"mining": options.MINING, "enqueue_first": options.ENQUEUE_FIRST}
-        own = {"neighbor_weight": options.WEIGHT, "num_neighbors": options.NUM_NEIGHBORS, **mining}
-        return {**super().from_config(cfg), **own}
+        self.mine_before_head = options.MINING == "before_head"  # before the queue is built, whose rings it decides
+        super().__init__(cfg)
+        self.neighbor_weight = options.WEIGHT
+        self.num_neighbors = options.NUM_NEIGHBORS
+        self.enqueue_first = options.ENQUEUE_FIRST
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:

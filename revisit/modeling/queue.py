@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from revisit.modeling.distributed import gather_rows, in_global_order, unwrap
 
+from detectron2.config import CfgNode
 from detectron2.engine import HookBase
 
 
@@ -69,8 +70,8 @@ class KeepsKeys:
 
     queue: AlignedQueue | None
 
-    def __init__(self, **of_method: object):
-        super().__init__(**of_method)
+    def __init__(self, cfg: CfgNode):
+        super().__init__(cfg)
         self.pending_keys: list[dict[str, Tensor]] = []  # for each part of a step rows of all processes, by ring
 
     def keep_keys(self, batch: dict, rows: dict[str, Tensor]) -> None:

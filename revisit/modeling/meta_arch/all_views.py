@@ -49,19 +49,15 @@ class AllViews(MinesNeighbors, KeepsKeys, Pretraining):
     Batch statistics are over the images of all processes.
     """
 
-    def __init__(self, *, queue_size: int, **options: object):
-        super().__init__(**options)
-        self.queue_size = queue_size
+    def __init__(self, cfg: CfgNode):
+        super().__init__(cfg)
+        self.queue_size = cfg.NEIGHBORS.QUEUE_SIZE
         self.queue: AlignedQueue | None = None
 
     def add_queue(self, key_width: int) -> None:
         """The queue, where neighbours are mined; drawn after all else, so that without it all else is the same."""
         if self.neighbor_weight:
             self.queue = AlignedQueue(self.queue_size, keys=key_width, features=self.feature_dim)
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict:
-        return {**super().from_config(cfg), "queue_size": cfg.NEIGHBORS.QUEUE_SIZE}
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:

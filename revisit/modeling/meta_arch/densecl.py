@@ -17,7 +17,7 @@ from revisit.modeling.meta_arch.moco import Encoded, MoCo
 from revisit.modeling.meta_arch.pretraining import unit_rows
 from revisit.modeling.momentum import ema_update, momentum_copy
 
-from detectron2.config import CfgNode, configurable
+from detectron2.config import CfgNode
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils.events import get_event_storage
 
@@ -100,18 +100,11 @@ class DenseCL(MoCo):
     backbone's map, or of that map pooled to GRID x GRID.
     """
 
-    @configurable
-    def __init__(self, *, dense_weight: float, grid: int, **moco: object):
-        """``add_densecl_keys`` says what each option means."""
-        super().__init__(**moco)
-        self.dense_weight = dense_weight
-        self.grid = grid
+    def __init__(self, cfg: CfgNode):
+        super().__init__(cfg)
+        self.dense_weight, self.grid = cfg.DENSECL.WEIGHT, cfg.DENSECL.GRID
         self.dense_head = DenseProjectionHead(self.feature_dim, self.embedding_dim)
         self.momentum_dense_head = momentum_copy(self.dense_head)
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict:
-        return {**super().from_config(cfg), "dense_weight": cfg.DENSECL.WEIGHT, "grid": cfg.DENSECL.GRID}
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:

@@ -5,10 +5,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from revisit.keys import declare, one_of
-from revisit.modeling.sem_seg.pixel_heads import PixelHead
 
-from detectron2.config import CfgNode, configurable
-from detectron2.modeling import META_ARCH_REGISTRY, Backbone, build_backbone, build_sem_seg_head
+from detectron2.config import CfgNode
+from detectron2.modeling import META_ARCH_REGISTRY, build_backbone, build_sem_seg_head
 from detectron2.modeling.postprocessing import sem_seg_postprocess
 from detectron2.structures import ImageList
 
@@ -40,28 +39,13 @@ def depth_loss(predicted: Tensor, depth: Tensor, kind: str) -> Tensor:
 class DepthEstimator(nn.Module):
     """Like Detectron2's SemanticSegmentor, but its head's single logit is a depth in metres."""
 
-    @configurable
-    def __init__(
-        self, *, backbone: Backbone, head: PixelHead, pixel_mean: list[float], pixel_std: list[float], loss: str
-    ):
+    def __init__(self, cfg: CfgNode):
         super().__init__()
-        self.backbone = backbone
-        self.head = head
-        self.loss = loss
-        self.register_buffer("pixel_mean", torch.tensor(pixel_mean).view(-1, 1, 1), False)
-        self.register_buffer("pixel_std", torch.tensor(pixel_std).view(-1, 1, 1), False)
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict[str, object]:
-        """From MODEL.BACKBONE, MODEL.SEM_SEG_HEAD (with NUM_CLASSES 1) and MODEL.DEPTH."""
-        backbone = build_backbone(cfg)
-        return {
-            "backbone": backbone,
-            "head": build_sem_seg_head(cfg, backbone.output_shape()),
-            "pixel_mean": cfg.MODEL.PIXEL_MEAN,
-            "pixel_std": cfg.MODEL.PIXEL_STD,
-            "loss": cfg.MODEL.DEPTH.LOSS,
-        }
+        self.backbone = build_backbone(cfg)
+        self.head = build_sem_seg_head(cfg, self.backbone.output_shape())  # of NUM_CLASSES 1
+        self.loss = cfg.MODEL.DEPTH.LOSS
+        self.register_buffer("pixel_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(-1, 1, 1), False)
+        self.register_buffer("pixel_std", torch.tensor(cfg.MODEL.PIXEL_STD).view(-1, 1, 1), False)
 
     @property
     def device(self) -> torch.device:

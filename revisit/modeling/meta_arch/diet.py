@@ -10,10 +10,10 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from revisit.keys import SHARE, declare, whole
-from revisit.modeling.bn_groups import BNGroups, group_batch_norm, whole_batch
+from revisit.modeling.bn_groups import group_batch_norm, whole_batch
 from revisit.modeling.meta_arch.pretraining import Pretraining, all_passes
 
-from detectron2.config import CfgNode, configurable
+from detectron2.config import CfgNode
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils.events import get_event_storage
 
@@ -64,20 +64,11 @@ def index_loss(rows: Tensor, weight: Tensor, images: Tensor, smoothing: float, m
 class DIET(Pretraining):
     """A linear layer W on g tells every image from all others, from any of its views."""
 
-    @configurable
-    def __init__(
-        self, *, num_images: int, label_smoothing: float, max_scores: int, bn_groups: BNGroups, **shared: object
-    ):
-        """The keys DIET.* say what each option means."""
-        super().__init__(**shared)
-        self.images = nn.Linear(self.feature_dim, num_images, bias=False)
-        self.label_smoothing, self.max_scores = label_smoothing, max_scores
-        group_batch_norm([self.backbone], bn_groups)
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict:
-        own = {key.lower(): cfg.DIET[key] for key in ("NUM_IMAGES", "LABEL_SMOOTHING", "MAX_SCORES")}
-        return {**super().from_config(cfg), **own, "bn_groups": whole_batch(cfg)}
+    def __init__(self, cfg: CfgNode):
+        super().__init__(cfg)
+        self.images = nn.Linear(self.feature_dim, cfg.DIET.NUM_IMAGES, bias=False)
+        self.label_smoothing, self.max_scores = cfg.DIET.LABEL_SMOOTHING, cfg.DIET.MAX_SCORES
+        group_batch_norm([self.backbone], whole_batch(cfg))
 
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
         passes = all_passes(batch)

@@ -11,7 +11,7 @@ from torch import Tensor
 from revisit.devices import send
 from revisit.errors import expect
 from revisit.keys import POSITIVE, SWITCH, declare, one_of, real, whole
-from revisit.modeling.bn_groups import BNGroups, bn_groups, group_batch_norm, has_batch_norm, meta_backbone
+from revisit.modeling.bn_groups import bn_groups, group_batch_norm, has_batch_norm, meta_backbone
 from revisit.modeling.distributed import start_gather
 from revisit.modeling.losses.chunked import MAX_SCORES, chunked_losses
 from revisit.modeling.meta_arch.pretraining import Pretraining, positive_passes, unit_rows
@@ -21,7 +21,7 @@ from revisit.modeling.projection_head import ProjectionHead
 from revisit.modeling.queue import AlignedQueue, KeepsKeys, QueueUpdate
 from revisit.modeling.shuffle_bn import scatter_shuffled, shuffle_permutation
 
-from detectron2.config import CfgNode, configurable
+from detectron2.config import CfgNode
 from detectron2.engine import HookBase
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils import comm
@@ -98,46 +98,27 @@ class MoCo(KeepsKeys, Pretraining):
 
     key_inputs: tuple[str, ...] = ("anchor",)  # of a batch, what ``encode_anchors`` takes
 
-    @configurable
-    def __init__(
-        self,
-        *,
-        embedding_dim: int,
-        queue_size: int,
-        queue_dtype: torch.dtype,
-        max_scores: int,
-        temperature: float,
-        momentum: float,
-        shuffle_bn: bool,
-        bn_groups: BNGroups | None,
-        seed: int,
-        row_dim: int = 0,
-        **shared: object,
-    ):
-        """The keys MOCO.* say what each option means; ``row_dim`` is the width before the head, 0: g's."""
-        super().__init__(**shared)
-        self.row_dim = row_dim or self.feature_dim
-        self.embedding_dim = embedding_dim
-        self.max_scores = max_scores
-        self.temperature = temperature
-        self.momentum = momentum
-        self.seed = seed
-        self.shuffle_bn = shuffle_bn and bn_groups is not None and bn_groups.count > 1
-        self.projection_head = ProjectionHead(self.row_dim, embedding_dim)
+    def __init__(self, cfg: CfgNode):
+        super().__init__(cfg)
+        options = cfg.MOCO
+        self.embedding_dim = options.EMBEDDING_DIM
+        self.temperature = options.TEMPERATURE
+        self.momentum = options.MOMENTUM
+        self.max_scores = options.MAX_SCORES
+        self.seed = cfg.SEED
+        self.row_dim = self.build_before_head(cfg)
+        self.projection_head = ProjectionHead(self.row_dim, self.embedding_dim)
         self.momentum_backbone = momentum_copy(self.backbone)
         self.momentum_projection_head = momentum_copy(self.projection_head)
-        if bn_groups:
-            group_batch_norm([self.backbone, self.momentum_backbone], bn_groups)
-        self.queue = AlignedQueue(queue_size, queue_dtype, **self.queue_widths())
+        groups = bn_groups(cfg, cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size(), self.backbone)
+        self.shuffle_bn = options.SHUFFLE_BN and groups is not None and groups.count > 1
+        if groups:
+            group_batch_norm([self.backbone, self.momentum_backbone], groups)
+        self.queue = AlignedQueue(options.QUEUE_SIZE, getattr(torch, options.QUEUE_DTYPE), **self.queue_widths())
 
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict:
-        of_others = ("BN_GROUP", "FILL_QUEUE_FIRST")
-        options = {name.lower(): value for name, value in cfg.MOCO.items() if name not in of_others}
-        options["queue_dtype"] = getattr(torch, cfg.MOCO.QUEUE_DTYPE)
-        shared = super().from_config(cfg)
-        share = cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size()
-        return {**shared, **options, "bn_groups": bn_groups(cfg, share, shared["backbone"]), "seed": cfg.SEED}
+    def build_before_head(self, cfg: CfgNode) -> int:
+        """Build what lies between the backbone and the projection head: nothing. Returns the width of its rows."""
+        return self.feature_dim
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:

@@ -22,7 +22,7 @@ from revisit.modeling.momentum import ema_update, momentum_copy
 from revisit.modeling.projection_head import ProjectionHead
 from revisit.modeling.queue import AlignedQueue
 
-from detectron2.config import CfgNode, configurable
+from detectron2.config import CfgNode
 from detectron2.modeling import META_ARCH_REGISTRY, build_roi_heads
 from detectron2.modeling.poolers import assign_boxes_to_levels
 from detectron2.structures import Boxes
@@ -55,30 +55,26 @@ class ObjectMoCo(KNNMoCo):
 
     key_inputs = ("anchor", "anchor_objects")
 
-    @configurable
-    def __init__(self, *, roi_heads: nn.Module, image_weight: float, num_boxes: int, **knn_moco: object):
-        """The keys OBJECTS.* say what each option means; ``roi_heads`` are a detector's."""
-        row_dim = roi_heads.box_predictor.cls_score.in_features
-        del roi_heads.box_predictor  # no loss would reach it
-        super().__init__(row_dim=row_dim, **knn_moco)
+    def __init__(self, cfg: CfgNode):
+        super().__init__(cfg)
         *_, (self.feature, shape) = below(self.backbone).output_shape().items()
         self.feature_dim = shape.channels
-        self.roi_heads, self.momentum_roi_heads = roi_heads, momentum_copy(roi_heads)
-        self.image_weight, self.num_boxes = image_weight, num_boxes
-        if image_weight:
+        self.momentum_roi_heads = momentum_copy(self.roi_heads)
+        self.image_weight, self.num_boxes = cfg.OBJECTS.IMAGE_WEIGHT, cfg.OBJECTS.NUM_BOXES
+        if self.image_weight:
             self.image_head = ProjectionHead(self.feature_dim, self.embedding_dim)
             self.momentum_image_head = momentum_copy(self.image_head)
             rings = {"keys": self.embedding_dim, "features": self.feature_dim}
             self.image_queue = AlignedQueue(self.queue.length, self.queue.keys.dtype, **rings)
 
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict:
-        options = super().from_config(cfg)
-        roi_heads = build_roi_heads(cfg, options["backbone"].output_shape())
-        roi_heads.pooler = getattr(roi_heads, "box_pooler", None) or roi_heads.pooler  # of those with res5 in them
-        roi_heads.pooler.canonical_box_size = cfg.OBJECTS.CANONICAL_SIZE
-        weight, count = cfg.OBJECTS.IMAGE_WEIGHT, cfg.OBJECTS.NUM_BOXES
-        return {**options, "roi_heads": roi_heads, "image_weight": weight, "num_boxes": count}
+    def build_before_head(self, cfg: CfgNode) -> int:
+        """Build a detector's RoI heads without their predictor, which no loss would reach."""
+        self.roi_heads = heads = build_roi_heads(cfg, self.backbone.output_shape())
+        heads.pooler = getattr(heads, "box_pooler", None) or heads.pooler  # of those with res5 in them
+        heads.pooler.canonical_box_size = cfg.OBJECTS.CANONICAL_SIZE
+        width = heads.box_predictor.cls_score.in_features
+        del heads.box_predictor
+        return width
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:

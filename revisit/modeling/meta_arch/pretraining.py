@@ -18,7 +18,7 @@ from revisit.keys import declare, whole
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase
 from detectron2.layers import FrozenBatchNorm2d
-from detectron2.modeling import META_ARCH_REGISTRY, Backbone, build_backbone
+from detectron2.modeling import META_ARCH_REGISTRY, build_backbone
 from detectron2.utils.events import get_event_storage
 
 declare(
@@ -50,26 +50,17 @@ class Pretraining(nn.Module):
     each the ``feature`` g(x), (Cg,) float32, a unit row.
     """
 
-    def __init__(self, *, backbone: Backbone, metrics_period: int, pixel_mean: list[float], pixel_std: list[float]):
+    def __init__(self, cfg: CfgNode):
         super().__init__()
-        kinds = {type(module) for module in backbone.modules()}
+        self.backbone = build_backbone(cfg)
+        kinds = {type(module) for module in self.backbone.modules()}
         if FrozenBatchNorm2d in kinds and not any(issubclass(kind, _BatchNorm) for kind in kinds):
             raise UserError("MODEL.RESNETS.NORM is FrozenBN, whose statistics stay as they are: expected BN or SyncBN")
-        self.backbone = backbone
-        *_, self.feature = backbone.output_shape()  # the last map
-        self.feature_dim = backbone.output_shape()[self.feature].channels
-        self.metrics_period = metrics_period
-        self.register_buffer("pixel_mean", torch.tensor(pixel_mean).view(-1, 1, 1), persistent=False)
-        self.register_buffer("pixel_std", torch.tensor(pixel_std).view(-1, 1, 1), persistent=False)
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict:
-        return {
-            "backbone": build_backbone(cfg),
-            "metrics_period": metrics_period(cfg),
-            "pixel_mean": cfg.MODEL.PIXEL_MEAN,
-            "pixel_std": cfg.MODEL.PIXEL_STD,
-        }
+        *_, (self.feature, shape) = self.backbone.output_shape().items()  # the last map
+        self.feature_dim = shape.channels
+        self.metrics_period = metrics_period(cfg)
+        self.register_buffer("pixel_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(-1, 1, 1), persistent=False)
+        self.register_buffer("pixel_std", torch.tensor(cfg.MODEL.PIXEL_STD).view(-1, 1, 1), persistent=False)
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:

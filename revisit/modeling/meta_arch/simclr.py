@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from revisit.keys import POSITIVE, declare, whole
-from revisit.modeling.bn_groups import BNGroups, group_batch_norm, whole_batch
+from revisit.modeling.bn_groups import group_batch_norm, whole_batch
 from revisit.modeling.distributed import gather_rows_with_gradient
 from revisit.modeling.meta_arch.all_views import AllViews, Objective
 from revisit.modeling.projection_head import BNProjectionHead, ProjectionHead
 
-from detectron2.config import CfgNode, configurable
+from detectron2.config import CfgNode
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils import comm
 
@@ -57,23 +57,14 @@ class SimCLR(AllViews):
     """L_inst is the mean over an image's positives of NT-Xent between the anchors and these positives; with the large
     one alone it is SimCLR's loss. L_nn has a neighbour's key as the partner, and the same negatives."""
 
-    @configurable
-    def __init__(
-        self, *, embedding_dim: int, hidden_dim: int, temperature: float, bn_groups: BNGroups, **shared: object
-    ):
-        """The keys SIMCLR.* say what each option means."""
-        super().__init__(**shared)
-        self.temperature = temperature
-        self.global_batch = bn_groups.images
-        head = partial(BNProjectionHead, hidden_dim=hidden_dim) if hidden_dim else ProjectionHead
-        self.projection_head = head(self.feature_dim, out_dim=embedding_dim)
-        self.add_queue(embedding_dim)
-        group_batch_norm([self.backbone, self.projection_head], bn_groups)
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict:
-        options = {name.lower(): value for name, value in cfg.SIMCLR.items()}
-        return {**super().from_config(cfg), **options, "bn_groups": whole_batch(cfg)}
+    def __init__(self, cfg: CfgNode):
+        super().__init__(cfg)
+        options = cfg.SIMCLR
+        self.temperature = options.TEMPERATURE
+        head = partial(BNProjectionHead, hidden_dim=options.HIDDEN_DIM) if options.HIDDEN_DIM else ProjectionHead
+        self.projection_head = head(self.feature_dim, out_dim=options.EMBEDDING_DIM)
+        self.add_queue(options.EMBEDDING_DIM)
+        group_batch_norm([self.backbone, self.projection_head], whole_batch(cfg))
 
     def objective(self, encoded: dict[str, Tensor]) -> Objective:
         positives = encoded["positives"]

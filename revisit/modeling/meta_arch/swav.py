@@ -11,14 +11,14 @@ from torch.nn import functional as F
 
 from revisit.errors import expect
 from revisit.keys import POSITIVE, declare, real, whole
-from revisit.modeling.bn_groups import BNGroups, group_batch_norm, whole_batch
+from revisit.modeling.bn_groups import group_batch_norm, whole_batch
 from revisit.modeling.distributed import gather_rows, unwrap
 from revisit.modeling.meta_arch.all_views import AllViews, Objective
 from revisit.modeling.neighbors import late_start
 from revisit.modeling.projection_head import BNProjectionHead
 from revisit.modeling.queue import AlignedQueue
 
-from detectron2.config import CfgNode, configurable
+from detectron2.config import CfgNode
 from detectron2.engine import HookBase
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils import comm
@@ -77,11 +77,9 @@ class SwAV(AllViews):
     """Swapped prediction: for both large views v, the mean over an image's other views w of the cross entropy between
     v's code and softmax(w . prototypes / tau). L_nn has the neighbours' codes, as they were in their own batch."""
 
-    @configurable
-    def __init__(self, *, options: CfgNode, bn_groups: BNGroups, **shared: object):
-        """The keys SWAV.* say what each option means."""
-        super().__init__(**shared)
-        self.options = options
+    def __init__(self, cfg: CfgNode):
+        super().__init__(cfg)
+        self.options = options = cfg.SWAV
         self.projection_head = BNProjectionHead(self.feature_dim, options.HIDDEN_DIM, options.EMBEDDING_DIM)
         self.prototypes = nn.Parameter(F.normalize(torch.randn(options.PROTOTYPES, options.EMBEDDING_DIM)))
         width, size = options.EMBEDDING_DIM, options.QUEUE_SIZE
@@ -90,11 +88,7 @@ class SwAV(AllViews):
         if self.queue is not None:
             self.queue.keys.fill_(1 / options.PROTOTYPES)  # codes that say nothing
         self.prototypes_learn = self.queue_counts = True
-        group_batch_norm([self.backbone, self.projection_head], bn_groups)
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict:
-        return {**super().from_config(cfg), "options": cfg.SWAV, "bn_groups": whole_batch(cfg)}
+        group_batch_norm([self.backbone, self.projection_head], whole_batch(cfg))
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:

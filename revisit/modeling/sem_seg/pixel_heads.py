@@ -7,7 +7,7 @@ from revisit.errors import expect
 from revisit.keys import PIXELWISE, declare, each, one_of, whole
 from revisit.modeling.backbone.resnet import INPUT
 
-from detectron2.config import CfgNode, configurable
+from detectron2.config import CfgNode
 from detectron2.layers import ASPP, Conv2d, ShapeSpec, get_norm
 from detectron2.modeling import SEM_SEG_HEADS_REGISTRY
 from fvcore.nn import weight_init
@@ -40,51 +40,30 @@ declare(
 
 
 class PixelHead(nn.Module):
-    """A head for Detectron2's SemanticSegmentor; subclasses say which layers make the logits.
+    """A head for Detectron2's SemanticSegmentor, from MODEL.SEM_SEG_HEAD and the shapes of the backbone's maps;
+    subclasses say which layers make the logits.
 
-    Args:
-        layers: maps the feature (N, C, h, w) to logits (N, ``num_classes``, h, w).
-        in_feature: name of the backbone's map.
-        stride: of that map.
-        ignore_value: label of pixels without class; they count nowhere.
-        loss_weight: factor of the cross entropy.
+    Raises:
+        UserError: IN_FEATURES is not one of the backbone's maps.
     """
 
-    def __init__(
-        self, layers: nn.Module, *, in_feature: str, stride: int, ignore_value: int = 255, loss_weight: float = 1.0
-    ):
+    def __init__(self, cfg: CfgNode, input_shape: dict[str, ShapeSpec]):
         super().__init__()
-        self.layers = layers
-        self.in_feature = in_feature
-        self.stride = stride
-        self.ignore_value = ignore_value
-        self.loss_weight = loss_weight
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode, input_shape: dict[str, ShapeSpec]) -> dict[str, object]:
-        """What every head takes from MODEL.SEM_SEG_HEAD and the shapes of the backbone's maps: ``in_channels`` of the
-        map, ``num_classes`` logits per pixel, ``channels`` in between, Detectron2's name of the ``norm``, and so on.
-
-        Raises:
-            UserError: IN_FEATURES is not one of the backbone's maps.
-        """
         options = cfg.MODEL.SEM_SEG_HEAD
         names = list(options.IN_FEATURES)
         expect(
             len(names) == 1 and names[0] in input_shape,
             f"MODEL.SEM_SEG_HEAD.IN_FEATURES is {names}, expected one of {', '.join(input_shape)}",
         )
-        shape = input_shape[names[0]]
-        return {
-            "in_channels": shape.channels,
-            "num_classes": options.NUM_CLASSES,
-            "channels": options.CONVS_DIM,
-            "norm": options.NORM,
-            "in_feature": names[0],
-            "stride": shape.stride,
-            "ignore_value": options.IGNORE_VALUE,
-            "loss_weight": options.LOSS_WEIGHT,
-        }
+        (self.in_feature,) = names
+        self.stride = input_shape[self.in_feature].stride
+        self.ignore_value = options.IGNORE_VALUE
+        self.loss_weight = options.LOSS_WEIGHT
+        self.layers = nn.Sequential(*self.build_layers(options, input_shape[self.in_feature].channels))
+
+    def build_layers(self, options: CfgNode, in_channels: int) -> list[nn.Module]:
+        """What turns a map (N, in_channels, h, w) into logits (N, NUM_CLASSES, h, w)."""
+        raise NotImplementedError
 
     def predict(self, features: dict[str, Tensor], size: tuple[int, int] | None = None) -> Tensor:
         """Logits (N, classes, H, W) in float32, bilinearly enlarged to the size of the backbone's input.
@@ -113,29 +92,17 @@ class PixelHead(nn.Module):
 
 @SEM_SEG_HEADS_REGISTRY.register()
 class RevisitFCNHead(PixelHead):
-    """MoCo's FCN (arXiv 1911.05722, A.1): two dilated 3x3 convolutions with BN and ReLU, then a 1x1 without bias.
+    """MoCo's FCN (arXiv 1911.05722, A.1): two dilated 3x3 convolutions with BN and ReLU, then a 1x1 without bias."""
 
-    Args:
-        channels: of the two convolutions (configs/segmentation/voc_fcn_R50.yaml: 256).
-        dilation: of the two convolutions; 6 for VOC, 1 for Cityscapes.
-        options: of PixelHead. ``PixelHead.from_config`` says what the others are.
-    """
-
-    @configurable
-    def __init__(
-        self, *, in_channels: int, num_classes: int, channels: int, dilation: int, norm: str, **options: object
-    ):
-        convs = [_conv_norm_relu(width, channels, 3, norm, dilation) for width in (in_channels, channels)]
+    def build_layers(self, options: CfgNode, in_channels: int) -> list[nn.Module]:
+        channels = options.CONVS_DIM
+        widths, form = (in_channels, channels), (channels, 3, options.NORM, options.DILATION)
+        convs = [_conv_norm_relu(width, *form) for width in widths]
         for conv in convs:
             weight_init.c2_msra_fill(conv)
-        predictor = Conv2d(channels, num_classes, kernel_size=1, bias=False)
+        predictor = Conv2d(channels, options.NUM_CLASSES, kernel_size=1, bias=False)
         nn.init.normal_(predictor.weight, std=0.01)
-        super().__init__(nn.Sequential(*convs, predictor), **options)
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode, input_shape: dict[str, ShapeSpec]) -> dict[str, object]:
-        """From MODEL.SEM_SEG_HEAD."""
-        return {**super().from_config(cfg, input_shape), "dilation": cfg.MODEL.SEM_SEG_HEAD.DILATION}
+        return [*convs, predictor]
 
 
 @SEM_SEG_HEADS_REGISTRY.register()
@@ -147,45 +114,21 @@ class RevisitDeepLabV3Head(PixelHead):
 
     Detectron2's DeepLab project registers a DeepLabV3Head, whose pooling window is fixed: it refuses crops of 513
     px and images of 480 x 640. This one pools over whatever it gets.
-
-    Args:
-        channels: of every branch and of the projection (configs/segmentation/nyud_deeplab_R50.yaml: 256).
-        dilations: of the three 3x3 convolutions; 12, 24, 36 there.
-        norm: of all layers but, in ``deeplab``, image pooling, whose map is 1 x 1.
-        variant: ``deeplab`` or ``multi_task_code``.
-        options: of PixelHead. ``PixelHead.from_config`` says what the others are.
     """
 
-    @configurable
-    def __init__(
-        self,
-        *,
-        in_channels: int,
-        num_classes: int,
-        channels: int,
-        dilations: list[int],
-        norm: str,
-        variant: str = DEEPLAB,
-        **options: object,
-    ):
-        aspp = ASPP(in_channels, channels, dilations, norm=norm, activation=F.relu, dropout=DROPOUT[variant])
-        layers = [aspp]
+    def build_layers(self, options: CfgNode, in_channels: int) -> list[nn.Module]:
+        channels, norm, variant = options.CONVS_DIM, options.NORM, options.VARIANT
+        form = {"norm": norm, "activation": F.relu, "dropout": DROPOUT[variant]}
+        layers = [ASPP(in_channels, channels, list(options.ASPP_DILATIONS), **form)]
         if variant == MULTI_TASK:
-            aspp.convs[-1][1] = _conv_norm_relu(in_channels, channels, 1, norm)
+            layers[0].convs[-1][1] = _conv_norm_relu(in_channels, channels, 1, norm)
             layers.append(_conv_norm_relu(channels, channels, 3, norm))
-            for conv in (aspp.convs[-1][1], layers[1]):
+            for conv in (layers[0].convs[-1][1], layers[1]):
                 weight_init.c2_msra_fill(conv)
-        predictor = Conv2d(channels, num_classes, kernel_size=1)
+        predictor = Conv2d(channels, options.NUM_CLASSES, kernel_size=1)
         nn.init.normal_(predictor.weight, std=0.01)
         nn.init.zeros_(predictor.bias)
-        super().__init__(nn.Sequential(*layers, predictor), **options)
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode, input_shape: dict[str, ShapeSpec]) -> dict[str, object]:
-        """From MODEL.SEM_SEG_HEAD."""
-        options = cfg.MODEL.SEM_SEG_HEAD
-        mine = {"dilations": list(options.ASPP_DILATIONS), "variant": options.VARIANT}
-        return {**super().from_config(cfg, input_shape), **mine}
+        return [*layers, predictor]
 
 
 def _conv_norm_relu(in_channels: int, channels: int, size: int, norm: str, dilation: int = 1) -> Conv2d:
