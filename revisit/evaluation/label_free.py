@@ -13,13 +13,7 @@ from revisit.data.catalog import get_records
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.mapper import ViewMapper
 from revisit.data.records import sample
-from revisit.evaluation.features import (
-    CenterCropDataset,
-    Features,
-    ViewPairDataset,
-    evaluation_precision,
-    features_of,
-)
+from revisit.evaluation.features import CenterCropDataset, Features, SingleViewDataset, features_of
 from revisit.keys import declare, whole
 
 from detectron2.config import CfgNode
@@ -126,7 +120,7 @@ def watched_rows(cfg: CfgNode, model: nn.Module, extract: Callable[[str], Featur
         features = extract(name)
         return features and features.rows[sample(range(len(features.rows)), most)]
     crops = CenterCropDataset(watched_records(cfg), cfg.KNN_EVAL.IMAGE_SIZE, bit_depth(cfg), replaced=True)
-    features = features_of(model, crops, cfg.DATALOADER.NUM_WORKERS, evaluation_precision(cfg))
+    features = features_of(cfg, model, crops)
     return features and features.rows
 
 
@@ -141,8 +135,7 @@ def label_free_scores(
     rows = watched_rows(cfg, model, extract)
     mapper = ViewMapper.from_config(cfg)
     mapper = replace(mapper, crops=replace(mapper.crops, num_small=0), seed=SEED, looks_on_device=False)
-    pairs = ViewPairDataset(watched_records(cfg), mapper, bit_depth(cfg))
-    views = features_of(model, pairs, cfg.DATALOADER.NUM_WORKERS, evaluation_precision(cfg))
+    views = features_of(cfg, model, SingleViewDataset(watched_records(cfg), mapper, bit_depth(cfg)))
     if rows is None or views is None:
         return None
     rows, views = (each.to(cfg.MODEL.DEVICE) for each in (rows, views.rows))

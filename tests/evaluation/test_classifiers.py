@@ -4,11 +4,11 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from tiny import tiny_model
+from tiny import tiny_config, tiny_model
 from torch.nn.functional import normalize as unit
 
 from revisit.evaluation.classifiers import fit_linear, knn_classify, knn_top1, linear_top1
-from revisit.evaluation.features import Features, center_crop, extract_features
+from revisit.evaluation.features import Features, center_crop, extractor
 
 
 @pytest.mark.parametrize("temperature", [0.1, 0.005])  # exp(1 / 0.005) is beyond float32
@@ -61,10 +61,11 @@ def test_center_crop_takes_the_middle_seven_eighths():
 
 def test_features_come_in_the_order_of_the_data_set(toy_datasets):
     model = tiny_model().eval()
-    features = extract_features(model, "toy_objects_heldout", 32, num_workers=0)
+    features = extractor(tiny_config("KNN_EVAL.IMAGE_SIZE", 32), model)("toy_objects_heldout")
     assert features.rows.shape == (15, 64) and features.rows.dtype == torch.float32
     assert torch.allclose(features.rows.norm(dim=1), torch.ones(15), atol=1e-5)
     assert features.labels.tolist() == sorted(features.labels.tolist())
-    again = extract_features(model, "toy_objects_heldout", 32, num_workers=2)
+    with_workers = tiny_config("KNN_EVAL.IMAGE_SIZE", 32, "DATALOADER.NUM_WORKERS", 2)
+    again = extractor(with_workers, model)("toy_objects_heldout")
     assert torch.equal(features.rows, again.rows)
     assert not model.training

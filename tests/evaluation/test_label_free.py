@@ -13,7 +13,7 @@ from revisit.data.mapper import ViewMapper
 from revisit.data.reader import read_record
 from revisit.errors import UserError
 from revisit.evaluation import label_free
-from revisit.evaluation.features import CenterCropDataset, ViewPairDataset, extractor
+from revisit.evaluation.features import CenterCropDataset, SingleViewDataset, extractor
 from revisit.evaluation.label_free import (
     alignment,
     label_free_scores,
@@ -116,10 +116,10 @@ def test_an_unreadable_image_is_replaced_and_none_that_is_readable_ends_in_one_l
     assert torch.equal(crops[2]["image"], crops[3]["image"]) and not torch.equal(crops[1]["image"], crops[2]["image"])
     with pytest.raises(UserError, match="unreadable image .*002.png"):
         CenterCropDataset(records, 16)[2]
-    pairs = ViewPairDataset(records, ViewMapper.from_config(tiny_config()))
-    assert [view["image"].shape for view in pairs[2]] == [(3, 32, 32)] * 2
+    views = SingleViewDataset(records, ViewMapper.from_config(tiny_config()))
+    assert len(views) == 12 and views[4]["image"].shape == (3, 32, 32)
     for path in paths:
         path.write_bytes(b"no image")
-    for dataset in (crops, pairs):
+    for dataset in (crops, views):
         with pytest.raises(UserError, match="6 images in a row cannot be read"):
             dataset[0]

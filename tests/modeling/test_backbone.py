@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoints import load_into, maps_of, random_resnet
+from runs import assert_same
 from tiny import tiny_config
 
 from revisit.checkpoint.convert import convert
@@ -37,29 +38,19 @@ def build(cfg: CfgNode) -> ResNet:
     return build_revisit_resnet_backbone(cfg, RGB).eval()
 
 
-@pytest.mark.parametrize("depth", [18, 34, 50, 101])
-def test_names_shapes_and_outputs_equal_detectron2s_own_builder(depth):
-    ours = build(config(depth))
-    theirs = build_resnet_backbone(config(depth), RGB).eval()
-    theirs.load_state_dict(ours.state_dict(), strict=True)
+@pytest.mark.parametrize(
+    ("depth", "options"),
+    [(18, {}), (34, {}), (101, {"OUT_FEATURES": ["res4"]}), (50, {"RES5_DILATION": 2, "STRIDE_IN_1X1": False}),
+     (50, {"NUM_GROUPS": 4, "WIDTH_PER_GROUP": 8, "OUT_FEATURES": ["stem", "res5"]})],
+)  # fmt: skip
+def test_names_random_numbers_and_outputs_are_those_of_detectron2s_own_builder(depth, options):
+    ours = build(config(depth, **options))
+    torch.manual_seed(0)
+    theirs = build_resnet_backbone(config(depth, **options), RGB).eval()
+    assert_same(ours.state_dict(), theirs.state_dict())
     x = torch.randn(1, 3, 64, 64)
-    for name, value in theirs(x).items():
-        assert torch.equal(ours(x)[name], value)
-
-
-def test_own_stages_equal_detectron2s_where_both_can_build_them():
-    """RES4_STRIDE 1 sends the builder down its own path; undoing that stride must give Detectron2's network."""
-    cfg = config(50)
-    theirs = build_resnet_backbone(cfg, RGB).eval()
-    cfg.MODEL.RESNETS.RES4_STRIDE = 1
-    ours = build(cfg)
-    for block, reference in zip(ours.res4, theirs.res4, strict=True):
-        block.conv2.stride = reference.conv2.stride
-        if block.shortcut is not None:
-            block.shortcut.stride = reference.shortcut.stride
-    ours.load_state_dict(theirs.state_dict(), strict=True)
-    x = torch.randn(1, 3, 64, 64)
-    assert torch.equal(ours(x)["res5"], theirs(x)["res5"])
+    assert_same(ours(x), theirs(x))
+    assert ours.output_shape() == theirs.output_shape()
 
 
 @pytest.mark.parametrize("depth", [18, 50])

@@ -13,7 +13,7 @@ from trees import refused
 from revisit.data.crops import CropBoxes
 from revisit.data.mapper import ViewMapper, Views
 from revisit.data.reader import read_image
-from revisit.evaluation.features import Features, extract_features
+from revisit.evaluation.features import Features, extractor
 from revisit.viz import pretraining_sheets
 from revisit.viz.curves import plot_curves, read_metrics
 from revisit.viz.pretraining_sheets import (
@@ -198,7 +198,7 @@ def test_the_gallery_of_objects_shows_nearest_ones_of_other_images(toy_datasets,
 
 @pytest.fixture
 def features(toy_datasets) -> Features:
-    return extract_features(tiny_model(), "toy_objects_train", 48, 0)
+    return extractor(tiny_config(*TEST), tiny_model())("toy_objects_train")
 
 
 def test_the_gallery_finds_an_image_itself_first_and_frames_labels(features, tmp_path, monkeypatch):

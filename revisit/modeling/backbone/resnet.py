@@ -1,4 +1,4 @@
-"""ResNets: Detectron2's own, with the dilations, stems and widths that are needed here, and their description."""
+"""ResNets of Detectron2's blocks, with the dilations, stems and widths that are needed here, and their description."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -14,7 +14,7 @@ from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, Backbon
 from detectron2.config import CfgNode
 from detectron2.layers import CNNBlockBase, Conv2d, ShapeSpec, get_norm
 from detectron2.modeling import BACKBONE_REGISTRY
-from detectron2.modeling.backbone.resnet import BasicBlock, BasicStem, BottleneckBlock, ResNet, build_resnet_backbone
+from detectron2.modeling.backbone.resnet import BasicBlock, BasicStem, BottleneckBlock, ResNet
 from detectron2.modeling.roi_heads import Res5ROIHeads
 from fvcore.nn import weight_init
 
@@ -68,41 +68,26 @@ class DilatedBasicBlock(BasicBlock):
 def build_revisit_resnet_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> ResNet:
     """Build a Detectron2 ResNet from MODEL.RESNETS and MODEL.BACKBONE.FREEZE_AT.
 
-    Detectron2's core builder does it wherever its options suffice. Beyond them: RES4_DILATION and
+    What Detectron2's own builder can build has the same names, random numbers and outputs. Beyond it: RES4_DILATION and
     RES5_DILATION in {1, 2, 4}, where a dilated stage has stride 1; HALVE_FIRST_DILATION; RES4_STRIDE 1 without
     dilation; STEM_TYPE cifar; dilation and any RES2_OUT_CHANNELS for the BasicBlocks of depth 18 and 34.
-    Parameter names are the core builder's throughout, so weights are interchangeable. Under a meta-architecture
-    for pixelwise prediction the network returns, beside its maps, ``INPUT``: a view of its input without channels,
-    (N, 0, H, W). Heads have to know its size, which a map of some stride does not say.
+    Under a meta-architecture for pixelwise prediction the network returns, beside its maps, ``INPUT``: a view of its
+    input without channels, (N, 0, H, W). Heads have to know its size, which a map of some stride does not say.
 
     Raises:
-        ValueError: groups or deformable stages in a ResNet that has none, which Detectron2's builder refuses too.
+        ValueError: deformable stages, which Detectron2's builder has, or groups at a depth that has none.
     """
     options = cfg.MODEL.RESNETS
-    if _needs_own(options):
-        if any(options.DEFORM_ON_PER_STAGE) or (options.DEPTH in BASIC_DEPTHS and options.NUM_GROUPS > 1):
-            raise ValueError("MODEL.RESNETS: no groups at depths 18 and 34, no DEFORM_ON_PER_STAGE in such a ResNet")
-        make_stem = CifarStem if options.STEM_TYPE == "cifar" else BasicStem
-        stem = make_stem(input_shape.channels, options.STEM_OUT_CHANNELS, options.NORM)
-        stages = [_make_stage(options, index) for index in range(4)]
-        resnet = ResNet(stem, stages, out_features=options.OUT_FEATURES, freeze_at=cfg.MODEL.BACKBONE.FREEZE_AT)
-    else:
-        resnet = build_resnet_backbone(cfg, input_shape)
+    if any(options.DEFORM_ON_PER_STAGE) or (options.DEPTH in BASIC_DEPTHS and options.NUM_GROUPS > 1):
+        raise ValueError("MODEL.RESNETS: expected no DEFORM_ON_PER_STAGE, and no groups at depths 18 and 34")
+    make_stem = CifarStem if options.STEM_TYPE == "cifar" else BasicStem
+    stem = make_stem(input_shape.channels, options.STEM_OUT_CHANNELS, options.NORM)
+    count = max(("stem", "res2", "res3", "res4", "res5").index(name) for name in options.OUT_FEATURES)
+    stages = [_make_stage(options, index) for index in range(count)]
+    resnet = ResNet(stem, stages, out_features=options.OUT_FEATURES, freeze_at=cfg.MODEL.BACKBONE.FREEZE_AT)
     if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
         resnet.register_forward_hook(_add_input_size)
     return resnet
-
-
-def _needs_own(options: CfgNode) -> bool:
-    """Whether Detectron2's builder cannot make this ResNet."""
-    return (
-        options.STEM_TYPE != "basic"
-        or options.RES4_STRIDE != 2
-        or options.RES4_DILATION != 1
-        or options.RES5_DILATION not in (1, 2)
-        or options.HALVE_FIRST_DILATION
-        or (options.DEPTH in BASIC_DEPTHS and (options.RES5_DILATION, options.RES2_OUT_CHANNELS) != (1, 64))
-    )
 
 
 def _add_input_size(module: ResNet, args: tuple[Tensor], maps: dict[str, Tensor]) -> dict[str, Tensor]:
