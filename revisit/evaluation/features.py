@@ -59,8 +59,7 @@ class CenterCropDataset(Dataset):
 
 
 class SingleViewDataset(Dataset):
-    """Of each image in turn its anchor and its large positive in the first epoch; for an unreadable one stands in the
-    next."""
+    """Of each image in turn its anchor and its large positive in the first epoch, or those of the next readable one."""
 
     def __init__(self, records: list[dict], mapper: ViewMapper, bit_depth: int | None = None):
         self._records = records
@@ -106,25 +105,16 @@ TRANSFORMS = {"square": whole_image, "center_crop": center_crop}  # how a frozen
 
 
 def check_not_enlarged(name: str, size: int, key: str, transform: str = "center_crop") -> None:
-    """Check a data set whose images may have been made smaller (tools/make_shards.py).
-
-    Args:
-        size: of the views that the transform makes, px, which ``key`` says.
-
-    Raises:
-        UserError: the transform would enlarge them.
-    """
+    """Raise UserError where the transform would enlarge images of a data set that have been made smaller
+    (tools/make_shards.py), to views of ``size`` px, which ``key`` says."""
     short, least = MetadataCatalog.get(name).get("short_side"), size if transform == "square" else -(-size * 256 // 224)
     found = f"data set {name!r} has images made smaller, to a short side of {short} px"
     expect(not short or short >= least, f"{found}: {key} {size} would enlarge them, expected at least {least} px")
 
 
 class _FeatureCollector(DatasetEvaluator):
-    """Keeps the features that the model returns; the main process gets those of all, in the data set's order.
-
-    Args:
-        count: rows at most of this process. Memory for them is reserved once, so that no second copy is ever held.
-    """
+    """Keeps the features that the model returns; the main process gets those of all, in the data set's order. Memory
+    for the ``count`` rows of this process is reserved once, so that no second copy is ever held."""
 
     def __init__(self, count: int):
         self._count = count

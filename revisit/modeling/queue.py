@@ -94,11 +94,8 @@ class KeepsKeys:
 
 
 class QueueUpdate(HookBase):
-    """Enqueue the step's keys of all processes (docs/method.md: Queues).
-
-    Belongs directly after MomentumUpdate and before any checkpointer, so that the checkpoint of step i holds step i's
-    keys.
-    """
+    """Enqueue the step's keys of all processes (docs/method.md: Queues), before any checkpointer, whose checkpoint of
+    step i holds step i's keys."""
 
     def after_step(self) -> None:
         unwrap(self.trainer.model).enqueue_pending_keys()

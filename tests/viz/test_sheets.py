@@ -205,12 +205,12 @@ def test_the_gallery_finds_an_image_itself_first_and_frames_labels(features, tmp
     """The queries are taken from the bank, so each one's nearest neighbour is itself."""
     rows = []
     monkeypatch.setattr(pretraining_sheets, "save_sheet", lambda path, found, *texts, **more: rows.extend(found))
-    neighbor_gallery(tiny_config(*TEST), features, features, tmp_path, num_queries=3, num_neighbors=4)
-    assert [len(row.tiles) for row in rows] == [5] * 3
+    neighbor_gallery(tiny_config(*TEST), features, features, tmp_path, num_queries=3)
+    assert [len(row.tiles) for row in rows] == [9] * 3
     for row, query in zip(rows, np.linspace(0, len(features.rows) - 1, 3).astype(int), strict=True):
         first, nearest, *_ = row.tiles
         assert np.array_equal(first[4:-4, 4:-4], nearest[4:-4, 4:-4])
-        order = (features.rows @ features.rows[query]).argsort(descending=True)[:4]
+        order = (features.rows @ features.rows[query]).argsort(descending=True)[:8]
         frames = [GREEN if features.labels[n] == features.labels[query] else RED for n in order]
         assert [tuple(tile[0, 0].tolist()) for tile in row.tiles] == [(0, 0, 0), *frames]
 

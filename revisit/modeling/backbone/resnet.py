@@ -24,20 +24,15 @@ INPUT = "input"
 
 # For build_revisit_resnet_backbone. The width is Detectron2's own STEM_OUT_CHANNELS, RES2_OUT_CHANNELS and (bottleneck
 # blocks) WIDTH_PER_GROUP.
-declare(
-    "MODEL.RESNETS.STEM_TYPE",
-    "basic",
-    "basic: a 7 x 7 convolution of stride 2, and pooling. cifar: 3 x 3 of stride 1, no pooling.",
-    one_of("basic", "cifar"),
-)
+_STEM = one_of("basic", "cifar")
+declare("MODEL.RESNETS.STEM_TYPE", "basic", "cifar: a 3 x 3 convolution of stride 1, no pooling.", _STEM)
 declare("MODEL.RESNETS.RES4_STRIDE", 2, "1 keeps the resolution of res3 without dilation.", one_of(1, 2))
 declare("MODEL.RESNETS.RES4_DILATION", 1, "1, 2 or 4; a dilated stage has stride 1.", one_of(1, 2, 4))
 of_detectron2("MODEL.RESNETS.RES5_DILATION", rule=one_of(1, 2, 4))
 declare(
     "MODEL.RESNETS.HALVE_FIRST_DILATION",
     False,
-    "The first 3 x 3 convolution of a dilated stage has half the stage's dilation, as in torchvision's "
-    "`replace_stride_with_dilation` and in the multi-task code; False: all of it, as in MoCo's FCN and in Detectron2.",
+    "A dilated stage begins with half its dilation, as in torchvision and the multi-task code; not in MoCo's FCN.",
     SWITCH,
 )
 
@@ -170,7 +165,7 @@ assert features.shape == (1, {features})
 class ResNetDescription(BackboneDescription):
     """Of Detectron2's ResNet, whoever builds it, with the names of torchvision's ResNet, which are timm's too."""
 
-    NAME = "ResNet"
+    NAME, NETWORK = "ResNet", ResNet
     FLAG_KEYS = (
         "MODEL.RESNETS.DEPTH",
         "MODEL.RESNETS.STEM_TYPE",
@@ -182,9 +177,6 @@ class ResNetDescription(BackboneDescription):
     )
     PREFIXES = ("stem.", "res2.", "res3.", "res4.", "res5.")
     FOLDED = {"MODEL.RESNETS.NORM": "FrozenBN"}
-
-    def matches(self, module: nn.Module) -> bool:
-        return isinstance(module, ResNet)
 
     def build(self, cfg: CfgNode) -> ResNet:
         cfg = cfg.clone()
@@ -232,12 +224,9 @@ class ResNetDescription(BackboneDescription):
         theirs = {"STEM_TYPE": "basic", "STEM_OUT_CHANNELS": 64, "RES2_OUT_CHANNELS": features // 8}
         theirs |= {} if is_basic else {"STRIDE_IN_1X1": False}  # basic blocks have no 1x1
         for name, value in theirs.items():
-            found = flags[f"MODEL.RESNETS.{name}"]
-            if found != value:
-                raise UserError(
-                    f"MODEL.RESNETS.{name} is {found} in the backbone and {value} in torchvision's and timm's {title}, "
-                    "which cannot hold it: use it in Detectron2"
-                )
+            if (found := flags[f"MODEL.RESNETS.{name}"]) != value:
+                place = f"in the backbone and {value} in torchvision's and timm's {title}, which cannot hold it"
+                raise UserError(f"MODEL.RESNETS.{name} is {found} {place}: use it in Detectron2")
         is_plain = is_basic or (groups, group_width) == (1, 64)
         variant = "" if is_plain else f" of {groups} groups of width {group_width}"
         strides = "" if is_basic else "; strides in the 3x3 convolutions"

@@ -14,7 +14,7 @@ from revisit.modeling.bn_groups import group_batch_norm, whole_batch
 from revisit.modeling.distributed import unwrap
 from revisit.modeling.meta_arch.all_views import AllViews, Objective
 from revisit.modeling.meta_arch.pretraining import all_passes, unit_rows
-from revisit.modeling.momentum import MomentumUpdate, ema_update, momentum_copy
+from revisit.modeling.momentum import MomentumUpdate, momentum_copy
 from revisit.modeling.projection_head import BNProjectionHead
 
 from detectron2.config import CfgNode
@@ -87,11 +87,6 @@ class BYOL(AllViews):
             return distances(positives.flatten(0, 1)[:, None], keys).mean()
 
         return Objective(loss, targets[:, 0], encoded["targets_g"][:, 0], neighbor_loss)
-
-    def update_momentum_encoder(self) -> None:
-        """One EMA step of both momentum networks."""
-        ema_update(self.momentum_backbone, self.backbone, self.momentum)
-        ema_update(self.momentum_projection_head, self.projection_head, self.momentum)
 
 
 def distances(rows: Tensor, others: Tensor) -> Tensor:

@@ -14,23 +14,12 @@ from detectron2.structures import ImageList
 LOSSES = {"mse": F.mse_loss, "l1": F.l1_loss}
 
 
-declare(
-    "MODEL.DEPTH.LOSS",
-    "mse",
-    "mse or l1, over the pixels whose depth is known.",
-    one_of("mse", "l1"),
-    read_by="DepthEstimator",
-)
+declare("MODEL.DEPTH.LOSS", "mse", "Over the pixels of known depth.", one_of(*LOSSES), read_by="DepthEstimator")
 
 
 def depth_loss(predicted: Tensor, depth: Tensor, kind: str) -> Tensor:
-    """Mean of the squared (``mse``) or absolute (``l1``) error over the pixels whose depth is known.
-
-    Args:
-        predicted: (N, H, W) metres.
-        depth: (N, H, W) metres, 0 where it is missing. A batch without any depth has a loss of 0.
-        kind: a key of LOSSES.
-    """
+    """Mean squared (``mse``) or absolute (``l1``) error of (N, H, W) metres over the pixels whose depth is known,
+    not 0; of a batch without any it is 0."""
     valid = depth > 0
     return LOSSES[kind](predicted[valid], depth[valid], reduction="sum") / valid.sum().clamp(min=1)
 
@@ -52,15 +41,9 @@ class DepthEstimator(nn.Module):
         return self.pixel_mean.device
 
     def forward(self, batched_inputs: list[dict]) -> dict[str, Tensor] | list[dict[str, Tensor]]:
-        """Losses in training, else depths.
-
-        Args:
-            batched_inputs: dicts with ``image`` (3, H, W) and, in training, ``depth`` float32 (H, W) metres, 0
-                where it is missing; for tests perhaps ``height`` and ``width``, the size of the answer.
-
-        Returns:
-            {"loss_depth": scalar} in training, else {"depth": float32 (height, width) metres} for each image.
-        """
+        """Detectron2's contract: dicts with ``image`` (3, H, W) and, in training, ``depth`` float32 (H, W) metres, 0
+        where it is missing -> {"loss_depth": scalar}; else perhaps ``height`` and ``width``, the size of the answer ->
+        {"depth": float32 (height, width) metres} for each."""
         images = [(x["image"].to(self.device) - self.pixel_mean) / self.pixel_std for x in batched_inputs]
         images = ImageList.from_tensors(images)
         predicted = self.head.predict(self.backbone(images.tensor))[:, 0]

@@ -4,6 +4,8 @@ Balestriero, Unsupervised Learning on a DIET: Datum IndEx as Target Free of Self
 Head, arXiv 2302.10260. No positives, no negatives, no queue, no momentum encoder and no projection head.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -17,23 +19,16 @@ from detectron2.config import CfgNode
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils.events import get_event_storage
 
-declare("DIET.LABEL_SMOOTHING", 0.8, "Share of the target that all images have alike.", SHARE, read_by="DIET")
-declare(
+diet = partial(declare, read_by="DIET")
+diet("DIET.LABEL_SMOOTHING", 0.8, "Share of the target that all images have alike.", SHARE)
+diet(
     "DIET.NUM_IMAGES",
     0,
     "Rows of W, one for each training image; 0: as many as DATASETS.TRAIN has.",
-    whole(0, 2**31 - 1, "images"),
-    read_by="DIET",
+    whole(unit="images"),
     by_images=lambda images, batch: images,
 )
-declare(
-    "DIET.MAX_SCORES",
-    2**25,
-    "Scores of views against W that are in memory at once: more are computed in parts, twice.",
-    whole(1, 2**40),
-    may_change=True,
-    read_by="DIET",
-)
+diet("DIET.MAX_SCORES", 2**25, "Scores in memory at once; more go in parts, twice.", whole(1, 2**40), may_change=True)
 
 
 def index_loss(rows: Tensor, weight: Tensor, images: Tensor, smoothing: float, max_scores: int) -> Tensor:
@@ -42,12 +37,8 @@ def index_loss(rows: Tensor, weight: Tensor, images: Tensor, smoothing: float, m
         s   = W g(x)
         L   = mean [ logsumexp_n s_n - (1 - a) s_image - a mean_n s_n ]
 
-    Args:
-        rows: (B, Cg), g(x) of views.
-        weight: W, (N, Cg).
-        images: (B,) int64, 0 .. N - 1.
-        smoothing: a, 0 to 1.
-        max_scores: beyond so many the rows go in parts, whose scores are computed again for the gradient.
+    of rows g(x), (B, Cg), weight W, (N, Cg), images (B,) int64, and smoothing a. Rows with more than ``max_scores``
+    scores go in parts, whose scores are computed again for the gradient.
     """
 
     def of_part(part: Tensor, weight: Tensor, labels: Tensor) -> Tensor:

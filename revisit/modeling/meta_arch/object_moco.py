@@ -18,7 +18,7 @@ from revisit.modeling.losses.contrastive import at_least_float32
 from revisit.modeling.meta_arch.knn_moco import KNNMoCo
 from revisit.modeling.meta_arch.moco import Encoded
 from revisit.modeling.meta_arch.pretraining import positive_passes, unit_rows
-from revisit.modeling.momentum import ema_update, momentum_copy
+from revisit.modeling.momentum import momentum_copy
 from revisit.modeling.projection_head import ProjectionHead
 from revisit.modeling.queue import AlignedQueue
 
@@ -78,10 +78,7 @@ class ObjectMoCo(KNNMoCo):
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
-        backbone, views = meta_backbone(cfg), cfg.VIEWS
-        maps, divisor = backbone.output_shape(), max(1, backbone.size_divisibility)
-        lacking = [level for level in cfg.MODEL.ROI_HEADS.IN_FEATURES if level not in maps]
-        expect(not lacking, f"MODEL.ROI_HEADS.IN_FEATURES {lacking}: the backbone has {', '.join(maps)}")
+        views, divisor = cfg.VIEWS, max(1, meta_backbone(cfg).size_divisibility)
         for name in ("VIEWS.LARGE_SIZE", "VIEWS.SMALL_SIZE")[: 1 + (views.NUM_SMALL > 0)]:
             size = views[name.partition(".")[2]]
             expect(size % divisor == 0, f"{name} {size}: the backbone's pyramid needs a multiple of {divisor} px")
@@ -168,13 +165,6 @@ class ObjectMoCo(KNNMoCo):
     def feature_map(self, backbone: nn.Module, images: Tensor) -> Tensor:
         """The last map below a pyramid, as other methods have it; (B, 3, H, W) uint8 RGB -> (B, Cg, h, w)."""
         return super().feature_map(below(backbone), images)
-
-    def update_momentum_encoder(self) -> None:
-        """One EMA step of g', its pyramid, the box head, and the projection heads."""
-        super().update_momentum_encoder()
-        ema_update(self.momentum_roi_heads, self.roi_heads, self.momentum)
-        if self.image_weight:
-            ema_update(self.momentum_image_head, self.image_head, self.momentum)
 
     def enqueue(self, rows: dict[str, Tensor]) -> None:
         """Into the objects' queue and the images'."""

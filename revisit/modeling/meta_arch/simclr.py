@@ -19,15 +19,10 @@ from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils import comm
 
 # The values of SimCLR's paper.
-declare("SIMCLR.TEMPERATURE", 0.5, "tau.", POSITIVE, read_by="SimCLR")
-declare(
-    "SIMCLR.HIDDEN_DIM",
-    0,
-    "Width of the head's hidden layer, which then has batch norm; 0: MoCo's head, as wide as g(x) and without.",
-    whole(0, 2**14),
-    read_by="SimCLR",
-)
-declare("SIMCLR.EMBEDDING_DIM", 128, "C, width after the projection head.", whole(1, 2**14), read_by="SimCLR")
+simclr = partial(declare, read_by="SimCLR")
+simclr("SIMCLR.TEMPERATURE", 0.5, "tau.", POSITIVE)
+simclr("SIMCLR.HIDDEN_DIM", 0, "Of the head, which then has batch norm; 0: MoCo's head, without.", whole(0, 2**14))
+simclr("SIMCLR.EMBEDDING_DIM", 128, "C, width after the projection head.", whole(1, 2**14))
 
 
 def nt_xent(anchors: Tensor, positives: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -37,12 +32,8 @@ def nt_xent(anchors: Tensor, positives: Tensor, temperature: float) -> tuple[Ten
         n_i = logsumexp_n z_i . z_n / tau, over the rows n of other images
         L   = mean_i [ logaddexp(s_i, n_i) - s_i ],  s_i = z_i . z_partner(i) / tau
 
-    Args:
-        anchors, positives: (B, C) unit rows of two views of the same images, of all processes.
-        temperature: tau > 0.
-
-    Returns:
-        L, a scalar, and n_i of the positives, (B,).
+    of (B, C) unit rows of two views of the same images, of all processes. Returns L, a scalar, and n_i of the
+    positives, (B,).
     """
     rows = torch.cat([anchors, positives])
     images = torch.arange(len(anchors), device=rows.device).repeat(2)

@@ -33,12 +33,7 @@ swav("SWAV.TEMPERATURE", 0.1, "tau.", POSITIVE)
 # exp(-2 / 0.02) is not 0 in float32.
 swav("SWAV.EPSILON", 0.05, "Of Sinkhorn: the smaller, the nearer are codes to one prototype.", real(0.02))
 swav("SWAV.SINKHORN_ITERATIONS", 3, "Of Sinkhorn.", whole(1))
-swav(
-    "SWAV.QUEUE_SIZE",
-    3840,
-    "Earlier rows of each large view that help to fill prototypes evenly; 0: none.",
-    whole(unit="rows"),
-)
+swav("SWAV.QUEUE_SIZE", 3840, "Earlier rows of each large view that help to fill prototypes; 0: none.", whole())
 swav("SWAV.QUEUE_FROM_EPOCH", 15, "They are used from this epoch on, counted from 0.", whole(unit="epochs"))
 
 
@@ -100,12 +95,11 @@ class SwAV(AllViews):
 
     @classmethod
     def notes(cls, cfg: CfgNode, num_images: int) -> list[str]:
-        per_epoch, options = num_images // cfg.SOLVER.IMS_PER_BATCH, cfg.SWAV
-        waits = [("FROZEN_EPOCHS", "prototypes never learn")]
-        waits += [("QUEUE_FROM_EPOCH", "its queue is never used")] if options.QUEUE_SIZE else []
-        notes = super().notes(cfg, num_images)
-        for name, consequence in waits:
-            notes += late_start(f"SWAV.{name}", options[name], options[name] * per_epoch, cfg, consequence)
+        per_epoch, notes = num_images // cfg.SOLVER.IMS_PER_BATCH, super().notes(cfg, num_images)
+        waits = {"FROZEN_EPOCHS": "prototypes never learn"}
+        waits |= {"QUEUE_FROM_EPOCH": "its queue is never used"} if cfg.SWAV.QUEUE_SIZE else {}
+        for name, consequence in waits.items():
+            notes += late_start(f"SWAV.{name}", cfg.SWAV[name], cfg.SWAV[name] * per_epoch, cfg, consequence)
         return notes
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:

@@ -1,5 +1,7 @@
 """Heads that turn one map of the backbone into a value for every pixel of its input: FCN and DeepLab-v3."""
 
+from functools import partial
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -16,36 +18,20 @@ DEEPLAB, MULTI_TASK = "deeplab", "multi_task_code"
 DROPOUT = {DEEPLAB: 0.1, MULTI_TASK: 0.5}  # DeepLab's own, since the paper does not say; the published code's
 
 
-declare(
-    "MODEL.SEM_SEG_HEAD.DILATION",
-    1,
-    "Of RevisitFCNHead's 3 x 3 convolutions; 6 for VOC.",
-    whole(1, 64),
-    read_by=PIXELWISE,
-)
-declare(
-    "MODEL.SEM_SEG_HEAD.ASPP_DILATIONS",
-    (12, 24, 36),
-    "Of RevisitDeepLabV3Head.",
-    each(whole(1, 256), 3),
-    read_by=PIXELWISE,
-)
-declare(
+pixelwise = partial(declare, read_by=PIXELWISE)
+pixelwise("MODEL.SEM_SEG_HEAD.DILATION", 1, "Of RevisitFCNHead's 3 x 3 convolutions; 6 for VOC.", whole(1, 64))
+pixelwise("MODEL.SEM_SEG_HEAD.ASPP_DILATIONS", (12, 24, 36), "Of RevisitDeepLabV3Head.", each(whole(1, 256), 3))
+pixelwise(
     "MODEL.SEM_SEG_HEAD.VARIANT",
-    "deeplab",
+    DEEPLAB,
     "Of RevisitDeepLabV3Head: deeplab, or multi_task_code, the network of the code that the paper names for NYUD.",
-    one_of("deeplab", "multi_task_code"),
-    read_by=PIXELWISE,
+    one_of(DEEPLAB, MULTI_TASK),
 )
 
 
 class PixelHead(nn.Module):
-    """A head for Detectron2's SemanticSegmentor, from MODEL.SEM_SEG_HEAD and the shapes of the backbone's maps;
-    subclasses say which layers make the logits.
-
-    Raises:
-        UserError: IN_FEATURES is not one of the backbone's maps.
-    """
+    """A head for Detectron2's SemanticSegmentor, from MODEL.SEM_SEG_HEAD and the shapes of the backbone's maps, one of
+    which IN_FEATURES names; subclasses say which layers make the logits."""
 
     def __init__(self, cfg: CfgNode, input_shape: dict[str, ShapeSpec]):
         super().__init__()
@@ -145,6 +131,6 @@ def check_head(cfg: CfgNode, num_processes: int) -> None:
     images = batch if "Sync" in options.NORM else batch // num_processes
     expect(
         images > 1 or options.NORM not in ("BN", "SyncBN", "naiveSyncBN", "nnSyncBN"),
-        f"MODEL.SEM_SEG_HEAD.VARIANT {MULTI_TASK} normalises pooled maps over the images of a pass, which is one here: "
-        "expected a larger SOLVER.IMS_PER_BATCH, fewer ACCUMULATION_STEPS, or NORM SyncBN over several processes",
+        f"MODEL.SEM_SEG_HEAD.VARIANT {MULTI_TASK} normalises pooled maps over the images of a pass, which is one: "
+        "expected a larger SOLVER.IMS_PER_BATCH, or NORM SyncBN over several processes",
     )
