@@ -59,7 +59,7 @@ class MinesNeighbors:
         super().check(cfg, share)
         in_parts = cfg.NEIGHBORS.ENQUEUE_FIRST and cfg.SOLVER.ACCUMULATION_STEPS > 1
         expect(
-            not in_parts, "NEIGHBORS.ENQUEUE_FIRST mines among all keys: expected SOLVER.ACCUMULATION_STEPS 1 with it"
+            not in_parts, "NEIGHBORS.ENQUEUE_FIRST mines among all keys: expected SOLVER.ACCUMULATION_STEPS 1"
         )
 
     @classmethod
