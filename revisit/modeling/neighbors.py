@@ -58,9 +58,7 @@ class MinesNeighbors:
     def check(cls, cfg: CfgNode, share: int) -> None:
         super().check(cfg, share)
         in_parts = cfg.NEIGHBORS.ENQUEUE_FIRST and cfg.SOLVER.ACCUMULATION_STEPS > 1
-        expect(
-            not in_parts, "NEIGHBORS.ENQUEUE_FIRST mines among all keys: expected SOLVER.ACCUMULATION_STEPS 1"
-        )
+        expect(not in_parts, "NEIGHBORS.ENQUEUE_FIRST mines among all keys: expected SOLVER.ACCUMULATION_STEPS 1")
 
     @classmethod
     def notes(cls, cfg: CfgNode, num_images: int) -> list[str]:
