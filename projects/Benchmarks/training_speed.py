@@ -23,6 +23,7 @@ from revisit.engine.solver import build_optimizer
 from revisit.engine.step_cost import random_views, step_cost
 from revisit.engine.train_step import TrainStep
 from revisit.errors import expect
+from revisit.modeling import momentum
 from revisit.modeling.losses.chunked import chunked_losses
 from revisit.modeling.meta_arch.pretraining import metrics_period
 
@@ -106,7 +107,7 @@ class OwnStep:
         self._batches.append(batch)
         with self._storage:
             self._step.run_step()
-        self.model.update_momentum_encoder()
+        momentum.update_momentum_encoder(self.model)
         self.model.enqueue_pending_keys()
         self._storage.step()
 
@@ -124,7 +125,7 @@ class OwnStep:
             "monitors": (self.model, "log_monitors"),
             "losses, forward": (self.model, "losses"),
             "optimizer": (self._step, "_update"),
-            "momentum update": (self.model, "update_momentum_encoder"),
+            "momentum update": (momentum, "update_momentum_encoder"),
             "queue": (self.model, "enqueue_pending_keys"),
         }
         with contextlib.ExitStack() as stack:

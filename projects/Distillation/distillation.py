@@ -10,14 +10,14 @@ from torch.nn import functional as F
 from projects.Distillation.teacher import SameTeacher, Teacher, load_teacher
 from revisit.errors import expect
 from revisit.keys import POSITIVE, declare, real
-from revisit.modeling.bn_groups import BNGroups, check_whole_batch, group_batch_norm, whole_batch
+from revisit.modeling.bn_groups import check_whole_batch, group_batch_norm, whole_batch
 from revisit.modeling.distributed import gather_rows, gather_rows_with_gradient
 from revisit.modeling.losses.contrastive import at_least_float32
 from revisit.modeling.meta_arch.pretraining import Pretraining, all_passes, unit_rows
 from revisit.modeling.monitors import feature_std
 from revisit.urls import is_url
 
-from detectron2.config import CfgNode, configurable
+from detectron2.config import CfgNode
 from detectron2.engine import HookBase
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils import comm
@@ -69,31 +69,13 @@ class Distillation(Pretraining):
     Views are those of all processes. Nothing but the backbone learns: no head is between it and the losses.
     """
 
-    @configurable
-    def __init__(
-        self,
-        *,
-        teacher: Teacher,
-        temperature: float,
-        pooled_weight: float,
-        cell_weight: float,
-        relation_weight: float,
-        bn_groups: BNGroups,
-        **shared: object,
-    ):
-        """``add_distillation_keys`` says what each option means."""
-        super().__init__(**shared)
-        self.temperature, self.relation_weight = temperature, relation_weight
-        self.pooled_weight, self.cell_weight = pooled_weight, cell_weight
-        self.global_batch = bn_groups.images
-        self._teacher = (teacher,)  # no part of this module: neither checkpoints nor MODEL.WEIGHTS have its tensors
-        group_batch_norm([self.backbone], bn_groups)
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict:
-        options = {name.lower(): value for name, value in cfg.DISTILLATION.items() if name != "TEACHER"}
-        shared = super().from_config(cfg)  # draws the backbone, before the teacher draws numbers
-        return {**shared, **options, "teacher": load_teacher(cfg), "bn_groups": whole_batch(cfg)}
+    def __init__(self, cfg: CfgNode):
+        super().__init__(cfg)
+        options = cfg.DISTILLATION
+        self.temperature, self.relation_weight = options.TEMPERATURE, options.RELATION_WEIGHT
+        self.pooled_weight, self.cell_weight = options.POOLED_WEIGHT, options.CELL_WEIGHT
+        self._teacher = (load_teacher(cfg),)  # no part of this module: no checkpoint and no MODEL.WEIGHTS has it
+        group_batch_norm([self.backbone], whole_batch(cfg))
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:

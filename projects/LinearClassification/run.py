@@ -18,6 +18,7 @@ import logging
 import warnings
 from argparse import Namespace
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,7 +45,7 @@ from revisit.data.class_names import share_classes
 from revisit.data.classification_datasets import DIFFICULT, PRESENT
 from revisit.engine.bit_depth_of_run import resolve_bit_depth
 from revisit.errors import expect
-from revisit.evaluation.classifiers import knn_top1
+from revisit.evaluation.classifiers import knn_classify, top1
 from revisit.evaluation.features import TRANSFORMS, Features
 from revisit.files import written_whole
 from revisit.keys import PIXELS, POSITIVE, SWITCH, declare, each, one_of, real, whole
@@ -276,7 +277,8 @@ def knn(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: Labell
     pairs = (cached_features(cfg, backbone, data) for data in (train, test))
     bank, queries = (Features(F.normalize(torch.tensor(rows), dim=1), torch.tensor(labels)) for rows, labels in pairs)
     options = cfg.KNN_EVAL
-    return {"top1": round(knn_top1(bank, queries, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE), 2)}
+    vote = partial(knn_classify, bank, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE)
+    return {"top1": round(top1(vote, queries), 2)}
 
 
 def sgd(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: LabelledSet) -> dict:

@@ -23,7 +23,7 @@ from revisit.data.class_names import names_of
 from revisit.errors import UserError, expect, first_line
 from revisit.files import written_whole
 from revisit.keys import SWITCH, declare, value_of
-from revisit.modeling.backbone.description import backbone_class, backbone_keys, describe, description_of, undescribed
+from revisit.modeling.backbone.description import backbone_keys, describe, description_of, undescribed
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.urls import local_copy
 
@@ -153,7 +153,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
             self._trainer.check_state_dict(checkpoint["trainer"])
         description = describe(self.model)
         if not (description or self._resuming):
-            raise undescribed(f"the backbone, a {backbone_class(self.model)},")
+            raise undescribed(f"the backbone, a {type(getattr(self.model, 'backbone', self.model)).__name__},")
         flags = checkpoint.get("flags") or read_flags(self._named)[0]
         if not isinstance(flags, dict | None):
             raise UserError(f"{self._path} has a {type(flags).__name__} for flags: not a checkpoint of Revisit")

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from torch import nn
@@ -10,7 +11,7 @@ from revisit.data.loader import ResumableLoader, with_looks
 from revisit.engine.evaluation_hooks import BestCheckpoint, Evaluation, LabelFreeHistory, LabelFreeResults, StartScores
 from revisit.engine.hooks import Checkpoints, CollapseAlarm, CropFallbacks, ReadErrors, Throughput, Writers
 from revisit.engine.trainer import RevisitTrainer
-from revisit.evaluation.classifiers import fit_linear, knn_top1, linear_top1
+from revisit.evaluation.classifiers import fit_linear, knn_classify, top1
 from revisit.evaluation.features import Features, extractor
 from revisit.evaluation.label_free import LABEL_FREE, label_free_scores
 from revisit.modeling.distributed import share_state, unwrap
@@ -78,7 +79,7 @@ class PretrainTrainer(RevisitTrainer):
             object_gallery(cfg, model, Path(cfg.OUTPUT_DIR) / f"neighbours_objects_{get_event_storage().iter:07d}.png")
         if cfg.KNN_EVAL.BANK:
             results.update(_classify(cfg, extract))
-        if cfg.MONITOR.IMAGES and (scores := label_free_scores(cfg, model, extract)):
+        if cfg.MONITOR.IMAGES and (scores := label_free_scores(cfg, model)):
             results.label_free = scores
             results.update({name: getattr(scores, name) for name in LABEL_FREE})
             logger.info(
@@ -101,12 +102,12 @@ def _classify(cfg: CfgNode, extract: Callable[[str], Features | None]) -> dict[s
         if name == cfg.DATASETS.TEST[0]:
             picture = Path(cfg.OUTPUT_DIR) / f"neighbours_{get_event_storage().iter:07d}.png"
             neighbor_gallery(cfg, bank, test, picture)
-        top1 = knn_top1(voters, test, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE)
-        results[f"knn_top1{suffixes[name]}"] = top1
-        logger.info(f"kNN top-1 of {name}: {top1:.2f} % (bank {options.BANK}, {len(bank.rows)} images)")
+        vote = partial(knn_classify, voters, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE)
+        results[f"knn_top1{suffixes[name]}"] = right = top1(vote, test)
+        logger.info(f"kNN top-1 of {name}: {right:.2f} % (bank {options.BANK}, {len(bank.rows)} images)")
     if options.LINEAR:
         classifier = fit_linear(voters)
         for name, test in tests.items():
-            results[f"linear_top1{suffixes[name]}"] = top1 = linear_top1(classifier, test)
-            logger.info(f"linear top-1 of {name}: {top1:.2f} %")
+            results[f"linear_top1{suffixes[name]}"] = right = top1(classifier, test)
+            logger.info(f"linear top-1 of {name}: {right:.2f} %")
     return results

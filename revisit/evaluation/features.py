@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import cache, partial
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -59,8 +58,8 @@ class CenterCropDataset(Dataset):
         return {"image": torch.from_numpy(image).permute(2, 0, 1), "label": record.get("label", -1)}
 
 
-class ViewPairDataset(Dataset):
-    """Of each image its anchor and its large positive in the first epoch; for an unreadable one stands in the next."""
+class SingleViewDataset(Dataset):
+    """Of each image in turn its anchor and its large positive in the first epoch, or those of the next readable one."""
 
     def __init__(self, records: list[dict], mapper: ViewMapper, bit_depth: int | None = None):
         self._records = records
@@ -68,15 +67,16 @@ class ViewPairDataset(Dataset):
         self._bit_depth = bit_depth
 
     def __len__(self) -> int:
-        return len(self._records)
+        return 2 * len(self._records)
 
-    def __getitem__(self, index: int) -> list[dict]:
+    def __getitem__(self, place: int) -> dict:
+        index, name = place // 2, ("anchor", "positive")[place % 2]
+
         def views_of(record: dict) -> Views:
             return self._mapper.of_picture(open_record(record, self._bit_depth), 0, index)
 
         _, views = _this_or_next(self._records, index, views_of)
-        pair = (torch.from_numpy(views[name]).permute(2, 0, 1) for name in ("anchor", "positive"))
-        return [{"image": view, "label": -1} for view in pair]
+        return {"image": torch.from_numpy(views[name]).permute(2, 0, 1), "label": -1}
 
 
 def _this_or_next(records: list[dict], index: int, read: Callable[[dict], Read]) -> tuple[dict, Read]:
@@ -105,25 +105,16 @@ TRANSFORMS = {"square": whole_image, "center_crop": center_crop}  # how a frozen
 
 
 def check_not_enlarged(name: str, size: int, key: str, transform: str = "center_crop") -> None:
-    """Check a data set whose images may have been made smaller (tools/make_shards.py).
-
-    Args:
-        size: of the views that the transform makes, px, which ``key`` says.
-
-    Raises:
-        UserError: the transform would enlarge them.
-    """
+    """Raise UserError where the transform would enlarge images of a data set that have been made smaller
+    (tools/make_shards.py), to views of ``size`` px, which ``key`` says."""
     short, least = MetadataCatalog.get(name).get("short_side"), size if transform == "square" else -(-size * 256 // 224)
     found = f"data set {name!r} has images made smaller, to a short side of {short} px"
     expect(not short or short >= least, f"{found}: {key} {size} would enlarge them, expected at least {least} px")
 
 
 class _FeatureCollector(DatasetEvaluator):
-    """Keeps the features that the model returns; the main process gets those of all, in the data set's order.
-
-    Args:
-        count: rows at most of this process. Memory for them is reserved once, so that no second copy is ever held.
-    """
+    """Keeps the features that the model returns; the main process gets those of all, in the data set's order. Memory
+    for the ``count`` rows of this process is reserved once, so that no second copy is ever held."""
 
     def __init__(self, count: int):
         self._count = count
@@ -156,49 +147,26 @@ class _FeatureCollector(DatasetEvaluator):
         return Features(rows, labels)
 
 
-def extract_features(
-    model: nn.Module,
-    dataset: str,
-    image_size: int,
-    num_workers: int,
-    bit_depth: int | None = None,
-    precision: torch.dtype | None = None,
-) -> Features | None:
-    """Features of every image of a data set by name, in evaluation mode; None but on the main process."""
-    images = CenterCropDataset(get_records(dataset), image_size, bit_depth)
-    return features_of(model, images, num_workers, precision)
-
-
-def evaluation_precision(cfg: CfgNode) -> torch.dtype | None:
-    """The dtype of autocast: on a GPU that of training, on a CPU none, where float32 costs little."""
-    amp = cfg.SOLVER.AMP
-    return getattr(torch, amp.DTYPE) if amp.ENABLED and cfg.MODEL.DEVICE != "cpu" else None
-
-
 def extractor(cfg: CfgNode, model: nn.Module) -> Callable[[str], Features | None]:
-    """``extract_features`` by name as KNN_EVAL, INPUT.BIT_DEPTH and SOLVER.AMP say; of each data set once."""
-    options = (cfg.KNN_EVAL.IMAGE_SIZE, cfg.DATALOADER.NUM_WORKERS, bit_depth(cfg), evaluation_precision(cfg))
-    return cache(lambda name: extract_features(model, name, *options))
+    """``features_of`` a data set by name, whose centres are cut out as KNN_EVAL says; of each data set once."""
+    how = (cfg.KNN_EVAL.IMAGE_SIZE, bit_depth(cfg))
+    return cache(lambda name: features_of(cfg, model, CenterCropDataset(get_records(name), *how)))
 
 
-def features_of(
-    model: nn.Module,
-    images: CenterCropDataset | ViewPairDataset,
-    num_workers: int,
-    precision: torch.dtype | None = None,
-) -> Features | None:
-    """As ``extract_features``, of images that are cut already; of pairs of views, one row after the other."""
+def features_of(cfg: CfgNode, model: nn.Module, images: CenterCropDataset | SingleViewDataset) -> Features | None:
+    """Features of every image, in evaluation mode; None but on the main process.
+
+    A GPU computes in the training's precision, a CPU in float32, which costs little there.
+    """
     loader = SignalSafeLoader(
         images,
         sampler=InferenceSampler(len(images)),
         batch_size=BATCH,
-        num_workers=num_workers,
-        collate_fn=_unpaired if isinstance(images, ViewPairDataset) else list,
+        num_workers=cfg.DATALOADER.NUM_WORKERS,
+        collate_fn=list,
     )
-    collector = _FeatureCollector(len(loader.sampler) * (1 + isinstance(images, ViewPairDataset)))
-    with torch.autocast("cuda", precision, enabled=precision is not None):
-        return inference_on_dataset(model, loader, collector) or None  # which makes {} of None
-
-
-def _unpaired(pairs: list[list[dict]]) -> list[dict]:
-    return list(chain.from_iterable(pairs))
+    amp = cfg.SOLVER.AMP
+    enabled = amp.ENABLED and cfg.MODEL.DEVICE != "cpu"
+    with torch.autocast("cuda", getattr(torch, amp.DTYPE) if enabled else None, enabled=enabled):
+        found = inference_on_dataset(model, loader, _FeatureCollector(len(loader.sampler)))
+    return found or None  # Detectron2 makes {} of None

@@ -2,8 +2,9 @@
 images lie to each other, and how far neighbours stay the same while the network learns."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -13,13 +14,7 @@ from revisit.data.catalog import get_records
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.mapper import ViewMapper
 from revisit.data.records import sample
-from revisit.evaluation.features import (
-    CenterCropDataset,
-    Features,
-    ViewPairDataset,
-    evaluation_precision,
-    features_of,
-)
+from revisit.evaluation.features import CenterCropDataset, SingleViewDataset, features_of
 from revisit.keys import declare, whole
 
 from detectron2.config import CfgNode
@@ -32,22 +27,18 @@ CHUNK = 1024  # rows
 LABEL_FREE = ("rankme", "alignment", "uniformity")  # of LabelFreeScores; none is better for being higher or lower
 
 
-declare(
+monitor = partial(declare, may_change=True, read_by="Pretraining")
+monitor(
     "MONITOR.IMAGES",
     "",
-    "Data set without labels, such as folder:/data/photos, whose features are judged at every evaluation: "
-    "rankme, alignment, uniformity, neighbor_stability (docs/reading-a-run.md), with the sizes and neighbours of "
-    "KNN_EVAL. train is the first of DATASETS.TRAIN; '' switches the monitor off.",
-    may_change=True,
-    read_by="Pretraining",
+    "Data set without labels whose features are judged at every evaluation (docs/reading-a-run.md), with the sizes and "
+    "neighbours of KNN_EVAL. train is the first of DATASETS.TRAIN; '': none.",
 )
-declare(
+monitor(
     "MONITOR.MAX_IMAGES",
     2048,
     "Of these images at most so many, spread evenly; rankme needs a few times as many as there are features.",
     whole(2, 2**20, "images"),
-    may_change=True,
-    read_by="Pretraining",
 )
 
 
@@ -115,37 +106,19 @@ def watched_records(cfg: CfgNode) -> list[dict]:
     return sample(get_records(cfg.MONITOR.IMAGES), cfg.MONITOR.MAX_IMAGES)
 
 
-def watched_rows(cfg: CfgNode, model: nn.Module, extract: Callable[[str], Features | None]) -> Tensor | None:
-    """(M, Cg) unit rows of ``watched_records``, seen as kNN sees images; None but on the main process.
+def label_free_scores(cfg: CfgNode, model: nn.Module) -> LabelFreeScores | None:
+    """Judge the features of MONITOR.IMAGES, seen as kNN sees images; None but on the main process.
 
-    Args:
-        extract: ``extractor`` of the model, which is asked where kNN needs the features of MONITOR.IMAGES too.
+    Alignment is that of the recipe's own views, the anchor and the large positive, drawn once and for all.
     """
-    name, most = cfg.MONITOR.IMAGES, cfg.MONITOR.MAX_IMAGES
-    if name in (cfg.KNN_EVAL.BANK, *cfg.DATASETS.TEST):
-        features = extract(name)
-        return features and features.rows[sample(range(len(features.rows)), most)]
-    crops = CenterCropDataset(watched_records(cfg), cfg.KNN_EVAL.IMAGE_SIZE, bit_depth(cfg), replaced=True)
-    features = features_of(model, crops, cfg.DATALOADER.NUM_WORKERS, evaluation_precision(cfg))
-    return features and features.rows
-
-
-def label_free_scores(
-    cfg: CfgNode, model: nn.Module, extract: Callable[[str], Features | None]
-) -> LabelFreeScores | None:
-    """Judge the features of MONITOR.IMAGES; None but on the main process.
-
-    Alignment is that of the recipe's own views, the anchor and the large positive, drawn once and for all; ``extract``
-    is that of ``watched_rows``.
-    """
-    rows = watched_rows(cfg, model, extract)
+    records, depth = watched_records(cfg), bit_depth(cfg)
+    crops = features_of(cfg, model, CenterCropDataset(records, cfg.KNN_EVAL.IMAGE_SIZE, depth, replaced=True))
     mapper = ViewMapper.from_config(cfg)
     mapper = replace(mapper, crops=replace(mapper.crops, num_small=0), seed=SEED, looks_on_device=False)
-    pairs = ViewPairDataset(watched_records(cfg), mapper, bit_depth(cfg))
-    views = features_of(model, pairs, cfg.DATALOADER.NUM_WORKERS, evaluation_precision(cfg))
-    if rows is None or views is None:
+    views = features_of(cfg, model, SingleViewDataset(records, mapper, depth))
+    if crops is None or views is None:
         return None
-    rows, views = (each.to(cfg.MODEL.DEVICE) for each in (rows, views.rows))
+    rows, views = (each.rows.to(cfg.MODEL.DEVICE) for each in (crops, views))
     return LabelFreeScores(
         rankme=rankme(rows),
         alignment=alignment(views[::2], views[1::2]),

@@ -19,11 +19,8 @@ from detectron2.utils import comm
 # Detectron2's own evaluator is no base for this one: 0.6 reads the raw file (ids that start at 1 stay shifted), keeps
 # run lengths of every prediction, and leaves a class out of the mean on main where 0.6 counts a 0.
 class SemSegEvaluator(DatasetEvaluator):
-    """Compares SemanticSegmentor's outputs with the truth in the file that each input names.
-
-    Args:
-        dataset_name: registered, with ``stuff_classes`` (names) and perhaps ``label_offset`` in its metadata.
-    """
+    """Compares SemanticSegmentor's outputs with the truth in the file that each input names. The data set's metadata
+    have ``stuff_classes`` (names) and perhaps ``label_offset``."""
 
     def __init__(self, dataset_name: str):
         metadata = MetadataCatalog.get(dataset_name)
@@ -36,13 +33,9 @@ class SemSegEvaluator(DatasetEvaluator):
         self._confusion = np.zeros((len(self._classes), len(self._classes)), np.int64)
 
     def process(self, inputs: list[dict], outputs: list[dict]) -> None:
-        """Count the pixels of a batch.
-
-        Args:
-            inputs: dicts with ``sem_seg_file_name``, and ``file_name``, ``height`` and ``width`` of the image; where
-                these are the size of the logits alone, ``file_size`` (H, W) is the image's.
-            outputs: dicts with ``sem_seg``, logits (C, height, width).
-        """
+        """Count the pixels of inputs with ``sem_seg_file_name``, and ``file_name``, ``height`` and ``width`` of the
+        image (where these are the logits' size alone, ``file_size`` (H, W) is the image's), and of outputs with
+        ``sem_seg``, logits (C, height, width)."""
         num_classes = len(self._classes)
         for record, output in zip(inputs, outputs, strict=True):
             file_name, logits = record["sem_seg_file_name"], output["sem_seg"]
@@ -61,8 +54,7 @@ class SemSegEvaluator(DatasetEvaluator):
         ``IoU-NAME`` of the classes in the mIoU, ``ACC-NAME`` of those in the mACC; of two classes with one
         name, the id tells them apart.
 
-        Raises:
-            UserError: every pixel of the truth is void.
+        Raises UserError where every pixel of the truth is void.
         """
         parts = comm.gather(self._confusion)
         if not comm.is_main_process():
@@ -131,12 +123,8 @@ class DepthEvaluator(DatasetEvaluator):
         self._sums: list[np.ndarray] = []
 
     def process(self, inputs: list[dict], outputs: list[dict]) -> None:
-        """Add up the errors of a batch.
-
-        Args:
-            inputs: dicts with ``depth_file_name``, and ``file_name``, ``height`` and ``width`` of the image.
-            outputs: dicts with ``depth``, (H, W) metres at the size of that file.
-        """
+        """Add up the errors of inputs with ``depth_file_name``, and ``file_name``, ``height`` and ``width`` of the
+        image, and of outputs with ``depth``, (H, W) metres at the size of that file."""
         for record, output in zip(inputs, outputs, strict=True):
             file_name, depth = record["depth_file_name"], output["depth"].cpu().double().numpy()
             truth = read_depth(file_name)
@@ -150,8 +138,7 @@ class DepthEvaluator(DatasetEvaluator):
         rmse: root of the mean squared error, metres; absrel: mean of error / truth; delta1, delta2, delta3: percent
         of the pixels where neither of estimate and truth exceeds the other by a factor of 1.25, 1.25**2, 1.25**3.
 
-        Raises:
-            UserError: no pixel has a truth.
+        Raises UserError where no pixel has a truth.
         """
         parts = comm.gather(self._sums)
         if not comm.is_main_process():
@@ -171,15 +158,8 @@ class DepthEvaluator(DatasetEvaluator):
 
 
 def sums_of_errors(depth: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Over the pixels of one image whose truth is not 0: what the results are made of.
-
-    Args:
-        depth: float64 (H, W) metres; clipped to SMALLEST.
-        truth: (H, W) metres.
-
-    Returns:
-        float64 (6,): pixels, squared errors, errors / truth, pixels within RATIO, RATIO**2 and RATIO**3.
-    """
+    """Over the pixels of one image whose truth is not 0, both float (H, W) metres: float64 (6,), the number of pixels,
+    squared errors, errors / truth, pixels within RATIO, RATIO**2 and RATIO**3."""
     valid = truth != 0
     t = truth[valid].astype(np.float64)
     p = np.maximum(depth[valid], SMALLEST)

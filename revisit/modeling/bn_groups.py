@@ -21,10 +21,8 @@ aten = torch.ops.aten
 
 
 class BNGroups(NamedTuple):
-    """How the images that all processes run at a time fall into equal groups (docs/method.md: Batch statistics).
-
-    ``splits`` or ``processes`` is 1. Groups are consecutive images in the order of the processes.
-    """
+    """How the images that all processes run at a time, in their order, fall into equal groups of consecutive ones
+    (docs/method.md: Batch statistics). ``splits`` or ``processes`` is 1."""
 
     images: int  # in a group
     splits: int  # groups in a process's pass
@@ -44,26 +42,17 @@ def meta_backbone(cfg: CfgNode) -> nn.Module:
 
 
 def bn_groups(cfg: CfgNode, share: int, backbone: nn.Module | None = None) -> BNGroups | None:
-    """The groups of a config, where ``share`` images are a process's batch; None of a backbone without batch norm.
-
-    Args:
-        backbone: of the config, where it is built already.
-
-    Raises:
-        UserError: a pass is neither a number of such groups, nor a number of passes such a group.
-    """
+    """The groups of a config, where ``share`` images are a process's batch and ``backbone`` is built already, or not;
+    None of one without batch norm. Raises UserError where groups of that size do not fit."""
     if not has_batch_norm(backbone or meta_backbone(cfg)):
         return None
     part, processes = share // cfg.SOLVER.ACCUMULATION_STEPS, cfg.SOLVER.IMS_PER_BATCH // share
     size = cfg.MOCO.BN_GROUP or part
     if groups := _layout(size, part, processes):
         return groups
-    possible = [n for n in range(2, part * processes // 2 + 1) if _layout(n, part, processes)]
-    nearest = min(possible, key=lambda n: abs(n - size), default=0)
-    at_a_time = f"each of {processes} processes runs" if processes > 1 else "the process runs"
     raise UserError(
-        f"MOCO.BN_GROUP {size}, but {at_a_time} {part} images at a time: expected a size that divides them, or whole "
-        f"passes of neighbouring processes, such as MOCO.BN_GROUP {nearest}; 0 is the whole pass of a process"
+        f"MOCO.BN_GROUP {size}, but each process (of {processes}) runs {part} images at a time: expected a size that "
+        "divides them, or whole passes of neighbouring processes; 0 is the whole pass of a process"
     )
 
 
@@ -89,11 +78,8 @@ def _layout(size: int, part: int, processes: int) -> BNGroups | None:
 
 
 class _GroupedBatchNorm2d(nn.BatchNorm2d):
-    """Input (N, C, H, W). Parameters and buffers keep BatchNorm2d's names.
-
-    In evaluation it is the layer that it was made of. timm has batch norms with an activation in them, which follows
-    ``_normalize``.
-    """
+    """Input (N, C, H, W). Parameters and buffers keep BatchNorm2d's names; in evaluation it is the layer that it was
+    made of. timm has batch norms with an activation in them, which follows ``_normalize``."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
@@ -106,10 +92,8 @@ class _GroupedBatchNorm2d(nn.BatchNorm2d):
 
 
 class SplitBatchNorm2d(_GroupedBatchNorm2d):
-    """BatchNorm2d that normalises each 1/splits of the batch by itself, as that many processes would.
-
-    In training the batch must be a multiple of ``splits``. Running statistics average the parts'.
-    """
+    """BatchNorm2d that normalises each 1/splits of the batch by itself, as that many processes would; its running
+    statistics average the parts'."""
 
     splits: int = 1
 
@@ -216,10 +200,7 @@ class _NormByGroup(torch.autograd.Function):
 
 def group_batch_norm(modules: list[nn.Module], groups: BNGroups) -> None:
     """Let every BatchNorm2d below ``modules`` normalise by ``groups``, in place; all processes call it together.
-
-    Raises:
-        UserError: another batch norm, whose statistics are not of such groups.
-    """
+    Raises UserError for another batch norm, whose statistics are not of such groups."""
     pool = consecutive_processes(groups.processes) if groups.processes > 1 else None
     for layer in (layer for module in modules for layer in module.modules() if isinstance(layer, _BatchNorm)):
         if type(layer) is not nn.BatchNorm2d and not hasattr(layer, "act"):  # timm's

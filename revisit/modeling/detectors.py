@@ -17,10 +17,8 @@ C5_CHANNELS = 512
 
 
 class DilatedC5(Backbone):
-    """A ResNet's res5, then a 3x3 convolution + BN + ReLU to 512 channels, which feeds RPN and RoI head alike.
-
-    Output ``c5``: (N, 512, H/s, W/s), s the stride of res5: 16 with RES5_DILATION 2.
-    """
+    """A ResNet's res5, then a 3x3 convolution + BN + ReLU, which feeds RPN and RoI head alike: ``c5``,
+    (N, 512, H/s, W/s), s the stride of res5: 16 with RES5_DILATION 2."""
 
     def __init__(self, bottom_up: Backbone, norm: str):
         super().__init__()

@@ -26,12 +26,16 @@ def ema_update(average: nn.Module, source: nn.Module, momentum: float) -> None:
     torch._foreach_add_(means, values, alpha=1 - momentum)
 
 
-class MomentumUpdate(HookBase):
-    """Move the momentum encoder towards the encoder (docs/method.md: Momentum encoder).
+def update_momentum_encoder(model: nn.Module) -> None:
+    """One EMA step, by the model's ``momentum``, of every part ``momentum_NAME`` towards the part ``NAME``."""
+    for name, part in model.named_children():
+        if name.startswith("momentum_"):
+            ema_update(part, getattr(model, name.removeprefix("momentum_")), model.momentum)
 
-    Belongs directly after Detectron2's LRScheduler and before any checkpointer, so that the checkpoint of step i holds
-    step i's momentum encoder.
-    """
+
+class MomentumUpdate(HookBase):
+    """Move the momentum encoder towards the encoder (docs/method.md: Momentum encoder), directly after Detectron2's
+    LRScheduler and before any checkpointer, whose checkpoint of step i holds step i's momentum encoder."""
 
     def after_step(self) -> None:
-        unwrap(self.trainer.model).update_momentum_encoder()
+        update_momentum_encoder(unwrap(self.trainer.model))

@@ -23,15 +23,3 @@ def feature_std(rows: Tensor) -> Tensor:
     sqrt(1 - |mean row|^2).
     """
     return (1 - rows.mean(dim=0).square().sum()).clamp(min=0).sqrt()
-
-
-@torch.no_grad()
-def neighbor_purity(neighbors: Tensor, labels: Tensor, queue_labels: Tensor) -> Tensor:
-    """Percent of the mined neighbours that share their image's class.
-
-    Args:
-        neighbors: (B, k) rows of the queue.
-        labels: (B,) classes of the images, int64.
-        queue_labels: (K,) classes of the queue's images; -1 for its random start, which is nobody's neighbour.
-    """
-    return 100 * (queue_labels[neighbors] == labels[:, None]).float().mean()

@@ -14,7 +14,6 @@ from revisit.errors import expect
 from revisit.keys import SWITCH, declare, one_of, real, whole
 from revisit.modeling.distributed import unwrap
 from revisit.modeling.losses.chunked import MAX_SCORES, nearest_rows
-from revisit.modeling.monitors import neighbor_purity
 from revisit.modeling.queue import AlignedQueue
 
 from detectron2.config import CfgNode
@@ -26,20 +25,9 @@ logger = logging.getLogger(__name__)
 neighbors = partial(declare, read_by=("KNNMoCo", "AllViews"))
 neighbors("NEIGHBORS.WEIGHT", 0.0, "lambda, the weight of L_nn; 0: no neighbours.", real(0, 1e6), paper=0.4)
 neighbors("NEIGHBORS.NUM_NEIGHBORS", 20, "k, neighbours of a positive.", whole(1), paper=20)
-neighbors(
-    "NEIGHBORS.WARMUP_EPOCHS",
-    5,
-    "Epochs before L_nn joins the loss; 20 in the authors' 800-epoch run.",
-    whole(unit="epochs"),
-    paper=5,
-)
-neighbors(
-    "NEIGHBORS.MINING",
-    "before_head",
-    "Where neighbours are mined: before_head, in g-space, or after_head, in h-space.",
-    one_of("before_head", "after_head"),
-    paper="before_head",
-)
+neighbors("NEIGHBORS.WARMUP_EPOCHS", 5, "Epochs before L_nn joins; 20 in the authors' run of 800.", whole(), paper=5)
+_MINING = one_of("before_head", "after_head")
+neighbors("NEIGHBORS.MINING", "before_head", "In g-space, or in h-space.", _MINING, paper="before_head")
 neighbors(
     "NEIGHBORS.ENQUEUE_FIRST",
     False,
@@ -58,29 +46,19 @@ class MinesNeighbors:
 
     max_scores = MAX_SCORES  # cosines in memory at once
 
-    def __init__(self, *, neighbor_weight: float, num_neighbors: int, mining: str, enqueue_first: bool, **of_method):
-        self.mine_before_head = mining == "before_head"
-        super().__init__(**of_method)
-        self.neighbor_weight = neighbor_weight
-        self.num_neighbors = num_neighbors
-        self.enqueue_first = enqueue_first
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict:
+    def __init__(self, cfg: CfgNode):
         options = cfg.NEIGHBORS
-        mining = {"mining": options.MINING, "enqueue_first": options.ENQUEUE_FIRST}
-        own = {"neighbor_weight": options.WEIGHT, "num_neighbors": options.NUM_NEIGHBORS, **mining}
-        return {**super().from_config(cfg), **own}
+        self.mine_before_head = options.MINING == "before_head"  # before the queue is built, whose rings it decides
+        super().__init__(cfg)
+        self.neighbor_weight = options.WEIGHT
+        self.num_neighbors = options.NUM_NEIGHBORS
+        self.enqueue_first = options.ENQUEUE_FIRST
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         super().check(cfg, share)
-        parts = cfg.SOLVER.ACCUMULATION_STEPS
-        expect(
-            parts == 1 or not cfg.NEIGHBORS.ENQUEUE_FIRST,
-            "NEIGHBORS.ENQUEUE_FIRST mines among the whole batch's keys inside its forward: expected "
-            f"SOLVER.ACCUMULATION_STEPS 1 with it, got {parts}",
-        )
+        in_parts = cfg.NEIGHBORS.ENQUEUE_FIRST and cfg.SOLVER.ACCUMULATION_STEPS > 1
+        expect(not in_parts, "NEIGHBORS.ENQUEUE_FIRST mines among all keys: expected SOLVER.ACCUMULATION_STEPS 1")
 
     @classmethod
     def notes(cls, cfg: CfgNode, num_images: int) -> list[str]:
@@ -105,10 +83,11 @@ class MinesNeighbors:
 
     @torch.no_grad()
     def purity(self, positives: Tensor, positives_g: Tensor, labels: Tensor) -> Tensor:
-        """Percent of the neighbours of (B, ...) rows that have their image's class; labels (B,)."""
+        """Percent of the neighbours of (B, ...) rows that have their image's class, of labels (B,); none at the start,
+        whose random rows have the class -1."""
         rows, ring = self.mining_space(positives, positives_g)
         nearest = nearest_rows(rows, getattr(self.queue, ring), self.num_neighbors, self.max_scores)
-        return neighbor_purity(nearest, labels, self.queue.labels)
+        return 100 * (self.queue.labels[nearest] == labels[:, None]).float().mean()
 
     def weighted(self, loss_nn: Tensor) -> Tensor:
         """lambda * L_nn; L_nn itself is logged as ``loss_nn_raw``."""

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from revisit.modeling.distributed import gather_rows, in_global_order, unwrap
 
+from detectron2.config import CfgNode
 from detectron2.engine import HookBase
 
 
@@ -69,8 +70,8 @@ class KeepsKeys:
 
     queue: AlignedQueue | None
 
-    def __init__(self, **of_method: object):
-        super().__init__(**of_method)
+    def __init__(self, cfg: CfgNode):
+        super().__init__(cfg)
         self.pending_keys: list[dict[str, Tensor]] = []  # for each part of a step rows of all processes, by ring
 
     def keep_keys(self, batch: dict, rows: dict[str, Tensor]) -> None:
@@ -93,11 +94,8 @@ class KeepsKeys:
 
 
 class QueueUpdate(HookBase):
-    """Enqueue the step's keys of all processes (docs/method.md: Queues).
-
-    Belongs directly after MomentumUpdate and before any checkpointer, so that the checkpoint of step i holds step i's
-    keys.
-    """
+    """Enqueue the step's keys of all processes (docs/method.md: Queues), before any checkpointer, whose checkpoint of
+    step i holds step i's keys."""
 
     def after_step(self) -> None:
         unwrap(self.trainer.model).enqueue_pending_keys()

@@ -12,22 +12,13 @@ from detectron2.utils import comm
 
 
 def shuffle_permutation(global_batch: int, seed: int, iteration: int, part: int = 0) -> np.ndarray:
-    """Where the keys of a part of a step are encoded: place n of the shuffled batch holds image permutation[n].
-
-    (B,) int64 of B images in the global batch.
-    """
+    """Where the keys of a part of a step are encoded: (B,) int64, whose place n holds image permutation[n]."""
     return counter_rng(seed, Stream.SHUFFLE_BN, iteration, part).permutation(global_batch)
 
 
 def scatter_shuffled(rows: Tensor, permutation: np.ndarray) -> Tensor:
-    """This process's part of the shuffled global batch.
-
-    Args:
-        rows: (B/P, ...) this process's part of the global batch in order, any dtype.
-        permutation: (B,) as ``shuffle_permutation`` gives it, the same on all P processes.
-
-    Every row travels once, straight to the process that encodes it.
-    """
+    """This process's part of the shuffled global batch, from its part in order, (B/P, ...) of any dtype, and a
+    permutation (B,) that is the same on all P processes. Every row travels once, straight to who encodes it."""
     world_size, rank = comm.get_world_size(), comm.get_rank()
     if world_size == 1:
         return rows[send(permutation, rows.device)]

@@ -22,10 +22,8 @@ PANELS = {
 
 
 def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """metrics.json -> (iteration, value) pairs by name, in order.
-
-    A last line that a killed run left torn is skipped; of iterations that a resumed run repeated, the last counts.
-    """
+    """metrics.json -> (iteration, value) pairs by name, in order: without a line that a killed run left torn, and of
+    iterations that a resumed run repeated with the last."""
     series: dict[str, dict[int, float]] = {}
     for line in path.read_text().splitlines():
         try:
@@ -42,11 +40,8 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
 def saved_plot(
     path: Path, columns: int = 1, rows: int = 1, *, size: tuple[float, float] = (5, 3.6), title: str = ""
 ) -> Iterator[list[Axes]]:
-    """Axes to draw on, row by row; then the PNG is written, with a grid and with legends where lines have names.
-
-    Args:
-        size: width and height of one of the axes, inches.
-    """
+    """Axes of ``size`` inches to draw on, row by row; then the PNG is written, with a grid and with legends where lines
+    have names."""
     from matplotlib.figure import Figure  # not at start-up; without pyplot, which would open windows
 
     figure = Figure((columns * size[0], rows * size[1]), layout="constrained")

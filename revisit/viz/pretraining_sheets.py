@@ -111,17 +111,12 @@ def _pixels(images: torch.Tensor) -> np.ndarray:
     return np.ascontiguousarray(images.movedim(-3, -1).cpu().numpy())
 
 
-def neighbor_gallery(
-    cfg: CfgNode, bank: Features, test: Features, path: Path, *, num_queries: int = 10, num_neighbors: int = 8
-) -> None:
-    """Write a picture: images of the first of DATASETS.TEST, each beside its nearest images of KNN_EVAL.BANK.
-
-    ``bank`` and ``test`` are the features of the two data sets. A frame is green where the label is the query's, and
-    red where it is not. A picture that cannot be written is logged, and ends nothing.
-    """
+def neighbor_gallery(cfg: CfgNode, bank: Features, test: Features, path: Path, num_queries: int = 10) -> None:
+    """Write a picture: images of the first of DATASETS.TEST, each beside its nearest images of KNN_EVAL.BANK by the
+    features of both: in green where the label is the query's, else in red. One that cannot be written is logged."""
     names, how = (cfg.DATASETS.TEST[0], cfg.KNN_EVAL.BANK), (cfg.KNN_EVAL.IMAGE_SIZE, bit_depth(cfg))
     images, others = (CenterCropDataset(get_records(name), *how) for name in names)
-    count = min(num_neighbors, len(others))
+    count = min(8, len(others))
     rows = []
     for query in evenly_spread(len(images), num_queries):
         nearest = (bank.rows @ test.rows[query]).topk(count).indices.tolist()

@@ -53,15 +53,8 @@ def save_sheet(
     title: str = "",
     subtitle: str = "",
 ) -> None:
-    """Write a PNG: the rows below their columns' headers, then the legend of all rows. Tiles keep their pixels.
-
-    Args:
-        headers: one for each column, or none.
-        header_colors: one for each header, or none for black.
-
-    Raises:
-        OSError: ``path`` cannot be written.
-    """
+    """Write a PNG: the rows below their columns' headers, black without ``header_colors``, then the legend of all rows.
+    Tiles keep their pixels. Raises OSError where ``path`` cannot be written."""
     from matplotlib import cm, colors  # not at start-up; without pyplot, which would open windows
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle

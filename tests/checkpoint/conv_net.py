@@ -33,12 +33,9 @@ def build_conv_net(cfg: CfgNode, input_shape: ShapeSpec) -> ConvNet:
 
 @BACKBONE_DESCRIPTIONS.register()
 class ConvNetDescription(BackboneDescription):
-    NAME = "ConvNet"
+    NAME, NETWORK = "ConvNet", ConvNet
     FLAG_KEYS = ("MODEL.CONV_NET.WIDTH",)
     PREFIXES = ("layers.",)
-
-    def matches(self, module: nn.Module) -> bool:
-        return isinstance(module, ConvNet)
 
     def build(self, cfg: CfgNode) -> ConvNet:
         return ConvNet(cfg.MODEL.CONV_NET.WIDTH)

@@ -17,7 +17,7 @@ from revisit.data.crops import crop_and_reduce, crop_and_resize, largest_reducti
 from revisit.data.loader import ResumableLoader
 from revisit.data.mapper import ViewMapper
 from revisit.data.reader import Picture, open_record, read_image
-from revisit.evaluation.features import ViewPairDataset
+from revisit.evaluation.features import SingleViewDataset
 from revisit.randomness import Stream, counter_rng
 from revisit.viz import pretraining_sheets
 
@@ -169,11 +169,11 @@ def test_a_run_reads_reduced_images_and_replaces_broken_ones(photographs, worker
 
 def test_the_evaluation_of_the_recipes_own_views_does_the_same(photographs):
     records, mapper = [{"file_name": str(path)} for path in photographs], mapper_of(*REDUCED)
-    pairs = ViewPairDataset(records, mapper)
+    dataset = SingleViewDataset(records, mapper)
     for index, shown in ((0, 0), (3, 4), (7, 8)):
         views = mapper.of_picture(open_record(records[shown]), 0, index)
-        for view, name in zip(pairs[index], ("anchor", "positive"), strict=True):
-            assert np.array_equal(view["image"].movedim(0, -1), views[name])
+        for place, name in enumerate(("anchor", "positive"), start=2 * index):
+            assert np.array_equal(dataset[place]["image"].movedim(0, -1), views[name])
 
 
 def test_a_sheet_draws_the_boxes_on_the_whole_image(photographs, tmp_path, monkeypatch):

@@ -173,13 +173,13 @@ def test_jpegs_that_the_gpu_decodes_and_cuts_are_the_cpus(tmp_path, make_picture
 
 LINEAR = """
 import torch
-from revisit.evaluation.classifiers import fit_linear, linear_top1
+from revisit.evaluation.classifiers import fit_linear, top1
 from revisit.evaluation.features import Features
 generator, labels = torch.Generator().manual_seed(0), torch.arange(1200) % 5
 rows = torch.randn(1200, 16, generator=generator) + torch.eye(16)[labels]
 test = Features(rows[800:], labels[800:])
 for device in ("cuda", "cpu"):  # in this order: scipy has not been imported yet
-    print(linear_top1(fit_linear(Features(rows[:800].to(device), labels[:800].to(device))), test))
+    print(top1(fit_linear(Features(rows[:800].to(device), labels[:800].to(device))), test))
 """
 
 

@@ -124,7 +124,7 @@ def test_evaluation_of_two_processes_equals_one(two, toy_datasets, tmp_path):
 
 def features_of_one_image() -> Features | None:
     images = CenterCropDataset(get_records("toy_objects_train")[:1], 32)
-    return features_of(tiny_model().eval(), images, num_workers=0)
+    return features_of(tiny_config(), tiny_model().eval(), images)
 
 
 def test_features_of_fewer_images_than_processes_are_those_of_one_process(two, toy_datasets):

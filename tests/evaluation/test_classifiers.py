@@ -1,14 +1,16 @@
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from tiny import tiny_model
+from tiny import tiny_config, tiny_model
 from torch.nn.functional import normalize as unit
 
-from revisit.evaluation.classifiers import fit_linear, knn_classify, knn_top1, linear_top1
-from revisit.evaluation.features import Features, center_crop, extract_features
+from revisit.evaluation.classifiers import fit_linear, knn_classify, top1
+from revisit.evaluation.features import Features, center_crop, extractor
 
 
 @pytest.mark.parametrize("temperature", [0.1, 0.005])  # exp(1 / 0.005) is beyond float32
@@ -25,17 +27,10 @@ def test_votes_equal_a_direct_evaluation(temperature):
         assert prediction == votes.argmax()
 
 
-def test_a_close_neighbour_outvotes_two_far_ones():
-    bank = Features(unit(torch.tensor([[1.0, 0.0], [0.2, 1.0], [0.3, 1.0]])), torch.tensor([1, 0, 0]))
-    row = torch.tensor([[1.0, 0.0]])
-    assert knn_classify(bank, row, k=3, temperature=0.07).tolist() == [1]
-    assert knn_classify(bank, row, k=3, temperature=100.0).tolist() == [0]
-
-
 def test_top1_is_a_percentage():
     bank = Features(torch.eye(3), torch.tensor([0, 1, 2]))
     test = Features(torch.eye(3)[[0, 1, 2, 2]], torch.tensor([0, 1, 2, 0]))
-    assert knn_top1(bank, test, k=1, temperature=0.1) == pytest.approx(75.0)
+    assert top1(partial(knn_classify, bank, k=1, temperature=0.1), test) == pytest.approx(75.0)
 
 
 def test_the_linear_classifier_is_scikit_learns_on_standardised_features_and_leaves_them_as_they_were():
@@ -43,7 +38,7 @@ def test_the_linear_classifier_is_scikit_learns_on_standardised_features_and_lea
     centres, labels = torch.randn(3, 8, generator=generator), torch.arange(2600) % 3
     rows = unit(centres[labels] + 2 * torch.randn(2600, 8, generator=generator))
     bank, test = Features(rows[:1500].clone(), labels[:1500]), Features(rows[1500:].clone(), labels[1500:])
-    found = linear_top1(fit_linear(bank), test)
+    found = top1(fit_linear(bank), test)
     exact = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000))
     exact.fit(rows[:1500].double().numpy(), labels[:1500].numpy())
     expected = 100 * exact.score(rows[1500:].double().numpy(), labels[1500:].numpy())
@@ -61,10 +56,11 @@ def test_center_crop_takes_the_middle_seven_eighths():
 
 def test_features_come_in_the_order_of_the_data_set(toy_datasets):
     model = tiny_model().eval()
-    features = extract_features(model, "toy_objects_heldout", 32, num_workers=0)
+    features = extractor(tiny_config("KNN_EVAL.IMAGE_SIZE", 32), model)("toy_objects_heldout")
     assert features.rows.shape == (15, 64) and features.rows.dtype == torch.float32
     assert torch.allclose(features.rows.norm(dim=1), torch.ones(15), atol=1e-5)
     assert features.labels.tolist() == sorted(features.labels.tolist())
-    again = extract_features(model, "toy_objects_heldout", 32, num_workers=2)
+    with_workers = tiny_config("KNN_EVAL.IMAGE_SIZE", 32, "DATALOADER.NUM_WORKERS", 2)
+    again = extractor(with_workers, model)("toy_objects_heldout")
     assert torch.equal(features.rows, again.rows)
     assert not model.training

@@ -13,7 +13,7 @@ from revisit.data.mapper import ViewMapper
 from revisit.data.reader import read_record
 from revisit.errors import UserError
 from revisit.evaluation import label_free
-from revisit.evaluation.features import CenterCropDataset, ViewPairDataset, extractor
+from revisit.evaluation.features import CenterCropDataset, SingleViewDataset
 from revisit.evaluation.label_free import (
     alignment,
     label_free_scores,
@@ -21,7 +21,6 @@ from revisit.evaluation.label_free import (
     neighbor_stability,
     rankme,
     uniformity,
-    watched_rows,
 )
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -75,37 +74,29 @@ def config(*options):
     return tiny_config("MONITOR.IMAGES", "toy_scenes_train", "KNN_EVAL.IMAGE_SIZE", 32, *options)
 
 
+def features(model, images):
+    return torch.stack([output["feature"] for output in model([{"image": image} for image in images])])
+
+
 def test_the_scores_are_of_centre_crops_and_of_the_recipes_own_views(toy_datasets):
     """Spread over the data set, without looks that wait for a device, and the same for every seed of a run."""
     cfg = config("MONITOR.MAX_IMAGES", 40, "DATALOADER.AUGMENT_ON_DEVICE", True, "SEED", 3)
     model = tiny_model().eval()
-    scores = label_free_scores(cfg, model, extractor(cfg, model))
+    scores = label_free_scores(cfg, model)
     records = get_records("toy_scenes_train")
     chosen = [records[int(n)] for n in np.linspace(0, 59, 40)]
     crops = CenterCropDataset(chosen, 32)
-    rows = model.extract_features(torch.stack([crops[n]["image"] for n in range(40)]))
+    rows = features(model, [crops[n]["image"] for n in range(40)])
     mapper = ViewMapper.from_config(tiny_config("SEED", 0, "VIEWS.NUM_SMALL", 0))
     views = [mapper(read_record(record), 0, n) for n, record in enumerate(chosen)]
     anchors, positives = (
-        model.extract_features(torch.stack([torch.from_numpy(each[name]).movedim(-1, 0) for each in views]))
+        features(model, [torch.from_numpy(each[name]).movedim(-1, 0) for each in views])
         for name in ("anchor", "positive")
     )
     assert scores.rankme == pytest.approx(rankme(rows), rel=1e-5)
     assert scores.uniformity == pytest.approx(uniformity(rows), rel=1e-4)
     assert scores.alignment == pytest.approx(alignment(anchors, positives), rel=1e-4)
     assert scores.neighbors.shape == (40, 20)
-
-
-@pytest.mark.parametrize("most", [40, 500])
-def test_what_knn_needs_too_is_extracted_once(toy_datasets, most):
-    options = ("MONITOR.MAX_IMAGES", most, "MONITOR.IMAGES", "toy_objects_train")
-    alone, beside = config(*options), config(*options, "KNN_EVAL.BANK", "toy_objects_train")
-    model = tiny_model().eval()
-    extract = extractor(beside, model)
-    bank = extract("toy_objects_train")
-    rows = watched_rows(beside, model, extract)
-    assert extract("toy_objects_train") is bank and len(rows) == min(most, 60)
-    assert torch.allclose(rows, watched_rows(alone, model, lambda name: None), atol=1e-5)
 
 
 def test_an_unreadable_image_is_replaced_and_none_that_is_readable_ends_in_one_line(tmp_path, write_pictures):
@@ -116,10 +107,10 @@ def test_an_unreadable_image_is_replaced_and_none_that_is_readable_ends_in_one_l
     assert torch.equal(crops[2]["image"], crops[3]["image"]) and not torch.equal(crops[1]["image"], crops[2]["image"])
     with pytest.raises(UserError, match="unreadable image .*002.png"):
         CenterCropDataset(records, 16)[2]
-    pairs = ViewPairDataset(records, ViewMapper.from_config(tiny_config()))
-    assert [view["image"].shape for view in pairs[2]] == [(3, 32, 32)] * 2
+    views = SingleViewDataset(records, ViewMapper.from_config(tiny_config()))
+    assert len(views) == 12 and views[4]["image"].shape == (3, 32, 32)
     for path in paths:
         path.write_bytes(b"no image")
-    for dataset in (crops, pairs):
+    for dataset in (crops, views):
         with pytest.raises(UserError, match="6 images in a row cannot be read"):
             dataset[0]

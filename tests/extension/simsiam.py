@@ -12,7 +12,7 @@ from revisit.modeling.meta_arch.pretraining import Pretraining, unit_rows
 from revisit.modeling.monitors import feature_std
 from revisit.modeling.projection_head import BNProjectionHead
 
-from detectron2.config import CfgNode, configurable
+from detectron2.config import CfgNode
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils.events import get_event_storage
 
@@ -30,17 +30,11 @@ def negative_cosine(predictions: Tensor, embeddings: Tensor) -> Tensor:
 class SimSiam(Pretraining):
     """Each view's prediction p meets the other's embedding z: no negatives, no queue, no momentum encoder, no hook."""
 
-    @configurable
-    def __init__(self, *, embedding_dim: int, predictor_dim: int, **shared: object):
-        """The keys SIMSIAM.* say what each option means."""
-        super().__init__(**shared)
-        self.projection_head = BNProjectionHead(self.feature_dim, embedding_dim, embedding_dim)
-        self.predictor = BNProjectionHead(embedding_dim, predictor_dim, embedding_dim)
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict:
-        options = {"embedding_dim": cfg.SIMSIAM.EMBEDDING_DIM, "predictor_dim": cfg.SIMSIAM.PREDICTOR_DIM}
-        return {**super().from_config(cfg), **options}
+    def __init__(self, cfg: CfgNode):
+        super().__init__(cfg)
+        width = cfg.SIMSIAM.EMBEDDING_DIM
+        self.projection_head = BNProjectionHead(self.feature_dim, width, width)
+        self.predictor = BNProjectionHead(width, cfg.SIMSIAM.PREDICTOR_DIM, width)
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:

@@ -1,4 +1,4 @@
-"""SimCLR, BYOL and SwAV: losses and gradients against loops in float64, one process and two, what a step changes."""
+"""SimCLR, BYOL, SwAV (and DIET): losses against loops in float64, one process and two, what a step changes."""
 
 import math
 from collections import Counter
@@ -14,9 +14,7 @@ from trees import refusal, refused
 from true_steps import take_steps
 
 from revisit.engine.setup import make_config
-from revisit.engine.step_cost import step_cost
 from revisit.modeling.meta_arch.swav import sinkhorn
-from revisit.modeling.neighbors import MinesNeighbors
 
 from detectron2.utils.events import EventStorage
 
@@ -30,20 +28,13 @@ METHODS = {
         *("SWAV.QUEUE_FROM_EPOCH", 1),
     ),
 }
+RUN = {**METHODS, "DIET": ()}  # with its losses tested in test_diet.py
 BATCH, SMALL = 8, 2
 
 
 def options_of(method: str, *options: object) -> tuple:
-    return (
-        "MODEL.META_ARCHITECTURE",
-        method,
-        "VIEWS.NUM_SMALL",
-        SMALL,
-        "NEIGHBORS.WEIGHT",
-        0.0,
-        *METHODS[method],
-        *options,
-    )
+    shared = ("MODEL.META_ARCHITECTURE", method, "VIEWS.NUM_SMALL", SMALL, "NEIGHBORS.WEIGHT", 0.0)
+    return (*shared, *RUN[method], *options)
 
 
 def model_of(method: str, *options: object) -> torch.nn.Module:
@@ -138,13 +129,6 @@ def test_losses_and_gradients_equal_loops_in_float64(method):
             assert (one is None and other is None) or torch.allclose(one, other if other is not None else one * 0)
 
 
-def test_sinkhorn_fills_prototypes_evenly_and_gives_every_row_a_share_of_1():
-    scores = rows(40, 12, seed=0)
-    codes = sinkhorn(scores, 0.05, 100)
-    assert torch.allclose(codes.sum(dim=1), torch.ones(40).double())
-    assert torch.allclose(codes.sum(dim=0), torch.full((12,), 40 / 12).double(), rtol=1e-3)
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_forward_gives_gradient_to_all_that_learns_and_changes_nothing_which_the_hooks_do(method):
     options = options_of(method, *NEIGHBORS, "NEIGHBORS.WARMUP_EPOCHS", 0)
@@ -174,29 +158,14 @@ def test_every_convolution_computes_as_autocast_says_and_losses_in_float32(metho
     assert set(computed) == {torch.bfloat16} and {loss.dtype for loss in losses.values()} == {torch.float32}
 
 
-def test_neighbours_are_the_same_however_many_scores_are_in_memory(monkeypatch):
-    found = []
-    for most in (0, 100):  # all 8 * 3 * 20, or those of one row of the queue
-        monkeypatch.setattr(MinesNeighbors, "max_scores", most)
-        losses, _ = step(model_of("BYOL", *NEIGHBORS), random_views(BATCH, num_small=SMALL))
-        found.append(losses["loss_nn"].item())
-    assert found[0] == pytest.approx(found[1], rel=1e-6)
-
-
-def test_without_neighbours_nothing_else_is_another():
-    for method in METHODS:
-        one, other = (model_of(method, *options).state_dict() for options in ((), NEIGHBORS))
-        assert all(torch.equal(other[name], value) for name, value in one.items())
-
-
 def run(method: str) -> dict:
-    options = options_of(method, *NEIGHBORS)
-    batches = [random_views(BATCH, num_small=SMALL, seed=n) for n in range(4)]
+    options = options_of(method, *NEIGHBORS, "DIET.NUM_IMAGES", 20)
+    batches = [random_views(BATCH, num_small=SMALL, seed=n) | {"index": 2 * torch.arange(BATCH) + n} for n in range(4)]
     return take_steps(tiny_model(*options).double(), tiny_config(*options), batches, frozen_bn=False)
 
 
 def run_all() -> dict[str, dict]:
-    return {method: run(method) for method in METHODS}
+    return {method: run(method) for method in RUN}
 
 
 def test_two_processes_equal_one_batch_statistics_included():
@@ -271,7 +240,7 @@ def test_the_momentum_of_byol_rises_to_1_by_a_cosine():
     assert seen == pytest.approx([0.9, 0.95, 1 - 0.1 * (math.cos(0.9 * math.pi) + 1) / 2])
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RUN)
 def test_a_run_resumes_to_the_same_weights_and_explains_its_numbers(method, toy_datasets, tmp_path):
     options = (*options_of(method, *NEIGHBORS), "SOLVER.MAX_ITER", 10, "SOLVER.CHECKPOINT_PERIOD", 5)
     train(tmp_path / "whole", *options)
@@ -285,12 +254,6 @@ def test_byol_collapses_without_its_predictor_alone_and_the_alarm_says_so(predic
     options += ("SOLVER.BASE_LR", 0.2, "SOLVER.WEIGHT_DECAY", 0.01, "SOLVER.WEIGHT_DECAY_BIAS", 0.0)  # to be there soon
     train(tmp_path, *options_of("BYOL", *options))
     assert ("collapse: embedding_std" in caplog.text) != predicts
-
-
-def test_memory_counts_the_scores_of_the_whole_batch():
-    cfg = tiny_config(*options_of("SimCLR", "SOLVER.IMS_PER_BATCH", 1024))
-    scores = [step_cost(cfg, count).memory["activations"] for count in (1, 4)]
-    assert min(scores) > (1 + SMALL) * 2048**2 * 4
 
 
 @pytest.mark.parametrize(

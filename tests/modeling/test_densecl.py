@@ -11,8 +11,6 @@ from torch.nn.functional import normalize
 from revisit.modeling.meta_arch.densecl import best_match, dense_loss
 from revisit.viz.curves import read_metrics
 
-from detectron2.utils.events import EventStorage
-
 OPTIONS = ("MODEL.META_ARCHITECTURE", "DenseCL", "VIEWS.NUM_SMALL", 0)
 BIG = ("VIEWS.LARGE_SIZE", 96)  # 3 x 3 cells
 
@@ -91,16 +89,6 @@ def test_raw_losses_are_read_on_watched_steps_alone():
     model = densecl("SOLVER.METRICS_PERIOD", 2)
     assert "loss_dense_raw" not in step(model, views_of(2), 0)[1].histories()
     assert "loss_dense_raw" in step(model, views_of(2), 1)[1].histories()
-
-
-def test_shuffled_cells_come_back_in_order():
-    model = freeze_batch_norm(densecl("MOCO.BN_GROUP", 4))
-    views = views_of(8)
-    with EventStorage(3):
-        shuffled = model.start_keys(views["anchor"])()
-    model.shuffle_bn = False
-    for name, rows in model.start_keys(views["anchor"])().items():
-        assert torch.allclose(shuffled[name], rows, atol=1e-6), name
 
 
 def test_a_run_explains_its_numbers(toy_datasets, tmp_path):

@@ -1,14 +1,9 @@
-"""DIET: its loss and gradient against loops in float64, one process and two, a run that resumes and converts."""
+"""DIET: its loss and gradient against loops in float64, and how many images it tells apart."""
 
 import pytest
 import torch
-from commands import launch_forks
-from runs import assert_numbers_are_explained, assert_resumes, train
-from tiny import FEATURE_DIM, random_views, tiny_config, tiny_model
-from true_steps import take_steps
+from tiny import FEATURE_DIM, tiny_config, tiny_model
 
-from revisit.checkpoint.convert import convert
-from revisit.checkpoint.reading import read_checkpoint
 from revisit.engine.solver import resolve_schedule
 from revisit.modeling.meta_arch.diet import index_loss
 
@@ -31,28 +26,6 @@ def test_loss_and_gradient_are_those_of_the_formula_whole_and_in_parts(max_score
         torch.autograd.grad(loss, [rows, weight]), torch.autograd.grad(expected, [rows, weight]), strict=True
     ):
         assert (one - other).abs().max() < 1e-12
-
-
-def run() -> dict:
-    options = (*OPTIONS, "DIET.NUM_IMAGES", 20)
-    batches = [random_views(8, num_small=2, seed=n) | {"index": torch.arange(8) * 2 + n} for n in range(3)]
-    return take_steps(tiny_model(*options).double(), tiny_config(*options), batches, frozen_bn=False)
-
-
-def test_two_processes_equal_one_batch_statistics_included():
-    one, both = run(), launch_forks(run, 2)
-    assert both[0]["losses"] == pytest.approx(one["losses"], rel=1e-9)
-    for a, b in zip(one["gradients"], both[0]["gradients"], strict=True):
-        assert (a - b).norm() < 1e-7 * a.norm()
-
-
-def test_a_run_resumes_converts_and_explains_its_numbers(toy_datasets, tmp_path):
-    options = (*OPTIONS, "SOLVER.MAX_ITER", 10, "SOLVER.CHECKPOINT_PERIOD", 5)
-    train(tmp_path / "whole", *options)
-    assert_resumes(tmp_path / "whole", tmp_path / "parts", 4, *options)
-    assert_numbers_are_explained(tmp_path / "whole")
-    assert "images.weight" in (content := read_checkpoint(tmp_path / "whole/model_final.pth"))["model"]
-    assert convert(content).title == "ResNet-18"
 
 
 def test_as_many_rows_as_images_and_half_of_them_in_a_queue_follow_from_the_data():

@@ -7,12 +7,22 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import FEATURE_DIM, freeze_batch_norm, loss_inputs, random_views, step, tiny_config, tiny_model
+from tiny import (
+    OBJECTS,
+    freeze_batch_norm,
+    loss_inputs,
+    random_objects,
+    random_views,
+    step,
+    tiny_config,
+    tiny_model,
+)
 from torch.nn.functional import normalize
 
 from revisit.modeling.losses.contrastive import contrastive_losses
 from revisit.modeling.meta_arch.moco import MoCo
-from revisit.modeling.monitors import contrast_accuracy, feature_std, neighbor_purity
+from revisit.modeling.momentum import update_momentum_encoder
+from revisit.modeling.monitors import contrast_accuracy, feature_std
 
 from detectron2.utils.events import EventStorage
 
@@ -46,7 +56,7 @@ def test_forward_gives_gradient_to_the_encoder_alone_and_changes_nothing_which_t
     assert model.pending_keys == [] and model.queue.num_enqueued == 8
     for name, parameter in model.named_parameters():
         parameter.data.add_(0 if name.startswith("momentum_") else 1)
-    model.update_momentum_encoder()
+    update_momentum_encoder(model)
     for name, value in model.named_parameters():
         if name.startswith("momentum_"):
             assert torch.allclose(value, before[name] + 0.005, atol=1e-6), name
@@ -73,18 +83,6 @@ def test_loss_is_l_inst_plus_lambda_l_nn_of_the_encoded_views(mining, enqueue_fi
     assert storage.history("loss_nn_raw").latest() == pytest.approx(expected["loss_nn"].item(), rel=1e-6)
 
 
-def test_rows_are_normalised_and_stacked_per_sample(model):
-    freeze_batch_norm(model)
-    views = random_views(3)
-    encoded = model.encode_positives(views)
-    p, p_g = encoded.positives, encoded.positives_g
-    assert p.shape == (3, 5, 16) and p_g.shape == (3, 5, FEATURE_DIM)
-    assert torch.allclose(p.norm(dim=2), torch.ones(3, 5), atol=1e-6)
-    for i in range(3):  # sample i alone gives row i: no mixing of samples
-        alone = model.encode_positives({name: value[i : i + 1] for name, value in views.items()})
-        assert torch.allclose(p[i], alone.positives[0], atol=1e-5)
-
-
 def test_the_large_positive_comes_first_and_the_small_ones_in_their_order(model):
     """The monitors read place 0 as the large one."""
     freeze_batch_norm(model)
@@ -97,15 +95,6 @@ def test_the_large_positive_comes_first_and_the_small_ones_in_their_order(model)
             assert torch.allclose(encoded.positives[:, place], normalize(model.projection_head(g)), atol=1e-5)
 
 
-def test_batch_statistics_are_taken_per_resolution(model):
-    """Large positives, then all small crops together: two passes through the encoder's BN; without crops one."""
-    before = model.backbone.stem.conv1.norm.num_batches_tracked.clone()
-    model.encode_positives(random_views(4))
-    assert model.backbone.stem.conv1.norm.num_batches_tracked - before == 2
-    p = model.encode_positives(random_views(4, num_small=0)).positives
-    assert p.shape == (4, 1, 16) and model.backbone.stem.conv1.norm.num_batches_tracked - before == 3
-
-
 def test_moco_has_one_queue_and_one_loss_as_has_knn_moco_while_l_nn_waits(model):
     moco = tiny_model("MODEL.META_ARCHITECTURE", "MoCo").train()
     assert moco.queue.names == ("keys",)
@@ -113,15 +102,20 @@ def test_moco_has_one_queue_and_one_loss_as_has_knn_moco_while_l_nn_waits(model)
     assert set(step(moco, random_views(8))[0]) == set(step(model, random_views(8))[0]) == {"loss_inst"}
 
 
-def test_contrast_top1_counts_anchors_that_beat_the_queue(model):
-    freeze_batch_norm(model)
-    views = random_views(8)
-    views["positive"] = views["anchor"]
-    model.momentum_backbone.load_state_dict(model.backbone.state_dict())
-    assert step(model, views)[1].history("contrast_top1").latest() == 100
-    model.enqueue_pending_keys()
-    model.queue.keys[:8] = model.start_keys(views["anchor"])()["keys"] * 1.001
-    assert step(model, views)[1].history("contrast_top1").latest() == 0
+DENSE = ("MODEL.META_ARCHITECTURE", "DenseCL", "VIEWS.NUM_SMALL", 0, "VIEWS.LARGE_SIZE", 64)
+
+
+@pytest.mark.parametrize("options", [DENSE, OBJECTS])
+def test_keys_of_anchors_that_change_places_come_back_in_order(options):
+    model = freeze_batch_norm(tiny_model(*options, "MOCO.BN_GROUP", 4).train())
+    views = random_views(8, large=64) | random_objects(8)
+    anchors = [views[name] for name in model.key_inputs]
+    with EventStorage(3):
+        shuffled = model.start_keys(*anchors)()
+    assert model.shuffle_bn
+    model.shuffle_bn = False
+    for name, rows in model.start_keys(*anchors)().items():
+        assert torch.allclose(shuffled[name], rows, atol=1e-6), name
 
 
 def test_evaluation_returns_unit_features_of_g(model):
@@ -175,12 +169,6 @@ def test_feature_std_is_the_channels_deviation_times_the_root_of_their_number(ro
     assert feature_std(torch.cat([x, -x])).item() == pytest.approx(1)
 
 
-def test_neighbor_purity_counts_shared_classes_and_never_the_random_start():
-    queue_labels = torch.tensor([0, 0, 1, 2, -1])
-    neighbors = torch.tensor([[0, 1, 2], [3, 4, 0]])
-    assert neighbor_purity(neighbors, torch.tensor([0, 2]), queue_labels).item() == pytest.approx(100 * 3 / 6)
-
-
 def logged(model: torch.nn.Module, views: dict) -> dict[str, float]:
     return {name: value for name, (value, _) in step(model, views)[1].latest().items()}
 
@@ -214,6 +202,8 @@ def test_purity_looks_at_the_neighbours_that_the_loss_would_mine(mining):
     else:
         model.queue.enqueue(keys=near_h, labels=torch.arange(8))
     assert logged(model, {**views, "label": torch.arange(8)})["neighbor_purity"] == 100
+    model.pending_keys.clear()
+    assert logged(model, {**views, "label": torch.arange(8) % 6})["neighbor_purity"] == 75
 
 
 def test_a_step_in_parts_logs_its_monitors_once_and_no_spread_of_a_single_image():

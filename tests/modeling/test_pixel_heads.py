@@ -11,9 +11,10 @@ from revisit.checkpoint.convert import convert
 from revisit.errors import UserError
 from revisit.modeling.backbone.resnet import INPUT
 from revisit.modeling.meta_arch.depth_estimator import depth_loss
-from revisit.modeling.sem_seg.pixel_heads import RevisitDeepLabV3Head, RevisitFCNHead, check_head
+from revisit.modeling.sem_seg.pixel_heads import PixelHead, RevisitDeepLabV3Head, RevisitFCNHead, check_head
 
 from detectron2.config import CfgNode
+from detectron2.layers import ShapeSpec
 from detectron2.modeling import SemanticSegmentor, build_model
 
 MEAN, STD = torch.tensor([123.675, 116.28, 103.53]), torch.tensor([58.395, 57.12, 57.375])
@@ -36,6 +37,12 @@ def config(*options: object, depth: int = 50) -> CfgNode:
         "MODEL.SEM_SEG_HEAD.CONVS_DIM", 16,
         *options,
     )  # fmt: skip
+
+
+def head_of(kind: type[PixelHead], shape: ShapeSpec, *options: object) -> PixelHead:
+    cfg = config()
+    cfg.MODEL.SEM_SEG_HEAD.merge_from_list(list(options))
+    return kind(cfg, {"res5": shape})
 
 
 def fill(head: nn.Module) -> nn.Module:
@@ -152,10 +159,8 @@ def plain_multi_task_head(state: dict, x: torch.Tensor, dilations: tuple, traini
 @pytest.mark.parametrize("training", [False, True])
 @torch.no_grad()
 def test_the_multi_task_head_equals_a_plain_evaluation_in_float64(training):
-    head = RevisitDeepLabV3Head(
-        in_channels=6, num_classes=3, channels=8, dilations=[2, 4, 6], norm="BN", variant="multi_task_code",
-        in_feature="res5", stride=8,
-    )  # fmt: skip
+    options = ("CONVS_DIM", 8, "NUM_CLASSES", 3, "ASPP_DILATIONS", (2, 4, 6), "VARIANT", "multi_task_code")
+    head = head_of(RevisitDeepLabV3Head, ShapeSpec(channels=6, stride=8), *options)
     head = fill(head).double().train(training)
     x = torch.randn(4, 6, 9, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     state = {name: tensor.clone() for name, tensor in head.state_dict().items()}
@@ -196,8 +201,8 @@ def test_a_pass_of_one_image_cannot_normalise_its_pooled_map(norm, processes, pa
 
 def fcn_head() -> RevisitFCNHead:
     torch.manual_seed(0)
-    sizes = {"in_channels": 4, "num_classes": 3, "channels": 8, "stride": 16}
-    return RevisitFCNHead(**sizes, dilation=2, norm="BN", in_feature="res5")
+    options = ("CONVS_DIM", 8, "NUM_CLASSES", 3, "DILATION", 2)
+    return head_of(RevisitFCNHead, ShapeSpec(channels=4, stride=16), *options)
 
 
 def test_the_loss_is_the_mean_cross_entropy_of_the_labelled_pixels_and_0_without_any():

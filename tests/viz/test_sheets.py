@@ -13,7 +13,7 @@ from trees import refused
 from revisit.data.crops import CropBoxes
 from revisit.data.mapper import ViewMapper, Views
 from revisit.data.reader import read_image
-from revisit.evaluation.features import Features, extract_features
+from revisit.evaluation.features import Features, extractor
 from revisit.viz import pretraining_sheets
 from revisit.viz.curves import plot_curves, read_metrics
 from revisit.viz.pretraining_sheets import (
@@ -198,19 +198,19 @@ def test_the_gallery_of_objects_shows_nearest_ones_of_other_images(toy_datasets,
 
 @pytest.fixture
 def features(toy_datasets) -> Features:
-    return extract_features(tiny_model(), "toy_objects_train", 48, 0)
+    return extractor(tiny_config(*TEST), tiny_model())("toy_objects_train")
 
 
 def test_the_gallery_finds_an_image_itself_first_and_frames_labels(features, tmp_path, monkeypatch):
     """The queries are taken from the bank, so each one's nearest neighbour is itself."""
     rows = []
     monkeypatch.setattr(pretraining_sheets, "save_sheet", lambda path, found, *texts, **more: rows.extend(found))
-    neighbor_gallery(tiny_config(*TEST), features, features, tmp_path, num_queries=3, num_neighbors=4)
-    assert [len(row.tiles) for row in rows] == [5] * 3
+    neighbor_gallery(tiny_config(*TEST), features, features, tmp_path, num_queries=3)
+    assert [len(row.tiles) for row in rows] == [9] * 3
     for row, query in zip(rows, np.linspace(0, len(features.rows) - 1, 3).astype(int), strict=True):
         first, nearest, *_ = row.tiles
         assert np.array_equal(first[4:-4, 4:-4], nearest[4:-4, 4:-4])
-        order = (features.rows @ features.rows[query]).argsort(descending=True)[:4]
+        order = (features.rows @ features.rows[query]).argsort(descending=True)[:8]
         frames = [GREEN if features.labels[n] == features.labels[query] else RED for n in order]
         assert [tuple(tile[0, 0].tolist()) for tile in row.tiles] == [(0, 0, 0), *frames]
 

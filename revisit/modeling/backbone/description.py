@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from revisit.errors import UserError
 
 from detectron2.config import CfgNode
-from detectron2.modeling import Backbone
 from fvcore.common.registry import Registry
 
 Flags = dict[str, object]  # values of a config by full key
@@ -33,13 +32,10 @@ class BackboneDescription:
     """
 
     NAME = ""  # of the family
+    NETWORK: type[nn.Module]  # the class of its backbones
     FLAG_KEYS: tuple[str, ...] = ()  # config keys that its weights are valid under, beside those of the pixels
     PREFIXES: tuple[str, ...] = ()  # each of its state-dict keys begins with one of them
     FOLDED: Flags = {}  # what the config has to state for weights whose batch norm is a scale and a bias
-
-    def matches(self, module: nn.Module) -> bool:
-        """Whether a module is a backbone of this family."""
-        raise NotImplementedError
 
     def build(self, cfg: CfgNode) -> nn.Module:
         """A backbone for RGB that has a place for every tensor of the family's under ``cfg``'s flags."""
@@ -47,7 +43,7 @@ class BackboneDescription:
 
     def parts(self, module: nn.Module) -> list[str]:
         """Names of the submodules of ``module`` that are parts of a backbone, "" for itself; mostly none."""
-        return [""] if self.matches(module) else []
+        return [""] if isinstance(module, self.NETWORK) else []
 
     def title(self, flags: Flags) -> str:
         """Which member of the family the flags describe, such as ``ResNet-50``."""
@@ -81,8 +77,8 @@ def families() -> list[BackboneDescription]:
 
 def describe(model: nn.Module) -> BackboneDescription | None:
     """The description of the backbone in a model, or of a backbone; None if no family matches."""
-    modules = [module for _, module in _encoder_modules(model)]
-    return next((family for family in families() if any(map(family.matches, modules))), None)
+    kinds = [type(module) for _, module in _encoder_modules(model)]
+    return next((family for family in families() if any(issubclass(kind, family.NETWORK) for kind in kinds)), None)
 
 
 def description_of(tensors: Tensors) -> BackboneDescription | None:
@@ -109,12 +105,6 @@ def undescribed(backbone: str) -> UserError:
         f"{backbone} is of no family that is described: expected {names}; register a BackboneDescription "
         "of it (docs/extending.md), or correct MODEL.BACKBONE.NAME"
     )
-
-
-def backbone_class(model: nn.Module) -> str:
-    """What the class of a model's backbone, within any that wraps it, is called."""
-    modules = [module for _, module in _encoder_modules(model) if isinstance(module, Backbone)]
-    return type(modules[-1] if modules else getattr(model, "backbone", model)).__name__
 
 
 def _encoder_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

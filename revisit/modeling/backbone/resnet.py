@@ -1,4 +1,4 @@
-"""ResNets: Detectron2's own, with the dilations, stems and widths that are needed here, and their description."""
+"""ResNets of Detectron2's blocks, with the dilations, stems and widths that are needed here, and their description."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -14,7 +14,7 @@ from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, Backbon
 from detectron2.config import CfgNode
 from detectron2.layers import CNNBlockBase, Conv2d, ShapeSpec, get_norm
 from detectron2.modeling import BACKBONE_REGISTRY
-from detectron2.modeling.backbone.resnet import BasicBlock, BasicStem, BottleneckBlock, ResNet, build_resnet_backbone
+from detectron2.modeling.backbone.resnet import BasicBlock, BasicStem, BottleneckBlock, ResNet
 from detectron2.modeling.roi_heads import Res5ROIHeads
 from fvcore.nn import weight_init
 
@@ -24,20 +24,15 @@ INPUT = "input"
 
 # For build_revisit_resnet_backbone. The width is Detectron2's own STEM_OUT_CHANNELS, RES2_OUT_CHANNELS and (bottleneck
 # blocks) WIDTH_PER_GROUP.
-declare(
-    "MODEL.RESNETS.STEM_TYPE",
-    "basic",
-    "basic: a 7 x 7 convolution of stride 2, and pooling. cifar: 3 x 3 of stride 1, no pooling.",
-    one_of("basic", "cifar"),
-)
+_STEM = one_of("basic", "cifar")
+declare("MODEL.RESNETS.STEM_TYPE", "basic", "cifar: a 3 x 3 convolution of stride 1, no pooling.", _STEM)
 declare("MODEL.RESNETS.RES4_STRIDE", 2, "1 keeps the resolution of res3 without dilation.", one_of(1, 2))
 declare("MODEL.RESNETS.RES4_DILATION", 1, "1, 2 or 4; a dilated stage has stride 1.", one_of(1, 2, 4))
 of_detectron2("MODEL.RESNETS.RES5_DILATION", rule=one_of(1, 2, 4))
 declare(
     "MODEL.RESNETS.HALVE_FIRST_DILATION",
     False,
-    "The first 3 x 3 convolution of a dilated stage has half the stage's dilation, as in torchvision's "
-    "`replace_stride_with_dilation` and in the multi-task code; False: all of it, as in MoCo's FCN and in Detectron2.",
+    "A dilated stage begins with half its dilation, as in torchvision and the multi-task code; not in MoCo's FCN.",
     SWITCH,
 )
 
@@ -68,41 +63,26 @@ class DilatedBasicBlock(BasicBlock):
 def build_revisit_resnet_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> ResNet:
     """Build a Detectron2 ResNet from MODEL.RESNETS and MODEL.BACKBONE.FREEZE_AT.
 
-    Detectron2's core builder does it wherever its options suffice. Beyond them: RES4_DILATION and
+    What Detectron2's own builder can build has the same names, random numbers and outputs. Beyond it: RES4_DILATION and
     RES5_DILATION in {1, 2, 4}, where a dilated stage has stride 1; HALVE_FIRST_DILATION; RES4_STRIDE 1 without
     dilation; STEM_TYPE cifar; dilation and any RES2_OUT_CHANNELS for the BasicBlocks of depth 18 and 34.
-    Parameter names are the core builder's throughout, so weights are interchangeable. Under a meta-architecture
-    for pixelwise prediction the network returns, beside its maps, ``INPUT``: a view of its input without channels,
-    (N, 0, H, W). Heads have to know its size, which a map of some stride does not say.
+    Under a meta-architecture for pixelwise prediction the network returns, beside its maps, ``INPUT``: a view of its
+    input without channels, (N, 0, H, W). Heads have to know its size, which a map of some stride does not say.
 
     Raises:
-        ValueError: groups or deformable stages in a ResNet that has none, which Detectron2's builder refuses too.
+        ValueError: deformable stages, which Detectron2's builder has, or groups at a depth that has none.
     """
     options = cfg.MODEL.RESNETS
-    if _needs_own(options):
-        if any(options.DEFORM_ON_PER_STAGE) or (options.DEPTH in BASIC_DEPTHS and options.NUM_GROUPS > 1):
-            raise ValueError("MODEL.RESNETS: no groups at depths 18 and 34, no DEFORM_ON_PER_STAGE in such a ResNet")
-        make_stem = CifarStem if options.STEM_TYPE == "cifar" else BasicStem
-        stem = make_stem(input_shape.channels, options.STEM_OUT_CHANNELS, options.NORM)
-        stages = [_make_stage(options, index) for index in range(4)]
-        resnet = ResNet(stem, stages, out_features=options.OUT_FEATURES, freeze_at=cfg.MODEL.BACKBONE.FREEZE_AT)
-    else:
-        resnet = build_resnet_backbone(cfg, input_shape)
+    if any(options.DEFORM_ON_PER_STAGE) or (options.DEPTH in BASIC_DEPTHS and options.NUM_GROUPS > 1):
+        raise ValueError("MODEL.RESNETS: expected no DEFORM_ON_PER_STAGE, and no groups at depths 18 and 34")
+    make_stem = CifarStem if options.STEM_TYPE == "cifar" else BasicStem
+    stem = make_stem(input_shape.channels, options.STEM_OUT_CHANNELS, options.NORM)
+    count = max(("stem", "res2", "res3", "res4", "res5").index(name) for name in options.OUT_FEATURES)
+    stages = [_make_stage(options, index) for index in range(count)]
+    resnet = ResNet(stem, stages, out_features=options.OUT_FEATURES, freeze_at=cfg.MODEL.BACKBONE.FREEZE_AT)
     if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
         resnet.register_forward_hook(_add_input_size)
     return resnet
-
-
-def _needs_own(options: CfgNode) -> bool:
-    """Whether Detectron2's builder cannot make this ResNet."""
-    return (
-        options.STEM_TYPE != "basic"
-        or options.RES4_STRIDE != 2
-        or options.RES4_DILATION != 1
-        or options.RES5_DILATION not in (1, 2)
-        or options.HALVE_FIRST_DILATION
-        or (options.DEPTH in BASIC_DEPTHS and (options.RES5_DILATION, options.RES2_OUT_CHANNELS) != (1, 64))
-    )
 
 
 def _add_input_size(module: ResNet, args: tuple[Tensor], maps: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -185,7 +165,7 @@ assert features.shape == (1, {features})
 class ResNetDescription(BackboneDescription):
     """Of Detectron2's ResNet, whoever builds it, with the names of torchvision's ResNet, which are timm's too."""
 
-    NAME = "ResNet"
+    NAME, NETWORK = "ResNet", ResNet
     FLAG_KEYS = (
         "MODEL.RESNETS.DEPTH",
         "MODEL.RESNETS.STEM_TYPE",
@@ -197,9 +177,6 @@ class ResNetDescription(BackboneDescription):
     )
     PREFIXES = ("stem.", "res2.", "res3.", "res4.", "res5.")
     FOLDED = {"MODEL.RESNETS.NORM": "FrozenBN"}
-
-    def matches(self, module: nn.Module) -> bool:
-        return isinstance(module, ResNet)
 
     def build(self, cfg: CfgNode) -> ResNet:
         cfg = cfg.clone()
@@ -247,12 +224,9 @@ class ResNetDescription(BackboneDescription):
         theirs = {"STEM_TYPE": "basic", "STEM_OUT_CHANNELS": 64, "RES2_OUT_CHANNELS": features // 8}
         theirs |= {} if is_basic else {"STRIDE_IN_1X1": False}  # basic blocks have no 1x1
         for name, value in theirs.items():
-            found = flags[f"MODEL.RESNETS.{name}"]
-            if found != value:
-                raise UserError(
-                    f"MODEL.RESNETS.{name} is {found} in the backbone and {value} in torchvision's and timm's {title}, "
-                    "which cannot hold it: use it in Detectron2"
-                )
+            if (found := flags[f"MODEL.RESNETS.{name}"]) != value:
+                place = f"in the backbone and {value} in torchvision's and timm's {title}, which cannot hold it"
+                raise UserError(f"MODEL.RESNETS.{name} is {found} {place}: use it in Detectron2")
         is_plain = is_basic or (groups, group_width) == (1, 64)
         variant = "" if is_plain else f" of {groups} groups of width {group_width}"
         strides = "" if is_basic else "; strides in the 3x3 convolutions"

@@ -26,29 +26,23 @@ from detectron2.modeling import BACKBONE_REGISTRY, FPN, Backbone
 declare(
     "MODEL.TIMM.NAME",
     "",
-    "timm's name of the network, such as `convnext_tiny`; read by the backbones `build_timm_*`. Its weights come from "
-    "MODEL.WEIGHTS.",
+    "timm's name of the network, such as `convnext_tiny`, for the backbones `build_timm_*`.",
     Rule("a name of timm's without a tag of weights after a dot", lambda v: isinstance(v, str) and "." not in v),
 )
 declare(
     "MODEL.TIMM.OPTIONS",
     [],
-    "Arguments of `timm.create_model` for a network that no name of timm's is, each after its name, such as "
-    "`['img_size', 64, 'patch_size', 8]`.",
+    "Arguments of `timm.create_model`, each after its name, such as `['img_size', 64, 'patch_size', 8]`.",
 )
 declare(
     "MODEL.TIMM.FINAL_NORM",
     False,
-    "Whether the maps of a ViT and the like pass the norm after its last block, with which weights such as DINO's are "
-    "released. timm's `features_only` has none; MoCo-v3 learnt better features without it where the class token is not "
-    "the output (arXiv 2104.02057).",
+    "Whether a ViT's maps pass its last norm, with which weights such as DINO's are released. MoCo-v3 learnt better "
+    "features without it where the class token is not the output (arXiv 2104.02057).",
     SWITCH,
 )
 declare(
-    "MODEL.TIMM.OUT_FEATURES",
-    [],
-    "Maps that `build_timm_backbone` returns, by their strides: `res2` is of stride 4, `res5` of 32, and so on; "
-    "`[]` is the last one.",
+    "MODEL.TIMM.OUT_FEATURES", [], "Maps by their strides: `res2` is of stride 4, `res5` of 32; `[]`: the last one."
 )
 
 # How timm is asked for a network that takes images of any size; the first that it builds and that does so is taken.
@@ -81,28 +75,14 @@ class TimmBackbone(Backbone):
     """A network of timm's without its head: (N, 3, H, W) -> by name, maps (N, C, H/stride, W/stride), rounded up.
 
     Maps are those of timm's ``forward_intermediates``. Where the network does not round up by itself, images are padded
-    with zeros at the right and the bottom. Layers after the last of the maps are not built.
+    with zeros at the right and the bottom. Layers after the last of the maps are not built. The keys MODEL.TIMM.* say
+    what the arguments mean; ``freeze_at`` stages or blocks of timm's, the stem first, keep weights and statistics.
 
-    Args:
-        name: timm's, without a tag of weights.
-        options: further arguments of ``timm.create_model``, each after its name.
-        final_norm: whether the maps pass the network's last norm, if it has one of its own.
-        out_features: names of the maps; () is the last.
-        freeze_at: so many of timm's stages or blocks, the stem first, take no gradient and keep their statistics.
-
-    Raises:
-        UserError: timm cannot build the network, or its maps have no fixed strides over images of any size; a map that
-            it does not have.
+    Raises UserError where timm cannot build the network, or its maps have no fixed strides over images of any size.
     """
 
     def __init__(
-        self,
-        name: str,
-        options: list[object] = (),
-        *,
-        final_norm: bool = False,
-        out_features: list[str] = (),
-        freeze_at: int = 0,
+        self, name: str, options: list = (), *, final_norm: bool = False, out_features: list = (), freeze_at: int = 0
     ):
         super().__init__()
         form = _form(name, _hashable(options), final_norm)
@@ -131,10 +111,14 @@ def _hashable(options: object) -> object:
     return tuple(map(_hashable, options)) if isinstance(options, list | tuple) else options
 
 
-def _build(name: str, kwargs: dict[str, object], indices: list[int], final_norm: bool) -> nn.Module:
+def _whole(name: str, kwargs: dict[str, object]) -> nn.Module:
     import timm  # only where one of its networks is used: it takes a second
 
-    network = timm.create_model(name, pretrained=False, **kwargs)
+    return timm.create_model(name, pretrained=False, **kwargs)
+
+
+def _build(name: str, kwargs: dict[str, object], indices: list[int], final_norm: bool) -> nn.Module:
+    network = _whole(name, kwargs)
     network.prune_intermediate_layers(indices, prune_norm=not final_norm)
     return network
 
@@ -160,9 +144,7 @@ def _form(name: str, options: tuple[object, ...], final_norm: bool) -> Form:
 
 
 def _tried(name: str, kwargs: dict[str, object], final_norm: bool) -> Form:
-    import timm
-
-    network = timm.create_model(name, pretrained=False, **kwargs).eval()
+    network = _whole(name, kwargs).eval()
     by_stride = {info["reduction"]: (index, info["num_chs"]) for index, info in enumerate(network.feature_info)}
     stages = {f"res{round(math.log2(s))}": Stage(index, width, s) for s, (index, width) in by_stride.items()}
     largest, indices = max(by_stride), [stage.index for stage in stages.values()]
@@ -185,13 +167,11 @@ def _tried(name: str, kwargs: dict[str, object], final_norm: bool) -> Form:
 @cache
 def _tensors_of(name: str, options: tuple[object, ...], final_norm: bool | None) -> frozenset[str]:
     """State-dict keys of a network down to its last map, with or without its final norm; None: of all of it."""
-    import timm
-
     form = _form(name, options, bool(final_norm))
     with torch.device("meta"):
-        if final_norm is None:
-            return frozenset(timm.create_model(name, pretrained=False, **form.kwargs).state_dict())
-        return frozenset(_build(name, form.kwargs, [max(form.stages.values()).index], final_norm).state_dict())
+        last = [max(form.stages.values()).index]
+        network = _whole(name, form.kwargs) if final_norm is None else _build(name, form.kwargs, last, final_norm)
+        return frozenset(network.state_dict())
 
 
 def _freeze(network: nn.Module, freeze_at: int) -> None:
@@ -259,12 +239,9 @@ assert features.shape == (1, {features})
 class TimmDescription(BackboneDescription):
     """Of timm's networks. Their tensors have timm's names after one prefix; which network it is, its name says."""
 
-    NAME = "network of timm's"
+    NAME, NETWORK = "network of timm's", TimmBackbone
     FLAG_KEYS = ("MODEL.TIMM.NAME", "MODEL.TIMM.OPTIONS", "MODEL.TIMM.FINAL_NORM")
     PREFIXES = ("timm.",)
-
-    def matches(self, module: nn.Module) -> bool:
-        return isinstance(module, TimmBackbone)
 
     def build(self, cfg: CfgNode) -> TimmBackbone:
         return TimmBackbone(cfg.MODEL.TIMM.NAME, cfg.MODEL.TIMM.OPTIONS, final_norm=cfg.MODEL.TIMM.FINAL_NORM)
@@ -293,14 +270,8 @@ class TimmDescription(BackboneDescription):
         name, options, final_norm = (flags[key] for key in self.FLAG_KEYS)
         form = _form(name, _hashable(options), final_norm)
         last = list(form.stages.values())[-1]
-        facts = {
-            "timm_name": name,
-            "kwargs": form.kwargs,
-            "index": last.index,
-            "norm": final_norm,
-            "prune_norm": not final_norm,
-            "features": last.channels,
-        }
+        facts = {"timm_name": name, "kwargs": form.kwargs, "index": last.index, "features": last.channels}
+        facts |= {"norm": final_norm, "prune_norm": not final_norm}
         norm = "its last norm" if final_norm else "no norm after its last block"
         return Card(
             f"{self.title(flags)}, with {norm}",

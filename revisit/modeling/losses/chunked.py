@@ -27,12 +27,8 @@ def chunked_losses(
     num_neighbors: int = 0,
     max_scores: int,
 ) -> dict[str, Tensor]:
-    """``contrastive_losses``, equal but for the order of sums; by it where its scores are at most ``max_scores``.
-
-    Args:
-        queue, queue_g: may be bfloat16 or float16; products are accumulated in float32.
-        max_scores: scores in memory at once; 0 is no limit. The other arguments are those of contrastive_losses.
-    """
+    """``contrastive_losses``, equal but for the order of sums; by it where its scores are at most ``max_scores``, which
+    are in memory at once (0: no limit). Queues may be bfloat16 or float16; products are accumulated in float32."""
     if not max_scores or positives[..., 0].numel() * len(queue) <= max_scores:
         options = {"temperature": temperature, "num_neighbors": num_neighbors}
         return contrastive_losses(positives, anchors, queue, positives_g, queue_g, **options)
@@ -96,10 +92,7 @@ def scores_in_chunks(
     rows: Tensor, queue: Tensor, max_scores: int, rounded: bool = False
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Parts of the queue (n, W), and rows @ part.T, (M, n) float32: neither of more than ``max_scores`` numbers, but
-    for a single row (0: the whole queue).
-
-    ``rounded``: a GPU may round the rows to the type of a queue of 16 bits, instead of making the queue's larger.
-    """
+    for a single row (0: the whole queue). A GPU may have the rows ``rounded`` to the type of a queue of 16 bits."""
     rounded = rounded and queue.is_cuda and queue.itemsize == 2 and SUMS_IN_FLOAT32
     length = max(1, max_scores // max(rows.shape)) if max_scores else len(queue)
     left = rows.to(queue.dtype) if rounded else rows

@@ -11,7 +11,7 @@ from revisit.keys import declare, whole
 from revisit.modeling.bn_groups import check_whole_batch
 from revisit.modeling.distributed import gather_rows
 from revisit.modeling.losses.chunked import nearest_rows
-from revisit.modeling.meta_arch.pretraining import Pretraining, all_passes, unit_rows
+from revisit.modeling.meta_arch.pretraining import Pretraining, all_passes
 from revisit.modeling.monitors import feature_std
 from revisit.modeling.neighbors import MinesNeighbors
 from revisit.modeling.queue import AlignedQueue, KeepsKeys, QueueUpdate
@@ -31,11 +31,7 @@ class Objective(NamedTuple):
 
 
 declare(
-    "NEIGHBORS.QUEUE_SIZE",
-    65536,
-    "K, rows of the queue to mine in, of methods that have no other.",
-    whole(1, 2**24, "rows"),
-    read_by="AllViews",
+    "NEIGHBORS.QUEUE_SIZE", 65536, "K, of methods without another queue.", whole(1, 2**24, "rows"), read_by="AllViews"
 )
 
 
@@ -49,19 +45,15 @@ class AllViews(MinesNeighbors, KeepsKeys, Pretraining):
     Batch statistics are over the images of all processes.
     """
 
-    def __init__(self, *, queue_size: int, **options: object):
-        super().__init__(**options)
-        self.queue_size = queue_size
+    def __init__(self, cfg: CfgNode):
+        super().__init__(cfg)
+        self.queue_size = cfg.NEIGHBORS.QUEUE_SIZE
         self.queue: AlignedQueue | None = None
 
     def add_queue(self, key_width: int) -> None:
         """The queue, where neighbours are mined; drawn after all else, so that without it all else is the same."""
         if self.neighbor_weight:
             self.queue = AlignedQueue(self.queue_size, keys=key_width, features=self.feature_dim)
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict:
-        return {**super().from_config(cfg), "queue_size": cfg.NEIGHBORS.QUEUE_SIZE}
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
@@ -88,18 +80,9 @@ class AllViews(MinesNeighbors, KeepsKeys, Pretraining):
     def encode(self, batch: dict) -> dict[str, Tensor]:
         """Unit rows ``anchors`` (B, C) and ``positives`` (B, L, C), the large one first, and before the head
         ``anchors_g`` and ``positives_g``."""
-        rows, rows_g = [], []
-        for images in all_passes(batch):
-            g = self.pooled(self.backbone, images.flatten(0, 1))
-            rows.append(unit_rows(self.embed(g)).unflatten(0, images.shape[:2]))
-            rows_g.append(unit_rows(g).unflatten(0, images.shape[:2]))
-        views, views_g = torch.cat(rows, dim=1), torch.cat(rows_g, dim=1)
-        return {
-            "anchors": views[:, 0],
-            "positives": views[:, 1:],
-            "anchors_g": views_g[:, 0],
-            "positives_g": views_g[:, 1:],
-        }
+        views, views_g = self.rows_of(all_passes(batch), self.embed)
+        encoded = {"anchors": views[:, 0], "positives": views[:, 1:]}
+        return encoded | {"anchors_g": views_g[:, 0], "positives_g": views_g[:, 1:]}
 
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
         encoded = self.encode(batch)
@@ -110,13 +93,12 @@ class AllViews(MinesNeighbors, KeepsKeys, Pretraining):
             result = self.objective(encoded)
             losses = {"loss_inst": result.loss}
             if self.queue is not None:
-                losses |= self._neighbor_loss(result, encoded["positives"], encoded["positives_g"].detach(), batch)
+                losses |= self._neighbor_loss(result, encoded, batch)
         return losses
 
-    def _neighbor_loss(
-        self, result: Objective, positives: Tensor, positives_g: Tensor, batch: dict
-    ) -> dict[str, Tensor]:
+    def _neighbor_loss(self, result: Objective, encoded: dict[str, Tensor], batch: dict) -> dict[str, Tensor]:
         """lambda * L_nn on the queue as it is before this step, once it has joined; keeps this step's keys for it."""
+        positives, positives_g = encoded["positives"], encoded["positives_g"].detach()
         keys = {"keys": gather_rows(result.keys.detach()), "features": gather_rows(result.keys_g.detach())}
         self.keep_keys(batch, keys)
         if self.watched:

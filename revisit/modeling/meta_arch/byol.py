@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from revisit.keys import SWITCH, declare, real, whole
-from revisit.modeling.bn_groups import BNGroups, group_batch_norm, whole_batch
+from revisit.modeling.bn_groups import group_batch_norm, whole_batch
 from revisit.modeling.distributed import unwrap
 from revisit.modeling.meta_arch.all_views import AllViews, Objective
 from revisit.modeling.meta_arch.pretraining import all_passes, unit_rows
-from revisit.modeling.momentum import MomentumUpdate, ema_update, momentum_copy
+from revisit.modeling.momentum import MomentumUpdate, momentum_copy
 from revisit.modeling.projection_head import BNProjectionHead
 
-from detectron2.config import CfgNode, configurable
+from detectron2.config import CfgNode
 from detectron2.engine import HookBase
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils.events import get_event_storage
@@ -50,32 +50,16 @@ class BYOL(AllViews):
     over the positives j; with the large one alone it is BYOL's symmetric loss. L_nn is d to the z' of neighbours.
     """
 
-    @configurable
-    def __init__(
-        self,
-        *,
-        embedding_dim: int,
-        hidden_dim: int,
-        momentum: float,
-        predicts: bool,
-        bn_groups: BNGroups,
-        **shared: object,
-    ):
-        """The keys BYOL.* say what each option means."""
-        super().__init__(**shared)
-        self.momentum = momentum
-        self.projection_head = BNProjectionHead(self.feature_dim, hidden_dim, embedding_dim)
-        self.predictor = BNProjectionHead(embedding_dim, hidden_dim, embedding_dim) if predicts else nn.Identity()
+    def __init__(self, cfg: CfgNode):
+        super().__init__(cfg)
+        self.momentum = cfg.BYOL.MOMENTUM
+        hidden, width = cfg.BYOL.HIDDEN_DIM, cfg.BYOL.EMBEDDING_DIM
+        self.projection_head = BNProjectionHead(self.feature_dim, hidden, width)
+        self.predictor = BNProjectionHead(width, hidden, width) if cfg.BYOL.PREDICTOR else nn.Identity()
         self.momentum_backbone = momentum_copy(self.backbone)
         self.momentum_projection_head = momentum_copy(self.projection_head)
-        self.add_queue(embedding_dim)
-        group_batch_norm(list(self.children()), bn_groups)
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict:
-        options = {"embedding_dim": cfg.BYOL.EMBEDDING_DIM, "hidden_dim": cfg.BYOL.HIDDEN_DIM}
-        options |= {"momentum": cfg.BYOL.MOMENTUM, "predicts": cfg.BYOL.PREDICTOR}
-        return {**super().from_config(cfg), **options, "bn_groups": whole_batch(cfg)}
+        self.add_queue(width)
+        group_batch_norm(list(self.children()), whole_batch(cfg))
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         return [CosineMomentum(cfg.BYOL.MOMENTUM), *super().hooks(cfg, iterations_per_epoch)]
@@ -103,11 +87,6 @@ class BYOL(AllViews):
             return distances(positives.flatten(0, 1)[:, None], keys).mean()
 
         return Objective(loss, targets[:, 0], encoded["targets_g"][:, 0], neighbor_loss)
-
-    def update_momentum_encoder(self) -> None:
-        """One EMA step of both momentum networks."""
-        ema_update(self.momentum_backbone, self.backbone, self.momentum)
-        ema_update(self.momentum_projection_head, self.projection_head, self.momentum)
 
 
 def distances(rows: Tensor, others: Tensor) -> Tensor:

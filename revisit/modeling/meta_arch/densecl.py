@@ -4,6 +4,7 @@ Wang et al., Dense Contrastive Learning for Self-Supervised Visual Pre-Training,
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,27 +16,16 @@ from revisit.modeling.losses.chunked import chunked_losses
 from revisit.modeling.losses.contrastive import at_least_float32
 from revisit.modeling.meta_arch.moco import Encoded, MoCo
 from revisit.modeling.meta_arch.pretraining import unit_rows
-from revisit.modeling.momentum import ema_update, momentum_copy
+from revisit.modeling.momentum import momentum_copy
 
-from detectron2.config import CfgNode, configurable
+from detectron2.config import CfgNode
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils.events import get_event_storage
 
 # Everything else of DenseCL is under MOCO.
-declare(
-    "DENSECL.WEIGHT",
-    0.5,
-    "lambda: (1 - lambda) L_inst + lambda L_dense, from the first iteration on.",
-    SHARE,
-    read_by="DenseCL",
-)
-declare(
-    "DENSECL.GRID",
-    0,
-    "S: maps of res5 are pooled to S x S cells; 0 takes them as they are, 7 x 7 of 224-px views as in DenseCL's paper.",
-    whole(0, 64, "(0: the map as it is)"),
-    read_by="DenseCL",
-)
+densecl = partial(declare, read_by="DenseCL")
+densecl("DENSECL.WEIGHT", 0.5, "lambda: (1 - lambda) L_inst + lambda L_dense.", SHARE)
+densecl("DENSECL.GRID", 0, "S: maps are pooled to S x S cells; 0: as they are, as in the paper.", whole(0, 64))
 
 
 def dense_loss(
@@ -55,12 +45,9 @@ def dense_loss(
         lse_is  = logsumexp_n d_is . Q_d[n] / tau
         L_dense = mean_is [ logaddexp(e_is, lse_is) - e_is ]
 
-    Args:
-        cells, key_cells: (B, S, Cg) and (B, T, Cg) unit rows, the backbones' maps of both views.
-        dense: (B, S, C) unit rows d after the dense head, with gradient.
-        key_dense: (B, T, C) unit rows d' after the momentum encoder's.
-        queue: (K, C) unit rows Q_d, of other images and earlier steps.
-        max_scores: scores of cells against the queue in memory at once; 0 is no limit.
+    Of unit rows ``cells`` g(q), (B, S, Cg), and ``key_cells`` g'(k), (B, T, Cg), of both views' maps; ``dense`` d,
+    (B, S, C), and ``key_dense`` d', (B, T, C), after the dense heads; ``queue`` Q_d, (K, C), of which at most
+    ``max_scores`` scores are in memory at once (0: no limit).
     """
     match = best_match(cells, key_cells)
     anchors = key_dense.gather(1, match[..., None].expand(-1, -1, key_dense.shape[2]))
@@ -100,18 +87,11 @@ class DenseCL(MoCo):
     backbone's map, or of that map pooled to GRID x GRID.
     """
 
-    @configurable
-    def __init__(self, *, dense_weight: float, grid: int, **moco: object):
-        """``add_densecl_keys`` says what each option means."""
-        super().__init__(**moco)
-        self.dense_weight = dense_weight
-        self.grid = grid
+    def __init__(self, cfg: CfgNode):
+        super().__init__(cfg)
+        self.dense_weight, self.grid = cfg.DENSECL.WEIGHT, cfg.DENSECL.GRID
         self.dense_head = DenseProjectionHead(self.feature_dim, self.embedding_dim)
         self.momentum_dense_head = momentum_copy(self.dense_head)
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict:
-        return {**super().from_config(cfg), "dense_weight": cfg.DENSECL.WEIGHT, "grid": cfg.DENSECL.GRID}
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
@@ -162,8 +142,3 @@ class DenseCL(MoCo):
             get_event_storage().put_scalars(**{f"{name}_raw": loss.item() for name, loss in raw.items()})
         weights = {"loss_inst": 1 - self.dense_weight, "loss_dense": self.dense_weight}
         return {name: weights[name] * loss for name, loss in raw.items()}
-
-    def update_momentum_encoder(self) -> None:
-        """One EMA step of g', h' and the dense head."""
-        super().update_momentum_encoder()
-        ema_update(self.momentum_dense_head, self.dense_head, self.momentum)

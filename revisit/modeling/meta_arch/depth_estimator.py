@@ -5,33 +5,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from revisit.keys import declare, one_of
-from revisit.modeling.sem_seg.pixel_heads import PixelHead
 
-from detectron2.config import CfgNode, configurable
-from detectron2.modeling import META_ARCH_REGISTRY, Backbone, build_backbone, build_sem_seg_head
+from detectron2.config import CfgNode
+from detectron2.modeling import META_ARCH_REGISTRY, build_backbone, build_sem_seg_head
 from detectron2.modeling.postprocessing import sem_seg_postprocess
 from detectron2.structures import ImageList
 
 LOSSES = {"mse": F.mse_loss, "l1": F.l1_loss}
 
 
-declare(
-    "MODEL.DEPTH.LOSS",
-    "mse",
-    "mse or l1, over the pixels whose depth is known.",
-    one_of("mse", "l1"),
-    read_by="DepthEstimator",
-)
+declare("MODEL.DEPTH.LOSS", "mse", "Over the pixels of known depth.", one_of(*LOSSES), read_by="DepthEstimator")
 
 
 def depth_loss(predicted: Tensor, depth: Tensor, kind: str) -> Tensor:
-    """Mean of the squared (``mse``) or absolute (``l1``) error over the pixels whose depth is known.
-
-    Args:
-        predicted: (N, H, W) metres.
-        depth: (N, H, W) metres, 0 where it is missing. A batch without any depth has a loss of 0.
-        kind: a key of LOSSES.
-    """
+    """Mean squared (``mse``) or absolute (``l1``) error of (N, H, W) metres over the pixels whose depth is known,
+    not 0; of a batch without any it is 0."""
     valid = depth > 0
     return LOSSES[kind](predicted[valid], depth[valid], reduction="sum") / valid.sum().clamp(min=1)
 
@@ -40,43 +28,22 @@ def depth_loss(predicted: Tensor, depth: Tensor, kind: str) -> Tensor:
 class DepthEstimator(nn.Module):
     """Like Detectron2's SemanticSegmentor, but its head's single logit is a depth in metres."""
 
-    @configurable
-    def __init__(
-        self, *, backbone: Backbone, head: PixelHead, pixel_mean: list[float], pixel_std: list[float], loss: str
-    ):
+    def __init__(self, cfg: CfgNode):
         super().__init__()
-        self.backbone = backbone
-        self.head = head
-        self.loss = loss
-        self.register_buffer("pixel_mean", torch.tensor(pixel_mean).view(-1, 1, 1), False)
-        self.register_buffer("pixel_std", torch.tensor(pixel_std).view(-1, 1, 1), False)
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict[str, object]:
-        """From MODEL.BACKBONE, MODEL.SEM_SEG_HEAD (with NUM_CLASSES 1) and MODEL.DEPTH."""
-        backbone = build_backbone(cfg)
-        return {
-            "backbone": backbone,
-            "head": build_sem_seg_head(cfg, backbone.output_shape()),
-            "pixel_mean": cfg.MODEL.PIXEL_MEAN,
-            "pixel_std": cfg.MODEL.PIXEL_STD,
-            "loss": cfg.MODEL.DEPTH.LOSS,
-        }
+        self.backbone = build_backbone(cfg)
+        self.head = build_sem_seg_head(cfg, self.backbone.output_shape())  # of NUM_CLASSES 1
+        self.loss = cfg.MODEL.DEPTH.LOSS
+        self.register_buffer("pixel_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(-1, 1, 1), False)
+        self.register_buffer("pixel_std", torch.tensor(cfg.MODEL.PIXEL_STD).view(-1, 1, 1), False)
 
     @property
     def device(self) -> torch.device:
         return self.pixel_mean.device
 
     def forward(self, batched_inputs: list[dict]) -> dict[str, Tensor] | list[dict[str, Tensor]]:
-        """Losses in training, else depths.
-
-        Args:
-            batched_inputs: dicts with ``image`` (3, H, W) and, in training, ``depth`` float32 (H, W) metres, 0
-                where it is missing; for tests perhaps ``height`` and ``width``, the size of the answer.
-
-        Returns:
-            {"loss_depth": scalar} in training, else {"depth": float32 (height, width) metres} for each image.
-        """
+        """Detectron2's contract: dicts with ``image`` (3, H, W) and, in training, ``depth`` float32 (H, W) metres, 0
+        where it is missing -> {"loss_depth": scalar}; else perhaps ``height`` and ``width``, the size of the answer ->
+        {"depth": float32 (height, width) metres} for each."""
         images = [(x["image"].to(self.device) - self.pixel_mean) / self.pixel_std for x in batched_inputs]
         images = ImageList.from_tensors(images)
         predicted = self.head.predict(self.backbone(images.tensor))[:, 0]

@@ -4,36 +4,31 @@ Balestriero, Unsupervised Learning on a DIET: Datum IndEx as Target Free of Self
 Head, arXiv 2302.10260. No positives, no negatives, no queue, no momentum encoder and no projection head.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from revisit.keys import SHARE, declare, whole
-from revisit.modeling.bn_groups import BNGroups, group_batch_norm, whole_batch
+from revisit.modeling.bn_groups import group_batch_norm, whole_batch
 from revisit.modeling.meta_arch.pretraining import Pretraining, all_passes
 
-from detectron2.config import CfgNode, configurable
+from detectron2.config import CfgNode
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils.events import get_event_storage
 
-declare("DIET.LABEL_SMOOTHING", 0.8, "Share of the target that all images have alike.", SHARE, read_by="DIET")
-declare(
+diet = partial(declare, read_by="DIET")
+diet("DIET.LABEL_SMOOTHING", 0.8, "Share of the target that all images have alike.", SHARE)
+diet(
     "DIET.NUM_IMAGES",
     0,
     "Rows of W, one for each training image; 0: as many as DATASETS.TRAIN has.",
-    whole(0, 2**31 - 1, "images"),
-    read_by="DIET",
+    whole(unit="images"),
     by_images=lambda images, batch: images,
 )
-declare(
-    "DIET.MAX_SCORES",
-    2**25,
-    "Scores of views against W that are in memory at once: more are computed in parts, twice.",
-    whole(1, 2**40),
-    may_change=True,
-    read_by="DIET",
-)
+diet("DIET.MAX_SCORES", 2**25, "Scores in memory at once; more go in parts, twice.", whole(1, 2**40), may_change=True)
 
 
 def index_loss(rows: Tensor, weight: Tensor, images: Tensor, smoothing: float, max_scores: int) -> Tensor:
@@ -42,12 +37,8 @@ def index_loss(rows: Tensor, weight: Tensor, images: Tensor, smoothing: float, m
         s   = W g(x)
         L   = mean [ logsumexp_n s_n - (1 - a) s_image - a mean_n s_n ]
 
-    Args:
-        rows: (B, Cg), g(x) of views.
-        weight: W, (N, Cg).
-        images: (B,) int64, 0 .. N - 1.
-        smoothing: a, 0 to 1.
-        max_scores: beyond so many the rows go in parts, whose scores are computed again for the gradient.
+    of rows g(x), (B, Cg), weight W, (N, Cg), images (B,) int64, and smoothing a. Rows with more than ``max_scores``
+    scores go in parts, whose scores are computed again for the gradient.
     """
 
     def of_part(part: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
@@ -64,20 +55,11 @@ def index_loss(rows: Tensor, weight: Tensor, images: Tensor, smoothing: float, m
 class DIET(Pretraining):
     """A linear layer W on g tells every image from all others, from any of its views."""
 
-    @configurable
-    def __init__(
-        self, *, num_images: int, label_smoothing: float, max_scores: int, bn_groups: BNGroups, **shared: object
-    ):
-        """The keys DIET.* say what each option means."""
-        super().__init__(**shared)
-        self.images = nn.Linear(self.feature_dim, num_images, bias=False)
-        self.label_smoothing, self.max_scores = label_smoothing, max_scores
-        group_batch_norm([self.backbone], bn_groups)
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict:
-        own = {key.lower(): cfg.DIET[key] for key in ("NUM_IMAGES", "LABEL_SMOOTHING", "MAX_SCORES")}
-        return {**super().from_config(cfg), **own, "bn_groups": whole_batch(cfg)}
+    def __init__(self, cfg: CfgNode):
+        super().__init__(cfg)
+        self.images = nn.Linear(self.feature_dim, cfg.DIET.NUM_IMAGES, bias=False)
+        self.label_smoothing, self.max_scores = cfg.DIET.LABEL_SMOOTHING, cfg.DIET.MAX_SCORES
+        group_batch_norm([self.backbone], whole_batch(cfg))
 
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
         passes = all_passes(batch)

@@ -8,18 +8,13 @@ from revisit.modeling.meta_arch.moco import Encoded, MoCo
 from revisit.modeling.neighbors import MinesNeighbors
 from revisit.modeling.queue import AlignedQueue
 
-from detectron2.config import CfgNode, configurable
+from detectron2.config import CfgNode
 from detectron2.modeling import META_ARCH_REGISTRY
 
 
 @META_ARCH_REGISTRY.register()
 class KNNMoCo(MinesNeighbors, MoCo):
     """L = L_inst + lambda * L_nn (docs/method.md: Losses), with the second, aligned queue Q_g to mine in."""
-
-    @configurable
-    def __init__(self, **options: object):
-        """The keys NEIGHBORS.* and MOCO.* say what each option means."""
-        super().__init__(**options)
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:

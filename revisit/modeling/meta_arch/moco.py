@@ -11,17 +11,17 @@ from torch import Tensor
 from revisit.devices import send
 from revisit.errors import expect
 from revisit.keys import POSITIVE, SWITCH, declare, one_of, real, whole
-from revisit.modeling.bn_groups import BNGroups, bn_groups, group_batch_norm, has_batch_norm, meta_backbone
+from revisit.modeling.bn_groups import bn_groups, group_batch_norm, has_batch_norm, meta_backbone
 from revisit.modeling.distributed import start_gather
 from revisit.modeling.losses.chunked import MAX_SCORES, chunked_losses
 from revisit.modeling.meta_arch.pretraining import Pretraining, positive_passes, unit_rows
-from revisit.modeling.momentum import MomentumUpdate, ema_update, momentum_copy
+from revisit.modeling.momentum import MomentumUpdate, momentum_copy
 from revisit.modeling.monitors import contrast_accuracy, feature_std
 from revisit.modeling.projection_head import ProjectionHead
 from revisit.modeling.queue import AlignedQueue, KeepsKeys, QueueUpdate
 from revisit.modeling.shuffle_bn import scatter_shuffled, shuffle_permutation
 
-from detectron2.config import CfgNode, configurable
+from detectron2.config import CfgNode
 from detectron2.engine import HookBase
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils import comm
@@ -36,18 +36,12 @@ moco(
     paper=65536,
     by_images=lambda images, batch: min(65536, max(1, images // 2 // batch) * batch),
 )
-moco(
-    "MOCO.QUEUE_DTYPE",
-    "float32",
-    "Of the queues in memory; bfloat16 and float16 take half of it.",
-    one_of("float32", "bfloat16", "float16"),
-)
+moco("MOCO.QUEUE_DTYPE", "float32", "Of the queue in memory.", one_of("float32", "bfloat16", "float16"))
 moco(
     "MOCO.MAX_SCORES",
     MAX_SCORES,
-    "Scores of positives against the queue that are in memory at once: a longer queue is read in parts. 0: all at "
-    "once, as the formulas are written.",
-    whole(0, 2**40, "(0: all at once)"),
+    "Scores against the queue in memory at once: a longer queue is read in parts. 0: no limit.",
+    whole(0, 2**40),
     may_change=True,
 )
 moco("MOCO.TEMPERATURE", 0.2, "tau.", POSITIVE, paper=0.2)
@@ -56,26 +50,18 @@ moco("MOCO.EMBEDDING_DIM", 128, "C, width after the projection head.", whole(1, 
 moco(
     "MOCO.BN_GROUP",
     128,
-    "Images that share batch statistics, however many processes there are: each of the paper's two GPUs ran 128. They "
-    "are a part of a process's pass, or whole passes of neighbouring processes. 0: the whole pass of each process. A "
-    "backbone without batch norm reads neither this nor SHUFFLE_BN.",
-    whole(unit="images (0: the whole pass of a process)"),
+    "Images that share batch statistics: a part of a process's pass, or whole passes of neighbouring processes. 0: the "
+    "pass of each process. Each of the paper's two GPUs ran 128. Networks without batch norm do not read it.",
+    whole(unit="images"),
     paper=128,
 )
 moco(
     "MOCO.FILL_QUEUE_FIRST",
     False,
-    "Let the learning rate be 0 until keys have replaced the random rows that the queue begins with. Weights that are "
-    "good already would follow the gradients of those rows.",
+    "Keep the learning rate at 0 until keys have replaced the queue's random rows, which would spoil good weights.",
     SWITCH,
 )
-moco(
-    "MOCO.SHUFFLE_BN",
-    True,
-    "Shuffle anchors over these groups before the momentum encoder sees them.",
-    SWITCH,
-    paper=True,
-)
+moco("MOCO.SHUFFLE_BN", True, "Shuffle the momentum encoder's images over these groups.", SWITCH, paper=True)
 
 
 @dataclass(frozen=True)
@@ -98,54 +84,32 @@ class MoCo(KeepsKeys, Pretraining):
 
     key_inputs: tuple[str, ...] = ("anchor",)  # of a batch, what ``encode_anchors`` takes
 
-    @configurable
-    def __init__(
-        self,
-        *,
-        embedding_dim: int,
-        queue_size: int,
-        queue_dtype: torch.dtype,
-        max_scores: int,
-        temperature: float,
-        momentum: float,
-        shuffle_bn: bool,
-        bn_groups: BNGroups | None,
-        seed: int,
-        row_dim: int = 0,
-        **shared: object,
-    ):
-        """The keys MOCO.* say what each option means; ``row_dim`` is the width before the head, 0: g's."""
-        super().__init__(**shared)
-        self.row_dim = row_dim or self.feature_dim
-        self.embedding_dim = embedding_dim
-        self.max_scores = max_scores
-        self.temperature = temperature
-        self.momentum = momentum
-        self.seed = seed
-        self.shuffle_bn = shuffle_bn and bn_groups is not None and bn_groups.count > 1
-        self.projection_head = ProjectionHead(self.row_dim, embedding_dim)
+    def __init__(self, cfg: CfgNode):
+        super().__init__(cfg)
+        options = cfg.MOCO
+        self.embedding_dim = options.EMBEDDING_DIM
+        self.temperature = options.TEMPERATURE
+        self.momentum = options.MOMENTUM
+        self.max_scores = options.MAX_SCORES
+        self.seed = cfg.SEED
+        self.row_dim = self.build_before_head(cfg)
+        self.projection_head = ProjectionHead(self.row_dim, self.embedding_dim)
         self.momentum_backbone = momentum_copy(self.backbone)
         self.momentum_projection_head = momentum_copy(self.projection_head)
-        if bn_groups:
-            group_batch_norm([self.backbone, self.momentum_backbone], bn_groups)
-        self.queue = AlignedQueue(queue_size, queue_dtype, **self.queue_widths())
+        groups = bn_groups(cfg, cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size(), self.backbone)
+        self.shuffle_bn = options.SHUFFLE_BN and groups is not None and groups.count > 1
+        if groups:
+            group_batch_norm([self.backbone, self.momentum_backbone], groups)
+        self.queue = AlignedQueue(options.QUEUE_SIZE, getattr(torch, options.QUEUE_DTYPE), **self.queue_widths())
 
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict:
-        of_others = ("BN_GROUP", "FILL_QUEUE_FIRST")
-        options = {name.lower(): value for name, value in cfg.MOCO.items() if name not in of_others}
-        options["queue_dtype"] = getattr(torch, cfg.MOCO.QUEUE_DTYPE)
-        shared = super().from_config(cfg)
-        share = cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size()
-        return {**shared, **options, "bn_groups": bn_groups(cfg, share, shared["backbone"]), "seed": cfg.SEED}
+    def build_before_head(self, cfg: CfgNode) -> int:
+        """Build what lies between the backbone and the projection head: nothing. Returns the width of its rows."""
+        return self.feature_dim
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         keys, size = cfg.SOLVER.IMS_PER_BATCH * cls.keys_of_image(cfg), cfg.MOCO.QUEUE_SIZE
-        expect(
-            keys <= size,
-            f"MOCO.QUEUE_SIZE {size} is smaller than the global batch of {keys}: expected at least as many",
-        )
+        expect(keys <= size, f"MOCO.QUEUE_SIZE {size} is smaller than the global batch of {keys} keys")
         bn_groups(cfg, share)
 
     @classmethod
@@ -207,13 +171,7 @@ class MoCo(KeepsKeys, Pretraining):
 
     def encode_positives(self, batch: dict) -> Encoded:
         """Rows of the positives, with gradient; anchors are not known yet."""
-        rows, rows_g = [], []
-        for images in positive_passes(batch):
-            g = self.pooled(self.backbone, images.flatten(0, 1))
-            h = self.projection_head(g)
-            rows.append(unit_rows(h).unflatten(0, images.shape[:2]))
-            rows_g.append(unit_rows(g).unflatten(0, images.shape[:2]))
-        return Encoded(torch.cat(rows, dim=1), torch.cat(rows_g, dim=1))
+        return Encoded(*self.rows_of(positive_passes(batch), self.projection_head))
 
     @torch.no_grad()
     def encode_anchors(self, images: Tensor) -> dict[str, Tensor]:
@@ -251,11 +209,6 @@ class MoCo(KeepsKeys, Pretraining):
 
         return finish
 
-    def update_momentum_encoder(self) -> None:
-        """One EMA step of g' and h'."""
-        ema_update(self.momentum_backbone, self.backbone, self.momentum)
-        ema_update(self.momentum_projection_head, self.projection_head, self.momentum)
-
     @torch.no_grad()
     def monitors(self, batch: dict, encoded: Encoded) -> dict[str, Tensor]:
         """What docs/reading-a-run.md explains, of this process's share and, of its positives, the large ones."""
@@ -272,7 +225,7 @@ class MoCo(KeepsKeys, Pretraining):
             return
         with torch.autocast(self.device.type, enabled=False):
             values = self.monitors(batch, encoded)
-        storage = get_event_storage()
-        storage.put_scalars(**dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True)))
+        numbers = torch.stack(list(values.values())).tolist()  # one wait for the device
+        get_event_storage().put_scalars(**dict(zip(values, numbers, strict=True)))
         exact = {"queue_fill": 100 * self.queue.fill_level, "encoder_momentum": self.momentum}
-        storage.put_scalars(smoothing_hint=False, **exact)
+        get_event_storage().put_scalars(smoothing_hint=False, **exact)

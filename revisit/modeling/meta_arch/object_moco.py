@@ -18,11 +18,11 @@ from revisit.modeling.losses.contrastive import at_least_float32
 from revisit.modeling.meta_arch.knn_moco import KNNMoCo
 from revisit.modeling.meta_arch.moco import Encoded
 from revisit.modeling.meta_arch.pretraining import positive_passes, unit_rows
-from revisit.modeling.momentum import ema_update, momentum_copy
+from revisit.modeling.momentum import momentum_copy
 from revisit.modeling.projection_head import ProjectionHead
 from revisit.modeling.queue import AlignedQueue
 
-from detectron2.config import CfgNode, configurable
+from detectron2.config import CfgNode
 from detectron2.modeling import META_ARCH_REGISTRY, build_roi_heads
 from detectron2.modeling.poolers import assign_boxes_to_levels
 from detectron2.structures import Boxes
@@ -55,37 +55,30 @@ class ObjectMoCo(KNNMoCo):
 
     key_inputs = ("anchor", "anchor_objects")
 
-    @configurable
-    def __init__(self, *, roi_heads: nn.Module, image_weight: float, num_boxes: int, **knn_moco: object):
-        """The keys OBJECTS.* say what each option means; ``roi_heads`` are a detector's."""
-        row_dim = roi_heads.box_predictor.cls_score.in_features
-        del roi_heads.box_predictor  # no loss would reach it
-        super().__init__(row_dim=row_dim, **knn_moco)
+    def __init__(self, cfg: CfgNode):
+        super().__init__(cfg)
         *_, (self.feature, shape) = below(self.backbone).output_shape().items()
         self.feature_dim = shape.channels
-        self.roi_heads, self.momentum_roi_heads = roi_heads, momentum_copy(roi_heads)
-        self.image_weight, self.num_boxes = image_weight, num_boxes
-        if image_weight:
+        self.momentum_roi_heads = momentum_copy(self.roi_heads)
+        self.image_weight, self.num_boxes = cfg.OBJECTS.IMAGE_WEIGHT, cfg.OBJECTS.NUM_BOXES
+        if self.image_weight:
             self.image_head = ProjectionHead(self.feature_dim, self.embedding_dim)
             self.momentum_image_head = momentum_copy(self.image_head)
             rings = {"keys": self.embedding_dim, "features": self.feature_dim}
             self.image_queue = AlignedQueue(self.queue.length, self.queue.keys.dtype, **rings)
 
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict:
-        options = super().from_config(cfg)
-        roi_heads = build_roi_heads(cfg, options["backbone"].output_shape())
-        roi_heads.pooler = getattr(roi_heads, "box_pooler", None) or roi_heads.pooler  # of those with res5 in them
-        roi_heads.pooler.canonical_box_size = cfg.OBJECTS.CANONICAL_SIZE
-        weight, count = cfg.OBJECTS.IMAGE_WEIGHT, cfg.OBJECTS.NUM_BOXES
-        return {**options, "roi_heads": roi_heads, "image_weight": weight, "num_boxes": count}
+    def build_before_head(self, cfg: CfgNode) -> int:
+        """Build a detector's RoI heads without their predictor, which no loss would reach."""
+        self.roi_heads = heads = build_roi_heads(cfg, self.backbone.output_shape())
+        heads.pooler = getattr(heads, "box_pooler", None) or heads.pooler  # of those with res5 in them
+        heads.pooler.canonical_box_size = cfg.OBJECTS.CANONICAL_SIZE
+        width = heads.box_predictor.cls_score.in_features
+        del heads.box_predictor
+        return width
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
-        backbone, views = meta_backbone(cfg), cfg.VIEWS
-        maps, divisor = backbone.output_shape(), max(1, backbone.size_divisibility)
-        lacking = [level for level in cfg.MODEL.ROI_HEADS.IN_FEATURES if level not in maps]
-        expect(not lacking, f"MODEL.ROI_HEADS.IN_FEATURES {lacking}: the backbone has {', '.join(maps)}")
+        views, divisor = cfg.VIEWS, max(1, meta_backbone(cfg).size_divisibility)
         for name in ("VIEWS.LARGE_SIZE", "VIEWS.SMALL_SIZE")[: 1 + (views.NUM_SMALL > 0)]:
             size = views[name.partition(".")[2]]
             expect(size % divisor == 0, f"{name} {size}: the backbone's pyramid needs a multiple of {divisor} px")
@@ -172,13 +165,6 @@ class ObjectMoCo(KNNMoCo):
     def feature_map(self, backbone: nn.Module, images: Tensor) -> Tensor:
         """The last map below a pyramid, as other methods have it; (B, 3, H, W) uint8 RGB -> (B, Cg, h, w)."""
         return super().feature_map(below(backbone), images)
-
-    def update_momentum_encoder(self) -> None:
-        """One EMA step of g', its pyramid, the box head, and the projection heads."""
-        super().update_momentum_encoder()
-        ema_update(self.momentum_roi_heads, self.roi_heads, self.momentum)
-        if self.image_weight:
-            ema_update(self.momentum_image_head, self.image_head, self.momentum)
 
     def enqueue(self, rows: dict[str, Tensor]) -> None:
         """Into the objects' queue and the images'."""

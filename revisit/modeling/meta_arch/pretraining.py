@@ -4,7 +4,7 @@ A method is a Detectron2 meta-architecture in a file of its own: its config keys
 outside that file knows its name.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from revisit.keys import declare, whole
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase
 from detectron2.layers import FrozenBatchNorm2d
-from detectron2.modeling import META_ARCH_REGISTRY, Backbone, build_backbone
+from detectron2.modeling import META_ARCH_REGISTRY, build_backbone
 from detectron2.utils.events import get_event_storage
 
 declare(
@@ -26,7 +26,7 @@ declare(
     0,
     "Steps between two readings of losses and monitors, for which the host waits for the device. A loss that is not "
     "finite is noticed as late, but before any checkpoint. 0: 20 on a GPU, 1 on a CPU.",
-    whole(unit="iterations"),
+    whole(),
     may_change=True,
     read_by="Pretraining",
 )
@@ -50,26 +50,17 @@ class Pretraining(nn.Module):
     each the ``feature`` g(x), (Cg,) float32, a unit row.
     """
 
-    def __init__(self, *, backbone: Backbone, metrics_period: int, pixel_mean: list[float], pixel_std: list[float]):
+    def __init__(self, cfg: CfgNode):
         super().__init__()
-        kinds = {type(module) for module in backbone.modules()}
+        self.backbone = build_backbone(cfg)
+        kinds = {type(module) for module in self.backbone.modules()}
         if FrozenBatchNorm2d in kinds and not any(issubclass(kind, _BatchNorm) for kind in kinds):
             raise UserError("MODEL.RESNETS.NORM is FrozenBN, whose statistics stay as they are: expected BN or SyncBN")
-        self.backbone = backbone
-        *_, self.feature = backbone.output_shape()  # the last map
-        self.feature_dim = backbone.output_shape()[self.feature].channels
-        self.metrics_period = metrics_period
-        self.register_buffer("pixel_mean", torch.tensor(pixel_mean).view(-1, 1, 1), persistent=False)
-        self.register_buffer("pixel_std", torch.tensor(pixel_std).view(-1, 1, 1), persistent=False)
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict:
-        return {
-            "backbone": build_backbone(cfg),
-            "metrics_period": metrics_period(cfg),
-            "pixel_mean": cfg.MODEL.PIXEL_MEAN,
-            "pixel_std": cfg.MODEL.PIXEL_STD,
-        }
+        *_, (self.feature, shape) = self.backbone.output_shape().items()  # the last map
+        self.feature_dim = shape.channels
+        self.metrics_period = metrics_period(cfg)
+        self.register_buffer("pixel_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(-1, 1, 1), persistent=False)
+        self.register_buffer("pixel_std", torch.tensor(cfg.MODEL.PIXEL_STD).view(-1, 1, 1), persistent=False)
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
@@ -98,12 +89,8 @@ class Pretraining(nn.Module):
             sent = {name: send(each, self.device) for name, each in batch.items() if isinstance(each, Tensor)}
             return self.training_losses(batch | sent)
         images = torch.stack([send(record["image"], self.device) for record in batch])
-        return [{"feature": feature} for feature in self.extract_features(images)]
-
-    @torch.no_grad()
-    def extract_features(self, images: Tensor) -> Tensor:
-        """g(x) of (B, 3, H, W) uint8 RGB images as (B, Cg) float32 unit rows."""
-        return unit_rows(self.pooled(self.backbone, images))
+        with torch.no_grad():
+            return [{"feature": row} for row in unit_rows(self.pooled(self.backbone, images))]
 
     def feature_map(self, backbone: nn.Module, images: Tensor) -> Tensor:
         """The last map of g, or of another ``backbone``; (B, 3, H, W) uint8 RGB -> (B, Cg, h, w)."""
@@ -112,6 +99,15 @@ class Pretraining(nn.Module):
     def pooled(self, backbone: nn.Module, images: Tensor) -> Tensor:
         """``feature_map`` averaged over its places, (B, Cg)."""
         return self.feature_map(backbone, images).mean(dim=(2, 3))
+
+    def rows_of(self, passes: list[Tensor], head: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Unit rows of views by resolution, (B, n, 3, H, W), after a head and before it: (B, V, C) and (B, V, Cg)."""
+        rows, rows_g = [], []
+        for views in passes:
+            g = self.pooled(self.backbone, views.flatten(0, 1))
+            rows.append(unit_rows(head(g)).unflatten(0, views.shape[:2]))
+            rows_g.append(unit_rows(g).unflatten(0, views.shape[:2]))
+        return torch.cat(rows, dim=1), torch.cat(rows_g, dim=1)
 
     @property
     def device(self) -> torch.device:
@@ -129,14 +125,12 @@ def unit_rows(x: Tensor) -> Tensor:
     return F.normalize(x.float() if x.dtype != torch.float64 else x, dim=-1)
 
 
-def positive_passes(batch: dict) -> Iterable[Tensor]:
+def positive_passes(batch: dict) -> list[Tensor]:
     """The positives of a ViewBatch by resolution: the large one (B, 1, 3, H, W), then (B, N, 3, h, w) if there are any.
 
     Each is a pass of its own, so that BN statistics do not mix large and small crops (docs/method.md: One step).
     """
-    yield batch["positive"][:, None]
-    if "small" in batch:
-        yield batch["small"]
+    return [batch["positive"][:, None], *([batch["small"]] if "small" in batch else [])]
 
 
 def all_passes(batch: dict) -> list[Tensor]:

@@ -9,25 +9,20 @@ import torch
 from torch import Tensor
 
 from revisit.keys import POSITIVE, declare, whole
-from revisit.modeling.bn_groups import BNGroups, group_batch_norm, whole_batch
+from revisit.modeling.bn_groups import group_batch_norm, whole_batch
 from revisit.modeling.distributed import gather_rows_with_gradient
 from revisit.modeling.meta_arch.all_views import AllViews, Objective
 from revisit.modeling.projection_head import BNProjectionHead, ProjectionHead
 
-from detectron2.config import CfgNode, configurable
+from detectron2.config import CfgNode
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils import comm
 
 # The values of SimCLR's paper.
-declare("SIMCLR.TEMPERATURE", 0.5, "tau.", POSITIVE, read_by="SimCLR")
-declare(
-    "SIMCLR.HIDDEN_DIM",
-    0,
-    "Width of the head's hidden layer, which then has batch norm; 0: MoCo's head, as wide as g(x) and without.",
-    whole(0, 2**14),
-    read_by="SimCLR",
-)
-declare("SIMCLR.EMBEDDING_DIM", 128, "C, width after the projection head.", whole(1, 2**14), read_by="SimCLR")
+simclr = partial(declare, read_by="SimCLR")
+simclr("SIMCLR.TEMPERATURE", 0.5, "tau.", POSITIVE)
+simclr("SIMCLR.HIDDEN_DIM", 0, "Of the head, which then has batch norm; 0: MoCo's head, without.", whole(0, 2**14))
+simclr("SIMCLR.EMBEDDING_DIM", 128, "C, width after the projection head.", whole(1, 2**14))
 
 
 def nt_xent(anchors: Tensor, positives: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -37,12 +32,8 @@ def nt_xent(anchors: Tensor, positives: Tensor, temperature: float) -> tuple[Ten
         n_i = logsumexp_n z_i . z_n / tau, over the rows n of other images
         L   = mean_i [ logaddexp(s_i, n_i) - s_i ],  s_i = z_i . z_partner(i) / tau
 
-    Args:
-        anchors, positives: (B, C) unit rows of two views of the same images, of all processes.
-        temperature: tau > 0.
-
-    Returns:
-        L, a scalar, and n_i of the positives, (B,).
+    of (B, C) unit rows of two views of the same images, of all processes. Returns L, a scalar, and n_i of the
+    positives, (B,).
     """
     rows = torch.cat([anchors, positives])
     images = torch.arange(len(anchors), device=rows.device).repeat(2)
@@ -57,23 +48,14 @@ class SimCLR(AllViews):
     """L_inst is the mean over an image's positives of NT-Xent between the anchors and these positives; with the large
     one alone it is SimCLR's loss. L_nn has a neighbour's key as the partner, and the same negatives."""
 
-    @configurable
-    def __init__(
-        self, *, embedding_dim: int, hidden_dim: int, temperature: float, bn_groups: BNGroups, **shared: object
-    ):
-        """The keys SIMCLR.* say what each option means."""
-        super().__init__(**shared)
-        self.temperature = temperature
-        self.global_batch = bn_groups.images
-        head = partial(BNProjectionHead, hidden_dim=hidden_dim) if hidden_dim else ProjectionHead
-        self.projection_head = head(self.feature_dim, out_dim=embedding_dim)
-        self.add_queue(embedding_dim)
-        group_batch_norm([self.backbone, self.projection_head], bn_groups)
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict:
-        options = {name.lower(): value for name, value in cfg.SIMCLR.items()}
-        return {**super().from_config(cfg), **options, "bn_groups": whole_batch(cfg)}
+    def __init__(self, cfg: CfgNode):
+        super().__init__(cfg)
+        options = cfg.SIMCLR
+        self.temperature = options.TEMPERATURE
+        head = partial(BNProjectionHead, hidden_dim=options.HIDDEN_DIM) if options.HIDDEN_DIM else ProjectionHead
+        self.projection_head = head(self.feature_dim, out_dim=options.EMBEDDING_DIM)
+        self.add_queue(options.EMBEDDING_DIM)
+        group_batch_norm([self.backbone, self.projection_head], whole_batch(cfg))
 
     def objective(self, encoded: dict[str, Tensor]) -> Objective:
         positives = encoded["positives"]

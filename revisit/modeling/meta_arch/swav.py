@@ -11,14 +11,14 @@ from torch.nn import functional as F
 
 from revisit.errors import expect
 from revisit.keys import POSITIVE, declare, real, whole
-from revisit.modeling.bn_groups import BNGroups, group_batch_norm, whole_batch
+from revisit.modeling.bn_groups import group_batch_norm, whole_batch
 from revisit.modeling.distributed import gather_rows, unwrap
 from revisit.modeling.meta_arch.all_views import AllViews, Objective
 from revisit.modeling.neighbors import late_start
 from revisit.modeling.projection_head import BNProjectionHead
 from revisit.modeling.queue import AlignedQueue
 
-from detectron2.config import CfgNode, configurable
+from detectron2.config import CfgNode
 from detectron2.engine import HookBase
 from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils import comm
@@ -33,12 +33,7 @@ swav("SWAV.TEMPERATURE", 0.1, "tau.", POSITIVE)
 # exp(-2 / 0.02) is not 0 in float32.
 swav("SWAV.EPSILON", 0.05, "Of Sinkhorn: the smaller, the nearer are codes to one prototype.", real(0.02))
 swav("SWAV.SINKHORN_ITERATIONS", 3, "Of Sinkhorn.", whole(1))
-swav(
-    "SWAV.QUEUE_SIZE",
-    3840,
-    "Earlier rows of each large view that help to fill prototypes evenly; 0: none.",
-    whole(unit="rows"),
-)
+swav("SWAV.QUEUE_SIZE", 3840, "Earlier rows of each large view that help to fill prototypes; 0: none.", whole())
 swav("SWAV.QUEUE_FROM_EPOCH", 15, "They are used from this epoch on, counted from 0.", whole(unit="epochs"))
 
 
@@ -77,11 +72,9 @@ class SwAV(AllViews):
     """Swapped prediction: for both large views v, the mean over an image's other views w of the cross entropy between
     v's code and softmax(w . prototypes / tau). L_nn has the neighbours' codes, as they were in their own batch."""
 
-    @configurable
-    def __init__(self, *, options: CfgNode, bn_groups: BNGroups, **shared: object):
-        """The keys SWAV.* say what each option means."""
-        super().__init__(**shared)
-        self.options = options
+    def __init__(self, cfg: CfgNode):
+        super().__init__(cfg)
+        self.options = options = cfg.SWAV
         self.projection_head = BNProjectionHead(self.feature_dim, options.HIDDEN_DIM, options.EMBEDDING_DIM)
         self.prototypes = nn.Parameter(F.normalize(torch.randn(options.PROTOTYPES, options.EMBEDDING_DIM)))
         width, size = options.EMBEDDING_DIM, options.QUEUE_SIZE
@@ -90,11 +83,7 @@ class SwAV(AllViews):
         if self.queue is not None:
             self.queue.keys.fill_(1 / options.PROTOTYPES)  # codes that say nothing
         self.prototypes_learn = self.queue_counts = True
-        group_batch_norm([self.backbone, self.projection_head], bn_groups)
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> dict:
-        return {**super().from_config(cfg), "options": cfg.SWAV, "bn_groups": whole_batch(cfg)}
+        group_batch_norm([self.backbone, self.projection_head], whole_batch(cfg))
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
@@ -106,12 +95,11 @@ class SwAV(AllViews):
 
     @classmethod
     def notes(cls, cfg: CfgNode, num_images: int) -> list[str]:
-        per_epoch, options = num_images // cfg.SOLVER.IMS_PER_BATCH, cfg.SWAV
-        waits = [("FROZEN_EPOCHS", "prototypes never learn")]
-        waits += [("QUEUE_FROM_EPOCH", "its queue is never used")] if options.QUEUE_SIZE else []
-        notes = super().notes(cfg, num_images)
-        for name, consequence in waits:
-            notes += late_start(f"SWAV.{name}", options[name], options[name] * per_epoch, cfg, consequence)
+        per_epoch, notes = num_images // cfg.SOLVER.IMS_PER_BATCH, super().notes(cfg, num_images)
+        waits = {"FROZEN_EPOCHS": "prototypes never learn"}
+        waits |= {"QUEUE_FROM_EPOCH": "its queue is never used"} if cfg.SWAV.QUEUE_SIZE else {}
+        for name, consequence in waits.items():
+            notes += late_start(f"SWAV.{name}", cfg.SWAV[name], cfg.SWAV[name] * per_epoch, cfg, consequence)
         return notes
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:

@@ -1,5 +1,7 @@
 """Heads that turn one map of the backbone into a value for every pixel of its input: FCN and DeepLab-v3."""
 
+from functools import partial
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -7,7 +9,7 @@ from revisit.errors import expect
 from revisit.keys import PIXELWISE, declare, each, one_of, whole
 from revisit.modeling.backbone.resnet import INPUT
 
-from detectron2.config import CfgNode, configurable
+from detectron2.config import CfgNode
 from detectron2.layers import ASPP, Conv2d, ShapeSpec, get_norm
 from detectron2.modeling import SEM_SEG_HEADS_REGISTRY
 from fvcore.nn import weight_init
@@ -16,75 +18,38 @@ DEEPLAB, MULTI_TASK = "deeplab", "multi_task_code"
 DROPOUT = {DEEPLAB: 0.1, MULTI_TASK: 0.5}  # DeepLab's own, since the paper does not say; the published code's
 
 
-declare(
-    "MODEL.SEM_SEG_HEAD.DILATION",
-    1,
-    "Of RevisitFCNHead's 3 x 3 convolutions; 6 for VOC.",
-    whole(1, 64),
-    read_by=PIXELWISE,
-)
-declare(
-    "MODEL.SEM_SEG_HEAD.ASPP_DILATIONS",
-    (12, 24, 36),
-    "Of RevisitDeepLabV3Head.",
-    each(whole(1, 256), 3),
-    read_by=PIXELWISE,
-)
-declare(
+pixelwise = partial(declare, read_by=PIXELWISE)
+pixelwise("MODEL.SEM_SEG_HEAD.DILATION", 1, "Of RevisitFCNHead's 3 x 3 convolutions; 6 for VOC.", whole(1, 64))
+pixelwise("MODEL.SEM_SEG_HEAD.ASPP_DILATIONS", (12, 24, 36), "Of RevisitDeepLabV3Head.", each(whole(1, 256), 3))
+pixelwise(
     "MODEL.SEM_SEG_HEAD.VARIANT",
-    "deeplab",
+    DEEPLAB,
     "Of RevisitDeepLabV3Head: deeplab, or multi_task_code, the network of the code that the paper names for NYUD.",
-    one_of("deeplab", "multi_task_code"),
-    read_by=PIXELWISE,
+    one_of(DEEPLAB, MULTI_TASK),
 )
 
 
 class PixelHead(nn.Module):
-    """A head for Detectron2's SemanticSegmentor; subclasses say which layers make the logits.
+    """A head for Detectron2's SemanticSegmentor, from MODEL.SEM_SEG_HEAD and the shapes of the backbone's maps, one of
+    which IN_FEATURES names; subclasses say which layers make the logits."""
 
-    Args:
-        layers: maps the feature (N, C, h, w) to logits (N, ``num_classes``, h, w).
-        in_feature: name of the backbone's map.
-        stride: of that map.
-        ignore_value: label of pixels without class; they count nowhere.
-        loss_weight: factor of the cross entropy.
-    """
-
-    def __init__(
-        self, layers: nn.Module, *, in_feature: str, stride: int, ignore_value: int = 255, loss_weight: float = 1.0
-    ):
+    def __init__(self, cfg: CfgNode, input_shape: dict[str, ShapeSpec]):
         super().__init__()
-        self.layers = layers
-        self.in_feature = in_feature
-        self.stride = stride
-        self.ignore_value = ignore_value
-        self.loss_weight = loss_weight
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode, input_shape: dict[str, ShapeSpec]) -> dict[str, object]:
-        """What every head takes from MODEL.SEM_SEG_HEAD and the shapes of the backbone's maps: ``in_channels`` of the
-        map, ``num_classes`` logits per pixel, ``channels`` in between, Detectron2's name of the ``norm``, and so on.
-
-        Raises:
-            UserError: IN_FEATURES is not one of the backbone's maps.
-        """
         options = cfg.MODEL.SEM_SEG_HEAD
         names = list(options.IN_FEATURES)
         expect(
             len(names) == 1 and names[0] in input_shape,
             f"MODEL.SEM_SEG_HEAD.IN_FEATURES is {names}, expected one of {', '.join(input_shape)}",
         )
-        shape = input_shape[names[0]]
-        return {
-            "in_channels": shape.channels,
-            "num_classes": options.NUM_CLASSES,
-            "channels": options.CONVS_DIM,
-            "norm": options.NORM,
-            "in_feature": names[0],
-            "stride": shape.stride,
-            "ignore_value": options.IGNORE_VALUE,
-            "loss_weight": options.LOSS_WEIGHT,
-        }
+        (self.in_feature,) = names
+        self.stride = input_shape[self.in_feature].stride
+        self.ignore_value = options.IGNORE_VALUE
+        self.loss_weight = options.LOSS_WEIGHT
+        self.layers = nn.Sequential(*self.build_layers(options, input_shape[self.in_feature].channels))
+
+    def build_layers(self, options: CfgNode, in_channels: int) -> list[nn.Module]:
+        """What turns a map (N, in_channels, h, w) into logits (N, NUM_CLASSES, h, w)."""
+        raise NotImplementedError
 
     def predict(self, features: dict[str, Tensor], size: tuple[int, int] | None = None) -> Tensor:
         """Logits (N, classes, H, W) in float32, bilinearly enlarged to the size of the backbone's input.
@@ -113,29 +78,17 @@ class PixelHead(nn.Module):
 
 @SEM_SEG_HEADS_REGISTRY.register()
 class RevisitFCNHead(PixelHead):
-    """MoCo's FCN (arXiv 1911.05722, A.1): two dilated 3x3 convolutions with BN and ReLU, then a 1x1 without bias.
+    """MoCo's FCN (arXiv 1911.05722, A.1): two dilated 3x3 convolutions with BN and ReLU, then a 1x1 without bias."""
 
-    Args:
-        channels: of the two convolutions (configs/segmentation/voc_fcn_R50.yaml: 256).
-        dilation: of the two convolutions; 6 for VOC, 1 for Cityscapes.
-        options: of PixelHead. ``PixelHead.from_config`` says what the others are.
-    """
-
-    @configurable
-    def __init__(
-        self, *, in_channels: int, num_classes: int, channels: int, dilation: int, norm: str, **options: object
-    ):
-        convs = [_conv_norm_relu(width, channels, 3, norm, dilation) for width in (in_channels, channels)]
+    def build_layers(self, options: CfgNode, in_channels: int) -> list[nn.Module]:
+        channels = options.CONVS_DIM
+        widths, form = (in_channels, channels), (channels, 3, options.NORM, options.DILATION)
+        convs = [_conv_norm_relu(width, *form) for width in widths]
         for conv in convs:
             weight_init.c2_msra_fill(conv)
-        predictor = Conv2d(channels, num_classes, kernel_size=1, bias=False)
+        predictor = Conv2d(channels, options.NUM_CLASSES, kernel_size=1, bias=False)
         nn.init.normal_(predictor.weight, std=0.01)
-        super().__init__(nn.Sequential(*convs, predictor), **options)
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode, input_shape: dict[str, ShapeSpec]) -> dict[str, object]:
-        """From MODEL.SEM_SEG_HEAD."""
-        return {**super().from_config(cfg, input_shape), "dilation": cfg.MODEL.SEM_SEG_HEAD.DILATION}
+        return [*convs, predictor]
 
 
 @SEM_SEG_HEADS_REGISTRY.register()
@@ -147,45 +100,21 @@ class RevisitDeepLabV3Head(PixelHead):
 
     Detectron2's DeepLab project registers a DeepLabV3Head, whose pooling window is fixed: it refuses crops of 513
     px and images of 480 x 640. This one pools over whatever it gets.
-
-    Args:
-        channels: of every branch and of the projection (configs/segmentation/nyud_deeplab_R50.yaml: 256).
-        dilations: of the three 3x3 convolutions; 12, 24, 36 there.
-        norm: of all layers but, in ``deeplab``, image pooling, whose map is 1 x 1.
-        variant: ``deeplab`` or ``multi_task_code``.
-        options: of PixelHead. ``PixelHead.from_config`` says what the others are.
     """
 
-    @configurable
-    def __init__(
-        self,
-        *,
-        in_channels: int,
-        num_classes: int,
-        channels: int,
-        dilations: list[int],
-        norm: str,
-        variant: str = DEEPLAB,
-        **options: object,
-    ):
-        aspp = ASPP(in_channels, channels, dilations, norm=norm, activation=F.relu, dropout=DROPOUT[variant])
-        layers = [aspp]
+    def build_layers(self, options: CfgNode, in_channels: int) -> list[nn.Module]:
+        channels, norm, variant = options.CONVS_DIM, options.NORM, options.VARIANT
+        form = {"norm": norm, "activation": F.relu, "dropout": DROPOUT[variant]}
+        layers = [ASPP(in_channels, channels, list(options.ASPP_DILATIONS), **form)]
         if variant == MULTI_TASK:
-            aspp.convs[-1][1] = _conv_norm_relu(in_channels, channels, 1, norm)
+            layers[0].convs[-1][1] = _conv_norm_relu(in_channels, channels, 1, norm)
             layers.append(_conv_norm_relu(channels, channels, 3, norm))
-            for conv in (aspp.convs[-1][1], layers[1]):
+            for conv in (layers[0].convs[-1][1], layers[1]):
                 weight_init.c2_msra_fill(conv)
-        predictor = Conv2d(channels, num_classes, kernel_size=1)
+        predictor = Conv2d(channels, options.NUM_CLASSES, kernel_size=1)
         nn.init.normal_(predictor.weight, std=0.01)
         nn.init.zeros_(predictor.bias)
-        super().__init__(nn.Sequential(*layers, predictor), **options)
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode, input_shape: dict[str, ShapeSpec]) -> dict[str, object]:
-        """From MODEL.SEM_SEG_HEAD."""
-        options = cfg.MODEL.SEM_SEG_HEAD
-        mine = {"dilations": list(options.ASPP_DILATIONS), "variant": options.VARIANT}
-        return {**super().from_config(cfg, input_shape), **mine}
+        return [*layers, predictor]
 
 
 def _conv_norm_relu(in_channels: int, channels: int, size: int, norm: str, dilation: int = 1) -> Conv2d:
@@ -202,6 +131,6 @@ def check_head(cfg: CfgNode, num_processes: int) -> None:
     images = batch if "Sync" in options.NORM else batch // num_processes
     expect(
         images > 1 or options.NORM not in ("BN", "SyncBN", "naiveSyncBN", "nnSyncBN"),
-        f"MODEL.SEM_SEG_HEAD.VARIANT {MULTI_TASK} normalises pooled maps over the images of a pass, which is one here: "
-        "expected a larger SOLVER.IMS_PER_BATCH, fewer ACCUMULATION_STEPS, or NORM SyncBN over several processes",
+        f"MODEL.SEM_SEG_HEAD.VARIANT {MULTI_TASK} normalises pooled maps over the images of a pass, which is one: "
+        "expected a larger SOLVER.IMS_PER_BATCH, or NORM SyncBN over several processes",
     )
