@@ -98,14 +98,8 @@ DENSE = {
 IMAGES = (([1], [2]), ([0.5, 2.0], "range"), 0, None, "antialias")
 RELEASED = (([1], [2]), ([0.75, 1.25], "range"), 5, [512, 512], "opencv")
 MULTI_TASK = (([1, 2], [2, 4]), ([1.0, 1.2, 1.5], "choice"), 0, [480, 640], "opencv")
-TOY_DETECTION = (
-    "detection",
-    "faster_rcnn_fpn",
-    "mask_rcnn_fpn",
-    "retinanet_fpn",
-    "vit_detection",
-    "convnext_detection",
-)
+TOY_DETECTION = ("detection", "faster_rcnn_fpn", "mask_rcnn_fpn", "retinanet_fpn")
+TOY_DETECTION += ("vit_detection", "convnext_detection")
 TOY_DENSE = {
     "toy/segmentation_voc": (FCN, [6], 11, 129),
     "toy/segmentation_cityscapes": (FCN, [1], 19, 96),

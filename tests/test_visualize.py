@@ -19,7 +19,7 @@ from revisit.engine.setup import make_config
 from revisit.errors import UserError
 
 from detectron2.config import CfgNode
-from detectron2.data import DatasetCatalog, Metadata, MetadataCatalog
+from detectron2.data import Metadata, MetadataCatalog
 from detectron2.modeling import build_model
 
 FILE = Path(__file__).parents[1] / "tools" / "visualize.py"
@@ -83,12 +83,6 @@ def test_predictions_are_drawn_the_same_in_every_call(task, finetuned, draw, tmp
     assert pixels(one).shape[1] > 1.3 * pixels(data).shape[1]
 
 
-def test_images_are_spread_over_the_data_set_from_its_first_to_its_last(toy_datasets):
-    files = [record["file_name"] for record in DatasetCatalog.get("toy_voc_test")]
-    rows = predictions.make_rows(load("detection"), "toy_voc_test", 3, truth_only=True)
-    assert len(files) == 15 and [row.captions for row in rows] == [[files[0]], [files[7]], [files[14]]]
-
-
 def test_truth_has_the_classes_that_the_model_learned_by_name(tmp_path):
     Image.fromarray(np.zeros((40, 60, 3), np.uint8)).save(tmp_path / "0.png")
     names = []
@@ -149,17 +143,6 @@ def test_a_depth_row_shows_metres(record, dtype):
     row = predictions.draw_depth(record, GREY, None, lambda *_: output)
     assert row.depth_range == (1, 4)
     assert np.array_equal(row.tiles[2][0, 0], row.tiles[1][-1, -1])
-
-
-def test_masks_of_true_objects_are_drawn(record):
-    square = [[3.0, 3.0, 25.0, 3.0, 25.0, 17.0, 3.0, 17.0]]
-    box = {"bbox": [3, 3, 25, 17], "bbox_mode": 0, "category_id": 0}
-    drawn = []
-    for annotation in (box, box | {"segmentation": square}):
-        record["annotations"] = [annotation]
-        drawn.append(predictions.draw_detection(record, GREY, Metadata(thing_classes=["a"]), None).tiles[1])
-    middle = np.s_[190:200, 250:300]
-    assert (drawn[0][middle] == 128).all() and not (drawn[1][middle] == 128).any(axis=-1).all()
 
 
 def test_labels_of_another_size_than_their_image_are_refused(record):

@@ -102,11 +102,7 @@ def main() -> None:
 
 
 def runnable(jobs: list[Job], missing: dict[Path, str]) -> list[Job]:
-    """Jobs that find their inputs, and so do those that they need.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Jobs that find their inputs, and so do those that they need; UserError where there is none."""
 
     def fits(job: Job) -> bool:
         return job.done or (job.result not in missing and all(map(fits, job.needs)))

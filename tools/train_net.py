@@ -63,14 +63,10 @@ def parse_args() -> argparse.Namespace:
 
 
 def minutes(text: str) -> float:
-    """A type of argparse."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"expected minutes above 0, got {text}")
-    return value
+    """A type of argparse, which takes a ValueError for a refusal."""
+    if not 0 < float(text) < 1e6:
+        raise ValueError
+    return float(text)
 
 
 def run(cfg: CfgNode, notes: Sequence[tuple[int, str]], args: argparse.Namespace) -> None:

@@ -46,35 +46,16 @@ TILE = 16  # cells on a side of the part of a frame that is labelled at once, wh
 
 logger = logging.getLogger("projects.LabelPropagation")
 
-
 declare("LABEL_PROPAGATION.DATA", "DAVIS", "A tree in DAVIS's layout, seen from $DETECTRON2_DATASETS.")
 declare("LABEL_PROPAGATION.RESOLUTION", "480p", "The folder below JPEGImages and Annotations.")
 declare("LABEL_PROPAGATION.SPLIT", "val", "ImageSets/2017/SPLIT.txt; names the result files too.")
 declare("LABEL_PROPAGATION.SEQUENCES", (), "These alone, and no split file is read.")
-declare(
-    "LABEL_PROPAGATION.METHOD",
-    "propagate",
-    "copy: the first mask for every frame, what features have to beat.",
-    one_of("propagate", "copy"),
-)
-declare(
-    "LABEL_PROPAGATION.FIRST_LABELS",
-    "area",
-    "Labels of a cell of the first frame. area: each object's share of its pixels; bilinear: of the 4 at its centre.",
-    one_of("area", "bilinear"),
-)
-declare(
-    "LABEL_PROPAGATION.NUM_CONTEXT",
-    20,
-    "Previous frames that a frame looks at, beside the first.",
-    whole(unit="frames"),
-)
-declare(
-    "LABEL_PROPAGATION.RADIUS",
-    12.0,
-    "Cells of the feature map: how far a cell of these frames may be, exclusive.",
-    POSITIVE,
-)
+methods = one_of("propagate", "copy")
+declare("LABEL_PROPAGATION.METHOD", "propagate", "copy: the first mask for every frame, what is to be beaten.", methods)
+labels = "Labels of a first frame's cell. area: each object's share of its pixels; bilinear: of the 4 at its centre."
+declare("LABEL_PROPAGATION.FIRST_LABELS", "area", labels, one_of("area", "bilinear"))
+declare("LABEL_PROPAGATION.NUM_CONTEXT", 20, "Previous frames that a frame looks at, beside the first.", whole())
+declare("LABEL_PROPAGATION.RADIUS", 12.0, "How far a cell of these may be, exclusive, in cells.", POSITIVE)
 declare("LABEL_PROPAGATION.TOP_K", 10, "Cells that vote, of all these frames together.", COUNT)
 declare("LABEL_PROPAGATION.TEMPERATURE", 0.05, "Votes weigh exp(cosine / temperature).", POSITIVE)
 declare("LABEL_PROPAGATION.FRAMES_PER_SECOND", 10, "Of the overlay pictures.", COUNT)
@@ -108,11 +89,9 @@ def main(args: Namespace) -> None:
 def protocol(cfg: CfgNode, map_name: str) -> str:
     """What the numbers mean, in words."""
     options = cfg.LABEL_PROPAGATION
-    how = "copies of the first mask"
-    if options.METHOD == "propagate":
-        how = f"{map_name}, first frame and previous {options.NUM_CONTEXT} within "
-        how += f"{options.RADIUS:g} cells, top {options.TOP_K}, temperature {options.TEMPERATURE:g}, first labels by "
-        how += options.FIRST_LABELS
+    how = f"{map_name}, first frame and previous {options.NUM_CONTEXT} within {options.RADIUS:g} cells, top "
+    how += f"{options.TOP_K}, temperature {options.TEMPERATURE:g}, first labels by {options.FIRST_LABELS}"
+    how = how if options.METHOD == "propagate" else "copies of the first mask"
     return f"video segmentation: DAVIS-2017 semi-supervised on {options.DATA}, {how}; percent, means over objects"
 
 

@@ -89,11 +89,7 @@ class Job:
         return {"commands": [list(command) for command in self.commands], "facts": list(self.facts)}
 
     def claim(self) -> None:
-        """Write ``job.json``, or make sure that it says the same.
-
-        Raises:
-            UserError: the folder belongs to a job of other commands or facts.
-        """
+        """Write ``job.json``. Raises UserError where it is there and says otherwise."""
         folder, record = self.result.parent, self._record
         if not record.is_file():
             folder.mkdir(parents=True, exist_ok=True)
@@ -194,9 +190,7 @@ def run_jobs(jobs: list[Job], parallel: int) -> None:
 
     Each job's output goes to ``job.log`` beside its result. When this process is interrupted, terminated or loses
     its terminal, it stops the running jobs and waits for them; the same call resumes them from their checkpoints.
-
-    Raises:
-        UserError: a job failed; names its log, the others finish first.
+    Where one has failed, the others finish, and a UserError names its log.
     """
     waiting = [job for job in jobs if not job.done]
     total, start = len(waiting), time.perf_counter()
@@ -246,11 +240,7 @@ def _stop_signals() -> Iterator[list[int]]:
 
 
 class _RunningJob:
-    """A job at work, alone in its folder; each command has a process group, so that all its processes can be stopped.
-
-    Raises:
-        UserError: another process works in the folder.
-    """
+    """A job at work, alone in its folder; each command has a process group, so that all of it can be stopped."""
 
     def __init__(self, job: Job):
         self.job, self.start = job, time.perf_counter()
@@ -291,15 +281,8 @@ class _RunningJob:
 def submit_jobs(jobs: list[Job], *, hours: int, gpus: int, partition: str | None) -> None:
     """Submit those of claimed jobs that are not done to SLURM; a job starts when those that it needs have ended well.
 
-    A job that is preempted is queued again and resumes from its checkpoint, and so does a training whose ``hours`` are
-    up. Each job's output goes to ``job.log`` beside its result.
-
-    Args:
-        jobs: each after those that it needs.
-        gpus: of a training; other jobs take one.
-
-    Raises:
-        UserError: there is no sbatch here, or it refuses a job.
+    A training whose ``hours`` are up, and a job that is preempted, are queued again and resume from their checkpoints.
+    ``jobs`` are each after those that it needs; ``gpus`` are a training's, others take one.
     """
     numbers: dict[Path, str] = {}
     for job in (job for job in jobs if not job.done):

@@ -10,12 +10,11 @@ order. DIR/training_time.png is the picture, DIR/results.json has its numbers.
 """
 
 import argparse
-import functools
 import json
-import operator
 from pathlib import Path
 from typing import NamedTuple
 
+from projects.common.tables import score_in
 from revisit.engine.command import run_command
 from revisit.errors import expect, translated
 from revisit.files import make_folder, written_whole
@@ -46,18 +45,14 @@ def main() -> None:
 
 
 def read_curve(words: list[str], score: list[str]) -> Curve:
-    """A run from its words on the command line.
-
-    Raises:
-        UserError: a file is missing or has no such score, or there is not one result for each time.
-    """
+    """A run from its words on the command line."""
     expect(len(words) > 2, f"--run {' '.join(words)}: expected NAME TIMES RESULT ...")
-    name, *files = words
+    name, file, *results = words
     with translated(f"--run {name}: reading {' '.join(score)}"):
-        times, *results = (json.loads(Path(file).read_text()) for file in files)
-        scores = [float(functools.reduce(operator.getitem, score, result)) for result in results]
-    expect(len(times) == len(results), f"--run {name}: {len(results)} results for {len(times)} times in {files[0]}")
-    return Curve(name, [time["seconds"] for time in times], scores)
+        seconds = [time["seconds"] for time in json.loads(Path(file).read_text())]
+        scores = [score_in(Path(result), score) for result in results]
+    expect(len(seconds) == len(scores), f"--run {name}: {len(scores)} results for {len(seconds)} times in {file}")
+    return Curve(name, seconds, scores)
 
 
 def plot_curves_over_time(curves: list[Curve], title: str, path: Path) -> None:

@@ -55,11 +55,7 @@ class Predictor:
 
 
 def finetuned_config(args: Namespace) -> CfgNode:
-    """The config of a command with ``add_network_options``: of its checkpoint, under what the command says of the test.
-
-    Raises:
-        UserError: a network that predicts nothing, or another one than the checkpoint's.
-    """
+    """The config of a command with ``add_network_options``: its checkpoint's, under what it says of the test."""
     weights = ["MODEL.WEIGHTS", args.weights] if args.weights else []
     cfg = make_config(args.config_file, [*weights, *args.opts], trained=True)
     kind, way_out = cfg.MODEL.META_ARCHITECTURE, "tools/train_net.py --dry-run draws the views of a pretraining"
@@ -67,12 +63,14 @@ def finetuned_config(args: Namespace) -> CfgNode:
     return cfg
 
 
-def set_score_threshold(cfg: CfgNode, args: Namespace) -> float:
-    """Let detectors find objects that score at least --score-threshold, in place; returns it.
+def heads_of(cfg: CfgNode) -> CfgNode:
+    """The node of a detector's score threshold."""
+    return cfg.MODEL.RETINANET if cfg.MODEL.META_ARCHITECTURE == "RetinaNet" else cfg.MODEL.ROI_HEADS
 
-    Raises UserError unless it is in 0 to 1.
-    """
-    heads = cfg.MODEL.RETINANET if cfg.MODEL.META_ARCHITECTURE == "RetinaNet" else cfg.MODEL.ROI_HEADS
+
+def set_score_threshold(cfg: CfgNode, args: Namespace) -> float:
+    """Let detectors find objects that score at least --score-threshold, in place; returns it."""
+    heads = heads_of(cfg)
     if args.score_threshold is not None:
         expect(0 <= args.score_threshold <= 1, f"--score-threshold {args.score_threshold:g}: expected 0 to 1")
         heads.SCORE_THRESH_TEST = args.score_threshold

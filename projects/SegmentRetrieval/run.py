@@ -49,30 +49,17 @@ CHUNK = 1024  # queries whose similarities are held at once
 OUTLINE = (255, 220, 0)
 DIMMED = 0.35  # brightness around the region
 
-
 # The labelled images are DATASETS.TRAIN, the others DATASETS.TEST.
 declare("SEGMENT_RETRIEVAL.IMAGE_SIZE", 512, "px, both sides; the aspect ratio is given up.", PIXELS)
 declare("SEGMENT_RETRIEVAL.NUM_REGIONS", 15, "K of K-means, per image.", whole(1, VOID - 1))
 declare("SEGMENT_RETRIEVAL.NUM_STARTS", 1, "Starts of K-means, of which the tightest clusters count.", COUNT)
 declare("SEGMENT_RETRIEVAL.NORMALIZE", True, "Unit features before they are clustered and averaged.", SWITCH)
 declare("SEGMENT_RETRIEVAL.REGIONS", "kmeans", "truth: the classes of the mask.", one_of("kmeans", "truth"))
-declare(
-    "SEGMENT_RETRIEVAL.FEATURES",
-    "network",
-    "oracle: a cell's true class, with REGIONS truth, which must give 100.",
-    one_of("network", "oracle"),
-)
-declare(
-    "SEGMENT_RETRIEVAL.SHUFFLE_LABELS",
-    False,
-    "Give each labelled region another one's label: what chance reaches.",
-    SWITCH,
-)
-declare(
-    "SEGMENT_RETRIEVAL.SUBSET",
-    ("aeroplane", "bottle", "bus", "car", "cat", "cow", "person"),
-    "Beside all classes, these alone: the others are void, and the mean leaves the background out.",
-)
+oracle = "oracle: a cell's true class, with REGIONS truth, which must give 100."
+declare("SEGMENT_RETRIEVAL.FEATURES", "network", oracle, one_of("network", "oracle"))
+declare("SEGMENT_RETRIEVAL.SHUFFLE_LABELS", False, "Labelled regions swap labels: what chance reaches.", SWITCH)
+subset = "Beside all classes, these alone: the others are void, and the mean leaves the background out."
+declare("SEGMENT_RETRIEVAL.SUBSET", ("aeroplane", "bottle", "bus", "car", "cat", "cow", "person"), subset)
 declare("SEGMENT_RETRIEVAL.GALLERY_QUERIES", 8, "Rows of gallery.png.", COUNT)
 declare("SEGMENT_RETRIEVAL.GALLERY_NEIGHBORS", 5, "Nearest labelled regions in each.", COUNT)
 

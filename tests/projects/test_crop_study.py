@@ -59,13 +59,7 @@ def test_the_command_draws_and_reports_every_limit(run_project):
 
 
 @pytest.mark.parametrize(
-    ("name", "large", "small", "count"),
-    [
-        ("MoCo", (0.2, 1.0), None, 0),
-        ("SimCLR", (0.08, 1.0), None, 0),
-        ("SwAV", (0.14, 1.0), (0.05, 0.14), 6),
-        ("DINO", (0.4, 1.0), (0.05, 0.4), 8),
-    ],
+    ("name", "large", "small", "count"), [("SimCLR", (0.08, 1.0), None, 0), ("DINO", (0.4, 1.0), (0.05, 0.4), 8)]
 )
 def test_the_crops_of_a_framework_share_what_a_direct_simulation_says(name, large, small, count):
     rng, images = random.Random(0), 2000
@@ -77,11 +71,8 @@ def test_the_crops_of_a_framework_share_what_a_direct_simulation_says(name, larg
             # Small crops of one image share their large one, so that each image counts once.
             error = 4 * expected.std() * math.hypot(1 / math.sqrt(20000), 1 / math.sqrt(images))
             assert found.mean() == pytest.approx(expected.mean(), abs=error)
-    means = drawn.means()
-    assert means["mean_iou_all"] == pytest.approx(
-        (drawn.large.sum() + drawn.small.sum()) / (images * (1 + count)), abs=1e-4
-    )
-    assert ("mean_iou_small" in means) == bool(count)
+    mean = (drawn.large.sum() + drawn.small.sum()) / (images * (1 + count))
+    assert drawn.means()["mean_iou_all"] == pytest.approx(mean, abs=1e-4)
 
 
 def test_frameworks_are_drawn_without_any_limit(run_project):
@@ -118,10 +109,10 @@ def test_scores_may_come_from_finetuned_models(make_run):
     (found,) = read_runs([pretraining], [finetuned], "bbox.AP50")
     assert (found.max_iou, found.score) == (0.2, 9.5)
     assert found.loss == [(0, 5.0), (1, 4.9), (2, 4.8)]
-    for runs, scored, key, expected in (
-        ([pretraining], [], "knn_top1", "CROP_STUDY.SCORE"),
-        ([pretraining], [finetuned], "bbox", "CROP_STUDY.SCORE"),
-        ([pretraining] * 2, [finetuned], "bbox.AP50", "CROP_STUDY.EVALUATIONS"),
-        ([pretraining / "nowhere"], [], "knn_top1", "config.yaml"),
+    for runs, scored, key, said in (
+        ([pretraining], [], "knn_top1", "knn_top1"),
+        ([pretraining], [finetuned], "bbox", "TypeError"),
+        ([pretraining] * 2, [finetuned], "bbox.AP50", "ValueError"),
+        ([pretraining / "nowhere"], [], "knn_top1", "nowhere/config.yaml"),
     ):
-        refused(expected, read_runs, runs, scored, key)
+        refused(f"CROP_STUDY.SCORE.*{said}", read_runs, runs, scored, key)

@@ -96,22 +96,11 @@ def test_tables_share_their_runs_and_columns_their_evaluation(toy_datasets, tmp_
     assert j.jobs == f.jobs and j.score != f.score
 
 
-def test_a_toy_table_on_data_of_its_own_draws_each_once(tmp_path, toy_datasets):
-    jobs = all_jobs(cells_of("scaling", "toy", tmp_path))
-    assert len([job for job in jobs if job.name.startswith("ToyScenes")]) == 8  # four sizes of two worlds
-    trained = [job for job in jobs if job.name.endswith("pretraining")]
-    assert len({job.commands for job in trained}) == len(trained) == 8
-    assert all(job.needs and "toy_scenes/" in " ".join(job.commands[0]) for job in trained)
-    assert not any(missing_inputs(job) for job in jobs)
-
-
 def test_what_a_job_lacks_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
     for table in ROWS:
         jobs = all_jobs(cells_of(table, "paper", tmp_path))
         assert jobs and [job.name for job in jobs if not missing_inputs(job)] == []
-    missing = [missing_inputs(job) for job in all_jobs(cells_of("sota", "paper", tmp_path, "VirTex,ImageNet"))]
-    assert "weights/virtex.pth" in missing[0] and "imagenet_train" in missing[1]
 
 
 def test_given_backbones_are_judged_beside_random_init_one_for_all_seeds_or_one_for_each(toy_datasets, tmp_path):
@@ -220,13 +209,10 @@ def reproduce(monkeypatch, capsys):
     [
         ("ablatoin --dry-run", "ablatoin.*linear, .*segment_retrieval.*figures"),
         ("ablation --only MoCO", "'MoCO'.*'Rand. init.'"),
-        ("ablation --only MoCo,voc", "'voc'"),
         ("ablation --only ,kNN", "'kNN'"),  # a toy column
         ("ablation --parallel 0", "--parallel"),
-        ("ablation --seeds 1 x", "--seeds"),
         ("ablation --opts SOLVER.MAX_ITER", "--opts"),
         ("sota --select best", "TEST.EVAL_EPOCHS 1"),
-        ("figures --select best", "--select"),
         ("figures --seeds 1 2", "--seeds"),
         ("ablation", "coco_2017_train_images"),
     ],
@@ -240,8 +226,6 @@ def test_a_dry_run_says_jobs_cost_and_missing_data(reproduce, tmp_path):
     text = reproduce(f"ablation --dry-run --seeds 1 1 --output {tmp_path}/out", tmp_path)
     assert "92,400 iterations of 256 images; MISSING coco_2017_train_images" in text
     assert "48 jobs, 0 done, 48 without data" in text and not (tmp_path / "out").exists()
-    text = reproduce(f"davis --dry-run --output {tmp_path}/out", tmp_path)
-    assert text.count(f"DAVIS_JF (frozen features; MISSING {tmp_path}/DAVIS)\n") == 3
 
 
 @pytest.mark.parametrize("command", [c for c in documented("projects/PaperTables/README.md") if TOOL in c])

