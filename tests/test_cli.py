@@ -11,7 +11,6 @@ from trees import refused, write
 
 from projects.ToyScenes import CLASS_NAMES
 from revisit.data.catalog import get_records
-from revisit.data.classification_datasets import CIFAR10_CLASSES
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
@@ -63,17 +62,6 @@ def test_a_place_below_a_file_is_refused_by_every_tool(command, pretrained, toy_
     (tmp_path / "file").touch()
     words = command.format(run=pretrained, file=tmp_path / "file")
     assert f"{tmp_path}/file" in one_line_error(f"python tools/{words}", toy_root)
-
-
-def test_cifar10(tmp_path, write_pictures):
-    for split in ("train", "test"):
-        for name in CIFAR10_CLASSES:
-            write_pictures(tmp_path / "cifar10" / split / name, 2, size=(32, 32))
-    run(
-        f"{TRAIN} configs/cifar10/moco.yaml OUTPUT_DIR {tmp_path}/out {TINY} SOLVER.MAX_ITER 2 MOCO.BN_GROUP 4",
-        tmp_path,
-    )
-    assert "knn_top1" in read_metrics(tmp_path / "out/metrics.json")
 
 
 def test_resume_goes_on_where_the_run_ended(pretrained, toy_root):

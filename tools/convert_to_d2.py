@@ -63,10 +63,8 @@ def main() -> None:
     if args.rgb:
         weights = as_rgb(weights)
     make_folder(args.output.parent, "the output's folder")
-    # With matching_heuristics Detectron2 finds them by name in any model.
-    write_tensors(
-        weights.tensors | weights.parts, args.output, __author__=f"Revisit ({weights.source})", matching_heuristics=True
-    )
+    tensors, author = weights.tensors | weights.parts, f"Revisit ({weights.source})"
+    write_tensors(tensors, args.output, __author__=author, matching_heuristics=True)  # found by name in any model
     shared = SHARED_WITH.get(weights.source) if args.source == "auto" else None
     licence = licence_of(weights.source, is_named=args.source != "auto")
     write_flags(args.output, weights.flags, weights.origin, licence)
@@ -77,10 +75,7 @@ def main() -> None:
         warning = "WARNING: " if "non-commercial" in licence else ""
         print(f"{warning}licence of the published weights: {licence}")
     if any(key in weights.flags for key in weights.description.FOLDED):
-        print(
-            "their batch norm is a scale and a bias, without statistics: finetune with MODEL.RESNETS.NORM FrozenBN, or "
-            "convert again with --recalibrate IMAGES"
-        )
+        print("their batch norm has no statistics: finetune with MODEL.RESNETS.NORM FrozenBN, or --recalibrate IMAGES")
     print(f"wrote {args.output} and {flags_path(args.output)}")
 
 

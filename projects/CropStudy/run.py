@@ -54,12 +54,7 @@ FRAMEWORKS = {
 declare("CROP_STUDY.IMAGE_SIZE", (480, 640), "Height and width of the image with the crops, px.", each(PIXELS, 2))
 declare("CROP_STUDY.NUM_PAIRS", 20000, "Pairs of crops for each limit.", COUNT)
 declare("CROP_STUDY.MAX_IOUS", (1.0, 0.6, 0.4, 0.2, 0.0), "Limits on the IoU of a pair; 1 is none.", each(SHARE))
-declare(
-    "CROP_STUDY.FRAMEWORKS",
-    (),
-    "Of MoCo, SimCLR, SwAV, DINO: whose crops of NUM_PAIRS images to draw, without a limit.",
-    each(one_of(*FRAMEWORKS)),
-)
+declare("CROP_STUDY.FRAMEWORKS", (), "Whose crops of NUM_PAIRS images to draw, unlimited.", each(one_of(*FRAMEWORKS)))
 declare("CROP_STUDY.RUNS", (), "Folders of pretraining runs: config.yaml (its VIEWS.MAX_IOU) and metrics.json.")
 declare("CROP_STUDY.EVALUATIONS", (), "Folders with the evaluation.json of each run, in their order; (): RUNS.")
 declare("CROP_STUDY.SCORE", "knn_top1", "A key of evaluation.json; a dot goes a level down: bbox.AP50.")

@@ -301,9 +301,7 @@ declare("LINEAR.IMAGE_SIZE", 224, "px.", PIXELS)
 shapes = "square: the whole image, whatever its shape; center_crop: short side to 256/224, then a crop."
 declare("LINEAR.TRANSFORM", "square", shapes, one_of(*TRANSFORMS))
 declare("LINEAR.CACHE", "", "Folder of features; '' is OUTPUT_DIR/features.")
-declare(
-    "LINEAR.VALIDATION", "", "logistic: chooses lambda on it, or on a seeded share of DATASETS.TRAIN; then fits both."
-)
+declare("LINEAR.VALIDATION", "", "logistic: chooses lambda on it, or a seeded share of DATASETS.TRAIN; then fits both.")
 declare("LINEAR.VALIDATION_SHARE", 0.2, "That share.", real(0.001, 0.999))
 path = "Lowest, highest and number, log-spaced; scikit-learn's C is 1 / lambda."
 declare("LINEAR.LAMBDAS", (1e-5, 1e5, 45), path, each(POSITIVE, 3))

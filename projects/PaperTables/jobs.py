@@ -58,11 +58,6 @@ class Job:
         return self.result.parent / "job.log"
 
     @property
-    def ready(self) -> bool:
-        """Whether the jobs that come first are done."""
-        return all(needed.done for needed in self.needs)
-
-    @property
     def state(self) -> str:
         """How far a job that is not done has come, for a table: never a number that could be taken for its result."""
         for needed in self.needs:
@@ -76,13 +71,9 @@ class Job:
     def owns_result(self) -> bool:
         """Whether what lies in the folder was made by these commands from these facts."""
         try:
-            return json.loads(self._record.read_text()) == self._identity
+            return json.loads((self.result.parent / "job.json").read_text()) == self._identity
         except (OSError, ValueError):
             return False
-
-    @property
-    def _record(self) -> Path:
-        return self.result.parent / "job.json"
 
     @property
     def _identity(self) -> dict:
@@ -90,7 +81,7 @@ class Job:
 
     def claim(self) -> None:
         """Write ``job.json``. Raises UserError where it is there and says otherwise."""
-        folder, record = self.result.parent, self._record
+        folder, record = self.result.parent, self.result.parent / "job.json"
         if not record.is_file():
             folder.mkdir(parents=True, exist_ok=True)
             record.write_text(json.dumps(self._identity, indent=2))
@@ -168,13 +159,9 @@ def _data_sets(command: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(itertools.chain.from_iterable(names)))
 
 
-def _config(command: tuple[str, ...]) -> dict:
-    return _config_file(command[command.index("--config-file") + 1])
-
-
 @functools.cache
-def _config_file(file: str) -> dict:
-    return CfgNode.load_yaml_with_base(find_config(file))
+def _config(command: tuple[str, ...]) -> dict:
+    return CfgNode.load_yaml_with_base(find_config(command[command.index("--config-file") + 1]))
 
 
 @functools.cache
@@ -200,7 +187,8 @@ def run_jobs(jobs: list[Job], parallel: int) -> None:
     try:
         with _stop_signals() as received:
             while waiting or running:
-                for job in [job for job in waiting if job.ready][: parallel - len(running)]:
+                ready = [job for job in waiting if all(needed.done for needed in job.needs)]
+                for job in ready[: parallel - len(running)]:
                     waiting.remove(job)
                     running.append(_RunningJob(job))
                 if not running:
@@ -219,11 +207,9 @@ def run_jobs(jobs: list[Job], parallel: int) -> None:
             run.terminate()
         for run in running:
             run.process.wait()
-    failed = [job for job in ended if not job.done]
-    if failed:
-        logs = ", ".join(str(job.log) for job in failed)
+    if failed := [str(job.log) for job in ended if not job.done]:
         after = f"; {len(waiting)} that need them were not run" if waiting else ""
-        raise UserError(f"{len(failed)} of {total} jobs failed; their output is in {logs}{after}")
+        raise UserError(f"{len(failed)} of {total} jobs failed; their output is in {', '.join(failed)}{after}")
 
 
 @contextlib.contextmanager

@@ -93,12 +93,11 @@ def check(cfg: CfgNode) -> list[str]:
     options = cfg.SEGMENT_RETRIEVAL
     fits = options.FEATURES != "oracle" or options.REGIONS == "truth"
     expect(fits, "SEGMENT_RETRIEVAL.FEATURES oracle describes true regions: set SEGMENT_RETRIEVAL.REGIONS truth")
-    names = [only_dataset(cfg, split) for split in ("TRAIN", "TEST")]
-    share_classes(names[0], names[1:])
-    for dataset in names:
-        masks = "sem_seg_file_name" in get_records(dataset)[0]
-        expect(masks, f"data set {dataset!r} has no masks, which name the regions")
-    classes = list(MetadataCatalog.get(names[0]).stuff_classes)
+    train, test = (only_dataset(cfg, split) for split in ("TRAIN", "TEST"))
+    share_classes(train, [test])
+    without = [name for name in (train, test) if "sem_seg_file_name" not in get_records(name)[0]]
+    expect(not without, f"{' and '.join(without)}: expected data sets with masks, which name the regions")
+    classes = list(MetadataCatalog.get(train).stuff_classes)
     is_known = bool(options.SUBSET) and set(options.SUBSET) <= set(classes)
     expect(is_known, f"SEGMENT_RETRIEVAL.SUBSET {tuple(options.SUBSET)}: expected some of {', '.join(classes)}")
     return classes

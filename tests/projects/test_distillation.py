@@ -188,7 +188,6 @@ def test_the_commands_of_the_readme_run(teacher, toy_root, tmp_path):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ("", "DISTILLATION.TEACHER"),
         ("DISTILLATION.TEACHER nowhere.pth", "nowhere.pth"),
         ("DISTILLATION.TEACHER README.md", "README.md"),
         ("DISTILLATION.TEACHER README.md DISTILLATION.POOLED_WEIGHT 0.0", "DISTILLATION.POOLED_WEIGHT"),

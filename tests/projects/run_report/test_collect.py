@@ -52,14 +52,6 @@ def test_folders_without_training(tmp_path):
     assert only(tmp_path).state.text == "started, no iteration written yet"
 
 
-def test_metrics_are_read_as_far_as_they_go(tmp_path):
-    with open(make_run(tmp_path) / "metrics.json", "a") as file:
-        file.write('{"iteration": 79, "total_l')
-    assert only(tmp_path).series["total_loss"][-1][0] == 59
-    (tmp_path / "metrics.json").write_text("")
-    assert only(tmp_path).series == {}
-
-
 @pytest.mark.parametrize(
     ("file", "content"),
     [("metrics.json", content) for content in (b"\xff\xfe\x00", b'{"loss": 1}\n', b"[1]\n", b"3\n")]
