@@ -27,20 +27,18 @@ SOURCES += ("torchvision", "timm")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    formats = "checkpoint (.pth, .pth.tar, .pkl, .safetensors), e.g. output/model_final.pth"
-    parser.add_argument("input", help=f"{formats}; or the URL of one")
-    parser.add_argument("output", type=Path, help="weights to write, .pth or .pkl")
-    parser.add_argument("--source", choices=["auto", *SOURCES], default="auto", help="layout of the input")
+    add = parser.add_argument
+    add("input", help="checkpoint (.pth, .pth.tar, .pkl, .safetensors), e.g. output/model_final.pth; or the URL of one")
+    add("output", type=Path, help="weights to write, .pth or .pkl")
+    add("--source", choices=["auto", *SOURCES], default="auto", help="layout of the input")
     config = "config.yaml that the model was trained under; not needed for most of Detectron2's model zoo"
-    parser.add_argument("--config", metavar="FILE", default="", help=config)
+    add("--config", metavar="FILE", default="", help=config)
     timm = "network of timm's that the weights are of, such as vit_small_patch16_224.dino: a tag says their pixels; "
-    timm += "options follow as ,NAME=VALUE"
-    parser.add_argument("--timm", metavar="NAME", default="", help=timm)
-    rgb = "weights for BGR become the same network for RGB, which pretraining and segmentation read"
-    parser.add_argument("--rgb", action="store_true", help=rgb)
+    add("--timm", metavar="NAME", default="", help=f"{timm}options follow as ,NAME=VALUE")
+    add("--rgb", action="store_true", help="weights for BGR become those for RGB, as pretraining and segmentation read")
     recalibrate = "images, such as folder:/data/photos, over which a folded batch norm gets statistics"
-    parser.add_argument("--recalibrate", metavar="IMAGES", default="", help=recalibrate)
-    parser.add_argument("--imports", nargs="*", default=[], help="modules that describe other backbones, as IMPORTS")
+    add("--recalibrate", metavar="IMAGES", default="", help=recalibrate)
+    add("--imports", nargs="*", default=[], help="modules that describe other backbones, as IMPORTS")
     args = parser.parse_args()
     from revisit.checkpoint.convert import as_rgb, convert, stated_flags
     from revisit.checkpoint.export import check_output, write_tensors

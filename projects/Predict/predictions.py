@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from projects.Predict.prediction_sheet import Detections, depth_row, detection_row, segmentation_row
+from projects.Predict.prediction_sheet import Detections, depth_row, draw_objects, segmentation_row
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.checkpoint.trained import trained_network
 from revisit.data.catalog import get_records
@@ -20,7 +20,7 @@ from revisit.engine.setup import make_config
 from revisit.errors import expect
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.keys import DETECTORS
-from revisit.viz.tiles import SheetRow, evenly_spread
+from revisit.viz.tiles import SheetRow, evenly_spread, fit
 
 from detectron2.config import CfgNode
 from detectron2.data import Metadata, MetadataCatalog
@@ -93,7 +93,8 @@ def draw_detection(record: dict, image: np.ndarray, metadata: Metadata, predict:
     drawn = [Detections(true.gt_boxes.tensor.numpy(), true.gt_classes.numpy(), masks=masks)]
     if predict:
         drawn.append(detections_of(predict(record, image)["instances"]))
-    return detection_row(record["file_name"], image, metadata.thing_classes, *drawn)
+    tiles = [fit(image), *(draw_objects(image, objects, metadata.thing_classes) for objects in drawn)]
+    return SheetRow(tiles, [record["file_name"]])
 
 
 def draw_segmentation(record: dict, image: np.ndarray, metadata: Metadata, predict: Predict | None) -> SheetRow:

