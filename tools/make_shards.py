@@ -185,7 +185,8 @@ def make_smaller(picture: Picture, smaller: Smaller) -> bytes | None:
         pixels = picture.decode()
     except UnreadableImageError as error:
         deep = "INPUT.BIT_DEPTH" in str(error)
-        expect(not deep, f"{picture.name} has more than 8 bits a sample: expected 8, as JPEG has, or no --short-side")
+        name = f"{picture.name} has more than 8 bits a sample, which JPEG cannot hold"
+        expect(not deep, f"{name}: expected images of 8 bits, or no --short-side")
         return None
     height, width = pixels.shape[:2]
     if min(height, width) <= smaller.short_side:

@@ -127,8 +127,8 @@ def textbook_losses(
     positives_g: Tensor,
     queue_g: Tensor,
     *,
-    temperature,
-    num_neighbors,
+    temperature: float,
+    num_neighbors: int,
 ) -> dict[str, Tensor]:
     """L_inst and L_nn as ``contrastive_losses`` has them, by cross-entropy over logits (B*L, 1 + K)."""
     queue = queue.clone()  # as MoCo's code: new keys enter the queue before backward needs the old ones

@@ -15,7 +15,6 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 
     run_project("ClassActivationMaps", __doc__)
 
-from argparse import Namespace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 
 from projects.common.command_line import RANDOM
-from projects.common.entry import load_project, only_dataset, write_results
+from projects.common.entry import only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from revisit.data.catalog import get_records
 from revisit.data.class_names import places_by_name
@@ -61,8 +60,7 @@ class Network(NamedTuple):
     classes: list[str] = []  # by row, where the data that it was trained on have names
 
 
-def main(args: Namespace) -> None:
-    cfg = load_project(args)
+def main(cfg: CfgNode) -> None:
     dataset = only_dataset(cfg, "TEST")
     records, names = get_records(dataset), MetadataCatalog.get(dataset).get("thing_classes", [])
     records = [record for record in records if class_of(record) >= 0]
@@ -74,10 +72,9 @@ def main(args: Namespace) -> None:
     chosen = [records[n] for n in evenly_spread(len(records), cfg.CAM.NUM_IMAGES)]
     rows, predictions = zip(*(draw(record, bit_depth(cfg), networks, names) for record in chosen), strict=True)
     headers = ["image", *(network.name for network in networks)]
-    output = Path(cfg.OUTPUT_DIR)
-    save_sheet(output / "cams.png", list(rows), headers, title="Class activation maps of the true class")
+    title = "Class activation maps of the true class"
+    save_sheet(Path(cfg.OUTPUT_DIR, "cams.png"), list(rows), headers, title=title)
     write_results(cfg, "class activation maps: weight . map, no bias, no ReLU", {"images": predictions})
-    print(f"written to {output}: results.json and cams.png")
 
 
 def class_of(record: dict) -> int:

@@ -14,7 +14,6 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 
     run_project("CropStudy", __doc__, network=False)
 
-from argparse import Namespace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,13 +21,15 @@ import numpy as np
 import yaml
 from tqdm import tqdm
 
-from projects.common.entry import load_project, write_results
+from projects.common.entry import write_results
 from projects.common.tables import score_in
 from revisit.data.crops import ConstrainedMultiCrop, CropBoxes, intersection_over_union
 from revisit.errors import translated
 from revisit.keys import COUNT, PIXELS, SHARE, declare, each, one_of
 from revisit.randomness import Stream, counter_rng
 from revisit.viz.curves import read_metrics, saved_plot
+
+from detectron2.config import CfgNode
 
 
 class Crops(NamedTuple):
@@ -60,8 +61,7 @@ declare("CROP_STUDY.EVALUATIONS", (), "Folders with the evaluation.json of each 
 declare("CROP_STUDY.SCORE", "knn_top1", "A key of evaluation.json; a dot goes a level down: bbox.AP50.")
 
 
-def main(args: Namespace) -> None:
-    cfg = load_project(args)
+def main(cfg: CfgNode) -> None:
     options, output = cfg.CROP_STUDY, Path(cfg.OUTPUT_DIR)
     (height, width), (low, high) = options.IMAGE_SIZE, cfg.VIEWS.LARGE_SCALE
     runs = read_runs(options.RUNS, options.EVALUATIONS, options.SCORE)
@@ -96,7 +96,6 @@ def main(args: Namespace) -> None:
         print(f"{name}: {', '.join(f'{what} {value:.3f}' for what, value in means.items())}")
     if runs:
         plot_runs(runs, options.SCORE, output / "runs.png")
-    print(f"written to {output}: results.json and pictures")
 
 
 class Overlaps(NamedTuple):

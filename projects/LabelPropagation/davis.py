@@ -15,7 +15,7 @@ from PIL import Image
 from projects.common.label_maps import voc_colours
 from revisit.data.image_folders import read_split
 from revisit.data.labels import VOID, check_size, read_labels
-from revisit.errors import UserError, expect
+from revisit.errors import expect
 from revisit.files import written_whole
 from revisit.viz.tiles import fit
 
@@ -35,16 +35,15 @@ class Sequence(NamedTuple):
 
 def find_sequences(root: Path, resolution: str, split: str, names: tuple[str, ...] = ()) -> list[Sequence]:
     """The videos ``names``, or those of ImageSets/2017/SPLIT.txt. Raises UserError where a file is missing."""
-    expect(root.is_dir(), f"no DAVIS tree at {root}: expected JPEGImages and Annotations in it")
     names = names or tuple(read_split(root / "ImageSets" / "2017" / f"{split}.txt"))
     sequences = []
     for name in names:
         frames_folder, masks_folder = (root / kind / resolution / name for kind in ("JPEGImages", "Annotations"))
         frames, masks = sorted(frames_folder.glob("*.jpg")), sorted(masks_folder.glob("*.png"))
-        if len(frames) < LEAST_FRAMES:
-            raise UserError(f"{frames_folder} has {len(frames)} frames (*.jpg): expected {LEAST_FRAMES} or more")
-        if lone := sorted({path.stem for path in frames} ^ {path.stem for path in masks}):
-            raise UserError(f"{lone[0]} is only in one of {frames_folder} and {masks_folder}: expected both")
+        few = f"{frames_folder} has {len(frames)} frames (*.jpg)"
+        expect(len(frames) >= LEAST_FRAMES, f"{few}: expected {LEAST_FRAMES} or more")
+        lone = sorted({path.stem for path in frames} ^ {path.stem for path in masks})
+        expect(not lone, f"only one of {frames_folder} and {masks_folder} has {', '.join(lone)}: expected both")
         sequences.append(Sequence(name, frames, masks))
     return sequences
 

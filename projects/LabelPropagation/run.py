@@ -19,7 +19,6 @@ import math
 import resource
 import sys
 import time
-from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -28,15 +27,14 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from projects.common.entry import load_project, write_results
+from projects.common.entry import write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import enlarge_labels, palette_image, shrink_labels
 from projects.LabelPropagation import davis
 from revisit.data.catalog import datasets_root
 from revisit.data.deep_pixels import bit_depth
-from revisit.data.labels import VOID
+from revisit.data.labels import VOID, check_size
 from revisit.data.reader import require_record
-from revisit.errors import UserError
 from revisit.files import written_whole
 from revisit.keys import COUNT, POSITIVE, declare, one_of, whole
 
@@ -61,8 +59,7 @@ declare("LABEL_PROPAGATION.TEMPERATURE", 0.05, "Votes weigh exp(cosine / tempera
 declare("LABEL_PROPAGATION.FRAMES_PER_SECOND", 10, "Of the overlay pictures.", COUNT)
 
 
-def main(args: Namespace) -> None:
-    cfg = load_project(args)
+def main(cfg: CfgNode) -> None:
     options, output = cfg.LABEL_PROPAGATION, Path(cfg.OUTPUT_DIR)
     root = datasets_root() / options.DATA
     sequences = davis.find_sequences(root, options.RESOLUTION, options.SPLIT, tuple(options.SEQUENCES))
@@ -83,7 +80,6 @@ def main(args: Namespace) -> None:
     write_results(cfg, protocol(cfg, backbone.map_name), results)
     means = ", ".join(f"{name} {totals[f'{name}-Mean']:.1f}" for name in ("J&F", "J", "F"))
     print(f"{means} over {len(scores)} objects")
-    print(f"written to {output}: results.json, CSVs, masks/ and overlays/")
 
 
 def protocol(cfg: CfgNode, map_name: str) -> str:
@@ -104,8 +100,7 @@ def follow(backbone: FrozenBackbone, cfg: CfgNode, sequence: davis.Sequence, fir
     masks, pictures, propagation = [], [], None
     for path in tqdm(sequence.frames, unit="frame", desc=sequence.name):
         frame, mask = require_record({"file_name": path}, bit_depth(cfg)), first_mask
-        if frame.shape[:2] != first_mask.shape:
-            raise UserError(f"{path} has {frame.shape[:2]} pixels: expected {first_mask.shape}, as the first frame")
+        check_size(sequence.masks[0], first_mask, path, frame.shape[:2])
         if options.METHOD == "propagate":
             features = F.normalize(backbone.map_of(frame), dim=0)
             if propagation is None:

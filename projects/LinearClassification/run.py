@@ -16,7 +16,6 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 
 import logging
 import warnings
-from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +28,7 @@ from sklearn.svm import LinearSVC
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from projects.common.entry import load_project, only_dataset, write_results
+from projects.common.entry import only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.LinearClassification.labelled_sets import (
     Labelled,
@@ -56,8 +55,7 @@ from detectron2.data import MetadataCatalog
 logger = logging.getLogger("projects.LinearClassification")
 
 
-def main(args: Namespace) -> None:
-    cfg = load_project(args)
+def main(cfg: CfgNode) -> None:
     low, high, _ = cfg.LINEAR.LAMBDAS
     expect(low <= high, f"LINEAR.LAMBDAS {cfg.LINEAR.LAMBDAS}: expected 0 < lowest <= highest, and how many")
     method, epochs = cfg.LINEAR.METHOD, cfg.SOLVER.EPOCHS
@@ -75,7 +73,6 @@ def main(args: Namespace) -> None:
     write_results(cfg, how, results)
     score = "mAP" if "mAP" in results else "top1"
     print(f"{score} of {test.name}: {results[score]:.2f} % ({how})")
-    print(f"written to {cfg.OUTPUT_DIR}: results.json")
 
 
 def protocol(cfg: CfgNode, map_name: str) -> str:

@@ -14,7 +14,6 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 
     run_project("SegmentRetrieval", __doc__)
 
-from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from projects.common.entry import load_project, only_dataset, write_results
+from projects.common.entry import only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import shrink_labels
 from revisit.data.catalog import get_records
@@ -64,8 +63,7 @@ declare("SEGMENT_RETRIEVAL.GALLERY_QUERIES", 8, "Rows of gallery.png.", COUNT)
 declare("SEGMENT_RETRIEVAL.GALLERY_NEIGHBORS", 5, "Nearest labelled regions in each.", COUNT)
 
 
-def main(args: Namespace) -> None:
-    cfg = load_project(args)
+def main(cfg: CfgNode) -> None:
     names, output = check(cfg), Path(cfg.OUTPUT_DIR)
     records = [record for split in ("TRAIN", "TEST") for record in get_records(only_dataset(cfg, split))]
     resolve_bit_depth(cfg, records)
@@ -85,7 +83,7 @@ def main(args: Namespace) -> None:
     rows = gallery_rows(cfg, labelled, queries, names)
     headers = ["query", *(f"nearest {n}" for n in range(1, len(rows[0].tiles)))]
     save_sheet(output / "gallery.png", rows, headers)
-    print(*lines, f"written to {output}: results.json and gallery.png", sep="\n")
+    print(*lines, sep="\n")
 
 
 def check(cfg: CfgNode) -> list[str]:

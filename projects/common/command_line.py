@@ -16,7 +16,10 @@ def run_project(name: str, description: str, *, network: bool = True) -> NoRetur
 
     def understand_and_call() -> None:
         args = parse_args(description, network=network)
-        import_module(f"projects.{name}.run").main(args)  # not before: it takes seconds
+        from projects.common.entry import load_project  # not before: this takes seconds
+
+        main = import_module(f"projects.{name}.run").main  # its keys are declared
+        main(load_project(args))
 
     run_command(understand_and_call)
     sys.exit()

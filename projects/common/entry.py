@@ -43,3 +43,4 @@ def write_results(cfg: CfgNode, protocol: str, results: dict, *, network: bool =
     weights = {"weights": cfg.MODEL.WEIGHTS or RANDOM} if network else {}
     with written_whole(Path(cfg.OUTPUT_DIR) / "results.json") as temporary:
         temporary.write_text(strict_json({"protocol": protocol, **weights, **results}) + "\n")
+    print(f"results.json, and what was drawn, is in {cfg.OUTPUT_DIR}")

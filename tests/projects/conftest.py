@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from projects.common.command_line import parse_args
+from projects.common.entry import load_project
 
 NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"  # as the shared tiny backbone
 
@@ -24,7 +25,8 @@ def run_project(toy_datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         files = f"--config-file projects/{project}/configs/toy.yaml --output {output}"
         words = f"run.py {files} {f'--weights {weights}' if weights else ''} {NARROW} {options}"
         monkeypatch.setattr(sys, "argv", shlex.split(words))
-        import_module(f"projects.{project}.run").main(parse_args(None, network=weights is not None))
+        main = import_module(f"projects.{project}.run").main
+        main(load_project(parse_args(None, network=weights is not None)))
         return output, json.loads((output / "results.json").read_text())
 
     return call

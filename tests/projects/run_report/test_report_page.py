@@ -106,10 +106,8 @@ def test_the_page_holds_what_the_folders_hold(tmp_path):
     html = page.render(*collect([a, b]))
     shown = text(html)
     # Images per second: of 119, 139 and 159 the first is a cold start.
-    said = (
-        "so far, at 39|best 17.10, at 29|149.0|a: views.png|b: neighbours_0000039.png|AP50 12.5|unfinished: 40 of 60|"
-    )
-    said += "cannot be read as JSON|MOCO.QUEUE_SIZE 65536 – 480|platform Linux Linux"
+    said = "so far, at 39|best 17.10, at 29|149.0|a: views.png|b: neighbours_0000039.png|AP50 12.5|"
+    said += "unfinished: 40 of 60|cannot be read as JSON|MOCO.QUEUE_SIZE 65536 – 480|platform Linux Linux"
     assert [words for words in said.split("|") if words not in shown] == []
     assert len(html) < 10e6
     # It asks for nothing from outside.
