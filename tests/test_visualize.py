@@ -1,7 +1,7 @@
 """tools/visualize.py: every task is drawn from data and from a model, and a user's mistake ends in one line."""
 
-import importlib.util
 import json
+import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,11 +22,6 @@ from detectron2.config import CfgNode
 from detectron2.data import Metadata, MetadataCatalog
 from detectron2.modeling import build_model
 
-FILE = Path(__file__).parents[1] / "tools" / "visualize.py"
-SPEC = importlib.util.spec_from_file_location("tools.visualize", FILE)
-visualize = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(visualize)
-
 NARROW = ("MODEL.RESNETS.STEM_OUT_CHANNELS", "8", "MODEL.RESNETS.RES2_OUT_CHANNELS", "8")
 TASKS = ("detection", "segmentation_voc", "segmentation_nyud", "segmentation_cityscapes", "depth")
 
@@ -38,7 +33,7 @@ def draw(toy_datasets, monkeypatch, capsys) -> Callable[..., list[Path]]:
     def call(task: str, *words: object) -> list[Path]:
         file = f"configs/toy/{task}.yaml"
         monkeypatch.setattr(sys, "argv", ["visualize.py", "--config-file", file, *map(str, words)])
-        visualize.main()
+        runpy.run_path("tools/visualize.py")["main"]()
         return [Path(line) for line in capsys.readouterr().out.split()]
 
     return call

@@ -30,9 +30,7 @@ distillation("DISTILLATION.TEACHER", "", weights, may_change=True)
 distillation("DISTILLATION.TEMPERATURE", 0.07, "tau.", POSITIVE)
 distillation("DISTILLATION.POOLED_WEIGHT", 1.0, "Weight of the loss of views' features.", real(0, 1e6))
 distillation("DISTILLATION.CELL_WEIGHT", 0.0, "Weight of the loss of the cells of their maps.", real(0, 1e6))
-distillation(
-    "DISTILLATION.RELATION_WEIGHT", 0.0, "Weight of the loss of a view's cells among each other.", real(0, 1e6)
-)
+distillation("DISTILLATION.RELATION_WEIGHT", 0.0, "Weight of the loss of cells within their view.", real(0, 1e6))
 
 
 def divergence(rows: Tensor, others: Tensor, theirs: Tensor, their_others: Tensor, tau: float, own: int = -1) -> Tensor:

@@ -99,7 +99,8 @@ def cached_features(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -
     path = folder / f"{stem}-{hashlib.sha256(repr(causes).encode()).hexdigest()[:12]}"
     rows_file, state_file = path.with_suffix(".npy"), path.with_suffix(".json")  # the features, and how many are done
     done = json.loads(state_file.read_text()) if state_file.is_file() and rows_file.is_file() else 0
-    logger.info(f"{done} of {len(data.records)} features of {data.name} are in {rows_file}")
+    if done:
+        logger.info(f"{done} features of {data.name} read from {rows_file}")
     new = {"dtype": np.float32, "shape": (len(data.records), backbone.channels)}
     rows = np.lib.format.open_memmap(rows_file, "r+") if done else np.lib.format.open_memmap(rows_file, "w+", **new)
     if done < len(rows):

@@ -47,9 +47,7 @@ class BatchJob:
     cpus: int  # per node
     nodes: int = 1
     partition: str | None = None  # None: the cluster's own choice
-    resumes: bool = (
-        True  # when the hours are up its command gets SIGUSR1, to write a checkpoint, and it is queued again
-    )
+    resumes: bool = True  # when the hours are up it gets SIGUSR1, to write a checkpoint, and is queued again
     after: tuple[str, ...] = ()  # numbers of jobs that must end well before this one starts, else it is cancelled
 
     @property

@@ -137,20 +137,22 @@ def test_five_spellings_of_four_commands_have_one_config_and_find_the_same(toy_d
     photo.parent.mkdir()
     pixels = np.random.default_rng(0).integers(0, 256, (128, 128, 3), np.uint8)
     Image.fromarray(pixels).save(photo)
+    listed = [{"id": n, "name": name} for n, name in enumerate(network.classes, start=1)]
+    box = {"id": 1, "image_id": 1, "category_id": 3, "bbox": [5, 5, 50, 50]}
+    truth = {"images": [{"id": 1, "file_name": "a.png"}], "categories": listed, "annotations": [box]}
+    (tmp_path / "a.json").write_text(json.dumps(truth))
 
     own, recipe = ["MODEL.WEIGHTS", weights], str(tmp_path / "recipe.yaml")
     widths = "{STEM_OUT_CHANNELS: 8, RES2_OUT_CHANNELS: 8}"
     Path(recipe).write_text(f"_BASE_: {ROOT}/configs/toy/detection.yaml\nMODEL:\n  RESNETS: {widths}\n")
-    test = ["DATASETS.TEST", "('toy_voc_test',)", "OUTPUT_DIR", str(tmp_path / "out")]
+    test = ["DATASETS.TEST", f"('coco:{photo.parent}:{tmp_path}/a.json',)", "OUTPUT_DIR", str(tmp_path / "out")]
     again = ["MODEL.ROI_HEADS.NUM_CLASSES", "10", "MODEL.RESNETS.RES2_OUT_CHANNELS", "8"]
     score = ["MODEL.ROI_HEADS.SCORE_THRESH_TEST", str(THRESHOLD)]  # the recipe says another
     spellings = [(weights, "", test), (weights, "", test + again), ("", "", own + test)]
     spellings += [(weights, recipe, test + score), ("", recipe, own + test + score)]
     cfgs = [finetuned_config(Namespace(weights=w, config_file=file, opts=opts)) for w, file, opts in spellings]
     switches = {"resume": False, "dry_run": False, "eval_only": True}
-    cfgs.append(
-        plan(Namespace(config_file="", opts=own + test, **switches), 1).cfg
-    )  # of tools/train_net.py --eval-only
+    cfgs.append(plan(Namespace(config_file="", opts=own + test, **switches), 1).cfg)  # of train_net.py --eval-only
     said = [{key: value for key, value in plain_config(cfg).items() if not is_among(key, OF_A_RUN)} for cfg in cfgs]
     assert all(values == said[0] for values in said)
 
