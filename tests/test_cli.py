@@ -2,17 +2,15 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 import torch
 from commands import TINY, one_line_error, run
 from runs import assert_numbers_are_explained, load
-from trees import refused
+from trees import refused, write
 
 from projects.ToyScenes import CLASS_NAMES
 from revisit.data.catalog import get_records
-from revisit.data.classification_datasets import CIFAR10_CLASSES
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
@@ -66,17 +64,6 @@ def test_a_place_below_a_file_is_refused_by_every_tool(command, pretrained, toy_
     assert f"{tmp_path}/file" in one_line_error(f"python tools/{words}", toy_root)
 
 
-def test_cifar10(tmp_path, write_pictures):
-    for split in ("train", "test"):
-        for name in CIFAR10_CLASSES:
-            write_pictures(tmp_path / "cifar10" / split / name, 2, size=(32, 32))
-    run(
-        f"{TRAIN} configs/cifar10/moco.yaml OUTPUT_DIR {tmp_path}/out {TINY} SOLVER.MAX_ITER 2 MOCO.BN_GROUP 4",
-        tmp_path,
-    )
-    assert "knn_top1" in read_metrics(tmp_path / "out/metrics.json")
-
-
 def test_resume_goes_on_where_the_run_ended(pretrained, toy_root):
     command = f"{PRETRAIN} --num-gpus 2 --resume SOLVER.MAX_ITER 12 OUTPUT_DIR {pretrained} {TINY}"
     assert "resuming at iteration 10" in run(command, toy_root)
@@ -99,15 +86,9 @@ def test_labels_of_another_order_are_compared_by_name_in_every_process_and_share
     options = f"KNN_EVAL.BANK toy_objects_train KNN_EVAL.NUM_NEIGHBORS 1 DATASETS.TEST \"('{same}',)\""
     text = run(f"{PRETRAIN} --eval-only --num-gpus 2 OUTPUT_DIR {tmp_path} {TINY} {options}", toy_root)
     assert json.loads((tmp_path / "evaluation.json").read_text())["knn_top1"] == 100
+    assert [path.name for path in tmp_path.glob("*.png")] == ["neighbours_0000000.png"]
     images = len(get_records(same))
     assert f"{images} of {images} images of {same} are in KNN_EVAL.BANK toy_objects_train too" in text
-
-
-def test_eval_only_writes_the_knn_accuracy(pretrained, toy_root, tmp_path):
-    weights = pretrained / "model_final.pth"
-    run(f"{PRETRAIN} --eval-only --weights {weights} OUTPUT_DIR {tmp_path} {TINY}", toy_root)
-    assert 0 <= json.loads((tmp_path / "evaluation.json").read_text())["knn_top1"] <= 100
-    assert [path.name for path in tmp_path.glob("*.png")] == [f"neighbours_{load(weights)['iteration']:07d}.png"]
 
 
 def test_the_demo_runs_start_to_end(tmp_path):
@@ -207,20 +188,6 @@ def test_a_resumed_depth_run_keeps_to_its_learning_rate_schedule(toy_root, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("flags", "options", "named"),
-    [
-        ("", "MODEL.RESNETS.RES2_OUT_CHANNELS 16", "MODEL.RESNETS.RES2_OUT_CHANNELS"),
-        ("--eval-only", "", "sem_seg_head"),  # heads that were never trained
-        ("--eval-only", "MODEL.WEIGHTS ''", "weights"),
-    ],
-)
-def test_weights_that_do_not_fit_end_in_one_line(flags, options, named, pretrained, toy_root, tmp_path):
-    command = f"{TRAIN} configs/toy/segmentation_voc.yaml {flags} OUTPUT_DIR {tmp_path} {SHORT} {DENSE}"
-    assert named in one_line_error(f"{command} MODEL.WEIGHTS {pretrained}/backbone.pth {options}", toy_root)
-    assert not (tmp_path / "evaluation.json").exists()
-
-
-@pytest.mark.parametrize(
     ("key", "value"),
     [
         ("DATASETS.TRAIN", "('toy_nyud_depth_train',)"),  # without masks
@@ -258,23 +225,12 @@ def test_missing_coco_stops_with_the_way_out(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def broken_copy(toy_root: Path, folder: Path, num_broken: int) -> str:
-    """A command that trains on a new folder of 300 photographs, ``num_broken`` of them, each 25th, cut short."""
-    folder.mkdir()
-    images = sorted((toy_root / "toy_scenes/coco/train2017").iterdir())
-    for n in range(300):
-        data = images[n % len(images)].read_bytes()
-        (folder / f"{n:03d}.jpg").write_bytes(data[: len(data) // 2] if n % 25 == 0 and n < 25 * num_broken else data)
-    return f"{PRETRAIN} DATASETS.TRAIN \"('folder:{folder}',)\" OUTPUT_DIR {folder}/../out {TINY} SOLVER.EPOCHS"
-
-
-def test_too_many_unreadable_images_stop_the_run(toy_root, tmp_path):
-    command = broken_copy(toy_root, tmp_path / "photos", 12).replace("yaml", "yaml --num-gpus 2")
-    assert f"{tmp_path}/photos" in one_line_error(f"{command} 3", toy_root)
-
-
 def test_a_few_unreadable_images_are_replaced_and_named(toy_root, tmp_path):
-    # Of 300 images an epoch of batches of 8 leaves out four, by the seed.
-    text = run(f"{broken_copy(toy_root, tmp_path / 'photos', 2)} 1 SEED 1", toy_root)
+    images = sorted((toy_root / "toy_scenes/coco/train2017").iterdir())
+    for n in range(296):
+        data = images[n % len(images)].read_bytes()
+        write(tmp_path / f"photos/{n:03d}.jpg", data[: len(data) // 2] if n in (0, 25) else data)
+    data = f"DATASETS.TRAIN \"('folder:{tmp_path}/photos',)\""
+    text = run(f"{PRETRAIN} {data} OUTPUT_DIR {tmp_path}/out {TINY} SOLVER.EPOCHS 1", toy_root)
     assert all(f"{tmp_path}/photos/{name}" in text for name in ("000.jpg", "025.jpg"))
     assert read_metrics(tmp_path / "out/metrics.json")["read_failures"][-1][1] == 2

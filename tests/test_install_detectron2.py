@@ -40,12 +40,6 @@ def test_leaves_an_installed_detectron2_alone_and_takes_no_empty_folder_for_one(
     assert f"leaving alone detectron2 7.8 in {tmp_path / 'detectron2'}" in capsys.readouterr().out
 
 
-def test_a_check_without_one_is_refused_in_one_line(monkeypatch):
-    monkeypatch.setattr(installer, "installed", lambda: None)
-    with pytest.raises(SystemExit, match="^install_detectron2: no Detectron2 for"):
-        installer.main(["--check"])
-
-
 @pytest.mark.parametrize(
     ("pip", "hint"), [("25.3", ""), ("26.2.1", ""), ("26.3", r"\. This pip, 26\.3, .*'pip<26\.3'")]
 )
@@ -63,13 +57,9 @@ def test_download_asks_pip_for_the_hash_and_pips_failure_is_one_line(tmp_path, m
     (call,) = calls
     assert "--require-hashes" in call and "--no-deps" in call
     assert f"=={installer.VERSION} --hash=sha256:{installer.SHA256}\n" in Path(call[-1]).read_text()
-
-
-def test_nothing_lands_outside_the_folder(tmp_path):
-    bad = archive(tmp_path / "bad.tar.gz", {f"{TOP}/../../outside": "x"})
-    with pytest.raises(tarfile.TarError):
-        installer.unpack(bad, tmp_path / "a" / "b")
-    assert not (tmp_path / "a" / "outside").exists() and not (tmp_path / "outside").exists()
+    monkeypatch.setattr(installer, "installed", lambda: None)
+    with pytest.raises(SystemExit, match="^install_detectron2: no Detectron2 for"):
+        installer.main(["--check"])
 
 
 def test_what_it_installs_is_detectron2_with_projects_and_configs(tmp_path):

@@ -21,8 +21,6 @@ def found(*patterns: str) -> list[str]:
 
 READMES = found("projects/*/README.md")
 PAGES = [*found("README.md", "docs/*.md", "datasets/README.md"), *READMES]
-SCRIPTS = ("tools/*.py", "datasets/prepare_*.py", "projects/*/*.py")
-STARTS = r"\n    run_(command\(main|project\()"
 NAMED = r"(?:revisit|tools|configs|datasets|docs|projects|tests)/[\w./-]+\.(?:py|yaml|md)"
 TEACHER = ["DISTILLATION.TEACHER", __file__]  # any file
 
@@ -78,15 +76,6 @@ def test_every_config_loads_and_opens_with_its_command(config):
 
 def test_datasets_readme_explains_every_kind():
     assert [kind for kind in KINDS if f"| `{kind}` |" not in read("datasets/README.md")] == []
-
-
-@pytest.mark.parametrize("script", [file for file in found(*SCRIPTS) if re.search(STARTS, read(file))])
-def test_help_teaches(script, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", [script, "--help"])
-    monkeypatch.syspath_prepend(ROOT / Path(script).parent)
-    with pytest.raises(SystemExit) as end:
-        runpy.run_path(script, run_name="__main__")
-    assert not end.value.code and "\n    python " in capsys.readouterr().out
 
 
 class Parsed(BaseException):

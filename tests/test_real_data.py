@@ -1,14 +1,12 @@
-"""Photographs, masks, depth maps and videos as they are: `make check-real`, by hand; nothing here runs in `make test`.
+"""Photographs, masks and depth maps as they are: `make check-real`, by hand; nothing here runs in `make test`.
 
 They lie in $REVISIT_REAL_DATA (default ../shared/data): coco/images/{train2017,val2017}, voc/{VOC2007_mini,
-VOC2012_mini}, cifar10/cifar10_train.tar.gz, cityscapes/mmseg_pseudo, nyud, davis/DAVIS.
+VOC2012_mini}, cityscapes/mmseg_pseudo, nyud.
 """
 
-import hashlib
 import json
 import os
 import shutil
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -17,22 +15,17 @@ import torch
 from commands import ROOT, run
 from PIL import Image
 from runs import load
-from torch.utils.data import DataLoader
 
 from projects.common.label_maps import voc_colours
 from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records
-from revisit.data.image_bytes import read_sample
-from revisit.data.image_folders import load_class_folders, load_folder
 from revisit.data.labels import read_depth, read_labels
 from revisit.data.pixel_mapper import PixelMapper
 from revisit.data.reader import read_image
-from revisit.data.sampler import EpochBatchSampler
-from revisit.data.shards import load_shards
 from revisit.evaluation.pixel_evaluators import DepthEvaluator, SemSegEvaluator
 
 from detectron2.config import get_cfg
-from detectron2.data import DatasetFromList, MetadataCatalog
+from detectron2.data import MetadataCatalog
 
 DATA = Path(os.environ.get("REVISIT_REAL_DATA", ROOT.parent / "shared" / "data"))
 pytestmark = [
@@ -41,8 +34,6 @@ pytestmark = [
 ]
 VOC = f"voc_segmentation:{DATA}/voc/VOC2012_mini:all"
 NYUD = DATA / "nyud"
-VIDEOS = DATA / "davis"
-NARROW = "MODEL.RESNETS.DEPTH 18 MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
 
 
 def stored(path):
@@ -53,48 +44,6 @@ def stored(path):
 def colours_of(path):
     """What a mask looks like, (H, W, 3) RGB."""
     return np.asarray(Image.open(path).convert("RGB"))
-
-
-def test_every_photograph_is_read_as_rgb():
-    records = load_folder(DATA / "coco" / "images") + load_folder(DATA / "voc" / "VOC2007_mini" / "JPEGImages")
-    assert len(records) == 213
-    for record in records:
-        image = read_image(record["file_name"])
-        assert image.ndim == 3 and image.shape[2] == 3 and min(image.shape[:2]) > 100
-
-
-@pytest.fixture(scope="module")
-def cifar10(tmp_path_factory):
-    """The 50,000 training images as files, and as shards."""
-    root = tmp_path_factory.mktemp("cifar10")
-    with tarfile.open(DATA / "cifar10/cifar10_train.tar.gz") as tar:
-        tar.extractall(root / "cifar10", filter="data")
-    run(f"python tools/make_shards.py --dataset cifar10_train --output {root}/shards --images-per-shard 8000", root)
-    return root
-
-
-class Bytes(torch.utils.data.Dataset):
-    def __init__(self, records):
-        self.records = DatasetFromList(records, copy=False)
-
-    def __getitem__(self, key):
-        return key[1], hashlib.sha1(read_sample(self.records[key[1]])).digest()
-
-
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")
-def test_shards_of_cifar10_are_its_files_once_an_epoch_whoever_reads(cifar10):
-    records, files = load_shards(str(cifar10 / "shards")), load_class_folders(cifar10 / "cifar10/train")
-    expected = {n: hashlib.sha1(Path(file["file_name"]).read_bytes()).digest() for n, file in enumerate(files)}
-    assert [record["label"] for record in records] == [file["label"] for file in files] and len(records) == 50000
-    for world_size, workers in ((n, workers) for n in (1, 2, 4) for workers in (0, 1, 3)):
-        found = {}
-        for rank in range(world_size):
-            sampler = EpochBatchSampler(50000, 200, seed=1, rank=rank, world_size=world_size)
-            loader = DataLoader(Bytes(records), batch_sampler=sampler, num_workers=workers, collate_fn=list)
-            for _, samples in zip(range(sampler.iterations_per_epoch), loader, strict=False):
-                assert not found.keys() & dict(samples).keys()
-                found |= dict(samples)
-        assert found == expected, (world_size, workers)
 
 
 def test_pretrain_convert_and_detect_on_photographs(tmp_path):
@@ -238,30 +187,3 @@ def test_train_ids_of_cityscapes_survive_pixel_by_pixel_and_are_derived_as_publi
     assert "wrote 1 masks" in run(f"python datasets/prepare_cityscapes.py --cityscapes {tmp_path}/cityscapes", tmp_path)
     derived = stored(published)
     assert np.mean(derived != expected) < 0.003 and set(np.unique(derived)) == set(np.unique(expected))
-
-
-def propagation(name, output, options=""):
-    return (
-        "python projects/LabelPropagation/run.py --config-file projects/LabelPropagation/configs/davis2017_R50.yaml "
-        f"--weights random --output {output} LABEL_PROPAGATION.SEQUENCES \"('{name}',)\" {NARROW} {options}"
-    )
-
-
-def test_copying_the_first_mask_scores_its_overlap(tmp_path):
-    run(propagation("libby", tmp_path, "LABEL_PROPAGATION.METHOD copy"), VIDEOS)
-    files = sorted((VIDEOS / "DAVIS/Annotations/480p/libby").glob("*.png"))
-    first, *others = (stored(path) > 0 for path in files)
-    overlaps = [np.sum(first & mask) / np.sum(first | mask) for mask in others[:-1]]
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert results["J-Mean"] == pytest.approx(100 * np.mean(overlaps), abs=0.01)
-    assert np.array_equal(stored(tmp_path / "masks/libby/00048.png") > 0, first)
-
-
-def test_an_oracle_retrieves_every_pixel_of_voc(tmp_path):
-    run(
-        "python projects/SegmentRetrieval/run.py --config-file projects/SegmentRetrieval/configs/voc_R50.yaml "
-        f"--weights random --output {tmp_path} DATASETS.TRAIN \"('{VOC}',)\" DATASETS.TEST \"('{VOC}',)\" {NARROW} "
-        "SEGMENT_RETRIEVAL.REGIONS truth SEGMENT_RETRIEVAL.FEATURES oracle",
-        DATA,
-    )
-    assert set(json.loads((tmp_path / "results.json").read_text())["IoU_21"].values()) == {100}

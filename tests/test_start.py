@@ -9,20 +9,24 @@ from commands import ROOT
 from revisit.engine.run_log import Uncolored
 
 HELP = """
-import glob, runpy, sys
-for script in sorted(glob.glob("tools/*.py") + glob.glob("projects/*/run.py") + glob.glob("projects/*/make_*.py")):
+import contextlib, glob, io, runpy, sys
+light = sorted(glob.glob("tools/*.py") + glob.glob("projects/*/run.py") + glob.glob("projects/*/make_*.py"))
+others = set(glob.glob("projects/*/*.py") + glob.glob("datasets/*.py")) - set(light)
+for script in light + sorted(name for name in others if "run_command(main)" in open(name).read()):
     sys.argv = [script, "--help"]
-    try:
-        runpy.run_path(script, run_name="__main__")
-    except SystemExit as end:
-        assert not end.code
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except SystemExit as end:
+            assert not end.code
+    assert "\\n    python " in text.getvalue() or script == "tools/install_detectron2.py", script
     heavy = {"torch", "detectron2", "cv2", "numpy"} & sys.modules.keys()
-    assert not heavy, (script, heavy)
+    assert script not in light or not heavy, (script, heavy)
 """
 
 
-def test_help_of_every_tool_and_project_waits_for_no_large_import():
-    environment = {"PYTHONPATH": str(ROOT)}
+def test_help_of_every_script_teaches_and_that_of_tools_and_projects_waits_for_no_large_import():
+    environment = {"PYTHONPATH": f"{ROOT}:{ROOT}/datasets"}
     done = subprocess.run([sys.executable, "-c", HELP], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

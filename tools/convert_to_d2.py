@@ -27,20 +27,18 @@ SOURCES += ("torchvision", "timm")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    formats = "checkpoint (.pth, .pth.tar, .pkl, .safetensors), e.g. output/model_final.pth"
-    parser.add_argument("input", help=f"{formats}; or the URL of one")
-    parser.add_argument("output", type=Path, help="weights to write, .pth or .pkl")
-    parser.add_argument("--source", choices=["auto", *SOURCES], default="auto", help="layout of the input")
+    add = parser.add_argument
+    add("input", help="checkpoint (.pth, .pth.tar, .pkl, .safetensors), e.g. output/model_final.pth; or the URL of one")
+    add("output", type=Path, help="weights to write, .pth or .pkl")
+    add("--source", choices=["auto", *SOURCES], default="auto", help="layout of the input")
     config = "config.yaml that the model was trained under; not needed for most of Detectron2's model zoo"
-    parser.add_argument("--config", metavar="FILE", default="", help=config)
+    add("--config", metavar="FILE", default="", help=config)
     timm = "network of timm's that the weights are of, such as vit_small_patch16_224.dino: a tag says their pixels; "
-    timm += "options follow as ,NAME=VALUE"
-    parser.add_argument("--timm", metavar="NAME", default="", help=timm)
-    rgb = "weights for BGR become the same network for RGB, which pretraining and segmentation read"
-    parser.add_argument("--rgb", action="store_true", help=rgb)
+    add("--timm", metavar="NAME", default="", help=f"{timm}options follow as ,NAME=VALUE")
+    add("--rgb", action="store_true", help="weights for BGR become those for RGB, as pretraining and segmentation read")
     recalibrate = "images, such as folder:/data/photos, over which a folded batch norm gets statistics"
-    parser.add_argument("--recalibrate", metavar="IMAGES", default="", help=recalibrate)
-    parser.add_argument("--imports", nargs="*", default=[], help="modules that describe other backbones, as IMPORTS")
+    add("--recalibrate", metavar="IMAGES", default="", help=recalibrate)
+    add("--imports", nargs="*", default=[], help="modules that describe other backbones, as IMPORTS")
     args = parser.parse_args()
     from revisit.checkpoint.convert import as_rgb, convert, stated_flags
     from revisit.checkpoint.export import check_output, write_tensors
@@ -63,10 +61,8 @@ def main() -> None:
     if args.rgb:
         weights = as_rgb(weights)
     make_folder(args.output.parent, "the output's folder")
-    # With matching_heuristics Detectron2 finds them by name in any model.
-    write_tensors(
-        weights.tensors | weights.parts, args.output, __author__=f"Revisit ({weights.source})", matching_heuristics=True
-    )
+    tensors, author = weights.tensors | weights.parts, f"Revisit ({weights.source})"
+    write_tensors(tensors, args.output, __author__=author, matching_heuristics=True)  # found by name in any model
     shared = SHARED_WITH.get(weights.source) if args.source == "auto" else None
     licence = licence_of(weights.source, is_named=args.source != "auto")
     write_flags(args.output, weights.flags, weights.origin, licence)
@@ -77,10 +73,7 @@ def main() -> None:
         warning = "WARNING: " if "non-commercial" in licence else ""
         print(f"{warning}licence of the published weights: {licence}")
     if any(key in weights.flags for key in weights.description.FOLDED):
-        print(
-            "their batch norm is a scale and a bias, without statistics: finetune with MODEL.RESNETS.NORM FrozenBN, or "
-            "convert again with --recalibrate IMAGES"
-        )
+        print("their batch norm has no statistics: finetune with MODEL.RESNETS.NORM FrozenBN, or --recalibrate IMAGES")
     print(f"wrote {args.output} and {flags_path(args.output)}")
 
 

@@ -122,9 +122,8 @@ def save_videos(output: Path) -> None:
     from projects.LabelPropagation.davis import save_animation
 
     def read(gif: Path) -> list[np.ndarray]:
-        return [
-            np.asarray(frame.convert("RGB").resize(VIDEO_SIZE)) for frame in ImageSequence.Iterator(Image.open(gif))
-        ]
+        frames = ImageSequence.Iterator(Image.open(gif))
+        return [np.asarray(frame.convert("RGB").resize(VIDEO_SIZE)) for frame in frames]
 
     rows = [[read(gif) for gif in sorted(output.glob(f"video_{start}/overlays/*.gif"))] for start in STARTS]
     pictures = np.concatenate([np.concatenate(films, axis=2) for films in rows], axis=1)  # (frames, H, W, 3)

@@ -62,9 +62,7 @@ def devices() -> None:
     """Print Detectron2's operators, GPUs and cores, memory."""
     import torch
 
-    absent = (
-        "none compiled, so no deformable convolution, rotated boxes or fast COCO evaluation; nothing else needs them"
-    )
+    absent = "none compiled, so no deformable convolution, rotated boxes or fast COCO evaluation"
     print(f"detectron2's operators: {'compiled' if has_compiled_operators() else absent}")
     for number in range(torch.cuda.device_count()):
         free, whole = (value / GIB for value in torch.cuda.mem_get_info(number))
@@ -85,10 +83,8 @@ def data_sets() -> None:
     root, found = datasets_root(), []
     for name, source in SOURCES.items():
         places = source.where if isinstance(source.where, tuple) else (source.where,)
-        if any((root / place).exists() for place in places):
-            found.append(name)
-    if (root / "toy_scenes").is_dir():
-        found.append("toy_scenes and its kin")
+        found += [name] if any((root / place).exists() for place in places) else []
+    found += ["toy_scenes and its kin"] if (root / "toy_scenes").is_dir() else []
     none = "none of the fixed names; your own photographs need none: DATASETS.TRAIN \"('folder:DIR',)\""
     print(f"data sets in {root.resolve()}: {', '.join(found) or none}")
 

@@ -54,14 +54,14 @@ def main() -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--dataset", metavar="NAME", help="a name or KIND:PATH, as in DATASETS.TRAIN")
     what.add_argument("--index-only", action="store_true", help="only write index.npz for the *.tar in DIR")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder of the tar files")
+    add = parser.add_argument
+    add("--output", type=Path, required=True, metavar="DIR", help="folder of the tar files")
     size = "100 MB to 1 GB per shard suit most stores (default: %(default)s, 330 MB of COCO)"
-    parser.add_argument("--images-per-shard", type=natural, default=2000, metavar="N", help=size)
-    parallel = "shards that are written at a time (default: %(default)s)"
-    parser.add_argument("--workers", type=natural, default=4, metavar="W", help=parallel)
+    add("--images-per-shard", type=natural, default=2000, metavar="N", help=size)
+    add("--workers", type=natural, default=4, metavar="W", help="shards written at a time (default: %(default)s)")
     shorter = "pack images whose short side is longer as JPEGs of this one, upright; others keep their bytes"
-    parser.add_argument("--short-side", type=natural, metavar="PX", help=shorter)
-    parser.add_argument("--quality", type=natural, metavar="Q", help=f"of these JPEGs, 1 to 100 (default: {QUALITY})")
+    add("--short-side", type=natural, metavar="PX", help=shorter)
+    add("--quality", type=natural, metavar="Q", help=f"of these JPEGs, 1 to 100 (default: {QUALITY})")
     args = parser.parse_args()
     expect(not args.index_only or not args.short_side, "--short-side makes images smaller: expected --dataset with it")
     expect(args.short_side or not args.quality, "--quality is for JPEGs that are made: expected --short-side with it")
@@ -91,9 +91,7 @@ def make_shards(
 ) -> list[Path]:
     """Write the shards of the records that are not there yet; returns the paths of all.
 
-    Raises:
-        UserError: a data set with more than classes; the folder has shards made otherwise; an image cannot be read, or
-            cannot be made smaller.
+    Raises UserError for a data set with more than classes, and for a folder that has shards made otherwise.
     """
     more = sorted(records[0].keys() & {"offset", "annotations", "labels", "sem_seg_file_name", "depth_file_name"})
     what = "is in shards already" if "offset" in more else f"has {' and '.join(more)}, which shards do not hold"
@@ -142,10 +140,8 @@ def check_manifest(output: Path, records: list[dict], images_per_shard: int, sma
 def read_manifest(output: Path) -> dict:
     """What shards.json notes; nothing where there is none."""
     path = output / MANIFEST
-    try:
+    with translated(f"reading {path}"):
         return dict(json.loads(path.read_text())) if path.exists() else {}
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({error}): copy it again, or choose another --output") from error
 
 
 def write_shard(path: Path, start: int, records: list[dict], smaller: Smaller | None) -> int:
@@ -165,29 +161,22 @@ def image_bytes(record: dict, smaller: Smaller | None) -> tuple[bytes, str]:
     """The file of a record as it is, or made smaller, and its suffix; PNG where the data set has arrays."""
     import cv2
 
-    from revisit.data.reader import SUFFIXES, Picture, UnreadableImageError, open_record
+    from revisit.data.reader import SUFFIXES, Picture, open_record
 
     if "image" in record:
         data = cv2.imencode(".png", record["image"][..., ::-1])[1].tobytes()
         picture, suffix = Picture(data, "an image of the data set"), ".png"
     else:
-        try:
+        with translated("packing an image"):
             picture, suffix = open_record(record), Path(record["file_name"]).suffix.lower()
-        except UnreadableImageError as error:
-            raise UserError(f"{error}: expected a file that can be read") from error
-        if suffix not in SUFFIXES:
-            raise UserError(f"{picture.name}: expected a file ending in one of {', '.join(sorted(SUFFIXES))}")
+        expect(suffix in SUFFIXES, f"{picture.name}: expected a file ending in one of {', '.join(sorted(SUFFIXES))}")
     if smaller and (jpeg := make_smaller(picture, smaller)):
         return jpeg, ".jpg"
     return picture.data, suffix
 
 
 def make_smaller(picture: Picture, smaller: Smaller) -> bytes | None:
-    """A JPEG whose short side is ``smaller.short_side``; None of an image that is no larger, or that cannot be read.
-
-    Raises:
-        UserError: more than 8 bits a sample, or a long side that JPEG cannot have.
-    """
+    """A JPEG whose short side is ``smaller.short_side``; None of an image that is no larger, or that cannot be read."""
     from PIL import Image
 
     from revisit.data.reader import UnreadableImageError
@@ -195,17 +184,16 @@ def make_smaller(picture: Picture, smaller: Smaller) -> bytes | None:
     try:
         pixels = picture.decode()
     except UnreadableImageError as error:
-        if "INPUT.BIT_DEPTH" in str(error):
-            message = f"{picture.name} has more than 8 bits a sample, which JPEG cannot hold"
-            raise UserError(f"{message}: expected images of 8 bits, or no --short-side") from error
+        deep = "INPUT.BIT_DEPTH" in str(error)
+        name = f"{picture.name} has more than 8 bits a sample, which JPEG cannot hold"
+        expect(not deep, f"{name}: expected images of 8 bits, or no --short-side")
         return None
     height, width = pixels.shape[:2]
     if min(height, width) <= smaller.short_side:
         return None
     size = [round(side * smaller.short_side / min(height, width)) for side in (width, height)]
-    if max(size) > MAX_JPEG_SIDE:
-        message = f"{picture.name} would become a JPEG of {size[0]} x {size[1]} px"
-        raise UserError(f"{message}: expected at most {MAX_JPEG_SIDE}, so cut it in parts")
+    name = f"{picture.name} would become a JPEG of {size[0]} x {size[1]} px"
+    expect(max(size) <= MAX_JPEG_SIDE, f"{name}: expected at most {MAX_JPEG_SIDE}, so cut it in parts")
     file = io.BytesIO()
     # By means of blocks first, down to 3 times the size: a third of the time, on average 0.3 grey levels away.
     small = Image.fromarray(pixels).resize(size, Image.Resampling.LANCZOS, reducing_gap=3)

@@ -52,7 +52,7 @@ def main() -> None:
     expect(done > 0, "none of the inputs can be read")
     print(f"{done} of {len(sources)} files: pictures and JSON are in {args.output}")
     if predictor.is_detector:
-        print(f"{predictor.count} objects score at least {threshold:g} (--score-threshold)")
+        print(f"{len(predictor.objects)} objects score at least {threshold:g} (--score-threshold)")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import argparse
 from pathlib import Path
 
 from revisit.engine.command import run_command
-from revisit.errors import UserError
-from revisit.files import written_whole
+from revisit.errors import translated
+from revisit.files import make_folder, written_whole
 
 
 def main() -> None:
@@ -21,22 +21,13 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="OUTPUT_DIR", help="what runs or studies wrote")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the page, such as report.html")
     args = parser.parse_args()
-    if args.output.is_dir():
-        raise UserError(f"--output {args.output} is a folder: expected a file to write, such as report.html")
-    try:
-        from projects.RunReport.collect import collect
-        from projects.RunReport.page import render
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"{error.name} is not installed: python -m pip install --constraint constraints.txt plotly jinja2"
-        ) from error
+    from projects.RunReport.collect import collect
+    from projects.RunReport.page import render
+
     page = render(*collect(args.folders))
-    try:
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(args.output) as temporary:
-            temporary.write_text(page)
-    except OSError as error:
-        raise UserError(f"--output {args.output} cannot be written: {error.strerror}") from error
+    make_folder(args.output.parent, "the folder of --output")
+    with translated(f"writing --output {args.output}"), written_whole(args.output) as temporary:
+        temporary.write_text(page)
     print(f"written to {args.output}: {len(page.encode()) / 1e6:.1f} MB")
 
 

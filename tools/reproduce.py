@@ -42,24 +42,25 @@ NETWORKS = {
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", metavar="TABLE", help=", ".join(TABLES))
-    profile = "the paper's data sets, or ToyScenes (default: %(default)s)"
-    parser.add_argument("--profile", choices=PROFILES, default="paper", help=profile)
+    add = parser.add_argument
+    add("table", metavar="TABLE", help=", ".join(TABLES))
+    add(
+        "--profile",
+        choices=PROFILES,
+        default="paper",
+        help="the paper's data sets, or ToyScenes (default: %(default)s)",
+    )
     only = "only these cells; ,COLUMN is a whole column and ROW, a whole row"
-    parser.add_argument("--only", nargs="+", default=[], metavar="ROW,COLUMN", help=only)
-    weights = "evaluate random init and these converted backbones instead of the paper's rows; "
-    weights += "{seed} in FILE stands for the seed"
-    parser.add_argument("--weights", nargs="+", default=[], metavar="random|FILE", help=weights)
-    seeds = "seeds to run; a cell is their mean (default: 1)"
-    parser.add_argument("--seeds", type=natural, nargs="+", default=[1], metavar="N", help=seeds)
+    add("--only", nargs="+", default=[], metavar="ROW,COLUMN", help=only)
+    weights = "converted backbones to evaluate instead of the paper's rows; {seed} in FILE stands for the seed"
+    add("--weights", nargs="+", default=[], metavar="random|FILE", help=weights)
+    add("--seeds", type=natural, nargs="+", default=[1], metavar="N", help="a cell is the mean of these (default: 1)")
     select = "judge a finetuned network after its last iteration, or at its best evaluation (default: %(default)s)"
-    parser.add_argument("--select", choices=("final", "best"), default="final", help=select)
-    full = "with --profile toy: trainings as long as their configs say, not shortened"
-    parser.add_argument("--full", action="store_true", help=full)
-    parser.add_argument("--output", type=Path, help="folder of all runs (default: output/reproduce/PROFILE)")
+    add("--select", choices=("final", "best"), default="final", help=select)
+    add("--full", action="store_true", help="with --profile toy: trainings as long as their configs say, not shortened")
+    add("--output", type=Path, help="folder of all runs (default: output/reproduce/PROFILE)")
     add_job_options(parser, parallel="one; toy: one per core")
-    opts = "KEY VALUE pairs for every training; the last option"
-    parser.add_argument("--opts", nargs=argparse.REMAINDER, default=[], help=opts)
+    add("--opts", nargs=argparse.REMAINDER, default=[], help="KEY VALUE pairs for every training; the last option")
     args = parser.parse_args()
     expect(args.table in TABLES, f"no table {args.table!r}: expected one of {', '.join(TABLES)}")
     expect(len(args.opts) % 2 == 0, f"--opts: expected pairs KEY VALUE, got {' '.join(args.opts)}")
@@ -102,11 +103,7 @@ def main() -> None:
 
 
 def runnable(jobs: list[Job], missing: dict[Path, str]) -> list[Job]:
-    """Jobs that find their inputs, and so do those that they need.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Jobs that find their inputs, and so do those that they need; UserError where there is none."""
 
     def fits(job: Job) -> bool:
         return job.done or (job.result not in missing and all(map(fits, job.needs)))

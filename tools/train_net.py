@@ -33,44 +33,33 @@ if TYPE_CHECKING:  # torch and Detectron2 take seconds to import: not before the
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = "(default: %(default)s)"
-    parser.add_argument("--config-file", default="", metavar="FILE", help="recipe, such as configs/toy/pretrain.yaml")
-    parser.add_argument(
-        "--weights", default="", metavar="FILE", help="start from these, or score them: MODEL.WEIGHTS FILE"
-    )
-    resume = "continue from the last checkpoint in OUTPUT_DIR, or start where there is none"
-    parser.add_argument("--resume", action="store_true", help=resume)
-    score = "train nothing: evaluate MODEL.WEIGHTS or, with --resume, the last checkpoint"
-    parser.add_argument("--eval-only", action="store_true", help=score)
-    parser.add_argument("--num-gpus", type=int, default=1, metavar="N", help=f"processes on this machine {default}")
-    parser.add_argument("--num-machines", type=int, default=1, metavar="N", help=default)
-    parser.add_argument("--machine-rank", type=int, default=0, metavar="R", help=f"of this machine, from 0 {default}")
-    url = "where several machines meet: tcp://ADDRESS:PORT of machine 0"
-    parser.add_argument("--dist-url", default="auto", metavar="URL", help=url)
+    add, default, flag = parser.add_argument, "(default: %(default)s)", {"action": "store_true"}
+    add("--config-file", default="", metavar="FILE", help="recipe, such as configs/toy/pretrain.yaml")
+    add("--weights", default="", metavar="FILE", help="start from these, or score them: MODEL.WEIGHTS FILE")
+    add("--resume", **flag, help="continue from the last checkpoint in OUTPUT_DIR, or start where there is none")
+    add("--eval-only", **flag, help="train nothing: evaluate MODEL.WEIGHTS or, with --resume, the last checkpoint")
+    add("--num-gpus", type=int, default=1, metavar="N", help=f"processes on this machine {default}")
+    add("--num-machines", type=int, default=1, metavar="N", help=default)
+    add("--machine-rank", type=int, default=0, metavar="R", help=f"of this machine, from 0 {default}")
+    add("--dist-url", default="auto", metavar="URL", help="where machines meet: tcp://ADDRESS:PORT of machine 0")
     plan = "train nothing: print the resolved recipe and write it to OUTPUT_DIR/dry_run.json; of a pretraining also "
-    plan += "tensor shapes, memory, and a sheet of the views, OUTPUT_DIR/views.png"
-    parser.add_argument("--dry-run", action="store_true", help=plan)
+    add("--dry-run", **flag, help=f"{plan}tensor shapes, memory, and a sheet of the views, OUTPUT_DIR/views.png")
     force = "with --resume: continue although this key has changed, which is refused otherwise; may be repeated"
-    parser.add_argument("--accept", action="append", default=[], metavar="KEY", help=force)
-    patience, default = "how long a process waits for the others before it gives up", TIMEOUT.total_seconds() / 60
-    patience += " (exit code 75; default: %(default)g)"
-    parser.add_argument("--timeout", type=minutes, default=default, metavar="MINUTES", help=patience)
-    parser.add_argument("--debug", action="store_true", help="print the traceback of what a library refuses")
-    parser.add_argument("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
+    add("--accept", action="append", default=[], metavar="KEY", help=force)
+    patience = "how long a process waits for the others before it gives up (exit code 75; default: %(default)g)"
+    add("--timeout", type=minutes, default=TIMEOUT.total_seconds() / 60, metavar="MINUTES", help=patience)
+    add("--debug", **flag, help="print the traceback of what a library refuses")
+    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
     args = parser.parse_args()
     args.opts = [*(["MODEL.WEIGHTS", args.weights] if args.weights else []), *args.opts]
     return args
 
 
 def minutes(text: str) -> float:
-    """A type of argparse."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"expected minutes above 0, got {text}")
-    return value
+    """A type of argparse, which takes a ValueError for a refusal."""
+    if not 0 < float(text) < 1e6:
+        raise ValueError
+    return float(text)
 
 
 def run(cfg: CfgNode, notes: Sequence[tuple[int, str]], args: argparse.Namespace) -> None:

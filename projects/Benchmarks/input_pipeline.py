@@ -90,11 +90,7 @@ def _reading(records: list[dict], order: list[int]) -> Callable[[], object]:
 
 @contextmanager
 def files_or_photographs(files: str | None, count: int, height: int = 480) -> Iterator[str]:
-    """The name of a data set, or where there is none that of a temporary one of ``count`` made-up photographs.
-
-    Raises:
-        UserError: images that have no files of their own, which the reference reads.
-    """
+    """The name of a data set, or where there is none that of a temporary one of ``count`` made-up photographs."""
     loose = all("file_name" in record and "offset" not in record for record in (get_records(files) if files else ()))
     expect(loose, f"--files {files}: expected each image in a file of its own, not shards or arrays")
     with tempfile.TemporaryDirectory() as folder:

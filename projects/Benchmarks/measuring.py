@@ -32,13 +32,8 @@ def timer(call: Callable[[], object], clock: Callable[[], float] = now) -> Calla
 def compare(timers: dict[str, Callable[[], float]], repeats: int, images: int) -> dict[str, object]:
     """Images per second of each form, median and range of the repeats, after one that does not count.
 
-    They take turns, so that a machine that is busy now and then is so for all of them.
-
-    Args:
-        timers: seconds that ours, other forms of ours and, last, the reference take for the images.
-
-    Returns:
-        The rates, and their ratio to the reference's: ``ratio`` of ours, ``NAME_ratio`` of the others.
+    They take turns, so that a machine that is busy now and then is so for all of them. ``timers`` give the seconds of
+    ours, of other forms of ours and, last, of the reference, to whose rate ``ratio`` and ``NAME_ratio`` are.
     """
     seconds: dict[str, list[float]] = {name: [] for name in timers}
     for _ in tqdm(range(repeats + 1), desc="repeats", leave=False):
@@ -56,15 +51,8 @@ def compare(timers: dict[str, Callable[[], float]], repeats: int, images: int) -
 
 
 def peak_memory(make: Callable[..., Callable[[], object]], *arguments: object) -> int:
-    """Bytes that ``make(*arguments)()`` takes at its peak, in a process of its own: resident memory on the CPU, what
-    tensors take on a GPU.
-
-    Args:
-        make: prepares the call, in that process; it and the arguments can be pickled.
-
-    Raises:
-        OSError: on a system without Linux's /proc.
-    """
+    """Bytes that ``make(*arguments)()`` takes at its peak, in a process of its own: resident memory on the CPU, by
+    Linux's /proc, what tensors take on a GPU."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_measured, (make, *arguments))
 

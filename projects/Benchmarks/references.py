@@ -16,7 +16,7 @@ from torch.utils.data import default_collate
 from torchvision import transforms as T
 from torchvision.transforms import functional as F
 
-from revisit.errors import UserError, first_line
+from revisit.errors import translated
 from revisit.modeling.projection_head import ProjectionHead
 
 from detectron2.config import CfgNode
@@ -28,8 +28,7 @@ Box = tuple[int, int, int, int]  # top, left, height, width
 class ReferenceViews:
     """Maps an image file to its views (docs/method.md: Views), float (3, H, W) with the pixel statistics removed.
 
-    Draws come from the global generators of torch and Python, as everywhere in torchvision. Raises UserError for a file
-    that PIL cannot read.
+    Draws come from the global generators of torch and Python, as everywhere in torchvision.
     """
 
     def __init__(self, cfg: CfgNode):
@@ -44,11 +43,8 @@ class ReferenceViews:
         self._to_tensor = T.Compose([T.ToTensor(), T.Normalize(mean, std)])
 
     def __call__(self, path: Path | str) -> dict[str, Tensor]:
-        try:
-            with Image.open(path) as file:
-                image = file.convert("RGB")
-        except Exception as error:  # PIL raises whatever damaged bytes trip
-            raise UserError(f"PIL cannot read {path} ({first_line(error)}): expected a complete file") from error
+        with translated(f"reading {path} by PIL"), Image.open(path) as file:
+            image = file.convert("RGB")
         views = self._views
         anchor, positive = (random_box(image, views.LARGE_SCALE) for _ in range(2))
         result = {
@@ -78,11 +74,7 @@ class ReferenceViews:
 
 class AlbumentationsViews:
     """Maps image files to views, uint8 (N, H, W, 3), by OpenCV and albumentations, which has no constraint of crops and
-    no AutoAugment: all looks are the standard one.
-
-    Raises:
-        ImportError: it is not installed.
-    """
+    no AutoAugment: all looks are the standard one."""
 
     def __init__(self, cfg: CfgNode, interpolation: int):
         os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it would ask the network for a newer one

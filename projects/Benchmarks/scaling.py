@@ -80,9 +80,9 @@ def main() -> None:
 
 
 def amount(text: str) -> float:
-    """A number above 0, as a type of argparse."""
+    """A number above 0, as a type of argparse, which takes a ValueError for a refusal."""
     if not 0 < float(text) < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text}")
+        raise ValueError
     return float(text)
 
 

@@ -118,14 +118,9 @@ class Soak:
         words += [*resume, *RECIPE.split(), "DATALOADER.NUM_WORKERS", str(workers), "OUTPUT_DIR", str(folder.resolve())]
         environment = os.environ | {"DETECTRON2_DATASETS": str(self._datasets), "OMP_NUM_THREADS": "1"}
         with open(folder / "console.txt", "a") as console:
-            options = {
-                "cwd": PACKAGES,
-                "env": environment,
-                "stdout": console,
-                "stderr": console,
-                "start_new_session": True,
-            }
-            process = subprocess.Popen([sys.executable, find(words[0]), *words[1:]], **options)
+            options = {"cwd": PACKAGES, "env": environment, "stdout": console, "start_new_session": True}
+            command = [sys.executable, find(words[0]), *words[1:]]
+            process = subprocess.Popen(command, stderr=subprocess.STDOUT, **options)
         _wait_for(lambda: "Starting training" in _console(folder), process)
         return process
 

@@ -75,18 +75,18 @@ def measure_end_to_end(
 def require_neighbors(cfg: CfgNode) -> None:
     """Raises UserError for a config that is not of KNNMoCo, which the textbook's step is, or has an open precision."""
     method, precision = cfg.MODEL.META_ARCHITECTURE, cfg.SOLVER.PRECISION
-    expect(method == "KNNMoCo", f"MODEL.META_ARCHITECTURE {method}: expected KNNMoCo")
-    expect(precision == "", f"SOLVER.PRECISION {precision}: expected SOLVER.AMP.ENABLED True or False to measure")
+    given = f"MODEL.META_ARCHITECTURE {method}, SOLVER.PRECISION {precision!r}"
+    expect((method, precision) == ("KNNMoCo", ""), f"{given}: expected KNNMoCo, and SOLVER.AMP.ENABLED True or False")
 
 
 def plain_loader(cfg: CfgNode) -> DataLoader:
     """Batches of the reference's views of DATASETS.TRAIN."""
     files = [record["file_name"] for name in cfg.DATASETS.TRAIN for record in get_records(name)]
-    few = f"{len(files)} images are fewer than one batch of {cfg.SOLVER.IMS_PER_BATCH}"
-    expect(len(files) >= cfg.SOLVER.IMS_PER_BATCH, f"{few}: expected more, or a lower SOLVER.IMS_PER_BATCH")
+    batch = cfg.SOLVER.IMS_PER_BATCH
+    expect(len(files) >= batch, f"{len(files)} images are no batch of {batch}: expected a lower SOLVER.IMS_PER_BATCH")
     workers = {"num_workers": cfg.DATALOADER.NUM_WORKERS, "pin_memory": torch.cuda.is_available()}
     options = {"shuffle": True, "drop_last": True, "collate_fn": ReferenceViews(cfg).batch, **workers}
-    return DataLoader(files, cfg.SOLVER.IMS_PER_BATCH, **options)
+    return DataLoader(files, batch, **options)
 
 
 class OwnStep:
@@ -181,13 +181,8 @@ WEIGHT = 0.4  # lambda, of the gradient
 
 
 def measure_head(cfg: CfgNode, *, batch: int = 64, feature_dim: int = 2048, repeats: int) -> dict[str, object]:
-    """Ratios of speed and peak memory, and how far losses and gradients are apart, for random unit rows.
-
-    Args:
-        cfg: of the recipe: K, C, k, tau, small crops and MOCO.MAX_SCORES are its.
-        batch: B, images.
-        feature_dim: Cg, width before the head.
-    """
+    """Ratios of speed and peak memory, and how far losses and gradients are apart, for random unit rows of a ``batch``
+    of images, ``feature_dim`` wide before the head, and else as the recipe has them."""
     extra = {form: peak_memory(prepare, form, cfg, batch, feature_dim) for form in FORMS}
     calls = {form: prepare(form, cfg, batch, feature_dim) for form in FORMS}
     (loss, grad), (half, _), (exact, exact_grad) = (call() for call in calls.values())

@@ -15,7 +15,6 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 
     run_project("ClassActivationMaps", __doc__)
 
-from argparse import Namespace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 
 from projects.common.command_line import RANDOM
-from projects.common.entry import load_project, only_dataset, write_results
+from projects.common.entry import only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from revisit.data.catalog import get_records
 from revisit.data.class_names import places_by_name
@@ -43,13 +42,8 @@ from detectron2.data import MetadataCatalog
 
 MAP_SHARE = 0.5  # of the map's colour in the overlay
 
-
 declare("CAM.CLASSIFIER", "", "classifier.pth of projects/LinearClassification, made with the same --weights.")
-declare(
-    "CAM.OTHER_WEIGHTS",
-    "",
-    "Of a second network of the same architecture, for a comparison side by side.",
-)
+declare("CAM.OTHER_WEIGHTS", "", "Of a second network of the same architecture, for a comparison side by side.")
 declare("CAM.OTHER_CLASSIFIER", "", "And its classifier.")
 declare("CAM.NUM_IMAGES", 10, "Rows of cams.png, spread over the data set.", COUNT)
 
@@ -66,14 +60,11 @@ class Network(NamedTuple):
     classes: list[str] = []  # by row, where the data that it was trained on have names
 
 
-def main(args: Namespace) -> None:
-    cfg = load_project(args)
+def main(cfg: CfgNode) -> None:
     dataset = only_dataset(cfg, "TEST")
     records, names = get_records(dataset), MetadataCatalog.get(dataset).get("thing_classes", [])
-    labelled = bool(records[0].keys() & {"label", "labels"})
-    expect(labelled, f"data set {dataset!r} has no class for each image: expected class folders, or a set by name")
     records = [record for record in records if class_of(record) >= 0]
-    expect(bool(records), f"no image of {dataset} shows a class: expected labelled images")
+    expect(bool(records), f"no image of {dataset} shows a class: expected class folders, or a set by name")
     resolve_bit_depth(cfg, records)
     networks = [in_order(network, names, dataset) for network in load_networks(cfg, 1 + max(map(class_of, records)))]
     for network in networks:
@@ -81,25 +72,19 @@ def main(args: Namespace) -> None:
     chosen = [records[n] for n in evenly_spread(len(records), cfg.CAM.NUM_IMAGES)]
     rows, predictions = zip(*(draw(record, bit_depth(cfg), networks, names) for record in chosen), strict=True)
     headers = ["image", *(network.name for network in networks)]
-    output = Path(cfg.OUTPUT_DIR)
-    save_sheet(output / "cams.png", list(rows), headers, title="Class activation maps of the true class")
+    title = "Class activation maps of the true class"
+    save_sheet(Path(cfg.OUTPUT_DIR, "cams.png"), list(rows), headers, title=title)
     write_results(cfg, "class activation maps: weight . map, no bias, no ReLU", {"images": predictions})
-    print(f"written to {output}: results.json and cams.png")
 
 
 def class_of(record: dict) -> int:
     """The class of an image; of several the first that it shows, -1 if it shows none."""
-    if "label" in record:
-        return record["label"]
-    return record["labels"].index(PRESENT) if PRESENT in record["labels"] else -1
+    several = enumerate(record.get("labels", ()))
+    return next((label for label, shown in several if shown == PRESENT), record.get("label", -1))
 
 
 def load_networks(cfg: CfgNode, num_classes: int) -> list[Network]:
-    """The network of --weights and, if there is one, the one to compare it with.
-
-    Raises:
-        UserError: a classifier that is missing, holds something else, or was made for another network or other classes.
-    """
+    """The network of --weights and, if there is one, the one to compare it with. Raises UserError where none fits."""
     options, own = cfg.CAM, cfg.clone()
     own.defrost()
     pairs = [(cfg.MODEL.WEIGHTS, options.CLASSIFIER)]
@@ -114,8 +99,8 @@ def load_networks(cfg: CfgNode, num_classes: int) -> list[Network]:
             content = torch.load(path, map_location="cpu", weights_only=True)
             networks.append(Network(weights or RANDOM, backbone, **content))
         rows, width = networks[-1].weight.shape
-        expect(width == backbone.channels, f"{path} is for {width} channels, but the network has {backbone.channels}")
-        expect(rows >= num_classes, f"{path} has {rows} classes, {cfg.DATASETS.TEST[0]} has {num_classes} or more")
+        fits, wanted = rows >= num_classes and width == backbone.channels, f"{num_classes} of {backbone.channels}"
+        expect(fits, f"{path} is for {rows} classes of {width} channels: expected {wanted}, or more classes")
     return networks
 
 
@@ -148,14 +133,9 @@ def draw(record: dict, depth: int | None, networks: list[Network], names: list[s
 
 
 def activation_map(features: Tensor, weight: Tensor) -> Tensor:
-    """(h, w) in [0, 1]: the evidence for a class in each place, without bias and without ReLU.
+    """weight . features, (h, w), scaled from its least value to its greatest, 0 to 1; all 0 where it is flat.
 
-    Args:
-        features: (C, h, w).
-        weight: (C,), the classifier's row of the class.
-
-    Returns:
-        The map from its least value to its greatest; all 0 where it is flat.
+    Features are (C, h, w), the weight (C,) is the classifier's row of the class; without bias and without ReLU.
     """
     evidence = torch.einsum("chw,c->hw", features, weight)
     low, high = evidence.min(), evidence.max()

@@ -14,10 +14,6 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 
     run_project("CropStudy", __doc__, network=False)
 
-import functools
-import json
-import operator
-from argparse import Namespace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,12 +21,15 @@ import numpy as np
 import yaml
 from tqdm import tqdm
 
-from projects.common.entry import load_project, write_results
+from projects.common.entry import write_results
+from projects.common.tables import score_in
 from revisit.data.crops import ConstrainedMultiCrop, CropBoxes, intersection_over_union
-from revisit.errors import expect, translated
+from revisit.errors import translated
 from revisit.keys import COUNT, PIXELS, SHARE, declare, each, one_of
 from revisit.randomness import Stream, counter_rng
 from revisit.viz.curves import read_metrics, saved_plot
+
+from detectron2.config import CfgNode
 
 
 class Crops(NamedTuple):
@@ -53,35 +52,16 @@ FRAMEWORKS = {
     "DINO": Crops((0.4, 1.0), 8, (0.05, 0.4)),
 }
 
-declare(
-    "CROP_STUDY.IMAGE_SIZE",
-    (480, 640),
-    "Height and width of the image that crops are drawn from, px.",
-    each(PIXELS, 2),
-)
+declare("CROP_STUDY.IMAGE_SIZE", (480, 640), "Height and width of the image with the crops, px.", each(PIXELS, 2))
 declare("CROP_STUDY.NUM_PAIRS", 20000, "Pairs of crops for each limit.", COUNT)
 declare("CROP_STUDY.MAX_IOUS", (1.0, 0.6, 0.4, 0.2, 0.0), "Limits on the IoU of a pair; 1 is none.", each(SHARE))
-declare(
-    "CROP_STUDY.FRAMEWORKS",
-    (),
-    "Of MoCo, SimCLR, SwAV, DINO: whose crops of NUM_PAIRS images to draw, without a limit.",
-    each(one_of(*FRAMEWORKS)),
-)
-declare(
-    "CROP_STUDY.RUNS",
-    (),
-    "Folders of pretraining runs, each with config.yaml (its VIEWS.MAX_IOU) and metrics.json.",
-)
-declare(
-    "CROP_STUDY.EVALUATIONS",
-    (),
-    "Folders with the evaluation.json of each run, in their order; () means RUNS themselves.",
-)
+declare("CROP_STUDY.FRAMEWORKS", (), "Whose crops of NUM_PAIRS images to draw, unlimited.", each(one_of(*FRAMEWORKS)))
+declare("CROP_STUDY.RUNS", (), "Folders of pretraining runs: config.yaml (its VIEWS.MAX_IOU) and metrics.json.")
+declare("CROP_STUDY.EVALUATIONS", (), "Folders with the evaluation.json of each run, in their order; (): RUNS.")
 declare("CROP_STUDY.SCORE", "knn_top1", "A key of evaluation.json; a dot goes a level down: bbox.AP50.")
 
 
-def main(args: Namespace) -> None:
-    cfg = load_project(args)
+def main(cfg: CfgNode) -> None:
     options, output = cfg.CROP_STUDY, Path(cfg.OUTPUT_DIR)
     (height, width), (low, high) = options.IMAGE_SIZE, cfg.VIEWS.LARGE_SCALE
     runs = read_runs(options.RUNS, options.EVALUATIONS, options.SCORE)
@@ -90,9 +70,11 @@ def main(args: Namespace) -> None:
     shared = [draw_framework(size, name, count, cfg.SEED) for name in options.FRAMEWORKS]
     protocol = f"{count} draws of crops of an image of {width} x {height} px"
     if overlaps:
-        plot_overlaps(overlaps, f"{protocol}, each {low:g} to {high:g} of it", output / "iou_histogram.png")
+        title = f"{protocol}, each {low:g} to {high:g} of it"
+        plot_ious({drawn.name: drawn.kinds() for drawn in overlaps}, title, output / "iou_histogram.png")
     if shared:
-        plot_frameworks(shared, protocol, output / "frameworks.png")
+        panels = {f"{drawn.name}: {FRAMEWORKS[drawn.name]}": drawn.kinds() for drawn in shared}
+        plot_ious(panels, protocol, output / "frameworks.png")
     rows = [
         {
             "max_iou": drawn.max_iou,
@@ -114,7 +96,6 @@ def main(args: Namespace) -> None:
         print(f"{name}: {', '.join(f'{what} {value:.3f}' for what, value in means.items())}")
     if runs:
         plot_runs(runs, options.SCORE, output / "runs.png")
-    print(f"written to {output}: results.json and pictures")
 
 
 class Overlaps(NamedTuple):
@@ -124,16 +105,20 @@ class Overlaps(NamedTuple):
     iou: np.ndarray  # (N,) float64 in [0, 1]
     num_fallbacks: int  # pairs that never met the limit, and may be above it
 
+    @property
+    def name(self) -> str:
+        return f"{limit_name(self.max_iou)}, {self.num_fallbacks} fallbacks"
+
+    def kinds(self) -> dict[str, np.ndarray]:
+        above = self.iou > self.max_iou
+        return {"within the limit": self.iou[~above], "above it": self.iou[above]}
+
 
 def draw_overlaps(
     image_size: tuple[int, int], scale: tuple[float, float], max_iou: float, num_pairs: int, seed: int
 ) -> Overlaps:
-    """The IoU of anchor and large positive, as pretraining draws them from an image of (height, width), px.
-
-    Args:
-        scale: bounds of a crop's share of the image area.
-        max_iou: VIEWS.MAX_IOU; 1 leaves the crops alone.
-    """
+    """The IoU of anchor and large positive, of shares of the area in ``scale``, as pretraining draws them from an image
+    of (height, width), px, under VIEWS.MAX_IOU."""
     crops = ConstrainedMultiCrop(large_scale=scale, num_small=0, max_iou=max_iou)
     drawn = draw_boxes(image_size, crops, num_pairs, seed, f"IoU at most {max_iou:g}")
     return Overlaps(max_iou, iou_of(drawn, "positive"), sum(boxes.num_fallbacks for boxes in drawn))
@@ -160,6 +145,9 @@ class Shared(NamedTuple):
     large: np.ndarray  # (N,) float64 in [0, 1], the IoU with the other large crop
     small: np.ndarray  # (N, num_small)
 
+    def kinds(self) -> dict[str, np.ndarray]:
+        return {"two large crops": self.large, "large and small": self.small.ravel()}
+
     def means(self) -> dict[str, float]:
         """Mean IoU of all pairs, and of those with large and with small crops."""
         kinds = {"all": np.concatenate([self.large, self.small.ravel()]), "large": self.large, "small": self.small}
@@ -181,33 +169,17 @@ def limit_name(max_iou: float) -> str:
     return "no limit" if max_iou >= 1 else f"IoU at most {max_iou:g}"
 
 
-def plot_overlaps(overlaps: list[Overlaps], title: str, path: Path) -> None:
-    """Histograms of the IoU, one for each limit, with its mean; pairs above the limit in red."""
-    with saved_plot(path, len(overlaps), size=(3.2, 3), title=title) as axes:
-        for axis, (max_iou, iou, num_fallbacks) in zip(axes, overlaps, strict=True):
-            above = iou > max_iou
-            for pairs, color in ((iou[~above], "C0"), (iou[above], "C3")):
-                axis.hist(pairs, np.linspace(0, 1, 51), weights=np.full(len(pairs), 100 / len(iou)), color=color)
-            axis.axvline(iou.mean(), color="black", linewidth=1)
-            fallbacks = f", {num_fallbacks} fallbacks" if max_iou < 1 else ""
-            axis.set_title(f"{limit_name(max_iou)}\nmean {iou.mean():.3f}{fallbacks}", fontsize=9)
-            axis.set_xlabel("IoU of anchor and positive")
-        axes[0].set_ylabel("pairs (%)")
-
-
-def plot_frameworks(shared: list[Shared], title: str, path: Path) -> None:
-    """Histograms of the IoU, one for each framework, with the mean of all its pairs."""
-    with saved_plot(path, len(shared), size=(3.4, 3), title=title) as axes:
-        for axis, drawn in zip(axes, shared, strict=True):
-            kinds = {"two large crops": drawn.large, "large and small": drawn.small.ravel()}
-            kinds = {label: iou for label, iou in kinds.items() if iou.size}
-            pairs = sum(map(len, kinds.values()))
-            weights = [np.full(len(iou), 100 / pairs) for iou in kinds.values()]
+def plot_ious(panels: dict[str, dict[str, np.ndarray]], title: str, path: Path) -> None:
+    """By a panel's name and a kind of pairs their IoUs: a histogram of each panel, with the mean of all its pairs."""
+    with saved_plot(path, len(panels), size=(3.4, 3), title=title) as axes:
+        for axis, (name, kinds) in zip(axes, panels.items(), strict=True):
+            kinds = {kind: iou for kind, iou in kinds.items() if iou.size}
+            pairs = np.concatenate([*kinds.values()])
+            weights = [np.full(len(iou), 100 / len(pairs)) for iou in kinds.values()]
             axis.hist([*kinds.values()], np.linspace(0, 1, 51), weights=weights, stacked=True, label=[*kinds])
-            mean = drawn.means()["mean_iou_all"]
-            axis.axvline(mean, color="black", linewidth=1)
-            axis.set_title(f"{drawn.name}: {FRAMEWORKS[drawn.name]}\nmean {mean:.3f}", fontsize=9)
-            axis.set_xlabel("IoU of a large crop and another")
+            axis.axvline(pairs.mean(), color="black", linewidth=1)
+            axis.set_title(f"{name}\nmean {pairs.mean():.3f}", fontsize=9)
+            axis.set_xlabel("IoU of two crops")
         axes[0].set_ylabel("pairs (%)")
 
 
@@ -220,27 +192,13 @@ class LimitedRun(NamedTuple):
 
 
 def read_runs(folders: list[str], evaluations: list[str], key: str) -> list[LimitedRun]:
-    """The runs, in the order of their limits.
-
-    Args:
-        evaluations: folders with evaluation.json, one for each run; none if they are in the runs' own folders.
-        key: of the score in evaluation.json; a dot goes a level down.
-
-    Raises:
-        UserError: a file or a key is missing, or the two lists differ in length.
-    """
-    names = f"CROP_STUDY.EVALUATIONS names {len(evaluations)} folders for {len(folders)} CROP_STUDY.RUNS"
-    expect(len(evaluations) in (0, len(folders)), f"{names}: expected one for each run, or none")
+    """The runs in the order of their limits, each with the score ``key`` of its evaluation, by default its own."""
     runs = []
-    for run, scored in zip(folders, evaluations or folders, strict=True):
-        config, metrics, scores = Path(run, "config.yaml"), Path(run, "metrics.json"), Path(scored, "evaluation.json")
-        for path in (config, metrics, scores):
-            expect(path.is_file(), f"{path} not found: expected a run of tools/train_net.py that was evaluated")
-        loss = read_metrics(metrics).get("loss_inst", [])
-        expect(bool(loss), f"{metrics} has no loss_inst: expected a pretraining run")
-        with translated(f"reading CROP_STUDY.SCORE {key} of {scores}"):
-            score = float(functools.reduce(operator.getitem, key.split("."), json.loads(scores.read_text())))
-        runs.append(LimitedRun(float(yaml.safe_load(config.read_text())["VIEWS"]["MAX_IOU"]), loss, score))
+    with translated(f"reading CROP_STUDY.RUNS, and CROP_STUDY.SCORE {key} of each in CROP_STUDY.EVALUATIONS"):
+        for run, scored in zip(folders, evaluations or folders, strict=True):
+            limit = yaml.safe_load(Path(run, "config.yaml").read_text())["VIEWS"]["MAX_IOU"]
+            loss = read_metrics(Path(run, "metrics.json"))["loss_inst"]
+            runs.append(LimitedRun(float(limit), loss, score_in(Path(scored, "evaluation.json"), key.split("."))))
     return sorted(runs, key=lambda run: run.max_iou)
 
 

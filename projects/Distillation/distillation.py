@@ -25,18 +25,12 @@ from detectron2.utils.events import get_event_storage
 
 distillation = partial(declare, read_by="Distillation")
 # SameTeacher compares what the teacher is; where it lies may change.
-distillation(
-    "DISTILLATION.TEACHER",
-    "",
-    "Weights of tools/convert_to_d2.py, or what it converts without further options; a file or a URL.",
-    may_change=True,
-)
+weights = "Weights of tools/convert_to_d2.py, or what it converts without further options; a file or a URL."
+distillation("DISTILLATION.TEACHER", "", weights, may_change=True)
 distillation("DISTILLATION.TEMPERATURE", 0.07, "tau.", POSITIVE)
 distillation("DISTILLATION.POOLED_WEIGHT", 1.0, "Weight of the loss of views' features.", real(0, 1e6))
 distillation("DISTILLATION.CELL_WEIGHT", 0.0, "Weight of the loss of the cells of their maps.", real(0, 1e6))
-distillation(
-    "DISTILLATION.RELATION_WEIGHT", 0.0, "Weight of the loss of the cells of a view among each other.", real(0, 1e6)
-)
+distillation("DISTILLATION.RELATION_WEIGHT", 0.0, "Weight of the loss of cells within their view.", real(0, 1e6))
 
 
 def divergence(rows: Tensor, others: Tensor, theirs: Tensor, their_others: Tensor, tau: float, own: int = -1) -> Tensor:
@@ -71,27 +65,20 @@ class Distillation(Pretraining):
 
     def __init__(self, cfg: CfgNode):
         super().__init__(cfg)
-        options = cfg.DISTILLATION
-        self.temperature, self.relation_weight = options.TEMPERATURE, options.RELATION_WEIGHT
-        self.pooled_weight, self.cell_weight = options.POOLED_WEIGHT, options.CELL_WEIGHT
+        self.temperature = cfg.DISTILLATION.TEMPERATURE
+        self.weights = {kind: cfg.DISTILLATION[f"{kind}_WEIGHT"] for kind in ("POOLED", "CELL", "RELATION")}
         self._teacher = (load_teacher(cfg),)  # no part of this module: no checkpoint and no MODEL.WEIGHTS has it
         group_batch_norm([self.backbone], whole_batch(cfg))
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         options, batch = cfg.DISTILLATION, cfg.SOLVER.IMS_PER_BATCH
-        expect(
-            options.POOLED_WEIGHT + options.CELL_WEIGHT + options.RELATION_WEIGHT > 0,
-            "DISTILLATION.POOLED_WEIGHT, CELL_WEIGHT and RELATION_WEIGHT are all 0: expected one above 0",
-        )
+        learns = options.POOLED_WEIGHT + options.CELL_WEIGHT + options.RELATION_WEIGHT > 0
+        expect(learns, "DISTILLATION.POOLED_WEIGHT, CELL_WEIGHT and RELATION_WEIGHT are all 0: expected one above 0")
         expect(batch > 1, f"SOLVER.IMS_PER_BATCH {batch}: views are compared with other images; expected 2 or more")
         check_whole_batch(cfg, cls.__name__)
-        name = options.TEACHER
-        found = "empty" if name == "" else f"{name}, and no such file is there"
-        expect(
-            is_url(name) or Path(name).expanduser().is_file(),
-            f"DISTILLATION.TEACHER is {found}: expected weights, such as backbone.pth of tools/convert_to_d2.py",
-        )
+        exists = is_url(options.TEACHER) or Path(options.TEACHER).expanduser().is_file()
+        expect(exists, f"DISTILLATION.TEACHER {options.TEACHER!r} is no file: expected tools/convert_to_d2.py's")
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         return [SameTeacher(self.teacher)]
@@ -114,19 +101,16 @@ class Distillation(Pretraining):
             others, their_others = gather_rows_with_gradient(rows), gather_rows(theirs)
             if self.watched:
                 get_event_storage().put_scalar("feature_std", feature_std(rows).item())
-            losses, options = {}, (others, theirs, their_others, self.temperature)
-            if self.pooled_weight:
-                found = divergence(rows, *options, own=comm.get_rank() * len(rows))
-                losses["loss_pooled"] = self.pooled_weight * found
-            pairs = paired_cells(maps, targets) if self.cell_weight or self.relation_weight else []
-            if self.cell_weight:
-                cells, their_cells = (
-                    torch.cat([part.flatten(0, 1) for part in each]) for each in zip(*pairs, strict=True)
-                )
-                found = divergence(cells, others, their_cells, their_others, self.temperature)
-                losses["loss_cells"] = self.cell_weight * found
-            if self.relation_weight:
-                losses["loss_relations"] = self.relation_weight * relations(pairs, self.temperature)
+            losses, weights, tau = {}, self.weights, self.temperature
+            if weights["POOLED"]:
+                own = comm.get_rank() * len(rows)
+                losses["loss_pooled"] = weights["POOLED"] * divergence(rows, others, theirs, their_others, tau, own)
+            pairs = paired_cells(maps, targets) if weights["CELL"] or weights["RELATION"] else []
+            if weights["CELL"]:
+                ours, its = (torch.cat([cells.flatten(0, 1) for cells in each]) for each in zip(*pairs, strict=True))
+                losses["loss_cells"] = weights["CELL"] * divergence(ours, others, its, their_others, tau)
+            if weights["RELATION"]:
+                losses["loss_relations"] = weights["RELATION"] * relations(pairs, tau)
             return losses
 
 
@@ -147,18 +131,9 @@ def paired_cells(maps: list[Tensor], targets: list[Tensor]) -> list[tuple[Tensor
 
 
 def relations(pairs: list[tuple[Tensor, Tensor]], tau: float) -> Tensor:
-    """The mean ``divergence`` of cells, (N, n, C) of each pair, among the other cells of their image.
-
-    Raises:
-        UserError: no maps with two cells or more.
-    """
+    """The mean ``divergence`` of cells, (N, n, C) of each pair, among the other cells of their image."""
     pairs = [pair for pair in pairs if pair[0].shape[1] > 1]
-    expect(
-        pairs, "DISTILLATION.RELATION_WEIGHT compares cells of a view: expected views of two cells (VIEWS.LARGE_SIZE)"
-    )
-    counts = [cells.shape[0] * cells.shape[1] for cells, _ in pairs]
-    found = (
-        count * divergence(ours, ours, theirs, theirs, tau, own=0)
-        for (ours, theirs), count in zip(pairs, counts, strict=True)
-    )
-    return sum(found) / sum(counts)
+    expect(bool(pairs), "DISTILLATION.RELATION_WEIGHT: expected views of two cells or more (VIEWS.LARGE_SIZE)")
+    counts = [len(ours.flatten(0, 1)) for ours, _ in pairs]
+    means = [divergence(ours, ours, theirs, theirs, tau, own=0) for ours, theirs in pairs]
+    return sum(count * mean for count, mean in zip(counts, means, strict=True)) / sum(counts)

@@ -32,8 +32,7 @@ class Teacher(nn.Module):
         self.backbone = weights.description.build(flags_to_config(weights.flags))
         self.backbone.load_state_dict(weights.tensors, strict=False)  # counters may be missing
         for name in ("mean", "std"):
-            statistic = torch.tensor(weights.flags[f"MODEL.PIXEL_{name.upper()}"])
-            self.register_buffer(name, statistic.view(3, 1, 1))
+            self.register_buffer(name, torch.tensor(weights.flags[f"MODEL.PIXEL_{name.upper()}"]).view(3, 1, 1))
         self.requires_grad_(False).eval()
 
     @torch.no_grad()
@@ -56,10 +55,7 @@ def load_teacher(cfg: CfgNode) -> Teacher:
     with torch.device("cpu"):  # also in a dry run, which builds all else without values
         weights = load_backbone(cfg.DISTILLATION.TEACHER)
         ours, theirs = flags_of(cfg, None).get(BIT_DEPTH, 8), weights.flags.get(BIT_DEPTH)
-        expect(
-            theirs in (None, ours),
-            f"DISTILLATION.TEACHER is of images of {theirs} bits: expected {BIT_DEPTH} {theirs}, not {ours}",
-        )
+        expect(theirs in (None, ours), f"DISTILLATION.TEACHER wants {BIT_DEPTH} {theirs}, and images have {ours}")
         teacher = Teacher(as_rgb(weights))
     mean, std = ([round(value, 2) for value in each.flatten().tolist()] for each in (teacher.mean, teacher.std))
     logger.info(f"the teacher, {cfg.DISTILLATION.TEACHER}: {teacher.title}; less {mean}, over {std}; {teacher.origin}")
@@ -78,8 +74,5 @@ class SameTeacher(HookBase):
         return {"digest": self._teacher.digest}
 
     def load_state_dict(self, state: dict) -> None:
-        expect(
-            state["digest"] == self._teacher.digest,
-            "cannot resume: DISTILLATION.TEACHER is not the network that this run began with. Name that one's file, or "
-            "start anew in another OUTPUT_DIR",
-        )
+        same = state["digest"] == self._teacher.digest
+        expect(same, "cannot resume: DISTILLATION.TEACHER is not the network that this run began with; name its file")

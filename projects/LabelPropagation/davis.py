@@ -15,7 +15,7 @@ from PIL import Image
 from projects.common.label_maps import voc_colours
 from revisit.data.image_folders import read_split
 from revisit.data.labels import VOID, check_size, read_labels
-from revisit.errors import UserError, expect
+from revisit.errors import expect
 from revisit.files import written_whole
 from revisit.viz.tiles import fit
 
@@ -35,39 +35,33 @@ class Sequence(NamedTuple):
 
 def find_sequences(root: Path, resolution: str, split: str, names: tuple[str, ...] = ()) -> list[Sequence]:
     """The videos ``names``, or those of ImageSets/2017/SPLIT.txt. Raises UserError where a file is missing."""
-    expect(root.is_dir(), f"no DAVIS tree at {root}: expected JPEGImages and Annotations in it")
     names = names or tuple(read_split(root / "ImageSets" / "2017" / f"{split}.txt"))
     sequences = []
     for name in names:
         frames_folder, masks_folder = (root / kind / resolution / name for kind in ("JPEGImages", "Annotations"))
         frames, masks = sorted(frames_folder.glob("*.jpg")), sorted(masks_folder.glob("*.png"))
-        if len(frames) < LEAST_FRAMES:
-            raise UserError(f"{frames_folder} has {len(frames)} frames (*.jpg): expected {LEAST_FRAMES} or more")
-        if lone := sorted({path.stem for path in frames} ^ {path.stem for path in masks}):
-            raise UserError(f"{lone[0]} is only in one of {frames_folder} and {masks_folder}: expected both")
+        few = f"{frames_folder} has {len(frames)} frames (*.jpg)"
+        expect(len(frames) >= LEAST_FRAMES, f"{few}: expected {LEAST_FRAMES} or more")
+        lone = sorted({path.stem for path in frames} ^ {path.stem for path in masks})
+        expect(not lone, f"only one of {frames_folder} and {masks_folder} has {', '.join(lone)}: expected both")
         sequences.append(Sequence(name, frames, masks))
     return sequences
 
 
 def read_masks(sequence: Sequence, size: tuple[int, int]) -> np.ndarray:
-    """(T, H, W) uint8 ids of objects, 0 where there is none, VOID where the truth is unknown.
+    """(T, H, W) uint8 ids of objects, 0 where there is none, VOID where the truth is unknown; ``size`` is (H, W).
 
     Masks of one object are stored as 0 and 255 in DAVIS 2016: where 255 is the first mask's only id, it is object 1.
-
-    Raises:
-        UserError: a mask that cannot be read, of another (H, W) than ``size``, or without any object at the start.
     """
     stack = np.empty((len(sequence.masks), *size), np.uint8)
     for number, (mask_file, frame_file) in enumerate(zip(sequence.masks, sequence.frames, strict=True)):
         mask = read_labels(mask_file, VOID)  # the palette's ids, VOID aside
         check_size(mask_file, mask, frame_file, size)
         stack[number] = mask
-    objects = np.unique(stack[0][stack[0] > 0]).tolist()
-    expect(bool(objects), f"{sequence.masks[0]} has no object: expected the first frame's objects to follow")
-    if objects == [VOID]:
-        stack[stack == VOID], objects = 1, [1]
-    objects = [number for number in objects if number != VOID]
-    in_order = objects == list(range(1, len(objects) + 1))
+    if np.unique(stack[0][stack[0] > 0]).tolist() == [VOID]:
+        stack[stack == VOID] = 1
+    objects = np.setdiff1d(stack[0], (0, VOID)).tolist()
+    in_order = objects and objects == list(range(1, len(objects) + 1))
     expect(in_order, f"{sequence.masks[0]} has the objects {objects}: expected 1, 2, ... without a gap")
     return stack
 
@@ -95,8 +89,7 @@ def region_similarity(mask: np.ndarray, truth: np.ndarray) -> float:
 def boundary_accuracy(mask: np.ndarray, truth: np.ndarray) -> float:
     """F: harmonic mean of precision and recall of the boundary of two (H, W) bool masks, in [0, 1].
 
-    A boundary pixel is right if the other mask has one within ``ceil(0.008 * diagonal)`` px of it. Two masks without
-    boundary agree fully, one without does not agree at all.
+    A boundary pixel is right if the other mask has one within ``ceil(0.008 * diagonal)`` px of it.
     """
     found, wanted = boundary(mask), boundary(truth)
     num_found, num_wanted = np.count_nonzero(found), np.count_nonzero(wanted)
@@ -131,12 +124,7 @@ class ObjectScore(NamedTuple):
 
 
 def score_sequence(sequence: str, masks: np.ndarray, truth: np.ndarray) -> list[ObjectScore]:
-    """J and F of every object of the first frame.
-
-    Args:
-        masks, truth: (T, H, W) uint8 ids of objects, T > 2, 0 where there is none; VOID pixels of the truth count in
-            neither, and its first frame shows an object.
-    """
+    """J and F of every object of the truth's first frame, of (T, H, W) uint8 ids; the truth's VOID does not count."""
     valid, scores = truth != VOID, []
     for number in range(1, int(truth[0][valid[0]].max()) + 1):
         pairs = [((masks[n] == number) & valid[n], truth[n] == number) for n in range(1, len(truth) - 1)]

@@ -19,7 +19,6 @@ import math
 import resource
 import sys
 import time
-from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -28,15 +27,14 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from projects.common.entry import load_project, write_results
+from projects.common.entry import write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import enlarge_labels, palette_image, shrink_labels
 from projects.LabelPropagation import davis
 from revisit.data.catalog import datasets_root
 from revisit.data.deep_pixels import bit_depth
-from revisit.data.labels import VOID
+from revisit.data.labels import VOID, check_size
 from revisit.data.reader import require_record
-from revisit.errors import UserError
 from revisit.files import written_whole
 from revisit.keys import COUNT, POSITIVE, declare, one_of, whole
 
@@ -46,42 +44,22 @@ TILE = 16  # cells on a side of the part of a frame that is labelled at once, wh
 
 logger = logging.getLogger("projects.LabelPropagation")
 
-
 declare("LABEL_PROPAGATION.DATA", "DAVIS", "A tree in DAVIS's layout, seen from $DETECTRON2_DATASETS.")
 declare("LABEL_PROPAGATION.RESOLUTION", "480p", "The folder below JPEGImages and Annotations.")
 declare("LABEL_PROPAGATION.SPLIT", "val", "ImageSets/2017/SPLIT.txt; names the result files too.")
 declare("LABEL_PROPAGATION.SEQUENCES", (), "These alone, and no split file is read.")
-declare(
-    "LABEL_PROPAGATION.METHOD",
-    "propagate",
-    "copy: the first mask for every frame, what features have to beat.",
-    one_of("propagate", "copy"),
-)
-declare(
-    "LABEL_PROPAGATION.FIRST_LABELS",
-    "area",
-    "Labels of a cell of the first frame. area: each object's share of its pixels; bilinear: of the 4 at its centre.",
-    one_of("area", "bilinear"),
-)
-declare(
-    "LABEL_PROPAGATION.NUM_CONTEXT",
-    20,
-    "Previous frames that a frame looks at, beside the first.",
-    whole(unit="frames"),
-)
-declare(
-    "LABEL_PROPAGATION.RADIUS",
-    12.0,
-    "Cells of the feature map: how far a cell of these frames may be, exclusive.",
-    POSITIVE,
-)
+methods = one_of("propagate", "copy")
+declare("LABEL_PROPAGATION.METHOD", "propagate", "copy: the first mask for every frame, what is to be beaten.", methods)
+labels = "Labels of a first frame's cell. area: each object's share of its pixels; bilinear: of the 4 at its centre."
+declare("LABEL_PROPAGATION.FIRST_LABELS", "area", labels, one_of("area", "bilinear"))
+declare("LABEL_PROPAGATION.NUM_CONTEXT", 20, "Previous frames that a frame looks at, beside the first.", whole())
+declare("LABEL_PROPAGATION.RADIUS", 12.0, "How far a cell of these may be, exclusive, in cells.", POSITIVE)
 declare("LABEL_PROPAGATION.TOP_K", 10, "Cells that vote, of all these frames together.", COUNT)
 declare("LABEL_PROPAGATION.TEMPERATURE", 0.05, "Votes weigh exp(cosine / temperature).", POSITIVE)
 declare("LABEL_PROPAGATION.FRAMES_PER_SECOND", 10, "Of the overlay pictures.", COUNT)
 
 
-def main(args: Namespace) -> None:
-    cfg = load_project(args)
+def main(cfg: CfgNode) -> None:
     options, output = cfg.LABEL_PROPAGATION, Path(cfg.OUTPUT_DIR)
     root = datasets_root() / options.DATA
     sequences = davis.find_sequences(root, options.RESOLUTION, options.SPLIT, tuple(options.SEQUENCES))
@@ -102,17 +80,14 @@ def main(args: Namespace) -> None:
     write_results(cfg, protocol(cfg, backbone.map_name), results)
     means = ", ".join(f"{name} {totals[f'{name}-Mean']:.1f}" for name in ("J&F", "J", "F"))
     print(f"{means} over {len(scores)} objects")
-    print(f"written to {output}: results.json, CSVs, masks/ and overlays/")
 
 
 def protocol(cfg: CfgNode, map_name: str) -> str:
     """What the numbers mean, in words."""
     options = cfg.LABEL_PROPAGATION
-    how = "copies of the first mask"
-    if options.METHOD == "propagate":
-        how = f"{map_name}, first frame and previous {options.NUM_CONTEXT} within "
-        how += f"{options.RADIUS:g} cells, top {options.TOP_K}, temperature {options.TEMPERATURE:g}, first labels by "
-        how += options.FIRST_LABELS
+    how = f"{map_name}, first frame and previous {options.NUM_CONTEXT} within {options.RADIUS:g} cells, top "
+    how += f"{options.TOP_K}, temperature {options.TEMPERATURE:g}, first labels by {options.FIRST_LABELS}"
+    how = how if options.METHOD == "propagate" else "copies of the first mask"
     return f"video segmentation: DAVIS-2017 semi-supervised on {options.DATA}, {how}; percent, means over objects"
 
 
@@ -125,8 +100,7 @@ def follow(backbone: FrozenBackbone, cfg: CfgNode, sequence: davis.Sequence, fir
     masks, pictures, propagation = [], [], None
     for path in tqdm(sequence.frames, unit="frame", desc=sequence.name):
         frame, mask = require_record({"file_name": path}, bit_depth(cfg)), first_mask
-        if frame.shape[:2] != first_mask.shape:
-            raise UserError(f"{path} has {frame.shape[:2]} pixels: expected {first_mask.shape}, as the first frame")
+        check_size(sequence.masks[0], first_mask, path, frame.shape[:2])
         if options.METHOD == "propagate":
             features = F.normalize(backbone.map_of(frame), dim=0)
             if propagation is None:

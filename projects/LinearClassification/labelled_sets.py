@@ -19,7 +19,7 @@ from revisit.data.classification_datasets import PRESENT
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.reader import require_record
 from revisit.data.workers import SignalSafeLoader
-from revisit.errors import UserError, expect
+from revisit.errors import expect
 from revisit.evaluation.features import BATCH, TRANSFORMS, check_not_enlarged
 from revisit.files import written_whole
 from revisit.keys import value_of
@@ -49,19 +49,13 @@ def transform_of(cfg: CfgNode) -> str:
 
 
 def read_set(cfg: CfgNode, name: str) -> LabelledSet:
-    """A data set by name.
-
-    Raises:
-        UserError: records have no labels, or are all of one class; images were made too small for LINEAR.IMAGE_SIZE.
-    """
+    """A data set by name. Raises UserError for one without labels, of one class, or of images made too small."""
     records = get_records(name)
     check_not_enlarged(name, cfg.LINEAR.IMAGE_SIZE, "LINEAR.IMAGE_SIZE", transform_of(cfg))
     key = "labels" if "labels" in records[0] else "label"
-    labelled = all(key in record for record in records)
-    expect(labelled, f"data set {name!r} has no labels: expected class folders, or a data set by name")
-    targets = np.array([record[key] for record in records])
-    several = targets.ndim > 1 or len(np.unique(targets)) > 1
-    expect(several, f"data set {name!r} has only one class: expected two or more")
+    targets = np.array([record.get(key, -1) for record in records])
+    several = targets.ndim > 1 or (targets.min() >= 0 and len(np.unique(targets)) > 1)
+    expect(several, f"data set {name!r} has no labels of two classes: expected class folders, or a data set by name")
     return LabelledSet(name, records, targets)
 
 
@@ -70,14 +64,10 @@ def check_classes(train: np.ndarray, test: np.ndarray, names: tuple[str, str]) -
     alike = train.ndim == test.ndim and train.shape[1:] == test.shape[1:]
     expect(alike, f"{names[0]} and {names[1]} have different classes: expected the same")
     if train.ndim == 1:
-        unseen = np.setdiff1d(test, train)
-        if len(unseen):
-            raise UserError(f"class {unseen[0]} of {names[1]} has no image in {names[0]}: expected some of every class")
-        return
-    for data, name in zip((train, test), names, strict=True):
-        empty = np.flatnonzero(~(data == PRESENT).any(axis=0))
-        if len(empty):
-            raise UserError(f"no image of {name} shows class {empty[0]}: expected some of every class")
+        missing = np.setdiff1d(test, train)
+    else:  # both have to show every class
+        missing = np.flatnonzero(~((train == PRESENT).any(axis=0) & (test == PRESENT).any(axis=0)))
+    expect(not len(missing), f"no image of {' or of '.join(names)} shows class {', '.join(map(str, missing))}")
 
 
 def image_loader(cfg: CfgNode, records: list[dict], view: Callable[..., np.ndarray], **options: object) -> DataLoader:
@@ -96,8 +86,7 @@ def image_loader(cfg: CfgNode, records: list[dict], view: Callable[..., np.ndarr
 def cached_features(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -> Labelled:
     """Average-pooled features of every image, (N, C) float32, and the targets.
 
-    They are read from LINEAR.CACHE if they were made with the same weights, network, images and transform, and
-    completed if that call was interrupted; otherwise they are computed.
+    They are read from LINEAR.CACHE, as far as the same weights, network, images and transform have left them there.
     """
     folder = Path(cfg.LINEAR.CACHE or Path(cfg.OUTPUT_DIR) / "features")
     folder.mkdir(parents=True, exist_ok=True)
@@ -109,14 +98,11 @@ def cached_features(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -
     stem = "".join(letter if letter.isalnum() else "_" for letter in data.name)
     path = folder / f"{stem}-{hashlib.sha256(repr(causes).encode()).hexdigest()[:12]}"
     rows_file, state_file = path.with_suffix(".npy"), path.with_suffix(".json")  # the features, and how many are done
-    if state_file.is_file() and rows_file.is_file():
-        done = json.loads(state_file.read_text())
+    done = json.loads(state_file.read_text()) if state_file.is_file() and rows_file.is_file() else 0
+    if done:
         logger.info(f"{done} features of {data.name} read from {rows_file}")
-        rows = np.lib.format.open_memmap(rows_file, "r+")
-    else:
-        done = 0
-        logger.info(f"no features of {data.name} by these weights, this transform and these images yet in {folder}")
-        rows = np.lib.format.open_memmap(rows_file, "w+", np.float32, (len(data.records), backbone.channels))
+    new = {"dtype": np.float32, "shape": (len(data.records), backbone.channels)}
+    rows = np.lib.format.open_memmap(rows_file, "r+") if done else np.lib.format.open_memmap(rows_file, "w+", **new)
     if done < len(rows):
         transform, size = TRANSFORMS[cfg.LINEAR.TRANSFORM], cfg.LINEAR.IMAGE_SIZE
         loader = image_loader(cfg, data.records[done:], lambda image, _: transform(image, size), batch_size=BATCH)

@@ -16,7 +16,6 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 
 import logging
 import warnings
-from argparse import Namespace
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,7 @@ from sklearn.svm import LinearSVC
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from projects.common.entry import load_project, only_dataset, write_results
+from projects.common.entry import only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.LinearClassification.labelled_sets import (
     Labelled,
@@ -57,28 +56,24 @@ from detectron2.data import MetadataCatalog
 logger = logging.getLogger("projects.LinearClassification")
 
 
-def main(args: Namespace) -> None:
-    cfg = load_project(args)
+def main(cfg: CfgNode) -> None:
     low, high, _ = cfg.LINEAR.LAMBDAS
     expect(low <= high, f"LINEAR.LAMBDAS {cfg.LINEAR.LAMBDAS}: expected 0 < lowest <= highest, and how many")
-    epochs_fit = cfg.LINEAR.METHOD != "sgd" or cfg.SOLVER.EPOCHS > 0
-    expect(epochs_fit, "SOLVER.EPOCHS is 0: LINEAR.METHOD sgd expects at least 1")
+    method, epochs = cfg.LINEAR.METHOD, cfg.SOLVER.EPOCHS
+    expect(method != "sgd" or epochs > 0, f"SOLVER.EPOCHS is {epochs}: LINEAR.METHOD sgd expects at least 1")
     names = [only_dataset(cfg, split) for split in ("TRAIN", "TEST")]
     share_classes(names[0], filter(None, (names[1], cfg.LINEAR.VALIDATION)))
     train, test = (read_set(cfg, name) for name in names)
     check_classes(train.targets, test.targets, (train.name, test.name))
     resolve_bit_depth(cfg, train.records + test.records)
-    several, method = train.targets.ndim > 1, cfg.LINEAR.METHOD
-    fits = several or method != "svm"
-    expect(fits, "LINEAR.METHOD svm is for images that show several classes: expected a data set such as VOC's")
-    fits = not several or method not in ("knn", "sgd")
-    expect(fits, f"LINEAR.METHOD {method} is for images of one class each: expected logistic or svm")
+    suited = ("logistic", "svm") if train.targets.ndim > 1 else ("logistic", "knn", "sgd")
+    how_many = "several classes" if train.targets.ndim > 1 else "one class each"
+    expect(method in suited, f"LINEAR.METHOD {method}, but images show {how_many}: expected one of {', '.join(suited)}")
     backbone = FrozenBackbone(cfg)
     results, how = METHODS[method](cfg, backbone, train, test), protocol(cfg, backbone.map_name)
     write_results(cfg, how, results)
     score = "mAP" if "mAP" in results else "top1"
     print(f"{score} of {test.name}: {results[score]:.2f} % ({how})")
-    print(f"written to {cfg.OUTPUT_DIR}: results.json")
 
 
 def protocol(cfg: CfgNode, map_name: str) -> str:
@@ -186,10 +181,9 @@ def fit_path(train: Labelled, validation: Labelled, options: CfgNode) -> list[Pa
     for strength in tqdm(strengths.tolist(), unit="lambda", desc="logistic regression"):
         iterations, converged = classifier.fit(*train, strength)
         path.append(PathPoint(strength, classifier.score(*validation), iterations, converged))
-    lost = [f"{point.strength:.1e}" for point in path if not point.converged]
-    if lost:
-        names = ", ".join(lost)
-        logger.warning(f"{len(lost)} of {len(path)} fits did not converge: lambda {names}; raise LINEAR.MAX_ITER")
+    if lost := [f"{point.strength:.1e}" for point in path if not point.converged]:
+        which = f"{len(lost)} of {len(path)} fits did not converge: lambda {', '.join(lost)}"
+        logger.warning(f"{which}; raise LINEAR.MAX_ITER")
     return path
 
 
@@ -208,12 +202,10 @@ def split_off(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray,
 
 def plot_path(path: list[PathPoint], score: str, output: Path) -> None:
     """The validation score against lambda; fits that did not converge are hollow."""
+    strengths, scores, _, converged = zip(*path, strict=True)
     with saved_plot(output, size=(6, 3.6)) as (axis,):
-        axis.plot([point.strength for point in path], [point.score for point in path], color="C0", alpha=0.5)
-        for converged, face, label in ((True, "C0", "converged"), (False, "white", "stopped at LINEAR.MAX_ITER")):
-            points = [(point.strength, point.score) for point in path if point.converged == converged]
-            if points:
-                axis.scatter(*zip(*points, strict=True), color="C0", facecolor=face, label=label)
+        axis.plot(strengths, scores, color="C0", alpha=0.5)
+        axis.scatter(strengths, scores, color="C0", facecolor=["C0" if fits else "white" for fits in converged])
         axis.set(xscale="log", xlabel="lambda", ylabel=f"{score} on the validation images (%)")
 
 
@@ -228,7 +220,7 @@ def svm(cfg: CfgNode, backbone: FrozenBackbone, train: LabelledSet, test: Labell
 def svm_ap(train: Labelled, test: Labelled, options: CfgNode) -> tuple[list[float], np.ndarray, np.ndarray]:
     """AP of each class in percent, the area under the interpolated envelope; the machines' weight (T, C) and bias (T,).
 
-    (N, C) features are scaled to a length of about 1; (N, T) labels are 1, 0 (difficult) and -1. ``options`` is LINEAR.
+    (N, C) features are scaled to a length of about 1; ``options`` is LINEAR.
     """
     fitted, scored = (
         columns(rows / (np.linalg.norm(rows, axis=1, keepdims=True) + 1e-5), labels, options.DIFFICULT_IS_ABSENT)
@@ -302,34 +294,17 @@ METHODS = {"logistic": logistic, "svm": svm, "knn": knn, "sgd": sgd}
 
 # DATASETS.TRAIN is for training, DATASETS.TEST for the score. knn has KNN_EVAL.NUM_NEIGHBORS and KNN_EVAL.TEMPERATURE,
 # sgd SOLVER.BASE_LR, EPOCHS, STEP_EPOCHS and so on.
-declare(
-    "LINEAR.METHOD", "logistic", "logistic, svm or knn on features; sgd through the frozen network.", one_of(*METHODS)
-)
+how = "logistic, svm or knn on features; sgd through the frozen network."
+declare("LINEAR.METHOD", "logistic", how, one_of(*METHODS))
 declare("LINEAR.IMAGE_SIZE", 224, "px.", PIXELS)
-declare(
-    "LINEAR.TRANSFORM",
-    "square",
-    "square: the whole image, whatever its shape; center_crop: short side to 256/224, then a crop.",
-    one_of(*TRANSFORMS),
-)
+shapes = "square: the whole image, whatever its shape; center_crop: short side to 256/224, then a crop."
+declare("LINEAR.TRANSFORM", "square", shapes, one_of(*TRANSFORMS))
 declare("LINEAR.CACHE", "", "Folder of features; '' is OUTPUT_DIR/features.")
-declare(
-    "LINEAR.VALIDATION",
-    "",
-    "logistic: lambda is chosen on this data set, or on a seeded share of DATASETS.TRAIN, and fitted to both again.",
-)
+declare("LINEAR.VALIDATION", "", "logistic: chooses lambda on it, or a seeded share of DATASETS.TRAIN; then fits both.")
 declare("LINEAR.VALIDATION_SHARE", 0.2, "That share.", real(0.001, 0.999))
-declare(
-    "LINEAR.LAMBDAS",
-    (1e-5, 1e5, 45),
-    "Lowest, highest and number, log-spaced; scikit-learn's C is 1 / lambda.",
-    each(POSITIVE, 3),
-)
+path = "Lowest, highest and number, log-spaced; scikit-learn's C is 1 / lambda."
+declare("LINEAR.LAMBDAS", (1e-5, 1e5, 45), path, each(POSITIVE, 3))
 declare("LINEAR.MAX_ITER", 1000, "Of L-BFGS, for each lambda.", whole(1, unit="iterations"))
 declare("LINEAR.COST", 0.5, "svm: C.", POSITIVE)
-declare(
-    "LINEAR.DIFFICULT_IS_ABSENT",
-    True,
-    "VOC: a class of difficult objects alone is absent; False leaves the image out.",
-    SWITCH,
-)
+difficult = "VOC: a class of difficult objects alone is absent; False leaves the image out."
+declare("LINEAR.DIFFICULT_IS_ABSENT", True, difficult, SWITCH)

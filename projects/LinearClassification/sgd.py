@@ -37,9 +37,8 @@ class LinearTraining:
         with torch.no_grad():
             self.layer.weight.copy_(torch.randn(self.layer.weight.shape, generator=generator) * 0.01)
             self.layer.bias.zero_()
-        options = cfg.SOLVER
-        decay = {"momentum": options.MOMENTUM, "weight_decay": options.WEIGHT_DECAY}
-        self._optimizer = torch.optim.SGD(self.layer.parameters(), options.BASE_LR, **decay)
+        options, weights = cfg.SOLVER, self.layer.parameters()
+        self._optimizer = torch.optim.SGD(weights, options.BASE_LR, options.MOMENTUM, weight_decay=options.WEIGHT_DECAY)
         self._schedule = MultiStepLR(self._optimizer, list(options.STEP_EPOCHS), gamma=options.GAMMA)
         self._parts = {"layer": self.layer, "optimizer": self._optimizer, "schedule": self._schedule}
         self.history: list[dict] = []  # of each epoch: loss, top1, top5

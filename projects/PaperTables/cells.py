@@ -48,11 +48,7 @@ class Cell:
     network: str = ""  # of a finetuning, whose: of the last iteration (final), or of the best evaluation (best)
 
     def values(self) -> list[float]:
-        """Scores of the seeds whose evaluation is finished and was made by this very recipe.
-
-        Raises:
-            UserError: a result without that score.
-        """
+        """Scores of the seeds whose evaluation is finished and was made by this very recipe."""
         return [_read_score(job.result, "/".join(self.score)) for job in self.jobs if job.done and job.owns_result]
 
 
@@ -73,9 +69,6 @@ def make_cells(
     Args:
         rows: the paper's by label, or others to be judged in the table's columns.
         only: "ROW,COLUMN" each, either may be empty: the rows and columns that are named; all, where none is.
-
-    Raises:
-        UserError: a row or column that the table does not have.
     """
     paper = paper_values(table)
     wanted = [words.partition(",")[::2] for words in only]
@@ -99,22 +92,14 @@ def _chosen(names: list[str], known: list[str], table: str) -> list[str]:
 
 @dataclass(frozen=True)
 class JobBuilder:
-    """Jobs of one profile under one folder, where the same job has the same place in every table.
-
-    Args:
-        root: folder of all runs of all tables of the profile.
-        extra: KEY VALUE pairs for every pretraining and finetuning; what a row or column sets itself wins.
-        gpus: processes of each.
-        full: toy trainings as long as their configs say, not the short ones of a quick table.
-        select: of a finetuning, judge the ``final`` network, or the one of the ``best`` evaluation on the way.
-    """
+    """Jobs of one profile under one folder, where the same job has the same place in every table."""
 
     profile: str
     root: Path
-    extra: tuple[str, ...] = ()
-    gpus: int = 1
-    full: bool = False
-    select: str = "final"
+    extra: tuple[str, ...] = ()  # KEY VALUE pairs for every training; what a row or column sets itself wins
+    gpus: int = 1  # processes of each training
+    full: bool = False  # toy trainings as long as their configs say, not the short ones of a quick table
+    select: str = "final"  # of a finetuning, judge the final network, or that of the best evaluation on the way
 
     def evaluate(self, source: Source, evaluation: Evaluation, seed: int) -> Job:
         """Finetune from a backbone, or look at its frozen features."""
@@ -165,11 +150,8 @@ class JobBuilder:
             needs = (self.drawn(source),) if source.toy_data else ()
             length = () if self.full and not needs else source.length
             options = (*length, *self.extra, *source.options, "SEED", str(seed), "OUTPUT_DIR", str(folder))
-            if needs:
-                options += ("DATASETS.TRAIN", f"('{self.images_of(needs[0], source)}',)")
-            # The table has its own evaluations.
-            if self.profile != "paper":
-                options += NO_EVALUATION
+            options += ("DATASETS.TRAIN", f"('{self.images_of(needs[0], source)}',)") if needs else ()
+            options += NO_EVALUATION if self.profile != "paper" else ()  # the table has its own
             trained = ((*self._training(source.config), *options),)
         convert = ("tools/convert_to_d2.py", str(checkpoint), str(output))
         facts = data_facts(trained[0]) if trained else ()

@@ -55,17 +55,13 @@ def figure_page(jobs: list[Job], folder: Path) -> str:
 
 
 def _data_set_table(jobs: list[Job]) -> str:
-    counted = {
-        job.name: json.loads(job.result.read_text())
-        for job in jobs
-        if job.name in map(_objects_of, DATA_SETS) and job.done
-    }
+    counting = {job.name: job for job in jobs}
     rows = []
     for name, data_set in DATA_SETS.items():
-        thousands, objects, *properties = data_set.values
-        count = counted.get(_objects_of(name))
-        ours = "–"
-        if count:
+        thousands, objects, *properties = data_set["values"]
+        job, ours = counting.get(_objects_of(name)), "–"
+        if job and job.done:
+            count = json.loads(job.result.read_text())
             file = os.path.relpath(count["annotations"], datasets_root())
             ours = f"{count['objects_per_image']:.1f}, {count['images']:,} images of {file}"
         yes_no = ("yes" if holds else "no" for holds in properties)
@@ -81,8 +77,8 @@ def _objects_of(name: str) -> str:
 def _objects(builder: JobBuilder) -> Iterator[Job]:
     """A count of each data set that has annotations in this profile."""
     for name, data_set in DATA_SETS.items():
-        if words := data_set.counted[builder.profile]:
-            kind, *paths = words
+        if words := data_set.get(builder.profile):
+            kind, *paths = words.split()
             files = {word: str(datasets_root() / word) for word in paths if word != "--list"}
             folder = builder.root / "figures" / "objects" / name
             arguments = (files.get(word, word) for word in paths)

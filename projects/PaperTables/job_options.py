@@ -32,10 +32,8 @@ def add_job_options(parser: argparse.ArgumentParser, *, parallel: str) -> None:
 def do_jobs(jobs: list[Job], root: Path, args: argparse.Namespace, *, parallel: int, write: Callable[[], None]) -> None:
     """Run or submit what is not done yet, as the options say; then ``write`` what has come of it, also after a failure.
 
-    Args:
-        jobs: claimed before anything runs or is written: where another recipe has been, its results and tables stay.
-        root: folder of all of them, the option --output.
-        parallel: jobs at a time where the options do not say.
+    All are claimed before anything runs or is written: where another recipe has been, its results and tables stay.
+    ``root`` is their folder, --output; ``parallel`` run at a time where the options do not say.
     """
     from projects.PaperTables.jobs import run_jobs, submit_jobs
 

@@ -58,11 +58,6 @@ class Job:
         return self.result.parent / "job.log"
 
     @property
-    def ready(self) -> bool:
-        """Whether the jobs that come first are done."""
-        return all(needed.done for needed in self.needs)
-
-    @property
     def state(self) -> str:
         """How far a job that is not done has come, for a table: never a number that could be taken for its result."""
         for needed in self.needs:
@@ -76,25 +71,17 @@ class Job:
     def owns_result(self) -> bool:
         """Whether what lies in the folder was made by these commands from these facts."""
         try:
-            return json.loads(self._record.read_text()) == self._identity
+            return json.loads((self.result.parent / "job.json").read_text()) == self._identity
         except (OSError, ValueError):
             return False
-
-    @property
-    def _record(self) -> Path:
-        return self.result.parent / "job.json"
 
     @property
     def _identity(self) -> dict:
         return {"commands": [list(command) for command in self.commands], "facts": list(self.facts)}
 
     def claim(self) -> None:
-        """Write ``job.json``, or make sure that it says the same.
-
-        Raises:
-            UserError: the folder belongs to a job of other commands or facts.
-        """
-        folder, record = self.result.parent, self._record
+        """Write ``job.json``. Raises UserError where it is there and says otherwise."""
+        folder, record = self.result.parent, self.result.parent / "job.json"
         if not record.is_file():
             folder.mkdir(parents=True, exist_ok=True)
             record.write_text(json.dumps(self._identity, indent=2))
@@ -172,13 +159,9 @@ def _data_sets(command: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(itertools.chain.from_iterable(names)))
 
 
-def _config(command: tuple[str, ...]) -> dict:
-    return _config_file(command[command.index("--config-file") + 1])
-
-
 @functools.cache
-def _config_file(file: str) -> dict:
-    return CfgNode.load_yaml_with_base(find_config(file))
+def _config(command: tuple[str, ...]) -> dict:
+    return CfgNode.load_yaml_with_base(find_config(command[command.index("--config-file") + 1]))
 
 
 @functools.cache
@@ -194,9 +177,7 @@ def run_jobs(jobs: list[Job], parallel: int) -> None:
 
     Each job's output goes to ``job.log`` beside its result. When this process is interrupted, terminated or loses
     its terminal, it stops the running jobs and waits for them; the same call resumes them from their checkpoints.
-
-    Raises:
-        UserError: a job failed; names its log, the others finish first.
+    Where one has failed, the others finish, and a UserError names its log.
     """
     waiting = [job for job in jobs if not job.done]
     total, start = len(waiting), time.perf_counter()
@@ -206,7 +187,8 @@ def run_jobs(jobs: list[Job], parallel: int) -> None:
     try:
         with _stop_signals() as received:
             while waiting or running:
-                for job in [job for job in waiting if job.ready][: parallel - len(running)]:
+                ready = [job for job in waiting if all(needed.done for needed in job.needs)]
+                for job in ready[: parallel - len(running)]:
                     waiting.remove(job)
                     running.append(_RunningJob(job))
                 if not running:
@@ -225,11 +207,9 @@ def run_jobs(jobs: list[Job], parallel: int) -> None:
             run.terminate()
         for run in running:
             run.process.wait()
-    failed = [job for job in ended if not job.done]
-    if failed:
-        logs = ", ".join(str(job.log) for job in failed)
+    if failed := [str(job.log) for job in ended if not job.done]:
         after = f"; {len(waiting)} that need them were not run" if waiting else ""
-        raise UserError(f"{len(failed)} of {total} jobs failed; their output is in {logs}{after}")
+        raise UserError(f"{len(failed)} of {total} jobs failed; their output is in {', '.join(failed)}{after}")
 
 
 @contextlib.contextmanager
@@ -246,11 +226,7 @@ def _stop_signals() -> Iterator[list[int]]:
 
 
 class _RunningJob:
-    """A job at work, alone in its folder; each command has a process group, so that all its processes can be stopped.
-
-    Raises:
-        UserError: another process works in the folder.
-    """
+    """A job at work, alone in its folder; each command has a process group, so that all of it can be stopped."""
 
     def __init__(self, job: Job):
         self.job, self.start = job, time.perf_counter()
@@ -291,15 +267,8 @@ class _RunningJob:
 def submit_jobs(jobs: list[Job], *, hours: int, gpus: int, partition: str | None) -> None:
     """Submit those of claimed jobs that are not done to SLURM; a job starts when those that it needs have ended well.
 
-    A job that is preempted is queued again and resumes from its checkpoint, and so does a training whose ``hours`` are
-    up. Each job's output goes to ``job.log`` beside its result.
-
-    Args:
-        jobs: each after those that it needs.
-        gpus: of a training; other jobs take one.
-
-    Raises:
-        UserError: there is no sbatch here, or it refuses a job.
+    A training whose ``hours`` are up, and a job that is preempted, are queued again and resume from their checkpoints.
+    ``jobs`` are each after those that it needs; ``gpus`` are a training's, others take one.
     """
     numbers: dict[Path, str] = {}
     for job in (job for job in jobs if not job.done):

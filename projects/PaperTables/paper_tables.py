@@ -20,19 +20,12 @@ _TABLES = _CONTENT["tables"]
 
 @dataclass(frozen=True)
 class PretrainingRun:
-    """A run of tools/train_net.py.
-
-    Args:
-        options: KEY VALUE pairs that make it another run than the config's.
-        length: those that say how long it is.
-        toy_data: of ToyScenes that are drawn for this run alone: the folder of images in them, and the arguments of
-            make_toy_scenes.py.
-    """
+    """A run of tools/train_net.py."""
 
     config: str
-    options: tuple[str, ...] = ()
-    length: tuple[str, ...] = ()
-    toy_data: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()  # KEY VALUE pairs that make it another run than the config's
+    length: tuple[str, ...] = ()  # those that say how long it is
+    toy_data: tuple[str, ...] = ()  # ToyScenes drawn for it alone: folder of images, arguments of make_toy_scenes.py
 
     @property
     def name(self) -> str:
@@ -94,23 +87,14 @@ Row = dict[str, Source | None]  # by profile; None: it is what others published,
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One way to judge a backbone.
-
-    Args:
-        program: tools/train_net.py, which finetunes and writes evaluation.json, or a project's run.py, which writes
-            results.json.
-        score: where the number stands in that file.
-        options: KEY VALUE pairs.
-        length: those that say how long it trains.
-        folder: of its results; empty: that of the table's first column that is read from it.
-    """
+    """One way to judge a backbone: tools/train_net.py finetunes, a project's run.py looks at frozen features."""
 
     program: str
     config: str
-    score: tuple[str, ...]
-    options: tuple[str, ...] = ()
-    length: tuple[str, ...] = ()
-    folder: str = ""
+    score: tuple[str, ...]  # where the number stands in the result
+    options: tuple[str, ...] = ()  # KEY VALUE pairs
+    length: tuple[str, ...] = ()  # those that say how long it trains
+    folder: str = ""  # of its results; empty: that of the table's first column that is read from it
 
     @property
     def result(self) -> str:
@@ -127,29 +111,13 @@ class Column:
     toy_means: str = ""
 
 
-@dataclass(frozen=True)
-class DataSet:
-    """A row of the paper's table of data sets.
-
-    Args:
-        values: thousands of images, objects per image (None: not printed), whether classes are uniform, and whether
-            images are discriminative.
-        counted: arguments of datasets/count_objects.py by profile, paths below the folder of all data sets; empty:
-            no annotations.
-    """
-
-    values: tuple[int, float | None, bool, bool]
-    counted: dict[str, tuple[str, ...]]
-
-
 def without_seed(name: str) -> str:
     """``a`` of ``a_{seed}``: how a file for each seed is called."""
     return re.sub(r"[-_]\{seed\}", "", name)
 
 
 def given_rows(weights: list[str]) -> dict[str, Row]:
-    """Rows of ``--weights``: ``random``, by the paper's label, and files, by their names, ``a`` of ``a_{seed}.pth``;
-    two of one name, by path."""
+    """Rows of ``--weights``: ``random`` by the paper's label, files by their names, or by path where two have one."""
     stems = [without_seed(Path(path).stem) for path in weights]
     rows = {}
     for path, stem in zip(weights, stems, strict=True):
@@ -217,7 +185,4 @@ def _rows(table: dict) -> dict[str, Row]:
 
 ROWS: dict[str, dict[str, Row]] = {name: _rows(table) for name, table in _TABLES.items()}
 COLUMNS: dict[str, Column] = {name: _column(**content) for name, content in _CONTENT["columns"].items()}
-DATA_SETS: dict[str, DataSet] = {
-    name: DataSet(tuple(row["values"]), {profile: _words(row.get(profile, "")) for profile in PROFILES})
-    for name, row in _CONTENT["data_sets"].items()
-}
+DATA_SETS: dict[str, dict] = _CONTENT["data_sets"]  # by name: the printed values, and by profile what counts objects

@@ -58,10 +58,7 @@ def as_latex(cells: list[Cell], title: str) -> str:
 
 
 def plot_sweep(cells: list[Cell], output: Path) -> None:
-    """Draw our scores of the table ``knn``, mean and deviation over seeds, against k and against lambda.
-
-    A panel each, a line per column; nothing is drawn as long as there is no score.
-    """
+    """Draw our scores of the table ``knn``, if there are any, mean and deviation over seeds, against k and lambda."""
     if not any(cell.values() for cell in cells):
         return
     with saved_plot(output, columns=2, size=(5, 4)) as axes:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_of
 from revisit.engine.command import natural, run_command
-from revisit.errors import expect
+from revisit.errors import expect, translated
 from revisit.files import make_folder, written_whole
 from revisit.viz.curves import read_metrics
 
@@ -47,8 +47,7 @@ def snapshot_file(folder: Path, part: int) -> Path:
 def checkpoints_at_parts(run: Path, parts: int) -> list[tuple[int, Path]]:
     """Iterations and checkpoint of each of ``parts`` equal parts of a run: the nearest, at most half a part away.
 
-    Raises:
-        UserError: the run is not finished, or has no checkpoint near one of the parts.
+    Raises UserError where there is none: the run is not finished, or has not kept enough of them.
     """
     kept = [(iteration_of(path) + 1, path) for path in checkpoints_of_run(run)]
     final = next((one for one in kept if one[1].stem == FINAL), None)
@@ -68,16 +67,12 @@ def training_seconds(metrics: Path, iterations: int) -> float:
     """Seconds that a run's steps took until then, without evaluations and checkpoints.
 
     Each record of metrics.json has the median time of the last 20 steps; it stands for all since the record before.
-
-    Raises:
-        UserError: nothing is recorded there.
     """
-    expect(metrics.is_file(), f"{metrics} not found: expected a run of tools/train_net.py")
     seconds, last = 0.0, 0
-    for iteration, step in read_metrics(metrics).get("time", []):
-        until = min(iteration + 1, iterations)
-        seconds, last = seconds + step * (until - last), until
-    expect(last > 0, f"{metrics} has no times: expected a run of tools/train_net.py")
+    with translated(f"reading the times of a training in {metrics}"):
+        for iteration, step in read_metrics(metrics)["time"]:
+            until = min(iteration + 1, iterations)
+            seconds, last = seconds + step * (until - last), until
     return seconds * iterations / last  # the steps after the last record as those before
 
 

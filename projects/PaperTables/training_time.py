@@ -10,24 +10,14 @@ order. DIR/training_time.png is the picture, DIR/results.json has its numbers.
 """
 
 import argparse
-import functools
 import json
-import operator
 from pathlib import Path
-from typing import NamedTuple
 
+from projects.common.tables import score_in
 from revisit.engine.command import run_command
 from revisit.errors import expect, translated
 from revisit.files import make_folder, written_whole
 from revisit.viz.curves import saved_plot
-
-
-class Curve(NamedTuple):
-    """One run."""
-
-    name: str
-    seconds: list[float]  # of pretraining
-    scores: list[float]
 
 
 def main() -> None:
@@ -38,35 +28,31 @@ def main() -> None:
     add("--title", required=True, help="what the score is")
     add("--output", type=Path, required=True, metavar="DIR")
     args = parser.parse_args()
-    curves = [read_curve(words, args.score) for words in args.run]
+    curves = {words[0]: read_curve(words, args.score) for words in args.run}
     make_folder(args.output, "--output")
     plot_curves_over_time(curves, args.title, args.output / "training_time.png")
     with written_whole(args.output / "results.json") as temporary:
-        temporary.write_text(json.dumps({curve.name: curve._asdict() for curve in curves}, indent=2) + "\n")
+        temporary.write_text(json.dumps(curves, indent=2) + "\n")
 
 
-def read_curve(words: list[str], score: list[str]) -> Curve:
-    """A run from its words on the command line.
-
-    Raises:
-        UserError: a file is missing or has no such score, or there is not one result for each time.
-    """
+def read_curve(words: list[str], score: list[str]) -> dict:
+    """A run's name, ``seconds`` of pretraining and ``scores``, from its words on the command line."""
     expect(len(words) > 2, f"--run {' '.join(words)}: expected NAME TIMES RESULT ...")
-    name, *files = words
+    name, file, *results = words
     with translated(f"--run {name}: reading {' '.join(score)}"):
-        times, *results = (json.loads(Path(file).read_text()) for file in files)
-        scores = [float(functools.reduce(operator.getitem, score, result)) for result in results]
-    expect(len(times) == len(results), f"--run {name}: {len(results)} results for {len(times)} times in {files[0]}")
-    return Curve(name, [time["seconds"] for time in times], scores)
+        seconds = [time["seconds"] for time in json.loads(Path(file).read_text())]
+        scores = [score_in(Path(result), score) for result in results]
+    expect(len(seconds) == len(scores), f"--run {name}: {len(scores)} results for {len(seconds)} times in {file}")
+    return {"name": name, "seconds": seconds, "scores": scores}
 
 
-def plot_curves_over_time(curves: list[Curve], title: str, path: Path) -> None:
+def plot_curves_over_time(curves: dict[str, dict], title: str, path: Path) -> None:
     """Scores against training time, one line for each run."""
-    longest = max(curve.seconds[-1] for curve in curves)
+    longest = max(curve["seconds"][-1] for curve in curves.values())
     unit, length = ("hours", 3600) if longest > 7200 else ("minutes", 60)
     with saved_plot(path, size=(5.5, 4)) as (axis,):
-        for name, seconds, scores in curves:
-            axis.plot([second / length for second in seconds], scores, marker="o", label=name)
+        for name, curve in curves.items():
+            axis.plot([second / length for second in curve["seconds"]], curve["scores"], marker="o", label=name)
         axis.set(xlabel=f"time of pretraining ({unit})", ylabel=title)
         axis.set_xlim(left=0)
 

@@ -37,31 +37,25 @@ class Source(NamedTuple):
 def find_sources(paths: list[Path], output: Path) -> list[Source]:
     """List the images and videos, and the images below folders, in order, each file once.
 
-    Raises:
-        UserError: something that is none of these, a folder without images, or an ``output`` folder among them, where
-            pictures would replace or become inputs.
+    Raises UserError for what is none of these, and for an ``output`` among them: pictures would replace inputs.
     """
     for path in paths:
         folder = (path if path.is_dir() else path.parent).resolve()
         inside = output.resolve() == folder or (path.is_dir() and folder in output.resolve().parents)
         expect(not inside, f"--output {output} lies among the inputs, in {folder}: expected another folder")
-    files: list[tuple[Path, Path]] = []  # with the part of the path that names what is written
+    files: dict[Path, tuple[Path, Path]] = {}  # each, with the part of its path that names what is written
     for path in paths:
         if path.is_dir():
-            images = (Path(record["file_name"]) for record in load_folder(path))
-            files += [(image, image.relative_to(path)) for image in images]
+            inside = [Path(record["file_name"]) for record in load_folder(path)]
         else:
-            kinds = ", ".join(sorted(SUFFIXES | VIDEOS))
+            fits, kinds = path.is_file() and path.suffix.lower() in SUFFIXES | VIDEOS, ", ".join(SUFFIXES | VIDEOS)
             hint = "; KEY VALUE pairs follow --opts" if str(path).isupper() else ""
-            expect(path.is_file(), f"{path} not found: expected image files, folders of them, or videos{hint}")
-            expect(path.suffix.lower() in SUFFIXES | VIDEOS, f"{path} is neither image nor video: expected {kinds}")
-            files.append((path, Path(path.name)))
+            expect(fits, f"{path} is no image, video or folder: expected a file in {kinds}{hint}")
+            inside = [path]
+        for file in inside:
+            files.setdefault(file.resolve(), (file, file.relative_to(path if path.is_dir() else path.parent)))
     sources: dict[str, Source] = {}
-    known = set()
-    for file, short in files:
-        if file.resolve() in known:
-            continue
-        known.add(file.resolve())
+    for file, short in files.values():
         name = "_".join(short.with_suffix("").parts)
         while name in sources:
             name += "_"
@@ -76,13 +70,8 @@ class FilePredictor:
         self._predictor, self._output = Predictor(cfg), output
         self.is_detector = cfg.MODEL.META_ARCHITECTURE in DETECTORS
         self._images: list[dict] = []
-        self._objects: list[dict] = []
+        self.objects: list[dict] = []
         self.unreadable: list[str] = []
-
-    @property
-    def count(self) -> int:
-        """Objects found so far."""
-        return len(self._objects)
 
     def run(self, sources: list[Source]) -> None:
         """Write a picture for each image, a video for each video, then the JSON files."""
@@ -106,7 +95,10 @@ class FilePredictor:
             frame = np.ascontiguousarray(read[1][..., ::-1])
             picture = self._picture(frame, f"{source.path}#{count}", f"{source.name}_{count:06d}")
             height, width = (side // 2 * 2 for side in picture.shape[:2])  # codecs want even sides
-            film = film or _open_film(self._output / f"{source.name}.mp4", rate, (width, height))
+            if film is None:
+                path = self._output / f"{source.name}.mp4"
+                film = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), rate, (width, height))
+                expect(film.isOpened(), f"cannot write {path}: this OpenCV has no encoder for MPEG-4")
             film.write(np.ascontiguousarray(picture[:height, :width, ::-1]))
         if film is not None:
             film.release()
@@ -121,7 +113,7 @@ class FilePredictor:
         predicted = self._predictor({"file_name": file_name}, pixels)
         if self.is_detector:
             objects = predicted["instances"].to("cpu")
-            self._objects += instances_to_coco_json(objects, image_id)
+            self.objects += instances_to_coco_json(objects, image_id)
             return draw_objects(pixels, detections_of(objects), self._predictor.class_names, size)
         if "sem_seg" in predicted:
             labels = predicted_classes(predicted["sem_seg"], (height, width))
@@ -135,25 +127,16 @@ class FilePredictor:
         """Write images.json, which pycocotools reads as annotations without objects, and what loads into it."""
         categories = [{"id": n, "name": name} for n, name in enumerate(self._predictor.class_names, start=1)]
         contents = {"images.json": {"images": self._images, "categories": categories, "annotations": []}}
+        (self._output / "predictions.json").unlink(missing_ok=True)  # perhaps of an earlier detector, and other images
         if self.is_detector:
-            objects = [{**result, "category_id": result["category_id"] + 1} for result in self._objects]
+            objects = [{**result, "category_id": result["category_id"] + 1} for result in self.objects]
             contents["predictions.json"] = objects
-        else:
-            (self._output / "predictions.json").unlink(missing_ok=True)  # of an earlier detector, and of other images
         for name, content in contents.items():
             with written_whole(self._output / name) as temporary:
                 temporary.write_text(json.dumps(content, ensure_ascii=False))
 
 
-def _open_film(path: Path, rate: float, size: tuple[int, int]) -> cv2.VideoWriter:
-    """A video to write to, whose ``size`` is its width and height in px."""
-    film = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), rate, size)
-    expect(film.isOpened(), f"cannot write {path}: this OpenCV has no encoder for MPEG-4")
-    return film
-
-
 def _write_image(path: Path, image: np.ndarray) -> None:
     path.parent.mkdir(exist_ok=True)
     pixels = image[..., ::-1] if image.ndim == 3 else image
-    if not cv2.imwrite(str(path), np.ascontiguousarray(pixels)):
-        raise UserError(f"cannot write {path}: expected a folder with room left")
+    expect(cv2.imwrite(str(path), np.ascontiguousarray(pixels)), f"cannot write {path}: is there room left?")

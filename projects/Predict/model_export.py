@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from projects.Predict.predictions import load_finetuned
+from projects.Predict.predictions import heads_of, load_finetuned
 from revisit.data.deep_pixels import bit_depth
 from revisit.files import written_whole
 from revisit.imports import require_package
@@ -45,8 +45,7 @@ class ExportedNetwork(nn.Module):
         outputs = {"SemanticSegmentor": ["logits"], "DepthEstimator": ["depth"]}
         masks = ["masks"] if self.kind == "GeneralizedRCNN" and cfg.MODEL.MASK_ON else []
         self.outputs = outputs.get(self.kind, ["boxes", "scores", "classes", *masks])
-        heads = {"RetinaNet": cfg.MODEL.RETINANET}.get(self.kind, cfg.MODEL.ROI_HEADS)
-        self.threshold = heads.SCORE_THRESH_TEST  # of detectors
+        self.threshold = heads_of(cfg).SCORE_THRESH_TEST  # of detectors
         self.eval()
 
     @torch.no_grad()
@@ -72,7 +71,7 @@ class ExportedNetwork(nn.Module):
 
 
 def load_network(cfg: CfgNode) -> ExportedNetwork:
-    """The network of MODEL.WEIGHTS, on the CPU. Raises UserError: no weights, or not those of such a network."""
+    """The network of MODEL.WEIGHTS, on the CPU."""
     cfg = cfg.clone()
     cfg.MODEL.DEVICE = "cpu"
     model, classes = load_finetuned(cfg)
@@ -80,11 +79,7 @@ def load_network(cfg: CfgNode) -> ExportedNetwork:
 
 
 def export(network: ExportedNetwork, path: Path) -> None:
-    """Write .onnx or .ts, for images of any size, whole or not at all.
-
-    Raises:
-        UserError: a package that is not installed.
-    """
+    """Write .onnx or .ts, for images of any size, whole or not at all."""
     image = _noise(*_SIZES[0])
     with written_whole(path) as temporary, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of each branch that depends on a value; the comparison is what shows
@@ -118,10 +113,7 @@ class Comparison(NamedTuple):
 
 
 def compare(network: ExportedNetwork, path: Path) -> Comparison:
-    """Run the file beside the network; one that fails differs without bound.
-
-    Boxes at the threshold, which the last bit of a score decides, do not count.
-    """
+    """Run the file beside the network. Boxes at the threshold, which the last bit of a score decides, do not count."""
     boxes, largest = 0, 0.0
     for size in _SIZES:
         expected = network(_noise(*size))

@@ -24,11 +24,6 @@ class Detections(NamedTuple):
     masks: np.ndarray | None = None  # (N, H, W) bool
 
 
-def detection_row(caption: str, image: np.ndarray, names: list[str], *drawn: Detections) -> SheetRow:
-    """A row of an (H, W, 3) uint8 RGB image and of its objects in their classes' colours: truth, then prediction."""
-    return SheetRow([fit(image), *(draw_objects(image, objects, names) for objects in drawn)], [caption])
-
-
 def segmentation_row(caption: str, image: np.ndarray, names: list[str], *maps: np.ndarray) -> SheetRow:
     """A row of an (H, W, 3) uint8 RGB image and of its classes, (H, W) ids, VOID for none: truth, then prediction."""
     colors = class_colors(names)

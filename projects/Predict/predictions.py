@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from projects.Predict.prediction_sheet import Detections, depth_row, detection_row, segmentation_row
+from projects.Predict.prediction_sheet import Detections, depth_row, draw_objects, segmentation_row
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.checkpoint.trained import trained_network
 from revisit.data.catalog import get_records
@@ -20,7 +20,7 @@ from revisit.engine.setup import make_config
 from revisit.errors import expect
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.keys import DETECTORS
-from revisit.viz.tiles import SheetRow, evenly_spread
+from revisit.viz.tiles import SheetRow, evenly_spread, fit
 
 from detectron2.config import CfgNode
 from detectron2.data import Metadata, MetadataCatalog
@@ -55,11 +55,7 @@ class Predictor:
 
 
 def finetuned_config(args: Namespace) -> CfgNode:
-    """The config of a command with ``add_network_options``: of its checkpoint, under what the command says of the test.
-
-    Raises:
-        UserError: a network that predicts nothing, or another one than the checkpoint's.
-    """
+    """The config of a command with ``add_network_options``: its checkpoint's, under what it says of the test."""
     weights = ["MODEL.WEIGHTS", args.weights] if args.weights else []
     cfg = make_config(args.config_file, [*weights, *args.opts], trained=True)
     kind, way_out = cfg.MODEL.META_ARCHITECTURE, "tools/train_net.py --dry-run draws the views of a pretraining"
@@ -67,12 +63,14 @@ def finetuned_config(args: Namespace) -> CfgNode:
     return cfg
 
 
-def set_score_threshold(cfg: CfgNode, args: Namespace) -> float:
-    """Let detectors find objects that score at least --score-threshold, in place; returns it.
+def heads_of(cfg: CfgNode) -> CfgNode:
+    """The node of a detector's score threshold."""
+    return cfg.MODEL.RETINANET if cfg.MODEL.META_ARCHITECTURE == "RetinaNet" else cfg.MODEL.ROI_HEADS
 
-    Raises UserError unless it is in 0 to 1.
-    """
-    heads = cfg.MODEL.RETINANET if cfg.MODEL.META_ARCHITECTURE == "RetinaNet" else cfg.MODEL.ROI_HEADS
+
+def set_score_threshold(cfg: CfgNode, args: Namespace) -> float:
+    """Let detectors find objects that score at least --score-threshold, in place; returns it."""
+    heads = heads_of(cfg)
     if args.score_threshold is not None:
         expect(0 <= args.score_threshold <= 1, f"--score-threshold {args.score_threshold:g}: expected 0 to 1")
         heads.SCORE_THRESH_TEST = args.score_threshold
@@ -95,7 +93,8 @@ def draw_detection(record: dict, image: np.ndarray, metadata: Metadata, predict:
     drawn = [Detections(true.gt_boxes.tensor.numpy(), true.gt_classes.numpy(), masks=masks)]
     if predict:
         drawn.append(detections_of(predict(record, image)["instances"]))
-    return detection_row(record["file_name"], image, metadata.thing_classes, *drawn)
+    tiles = [fit(image), *(draw_objects(image, objects, metadata.thing_classes) for objects in drawn)]
+    return SheetRow(tiles, [record["file_name"]])
 
 
 def draw_segmentation(record: dict, image: np.ndarray, metadata: Metadata, predict: Predict | None) -> SheetRow:

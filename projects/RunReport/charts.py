@@ -30,11 +30,7 @@ def line_of(number: int) -> dict[str, str]:
 
 
 def make_plots(runs: list[tuple[int, ReportedRun]]) -> dict[str, list[tuple[str, str, list[dict]]]]:
-    """Title, note and lines of every metric that changes in any of the runs, by group; scores of classes have none.
-
-    Args:
-        runs: with their numbers, which decide the lines' colours.
-    """
+    """Title, note and lines of every metric that changes in any of the runs, by group; scores of classes have none."""
     metrics = [name for name in dict.fromkeys(name for _, run in runs for name in run.series) if _changes(name, runs)]
     others = {name: (name, "") for name in metrics if name not in TITLES}
     losses = {name: plot for name, plot in others.items() if "loss" in name and "/" not in name}

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_of
 from revisit.engine.environment import FILE as ENVIRONMENT
-from revisit.errors import UserError, expect, translated
+from revisit.errors import UserError, translated
 from revisit.keys import dotted_keys
 from revisit.viz.curves import read_metrics
 from revisit.viz.tiles import evenly_spread
@@ -65,13 +65,9 @@ class ReportedRun(NamedTuple):
 
 
 def collect(folders: Iterable[Path]) -> tuple[list[ReportedRun], list[tuple[str, Path]]]:
-    """Read what the folders hold. One that is no run itself stands for the runs right below it.
+    """The runs of the folders, and the folders' own pictures, each with the name of its folder.
 
-    Returns:
-        The runs, and the folders' own pictures, each with the name of its folder.
-
-    Raises:
-        UserError: a folder is neither, or a file in it is not what its name says.
+    A folder that is no run itself stands for the runs right below it; one that is neither raises UserError.
     """
     runs_of = {folder.resolve(): [run.resolve() for run in _runs_of(folder)] for folder in folders}
     paths = list(dict.fromkeys(run for runs in runs_of.values() for run in runs))
@@ -96,9 +92,7 @@ def progress(items: Iterable, what: str) -> Iterable:
 
 def _runs_of(folder: Path) -> list[Path]:
     """The folder itself, or the runs right below it."""
-    expect(folder.is_dir(), f"{folder} is no folder: expected that of a run")
-    below = sorted(folder.iterdir())
-    for candidates in ([folder], below):
+    for candidates in ([folder], sorted(folder.glob("*/"))):
         if runs := [path for path in candidates if any((path / mark).is_file() for mark in MARKS)]:
             return runs
     marks = f"one of {', '.join(MARKS)} in it, or in a folder right below it"
@@ -107,9 +101,8 @@ def _runs_of(folder: Path) -> list[Path]:
 
 def _read_run(folder: Path, name: str, all_runs: list[Path]) -> ReportedRun:
     metrics, settings = folder / "metrics.json", folder / "config.yaml"
-    with translated(f"reading {metrics}"):
+    with translated(f"reading {metrics} and config.yaml"):
         series = read_metrics(metrics) if metrics.is_file() else {}
-    with translated(f"reading {settings}"):
         config = dotted_keys(yaml.safe_load(settings.read_text()) or {}) if settings.is_file() else {}
     max_iter = config.get("SOLVER.MAX_ITER", 0)
     state = _state_of(folder, series, max_iter if isinstance(max_iter, int) else 0)
@@ -146,7 +139,8 @@ def _state_of(folder: Path, series: dict[str, list[Point]], max_iter: int) -> Ru
 def _read_environment(folder: Path) -> dict[str, str]:
     """environment.json, what differed between the run's starts joined by arrows."""
     starts: dict[str, list[str]] = {}
-    for line in _text(folder / ENVIRONMENT).splitlines():
+    file = folder / ENVIRONMENT
+    for line in file.read_text(errors="replace").splitlines() if file.is_file() else ():
         try:
             facts = dict(json.loads(line))
         except (ValueError, TypeError):  # a start that was killed while writing it
@@ -188,8 +182,3 @@ def _own_pictures(folder: Path) -> list[Path]:
 
 def _pictures_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*") if path.suffix.lower() in PICTURES)
-
-
-def _text(path: Path) -> str:
-    """A file's text, as far as it can be read; nothing where there is no file."""
-    return path.read_text(errors="replace") if path.is_file() else ""

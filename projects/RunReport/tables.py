@@ -51,10 +51,7 @@ def as_text(value: object) -> str:
 
 
 def from_json(content: object, title: str = "") -> list[TextTable]:
-    """Any JSON as tables: the plain values of a dict, then a table for each nested one.
-
-    Dicts of alike dicts and lists of dicts become one table with a column for each key.
-    """
+    """Any JSON as tables: the plain values of a dict, then a table for each nested one; alike dicts share one."""
     if isinstance(content, list) and _is_nested(content):
         return [_of_dicts(title, content)]
     if not isinstance(content, dict):

@@ -14,7 +14,6 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 
     run_project("SegmentRetrieval", __doc__)
 
-from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from projects.common.entry import load_project, only_dataset, write_results
+from projects.common.entry import only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import shrink_labels
 from revisit.data.catalog import get_records
@@ -49,36 +48,22 @@ CHUNK = 1024  # queries whose similarities are held at once
 OUTLINE = (255, 220, 0)
 DIMMED = 0.35  # brightness around the region
 
-
 # The labelled images are DATASETS.TRAIN, the others DATASETS.TEST.
 declare("SEGMENT_RETRIEVAL.IMAGE_SIZE", 512, "px, both sides; the aspect ratio is given up.", PIXELS)
 declare("SEGMENT_RETRIEVAL.NUM_REGIONS", 15, "K of K-means, per image.", whole(1, VOID - 1))
 declare("SEGMENT_RETRIEVAL.NUM_STARTS", 1, "Starts of K-means, of which the tightest clusters count.", COUNT)
 declare("SEGMENT_RETRIEVAL.NORMALIZE", True, "Unit features before they are clustered and averaged.", SWITCH)
 declare("SEGMENT_RETRIEVAL.REGIONS", "kmeans", "truth: the classes of the mask.", one_of("kmeans", "truth"))
-declare(
-    "SEGMENT_RETRIEVAL.FEATURES",
-    "network",
-    "oracle: a cell's true class, with REGIONS truth, which must give 100.",
-    one_of("network", "oracle"),
-)
-declare(
-    "SEGMENT_RETRIEVAL.SHUFFLE_LABELS",
-    False,
-    "Give each labelled region another one's label: what chance reaches.",
-    SWITCH,
-)
-declare(
-    "SEGMENT_RETRIEVAL.SUBSET",
-    ("aeroplane", "bottle", "bus", "car", "cat", "cow", "person"),
-    "Beside all classes, these alone: the others are void, and the mean leaves the background out.",
-)
+oracle = "oracle: a cell's true class, with REGIONS truth, which must give 100."
+declare("SEGMENT_RETRIEVAL.FEATURES", "network", oracle, one_of("network", "oracle"))
+declare("SEGMENT_RETRIEVAL.SHUFFLE_LABELS", False, "Labelled regions swap labels: what chance reaches.", SWITCH)
+subset = "Beside all classes, these alone: the others are void, and the mean leaves the background out."
+declare("SEGMENT_RETRIEVAL.SUBSET", ("aeroplane", "bottle", "bus", "car", "cat", "cow", "person"), subset)
 declare("SEGMENT_RETRIEVAL.GALLERY_QUERIES", 8, "Rows of gallery.png.", COUNT)
 declare("SEGMENT_RETRIEVAL.GALLERY_NEIGHBORS", 5, "Nearest labelled regions in each.", COUNT)
 
 
-def main(args: Namespace) -> None:
-    cfg = load_project(args)
+def main(cfg: CfgNode) -> None:
     names, output = check(cfg), Path(cfg.OUTPUT_DIR)
     records = [record for split in ("TRAIN", "TEST") for record in get_records(only_dataset(cfg, split))]
     resolve_bit_depth(cfg, records)
@@ -98,7 +83,7 @@ def main(args: Namespace) -> None:
     rows = gallery_rows(cfg, labelled, queries, names)
     headers = ["query", *(f"nearest {n}" for n in range(1, len(rows[0].tiles)))]
     save_sheet(output / "gallery.png", rows, headers)
-    print(*lines, f"written to {output}: results.json and gallery.png", sep="\n")
+    print(*lines, sep="\n")
 
 
 def check(cfg: CfgNode) -> list[str]:
@@ -106,12 +91,11 @@ def check(cfg: CfgNode) -> list[str]:
     options = cfg.SEGMENT_RETRIEVAL
     fits = options.FEATURES != "oracle" or options.REGIONS == "truth"
     expect(fits, "SEGMENT_RETRIEVAL.FEATURES oracle describes true regions: set SEGMENT_RETRIEVAL.REGIONS truth")
-    names = [only_dataset(cfg, split) for split in ("TRAIN", "TEST")]
-    share_classes(names[0], names[1:])
-    for dataset in names:
-        masks = "sem_seg_file_name" in get_records(dataset)[0]
-        expect(masks, f"data set {dataset!r} has no masks, which name the regions")
-    classes = list(MetadataCatalog.get(names[0]).stuff_classes)
+    train, test = (only_dataset(cfg, split) for split in ("TRAIN", "TEST"))
+    share_classes(train, [test])
+    without = [name for name in (train, test) if "sem_seg_file_name" not in get_records(name)[0]]
+    expect(not without, f"{' and '.join(without)}: expected data sets with masks, which name the regions")
+    classes = list(MetadataCatalog.get(train).stuff_classes)
     is_known = bool(options.SUBSET) and set(options.SUBSET) <= set(classes)
     expect(is_known, f"SEGMENT_RETRIEVAL.SUBSET {tuple(options.SUBSET)}: expected some of {', '.join(classes)}")
     return classes

@@ -28,11 +28,7 @@ def texture_of(class_id: int) -> str:
 
 
 def class_weights(long_tailed: bool) -> np.ndarray:
-    """Probability of each class, float64 (10,), summing to 1.
-
-    Uniform, or Pareto-like: class k of ``CLASS_NAMES`` (k = 0..9) has weight (k + 1)**-1.5, so the most
-    frequent class is drawn about 32 times as often as the rarest.
-    """
+    """Probability of each class, float64 (10,): uniform, or in proportion to (k + 1)**-1.5 for class k = 0..9."""
     rank = np.arange(1, len(CLASS_NAMES) + 1, dtype=np.float64)
     weights = rank**-1.5 if long_tailed else np.ones_like(rank)
     return weights / weights.sum()
@@ -59,17 +55,11 @@ def unit_polygon(class_id: int) -> np.ndarray:
 
 
 def polygon_coverage(polygon: np.ndarray, size: int, margin: float = 0.0) -> tuple[tuple[slice, slice], np.ndarray]:
-    """The share of each pixel that lies inside a polygon, around that polygon.
+    """A window (rows, columns) ``margin`` px around a polygon, clipped to the image, and the share of each pixel there
+    that lies inside the polygon, float32.
 
-    Args:
-        polygon: float (V, 2), x and y in pixels of a ``size`` x ``size`` image; pixel (r, c) is the
-            square [c, c + 1) x [r, r + 1).
-        size: pixels on a side of the image.
-        margin: pixels that the window is wider than the polygon on each side.
-
-    Returns:
-        The window (rows, columns), clipped to the image and possibly empty, and the coverage there,
-        float32 in [0, 1], of the window's shape.
+    The polygon is float (V, 2), x and y in pixels of a ``size`` x ``size`` image; pixel (r, c) is the square
+    [c, c + 1) x [r, r + 1).
     """
     left, top = np.clip(np.floor(polygon.min(axis=0) - margin), 0, size).astype(int)
     right, bottom = np.clip(np.ceil(polygon.max(axis=0) + margin), 0, size).astype(int)

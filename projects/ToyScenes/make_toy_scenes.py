@@ -25,10 +25,9 @@ any number of workers. A quick look:
 """
 
 import argparse
-from concurrent.futures.process import BrokenProcessPool
 
 from revisit.engine.command import run_command
-from revisit.errors import KilledWorkerError, UserError
+from revisit.errors import translated
 
 
 def main() -> None:
@@ -46,14 +45,8 @@ def main() -> None:
     args = parser.parse_args()
     from projects.ToyScenes import make_toy_scenes  # takes seconds
 
-    try:
+    with translated(f"writing ToyScenes to --output {args.output}"):
         written = make_toy_scenes(**vars(args), progress=True)
-    except OSError as error:
-        remedy = "expected a writable folder with room left: choose another --output"
-        raise UserError(f"cannot write {args.output}: {error}; {remedy}") from error
-    except BrokenProcessPool as error:
-        killed = "a drawing process was killed, perhaps for lack of memory"
-        raise KilledWorkerError(f"{killed}; nothing was written: try --workers 1") from error
     print(f"ToyScenes is in {args.output}" + ("" if written else " already; nothing to do"))
 
 

@@ -105,12 +105,8 @@ def object_classes(split: Split, num_train: int, long_tailed: bool) -> np.ndarra
 def plan_image(seed: int, split: Split, index: int, num_train: int = 2000, long_tailed: bool = False) -> ScenePlan:
     """The scene of image ``index`` of a set: a function of its arguments alone.
 
-    Args:
-        seed: of the whole data set, 0 <= seed < 2**63.
-        split: the image set. Object-centric images show one large object near the centre.
-        index: 0 <= index < ``split.num_images(num_train)``.
-        num_train: images of each train set; with ``long_tailed``, it decides which class the index has.
-        long_tailed: classes of train sets follow ``class_weights(True)``.
+    Object-centric images show one large object near the centre, whose class follows from ``num_train``, the images of
+    each train set, and from ``long_tailed``: whether classes of train sets follow ``class_weights(True)``.
     """
     rng = counter_rng(seed, Stream.TOY_SCENE, split, index)
     look = HELDOUT if split.is_heldout else TRAIN

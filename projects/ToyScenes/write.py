@@ -6,6 +6,7 @@ import operator
 import os
 import shutil
 import signal
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from projects.ToyScenes import layouts
 from projects.ToyScenes.classes import CLASS_NAMES
 from projects.ToyScenes.plan import GENERATOR_VERSION, NUM_FRAMES, Split, num_videos, plan_image
 from projects.ToyScenes.scene import draw_scene
-from revisit.errors import UserError, expect
+from revisit.errors import expect, translated
 
 LAYOUT_VERSION = 3  # whatever changes a folder or a label, but no picture, must change this number
 RECORD = "toy_scenes.json"
@@ -37,10 +38,9 @@ def make_toy_scenes(
     overwrite: bool = False,
     progress: bool = False,
 ) -> bool:
-    """Writes ToyScenes to the folder ``output``, which appears complete or not at all.
+    """Writes ToyScenes to the folder ``output``, which appears complete or not at all; False where it is there already.
 
     Args:
-        output: the folder to make; its parents are made too.
         num_images: images in each of the two train sets, at least 10; held-out sets have a quarter, rounded down.
         seed: 0 <= seed < 2**63. The same seed gives the same bytes, whatever ``workers`` is.
         size: pixels on a side, 64 to 512.
@@ -49,12 +49,8 @@ def make_toy_scenes(
         overwrite: replace ``output`` if it holds ToyScenes and nothing else.
         progress: show a bar with the remaining time on stderr.
 
-    Returns:
-        True if the data set was written, False if the very same one was already there.
-
     Raises:
         UserError: an argument is out of range, or ``output`` holds something else.
-        OSError: ``output`` cannot be written.
     """
     workers = os.cpu_count() or 1 if workers is None else workers
     allowed = {"num-images": (num_images, 10, 10**6 - 1), "size": (size, 64, 512), "seed": (seed, 0, 2**63 - 1)}
@@ -66,13 +62,14 @@ def make_toy_scenes(
     output = Path(output).expanduser().resolve()
     is_empty = output.is_dir() and not any(output.iterdir())
     if output.exists() and not is_empty:
-        present = _read_record(output)
+        with translated(f"{output} is there and is not ToyScenes, of which it would have {RECORD}"):
+            present = json.loads((output / RECORD).read_text())
+            differing = [key for key in record if present[key] != record[key]]
         foreign = sorted({path.name for path in output.iterdir()} - _TOP_LEVEL)
         expect(not (overwrite and foreign), f"{output} also holds {', '.join(foreign)}: --overwrite would delete it")
-        differing = [key for key in record if present.get(key) != record[key]]
         if not overwrite and not differing:
             return False
-        change = ", ".join(f"{key} {present.get(key)} (asked for: {record[key]})" for key in differing)
+        change = ", ".join(f"{key} {present[key]} (asked for: {record[key]})" for key in differing)
         expect(overwrite, f"{output} holds ToyScenes with {change}: choose another --output, or give --overwrite")
     with _all_or_nothing(output) as folder:
         annotations = _draw_everything(folder, workers, progress, arguments)
@@ -83,35 +80,17 @@ def make_toy_scenes(
     return True
 
 
-def _read_record(output: Path) -> dict:
-    """What was drawn there. Raises UserError unless it is ToyScenes, which --overwrite may delete."""
-    try:
-        record = json.loads((output / RECORD).read_text())
-    except (OSError, ValueError):
-        record = None
-    if not isinstance(record, dict) or "generator_version" not in record:
-        raise UserError(f"{output} exists and is not ToyScenes (a folder with {RECORD}): choose another --output")
-    return record
-
-
 @contextmanager
 def _all_or_nothing(output: Path) -> Iterator[Path]:
     """A new folder next to ``output`` that takes its place on success and vanishes on any failure."""
-    output.parent.mkdir(parents=True, exist_ok=True)
     unfinished = output.with_name(f".{output.name}.partial-{os.getpid()}")
-    replaced = output.with_name(f".{output.name}.replaced-{os.getpid()}")
-    unfinished.mkdir()
+    unfinished.mkdir(parents=True)
     try:
         yield unfinished
-        if output.exists():
-            output.rename(replaced)
+        shutil.rmtree(output, ignore_errors=True)
         unfinished.rename(output)
-    except BaseException:
-        if replaced.exists() and not output.exists():
-            replaced.rename(output)
+    finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-        raise
-    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _draw_everything(folder: Path, workers: int, progress: bool, arguments: dict) -> dict[Split, list[dict]]:
@@ -126,13 +105,11 @@ def _draw_everything(folder: Path, workers: int, progress: bool, arguments: dict
     for index in range(num_videos(num_train)):
         draw = partial(layouts.write_video, folder, index, arguments["seed"], arguments["size"])
         jobs.append((None, NUM_FRAMES, draw))
-    annotations: dict[Split, list[dict]] = {split: [] for split in Split}
+    annotations: dict[Split | None, list[dict]] = defaultdict(list)
     with tqdm(total=sum(job[1] for job in jobs), unit="image", desc="drawing ToyScenes", disable=not progress) as bar:
-        drawn = _call([draw for *_, draw in jobs], workers)
-        for (split, num_pictures, _), of_chunk in zip(jobs, drawn, strict=True):
-            if split is not None:
-                annotations[split] += of_chunk
-            bar.update(num_pictures)
+        for (split, count, _), drawn in zip(jobs, _call([draw for *_, draw in jobs], workers), strict=True):
+            annotations[split] += drawn or []
+            bar.update(count)
     return annotations
 
 

@@ -1,28 +1,25 @@
 """The command line of projects/NAME/run.py, understood before seconds of imports."""
 
 import argparse
-import os
 import sys
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
 from revisit.engine.command import run_command
-from revisit.errors import expect
-from revisit.urls import is_url
 
 RANDOM = "random"
 
 
 def run_project(name: str, description: str, *, network: bool = True) -> NoReturn:
-    """What projects/NAME/run.py does first, as a script: call the ``main`` of its own module, and end the process.
-
-    Its module is imported only when its command line is understood.
-    """
+    """What projects/NAME/run.py does first, as a script: call the ``main`` of its own module, and end the process."""
 
     def understand_and_call() -> None:
         args = parse_args(description, network=network)
-        import_module(f"projects.{name}.run").main(args)
+        from projects.common.entry import load_project  # not before: this takes seconds
+
+        main = import_module(f"projects.{name}.run").main  # its keys are declared
+        main(load_project(args))
 
     run_command(understand_and_call)
     sys.exit()
@@ -39,7 +36,4 @@ def parse_args(description: str | None, *, network: bool = True) -> argparse.Nam
     add("--output", type=Path, required=True, metavar="DIR", help="folder for results.json and pictures")
     add("--debug", action="store_true", help="print the traceback of what a library raises")
     add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
-    args = parser.parse_args()
-    exists = args.weights == RANDOM or is_url(args.weights) or os.path.isfile(args.weights)
-    expect(exists, f"--weights {args.weights} not found: expected a file of weights, or {RANDOM}")
-    return args
+    return parser.parse_args()

@@ -15,12 +15,10 @@ from detectron2.config import CfgNode
 
 
 def load_project(args: Namespace) -> CfgNode:
-    """The config of projects/NAME/run.py from its options, checked and frozen.
+    """The config of projects/NAME/run.py, checked and frozen; OUTPUT_DIR, which is --output, has its records.
 
-    --weights and --output become MODEL.WEIGHTS, empty for a network drawn from SEED, and OUTPUT_DIR, which holds
-    log.txt, config.yaml and environment.json from now on.
+    --weights becomes MODEL.WEIGHTS, empty for a network drawn from SEED.
     """
-
     cfg = make_config(args.config_file, args.opts, seed=0)  # results are repeatable unless the seed is changed
     cfg.MODEL.WEIGHTS = "" if args.weights == RANDOM else args.weights
     cfg.OUTPUT_DIR = str(args.output)
@@ -45,3 +43,4 @@ def write_results(cfg: CfgNode, protocol: str, results: dict, *, network: bool =
     weights = {"weights": cfg.MODEL.WEIGHTS or RANDOM} if network else {}
     with written_whole(Path(cfg.OUTPUT_DIR) / "results.json") as temporary:
         temporary.write_text(strict_json({"protocol": protocol, **weights, **results}) + "\n")
+    print(f"results.json, and what was drawn, is in {cfg.OUTPUT_DIR}")

@@ -16,11 +16,8 @@ from detectron2.modeling import build_backbone
 class FrozenBackbone(nn.Module):
     """MODEL.BACKBONE with the tensors of MODEL.WEIGHTS, or drawn from SEED where that is empty; BN in evaluation mode.
 
-    (N, 3, H, W) uint8 RGB -> its one map, ``map_name``, (N, C, h, w) float32, without gradient.
-
-    Raises:
-        UserError: on construction, weights that lack a tensor, or that were made under another configuration; a
-            config that asks for several maps or for BGR.
+    (N, 3, H, W) uint8 RGB -> its one map, ``map_name``, (N, C, h, w) float32, without gradient. Weights that do not
+    fit, and a config that asks for several maps or for BGR, raise UserError.
     """
 
     def __init__(self, cfg: CfgNode):
@@ -29,11 +26,8 @@ class FrozenBackbone(nn.Module):
         torch.manual_seed(cfg.SEED)
         self.backbone = build_backbone(cfg)
         maps = list(self.backbone.output_shape())
-        expect(
-            len(maps) == 1,
-            f"the maps of MODEL.BACKBONE.NAME {cfg.MODEL.BACKBONE.NAME} are {', '.join(maps)}: "
-            "expected one map, such as res5 of MODEL.RESNETS.OUT_FEATURES",
-        )
+        name = f"MODEL.BACKBONE.NAME {cfg.MODEL.BACKBONE.NAME}"
+        expect(len(maps) == 1, f"{name} gives {', '.join(maps)}: expected one map (MODEL.RESNETS.OUT_FEATURES)")
         self.map_name = maps[0]
         self.register_buffer("_mean", torch.tensor(cfg.MODEL.PIXEL_MEAN).view(3, 1, 1), persistent=False)
         self.register_buffer("_std", torch.tensor(cfg.MODEL.PIXEL_STD).view(3, 1, 1), persistent=False)

@@ -35,28 +35,20 @@ _STEP = """step() {{
 class BatchJob:
     """A job of SLURM, which is queued again when it is preempted or a node of it fails.
 
-    Args:
-        commands: of the shell, one after the other as long as they end with exit code 0, each started once per node.
-            $SLURM_NODEID, $MASTER (the first node's name) and $PORT (a port of this job's own) are set.
-        log: for the output of all attempts; %j stands for the job's number.
-        gpus: per node; 0 asks for none.
-        cpus: per node.
-        partition: None is the cluster's own choice.
-        resumes: when ``hours`` are up, the running command gets SIGUSR1, upon which a training writes a checkpoint, and
-            the job is queued again. Otherwise it ends there.
-        after: numbers of the jobs that must end with exit code 0 before this one starts; it is cancelled if one fails.
+    Its ``commands`` of the shell are started once per node, one after the other as long as they end with exit code 0;
+    $SLURM_NODEID, $MASTER (the first node's name) and $PORT (a port of this job's own) are set.
     """
 
     name: str
     commands: tuple[str, ...]
-    log: Path
+    log: Path  # of all attempts; %j stands for the job's number
     hours: int
-    gpus: int
-    cpus: int
+    gpus: int  # per node; 0 asks for none
+    cpus: int  # per node
     nodes: int = 1
-    partition: str | None = None
-    resumes: bool = True
-    after: tuple[str, ...] = ()
+    partition: str | None = None  # None: the cluster's own choice
+    resumes: bool = True  # when the hours are up it gets SIGUSR1, to write a checkpoint, and is queued again
+    after: tuple[str, ...] = ()  # numbers of jobs that must end well before this one starts, else it is cancelled
 
     @property
     def script(self) -> str:
@@ -81,11 +73,7 @@ class BatchJob:
         return "".join((*parts, _STEP.format(cpus=self.cpus), f"{steps}\n"))
 
     def submit(self) -> str:
-        """Hand the script to sbatch; returns the job's number.
-
-        Raises:
-            UserError: there is no sbatch here, or it refuses the job.
-        """
+        """Hand the script to sbatch; returns the job's number. Raises UserError where there is none, or it refuses."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         try:
             done = subprocess.run(["sbatch", "--parsable"], input=self.script, text=True, capture_output=True)

