@@ -38,7 +38,7 @@ OWNERS = (
     "revisit.engine.merging",
     "revisit.engine.solver",
     "revisit.engine.train_step",
-    "revisit.engine.precision",
+    "revisit.engine.measuring",
     "revisit.engine.hooks",
     "revisit.engine.evaluation_hooks",
     "revisit.engine.trainer",

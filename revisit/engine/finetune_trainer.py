@@ -10,8 +10,8 @@ from revisit.compat import has_compiled_operators
 from revisit.data.detection_mapper import DetectionMapper
 from revisit.data.loader import FinetuneLoader
 from revisit.data.pixel_mapper import PixelMapper
-from revisit.engine.evaluation_hooks import BestCheckpoint, Evaluation
-from revisit.engine.hooks import Checkpoints, FreshPreciseBN, Writers
+from revisit.engine.evaluation_hooks import Evaluation
+from revisit.engine.hooks import FreshPreciseBN, Writers
 from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError
 from revisit.evaluation.box_evaluators import BoxEvaluator
@@ -38,15 +38,14 @@ class FinetuneTrainer(RevisitTrainer):
     evaluation_checkpointer = WholeModelCheckpointer
 
     def build_hooks(self) -> list[HookBase | None]:
-        cfg = self.cfg
         return [
             hooks.IterationTimer(),  # first: it takes the time of a step alone
             hooks.LRScheduler(),
             self._precise_bn(),  # changes the model, so before evaluation and checkpoint
             # The evaluation, and what it leads to, before the checkpoint, which holds all of it.
-            Evaluation(cfg),
-            BestCheckpoint(cfg) if cfg.TEST.KEEP_BEST else None,
-            Checkpoints(cfg, self.signals),
+            Evaluation(self.folder),
+            self.best_checkpoint(),
+            self.checkpoints(),
             Writers(self.build_writers(), period=20) if comm.is_main_process() else None,  # last: it has all numbers
         ]
 

@@ -182,13 +182,13 @@ def split_batch(batch: dict | list, parts: int) -> list:
     return [{name: chunk[n] for name, chunk in chunks.items()} for n in range(parts)]
 
 
-def report_non_finite(error: NonFiniteLossError, output: str, batch: dict | list[dict], images: list[str]) -> UserError:
+def report_non_finite(error: NonFiniteLossError, output: Path, batch: dict | list, images: list[str]) -> UserError:
     """Write the inputs of the processes whose loss it was, and return what all processes raise.
 
     Files: OUTPUT_DIR/non_finite/iteration_N_process_R_1.png and so on, and the same name with .txt: the images.
     """
     ranks = {rank for values in error.losses.values() for rank, value in enumerate(values) if not math.isfinite(value)}
-    folder = Path(output) / "non_finite"
+    folder = output / "non_finite"
     if comm.get_rank() in ranks:
         with contextlib.suppress(OSError):  # a full disk: what happened is reported all the same
             folder.mkdir(parents=True, exist_ok=True)
