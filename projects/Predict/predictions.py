@@ -9,7 +9,7 @@ from torch import nn
 
 from projects.Predict.prediction_sheet import Detections, depth_row, detection_row, segmentation_row
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
-from revisit.checkpoint.trained import trained_network
+from revisit.checkpoint.run_folder import trained_network
 from revisit.data.catalog import get_records
 from revisit.data.inspection import check_records, num_classes
 from revisit.data.labels import check_size, read_depth, read_labels

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import yaml
 
-from revisit.checkpoint.trained import Trained
+from revisit.checkpoint.run_folder import Trained
 from revisit.config import OF_A_RUN, add_revisit_config
 from revisit.errors import UserError, did_you_mean
 from revisit.imports import import_modules

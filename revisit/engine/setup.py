@@ -14,8 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from revisit.checkpoint.run_folder import checkpoints_of_run, set_aside_earlier_run, settings_of_run, tidy_up
-from revisit.checkpoint.trained import UNTRAINED, Trained, trained_network
+from revisit.checkpoint.run_folder import (
+    UNTRAINED,
+    Trained,
+    checkpoints_of_run,
+    set_aside_earlier_run,
+    settings_of_run,
+    tidy_up,
+    trained_network,
+)
 from revisit.data.catalog import get_records, register
 from revisit.data.inspection import Note, num_classes
 from revisit.engine.config_checks import check_config, check_hardware, check_schedule, settle_evaluation

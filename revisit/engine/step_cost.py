@@ -73,19 +73,14 @@ def build_meta_model(cfg: CfgNode) -> nn.Module:
         return build_model(cfg)
 
 
-def view_shapes(cfg: CfgNode, batch: int) -> dict[str, tuple[int, ...]]:
-    """The views of ``batch`` images by name, as shapes."""
-    large, small, num_small = cfg.VIEWS.LARGE_SIZE, cfg.VIEWS.SMALL_SIZE, cfg.VIEWS.NUM_SMALL
-    shapes = {"anchor": (batch, 3, large, large), "positive": (batch, 3, large, large)}
-    return shapes | ({"small": (batch, num_small, 3, small, small)} if num_small else {})
-
-
 def random_views(cfg: CfgNode, batch: int) -> dict[str, Tensor]:
     """Views of noise, always the same, in the sizes and the memory layout of the loader's."""
-    generator = torch.Generator().manual_seed(0)
+    generator, num_small = torch.Generator().manual_seed(0), cfg.VIEWS.NUM_SMALL
     views = {"index": torch.arange(batch)}
-    for name, (*counts, channels, height, width) in view_shapes(cfg, batch).items():
-        pixels = torch.randint(0, 256, (*counts, height, width, channels), dtype=torch.uint8, generator=generator)
+    sizes = {"anchor": ((batch,), cfg.VIEWS.LARGE_SIZE), "positive": ((batch,), cfg.VIEWS.LARGE_SIZE)}
+    sizes |= {"small": ((batch, num_small), cfg.VIEWS.SMALL_SIZE)} if num_small else {}
+    for name, (counts, size) in sizes.items():
+        pixels = torch.randint(0, 256, (*counts, size, size, 3), dtype=torch.uint8, generator=generator)
         views[name] = pixels.movedim(-1, -3)
     mapper = ViewMapper.from_config(cfg)
     if mapper.objects:

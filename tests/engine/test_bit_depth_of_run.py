@@ -84,9 +84,6 @@ def test_the_depth_of_the_weights_wins_over_that_of_the_images(tmp_path, capsys)
     for depth in ("16", "float"):
         message = refusal(resolve_bit_depth, tiny_config("MODEL.WEIGHTS", str(weights)), records_at(depth, weights))
         assert f"ask for INPUT.BIT_DEPTH {DEPTHS[depth]}, but {weights} was trained with 14" in message
-    write_flags(weights, {"INPUT.BIT_DEPTH": "many"}, source="a test")
-    message = refusal(resolve_bit_depth, tiny_config("MODEL.WEIGHTS", str(weights)), records_at("12", weights))
-    assert "have 'many' as INPUT.BIT_DEPTH" in message
 
 
 def test_flags_of_shallow_images_are_as_they_were_and_a_depth_travels_with_the_others():

@@ -263,8 +263,7 @@ def test_a_gpu_that_torch_cannot_use_is_refused_unless_the_cpu_is_asked_for(monk
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(setup, "glob", lambda _: ["/dev/nvidia0"])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.cuda, "init", Mock(side_effect=RuntimeError("The NVIDIA driver is too old")))
-    refused("/dev/nvidia0, but torch .* too old.* or MODEL.DEVICE cpu", load)
+    refused("/dev/nvidia0, but torch .* or MODEL.DEVICE cpu", load)
     load("MODEL.DEVICE", "cpu")
 
 
