@@ -27,29 +27,14 @@ from revisit.keys import (
 from detectron2.config import CfgNode, get_cfg
 
 # The core's modules that declare keys, or bring in those that do.
-OWNERS = (
-    "revisit.modeling",
-    "revisit.data",
-    "revisit.data.augmentation_on_device",
-    "revisit.data.pixel_mapper",
-    "revisit.evaluation.classifiers",
-    "revisit.evaluation.label_free",
-    "revisit.checkpoint.checkpointer",
-    "revisit.engine.merging",
-    "revisit.engine.solver",
-    "revisit.engine.train_step",
-    "revisit.engine.measuring",
-    "revisit.engine.hooks",
-    "revisit.engine.evaluation_hooks",
-    "revisit.engine.trainer",
-    "revisit.engine.writers",
-)
+OWNERS = ("modeling", "data", "data.augmentation_on_device", "data.pixel_mapper", "evaluation.label_free")
+OWNERS += ("engine.merging", "engine.measuring")
 
 
 def add_revisit_config(cfg: CfgNode) -> None:
     """Add all declared keys to a Detectron2 config, in place: the core's, and those of whatever was imported before."""
     for module in OWNERS:
-        import_module(module)
+        import_module(f"revisit.{module}")
     add_declared_keys(cfg)
 
 

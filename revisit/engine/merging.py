@@ -6,7 +6,7 @@ import yaml
 
 from revisit.checkpoint.run_folder import Trained
 from revisit.config import OF_A_RUN, add_revisit_config
-from revisit.errors import UserError, did_you_mean
+from revisit.errors import UserError, did_you_mean, expect
 from revisit.imports import import_modules
 from revisit.keys import declaration, declare, dotted_keys, is_among, shown
 
@@ -27,15 +27,12 @@ _WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: 
 def merged_config(config_file: str, opts: Sequence[object] = (), trained: Trained | None = None) -> CfgNode:
     """The defaults, under a checkpoint's config and a config file where there are any, under KEY VALUE pairs.
 
-    What they name in IMPORTS is imported first, because it may declare config keys.
-
-    Raises:
-        UserError: a file or key that does not exist, or a value of another type.
+    What they name in IMPORTS is imported first, because it may declare config keys. Raises UserError for a file or key
+    that does not exist, or a value of another type.
     """
     if late := [str(word) for word in opts[::2] if str(word).startswith("--")]:
         raise UserError(f"{late[0]} comes after KEY VALUE: options go before the first KEY, next to --config-file")
-    if len(opts) % 2:
-        raise UserError(f"expected pairs KEY VALUE after the options, got {' '.join(map(str, opts))}")
+    expect(len(opts) % 2 == 0, f"expected pairs KEY VALUE after the options, got {' '.join(map(str, opts))}")
     in_file = read_keys(config_file) if config_file else {}
     typed = dict(zip(map(str, opts[::2]), opts[1::2], strict=True))
     defaults = get_cfg()

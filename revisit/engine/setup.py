@@ -60,26 +60,18 @@ class Plan(NamedTuple):
 
 
 def plan(args: argparse.Namespace, num_processes: int) -> Plan:
-    """The plan of tools/train_net.py's command line. Nothing is written but OUTPUT_DIR made.
-
-    Args:
-        num_processes: of the run, over all machines.
-
-    Raises:
-        UserError: whatever is wrong with it, in one line.
-    """
+    """The plan of tools/train_net.py's command line, for so many processes over all machines. Nothing is written but
+    OUTPUT_DIR made. Raises UserError for whatever is wrong with it."""
     no_recipe = "no recipe is given: expected --config-file FILE, such as own_images/pretrain.yaml (MODEL_ZOO.md)"
     expect(bool(args.config_file) or args.eval_only, no_recipe)
     where = {"num_processes": num_processes, "for_here": not args.dry_run}
-    cfg = make_config(args.config_file, args.opts, resume=args.resume, trained=args.eval_only, **where)
-    num_images = 0
+    cfg, num_images = make_config(args.config_file, args.opts, resume=args.resume, trained=args.eval_only, **where), 0
     with translated("looking at the data sets"):
         notes = typed_in_vain(cfg, args.opts) + settle_evaluation(cfg, eval_only=args.eval_only)
         follow_class_names(cfg, network := _used_network(cfg, args))
         if network.weights and num_classes(cfg) and not (network.classes or cfg.DATASETS.TRAIN):
-            notes.append(
-                (logging.WARNING, f"{network.weights} names no classes: those of DATASETS.TEST go by their order")
-            )
+            by_order = f"{network.weights} names no classes: those of DATASETS.TEST go by their order"
+            notes.append((logging.WARNING, by_order))
         if not args.eval_only:
             num_images, about_data = inspect_training(cfg, assume_missing=args.dry_run)
             resolve_schedule(cfg, num_images)

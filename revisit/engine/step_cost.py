@@ -154,11 +154,8 @@ def _record_shapes(model: nn.Module) -> Iterator[dict[str, list]]:
 
 class LiveMemory(TorchDispatchMode):
     """Counts the bytes of all tensors that live while it is entered, and of those that operations read and write:
-    ``traffic``.
-
-    Args:
-        kinds: tensors that are there from the beginning, by kind. Of other ones those that come up without being made
-            (weights that are no part of the model) are ``buffers``, what is made is ``activations``.
+    ``traffic``. ``kinds`` has tensors that are there from the beginning; others that come up without being made are
+    ``buffers``, what is made is ``activations``.
     """
 
     def __init__(self, kinds: dict[str, Iterable[Tensor]]):
