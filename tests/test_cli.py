@@ -103,13 +103,6 @@ def test_labels_of_another_order_are_compared_by_name_in_every_process_and_share
     assert f"{images} of {images} images of {same} are in KNN_EVAL.BANK toy_objects_train too" in text
 
 
-def test_eval_only_writes_the_knn_accuracy(pretrained, toy_root, tmp_path):
-    weights = pretrained / "model_final.pth"
-    run(f"{PRETRAIN} --eval-only --weights {weights} OUTPUT_DIR {tmp_path} {TINY}", toy_root)
-    assert 0 <= json.loads((tmp_path / "evaluation.json").read_text())["knn_top1"] <= 100
-    assert [path.name for path in tmp_path.glob("*.png")] == [f"neighbours_{load(weights)['iteration']:07d}.png"]
-
-
 def test_the_demo_runs_start_to_end(tmp_path):
     command = f"python tools/demo.py --quick --output {tmp_path}/demo"
     text = run(command, tmp_path)
@@ -195,17 +188,6 @@ def test_a_c4_detector_trains_and_is_evaluated_by_two_processes(toy_root, tmp_pa
     assert "2 gloo processes" in text and "bbox/AP50" in read_metrics(tmp_path / "metrics.json")
 
 
-def test_a_resumed_depth_run_keeps_to_its_learning_rate_schedule(toy_root, tmp_path):
-    command = f"{TRAIN} configs/toy/depth.yaml --resume OUTPUT_DIR {tmp_path} {NARROW} {DENSE} SOLVER.MAX_ITER 8"
-    command += " SOLVER.CHECKPOINT_PERIOD 6 SOLVER.IMS_PER_BATCH 4 DATASETS.TEST ()"
-    run(command, toy_root)
-    for name in ("model_final.pth", "metrics.json"):  # as if it had been killed after iteration 5
-        (tmp_path / name).unlink()
-    assert "Starting training from iteration 6" in run(command, toy_root)
-    ((iteration, rate),) = read_metrics(tmp_path / "metrics.json")["lr"]
-    assert iteration == 7 and rate == pytest.approx(0.001 * (1 - 7 / 8) ** 0.9, rel=1e-6)
-
-
 @pytest.mark.parametrize(
     ("flags", "options", "named"),
     [
@@ -271,10 +253,3 @@ def broken_copy(toy_root: Path, folder: Path, num_broken: int) -> str:
 def test_too_many_unreadable_images_stop_the_run(toy_root, tmp_path):
     command = broken_copy(toy_root, tmp_path / "photos", 12).replace("yaml", "yaml --num-gpus 2")
     assert f"{tmp_path}/photos" in one_line_error(f"{command} 3", toy_root)
-
-
-def test_a_few_unreadable_images_are_replaced_and_named(toy_root, tmp_path):
-    # Of 300 images an epoch of batches of 8 leaves out four, by the seed.
-    text = run(f"{broken_copy(toy_root, tmp_path / 'photos', 2)} 1 SEED 1", toy_root)
-    assert all(f"{tmp_path}/photos/{name}" in text for name in ("000.jpg", "025.jpg"))
-    assert read_metrics(tmp_path / "out/metrics.json")["read_failures"][-1][1] == 2

@@ -1,17 +1,21 @@
 """What the data sets of a run have to hold, looked at before any process starts."""
 
 import logging
+from collections.abc import Sequence
 
+from revisit.checkpoint.flags import BIT_DEPTH, read_flags
+from revisit.checkpoint.reading import read_checkpoint
 from revisit.checkpoint.run_folder import UNTRAINED, Trained
 from revisit.data.catalog import MissingDataError, get_records, is_labelled
 from revisit.data.class_names import share_classes
+from revisit.data.deep_pixels import bit_depth, find_bit_depth
 from revisit.data.inspection import Note, inspect, num_classes
 from revisit.data.records import shared_images
-from revisit.engine.bit_depth_of_run import resolve_bit_depth
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 from revisit.evaluation.features import check_not_enlarged
 from revisit.keys import DETECTORS
 from revisit.modeling.meta_arch.pretraining import method_of
+from revisit.urls import local_copy
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
@@ -104,3 +108,31 @@ def follow_class_names(cfg: CfgNode, trained: Trained = UNTRAINED) -> None:
         share_classes(trained.weights, cfg.DATASETS.TEST, names=trained.classes)
     elif cfg.DATASETS.TRAIN:
         share_classes(cfg.DATASETS.TRAIN[0], (*cfg.DATASETS.TRAIN[1:], *cfg.DATASETS.TEST), num_classes(cfg))
+
+
+def resolve_bit_depth(cfg: CfgNode, records: Sequence[dict]) -> None:
+    """Turn INPUT.BIT_DEPTH auto into a number where ``records`` have deep images, and print why: as MODEL.WEIGHTS were
+    trained, else as the images ask. UserError where these ask for another one than the weights."""
+    if bit_depth(cfg) is not None or (asked := find_bit_depth(records)) is None:
+        return
+    (bits, reason), trained = asked, _depth_of_weights(cfg.MODEL.WEIGHTS)
+    if trained:
+        fits = bits == trained if 1 in (bits, trained) else bits <= trained
+        expect(fits, f"{reason}: they ask for {BIT_DEPTH} {bits}, but {cfg.MODEL.WEIGHTS} was trained with {trained}")
+        bits, reason = trained, f"as {cfg.MODEL.WEIGHTS} was trained; {reason}"
+    was_frozen = cfg.is_frozen()  # by a project
+    cfg.defrost()
+    cfg.INPUT.BIT_DEPTH = bits
+    if was_frozen:
+        cfg.freeze()
+    print(f"{BIT_DEPTH} {bits}, so that values of 0 to {2**bits - 1} become 0 to 255: {reason}", flush=True)
+
+
+def _depth_of_weights(weights: str) -> int | None:
+    """By the flags beside or in the file; None where they say nothing."""
+    if not weights:
+        return None
+    flags = read_flags(weights)[0]
+    if flags is None:
+        flags = read_checkpoint(local_copy(weights, "MODEL.WEIGHTS")).get("flags")
+    return flags.get(BIT_DEPTH) if isinstance(flags, dict) else None

@@ -133,8 +133,8 @@ def _feeding(cfg: CfgNode, gpu_rate: float, assumed: str) -> dict:
         return {}
     cores, rates = round(gpu_rate / rate, 1), {"of_a_core": round(rate, 1), "of_a_gpu": round(gpu_rate, 1)}
     measured = f"a core's rate: this machine's, on {count} of the run's images, without waiting for the disk"
-    loading = {"cores_per_gpu": cores, "images_per_second": rates, "measured": measured}
-    return {"loading": {**loading, "assumed": f"a GPU's rate: {assumed}"}}
+    how = {"measured": measured, "assumed": f"a GPU's rate: {assumed}"}
+    return {"loading": {"cores_per_gpu": cores, "images_per_second": rates, **how}}
 
 
 def _views(cfg: CfgNode) -> dict:

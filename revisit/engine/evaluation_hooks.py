@@ -26,28 +26,16 @@ from detectron2.utils import comm
 
 logger = logging.getLogger(__name__)
 
-declare(
-    "TEST.KEEP_BEST",
-    False,
-    "Keep model_best.pth: the network of the evaluation whose main score, of the first of DATASETS.TEST, is the best: "
-    "bbox/AP, sem_seg/mIoU, depth/rmse (the lowest), knn_top1 (which needs KNN_EVAL.BANK). best.json says which.",
-    SWITCH,
-    may_change=True,
-)
-declare(
-    "TEST.PATIENCE",
-    0,
-    "End a run after so many evaluations in a row without a better one, which KEEP_BEST keeps; 0: never.",
-    whole(unit="evaluations (0: never)"),
-    may_change=True,
-)
+keep = "Keep model_best.pth, of the evaluation whose main score, of the first of DATASETS.TEST, is the best: "
+keep += "bbox/AP, sem_seg/mIoU, depth/rmse (the lowest), knn_top1 (which needs KNN_EVAL.BANK). best.json says which."
+declare("TEST.KEEP_BEST", False, keep, SWITCH, may_change=True)
+wait = "End a run after so many evaluations in a row without a better one, which KEEP_BEST keeps; 0: never."
+declare("TEST.PATIENCE", 0, wait, whole(unit="evaluations (0: never)"), may_change=True)
 
 
 class Evaluation(HookBase):
-    """Scores the network every TEST.EVAL_PERIOD iterations and after the last one: ``trainer.results``.
-
-    Belongs after all that changes the network. Only the main process has results.
-    """
+    """Scores the network every TEST.EVAL_PERIOD iterations and after the last one: ``trainer.results``, on the main
+    process alone. Belongs after all that changes the network."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -79,10 +67,8 @@ class LabelFreeResults(dict[str, float]):
 
 
 class LabelFreeHistory(HookBase):
-    """Logs ``neighbor_stability`` from the second evaluation on, and once, when the curves have flattened, advice.
-
-    They have when of the last FLAT values of RankMe, of alignment and of uniformity's size the largest exceeds the
-    smallest by at most TOLERANCE of it.
+    """Logs ``neighbor_stability`` from the second evaluation on, and once, when the curves have flattened, advice: when
+    of the last FLAT sizes of RankMe, alignment and uniformity the largest exceeds the smallest by at most TOLERANCE.
 
     Args:
         images: ``fingerprint`` of MONITOR.IMAGES.
@@ -122,11 +108,8 @@ class LabelFreeHistory(HookBase):
         if self._advised or len(sizes) < self.FLAT or not flat:
             return
         self._advised = True
-        logger.info(
-            f"the curves without labels have flattened: RankMe, alignment and uniformity of the last {self.FLAT} "
-            f"evaluations each lie within {self.TOLERANCE:.0%}. Finetune this network before you train on "
-            "(docs/reading-a-run.md)"
-        )
+        flattened = f"the curves without labels have flattened: the last {self.FLAT} lie within {self.TOLERANCE:.0%}"
+        logger.info(f"{flattened}. Finetune this network before you train on (docs/reading-a-run.md)")
 
 
 @dataclass(frozen=True)
@@ -188,10 +171,8 @@ class BestCheckpoint(HookBase):
         best = self._best
         if not best or not self._patience or best.waited < self._patience:
             return ""
-        return (
-            f"no better {best.score} than {best.value:.2f} in {best.waited} evaluations: {BEST}.pth, of iteration "
-            f"{best.iteration}, is the result (TEST.PATIENCE {self._patience}; a larger one, or 0, continues)"
-        )
+        no_better = f"no better {best.score} than {best.value:.2f} in {best.waited} evaluations"
+        return f"{no_better}: {BEST}.pth, of iteration {best.iteration}, is the result (TEST.PATIENCE {self._patience})"
 
 
 # docs/results.md: A tournament for small data.
@@ -243,10 +224,8 @@ class StartScores(HookBase):
         below = [name for name, pair in pairs.items() if name not in LABEL_FREE and is_better(name, *pair)]
         for name in below:
             before, now = pairs[name]
-            logger.warning(
-                f"{name} is {now:.2f} %, below the {before:.2f} % from before the first step: so far this run has "
-                "made the network worse (docs/reading-a-run.md: Below the start)"
-            )
+            what = f"{name} is {now:.2f} %, below the {before:.2f} % from before the first step: so far this run has"
+            logger.warning(f"{what} made the network worse (docs/reading-a-run.md: Below the start)")
         units = {name: "" if name in LABEL_FREE else " %" for name in pairs}
         changes = [f"{name} from {before:.2f} to {now:.2f}{units[name]}" for name, (before, now) in pairs.items()]
         done, half = self.trainer.iter + 1, self.trainer.max_iter / 2

@@ -137,10 +137,8 @@ class CollapseAlarm(HookBase):
         spread = self.trainer.storage.history("embedding_std").median(self._window)
         if spread < self.LIMIT:
             self._warned = True
-            logger.warning(
-                f"collapse: embedding_std {spread:.3f} over {self.WINDOW} iterations, so all images look alike to the "
-                "network. Try a lower SOLVER.BASE_LR or a longer warm-up (docs/reading-a-run.md)"
-            )
+            alike = f"collapse: embedding_std {spread:.3f} over {self.WINDOW} iterations: all images look alike"
+            logger.warning(f"{alike}. Try a lower SOLVER.BASE_LR or a longer warm-up (docs/reading-a-run.md)")
 
 
 def write_checkpoint(trainer: DefaultTrainer, folder: Path, name: str, **facts: object) -> str:
@@ -161,11 +159,10 @@ class EndOfRunError(UserError):
 
 
 class Checkpoints(HookBase):
-    """Writes a checkpoint every SOLVER.CHECKPOINT_PERIOD iterations, at the end, and after the step in which a signal
-    asked the run to stop.
-
-    Belongs after all that changes the model or the state of a hook, evaluation included, and before the writers. The
+    """Writes a checkpoint every ``period`` iterations, at the end, and when a signal asks the run to stop; the
     ``newest`` stay, and those of every ``every``-th iteration.
+
+    Belongs after all that changes the model or the state of a hook, evaluation included, and before the writers.
     """
 
     def __init__(

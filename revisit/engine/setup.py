@@ -100,15 +100,13 @@ def make_config(
 
     Args:
         num_processes: of the run, over all machines.
-        resume: a SEED that is to be drawn is the one that the run in OUTPUT_DIR drew, and SOLVER.PRECISION auto what it
-            measured.
+        resume: what the run in OUTPUT_DIR drew or measured is kept.
         trained: of a network that is only used: what neither file nor pairs say is as in its checkpoint.
         for_here: refuse what this machine cannot run.
         seed: what a negative SEED becomes; negative: drawn.
 
     Raises:
-        UserError: a file or key that does not exist, a value of the wrong type, an impossible recipe; with
-            ``trained`` a value that would make another network than the checkpoint's.
+        UserError: an impossible recipe; with ``trained`` one of another network than the checkpoint's.
     """
     config_file = find_config(config_file)
     if config_file and not Path(config_file).is_file():

@@ -1,8 +1,7 @@
 """What a training step makes, keeps in memory and computes, found by running it on tensors without numbers.
 
-torch's fake tensors have a shape and a type and no memory. The trainer's own step runs on them: forward, backward,
-optimiser and the method's hooks. What it allocates and multiplies is counted on the way, so no method has to say it.
-Several processes are one of them, whose exchanges with the others return at once.
+The trainer's own step runs on torch's fake tensors: forward, backward, optimiser and the method's hooks. Of several
+processes one runs, whose exchanges with the others return at once.
 """
 
 import weakref
@@ -46,8 +45,8 @@ class StepCost(NamedTuple):
 def step_cost(cfg: CfgNode, num_processes: int) -> StepCost:
     """The cost of a step of pretraining after every loss has joined.
 
-    float16 is planned as bfloat16, of the same size; a step on a GPU as the same step on a CPU. Under autocast every
-    pass casts fake weights again, where a real run keeps the first cast, so some copies of the weights are too many.
+    float16 is planned as bfloat16; a step on a GPU as the same step on a CPU. Under autocast every pass casts fake
+    weights again, where a real run keeps the first cast.
     """
     cfg = cfg.clone()
     cfg.defrost()

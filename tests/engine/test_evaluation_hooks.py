@@ -210,16 +210,6 @@ def test_a_run_out_of_patience_ends_with_its_result_and_resumes_to_nothing(toy_d
     assert load(tmp_path / "model_final.pth")["iteration"] == LAST and record(tmp_path)["iteration"] == LAST
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the killed run's open files
-def test_a_run_killed_where_it_would_have_ended_ends_when_it_resumes(toy_datasets, tmp_path, scores):
-    scores[3] = 9.0
-    with killed_in_writing(3, "model_final"):
-        train(tmp_path, *PATIENT)
-    assert train(tmp_path, *PATIENT, resume=True).iter == 3
-    assert final_score(tmp_path) == 9
-    assert record(tmp_path) == {"score": "knn_top1", "value": 10.0, "iteration": 1, "waited": 1}
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_scores_of_an_earlier_network_are_not_taken_for_those_of_a_run_that_went_on(toy_datasets, tmp_path, scores):
     train(tmp_path, *KEEPING, "SOLVER.MAX_ITER", 2)

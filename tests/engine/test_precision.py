@@ -95,16 +95,6 @@ def test_a_step_that_waits_for_its_launches_is_offered_to_be_compiled(share, is_
     assert ("MODEL.COMPILE True" in caplog.text) == is_said
 
 
-@pytest.mark.parametrize("method", ["DenseCL", "BYOL", "SwAV"])
-def test_every_method_is_measured(method, monkeypatch, caplog):
-    monkeypatch.setattr(measuring, "TURNS", 1)
-    small = ("VIEWS.NUM_SMALL", 0, "VIEWS.LARGE_SIZE", 64, "BYOL.HIDDEN_DIM", 8, "SWAV.HIDDEN_DIM", 8)
-    cfg = tiny_config(*AUTO, "MODEL.META_ARCHITECTURE", method, *small, "SWAV.PROTOTYPES", 8)
-    with caplog.at_level("INFO"):
-        assert measuring.choose_precision(cfg)["SOLVER.PRECISION"] == ""
-    assert "images per second" in caplog.text
-
-
 def test_bfloat16_is_left_out_where_the_cpu_computes_it_wrong(monkeypatch, caplog):
     pretend(monkeypatch, 4, 4)
     with caplog.at_level("INFO"):

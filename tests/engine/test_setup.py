@@ -26,7 +26,6 @@ from revisit.engine import launch, setup
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.environment import describe_environment, git_state, record_environment
 from revisit.engine.setup import Plan, make_config, plan
-from revisit.errors import UserError
 from revisit.files import make_folder
 from revisit.keys import KEYS, OF_DETECTRON2, check_values, declare, each, real, reference, whole
 
@@ -62,7 +61,6 @@ def test_the_reference_page_is_the_one_that_the_declarations_make():
 
 # What would run and be wrong without a word, by the key that the message names.
 REFUSED = [
-    (("SOLVER.LR_SCHEDULER_NAME", "Poly"), "SOLVER.LR_SCHEDULER_NAME"),
     (("MOCO.QUEUE_SIZE", 255), "MOCO.QUEUE_SIZE"),
     (("MOCO.QUEUE_SIZE", "many"), "MOCO.QUEUE_SIZE"),
     (("MOCO.QUEUE_SIZE",), "MOCO.QUEUE_SIZE"),
@@ -75,9 +73,7 @@ REFUSED = [
     (("INPUT.FORMAT", "BGR"), "INPUT.FORMAT"),
     (("MODEL.WEIGHTS", "nowhere.pth"), "MODEL.WEIGHTS"),
     (("SOLVER.BASE_LR", 0.1, "--resume"), "--resume"),
-    (("SOLVER.BASE_LR", -1), "SOLVER.BASE_LR"),
     (("SOLVER.BASE_LR", "1e999"), "SOLVER.BASE_LR"),
-    (("MODEL.PIXEL_MEAN", "[0.485,0.456,0.406]"), "MODEL.PIXEL_MEAN"),
     (("DATASETS.TRAIN", "folder:/x"), r"\('folder:/x',\)"),
     (("DATASETS.TRAIN", "/x"), r"\('folder:/x',\)"),
     ((*DENSECL, "VIEWS.NUM_SMALL", 4), "VIEWS.NUM_SMALL"),
@@ -156,12 +152,6 @@ VALUES = st.recursive(
 )
 
 
-@given(VALUES)
-def test_a_rule_tells_yes_from_no_whatever_the_value(value):
-    for key in KEYS.values():
-        assert key.rule is None or key.rule.holds(value) in (True, False), key.name
-
-
 @given(st.sampled_from(RULED), VALUES.filter(lambda value: not isinstance(value, dict)))
 def test_a_value_against_the_rule_of_its_key_is_refused_by_name(key, value):
     """What the rules are stands in docs/config.md, which is compared above."""
@@ -215,21 +205,13 @@ def test_missing_data_has_its_published_size_in_a_dry_run_alone(tmp_path, monkey
         ("DATASETS.TRAIN", "('{}',)", "unknown data set '{0}': .* write .*'folder:{0}',"),
         ("KNN_EVAL.BANK", "class_folders:{}/birds", "birds not found"),
         ("KNN_EVAL.BANK", "toy_scenes_train", "KNN_EVAL.BANK toy_scenes_train has fewer than two classes"),
+        ("DATASETS.TEST", "('folder:{}/toy_scenes',)", "have no class .* MONITOR.IMAGES takes one without labels"),
     ],
 )
 def test_data_that_is_missing_unknown_or_without_classes_is_refused(toy_datasets, tmp_path, key, name, message):
-    cfg = load(key, name.format(tmp_path), *(TESTED if key == "KNN_EVAL.BANK" else ()))
-    with pytest.raises(UserError, match=message.format(tmp_path)):
-        inspect_training(cfg)[0] if key == "DATASETS.TRAIN" else inspect_evaluation(cfg)
-
-
-@pytest.mark.parametrize("name", ["toy_scenes_train", "folder:{}/toy_scenes"])
-def test_images_without_a_class_are_refused_where_a_bank_is_to_classify_them(toy_datasets, name):
-    name = name.format(toy_datasets)
-    cfg = load("KNN_EVAL.BANK", "toy_objects_train", "DATASETS.TEST", f"('{name}',)")
-    message = f"DATASETS.TEST: images of {name} have no class .* expected a labelled data set; MONITOR.IMAGES takes"
-    assert re.search(message, refusal(inspect_evaluation, cfg))
-    inspect_evaluation(load("MONITOR.IMAGES", name))
+    root = toy_datasets if key == "DATASETS.TEST" else tmp_path
+    cfg = load("KNN_EVAL.BANK", "toy_objects_train", *TESTED, key, name.format(root))
+    refused(message.format(tmp_path), inspect_training if key == "DATASETS.TRAIN" else inspect_evaluation, cfg)
 
 
 def test_a_drawn_seed_is_kept_by_a_resumed_run(tmp_path):

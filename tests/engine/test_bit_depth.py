@@ -17,8 +17,7 @@ from revisit.data.deep_pixels import bit_depth
 from revisit.data.loader import ResumableLoader
 from revisit.data.pixel_mapper import PixelMapper
 from revisit.data.reader import require_record
-from revisit.engine.bit_depth_of_run import resolve_bit_depth
-from revisit.engine.data_checks import inspect_training
+from revisit.engine.data_checks import inspect_training, resolve_bit_depth
 from revisit.engine.finetune_trainer import build_mapper
 from revisit.engine.setup import make_config
 
