@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-import yaml
-
 from revisit.checkpoint.run_folder import Trained
 from revisit.config import OF_A_RUN, add_revisit_config
-from revisit.errors import UserError, did_you_mean, expect
+from revisit.errors import UserError, did_you_mean, expect, translated
 from revisit.imports import import_modules
 from revisit.keys import declaration, declare, dotted_keys, is_among, shown
 
@@ -53,12 +51,8 @@ def merged_config(config_file: str, opts: Sequence[object] = (), trained: Traine
 
 def read_keys(path: str) -> dict[str, object]:
     """What a config file and those that it is based on state, by full key. Raises UserError with the file's name."""
-    try:
+    with translated(path):
         return dotted_keys(CfgNode(CfgNode.load_yaml_with_base(path, allow_unsafe=False)))
-    except RecursionError as error:
-        raise UserError(f"{path}: _BASE_ leads back to the file itself") from error
-    except (OSError, KeyError, ValueError, AssertionError, TypeError, AttributeError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: {' '.join(str(error).split())}") from error
 
 
 def _merge(cfg: CfgNode, values: Mapping[str, object], where: str) -> None:
@@ -67,15 +61,11 @@ def _merge(cfg: CfgNode, values: Mapping[str, object], where: str) -> None:
     for key, value in values.items():
         if key not in current:
             raise UserError(f"{where}: unknown config key {key}{did_you_mean(key, current)}")
-        try:
-            cfg.merge_from_list([key, _fitted(key, value, current[key])])
-        except UserError as error:
-            raise UserError(f"{where}: {error}") from None
-        except (ValueError, AssertionError, TypeError) as error:
-            raise UserError(f"{where}: {' '.join(str(error).split())}") from error
+        with translated(where):
+            cfg.merge_from_list([key, _fitted(key, value, current[key], where)])
 
 
-def _fitted(key: str, value: object, default: object) -> object:
+def _fitted(key: str, value: object, default: object, where: str) -> object:
     """The value with a whole number as a float where the default is one. Raises UserError for one of another type."""
     decoded = CfgNode._decode_cfg_value(value)
     if type(default) is float and type(decoded) is int and abs(decoded) < 1e300:
@@ -87,5 +77,5 @@ def _fitted(key: str, value: object, default: object) -> object:
         if isinstance(decoded, str) and list in kinds:
             path = key.startswith("DATASETS.") and "/" in decoded and ":" not in decoded
             words += f"; did you mean \"('{'folder:' * path}{decoded}',)\"?"
-        raise UserError(f"{key} is {shown(decoded)}: expected {words}")
+        raise UserError(f"{where}: {key} is {shown(decoded)}: expected {words}")
     return value
