@@ -207,11 +207,6 @@ def test_weights_that_do_not_fit_end_in_one_line(flags, options, named, pretrain
     [
         ("DATASETS.TRAIN", "('toy_nyud_depth_train',)"),  # without masks
         ("DATASETS.TEST", "('toy_nyud_segmentation_val',)"),  # of other classes
-        ("MODEL.SEM_SEG_HEAD.NUM_CLASSES", "12"),  # of 11
-        ("INPUT.SQUASH", "[512,512]"),  # and a crop
-        ("INPUT.CROP.TYPE", "relative"),
-        ("INPUT.RANDOM_FLIP", "vertical"),
-        ("INPUT.FORMAT", "BGR"),
         ("MODEL.SEM_SEG_HEAD.IGNORE_VALUE", "0"),
     ],
 )
