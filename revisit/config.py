@@ -55,8 +55,7 @@ of_detectron2("MODEL.SEM_SEG_HEAD.IGNORE_VALUE", rule=one_of(255), read_by=PIXEL
 of_detectron2("MODEL.*.NUM_CLASSES", rule=COUNT)
 of_detectron2("MODEL.BACKBONE.FREEZE_AT", rule=whole(0, 99, "(stages, or blocks of a ViT: 0 none, 1 the stem)"))
 of_detectron2("MODEL.*_LOSS_WEIGHT", "MODEL.*.LOSS_WEIGHT", rule=real())
-of_detectron2("MODEL.DEVICE", may_change=True)
-of_detectron2("MODEL.WEIGHTS", may_change=True)  # a resumed run has its checkpoint's
+of_detectron2("MODEL.DEVICE", "MODEL.WEIGHTS", "DATASETS.TEST", "CUDNN_BENCHMARK", may_change=True)
 
 # Thresholds of a test may change in a resumed run, those of the training may not.
 of_detectron2("MODEL.RPN.*_TOPK_TRAIN", rule=COUNT, read_by=_TWO_STAGE)
@@ -86,7 +85,6 @@ of_detectron2("INPUT.RANDOM_FLIP", rule=one_of("horizontal", "vertical", "none")
 of_detectron2("INPUT.CROP.*", read_by=FINETUNING)
 of_detectron2("DATALOADER.ASPECT_RATIO_GROUPING", "DATALOADER.FILTER_EMPTY_ANNOTATIONS", read_by=FINETUNING)
 of_detectron2("DATALOADER.NUM_WORKERS", rule=whole(), may_change=True)
-of_detectron2("DATASETS.TEST", may_change=True)
 
 of_detectron2("SOLVER.IMS_PER_BATCH", rule=COUNT)
 of_detectron2("SOLVER.BASE_LR", rule=real(open_low=True), may_change=True)
@@ -94,18 +92,17 @@ of_detectron2("SOLVER.WEIGHT_DECAY", rule=real(), may_change=True)
 of_detectron2("SOLVER.MAX_ITER", rule=whole(unit="(0: as many as SOLVER.EPOCHS are)"), may_change=True)
 of_detectron2("SOLVER.WARMUP_ITERS", rule=whole(), may_change=True)
 of_detectron2("SOLVER.STEPS", rule=each(whole(), rising=True), may_change=True)
-of_detectron2("SOLVER.BIAS_LR_FACTOR", "SOLVER.WEIGHT_DECAY_*", may_change=True)
 of_detectron2(
     "SOLVER.LR_SCHEDULER_NAME", rule=one_of("WarmupMultiStepLR", "WarmupCosineLR", "PolynomialLR"), may_change=True
 )
-of_detectron2("SOLVER.GAMMA", "SOLVER.WARMUP_*", "SOLVER.CHECKPOINT_PERIOD", may_change=True)
+of_detectron2("SOLVER.GAMMA", "SOLVER.WARMUP_*", "SOLVER.BIAS_LR_FACTOR", "SOLVER.WEIGHT_DECAY_*", may_change=True)
 of_detectron2("SOLVER.MOMENTUM", rule=real(0, 0.99999))
 
+of_detectron2("SOLVER.CHECKPOINT_PERIOD", may_change=True)
 of_detectron2("TEST.EVAL_PERIOD", rule=whole(unit="iterations (0: as TEST.EVAL_EPOCHS says)"), may_change=True)
 of_detectron2("TEST.DETECTIONS_PER_IMAGE", rule=COUNT, may_change=True, read_by=DETECTORS)
 of_detectron2("TEST.KEYPOINT_OKS_SIGMAS", may_change=True, read_by=_TWO_STAGE)
 of_detectron2("TEST.PRECISE_BN.*", read_by=FINETUNING)
-of_detectron2("CUDNN_BENCHMARK", may_change=True)
 of_detectron2(
     "OUTPUT_DIR", rule=Rule("the name of a folder", lambda v: isinstance(v, str) and v != ""), may_change=True
 )

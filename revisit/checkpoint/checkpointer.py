@@ -34,8 +34,7 @@ from detectron2.utils import comm
 logger = logging.getLogger(__name__)
 
 
-partial = "Finetune although not every backbone tensor finds its value in MODEL.WEIGHTS."
-declare("MODEL.ALLOW_PARTIAL_BACKBONE", False, partial, SWITCH, may_change=True)
+declare("MODEL.ALLOW_PARTIAL_BACKBONE", False, "Finetune though MODEL.WEIGHTS has it in part.", SWITCH, may_change=True)
 
 
 class RevisitCheckpointer(DetectionCheckpointer):

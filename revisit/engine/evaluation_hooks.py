@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,11 +27,15 @@ from detectron2.utils import comm
 
 logger = logging.getLogger(__name__)
 
-keep = "Keep model_best.pth, of the evaluation whose main score, of the first of DATASETS.TEST, is the best: "
-keep += "bbox/AP, sem_seg/mIoU, depth/rmse (the lowest), knn_top1 (which needs KNN_EVAL.BANK). best.json says which."
-declare("TEST.KEEP_BEST", False, keep, SWITCH, may_change=True)
-wait = "End a run after so many evaluations in a row without a better one, which KEEP_BEST keeps; 0: never."
-declare("TEST.PATIENCE", 0, wait, whole(unit="evaluations (0: never)"), may_change=True)
+resumable = partial(declare, may_change=True)
+resumable(
+    "TEST.KEEP_BEST",
+    False,
+    "Keep model_best.pth, of the evaluation whose main score, of the first of DATASETS.TEST, is the best: bbox/AP, "
+    "sem_seg/mIoU, depth/rmse (the lowest), knn_top1 (which needs KNN_EVAL.BANK). best.json says which.",
+    SWITCH,
+)
+resumable("TEST.PATIENCE", 0, "End a run after so many evaluations that KEEP_BEST does not keep; 0: never.", whole())
 
 
 class Evaluation(HookBase):
