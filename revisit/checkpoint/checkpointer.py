@@ -34,7 +34,7 @@ from detectron2.utils import comm
 logger = logging.getLogger(__name__)
 
 
-declare("MODEL.ALLOW_PARTIAL_BACKBONE", False, "Finetune though MODEL.WEIGHTS has it in part.", SWITCH, may_change=True)
+declare("MODEL.ALLOW_PARTIAL_BACKBONE", False, "Finetune from a part of its tensors.", SWITCH, may_change=True)
 
 
 class RevisitCheckpointer(DetectionCheckpointer):

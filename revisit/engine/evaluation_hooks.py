@@ -35,7 +35,7 @@ resumable(
     "sem_seg/mIoU, depth/rmse (the lowest), knn_top1 (which needs KNN_EVAL.BANK). best.json says which.",
     SWITCH,
 )
-resumable("TEST.PATIENCE", 0, "End a run after so many evaluations that KEEP_BEST does not keep; 0: never.", whole())
+resumable("TEST.PATIENCE", 0, "End a run after so many evaluations in a row without a better one; 0: never.", whole())
 
 
 class Evaluation(HookBase):
