@@ -42,11 +42,8 @@ def apply() -> None:
     try:
         importlib.import_module("cv2")
     except ImportError as error:
-        raise ImportError(
-            f"OpenCV does not import ({error}). If a system library such as libGL is missing, install it "
-            "(Debian and Ubuntu: the packages libgl1 and libglib2.0-0) or replace opencv-python by "
-            "opencv-python-headless, which needs none"
-        ) from error
+        remedy = "install the packages libgl1 and libglib2.0-0, or opencv-python-headless in opencv-python's place"
+        raise ImportError(f"OpenCV does not import ({error}). If libGL is missing, {remedy}") from error
     if OPERATORS not in sys.modules and not has_compiled_operators():
         sys.modules[OPERATORS] = _stand_in()
     _restore_numpy_names()

@@ -28,29 +28,14 @@ from revisit.keys import (
 from detectron2.config import CfgNode, get_cfg
 
 # The core's modules that declare keys, or bring in those that do.
-OWNERS = (
-    "revisit.modeling",
-    "revisit.data",
-    "revisit.data.augmentation_on_device",
-    "revisit.data.pixel_mapper",
-    "revisit.evaluation.classifiers",
-    "revisit.evaluation.label_free",
-    "revisit.checkpoint.checkpointer",
-    "revisit.engine.merging",
-    "revisit.engine.solver",
-    "revisit.engine.train_step",
-    "revisit.engine.precision",
-    "revisit.engine.hooks",
-    "revisit.engine.evaluation_hooks",
-    "revisit.engine.trainer",
-    "revisit.engine.writers",
-)
+OWNERS = ("modeling", "data", "data.augmentation_on_device", "data.pixel_mapper", "evaluation.label_free")
+OWNERS += ("engine.merging", "engine.measuring")
 
 
 def add_revisit_config(cfg: CfgNode) -> None:
     """Add all declared keys to a Detectron2 config, in place: the core's, and those of whatever was imported before."""
     for module in OWNERS:
-        import_module(module)
+        import_module(f"revisit.{module}")
     add_declared_keys(cfg)
 
 
@@ -71,8 +56,7 @@ of_detectron2("MODEL.SEM_SEG_HEAD.IGNORE_VALUE", rule=one_of(255), read_by=PIXEL
 of_detectron2("MODEL.*.NUM_CLASSES", rule=COUNT)
 of_detectron2("MODEL.BACKBONE.FREEZE_AT", rule=whole(0, 99, "(stages, or blocks of a ViT: 0 none, 1 the stem)"))
 of_detectron2("MODEL.*_LOSS_WEIGHT", "MODEL.*.LOSS_WEIGHT", rule=real())
-of_detectron2("MODEL.DEVICE", may_change=True)
-of_detectron2("MODEL.WEIGHTS", may_change=True)  # a resumed run has its checkpoint's
+of_detectron2("MODEL.DEVICE", "MODEL.WEIGHTS", "DATASETS.TEST", "CUDNN_BENCHMARK", may_change=True)
 
 # Thresholds of a test may change in a resumed run, those of the training may not.
 of_detectron2("MODEL.RPN.*_TOPK_TRAIN", rule=COUNT, read_by=_TWO_STAGE)
@@ -104,7 +88,6 @@ of_detectron2("INPUT.RANDOM_FLIP", rule=one_of("horizontal", "vertical", "none")
 of_detectron2("INPUT.CROP.*", read_by=FINETUNING)
 of_detectron2("DATALOADER.ASPECT_RATIO_GROUPING", "DATALOADER.FILTER_EMPTY_ANNOTATIONS", read_by=FINETUNING)
 of_detectron2("DATALOADER.NUM_WORKERS", rule=whole(), may_change=True)
-of_detectron2("DATASETS.TEST", may_change=True)
 
 of_detectron2("SOLVER.IMS_PER_BATCH", rule=COUNT)
 of_detectron2("SOLVER.BASE_LR", rule=real(open_low=True), may_change=True)
@@ -118,15 +101,15 @@ of_detectron2("SOLVER.CLIP_GRADIENTS.CLIP_VALUE", rule=POSITIVE)  # a negative o
 of_detectron2(
     "SOLVER.LR_SCHEDULER_NAME", rule=one_of("WarmupMultiStepLR", "WarmupCosineLR", "PolynomialLR"), may_change=True
 )
-of_detectron2("SOLVER.WARMUP_METHOD", "SOLVER.CHECKPOINT_PERIOD", may_change=True)
+of_detectron2("SOLVER.WARMUP_METHOD", may_change=True)
 of_detectron2("SOLVER.MOMENTUM", rule=real(0, 0.99999))
 
+of_detectron2("SOLVER.CHECKPOINT_PERIOD", may_change=True)
 of_detectron2("TEST.EVAL_PERIOD", rule=whole(unit="iterations (0: as TEST.EVAL_EPOCHS says)"), may_change=True)
 of_detectron2("TEST.DETECTIONS_PER_IMAGE", rule=COUNT, may_change=True, read_by=DETECTORS)
 of_detectron2("TEST.KEYPOINT_OKS_SIGMAS", may_change=True, read_by=_TWO_STAGE)
 of_detectron2("TEST.PRECISE_BN.NUM_ITER", rule=COUNT, read_by=FINETUNING)  # of 0, all statistics would be 0
 of_detectron2("TEST.PRECISE_BN.*", read_by=FINETUNING)
-of_detectron2("CUDNN_BENCHMARK", may_change=True)
 of_detectron2(
     "OUTPUT_DIR", rule=Rule("the name of a folder", lambda v: isinstance(v, str) and v != ""), may_change=True
 )

@@ -17,8 +17,7 @@ _NO_ANSWER = re.compile(
 class UserError(Exception):
     """A mistake in the input, reported in one line: what was found, what was expected, what to do.
 
-    Entry scripts print the message without a traceback and exit with EXIT_CODE. Every other exception is
-    a defect of ours and keeps its traceback.
+    Entry scripts exit with EXIT_CODE. Every other exception is a defect of ours and keeps its traceback.
     """
 
     EXIT_CODE = 2
@@ -35,16 +34,11 @@ def expect(condition: bool, message: str) -> None:
 
 @contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """While a run is set up from its config: what a library raises in the block becomes one line.
+    """While a run is set up from its config: what a library raises in the block becomes one line, a UserError with what
+    the block was ``doing`` and the library's words.
 
     The traceback goes to the run's log.txt once that is open, and with ``--debug`` to the screen. What is no defect
     (``is_no_defect``) passes.
-
-    Args:
-        doing: what the block does, such as "building the model".
-
-    Raises:
-        UserError: ``doing`` and the library's words.
     """
     try:
         yield
@@ -53,7 +47,7 @@ def translated(doing: str) -> Iterator[None]:
             raise
         logged = logging.getLogger("revisit").handlers
         logging.getLogger(__name__).debug(f"{doing} failed", exc_info=True)
-        if debugging():
+        if "--debug" in sys.argv:  # which the processes of a run inherit
             traceback.print_exc()
         where = "the traceback is in log.txt, and --debug prints it" if logged else "--debug prints the traceback"
         raise UserError(f"{doing}: {type(error).__name__}: {words_of(error)} ({where})") from error
@@ -67,10 +61,8 @@ def enough_memory() -> Iterator[None]:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        raise UserError(
-            f"{first_line(error)} Set SOLVER.AMP.ENABLED True, SOLVER.ACCUMULATION_STEPS 2 (MOCO.BN_GROUP has to fit), "
-            "or a smaller SOLVER.IMS_PER_BATCH; --dry-run says what a process needs"
-        ) from error
+        help_with = "SOLVER.AMP.ENABLED True, SOLVER.ACCUMULATION_STEPS 2 or a smaller SOLVER.IMS_PER_BATCH"
+        raise UserError(f"{first_line(error)} Set {help_with}; --dry-run says what a process needs") from error
 
 
 def is_no_defect(error: BaseException) -> bool:
@@ -81,11 +73,6 @@ def is_no_defect(error: BaseException) -> bool:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error is how torch says that a GPU's memory does not suffice."""
     return "OutOfMemoryError" in {kind.__name__ for kind in type(error).__mro__}
-
-
-def debugging() -> bool:
-    """Whether the command line asks for tracebacks; the processes of a run inherit it."""
-    return "--debug" in sys.argv
 
 
 def words_of(error: Exception) -> str:

@@ -29,7 +29,7 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def strict_json(content: object) -> str:
-    """The text of a dict that holds plain values, with null for numbers that JSON does not have: NaN and infinities."""
+    """JSON of plain values, with null for what it does not have: NaN and infinities."""
     return json.dumps(_finite(content), indent=2, allow_nan=False)
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable
 from fnmatch import fnmatchcase
 from functools import reduce
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from revisit.errors import UserError
@@ -108,7 +109,6 @@ def declare(
     """Declare one of our keys, when the module that owns it is imported.
 
     Args:
-        name: in full, such as ``MOCO.TEMPERATURE``.
         meaning: a sentence or two, with the symbol that docs/method.md has for it; docs/config.md prints it.
         rule: what values are sensible whatever the other keys say; None: any of the default's type.
         paper: the paper's value for kNN-MoCo on COCO, where it gives one.
@@ -116,19 +116,21 @@ def declare(
         read_by: meta-architectures, by class name, that read it, with their subclasses; (): all.
         by_images: what 0 stands for, of the number of training images and the batch.
     """
-    readers = (read_by,) if isinstance(read_by, str) else tuple(read_by)
     owner = sys._getframe(1).f_globals["__name__"]
     assert name not in KEYS or KEYS[name].owner == owner, f"{name} is declared by {KEYS[name].owner} and {owner}"
-    KEYS[name] = Key(name, default, meaning, rule, paper, may_change, readers, owner, by_images)
+    KEYS[name] = Key(name, default, meaning, rule, paper, may_change, _names(read_by), owner, by_images)
 
 
 def of_detectron2(
     *patterns: str, rule: Rule | None = None, may_change: bool = False, read_by: str | Collection[str] = ()
 ) -> None:
     """Say of keys that Detectron2 declares what ``declare`` says of ours."""
-    readers = (read_by,) if isinstance(read_by, str) else tuple(read_by)
     for pattern in patterns:
-        OF_DETECTRON2[pattern] = Key(pattern, None, "", rule, None, may_change, readers, "detectron2")
+        OF_DETECTRON2[pattern] = Key(pattern, None, "", rule, None, may_change, _names(read_by), "detectron2")
+
+
+def _names(read_by: str | Collection[str]) -> tuple[str, ...]:
+    return (read_by,) if isinstance(read_by, str) else tuple(read_by)
 
 
 def declaration(name: str) -> Key | None:
@@ -154,7 +156,7 @@ def add_declared_keys(cfg: CfgNode) -> None:
 
 
 def value_of(cfg: CfgNode, key: str) -> Any:
-    """The value of a full key, such as ``MODEL.RESNETS.DEPTH``."""
+    """The value of a full key."""
     return reduce(getattr, key.split("."), cfg)
 
 
@@ -200,28 +202,19 @@ def is_read(cfg: CfgNode, name: str) -> bool:
 
 def reference(keys: Iterable[Key]) -> str:
     """The page docs/config.md: a table for each section of our keys."""
-    lines = [_HEADER]
-    section = None
-    for key in sorted(keys, key=lambda key: key.name.rpartition(".")[::2]):
-        if (place := key.name.rpartition(".")[0]) != section:
-            section = place
-            lines += [
-                f"\n## {section or 'Others'}\n",
-                "| key | default | meaning | values | paper |",
-                "|---|---|---|---|---|",
-            ]
-        default, paper = (f"`{value!r}`".replace("|", "\\|") for value in (key.default, key.paper))
-        change = " A resumed run may change it." if key.may_change else ""
-        readers = f" Read by {', '.join(key.read_by)}." if key.read_by else ""
-        expected = key.rule.expected if key.rule else f"of type {type(key.default).__name__}"
-        cells = (
-            f"`{key.name}`",
-            default,
-            f"{key.meaning}{readers}{change}",
-            expected,
-            "" if key.paper is None else paper,
+    lines, ordered = [_HEADER], sorted(keys, key=lambda key: key.name.rpartition(".")[::2])
+    for section, of_section in groupby(ordered, key=lambda key: key.name.rpartition(".")[0]):
+        lines.append(
+            f"\n## {section or 'Others'}\n\n| key | default | meaning | values | paper |\n|---|---|---|---|---|"
         )
-        lines.append("| " + " | ".join(" ".join(cell.split()) for cell in cells) + " |")
+        for key in of_section:
+            default, paper = (f"`{value!r}`".replace("|", "\\|") for value in (key.default, key.paper))
+            change = " A resumed run may change it." if key.may_change else ""
+            readers = f" Read by {', '.join(key.read_by)}." if key.read_by else ""
+            expected = key.rule.expected if key.rule else f"of type {type(key.default).__name__}"
+            meaning, paper = f"{key.meaning}{readers}{change}", "" if key.paper is None else paper
+            cells = (f"`{key.name}`", default, meaning, expected, paper)
+            lines.append("| " + " | ".join(" ".join(cell.split()) for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 

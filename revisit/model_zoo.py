@@ -50,11 +50,7 @@ def get_config_file(name: str) -> str:
 
 
 def get_config(name: str) -> CfgNode:
-    """A recipe's config over all defaults, as it is written: schedules in epochs are not resolved, nothing is checked.
-
-    Raises:
-        UserError: a name that there is not.
-    """
+    """A recipe's config over all defaults, as it is written: no schedule is resolved, nothing is checked."""
     return merged_config(get_config_file(name))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -176,27 +177,11 @@ def test_a_c4_detector_trains_and_is_evaluated_by_two_processes(toy_root, tmp_pa
     assert "2 gloo processes" in text and "bbox/AP50" in read_metrics(tmp_path / "metrics.json")
 
 
-def test_a_resumed_depth_run_keeps_to_its_learning_rate_schedule(toy_root, tmp_path):
-    command = f"{TRAIN} configs/toy/depth.yaml --resume OUTPUT_DIR {tmp_path} {NARROW} {DENSE} SOLVER.MAX_ITER 8"
-    command += " SOLVER.CHECKPOINT_PERIOD 6 SOLVER.IMS_PER_BATCH 4 DATASETS.TEST ()"
-    run(command, toy_root)
-    for name in ("model_final.pth", "metrics.json"):  # as if it had been killed after iteration 5
-        (tmp_path / name).unlink()
-    assert "Starting training from iteration 6" in run(command, toy_root)
-    ((iteration, rate),) = read_metrics(tmp_path / "metrics.json")["lr"]
-    assert iteration == 7 and rate == pytest.approx(0.001 * (1 - 7 / 8) ** 0.9, rel=1e-6)
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [
         ("DATASETS.TRAIN", "('toy_nyud_depth_train',)"),  # without masks
         ("DATASETS.TEST", "('toy_nyud_segmentation_val',)"),  # of other classes
-        ("MODEL.SEM_SEG_HEAD.NUM_CLASSES", "12"),  # of 11
-        ("INPUT.SQUASH", "[512,512]"),  # and a crop
-        ("INPUT.CROP.TYPE", "relative"),
-        ("INPUT.RANDOM_FLIP", "vertical"),
-        ("INPUT.FORMAT", "BGR"),
         ("MODEL.SEM_SEG_HEAD.IGNORE_VALUE", "0"),
     ],
 )
@@ -234,3 +219,18 @@ def test_a_few_unreadable_images_are_replaced_and_named(toy_root, tmp_path):
     text = run(f"{PRETRAIN} {data} OUTPUT_DIR {tmp_path}/out {TINY} SOLVER.EPOCHS 1", toy_root)
     assert all(f"{tmp_path}/photos/{name}" in text for name in ("000.jpg", "025.jpg"))
     assert read_metrics(tmp_path / "out/metrics.json")["read_failures"][-1][1] == 2
+
+
+def broken_copy(toy_root: Path, folder: Path, num_broken: int) -> str:
+    """A command that trains on a new folder of 300 photographs, ``num_broken`` of them, each 25th, cut short."""
+    folder.mkdir()
+    images = sorted((toy_root / "toy_scenes/coco/train2017").iterdir())
+    for n in range(300):
+        data = images[n % len(images)].read_bytes()
+        (folder / f"{n:03d}.jpg").write_bytes(data[: len(data) // 2] if n % 25 == 0 and n < 25 * num_broken else data)
+    return f"{PRETRAIN} DATASETS.TRAIN \"('folder:{folder}',)\" OUTPUT_DIR {folder}/../out {TINY} SOLVER.EPOCHS"
+
+
+def test_too_many_unreadable_images_stop_the_run(toy_root, tmp_path):
+    command = broken_copy(toy_root, tmp_path / "photos", 12).replace("yaml", "yaml --num-gpus 2")
+    assert f"{tmp_path}/photos" in one_line_error(f"{command} 3", toy_root)

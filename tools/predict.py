@@ -33,7 +33,7 @@ def main() -> None:
     args = parse_args()
     from projects.Predict.file_predictions import FilePredictor, find_sources
     from projects.Predict.predictions import finetuned_config, set_score_threshold
-    from revisit.engine.bit_depth_of_run import resolve_bit_depth
+    from revisit.engine.data_checks import resolve_bit_depth
     from revisit.files import make_folder
 
     cfg = finetuned_config(args)

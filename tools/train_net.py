@@ -20,8 +20,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from revisit.engine.command import TIMEOUT, run_command
@@ -66,17 +64,12 @@ def run(cfg: CfgNode, notes: Sequence[tuple[int, str]], args: argparse.Namespace
     """What every process does."""
     from revisit.engine.finetune_trainer import FinetuneTrainer
     from revisit.engine.pretrain_trainer import PretrainTrainer
-    from revisit.engine.run_lock import run_lock
     from revisit.engine.setup import begin
     from revisit.engine.stop_signals import ignore_from_now_on
-    from revisit.errors import enough_memory, translated
+    from revisit.errors import translated
     from revisit.modeling.meta_arch.pretraining import method_of
 
-    from detectron2.utils import comm
-
-    trains_here = comm.is_main_process() and not args.eval_only
-    with run_lock(Path(cfg.OUTPUT_DIR)) if trains_here else nullcontext(), enough_memory():
-        begin(cfg, notes, args)
+    with begin(cfg, notes, args):
         trainer_class = PretrainTrainer if method_of(cfg) else FinetuneTrainer
         if args.eval_only:
             trainer_class.evaluate(cfg, resume=args.resume)

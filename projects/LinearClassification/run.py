@@ -42,7 +42,7 @@ from projects.LinearClassification.labelled_sets import (
 from projects.LinearClassification.sgd import LinearTraining, plot_history
 from revisit.data.class_names import share_classes
 from revisit.data.classification_datasets import DIFFICULT, PRESENT
-from revisit.engine.bit_depth_of_run import resolve_bit_depth
+from revisit.engine.data_checks import resolve_bit_depth
 from revisit.errors import expect
 from revisit.evaluation.classifiers import knn_classify, top1
 from revisit.evaluation.features import TRANSFORMS, Features

@@ -9,12 +9,11 @@ from torch import nn
 
 from projects.Predict.prediction_sheet import Detections, depth_row, draw_objects, segmentation_row
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
-from revisit.checkpoint.trained import trained_network
+from revisit.checkpoint.run_folder import trained_network
 from revisit.data.catalog import get_records
 from revisit.data.inspection import check_records, num_classes
 from revisit.data.labels import check_size, read_depth, read_labels
-from revisit.engine.bit_depth_of_run import resolve_bit_depth
-from revisit.engine.data_checks import follow_class_names
+from revisit.engine.data_checks import follow_class_names, resolve_bit_depth
 from revisit.engine.finetune_trainer import build_mapper
 from revisit.engine.setup import make_config
 from revisit.errors import expect

@@ -34,7 +34,7 @@ from revisit.data.class_names import share_classes
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.labels import VOID, check_size, read_labels
 from revisit.data.reader import require_record
-from revisit.engine.bit_depth_of_run import resolve_bit_depth
+from revisit.engine.data_checks import resolve_bit_depth
 from revisit.errors import expect
 from revisit.evaluation.features import whole_image
 from revisit.evaluation.pixel_evaluators import count_pairs, score

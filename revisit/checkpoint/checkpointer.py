@@ -4,7 +4,7 @@ import logging
 import shutil
 from itertools import product
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,63 +34,45 @@ from detectron2.utils import comm
 logger = logging.getLogger(__name__)
 
 
-declare(
-    "MODEL.ALLOW_PARTIAL_BACKBONE",
-    False,
-    "Finetune although not every backbone tensor finds its value in MODEL.WEIGHTS.",
-    SWITCH,
-    may_change=True,
-)
-
-
-class Resumable(Protocol):
-    """What a checkpoint holds beside the model: the trainer."""
-
-    def state_dict(self) -> dict: ...
-
-    def check_state_dict(self, state_dict: dict) -> None:
-        """Raise UserError where a checkpoint is of another experiment, before anything of it is loaded."""
-
-    def load_state_dict(self, state_dict: dict) -> None: ...
+declare("MODEL.ALLOW_PARTIAL_BACKBONE", False, "Finetune from a part of its tensors.", SWITCH, may_change=True)
 
 
 class RevisitCheckpointer(DetectionCheckpointer):
     """Saves the flags of its config with every checkpoint, and compares them whenever it loads.
 
-    A checkpoint gets its name when all of it is on the disk. Resuming takes the newest of OUTPUT_DIR that is whole,
-    and reports those that are not.
+    A checkpoint gets its name when all of it is on the disk. Resuming takes the newest of OUTPUT_DIR that is whole, and
+    demands every tensor in its very shape (fvcore would drop a queue of another length with a warning). Loading
+    MODEL.WEIGHTS demands a value for every tensor of the backbone, unless MODEL.ALLOW_PARTIAL_BACKBONE; heads may be
+    new. In pretraining the backbone of the file starts both encoders, and nothing else of it is taken. A backbone
+    without a description, which would say which tensors those are, is refused.
 
-    Resuming demands every tensor in its very shape (fvcore would drop a queue of another length with a
-    warning). Loading MODEL.WEIGHTS demands a value for every tensor of the backbone inside the model, unless
-    MODEL.ALLOW_PARTIAL_BACKBONE; heads may be new. In pretraining the backbone of the file, converted or a run's,
-    starts both encoders, and nothing else of it is taken. A backbone without a description, which would say which
-    tensors those are, is refused.
+    Args:
+        trainer: what resumes beside the model; its ``check_state_dict`` refuses another experiment's checkpoint.
     """
 
     trains = True  # whether the model may go on learning from what it loads
 
-    def __init__(self, model: nn.Module, cfg: CfgNode, trainer: Resumable | None = None):
+    def __init__(self, model: nn.Module, cfg: CfgNode, trainer: Any = None):
         super().__init__(model, cfg.OUTPUT_DIR, **({"trainer": trainer} if trainer else {}))
         self._cfg = cfg
-        self._trainer = trainer
-        self._resuming = False
+        self._trainer, self._resuming = trainer, False
         self._path = self._named = ""
 
     def save(self, name: str, **kwargs: object) -> None:
-        """Write OUTPUT_DIR/NAME.pth.
-
-        Raises:
-            OSError: the disk is full or fails. Older checkpoints are as they were.
-        """
+        """Write OUTPUT_DIR/NAME.pth. Raises OSError where the disk is full; older checkpoints are as they were."""
         path = Path(self.save_dir) / f"{name}.pth"
         content = {key: value.state_dict() for key, value in {"model": self.model, **self.checkpointables}.items()}
         logger.info(f"saving checkpoint to {path}")
         if method := method_of(self._cfg):
             content["method"] = method.__name__
-        elif self._cfg.DATASETS.TRAIN and (names := names_of(self._cfg.DATASETS.TRAIN[0])):
+        elif names := self._class_names():
             content["classes"] = names  # of the first, which the others follow
         with written_whole(path) as temporary:
             _write({**content, "flags": self._flags(content["model"]), **kwargs}, temporary)
+
+    def _class_names(self) -> list[str]:
+        """Of the first of DATASETS.TRAIN, whose classes a finetuned network has; [] where nothing says them."""
+        return names_of(self._cfg.DATASETS.TRAIN[0]) if self._cfg.DATASETS.TRAIN else []
 
     def _flags(self, tensors: dict) -> dict:
         """Of the config; and that batch norm has to stay frozen, where it has no statistics."""
@@ -119,21 +101,9 @@ class RevisitCheckpointer(DetectionCheckpointer):
     def _find_newest(self) -> str:
         """The newest checkpoint of OUTPUT_DIR that is whole, by the main process's judgement; "" if there is none."""
         paths = checkpoints_of_run(Path(self.save_dir)) if comm.is_main_process() else []
-        newest = ""
-        for path in paths:
-            try:
-                if not is_of_run(read_checkpoint(path)):
-                    raise UnreadableCheckpointError(f"{path} is no checkpoint of a run: it has no iteration or trainer")
-            except UnreadableCheckpointError as error:
-                logger.error(f"DAMAGED CHECKPOINT: {error}. Trying the one before it")
-            else:
-                newest = str(path)
-                break
-        expect(
-            not paths or newest != "",
-            f"none of the {len(paths)} checkpoints in {self.save_dir} is whole: restore one from a copy, or start "
-            "again in another OUTPUT_DIR",
-        )
+        newest = next((str(path) for path in paths if _is_whole(path)), "")
+        lost = f"none of the {len(paths)} checkpoints in {self.save_dir} is whole: restore one, or start elsewhere"
+        expect(not paths or newest != "", lost)
         return comm.all_gather(newest)[0]
 
     def _load_file(self, filename: str) -> dict:
@@ -174,7 +144,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
             tensors = self._for_both_encoders(checkpoint["model"])
             if not method_of(self._cfg):
                 tensors = parts_that_fit(tensors, flags or {}, self.model.state_dict(), self._cfg, self._path)
-                theirs, ours = checkpoint.get("classes"), _class_names(self._cfg)
+                theirs, ours = checkpoint.get("classes"), self._class_names()
                 if self.trains and theirs and ours and theirs != ours:
                     tensors = without_predictors(tensors, self._path)
             checkpoint = {**checkpoint, "model": tensors}
@@ -189,7 +159,6 @@ class RevisitCheckpointer(DetectionCheckpointer):
         """Of a pretraining's weights the backbone alone, under the names of encoder and momentum encoder.
 
         Else one method's checkpoint would start half of another: g and not g', or a queue whose rows do not match.
-        Detectron2 matches names by their ends, and would find two places for each. Anything else is returned as it is.
         """
         parts = dict(self.model.named_children()) if method_of(self._cfg) else {}
         encoders = [name for name in parts if name.endswith("backbone")]
@@ -223,10 +192,9 @@ class RevisitCheckpointer(DetectionCheckpointer):
         found = f"{len(expected) - len(missing)} of {len(expected)} backbone tensors"
         logger.info(f"{found} loaded from {self._path}")
         if missing and not self._cfg.MODEL.ALLOW_PARTIAL_BACKBONE:
-            where = " and ".join(sorted({key.rpartition(".")[0] for key in describe(self.model).FLAG_KEYS}))
             raise UserError(
                 f"only {found} have a value in {self._path}, the first without: {missing[0]}. Convert the weights with "
-                f"tools/convert_to_d2.py, correct {where}, or set MODEL.ALLOW_PARTIAL_BACKBONE True"
+                "tools/convert_to_d2.py, correct the backbone's keys, or set MODEL.ALLOW_PARTIAL_BACKBONE True"
             )
 
 
@@ -237,10 +205,7 @@ class WholeModelCheckpointer(RevisitCheckpointer):
 
     def load(self, path: str, *args: object, **kwargs: object) -> dict:
         if not path:
-            raise UserError(
-                "no weights to predict with: give MODEL.WEIGHTS output/x/model_final.pth, the result of "
-                "tools/train_net.py"
-            )
+            raise UserError("no weights to predict with: give MODEL.WEIGHTS, such as output/x/model_final.pth")
         return super().load(path, *args, **kwargs)
 
     def _load_model(self, checkpoint: dict) -> object:
@@ -248,10 +213,20 @@ class WholeModelCheckpointer(RevisitCheckpointer):
         if incompatible.missing_keys:
             raise UserError(
                 f"MODEL.WEIGHTS {self._path} lacks {len(incompatible.missing_keys)} tensors of this model, the first "
-                f"{incompatible.missing_keys[0]}: expected a finetuned model of this config, such as model_final.pth "
-                "of tools/train_net.py"
+                f"{incompatible.missing_keys[0]}: expected a finetuned model of this config, such as model_final.pth"
             )
         return incompatible
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a run can resume from a checkpoint; says why not."""
+    try:
+        problem = "" if is_of_run(read_checkpoint(path)) else f"{path} is no checkpoint of a run"
+    except UnreadableCheckpointError as error:
+        problem = str(error)
+    if problem:
+        logger.error(f"DAMAGED CHECKPOINT: {problem}. Trying the one before it")
+    return not problem
 
 
 def _of_backbone(tensors: dict) -> dict:

@@ -40,13 +40,11 @@ class BackboneWeights(NamedTuple):
     parts: Tensors = {}  # pyramid and box head that were learned with it, under names such as ``fpn_lateral2.bias``
 
     @property
-    def source(self) -> str:
-        """The layout that they were found in, one of ``SOURCES``."""
+    def source(self) -> str:  # the layout that they were found in, one of SOURCES
         return self.origin.partition(":")[0]
 
     @property
-    def title(self) -> str:
-        """Which network it is, such as ``ResNet-50``."""
+    def title(self) -> str:  # such as ResNet-50
         return self.description.title(self.flags)
 
 
@@ -59,15 +57,16 @@ def convert(
         checkpoint: what ``read_checkpoint`` returned.
         source: one of ``SOURCES``, or ``auto`` to recognise it.
         name: of its file, for the origin.
-        stated: keys of a config, by full key, that the checkpoint itself does not say: of the config that a model of
-            Detectron2's was trained under, or MODEL.TIMM.NAME. Further keys, such as a project's own, are ignored.
+        stated: values by full key that the checkpoint itself does not say: of the config that a model of Detectron2's
+            was trained under, or MODEL.TIMM.NAME. Further keys are ignored.
 
     Raises:
         UserError: no backbone in it, a key that cannot be placed, or a backbone tensor without a value.
     """
     stated = stated or {}
-    checkpoint = without_wrapper(checkpoint, stated) if source == "auto" else checkpoint
-    source = recognise(checkpoint, stated) if source == "auto" else source
+    if source == "auto":
+        checkpoint = without_wrapper(checkpoint, stated)
+        source = recognise(checkpoint, stated)
     tensors, description = backbone_of(checkpoint, source, stated)
     stated = {key: value for key, value in stated.items() if key in flag_keys(description)}
     if source == "revisit":
@@ -117,11 +116,8 @@ def flags_to_config(flags: Flags) -> CfgNode:
 
 
 def check_backbone(tensors: Tensors, flags: Flags, description: BackboneDescription) -> None:
-    """Every tensor holds numbers and has its place in the backbone that the flags describe, every place its tensor.
-
-    Raises:
-        UserError: names the tensor.
-    """
+    """Raise UserError unless every tensor holds numbers and has its place in the backbone that the flags describe, and
+    every place its tensor."""
     try:
         cfg = flags_to_config(flags)
         with torch.device("meta"):

@@ -45,17 +45,14 @@ def backbone_in_detectron2(tensors: Tensors, author: str = "") -> tuple[Tensors,
 def zoo_flags(tensors: Tensors, description: BackboneDescription, author: str) -> Flags:
     """What the zoo's configs state for such weights: nothing in a file says it.
 
-    ``author`` is as above: torchvision's weights are as torchvision trained them. MSRA's ResNets have strides in the
-    1x1 and pixels that nothing divides; ResNeXts have neither.
-
-    Raises:
-        UserError: batch norm that is not folded. Detectors that were trained so have flags of their own.
+    MSRA's ResNets have strides in the 1x1 and pixels that nothing divides; ResNeXts have neither, and torchvision's
+    weights are as torchvision trained them. Raises UserError for batch norm that is not folded.
     """
     if author != "torchvision" and not is_folded(tensors):
         raise UserError(
-            "tensors without flags (a bare state dict, or a detector of Detectron2's), whose batch norm has "
-            "statistics, unlike most of the model zoo: nothing says which channel order, pixel statistics and strides "
-            "they were trained with. Expected a checkpoint of a Revisit run, or --config with their config.yaml"
+            "tensors without flags, whose batch norm has statistics, unlike most of Detectron2's model zoo: nothing "
+            "says which channel order, pixel statistics and strides they were trained with. Expected a checkpoint of a "
+            "Revisit run, or --config with their config.yaml"
         )
     flags = {**IMAGENET, **description.flags_of_tensors(tensors, {})}
     if author == "torchvision":

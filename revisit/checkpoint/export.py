@@ -18,8 +18,6 @@ from revisit.keys import check_values
 from revisit.modeling.backbone.description import Tensors, description_of
 from revisit.urls import is_url, local_copy
 
-from detectron2.config import CfgNode
-
 SUFFIXES = (".pth", ".safetensors")
 
 _CARD = """\
@@ -54,11 +52,7 @@ def check_output(output: Path, source: Path, suffixes: tuple[str, ...]) -> None:
 
 
 def load_backbone(name: str | Path) -> BackboneWeights:
-    """Read what tools/convert_to_d2.py wrote, or anything that it could convert, a file or at a URL.
-
-    Raises:
-        UserError: no backbone in the file, or no flags beside it.
-    """
+    """Read what tools/convert_to_d2.py wrote, or anything that it could convert, a file or at a URL; else UserError."""
     path = local_copy(str(name), "checkpoint")
     content = read_checkpoint(path)
     tensors = tensors_of(content)
@@ -70,40 +64,26 @@ def load_backbone(name: str | Path) -> BackboneWeights:
         if flags is None:
             raise UserError(
                 f"{name} has no {flags_path(name).name} beside it, which says under which pixel statistics and strides "
-                "it is valid: put it there, or export from the checkpoint that it was converted from"
+                "it is valid: put it there"
             )
         check_backbone(tensors, flags, description)
         weights = BackboneWeights(tensors, flags, description, origin)
     else:
         weights = convert(content, name=path.name, stated=stated_flags(path, content))
-    return weights._replace(flags=flags_of(_whole_config(weights, name), weights.description))
-
-
-def _whole_config(weights: BackboneWeights, name: str | Path) -> CfgNode:
-    """A config with the flags' values, all of which the weights have to state, sensible ones."""
-    lacking = [key for key in flag_keys(weights.description) if key not in weights.flags]
-    if lacking:
-        raise UserError(f"the flags of {name} lack {lacking[0]}: convert the weights by tools/convert_to_d2.py again")
+    for key in flag_keys(weights.description):
+        expect(key in weights.flags, f"the flags of {name} lack {key}: convert the weights again")
     cfg = flags_to_config(weights.flags)
     check_values(cfg)
-    return cfg
+    return weights._replace(flags=flags_of(cfg, weights.description))
 
 
 def library_tensors(weights: BackboneWeights, library: str) -> Tensors:
-    """The tensors under the names of a library, ``layer1.0.conv1.weight``; their values are untouched.
-
-    Raises:
-        UserError: the library has no such network, or its network cannot hold them or would compute something else.
-    """
+    """The tensors under the names of a library, ``layer1.0.conv1.weight``; UserError where it has no such network, or
+    its network would compute something else."""
     snippets = weights.description.card(weights.flags).snippets
-    expect(
-        library in snippets,
-        f"{library} is not known to have a {weights.title}, expected {' or '.join(snippets)}: use it there",
-    )
-    expect(
-        weights.flags["INPUT.FORMAT"] == "RGB",
-        f"INPUT.FORMAT is BGR in the backbone and RGB in {library}: convert it with --rgb first",
-    )
+    expect(library in snippets, f"{library} is not known to have a {weights.title}: expected {' or '.join(snippets)}")
+    bgr = f"INPUT.FORMAT is BGR in the backbone and RGB in {library}: convert it with --rgb first"
+    expect(weights.flags["INPUT.FORMAT"] == "RGB", bgr)
     names = weights.description.library_names(weights.flags)
     theirs = {own: name for name, own in names.items()}
     return {theirs[key]: value for key, value in weights.tensors.items()}
@@ -127,10 +107,7 @@ def write_tensors(tensors: Tensors, path: Path, **beside: object) -> None:
 
 
 def model_card(backbone: BackboneWeights, weights: Path, library: str) -> str:
-    """Text of the card, in Markdown, for a backbone that was exported to the file ``weights``.
-
-    Its snippets load the file from the folder that Python runs in. ``library``, torchvision or timm, comes first.
-    """
+    """The card, in Markdown, of a backbone that was exported to the file ``weights``; ``library`` comes first."""
     flags, file, card = backbone.flags, json.dumps(weights.name), backbone.description.card(backbone.flags)
     order = sorted(card.snippets, key=lambda other: other != library)
     statistics = (".running_mean", ".running_var", ".num_batches_tracked")

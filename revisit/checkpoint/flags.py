@@ -50,10 +50,7 @@ def flags_path(weights: str | Path) -> Path:
 
 
 def write_flags(weights: str | Path, flags: Flags, source: str, licence: str = "") -> None:
-    """Write NAME.yaml beside NAME.pth.
-
-    ``source`` says in words where the weights come from, ``licence`` under which terms, if that is known.
-    """
+    """Write NAME.yaml beside NAME.pth, with where the weights come from and under which terms, in words."""
     content = {"source": source, **({"licence": licence} if licence else {}), "config": flags}
     text = yaml.safe_dump(content, sort_keys=False)
     header = f"# {Path(weights).name} is valid under this configuration alone; Revisit refuses another.\n"
@@ -92,23 +89,12 @@ def is_folded(tensors: Tensors) -> bool:
 
 
 def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | None, weights: str) -> None:
-    """Refuse a config that disagrees with the flags of the weights, by name.
-
-    Raises:
-        UserError: names every key that differs with both values.
-    """
+    """Raise UserError with every key in which a config disagrees with the flags of the weights, and both values."""
     folded = [key for key in flags if description and key in description.FOLDED]
     ours = {**flags_of(cfg, description), **{key: value_of(cfg, key) for key in folded}}
-    wrong = [
-        f"{key} is {value} here and {flags[key]} there" for key, value in ours.items() if flags.get(key, value) != value
-    ]
+    wrong = {key: value for key, value in ours.items() if flags.get(key, value) != value}
     if wrong:
-        advice = ""
-        if any(flags[key] != ours[key] for key in folded):
-            advice = (
-                " Their batch norm is a scale and a bias, without statistics, and cannot be trained on: keep it "
-                "frozen, or convert them with --recalibrate IMAGES"
-            )
-        raise UserError(
-            f"{weights} was made under another configuration: {'; '.join(wrong)}. Change the config.{advice}"
-        )
+        found = "; ".join(f"{key} is {value} here and {flags[key]} there" for key, value in wrong.items())
+        advice = " Batch norm without statistics cannot be trained on: keep it frozen, or convert the weights with "
+        advice = f"{advice}--recalibrate IMAGES" if wrong.keys() & set(folded) else ""
+        raise UserError(f"{weights} was made under another configuration: {found}. Change the config.{advice}")

@@ -85,11 +85,7 @@ def licence_of(source: str, *, is_named: bool) -> str:
 
 
 def recognise(checkpoint: dict, stated: Flags) -> str:
-    """The source that a checkpoint comes from, by its layout; ``SHARED_WITH`` says for which others it stands too.
-
-    Raises:
-        UserError: no layout fits; says what the checkpoint holds.
-    """
+    """The source that a checkpoint comes from, by its layout; ``SHARED_WITH`` says for which others it stands too."""
     tensors = tensors_of(checkpoint)
     if "flags" in checkpoint and any(key.startswith("backbone.") for key in tensors):
         return "revisit"
@@ -127,11 +123,7 @@ def _foreign_source(tensors: Tensors, stated: Flags) -> str | None:
 
 
 def backbone_of(checkpoint: dict, source: str, stated: Flags) -> tuple[Tensors, BackboneDescription]:
-    """The backbone's tensors under its own names, such as ``res2.0.conv1.weight``, and the description of its family.
-
-    Raises:
-        UserError: another layout than the source's, a key that has no place in it, or no family that is described.
-    """
+    """The backbone's tensors under its own names, such as ``res2.0.conv1.weight``, and its family."""
     tensors = tensors_of(checkpoint)
     if source == "revisit" and not isinstance(checkpoint.get("flags"), dict):
         raise UserError("the checkpoint carries no flags: not a checkpoint of a Revisit run")

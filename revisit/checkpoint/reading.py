@@ -31,11 +31,10 @@ class UnreadableCheckpointError(UserError):
 
 def read_checkpoint(path: Path) -> dict:
     """What a .pth holds, tensors on the CPU and plain values; or a .pkl of Detectron2's model zoo, numpy arrays; or a
-    .safetensors, tensors by name.
+    .safetensors, tensors by name. None runs any code that the file may hold.
 
-    None runs any code that the file may hold. Every record of a .pth (a zip file since torch 1.6) is compared with
-    the checksum, CRC-32, that torch wrote beside it: torch itself would load flipped bits as other weights. The other
-    two formats have no checksums: of them, a part of a file is found out, a flipped bit in a weight is not.
+    Every record of a .pth (a zip file since torch 1.6) is compared with the checksum that torch wrote beside it: torch
+    itself would load flipped bits as other weights. The other formats have none.
 
     Raises:
         UnreadableCheckpointError: missing, damaged, not a dict, or of other than plain values.
@@ -53,8 +52,7 @@ def read_checkpoint(path: Path) -> dict:
 
 
 def require_tensors(values: dict, name: str) -> None:
-    """Raises UnreadableCheckpointError unless all of the ``values``, which the checkpoint has as ``name``, are tensors
-    or numpy arrays under names."""
+    """Raises UnreadableCheckpointError unless all ``values`` of a checkpoint's ``name`` are tensors or arrays."""
     if not isinstance(values, dict):
         raise UnreadableCheckpointError(f"the checkpoint's {name} is a {type(values).__name__}: expected a dict")
     for key, value in values.items():
@@ -79,12 +77,9 @@ def require_finite(key: str, value: torch.Tensor | np.ndarray) -> None:
 def _load_tensors(path: Path) -> object:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as records:
-            packed = [record.filename for record in records.infolist() if record.compress_type != zipfile.ZIP_STORED]
-            if packed:  # torch never packs: what unpacks to the whole memory would
-                raise UserError(f"its record {packed[0]} is compressed")
-            folders = [record.filename for record in records.infolist() if record.external_attr & _IS_FOLDER]
-            if folders:  # whose bytes torch would not read, and leave what memory held before
-                raise UserError(f"its record {folders[0]} is marked as a folder")
+            for record in records.infolist():  # torch packs nothing, and would leave a folder's bytes unread
+                if record.compress_type != zipfile.ZIP_STORED or record.external_attr & _IS_FOLDER:
+                    raise UserError(f"its record {record.filename} is compressed or a folder")
             if damaged := records.testzip():
                 raise UserError(f"its record {damaged} is damaged: the checksum differs")
     with torch.serialization.safe_globals([Namespace]):  # the arguments of a run, plain values by name

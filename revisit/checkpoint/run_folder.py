@@ -1,17 +1,22 @@
-"""What a run has in its OUTPUT_DIR: checkpoints, which there are and which are outdated; its last scores."""
+"""What a run has in its OUTPUT_DIR: checkpoints, what they say of their network, which are outdated; its scores."""
 
 import logging
 import re
+from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import yaml
 
+from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint
 from revisit.errors import UserError
 from revisit.files import UNFINISHED, strict_json, written_whole
 from revisit.keys import dotted_keys
+from revisit.urls import local_copy
+
+from detectron2.config import CfgNode
 
 # Names without .pth: of the result, and of the best evaluation's network, which has a record beside it.
 FINAL, BEST = "model_final", "model_best"
@@ -44,10 +49,8 @@ def write_results(folder: Path, results: dict) -> None:
 
 
 def settings_of_run(folder: Path) -> dict[str, Any]:
-    """The config that a run in this folder began with, by dotted key, what was drawn or measured for it included.
-
-    Of the newest checkpoint that can be read, where there is one, else of config.yaml.
-    """
+    """The config of a run in this folder by dotted key, what was drawn or measured for it included: of the newest
+    checkpoint that can be read, where there is one, else of config.yaml."""
     if content := next(filter(is_of_run, map(glance, checkpoints_of_run(folder))), None):
         return content["trainer"]["config"]
     try:
@@ -87,11 +90,8 @@ def is_of_run(content: object) -> bool:
 
 
 def remove_outdated(folder: Path, iteration: int, *, newest: int, every: int) -> None:
-    """Of the periodic checkpoints up to ``iteration``, keep the ``newest`` and those of every ``every``-th iteration.
-
-    0 stands for all in ``newest`` and for none in ``every``. model_final.pth stays, and so do checkpoints of a later
-    iteration: damaged ones, before which the run resumed.
-    """
+    """Of the periodic checkpoints up to ``iteration``, keep the ``newest`` (0: all) and those of every ``every``-th
+    iteration (0: none). Those of a later iteration stay: damaged ones, before which the run resumed."""
     periodic = {int(number[1]): path for path in folder.glob("*") if (number := _PERIODIC.fullmatch(path.name))}
     done = sorted((number for number in periodic if number <= iteration), reverse=True)
     for number in done[newest:] if newest else ():
@@ -110,25 +110,43 @@ def tidy_up(folder: Path) -> None:
 
 
 def set_aside_earlier_run(folder: Path) -> Path | None:
-    """Move what an earlier run has written into a folder of its own, so that nothing is lost or mixed up.
-
-    Returns:
-        That folder, earlier_run_1 or the next that is free; None if there is no checkpoint.
-    """
+    """Move what an earlier run has written into earlier_run_1 or the next that is free; None without a checkpoint."""
     if not checkpoints_of_run(folder):
         return None
     aside = next(path for n in count(1) if not (path := folder / f"earlier_run_{n}").exists())
     aside.mkdir()
-    for pattern in (
-        "model_*.pth",
-        BEST_RECORD,
-        "metrics.json",
-        RESULTS,
-        "events.out.tfevents.*",
-        RUN_IDS,
-        VIEWS,
-        NEIGHBOURS,
-    ):
+    pictures = (VIEWS, NEIGHBOURS)
+    for pattern in ("model_*.pth", BEST_RECORD, "metrics.json", RESULTS, "events.out.tfevents.*", RUN_IDS, *pictures):
         for path in folder.glob(pattern):
             path.rename(aside / path.name)
     return aside
+
+
+class Trained(NamedTuple):
+    weights: str = ""  # the checkpoint, as it was named
+    config: Mapping[str, object] = {}  # by dotted key, plain values; empty of weights that no run has written
+    classes: Sequence[str] = ()  # by the network's number; empty where nothing says them
+
+
+UNTRAINED = Trained()
+
+
+def trained_network(cfg: CfgNode, *, resume: bool = False) -> Trained:
+    """What MODEL.WEIGHTS, or with ``resume`` the last checkpoint in OUTPUT_DIR, says of its network.
+
+    Raises:
+        UnreadableCheckpointError: it cannot be read, or has something else in the places of config and classes.
+    """
+    paths = checkpoints_of_run(Path(cfg.OUTPUT_DIR)) if resume else []
+    contents = ((str(path), glance(path)) for path in paths)
+    weights, content = next((named for named in contents if named[1]), (cfg.MODEL.WEIGHTS, {}))
+    if not weights:
+        return UNTRAINED
+    if not content:
+        path = local_copy(weights, "MODEL.WEIGHTS")
+        content = glance(path) or read_checkpoint(path)  # which says what is wrong with it
+    trainer, classes = content.get("trainer"), content.get("classes", [])
+    config = trainer.get("config", {}) if isinstance(trainer, dict) else {}
+    if not isinstance(config, dict) or not isinstance(classes, list) or not all(type(name) is str for name in classes):
+        raise UnreadableCheckpointError(f"{weights} has no config or no names where a run's checkpoint has them")
+    return Trained(weights, config, classes)

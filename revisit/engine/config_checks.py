@@ -6,7 +6,7 @@ import os
 from revisit.data.inspection import Note
 from revisit.data.pixel_mapper import check_input
 from revisit.engine.solver import evaluates_on_the_way
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 from revisit.evaluation.main_score import main_score
 from revisit.keys import PIXELWISE, check_values
 from revisit.modeling.meta_arch.pretraining import method_of
@@ -18,10 +18,7 @@ from detectron2.modeling import META_ARCH_REGISTRY
 
 
 def check_config(cfg: CfgNode, num_processes: int) -> None:
-    """Check each value by its declaration, then what the values mean together.
-
-    Args:
-        num_processes: of the run, over all machines.
+    """Check each value by its declaration, then what the values mean together in a run of so many processes.
 
     Raises:
         UserError: what would run and be wrong without a word.
@@ -31,16 +28,12 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
     weights, batch, parts = cfg.MODEL.WEIGHTS, cfg.SOLVER.IMS_PER_BATCH, cfg.SOLVER.ACCUMULATION_STEPS
     if weights and not is_url(weights) and not os.path.isfile(weights):
         raise UserError(f"MODEL.WEIGHTS {weights} not found: expected a file of weights")
-    if batch % num_processes:
-        raise UserError(
-            f"SOLVER.IMS_PER_BATCH {batch} does not divide by {num_processes} processes: change it or --num-gpus"
-        )
+    indivisible = f"SOLVER.IMS_PER_BATCH {batch} does not divide by {num_processes} processes"
+    expect(batch % num_processes == 0, f"{indivisible}: change it or --num-gpus")
     share = batch // num_processes
-    if share % parts:
-        raise UserError(f"SOLVER.ACCUMULATION_STEPS {parts} does not divide the {share} images of a process")
+    expect(share % parts == 0, f"SOLVER.ACCUMULATION_STEPS {parts} does not divide the {share} images of a process")
     if method := method_of(cfg):
-        if cfg.INPUT.FORMAT != "RGB":
-            raise UserError(f"INPUT.FORMAT {cfg.INPUT.FORMAT}: pretraining reads RGB")
+        expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT {cfg.INPUT.FORMAT}: pretraining reads RGB")
         if cfg.DATALOADER.DECODE_ON_DEVICE and (cfg.VIEWS.RESAMPLING != "antialias" or cfg.VIEWS.REDUCED_IMAGES):
             raise UserError(
                 "DATALOADER.DECODE_ON_DEVICE True resizes whole images by PIL's filter: expected "
@@ -53,11 +46,7 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
 
 
 def settle_evaluation(cfg: CfgNode, *, eval_only: bool) -> list[Note]:
-    """Switch off, in place, the evaluations and monitors that have nothing to judge, and say so.
-
-    Raises:
-        UserError: an evaluation is all that is asked for.
-    """
+    """Switch off, in place, the evaluations that have nothing to judge, and say so; UserError with ``eval_only``."""
     test, bank = cfg.DATASETS.TEST, cfg.KNN_EVAL.BANK
     judged = bool(test) and (not method_of(cfg) or bool(bank))  # by labels
     notes = []

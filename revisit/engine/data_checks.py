@@ -1,26 +1,28 @@
 """What the data sets of a run have to hold, looked at before any process starts."""
 
 import logging
+from collections.abc import Sequence
 
-from revisit.checkpoint.trained import UNTRAINED, Trained
+from revisit.checkpoint.flags import BIT_DEPTH, read_flags
+from revisit.checkpoint.reading import read_checkpoint
+from revisit.checkpoint.run_folder import UNTRAINED, Trained
 from revisit.data.catalog import MissingDataError, get_records, is_labelled
 from revisit.data.class_names import share_classes
+from revisit.data.deep_pixels import bit_depth, find_bit_depth
 from revisit.data.inspection import Note, inspect, num_classes
 from revisit.data.records import shared_images
-from revisit.engine.bit_depth_of_run import resolve_bit_depth
-from revisit.errors import UserError
+from revisit.errors import UserError, expect
 from revisit.evaluation.features import check_not_enlarged
 from revisit.keys import DETECTORS
 from revisit.modeling.meta_arch.pretraining import method_of
+from revisit.urls import local_copy
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 
 
 def inspect_training(cfg: CfgNode, *, assume_missing: bool = False) -> tuple[int, list[Note]]:
-    """How many images of DATASETS.TRAIN are learned from, and what is to be said of them.
-
-    INPUT.BIT_DEPTH is resolved by their records.
+    """How many images of DATASETS.TRAIN are learned from, and what is to be said of them; INPUT.BIT_DEPTH is resolved.
 
     Args:
         assume_missing: for a data set that is not on disk take its published size, where that is known.
@@ -56,10 +58,10 @@ def inspect_evaluation(cfg: CfgNode, *, assume_missing: bool = False) -> list[No
     Raises:
         UserError: a data set that is unknown, not on disk, or without what is asked of it.
     """
-    notes, by_name = [], {}
+    bank, notes, by_name = cfg.KNN_EVAL.BANK, [], {}
     for name in evaluation_sets(cfg):
+        tested = name in cfg.DATASETS.TEST
         try:
-            tested = name in cfg.DATASETS.TEST
             records, about_records = inspect(cfg, name, to_learn=False) if tested else (get_records(name), [])
         except MissingDataError:
             if not assume_missing:
@@ -70,19 +72,24 @@ def inspect_evaluation(cfg: CfgNode, *, assume_missing: bool = False) -> list[No
         resolve_bit_depth(cfg, records)
         if method_of(cfg):
             check_not_enlarged(name, cfg.KNN_EVAL.IMAGE_SIZE, "KNN_EVAL.IMAGE_SIZE")
-        if cfg.KNN_EVAL.BANK:
-            _check_classified(cfg, name, {record.get("label", -1) for record in records})
+        labels = {record.get("label", -1) for record in records}  # -1: no class
+        if name == bank and len(labels) < 2:
+            raise UserError(f"KNN_EVAL.BANK {name} has fewer than two classes: expected a labelled data set")
+        if bank and tested and -1 in labels:
+            raise UserError(
+                f"DATASETS.TEST: images of {name} have no class to compare with that of KNN_EVAL.BANK: expected a "
+                "labelled data set; MONITOR.IMAGES takes one without labels"
+            )
         judged, neighbors = min(len(records), cfg.MONITOR.MAX_IMAGES), cfg.KNN_EVAL.NUM_NEIGHBORS
         if name == cfg.MONITOR.IMAGES and judged <= neighbors:
             raise UserError(
                 f"MONITOR.IMAGES {name} gives {judged} images (MONITOR.MAX_IMAGES {cfg.MONITOR.MAX_IMAGES}): expected "
                 f"more than the {neighbors} neighbours of KNN_EVAL.NUM_NEIGHBORS"
             )
-    if bank := by_name.get(cfg.KNN_EVAL.BANK):
-        for name in cfg.DATASETS.TEST:
-            if shared := shared_images(bank, by_name.get(name, [])):
-                both = f"{shared} of {len(by_name[name])} images of {name} are in KNN_EVAL.BANK {cfg.KNN_EVAL.BANK} too"
-                notes.append((logging.WARNING, f"{both}, where each finds itself: expected other images"))
+    for name in cfg.DATASETS.TEST if bank else ():
+        if shared := shared_images(by_name.get(bank, []), by_name.get(name, [])):
+            both = f"{shared} of {len(by_name[name])} images of {name} are in KNN_EVAL.BANK {bank} too"
+            notes.append((logging.WARNING, f"{both}, where each finds itself: expected other images"))
     return notes
 
 
@@ -91,23 +98,9 @@ def evaluation_sets(cfg: CfgNode) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*cfg.DATASETS.TEST, *filter(None, [cfg.KNN_EVAL.BANK, cfg.MONITOR.IMAGES])]))
 
 
-def _check_classified(cfg: CfgNode, name: str, labels: set[int]) -> None:
-    """Check the classes, -1 for none, of a data set that kNN may compare with or classify."""
-    if name == cfg.KNN_EVAL.BANK and len(labels) < 2:
-        raise UserError(f"KNN_EVAL.BANK {name} has fewer than two classes: expected a labelled data set")
-    if name in cfg.DATASETS.TEST and -1 in labels:
-        raise UserError(
-            f"DATASETS.TEST: images of {name} have no class to compare with that of KNN_EVAL.BANK: expected a labelled "
-            "data set; MONITOR.IMAGES takes one without labels"
-        )
-
-
 def follow_class_names(cfg: CfgNode, trained: Trained = UNTRAINED) -> None:
-    """In this process, let data sets that are scored against each other count their classes alike.
-
-    They follow KNN_EVAL.BANK in pretraining, and in finetuning what the network has learned, by its checkpoint, or
-    learns from.
-    """
+    """In this process, let data sets that are scored against each other count their classes alike: as KNN_EVAL.BANK in
+    pretraining, in finetuning as the network has learned them, by its checkpoint, or learns them."""
     if method_of(cfg):
         if cfg.KNN_EVAL.BANK:
             share_classes(cfg.KNN_EVAL.BANK, cfg.DATASETS.TEST)
@@ -115,3 +108,31 @@ def follow_class_names(cfg: CfgNode, trained: Trained = UNTRAINED) -> None:
         share_classes(trained.weights, cfg.DATASETS.TEST, names=trained.classes)
     elif cfg.DATASETS.TRAIN:
         share_classes(cfg.DATASETS.TRAIN[0], (*cfg.DATASETS.TRAIN[1:], *cfg.DATASETS.TEST), num_classes(cfg))
+
+
+def resolve_bit_depth(cfg: CfgNode, records: Sequence[dict]) -> None:
+    """Turn INPUT.BIT_DEPTH auto into a number where ``records`` have deep images, and print why: as MODEL.WEIGHTS were
+    trained, else as the images ask. UserError where these ask for another one than the weights."""
+    if bit_depth(cfg) is not None or (asked := find_bit_depth(records)) is None:
+        return
+    (bits, reason), trained = asked, _depth_of_weights(cfg.MODEL.WEIGHTS)
+    if trained:
+        fits = bits == trained if 1 in (bits, trained) else bits <= trained
+        expect(fits, f"{reason}: they ask for {BIT_DEPTH} {bits}, but {cfg.MODEL.WEIGHTS} was trained with {trained}")
+        bits, reason = trained, f"as {cfg.MODEL.WEIGHTS} was trained; {reason}"
+    was_frozen = cfg.is_frozen()  # by a project
+    cfg.defrost()
+    cfg.INPUT.BIT_DEPTH = bits
+    if was_frozen:
+        cfg.freeze()
+    print(f"{BIT_DEPTH} {bits}, so that values of 0 to {2**bits - 1} become 0 to 255: {reason}", flush=True)
+
+
+def _depth_of_weights(weights: str) -> int | None:
+    """By the flags beside or in the file; None where they say nothing."""
+    if not weights:
+        return None
+    flags = read_flags(weights)[0]
+    if flags is None:
+        flags = read_checkpoint(local_copy(weights, "MODEL.WEIGHTS")).get("flags")
+    return flags.get(BIT_DEPTH) if isinstance(flags, dict) else None

@@ -60,10 +60,11 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int, notes: Sequence[N
     print(f"wrote {output / 'dry_run.json'}")
     for level, text in notes:
         print(f"{'warning: ' if level > logging.INFO else ''}{text}")
-    if recipe["data"].get("unreadable"):
-        found = "{unreadable} of {images_checked} images that were read are unreadable".format(**recipe["data"])
-        print(f"warning: {found}:", *recipe["data"]["unreadable_first"], sep="\n    ")
-    if method and recipe["data"]["found"]:
+    data = recipe["data"]
+    if data.get("unreadable"):
+        found = f"{data['unreadable']} of {data['images_checked']} images that were read are unreadable"
+        print(f"warning: {found}:", *data["unreadable_first"], sep="\n    ")
+    if method and data["found"]:
         save_view_sheet(cfg, output / VIEWS)
         print(f"wrote {output / VIEWS}: anchor, positive and small crops of some images")
     return recipe
@@ -71,7 +72,7 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int, notes: Sequence[N
 
 def _schedule(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
     solver = cfg.SOLVER
-    per_epoch = num_images // solver.IMS_PER_BATCH
+    per_epoch, computed = num_images // solver.IMS_PER_BATCH, solver.AMP.DTYPE if solver.AMP.ENABLED else "float32"
     return {
         "lr": solver.BASE_LR,
         "schedule": solver.LR_SCHEDULER_NAME,
@@ -82,7 +83,7 @@ def _schedule(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
         "batch": solver.IMS_PER_BATCH,
         "batch_per_process": solver.IMS_PER_BATCH // num_processes,
         "accumulation_steps": solver.ACCUMULATION_STEPS,
-        "precision": _precision(cfg),
+        "precision": "auto: measured when the run begins" if solver.PRECISION == "auto" else computed,
         "processes": num_processes,
         "device": cfg.MODEL.DEVICE,
         "seed": cfg.SEED,
@@ -132,14 +133,8 @@ def _feeding(cfg: CfgNode, gpu_rate: float, assumed: str) -> dict:
         return {}
     cores, rates = round(gpu_rate / rate, 1), {"of_a_core": round(rate, 1), "of_a_gpu": round(gpu_rate, 1)}
     measured = f"a core's rate: this machine's, on {count} of the run's images, without waiting for the disk"
-    loading = {"cores_per_gpu": cores, "images_per_second": rates, "measured": measured}
-    return {"loading": {**loading, "assumed": f"a GPU's rate: {assumed}"}}
-
-
-def _precision(cfg: CfgNode) -> str:
-    if cfg.SOLVER.PRECISION == "auto":
-        return "auto: measured when the run begins"
-    return cfg.SOLVER.AMP.DTYPE if cfg.SOLVER.AMP.ENABLED else "float32"
+    how = {"measured": measured, "assumed": f"a GPU's rate: {assumed}"}
+    return {"loading": {"cores_per_gpu": cores, "images_per_second": rates, **how}}
 
 
 def _views(cfg: CfgNode) -> dict:

@@ -21,18 +21,13 @@ _PATIENCE = 10  # seconds for git, which a slow network disk may keep
 
 
 def record_environment(folder: Path, *, again: bool) -> None:
-    """Write FOLDER/environment.json.
-
-    Args:
-        again: the folder's run is resumed or evaluated: add a line to those of its earlier starts.
-    """
+    """Write FOLDER/environment.json; ``again``: add a line to those of the run's earlier starts."""
     with open(folder / FILE, "a" if again else "w") as file:
         file.write(json.dumps(describe_environment()) + "\n")
 
 
 def describe_environment() -> dict[str, str | bool | None]:
-    """The commit of this source and whether its tracked files differ from it, None where git cannot say; versions and
-    GPUs."""
+    """The commit of this source (``git_state``), versions and GPUs."""
     return {
         **git_state(_SOURCE),
         "revisit": revisit.__version__,

@@ -1,58 +1,49 @@
 """A run's evaluations, and what follows them: the best network, what training changed, what several say together.
 
-All of it happens before the checkpoint of the same step, which therefore holds it: a run that was killed repeats the
-steps since its last checkpoint, their evaluations included, and nothing has to be made up for.
+All of it happens before the checkpoint of the same step, which therefore holds it.
 """
 
 import contextlib
 import json
 import logging
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
 from revisit.checkpoint.run_folder import BEST, BEST_RECORD, RESULTS, UNEVALUATED, read_iteration
-from revisit.data.records import changes, fingerprint
+from revisit.data.records import changes
 from revisit.engine.hooks import write_checkpoint
-from revisit.evaluation.label_free import LABEL_FREE, LabelFreeScores, neighbor_stability, watched_records
+from revisit.evaluation.label_free import LABEL_FREE, LabelFreeScores, neighbor_stability
 from revisit.evaluation.main_score import find_score, is_better, main_score
 from revisit.files import written_whole
 from revisit.keys import SWITCH, declare, whole
 
-from detectron2.config import CfgNode
 from detectron2.engine import HookBase
 from detectron2.evaluation.testing import flatten_results_dict
 from detectron2.utils import comm
 
 logger = logging.getLogger(__name__)
 
-declare(
+resumable = partial(declare, may_change=True)
+resumable(
     "TEST.KEEP_BEST",
     False,
-    "Keep model_best.pth: the network of the evaluation whose main score, of the first of DATASETS.TEST, is the best: "
-    "bbox/AP, sem_seg/mIoU, depth/rmse (the lowest), knn_top1 (which needs KNN_EVAL.BANK). best.json says which.",
+    "Keep model_best.pth, of the evaluation whose main score, of the first of DATASETS.TEST, is the best: bbox/AP, "
+    "sem_seg/mIoU, depth/rmse (the lowest), knn_top1 (which needs KNN_EVAL.BANK). best.json says which.",
     SWITCH,
-    may_change=True,
 )
-declare(
-    "TEST.PATIENCE",
-    0,
-    "End a run after so many evaluations in a row without a better one, which KEEP_BEST keeps; 0: never.",
-    whole(unit="evaluations (0: never)"),
-    may_change=True,
-)
+resumable("TEST.PATIENCE", 0, "End a run after so many evaluations in a row without a better one; 0: never.", whole())
 
 
 class Evaluation(HookBase):
-    """Scores the network every TEST.EVAL_PERIOD iterations and after the last one: ``trainer.results``.
+    """Scores the network every TEST.EVAL_PERIOD iterations and after the last one: ``trainer.results``, on the main
+    process alone. Belongs after all that changes the network."""
 
-    Belongs after all that changes the network. Only the main process has results.
-    """
-
-    def __init__(self, cfg: CfgNode):
-        self._cfg, self._folder = cfg, Path(cfg.OUTPUT_DIR)
+    def __init__(self, folder: Path):
+        self._folder = folder
 
     def before_train(self) -> None:
         if comm.is_main_process():
@@ -63,7 +54,7 @@ class Evaluation(HookBase):
             return
         self.trainer.gather_metrics()  # a loss that was not finite stops the run here
         try:
-            results = self.trainer.test(self._cfg, self.trainer.model)
+            results = self.trainer.test(self.trainer.cfg, self.trainer.model)
         except Exception:
             if comm.is_main_process():  # an evaluation that fails costs nobody the training before it
                 with contextlib.suppress(OSError):
@@ -81,18 +72,19 @@ class LabelFreeResults(dict[str, float]):
 
 
 class LabelFreeHistory(HookBase):
-    """Logs ``neighbor_stability`` from the second evaluation on, and once, when the curves have flattened, advice.
+    """Logs ``neighbor_stability`` from the second evaluation on, and once, when the curves have flattened, advice: when
+    of the last FLAT sizes of RankMe, alignment and uniformity the largest exceeds the smallest by at most TOLERANCE.
 
-    They have when of the last FLAT values of RankMe the largest exceeds the smallest by at most TOLERANCE of it, and so
-    with alignment and with uniformity less its sign.
+    Args:
+        images: ``fingerprint`` of MONITOR.IMAGES.
+        options: how features are seen and compared.
     """
 
     FLAT = 4  # evaluations
     TOLERANCE = 0.05
 
-    def __init__(self, cfg: CfgNode):
-        options = {"size": cfg.KNN_EVAL.IMAGE_SIZE, "neighbors": cfg.KNN_EVAL.NUM_NEIGHBORS}
-        self._images, self._options = fingerprint(watched_records(cfg), labels=False), options
+    def __init__(self, images: list[dict], options: dict[str, int]):
+        self._images, self._options = images, options
         self._last: list[list[float]] = []  # at most FLAT evaluations: RankMe, alignment, uniformity
         self._neighbors: Tensor | None = None  # of the last one
         self._advised = False
@@ -108,10 +100,8 @@ class LabelFreeHistory(HookBase):
         self._last, self._neighbors, self._advised = state["last"], state["neighbors"], state["advised"]
 
     def after_step(self) -> None:
-        if self.trainer.is_evaluated and (scores := self.trainer.results.label_free):
-            self._compare(scores)
-
-    def _compare(self, scores: LabelFreeScores) -> None:
+        if not self.trainer.is_evaluated or not (scores := self.trainer.results.label_free):
+            return
         if self._neighbors is not None:
             stability = neighbor_stability(self._neighbors, scores.neighbors)
             self.trainer.storage.put_scalar("neighbor_stability", stability, smoothing_hint=False)
@@ -123,11 +113,8 @@ class LabelFreeHistory(HookBase):
         if self._advised or len(sizes) < self.FLAT or not flat:
             return
         self._advised = True
-        logger.info(
-            f"the curves without labels have flattened: RankMe, alignment and uniformity of the last {self.FLAT} "
-            f"evaluations each lie within {self.TOLERANCE:.0%}. Finetune this network before you train on "
-            "(docs/reading-a-run.md)"
-        )
+        flattened = f"the curves without labels have flattened: the last {self.FLAT} lie within {self.TOLERANCE:.0%}"
+        logger.info(f"{flattened}. Finetune this network before you train on (docs/reading-a-run.md)")
 
 
 @dataclass(frozen=True)
@@ -144,8 +131,8 @@ class BestCheckpoint(HookBase):
     """Writes model_best.pth, then best.json, after an evaluation that is better than all before (TEST.KEEP_BEST), and
     ends the run after TEST.PATIENCE evaluations in a row that are not."""
 
-    def __init__(self, cfg: CfgNode):
-        self._cfg, self._folder, self._patience = cfg, Path(cfg.OUTPUT_DIR), cfg.TEST.PATIENCE
+    def __init__(self, folder: Path, patience: int):
+        self._folder, self._patience = folder, patience
         self._best: Best | None = None
 
     def state_dict(self) -> dict:
@@ -164,9 +151,10 @@ class BestCheckpoint(HookBase):
     def after_step(self) -> None:
         if not self.trainer.is_evaluated:
             return
-        score, value = main_score(self._cfg), None
+        cfg, value = self.trainer.cfg, None
+        score = main_score(cfg)
         if comm.is_main_process():
-            value = find_score(self._cfg, flatten_results_dict(self.trainer.results))
+            value = find_score(cfg, flatten_results_dict(self.trainer.results))
         value = comm.all_gather(value)[0]
         if self._best and not is_better(score, value, self._best.value):
             self._best = replace(self._best, waited=self._best.waited + 1)
@@ -188,10 +176,8 @@ class BestCheckpoint(HookBase):
         best = self._best
         if not best or not self._patience or best.waited < self._patience:
             return ""
-        return (
-            f"no better {best.score} than {best.value:.2f} in {best.waited} evaluations: {BEST}.pth, of iteration "
-            f"{best.iteration}, is the result (TEST.PATIENCE {self._patience}; a larger one, or 0, continues)"
-        )
+        no_better = f"no better {best.score} than {best.value:.2f} in {best.waited} evaluations"
+        return f"{no_better}: {BEST}.pth, of iteration {best.iteration}, is the result (TEST.PATIENCE {self._patience})"
 
 
 # docs/results.md: A tournament for small data.
@@ -206,14 +192,15 @@ class StartScores(HookBase):
     """Evaluates the network before the first step, whose scores are iteration 0's, and compares all others with that.
 
     A score below the start's is warned of; half time and the end say what became of each, so it belongs after what may
-    end the run.
-    The scores are in the checkpoints: a run that resumes compares with those of its first step, unless it evaluates in
-    another way.
+    end the run. A run that resumes compares with its first step, unless it evaluates in another way.
+
+    Args:
+        how: the options of an evaluation, plain values by name.
+        period: iterations between evaluations.
     """
 
-    def __init__(self, cfg: CfgNode):
-        self._cfg = cfg
-        self._how = {"test": list(cfg.DATASETS.TEST), **cfg.KNN_EVAL, **cfg.MONITOR}
+    def __init__(self, how: dict[str, object], period: int):
+        self._how, self._period = how, period
         self._start: dict[str, float] = {}
 
     def state_dict(self) -> dict:
@@ -229,32 +216,24 @@ class StartScores(HookBase):
         if self.trainer.start_iter:
             return
         logger.info("evaluating the network as it is before the first step")
-        results = self.trainer.test(self._cfg, self.trainer.model)
+        results = self.trainer.test(self.trainer.cfg, self.trainer.model)
         self.trainer.storage.put_scalars(smoothing_hint=False, **results)
         compared = (*COMPARED, *LABEL_FREE)
         self._start = {name: value for name, value in results.items() if name.split("/")[0] in compared}
 
     def after_step(self) -> None:
-        if self.trainer.is_evaluated:
-            self._compare(self.trainer.results)
-
-    def _compare(self, results: dict[str, float]) -> None:
+        if not self.trainer.is_evaluated:
+            return
+        results = self.trainer.results
         pairs = {name: (before, results[name]) for name, before in self._start.items() if name in results}
         below = [name for name, pair in pairs.items() if name not in LABEL_FREE and is_better(name, *pair)]
         for name in below:
             before, now = pairs[name]
-            logger.warning(
-                f"{name} is {now:.2f} %, below the {before:.2f} % from before the first step: so far this run has "
-                "made the network worse (docs/reading-a-run.md: Below the start)"
-            )
+            what = f"{name} is {now:.2f} %, below the {before:.2f} % from before the first step: so far this run has"
+            logger.warning(f"{what} made the network worse (docs/reading-a-run.md: Below the start)")
         units = {name: "" if name in LABEL_FREE else " %" for name in pairs}
         changes = [f"{name} from {before:.2f} to {now:.2f}{units[name]}" for name, (before, now) in pairs.items()]
-        if changes and (self.trainer.is_last_step or self._is_half_time):
+        done, half = self.trainer.iter + 1, self.trainer.max_iter / 2
+        if changes and (self.trainer.is_last_step or done - self._period < half <= done):
             when = "training" if self.trainer.is_last_step else "half time: training"
             logger.info(f"{when} has taken {', '.join(changes)}" + (f". {WHAT_HELPS}" if below else ""))
-
-    @property
-    def _is_half_time(self) -> bool:
-        """Whether this is the first evaluation in the second half of the run."""
-        done, period = self.trainer.iter + 1, self._cfg.TEST.EVAL_PERIOD
-        return done - period < self.trainer.max_iter / 2 <= done < self.trainer.max_iter

@@ -10,10 +10,10 @@ from revisit.compat import has_compiled_operators
 from revisit.data.detection_mapper import DetectionMapper
 from revisit.data.loader import FinetuneLoader
 from revisit.data.pixel_mapper import PixelMapper
-from revisit.engine.evaluation_hooks import BestCheckpoint, Evaluation
-from revisit.engine.hooks import Checkpoints, FreshPreciseBN, Writers
+from revisit.engine.evaluation_hooks import Evaluation
+from revisit.engine.hooks import FreshPreciseBN, Writers
 from revisit.engine.trainer import RevisitTrainer
-from revisit.errors import UserError
+from revisit.errors import expect
 from revisit.evaluation.box_evaluators import BoxEvaluator
 from revisit.evaluation.pixel_evaluators import DepthEvaluator, SemSegEvaluator
 from revisit.keys import PIXELWISE
@@ -25,6 +25,9 @@ from detectron2.engine import HookBase, hooks
 from detectron2.evaluation import DatasetEvaluator, PascalVOCDetectionEvaluator
 from detectron2.utils import comm
 from fvcore.nn.precise_bn import get_bn_modules
+
+EVALUATORS = {"pascal_voc": PascalVOCDetectionEvaluator, "sem_seg": SemSegEvaluator, "depth": DepthEvaluator}
+EVALUATORS["cityscapes_sem_seg"] = SemSegEvaluator
 
 
 def build_mapper(cfg: CfgNode, is_train: bool) -> PixelMapper | DetectionMapper:
@@ -38,15 +41,14 @@ class FinetuneTrainer(RevisitTrainer):
     evaluation_checkpointer = WholeModelCheckpointer
 
     def build_hooks(self) -> list[HookBase | None]:
-        cfg = self.cfg
         return [
             hooks.IterationTimer(),  # first: it takes the time of a step alone
             hooks.LRScheduler(),
             self._precise_bn(),  # changes the model, so before evaluation and checkpoint
             # The evaluation, and what it leads to, before the checkpoint, which holds all of it.
-            Evaluation(cfg),
-            BestCheckpoint(cfg) if cfg.TEST.KEEP_BEST else None,
-            Checkpoints(cfg, self.signals),
+            Evaluation(self.folder),
+            self.best_checkpoint(),
+            self.checkpoints(),
             Writers(self.build_writers(), period=20) if comm.is_main_process() else None,  # last: it has all numbers
         ]
 
@@ -72,19 +74,12 @@ class FinetuneTrainer(RevisitTrainer):
     def build_evaluator(cls, cfg: CfgNode, dataset_name: str) -> DatasetEvaluator:
         """The one that the data set's metadata asks for."""
         kind = MetadataCatalog.get(dataset_name).get("evaluator_type")
-        if kind == "pascal_voc":
-            return PascalVOCDetectionEvaluator(dataset_name)
         if kind == "coco":
             folder = Path(cfg.OUTPUT_DIR) / "inference"
             return BoxEvaluator(dataset_name, output_dir=str(folder), use_fast_impl=has_compiled_operators())
-        if kind in ("sem_seg", "cityscapes_sem_seg"):
-            return SemSegEvaluator(dataset_name)
-        if kind == "depth":
-            return DepthEvaluator(dataset_name)
-        raise UserError(
-            f"no evaluator for {dataset_name} (evaluator_type {kind}): expected pascal_voc, coco, sem_seg, "
-            "cityscapes_sem_seg or depth"
-        )
+        known = f"coco, {', '.join(EVALUATORS)}"
+        expect(kind in EVALUATORS, f"no evaluator for {dataset_name}: its evaluator_type is {kind}, expected {known}")
+        return EVALUATORS[kind](dataset_name)
 
     @classmethod
     def test(cls, cfg: CfgNode, model: nn.Module, evaluators: list[DatasetEvaluator] | None = None) -> dict:

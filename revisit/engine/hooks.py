@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from revisit.checkpoint.run_folder import FINAL, remove_outdated, write_results
@@ -14,7 +15,6 @@ from revisit.engine.stop_signals import SharedWish, StopSignals
 from revisit.errors import InterruptedRunError, StoppedRunError, UserError
 from revisit.keys import SWITCH, declare, whole
 
-from detectron2.config import CfgNode
 from detectron2.engine import DefaultTrainer, HookBase, hooks
 from detectron2.utils import comm
 from detectron2.utils.events import CommonMetricPrinter, get_event_storage
@@ -22,29 +22,20 @@ from detectron2.utils.events import CommonMetricPrinter, get_event_storage
 logger = logging.getLogger(__name__)
 
 
-declare(
-    "SOLVER.CHECKPOINTS_KEPT",
-    3,
-    "So many of the newest checkpoints in OUTPUT_DIR stay, and the final one; 0: all.",
-    whole(),
-    may_change=True,
-)
-declare("SOLVER.CHECKPOINT_KEPT_EVERY", 5, "Every so many-th checkpoint stays too; 0: none.", whole(), may_change=True)
-declare(
+resumable = partial(declare, may_change=True)
+resumable("SOLVER.CHECKPOINTS_KEPT", 3, "So many of the newest checkpoints stay, and the final one; 0: all.", whole())
+resumable("SOLVER.CHECKPOINT_KEPT_EVERY", 5, "Every so many-th checkpoint stays too; 0: none.", whole())
+resumable(
     "SOLVER.STOP_WITHOUT_CHECKPOINT",
     False,
     "Whether a run stops when a checkpoint cannot be written (a full disk), or continues with a warning.",
     SWITCH,
-    may_change=True,
 )
 
 
 class Throughput(HookBase):
-    """Log ``images_per_second`` of all processes and ``data_wait_share`` of the step; hint when that is high.
-
-    Both are taken over ``metrics_period`` steps, after the last of which the host has waited for the device. Keep it
-    before checkpointer and evaluation: it would count the time of any hook before it.
-    """
+    """Log ``images_per_second`` of all processes and ``data_wait_share`` of the step, over ``metrics_period`` steps,
+    after the last of which the host has waited for the device; hint when the share is high."""
 
     HIGH_SHARE = 0.3
     WINDOW = 50  # iterations
@@ -68,17 +59,14 @@ class Throughput(HookBase):
         storage.put_scalar("images_per_second", steps * self._global_batch / seconds)
         waited = steps * storage.history("data_time").avg(steps)
         storage.put_scalar("data_wait_share", min(1.0, waited / seconds))
-        self._hint(storage.history("data_wait_share").median(max(1, self.WINDOW // self._period)))
-
-    def _hint(self, share: float) -> None:
+        share = storage.history("data_wait_share").median(max(1, self.WINDOW // self._period))
         done = self.trainer.iter + 1 - self.trainer.start_iter
-        if self._hinted or done < self.WINDOW or share < self.HIGH_SHARE:
-            return
-        self._hinted = True
-        logger.warning(
-            f"the step waits {share:.0%} of its time for data: raise DATALOADER.NUM_WORKERS (now {self._num_workers} "
-            f"per process; this machine has {os.cpu_count()} cores), or move the data to a faster disk"
-        )
+        if not self._hinted and done >= self.WINDOW and share >= self.HIGH_SHARE:
+            self._hinted = True
+            logger.warning(
+                f"the step waits {share:.0%} of its time for data: raise DATALOADER.NUM_WORKERS (now "
+                f"{self._num_workers} per process; this machine has {os.cpu_count()} cores), or take a faster disk"
+            )
 
 
 class ReadErrors(HookBase):
@@ -102,20 +90,14 @@ class ReadErrors(HookBase):
         self.observe(self.trainer.data_loader.last_batch["read_errors"])
 
     def observe(self, read_errors: list[str]) -> None:
-        """Take note of one step's errors on this process.
-
-        Raises:
-            UserError: more than MAX_SHARE of the reads have failed.
-        """
+        """Take note of one step's errors on this process."""
         self._steps += 1
         self._failures += len(read_errors)
         for error in set(read_errors) - self._known:
             self._known.add(error)
             logger.warning(f"unreadable image replaced by its neighbour: {error}")
-        if self._steps % self._period == 0:
-            self._judge()
-
-    def _judge(self) -> None:
+        if self._steps % self._period:
+            return
         failures = sum(comm.all_gather(self._failures))
         reads = self._steps * self._global_batch + failures
         if failures > self.MAX_SHARE * reads:
@@ -128,10 +110,7 @@ class ReadErrors(HookBase):
 
 
 class CropFallbacks(HookBase):
-    """Log ``crop_fallbacks``: percent of the crops under a constraint that never met it.
-
-    These are small crops under VIEWS.MIN_OVERLAP and pairs of anchor and positive under VIEWS.MAX_IOU.
-    """
+    """Log ``crop_fallbacks``: percent of the crops under VIEWS.MIN_OVERLAP or VIEWS.MAX_IOU that never met it."""
 
     def __init__(self, constrained_per_step: int):
         self._constrained = constrained_per_step
@@ -158,10 +137,8 @@ class CollapseAlarm(HookBase):
         spread = self.trainer.storage.history("embedding_std").median(self._window)
         if spread < self.LIMIT:
             self._warned = True
-            logger.warning(
-                f"collapse: embedding_std {spread:.3f} over {self.WINDOW} iterations, so all images look alike to the "
-                "network. Try a lower SOLVER.BASE_LR or a longer warm-up (docs/reading-a-run.md)"
-            )
+            alike = f"collapse: embedding_std {spread:.3f} over {self.WINDOW} iterations: all images look alike"
+            logger.warning(f"{alike}. Try a lower SOLVER.BASE_LR or a longer warm-up (docs/reading-a-run.md)")
 
 
 def write_checkpoint(trainer: DefaultTrainer, folder: Path, name: str, **facts: object) -> str:
@@ -182,22 +159,18 @@ class EndOfRunError(UserError):
 
 
 class Checkpoints(HookBase):
-    """Writes a checkpoint every SOLVER.CHECKPOINT_PERIOD iterations, at the end, and after the step in which a signal
-    asked the run to stop.
+    """Writes a checkpoint every ``period`` iterations, at the end, and when a signal asks the run to stop; the
+    ``newest`` stay, and those of every ``every``-th iteration.
 
-    Belongs after all that changes the model or the state of a hook, evaluation included, and before the writers; on all
-    processes, of which the main one writes and the others wait for it. The newest SOLVER.CHECKPOINTS_KEPT stay, and
-    every SOLVER.CHECKPOINT_KEPT_EVERY-th one.
+    Belongs after all that changes the model or the state of a hook, evaluation included, and before the writers.
     """
 
-    def __init__(self, cfg: CfgNode, signals: StopSignals):
-        self._folder = Path(cfg.OUTPUT_DIR)
-        self._period = cfg.SOLVER.CHECKPOINT_PERIOD
-        self._newest = cfg.SOLVER.CHECKPOINTS_KEPT
-        self._every = cfg.SOLVER.CHECKPOINT_KEPT_EVERY * self._period
-        self._stop_on_failure = cfg.SOLVER.STOP_WITHOUT_CHECKPOINT
-        self._signals = signals
-        self._wish = SharedWish()
+    def __init__(
+        self, folder: Path, signals: StopSignals, *, period: int, newest: int, every: int, stop_on_failure: bool
+    ):
+        self._folder, self._signals, self._wish = folder, signals, SharedWish()
+        self._period, self._newest, self._every = period, newest, every
+        self._stop_on_failure = stop_on_failure
 
     def after_step(self) -> None:
         iteration = self.trainer.iter
@@ -232,9 +205,8 @@ class Checkpoints(HookBase):
 class Writers(hooks.PeriodicWriter):
     """The last hook: Detectron2's PeriodicWriter, which writes at some other moments too.
 
-    A line of progress follows the first steps too: on a slow machine Detectron2's twenty take minutes. The scores of
-    every evaluation are written at once, those before the first step included: Detectron2 would lose what another
-    evaluation follows within its period. A full disk does not end the run: what cannot be written is lost, and said.
+    A line of progress follows the first steps too, and the scores of every evaluation are written at once: Detectron2
+    would lose what another evaluation follows within its period. What a full disk does not take is lost, and said.
     """
 
     EARLY = (1, 2, 5, 10)  # steps

@@ -19,7 +19,15 @@ from torch.distributed.elastic.utils.distributed import get_free_port
 
 from revisit.engine.command import TIMEOUT
 from revisit.engine.stop_signals import StopSignals
-from revisit.errors import InterruptedRunError, LostContactError, UserError, first_line, is_lost_contact, translated
+from revisit.errors import (
+    InterruptedRunError,
+    LostContactError,
+    UserError,
+    expect,
+    first_line,
+    is_lost_contact,
+    translated,
+)
 
 from detectron2.utils import comm
 
@@ -42,11 +50,7 @@ class Processes(NamedTuple):
 
 
 def find_processes(args: argparse.Namespace) -> Processes:
-    """The processes of a command line with Detectron2's options, or those of torchrun where it started this process.
-
-    Raises:
-        UserError: torchrun started another number of processes than --num-gpus asks for.
-    """
+    """The processes of a command line with Detectron2's options, or those of torchrun where it started this process."""
     timeout = timedelta(minutes=args.timeout)
     if not dist.is_torchelastic_launched():
         return Processes(args.num_gpus, args.num_machines, args.machine_rank, args.dist_url, timeout)
@@ -60,21 +64,17 @@ def find_processes(args: argparse.Namespace) -> Processes:
 
 
 def launch(main: Callable[..., object], processes: Processes, *, device: str, args: tuple = ()) -> None:
-    """Run ``main(*args)`` in every process.
-
-    Detectron2's own launch demands CUDA. On ``device`` cpu each process is a gloo rank with its share of the cores, or
-    OMP_NUM_THREADS threads. One process in all runs in this process, and so does a process that torchrun started.
+    """Run ``main(*args)`` in every process; Detectron2's own launch demands CUDA. One process in all is this one.
 
     Raises:
-        UserError: more processes than GPUs; an address is needed; whatever UserError a process raised.
+        UserError: more processes than GPUs; whatever UserError a process raised.
         LostContactError: a process or machine did not answer within the timeout.
         SystemExit: a process was killed, with the shell's exit code for it.
     """
     on_gpu = device != "cpu"
     with translated(f"MODEL.DEVICE {device}"):
         gpus, place = torch.cuda.device_count() if on_gpu else 0, torch.device(device).index
-    if on_gpu and processes.num_processes > gpus:
-        raise UserError(f"--num-gpus {processes.num_processes}, but this machine has {gpus}")
+    expect(not on_gpu or processes.num_processes <= gpus, f"--num-gpus {processes.num_processes}, but it has {gpus}")
     if place is not None and (processes.world_size > 1 or place >= gpus):
         why = f"this machine has {gpus}" if processes.world_size == 1 else "each process has a GPU of its own"
         raise UserError(f"MODEL.DEVICE {device}, but {why}: expected cuda")
@@ -87,8 +87,7 @@ def launch(main: Callable[..., object], processes: Processes, *, device: str, ar
         _run_rank(int(os.environ["LOCAL_RANK"]), None, main, on_gpu, processes, args)
         return
     if processes.dist_url == "auto":
-        if processes.num_machines > 1:
-            raise UserError("several machines need --dist-url tcp://ADDRESS:PORT of machine 0")
+        expect(processes.num_machines == 1, "several machines need --dist-url tcp://ADDRESS:PORT of machine 0")
         processes = processes._replace(dist_url=f"tcp://127.0.0.1:{get_free_port()}")
     user_errors = mp.get_context(START_METHOD).SimpleQueue()
     try:

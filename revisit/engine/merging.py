@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-import yaml
-
-from revisit.checkpoint.trained import Trained
+from revisit.checkpoint.run_folder import Trained
 from revisit.config import OF_A_RUN, add_revisit_config
-from revisit.errors import UserError, did_you_mean
+from revisit.errors import UserError, did_you_mean, expect, translated
 from revisit.imports import import_modules
 from revisit.keys import declaration, declare, dotted_keys, is_among, shown
 
@@ -27,15 +25,12 @@ _WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: 
 def merged_config(config_file: str, opts: Sequence[object] = (), trained: Trained | None = None) -> CfgNode:
     """The defaults, under a checkpoint's config and a config file where there are any, under KEY VALUE pairs.
 
-    What they name in IMPORTS is imported first, because it may declare config keys.
-
-    Raises:
-        UserError: a file or key that does not exist, or a value of another type.
+    What they name in IMPORTS is imported first, because it may declare config keys. Raises UserError for a file or key
+    that does not exist, or a value of another type.
     """
     if late := [str(word) for word in opts[::2] if str(word).startswith("--")]:
         raise UserError(f"{late[0]} comes after KEY VALUE: options go before the first KEY, next to --config-file")
-    if len(opts) % 2:
-        raise UserError(f"expected pairs KEY VALUE after the options, got {' '.join(map(str, opts))}")
+    expect(len(opts) % 2 == 0, f"expected pairs KEY VALUE after the options, got {' '.join(map(str, opts))}")
     in_file = read_keys(config_file) if config_file else {}
     typed = dict(zip(map(str, opts[::2]), opts[1::2], strict=True))
     defaults = get_cfg()
@@ -56,12 +51,8 @@ def merged_config(config_file: str, opts: Sequence[object] = (), trained: Traine
 
 def read_keys(path: str) -> dict[str, object]:
     """What a config file and those that it is based on state, by full key. Raises UserError with the file's name."""
-    try:
+    with translated(path):
         return dotted_keys(CfgNode(CfgNode.load_yaml_with_base(path, allow_unsafe=False)))
-    except RecursionError as error:
-        raise UserError(f"{path}: _BASE_ leads back to the file itself") from error
-    except (OSError, KeyError, ValueError, AssertionError, TypeError, AttributeError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: {' '.join(str(error).split())}") from error
 
 
 def _merge(cfg: CfgNode, values: Mapping[str, object], where: str) -> None:
@@ -70,15 +61,11 @@ def _merge(cfg: CfgNode, values: Mapping[str, object], where: str) -> None:
     for key, value in values.items():
         if key not in current:
             raise UserError(f"{where}: unknown config key {key}{did_you_mean(key, current)}")
-        try:
-            cfg.merge_from_list([key, _fitted(key, value, current[key])])
-        except UserError as error:
-            raise UserError(f"{where}: {error}") from None
-        except (ValueError, AssertionError, TypeError) as error:
-            raise UserError(f"{where}: {' '.join(str(error).split())}") from error
+        with translated(where):
+            cfg.merge_from_list([key, _fitted(key, value, current[key], where)])
 
 
-def _fitted(key: str, value: object, default: object) -> object:
+def _fitted(key: str, value: object, default: object, where: str) -> object:
     """The value with a whole number as a float where the default is one. Raises UserError for one of another type."""
     decoded = CfgNode._decode_cfg_value(value)
     if type(default) is float and type(decoded) is int and abs(decoded) < 1e300:
@@ -90,5 +77,5 @@ def _fitted(key: str, value: object, default: object) -> object:
         if isinstance(decoded, str) and list in kinds:
             path = key.startswith("DATASETS.") and "/" in decoded and ":" not in decoded
             words += f"; did you mean \"('{'folder:' * path}{decoded}',)\"?"
-        raise UserError(f"{key} is {shown(decoded)}: expected {words}")
+        raise UserError(f"{where}: {key} is {shown(decoded)}: expected {words}")
     return value

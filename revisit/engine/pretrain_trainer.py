@@ -7,21 +7,23 @@ from pathlib import Path
 
 from torch import nn
 
+from revisit.checkpoint.run_folder import VIEWS
 from revisit.data.loader import ResumableLoader, with_looks
-from revisit.engine.evaluation_hooks import BestCheckpoint, Evaluation, LabelFreeHistory, LabelFreeResults, StartScores
-from revisit.engine.hooks import Checkpoints, CollapseAlarm, CropFallbacks, ReadErrors, Throughput, Writers
+from revisit.data.records import fingerprint
+from revisit.engine.evaluation_hooks import Evaluation, LabelFreeHistory, LabelFreeResults, StartScores
+from revisit.engine.hooks import CollapseAlarm, CropFallbacks, ReadErrors, Throughput, Writers
 from revisit.engine.trainer import RevisitTrainer
 from revisit.evaluation.classifiers import fit_linear, knn_classify, top1
 from revisit.evaluation.features import Features, extractor
-from revisit.evaluation.label_free import LABEL_FREE, label_free_scores
+from revisit.evaluation.label_free import LABEL_FREE, label_free_scores, watched_records
 from revisit.modeling.distributed import share_state, unwrap
 from revisit.modeling.meta_arch.pretraining import metrics_period
-from revisit.viz.pretraining_sheets import neighbor_gallery, object_gallery
+from revisit.viz.pretraining_sheets import neighbor_gallery, object_gallery, save_view_sheet
 
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase, hooks
 from detectron2.utils import comm
-from detectron2.utils.events import get_event_storage
+from detectron2.utils.events import EventWriter, get_event_storage
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +42,8 @@ class PretrainTrainer(RevisitTrainer):
     def build_hooks(self) -> list[HookBase | None]:
         cfg, loader = self.cfg, self.data_loader
         batch, workers, period = cfg.SOLVER.IMS_PER_BATCH, cfg.DATALOADER.NUM_WORKERS, metrics_period(cfg)
+        seen = {"size": cfg.KNN_EVAL.IMAGE_SIZE, "neighbors": cfg.KNN_EVAL.NUM_NEIGHBORS}
+        how = {"test": list(cfg.DATASETS.TEST), **cfg.KNN_EVAL, **cfg.MONITOR}
         constrained = cfg.VIEWS.NUM_SMALL * (cfg.VIEWS.MIN_OVERLAP > 0) + (cfg.VIEWS.MAX_IOU < 1)  # crops of an image
         return [
             hooks.IterationTimer(),  # first: it takes the time of a step alone
@@ -51,13 +55,18 @@ class PretrainTrainer(RevisitTrainer):
             ReadErrors(batch, loader.iterations_per_epoch),
             CropFallbacks(batch // comm.get_world_size() * constrained) if constrained else None,
             # The evaluation, and what it leads to, before the checkpoint, which holds all of it.
-            Evaluation(cfg),
-            LabelFreeHistory(cfg) if cfg.MONITOR.IMAGES else None,
-            BestCheckpoint(cfg) if cfg.TEST.KEEP_BEST else None,  # whose checkpoint has the line above, and may be last
-            StartScores(cfg) if cfg.MONITOR.IMAGES or cfg.KNN_EVAL.BANK else None,  # sums up after the last evaluation
-            Checkpoints(cfg, self.signals),
+            Evaluation(self.folder),
+            LabelFreeHistory(fingerprint(watched_records(cfg), labels=False), seen) if cfg.MONITOR.IMAGES else None,
+            self.best_checkpoint(),  # which has the line above, and may be the last
+            StartScores(how, cfg.TEST.EVAL_PERIOD) if cfg.MONITOR.IMAGES or cfg.KNN_EVAL.BANK else None,  # sums up
+            self.checkpoints(),
             Writers(self.build_writers(), period=20) if comm.is_main_process() else None,  # last: it has all numbers
         ]
+
+    def build_writers(self) -> list[EventWriter]:
+        if self.cfg.WRITERS and not (self.folder / VIEWS).exists():  # which services get too
+            save_view_sheet(self.cfg, self.folder / VIEWS)
+        return super().build_writers()
 
     def inputs_of(self, iteration: int) -> tuple[dict, list[str]]:
         return self.data_loader.batch_of(iteration), self.data_loader.images_of(iteration)

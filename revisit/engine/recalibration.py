@@ -22,18 +22,11 @@ def recalibrate(weights: BackboneWeights, dataset: str) -> BackboneWeights:
     """Give each batch norm the statistics of its input over at most 1,000 images of a data set.
 
     Scale and bias change with them, so that the network computes what it did: with mean m and variance v of a
-    channel, gamma = scale * sqrt(v + eps) and beta = bias + scale * m.
-
-    Raises:
-        UserError: no such data set, an image that cannot be read, images that were made too small, or weights that are
-            not folded.
+    channel, gamma = scale * sqrt(v + eps) and beta = bias + scale * m. Raises UserError for weights not folded.
     """
     folded = weights.description.FOLDED
-    expect(
-        bool(folded) and all(weights.flags.get(key) == value for key, value in folded.items()),
-        f"--recalibrate {dataset}: these weights have batch statistics of their own; recalibration is for weights "
-        "whose batch norm is a scale and a bias",
-    )
+    is_folded = bool(folded) and all(weights.flags.get(key) == value for key, value in folded.items())
+    expect(is_folded, f"--recalibrate {dataset}: these weights have batch statistics of their own, and need none")
     images = CenterCropDataset(sample(get_records(dataset)), IMAGE_SIZE, replaced=True)
     check_not_enlarged(dataset, IMAGE_SIZE, "the recalibration's image size")
     loader = DataLoader(images, _BATCH, collate_fn=_stacked)

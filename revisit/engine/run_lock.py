@@ -27,25 +27,14 @@ def run_lock(folder: Path) -> Iterator[None]:
     Raises:
         UserError: the folder belongs to another run, or cannot be written.
     """
-    lock = _acquire(folder)
-    try:
-        yield
-    finally:
-        if _is_mine(folder):
-            (folder / FILE).unlink()
-            (folder / _LOCK).unlink(missing_ok=True)
-        del _held[folder]
-        lock.release()
-
-
-def _acquire(folder: Path) -> FileLock:
-    path, lock, mine = folder / FILE, FileLock(folder / _LOCK), _this_process()
+    path, lock = folder / FILE, FileLock(folder / _LOCK)
+    host, job = socket.gethostname(), os.environ.get("SLURM_JOB_ID", "")
+    mine = {"host": host, "process": os.getpid(), "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}", "job": job}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(blocking=False)
         before = _read(path)
-        same_job = mine["job"] and before.get("job") == mine["job"]
-        if before and before.get("host") != mine["host"] and not same_job:
+        if before and before.get("host") != host and not (job and before.get("job") == job):
             lock.release()
             raise UserError(
                 f"{folder} belongs to {_words(before)}, which this machine cannot ask. If that run is over, delete "
@@ -58,7 +47,14 @@ def _acquire(folder: Path) -> FileLock:
         raise UserError(f"{folder} belongs to a run that is alive: {_words(_read(path))}. {way_out}") from error
     except OSError as error:
         raise UserError(f"OUTPUT_DIR {folder} cannot be written ({error}): choose another one") from error
-    return lock
+    try:
+        yield
+    finally:
+        if _is_mine(folder):
+            path.unlink()
+            (folder / _LOCK).unlink(missing_ok=True)
+        del _held[folder]
+        lock.release()
 
 
 def check_owner(folder: Path) -> None:
@@ -76,15 +72,6 @@ def _is_mine(folder: Path) -> bool:
         return (folder / FILE).read_text() == _held[folder]
     except OSError:
         return False
-
-
-def _this_process() -> dict[str, str | int]:
-    return {
-        "host": socket.gethostname(),
-        "process": os.getpid(),
-        "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}",
-        "job": os.environ.get("SLURM_JOB_ID", ""),
-    }
 
 
 def _words(owner: dict) -> str:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from revisit.checkpoint.trained import Trained
+from revisit.checkpoint.run_folder import Trained
 from revisit.config import MAKERS, NO_MAKERS
 from revisit.data.inspection import Note
 from revisit.data.records import PARTS, changes
@@ -47,29 +47,25 @@ def may_change(cfg: CfgNode, key: str) -> bool:
 def check_same_experiment(
     cfg: CfgNode, images: list[dict], saved: dict, *, accepted: Collection[str] = (), other_processes: bool = False
 ) -> None:
-    """Compare a config and its training images with those of a checkpoint, and log what is applied.
-
-    Args:
-        images: ``fingerprint`` of the training images.
-        saved: of the checkpoint, ``config`` by ``plain_config`` and ``images``.
-        accepted: keys that may differ although they make another experiment.
-        other_processes: the checkpoint is of another number of processes.
+    """Compare a config and its training ``images`` (``fingerprint``) with those ``saved`` in a checkpoint, which may be
+    of another number of processes; log what is applied.
 
     Raises:
-        UserError: keys that differ and are not accepted, all of them.
+        UserError: keys that differ and are not ``accepted``, all of them.
     """
     differences = _compare(cfg, images, saved, other_processes)
     refused = [d for d in differences if d.key == DATA or not may_change(cfg, d.key)]
+    listed = ", ".join(map(str, refused))
     if wanted := [d.key for d in refused if d.key not in accepted]:
         force = " ".join(f"--accept {key}" for key in wanted)
         raise UserError(
-            f"cannot resume: the checkpoint is of another experiment, {_listed(refused)}. Restore the values on the "
-            f"left, start anew in another OUTPUT_DIR, or force it: --resume {force}"
+            f"cannot resume: the checkpoint is of another experiment, {listed}. Restore the values on the left, start "
+            f"anew in another OUTPUT_DIR, or force it: --resume {force}"
         )
     if refused:
-        logger.warning(f"resuming as another experiment, by --accept: {_listed(refused)}")
-    if applied := [d for d in differences if d not in refused and is_read(cfg, d.key)]:
-        logger.info(f"resuming with other values, which apply from here on: {_listed(applied)}")
+        logger.warning(f"resuming as another experiment, by --accept: {listed}")
+    if applied := [str(d) for d in differences if d not in refused and is_read(cfg, d.key)]:
+        logger.info(f"resuming with other values, which apply from here on: {', '.join(applied)}")
 
 
 def _compare(cfg: CfgNode, images: list[dict], saved: dict, other_processes: bool) -> list[Difference]:
@@ -96,14 +92,10 @@ def _differences(before: Mapping, now: Mapping, *, elsewhere: bool) -> list[Diff
 
 
 def check_same_network(cfg: CfgNode, trained: Trained) -> None:
-    """Refuse, by name, what of a config would make another network of a checkpoint's, or other boxes of its answers.
-
-    Raises:
-        UserError: keys that differ, with both values.
-    """
+    """Raise UserError with what of a config would make another network of a checkpoint's, or other boxes."""
     differences = _differences(trained.config, plain_config(cfg), elsewhere=True)
-    wrong = [d for d in differences if is_among(d.key, MAKERS) and not is_among(d.key, NO_MAKERS)]
-    wrong = [d for d in wrong if not may_change(cfg, d.key)]
+    makes = [d for d in differences if is_among(d.key, MAKERS) and not is_among(d.key, NO_MAKERS)]
+    wrong = [d for d in makes if not may_change(cfg, d.key)]
     wrong = [d for d in wrong if d.key == "MODEL.META_ARCHITECTURE"] or wrong
     if wrong:
         found = "; ".join(f"{d.key} is {shown(d.now)} here and {shown(d.before)} there" for d in wrong)
@@ -121,7 +113,3 @@ def typed_in_vain(cfg: CfgNode, opts: Sequence[object]) -> list[Note]:
 
 def _plain(value: object) -> Value:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _listed(differences: list[Difference]) -> str:
-    return ", ".join(map(str, differences))

@@ -5,7 +5,8 @@ import logging
 import os
 import shlex
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from glob import glob
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,26 +15,27 @@ import numpy as np
 import torch
 
 from revisit.checkpoint.run_folder import (
+    UNTRAINED,
+    Trained,
     checkpoints_of_run,
     set_aside_earlier_run,
     settings_of_run,
     tidy_up,
+    trained_network,
 )
-from revisit.checkpoint.trained import UNTRAINED, Trained, trained_network
 from revisit.data.catalog import get_records, register
 from revisit.data.inspection import Note, num_classes
 from revisit.engine.config_checks import check_config, check_hardware, check_schedule, settle_evaluation
 from revisit.engine.data_checks import evaluation_sets, follow_class_names, inspect_evaluation, inspect_training
 from revisit.engine.environment import record_environment
 from revisit.engine.launch import log_processes
-from revisit.engine.length import DECIDED as LENGTH_DECIDED
-from revisit.engine.length import choose_length
+from revisit.engine.measuring import LENGTH, PRECISION, choose_length, choose_precision, flat
 from revisit.engine.merging import merged_config
-from revisit.engine.precision import DECIDED, choose_precision
+from revisit.engine.run_lock import run_lock
 from revisit.engine.run_log import open_log
 from revisit.engine.same_experiment import check_same_network, typed_in_vain
 from revisit.engine.solver import resolve_schedule
-from revisit.errors import UserError, did_you_mean, expect, first_line, is_no_defect, translated
+from revisit.errors import UserError, did_you_mean, enough_memory, expect, is_no_defect, translated
 from revisit.files import make_folder
 from revisit.imports import import_modules
 from revisit.modeling.meta_arch.pretraining import method_of
@@ -45,7 +47,7 @@ from detectron2.utils.env import seed_all_rng
 
 logger = logging.getLogger(__name__)
 
-LENGTHS = ("SOLVER.MAX_ITER", "SOLVER.EPOCHS")
+LENGTHS = {"SOLVER.MAX_ITER", "SOLVER.EPOCHS"}
 _BEGAN = time.perf_counter()
 
 
@@ -58,26 +60,18 @@ class Plan(NamedTuple):
 
 
 def plan(args: argparse.Namespace, num_processes: int) -> Plan:
-    """The plan of tools/train_net.py's command line. Nothing is written but OUTPUT_DIR made.
-
-    Args:
-        num_processes: of the run, over all machines.
-
-    Raises:
-        UserError: whatever is wrong with it, in one line.
-    """
+    """The plan of tools/train_net.py's command line, for so many processes over all machines. Nothing is written but
+    OUTPUT_DIR made. Raises UserError for whatever is wrong with it."""
     no_recipe = "no recipe is given: expected --config-file FILE, such as own_images/pretrain.yaml (MODEL_ZOO.md)"
     expect(bool(args.config_file) or args.eval_only, no_recipe)
     where = {"num_processes": num_processes, "for_here": not args.dry_run}
-    cfg = make_config(args.config_file, args.opts, resume=args.resume, trained=args.eval_only, **where)
-    num_images = 0
+    cfg, num_images = make_config(args.config_file, args.opts, resume=args.resume, trained=args.eval_only, **where), 0
     with translated("looking at the data sets"):
         notes = typed_in_vain(cfg, args.opts) + settle_evaluation(cfg, eval_only=args.eval_only)
         follow_class_names(cfg, network := _used_network(cfg, args))
         if network.weights and num_classes(cfg) and not (network.classes or cfg.DATASETS.TRAIN):
-            notes.append(
-                (logging.WARNING, f"{network.weights} names no classes: those of DATASETS.TEST go by their order")
-            )
+            by_order = f"{network.weights} names no classes: those of DATASETS.TEST go by their order"
+            notes.append((logging.WARNING, by_order))
         if not args.eval_only:
             num_images, about_data = inspect_training(cfg, assume_missing=args.dry_run)
             resolve_schedule(cfg, num_images)
@@ -106,20 +100,18 @@ def make_config(
 
     Args:
         num_processes: of the run, over all machines.
-        resume: a SEED that is to be drawn is the one that the run in OUTPUT_DIR drew, and SOLVER.PRECISION auto what it
-            measured.
+        resume: what the run in OUTPUT_DIR drew or measured is kept.
         trained: of a network that is only used: what neither file nor pairs say is as in its checkpoint.
         for_here: refuse what this machine cannot run.
         seed: what a negative SEED becomes; negative: drawn.
 
     Raises:
-        UserError: a file or key that does not exist, a value of the wrong type, an impossible recipe; with
-            ``trained`` a value that would make another network than the checkpoint's.
+        UserError: an impossible recipe; with ``trained`` one of another network than the checkpoint's.
     """
     config_file = find_config(config_file)
     if config_file and not Path(config_file).is_file():
         meant = did_you_mean(config_file.removeprefix("configs/"), recipe_names(), most=3)
-        raise UserError(f"config file {config_file} not found, nor a recipe of that name (MODEL_ZOO.md){meant}")
+        raise UserError(f"config file {config_file} not found (MODEL_ZOO.md){meant}")
     cfg = merged_config(config_file, opts)
     if trained:
         cfg = _under_checkpoint(cfg, config_file, opts, resume)
@@ -157,8 +149,12 @@ def _settle(
     if cfg.MONITOR.IMAGES == "train" and cfg.DATASETS.TRAIN:
         cfg.MONITOR.IMAGES = cfg.DATASETS.TRAIN[0]
     if cfg.MODEL.DEVICE.startswith("cuda") and not torch.cuda.is_available():
-        if for_here:
-            _check_no_gpu()
+        found = sorted(glob("/dev/nvidia[0-9]*"))
+        if for_here and found and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
+            raise UserError(
+                f"this machine has {found[0]}, but torch {torch.__version__} cannot use it: expected a driver for CUDA "
+                f"{torch.version.cuda}, or MODEL.DEVICE cpu"
+            )
         cfg.MODEL.DEVICE = "cpu"
     # SyncBN is BN on one process, and Detectron2's own form on the CPU, where torch's does not run.
     sync_norm = "BN" if num_processes == 1 else "naiveSyncBN" if cfg.MODEL.DEVICE == "cpu" else "SyncBN"
@@ -175,100 +171,90 @@ def _settle(
     _settle_length(cfg, typed, before)
     if cfg.SOLVER.PRECISION == "auto":
         in_file = "SOLVER.PRECISION" not in typed and (cfg.SOLVER.AMP.ENABLED or cfg.MODEL.CHANNELS_LAST)
-        stated = in_file or not typed.isdisjoint(DECIDED)
+        stated = in_file or not typed.isdisjoint(PRECISION[1:])
         if before.get("SOLVER.PRECISION") == "":  # what an earlier part of the run measured
-            kept = [(key, before[key]) for key in DECIDED if key not in typed]
-            cfg.merge_from_list([word for pair in kept for word in pair])
+            cfg.merge_from_list(flat((key, before[key]) for key in PRECISION if key not in typed))
             stated = True
         if stated:
             cfg.SOLVER.PRECISION = ""
 
 
-def _check_no_gpu() -> None:
-    """Refuse the CPU in the place of a GPU that is there: a day's training would take months."""
-    found = sorted(glob("/dev/nvidia[0-9]*"))
-    if not found or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        return
-    try:
-        torch.cuda.init()
-        reason = "it counts none"
-    except (RuntimeError, AssertionError) as error:
-        reason = first_line(error)
-    raise UserError(
-        f"this machine has {found[0]}, but torch {torch.__version__} cannot use it ({reason}): expected a driver for "
-        f"CUDA {torch.version.cuda}, or MODEL.DEVICE cpu"
-    )
-
-
 def _settle_length(cfg: CfgNode, typed: Collection[str], before: Mapping[str, Any]) -> None:
     """Of several lengths of a run the typed one counts; of a resumed one what SOLVER.MINUTES made of it."""
-    if cfg.SOLVER.MINUTES and not typed.isdisjoint(LENGTHS):
-        given = [key for key in (*LENGTHS, "SOLVER.MINUTES") if key in typed]
-        if "SOLVER.MINUTES" in typed:
-            raise UserError(f"{' and '.join(given)} both say how long the run is: expected one of them")
+    if cfg.SOLVER.MINUTES and (lengths := LENGTHS & set(typed)):
+        both = f"{' and '.join(sorted(lengths))} and SOLVER.MINUTES both say how long the run is: expected one of them"
+        expect("SOLVER.MINUTES" not in typed, both)
         cfg.SOLVER.MINUTES = 0.0
     if cfg.SOLVER.MINUTES:
         cfg.SOLVER.MAX_ITER = cfg.SOLVER.EPOCHS = 0
         if before.get("SOLVER.MINUTES") == 0:
-            cfg.merge_from_list([word for key in LENGTH_DECIDED for word in (key, before[key])])
+            cfg.merge_from_list(flat((key, before[key]) for key in LENGTH))
 
 
-def begin(cfg: CfgNode, notes: Sequence[Note], args: argparse.Namespace) -> None:
-    """In every process of a run: agree on what is still open, freeze the config, open the log, write config.yaml and
-    environment.json, seed the random generators."""
-    import_modules(cfg.IMPORTS)
-    cfg.SEED = comm.all_gather(cfg.SEED)[0]  # where it was drawn, every machine has drawn another one
-    for name in (*cfg.DATASETS.TRAIN, *evaluation_sets(cfg)):
-        register(name)
-    follow_class_names(cfg, _used_network(cfg, args))
-    if not args.eval_only:
-        _prepare_folder(cfg, args.resume)
-    folder = Path(cfg.OUTPUT_DIR)
-    open_log(cfg.OUTPUT_DIR)
-    # Detectron2's training loop logs every exception with its traceback; what is no defect is said in one line.
-    logging.getLogger("detectron2.engine.train_loop").addFilter(
-        lambda record: not (record.exc_info and is_no_defect(record.exc_info[1]))
-    )
-    torch.backends.cudnn.benchmark = cfg.CUDNN_BENCHMARK and not args.eval_only
-    settings = folder / "config.yaml"
-    logger.info(f"{args.config_file or 'no config file'} {shlex.join(args.opts)}: all settings are in {settings}")
-    log_processes(cfg.MODEL.DEVICE)
-    if cfg.SOLVER.PRECISION == "auto" and not args.eval_only:
-        with translated("measuring the precision"):
-            cfg.merge_from_list([word for pair in choose_precision(cfg).items() for word in pair])
+@contextmanager
+def begin(cfg: CfgNode, notes: Sequence[Note], args: argparse.Namespace) -> Iterator[None]:
+    """In every process of a run, whose folder a training holds as long: agree on what is still open, freeze the config,
+    open the log, write config.yaml and environment.json, seed the random generators."""
+    folder, trains = Path(cfg.OUTPUT_DIR), not args.eval_only
+    with run_lock(folder) if trains and comm.is_main_process() else nullcontext(), enough_memory():
+        import_modules(cfg.IMPORTS)
+        cfg.SEED = comm.all_gather(cfg.SEED)[0]  # where it was drawn, every machine has drawn another one
+        for name in (*cfg.DATASETS.TRAIN, *evaluation_sets(cfg)):
+            register(name)
+        follow_class_names(cfg, _used_network(cfg, args))
+        if trains:
+            _prepare_folder(cfg, folder, args.resume)
+        open_log(cfg.OUTPUT_DIR)
+        # Detectron2's training loop logs every exception with its traceback; what is no defect is said in one line.
+        logging.getLogger("detectron2.engine.train_loop").addFilter(
+            lambda record: not (record.exc_info and is_no_defect(record.exc_info[1]))
+        )
+        torch.backends.cudnn.benchmark = cfg.CUDNN_BENCHMARK and trains
+        settings = folder / "config.yaml"
+        logger.info(f"{args.config_file or 'no config file'} {shlex.join(args.opts)}: all settings are in {settings}")
+        log_processes(cfg.MODEL.DEVICE)
+        if trains:
+            notes = [*notes, *_measure(cfg)]
+        cfg.freeze()
+        if comm.is_main_process():
+            # What a run was trained with stays on record when it is evaluated, and until it resumes (trainer.py).
+            again = args.eval_only or args.resume
+            if not (again and checkpoints_of_run(folder) and settings.is_file()):
+                settings.write_text(cfg.dump())
+            record_environment(folder, again=again)
+            for level, text in notes:
+                logger.log(level, text)
+        seed_all_rng(cfg.SEED + comm.get_rank())
+        depth = f", INPUT.BIT_DEPTH {cfg.INPUT.BIT_DEPTH}" if cfg.INPUT.BIT_DEPTH else ""
+        logger.info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations{depth}")
+        yield
+
+
+def _measure(cfg: CfgNode) -> list[Note]:
+    """Put what this machine does in the places of SOLVER.PRECISION auto and SOLVER.MINUTES."""
+    notes = []
+    with translated("measuring training steps"):
+        if cfg.SOLVER.PRECISION == "auto":
+            cfg.merge_from_list(flat(choose_precision(cfg).items()))
+        if cfg.SOLVER.MINUTES:
+            cfg.merge_from_list(flat(choose_length(cfg, _BEGAN).items()))
+            notes = check_schedule(cfg, sum(len(get_records(name)) for name in cfg.DATASETS.TRAIN))
     in_bfloat16 = cfg.SOLVER.AMP.ENABLED and cfg.SOLVER.AMP.DTYPE == "bfloat16" and cfg.MODEL.DEVICE != "cpu"
     if in_bfloat16 and not torch.cuda.is_bf16_supported(including_emulation=False):
-        logger.warning("this GPU computes no bfloat16 itself, which is slow: take SOLVER.AMP.DTYPE float16")
-    if cfg.SOLVER.MINUTES and not args.eval_only:
-        with translated("measuring the length of the run"):
-            cfg.merge_from_list([word for pair in choose_length(cfg, _BEGAN).items() for word in pair])
-        notes = [*notes, *check_schedule(cfg, sum(len(get_records(name)) for name in cfg.DATASETS.TRAIN))]
-    cfg.freeze()
-    if comm.is_main_process():
-        # What a run was trained with stays on record when it is evaluated, and until it really resumes (trainer.py).
-        again = args.eval_only or args.resume
-        if not (again and checkpoints_of_run(folder) and settings.is_file()):
-            settings.write_text(cfg.dump())
-        record_environment(folder, again=again)
-        for level, text in notes:
-            logger.log(level, text)
-    seed_all_rng(cfg.SEED + comm.get_rank())
-    depth = f", INPUT.BIT_DEPTH {cfg.INPUT.BIT_DEPTH}" if cfg.INPUT.BIT_DEPTH else ""
-    logger.info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations{depth}")
+        notes.append((logging.WARNING, "this GPU computes no bfloat16 itself, which is slow: take AMP.DTYPE float16"))
+    return notes
 
 
-def _prepare_folder(cfg: CfgNode, resume: bool) -> None:
+def _prepare_folder(cfg: CfgNode, folder: Path, resume: bool) -> None:
     """Before a training writes to OUTPUT_DIR: a resumed run tidies it up, a new one makes room."""
-    folder = Path(cfg.OUTPUT_DIR)
     if comm.is_main_process():
         tidy_up(folder)
-        if not resume:
-            of_this_folder = cfg.MODEL.WEIGHTS and Path(cfg.MODEL.WEIGHTS).resolve().parent == folder.resolve()
-            if of_this_folder and checkpoints_of_run(folder):
+        if not resume and checkpoints_of_run(folder):
+            if cfg.MODEL.WEIGHTS and Path(cfg.MODEL.WEIGHTS).resolve().parent == folder.resolve():
                 raise UserError(
                     f"MODEL.WEIGHTS {cfg.MODEL.WEIGHTS} is of an earlier run in the same OUTPUT_DIR: continue that one "
                     "by --resume, or start a new one in another OUTPUT_DIR"
                 )
-            if aside := set_aside_earlier_run(folder):
-                print(f"{folder} held an earlier run: its checkpoints and metrics are in {aside} now", flush=True)
+            aside = set_aside_earlier_run(folder)
+            print(f"{folder} held an earlier run: its checkpoints and metrics are in {aside} now", flush=True)
     comm.synchronize()

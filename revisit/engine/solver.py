@@ -1,5 +1,7 @@
 """Length, optimiser and learning rate of a training: epochs in iterations, and what Detectron2 has no keys for."""
 
+from functools import partial
+
 from torch import nn, optim
 
 from revisit.errors import expect
@@ -34,20 +36,9 @@ declare(
     real(0, unit="minutes"),
     read_by=PRETRAINING,
 )
-declare(
-    "SOLVER.CHECKPOINT_EPOCHS",
-    0,
-    "Epochs between checkpoints; a positive SOLVER.CHECKPOINT_PERIOD, in iterations, wins over it.",
-    whole(unit="epochs"),
-    may_change=True,
-)
-declare(
-    "TEST.EVAL_EPOCHS",
-    0,
-    "Epochs between evaluations; a positive TEST.EVAL_PERIOD, in iterations, wins over it.",
-    whole(unit="epochs"),
-    may_change=True,
-)
+epochs = partial(declare, default=0, rule=whole(unit="epochs"), may_change=True)
+epochs("SOLVER.CHECKPOINT_EPOCHS", meaning="Epochs between checkpoints; a positive SOLVER.CHECKPOINT_PERIOD wins.")
+epochs("TEST.EVAL_EPOCHS", meaning="Epochs between evaluations; a positive TEST.EVAL_PERIOD, in iterations, wins.")
 declare("SOLVER.STEP_EPOCHS", (), "SOLVER.STEPS in epochs; wins over it.", each(COUNT, rising=True), may_change=True)
 declare(
     "SOLVER.OPTIMIZER",
@@ -73,18 +64,13 @@ def evaluates_on_the_way(cfg: CfgNode) -> bool:
 def resolve_schedule(cfg: CfgNode, num_images: int) -> None:
     """Turn the lengths given in epochs into iterations, in place; a positive length in iterations wins.
 
-    An epoch has as many iterations as its images have whole batches, as the sampler makes them.
-
-    Raises:
-        UserError: fewer images than one batch, or no length of training at all.
+    An epoch has as many iterations as its images have whole batches. Raises UserError where there is none, or no
+    length of training at all.
     """
     solver = cfg.SOLVER
     per_epoch = num_images // solver.IMS_PER_BATCH
-    expect(
-        per_epoch > 0,
-        f"{', '.join(cfg.DATASETS.TRAIN)} has {num_images} images, fewer than one batch of {solver.IMS_PER_BATCH}: "
-        "lower SOLVER.IMS_PER_BATCH (and SOLVER.BASE_LR with it)",
-    )
+    few = f"{', '.join(cfg.DATASETS.TRAIN)} has {num_images} images, fewer than one batch of {solver.IMS_PER_BATCH}"
+    expect(per_epoch > 0, f"{few}: lower SOLVER.IMS_PER_BATCH (and SOLVER.BASE_LR with it)")
     resolve_by_images(cfg, num_images)
     for node, iterations, epochs in (
         (solver, "MAX_ITER", "EPOCHS"),
@@ -106,9 +92,7 @@ def build_optimizer(cfg: CfgNode, model: nn.Module) -> optim.Optimizer:
     """SOLVER.OPTIMIZER over Detectron2's parameter groups, SOLVER.WEIGHT_DECAY_NORM and the like included.
 
     LARS (You et al., arXiv 1708.03888) adapts the rate of tensors with weight decay; one without it takes SGD's step.
-
-    Raises:
-        UserError: LARS, which is timm's, where timm is not installed; a model with nothing to train.
+    Raises UserError for LARS without timm, and for a model with nothing to train.
     """
     solver = cfg.SOLVER
     groups = get_default_optimizer_params(
@@ -124,7 +108,7 @@ def build_optimizer(cfg: CfgNode, model: nn.Module) -> optim.Optimizer:
     # All tensors in a kernel. Clipping has to see gradients without the scale of float16, which fused steps remove.
     fused, momentum = not solver.CLIP_GRADIENTS.ENABLED, {"momentum": solver.MOMENTUM, "nesterov": solver.NESTEROV}
     if solver.OPTIMIZER == "LARS":
-        missing = "SOLVER.OPTIMIZER LARS is timm's, which is not installed: run pip install timm, or choose SGD"
+        missing = "SOLVER.OPTIMIZER LARS is timm's: run pip install timm, or choose SGD"
         kind, options = require_package("timm.optim", missing).Lars, momentum
     else:
         kind = getattr(optim, solver.OPTIMIZER)

@@ -1,8 +1,7 @@
 """What a training step makes, keeps in memory and computes, found by running it on tensors without numbers.
 
-torch's fake tensors have a shape and a type and no memory. The trainer's own step runs on them: forward, backward,
-optimiser and the method's hooks. What it allocates and multiplies is counted on the way, so no method has to say it.
-Several processes are one of them, whose exchanges with the others return at once.
+The trainer's own step runs on torch's fake tensors: forward, backward, optimiser and the method's hooks. Of several
+processes one runs, whose exchanges with the others return at once.
 """
 
 import weakref
@@ -46,8 +45,8 @@ class StepCost(NamedTuple):
 def step_cost(cfg: CfgNode, num_processes: int) -> StepCost:
     """The cost of a step of pretraining after every loss has joined.
 
-    float16 is planned as bfloat16, of the same size; a step on a GPU as the same step on a CPU. Under autocast every
-    pass casts fake weights again, where a real run keeps the first cast, so some copies of the weights are too many.
+    float16 is planned as bfloat16; a step on a GPU as the same step on a CPU. Under autocast every pass casts fake
+    weights again, where a real run keeps the first cast.
     """
     cfg = cfg.clone()
     cfg.defrost()
@@ -73,19 +72,14 @@ def build_meta_model(cfg: CfgNode) -> nn.Module:
         return build_model(cfg)
 
 
-def view_shapes(cfg: CfgNode, batch: int) -> dict[str, tuple[int, ...]]:
-    """The views of ``batch`` images by name, as shapes."""
-    large, small, num_small = cfg.VIEWS.LARGE_SIZE, cfg.VIEWS.SMALL_SIZE, cfg.VIEWS.NUM_SMALL
-    shapes = {"anchor": (batch, 3, large, large), "positive": (batch, 3, large, large)}
-    return shapes | ({"small": (batch, num_small, 3, small, small)} if num_small else {})
-
-
 def random_views(cfg: CfgNode, batch: int) -> dict[str, Tensor]:
     """Views of noise, always the same, in the sizes and the memory layout of the loader's."""
-    generator = torch.Generator().manual_seed(0)
+    generator, num_small = torch.Generator().manual_seed(0), cfg.VIEWS.NUM_SMALL
     views = {"index": torch.arange(batch)}
-    for name, (*counts, channels, height, width) in view_shapes(cfg, batch).items():
-        pixels = torch.randint(0, 256, (*counts, height, width, channels), dtype=torch.uint8, generator=generator)
+    sizes = {"anchor": ((batch,), cfg.VIEWS.LARGE_SIZE), "positive": ((batch,), cfg.VIEWS.LARGE_SIZE)}
+    sizes |= {"small": ((batch, num_small), cfg.VIEWS.SMALL_SIZE)} if num_small else {}
+    for name, (counts, size) in sizes.items():
+        pixels = torch.randint(0, 256, (*counts, size, size, 3), dtype=torch.uint8, generator=generator)
         views[name] = pixels.movedim(-1, -3)
     mapper = ViewMapper.from_config(cfg)
     if mapper.objects:
@@ -159,11 +153,8 @@ def _record_shapes(model: nn.Module) -> Iterator[dict[str, list]]:
 
 class LiveMemory(TorchDispatchMode):
     """Counts the bytes of all tensors that live while it is entered, and of those that operations read and write:
-    ``traffic``.
-
-    Args:
-        kinds: tensors that are there from the beginning, by kind. Of other ones those that come up without being made
-            (weights that are no part of the model) are ``buffers``, what is made is ``activations``.
+    ``traffic``. ``kinds`` has tensors that are there from the beginning; others that come up without being made are
+    ``buffers``, what is made is ``activations``.
     """
 
     def __init__(self, kinds: dict[str, Iterable[Tensor]]):

@@ -16,13 +16,10 @@ from detectron2.utils import comm
 
 
 class StopSignals:
-    """While entered, takes the signals that ask a training to stop, instead of dying of them.
+    """While entered, takes the signals that ask a training to stop, instead of dying of them; ``report`` is called with
+    each as it comes.
 
-    ``received`` counts them: 0 if none came, else 1 + the place in STOP_SIGNALS. A second Ctrl-C raises
-    KeyboardInterrupt at once.
-
-    Args:
-        report: called with each signal as it comes.
+    ``received``: 0 if none came, else 1 + the place in STOP_SIGNALS. A second Ctrl-C raises KeyboardInterrupt at once.
     """
 
     def __init__(self, report: Callable[[int], None] = lambda number: None):
@@ -65,8 +62,7 @@ def announce(number: int) -> None:
 class SharedWish:
     """Tells all processes of a run, after the same step, which signal any of them has received.
 
-    Signals come to one process or to several, and not at the same moment. One number is reduced over all processes
-    after every step and read after the next one, so that nobody waits for it.
+    One number is reduced over all processes after every step and read after the next one, so that nobody waits for it.
     """
 
     def __init__(self) -> None:

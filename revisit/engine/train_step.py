@@ -51,13 +51,10 @@ class NonFiniteLossError(Exception):
 class TrainStep(SimpleTrainer):
     """Detectron2's SimpleTrainer with mixed precision and gradient accumulation, on the CPU as on a GPU.
 
-    The model returns a dict of losses.
-
     Args:
         prepare: what is done with a batch once it is there, as part of the step: it is no wait for data.
         precision: dtype of autocast, or None for float32 throughout. float16 scales the loss.
-        seed: of what the model draws in a step, such as dropout, by iteration and process: nothing that a resumed run
-            would have to restore.
+        seed: of what the model draws in a step, such as dropout, by iteration and process.
         metrics_period: steps whose losses are gathered together, after the last of them: only then does the host wait
             for the device, but for float16's loss scale. A loss that is not finite is noticed as late; with 1, before
             the step changes anything.
@@ -76,12 +73,9 @@ class TrainStep(SimpleTrainer):
         metrics_period: int = 1,
     ):
         super().__init__(*args)
-        self._prepare = prepare
-        self._metrics_period = metrics_period
+        self._prepare, self._precision, self._seed = prepare, precision, seed
+        self._accumulation_steps, self._metrics_period = accumulation_steps, metrics_period
         self._steps: list[tuple[int, dict[str, Tensor]]] = []  # iterations and losses that are not gathered yet
-        self._seed = seed
-        self._precision = precision
-        self._accumulation_steps = accumulation_steps
         self._device = next(self.model.parameters()).device.type
         self.grad_scaler = torch.amp.GradScaler(self._device, enabled=precision == torch.float16)
         self.skipped_steps = 0  # in which float16 overflowed
@@ -98,7 +92,9 @@ class TrainStep(SimpleTrainer):
         parts = split_batch(batch, self._accumulation_steps)
         means: dict[str, Tensor] = {}
         for part in parts:
-            with self._synchronised(part is parts[-1]):
+            # DDP averages gradients over processes once, after the last part.
+            ddp = isinstance(self.model, nn.parallel.DistributedDataParallel)
+            with self.model.no_sync() if ddp and part is not parts[-1] else contextlib.nullcontext():
                 with torch.autocast(self._device, self._precision, enabled=self._precision is not None):
                     losses = self.model(part)
                 self.grad_scaler.scale(sum(losses.values()) / len(parts)).backward()
@@ -108,10 +104,7 @@ class TrainStep(SimpleTrainer):
         self._steps.append((iteration, {**means, "data_time": torch.tensor(data_time)}))
         if (iteration + 1) % self._metrics_period == 0:
             self.gather_metrics()
-        self._update()
-
-    def _update(self) -> None:
-        """The optimiser's step, unless float16 has overflowed: then the loss is scaled down for the next ones."""
+        # The optimiser's step, unless float16 has overflowed: then the loss is scaled down for the next ones.
         before = self.grad_scaler.get_scale()
         self.grad_scaler.step(self.optimizer)
         self.grad_scaler.update()
@@ -119,11 +112,6 @@ class TrainStep(SimpleTrainer):
             scale = self.grad_scaler.get_scale()
             self.skipped_steps += scale < before
             get_event_storage().put_scalars(smoothing_hint=False, grad_scale=scale, skipped_steps=self.skipped_steps)
-
-    def _synchronised(self, last: bool) -> contextlib.AbstractContextManager:
-        """DDP averages gradients over processes once, after the last part."""
-        ddp = isinstance(self.model, nn.parallel.DistributedDataParallel)
-        return self.model.no_sync() if ddp and not last else contextlib.nullcontext()
 
     def gather_metrics(self) -> None:
         """Log the steps since the last time: means of losses over processes, the longest wait for data.
@@ -150,11 +138,8 @@ class TrainStep(SimpleTrainer):
         """The optimiser's state by name of the parameter: groups may be others where it is loaded."""
         names = {parameter: name for name, parameter in unwrap(self.model).named_parameters()}
         optimizer = {names[parameter]: state for parameter, state in self.optimizer.state.items()}
-        return {
-            "optimizer": optimizer,
-            "grad_scaler": self.grad_scaler.state_dict(),
-            "skipped_steps": self.skipped_steps,
-        }
+        scaler = {"grad_scaler": self.grad_scaler.state_dict(), "skipped_steps": self.skipped_steps}
+        return {"optimizer": optimizer, **scaler}
 
     def load_state_dict(self, state_dict: dict) -> None:
         """The state of every parameter is the checkpoint's; hyper-parameters, and how a step is computed, stay ours."""
@@ -182,13 +167,13 @@ def split_batch(batch: dict | list, parts: int) -> list:
     return [{name: chunk[n] for name, chunk in chunks.items()} for n in range(parts)]
 
 
-def report_non_finite(error: NonFiniteLossError, output: str, batch: dict | list[dict], images: list[str]) -> UserError:
+def report_non_finite(error: NonFiniteLossError, output: Path, batch: dict | list, images: list[str]) -> UserError:
     """Write the inputs of the processes whose loss it was, and return what all processes raise.
 
     Files: OUTPUT_DIR/non_finite/iteration_N_process_R_1.png and so on, and the same name with .txt: the images.
     """
     ranks = {rank for values in error.losses.values() for rank, value in enumerate(values) if not math.isfinite(value)}
-    folder = Path(output) / "non_finite"
+    folder = output / "non_finite"
     if comm.get_rank() in ranks:
         with contextlib.suppress(OSError):  # a full disk: what happened is reported all the same
             folder.mkdir(parents=True, exist_ok=True)

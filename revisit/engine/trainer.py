@@ -3,8 +3,8 @@
 import logging
 import warnings
 import weakref
-from collections.abc import Collection, Iterable
-from contextlib import nullcontext
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -14,12 +14,13 @@ from torch import nn
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import write_results
 from revisit.data.reader import UnreadableImageError
-from revisit.engine.hooks import EndOfRunError
+from revisit.engine.evaluation_hooks import BestCheckpoint
+from revisit.engine.hooks import Checkpoints, EndOfRunError
 from revisit.engine.same_experiment import check_same_experiment, plain_config
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.engine.stop_signals import StopSignals, announce
 from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_finite
-from revisit.engine.writers import build_trackers
+from revisit.engine.writers import TRACKERS
 from revisit.errors import KilledWorkerError, UserError, first_line, told_by_worker, translated
 from revisit.keys import SWITCH, declare
 from revisit.modeling.distributed import share_state
@@ -35,25 +36,13 @@ from detectron2.utils.events import EventStorage, EventWriter
 logger = logging.getLogger(__name__)
 
 
-declare(
-    "MODEL.CHANNELS_LAST",
-    False,
-    "Weights and maps in NHWC memory, faster where the hardware likes it.",
-    SWITCH,
-    may_change=True,
-)
-declare(
-    "MODEL.COMPILE",
-    False,
-    "torch.compile of the encoders: minutes at the start, a faster step on a GPU.",
-    SWITCH,
-    may_change=True,
-)
+switch = partial(declare, default=False, rule=SWITCH, may_change=True)
+switch("MODEL.CHANNELS_LAST", meaning="Weights and maps in NHWC memory, faster where the hardware likes it.")
+switch("MODEL.COMPILE", meaning="torch.compile of the encoders: minutes at the start, a faster step on a GPU.")
 
 
 class RevisitTrainer(DefaultTrainer):
-    """Trains any meta-architecture from a config whose schedule and precision are resolved (``resolve_schedule``,
-    ``choose_precision``).
+    """Trains any meta-architecture from a config whose schedule and precision are resolved.
 
     Differs from DefaultTrainer in what the latter hard-codes: DDP and autocast work on the CPU too, the
     checkpointer is the strict one, and checkpoints hold the optimiser.
@@ -72,6 +61,7 @@ class RevisitTrainer(DefaultTrainer):
         self.checkpointer = RevisitCheckpointer(self.model, cfg, trainer=weakref.proxy(self))
         self.start_iter = 0
         self.max_iter = cfg.SOLVER.MAX_ITER
+        self.folder = Path(cfg.OUTPUT_DIR)
         self.results: dict = {}  # of the last evaluation, on the main process
         self.ending = ""  # why the run ends before its last iteration, in words
         self.signals = StopSignals(announce)
@@ -108,8 +98,17 @@ class RevisitTrainer(DefaultTrainer):
         """Subclasses list all that happens around a step, in its order; None stands for nothing."""
         raise NotImplementedError
 
+    def checkpoints(self) -> Checkpoints:
+        solver = self.cfg.SOLVER
+        period, newest, every = solver.CHECKPOINT_PERIOD, solver.CHECKPOINTS_KEPT, solver.CHECKPOINT_KEPT_EVERY
+        kept = {"period": period, "newest": newest, "every": every * period}
+        return Checkpoints(self.folder, self.signals, **kept, stop_on_failure=solver.STOP_WITHOUT_CHECKPOINT)
+
+    def best_checkpoint(self) -> BestCheckpoint | None:
+        return BestCheckpoint(self.folder, self.cfg.TEST.PATIENCE) if self.cfg.TEST.KEEP_BEST else None
+
     def build_writers(self) -> list[EventWriter]:
-        trackers = build_trackers(self.cfg)  # first: wandb looks at what TensorBoard's writer is made with
+        trackers = [TRACKERS[name](self.cfg) for name in self.cfg.WRITERS]  # before TensorBoard's, which wandb patches
         return [*super().build_writers(), *trackers]
 
     @property
@@ -128,10 +127,8 @@ class RevisitTrainer(DefaultTrainer):
         Raises:
             UserError: a loss since the last time was not finite.
         """
-        try:
+        with self._in_one_line():
             self._trainer.gather_metrics()
-        except NonFiniteLossError as error:
-            raise self._non_finite(error) from None
 
     def state_dict(self) -> dict:
         return {
@@ -146,8 +143,8 @@ class RevisitTrainer(DefaultTrainer):
     def check_state_dict(self, state_dict: dict) -> None:
         """Before anything of a checkpoint is loaded: is it of this experiment?"""
         others = state_dict["world_size"] != comm.get_world_size()
-        options = {"accepted": self._accepted, "other_processes": others}
-        check_same_experiment(self.cfg, self.data_loader.images, state_dict, **options)
+        images = self.data_loader.images
+        check_same_experiment(self.cfg, images, state_dict, accepted=self._accepted, other_processes=others)
 
     def load_state_dict(self, state_dict: dict) -> None:
         """The state is the checkpoint's; rates and decays are the config's."""
@@ -185,7 +182,7 @@ class RevisitTrainer(DefaultTrainer):
         if self.start_iter:
             logger.info(f"resuming at iteration {self.start_iter}")
             if comm.is_main_process():
-                (Path(self.cfg.OUTPUT_DIR) / "config.yaml").write_text(self.cfg.dump())
+                (self.folder / "config.yaml").write_text(self.cfg.dump())
         self.data_loader.start_iteration = self.start_iter
 
     def train(self) -> None:
@@ -204,32 +201,31 @@ class RevisitTrainer(DefaultTrainer):
     def run_step(self) -> None:
         # The first step belongs to the set-up: what the config asks for runs, or a library says why it does not.
         is_first = self.iter == self.start_iter
-        with translated("taking the first step") if is_first else nullcontext():
-            self._take_step()
-
-    def _take_step(self) -> None:
-        try:
+        with translated("taking the first step") if is_first else nullcontext(), self._in_one_line():
             super().run_step()
+
+    @contextmanager
+    def _in_one_line(self) -> Iterator[None]:
+        """What data, rates or the machine do to a step is said in one line."""
+        try:
+            yield
+        except NonFiniteLossError as error:
+            raise report_non_finite(error, self.folder, *self.inputs_of(error.iteration)) from None
         except UnreadableImageError as error:
             raise UserError(told_by_worker(error, "UnreadableImageError")) from error
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error) or "killed by signal" not in str(error):
-                raise
-            raise KilledWorkerError(
-                f"{first_line(error)} Most often memory ran out: lower DATALOADER.NUM_WORKERS (now "
-                f"{self.cfg.DATALOADER.NUM_WORKERS}) or the batch; --resume continues from the last checkpoint"
-            ) from error
-        except NonFiniteLossError as error:
-            raise self._non_finite(error) from None
         except FloatingPointError as error:
             if "Inf/NaN" not in str(error):
                 raise
             # Of a detector's boxes, before there is a loss.
             what = f"iteration {self.iter}: {first_line(error)}"
             raise UserError(f"{what} Lower SOLVER.BASE_LR, or warm it up (SOLVER.WARMUP_ITERS)") from error
-
-    def _non_finite(self, error: NonFiniteLossError) -> UserError:
-        return report_non_finite(error, self.cfg.OUTPUT_DIR, *self.inputs_of(error.iteration))
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error) or "killed by signal" not in str(error):
+                raise
+            raise KilledWorkerError(
+                f"{first_line(error)} Most often memory ran out: lower DATALOADER.NUM_WORKERS or the batch; --resume "
+                "continues from the last checkpoint"
+            ) from error
 
     def inputs_of(self, iteration: int) -> tuple[dict | list[dict], list[str]]:
         """This process's batch of an iteration since the last gathering of metrics, and its images' file names."""

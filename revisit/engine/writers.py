@@ -13,8 +13,6 @@ from revisit.errors import UserError, first_line
 from revisit.files import written_whole
 from revisit.imports import require_package
 from revisit.keys import declare, each, one_of
-from revisit.modeling.meta_arch.pretraining import method_of
-from revisit.viz.pretraining_sheets import save_view_sheet
 
 from detectron2.config import CfgNode
 from detectron2.utils.events import EventWriter, get_event_storage
@@ -34,10 +32,12 @@ declare(
 
 
 class RunTracker(EventWriter):
-    """One service: its run has the config, scalars and pictures; one that fails is reported once, and the training
-    continues.
+    """One service, whose run has the config, scalars and pictures. It is made before TensorBoard's writer.
 
-    Subclasses open a run, by the id of an earlier part of it where there is one, and send.
+    One that fails on the way is reported once, and the training continues.
+
+    Raises:
+        UserError: its package is not installed, or it does not start.
     """
 
     PACKAGE = ""
@@ -59,13 +59,11 @@ class RunTracker(EventWriter):
 
     def open(self, cfg: CfgNode, run_id: str | None) -> str:
         """Start a run with the config, or continue the one of ``run_id``; returns its id."""
-        raise NotImplementedError
 
     def send(self, scalars: dict[str, float], iteration: int) -> None:
         """Send new scalars, unless the service reads what TensorBoard gets."""
 
-    def send_picture(self, path: Path, iteration: int) -> None:
-        raise NotImplementedError
+    def send_picture(self, path: Path, iteration: int) -> None: ...
 
     def write(self) -> None:
         if self._failed:
@@ -140,15 +138,3 @@ class MlflowTracker(RunTracker):
 
 
 TRACKERS = {tracker.PACKAGE: tracker for tracker in (WandbTracker, MlflowTracker)}
-
-
-def build_trackers(cfg: CfgNode) -> list[RunTracker]:
-    """Those of WRITERS, on the main process, before TensorBoard's writer; of a pretraining with a sheet of its views.
-
-    Raises:
-        UserError: a package that is not installed, or a service that does not start.
-    """
-    trackers = [TRACKERS[name](cfg) for name in cfg.WRITERS]
-    if trackers and method_of(cfg) and not (Path(cfg.OUTPUT_DIR) / VIEWS).exists():
-        save_view_sheet(cfg, Path(cfg.OUTPUT_DIR) / VIEWS)
-    return trackers

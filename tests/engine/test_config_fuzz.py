@@ -7,8 +7,6 @@ import importlib
 import os
 import random
 import re
-import runpy
-import sys
 import traceback
 from argparse import Namespace
 from collections import Counter
@@ -20,6 +18,7 @@ import yaml
 from commands import ROOT
 
 from projects.ToyScenes import data_sets
+from revisit.engine.dry_run import dry_run
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.setup import make_config, plan
@@ -89,18 +88,16 @@ def mutated(value: object, kind: str, rng: random.Random) -> object:
 
 
 @pytest.fixture
-def attempt(toy_datasets, tmp_path, monkeypatch, capsys):
+def attempt(toy_datasets, tmp_path, monkeypatch):
     """Plan, and where nothing is wrong train, one step of a case by its seed; returns the case and how it ended."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.nn.Module, "compile", lambda *args, **options: None)  # takes minutes, and no key
     for name in [name for name in MetadataCatalog.list() if name.startswith("toy_")]:
         MetadataCatalog.pop(name)  # of trees in another place
     importlib.reload(data_sets)
-    tool = runpy.run_path(f"{ROOT}/tools/train_net.py")
-    defaults = {}
-    for name, options in RECIPES.items():
-        cfg = make_config(f"{ROOT}/configs/{name}.yaml", f"{NARROW} {options}".split(" "))
-        defaults[name] = dotted_keys(cfg)
+    files = {name: f"{ROOT}/configs/{name}.yaml" for name in RECIPES}
+    options = {name: f"{NARROW} {own}".split(" ") for name, own in RECIPES.items()}
+    defaults = {name: dotted_keys(make_config(files[name], options[name])) for name in RECIPES}
 
     def call(seed: int) -> tuple[str, str]:
         rng = random.Random(seed)
@@ -109,41 +106,37 @@ def attempt(toy_datasets, tmp_path, monkeypatch, capsys):
         keys = [key for key in defaults[name] if rng.random() < 0.1 or not re.search(UNREAD[name], key)]
         key = rng.choice(keys)
         value = mutated(defaults[name][key], kind, rng)
-        words = ["--config-file", f"{ROOT}/configs/{name}.yaml", "--dry-run", "OUTPUT_DIR", "out", *NARROW.split()]
-        words += RECIPES[name].split()
-        typed = str(value)
-        if (rng.random() < 0.5 or kind == "nan") and not any(map(str.__contains__, [typed] * 2, "\udcff\x00")):
-            node = {key.split(".")[-1]: list(value) if isinstance(value, tuple) else value}
-            for part in reversed(key.split(".")[:-1]):
+        file, opts, typed = files[name], ["OUTPUT_DIR", "out", *options[name]], str(value)
+        if (rng.random() < 0.5 or kind == "nan") and not any(map(typed.__contains__, "\udcff\x00")):
+            node = list(value) if isinstance(value, tuple) else value
+            for part in reversed(key.split(".")):
                 node = {part: node}
-            while key in words:  # what the file says is not to be overridden
-                del words[words.index(key) : words.index(key) + 2]
-            words[1] = "mutated.yaml"
-            Path(words[1]).write_text(yaml.safe_dump({"_BASE_": f"{ROOT}/configs/{name}.yaml", **node}))
+            while key in opts:  # what the file says is not to be overridden
+                del opts[opts.index(key) : opts.index(key) + 2]
+            Path("mutated.yaml").write_text(yaml.safe_dump({"_BASE_": file, **node}))
+            file = "mutated.yaml"
         else:
-            words += [key, typed]
-        case = f"case {seed}: {name} {key} {value!r:.80} ({kind}, {'file' if 'mutated.yaml' in words else 'typed'})"
-        monkeypatch.setattr(sys, "argv", ["train_net.py", *words])
-        monkeypatch.setattr(sys, "stderr", sys.stdout)
+            opts += [key, typed]
+        case = f"case {seed}: {name} {key} {value!r:.80} ({kind}, {'file' if file == 'mutated.yaml' else 'typed'})"
         try:
-            tool["main"]()
-            train_a_step(words[1], words[3:], key)
+            plan_and_train_a_step(file, opts, key)
         except UserError as error:
             text = str(error)
             return kind, "refused" if text and "\n" not in text else f"{case}: more than a line: {text}"
         except Exception:
             return kind, f"{case}\n{traceback.format_exc()[-1500:]}"
-        finally:
-            capsys.readouterr()
         return kind, "passed"
 
     return call
 
 
-def train_a_step(config_file: str, opts: list[str], key: str) -> None:
+def plan_and_train_a_step(config_file: str, opts: list[str], key: str) -> None:
     """What ``tools/train_net.py`` does, for a single step; what is evaluated is, where the key may matter to it."""
-    switches = {"resume": False, "dry_run": False, "eval_only": False}
-    cfg = plan(Namespace(config_file=config_file, opts=opts, **switches), 1).cfg
+    switches = {"config_file": config_file, "opts": opts, "resume": False, "eval_only": False}
+    cfg, notes, num_images = plan(Namespace(**switches, dry_run=True), 1)
+    with translated("building the network"):
+        dry_run(cfg, num_images, 1, notes)
+    cfg = plan(Namespace(**switches, dry_run=False), 1).cfg
     cfg.freeze()
     seed_all_rng(cfg.SEED)
     with translated("building the network, its data and its optimiser"):

@@ -215,16 +215,6 @@ def test_patience_ends_a_run_even_an_iteration_before_its_last(toy_datasets, tmp
     assert train(tmp_path, *PATIENT, "SOLVER.MAX_ITER", LAST).iter == 5
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the killed run's open files
-def test_a_run_killed_where_it_would_have_ended_ends_when_it_resumes(toy_datasets, tmp_path, scores):
-    scores[3] = 9.0
-    with killed_in_writing(3, "model_final"):
-        train(tmp_path, *PATIENT)
-    assert train(tmp_path, *PATIENT, resume=True).iter == 3
-    assert final_score(tmp_path) == 9
-    assert record(tmp_path) == {"score": "knn_top1", "value": 10.0, "iteration": 1, "waited": 1}
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_scores_of_an_earlier_network_are_not_taken_for_those_of_a_run_that_went_on(toy_datasets, tmp_path, scores):
     train(tmp_path, *KEEPING, "SOLVER.MAX_ITER", 2)
@@ -304,19 +294,18 @@ FLAT = [(30, 0.2, -1.0), (31, 0.2, -1.0), (30.5, 0.205, -1.02), (30, 0.2, -1.05)
         ([(nan, 0.2, -1.0), *FLAT[1:]], []),
     ],
 )
-def test_advice_comes_once_when_four_evaluations_lie_within_five_percent(
-    toy_datasets, tmp_path, caplog, values, advised_after
-):
+def test_advice_comes_once_when_four_evaluations_lie_within_five_percent(caplog, values, advised_after):
     """Of a run that stops after each evaluation."""
-    cfg = run_config(tmp_path, *OPTIONS, *MONITORED)
-    hook, advised = LabelFreeHistory(cfg), []
+    how = ([{"count": 60}], {"size": 32})
+    hook, advised = LabelFreeHistory(*how), []
     for number, scores in enumerate(values, start=1):
-        resumed = LabelFreeHistory(cfg)
+        resumed = LabelFreeHistory(*how)
         resumed.load_state_dict(hook.state_dict())
         hook = resumed
-        hook.trainer = SimpleNamespace(storage=EventStorage())
+        results = SimpleNamespace(label_free=LabelFreeScores(*scores, torch.zeros(60, 5)))
+        hook.trainer = SimpleNamespace(storage=EventStorage(), is_evaluated=True, results=results)
         with caplog.at_level(logging.INFO):
-            hook._compare(LabelFreeScores(*scores, torch.zeros(60, 5)))
+            hook.after_step()
         advised += [number] * ("the curves without labels have flattened" in caplog.text)
         caplog.clear()
     assert advised == advised_after
@@ -366,13 +355,15 @@ def test_the_scores_of_iteration_0_are_those_of_the_weights_that_it_began_with(t
     ],
 )
 def test_scores_below_the_start_are_warned_of_and_half_time_and_the_end_say_what_changed(
-    toy_datasets, tmp_path, caplog, now, done, warnings, change
+    caplog, now, done, warnings, change
 ):
-    hook = StartScores(run_config(tmp_path, *OPTIONS, *KNN, "TEST.EVAL_PERIOD", 30))
+    hook = StartScores({}, period=30)
     hook.load_state_dict(hook.state_dict() | {"start": {"knn_top1": 30.0, "linear_top1": 41.0}})
-    hook.trainer = SimpleNamespace(is_last_step=done == 100, iter=done - 1, max_iter=100)
+    hook.trainer = SimpleNamespace(
+        is_last_step=done == 100, iter=done - 1, max_iter=100, is_evaluated=True, results=now
+    )
     with caplog.at_level(logging.INFO):
-        hook._compare(now)
+        hook.after_step()
     messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [message.split()[0] for message in messages] == warnings
     when = "half time: training" if done == 60 else "training"

@@ -7,7 +7,7 @@ from commands import run
 from runs import load
 from trees import refusal
 
-from revisit.engine import length
+from revisit.engine import measuring
 from revisit.engine.setup import make_config
 
 RECIPE = "configs/toy/pretrain.yaml"
@@ -22,11 +22,11 @@ TINY += ["KNN_EVAL.IMAGE_SIZE", 32]
 def test_iterations_fill_what_is_left_of_the_time_and_the_schedule_follows(
     toy_datasets, monkeypatch, evaluates, iterations, period
 ):
-    monkeypatch.setattr(length, "_measure", lambda cfg: (0.25, 4.0))
+    monkeypatch.setattr(measuring, "_step_and_evaluation", lambda cfg: (0.25, 4.0))
     options = [*TINY, "SOLVER.MINUTES", 5.0, "SOLVER.WARMUP_ITERS", 10**6, "NEIGHBORS.WARMUP_EPOCHS", 9]
     options += [] if evaluates else ["KNN_EVAL.BANK", "", "DATASETS.TEST", ()]
     cfg = make_config(RECIPE, options)
-    chosen = length.choose_length(cfg, time.perf_counter() - 100)
+    chosen = measuring.choose_length(cfg, time.perf_counter() - 100)
     assert chosen["SOLVER.MAX_ITER"] == pytest.approx(iterations, abs=2) and chosen["SOLVER.MINUTES"] == 0
     assert chosen["SOLVER.WARMUP_ITERS"] == chosen["SOLVER.MAX_ITER"] // 10
     assert chosen["TEST.EVAL_PERIOD"] == pytest.approx(period, abs=1)

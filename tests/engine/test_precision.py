@@ -12,14 +12,14 @@ from commands import TINY, launch_forks
 from runs import run_config, train
 from tiny import tiny_config
 
-from revisit.engine import precision
+from revisit.engine import measuring
 from revisit.engine.setup import begin, make_config
 from revisit.engine.solver import resolve_schedule
 
 from detectron2.config import CfgNode
 from detectron2.utils import comm
 
-FLOAT, LAST, BFLOAT = precision.CANDIDATES
+FLOAT, LAST, BFLOAT = measuring.CANDIDATES
 OWN = "configs/own_images/pretrain.yaml"
 AUTO = ("SOLVER.PRECISION", "auto", "VIEWS.SMALL_SIZE", 24)  # in smaller views bfloat16 is refused
 BY_HAND = ("SOLVER.AMP.ENABLED", True, "MODEL.CHANNELS_LAST", True)
@@ -28,8 +28,8 @@ SHORT = ("SOLVER.MAX_ITER", 2)
 
 def pretend(patch: pytest.MonkeyPatch, *seconds: float) -> None:
     """Steps are taken as always, and said to have lasted so long, by candidate."""
-    take, said = precision.seconds_of, cycle(seconds)
-    patch.setattr(precision, "seconds_of", lambda step: [take(step), next(said)][1])
+    take, said = measuring.seconds_of, cycle(seconds)
+    patch.setattr(measuring, "seconds_of", lambda step: [take(step), next(said)][1])
 
 
 def decision(cfg: CfgNode) -> tuple:
@@ -48,7 +48,7 @@ def settled(output: Path, *opts: str, resume: bool = False, config_file: str = O
     ],
 )
 def test_the_fastest_is_chosen_and_the_more_exact_one_where_it_is_not_clearly_so(speeds, name):
-    assert precision.choose(dict(zip(precision.CANDIDATES, speeds, strict=True))) == name
+    assert measuring.choose(dict(zip(measuring.CANDIDATES, speeds, strict=True))) == name
 
 
 def test_a_gpu_measures_by_default_and_a_cpu_does_not(monkeypatch):
@@ -60,56 +60,45 @@ def test_a_gpu_measures_by_default_and_a_cpu_does_not(monkeypatch):
 
 
 def test_what_does_not_fit_into_memory_is_left_out_but_not_the_last(monkeypatch):
-    build, fitting = precision._build_step, {BFLOAT}
+    build, fitting = measuring._step_on_noise, {BFLOAT}
 
     def build_small(cfg: CfgNode) -> object:
         if (BFLOAT if cfg.SOLVER.AMP.ENABLED else FLOAT) not in fitting:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return build(cfg)
 
-    monkeypatch.setattr(precision, "_build_step", build_small)
-    assert precision.choose_precision(tiny_config(*AUTO))["SOLVER.AMP.ENABLED"]
+    monkeypatch.setattr(measuring, "_step_on_noise", build_small)
+    assert measuring.choose_precision(tiny_config(*AUTO))["SOLVER.AMP.ENABLED"]
     fitting.clear()
     with pytest.raises(torch.OutOfMemoryError):
-        precision.choose_precision(tiny_config(*AUTO))
+        measuring.choose_precision(tiny_config(*AUTO))
 
 
 def test_the_slowest_seconds_become_images_per_second_and_the_decision(monkeypatch, caplog):
     pretend(monkeypatch, 8, 4, 2)
     cfg = tiny_config(*AUTO, "SOLVER.AMP.DTYPE", "float16")
     with caplog.at_level("INFO"):
-        chosen = precision.choose_precision(cfg)
+        chosen = measuring.choose_precision(cfg)
     assert decision(cfg) == ("auto", False, "float16", False)
-    assert chosen == dict(zip(("SOLVER.PRECISION", *precision.DECIDED), ("", True, "bfloat16", True), strict=True))
-    assert precision.choose_precision(tiny_config()) == {}
+    assert chosen == dict(zip(measuring.PRECISION, ("", True, "bfloat16", True), strict=True))
     assert f"{FLOAT} 1.0, {LAST} 2.0, {BFLOAT} 4.0. This run computes in {BFLOAT}" in caplog.text
     assert "M parameters" not in caplog.text
 
 
 @pytest.mark.parametrize(("share", "is_said"), [(0.95, True), (0.5, False)])
 def test_a_step_that_waits_for_its_launches_is_offered_to_be_compiled(share, is_said, monkeypatch, caplog):
-    monkeypatch.setattr(precision, "_launched_and_done", lambda step: (share, 1.0))
+    monkeypatch.setattr(measuring, "_launched_and_done", lambda step: (share, 1.0))
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
     with caplog.at_level("INFO"):
-        precision.choose_precision(tiny_config(*AUTO))
+        measuring.choose_precision(tiny_config(*AUTO))
     assert ("MODEL.COMPILE True" in caplog.text) == is_said
-
-
-@pytest.mark.parametrize("method", ["DenseCL", "BYOL", "SwAV"])
-def test_every_method_is_measured(method, monkeypatch, caplog):
-    monkeypatch.setattr(precision, "STEPS", 1)
-    small = ("VIEWS.NUM_SMALL", 0, "VIEWS.LARGE_SIZE", 64, "BYOL.HIDDEN_DIM", 8, "SWAV.HIDDEN_DIM", 8)
-    cfg = tiny_config(*AUTO, "MODEL.META_ARCHITECTURE", method, *small, "SWAV.PROTOTYPES", 8)
-    with caplog.at_level("INFO"):
-        assert precision.choose_precision(cfg)["SOLVER.PRECISION"] == ""
-    assert "images per second" in caplog.text
 
 
 def test_bfloat16_is_left_out_where_the_cpu_computes_it_wrong(monkeypatch, caplog):
     pretend(monkeypatch, 4, 4)
     with caplog.at_level("INFO"):
-        precision.choose_precision(tiny_config("SOLVER.PRECISION", "auto"))
+        measuring.choose_precision(tiny_config("SOLVER.PRECISION", "auto"))
     assert f"leaves out {BFLOAT}: views of 16 px" in caplog.text and "computes in float32" in caplog.text
 
 
@@ -120,8 +109,8 @@ def decide(output: Path, *, resume: bool = False) -> tuple:
     args = Namespace(config_file="configs/toy/pretrain.yaml", opts=opts, resume=resume, eval_only=False)
     cfg = make_config(args.config_file, opts, num_processes=comm.get_world_size(), resume=resume)
     resolve_schedule(cfg, 60)
-    begin(cfg, [], args)
-    return decision(cfg)
+    with begin(cfg, [], args):
+        return decision(cfg)
 
 
 def begin_twice(output: Path) -> list[tuple]:
@@ -130,7 +119,7 @@ def begin_twice(output: Path) -> list[tuple]:
         pretend(patch, *((3, 2, 1), (1, 1, 3))[comm.get_rank()])
         begun = decide(output)
         comm.synchronize()  # the main process has written config.yaml
-        patch.setattr(precision, "measure_speeds", None)
+        patch.setattr(measuring, "measure_speeds", None)
         return [begun, decide(output, resume=True)]
 
 

@@ -17,8 +17,7 @@ from revisit.data.deep_pixels import bit_depth
 from revisit.data.loader import ResumableLoader
 from revisit.data.pixel_mapper import PixelMapper
 from revisit.data.reader import require_record
-from revisit.engine.bit_depth_of_run import resolve_bit_depth
-from revisit.engine.data_checks import inspect_training
+from revisit.engine.data_checks import inspect_training, resolve_bit_depth
 from revisit.engine.finetune_trainer import build_mapper
 from revisit.engine.setup import make_config
 
@@ -84,9 +83,6 @@ def test_the_depth_of_the_weights_wins_over_that_of_the_images(tmp_path, capsys)
     for depth in ("16", "float"):
         message = refusal(resolve_bit_depth, tiny_config("MODEL.WEIGHTS", str(weights)), records_at(depth, weights))
         assert f"ask for INPUT.BIT_DEPTH {DEPTHS[depth]}, but {weights} was trained with 14" in message
-    write_flags(weights, {"INPUT.BIT_DEPTH": "many"}, source="a test")
-    message = refusal(resolve_bit_depth, tiny_config("MODEL.WEIGHTS", str(weights)), records_at("12", weights))
-    assert "have 'many' as INPUT.BIT_DEPTH" in message
 
 
 def test_flags_of_shallow_images_are_as_they_were_and_a_depth_travels_with_the_others():

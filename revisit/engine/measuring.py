@@ -1,0 +1,226 @@
+"""What this machine does, measured as a pretraining begins: SOLVER.PRECISION auto, and SOLVER.MINUTES as iterations."""
+
+import logging
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import repeat
+from time import perf_counter
+
+import torch
+
+from revisit.data.catalog import get_records
+from revisit.engine.config_checks import check_hardware
+from revisit.engine.pretrain_trainer import PretrainTrainer
+from revisit.engine.solver import evaluates_on_the_way
+from revisit.engine.step_cost import random_views
+from revisit.engine.train_step import TrainStep
+from revisit.errors import UserError
+from revisit.keys import declare, one_of
+from revisit.modeling.distributed import unwrap
+from revisit.modeling.meta_arch.pretraining import metrics_period
+
+from detectron2.config import CfgNode
+from detectron2.utils import comm
+from detectron2.utils.events import EventStorage
+
+logger = logging.getLogger(__name__)
+
+# What is decided once: a resumed run keeps it.
+PRECISION = ("SOLVER.PRECISION", "SOLVER.AMP.ENABLED", "SOLVER.AMP.DTYPE", "MODEL.CHANNELS_LAST")
+LENGTH = (
+    "SOLVER.MINUTES", "SOLVER.MAX_ITER", "SOLVER.WARMUP_ITERS", "SOLVER.CHECKPOINT_PERIOD", "TEST.EVAL_PERIOD",
+    "NEIGHBORS.WARMUP_EPOCHS",
+)  # fmt: skip
+# Values of PRECISION by name, the more exact ones first.
+CANDIDATES = {
+    "float32": ("", False, "bfloat16", False),
+    "float32 channels-last": ("", False, "bfloat16", True),
+    "bfloat16 channels-last": ("", True, "bfloat16", True),
+}
+MARGIN = 1.05  # how many times as fast a later one has to be: below that, noise would decide between equals
+LAUNCH_BOUND = 0.9  # share of a GPU's step that the host spends launching, beyond which the GPU waits for it
+TURNS, SECONDS = 5, 5.0  # steps of each candidate that count, fewer where all of them would take longer than this
+STARTING = 4  # steps that do not count for a length, beside those that workers have ready by then
+TIMED, TIMED_SECONDS = 40, 8.0  # steps that do, fewer where they would take longer than this
+UNMEASURED = 0.02  # share of the time for what is not measured: checkpoints, pictures, the end
+
+declare(
+    "SOLVER.PRECISION",
+    "auto_on_gpu",
+    "auto: before a pretraining begins, measure what it is the fastest in here, and set SOLVER.AMP and "
+    "MODEL.CHANNELS_LAST to that. '' leaves them as they are. auto_on_gpu: auto on a GPU, '' on a CPU.",
+    one_of("", "auto", "auto_on_gpu"),
+)
+
+
+def choose_precision(cfg: CfgNode) -> dict[str, object]:
+    """Values of PRECISION that SOLVER.PRECISION auto stands for here, measured by all processes together.
+
+    With "" among them, whoever resumes the run, or starts another one from its config.yaml, measures nothing.
+    """
+    candidates = {}
+    for name, values in CANDIDATES.items():
+        candidate = cfg.clone()
+        candidate.merge_from_list(flat(zip(PRECISION, values, strict=True)))
+        try:
+            check_hardware(candidate)
+        except UserError as error:
+            logger.info(f"SOLVER.PRECISION auto leaves out {name}: {error}")
+        else:
+            candidates[name] = candidate
+    logger.info(f"SOLVER.PRECISION auto: measuring training steps in {', '.join(candidates)}")
+    speeds, launching = measure_speeds(candidates)
+    chosen = choose(speeds)
+    figures = ", ".join(f"{name} {speed:.1f}" for name, speed in speeds.items())
+    logger.info(f"images per second: {figures}. This run computes in {chosen}")
+    if launching[chosen] > LAUNCH_BOUND and not cfg.MODEL.COMPILE:
+        logger.info(
+            f"The host needs {launching[chosen]:.0%} of a step to launch its kernels, so the GPU waits for it: larger "
+            "batches, or MODEL.COMPILE True, which takes minutes at the start, would use more of it"
+        )
+    return dict(zip(PRECISION, CANDIDATES[chosen], strict=True))
+
+
+def choose(speeds: Mapping[str, float]) -> str:
+    """The fastest by name, of speeds of which the more exact ones stand first; a later one has to lead by MARGIN."""
+    chosen, *others = speeds
+    for name in others:
+        if speeds[name] > MARGIN * speeds[chosen]:
+            chosen = name
+    return chosen
+
+
+def measure_speeds(candidates: Mapping[str, CfgNode]) -> tuple[dict[str, float], dict[str, float]]:
+    """By candidate: images per second of all processes at the pace of the slowest, and which share of a GPU's step the
+    host is busy with it, 0 on a CPU.
+
+    A candidate for which the memory does not suffice is left out where one process runs; of several processes the
+    others would wait for it. Candidates take turns, and the fastest turn counts, because whatever else this machine
+    does only slows them down.
+    """
+    *_, last = candidates.values()
+    with _quietly():
+        steps, warm_up = {}, 0.0
+        for name, candidate in candidates.items():
+            try:
+                step = _step_on_noise(candidate)
+                warm_up += seconds_of(step)
+                steps[name] = step
+            except torch.OutOfMemoryError:
+                if comm.get_world_size() > 1 or (candidate is last and not steps):
+                    raise
+                step = None
+        turns = min(TURNS, int(SECONDS / max(comm.all_gather(warm_up)))) or 1
+        seconds = [{name: seconds_of(step) for name, step in steps.items()} for _ in range(turns)]
+        launching = {name: _launching_share(step) for name, step in steps.items()}
+    if torch.cuda.is_initialized():
+        torch.cuda.reset_peak_memory_stats()  # of which the log says the run's own
+    least = comm.all_gather({name: min(turn[name] for turn in seconds) for name in steps})
+    batch = last.SOLVER.IMS_PER_BATCH
+    speeds = {name: batch / max(of_process[name] for of_process in least) for name in steps}
+    return speeds, launching
+
+
+def choose_length(cfg: CfgNode, began: float) -> dict[str, object]:
+    """Values of LENGTH for SOLVER.MINUTES on this machine, measured by all processes together.
+
+    Args:
+        began: when the run began, by time.perf_counter: what has passed since counts.
+    """
+    logger.info(f"SOLVER.MINUTES {cfg.SOLVER.MINUTES:g}: measuring training steps")
+    step, evaluation = _step_and_evaluation(cfg)
+    evaluates = bool(cfg.KNN_EVAL.BANK or cfg.MONITOR.IMAGES)
+    on_the_way = evaluates and evaluates_on_the_way(cfg)
+    count = (1 + (4 if on_the_way else 1)) * evaluates  # the first one is of the network before it learns
+    spent = max(comm.all_gather(perf_counter() - began))
+    left = 60 * cfg.SOLVER.MINUTES * (1 - UNMEASURED) - spent - count * evaluation
+    iterations = max(1, int(left / step))
+    images = sum(len(get_records(name)) for name in cfg.DATASETS.TRAIN)
+    per_epoch = images // cfg.SOLVER.IMS_PER_BATCH
+    logger.info(
+        f"{iterations:,} iterations, {iterations / per_epoch:.1f} epochs of {images:,} images, by {step:.3f} s each"
+        + (f", and {count} evaluations of {evaluation:.1f} s" if evaluates else "")
+    )
+    return {
+        "SOLVER.MINUTES": 0.0,
+        "SOLVER.MAX_ITER": iterations,
+        "SOLVER.WARMUP_ITERS": min(cfg.SOLVER.WARMUP_ITERS, iterations // 10),
+        "SOLVER.CHECKPOINT_PERIOD": -(-iterations // 10),
+        "TEST.EVAL_PERIOD": -(-iterations // 4) if on_the_way else 0,
+        "NEIGHBORS.WARMUP_EPOCHS": min(cfg.NEIGHBORS.WARMUP_EPOCHS, iterations // per_epoch // 5),
+    }
+
+
+def _step_and_evaluation(cfg: CfgNode) -> tuple[float, float]:
+    """Seconds of a step, its data included, and of an evaluation, at the pace of the slowest process."""
+    cfg = cfg.clone()
+    cfg.SOLVER.MAX_ITER = 2**20
+    with _quietly():
+        step = _step_that_learns_nothing(cfg, PretrainTrainer.build_train_loader(cfg))
+        step.iter, step.max_iter = cfg.SOLVER.MAX_ITER - 1, cfg.SOLVER.MAX_ITER
+        first = [seconds_of(step) for _ in range(STARTING + 2 * cfg.DATALOADER.NUM_WORKERS)]
+        count = min(TIMED, max(2, int(TIMED_SECONDS / max(comm.all_gather(first[-1])))))
+        seconds = sum(seconds_of(step) for _ in range(count)) / count
+        with tempfile.TemporaryDirectory() as cfg.OUTPUT_DIR, EventStorage(0):  # for its pictures
+            start = perf_counter()
+            PretrainTrainer.test(cfg, step.model)
+            evaluation = perf_counter() - start
+    both = comm.all_gather((seconds, evaluation))
+    return max(one for one, _ in both), max(other for _, other in both)
+
+
+def _step_on_noise(cfg: CfgNode) -> TrainStep:
+    """Of a training after its last iteration, where every loss has joined, and one whose losses are not read."""
+    views = random_views(cfg, cfg.SOLVER.IMS_PER_BATCH // comm.get_world_size())
+    step, period = _step_that_learns_nothing(cfg, repeat(views)), metrics_period(cfg)
+    step.iter = step.max_iter = -(-cfg.SOLVER.MAX_ITER // period) * period
+    return step
+
+
+def _step_that_learns_nothing(cfg: CfgNode, batches: Iterable) -> TrainStep:
+    """A step of a network that is made for it and thrown away, with the method's hooks, which belong to it."""
+    cfg = cfg.clone()
+    cfg.SOLVER.BASE_LR = 0.0  # noise is no reason to diverge
+    cfg.MODEL.COMPILE = False  # which takes minutes
+    step = PretrainTrainer.build_step(cfg, PretrainTrainer.build_model(cfg), batches)
+    step.register_hooks(unwrap(step.model).hooks(cfg, 1))
+    return step
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """The run's own network will say the same."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def flat(pairs: Iterable[tuple[str, object]]) -> list[object]:
+    """Keys and values in turn, as ``CfgNode.merge_from_list`` takes them."""
+    return [word for pair in pairs for word in pair]
+
+
+def seconds_of(step: TrainStep) -> float:
+    """How long a step takes, its data and its hooks included, waited for."""
+    return _launched_and_done(step)[1]
+
+
+def _launching_share(step: TrainStep) -> float:
+    launched, done = _launched_and_done(step)
+    return launched / done if torch.cuda.is_initialized() else 0.0
+
+
+def _launched_and_done(step: TrainStep) -> tuple[float, float]:
+    """Seconds until the host has launched a step, and until the device has done it."""
+    start = perf_counter()
+    with EventStorage(step.iter) as step.storage:
+        step.before_step()
+        step.run_step()
+        step.after_step()
+    launched = perf_counter()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return launched - start, perf_counter() - start
