@@ -124,7 +124,7 @@ class OwnStep:
             "positives, forward": (self.model, "encode_positives"),
             "monitors": (self.model, "log_monitors"),
             "losses, forward": (self.model, "losses"),
-            "optimizer": (self._step, "_update"),
+            "optimizer": (self._step.grad_scaler, "step"),
             "momentum update": (momentum, "update_momentum_encoder"),
             "queue": (self.model, "enqueue_pending_keys"),
         }

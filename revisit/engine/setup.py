@@ -74,11 +74,27 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
             notes.append((logging.WARNING, by_order))
         if not args.eval_only:
             num_images, about_data = inspect_training(cfg, assume_missing=args.dry_run)
+            notes += _fit_batch(cfg, num_images, num_processes)
             resolve_schedule(cfg, num_images)
             notes += about_data + (check_schedule(cfg, num_images) if cfg.SOLVER.MAX_ITER else [])
         notes += inspect_evaluation(cfg, assume_missing=args.dry_run)
     make_folder(Path(cfg.OUTPUT_DIR), "OUTPUT_DIR")
     return Plan(cfg, notes, num_images)
+
+
+def _fit_batch(cfg: CfgNode, num_images: int, num_processes: int) -> list[Note]:
+    """Where a pretraining has fewer images than a batch, all of them become the batch, if its method can do with it."""
+    batch, smaller = num_images // num_processes * num_processes, cfg.clone()
+    if not (method_of(cfg) and 1 < batch < cfg.SOLVER.IMS_PER_BATCH):
+        return []
+    smaller.SOLVER.IMS_PER_BATCH = batch
+    try:
+        check_config(smaller, num_processes)
+    except UserError:
+        return []  # resolve_schedule says what to change
+    note = f"{num_images} images are fewer than a batch of {cfg.SOLVER.IMS_PER_BATCH}: batches of {batch}"
+    cfg.SOLVER.IMS_PER_BATCH = batch
+    return [(logging.WARNING, note)]
 
 
 def _used_network(cfg: CfgNode, args: argparse.Namespace) -> Trained:

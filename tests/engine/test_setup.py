@@ -117,6 +117,16 @@ def plan_of(recipe: str, *opts: object, output: Path, **options: bool) -> Plan:
     return plan(Namespace(config_file=f"{ROOT}/configs/{recipe}.yaml", opts=words, **switches), 1)
 
 
+def test_fewer_images_than_a_batch_are_the_batch_where_the_method_can_do_with_it(tmp_path, write_pictures):
+    write_pictures(tmp_path / "images", 5)
+    options = ("DATASETS.TRAIN", f"('folder:{tmp_path}/images',)", "SOLVER.MAX_ITER", 2)
+    own = plan_of("own_images/pretrain", *options, output=tmp_path)
+    assert own.cfg.SOLVER.IMS_PER_BATCH == 5
+    assert any("5 images are fewer than a batch of 128: batches of 5" in text for _, text in own.notes)
+    groups = ("MOCO.BN_GROUP", 128)  # which five images are not
+    refused("5 images, fewer than one batch of 256", plan_of, "pretrain/moco", *options, *groups, output=tmp_path)
+
+
 @pytest.mark.parametrize(
     ("recipe", "opts", "named"),
     [
