@@ -57,6 +57,7 @@ of_detectron2("MODEL.*.NUM_CLASSES", rule=COUNT)
 of_detectron2("MODEL.BACKBONE.FREEZE_AT", rule=whole(0, 99, "(stages, or blocks of a ViT: 0 none, 1 the stem)"))
 of_detectron2("MODEL.*_LOSS_WEIGHT", "MODEL.*.LOSS_WEIGHT", rule=real())
 of_detectron2("MODEL.DEVICE", "MODEL.WEIGHTS", "DATASETS.TEST", "CUDNN_BENCHMARK", may_change=True)
+of_detectron2("TEST.EXPECTED_RESULTS", may_change=True)
 
 # Thresholds of a test may change in a resumed run, those of the training may not.
 of_detectron2("MODEL.RPN.*_TOPK_TRAIN", rule=COUNT, read_by=_TWO_STAGE)
@@ -78,7 +79,7 @@ of_detectron2("MODEL.RETINANET.*", read_by="RetinaNet")
 of_detectron2("MODEL.ANCHOR_GENERATOR.*", "VIS_PERIOD", read_by=DETECTORS)
 of_detectron2("MODEL.SEM_SEG_HEAD.*", read_by=PIXELWISE)
 of_detectron2("MODEL.PANOPTIC_FPN.*", "VERSION", "SOLVER.REFERENCE_WORLD_SIZE", "TEST.AUG.*", read_by=_NOTHING)
-of_detectron2("MODEL.LOAD_PROPOSALS", "DATASETS.*PROPOSAL*", "TEST.EXPECTED_RESULTS", read_by=_NOTHING)
+of_detectron2("MODEL.LOAD_PROPOSALS", "DATASETS.*PROPOSAL*", read_by=_NOTHING)
 of_detectron2("DATALOADER.SAMPLER_TRAIN", "DATALOADER.REPEAT_THRESHOLD", read_by=_NOTHING)
 of_detectron2("MODEL.KEYPOINT_ON", "INPUT.MASK_FORMAT", read_by=_TWO_STAGE)
 
