@@ -38,14 +38,14 @@ def knn_without_image(rows: Tensor, classes: Tensor, images: Tensor, k: int = NE
     Returns:
         (M,) int64.
     """
-    rows, found = F.normalize(rows, dim=1), torch.empty_like(classes)
+    rows, predicted = F.normalize(rows, dim=1), torch.empty_like(classes)
     for own in _by_image(images):
         similarity = rows[own] @ rows.T
         similarity[:, own] = -torch.inf
         nearest = similarity.topk(min(k, int((~own).sum())), dim=1).indices
         votes = F.one_hot(classes[nearest], int(classes.max()) + 1).sum(dim=1)
-        found[own] = torch.from_numpy(votes.numpy().argmax(axis=1))
-    return found
+        predicted[own] = torch.from_numpy(votes.numpy().argmax(axis=1))
+    return predicted
 
 
 def ridge_without_image(rows: Tensor, targets: Tensor, images: Tensor, weights: Tensor) -> Tensor:
@@ -66,11 +66,12 @@ def ridge_without_image(rows: Tensor, targets: Tensor, images: Tensor, weights: 
     root = weights.double().sqrt()[:, None]
     x, y = torch.cat([x, torch.ones(len(x), 1)], dim=1) * root, targets.double() * root
     inverse = torch.linalg.inv(x.T @ x + STRENGTH * len(x) * torch.eye(x.shape[1], dtype=x.dtype))
-    coefficients, said = inverse @ (x.T @ y), torch.empty_like(y)
+    coefficients, predicted = inverse @ (x.T @ y), torch.empty_like(y)
     for own in _by_image(images):
         hat = x[own] @ inverse @ x[own].T
-        said[own] = torch.linalg.solve(torch.eye(len(hat), dtype=x.dtype) - hat, x[own] @ coefficients - hat @ y[own])
-    return said / root
+        residual = torch.eye(len(hat), dtype=x.dtype) - hat
+        predicted[own] = torch.linalg.solve(residual, x[own] @ coefficients - hat @ y[own])
+    return predicted / root
 
 
 def ridge_classes(rows: Tensor, classes: Tensor, images: Tensor) -> Tensor:
@@ -80,13 +81,13 @@ def ridge_classes(rows: Tensor, classes: Tensor, images: Tensor) -> Tensor:
     return ridge_without_image(rows, 2 * one_hot - 1, images, weights[classes]).argmax(dim=1)
 
 
-def balanced_accuracy(found: Tensor, classes: Tensor, images: Tensor) -> Callable[[np.ndarray], np.ndarray]:
+def balanced_accuracy(predicted: Tensor, classes: Tensor, images: Tensor) -> Callable[[np.ndarray], np.ndarray]:
     """Percent of a class that is found, the mean over classes, as a function of the images' weights (B, I) -> (B,)."""
     places = images.unique(return_inverse=True)[1]
     totals = torch.zeros(int(places.max()) + 1, int(classes.max()) + 1, dtype=torch.float64)
     hits = totals.clone()
     totals.index_put_((places, classes), torch.ones(len(classes), dtype=torch.float64), accumulate=True)
-    hits.index_put_((places, classes), (found == classes).double(), accumulate=True)
+    hits.index_put_((places, classes), (predicted == classes).double(), accumulate=True)
 
     def score(weights: np.ndarray) -> np.ndarray:
         count = weights @ totals.numpy()
@@ -96,11 +97,11 @@ def balanced_accuracy(found: Tensor, classes: Tensor, images: Tensor) -> Callabl
     return score
 
 
-def root_mean_square(said: Tensor, targets: Tensor, images: Tensor) -> Callable[[np.ndarray], np.ndarray]:
+def root_mean_square(predicted: Tensor, targets: Tensor, images: Tensor) -> Callable[[np.ndarray], np.ndarray]:
     """The root of the mean squared error, as a function of the images' weights (B, I) -> (B,)."""
     places = images.unique(return_inverse=True)[1]
     count = torch.bincount(places).double().numpy()
-    errors = torch.bincount(places, weights=(said - targets).double() ** 2).numpy()
+    errors = torch.bincount(places, weights=(predicted - targets).double() ** 2).numpy()
     return lambda weights: np.sqrt(weights @ errors / (weights @ count))
 
 

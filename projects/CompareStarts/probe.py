@@ -91,8 +91,8 @@ def score_regions(rows: Tensor, targets: Tensor, images: Tensor) -> dict:
         rows: (M, C) of all regions; ``targets`` (M,) as in Regions; ``images`` (M,) their images' numbers, from 0 on.
     """
     if targets.is_floating_point():
-        said = ridge_without_image(rows, targets[:, None], images, torch.ones(len(rows)))[:, 0]
-        return {"depth": root_mean_square(said, targets, images)}
+        predicted = ridge_without_image(rows, targets[:, None], images, torch.ones(len(rows)))[:, 0]
+        return {"depth": root_mean_square(predicted, targets, images)}
     labelled, scores = targets >= 0, {}
     known = targets[labelled].unique(return_inverse=True)[1]
     expect(int(known.max()) > 0, "all labels are of one class: a probe tells classes apart, expected two or more")
@@ -101,8 +101,8 @@ def score_regions(rows: Tensor, targets: Tensor, images: Tensor) -> dict:
         tasks["object"] = (rows, labelled.long(), images)
     for name, (its_rows, classes, its_images) in tasks.items():
         for how, classify in (("kNN", knn_without_image), ("ridge", ridge_classes)):
-            found = classify(its_rows, classes, its_images)
-            scores[f"{name}, {how}"] = balanced_accuracy(found, classes, its_images)
+            predicted = classify(its_rows, classes, its_images)
+            scores[f"{name}, {how}"] = balanced_accuracy(predicted, classes, its_images)
     return scores
 
 
