@@ -78,9 +78,9 @@ def _probe(task: Task, title: str, start: Start, records: Records, seed: int, ro
     began = time.perf_counter()
     model, cfg = loaded_network(task, weights_of(start, seed, root), start.options, seed)
     rows, targets, images = regions_of(below(model.backbone).eval(), cfg, records)
-    scores = score_regions(rows, targets, images)
-    named = {name: with_interval(score, len(records)) for name, score in scores.items()}
-    mean = with_interval(lambda weights: np.mean([score(weights) for score in scores.values()], axis=0), len(records))
+    scores, count = score_regions(rows, targets, images), int(images.max()) + 1
+    named = {name: with_interval(score, count) for name, score in scores.items()}
+    mean = with_interval(lambda weights: np.mean([score(weights) for score in scores.values()], axis=0), count)
     return Probe(title, named, mean, time.perf_counter() - began)
 
 
@@ -108,7 +108,10 @@ def score_regions(rows: Tensor, targets: Tensor, images: Tensor) -> dict:
 
 @torch.no_grad()
 def regions_of(backbone: nn.Module, cfg: CfgNode, records: Records) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows (M, C), targets (M,) and images' numbers (M,) of the regions of all records, as score_regions takes them."""
+    """Rows (M, C), targets (M,) and images' numbers (M,) of the regions of all records, as score_regions takes them.
+
+    Images without any, of crowds or void alone, have no number.
+    """
     of_boxes = "annotations" in records[0]
     mapper = (DetectionMapper if of_boxes else PixelMapper)(cfg, is_train=False)
     targets_of = _boxes if of_boxes else partial(_pixels, cfg=cfg)
@@ -117,10 +120,12 @@ def regions_of(backbone: nn.Module, cfg: CfgNode, records: Records) -> tuple[Ten
     for number, record in enumerate(records):
         image = mapper(record)["image"]
         regions = targets_of(record, tuple(image.shape[1:]), np.random.default_rng((0, number)))
+        if not len(regions.boxes):
+            continue
         padded = ImageList.from_tensors([(image - mean) / std], max(1, backbone.size_divisibility)).tensor
         rows.append(_features(backbone(padded), padded.shape[2:], regions.boxes))
         targets.append(regions.targets)
-        images.append(torch.full((len(regions.boxes),), number))
+        images.append(torch.full((len(regions.boxes),), len(images)))
     return torch.cat(rows), torch.cat(targets), torch.cat(images)
 
 
@@ -136,7 +141,8 @@ def _features(maps: dict[str, Tensor], size: Sequence[int], boxes: Tensor) -> Te
 def _boxes(record: dict, size: tuple[int, int], rng: np.random.Generator) -> Regions:
     """Labelled boxes, and as many of the same sizes that overlap with none of them."""
     objects = [each for each in record["annotations"] if not each.get("iscrowd")]
-    boxes = torch.tensor([BoxMode.convert(each["bbox"], each["bbox_mode"], BoxMode.XYXY_ABS) for each in objects])
+    corners = [BoxMode.convert(each["bbox"], each["bbox_mode"], BoxMode.XYXY_ABS) for each in objects]
+    boxes = torch.tensor(corners, dtype=torch.float32).reshape(-1, 4)
     width, height = record["width"], record["height"]
     inside = (boxes[:, :2] < torch.tensor([width, height])).all(dim=1) & (boxes[:, 2:] > 0).all(dim=1)
     if not inside.all():
@@ -150,7 +156,7 @@ def _boxes(record: dict, size: tuple[int, int], rng: np.random.Generator) -> Reg
     drawn = torch.cat([corner, corner + sides], dim=1)
     free = drawn[(box_iou(drawn, boxes) < OVERLAP).all(dim=1)][: len(chosen)]
     scale = torch.tensor([size[1] / width, size[0] / height] * 2)
-    classes = torch.tensor([objects[n]["category_id"] for n in chosen])
+    classes = torch.tensor([objects[n]["category_id"] for n in chosen], dtype=torch.int64)
     targets = torch.cat([classes, classes.new_full((len(free),), -1)])
     return Regions(torch.cat([boxes[chosen], free]).float() * scale, targets)
 

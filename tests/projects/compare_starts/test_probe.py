@@ -93,7 +93,7 @@ def test_the_command_orders_starts_and_says_what_it_cannot_know(pretrained, toy_
     assert not (tmp_path / "out/evaluate").exists()
 
 
-def test_regions_of_an_image_carry_its_number(toy_datasets):
+def test_regions_of_an_image_carry_its_number_and_crowds_have_none(toy_datasets):
     task = read_task("configs/toy/detection.yaml", TINY.split(), frozen=False)
 
     class Pixels(nn.Module):
@@ -103,6 +103,7 @@ def test_regions_of_an_image_carry_its_number(toy_datasets):
             return {"pixels": images}
 
     records = get_records(task.data)[:3]
-    rows, targets, images = regions_of(Pixels(), task.load(task.options), records)
+    crowd = {**records[1], "annotations": [{**each, "iscrowd": 1} for each in records[1]["annotations"]]}
+    rows, targets, images = regions_of(Pixels(), task.load(task.options), [records[0], crowd, *records[1:]])
     assert rows.shape == (len(targets), 3) and images.unique().tolist() == [0, 1, 2]
     assert (targets >= 0).sum() == sum(len(record["annotations"]) for record in records)
