@@ -15,8 +15,8 @@ finetunes all starts for a short while and the better half for longer, until the
 
 A seed draws one order of the labelled images, and every subset is the beginning of it: 50 images are among the 200, and
 all starts learn from the same ones. What is done is skipped, what was interrupted resumes from its checkpoint: give the
-same command again. OUTPUT/comparison/ holds table.md, scores.csv, labels.png and results.json as far as they have come;
-tools/report.py makes a page of them.
+same command again. OUTPUT/comparison/ holds table.md, scores.csv, labels.png and results.json as far as they have come,
+OUTPUT/probe/ and OUTPUT/choice/ those of --probe and --budget; tools/report.py makes a page of them.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Round(NamedTuple):
 
 
 class Budget:
-    """Chooses among starts within ``minutes``. OUTPUT/comparison/budget.json keeps what was done and decided, so that
+    """Chooses among starts within ``minutes``. OUTPUT/choice/rounds.json keeps what was done and decided, so that
     the same call after an interruption repeats nothing.
 
     Args:
@@ -67,7 +67,7 @@ class Budget:
         self._task, self._starts, self._count = task, starts, count
         self._minutes, self._root, self._run, self._parallel = minutes, root, run, parallel
         self._sign = -1 if "/".join(task.score) in LOWER_IS_BETTER else 1
-        self._record = root / "comparison/budget.json"
+        self._record = root / "choice/rounds.json"
         recorded = json.loads(self._record.read_text()) if self._record.is_file() else []
         self.rounds = [_read_round(*fields) for fields in recorded]
         self._begun = 0  # rounds, by this call

@@ -31,10 +31,10 @@ def main() -> None:
     parser.add_argument("output", type=Path, metavar="OUTPUT", help="folder of the comparison")
     parser.add_argument("--others", type=Path, metavar="FILE", help="CSV of further scores of the starts")
     args = parser.parse_args()
-    folder = args.output / "comparison"
-    with translated(f"reading {folder}"):
-        probed = json.loads((folder / "probe.json").read_text())["scores"]
-        finetuned = {row["start"]: float(row["mean"]) for row in _rows(folder / "scores.csv") if row["mean"]}
+    with translated(f"reading {args.output}"):
+        probed = json.loads((args.output / "probe/results.json").read_text())["scores"]
+        rows = _rows(args.output / "comparison/scores.csv")
+        finetuned = {row["start"]: float(row["mean"]) for row in rows if row["mean"]}
     predictors = {
         f"probe: {name}": {start: scores[name]["value"] for start, scores in probed.items()}
         for name in next(iter(probed.values()))

@@ -7,11 +7,15 @@ import pytest
 from trees import refused
 
 from projects.CompareStarts import budget as module
+from projects.CompareStarts import choice
 from projects.CompareStarts.budget import PILOT, Budget, shortened
 from projects.CompareStarts.comparison import Task, read_task
+from projects.CompareStarts.probe import Interval, Probe
 from projects.CompareStarts.starts import Start
 from projects.PaperTables.jobs import Job
 from projects.PaperTables.paper_tables import GivenBackbone
+from projects.RunReport.collect import collect
+from projects.RunReport.kinds import STUDY, by_kind, study_of
 
 ITERATION, AROUND = 0.5, 10.0  # seconds, of the machine that the tests make up
 FULL = 400  # iterations
@@ -124,3 +128,24 @@ def test_a_shorter_training_has_the_same_course_of_the_rate(task):
     words = shortened(solver, 150)
     options = dict(zip(words[::2], words[1::2], strict=True))
     assert options["SOLVER.STEPS"] == "(105, 135)" and options["SOLVER.WARMUP_ITERS"] == "15"
+
+
+def test_a_choice_is_written_and_drawn_for_a_report_as_far_as_it_has_come(task, tmp_path, monkeypatch):
+    machine = Machine(monkeypatch, fails_at=9)
+    scores = [Probe(name, {}, Interval(50.0, 40.0, 60.0), 1.0) for name in NAMES]
+    monkeypatch.setattr(choice, "probe", lambda *_: scores)
+    monkeypatch.setattr(choice, "_run", lambda jobs, _: machine(jobs))
+    for name in NAMES:
+        (tmp_path / f"{name}.pth").write_bytes(name.encode())
+    starts = {name: Start(GivenBackbone(str(tmp_path / f"{name}.pth"))) for name in NAMES}
+    root = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        choice.choose(task, starts, [16], [1], root, 1, minutes=60)
+    assert "Interrupted: the same command continues." in (root / "choice/table.md").read_text()
+    machine.fails_at = None
+    choice.choose(task, starts, [16], [1], root, 1, minutes=60)
+    runs, pictures = collect([root])
+    ((_, run),) = by_kind(runs)[STUDY]
+    assert "Start from f" in study_of(run)["sentence"] and not pictures
+    (evaluation,) = run.evaluations
+    assert [path.name for path in (*evaluation.pictures, *evaluation.tables)] == ["rounds.png", "table.md"]

@@ -88,8 +88,8 @@ def test_the_command_orders_starts_and_says_what_it_cannot_know(pretrained, toy_
     rows = [line.split("|")[1:3] for line in text.splitlines() if re.match(r"\| (random weights|backbone) ", line)]
     means = [float(row[1].split()[0]) for row in rows]
     assert len(rows) == 2 and means == sorted(means, reverse=True) and "A probe sees frozen features" in text
-    results = json.loads((tmp_path / "out/comparison/probe.json").read_text())
-    assert results["best"] == rows[0][0].strip() and (tmp_path / "out/comparison/probe.md").is_file()
+    results = json.loads((tmp_path / "out/probe/results.json").read_text())
+    assert results["best"] == rows[0][0].strip() and (tmp_path / "out/probe/table.md").is_file()
     assert not (tmp_path / "out/evaluate").exists()
 
 

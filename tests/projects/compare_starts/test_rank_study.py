@@ -22,12 +22,12 @@ def test_an_order_is_the_same_or_the_reverse_whatever_the_values():
 
 
 def test_the_command_compares_every_score_of_the_probe_and_others(tmp_path):
-    folder = tmp_path / "comparison"
-    folder.mkdir()
+    for folder in ("comparison", "probe"):
+        (tmp_path / folder).mkdir()
     scores = {start: {"mean": {"value": value}, "class, kNN": {"value": -value}} for start, value in FINETUNED.items()}
-    (folder / "probe.json").write_text(json.dumps({"scores": scores}))
+    (tmp_path / "probe/results.json").write_text(json.dumps({"scores": scores}))
     lines = [f"{start},all,{value},,{value},1" for start, value in FINETUNED.items()]
-    (folder / "scores.csv").write_text("\n".join(["start,labels,mean,deviation,values,seeds", *lines]))
+    (tmp_path / "comparison/scores.csv").write_text("\n".join(["start,labels,mean,deviation,values,seeds", *lines]))
     (tmp_path / "others.csv").write_text("start,knn_top1\na,5\nb,1\nc,2\nd,3\n")
     text = run(f"python projects/CompareStarts/rank_study.py {tmp_path} --others {tmp_path}/others.csv", tmp_path)
     assert "| probe: mean | 5 | 1.00 |" in text and "| probe: class, kNN | 5 | -1.00 |" in text
