@@ -1,4 +1,4 @@
-"""The two short ways to a start: a probe of all, and a budget of minutes; what they write into OUTPUT/probe/ and choice/."""
+"""Two short ways to a start: a probe of all, and a budget of minutes. They write into OUTPUT/probe/ and choice/."""
 
 import statistics
 from collections.abc import Mapping, Sequence
