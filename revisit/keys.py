@@ -88,7 +88,7 @@ class Key(NamedTuple):
     may_change: bool
     read_by: tuple[str, ...]
     owner: str  # module that declares it
-    by_images: Callable[[int, int], object] | None = None
+    by_images: Callable[[CfgNode, int], object] | None = None
 
 
 KEYS: dict[str, Key] = {}  # ours, by full name
@@ -104,7 +104,7 @@ def declare(
     paper: object = None,
     may_change: bool = False,
     read_by: str | Collection[str] = (),
-    by_images: Callable[[int, int], object] | None = None,
+    by_images: Callable[[CfgNode, int], object] | None = None,
 ) -> None:
     """Declare one of our keys, when the module that owns it is imported.
 
@@ -114,7 +114,7 @@ def declare(
         paper: the paper's value for kNN-MoCo on COCO, where it gives one.
         may_change: whether a resumed run may have another value without being another experiment.
         read_by: meta-architectures, by class name, that read it, with their subclasses; (): all.
-        by_images: what 0 stands for, of the number of training images and the batch.
+        by_images: what 0 stands for, of a config and its number of training images.
     """
     owner = sys._getframe(1).f_globals["__name__"]
     assert name not in KEYS or KEYS[name].owner == owner, f"{name} is declared by {KEYS[name].owner} and {owner}"
@@ -186,7 +186,7 @@ def resolve_by_images(cfg: CfgNode, images: int) -> None:
     """Put what 0 stands for, in place, into keys that are declared ``by_images``."""
     for name, key in KEYS.items():
         if key.by_images and value_of(cfg, name) == 0:
-            cfg.merge_from_list([name, key.by_images(images, cfg.SOLVER.IMS_PER_BATCH)])
+            cfg.merge_from_list([name, key.by_images(cfg, images)])
 
 
 def is_read(cfg: CfgNode, name: str) -> bool:

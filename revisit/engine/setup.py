@@ -76,6 +76,7 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
             num_images, about_data = inspect_training(cfg, assume_missing=args.dry_run)
             notes += _fit_batch(cfg, num_images, num_processes)
             resolve_schedule(cfg, num_images)
+            check_config(cfg, num_processes)  # now that what follows from the images is known
             notes += about_data + (check_schedule(cfg, num_images) if cfg.SOLVER.MAX_ITER else [])
         notes += inspect_evaluation(cfg, assume_missing=args.dry_run)
     make_folder(Path(cfg.OUTPUT_DIR), "OUTPUT_DIR")

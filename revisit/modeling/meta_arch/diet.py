@@ -26,7 +26,7 @@ diet(
     0,
     "Rows of W, one for each training image; 0: as many as DATASETS.TRAIN has.",
     whole(unit="images"),
-    by_images=lambda images, batch: images,
+    by_images=lambda cfg, images: images,
 )
 diet("DIET.MAX_SCORES", 2**25, "Scores in memory at once; more go in parts, twice.", whole(1, 2**40), may_change=True)
 

@@ -27,14 +27,25 @@ from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils import comm
 from detectron2.utils.events import get_event_storage
 
+PAPERS_QUEUE = 65536  # rows
+
+
+def half_of(cfg: CfgNode, images: int) -> int:
+    """Rows that half the training images leave in a queue, in whole batches, at most the paper's."""
+    method = META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)
+    each = method.keys_of_image(cfg) if issubclass(method, MoCo) else 1
+    batch = cfg.SOLVER.IMS_PER_BATCH
+    return min(PAPERS_QUEUE // each, max(batch, images // 2 // batch * batch)) * each
+
+
 moco = partial(declare, read_by="MoCo")
 moco(
     "MOCO.QUEUE_SIZE",
-    65536,
-    "K, rows of the queue. 0: half the training images, in whole batches, at most the paper's.",
+    PAPERS_QUEUE,
+    "K, rows of the queue. 0: those of half the training images, in whole batches, at most the paper's.",
     whole(0, 2**24, "rows"),
-    paper=65536,
-    by_images=lambda images, batch: min(65536, max(1, images // 2 // batch) * batch),
+    paper=PAPERS_QUEUE,
+    by_images=half_of,
 )
 moco("MOCO.QUEUE_DTYPE", "float32", "Of the queue in memory.", one_of("float32", "bfloat16", "float16"))
 moco(
@@ -109,7 +120,7 @@ class MoCo(KeepsKeys, Pretraining):
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         keys, size = cfg.SOLVER.IMS_PER_BATCH * cls.keys_of_image(cfg), cfg.MOCO.QUEUE_SIZE
-        expect(keys <= size, f"MOCO.QUEUE_SIZE {size} is smaller than the global batch of {keys} keys")
+        expect(not size or keys <= size, f"MOCO.QUEUE_SIZE {size} is smaller than the global batch of {keys} keys")
         bn_groups(cfg, share)
 
     @classmethod
