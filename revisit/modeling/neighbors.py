@@ -24,7 +24,14 @@ logger = logging.getLogger(__name__)
 
 neighbors = partial(declare, read_by=("KNNMoCo", "AllViews"))
 neighbors("NEIGHBORS.WEIGHT", 0.0, "lambda, the weight of L_nn; 0: no neighbours.", real(0, 1e6), paper=0.4)
-neighbors("NEIGHBORS.NUM_NEIGHBORS", 20, "k, neighbours of a positive.", whole(1), paper=20)
+neighbors(
+    "NEIGHBORS.NUM_NEIGHBORS",
+    20,
+    "k, neighbours of a positive. 0: one for each 200 training images, at least one, at most the paper's.",
+    whole(),
+    paper=20,
+    by_images=lambda cfg, images: min(20, max(1, images // 200)),
+)
 neighbors("NEIGHBORS.WARMUP_EPOCHS", 5, "Epochs before L_nn joins; 20 in the authors' run of 800.", whole(), paper=5)
 _MINING = one_of("before_head", "after_head")
 neighbors("NEIGHBORS.MINING", "before_head", "In g-space, or in h-space.", _MINING, paper="before_head")

@@ -128,17 +128,11 @@ def test_fewer_images_than_a_batch_are_the_batch_where_the_method_can_do_with_it
 
 
 @pytest.mark.parametrize(("recipe", "keys"), [("knn_moco", 1), ("objects", 8)])
-def test_a_queue_of_no_stated_size_holds_the_keys_of_half_the_images(tmp_path, write_pictures, recipe, keys):
+def test_queue_and_neighbours_of_no_stated_number_follow_from_the_images(tmp_path, write_pictures, recipe, keys):
     write_pictures(tmp_path / "images", 23)
-    options = (
-        "DATASETS.TRAIN",
-        f"('folder:{tmp_path}/images',)",
-        "SOLVER.IMS_PER_BATCH",
-        4,
-        "NEIGHBORS.NUM_NEIGHBORS",
-        8,
-    )
-    assert plan_of(f"own_images/{recipe}", *options, output=tmp_path).cfg.MOCO.QUEUE_SIZE == 8 * keys
+    options = ("DATASETS.TRAIN", f"('folder:{tmp_path}/images',)", "SOLVER.IMS_PER_BATCH", 4)
+    cfg = plan_of(f"own_images/{recipe}", *options, output=tmp_path).cfg
+    assert (cfg.MOCO.QUEUE_SIZE, cfg.NEIGHBORS.NUM_NEIGHBORS) == (8 * keys, 1)
     many = (*options, "NEIGHBORS.NUM_NEIGHBORS", 8 * keys + 1)
     expected = f"NEIGHBORS.NUM_NEIGHBORS {8 * keys + 1} is more than MOCO.QUEUE_SIZE {8 * keys} holds"
     refused(expected, plan_of, f"own_images/{recipe}", *many, output=tmp_path)
