@@ -59,12 +59,15 @@ def saved_plot(
 def plot_curves(metrics: Path, output: Path) -> None:
     """Draw every panel of what the run has recorded, by iteration, into a PNG."""
     series = read_metrics(metrics)
-    with saved_plot(output, columns=3, rows=2, size=(14 / 3, 3)) as axes:
-        for axis, (title, names) in zip(axes, PANELS.items(), strict=True):
+    panels = {title: [name for name in names if name in series] for title, names in PANELS.items()}
+    panels = {title: names for title, names in panels.items() if names}
+    columns = 3 if len(panels) > 4 else 2
+    with saved_plot(output, columns, max(1, -(-len(panels) // columns)), size=(14 / 3, 3)) as axes:
+        for axis, (title, names) in zip(axes, panels.items(), strict=False):
             for name in names:
-                if name in series:
-                    marker = "o" if name in PANELS["held-out accuracy (%)"] else None
-                    axis.plot(*zip(*series[name], strict=True), label=name, marker=marker, markersize=3)
+                marker = "o" if name in PANELS["held-out accuracy (%)"] else None
+                axis.plot(*zip(*series[name], strict=True), label=name, marker=marker, markersize=3)
             axis.set_title(title, fontsize=10)
-        for axis in axes[3:]:
             axis.set_xlabel("iteration")
+        for axis in axes[len(panels) :]:
+            axis.set_visible(False)

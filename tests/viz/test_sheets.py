@@ -231,10 +231,12 @@ def test_metrics_skip_a_torn_line_and_count_a_repeated_iteration_once(tmp_path, 
     assert read_metrics(tmp_path / "metrics.json") == {"loss_inst": [(0, 5.0), (1, expected), (2, 3.0)]}
 
 
-def test_curves_are_drawn_from_what_there_is(tmp_path):
-    pictures = []
-    for values in ({"loss_inst": 5.0, "knn_top1": 12.0}, {"something_else": 1.0}):
+def test_curves_are_drawn_of_what_there_is_without_empty_panels(tmp_path):
+    pictures, more = [], {"contrast_top1": 3.0, "lr": 0.1}
+    two = {"loss_inst": 5.0, "knn_top1": 12.0}
+    for values in (two, {"something_else": 1.0}, two | more):
         (tmp_path / "metrics.json").write_text(json.dumps({"iteration": 0, **values}))
         plot_curves(tmp_path / "metrics.json", tmp_path / "curves.png")
         pictures.append(cv2.imread(str(tmp_path / "curves.png")))
-    assert pictures[0].shape == pictures[1].shape and not np.array_equal(*pictures)
+    assert pictures[0].shape == pictures[1].shape and not np.array_equal(*pictures[:2])
+    assert pictures[2].shape[0] == 2 * pictures[0].shape[0]
