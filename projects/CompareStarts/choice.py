@@ -1,18 +1,18 @@
 """Two short ways to a start: a probe of all, and a budget of minutes. They write into OUTPUT/probe/ and choice/."""
 
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from projects.common.tables import markdown_table
 from projects.CompareStarts.budget import Budget, Round
 from projects.CompareStarts.comparison import Task, preparation
+from projects.CompareStarts.label_curves import LabelCurve
 from projects.CompareStarts.probe import Probe, probe_starts
 from projects.CompareStarts.starts import Start
+from projects.CompareStarts.write_comparison import plot_scores, write_texts
 from projects.PaperTables.jobs import Job, run_jobs
 from revisit.errors import expect
-from revisit.files import make_folder, strict_json, written_whole
-from revisit.viz.curves import saved_plot
+from revisit.files import make_folder, strict_json
 
 CANNOT_KNOW = (
     "A probe sees frozen features below the pyramid: neither what pyramid, RPN and heads have learned, nor how far "
@@ -82,7 +82,8 @@ def choose(
             f"{'/'.join(task.score)} by {task.config} on {labels[0]} labelled images of {task.data}, {minutes:g} min"
         )
         _write(root / "choice", text, {"protocol": protocol, "sentence": sentence})
-        plot_rounds(budget.rounds, "/".join(task.score), root / "choice/rounds.png")
+        curves, score = curves_of(budget.rounds[1:]), "/".join(task.score)
+        plot_scores(curves, score, "iterations of finetuning", root / "choice/rounds.png")
         print(f"\n{text}\n\nwritten to {root / 'choice'}", flush=True)
 
 
@@ -92,23 +93,15 @@ def _run(jobs: list[Job], parallel: int) -> None:
     run_jobs(jobs, parallel)
 
 
-def plot_rounds(rounds: Sequence[Round], score: str, path: Path) -> None:
-    """Every start's score over the length of its trainings: a dot for each seed, a line through their means."""
-    curves: dict[str, dict[int, list[float]]] = {}
-    for each in rounds:
-        for name, value in each.scores.items():
-            curves.setdefault(name, {}).setdefault(each.iterations, []).append(value)
-    with saved_plot(path, size=(6, 4)) as (axis,):
-        for number, (name, lengths) in enumerate(curves.items()):
-            color, means = f"C{number % 10}", [statistics.mean(values) for values in lengths.values()]
-            axis.plot(list(lengths), means, color=color, marker="o", label=name)
-            for length, values in lengths.items():
-                axis.scatter([length] * len(values), values, color=color, s=6, alpha=0.6)
-        axis.set(xlabel="iterations of finetuning", ylabel=score)
+def curves_of(rounds: Sequence[Round]) -> list[LabelCurve]:
+    """Every start's scores, one for each seed, by the iterations of its trainings."""
+    curves: dict[str, LabelCurve] = {}
+    for trained in rounds:
+        for name, score in trained.scores.items():
+            curves.setdefault(name, LabelCurve(name, {})).scores.setdefault(trained.iterations, []).append(score)
+    return list(curves.values())
 
 
 def _write(folder: Path, table: str, results: dict) -> None:
     folder.mkdir(exist_ok=True)
-    for path, text in ((folder / "table.md", table), (folder / "results.json", strict_json(results))):
-        with written_whole(path) as temporary:
-            temporary.write_text(text + "\n")
+    write_texts(folder, {"table.md": table, "results.json": strict_json(results)})

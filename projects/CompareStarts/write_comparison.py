@@ -1,6 +1,6 @@
 """What a comparison of starts says: a table, a plot, a sentence, and results.json for a report."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from projects.common.tables import csv_table, markdown_table
@@ -52,12 +52,16 @@ def write_comparison(task: Task, cells: list[Cell], seeds: Sequence[int], folder
         "worth": [{"start": name, "labels": labels, "worth": text} for name, labels, text in lines],
     }
     texts = {"table.md": markdown, "scores.csv": _csv(cells), "results.json": strict_json(results)}
+    write_texts(folder, texts)
+    plot_scores(list(curves.values()), score, "labelled images", folder / "labels.png")
+    return markdown
+
+
+def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write texts by the names of their files."""
     for name, text in texts.items():
         with written_whole(folder / name) as temporary:
             temporary.write_text(text + "\n")
-    if any(curve.scores for curve in curves.values()):
-        plot_labels(list(curves.values()), score, folder / "labels.png")
-    return markdown
 
 
 def finished_curves(cells: list[Cell]) -> dict[str, LabelCurve]:
@@ -69,8 +73,11 @@ def finished_curves(cells: list[Cell]) -> dict[str, LabelCurve]:
     return curves
 
 
-def plot_labels(curves: Sequence[LabelCurve], score: str, path: Path) -> None:
-    """Means over the number of labels, which is logarithmic, with their bands and the score of every seed."""
+def plot_scores(curves: Sequence[LabelCurve], score: str, over: str, path: Path) -> None:
+    """Means over the numbers of what ``over`` says, logarithmic, with their bands and the score of every seed; nothing
+    before the first score."""
+    if not any(curve.scores for curve in curves):
+        return
     with saved_plot(path, size=(6, 4)) as (axis,):
         for number, curve in enumerate(curves):
             counts, color = list(curve.scores), f"C{number % 10}"
@@ -84,7 +91,7 @@ def plot_labels(curves: Sequence[LabelCurve], score: str, path: Path) -> None:
         axis.set_xscale("log")
         axis.set_xticks(counts, [f"{count:,}" for count in counts])
         axis.set_xticks([], minor=True)
-        axis.set(xlabel="labelled images", ylabel=score)
+        axis.set(xlabel=over, ylabel=score)
 
 
 def _table(cells: list[Cell], digits: int, total: int) -> str:
