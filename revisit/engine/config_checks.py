@@ -8,13 +8,15 @@ from revisit.data.pixel_mapper import check_input
 from revisit.engine.solver import evaluates_on_the_way
 from revisit.errors import UserError, expect
 from revisit.evaluation.main_score import main_score
-from revisit.keys import PIXELWISE, check_values
+from revisit.keys import PIXELWISE, check_values, resolve_by_images
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.modeling.sem_seg.pixel_heads import check_head
 from revisit.urls import is_url
 
 from detectron2.config import CfgNode
 from detectron2.modeling import META_ARCH_REGISTRY
+
+MANY = 2**31 - 1  # images
 
 
 def check_config(cfg: CfgNode, num_processes: int) -> None:
@@ -39,7 +41,9 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
                 "DATALOADER.DECODE_ON_DEVICE True resizes whole images by PIL's filter: expected "
                 "VIEWS.RESAMPLING antialias and VIEWS.REDUCED_IMAGES False"
             )
-        method.check(cfg, share)
+        counted = cfg.clone()  # of as many images as there may be, until it is known how many there are
+        resolve_by_images(counted, MANY)
+        method.check(counted, share)
     if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
         check_input(cfg)
         check_head(cfg, num_processes)

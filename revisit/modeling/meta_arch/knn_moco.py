@@ -19,8 +19,8 @@ class KNNMoCo(MinesNeighbors, MoCo):
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         super().check(cfg, share)
-        k, size = cfg.NEIGHBORS.NUM_NEIGHBORS, cfg.MOCO.QUEUE_SIZE
-        expect(not size or k <= size, f"NEIGHBORS.NUM_NEIGHBORS {k} is more than MOCO.QUEUE_SIZE {size} holds")
+        k, queue_size = cfg.NEIGHBORS.NUM_NEIGHBORS, cfg.MOCO.QUEUE_SIZE
+        expect(k <= queue_size, f"NEIGHBORS.NUM_NEIGHBORS {k} is more than MOCO.QUEUE_SIZE {queue_size} holds")
 
     def queue_widths(self) -> dict[str, int]:
         """Rings of the queue: Q_h, and Q_g where neighbours are mined before the head."""

@@ -33,9 +33,9 @@ PAPERS_QUEUE = 65536  # rows
 def half_of(cfg: CfgNode, images: int) -> int:
     """Rows that half the training images leave in a queue, in whole batches, at most the paper's."""
     method = META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)
-    each = method.keys_of_image(cfg) if issubclass(method, MoCo) else 1
+    keys = method.keys_of_image(cfg) if issubclass(method, MoCo) else 1
     batch = cfg.SOLVER.IMS_PER_BATCH
-    return min(PAPERS_QUEUE // each, max(batch, images // 2 // batch * batch)) * each
+    return min(PAPERS_QUEUE // keys, max(batch, images // 2 // batch * batch)) * keys
 
 
 moco = partial(declare, read_by="MoCo")
@@ -120,7 +120,7 @@ class MoCo(KeepsKeys, Pretraining):
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         keys, size = cfg.SOLVER.IMS_PER_BATCH * cls.keys_of_image(cfg), cfg.MOCO.QUEUE_SIZE
-        expect(not size or keys <= size, f"MOCO.QUEUE_SIZE {size} is smaller than the global batch of {keys} keys")
+        expect(keys <= size, f"MOCO.QUEUE_SIZE {size} is smaller than the global batch of {keys} keys")
         bn_groups(cfg, share)
 
     @classmethod
