@@ -33,6 +33,7 @@ _TITLES = {
     "segmentation": "Semantic segmentation",
     "depth": "Depth",
     "cifar10": "CIFAR-10",
+    "blood_cells": "Blood cells",
     "toy": "ToyScenes, on a CPU",
 }
 

@@ -37,8 +37,8 @@ def parse_args() -> argparse.Namespace:
     add("--config-file", required=True, metavar="FILE", help="a recipe that learns from labels, for all starts")
     starts = (
         "random: random init. FILE: a converted backbone; {seed} in it is the seed. run:DIR: the whole network of a "
-        "finetuning. zoo:FILE: a whole detector of Detectron2's. continue:FILE: a backbone, continued first on the "
-        "training images without their labels"
+        "finetuning. zoo:FILE: a whole detector of Detectron2's. pretrain:CONFIG: what this recipe of pretraining "
+        "first makes of the training images without their labels. continue:FILE: a backbone, continued on them first"
     )
     add("--starts", nargs="+", required=True, metavar="START", help=starts)
     labels = "numbers of labelled images (default: all)"
@@ -83,6 +83,7 @@ def main() -> None:
     from projects.CompareStarts.comparison import check_labels, check_starts, make_cells, read_labels, read_task
     from projects.CompareStarts.starts import read_starts
     from projects.CompareStarts.write_comparison import write_comparison
+    from projects.PaperTables.jobs import with_needs
 
     task = read_task(args.config_file, args.opts, frozen=args.frozen, score=args.score)
     labels, root = read_labels(args.labels, task), args.output.resolve()
@@ -97,7 +98,7 @@ def main() -> None:
         choose(task, starts, labels, args.seeds, root, parallel, minutes=args.budget)
         return
     cells = make_cells(task, starts, labels, args.seeds, root=root, gpus=args.gpus)
-    jobs = [job for jobs in zip(*(cell.jobs for cell in cells), strict=True) for job in jobs]  # seed by seed
+    jobs = with_needs(job for jobs in zip(*(cell.jobs for cell in cells), strict=True) for job in jobs)  # seed by seed
     if args.dry_run:
         show_jobs(jobs, {})
         return

@@ -11,12 +11,13 @@ from torch import nn
 
 import projects.LinearClassification.run  # noqa: F401  (declares LINEAR)
 from projects.common.frozen_backbone import FrozenBackbone
-from projects.CompareStarts.starts import Start
+from projects.CompareStarts.starts import OnTheseImages, Start
 from projects.LinearClassification.labelled_sets import check_classes, read_set
 from projects.PaperTables.cells import Cell, JobBuilder
 from projects.PaperTables.jobs import Job
 from projects.PaperTables.paper_tables import TRAIN, Evaluation, GivenBackbone
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
+from revisit.checkpoint.flags import check_flags, flags_of
 from revisit.data.catalog import get_records, is_labelled, subset_name
 from revisit.data.class_names import names_of
 from revisit.data.records import PARTS, Records, fingerprint
@@ -25,6 +26,7 @@ from revisit.engine.setup import make_config
 from revisit.engine.solver import resolve_schedule
 from revisit.errors import expect, translated
 from revisit.evaluation.main_score import SCORES, main_score
+from revisit.modeling.backbone.description import describe
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.places import HOMES, find_config
 
@@ -140,13 +142,19 @@ def check_labels(task: Task, labels: Sequence[int], seeds: Sequence[int]) -> Non
 
 
 def check_starts(task: Task, starts: Mapping[str, Start], seeds: Sequence[int]) -> None:
-    """Load every start as a training would; one that is continued first, as what it continues from.
+    """Load every start as a training would; of what is pretrained first, check that it is of the recipe's network.
 
     Raises:
         UserError: a file that is missing, is not converted, or is of another architecture.
     """
     logging.getLogger("fvcore").addHandler(logging.NullHandler())  # that heads are new is nothing to print
     for start in starts.values():
+        if isinstance(start.source, OnTheseImages) and not start.source.start:
+            network, cfg = loaded_network(task, None, ())
+            description, config = describe(network), start.source.config
+            expect(method_of(before := make_config(config, ())), f"--starts pretrain:{config} is no pretraining")
+            check_flags(flags_of(before, description), cfg, description, config)
+            continue
         given = isinstance(start.source, GivenBackbone)
         files = {start.source.file(seed) for seed in seeds} if given else {Path(start.source.start)}
         for file in sorted(filter(None, files)):
@@ -154,7 +162,7 @@ def check_starts(task: Task, starts: Mapping[str, Start], seeds: Sequence[int]) 
 
 
 def preparation(starts: Mapping[str, Start], seeds: Sequence[int], root: Path, gpus: int = 1) -> list[Job]:
-    """The pretrainings that continue some of the starts."""
+    """The pretrainings that some of the starts need."""
     builder = JobBuilder("", root, gpus=gpus, full=True)
     return [
         builder.backbone(start.source, seed)

@@ -1,4 +1,4 @@
-"""What a comparison can start from: random weights, a backbone, a whole detector, any of these continued."""
+"""What a comparison can start from: random weights, a backbone, a whole detector, or a pretraining on its own images."""
 
 import hashlib
 import itertools
@@ -15,25 +15,27 @@ from revisit.checkpoint.reading import read_checkpoint, unwrapped
 from revisit.checkpoint.run_folder import FINAL
 from revisit.errors import expect
 from revisit.keys import value_of
+from revisit.places import find_config
 
 from detectron2.config import CfgNode
 
 RANDOM = "random weights"
-KINDS = ("run", "zoo", "continue")
+KINDS = ("run", "zoo", "pretrain", "continue")
 # Flags of a zoo's detector that say how its pixels and strides are; the others are the network, which a recipe states.
 ZOO_KEYS = ("INPUT.FORMAT", "MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD", "MODEL.RESNETS.STRIDE_IN_1X1", "MODEL.RESNETS.NORM")
 
 
 @dataclass(frozen=True)
-class Continued(PretrainingRun):
-    """``start``, a converted backbone, that a recipe such as own_images/continue.yaml continues."""
+class OnTheseImages(PretrainingRun):
+    """A pretraining on the images that the recipe learns from, without their labels: from random weights, or from
+    ``start``, a converted backbone that a recipe such as own_images/continue.yaml continues."""
 
     start: str = ""
 
     @property
     def name(self) -> str:
         digest = hashlib.sha256(" ".join((self.config, *self.options)).encode()).hexdigest()[:8]
-        return f"continued_{Path(self.start).stem}-{digest}"
+        return f"{'continued_' * bool(self.start)}{Path(self.start or self.config).stem}-{digest}"
 
 
 class Start(NamedTuple):
@@ -45,7 +47,7 @@ def read_starts(words: Sequence[str], cfg: CfgNode, continuing: str) -> dict[str
     """The starts of ``--starts`` by what tables call them: the ends of their paths, as short as tells them apart.
 
     Args:
-        cfg: the recipe's, whose training images a ``continue:FILE`` sees without their labels.
+        cfg: the recipe's, whose training images ``pretrain:`` and ``continue:`` see without their labels.
         continuing: the recipe of pretraining that continues it.
 
     Raises:
@@ -69,19 +71,23 @@ def _place(word: str) -> tuple[str, Path]:
     kind, colon, rest = word.partition(":")
     if not (colon and kind in KINDS):
         return ("random", Path(word)) if word == "random" else ("file", Path(word).resolve())
-    path = Path(rest).resolve()
+    path = Path(find_config(rest) if kind == "pretrain" else rest).resolve()
     return (kind, path / f"{FINAL}.pth" if kind == "run" and path.suffix != ".pth" else path)
 
 
 def _shown(kind: str, file: Path) -> Path:
     if kind == "run":
         return file.parent
-    return file.with_name(file.stem + ", continued" * (kind == "continue"))
+    done = {"pretrain": ", these images", "continue": ", continued"}
+    return file.with_name(file.stem + done.get(kind, ""))
 
 
 def _start(kind: str, file: Path, cfg: CfgNode, continuing: str) -> Start:
+    images = ("DATASETS.TRAIN", str(tuple(cfg.DATASETS.TRAIN)))
+    if kind == "pretrain":
+        return Start(OnTheseImages(str(file), images))
     if kind == "continue":
-        return Start(_continued(file, cfg, continuing))
+        return Start(OnTheseImages(continuing, (*_weights(file), *images), start=str(file)))
     return Start(GivenBackbone(str(file)), zoo_options(file, cfg) if kind == "zoo" else ())
 
 
@@ -99,9 +105,9 @@ def zoo_options(file: Path, cfg: CfgNode) -> tuple[str, ...]:
     return tuple(word for key, value in other.items() for word in (key, str(value)))
 
 
-def _continued(file: Path, cfg: CfgNode, continuing: str) -> Continued:
+def _weights(file: Path) -> tuple[str, ...]:
+    """KEY VALUE pairs of a pretraining from a converted backbone."""
     flags, _ = read_flags(file)
     expect(flags is not None, f"--starts continue:{file}: expected a converted backbone, with its flags beside it")
     network = [word for key, value in (flags or {}).items() for word in (key, str(value))]
-    images = ("DATASETS.TRAIN", str(tuple(cfg.DATASETS.TRAIN)))
-    return Continued(continuing, (*network, "MODEL.WEIGHTS", str(file), *images), start=str(file))
+    return (*network, "MODEL.WEIGHTS", str(file))

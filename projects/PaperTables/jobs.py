@@ -138,6 +138,8 @@ def cost_of(job: Job) -> str:
         options.pop(key, None)
     words = list(itertools.chain.from_iterable(options.items()))
     cfg = make_config(command[command.index("--config-file") + 1], words, for_here=False)
+    if cfg.SOLVER.MINUTES:
+        return f"{cfg.SOLVER.MINUTES:g} minutes"
     if cfg.SOLVER.MAX_ITER <= 0:
         try:
             resolve_schedule(cfg, inspect_training(cfg, assume_missing=True)[0])

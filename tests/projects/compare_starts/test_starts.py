@@ -8,7 +8,7 @@ import torch
 from trees import refusal
 
 from projects.CompareStarts.comparison import loaded_network, make_job, preparation, read_task
-from projects.CompareStarts.starts import RANDOM, Continued, read_starts, zoo_options
+from projects.CompareStarts.starts import RANDOM, OnTheseImages, read_starts, zoo_options
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.flags import write_flags
 from revisit.engine.setup import make_config
@@ -60,10 +60,8 @@ def test_a_backbone_is_continued_without_labels_before_it_is_a_start(cfg, tmp_pa
     job = make_job(task, "title", starts["backbone, continued"], 8, 2, root=tmp_path)
     (needed,) = job.needs
     command = " ".join(needed.commands[0])
-    assert (
-        isinstance(starts["backbone, continued"].source, Continued)
-        and needed.commands[1][0] == "tools/convert_to_d2.py"
-    )
+    assert isinstance(starts["backbone, continued"].source, OnTheseImages)
+    assert needed.commands[1][0] == "tools/convert_to_d2.py"
     assert all(part in command for part in (CONTINUE, f"MODEL.WEIGHTS {file}", "MODEL.RESNETS.DEPTH 18", "SEED 2"))
     assert "DATASETS.TRAIN ('toy_coco_train',)" in command and job.commands[0][-1] == str(needed.result)
     assert [job.result for job in preparation(starts, [2], tmp_path)] == [needed.result]
