@@ -1,4 +1,4 @@
-"""What a comparison can start from: random weights, a backbone, a whole detector, or a pretraining on its own images."""
+"""What a comparison can start from: random weights, a backbone, a whole detector, or a pretraining of its images."""
 
 import hashlib
 import itertools
