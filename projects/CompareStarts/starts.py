@@ -83,10 +83,10 @@ def _shown(kind: str, file: Path) -> Path:
 
 
 def _start(kind: str, file: Path, cfg: CfgNode, continuing: str) -> Start:
-    images = ("DATASETS.TRAIN", str(tuple(cfg.DATASETS.TRAIN)))
-    if kind == "pretrain":
-        return Start(OnTheseImages(str(file), images))
-    if kind == "continue":
+    if kind in ("pretrain", "continue"):
+        images = ("DATASETS.TRAIN", str(tuple(cfg.DATASETS.TRAIN)))
+        if kind == "pretrain":
+            return Start(OnTheseImages(str(file), images))
         return Start(OnTheseImages(continuing, (*_weights(file), *images), start=str(file)))
     return Start(GivenBackbone(str(file)), zoo_options(file, cfg) if kind == "zoo" else ())
 

@@ -122,6 +122,24 @@ def test_a_comparison_is_run_resumed_written_and_shown_on_a_report(pretrained, t
     assert study_of(runs[0])["sentence"] == results["sentence"]
 
 
+def test_a_start_may_be_what_a_recipe_first_makes_of_the_images_without_their_labels(toy_root, tmp_path):
+    recipe = tmp_path / "simclr.yaml"
+    recipe.write_text(
+        f"_BASE_: {ROOT}/configs/toy/demo.yaml\n"
+        "MODEL: {RESNETS: {STEM_OUT_CHANNELS: 8, RES2_OUT_CHANNELS: 8}}\n"
+        "SOLVER: {EPOCHS: 0, MAX_ITER: 2, IMS_PER_BATCH: 4, CHECKPOINT_EPOCHS: 0}\n"
+    )
+    command = f"{TOOL} --config-file {DEPTH} --labels 8 --seeds 1 --output {tmp_path}/out"
+    starts = f"--starts random pretrain:{recipe}"
+    planned = run(f"{command} {starts} --dry-run --opts {SHORT}", toy_root)
+    assert "seed 1: pretraining (2 iterations of 4 images)" in planned and "3 jobs" in planned
+    text = run(f"{command} {starts} --opts {SHORT}", toy_root)
+    assert re.search(r"\| simclr, these images \| \d\.\d{3} \|", text) and "3 jobs, 0 done" in text
+    other = f"{command} --starts random pretrain:{ROOT}/configs/toy/demo.yaml --opts {SHORT}"
+    assert "MODEL.RESNETS.STEM_OUT_CHANNELS is 8 here and 16 there" in one_line_error(other, toy_root)
+    assert "is no pretraining" in one_line_error(f"{command} --starts random pretrain:{DEPTH} --opts {SHORT}", toy_root)
+
+
 def test_frozen_features_choose_lambda_among_the_labelled_images_and_are_computed_once(pretrained, toy_root, tmp_path):
     small = "LINEAR.IMAGE_SIZE 32 LINEAR.LAMBDAS '(1e-3,1e3,3)' LINEAR.MAX_ITER 50"
     text = run(
