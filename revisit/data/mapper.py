@@ -11,6 +11,7 @@ from revisit.data.augmentation_on_device import RECORD, record_of
 from revisit.data.crops import RESAMPLERS, ConstrainedMultiCrop, CropBoxes, largest_reduction, reduced_boxes
 from revisit.data.object_boxes import ObjectBoxes, known_boxes
 from revisit.data.reader import Picture
+from revisit.keys import is_read
 from revisit.randomness import Stream, counter_rng
 
 from detectron2.config import CfgNode
@@ -72,7 +73,9 @@ class ViewMapper:
         sizes = (views.LARGE_SIZE, views.SMALL_SIZE)
         shares = (views.GREY_PROBABILITY, views.BLUR_PROBABILITY)
         how = (views.RESAMPLING, views.REDUCED_IMAGES)
-        return cls(crops, *sizes, views.POLICY, cfg.SEED, *shares, on_device, *how, ObjectBoxes.from_config(cfg))
+        if is_read(cfg, "OBJECTS.NUM_BOXES"):  # the method learns from objects
+            how += (ObjectBoxes(cfg.OBJECTS.NUM_BOXES, cfg.OBJECTS.SCALE, cfg.OBJECTS.JITTER),)
+        return cls(crops, *sizes, views.POLICY, cfg.SEED, *shares, on_device, *how)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 
@@ -35,12 +34,6 @@ class ObjectBoxes:
     num_boxes: int
     scale: tuple[float, float]
     jitter: float
-
-    @classmethod
-    def from_config(cls, cfg: CfgNode) -> Self | None:
-        """None where the method of ``cfg`` does not learn from objects."""
-        keys = ("NUM_BOXES", "SCALE", "JITTER")
-        return cls(*(cfg.OBJECTS[key] for key in keys)) if is_read(cfg, "OBJECTS.NUM_BOXES") else None
 
     def __call__(
         self, crops: np.ndarray, looks: Sequence[Look], sizes: np.ndarray, rng: np.random.Generator, known: np.ndarray

@@ -138,16 +138,16 @@ def object_gallery(cfg: CfgNode, model: nn.Module, path: Path, num_images: int =
     anchors, boxes = (send(batch[name], model.device) for name in ("anchor", "anchor_objects"))
     with torch.no_grad():
         o, _ = model.object_features(model.backbone, model.roi_heads, anchors, boxes)
-    images, rows, each, sheet = _pixels(anchors), unit_rows(o).flatten(0, 1), o.shape[1], []
+    each, corners = o.shape[1], boxes.int().flatten(0, 1).tolist()
+    views = _pixels(anchors).repeat(each, axis=0)
+    crops = [view[y0 : y1 + 1, x0 : x1 + 1].copy() for view, (x0, y0, x1, y1) in zip(views, corners, strict=True)]
+    rows, sheet = unit_rows(o).flatten(0, 1), []
     for query in evenly_spread(len(rows), 10):
         cosines = rows @ rows[query]
-        cosines[query // each * each : (query // each + 1) * each] = -2  # of its own image
-        tiles = []
-        for n in [query, *cosines.topk(min(8, len(rows) - each)).indices.tolist()]:
-            x0, y0, x1, y1 = boxes.flatten(0, 1)[n].int().tolist()
-            crop = np.ascontiguousarray(images[n // each, y0 : y1 + 1, x0 : x1 + 1])
-            tiles.append(framed(crop, BLACK if n == query else NEUTRAL, NEIGHBOR))
-        sheet.append(SheetRow(tiles))
+        cosines[query // each * each :][:each] = -2  # of its own image
+        nearest = cosines.topk(min(8, len(rows) - each)).indices.tolist()
+        tiles = [framed(crops[n], NEUTRAL, NEIGHBOR) for n in nearest]
+        sheet.append(SheetRow([framed(crops[query], BLACK, NEIGHBOR), *tiles]))
     save_sheet(path, sheet, title=f"{cfg.DATASETS.TRAIN[0]}: an object, and the nearest objects of other images")
 
 
