@@ -10,7 +10,7 @@ from projects.CompareStarts.label_curves import LabelCurve
 from projects.CompareStarts.probe import Probe, probe_starts
 from projects.CompareStarts.starts import Start
 from projects.CompareStarts.write_comparison import plot_scores, write_texts
-from projects.PaperTables.jobs import Job, run_jobs
+from projects.PaperTables.jobs import Job, run_jobs, with_needs
 from revisit.errors import expect
 from revisit.files import make_folder, strict_json
 
@@ -88,6 +88,7 @@ def choose(
 
 
 def _run(jobs: list[Job], parallel: int) -> None:
+    jobs = with_needs(jobs)  # a later seed's start may have to be pretrained
     for job in jobs:
         job.claim()
     run_jobs(jobs, parallel)

@@ -209,7 +209,9 @@ def run_jobs(jobs: list[Job], parallel: int) -> None:
             run.terminate()
         for run in running:
             run.process.wait()
-    if failed := [str(job.log) for job in ended if not job.done]:
+    failed = [str(job.log) for job in ended if not job.done]
+    assert failed or not waiting, f"{waiting[0].name} needs a job that is not among these"
+    if failed:
         after = f"; {len(waiting)} that need them were not run" if waiting else ""
         raise UserError(f"{len(failed)} of {total} jobs failed; their output is in {', '.join(failed)}{after}")
 

@@ -15,8 +15,6 @@ from revisit.files import written_whole
 
 from detectron2.utils.logger import log_first_n
 
-logger = logging.getLogger(__name__)
-
 # Photographs in formats that PIL reads by a plugin, if at all.
 UNREAD_SUFFIXES = frozenset({
     ".heic", ".heif", ".avif", ".jxl", ".jp2", ".j2k", ".jpx", ".jxr", ".psd", ".exr", ".hdr", ".dcm", ".svg",
@@ -113,7 +111,7 @@ def label_files(images: Path, labels: Path, suffix: str) -> dict[str, Path | Non
     message = f"{labels}: {len(lost)} of {len(given)} files of labels (*{suffix}) belong to no image below {images}"
     expect(len(lost) < len(given), f"{message}: expected the same names, and the same folders")
     if lost:
-        logger.warning(f"{message}, such as {lost[0].name}")
+        log_first_n(logging.WARNING, f"{message}, such as {lost[0].name}", name=__name__, key="message")
     return {image: given.get(place) for place, its_images in owners.items() for image in its_images}
 
 

@@ -105,8 +105,8 @@ def with_proposals(cfg: CfgNode, records: list[dict]) -> list[dict]:
     expect(count > 0, f"{coverage}: expected some")
     if count < len(records):
         logger.warning(f"{coverage}: those of the others are drawn")
-    own = [{"proposal_boxes": np.array(boxes[name])} if name in boxes else {} for name in names]
-    return [record | its for record, its in zip(records, own, strict=True)]
+    own = {name: {"proposal_boxes": np.array(its)} for name, its in boxes.items()}
+    return [record | own.get(name, {}) for record, name in zip(records, names, strict=True)]
 
 
 def _name(image_id: int | str) -> str:

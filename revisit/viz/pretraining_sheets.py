@@ -137,15 +137,13 @@ def object_gallery(cfg: CfgNode, model: nn.Module, path: Path, num_images: int =
     batch = ViewDataset(records, mapper, bit_depth=bit_depth(cfg)).__getitems__(keys)
     anchors, boxes = (send(batch[name], model.device) for name in ("anchor", "anchor_objects"))
     with torch.no_grad():
-        o, _ = model.object_features(model.backbone, model.roi_heads, anchors, boxes)
-    each, corners = o.shape[1], boxes.int().flatten(0, 1).tolist()
-    views = _pixels(anchors).repeat(each, axis=0)
-    crops = [view[y0 : y1 + 1, x0 : x1 + 1].copy() for view, (x0, y0, x1, y1) in zip(views, corners, strict=True)]
-    rows, sheet = unit_rows(o).flatten(0, 1), []
-    for query in evenly_spread(len(rows), 10):
-        cosines = rows @ rows[query]
-        cosines[query // each * each :][:each] = -2  # of its own image
-        nearest = cosines.topk(min(8, len(rows) - each)).indices.tolist()
+        rows = unit_rows(model.object_features(model.backbone, model.roi_heads, anchors, boxes)[0])  # (n, O, C)
+    placed, sheet = zip(_pixels(anchors), boxes.int().tolist(), strict=True), []
+    crops = [image[y0 : y1 + 1, x0 : x1 + 1].copy() for image, corners in placed for x0, y0, x1, y1 in corners]
+    for query in evenly_spread(len(crops), 10):
+        cosines = rows @ rows.flatten(0, 1)[query]
+        cosines[query // rows.shape[1]] = -2  # of its own image
+        nearest = cosines.flatten().topk(min(8, len(crops) - rows.shape[1])).indices.tolist()
         tiles = [framed(crops[n], NEUTRAL, NEIGHBOR) for n in nearest]
         sheet.append(SheetRow([framed(crops[query], BLACK, NEIGHBOR), *tiles]))
     save_sheet(path, sheet, title=f"{cfg.DATASETS.TRAIN[0]}: an object, and the nearest objects of other images")

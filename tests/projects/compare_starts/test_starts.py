@@ -7,6 +7,7 @@ import pytest
 import torch
 from trees import refusal
 
+from projects.CompareStarts import choice
 from projects.CompareStarts.comparison import loaded_network, make_job, preparation, read_task
 from projects.CompareStarts.starts import RANDOM, OnTheseImages, read_starts, zoo_options
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
@@ -65,6 +66,16 @@ def test_a_backbone_is_continued_without_labels_before_it_is_a_start(cfg, tmp_pa
     assert all(part in command for part in (CONTINUE, f"MODEL.WEIGHTS {file}", "MODEL.RESNETS.DEPTH 18", "SEED 2"))
     assert "DATASETS.TRAIN ('toy_coco_train',)" in command and job.commands[0][-1] == str(needed.result)
     assert [job.result for job in preparation(starts, [2], tmp_path)] == [needed.result]
+
+
+def test_a_budget_runs_what_the_starts_of_a_later_seed_need(cfg, tmp_path, monkeypatch):
+    starts = read_starts(["random", "pretrain:toy/demo.yaml"], cfg, CONTINUE)
+    task = read_task(DETECTION, NARROW, frozen=False)
+    jobs = [make_job(task, title, start, 8, 2, root=tmp_path) for title, start in starts.items()]
+    ran = []
+    monkeypatch.setattr(choice, "run_jobs", lambda jobs, parallel: ran.extend(jobs))
+    choice._run(jobs, 1)
+    assert [job.result for job in ran] == [jobs[0].result, jobs[1].needs[0].result, jobs[1].result]
 
 
 def test_a_detector_of_the_zoos_brings_its_pixels_strides_and_frozen_batch_norm(cfg, tmp_path):
