@@ -40,7 +40,7 @@ def titles(*words: str) -> list[str]:
 
 
 def test_starts_are_called_by_the_ends_of_their_paths():
-    assert titles("random", "x/half_{seed}.pth", "x/all.pth") == [RANDOM, "half", "all"]
+    assert titles("random", "x/half_{seed}.pth", "x/all{seed}.pth") == [RANDOM, "half", "all"]
     assert titles("x/half_{seed}.pth", "x/half.pth") == ["half_{seed}", "half"]
     assert titles("a/half_{seed}.pth", "b/half_{seed}.pth") == ["a/half", "b/half"]
     assert titles("run:output/detection", "run:other/detection/model_best.pth", "x.pth") == [
