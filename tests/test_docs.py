@@ -58,8 +58,20 @@ def walk(page: str, folder: Path, options: dict[str, str], count: int = 7) -> li
 def test_readme_from_a_folder_to_a_detector(photos, tmp_path):
     boxes = f"\"('coco:{photos}:{tmp_path}/boxes.json',)\""
     own = f"DATASETS.TRAIN {boxes} DATASETS.TEST {boxes} MODEL.ROI_HEADS.NUM_CLASSES 2"
-    printed = walk("README.md", tmp_path, {"knn_moco": OWN, "voc_faster_rcnn_R50_C5": f"{DETECTION} {own}"})
+    printed = walk("README.md", tmp_path, {"knn_moco": OWN, "voc_faster_rcnn_R50_C5": f"{DETECTION} {own}"}, count=3)
     assert "2 gloo processes" in printed[0] and "100 of 100 backbone tensors loaded" in printed[2]
+
+
+def test_readme_finds_the_start_of_a_detector_by_one_command(toy_root, tmp_path):
+    (command,) = (each for each in documented("README.md") if "compare_starts" in each)
+    tree = f"{toy_root}/toy_scenes/VOC2007"
+    for name in ("train", "test"):
+        command = command.replace(
+            f"/data/cells/{name}:/data/cells/Annotations", f"{tree}/JPEGImages:{tree}/Annotations"
+        )
+    command = command.replace("--labels", "--dry-run --labels").replace("output/cells", f"{tmp_path}/cells")
+    text = run(f"{command} MODEL.ROI_HEADS.NUM_CLASSES 10", toy_root)
+    assert "21 jobs" in text and "pretraining (1,125 iterations of 128 images)" in text
 
 
 def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):

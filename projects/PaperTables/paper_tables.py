@@ -113,7 +113,7 @@ class Column:
 
 def without_seed(name: str) -> str:
     """``a`` of ``a_{seed}`` or ``a{seed}``: how a file for each seed is called."""
-    return re.sub(r"[-_]?\{seed\}", "", name)
+    return re.sub(r"(?<=[^/])[-_]?\{seed\}", "", name)
 
 
 def given_rows(weights: list[str]) -> dict[str, Row]:
