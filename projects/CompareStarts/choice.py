@@ -16,8 +16,8 @@ from revisit.files import make_folder, strict_json
 
 CANNOT_KNOW = (
     "A probe sees frozen features below the pyramid: neither what pyramid, RPN and heads have learned, nor how far "
-    "training moves the features: it orders starts roughly, and --budget decides. In brackets: 95 % of the bootstrap "
-    "over images."
+    "training moves the features. It orders backbones roughly and whole detectors too low: --budget decides. In "
+    "brackets: 95 % of the bootstrap over images."
 )
 
 
