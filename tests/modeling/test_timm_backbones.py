@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from checkpoints import load_into, moco, write_converted
+from checkpoints import load_into, moco, run_checkpoint, write_converted
 from commands import run
 from runs import assert_same
-from tiny import random_views, step, tiny_config, tiny_model
+from tiny import random_objects, random_views, step, tiny_config, tiny_model
 from torch.nn import functional as F
 from trees import refused
 
@@ -241,6 +241,22 @@ def test_a_detector_holds_every_tensor_of_a_converted_run_and_learns(name, tmp_p
     assert_same(convert({**run_of_it, "model": detector.state_dict()}).tensors, learnt)
     del run_of_it["model"][next(key for key in run_of_it["model"] if key.startswith("backbone."))]
     refused("no value for", convert, run_of_it)
+
+
+@pytest.mark.parametrize("name", PYRAMIDS)
+def test_objects_teach_a_detector_its_pyramid_and_box_head(name, tmp_path):
+    detector = (*keys_of(name, PYRAMIDS[name]), *DETECTOR)
+    views = ("VIEWS.LARGE_SIZE", 64, "VIEWS.SMALL_SIZE", 32, "VIEWS.NUM_SMALL", 2, "OBJECTS.NUM_BOXES", 3)
+    objects = (*detector, *views, "MODEL.META_ARCHITECTURE", "ObjectMoCo")
+    model = tiny_model(*objects).train()
+    losses, _ = step(model, random_views(2, large=64, small=32, num_small=2) | random_objects(2))
+    sum(losses.values()).backward()
+    assert model.roi_heads.box_head.fc1.weight.grad.any()
+    content = run_checkpoint(*objects)
+    learned = content["model"]
+    found = load_into(tiny_config(*detector), write_converted(content, tmp_path / "objects.pth")).state_dict()
+    names = {key for key in learned if key.startswith(("backbone.", "roi_heads.box_head."))}
+    assert names <= found.keys() and all(torch.equal(found[key], learned[key]) for key in names)
 
 
 @pytest.mark.parametrize(("name", "feature"), [(VIT, "res3"), (CONVNEXT, "res4")])
