@@ -26,10 +26,8 @@ INSIDE = 0.5  # of a proposal's area, at least, that lies where both views show 
 
 @dataclass(frozen=True)
 class ObjectBoxes:
-    """``num_boxes`` objects of anchor and large positive, then a quarter as many of the anchor and each small one.
-
-    The keys OBJECTS.* say what each option means (docs/method.md: Objects).
-    """
+    """``num_boxes`` objects of anchor and large positive, then a quarter as many of the anchor and each small one
+    (docs/method.md: Objects); the keys OBJECTS.* say what each option means."""
 
     num_boxes: int
     scale: tuple[float, float]
@@ -98,8 +96,10 @@ def with_proposals(cfg: CfgNode, records: list[dict]) -> list[dict]:
             x, y, width, height = map(float, entry["bbox"])
             if not (math.isfinite(x + y + width + height) and min(width, height, x + width, y + height) > 0):
                 raise ValueError(f"[{place}] has the bbox {entry['bbox']}, expected [x, y, width, height] in px")
-            boxes.setdefault(_name(entry["image_id"]), []).append([x, y, x + width, y + height])
-    names = [_name(record.get("image_id", Path(record.get("file_name", "")).stem)) for record in records]
+            boxes.setdefault(str(entry["image_id"]).lstrip("0"), []).append([x, y, x + width, y + height])
+    # 42, "42" and "000000000042", as COCO's files are called, are the same.
+    names = (record.get("image_id", Path(record.get("file_name", "")).stem) for record in records)
+    names = [str(name).lstrip("0") for name in names]
     count = sum(name in boxes for name in names)
     coverage = f"OBJECTS.PROPOSALS {path} has boxes of {count} of {len(records)} images, by their image_id"
     expect(count > 0, f"{coverage}: expected some")
@@ -107,11 +107,6 @@ def with_proposals(cfg: CfgNode, records: list[dict]) -> list[dict]:
         logger.warning(f"{coverage}: those of the others are drawn")
     own = {name: {"proposal_boxes": np.array(its)} for name, its in boxes.items()}
     return [record | own.get(name, {}) for record, name in zip(records, names, strict=True)]
-
-
-def _name(image_id: int | str) -> str:
-    """The same for 42, "42" and "000000000042", as COCO's files are called."""
-    return str(image_id).lstrip("0")
 
 
 def _placed(boxes: np.ndarray, crop: np.ndarray, look: Look, size: int) -> np.ndarray:

@@ -79,9 +79,9 @@ class ObjectMoCo(KNNMoCo):
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
         views, divisor = cfg.VIEWS, max(1, meta_backbone(cfg).size_divisibility)
-        for name in ("VIEWS.LARGE_SIZE", "VIEWS.SMALL_SIZE")[: 1 + (views.NUM_SMALL > 0)]:
-            size = views[name.partition(".")[2]]
-            expect(size % divisor == 0, f"{name} {size}: the backbone's pyramid needs a multiple of {divisor} px")
+        for name in ("LARGE_SIZE", "SMALL_SIZE")[: 1 + (views.NUM_SMALL > 0)]:
+            wrong = f"VIEWS.{name} {views[name]}: the backbone's pyramid needs a multiple of {divisor} px"
+            expect(views[name] % divisor == 0, wrong)
         expect(views.MAX_IOU == 1, f"VIEWS.MAX_IOU {views.MAX_IOU}: expected 1, as objects lie in what views share")
         both = cfg.NEIGHBORS.ENQUEUE_FIRST and cfg.OBJECTS.IMAGE_WEIGHT
         expect(not both, "NEIGHBORS.ENQUEUE_FIRST mines in one queue: expected OBJECTS.IMAGE_WEIGHT 0.0 with it")
@@ -89,7 +89,6 @@ class ObjectMoCo(KNNMoCo):
 
     @classmethod
     def keys_of_image(cls, cfg: CfgNode) -> int:
-        """O, its objects."""
         return cfg.OBJECTS.NUM_BOXES + cfg.VIEWS.NUM_SMALL * max(1, cfg.OBJECTS.NUM_BOXES // 4)
 
     def encode_positives(self, batch: dict) -> ObjectEncoded:
@@ -134,12 +133,15 @@ class ObjectMoCo(KNNMoCo):
         with torch.autocast(self.device.type, enabled=False):  # 16 bits do not hold a place
             levels = [at_least_float32(maps[name]) for name in roi_heads.in_features]
             rule = (pooler.min_level, pooler.max_level, pooler.canonical_box_size, pooler.canonical_level)
-            level = assign_boxes_to_levels([Boxes(flat)], *rule)[:, None, None, None]
+            level = assign_boxes_to_levels([Boxes(flat)], *rule)[:, None]
             number = torch.arange(len(boxes), device=flat.device).repeat_interleave(boxes.shape[1])[:, None]
             places = torch.cat([number, flat], dim=1)
-            # Every box in every level: ROIPooler's own way waits for the device, and for a dry run's boxes in vain.
-            pools = enumerate(zip(pooler.level_poolers, levels, strict=True))
-            regions = sum((level == n) * pool(maps, places) for n, (pool, maps) in pools)
+            # Every box in every level, in all but its own without an area, which takes few samples, if any: ROIPooler's
+            # way of choosing waits for the device, and for a dry run's boxes in vain.
+            regions = 0
+            for n, (pool, maps) in enumerate(zip(pooler.level_poolers, levels, strict=True)):
+                own = (level == n).float()
+                regions = regions + own[..., None, None] * pool(maps, own * places)
         res5 = getattr(roi_heads, "res5", None)
         o = res5(regions).mean(dim=(2, 3)) if res5 else roi_heads.box_head(regions).flatten(1)
         g = kept[0][self.feature].mean(dim=(2, 3)) if kept else o.new_empty(len(images), 0)
@@ -167,7 +169,6 @@ class ObjectMoCo(KNNMoCo):
         return super().feature_map(below(backbone), images)
 
     def enqueue(self, rows: dict[str, Tensor]) -> None:
-        """Into the objects' queue and the images'."""
         if self.image_weight:
             keys, features = rows.pop("image_keys").split([self.embedding_dim, self.feature_dim], dim=1)
             self.image_queue.enqueue(keys=keys, features=features)
