@@ -80,12 +80,12 @@ class PretrainTrainer(RevisitTrainer):
         OUTPUT_DIR/neighbours_ITERATION.png, and of some objects, where those are learned, in neighbours_objects_....
         """
         model, results = unwrap(model), LabelFreeResults()
+        if hasattr(model, "object_features") and cfg.DATASETS.TRAIN and comm.is_main_process():
+            object_gallery(cfg, model, Path(cfg.OUTPUT_DIR) / f"neighbours_objects_{get_event_storage().iter:07d}.png")
         if not (cfg.KNN_EVAL.BANK or cfg.MONITOR.IMAGES):
             return results
         share_state(model.backbone)
         extract = extractor(cfg, model)
-        if hasattr(model, "object_features") and cfg.DATASETS.TRAIN and comm.is_main_process():
-            object_gallery(cfg, model, Path(cfg.OUTPUT_DIR) / f"neighbours_objects_{get_event_storage().iter:07d}.png")
         if cfg.KNN_EVAL.BANK:
             results.update(_classify(cfg, extract))
         if cfg.MONITOR.IMAGES and (scores := label_free_scores(cfg, model)):

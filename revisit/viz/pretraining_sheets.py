@@ -123,15 +123,11 @@ def neighbor_gallery(cfg: CfgNode, bank: Features, test: Features, path: Path, n
         colors = [GREEN if bank.labels[n] == test.labels[query] else RED for n in nearest]
         neighbors = [_tile(others[n], color) for n, color in zip(nearest, colors, strict=True)]
         rows.append(SheetRow([_tile(images[query], BLACK), *neighbors], legend=LEGEND))
-    headers = ["query", *(f"nearest {n}" for n in range(1, count + 1))]
-    try:
-        save_sheet(path, rows, headers, title=f"{names[0]}: nearest images of {names[1]}")
-    except OSError as error:
-        logger.error(f"{path} cannot be written ({error.strerror}): this gallery will be missing")
+    _save_gallery(path, rows, f"{names[0]}: nearest images of {names[1]}")
 
 
 def object_gallery(cfg: CfgNode, model: nn.Module, path: Path, num_images: int = 64) -> None:
-    """Write a picture: objects in anchors of the first of DATASETS.TRAIN, each beside its nearest of other images."""
+    """As ``neighbor_gallery``: objects in anchors of the first of DATASETS.TRAIN, and their nearest of other images."""
     records, mapper = get_records(cfg.DATASETS.TRAIN[0]), replace(ViewMapper.from_config(cfg), looks_on_device=False)
     keys = [(0, index) for index in evenly_spread(len(records), num_images)]
     batch = ViewDataset(records, mapper, bit_depth=bit_depth(cfg)).__getitems__(keys)
@@ -146,7 +142,15 @@ def object_gallery(cfg: CfgNode, model: nn.Module, path: Path, num_images: int =
         nearest = cosines.flatten().topk(min(8, len(crops) - rows.shape[1])).indices.tolist()
         tiles = [framed(crops[n], NEUTRAL, NEIGHBOR) for n in nearest]
         sheet.append(SheetRow([framed(crops[query], BLACK, NEIGHBOR), *tiles]))
-    save_sheet(path, sheet, title=f"{cfg.DATASETS.TRAIN[0]}: an object, and the nearest objects of other images")
+    _save_gallery(path, sheet, f"{cfg.DATASETS.TRAIN[0]}: objects, and their nearest objects of other images")
+
+
+def _save_gallery(path: Path, rows: list[SheetRow], title: str) -> None:
+    headers = ["query", *(f"nearest {n}" for n in range(1, len(rows[0].tiles)))]
+    try:
+        save_sheet(path, rows, headers, title=title)
+    except OSError as error:
+        logger.error(f"{path} cannot be written ({error.strerror}): this gallery will be missing")
 
 
 def _tile(record: dict, color: Color) -> np.ndarray:

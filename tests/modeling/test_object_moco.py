@@ -171,6 +171,7 @@ def test_a_run_resumes_bit_identical_and_explains_its_numbers(toy_datasets, tmp_
     options += ("SOLVER.CHECKPOINT_PERIOD", 1, "SOLVER.CHECKPOINTS_KEPT", 0)
     train(tmp_path / "whole", *options)
     assert_numbers_are_explained(tmp_path / "whole")
+    assert (tmp_path / "whole/neighbours_objects_0000003.png").exists()  # without any bank
     saved = load(tmp_path / "whole/model_final.pth")["model"]
     assert saved["queue.num_enqueued"] == 4 * 8 * 5 and saved["image_queue.num_enqueued"] == 4 * 8
     assert_resumes(tmp_path / "whole", tmp_path / "parts", 1, *options)

@@ -189,7 +189,7 @@ def test_an_object_has_one_colour_in_the_anchor_and_in_the_positive_that_shows_i
 def test_the_gallery_of_objects_shows_nearest_ones_of_other_images(toy_datasets, tmp_path, monkeypatch):
     cfg = tiny_config(*OBJECTS, "DATASETS.TRAIN", ("toy_scenes_train",))
     sheets = []
-    monkeypatch.setattr(pretraining_sheets, "save_sheet", lambda path, rows, **_: sheets.append(rows))
+    monkeypatch.setattr(pretraining_sheets, "save_sheet", lambda path, rows, *_, **__: sheets.append(rows))
     object_gallery(cfg, tiny_model(*OBJECTS).eval(), tmp_path / "objects.png", num_images=3)
     (rows,) = sheets
     assert [len(row.tiles) for row in rows] == [9] * 10  # of 15 objects, of which 10 are another image's
