@@ -73,7 +73,7 @@ def without_colours(monkeypatch):
 def test_both_views_show_the_same_place_at_the_centre_of_an_object(resampling, large, small, without_colours):
     """By all looks, views that are larger than their crops and smaller ones."""
 
-    @settings(max_examples=25, deadline=None, derandomize=True)
+    @settings(max_examples=50, deadline=None, derandomize=True)
     @given(st.integers(0, 2**31 - 1))
     def agree(seed):
         assert max(distances(seed, resampling, large, small), default=0) <= 1
