@@ -99,7 +99,7 @@ def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
     frozen = f"{frozen.replace('/data', str(tmp_path)).replace(' output', f' {tmp_path}/output')} {SMALL}"
     assert "frozen features" in run(f"{frozen} MODEL.RESNETS.DEPTH 18", tmp_path)
     here = [command.replace("/data", str(tmp_path)) for command in documented("docs/own-images.md")[10:]]
-    predict, export, go_on = (command.replace(" output", f" {tmp_path}/output") for command in here)
+    predict, export, go_on, *objects = (command.replace(" output", f" {tmp_path}/output") for command in here)
     assert "16 of 16 files: pictures and JSON" in run(predict, tmp_path)
     assert [category["name"] for category in json.loads((own / "found/images.json").read_text())["categories"]] == [
         "crate",
@@ -109,6 +109,11 @@ def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
     quick = "MOCO.QUEUE_SIZE 8 TEST.EVAL_EPOCHS 0 KNN_EVAL.NUM_NEIGHBORS 5 NEIGHBORS.WARMUP_EPOCHS 0"
     text = run(f"{go_on.replace('moco.pth', 'own/backbone.pth')} {OWN} {quick}", tmp_path)
     assert "before the first step" in text and "training has taken rankme from" in text
+    text = run(f"{objects[0]} {OWN} MOCO.QUEUE_SIZE 64", tmp_path)
+    assert list((own / "objects").glob("neighbours_objects_*.png"))
+    run(objects[1], tmp_path)
+    text = run(f"{objects[2].replace('NUM_CLASSES 80', 'NUM_CLASSES 2')} {DETECTION}", tmp_path)
+    assert "40 of 40 pyramid tensors loaded" in text and "4 of 4 box head tensors loaded" in text
 
 
 def test_extending_shows_what_runs(toy_root, tmp_path, monkeypatch):
