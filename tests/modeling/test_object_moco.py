@@ -27,7 +27,11 @@ from revisit.engine.step_cost import step_cost
 from revisit.errors import UserError
 from revisit.modeling.meta_arch.object_moco import ObjectMoCo
 
+from detectron2.checkpoint import DetectionCheckpointer
 from detectron2.config import CfgNode
+from detectron2.layers import ShapeSpec
+from detectron2.modeling import build_backbone
+from detectron2.modeling.meta_arch.fcos import FCOS, FCOSHead
 
 
 def views_of(batch: int) -> dict:
@@ -238,6 +242,17 @@ def test_detectors_start_from_pyramid_and_box_head(kind, options, said, converte
     for key, value in model.state_dict().items():
         if key in ours and ("box_head" not in key or "4 of 4 box head" in said):
             assert torch.equal(value, ours[key]), key
+
+
+def test_detectron2s_fcos_which_no_config_builds_takes_the_pyramid_too(tmp_path):
+    path = write_converted(content := pretrained(*OBJECTS), tmp_path / "objects.pth")
+    backbone, levels = build_backbone(detector_config("RetinaNet")), ["p3", "p4", "p5", "p6", "p7"]
+    head = FCOSHead(input_shape=[ShapeSpec(channels=8)] * 5, conv_dims=[8], num_classes=3)
+    pixels = {"pixel_mean": [0.0] * 3, "pixel_std": [1.0] * 3}
+    fcos = FCOS(backbone=backbone, head=head, head_in_features=levels, num_classes=3, **pixels)
+    DetectionCheckpointer(fcos).load(str(path))
+    pyramid = {key: value for key, value in fcos.state_dict().items() if "fpn_" in key and "num_batches" not in key}
+    assert len(pyramid) == 30 and all(torch.equal(content["model"][key], value) for key, value in pyramid.items())
 
 
 def test_a_detector_with_another_pyramid_is_refused_by_name(tmp_path):
