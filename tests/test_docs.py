@@ -71,7 +71,10 @@ def test_readme_finds_the_start_of_a_detector_by_one_command(toy_root, tmp_path)
         )
     command = command.replace("--labels", "--dry-run --labels").replace("output/cells", f"{tmp_path}/cells")
     text = run(f"{command} MODEL.ROI_HEADS.NUM_CLASSES 10", toy_root)
-    assert "21 jobs" in text and "pretraining (1,125 iterations of 128 images)" in text
+    assert "33 jobs" in text and "objects, these images, 15 labels, seed 3" in text
+    assert all(
+        f"pretraining ({length} images)" in text for length in ("1,125 iterations of 128", "1,310 iterations of 32")
+    )
 
 
 def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
