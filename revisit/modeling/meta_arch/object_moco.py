@@ -102,7 +102,8 @@ class ObjectMoCo(KNNMoCo):
             objects_g.append(o.unflatten(0, each).flatten(1, 2))
             images_g.append(g.unflatten(0, each))
         o = torch.cat(objects_g, dim=1).flatten(0, 1)
-        rows = unit_rows(self.projection_head(o)) * seen(boxes).flatten()[:, None]  # of zeros: no gradient
+        shown = boxes.isfinite().all(dim=-1).flatten()
+        rows = unit_rows(self.projection_head(o)) * shown[:, None]  # of zeros: no gradient
         g = torch.cat(images_g, dim=1)
         images = Encoded(unit_rows(self.image_head(g)), unit_rows(g)) if self.image_weight else None
         return ObjectEncoded(rows[:, None], unit_rows(o)[:, None], images=images)
@@ -159,25 +160,19 @@ class ObjectMoCo(KNNMoCo):
 
     def monitors(self, batch: dict, encoded: ObjectEncoded) -> dict[str, Tensor]:
         """kNN-MoCo's, of the objects that their positives show, and the share of those."""
-        shown = seen(batch["positive_objects"])
+        shown = batch["positive_objects"].isfinite().all(dim=-1)
         rows = (each[shown.flatten()] for each in (encoded.positives, encoded.positives_g, encoded.anchors))
         labels = {"label": batch["label"][:, None].expand_as(shown)[shown]} if "label" in batch else {}
         return super().monitors(labels, Encoded(*rows)) | {"objects_seen": 100 * shown.float().mean()}
 
     def feature_map(self, backbone: nn.Module, images: Tensor) -> Tensor:
-        """The last map below a pyramid, as other methods have it; (B, 3, H, W) uint8 RGB -> (B, Cg, h, w)."""
-        return super().feature_map(below(backbone), images)
+        return super().feature_map(below(backbone), images)  # without the pyramid, as other methods have it
 
     def enqueue(self, rows: dict[str, Tensor]) -> None:
         if self.image_weight:
             keys, features = rows.pop("image_keys").split([self.embedding_dim, self.feature_dim], dim=1)
             self.image_queue.enqueue(keys=keys, features=features)
         super().enqueue(rows)
-
-
-def seen(boxes: Tensor) -> Tensor:
-    """Which of boxes (..., 4) have a place in their view."""
-    return boxes.isfinite().all(dim=-1)
 
 
 def below(backbone: nn.Module) -> nn.Module:
