@@ -272,9 +272,9 @@ def test_objects_over_res4_teach_a_c4_detector_its_res5_too(tmp_path):
     assert model.row_dim == FEATURE_DIM and model.roi_heads.res5[0].conv1.weight.grad.any()
     content = pretrained(*c4)
     c4 += ("MODEL.META_ARCHITECTURE", "GeneralizedRCNN", "MODEL.RPN.IN_FEATURES", ["res4"])
-    found = load_into(tiny_config(*c4), write_converted(content, tmp_path / "objects.pth")).state_dict()
+    loaded = load_into(tiny_config(*c4), write_converted(content, tmp_path / "objects.pth")).state_dict()
     learned = {name: value for name, value in content["model"].items() if name.startswith(("backbone.", "roi_heads."))}
-    assert all(torch.equal(found[name], value) for name, value in learned.items() if "res5.norm" not in name)
+    assert all(torch.equal(loaded[name], value) for name, value in learned.items() if "res5.norm" not in name)
 
 
 @pytest.mark.parametrize("source", [(), OBJECTS])

@@ -254,9 +254,9 @@ def test_objects_teach_a_detector_its_pyramid_and_box_head(name, tmp_path):
     assert model.roi_heads.box_head.fc1.weight.grad.any()
     content = run_checkpoint(*objects)
     learned = content["model"]
-    found = load_into(tiny_config(*detector), write_converted(content, tmp_path / "objects.pth")).state_dict()
+    loaded = load_into(tiny_config(*detector), write_converted(content, tmp_path / "objects.pth")).state_dict()
     names = {key for key in learned if key.startswith(("backbone.", "roi_heads.box_head."))}
-    assert names <= found.keys() and all(torch.equal(found[key], learned[key]) for key in names)
+    assert names <= loaded.keys() and all(torch.equal(loaded[key], learned[key]) for key in names)
 
 
 @pytest.mark.parametrize(("name", "feature"), [(VIT, "res3"), (CONVNEXT, "res4")])
