@@ -82,9 +82,11 @@ def random_views(cfg: CfgNode, batch: int) -> dict[str, Tensor]:
         pixels = torch.randint(0, 256, (*counts, size, size, 3), dtype=torch.uint8, generator=generator)
         views[name] = pixels.movedim(-1, -3)
     mapper = ViewMapper.from_config(cfg)
-    with unset_fake_temporarily():  # real boxes, where the method has them, of an image as COCO's
-        plans = [mapper.plan(480, 640, 0, n).objects for n in range(batch)]
-        return views | {name: torch.from_numpy(np.stack([plan[name] for plan in plans])) for name in plans[0]}
+    if mapper.objects:
+        with unset_fake_temporarily():  # real boxes, of an image as COCO's
+            plans = [mapper.plan(480, 640, 0, n).objects for n in range(batch)]
+            views |= {name: torch.from_numpy(np.stack([plan[name] for plan in plans])) for name in plans[0]}
+    return views
 
 
 def _ready_step(cfg: CfgNode, model: nn.Module, batch: dict[str, Tensor]) -> TrainStep:
