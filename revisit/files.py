@@ -1,4 +1,4 @@
-"""Write a file whole or not at all, into a folder that is made or refused."""
+"""Write a file whole or not at all, into a folder that is made or refused; read YAML that anybody may have written."""
 
 import json
 import math
@@ -6,10 +6,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from revisit.errors import UserError, expect, first_line
 
 UNFINISHED = ".tmp"  # the ending of a file that is being written, which a killed process leaves
+# More than any config or list of classes has; whole numbers of that many characters can still be printed.
+MOST_BYTES, MOST_VALUES, MOST_CHARACTERS, DEEPEST = 2**20, 100_000, 3_000, 50
 
 
 @contextmanager
@@ -58,3 +63,81 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def read_yaml(path: str | Path, *, as_text: bool = False) -> Any:
+    """The plain values of a YAML file: dicts, lists, text, numbers, dates.
+
+    Args:
+        as_text: every value that is neither dict nor list is text as it stands there, so that ``no`` is no False.
+
+    Raises:
+        UserError: no such file, none of YAML, or one with a key twice, a Python object, or more than MOST_BYTES,
+            MOST_VALUES (its aliases written out), MOST_CHARACTERS of one value, or DEEPEST levels.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        expect(len(content) <= MOST_BYTES, f"larger than {MOST_BYTES / 2**20:g} MiB: expected a short YAML file")
+        return yaml.load(content, _BoundedText if as_text else _Bounded)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}: expected a YAML file") from error
+    except Exception as error:  # a value may trip whatever makes a number or a date of it
+        raise UserError(f"{path}: no YAML of plain values ({_place_in_yaml(error)})") from error
+
+
+def _place_in_yaml(error: Exception) -> str:
+    """What is wrong, and in which line."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    return f"line {mark.line + 1}: {problem}" if mark and problem else first_line(error)
+
+
+class _Limits(yaml.composer.Composer):
+    """Refuses, before anything is made of it, what would take more memory or time than its file's size suggests."""
+
+    def __init__(self, stream: bytes):
+        super().__init__(stream)
+        self._depth, self._values = 0, 0
+        self._weights: dict[int, int] = {}  # values that a node stands for, its aliases written out, by its id
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
+        line = self.peek_event().start_mark.line + 1
+        before, is_alias = self._values, self.check_event(yaml.AliasEvent)
+        self._depth += 1
+        expect(self._depth <= DEEPEST, f"line {line}: more than {DEEPEST} levels")
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if is_alias:
+            expect(id(node) in self._weights, f"line {line}: an alias inside what it stands for")
+            self._values += self._weights[id(node)]
+        else:
+            self._values += 1
+            self._weights[id(node)] = self._values - before
+        expect(self._values <= MOST_VALUES, f"line {line}: more than {MOST_VALUES:,} values")
+        return node
+
+    def compose_scalar_node(self, anchor: str | None) -> yaml.Node:
+        node = super().compose_scalar_node(anchor)
+        limit = f"line {node.start_mark.line + 1}: a value of more than {MOST_CHARACTERS:,} characters"
+        expect(len(node.value) <= MOST_CHARACTERS, limit)
+        return node
+
+    def compose_mapping_node(self, anchor: str | None) -> yaml.Node:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                line = key.start_mark.line + 1
+                earlier = lines.setdefault(key.value, line)
+                expect(earlier == line, f"{key.value} stands in lines {earlier} and {line}: expected one of them")
+        return node
+
+
+class _Bounded(_Limits, yaml.SafeLoader):
+    """With numbers, dates, True and None."""
+
+
+class _BoundedText(_Limits, yaml.BaseLoader):
+    """With text alone."""

@@ -102,3 +102,15 @@ def test_every_dataclass_is_frozen():
     made = [(node.name, ast.unparse(each)) for node in nodes for each in node.decorator_list]
     made = [(name, how) for name, how in made if how.startswith("dataclass")]
     assert made and [name for name, how in made if how != "dataclass(frozen=True)"] == []
+
+
+def test_yaml_that_anybody_may_have_written_is_read_in_one_place():
+    loaders = {"load", "safe_load", "unsafe_load", "full_load", "load_all", "load_yaml_with_base", "merge_from_file"}
+    calls = [
+        f"{path}: {ast.unparse(node)}"
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in loaders
+    ]
+    by_yaml = [call for call in calls if "yaml" in call.partition(": ")[2] or "merge_from_file" in call]
+    assert by_yaml == ["revisit/files.py: yaml.load", "projects/RunReport/tables.py: yaml.safe_load"]  # of our own dump

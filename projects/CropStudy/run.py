@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import yaml
 from tqdm import tqdm
 
 from projects.common.entry import write_results
 from projects.common.tables import score_in
 from revisit.data.crops import ConstrainedMultiCrop, CropBoxes, intersection_over_union
 from revisit.errors import translated
+from revisit.files import read_yaml
 from revisit.keys import COUNT, PIXELS, SHARE, declare, each, one_of
 from revisit.randomness import Stream, counter_rng
 from revisit.viz.curves import read_metrics, saved_plot
@@ -196,7 +196,7 @@ def read_runs(folders: list[str], evaluations: list[str], key: str) -> list[Limi
     runs = []
     with translated(f"reading CROP_STUDY.RUNS, and CROP_STUDY.SCORE {key} of each in CROP_STUDY.EVALUATIONS"):
         for run, scored in zip(folders, evaluations or folders, strict=True):
-            limit = yaml.safe_load(Path(run, "config.yaml").read_text())["VIEWS"]["MAX_IOU"]
+            limit = read_yaml(Path(run, "config.yaml"))["VIEWS"]["MAX_IOU"]
             loss = read_metrics(Path(run, "metrics.json"))["loss_inst"]
             runs.append(LimitedRun(float(limit), loss, score_in(Path(scored, "evaluation.json"), key.split("."))))
     return sorted(runs, key=lambda run: run.max_iou)

@@ -25,12 +25,11 @@ from projects.PaperTables.paper_tables import TRAIN
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
 from revisit.data.catalog import datasets_root, get_records
 from revisit.engine.data_checks import inspect_training
+from revisit.engine.merging import read_keys
 from revisit.engine.setup import make_config
 from revisit.engine.solver import resolve_schedule
 from revisit.errors import UserError, translated
 from revisit.places import PACKAGES, find, find_config
-
-from detectron2.config import CfgNode
 
 
 @dataclass(frozen=True)
@@ -110,10 +109,10 @@ def missing_inputs(job: Job) -> str:
         if command[0] == "tools/convert_to_d2.py" and len(job.commands) == 1 and not Path(command[1]).is_file():
             missing.append(f"{command[1]}, a checkpoint of others")
         elif "--config-file" in command:
-            bank = _options(command).get("KNN_EVAL.BANK", _config(command).get("KNN_EVAL", {}).get("BANK"))
+            bank = _options(command).get("KNN_EVAL.BANK", _config(command).get("KNN_EVAL.BANK"))
             names = [*_data_sets(command), *filter(None, [bank])]
             missing += [name for name in names if _size(name) is None and not name.startswith(drawn)]
-            folder = _config(command).get("LABEL_PROPAGATION", {}).get("DATA")
+            folder = _config(command).get("LABEL_PROPAGATION.DATA")
             if folder and not (datasets_root() / folder).is_dir():
                 missing.append(str(datasets_root() / folder))
     return ", ".join(dict.fromkeys(missing))
@@ -155,15 +154,15 @@ def _options(command: tuple[str, ...]) -> dict[str, str]:
 
 
 def _data_sets(command: tuple[str, ...]) -> list[str]:
-    options, data = _options(command), _config(command).get("DATASETS", {})
-    parts = [options.get(f"DATASETS.{part}", data.get(part, ())) for part in ("TRAIN", "TEST")]
+    options, in_file = _options(command), _config(command)
+    parts = [options.get(key, in_file.get(key, ())) for key in ("DATASETS.TRAIN", "DATASETS.TEST")]
     names = [ast.literal_eval(part) if isinstance(part, str) else part for part in parts]
     return list(dict.fromkeys(itertools.chain.from_iterable(names)))
 
 
 @functools.cache
-def _config(command: tuple[str, ...]) -> dict:
-    return CfgNode.load_yaml_with_base(find_config(command[command.index("--config-file") + 1]))
+def _config(command: tuple[str, ...]) -> dict[str, object]:
+    return read_keys(find_config(command[command.index("--config-file") + 1]))
 
 
 @functools.cache

@@ -7,14 +7,13 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from revisit.errors import expect
+from revisit.files import read_yaml
 
 TRAIN = "tools/train_net.py"
 PROFILES = ("paper", "toy")
 RANDOM_INIT = "Rand. init."  # the paper's label
-_CONTENT = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+_CONTENT = read_yaml(Path(__file__).with_suffix(".yaml"))
 _TABLES = _CONTENT["tables"]
 
 

@@ -5,10 +5,10 @@ import statistics
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 from projects.RunReport.collect import Point, ReportedRun
 from revisit.evaluation.main_score import LOWER_IS_BETTER
+from revisit.files import read_yaml
 
 LOSSES = ("total_loss", "loss_inst", "loss_nn_raw")
 TOP1 = ("knn_top1", "linear_top1")
@@ -20,7 +20,7 @@ COLORS = ("#2f7fd1", "#e1772f", "#2a9d74", "#b45fc2", "#d94f5c", "#8f8a2a", "#1f
 DASHES = ("solid", "dash", "dot")
 MOST_POINTS = 500  # of a curve, which is some 350 px wide
 
-KNOWN: dict[str, dict[str, list[str]]] = yaml.safe_load(Path(__file__).with_name("plots.yaml").read_text())
+KNOWN: dict[str, dict[str, list[str]]] = read_yaml(Path(__file__).with_name("plots.yaml"))
 TITLES = {metric: title for plots in KNOWN.values() for metric, (title, _) in plots.items()}
 
 

@@ -7,12 +7,12 @@ from itertools import count, groupby
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
 from tqdm import tqdm
 
 from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_of
 from revisit.engine.environment import FILE as ENVIRONMENT
 from revisit.errors import UserError, translated
+from revisit.files import read_yaml
 from revisit.keys import dotted_keys
 from revisit.viz.curves import read_metrics
 from revisit.viz.tiles import evenly_spread
@@ -103,7 +103,7 @@ def _read_run(folder: Path, name: str, all_runs: list[Path]) -> ReportedRun:
     metrics, settings = folder / "metrics.json", folder / "config.yaml"
     with translated(f"reading {metrics} and config.yaml"):
         series = read_metrics(metrics) if metrics.is_file() else {}
-        config = dotted_keys(yaml.safe_load(settings.read_text()) or {}) if settings.is_file() else {}
+        config = dotted_keys(read_yaml(settings) or {}) if settings.is_file() else {}
     max_iter = config.get("SOLVER.MAX_ITER", 0)
     state = _state_of(folder, series, max_iter if isinstance(max_iter, int) else 0)
     evaluations = list(_read_evaluations(folder, all_runs))

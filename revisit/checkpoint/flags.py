@@ -11,6 +11,7 @@ import yaml
 
 from revisit.data.deep_pixels import bit_depth
 from revisit.errors import UserError
+from revisit.files import read_yaml
 from revisit.keys import value_of
 from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors
 from revisit.urls import is_url, local_copy
@@ -73,9 +74,9 @@ def read_flags(weights: str | Path) -> tuple[Flags | None, str]:
     if not path.is_file():
         return None, ""
     try:
-        content = yaml.safe_load(path.read_text())
+        content = read_yaml(path)
         return content["config"], str(content.get("source", ""))
-    except (yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
+    except (UserError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"{path} is not a flag file: expected the keys source and config, as tools/convert_to_d2.py writes it"
         ) from error

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import yaml
 
 from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint
 from revisit.errors import UserError
-from revisit.files import UNFINISHED, strict_json, written_whole
+from revisit.files import UNFINISHED, read_yaml, strict_json, written_whole
 from revisit.keys import dotted_keys
 from revisit.urls import local_copy
 
@@ -54,8 +53,8 @@ def settings_of_run(folder: Path) -> dict[str, Any]:
     if content := next(filter(is_of_run, map(glance, checkpoints_of_run(folder))), None):
         return content["trainer"]["config"]
     try:
-        return dotted_keys(yaml.safe_load((folder / "config.yaml").read_text()))
-    except (OSError, yaml.YAMLError, AttributeError):  # killed while it was being written
+        return dotted_keys(read_yaml(folder / "config.yaml"))
+    except (UserError, AttributeError):  # killed while it was being written
         return {}
 
 

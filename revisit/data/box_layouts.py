@@ -10,13 +10,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
-import yaml
 
 from revisit.data.coco_boxes import load_coco_dict
 from revisit.data.image_folders import NAMES_IN_LABELS, existing, label_files, read_lines, read_split
 from revisit.data.reader import read_size
 from revisit.data.records import Records
 from revisit.errors import UserError, expect, translated
+from revisit.files import read_yaml
 
 from detectron2.data.datasets.pascal_voc import CLASS_NAMES
 from detectron2.structures import BoxMode
@@ -80,8 +80,8 @@ def read_names(file: Path) -> list[str]:
         UserError: no such file, or no names in it.
     """
     with translated(f"reading class names from {file}"):
-        text = file.read_text(encoding="utf-8")
-        names = yaml.safe_load(text)["names"] if file.suffix in (".yaml", ".yml") else text.rstrip().splitlines()
+        is_yaml = file.suffix in (".yaml", ".yml")
+        names = read_yaml(file)["names"] if is_yaml else file.read_text(encoding="utf-8").rstrip().splitlines()
         names = [str(names[number]).strip() for number in range(len(names))]  # of a list, or of a dict by number
     sound = bool(names) and all(names) and len(set(names)) == len(names)
     expect(sound, f"{file} holds no class names: expected different ones, of the classes 0, 1, 2 and so on")

@@ -1,14 +1,19 @@
 """Config files and KEY VALUE pairs over the defaults: what a value's type may be, and what a typing error meant."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from revisit.checkpoint.run_folder import Trained
 from revisit.config import OF_A_RUN, add_revisit_config
 from revisit.errors import UserError, did_you_mean, expect, translated
+from revisit.files import read_yaml
 from revisit.imports import import_modules
 from revisit.keys import declaration, declare, dotted_keys, is_among, shown
+from revisit.places import find_config
+from revisit.urls import is_url
 
 from detectron2.config import CfgNode, get_cfg
+from fvcore.common.config import BASE_KEY
 
 declare(
     "IMPORTS",
@@ -19,6 +24,7 @@ declare(
 )
 
 COMMAND_LINE = "command line"
+MOST_FILES = 30  # that a config is made of
 _WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -51,8 +57,34 @@ def merged_config(config_file: str, opts: Sequence[object] = (), trained: Traine
 
 def read_keys(path: str) -> dict[str, object]:
     """What a config file and those that it is based on state, by full key. Raises UserError with the file's name."""
+    values: dict[str, object] = {}
+    for level in _levels(path, []):
+        values |= level
+    return values
+
+
+def _levels(path: str, read: list[str]) -> Iterator[dict[str, object]]:
+    """What every file of a chain states by itself, those that others are based on first; ``read`` are the files."""
+    read.append(path)
+    expect(len(read) <= MOST_FILES, f"{path}: {BASE_KEY} leads to more than {MOST_FILES} files, or back to itself")
+    content = read_yaml(path)
+    expect(isinstance(content, dict), f"{path}: expected keys and values, such as SEED: 1")
+    bases = content.pop(BASE_KEY, [])
+    for base in bases if isinstance(bases, list) else [bases]:
+        yield from _levels(_base_file(base, path), read)
     with translated(path):
-        return dotted_keys(CfgNode(CfgNode.load_yaml_with_base(path, allow_unsafe=False)))
+        yield dotted_keys(CfgNode(content))
+
+
+def _base_file(base: object, path: str) -> str:
+    """Where the file lies that another is based on: seen from that one's folder, else as --config-file takes it."""
+    expect(isinstance(base, str) and not is_url(base), f"{path}: {BASE_KEY} is {shown(base)}: expected a file's name")
+    file = Path(path).parent / Path(base).expanduser()
+    if file.is_file():
+        return str(file)
+    file = Path(find_config(base))
+    expect(file.is_file(), f"{path}: {BASE_KEY} {base} not found from here, nor among the recipes (MODEL_ZOO.md)")
+    return str(file)
 
 
 def _merge(cfg: CfgNode, values: Mapping[str, object], where: str) -> None:
