@@ -15,14 +15,14 @@ from pathlib import Path
 
 from revisit.data.catalog import get_records
 from revisit.engine.command import run_command
-from revisit.files import make_folder, written_whole
+from revisit.files import make_folder, output_path, written_whole
 from revisit.viz.curves import saved_plot
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("datasets", nargs="+", metavar="DATASET", help="names, such as imagenet_118k or folder:PATH")
-    parser.add_argument("--output", metavar="DIR", type=Path, required=True, help="folder for classes.png")
+    parser.add_argument("--output", metavar="DIR", type=output_path, required=True, help="folder for classes.png")
     args = parser.parse_args(argv)
     counts = {name: count_classes(name) for name in args.datasets}
     make_folder(args.output, "--output")

@@ -29,7 +29,7 @@ from tqdm import tqdm
 from revisit.data.image_folders import read_lines
 from revisit.engine.command import run_command
 from revisit.errors import expect, translated
-from revisit.files import make_folder, written_whole
+from revisit.files import make_folder, output_path, written_whole
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("path", metavar="FILE", type=Path, help="annotations, of imagenet a folder")
     what = "count only images whose names are in this list of paths, as the scripts beside this one write them"
     parser.add_argument("--list", metavar="FILE", type=Path, help=what)
-    parser.add_argument("--output", metavar="DIR", type=Path, required=True, help="folder for objects.json")
+    parser.add_argument("--output", metavar="DIR", type=output_path, required=True, help="folder for objects.json")
     args = parser.parse_args(argv)
     with translated(f"reading {args.path} as annotations of {args.kind}"):
         objects, without = KINDS[args.kind](args.path), 0

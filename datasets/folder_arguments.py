@@ -1,10 +1,10 @@
 """The options that the scripts of this folder share."""
 
 import argparse
-from pathlib import Path
 
 from revisit.data.catalog import datasets_root
 from revisit.engine.command import natural
+from revisit.files import output_path
 
 LISTS = ("subsets", "for the lists, where the names in DATASETS.TRAIN look")
 
@@ -14,7 +14,8 @@ def folder_parser(description: str, **folders: tuple[str, str]) -> argparse.Argu
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, (folder, what) in folders.items():
         what += f" (default: $DETECTRON2_DATASETS/{folder})"
-        parser.add_argument(f"--{name}", type=Path, default=datasets_root() / folder, metavar="DIR", help=what)
+        place = str(datasets_root() / folder)
+        parser.add_argument(f"--{name}", type=output_path, default=place, metavar="DIR", help=what)
     return parser
 
 

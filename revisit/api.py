@@ -22,7 +22,7 @@ from revisit.data.catalog import get_records
 from revisit.data.reader import require_record
 from revisit.errors import UserError, expect
 from revisit.evaluation.features import BATCH, center_crop
-from revisit.files import make_folder
+from revisit.files import make_folder, output_path
 
 from detectron2.layers import ShapeSpec
 
@@ -97,7 +97,7 @@ def pretrain(
     """
     folder = _train(images, output, recipe, resume, keys)
     weights = folder / "backbone.pth"
-    _command("convert", str(folder / "model_final.pth"), str(weights))
+    _command("convert", "--", str(folder / "model_final.pth"), str(weights))
     return Run(weights, _scores(folder), folder)
 
 
@@ -141,8 +141,8 @@ def predict(
     True
     """
     files = [images] if isinstance(images, str | Path) else images
-    words = ["--weights", weights, "--output", output, "--score-threshold", score_threshold, *files]
-    _command("predict", *map(str, words))
+    options = {"weights": weights, "output": output, "score-threshold": score_threshold}
+    _command("predict", *(f"--{name}={value}" for name, value in options.items()), "--", *map(str, files))
     known, found = (Path(output) / name for name in ("images.json", "predictions.json"))
     if not found.is_file():
         return []
@@ -199,11 +199,11 @@ def embed(backbone: Backbone, images: Images, *, size: int = 224) -> np.ndarray:
 
 
 def _train(images: Images, output: str | Path, recipe: str, resume: bool, keys: dict[str, Any]) -> Path:
-    folder = Path(output)
+    folder = output_path(output)
     make_folder(folder, "output")
     own = {"DATASETS.TRAIN": (_name_of(images, folder),), "OUTPUT_DIR": str(folder)}
     words = [str(word) for pair in (own | keys).items() for word in pair]
-    _command("train", "--config-file", recipe, *(["--resume"] if resume else []), *words)
+    _command("train", f"--config-file={recipe}", *(["--resume"] if resume else []), *words)
     return folder
 
 

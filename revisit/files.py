@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ import yaml
 from revisit.errors import UserError, expect, first_line
 
 UNFINISHED = ".tmp"  # the ending of a file that is being written, which a killed process leaves
+# A URL, or what Path makes of one; also what scp takes for another machine.
+_ELSEWHERE = re.compile(r"://|^[\w+.:@-]+:/")
 # More than any config or list of classes has; whole numbers of that many characters can still be printed.
 MOST_BYTES, MOST_VALUES, MOST_CHARACTERS, DEEPEST = 2**20, 100_000, 3_000, 50
 
@@ -46,8 +49,18 @@ def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def output_path(place: str | Path, name: str = "the output") -> Path:
+    """A place to write to, as a user has named it; a type of argparse. Raises UserError, with ``name``, for a URL."""
+    text = str(place)
+    expect(text != "", f"{name} has an empty name: expected a folder or a file")
+    what = f"{name} {text} is not on this machine, and nothing here writes elsewhere"
+    expect(not _ELSEWHERE.search(text), f"{what}: expected a folder or a file, which you can copy there afterwards")
+    return Path(text).expanduser()
+
+
 def make_folder(folder: Path, name: str) -> None:
     """Make a folder that a user has named. Raises UserError where it cannot be one to write to, with ``name``."""
+    output_path(folder, name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:  # ValueError: a name that no file system takes

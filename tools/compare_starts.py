@@ -24,11 +24,11 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from pathlib import Path
 
 from projects.PaperTables.job_options import add_job_options, do_jobs, show_jobs
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
+from revisit.files import output_path
 
 
 def parse_args() -> argparse.Namespace:
@@ -52,7 +52,7 @@ def parse_args() -> argparse.Namespace:
     frozen = "classify by frozen features, with a config of projects/LinearClassification, instead of finetuning"
     add("--frozen", action="store_true", help=frozen)
     add("--score", default="", metavar="NAME", help="such as bbox/AP50 (default: AP, mIoU, rmse, top-1 or mAP)")
-    add("--output", type=Path, required=True, metavar="DIR", help="folder of all runs of this comparison")
+    add("--output", type=output_path, required=True, metavar="DIR", help="folder of all runs of this comparison")
     add_job_options(parser, parallel="one; without a GPU one per core")
     add("--opts", nargs=argparse.REMAINDER, default=[], help="KEY VALUE pairs for every training; the last option")
     args = parser.parse_args()

@@ -15,10 +15,9 @@ known. Finetuning reads it and refuses another configuration. Then:
 """
 
 import argparse
-from pathlib import Path
 
 from revisit.engine.command import run_command
-from revisit.files import make_folder
+from revisit.files import make_folder, output_path
 from revisit.imports import import_modules
 
 SOURCES = ("revisit", "detectron2", "reference", "moco", "dino", "barlow_twins", "vicreg", "densecl", "swav", "virtex")
@@ -29,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("input", help="checkpoint (.pth, .pth.tar, .pkl, .safetensors), e.g. output/model_final.pth; or the URL of one")
-    add("output", type=Path, help="weights to write, .pth or .pkl")
+    add("output", type=output_path, help="weights to write, .pth or .pkl")
     add("--source", choices=["auto", *SOURCES], default="auto", help="layout of the input")
     config = "config.yaml that the model was trained under; not needed for most of Detectron2's model zoo"
     add("--config", metavar="FILE", default="", help=config)

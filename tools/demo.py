@@ -20,7 +20,7 @@ from pathlib import Path
 
 from revisit.engine.command import run_command
 from revisit.errors import expect
-from revisit.files import make_folder
+from revisit.files import make_folder, output_path
 from revisit.places import find, typed
 from revisit.viz.curves import plot_curves, read_metrics
 
@@ -89,7 +89,7 @@ def main() -> None:
     """Every step, then the pictures and the summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add, default = parser.add_argument, "(default: %(default)s)"
-    add("--output", type=Path, default=Path("output/demo"), help=f"folder for everything {default}")
+    add("--output", type=output_path, default="output/demo", help=f"folder for everything {default}")
     add("--seed", type=int, default=1, help=f"seed of pretraining and finetuning {default}")
     add("--quick", action="store_true", help="only check in a minute that everything runs; its numbers mean nothing")
     args = parser.parse_args()

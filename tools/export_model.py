@@ -10,23 +10,22 @@ checkpoint's config, or of KEY VALUE, such as MODEL.ROI_HEADS.SCORE_THRESH_TEST 
 """
 
 import argparse
-from pathlib import Path
 
 from projects.Predict.command_line import add_network_options
 from revisit.engine.command import run_command
 from revisit.errors import expect
+from revisit.files import make_folder, output_path
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add_network_options(parser)
-    add("--output", required=True, type=Path, metavar="FILE", help="file to write, .onnx or .ts")
+    add("--output", required=True, type=output_path, metavar="FILE", help="file to write, .onnx or .ts")
     add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
     args = parser.parse_args()
     from projects.Predict import model_export
     from projects.Predict.predictions import finetuned_config
-    from revisit.files import make_folder
 
     suffixes = " or ".join(model_export.SUFFIXES)
     expect(args.output.suffix in model_export.SUFFIXES, f"--output {args.output}: expected a name in {suffixes}")

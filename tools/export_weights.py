@@ -11,17 +11,16 @@ Both libraries have the same names of a ResNet's tensors; --to says for which of
 """
 
 import argparse
-from pathlib import Path
 
 from revisit.engine.command import run_command
-from revisit.files import make_folder, written_whole
+from revisit.files import make_folder, output_path, written_whole
 from revisit.imports import import_modules
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("backbone", help="weights of tools/convert_to_d2.py, or a checkpoint; a file or a URL")
-    parser.add_argument("output", type=Path, help="weights to write, .pth or .safetensors")
+    parser.add_argument("output", type=output_path, help="weights to write, .pth or .safetensors")
     parser.add_argument("--to", choices=["torchvision", "timm"], required=True, help="library that is to load them")
     parser.add_argument("--imports", nargs="*", default=[], help="modules that describe other backbones, as IMPORTS")
     args = parser.parse_args()

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from revisit.engine.command import natural, run_command
 from revisit.errors import UserError, expect, translated
-from revisit.files import make_folder, written_whole
+from revisit.files import make_folder, output_path, written_whole
 
 if TYPE_CHECKING:  # numpy and OpenCV take a second to import: not before the command line is understood
     from revisit.data.reader import Picture
@@ -55,7 +55,7 @@ def main() -> None:
     what.add_argument("--dataset", metavar="NAME", help="a name or KIND:PATH, as in DATASETS.TRAIN")
     what.add_argument("--index-only", action="store_true", help="only write index.npz for the *.tar in DIR")
     add = parser.add_argument
-    add("--output", type=Path, required=True, metavar="DIR", help="folder of the tar files")
+    add("--output", type=output_path, required=True, metavar="DIR", help="folder of the tar files")
     size = "100 MB to 1 GB per shard suit most stores (default: %(default)s, 330 MB of COCO)"
     add("--images-per-shard", type=natural, default=2000, metavar="N", help=size)
     add("--workers", type=natural, default=4, metavar="W", help="shards written at a time (default: %(default)s)")

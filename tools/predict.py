@@ -16,13 +16,14 @@ from pathlib import Path
 from projects.Predict.command_line import add_network_options
 from revisit.engine.command import run_command
 from revisit.errors import UserError, expect
+from revisit.files import make_folder, output_path
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add_network_options(parser, "detection: find objects")
-    add("--output", required=True, type=Path, metavar="DIR", help="folder for pictures and JSON, created if needed")
+    add("--output", required=True, type=output_path, metavar="DIR", help="folder for pictures and JSON")
     add("inputs", nargs="+", type=Path, metavar="PATH", help="image files, folders of them, videos")
     opts = "last: KEY VALUE pairs over the config, such as INPUT.MIN_SIZE_TEST 800"
     add("--opts", nargs=argparse.REMAINDER, default=[], help=opts)
@@ -34,7 +35,6 @@ def main() -> None:
     from projects.Predict.file_predictions import FilePredictor, find_sources
     from projects.Predict.predictions import finetuned_config, set_score_threshold
     from revisit.engine.data_checks import resolve_bit_depth
-    from revisit.files import make_folder
 
     cfg = finetuned_config(args)
     threshold = set_score_threshold(cfg, args)

@@ -12,14 +12,15 @@ from pathlib import Path
 
 from revisit.engine.command import run_command
 from revisit.errors import translated
-from revisit.files import make_folder, written_whole
+from revisit.files import make_folder, output_path, written_whole
 
 
 def main() -> None:
     """Collect, draw, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="OUTPUT_DIR", help="what runs or studies wrote")
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the page, such as report.html")
+    add = parser.add_argument
+    add("folders", nargs="+", type=Path, metavar="OUTPUT_DIR", help="what runs or studies wrote")
+    add("--output", type=output_path, required=True, metavar="FILE", help="the page, such as report.html")
     args = parser.parse_args()
     from projects.RunReport.collect import collect
     from projects.RunReport.page import render

@@ -28,6 +28,7 @@ from projects.PaperTables.job_options import add_job_options, do_jobs, show_jobs
 from projects.PaperTables.paper_tables import COLUMNS, PROFILES, ROWS, given_rows, note_of
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
+from revisit.files import output_path
 
 if TYPE_CHECKING:
     from projects.PaperTables.cells import Cell
@@ -58,7 +59,7 @@ def parse_args() -> argparse.Namespace:
     select = "judge a finetuned network after its last iteration, or at its best evaluation (default: %(default)s)"
     add("--select", choices=("final", "best"), default="final", help=select)
     add("--full", action="store_true", help="with --profile toy: trainings as long as their configs say, not shortened")
-    add("--output", type=Path, help="folder of all runs (default: output/reproduce/PROFILE)")
+    add("--output", type=output_path, help="folder of all runs (default: output/reproduce/PROFILE)")
     add_job_options(parser, parallel="one; toy: one per core")
     add("--opts", nargs=argparse.REMAINDER, default=[], help="KEY VALUE pairs for every training; the last option")
     args = parser.parse_args()

@@ -13,10 +13,10 @@ this checkout. --print shows the script for sbatch and submits nothing.
 import argparse
 import shlex
 import sys
-from pathlib import Path
 
 from projects.common.sbatch import BatchJob
 from revisit.engine.command import natural, run_command
+from revisit.files import output_path
 from revisit.places import find
 
 
@@ -30,7 +30,7 @@ def main() -> None:
     add("--hours", type=natural, default=24, metavar="N", help=default)
     add("--partition", metavar="NAME", help="(default: the cluster's)")
     add("--job-name", default="revisit", metavar="NAME", help=default)
-    add("--logs", type=Path, default=Path("output/slurm"), metavar="DIR", help=default)
+    add("--logs", type=output_path, default="output/slurm", metavar="DIR", help=default)
     add("--print", action="store_true", help="print the script for sbatch; submit nothing")
     add("options", nargs="+", metavar="OPTION", help="of tools/train_net.py, after --")
     args = parser.parse_args()

@@ -20,13 +20,14 @@ from pathlib import Path
 from projects.Predict.command_line import add_network_options
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
+from revisit.files import make_folder, output_path
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add_network_options(parser, "detection: draw boxes")
-    add("--output", required=True, type=Path, metavar="DIR", help="folder for the sheets, created if needed")
+    add("--output", required=True, type=output_path, metavar="DIR", help="folder for the sheets, created if needed")
     add("--dataset", metavar="NAME", help="data set to draw (default: the first of DATASETS.TEST)")
     add("--num-images", type=natural, default=8, metavar="N", help="images in all (default: %(default)s)")
     add("--rows", type=natural, default=4, metavar="N", help="images per sheet (default: %(default)s)")
@@ -38,7 +39,6 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     from projects.Predict.predictions import TASKS, finetuned_config, make_rows, set_score_threshold
-    from revisit.files import make_folder
     from revisit.keys import DETECTORS
     from revisit.viz.tiles import save_sheet
 

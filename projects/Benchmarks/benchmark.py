@@ -14,14 +14,13 @@ Compare ratios, each of one run: timings of separate runs differ with the load o
 import argparse
 import inspect
 import json
-from pathlib import Path
 
 import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
 from projects.Benchmarks.input_pipeline import measure_input, measure_shards
 from projects.Benchmarks.training_speed import measure_end_to_end, measure_head, measure_step
 from revisit.engine.command import natural, run_command
 from revisit.engine.setup import make_config
-from revisit.files import make_folder
+from revisit.files import make_folder, output_path
 
 PARTS = {
     "shards": (measure_shards, "images read and decoded from shards, against loose files"),
@@ -61,7 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
     """A command for each part; its options and their defaults are those of the function that measures it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=natural, default=7, metavar="N", help=f"before PART {DEFAULT}")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="before PART: write the figures there too")
+    parser.add_argument("--json", type=output_path, metavar="FILE", help="before PART: write the figures there too")
     commands = parser.add_subparsers(required=True, metavar="PART")
     for part, (measure, text) in PARTS.items():
         command = commands.add_parser(part, help=text)

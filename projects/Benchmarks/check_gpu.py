@@ -23,7 +23,7 @@ import torch
 from projects.common.tables import markdown_table
 from revisit.engine.command import run_command
 from revisit.errors import expect
-from revisit.files import make_folder
+from revisit.files import make_folder, output_path
 
 LIMIT = 600  # seconds of one item
 TRAIN = ["tools/train_net.py", "--config-file"]
@@ -119,7 +119,7 @@ def benchmarks() -> list[Item]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("output/check_gpu"), metavar="DIR")
+    parser.add_argument("--output", type=output_path, default="output/check_gpu", metavar="DIR")
     parser.add_argument("--only", default="", metavar="WORD", help="run the items whose title has it")
     args = parser.parse_args()
     expect(torch.cuda.is_available(), "torch finds no GPU here: expected one to check")

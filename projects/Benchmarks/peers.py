@@ -22,6 +22,7 @@ from pathlib import Path
 
 from revisit.engine.command import run_command
 from revisit.errors import UserError
+from revisit.files import output_path
 
 PACKAGES = ("lightly==1.6.0", "lightly-train==0.18.0")
 RUNS = ("random", "revisit", "lightly-simclr", "lightly-moco", "lightly_train-simclr")
@@ -104,7 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", type=os.path.abspath, required=True, help="a folder for each class")
     parser.add_argument("--test", type=os.path.abspath, required=True, help="a folder for each class")
-    parser.add_argument("--output", type=Path, required=True, help="folder to write")
+    parser.add_argument("--output", type=output_path, required=True, help="folder to write")
     parser.add_argument("--seconds", type=float, default=180, help="CPU time of a run, its start aside (default: 180)")
     parser.add_argument("--runs", nargs="+", choices=RUNS, default=RUNS, help="default: all")
     args = parser.parse_args()

@@ -36,6 +36,7 @@ from projects.ToyScenes.write import make_toy_scenes
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
 from revisit.engine.command import natural, run_command
 from revisit.errors import StoppedRunError, UserError, expect
+from revisit.files import output_path
 from revisit.places import PACKAGES, find
 
 KINDS = ("kill", "kill-saving", "kill-evaluating", "stop")
@@ -59,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="+", choices=KINDS, help="how runs are ended")
     parser.add_argument("--runs", type=natural, default=30, help="of each kind (default: %(default)s)")
-    parser.add_argument("--output", type=Path, default=Path("output/soak"), help="(default: %(default)s)")
+    parser.add_argument("--output", type=output_path, default="output/soak", help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments (default: %(default)s)")
     args = parser.parse_args()
     soak = Soak(args.output)

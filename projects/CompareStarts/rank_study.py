@@ -22,13 +22,14 @@ from scipy.stats import spearmanr
 from projects.common.tables import markdown_table
 from revisit.engine.command import run_command
 from revisit.errors import expect, translated
+from revisit.files import output_path
 
 DRAWS = 2000  # of the bootstrap
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("output", type=Path, metavar="OUTPUT", help="folder of the comparison")
+    parser.add_argument("output", type=output_path, metavar="OUTPUT", help="folder of the comparison")
     parser.add_argument("--others", type=Path, metavar="FILE", help="CSV of further scores of the starts")
     args = parser.parse_args()
     with translated(f"reading {args.output}"):

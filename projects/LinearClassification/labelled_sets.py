@@ -21,7 +21,7 @@ from revisit.data.reader import require_record
 from revisit.data.workers import SignalSafeLoader
 from revisit.errors import expect
 from revisit.evaluation.features import BATCH, TRANSFORMS, check_not_enlarged
-from revisit.files import written_whole
+from revisit.files import make_folder, output_path, written_whole
 from revisit.keys import value_of
 from revisit.modeling.backbone.description import describe
 from revisit.urls import local_copy
@@ -88,8 +88,8 @@ def cached_features(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -
 
     They are read from LINEAR.CACHE, as far as the same weights, network, images and transform have left them there.
     """
-    folder = Path(cfg.LINEAR.CACHE or Path(cfg.OUTPUT_DIR) / "features")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = output_path(cfg.LINEAR.CACHE or Path(cfg.OUTPUT_DIR) / "features", "LINEAR.CACHE")
+    make_folder(folder, "LINEAR.CACHE")
     family, model, depth = describe(backbone), cfg.MODEL, bit_depth(cfg)
     nodes = {key.rpartition(".")[0] for key in (family.FLAG_KEYS if family else ())}
     nodes = [value_of(cfg, node).dump() for node in sorted(nodes)]

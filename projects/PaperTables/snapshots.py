@@ -14,14 +14,14 @@ from pathlib import Path
 from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_of
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect, translated
-from revisit.files import make_folder, written_whole
+from revisit.files import make_folder, output_path, written_whole
 from revisit.viz.curves import read_metrics
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of a finished pretraining")
-    parser.add_argument("output", type=Path, help="folder for the links")
+    parser.add_argument("output", type=output_path, help="folder for the links")
     parser.add_argument("--parts", type=natural, default=4, metavar="N", help="(default: %(default)s)")
     args = parser.parse_args()
     chosen = checkpoints_at_parts(args.run, args.parts)

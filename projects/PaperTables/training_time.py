@@ -16,7 +16,7 @@ from pathlib import Path
 from projects.common.tables import score_in
 from revisit.engine.command import run_command
 from revisit.errors import expect, translated
-from revisit.files import make_folder, written_whole
+from revisit.files import make_folder, output_path, written_whole
 from revisit.viz.curves import saved_plot
 
 
@@ -26,7 +26,7 @@ def main() -> None:
     add("--run", nargs="+", action="append", required=True, metavar="WORD", help="NAME TIMES RESULT ...")
     add("--score", nargs="+", required=True, metavar="KEY", help="where the score stands in a result, level by level")
     add("--title", required=True, help="what the score is")
-    add("--output", type=Path, required=True, metavar="DIR")
+    add("--output", type=output_path, required=True, metavar="DIR")
     args = parser.parse_args()
     curves = {words[0]: read_curve(words, args.score) for words in args.run}
     make_folder(args.output, "--output")

@@ -28,12 +28,13 @@ import argparse
 
 from revisit.engine.command import run_command
 from revisit.errors import translated
+from revisit.files import output_path
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add, default = parser.add_argument, "(default: %(default)s)"
-    add("--output", required=True, metavar="DIR", help="folder to make")
+    add("--output", required=True, type=output_path, metavar="DIR", help="folder to make")
     images = f"images in each train set, at least 10; held-out sets get N // 4 {default}"
     add("--num-images", type=int, default=2000, metavar="N", help=images)
     add("--seed", type=int, default=0, help=f"another seed, another data set {default}")

@@ -3,10 +3,10 @@
 import argparse
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import NoReturn
 
 from revisit.engine.command import run_command
+from revisit.files import output_path
 
 RANDOM = "random"
 
@@ -33,7 +33,7 @@ def parse_args(description: str | None, *, network: bool = True) -> argparse.Nam
     what = f"output of tools/convert_to_d2.py, or {RANDOM}: a network drawn from SEED"
     what = what if network else "not used: this project needs no network"
     add("--weights", required=network, default=RANDOM, metavar="FILE", help=what)
-    add("--output", type=Path, required=True, metavar="DIR", help="folder for results.json and pictures")
+    add("--output", type=output_path, required=True, metavar="DIR", help="folder for results.json and pictures")
     add("--debug", action="store_true", help="print the traceback of what a library raises")
     add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
     return parser.parse_args()

@@ -1,12 +1,13 @@
 """Config files and KEY VALUE pairs over the defaults: what a value's type may be, and what a typing error meant."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from revisit.checkpoint.run_folder import Trained
 from revisit.config import OF_A_RUN, add_revisit_config
 from revisit.errors import UserError, did_you_mean, expect, translated
-from revisit.files import read_yaml
+from revisit.files import output_path, read_yaml
 from revisit.imports import import_modules
 from revisit.keys import declaration, declare, dotted_keys, is_among, shown
 from revisit.places import find_config
@@ -26,6 +27,8 @@ declare(
 COMMAND_LINE = "command line"
 MOST_FILES = 30  # that a config is made of
 _WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
+
+logger = logging.getLogger(__name__)
 
 
 def merged_config(config_file: str, opts: Sequence[object] = (), trained: Trained | None = None) -> CfgNode:
@@ -49,9 +52,14 @@ def merged_config(config_file: str, opts: Sequence[object] = (), trained: Traine
     if trained:
         known = dotted_keys(defaults).keys() & trained.config.keys()
         taken = {key: trained.config[key] for key in known if not is_among(key, OF_A_RUN)}
+        stated = in_file.keys() | typed.keys()
+        for key in [key for key, value in taken.items() if is_url(str(value)) and key not in stated]:
+            left = f"{trained.weights} names {key} {shown(taken.pop(key))}: nothing is fetched for a checkpoint"
+            logger.warning(f"{left}; give the key to use it")
         _merge(defaults, taken, trained.weights)
     _merge(defaults, in_file, config_file)
     _merge(defaults, typed, COMMAND_LINE)
+    defaults.OUTPUT_DIR = str(output_path(defaults.OUTPUT_DIR, "OUTPUT_DIR"))
     return defaults
 
 

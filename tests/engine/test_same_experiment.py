@@ -394,3 +394,13 @@ def test_no_key_that_may_change_makes_another_experiment(toy_datasets, tmp_path,
         wrong += [] if same else [key]
         shutil.rmtree(output)
     assert not wrong
+
+
+def test_what_a_checkpoint_names_at_a_url_is_not_fetched_unless_the_user_names_it_too(detector, tmp_path, caplog):
+    url = "('coco:http://127.0.0.1:9/photos:boxes.json',)"
+    content = torch.load(detector)
+    content["trainer"]["config"]["DATASETS.TEST"] = [url.strip("(',)")]
+    torch.save(content, tmp_path / "model_final.pth")
+    assert use(tmp_path / "model_final.pth").DATASETS.TEST == ()
+    assert "names DATASETS.TEST" in caplog.text and "give the key to use it" in caplog.text
+    assert use(tmp_path / "model_final.pth", f"DATASETS.TEST {url}").DATASETS.TEST == (url.strip("(',)"),)

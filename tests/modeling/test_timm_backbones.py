@@ -322,6 +322,26 @@ def test_what_no_network_of_timms_is_gets_refused_by_name(options, key):
         build_backbone(cfg)
 
 
+LOADING = ["checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "features_only"]
+LOADING += ["pretrained_strict", "pretrained_filter_fn", "pretrained_custom_load", "feature_cfg", "scriptable"]
+
+
+@pytest.mark.parametrize("option", LOADING)
+def test_an_option_that_loads_a_file_or_a_class_reaches_no_network(option, monkeypatch, tmp_path):
+    monkeypatch.setattr(timm, "create_model", lambda *_, **__: pytest.fail("timm was asked"))
+    refused(f"{option} is no argument of an architecture", TimmBackbone, CONVNEXT, [option, "evil.pth"])
+    config = {"architecture": CONVNEXT, "model_args": {option: "evil.pth"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    flags = flags_of_name(name_on_hub(tmp_path / "model.safetensors"))
+    refused(f"{option} is no argument", convert, {"stem.0.weight": torch.zeros(1)}, stated=flags)
+
+
+@pytest.mark.parametrize("name", ["hf-hub:timm/resnet18", "local-dir:/tmp/network", "timm/resnet18", "hf_hub:a/b@main"])
+def test_the_address_of_a_repository_is_no_name_of_a_network(name, monkeypatch):
+    monkeypatch.setattr(timm, "create_model", lambda *_, **__: pytest.fail("timm was asked"))
+    refused("timm has no such network", TimmBackbone, name)
+
+
 def test_weights_of_other_projects_are_found_by_their_prefix_and_strange_keys_refused():
     tensors = {key: value for key, value in random_network(VIT).state_dict().items() if not key.startswith("head.")}
     found = convert(moco(tensors), stated=stated(VIT))

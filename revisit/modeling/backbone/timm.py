@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from revisit.errors import UserError, first_line
+from revisit.errors import UserError, did_you_mean, expect, first_line
 from revisit.keys import SWITCH, Rule, declare
 from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Card, Flags, Tensors
 from revisit.modeling.backbone.pyramids import SimpleFeaturePyramid, fpn_over
@@ -32,7 +32,8 @@ declare(
 declare(
     "MODEL.TIMM.OPTIONS",
     [],
-    "Arguments of `timm.create_model`, each after its name, such as `['img_size', 64, 'patch_size', 8]`.",
+    "Arguments of `timm.create_model` that say which network it is, each after its name, such as `['img_size', 64, "
+    "'patch_size', 8]`.",
 )
 declare(
     "MODEL.TIMM.FINAL_NORM",
@@ -45,6 +46,18 @@ declare(
     "MODEL.TIMM.OUT_FEATURES", [], "Maps by their strides: `res2` is of stride 4, `res5` of 32; `[]`: the last one."
 )
 
+# What an option may be. Files state options too, and others of create_model's arguments name files to load and places
+# to fetch weights from.
+_ARCHITECTURE = """
+act_layer attn_drop_rate avg_down base_width cardinality channels class_token conv_bias conv_mlp depth depths dims
+drop_path_rate drop_rate dynamic_img_pad dynamic_img_size embed_dim embed_dims expand_ratio fc_norm final_norm
+global_pool head_dim img_size init_values kernel_size kernel_sizes layer_scale_init_value layers ls_init_value
+mlp_layer mlp_ratio mlp_ratios no_embed_class norm_eps norm_layer num_classes num_features num_heads num_kv_heads
+num_reg_tokens output_stride pad_type patch_drop_rate patch_size pos_drop_rate pos_embed pre_norm proj_bias
+proj_drop_rate qk_norm qkv_bias ref_feat_shape reg_tokens rope_temperature rope_type stem_size stem_type stem_width
+strict_img_size swiglu_mlp use_abs_pos_emb use_fc_norm use_grn use_post_norm use_rel_pos_bias use_rot_pos_emb
+use_shared_rel_pos_bias widths window_ratio window_size
+"""
 # How timm is asked for a network that takes images of any size; the first that it builds and that does so is taken.
 _ANY_SIZE = (
     {"dynamic_img_size": True, "dynamic_img_pad": True},
@@ -114,6 +127,10 @@ def _hashable(options: object) -> object:
 def _whole(name: str, kwargs: dict[str, object]) -> nn.Module:
     import timm  # only where one of its networks is used: it takes a second
 
+    # Before create_model, which takes the address of a file or of a repository on the network too.
+    expect(
+        timm.is_model(name), f"MODEL.TIMM.NAME {name!r}: timm has no such network; expected one of its list_models()"
+    )
     return timm.create_model(name, pretrained=False, **kwargs)
 
 
@@ -134,10 +151,16 @@ def _form(name: str, options: tuple[object, ...], final_norm: bool) -> Form:
     if len(options) % 2:
         raise UserError(f"MODEL.TIMM.OPTIONS {list(options)}: expected each value after its name")
     stated = dict(zip(options[::2], options[1::2], strict=True))
+    arguments = _ARCHITECTURE.split()
+    for option in map(str, stated):
+        meant = did_you_mean(option, arguments, most=3)
+        expect(option in arguments, f"MODEL.TIMM.OPTIONS: {option} is no argument of an architecture{meant}")
     for kwargs in _ANY_SIZE:
         try:
             with torch.device("meta"), torch.no_grad():
                 return _tried(name, kwargs | stated, final_norm)
+        except UserError:
+            raise
         except Exception as error:  # timm's or the network's own, of any kind
             reason = first_line(error)
     raise UserError(f"MODEL.TIMM.NAME {name!r} is no network for images of any size in timm: {reason}")
