@@ -24,7 +24,7 @@ from revisit.engine.step_cost import random_views, step_cost
 from revisit.engine.train_step import TrainStep
 from revisit.errors import expect
 from revisit.modeling import momentum
-from revisit.modeling.losses.chunked import chunked_losses
+from revisit.modeling.losses.contrastive import contrastive_losses
 from revisit.modeling.meta_arch.pretraining import metrics_period
 
 from detectron2.config import CfgNode
@@ -208,7 +208,7 @@ def prepare(form: str, cfg: CfgNode, batch: int, width_g: int) -> Callable[[], t
         normalize(rows, dim=-1, out=rows)
     if form == "half_queue":
         x["queue"], x["queue_g"] = x["queue"].bfloat16(), x["queue_g"].bfloat16()
-    losses_of = textbook_losses if form == "textbook" else partial(chunked_losses, max_scores=moco.MAX_SCORES)
+    losses_of = textbook_losses if form == "textbook" else partial(contrastive_losses, max_scores=moco.MAX_SCORES)
     losses_of = partial(losses_of, temperature=moco.TEMPERATURE)
 
     def call() -> tuple[dict[str, float], Tensor]:

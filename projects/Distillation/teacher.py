@@ -12,7 +12,7 @@ from revisit.checkpoint.export import load_backbone
 from revisit.checkpoint.flags import BIT_DEPTH, flags_of
 from revisit.checkpoint.foreign_layouts import SHARED_WITH
 from revisit.errors import expect
-from revisit.modeling.losses.contrastive import at_least_float32
+from revisit.modeling.losses.queue_scores import at_least_float32
 
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from revisit.modeling.losses.chunked import scores_in_chunks
+from revisit.modeling.losses.queue_scores import scores_in_parts
 
 
 @torch.no_grad()
@@ -11,7 +11,7 @@ def contrast_accuracy(positives: Tensor, anchors: Tensor, queue: Tensor, max_sco
     """Percent of positives (B, C) whose own anchor (B, C) is the closest, and among the five closest, of it and
     all rows of the queue (K, C). Unit rows; at most ``max_scores`` scores in memory at once, 0: all."""
     own = (positives * anchors).sum(dim=1, keepdim=True)
-    closer = sum((scores >= own).sum(dim=1) for _, scores in scores_in_chunks(positives, queue, max_scores))
+    closer = sum((scores >= own).sum(dim=1) for _, scores in scores_in_parts(positives, queue, max_scores))
     return tuple(100 * (closer < n).float().mean() for n in (1, 5))
 
 

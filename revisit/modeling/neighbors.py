@@ -13,7 +13,7 @@ from torch import Tensor
 from revisit.errors import expect
 from revisit.keys import SWITCH, declare, one_of, real, whole
 from revisit.modeling.distributed import unwrap
-from revisit.modeling.losses.chunked import MAX_SCORES, nearest_rows
+from revisit.modeling.losses.queue_scores import MAX_SCORES, nearest_rows
 from revisit.modeling.queue import AlignedQueue
 
 from detectron2.config import CfgNode

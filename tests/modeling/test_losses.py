@@ -1,16 +1,19 @@
-"""The losses against their formulas (docs/method.md: Losses), term by term in float64 with numpy and loops; and those
-that go through the queue in chunks against those of the whole matrix, in value and gradient."""
+"""The losses against their formulas (docs/method.md: Losses), term by term in float64 with numpy and loops, however
+many scores may be in memory at once."""
+
+import inspect
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import direct_losses, loss_inputs
+from tiny import direct_losses, loss_inputs, random_views, step, tiny_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from revisit.modeling.losses.chunked import chunked_losses, nearest_rows
+from revisit.modeling.losses import contrastive
 from revisit.modeling.losses.contrastive import contrastive_losses
+from revisit.modeling.losses.queue_scores import log_sum_exp, nearest_rows
 
 TAU = 0.2
 
@@ -30,10 +33,11 @@ def test_losses_equal_a_direct_float64_evaluation(num_positives, mining):
     assert losses["loss_nn"].item() == pytest.approx(nearest, rel=1e-6)
 
 
+@pytest.mark.parametrize("max_scores", [0, 70])
 @pytest.mark.parametrize("num_positives", [1, 5])
-def test_gradients_equal_central_differences_of_the_direct_evaluation(num_positives):
+def test_gradients_equal_central_differences_of_the_direct_evaluation(num_positives, max_scores):
     x = loss_inputs(num_positives, batch=2)
-    _, grad = losses_and_gradient(contrastive_losses, x, temperature=TAU, num_neighbors=5)
+    _, grad = losses_and_gradient(x, temperature=TAU, num_neighbors=5, max_scores=max_scores)
     p, *others = (x[name].numpy() for name in ("positives", "anchors", "queue", "positives_g", "queue_g"))
     for place in np.ndindex(*p.shape):
         step = np.zeros_like(p)
@@ -42,10 +46,10 @@ def test_gradients_equal_central_differences_of_the_direct_evaluation(num_positi
         assert grad[place].item() == pytest.approx(inst + 0.4 * nearest, rel=1e-6, abs=1e-9)
 
 
-def losses_and_gradient(function, x, **options):
+def losses_and_gradient(x, **options):
     """Values by name, and the gradient of L_inst + 0.4 L_nn."""
     x = {**x, "positives": x["positives"].clone().requires_grad_()}
-    losses = function(**x, **options)
+    losses = contrastive_losses(**x, **options)
     (losses["loss_inst"] + 0.4 * losses.get("loss_nn", 0)).backward()
     return {name: loss.item() for name, loss in losses.items()}, x["positives"].grad
 
@@ -72,7 +76,7 @@ def test_losses_are_float32_under_autocast(max_scores):
     options = {"temperature": TAU, "num_neighbors": 5}
     exact = contrastive_losses(**{name: value.double() for name, value in x.items()}, **options)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        losses = chunked_losses(**x, **options, max_scores=max_scores)
+        losses = contrastive_losses(**x, **options, max_scores=max_scores)
     for name, loss in losses.items():
         assert loss.dtype == torch.float32
         assert loss.item() == pytest.approx(exact[name].item(), rel=1e-5)
@@ -84,23 +88,51 @@ def test_loss_stays_finite_at_tiny_temperatures():
 
 
 @given(
-    st.integers(1, 5),
-    st.integers(1, 4),
-    st.integers(2, 120),
-    st.integers(1, 400),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(2, 60),
+    st.integers(1, 200),
     st.sampled_from([0, 1, 7]),
     st.sampled_from([0.02, 0.2, 1.0]),
     st.booleans(),
 )
-def test_losses_and_gradients_equal_those_of_the_whole_matrix(batch, num, queue, max_scores, k, tau, before_head):
+def test_losses_of_any_size_equal_the_direct_evaluation(batch, num, queue, max_scores, k, tau, before_head):
     x = loss_inputs(num, batch=batch, queue_size=queue)
+    k = min(k, queue)
+    p, a, q, p_g, q_g = (value.numpy() for value in x.values())
+    inst, nearest = direct_losses(p, a, q, *((p_g, q_g) if before_head else (p, q)), k=k, tau=tau)
     if not before_head:
         x["positives_g"] = x["queue_g"] = None
-    options = {"temperature": tau, "num_neighbors": min(k, queue)}
-    exact, exact_grad = losses_and_gradient(contrastive_losses, x, **options)
-    chunked, grad = losses_and_gradient(chunked_losses, x, **options, max_scores=max_scores)
-    assert chunked == pytest.approx(exact, rel=1e-10)
-    assert torch.allclose(grad, exact_grad, rtol=1e-9, atol=1e-12)
+    options = {"temperature": tau, "num_neighbors": k}
+    _, of_whole = losses_and_gradient(x, **options, max_scores=0)
+    losses, grad = losses_and_gradient(x, **options, max_scores=max_scores)
+    assert losses == pytest.approx({"loss_inst": inst} | ({"loss_nn": nearest} if k else {}), rel=1e-9)
+    assert torch.allclose(grad, of_whole, rtol=1e-9, atol=1e-12)
+
+
+def test_log_sum_exp_has_the_softmax_mean_row_as_gradient():
+    x = loss_inputs(queue_size=50)
+    rows = (x["positives"].flatten(0, 1) / TAU).requires_grad_()
+    lse = log_sum_exp(rows, x["queue"], max_scores=300)
+    scores = rows.detach().numpy() @ x["queue"].numpy().T
+    assert lse.detach().numpy() == pytest.approx(np.log(np.exp(scores).sum(axis=1)), rel=1e-12)
+    lse.sum().backward()
+    shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    assert rows.grad.numpy() == pytest.approx(shares @ x["queue"].numpy(), rel=1e-10)
+
+
+@pytest.mark.parametrize("max_scores", [0, 2])
+def test_an_edit_of_the_formula_changes_training(monkeypatch, max_scores):
+    """One formula: whoever edits it and tries it on a toy trains by it on a long queue, too."""
+    model, views = tiny_model("MOCO.MAX_SCORES", max_scores).train(), random_views(4)
+    before, _ = step(model, views)
+    edited = inspect.getsource(contrastive).replace("- positive_score).mean()", "- positive_score).mean() * 10")
+    names = {}
+    exec(compile(edited, contrastive.__file__, "exec"), names)
+    monkeypatch.setattr(contrastive_losses, "__code__", names["contrastive_losses"].__code__)
+    model.pending_keys.clear()
+    after, _ = step(model, views)
+    assert after["loss_inst"].item() == pytest.approx(10 * before["loss_inst"].item(), rel=1e-5)
 
 
 class Products(TorchDispatchMode):
@@ -119,7 +151,7 @@ class Products(TorchDispatchMode):
 def test_no_more_scores_than_allowed_are_in_memory(max_scores):
     x = loss_inputs(5, batch=2, queue_size=400)  # of each of the 10 positives 400 scores
     with Products() as products:
-        chunked_losses(**x, temperature=TAU, num_neighbors=7, max_scores=max_scores)
+        contrastive_losses(**x, temperature=TAU, num_neighbors=7, max_scores=max_scores)
     assert 0 < products.largest <= max_scores
 
 
@@ -127,10 +159,10 @@ def test_no_more_scores_than_allowed_are_in_memory(max_scores):
 def test_in_float32_with_queues_of_any_type_they_agree_with_float64(dtype, tolerance):
     x = loss_inputs(batch=8, queue_size=4001)
     options = {"temperature": TAU, "num_neighbors": 20}
-    exact, exact_grad = losses_and_gradient(contrastive_losses, x, **options)
+    exact, exact_grad = losses_and_gradient(x, **options)
     single = {name: value.to(dtype if "queue" in name else torch.float32) for name, value in x.items()}
     for max_scores in (0, 4096):
-        losses, grad = losses_and_gradient(chunked_losses, single, **options, max_scores=max_scores)
+        losses, grad = losses_and_gradient(single, **options, max_scores=max_scores)
         assert losses == pytest.approx(exact, rel=tolerance)
         assert grad.dtype == torch.float32
         assert (grad - exact_grad).norm() < 10 * tolerance * exact_grad.norm()
@@ -140,8 +172,8 @@ def test_the_queue_may_change_before_backward():
     """With NEIGHBORS.ENQUEUE_FIRST it does."""
     x = loss_inputs(3, queue_size=301, dtype=torch.float32)
     options = {"temperature": TAU, "max_scores": 600}
-    _, expected = losses_and_gradient(chunked_losses, x, **options)
-    loss = chunked_losses(x["positives"].requires_grad_(), x["anchors"], x["queue"], **options)["loss_inst"]
+    _, expected = losses_and_gradient(x, **options)
+    loss = contrastive_losses(x["positives"].requires_grad_(), x["anchors"], x["queue"], **options)["loss_inst"]
     x["queue"].zero_()
     loss.backward()
     assert torch.equal(x["positives"].grad, expected)

@@ -23,7 +23,7 @@ from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.evaluation.classifiers import knn_classify
 from revisit.evaluation.features import Features
 from revisit.evaluation.pixel_evaluators import confusion_matrix, score, sums_of_errors
-from revisit.modeling.losses.chunked import chunked_losses
+from revisit.modeling.losses.contrastive import contrastive_losses
 from revisit.modeling.meta_arch.byol import CosineMomentum, distances
 from revisit.modeling.meta_arch.densecl import dense_loss
 from revisit.modeling.meta_arch.simclr import nt_xent
@@ -63,7 +63,7 @@ def test_instance_and_neighbor_loss(agree, max_scores):
     x = loss_inputs(3)
     x["positives"], leaf = rows_of_leaf(*x["positives"].shape)
     flat, anchors, queue = x["positives"].flatten(0, 1), x["anchors"].repeat_interleave(3, dim=0), x["queue"]
-    ours = chunked_losses(**x, temperature=TAU, num_neighbors=K, max_scores=max_scores)
+    ours = contrastive_losses(**x, temperature=TAU, num_neighbors=K, max_scores=max_scores)
     parts = " in parts" if max_scores else ""
     agree(f"L_inst{parts}", "lightly", ours["loss_inst"], lightly_with_memory(queue)(flat, anchors), leaf)
 

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from revisit.modeling.losses.queue_scores import MAX_SCORES, at_least_float32, log_sum_exp, nearest_rows
+
 
 def contrastive_losses(
     positives: Tensor,
@@ -13,6 +15,7 @@ def contrastive_losses(
     *,
     temperature: float,
     num_neighbors: int = 0,
+    max_scores: int = MAX_SCORES,
 ) -> dict[str, Tensor]:
     """L_inst and, with ``num_neighbors`` > 0, L_nn, not weighted by lambda (docs/method.md: Losses).
 
@@ -28,31 +31,27 @@ def contrastive_losses(
     Args:
         positives: (B, L, C) unit rows p_ij after the head, with gradient.
         anchors: (B, C) unit rows a_i of the momentum encoder, without gradient.
-        queue: (K, C) unit rows Q_h as they were before this step.
+        queue: (K, C) unit rows Q_h as they were before this step; of 16 bits too, like ``queue_g``.
         positives_g: (B, L, Cg) unit rows before the head. Without it and ``queue_g`` neighbours are
             mined after the head, by s_ijn itself.
         queue_g: (K, Cg) unit rows Q_g; row n comes from the same anchor as row n of ``queue``.
         temperature: tau > 0.
         num_neighbors: k, 0 <= k <= K.
+        max_scores: scores in memory at once; a longer queue is read in parts. 0: no limit.
 
     Returns:
         ``loss_inst`` and, if k > 0, ``loss_nn``: scalars, float32 whatever autocast says (float64 in, float64 out).
     """
     with torch.autocast(positives.device.type, enabled=False):
-        p, a, q = (at_least_float32(x) for x in (positives, anchors, queue))
-        scores = p.flatten(0, 1) @ q.T / temperature  # (B*L, K)
-        lse = scores.logsumexp(dim=1)  # (B*L,)
-        positive_score = (p * a[:, None]).sum(dim=2).flatten() / temperature  # (B*L,)
+        p, a = at_least_float32(positives) / temperature, at_least_float32(anchors)
+        positive_score = (p * a[:, None]).sum(dim=2).flatten()  # p_ij . a_i / tau, (B*L,)
+        p = p.flatten(0, 1)
+        lse = log_sum_exp(p, queue, max_scores)  # (B*L,)
         losses = {"loss_inst": (torch.logaddexp(positive_score, lse) - positive_score).mean()}
         if num_neighbors:
-            cosines = scores.detach()  # but for tau, which changes no order
-            if positives_g is not None and queue_g is not None:
-                cosines = at_least_float32(positives_g.detach()).flatten(0, 1) @ at_least_float32(queue_g).T
-            neighbors = cosines.topk(num_neighbors, dim=1, sorted=False).indices
-            losses["loss_nn"] = (lse - scores.gather(1, neighbors).mean(dim=1)).mean()
+            before_head = positives_g is not None and queue_g is not None
+            rows, ring = (positives_g, queue_g) if before_head else (positives, queue)
+            neighbors = nearest_rows(rows.flatten(0, 1), ring, num_neighbors, max_scores)
+            mean_row = at_least_float32(queue[neighbors]).mean(dim=1)  # (B*L, C); its score is the mean of the scores
+            losses["loss_nn"] = (lse - (p * mean_row).sum(dim=1)).mean()
         return losses
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    """float64 as it is, anything else as float32."""
-    return x if x.dtype == torch.float64 else x.float()

@@ -10,7 +10,7 @@ from revisit.errors import expect
 from revisit.keys import declare, whole
 from revisit.modeling.bn_groups import check_whole_batch
 from revisit.modeling.distributed import gather_rows
-from revisit.modeling.losses.chunked import nearest_rows
+from revisit.modeling.losses.queue_scores import nearest_rows
 from revisit.modeling.meta_arch.pretraining import Pretraining, all_passes
 from revisit.modeling.monitors import feature_std
 from revisit.modeling.neighbors import MinesNeighbors

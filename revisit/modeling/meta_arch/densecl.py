@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from revisit.errors import expect
 from revisit.keys import SHARE, declare, whole
-from revisit.modeling.losses.chunked import chunked_losses
-from revisit.modeling.losses.contrastive import at_least_float32
+from revisit.modeling.losses.contrastive import contrastive_losses
+from revisit.modeling.losses.queue_scores import at_least_float32
 from revisit.modeling.meta_arch.moco import Encoded, MoCo
 from revisit.modeling.meta_arch.pretraining import unit_rows
 from revisit.modeling.momentum import momentum_copy
@@ -52,7 +52,7 @@ def dense_loss(
     match = best_match(cells, key_cells)
     anchors = key_dense.gather(1, match[..., None].expand(-1, -1, key_dense.shape[2]))
     options = {"temperature": temperature, "max_scores": max_scores}
-    return chunked_losses(dense.flatten(0, 1)[:, None], anchors.flatten(0, 1), queue, **options)["loss_inst"]
+    return contrastive_losses(dense.flatten(0, 1)[:, None], anchors.flatten(0, 1), queue, **options)["loss_inst"]
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from revisit.errors import expect
-from revisit.modeling.losses.chunked import chunked_losses
+from revisit.modeling.losses.contrastive import contrastive_losses
 from revisit.modeling.meta_arch.moco import Encoded, MoCo
 from revisit.modeling.neighbors import MinesNeighbors
 from revisit.modeling.queue import AlignedQueue
@@ -39,7 +39,7 @@ class KNNMoCo(MinesNeighbors, MoCo):
             rows, ring = self.mining_space(encoded.positives, encoded.positives_g)
             mining = {"positives_g": rows, "queue_g": self.mined_ring(ring, queue)}
         options = {"temperature": self.temperature, "num_neighbors": k, "max_scores": self.max_scores}
-        losses = chunked_losses(encoded.positives, encoded.anchors, queue.keys, **mining, **options)
+        losses = contrastive_losses(encoded.positives, encoded.anchors, queue.keys, **mining, **options)
         return losses | ({"loss_nn": self.weighted(losses["loss_nn"])} if k else {})
 
     def monitors(self, batch: dict, encoded: Encoded) -> dict[str, Tensor]:

@@ -13,7 +13,8 @@ from revisit.errors import expect
 from revisit.keys import POSITIVE, SWITCH, declare, one_of, real, whole
 from revisit.modeling.bn_groups import bn_groups, group_batch_norm, has_batch_norm, meta_backbone
 from revisit.modeling.distributed import start_gather
-from revisit.modeling.losses.chunked import MAX_SCORES, chunked_losses
+from revisit.modeling.losses.contrastive import contrastive_losses
+from revisit.modeling.losses.queue_scores import MAX_SCORES
 from revisit.modeling.meta_arch.pretraining import Pretraining, positive_passes, unit_rows
 from revisit.modeling.momentum import MomentumUpdate, momentum_copy
 from revisit.modeling.monitors import contrast_accuracy, feature_std
@@ -178,7 +179,7 @@ class MoCo(KeepsKeys, Pretraining):
     def losses(self, encoded: Encoded) -> dict[str, Tensor]:
         """L_inst against the anchors and the queue as it is before this step (docs/method.md: Losses)."""
         options = {"temperature": self.temperature, "max_scores": self.max_scores}
-        return chunked_losses(encoded.positives, encoded.anchors, self.queue.keys, **options)
+        return contrastive_losses(encoded.positives, encoded.anchors, self.queue.keys, **options)
 
     def encode_positives(self, batch: dict) -> Encoded:
         """Rows of the positives, with gradient; anchors are not known yet."""

@@ -14,7 +14,7 @@ from revisit.errors import expect
 from revisit.keys import PIXELS, declare, each, real, whole
 from revisit.modeling.bn_groups import meta_backbone
 from revisit.modeling.distributed import gather_rows
-from revisit.modeling.losses.contrastive import at_least_float32
+from revisit.modeling.losses.queue_scores import at_least_float32
 from revisit.modeling.meta_arch.knn_moco import KNNMoCo
 from revisit.modeling.meta_arch.moco import Encoded
 from revisit.modeling.meta_arch.pretraining import positive_passes, unit_rows
