@@ -35,6 +35,13 @@ def build_mapper(cfg: CfgNode, is_train: bool) -> PixelMapper | DetectionMapper:
     return (PixelMapper if cfg.MODEL.META_ARCHITECTURE in PIXELWISE else DetectionMapper)(cfg, is_train)
 
 
+def answers_of(cfg: CfgNode) -> list[str]:
+    """What a detector says of an object, as COCO's evaluation calls it."""
+    has_heads = cfg.MODEL.META_ARCHITECTURE == "GeneralizedRCNN"
+    heads = {"segm": cfg.MODEL.MASK_ON, "keypoints": cfg.MODEL.KEYPOINT_ON}
+    return ["bbox", *(name for name, is_on in heads.items() if is_on and has_heads)]
+
+
 class FinetuneTrainer(RevisitTrainer):
     """Finetunes Detectron2's detectors, SemanticSegmentor and DepthEstimator."""
 
@@ -76,7 +83,8 @@ class FinetuneTrainer(RevisitTrainer):
         kind = MetadataCatalog.get(dataset_name).get("evaluator_type")
         if kind == "coco":
             folder = Path(cfg.OUTPUT_DIR) / "inference"
-            return BoxEvaluator(dataset_name, output_dir=str(folder), use_fast_impl=has_compiled_operators())
+            options = {"output_dir": str(folder), "use_fast_impl": has_compiled_operators()}
+            return BoxEvaluator(dataset_name, answers_of(cfg), **options)
         known = f"coco, {', '.join(EVALUATORS)}"
         expect(kind in EVALUATORS, f"no evaluator for {dataset_name}: its evaluator_type is {kind}, expected {known}")
         return EVALUATORS[kind](dataset_name)

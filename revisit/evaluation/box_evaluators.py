@@ -4,9 +4,10 @@ import contextlib
 import io
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from revisit.data.coco_boxes import complete_coco
@@ -19,16 +20,24 @@ from detectron2.evaluation import COCOEvaluator
 class BoxEvaluator(COCOEvaluator):
     """COCOEvaluator, for files that lack what pycocotools takes for granted, and for classes in any order.
 
-    See ``complete_coco``. A data set without a file in COCO's format is scored against its records.
+    See ``complete_coco``. A data set without a file in COCO's format is scored against its records. A network that
+    finds nothing at all has AP 0 of every class that has truth.
+
+    Args:
+        answers: what the network gives, of bbox, segm and keypoints: what a network that finds nothing is scored for.
     """
 
-    def __init__(self, dataset_name: str, **options: object):
+    def __init__(self, dataset_name: str, answers: Sequence[str] = ("bbox",), **options: object):
+        self._answers = answers
         with _file_of_truth(dataset_name):
             super().__init__(dataset_name, **options)
         if "annotations" in self._coco_api.dataset:
             complete_coco(self._coco_api.dataset, Path(self._metadata.get("image_root", "")))
             with contextlib.redirect_stdout(io.StringIO()):
                 self._coco_api.createIndex()
+
+    def _tasks_from_predictions(self, predictions: list[dict]) -> list[str]:
+        return super()._tasks_from_predictions(predictions) if predictions else sorted(self._answers)
 
     def _derive_coco_results(
         self, coco_eval: COCOeval | None, iou_type: str, class_names: list[str] | None = None
@@ -38,7 +47,19 @@ class BoxEvaluator(COCOEvaluator):
         places = self._metadata.get("thing_dataset_id_to_contiguous_id")
         if class_names and places:
             class_names = [class_names[places[id_]] for id_ in sorted(places) if id_ in self._coco_api.cats]
-        return super()._derive_coco_results(coco_eval, iou_type, class_names)
+        return super()._derive_coco_results(coco_eval or self._without_predictions(iou_type), iou_type, class_names)
+
+    def _without_predictions(self, iou_type: str) -> COCOeval:
+        """The evaluation of no predictions, for which Detectron2 has no score. pycocotools loads no empty list."""
+        nothing = COCO()
+        nothing.dataset = {**self._coco_api.dataset, "annotations": []}
+        with contextlib.redirect_stdout(io.StringIO()):
+            nothing.createIndex()
+            evaluated = COCOeval(self._coco_api, nothing, iou_type)
+            evaluated.evaluate()
+            evaluated.accumulate()
+            evaluated.summarize()
+        return evaluated
 
 
 @contextlib.contextmanager

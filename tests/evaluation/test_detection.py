@@ -1,6 +1,8 @@
 """Detectron2's detection evaluators as the trainer uses them, against values computed by hand."""
 
 import json
+import math
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,10 +56,11 @@ def detections(found: list[tuple[list[int], float]]) -> dict:
 
 
 @contextmanager
-def evaluator_of(name: str, output: Path) -> Iterator[DatasetEvaluator]:
+def evaluator_of(name: str, output: Path, *, masks: bool = False) -> Iterator[DatasetEvaluator]:
     """Of a data set that is registered until then."""
     cfg = get_cfg()
     add_revisit_config(cfg)
+    cfg.MODEL.MASK_ON = masks
     cfg.OUTPUT_DIR = str(output)
     try:
         evaluator = FinetuneTrainer.build_evaluator(cfg, name)
@@ -126,6 +129,33 @@ def test_coco_evaluation_knows_classes_by_their_names_and_mends_what_files_lack(
         results = evaluator.evaluate()["bbox"]
     scores = {name: value for name, value in results.items() if name == "AP" or "-" in name}
     assert scores == {"AP": pytest.approx(50), "AP-dog": pytest.approx(100), "AP-cat": 0}
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_a_network_that_finds_nothing_has_ap_0_of_all_that_has_truth(masks, tmp_path):
+    """A dog of 40 x 40 px, of medium size, and no cat: classes and sizes without truth stay without a score."""
+    Image.new("RGB", (100, 100)).save(tmp_path / "1.jpg")
+    outline = [8, 8, 48, 8, 48, 48, 8, 48]
+    box = {"id": 1, "image_id": 1, "category_id": 2, "bbox": [8, 8, 40, 40], "segmentation": [outline]}
+    categories = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
+    pictures = [{"id": 1, "file_name": "1.jpg", "width": 100, "height": 100}]
+    (tmp_path / "test.json").write_text(
+        json.dumps({"images": pictures, "annotations": [box], "categories": categories})
+    )
+    test = f"coco:{tmp_path}:{tmp_path}/test.json"
+    (record,) = get_records(test)
+    with evaluator_of(test, tmp_path, masks=masks) as evaluator:
+        evaluator.process([record], [detections([])])
+        results = evaluator.evaluate()
+    nan = pytest.approx(math.nan, nan_ok=True)
+    expected = {"AP": 0, "AP50": 0, "AP75": 0, "APs": nan, "APm": 0, "APl": nan, "AP-cat": nan, "AP-dog": 0}
+    assert results == dict.fromkeys(("bbox", "segm")[: 1 + masks], expected)
+
+
+def test_voc_ap_of_nothing_is_0(tmp_path, monkeypatch):
+    write_voc(tmp_path)
+    monkeypatch.setattr(sys.modules[__name__], "FOUND", dict.fromkeys(FOUND, []))
+    assert evaluate_voc(tmp_path)["bbox"] == {"AP": 0, "AP50": 0, "AP75": 0}
 
 
 def test_a_voc_tree_that_cannot_be_scored_against_is_refused_before_the_training(tmp_path):
