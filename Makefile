@@ -16,7 +16,7 @@ BOOTSTRAP ?= $(firstword $(foreach p,python3.12 python3.11 python3,$(shell $(p) 
 PIP = $(PYTHON) -m pip --disable-pip-version-check install --constraint constraints.txt
 SOURCES := $(wildcard revisit tools projects tests setup.py datasets)
 
-.PHONY: help env test lint docs format demo check-real check-peers check-gpu check-wheel check-container detectron2-main fuzz
+.PHONY: help env test lint docs format demo check-real check-peers check-gpu check-wheel check-container detectron2-main fuzz weight
 
 help:  ## this text
 	@echo 'Revisit: kNN-MoCo pretraining inside Detectron2'
@@ -95,3 +95,6 @@ detectron2-main: $(STAMP)  ## replace Detectron2 in .venv by its main branch
 
 fuzz: $(STAMP)  ## 3,000 damaged files and as many mutated configs; resumes with other keys
 	FUZZ_CASES=$(or $(FUZZ_CASES),3000) OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m fuzz
+
+weight: $(STAMP)  ## what a reader has to hold: syntax nodes, branches, files that read the config, files to open
+	PYTHONPATH=. $(PYTHON) projects/Benchmarks/weight.py --dynamic 2>/dev/null

@@ -1,0 +1,42 @@
+"""What the page of `make weight` counts, against small sources that are counted by hand."""
+
+import subprocess
+import sys
+
+from commands import ROOT
+
+from projects.Benchmarks.weight import OPENED, lines_to_open, weigh
+
+SOURCE = '''"""A docstring
+of two lines."""
+
+# a comment
+def f(x):
+    """Another."""
+    return x
+'''
+
+
+def test_docstrings_and_comments_are_no_code_lines(tmp_path):
+    (tmp_path / "a.py").write_text(SOURCE)
+    # Module, its docstring's Expr and Constant, FunctionDef, arguments, arg, Expr, Constant, Return, Name, Load.
+    assert weigh(tmp_path) == (11, 11 / 2, [])
+
+
+def test_a_function_with_eleven_branches_is_listed(tmp_path):
+    (tmp_path / "a.py").write_text(
+        "def ten(x):\n" + "    if x: pass\n" * 10 + "def more(x):\n" + "    if x: pass\n" * 11
+    )
+    assert weigh(tmp_path)[2] == ["a.py:more 11"]
+
+
+def test_every_file_that_one_opens_for_a_change_is_there():
+    assert all(lines_to_open(names) > 0 for names in OPENED.values())
+
+
+def test_the_page_follows_a_config_to_the_first_step():
+    command = [sys.executable, str(ROOT / "projects/Benchmarks/weight.py"), "--dynamic"]
+    page = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    reading, changing = page[-2:]
+    assert "modeling/meta_arch/moco.py" in reading and "data/mapper.py" in reading
+    assert "engine/setup.py:make_config" in changing
