@@ -10,8 +10,8 @@
     python tools/compare_starts.py --config-file configs/toy/detection.yaml --starts random backbone.pth \\
         run:output/other/detection --budget 60m --output output/choice
 
---probe looks at the frozen features of the labelled images, seconds a start, and trains nothing. --budget probes, then
-finetunes all starts for a short while and the better half for longer, until the time is used.
+--probe looks at the frozen features of the labelled images, seconds a start, and trains nothing. --budget times a short
+training, probes, then finetunes all starts for a short while and the better half for longer, until the time is used.
 
 A seed draws one order of the labelled images, and every subset is the beginning of it: 50 images are among the 200, and
 all starts learn from the same ones. What is done is skipped, what was interrupted resumes from its checkpoint: give the
@@ -79,7 +79,7 @@ def main() -> None:
     args = parse_args()
     import torch
 
-    from projects.CompareStarts.choice import choose, probe
+    from projects.CompareStarts.choice import check_options, choose, probe, result_of, show_plan
     from projects.CompareStarts.comparison import check_labels, check_starts, make_cells, read_labels, read_task
     from projects.CompareStarts.starts import read_starts
     from projects.CompareStarts.write_comparison import write_comparison
@@ -90,12 +90,19 @@ def main() -> None:
     starts = read_starts(args.starts, task.load(task.options), args.continue_config)
     check_starts(task, starts, args.seeds)
     parallel = args.parallel or (1 if torch.cuda.is_available() else os.cpu_count() or 1)
-    if args.probe:
-        probe(task, starts, args.seeds[0], root, parallel)
+    if args.probe or args.budget:
+        check_options(task, labels, slurm=args.slurm)
+    if not args.probe:
+        check_labels(task, labels, args.seeds)
+    if args.dry_run and (args.probe or args.budget):
+        show_plan(task, starts, labels[0], args.seeds, root, minutes=args.budget, gpus=args.gpus)
         return
-    check_labels(task, labels, args.seeds)
+    if args.probe:
+        probe(task, starts, labels[0], args.seeds[0], root, parallel=parallel, gpus=args.gpus)
+        return
     if args.budget:
-        choose(task, starts, labels, args.seeds, root, parallel, minutes=args.budget)
+        at_a_time = {"minutes": args.budget, "parallel": parallel, "gpus": args.gpus}
+        choose(task, starts, labels[0], args.seeds, root, **at_a_time)
         return
     cells = make_cells(task, starts, labels, args.seeds, root=root, gpus=args.gpus)
     jobs = with_needs(job for jobs in zip(*(cell.jobs for cell in cells), strict=True) for job in jobs)  # seed by seed
@@ -108,7 +115,7 @@ def main() -> None:
         folder.mkdir(exist_ok=True)
         print(f"\n{write_comparison(task, cells, args.seeds, folder)}\n\nwritten to {folder}")
 
-    do_jobs(jobs, root, args, parallel=parallel, write=write)
+    do_jobs(jobs, root, args, parallel=parallel, write=write, result_of=lambda job: result_of(job, task))
 
 
 if __name__ == "__main__":

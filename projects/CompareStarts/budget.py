@@ -1,9 +1,11 @@
 """Which start, within so many minutes: successive halving (Jamieson and Talwalkar, AISTATS 2016) over starts.
 
 All starts train for a short while, the better half twice as long, and so on; the last two as long as the recipe says,
-with one seed after the other as long as there is time.
+with one seed after the other as long as there is time. No training is shorter than the recipe's warm-up, and starts
+that score alike stay or go together.
 """
 
+import bisect
 import itertools
 import json
 import math
@@ -15,9 +17,10 @@ from typing import NamedTuple
 
 from projects.common.tables import markdown_table
 from projects.CompareStarts.comparison import Task, make_job
-from projects.CompareStarts.starts import Start
+from projects.CompareStarts.starts import RANDOM, Start
 from projects.PaperTables.cells import Cell
 from projects.PaperTables.jobs import Job
+from projects.PaperTables.paper_tables import GivenBackbone
 from revisit.engine.data_checks import inspect_training
 from revisit.engine.solver import resolve_schedule
 from revisit.errors import expect
@@ -38,19 +41,21 @@ class Round(NamedTuple):
     seed: int
     starts: Sequence[str]
     seconds: float = 0.0  # of interrupted attempts too
-    scores: Mapping[str, float] = {}  # empty until all are done
+    scores: Mapping[str, float] = {}  # empty until all are done; NaN: the evaluation has no such score
     decision: str = ""
 
 
 class Budget:
     """Chooses among starts within ``minutes``. OUTPUT/choice/rounds.json keeps what was done and decided, so that
-    the same call after an interruption repeats nothing.
+    the same calls after an interruption repeat nothing.
 
     Args:
-        starts: at least two; of those that score alike the first ones go on.
+        starts: at least two.
         count: labelled images that all learn from.
         run: brings jobs to their end, those that are not done.
         parallel: how many of them at a time.
+        gpus: of each training.
+        report: called after every round.
     """
 
     def __init__(
@@ -63,9 +68,13 @@ class Budget:
         root: Path,
         run: Callable[[list[Job]], None],
         parallel: int,
+        gpus: int = 1,
+        report: Callable[[Round], None] = lambda ended: None,
     ):
-        self._task, self._starts, self._count = task, starts, count
-        self._minutes, self._root, self._run, self._parallel = minutes, root, run, parallel
+        self._task, self._starts, self._count = task, {RANDOM: Start(GivenBackbone("random"))} | dict(starts), count
+        self._minutes, self._root, self._parallel, self._gpus = minutes, root, parallel, gpus
+        self._run, self._report = run, report
+        self._names = list(starts)
         self._sign = -1 if "/".join(task.score) in LOWER_IS_BETTER else 1
         self._record = root / "choice/rounds.json"
         recorded = json.loads(self._record.read_text()) if self._record.is_file() else []
@@ -73,62 +82,118 @@ class Budget:
         self._begun = 0  # rounds, by this call
         self._iteration = self._around = 0.0  # seconds of an iteration, and of a training around its iterations
 
-    def choose(self, seeds: Sequence[int]) -> str:
-        """A sentence: which start, how sure, and what more minutes would settle.
+    def pilot(self, seed: int) -> Job:
+        """The short training that is timed, of a start that needs no pretraining before it."""
+        return self._cell(self._solver(seed), self._timed, Round(PILOT, seed, [self._timed])).jobs[0]
+
+    def measure(self, seed: int) -> None:
+        """Time a short training, before anything that takes long.
+
+        Raises:
+            UserError: not even the shortest trainings fit into the minutes.
+        """
+        solver = self._solver(seed)
+        self._go(solver, PILOT, seed, [self._timed], 1)
+        number = _halvings(len(self._names))
+        needed = math.ceil((self._spent + self._seconds(solver, len(self._names), number, _least(solver, number))) / 60)
+        short = f"--budget {self._minutes:g}m is too short for {len(self._names)} starts"
+        longer = f"no training is shorter than the warm-up of {_warm_up(solver)} iterations"
+        fits = self._longest(solver, len(self._names), number) > 0
+        expect(fits, f"{short}: expected at least {needed}m, as {longer}, or fewer starts")
+
+    def choose(self, seeds: Sequence[int], names: Sequence[str]) -> str:
+        """A sentence: which start, how sure, and what more minutes would settle. ``measure`` comes before.
 
         Args:
             seeds: of the last two starts; the first one is that of all shorter trainings. More follow where there is
                 time and they do not tell the starts apart.
+            names: the starts.
 
         Raises:
-            UserError: not even short trainings fit into the minutes.
+            UserError: no start has the score.
         """
-        solver, names = self._solver(seeds[0]), list(self._starts)
-        self._go(solver, PILOT, seeds[0], names[:1], 1)
-        halvings = math.ceil(math.log2(len(names) / 2))
-        longest = self._longest(solver, halvings)
-        for number in range(halvings, 0, -1):
-            kept = max(2, math.ceil(len(names) / 2))
-            names = self._go(solver, longest >> number, seeds[0], names, kept)
-        finals: list[Round] = []
+        solver, names, finals = self._solver(seeds[0]), list(names), []
+        for number in range(_halvings(len(names)), 0, -1):
+            iterations = _length(solver, self._longest(solver, len(names), number), number)
+            if not self._is_longer(iterations):
+                return self._verdict([self._last_of(names)])[0]
+            names = self._go(solver, iterations, seeds[0], names, max(2, math.ceil(len(names) / 2)))
+        longest = self._longest(solver, len(names), 0)
+        if not self._is_longer(longest):
+            return self._verdict([self._last_of(names)])[0]
         for seed in itertools.chain(seeds, itertools.count(max(seeds) + 1)):
             enough = len(finals) >= len(seeds) and self._verdict(finals)[1]
-            if finals and (enough or not self._fits(longest)):
+            if finals and (enough or not self._fits(longest, len(names))):
                 return self._verdict(finals)[0]
-            self._go(solver, longest, seed, names, 2)
+            self._go(solver, longest, seed, names, len(names))
             finals.append(self.rounds[self._begun - 1])
+
+    def plan(self, seed: int) -> str:
+        """What ``choose`` would do, in words."""
+        solver, number = self._solver(seed), _halvings(len(self._names))
+        rounds = f"{number} round{'s' * (number != 1)} of shorter trainings" if number else "no round of shorter ones"
+        lengths = f"{_least(solver, number):,} to {solver.MAX_ITER:,} iterations"
+        return f"{rounds} for {len(self._names)} starts, then the last two with {lengths} each"
+
+    def decisions(self, ended: Round) -> str:
+        """A round's scores, best first, and what was decided by them."""
+        return f"{self._scores(ended)}; {ended.decision}"
 
     def table(self) -> str:
         """Every round and its decision, in Markdown."""
         headers = ["iterations", "seed", "/".join(self._task.score), "minutes", "decision"]
         rows = []
         for each in self.rounds:
-            scores = ", ".join(f"{name} {each.scores[name]:.4g}" for name in self._order(each))
-            numbers = [f"{each.iterations:,}", str(each.seed), scores or "begun", f"{each.seconds / 60:.1f}"]
+            numbers = [
+                f"{each.iterations:,}",
+                str(each.seed),
+                self._scores(each) or "begun",
+                f"{each.seconds / 60:.1f}",
+            ]
             rows.append([*numbers, each.decision])
         return markdown_table(headers, rows)
+
+    def _scores(self, each: Round) -> str:
+        return ", ".join(f"{name} {each.scores[name]:.4g}" for name in self._order(each))
+
+    @property
+    def _timed(self) -> str:
+        given = (name for name in self._names if isinstance(self._starts[name].source, GivenBackbone))
+        return next(given, RANDOM)
+
+    @property
+    def _spent(self) -> float:
+        """Seconds of the rounds that this call has come to."""
+        return sum(each.seconds for each in self.rounds[: self._begun])
 
     def _solver(self, seed: int) -> CfgNode:
         cfg = self._task.load(self._task.options_for(self._count, seed))
         resolve_schedule(cfg, inspect_training(cfg)[0])
         return cfg.SOLVER
 
-    def _longest(self, solver: CfgNode, halvings: int) -> int:
-        """Iterations of the last trainings: the recipe's, or as many as leave time for all."""
-        sizes = [len(self._starts)]
-        while sizes[-1] > 2:
-            sizes.append(max(2, math.ceil(sizes[-1] / 2)))
-        batches = [math.ceil(size / self._parallel) for size in sizes]
-        work = self._iteration * sum(n / 2 ** (halvings - rank) for rank, n in enumerate(batches))
-        before = self.rounds[0].seconds + self._around * sum(batches)
-        fits, least = int((60 * self._minutes - before) / work), math.ceil(LEAST * solver.MAX_ITER)
-        needed = math.ceil((before + least * work) / 60)
-        found = f"--budget {self._minutes:g}m is too short for {len(self._starts)} starts"
-        expect(fits >= least, f"{found}: expected at least {needed}m, or fewer starts")
-        return min(fits, solver.MAX_ITER) >> halvings << halvings
+    def _seconds(self, solver: CfgNode, count: int, number: int, longest: int) -> float:
+        """What so many starts take from here on, ``number`` halvings before the last trainings."""
+        total = 0.0
+        for left in range(number, -1, -1):
+            batches = math.ceil(count / self._parallel)
+            total += batches * (self._around + self._iteration * _length(solver, longest, left))
+            count = max(2, math.ceil(count / 2))
+        return total
+
+    def _longest(self, solver: CfgNode, count: int, number: int) -> int:
+        """Iterations of the last trainings: the recipe's, or as many as leave time for all before them; 0: none."""
+        left = 60 * self._minutes - self._spent
+        lengths = range(_least(solver, number), solver.MAX_ITER + 1)
+        fitting = bisect.bisect_right(lengths, left, key=lambda n: self._seconds(solver, count, number, n))
+        return lengths[fitting - 1] if fitting else 0
+
+    def _is_longer(self, iterations: int) -> bool:
+        """Whether trainings of so many iterations may say more than those of the last round."""
+        return iterations > (self.rounds[self._begun - 1].iterations if self._begun > 1 else 0)
 
     def _go(self, solver: CfgNode, iterations: int, seed: int, names: Sequence[str], kept: int) -> list[str]:
-        """The best ``kept`` of these starts, by one round: as recorded where it has ended, else run now."""
+        """The best ``kept`` of these starts, and those that score as the last of them, by one round: as recorded where
+        it has ended, else run now."""
         number, self._begun = self._begun, self._begun + 1
         if number == len(self.rounds):
             self.rounds.append(Round(iterations, seed, list(names)))
@@ -138,6 +203,7 @@ class Budget:
         cells = [self._cell(solver, name, each) for name in names]
         if not each.scores:
             self._save()
+            self._announce(each)
             began = time.perf_counter()
             try:
                 self._run([cell.jobs[0] for cell in cells])
@@ -145,53 +211,91 @@ class Budget:
                 each = self.rounds[number] = each._replace(seconds=each.seconds + time.perf_counter() - began)
                 self._save()
             each = each._replace(scores={cell.row: cell.values()[0] for cell in cells})
-            self.rounds[number] = each._replace(decision=self._decision(each, kept))
+            self.rounds[number] = each = each._replace(decision=self._decision(each, kept))
             self._save()
+            self._report(each)
+        score = "/".join(self._task.score)
+        undefined = all(math.isnan(value) for value in each.scores.values())
+        nothing = f"no start has a {score}: DATASETS.TEST has nothing that it scores, or all trainings failed"
+        expect(not undefined, f"{nothing}; expected another test set, or --score NAME")
         self._iteration = _seconds_of_iteration(cells[0].jobs[0]) or self._iteration
         batches = math.ceil(len(names) / self._parallel)
         self._around = max(0.0, each.seconds / batches - iterations * self._iteration)
-        return self._order(each)[:kept]
+        return self._kept(each, kept)
+
+    def _announce(self, each: Round) -> None:
+        what = f"{len(each.starts)} starts, {each.iterations:,} iterations, seed {each.seed}"
+        what = what if self._begun > 1 else f"{each.iterations} iterations, to be timed"
+        used = f"{self._spent / 60:.0f} of {self._minutes:g} minutes are used"
+        print(f"round {self._begun}: {what}; {used}", flush=True)
 
     def _cell(self, solver: CfgNode, name: str, each: Round) -> Cell:
         length = () if each.iterations == solver.MAX_ITER else shortened(solver, each.iterations)
         suffix = f"_{each.iterations}_iterations" if length else ""
-        where = {"root": self._root, "length": length, "suffix": suffix}
+        where = {"root": self._root, "gpus": self._gpus, "length": length, "suffix": suffix}
         job = make_job(self._task, name, self._starts[name], self._count, each.seed, **where)
         return Cell(name, str(self._count), None, [job], self._task.score)
 
-    def _fits(self, iterations: int) -> bool:
-        """Whether both of the last starts can train once more."""
-        seconds = math.ceil(2 / self._parallel) * (self._around + iterations * self._iteration)
-        return sum(each.seconds for each in self.rounds) + seconds <= 60 * self._minutes
+    def _fits(self, iterations: int, count: int) -> bool:
+        """Whether the last starts can train once more."""
+        seconds = math.ceil(count / self._parallel) * (self._around + iterations * self._iteration)
+        return self._spent + seconds <= 60 * self._minutes
+
+    def _goodness(self, score: float) -> float:
+        """The higher the better; an undefined score is the worst."""
+        return -math.inf if math.isnan(score) else self._sign * score
 
     def _order(self, each: Round) -> list[str]:
-        """Best first; an undefined score is the worst."""
-        goodness = {name: self._sign * score for name, score in each.scores.items()}
-        return sorted(each.scores, key=lambda name: math.inf if math.isnan(goodness[name]) else -goodness[name])
+        """Best first; of equal ones the first of the round's."""
+        return sorted(each.scores, key=lambda name: -self._goodness(each.scores[name]))
 
-    def _decision(self, each: Round, kept: int) -> str:
+    def _kept(self, each: Round, count: int) -> list[str]:
+        order = self._order(each)
+        last = self._goodness(each.scores[order[count - 1]])
+        return [name for name in order if self._goodness(each.scores[name]) >= last]
+
+    def _decision(self, each: Round, count: int) -> str:
         if len(each.starts) == 1:
             return "timed"
-        left = self._order(each)[kept:]
-        return f"without {', '.join(left)}: the worse half" if left else "the last two, by the mean of all seeds"
+        if count == len(each.starts):
+            return f"the last {'two' if count == 2 else count}, by the mean of all seeds"
+        kept = self._kept(each, count)
+        left = [name for name in self._order(each) if name not in kept]
+        if len(kept) == count:
+            return f"without {', '.join(left)}: the worse half"
+        equal = [name for name in kept if each.scores[name] == each.scores[kept[-1]]]
+        without = f"without {', '.join(left)}: worse; " * bool(left)
+        return f"{without}{', '.join(equal)} score alike and stay"
+
+    def _last_of(self, names: Sequence[str]) -> Round:
+        """The last round, with these of its starts alone."""
+        last = self.rounds[self._begun - 1]
+        return last._replace(starts=list(names), scores={name: last.scores[name] for name in names})
 
     def _verdict(self, finals: Sequence[Round]) -> tuple[str, bool]:
         """Which start, how sure, what more minutes would settle; and whether it is sure."""
-        means = {name: statistics.mean(each.scores[name] for each in finals) for name in finals[0].starts}
-        best, other = sorted(means, key=lambda name: -self._sign * means[name])
-        gains = [self._sign * (each.scores[best] - each.scores[other]) for each in finals]
-        gain, minutes = statistics.mean(gains), statistics.mean(each.seconds for each in finals) / 60
-        score, seeds = "/".join(self._task.score), f"{len(gains)} seed{'s' * (len(gains) > 1)}"
-        text = f"Start from {best}: {score} {means[best]:.2f}, {other} has {means[other]:.2f} ({seeds}, "
-        text += f"{finals[0].iterations:,} iterations"
-        if len(gains) == 1:
+        goodness = {
+            name: statistics.fmean(self._goodness(each.scores[name]) for each in finals) for name in finals[0].starts
+        }
+        best, other, *_ = sorted(goodness, key=lambda name: -goodness[name])
+        score, seeds = "/".join(self._task.score), f"{len(finals)} seed{'s' * (len(finals) > 1)}"
+        how, value = f"{seeds}, {finals[0].iterations:,} iterations", self._sign * goodness[best]
+        if goodness[other] == -math.inf:
+            return f"Start from {best}: {score} {value:.2f}, {other} has none ({how}).", True
+        if goodness[best] == goodness[other]:
+            alike = " and ".join(name for name in goodness if goodness[name] == goodness[best])
+            return f"No difference: {alike} have {score} {value:.2f} ({how}). Give more minutes, or take any.", False
+        minutes = statistics.fmean(each.seconds for each in finals) / 60
+        text = f"Start from {best}: {score} {value:.2f}, {other} has {self._sign * goodness[other]:.2f} ({how}"
+        if len(finals) == 1:
             return f"{text}). One seed says nothing of chance: a second one takes {minutes:.0f} minutes.", False
-        spread = statistics.stdev(gains)
+        gains = [self._sign * (each.scores[best] - each.scores[other]) for each in finals]
+        gain, spread = statistics.fmean(gains), statistics.stdev(gains)
         error = spread / math.sqrt(len(gains))
         text = f"{text}; difference {gain:.2f}, standard error {error:.2f})"
         if gain > SURE * error:
             return f"{text}.", True
-        more = math.ceil((SURE * spread / gain) ** 2) - len(gains) if gain > 0 else math.inf
+        more = math.ceil((SURE * spread / gain) ** 2) - len(gains)
         settled = f"{more} more seeds, {more * minutes:.0f} minutes, would settle a difference of this size"
         return f"{text}. That may be chance: {settled if more < 100 else 'take either'}.", False
 
@@ -204,6 +308,26 @@ class Budget:
 def _read_round(iterations: int, seed: int, starts: list, seconds: float, scores: dict, decision: str) -> Round:
     scores = {name: math.nan if score is None else score for name, score in scores.items()}
     return Round(iterations, seed, starts, seconds, scores, decision)
+
+
+def _halvings(count: int) -> int:
+    """Of so many starts to two."""
+    return math.ceil(math.log2(count / 2))
+
+
+def _length(solver: CfgNode, longest: int, number: int) -> int:
+    """Iterations of the trainings ``number`` halvings before those of ``longest``; 0 where those are none."""
+    return max(min(_warm_up(solver), longest), longest >> number)
+
+
+def _least(solver: CfgNode, number: int) -> int:
+    """Iterations of the last trainings at least, so that those ``number`` halvings before are as long as a warm-up."""
+    return min(solver.MAX_ITER, max(math.ceil(LEAST * solver.MAX_ITER), _warm_up(solver) << number))
+
+
+def _warm_up(solver: CfgNode) -> int:
+    """Iterations; PolynomialLR has none."""
+    return 0 if solver.LR_SCHEDULER_NAME == "PolynomialLR" else solver.WARMUP_ITERS
 
 
 def shortened(solver: CfgNode, iterations: int) -> tuple[str, ...]:

@@ -1,17 +1,20 @@
 """Two short ways to a start: a probe of all, and a budget of minutes. They write into OUTPUT/probe/ and choice/."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from projects.common.tables import markdown_table
 from projects.CompareStarts.budget import Budget, Round
 from projects.CompareStarts.comparison import Task, preparation
 from projects.CompareStarts.label_curves import LabelCurve
-from projects.CompareStarts.probe import Probe, probe_starts
+from projects.CompareStarts.leave_out import Interval
+from projects.CompareStarts.probe import Probe, check_regions, probe_starts
 from projects.CompareStarts.starts import Start
 from projects.CompareStarts.write_comparison import plot_scores, write_texts
+from projects.PaperTables.cells import read_score
+from projects.PaperTables.job_options import show_jobs
 from projects.PaperTables.jobs import Job, run_jobs, with_needs
-from revisit.errors import expect
+from revisit.errors import UserError, expect
 from revisit.files import make_folder, strict_json
 
 CANNOT_KNOW = (
@@ -21,19 +24,24 @@ CANNOT_KNOW = (
 )
 
 
-def probe(task: Task, starts: Mapping[str, Start], seed: int, root: Path, parallel: int) -> list[Probe]:
-    """Probe all starts, continue before what has to be, print and write the table.
+def check_options(task: Task, labels: Sequence[int], *, slurm: bool) -> None:
+    """Raises UserError for what neither a probe nor a budget can do, before anything is made."""
+    whole = "--probe and --budget judge features of regions: classes of whole images are compared by --frozen alone"
+    expect(not task.frozen, whole)
+    one = f"--probe and --budget compare by one number of labels, not {len(labels)}: expected --labels all, or one"
+    expect(len(labels) == 1, one)
+    expect(not slurm, "--probe and --budget decide by what has run here: expected no --slurm")
+    check_regions(task, labels[0])
 
-    Raises:
-        UserError: see probe_starts.
-    """
-    expect(
-        not task.frozen, "--probe judges features of regions: classes of whole images are compared by --frozen alone"
-    )
+
+def probe(
+    task: Task, starts: Mapping[str, Start], labels: int, seed: int, root: Path, *, parallel: int, gpus: int = 1
+) -> list[Probe]:
+    """Probe all starts, continue before what has to be, print and write the table."""
     make_folder(root, "--output")
-    if before := preparation(starts, [seed], root):
+    if before := preparation(starts, [seed], root, gpus):
         _run(before, parallel)
-    probes = probe_starts(task, starts, seed, root)
+    probes = probe_starts(task, starts, labels, seed, root)
     names = list(probes[0].scores)
     unit = "rmse, m" if "depth" in names else "balanced accuracy, %"
     digits = 3 if "depth" in names else 1
@@ -42,57 +50,114 @@ def probe(task: Task, starts: Mapping[str, Start], seed: int, root: Path, parall
                        for one in (each.score, *each.scores.values())), f"{each.seconds:.0f}"]
         for each in probes
     ]  # fmt: skip
-    table = f"{markdown_table(['start', 'mean', *names, 'seconds'], rows)}\n\nProbe, {unit}. {CANNOT_KNOW}"
-    protocol = f"probe of the labelled regions of {task.data} for {task.config}, seed {seed}, {unit}"
+    alike = [each.start for each in probes if overlap(each.score, probes[0].score)]
+    best = probes[0].start if len(alike) == 1 else None
+    sentence = f"Best: {best}." if best else f"No difference between {', '.join(alike)}: their intervals overlap."
+    table = markdown_table(["start", "mean", *names, "seconds"], rows)
+    table = f"{table}\n\n{sentence}\n\nProbe, {unit}. {CANNOT_KNOW}"
+    data = task.train_set(labels, seed)
+    protocol = f"probe of the labelled regions of {data} for {task.config}, seed {seed}, {unit}"
     scores = {
         each.start: {"mean": each.score._asdict()} | {n: s._asdict() for n, s in each.scores.items()} for each in probes
     }
-    _write(root / "probe", table, {"protocol": protocol, "best": probes[0].start, "scores": scores})
+    results = {"protocol": protocol, "sentence": sentence, "best": best, "scores": scores}
+    _write(root / "probe", table, results)
     print(f"\n{table}\n\nwritten to {root / 'probe'}", flush=True)
     return probes
+
+
+def overlap(one: Interval, other: Interval) -> bool:
+    return one.low <= other.high and other.low <= one.high
 
 
 def choose(
     task: Task,
     starts: Mapping[str, Start],
-    labels: Sequence[int],
+    labels: int,
     seeds: Sequence[int],
     root: Path,
-    parallel: int,
     *,
     minutes: float,
+    parallel: int,
+    gpus: int = 1,
 ) -> None:
-    """Probe, then halve the starts within the minutes; print and write every decision and the sentence.
+    """Time a training, probe, then halve the starts within the minutes; print and write every decision as it is made.
 
     Raises:
-        UserError: several numbers of labels, or too few minutes.
+        UserError: too few minutes.
     """
-    expect(len(labels) == 1, f"--budget compares by one number of labels, not {len(labels)}: expected --labels all")
-    probes = probe(task, starts, seeds[0], root, parallel)
-    ordered = {each.start: starts[each.start] for each in probes}
-    budget = Budget(
-        task, ordered, labels[0], minutes=minutes, root=root, run=lambda jobs: _run(jobs, parallel), parallel=parallel
-    )
-    sentence = "Interrupted: the same command continues."
-    try:
-        sentence = budget.choose(seeds)
-    finally:
+
+    def run(jobs: list[Job]) -> None:
+        _run(jobs, parallel, lambda job: result_of(job, task))
+
+    def report(ended: Round) -> None:
+        write("So far.")
+        print(f"round of {ended.iterations:,} iterations: {budget.decisions(ended)}", flush=True)
+
+    def write(sentence: str) -> str:
         spent = sum(each.seconds for each in budget.rounds) / 60
         text = f"{budget.table()}\n\n{sentence} {spent:.0f} of {minutes:g} minutes are used."
         protocol = (
-            f"{'/'.join(task.score)} by {task.config} on {labels[0]} labelled images of {task.data}, {minutes:g} min"
+            f"{'/'.join(task.score)} by {task.config} on {labels} labelled images of {task.data}, {minutes:g} min"
         )
         _write(root / "choice", text, {"protocol": protocol, "sentence": sentence})
         curves, score = curves_of(budget.rounds[1:]), "/".join(task.score)
         plot_scores(curves, score, "iterations of finetuning", root / "choice/rounds.png")
-        print(f"\n{text}\n\nwritten to {root / 'choice'}", flush=True)
+        return text
+
+    options = {"minutes": minutes, "root": root, "run": run, "parallel": parallel, "gpus": gpus, "report": report}
+    budget = Budget(task, starts, labels, **options)
+    make_folder(root, "--output")
+    sentence = "Interrupted: the same command continues."
+    try:
+        budget.measure(seeds[0])
+        probes = probe(task, starts, labels, seeds[0], root, parallel=parallel, gpus=gpus)
+        sentence = budget.choose(seeds, [each.start for each in probes])
+    except UserError as error:
+        sentence = f"{error}."
+        raise
+    finally:
+        print(f"\n{write(sentence)}\n\nwritten to {root / 'choice'}", flush=True)
 
 
-def _run(jobs: list[Job], parallel: int) -> None:
+def show_plan(
+    task: Task,
+    starts: Mapping[str, Start],
+    labels: int,
+    seeds: Sequence[int],
+    root: Path,
+    *,
+    minutes: float | None,
+    gpus: int,
+) -> None:
+    """Print what a probe, or with ``minutes`` a budget, would do first; nothing runs and nothing is written."""
+    jobs = preparation(starts, seeds[:1], root, gpus)
+    print(f"a probe of {len(starts)} starts, which trains nothing")
+    if minutes:
+        options = {"minutes": minutes, "root": root, "run": _refuse, "parallel": 1, "gpus": gpus}
+        budget = Budget(task, starts, labels, **options)
+        jobs.insert(0, budget.pilot(seeds[0]))
+        print(f"{budget.plan(seeds[0])}; how long they are follows from what the first job takes")
+        if budget.rounds:
+            print(f"\n{budget.table()}\n")
+    show_jobs(with_needs(jobs), {})
+
+
+def _refuse(jobs: list[Job]) -> None:
+    raise AssertionError("a dry run runs nothing")
+
+
+def result_of(job: Job, task: Task) -> str:
+    """The score of a training of the task, once it is done; "" of another job, such as a pretraining."""
+    score = "/".join(task.score)
+    return f"{score} {read_score(job.result, score):.4g}" if job.result.suffix == ".json" else ""
+
+
+def _run(jobs: list[Job], parallel: int, result_of: Callable[[Job], str] = lambda job: "") -> None:
     jobs = with_needs(jobs)  # a later seed's start may have to be pretrained
     for job in jobs:
         job.claim()
-    run_jobs(jobs, parallel)
+    run_jobs(jobs, parallel, result_of)
 
 
 def curves_of(rounds: Sequence[Round]) -> list[LabelCurve]:

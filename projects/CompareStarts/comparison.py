@@ -92,7 +92,8 @@ def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str =
     expect(len(train) == 1, f"DATASETS.TRAIN is {tuple(train)}: expected one data set, of which the subsets are drawn")
     expect(len(test) == 1, f"DATASETS.TEST is {tuple(test)}: expected one data set to score")
     records = {name: get_records(name) for name in (*train, *test)}
-    total = sum(map(is_labelled, records[train[0]]))
+    total, tested = (sum(map(is_labelled, records[name])) for name in (train[0], test[0]))
+    expect(tested, f"DATASETS.TEST {test[0]} has no labelled image: expected truth to score against")
     offered = SCORES.get(main_score(cfg), ())
     if frozen:
         one_class = ("top1", "top5") if cfg.LINEAR.METHOD == "sgd" else ("top1",)

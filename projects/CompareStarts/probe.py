@@ -5,8 +5,10 @@ features are means by RoIAlign over each map of the start's network below a pyra
 pyramid, an RPN or a head has learned nor how far training moves the features.
 """
 
+import hashlib
+import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -29,11 +31,14 @@ from projects.CompareStarts.leave_out import (
 )
 from projects.CompareStarts.starts import Start
 from revisit.data.catalog import get_records, is_labelled
+from revisit.data.class_names import names_of
 from revisit.data.detection_mapper import DetectionMapper
 from revisit.data.labels import VOID, read_depth, read_labels
 from revisit.data.pixel_mapper import PixelMapper, num_classes_and_offset
-from revisit.data.records import Records, sample
+from revisit.data.reader import read_size
+from revisit.data.records import Records, fingerprint, sample
 from revisit.errors import UserError, expect
+from revisit.files import written_whole
 from revisit.modeling.meta_arch.object_moco import below
 
 from detectron2.config import CfgNode
@@ -44,6 +49,7 @@ REGIONS = 32  # labelled ones of an image at most
 SURROUNDINGS = 32  # px of the network's input around a pixel
 OVERLAP = 0.3  # IoU of a box of background with an object, less than
 TRIES = 10  # boxes that are drawn for each one of background
+REPORTS = 4  # lines of progress for each start
 
 
 class Regions(NamedTuple):
@@ -62,30 +68,91 @@ class Probe(NamedTuple):
     seconds: float
 
 
-def probe_starts(task: Task, starts: Mapping[str, Start], seed: int, root: Path) -> list[Probe]:
-    """The starts, best first; ``root`` has what continues some of them.
+def check_regions(task: Task, labels: int) -> None:
+    """Look at the labelled regions without any network.
 
     Raises:
-        UserError: a task whose labels are no boxes, masks or depth, labels of one class, a box outside its image.
+        UserError: a task whose labels are no boxes, masks or depth; one labelled image; a box outside its image; masks
+            of one class, or boxes of one class without background around them.
     """
-    records = sample([record for record in get_records(task.data) if is_labelled(record)], IMAGES)
-    expect(len(records) > 1, f"{task.data} has {len(records)} labelled images: a probe leaves out one and needs others")
-    probes = [_probe(task, title, start, records, seed, root) for title, start in starts.items()]
+    records = _records(task, labels, seed=1)
+    data, cfg = task.data, task.load(task.options)
+    expect(len(records) > 1, f"{data} has {len(records)} labelled images: a probe leaves out one and needs others")
+    targets_of = _targets_of(cfg, records)
+    regions = [targets_of(record, _size(record), np.random.default_rng((0, n))) for n, record in enumerate(records)]
+    _check_targets(torch.cat([each.targets for each in regions]), data)
+
+
+def probe_starts(task: Task, starts: Mapping[str, Start], labels: int, seed: int, root: Path) -> list[Probe]:
+    """The starts, best first, by ``labels`` labelled images at most; progress goes to stdout.
+
+    ``root`` has what continues some of them, and in probe/cache/ what was computed before: the same weights, network,
+    images and labels are probed once.
+
+    Raises:
+        UserError: see check_regions.
+    """
+    records = _records(task, labels, seed)
+    data = [*fingerprint(records, classes=names_of(task.data)), task.data]
+    probes = []
+    for number, (title, start) in enumerate(starts.items(), start=1):
+        place = f"probe [{number}/{len(starts)}] {title}"
+        file = root / "probe/cache" / f"{_digest(task, start, data, seed, root)}.json"
+        known = file.is_file()
+        probes.append(_read(file, title) if known else _probe(task, title, start, records, seed, root, place))
+        how = "as before" if known else f"{probes[-1].seconds:.0f} s"
+        print(f"{place}: {probes[-1].score.value:.4g} ({how})", flush=True)
+        if not known:
+            _write(file, probes[-1])
     return sorted(probes, key=lambda probe: probe.score.value, reverse="depth" not in probes[0].scores)
 
 
-def _probe(task: Task, title: str, start: Start, records: Records, seed: int, root: Path) -> Probe:
+def _records(task: Task, labels: int, seed: int) -> Records:
+    return sample([each for each in get_records(task.train_set(labels, seed)) if is_labelled(each)], IMAGES)
+
+
+def _digest(task: Task, start: Start, data: list, seed: int, root: Path) -> str:
+    """Of all that a probe depends on."""
+    file = weights_of(start, seed, root)
+    weights = hashlib.sha256(file.read_bytes()).hexdigest() if file else f"random {seed}"
+    cfg = task.load((*task.options, *start.options, "MODEL.WEIGHTS", "", "MODEL.DEVICE", "cpu"))
+    causes = (weights, cfg.MODEL.dump(), cfg.INPUT.dump(), data, (IMAGES, REGIONS, SURROUNDINGS, OVERLAP, TRIES))
+    return hashlib.sha256(repr(causes).encode()).hexdigest()[:16]
+
+
+def _read(file: Path, title: str) -> Probe:
+    stored = json.loads(file.read_text())
+    scores = {name: Interval(*values) for name, values in stored["scores"].items()}
+    return Probe(title, scores, Interval(*stored["score"]), stored["seconds"])
+
+
+def _write(file: Path, probe: Probe) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with written_whole(file) as temporary:
+        temporary.write_text(json.dumps({key: value for key, value in probe._asdict().items() if key != "start"}))
+
+
+def _probe(task: Task, title: str, start: Start, records: Records, seed: int, root: Path, place: str) -> Probe:
     began = time.perf_counter()
     model, cfg = loaded_network(task, weights_of(start, seed, root), start.options, seed)
-    rows, targets, images = regions_of(below(model.backbone).eval(), cfg, records)
+    rows, targets, images = regions_of(model.backbone.eval(), cfg, records, place)
     scores, count = score_regions(rows, targets, images), int(images.max()) + 1
     named = {name: with_interval(score, count) for name, score in scores.items()}
     mean = with_interval(lambda weights: np.mean([score(weights) for score in scores.values()], axis=0), count)
     return Probe(title, named, mean, time.perf_counter() - began)
 
 
+def _check_targets(targets: Tensor, data: str) -> None:
+    """Raises UserError for labels that leave nothing to tell apart."""
+    classes, has_background = targets[targets >= 0].unique(), bool((targets < 0).any())
+    enough = targets.is_floating_point() or len(classes) + has_background > 1
+    one = f"all labels of {data} are of one class, with no background to tell it from"
+    expect(enough, f"{one}: a probe expects two classes, or room for boxes around the labelled ones")
+
+
 def score_regions(rows: Tensor, targets: Tensor, images: Tensor) -> dict:
-    """By name, scores as functions of the images' weights: class and object by kNN and by ridge, or depth by ridge.
+    """By name, scores as functions of the images' weights: class, where there are several, and object, where there is
+    background, by kNN and by ridge; or depth by ridge.
 
     Args:
         rows: (M, C) of all regions; ``targets`` (M,) as in Regions; ``images`` (M,) their images' numbers, from 0 on.
@@ -93,10 +160,11 @@ def score_regions(rows: Tensor, targets: Tensor, images: Tensor) -> dict:
     if targets.is_floating_point():
         predicted = ridge_without_image(rows, targets[:, None], images, torch.ones(len(rows)))[:, 0]
         return {"depth": root_mean_square(predicted, targets, images)}
-    labelled, scores = targets >= 0, {}
+    _check_targets(targets, "these images")
+    labelled, scores, tasks = targets >= 0, {}, {}
     known = targets[labelled].unique(return_inverse=True)[1]
-    expect(int(known.max()) > 0, "all labels are of one class: a probe tells classes apart, expected two or more")
-    tasks = {"class": (rows[labelled], known, images[labelled])}
+    if known.any():
+        tasks["class"] = (rows[labelled], known, images[labelled])
     if not labelled.all():
         tasks["object"] = (rows, labelled.long(), images)
     for name, (its_rows, classes, its_images) in tasks.items():
@@ -107,35 +175,48 @@ def score_regions(rows: Tensor, targets: Tensor, images: Tensor) -> dict:
 
 
 @torch.no_grad()
-def regions_of(backbone: nn.Module, cfg: CfgNode, records: Records) -> tuple[Tensor, Tensor, Tensor]:
+def regions_of(backbone: nn.Module, cfg: CfgNode, records: Records, place: str = "") -> tuple[Tensor, Tensor, Tensor]:
     """Rows (M, C), targets (M,) and images' numbers (M,) of the regions of all records, as score_regions takes them.
 
-    Images without any, of crowds or void alone, have no number.
+    Images without any, of crowds or void alone, have no number. They are padded as the detector of ``backbone`` pads.
     """
-    of_boxes = "annotations" in records[0]
-    mapper = (DetectionMapper if of_boxes else PixelMapper)(cfg, is_train=False)
-    targets_of = _boxes if of_boxes else partial(_pixels, cfg=cfg)
+    mapper = (DetectionMapper if "annotations" in records[0] else PixelMapper)(cfg, is_train=False)
+    targets_of, network = _targets_of(cfg, records), below(backbone)
+    strides = {name: shape.stride for name, shape in network.output_shape().items()}
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
     rows, targets, images = [], [], []
     for number, record in enumerate(records):
+        if number and number % max(1, len(records) // REPORTS) == 0:
+            print(f"{place}: {number} of {len(records)} images", flush=True)
         image = mapper(record)["image"]
         regions = targets_of(record, tuple(image.shape[1:]), np.random.default_rng((0, number)))
         if not len(regions.boxes):
             continue
         padded = ImageList.from_tensors([(image - mean) / std], max(1, backbone.size_divisibility)).tensor
-        rows.append(_features(backbone(padded), padded.shape[2:], regions.boxes))
+        rows.append(_features(network(padded), strides, regions.boxes))
         targets.append(regions.targets)
         images.append(torch.full((len(regions.boxes),), len(images)))
     return torch.cat(rows), torch.cat(targets), torch.cat(images)
 
 
-def _features(maps: dict[str, Tensor], size: Sequence[int], boxes: Tensor) -> Tensor:
-    """(n, C): means of boxes (n, 4) px over every map, of unit length in each."""
+def _features(maps: dict[str, Tensor], strides: Mapping[str, int], boxes: Tensor) -> Tensor:
+    """(n, C): means of boxes (n, 4) px over every map, of unit length in each. A map's cell n begins at n ``strides``
+    px, whatever the image's size, as in a detector's RoIAlign."""
     pooled = [
-        roi_align(each, [boxes], (3, 3), each.shape[3] / size[1], sampling_ratio=2, aligned=True).mean(dim=(2, 3))
-        for each in maps.values()
+        roi_align(maps[name], [boxes], (3, 3), 1 / stride, sampling_ratio=2, aligned=True).mean(dim=(2, 3))
+        for name, stride in strides.items()
     ]
     return torch.cat([F.normalize(each, dim=1) for each in pooled], dim=1)
+
+
+def _targets_of(cfg: CfgNode, records: Records) -> Callable[[dict, tuple[int, int], np.random.Generator], Regions]:
+    return _boxes if "annotations" in records[0] else partial(_pixels, cfg=cfg)
+
+
+def _size(record: dict) -> tuple[int, int]:
+    """Height and width of a record's image, px."""
+    size = record if "height" in record and "width" in record else read_size(record["file_name"])
+    return size["height"], size["width"]
 
 
 def _boxes(record: dict, size: tuple[int, int], rng: np.random.Generator) -> Regions:
@@ -143,7 +224,7 @@ def _boxes(record: dict, size: tuple[int, int], rng: np.random.Generator) -> Reg
     objects = [each for each in record["annotations"] if not each.get("iscrowd")]
     corners = [BoxMode.convert(each["bbox"], each["bbox_mode"], BoxMode.XYXY_ABS) for each in objects]
     boxes = torch.tensor(corners, dtype=torch.float32).reshape(-1, 4)
-    width, height = record["width"], record["height"]
+    height, width = _size(record)
     inside = (boxes[:, :2] < torch.tensor([width, height])).all(dim=1) & (boxes[:, 2:] > 0).all(dim=1)
     if not inside.all():
         raise UserError(

@@ -49,10 +49,11 @@ class Cell:
 
     def values(self) -> list[float]:
         """Scores of the seeds whose evaluation is finished and was made by this very recipe."""
-        return [_read_score(job.result, "/".join(self.score)) for job in self.jobs if job.done and job.owns_result]
+        return [read_score(job.result, "/".join(self.score)) for job in self.jobs if job.done and job.owns_result]
 
 
-def _read_score(file: Path, name: str) -> float:
+def read_score(file: Path, name: str) -> float:
+    """A score of a file of results by its flattened name, NaN where it is null. Raises UserError where it is absent."""
     results = flatten_results_dict(json.loads(file.read_text()))
     values = {key: math.nan if value is None else value for key, value in results.items()}
     numbers = {key: float(value) for key, value in values.items() if isinstance(value, int | float)}

@@ -29,11 +29,20 @@ def add_job_options(parser: argparse.ArgumentParser, *, parallel: str) -> None:
     add("--dry-run", action="store_true", help="show jobs, their cost and missing data; run nothing")
 
 
-def do_jobs(jobs: list[Job], root: Path, args: argparse.Namespace, *, parallel: int, write: Callable[[], None]) -> None:
+def do_jobs(
+    jobs: list[Job],
+    root: Path,
+    args: argparse.Namespace,
+    *,
+    parallel: int,
+    write: Callable[[], None],
+    result_of: Callable[[Job], str] = lambda job: "",
+) -> None:
     """Run or submit what is not done yet, as the options say; then ``write`` what has come of it, also after a failure.
 
     All are claimed before anything runs or is written: where another recipe has been, its results and tables stay.
-    ``root`` is their folder, --output; ``parallel`` run at a time where the options do not say.
+    ``root`` is their folder, --output; ``parallel`` run at a time where the options do not say. What ``result_of`` says
+    of a job that is done is printed.
     """
     from projects.PaperTables.jobs import run_jobs, submit_jobs
 
@@ -44,7 +53,7 @@ def do_jobs(jobs: list[Job], root: Path, args: argparse.Namespace, *, parallel: 
         if args.slurm:
             submit_jobs(jobs, hours=args.hours, partition=args.partition, gpus=args.gpus)
         else:
-            run_jobs(jobs, args.parallel or parallel)
+            run_jobs(jobs, args.parallel or parallel, result_of)
     except BaseException:
         with suppress(UserError):  # what ended the jobs is what the user has to see
             write()

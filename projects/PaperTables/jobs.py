@@ -15,11 +15,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
+from projects.common import with_parent
 from projects.common.sbatch import BatchJob
 from projects.PaperTables.paper_tables import TRAIN
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
@@ -30,6 +31,8 @@ from revisit.engine.setup import make_config
 from revisit.engine.solver import resolve_schedule
 from revisit.errors import UserError, translated
 from revisit.places import PACKAGES, find, find_config
+
+WITH_PARENT = Path(with_parent.__file__).resolve()
 
 
 @dataclass(frozen=True)
@@ -173,12 +176,13 @@ def _size(name: str) -> int | None:
         return None
 
 
-def run_jobs(jobs: list[Job], parallel: int) -> None:
-    """Run those of claimed jobs that are not done, ``parallel`` at a time, one thread each; progress goes to stdout.
+def run_jobs(jobs: list[Job], parallel: int, result_of: Callable[[Job], str] = lambda job: "") -> None:
+    """Run those of claimed jobs that are not done, ``parallel`` at a time, one thread each; progress goes to stdout,
+    with what ``result_of`` says of a job that is done.
 
     Each job's output goes to ``job.log`` beside its result. When this process is interrupted, terminated or loses
-    its terminal, it stops the running jobs and waits for them; the same call resumes them from their checkpoints.
-    Where one has failed, the others finish, and a UserError names its log.
+    its terminal, it stops the running jobs and waits for them; the same call resumes them from their checkpoints. Where
+    it is killed, they get SIGTERM on Linux. Where one has failed, the others finish, and a UserError names its log.
     """
     waiting = [job for job in jobs if not job.done]
     total, start = len(waiting), time.perf_counter()
@@ -202,7 +206,9 @@ def run_jobs(jobs: list[Job], parallel: int) -> None:
                     ended.append(run.job)
                     left = (time.perf_counter() - start) / len(ended) * (total - len(ended)) / 60
                     state = f"{time.perf_counter() - run.start:.0f} s" if run.job.done else "FAILED"
-                    print(f"[{len(ended)}/{total}] {run.job.name}: {state}; {left:.0f} minutes left", flush=True)
+                    result = f", {result_of(run.job)}" if run.job.done and result_of(run.job) else ""
+                    others = f"; {left:.0f} minutes for the other {total - len(ended)}" if len(ended) < total else ""
+                    print(f"[{len(ended)}/{total}] {run.job.name}: {state}{result}{others}", flush=True)
     finally:
         for run in running:
             run.terminate()
@@ -244,7 +250,7 @@ class _RunningJob:
 
     def _run(self, command: tuple[str, ...]) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, find(command[0]), *command[1:]],
+            [sys.executable, "-S", str(WITH_PARENT), str(os.getpid()), sys.executable, find(command[0]), *command[1:]],
             cwd=PACKAGES,
             env=os.environ | {"OMP_NUM_THREADS": "1"},  # more busy threads than cores cost far more than they give
             stdout=self._log,

@@ -11,11 +11,12 @@ from torch import nn
 from trees import refused
 
 from projects.CompareStarts.comparison import read_task
-from projects.CompareStarts.probe import _boxes, _features, probe_starts, regions_of, score_regions
+from projects.CompareStarts.probe import _boxes, _features, check_regions, probe_starts, regions_of, score_regions
 from projects.CompareStarts.starts import Start
 from projects.PaperTables.paper_tables import GivenBackbone
 from revisit.data.catalog import get_records
 
+from detectron2.layers import ShapeSpec
 from detectron2.structures import BoxMode
 
 NARROW = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
@@ -31,9 +32,19 @@ def test_a_regions_features_are_means_over_its_box_in_every_map():
     y, x = torch.meshgrid(torch.arange(32.0), torch.arange(64.0), indexing="ij")
     fine = torch.stack([x + 0.5, y + 0.5])[None]
     coarse = nn.functional.avg_pool2d(fine, 4)
-    rows = _features({"fine": fine, "coarse": coarse}, (32, 64), torch.tensor([[8.0, 4.0, 40.0, 20.0]]))
+    strides = {"fine": 1, "coarse": 4}
+    rows = _features({"fine": fine, "coarse": coarse}, strides, torch.tensor([[8.0, 4.0, 40.0, 20.0]]))
     expected = nn.functional.normalize(torch.tensor([24.0, 12.0]), dim=0)
     torch.testing.assert_close(rows, torch.cat([expected, expected])[None], rtol=1e-3, atol=1e-3)
+
+
+def test_a_maps_places_follow_from_its_stride_where_the_sides_are_no_multiple_of_it():
+    """40 px have 3 cells of 16 px: the centre of the box is at 22 px, not at 26.4 as for cells of 40 / 3 px."""
+    centres = torch.tensor([8.0, 24.0, 40.0]).expand(3, 3)
+    rows = _features(
+        {"c": torch.stack([centres, torch.full((3, 3), 22.0)])[None]}, {"c": 16}, torch.tensor([[10.0, 10, 34, 34]])
+    )
+    torch.testing.assert_close(rows, torch.full((1, 2), 0.5**0.5))
 
 
 def test_background_is_drawn_in_the_sizes_of_the_objects_and_away_from_them():
@@ -53,7 +64,15 @@ def test_a_box_outside_its_image_and_labels_of_one_class_are_refused():
         r"a\.png: the box \[120.* lies outside its 100 x 50 px", _boxes, record, (50, 100), np.random.default_rng(0)
     )
     rows, images = torch.rand(8, 3), torch.arange(8) // 2
-    refused("one class", score_regions, rows, torch.tensor([2, -1] * 4), images)
+    refused("one class", score_regions, rows, torch.tensor([2] * 8), images)
+
+
+def test_boxes_of_one_class_are_told_from_background_alone():
+    objects = torch.tensor([2, -1] * 20)
+    rows = torch.eye(2)[(objects > 0).long()] + 0.01 * torch.rand(40, 2, generator=torch.manual_seed(0))
+    scores = score_regions(rows, objects, torch.arange(40) // 4)
+    assert list(scores) == ["object, kNN", "object, ridge"]
+    assert [score(np.ones((1, 10)))[0] for score in scores.values()] == [100, 100]
 
 
 def test_features_that_show_the_class_score_100():
@@ -75,8 +94,21 @@ def test_features_that_show_the_class_score_100():
 def test_boxes_masks_and_depth_are_probed_alike_twice(config, columns, toy_datasets, tmp_path):
     task = read_task(config, NARROW.split(), frozen=False)
     starts = {"random weights": Start(GivenBackbone("random"))}
-    (one,), (other,) = (probe_starts(task, starts, 1, tmp_path) for _ in range(2))
+    check_regions(task, task.total)
+    (one,), (other,) = (probe_starts(task, starts, task.total, 1, tmp_path / str(n)) for n in range(2))
     assert list(one.scores) == columns and one[:3] == other[:3]
+
+
+def test_a_probe_is_computed_once_for_the_same_weights_images_and_labels(toy_datasets, tmp_path, capsys):
+    task = read_task("configs/toy/depth.yaml", NARROW.split(), frozen=False)
+    starts = {"random weights": Start(GivenBackbone("random"))}
+    (one,) = probe_starts(task, starts, 8, 1, tmp_path)
+    shown = capsys.readouterr().out
+    assert "probe [1/1] random weights: 2 of 8 images" in shown and "as before" not in shown
+    assert probe_starts(task, starts, 8, 1, tmp_path) == [one] and "as before" in capsys.readouterr().out
+    for other in ((9, 1), (8, 2)):
+        probe_starts(task, starts, *other, tmp_path)
+        assert "as before" not in capsys.readouterr().out
 
 
 def test_the_command_orders_starts_and_says_what_it_cannot_know(pretrained, toy_root, tmp_path):
@@ -89,7 +121,8 @@ def test_the_command_orders_starts_and_says_what_it_cannot_know(pretrained, toy_
     means = [float(row[1].split()[0]) for row in rows]
     assert len(rows) == 2 and means == sorted(means, reverse=True) and "A probe sees frozen features" in text
     results = json.loads((tmp_path / "out/probe/results.json").read_text())
-    assert results["best"] == rows[0][0].strip() and (tmp_path / "out/probe/table.md").is_file()
+    assert results["best"] in (rows[0][0].strip(), None) and (tmp_path / "out/probe/table.md").is_file()
+    assert results["sentence"] in text
     assert not (tmp_path / "out/evaluate").exists()
 
 
@@ -98,6 +131,9 @@ def test_regions_of_an_image_carry_its_number_and_crowds_have_none(toy_datasets)
 
     class Pixels(nn.Module):
         size_divisibility = 0
+
+        def output_shape(self):
+            return {"pixels": ShapeSpec(channels=3, stride=1)}
 
         def forward(self, images):
             return {"pixels": images}

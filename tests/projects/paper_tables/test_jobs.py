@@ -3,6 +3,7 @@
 import fcntl
 import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -66,6 +67,23 @@ def test_a_folder_in_which_another_process_works_is_left_alone(tmp_path):
         fcntl.flock(log, fcntl.LOCK_EX)
         refused("a/job.log", run_jobs, [job], parallel=1)
     assert not job.done
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a parent's end is a signal on Linux alone")
+def test_a_killed_table_leaves_no_job_running(tmp_path):
+    wait = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(75)))\n"
+    job = Job("slow", (("-uc", f"{wait}print('started')\ntime.sleep(300)"),), tmp_path / "slow" / "result.json")
+    job.claim()
+    if not (table := os.fork()):
+        paper_jobs.run_jobs([job], parallel=1)
+        os._exit(0)
+    while not (job.log.is_file() and "started" in job.log.read_text()):
+        time.sleep(0.05)
+    os.kill(table, signal.SIGKILL)
+    os.waitpid(table, 0)
+    with open(job.log) as log:
+        fcntl.flock(log, fcntl.LOCK_EX)  # until its last process has ended
+    assert not job.done and "saved" in job.log.read_text()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
