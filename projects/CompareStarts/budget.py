@@ -131,9 +131,9 @@ class Budget:
     def plan(self, seed: int) -> str:
         """What ``choose`` would do, in words."""
         solver, number = self._solver(seed), _halvings(len(self._names))
-        rounds = f"{number} round{'s' * (number != 1)} of shorter trainings" if number else "no round of shorter ones"
+        rounds = f"{number} round{'s' * (number > 1)} of shorter trainings, then " * bool(number)
         lengths = f"{_least(solver, number):,} to {solver.MAX_ITER:,} iterations"
-        return f"{rounds} for {len(self._names)} starts, then the last two with {lengths} each"
+        return f"{rounds}two starts with {lengths} each, one seed after the other"
 
     def decisions(self, ended: Round) -> str:
         """A round's scores, best first, and what was decided by them."""

@@ -16,22 +16,21 @@ TINY += ["KNN_EVAL.IMAGE_SIZE", 32]
 
 
 @pytest.mark.parametrize(
-    ("evaluates", "iterations", "period"),
-    [(True, (60 * 5 * 0.98 - 100 - 5 * 4) / 0.25, 174), (False, (60 * 5 * 0.98 - 100) / 0.25, 0)],
+    ("evaluates", "iterations", "period", "warm_up", "epochs"),
+    [(True, (60 * 5 * 0.98 - 100 - 5 * 4) / 0.25, 174, 69, 19), (False, (60 * 5 * 0.98 - 100) / 0.25, 0, 77, 22)],
 )
 def test_iterations_fill_what_is_left_of_the_time_and_the_schedule_follows(
-    toy_datasets, monkeypatch, evaluates, iterations, period
+    toy_datasets, monkeypatch, evaluates, iterations, period, warm_up, epochs
 ):
+    """Of 696 or 776 iterations a tenth; of their 99 or 110 epochs of 60 // 8 iterations a fifth."""
     monkeypatch.setattr(measuring, "_step_and_evaluation", lambda cfg: (0.25, 4.0))
-    options = [*TINY, "SOLVER.MINUTES", 5.0, "SOLVER.WARMUP_ITERS", 10**6, "NEIGHBORS.WARMUP_EPOCHS", 9]
+    options = [*TINY, "SOLVER.MINUTES", 5.0, "SOLVER.WARMUP_ITERS", 10**6, "NEIGHBORS.WARMUP_EPOCHS", 99]
     options += [] if evaluates else ["KNN_EVAL.BANK", "", "DATASETS.TEST", ()]
     cfg = make_config(RECIPE, options)
     chosen = measuring.choose_length(cfg, time.perf_counter() - 100)
     assert chosen["SOLVER.MAX_ITER"] == pytest.approx(iterations, abs=2) and chosen["SOLVER.MINUTES"] == 0
-    assert chosen["SOLVER.WARMUP_ITERS"] == chosen["SOLVER.MAX_ITER"] // 10
+    assert chosen["SOLVER.WARMUP_ITERS"] == warm_up and chosen["NEIGHBORS.WARMUP_EPOCHS"] == epochs
     assert chosen["TEST.EVAL_PERIOD"] == pytest.approx(period, abs=1)
-    per_epoch = 60 // 8
-    assert chosen["NEIGHBORS.WARMUP_EPOCHS"] == min(9, chosen["SOLVER.MAX_ITER"] // per_epoch // 5)
 
 
 def test_the_length_that_is_typed_counts():

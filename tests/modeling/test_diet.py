@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny import FEATURE_DIM, tiny_config, tiny_model
+from tiny import FEATURE_DIM, freeze_batch_norm, random_views, step, tiny_config, tiny_model
 
 from revisit.engine.solver import resolve_schedule
 from revisit.modeling.meta_arch.diet import index_loss
@@ -26,6 +26,20 @@ def test_loss_and_gradient_are_those_of_the_formula_whole_and_in_parts(max_score
         torch.autograd.grad(loss, [rows, weight]), torch.autograd.grad(expected, [rows, weight]), strict=True
     ):
         assert (one - other).abs().max() < 1e-12
+
+
+def test_every_view_is_told_from_all_images_but_its_own_one_at_a_time():
+    model, views = freeze_batch_norm(tiny_model(*OPTIONS, "DIET.NUM_IMAGES", 9).train()), random_views(3, num_small=2)
+    indices, smoothing = [4, 0, 7], model.label_smoothing
+    losses, _ = step(model, views | {"index": torch.tensor(indices)})
+    expected = []
+    with torch.no_grad():
+        for n, index in enumerate(indices):
+            for view in (views["anchor"][n], views["positive"][n], *views["small"][n]):
+                scores = (model.images.weight @ model.pooled(model.backbone, view[None])[0]).double()
+                total = scores.exp().sum().log()
+                expected.append(total - (1 - smoothing) * scores[index] - smoothing * scores.mean())
+    assert losses["loss_inst"].item() == pytest.approx(float(sum(expected) / 12), rel=1e-5)
 
 
 def test_as_many_rows_as_images_and_half_of_them_in_a_queue_follow_from_the_data():

@@ -170,6 +170,19 @@ def test_losses_of_images_are_those_of_knn_moco_beside_the_objects():
     assert losses["image_loss_nn"].item() == pytest.approx(0.5 * 0.4 * nearest, rel=1e-5)
 
 
+def test_the_queue_of_images_has_their_keys_and_features_in_the_batchs_order():
+    model, views = freeze_batch_norm(object_moco("OBJECTS.IMAGE_WEIGHT", 0.5)), views_of(3)
+    step(model, views)
+    model.enqueue_pending_keys()
+    for n, anchor in enumerate(views["anchor"]):
+        with torch.no_grad():
+            g = model.pooled(model.momentum_backbone.bottom_up, anchor[None])
+            key = normalize(model.momentum_image_head(g))[0]
+        torch.testing.assert_close(model.image_queue.keys[n], key, atol=1e-5, rtol=0)
+        torch.testing.assert_close(model.image_queue.features[n], normalize(g)[0], atol=1e-5, rtol=0)
+    assert model.image_queue.num_enqueued == 3
+
+
 def test_a_run_resumes_bit_identical_and_explains_its_numbers(toy_datasets, tmp_path):
     options = (*OBJECTS, "MOCO.QUEUE_SIZE", 60, "OBJECTS.IMAGE_WEIGHT", 0.5, "SOLVER.MAX_ITER", 4)
     options += ("SOLVER.CHECKPOINT_PERIOD", 1, "SOLVER.CHECKPOINTS_KEPT", 0)
