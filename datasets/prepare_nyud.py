@@ -27,6 +27,7 @@ from tqdm import tqdm
 
 from revisit.data.image_folders import check_split, read_split, write_split
 from revisit.data.labels import VOID, check_size, read_depth, read_labels, write_depth, write_labels
+from revisit.data.opening import open_image
 from revisit.data.pixel_datasets import NYUD_CLASSES
 from revisit.data.reader import require_record
 from revisit.engine.command import run_command
@@ -121,7 +122,7 @@ def read_any_depth(path: Path, scale: float | None) -> np.ndarray:
     """Float32 (H, W) metres from .npy, or from a 16-bit PNG of metres times ``scale``."""
     if path.suffix == ".npy":
         return read_depth(path)
-    with translated(f"reading depth map {path}"), Image.open(path) as image:
+    with translated(f"reading depth map {path}"), open_image(path) as image:
         mode, values = image.mode, np.asarray(image)
     expect(mode.startswith("I"), f"depth map {path} is an image in mode {mode}: expected 16 bits of grey")
     return (values / scale).astype(np.float32)

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 from folder_arguments import folder_parser
-from PIL import Image
 from scipy.io import loadmat
 from tqdm import tqdm
 
 from revisit.data.image_folders import check_split, read_split, write_split
 from revisit.data.labels import check_size, write_labels
 from revisit.data.pixel_datasets import VOC_PIXEL_CLASSES
+from revisit.data.reader import read_size
 from revisit.engine.command import run_command
 from revisit.errors import expect, some, translated
 
@@ -65,8 +65,8 @@ def write_masks(sbd: Path, voc: Path, names: list[str]) -> int:
     for name in tqdm(todo, unit="mask", desc="writing SegmentationClassAug"):
         mask_file, image_file = sbd / "cls" / f"{name}.mat", voc / "JPEGImages" / f"{name}.jpg"
         mask = read_sbd_mask(mask_file)
-        with Image.open(image_file) as image:
-            check_size(mask_file, mask, image_file, image.size[::-1])
+        size = read_size(image_file)
+        check_size(mask_file, mask, image_file, (size["height"], size["width"]))
         write_labels(target / f"{name}.png", mask)
     return len(todo)
 

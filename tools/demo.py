@@ -116,12 +116,13 @@ def main() -> None:
 def save_videos(output: Path) -> None:
     """Write video.gif: in a row the videos of one start, above each other the starts."""
     import numpy as np
-    from PIL import Image, ImageSequence
+    from PIL import ImageSequence
 
     from projects.LabelPropagation.davis import save_animation
+    from revisit.data.opening import open_image
 
     def read(gif: Path) -> list[np.ndarray]:
-        frames = ImageSequence.Iterator(Image.open(gif))
+        frames = ImageSequence.Iterator(open_image(gif))
         return [np.asarray(frame.convert("RGB").resize(VIDEO_SIZE)) for frame in frames]
 
     rows = [[read(gif) for gif in sorted(output.glob(f"video_{start}/overlays/*.gif"))] for start in STARTS]

@@ -161,7 +161,8 @@ def image_bytes(record: dict, smaller: Smaller | None) -> tuple[bytes, str]:
     """The file of a record as it is, or made smaller, and its suffix; PNG where the data set has arrays."""
     import cv2
 
-    from revisit.data.reader import SUFFIXES, Picture, open_record
+    from revisit.data.opening import SUFFIXES
+    from revisit.data.reader import Picture, open_record
 
     if "image" in record:
         data = cv2.imencode(".png", record["image"][..., ::-1])[1].tobytes()

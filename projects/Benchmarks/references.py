@@ -16,6 +16,7 @@ from torch.utils.data import default_collate
 from torchvision import transforms as T
 from torchvision.transforms import functional as F
 
+from revisit.data.opening import open_image
 from revisit.errors import translated
 from revisit.modeling.projection_head import ProjectionHead
 
@@ -43,7 +44,7 @@ class ReferenceViews:
         self._to_tensor = T.Compose([T.ToTensor(), T.Normalize(mean, std)])
 
     def __call__(self, path: Path | str) -> dict[str, Tensor]:
-        with translated(f"reading {path} by PIL"), Image.open(path) as file:
+        with translated(f"reading {path} by PIL"), open_image(path) as file:
             image = file.convert("RGB")
         views = self._views
         anchor, positive = (random_box(image, views.LARGE_SCALE) for _ in range(2))

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jinja2
-from PIL import Image
 from plotly.offline import get_plotlyjs
 
 from projects.RunReport import charts, kinds, tables
 from projects.RunReport.collect import NEIGHBORS, NON_FINITE, ReportedRun, progress
+from revisit.data.opening import open_image
 from revisit.errors import first_line
 
 ROOM = 2_000_000  # bytes for the pictures of each run; plotly's script takes 4.8 million
@@ -75,13 +75,13 @@ class Album:
     def embed(self, path: Path, caption: str) -> Thumbnail:
         """A picture, downscaled; of an animation the frame in the middle."""
         try:
-            with Image.open(path) as image:
+            with open_image(path) as image:
                 frames = getattr(image, "n_frames", 1)
                 if frames > 1:
                     image.seek(frames // 2)
                     caption = f"{caption}, frame {frames // 2 + 1} of {frames}"
                 small = image.convert("RGBA" if "A" in image.getbands() or "transparency" in image.info else "RGB")
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        except Exception as error:  # decoders raise whatever damaged bytes trip
             return Thumbnail(caption, problem=f"cannot be read: {first_line(error)}")
         small.thumbnail((WIDEST, TALLEST))
         buffer = io.BytesIO()

@@ -10,21 +10,21 @@ from collections.abc import Sequence
 import cv2
 import numpy as np
 from PIL import Image, UnidentifiedImageError
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from revisit.data.image_bytes import read_bytes
+from revisit.data.opening import JPEG_MAGIC, PNG_MAGIC, TIFF_MAGICS, check_pixel_count, open_image, strips
 from revisit.data.records import ask_each, sample
 from revisit.errors import UserError
 from revisit.keys import declare, one_of
 
 from detectron2.config import CfgNode
 
-JPEG_MAGIC, PNG_MAGIC = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
-TIFF_MAGICS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _SHALLOW = (JPEG_MAGIC, b"GIF8", b"RIFF", b"BM")  # starts of files that never have more than 8 bits; WebP is a RIFF
 _HEADER = 26  # bytes, up to where PNG has its number of bits
-_BITS, _PHOTOMETRIC = 258, 262  # tags of TIFF
+# Tags of TIFF.
+_WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _SAMPLES = 256, 257, 258, 262, 277
 _WHITE_IS_ZERO = 0  # a value of the photometric tag, as in some X-rays
-_MAX_PIXELS = 2**27  # 134 megapixels: beyond any photograph, below what would exhaust a worker's memory
 _COLORS = ("RGB", "RGBA", "RGBX")
 
 BIT_DEPTHS = (None, "auto", 1, *range(8, 17))
@@ -59,39 +59,47 @@ def is_deep(data: bytes, image: Image.Image | None) -> bool:
     return image.mode.startswith(("I", "F")) and (image.mode, image.format) != ("I", "PPM")
 
 
-def open_image(data: bytes) -> Image.Image | None:
-    """PIL's image, with its header read, or None of a TIFF that PIL does not know.
-
-    Raises:
-        ValueError: too many pixels.
-        OSError: no image.
-    """
+def open_deep(data: bytes) -> Image.Image | None:
+    """As open_image, or None of a TIFF that PIL does not know."""
     try:
-        image = Image.open(io.BytesIO(data))
+        return open_image(data)
     except UnidentifiedImageError:
         if data.startswith(TIFF_MAGICS):
             return None
         raise
-    check_pixel_count(image.height, image.width)
-    return image
 
 
-def check_pixel_count(height: int, width: int) -> None:
-    """Raises ValueError for more than 2**27 pixels."""
-    if height * width > _MAX_PIXELS:
-        raise ValueError(f"{width} x {height} pixels, more than {_MAX_PIXELS}")
+def _check_values(data: bytes, image: Image.Image | None) -> None:
+    """Raises ValueError where the values of a file that ``is_deep``, and a copy of them, take too much memory."""
+    if data.startswith(PNG_MAGIC):
+        height, width, bytes_a_pixel = image.height, image.width, 2 * len(image.getbands())
+    else:
+        tags = _tags(data)
+        height, width = tags[_HEIGHT], tags[_WIDTH]
+        bytes_a_pixel = tags.get(_BITS, (8,))[0] * tags.get(_SAMPLES, 1) // 8
+    check_pixel_count(height, width, 4 + 2 * bytes_a_pixel)
+
+
+def _tags(data: bytes) -> ImageFileDirectory_v2:
+    """Of the first image in a TIFF, also of one that PIL does not know."""
+    is_big = data.startswith(TIFF_MAGICS[2:])
+    tags, file = ImageFileDirectory_v2(data[: 16 if is_big else 8]), io.BytesIO(data)
+    file.seek(tags.next)
+    tags.load(file)
+    return tags
 
 
 def read_values(data: bytes, image: Image.Image | None) -> np.ndarray:
     """(H, W) or (H, W, 3) RGB integers or floats of a file that ``is_deep``; a TIFF upright, others as stored.
 
     Raises:
-        ValueError, OSError: a damaged file, or one that no decoder knows.
+        ValueError, OSError: a damaged file, one that no decoder knows, or too many pixels.
     """
+    _check_values(data, image)
+    if image is not None and image.mode.startswith(("I", "F")):
+        return np.asarray(image)
     if image is not None:
-        image.load()  # raises where the file is damaged, which OpenCV may leave black
-        if image.mode.startswith(("I", "F")):
-            return np.asarray(image)
+        open_image(data).load()  # raises where the file is damaged, which OpenCV may leave black
     # PIL keeps but the high bytes of colours.
     values = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     if values is None:
@@ -115,18 +123,21 @@ def to_grey_levels(values: np.ndarray, bit_depth: int | None) -> np.ndarray:
     if not (low >= 0 and high <= top):  # nor is NaN
         message = f"values from {low:g} to {high:g}, and INPUT.BIT_DEPTH {bit_depth} means 0 to {top}"
         raise ValueError(f"{message}: set it to what the images have (docs/own-images.md)")
-    if values.dtype.kind != "f" and bit_depth >= 8:
-        levels = (values >> (bit_depth - 8)).astype(np.uint8)
-    else:  # rounded down too, so that a photograph has the same levels at all depths
-        levels = np.minimum(values * np.float32(256 / top), 255).astype(np.uint8)
-    return levels if levels.ndim == 3 else np.repeat(levels[..., None], 3, axis=-1)
+    levels = np.empty((*values.shape[:2], 3), np.uint8)
+    for rows in strips(*levels.shape[:2]):
+        part = values[rows] if values.ndim == 3 else values[rows, :, None]
+        if values.dtype.kind != "f" and bit_depth >= 8:
+            levels[rows] = part >> (bit_depth - 8)
+        else:  # rounded down too, so that a photograph has the same levels at all depths
+            levels[rows] = np.minimum(part * np.float32(256 / top), 255)
+    return levels
 
 
 def decode_deep(data: bytes, image: Image.Image | None, bit_depth: int | None) -> np.ndarray:
     """(H, W, 3) uint8 of a file that ``is_deep``; see read_values and to_grey_levels."""
     white_is_zero = image is not None and image.format == "TIFF" and image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
     levels = to_grey_levels(read_values(data, image), bit_depth)
-    return 255 - levels if white_is_zero else levels
+    return np.subtract(255, levels, out=levels) if white_is_zero else levels
 
 
 def find_bit_depth(records: Sequence[dict]) -> tuple[int, str] | None:
@@ -162,7 +173,7 @@ def _range_of_deep(record: dict) -> tuple[str, bool, float, float] | None:
         if head.startswith(_SHALLOW) or (head.startswith(PNG_MAGIC) and head[24] != 16):
             return None
         data = read_bytes(record)
-        image = open_image(data)
+        image = open_deep(data)
         if not is_deep(data, image):
             return None
         values = read_values(data, image)

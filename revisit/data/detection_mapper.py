@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 
 from revisit.data.deep_pixels import bit_depth
+from revisit.data.labels import read_ids
 from revisit.data.reader import require_record
 from revisit.errors import UserError
 
@@ -41,7 +42,7 @@ class DetectionMapper(DatasetMapper):
             raise UserError(" ".join(str(error).split())) from error
         labels = None  # of panoptic segmentation
         if "sem_seg_file_name" in record:
-            labels = utils.read_image(record.pop("sem_seg_file_name"), "L").squeeze(2)
+            labels = read_ids(record.pop("sem_seg_file_name"))
         image = utils.convert_PIL_to_numpy(Image.fromarray(pixels), self.image_format)
         seen = T.AugInput(image, sem_seg=labels)
         transforms = self.augmentations(seen)

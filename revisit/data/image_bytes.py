@@ -26,6 +26,17 @@ def read_bytes(record: dict, most: int | None = None) -> bytes:
     return _read_range(str(record["file_name"]), start, start + most)
 
 
+def first_bytes(file_name: PathLike, most: int = 16) -> bytes:
+    """At most so many bytes from the start of a file; none of what is no regular file, or cannot be read."""
+    try:
+        if not stat.S_ISREG(os.stat(file_name).st_mode):
+            return b""
+        with open(file_name, "rb", buffering=0) as file:
+            return file.read(most)
+    except OSError:
+        return b""
+
+
 def read_file(file_name: PathLike) -> bytes:
     """The bytes of an image's file. Raises UnreadableImageError: missing, no regular file, or too large."""
     try:

@@ -8,8 +8,9 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from revisit.data.reader import SUFFIXES
-from revisit.data.records import Records
+from revisit.data.image_bytes import first_bytes
+from revisit.data.opening import JPEG_MAGIC, PNG_MAGIC, SUFFIXES, TIFF_MAGICS
+from revisit.data.records import Records, sample
 from revisit.errors import UserError, expect, some, translated
 from revisit.files import written_whole
 
@@ -17,10 +18,15 @@ from detectron2.utils.logger import log_first_n
 
 # Photographs in formats that PIL reads by a plugin, if at all.
 UNREAD_SUFFIXES = frozenset({
-    ".heic", ".heif", ".avif", ".jxl", ".jp2", ".j2k", ".jpx", ".jxr", ".psd", ".exr", ".hdr", ".dcm", ".svg",
+    ".heic", ".heif", ".hif", ".avif", ".jxl", ".jp2", ".j2k", ".jpx", ".jxr", ".psd", ".exr", ".hdr", ".dcm", ".svg",
+    ".tga", ".ico", ".icns", ".pcx", ".dib", ".pfm", ".pam", ".qoi", ".dds", ".sgi", ".ras", ".xbm", ".xpm", ".eps",
+    ".fits", ".wmf", ".emf", ".pict", ".xcf",
     ".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw",
 })  # fmt: skip
-CONVERT = "which cannot be read: convert them, or install pillow-heif for .heic and Pillow from 11.3 on for .avif"
+CONVERT = (
+    "which are not read: convert or rename them, or install pillow-heif for .heic and Pillow from 11.3 on for .avif"
+)
+NO_SUFFIX = "without a suffix"
 NAMES_IN_LABELS = "classes.txt"  # which tools for labelling put beside the labels
 
 
@@ -33,7 +39,7 @@ def load_folder(path: Path) -> Records:
         UserError: no folder, or no image in it.
     """
     expect(path.is_dir(), f"folder of images {path} not found")
-    files, unread, visited = [], Counter(), set()
+    files, unread, visited, others = [], Counter(), set(), {}
     for folder, subfolders, names in os.walk(path, followlinks=True):
         real = os.path.realpath(folder)
         if real in visited:  # a loop of links
@@ -48,12 +54,24 @@ def load_folder(path: Path) -> Records:
                 files.append(os.path.join(folder, name))
             elif suffix in UNREAD_SUFFIXES:
                 unread[suffix] += 1
+            else:
+                others.setdefault(suffix, []).append(os.path.join(folder, name))
+    unread.update(_images_under_other_suffixes(others))
     counts = " and ".join(f"{count:,} {suffix}" for suffix, count in sorted(unread.items()))
     left_out = f": left out {counts}, {CONVERT}" if unread else ""
     expect(files, f"no images in {path}, files ending in {', '.join(sorted(SUFFIXES))}{left_out}")
     if unread:
         log_first_n(logging.WARNING, f"{path}{left_out}", name=__name__, key="message")
     return [{"file_name": file} for file in sorted(files)]
+
+
+def _images_under_other_suffixes(files: dict[str, list[str]]) -> dict[str, int]:
+    """By suffix, the number of files, where one of a few of them begins as an image does."""
+
+    def is_image(path: str) -> bool:
+        return first_bytes(path).startswith((JPEG_MAGIC, PNG_MAGIC, *TIFF_MAGICS))
+
+    return {suffix or NO_SUFFIX: len(paths) for suffix, paths in files.items() if any(map(is_image, sample(paths, 8)))}
 
 
 def load_class_folders(path: Path, classes: tuple[str, ...] = ()) -> Records:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from revisit.data.deep_pixels import PNG_MAGIC
+from revisit.data.opening import PNG_MAGIC, open_image
 from revisit.errors import UserError, some, translated
 from revisit.files import written_whole
 
@@ -27,7 +27,7 @@ def read_labels(file_name: PathLike, num_classes: int, offset: int = 0) -> np.nd
     Raises:
         UserError: a file that is missing, damaged or in colour, or an id that is none of these.
     """
-    ids = _read_ids(file_name)
+    ids = read_ids(file_name)
     last, void = num_classes - 1 + offset, 0 if offset else VOID
     wrong = ((ids < 0) | (ids > last)) & (ids != void)
     if wrong.any():
@@ -80,9 +80,9 @@ def write_depth(path: Path, depth: np.ndarray) -> None:
         np.save(file, depth, allow_pickle=False)
 
 
-def _read_ids(file_name: PathLike) -> np.ndarray:
-    """(H, W) integers as stored."""
-    with translated(f"reading label map {file_name}"), open(file_name, "rb") as file, Image.open(file) as image:
+def read_ids(file_name: PathLike) -> np.ndarray:
+    """(H, W) integers as stored. Raises UserError: see read_labels."""
+    with translated(f"reading label map {file_name}"), open(file_name, "rb") as file, open_image(file) as image:
         mode, ids = image.mode, np.asarray(image)
         file.seek(0)
         header = file.read(26)

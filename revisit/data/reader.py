@@ -4,7 +4,6 @@
 than 8 bits a sample, which None refuses. Others keep their levels.
 """
 
-import importlib
 import io
 import logging
 import os
@@ -15,10 +14,11 @@ from typing import BinaryIO, NamedTuple, TypeVar
 
 import cv2
 import numpy as np
-from PIL import Image, UnidentifiedImageError, features
+from PIL import Image, UnidentifiedImageError
 
-from revisit.data.deep_pixels import JPEG_MAGIC, check_pixel_count, decode_deep, is_deep, open_image, read_values
+from revisit.data.deep_pixels import decode_deep, is_deep, open_deep, read_values
 from revisit.data.image_bytes import PathLike, UnreadableImageError, read_bytes
+from revisit.data.opening import JPEG, JPEG_MAGIC, PROGRESSIVE_JPEG, check_pixel_count, open_image, strips
 from revisit.data.records import ask_each, sample
 from revisit.errors import UserError, first_line
 
@@ -27,24 +27,11 @@ from detectron2.utils.logger import log_first_n
 Read = TypeVar("Read")
 MAX_REPLACEMENTS = 20  # images in a row
 _ORIENTATION = 0x0112  # the EXIF tag
+_PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)  # markers of JPEG
 _TIFF_WIDTH, _TIFF_HEIGHT = 256, 257  # tags of TIFF
 _LYING = (5, 6, 7, 8)  # orientations whose rows are columns
 # By what the sides are divided. With OpenCV's flags for reduced colours its RGB cannot be had.
 _REDUCED = {1: 0} | {n: getattr(cv2, f"IMREAD_REDUCED_GRAYSCALE_{n}") for n in (2, 4, 8)}
-
-
-def suffixes_of_plugins() -> set[str]:
-    """The suffixes that Pillow reads where it was built so, or by pillow-heif, which is registered."""
-    suffixes = {".avif"} if features.check("avif") else set()
-    with suppress(ImportError):  # not installed, or not for this machine
-        importlib.import_module("pillow_heif").register_heif_opener()
-        suffixes |= {".heic", ".heif"}
-    return suffixes
-
-
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"}).union(
-    suffixes_of_plugins()
-)
 
 
 class Picture(NamedTuple):
@@ -79,7 +66,7 @@ class Picture(NamedTuple):
         with _naming(self.name), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # as _decode_by_pil
             _check_jpeg(self.data)
-            image = Image.open(io.BytesIO(self.data))
+            image = open_image(self.data)
             is_plain = image.mode in ("L", "RGB") and image.info.get("adobe_transform", 1) == 1
             return (image.height, image.width) if is_plain and _orientation(image) in (None, 1) else None
 
@@ -91,7 +78,7 @@ class Picture(NamedTuple):
             like_pil: have a whole JPEG decoded by PIL, as Detectron2 does: OpenCV differs by a grey level or two.
 
         Raises:
-            UnreadableImageError: truncated, not an image, larger than 2**27 pixels, or with values that ``bit_depth``
+            UnreadableImageError: truncated, not an image, too large (revisit.data.opening), or with values that ``bit_depth``
                 does not hold.
         """
         if isinstance(self.data, np.ndarray):
@@ -175,7 +162,7 @@ def _check_jpeg(data: bytes) -> None:
 
     Thumbnails lie inside a segment and are skipped with it, so their end markers do not count.
     """
-    position, size = 2, (0, 0)
+    position, size, bytes_a_pixel = 2, (0, 0), JPEG
     while position + 4 <= len(data):
         if data[position] != 0xFF:
             raise UnreadableImageError("damaged JPEG header")
@@ -185,12 +172,13 @@ def _check_jpeg(data: bytes) -> None:
             continue
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             size = tuple(int.from_bytes(data[at : at + 2]) for at in (position + 5, position + 7))
+            bytes_a_pixel = PROGRESSIVE_JPEG if marker in _PROGRESSIVE else JPEG
         if marker == 0xDA:
             if data.rfind(b"\xff\xd9", position) < 0:
                 raise UnreadableImageError("truncated JPEG")
             if 0 in size:
                 raise UnreadableImageError("JPEG without a size")
-            check_pixel_count(*size)
+            check_pixel_count(*size, bytes_a_pixel)
             return
         position += 2 + int.from_bytes(data[position + 2 : position + 4])
     raise UnreadableImageError("truncated JPEG")
@@ -199,19 +187,24 @@ def _check_jpeg(data: bytes) -> None:
 def _decode_by_pil(data: bytes, bit_depth: int | None) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PIL warns of odd metadata; only undecodable pixels matter here
-        image = open_image(data)
-        if is_deep(data, image):
-            pixels = decode_deep(data, image, bit_depth)
-        elif image.mode == "I":
-            pixels = np.stack([(np.asarray(image) >> 8).astype(np.uint8)] * 3, axis=-1)
-        else:
-            pixels = np.array(image.convert("RGB"))
+        image = open_deep(data)
+        pixels = decode_deep(data, image, bit_depth) if is_deep(data, image) else _to_rgb(image)
         with suppress(Exception):  # damage beyond the first frame matters to nobody
             if getattr(image, "is_animated", False):
                 message = "images of several frames or pages (GIF, TIFF, WebP) are read as their first one"
                 log_first_n(logging.WARNING, message, name=__name__)
         # A TIFF has been turned by its decoder, of which some versions leave the orientation as it was.
         return pixels if image is None or image.format == "TIFF" else _turned(pixels, _orientation(image))
+
+
+def _to_rgb(image: Image.Image) -> np.ndarray:
+    """(H, W, 3) uint8 of an image with 8 bits a sample, or of a PGM, whose header says what white is: 65535."""
+    image.load()  # a TIFF turns
+    pixels = np.empty((image.height, image.width, 3), np.uint8)
+    for rows in strips(*pixels.shape[:2]):
+        part = image.crop((0, rows.start, image.width, rows.stop))
+        pixels[rows] = np.asarray(part)[..., None] >> 8 if part.mode == "I" else np.asarray(part.convert("RGB"))
+    return pixels
 
 
 def _turned(pixels: np.ndarray, orientation: object) -> np.ndarray:
@@ -233,11 +226,11 @@ def _upright_size(file: BinaryIO) -> tuple[int, int]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # as _decode_by_pil
         try:
-            image = Image.open(file)
+            image = open_image(file)
         except UnidentifiedImageError:
             file.seek(0)
             data = file.read()
-            return read_values(data, open_image(data)).shape[:2]
+            return read_values(data, open_deep(data)).shape[:2]
         # Some versions of PIL have turned the size of a TIFF already, its tags have the stored one.
         tags = image.tag_v2 if image.format == "TIFF" else {}
         height, width = tags.get(_TIFF_HEIGHT, image.height), tags.get(_TIFF_WIDTH, image.width)

@@ -17,7 +17,7 @@ import fsspec
 import numpy as np
 from tqdm import tqdm
 
-from revisit.data.reader import SUFFIXES
+from revisit.data.opening import SUFFIXES
 from revisit.data.records import Records
 from revisit.errors import UserError, expect, translated
 from revisit.files import written_whole
@@ -102,8 +102,7 @@ def load_shards(root: str, name: str = "") -> Records:
     root = root.rstrip("/")
     with translated(f"reading {root}/{INDEX}, which tools/make_shards.py writes, --index-only of tar files there are"):
         filesystem, folder = fsspec.url_to_fs(os.path.expanduser(root))
-        with np.load(io.BytesIO(filesystem.cat_file(f"{folder}/{INDEX}")), allow_pickle=False) as arrays:
-            index = ShardIndex(**{field: arrays[field] for field in ShardIndex._fields if field in arrays})
+        index = _read_index(filesystem.cat_file(f"{folder}/{INDEX}"))
         rows = zip(*(array.tolist() for array in index[2:6]), strict=True)
         files = [f"{root if '://' in root else folder}/{shard}" for shard in index.shards]
         records = [
@@ -115,6 +114,21 @@ def load_shards(root: str, name: str = "") -> Records:
     if name and index.short_side:
         MetadataCatalog.get(name).set(short_side=int(index.short_side))
     return records
+
+
+def _read_index(data: bytes) -> ShardIndex:
+    """The arrays in the bytes of an index. Raises ValueError where they would not be those, or take more memory."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        sizes = [entry.file_size for entry in arrays.zip.infolist()]
+        if sum(sizes) > len(data):
+            raise ValueError(
+                f"{len(data):,} bytes that would become {sum(sizes):,}: expected an index as it is written"
+            )
+        index = ShardIndex(**{field: arrays[field] for field in ShardIndex._fields if field in arrays})
+    wrong = [field for field, array in zip(index._fields[1:6], index[1:6], strict=True) if array.dtype != np.int64]
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)} of another type than int64")
+    return index
 
 
 def _check_shards(filesystem: fsspec.AbstractFileSystem, folder: str, index: ShardIndex, root: str) -> None:

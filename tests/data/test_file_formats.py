@@ -1,16 +1,21 @@
 """Which files of a folder are images, which are said to be left out, and which are neither."""
 
+import ast
 import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from commands import ROOT
 from deep import shallow_picture
 from PIL import Image, features
 from trees import refusal, touch
 
+from projects.RunReport.page import Album
 from revisit.data.image_folders import load_class_folders, load_folder
-from revisit.data.reader import UnreadableImageError, find_unreadable, read_image, suffixes_of_plugins
+from revisit.data.labels import read_ids
+from revisit.data.opening import FORMATS, formats_of_plugins
+from revisit.data.reader import UnreadableImageError, find_unreadable, read_image, read_size
 from revisit.data.records import SAMPLED
 
 
@@ -39,11 +44,11 @@ def test_formats_that_cannot_be_read_are_counted_in_one_warning(tmp_path, caplog
 
 
 def test_the_plugin_of_pil_is_used_where_it_is_installed(monkeypatch):
-    registered, avif = [], {".avif"} if features.check("avif") else set()
+    registered, avif = [], {"AVIF"} if features.check("avif") else set()
     plugin = SimpleNamespace(register_heif_opener=lambda: registered.append("heif"))
-    for module, suffixes in ((plugin, {".heic", ".heif"}), (None, set())):  # None as if it were not installed
+    for module, formats in ((plugin, {"HEIF"}), (None, set())):  # None as if it were not installed
         monkeypatch.setitem(sys.modules, "pillow_heif", module)
-        assert suffixes_of_plugins() == avif | suffixes and registered == ["heif"]
+        assert set(formats_of_plugins()) == avif | formats and registered == ["heif"]
 
 
 @pytest.mark.skipif(not features.check("avif"), reason="this Pillow reads no AVIF")
@@ -55,6 +60,41 @@ def test_avif_is_read_whole_or_refused(tmp_path):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(UnreadableImageError, match=r"a\.avif"):
         read_image(path)
+
+
+def test_pil_opens_files_in_one_place_alone():
+    """Elsewhere it would try all its formats, of which one starts Ghostscript."""
+    callers = set()
+    for path in (p for room in ("revisit", "projects", "tools", "datasets") for p in (ROOT / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr == "open" and ast.unparse(node.value).endswith("Image"):
+                callers.add(str(path.relative_to(ROOT)))
+    assert callers == {"revisit/data/opening.py"}
+    assert "EPS" not in FORMATS and "Image.open" not in (ROOT / "notebooks/own_images.ipynb").read_text()
+
+
+def test_a_postscript_file_called_jpg_never_reaches_a_program(tmp_path, monkeypatch):
+    monkeypatch.setattr("PIL.EpsImagePlugin.EpsImageFile._open", lambda self: pytest.fail("PIL opens PostScript"))
+    path = tmp_path / "a.jpg"
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
+    with pytest.raises(UnreadableImageError, match=r"a\.jpg: none of JPEG, PNG"):
+        read_image(path)
+    for read in (read_size, read_ids):
+        assert "a.jpg" in refusal(read, path)
+    assert "none of JPEG" in Album(10**6).embed(path, "").problem
+
+
+def test_suffixes_of_cameras_and_browsers_are_read_and_others_are_counted(tmp_path, caplog):
+    for name in ("a.jfif", "b.JPE", "c.mpo", "d.jif"):
+        Image.fromarray(shallow_picture()).save(tmp_path / name, "JPEG")
+    Image.fromarray(shallow_picture()).save(tmp_path / "e.tga")
+    for name in ("photo", "other", "x.image"):  # JPEGs under names that say nothing
+        (tmp_path / name).write_bytes((tmp_path / "a.jfif").read_bytes())
+    touch(tmp_path / "notes", tmp_path / "y.txt")
+    records = load_folder(tmp_path)
+    assert names(records) == ["a.jfif", "b.JPE", "c.mpo", "d.jif"]
+    assert all(read_image(record["file_name"]).shape == shallow_picture().shape for record in records)
+    assert "left out 1 .image and 1 .tga and" in caplog.text and "3 without a suffix" in caplog.text
 
 
 def test_unreadable_images_are_found_among_a_sample(tmp_path):

@@ -101,12 +101,12 @@ def test_shards_of_other_images_are_not_added_to(images, tmp_path):
         ("class_folders:{images} --output {root}/theirs", "tar files of somebody else"),
         ("shards:{shards} --output {root}/s", "in shards already"),
         ("toy_voc_test --output {root}/s", "annotations"),
-        ("list:{root}/list.txt --output {root}/s", "a.jfif"),
+        ("list:{root}/list.txt --output {root}/s", "a.tga"),
     ],
 )
 def test_what_shards_cannot_hold_is_refused(images, shards, toy_datasets, tmp_path, words, named):
-    write(tmp_path / "list.txt", ["a.jfif"])
-    touch(tmp_path / "a.jfif", tmp_path / "theirs/shard-000000.tar")
+    write(tmp_path / "list.txt", ["a.tga"])
+    touch(tmp_path / "a.tga", tmp_path / "theirs/shard-000000.tar")
     assert named in refusal(pack, f"--dataset {words.format(images=images, shards=shards, root=tmp_path)}")
 
 
@@ -240,3 +240,16 @@ def test_a_truncated_tar_is_not_indexed(shards):
     for length in (700, last.offset + 100, last.offset_data, last.offset_data + 512, 0):
         write(path, whole[:length])
         assert "shard-000001.tar" in refusal(write_index, shards, sorted(shards.glob("*.tar")))
+
+
+@pytest.mark.parametrize("wrong", ["compressed", "of int8"])
+def test_an_index_that_would_take_more_memory_than_its_bytes_is_refused(shards, wrong):
+    """200 kB of it would become 80 MB of arrays, or records of half a gigabyte."""
+    path = shards / "index.npz"
+    with np.load(path) as arrays:
+        fields = dict(arrays)
+    dtype = np.int8 if wrong == "of int8" else np.int64
+    zeros = {name: np.zeros(2 * 10**6, dtype) for name in ("shard", "offset", "size", "label")}
+    (np.savez_compressed if wrong == "compressed" else np.savez)(path, **fields | zeros)
+    expected = "would become" if wrong == "compressed" else "shard, offset, size, label of another type than int64"
+    assert expected in refusal(load_shards, str(shards))
