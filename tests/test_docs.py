@@ -83,9 +83,9 @@ def test_own_images_from_a_folder_to_a_detector(photos, tmp_path):
     for text in printed[:2]:  # the dry run and the training
         assert "SimCLR never reads MOCO.QUEUE_SIZE" in text
     own = tmp_path / "output/own"
-    assert (own / "dry_run/views.png").is_file() and "<h3>Pretraining</h3>" in (own / "report.html").read_text()
+    assert (own / "pretrain/views.png").is_file() and "<h3>Pretraining</h3>" in (own / "report.html").read_text()
     assert "bbox/AP-crate" in (own / "detection/metrics.json").read_text()
-    assert (own / "pictures/photos_boxes_01.png").is_file()
+    assert (own / "detection/photos_boxes_01.png").is_file()
     probe = documented("docs/own-images.md")[6].replace("NUM_CLASSES 80", "NUM_CLASSES 2")
     text = run(f"{probe.replace('/data', str(tmp_path)).replace('output/', f'{tmp_path}/output/')} {SMALL}", tmp_path)
     assert "| detection |" in text and "| backbone |" in text

@@ -26,6 +26,7 @@ from torch import Tensor
 from projects.common.command_line import RANDOM
 from projects.common.entry import only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
+from projects.common.label_maps import enlarge_map
 from revisit.data.catalog import get_records
 from revisit.data.class_names import places_by_name
 from revisit.data.classification_datasets import PRESENT
@@ -127,7 +128,9 @@ def draw(record: dict, depth: int | None, networks: list[Network], names: list[s
         taken.append(name_of(int(logits.argmax())))
         captions.append(f"classified as {taken[-1]}")
         cam = activation_map(features, network.weight[label]).numpy()
-        tiles.append(fit(overlay(image if network.transform == "square" else view, cam)))
+        shown = image if network.transform == "square" else view
+        over = enlarge_map(cam, view.shape[:2], network.backbone.stride, shown.shape[:2])
+        tiles.append(fit(overlay(shown, over)))
     prediction = {"file_name": record.get("file_name", ""), "truth": name_of(label), "taken_for": taken}
     return SheetRow(tiles, captions), prediction
 
@@ -143,8 +146,6 @@ def activation_map(features: Tensor, weight: Tensor) -> Tensor:
 
 
 def overlay(image: np.ndarray, cam: np.ndarray) -> np.ndarray:
-    """The (H, W, 3) uint8 RGB image under its (h, w) map in colours from blue (0) to red (1)."""
-    height, width = image.shape[:2]
-    large = cv2.resize(cam.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR)
-    colors = cv2.applyColorMap(np.round(255 * large).astype(np.uint8), cv2.COLORMAP_JET)[..., ::-1]
+    """The (H, W, 3) uint8 RGB image under its (H, W) map in colours from blue (0) to red (1)."""
+    colors = cv2.applyColorMap(np.round(255 * cam).astype(np.uint8), cv2.COLORMAP_JET)[..., ::-1]
     return np.round((1 - MAP_SHARE) * image + MAP_SHARE * colors).astype(np.uint8)

@@ -2,6 +2,7 @@
 are scores, which value was the best, how fast the run was."""
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ DASHES = ("solid", "dash", "dot")
 MOST_POINTS = 500  # of a curve, which is some 350 px wide
 
 KNOWN: dict[str, dict[str, list[str]]] = read_yaml(Path(__file__).with_name("plots.yaml"))
-TITLES = {metric: title for plots in KNOWN.values() for metric, (title, _) in plots.items()}
+TITLES = {metric: title for plots in KNOWN.values() for metric, (title, *_) in plots.items()}
 
 
 def line_of(number: int) -> dict[str, str]:
@@ -38,10 +39,19 @@ def make_plots(runs: list[tuple[int, ReportedRun]]) -> dict[str, list[tuple[str,
     rest = {name: plot for name, plot in others.items() if "-" not in name and name not in losses | scores}
     groups = KNOWN | {"Losses": KNOWN["Losses"] | losses, "Scores": KNOWN["Scores"] | scores, FOLDED: rest}
     plots = {
-        group: [(title, note, _lines(name, runs)) for name, (title, note) in known.items() if name in metrics]
+        group: [
+            (plot[0], _note(name, plot, runs), _lines(name, runs)) for name, plot in known.items() if name in metrics
+        ]
         for group, known in groups.items()
     }
     return {group: drawn for group, drawn in plots.items() if drawn}
+
+
+def _note(metric: str, plot: Sequence[str], runs: list[tuple[int, ReportedRun]]) -> str:
+    """What to look for in a plot of plots.yaml; nothing, where it holds for other methods than those drawn."""
+    _, note, *methods = plot
+    drawn = {run.config.get("MODEL.META_ARCHITECTURE") for _, run in runs if metric in run.series}
+    return note if not methods or drawn <= set(methods) else ""
 
 
 def losses_of(runs: list[ReportedRun]) -> list[str]:

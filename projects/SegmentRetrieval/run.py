@@ -68,6 +68,7 @@ def main(cfg: CfgNode) -> None:
     records = [record for split in ("TRAIN", "TEST") for record in get_records(only_dataset(cfg, split))]
     resolve_bit_depth(cfg, records)
     backbone = FrozenBackbone(cfg)
+    check_size_of_cells(cfg.SEGMENT_RETRIEVAL.IMAGE_SIZE, backbone.stride)
     labelled, queries = (describe_set(backbone, cfg, only_dataset(cfg, split)) for split in ("TRAIN", "TEST"))
     everything = range(len(names))
     background = [c for c in everything if names[c] == "background"]
@@ -99,6 +100,12 @@ def check(cfg: CfgNode) -> list[str]:
     is_known = bool(options.SUBSET) and set(options.SUBSET) <= set(classes)
     expect(is_known, f"SEGMENT_RETRIEVAL.SUBSET {tuple(options.SUBSET)}: expected some of {', '.join(classes)}")
     return classes
+
+
+def check_size_of_cells(size: int, stride: int) -> None:
+    """Raises UserError for images whose last cells would lie beyond them, so that all would name other pixels."""
+    fits = f"expected a multiple of it, such as {-(-size // stride) * stride}"
+    expect(size % stride == 0, f"SEGMENT_RETRIEVAL.IMAGE_SIZE {size}: the map has cells of {stride} px, {fits}")
 
 
 def protocol(cfg: CfgNode) -> str:

@@ -41,6 +41,11 @@ class FrozenBackbone(nn.Module):
         """C of the map."""
         return self.backbone.output_shape()[self.map_name].channels
 
+    @property
+    def stride(self) -> int:
+        """Of the map, px."""
+        return self.backbone.output_shape()[self.map_name].stride
+
     def train(self, mode: bool = True) -> Self:
         return super().train(False)  # a frozen network has no other mode
 

@@ -23,6 +23,21 @@ def enlarge_labels(labels: Tensor, size: tuple[int, int]) -> Tensor:
     return F.interpolate(labels[None], size=size, mode="bilinear")[0].argmax(dim=0).to(torch.uint8)
 
 
+def enlarge_map(values: np.ndarray, seen: tuple[int, int], stride: int, size: tuple[int, int]) -> np.ndarray:
+    """(h, w) float32 over an image that the network has ``seen`` at (H', W') px -> over its (H, W) px, bilinear.
+
+    A cell is ``stride`` px of what was seen, also where that is no multiple of it and the last cells reach beyond it.
+    """
+    rows, columns = (_between_cells(*sides, stride) for sides in zip(size, seen, values.shape, strict=True))
+    return rows @ values @ columns.T
+
+
+def _between_cells(count: int, pixels: int, cells: int, stride: int) -> np.ndarray:
+    """(count, cells) float64: how much each cell counts at each of ``count`` places, evenly spread over the pixels."""
+    places = (np.arange(count) + 0.5) * pixels / count / stride - 0.5
+    return np.stack([np.interp(places, np.arange(cells), alone) for alone in np.eye(cells)], axis=1)
+
+
 def voc_colours() -> np.ndarray:
     """Pascal VOC's colour of each id, uint8 (256, 3) RGB, which DAVIS took over.
 

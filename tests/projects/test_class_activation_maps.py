@@ -10,6 +10,7 @@ from trees import refused
 
 from projects.ClassActivationMaps.run import Network, activation_map, class_of, in_order, overlay
 from projects.common.frozen_backbone import FrozenBackbone
+from projects.common.label_maps import enlarge_map
 from projects.ToyScenes import CLASS_NAMES
 from revisit.data.reader import read_image
 from revisit.evaluation.features import whole_image
@@ -28,9 +29,18 @@ def test_the_map_is_the_weighted_sum_between_its_extremes_and_dark_where_it_is_f
 
 def test_the_overlay_goes_from_blue_to_red():
     image = np.full((20, 30, 3), 100, np.uint8)
-    painted = overlay(image, np.array([[0.0, 0.0], [1.0, 1.0]], np.float32))
+    painted = overlay(image, np.linspace(0, 1, 20).repeat(30).reshape(20, 30))
     assert painted.shape == image.shape
     assert painted[0, 0].tolist() == [50, 50, 114] and painted[-1, 0].tolist() == [114, 50, 50]  # 128 at JET's ends
+
+
+def test_a_cell_lies_where_the_network_saw_it_also_beyond_the_images_edge():
+    """Of 40 px, 3 cells of 16: their centres are at 8, 24 and 40 px."""
+    cells = np.array([[0.0, 16.0, 32.0]] * 2)
+    large = enlarge_map(cells, (32, 40), 16, (32, 40))
+    assert np.allclose(large, np.clip(np.arange(40) + 0.5 - 8, 0, 32))
+    twice = enlarge_map(cells, (32, 40), 16, (64, 80))
+    assert np.allclose(twice, np.clip((np.arange(80) + 0.5) / 2 - 8, 0, 32))
 
 
 def save(path, weight, bias):
@@ -56,7 +66,8 @@ def test_each_network_draws_the_row_of_the_true_class(tmp_path, pretrained, run_
         own = features[CLASS_NAMES.index(image["truth"])].numpy()
         span = own.max() - own.min()
         for panel, cam in zip(row.tiles[1:], (own - own.min(), own.max() - own), strict=True):
-            assert np.array_equal(panel, fit(overlay(pixels, cam / span if span else 0 * cam)))
+            shown = enlarge_map(cam / span if span else 0 * cam, (64, 64), 32, pixels.shape[:2])
+            assert np.array_equal(panel, fit(overlay(pixels, shown)))
     assert cv2.imread(str(output / "cams.png")).shape[1] > 3 * 420
 
 

@@ -15,10 +15,11 @@ from trees import refused
 
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.LinearClassification import run as linear
-from projects.LinearClassification.labelled_sets import LabelledSet, check_classes
+from projects.LinearClassification.labelled_sets import LabelledSet, check_classes, transform_of
 from projects.LinearClassification.sgd import LinearTraining
 from revisit.data.catalog import get_records
 from revisit.data.reader import read_record
+from revisit.engine.setup import make_config
 from revisit.evaluation.features import center_crop
 
 from detectron2.config import CfgNode
@@ -208,3 +209,11 @@ def test_a_layer_is_trained_by_the_command(pretrained, run_project):
     right = logits.topk(5, dim=1).indices == torch.tensor([record["label"] for record in records])[:, None]
     expected = [round(100 * hits.sum().item() / len(records), 2) for hits in (right[:, 0], right.any(dim=1))]
     assert [results["top1"], results["top5"]] == expected
+
+
+def test_own_images_are_classified_as_the_evaluation_of_their_pretraining_sees_them():
+    ours = make_config("projects/LinearClassification/configs/own_images.yaml", ())
+    pretraining = make_config("configs/own_images/pretrain.yaml", ())
+    assert transform_of(ours) == "center_crop" and ours.LINEAR.IMAGE_SIZE == pretraining.KNN_EVAL.IMAGE_SIZE
+    same = ("NUM_NEIGHBORS", "TEMPERATURE")
+    assert [ours.KNN_EVAL[key] for key in same] == [pretraining.KNN_EVAL[key] for key in same]

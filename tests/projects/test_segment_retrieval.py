@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
+from trees import refused
 
 from projects.SegmentRetrieval import run as segments
 from revisit.data.labels import VOID
@@ -90,3 +91,9 @@ def test_a_backbone_names_the_regions_of_toy_scenes(run_project, pretrained):
     assert 0 < results["mIoU_11"] < 100 and "K-means 15" in results["protocol"]
     picture = cv2.imread(str(output / "gallery.png"))
     assert picture.shape[0] > 8 * TILE and picture.shape[1] > 6 * TILE and picture.std() > 10
+
+
+def test_images_whose_last_cells_would_lie_beyond_them_are_refused():
+    segments.check_size_of_cells(512, 32)
+    message = "IMAGE_SIZE 500: the map has cells of 32 px, expected a multiple of it, such as 512"
+    refused(message, segments.check_size_of_cells, 500, 32)

@@ -61,6 +61,16 @@ def test_there_is_a_plot_for_every_metric_that_some_run_has(tmp_path):
     assert [line_of(number) for number in (0, 8)] == [{"color": COLORS[0], "dash": dash} for dash in ("solid", "dash")]
 
 
+def test_what_is_said_of_a_queue_is_said_of_methods_with_one_alone(tmp_path):
+    notes = []
+    for methods in (["MoCo", "KNNMoCo"], ["SimCLR"], ["MoCo", "SimCLR"]):
+        folder = tmp_path / "_".join(methods)
+        runs = [make_run(folder / name, config=f"MODEL:\n  META_ARCHITECTURE: {name}\n") for name in methods]
+        losses = {title: note for title, note, _ in make_plots(list(enumerate(collect(runs)[0])))["Losses"]}
+        notes.append("queue" in losses["L_inst"])
+    assert notes == [True, False, False]
+
+
 def test_the_first_tables_show_each_kind_of_run_with_what_it_is_about(tmp_path):
     def write(name: str, architecture: str, metrics: str) -> None:
         make_run(tmp_path / name, config=f"MODEL:\n  META_ARCHITECTURE: {architecture}\n")
