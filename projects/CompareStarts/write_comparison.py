@@ -1,5 +1,6 @@
 """What a comparison of starts says: a table, a plot, a sentence, and results.json for a report."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -37,6 +38,10 @@ def write_comparison(task: Task, cells: list[Cell], seeds: Sequence[int], folder
     how = f"{'frozen features' if task.frozen else 'finetuning'} with {task.config}"
     protocol = f"{score}{better}, by {how} on labelled images of {task.data}, {numbers}"
     unfinished = sum(len(cell.values()) < len(cell.jobs) for cell in cells)
+    undefined = sum(any(map(math.isnan, cell.values())) for cell in cells)
+    if undefined:
+        why = "the test set has nothing that it scores, or a training failed"
+        sentences.append(f"{undefined} of {len(cells)} cells have no {score}: {why}. They are not compared.")
     if unfinished:
         sentences.append(f"So far: {unfinished} of {len(cells)} cells are not finished.")
     note = (
@@ -65,10 +70,10 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
 
 
 def finished_curves(cells: list[Cell]) -> dict[str, LabelCurve]:
-    """By start, the scores of the cells whose seeds are all finished."""
+    """By start, the scores of the cells whose seeds are all finished and have one."""
     curves = {cell.row: LabelCurve(cell.row, {}) for cell in cells}
     for cell in cells:
-        if len(values := cell.values()) == len(cell.jobs):
+        if len(values := cell.values()) == len(cell.jobs) and not any(map(math.isnan, values)):
             curves[cell.row].scores[int(cell.column)] = values
     return curves
 
@@ -106,6 +111,10 @@ def _csv(cells: list[Cell]) -> str:
     for cell in cells:
         values = cell.values()
         curve = LabelCurve(cell.row, {0: values})
-        numbers = [f"{curve.mean(0):.4f}" if values else "", f"{curve.deviation(0):.4f}" if len(values) > 1 else ""]
+        scored = values and not math.isnan(curve.mean(0))
+        numbers = [
+            f"{curve.mean(0):.4f}" if scored else "",
+            f"{curve.deviation(0):.4f}" if scored and values[1:] else "",
+        ]
         rows.append([cell.row, cell.column, *numbers, " ".join(map(str, values)), len(cell.jobs)])
     return csv_table(["start", "labels", "mean", "deviation", "values", "seeds"], rows).rstrip("\n")

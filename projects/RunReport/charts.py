@@ -1,6 +1,7 @@
 """What a report says of metrics: for each a small plot with a line for each run, as plotly's script takes them; which
 are scores, which value was the best, how fast the run was."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -89,7 +90,8 @@ def is_score(name: str) -> bool:
 def best_before(name: str, points: list[Point]) -> Point | None:
     """The best value of a metric if it is not the last; None where the code does not know which way is better."""
     way = name.startswith(HIGHER_IS_BETTER) - name.startswith(LOWER_IS_BETTER)
-    best = max(points, key=lambda point: way * point[1]) if way else points[-1]
+    defined = [point for point in points if not math.isnan(point[1])]
+    best = max(defined, key=lambda point: way * point[1]) if way and defined else points[-1]
     return best if best[0] != points[-1][0] else None
 
 

@@ -4,6 +4,7 @@ import csv
 import functools
 import io
 import json
+import math
 import operator
 import statistics
 from collections.abc import Iterable, Sequence
@@ -28,11 +29,15 @@ def csv_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def deviation(values: Sequence[float]) -> float:
-    """The standard deviation over seeds; of a single one 0."""
+    """The standard deviation over seeds; of a single one 0, and NaN where a value is NaN."""
+    if any(map(math.isnan, values)):
+        return math.nan
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def mean_and_spread(values: Sequence[float], digits: int) -> str:
-    """``mean ± standard deviation``, of a single value it alone."""
+    """``mean ± standard deviation``, of a single value it alone; a result may have null for a score."""
+    if any(map(math.isnan, values)):
+        return "undefined"
     spread = f" ± {deviation(values):.{digits}f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.{digits}f}{spread}"

@@ -41,7 +41,7 @@ def cells_of(task, root, *paths, labels=("8", "all"), seeds=(1, 2)):
     return make_cells(task, starts, read_labels(labels, task), seeds, root=root)
 
 
-def finish(cell: Cell, *values: float) -> None:
+def finish(cell: Cell, *values: float | None) -> None:
     for job, value in zip(cell.jobs, values, strict=False):
         job.claim()
         content: object = value
@@ -178,6 +178,10 @@ def test_the_table_says_how_far_a_comparison_has_come(depth_task, tmp_path):
     assert "With a 8 labelled images do what 27 do with random weights (15 to 47)." in text
     assert "No difference at 60." in text and "So far" not in text
     assert (folder / "scores.csv").read_text().splitlines()[1].startswith("random weights,8,0.9500,0.0707,0.9 1.0,2")
+    finish(cells[3], None, 0.5)
+    text = write_comparison(depth_task, cells, [1, 2], folder)
+    assert "| a | 0.650 ± 0.071 | undefined |" in text and "1 of 4 cells have no depth/rmse" in text
+    assert "With a 8 labelled images do more than 8 do" in text and "at 60" not in text
 
 
 @pytest.mark.parametrize(

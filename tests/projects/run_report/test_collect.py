@@ -1,6 +1,7 @@
 """What is read off the folders of runs, and what is refused; tables of JSON, settings, environments; best scores."""
 
 import json
+import math
 
 import pytest
 from folders import draw, make_run, write_checkpoint
@@ -148,6 +149,7 @@ def test_settings_are_those_that_are_not_default_and_what_differs_comes_first(tm
 @pytest.mark.parametrize("name", ["bbox/AP50", "knn_top1"])
 def test_the_best_is_named_where_better_has_a_direction_and_it_is_not_the_last(name):
     assert best_before(name, [(9, 1.0), (19, 3.0), (29, 2.0)]) == (19, 3.0)
+    assert best_before(name, [(9, math.nan), (19, 3.0), (29, 2.0)]) == (19, 3.0)
     assert best_before(name, [(9, 1.0), (19, 3.0)]) is best_before("depth/rmse", [(9, 5.0), (19, 3.0)]) is None
     assert best_before("depth/absrel", [(9, 5.0), (19, 3.0), (29, 4.0)]) == (19, 3.0)
     assert is_score(name) and is_score("depth/rmse") and not any(map(is_score, ("bbox/AP-cat", "lr", "rpn/num_pos")))
