@@ -102,8 +102,12 @@ _popen = subprocess.Popen
 
 def popen(args: Sequence[str], **options: object) -> subprocess.Popen | ForkedScript:
     """``subprocess.Popen``, but of a script or a module of Python's a fork."""
-    is_python = args[0] == sys.executable and (args[1] in ("-u", "-m") or args[1].endswith(".py"))
-    return (ForkedScript if is_python else _popen)(args, **options)
+    from revisit.engine.with_parent import with_parent  # not by the import of a fork, whose environment comes later
+
+    wrapper = with_parent([])
+    alone = args[len(wrapper) :] if list(args[: len(wrapper)]) == wrapper else args
+    is_python = alone[0] == sys.executable and (alone[1] in ("-u", "-m") or alone[1].endswith(".py"))
+    return ForkedScript(alone, **options) if is_python else _popen(args, **options)
 
 
 class ForkedScript:

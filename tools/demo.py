@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from revisit.engine.command import run_command
+from revisit.engine.with_parent import with_parent
 from revisit.errors import expect
 from revisit.files import make_folder, output_path
 from revisit.places import find, typed
@@ -62,7 +63,7 @@ class Demo:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         with open(log, "w") as file:
             words, environment = [sys.executable, find(command[0]), *command[1:]], os.environ | own | variables
-            process = subprocess.Popen(words, env=environment, **pipes)
+            process = subprocess.Popen(with_parent(words), env=environment, **pipes)
             for line in process.stdout:
                 file.write(line)
                 if shown := WORTH_SHOWING.search(line):

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
-from projects.common import with_parent
 from projects.common.sbatch import BatchJob
 from projects.PaperTables.paper_tables import TRAIN
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
@@ -29,10 +28,9 @@ from revisit.engine.data_checks import inspect_training
 from revisit.engine.merging import read_keys
 from revisit.engine.setup import make_config
 from revisit.engine.solver import resolve_schedule
+from revisit.engine.with_parent import with_parent
 from revisit.errors import UserError, translated
 from revisit.places import PACKAGES, find, find_config
-
-WITH_PARENT = Path(with_parent.__file__).resolve()
 
 
 @dataclass(frozen=True)
@@ -250,7 +248,7 @@ class _RunningJob:
 
     def _run(self, command: tuple[str, ...]) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-S", str(WITH_PARENT), str(os.getpid()), sys.executable, find(command[0]), *command[1:]],
+            with_parent([sys.executable, find(command[0]), *command[1:]]),
             cwd=PACKAGES,
             env=os.environ | {"OMP_NUM_THREADS": "1"},  # more busy threads than cores cost far more than they give
             stdout=self._log,
