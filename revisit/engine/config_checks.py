@@ -5,7 +5,7 @@ import os
 
 from revisit.data.inspection import Note
 from revisit.data.pixel_mapper import check_input
-from revisit.engine.solver import evaluates_on_the_way
+from revisit.engine.solver import evaluates_on_the_way, share_of_rate
 from revisit.errors import UserError, expect
 from revisit.evaluation.main_score import main_score
 from revisit.keys import PIXELWISE, check_values, resolve_by_images
@@ -72,16 +72,41 @@ def settle_evaluation(cfg: CfgNode, *, eval_only: bool) -> list[Note]:
 
 
 def check_schedule(cfg: CfgNode, num_images: int) -> list[Note]:
-    """What a run whose schedule is resolved would never come to."""
+    """What a run whose schedule is resolved would never come to.
+
+    Raises:
+        UserError: it would learn nothing, or by a part of the rate without a word.
+    """
     solver, method = cfg.SOLVER, method_of(cfg)
     notes = method.notes(cfg, num_images) if method else []
-    last = solver.MAX_ITER - (method.iterations_before_learning(cfg) if method else 0)
-    if solver.WARMUP_ITERS >= last > 0 and solver.LR_SCHEDULER_NAME != "PolynomialLR":
-        notes.append(f"SOLVER.WARMUP_ITERS {solver.WARMUP_ITERS}: the learning rate rises until the end, at {last}")
-    late = [step for step in solver.STEPS if step >= last] if solver.LR_SCHEDULER_NAME == "WarmupMultiStepLR" else []
-    if late:
-        notes.append(f"SOLVER.STEPS {late} come after the end of the run, at {last}, and do nothing")
+    length = solver.MAX_ITER - (method.iterations_before_learning(cfg) if method else 0)
+    notes += _notes_of_steps(cfg, length) if solver.LR_SCHEDULER_NAME == "WarmupMultiStepLR" else []
+    notes += _notes_of_warmup(cfg, length) if solver.LR_SCHEDULER_NAME != "PolynomialLR" else []
     return [(logging.WARNING, note) for note in notes]
+
+
+def _notes_of_steps(cfg: CfgNode, length: int) -> list[str]:
+    steps, warmup = cfg.SOLVER.STEPS, cfg.SOLVER.WARMUP_ITERS
+    inside = [step for step in steps if step <= min(warmup, length - 1)]
+    if inside and cfg.SOLVER.GAMMA < 1:
+        highest = f"the learning rate would never pass {cfg.SOLVER.GAMMA ** len(inside):g} times SOLVER.BASE_LR"
+        raise UserError(
+            f"SOLVER.STEPS {inside} lie inside the warm-up of SOLVER.WARMUP_ITERS {warmup}, so {highest}: expected "
+            f"a shorter warm-up, such as SOLVER.WARMUP_ITERS {inside[0] // 4}, or later steps"
+        )
+    late = [step for step in steps if step >= length]
+    return [f"SOLVER.STEPS {late} come after the end of the run, at {length}, and do nothing"] if late else []
+
+
+def _notes_of_warmup(cfg: CfgNode, length: int) -> list[str]:
+    warmup, rate = cfg.SOLVER.WARMUP_ITERS, share_of_rate(cfg, length)
+    if warmup >= length:
+        first, last = rate(0), rate(length - 1)
+        course = f"{'rises' if last > first else 'falls'} from {first:.2g} to {last:.2g} times SOLVER.BASE_LR"
+        return [f"SOLVER.WARMUP_ITERS {warmup} is no shorter than the run of {length}: the learning rate {course}"]
+    highest = rate(warmup)  # both schedules fall from there
+    short = f"SOLVER.WARMUP_ITERS {warmup} of {length}: the learning rate never passes {highest:.2g} times BASE_LR"
+    return [short] if highest < 0.75 else []
 
 
 def check_hardware(cfg: CfgNode) -> None:

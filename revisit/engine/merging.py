@@ -26,6 +26,15 @@ declare(
 
 COMMAND_LINE = "command line"
 MOST_FILES = 30  # that a config is made of
+# Keys that decide the same thing, with the value that leaves the decision to the others; None: it need not be left.
+LENGTHS: dict[str, object] = {"SOLVER.EPOCHS": 0, "SOLVER.MAX_ITER": 0, "SOLVER.MINUTES": 0.0}
+SAME_DECISION: tuple[dict[str, object], ...] = (
+    LENGTHS,
+    {"SOLVER.CHECKPOINT_PERIOD": 0, "SOLVER.CHECKPOINT_EPOCHS": 0},
+    {"TEST.EVAL_PERIOD": 0, "TEST.EVAL_EPOCHS": 0},
+    {"SOLVER.STEPS": None, "SOLVER.STEP_EPOCHS": ()},
+    {"SOLVER.PRECISION": "", "SOLVER.AMP.ENABLED": None, "SOLVER.AMP.DTYPE": None, "MODEL.CHANNELS_LAST": None},
+)
 _WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
 
 logger = logging.getLogger(__name__)
@@ -42,6 +51,8 @@ def merged_config(config_file: str, opts: Sequence[object] = (), trained: Traine
     expect(len(opts) % 2 == 0, f"expected pairs KEY VALUE after the options, got {' '.join(map(str, opts))}")
     in_file = read_keys(config_file) if config_file else {}
     typed = dict(zip(map(str, opts[::2]), opts[1::2], strict=True))
+    lengths = [key for key in LENGTHS if CfgNode._decode_cfg_value(typed.get(key))]
+    expect(len(lengths) < 2, f"{' and '.join(lengths)} both say how long the run is: expected one of them")
     defaults = get_cfg()
     for values, where in ((in_file, config_file), (typed, COMMAND_LINE)):
         if "IMPORTS" in values:
@@ -58,7 +69,7 @@ def merged_config(config_file: str, opts: Sequence[object] = (), trained: Traine
             logger.warning(f"{left}; give the key to use it")
         _merge(defaults, taken, trained.weights)
     _merge(defaults, in_file, config_file)
-    _merge(defaults, typed, COMMAND_LINE)
+    _merge(defaults, decisive(typed), COMMAND_LINE)
     defaults.OUTPUT_DIR = str(output_path(defaults.OUTPUT_DIR, "OUTPUT_DIR"))
     return defaults
 
@@ -67,7 +78,19 @@ def read_keys(path: str) -> dict[str, object]:
     """What a config file and those that it is based on state, by full key. Raises UserError with the file's name."""
     values: dict[str, object] = {}
     for level in _levels(path, []):
-        values |= level
+        values |= decisive(level)
+    return values
+
+
+def decisive(level: Mapping[str, object]) -> dict[str, object]:
+    """The keys that one place states, and for those that decide the same thing the value that leaves it to them: what
+    stands nearer to the user counts, whatever a base or a default says by another key."""
+    values = dict(level)
+    for keys in SAME_DECISION:
+        decided = [key for key in keys if key in level and (keys[key] is None or CfgNode._decode_cfg_value(level[key]))]
+        if decided:
+            left = {key: value for key, value in keys.items() if value is not None and key not in level}
+            values |= left
     return values
 
 

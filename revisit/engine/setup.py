@@ -5,7 +5,7 @@ import logging
 import os
 import shlex
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from glob import glob
 from pathlib import Path
@@ -47,7 +47,6 @@ from detectron2.utils.env import seed_all_rng
 
 logger = logging.getLogger(__name__)
 
-LENGTHS = {"SOLVER.MAX_ITER", "SOLVER.EPOCHS"}
 _BEGAN = time.perf_counter()
 
 
@@ -184,28 +183,17 @@ def _settle(
         cfg.SEED = int(np.random.SeedSequence().entropy % 2**31)
     if cfg.SOLVER.PRECISION == "auto_on_gpu":
         cfg.SOLVER.PRECISION = "auto" if cfg.MODEL.DEVICE != "cpu" and method_of(cfg) else ""
-    typed = set(opts[::2])
-    _settle_length(cfg, typed, before)
-    if cfg.SOLVER.PRECISION == "auto":
-        in_file = "SOLVER.PRECISION" not in typed and (cfg.SOLVER.AMP.ENABLED or cfg.MODEL.CHANNELS_LAST)
-        stated = in_file or not typed.isdisjoint(PRECISION[1:])
-        if before.get("SOLVER.PRECISION") == "":  # what an earlier part of the run measured
-            cfg.merge_from_list(flat((key, before[key]) for key in PRECISION if key not in typed))
-            stated = True
-        if stated:
-            cfg.SOLVER.PRECISION = ""
-
-
-def _settle_length(cfg: CfgNode, typed: Collection[str], before: Mapping[str, Any]) -> None:
-    """Of several lengths of a run the typed one counts; of a resumed one what SOLVER.MINUTES made of it."""
-    if cfg.SOLVER.MINUTES and (lengths := LENGTHS & set(typed)):
-        both = f"{' and '.join(sorted(lengths))} and SOLVER.MINUTES both say how long the run is: expected one of them"
-        expect("SOLVER.MINUTES" not in typed, both)
-        cfg.SOLVER.MINUTES = 0.0
     if cfg.SOLVER.MINUTES:
+        by_steps = f"SOLVER.MINUTES {cfg.SOLVER.MINUTES:g}: {cfg.MODEL.META_ARCHITECTURE} has no length in time"
+        expect(method_of(cfg) is not None, f"{by_steps}: expected SOLVER.MAX_ITER, or SOLVER.EPOCHS")
         cfg.SOLVER.MAX_ITER = cfg.SOLVER.EPOCHS = 0
         if before.get("SOLVER.MINUTES") == 0:
             cfg.merge_from_list(flat((key, before[key]) for key in LENGTH))
+    typed = set(opts[::2])
+    partly = "SOLVER.PRECISION" not in typed and typed & set(PRECISION)
+    if before.get("SOLVER.PRECISION") == "" and (cfg.SOLVER.PRECISION == "auto" or partly):
+        cfg.merge_from_list(flat((key, before[key]) for key in PRECISION if key not in typed))
+        cfg.SOLVER.PRECISION = ""  # an earlier part of the run measured
 
 
 @contextmanager

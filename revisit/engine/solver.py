@@ -1,7 +1,9 @@
 """Length, optimiser and learning rate of a training: epochs in iterations, and what Detectron2 has no keys for."""
 
+from collections.abc import Callable
 from functools import partial
 
+import torch
 from torch import nn, optim
 
 from revisit.errors import expect
@@ -22,7 +24,7 @@ from fvcore.common.param_scheduler import (
 declare(
     "SOLVER.EPOCHS",
     0,
-    "Length of the run: passes over DATASETS.TRAIN, turned into iterations by its real size; a positive MAX_ITER wins.",
+    "Length of the run: passes over DATASETS.TRAIN, turned into iterations by its real size.",
     whole(unit="epochs"),
     paper=200,
     may_change=True,
@@ -126,12 +128,24 @@ def build_lr_scheduler(cfg: CfgNode, optimizer: optim.Optimizer) -> optim.lr_sch
     wait = method.iterations_before_learning(cfg) if method else 0
     if not wait:
         return _schedule(cfg, optimizer)
-    rest = cfg.clone()
-    rest.defrost()
-    rest.SOLVER.MAX_ITER = length - wait
-    parts = [ConstantParamScheduler(0.0), _schedule(rest, optimizer)._multiplier]
+    parts = [ConstantParamScheduler(0.0), _schedule(of_length(cfg, length - wait), optimizer)._multiplier]
     whole = CompositeParamScheduler(parts, [wait / length, 1 - wait / length], ["fixed", "rescaled"])
     return LRMultiplier(optimizer, whole, length)
+
+
+def of_length(cfg: CfgNode, iterations: int) -> CfgNode:
+    """The config of a run of so many iterations."""
+    cfg = cfg.clone()
+    cfg.defrost()
+    cfg.SOLVER.MAX_ITER = iterations
+    return cfg
+
+
+def share_of_rate(cfg: CfgNode, length: int) -> Callable[[int], float]:
+    """The learning rate of a schedule of ``length`` iterations, those of no rate left out, as a share of BASE_LR."""
+    unused = optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    multiplier = _schedule(of_length(cfg, length), unused)._multiplier
+    return lambda iteration: multiplier(iteration / length)
 
 
 def _schedule(cfg: CfgNode, optimizer: optim.Optimizer) -> LRMultiplier:

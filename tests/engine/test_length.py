@@ -5,7 +5,7 @@ import time
 import pytest
 from commands import run
 from runs import load
-from trees import refusal
+from trees import refusal, refused
 
 from revisit.engine import measuring
 from revisit.engine.setup import make_config
@@ -38,6 +38,34 @@ def test_the_length_that_is_typed_counts():
     text = refusal(make_config, RECIPE, ["SOLVER.MINUTES", 5, "SOLVER.EPOCHS", 3])
     assert "SOLVER.EPOCHS and SOLVER.MINUTES" in text
     assert make_config("configs/own_images/pretrain.yaml", ["SOLVER.EPOCHS", 3]).SOLVER.MINUTES == 0
+
+
+def test_what_stands_nearer_to_the_user_decides_by_whatever_key(tmp_path):
+    files = {
+        "iterations": "_BASE_: configs/own_images/objects.yaml\nSOLVER: {MAX_ITER: 2, CHECKPOINT_PERIOD: 7}\n",
+        "time": f"_BASE_: {tmp_path}/iterations.yaml\nSOLVER: {{MINUTES: 3}}\nTEST: {{EVAL_PERIOD: 5}}\n",
+        "epochs": "_BASE_: time.yaml\nSOLVER: {EPOCHS: 4, CHECKPOINT_EPOCHS: 6, STEP_EPOCHS: [3]}\n",
+        "run": "SOLVER: {EPOCHS: 4, MAX_ITER: 28, STEPS: [21], STEP_EPOCHS: [3]}\n_BASE_: epochs.yaml\n",
+    }
+    for name, text in files.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+
+    def lengths(name: str, *typed: object) -> list:
+        cfg = make_config(str(tmp_path / f"{name}.yaml"), typed)
+        return [cfg.SOLVER[key] for key in ("MINUTES", "EPOCHS", "MAX_ITER", "CHECKPOINT_PERIOD", "CHECKPOINT_EPOCHS")]
+
+    assert lengths("iterations") == [0, 0, 2, 7, 0]
+    assert lengths("time") == [3, 0, 0, 7, 0]
+    assert lengths("epochs") == [0, 4, 0, 0, 6]
+    assert lengths("run") == [0, 4, 28, 0, 6]  # as a run's config.yaml states it
+    assert lengths("run", "SOLVER.EPOCHS", "9") == [0, 9, 0, 0, 6]
+    assert lengths("epochs", "SOLVER.MINUTES", "2", "SOLVER.CHECKPOINT_PERIOD", "8") == [2, 0, 0, 8, 0]
+    cfg = make_config(str(tmp_path / "epochs.yaml"), ["TEST.EVAL_EPOCHS", "3", "SOLVER.STEPS", "()"])
+    assert (cfg.TEST.EVAL_PERIOD, cfg.TEST.EVAL_EPOCHS, cfg.SOLVER.STEP_EPOCHS) == (0, 3, ())
+    assert make_config(str(tmp_path / "epochs.yaml"), []).SOLVER.PRECISION == "auto"  # of objects.yaml
+    (tmp_path / "exact.yaml").write_text("_BASE_: epochs.yaml\nSOLVER: {AMP: {ENABLED: False}}\n")
+    assert make_config(str(tmp_path / "exact.yaml"), []).SOLVER.PRECISION == ""
+    refused("MINUTES 3: GeneralizedRCNN", make_config, "configs/toy/detection.yaml", ["SOLVER.MINUTES", "3"])
 
 
 def test_a_run_of_minutes_is_measured_once_and_resumes_to_its_own_length(toy_root, tmp_path):

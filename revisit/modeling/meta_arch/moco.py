@@ -129,15 +129,15 @@ class MoCo(KeepsKeys, Pretraining):
         """Of a queue that holds a whole epoch or more (the paper's holds 0.55) or takes the run to fill, and of one
         group of all images."""
         size, batch, group, notes = cfg.MOCO.QUEUE_SIZE, cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO.BN_GROUP, []
+        wait, length = cls.iterations_before_learning(cfg), cfg.SOLVER.MAX_ITER
+        in_vain = f"MOCO.FILL_QUEUE_FIRST True keeps the learning rate at 0 for {wait} iterations, and the run has {length}"
+        expect(wait < length, f"{in_vain}: expected a longer run, or a smaller MOCO.QUEUE_SIZE")
         each = cls.keys_of_image(cfg)
         if size >= num_images * each:
             notes.append(
                 f"MOCO.QUEUE_SIZE {size} is {size / num_images / each:.1f} times the {num_images} images, so an "
                 f"image's own older keys are among its negatives: take about {max(batch, num_images // 2) * each}"
             )
-        wait = cls.iterations_before_learning(cfg)
-        if wait >= cfg.SOLVER.MAX_ITER:
-            notes.append(f"MOCO.FILL_QUEUE_FIRST True: it takes {wait} iterations, so this run learns nothing")
         shuffles = cfg.MOCO.SHUFFLE_BN and has_batch_norm(meta_backbone(cfg))
         if shuffles and 1 < group == batch // cfg.SOLVER.ACCUMULATION_STEPS:
             notes.append(
