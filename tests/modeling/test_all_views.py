@@ -268,3 +268,18 @@ def test_byol_collapses_without_its_predictor_alone_and_the_alarm_says_so(predic
 def test_what_makes_no_sense_is_refused(method, options, message):
     cfg = tiny_config(*options_of(method, *options))
     refused(message, type(tiny_model(*options_of(method))).check, cfg, 8)
+
+
+@pytest.mark.parametrize(("method", "encoder"), [("SimCLR", ""), ("BYOL", "momentum_")])
+def test_the_queue_takes_keys_and_features_of_the_anchors(method, encoder):
+    model = freeze_batch_norm(model_of(method, *NEIGHBORS))
+    views = random_views(3, num_small=SMALL)
+    step(model, views)
+    model.enqueue_pending_keys()
+    backbone, head = (getattr(model, f"{encoder}{part}") for part in ("backbone", "projection_head"))
+    for n, anchor in enumerate(views["anchor"]):
+        with torch.no_grad():
+            g = model.pooled(backbone, anchor[None])
+            expected = {"keys": normalize(head(g))[0], "features": normalize(g)[0]}
+        for name, row in expected.items():
+            torch.testing.assert_close(getattr(model.queue, name)[n], row, atol=1e-5, rtol=0)

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from revisit.modeling.losses.contrastive import contrastive_losses
 from revisit.modeling.meta_arch.moco import MoCo
 from revisit.modeling.momentum import update_momentum_encoder
 from revisit.modeling.monitors import contrast_accuracy, feature_std
+from revisit.modeling.neighbors import NeighborLossSchedule
 
 from detectron2.utils.events import EventStorage
 
@@ -213,3 +215,12 @@ def test_a_step_in_parts_logs_its_monitors_once_and_no_spread_of_a_single_image(
             model({name: value[n : n + 1] for name, value in views.items()})
         assert len(storage.history("contrast_top1").values()) == 1
         assert "feature_std" not in storage.histories()
+
+
+def test_neighbours_join_after_their_warm_up():
+    schedule, weights = NeighborLossSchedule(0.4, warmup_iterations=3), []
+    schedule.trainer = SimpleNamespace(model=SimpleNamespace())
+    for schedule.trainer.iter in range(5):
+        schedule.before_step()
+        weights.append(schedule.trainer.model.neighbor_weight)
+    assert weights == [0, 0, 0, 0.4, 0.4]

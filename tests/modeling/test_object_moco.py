@@ -172,8 +172,9 @@ def test_losses_of_images_are_those_of_knn_moco_beside_the_objects():
 
 def test_the_queue_of_images_has_their_keys_and_features_in_the_batchs_order():
     model, views = freeze_batch_norm(object_moco("OBJECTS.IMAGE_WEIGHT", 0.5)), views_of(3)
-    step(model, views)
+    step(model, views | {"label": torch.tensor([5, 6, 7])})
     model.enqueue_pending_keys()
+    assert model.queue.labels[:15].tolist() == [5] * 5 + [6] * 5 + [7] * 5  # of the objects of an image all
     for n, anchor in enumerate(views["anchor"]):
         with torch.no_grad():
             g = model.pooled(model.momentum_backbone.bottom_up, anchor[None])
