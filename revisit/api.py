@@ -20,7 +20,6 @@ from revisit.checkpoint.convert import as_rgb, flags_to_config
 from revisit.checkpoint.export import load_backbone as read_backbone
 from revisit.data.catalog import get_records
 from revisit.data.reader import require_record
-from revisit.engine.with_parent import with_parent
 from revisit.errors import UserError, expect
 from revisit.evaluation.features import BATCH, center_crop
 from revisit.files import make_folder, output_path
@@ -220,7 +219,7 @@ def _name_of(images: Images, folder: Path) -> str:
 def _command(verb: str, *words: str) -> None:
     """Run ``revisit VERB WORDS`` and print what it prints. Raises UserError with its last line where it fails."""
     line, command = "", [sys.executable, "-m", "revisit", verb, *words]
-    with subprocess.Popen(with_parent(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout
         try:
             for line in process.stdout:

@@ -102,7 +102,7 @@ _popen = subprocess.Popen
 
 def popen(args: Sequence[str], **options: object) -> subprocess.Popen | ForkedScript:
     """``subprocess.Popen``, but of a script or a module of Python's a fork."""
-    from revisit.engine.with_parent import with_parent  # not by the import of a fork, whose environment comes later
+    from projects.common.with_parent import with_parent  # not by the import of a fork, whose environment comes later
 
     wrapper = with_parent([])
     alone = args[len(wrapper) :] if list(args[: len(wrapper)]) == wrapper else args

@@ -18,8 +18,8 @@ import sys
 import time
 from pathlib import Path
 
+from projects.common.with_parent import with_parent
 from revisit.engine.command import run_command
-from revisit.engine.with_parent import with_parent
 from revisit.errors import expect
 from revisit.files import make_folder, output_path
 from revisit.places import find, typed

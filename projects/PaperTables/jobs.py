@@ -21,6 +21,7 @@ from pathlib import Path
 
 import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
 from projects.common.sbatch import BatchJob
+from projects.common.with_parent import with_parent
 from projects.PaperTables.paper_tables import TRAIN
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
 from revisit.data.catalog import datasets_root, get_records
@@ -28,7 +29,6 @@ from revisit.engine.data_checks import inspect_training
 from revisit.engine.merging import read_keys
 from revisit.engine.setup import make_config
 from revisit.engine.solver import resolve_schedule
-from revisit.engine.with_parent import with_parent
 from revisit.errors import UserError, translated
 from revisit.places import PACKAGES, find, find_config
 

@@ -35,11 +35,10 @@ def build_mapper(cfg: CfgNode, is_train: bool) -> PixelMapper | DetectionMapper:
     return (PixelMapper if cfg.MODEL.META_ARCHITECTURE in PIXELWISE else DetectionMapper)(cfg, is_train)
 
 
-def answers_of(cfg: CfgNode) -> list[str]:
-    """What a detector says of an object, as COCO's evaluation calls it."""
-    has_heads = cfg.MODEL.META_ARCHITECTURE == "GeneralizedRCNN"
-    heads = {"segm": cfg.MODEL.MASK_ON, "keypoints": cfg.MODEL.KEYPOINT_ON}
-    return ["bbox", *(name for name, is_on in heads.items() if is_on and has_heads)]
+def tasks_of(cfg: CfgNode) -> list[str]:
+    """What a detector is scored for, as COCO's evaluation calls it, also where it finds nothing."""
+    heads = {"segm": "MASK_ON", "keypoints": "KEYPOINT_ON"} if cfg.MODEL.META_ARCHITECTURE == "GeneralizedRCNN" else {}
+    return ["bbox", *(task for task, switch in heads.items() if cfg.MODEL[switch])]
 
 
 class FinetuneTrainer(RevisitTrainer):
@@ -84,7 +83,7 @@ class FinetuneTrainer(RevisitTrainer):
         if kind == "coco":
             folder = Path(cfg.OUTPUT_DIR) / "inference"
             options = {"output_dir": str(folder), "use_fast_impl": has_compiled_operators()}
-            return BoxEvaluator(dataset_name, answers_of(cfg), **options)
+            return BoxEvaluator(dataset_name, tasks=tasks_of(cfg), **options)
         known = f"coco, {', '.join(EVALUATORS)}"
         expect(kind in EVALUATORS, f"no evaluator for {dataset_name}: its evaluator_type is {kind}, expected {known}")
         return EVALUATORS[kind](dataset_name)

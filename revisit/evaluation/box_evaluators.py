@@ -4,7 +4,7 @@ import contextlib
 import io
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from pycocotools.coco import COCO
@@ -21,23 +21,16 @@ class BoxEvaluator(COCOEvaluator):
     """COCOEvaluator, for files that lack what pycocotools takes for granted, and for classes in any order.
 
     See ``complete_coco``. A data set without a file in COCO's format is scored against its records. A network that
-    finds nothing at all has AP 0 of every class that has truth.
-
-    Args:
-        answers: what the network gives, of bbox, segm and keypoints: what a network that finds nothing is scored for.
+    finds nothing at all has AP 0 of every class that has truth, of all Detectron2's ``tasks``.
     """
 
-    def __init__(self, dataset_name: str, answers: Sequence[str] = ("bbox",), **options: object):
-        self._answers = answers
+    def __init__(self, dataset_name: str, **options: object):
         with _file_of_truth(dataset_name):
             super().__init__(dataset_name, **options)
         if "annotations" in self._coco_api.dataset:
             complete_coco(self._coco_api.dataset, Path(self._metadata.get("image_root", "")))
             with contextlib.redirect_stdout(io.StringIO()):
                 self._coco_api.createIndex()
-
-    def _tasks_from_predictions(self, predictions: list[dict]) -> list[str]:
-        return super()._tasks_from_predictions(predictions) if predictions else sorted(self._answers)
 
     def _derive_coco_results(
         self, coco_eval: COCOeval | None, iou_type: str, class_names: list[str] | None = None

@@ -64,3 +64,8 @@ def test_features_come_in_the_order_of_the_data_set(toy_datasets):
     again = extractor(with_workers, model)("toy_objects_heldout")
     assert torch.equal(features.rows, again.rows)
     assert not model.training
+
+
+def test_the_centre_of_an_image_is_224_of_256():
+    image = np.random.default_rng(0).integers(0, 256, (256, 300, 3), dtype=np.uint8)
+    np.testing.assert_array_equal(center_crop(image, 224), image[16:240, 38:262])

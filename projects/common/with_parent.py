@@ -19,14 +19,9 @@ def with_parent(words: list[str]) -> list[str]:
     return [sys.executable, "-IS", os.path.abspath(__file__), str(os.getpid()), *words]
 
 
-def main() -> None:
-    parent, program = int(sys.argv[1]), sys.argv[2:]
+if __name__ == "__main__":
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it ended before
-            sys.exit(1)
-    os.execv(program[0], program)
-
-
-if __name__ == "__main__":
-    main()
+    if os.getppid() != int(sys.argv[1]):  # it ended before
+        sys.exit(1)
+    os.execv(sys.argv[2], sys.argv[2:])
