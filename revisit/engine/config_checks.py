@@ -71,14 +71,14 @@ def settle_evaluation(cfg: CfgNode, *, eval_only: bool) -> list[Note]:
     return notes
 
 
-def check_schedule(cfg: CfgNode, num_images: int) -> list[Note]:
+def check_schedule(cfg: CfgNode, num_images: int, num_processes: int = 1) -> list[Note]:
     """What a run whose schedule is resolved would never come to.
 
     Raises:
         UserError: it would learn nothing, or by a part of the rate without a word.
     """
     solver, method = cfg.SOLVER, method_of(cfg)
-    notes = method.notes(cfg, num_images) if method else []
+    notes = method.notes(cfg, num_images, solver.IMS_PER_BATCH // num_processes) if method else []
     length = solver.MAX_ITER - (method.iterations_before_learning(cfg) if method else 0)
     notes += _notes_of_steps(cfg, length) if solver.LR_SCHEDULER_NAME == "WarmupMultiStepLR" else []
     notes += _notes_of_warmup(cfg, length) if solver.LR_SCHEDULER_NAME != "PolynomialLR" else []

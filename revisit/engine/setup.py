@@ -76,7 +76,7 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
             notes += _fit_batch(cfg, num_images, num_processes)
             resolve_schedule(cfg, num_images)
             check_config(cfg, num_processes)  # now that what follows from the images is known
-            notes += about_data + (check_schedule(cfg, num_images) if cfg.SOLVER.MAX_ITER else [])
+            notes += about_data + (check_schedule(cfg, num_images, num_processes) if cfg.SOLVER.MAX_ITER else [])
         notes += inspect_evaluation(cfg, assume_missing=args.dry_run)
     make_folder(Path(cfg.OUTPUT_DIR), "OUTPUT_DIR")
     return Plan(cfg, notes, num_images)
@@ -243,7 +243,8 @@ def _measure(cfg: CfgNode) -> list[Note]:
             cfg.merge_from_list(flat(choose_precision(cfg).items()))
         if cfg.SOLVER.MINUTES:
             cfg.merge_from_list(flat(choose_length(cfg, _BEGAN).items()))
-            notes = check_schedule(cfg, sum(len(get_records(name)) for name in cfg.DATASETS.TRAIN))
+            images = sum(len(get_records(name)) for name in cfg.DATASETS.TRAIN)
+            notes = check_schedule(cfg, images, comm.get_world_size())
     in_bfloat16 = cfg.SOLVER.AMP.ENABLED and cfg.SOLVER.AMP.DTYPE == "bfloat16" and cfg.MODEL.DEVICE != "cpu"
     if in_bfloat16 and not torch.cuda.is_bf16_supported(including_emulation=False):
         notes.append((logging.WARNING, "this GPU computes no bfloat16 itself, which is slow: take AMP.DTYPE float16"))

@@ -18,6 +18,7 @@ from detectron2.modeling import build_backbone
 from detectron2.utils import comm
 
 aten = torch.ops.aten
+FEW_VALUES = 8  # of which a mean and a variance say little; of one the normalised value is 0, of two 1 and -1
 
 
 class BNGroups(NamedTuple):
@@ -54,6 +55,22 @@ def bn_groups(cfg: CfgNode, share: int, backbone: nn.Module | None = None) -> BN
         f"MOCO.BN_GROUP {size}, but each process (of {processes}) runs {part} images at a time: expected a size that "
         "divides them, or whole passes of neighbouring processes; 0 is the whole pass of a process"
     )
+
+
+def values_of_group(cfg: CfgNode, images: int) -> int:
+    """How many values of a channel a group of so many images has in the smallest map that batch norm normalises, over
+    the passes of large and of small views; where it is sure to be FEW_VALUES or more, that."""
+    if images >= FEW_VALUES:
+        return FEW_VALUES
+    backbone, views = meta_backbone(cfg).eval(), cfg.VIEWS
+    counts, places = [], []
+    for layer in filter(lambda layer: isinstance(layer, _BatchNorm), backbone.modules()):
+        layer.register_forward_pre_hook(lambda _, inputs: places.append(inputs[0][0, 0].numel()))
+    for number, size in ((1, views.LARGE_SIZE), (views.NUM_SMALL, views.SMALL_SIZE)):
+        if number:
+            backbone(torch.empty(1, 3, size, size, device="meta"))
+            counts.append(images * number * min(places))
+    return min(counts)
 
 
 def whole_batch(cfg: CfgNode) -> BNGroups:

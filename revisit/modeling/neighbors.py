@@ -68,10 +68,10 @@ class MinesNeighbors:
         expect(not in_parts, "NEIGHBORS.ENQUEUE_FIRST mines among all keys: expected SOLVER.ACCUMULATION_STEPS 1")
 
     @classmethod
-    def notes(cls, cfg: CfgNode, num_images: int) -> list[str]:
+    def notes(cls, cfg: CfgNode, num_images: int, share: int) -> list[str]:
         wait = _iterations_to_wait(cfg, num_images // cfg.SOLVER.IMS_PER_BATCH) if cfg.NEIGHBORS.WEIGHT else 0
         own = late_start("NEIGHBORS.WARMUP_EPOCHS", cfg.NEIGHBORS.WARMUP_EPOCHS, wait, cfg, "L_nn never joins")
-        return [*super().notes(cfg, num_images), *own]
+        return [*super().notes(cfg, num_images, share), *own]
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         schedule = NeighborLossSchedule(cfg.NEIGHBORS.WEIGHT, _iterations_to_wait(cfg, iterations_per_epoch))

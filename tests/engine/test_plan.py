@@ -84,29 +84,32 @@ def test_accumulation_needs_the_memory_of_one_part(recipe):
     ],
 )
 def test_what_does_less_than_its_key_says_is_noted(options, key):
-    notes = check_schedule(tiny_config(*options), 60)
+    notes = check_schedule(tiny_config("MOCO.SHUFFLE_BN", "MOCO.BN_GROUP" in options, *options), 60)
     assert [text.split()[0] for _, text in notes] == ([key] if key else [])
 
 
+ALONE = ("MOCO.SHUFFLE_BN", False)  # of one group of images nothing is said then
 STEPS = ("SOLVER.LR_SCHEDULER_NAME", "WarmupMultiStepLR", "SOLVER.WARMUP_ITERS", 100, "SOLVER.STEPS")
 
 
 def test_a_rate_that_never_comes_near_its_base_is_refused_or_said(tmp_path):
-    fits = tiny_config("SOLVER.MAX_ITER", 120, *STEPS, (101, 110))
+    fits = tiny_config(*ALONE, "SOLVER.MAX_ITER", 120, *STEPS, (101, 110))
     assert check_schedule(fits, 60) == []
     for step in (90, 100):  # with 100 of 120 the warm-up would rise to a tenth, and stay there
-        inside = tiny_config("SOLVER.MAX_ITER", 120, *STEPS, (step, 110))
+        inside = tiny_config(*ALONE, "SOLVER.MAX_ITER", 120, *STEPS, (step, 110))
         refused(rf"STEPS \[{step}\] lie inside .*WARMUP_ITERS 100, .* pass 0.1 times", check_schedule, inside, 60)
-    (text,) = [text for _, text in check_schedule(tiny_config("SOLVER.MAX_ITER", 50, *STEPS, ()), 60)]
+    (text,) = [text for _, text in check_schedule(tiny_config(*ALONE, "SOLVER.MAX_ITER", 50, *STEPS, ()), 60)]
     assert "WARMUP_ITERS 100 is no shorter than the run of 50" in text and "rises from 0.001 to 0.98 times" in text
     cosine = ("SOLVER.WARMUP_FACTOR", 0.5, "SOLVER.WARMUP_ITERS")
-    (text,) = [text for _, text in check_schedule(tiny_config("SOLVER.MAX_ITER", 50, *cosine, 50), 60)]
+    (text,) = [text for _, text in check_schedule(tiny_config(*ALONE, "SOLVER.MAX_ITER", 50, *cosine, 50), 60)]
     assert "falls from 0.5 to 0.01 times" in text  # to the cosine's end, which is 0
-    (text,) = [text for _, text in check_schedule(tiny_config("SOLVER.MAX_ITER", 60, *cosine, 40), 60)]
+    (text,) = [text for _, text in check_schedule(tiny_config(*ALONE, "SOLVER.MAX_ITER", 60, *cosine, 40), 60)]
     assert "WARMUP_ITERS 40 of 60: the learning rate never passes 0.25 times" in text  # (1 + cos(120 degrees)) / 2
     queue = ("MOCO.FILL_QUEUE_FIRST", True, "MOCO.QUEUE_SIZE", 50, "SOLVER.MAX_ITER")  # 7 iterations of 8 images
-    assert check_schedule(tiny_config(*queue, 8), 60) == []
-    refused("FILL_QUEUE_FIRST .* for 7 iterations, and the run has 7", check_schedule, tiny_config(*queue, 7), 60)
+    assert check_schedule(tiny_config(*ALONE, *queue, 8), 60) == []
+    refused(
+        "FILL_QUEUE_FIRST .* for 7 iterations, and the run has 7", check_schedule, tiny_config(*ALONE, *queue, 7), 60
+    )
 
 
 MEASURED = {
@@ -157,7 +160,7 @@ def test_several_processes_share_a_step_and_keep_a_copy_of_the_gradients():
 
 
 def resolved(num_images: int, *options: object):
-    cfg = tiny_config("SOLVER.MAX_ITER", 0, *options)
+    cfg = tiny_config(*ALONE, "SOLVER.MAX_ITER", 0, *options)
     resolve_schedule(cfg, num_images)
     return cfg
 

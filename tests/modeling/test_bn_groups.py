@@ -1,5 +1,6 @@
 """Groups of MOCO.BN_GROUP images share batch statistics, on one process or several, and groups that cannot be."""
 
+import re
 from functools import cache
 
 import pytest
@@ -15,6 +16,7 @@ from true_steps import take_steps
 
 from revisit.errors import UserError
 from revisit.modeling.bn_groups import BNGroups, bn_groups, group_batch_norm, whole_batch
+from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.modeling.shuffle_bn import shuffle_permutation
 
 from detectron2.utils import comm
@@ -212,3 +214,31 @@ def test_groups_take_every_image_once_or_are_refused(part, processes, parts, siz
     assert groups.images * groups.splits == part * groups.processes and 1 in (groups.splits, groups.processes)
     assert groups_of(0) == (part, 1, 1, processes)
     assert whole_batch(recipe()) == (part * parts * processes, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "processes", "said"),
+    [
+        (("MOCO.BN_GROUP", 1), 1, "of one place by one image alone"),  # 32 px end as one place
+        (("MOCO.BN_GROUP", 0, "SOLVER.IMS_PER_BATCH", 4), 4, "of one place by one image alone"),
+        (("MODEL.META_ARCHITECTURE", "DenseCL", "VIEWS.NUM_SMALL", 0, "MOCO.BN_GROUP", 1), 1, "by one image alone"),
+        (("MOCO.BN_GROUP", 2), 1, "fewer than 8 values"),
+        (("MOCO.BN_GROUP", 1, "VIEWS.LARGE_SIZE", 64), 1, "fewer than 8 values"),  # 4 places
+        (("MOCO.BN_GROUP", 2, "VIEWS.LARGE_SIZE", 64), 1, ""),
+        (("MOCO.BN_GROUP", 0), 2, "fewer than 8 values"),
+        (("MOCO.BN_GROUP", 0), 1, "no other group, .*: take a larger batch"),  # groups of 4 would have 4 values
+        (("MOCO.BN_GROUP", 0, "SOLVER.IMS_PER_BATCH", 16), 1, "no other group, .*: take MOCO.BN_GROUP 8"),
+        (("MOCO.BN_GROUP", 16, "SOLVER.IMS_PER_BATCH", 16), 2, "no other group, .*: take MOCO.BN_GROUP 8"),
+        (("MOCO.BN_GROUP", 0, "SOLVER.IMS_PER_BATCH", 16), 2, ""),
+    ],
+)
+def test_groups_that_tell_nothing_are_refused_and_those_that_tell_keys_are_warned_of(options, processes, said):
+    cfg = tiny_config(*options)
+    share = cfg.SOLVER.IMS_PER_BATCH // processes
+    try:
+        method_of(cfg).check(cfg, share)
+        (note,) = method_of(cfg).notes(cfg, 1000, share) or [""]
+    except UserError as error:
+        assert "alone" in said
+        note = str(error)
+    assert bool(note) == bool(said) and re.search(said, note), note

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from revisit.devices import send
-from revisit.errors import expect
+from revisit.errors import UserError, expect
 from revisit.keys import POSITIVE, SWITCH, declare, one_of, real, whole
-from revisit.modeling.bn_groups import bn_groups, group_batch_norm, has_batch_norm, meta_backbone
+from revisit.modeling.bn_groups import FEW_VALUES, BNGroups, bn_groups, group_batch_norm, values_of_group
 from revisit.modeling.distributed import start_gather
 from revisit.modeling.losses.contrastive import contrastive_losses
 from revisit.modeling.losses.queue_scores import MAX_SCORES
@@ -76,6 +76,22 @@ moco(
 moco("MOCO.SHUFFLE_BN", True, "Shuffle the momentum encoder's images over these groups.", SWITCH, paper=True)
 
 
+def _notes_of_groups(cfg: CfgNode, groups: BNGroups) -> list[str]:
+    """Of batch statistics that may tell which key belongs to which positive, and of those of few values."""
+    name = f"MOCO.BN_GROUP {cfg.MOCO.BN_GROUP}"
+    if values_of_group(cfg, groups.images) < FEW_VALUES:
+        few = f"{name} normalises the smallest map by fewer than {FEW_VALUES} values, which tell images apart poorly"
+        return [f"{few}: take larger groups, or larger views"]
+    if not cfg.MOCO.SHUFFLE_BN or groups.count > 1:
+        return []
+    half = groups.images // 2
+    splits = groups.images % 2 == 0 and values_of_group(cfg, half) >= FEW_VALUES
+    return [
+        f"{name} is all that runs at a time, so MOCO.SHUFFLE_BN has no other group, and batch statistics may tell "
+        f"which key belongs to which positive: take {f'MOCO.BN_GROUP {half}' if splits else 'a larger batch'}"
+    ]
+
+
 @dataclass(frozen=True)
 class Encoded:
     """What the encoders make of this process's B images; the losses and the monitors read it."""
@@ -122,15 +138,18 @@ class MoCo(KeepsKeys, Pretraining):
     def check(cls, cfg: CfgNode, share: int) -> None:
         keys, size = cfg.SOLVER.IMS_PER_BATCH * cls.keys_of_image(cfg), cfg.MOCO.QUEUE_SIZE
         expect(keys <= size, f"MOCO.QUEUE_SIZE {size} is smaller than the global batch of {keys} keys")
-        bn_groups(cfg, share)
+        groups = bn_groups(cfg, share)
+        if groups and values_of_group(cfg, groups.images) == 1:
+            alone = f"MOCO.BN_GROUP {cfg.MOCO.BN_GROUP} normalises a map of one place by one image alone"
+            raise UserError(f"{alone}, which makes all images alike: expected larger groups, or larger views")
 
     @classmethod
-    def notes(cls, cfg: CfgNode, num_images: int) -> list[str]:
-        """Of a queue that holds a whole epoch or more (the paper's holds 0.55) or takes the run to fill, and of one
-        group of all images."""
-        size, batch, group, notes = cfg.MOCO.QUEUE_SIZE, cfg.SOLVER.IMS_PER_BATCH, cfg.MOCO.BN_GROUP, []
+    def notes(cls, cfg: CfgNode, num_images: int, share: int) -> list[str]:
+        """Of a queue that holds a whole epoch or more (the paper's holds 0.55), and of groups of batch norm. Raises
+        UserError for a queue that the run does not fill, with MOCO.FILL_QUEUE_FIRST."""
+        size, batch, notes = cfg.MOCO.QUEUE_SIZE, cfg.SOLVER.IMS_PER_BATCH, []
         wait, length = cls.iterations_before_learning(cfg), cfg.SOLVER.MAX_ITER
-        in_vain = f"MOCO.FILL_QUEUE_FIRST True keeps the learning rate at 0 for {wait} iterations, and the run has {length}"
+        in_vain = f"MOCO.FILL_QUEUE_FIRST True keeps the rate at 0 for {wait} iterations, and the run has {length}"
         expect(wait < length, f"{in_vain}: expected a longer run, or a smaller MOCO.QUEUE_SIZE")
         each = cls.keys_of_image(cfg)
         if size >= num_images * each:
@@ -138,13 +157,8 @@ class MoCo(KeepsKeys, Pretraining):
                 f"MOCO.QUEUE_SIZE {size} is {size / num_images / each:.1f} times the {num_images} images, so an "
                 f"image's own older keys are among its negatives: take about {max(batch, num_images // 2) * each}"
             )
-        shuffles = cfg.MOCO.SHUFFLE_BN and has_batch_norm(meta_backbone(cfg))
-        if shuffles and 1 < group == batch // cfg.SOLVER.ACCUMULATION_STEPS:
-            notes.append(
-                f"MOCO.BN_GROUP {group} is all that runs at a time, so MOCO.SHUFFLE_BN finds no other group, and batch "
-                f"statistics may tell which key belongs to which positive: take MOCO.BN_GROUP {group // 2}"
-            )
-        return notes
+        groups = bn_groups(cfg, share)
+        return notes + (_notes_of_groups(cfg, groups) if groups else [])
 
     @classmethod
     def iterations_before_learning(cls, cfg: CfgNode) -> int:

@@ -67,8 +67,9 @@ class Pretraining(nn.Module):
         """Raise UserError where a run would be silently wrong; ``share`` images are a process's batch."""
 
     @classmethod
-    def notes(cls, cfg: CfgNode, num_images: int) -> list[str]:
-        """Warnings, a line each, of what will do less than its key says in a run over ``num_images`` images."""
+    def notes(cls, cfg: CfgNode, num_images: int, share: int) -> list[str]:
+        """Warnings, a line each, of what will do less than its key says in a run over ``num_images`` images, of whose
+        batches each process has ``share``."""
         return []
 
     @classmethod

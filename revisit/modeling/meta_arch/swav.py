@@ -94,8 +94,8 @@ class SwAV(AllViews):
         expect(mining == "before_head", f"NEIGHBORS.MINING {mining}: SwAV's queue holds codes; expected before_head")
 
     @classmethod
-    def notes(cls, cfg: CfgNode, num_images: int) -> list[str]:
-        per_epoch, notes = num_images // cfg.SOLVER.IMS_PER_BATCH, super().notes(cfg, num_images)
+    def notes(cls, cfg: CfgNode, num_images: int, share: int) -> list[str]:
+        per_epoch, notes = num_images // cfg.SOLVER.IMS_PER_BATCH, super().notes(cfg, num_images, share)
         waits = {"FROZEN_EPOCHS": "prototypes never learn"}
         waits |= {"QUEUE_FROM_EPOCH": "its queue is never used"} if cfg.SWAV.QUEUE_SIZE else {}
         for name, consequence in waits.items():
