@@ -92,8 +92,8 @@ def write_list(path: Path, images: list[str], folder: Path, comment: str) -> Non
     """
     relative = os.path.relpath(folder.resolve(), path.parent.resolve())  # a link's parent is not its target's
     text = "".join(f"{line}\n" for line in (f"# {path.stem}: {comment}", *(f"{relative}/{name}" for name in images)))
-    same = not path.exists() or path.read_text() == text
+    same = not path.exists() or path.read_text(errors="surrogateescape") == text
     expect(same, f"{path} is there already and is another list: move it away, or choose another --output")
     path.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(path) as temporary:
-        temporary.write_text(text)
+        temporary.write_text(text, errors="surrogateescape")

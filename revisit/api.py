@@ -18,7 +18,9 @@ from torch import Tensor, nn
 
 from revisit.checkpoint.convert import as_rgb, flags_to_config
 from revisit.checkpoint.export import load_backbone as read_backbone
+from revisit.checkpoint.flags import BIT_DEPTH
 from revisit.data.catalog import get_records
+from revisit.data.deep_pixels import find_bit_depth
 from revisit.data.reader import require_record
 from revisit.errors import UserError, expect
 from revisit.evaluation.features import BATCH, center_crop
@@ -176,6 +178,7 @@ def embed(backbone: Backbone, images: Images, *, size: int = 224) -> np.ndarray:
 
     Args:
         images: a folder, in the order of its sorted paths, files, or the name of a data set.
+            Of more than 8 bits a sample as the backbone was trained with, else by the images (INPUT.BIT_DEPTH auto).
         size: of the square that is cut from the middle of an image, px, after its short side became 256/224 of that.
             Rows say most at the size of the views that the backbone has seen: 64 of own_images/pretrain.yaml.
 
@@ -190,9 +193,11 @@ def embed(backbone: Backbone, images: Images, *, size: int = 224) -> np.ndarray:
     else:
         records = [{"file_name": str(file)} for file in images]
         expect(bool(records), "no images to embed: expected a folder, or a list of at least one file")
-    device, rows = backbone.mean.device, []
+    device, rows, bits = backbone.mean.device, [], backbone.flags.get(BIT_DEPTH)
+    if bits is None and (asked := find_bit_depth(records)):
+        bits = asked[0]
     for start in range(0, len(records), BATCH):
-        batch = np.stack([center_crop(require_record(record), size) for record in records[start : start + BATCH]])
+        batch = np.stack([center_crop(require_record(record, bits), size) for record in records[start : start + BATCH]])
         maps = backbone(torch.from_numpy(batch).permute(0, 3, 1, 2).to(device))
         rows.append(nn.functional.normalize(list(maps.values())[-1].mean(dim=(2, 3))).cpu())
     return torch.cat(rows).numpy()
@@ -212,7 +217,7 @@ def _name_of(images: Images, folder: Path) -> str:
     if isinstance(images, str | Path):
         return f"folder:{Path(images).resolve()}" if Path(images).is_dir() else str(images)
     listed = folder / "images.txt"
-    listed.write_text("".join(f"{Path(file).resolve()}\n" for file in images))
+    listed.write_text("".join(f"{Path(file).resolve()}\n" for file in images), errors="surrogateescape")
     return f"list:{listed.resolve()}"
 
 

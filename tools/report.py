@@ -28,8 +28,8 @@ def main() -> None:
     page = render(*collect(args.folders))
     make_folder(args.output.parent, "the folder of --output")
     with translated(f"writing --output {args.output}"), written_whole(args.output) as temporary:
-        temporary.write_text(page)
-    print(f"written to {args.output}: {len(page.encode()) / 1e6:.1f} MB")
+        temporary.write_text(page, errors="backslashreplace")  # names of files need not be UTF-8
+    print(f"written to {args.output}: {len(page) / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ def cost_of(job: Job) -> str:
         return f"{cfg.SOLVER.MINUTES:g} minutes"
     if cfg.SOLVER.MAX_ITER <= 0:
         try:
-            resolve_schedule(cfg, inspect_training(cfg, assume_missing=True)[0])
+            resolve_schedule(cfg, inspect_training(cfg, assume_missing=True, looked_at=False)[0])
         except UserError:
             return f"{cfg.SOLVER.EPOCHS} epochs"
     return f"{cfg.SOLVER.MAX_ITER:,} iterations of {cfg.SOLVER.IMS_PER_BATCH} images"

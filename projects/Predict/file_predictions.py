@@ -12,7 +12,7 @@ from projects.Predict.prediction_sheet import class_colors, color_depth, draw_ob
 from projects.Predict.predictions import Predictor, detections_of
 from revisit.data.image_folders import load_folder
 from revisit.data.opening import SUFFIXES
-from revisit.errors import UserError, expect
+from revisit.errors import UserError, expect, printable, translated
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.files import written_whole
 from revisit.keys import DETECTORS
@@ -81,13 +81,17 @@ class FilePredictor:
                 continue
             try:
                 pixels = self._predictor.read({"file_name": str(source.path)})
+                picture = self._picture(pixels, str(source.path), source.name)
             except UserError as error:
                 self.unreadable.append(str(error))
                 continue
-            _write_image(self._output / f"{source.name}.png", self._picture(pixels, str(source.path), source.name))
+            _write_image(self._output / f"{source.name}.png", picture)
         self._write_json()
 
     def _run_video(self, source: Source) -> None:
+        if any(printable(str(path)) != str(path) for path in (source.path, self._output)):
+            self.unreadable.append(f"{source.path}: OpenCV opens no video whose name is not UTF-8, so rename it")
+            return
         video, film, count = cv2.VideoCapture(str(source.path)), None, 0
         rate, expected = video.get(cv2.CAP_PROP_FPS) or 25.0, int(video.get(cv2.CAP_PROP_FRAME_COUNT))
         while (read := video.read())[0]:
@@ -109,8 +113,8 @@ class FilePredictor:
         """Record what is predicted for an (H, W, 3) uint8 RGB image; returns it drawn, in a size to look at."""
         height, width = pixels.shape[:2]
         image_id, size = len(self._images) + 1, int(np.clip(max(height, width), *PICTURE))
-        self._images.append({"id": image_id, "file_name": file_name, "height": height, "width": width})
         predicted = self._predictor({"file_name": file_name}, pixels)
+        self._images.append({"id": image_id, "file_name": file_name, "height": height, "width": width})
         if self.is_detector:
             objects = predicted["instances"].to("cpu")
             self.objects += instances_to_coco_json(objects, image_id)
@@ -133,10 +137,12 @@ class FilePredictor:
             contents["predictions.json"] = objects
         for name, content in contents.items():
             with written_whole(self._output / name) as temporary:
-                temporary.write_text(json.dumps(content, ensure_ascii=False))
+                temporary.write_text(json.dumps(content))  # names that are not UTF-8 are escaped
 
 
 def _write_image(path: Path, image: np.ndarray) -> None:
     path.parent.mkdir(exist_ok=True)
     pixels = image[..., ::-1] if image.ndim == 3 else image
-    expect(cv2.imwrite(str(path), np.ascontiguousarray(pixels)), f"cannot write {path}: is there room left?")
+    encoded = cv2.imencode(".png", np.ascontiguousarray(pixels))[1]
+    with translated(f"writing {path}"):  # not by OpenCV, which ends the process at a name that is not UTF-8
+        path.write_bytes(encoded.tobytes())

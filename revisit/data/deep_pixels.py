@@ -13,7 +13,7 @@ from PIL import Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from revisit.data.image_bytes import read_bytes
-from revisit.data.opening import JPEG_MAGIC, PNG_MAGIC, TIFF_MAGICS, check_pixel_count, open_image, strips
+from revisit.data.opening import JPEG_MAGIC, PNG_MAGIC, TIFF_MAGICS, check_pixel_count, open_image, strips, taking_turns
 from revisit.data.records import ask_each, sample
 from revisit.errors import UserError
 from revisit.keys import declare, one_of
@@ -176,7 +176,8 @@ def _range_of_deep(record: dict) -> tuple[str, bool, float, float] | None:
         image = open_deep(data)
         if not is_deep(data, image):
             return None
-        values = read_values(data, image)
+        with taking_turns(image.height * image.width if image else len(data)):
+            values = read_values(data, image)
     except Exception:  # damaged files raise whatever their bytes trip; who reads them whole will say so
         return None
     return str(record["file_name"]), values.dtype.kind == "f", float(values.min()), float(values.max())

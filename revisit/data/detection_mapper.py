@@ -7,8 +7,9 @@ import torch
 from PIL import Image
 
 from revisit.data.deep_pixels import bit_depth
+from revisit.data.image_bytes import UnreadableImageError
 from revisit.data.labels import read_ids
-from revisit.data.reader import require_record
+from revisit.data.reader import read_record, require_record
 from revisit.errors import UserError
 
 from detectron2.config import CfgNode
@@ -17,19 +18,36 @@ from detectron2.data import detection_utils as utils
 from detectron2.data import transforms as T
 
 
+def longest_side(cfg: CfgNode, is_train: bool) -> int:
+    """The most px that a detector's resized image has."""
+    return cfg.INPUT.MAX_SIZE_TRAIN if is_train else cfg.INPUT.MAX_SIZE_TEST
+
+
+def too_thin(record: dict, longest: int) -> str:
+    """What is wrong with an image whose short side would have no pixel when the long one has ``longest``; else ""."""
+    height, width = record.get("height", 1), record.get("width", 1)
+    if 2 * min(height, width) * longest >= max(height, width):  # as Detectron2 rounds
+        return ""
+    return f"{record['file_name']}: {width} x {height} px are too thin: with {longest} px on the long side none is left"
+
+
 class DetectionMapper(DatasetMapper):
     """DatasetMapper with our reader; its ``__call__`` names the function that reads, so the steps are repeated here.
 
     Raises:
-        UserError: on a call, an image that cannot be read, or whose size is not its record's.
+        UserError: on a call, an image whose size is not its record's; for tests also one that is of no use.
+        UnreadableImageError: for training, an image that cannot be read, or is too thin.
     """
 
     def __init__(self, cfg: CfgNode, is_train: bool):
         super().__init__(cfg, is_train)
         self._bit_depth = bit_depth(cfg)
+        self._longest = longest_side(cfg, is_train)
 
     def read(self, record: dict) -> np.ndarray:
         """The (H, W, 3) uint8 RGB pixels of a record's image."""
+        if self.is_train:
+            return read_record(record, self._bit_depth, like_pil=True, complete=True)
         return require_record(record, self._bit_depth, like_pil=True)
 
     def __call__(self, record: dict, pixels: np.ndarray | None = None) -> dict:
@@ -40,6 +58,8 @@ class DetectionMapper(DatasetMapper):
             utils.check_image_size(record, pixels)
         except utils.SizeMismatchError as error:
             raise UserError(" ".join(str(error).split())) from error
+        if problem := too_thin({**record, "height": pixels.shape[0], "width": pixels.shape[1]}, self._longest):
+            raise UnreadableImageError(problem) if self.is_train else UserError(problem)
         labels = None  # of panoptic segmentation
         if "sem_seg_file_name" in record:
             labels = read_ids(record.pop("sem_seg_file_name"))

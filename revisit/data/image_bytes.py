@@ -9,11 +9,16 @@ import fsspec
 
 PathLike = str | os.PathLike[str]
 MAX_BYTES = 2**30
+_HEAD, _TAIL = 2**16, 2**12  # bytes
 BLOCK = 512  # bytes, of which a tar file is made: a header, then the member's bytes, filled up
 
 
 class UnreadableImageError(Exception):
     """A file that does not hold a complete image; the message names the file and says why."""
+
+
+class TruncatedImageError(UnreadableImageError):
+    """A file that holds the first part of an image."""
 
 
 def read_bytes(record: dict, most: int | None = None) -> bytes:
@@ -24,6 +29,20 @@ def read_bytes(record: dict, most: int | None = None) -> bytes:
         return read_sample(record) if "offset" in record else read_file(record["file_name"])
     start = record.get("offset", 0)
     return _read_range(str(record["file_name"]), start, start + most)
+
+
+def read_ends(record: dict) -> bytes:
+    """The first and the last bytes of an image, up to 64 kB and 4 kB; all of a smaller one, and of one in a shard.
+
+    Raises:
+        UnreadableImageError, OSError: see read_file.
+    """
+    if "offset" in record or os.stat(record["file_name"]).st_size <= _HEAD + _TAIL:
+        return read_bytes(record)
+    with open(record["file_name"], "rb", buffering=0) as file:
+        head = file.read(_HEAD)
+        file.seek(-_TAIL, os.SEEK_END)
+        return head + file.read(_TAIL)
 
 
 def first_bytes(file_name: PathLike, most: int = 16) -> bytes:

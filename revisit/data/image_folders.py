@@ -155,13 +155,13 @@ def read_split(path: Path) -> list[str]:
 
 
 def _read_names(path: Path, what: str) -> list[str]:
-    return list(filter(None, map(str.strip, read_lines(path, what))))
+    return list(filter(None, map(str.strip, read_lines(path, what, errors="surrogateescape"))))
 
 
-def read_lines(path: Path, what: str) -> list[str]:
+def read_lines(path: Path, what: str, errors: str = "strict") -> list[str]:
     """The lines of a text file in UTF-8; the UserError of another one calls it ``what``."""
     with translated(f"reading {what} {path}"):
-        return path.read_text(encoding="utf-8-sig").splitlines()
+        return path.read_text(encoding="utf-8-sig", errors=errors).splitlines()
 
 
 def check_split(path: Path, names: list[str]) -> None:
@@ -175,4 +175,4 @@ def write_split(path: Path, names: list[str]) -> None:
     """Write a split, sorted, whole or not at all; see check_split."""
     check_split(path, names)
     with written_whole(path) as temporary:
-        temporary.write_text("".join(f"{name}\n" for name in sorted(names)))
+        temporary.write_text("".join(f"{name}\n" for name in sorted(names)), errors="surrogateescape")

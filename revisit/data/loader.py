@@ -1,5 +1,6 @@
 """The data loaders, restartable at any iteration: uint8 batches of views, and of finetuning Detectron2's batches."""
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from detectron2.config import CfgNode
 from detectron2.data import DatasetFromList, get_detection_dataset_dicts
 from detectron2.data.build import trivial_batch_collator
 from detectron2.utils import comm
+from detectron2.utils.logger import log_first_n
 
 
 class ViewBatch(TypedDict, total=False):
@@ -205,7 +207,10 @@ class ResumableLoader:
 
 
 class MappedRecords(Dataset):
-    """Mapped records by (place in the run, record index); what the mapper draws depends on (seed, place) alone."""
+    """Mapped records by (place in the run, record index); what the mapper draws depends on (seed, place) alone.
+
+    As in pretraining, the next readable record stands in for one that cannot be read, which is logged once.
+    """
 
     def __init__(self, records: list[dict], mapper: Callable[[dict], dict], seed: int):
         self._records = DatasetFromList(records, copy=False)
@@ -217,8 +222,16 @@ class MappedRecords(Dataset):
 
     def __getitem__(self, key: tuple[int, int]) -> dict:
         place, index = key
-        seed_global_generators(self._seed, Stream.FINETUNE_SAMPLE, place)
-        return self._mapper(self._records[index])
+
+        def mapped(record: dict) -> dict:
+            seed_global_generators(self._seed, Stream.FINETUNE_SAMPLE, place)
+            return self._mapper(record)
+
+        _, sample_of_run, failed = read_or_next(self._records, index, mapped)
+        for problem in failed:
+            message = f"unreadable image replaced by its neighbour: {problem}"
+            log_first_n(logging.WARNING, message, name=__name__, key="message")
+        return sample_of_run
 
 
 class FinetuneLoader:

@@ -3,7 +3,8 @@
 import importlib
 import io
 import os
-from contextlib import suppress
+import threading
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import BinaryIO
 
 from PIL import Image, UnidentifiedImageError, features
@@ -16,6 +17,8 @@ JPEG, PROGRESSIVE_JPEG = 7, 12
 _OF_FORMAT = {"WEBP": 18, "AVIF": 12, "HEIF": 12}
 _OF_OTHERS = 8
 _STRIP = 2**20  # px
+_LARGE = 2**24  # px
+_turn = threading.Lock()
 
 
 def formats_of_plugins() -> dict[str, tuple[str, ...]]:
@@ -64,6 +67,11 @@ def check_pixel_count(height: int, width: int, bytes_a_pixel: int) -> None:
     most = MAX_MEMORY // bytes_a_pixel
     if height * width > most:
         raise ValueError(f"{width} x {height} pixels, and such a file may have {most:,}: make it smaller, or cut it")
+
+
+def taking_turns(num_pixels: int) -> AbstractContextManager:
+    """To be held by threads while they decode an image of so many pixels: of large ones, one at a time."""
+    return _turn if num_pixels > _LARGE else nullcontext()
 
 
 def strips(height: int, width: int) -> list[slice]:

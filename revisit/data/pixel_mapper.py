@@ -12,7 +12,7 @@ from torchvision.transforms.functional import affine
 from revisit.data.catalog import register
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.labels import VOID, check_size, read_depth, read_labels
-from revisit.data.reader import require_record
+from revisit.data.reader import read_record, require_record
 from revisit.errors import expect
 from revisit.keys import PIXELS, PIXELWISE, declare, each, maybe, one_of, real
 
@@ -102,6 +102,7 @@ class PixelMapper:
     Raises:
         UserError: on construction, an INPUT that means something else, or data sets of DATASETS.TRAIN with different
             classes; on a call, a file that cannot be read, or two that differ in size.
+        UnreadableImageError: for training, an image that cannot be read.
     """
 
     def __init__(self, cfg: CfgNode, is_train: bool):
@@ -120,6 +121,8 @@ class PixelMapper:
 
     def read(self, record: dict) -> np.ndarray:
         """The (H, W, 3) uint8 RGB pixels of a record's image."""
+        if self._is_train:
+            return read_record(record, self._bit_depth, complete=True)
         return require_record(record, self._bit_depth)
 
     def __call__(self, record: dict, pixels: np.ndarray | None = None) -> dict:

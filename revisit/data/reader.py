@@ -17,9 +17,8 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from revisit.data.deep_pixels import decode_deep, is_deep, open_deep, read_values
-from revisit.data.image_bytes import PathLike, UnreadableImageError, read_bytes
-from revisit.data.opening import JPEG, JPEG_MAGIC, PROGRESSIVE_JPEG, check_pixel_count, open_image, strips
-from revisit.data.records import ask_each, sample
+from revisit.data.image_bytes import PathLike, TruncatedImageError, UnreadableImageError, read_bytes, read_ends
+from revisit.data.opening import JPEG, JPEG_MAGIC, PNG_MAGIC, PROGRESSIVE_JPEG, check_pixel_count, open_image, strips
 from revisit.errors import UserError, first_line
 
 from detectron2.utils.logger import log_first_n
@@ -27,6 +26,7 @@ from detectron2.utils.logger import log_first_n
 Read = TypeVar("Read")
 MAX_REPLACEMENTS = 20  # images in a row
 _ORIENTATION = 0x0112  # the EXIF tag
+_END_OF_JPEG = b"\xff\xd9"
 _PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)  # markers of JPEG
 _TIFF_WIDTH, _TIFF_HEIGHT = 256, 257  # tags of TIFF
 _LYING = (5, 6, 7, 8)  # orientations whose rows are columns
@@ -70,24 +70,31 @@ class Picture(NamedTuple):
             is_plain = image.mode in ("L", "RGB") and image.info.get("adobe_transform", 1) == 1
             return (image.height, image.width) if is_plain and _orientation(image) in (None, 1) else None
 
-    def decode(self, reduction: int = 1, like_pil: bool = False) -> np.ndarray:
+    def decode(self, reduction: int = 1, like_pil: bool = False, complete: bool = False) -> np.ndarray:
         """The (H, W, 3) uint8 RGB image, upright as its EXIF orientation says.
 
         Args:
             reduction: 1, 2, 4 or 8. A JPEG comes as ceil(H / reduction) x ceil(W / reduction) px; anything else whole.
             like_pil: have a whole JPEG decoded by PIL, as Detectron2 does: OpenCV differs by a grey level or two.
+            complete: take a truncated JPEG too, as OpenCV fills it, unless nothing of it is there. It is logged once.
 
         Raises:
-            UnreadableImageError: truncated, not an image, too large (revisit.data.opening), or with values that ``bit_depth``
+            TruncatedImageError: a JPEG without its end.
+            UnreadableImageError: not an image, too large (revisit.data.opening), or with values that ``bit_depth``
                 does not hold.
         """
         if isinstance(self.data, np.ndarray):
             return self.data
         with _naming(self.name):
             if self.is_jpeg:
-                _check_jpeg(self.data)
-            if self.is_jpeg and not like_pil:
-                return _decode_by_opencv(self.data, reduction)
+                try:
+                    _check_jpeg(self.data)
+                except TruncatedImageError:
+                    if not complete:
+                        raise
+                    return _complete(self.data, reduction, self.name)
+                if not like_pil:
+                    return _decode_by_opencv(self.data, reduction)
             return _decode_by_pil(self.data, self.bit_depth)
 
 
@@ -103,15 +110,17 @@ def open_record(record: dict, bit_depth: int | None = None) -> Picture:
     return Picture(read_bytes(record), f"{record['file_name']}{place}", bit_depth)
 
 
-def read_record(record: dict, bit_depth: int | None = None, like_pil: bool = False) -> np.ndarray:
+def read_record(
+    record: dict, bit_depth: int | None = None, like_pil: bool = False, complete: bool = False
+) -> np.ndarray:
     """The (H, W, 3) uint8 RGB image of a data set's record: see open_record and Picture.decode."""
-    return open_record(record, bit_depth).decode(like_pil=like_pil)
+    return open_record(record, bit_depth).decode(like_pil=like_pil, complete=complete)
 
 
 def require_record(record: dict, bit_depth: int | None = None, like_pil: bool = False) -> np.ndarray:
-    """As read_record, where nothing can stand in for the image: raises UserError if it cannot be read."""
+    """As read_record, where nothing can stand in for the image: it is completed, or raises UserError."""
     try:
-        return read_record(record, bit_depth, like_pil)
+        return read_record(record, bit_depth, like_pil, complete=True)
     except UnreadableImageError as error:
         remedy = "" if "INPUT.BIT_DEPTH" in str(error) else ": expected a complete file, so copy it again"
         raise UserError(f"unreadable image {error}{remedy}") from error
@@ -144,7 +153,7 @@ def _naming(name: str) -> Iterator[None]:
     try:
         yield
     except UnreadableImageError as error:
-        raise UnreadableImageError(f"{name}: {error}") from None
+        raise type(error)(f"{name}: {error}") from None
     except Exception as error:  # decoders raise whatever damaged bytes trip, struct.error and MemoryError too
         raise UnreadableImageError(f"{name}: {first_line(error)}") from error
 
@@ -154,6 +163,15 @@ def _decode_by_opencv(data: bytes, reduction: int) -> np.ndarray:
     image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB | _REDUCED[reduction])
     if image is None:
         raise UnreadableImageError("OpenCV cannot decode this JPEG")
+    return image
+
+
+def _complete(data: bytes, reduction: int, name: str) -> np.ndarray:
+    image = _decode_by_opencv(data + _END_OF_JPEG, reduction)
+    if (image == image[0, 0]).all():
+        raise UnreadableImageError("truncated JPEG, of which nothing is there")
+    message = f"{name} is a truncated JPEG: what is missing is grey"
+    log_first_n(logging.WARNING, message, name=__name__, key="message")
     return image
 
 
@@ -174,11 +192,11 @@ def _check_jpeg(data: bytes) -> None:
             size = tuple(int.from_bytes(data[at : at + 2]) for at in (position + 5, position + 7))
             bytes_a_pixel = PROGRESSIVE_JPEG if marker in _PROGRESSIVE else JPEG
         if marker == 0xDA:
-            if data.rfind(b"\xff\xd9", position) < 0:
-                raise UnreadableImageError("truncated JPEG")
             if 0 in size:
                 raise UnreadableImageError("JPEG without a size")
             check_pixel_count(*size, bytes_a_pixel)
+            if data.rfind(_END_OF_JPEG, position) < 0:
+                raise TruncatedImageError("truncated JPEG")
             return
         position += 2 + int.from_bytes(data[position + 2 : position + 4])
     raise UnreadableImageError("truncated JPEG")
@@ -253,15 +271,14 @@ def read_size(file_name: PathLike) -> dict[str, int]:
     return {"height": height, "width": width}
 
 
-def find_unreadable(records: Sequence[dict], bit_depth: int | None) -> tuple[int, list[str]]:
-    """Read a sample of the images: how many that are, and for each that cannot be read its file, and why."""
-
-    def problem(record: dict) -> str:
-        try:
-            read_record(record, bit_depth)
-        except UnreadableImageError as error:
-            return str(error)
-        return ""
-
-    chosen = sample(records)
-    return len(chosen), list(filter(None, ask_each(problem, chosen, "reading images")))
+def ends_well(record: dict) -> bool:
+    """Whether a JPEG or PNG has a sound head and its end. False of what has to be decoded to know."""
+    try:
+        data = read_ends(record)
+        if data.startswith(JPEG_MAGIC):
+            _check_jpeg(data)
+            return True
+        open_image(data)
+    except Exception:  # of whatever damaged bytes trip; who decodes them says what is wrong
+        return False
+    return data.startswith(PNG_MAGIC) and data[24] < 16 and data.rfind(b"IEND") > 0

@@ -4,6 +4,7 @@ Like all that a script needs to understand its command line, this imports neithe
 """
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -16,6 +17,8 @@ TIMEOUT = timedelta(minutes=30)  # how long processes of a run wait for each oth
 
 def run_command(main: Callable[[], None]) -> None:
     """Run an entry script's ``main``: UserError becomes one line and its exit code, Ctrl-C exit code 130."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     try:
         main()
     except UserError as error:

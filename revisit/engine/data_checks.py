@@ -9,9 +9,11 @@ from revisit.checkpoint.run_folder import UNTRAINED, Trained
 from revisit.data.catalog import MissingDataError, get_records, is_labelled
 from revisit.data.class_names import share_classes
 from revisit.data.deep_pixels import bit_depth, find_bit_depth
+from revisit.data.detection_mapper import longest_side, too_thin
 from revisit.data.inspection import Note, inspect, num_classes
-from revisit.data.records import shared_images
-from revisit.errors import UserError, expect
+from revisit.data.records import Records, shared_images
+from revisit.data.soundness import MAX_SHARE, look_at
+from revisit.errors import UserError, expect, some
 from revisit.evaluation.features import check_not_enlarged
 from revisit.keys import DETECTORS
 from revisit.modeling.meta_arch.pretraining import method_of
@@ -20,19 +22,22 @@ from revisit.urls import local_copy
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 
+MOST_LISTED = 20  # unreadable images
 
-def inspect_training(cfg: CfgNode, *, assume_missing: bool = False) -> tuple[int, list[Note]]:
+
+def inspect_training(cfg: CfgNode, *, assume_missing: bool = False, looked_at: bool = True) -> tuple[int, list[Note]]:
     """How many images of DATASETS.TRAIN are learned from, and what is to be said of them; INPUT.BIT_DEPTH is resolved.
 
     Args:
         assume_missing: for a data set that is not on disk take its published size, where that is known.
+        looked_at: whether images are read.
 
     Raises:
         UserError: no data, or not what the network learns from.
     """
     if not cfg.DATASETS.TRAIN:
         raise UserError("no data to train on: set DATASETS.TRAIN, such as \"('folder:/data/photos',)\"")
-    total, notes, on_disk = 0, [], []
+    total, notes, on_disk, sets = 0, [], [], {}
     for name in cfg.DATASETS.TRAIN:
         try:
             records, about_records = inspect(cfg, name, to_learn=True)
@@ -45,7 +50,10 @@ def inspect_training(cfg: CfgNode, *, assume_missing: bool = False) -> tuple[int
         leaves_out = cfg.MODEL.META_ARCHITECTURE in DETECTORS and cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS
         total += sum(map(is_labelled, records)) if leaves_out else len(records)
         on_disk += records
+        sets[name] = records
     resolve_bit_depth(cfg, on_disk)
+    for name, records in sets.items() if looked_at else ():
+        notes += look_at_images(cfg, name, records, to_learn=True)
     return total, notes
 
 
@@ -70,6 +78,7 @@ def inspect_evaluation(cfg: CfgNode, *, assume_missing: bool = False) -> list[No
         by_name[name] = records
         notes += about_records
         resolve_bit_depth(cfg, records)
+        notes += look_at_images(cfg, name, records, to_learn=not tested and name != bank)
         if method_of(cfg):
             check_not_enlarged(name, cfg.KNN_EVAL.IMAGE_SIZE, "KNN_EVAL.IMAGE_SIZE")
         labels = {record.get("label", -1) for record in records}  # -1: no class
@@ -90,6 +99,32 @@ def inspect_evaluation(cfg: CfgNode, *, assume_missing: bool = False) -> list[No
         if shared := shared_images(by_name.get(bank, []), by_name.get(name, [])):
             both = f"{shared} of {len(by_name[name])} images of {name} are in KNN_EVAL.BANK {bank} too"
             notes.append((logging.WARNING, f"{both}, where each finds itself: expected other images"))
+    return notes
+
+
+def look_at_images(cfg: CfgNode, name: str, records: Records, *, to_learn: bool) -> list[Note]:
+    """The rule of docs/faults.md for images that cannot be read, before the first step: how many were looked at, which
+    are replaced or completed. Raises UserError, after a list of them, for too many, and for any in a set to be scored.
+    """
+    of_boxes, pretrains = cfg.MODEL.META_ARCHITECTURE in DETECTORS, method_of(cfg)
+    side = longest_side(cfg, to_learn)
+    look = look_at(
+        records, bit_depth(cfg), whole=not to_learn, wrong_with=lambda one: too_thin(one, side) if of_boxes else ""
+    )
+    lost = look.unreadable + (look.truncated if pretrains and to_learn else [])
+    completed = [] if pretrains and to_learn else look.truncated
+    seen = f"data set {name!r}: {look.seen:,} of {len(records):,} images looked at"
+    if len(lost) > (MAX_SHARE * look.seen if to_learn else 0):
+        print("unreadable:", *lost[:MOST_LISTED], sep="\n    ", flush=True)
+        most = f"at most {MAX_SHARE:.0%}" if to_learn else "none, because the rest would be another test set"
+        found = f"{len(lost):,} cannot be read, such as {lost[0]}"
+        raise UserError(f"{seen}, {found}: expected {most}; copy them again, or remove them")
+    notes: list[Note] = [(logging.INFO, f"{seen}, {len(lost) + len(completed) or 'none'} of them damaged")]
+    if lost:
+        notes.append((logging.WARNING, f"{seen}; others stand in for {len(lost):,} unreadable ones: {some(lost)}"))
+    if completed:
+        grey = f"{len(completed):,} truncated JPEGs are completed with grey"
+        notes.append((logging.WARNING, f"{seen}; {grey}: {some(completed)}"))
     return notes
 
 

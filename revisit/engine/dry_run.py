@@ -13,9 +13,11 @@ from revisit.checkpoint.flags import flags_of
 from revisit.checkpoint.run_folder import VIEWS
 from revisit.data.catalog import get_records
 from revisit.data.deep_pixels import bit_depth
+from revisit.data.image_bytes import UnreadableImageError
 from revisit.data.inspection import Note
 from revisit.data.loader import core_rate
-from revisit.data.reader import UnreadableImageError, find_unreadable
+from revisit.data.soundness import look_at
+from revisit.engine.data_checks import MOST_LISTED
 from revisit.engine.solver import build_optimizer
 from revisit.engine.step_cost import build_meta_model, step_cost
 from revisit.errors import UserError
@@ -30,7 +32,6 @@ GIB = 2**30
 # What GPU-hours, and the images that a GPU takes, are stated for: a GPU's peak in dense bfloat16, and the share of it
 # that is assumed. It is low because batch norm and small maps wait for memory, not for arithmetic.
 GPU, PEAK_FLOPS, UTILISATION = "A100", 312e12, 0.10
-_MOST_LISTED = 20  # unreadable images
 
 
 def dry_run(cfg: CfgNode, num_images: int, num_processes: int, notes: Sequence[Note] = ()) -> dict:
@@ -61,9 +62,6 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int, notes: Sequence[N
     for level, text in notes:
         print(f"{'warning: ' if level > logging.INFO else ''}{text}")
     data = recipe["data"]
-    if data.get("unreadable"):
-        found = f"{data['unreadable']} of {data['images_checked']} images that were read are unreadable"
-        print(f"warning: {found}:", *data["unreadable_first"], sep="\n    ")
     if method and data["found"]:
         save_view_sheet(cfg, output / VIEWS)
         print(f"wrote {output / VIEWS}: anchor, positive and small crops of some images")
@@ -191,6 +189,6 @@ def _data_on_disk(cfg: CfgNode) -> dict:
         records = [record for name in cfg.DATASETS.TRAIN for record in get_records(name)]
     except UserError as error:
         return {"found": False, "problem": str(error)}
-    checked, problems = find_unreadable(records, bit_depth(cfg))
-    read = {"images_checked": checked, "unreadable": len(problems)}
-    return {"found": True, **read, "unreadable_first": problems[:_MOST_LISTED]}
+    look = look_at(records, bit_depth(cfg))
+    counts = {"images_checked": look.seen, "unreadable": len(look.unreadable), "truncated": len(look.truncated)}
+    return {"found": True, **counts, "unreadable_first": (look.unreadable + look.truncated)[:MOST_LISTED]}

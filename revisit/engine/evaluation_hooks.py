@@ -16,6 +16,7 @@ from torch import Tensor
 from revisit.checkpoint.run_folder import BEST, BEST_RECORD, RESULTS, UNEVALUATED, read_iteration
 from revisit.data.records import changes
 from revisit.engine.hooks import write_checkpoint
+from revisit.errors import UserError
 from revisit.evaluation.label_free import LABEL_FREE, LabelFreeScores, neighbor_stability
 from revisit.evaluation.main_score import find_score, is_better, main_score
 from revisit.files import written_whole
@@ -55,14 +56,26 @@ class Evaluation(HookBase):
         self.trainer.gather_metrics()  # a loss that was not finite stops the run here
         try:
             results = self.trainer.test(self.trainer.cfg, self.trainer.model)
-        except Exception:
+        except Exception as error:
             if comm.is_main_process():  # an evaluation that fails costs nobody the training before it
-                with contextlib.suppress(OSError):
-                    self.trainer.checkpointer.save(UNEVALUATED, iteration=self.trainer.iter)
+                self._save_unevaluated(error)
             raise
         self.trainer.results = results
         self.trainer.storage.put_scalars(smoothing_hint=False, **flatten_results_dict(results))
         comm.synchronize()  # what it took differs, and the next step should not be blamed
+
+    def _save_unevaluated(self, error: Exception) -> None:
+        """Save the network, and let the message of a mistake of the user's end with the way on."""
+        try:
+            self.trainer.checkpointer.save(UNEVALUATED, iteration=self.trainer.iter)
+        except OSError:
+            return
+        path = self._folder / f"{UNEVALUATED}.pth"
+        way = f"the evaluation failed; the network of this step is in {path}, which --eval-only --weights {path} scores"
+        if isinstance(error, UserError):
+            error.args = (f"{error}; {way}, and --resume continues from the last checkpoint",)
+        else:
+            logger.error(f"{way} once its cause is mended")
 
 
 class LabelFreeResults(dict[str, float]):

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from revisit.checkpoint.run_folder import FINAL, remove_outdated, write_results
+from revisit.data.soundness import MAX_SHARE
 from revisit.engine.run_lock import check_owner
 from revisit.engine.stop_signals import SharedWish, StopSignals
 from revisit.errors import InterruptedRunError, StoppedRunError, UserError
@@ -76,7 +77,6 @@ class ReadErrors(HookBase):
     reads says little. ``read_failures`` counts the failures since the run began or was resumed.
     """
 
-    MAX_SHARE = 0.01
     WINDOW = 1000  # reads
 
     def __init__(self, global_batch: int, iterations_per_epoch: int):
@@ -100,11 +100,11 @@ class ReadErrors(HookBase):
             return
         failures = sum(comm.all_gather(self._failures))
         reads = self._steps * self._global_batch + failures
-        if failures > self.MAX_SHARE * reads:
+        if failures > MAX_SHARE * reads:
             examples = [name for names in comm.all_gather(sorted(self._known)[:1]) for name in names]
             raise UserError(
                 f"{failures} of {reads} images could not be read, {', '.join(['for one', *examples][:2])}. "
-                f"More than {self.MAX_SHARE:.0%} is not an accident: repair the data set"
+                f"More than {MAX_SHARE:.0%} is not an accident: repair the data set"
             )
         get_event_storage().put_scalar("read_failures", failures, smoothing_hint=False)
 

@@ -1,5 +1,6 @@
 """The log of a run: on the console, and in OUTPUT_DIR/log.txt."""
 
+import io
 import logging
 import re
 import sys
@@ -31,6 +32,8 @@ def open_log(folder: str, names: Iterable[str] = ()) -> None:
     """
     for name in (*LIBRARIES, "revisit", *names):
         for handler in setup_logger(folder, distributed_rank=comm.get_rank(), name=name).handlers:
+            if isinstance(handler.stream, io.TextIOWrapper):
+                handler.stream.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
             if not handler.stream.isatty() and not isinstance(handler.formatter, Uncolored):
                 handler.setFormatter(Uncolored(handler.formatter))
             if handler.stream is sys.stdout:

@@ -178,7 +178,7 @@ def report_non_finite(error: NonFiniteLossError, output: Path, batch: dict | lis
         with contextlib.suppress(OSError):  # a full disk: what happened is reported all the same
             folder.mkdir(parents=True, exist_ok=True)
             stem = f"iteration_{error.iteration:07d}_process_{comm.get_rank()}"
-            (folder / f"{stem}.txt").write_text("".join(f"{name}\n" for name in images))
+            (folder / f"{stem}.txt").write_text("".join(f"{name}\n" for name in images), errors="surrogateescape")
             save_batch_sheets(batch, folder / stem)
     comm.synchronize()
     losses = ", ".join(f"{name} {' '.join(f'{value:g}' for value in values)}" for name, values in error.losses.items())

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
+from revisit.errors import printable
+
 Color = tuple[int, int, int]  # RGB
 
 TILE, PANEL = 160, 420  # px, the longer side of an image in a gallery, and of one to look at closely
@@ -80,7 +82,7 @@ def save_sheet(
         """A line ``size`` px high; of one wider than ``span`` px only the end, which tells paths apart."""
         letters = max(1, int(span / (0.6 * size)))
         text = text if len(text) <= letters else f"…{text[1 - letters :]}"
-        page.text(x, y, text, fontsize=size * 72 / DPI, va="center", **style)
+        page.text(x, y, printable(text), fontsize=size * 72 / DPI, va="center", **style)
 
     write(MARGIN, MARGIN + 8, title, room, 17, weight="bold")
     write(MARGIN, MARGIN + 8 + LINE, subtitle, room, 12, color=GREY)

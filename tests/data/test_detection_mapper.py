@@ -11,6 +11,7 @@ from tiny import tiny_config
 from trees import refusal
 
 from revisit.data.detection_mapper import DetectionMapper
+from revisit.data.image_bytes import UnreadableImageError
 
 from detectron2.data import DatasetMapper
 from detectron2.structures import BoxMode
@@ -75,12 +76,17 @@ def test_detection_sees_one_photograph_at_every_depth(tmp_path, depth):
         assert (one - other).abs().max() <= 2 and one.float().std() > 20
 
 
-def test_a_truncated_or_deep_or_other_image_is_one_line(tmp_path):
+def test_a_deep_or_thin_or_other_image_is_one_line_and_a_truncated_one_is_completed(tmp_path):
     buffer = io.BytesIO()
     Image.fromarray(shallow_picture()).save(buffer, "JPEG")
     (tmp_path / "cut.jpg").write_bytes(buffer.getvalue()[:-300])
     (tmp_path / "whole.jpg").write_bytes(buffer.getvalue())
-    mapper = DetectionMapper(config(), True)
+    mapper = DetectionMapper(config(), False)
     other_size = record(tmp_path / "whole.jpg", width=33, height=50)
-    for wrong in (record(tmp_path / "cut.jpg"), record(write_at("12", tmp_path / "deep", photograph())), other_size):
+    thin = tmp_path / "thin.png"
+    Image.fromarray(np.zeros((1, 4000, 3), np.uint8)).save(thin)  # 0.33 px of at most 1,333
+    for wrong in (record(thin), record(write_at("12", tmp_path / "deep", photograph())), other_size):
         assert wrong["file_name"] in refusal(mapper, wrong)
+    with pytest.raises(UnreadableImageError, match="4000 x 1 px are too thin"):  # another stands in for it
+        DetectionMapper(config(), True)(record(thin))
+    assert mapper(record(tmp_path / "cut.jpg"))["image"].float().std() > 5  # what is there, and grey

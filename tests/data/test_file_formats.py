@@ -15,8 +15,7 @@ from projects.RunReport.page import Album
 from revisit.data.image_folders import load_class_folders, load_folder
 from revisit.data.labels import read_ids
 from revisit.data.opening import FORMATS, formats_of_plugins
-from revisit.data.reader import UnreadableImageError, find_unreadable, read_image, read_size
-from revisit.data.records import SAMPLED
+from revisit.data.reader import UnreadableImageError, read_image, read_size
 
 
 def names(records):
@@ -95,14 +94,3 @@ def test_suffixes_of_cameras_and_browsers_are_read_and_others_are_counted(tmp_pa
     assert names(records) == ["a.jfif", "b.JPE", "c.mpo", "d.jif"]
     assert all(read_image(record["file_name"]).shape == shallow_picture().shape for record in records)
     assert "left out 1 .image and 1 .tga and" in caplog.text and "3 without a suffix" in caplog.text
-
-
-def test_unreadable_images_are_found_among_a_sample(tmp_path):
-    good, bad = tmp_path / "good.png", tmp_path / "bad.png"
-    Image.fromarray(shallow_picture()).save(good)
-    touch(bad)
-    records = [{"file_name": str(path)} for path in [good] * SAMPLED + [bad] * SAMPLED]
-    checked, problems = find_unreadable(records, None)
-    assert checked == SAMPLED and 0.3 * SAMPLED < len(problems) < 0.7 * SAMPLED
-    assert all(problem.startswith(f"{bad}: ") for problem in problems)
-    assert find_unreadable([], None) == (0, [])

@@ -1,6 +1,7 @@
 """Predictions for files that are no data set: pictures, videos, and JSON that pycocotools reads."""
 
 import json
+import os
 from argparse import Namespace
 from pathlib import Path
 
@@ -37,13 +38,15 @@ def weights_of(recipe: str, folder: Path) -> Path:
 
 @pytest.fixture
 def inputs(tmp_path) -> Path:
-    """Two images in folders with odd names, a damaged one, and a video of three frames."""
+    """Three images in folders with odd names, a damaged one, and a video of three frames."""
     folder = tmp_path / "meine Fotos"
     (folder / "ä b").mkdir(parents=True)
     rng = np.random.default_rng(0)
     for name, size in (("one.png", (90, 120)), ("ä b/one.jpg", (120, 70))):
         (folder / name).write_bytes(cv2.imencode(Path(name).suffix, rng.integers(0, 256, (*size, 3), np.uint8))[1])
     (folder / "broken.jpg").write_bytes(b"no image")
+    os.rename(folder / "one.png", os.fsencode(folder) + b"/caf\xe9.png")  # not UTF-8, of which OpenCV's names are
+    (folder / "one.png").write_bytes((folder / os.fsdecode(b"caf\xe9.png")).read_bytes())
     (folder / "odd.tif").write_bytes(cv2.imencode(".tif", np.full((9, 9), 1e6, np.float32))[1])
     writer = cv2.VideoWriter(str(tmp_path / "film.mp4"), cv2.VideoWriter_fourcc(*"mp4v"), 10, (96, 64))
     for _ in range(3):
@@ -60,14 +63,15 @@ def predict(recipe: str, inputs: Path, tmp_path: Path) -> tuple[str, Path]:
 
 @pytest.mark.parametrize("recipe", ["mask_rcnn_fpn", "retinanet_fpn"])
 def test_what_a_detector_finds_is_drawn_and_read_by_pycocotools(recipe, inputs, tmp_path):
+    (inputs / "thin.png").write_bytes(cv2.imencode(".png", np.zeros((1, 20000, 3), np.uint8))[1])
     text, output = predict(recipe, inputs, tmp_path)
-    assert "3 of 5 files" in text and "left out: " in text and "broken.jpg: " in text and "odd.tif: " in text
-    written = {path.name for path in output.iterdir()}
-    assert written == {"film.mp4", "images.json", "one.png", "predictions.json", "ä b_one.png"}
+    assert "4 of 7 files" in text and all(f"{name}: " in text for name in ("broken.jpg", "odd.tif", "thin.png"))
+    written, cafe = {path.name for path in output.iterdir()}, os.fsdecode(b"caf\xe9.png")
+    assert written == {"film.mp4", "images.json", "one.png", "predictions.json", "ä b_one.png", cafe}
     images = json.loads((output / "images.json").read_text())
     names = [image["file_name"].rpartition("/")[2] for image in images["images"]]
-    assert names == ["one.png", "one.jpg", "film.mp4#1", "film.mp4#2", "film.mp4#3"]
-    assert images["images"][1]["height"] == 120 and images["categories"][9]["name"] == "dotted_cross"
+    assert names == [cafe, "one.png", "one.jpg", "film.mp4#1", "film.mp4#2", "film.mp4#3"]
+    assert images["images"][2]["height"] == 120 and images["categories"][9]["name"] == "dotted_cross"
     objects = json.loads((output / "predictions.json").read_text())
     assert f"\n{len(objects)} objects score at least 0.05 (--score-threshold)" in text
     if objects:
@@ -94,7 +98,7 @@ def test_maps_of_pixels_are_written_in_the_size_of_their_images(recipe, kind, in
 def test_sources_have_names_of_their_own_and_what_is_none_is_refused(inputs, tmp_path):
     paths = [inputs / "one.png", inputs, tmp_path / "film.mp4"]
     names = [source.name for source in find_sources(paths, tmp_path / "x")]
-    assert names == ["one", "broken", "odd", "ä b_one", "film"]  # each file once
+    assert names == ["one", "broken", "caf\udce9", "odd", "ä b_one", "film"]  # each file once
     refused("nothing.png", find_sources, [tmp_path / "nothing.png"], tmp_path / "x")
     (tmp_path / "a.txt").touch()
     refused("a.txt", find_sources, [tmp_path / "a.txt"], tmp_path / "x")

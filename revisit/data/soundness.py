@@ -1,0 +1,84 @@
+"""What of a data set cannot be read, found before a run begins: images by their heads and ends, some by decoding."""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from revisit.data.image_bytes import UnreadableImageError
+from revisit.data.labels import read_depth, read_ids
+from revisit.data.opening import taking_turns
+from revisit.data.reader import TruncatedImageError, ends_well, open_record
+from revisit.data.records import Records, ask_each, sample
+
+MAX_SHARE = 0.01  # of the images to learn from: for so many unreadable ones others may stand in
+SECONDS = 30.0  # for a set to learn from; one to be scored is looked at whole
+
+
+class Look(NamedTuple):
+    """What was found in the images of a data set."""
+
+    seen: int  # how many images were looked at
+    unreadable: list[str]  # messages, each with its file
+    truncated: list[str]  # the same, of JPEGs of which a part is there
+
+
+def look_at(
+    records: Records,
+    bit_depth: int | None,
+    *,
+    whole: bool = False,
+    wrong_with: Callable[[dict], str] = lambda record: "",
+) -> Look:
+    """Read heads and ends of the images and maps of labels, in an order that spreads them, and decode a sample whole.
+
+    Args:
+        whole: however long it takes; else as many as SECONDS allow.
+        wrong_with: what else makes a record useless, beginning with its file; "" if nothing does.
+
+    Raises:
+        UserError: a mask or depth map that cannot be read.
+    """
+    deadline = float("inf") if whole else time.monotonic() + SECONDS
+    decoded = set(map(id, sample(records)))
+
+    def state_of(record: dict) -> tuple[str, str]:
+        """Its kind, a field of Look, and a message."""
+        if time.monotonic() > deadline:
+            return "skipped", ""
+        if problem := wrong_with(record):
+            return "unreadable", problem
+        _check_labels(record)
+        if id(record) not in decoded and ends_well(record):
+            return "sound", ""
+        return _state_by_decoding(record, bit_depth)
+
+    order = np.random.default_rng(0).permutation(len(records))
+    states = ask_each(state_of, [records[n] for n in order], "looking at images")
+    of_kind = {kind: sorted(text for its, text in states if its == kind) for kind in ("unreadable", "truncated")}
+    return Look(sum(kind != "skipped" for kind, _ in states), **of_kind)
+
+
+def _state_by_decoding(record: dict, bit_depth: int | None) -> tuple[str, str]:
+    try:
+        picture = open_record(record, bit_depth)
+        with taking_turns(int(np.prod(picture.size))):
+            picture.decode()
+    except TruncatedImageError as error:
+        try:
+            picture.decode(complete=True)
+        except UnreadableImageError:
+            return "unreadable", str(error)
+        return "truncated", str(error)
+    except UnreadableImageError as error:
+        return "unreadable", str(error)
+    return "sound", ""
+
+
+def _check_labels(record: dict) -> None:
+    """Raises UserError where a file of labels is damaged, as far as its head and end tell."""
+    if (mask := record.get("sem_seg_file_name")) and not ends_well({"file_name": mask}):
+        read_ids(mask)
+    if depth := record.get("depth_file_name"):
+        read_depth(depth)

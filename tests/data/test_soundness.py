@@ -1,0 +1,121 @@
+"""What of a data set cannot be read is known before the first step, and one rule says what becomes of it."""
+
+import io
+import logging
+
+import numpy as np
+import pytest
+from deep import shallow_picture
+from PIL import Image
+from tiny import tiny_config
+from trees import refusal, write
+
+from revisit.data import soundness
+from revisit.data.image_bytes import UnreadableImageError
+from revisit.data.loader import MappedRecords
+from revisit.data.reader import ends_well, read_image, read_record, require_record
+from revisit.data.soundness import look_at
+from revisit.engine.data_checks import inspect_evaluation, inspect_training
+
+
+def jpeg(**options) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(np.kron(shallow_picture(), np.ones((8, 8, 1), np.uint8))).save(buffer, "JPEG", **options)
+    return buffer.getvalue()
+
+
+WHOLE = jpeg()
+HALF = WHOLE[: len(WHOLE) // 2]
+
+
+def folder_of(path, count, **others):
+    for n in range(count):
+        write(path / f"{n:03d}.jpg", WHOLE)
+    for name, data in others.items():
+        write(path / f"{name}.jpg", data)
+    return [{"file_name": str(file)} for file in sorted(path.iterdir())]
+
+
+def test_images_are_judged_by_their_ends_and_a_sample_by_decoding(tmp_path, monkeypatch):
+    records = folder_of(tmp_path, 20, cut=HALF, empty=b"", head=WHOLE[:40])
+    for sampled in (lambda records: records, lambda records: []):
+        monkeypatch.setattr(soundness, "sample", sampled)
+        look = look_at(records, None)
+        assert look.seen == 23 and [text.partition(":")[0] for text in look.truncated] == [f"{tmp_path}/cut.jpg"]
+        assert [text.partition(":")[0] for text in look.unreadable] == [
+            f"{tmp_path}/{n}.jpg" for n in ("empty", "head")
+        ]
+    monkeypatch.setattr(soundness, "SECONDS", -1.0)
+    assert look_at(records, None) == (0, [], []) and look_at(records, None, whole=True).seen == 23
+
+
+def test_the_end_of_a_large_file_is_found_without_reading_it_all(tmp_path):
+    """A thumbnail's end does not count, and what stands between head and end is not read."""
+    large = WHOLE[:-2] + bytes(100_000) + WHOLE[-2:]
+    for data, sound in ((large, True), (large[:-2], False), (b"", False), (WHOLE, True), (HALF, False)):
+        write(tmp_path / "a.jpg", data)
+        assert ends_well({"file_name": str(tmp_path / "a.jpg")}) == sound
+    Image.fromarray(shallow_picture()).save(tmp_path / "b.png")
+    data = (tmp_path / "b.png").read_bytes()
+    assert ends_well({"file_name": str(tmp_path / "b.png")})
+    write(tmp_path / "b.png", data[:-20])
+    assert not ends_well({"file_name": str(tmp_path / "b.png")})
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}])
+def test_a_truncated_jpeg_is_completed_where_nothing_stands_in_for_it(tmp_path, options, caplog):
+    whole = jpeg(**options)
+    write(tmp_path / "whole.jpg", whole)
+    write(tmp_path / "no_end.jpg", whole[:-2])
+    write(tmp_path / "half.jpg", whole[: len(whole) // 2])
+    with pytest.raises(UnreadableImageError, match="truncated JPEG"):
+        read_image(tmp_path / "half.jpg")
+    expected, half = read_image(tmp_path / "whole.jpg"), require_record({"file_name": tmp_path / "half.jpg"})
+    assert np.array_equal(require_record({"file_name": tmp_path / "no_end.jpg"}), expected)
+    assert half.shape == expected.shape and np.abs(half[:40].astype(int) - expected[:40]).mean() < 12
+    assert f"{tmp_path}/half.jpg is a truncated JPEG" in caplog.text
+
+
+def test_pretraining_replaces_one_percent_and_is_refused_with_more_before_its_first_step(tmp_path, capsys):
+    cfg = tiny_config("DATASETS.TRAIN", (f"folder:{tmp_path / 'photos'}",))
+    folder_of(tmp_path / "photos", 100, cut=HALF)
+    count, notes = inspect_training(cfg)
+    (warning,) = [text for level, text in notes if level == logging.WARNING]
+    assert count == 101 and "101 of 101 images looked at; others stand in for 1 unreadable ones" in warning
+    assert f"{tmp_path}/photos/cut.jpg: truncated JPEG" in warning
+    write(tmp_path / "photos/empty.jpg")
+    line = refusal(inspect_training, cfg)
+    assert "102 of 102 images looked at, 2 cannot be read" in line and "at most 1%" in line
+    assert f"    {tmp_path}/photos/empty.jpg: " in capsys.readouterr().out
+
+
+def test_a_set_to_be_scored_may_have_truncated_images_and_no_unreadable_one(tmp_path):
+    photos = tmp_path / "photos"
+    for label in "ab":
+        folder_of(photos / label, 2, cut=HALF)
+    cfg = tiny_config("DATASETS.TEST", (f"class_folders:{photos}",), "KNN_EVAL.BANK", f"class_folders:{photos}")
+    warning = next(text for level, text in inspect_evaluation(cfg) if "grey" in text)
+    assert "6 of 6 images looked at; 2 truncated JPEGs are completed with grey" in warning
+    write(photos / "a/000.jpg", b"no image")
+    assert f"1 cannot be read, such as {photos}/a/000.jpg" in refusal(inspect_evaluation, cfg)
+
+
+def test_damaged_masks_and_depth_maps_are_refused_before_the_first_step(tmp_path):
+    (image,) = folder_of(tmp_path / "photos", 1)
+    mask, depth = tmp_path / "mask.png", tmp_path / "depth.npy"
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(mask)
+    np.save(depth, np.ones((8, 8), np.float32))
+    records = [image | {"sem_seg_file_name": str(mask), "depth_file_name": str(depth)}]
+    assert look_at(records, None) == (1, [], [])
+    for file in (mask, depth):
+        data = file.read_bytes()
+        file.write_bytes(data[: len(data) - 30])
+        assert file.name in refusal(look_at, records, None)
+        file.write_bytes(data)
+
+
+def test_in_finetuning_the_next_record_stands_in_for_an_unreadable_one(tmp_path, caplog):
+    records = folder_of(tmp_path, 2, bad=b"")
+    dataset = MappedRecords(records, lambda record: {"name": record["file_name"], "sum": read_record(record).sum()}, 0)
+    assert [dataset[0, n]["name"][-7:] for n in (0, 1, 2)] == ["000.jpg", "001.jpg", "000.jpg"]
+    assert "replaced by its neighbour" in caplog.text and f"{tmp_path}/bad.jpg" in caplog.text
