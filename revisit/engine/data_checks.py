@@ -78,7 +78,6 @@ def inspect_evaluation(cfg: CfgNode, *, assume_missing: bool = False) -> list[No
         by_name[name] = records
         notes += about_records
         resolve_bit_depth(cfg, records)
-        notes += look_at_images(cfg, name, records, to_learn=not tested and name != bank)
         if method_of(cfg):
             check_not_enlarged(name, cfg.KNN_EVAL.IMAGE_SIZE, "KNN_EVAL.IMAGE_SIZE")
         labels = {record.get("label", -1) for record in records}  # -1: no class
@@ -95,6 +94,8 @@ def inspect_evaluation(cfg: CfgNode, *, assume_missing: bool = False) -> list[No
                 f"MONITOR.IMAGES {name} gives {judged} images (MONITOR.MAX_IMAGES {cfg.MONITOR.MAX_IMAGES}): expected "
                 f"more than the {neighbors} neighbours of KNN_EVAL.NUM_NEIGHBORS"
             )
+    for name, records in by_name.items():
+        notes += look_at_images(cfg, name, records, to_learn=name not in (*cfg.DATASETS.TEST, bank))
     for name in cfg.DATASETS.TEST if bank else ():
         if shared := shared_images(by_name.get(bank, []), by_name.get(name, [])):
             both = f"{shared} of {len(by_name[name])} images of {name} are in KNN_EVAL.BANK {bank} too"
