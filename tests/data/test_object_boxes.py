@@ -15,7 +15,7 @@ from revisit.data.augmentation import MOVES, AutoAugmentLook, StandardLook, draw
 from revisit.data.image_bytes import UnreadableImageError
 from revisit.data.loader import ViewDataset
 from revisit.data.mapper import ViewMapper
-from revisit.data.object_boxes import known_boxes, with_proposals
+from revisit.data.object_boxes import ObjectBoxes, known_boxes, with_proposals
 from revisit.data.reader import Picture
 
 KNN = ("MODEL.META_ARCHITECTURE", "KNNMoCo")
@@ -138,6 +138,15 @@ def test_proposals_come_before_drawn_boxes_where_both_views_show_them(tmp_path, 
     found = ViewMapper.from_config(cfg).plan(SIDE, SIDE, 0, 0, picture).objects["anchor_objects"]
     widths = {(round(float(x1 - x0), 3), round(float(y1 - y0), 3)) for x0, y0, x1, y1 in found[:2] * SIDE / 64}
     assert widths == {(50.0, 20.0), (20.0, 20.0)} and found.shape == (3, 4)
+
+
+def test_a_proposal_of_which_half_is_shown_is_cut_and_one_of_which_less_is_shown_left_out():
+    """Of 10 x 10 px, 5 columns lie in the first region and 4 in the second."""
+    known, rng = np.array([[0.0, 0.0, 10.0, 10.0]]), np.random.default_rng(0)
+    choose = ObjectBoxes(num_boxes=1, scale=(0.9, 0.9), jitter=0.0)._choose
+    assert choose(np.array([5, 0, 30, 30]), 1, rng, known).tolist() == [[5, 0, 10, 10]]
+    (drawn,) = choose(np.array([6, 0, 30, 30]), 1, rng, known).tolist()
+    assert drawn != [6, 0, 10, 10] and drawn[2] - drawn[0] > 5
 
 
 @pytest.mark.parametrize(
