@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, sdpa_backward_flop_count, sdpa_flop_count
 
 from revisit.data.mapper import ViewMapper
 from revisit.engine.solver import build_optimizer
@@ -29,6 +29,7 @@ from detectron2.config import CfgNode
 from detectron2.modeling import build_model
 from detectron2.utils.events import EventStorage
 
+aten = torch.ops.aten
 _LATE = 2**40  # an even iteration, when whatever waits has joined
 
 
@@ -116,7 +117,7 @@ def _run(step: TrainStep, batch: dict[str, Tensor], num_processes: int) -> StepC
         "buffers": list(model.buffers()),
         "batch": batch.values(),
     }
-    with _record_shapes(model) as shapes, FlopCounterMode(display=False) as counter, LiveMemory(kinds) as memory:
+    with _record_shapes(model) as shapes, flop_counter() as counter, LiveMemory(kinds) as memory:
         model.register_forward_pre_hook(lambda *_: flops.__setitem__(0, counter.get_total_flops()))
         model.register_forward_hook(lambda *_: flops.__setitem__(1, flops[1] + counter.get_total_flops() - flops[0]))
         with EventStorage(step.iter) as step.storage:
@@ -126,6 +127,31 @@ def _run(step: TrainStep, batch: dict[str, Tensor], num_processes: int) -> StepC
     memory.assign("gradients", (parameter.grad for parameter in trained))
     shapes = {name: list(view.shape) for name, view in batch.items()} | shapes
     return StepCost(shapes, memory.peak(), flops[1], counter.get_total_flops() - flops[1], memory.traffic)
+
+
+def flop_counter() -> FlopCounterMode:
+    """Torch's counter, entered by ``with``, and what it lacks: groups of convolutions in the gradient of their weights,
+    and attention on a CPU."""
+    formulas = {
+        aten.convolution_backward: _gradients_of_convolution,
+        aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: _gradients_of_attention,
+    }
+    return FlopCounterMode(display=False, custom_mapping=formulas)
+
+
+def _attention(query, key, value, *_, **__) -> int:
+    return sdpa_flop_count(query, key, value)
+
+
+def _gradients_of_attention(grad, query, key, value, *_, **__) -> int:
+    return sdpa_backward_flop_count(grad, query, key, value)
+
+
+def _gradients_of_convolution(grad, x, weight, bias, stride, padding, dilation, transposed, *rest, out_shape) -> int:
+    """As many operations as forward for the gradient of the input, and again for that of the weight."""
+    *_, asked = rest
+    return sum(asked[:2]) * conv_flop_count(x, weight, grad, transposed)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import time
 from itertools import count, repeat
 
 import pytest
+import timm
 import torch
 from runs import run_config
 from tiny import tiny_config, tiny_model
@@ -16,7 +17,7 @@ from trees import refusal, refused
 from revisit.engine.config_checks import check_schedule
 from revisit.engine.dry_run import dry_run
 from revisit.engine.solver import build_lr_scheduler, build_optimizer, resolve_schedule
-from revisit.engine.step_cost import LiveMemory, random_views, step_cost
+from revisit.engine.step_cost import LiveMemory, flop_counter, random_views, step_cost
 from revisit.engine.train_step import TrainStep
 
 from detectron2.modeling import build_model
@@ -149,6 +150,43 @@ def test_operations_of_resnet50_are_the_published_ones():
     cost = step_cost(tiny_config("MODEL.RESNETS.DEPTH", 50, *widths, *views, "MODEL.META_ARCHITECTURE", "MoCo"), 1)
     assert cost.forward_flops == pytest.approx(8 * 2 * 2 * 4.09e9, rel=0.02)
     assert cost.backward_flops == pytest.approx(8 * 2 * 2 * 4.09e9, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("resnet26", {}),
+        ("convnext_atto", {}),  # 7 x 7 convolutions of one channel each
+        ("efficientnet_b0", {}),
+        ("vit_tiny_patch16_224", {"img_size": 64, "depth": 2}),
+    ],
+)
+def test_operations_are_those_of_a_count_by_hand(name, options):
+    """Of each layer two for every weight that a number of its output is made of; twice as many backward, but for the
+    pixels, which have no gradient. Attention multiplies (tokens, tokens) by (tokens, width) twice, five times backward:
+    flash attention computes the scores again."""
+    network = timm.create_model(name, num_classes=3, **options).train()
+    layers, attention = [], []
+
+    def count_layer(layer: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
+        layers.append(2 * output.numel() * layer.weight[0].numel())
+
+    def count_attention(layer: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
+        images, tokens, width = output.shape
+        attention.append(2 * images * tokens * tokens * width)
+
+    for layer in network.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            layer.register_forward_hook(count_layer)
+        elif type(layer).__name__ == "Attention":
+            layer.register_forward_hook(count_attention)
+    with flop_counter() as counter:
+        loss = network(torch.randn(2, 3, 64, 64)).sum()
+        forward = counter.get_total_flops()
+        loss.backward()
+    assert len(attention) == options.get("depth", 0)
+    assert forward == sum(layers) + 2 * sum(attention)
+    assert counter.get_total_flops() - forward == 2 * sum(layers) - layers[0] + 5 * sum(attention)
 
 
 def test_several_processes_share_a_step_and_keep_a_copy_of_the_gradients():
