@@ -79,6 +79,7 @@ class Budget:
         self._record = root / "choice/rounds.json"
         recorded = json.loads(self._record.read_text()) if self._record.is_file() else []
         self.rounds = [_read_round(*fields) for fields in recorded]
+        self.is_of_others = False  # the record: nothing of it may be written over
         self._begun = 0  # rounds, by this call
         self._iteration = self._around = 0.0  # seconds of an iteration, and of a training around its iterations
 
@@ -199,8 +200,12 @@ class Budget:
             self.rounds.append(Round(iterations, seed, list(names)))
         each = self.rounds[number]
         same = (each.iterations, each.seed, list(each.starts)) == (iterations, seed, list(names))
+        self.is_of_others = True
         expect(same, f"{self._record} is of other starts, seeds or minutes: give another --output, or remove it")
         cells = [self._cell(solver, name, each) for name in names]
+        for cell in cells:
+            cell.jobs[0].claim()  # what was recorded is of this recipe and these data, too
+        self.is_of_others = False
         if not each.scores:
             self._save()
             self._announce(each)

@@ -117,7 +117,8 @@ def choose(
         sentence = f"{error}."
         raise
     finally:
-        print(f"\n{write(sentence)}\n\nwritten to {root / 'choice'}", flush=True)
+        if not budget.is_of_others:
+            print(f"\n{write(sentence)}\n\nwritten to {root / 'choice'}", flush=True)
 
 
 def show_plan(

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from commands import ROOT
@@ -144,6 +145,15 @@ def test_one_seed_is_called_that_with_what_a_second_one_takes(make_budget, monke
     assert "a second one takes 7 minutes" in sentence
 
 
+def test_what_another_recipe_has_decided_is_not_taken_for_this_ones(make_budget, task, tmp_path, monkeypatch):
+    machine = Machine(monkeypatch)
+    chosen(make_budget(machine, names="cd"), [1], "cd")
+    other = replace(task, options=(*task.options, "SOLVER.BASE_LR", "0.5"))
+    starts = {name: Start(GivenBackbone(str(tmp_path / f"{name}.pth"))) for name in "cd"}
+    options = {"minutes": 60, "root": tmp_path / "out", "run": machine, "parallel": 1}
+    refused("was made by other commands", Budget(other, starts, 16, **options).measure, 1)
+
+
 @pytest.mark.parametrize("minutes", [60, 40, 20])
 def test_starts_that_score_alike_stay_or_go_together_within_the_minutes(make_budget, minutes, monkeypatch):
     """a to d find nothing at any length: of the better half, c could not be told from a, b and d."""
@@ -196,6 +206,9 @@ def test_a_choice_is_written_and_drawn_for_a_report_as_far_as_it_has_come(task, 
     assert "Interrupted: the same command continues." in (root / "choice/table.md").read_text()
     machine.fails_at = None
     choice.choose(task, starts, 16, [1], root, minutes=60, parallel=1)
+    written = {file.name: file.read_text() for file in (root / "choice").glob("*.[jm]*")}
+    refused("other starts", choice.choose, task, starts, 16, [2], root, minutes=60, parallel=1)
+    assert written == {name: (root / "choice" / name).read_text() for name in written} and len(written) == 3
     runs, pictures = collect([root])
     ((_, run),) = by_kind(runs)[STUDY]
     assert "Start from f" in study_of(run)["sentence"] and not pictures
