@@ -17,12 +17,12 @@ from revisit.files import written_whole
 from detectron2.utils.logger import log_first_n
 
 # Photographs in formats that PIL reads by a plugin, if at all.
-UNREAD_SUFFIXES = frozenset({
-    ".heic", ".heif", ".hif", ".avif", ".jxl", ".jp2", ".j2k", ".jpx", ".jxr", ".psd", ".exr", ".hdr", ".dcm", ".svg",
-    ".tga", ".ico", ".icns", ".pcx", ".dib", ".pfm", ".pam", ".qoi", ".dds", ".sgi", ".ras", ".xbm", ".xpm", ".eps",
-    ".fits", ".wmf", ".emf", ".pict", ".xcf",
-    ".raw", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw",
-})  # fmt: skip
+_UNREAD = """
+.arw .avif .cr2 .cr3 .dcm .dds .dib .dng .emf .eps .exr .fits .hdr .heic .heif .hif .icns .ico .j2k .jp2 .jpx
+.jxl .jxr .nef .orf .pam .pcx .pef .pfm .pict .psd .qoi .raf .ras .raw .rw2 .sgi .srw .svg .tga .wmf .xbm .xcf
+.xpm
+"""
+UNREAD_SUFFIXES = frozenset(_UNREAD.split())
 CONVERT = (
     "which are not read: convert or rename them, or install pillow-heif for .heic and Pillow from 11.3 on for .avif"
 )

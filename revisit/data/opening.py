@@ -21,27 +21,28 @@ _LARGE = 2**24  # px
 _turn = threading.Lock()
 
 
-def formats_of_plugins() -> dict[str, tuple[str, ...]]:
+def formats_of_plugins() -> dict[str, str]:
     """Formats, with their suffixes, that PIL reads where it was built so, or by pillow-heif, which is registered."""
-    formats = {"AVIF": (".avif",)} if features.check("avif") else {}
+    formats = {"AVIF": ".avif"} if features.check("avif") else {}
     with suppress(ImportError):  # not installed, or not for this machine
         importlib.import_module("pillow_heif").register_heif_opener()
-        formats["HEIF"] = (".heic", ".heif", ".hif")
+        formats["HEIF"] = ".heic .heif .hif"
     return formats
 
 
 # Without those of a plugin that starts a program (EPS: Ghostscript), and those without a magic number, such as TGA,
 # which would take damaged bytes for an image.
 FORMATS = {
-    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif", ".jfi", ".jif", ".mpo"),
-    "PNG": (".png",),
-    "BMP": (".bmp",),
-    "GIF": (".gif",),
-    "WEBP": (".webp",),
-    "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
-    "TIFF": (".tif", ".tiff"),
-} | formats_of_plugins()
-SUFFIXES = frozenset(suffix for suffixes in FORMATS.values() for suffix in suffixes)
+    "JPEG": ".jpg .jpeg .jpe .jfif .jfi .jif .mpo",
+    "PNG": ".png",
+    "BMP": ".bmp",
+    "GIF": ".gif",
+    "WEBP": ".webp",
+    "PPM": ".ppm .pgm .pbm .pnm",
+    "TIFF": ".tif .tiff",
+    **formats_of_plugins(),
+}
+SUFFIXES = frozenset(" ".join(FORMATS.values()).split())
 
 
 def open_image(file: bytes | BinaryIO | str | os.PathLike[str]) -> Image.Image:

@@ -1,11 +1,11 @@
 """What of a data set cannot be read, found before a run begins: images by their heads and ends, some by decoding."""
 
 import time
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
+from revisit.data.detection_mapper import too_thin
 from revisit.data.image_bytes import UnreadableImageError
 from revisit.data.labels import read_depth, read_ids
 from revisit.data.opening import taking_turns
@@ -24,18 +24,12 @@ class Look(NamedTuple):
     truncated: list[str]  # the same, of JPEGs of which a part is there
 
 
-def look_at(
-    records: Records,
-    bit_depth: int | None,
-    *,
-    whole: bool = False,
-    wrong_with: Callable[[dict], str] = lambda record: "",
-) -> Look:
+def look_at(records: Records, bit_depth: int | None, *, whole: bool = False, longest: int | None = None) -> Look:
     """Read heads and ends of the images and maps of labels, in an order that spreads them, and decode a sample whole.
 
     Args:
         whole: however long it takes; else as many as SECONDS allow.
-        wrong_with: what else makes a record useless, beginning with its file; "" if nothing does.
+        longest: for a detector, the long side of its images, px: one that is too thin for it is unreadable.
 
     Raises:
         UserError: a mask or depth map that cannot be read.
@@ -47,7 +41,7 @@ def look_at(
         """Its kind, a field of Look, and a message."""
         if time.monotonic() > deadline:
             return "skipped", ""
-        if problem := wrong_with(record):
+        if problem := longest and too_thin(record, longest):
             return "unreadable", problem
         _check_labels(record)
         if id(record) not in decoded and ends_well(record):

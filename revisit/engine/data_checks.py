@@ -9,7 +9,7 @@ from revisit.checkpoint.run_folder import UNTRAINED, Trained
 from revisit.data.catalog import MissingDataError, get_records, is_labelled
 from revisit.data.class_names import share_classes
 from revisit.data.deep_pixels import bit_depth, find_bit_depth
-from revisit.data.detection_mapper import longest_side, too_thin
+from revisit.data.detection_mapper import longest_side
 from revisit.data.inspection import Note, inspect, num_classes
 from revisit.data.records import Records, shared_images
 from revisit.data.soundness import MAX_SHARE, look_at
@@ -107,25 +107,19 @@ def look_at_images(cfg: CfgNode, name: str, records: Records, *, to_learn: bool)
     """The rule of docs/faults.md for images that cannot be read, before the first step: how many were looked at, which
     are replaced or completed. Raises UserError, after a list of them, for too many, and for any in a set to be scored.
     """
-    of_boxes, pretrains = cfg.MODEL.META_ARCHITECTURE in DETECTORS, method_of(cfg)
-    side = longest_side(cfg, to_learn)
-    look = look_at(
-        records, bit_depth(cfg), whole=not to_learn, wrong_with=lambda one: too_thin(one, side) if of_boxes else ""
-    )
-    lost = look.unreadable + (look.truncated if pretrains and to_learn else [])
-    completed = [] if pretrains and to_learn else look.truncated
-    seen = f"data set {name!r}: {look.seen:,} of {len(records):,} images looked at"
+    replaced, of_boxes = to_learn and method_of(cfg), cfg.MODEL.META_ARCHITECTURE in DETECTORS
+    longest = longest_side(cfg, to_learn) if of_boxes else None
+    look = look_at(records, bit_depth(cfg), whole=not to_learn, longest=longest)
+    lost = look.unreadable + (look.truncated if replaced else [])
+    seen = f"data set {name!r}: {look.seen:,} of {len(records):,} images looked at, {len(lost):,} cannot be read"
     if len(lost) > (MAX_SHARE * look.seen if to_learn else 0):
         print("unreadable:", *lost[:MOST_LISTED], sep="\n    ", flush=True)
         most = f"at most {MAX_SHARE:.0%}" if to_learn else "none, because the rest would be another test set"
-        found = f"{len(lost):,} cannot be read, such as {lost[0]}"
-        raise UserError(f"{seen}, {found}: expected {most}; copy them again, or remove them")
-    notes: list[Note] = [(logging.INFO, f"{seen}, {len(lost) + len(completed) or 'none'} of them damaged")]
-    if lost:
-        notes.append((logging.WARNING, f"{seen}; others stand in for {len(lost):,} unreadable ones: {some(lost)}"))
-    if completed:
-        grey = f"{len(completed):,} truncated JPEGs are completed with grey"
-        notes.append((logging.WARNING, f"{seen}; {grey}: {some(completed)}"))
+        raise UserError(f"{seen}, such as {lost[0]}: expected {most}; copy them again, or remove them")
+    notes = [(logging.WARNING, f"{seen}, so others stand in: {some(lost)}") if lost else (logging.INFO, seen)]
+    if look.truncated and not replaced:
+        grey = f"{len(look.truncated):,} truncated JPEGs are completed with grey: {some(look.truncated)}"
+        notes.append((logging.WARNING, f"{seen}; {grey}"))
     return notes
 
 

@@ -81,7 +81,7 @@ def test_pretraining_replaces_one_percent_and_is_refused_with_more_before_its_fi
     folder_of(tmp_path / "photos", 100, cut=HALF)
     count, notes = inspect_training(cfg)
     (warning,) = [text for level, text in notes if level == logging.WARNING]
-    assert count == 101 and "101 of 101 images looked at; others stand in for 1 unreadable ones" in warning
+    assert count == 101 and "101 of 101 images looked at, 1 cannot be read, so others stand in" in warning
     assert f"{tmp_path}/photos/cut.jpg: truncated JPEG" in warning
     write(tmp_path / "photos/empty.jpg")
     line = refusal(inspect_training, cfg)
@@ -95,7 +95,7 @@ def test_a_set_to_be_scored_may_have_truncated_images_and_no_unreadable_one(tmp_
         folder_of(photos / label, 2, cut=HALF)
     cfg = tiny_config("DATASETS.TEST", (f"class_folders:{photos}",), "KNN_EVAL.BANK", f"class_folders:{photos}")
     warning = next(text for level, text in inspect_evaluation(cfg) if "grey" in text)
-    assert "6 of 6 images looked at; 2 truncated JPEGs are completed with grey" in warning
+    assert "6 of 6 images looked at, 0 cannot be read; 2 truncated JPEGs are completed with grey" in warning
     write(photos / "a/000.jpg", b"no image")
     assert f"1 cannot be read, such as {photos}/a/000.jpg" in refusal(inspect_evaluation, cfg)
 
