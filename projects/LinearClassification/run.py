@@ -42,7 +42,7 @@ from projects.LinearClassification.labelled_sets import (
 from projects.LinearClassification.sgd import LinearTraining, plot_history
 from revisit.data.class_names import share_classes
 from revisit.data.classification_datasets import DIFFICULT, PRESENT
-from revisit.engine.data_checks import resolve_bit_depth
+from revisit.engine.data_checks import look_at_images, resolve_bit_depth
 from revisit.errors import expect
 from revisit.evaluation.classifiers import knn_classify, top1
 from revisit.evaluation.features import TRANSFORMS, Features
@@ -66,6 +66,9 @@ def main(cfg: CfgNode) -> None:
     train, test = (read_set(cfg, name) for name in names)
     check_classes(train.targets, test.targets, (train.name, test.name))
     resolve_bit_depth(cfg, train.records + test.records)
+    for data in (train, test):
+        for level, text in look_at_images(cfg, data.name, data.records, to_learn=False):
+            logger.log(level, text)
     suited = ("logistic", "svm") if train.targets.ndim > 1 else ("logistic", "knn", "sgd")
     how_many = "several classes" if train.targets.ndim > 1 else "one class each"
     expect(method in suited, f"LINEAR.METHOD {method}, but images show {how_many}: expected one of {', '.join(suited)}")
