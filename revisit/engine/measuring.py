@@ -32,6 +32,7 @@ LENGTH = (
     "SOLVER.MINUTES", "SOLVER.MAX_ITER", "SOLVER.WARMUP_ITERS", "SOLVER.CHECKPOINT_PERIOD", "TEST.EVAL_PERIOD",
     "NEIGHBORS.WARMUP_EPOCHS",
 )  # fmt: skip
+TYPES = ("float32", "bfloat16", "float16")
 # Values of PRECISION by name, the more exact ones first.
 CANDIDATES = {
     "float32": ("", False, "bfloat16", False),
@@ -49,8 +50,9 @@ declare(
     "SOLVER.PRECISION",
     "auto_on_gpu",
     "auto: before a pretraining begins, measure what it is the fastest in here, and set SOLVER.AMP and "
-    "MODEL.CHANNELS_LAST to that. '' leaves them as they are. auto_on_gpu: auto on a GPU, '' on a CPU.",
-    one_of("", "auto", "auto_on_gpu"),
+    "MODEL.CHANNELS_LAST to that. '' leaves them as they are. auto_on_gpu: auto on a GPU, '' on a CPU. The name of a "
+    "type sets SOLVER.AMP to it.",
+    one_of("", "auto", "auto_on_gpu", *TYPES),
 )
 
 
@@ -136,6 +138,9 @@ def choose_length(cfg: CfgNode, began: float) -> dict[str, object]:
     spent = max(comm.all_gather(perf_counter() - began))
     left = 60 * cfg.SOLVER.MINUTES * (1 - UNMEASURED) - spent - count * evaluation
     iterations = max(1, int(left / step))
+    if left < step:
+        asked, needed = f"SOLVER.MINUTES {cfg.SOLVER.MINUTES:g}", 60 * cfg.SOLVER.MINUTES - left + step
+        logger.warning(f"{asked} leaves no time for training, as the start and evaluations take {needed:.0f} s")
     images = sum(len(get_records(name)) for name in cfg.DATASETS.TRAIN)
     per_epoch = images // cfg.SOLVER.IMS_PER_BATCH
     logger.info(

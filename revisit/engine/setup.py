@@ -29,7 +29,7 @@ from revisit.engine.config_checks import check_config, check_hardware, check_sch
 from revisit.engine.data_checks import evaluation_sets, follow_class_names, inspect_evaluation, inspect_training
 from revisit.engine.environment import record_environment
 from revisit.engine.launch import log_processes
-from revisit.engine.measuring import LENGTH, PRECISION, choose_length, choose_precision, flat
+from revisit.engine.measuring import LENGTH, PRECISION, TYPES, choose_length, choose_precision, flat
 from revisit.engine.merging import merged_config
 from revisit.engine.run_lock import run_lock
 from revisit.engine.run_log import open_log
@@ -189,6 +189,10 @@ def _settle(
         cfg.SOLVER.MAX_ITER = cfg.SOLVER.EPOCHS = 0
         if before.get("SOLVER.MINUTES") == 0:
             cfg.merge_from_list(flat((key, before[key]) for key in LENGTH))
+    if cfg.SOLVER.PRECISION in TYPES:
+        cfg.SOLVER.AMP.ENABLED = cfg.SOLVER.PRECISION != "float32"
+        cfg.SOLVER.AMP.DTYPE = cfg.SOLVER.PRECISION if cfg.SOLVER.AMP.ENABLED else cfg.SOLVER.AMP.DTYPE
+        cfg.SOLVER.PRECISION = ""
     typed = set(opts[::2])
     partly = "SOLVER.PRECISION" not in typed and typed & set(PRECISION)
     if before.get("SOLVER.PRECISION") == "" and (cfg.SOLVER.PRECISION == "auto" or partly):

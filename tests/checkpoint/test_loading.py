@@ -3,6 +3,7 @@
 import importlib
 import logging
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 import yaml
 from checkpoints import load_into, moco, random_resnet, run_checkpoint, write_converted
 from commands import ROOT, one_line_error, run
+from PIL import Image
 from runs import assert_same
 from tiny import tiny_config, tiny_model
 from trees import refused
@@ -19,6 +21,7 @@ from revisit import keys
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.convert import convert
 from revisit.checkpoint.flags import read_flags
+from revisit.engine.setup import make_config
 from revisit.errors import UserError
 from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS
 
@@ -104,7 +107,7 @@ def test_detectron2s_own_checkpointer_loads_the_weights_too(suffix, checkpoint, 
 @pytest.mark.parametrize("kind", ["FPN", "C4"])
 def test_docs_plain_detectron2_finds_every_backbone_tensor(kind, tmp_path):
     """Without this repository: a backbone that arrives in part only shows in a log that nobody reads."""
-    (snippet,) = re.findall(r"```python\n(from detectron2 import.*?)```", DOCUMENT, re.DOTALL)
+    (snippet,) = re.findall(r"```python\nimport revisit .*?\n(\nfrom detectron2 import.*?)```", DOCUMENT, re.DOTALL)
     assert len(snippet.strip().splitlines()) <= 12 and "revisit" not in snippet.replace("output/", "")
     torch.manual_seed(0)
     tensors = convert(random_resnet("resnet50").state_dict()).tensors
@@ -117,6 +120,22 @@ def test_docs_plain_detectron2_finds_every_backbone_tensor(kind, tmp_path):
     for name, value in tensors.items():
         places = [f"{prefix}{name}" for prefix in prefixes if f"{prefix}{name}" in found]
         assert len(places) == 1 and torch.equal(found[places[0]], value), name
+
+
+def test_docs_plain_detectron2_predicts_by_a_finetuned_detector(tmp_path):
+    """In a process of its own, which has imported nothing."""
+    (snippet,) = re.findall(r"```python\n(import revisit  # before.*?)```", DOCUMENT, re.DOTALL)
+    narrow = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 MODEL.ROI_BOX_HEAD.FC_DIM 16"
+    sizes = "INPUT.MIN_SIZE_TEST 64 MODEL.ROI_HEADS.SCORE_THRESH_TEST 0.0 MODEL.DEVICE cpu"
+    cfg = make_config("configs/toy/detection.yaml", f"{narrow} {sizes}".split())
+    cfg.MODEL.pop("CONV_NET", None)  # a key of another test's
+    (tmp_path / "config.yaml").write_text(cfg.dump())
+    torch.save({"model": build_model(cfg).state_dict()}, tmp_path / "model_final.pth")
+    Image.new("RGB", (80, 64), (200, 30, 90)).save(tmp_path / "photo.jpg")
+    code = snippet.replace("output/own/detection/", f"{tmp_path}/").replace("photo.jpg", f"{tmp_path}/photo.jpg")
+    code += "print('image', boxes.image_size, len(boxes) > 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert "image (64, 80) True" in done.stdout, done.stderr[-2000:]
 
 
 def test_a_retinanet_fpn_starts_from_the_weights_within_its_wrapper(checkpoint, weights):

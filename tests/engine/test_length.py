@@ -33,6 +33,13 @@ def test_iterations_fill_what_is_left_of_the_time_and_the_schedule_follows(
     assert chosen["TEST.EVAL_PERIOD"] == pytest.approx(period, abs=1)
 
 
+def test_less_time_than_the_start_takes_is_warned_of(toy_datasets, monkeypatch, caplog):
+    monkeypatch.setattr(measuring, "_step_and_evaluation", lambda cfg: (0.5, 1.0))
+    cfg = make_config(RECIPE, [*TINY, "SOLVER.MINUTES", 1.0, "KNN_EVAL.BANK", "", "DATASETS.TEST", ()])
+    chosen = measuring.choose_length(cfg, time.perf_counter() - 58.5)  # of 58.8 s, after what is not measured
+    assert chosen["SOLVER.MAX_ITER"] == 1 and "SOLVER.MINUTES 1 leaves no time for training" in caplog.text
+
+
 def test_the_length_that_is_typed_counts():
     assert make_config(RECIPE, ["SOLVER.MINUTES", 5]).SOLVER.MAX_ITER == 0
     text = refusal(make_config, RECIPE, ["SOLVER.MINUTES", 5, "SOLVER.EPOCHS", 3])

@@ -145,6 +145,8 @@ def test_what_is_typed_or_stated_wins_over_auto_of_the_recipe(tmp_path):
     assert settled(tmp_path, "SOLVER.AMP.ENABLED", "True") == ("", True, "bfloat16", False)
     assert settled(tmp_path, "SOLVER.AMP.ENABLED", "False") == ("", False, "bfloat16", False)
     assert settled(tmp_path, "SOLVER.PRECISION", "") == ("", False, "bfloat16", False)
+    assert settled(tmp_path, "SOLVER.PRECISION", "float32") == ("", False, "bfloat16", False)
+    assert settled(tmp_path, "SOLVER.PRECISION", "bfloat16") == ("", True, "bfloat16", False)
     (tmp_path / "by_hand.yaml").write_text(f"_BASE_: {Path(OWN).resolve()}\nSOLVER: {{AMP: {{ENABLED: True}}}}")
     (tmp_path / "silent.yaml").write_text("_BASE_: by_hand.yaml\nSEED: 1")
     for name in ("by_hand.yaml", "silent.yaml"):
