@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from runs import assert_numbers_are_explained, assert_same, load, run, run_config, train, train_for_module
-from trees import refused
+from trees import refusal, refused
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import checkpoints_of_run
@@ -24,6 +24,7 @@ from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.setup import make_config
 from revisit.engine.solver import resolve_schedule
+from revisit.errors import UserError
 from revisit.evaluation.label_free import LabelFreeScores
 from revisit.viz.curves import read_metrics
 
@@ -85,6 +86,15 @@ def test_evaluations_change_no_training_and_their_parts_not_each_other(toy_datas
     metrics = read_metrics(tmp_path / "unlabelled/metrics.json")
     assert metrics["rankme"] == read_metrics(whole / "metrics.json")["rankme"] and "knn_top1" not in metrics
     assert not (tmp_path / "none/evaluation.json").exists()
+
+
+def test_the_message_of_a_failed_evaluation_names_the_network_and_the_way_on(toy_datasets, tmp_path, monkeypatch):
+    def test(cls, cfg, model, evaluators=None):
+        raise UserError("a.png is unreadable")
+
+    monkeypatch.setattr(PretrainTrainer, "test", classmethod(test))
+    line, network = refusal(train, tmp_path, *OPTIONS), tmp_path / "model_not_evaluated.pth"
+    assert line.startswith("a.png is unreadable; ") and f"--eval-only --weights {network}" in line and network.is_file()
 
 
 def test_an_evaluation_that_fails_leaves_the_network_that_it_was_of(toy_datasets, tmp_path, monkeypatch):
