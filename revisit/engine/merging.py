@@ -52,7 +52,10 @@ def merged_config(config_file: str, opts: Sequence[object] = (), trained: Traine
     in_file = read_keys(config_file) if config_file else {}
     typed = dict(zip(map(str, opts[::2]), opts[1::2], strict=True))
     lengths = [key for key in LENGTHS if CfgNode._decode_cfg_value(typed.get(key))]
-    expect(len(lengths) < 2, f"{' and '.join(lengths)} both say how long the run is: expected one of them")
+    expect(
+        lengths == ["SOLVER.MINUTES"] or "SOLVER.MINUTES" not in lengths,
+        f"{' and '.join(lengths)} both say how long the run is: expected one of them",
+    )
     defaults = get_cfg()
     for values, where in ((in_file, config_file), (typed, COMMAND_LINE)):
         if "IMPORTS" in values:
