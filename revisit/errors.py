@@ -1,6 +1,7 @@
 """The one exception that means: the user can fix this."""
 
 import difflib
+import errno
 import logging
 import re
 import sys
@@ -12,6 +13,8 @@ _NO_ANSWER = re.compile(
     r"time[d-]? ?out|connection (was )?(closed|reset|refused|lost)|broken pipe|remote process|no route|unreachable",
     re.I,
 )
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG}
 
 
 class UserError(Exception):
@@ -66,13 +69,26 @@ def enough_memory() -> Iterator[None]:
 
 
 def is_no_defect(error: BaseException) -> bool:
-    """Whether an error is a mistake of the user, another process that does not answer, or a GPU that is full."""
-    return isinstance(error, UserError) or is_lost_contact(error) or is_out_of_memory(error)
+    """Whether an error is a mistake of the user, another process that does not answer, or a GPU or a disk that is full;
+    or whoever read the output has gone."""
+    of_machine = is_out_of_memory(error) or words_of_disk(error) != "" or isinstance(error, BrokenPipeError)
+    return isinstance(error, UserError) or is_lost_contact(error) or of_machine
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error is how torch says that a GPU's memory does not suffice."""
     return "OutOfMemoryError" in {kind.__name__ for kind in type(error).__mro__}
+
+
+def words_of_disk(error: BaseException) -> str:
+    """One line for an error by which the system refuses to read or write a file; "" for any other."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number not in _FULL | _REFUSED:
+        return ""
+    place = error.filename or "a file"
+    if number in _FULL:
+        return f"{place} cannot be written ({error.strerror}): free some space and give the same command again"
+    return f"{place} cannot be read or written ({error.strerror}): expected another place, or permission"
 
 
 def words_of(error: Exception) -> str:

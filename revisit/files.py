@@ -1,9 +1,11 @@
 """Write a file whole or not at all, into a folder that is made or refused; read YAML that anybody may have written."""
 
+import errno
 import json
 import math
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,7 @@ import yaml
 from revisit.errors import UserError, expect, first_line
 
 UNFINISHED = ".tmp"  # the ending of a file that is being written, which a killed process leaves
+_NO_ROOM = re.compile(r"inline_container|os error (27|28|122)\b")  # by torch's writer of files, by Rust's libraries
 # A URL, or what Path makes of one; also what scp takes for another machine.
 _ELSEWHERE = re.compile(r"://|^[\w+.:@-]+:/")
 # More than any config or list of classes has; whole numbers of that many characters can still be printed.
@@ -25,6 +28,7 @@ def written_whole(path: Path) -> Iterator[Path]:
     """A temporary name beside ``path`` for the block to write, which becomes ``path`` if the block succeeds.
 
     By then its bytes are on the disk: neither a killed process nor a power cut leaves a part of a file as ``path``.
+    Raises OSError where the disk is full, whatever the library that writes makes of it.
     """
     temporary = path.with_name(f"{path.name}{UNFINISHED}")
     try:
@@ -32,8 +36,19 @@ def written_whole(path: Path) -> Iterator[Path]:
         _flush(temporary)
         os.replace(temporary, path)
         _flush(path.parent)
+    except Exception as error:
+        if isinstance(error, OSError) or not _NO_ROOM.search(str(error)):
+            raise
+        free = shutil.disk_usage(path.parent).free / 1e6
+        raise OSError(errno.ENOSPC, f"{first_line(error)}; {free:.1f} MB are free", str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text, whole or not at all."""
+    with written_whole(path) as temporary:
+        temporary.write_text(text)
 
 
 def strict_json(content: object) -> str:

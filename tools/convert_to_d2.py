@@ -15,6 +15,7 @@ known. Finetuning reads it and refuses another configuration. Then:
 """
 
 import argparse
+from pathlib import Path
 
 from revisit.engine.command import run_command
 from revisit.files import make_folder, output_path
@@ -61,10 +62,14 @@ def main() -> None:
         weights = as_rgb(weights)
     make_folder(args.output.parent, "the output's folder")
     tensors, author = weights.tensors | weights.parts, f"Revisit ({weights.source})"
-    write_tensors(tensors, args.output, __author__=author, matching_heuristics=True)  # found by name in any model
     shared = SHARED_WITH.get(weights.source) if args.source == "auto" else None
     licence = licence_of(weights.source, is_named=args.source != "auto")
-    write_flags(args.output, weights.flags, weights.origin, licence)
+
+    def write_beside(file: Path) -> None:
+        write_flags(args.output, weights.flags, weights.origin, licence, file)
+
+    # Found by name in any model.
+    write_tensors(tensors, args.output, write_beside, __author__=author, matching_heuristics=True)
     layout = f"{weights.source} layout" + (f" ({shared})" if shared else "")
     more = f", and {len(weights.parts)} of pyramid and box head" if weights.parts else ""
     print(f"{args.input}: {layout}, {weights.title}, {len(weights.tensors)} tensors{more}")

@@ -32,6 +32,7 @@ def main() -> None:
     cfg = finetuned_config(args)
     network = model_export.load_network(cfg)
     make_folder(args.output.parent, "the folder of --output")
+    args.output.with_suffix(".json").unlink(missing_ok=True)  # of an earlier network
     model_export.export(network, args.output)
     comparison = model_export.compare(network, args.output)
     if not comparison.is_close:

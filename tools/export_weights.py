@@ -33,8 +33,9 @@ def main() -> None:
     backbone = export.load_backbone(args.backbone)
     tensors = export.library_tensors(backbone, args.to)
     make_folder(args.output.parent, "the output's folder")
-    export.write_tensors(tensors, args.output)
     card = args.output.with_suffix(".md")
+    card.unlink(missing_ok=True)  # of earlier weights
+    export.write_tensors(tensors, args.output)
     with written_whole(card) as temporary:
         temporary.write_text(export.model_card(backbone, args.output, args.to))
     if not all(backbone.flags[key] == value for key, value in IMAGENET.items()):

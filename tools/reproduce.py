@@ -28,7 +28,7 @@ from projects.PaperTables.job_options import add_job_options, do_jobs, show_jobs
 from projects.PaperTables.paper_tables import COLUMNS, PROFILES, ROWS, given_rows, note_of
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
-from revisit.files import output_path
+from revisit.files import output_path, write_whole
 
 if TYPE_CHECKING:
     from projects.PaperTables.cells import Cell
@@ -123,7 +123,7 @@ def write(cells: list[Cell], jobs: list[Job], folder: Path, args: argparse.Names
 
     if not cells:
         markdown = figure_page(jobs, folder)
-        (folder / "figures.md").write_text(markdown)
+        write_whole(folder / "figures.md", markdown)
         return markdown
     columns = dict.fromkeys(cell.column for cell in cells)
     spread = ", mean ± standard deviation" if len(args.seeds) > 1 else ""
@@ -136,9 +136,9 @@ def write(cells: list[Cell], jobs: list[Job], folder: Path, args: argparse.Names
     if "depth_NYUD_rmse" in columns:
         notes.append("Of depth_NYUD_rmse lower is better.")
     markdown = as_markdown(cells, f"{args.table}, {args.profile} profile", notes)
-    (folder / "table.md").write_text(markdown + "\n")
-    (folder / "table.csv").write_text(as_csv(cells))
-    (folder / "table.tex").write_text(as_latex(cells, f"{args.table}, {args.select} networks"))
+    write_whole(folder / "table.md", f"{markdown}\n")
+    write_whole(folder / "table.csv", as_csv(cells))
+    write_whole(folder / "table.tex", as_latex(cells, f"{args.table}, {args.select} networks"))
     if args.table == "knn":
         plot_sweep(cells, folder / "sweep.png")
     return markdown

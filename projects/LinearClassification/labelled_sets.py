@@ -4,6 +4,7 @@ import functools
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -103,6 +104,8 @@ def cached_features(cfg: CfgNode, backbone: FrozenBackbone, data: LabelledSet) -
         logger.info(f"{done} features of {data.name} read from {rows_file}")
     new = {"dtype": np.float32, "shape": (len(data.records), backbone.channels)}
     rows = np.lib.format.open_memmap(rows_file, "r+") if done else np.lib.format.open_memmap(rows_file, "w+", **new)
+    with open(rows_file, "r+b") as file:  # a disk that has no room for all of it would kill the process on the way
+        os.posix_fallocate(file.fileno(), 0, rows_file.stat().st_size)
     if done < len(rows):
         transform, size = TRANSFORMS[cfg.LINEAR.TRANSFORM], cfg.LINEAR.IMAGE_SIZE
         loader = image_loader(cfg, data.records[done:], lambda image, _: transform(image, size), batch_size=BATCH)

@@ -30,6 +30,7 @@ from revisit.engine.merging import read_keys
 from revisit.engine.setup import make_config
 from revisit.engine.solver import resolve_schedule
 from revisit.errors import UserError, translated
+from revisit.files import write_whole
 from revisit.places import PACKAGES, find, find_config
 
 
@@ -84,7 +85,7 @@ class Job:
         folder, record = self.result.parent, self.result.parent / "job.json"
         if not record.is_file():
             folder.mkdir(parents=True, exist_ok=True)
-            record.write_text(json.dumps(self._identity, indent=2))
+            write_whole(record, json.dumps(self._identity, indent=2))
         if not self.owns_result:
             with translated(f"reading {record}"):
                 before = json.loads(record.read_text())["facts"]

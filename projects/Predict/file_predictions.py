@@ -12,7 +12,7 @@ from projects.Predict.prediction_sheet import class_colors, color_depth, draw_ob
 from projects.Predict.predictions import Predictor, detections_of
 from revisit.data.image_folders import load_folder
 from revisit.data.opening import SUFFIXES
-from revisit.errors import UserError, expect, printable, translated
+from revisit.errors import UserError, expect, printable
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.files import written_whole
 from revisit.keys import DETECTORS
@@ -23,6 +23,7 @@ from detectron2.evaluation.coco_evaluation import instances_to_coco_json
 
 VIDEOS = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v"})
 PICTURE = (420, 1024)  # px, the least and the most of a picture's longer side
+JSON_FILES = ("predictions.json", "images.json")
 _MILLIMETRES = 1000  # per metre: depth is written as whole millimetres
 
 
@@ -74,7 +75,10 @@ class FilePredictor:
         self.unreadable: list[str] = []
 
     def run(self, sources: list[Source]) -> None:
-        """Write a picture for each image, a video for each video, then the JSON files."""
+        """Write a picture for each image, a video for each video, then the JSON files, once those of an earlier call
+        are removed."""
+        for name in JSON_FILES:
+            (self._output / name).unlink(missing_ok=True)
         for source in tqdm(sources, unit="file", desc="predicting"):
             if source.is_video:
                 self._run_video(source)
@@ -92,7 +96,7 @@ class FilePredictor:
         if any(printable(str(path)) != str(path) for path in (source.path, self._output)):
             self.unreadable.append(f"{source.path}: OpenCV opens no video whose name is not UTF-8, so rename it")
             return
-        video, film, count = cv2.VideoCapture(str(source.path)), None, 0
+        video, film, count = cv2.VideoCapture(str(source.path.absolute())), None, 0
         rate, expected = video.get(cv2.CAP_PROP_FPS) or 25.0, int(video.get(cv2.CAP_PROP_FRAME_COUNT))
         while (read := video.read())[0]:
             count += 1
@@ -128,13 +132,13 @@ class FilePredictor:
         return fit(color_depth(depth, (float(depth.min()), float(depth.max()) + 1e-3)), size)
 
     def _write_json(self) -> None:
-        """Write images.json, which pycocotools reads as annotations without objects, and what loads into it."""
+        """Write images.json, which pycocotools reads as annotations without objects, after what loads into it."""
         categories = [{"id": n, "name": name} for n, name in enumerate(self._predictor.class_names, start=1)]
-        contents = {"images.json": {"images": self._images, "categories": categories, "annotations": []}}
-        (self._output / "predictions.json").unlink(missing_ok=True)  # perhaps of an earlier detector, and other images
+        contents: dict[str, object] = {}
         if self.is_detector:
             objects = [{**result, "category_id": result["category_id"] + 1} for result in self.objects]
             contents["predictions.json"] = objects
+        contents["images.json"] = {"images": self._images, "categories": categories, "annotations": []}
         for name, content in contents.items():
             with written_whole(self._output / name) as temporary:
                 temporary.write_text(json.dumps(content))  # names that are not UTF-8 are escaped
@@ -143,6 +147,6 @@ class FilePredictor:
 def _write_image(path: Path, image: np.ndarray) -> None:
     path.parent.mkdir(exist_ok=True)
     pixels = image[..., ::-1] if image.ndim == 3 else image
-    encoded = cv2.imencode(".png", np.ascontiguousarray(pixels))[1]
-    with translated(f"writing {path}"):  # not by OpenCV, which ends the process at a name that is not UTF-8
-        path.write_bytes(encoded.tobytes())
+    encoded = cv2.imencode(".png", np.ascontiguousarray(pixels))[1]  # imwrite would end at a name that is not UTF-8
+    with written_whole(path) as temporary:
+        temporary.write_bytes(encoded)

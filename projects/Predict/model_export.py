@@ -1,5 +1,6 @@
 """A finetuned network as a file that runs without this repository: TorchScript or ONNX."""
 
+import io
 import json
 import warnings
 from collections.abc import Iterator
@@ -84,7 +85,9 @@ def export(network: ExportedNetwork, path: Path) -> None:
     with written_whole(path) as temporary, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of each branch that depends on a value; the comparison is what shows
         if path.suffix == ".ts":
-            torch.jit.trace(network, (image,), check_trace=False).save(str(temporary))
+            content = io.BytesIO()  # on a full disk torch would abort the process
+            torch.jit.save(torch.jit.trace(network, (image,), check_trace=False), content)
+            temporary.write_bytes(content.getbuffer())
             return
         _require("onnx")
         names = {"input_names": ["image"], "output_names": network.outputs}

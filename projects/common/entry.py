@@ -9,7 +9,7 @@ from revisit.engine.environment import record_environment
 from revisit.engine.run_log import open_log
 from revisit.engine.setup import make_config
 from revisit.errors import expect
-from revisit.files import make_folder, strict_json, written_whole
+from revisit.files import make_folder, strict_json, write_whole
 
 from detectron2.config import CfgNode
 
@@ -25,7 +25,7 @@ def load_project(args: Namespace) -> CfgNode:
     cfg.freeze()
     make_folder(args.output, "--output")
     open_log(str(args.output), ["projects"])
-    (args.output / "config.yaml").write_text(cfg.dump())
+    write_whole(args.output / "config.yaml", cfg.dump())
     record_environment(args.output, again=False)
     logging.getLogger(__name__).info(f"SEED {cfg.SEED}, weights {args.weights}")
     return cfg
@@ -41,6 +41,6 @@ def only_dataset(cfg: CfgNode, split: str) -> str:
 def write_results(cfg: CfgNode, protocol: str, results: dict, *, network: bool = True) -> None:
     """OUTPUT_DIR/results.json, whole or not at all: what the numbers mean, of which weights they are, the numbers."""
     weights = {"weights": cfg.MODEL.WEIGHTS or RANDOM} if network else {}
-    with written_whole(Path(cfg.OUTPUT_DIR) / "results.json") as temporary:
-        temporary.write_text(strict_json({"protocol": protocol, **weights, **results}) + "\n")
+    content = strict_json({"protocol": protocol, **weights, **results})
+    write_whole(Path(cfg.OUTPUT_DIR) / "results.json", f"{content}\n")
     print(f"results.json, and what was drawn, is in {cfg.OUTPUT_DIR}")

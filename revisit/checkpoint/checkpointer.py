@@ -1,7 +1,6 @@
 """Detectron2's checkpointer, made strict: written whole or not at all, and what cannot be loaded whole is refused."""
 
 import logging
-import shutil
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from revisit.checkpoint.reading import (
 )
 from revisit.checkpoint.run_folder import checkpoints_of_run, is_of_run
 from revisit.data.class_names import names_of
-from revisit.errors import UserError, expect, first_line
+from revisit.errors import UserError, expect
 from revisit.files import written_whole
 from revisit.keys import SWITCH, declare, value_of
 from revisit.modeling.backbone.description import backbone_keys, describe, description_of, undescribed
@@ -68,7 +67,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
         elif names := self._class_names():
             content["classes"] = names  # of the first, which the others follow
         with written_whole(path) as temporary:
-            _write({**content, "flags": self._flags(content["model"]), **kwargs}, temporary)
+            torch.save({**content, "flags": self._flags(content["model"]), **kwargs}, temporary)
 
     def _class_names(self) -> list[str]:
         """Of the first of DATASETS.TRAIN, whose classes a finetuned network has; [] where nothing says them."""
@@ -235,13 +234,3 @@ def _of_backbone(tensors: dict) -> dict:
         if found := {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}:
             return found
     return tensors
-
-
-def _write(content: dict, path: Path) -> None:
-    try:
-        torch.save(content, path)
-    except RuntimeError as error:
-        if "inline_container" not in str(error):  # torch's writer of files, when one cannot be written
-            raise
-        free = shutil.disk_usage(path.parent).free
-        raise OSError(f"{first_line(error)}; {free / 1e6:.1f} MB are free in {path.parent}") from error

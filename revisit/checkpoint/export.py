@@ -3,6 +3,7 @@
 import hashlib
 import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -89,21 +90,27 @@ def library_tensors(weights: BackboneWeights, library: str) -> Tensors:
     return {theirs[key]: value for key, value in weights.tensors.items()}
 
 
-def write_tensors(tensors: Tensors, path: Path, **beside: object) -> None:
+def write_tensors(
+    tensors: Tensors, path: Path, before: Callable[[Path], None] = lambda file: None, /, **beside: object
+) -> None:
     """Write tensors by name, whole or not at all, in the format that the suffix says: .pth, .safetensors or .pkl.
 
     With ``beside``, plain values by name that .safetensors cannot hold, the tensors lie under ``model``. In a .pkl, as
-    in Detectron2's model zoo, they are float32 arrays.
+    in Detectron2's model zoo, they are arrays, float32 or of whole numbers. ``before`` gets the
+    complete file before it takes its name.
     """
     own = {key: value.clone(memory_format=torch.contiguous_format) for key, value in tensors.items()}
     with written_whole(path) as temporary:
         if path.suffix == ".safetensors":  # Hugging Face's readers demand the format
             safetensors_package().save_file(own, temporary, metadata={"format": "pt"})
         elif path.suffix == ".pkl":
-            arrays = {key: value.float().numpy() for key, value in own.items()}
+            arrays = {
+                key: (value.float() if value.is_floating_point() else value).numpy() for key, value in own.items()
+            }
             temporary.write_bytes(pickle.dumps({"model": arrays, **beside}))
         else:
             torch.save({"model": own, **beside} if beside else own, temporary)
+        before(temporary)
 
 
 def model_card(backbone: BackboneWeights, weights: Path, library: str) -> str:

@@ -4,14 +4,15 @@ Silent mis-transfer (flipped channels, another stride, other pixel statistics) c
 no error by itself, so the flags travel with the weights and every user of the weights compares them.
 """
 
+import hashlib
 from pathlib import Path
 
 import torch
 import yaml
 
 from revisit.data.deep_pixels import bit_depth
-from revisit.errors import UserError
-from revisit.files import read_yaml
+from revisit.errors import UserError, expect
+from revisit.files import read_yaml, write_whole
 from revisit.keys import value_of
 from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors
 from revisit.urls import is_url, local_copy
@@ -50,16 +51,29 @@ def flags_path(weights: str | Path) -> Path:
     return Path(weights).with_suffix(".yaml")
 
 
-def write_flags(weights: str | Path, flags: Flags, source: str, licence: str = "") -> None:
-    """Write NAME.yaml beside NAME.pth, with where the weights come from and under which terms, in words."""
-    content = {"source": source, **({"licence": licence} if licence else {}), "config": flags}
+def write_flags(weights: str | Path, flags: Flags, source: str, licence: str = "", file: Path | None = None) -> None:
+    """Write NAME.yaml beside NAME.pth, with where the weights come from and under which terms, in words.
+
+    With ``file``, where the weights lie until they get their name, it has their checksum: a process that is killed
+    between the two leaves a pair that ``read_flags`` refuses.
+    """
+    checksum = {"sha256": _checksum(file)} if file else {}
+    content = {"source": source, **({"licence": licence} if licence else {}), **checksum, "config": flags}
     text = yaml.safe_dump(content, sort_keys=False)
     header = f"# {Path(weights).name} is valid under this configuration alone; Revisit refuses another.\n"
-    flags_path(weights).write_text(header + text)
+    write_whole(flags_path(weights), header + text)
+
+
+def _checksum(file: Path) -> str:
+    with open(file, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def read_flags(weights: str | Path) -> tuple[Flags | None, str]:
-    """The flags of a weight file, here or at a URL, None where none lie beside it, and what they say of its source."""
+    """The flags of a weight file, here or at a URL, None where none lie beside it, and what they say of its source.
+
+    Raises UserError for a file that holds none, or those of other weights, by their checksum where it has one.
+    """
     path = flags_path(weights)
     if is_url(str(weights)):
         folder, slash, name = str(weights).partition("?")[0].rpartition("/")
@@ -75,11 +89,15 @@ def read_flags(weights: str | Path) -> tuple[Flags | None, str]:
         return None, ""
     try:
         content = read_yaml(path)
-        return content["config"], str(content.get("source", ""))
+        flags, source, checksum = content["config"], str(content.get("source", "")), content.get("sha256")
     except (UserError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"{path} is not a flag file: expected the keys source and config, as tools/convert_to_d2.py writes it"
         ) from error
+    of_these = checksum is None or checksum == _checksum(local_copy(str(weights)))
+    way_out = "convert them again, or remove its line sha256 if you have changed them yourself"
+    expect(of_these, f"{path} is of other weights than {weights}, whose sha256 differs: {way_out}")
+    return flags, source
 
 
 def is_folded(tensors: Tensors) -> bool:

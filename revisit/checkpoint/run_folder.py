@@ -11,7 +11,7 @@ import torch
 
 from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint
 from revisit.errors import UserError
-from revisit.files import UNFINISHED, read_yaml, strict_json, written_whole
+from revisit.files import UNFINISHED, read_yaml, strict_json, write_whole
 from revisit.keys import dotted_keys
 from revisit.urls import local_copy
 
@@ -40,8 +40,7 @@ def write_results(folder: Path, results: dict) -> None:
         return
     path = folder / RESULTS
     try:
-        with written_whole(path) as temporary:  # whoever finds it takes the evaluation for done
-            temporary.write_text(strict_json(results))
+        write_whole(path, strict_json(results))  # whoever finds it takes the evaluation for done
     except OSError as error:
         raise UserError(f"{path} could not be written ({error}): free some space and resume with --resume") from error
     logging.getLogger(__name__).info(f"results written to {path}")

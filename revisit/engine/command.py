@@ -6,19 +6,48 @@ Like all that a script needs to understand its command line, this imports neithe
 import argparse
 import io
 import os
+import select
+import signal
 import sys
 from collections.abc import Callable
 from datetime import timedelta
 
-from revisit.errors import InterruptedRunError, StoppedRunError, UserError
+from revisit.errors import InterruptedRunError, StoppedRunError, UserError, words_of_disk
 
 TIMEOUT = timedelta(minutes=30)  # how long processes of a run wait for each other
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Run an entry script's ``main``: UserError becomes one line and its exit code, Ctrl-C exit code 130."""
+    """Run an entry script's ``main``: UserError becomes one line and its exit code, so does a full disk, Ctrl-C exit
+    code 130. Where whoever reads the output has gone (``| head``), the command ends quietly, as by SIGPIPE."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  (closed by the shell's >&-)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
+    try:
+        try:
+            _run(main)
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        is_unread = _is_unread()
+        if not is_unread and not words_of_disk(error):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left in the buffer
+        if is_unread:
+            sys.exit(128 + signal.SIGPIPE)
+        print(f"error: {words_of_disk(error)}", file=sys.stderr)
+        sys.exit(UserError.EXIT_CODE)
+
+
+def _is_unread() -> bool:
+    """Whether nobody reads stdout or stderr any more."""
+    poll = select.poll()
+    for number in (1, 2):
+        poll.register(number, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _run(main: Callable[[], None]) -> None:
     try:
         main()
     except UserError as error:

@@ -21,6 +21,7 @@ from revisit.engine.data_checks import MOST_LISTED
 from revisit.engine.solver import build_optimizer
 from revisit.engine.step_cost import build_meta_model, step_cost
 from revisit.errors import UserError
+from revisit.files import write_whole
 from revisit.keys import KEYS, PIXELWISE, PRETRAINING, is_read, value_of
 from revisit.modeling.backbone.description import describe
 from revisit.modeling.meta_arch.pretraining import method_of
@@ -56,7 +57,7 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int, notes: Sequence[N
     if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
         recipe |= _pixelwise(cfg, model)
     recipe["data"] |= {"bit_depth": bit_depth(cfg) or 8, **_data_on_disk(cfg)}
-    (output / "dry_run.json").write_text(json.dumps(recipe, indent=2))
+    write_whole(output / "dry_run.json", json.dumps(recipe, indent=2))
     print(json.dumps(recipe, indent=2))
     print(f"wrote {output / 'dry_run.json'}")
     for level, text in notes:

@@ -27,6 +27,7 @@ from revisit.errors import (
     first_line,
     is_lost_contact,
     translated,
+    words_of_disk,
 )
 
 from detectron2.utils import comm
@@ -157,6 +158,8 @@ def _run_rank(
             where = "on this or another machine" if processes.num_machines > 1 else "of this machine"
             what = f"a process of the run {where} does not answer ({first_line(error)})"
             error = LostContactError(f"{what}. Start all of them again with --resume")
+        if words := words_of_disk(error):
+            error = UserError(words)
         if not isinstance(error, UserError):
             raise
         if user_errors is None:

@@ -30,6 +30,7 @@ def open_log(folder: str, names: Iterable[str] = ()) -> None:
     Other processes than the main one write log.txt.rankN alone. Colours are for terminals, and messages at level DEBUG,
     which are tracebacks (``revisit.errors.translated``), for the file.
     """
+    logging.raiseExceptions = False  # a terminal that is closed or a disk that is full ends no run
     for name in (*LIBRARIES, "revisit", *names):
         for handler in setup_logger(folder, distributed_rank=comm.get_rank(), name=name).handlers:
             if isinstance(handler.stream, io.TextIOWrapper):

@@ -36,7 +36,7 @@ from revisit.engine.run_log import open_log
 from revisit.engine.same_experiment import check_same_network, typed_in_vain
 from revisit.engine.solver import resolve_schedule
 from revisit.errors import UserError, did_you_mean, enough_memory, expect, is_no_defect, translated
-from revisit.files import make_folder
+from revisit.files import make_folder, write_whole
 from revisit.imports import import_modules
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.places import find_config, recipe_names
@@ -229,7 +229,7 @@ def begin(cfg: CfgNode, notes: Sequence[Note], args: argparse.Namespace) -> Iter
             # What a run was trained with stays on record when it is evaluated, and until it resumes (trainer.py).
             again = args.eval_only or args.resume
             if not (again and checkpoints_of_run(folder) and settings.is_file()):
-                settings.write_text(cfg.dump())
+                write_whole(settings, cfg.dump())
             record_environment(folder, again=again)
             for level, text in notes:
                 logger.log(level, text)

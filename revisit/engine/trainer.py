@@ -22,6 +22,7 @@ from revisit.engine.stop_signals import StopSignals, announce
 from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_finite
 from revisit.engine.writers import TRACKERS
 from revisit.errors import KilledWorkerError, UserError, first_line, told_by_worker, translated
+from revisit.files import write_whole
 from revisit.keys import SWITCH, declare
 from revisit.modeling.distributed import share_state
 
@@ -182,7 +183,7 @@ class RevisitTrainer(DefaultTrainer):
         if self.start_iter:
             logger.info(f"resuming at iteration {self.start_iter}")
             if comm.is_main_process():
-                (self.folder / "config.yaml").write_text(self.cfg.dump())
+                write_whole(self.folder / "config.yaml", self.cfg.dump())
         self.data_loader.start_iteration = self.start_iter
 
     def train(self) -> None:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from revisit.files import written_whole
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -53,7 +55,8 @@ def saved_plot(
         axis.set_axisbelow(True)
         if axis.get_legend_handles_labels()[0]:
             axis.legend(fontsize=8, frameon=False)
-    figure.savefig(path, dpi=110)
+    with written_whole(path) as temporary:
+        figure.savefig(temporary, dpi=110, format="png")
 
 
 def plot_curves(metrics: Path, output: Path) -> None:

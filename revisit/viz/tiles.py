@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 
 from revisit.errors import printable
+from revisit.files import written_whole
 
 Color = tuple[int, int, int]  # RGB
 
@@ -104,7 +105,8 @@ def save_sheet(
         x, y = MARGIN + n % per_line * (room // per_line), top + len(grid) + 8 + n // per_line * LINE
         page.add_patch(Rectangle((x, y - 6), 20, 12, facecolor=np.array(color) / 255, edgecolor="black", linewidth=0.6))
         write(x + 28, y, name, room // per_line - ENTRY, 12)
-    figure.savefig(path, dpi=DPI, pil_kwargs={"compress_level": 1})  # of photographs: a quarter of the time
+    with written_whole(path) as temporary:  # compressed little: of photographs a quarter of the time
+        figure.savefig(temporary, dpi=DPI, format="png", pil_kwargs={"compress_level": 1})
 
 
 def _grid(rows: list[SheetRow], column: int) -> np.ndarray:

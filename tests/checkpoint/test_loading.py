@@ -20,7 +20,7 @@ from trees import refused
 from revisit import keys
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.convert import convert
-from revisit.checkpoint.flags import read_flags
+from revisit.checkpoint.flags import read_flags, write_flags
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
 from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS
@@ -227,6 +227,7 @@ def test_with_a_description_it_is_converted_and_loaded_strictly(tmp_path):
     content = torch.load(tmp_path / "a.pth")
     del content["model"]["layers.2.weight"]
     torch.save(content, tmp_path / "a.pth")
+    write_flags(tmp_path / "a.pth", flags, "a test")  # of weights that somebody has changed, without a checksum
     with pytest.raises(UserError, match=r"only 11 of 12 backbone tensors .* first without: backbone.layers.2.weight"):
         load_into(finetuning(), tmp_path / "a.pth")
 

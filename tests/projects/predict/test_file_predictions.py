@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from commands import one_line_error, run
+from kills import kill_at_every_change, tool
 from pycocotools.coco import COCO
 from trees import refused
 
@@ -118,3 +119,34 @@ def test_objects_score_what_the_command_asks_for(recipe, heads, given, typed, ex
 def test_mistakes_are_reported_in_one_line(inputs, tmp_path):
     command = f"python tools/predict.py --weights {weights_of('detection', tmp_path)} --output {tmp_path}/x"
     assert "none of the inputs can be read" in one_line_error(f"{command} '{inputs}/broken.jpg'", tmp_path)
+
+
+@pytest.mark.parametrize("step", [15, pytest.param(1, marks=pytest.mark.fuzz)])
+def test_a_killed_prediction_has_no_images_json_or_all_that_it_means(step, write_pictures, tmp_path):
+    files = write_pictures(tmp_path / "photos", 2, size=(90, 120))
+    output, earlier = tmp_path / "out", {}
+    output.mkdir()
+
+    def begin() -> None:
+        for path in output.glob("*"):
+            path.unlink()
+        for name, content in earlier.items():
+            (output / name).write_bytes(content)
+
+    def look() -> None:
+        if (output / "images.json").exists() and (output / "images.json").read_bytes() != earlier["images.json"]:
+            whole()
+
+    def whole() -> None:
+        images = json.loads((output / "images.json").read_text())["images"]
+        assert [image["file_name"] for image in images] == list(map(str, files))
+        objects = json.loads((output / "predictions.json").read_text())
+        assert {thing["image_id"] for thing in objects} == {1, 2}
+        assert all(cv2.imread(str(output / file.name)) is not None for file in files)
+
+    command = f"tools/predict.py --weights {weights_of('retinanet_fpn', tmp_path)} --score-threshold 0"
+    words = "--opts MODEL.DEVICE cpu"
+    tool(f"{command} --output {output} {files[0]} {words}")()
+    earlier |= {name: (output / name).read_bytes() for name in ("images.json", "predictions.json")}
+    call = tool(f"{command} --output {output} {tmp_path}/photos {words}")
+    kill_at_every_change(call, output, begin=begin, look=look, whole=whole, step=step)
