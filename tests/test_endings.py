@@ -85,6 +85,7 @@ def test_a_reader_that_has_gone_ends_a_command_quietly(tmp_path):
         reader, writer = os.pipe()
         os.close(reader)
         os.dup2(writer, 1)
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
         tool(command)()
 
     for command in ("tools/train_net.py --help", f"tools/convert_to_d2.py {tmp_path}/run.pth {tmp_path}/a.pth"):
