@@ -46,6 +46,8 @@ def translated(doing: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if words := words_of_disk(error):
+            raise UserError(f"{doing}: {words}") from error
         if is_no_defect(error):
             raise
         logged = logging.getLogger("revisit").handlers

@@ -68,7 +68,7 @@ def test_the_words_of_a_disk_name_the_file_and_defects_have_none():
     assert words_of_disk(full).startswith("/data/a.pth cannot be written (No space left on device): free some space")
     assert "expected another place" in words_of_disk(PermissionError(errno.EACCES, "Permission denied", "/a"))
     assert words_of_disk(FileNotFoundError(errno.ENOENT, "No such file", "/a")) == words_of_disk(KeyError("a")) == ""
-    with pytest.raises(OSError), translated("writing"):
+    with pytest.raises(UserError, match="^writing a.pth: /data/a.pth cannot be written"), translated("writing a.pth"):
         raise full
 
 

@@ -1,6 +1,7 @@
 """What the folders of runs hold: metrics, settings, state, environment, pictures and evaluations."""
 
 import json
+import logging
 import re
 from collections.abc import Iterable, Iterator
 from itertools import count, groupby
@@ -11,11 +12,13 @@ from tqdm import tqdm
 
 from revisit.checkpoint.run_folder import FINAL, checkpoints_of_run, iteration_of
 from revisit.engine.environment import FILE as ENVIRONMENT
-from revisit.errors import UserError, translated
+from revisit.errors import UserError, printable, translated
 from revisit.files import read_yaml
 from revisit.keys import dotted_keys
 from revisit.viz.curves import read_metrics
 from revisit.viz.tiles import evenly_spread
+
+logger = logging.getLogger(__name__)
 
 Point = tuple[int, float]  # iteration and value
 
@@ -90,20 +93,34 @@ def progress(items: Iterable, what: str) -> Iterable:
     return tqdm(items, unit=what, delay=10)
 
 
+def files_below(folder: Path, *patterns: str, of: Path) -> list[Path]:
+    """The regular files of a run's folder ``of``, or of one below it, that match; sorted. What a link leads to out of
+    it is left out, and said: a page that is passed on has nothing that its author did not name."""
+    found = []
+    for path in sorted(path for pattern in patterns for path in folder.glob(pattern) if path.is_file()):
+        if path.resolve().is_relative_to(of.resolve()):
+            found.append(path)
+        else:
+            logger.warning(f"left out: {printable(str(path))} is a link out of {printable(str(of))}")
+    return found
+
+
 def _runs_of(folder: Path) -> list[Path]:
     """The folder itself, or the runs right below it."""
-    for candidates in ([folder], sorted(folder.glob("*/"))):
-        if runs := [path for path in candidates if any((path / mark).is_file() for mark in MARKS)]:
-            return runs
+    for marks in (MARKS, [f"*/{mark}" for mark in MARKS]):
+        if found := files_below(folder, *marks, of=folder):
+            return list(dict.fromkeys(path.parent for path in sorted(found)))
     marks = f"one of {', '.join(MARKS)} in it, or in a folder right below it"
     raise UserError(f"{folder} is not the folder of a run: expected {marks}")
 
 
 def _read_run(folder: Path, name: str, all_runs: list[Path]) -> ReportedRun:
-    metrics, settings = folder / "metrics.json", folder / "config.yaml"
-    with translated(f"reading {metrics} and config.yaml"):
-        series = read_metrics(metrics) if metrics.is_file() else {}
-        config = dotted_keys(read_yaml(settings) or {}) if settings.is_file() else {}
+    series, config = {}, {}
+    with translated(f"reading metrics.json and config.yaml of {folder}"):
+        for metrics in files_below(folder, "metrics.json", of=folder):
+            series = read_metrics(metrics)
+        for settings in files_below(folder, "config.yaml", of=folder):
+            config = dotted_keys(read_yaml(settings) or {})
     max_iter = config.get("SOLVER.MAX_ITER", 0)
     state = _state_of(folder, series, max_iter if isinstance(max_iter, int) else 0)
     evaluations = list(_read_evaluations(folder, all_runs))
@@ -139,8 +156,8 @@ def _state_of(folder: Path, series: dict[str, list[Point]], max_iter: int) -> Ru
 def _read_environment(folder: Path) -> dict[str, str]:
     """environment.json, what differed between the run's starts joined by arrows."""
     starts: dict[str, list[str]] = {}
-    file = folder / ENVIRONMENT
-    for line in file.read_text(errors="replace").splitlines() if file.is_file() else ():
+    files = files_below(folder, ENVIRONMENT, of=folder)
+    for line in "".join(file.read_text(errors="replace") for file in files).splitlines():
         try:
             facts = dict(json.loads(line))
         except (ValueError, TypeError):  # a start that was killed while writing it
@@ -156,7 +173,7 @@ def _read_environment(folder: Path) -> dict[str, str]:
 def _read_evaluations(folder: Path, all_runs: list[Path]) -> Iterator[ReportedEvaluation]:
     """All below the folder, but not those of another run of the report that lies there."""
     others = [run for run in all_runs if run != folder and run.is_relative_to(folder)]
-    for file in sorted(path for name in RESULTS for path in folder.rglob(name)):
+    for file in files_below(folder, *(f"**/{name}" for name in RESULTS), of=folder):
         if any(file.is_relative_to(other) for other in others):
             continue
         try:
@@ -165,8 +182,9 @@ def _read_evaluations(folder: Path, all_runs: list[Path]) -> Iterator[ReportedEv
             content = None
         # The pictures beside a run's own evaluation are the run's.
         own = file.parent == folder and file.name != "results.json"
-        pictures = [] if own else [*_pictures_in(file.parent), *sorted(file.parent.glob(ANIMATIONS))]
-        tables = sorted([*file.parent.glob("*.csv"), *file.parent.glob("table.md")])
+        animations = files_below(file.parent, ANIMATIONS, of=folder)
+        pictures = [] if own else [*_pictures_in(file.parent, folder), *animations]
+        tables = files_below(file.parent, "*.csv", "table.md", of=folder)
         yield ReportedEvaluation(str(file.relative_to(folder)), content, pictures, tables)
 
 
@@ -174,11 +192,11 @@ def _own_pictures(folder: Path) -> list[Path]:
     """A run's pictures, of many galleries some; those of a study belong to its evaluation."""
     if (folder / "results.json").is_file():
         return []
-    pictures = [*_pictures_in(folder), *_pictures_in(folder / NON_FINITE)]
+    pictures = [*_pictures_in(folder, folder), *_pictures_in(folder / NON_FINITE, folder)]
     galleries = [path for path in pictures if path.stem.startswith(NEIGHBORS)]
     shown = {galleries[step] for step in evenly_spread(len(galleries), MOST_GALLERIES)}
     return [path for path in pictures if path not in galleries or path in shown]
 
 
-def _pictures_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("*") if path.suffix.lower() in PICTURES)
+def _pictures_in(folder: Path, of: Path) -> list[Path]:
+    return [path for path in files_below(folder, "*.*", of=of) if path.suffix.lower() in PICTURES]

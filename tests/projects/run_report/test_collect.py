@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import pytest
 from folders import draw, make_run, write_checkpoint
@@ -153,3 +154,31 @@ def test_the_best_is_named_where_better_has_a_direction_and_it_is_not_the_last(n
     assert best_before(name, [(9, 1.0), (19, 3.0)]) is best_before("depth/rmse", [(9, 5.0), (19, 3.0)]) is None
     assert best_before("depth/absrel", [(9, 5.0), (19, 3.0), (29, 4.0)]) == (19, 3.0)
     assert is_score(name) and is_score("depth/rmse") and not any(map(is_score, ("bbox/AP-cat", "lr", "rpn/num_pos")))
+
+
+def test_what_a_link_leads_to_out_of_the_folder_is_left_out_of_the_page(tmp_path, caplog):
+    """Whatever a run's file is called; a pipe in its place is not waited for."""
+    secret = draw(tmp_path / "secret/secret.png")
+    (secret.parent / "secret.txt").write_text('{"secret": 1}\n')
+    run = make_run(tmp_path / "runs/a")
+    make_run(secret.parent / "run")
+    (run / "results.json").write_text("{}")
+    for name in ("table.md", "scores.csv", "environment.json", "evaluation.json"):
+        (run / name).unlink(missing_ok=True)
+        (run / name).symlink_to(secret.with_suffix(".txt"))
+    (run / "views.png").symlink_to(secret)
+    (run / "overlays").mkdir()
+    (run / "overlays/a.gif").symlink_to(secret)
+    (run.parent / "b").symlink_to(secret.parent / "run")
+    (run.parent / "c").mkdir()
+    os.mkfifo(run.parent / "c/metrics.json")
+    os.mkfifo(run / "model_0000001.pth")
+    own = draw(run / "own/seen.png")
+    (run / "own/results.json").write_text("{}")
+    (run / "here.png").symlink_to(own)
+    runs, pictures = collect([tmp_path / "runs"])
+    assert [run.name for run in runs] == ["a"] and runs[0].environment == {}
+    assert [evaluation.name for evaluation in runs[0].evaluations] == ["own/results.json", "results.json"]
+    assert [evaluation.tables for evaluation in runs[0].evaluations] == [[], []]
+    assert [path.name for path in runs[0].evaluations[1].pictures] == ["here.png"] and not pictures
+    assert caplog.text.count("is a link out of") >= 6 and "runs/b" in caplog.text
