@@ -3,9 +3,11 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from multiprocessing.util import Finalize, register_after_fork
+from typing import ClassVar
 
 import cv2
 import torch
@@ -15,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 # What asks a training to stop after a checkpoint (engine/stop_signals.py); of several, the later one here is reported.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 _END = signal.SIGUSR2
+_GRACE = 5.0  # seconds
 _ALL = (*STOP_SIGNALS, _END)
 
 
@@ -23,8 +26,10 @@ class SignalSafeLoader(DataLoader):
     are in pinned memory.
 
     Ctrl-C and SLURM send their signals to all processes. A worker that died of one would break the step that the
-    training process still finishes.
+    training process still finishes. ``waiting`` is entered whenever a batch is awaited (engine/stop_signals.py).
     """
+
+    waiting: ClassVar[Callable[[], AbstractContextManager]] = nullcontext
 
     def __init__(self, dataset: Dataset, **options: object):
         super().__init__(dataset, worker_init_fn=start_worker, pin_memory=torch.cuda.is_available(), **options)
@@ -33,9 +38,23 @@ class SignalSafeLoader(DataLoader):
         # Workers inherit what is blocked here. One that reaches this thread meanwhile waits.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)
         try:
-            return super().__iter__()
+            return _Batches(super().__iter__())
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+class _Batches:
+    """A loader's iterator."""
+
+    def __init__(self, batches: Iterator):
+        self._batches = batches
+
+    def __iter__(self) -> Iterator:
+        return self
+
+    def __next__(self) -> object:
+        with SignalSafeLoader.waiting():
+            return next(self._batches)
 
 
 def start_worker(worker_id: int) -> None:
@@ -62,10 +81,14 @@ def one_thread() -> Iterator[None]:
 
 
 def _end_workers() -> None:
-    for process in multiprocessing.active_children():
-        if process.daemon:
-            with suppress(ProcessLookupError):
-                os.kill(process.pid, _END)
+    workers = [process for process in multiprocessing.active_children() if process.daemon]
+    for process in workers:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, _END)
+    end = time.monotonic() + _GRACE
+    for process in workers:
+        process.join(max(0, end - time.monotonic()))
+        process.kill()  # one that hangs hears nothing else
 
 
 def _end_workers_at_exit(_: object = None) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 
 import torch
 import torch.distributed as dist
 
-from revisit.data.workers import STOP_SIGNALS
+from revisit.data.workers import STOP_SIGNALS, SignalSafeLoader
+from revisit.errors import InterruptedRunError, StoppedRunError
 
 from detectron2.utils import comm
+
+PATIENCE = 30  # seconds
 
 
 class StopSignals:
@@ -26,6 +30,7 @@ class StopSignals:
         self.received = 0
         self._report = report
         self._before: dict[int, object] = {}
+        self._waits = False
 
     @property
     def interrupted(self) -> bool:
@@ -34,9 +39,12 @@ class StopSignals:
 
     def __enter__(self) -> StopSignals:
         self._before = {number: signal.signal(number, self._receive) for number in STOP_SIGNALS}
+        self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._end_wait)
+        SignalSafeLoader.waiting = self.waiting
         return self
 
     def __exit__(self, *error: object) -> None:
+        SignalSafeLoader.waiting = nullcontext
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -45,6 +53,29 @@ class StopSignals:
             raise KeyboardInterrupt
         self.received = max(self.received, 1 + STOP_SIGNALS.index(number))
         self._report(number)
+        if self._waits:
+            signal.alarm(PATIENCE)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While a batch is awaited: a worker that hangs delays a wish to stop by PATIENCE seconds, and no longer.
+
+        Raises StoppedRunError then.
+        """
+        self._waits = True
+        if self.received:
+            signal.alarm(PATIENCE)
+        try:
+            yield
+        finally:
+            self._waits = False
+            signal.alarm(0)
+
+    def _end_wait(self, number: int, frame: FrameType | None) -> None:
+        kind = InterruptedRunError if self.interrupted else StoppedRunError
+        asked = f"stopped by {STOP_SIGNALS[self.received - 1].name}, after which no batch came for {PATIENCE} s"
+        way_on = "the same command with --resume continues from the last checkpoint"
+        raise kind(f"{asked} (does a disk not answer?): {way_on}")
 
 
 def ignore_from_now_on() -> None:

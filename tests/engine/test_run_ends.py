@@ -84,6 +84,43 @@ def test_ctrl_c_counts_for_more_than_what_a_scheduler_sends():
         assert signals.received == 3
 
 
+HANGING = """
+import os, signal, sys, threading, time
+from revisit.data import workers
+from revisit.engine import stop_signals
+from revisit.engine.command import run_command
+
+stop_signals.PATIENCE, workers._GRACE = 1, 0.5
+
+class Hanging:
+    def __len__(self):
+        return 2
+    def __getitem__(self, index):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})  # as where the kernel waits for a disk
+        time.sleep(600 * index)
+        return index
+
+def main():
+    with stop_signals.StopSignals():
+        batches = iter(workers.SignalSafeLoader(Hanging(), num_workers=1, prefetch_factor=1))
+        next(batches)
+        threading.Timer(0.1, os.kill, (os.getpid(), getattr(signal, sys.argv[1]))).start()
+        next(batches)
+
+run_command(main)
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 75), ("SIGINT", 130)])
+def test_a_signal_ends_a_run_whose_loader_hangs_with_its_code_and_line(toy_root, tmp_path, name, code):
+    (tmp_path / "hanging.py").write_text(HANGING)
+    text = run(f"python {tmp_path}/hanging.py {name}", toy_root, expect=code)
+    assert text == (
+        f"stopped by {name}, after which no batch came for 1 s (does a disk not answer?): the same command with "
+        "--resume continues from the last checkpoint\n"
+    )
+
+
 def train_each(runs: dict[Path, dict]) -> None:
     for output, how in runs.items():
         train(output, *OPTIONS, **how)
