@@ -26,7 +26,7 @@ import os
 import re
 
 from projects.PaperTables.job_options import add_job_options, do_jobs, show_jobs
-from revisit.engine.command import natural, run_command
+from revisit.engine.command import natural, parse_with_pairs, run_command
 from revisit.errors import expect
 from revisit.files import output_path
 
@@ -54,9 +54,9 @@ def parse_args() -> argparse.Namespace:
     add("--score", default="", metavar="NAME", help="such as bbox/AP50 (default: AP, mIoU, rmse, top-1 or mAP)")
     add("--output", type=output_path, required=True, metavar="DIR", help="folder of all runs of this comparison")
     add_job_options(parser, parallel="one; without a GPU one per core")
-    add("--opts", nargs=argparse.REMAINDER, default=[], help="KEY VALUE pairs for every training; the last option")
-    args = parser.parse_args()
-    expect(len(args.opts) % 2 == 0, f"--opts: expected pairs KEY VALUE, got {' '.join(args.opts)}")
+    pairs = "KEY VALUE pairs for every training come last, after --opts or not"
+    add("--opts", nargs=argparse.REMAINDER, help=pairs)
+    args = parse_with_pairs(parser)
     args.starts, args.seeds = (list(dict.fromkeys(given)) for given in (args.starts, args.seeds))
     expect(len(args.starts) > 1, f"--starts {args.starts[0]}: expected two or more, such as random and a backbone")
     return args

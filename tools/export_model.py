@@ -12,7 +12,7 @@ checkpoint's config, or of KEY VALUE, such as MODEL.ROI_HEADS.SCORE_THRESH_TEST 
 import argparse
 
 from projects.Predict.command_line import add_network_options
-from revisit.engine.command import run_command
+from revisit.engine.command import parse_with_pairs, run_command
 from revisit.errors import expect
 from revisit.files import make_folder, output_path
 
@@ -22,8 +22,10 @@ def main() -> None:
     add = parser.add_argument
     add_network_options(parser)
     add("--output", required=True, type=output_path, metavar="FILE", help="file to write, .onnx or .ts")
-    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
-    args = parser.parse_args()
+    add(
+        "opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs, after --opts or not"
+    )
+    args = parse_with_pairs(parser)
     from projects.Predict import model_export
     from projects.Predict.predictions import finetuned_config
 

@@ -3,7 +3,7 @@
 
     python tools/predict.py --weights output/toy/detection/model_final.pth --output output/found photos/ film.mp4
 
-A run's checkpoint knows its network, classes and input; KEY VALUE pairs after --opts change what concerns the test.
+A run's checkpoint knows its network, classes and input; KEY VALUE pairs at the end change what concerns the test.
 The output folder gets a picture of every image, by its name, and a video of every video. Of a detector,
 predictions.json has the objects in COCO's result format, and images.json the images and classes that its numbers mean,
 so that pycocotools reads them by COCO("images.json").loadRes("predictions.json"). Of a segmenter, classes/NAME.png has
@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 
 from projects.Predict.command_line import add_network_options
-from revisit.engine.command import run_command
+from revisit.engine.command import parse_with_pairs, run_command
 from revisit.errors import UserError, expect
 from revisit.files import make_folder, output_path
 
@@ -25,9 +25,9 @@ def parse_args() -> argparse.Namespace:
     add_network_options(parser, "detection: find objects")
     add("--output", required=True, type=output_path, metavar="DIR", help="folder for pictures and JSON")
     add("inputs", nargs="+", type=Path, metavar="PATH", help="image files, folders of them, videos")
-    opts = "last: KEY VALUE pairs over the config, such as INPUT.MIN_SIZE_TEST 800"
-    add("--opts", nargs=argparse.REMAINDER, default=[], help=opts)
-    return parser.parse_args()
+    opts = "KEY VALUE pairs over the config, such as INPUT.MIN_SIZE_TEST 800, come last, after --opts or not"
+    add("--opts", nargs=argparse.REMAINDER, help=opts)
+    return parse_with_pairs(parser)
 
 
 def main() -> None:

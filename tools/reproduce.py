@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from projects.PaperTables.job_options import add_job_options, do_jobs, show_jobs
 from projects.PaperTables.paper_tables import COLUMNS, PROFILES, ROWS, given_rows, note_of
-from revisit.engine.command import natural, run_command
+from revisit.engine.command import natural, parse_with_pairs, run_command
 from revisit.errors import expect
 from revisit.files import output_path, write_whole
 
@@ -61,10 +61,10 @@ def parse_args() -> argparse.Namespace:
     add("--full", action="store_true", help="with --profile toy: trainings as long as their configs say, not shortened")
     add("--output", type=output_path, help="folder of all runs (default: output/reproduce/PROFILE)")
     add_job_options(parser, parallel="one; toy: one per core")
-    add("--opts", nargs=argparse.REMAINDER, default=[], help="KEY VALUE pairs for every training; the last option")
-    args = parser.parse_args()
+    pairs = "KEY VALUE pairs for every training come last, after --opts or not"
+    add("--opts", nargs=argparse.REMAINDER, help=pairs)
+    args = parse_with_pairs(parser)
     expect(args.table in TABLES, f"no table {args.table!r}: expected one of {', '.join(TABLES)}")
-    expect(len(args.opts) % 2 == 0, f"--opts: expected pairs KEY VALUE, got {' '.join(args.opts)}")
     args.seeds, args.weights = (list(dict.fromkeys(given)) for given in (args.seeds, args.weights))
     for_tables = args.only or args.weights or len(args.seeds) > 1 or args.select == "best"
     problem = "figures are drawn together, of one seed, of final networks: expected one of --seeds, and no --only"

@@ -22,7 +22,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from revisit.engine.command import TIMEOUT, run_command
+from revisit.engine.command import TIMEOUT, parse_with_pairs, run_command
 from revisit.errors import UserError
 
 if TYPE_CHECKING:  # torch and Detectron2 take seconds to import: not before the command line is understood
@@ -47,8 +47,10 @@ def parse_args() -> argparse.Namespace:
     patience = "how long a process waits for the others before it gives up (exit code 75; default: %(default)g)"
     add("--timeout", type=minutes, default=TIMEOUT.total_seconds() / 60, metavar="MINUTES", help=patience)
     add("--debug", **flag, help="print the traceback of what a library refuses")
-    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
-    args = parser.parse_args()
+    add(
+        "opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs, after --opts or not"
+    )
+    args = parse_with_pairs(parser)
     args.opts = [*(["MODEL.WEIGHTS", args.weights] if args.weights else []), *args.opts]
     return args
 

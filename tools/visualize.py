@@ -18,7 +18,7 @@ import re
 from pathlib import Path
 
 from projects.Predict.command_line import add_network_options
-from revisit.engine.command import natural, run_command
+from revisit.engine.command import natural, parse_with_pairs, run_command
 from revisit.errors import expect
 from revisit.files import make_folder, output_path
 
@@ -32,8 +32,10 @@ def parse_args() -> argparse.Namespace:
     add("--num-images", type=natural, default=8, metavar="N", help="images in all (default: %(default)s)")
     add("--rows", type=natural, default=4, metavar="N", help="images per sheet (default: %(default)s)")
     add("--truth-only", action="store_true", help="draw input and truth without any model")
-    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
-    return parser.parse_args()
+    add(
+        "opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs, after --opts or not"
+    )
+    return parse_with_pairs(parser)
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ import json
 import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
 from projects.Benchmarks.input_pipeline import measure_input, measure_shards
 from projects.Benchmarks.training_speed import measure_end_to_end, measure_head, measure_step
-from revisit.engine.command import natural, run_command
+from revisit.engine.command import natural, parse_with_pairs, run_command
 from revisit.engine.setup import make_config
 from revisit.files import make_folder, output_path
 
@@ -43,10 +43,10 @@ OPTIONS = {
 
 def main() -> None:
     """Measure, print, and write the figures where they are asked for."""
-    options = vars(make_parser().parse_args())
-    measure, output = options.pop("measure"), options.pop("json")
+    options = vars(parse_with_pairs(make_parser()))
+    measure, output, opts = (options.pop(name) for name in ("measure", "json", "opts"))
     if "config_file" in options:
-        options["cfg"] = make_config(options.pop("config_file"), options.pop("opts"), for_here=False)
+        options["cfg"] = make_config(options.pop("config_file"), opts, for_here=False)
     if output:
         make_folder(output.parent, "the folder of --json")
     result = measure(**options)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from projects.common.tables import markdown_table
-from revisit.engine.command import natural, run_command
+from revisit.engine.command import natural, parse_with_pairs, run_command
 from revisit.engine.dry_run import GIB
 from revisit.engine.setup import make_config
 from revisit.engine.step_cost import build_meta_model, step_cost
@@ -64,7 +64,7 @@ def main() -> None:
     add("--image-bytes", type=amount, default=160e3, metavar="N", help="(default: %(default)g, COCO's)")
     add("--storage", type=amount, default=2.5e8, metavar="N", help="bytes per second and GPU (default: %(default)g)")
     add("opts", nargs="*", metavar="KEY VALUE", help="override the config, in pairs")
-    args = parser.parse_args()
+    args = parse_with_pairs(parser)
     machines: dict[str, Figures] = {}
     for number, gpu in args.machine or DEFAULT_MACHINES:
         is_known = number.isdecimal() and int(number) > 0 and gpu in GPUS

@@ -50,7 +50,7 @@ def find_sources(paths: list[Path], output: Path) -> list[Source]:
             inside = [Path(record["file_name"]) for record in load_folder(path)]
         else:
             fits, kinds = path.is_file() and path.suffix.lower() in SUFFIXES | VIDEOS, ", ".join(SUFFIXES | VIDEOS)
-            hint = "; KEY VALUE pairs follow --opts" if str(path).isupper() else ""
+            hint = "; KEY VALUE pairs come last" if str(path).isupper() else ""
             expect(fits, f"{path} is no image, video or folder: expected a file in {kinds}{hint}")
             inside = [path]
         for file in inside:

@@ -5,7 +5,7 @@ import sys
 from importlib import import_module
 from typing import NoReturn
 
-from revisit.engine.command import run_command
+from revisit.engine.command import parse_with_pairs, run_command
 from revisit.files import output_path
 
 RANDOM = "random"
@@ -35,5 +35,7 @@ def parse_args(description: str | None, *, network: bool = True) -> argparse.Nam
     add("--weights", required=network, default=RANDOM, metavar="FILE", help=what)
     add("--output", type=output_path, required=True, metavar="DIR", help="folder for results.json and pictures")
     add("--debug", action="store_true", help="print the traceback of what a library raises")
-    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs")
-    return parser.parse_args()
+    add(
+        "opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs, after --opts or not"
+    )
+    return parse_with_pairs(parser)

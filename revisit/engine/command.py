@@ -6,15 +6,17 @@ Like all that a script needs to understand its command line, this imports neithe
 import argparse
 import io
 import os
+import re
 import select
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from revisit.errors import InterruptedRunError, StoppedRunError, UserError, words_of_disk
+from revisit.errors import InterruptedRunError, StoppedRunError, UserError, expect, words_of_disk
 
 TIMEOUT = timedelta(minutes=30)  # how long processes of a run wait for each other
+_KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
 
 
 def run_command(main: Callable[[], None]) -> None:
@@ -64,3 +66,35 @@ def natural(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"expected a whole number above 0, got {text}")
     return int(text)
+
+
+def parse_with_pairs(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The arguments of this process, with KEY VALUE pairs that end them, after ``--opts`` or not, as ``opts``.
+
+    Without --opts the pairs are as many as look so: a name in capitals that is no file, and what is no option. What
+    follows ``--`` stays with the parser.
+    """
+    words = sys.argv[1:]
+    options = words[: words.index("--")] if "--" in words else words
+    start, pairs = len(words), []
+    if "--opts" in options:
+        start = options.index("--opts")
+        pairs = words[start + 1 :]
+    elif options is words:
+        start = _first_pair(words)
+        pairs = words[start:]
+    args = parser.parse_args(words[:start])
+    args.opts = [*(vars(args).get("opts") or []), *pairs]
+    expect(len(args.opts) % 2 == 0, f"expected pairs KEY VALUE at the end, got {' '.join(args.opts)}")
+    return args
+
+
+def _first_pair(words: Sequence[str]) -> int:
+    start = len(words)
+    while start > 1 and _is_pair(*words[start - 2 : start]):
+        start -= 2
+    return start
+
+
+def _is_pair(key: str, value: str) -> bool:
+    return bool(_KEY.fullmatch(key)) and not value.startswith("--") and not os.path.exists(key)

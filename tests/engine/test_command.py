@@ -1,0 +1,47 @@
+"""Command lines that end in KEY VALUE pairs, with --opts before them or not, are read alike by every command."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import pytest
+from trees import refused
+
+from revisit.engine.command import parse_with_pairs
+
+PAIRS = ["SOLVER.MAX_ITER", "5", "SEED", "-1"]
+
+
+def parsed(words: list[str], monkeypatch, *, bare: bool) -> argparse.Namespace:
+    """By a command as tools/predict.py, or, ``bare``, as tools/train_net.py has it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--accept", action="append")
+    if bare:
+        parser.add_argument("opts", nargs=argparse.REMAINDER)
+    else:
+        parser.add_argument("inputs", nargs="+", type=Path)
+        parser.add_argument("--opts", nargs=argparse.REMAINDER)
+    monkeypatch.setattr(sys, "argv", ["program", *words])
+    return parse_with_pairs(parser)
+
+
+@pytest.mark.parametrize("before", [[], ["--opts"]])
+def test_pairs_end_a_command_after_opts_or_not(before, monkeypatch):
+    args = parsed(["--accept", "MODEL.X", "photos", *before, *PAIRS], monkeypatch, bare=False)
+    assert (args.inputs, args.opts, args.accept) == ([Path("photos")], PAIRS, ["MODEL.X"])
+    args = parsed(["--accept", "MODEL.X", *before, *PAIRS], monkeypatch, bare=True)
+    assert (args.opts, args.accept) == (PAIRS, ["MODEL.X"])
+
+
+def test_files_with_names_like_keys_are_files(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name in ("DSC_1.JPG", "DSC_2.JPG", "--opts"):
+        (tmp_path / name).touch()
+    assert len(parsed(["DSC_1.JPG", "DSC_2.JPG"], monkeypatch, bare=False).inputs) == 2
+    args = parsed(["--", "--opts", "SEED", "1"], monkeypatch, bare=False)
+    assert args.opts == [] and args.inputs == [Path("--opts"), Path("SEED"), Path("1")]
+
+
+def test_half_a_pair_is_refused(monkeypatch):
+    refused("expected pairs KEY VALUE", parsed, ["photos", "--opts", "SEED"], monkeypatch, bare=False)
+    refused("expected pairs KEY VALUE", parsed, ["SEED"], monkeypatch, bare=True)
