@@ -12,6 +12,7 @@ import pytest
 from commands import ROOT, documented
 
 from revisit.data.sources import KINDS
+from revisit.engine.command import parse_with_pairs
 from revisit.engine.setup import make_config
 
 
@@ -89,7 +90,14 @@ def test_every_command_has_options_and_keys_that_exist(page, monkeypatch):
     def parse_args(parser, args=None, namespace=None):
         raise Parsed(understand(parser, args, namespace))
 
+    def with_pairs(parser):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(argparse.ArgumentParser, "parse_args", understand)
+            raise Parsed(parse_with_pairs(parser))
+
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+    for module in ("revisit.engine.command", "projects.common.command_line"):
+        monkeypatch.setattr(f"{module}.parse_with_pairs", with_pairs)
     for command in documented(page):
         tool, *words = shlex.split(command.replace("teacher.pth", TEACHER[1]))[1:]
         monkeypatch.setattr(sys, "argv", [tool, *words])

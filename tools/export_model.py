@@ -22,9 +22,7 @@ def main() -> None:
     add = parser.add_argument
     add_network_options(parser)
     add("--output", required=True, type=output_path, metavar="FILE", help="file to write, .onnx or .ts")
-    add(
-        "opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs, after --opts or not"
-    )
+    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config: pairs, after --opts or not")
     args = parse_with_pairs(parser)
     from projects.Predict import model_export
     from projects.Predict.predictions import finetuned_config

@@ -47,9 +47,7 @@ def parse_args() -> argparse.Namespace:
     patience = "how long a process waits for the others before it gives up (exit code 75; default: %(default)g)"
     add("--timeout", type=minutes, default=TIMEOUT.total_seconds() / 60, metavar="MINUTES", help=patience)
     add("--debug", **flag, help="print the traceback of what a library refuses")
-    add(
-        "opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs, after --opts or not"
-    )
+    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config: pairs, after --opts or not")
     args = parse_with_pairs(parser)
     args.opts = [*(["MODEL.WEIGHTS", args.weights] if args.weights else []), *args.opts]
     return args

@@ -32,9 +32,7 @@ def parse_args() -> argparse.Namespace:
     add("--num-images", type=natural, default=8, metavar="N", help="images in all (default: %(default)s)")
     add("--rows", type=natural, default=4, metavar="N", help="images per sheet (default: %(default)s)")
     add("--truth-only", action="store_true", help="draw input and truth without any model")
-    add(
-        "opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs, after --opts or not"
-    )
+    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config: pairs, after --opts or not")
     return parse_with_pairs(parser)
 
 

@@ -35,7 +35,5 @@ def parse_args(description: str | None, *, network: bool = True) -> argparse.Nam
     add("--weights", required=network, default=RANDOM, metavar="FILE", help=what)
     add("--output", type=output_path, required=True, metavar="DIR", help="folder for results.json and pictures")
     add("--debug", action="store_true", help="print the traceback of what a library raises")
-    add(
-        "opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config, in pairs, after --opts or not"
-    )
+    add("opts", nargs=argparse.REMAINDER, metavar="KEY VALUE", help="override the config: pairs, after --opts or not")
     return parse_with_pairs(parser)

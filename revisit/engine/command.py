@@ -85,7 +85,9 @@ def parse_with_pairs(parser: argparse.ArgumentParser) -> argparse.Namespace:
         pairs = words[start:]
     args = parser.parse_args(words[:start])
     args.opts = [*(vars(args).get("opts") or []), *pairs]
-    expect(len(args.opts) % 2 == 0, f"expected pairs KEY VALUE at the end, got {' '.join(args.opts)}")
+    expect(
+        len(args.opts) % 2 == 0, f"expected pairs KEY VALUE at the end, after --opts or not, got {' '.join(args.opts)}"
+    )
     return args
 
 

@@ -27,7 +27,7 @@ def parsed(words: list[str], monkeypatch, *, bare: bool) -> argparse.Namespace:
 
 @pytest.mark.parametrize("before", [[], ["--opts"]])
 def test_pairs_end_a_command_after_opts_or_not(before, monkeypatch):
-    args = parsed(["--accept", "MODEL.X", "photos", *before, *PAIRS], monkeypatch, bare=False)
+    args = parsed(["--accept=MODEL.X", "photos", *before, *PAIRS], monkeypatch, bare=False)
     assert (args.inputs, args.opts, args.accept) == ([Path("photos")], PAIRS, ["MODEL.X"])
     args = parsed(["--accept", "MODEL.X", *before, *PAIRS], monkeypatch, bare=True)
     assert (args.opts, args.accept) == (PAIRS, ["MODEL.X"])
