@@ -193,7 +193,8 @@ def embed(backbone: Backbone, images: Images, *, size: int = 224) -> np.ndarray:
     else:
         records = [{"file_name": str(file)} for file in images]
         expect(bool(records), "no images to embed: expected a folder, or a list of at least one file")
-    device, rows, bits = backbone.mean.device, [], backbone.flags.get(BIT_DEPTH)
+    device, rows = backbone.mean.device, []
+    bits: Any = backbone.flags.get(BIT_DEPTH)
     if bits is None and (asked := find_bit_depth(records)):
         bits = asked[0]
     for start in range(0, len(records), BATCH):

@@ -84,11 +84,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def words_of_disk(error: BaseException) -> str:
     """One line for an error by which the system refuses to read or write a file; "" for any other."""
-    number = error.errno if isinstance(error, OSError) else None
-    if number not in _FULL | _REFUSED:
+    if not isinstance(error, OSError) or error.errno not in _FULL | _REFUSED:
         return ""
     place = error.filename or "a file"
-    if number in _FULL:
+    if error.errno in _FULL:
         return f"{place} cannot be written ({error.strerror}): free some space and give the same command again"
     return f"{place} cannot be read or written ({error.strerror}): expected another place, or permission"
 
