@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from itertools import count
+from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from revisit.keys import dotted_keys
 from revisit.urls import local_copy
 
 from detectron2.config import CfgNode
+from detectron2.evaluation.testing import flatten_results_dict
 
 # Names without .pth: of the result, and of the best evaluation's network, which has a record beside it.
 FINAL, BEST = "model_final", "model_best"
@@ -44,7 +46,10 @@ def write_results(folder: Path, results: dict) -> None:
         write_whole(path, strict_json(results))  # whoever finds it takes the evaluation for done
     except OSError as error:
         raise UserError(f"{path} could not be written ({error}): free some space and resume with --resume") from error
-    logging.getLogger(__name__).info(f"results written to {path}")
+    of_all_classes = {name: score for name, score in flatten_results_dict(results).items() if "-" not in name}
+    numbers = {name: score for name, score in of_all_classes.items() if isinstance(score, float) and not isnan(score)}
+    line = ", ".join(f"{name} {score:.2f}" for name, score in numbers.items())
+    logging.getLogger(__name__).info(f"{line}: written to {path}")
 
 
 def settings_of_run(folder: Path) -> dict[str, Any]:

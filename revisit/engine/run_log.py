@@ -11,6 +11,23 @@ from detectron2.utils.logger import setup_logger
 
 LIBRARIES = ("detectron2", "fvcore")
 _COLOR = re.compile(r"\x1b\[[\d;]*m")
+# Starts of what Detectron2 logs and a run's own lines say already, or what names a temporary file.
+SUPERFLUOUS = (
+    "Converting ",
+    "Distribution of instances among",
+    "Evaluation results for",
+    "Following weights matched with",
+    "Loaded ",
+    "Loading ",
+    "Preparing results for COCO",
+    "Removed 0 images",
+    "Running precise-BN",
+    "Serialized dataset takes",
+    "Serializing ",
+    "Some metrics cannot be computed",
+    "Trying to convert",
+    "copypaste: ",
+)
 
 
 class Uncolored(logging.Formatter):
@@ -22,6 +39,25 @@ class Uncolored(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return _COLOR.sub("", self._inner.format(record))
+
+
+class News(logging.Filter):
+    """Keeps Detectron2's messages short: without SUPERFLUOUS ones, and those about data, which each loader and each
+    evaluation repeats, once. Warnings pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._about_data: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno > logging.INFO or not record.name.startswith(LIBRARIES):
+            return True
+        message = _COLOR.sub("", record.getMessage())
+        if message.startswith(SUPERFLUOUS) or message in self._about_data:
+            return False
+        if record.name.startswith("detectron2.data"):
+            self._about_data.add(message)
+        return True
 
 
 def open_log(folder: str, names: Iterable[str] = ()) -> None:
@@ -37,5 +73,7 @@ def open_log(folder: str, names: Iterable[str] = ()) -> None:
                 handler.stream.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
             if not handler.stream.isatty() and not isinstance(handler.formatter, Uncolored):
                 handler.setFormatter(Uncolored(handler.formatter))
+            if not any(isinstance(each, News) for each in handler.filters):
+                handler.addFilter(News())
             if handler.stream is sys.stdout:
                 handler.setLevel(logging.INFO)
