@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import io
 import multiprocessing
 import os
 import re
@@ -159,6 +160,10 @@ def _be_script(words: list[str], env: dict[str, str], cwd: str, streams: list[Co
     for number, stream in enumerate(streams, start=1):
         os.dup2(stream.fileno(), number)
         stream.close()
+    # New ones: those of the first fork's parent remember whether its output could seek.
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(io.FileIO(number, "w", closefd=False), write_through=True) for number in (1, 2)
+    )
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)

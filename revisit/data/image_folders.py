@@ -108,7 +108,7 @@ def load_list(path: Path) -> Records:
     """Images named by a text file, one path a line; empty lines and lines that start with # are skipped."""
     names = [name for name in _read_names(path, "list of images") if not name.startswith("#")]
     expect(names, f"list of images {path} names no image: expected one path a line")
-    return existing([{"file_name": str(path.parent / name)} for name in names])
+    return existing([{"file_name": str(path.parent / name)} for name in names], f" by {path}")
 
 
 def label_files(images: Path, labels: Path, suffix: str) -> dict[str, Path | None]:
@@ -133,11 +133,11 @@ def label_files(images: Path, labels: Path, suffix: str) -> dict[str, Path | Non
     return {image: given.get(place) for place, its_images in owners.items() for image in its_images}
 
 
-def existing(records: Records) -> Records:
-    """The records. Raises UserError, with how many, if files of images are not there."""
+def existing(records: Records, named: str = "") -> Records:
+    """The records. Raises UserError, with how many and who ``named`` them, if files of images are not there."""
     missing = [record["file_name"] for record in records if not os.path.isfile(record["file_name"])]
     if missing:
-        raise UserError(f"{len(missing)} of {len(records)} images not found, the first is {missing[0]}")
+        raise UserError(f"{len(missing)} of {len(records)} images{named} not found, the first is {missing[0]}")
     return records
 
 

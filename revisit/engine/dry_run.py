@@ -99,8 +99,10 @@ def _method(cfg: CfgNode) -> dict:
     own = [name for name, key in KEYS.items() if key.read_by not in ((), (PRETRAINING,)) and is_read(cfg, name)]
     keys = {name: value_of(cfg, name) for name in own}
     weight = keys.get("NEIGHBORS.WEIGHT", 0.0)
+    if not weight:
+        keys = {name: value for name, value in keys.items() if not name.startswith("NEIGHBORS.")}
     first = {"iterations_before_learning": method_of(cfg).iterations_before_learning(cfg)}
-    return {"lambda": weight, "k": keys["NEIGHBORS.NUM_NEIGHBORS"] if weight else 0, **first, "keys": keys}
+    return {"lambda": weight, "k": keys.get("NEIGHBORS.NUM_NEIGHBORS", 0), **first, "keys": keys}
 
 
 def _cost(cfg: CfgNode, num_processes: int) -> dict:
@@ -138,10 +140,11 @@ def _feeding(cfg: CfgNode, gpu_rate: float, assumed: str) -> dict:
 
 def _views(cfg: CfgNode) -> dict:
     views = cfg.VIEWS
+    small = {"size": views.SMALL_SIZE, "scale": list(views.SMALL_SCALE)} if views.NUM_SMALL else {}
     return {
         "crops": {
             "large": {"count": 2, "size": views.LARGE_SIZE, "scale": list(views.LARGE_SCALE)},
-            "small": {"count": views.NUM_SMALL, "size": views.SMALL_SIZE, "scale": list(views.SMALL_SCALE)},
+            "small": {"count": views.NUM_SMALL, **small},
             "min_overlap": views.MIN_OVERLAP if views.NUM_SMALL else 0.0,
             "max_iou": views.MAX_IOU,
         },

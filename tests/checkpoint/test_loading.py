@@ -5,6 +5,7 @@ import logging
 import re
 import subprocess
 import sys
+from functools import reduce
 from pathlib import Path
 
 import pytest
@@ -122,14 +123,26 @@ def test_docs_plain_detectron2_finds_every_backbone_tensor(kind, tmp_path):
         assert len(places) == 1 and torch.equal(found[places[0]], value), name
 
 
+def only_core(cfg):
+    """The config without keys that projects and other tests have declared in this process."""
+    cfg = cfg.clone()
+    for name in [name for name, key in keys.KEYS.items() if not key.owner.startswith("revisit.")]:
+        *sections, leaf = name.split(".")
+        nodes = [reduce(getattr, sections[:depth], cfg) for depth in range(len(sections) + 1)]
+        del nodes[-1][leaf]
+        for section, node, parent in zip(sections[::-1], nodes[:0:-1], nodes[-2::-1], strict=True):
+            if not node:
+                del parent[section]
+    return cfg
+
+
 def test_docs_plain_detectron2_predicts_by_a_finetuned_detector(tmp_path):
     """In a process of its own, which has imported nothing."""
     (snippet,) = re.findall(r"```python\n(import revisit  # before.*?)```", DOCUMENT, re.DOTALL)
     narrow = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 MODEL.ROI_BOX_HEAD.FC_DIM 16"
     sizes = "INPUT.MIN_SIZE_TEST 64 MODEL.ROI_HEADS.SCORE_THRESH_TEST 0.0 MODEL.DEVICE cpu"
     cfg = make_config("configs/toy/detection.yaml", f"{narrow} {sizes}".split())
-    cfg.MODEL.pop("CONV_NET", None)  # a key of another test's
-    (tmp_path / "config.yaml").write_text(cfg.dump())
+    (tmp_path / "config.yaml").write_text(only_core(cfg).dump())
     torch.save({"model": build_model(cfg).state_dict()}, tmp_path / "model_final.pth")
     Image.new("RGB", (80, 64), (200, 30, 90)).save(tmp_path / "photo.jpg")
     code = snippet.replace("output/own/detection/", f"{tmp_path}/").replace("photo.jpg", f"{tmp_path}/photo.jpg")
