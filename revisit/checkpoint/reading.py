@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import re
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable
@@ -24,6 +25,11 @@ _ARRAYS = {
 WRAPPER = "module."
 _IS_FOLDER = 0x10  # in the attributes of a zip file's record
 
+_CLASS = re.compile(
+    r"GLOBAL (\S+) was not an allowed global|Trying to instantiate a class (\S+)|Unsupported class (\S+)"
+)
+_SAVE_TENSORS = "if you trust it, load it where it was made, and save its state_dict() alone"
+
 
 class UnreadableCheckpointError(UserError):
     """A file that is damaged, or no checkpoint of plain values."""
@@ -44,11 +50,24 @@ def read_checkpoint(path: Path) -> dict:
             raise UserError("no such file")
         content = _READERS.get(path.suffix, _load_tensors)(path)
     except Exception as error:  # damaged files raise whatever their bytes happen to trip
-        reason = ("" if isinstance(error, UserError) else f"{type(error).__name__}: ") + first_line(error)
+        reason = _reason(error)
         raise UnreadableCheckpointError(f"{path} is not a whole checkpoint of plain tensors ({reason})") from error
     if not isinstance(content, dict):
         raise UnreadableCheckpointError(f"{path} holds a {type(content).__name__}, expected a dict of tensors")
     return content
+
+
+def _reason(error: Exception) -> str:
+    """One line, without the advice of torch's to run what the file holds."""
+    if isinstance(error, UserError):
+        return first_line(error)
+    if refused := _CLASS.search(str(error)):
+        name = next(filter(None, refused.groups()))
+        return f"it holds a {name}, which is no tensor and no plain value: {_SAVE_TENSORS}"
+    words = str(error).replace("Weights only load failed. ", "")
+    if "weights_only" in first_line(words):
+        return f"{type(error).__name__}: torch cannot read it"
+    return f"{type(error).__name__}: {first_line(words)}"
 
 
 def require_tensors(values: dict, name: str) -> None:
@@ -77,6 +96,8 @@ def require_finite(key: str, value: torch.Tensor | np.ndarray) -> None:
 def _load_tensors(path: Path) -> object:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as records:
+            if any(name.endswith("/constants.pkl") for name in records.namelist()):
+                raise UserError(f"it is a TorchScript archive, which holds code: {_SAVE_TENSORS}")
             for record in records.infolist():  # torch packs nothing, and would leave a folder's bytes unread
                 if record.compress_type != zipfile.ZIP_STORED or record.external_attr & _IS_FOLDER:
                     raise UserError(f"its record {record.filename} is compressed or a folder")

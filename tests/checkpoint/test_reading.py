@@ -119,6 +119,27 @@ def test_a_planted_payload_does_not_run(tmp_path, suffix, place):
     assert not (tmp_path / "owned").exists()
 
 
+class OwnConfig(dict):
+    """What torch.save stores by the name of its class."""
+
+
+@pytest.mark.parametrize("as_zip", [True, False])
+@pytest.mark.parametrize("content", [{"config": OwnConfig()}, torch.nn.Identity(), {"best": np.float64(1)}])
+def test_a_class_in_a_file_is_named_in_one_clean_line_without_torchs_advice_to_run_it(tmp_path, content, as_zip):
+    torch.save(content, tmp_path / "a.pth", _use_new_zipfile_serialization=as_zip)
+    with pytest.raises(UnreadableCheckpointError) as error:
+        read_checkpoint(tmp_path / "a.pth")
+    message = str(error.value)
+    assert any(name in message for name in ("holds a test_reading.OwnConfig", "linear.Identity", "multiarray.scalar"))
+    assert "save its state_dict() alone" in message
+    assert not any(part in message for part in ("x1b", "weights_only", "two options", "torch.load"))
+
+
+def test_a_torchscript_archive_is_called_one(tmp_path):
+    torch.jit.save(torch.jit.trace(torch.nn.Linear(1, 1), torch.ones(1, 1)), tmp_path / "a.pth")
+    refused("it is a TorchScript archive", read_checkpoint, tmp_path / "a.pth")
+
+
 @pytest.mark.parametrize("content", [{"model": [1]}, {"model": {"w": 3}}, {"model": {}, "flags": [1]}])
 def test_finetuning_refuses_what_holds_no_weights_in_one_line(tmp_path, content):
     torch.save(content, tmp_path / "a.pth")
