@@ -8,9 +8,11 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from revisit.data.catalog import get_records
+from revisit.data.labels import VOID, read_labels
+from revisit.data.opening import strips
 from revisit.data.reader import read_size
-from revisit.data.records import Records, sample
-from revisit.errors import UserError, some, translated
+from revisit.data.records import Records, ask_each, sample
+from revisit.errors import UserError, expect, some, translated
 from revisit.keys import DETECTORS, value_of
 
 from detectron2.config import CfgNode
@@ -40,12 +42,16 @@ def inspect(cfg: CfgNode, name: str, *, to_learn: bool) -> tuple[Records, list[N
         UserError: it is not what ``cfg`` needs, or its labels cannot be meant.
     """
     records = get_records(name)
+    of_masks = cfg.MODEL.META_ARCHITECTURE == "SemanticSegmentor" and "sem_seg_file_name" in records[0]
+    notes = inspect_masks(name, records, to_learn=to_learn) if of_masks else []
     check_records(cfg, name, records)
     short_side = MetadataCatalog.get(name).get("short_side")
     if short_side and to_learn and cfg.MODEL.META_ARCHITECTURE not in LEARNT_FROM and not cfg.VIEWS.REDUCED_IMAGES:
         message = f"data set {name!r} has images made smaller, to a short side of {short_side} px"
         raise UserError(f"{message}: expected VIEWS.REDUCED_IMAGES True, or images as they were")
-    return records, _inspect_detection(cfg, name, records, to_learn) if cfg.MODEL.META_ARCHITECTURE in DETECTORS else []
+    if cfg.MODEL.META_ARCHITECTURE in DETECTORS:
+        notes = _inspect_detection(cfg, name, records, to_learn)
+    return records, notes
 
 
 def num_classes(cfg: CfgNode) -> int | None:
@@ -71,6 +77,35 @@ def check_records(cfg: CfgNode, name: str, records: Records) -> None:
     if count != num_classes(cfg):
         message = f"{key} is {num_classes(cfg)}, but data set {name!r} has {count} classes"
         raise UserError(message + (f": add {key} {count} to the command" if count else ""))
+
+
+def inspect_masks(name: str, records: Records, *, to_learn: bool) -> list[Note]:
+    """How many masks of a sample show each class, and on which share of their pixels; which classes none shows.
+
+    Raises:
+        UserError: a mask that cannot be read; fewer than two classes, or no pixel of more than one to learn from.
+    """
+    metadata, looked_at = MetadataCatalog.get(name), sample(records)
+    classes, offset = metadata.stuff_classes, metadata.get("label_offset", 0)
+    expect(
+        len(classes) > 1, f"data set {name!r} has one class, {some(classes)}: expected two, or nothing is told apart"
+    )
+
+    def count(record: dict) -> np.ndarray:
+        labels = read_labels(record["sem_seg_file_name"], len(classes), offset)
+        parts = [np.bincount(labels[rows].ravel(), minlength=VOID + 1) for rows in strips(*labels.shape)]
+        return np.sum(parts, axis=0)
+
+    pixels = np.array(ask_each(count, looked_at, "reading masks"))  # (masks, 256)
+    shares, shown = 100 * pixels.sum(axis=0) / pixels.sum(), (pixels > 0).sum(axis=0)
+    listed = [f"{label} {shown[n]} ({shares[n]:.1f} %)" for n, label in enumerate(classes)][:LISTED]
+    seen = f"{name}: {len(looked_at)} of {len(records)} masks read; masks with a class (its share of all pixels): "
+    notes = [(logging.INFO, f"{seen}{', '.join(listed)}; void {shown[VOID]} ({shares[VOID]:.1f} %)")]
+    missing = [label for n, label in enumerate(classes) if not shown[n]]
+    lacks = f"data set {name!r}: no pixel of {len(missing)} of {len(classes)} classes: {some(missing)}"
+    is_whole = to_learn and len(looked_at) == len(records)
+    expect(not is_whole or len(missing) < len(classes) - 1, f"{lacks}; expected two or more to learn from")
+    return notes + [(logging.WARNING, lacks)] * bool(missing)
 
 
 def _inspect_detection(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> list[Note]:

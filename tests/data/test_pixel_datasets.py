@@ -1,6 +1,7 @@
 """Data sets with a label or a depth per pixel: what is read from where, and what is said of bad trees."""
 
 import json
+import logging
 import shutil
 from pathlib import Path
 
@@ -11,9 +12,12 @@ from trees import one_line_error, refusal, touch, write
 
 import revisit.data  # noqa: F401  (registers the fixed names)
 from projects.ToyScenes import CLASS_NAMES as TOY_CLASSES
+from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records
 from revisit.data.image_folders import check_split, read_split, write_split
+from revisit.data.inspection import inspect
 
+from detectron2.config import get_cfg
 from detectron2.data import MetadataCatalog
 
 
@@ -205,3 +209,53 @@ def test_masks_of_other_images_are_refused(masks, tmp_path):
     assert "2 of 2" in refusal(get_records, f"masks:{tmp_path}/others:{tmp_path}/masks")
     assert f"{tmp_path}/nothing" in refusal(get_records, f"masks:{tmp_path}/images:{tmp_path}/nothing")
     assert f"{tmp_path}/masks" in refusal(get_records, f"masks:{tmp_path}/masks:{tmp_path}/masks")
+
+
+@pytest.mark.parametrize(
+    ("ids", "again"),
+    [([0, 255], "0, 1 in place of 0, 255"), ([0, 128, 255], "0, 1, 2 in place of 0, 128, 255")]
+    + [([0, 85, 170, 255], "0, 1, 2, 3 in place of 0, 85, 170, 255"), ([1, 255], "in place of 1, 255"), ([255], "255")],
+)
+@pytest.mark.parametrize("names", [[], ["background", "scratch"]])
+def test_masks_whose_white_is_a_class_are_refused_with_what_to_write(masks, tmp_path, ids, again, names):
+    for n, file in enumerate(("a.png", "below/b.png")):
+        mask(tmp_path / "masks" / file, ids[n:] or ids)  # one of them shows a part
+    if names:
+        write(tmp_path / "masks/classes.txt", names)
+    assert again in one_line_error(masks)
+
+
+@pytest.mark.parametrize("ids", [[0, 15, 255], [0, 1, 255], [0, 1], [0, 128]])
+def test_ids_that_may_be_classes_are_read_with_and_without_void(masks, tmp_path, ids):
+    mask(tmp_path / "masks/a.png", ids)
+    mask(tmp_path / "masks/below/b.png", [0])
+    assert len(get_records(masks)) == 2
+
+
+def segmentation(name, num_classes):
+    cfg = get_cfg()
+    add_revisit_config(cfg)
+    cfg.merge_from_list(["MODEL.META_ARCHITECTURE", "SemanticSegmentor", "MODEL.SEM_SEG_HEAD.NUM_CLASSES", num_classes])
+    cfg.merge_from_list(["DATASETS.TRAIN", (name,), "DATASETS.TEST", (name,)])
+    return cfg
+
+
+def test_the_log_says_how_many_masks_and_pixels_each_class_has_and_warns_of_those_without(masks, tmp_path):
+    write(tmp_path / "classes.txt", ["floor", "wall", "door", "lamp"])
+    mask(tmp_path / "masks/a.png", [0, 2, 255, 0])  # of 5,000 px half are floor, a quarter door, a quarter void
+    _, notes = inspect(segmentation(masks, 4), masks, to_learn=True)
+    (_, summary), (level, warning) = notes
+    assert "2 of 2 masks read" in summary
+    assert "floor 1 (25.0 %), wall 1 (50.0 %), door 1 (12.5 %), lamp 0 (0.0 %); void 1 (12.5 %)" in summary
+    assert level == logging.WARNING and "no pixel of 1 of 4 classes: lamp" in warning
+
+
+def test_masks_of_one_class_are_not_learned_from_however_many_classes_have_names(masks, tmp_path):
+    for file in ("a.png", "below/b.png"):
+        mask(tmp_path / "masks" / file, [0])
+    assert "has one class, class 0" in refusal(inspect, segmentation(masks, 1), masks, to_learn=True)
+    named = f"{masks}:{tmp_path}/names.txt"
+    write(tmp_path / "names.txt", ["floor", "wall"])
+    assert "no pixel of 1 of 2 classes: wall" in refusal(inspect, segmentation(named, 2), named, to_learn=True)
+    _, notes = inspect(segmentation(named, 2), named, to_learn=False)
+    assert "no pixel of 1 of 2 classes: wall" in notes[1][1]
