@@ -21,6 +21,7 @@ from revisit.errors import UserError
 from detectron2.config import CfgNode
 from detectron2.data import Metadata, MetadataCatalog
 from detectron2.modeling import build_model
+from detectron2.structures import BoxMode
 
 NARROW = ("MODEL.RESNETS.STEM_OUT_CHANNELS", "8", "MODEL.RESNETS.RES2_OUT_CHANNELS", "8")
 TASKS = ("detection", "segmentation_voc", "segmentation_nyud", "segmentation_cityscapes", "depth")
@@ -114,6 +115,13 @@ def record(tmp_path) -> dict[str, str]:
     Image.fromarray(GREY).save(tmp_path / "image.png")
     names = {"file_name": "image.png", "sem_seg_file_name": "ids.png", "depth_file_name": "depth.npy"}
     return {kind: str(tmp_path / name) for kind, name in names.items()}
+
+
+def test_boxes_are_drawn_where_only_some_have_a_mask(record):
+    box = {"bbox": [2, 2, 9, 9], "bbox_mode": BoxMode.XYWH_ABS, "category_id": 0}
+    boxes = [box | {"segmentation": [[2, 2, 11, 2, 11, 11]]}, box]
+    row = predictions.draw_detection(record | {"annotations": boxes}, GREY, Metadata(thing_classes=["a"]), None)
+    assert len(row.tiles) == 2
 
 
 @pytest.mark.parametrize("size", [(20, 30), (7, 11)])  # of the file; of the network's input

@@ -86,8 +86,11 @@ def detections_of(objects: Instances) -> Detections:
 
 
 def draw_detection(record: dict, image: np.ndarray, metadata: Metadata, predict: Predict | None) -> SheetRow:
-    """A row of boxes, and of masks where the data set has some."""
-    true = annotations_to_instances(record["annotations"], image.shape[:2], mask_format="bitmask")
+    """A row of boxes, and of masks where all of them have one."""
+    boxes = record["annotations"]
+    if not all("segmentation" in box for box in boxes):
+        boxes = [{key: value for key, value in box.items() if key != "segmentation"} for box in boxes]
+    true = annotations_to_instances(boxes, image.shape[:2], mask_format="bitmask")
     masks = true.gt_masks.tensor.numpy() if true.has("gt_masks") else None
     drawn = [Detections(true.gt_boxes.tensor.numpy(), true.gt_classes.numpy(), masks=masks)]
     if predict:

@@ -5,7 +5,6 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from pycocotools import mask as coco_mask
 
 from revisit.data.catalog import get_records
 from revisit.data.labels import VOID, read_labels
@@ -133,28 +132,20 @@ def check_voc_truth(name: str, folder: Path, split: str) -> None:
 
 
 def check_masks(name: str, records: Records, mask_format: str, *, to_learn: bool) -> None:
-    """Raises UserError unless all boxes have masks of their image's size, to learn from in INPUT.MASK_FORMAT.
-
-    Run lengths are decoded in a sample of the images.
-    """
-    decoded = {id(record) for record in sample(records)}
-    for record in records:
-        for annotation in record["annotations"]:
-            mask, place = annotation.get("segmentation"), f"data set {name!r}: {record['file_name']} has a box"
-            if to_learn and annotation.get("iscrowd", 0):
-                continue
-            if mask is None:
-                raise UserError(f"{place} without a mask: expected masks of all, or MODEL.MASK_ON False")
-            if not isinstance(mask, dict):
-                continue
-            if to_learn and mask_format != "bitmask":
-                raise UserError(f"{place} with run lengths: set INPUT.MASK_FORMAT bitmask")
-            size = [record["height"], record["width"]]
-            if list(mask["size"]) != size:
-                raise UserError(f"{place} with run lengths of {mask['size']} px: expected its image's {size}")
-            if id(record) in decoded:
-                with translated(f"{place} with run lengths"):
-                    coco_mask.decode(mask)
+    """Raises UserError unless all boxes have masks, to learn from in INPUT.MASK_FORMAT."""
+    boxes = [(record, box) for record in records for box in record["annotations"]]
+    boxes = [(record, box) for record, box in boxes if not (to_learn and box.get("iscrowd", 0))]
+    masks = [box.get("segmentation") for _, box in boxes]
+    kinds = {"no mask that can be drawn": [mask is None for mask in masks]}
+    expected = "expected outlines of three points and more, or run lengths, of all; or MODEL.MASK_ON False"
+    if to_learn and mask_format != "bitmask":
+        kinds["run lengths"] = [isinstance(mask, dict) for mask in masks]
+    for what, have in kinds.items():
+        if any(have):
+            record, box = boxes[have.index(True)]
+            example = f"such as {box['bbox']} in {record['file_name']}"
+            way_out = "set INPUT.MASK_FORMAT bitmask" if what == "run lengths" else expected
+            raise UserError(f"data set {name!r}: {sum(have)} of {len(have)} boxes have {what}, {example}: {way_out}")
 
 
 def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: bool) -> list[Note]:
@@ -165,6 +156,9 @@ def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: 
             of negative size, all on a scale of 0 to 1; no box to learn from.
     """
     _check_sizes(name, records)
+    left_out = [
+        (logging.WARNING, f"data set {name!r}: {line}") for line in MetadataCatalog.get(name).get("left_out", ())
+    ]
     boxes = [(record, box) for record in records for box in record["annotations"]]
     kept = Counter(box["category_id"] for _, box in boxes if not box.get("iscrowd", 0))
     listed = [f"{label} {kept[n]}" for n, label in enumerate(classes)][:LISTED]
@@ -174,7 +168,7 @@ def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: 
     summary = f"{name}: {len(records)} images, {empty} of them without boxes{f' ({fate})' * bool(empty)}; "
     ignored = len(boxes) - kept.total()
     summary += f"{kept.total()} boxes{f', and {ignored} of crowds or difficult ones' * bool(ignored)}: "
-    notes = [(logging.INFO, summary + ", ".join(listed))]
+    notes = [(logging.INFO, summary + ", ".join(listed)), *left_out]
     if not kept:
         message = f"data set {name!r} has no box" + (f" but {ignored} of crowds or difficult ones" if boxes else "")
         if to_learn:

@@ -10,27 +10,24 @@ from pathlib import Path
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from revisit.data.coco_boxes import complete_coco
+from revisit.data.coco_boxes import read_coco, scored_coco
 
 from detectron2.data import MetadataCatalog
 from detectron2.data.datasets.coco import convert_to_coco_dict
 from detectron2.evaluation import COCOEvaluator
+from detectron2.utils.file_io import PathManager
 
 
 class BoxEvaluator(COCOEvaluator):
-    """COCOEvaluator, for files that lack what pycocotools takes for granted, and for classes in any order.
+    """COCOEvaluator against the truth of a file in COCO's format (``scored_coco``), and for classes in any order.
 
-    See ``complete_coco``. A data set without a file in COCO's format is scored against its records. A network that
-    finds nothing at all has AP 0 of every class that has truth, of all Detectron2's ``tasks``.
+    A data set without such a file is scored against its records. A network that finds nothing at all has AP 0 of every
+    class that has truth, of all Detectron2's ``tasks``.
     """
 
     def __init__(self, dataset_name: str, **options: object):
         with _file_of_truth(dataset_name):
             super().__init__(dataset_name, **options)
-        if "annotations" in self._coco_api.dataset:
-            complete_coco(self._coco_api.dataset, Path(self._metadata.get("image_root", "")))
-            with contextlib.redirect_stdout(io.StringIO()):
-                self._coco_api.createIndex()
 
     def _derive_coco_results(
         self, coco_eval: COCOeval | None, iou_type: str, class_names: list[str] | None = None
@@ -57,19 +54,24 @@ class BoxEvaluator(COCOEvaluator):
 
 @contextlib.contextmanager
 def _file_of_truth(name: str) -> Iterator[None]:
-    """Let the metadata of a data set name a file in COCO's format: its own, or one for the block.
+    """Let the metadata of a data set name a file of its truth for the block.
 
-    Detectron2 would make one too, and take that of an earlier run, whatever the labels are now.
+    Detectron2 would read the data set's own as it is, or make one and take that of an earlier run, whatever the labels
+    are now.
     """
-    metadata = MetadataCatalog.get(name)
-    if metadata.get("json_file"):
-        yield
-        return
+    metadata = vars(MetadataCatalog.get(name))  # its set() refuses changes
+    own = {key: metadata[key] for key in ("json_file",) if key in metadata}
+    if own:
+        file = PathManager.get_local_path(own["json_file"])
+        truth = scored_coco(read_coco(Path(file)), Path(metadata.get("image_root", "")), file)
+    else:
+        truth = convert_to_coco_dict(name)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "truth.json"
-        file.write_text(json.dumps(convert_to_coco_dict(name)))
-        metadata.json_file = str(file)
+        file.write_text(json.dumps(truth))
+        metadata["json_file"] = str(file)
         try:
             yield
         finally:
-            del metadata.json_file
+            del metadata["json_file"]
+            metadata.update(own)

@@ -10,11 +10,11 @@ import os
 import random
 import re
 from collections import Counter
-from contextlib import redirect_stdout, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import torch
+from labels import counted, evaluate_exact
 from PIL import Image
 from trees import spoil_bytes, write
 
@@ -22,12 +22,11 @@ from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records
 from revisit.data.reader import UnreadableImageError, read_record
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
-from revisit.engine.finetune_trainer import FinetuneTrainer, build_mapper
+from revisit.engine.finetune_trainer import build_mapper
 from revisit.errors import UserError
 
 from detectron2.config import CfgNode, get_cfg
 from detectron2.data import DatasetCatalog, MetadataCatalog, get_detection_dataset_dicts
-from detectron2.structures import Boxes, BoxMode, Instances
 
 CASES = int(os.environ.get("FUZZ_CASES", 200))
 NAMES = ("000001", "000002", "000003")
@@ -133,19 +132,13 @@ def score(cfg: CfgNode) -> None:
     """With the truth for predictions."""
     inspect_evaluation(cfg)
     (name,) = cfg.DATASETS.TEST
-    evaluator = FinetuneTrainer.build_evaluator(cfg, name)
-    evaluator.reset()
-    for record in get_records(name):
-        corners = [BoxMode.convert(list(a["bbox"]), a["bbox_mode"], BoxMode.XYXY_ABS) for a in record["annotations"]]
-        truth = Instances((record["height"], record["width"]))
-        truth.pred_boxes = Boxes(torch.tensor(corners, dtype=torch.float32).reshape(-1, 4))
-        truth.scores = torch.ones(len(corners))
-        truth.pred_classes = torch.tensor([a["category_id"] for a in record["annotations"]], dtype=torch.int64)
-        if cfg.MODEL.MASK_ON:
-            truth.pred_masks = torch.ones(len(corners), record["height"], record["width"], dtype=torch.bool)
-        evaluator.process([record], [{"instances": truth}])
-    with redirect_stdout(io.StringIO()):
-        evaluator.evaluate()
+    evaluate_exact(cfg, name)
+
+
+def count_alike(cfg: CfgNode, name: str) -> None:
+    """The summary, the mapper and the evaluator count the same boxes, and a detector that is right scores 100."""
+    summed, learned, scored, precision = counted(cfg, name, Path(cfg.OUTPUT_DIR))
+    assert summed == learned == scored and precision == pytest.approx(100)
 
 
 def read(name: str) -> None:
@@ -177,7 +170,8 @@ def make(kind: str, root: Path, rng: random.Random) -> list[tuple]:
         write(root / "whole.json", coco())
         whole, spoilt = (f"coco:{folder}:{root}/{name}.json" for name in ("whole", "boxes"))
         masks = rng.random() < 0.5
-        return [(learn, detection(spoilt, whole, 2, root, masks)), (score, detection(whole, spoilt, 2, root, masks))]
+        learned, scored = detection(spoilt, whole, 2, root, masks), detection(whole, spoilt, 2, root, masks)
+        return [(learn, learned), (score, scored), (count_alike, detection(spoilt, whole, 2, root), spoilt)]
     if kind == "list":
         write(root / "list.txt", spoil("".join(f"JPEGImages/{name}.jpg\n" for name in NAMES), rng))
         return [(read, f"list:{root}/list.txt")]
