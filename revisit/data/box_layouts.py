@@ -23,6 +23,9 @@ from detectron2.structures import BoxMode
 
 VOC_CLASSES = tuple(CLASS_NAMES)
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
+DIFFICULT = {"": False, "unspecified": False, "0": False, "false": False, "1": True, "true": True}
+YAML, DATA_YAML = (".yaml", ".yml"), "data.yaml"
+CORNERS_OF_A_TURNED_BOX = 4  # which many write as an outline
 
 logger = logging.getLogger(__name__)
 
@@ -32,18 +35,20 @@ def load_yolo(images: Path, labels: Path, names: Path | None = None, *, name: st
 
     A line is ``class x y width height``, of the box's centre and sides, or ``class x y x y x y ...``, an outline; the
     class a number from 0 on, the others shares of the image's width and height. An image without a file shows nothing.
-    Without ``names`` they are those of classes.txt or data.yaml in ``labels`` or the two folders around it.
+    Without ``names`` they are those of classes.txt or data.yaml in ``labels`` or the two folders around it. Where
+    ``kpt_shape`` of data.yaml, or of ``names``, says so, a line is a box and the keypoints that it says, not read here.
 
     Raises:
         UserError: see label_files; no class names; a line that is neither of the two.
     """
     folders = (labels, labels.parent, labels.parent.parent)
-    places = [names] if names else [folder / file for folder in folders for file in (NAMES_IN_LABELS, "data.yaml")]
+    near = [folder / file for folder in folders for file in (NAMES_IN_LABELS, DATA_YAML)]
+    places = [names] if names else near
     file_of_names = next(filter(Path.is_file, places), None)
     if file_of_names is None:
         message = f"class names unknown: none of {', '.join(map(str, places))} is there"
         raise UserError(f"{message}; expected one, or a file of names as third part, yolo:IMAGES:LABELS:NAMES")
-    classes = read_names(file_of_names)
+    classes, keypoints = read_names(file_of_names), read_keypoint_shape([file_of_names, *near])
     pictures, objects = [], []
     for number, (image, file) in enumerate(label_files(images, labels, ".txt").items()):
         size = read_size(image)
@@ -51,17 +56,23 @@ def load_yolo(images: Path, labels: Path, names: Path | None = None, *, name: st
         for line, words in enumerate(map(str.split, read_lines(file, "labels") if file else []), start=1):
             with translated(f"{file}, line {line}"):
                 if words:
-                    objects.append({"image_id": number, **yolo_object(words, size, len(classes))})
+                    objects.append({"image_id": number, **yolo_object(words, size, len(classes), keypoints)})
+    _warn_of_keypoints(objects, labels)
     return load_coco_dict(_coco_dict(pictures, objects, classes), images, name, str(labels))
 
 
-def yolo_object(words: list[str], size: dict[str, int], num_classes: int) -> dict:
-    """``category_id``, ``bbox`` and perhaps ``segmentation``, in px, of a line. Raises ValueError: what is wrong."""
+def yolo_object(words: list[str], size: dict[str, int], num_classes: int, keypoints: int = 0) -> dict:
+    """``category_id``, ``bbox`` and perhaps ``segmentation``, in px, of a line with so many numbers of ``keypoints``
+    after the box. Raises ValueError: what is wrong."""
     label, values = int(words[0]), np.array(words[1:], float)
     if not 0 <= label < num_classes:
         raise ValueError(f"class {label}, expected a number from 0 to {num_classes - 1}")
+    if keypoints and len(values) != 4 + keypoints:
+        raise ValueError(f"{len(values)} numbers after the class, expected 4 of a box and {keypoints} of keypoints")
+    values = values[:4] if keypoints else values
     if len(values) < 4 or len(values) == 5 or len(values) % 2:
-        raise ValueError(f"{len(values)} numbers after the class, expected 4 of a box, or pairs of an outline")
+        message = f"{len(values)} numbers after the class, expected 4 of a box, or pairs of an outline"
+        raise ValueError(f"{message}; keypoints need kpt_shape in {DATA_YAML}")
     if not (np.abs(values) <= 2).all():  # nor is NaN
         raise ValueError(f"{values.tolist()}, expected shares of the image's width and height, 0 to 1")
     points = values.reshape(-1, 2) * (size["width"], size["height"])
@@ -74,18 +85,52 @@ def yolo_object(words: list[str], size: dict[str, int], num_classes: int) -> dic
 
 
 def read_names(file: Path) -> list[str]:
-    """Classes by number: the lines of a text file, or ``names`` of the YAML file that YOLO is trained with.
+    """Classes by number: the lines of a text file, or ``names`` of the YAML file that YOLO is trained with, as text.
 
     Raises:
         UserError: no such file, or no names in it.
     """
     with translated(f"reading class names from {file}"):
-        is_yaml = file.suffix in (".yaml", ".yml")
-        names = read_yaml(file)["names"] if is_yaml else file.read_text(encoding="utf-8").rstrip().splitlines()
-        names = [str(names[number]).strip() for number in range(len(names))]  # of a list, or of a dict by number
+        if file.suffix in YAML:
+            names = read_yaml(file, as_text=True)["names"]
+            names = [names[str(number)] for number in range(len(names))] if isinstance(names, dict) else names
+        else:
+            names = "\n".join(read_lines(file, "class names")).rstrip().splitlines()
+        are_texts = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    names = [name.strip() for name in names] if are_texts else []
     sound = bool(names) and all(names) and len(set(names)) == len(names)
     expect(sound, f"{file} holds no class names: expected different ones, of the classes 0, 1, 2 and so on")
     return names
+
+
+def read_keypoint_shape(places: list[Path]) -> int:
+    """How many numbers follow the box in a line, by ``kpt_shape`` of the first YAML file among ``places``; else 0.
+
+    Raises:
+        UserError: a ``kpt_shape`` that is not [points, 2 or 3].
+    """
+    file = next((place for place in places if place.suffix in YAML and place.is_file()), None)
+    content = read_yaml(file, as_text=True) if file else {}
+    if not isinstance(content, dict) or "kpt_shape" not in content:
+        return 0
+    with translated(f"{file}, kpt_shape {content['kpt_shape']}, expected [points, 2] or [points, 3]"):
+        points, numbers = map(int, content["kpt_shape"])
+        if points < 1 or numbers not in (2, 3):
+            raise ValueError("out of range")
+    return points * numbers
+
+
+def _warn_of_keypoints(objects: list[dict], labels: Path) -> None:
+    """Warn of outlines that are as boxes and keypoints are: of one length, all points in or near the box of the first two."""
+    outlines = [np.reshape(thing["segmentation"][0], (-1, 2)) for thing in objects if "segmentation" in thing]
+    lengths = set(map(len, outlines))
+    if len(outlines) < 2 or len(lengths) > 1 or min(lengths) <= CORNERS_OF_A_TURNED_BOX:
+        return
+    if all((np.abs(points[2:] - points[0]) <= 0.75 * points[1]).all() for points in outlines):
+        found = (
+            f"{labels}: all {len(outlines):,} outlines have {len(outlines[0])} points, as a box and its keypoints would"
+        )
+        logger.warning(f"{found}: if they are, write kpt_shape into {DATA_YAML} among or above the labels")
 
 
 def load_voc_xml(images: Path, annotations: Path, with_difficult: str = "", *, name: str) -> Records:
@@ -152,7 +197,8 @@ def read_voc_annotation(
                 raise ValueError(f"class {label!r}, expected {classes or 'a name'}; voc_xml takes any")
             x0, y0, x1, y1 = (float(thing.findtext(f"bndbox/{side}", f"no {side}")) for side in CORNERS)
             # VOC counts pixels from 1 and includes the last one.
-            things.append((label, [x0 - 1.0, y0 - 1.0, x1, y1], thing.findtext("difficult") == "1"))
+            difficult = DIFFICULT[thing.findtext("difficult", "").strip().lower()]
+            things.append((label, [x0 - 1.0, y0 - 1.0, x1, y1], difficult))
         height, width = (int(tree.findtext(f"size/{side}") or 0) for side in ("height", "width"))
     return {"height": height, "width": width} if height and width else read_size(image), things
 

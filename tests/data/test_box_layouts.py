@@ -104,6 +104,12 @@ def test_yolos_names_lie_with_the_labels_where_no_third_part_says(yolo, tmp_path
         ("a.txt", "dog\nred cat\n\n", ["dog", "red cat"]),
         ("a.yaml", "path: /x\nnames: [dog, red cat]", ["dog", "red cat"]),
         ("a.yml", "names:\n  0: dog\n  1: red cat", ["dog", "red cat"]),
+        ("a.txt", "\ufeffred\r\nblue\r\n", ["red", "blue"]),
+        ("a.yaml", "\ufeffnames: [yes, no, null, 1, 010]", ["yes", "no", "null", "1", "010"]),
+        ("a.yaml", "names: {0: on, 1: off}", ["on", "off"]),
+        ("a.yaml", "names: dog", None),
+        ("a.yaml", "names: [[dog], cat]", None),
+        ("a.yaml", "names:", None),
         ("a.txt", "", None),
         ("a.txt", "dog\ndog", None),
         ("a.yaml", "names: {1: dog}", None),
@@ -117,6 +123,43 @@ def test_names_are_read_from_lines_and_from_the_file_that_yolo_is_trained_with(t
         assert read_names(tmp_path / name) == names
     else:
         assert name in refusal(read_names, tmp_path / name)
+
+
+POSE = "0 0.68 0.59 0.20 0.07 0.57 0.63 0.68 0.60 0.74 0.59 0.78 0.55 0.63 0.62"
+
+
+@pytest.mark.parametrize("place", ["data.yaml", "labels/data.yaml", "mine.yml"])
+def test_a_line_with_keypoints_is_its_box_where_the_yaml_file_says_so(yolo, tmp_path, place):
+    write(tmp_path / place, "kpt_shape: [5, 2]\nnames: [dog]\n")
+    write(tmp_path / "labels/a.txt", [POSE])
+    write(tmp_path / "labels/below/b.txt", [POSE])
+    name = f"{yolo.rpartition(':')[0]}:{tmp_path}/mine.yml" if place == "mine.yml" else yolo
+    (box,) = get_records(name)[0]["annotations"]
+    # of 100 x 50 px: the centre 68, 29.5, the sides 20, 3.5
+    assert box["bbox"] == pytest.approx([58, 27.75, 20, 3.5]) and "segmentation" not in box
+
+
+def test_other_keypoints_than_the_yaml_file_says_are_named(yolo, tmp_path):
+    write(tmp_path / "labels/a.txt", [POSE])
+    write(tmp_path / "data.yaml", "kpt_shape: [17, 3]\nnames: [dog]\n")
+    assert "14 numbers after the class, expected 4 of a box and 51 of keypoints" in one_line_error(yolo)
+    write(tmp_path / "data.yaml", "kpt_shape: 17\nnames: [dog]\n")
+    assert "kpt_shape 17, expected [points, 2]" in one_line_error(yolo)
+
+
+def test_outlines_that_may_be_keypoints_are_warned_of_and_others_are_not(yolo, tmp_path, caplog):
+    corners = [(10, 10), (30, 10), (35, 20), (30, 30), (10, 30)]
+    outline = " ".join(f"{x / 100} {y / 50}" for x, y in corners)
+    write(tmp_path / "labels/a.txt", [f"0 {outline}"])
+    write(tmp_path / "labels/below/b.txt", [f"0 {outline}", "0 0.1 0.1 0.2 0.1 0.2 0.2 0.1 0.2"])
+    get_records(yolo)
+    assert not caplog.text
+    write(tmp_path / "labels/a.txt", [POSE])
+    write(tmp_path / "labels/below/b.txt", [POSE])
+    get_records(yolo)
+    assert "all 2 outlines have 7 points" in caplog.text and "kpt_shape" in caplog.text
+    write(tmp_path / "labels/a.txt", [" ".join(["0", *["0.5"] * 13])])  # of three numbers a point
+    assert "keypoints need kpt_shape in data.yaml" in one_line_error(yolo)
 
 
 def test_boxes_of_xml_files_lie_where_they_say_and_classes_are_the_names_in_them(voc_xml):
@@ -178,6 +221,29 @@ def test_difficult_objects_are_learned_from_and_scored_only_if_asked(voc_xml, tm
     assert [box["iscrowd"] for box in get_records(voc_xml)[0]["annotations"]] == [1, 0]
     assert [box["iscrowd"] for box in get_records(f"{voc_xml}:with_difficult")[0]["annotations"]] == [0, 0]
     assert "expected with_difficult" in one_line_error(f"{voc_xml}:difficult")
+
+
+@pytest.mark.parametrize(
+    ("text", "ignored"), [(" 1 ", 1), ("\n1\n", 1), ("True", 1), ("0", 0), (" 0", 0), ("", 0), ("Unspecified", 0)]
+)
+def test_difficult_is_read_with_blanks_and_as_a_word(voc_xml, tmp_path, text, ignored):
+    file = tmp_path / "xml/a.xml"
+    write(file, file.read_text().replace("<bndbox>", f"<difficult>{text}</difficult><bndbox>", 1))
+    assert [box["iscrowd"] for box in get_records(voc_xml)[0]["annotations"]] == [ignored, 0]
+
+
+def test_what_may_or_may_not_be_difficult_is_refused(voc_xml, tmp_path):
+    file = tmp_path / "xml/a.xml"
+    write(file, file.read_text().replace("<bndbox>", "<difficult>2</difficult><bndbox>", 1))
+    assert f"reading {file}" in one_line_error(voc_xml)
+
+
+def test_a_byte_order_mark_is_no_part_of_labels(yolo, voc_xml, tmp_path):
+    for file in (tmp_path / "labels/a.txt", tmp_path / "xml/a.xml", tmp_path / "names.txt"):
+        write(file, "\ufeff" + file.read_text())
+    assert [box["category_id"] for box in get_records(yolo)[0]["annotations"]] == [1, 0]
+    assert MetadataCatalog.get(yolo).thing_classes == ["dog", "cat"]
+    assert len(get_records(voc_xml)[0]["annotations"]) == 2
 
 
 def test_boxes_that_begin_at_0_are_warned_of_because_voc_counts_from_1(voc_xml, tmp_path, caplog):
