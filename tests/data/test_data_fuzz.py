@@ -97,7 +97,8 @@ def spoil_folder(folder: Path, rng: random.Random) -> None:
             case 0:
                 path.write_bytes(spoil_bytes(path.read_bytes(), rng))
             case 1:
-                path.rename(path.with_name(rng.choice(odd)))
+                with suppress(IsADirectoryError):
+                    path.rename(path.with_name(rng.choice(odd)))
             case 2:
                 path.unlink()
                 path.symlink_to(rng.choice([path, folder, folder / "nowhere", "/dev/null"]))
