@@ -33,8 +33,12 @@ def main() -> None:
     add("--source", choices=["auto", *SOURCES], default="auto", help="layout of the input")
     config = "config.yaml that the model was trained under; not needed for most of Detectron2's model zoo"
     add("--config", metavar="FILE", default="", help=config)
-    timm = "network of timm's that the weights are of, such as vit_small_patch16_224.dino: a tag says their pixels; "
+    timm = (
+        "network of timm's that the weights are of, such as vit_small_patch16_224.dino: without a tag, timm's default; "
+    )
     add("--timm", metavar="NAME", default="", help=f"{timm}options follow as ,NAME=VALUE")
+    average = "of a file with both: the moving average of the weights (model_ema, teacher), or the weights themselves"
+    add("--weights-of", choices=["ema", "student"], default="", help=average)
     add("--rgb", action="store_true", help="weights for BGR become those for RGB, as pretraining and segmentation read")
     recalibrate = "images, such as folder:/data/photos, over which a folded batch norm gets statistics"
     add("--recalibrate", metavar="IMAGES", default="", help=recalibrate)
@@ -52,8 +56,10 @@ def main() -> None:
     source = local_copy(args.input, "checkpoint")
     check_output(args.output, source, (".pth", ".pkl"))
     checkpoint = read_checkpoint(source)
-    stated = (read_keys(args.config) if args.config else {}) | stated_flags(source, checkpoint, args.timm)
-    weights = convert(checkpoint, args.source, source.name, stated)
+    stated = read_keys(args.config) if args.config else {}
+    if args.timm or not args.config:  # what the user typed counts, not a config.json
+        stated |= stated_flags(source, checkpoint, args.timm)
+    weights = convert(checkpoint, args.source, source.name, stated, args.weights_of)
     if args.recalibrate:
         from revisit.engine.recalibration import recalibrate
 
@@ -73,6 +79,8 @@ def main() -> None:
     layout = f"{weights.source} layout" + (f" ({shared})" if shared else "")
     more = f", and {len(weights.parts)} of pyramid and box head" if weights.parts else ""
     print(f"{args.input}: {layout}, {weights.title}, {len(weights.tensors)} tensors{more}")
+    for line in weights.assumed:
+        print(line)
     if licence:
         warning = "WARNING: " if "non-commercial" in licence else ""
         print(f"{warning}licence of the published weights: {licence}")

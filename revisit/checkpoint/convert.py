@@ -1,5 +1,6 @@
 """Backbone weights of any source under Revisit's names, complete and with the flags that they are valid under."""
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,13 +21,20 @@ from revisit.checkpoint.foreign_layouts import (
 )
 from revisit.checkpoint.reading import require_finite
 from revisit.config import add_revisit_config
-from revisit.errors import UserError, first_line
+from revisit.errors import UserError, expect, first_line, some
 from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors
-from revisit.modeling.backbone.timm import flags_of_name, name_on_hub
+from revisit.modeling.backbone.timm import (
+    default_pixels,
+    flags_of_name,
+    flags_on_hub,
+    is_plain_resnet,
+    refuse_resnet_of_other_layers,
+)
 
 from detectron2.config import CfgNode, get_cfg
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_AVERAGE = re.compile(r"(^|_)(ema|teacher)(_|$)")  # names of weights that are a moving average of those beside them
 _COUNTER = "num_batches_tracked"  # of a BN layer; files older than it have none
 
 
@@ -38,6 +46,7 @@ class BackboneWeights(NamedTuple):
     description: BackboneDescription
     origin: str  # in words: ``revisit: model_final.pth, kNN-MoCo, 1188 iterations``; "" if nothing says it
     parts: Tensors = {}  # pyramid and box head that were learned with it, under names such as ``fpn_lateral2.bias``
+    assumed: tuple[str, ...] = ()  # in words, what the conversion chose or took to be so
 
     @property
     def source(self) -> str:  # the layout that they were found in, one of SOURCES
@@ -49,7 +58,11 @@ class BackboneWeights(NamedTuple):
 
 
 def convert(
-    checkpoint: dict, source: str = "auto", name: str = "checkpoint", stated: Flags | None = None
+    checkpoint: dict,
+    source: str = "auto",
+    name: str = "checkpoint",
+    stated: Flags | None = None,
+    weights_of: str = "",
 ) -> BackboneWeights:
     """Take the backbone out of a loaded checkpoint.
 
@@ -59,11 +72,14 @@ def convert(
         name: of its file, for the origin.
         stated: values by full key that the checkpoint itself does not say: of the config that a model of Detectron2's
             was trained under, or MODEL.TIMM.NAME. Further keys are ignored.
+        weights_of: ``ema`` or ``student``, of a checkpoint that holds a moving average and what it is an average of; ""
+            takes what lies under ``model``, ``state_dict`` or ``teacher``.
 
     Raises:
         UserError: no backbone in it, a key that cannot be placed, or a backbone tensor without a value.
     """
     stated = stated or {}
+    checkpoint, taken = _of_average_or_not(checkpoint, weights_of)
     if source == "auto":
         checkpoint = without_wrapper(checkpoint, stated)
         source = recognise(checkpoint, stated)
@@ -75,7 +91,9 @@ def convert(
         flags = flags_of(flags_to_config(stated), description) if stated else None
         flags = flags or zoo_flags(tensors, description, author_of(checkpoint))
     else:
-        flags = {**IMAGENET, **stated, **description.flags_of_tensors(tensors, stated)}
+        pixels, by = _pixels(source, stated)
+        flags = {**pixels, **stated, **description.flags_of_tensors(tensors, stated)}
+        taken += (f"pixel statistics: {by}", f"assumed, because no tensor shows it: {description.assumed(flags)}")
     if is_of_detectron2(checkpoint, source) and is_folded(tensors):
         flags = {**flags, **description.FOLDED}
     check_backbone(tensors, flags, description)
@@ -84,17 +102,66 @@ def convert(
     for key, value in parts.items():
         _check_value(key, value, value)
     origin = ", ".join(filter(None, (f"{source}: {name}", training_of(checkpoint, source))))
-    return BackboneWeights(tensors, flags, description, origin, parts)
+    return BackboneWeights(tensors, flags, description, origin, parts, taken)
+
+
+def _pixels(source: str, stated: Flags) -> tuple[Flags, str]:
+    """Pixel statistics that the weights of a source expect, and in words whose they are."""
+    if "MODEL.PIXEL_MEAN" in stated:
+        return IMAGENET, "as stated by --timm's tag, config.json or --config"
+    pixels, name = default_pixels(stated) if source == "timm" else ({}, "")
+    if name:
+        return {**IMAGENET, **pixels}, f"those of {name}, timm's default; of others give --timm the tag"
+    return IMAGENET, "ImageNet's, as nothing states others"
+
+
+def _of_average_or_not(checkpoint: dict, wanted: str) -> tuple[dict, tuple[str, ...]]:
+    """The checkpoint with the weights that are ``wanted``, ``ema`` or ``student``, under ``model``, and in words which
+    they are where it has both."""
+    averages = [key for key in checkpoint if _AVERAGE.search(str(key)) and _tensors_in(checkpoint[key])]
+    plain = [key for key in ("model", "state_dict", "student") if _tensors_in(checkpoint.get(key))]
+    if not averages:
+        expect(wanted != "ema", f"--weights-of ema: the checkpoint has no moving average ({some(_names(checkpoint))})")
+        return checkpoint, ()
+    expect(wanted != "student" or bool(plain), f"--weights-of student: the checkpoint has {some(averages)} alone")
+    is_average = wanted == "ema" or not plain or (not wanted and plain == ["student"])
+    key, kind = (averages[0], "the moving average") if is_average else (plain[0], "the weights without average")
+    other = f"; --weights-of {'student' if is_average else 'ema'} takes the other" if plain else ""
+    return {**checkpoint, "model": _tensors_in(checkpoint[key])}, (f"taken: {key}, {kind}{other}",)
+
+
+def _names(checkpoint: dict) -> list[str]:
+    return [str(key)[:60] for key in checkpoint]
+
+
+def _tensors_in(value: object) -> dict:
+    """The tensors of a part of a checkpoint, directly or one level below, without torch's count of averages; or {}."""
+    values = value if isinstance(value, dict) else {}
+    values = next(
+        (values[key] for key in ("module", "state_dict", "model") if isinstance(values.get(key), dict)), values
+    )
+    kept = {key: tensor for key, tensor in values.items() if key != "n_averaged"}
+    return kept if all(isinstance(tensor, torch.Tensor) for tensor in kept.values()) else {}
 
 
 def stated_flags(path: Path, checkpoint: dict, name: str = "") -> Flags:
-    """What ``name``, timm's of a network, says of a checkpoint; without one, that beside a file of Hugging Face's hub.
+    """What is stated of the weights in a file: by ``name``, timm's of a network, and by timm's ``config.json`` next to
+    it, as far as that is of the same network.
 
-    A ResNet whose name nobody gave is Detectron2's: its tensors show which it is.
+    Tensors of a ResNet are Detectron2's, unless either names a network of other layers. Raises UserError where the
+    file's own name does.
     """
-    is_resnet = any(key.endswith("layer1.0.conv1.weight") for key in tensors_of(checkpoint))
-    name = name or ("" if is_resnet else name_on_hub(path))
-    return flags_of_name(name) if name else {}
+    keys = tensors_of(_of_average_or_not(checkpoint, "")[0]).keys()
+    is_resnet = any(key.endswith("layer1.0.conv1.weight") for key in keys)
+    on_hub = {} if is_resnet and "layer1.0.conv1.weight" not in keys else flags_on_hub(path)
+    if name:
+        named = flags_of_name(name)
+        return (on_hub if on_hub.get("MODEL.TIMM.NAME") == named["MODEL.TIMM.NAME"] else {}) | named
+    if is_resnet and is_plain_resnet(on_hub):
+        return {key: value for key, value in on_hub.items() if key in IMAGENET}
+    if is_resnet and not on_hub:
+        refuse_resnet_of_other_layers(path.name)
+    return on_hub
 
 
 def as_rgb(weights: BackboneWeights) -> BackboneWeights:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,8 @@ from revisit.files import written_whole
 from revisit.keys import check_values
 from revisit.modeling.backbone.description import Tensors, description_of
 from revisit.urls import is_url, local_copy
+
+logger = logging.getLogger(__name__)
 
 SUFFIXES = (".pth", ".safetensors")
 
@@ -71,6 +74,8 @@ def load_backbone(name: str | Path) -> BackboneWeights:
         weights = BackboneWeights(tensors, flags, description, origin)
     else:
         weights = convert(content, name=path.name, stated=stated_flags(path, content))
+        for line in weights.assumed:
+            logger.info(f"{name}: {line}")
     for key in flag_keys(weights.description):
         expect(key in weights.flags, f"the flags of {name} lack {key}: convert the weights again")
     cfg = flags_to_config(weights.flags)

@@ -166,3 +166,37 @@ def test_what_a_run_says_of_its_training():
     assert training_of(checkpoint, "revisit") == "MoCo, 100 iterations, seed 3"
     assert training_of({"model": {}, "trainer": {}}, "revisit") == ""
     assert training_of({"state_dict": {}, "epoch": 200, "iteration": None}, "moco") == "epoch 200"
+
+
+AVERAGES = ["state_dict_ema", "model_ema", "ema_state_dict", "teacher", "ema"]
+
+
+@pytest.mark.parametrize("average", AVERAGES)
+@pytest.mark.parametrize("plain", ["model", "state_dict", "student"])
+def test_of_weights_and_their_average_the_conversion_says_which_it_takes(small, average, plain):
+    doubled = {"module." + key: 2 * value for key, value in small.items()} | {"n_averaged": torch.tensor(3)}
+    checkpoint = {plain: small, average: doubled, "epoch": 3}
+    first = small["conv1.weight"]
+    for wanted, factor in (("ema", 2), ("student", 1), ("", 2 if plain == "student" else 1)):
+        converted = convert(checkpoint, "timm" if wanted == "student" else "auto", weights_of=wanted)
+        assert torch.equal(converted.tensors["stem.conv1.weight"], factor * first)
+        taken, other = (average, "student") if factor == 2 else (plain, "ema")
+        assert converted.assumed[0].startswith(f"taken: {taken}, the ")
+        assert converted.assumed[0].endswith(f"--weights-of {other} takes the other")
+
+
+def test_an_average_that_is_not_there_is_refused_and_one_alone_is_taken(small):
+    with pytest.raises(UserError, match="--weights-of ema: the checkpoint has no moving average"):
+        convert({"model": small}, weights_of="ema")
+    with pytest.raises(UserError, match="--weights-of student: the checkpoint has model_ema alone"):
+        convert({"model_ema": small}, weights_of="student")
+    nested = convert({"ema": {"module": small, "updates": 7}})
+    assert nested.assumed[0] == "taken: ema, the moving average"
+    assert_same(nested[:2], convert(small)[:2])
+
+
+def test_what_no_tensor_of_a_resnet_shows_is_said(small):
+    assert "7x7 convolution of stride 2 that pads by 3" in convert(small).assumed[1]
+    cifar = convert({**small, "conv1.weight": torch.zeros(4, 3, 3, 3)})
+    assert "3x3 convolution of stride 1 that pads by 1, no pooling" in cifar.assumed[1]
+    assert convert(run_checkpoint()).assumed == ()  # whose flags say it

@@ -1,6 +1,7 @@
 """timm's networks as backbones, against timm itself: features, weights in and out, training, and what is refused."""
 
 import json
+import random
 import re
 from pathlib import Path
 
@@ -15,14 +16,14 @@ from torch.nn import functional as F
 from trees import refused
 
 from projects.common.frozen_backbone import FrozenBackbone
-from revisit.checkpoint.convert import convert, flags_to_config
+from revisit.checkpoint.convert import convert, flags_to_config, stated_flags
 from revisit.checkpoint.export import library_tensors, load_backbone, model_card, write_tensors
 from revisit.checkpoint.flags import flags_of, write_flags
 from revisit.errors import UserError
 from revisit.keys import check_values
 from revisit.modeling.backbone.description import describe
 from revisit.modeling.backbone.pyramids import SimpleFeaturePyramid
-from revisit.modeling.backbone.timm import TimmBackbone, TimmDescription, flags_of_name, name_on_hub
+from revisit.modeling.backbone.timm import TimmBackbone, TimmDescription, default_pixels, flags_of_name, flags_on_hub
 from revisit.modeling.bn_groups import BNGroups, group_batch_norm
 
 from detectron2.modeling import build_backbone, build_model
@@ -332,7 +333,7 @@ def test_an_option_that_loads_a_file_or_a_class_reaches_no_network(option, monke
     refused(f"{option} is no argument of an architecture", TimmBackbone, CONVNEXT, [option, "evil.pth"])
     config = {"architecture": CONVNEXT, "model_args": {option: "evil.pth"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    flags = flags_of_name(name_on_hub(tmp_path / "model.safetensors"))
+    flags = flags_on_hub(tmp_path / "model.safetensors")
     refused(f"{option} is no argument", convert, {"stem.0.weight": torch.zeros(1)}, stated=flags)
 
 
@@ -373,12 +374,92 @@ def test_a_name_with_its_tag_says_the_pixels_and_the_hub_says_the_name(tmp_path)
     assert augreg["MODEL.PIXEL_STD"] == pytest.approx([127.5] * 3)
     for name in ("vit_giantissimo", "vit_small_patch16_224.no_such_tag"):
         refused(f"--timm {name}", flags_of_name, name)
+    assert dino["MODEL.PIXEL_STD"] == [58.395, 57.12, 57.375]  # as the recipes have it, not 57.120000000000005
+    refused("did you mean convnext_atto", flags_of_name, "convnext_attto")
+    refused("did you mean convnext_atto", TimmBackbone, "convnext_attto")
+    file, near = tmp_path / "model.safetensors", tmp_path / "config.json"
     config = {"architecture": "vit_small_patch16_224", "pretrained_cfg": {"tag": "dino"}}
-    assert name_on_hub(tmp_path / "model.safetensors") == ""
+    assert flags_on_hub(file) == {}
+    near.write_text(json.dumps(config))
+    assert flags_on_hub(file) == dino
+    near.write_text(json.dumps(config | {"model_args": {"num_heads": 12, "img_size": [224, 240]}}))
+    assert flags_on_hub(file) == {**dino, "MODEL.TIMM.OPTIONS": ["num_heads", 12, "img_size", [224, 240]]}
+    own = {"mean": [0.2, 0.4, 0.6], "std": [0.1, 0.1, 1]}
+    pixels = {"MODEL.PIXEL_MEAN": [51.0, 102.0, 153.0], "MODEL.PIXEL_STD": [25.5, 25.5, 255]}
+    for content in ({"pretrained_cfg": own | {"tag": "mine"}}, own):  # of today, and before timm 0.9
+        near.write_text(json.dumps({"architecture": "vit_small_patch16_224", **content}))
+        assert stated_flags(file, {}).items() >= pixels.items()
+        assert stated_flags(file, {}, "vit_small_patch16_224").items() >= pixels.items()
+        assert stated_flags(file, {}, "vit_small_patch16_224.dino") == dino
+        assert stated_flags(file, {}, "vit_tiny_patch16_224") == {"MODEL.TIMM.NAME": "vit_tiny_patch16_224"}
+    for mean in ([123.7, 116.3, 103.5], [0.5], "half"):
+        near.write_text(json.dumps({"architecture": "resnet50", "mean": mean, "std": mean}))
+        refused("expected three numbers from 0 to 1", flags_on_hub, file)
+
+
+# By hand from each network's page on the hub, times 255.
+HALF, CLIP = [127.5] * 3, [122.7709383, 116.7460125, 104.09373615]
+DEFAULTS = {
+    "convnext_atto": [123.675, 116.28, 103.53],
+    "vit_tiny_patch16_224": HALF,
+    "vit_base_patch16_clip_224": CLIP,
+    "mobilenetv2_100": [123.675, 116.28, 103.53],
+    "resnetv2_50x1_bit": HALF,
+    "mixnet_s,drop_path_rate=0.1": [123.675, 116.28, 103.53],
+    "vit_base_patch16_224,img_size=384": HALF,
+    "vit_small_patch16_224,num_heads=12": [],  # MoCo-v3's, which timm has no weights of
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_without_a_tag_the_pixels_are_those_of_timms_default_weights(name):
+    pixels, _ = default_pixels(flags_of_name(name))
+    assert pixels.get("MODEL.PIXEL_MEAN", []) == pytest.approx(DEFAULTS[name], abs=1e-6)
+
+
+@pytest.mark.fuzz
+def test_pixels_of_200_names_are_timms():
+    for name in random.Random(0).sample(timm.list_models(pretrained=True), 200):
+        weights = timm.models.get_pretrained_cfg(name)
+        network = name.partition(".")[0]
+        default = timm.models.get_pretrained_cfg(network)
+        for flags, expected in ((flags_of_name(name), weights), (default_pixels(flags_of_name(network))[0], default)):
+            assert flags["MODEL.PIXEL_MEAN"] == pytest.approx([255 * value for value in expected.mean], abs=1e-6), name
+            assert flags["MODEL.PIXEL_STD"] == pytest.approx([255 * value for value in expected.std], abs=1e-6), name
+
+
+def test_timms_default_counts_for_timms_files_alone_and_the_conversion_says_whose_pixels():
+    network = timm.create_model("vit_tiny_patch16_224", num_classes=0).state_dict()
+    stated_name = flags_of_name("vit_tiny_patch16_224")
+    own, of_moco = convert(network, stated=stated_name), convert(moco(network), stated=stated_name)
+    assert own.flags["MODEL.PIXEL_STD"] == HALF and of_moco.flags["MODEL.PIXEL_STD"] == [58.395, 57.12, 57.375]
+    assert "vit_tiny_patch16_224.augreg_in21k_ft_in1k, timm's default" in own.assumed[0]
+    assert "ImageNet's" in of_moco.assumed[0] and "padding" in own.assumed[1]
+    options = flags_of_name("vit_tiny_patch16_224,img_size=224,init_values=None")
+    assert convert(network, stated=options).flags["MODEL.PIXEL_STD"] == [58.395, 57.12, 57.375]
+
+
+@pytest.mark.parametrize(
+    "name", ["resnetaa50", "resnetblur18", "resnet26t", "seresnet18", "ecaresnetlight", "resnet18"]
+)
+@torch.no_grad()
+def test_a_resnet_with_a_config_json_is_the_network_that_it_names(name, tmp_path):
+    torch.manual_seed(0)
+    network, x = timm.create_model(name, num_classes=0).eval(), images(1, 3, 64, 64)
+    config = {"architecture": name, "pretrained_cfg": {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert name_on_hub(tmp_path / "model.safetensors") == "vit_small_patch16_224.dino"
-    (tmp_path / "config.json").write_text(
-        json.dumps(config | {"model_args": {"num_heads": 12, "img_size": [224, 240]}})
-    )
-    found = flags_of_name(name_on_hub(tmp_path / "model.safetensors"))
-    assert found == {**dino, "MODEL.TIMM.OPTIONS": ["num_heads", 12, "img_size", [224, 240]]}
+    tensors = network.state_dict()
+    weights = convert(tensors, stated=stated_flags(tmp_path / "model.safetensors", tensors))
+    assert weights.flags["MODEL.PIXEL_MEAN"] == weights.flags["MODEL.PIXEL_STD"] == HALF
+    assert weights.title == ("ResNet-18" if name == "resnet18" else f"{name} of timm's")
+    backbone = weights.description.build(flags_to_config(weights.flags)).eval()
+    backbone.load_state_dict(weights.tensors)
+    assert is_close(next(iter(backbone(x).values())), network.forward_features(x))
+
+
+def test_the_name_of_a_file_of_other_layers_than_its_tensors_show_is_not_passed_over(tmp_path):
+    tensors = {"layer1.0.conv1.weight": torch.zeros(1)}
+    refused("--timm resnetblur50 converts it", stated_flags, tmp_path / "resnetblur50-84f4748f.pth", tensors)
+    assert stated_flags(tmp_path / "resnet50-84f4748f.pth", tensors) == {}
+    named = stated_flags(tmp_path / "resnetblur50-84f4748f.pth", tensors, "resnetblur50")
+    assert named == {"MODEL.TIMM.NAME": "resnetblur50"}

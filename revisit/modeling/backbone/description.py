@@ -49,6 +49,10 @@ class BackboneDescription:
         """Which member of the family the flags describe, such as ``ResNet-50``."""
         return self.NAME
 
+    def assumed(self, flags: Flags) -> str:
+        """What no tensor of another project's shows, and is taken to be so, in words; "" for nothing."""
+        return ""
+
     def library_names(self, stated: Flags) -> Mapping[str, str | None]:
         """State-dict keys here by those in torchvision and timm; None for what a backbone leaves out.
 

@@ -161,6 +161,9 @@ assert features.shape == (1, {features})
 """
 
 
+_STEM_OF_TORCHVISION = "a 7x7 convolution of stride 2 that pads by 3 on each side, then 3x3 max pooling"
+
+
 @BACKBONE_DESCRIPTIONS.register()
 class ResNetDescription(BackboneDescription):
     """Of Detectron2's ResNet, whoever builds it, with the names of torchvision's ResNet, which are timm's too."""
@@ -194,6 +197,11 @@ class ResNetDescription(BackboneDescription):
 
     def title(self, flags: Flags) -> str:
         return f"ResNet-{flags['MODEL.RESNETS.DEPTH']}"
+
+    def assumed(self, flags: Flags) -> str:
+        is_cifar = flags["MODEL.RESNETS.STEM_TYPE"] == "cifar"
+        pads = "a 3x3 convolution of stride 1 that pads by 1, no pooling" if is_cifar else _STEM_OF_TORCHVISION
+        return f"its stem is {pads}; strides are in the 3x3 convolutions, activations are ReLU"
 
     def library_names(self, stated: Flags) -> Mapping[str, str]:
         return {} if stated.get("MODEL.TIMM.NAME") else _names_in_torchvision()
