@@ -6,6 +6,7 @@ own records, because Detectron2's evaluator of Pascal VOC reads the tree itself.
 
 import logging
 import os
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,7 +15,7 @@ import numpy as np
 from revisit.data.coco_boxes import load_coco_dict
 from revisit.data.image_folders import NAMES_IN_LABELS, existing, label_files, read_lines, read_split
 from revisit.data.reader import read_size
-from revisit.data.records import Records
+from revisit.data.records import Records, sample
 from revisit.errors import UserError, expect, translated
 from revisit.files import read_yaml
 
@@ -23,6 +24,7 @@ from detectron2.structures import BoxMode
 
 VOC_CLASSES = tuple(CLASS_NAMES)
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
+YEAR_OF_FILE, YEAR_OF_PATH = re.compile(rb"<folder>\s*VOC_?(20\d\d)"), re.compile(r"VOC_?(20\d\d)", re.I)
 DIFFICULT = {"": False, "unspecified": False, "0": False, "false": False, "1": True, "true": True}
 YAML, DATA_YAML = (".yaml", ".yml"), "data.yaml"
 CORNERS_OF_A_TURNED_BOX = 4  # which many write as an outline
@@ -121,7 +123,7 @@ def read_keypoint_shape(places: list[Path]) -> int:
 
 
 def _warn_of_keypoints(objects: list[dict], labels: Path) -> None:
-    """Warn of outlines that are as boxes and keypoints are: of one length, all points in or near the box of the first two."""
+    """Warn of outlines like boxes and keypoints: of one length, all points in or near the box of the first two."""
     outlines = [np.reshape(thing["segmentation"][0], (-1, 2)) for thing in objects if "segmentation" in thing]
     lengths = set(map(len, outlines))
     if len(outlines) < 2 or len(lengths) > 1 or min(lengths) <= CORNERS_OF_A_TURNED_BOX:
@@ -176,9 +178,21 @@ def load_voc(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> 
 
 def voc_metadata(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> dict:
     """What Detectron2's evaluator of Pascal VOC has to know."""
-    # It knows two years, which differ in how AP is integrated; 2007 means 11 points.
-    place = {"dirname": str(path), "split": split, "year": 2007}
+    year = year_of_voc(path, split)
+    # It knows two years, which differ in how AP is integrated: 11 points until 2009, then the area under the curve.
+    metric = 2012 if year and year >= 2010 else 2007
+    place = {"dirname": str(path), "split": split, "year": metric, "year_is_known": year is not None}
     return {"evaluator_type": "pascal_voc", "thing_classes": list(classes), **place}
+
+
+def year_of_voc(path: Path, split: str) -> int | None:
+    """The year of a tree by <folder> of some annotations of the split, else by its path; None where neither has one."""
+    split_file = path / "ImageSets" / "Main" / f"{split}.txt"
+    names = sample(read_split(split_file), 20) if split_file.is_file() else []
+    files = [file for name in names if (file := path / "Annotations" / f"{name}.xml").is_file()]
+    years = {year for file in files for year in YEAR_OF_FILE.findall(file.read_bytes()[:1000])}
+    years = years or set(YEAR_OF_PATH.findall(str(path.resolve()))[-1:])
+    return int(years.pop()) if len(years) == 1 else None
 
 
 def read_voc_annotation(

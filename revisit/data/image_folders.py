@@ -114,6 +114,9 @@ def load_list(path: Path) -> Records:
 def label_files(images: Path, labels: Path, suffix: str) -> dict[str, Path | None]:
     """By file name of an image below ``images``, in order: the file at its place below ``labels``; None without one.
 
+    Files of other images, such as those of a test set, may lie there too: a warning counts them only where some of
+    these images have none.
+
     Raises:
         UserError: no images, one file of labels for two images, or none for any.
     """
@@ -128,8 +131,10 @@ def label_files(images: Path, labels: Path, suffix: str) -> dict[str, Path | Non
     lost = sorted(given.keys() - owners.keys())
     message = f"{labels}: {len(lost)} of {len(given)} files of labels (*{suffix}) belong to no image below {images}"
     expect(len(lost) < len(given), f"{message}: expected the same names, and the same folders")
-    if lost:
-        log_first_n(logging.WARNING, f"{message}, such as {lost[0].name}", name=__name__, key="message")
+    without = sum(place not in given for place in owners)
+    if lost and without:
+        message += f", such as {lost[0].name}, and {without} of {len(owners)} images have none: expected the same names"
+        log_first_n(logging.WARNING, message, name=__name__, key="message")
     return {image: given.get(place) for place, its_images in owners.items() for image in its_images}
 
 

@@ -74,7 +74,7 @@ def check_records(cfg: CfgNode, name: str, records: Records) -> None:
         raise UserError(f"data set {name!r} has no {what}, which {model.META_ARCHITECTURE} learns from")
     count = len(MetadataCatalog.get(name).get(classes, ())) if classes else None
     if count != num_classes(cfg):
-        message = f"{key} is {num_classes(cfg)}, but data set {name!r} has {count} classes"
+        message = f"{key} is {num_classes(cfg)}, but data set {name!r} has {count} class{'es' * (count != 1)}"
         raise UserError(message + (f": add {key} {count} to the command" if count else ""))
 
 
@@ -111,24 +111,31 @@ def _inspect_detection(cfg: CfgNode, name: str, records: Records, to_learn: bool
     metadata = MetadataCatalog.get(name)
     if not to_learn and metadata.get("subset_of"):
         raise UserError(f"data set {name!r}: boxes are scored against whole files; expected {metadata.subset_of}")
+    notes = []
     if not to_learn and metadata.get("evaluator_type") == "pascal_voc":
-        check_voc_truth(name, Path(metadata.dirname), metadata.split)
+        check_voc_truth(name, Path(metadata.dirname), metadata.split, metadata.thing_classes)
+        if not metadata.get("year_is_known", True):
+            unsure = f"data set {name!r}: neither annotations (<folder>VOC2012</folder>) nor path name one year"
+            notes = [(logging.WARNING, f"{unsure}, so AP is taken at 11 points of recall, as until 2009")]
     if cfg.MODEL.MASK_ON and cfg.MODEL.META_ARCHITECTURE == "GeneralizedRCNN":
         check_masks(name, records, cfg.INPUT.MASK_FORMAT, to_learn=to_learn)
-    return inspect_boxes(name, records, metadata.thing_classes, to_learn=to_learn)
+    return notes + inspect_boxes(name, records, metadata.thing_classes, to_learn=to_learn)
 
 
-def check_voc_truth(name: str, folder: Path, split: str) -> None:
+def check_voc_truth(name: str, folder: Path, split: str, classes: list[str]) -> None:
     """Read what Detectron2's evaluator of Pascal VOC will read, as it does, which may be hours later.
 
     Raises:
-        UserError: an object without ``pose``, ``truncated`` or ``difficult``, or with fractions of a pixel.
+        UserError: an object without ``pose``, ``truncated`` or ``difficult``, with fractions of a pixel, or
+            with blanks around its class.
     """
     for line in (folder / "ImageSets" / "Main" / f"{split}.txt").read_text().splitlines():
         file = folder / "Annotations" / f"{line.strip()}.xml"
         expected = "name, pose, truncated, difficult (0 or 1) and a bndbox in whole pixels of every object"
         with translated(f"data set {name!r}, scored against {file}, which needs {expected}"):
-            parse_rec(str(file))
+            labels = {thing["name"] for thing in parse_rec(str(file))}
+            if not labels <= set(classes):
+                raise ValueError(f"class {some(sorted(labels - set(classes)))!r}")
 
 
 def check_masks(name: str, records: Records, mask_format: str, *, to_learn: bool) -> None:

@@ -2,18 +2,23 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from trees import one_line_error, refusal, touch, write
 
-from revisit.data.box_layouts import read_names, yolo_object
+from revisit.config import add_revisit_config
+from revisit.data.box_layouts import read_names, voc_metadata, yolo_object
 from revisit.data.catalog import get_records
 from revisit.data.class_names import share_classes
+from revisit.engine.data_checks import inspect_evaluation
 
+from detectron2.config import get_cfg
 from detectron2.data import MetadataCatalog
 from detectron2.data.datasets.pascal_voc import load_voc_instances
-from detectron2.structures import BoxMode
+from detectron2.evaluation import PascalVOCDetectionEvaluator, pascal_voc_evaluation
+from detectron2.structures import Boxes, BoxMode, Instances
 
 SIDES = st.floats(0.01, 1)
 
@@ -200,6 +205,19 @@ def test_xml_that_is_no_annotation_is_named(tmp_path, content, named):
 
 
 @pytest.mark.parametrize("kind", ["yolo", "voc_xml"])
+def test_labels_of_other_images_are_only_doubtful_where_some_images_have_none(request, tmp_path, kind, caplog):
+    name, folder = request.getfixturevalue(kind), tmp_path / {"yolo": "labels", "voc_xml": "xml"}[kind]
+    suffix = next(folder.glob("a.*")).suffix
+    write(folder / f"of_the_test_set{suffix}", xml(("dog", 1, 1, 9, 9)) if kind == "voc_xml" else "")
+    get_records(name)
+    assert "1 of 3 files of labels" in caplog.text and "1 of 3 images have none" in caplog.text
+    caplog.clear()
+    next((tmp_path / "images").glob("*ü.png")).unlink()
+    get_records(f"{name}:{tmp_path}/names.txt" if name.count(":") < 3 and kind == "yolo" else name)
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("kind", ["yolo", "voc_xml"])
 def test_labels_belong_to_one_image_each_whatever_the_case_of_their_suffix(request, tmp_path, kind, caplog):
     name, folder = request.getfixturevalue(kind), tmp_path / {"yolo": "labels", "voc_xml": "xml"}[kind]
     (labels,) = folder.glob("a.*")
@@ -268,6 +286,51 @@ def test_voc_gives_boxes_and_its_twenty_classes(voc, tmp_path, monkeypatch):
 )
 def test_a_split_of_boxes_that_cannot_be_read_is_named(voc, split, named):
     assert named in one_line_error(f"{voc}:{split}")
+
+
+@pytest.mark.parametrize(
+    ("place", "written", "year", "is_known"),
+    [("VOC2012", "", 2012, True), ("VOC2007", "", 2007, True), ("VOC2009", "", 2007, True), ("mine", "", 2007, False)]
+    + [("mine", "VOC2012", 2012, True), ("VOC2007", "VOC2012", 2012, True), ("VOC2010/VOC2007", "VOC2010", 2012, True)]
+    + [("VOC2012", "JPEGImages", 2012, True), ("mine", "VOC2007 VOC2012", 2007, False)],
+)
+def test_the_year_of_a_voc_tree_says_how_ap_is_taken(voc, tmp_path, place, written, year, is_known):
+    tree = tmp_path / place
+    for number, word in enumerate(written.split() or [""], start=1):
+        file = tmp_path / f"Annotations/00000{number}.xml"
+        write(file, file.read_text().replace("<annotation>", f"<annotation><folder>{word}</folder>"))
+    for folder in ("Annotations", "ImageSets", "JPEGImages"):
+        write(tree / "x")
+        (tmp_path / folder).rename(tree / folder)
+    metadata = voc_metadata(tree, "one" if len(written.split()) < 2 else "trainval")
+    assert (metadata["year"], metadata["year_is_known"]) == (year, is_known)
+
+
+@pytest.mark.parametrize(("year", "ap"), [("VOC2007", 600 / 11), ("VOC2012", 50.0), ("", 600 / 11)])
+def test_half_of_the_dogs_without_a_mistake_score_by_the_year(voc, tmp_path, year, ap, recwarn):
+    """Recall 0.5 at precision 1: 6 of the 11 points of recall, 0 to 0.5, or half of the area."""
+    things = xml(("dog", 1, 11, 60, 40), ("dog", 1, 1, 9, 9)).replace(
+        "<bndbox>", "<pose/><truncated>0</truncated><difficult>0</difficult><bndbox>"
+    )
+    write(tmp_path / "Annotations/000001.xml", things.replace("<annotation>", f"<annotation><folder>{year}</folder>"))
+    image(tmp_path / "JPEGImages/000001.jpg")
+    name = f"{voc}:one"
+    cfg = get_cfg()
+    add_revisit_config(cfg)
+    cfg.merge_from_list(["MODEL.ROI_HEADS.NUM_CLASSES", 20, "DATASETS.TEST", (name,)])
+    notes = inspect_evaluation(cfg)
+    assert any("11 points of recall" in text for _, text in notes) == (not year)
+    (record,) = get_records(name)
+    evaluator = PascalVOCDetectionEvaluator(name)
+    evaluator.reset()
+    dog = Instances((50, 100), pred_boxes=Boxes(torch.tensor([[0.0, 10, 60, 40]])), scores=torch.ones(1))
+    dog.pred_classes = torch.tensor([record["annotations"][0]["category_id"]])
+    evaluator.process([record], [{"instances": dog}])
+    # One of 20 classes; the others have no truth, and AP 0.
+    assert evaluator.evaluate()["bbox"]["AP50"] == pytest.approx(ap / 20, rel=1e-6)
+    write(tmp_path / "Annotations/000001.xml", things.replace("<name>dog", "<name> dog", 1))
+    pascal_voc_evaluation.parse_rec.cache_clear()
+    assert "class ' dog'" in refusal(inspect_evaluation, cfg)
 
 
 def test_a_voc_tree_without_sizes_has_those_of_its_images(voc, tmp_path):
