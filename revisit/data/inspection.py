@@ -20,6 +20,7 @@ from detectron2.evaluation.pascal_voc_evaluation import parse_rec
 from detectron2.structures import BoxMode
 
 MARGIN = 1.0  # px that a box may reach over the edge of its image, as rounding makes it
+MOST_DOUBLED = 0.1  # of all boxes; few are slips of whoever drew them
 LISTED = 20  # classes, at most, whose counts are listed
 
 Note = tuple[int, str]  # a level of ``logging`` and a line to log, before there is a log
@@ -119,7 +120,12 @@ def _inspect_detection(cfg: CfgNode, name: str, records: Records, to_learn: bool
             notes = [(logging.WARNING, f"{unsure}, so AP is taken at 11 points of recall, as until 2009")]
     if cfg.MODEL.MASK_ON and cfg.MODEL.META_ARCHITECTURE == "GeneralizedRCNN":
         check_masks(name, records, cfg.INPUT.MASK_FORMAT, to_learn=to_learn)
-    return notes + inspect_boxes(name, records, metadata.thing_classes, to_learn=to_learn)
+    notes = notes + inspect_boxes(name, records, metadata.thing_classes, to_learn=to_learn)
+    most, found = max(len(record["annotations"]) for record in records), cfg.TEST.DETECTIONS_PER_IMAGE
+    if not to_learn and most > found:
+        message = f"data set {name!r} has images of up to {most} objects, of which {found} can be found"
+        notes.append((logging.WARNING, f"{message}: set TEST.DETECTIONS_PER_IMAGE to more"))
+    return notes
 
 
 def check_voc_truth(name: str, folder: Path, split: str, classes: list[str]) -> None:
@@ -224,4 +230,16 @@ def _doubts(name: str, boxes: list[tuple[dict, dict]]) -> list[str]:
     outside = (x1 > width + MARGIN) | (y1 > height + MARGIN) | (x0 < -MARGIN) | (y0 < -MARGIN)
     hint = "are these x0, y0, x1, y1, where x, y, width, height are expected?"
     kinds = {f"reach out of their images: {hint}": outside, "without area, left out": (x1 == x0) | (y1 == y0)}
+    doubled = _doubled(boxes)
+    kinds["twice, so that one of the two cannot be found"] = doubled
+    if doubled.mean() > MOST_DOUBLED:
+        message = f"data set {name!r}: {example(doubled)}, are doubles of others of their class"
+        raise UserError(f"{message}: expected every object once; were two files joined?")
     return [f"{example(wrong)}, {problem}" for problem, wrong in kinds.items() if wrong.any()]
+
+
+def _doubled(boxes: list[tuple[dict, dict]]) -> np.ndarray:
+    """(N,) bool: which boxes stand earlier in their image already, with their class."""
+    keys = [(id(image), box["category_id"], box.get("iscrowd", 0), *box["bbox"]) for image, box in boxes]
+    first = dict(zip(reversed(keys), reversed(range(len(keys))), strict=True))
+    return np.array([first[key] < place for place, key in enumerate(keys)])

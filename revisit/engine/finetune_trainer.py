@@ -83,7 +83,7 @@ class FinetuneTrainer(RevisitTrainer):
         if kind == "coco":
             folder = Path(cfg.OUTPUT_DIR) / "inference"
             options = {"output_dir": str(folder), "use_fast_impl": has_compiled_operators()}
-            return BoxEvaluator(dataset_name, tasks=tasks_of(cfg), **options)
+            return BoxEvaluator(dataset_name, cfg.TEST.DETECTIONS_PER_IMAGE, tasks=tasks_of(cfg), **options)
         known = f"coco, {', '.join(EVALUATORS)}"
         expect(kind in EVALUATORS, f"no evaluator for {dataset_name}: its evaluator_type is {kind}, expected {known}")
         return EVALUATORS[kind](dataset_name)

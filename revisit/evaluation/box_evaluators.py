@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import logging
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,17 +18,23 @@ from detectron2.data.datasets.coco import convert_to_coco_dict
 from detectron2.evaluation import COCOEvaluator
 from detectron2.utils.file_io import PathManager
 
+STANDARD_DETECTIONS = 100  # an image, as COCO's AP is defined
+
+logger = logging.getLogger(__name__)
+
 
 class BoxEvaluator(COCOEvaluator):
     """COCOEvaluator against the truth of a file in COCO's format (``scored_coco``), and for classes in any order.
 
     A data set without such a file is scored against its records. A network that finds nothing at all has AP 0 of every
-    class that has truth, of all Detectron2's ``tasks``.
+    class that has truth, of all Detectron2's ``tasks``. Of an image ``max_detections`` count, at least COCO's 100.
     """
 
-    def __init__(self, dataset_name: str, **options: object):
+    def __init__(self, dataset_name: str, max_detections: int = STANDARD_DETECTIONS, **options: object):
+        counted = max(STANDARD_DETECTIONS, max_detections)
         with _file_of_truth(dataset_name):
-            super().__init__(dataset_name, **options)
+            super().__init__(dataset_name, max_dets_per_image=counted, **options)
+        logger.info(f"{dataset_name}: AP of the {counted} detections of an image that score best")
 
     def _derive_coco_results(
         self, coco_eval: COCOeval | None, iou_type: str, class_names: list[str] | None = None

@@ -197,6 +197,28 @@ def test_records_are_those_of_detectron2s_loader(coco):
     assert json.dumps(get_records(name), default=str) == json.dumps(expected, default=str)
 
 
+def test_names_are_texts_and_files_are_found_by_either_slash(coco, tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.jpg").rename(tmp_path / "sub/a.jpg")
+    name = coco(lambda content: (of("images", file_name="sub\\a.jpg")(content), of("categories", name=1)(content)))
+    assert get_records(name)[0]["file_name"] == f"{tmp_path}/sub/a.jpg"
+    assert MetadataCatalog.get(name).thing_classes == ["1", "dog"]
+
+
+@pytest.mark.parametrize("others", [0, 20])
+def test_boxes_that_stand_there_twice_are_refused_or_if_few_warned_of(coco, others):
+    def change(content: dict) -> None:
+        box = content["annotations"][0]
+        content["annotations"] += [box | {"id": 4}, box | {"id": 5, "category_id": 2}]
+        content["annotations"] += [box | {"id": 6 + n, "bbox": [n, 30, 9, 9]} for n in range(others)]
+
+    if not others:
+        assert "1 of 5 boxes, such as x0, y0, x1, y1 = 1, 2, 11, 22" in refusal(inspected, coco(change))
+        return
+    _, (level, line) = inspected(coco(change))
+    assert level == logging.WARNING and "1 of 25 boxes" in line and "twice" in line
+
+
 @pytest.mark.parametrize(
     ("change", "count"),
     [

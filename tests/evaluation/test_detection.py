@@ -1,6 +1,7 @@
 """Detectron2's detection evaluators as the trainer uses them, against values computed by hand."""
 
 import json
+import logging
 import math
 import sys
 from collections.abc import Iterator
@@ -10,13 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 from commands import launch_forks
+from labels import evaluate_exact
 from PIL import Image
-from trees import refused
+from trees import refused, write
 
 from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records
 from revisit.data.class_names import share_classes
-from revisit.data.inspection import check_voc_truth
+from revisit.data.inspection import check_voc_truth, inspect
 from revisit.engine.finetune_trainer import FinetuneTrainer
 
 from detectron2.config import get_cfg
@@ -150,6 +152,28 @@ def test_a_network_that_finds_nothing_has_ap_0_of_all_that_has_truth(masks, tmp_
     nan = pytest.approx(math.nan, nan_ok=True)
     expected = {"AP": 0, "AP50": 0, "AP75": 0, "APs": nan, "APm": 0, "APl": nan, "AP-cat": nan, "AP-dog": 0}
     assert results == dict.fromkeys(("bbox", "segm")[: 1 + masks], expected)
+
+
+@pytest.mark.parametrize("asked", [50, 100, 150])
+@pytest.mark.parametrize("network", ["GeneralizedRCNN", "RetinaNet"])
+def test_as_many_detections_count_as_are_asked_for_and_at_least_100(asked, network, tmp_path):
+    """150 objects, all found, with equal scores: with 100 detections recall ends at 2/3, over 67 of the 101 recalls."""
+    Image.new("RGB", (300, 100)).save(tmp_path / "1.jpg")
+    boxes = [[20 * (n % 15), 10 * (n // 15), 14, 8] for n in range(150)]
+    annotations = [{"id": n, "image_id": 1, "category_id": 1, "bbox": box} for n, box in enumerate(boxes)]
+    content = {"images": [{"id": 1, "file_name": "1.jpg"}], "categories": [{"id": 1, "name": 7}]}
+    write(tmp_path / "test.json", json.dumps(content | {"annotations": annotations}))
+    name = f"coco:{tmp_path}:{tmp_path}/test.json"
+    cfg = get_cfg()
+    add_revisit_config(cfg)
+    cfg.MODEL.MASK_ON, cfg.MODEL.META_ARCHITECTURE = False, network
+    cfg.OUTPUT_DIR, cfg.TEST.DETECTIONS_PER_IMAGE = str(tmp_path), asked
+    cfg.MODEL.ROI_HEADS.NUM_CLASSES = cfg.MODEL.RETINANET.NUM_CLASSES = 1
+    warnings = [line for level, line in inspect(cfg, name, to_learn=False)[1] if level == logging.WARNING]
+    assert len(warnings) == (asked < 150) and all("TEST.DETECTIONS_PER_IMAGE" in line for line in warnings)
+    assert MetadataCatalog.get(name).thing_classes == ["7"]
+    _, results = evaluate_exact(cfg, name)
+    assert results["bbox"]["AP"] == pytest.approx(100 if asked == 150 else 100 * 67 / 101)
 
 
 def test_voc_ap_of_nothing_is_0(tmp_path, monkeypatch):
