@@ -184,10 +184,10 @@ def test_voc_ap_of_nothing_is_0(tmp_path, monkeypatch):
 
 def test_a_voc_tree_that_cannot_be_scored_against_is_refused_before_the_training(tmp_path):
     write_voc(tmp_path)
-    check_voc_truth("voc", tmp_path, "test")
+    check_voc_truth("voc", tmp_path, "test", ["cat", "dog"])
     file = tmp_path / "Annotations/000002.xml"
     for old, new in (("<pose>Left</pose>", ""), ("<xmin>9</xmin>", "<xmin>9.5</xmin>")):
         other = tmp_path / f"Annotations/{len(old)}.xml"  # Detectron2 remembers what it has read
         other.write_text(file.read_text().replace(old, new, 1))
         (tmp_path / "ImageSets/Main/test.txt").write_text(f"000001\n{other.stem}\n")
-        refused(f"scored against {other}", check_voc_truth, "voc", tmp_path, "test")
+        refused(f"scored against {other}", check_voc_truth, "voc", tmp_path, "test", ["cat", "dog"])
