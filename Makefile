@@ -16,7 +16,7 @@ BOOTSTRAP ?= $(firstword $(foreach p,python3.12 python3.11 python3,$(shell $(p) 
 PIP = $(PYTHON) -m pip --disable-pip-version-check install --constraint constraints.txt
 SOURCES := $(wildcard revisit tools projects tests setup.py datasets)
 
-.PHONY: help env test lint docs format demo check-real check-peers check-gpu check-wheel check-container detectron2-main fuzz weight
+.PHONY: help env test lint docs format demo check-real check-cases check-peers check-gpu check-wheel check-container detectron2-main fuzz weight
 
 help:  ## this text
 	@echo 'Revisit: kNN-MoCo pretraining inside Detectron2'
@@ -70,6 +70,9 @@ demo: $(STAMP)  ## a small run on made-up images, on a CPU, start to end
 
 check-real: $(STAMP)  ## the tests that need real data sets
 	$(PYTHON) -m pytest -m real_data
+
+check-cases: $(STAMP)  ## small inputs after public reports, ../shared/cases: what is right and what we make of it
+	OMP_NUM_THREADS=1 PYTHONPATH=.$(addprefix :,$(PYTHONPATH)) $(PYTHON) -W ignore tests/check_cases.py
 
 check-peers: $(PEERS)/.complete  ## our losses, Sinkhorn, kNN, metrics and readers against four other libraries
 	PYTHONPATH=$(PEERS)$(addprefix :,$(PYTHONPATH)) $(PYTHON) -m pytest -m peers tests/peers

@@ -1,0 +1,166 @@
+#!/usr/bin/env python
+"""`make check-cases`: small inputs after public reports, what is right for each, and what we make of it.
+
+../shared/cases/make_cases.py writes them. Exit code 1 if one is wrong.
+"""
+
+import contextlib
+import io
+import json
+import logging
+import re
+import runpy
+import sys
+import tempfile
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+
+from revisit.config import add_revisit_config
+from revisit.data.catalog import get_records
+from revisit.data.detection_mapper import DetectionMapper
+from revisit.data.image_folders import load_folder
+from revisit.engine.data_checks import inspect_evaluation, inspect_training
+from revisit.engine.finetune_trainer import FinetuneTrainer, build_mapper
+from revisit.errors import UserError
+
+from detectron2.config import CfgNode, get_cfg
+from detectron2.data import MetadataCatalog
+from detectron2.structures import Boxes, BoxMode, Instances
+
+ROOT = Path(__file__).resolve().parents[1]
+MAKER = ROOT / "../shared/cases/make_cases.py"
+# What may be seen of a case, as a pattern; each takes the whole line.
+SAME_12 = r"summary 12, mapper 12, evaluator 12, AP 100\.0.*"
+REFUSED = r"refused: .+"
+DOUBTFUL = rf"{REFUSED}|.*warned: .*(twice|double|same|more than once).*"
+RIGHT = {
+    "iscrowd_null": SAME_12,
+    "iscrowd_null_all": SAME_12,
+    "zero_area": r"summary 11, mapper 11, evaluator 11, AP 100\.0.*",
+    "rectangle_as_4_numbers": SAME_12,
+    "boxes_twice": DOUBTFUL,
+    "image_twice": DOUBTFUL,
+    "names_twice": REFUSED,
+    "names_int": rf"{REFUSED}|{SAME_12}classes 1, 2.*",
+    "kaggle_rle": REFUSED,
+    "dense": r"summary 300, mapper 300, evaluator 300, AP 100\.0.*",
+    "masks_255": r"refused: .*255.*",
+    "masks_255_names": r"refused: .*255.*",
+    "pose_5x2": r"refused: .*|.*first box 55\.7, 40\.0, 74\.9, 45\.0",
+    "bom": r".*classes red, blue;.*",
+    "thin": r"5 listed, 4 read; refused: .*thin\.png.*",
+    "latin1": r"4 listed, 4 read",
+    "jfif": r"4 listed, 4 read",
+}
+
+
+def main() -> int:
+    if not MAKER.is_file():
+        print(f"error: {MAKER} is not there: expected the script that writes the cases", file=sys.stderr)
+        return 2
+    logging.getLogger("detectron2").setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory() as folder:
+        with patch.object(sys, "argv", [str(MAKER), folder]):
+            runpy.run_path(str(MAKER))
+        cases = json.loads((Path(folder) / "cases.json").read_text())
+        verdicts = [report(Path(folder), name, right) for name, right in cases.items()]
+    print(f"{verdicts.count(True)} of {len(verdicts)} cases are right")
+    return int(not all(verdicts))
+
+
+def report(root: Path, name: str, right: str) -> bool:
+    """Print a case's row; whether it is right. A case that this script does not know, or a traceback, is wrong."""
+    seen = of_case(root / name) if name in RIGHT else "no check of this case"
+    is_right = re.fullmatch(RIGHT.get(name, ""), seen) is not None
+    print(f"{name} | {seen.replace(str(root), '')} | {right} | {'right' if is_right else 'WRONG'}", flush=True)
+    return is_right
+
+
+def of_case(case: Path) -> str:
+    """In one line, what is made of a case."""
+    images, labels = case / "images", case / "labels"
+    try:
+        if (case / "boxes.json").is_file():
+            masks = case.name == "kaggle_rle"
+            return of_boxes(f"coco:{images}:{case}/boxes.json", masks, 300 if case.name == "dense" else 100)
+        if labels.is_dir():
+            return of_boxes(f"yolo:{images}:{labels}")
+        if (case / "masks").is_dir():
+            return of_masks(f"masks:{images}:{case}/masks")
+        return of_images(images)
+    except UserError as error:
+        return f"refused: {error}"
+    except Exception as error:
+        return f"traceback: {type(error).__name__}: {error}"
+
+
+def config(name: str, *pairs: object) -> CfgNode:
+    cfg = get_cfg()
+    add_revisit_config(cfg)
+    cfg.merge_from_list(["MODEL.DEVICE", "cpu", "DATASETS.TRAIN", (name,), "DATASETS.TEST", (name,), *pairs])
+    return cfg
+
+
+def of_boxes(name: str, masks: bool = False, most: int = 100) -> str:
+    """Boxes as the summary, the mapper and the evaluator count them, and the AP of a detector that finds them all."""
+    records = get_records(name)
+    metadata = MetadataCatalog.get(name)
+    cfg = config(name, "MODEL.ROI_HEADS.NUM_CLASSES", len(metadata.thing_classes), "MODEL.MASK_ON", masks)
+    cfg.merge_from_list(["TEST.DETECTIONS_PER_IMAGE", most, "INPUT.MASK_FORMAT", "bitmask"])
+    notes = [*inspect_training(cfg)[1], *inspect_evaluation(cfg)]
+    summary = next(match[1] for _, text in notes if (match := re.search(r"(\d+) box(?:es)?\b[^;]*: ", text)))
+    mapper = build_mapper(cfg, is_train=True)
+    mapped = sum(len(mapper(record)["instances"]) for record in records)
+    with contextlib.redirect_stdout(io.StringIO()):
+        evaluator = FinetuneTrainer.build_evaluator(cfg, name)
+        evaluator.reset()
+        for record in records:
+            evaluator.process([record], [{"instances": exact(record)}])
+        ap = evaluator.evaluate()["bbox"]["AP"]
+    scored = sum(not annotation["iscrowd"] for annotation in evaluator._coco_api.dataset["annotations"])
+    warnings = [text for level, text in notes if level == logging.WARNING]
+    seen = f"summary {summary}, mapper {mapped}, evaluator {scored}, AP {ap:.1f}"
+    seen += f"; warned: {warnings[0]}" if warnings else ""
+    first = ", ".join(f"{value:.1f}" for value in corners(records[0])[0])
+    return f"{seen}; classes {', '.join(metadata.thing_classes)}; first box {first}"
+
+
+def corners(record: dict) -> list[list[float]]:
+    """[x0, y0, x1, y1] px of each box."""
+    return [BoxMode.convert(list(a["bbox"]), a["bbox_mode"], BoxMode.XYXY_ABS) for a in record["annotations"]]
+
+
+def exact(record: dict) -> Instances:
+    """The answer of a detector that finds a record's objects, as they are."""
+    answer = Instances((record["height"], record["width"]))
+    answer.pred_boxes = Boxes(torch.tensor(corners(record)).reshape(-1, 4))
+    answer.scores = torch.ones(len(record["annotations"]))
+    answer.pred_classes = torch.tensor([a["category_id"] for a in record["annotations"]], dtype=torch.int64)
+    return answer
+
+
+def of_masks(name: str) -> str:
+    """The classes that a training on masks counts, with as many as there are."""
+    get_records(name)
+    count = len(MetadataCatalog.get(name).stuff_classes)
+    cfg = config(name, "MODEL.META_ARCHITECTURE", "SemanticSegmentor", "MODEL.SEM_SEG_HEAD.NUM_CLASSES", count)
+    return "; ".join(text for _, text in [*inspect_training(cfg)[1], *inspect_evaluation(cfg)])
+
+
+def of_images(folder: Path) -> str:
+    """How many images of a folder are listed, and read for a detector, and what is said of the first of the others."""
+    records, refusals = load_folder(folder), []
+    mapper = DetectionMapper(config(f"folder:{folder}", "INPUT.MAX_SIZE_TEST", 640), is_train=False)
+    for record in records:
+        try:
+            mapper(record)
+        except UserError as error:
+            refusals.append(str(error))
+    seen = f"{len(records)} listed, {len(records) - len(refusals)} read"
+    return seen + (f"; refused: {refusals[0]}" if refusals else "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
