@@ -47,7 +47,7 @@ def main() -> None:
     from revisit.checkpoint.convert import as_rgb, convert, stated_flags
     from revisit.checkpoint.export import check_output, write_tensors
     from revisit.checkpoint.flags import flags_path, write_flags
-    from revisit.checkpoint.foreign_layouts import SHARED_WITH, licence_of
+    from revisit.checkpoint.foreign_layouts import SHARED_WITH
     from revisit.checkpoint.reading import read_checkpoint
     from revisit.engine.merging import read_keys
     from revisit.urls import local_copy
@@ -69,10 +69,9 @@ def main() -> None:
     make_folder(args.output.parent, "the output's folder")
     tensors, author = weights.tensors | weights.parts, f"Revisit ({weights.source})"
     shared = SHARED_WITH.get(weights.source) if args.source == "auto" else None
-    licence = licence_of(weights.source, is_named=args.source != "auto")
 
     def write_beside(file: Path) -> None:
-        write_flags(args.output, weights.flags, weights.origin, licence, file)
+        write_flags(args.output, weights.flags, weights.origin, weights.licence, file)
 
     # Found by name in any model.
     write_tensors(tensors, args.output, write_beside, __author__=author, matching_heuristics=True)
@@ -81,9 +80,10 @@ def main() -> None:
     print(f"{args.input}: {layout}, {weights.title}, {len(weights.tensors)} tensors{more}")
     for line in weights.assumed:
         print(line)
-    if licence:
-        warning = "WARNING: " if "non-commercial" in licence else ""
-        print(f"{warning}licence of the published weights: {licence}")
+    if weights.licence:
+        warning = "WARNING: " if "non-commercial" in weights.licence else ""
+        whose = "published weights" + (" that the training started from" if weights.source == "revisit" else "")
+        print(f"{warning}licence of the {whose}: {weights.licence}")
     if any(key in weights.flags for key in weights.description.FOLDED):
         print("their batch norm has no statistics: finetune with MODEL.RESNETS.NORM FrozenBN, or --recalibrate IMAGES")
     print(f"wrote {args.output} and {flags_path(args.output)}")

@@ -107,7 +107,7 @@ def zoo_options(file: Path, cfg: CfgNode) -> tuple[str, ...]:
 
 def _weights(file: Path) -> tuple[str, ...]:
     """KEY VALUE pairs of a pretraining from a converted backbone."""
-    flags, _ = read_flags(file)
+    flags = read_flags(file)[0]
     expect(flags is not None, f"--starts continue:{file}: expected a converted backbone, with its flags beside it")
     network = [word for key, value in (flags or {}).items() for word in (key, str(value))]
     return (*network, "MODEL.WEIGHTS", str(file))

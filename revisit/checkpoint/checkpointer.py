@@ -10,6 +10,7 @@ from torch import nn
 
 from revisit.checkpoint.detector_parts import part_flags, parts_that_fit, report_parts, without_predictors
 from revisit.checkpoint.flags import check_flags, flags_of, is_folded, read_flags
+from revisit.checkpoint.foreign_layouts import origin_of, start_of
 from revisit.checkpoint.reading import (
     UnreadableCheckpointError,
     read_checkpoint,
@@ -56,6 +57,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
         self._cfg = cfg
         self._trainer, self._resuming = trainer, False
         self._path = self._named = ""
+        self._start: dict[str, str] = {}  # where the weights come from that the run started from
 
     def save(self, name: str, **kwargs: object) -> None:
         """Write OUTPUT_DIR/NAME.pth. Raises OSError where the disk is full; older checkpoints are as they were."""
@@ -66,6 +68,8 @@ class RevisitCheckpointer(DetectionCheckpointer):
             content["method"] = method.__name__
         elif names := self._class_names():
             content["classes"] = names  # of the first, which the others follow
+        if self._start:
+            content["start"] = self._start
         with written_whole(path) as temporary:
             torch.save({**content, "flags": self._flags(content["model"]), **kwargs}, temporary)
 
@@ -123,7 +127,10 @@ class RevisitCheckpointer(DetectionCheckpointer):
         description = describe(self.model)
         if not (description or self._resuming):
             raise undescribed(f"the backbone, a {type(getattr(self.model, 'backbone', self.model)).__name__},")
-        flags = checkpoint.get("flags") or read_flags(self._named)[0]
+        own = checkpoint.get("flags")
+        flags, source, licence = (own, "", "") if own else read_flags(self._named)
+        name = Path(self._named).name
+        self._start = start_of(checkpoint) if self._resuming else origin_of(checkpoint, name, source, licence)
         if not isinstance(flags, dict | None):
             raise UserError(f"{self._path} has a {type(flags).__name__} for flags: not a checkpoint of Revisit")
         if flags is None:

@@ -14,7 +14,9 @@ from revisit.checkpoint.foreign_layouts import (
     author_of,
     backbone_of,
     is_of_detectron2,
+    licence_of,
     recognise,
+    start_of,
     tensors_of,
     training_of,
     without_wrapper,
@@ -46,6 +48,7 @@ class BackboneWeights(NamedTuple):
     description: BackboneDescription
     origin: str  # in words: ``revisit: model_final.pth, kNN-MoCo, 1188 iterations``; "" if nothing says it
     parts: Tensors = {}  # pyramid and box head that were learned with it, under names such as ``fpn_lateral2.bias``
+    licence: str = ""  # of the weights, or of those that their training started from; "" if none is on record
     assumed: tuple[str, ...] = ()  # in words, what the conversion chose or took to be so
 
     @property
@@ -78,7 +81,7 @@ def convert(
     Raises:
         UserError: no backbone in it, a key that cannot be placed, or a backbone tensor without a value.
     """
-    stated = stated or {}
+    stated, is_named = stated or {}, source != "auto"
     checkpoint, taken = _of_average_or_not(checkpoint, weights_of)
     if source == "auto":
         checkpoint = without_wrapper(checkpoint, stated)
@@ -102,7 +105,9 @@ def convert(
     for key, value in parts.items():
         _check_value(key, value, value)
     origin = ", ".join(filter(None, (f"{source}: {name}", training_of(checkpoint, source))))
-    return BackboneWeights(tensors, flags, description, origin, parts, taken)
+    of_start = start_of(checkpoint).get("licence", "") if source == "revisit" else ""
+    licence = of_start or licence_of(source, is_named=is_named)
+    return BackboneWeights(tensors, flags, description, origin, parts, licence, taken)
 
 
 def _pixels(source: str, stated: Flags) -> tuple[Flags, str]:

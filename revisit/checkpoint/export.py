@@ -12,7 +12,7 @@ import torch
 from revisit.checkpoint.convert import BackboneWeights, check_backbone, convert, flags_to_config, stated_flags
 from revisit.checkpoint.detector_parts import PARTS
 from revisit.checkpoint.flags import flag_keys, flags_of, flags_path, read_flags
-from revisit.checkpoint.foreign_layouts import tensors_of
+from revisit.checkpoint.foreign_layouts import licence_of, tensors_of
 from revisit.checkpoint.reading import read_checkpoint, safetensors_package
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
@@ -64,14 +64,15 @@ def load_backbone(name: str | Path) -> BackboneWeights:
         tensors = {key: value for key, value in tensors.items() if not key.startswith(part.names)}
     description = description_of(tensors)
     if description and all(key.startswith(description.PREFIXES) for key in tensors):
-        flags, origin = read_flags(name if is_url(str(name)) else path)
+        flags, origin, licence = read_flags(name if is_url(str(name)) else path)
         if flags is None:
             raise UserError(
                 f"{name} has no {flags_path(name).name} beside it, which says under which pixel statistics and strides "
                 "it is valid: put it there"
             )
         check_backbone(tensors, flags, description)
-        weights = BackboneWeights(tensors, flags, description, origin)
+        licence = licence or licence_of(origin.partition(":")[0], is_named=False)
+        weights = BackboneWeights(tensors, flags, description, origin, licence=licence)
     else:
         weights = convert(content, name=path.name, stated=stated_flags(path, content))
         for line in weights.assumed:
@@ -134,7 +135,7 @@ def model_card(backbone: BackboneWeights, weights: Path, library: str) -> str:
         "origin": backbone.origin or "by an unknown source",
         "channels": flags["INPUT.FORMAT"],
         "digest": hashlib.sha256(weights.read_bytes()).hexdigest(),
-        "licence": _OWN_LICENCE if backbone.source == "revisit" else _FOREIGN_LICENCE,
+        "licence": _licence_in_words(backbone),
         "import_more": "from safetensors.torch import load_file\n" if is_safe else "",
         "load": f"load_file({file})" if is_safe else f"torch.load({file}, weights_only=True)",
         "network": card.network,
@@ -146,3 +147,10 @@ def model_card(backbone: BackboneWeights, weights: Path, library: str) -> str:
         scaled = [round(level / 255, 6) for level in levels]
         facts |= {f"{name}_list": scaled, name: str(scaled)[1:-1], f"{name}_255": str(levels)[1:-1]}
     return _CARD.format(snippets="\n".join(card.snippets[other].format(**facts) for other in order), **facts)
+
+
+def _licence_in_words(backbone: BackboneWeights) -> str:
+    if backbone.source != "revisit":
+        return f"{backbone.licence + ': ' if backbone.licence else ''}{_FOREIGN_LICENCE}"
+    start = f"{backbone.licence}: that of the weights that the training started from. Beyond it, "
+    return f"{start if backbone.licence else ''}{_OWN_LICENCE}"

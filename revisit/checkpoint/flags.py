@@ -69,8 +69,9 @@ def _checksum(file: Path) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def read_flags(weights: str | Path) -> tuple[Flags | None, str]:
-    """The flags of a weight file, here or at a URL, None where none lie beside it, and what they say of its source.
+def read_flags(weights: str | Path) -> tuple[Flags | None, str, str]:
+    """The flags of a weight file, here or at a URL, None where none lie beside it, and what they say of its source and
+    of its licence.
 
     Raises UserError for a file that holds none, or those of other weights, by their checksum where it has one.
     """
@@ -84,12 +85,13 @@ def read_flags(weights: str | Path) -> tuple[Flags | None, str]:
             out_of_reach = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
             if out_of_reach and getattr(cause, "code", None) != 404:  # of HTTP: refused, or no answer
                 raise
-            return None, ""
+            return None, "", ""
     if not path.is_file():
-        return None, ""
+        return None, "", ""
     try:
         content = read_yaml(path)
-        flags, source, checksum = content["config"], str(content.get("source", "")), content.get("sha256")
+        flags, checksum = content["config"], content.get("sha256")
+        source, licence = (str(content.get(key) or "") for key in ("source", "licence"))
     except (UserError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"{path} is not a flag file: expected the keys source and config, as tools/convert_to_d2.py writes it"
@@ -97,7 +99,7 @@ def read_flags(weights: str | Path) -> tuple[Flags | None, str]:
     of_these = checksum is None or checksum == _checksum(local_copy(str(weights)))
     way_out = "convert them again, or remove its line sha256 if you have changed them yourself"
     expect(of_these, f"{path} is of other weights than {weights}, whose sha256 differs: {way_out}")
-    return flags, source
+    return flags, source, licence
 
 
 def is_folded(tensors: Tensors) -> bool:

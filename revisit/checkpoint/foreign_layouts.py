@@ -182,7 +182,29 @@ def training_of(checkpoint: dict, source: str) -> str:
     seed = trainer.get("seed") if isinstance(trainer, dict) else None
     trained = f"{iteration + 1} iterations" if isinstance(iteration, int) else ""
     drawn = f"seed {seed}" if isinstance(seed, int) else ""
-    return ", ".join(filter(None, (method, trained, drawn)))
+    start = start_of(checkpoint).get("source", "")
+    return ", ".join(filter(None, (method, trained, drawn, f"started from {start}" if start else "")))
+
+
+def start_of(checkpoint: dict) -> dict[str, str]:
+    """What a run's checkpoint says of the weights that the run started from: their ``source`` and ``licence``."""
+    start = checkpoint.get("start")
+    return {str(key): str(value) for key, value in start.items()} if isinstance(start, dict) else {}
+
+
+def origin_of(checkpoint: dict, name: str, source: str, licence: str) -> dict[str, str]:
+    """``source`` and ``licence`` of weights that a run starts from, for ``start_of`` its checkpoints.
+
+    ``source`` and ``licence`` are what the flags beside the file ``name`` say, "" where they say nothing: then a run's
+    checkpoint speaks for itself, a file of Detectron2's by its author.
+    """
+    if "flags" in checkpoint:
+        origin = ", ".join(filter(None, (f"revisit: {name}", training_of(checkpoint, "revisit"))))
+        return {"source": origin, "licence": start_of(checkpoint).get("licence", "")}
+    source = source or (f"detectron2: {name}" if author_of(checkpoint) else f"{name}, of unknown origin")
+    licence = licence or licence_of(source.partition(":")[0], is_named=False)
+    unknown = "" if source.startswith("revisit:") else "unknown, because nothing says it of the weights of the start"
+    return {"source": source, "licence": licence or unknown}
 
 
 def tensors_of(checkpoint: dict) -> Tensors:

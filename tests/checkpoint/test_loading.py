@@ -21,7 +21,9 @@ from trees import refused
 from revisit import keys
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.convert import convert
+from revisit.checkpoint.export import load_backbone, model_card, write_tensors
 from revisit.checkpoint.flags import read_flags, write_flags
+from revisit.checkpoint.foreign_layouts import origin_of
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
 from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS
@@ -273,3 +275,44 @@ def test_without_a_description_a_run_starts_from_nothing_and_resumes_exactly(und
     RevisitCheckpointer(model, cfg).resume_or_load("", resume=False)
     RevisitCheckpointer(model, cfg).resume_or_load("")
     assert_same(dict(model.state_dict()), expected)
+
+
+def test_origin_and_licence_of_the_start_stay_with_a_run_its_children_and_its_exports(tmp_path):
+    options = ("MODEL.RESNETS.STEM_OUT_CHANNELS", 64, "MODEL.RESNETS.RES2_OUT_CHANNELS", 64)
+    cfg, first = tiny_config(*options), tmp_path / "moco.pth"
+    converted = convert(run_checkpoint(*options))
+    write_tensors(converted.tensors, first)
+    write_flags(first, converted.flags, "moco: moco_v2.pth.tar", "CC BY-NC 4.0, non-commercial")
+    weights = first
+    for generation in range(3):  # from a converted file, then from a run's own checkpoint, then resumed and converted
+        cfg.OUTPUT_DIR = str(tmp_path / str(generation))
+        Path(cfg.OUTPUT_DIR).mkdir()
+        for resume in (False, True):
+            checkpointer = RevisitCheckpointer(build_model(cfg), cfg)
+            checkpointer.resume_or_load(str(weights), resume=resume)
+            checkpointer.save("model_final", iteration=9, trainer={})
+        weights = Path(cfg.OUTPUT_DIR, "model_final.pth")
+    last = load_backbone(weights)
+    assert last.source == "revisit" and last.licence == "CC BY-NC 4.0, non-commercial"
+    assert last.origin.count("started from revisit: model_final.pth") == 2
+    assert last.origin.endswith("started from moco: moco_v2.pth.tar")
+    again = tmp_path / "again.pth"
+    write_tensors(last.tensors, again)
+    write_flags(again, last.flags, last.origin, last.licence)
+    card = model_card(load_backbone(again), weights, "timm")
+    assert "CC BY-NC 4.0, non-commercial: that of the weights that the training started from" in card
+
+
+@pytest.mark.parametrize(
+    ("author", "source", "licence", "expected"),
+    [
+        ("", "", "", ("x.pth, of unknown origin", "unknown, because")),
+        ("Caffe2", "", "", ("detectron2: x.pth", "CC BY-SA 3.0")),
+        ("", "swav: swav.pth.tar", "", ("swav: swav.pth.tar", "CC BY-NC 4.0")),  # flags of an older version
+        ("", "revisit: a.pth", "", ("revisit: a.pth", "")),
+    ],
+)
+def test_what_is_kept_of_the_origin_of_weights_that_a_run_starts_from(author, source, licence, expected):
+    origin = origin_of({"__author__": author, "model": {}}, "x.pth", source, licence)
+    assert origin["source"] == expected[0] and origin["licence"].startswith(expected[1])
+    assert bool(origin["licence"]) == bool(expected[1])

@@ -45,7 +45,7 @@ def test_weights_at_a_url_come_with_their_flags(served, tmp_path):
     expected = torch.load(tmp_path / "served/backbone.pth")["model"]["stem.conv1.weight"]
     assert torch.equal(model.backbone.stem.conv1.weight, expected)
     refused("INPUT.FORMAT", load_into, tiny_config("INPUT.FORMAT", "BGR"), f"{served}/backbone.pth")
-    assert read_flags(f"{served}/gone.pth") == (None, "")
+    assert read_flags(f"{served}/gone.pth") == (None, "", "")
     refused(f"MODEL.WEIGHTS {served}/gone.pth cannot be fetched", load_into, tiny_config(), f"{served}/gone.pth")
 
 
