@@ -13,17 +13,21 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 from labels import counted, evaluate_exact
 from PIL import Image
+from torch.nn.functional import one_hot
 from trees import spoil_bytes, write
 
 from revisit.config import add_revisit_config
 from revisit.data.catalog import get_records
+from revisit.data.pixel_mapper import PixelMapper
 from revisit.data.reader import UnreadableImageError, read_record
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.finetune_trainer import build_mapper
 from revisit.errors import UserError
+from revisit.evaluation.pixel_evaluators import SemSegEvaluator
 
 from detectron2.config import CfgNode, get_cfg
 from detectron2.data import DatasetCatalog, MetadataCatalog, get_detection_dataset_dicts
@@ -142,6 +146,35 @@ def count_alike(cfg: CfgNode, name: str) -> None:
     assert summed == learned == scored and precision == pytest.approx(100)
 
 
+def mask(ids: tuple[int, ...], rng: random.Random, is_sound: bool) -> bytes:
+    """A PNG of ids; one that is not sound may be in another mode, of another size, or damaged."""
+    change, file = 9 if is_sound else rng.randrange(8), io.BytesIO()
+    size = (WIDTH, HEIGHT) if change == 0 else (HEIGHT, WIDTH)
+    pixels = np.array(rng.choices(ids, k=WIDTH * HEIGHT), np.uint16 if change == 1 else np.uint8).reshape(size)
+    image = Image.fromarray(pixels)
+    (image.convert(("RGB", "1", "P")[change - 2]) if change in (2, 3, 4) else image).save(file, "PNG")
+    return spoil_bytes(file.getvalue(), rng) if change == 5 else file.getvalue()
+
+
+def segment(name: str) -> None:
+    """Inspected, learned from, and scored with the truth for predictions."""
+    get_records(name)
+    count = len(MetadataCatalog.get(name).stuff_classes)
+    cfg = get_cfg()
+    add_revisit_config(cfg)
+    cfg.merge_from_list(["MODEL.META_ARCHITECTURE", "SemanticSegmentor", "MODEL.SEM_SEG_HEAD.NUM_CLASSES", count])
+    cfg.merge_from_list(["DATASETS.TRAIN", (name,), "DATASETS.TEST", (name,), "INPUT.RANDOM_SCALE", (1.0, 1.0)])
+    cfg.merge_from_list(["INPUT.FORMAT", "RGB", "INPUT.RANDOM_FLIP", "none", "INPUT.CROP.ENABLED", False])
+    inspect_training(cfg)
+    mapper, evaluator = PixelMapper(cfg, True), SemSegEvaluator(name)
+    for record in get_records(name):
+        truth = mapper(record)["sem_seg"]  # of the image's size: neither scaled nor cut
+        logits = one_hot(truth.where(truth < count, 0), count).permute(2, 0, 1).float()
+        evaluator.process([record | dict(zip(("height", "width"), truth.shape, strict=True))], [{"sem_seg": logits}])
+    scores = evaluator.evaluate()["sem_seg"]
+    assert scores["mIoU"] == 100 and sum(key.startswith("ACC-") for key in scores) > 1
+
+
 def read(name: str) -> None:
     for record in get_records(name):
         with suppress(UnreadableImageError):
@@ -181,6 +214,16 @@ def make(kind: str, root: Path, rng: random.Random) -> list[tuple]:
             write(root / f"classes/{rng.choice(['cat', 'dog'])}/{name}.jpg", jpeg.getvalue())
         spoil_folder(root / "classes", rng)
         return [(read, f"{kind}:{root}/classes")]
+    if kind == "masks":
+        ids, spoilt = rng.choice([(0, 1, 2), (0, 1, 2, 255), (0, 255), (0, 85, 170, 255), (0, 2, 7)]), rng.choice(NAMES)
+        for name in NAMES:
+            write(root / f"masks/{name}.png", mask(ids, rng, is_sound=name != spoilt))
+        write(
+            root / "names.yaml",
+            spoil("names: [floor, wall, door]\n", rng) if rng.random() < 0.3 else b"names: [a, b, c]",
+        )
+        named = f"masks:{folder}:{root}/masks" + f":{root}/names.yaml" * rng.randrange(2)
+        return [(segment, named)]
     names, split = root / "names.txt", root / "ImageSets/Main/test.txt"
     write(names, ["cat", "dog"])
     write(split, NAMES)
@@ -204,7 +247,7 @@ def make(kind: str, root: Path, rng: random.Random) -> list[tuple]:
 @pytest.mark.parametrize(
     ("kind", "share"),
     [("coco", 0.3), ("voc", 0.15), ("voc_xml", 0.1), ("yolo", 0.2), ("split", 0.05), ("list", 0.05)]
-    + [("folder", 0.1), ("class_folders", 0.1)],
+    + [("folder", 0.1), ("class_folders", 0.1), ("masks", 0.1)],
 )
 def test_damaged_data_are_used_or_refused_in_one_line(tmp_path, kind, share):
     names = set(DatasetCatalog.list())
