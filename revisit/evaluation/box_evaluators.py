@@ -36,6 +36,10 @@ class BoxEvaluator(COCOEvaluator):
             super().__init__(dataset_name, max_dets_per_image=counted, **options)
         logger.info(f"{dataset_name}: AP of the {counted} detections of an image that score best")
 
+    def _eval_predictions(self, *predictions: object, **options: object) -> None:
+        with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints what the log has, and -1 for no score
+            super()._eval_predictions(*predictions, **options)
+
     def _derive_coco_results(
         self, coco_eval: COCOeval | None, iou_type: str, class_names: list[str] | None = None
     ) -> dict:
