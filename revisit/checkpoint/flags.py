@@ -111,6 +111,7 @@ def is_folded(tensors: Tensors) -> bool:
 
 def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | None, weights: str) -> None:
     """Raise UserError with every key in which a config disagrees with the flags of the weights, and both values."""
+    _check_family(flags, cfg, description, weights)
     folded = [key for key in flags if description and key in description.FOLDED]
     ours = {**flags_of(cfg, description), **{key: value_of(cfg, key) for key in folded}}
     wrong = {key: value for key, value in ours.items() if flags.get(key, value) != value}
@@ -119,3 +120,17 @@ def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | N
         advice = " Batch norm without statistics cannot be trained on: keep it frozen, or convert the weights with "
         advice = f"{advice}--recalibrate IMAGES" if wrong.keys() & set(folded) else ""
         raise UserError(f"{weights} was made under another configuration: {found}. Change the config.{advice}")
+
+
+def _check_family(flags: Flags, cfg: CfgNode, description: BackboneDescription | None, weights: str) -> None:
+    """Raise UserError, with the keys that are needed, for weights of a network of timm's where another is built."""
+    if "MODEL.TIMM.NAME" not in flags or not description or "MODEL.TIMM.NAME" in description.FLAG_KEYS:
+        return
+    kind = "fpn_" if "fpn" in cfg.MODEL.BACKBONE.NAME else ""
+    keys = [f"{key} {flags[key]}" for key in flags if key.startswith("MODEL.TIMM.") and flags[key] not in ([], False)]
+    way_out = " ".join([f"MODEL.BACKBONE.NAME build_timm_{kind}backbone", *keys])
+    plain = "; a ViT's pyramid is build_timm_simple_pyramid_backbone" if kind else ""
+    raise UserError(
+        f"{weights} is of {flags['MODEL.TIMM.NAME']} of timm's, and the config builds a {description.NAME}: add "
+        f"{way_out}{plain}"
+    )

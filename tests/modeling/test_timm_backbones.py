@@ -18,11 +18,12 @@ from trees import refused
 from projects.common.frozen_backbone import FrozenBackbone
 from revisit.checkpoint.convert import convert, flags_to_config, stated_flags
 from revisit.checkpoint.export import library_tensors, load_backbone, model_card, write_tensors
-from revisit.checkpoint.flags import flags_of, write_flags
+from revisit.checkpoint.flags import check_flags, flags_of, write_flags
 from revisit.errors import UserError
 from revisit.keys import check_values
 from revisit.modeling.backbone.description import describe
 from revisit.modeling.backbone.pyramids import SimpleFeaturePyramid
+from revisit.modeling.backbone.resnet import ResNetDescription
 from revisit.modeling.backbone.timm import TimmBackbone, TimmDescription, default_pixels, flags_of_name, flags_on_hub
 from revisit.modeling.bn_groups import BNGroups, group_batch_norm
 
@@ -463,3 +464,23 @@ def test_the_name_of_a_file_of_other_layers_than_its_tensors_show_is_not_passed_
     assert stated_flags(tmp_path / "resnet50-84f4748f.pth", tensors) == {}
     named = stated_flags(tmp_path / "resnetblur50-84f4748f.pth", tensors, "resnetblur50")
     assert named == {"MODEL.TIMM.NAME": "resnetblur50"}
+
+
+def test_weights_of_a_network_of_timms_under_a_resnets_config_name_the_keys_that_they_need():
+    flags = {"MODEL.TIMM.NAME": "convnext_atto", "MODEL.TIMM.OPTIONS": [], "MODEL.TIMM.FINAL_NORM": True}
+    message = "atto.pth is of convnext_atto .* builds a ResNet: add MODEL.BACKBONE.NAME build_timm_fpn_backbone "
+    message += "MODEL.TIMM.NAME convnext_atto MODEL.TIMM.FINAL_NORM True; "
+    cfg = tiny_config("MODEL.BACKBONE.NAME", "build_resnet_fpn_backbone")
+    refused(message, check_flags, flags, cfg, ResNetDescription(), "atto.pth")
+
+
+def test_a_vit_under_an_fpn_is_pointed_to_the_simple_pyramid():
+    with pytest.raises(UserError, match=r"no map \['res2'.*build_timm_simple_pyramid_backbone"):
+        TimmBackbone(VIT, keys_of(VIT)[-1], out_features=["res2", "res3"])
+
+
+@torch.no_grad()
+def test_images_for_which_a_network_has_no_positions_are_refused_in_one_line():
+    backbone = TimmBackbone("mvitv2_tiny").eval()
+    assert backbone(images(1, 3, 224, 192))["res5"].shape[2:] == (7, 6)
+    refused("mvitv2_tiny of timm's has no positions for images of 256x224 px", backbone, images(1, 3, 224, 256))

@@ -102,11 +102,15 @@ class TimmBackbone(Backbone):
         form = _form(name, _hashable(options), final_norm)
         self._out_features = [stage for stage in form.stages if stage in out_features] or [list(form.stages)[-1]]
         if unknown := set(out_features) - set(form.stages):
-            raise UserError(f"timm's {name} has no map {sorted(unknown)}: expected some of {', '.join(form.stages)}")
+            plain = (
+                "; a pyramid over its one map is build_timm_simple_pyramid_backbone" if len(form.stages) == 1 else ""
+            )
+            stages = ", ".join(form.stages)
+            raise UserError(f"timm's {name} has no map {sorted(unknown)}: expected some of {stages}{plain}")
         stages = {stage: form.stages[stage] for stage in self._out_features}
         self._out_feature_channels = {stage: shape.channels for stage, shape in stages.items()}
         self._out_feature_strides = {stage: shape.stride for stage, shape in stages.items()}
-        self._multiple, self._final_norm = form.multiple, final_norm
+        self._name, self._multiple, self._final_norm = name, form.multiple, final_norm
         self._indices = [shape.index for shape in stages.values()]
         self.timm = _build(name, form.kwargs, self._indices, final_norm)
         _freeze(self.timm, freeze_at)
@@ -118,7 +122,13 @@ class TimmBackbone(Backbone):
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         height, width = (-side % self._multiple for side in x.shape[-2:])
         x = F.pad(x, (0, width, 0, height)) if height or width else x
-        return dict(zip(self._out_features, _maps(self.timm, x, self._indices, self._final_norm), strict=True))
+        try:
+            maps = _maps(self.timm, x, self._indices, self._final_norm)
+        except IndexError as error:  # MViTv2's tables of positions are of one size, which its shapes do not show
+            size = f"{x.shape[-1]}x{x.shape[-2]} px"
+            way_out = "expected smaller images, or another network"
+            raise UserError(f"{self._name} of timm's has no positions for images of {size}: {way_out}") from error
+        return dict(zip(self._out_features, maps, strict=True))
 
 
 def _hashable(options: object) -> object:
