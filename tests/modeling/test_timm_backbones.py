@@ -398,7 +398,7 @@ def test_a_name_with_its_tag_says_the_pixels_and_the_hub_says_the_name(tmp_path)
         refused("expected three numbers from 0 to 1", flags_on_hub, file)
 
 
-# By hand from each network's page on the hub, times 255.
+# The three common sets of statistics, ImageNet's, 0.5 and CLIP's, times 255.
 HALF, CLIP = [127.5] * 3, [122.7709383, 116.7460125, 104.09373615]
 DEFAULTS = {
     "convnext_atto": [123.675, 116.28, 103.53],
