@@ -97,13 +97,25 @@ def layouts(backbone: Tensors) -> dict[str, tuple[str, str, dict]]:
     virtex |= noise("textual.embedding.words.weight", "textual.output.bias", "backward_textual.output.bias")
     classifier = {**backbone, **noise("fc.weight", "fc.bias")}
     joint = under("module.backbone.", backbone)
+    with_fc = {**backbone, **noise("fc.0.weight", "fc.6.running_mean")}
+    moco_v3 = {**under("module.base_encoder.", with_fc), **under("module.momentum_encoder.", with_fc)}
+    simsiam = {**under("module.encoder.", with_fc), **noise("module.predictor.0.weight")}
+    trunk = {"trunk": under("_feature_blocks.", backbone), "heads": noise("0.clf.0.weight")}
+    lightning = {**under("model._orig_mod.", classifier), **noise("criterion.weight")}
+    online = {**under("net.online_encoder.", with_fc), **under("net.target_encoder.", with_fc)}
+    average = under("module.", classifier) | noise("n_averaged")
     dino = joint | noise("module.head.mlp.0.weight", "module.head.last_layer.weight_g")
     vicreg = joint | noise("module.projector.0.weight", "module.projector.1.running_var")
     return {
         "DINO released": ("dino", "torchvision", dict(backbone)),
         "DINO training": ("dino", "dino", {"student": noise("module.head.x"), "teacher": dino, "epoch": 800}),
+        "DINO training of a ViT": (
+            "dino",
+            "dino",
+            {"student": dino, "teacher": under("", {k.removeprefix("module."): v for k, v in dino.items()})},
+        ),
         "VICReg released": ("vicreg", "torchvision", dict(backbone)),
-        "VICReg training": ("vicreg", "vicreg", {"epoch": 1000, "model": vicreg}),
+        "VICReg training": ("vicreg", "other", {"epoch": 1000, "model": vicreg}),
         "Barlow Twins released": ("barlow_twins", "torchvision", dict(backbone)),
         "Barlow Twins training": (
             "barlow_twins",
@@ -122,6 +134,22 @@ def layouts(backbone: Tensors) -> dict[str, tuple[str, str, dict]]:
         "VirTex hub": ("virtex", "torchvision", dict(backbone)),
         "torchvision": ("torchvision", "torchvision", classifier),
         "timm": ("timm", "torchvision", classifier),
+        "MoCo without DDP": (
+            "moco",
+            "moco",
+            {k.removeprefix("module."): v for k, v in moco(backbone)["state_dict"].items()},
+        ),
+        "MoCo v3": ("moco_v3", "moco_v3", {"state_dict": moco_v3 | noise("module.predictor.0.weight")}),
+        "SimSiam": ("simsiam", "simsiam", {"epoch": 100, "state_dict": simsiam}),
+        "VISSL": ("vissl", "vissl", {"classy_state_dict": {"base_model": {"model": trunk}, "optimizer": {}}}),
+        "OpenMMLab": (
+            "other",
+            "other",
+            {"meta": {}, "state_dict": under("backbone.", backbone) | noise("head.fc.bias")},
+        ),
+        "Lightning, compiled": ("other", "other", {"epoch": 3, "state_dict": lightning}),
+        "BYOL in a model": ("other", "other", {"state_dict": online}),
+        "average of weights": ("torchvision", "torchvision", average),
     }
 
 

@@ -2,8 +2,9 @@
 """Turn a pretraining checkpoint into backbone weights for every Detectron2 model here.
 
 The checkpoint is one of our runs, pretrained or finetuned; a backbone or a detector of Detectron2, from its model zoo
-or your own; or of MoCo v1/v2, DenseCL, SwAV, DINO, VICReg, Barlow Twins, VirTex, torchvision, timm or the reference
-code. --source auto recognises it where the names of its tensors show it. Of other networks of timm's than ResNets,
+or your own; or of MoCo v1 to v3, SimSiam, DenseCL, SwAV, DINO, VICReg, Barlow Twins, VISSL, VirTex, torchvision, timm,
+the reference code, or any other with one network under one prefix. --source auto recognises it where the names of its
+tensors show it. Of other networks of timm's than ResNets,
 --timm NAME says which it is, and with options, as in --timm vit_small_patch16_224,num_heads=12, which no name does. A
 key that has no place, or a backbone tensor without a value, is refused by name.
 
@@ -21,8 +22,8 @@ from revisit.engine.command import run_command
 from revisit.files import make_folder, output_path
 from revisit.imports import import_modules
 
-SOURCES = ("revisit", "detectron2", "reference", "moco", "dino", "barlow_twins", "vicreg", "densecl", "swav", "virtex")
-SOURCES += ("torchvision", "timm")
+SOURCES = ("revisit", "detectron2", "reference", "moco", "moco_v3", "simsiam", "dino", "barlow_twins", "vicreg")
+SOURCES += ("densecl", "swav", "vissl", "virtex", "torchvision", "timm", "other")
 
 
 def main() -> None:
@@ -32,6 +33,10 @@ def main() -> None:
     add("output", type=output_path, help="weights to write, .pth or .pkl")
     add("--source", choices=["auto", *SOURCES], default="auto", help="layout of the input")
     config = "config.yaml that the model was trained under; not needed for most of Detectron2's model zoo"
+    strip = "take only the tensors whose names begin with PREFIX, such as student., without it"
+    add("--strip", metavar="PREFIX", default="", help=strip)
+    drop = "leave out the tensors whose names match, such as 'projector.*'; may be given several times"
+    add("--drop", metavar="PATTERN", action="append", default=[], help=drop)
     add("--config", metavar="FILE", default="", help=config)
     timm = (
         "network of timm's that the weights are of, such as vit_small_patch16_224.dino: without a tag, timm's default; "
@@ -59,7 +64,7 @@ def main() -> None:
     stated = read_keys(args.config) if args.config else {}
     if args.timm or not args.config:  # what the user typed counts, not a config.json
         stated |= stated_flags(source, checkpoint, args.timm)
-    weights = convert(checkpoint, args.source, source.name, stated, args.weights_of)
+    weights = convert(checkpoint, args.source, source.name, stated, args.weights_of, args.strip, args.drop)
     if args.recalibrate:
         from revisit.engine.recalibration import recalibrate
 

@@ -1,6 +1,7 @@
 """Backbone weights of any source under Revisit's names, complete and with the flags that they are valid under."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,13 +14,14 @@ from revisit.checkpoint.flags import IMAGENET, flag_keys, flags_of, is_folded
 from revisit.checkpoint.foreign_layouts import (
     author_of,
     backbone_of,
+    in_library_layout,
     is_of_detectron2,
     licence_of,
     recognise,
+    selected,
     start_of,
     tensors_of,
     training_of,
-    without_wrapper,
 )
 from revisit.checkpoint.reading import require_finite
 from revisit.config import add_revisit_config
@@ -66,6 +68,8 @@ def convert(
     name: str = "checkpoint",
     stated: Flags | None = None,
     weights_of: str = "",
+    strip: str = "",
+    drop: Sequence[str] = (),
 ) -> BackboneWeights:
     """Take the backbone out of a loaded checkpoint.
 
@@ -77,16 +81,20 @@ def convert(
             was trained under, or MODEL.TIMM.NAME. Further keys are ignored.
         weights_of: ``ema`` or ``student``, of a checkpoint that holds a moving average and what it is an average of; ""
             takes what lies under ``model``, ``state_dict`` or ``teacher``.
+        strip: takes only the tensors whose names begin with it, without it.
+        drop: patterns (fnmatch) of names whose tensors are left out first.
 
     Raises:
         UserError: no backbone in it, a key that cannot be placed, or a backbone tensor without a value.
     """
     stated, is_named = stated or {}, source != "auto"
     checkpoint, taken = _of_average_or_not(checkpoint, weights_of)
+    checkpoint, chosen = selected(checkpoint, strip, drop)
+    checkpoint = in_library_layout(checkpoint, stated)
     if source == "auto":
-        checkpoint = without_wrapper(checkpoint, stated)
         source = recognise(checkpoint, stated)
-    tensors, description = backbone_of(checkpoint, source, stated)
+    tensors, description, left = backbone_of(checkpoint, source, stated)
+    taken = tuple(filter(None, (*taken, *chosen, left)))
     stated = {key: value for key, value in stated.items() if key in flag_keys(description)}
     if source == "revisit":
         flags = checkpoint["flags"]

@@ -22,7 +22,9 @@ _ARRAYS = {
     for module, name in (("multiarray", "_reconstruct"), ("multiarray", "scalar"))
 } | {("numpy", "ndarray"), ("numpy", "dtype"), ("collections", "OrderedDict")}
 
-WRAPPER = "module."
+_WRAPPERS = re.compile(
+    r"^(module\.)+|(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.(module\.)*"
+)
 _IS_FOLDER = 0x10  # in the attributes of a zip file's record
 
 _CLASS = re.compile(
@@ -82,9 +84,10 @@ def require_tensors(values: dict, name: str) -> None:
 
 
 def unwrapped(tensors: dict) -> dict:
-    """The tensors without the ``module.`` that DistributedDataParallel puts before every name."""
-    wrapped = all(key.startswith(WRAPPER) for key in tensors)
-    return {key.removeprefix(WRAPPER): value for key, value in tensors.items()} if wrapped else tensors
+    """The tensors without the ``module.`` that DistributedDataParallel puts before every name, and what torch.compile
+    and others put into them."""
+    plain = {_WRAPPERS.sub("", key): value for key, value in tensors.items()}
+    return plain if len(plain) == len(tensors) else tensors
 
 
 def require_finite(key: str, value: torch.Tensor | np.ndarray) -> None:

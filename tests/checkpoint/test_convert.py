@@ -9,13 +9,11 @@ from runs import assert_same
 from trees import refused
 
 from revisit.checkpoint.convert import convert, flags_to_config
-from revisit.checkpoint.foreign_layouts import SHARED_WITH, SOURCES, recognise, training_of
+from revisit.checkpoint.foreign_layouts import SHARED_WITH, SOURCES, recognise, selected, training_of
 from revisit.errors import UserError
 
 LAYOUTS = layouts({})  # for their names
-PREFIXES = {"moco": "module.encoder_q.", "densecl": "backbone.", "swav": "module.", "virtex": "visual.cnn."}
-PREFIXES |= {"reference": PREFIXES["moco"], "torchvision": "", "timm": ""}
-PREFIXES |= dict.fromkeys(("dino", "vicreg", "barlow_twins"), "module.backbone.")
+SECOND = ("encoder_k", "momentum", "target", "encoder_q.0")  # networks that are left out
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +50,7 @@ def test_every_layout_named_or_recognised_gives_the_same_backbone_and_flags(smal
     assert named.flags == {**RESNET18_FLAGS, **narrow}  # RGB, ImageNet's statistics, strides in the 3x3
 
 
-@pytest.mark.parametrize("name", [name for name in LAYOUTS if PREFIXES[LAYOUTS[name][1]] in ("", "visual.cnn.")])
+@pytest.mark.parametrize("name", ["torchvision", "VirTex model", "MoCo without DDP"])
 def test_the_module_of_distributed_training_before_every_name_is_left_out(small, name):
     checkpoint = layouts(small)[name][2]
     wrapped = {"epoch": 1, "model": under("module.", tensors_in(checkpoint))}
@@ -61,17 +59,25 @@ def test_the_module_of_distributed_training_before_every_name_is_left_out(small,
 
 def test_all_sources_have_a_layout_here():
     assert runpy.run_path("tools/convert_to_d2.py")["SOURCES"] == SOURCES
-    assert {source for source, _, _ in LAYOUTS.values()} == set(SOURCES) - {"revisit", "detectron2"} == PREFIXES.keys()
+    assert {source for source, _, _ in LAYOUTS.values()} == set(SOURCES) - {"revisit", "detectron2"}
 
 
 def tensors_in(checkpoint: dict) -> dict:
+    if "classy_state_dict" in checkpoint:
+        return checkpoint["classy_state_dict"]["base_model"]["model"]["trunk"]
     return next(filter(None, map(checkpoint.get, ("model", "state_dict", "teacher"))), checkpoint)
+
+
+def prefix_in(checkpoint: dict) -> str:
+    """What stands before the backbone's names in the file."""
+    first = [key for key in tensors_in(checkpoint) if key.endswith("layer1.0.conv1.weight")]
+    return next(key for key in first if not any(part in key for part in SECOND)).removesuffix("layer1.0.conv1.weight")
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_in_every_layout_a_key_without_a_place_and_a_backbone_key_without_a_value_are_refused(small, name):
-    source, recognised_as, _ = LAYOUTS[name]
-    prefix = PREFIXES[recognised_as]
+    source = LAYOUTS[name][0]
+    prefix = prefix_in(layouts(small)[name][2])
     keys = ("stem.fc.weight", "layer9.0.conv1.weight", "layer1.9.conv1.weight", "bn2.bias")
     for junk in (*(f"{prefix}{key}" for key in keys), "decoder.weight"):
         checkpoint = layouts(small)[name][2]
@@ -87,12 +93,10 @@ def test_in_every_layout_a_key_without_a_place_and_a_backbone_key_without_a_valu
 @pytest.mark.parametrize(
     ("source", "name", "expected"),
     [
-        ("moco", "SwAV released", "module.encoder_q. .*it holds module.conv1.weight"),
-        ("swav", "MoCo v2", "module. .*; at the top level epoch, arch, state_dict"),
+        ("moco", "SwAV released", "encoder_q. .*it holds conv1.weight"),
+        ("swav", "MoCo v2", "after nothing .*; at the top level epoch, arch, state_dict"),
         ("densecl", "VirTex model", "backbone. or .*it holds visual.cnn.conv1"),
         ("torchvision", "DenseCL raw", "not a checkpoint of torchvision"),
-        ("virtex", "torchvision", "cannot place fc.weight"),  # its backbone has no classifier
-        ("densecl", "timm", "cannot place fc.weight"),
         ("revisit", "timm", "no flags"),
     ],
 )
@@ -100,16 +104,39 @@ def test_a_checkpoint_of_another_source_than_named_is_refused(small, source, nam
     refused(expected, convert, layouts(small)[name][2], source)
 
 
-def test_what_no_source_fits_says_what_it_looked_like_and_which_are_known(small):
-    checkpoint = {"epoch": 300, "model": under("base_encoder.", small), **dict.fromkeys("abcd", 0)}
+def test_what_no_layout_fits_says_what_it_looked_like_and_the_way_out(small):
+    heads = under("base_encoder.head.", noise("0.weight", "0.bias", "1.weight"))
     with pytest.raises(UserError) as error:
-        convert(checkpoint)
+        convert({"epoch": 300, "model": heads, **dict.fromkeys("abcd", 0)})
     message = str(error.value)
     assert "\n" not in message and len(message) < 700
-    some = ", ".join(list(checkpoint["model"])[:3])
-    assert f"(it holds {some}; at the top level epoch, model, a, b, c)" in message
-    assert all(source in message for source in SOURCES)
-    assert "module.encoder_q. (reference, moco)" in message and "--timm NAME" in message
+    assert f"(it holds {', '.join(heads)}; at the top level epoch, model, a, b, c)" in message
+    assert "layer1.0." in message and "--timm NAME" in message
+
+
+def test_of_several_networks_in_one_file_none_is_guessed_and_strip_takes_one(small):
+    other = {key: value + 1 for key, value in small.items()}
+    checkpoint = {"state_dict": {**under("left.", small), **under("right.", other)}}
+    refused("several networks, under left., right.: name one, with --strip PREFIX", convert, checkpoint)
+    chosen, lines = selected(checkpoint, strip="right.")
+    assert_same(convert(chosen)[:2], convert(other)[:2])
+    assert lines[0].startswith(f"--strip right.: {len(other)} tensors begin with it; left out: left.bn1, left.conv1")
+
+
+def test_drop_leaves_out_what_has_no_place_and_says_what(small):
+    checkpoint = {"state_dict": under("module.net.", small) | noise("module.jigsaw.weight", "module.jigsaw.bias")}
+    refused("cannot place jigsaw.weight.*--drop PATTERN leaves it out", convert, checkpoint)
+    for pattern in ("jigsaw.*", "module.jigsaw.*"):
+        chosen, lines = selected(checkpoint, drop=[pattern])
+        assert_same(convert(chosen)[:2], convert(small)[:2])
+        assert lines[0].startswith(f"--drop {pattern}: 2 tensors dropped: {pattern.removesuffix('.*')}")
+    refused("fits no tensor", selected, checkpoint, "", ["rotation.*"])
+    refused("fits no tensor", selected, checkpoint, "encoder.")
+
+
+def test_tensors_of_another_network_among_the_backbones_are_no_head_to_drop(small):
+    refused("cannot place layer1.0.se.fc.weight.*which --timm NAME names", convert,
+            {**small, **noise("layer1.0.se.fc.weight")})  # fmt: skip
 
 
 def test_a_converted_backbone_needs_no_conversion(small):

@@ -10,7 +10,7 @@ import pytest
 import timm
 import torch
 import yaml
-from checkpoints import RESNET18_FLAGS, backbone_of, moco, random_resnet, run_checkpoint, write_converted
+from checkpoints import RESNET18_FLAGS, backbone_of, moco, noise, random_resnet, run_checkpoint, under, write_converted
 from commands import ROOT, one_line_error, run
 from PIL import Image
 from runs import assert_same
@@ -188,11 +188,17 @@ def write_detectors(converted: BackboneWeights, folder: Path) -> None:
 def test_docs_commands_in_their_order(output, tmp_path):
     pytest.importorskip("safetensors")
     commands = re.findall(r"^    (python tools/.*)$", DOCUMENT, re.MULTILINE)
-    assert len(commands) == 10
+    assert len(commands) == 12
+    resnet = backbone_of(random_resnet("resnet18"))
+    networks = under("student.", resnet) | under("teacher.", resnet) | noise("rotation_head.weight", "memory.rows")
+    torch.save({"state_dict": networks}, output / "last.ckpt")
     (tmp_path / "photos").mkdir()
     Image.new("RGB", (300, 200), (10, 200, 30)).save(tmp_path / "photos/a.jpg")
     commands = [command.replace("output/", f"{output}/").replace("/data", str(tmp_path)) for command in commands]
     printed = [run(command, tmp_path) for command in commands]
+    assert "--strip student.: 120 tensors begin with it; left out: memory.rows" in printed.pop(1)
+    dropped = printed.pop(1)
+    assert "--drop memory.*: 1 tensors dropped: memory.rows" in dropped and "lies under teacher.; left out" in dropped
     assert "timm layout (others whose networks are timm's" in printed[1] and "vit_small_patch16_224" in printed.pop(1)
     assert "12 heads" in printed.pop(1)
     zoo = [printed.pop(1) for _ in range(3)]
