@@ -24,6 +24,7 @@ from revisit.keys import (
     reference,
     whole,
 )
+from revisit.plugins import load_plugins
 
 from detectron2.config import CfgNode, get_cfg
 
@@ -33,9 +34,11 @@ OWNERS += ("engine.merging", "engine.measuring")
 
 
 def add_revisit_config(cfg: CfgNode) -> None:
-    """Add all declared keys to a Detectron2 config, in place: the core's, and those of whatever was imported before."""
+    """Add all declared keys to a Detectron2 config, in place: the core's, the plug-ins', and those of whatever was
+    imported before."""
     for module in OWNERS:
         import_module(f"revisit.{module}")
+    load_plugins()
     add_declared_keys(cfg)
 
 

@@ -14,6 +14,7 @@ from revisit.modeling.meta_arch.pretraining import methods
 ROOMS = (
     ("errors",),
     ("compat", "devices", "files", "imports", "places", "randomness", "urls"),
+    ("plugins",),
     ("keys",),
     ("config",),
     ("data", "modeling"),
