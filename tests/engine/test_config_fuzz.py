@@ -7,6 +7,8 @@ import importlib
 import os
 import random
 import re
+import resource
+import time
 import traceback
 from argparse import Namespace
 from collections import Counter
@@ -150,13 +152,17 @@ def plan_and_train_a_step(config_file: str, opts: list[str], key: str) -> None:
 @pytest.mark.fuzz
 def test_a_mutated_recipe_trains_or_is_refused_in_one_line(attempt):
     counts: dict[str, Counter] = {kind: Counter() for kind in KINDS}
-    failed = []
+    failed, seconds = [], {}
     for seed in range(FIRST, FIRST + CASES):
+        begin = time.perf_counter()
         kind, ending = attempt(seed)
+        seconds[seed] = time.perf_counter() - begin
         short = ending if ending in ("passed", "refused") else "failed"
         counts[kind][short] += 1
         if short == "failed":
             failed.append(ending)
     print(*(f"{kind:10} {dict(count)}" for kind, count in counts.items()), sep="\n")
+    slowest, memory = max(seconds, key=seconds.get), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(f"slowest: case {slowest}, {seconds[slowest]:.1f} s; largest memory: {memory / 2**20:.2f} GiB")
     assert not failed, f"{len(failed)} of {CASES}:\n" + "\n".join(failed)
     assert sum(count["passed"] for count in counts.values()) > CASES // 10
