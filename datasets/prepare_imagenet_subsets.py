@@ -20,7 +20,7 @@ from image_subsets import MULTIPLES, assign_counts, choose, long_tailed_counts, 
 from tqdm import tqdm
 
 from revisit.data.image_folders import class_folders
-from revisit.data.opening import SUFFIXES
+from revisit.data.images.opening import SUFFIXES
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
 

@@ -26,10 +26,10 @@ from PIL import Image
 from tqdm import tqdm
 
 from revisit.data.image_folders import check_split, read_split, write_split
+from revisit.data.images.opening import open_image
+from revisit.data.images.reader import require_record
 from revisit.data.labels import VOID, check_size, read_depth, read_labels, write_depth, write_labels
-from revisit.data.opening import open_image
 from revisit.data.pixel_datasets import NYUD_CLASSES
-from revisit.data.reader import require_record
 from revisit.engine.command import run_command
 from revisit.errors import UserError, expect, translated
 from revisit.files import written_whole

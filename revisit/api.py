@@ -21,7 +21,7 @@ from revisit.checkpoint.export import load_backbone as read_backbone
 from revisit.checkpoint.flags import BIT_DEPTH
 from revisit.data.catalog import get_records
 from revisit.data.deep_pixels import find_bit_depth
-from revisit.data.reader import require_record
+from revisit.data.images.reader import require_record
 from revisit.errors import UserError, expect
 from revisit.evaluation.features import BATCH, center_crop
 from revisit.files import make_folder, output_path

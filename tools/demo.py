@@ -120,7 +120,7 @@ def save_videos(output: Path) -> None:
     from PIL import ImageSequence
 
     from projects.LabelPropagation.davis import save_animation
-    from revisit.data.opening import open_image
+    from revisit.data.images.opening import open_image
 
     def read(gif: Path) -> list[np.ndarray]:
         frames = ImageSequence.Iterator(open_image(gif))

@@ -34,7 +34,7 @@ from revisit.errors import UserError, expect, translated
 from revisit.files import make_folder, output_path, written_whole
 
 if TYPE_CHECKING:  # numpy and OpenCV take a second to import: not before the command line is understood
-    from revisit.data.reader import Picture
+    from revisit.data.images.reader import Picture
 
 MANIFEST = "shards.json"
 QUALITY = 90  # of JPEG
@@ -161,8 +161,8 @@ def image_bytes(record: dict, smaller: Smaller | None) -> tuple[bytes, str]:
     """The file of a record as it is, or made smaller, and its suffix; PNG where the data set has arrays."""
     import cv2
 
-    from revisit.data.opening import SUFFIXES
-    from revisit.data.reader import Picture, open_record
+    from revisit.data.images.opening import SUFFIXES
+    from revisit.data.images.reader import Picture, open_record
 
     if "image" in record:
         data = cv2.imencode(".png", record["image"][..., ::-1])[1].tobytes()
@@ -180,7 +180,7 @@ def make_smaller(picture: Picture, smaller: Smaller) -> bytes | None:
     """A JPEG whose short side is ``smaller.short_side``; None of an image that is no larger, or that cannot be read."""
     from PIL import Image
 
-    from revisit.data.reader import UnreadableImageError
+    from revisit.data.images.reader import UnreadableImageError
 
     try:
         pixels = picture.decode()

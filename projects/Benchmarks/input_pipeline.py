@@ -15,10 +15,10 @@ import torch
 from projects.Benchmarks.measuring import compare, timer
 from projects.Benchmarks.references import AlbumentationsViews, ReferenceViews
 from revisit.data.catalog import get_records
-from revisit.data.loader import ViewDataset
-from revisit.data.mapper import ViewMapper
-from revisit.data.reader import require_record
-from revisit.data.workers import one_thread
+from revisit.data.images.reader import require_record
+from revisit.data.loading.loader import ViewDataset
+from revisit.data.loading.workers import one_thread
+from revisit.data.views.mapper import ViewMapper
 from revisit.errors import expect
 
 from detectron2.config import CfgNode

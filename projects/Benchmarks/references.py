@@ -16,7 +16,7 @@ from torch.utils.data import default_collate
 from torchvision import transforms as T
 from torchvision.transforms import functional as F
 
-from revisit.data.opening import open_image
+from revisit.data.images.opening import open_image
 from revisit.errors import translated
 from revisit.modeling.projection_head import ProjectionHead
 

@@ -26,7 +26,7 @@ OPENED = {
         "modeling/neighbors.py",
     ),
     "the queue": ("modeling/queue.py", "modeling/meta_arch/moco.py", "modeling/neighbors.py"),
-    "a crop": ("data/crops.py", "data/mapper.py"),
+    "a crop": ("data/views/crops.py", "data/views/mapper.py"),
     "the schedule": ("engine/solver.py", "engine/train_step.py", "engine/hooks.py"),
     "an evaluation": (
         "engine/evaluation_hooks.py",

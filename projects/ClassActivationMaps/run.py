@@ -31,7 +31,7 @@ from revisit.data.catalog import get_records
 from revisit.data.class_names import places_by_name
 from revisit.data.classification_datasets import PRESENT
 from revisit.data.deep_pixels import bit_depth
-from revisit.data.reader import require_record
+from revisit.data.images.reader import require_record
 from revisit.engine.data_checks import resolve_bit_depth
 from revisit.errors import expect, translated
 from revisit.evaluation.features import TRANSFORMS, check_not_enlarged

@@ -33,9 +33,9 @@ from projects.CompareStarts.starts import Start
 from revisit.data.catalog import get_records, is_labelled
 from revisit.data.class_names import names_of
 from revisit.data.detection_mapper import DetectionMapper
+from revisit.data.images.reader import read_size
 from revisit.data.labels import VOID, read_depth, read_labels
 from revisit.data.pixel_mapper import PixelMapper, num_classes_and_offset
-from revisit.data.reader import read_size
 from revisit.data.records import Records, fingerprint, sample
 from revisit.errors import UserError, expect
 from revisit.files import written_whole

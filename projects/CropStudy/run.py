@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from projects.common.entry import write_results
 from projects.common.tables import score_in
-from revisit.data.crops import ConstrainedMultiCrop, CropBoxes, intersection_over_union
+from revisit.data.views.crops import ConstrainedMultiCrop, CropBoxes, intersection_over_union
 from revisit.errors import translated
 from revisit.files import read_yaml
 from revisit.keys import COUNT, PIXELS, SHARE, declare, each, one_of

@@ -33,8 +33,8 @@ from projects.common.label_maps import enlarge_labels, palette_image, shrink_lab
 from projects.LabelPropagation import davis
 from revisit.data.catalog import datasets_root
 from revisit.data.deep_pixels import bit_depth
+from revisit.data.images.reader import require_record
 from revisit.data.labels import VOID, check_size
-from revisit.data.reader import require_record
 from revisit.files import written_whole
 from revisit.keys import COUNT, POSITIVE, declare, one_of, whole
 

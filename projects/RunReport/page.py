@@ -11,7 +11,7 @@ from plotly.offline import get_plotlyjs
 
 from projects.RunReport import charts, kinds, tables
 from projects.RunReport.collect import NEIGHBORS, NON_FINITE, ReportedRun, progress
-from revisit.data.opening import open_image
+from revisit.data.images.opening import open_image
 from revisit.errors import first_line
 
 ROOM = 2_000_000  # bytes for the pictures of each run; plotly's script takes 4.8 million

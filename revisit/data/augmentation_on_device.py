@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 from torchvision.transforms.v2 import functional as F
 
-from revisit.data.augmentation import MOVES, AutoAugmentLook, Look
+from revisit.data.views.augmentation import MOVES, AutoAugmentLook, Look
 from revisit.devices import send
 from revisit.keys import SWITCH, declare
 

@@ -16,8 +16,8 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from revisit.data.image_folders import existing
-from revisit.data.opening import JPEG, check_pixel_count
-from revisit.data.reader import read_size
+from revisit.data.images.opening import JPEG, check_pixel_count
+from revisit.data.images.reader import read_size
 from revisit.data.records import Records
 from revisit.errors import UserError, expect, translated
 

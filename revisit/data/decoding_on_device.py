@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.io import ImageReadMode, decode_jpeg
 
-from revisit.data.reader import Picture
+from revisit.data.images.reader import Picture
 from revisit.devices import send
 from revisit.errors import first_line
 from revisit.keys import SWITCH, declare

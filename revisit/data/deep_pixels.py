@@ -12,8 +12,16 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-from revisit.data.image_bytes import read_bytes
-from revisit.data.opening import JPEG_MAGIC, PNG_MAGIC, TIFF_MAGICS, check_pixel_count, open_image, strips, taking_turns
+from revisit.data.images.image_bytes import read_bytes
+from revisit.data.images.opening import (
+    JPEG_MAGIC,
+    PNG_MAGIC,
+    TIFF_MAGICS,
+    check_pixel_count,
+    open_image,
+    strips,
+    taking_turns,
+)
 from revisit.data.records import ask_each, sample
 from revisit.errors import UserError
 from revisit.keys import declare, one_of

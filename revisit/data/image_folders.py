@@ -8,8 +8,8 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from revisit.data.image_bytes import first_bytes
-from revisit.data.opening import JPEG_MAGIC, PNG_MAGIC, SUFFIXES, TIFF_MAGICS
+from revisit.data.images.image_bytes import first_bytes
+from revisit.data.images.opening import JPEG_MAGIC, PNG_MAGIC, SUFFIXES, TIFF_MAGICS
 from revisit.data.records import Records, sample
 from revisit.errors import UserError, expect, some, translated
 from revisit.files import written_whole

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from revisit.data.opening import PNG_MAGIC, open_image
+from revisit.data.images.opening import PNG_MAGIC, open_image
 from revisit.errors import UserError, some, translated
 from revisit.files import written_whole
 

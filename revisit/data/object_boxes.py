@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from revisit.data.augmentation import Look, shown_place
-from revisit.data.image_bytes import UnreadableImageError
-from revisit.data.reader import Picture
+from revisit.data.images.image_bytes import UnreadableImageError
+from revisit.data.images.reader import Picture
+from revisit.data.views.augmentation import Look, shown_place
 from revisit.errors import expect, translated
 from revisit.keys import is_read
 

@@ -11,8 +11,8 @@ from torchvision.transforms.functional import affine
 
 from revisit.data.catalog import register
 from revisit.data.deep_pixels import bit_depth
+from revisit.data.images.reader import read_record, require_record
 from revisit.data.labels import VOID, check_size, read_depth, read_labels
-from revisit.data.reader import read_record, require_record
 from revisit.errors import expect
 from revisit.keys import PIXELS, PIXELWISE, declare, each, maybe, one_of, real
 

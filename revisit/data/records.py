@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 from tqdm import tqdm
 
-from revisit.data.image_bytes import UnreadableImageError, read_bytes
+from revisit.data.images.image_bytes import UnreadableImageError, read_bytes
 
 Records = list[dict]
 SAMPLED = 1000  # images, at most

@@ -17,7 +17,7 @@ import fsspec
 import numpy as np
 from tqdm import tqdm
 
-from revisit.data.opening import SUFFIXES
+from revisit.data.images.opening import SUFFIXES
 from revisit.data.records import Records
 from revisit.errors import UserError, expect, translated
 from revisit.files import written_whole

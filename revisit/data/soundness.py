@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from revisit.data.detection_mapper import too_thin
-from revisit.data.image_bytes import UnreadableImageError
+from revisit.data.images.image_bytes import UnreadableImageError
+from revisit.data.images.opening import taking_turns
+from revisit.data.images.reader import TruncatedImageError, ends_well, open_record
 from revisit.data.labels import read_depth, read_ids
-from revisit.data.opening import taking_turns
-from revisit.data.reader import TruncatedImageError, ends_well, open_record
 from revisit.data.records import Records, ask_each, sample
 
 MAX_SHARE = 0.01  # of the images to learn from: for so many unreadable ones others may stand in

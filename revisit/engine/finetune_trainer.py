@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.compat import has_compiled_operators
 from revisit.data.detection_mapper import DetectionMapper
-from revisit.data.loader import FinetuneLoader
+from revisit.data.loading.loader import FinetuneLoader
 from revisit.data.pixel_mapper import PixelMapper
 from revisit.engine.evaluation_hooks import Evaluation
 from revisit.engine.hooks import FreshPreciseBN, Writers

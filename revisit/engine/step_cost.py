@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, sdpa_backward_flop_count, sdpa_flop_count
 
-from revisit.data.mapper import ViewMapper
+from revisit.data.views.mapper import ViewMapper
 from revisit.engine.solver import build_optimizer
 from revisit.engine.train_step import TrainStep
 

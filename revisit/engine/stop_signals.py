@@ -11,7 +11,7 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
-from revisit.data.workers import STOP_SIGNALS, SignalSafeLoader
+from revisit.data.loading.workers import STOP_SIGNALS, SignalSafeLoader
 from revisit.errors import InterruptedRunError, StoppedRunError
 
 from detectron2.utils import comm

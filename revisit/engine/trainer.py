@@ -13,7 +13,7 @@ from torch import nn
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import write_results
-from revisit.data.reader import UnreadableImageError
+from revisit.data.images.reader import UnreadableImageError
 from revisit.engine.evaluation_hooks import BestCheckpoint
 from revisit.engine.hooks import Checkpoints, EndOfRunError
 from revisit.engine.same_experiment import check_same_experiment, plain_config

@@ -10,11 +10,18 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from revisit.data.catalog import get_records
-from revisit.data.crops import crop_and_resize
 from revisit.data.deep_pixels import bit_depth
-from revisit.data.mapper import ViewMapper, Views
-from revisit.data.reader import Read, UnreadableImageError, open_record, read_or_next, read_record, require_record
-from revisit.data.workers import SignalSafeLoader
+from revisit.data.images.reader import (
+    Read,
+    UnreadableImageError,
+    open_record,
+    read_or_next,
+    read_record,
+    require_record,
+)
+from revisit.data.loading.workers import SignalSafeLoader
+from revisit.data.views.crops import crop_and_resize
+from revisit.data.views.mapper import ViewMapper, Views
 from revisit.errors import UserError, expect
 
 from detectron2.config import CfgNode

@@ -12,9 +12,9 @@ from torch import nn
 
 from revisit.data.catalog import get_records
 from revisit.data.deep_pixels import bit_depth
-from revisit.data.loader import ViewDataset
-from revisit.data.mapper import ViewMapper, Views
-from revisit.data.reader import UnreadableImageError, open_record
+from revisit.data.images.reader import UnreadableImageError, open_record
+from revisit.data.loading.loader import ViewDataset
+from revisit.data.views.mapper import ViewMapper, Views
 from revisit.devices import send
 from revisit.errors import UserError
 from revisit.evaluation.features import CenterCropDataset, Features

@@ -11,7 +11,8 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode, autoaugment
 from torchvision.transforms import functional as TF
 
-from revisit.data.augmentation import (
+from revisit.data.augmentation_on_device import NAMES, OPERATIONS, apply_looks, record_of
+from revisit.data.views.augmentation import (
     BRIGHTNESS,
     CONTRAST,
     HUE,
@@ -22,9 +23,8 @@ from revisit.data.augmentation import (
     StandardLook,
     draw_look,
 )
-from revisit.data.augmentation_on_arrays import apply_look, apply_operation
-from revisit.data.augmentation_on_device import NAMES, OPERATIONS, apply_looks, record_of
-from revisit.data.mapper import ViewMapper
+from revisit.data.views.augmentation_on_arrays import apply_look, apply_operation
+from revisit.data.views.mapper import ViewMapper
 from tests.tiny import tiny_config
 
 SIZE = 40

@@ -10,7 +10,7 @@ from PIL import Image
 from trees import refusal
 
 from revisit.data.deep_pixels import find_bit_depth, to_grey_levels
-from revisit.data.reader import UnreadableImageError, read_image
+from revisit.data.images.reader import UnreadableImageError, read_image
 
 
 def bits_of(*paths):

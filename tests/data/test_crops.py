@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision.transforms import RandomResizedCrop
 
-from revisit.data import crops
-from revisit.data.crops import (
+from revisit.data.views import crops
+from revisit.data.views.crops import (
     ConstrainedMultiCrop,
     crop_and_reduce,
     crop_and_resize,

@@ -11,10 +11,10 @@ from tiny import tiny_config
 from trees import refusal
 
 import revisit.data.decoding_on_device as decoding_module
-from revisit.data.crops import ConstrainedMultiCrop, crop_and_resize
 from revisit.data.decoding_on_device import cut, cut_into
-from revisit.data.loader import ResumableLoader, with_looks
-from revisit.data.reader import Picture
+from revisit.data.images.reader import Picture
+from revisit.data.loading.loader import ResumableLoader, with_looks
+from revisit.data.views.crops import ConstrainedMultiCrop, crop_and_resize
 from revisit.engine.config_checks import check_config, check_hardware
 
 ANTIALIAS = ("VIEWS.RESAMPLING", "antialias")

@@ -11,7 +11,7 @@ from tiny import tiny_config
 from trees import refusal
 
 from revisit.data.detection_mapper import DetectionMapper
-from revisit.data.image_bytes import UnreadableImageError
+from revisit.data.images.image_bytes import UnreadableImageError
 
 from detectron2.data import DatasetMapper
 from detectron2.structures import BoxMode

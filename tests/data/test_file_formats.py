@@ -13,9 +13,9 @@ from trees import refusal, touch
 
 from projects.RunReport.page import Album
 from revisit.data.image_folders import load_class_folders, load_folder
+from revisit.data.images.opening import FORMATS, formats_of_plugins
+from revisit.data.images.reader import UnreadableImageError, read_image, read_size
 from revisit.data.labels import read_ids
-from revisit.data.opening import FORMATS, formats_of_plugins
-from revisit.data.reader import UnreadableImageError, read_image, read_size
 
 
 def names(records):
@@ -68,7 +68,7 @@ def test_pil_opens_files_in_one_place_alone():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and node.attr == "open" and ast.unparse(node.value).endswith("Image"):
                 callers.add(str(path.relative_to(ROOT)))
-    assert callers == {"revisit/data/opening.py"}
+    assert callers == {"revisit/data/images/opening.py"}
     assert "EPS" not in FORMATS and "Image.open" not in (ROOT / "notebooks/own_images.ipynb").read_text()
 
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from tiny import OBJECTS, tiny_config
 from trees import refused
 
-from revisit.data import mapper as mapper_module
-from revisit.data.augmentation import MOVES, AutoAugmentLook, StandardLook, draw_look
-from revisit.data.image_bytes import UnreadableImageError
-from revisit.data.loader import ViewDataset
-from revisit.data.mapper import ViewMapper
+from revisit.data.images.image_bytes import UnreadableImageError
+from revisit.data.images.reader import Picture
+from revisit.data.loading.loader import ViewDataset
 from revisit.data.object_boxes import ObjectBoxes, known_boxes, with_proposals
-from revisit.data.reader import Picture
+from revisit.data.views import mapper as mapper_module
+from revisit.data.views.augmentation import MOVES, AutoAugmentLook, StandardLook, draw_look
+from revisit.data.views.mapper import ViewMapper
 
 KNN = ("MODEL.META_ARCHITECTURE", "KNNMoCo")
 SIDE = 120  # px of an image whose red is 2 x, and whose green 2 y

@@ -11,7 +11,7 @@ from PIL import Image
 from trees import refusal
 
 from revisit.config import add_revisit_config
-from revisit.data.image_bytes import UnreadableImageError
+from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.pixel_mapper import PixelMapper
 
 from detectron2.config import get_cfg

@@ -19,8 +19,8 @@ from PIL import Image
 from tiny import tiny_config
 from trees import refusal, spoil_bytes
 
-from revisit.data.loader import ResumableLoader
-from revisit.data.reader import UnreadableImageError, read_image, read_size
+from revisit.data.images.reader import UnreadableImageError, read_image, read_size
+from revisit.data.loading.loader import ResumableLoader
 
 NUM_IMAGES = int(os.environ.get("FUZZ_CASES", 200))
 ORIENTATION = 0x0112  # the EXIF tag
@@ -261,7 +261,7 @@ def test_each_spoilt_image_is_decoded_or_counted_and_the_loaders_workers_survive
         (tmp_path / f"{number:05d}.{suffix.rpartition('.')[2]}").write_bytes(spoil_bytes(WHOLE[kind], rng))
     refused = {str(path) for path in tmp_path.iterdir() if not is_readable(path)}
     assert 0.15 * NUM_IMAGES < len(refused) < 0.85 * NUM_IMAGES
-    monkeypatch.setattr("revisit.data.reader.MAX_REPLACEMENTS", NUM_IMAGES)
+    monkeypatch.setattr("revisit.data.images.reader.MAX_REPLACEMENTS", NUM_IMAGES)
     options = ("SOLVER.IMS_PER_BATCH", 50, "DATALOADER.NUM_WORKERS", 2, "VIEWS.NUM_SMALL", 0, "INPUT.BIT_DEPTH", 16)
     loader = ResumableLoader(tiny_config("DATASETS.TRAIN", (f"folder:{tmp_path}",), *options))
     errors = [error for batch in islice(loader, loader.iterations_per_epoch) for error in batch["read_errors"]]

@@ -11,12 +11,12 @@ from PIL import Image
 from tiny import tiny_config
 from trees import write
 
-from revisit.data.augmentation import draw_look
-from revisit.data.augmentation_on_arrays import apply_look
-from revisit.data.crops import crop_and_reduce, crop_and_resize, largest_reduction, reduced_boxes
-from revisit.data.loader import ResumableLoader
-from revisit.data.mapper import ViewMapper
-from revisit.data.reader import Picture, open_record, read_image
+from revisit.data.images.reader import Picture, open_record, read_image
+from revisit.data.loading.loader import ResumableLoader
+from revisit.data.views.augmentation import draw_look
+from revisit.data.views.augmentation_on_arrays import apply_look
+from revisit.data.views.crops import crop_and_reduce, crop_and_resize, largest_reduction, reduced_boxes
+from revisit.data.views.mapper import ViewMapper
 from revisit.evaluation.features import SingleViewDataset
 from revisit.randomness import Stream, counter_rng
 from revisit.viz import pretraining_sheets

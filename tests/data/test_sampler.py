@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tiny import tiny_config
 from trees import refused
 
-from revisit.data.loader import FinetuneLoader, MappedRecords
-from revisit.data.sampler import EpochBatchSampler, GroupedBatchSampler
+from revisit.data.loading.loader import FinetuneLoader, MappedRecords
+from revisit.data.loading.sampler import EpochBatchSampler, GroupedBatchSampler
 from revisit.randomness import Stream, counter_rng
 
 SEEDS = st.integers(0, 2**63 - 1)

@@ -17,10 +17,10 @@ from tiny import random_views, tiny_config, tiny_model
 from torch import nn
 from true_steps import take_steps
 
-from revisit.data.augmentation import draw_look
 from revisit.data.augmentation_on_device import apply_looks, record_of
 from revisit.data.decoding_on_device import cut
-from revisit.data.loader import ResumableLoader
+from revisit.data.loading.loader import ResumableLoader
+from revisit.data.views.augmentation import draw_look
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.setup import make_config
 from revisit.engine.step_cost import random_views as views_of_recipe

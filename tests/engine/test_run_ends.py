@@ -17,7 +17,7 @@ import torch.multiprocessing as mp
 from commands import ROOT, TIMEOUT, TINY, launch_forks, popen, run, wait_until
 from runs import assert_same, load, train, train_for_module
 
-from revisit.data.workers import STOP_SIGNALS, SignalSafeLoader
+from revisit.data.loading.workers import STOP_SIGNALS, SignalSafeLoader
 from revisit.engine.stop_signals import StopSignals
 from revisit.errors import StoppedRunError, UserError
 
@@ -86,7 +86,7 @@ def test_ctrl_c_counts_for_more_than_what_a_scheduler_sends():
 
 HANGING = """
 import os, signal, sys, threading, time
-from revisit.data import workers
+from revisit.data.loading import workers
 from revisit.engine import stop_signals
 from revisit.engine.command import run_command
 
@@ -143,7 +143,7 @@ def test_a_signal_to_one_process_of_two_ends_both_within_two_steps_and_loses_not
 WORKERS = """
 import multiprocessing, os, signal, sys
 from torch.utils.data import get_worker_info
-from revisit.data.workers import STOP_SIGNALS, SignalSafeLoader
+from revisit.data.loading.workers import STOP_SIGNALS, SignalSafeLoader
 
 multiprocessing.set_start_method("fork", force=True)
 

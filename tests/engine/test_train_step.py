@@ -15,7 +15,7 @@ from tiny import random_views, tiny_config, tiny_model
 from trees import refused
 from true_steps import sgd, take_steps
 
-import revisit.data.loader as loader_module
+import revisit.data.loading.loader as loader_module
 import revisit.engine.train_step as train_step_module
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_finite, split_batch

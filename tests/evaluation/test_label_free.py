@@ -9,8 +9,8 @@ from tiny import tiny_config, tiny_model
 from torch.nn.functional import normalize as unit
 
 from revisit.data.catalog import get_records
-from revisit.data.mapper import ViewMapper
-from revisit.data.reader import read_record
+from revisit.data.images.reader import read_record
+from revisit.data.views.mapper import ViewMapper
 from revisit.errors import UserError
 from revisit.evaluation import label_free
 from revisit.evaluation.features import CenterCropDataset, SingleViewDataset

@@ -12,7 +12,7 @@ from projects.ClassActivationMaps.run import Network, activation_map, class_of, 
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import enlarge_map
 from projects.ToyScenes import CLASS_NAMES
-from revisit.data.reader import read_image
+from revisit.data.images.reader import read_image
 from revisit.evaluation.features import whole_image
 from revisit.viz import tiles
 from revisit.viz.tiles import fit

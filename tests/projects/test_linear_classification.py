@@ -18,7 +18,7 @@ from projects.LinearClassification import run as linear
 from projects.LinearClassification.labelled_sets import LabelledSet, check_classes, transform_of
 from projects.LinearClassification.sgd import LinearTraining
 from revisit.data.catalog import get_records
-from revisit.data.reader import read_record
+from revisit.data.images.reader import read_record
 from revisit.engine.setup import make_config
 from revisit.evaluation.features import center_crop
 

@@ -10,9 +10,9 @@ from PIL import Image
 from tiny import OBJECTS, random_views, tiny_config, tiny_model
 from trees import refused
 
-from revisit.data.crops import CropBoxes
-from revisit.data.mapper import ViewMapper, Views
-from revisit.data.reader import read_image
+from revisit.data.images.reader import read_image
+from revisit.data.views.crops import CropBoxes
+from revisit.data.views.mapper import ViewMapper, Views
 from revisit.evaluation.features import Features, extractor
 from revisit.viz import pretraining_sheets
 from revisit.viz.curves import plot_curves, read_metrics

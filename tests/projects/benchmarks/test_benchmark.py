@@ -20,9 +20,9 @@ from projects.Benchmarks import check_gpu, scaling
 from projects.Benchmarks.input_pipeline import measure_input, write_photographs
 from projects.Benchmarks.references import ReferenceViews, TextbookStep, share_inside
 from projects.Benchmarks.training_speed import OwnStep, plain_loader, require_neighbors
-from revisit.data.crops import overlap_share
-from revisit.data.loader import ViewDataset, with_looks
-from revisit.data.mapper import ViewMapper
+from revisit.data.loading.loader import ViewDataset, with_looks
+from revisit.data.views.crops import overlap_share
+from revisit.data.views.mapper import ViewMapper
 from revisit.engine.step_cost import build_meta_model, step_cost
 
 BENCHMARK = "python projects/Benchmarks/benchmark.py"

@@ -13,7 +13,7 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.autoaugment import _apply_op
 
-from revisit.data.augmentation import AutoAugmentLook, Look
+from revisit.data.views.augmentation import AutoAugmentLook, Look
 
 
 def apply_look(image: np.ndarray, look: Look) -> np.ndarray:

@@ -5,12 +5,12 @@ from typing import NamedTuple, Self, TypedDict
 
 import numpy as np
 
-from revisit.data.augmentation import BLUR_PROBABILITY, GREY_PROBABILITY, Look, draw_look
-from revisit.data.augmentation_on_arrays import apply_look
 from revisit.data.augmentation_on_device import RECORD, record_of
-from revisit.data.crops import RESAMPLERS, ConstrainedMultiCrop, CropBoxes, largest_reduction, reduced_boxes
+from revisit.data.images.reader import Picture
 from revisit.data.object_boxes import ObjectBoxes, known_boxes
-from revisit.data.reader import Picture
+from revisit.data.views.augmentation import BLUR_PROBABILITY, GREY_PROBABILITY, Look, draw_look
+from revisit.data.views.augmentation_on_arrays import apply_look
+from revisit.data.views.crops import RESAMPLERS, ConstrainedMultiCrop, CropBoxes, largest_reduction, reduced_boxes
 from revisit.keys import is_read
 from revisit.randomness import Stream, counter_rng
 

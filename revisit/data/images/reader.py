@@ -17,8 +17,16 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from revisit.data.deep_pixels import decode_deep, is_deep, open_deep, read_values
-from revisit.data.image_bytes import PathLike, TruncatedImageError, UnreadableImageError, read_bytes, read_ends
-from revisit.data.opening import JPEG, JPEG_MAGIC, PNG_MAGIC, PROGRESSIVE_JPEG, check_pixel_count, open_image, strips
+from revisit.data.images.image_bytes import PathLike, TruncatedImageError, UnreadableImageError, read_bytes, read_ends
+from revisit.data.images.opening import (
+    JPEG,
+    JPEG_MAGIC,
+    PNG_MAGIC,
+    PROGRESSIVE_JPEG,
+    check_pixel_count,
+    open_image,
+    strips,
+)
 from revisit.errors import UserError, first_line
 
 from detectron2.utils.logger import log_first_n
@@ -80,7 +88,7 @@ class Picture(NamedTuple):
 
         Raises:
             TruncatedImageError: a JPEG without its end.
-            UnreadableImageError: not an image, too large (revisit.data.opening), or with values that ``bit_depth``
+            UnreadableImageError: not an image, too large (opening.py), or with values that ``bit_depth``
                 does not hold.
         """
         if isinstance(self.data, np.ndarray):
