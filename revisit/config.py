@@ -16,13 +16,13 @@ from revisit.keys import (
     SHARE,
     Rule,
     add_declared_keys,
-    each,
-    maybe,
+    integer,
+    list_of,
+    number,
     of_detectron2,
     one_of,
-    real,
+    optional,
     reference,
-    whole,
 )
 from revisit.plugins import load_plugins
 
@@ -44,7 +44,7 @@ def add_revisit_config(cfg: CfgNode) -> None:
 
 def _on_the_scale_of_pixels(low: float, unit: str) -> Rule:
     """A statistic of each channel on the scale of 0 to 255, never on that of 0 to 1."""
-    three = each(real(low, 255), 3)
+    three = list_of(number(low, 255), 3)
     words = f"3 numbers on the scale of grey levels, {low:g} to 255, {unit}"
     return Rule(words, lambda values: three.holds(values) and not all(0 < value < 1 for value in values))
 
@@ -57,8 +57,8 @@ of_detectron2("MODEL.PIXEL_STD", rule=_on_the_scale_of_pixels(1, "in the order o
 of_detectron2("INPUT.FORMAT", rule=one_of("RGB", "BGR"))
 of_detectron2("MODEL.SEM_SEG_HEAD.IGNORE_VALUE", rule=one_of(255), read_by=PIXELWISE)
 of_detectron2("MODEL.*.NUM_CLASSES", rule=COUNT)
-of_detectron2("MODEL.BACKBONE.FREEZE_AT", rule=whole(0, 99, "(stages, or blocks of a ViT: 0 none, 1 the stem)"))
-of_detectron2("MODEL.*_LOSS_WEIGHT", "MODEL.*.LOSS_WEIGHT", rule=real())
+of_detectron2("MODEL.BACKBONE.FREEZE_AT", rule=integer(0, 99, "(stages, or blocks of a ViT: 0 none, 1 the stem)"))
+of_detectron2("MODEL.*_LOSS_WEIGHT", "MODEL.*.LOSS_WEIGHT", rule=number())
 of_detectron2("MODEL.DEVICE", "MODEL.WEIGHTS", "DATASETS.TEST", "CUDNN_BENCHMARK", may_change=True)
 of_detectron2("TEST.EXPECTED_RESULTS", may_change=True)
 
@@ -70,12 +70,12 @@ of_detectron2("MODEL.RETINANET.*_THRESH_TEST", rule=SHARE, may_change=True, read
 of_detectron2("MODEL.RETINANET.*_TEST", may_change=True, read_by="RetinaNet")
 of_detectron2("MODEL.ROI_HEADS.*_THRESH_TEST", rule=SHARE, may_change=True, read_by=_TWO_STAGE)
 of_detectron2("MODEL.RPN.NMS_THRESH", "MODEL.ROI_HEADS.POSITIVE_FRACTION", rule=SHARE, read_by=_TWO_STAGE)
-of_detectron2("MODEL.*.IOU_THRESHOLDS", rule=each(SHARE, least=1, rising=True), read_by=DETECTORS)
+of_detectron2("MODEL.*.IOU_THRESHOLDS", rule=list_of(SHARE, least=1, rising=True), read_by=DETECTORS)
 of_detectron2(
-    "MODEL.ROI_BOX_HEAD.BBOX_REG_WEIGHTS", "MODEL.RPN.BBOX_REG_WEIGHTS", rule=each(POSITIVE, 4), read_by=_TWO_STAGE
+    "MODEL.ROI_BOX_HEAD.BBOX_REG_WEIGHTS", "MODEL.RPN.BBOX_REG_WEIGHTS", rule=list_of(POSITIVE, 4), read_by=_TWO_STAGE
 )
-of_detectron2("MODEL.RPN.SMOOTH_L1_BETA", "MODEL.ROI_BOX_HEAD.SMOOTH_L1_BETA", rule=real(), read_by=_TWO_STAGE)
-of_detectron2("MODEL.RETINANET.SMOOTH_L1_LOSS_BETA", rule=real(), read_by="RetinaNet")  # of boxes; inf: a loss of 0
+of_detectron2("MODEL.RPN.SMOOTH_L1_BETA", "MODEL.ROI_BOX_HEAD.SMOOTH_L1_BETA", rule=number(), read_by=_TWO_STAGE)
+of_detectron2("MODEL.RETINANET.SMOOTH_L1_LOSS_BETA", rule=number(), read_by="RetinaNet")  # of boxes; inf: a loss of 0
 of_detectron2("MODEL.ROI_BOX_HEAD.*", "MODEL.ROI_HEADS.IN_FEATURES", "MODEL.ROI_HEADS.NAME", read_by=_BOX_HEADS)
 of_detectron2("MODEL.RPN.*", "MODEL.ROI_*", "MODEL.PROPOSAL_GENERATOR.*", "MODEL.MASK_ON", read_by=_TWO_STAGE)
 of_detectron2("MODEL.RETINANET.*", read_by="RetinaNet")
@@ -91,25 +91,25 @@ of_detectron2("INPUT.MIN_SIZE_*", "INPUT.MAX_SIZE_*", read_by=DETECTORS)
 of_detectron2("INPUT.RANDOM_FLIP", rule=one_of("horizontal", "vertical", "none"), read_by=FINETUNING)
 of_detectron2("INPUT.CROP.*", read_by=FINETUNING)
 of_detectron2("DATALOADER.ASPECT_RATIO_GROUPING", "DATALOADER.FILTER_EMPTY_ANNOTATIONS", read_by=FINETUNING)
-of_detectron2("DATALOADER.NUM_WORKERS", rule=whole(), may_change=True)
+of_detectron2("DATALOADER.NUM_WORKERS", rule=integer(), may_change=True)
 
 of_detectron2("SOLVER.IMS_PER_BATCH", rule=COUNT)
-of_detectron2("SOLVER.BASE_LR", rule=real(open_low=True), may_change=True)
-of_detectron2("SOLVER.WEIGHT_DECAY", rule=real(), may_change=True)
-of_detectron2("SOLVER.MAX_ITER", rule=whole(unit="(0: as many as SOLVER.EPOCHS are)"), may_change=True)
-of_detectron2("SOLVER.WARMUP_ITERS", rule=whole(), may_change=True)
-of_detectron2("SOLVER.STEPS", rule=each(whole(), rising=True), may_change=True)
-of_detectron2("SOLVER.WEIGHT_DECAY_*", rule=maybe(real()), may_change=True)
-of_detectron2("SOLVER.BIAS_LR_FACTOR", "SOLVER.GAMMA", "SOLVER.WARMUP_FACTOR", rule=real(), may_change=True)
+of_detectron2("SOLVER.BASE_LR", rule=number(open_low=True), may_change=True)
+of_detectron2("SOLVER.WEIGHT_DECAY", rule=number(), may_change=True)
+of_detectron2("SOLVER.MAX_ITER", rule=integer(unit="(0: as many as SOLVER.EPOCHS are)"), may_change=True)
+of_detectron2("SOLVER.WARMUP_ITERS", rule=integer(), may_change=True)
+of_detectron2("SOLVER.STEPS", rule=list_of(integer(), rising=True), may_change=True)
+of_detectron2("SOLVER.WEIGHT_DECAY_*", rule=optional(number()), may_change=True)
+of_detectron2("SOLVER.BIAS_LR_FACTOR", "SOLVER.GAMMA", "SOLVER.WARMUP_FACTOR", rule=number(), may_change=True)
 of_detectron2("SOLVER.CLIP_GRADIENTS.CLIP_VALUE", rule=POSITIVE)  # a negative one turns gradients round
 of_detectron2(
     "SOLVER.LR_SCHEDULER_NAME", rule=one_of("WarmupMultiStepLR", "WarmupCosineLR", "PolynomialLR"), may_change=True
 )
 of_detectron2("SOLVER.WARMUP_METHOD", may_change=True)
-of_detectron2("SOLVER.MOMENTUM", rule=real(0, 0.99999))
+of_detectron2("SOLVER.MOMENTUM", rule=number(0, 0.99999))
 
 of_detectron2("SOLVER.CHECKPOINT_PERIOD", may_change=True)
-of_detectron2("TEST.EVAL_PERIOD", rule=whole(unit="iterations (0: as TEST.EVAL_EPOCHS says)"), may_change=True)
+of_detectron2("TEST.EVAL_PERIOD", rule=integer(unit="iterations (0: as TEST.EVAL_EPOCHS says)"), may_change=True)
 of_detectron2("TEST.DETECTIONS_PER_IMAGE", rule=COUNT, may_change=True, read_by=DETECTORS)
 of_detectron2("TEST.KEYPOINT_OKS_SIGMAS", may_change=True, read_by=_TWO_STAGE)
 of_detectron2("TEST.PRECISE_BN.NUM_ITER", rule=COUNT, read_by=FINETUNING)  # of 0, all statistics would be 0
@@ -117,7 +117,7 @@ of_detectron2("TEST.PRECISE_BN.*", read_by=FINETUNING)
 of_detectron2(
     "OUTPUT_DIR", rule=Rule("the name of a folder", lambda v: isinstance(v, str) and v != ""), may_change=True
 )
-of_detectron2("SEED", rule=whole(-1, 2**31 - 1))
+of_detectron2("SEED", rule=integer(-1, 2**31 - 1))
 
 # What makes a trained network, its boxes and its input: MAKERS, without what a resumed run may change, and without
 # NO_MAKERS, which only a training reads, or which choose among boxes.

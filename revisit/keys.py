@@ -25,13 +25,13 @@ class Rule(NamedTuple):
     holds: Callable[[Any], bool]
 
 
-def whole(low: int = 0, high: int = 2**31 - 1, unit: str = "") -> Rule:
+def integer(low: int = 0, high: int = 2**31 - 1, unit: str = "") -> Rule:
     """A whole number from ``low`` to ``high``, both included."""
     limit = f"from {low} to {high}" if high < 2**31 - 1 else f"of at least {low}"
     return Rule(f"a whole number {limit}{unit and ' ' + unit}", lambda v: type(v) is int and low <= v <= high)
 
 
-def real(low: float = 0.0, high: float = math.inf, unit: str = "", *, open_low: bool = False) -> Rule:
+def number(low: float = 0.0, high: float = math.inf, unit: str = "", *, open_low: bool = False) -> Rule:
     """A finite number from ``low``, which ``open_low`` excludes, to ``high``."""
     bottom = f"above {low:g}" if open_low else f"of at least {low:g}"
     limit = bottom if math.isinf(high) else f"{bottom}, and at most {high:g}"
@@ -49,19 +49,20 @@ def one_of(*choices: object) -> Rule:
     return Rule(f"one of {words}", lambda v: any(type(v) is type(choice) and v == choice for choice in choices))
 
 
-def each(rule: Rule, count: int | None = None, *, least: int = 0, rising: bool = False) -> Rule:
+def list_of(rule: Rule, count: int | None = None, *, least: int = 0, rising: bool = False) -> Rule:
     """A list of values that ``rule`` holds for: ``count`` of them, or at least so many, none smaller than the last."""
-    number = f"{count} values" if count else f"at least {least} value{'s' * (least > 1)}" if least else "a list"
+    at_least = f"at least {least} value{'s' * (least > 1)}" if least else "a list"
+    length = f"{count} values" if count else at_least
     order = ", in rising order" if rising else ""
 
     def holds(values: Any) -> bool:
         fits = isinstance(values, list | tuple) and len(values) >= least and count in (None, len(values))
         return fits and all(map(rule.holds, values)) and (not rising or list(values) == sorted(values))
 
-    return Rule(f"{number}{order}, each {rule.expected}", holds)
+    return Rule(f"{length}{order}, each {rule.expected}", holds)
 
 
-def maybe(rule: Rule) -> Rule:
+def optional(rule: Rule) -> Rule:
     """As the rule, or None."""
     return Rule(f"None, or {rule.expected}", lambda v: v is None or rule.holds(v))
 
@@ -72,8 +73,8 @@ PIXELWISE = ("SemanticSegmentor", "DepthEstimator")  # those that predict every 
 FINETUNING = (*DETECTORS, *PIXELWISE)
 PRETRAINING = "Pretraining"  # the base class of every pretraining method
 
-SHARE, POSITIVE, COUNT = real(0, 1), real(open_low=True), whole(1, 2**20)
-PIXELS = whole(1, 2**14, "px")
+SHARE, POSITIVE, COUNT = number(0, 1), number(open_low=True), integer(1, 2**20)
+PIXELS = integer(1, 2**14, "px")
 SWITCH = one_of(False, True)
 
 
@@ -168,7 +169,7 @@ def dotted_keys(node: dict, prefix: str = "") -> dict[str, Any]:
     return values
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """A value in a message, cut short where it is long."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."
@@ -179,7 +180,7 @@ def check_values(cfg: CfgNode) -> None:
     for name, value in dotted_keys(cfg).items():
         key = declaration(name)
         if key and key.rule and not key.rule.holds(value):
-            raise UserError(f"{name} is {shown(value)}: expected {key.rule.expected}")
+            raise UserError(f"{name} is {short_repr(value)}: expected {key.rule.expected}")
 
 
 def resolve_by_images(cfg: CfgNode, images: int) -> None:

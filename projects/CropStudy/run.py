@@ -25,7 +25,7 @@ from projects.common.tables import score_in
 from revisit.data.views.crops import ConstrainedMultiCrop, CropBoxes, intersection_over_union
 from revisit.errors import translated
 from revisit.files import read_yaml
-from revisit.keys import COUNT, PIXELS, SHARE, declare, each, one_of
+from revisit.keys import COUNT, PIXELS, SHARE, declare, list_of, one_of
 from revisit.randomness import Stream, counter_rng
 from revisit.viz.curves import read_metrics, saved_plot
 
@@ -52,10 +52,10 @@ FRAMEWORKS = {
     "DINO": Crops((0.4, 1.0), 8, (0.05, 0.4)),
 }
 
-declare("CROP_STUDY.IMAGE_SIZE", (480, 640), "Height and width of the image with the crops, px.", each(PIXELS, 2))
+declare("CROP_STUDY.IMAGE_SIZE", (480, 640), "Height and width of the image with the crops, px.", list_of(PIXELS, 2))
 declare("CROP_STUDY.NUM_PAIRS", 20000, "Pairs of crops for each limit.", COUNT)
-declare("CROP_STUDY.MAX_IOUS", (1.0, 0.6, 0.4, 0.2, 0.0), "Limits on the IoU of a pair; 1 is none.", each(SHARE))
-declare("CROP_STUDY.FRAMEWORKS", (), "Whose crops of NUM_PAIRS images to draw, unlimited.", each(one_of(*FRAMEWORKS)))
+declare("CROP_STUDY.MAX_IOUS", (1.0, 0.6, 0.4, 0.2, 0.0), "Limits on the IoU of a pair; 1 is none.", list_of(SHARE))
+declare("CROP_STUDY.FRAMEWORKS", (), "Whose crops of NUM_PAIRS images to draw.", list_of(one_of(*FRAMEWORKS)))
 declare("CROP_STUDY.RUNS", (), "Folders of pretraining runs: config.yaml (its VIEWS.MAX_IOU) and metrics.json.")
 declare("CROP_STUDY.EVALUATIONS", (), "Folders with the evaluation.json of each run, in their order; (): RUNS.")
 declare("CROP_STUDY.SCORE", "knn_top1", "A key of evaluation.json; a dot goes a level down: bbox.AP50.")

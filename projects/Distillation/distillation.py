@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from projects.Distillation.teacher import SameTeacher, Teacher, load_teacher
 from revisit.errors import expect
-from revisit.keys import POSITIVE, declare, real
+from revisit.keys import POSITIVE, declare, number
 from revisit.modeling.bn_groups import check_whole_batch, group_batch_norm, whole_batch
 from revisit.modeling.distributed import gather_rows, gather_rows_with_gradient
 from revisit.modeling.losses.queue_scores import at_least_float32
@@ -28,9 +28,9 @@ distillation = partial(declare, read_by="Distillation")
 weights = "Weights of tools/convert_to_d2.py, or what it converts without further options; a file or a URL."
 distillation("DISTILLATION.TEACHER", "", weights, may_change=True)
 distillation("DISTILLATION.TEMPERATURE", 0.07, "tau.", POSITIVE)
-distillation("DISTILLATION.POOLED_WEIGHT", 1.0, "Weight of the loss of views' features.", real(0, 1e6))
-distillation("DISTILLATION.CELL_WEIGHT", 0.0, "Weight of the loss of the cells of their maps.", real(0, 1e6))
-distillation("DISTILLATION.RELATION_WEIGHT", 0.0, "Weight of the loss of cells within their view.", real(0, 1e6))
+distillation("DISTILLATION.POOLED_WEIGHT", 1.0, "Weight of the loss of views' features.", number(0, 1e6))
+distillation("DISTILLATION.CELL_WEIGHT", 0.0, "Weight of the loss of the cells of their maps.", number(0, 1e6))
+distillation("DISTILLATION.RELATION_WEIGHT", 0.0, "Weight of the loss of cells within their view.", number(0, 1e6))
 
 
 def divergence(rows: Tensor, others: Tensor, theirs: Tensor, their_others: Tensor, tau: float, own: int = -1) -> Tensor:

@@ -47,7 +47,7 @@ from revisit.errors import expect
 from revisit.evaluation.classifiers import knn_classify, top1
 from revisit.evaluation.features import TRANSFORMS, Features
 from revisit.files import written_whole
-from revisit.keys import PIXELS, POSITIVE, SWITCH, declare, each, one_of, real, whole
+from revisit.keys import PIXELS, POSITIVE, SWITCH, declare, integer, list_of, number, one_of
 from revisit.viz.curves import saved_plot
 
 from detectron2.config import CfgNode
@@ -304,10 +304,10 @@ shapes = "square: the whole image, whatever its shape; center_crop: short side t
 declare("LINEAR.TRANSFORM", "square", shapes, one_of(*TRANSFORMS))
 declare("LINEAR.CACHE", "", "Folder of features; '' is OUTPUT_DIR/features.")
 declare("LINEAR.VALIDATION", "", "logistic: chooses lambda on it, or a seeded share of DATASETS.TRAIN; then fits both.")
-declare("LINEAR.VALIDATION_SHARE", 0.2, "That share.", real(0.001, 0.999))
+declare("LINEAR.VALIDATION_SHARE", 0.2, "That share.", number(0.001, 0.999))
 path = "Lowest, highest and number, log-spaced; scikit-learn's C is 1 / lambda."
-declare("LINEAR.LAMBDAS", (1e-5, 1e5, 45), path, each(POSITIVE, 3))
-declare("LINEAR.MAX_ITER", 1000, "Of L-BFGS, for each lambda.", whole(1, unit="iterations"))
+declare("LINEAR.LAMBDAS", (1e-5, 1e5, 45), path, list_of(POSITIVE, 3))
+declare("LINEAR.MAX_ITER", 1000, "Of L-BFGS, for each lambda.", integer(1, unit="iterations"))
 declare("LINEAR.COST", 0.5, "svm: C.", POSITIVE)
 difficult = "VOC: a class of difficult objects alone is absent; False leaves the image out."
 declare("LINEAR.DIFFICULT_IS_ABSENT", True, difficult, SWITCH)

@@ -38,7 +38,7 @@ from revisit.engine.data_checks import resolve_bit_depth
 from revisit.errors import expect
 from revisit.evaluation.features import whole_image
 from revisit.evaluation.pixel_evaluators import count_pairs, score
-from revisit.keys import COUNT, PIXELS, SWITCH, declare, one_of, whole
+from revisit.keys import COUNT, PIXELS, SWITCH, declare, integer, one_of
 from revisit.viz.tiles import TILE, SheetRow, evenly_spread, fit, save_sheet
 
 from detectron2.config import CfgNode
@@ -50,7 +50,7 @@ DIMMED = 0.35  # brightness around the region
 
 # The labelled images are DATASETS.TRAIN, the others DATASETS.TEST.
 declare("SEGMENT_RETRIEVAL.IMAGE_SIZE", 512, "px, both sides; the aspect ratio is given up.", PIXELS)
-declare("SEGMENT_RETRIEVAL.NUM_REGIONS", 15, "K of K-means, per image.", whole(1, VOID - 1))
+declare("SEGMENT_RETRIEVAL.NUM_REGIONS", 15, "K of K-means, per image.", integer(1, VOID - 1))
 declare("SEGMENT_RETRIEVAL.NUM_STARTS", 1, "Starts of K-means, of which the tightest clusters count.", COUNT)
 declare("SEGMENT_RETRIEVAL.NORMALIZE", True, "Unit features before they are clustered and averaged.", SWITCH)
 declare("SEGMENT_RETRIEVAL.REGIONS", "kmeans", "truth: the classes of the mask.", one_of("kmeans", "truth"))

@@ -14,7 +14,7 @@ from revisit.data.deep_pixels import bit_depth
 from revisit.data.images.reader import read_record, require_record
 from revisit.data.labels import VOID, check_size, read_depth, read_labels
 from revisit.errors import expect
-from revisit.keys import PIXELS, PIXELWISE, declare, each, maybe, one_of, real
+from revisit.keys import PIXELS, PIXELWISE, declare, list_of, number, one_of, optional
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
@@ -30,7 +30,7 @@ declare(
     (0.5, 2.0),
     "Training images are scaled by a factor from this range, or by one of these factors, then flipped and cut to "
     "INPUT.CROP.SIZE px.",
-    each(real(0, 64, open_low=True), least=1, rising=True),
+    list_of(number(0, 64, open_low=True), least=1, rising=True),
     read_by=PIXELWISE,
 )
 declare("INPUT.RANDOM_SCALE_SAMPLING", "range", "Which of the two.", one_of("range", "choice"), read_by=PIXELWISE)
@@ -38,7 +38,7 @@ declare(
     "INPUT.RANDOM_ROTATION",
     0.0,
     "Degrees: training images turn by at most this, either way, around their centre.",
-    real(0, 180, "degrees"),
+    number(0, 180, "degrees"),
     read_by=PIXELWISE,
 )
 declare(
@@ -46,7 +46,7 @@ declare(
     None,
     "(height, width) px: the whole image takes this size, whatever its shape, for training and tests; RANDOM_SCALE "
     "then zooms in and out around its centre. None: images keep their shape.",
-    maybe(each(PIXELS, 2)),
+    optional(list_of(PIXELS, 2)),
     read_by=PIXELWISE,
 )
 declare(

@@ -20,7 +20,7 @@ from revisit.errors import UserError
 from revisit.evaluation.label_free import LABEL_FREE, LabelFreeScores, neighbor_stability
 from revisit.evaluation.main_score import find_score, is_better, main_score
 from revisit.files import written_whole
-from revisit.keys import SWITCH, declare, whole
+from revisit.keys import SWITCH, declare, integer
 
 from detectron2.engine import HookBase
 from detectron2.evaluation.testing import flatten_results_dict
@@ -36,7 +36,7 @@ resumable(
     "sem_seg/mIoU, depth/rmse (the lowest), knn_top1 (which needs KNN_EVAL.BANK). best.json says which.",
     SWITCH,
 )
-resumable("TEST.PATIENCE", 0, "End a run after so many evaluations in a row without a better one; 0: never.", whole())
+resumable("TEST.PATIENCE", 0, "End a run after so many evaluations in a row without a better one; 0: never.", integer())
 
 
 class Evaluation(HookBase):

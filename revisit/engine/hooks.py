@@ -14,7 +14,7 @@ from revisit.data.soundness import MAX_SHARE
 from revisit.engine.run_lock import check_owner
 from revisit.engine.stop_signals import SharedWish, StopSignals
 from revisit.errors import InterruptedRunError, StoppedRunError, UserError
-from revisit.keys import SWITCH, declare, whole
+from revisit.keys import SWITCH, declare, integer
 
 from detectron2.engine import DefaultTrainer, HookBase, hooks
 from detectron2.utils import comm
@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 
 
 resumable = partial(declare, may_change=True)
-resumable("SOLVER.CHECKPOINTS_KEPT", 3, "So many of the newest checkpoints stay, and the final one; 0: all.", whole())
-resumable("SOLVER.CHECKPOINT_KEPT_EVERY", 5, "Every so many-th checkpoint stays too; 0: none.", whole())
+resumable("SOLVER.CHECKPOINTS_KEPT", 3, "So many of the newest checkpoints stay, and the final one; 0: all.", integer())
+resumable("SOLVER.CHECKPOINT_KEPT_EVERY", 5, "Every so many-th checkpoint stays too; 0: none.", integer())
 resumable(
     "SOLVER.STOP_WITHOUT_CHECKPOINT",
     False,

@@ -9,7 +9,7 @@ from revisit.config import OF_A_RUN, add_revisit_config
 from revisit.errors import UserError, did_you_mean, expect, translated
 from revisit.files import output_path, read_yaml
 from revisit.imports import import_modules
-from revisit.keys import declaration, declare, dotted_keys, is_among, shown
+from revisit.keys import declaration, declare, dotted_keys, is_among, short_repr
 from revisit.places import find_config
 from revisit.urls import is_url
 
@@ -68,7 +68,7 @@ def merged_config(config_file: str, opts: Sequence[object] = (), trained: Traine
         taken = {key: trained.config[key] for key in known if not is_among(key, OF_A_RUN)}
         stated = in_file.keys() | typed.keys()
         for key in [key for key, value in taken.items() if is_url(str(value)) and key not in stated]:
-            left = f"{trained.weights} names {key} {shown(taken.pop(key))}: nothing is fetched for a checkpoint"
+            left = f"{trained.weights} names {key} {short_repr(taken.pop(key))}: nothing is fetched for a checkpoint"
             logger.warning(f"{left}; give the key to use it")
         _merge(defaults, taken, trained.weights)
     _merge(defaults, in_file, config_file)
@@ -112,7 +112,8 @@ def _levels(path: str, read: list[str]) -> Iterator[dict[str, object]]:
 
 def _base_file(base: object, path: str) -> str:
     """Where the file lies that another is based on: seen from that one's folder, else as --config-file takes it."""
-    expect(isinstance(base, str) and not is_url(base), f"{path}: {BASE_KEY} is {shown(base)}: expected a file's name")
+    is_name = isinstance(base, str) and not is_url(base)
+    expect(is_name, f"{path}: {BASE_KEY} is {short_repr(base)}: expected a file's name")
     file = Path(path).parent / Path(base).expanduser()
     if file.is_file():
         return str(file)
@@ -143,5 +144,5 @@ def _fitted(key: str, value: object, default: object, where: str) -> object:
         if isinstance(decoded, str) and list in kinds:
             path = key.startswith("DATASETS.") and "/" in decoded and ":" not in decoded
             words += f"; did you mean \"('{'folder:' * path}{decoded}',)\"?"
-        raise UserError(f"{where}: {key} is {shown(decoded)}: expected {words}")
+        raise UserError(f"{where}: {key} is {short_repr(decoded)}: expected {words}")
     return value

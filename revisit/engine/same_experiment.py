@@ -13,7 +13,7 @@ from revisit.config import MAKERS, NO_MAKERS
 from revisit.data.inspection import Note
 from revisit.data.records import PARTS, changes
 from revisit.errors import UserError
-from revisit.keys import declaration, dotted_keys, is_among, is_read, shown
+from revisit.keys import declaration, dotted_keys, is_among, is_read, short_repr
 
 from detectron2.config import CfgNode
 
@@ -98,7 +98,7 @@ def check_same_network(cfg: CfgNode, trained: Trained) -> None:
     wrong = [d for d in makes if not may_change(cfg, d.key)]
     wrong = [d for d in wrong if d.key == "MODEL.META_ARCHITECTURE"] or wrong
     if wrong:
-        found = "; ".join(f"{d.key} is {shown(d.now)} here and {shown(d.before)} there" for d in wrong)
+        found = "; ".join(f"{d.key} is {short_repr(d.now)} here and {short_repr(d.before)} there" for d in wrong)
         raise UserError(
             f"{trained.weights} was trained under another configuration: {found}. Leave them to the checkpoint"
         )

@@ -8,7 +8,7 @@ from torch import nn, optim
 
 from revisit.errors import expect
 from revisit.imports import require_package
-from revisit.keys import COUNT, POSITIVE, PRETRAINING, declare, each, one_of, real, resolve_by_images, whole
+from revisit.keys import COUNT, POSITIVE, PRETRAINING, declare, integer, list_of, number, one_of, resolve_by_images
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
@@ -25,7 +25,7 @@ declare(
     "SOLVER.EPOCHS",
     0,
     "Length of the run: passes over DATASETS.TRAIN, turned into iterations by its real size.",
-    whole(unit="epochs"),
+    integer(unit="epochs"),
     paper=200,
     may_change=True,
 )
@@ -35,13 +35,13 @@ declare(
     "Length of a pretraining on this machine, evaluations included: a step is measured as the run begins; iterations, "
     "warm-ups (at most a tenth of the run, of neighbours a fifth), checkpoints (every tenth) and evaluations (every "
     "quarter, of a recipe that evaluates on its way) follow. 0: by EPOCHS or MAX_ITER; the one that is typed wins.",
-    real(0, unit="minutes"),
+    number(0, unit="minutes"),
     read_by=PRETRAINING,
 )
-epochs = partial(declare, default=0, rule=whole(unit="epochs"), may_change=True)
+epochs = partial(declare, default=0, rule=integer(unit="epochs"), may_change=True)
 epochs("SOLVER.CHECKPOINT_EPOCHS", meaning="Epochs between checkpoints; a positive SOLVER.CHECKPOINT_PERIOD wins.")
 epochs("TEST.EVAL_EPOCHS", meaning="Epochs between evaluations; a positive TEST.EVAL_PERIOD, in iterations, wins.")
-declare("SOLVER.STEP_EPOCHS", (), "SOLVER.STEPS in epochs; wins over it.", each(COUNT, rising=True), may_change=True)
+declare("SOLVER.STEP_EPOCHS", (), "SOLVER.STEPS in epochs; wins over it.", list_of(COUNT, rising=True), may_change=True)
 declare(
     "SOLVER.OPTIMIZER",
     "SGD",

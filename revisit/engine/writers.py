@@ -12,7 +12,7 @@ from revisit.engine.same_experiment import plain_config
 from revisit.errors import UserError, first_line
 from revisit.files import written_whole
 from revisit.imports import require_package
-from revisit.keys import declare, each, one_of
+from revisit.keys import declare, list_of, one_of
 
 from detectron2.config import CfgNode
 from detectron2.utils.events import EventWriter, get_event_storage
@@ -26,7 +26,7 @@ declare(
     "WRITERS",
     (),
     "Services that track runs beside TensorBoard, by their own settings (docs/training.md).",
-    each(one_of("wandb", "mlflow")),
+    list_of(one_of("wandb", "mlflow")),
     may_change=True,
 )
 

@@ -15,7 +15,7 @@ from revisit.data.deep_pixels import bit_depth
 from revisit.data.records import sample
 from revisit.data.views.mapper import ViewMapper
 from revisit.evaluation.features import CenterCropDataset, SingleViewDataset, features_of
-from revisit.keys import declare, whole
+from revisit.keys import declare, integer
 
 from detectron2.config import CfgNode
 
@@ -38,7 +38,7 @@ monitor(
     "MONITOR.MAX_IMAGES",
     2048,
     "Of these images at most so many, spread evenly; rankme needs a few times as many as there are features.",
-    whole(2, 2**20, "images"),
+    integer(2, 2**20, "images"),
 )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from revisit.errors import expect
-from revisit.keys import SWITCH, declare, one_of, real, whole
+from revisit.keys import SWITCH, declare, integer, number, one_of
 from revisit.modeling.distributed import unwrap
 from revisit.modeling.losses.queue_scores import MAX_SCORES, nearest_rows
 from revisit.modeling.queue import AlignedQueue
@@ -23,16 +23,16 @@ from detectron2.utils.events import get_event_storage
 logger = logging.getLogger(__name__)
 
 neighbors = partial(declare, read_by=("KNNMoCo", "AllViews"))
-neighbors("NEIGHBORS.WEIGHT", 0.0, "lambda, the weight of L_nn; 0: no neighbours.", real(0, 1e6), paper=0.4)
+neighbors("NEIGHBORS.WEIGHT", 0.0, "lambda, the weight of L_nn; 0: no neighbours.", number(0, 1e6), paper=0.4)
 neighbors(
     "NEIGHBORS.NUM_NEIGHBORS",
     20,
     "k, neighbours of a positive. 0: one for each 200 training images, at least one, at most the paper's.",
-    whole(),
+    integer(),
     paper=20,
     by_images=lambda cfg, images: min(20, max(1, images // 200)),
 )
-neighbors("NEIGHBORS.WARMUP_EPOCHS", 5, "Epochs before L_nn joins; 20 in the authors' run of 800.", whole(), paper=5)
+neighbors("NEIGHBORS.WARMUP_EPOCHS", 5, "Epochs before L_nn joins; 20 in the authors' run of 800.", integer(), paper=5)
 _MINING = one_of("before_head", "after_head")
 neighbors("NEIGHBORS.MINING", "before_head", "In g-space, or in h-space.", _MINING, paper="before_head")
 neighbors(

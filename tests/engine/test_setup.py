@@ -27,7 +27,7 @@ from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.environment import describe_environment, git_state, record_environment
 from revisit.engine.setup import Plan, make_config, plan
 from revisit.files import make_folder
-from revisit.keys import KEYS, OF_DETECTRON2, check_values, declare, each, real, reference, whole
+from revisit.keys import KEYS, OF_DETECTRON2, check_values, declare, integer, list_of, number, reference
 
 from detectron2.config import CfgNode
 
@@ -195,10 +195,10 @@ def test_a_value_against_the_rule_of_its_key_is_refused_by_name(key, value):
 @given(st.integers(-9, 9), st.integers(-9, 9), st.integers(-99, 99) | st.floats())
 def test_ranges_hold_what_lies_inside(low, high, value):
     inside = low <= value <= high
-    assert real(low, high).holds(value) == inside
-    assert real(low, high, open_low=True).holds(value) == (inside and value != low)
-    assert whole(low, high).holds(value) == (inside and isinstance(value, int))
-    assert each(whole(low, high), rising=True).holds([value, value + 1]) == (
+    assert number(low, high).holds(value) == inside
+    assert number(low, high, open_low=True).holds(value) == (inside and value != low)
+    assert integer(low, high).holds(value) == (inside and isinstance(value, int))
+    assert list_of(integer(low, high), rising=True).holds([value, value + 1]) == (
         inside and isinstance(value, int) and value < high
     )
 

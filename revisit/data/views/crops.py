@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from revisit.keys import PIXELS, SHARE, SWITCH, declare, each, one_of, real, whole
+from revisit.keys import PIXELS, SHARE, SWITCH, declare, integer, list_of, number, one_of
 
 RATIO = (3 / 4, 4 / 3)  # width / height, as torchvision's RandomResizedCrop
 LOG_RATIO = (math.log(RATIO[0]), math.log(RATIO[1]))
@@ -23,11 +23,11 @@ MAX_PAIR_BLOCKS = 16
 REDUCTIONS = (8, 4, 2)  # by which libjpeg divides the sides of an image while it decodes
 
 
-_SCALE = each(real(0, 1, "of the image", open_low=True), 2, rising=True)
+_SCALE = list_of(number(0, 1, "of the image", open_low=True), 2, rising=True)
 view = partial(declare, read_by="Pretraining")
 view("VIEWS.LARGE_SIZE", 160, "Size of anchor and large positive, px; 224 in two-crop runs.", PIXELS, paper=160)
 view("VIEWS.LARGE_SCALE", (0.2, 1.0), "Their share of the image's area.", _SCALE, paper=(0.2, 1.0))
-view("VIEWS.NUM_SMALL", 4, "N, small positives of an image; 0 is two-crop.", whole(0, 64), paper=4)
+view("VIEWS.NUM_SMALL", 4, "N, small positives of an image; 0 is two-crop.", integer(0, 64), paper=4)
 view("VIEWS.SMALL_SIZE", 96, "Size of a small positive, px.", PIXELS, paper=96)
 view("VIEWS.SMALL_SCALE", (0.05, 0.14), "Its share of the image's area.", _SCALE, paper=(0.05, 0.14))
 view(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from revisit.errors import expect
-from revisit.keys import declare, whole
+from revisit.keys import declare, integer
 from revisit.modeling.bn_groups import check_whole_batch
 from revisit.modeling.distributed import gather_rows
 from revisit.modeling.losses.queue_scores import nearest_rows
@@ -31,7 +31,7 @@ class Objective(NamedTuple):
 
 
 declare(
-    "NEIGHBORS.QUEUE_SIZE", 65536, "K, of methods without another queue.", whole(1, 2**24, "rows"), read_by="AllViews"
+    "NEIGHBORS.QUEUE_SIZE", 65536, "K, of methods without another queue.", integer(1, 2**24, "rows"), read_by="AllViews"
 )
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from revisit.keys import SWITCH, declare, real, whole
+from revisit.keys import SWITCH, declare, integer, number
 from revisit.modeling.bn_groups import group_batch_norm, whole_batch
 from revisit.modeling.distributed import unwrap
 from revisit.modeling.meta_arch.all_views import AllViews, Objective
@@ -24,9 +24,9 @@ from detectron2.utils.events import get_event_storage
 
 # The values of BYOL's paper for 300 epochs.
 byol = partial(declare, read_by="BYOL")
-byol("BYOL.MOMENTUM", 0.99, "m of the first iteration; it rises to 1 by a cosine.", real(0, 1))
-byol("BYOL.EMBEDDING_DIM", 256, "C, width after the projection head and after the predictor.", whole(1, 2**14))
-byol("BYOL.HIDDEN_DIM", 4096, "Hidden width of both.", whole(1, 2**16))
+byol("BYOL.MOMENTUM", 0.99, "m of the first iteration; it rises to 1 by a cosine.", number(0, 1))
+byol("BYOL.EMBEDDING_DIM", 256, "C, width after the projection head and after the predictor.", integer(1, 2**14))
+byol("BYOL.HIDDEN_DIM", 4096, "Hidden width of both.", integer(1, 2**16))
 byol("BYOL.PREDICTOR", True, "False: none, which collapses.", SWITCH)
 
 

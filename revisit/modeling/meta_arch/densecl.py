@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from revisit.errors import expect
-from revisit.keys import SHARE, declare, whole
+from revisit.keys import SHARE, declare, integer
 from revisit.modeling.losses.contrastive import contrastive_losses
 from revisit.modeling.losses.queue_scores import at_least_float32
 from revisit.modeling.meta_arch.moco import Encoded, MoCo
@@ -25,7 +25,7 @@ from detectron2.utils.events import get_event_storage
 # Everything else of DenseCL is under MOCO.
 densecl = partial(declare, read_by="DenseCL")
 densecl("DENSECL.WEIGHT", 0.5, "lambda: (1 - lambda) L_inst + lambda L_dense.", SHARE)
-densecl("DENSECL.GRID", 0, "S: maps are pooled to S x S cells; 0: as they are, as in the paper.", whole(0, 64))
+densecl("DENSECL.GRID", 0, "S: maps are pooled to S x S cells; 0: as they are, as in the paper.", integer(0, 64))
 
 
 def dense_loss(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from revisit.keys import SHARE, declare, whole
+from revisit.keys import SHARE, declare, integer
 from revisit.modeling.bn_groups import group_batch_norm, whole_batch
 from revisit.modeling.meta_arch.pretraining import Pretraining, all_passes
 
@@ -25,10 +25,10 @@ diet(
     "DIET.NUM_IMAGES",
     0,
     "Rows of W, one for each training image; 0: as many as DATASETS.TRAIN has.",
-    whole(unit="images"),
+    integer(unit="images"),
     by_images=lambda cfg, images: images,
 )
-diet("DIET.MAX_SCORES", 2**25, "Scores in memory at once; more go in parts, twice.", whole(1, 2**40), may_change=True)
+diet("DIET.MAX_SCORES", 2**25, "Scores in memory at once; more go in parts, twice.", integer(1, 2**40), may_change=True)
 
 
 def index_loss(rows: Tensor, weight: Tensor, images: Tensor, smoothing: float, max_scores: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from revisit.devices import send
 from revisit.errors import UserError, expect
-from revisit.keys import POSITIVE, SWITCH, declare, one_of, real, whole
+from revisit.keys import POSITIVE, SWITCH, declare, integer, number, one_of
 from revisit.modeling.bn_groups import FEW_VALUES, BNGroups, bn_groups, group_batch_norm, values_of_group
 from revisit.modeling.distributed import start_gather
 from revisit.modeling.losses.contrastive import contrastive_losses
@@ -44,7 +44,7 @@ moco(
     "MOCO.QUEUE_SIZE",
     PAPERS_QUEUE,
     "K, rows of the queue. 0: those of half the training images, in whole batches, at most the paper's.",
-    whole(0, 2**24, "rows"),
+    integer(0, 2**24, "rows"),
     paper=PAPERS_QUEUE,
     by_images=half_of,
 )
@@ -53,18 +53,18 @@ moco(
     "MOCO.MAX_SCORES",
     MAX_SCORES,
     "Scores against the queue in memory at once: a longer queue is read in parts. 0: no limit.",
-    whole(0, 2**40),
+    integer(0, 2**40),
     may_change=True,
 )
 moco("MOCO.TEMPERATURE", 0.2, "tau.", POSITIVE, paper=0.2)
-moco("MOCO.MOMENTUM", 0.995, "m; the paper's rows before '+m' have 0.999.", real(0, 0.9999999), paper=0.995)
-moco("MOCO.EMBEDDING_DIM", 128, "C, width after the projection head.", whole(1, 2**14), paper=128)
+moco("MOCO.MOMENTUM", 0.995, "m; the paper's rows before '+m' have 0.999.", number(0, 0.9999999), paper=0.995)
+moco("MOCO.EMBEDDING_DIM", 128, "C, width after the projection head.", integer(1, 2**14), paper=128)
 moco(
     "MOCO.BN_GROUP",
     128,
     "Images that share batch statistics: a part of a process's pass, or whole passes of neighbouring processes. 0: the "
     "pass of each process. Each of the paper's two GPUs ran 128. Networks without batch norm do not read it.",
-    whole(unit="images"),
+    integer(unit="images"),
     paper=128,
 )
 moco(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from revisit.errors import expect
-from revisit.keys import PIXELS, declare, each, real, whole
+from revisit.keys import PIXELS, declare, integer, list_of, number
 from revisit.modeling.bn_groups import meta_backbone
 from revisit.modeling.distributed import gather_rows
 from revisit.modeling.losses.queue_scores import at_least_float32
@@ -28,13 +28,13 @@ from detectron2.modeling.poolers import assign_boxes_to_levels
 from detectron2.structures import Boxes
 
 objects = partial(declare, read_by="ObjectMoCo")
-_SHARES = each(real(0, 1, open_low=True), 2, rising=True)
-objects("OBJECTS.NUM_BOXES", 8, "R, objects in anchor and large positive; R / 4 in each small one.", whole(1, 1024))
+_SHARES = list_of(number(0, 1, open_low=True), 2, rising=True)
+objects("OBJECTS.NUM_BOXES", 8, "R, objects in anchor and large positive; R / 4 in each small one.", integer(1, 1024))
 objects("OBJECTS.SCALE", (0.3, 0.8), "Root of a box's area over that of what its two views share.", _SHARES)
-objects("OBJECTS.JITTER", 0.05, "By how much a box's edges move in a view, as a share of its side.", real(0, 0.4))
+objects("OBJECTS.JITTER", 0.05, "By how much a box's edges move in a view, as a share of its side.", number(0, 0.4))
 objects("OBJECTS.PROPOSALS", "", "A file with boxes, in COCO's result format; where too few are seen, more are drawn.")
 objects("OBJECTS.CANONICAL_SIZE", 96, "Root of the area from which on a box is of p4; in a detector 224 px.", PIXELS)
-objects("OBJECTS.IMAGE_WEIGHT", 0.0, "mu, weight of kNN-MoCo's losses of whole images on the same step.", real(0, 1e6))
+objects("OBJECTS.IMAGE_WEIGHT", 0.0, "mu, weight of kNN-MoCo's losses of whole images in a step.", number(0, 1e6))
 
 
 @dataclass(frozen=True)

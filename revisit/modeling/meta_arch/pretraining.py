@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from revisit.devices import send
 from revisit.errors import UserError
-from revisit.keys import declare, whole
+from revisit.keys import declare, integer
 
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase
@@ -26,7 +26,7 @@ declare(
     0,
     "Steps between two readings of losses and monitors, for which the host waits for the device. A loss that is not "
     "finite is noticed as late, but before any checkpoint. 0: 20 on a GPU, 1 on a CPU.",
-    whole(),
+    integer(),
     may_change=True,
     read_by="Pretraining",
 )

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from revisit.keys import POSITIVE, declare, whole
+from revisit.keys import POSITIVE, declare, integer
 from revisit.modeling.bn_groups import group_batch_norm, whole_batch
 from revisit.modeling.distributed import gather_rows_with_gradient
 from revisit.modeling.meta_arch.all_views import AllViews, Objective
@@ -21,8 +21,8 @@ from detectron2.utils import comm
 # The values of SimCLR's paper.
 simclr = partial(declare, read_by="SimCLR")
 simclr("SIMCLR.TEMPERATURE", 0.5, "tau.", POSITIVE)
-simclr("SIMCLR.HIDDEN_DIM", 0, "Of the head, which then has batch norm; 0: MoCo's head, without.", whole(0, 2**14))
-simclr("SIMCLR.EMBEDDING_DIM", 128, "C, width after the projection head.", whole(1, 2**14))
+simclr("SIMCLR.HIDDEN_DIM", 0, "Of the head, which then has batch norm; 0: MoCo's head, without.", integer(0, 2**14))
+simclr("SIMCLR.EMBEDDING_DIM", 128, "C, width after the projection head.", integer(1, 2**14))
 
 
 def nt_xent(anchors: Tensor, positives: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

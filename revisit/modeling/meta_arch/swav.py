@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from revisit.errors import expect
-from revisit.keys import POSITIVE, declare, real, whole
+from revisit.keys import POSITIVE, declare, integer, number
 from revisit.modeling.bn_groups import group_batch_norm, whole_batch
 from revisit.modeling.distributed import gather_rows, unwrap
 from revisit.modeling.meta_arch.all_views import AllViews, Objective
@@ -25,16 +25,16 @@ from detectron2.utils import comm
 
 # The values of SwAV's paper; the queue is of its run with batches of 256.
 swav = partial(declare, read_by="SwAV")
-swav("SWAV.PROTOTYPES", 3000, "Number of prototypes.", whole(1))
-swav("SWAV.FROZEN_EPOCHS", 1, "Epochs at the beginning in which prototypes do not learn.", whole(unit="epochs"))
-swav("SWAV.EMBEDDING_DIM", 128, "C, width after the projection head.", whole(1))
-swav("SWAV.HIDDEN_DIM", 2048, "Hidden width of the projection head.", whole(1))
+swav("SWAV.PROTOTYPES", 3000, "Number of prototypes.", integer(1))
+swav("SWAV.FROZEN_EPOCHS", 1, "Epochs at the beginning in which prototypes do not learn.", integer(unit="epochs"))
+swav("SWAV.EMBEDDING_DIM", 128, "C, width after the projection head.", integer(1))
+swav("SWAV.HIDDEN_DIM", 2048, "Hidden width of the projection head.", integer(1))
 swav("SWAV.TEMPERATURE", 0.1, "tau.", POSITIVE)
 # exp(-2 / 0.02) is not 0 in float32.
-swav("SWAV.EPSILON", 0.05, "Of Sinkhorn: the smaller, the nearer are codes to one prototype.", real(0.02))
-swav("SWAV.SINKHORN_ITERATIONS", 3, "Of Sinkhorn.", whole(1))
-swav("SWAV.QUEUE_SIZE", 3840, "Earlier rows of each large view that help to fill prototypes; 0: none.", whole())
-swav("SWAV.QUEUE_FROM_EPOCH", 15, "They are used from this epoch on, counted from 0.", whole(unit="epochs"))
+swav("SWAV.EPSILON", 0.05, "Of Sinkhorn: the smaller, the nearer are codes to one prototype.", number(0.02))
+swav("SWAV.SINKHORN_ITERATIONS", 3, "Of Sinkhorn.", integer(1))
+swav("SWAV.QUEUE_SIZE", 3840, "Earlier rows of each large view that help to fill prototypes; 0: none.", integer())
+swav("SWAV.QUEUE_FROM_EPOCH", 15, "They are used from this epoch on, counted from 0.", integer(unit="epochs"))
 
 
 @torch.no_grad()

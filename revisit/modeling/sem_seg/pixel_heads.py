@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from revisit.errors import expect
-from revisit.keys import PIXELWISE, declare, each, one_of, whole
+from revisit.keys import PIXELWISE, declare, integer, list_of, one_of
 from revisit.modeling.backbone.resnet import INPUT
 
 from detectron2.config import CfgNode
@@ -19,8 +19,8 @@ DROPOUT = {DEEPLAB: 0.1, MULTI_TASK: 0.5}  # DeepLab's own, since the paper does
 
 
 pixelwise = partial(declare, read_by=PIXELWISE)
-pixelwise("MODEL.SEM_SEG_HEAD.DILATION", 1, "Of RevisitFCNHead's 3 x 3 convolutions; 6 for VOC.", whole(1, 64))
-pixelwise("MODEL.SEM_SEG_HEAD.ASPP_DILATIONS", (12, 24, 36), "Of RevisitDeepLabV3Head.", each(whole(1, 256), 3))
+pixelwise("MODEL.SEM_SEG_HEAD.DILATION", 1, "Of RevisitFCNHead's 3 x 3 convolutions; 6 for VOC.", integer(1, 64))
+pixelwise("MODEL.SEM_SEG_HEAD.ASPP_DILATIONS", (12, 24, 36), "Of RevisitDeepLabV3Head.", list_of(integer(1, 256), 3))
 pixelwise(
     "MODEL.SEM_SEG_HEAD.VARIANT",
     DEEPLAB,
