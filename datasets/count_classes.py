@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from revisit.data.catalog import get_records
+from revisit.data.sources.catalog import get_records
 from revisit.engine.command import run_command
 from revisit.files import make_folder, output_path, written_whole
 from revisit.viz.curves import saved_plot

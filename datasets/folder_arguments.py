@@ -2,7 +2,7 @@
 
 import argparse
 
-from revisit.data.catalog import datasets_root
+from revisit.data.sources.catalog import datasets_root
 from revisit.engine.command import natural
 from revisit.files import output_path
 

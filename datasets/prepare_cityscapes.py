@@ -14,7 +14,7 @@ import numpy as np
 from folder_arguments import folder_parser
 from tqdm import tqdm
 
-from revisit.data.labels import VOID, read_labels, write_labels
+from revisit.data.sources.labels import VOID, read_labels, write_labels
 from revisit.engine.command import run_command
 from revisit.errors import expect
 

@@ -19,8 +19,8 @@ from folder_arguments import seeded_parser
 from image_subsets import MULTIPLES, assign_counts, choose, long_tailed_counts, thousands, uniform_counts, write_list
 from tqdm import tqdm
 
-from revisit.data.image_folders import class_folders
 from revisit.data.images.opening import SUFFIXES
+from revisit.data.sources.image_folders import class_folders
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
 

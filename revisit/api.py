@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from revisit.checkpoint.convert import as_rgb, flags_to_config
 from revisit.checkpoint.export import load_backbone as read_backbone
 from revisit.checkpoint.flags import BIT_DEPTH
-from revisit.data.catalog import get_records
 from revisit.data.deep_pixels import find_bit_depth
 from revisit.data.images.reader import require_record
+from revisit.data.sources.catalog import get_records
 from revisit.errors import UserError, expect
 from revisit.evaluation.features import BATCH, center_crop
 from revisit.files import make_folder, output_path

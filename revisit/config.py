@@ -29,7 +29,7 @@ from revisit.plugins import load_plugins
 from detectron2.config import CfgNode, get_cfg
 
 # The core's modules that declare keys, or bring in those that do.
-OWNERS = ("modeling", "data", "data.augmentation_on_device", "data.pixel_mapper", "evaluation.label_free")
+OWNERS = ("modeling", "data", "data.augmentation_on_device", "data.finetuning.pixel_mapper", "evaluation.label_free")
 OWNERS += ("engine.merging", "engine.measuring")
 
 

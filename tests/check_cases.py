@@ -18,9 +18,9 @@ from unittest.mock import patch
 import torch
 
 from revisit.config import add_revisit_config
-from revisit.data.catalog import get_records
-from revisit.data.detection_mapper import DetectionMapper
-from revisit.data.image_folders import load_folder
+from revisit.data.finetuning.detection_mapper import DetectionMapper
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.image_folders import load_folder
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.finetune_trainer import FinetuneTrainer, build_mapper
 from revisit.errors import UserError

@@ -11,7 +11,7 @@ from PIL import Image
 
 from projects.PaperTables import jobs
 from projects.ToyScenes.write import make_toy_scenes
-from revisit.data import class_names
+from revisit.data.sources import class_names
 
 from detectron2.data import DatasetCatalog
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from revisit.data.catalog import get_records
-from revisit.data.inspection import inspect
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.inspection import inspect
 from revisit.engine.finetune_trainer import FinetuneTrainer, build_mapper
 
 from detectron2.config import CfgNode

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from commands import ROOT, documented
 
-from revisit.data.sources import KINDS
+from revisit.data.sources.named_sets import KINDS
 from revisit.engine.command import parse_with_pairs
 from revisit.engine.setup import make_config
 

@@ -18,10 +18,10 @@ from runs import load
 
 from projects.common.label_maps import voc_colours
 from revisit.config import add_revisit_config
-from revisit.data.catalog import get_records
+from revisit.data.finetuning.pixel_mapper import PixelMapper
 from revisit.data.images.reader import read_image
-from revisit.data.labels import read_depth, read_labels
-from revisit.data.pixel_mapper import PixelMapper
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.labels import read_depth, read_labels
 from revisit.evaluation.pixel_evaluators import DepthEvaluator, SemSegEvaluator
 
 from detectron2.config import get_cfg

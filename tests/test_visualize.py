@@ -14,7 +14,7 @@ from trees import refused
 
 from projects.Predict import predictions
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.data.catalog import get_records
+from revisit.data.sources.catalog import get_records
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
 

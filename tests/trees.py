@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from commands import ROOT
 
-from revisit.data.catalog import get_records
+from revisit.data.sources.catalog import get_records
 from revisit.errors import UserError
 
 

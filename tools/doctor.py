@@ -77,8 +77,8 @@ def devices() -> None:
 def data_sets() -> None:
     """Print which of the fixed names have their files under $DETECTRON2_DATASETS."""
     import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
-    from revisit.data.catalog import datasets_root
-    from revisit.data.sources import SOURCES
+    from revisit.data.sources.catalog import datasets_root
+    from revisit.data.sources.named_sets import SOURCES
 
     root, found = datasets_root(), []
     for name, source in SOURCES.items():

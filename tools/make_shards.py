@@ -66,8 +66,8 @@ def main() -> None:
     expect(not args.index_only or not args.short_side, "--short-side makes images smaller: expected --dataset with it")
     expect(args.short_side or not args.quality, "--quality is for JPEGs that are made: expected --short-side with it")
     import projects.ToyScenes  # noqa: F401  (knows the names of its data sets)
-    from revisit.data.catalog import get_records
     from revisit.data.shards import INDEX, MAX_SHORT_SIDE, write_index
+    from revisit.data.sources.catalog import get_records
 
     smaller = Smaller(args.short_side, args.quality or QUALITY) if args.short_side else None
     if smaller:
@@ -121,7 +121,7 @@ def make_shards(
 
 def check_manifest(output: Path, records: list[dict], images_per_shard: int, smaller: Smaller | None) -> None:
     """Note in shards.json what is packed; raises UserError if the folder was begun with something else."""
-    from revisit.data.records import changes, fingerprint
+    from revisit.data.sources.records import changes, fingerprint
 
     images = fingerprint(records)
     sizes = {"images_per_shard": images_per_shard} | (smaller._asdict() if smaller else {})

@@ -14,10 +14,10 @@ import torch
 
 from projects.Benchmarks.measuring import compare, timer
 from projects.Benchmarks.references import AlbumentationsViews, ReferenceViews
-from revisit.data.catalog import get_records
 from revisit.data.images.reader import require_record
 from revisit.data.loading.loader import ViewDataset
 from revisit.data.loading.workers import one_thread
+from revisit.data.sources.catalog import get_records
 from revisit.data.views.mapper import ViewMapper
 from revisit.errors import expect
 

@@ -37,11 +37,11 @@ OPENED = {
         "evaluation/label_free.py",
     ),
     "a label layout": (
-        "data/box_layouts.py",
-        "data/sources.py",
-        "data/catalog.py",
-        "data/coco_boxes.py",
-        "data/image_folders.py",
+        "data/sources/box_layouts.py",
+        "data/sources/named_sets.py",
+        "data/sources/catalog.py",
+        "data/sources/coco_boxes.py",
+        "data/sources/image_folders.py",
     ),
 }
 

@@ -27,11 +27,11 @@ from projects.common.command_line import RANDOM
 from projects.common.entry import only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import enlarge_map
-from revisit.data.catalog import get_records
-from revisit.data.class_names import places_by_name
-from revisit.data.classification_datasets import PRESENT
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.images.reader import require_record
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.class_names import places_by_name
+from revisit.data.sources.classification_datasets import PRESENT
 from revisit.engine.data_checks import resolve_bit_depth
 from revisit.errors import expect, translated
 from revisit.evaluation.features import TRANSFORMS, check_not_enlarged

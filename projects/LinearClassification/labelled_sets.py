@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from projects.common.frozen_backbone import FrozenBackbone
-from revisit.data.catalog import get_records
-from revisit.data.classification_datasets import PRESENT
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.images.reader import require_record
 from revisit.data.loading.workers import SignalSafeLoader
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.classification_datasets import PRESENT
 from revisit.errors import expect
 from revisit.evaluation.features import BATCH, TRANSFORMS, check_not_enlarged
 from revisit.files import make_folder, output_path, written_whole

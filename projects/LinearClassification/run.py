@@ -40,8 +40,8 @@ from projects.LinearClassification.labelled_sets import (
     transform_of,
 )
 from projects.LinearClassification.sgd import LinearTraining, plot_history
-from revisit.data.class_names import share_classes
-from revisit.data.classification_datasets import DIFFICULT, PRESENT
+from revisit.data.sources.class_names import share_classes
+from revisit.data.sources.classification_datasets import DIFFICULT, PRESENT
 from revisit.engine.data_checks import look_at_images, resolve_bit_depth
 from revisit.errors import expect
 from revisit.evaluation.classifiers import knn_classify, top1

@@ -26,7 +26,7 @@ from projects.PaperTables.paper_tables import (
 )
 from projects.PaperTables.snapshots import checkpoint_file, snapshot_file
 from revisit.checkpoint.run_folder import BEST
-from revisit.data.catalog import datasets_root
+from revisit.data.sources.catalog import datasets_root
 from revisit.engine.setup import make_config
 from revisit.engine.solver import evaluates_on_the_way
 from revisit.errors import expect

@@ -12,7 +12,7 @@ from projects.common.tables import markdown_table
 from projects.PaperTables.cells import JobBuilder
 from projects.PaperTables.jobs import Job, data_facts, with_needs
 from projects.PaperTables.paper_tables import COLUMNS, DATA_SETS, ROWS, PretrainingRun, Snapshot
-from revisit.data.catalog import datasets_root
+from revisit.data.sources.catalog import datasets_root
 
 LIMITS = ("0.6", "0.4", "0.2", "0.0")
 PARTS = 4  # of a training, after each of which it is judged

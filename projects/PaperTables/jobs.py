@@ -24,7 +24,7 @@ from projects.common.sbatch import BatchJob
 from projects.common.with_parent import with_parent
 from projects.PaperTables.paper_tables import TRAIN
 from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
-from revisit.data.catalog import datasets_root, get_records
+from revisit.data.sources.catalog import datasets_root, get_records
 from revisit.engine.data_checks import inspect_training
 from revisit.engine.merging import read_keys
 from revisit.engine.setup import make_config

@@ -10,8 +10,8 @@ from tqdm import tqdm
 
 from projects.Predict.prediction_sheet import class_colors, color_depth, draw_objects, paint_classes
 from projects.Predict.predictions import Predictor, detections_of
-from revisit.data.image_folders import load_folder
 from revisit.data.images.opening import SUFFIXES
+from revisit.data.sources.image_folders import load_folder
 from revisit.errors import UserError, expect, printable
 from revisit.evaluation.pixel_evaluators import predicted_classes
 from revisit.files import written_whole

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from matplotlib import colormaps
 
-from revisit.data.labels import VOID
+from revisit.data.sources.labels import VOID
 from revisit.viz.tiles import DEPTH_COLORS, PANEL, SheetRow, fit
 
 from detectron2.utils.visualizer import Visualizer

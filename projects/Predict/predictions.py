@@ -10,9 +10,9 @@ from torch import nn
 from projects.Predict.prediction_sheet import Detections, depth_row, draw_objects, segmentation_row
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.checkpoint.run_folder import trained_network
-from revisit.data.catalog import get_records
-from revisit.data.inspection import check_records, num_classes
-from revisit.data.labels import check_size, read_depth, read_labels
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.inspection import check_records, num_classes
+from revisit.data.sources.labels import check_size, read_depth, read_labels
 from revisit.engine.data_checks import follow_class_names, resolve_bit_depth
 from revisit.engine.finetune_trainer import build_mapper
 from revisit.engine.setup import make_config

@@ -29,11 +29,11 @@ from tqdm import tqdm
 from projects.common.entry import only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import shrink_labels
-from revisit.data.catalog import get_records
-from revisit.data.class_names import share_classes
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.images.reader import require_record
-from revisit.data.labels import VOID, check_size, read_labels
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.class_names import share_classes
+from revisit.data.sources.labels import VOID, check_size, read_labels
 from revisit.engine.data_checks import resolve_bit_depth
 from revisit.errors import expect
 from revisit.evaluation.features import whole_image

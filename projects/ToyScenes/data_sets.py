@@ -4,13 +4,13 @@ from functools import partial
 from pathlib import Path
 
 from projects.ToyScenes.classes import CLASS_NAMES
-from revisit.data.box_layouts import load_voc, voc_metadata
-from revisit.data.catalog import datasets_root, register_source
-from revisit.data.classification_datasets import labelled_by_class, load_voc_labels
-from revisit.data.coco_boxes import coco_metadata, load_coco
-from revisit.data.image_folders import load_class_folders, load_folder, read_split
-from revisit.data.records import Records
-from revisit.data.sources import DataSource, by_split, by_split_of_kind
+from revisit.data.sources.box_layouts import load_voc, voc_metadata
+from revisit.data.sources.catalog import datasets_root, register_source
+from revisit.data.sources.classification_datasets import labelled_by_class, load_voc_labels
+from revisit.data.sources.coco_boxes import coco_metadata, load_coco
+from revisit.data.sources.image_folders import load_class_folders, load_folder, read_split
+from revisit.data.sources.named_sets import DataSource, by_split, by_split_of_kind
+from revisit.data.sources.records import Records
 
 OBJECTS, VOC, NYUD = (f"toy_scenes/{folder}" for folder in ("object_centric", "VOC2007", "NYUD_MT"))
 COCO = "toy_scenes/coco/{}"

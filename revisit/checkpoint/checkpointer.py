@@ -19,7 +19,7 @@ from revisit.checkpoint.reading import (
     unwrapped,
 )
 from revisit.checkpoint.run_folder import checkpoints_of_run, is_of_run
-from revisit.data.class_names import names_of
+from revisit.data.sources.class_names import names_of
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
 from revisit.keys import SWITCH, declare, value_of

@@ -22,7 +22,7 @@ from revisit.data.images.opening import (
     strips,
     taking_turns,
 )
-from revisit.data.records import ask_each, sample
+from revisit.data.sources.records import ask_each, sample
 from revisit.errors import UserError
 from revisit.keys import declare, one_of
 

@@ -18,7 +18,7 @@ import numpy as np
 from tqdm import tqdm
 
 from revisit.data.images.opening import SUFFIXES
-from revisit.data.records import Records
+from revisit.data.sources.records import Records
 from revisit.errors import UserError, expect, translated
 from revisit.files import written_whole
 

@@ -3,8 +3,8 @@
 import logging
 import os
 
-from revisit.data.inspection import Note
-from revisit.data.pixel_mapper import check_input
+from revisit.data.finetuning.pixel_mapper import check_input
+from revisit.data.sources.inspection import Note
 from revisit.engine.solver import evaluates_on_the_way, share_of_rate
 from revisit.errors import UserError, expect
 from revisit.evaluation.main_score import main_score

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from revisit.checkpoint.flags import BIT_DEPTH, read_flags
 from revisit.checkpoint.reading import read_checkpoint
 from revisit.checkpoint.run_folder import UNTRAINED, Trained
-from revisit.data.catalog import MissingDataError, get_records, is_labelled
-from revisit.data.class_names import share_classes
 from revisit.data.deep_pixels import bit_depth, find_bit_depth
-from revisit.data.detection_mapper import longest_side
-from revisit.data.inspection import Note, inspect, num_classes
-from revisit.data.records import Records, shared_images
-from revisit.data.soundness import MAX_SHARE, look_at
+from revisit.data.finetuning.detection_mapper import longest_side
+from revisit.data.sources.catalog import MissingDataError, get_records, is_labelled
+from revisit.data.sources.class_names import share_classes
+from revisit.data.sources.inspection import Note, inspect, num_classes
+from revisit.data.sources.records import Records, shared_images
+from revisit.data.sources.soundness import MAX_SHARE, look_at
 from revisit.errors import UserError, expect, some
 from revisit.evaluation.features import check_not_enlarged
 from revisit.keys import DETECTORS

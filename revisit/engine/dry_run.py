@@ -11,12 +11,12 @@ from torch import nn
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.flags import flags_of
 from revisit.checkpoint.run_folder import VIEWS
-from revisit.data.catalog import get_records
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.images.image_bytes import UnreadableImageError
-from revisit.data.inspection import Note
 from revisit.data.loading.loader import core_rate
-from revisit.data.soundness import look_at
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.inspection import Note
+from revisit.data.sources.soundness import look_at
 from revisit.engine.data_checks import MOST_LISTED
 from revisit.engine.solver import build_optimizer
 from revisit.engine.step_cost import build_meta_model, step_cost

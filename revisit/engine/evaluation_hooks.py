@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from revisit.checkpoint.run_folder import BEST, BEST_RECORD, RESULTS, UNEVALUATED, read_iteration
-from revisit.data.records import changes
+from revisit.data.sources.records import changes
 from revisit.engine.hooks import write_checkpoint
 from revisit.errors import UserError
 from revisit.evaluation.label_free import LABEL_FREE, LabelFreeScores, neighbor_stability

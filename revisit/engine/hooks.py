@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from revisit.checkpoint.run_folder import FINAL, remove_outdated, write_results
-from revisit.data.soundness import MAX_SHARE
+from revisit.data.sources.soundness import MAX_SHARE
 from revisit.engine.run_lock import check_owner
 from revisit.engine.stop_signals import SharedWish, StopSignals
 from revisit.errors import InterruptedRunError, StoppedRunError, UserError

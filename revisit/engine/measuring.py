@@ -9,7 +9,7 @@ from time import perf_counter
 
 import torch
 
-from revisit.data.catalog import get_records
+from revisit.data.sources.catalog import get_records
 from revisit.engine.config_checks import check_hardware
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.solver import evaluates_on_the_way

@@ -9,7 +9,7 @@ from torch import nn
 
 from revisit.checkpoint.run_folder import VIEWS
 from revisit.data.loading.loader import ResumableLoader, with_looks
-from revisit.data.records import fingerprint
+from revisit.data.sources.records import fingerprint
 from revisit.engine.evaluation_hooks import Evaluation, LabelFreeHistory, LabelFreeResults, StartScores
 from revisit.engine.hooks import CollapseAlarm, CropFallbacks, ReadErrors, Throughput, Writers
 from revisit.engine.trainer import RevisitTrainer

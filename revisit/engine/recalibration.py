@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from revisit.checkpoint.convert import BackboneWeights, flags_to_config
-from revisit.data.catalog import get_records
-from revisit.data.records import sample
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.records import sample
 from revisit.errors import expect
 from revisit.evaluation.features import CenterCropDataset, check_not_enlarged
 

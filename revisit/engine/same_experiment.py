@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from revisit.checkpoint.run_folder import Trained
 from revisit.config import MAKERS, NO_MAKERS
-from revisit.data.inspection import Note
-from revisit.data.records import PARTS, changes
+from revisit.data.sources.inspection import Note
+from revisit.data.sources.records import PARTS, changes
 from revisit.errors import UserError
 from revisit.keys import declaration, dotted_keys, is_among, is_read, short_repr
 

@@ -23,8 +23,8 @@ from revisit.checkpoint.run_folder import (
     tidy_up,
     trained_network,
 )
-from revisit.data.catalog import get_records, register
-from revisit.data.inspection import Note, num_classes
+from revisit.data.sources.catalog import get_records, register
+from revisit.data.sources.inspection import Note, num_classes
 from revisit.engine.config_checks import check_config, check_hardware, check_schedule, settle_evaluation
 from revisit.engine.data_checks import evaluation_sets, follow_class_names, inspect_evaluation, inspect_training
 from revisit.engine.environment import record_environment

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from revisit.data.catalog import get_records
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.images.reader import (
     Read,
@@ -20,6 +19,7 @@ from revisit.data.images.reader import (
     require_record,
 )
 from revisit.data.loading.workers import SignalSafeLoader
+from revisit.data.sources.catalog import get_records
 from revisit.data.views.crops import crop_and_resize
 from revisit.data.views.mapper import ViewMapper, Views
 from revisit.errors import UserError, expect

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from revisit.data.catalog import get_records
 from revisit.data.deep_pixels import bit_depth
-from revisit.data.records import sample
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.records import sample
 from revisit.data.views.mapper import ViewMapper
 from revisit.evaluation.features import CenterCropDataset, SingleViewDataset, features_of
 from revisit.keys import declare, integer

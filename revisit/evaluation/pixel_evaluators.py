@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import torch
 
-from revisit.data.labels import VOID, check_size, read_depth, read_labels
+from revisit.data.sources.labels import VOID, check_size, read_depth, read_labels
 from revisit.errors import UserError
 
 from detectron2.data import MetadataCatalog

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from revisit.data.catalog import get_records
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.images.reader import UnreadableImageError, open_record
 from revisit.data.loading.loader import ViewDataset
+from revisit.data.sources.catalog import get_records
 from revisit.data.views.mapper import ViewMapper, Views
 from revisit.devices import send
 from revisit.errors import UserError

@@ -9,9 +9,9 @@ from PIL import Image
 from trees import one_line_error, refusal, touch, write
 
 from revisit.config import add_revisit_config
-from revisit.data.box_layouts import read_names, voc_metadata, yolo_object
-from revisit.data.catalog import get_records
-from revisit.data.class_names import share_classes
+from revisit.data.sources.box_layouts import read_names, voc_metadata, yolo_object
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.class_names import share_classes
 from revisit.engine.data_checks import inspect_evaluation
 
 from detectron2.config import get_cfg

@@ -12,9 +12,9 @@ from scipy.io import savemat
 from trees import one_line_error, refusal, touch, write
 
 import revisit.data  # noqa: F401  (registers the fixed names)
-from revisit.data import classification_datasets as whole
-from revisit.data.catalog import get_records
-from revisit.data.sources import KINDS
+from revisit.data.sources import classification_datasets as whole
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.named_sets import KINDS
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.data.datasets.pascal_voc import load_voc_instances

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from PIL import Image
 from trees import one_line_error, refused
 
-from revisit.data import records as sharing
-from revisit.data.catalog import get_records
-from revisit.data.class_names import places_by_name, share_classes
-from revisit.data.records import shared_images
+from revisit.data.sources import records as sharing
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.class_names import places_by_name, share_classes
+from revisit.data.sources.records import shared_images
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 

@@ -21,9 +21,9 @@ from torch.nn.functional import one_hot
 from trees import spoil_bytes, write
 
 from revisit.config import add_revisit_config
-from revisit.data.catalog import get_records
+from revisit.data.finetuning.pixel_mapper import PixelMapper
 from revisit.data.images.reader import UnreadableImageError, read_record
-from revisit.data.pixel_mapper import PixelMapper
+from revisit.data.sources.catalog import get_records
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.finetune_trainer import build_mapper
 from revisit.errors import UserError

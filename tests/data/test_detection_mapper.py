@@ -10,7 +10,7 @@ from PIL import Image
 from tiny import tiny_config
 from trees import refusal
 
-from revisit.data.detection_mapper import DetectionMapper
+from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.images.image_bytes import UnreadableImageError
 
 from detectron2.data import DatasetMapper

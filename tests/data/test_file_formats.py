@@ -12,10 +12,10 @@ from PIL import Image, features
 from trees import refusal, touch
 
 from projects.RunReport.page import Album
-from revisit.data.image_folders import load_class_folders, load_folder
 from revisit.data.images.opening import FORMATS, formats_of_plugins
 from revisit.data.images.reader import UnreadableImageError, read_image, read_size
-from revisit.data.labels import read_ids
+from revisit.data.sources.image_folders import load_class_folders, load_folder
+from revisit.data.sources.labels import read_ids
 
 
 def names(records):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from trees import refusal
 
-from revisit.data.labels import read_depth, read_labels, write_depth, write_labels
+from revisit.data.sources.labels import read_depth, read_labels, write_depth, write_labels
 
 IDS = np.array([[0, 1, 15], [20, 255, 7]], np.uint8)
 DEPTH = np.array([[0.0, 0.5, 9.75], [1.25, 10.0, 3.0]])  # exact in float16

@@ -10,10 +10,10 @@ import torch
 from tiny import tiny_config
 from torch.utils.data import DataLoader, Dataset
 
-from revisit.data.catalog import get_records
 from revisit.data.images.reader import MAX_REPLACEMENTS, UnreadableImageError, read_image
 from revisit.data.loading import loader as loader_module
 from revisit.data.loading.loader import ResumableLoader, ViewDataset, with_looks
+from revisit.data.sources.catalog import get_records
 from revisit.data.views.crops import ConstrainedMultiCrop
 from revisit.data.views.mapper import ViewMapper
 from revisit.errors import UserError

@@ -11,8 +11,9 @@ from PIL import Image
 from trees import refusal
 
 from revisit.config import add_revisit_config
+from revisit.data.finetuning import pixel_mapper
+from revisit.data.finetuning.pixel_mapper import PixelMapper
 from revisit.data.images.image_bytes import UnreadableImageError
-from revisit.data.pixel_mapper import PixelMapper
 
 from detectron2.config import get_cfg
 from detectron2.data import DatasetCatalog, MetadataCatalog
@@ -315,7 +316,7 @@ def test_by_opencv_images_are_flipped_turned_and_squashed_as_in_the_published_co
 
 def test_angles_are_drawn_evenly_either_way(tmp_path, monkeypatch):
     angles = []
-    monkeypatch.setattr("revisit.data.pixel_mapper.affine", lambda pixels, angle, **_: angles.append(angle) or pixels)
+    monkeypatch.setattr(pixel_mapper, "affine", lambda pixels, angle, **_: angles.append(angle) or pixels)
     mapper = make_mapper(options=["INPUT.RANDOM_ROTATION", 5.0])
     record = write_record(tmp_path, np.full((4, 4), 1))
     np.random.seed(0)

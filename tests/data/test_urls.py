@@ -19,7 +19,7 @@ from tiny import tiny_config
 from trees import refused
 
 from revisit.checkpoint.flags import read_flags
-from revisit.data.catalog import get_records, split_parts
+from revisit.data.sources.catalog import get_records, split_parts
 
 
 class Quiet(SimpleHTTPRequestHandler):

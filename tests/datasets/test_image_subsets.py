@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from image_subsets import assign_counts, choose, long_tailed_counts, seeded_order, uniform_counts
 from trees import refused
 
-from revisit.data.catalog import get_records
-from revisit.data.image_folders import load_list
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.image_folders import load_list
 
 CLASSES = st.dictionaries(st.text("abcdef", min_size=1, max_size=4), st.integers(0, 12), min_size=1, max_size=8)
 

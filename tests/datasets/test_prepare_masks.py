@@ -11,9 +11,9 @@ from PIL import Image
 from scipy.io import savemat
 from trees import refused
 
-from revisit.data.catalog import get_records
 from revisit.data.images.reader import read_image
-from revisit.data.labels import read_depth, read_labels
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.labels import read_depth, read_labels
 
 from detectron2.data.datasets.builtin_meta import CITYSCAPES_CATEGORIES
 

@@ -14,9 +14,9 @@ from trees import refusal
 from revisit.checkpoint.convert import flags_to_config
 from revisit.checkpoint.flags import check_flags, flags_of, write_flags
 from revisit.data.deep_pixels import bit_depth
+from revisit.data.finetuning.pixel_mapper import PixelMapper
 from revisit.data.images.reader import require_record
 from revisit.data.loading.loader import ResumableLoader
-from revisit.data.pixel_mapper import PixelMapper
 from revisit.engine.data_checks import inspect_training, resolve_bit_depth
 from revisit.engine.finetune_trainer import build_mapper
 from revisit.engine.setup import make_config

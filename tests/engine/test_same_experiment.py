@@ -20,8 +20,8 @@ from tiny import tiny_config
 from trees import refused
 
 from revisit.config import OF_A_RUN
-from revisit.data.catalog import get_records
-from revisit.data.records import changes, fingerprint
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.records import changes, fingerprint
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.same_experiment import (

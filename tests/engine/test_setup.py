@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from trees import refusal, refused
 
 from revisit import keys
-from revisit.data import inspection
+from revisit.data.sources import inspection
 from revisit.engine import launch, setup
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.environment import describe_environment, git_state, record_environment

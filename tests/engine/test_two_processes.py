@@ -11,7 +11,7 @@ from commands import launch_forks
 from tiny import OBJECTS, random_objects, random_views, tiny_config, tiny_model
 from true_steps import take_steps
 
-from revisit.data.catalog import get_records
+from revisit.data.sources.catalog import get_records
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.evaluation.features import CenterCropDataset, Features, features_of
 from revisit.modeling.distributed import gather_rows

@@ -16,9 +16,9 @@ from PIL import Image
 from trees import refused, write
 
 from revisit.config import add_revisit_config
-from revisit.data.catalog import get_records
-from revisit.data.class_names import share_classes
-from revisit.data.inspection import check_voc_truth, inspect
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.class_names import share_classes
+from revisit.data.sources.inspection import check_voc_truth, inspect
 from revisit.engine.finetune_trainer import FinetuneTrainer
 
 from detectron2.config import get_cfg

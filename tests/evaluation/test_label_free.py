@@ -8,8 +8,8 @@ import torch
 from tiny import tiny_config, tiny_model
 from torch.nn.functional import normalize as unit
 
-from revisit.data.catalog import get_records
 from revisit.data.images.reader import read_record
+from revisit.data.sources.catalog import get_records
 from revisit.data.views.mapper import ViewMapper
 from revisit.errors import UserError
 from revisit.evaluation import label_free

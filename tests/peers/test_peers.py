@@ -18,7 +18,7 @@ from torch.nn.functional import normalize
 from trees import write
 
 from revisit.config import add_revisit_config
-from revisit.data.catalog import get_records
+from revisit.data.sources.catalog import get_records
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.evaluation.classifiers import knn_classify
 from revisit.evaluation.features import Features

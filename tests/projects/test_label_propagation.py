@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from projects.common.label_maps import enlarge_labels, shrink_labels
 from projects.LabelPropagation import davis
 from projects.LabelPropagation.run import LabelPropagation
-from revisit.data.labels import VOID
+from revisit.data.sources.labels import VOID
 
 from detectron2.config import CfgNode
 

@@ -17,8 +17,8 @@ from projects.common.frozen_backbone import FrozenBackbone
 from projects.LinearClassification import run as linear
 from projects.LinearClassification.labelled_sets import LabelledSet, check_classes, transform_of
 from projects.LinearClassification.sgd import LinearTraining
-from revisit.data.catalog import get_records
 from revisit.data.images.reader import read_record
+from revisit.data.sources.catalog import get_records
 from revisit.engine.setup import make_config
 from revisit.evaluation.features import center_crop
 

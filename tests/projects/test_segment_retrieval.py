@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from trees import refused
 
 from projects.SegmentRetrieval import run as segments
-from revisit.data.labels import VOID
+from revisit.data.sources.labels import VOID
 from revisit.evaluation.pixel_evaluators import confusion_matrix
 from revisit.viz.tiles import TILE
 

@@ -12,15 +12,15 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from revisit.data.augmentation_on_device import apply_looks
-from revisit.data.catalog import get_records
-from revisit.data.class_names import names_of
 from revisit.data.decoding_on_device import Uncut, cut
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.images.reader import open_record, read_or_next
 from revisit.data.loading.sampler import EpochBatchSampler, GroupedBatchSampler
 from revisit.data.loading.workers import SignalSafeLoader, one_thread
 from revisit.data.object_boxes import with_proposals
-from revisit.data.records import fingerprint, sample
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.class_names import names_of
+from revisit.data.sources.records import fingerprint, sample
 from revisit.data.views.mapper import ViewMapper, Views
 from revisit.devices import send
 from revisit.errors import expect

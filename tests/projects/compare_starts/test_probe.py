@@ -14,7 +14,7 @@ from projects.CompareStarts.comparison import read_task
 from projects.CompareStarts.probe import _boxes, _features, check_regions, probe_starts, regions_of, score_regions
 from projects.CompareStarts.starts import Start
 from projects.PaperTables.paper_tables import GivenBackbone
-from revisit.data.catalog import get_records
+from revisit.data.sources.catalog import get_records
 
 from detectron2.layers import ShapeSpec
 from detectron2.structures import BoxMode

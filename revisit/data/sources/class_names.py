@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from revisit.data.catalog import get_records, register
-from revisit.data.records import Records
+from revisit.data.sources.catalog import get_records, register
+from revisit.data.sources.records import Records
 from revisit.errors import UserError, some
 
 from detectron2.data import DatasetCatalog, MetadataCatalog

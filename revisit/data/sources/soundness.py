@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from revisit.data.detection_mapper import too_thin
+from revisit.data.finetuning.detection_mapper import too_thin
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.opening import taking_turns
 from revisit.data.images.reader import TruncatedImageError, ends_well, open_record
-from revisit.data.labels import read_depth, read_ids
-from revisit.data.records import Records, ask_each, sample
+from revisit.data.sources.labels import read_depth, read_ids
+from revisit.data.sources.records import Records, ask_each, sample
 
 MAX_SHARE = 0.01  # of the images to learn from: for so many unreadable ones others may stand in
 SECONDS = 30.0  # for a set to learn from; one to be scored is looked at whole

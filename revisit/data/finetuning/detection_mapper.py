@@ -9,7 +9,7 @@ from PIL import Image
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.reader import read_record, require_record
-from revisit.data.labels import read_ids
+from revisit.data.sources.labels import read_ids
 from revisit.errors import UserError
 
 from detectron2.config import CfgNode

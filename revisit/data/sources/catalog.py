@@ -1,7 +1,7 @@
 """What images there are, by name: fixed names of data sets, and KIND:PATH for any data on disk.
 
-A data set is a list of records, dicts with ``file_name`` and what its reader adds. ``revisit.data.sources`` has the
-kinds, which are registered when they are asked for, and the core's fixed names; ``register_source`` adds others.
+A data set is a list of records, dicts with ``file_name`` and what its reader adds. ``named_sets`` has the kinds, which
+are registered when they are asked for, and the core's fixed names; ``register_source`` adds others.
 ``subset:50:1:NAME`` are 50 labelled images of any data set, drawn by seed 1; subset:200:1:NAME has them too.
 """
 
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from revisit.data.records import Records
-from revisit.data.sources import DETECTION_SIZES, KINDS, SOURCES, DataSource
+from revisit.data.sources.named_sets import DETECTION_SIZES, KINDS, SOURCES, DataSource
+from revisit.data.sources.records import Records
 from revisit.errors import UserError, did_you_mean, expect, translated
 from revisit.urls import is_url, local_copy
 

@@ -8,9 +8,9 @@ is difficult, 0 for each class.
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from revisit.data.box_layouts import VOC_CLASSES, read_voc_annotation
-from revisit.data.image_folders import existing, load_class_folders, read_split
-from revisit.data.records import Records
+from revisit.data.sources.box_layouts import VOC_CLASSES, read_voc_annotation
+from revisit.data.sources.image_folders import existing, load_class_folders, read_split
+from revisit.data.sources.records import Records
 from revisit.errors import translated
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

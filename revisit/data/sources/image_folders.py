@@ -10,7 +10,7 @@ from pathlib import Path
 
 from revisit.data.images.image_bytes import first_bytes
 from revisit.data.images.opening import JPEG_MAGIC, PNG_MAGIC, SUFFIXES, TIFF_MAGICS
-from revisit.data.records import Records, sample
+from revisit.data.sources.records import Records, sample
 from revisit.errors import UserError, expect, some, translated
 from revisit.files import written_whole
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from revisit.data.image_folders import existing
 from revisit.data.images.opening import JPEG, check_pixel_count
 from revisit.data.images.reader import read_size
-from revisit.data.records import Records
+from revisit.data.sources.image_folders import existing
+from revisit.data.sources.records import Records
 from revisit.errors import UserError, expect, translated
 
 from detectron2.data import MetadataCatalog

@@ -1,7 +1,7 @@
 """Readers of trees with a label or a depth per pixel.
 
 A record is ``file_name``, ``image_id`` (the stem of it) and ``sem_seg_file_name`` or
-``depth_file_name``; ``revisit.data.labels`` reads those two.
+``depth_file_name``; ``revisit.data.sources.labels`` reads those two.
 """
 
 import logging
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from revisit.data.box_layouts import VOC_CLASSES, read_names
-from revisit.data.image_folders import NAMES_IN_LABELS, label_files, read_split
-from revisit.data.labels import VOID, read_ids, read_labels
-from revisit.data.records import Records, ask_each
+from revisit.data.sources.box_layouts import VOC_CLASSES, read_names
+from revisit.data.sources.image_folders import NAMES_IN_LABELS, label_files, read_split
+from revisit.data.sources.labels import VOID, read_ids, read_labels
+from revisit.data.sources.records import Records, ask_each
 from revisit.errors import expect, some, translated
 
 from detectron2.data import MetadataCatalog

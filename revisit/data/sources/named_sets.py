@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from revisit.data import box_layouts as boxes
-from revisit.data import classification_datasets as whole
-from revisit.data import image_folders as folders
-from revisit.data import pixel_datasets as pixels
-from revisit.data.coco_boxes import coco_metadata, load_coco
-from revisit.data.image_folders import class_folders, load_class_folders
-from revisit.data.records import Records
 from revisit.data.shards import load_shards
+from revisit.data.sources import box_layouts as boxes
+from revisit.data.sources import classification_datasets as whole
+from revisit.data.sources import image_folders as folders
+from revisit.data.sources import pixel_datasets as pixels
+from revisit.data.sources.coco_boxes import coco_metadata, load_coco
+from revisit.data.sources.image_folders import class_folders, load_class_folders
+from revisit.data.sources.records import Records
 
 
 @dataclass(frozen=True)

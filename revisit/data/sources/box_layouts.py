@@ -12,10 +12,10 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from revisit.data.coco_boxes import load_coco_dict
-from revisit.data.image_folders import NAMES_IN_LABELS, existing, label_files, read_lines, read_split
 from revisit.data.images.reader import read_size
-from revisit.data.records import Records, sample
+from revisit.data.sources.coco_boxes import load_coco_dict
+from revisit.data.sources.image_folders import NAMES_IN_LABELS, existing, label_files, read_lines, read_split
+from revisit.data.sources.records import Records, sample
 from revisit.errors import UserError, expect, translated
 from revisit.files import read_yaml
 

@@ -9,10 +9,10 @@ from torch.nn import functional as F
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import affine
 
-from revisit.data.catalog import register
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.images.reader import read_record, require_record
-from revisit.data.labels import VOID, check_size, read_depth, read_labels
+from revisit.data.sources.catalog import register
+from revisit.data.sources.labels import VOID, check_size, read_depth, read_labels
 from revisit.errors import expect
 from revisit.keys import PIXELS, PIXELWISE, declare, list_of, number, one_of, optional
 

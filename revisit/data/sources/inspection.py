@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from revisit.data.catalog import get_records
 from revisit.data.images.opening import strips
 from revisit.data.images.reader import read_size
-from revisit.data.labels import VOID, read_labels
-from revisit.data.records import Records, ask_each, sample
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.labels import VOID, read_labels
+from revisit.data.sources.records import Records, ask_each, sample
 from revisit.errors import UserError, expect, some, translated
 from revisit.keys import DETECTORS, value_of
 

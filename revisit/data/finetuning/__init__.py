@@ -1,0 +1,1 @@
+"""From a labelled record to the input of a detector, a segmentation or a depth network."""

@@ -1,0 +1,1 @@
+"""What images there are, and their labels: layouts of files, data sets by name, and checks of both."""
