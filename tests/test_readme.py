@@ -21,7 +21,7 @@ def found(*patterns: str) -> list[str]:
 
 
 READMES = found("projects/*/README.md")
-PAGES = [*found("README.md", "docs/*.md", "datasets/README.md"), *READMES]
+PAGES = [*found("README.md", "docs/**/*.md", "datasets/README.md"), *READMES]
 NAMED = r"(?:revisit|tools|configs|datasets|docs|projects|tests)/[\w./-]+\.(?:py|yaml|md)"
 TEACHER = ["DISTILLATION.TEACHER", __file__]  # any file
 

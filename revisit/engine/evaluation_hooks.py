@@ -193,7 +193,7 @@ class BestCheckpoint(HookBase):
         return f"{no_better}: {BEST}.pth, of iteration {best.iteration}, is the result (TEST.PATIENCE {self._patience})"
 
 
-# docs/results.md: A tournament for small data.
+# Measured in docs/results/tournament.md.
 WHAT_HELPS = (
     "What helped small runs most: two crops instead of small ones (VIEWS.NUM_SMALL 0), an objective without a queue, a "
     "low temperature (0.1), AdamW, more iterations"

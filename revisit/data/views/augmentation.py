@@ -32,7 +32,7 @@ declare(
     "VIEWS.BLUR_PROBABILITY",
     0.5,
     "How often a standard look is blurred, with a sigma of up to 2 px in views of any size: in small views it can hide "
-    "the texture (docs/results.md).",
+    "the texture (docs/results/learning-faster.md).",
     SHARE,
     paper=0.5,
     read_by="Pretraining",

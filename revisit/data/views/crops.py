@@ -56,7 +56,7 @@ view(
     False,
     "For images far larger than their crops need. True decodes a JPEG at 1/2, 1/4 or 1/8 of its size where every crop "
     "keeps at least the pixels of its view, and accepts shards of smaller images (tools/make_shards.py --short-side). "
-    "Views move by up to half of one of their pixels, which may cost accuracy (docs/results.md).",
+    "Views move by up to half of one of their pixels, which may cost accuracy (docs/results/smaller-images.md).",
     SWITCH,
 )
 
