@@ -24,7 +24,7 @@ from revisit.data.sources.image_folders import check_split, read_split, write_sp
 from revisit.data.sources.labels import check_size, write_labels
 from revisit.data.sources.pixel_datasets import VOC_PIXEL_CLASSES
 from revisit.engine.command import run_command
-from revisit.errors import expect, some, translated
+from revisit.errors import expect, first_few, translated
 
 EXPECTED = 10582
 
@@ -49,7 +49,7 @@ def train_aug(sbd: Path, voc: Path) -> list[str]:
     lists = [read_split(file) for file in (sbd / "train.txt", sbd / "val.txt", splits / "train.txt")]
     names = sorted(set().union(*lists) - set(read_split(splits / "val.txt")))
     missing = [name for name in names if not (voc / "JPEGImages" / f"{name}.jpg").is_file()]
-    counts = f"{len(missing)} of {len(names)} images of train_aug are not in {voc / 'JPEGImages'}: {some(missing)}"
+    counts = f"{len(missing)} of {len(names)} images of train_aug are not in {voc / 'JPEGImages'}: {first_few(missing)}"
     expect(not missing, f"{counts}; unpack VOCtrainval_11-May-2012.tar, and name its VOC2012 with --voc")
     return names
 
@@ -60,7 +60,9 @@ def write_masks(sbd: Path, voc: Path, names: list[str]) -> int:
     known = [target, voc / "SegmentationClass"]
     todo = [name for name in names if not any((folder / f"{name}.png").is_file() for folder in known)]
     missing = [name for name in todo if not (sbd / "cls" / f"{name}.mat").is_file()]
-    expect(not missing, f"{len(missing)} images of train_aug have no mask in {sbd / 'cls'} or {voc}: {some(missing)}")
+    expect(
+        not missing, f"{len(missing)} images of train_aug have no mask in {sbd / 'cls'} or {voc}: {first_few(missing)}"
+    )
     target.mkdir(exist_ok=True)
     for name in tqdm(todo, unit="mask", desc="writing SegmentationClassAug"):
         mask_file, image_file = sbd / "cls" / f"{name}.mat", voc / "JPEGImages" / f"{name}.jpg"

@@ -134,7 +134,7 @@ def did_you_mean(word: str, choices: Iterable[str], most: int = 1) -> str:
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
-def some(names: Sequence[str]) -> str:
+def first_few(names: Sequence[str]) -> str:
     """The first five of many names, for a message."""
     return ", ".join(names[:5]) + (" and others" if len(names) > 5 else "")
 

@@ -25,7 +25,7 @@ from revisit.checkpoint.foreign_layouts import (
 )
 from revisit.checkpoint.reading import require_finite
 from revisit.config import add_revisit_config
-from revisit.errors import UserError, expect, first_line, some
+from revisit.errors import UserError, expect, first_few, first_line
 from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors
 from revisit.modeling.backbone.timm import (
     default_pixels,
@@ -134,9 +134,11 @@ def _of_average_or_not(checkpoint: dict, wanted: str) -> tuple[dict, tuple[str, 
     averages = [key for key in checkpoint if _AVERAGE.search(str(key)) and _tensors_in(checkpoint[key])]
     plain = [key for key in ("model", "state_dict", "student") if _tensors_in(checkpoint.get(key))]
     if not averages:
-        expect(wanted != "ema", f"--weights-of ema: the checkpoint has no moving average ({some(_names(checkpoint))})")
+        expect(
+            wanted != "ema", f"--weights-of ema: the checkpoint has no moving average ({first_few(_names(checkpoint))})"
+        )
         return checkpoint, ()
-    expect(wanted != "student" or bool(plain), f"--weights-of student: the checkpoint has {some(averages)} alone")
+    expect(wanted != "student" or bool(plain), f"--weights-of student: the checkpoint has {first_few(averages)} alone")
     is_average = wanted == "ema" or not plain or (not wanted and plain == ["student"])
     key, kind = (averages[0], "the moving average") if is_average else (plain[0], "the weights without average")
     other = f"; --weights-of {'student' if is_average else 'ema'} takes the other" if plain else ""

@@ -17,7 +17,7 @@ from torch import Tensor
 from revisit.checkpoint.detectron2_layouts import DETECTOR_MARKS, backbone_in_detectron2
 from revisit.checkpoint.foreign_names import in_library_names
 from revisit.checkpoint.reading import require_tensors, unwrapped
-from revisit.errors import UserError, expect, some
+from revisit.errors import UserError, expect, first_few
 from revisit.modeling.backbone.description import (
     BackboneDescription,
     Flags,
@@ -209,7 +209,7 @@ def _first_with(what: str, tensors: Tensors, matches: Callable[[str], bool]) -> 
 
 def _kinds(keys: Sequence[str]) -> str:
     """How the keys begin, for a message."""
-    return some(sorted({_clipped(".".join(key.split(".")[:2])) for key in keys})) or "nothing"
+    return first_few(sorted({_clipped(".".join(key.split(".")[:2])) for key in keys})) or "nothing"
 
 
 def backbone_of(checkpoint: dict, source: str, stated: Flags) -> tuple[Tensors, BackboneDescription, str]:

@@ -13,7 +13,7 @@ from revisit.data.sources.class_names import share_classes
 from revisit.data.sources.inspection import Note, inspect, num_classes
 from revisit.data.sources.records import Records, shared_images
 from revisit.data.sources.soundness import MAX_SHARE, look_at
-from revisit.errors import UserError, expect, some
+from revisit.errors import UserError, expect, first_few
 from revisit.evaluation.features import check_not_enlarged
 from revisit.keys import DETECTORS
 from revisit.modeling.meta_arch.pretraining import method_of
@@ -116,9 +116,9 @@ def look_at_images(cfg: CfgNode, name: str, records: Records, *, to_learn: bool)
         print("unreadable:", *lost[:MOST_LISTED], sep="\n    ", flush=True)
         most = f"at most {MAX_SHARE:.0%}" if to_learn else "none, because the rest would be another test set"
         raise UserError(f"{seen}, such as {lost[0]}: expected {most}; copy them again, or remove them")
-    notes = [(logging.WARNING, f"{seen}, so others stand in: {some(lost)}") if lost else (logging.INFO, seen)]
+    notes = [(logging.WARNING, f"{seen}, so others stand in: {first_few(lost)}") if lost else (logging.INFO, seen)]
     if look.truncated and not replaced:
-        grey = f"{len(look.truncated):,} truncated JPEGs are completed with grey: {some(look.truncated)}"
+        grey = f"{len(look.truncated):,} truncated JPEGs are completed with grey: {first_few(look.truncated)}"
         notes.append((logging.WARNING, f"{seen}; {grey}"))
     return notes
 

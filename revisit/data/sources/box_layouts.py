@@ -14,7 +14,7 @@ import numpy as np
 
 from revisit.data.images.reader import read_size
 from revisit.data.sources.coco_boxes import load_coco_dict
-from revisit.data.sources.image_folders import NAMES_IN_LABELS, existing, label_files, read_lines, read_split
+from revisit.data.sources.image_folders import NAMES_IN_LABELS, label_files, read_lines, read_split, require_files
 from revisit.data.sources.records import Records, sample
 from revisit.errors import UserError, expect, translated
 from revisit.files import read_yaml
@@ -173,7 +173,7 @@ def load_voc(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> 
             for label, corners, _ in things
         ]
         records.append({"file_name": str(image), "image_id": name, **size, "annotations": boxes})
-    return existing(records)
+    return require_files(records)
 
 
 def voc_metadata(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> dict:

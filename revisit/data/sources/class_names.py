@@ -6,7 +6,7 @@ from functools import partial
 
 from revisit.data.sources.catalog import get_records, register
 from revisit.data.sources.records import Records
-from revisit.errors import UserError, some
+from revisit.errors import UserError, first_few
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
@@ -67,7 +67,7 @@ def places_by_name(own: Sequence[str], wanted: Sequence[str], names: tuple[str, 
     if sorted(own) == sorted(wanted) and len(set(own)) == len(own):
         return [list(wanted).index(name) for name in own]
     sides = [
-        f"; only {name} has {some(missing)}"
+        f"; only {name} has {first_few(missing)}"
         for name, classes, others in ((names[0], own, wanted), (names[1], wanted, own))
         if (missing := [str(label) for label in classes if label not in others])
     ]
@@ -115,7 +115,9 @@ def _load_as(leader: str, name: str, num_classes: int | None, names: Sequence[st
         return records
     places = places_by_name(own, wanted, (name, leader))
     if masks:
-        message = f"{name!r} and {leader!r} have their classes in different orders, {some(own)} and {some(wanted)}"
+        message = (
+            f"{name!r} and {leader!r} have their classes in different orders, {first_few(own)} and {first_few(wanted)}"
+        )
         raise UserError(f"{message}, and the ids stand in files of masks: expected the same order")
     logger.info(f"classes of {name} are in another order than those of {leader}: mapped by their names")
     metadata["thing_classes"] = wanted

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from revisit.data.sources.box_layouts import VOC_CLASSES, read_voc_annotation
-from revisit.data.sources.image_folders import existing, load_class_folders, read_split
+from revisit.data.sources.image_folders import load_class_folders, read_split, require_files
 from revisit.data.sources.records import Records
 from revisit.errors import translated
 
@@ -43,7 +43,7 @@ def load_cars(path: Path, split: str) -> Records:
     """Stanford Cars: cars_{train,test}/*.jpg, devkit/cars_train_annos.mat and cars_test_annos_withlabels.mat."""
     annotations = path / ("devkit/cars_train_annos.mat" if split == "train" else "cars_test_annos_withlabels.mat")
     rows = _mat_rows(annotations, "annotations", lambda entry: (str(entry["fname"]), int(entry["class"]) - 1))
-    return existing([{"file_name": str(path / f"cars_{split}" / name), "label": label} for name, label in rows])
+    return require_files([{"file_name": str(path / f"cars_{split}" / name), "label": label} for name, label in rows])
 
 
 def cars_classes(path: Path) -> list[str]:
@@ -63,7 +63,9 @@ def _mat_rows(path: Path, key: str, row: Callable[[object], object]) -> list:
 def load_pets(path: Path, split: str) -> Records:
     """Oxford-IIIT Pets: images/*.jpg, annotations/{trainval,test}.txt: lines of name, class from 1, species, breed."""
     labels = _pets_labels(path, split)
-    return existing([{"file_name": str(path / "images" / f"{name}.jpg"), "label": label} for name, label in labels])
+    return require_files(
+        [{"file_name": str(path / "images" / f"{name}.jpg"), "label": label} for name, label in labels]
+    )
 
 
 def pets_classes(path: Path) -> list[str]:
@@ -101,7 +103,7 @@ def load_voc_labels(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASS
             place = classes.index(shown)
             labels[place] = max(labels[place], DIFFICULT if is_difficult else PRESENT)
         records.append({"file_name": str(image), "labels": tuple(labels)})
-    return existing(records)
+    return require_files(records)
 
 
 def labelled_by_class(folder: Path, files: list[tuple[str, str]], classes: Sequence[str]) -> Records:
@@ -109,4 +111,4 @@ def labelled_by_class(folder: Path, files: list[tuple[str, str]], classes: Seque
     places = {name: place for place, name in enumerate(classes)}
     with translated(f"{folder}, images of the classes that are listed"):
         labelled = [(file, places[name]) for file, name in files]
-    return existing([{"file_name": str(folder / file), "label": label} for file, label in labelled])
+    return require_files([{"file_name": str(folder / file), "label": label} for file, label in labelled])

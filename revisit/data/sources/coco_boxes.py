@@ -17,7 +17,7 @@ from pycocotools import mask as coco_mask
 
 from revisit.data.images.opening import JPEG, check_pixel_count
 from revisit.data.images.reader import read_size
-from revisit.data.sources.image_folders import existing
+from revisit.data.sources.image_folders import require_files
 from revisit.data.sources.records import Records
 from revisit.errors import UserError, expect, translated
 
@@ -158,7 +158,7 @@ def _pictures(entries: list[dict], folder: Path) -> list[dict]:
     pictures = [{**entry, "file_name": _file_name(entry["file_name"], folder)} for entry in entries]
     _expect_different([picture["id"] for picture in pictures], "images have the same id")
     paths = [os.path.join(folder, picture["file_name"]) for picture in pictures]
-    existing([{"file_name": path} for path in paths])
+    require_files([{"file_name": path} for path in paths])
     _expect_different(list(map(os.path.realpath, paths)), "images have the same file")
     for picture, path in zip(pictures, paths, strict=True):
         sides = [picture.get("height"), picture.get("width")]

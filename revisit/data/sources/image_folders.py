@@ -11,7 +11,7 @@ from pathlib import Path
 from revisit.data.images.image_bytes import first_bytes
 from revisit.data.images.opening import JPEG_MAGIC, PNG_MAGIC, SUFFIXES, TIFF_MAGICS
 from revisit.data.sources.records import Records, sample
-from revisit.errors import UserError, expect, some, translated
+from revisit.errors import UserError, expect, first_few, translated
 from revisit.files import written_whole
 
 from detectron2.utils.logger import log_first_n
@@ -84,7 +84,7 @@ def load_class_folders(path: Path, classes: tuple[str, ...] = ()) -> Records:
         if name in by_class:
             by_class[name].append(record["file_name"])
     empty = [str(path / name) for name, files in by_class.items() if not files]
-    expect(not empty, f"no images in {some(empty)}")
+    expect(not empty, f"no images in {first_few(empty)}")
     return [{"file_name": file, "label": label} for label, files in enumerate(by_class.values()) for file in files]
 
 
@@ -108,7 +108,7 @@ def load_list(path: Path) -> Records:
     """Images named by a text file, one path a line; empty lines and lines that start with # are skipped."""
     names = [name for name in _read_names(path, "list of images") if not name.startswith("#")]
     expect(names, f"list of images {path} names no image: expected one path a line")
-    return existing([{"file_name": str(path.parent / name)} for name in names], f" by {path}")
+    return require_files([{"file_name": str(path.parent / name)} for name in names], f" by {path}")
 
 
 def label_files(images: Path, labels: Path, suffix: str) -> dict[str, Path | None]:
@@ -138,7 +138,7 @@ def label_files(images: Path, labels: Path, suffix: str) -> dict[str, Path | Non
     return {image: given.get(place) for place, its_images in owners.items() for image in its_images}
 
 
-def existing(records: Records, named: str = "") -> Records:
+def require_files(records: Records, named: str = "") -> Records:
     """The records. Raises UserError, with how many and who ``named`` them, if files of images are not there."""
     missing = [record["file_name"] for record in records if not os.path.isfile(record["file_name"])]
     if missing:

@@ -11,7 +11,7 @@ from revisit.data.images.reader import read_size
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.labels import VOID, read_labels
 from revisit.data.sources.records import Records, ask_each, sample
-from revisit.errors import UserError, expect, some, translated
+from revisit.errors import UserError, expect, first_few, translated
 from revisit.keys import DETECTORS, value_of
 
 from detectron2.config import CfgNode
@@ -88,7 +88,8 @@ def inspect_masks(name: str, records: Records, *, to_learn: bool) -> list[Note]:
     metadata, looked_at = MetadataCatalog.get(name), sample(records)
     classes, offset = metadata.stuff_classes, metadata.get("label_offset", 0)
     expect(
-        len(classes) > 1, f"data set {name!r} has one class, {some(classes)}: expected two, or nothing is told apart"
+        len(classes) > 1,
+        f"data set {name!r} has one class, {first_few(classes)}: expected two, or nothing is told apart",
     )
 
     def count(record: dict) -> np.ndarray:
@@ -102,7 +103,7 @@ def inspect_masks(name: str, records: Records, *, to_learn: bool) -> list[Note]:
     seen = f"{name}: {len(looked_at)} of {len(records)} masks read; masks with a class (its share of all pixels): "
     notes = [(logging.INFO, f"{seen}{', '.join(listed)}; void {shown[VOID]} ({shares[VOID]:.1f} %)")]
     missing = [label for n, label in enumerate(classes) if not shown[n]]
-    lacks = f"data set {name!r}: no pixel of {len(missing)} of {len(classes)} classes: {some(missing)}"
+    lacks = f"data set {name!r}: no pixel of {len(missing)} of {len(classes)} classes: {first_few(missing)}"
     is_whole = to_learn and len(looked_at) == len(records)
     expect(not is_whole or len(missing) < len(classes) - 1, f"{lacks}; expected two or more to learn from")
     return notes + [(logging.WARNING, lacks)] * bool(missing)
@@ -141,7 +142,7 @@ def check_voc_truth(name: str, folder: Path, split: str, classes: list[str]) -> 
         with translated(f"data set {name!r}, scored against {file}, which needs {expected}"):
             labels = {thing["name"] for thing in parse_rec(str(file))}
             if not labels <= set(classes):
-                raise ValueError(f"class {some(sorted(labels - set(classes)))!r}")
+                raise ValueError(f"class {first_few(sorted(labels - set(classes)))!r}")
 
 
 def check_masks(name: str, records: Records, mask_format: str, *, to_learn: bool) -> None:
@@ -189,7 +190,7 @@ def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: 
         return [*notes, (logging.WARNING, f"{message}: nothing can be scored against it")]
     doubts = _doubts(name, boxes)
     if missing := [label for n, label in enumerate(classes) if not kept[n]]:
-        doubts.append(f"no box of {len(missing)} of {len(classes)} classes: {some(missing)}")
+        doubts.append(f"no box of {len(missing)} of {len(classes)} classes: {first_few(missing)}")
     return notes + [(logging.WARNING, f"data set {name!r}: {doubt}") for doubt in doubts]
 
 

@@ -16,7 +16,7 @@ from revisit.data.sources.box_layouts import VOC_CLASSES, read_names
 from revisit.data.sources.image_folders import NAMES_IN_LABELS, label_files, read_split
 from revisit.data.sources.labels import VOID, read_ids, read_labels
 from revisit.data.sources.records import Records, ask_each
-from revisit.errors import expect, some, translated
+from revisit.errors import expect, first_few, translated
 
 from detectron2.data import MetadataCatalog
 from detectron2.data.datasets.cityscapes import load_cityscapes_semantic
@@ -112,8 +112,8 @@ def _refuse_grey_levels(folder: Path, masks: list[Path]) -> None:
         if (gaps < CLOSE).any():
             return
     is_even = len(ids) <= 2 or np.ptp(gaps) <= 2
-    levels = some([str(level) for level in sorted(ids)])
-    numbers = some([str(number) for number in range(len(ids))])
+    levels = first_few([str(level) for level in sorted(ids)])
+    numbers = first_few([str(number) for number in range(len(ids))])
     found = f"the masks below {folder} have no ids but {levels}, of which {VOID} is void, neither learned nor scored"
     expect(not (VOID in ids and is_even), f"{found}: write the files again with {numbers} in place of {levels}")
 
