@@ -21,8 +21,9 @@ _HEAD = """\
 
 Every recipe of `configs/`; those of the studies are in the READMEs of `projects/`.
 `python tools/train_net.py --config-file configs/NAME` runs one, and `revisit.model_zoo.get_config("NAME")` returns its
-config. No weights are published: what a recipe gives is what it says under *ours*, or it has not been run. Written from
-the headers of the recipes by `python -m revisit.model_zoo`.
+config. No weights are published: *ours* is what the recipe gave here, if it has been run. *Paper* is what Van Gansbeke et
+al. (NeurIPS 2021) print for a ResNet-50 by the same recipe: the same data, the same epochs. Written from the headers of
+the recipes by `python -m revisit.model_zoo`.
 """
 _NOT_MEASURED = "Ours at this scale: not measured."
 _TABLE, _IN_HEADER = f"#{' ' * 13}", "(a table, in the recipe)"  # lines of a header that are set as a table
