@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from projects.common.tables import markdown_table
 from projects.CompareStarts.comparison import Task, make_job
+from projects.CompareStarts.sequential_test import POWER, SequentialTest, seeds_to_settle
 from projects.CompareStarts.starts import RANDOM, Start
 from projects.PaperTables.cells import Cell
 from projects.PaperTables.jobs import Job
@@ -31,7 +32,6 @@ from detectron2.config import CfgNode
 
 PILOT = 20  # iterations that are timed before lengths are chosen
 LEAST = 0.02  # share of the recipe's length that the last two train at least
-SURE = 2  # standard errors
 
 
 class Round(NamedTuple):
@@ -80,6 +80,7 @@ class Budget:
         recorded = json.loads(self._record.read_text()) if self._record.is_file() else []
         self.rounds = [_read_round(*fields) for fields in recorded]
         self.is_of_others = False  # the record: nothing of it may be written over
+        self._test = SequentialTest()
         self._begun = 0  # rounds, by this call
         self._iteration = self._around = 0.0  # seconds of an iteration, and of a training around its iterations
 
@@ -123,9 +124,11 @@ class Budget:
         if not self._is_longer(longest):
             return self._verdict([self._last_of(names)])[0]
         for seed in itertools.chain(seeds, itertools.count(max(seeds) + 1)):
-            enough = len(finals) >= len(seeds) and self._verdict(finals)[1]
-            if finals and (enough or not self._fits(longest, len(names))):
-                return self._verdict(finals)[0]
+            left = self._seeds_left(longest, len(names))
+            if finals and (len(finals) >= len(seeds) or not left):
+                sentence, is_sure = self._verdict(finals, left)
+                if is_sure or not left:
+                    return sentence
             self._go(solver, longest, seed, names, len(names))
             finals.append(self.rounds[self._begun - 1])
 
@@ -241,10 +244,10 @@ class Budget:
         job = make_job(self._task, name, self._starts[name], self._count, each.seed, **where)
         return Cell(name, str(self._count), None, [job], self._task.score)
 
-    def _fits(self, iterations: int, count: int) -> bool:
-        """Whether the last starts can train once more."""
+    def _seeds_left(self, iterations: int, count: int) -> int:
+        """For how many more seeds there is time, of trainings of so many iterations from each of ``count`` starts."""
         seconds = math.ceil(count / self._parallel) * (self._around + iterations * self._iteration)
-        return self._spent + seconds <= 60 * self._minutes
+        return max(0, math.floor((60 * self._minutes - self._spent) / seconds))
 
     def _goodness(self, score: float) -> float:
         """The higher the better; an undefined score is the worst."""
@@ -277,8 +280,12 @@ class Budget:
         last = self.rounds[self._begun - 1]
         return last._replace(starts=list(names), scores={name: last.scores[name] for name in names})
 
-    def _verdict(self, finals: Sequence[Round]) -> tuple[str, bool]:
-        """Which start, how sure, what more minutes would settle; and whether it is sure."""
+    def _verdict(self, finals: Sequence[Round], seeds_left: int = 0) -> tuple[str, bool]:
+        """Which start, how sure, what more minutes would settle; and whether it is sure.
+
+        Args:
+            seeds_left: for which there is time yet.
+        """
         goodness = {
             name: statistics.fmean(self._goodness(each.scores[name]) for each in finals) for name in finals[0].starts
         }
@@ -295,14 +302,19 @@ class Budget:
         if len(finals) == 1:
             return f"{text}). One seed says nothing of chance: a second one takes {minutes:.0f} minutes.", False
         gains = [self._sign * (each.scores[best] - each.scores[other]) for each in finals]
-        gain, spread = statistics.fmean(gains), statistics.stdev(gains)
-        error = spread / math.sqrt(len(gains))
-        text = f"{text}; difference {gain:.2f}, standard error {error:.2f})"
-        if gain > SURE * error:
+        is_sure = self._test.look(gains, len(gains) + seeds_left)
+        limit = self._test.limit(gains)
+        text = f"{text}; the difference is {statistics.fmean(gains):.2f}, chance alone reaches {limit:.2f})"
+        if is_sure:
             return f"{text}.", True
-        more = math.ceil((SURE * spread / gain) ** 2) - len(gains)
+        found = self._test.detectable(gains)
+        power = f"{POWER:.0%} of true differences of {found:.2f} would be found"
+        total = seeds_to_settle(gains)
+        if total is None:
+            return f"{text}. That may be chance, though {power}: take either.", False
+        more = total - len(gains)
         settled = f"{more} more seeds, {more * minutes:.0f} minutes, would settle a difference of this size"
-        return f"{text}. That may be chance: {settled if more < 100 else 'take either'}.", False
+        return f"{text}. That may be chance ({power}): {settled}.", False
 
     def _save(self) -> None:
         self._record.parent.mkdir(parents=True, exist_ok=True)
