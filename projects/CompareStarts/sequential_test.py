@@ -1,9 +1,9 @@
 """Do two starts differ, where one looks again after every seed? A paired t-test that spends its error over the looks.
 
-Two standard errors, looked at after every seed, would call two equal starts different in 19 to 32 of 100 comparisons of
-3 to 10 seeds. Here each look has a part of ALPHA, and all parts together are at most ALPHA (Bonferroni), so equal starts
-are called different in at most 5 of 100. The parts follow the share of the seeds for which there is time (a linear
-spending function; Lan and DeMets, Biometrika 1983).
+Two standard errors, looked at after every seed, would call two equal starts different in 19 to 32 of 100 comparisons
+of 3 to 10 seeds. Here each look has a part of ALPHA, and all parts together are at most ALPHA (Bonferroni). So equal
+starts are called different in at most 5 of 100. The parts follow the share of the seeds for which there is time, a
+linear spending function (Lan and DeMets, Biometrika 1983).
 """
 
 import math
