@@ -9,6 +9,7 @@ from pathlib import Path
 from commands import ROOT
 
 from revisit.modeling.meta_arch.pretraining import methods
+from revisit.plugins import load_plugins
 
 # Each may import what stands above it, and its own room. Names below the engine are rings.
 ROOMS = (
@@ -68,8 +69,9 @@ def test_arrows_only_point_down():
 
 def test_a_methods_file_is_its_mathematics_and_its_hooks():
     """No room around the methods names one; the one table of foreign checkpoints does."""
+    load_plugins()
     names = {method.__name__.lower() for method in methods()}
-    assert {"moco", "knnmoco", "densecl"} <= names
+    assert {"moco", "knnmoco", "densecl", "simclr"} <= names
     around = {path: tree for path, tree in TREES.items() if room_of(path) in ("engine", "checkpoint", "data")}
     named = [
         f"{path}: {word!r}"

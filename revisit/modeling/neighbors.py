@@ -22,7 +22,7 @@ from detectron2.utils.events import get_event_storage
 
 logger = logging.getLogger(__name__)
 
-neighbors = partial(declare, read_by=("KNNMoCo", "AllViews"))
+neighbors = partial(declare, read_by="MinesNeighbors")
 neighbors("NEIGHBORS.WEIGHT", 0.0, "lambda, the weight of L_nn; 0: no neighbours.", number(0, 1e6), paper=0.4)
 neighbors(
     "NEIGHBORS.NUM_NEIGHBORS",

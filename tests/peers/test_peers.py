@@ -17,6 +17,9 @@ from torch import nn
 from torch.nn.functional import normalize
 from trees import write
 
+from projects.OtherObjectives.byol import CosineMomentum, distances
+from projects.OtherObjectives.simclr import nt_xent
+from projects.OtherObjectives.swav import sinkhorn
 from revisit.config import add_revisit_config
 from revisit.data.sources.catalog import get_records
 from revisit.engine.finetune_trainer import FinetuneTrainer
@@ -24,10 +27,7 @@ from revisit.evaluation.classifiers import knn_classify
 from revisit.evaluation.features import Features
 from revisit.evaluation.pixel_evaluators import confusion_matrix, score, sums_of_errors
 from revisit.modeling.losses.contrastive import contrastive_losses
-from revisit.modeling.meta_arch.byol import CosineMomentum, distances
 from revisit.modeling.meta_arch.densecl import dense_loss
-from revisit.modeling.meta_arch.simclr import nt_xent
-from revisit.modeling.meta_arch.swav import sinkhorn
 from revisit.modeling.momentum import ema_update
 
 from detectron2.config import get_cfg

@@ -8,10 +8,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from projects.OtherObjectives.all_views import AllViews, Objective
 from revisit.keys import POSITIVE, declare, integer
 from revisit.modeling.bn_groups import group_batch_norm, whole_batch
 from revisit.modeling.distributed import gather_rows_with_gradient
-from revisit.modeling.meta_arch.all_views import AllViews, Objective
 from revisit.modeling.projection_head import BNProjectionHead, ProjectionHead
 
 from detectron2.config import CfgNode

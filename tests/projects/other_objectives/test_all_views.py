@@ -13,8 +13,8 @@ from torch.nn.functional import normalize
 from trees import refusal, refused
 from true_steps import take_steps
 
+from projects.OtherObjectives.swav import sinkhorn
 from revisit.engine.setup import make_config
-from revisit.modeling.meta_arch.swav import sinkhorn
 
 from detectron2.utils.events import EventStorage
 

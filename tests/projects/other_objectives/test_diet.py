@@ -4,8 +4,8 @@ import pytest
 import torch
 from tiny import FEATURE_DIM, freeze_batch_norm, random_views, step, tiny_config, tiny_model
 
+from projects.OtherObjectives.diet import index_loss
 from revisit.engine.solver import resolve_schedule
-from revisit.modeling.meta_arch.diet import index_loss
 
 OPTIONS = ("MODEL.META_ARCHITECTURE", "DIET", "VIEWS.NUM_SMALL", 2)
 

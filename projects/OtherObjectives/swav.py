@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from projects.OtherObjectives.all_views import AllViews, Objective
 from revisit.errors import expect
 from revisit.keys import POSITIVE, declare, integer, number
 from revisit.modeling.bn_groups import group_batch_norm, whole_batch
 from revisit.modeling.distributed import gather_rows, unwrap
-from revisit.modeling.meta_arch.all_views import AllViews, Objective
 from revisit.modeling.neighbors import late_start
 from revisit.modeling.projection_head import BNProjectionHead
 from revisit.modeling.queue import AlignedQueue
