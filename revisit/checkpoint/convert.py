@@ -26,14 +26,7 @@ from revisit.checkpoint.foreign_layouts import (
 from revisit.checkpoint.reading import require_finite
 from revisit.config import add_revisit_config
 from revisit.errors import UserError, expect, first_few, first_line
-from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors
-from revisit.modeling.backbone.timm import (
-    default_pixels,
-    flags_of_name,
-    flags_on_hub,
-    is_plain_resnet,
-    refuse_resnet_of_other_layers,
-)
+from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors, families
 
 from detectron2.config import CfgNode, get_cfg
 
@@ -102,7 +95,7 @@ def convert(
         flags = flags_of(flags_to_config(stated), description) if stated else None
         flags = flags or zoo_flags(tensors, description, author_of(checkpoint))
     else:
-        pixels, by = _pixels(source, stated)
+        pixels, by = _pixels(source, stated, description)
         flags = {**pixels, **stated, **description.flags_of_tensors(tensors, stated)}
         taken += (f"pixel statistics: {by}", f"assumed, because no tensor shows it: {description.assumed(flags)}")
     if is_of_detectron2(checkpoint, source) and is_folded(tensors):
@@ -118,11 +111,11 @@ def convert(
     return BackboneWeights(tensors, flags, description, origin, parts, licence, taken)
 
 
-def _pixels(source: str, stated: Flags) -> tuple[Flags, str]:
+def _pixels(source: str, stated: Flags, description: BackboneDescription) -> tuple[Flags, str]:
     """Pixel statistics that the weights of a source expect, and in words whose they are."""
     if "MODEL.PIXEL_MEAN" in stated:
         return IMAGENET, "as stated by --timm's tag, config.json or --config"
-    pixels, name = default_pixels(stated) if source == "timm" else ({}, "")
+    pixels, name = description.default_pixels(stated) if source == "timm" else ({}, "")
     if name:
         return {**IMAGENET, **pixels}, f"those of {name}, timm's default; of others give --timm the tag"
     return IMAGENET, "ImageNet's, as nothing states others"
@@ -159,24 +152,13 @@ def _tensors_in(value: object) -> dict:
     return kept if all(isinstance(tensor, torch.Tensor) for tensor in kept.values()) else {}
 
 
-def stated_flags(path: Path, checkpoint: dict, name: str = "") -> Flags:
-    """What is stated of the weights in a file: by ``name``, timm's of a network, and by timm's ``config.json`` next to
-    it, as far as that is of the same network.
-
-    Tensors of a ResNet are Detectron2's, unless either names a network of other layers. Raises UserError where the
-    file's own name does.
-    """
-    keys = tensors_of(_of_average_or_not(checkpoint, "")[0]).keys()
-    is_resnet = any(key.endswith("layer1.0.conv1.weight") for key in keys)
-    on_hub = {} if is_resnet and "layer1.0.conv1.weight" not in keys else flags_on_hub(path)
-    if name:
-        named = flags_of_name(name)
-        return (on_hub if on_hub.get("MODEL.TIMM.NAME") == named["MODEL.TIMM.NAME"] else {}) | named
-    if is_resnet and is_plain_resnet(on_hub):
-        return {key: value for key, value in on_hub.items() if key in IMAGENET}
-    if is_resnet and not on_hub:
-        refuse_resnet_of_other_layers(path.name)
-    return on_hub
+def stated_flags(path: Path, checkpoint: dict, network: str = "") -> Flags:
+    """What is stated of the weights in a file beside their tensors: by ``network``, the name that its library has for
+    it, by files beside it, and by its own name. Raises UserError for what does not fit together."""
+    names = tensors_of(_of_average_or_not(checkpoint, "")[0]).keys()
+    flags = {key: value for family in families() for key, value in family.stated(path, names, network).items()}
+    expect(bool(flags) or not network, f"no family of backbones that is known has a {network}")
+    return flags
 
 
 def as_rgb(weights: BackboneWeights) -> BackboneWeights:

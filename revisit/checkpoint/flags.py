@@ -14,7 +14,7 @@ from revisit.data.deep_pixels import bit_depth
 from revisit.errors import UserError, expect
 from revisit.files import read_yaml, write_whole
 from revisit.keys import value_of
-from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors
+from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors, families
 from revisit.urls import is_url, local_copy
 
 from detectron2.config import CfgNode
@@ -123,14 +123,9 @@ def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | N
 
 
 def _check_family(flags: Flags, cfg: CfgNode, description: BackboneDescription | None, weights: str) -> None:
-    """Raise UserError, with the keys that are needed, for weights of a network of timm's where another is built."""
-    if "MODEL.TIMM.NAME" not in flags or not description or "MODEL.TIMM.NAME" in description.FLAG_KEYS:
+    """Raise UserError, with the keys that are needed, for weights of another family than the config builds."""
+    theirs = next((family for family in families() if family.FLAG_KEYS and family.FLAG_KEYS[0] in flags), None)
+    if theirs is None or description is None or theirs.NAME == description.NAME:
         return
-    kind = "fpn_" if "fpn" in cfg.MODEL.BACKBONE.NAME else ""
-    keys = [f"{key} {flags[key]}" for key in flags if key.startswith("MODEL.TIMM.") and flags[key] not in ([], False)]
-    way_out = " ".join([f"MODEL.BACKBONE.NAME build_timm_{kind}backbone", *keys])
-    plain = "; a ViT's pyramid is build_timm_simple_pyramid_backbone" if kind else ""
-    raise UserError(
-        f"{weights} is of {flags['MODEL.TIMM.NAME']} of timm's, and the config builds a {description.NAME}: add "
-        f"{way_out}{plain}"
-    )
+    if needed := theirs.keys_to_build(flags, cfg):
+        raise UserError(f"{weights} is of a {theirs.NAME}, and the config builds a {description.NAME}: add {needed}")

@@ -4,7 +4,7 @@ R50-C4, whose RoI heads are res5 for every region with one more BN after it; and
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from revisit.modeling.backbone.pyramids import fpn_over
+from revisit.modeling.backbone.fpn import fpn_over
 from revisit.modeling.backbone.resnet import build_revisit_resnet_backbone
 
 from detectron2.config import CfgNode

@@ -1,11 +1,13 @@
 """What loading, conversion and export have to know of a backbone: a description, in the file of its builder."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
 from revisit.errors import UserError
+from revisit.plugins import load_plugins
 
 from detectron2.config import CfgNode
 from fvcore.common.registry import Registry
@@ -69,13 +71,28 @@ class BackboneDescription:
         """
         raise NotImplementedError
 
+    def stated(self, path: Path, names: Collection[str], network: str = "") -> Flags:
+        """What is known of the weights in a file, whose tensors have these names, by other means than tensors: by the
+        file's name, by files beside it, by ``network``, the name of a network that the user gave."""
+        return {}
+
+    def default_pixels(self, stated: Flags) -> tuple[Flags, str]:
+        """Pixel statistics of the weights that the family's library loads by default for the network that is stated,
+        and their name; ({}, "") where nothing is known of them."""
+        return {}, ""
+
+    def keys_to_build(self, flags: Flags, cfg: CfgNode) -> str:
+        """The KEY VALUE pairs that ``cfg`` lacks to build the backbone of weights with these flags; "" if not known."""
+        return ""
+
     def card(self, flags: Flags) -> Card:
         """What exported weights need. Raises UserError where no library can hold them, or computes something else."""
         raise UserError(f"neither torchvision nor timm is known to have a {self.title(flags)}: use it in Detectron2")
 
 
 def families() -> list[BackboneDescription]:
-    """Of every family that is known."""
+    """Of every family that is known, the plug-ins' too."""
+    load_plugins()
     return [description() for _, description in BACKBONE_DESCRIPTIONS]
 
 

@@ -16,15 +16,17 @@ from torch.nn import functional as F
 from trees import refused
 
 from projects.common.frozen_backbone import FrozenBackbone
+from projects.TimmBackbones.backbone import TimmBackbone
+from projects.TimmBackbones.description import TimmDescription
+from projects.TimmBackbones.simple_pyramid import SimpleFeaturePyramid
+from projects.TimmBackbones.stated_weights import default_pixels, flags_of_name, flags_on_hub
 from revisit.checkpoint.convert import convert, flags_to_config, stated_flags
 from revisit.checkpoint.export import library_tensors, load_backbone, model_card, write_tensors
 from revisit.checkpoint.flags import check_flags, flags_of, write_flags
 from revisit.errors import UserError
 from revisit.keys import check_values
 from revisit.modeling.backbone.description import describe
-from revisit.modeling.backbone.pyramids import SimpleFeaturePyramid
 from revisit.modeling.backbone.resnet import ResNetDescription
-from revisit.modeling.backbone.timm import TimmBackbone, TimmDescription, default_pixels, flags_of_name, flags_on_hub
 from revisit.modeling.bn_groups import BNGroups, group_batch_norm
 
 from detectron2.modeling import build_backbone, build_model
@@ -469,8 +471,8 @@ def test_the_name_of_a_file_of_other_layers_than_its_tensors_show_is_not_passed_
 
 def test_weights_of_a_network_of_timms_under_a_resnets_config_name_the_keys_that_they_need():
     flags = {"MODEL.TIMM.NAME": "convnext_atto", "MODEL.TIMM.OPTIONS": [], "MODEL.TIMM.FINAL_NORM": True}
-    message = "atto.pth is of convnext_atto .* builds a ResNet: add MODEL.BACKBONE.NAME build_timm_fpn_backbone "
-    message += "MODEL.TIMM.NAME convnext_atto MODEL.TIMM.FINAL_NORM True; "
+    message = "atto.pth is of a network of timm's, and the config builds a ResNet: add "
+    message += "MODEL.BACKBONE.NAME build_timm_fpn_backbone MODEL.TIMM.NAME convnext_atto MODEL.TIMM.FINAL_NORM True; "
     cfg = tiny_config("MODEL.BACKBONE.NAME", "build_resnet_fpn_backbone")
     refused(message, check_flags, flags, cfg, ResNetDescription(), "atto.pth")
 
