@@ -2,7 +2,7 @@
 
 import logging
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import repeat
 from time import perf_counter
@@ -32,6 +32,7 @@ LENGTH = (
     "SOLVER.MINUTES", "SOLVER.MAX_ITER", "SOLVER.WARMUP_ITERS", "SOLVER.CHECKPOINT_PERIOD", "TEST.EVAL_PERIOD",
     "NEIGHBORS.WARMUP_EPOCHS",
 )  # fmt: skip
+_MEASURED = LENGTH[:2]
 TYPES = ("float32", "bfloat16", "float16")
 # Values of PRECISION by name, the more exact ones first.
 CANDIDATES = {
@@ -124,17 +125,27 @@ def measure_speeds(candidates: Mapping[str, CfgNode]) -> tuple[dict[str, float],
     return speeds, launching
 
 
-def choose_length(cfg: CfgNode, began: float) -> dict[str, object]:
+def following(stated: Collection[str]) -> list[str]:
+    """The keys of LENGTH that follow from SOLVER.MINUTES where ``stated`` has neither them nor the same in epochs."""
+    return [key for key in LENGTH if key in _MEASURED or not {key, key.replace("PERIOD", "EPOCHS")} & set(stated)]
+
+
+def choose_length(cfg: CfgNode, began: float, stated: Collection[str] = ()) -> dict[str, object]:
     """Values of LENGTH for SOLVER.MINUTES on this machine, measured by all processes together.
 
     Args:
         began: when the run began, by time.perf_counter: what has passed since counts.
+        stated: keys that keep their values.
     """
     logger.info(f"SOLVER.MINUTES {cfg.SOLVER.MINUTES:g}: measuring training steps")
     step, evaluation = _step_and_evaluation(cfg)
     evaluates = bool(cfg.KNN_EVAL.BANK or cfg.MONITOR.IMAGES)
     on_the_way = evaluates and evaluates_on_the_way(cfg)
-    count = (1 + (4 if on_the_way else 1)) * evaluates  # the first one is of the network before it learns
+    follow = following(stated)
+    if on_the_way and "TEST.EVAL_PERIOD" not in follow:
+        step += evaluation / cfg.TEST.EVAL_PERIOD
+    quarters = on_the_way and "TEST.EVAL_PERIOD" in follow
+    count = (1 + (4 if quarters else 1)) * evaluates  # the first one is of the network before it learns
     spent = max(comm.all_gather(perf_counter() - began))
     left = 60 * cfg.SOLVER.MINUTES * (1 - UNMEASURED) - spent - count * evaluation
     iterations = max(1, int(left / step))
@@ -147,7 +158,7 @@ def choose_length(cfg: CfgNode, began: float) -> dict[str, object]:
         f"{iterations:,} iterations, {iterations / per_epoch:.1f} epochs of {images:,} images, by {step:.3f} s each"
         + (f", and {count} evaluations of {evaluation:.1f} s" if evaluates else "")
     )
-    return {
+    values = {
         "SOLVER.MINUTES": 0.0,
         "SOLVER.MAX_ITER": iterations,
         "SOLVER.WARMUP_ITERS": min(cfg.SOLVER.WARMUP_ITERS, iterations // 10),
@@ -155,6 +166,7 @@ def choose_length(cfg: CfgNode, began: float) -> dict[str, object]:
         "TEST.EVAL_PERIOD": -(-iterations // 4) if on_the_way else 0,
         "NEIGHBORS.WARMUP_EPOCHS": min(cfg.NEIGHBORS.WARMUP_EPOCHS, iterations // per_epoch // 5),
     }
+    return {key: values[key] for key in follow}
 
 
 def _step_and_evaluation(cfg: CfgNode) -> tuple[float, float]:

@@ -85,6 +85,14 @@ def read_keys(path: str) -> dict[str, object]:
     return values
 
 
+def stated_nearer(key: str, config_file: str, opts: Sequence[object]) -> set[str]:
+    """The keys that the command line states, and the files that are nearer to it than the last one with ``key``."""
+    typed = set(map(str, opts[::2]))
+    levels = list(_levels(find_config(config_file), [])) if config_file and key not in typed else []
+    last = max((place for place, level in enumerate(levels) if key in level), default=len(levels))
+    return typed.union(*levels[last + 1 :])
+
+
 def decisive(level: Mapping[str, object]) -> dict[str, object]:
     """The keys that one place states, and for those that decide the same thing the value that leaves it to them: what
     stands nearer to the user counts, whatever a base or a default says by another key."""

@@ -29,8 +29,8 @@ from revisit.engine.config_checks import check_config, check_hardware, check_sch
 from revisit.engine.data_checks import evaluation_sets, follow_class_names, inspect_evaluation, inspect_training
 from revisit.engine.environment import record_environment
 from revisit.engine.launch import log_processes
-from revisit.engine.measuring import LENGTH, PRECISION, TYPES, choose_length, choose_precision, flat
-from revisit.engine.merging import merged_config
+from revisit.engine.measuring import PRECISION, TYPES, choose_length, choose_precision, flat, following
+from revisit.engine.merging import merged_config, stated_nearer
 from revisit.engine.run_lock import run_lock
 from revisit.engine.run_log import open_log
 from revisit.engine.same_experiment import check_same_network, typed_in_vain
@@ -188,7 +188,7 @@ def _settle(
         expect(method_of(cfg) is not None, f"{by_steps}: expected SOLVER.MAX_ITER, or SOLVER.EPOCHS")
         cfg.SOLVER.MAX_ITER = cfg.SOLVER.EPOCHS = 0
         if before.get("SOLVER.MINUTES") == 0:
-            cfg.merge_from_list(flat((key, before[key]) for key in LENGTH))
+            cfg.merge_from_list(flat((key, before[key]) for key in following(opts[::2])))
     if cfg.SOLVER.PRECISION in TYPES:
         cfg.SOLVER.AMP.ENABLED = cfg.SOLVER.PRECISION != "float32"
         cfg.SOLVER.AMP.DTYPE = cfg.SOLVER.PRECISION if cfg.SOLVER.AMP.ENABLED else cfg.SOLVER.AMP.DTYPE
@@ -223,7 +223,7 @@ def begin(cfg: CfgNode, notes: Sequence[Note], args: argparse.Namespace) -> Iter
         logger.info(f"{args.config_file or 'no config file'} {shlex.join(args.opts)}: all settings are in {settings}")
         log_processes(cfg.MODEL.DEVICE)
         if trains:
-            notes = [*notes, *_measure(cfg)]
+            notes = [*notes, *_measure(cfg, args)]
         cfg.freeze()
         if comm.is_main_process():
             # What a run was trained with stays on record when it is evaluated, and until it resumes (trainer.py).
@@ -239,14 +239,15 @@ def begin(cfg: CfgNode, notes: Sequence[Note], args: argparse.Namespace) -> Iter
         yield
 
 
-def _measure(cfg: CfgNode) -> list[Note]:
+def _measure(cfg: CfgNode, args: argparse.Namespace) -> list[Note]:
     """Put what this machine does in the places of SOLVER.PRECISION auto and SOLVER.MINUTES."""
     notes = []
     with translated("measuring training steps"):
         if cfg.SOLVER.PRECISION == "auto":
             cfg.merge_from_list(flat(choose_precision(cfg).items()))
         if cfg.SOLVER.MINUTES:
-            cfg.merge_from_list(flat(choose_length(cfg, _BEGAN).items()))
+            stated = stated_nearer("SOLVER.MINUTES", args.config_file, args.opts)
+            cfg.merge_from_list(flat(choose_length(cfg, _BEGAN, stated).items()))
             images = sum(len(get_records(name)) for name in cfg.DATASETS.TRAIN)
             notes = check_schedule(cfg, images, comm.get_world_size())
     in_bfloat16 = cfg.SOLVER.AMP.ENABLED and cfg.SOLVER.AMP.DTYPE == "bfloat16" and cfg.MODEL.DEVICE != "cpu"

@@ -34,7 +34,8 @@ declare(
     0.0,
     "Length of a pretraining on this machine, evaluations included: a step is measured as the run begins; iterations, "
     "warm-ups (at most a tenth of the run, of neighbours a fifth), checkpoints (every tenth) and evaluations (every "
-    "quarter, of a recipe that evaluates on its way) follow. 0: by EPOCHS or MAX_ITER; the one that is typed wins.",
+    "quarter, of a recipe that evaluates on its way) follow, unless the command, or a file based on the one with "
+    "MINUTES, states them. 0: by EPOCHS or MAX_ITER; the one that is typed wins.",
     number(0, unit="minutes"),
     read_by=PRETRAINING,
 )

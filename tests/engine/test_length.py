@@ -8,6 +8,7 @@ from runs import load
 from trees import refusal, refused
 
 from revisit.engine import measuring
+from revisit.engine.merging import stated_nearer
 from revisit.engine.setup import make_config
 
 RECIPE = "configs/toy/pretrain.yaml"
@@ -31,6 +32,24 @@ def test_iterations_fill_what_is_left_of_the_time_and_the_schedule_follows(
     assert chosen["SOLVER.MAX_ITER"] == pytest.approx(iterations, abs=2) and chosen["SOLVER.MINUTES"] == 0
     assert chosen["SOLVER.WARMUP_ITERS"] == warm_up and chosen["NEIGHBORS.WARMUP_EPOCHS"] == epochs
     assert chosen["TEST.EVAL_PERIOD"] == pytest.approx(period, abs=1)
+
+
+def test_periods_and_warm_ups_that_are_stated_are_kept(toy_datasets, monkeypatch):
+    """An evaluation of 4 s after every 50 iterations of 0.25 s, and two more: (294 - 100 - 8) / (0.25 + 0.08)."""
+    monkeypatch.setattr(measuring, "_step_and_evaluation", lambda cfg: (0.25, 4.0))
+    stated = {"TEST.EVAL_PERIOD": 50, "SOLVER.CHECKPOINT_EPOCHS": 2, "SOLVER.WARMUP_ITERS": 400}
+    cfg = make_config(RECIPE, [*TINY, "SOLVER.MINUTES", 5.0, *(item for pair in stated.items() for item in pair)])
+    chosen = measuring.choose_length(cfg, time.perf_counter() - 100, stated)
+    assert chosen.keys() == {"SOLVER.MINUTES", "SOLVER.MAX_ITER", "NEIGHBORS.WARMUP_EPOCHS"}
+    assert chosen["SOLVER.MAX_ITER"] == pytest.approx(186 / 0.33, abs=2)
+
+
+def test_only_what_stands_nearer_than_the_minutes_is_kept(tmp_path):
+    (tmp_path / "a.yaml").write_text("_BASE_: own_images/pretrain.yaml\nSOLVER: {WARMUP_ITERS: 7}\n")
+    stated = stated_nearer("SOLVER.MINUTES", str(tmp_path / "a.yaml"), ["SEED", 1])
+    assert stated == {"SOLVER.WARMUP_ITERS", "SEED"}
+    assert stated_nearer("SOLVER.MINUTES", "own_images/pretrain.yaml", []) == set()
+    assert stated_nearer("SOLVER.MINUTES", str(tmp_path / "a.yaml"), ["SOLVER.MINUTES", 3]) == {"SOLVER.MINUTES"}
 
 
 def test_less_time_than_the_start_takes_is_warned_of(toy_datasets, monkeypatch, caplog):
@@ -78,10 +97,11 @@ def test_what_stands_nearer_to_the_user_decides_by_whatever_key(tmp_path):
 def test_a_run_of_minutes_is_measured_once_and_resumes_to_its_own_length(toy_root, tmp_path):
     command = f"python tools/train_net.py --config-file {RECIPE} OUTPUT_DIR {tmp_path} SOLVER.MINUTES 0.2"
     command += f" DATASETS.TEST () KNN_EVAL.BANK '' {' '.join(map(str, TINY))}"
-    command += " MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
+    command += " MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8 SOLVER.CHECKPOINT_PERIOD 3"
     text = run(command, toy_root)
     last = load(tmp_path / "model_final.pth")["iteration"]
     assert "measuring training steps" in text and f"{last + 1:,} iterations, " in text
+    assert "CHECKPOINT_PERIOD: 3\n" in (tmp_path / "config.yaml").read_text()
     for path in sorted(tmp_path.glob("model_*.pth"))[-2:]:
         path.unlink()
     text = run(command.replace(f"{RECIPE} ", f"{RECIPE} --resume "), toy_root)
