@@ -9,7 +9,7 @@ import numpy as np
 from revisit.data.images.opening import strips
 from revisit.data.images.reader import read_size
 from revisit.data.sources.catalog import get_records
-from revisit.data.sources.labels import VOID, read_labels
+from revisit.data.sources.labels import VOID, read_ids, read_labels
 from revisit.data.sources.records import Records, ask_each, sample
 from revisit.errors import UserError, expect, first_few, translated
 from revisit.keys import DETECTORS, value_of
@@ -21,6 +21,8 @@ from detectron2.structures import BoxMode
 
 MARGIN = 1.0  # px that a box may reach over the edge of its image, as rounding makes it
 MOST_DOUBLED = 0.1  # of all boxes; few are slips of whoever drew them
+CLOSE = 8  # of two ids: grey levels that tell classes apart by eye lie further from each other
+EDGES = 0.2  # of all pixels, at most, are soft edges
 LISTED = 20  # classes, at most, whose counts are listed
 
 Note = tuple[int, str]  # a level of ``logging`` and a line to log, before there is a log
@@ -83,10 +85,13 @@ def inspect_masks(name: str, records: Records, *, to_learn: bool) -> list[Note]:
     """How many masks of a sample show each class, and on which share of their pixels; which classes none shows.
 
     Raises:
-        UserError: a mask that cannot be read; fewer than two classes, or no pixel of more than one to learn from.
+        UserError: a mask that cannot be read; white that would be a class; fewer than two classes, or no pixel of more
+            than one to learn from.
     """
     metadata, looked_at = MetadataCatalog.get(name), sample(records)
     classes, offset = metadata.stuff_classes, metadata.get("label_offset", 0)
+    if not offset:
+        _refuse_grey_levels(name, looked_at)
     expect(
         len(classes) > 1,
         f"data set {name!r} has one class, {first_few(classes)}: expected two, or nothing is told apart",
@@ -107,6 +112,36 @@ def inspect_masks(name: str, records: Records, *, to_learn: bool) -> list[Note]:
     is_whole = to_learn and len(looked_at) == len(records)
     expect(not is_whole or len(missing) < len(classes) - 1, f"{lacks}; expected two or more to learn from")
     return notes + [(logging.WARNING, lacks)] * bool(missing)
+
+
+def _refuse_grey_levels(name: str, records: Records) -> None:
+    """Raises UserError where masks are pictures whose white would count as void: of black, white and levels evenly
+    between, or of black and white with soft edges.
+
+    Masks are read until they have ids that lie close to each other, which ids of classes do: as a rule the first one.
+    """
+    pixels: Counter[int] = Counter()
+    gaps = np.empty(0)
+    for record in records:
+        ids, counts = np.unique(read_ids(record["sem_seg_file_name"]), return_counts=True)
+        pixels.update(dict(zip(ids.tolist(), counts.tolist(), strict=True)))
+        gaps = np.diff(sorted(pixels))
+        if (gaps < CLOSE).any() and not _has_soft_edges(pixels):
+            return
+    is_soft = _has_soft_edges(pixels)
+    is_even = len(pixels) <= 2 or np.ptp(gaps) <= 2
+    ids = [0, VOID] if is_soft else sorted(pixels)
+    levels = first_few([str(level) for level in ids]) + " with soft edges between" * is_soft
+    numbers = first_few([str(number) for number in range(len(ids))])
+    found = f"data set {name!r}: masks have no ids but {levels}, of which {VOID} is void, neither learned nor scored"
+    expect(not (VOID in pixels and (is_even or is_soft)), f"{found}: write them again with {numbers} in place of them")
+
+
+def _has_soft_edges(pixels: Counter[int]) -> bool:
+    """Whether most pixels, counted by id, are black or white, or nearly so, and some have a light grey."""
+    between = sum(count for level, count in pixels.items() if CLOSE <= level <= VOID - CLOSE)
+    has_light_ones = any(VOID // 2 < level < VOID for level in pixels)
+    return VOID in pixels and has_light_ones and between < EDGES * pixels.total()
 
 
 def _inspect_detection(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> list[Note]:

@@ -10,20 +10,17 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-import numpy as np
-
 from revisit.data.sources.box_layouts import VOC_CLASSES, read_names
 from revisit.data.sources.image_folders import NAMES_IN_LABELS, label_files, read_split
-from revisit.data.sources.labels import VOID, read_ids, read_labels
+from revisit.data.sources.labels import VOID, read_labels
 from revisit.data.sources.records import Records, ask_each
-from revisit.errors import expect, first_few, translated
+from revisit.errors import expect, translated
 
 from detectron2.data import MetadataCatalog
 from detectron2.data.datasets.cityscapes import load_cityscapes_semantic
 
 logger = logging.getLogger(__name__)
 
-CLOSE = 8  # of two ids: grey levels that tell classes apart by eye lie further from each other
 VOC_PIXEL_CLASSES = ("background", *VOC_CLASSES)
 # The 40 classes of Gupta et al. 2013, in the order of their ids 1 to 40.
 NYUD_CLASSES = (
@@ -84,38 +81,18 @@ def load_masks(images: Path, masks: Path, names: Path | None = None) -> Records:
     """Every image below ``images`` that has a PNG at its place below ``masks``: class ids from 0 on, 255 for void.
 
     Raises:
-        UserError: see label_files; masks whose white, 255, is a class.
+        UserError: see label_files.
     """
     expect(masks.resolve() != images.resolve(), f"{images} holds images and masks: expected a folder for each")
     mask_of = label_files(images, masks, ".png")
     if lacking := [image for image, mask in mask_of.items() if not mask]:
         total = f"{len(lacking)} of {len(mask_of)} images below {images}"
         logger.warning(f"{total} have no mask below {masks}: left out, such as {lacking[0]}")
-    _refuse_grey_levels(masks, [mask for mask in mask_of.values() if mask])
     return [
         {"file_name": image, "image_id": Path(image).stem, "sem_seg_file_name": str(mask)}
         for image, mask in mask_of.items()
         if mask
     ]
-
-
-def _refuse_grey_levels(folder: Path, masks: list[Path]) -> None:
-    """Raises UserError where masks hold black, white and levels evenly between, whose white would count as void.
-
-    Masks are read until two ids lie close to each other, which ids of classes do: as a rule those of the first one.
-    """
-    ids: set[int] = set()
-    gaps = np.empty(0)
-    for mask in masks:
-        ids.update(np.unique(read_ids(mask)).tolist())
-        gaps = np.diff(sorted(ids))
-        if (gaps < CLOSE).any():
-            return
-    is_even = len(ids) <= 2 or np.ptp(gaps) <= 2
-    levels = first_few([str(level) for level in sorted(ids)])
-    numbers = first_few([str(number) for number in range(len(ids))])
-    found = f"the masks below {folder} have no ids but {levels}, of which {VOID} is void, neither learned nor scored"
-    expect(not (VOID in ids and is_even), f"{found}: write the files again with {numbers} in place of {levels}")
 
 
 def masks_metadata(images: Path, masks: Path, names: Path | None = None) -> dict:
