@@ -82,6 +82,14 @@ def test_a_methods_file_is_its_mathematics_and_its_hooks():
     assert named == []
 
 
+def test_every_project_has_a_readme_and_its_line_in_the_map():
+    projects = {path.parent.name for path in (ROOT / "projects").glob("*/*.py")} - {"common"}
+    table = (ROOT / "projects/README.md").read_text()
+    lines = re.findall(r"^\| \[(\w+)\]\((\w+)/README\.md\) \| .+ \|$", table, re.MULTILINE)
+    assert sorted(lines) == [(name, name) for name in sorted(projects)]
+    assert [name for name in projects if not (ROOT / "projects" / name / "README.md").is_file()] == []
+
+
 def test_a_key_is_declared_in_one_place():
     calls = (node for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.Call))
     keys = Counter(
