@@ -120,6 +120,7 @@ def attempt(toy_datasets, tmp_path, monkeypatch):
         else:
             opts += [key, typed]
         case = f"case {seed}: {name} {key} {value!r:.80} ({kind}, {'file' if file == 'mutated.yaml' else 'typed'})"
+        print(case, flush=True)  # with -s, should it not end
         try:
             plan_and_train_a_step(file, opts, key)
         except UserError as error:
