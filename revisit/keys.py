@@ -16,6 +16,7 @@ from revisit.errors import UserError
 
 from detectron2.config import CfgNode
 from detectron2.modeling import META_ARCH_REGISTRY
+from fvcore.common.registry import Registry
 
 
 class Rule(NamedTuple):
@@ -65,6 +66,11 @@ def list_of(rule: Rule, count: int | None = None, *, least: int = 0, rising: boo
 def optional(rule: Rule) -> Rule:
     """As the rule, or None."""
     return Rule(f"None, or {rule.expected}", lambda v: v is None or rule.holds(v))
+
+
+def registered(registry: Registry, name: str) -> Rule:
+    """The name of an object in a registry, which may be filled until a config is checked. ``name``: the registry's."""
+    return Rule(f"a name in {name}", lambda v: isinstance(v, str) and v in registry)
 
 
 # Kinds of networks, as names of meta-architectures that read_by takes.

@@ -11,7 +11,7 @@ from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.finetuning.pixel_mapper import PixelMapper
 from revisit.data.loading.loader import FinetuneLoader
 from revisit.engine.evaluation_hooks import Evaluation
-from revisit.engine.hooks import FreshPreciseBN, Writers
+from revisit.engine.hooks import FreshPreciseBN
 from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import expect
 from revisit.evaluation.box_evaluators import BoxEvaluator
@@ -23,7 +23,6 @@ from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog, build_detection_test_loader
 from detectron2.engine import HookBase, hooks
 from detectron2.evaluation import DatasetEvaluator, PascalVOCDetectionEvaluator
-from detectron2.utils import comm
 from fvcore.nn.precise_bn import get_bn_modules
 
 EVALUATORS = {"pascal_voc": PascalVOCDetectionEvaluator, "sem_seg": SemSegEvaluator, "depth": DepthEvaluator}
@@ -55,7 +54,6 @@ class FinetuneTrainer(RevisitTrainer):
             Evaluation(self.folder),
             self.best_checkpoint(),
             self.checkpoints(),
-            Writers(self.build_writers(), period=20) if comm.is_main_process() else None,  # last: it has all numbers
         ]
 
     def _precise_bn(self) -> FreshPreciseBN | None:

@@ -5,7 +5,6 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from revisit.keys import SWITCH, declare, integer
 
 from detectron2.engine import DefaultTrainer, HookBase, hooks
 from detectron2.utils import comm
-from detectron2.utils.events import CommonMetricPrinter, get_event_storage
+from detectron2.utils.events import get_event_storage
 
 logger = logging.getLogger(__name__)
 
@@ -200,45 +199,6 @@ class Checkpoints(HookBase):
             raise UserError(f"{failure}; older checkpoints are untouched: free some space and resume with --resume")
         if failure:
             logger.error(f"NO CHECKPOINT: {failure}. The run continues and will try again; older ones are untouched")
-
-
-class Writers(hooks.PeriodicWriter):
-    """The last hook: Detectron2's PeriodicWriter, which writes at some other moments too.
-
-    A line of progress follows the first steps too, and the scores of every evaluation are written at once: Detectron2
-    would lose what another evaluation follows within its period. What a full disk does not take is lost, and said.
-    """
-
-    EARLY = (1, 2, 5, 10)  # steps
-    _warned = False
-
-    def before_train(self) -> None:
-        self._write(progress=False)
-
-    def after_step(self) -> None:
-        trainer = self.trainer
-        self._try(super().after_step)
-        written = (trainer.iter + 1) % self._period == 0 or trainer.is_last_step  # a second line has no time to tell of
-        if trainer.iter + 1 - trainer.start_iter in self.EARLY and not written:
-            self._write(progress=True)
-        if trainer.is_evaluated:
-            self._write(progress=False)
-
-    def after_train(self) -> None:
-        self._try(super().after_train)
-
-    def _write(self, *, progress: bool) -> None:
-        for writer in self._writers:
-            if isinstance(writer, CommonMetricPrinter) == progress:
-                self._try(writer.write)
-
-    def _try(self, write: Callable[[], None]) -> None:
-        try:
-            write()
-        except OSError as error:
-            if not self._warned:
-                logger.error(f"metrics cannot be written ({error}): some of them will be missing. The run continues")
-            self._warned = True
 
 
 class FreshPreciseBN(hooks.PreciseBN):

@@ -7,23 +7,22 @@ from pathlib import Path
 
 from torch import nn
 
-from revisit.checkpoint.run_folder import VIEWS
 from revisit.data.loading.loader import ResumableLoader, with_looks
 from revisit.data.sources.records import fingerprint
 from revisit.engine.evaluation_hooks import Evaluation, LabelFreeHistory, LabelFreeResults, StartScores
-from revisit.engine.hooks import CollapseAlarm, CropFallbacks, ReadErrors, Throughput, Writers
+from revisit.engine.hooks import CollapseAlarm, CropFallbacks, ReadErrors, Throughput
 from revisit.engine.trainer import RevisitTrainer
 from revisit.evaluation.classifiers import fit_linear, knn_classify, top1
 from revisit.evaluation.features import Features, extractor
 from revisit.evaluation.label_free import LABEL_FREE, label_free_scores, watched_records
 from revisit.modeling.distributed import share_state, unwrap
 from revisit.modeling.meta_arch.pretraining import metrics_period
-from revisit.viz.pretraining_sheets import neighbor_gallery, object_gallery, save_view_sheet
+from revisit.viz.pretraining_sheets import neighbor_gallery, object_gallery
 
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase, hooks
 from detectron2.utils import comm
-from detectron2.utils.events import EventWriter, get_event_storage
+from detectron2.utils.events import get_event_storage
 
 logger = logging.getLogger(__name__)
 
@@ -60,13 +59,7 @@ class PretrainTrainer(RevisitTrainer):
             self.best_checkpoint(),  # which has the line above, and may be the last
             StartScores(how, cfg.TEST.EVAL_PERIOD) if cfg.MONITOR.IMAGES or cfg.KNN_EVAL.BANK else None,  # sums up
             self.checkpoints(),
-            Writers(self.build_writers(), period=20) if comm.is_main_process() else None,  # last: it has all numbers
         ]
-
-    def build_writers(self) -> list[EventWriter]:
-        if self.cfg.WRITERS and not (self.folder / VIEWS).exists():  # which services get too
-            save_view_sheet(self.cfg, self.folder / VIEWS)
-        return super().build_writers()
 
     def inputs_of(self, iteration: int) -> tuple[dict, list[str]]:
         return self.data_loader.batch_of(iteration), self.data_loader.images_of(iteration)

@@ -20,7 +20,7 @@ from revisit.engine.same_experiment import check_same_experiment, plain_config
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.engine.stop_signals import StopSignals, announce
 from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_finite
-from revisit.engine.writers import TRACKERS
+from revisit.engine.writers import WRITER_REGISTRY, Writers
 from revisit.errors import KilledWorkerError, UserError, first_line, told_by_worker, translated
 from revisit.files import write_whole
 from revisit.keys import SWITCH, declare
@@ -109,8 +109,8 @@ class RevisitTrainer(DefaultTrainer):
         return BestCheckpoint(self.folder, self.cfg.TEST.PATIENCE) if self.cfg.TEST.KEEP_BEST else None
 
     def build_writers(self) -> list[EventWriter]:
-        trackers = [TRACKERS[name](self.cfg) for name in self.cfg.WRITERS]  # before TensorBoard's, which wandb patches
-        return [*super().build_writers(), *trackers]
+        added = [WRITER_REGISTRY.get(name)(self.cfg) for name in self.cfg.WRITERS]  # first: wandb patches TensorBoard's
+        return [*super().build_writers(), *added]
 
     @property
     def is_evaluated(self) -> bool:
@@ -191,6 +191,8 @@ class RevisitTrainer(DefaultTrainer):
             why = self.ending or f"the run has finished its {self.max_iter} iterations"
             logger.info(f"nothing to do: {why} (--eval-only evaluates it again)")
             return
+        if comm.is_main_process():  # opened here: a run that is refused or has nothing to do leaves no open file
+            self.register_hooks([Writers(self.build_writers())])
         try:
             with self.signals:
                 TrainerBase.train(self, self.start_iter, self.max_iter)

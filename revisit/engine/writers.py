@@ -1,140 +1,75 @@
-"""Services that track runs, as Detectron2's EventWriters: WRITERS ("wandb", "mlflow"), beside TensorBoard."""
+"""Where a run's metrics go: the console, metrics.json, TensorBoard, and what WRITERS adds."""
 
-import json
 import logging
-import os
-import re
-from collections import defaultdict
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
-from revisit.checkpoint.run_folder import NEIGHBOURS, RUN_IDS, VIEWS
-from revisit.engine.same_experiment import plain_config
-from revisit.errors import UserError, first_line
-from revisit.files import written_whole
-from revisit.imports import require_package
-from revisit.keys import declare, list_of, one_of
+from revisit.keys import declare, list_of, registered
 
-from detectron2.config import CfgNode
-from detectron2.utils.events import EventWriter, get_event_storage
-
-_WINDOW = 20  # iterations over which losses are smoothed, as in TensorBoard
+from detectron2.engine import HookBase
+from detectron2.utils.events import CommonMetricPrinter, EventWriter
+from fvcore.common.registry import Registry
 
 logger = logging.getLogger(__name__)
 
+WRITER_REGISTRY = Registry("WRITER")
+WRITER_REGISTRY.__doc__ = """
+Writers by the names that WRITERS takes. Each is called with the frozen config when a training starts, on the main
+process alone, and returns an ``EventWriter``. The training ends by whatever its ``write`` raises, but for OSError.
+"""
 
 declare(
     "WRITERS",
     (),
-    "Services that track runs beside TensorBoard, by their own settings (docs/training.md).",
-    list_of(one_of("wandb", "mlflow")),
+    "Writers of metrics beside the console, metrics.json and TensorBoard: wandb, mlflow (docs/training.md), or your "
+    "own (docs/extending.md).",
+    list_of(registered(WRITER_REGISTRY, "WRITER_REGISTRY")),
     may_change=True,
 )
 
 
-class RunTracker(EventWriter):
-    """One service, whose run has the config, scalars and pictures. It is made before TensorBoard's writer.
+class Writers(HookBase):
+    """Writes metrics every PERIOD iterations and after the last one; closes the writers when the training ends.
 
-    One that fails on the way is reported once, and the training continues.
-
-    Raises:
-        UserError: its package is not installed, or it does not start.
+    A line of progress also follows the first steps. The scores of an evaluation are written at once: Detectron2's
+    PeriodicWriter would lose those that another evaluation follows within its period. If the disk is full, metrics are
+    dropped and one warning is logged. Must be the last hook.
     """
 
-    PACKAGE = ""
+    PERIOD = 20  # iterations
+    EARLY = (1, 2, 5, 10)  # steps
 
-    def __init__(self, cfg: CfgNode):
-        self._folder, self._sent, self._failed = Path(cfg.OUTPUT_DIR), -1, False
-        self._pictures = set(self._folder.glob(NEIGHBOURS))  # of an earlier part of this run
-        missing = f"WRITERS names {self.PACKAGE}, which is not installed: run pip install {self.PACKAGE}"
-        self.package = require_package(self.PACKAGE, missing)
-        record = self._folder / RUN_IDS
-        ids = json.loads(record.read_text()) if record.exists() else {}
-        try:
-            ids[self.PACKAGE] = self.open(cfg, ids.get(self.PACKAGE))
-        except Exception as error:  # of the service's own kinds
-            message = f"WRITERS {self.PACKAGE} cannot start a run ({first_line(error)}): expected its own settings, "
-            raise UserError(f"{message}such as WANDB_MODE=offline or MLFLOW_TRACKING_URI, or no such writer") from error
-        with written_whole(record) as temporary:
-            temporary.write_text(json.dumps(ids))
+    def __init__(self, writers: Sequence[EventWriter]):
+        self._writers = writers
+        self._printers = [writer for writer in writers if isinstance(writer, CommonMetricPrinter)]
+        self._files = [writer for writer in writers if writer not in self._printers]
+        self._warned = False
 
-    def open(self, cfg: CfgNode, run_id: str | None) -> str:
-        """Start a run with the config, or continue the one of ``run_id``; returns its id."""
+    def before_train(self) -> None:
+        self._write(self._files)
 
-    def send(self, scalars: dict[str, float], iteration: int) -> None:
-        """Send new scalars, unless the service reads what TensorBoard gets."""
-
-    def send_picture(self, path: Path, iteration: int) -> None: ...
-
-    def write(self) -> None:
-        if self._failed:
+    def after_step(self) -> None:
+        trainer = self.trainer
+        if (trainer.iter + 1) % self.PERIOD == 0 or trainer.is_last_step:
+            self._write(self._writers)
             return
-        storage, by_iteration = get_event_storage(), defaultdict(dict)
-        for name, (value, iteration) in storage.latest_with_smoothing_hint(_WINDOW).items():
-            if iteration > self._sent:
-                by_iteration[iteration][name] = float(value)
-        pictures = {*self._folder.glob(NEIGHBOURS), *self._folder.glob(VIEWS)} - self._pictures
+        if trainer.iter + 1 - trainer.start_iter in self.EARLY:
+            self._write(self._printers)
+        if trainer.is_evaluated:
+            self._write(self._files)
+
+    def after_train(self) -> None:
+        self._write(self._writers)
+        for writer in self._writers:
+            self._try(writer.close)
+
+    def _write(self, writers: Sequence[EventWriter]) -> None:
+        for writer in writers:
+            self._try(writer.write)
+
+    def _try(self, action: Callable[[], None]) -> None:
         try:
-            for iteration, scalars in sorted(by_iteration.items()):
-                self.send(scalars, iteration)
-            for path in sorted(pictures):
-                self.send_picture(path, storage.iter)
-        except Exception as error:  # of the service's own kinds; a training of days must not end by them
-            logger.error(f"{self.PACKAGE} fails ({first_line(error)}) and gets nothing from here on. The run continues")
-            self._failed = True
-        self._sent = max([self._sent, *by_iteration])
-        self._pictures |= pictures
-
-
-class WandbTracker(RunTracker):
-    """Weights & Biases, by its own settings: WANDB_PROJECT, WANDB_MODE and others. It reads TensorBoard's scalars."""
-
-    PACKAGE = "wandb"
-
-    def open(self, cfg: CfgNode, run_id: str | None) -> str:
-        options = {"dir": cfg.OUTPUT_DIR, "name": self._folder.name, "config": plain_config(cfg)}
-        self.package.tensorboard.unpatch()  # of an earlier run of this process
-        # sync_tensorboard=True would wait 10 s at the end for a second folder of events, to find out what both share.
-        self.package.tensorboard.patch(save=False, root_logdir=cfg.OUTPUT_DIR)
-        self._run = self.package.init(id=run_id, resume="allow", **options)
-        return self._run.id
-
-    def send_picture(self, path: Path, iteration: int) -> None:
-        picture = self.package.Image(str(path))
-        self._run.log({path.stem.split("_")[0]: picture, "global_step": iteration})  # as TensorBoard counts
-
-    def close(self) -> None:
-        self._run.finish()
-
-
-class MlflowTracker(RunTracker):
-    """MLflow, by MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME; without the first a database in OUTPUT_DIR."""
-
-    PACKAGE = "mlflow"
-
-    def open(self, cfg: CfgNode, run_id: str | None) -> str:
-        folder, place = self._folder.resolve(), None
-        if not self.package.is_tracking_uri_set():
-            self.package.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
-            place = (folder / "mlflow_files").as_uri()
-        if run_id is not None:
-            return self.package.start_run(run_id).info.run_id
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "revisit"
-        if self.package.get_experiment_by_name(name) is None:
-            self.package.create_experiment(name, place)
-        self.package.set_experiment(name)
-        run = self.package.start_run(run_name=folder.name)
-        self.package.log_params(plain_config(cfg))
-        return run.info.run_id
-
-    def send(self, scalars: dict[str, float], iteration: int) -> None:
-        names = {name: re.sub(r"[^\w\-./ ]", "_", name) for name in scalars}
-        self.package.log_metrics({names[name]: value for name, value in scalars.items()}, step=iteration)
-
-    def send_picture(self, path: Path, iteration: int) -> None:
-        self.package.log_artifact(str(path))
-
-    def close(self) -> None:
-        self.package.end_run()
-
-
-TRACKERS = {tracker.PACKAGE: tracker for tracker in (WandbTracker, MlflowTracker)}
+            action()
+        except OSError as error:
+            if not self._warned:
+                logger.error(f"metrics cannot be written ({error}): some of them will be missing. The run continues")
+            self._warned = True

@@ -10,12 +10,13 @@ from runs import assert_resumes, load, run, run_config, train, train_for_module
 from trees import refused
 
 from revisit.engine.finetune_trainer import FinetuneTrainer
-from revisit.engine.hooks import CollapseAlarm, ReadErrors, Throughput, Writers
+from revisit.engine.hooks import CollapseAlarm, ReadErrors, Throughput
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.setup import make_config
 from revisit.engine.solver import resolve_schedule
 from revisit.engine.train_step import TrainStep
 from revisit.engine.trainer import RevisitTrainer
+from revisit.engine.writers import Writers
 from revisit.errors import UserError
 from revisit.viz.curves import read_metrics
 
@@ -188,7 +189,7 @@ def test_a_collapse_is_reported_once_and_a_healthy_run_never_is(storage, caplog,
 def test_a_line_of_progress_follows_the_first_steps_and_every_twentieth_once(monkeypatch):
     lines = []
     monkeypatch.setattr(CommonMetricPrinter, "write", lambda printer: lines.append(hook.trainer.iter))
-    hook = Writers([CommonMetricPrinter(100)], period=20)
+    hook = Writers([CommonMetricPrinter(100)])
     for iteration in range(18, 42):  # of a resumed run
         steps = {"iter": iteration, "start_iter": 18, "max_iter": 42}
         hook.trainer = SimpleNamespace(**steps, is_evaluated=True, is_last_step=iteration == 41)

@@ -11,7 +11,8 @@ import pytest
 from runs import run_config, train
 from trees import refused
 
-from revisit.engine.writers import TRACKERS, MlflowTracker
+from projects.Trackers.trackers import MlflowTracker
+from revisit.engine.writers import WRITER_REGISTRY
 from revisit.viz.curves import read_metrics
 
 KNN = ("DATASETS.TEST", ("toy_objects_heldout",), "KNN_EVAL.BANK", "toy_objects_train", "KNN_EVAL.IMAGE_SIZE", 32)
@@ -31,7 +32,7 @@ def offline(monkeypatch):
 
 def test_a_service_that_is_not_installed_is_refused(toy_datasets, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
-    refused("pip install wandb", TRACKERS["wandb"], run_config(tmp_path))
+    refused("pip install wandb", WRITER_REGISTRY.get("wandb"), run_config(tmp_path))
 
 
 def trained_and_resumed(folder: Path, service: str, forget: Callable[[], None] = lambda: None) -> str:

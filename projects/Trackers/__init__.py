@@ -1,0 +1,1 @@
+"""Weights & Biases and MLflow as writers of a run's metrics."""

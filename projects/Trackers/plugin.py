@@ -1,0 +1,3 @@
+"""Adds the writers wandb and mlflow."""
+
+from projects.Trackers import trackers as trackers
