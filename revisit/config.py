@@ -31,6 +31,11 @@ from detectron2.config import CfgNode, get_cfg
 # The core's modules that declare keys, or bring in those that do.
 OWNERS = ("modeling", "data", "data.augmentation_on_device", "data.finetuning.pixel_mapper", "evaluation.label_free")
 OWNERS += ("engine.merging", "engine.measuring")
+# Keys of earlier versions, and what to do instead.
+REMOVED = {
+    "DATALOADER.DECODE_ON_DEVICE": "set DATALOADER.AUGMENT_ON_DEVICE True, or raise DATALOADER.NUM_WORKERS",
+    "VIEWS.REDUCED_IMAGES": "make smaller images once, by tools/make_shards.py --short-side",
+}
 
 
 def add_revisit_config(cfg: CfgNode) -> None:

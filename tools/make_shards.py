@@ -11,7 +11,7 @@ done already is kept, so an interrupted call resumes where it stopped. The folde
 reads (s3://..., gs://...: with that protocol's own package installed).
 
 To train from photographs that are far larger than its crops need, --short-side N packs JPEGs of that size instead of
-images that are larger. A pretraining accepts such shards with VIEWS.REDUCED_IMAGES True.
+images that are larger.
 
 Of tar files in WebDataset's layout from elsewhere, --index-only makes the index:
 
@@ -82,8 +82,7 @@ def main() -> None:
     short_side = read_manifest(args.output).get("short_side", 0)
     index = write_index(args.output, paths, short_side)
     print(f"{args.output / INDEX}: {len(index.shard):,} images in {len(paths):,} shards")
-    accepted = " VIEWS.REDUCED_IMAGES True" if short_side else ""
-    print(f"in configs: DATASETS.TRAIN \"('shards:{args.output}',)\"{accepted}")
+    print(f"in configs: DATASETS.TRAIN \"('shards:{args.output}',)\"")
 
 
 def make_shards(

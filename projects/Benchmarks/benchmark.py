@@ -2,7 +2,7 @@
 """Measure one part of the project against a reference in the same run: medians, spread and their ratio.
 
     python projects/Benchmarks/benchmark.py input
-    python projects/Benchmarks/benchmark.py input --height 3000 --images 16 VIEWS.REDUCED_IMAGES True
+    python projects/Benchmarks/benchmark.py input --height 3000 --images 16
     python projects/Benchmarks/benchmark.py --repeats 9 head --batch 64
     python projects/Benchmarks/benchmark.py step SOLVER.AMP.ENABLED False MODEL.CHANNELS_LAST False
     python projects/Benchmarks/benchmark.py --repeats 3 end2end --files folder:/data/photos DATALOADER.NUM_WORKERS 16

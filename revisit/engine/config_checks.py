@@ -36,11 +36,6 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
     expect(share % parts == 0, f"SOLVER.ACCUMULATION_STEPS {parts} does not divide the {share} images of a process")
     if method := method_of(cfg):
         expect(cfg.INPUT.FORMAT == "RGB", f"INPUT.FORMAT {cfg.INPUT.FORMAT}: pretraining reads RGB")
-        if cfg.DATALOADER.DECODE_ON_DEVICE and (cfg.VIEWS.RESAMPLING != "antialias" or cfg.VIEWS.REDUCED_IMAGES):
-            raise UserError(
-                "DATALOADER.DECODE_ON_DEVICE True resizes whole images by PIL's filter: expected "
-                "VIEWS.RESAMPLING antialias and VIEWS.REDUCED_IMAGES False"
-            )
         counted = cfg.clone()  # of as many images as there may be, until it is known how many there are
         resolve_by_images(counted, MANY)
         method.check(counted, share)
@@ -112,8 +107,6 @@ def _notes_of_warmup(cfg: CfgNode, length: int) -> list[str]:
 def check_hardware(cfg: CfgNode) -> None:
     """Check what this machine cannot run; a dry run may plan it for another one. Raises UserError."""
     amp = cfg.SOLVER.AMP
-    if method_of(cfg) and cfg.DATALOADER.DECODE_ON_DEVICE and cfg.MODEL.DEVICE == "cpu":
-        raise UserError("DATALOADER.DECODE_ON_DEVICE True needs a GPU: expected False on the CPU")
     if not amp.ENABLED or cfg.MODEL.DEVICE != "cpu":
         return
     if amp.DTYPE == "float16":

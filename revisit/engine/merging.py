@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from revisit.checkpoint.run_folder import Trained
-from revisit.config import OF_A_RUN, add_revisit_config
+from revisit.config import OF_A_RUN, REMOVED, add_revisit_config
 from revisit.errors import UserError, did_you_mean, expect, translated
 from revisit.files import output_path, read_yaml
 from revisit.imports import import_modules
@@ -135,7 +135,8 @@ def _merge(cfg: CfgNode, values: Mapping[str, object], where: str) -> None:
     current = dotted_keys(cfg)
     for key, value in values.items():
         if key not in current:
-            raise UserError(f"{where}: unknown config key {key}{did_you_mean(key, current)}")
+            hint = f": it was removed; {REMOVED[key]}" if key in REMOVED else did_you_mean(key, current)
+            raise UserError(f"{where}: unknown config key {key}{hint}")
         with translated(where):
             cfg.merge_from_list([key, _fitted(key, value, current[key], where)])
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from revisit.checkpoint.run_folder import Trained
-from revisit.config import MAKERS, NO_MAKERS
+from revisit.config import MAKERS, NO_MAKERS, REMOVED
 from revisit.data.sources.inspection import Note
 from revisit.data.sources.records import PARTS, changes
 from revisit.errors import UserError
@@ -53,6 +53,9 @@ def check_same_experiment(
     Raises:
         UserError: keys that differ and are not ``accepted``, all of them.
     """
+    for key in sorted(REMOVED.keys() & saved["config"].keys()):
+        if value := saved["config"][key]:
+            logger.warning(f"the checkpoint had {key} {value}, which was removed: from here on it has no effect")
     differences = _compare(cfg, images, saved, other_processes)
     refused = [d for d in differences if d.key == DATA or not may_change(cfg, d.key)]
     listed = ", ".join(map(str, refused))

@@ -90,15 +90,10 @@ def test_objects_change_no_view_and_are_the_same_for_an_image_in_an_epoch():
     assert not np.array_equal(views["anchor_objects"], with_boxes(PLACES, 2, 2)["anchor_objects"])
 
 
-@pytest.mark.parametrize("key", ["AUGMENT_ON_DEVICE", "DECODE_ON_DEVICE"])
-def test_objects_are_the_same_wherever_views_are_made(key):
-    options = (*OBJECTS, "VIEWS.RESAMPLING", "antialias")
-    here, there = (tiny_config(*options, f"DATALOADER.{key}", on_device) for on_device in (False, True))
-    batches = [
-        ViewDataset([{"image": PLACES}], ViewMapper.from_config(cfg), decode_on_device=cfg.DATALOADER.DECODE_ON_DEVICE)
-        for cfg in (here, there)
-    ]
-    one, other = (dataset.__getitems__([(0, 0), (3, 0)])["positive_objects"] for dataset in batches)
+def test_objects_are_the_same_wherever_looks_are_applied():
+    configs = [tiny_config(*OBJECTS, "DATALOADER.AUGMENT_ON_DEVICE", on_device) for on_device in (False, True)]
+    datasets = [ViewDataset([{"image": PLACES}], ViewMapper.from_config(cfg)) for cfg in configs]
+    one, other = (dataset.__getitems__([(0, 0), (3, 0)])["positive_objects"] for dataset in datasets)
     assert one.shape == (2, 5, 4) and np.array_equal(one, other, equal_nan=True)
 
 

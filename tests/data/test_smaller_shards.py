@@ -123,12 +123,11 @@ def test_an_evaluation_takes_them_where_it_enlarges_none(made, monkeypatch, key,
     assert f"short side of {SIDE} px" in line and f"IMAGE_SIZE {size + 1}" in line and f"{least} px" in line
 
 
-def test_training_and_statistics_of_batch_norm_take_none_that_they_enlarge(made, monkeypatch):
+def test_a_training_notes_smaller_images_and_statistics_refuse_them(made, monkeypatch):
     monkeypatch.setattr("revisit.engine.data_checks.look_at_images", lambda *_, **options: [])  # one of them is broken
     cfg = tiny_config("DATASETS.TRAIN", (f"shards:{made}",))
-    assert "VIEWS.REDUCED_IMAGES" in refusal(inspect_training, cfg)
-    cfg.VIEWS.REDUCED_IMAGES = True
-    assert inspect_training(cfg)[0] == 9
+    num_images, notes = inspect_training(cfg)
+    assert num_images == 9 and f"made smaller, to a short side of {SIDE} px" in str(notes)
     folded = {"MODEL.RESNETS.NORM": "FrozenBN"}
     weights = SimpleNamespace(description=SimpleNamespace(FOLDED=folded), flags=folded)
     assert "expected at least 256 px" in refusal(recalibrate, weights, f"shards:{made}")

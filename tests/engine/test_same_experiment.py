@@ -85,6 +85,13 @@ def test_whatever_differs_is_refused_unless_every_key_of_the_experiment_is_accep
     check_same_experiment(cfg, IMAGES, saved, accepted=refused)
 
 
+def test_a_checkpoint_with_a_removed_key_resumes_with_a_warning(caplog):
+    cfg = config("KNNMoCo")
+    saved = {"config": plain_config(cfg) | {"VIEWS.REDUCED_IMAGES": True}, "images": IMAGES}
+    check_same_experiment(cfg, IMAGES, saved)
+    assert "had VIEWS.REDUCED_IMAGES True, which was removed" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("kind", "key", "may"),
     [
@@ -95,7 +102,7 @@ def test_whatever_differs_is_refused_unless_every_key_of_the_experiment_is_accep
         ("KNNMoCo", "MODEL.RPN.NMS_THRESH", True),
         ("detection", "MODEL.RPN.NMS_THRESH", False),
         ("detection", "MODEL.FPN.OUT_CHANNELS", False),
-        ("KNNMoCo", "VIEWS.REDUCED_IMAGES", False),
+        ("KNNMoCo", "VIEWS.RESAMPLING", False),
         ("detection", "INPUT.MIN_SIZE_TEST", True),
         ("segmentation_voc", "INPUT.SQUASH", False),
         ("detection", "INPUT.SQUASH", True),
@@ -350,7 +357,7 @@ RATES = ("SOLVER.BASE_LR", "SOLVER.BIAS_LR_FACTOR", "SOLVER.WEIGHT_DECAY", "SOLV
 RATES += ("SOLVER.WEIGHT_DECAY_BIAS", "SOLVER.LR_SCHEDULER_NAME", "SOLVER.WARMUP_FACTOR", "SOLVER.WARMUP_ITERS")
 RATES += ("SOLVER.WARMUP_METHOD", "SOLVER.MAX_ITER", "SOLVER.STEPS", "SOLVER.GAMMA", "SOLVER.POLY_POWER")
 ROUNDED = ("MODEL.CHANNELS_LAST", "DATALOADER.AUGMENT_ON_DEVICE")  # alike but for rounding, which grows
-ELSEWHERE = ("MODEL.DEVICE", "MODEL.COMPILE", "DATALOADER.DECODE_ON_DEVICE")
+ELSEWHERE = ("MODEL.DEVICE", "MODEL.COMPILE")
 VALUES = {
     "SOLVER.BASE_LR": 0.01, "SOLVER.WEIGHT_DECAY_BIAS": 0.1, "SOLVER.LR_SCHEDULER_NAME": "PolynomialLR",
     "SOLVER.WARMUP_METHOD": "constant", "KNN_EVAL.BANK": "", "DATASETS.TEST": (), "SOLVER.STEPS": (1,),

@@ -208,6 +208,7 @@ def test_ranges_hold_what_lies_inside(low, high, value):
     ("text", "message"),
     [
         ("SOLVER:\n  BASE_LRR: 0.1\n", "unknown config key SOLVER.BASE_LRR; did you mean SOLVER.BASE_LR"),
+        ("VIEWS:\n  REDUCED_IMAGES: true\n", "unknown config key VIEWS.REDUCED_IMAGES: it was removed; make smaller"),
         ("_BASE_: mine.yaml\n", ".*leads to more than 30 files, or back to itself"),
         ("OUTPUT_DIR: !!python/object/apply:os.mkdir ['{}/owned']\n", ".*could not determine a constructor"),
         *((text, "") for text in ("", "- 1\n", "_BASE_: missing.yaml\n", "_BASE_: 5\n", "SOLVER: 3\n", "a: [\n")),

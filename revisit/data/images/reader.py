@@ -38,8 +38,6 @@ _END_OF_JPEG = b"\xff\xd9"
 _PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)  # markers of JPEG
 _TIFF_WIDTH, _TIFF_HEIGHT = 256, 257  # tags of TIFF
 _LYING = (5, 6, 7, 8)  # orientations whose rows are columns
-# By what the sides are divided. With OpenCV's flags for reduced colours its RGB cannot be had.
-_REDUCED = {1: 0} | {n: getattr(cv2, f"IMREAD_REDUCED_GRAYSCALE_{n}") for n in (2, 4, 8)}
 
 
 class Picture(NamedTuple):
@@ -52,7 +50,7 @@ class Picture(NamedTuple):
 
     @property
     def is_jpeg(self) -> bool:
-        """Whether ``decode`` can make the image smaller."""
+        """Whether these are the bytes of a JPEG."""
         return isinstance(self.data, bytes) and self.data.startswith(JPEG_MAGIC)
 
     @property
@@ -63,26 +61,10 @@ class Picture(NamedTuple):
         with _naming(self.name):
             return _upright_size(io.BytesIO(self.data))
 
-    def plain_jpeg_size(self) -> tuple[int, int] | None:
-        """(height, width) in px of a whole JPEG that every decoder shows alike: upright, grey or RGB. None of others.
-
-        Raises:
-            UnreadableImageError: a truncated or damaged JPEG, as far as its segments tell.
-        """
-        if not self.is_jpeg:
-            return None
-        with _naming(self.name), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # as _decode_by_pil
-            _check_jpeg(self.data)
-            image = open_image(self.data)
-            is_plain = image.mode in ("L", "RGB") and image.info.get("adobe_transform", 1) == 1
-            return (image.height, image.width) if is_plain and _orientation(image) in (None, 1) else None
-
-    def decode(self, reduction: int = 1, like_pil: bool = False, complete: bool = False) -> np.ndarray:
+    def decode(self, like_pil: bool = False, complete: bool = False) -> np.ndarray:
         """The (H, W, 3) uint8 RGB image, upright as its EXIF orientation says.
 
         Args:
-            reduction: 1, 2, 4 or 8. A JPEG comes as ceil(H / reduction) x ceil(W / reduction) px; anything else whole.
             like_pil: have a whole JPEG decoded by PIL, as Detectron2 does: OpenCV differs by a grey level or two.
             complete: take a truncated JPEG too, as OpenCV fills it, unless nothing of it is there. It is logged once.
 
@@ -100,9 +82,9 @@ class Picture(NamedTuple):
                 except TruncatedImageError:
                     if not complete:
                         raise
-                    return _complete(self.data, reduction, self.name)
+                    return _complete(self.data, self.name)
                 if not like_pil:
-                    return _decode_by_opencv(self.data, reduction)
+                    return _decode_by_opencv(self.data)
             return _decode_by_pil(self.data, self.bit_depth)
 
 
@@ -166,16 +148,16 @@ def _naming(name: str) -> Iterator[None]:
         raise UnreadableImageError(f"{name}: {first_line(error)}") from error
 
 
-def _decode_by_opencv(data: bytes, reduction: int) -> np.ndarray:
+def _decode_by_opencv(data: bytes) -> np.ndarray:
     # 2.5 times as fast as PIL here, but fills the missing rest of a truncated file with grey.
-    image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB | _REDUCED[reduction])
+    image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
     if image is None:
         raise UnreadableImageError("OpenCV cannot decode this JPEG")
     return image
 
 
-def _complete(data: bytes, reduction: int, name: str) -> np.ndarray:
-    image = _decode_by_opencv(data + _END_OF_JPEG, reduction)
+def _complete(data: bytes, name: str) -> np.ndarray:
+    image = _decode_by_opencv(data + _END_OF_JPEG)
     if (image == image[0, 0]).all():
         raise UnreadableImageError("truncated JPEG, of which nothing is there")
     message = f"{name} is a truncated JPEG: what is missing is grey"

@@ -12,7 +12,6 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from revisit.data.augmentation_on_device import apply_looks
-from revisit.data.decoding_on_device import Uncut, cut
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.images.reader import open_record, read_or_next
 from revisit.data.loading.sampler import EpochBatchSampler, GroupedBatchSampler
@@ -39,7 +38,6 @@ class ViewBatch(TypedDict, total=False):
     anchor: torch.Tensor  # (B, 3, H, W) uint8 RGB
     positive: torch.Tensor  # (B, 3, H, W) uint8 RGB
     small: torch.Tensor  # (B, N, 3, h, w) uint8 RGB
-    uncut: Uncut  # instead of all views until ``with_looks``, where the device decodes
     anchor_looks: np.ndarray  # (B,) until ``with_looks``, where the device applies them; so positive_looks
     small_looks: np.ndarray  # (B, N)
     anchor_objects: torch.Tensor  # (B, O, 4) float32, as Views has them; so positive_objects
@@ -52,8 +50,7 @@ class ViewBatch(TypedDict, total=False):
 class ViewDataset(Dataset):
     """Views by (epoch, image index), with the class where ``labelled``.
 
-    An unreadable image is replaced by the next readable one in the list. With ``decode_on_device`` nothing is cut, and
-    of JPEGs nothing decoded.
+    An unreadable image is replaced by the next readable one in the list.
     """
 
     def __init__(
@@ -62,21 +59,18 @@ class ViewDataset(Dataset):
         mapper: ViewMapper,
         labelled: bool = False,
         bit_depth: int | None = None,
-        decode_on_device: bool = False,
     ):
         self.records = DatasetFromList(records, copy=False)
         self._mapper = mapper
         self._labelled = labelled
         self._bit_depth = bit_depth
-        self._decode_on_device = decode_on_device
 
     def __len__(self) -> int:
         return len(self.records)
 
     def __getitems__(self, keys: list[tuple[int, int]]) -> ViewBatch:
         """A batch of the images of (epoch, index). Tensors are views of (..., H, W, 3) memory: channels-last."""
-        shapes = {} if self._decode_on_device else self._mapper.shapes
-        tensors = {name: _empty((len(keys), *shape)) for name, shape in shapes.items()}
+        tensors = {name: _empty((len(keys), *shape)) for name, shape in self._mapper.shapes.items()}
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         views, errors, labels = [], [], []
         for n, (epoch, index) in enumerate(keys):
@@ -94,24 +88,13 @@ class ViewDataset(Dataset):
         if self._mapper.looks_on_device:
             looks = (f"{name}_looks" for name in self._mapper.shapes)
             batch.update({name: np.stack([of_image[name] for of_image in views]) for name in looks})
-        if self._decode_on_device:
-            pixels = [of_image["pixels"] for of_image in views]
-            data = _empty((sum(map(np.size, pixels)),))
-            np.concatenate([array.ravel() for array in pixels], out=data.numpy())
-            boxes = np.stack([np.vstack(of_image["boxes"][:3]) for of_image in views])
-            batch["uncut"] = Uncut(data, [array.shape for array in pixels], boxes, self._mapper.shapes)
         if self._labelled:
             batch["label"] = torch.tensor(labels)
         return batch
 
     def _views_of(self, epoch: int, index: int, room: dict[str, np.ndarray], record: dict) -> Views:
         picture = open_record(record, self._bit_depth)._replace(proposals=record.get("proposal_boxes"))
-        if not self._decode_on_device:
-            return self._mapper.of_picture(picture, epoch, index, room)
-        size = picture.plain_jpeg_size()
-        pixels = np.frombuffer(picture.data, np.uint8) if size else picture.decode()
-        plan = self._mapper.plan(*(size or pixels.shape[:2]), epoch, index, picture)
-        return {"boxes": plan.boxes, "pixels": pixels, **plan.objects, **self._mapper.looks_of(plan)}
+        return self._mapper.of_picture(picture, epoch, index, room)
 
 
 def _empty(shape: tuple[int, ...]) -> torch.Tensor:
@@ -124,8 +107,6 @@ def _empty(shape: tuple[int, ...]) -> torch.Tensor:
 
 def with_looks(batch: ViewBatch, device: torch.device | str) -> ViewBatch:
     """The batch with its views on ``device``, given the looks that a worker has only drawn; it is changed in place."""
-    if "uncut" in batch:
-        batch.update(cut(batch.pop("uncut"), device))
     for name in ("anchor", "positive", "small"):
         if (looks := batch.pop(f"{name}_looks", None)) is None:
             continue
@@ -141,8 +122,7 @@ def core_rate(cfg: CfgNode, seconds: float = 1.0) -> tuple[float, int]:
     Up to 64 of them, spread evenly, for about ``seconds``. Waiting for the disk does not count.
     """
     records = sample([record for name in cfg.DATASETS.TRAIN for record in get_records(name)], 64)
-    how = {"bit_depth": bit_depth(cfg), "decode_on_device": cfg.DATALOADER.DECODE_ON_DEVICE}
-    dataset = ViewDataset(records, ViewMapper.from_config(cfg), **how)
+    dataset = ViewDataset(records, ViewMapper.from_config(cfg), bit_depth=bit_depth(cfg))
     with one_thread():
         dataset.__getitems__([(0, 0)])  # the first one takes longer
         start = time.thread_time()
@@ -178,9 +158,8 @@ class ResumableLoader:
         self._cfg = cfg
         # Two data sets may count different classes by the same numbers.
         labelled = len(cfg.DATASETS.TRAIN) == 1 and all("label" in record for record in records)
-        on_device = cfg.DATALOADER.DECODE_ON_DEVICE
         records = with_proposals(cfg, records)
-        self._dataset = ViewDataset(records, ViewMapper.from_config(cfg), labelled, bit_depth(cfg), on_device)
+        self._dataset = ViewDataset(records, ViewMapper.from_config(cfg), labelled, bit_depth(cfg))
 
     def batch_of(self, iteration: int) -> ViewBatch:
         """This process's share of any batch, made anew."""

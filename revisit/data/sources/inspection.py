@@ -48,9 +48,8 @@ def inspect(cfg: CfgNode, name: str, *, to_learn: bool) -> tuple[Records, list[N
     notes = inspect_masks(name, records, to_learn=to_learn) if of_masks else []
     check_records(cfg, name, records)
     short_side = MetadataCatalog.get(name).get("short_side")
-    if short_side and to_learn and cfg.MODEL.META_ARCHITECTURE not in LEARNT_FROM and not cfg.VIEWS.REDUCED_IMAGES:
-        message = f"data set {name!r} has images made smaller, to a short side of {short_side} px"
-        raise UserError(f"{message}: expected VIEWS.REDUCED_IMAGES True, or images as they were")
+    if short_side and to_learn and cfg.MODEL.META_ARCHITECTURE not in LEARNT_FROM:
+        notes.append((logging.INFO, f"{name}: images were made smaller, to a short side of {short_side} px"))
     if cfg.MODEL.META_ARCHITECTURE in DETECTORS:
         notes = _inspect_detection(cfg, name, records, to_learn)
     return records, notes

@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from revisit.keys import PIXELS, SHARE, SWITCH, declare, integer, list_of, number, one_of
+from revisit.keys import PIXELS, SHARE, declare, integer, list_of, number, one_of
 
 RATIO = (3 / 4, 4 / 3)  # width / height, as torchvision's RandomResizedCrop
 LOG_RATIO = (math.log(RATIO[0]), math.log(RATIO[1]))
 MAX_DRAWS = 10
 PAIR_BLOCK = 512
 MAX_PAIR_BLOCKS = 16
-REDUCTIONS = (8, 4, 2)  # by which libjpeg divides the sides of an image while it decodes
 
 
 _SCALE = list_of(number(0, 1, "of the image", open_low=True), 2, rising=True)
@@ -50,14 +49,6 @@ view(
     "How crops are resized. area: halved by means of 2 x 2 pixels, then bilinear, the faster one. antialias: PIL's "
     "bilinear filter, as in the authors' code.",
     one_of("area", "antialias"),
-)
-view(
-    "VIEWS.REDUCED_IMAGES",
-    False,
-    "For images far larger than their crops need. True decodes a JPEG at 1/2, 1/4 or 1/8 of its size where every crop "
-    "keeps at least the pixels of its view, and accepts shards of smaller images (tools/make_shards.py --short-side). "
-    "Views move by up to half of one of their pixels, which may cost accuracy (docs/results/smaller-images.md).",
-    SWITCH,
 )
 
 
@@ -180,23 +171,6 @@ class ConstrainedMultiCrop:
             else:
                 num_fallbacks += 1
         return CropBoxes(anchor, positive, small, num_fallbacks)
-
-
-def largest_reduction(boxes: np.ndarray, sizes: np.ndarray) -> int:
-    """The largest of 8, 4 and 2 that leaves every crop floor(side / reduction) >= its view's size on both axes; else 1.
-
-    ``boxes`` are (N, 4) whole px of the image, ``sizes`` (N,) px of their views.
-    """
-    room = ((boxes[:, 2:] - boxes[:, :2]) // sizes[:, None]).min()
-    return next((reduction for reduction in REDUCTIONS if reduction <= room), 1)
-
-
-def reduced_boxes(boxes: np.ndarray, reduction: int) -> np.ndarray:
-    """(N, 4) boxes in pixels of an image of ceil(side / reduction) px: both ends of a side to the nearest, halves up.
-
-    Rounded so, a side is never shorter than floor(side / reduction).
-    """
-    return (boxes + reduction // 2) // reduction
 
 
 def crop_and_resize(image: np.ndarray, box: np.ndarray, size: int, out: np.ndarray | None = None) -> np.ndarray:

@@ -10,7 +10,7 @@ from revisit.data.images.reader import Picture
 from revisit.data.object_boxes import ObjectBoxes, known_boxes
 from revisit.data.views.augmentation import BLUR_PROBABILITY, GREY_PROBABILITY, Look, draw_look
 from revisit.data.views.augmentation_on_arrays import apply_look
-from revisit.data.views.crops import RESAMPLERS, ConstrainedMultiCrop, CropBoxes, largest_reduction, reduced_boxes
+from revisit.data.views.crops import RESAMPLERS, ConstrainedMultiCrop, CropBoxes
 from revisit.keys import is_read
 from revisit.randomness import Stream, counter_rng
 
@@ -32,7 +32,6 @@ class Views(TypedDict, total=False):
     small_looks: np.ndarray  # (N,)
     anchor_objects: np.ndarray  # (O, 4) px of the anchor, see ObjectBoxes, where the method learns from objects
     positive_objects: np.ndarray  # (O, 4) px of the positive that each is in
-    pixels: np.ndarray  # (H, W, 3), or (bytes,) of a JPEG, instead of all views where the device cuts them
 
 
 class ViewPlan(NamedTuple):
@@ -40,7 +39,6 @@ class ViewPlan(NamedTuple):
 
     boxes: CropBoxes  # in px of the whole image
     looks: list[Look]  # of the anchor, the positive and the small positives
-    reduction: int  # by which the sides of the image that is cut are divided: 1, 2, 4 or 8
     objects: dict[str, np.ndarray]  # anchor_objects and positive_objects, as Views has them
 
 
@@ -61,18 +59,17 @@ class ViewMapper:
     blur_probability: float = BLUR_PROBABILITY
     looks_on_device: bool = False
     resampling: str = "area"
-    reduced_images: bool = False
     objects: ObjectBoxes | None = None
 
     @classmethod
     def from_config(cls, cfg: CfgNode) -> Self:
         """The mapper that cfg.VIEWS and cfg.SEED describe."""
-        views, on_device = cfg.VIEWS, cfg.DATALOADER.AUGMENT_ON_DEVICE or cfg.DATALOADER.DECODE_ON_DEVICE
+        views, on_device = cfg.VIEWS, cfg.DATALOADER.AUGMENT_ON_DEVICE
         keys = ("LARGE_SCALE", "SMALL_SCALE", "NUM_SMALL", "MIN_OVERLAP", "MAX_IOU")
         crops = ConstrainedMultiCrop(**{key.lower(): views[key] for key in keys})
         sizes = (views.LARGE_SIZE, views.SMALL_SIZE)
         shares = (views.GREY_PROBABILITY, views.BLUR_PROBABILITY)
-        how = (views.RESAMPLING, views.REDUCED_IMAGES)
+        how = (views.RESAMPLING,)
         if is_read(cfg, "OBJECTS.NUM_BOXES"):  # the method learns from objects
             how += (ObjectBoxes(cfg.OBJECTS.NUM_BOXES, cfg.OBJECTS.SCALE, cfg.OBJECTS.JITTER),)
         return cls(crops, *sizes, views.POLICY, cfg.SEED, *shares, on_device, *how)
@@ -89,35 +86,18 @@ class ViewMapper:
         return self._cut(image, self.plan(*image.shape[:2], epoch, index), room)
 
     def of_picture(self, picture: Picture, epoch: int, index: int, room: dict[str, np.ndarray] | None = None) -> Views:
-        """As calling the mapper with the image; with ``reduced_images`` a JPEG is decoded as small as its crops allow.
+        """As calling the mapper with the decoded image.
 
         Raises:
             UnreadableImageError: see Picture.decode.
         """
-        if self.reduced_images and picture.is_jpeg:
-            height, width = picture.size
-            plan = self.plan(height, width, epoch, index, picture, reducible=True)
-            image = picture.decode(plan.reduction)
-            # PIL, which says how it lies, and OpenCV, which turns it, may understand odd metadata differently.
-            if image.shape[:2] == (-(-height // plan.reduction), -(-width // plan.reduction)):
-                return self._cut(image, plan, room)
         image = picture.decode()
         return self._cut(image, self.plan(*image.shape[:2], epoch, index, picture), room)
 
-    def plan(
-        self,
-        height: int,
-        width: int,
-        epoch: int,
-        index: int,
-        picture: Picture | None = None,
-        *,
-        reducible: bool = False,
-    ) -> ViewPlan:
+    def plan(self, height: int, width: int, epoch: int, index: int, picture: Picture | None = None) -> ViewPlan:
         """Draw all boxes, then all looks, of image ``index`` in ``epoch``, which has ``height`` x ``width`` px.
 
-        A ``reducible`` image is cut smaller, by ``largest_reduction`` (docs/method.md: Views). Objects may be the
-        ``picture``'s proposals.
+        Objects may be the ``picture``'s proposals.
         """
         rng = counter_rng(self.seed, Stream.VIEWS, epoch, index)
         boxes = self.crops(height, width, rng)
@@ -130,15 +110,13 @@ class ViewMapper:
             rng = counter_rng(self.seed, Stream.OBJECTS, epoch, index)  # its own: views are those of other methods
             drawn = self.objects(crops, looks, sizes, rng, known_boxes(picture, height, width))
             objects = dict(zip(("anchor_objects", "positive_objects"), drawn, strict=True))
-        return ViewPlan(boxes, looks, largest_reduction(crops, sizes) if reducible else 1, objects)
+        return ViewPlan(boxes, looks, objects)
 
     def _cut(self, image: np.ndarray, plan: ViewPlan, room: dict[str, np.ndarray] | None) -> Views:
-        """The views of an image whose sides the plan's reduction has divided."""
+        """The views of an image by their plan."""
         views = room or {name: np.empty(shape, np.uint8) for name, shape in self.shapes.items()}
         resize = RESAMPLERS[self.resampling]
         boxes = np.vstack(plan.boxes[:3])  # (2 + N, 4)
-        if plan.reduction > 1:
-            boxes = reduced_boxes(boxes, plan.reduction)
         for (name, place), box, look in zip(self._places, boxes, plan.looks, strict=True):
             view = views[name][place]
             if self.looks_on_device:

@@ -42,7 +42,7 @@ def figures_of(part: str, folder: Path, *forms: str) -> dict:
 
 def test_input_and_training_from_files_are_compared(tmp_path):
     peer = ("albumentations", "albumentations_area") if find_spec("albumentations") else ()
-    for options in ("", "--height 600 VIEWS.REDUCED_IMAGES True"):
+    for options in ("", "--height 600"):
         result = figures_of(f"input --images 4 {options}", tmp_path, "ours", "worker", "decoding", *peer, "reference")
         assert peer or "pip install --no-deps --target DIR albumentations==" in result["albumentations"]
     figures_of(f"end2end --images 8 {SMALL} DATALOADER.NUM_WORKERS 1", tmp_path, "ours", "plain")
