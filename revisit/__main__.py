@@ -19,6 +19,7 @@ TOOLS = {
     "compare-starts": "tools/compare_starts.py",
     "report": "tools/report.py",
     "reproduce": "tools/reproduce.py",
+    "verify": "tools/verify.py",
     "demo": "tools/demo.py",
     "toy-scenes": "projects/ToyScenes/make_toy_scenes.py",
     "shards": "tools/make_shards.py",

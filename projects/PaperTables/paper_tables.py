@@ -173,7 +173,10 @@ def _evaluation(text: str, score: str, length: str = "") -> Evaluation | None:
     return Evaluation(program, f"{folder}/{config}.yaml", _words(score), tuple(words), _words(length))
 
 
-def _column(score: str, paper: str = "", toy: str = "", toy_score: str = "", toy_length: str = "", **facts) -> Column:
+def read_column(
+    score: str, paper: str = "", toy: str = "", toy_score: str = "", toy_length: str = "", **facts: object
+) -> Column:
+    """A column from its entry in paper_tables.yaml."""
     return Column(_evaluation(paper, score), _evaluation(toy, toy_score or score, toy_length), **facts)
 
 
@@ -183,5 +186,5 @@ def _rows(table: dict) -> dict[str, Row]:
 
 
 ROWS: dict[str, dict[str, Row]] = {name: _rows(table) for name, table in _TABLES.items()}
-COLUMNS: dict[str, Column] = {name: _column(**content) for name, content in _CONTENT["columns"].items()}
+COLUMNS: dict[str, Column] = {name: read_column(**content) for name, content in _CONTENT["columns"].items()}
 DATA_SETS: dict[str, dict] = _CONTENT["data_sets"]  # by name: the printed values, and by profile what counts objects

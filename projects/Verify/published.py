@@ -1,0 +1,92 @@
+"""What was published of weights: published.yaml, or a file of the user's in its form."""
+
+import hashlib
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from projects.PaperTables.paper_tables import COLUMNS, Evaluation, read_column
+from revisit.errors import did_you_mean, expect
+from revisit.files import read_yaml
+
+PUBLISHED = Path(__file__).with_name("published.yaml")
+HASHES = ("sha256", "md5")
+TIMM_DIFFERENCE = Evaluation("projects/Verify/timm_difference.py", "", ("difference",))
+
+
+@dataclass(frozen=True)
+class PublishedScore:
+    """A number that was printed, and the range in which a right implementation falls; both ends belong to it."""
+
+    column: str
+    evaluation: Evaluation
+    is_trained: bool  # the file is a whole detector, which is judged as it is
+    value: float
+    low: float
+    high: float
+    printed: str  # where
+
+    def agrees(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+@dataclass(frozen=True)
+class PublishedFile:
+    """Weights of others; ``hashes`` are by algorithm, whole or their first digits."""
+
+    name: str
+    title: str
+    url: str
+    licence: str
+    hashes: Mapping[str, str]
+    layout: tuple[str, ...]  # options of tools/convert_to_d2.py
+    scores: tuple[PublishedScore, ...]
+
+
+def read_published(path: Path, name: str) -> PublishedFile:
+    """The file that is called ``name``.
+
+    Raises:
+        UserError: there is none, or it lacks a licence, a score, or a range that holds its value.
+    """
+    content = read_yaml(path)
+    files = content["files"]
+    expect(name in files, f"{path} has no file {name!r}: expected one of {', '.join(files)}{did_you_mean(name, files)}")
+    facts = files[name]
+    lacks = f"{path}: {name} states no"
+    expect(bool(facts.get("licence")), f'{lacks} licence: expected the one that its authors state, or "not stated"')
+    expect(bool(facts.get("scores")), f"{lacks} scores: expected at least one column with value and range")
+    columns = {"timm_difference": (TIMM_DIFFERENCE, False)}
+    columns |= {column: (form.paper, False) for column, form in COLUMNS.items()}
+    columns |= {column: _own_column(form) for column, form in content.get("columns", {}).items()}
+    scores = []
+    for column, score in facts["scores"].items():
+        expect(column in columns, f"{path}: {name} has a column {column}: expected one of {', '.join(columns)}")
+        scores.append(_score(column, *columns[column], score, f"{path}: {name}, {column}"))
+    hashes = {kind: str(facts[kind]) for kind in HASHES if kind in facts}
+    layout = tuple(shlex.split(facts.get("layout", "--source auto")))
+    return PublishedFile(name, facts["title"], facts["url"], facts["licence"], hashes, layout, tuple(scores))
+
+
+def _own_column(form: dict[str, Any]) -> tuple[Evaluation, bool]:
+    form = dict(form)
+    is_trained = form.pop("trained", False)
+    return read_column(**form).paper, is_trained
+
+
+def _score(column: str, evaluation: Evaluation, is_trained: bool, facts: dict[str, Any], where: str) -> PublishedScore:
+    value, (low, high) = facts["value"], facts["range"]
+    expect(low <= value <= high, f"{where}: the range {low} to {high} does not hold the published {value}")
+    return PublishedScore(column, evaluation, is_trained, value, low, high, facts["printed"])
+
+
+def check_hash(file: Path, published: PublishedFile) -> str:
+    """The file's sha256. Raises UserError where its bytes are not those that were published."""
+    content = file.read_bytes()
+    for kind, expected in published.hashes.items():
+        found = hashlib.new(kind, content).hexdigest()
+        other = f"{file} is another file than {published.name}: its {kind} begins with {found[: len(expected)]}"
+        expect(found.startswith(expected.lower()), f"{other}, expected {expected} ({published.url})")
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,83 @@
+#!/usr/bin/env python
+"""Verify published weights: convert them, evaluate them as they were published, and say whether the score agrees.
+
+    python tools/verify.py --list
+    python tools/verify.py moco-v2-200 moco_v2_200ep_pretrain.pth.tar --dry-run
+    python tools/verify.py paper-all-800 reference.pth.tar --columns VOC_SVM_mAP DAVIS_JF
+
+The file is yours: its hash and its layout are checked first. A published score agrees where ours lies within its range,
+which projects/Verify/published.yaml states with its source. Exit code 0: all agree; 1: one disagrees; 2: the file, its
+layout or the data are wrong. OUTPUT/verify.json and verify.md have every score with commit, versions and seconds. What
+is done is not done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from projects.PaperTables.job_options import show_jobs
+from projects.Verify.published import PUBLISHED, read_published
+from revisit.engine.command import natural, run_command
+from revisit.errors import expect
+from revisit.files import make_folder, output_path, read_yaml
+from revisit.urls import is_url, local_copy
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("name", nargs="?", help="which published weights, as --list calls them")
+    add("file", nargs="?", help="your copy of them")
+    add("--list", action="store_true", help="print the published weights, their licences and columns")
+    add("--fetch", action="store_true", help="download the file from its published URL")
+    add("--columns", nargs="+", default=[], metavar="NAME", help="scores to verify (default: all)")
+    add("--published", type=Path, default=PUBLISHED, metavar="FILE", help="what was published (default: the project's)")
+    add("--seed", type=natural, default=1, metavar="N", help="of a finetuning (default: %(default)s)")
+    add("--gpus", type=natural, default=1, metavar="N", help="of a finetuning (default: %(default)s)")
+    add("--output", type=output_path, metavar="DIR", help="(default: output/verify/NAME)")
+    add("--dry-run", action="store_true", help="check the file, show the evaluations and missing data; run nothing")
+    args = parser.parse_args()
+    if args.list:
+        print(_overview(args.published))
+        return
+    expect(bool(args.name), "no weights are named: expected NAME FILE, or --list")
+    published = read_published(args.published, args.name)
+    expect(bool(args.file) != args.fetch, f"expected your copy of {args.name}, or --fetch ({published.url})")
+    if args.fetch:
+        expect(is_url(published.url), f"{args.name} has no URL of a file: {published.url}")
+    file = local_copy(published.url if args.fetch else args.file, "the weights")
+    expect(file.is_file(), f"{file} not found: expected a copy of {published.url}")
+    root = (args.output or Path("output/verify") / args.name).resolve()
+    make_folder(root, "--output")
+
+    from projects.Verify.verify import Verification
+
+    print(f"{published.title}. Licence: {published.licence}", flush=True)
+    options = {"root": root, "seed": args.seed, "gpus": args.gpus}
+    verification = Verification(published, file.resolve(), args.columns, **options)
+    if args.dry_run:
+        jobs = verification.jobs().values()
+        show_jobs(list(jobs), {})
+        print(f"missing: {verification.missing() or 'nothing'}")
+        return
+    missing = verification.missing()
+    expect(not missing, f"{args.name} cannot be evaluated here; missing: {missing} (datasets/README.md); or --columns")
+    verdicts = verification.run()
+    verification.write(verdicts)
+    print(f"wrote {root / 'verify.json'} and verify.md")
+    if not all(verdict.agrees for verdict in verdicts):
+        sys.exit(1)
+
+
+def _overview(path: Path) -> str:
+    lines = []
+    for name, facts in read_yaml(path)["files"].items():
+        scores = ", ".join(f"{column} {score['value']}" for column, score in facts["scores"].items())
+        lines.append(f"{name:26}{facts['title']}; {facts.get('licence', 'no licence')}; {scores}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    run_command(main)
