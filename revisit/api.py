@@ -5,6 +5,7 @@ they are what the command line gives, resume as it does, and may use several pro
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -218,7 +219,7 @@ def _name_of(images: Images, folder: Path) -> str:
     if isinstance(images, str | Path):
         return f"folder:{Path(images).resolve()}" if Path(images).is_dir() else str(images)
     listed = folder / "images.txt"
-    listed.write_text("".join(f"{Path(file).resolve()}\n" for file in images), errors="surrogateescape")
+    listed.write_text("".join(f"{os.path.abspath(file)}\n" for file in images), errors="surrogateescape")
     return f"list:{listed.resolve()}"
 
 

@@ -36,16 +36,19 @@ def expect(condition: bool, message: str) -> None:
 
 
 @contextmanager
-def translated(doing: str) -> Iterator[None]:
+def translated(doing: str, *, content: bool = False) -> Iterator[None]:
     """While a run is set up from its config: what a library raises in the block becomes one line, a UserError with what
     the block was ``doing`` and the library's words.
 
     The traceback goes to the run's log.txt once that is open, and with ``--debug`` to the screen. What is no defect
-    (``is_no_defect``) passes.
+    (``is_no_defect``) passes. Where the block reads ``content`` of the user's, a ValueError says what is wrong
+    with it, and a KeyError what it lacks.
     """
     try:
         yield
     except Exception as error:
+        if content and isinstance(error, ValueError | KeyError):
+            raise UserError(f"{doing}: {words_of(error)}{' is missing' * isinstance(error, KeyError)}") from error
         if words := words_of_disk(error):
             raise UserError(f"{doing}: {words}") from error
         if is_no_defect(error):

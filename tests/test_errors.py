@@ -35,6 +35,14 @@ def test_a_librarys_error_becomes_one_line_with_its_words_and_its_traceback_is_l
     assert caught.value.__cause__ is caplog.records[-1].exc_info[1]
 
 
+def test_what_is_wrong_with_a_files_content_is_said_without_pythons_words():
+    words = {"could not convert string to float: 'x'": lambda: float("x"), "bbox is missing": lambda: {}["bbox"]}
+    for expected, call in words.items():
+        with pytest.raises(UserError) as caught, translated("a.txt, line 3", content=True):
+            call()
+        assert str(caught.value) == f"a.txt, line 3: {expected}"
+
+
 def test_debug_prints_the_traceback(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["train_net.py", "--debug"])
     with pytest.raises(UserError), translated("building the model"):

@@ -1,6 +1,7 @@
 """Predict for image files, folders and videos that are no data set."""
 
 import json
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,7 +45,7 @@ def find_sources(paths: list[Path], output: Path) -> list[Source]:
         folder = (path if path.is_dir() else path.parent).resolve()
         inside = output.resolve() == folder or (path.is_dir() and folder in output.resolve().parents)
         expect(not inside, f"--output {output} lies among the inputs, in {folder}: expected another folder")
-    files: dict[Path, tuple[Path, Path]] = {}  # each, with the part of its path that names what is written
+    files: dict[str, tuple[Path, Path]] = {}  # each, with the part of its path that names what is written
     for path in paths:
         if path.is_dir():
             inside = [Path(record["file_name"]) for record in load_folder(path)]
@@ -54,7 +55,8 @@ def find_sources(paths: list[Path], output: Path) -> list[Source]:
             expect(fits, f"{path} is no image, video or folder: expected a file in {kinds}{hint}")
             inside = [path]
         for file in inside:
-            files.setdefault(file.resolve(), (file, file.relative_to(path if path.is_dir() else path.parent)))
+            short = file.relative_to(path if path.is_dir() else path.parent)
+            files.setdefault(os.path.realpath(file), (file, short))  # a loop of links is a file that cannot be read
     sources: dict[str, Source] = {}
     for file, short in files.values():
         name = "_".join(short.with_suffix("").parts)

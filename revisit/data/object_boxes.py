@@ -91,7 +91,7 @@ def with_proposals(cfg: CfgNode, records: list[dict]) -> list[dict]:
     path, boxes = cfg.OBJECTS.PROPOSALS, {}
     if not (path and is_read(cfg, "OBJECTS.PROPOSALS")):
         return records
-    with translated(f"OBJECTS.PROPOSALS {path}"):
+    with translated(f"OBJECTS.PROPOSALS {path}", content=True):
         for place, entry in enumerate(json.loads(Path(path).read_text(encoding="utf-8"))):
             x, y, width, height = map(float, entry["bbox"])
             if not (math.isfinite(x + y + width + height) and min(width, height, x + width, y + height) > 0):

@@ -50,7 +50,7 @@ def index_shard(path: Path) -> list[tuple[int, int, int]]:
     """
     images: dict[str, tuple[int, int]] = {}
     labels: dict[str, int] = {}
-    with translated(f"indexing {path}"), tarfile.open(path, "r:") as tar:
+    with translated(f"indexing {path}", content=True), tarfile.open(path, "r:") as tar:
         for member in filter(tarfile.TarInfo.isfile, tar):
             name, _, suffix = posixpath.basename(member.name).partition(".")
             key = posixpath.join(posixpath.dirname(member.name), name)
@@ -100,7 +100,9 @@ def load_shards(root: str, name: str = "") -> Records:
         UserError: no index, a damaged one, one that lists other shards than the folder, a place that cannot be read.
     """
     root = root.rstrip("/")
-    with translated(f"reading {root}/{INDEX}, which tools/make_shards.py writes, --index-only of tar files there are"):
+    with translated(
+        f"reading {root}/{INDEX}, which tools/make_shards.py writes, --index-only of tar files there are", content=True
+    ):
         filesystem, folder = fsspec.url_to_fs(os.path.expanduser(root))
         index = _read_index(filesystem.cat_file(f"{folder}/{INDEX}"))
         rows = zip(*(array.tolist() for array in index[2:6]), strict=True)

@@ -12,6 +12,7 @@ from revisit.config import add_revisit_config
 from revisit.data.sources.box_layouts import read_names, voc_metadata, yolo_object
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import share_classes
+from revisit.data.sources.inspection import inspect
 from revisit.engine.data_checks import inspect_evaluation
 
 from detectron2.config import get_cfg
@@ -253,7 +254,38 @@ def test_difficult_is_read_with_blanks_and_as_a_word(voc_xml, tmp_path, text, ig
 def test_what_may_or_may_not_be_difficult_is_refused(voc_xml, tmp_path):
     file = tmp_path / "xml/a.xml"
     write(file, file.read_text().replace("<bndbox>", "<difficult>2</difficult><bndbox>", 1))
-    assert f"reading {file}" in one_line_error(voc_xml)
+    assert f"reading {file}: difficult '2', expected 0 or 1" in one_line_error(voc_xml)
+
+
+def inspected(name: str, *, to_learn: bool) -> None:
+    cfg = get_cfg()
+    add_revisit_config(cfg)
+    cfg.MODEL.META_ARCHITECTURE, cfg.MODEL.MASK_ON = "GeneralizedRCNN", False
+    get_records(name)
+    cfg.MODEL.ROI_HEADS.NUM_CLASSES = len(MetadataCatalog.get(name).thing_classes)
+    inspect(cfg, name, to_learn=to_learn)
+
+
+@pytest.mark.parametrize("to_learn", [True, False])
+@pytest.mark.parametrize("layout", ["voc", "voc_xml", "yolo"])
+def test_boxes_that_all_stand_twice_are_refused_in_every_layout(layout, to_learn, tmp_path):
+    image(tmp_path / "JPEGImages/a.jpg")
+    scored = "<difficult>0</difficult><truncated>0</truncated><pose>x</pose>"
+    write(tmp_path / "Annotations/a.xml", xml(*[("dog", 1, 11, 60, 40)] * 2).replace("<bndbox>", f"{scored}<bndbox>"))
+    write(tmp_path / "labels/a.txt", ["0 0.5 0.5 0.2 0.4"] * 2)
+    write(tmp_path / "labels/classes.txt", ["dog"])
+    write(tmp_path / "ImageSets/Main/one.txt", ["a"])
+    places = {"voc": ":one", "voc_xml": "/JPEGImages:{}/Annotations", "yolo": "/JPEGImages:{}/labels"}
+    name = f"{layout}:{tmp_path}{places[layout].format(tmp_path)}"
+    assert "1 of 2 boxes" in (line := refusal(inspected, name, to_learn=to_learn)) and "doubles" in line
+
+
+def test_a_byte_order_mark_of_a_voc_split_is_read_and_before_scoring_refused(voc, tmp_path):
+    split = tmp_path / "ImageSets/Main/one.txt"
+    write(split, "\ufeff" + split.read_text())
+    image(tmp_path / "JPEGImages/000001.jpg")
+    inspected(f"{voc}:one", to_learn=True)
+    assert f"{split} begins with a byte order mark" in refusal(inspected, f"{voc}:one", to_learn=False)
 
 
 def test_a_byte_order_mark_is_no_part_of_labels(yolo, voc_xml, tmp_path):

@@ -56,7 +56,7 @@ def load_yolo(images: Path, labels: Path, names: Path | None = None, *, name: st
         size = read_size(image)
         pictures.append({"id": number, "file_name": os.path.relpath(image, images), **size})
         for line, words in enumerate(map(str.split, read_lines(file, "labels") if file else []), start=1):
-            with translated(f"{file}, line {line}"):
+            with translated(f"{file}, line {line}", content=True):
                 if words:
                     objects.append({"image_id": number, **yolo_object(words, size, len(classes), keypoints)})
     _warn_of_keypoints(objects, labels)
@@ -92,10 +92,10 @@ def read_names(file: Path) -> list[str]:
     Raises:
         UserError: no such file, or no names in it.
     """
-    with translated(f"reading class names from {file}"):
+    with translated(f"reading class names from {file}", content=True):
         if file.suffix in YAML:
-            names = read_yaml(file, as_text=True)["names"]
-            names = [names[str(number)] for number in range(len(names))] if isinstance(names, dict) else names
+            names = read_yaml(file, as_text=True).get("names")
+            names = [names.get(str(number)) for number in range(len(names))] if isinstance(names, dict) else names
         else:
             names = "\n".join(read_lines(file, "class names")).rstrip().splitlines()
         are_texts = isinstance(names, list) and all(isinstance(name, str) for name in names)
@@ -115,7 +115,7 @@ def read_keypoint_shape(places: list[Path]) -> int:
     content = read_yaml(file, as_text=True) if file else {}
     if not isinstance(content, dict) or "kpt_shape" not in content:
         return 0
-    with translated(f"{file}, kpt_shape {content['kpt_shape']}, expected [points, 2] or [points, 3]"):
+    with translated(f"{file}, kpt_shape {content['kpt_shape']}, expected [points, 2] or [points, 3]", content=True):
         points, numbers = map(int, content["kpt_shape"])
         if points < 1 or numbers not in (2, 3):
             raise ValueError("out of range")
@@ -203,7 +203,7 @@ def read_voc_annotation(
     The size is that of ``image`` where the annotation has none. Raises UserError: no XML, an object without a box or of
     no class, or of none of ``classes`` where there are some.
     """
-    with translated(f"reading {file}"):
+    with translated(f"reading {file}", content=True):
         tree, things = ElementTree.parse(file).getroot(), []
         for thing in tree.findall("object"):
             label = thing.findtext("name", "").strip()
@@ -211,8 +211,10 @@ def read_voc_annotation(
                 raise ValueError(f"class {label!r}, expected {classes or 'a name'}; voc_xml takes any")
             x0, y0, x1, y1 = (float(thing.findtext(f"bndbox/{side}", f"no {side}")) for side in CORNERS)
             # VOC counts pixels from 1 and includes the last one.
-            difficult = DIFFICULT[thing.findtext("difficult", "").strip().lower()]
-            things.append((label, [x0 - 1.0, y0 - 1.0, x1, y1], difficult))
+            difficult = thing.findtext("difficult", "").strip().lower()
+            if difficult not in DIFFICULT:
+                raise ValueError(f"difficult {difficult!r}, expected 0 or 1")
+            things.append((label, [x0 - 1.0, y0 - 1.0, x1, y1], DIFFICULT[difficult]))
         height, width = (int(tree.findtext(f"size/{side}") or 0) for side in ("height", "width"))
     return {"height": height, "width": width} if height and width else read_size(image), things
 

@@ -56,7 +56,7 @@ def _mat_rows(path: Path, key: str, row: Callable[[object], object]) -> list:
     """``row`` of every entry of a variable in a MATLAB file."""
     from scipy.io import loadmat  # 0.1 s
 
-    with translated(f"reading {path}"):
+    with translated(f"reading {path}", content=True):
         return [row(entry) for entry in loadmat(path, squeeze_me=True)[key]]
 
 
@@ -77,7 +77,7 @@ def pets_classes(path: Path) -> list[str]:
 def _pets_labels(path: Path, split: str) -> list[tuple[str, int]]:
     file = path / "annotations" / f"{split}.txt"
     rows = [line.split() for line in read_split(file) if not line.startswith("#")]
-    with translated(f"reading {file}"):
+    with translated(f"reading {file}", content=True):
         return [(name, int(label) - 1) for name, label, _, _ in rows]
 
 
@@ -109,6 +109,6 @@ def load_voc_labels(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASS
 def labelled_by_class(folder: Path, files: list[tuple[str, str]], classes: Sequence[str]) -> Records:
     """Records of (file in ``folder``, name of its class), all there and of ``classes``, or a UserError."""
     places = {name: place for place, name in enumerate(classes)}
-    with translated(f"{folder}, images of the classes that are listed"):
+    with translated(f"{folder}, images of the classes that are listed", content=True):
         labelled = [(file, places[name]) for file, name in files]
     return require_files([{"file_name": str(folder / file), "label": label} for file, label in labelled])

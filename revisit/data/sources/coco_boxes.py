@@ -41,8 +41,8 @@ def load_coco(images: Path, annotations: Path, name: str) -> Records:
 
 def read_coco(file: Path) -> Any:
     """The content of a JSON file. Raises UserError where it is none."""
-    with translated(f"reading {file}"):
-        return json.loads(file.read_text(encoding="utf-8"))
+    with translated(f"reading {file}", content=True):
+        return json.loads(file.read_text(encoding="utf-8-sig"))
 
 
 def load_coco_dict(content: dict, images: Path, name: str, source: str) -> Records:
@@ -104,7 +104,7 @@ def true_coco(content: Any, images: Path, source: str) -> tuple[dict, list[str]]
     if not (isinstance(content, dict) and content.get("images") and content.get("categories")):
         message = f"{source} is not in COCO's format, or shows nothing"
         raise UserError(f"{message}: expected an object with the lists categories, images and annotations")
-    with translated(source):
+    with translated(source, content=True):
         categories = [{**category, "name": _name(category)} for category in content["categories"]]
         pictures = {picture["id"]: picture for picture in _pictures(content["images"], images)}
         _expect_different([category["id"] for category in categories], "categories have the same id")
@@ -115,7 +115,7 @@ def true_coco(content: Any, images: Path, source: str) -> tuple[dict, list[str]]
     annotations = truth["annotations"] = []
     ids, left_out = {category["id"] for category in categories}, defaultdict(list)
     for place, annotation in enumerate(content["annotations"] or []):
-        with translated(f"{source}, annotations[{place}]"):
+        with translated(f"{source}, annotations[{place}]", content=True):
             if annotation["category_id"] not in ids:
                 raise ValueError(f"category_id {annotation['category_id']!r}, expected the id of one of categories")
             picture = pictures.get(annotation["image_id"])
@@ -128,7 +128,7 @@ def true_coco(content: Any, images: Path, source: str) -> tuple[dict, list[str]]
                 left_out["without area inside their images"].append(example)
                 continue
             annotations.append(true)
-    with translated(source):
+    with translated(source, content=True):
         _expect_different([a["id"] for a in annotations if a.get("id") is not None], "annotations have the same id")
     lost = left_out.get("of images that the file does not have", [])
     message = f"{source}: annotations have no image_id that is the id of one of images, such as {lost[:1]}"

@@ -165,7 +165,7 @@ def _read_names(path: Path, what: str) -> list[str]:
 
 def read_lines(path: Path, what: str, errors: str = "strict") -> list[str]:
     """The lines of a text file in UTF-8; the UserError of another one calls it ``what``."""
-    with translated(f"reading {what} {path}"):
+    with translated(f"reading {what} {path}", content=True):
         return path.read_text(encoding="utf-8-sig", errors=errors).splitlines()
 
 

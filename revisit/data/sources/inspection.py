@@ -167,13 +167,17 @@ def check_voc_truth(name: str, folder: Path, split: str, classes: list[str]) -> 
     """Read what Detectron2's evaluator of Pascal VOC will read, as it does, which may be hours later.
 
     Raises:
-        UserError: an object without ``pose``, ``truncated`` or ``difficult``, with fractions of a pixel, or
-            with blanks around its class.
+        UserError: a split with a byte order mark; an object without ``pose``, ``truncated`` or ``difficult``, with
+            fractions of a pixel, or with blanks around its class.
     """
-    for line in (folder / "ImageSets" / "Main" / f"{split}.txt").read_text().splitlines():
+    split_file = folder / "ImageSets" / "Main" / f"{split}.txt"
+    text = split_file.read_text()
+    marked = f"{split_file} begins with a byte order mark, which the evaluator takes for a part of the first name"
+    expect(not text.startswith("\ufeff"), f"{marked}: save it as UTF-8 without one")
+    for line in text.splitlines():
         file = folder / "Annotations" / f"{line.strip()}.xml"
         expected = "name, pose, truncated, difficult (0 or 1) and a bndbox in whole pixels of every object"
-        with translated(f"data set {name!r}, scored against {file}, which needs {expected}"):
+        with translated(f"data set {name!r}, scored against {file}, which needs {expected}", content=True):
             labels = {thing["name"] for thing in parse_rec(str(file))}
             if not labels <= set(classes):
                 raise ValueError(f"class {first_few(sorted(labels - set(classes)))!r}")

@@ -48,7 +48,7 @@ def read_depth(file_name: PathLike) -> np.ndarray:
         UserError: a file that is missing or damaged, needs pickle, has another shape or type, or holds a
             negative, infinite or undefined distance.
     """
-    with translated(f"reading depth map {file_name}"):
+    with translated(f"reading depth map {file_name}", content=True):
         depth = np.load(file_name, allow_pickle=False)
         depth = depth[..., 0] if depth.ndim == 3 and depth.shape[2] == 1 else depth
         if depth.ndim != 2 or not depth.size or depth.dtype.kind != "f":
@@ -82,7 +82,11 @@ def write_depth(path: Path, depth: np.ndarray) -> None:
 
 def read_ids(file_name: PathLike) -> np.ndarray:
     """(H, W) integers as stored. Raises UserError: see read_labels."""
-    with translated(f"reading label map {file_name}"), open(file_name, "rb") as file, open_image(file) as image:
+    with (
+        translated(f"reading label map {file_name}", content=True),
+        open(file_name, "rb") as file,
+        open_image(file) as image,
+    ):
         mode, ids = image.mode, np.asarray(image)
         file.seek(0)
         header = file.read(26)

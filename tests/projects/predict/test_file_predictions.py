@@ -39,13 +39,14 @@ def weights_of(recipe: str, folder: Path) -> Path:
 
 @pytest.fixture
 def inputs(tmp_path) -> Path:
-    """Three images in folders with odd names, a damaged one, and a video of three frames."""
+    """Three images in folders with odd names, a damaged one, a link to itself, and a video of three frames."""
     folder = tmp_path / "meine Fotos"
     (folder / "ä b").mkdir(parents=True)
     rng = np.random.default_rng(0)
     for name, size in (("one.png", (90, 120)), ("ä b/one.jpg", (120, 70))):
         (folder / name).write_bytes(cv2.imencode(Path(name).suffix, rng.integers(0, 256, (*size, 3), np.uint8))[1])
     (folder / "broken.jpg").write_bytes(b"no image")
+    (folder / "loop.png").symlink_to("loop.png")
     os.rename(folder / "one.png", os.fsencode(folder) + b"/caf\xe9.png")  # not UTF-8, of which OpenCV's names are
     (folder / "one.png").write_bytes((folder / os.fsdecode(b"caf\xe9.png")).read_bytes())
     (folder / "odd.tif").write_bytes(cv2.imencode(".tif", np.full((9, 9), 1e6, np.float32))[1])
@@ -66,7 +67,9 @@ def predict(recipe: str, inputs: Path, tmp_path: Path) -> tuple[str, Path]:
 def test_what_a_detector_finds_is_drawn_and_read_by_pycocotools(recipe, inputs, tmp_path):
     (inputs / "thin.png").write_bytes(cv2.imencode(".png", np.zeros((1, 20000, 3), np.uint8))[1])
     text, output = predict(recipe, inputs, tmp_path)
-    assert "4 of 7 files" in text and all(f"{name}: " in text for name in ("broken.jpg", "odd.tif", "thin.png"))
+    assert "4 of 8 files" in text and all(
+        f"{name}: " in text for name in ("broken.jpg", "loop.png", "odd.tif", "thin.png")
+    )
     written, cafe = {path.name for path in output.iterdir()}, os.fsdecode(b"caf\xe9.png")
     assert written == {"film.mp4", "images.json", "one.png", "predictions.json", "ä b_one.png", cafe}
     images = json.loads((output / "images.json").read_text())
@@ -99,7 +102,7 @@ def test_maps_of_pixels_are_written_in_the_size_of_their_images(recipe, kind, in
 def test_sources_have_names_of_their_own_and_what_is_none_is_refused(inputs, tmp_path):
     paths = [inputs / "one.png", inputs, tmp_path / "film.mp4"]
     names = [source.name for source in find_sources(paths, tmp_path / "x")]
-    assert names == ["one", "broken", "caf\udce9", "odd", "ä b_one", "film"]  # each file once
+    assert names == ["one", "broken", "caf\udce9", "loop", "odd", "ä b_one", "film"]  # each file once
     refused("nothing.png", find_sources, [tmp_path / "nothing.png"], tmp_path / "x")
     (tmp_path / "a.txt").touch()
     refused("a.txt", find_sources, [tmp_path / "a.txt"], tmp_path / "x")
