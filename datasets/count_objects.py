@@ -26,7 +26,7 @@ from xml.etree import ElementTree
 from prepare_openimages_subsets import count_boxes
 from tqdm import tqdm
 
-from revisit.data.sources.image_folders import read_lines
+from revisit.data.sources.split_files import read_lines
 from revisit.engine.command import run_command
 from revisit.errors import expect, translated
 from revisit.files import make_folder, output_path, written_whole

@@ -27,9 +27,9 @@ from tqdm import tqdm
 
 from revisit.data.images.opening import open_image
 from revisit.data.images.reader import require_record
-from revisit.data.sources.image_folders import check_split, read_split, write_split
 from revisit.data.sources.labels import VOID, check_size, read_depth, read_labels, write_depth, write_labels
 from revisit.data.sources.pixel_datasets import NYUD_CLASSES
+from revisit.data.sources.split_files import check_split, read_split, write_split
 from revisit.engine.command import run_command
 from revisit.errors import UserError, expect, translated
 from revisit.files import written_whole

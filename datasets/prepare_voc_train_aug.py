@@ -20,9 +20,9 @@ from scipy.io import loadmat
 from tqdm import tqdm
 
 from revisit.data.images.reader import read_size
-from revisit.data.sources.image_folders import check_split, read_split, write_split
 from revisit.data.sources.labels import check_size, write_labels
 from revisit.data.sources.pixel_datasets import VOC_PIXEL_CLASSES
+from revisit.data.sources.split_files import check_split, read_split, write_split
 from revisit.engine.command import run_command
 from revisit.errors import expect, first_few, translated
 

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import torch
 
+from revisit.config import add_revisit_config
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.inspection import inspect
 from revisit.engine.finetune_trainer import FinetuneTrainer, build_mapper
 
-from detectron2.config import CfgNode
+from detectron2.config import CfgNode, get_cfg
+from detectron2.data import MetadataCatalog
 from detectron2.structures import Boxes, BoxMode, Instances
 
 
@@ -50,3 +52,13 @@ def counted(cfg: CfgNode, name: str, output: Path) -> tuple[int, int, int, float
     truth = evaluator._coco_api.dataset.get("annotations", [])
     scored = sum(not annotation["iscrowd"] for annotation in truth)
     return int(re.search(r"(\d+) boxes", line)[1]), learned, scored, scores.get("bbox", {}).get("AP", 100.0)
+
+
+def inspected(name: str, *, to_learn: bool) -> None:
+    """Inspect boxes for a detector of as many classes as the data set has."""
+    cfg = get_cfg()
+    add_revisit_config(cfg)
+    get_records(name)
+    count = len(MetadataCatalog.get(name).thing_classes)
+    cfg.merge_from_list(["MODEL.META_ARCHITECTURE", "GeneralizedRCNN", "MODEL.ROI_HEADS.NUM_CLASSES", count])
+    inspect(cfg, name, to_learn=to_learn)

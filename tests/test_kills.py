@@ -83,7 +83,7 @@ def test_killed_shards_have_no_index_or_all_images(write_pictures, tmp_path):
             whole()
 
     def whole() -> None:
-        images = [open_record(record).data for record in load_shards(str(output))]
+        images = [open_record(record).data for record in load_shards(str(output)).records]
         assert images == [file.read_bytes() for file in files]
 
     options = f"--dataset folder:{tmp_path}/photos --images-per-shard 3 --workers 1"

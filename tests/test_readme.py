@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from commands import ROOT, documented
 
-from revisit.data.sources.named_sets import KINDS
+from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY
 from revisit.engine.command import parse_with_pairs
 from revisit.engine.setup import make_config
+from revisit.plugins import load_plugins
 
 
 def found(*patterns: str) -> list[str]:
@@ -75,7 +76,8 @@ def test_every_config_loads_and_opens_with_its_command(config):
 
 
 def test_datasets_readme_explains_every_kind():
-    assert [kind for kind in KINDS if f"| `{kind}` |" not in read("datasets/README.md")] == []
+    load_plugins()
+    assert [kind for kind, _ in LABEL_LAYOUT_REGISTRY if f"| `{kind}` |" not in read("datasets/README.md")] == []
 
 
 class Parsed(BaseException):

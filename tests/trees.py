@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import ROOT
+from PIL import Image
 
 from revisit.data.sources.catalog import get_records
 from revisit.errors import UserError
@@ -26,6 +27,20 @@ def write(path: Path, content: bytes | str | Iterable[str] = b"") -> None:
 def touch(*paths: Path) -> None:
     for path in paths:
         write(path)
+
+
+def blank_image(path: Path, size: tuple[int, int] = (50, 100)) -> None:
+    """A black image of (height, width) px."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size[::-1]).save(path)
+
+
+def voc_xml_of(*objects: tuple, size: tuple[int, int] | None = (50, 100)) -> str:
+    """The text of an annotation as Pascal VOC's: of each object its class and xmin, ymin, xmax, ymax."""
+    sides = f"<size><width>{size[1]}</width><height>{size[0]}</height></size>" if size else ""
+    box = "<bndbox><xmin>{}</xmin><ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax></bndbox>"
+    things = (f"<object><name>{name}</name>{box.format(*corners)}</object>" for name, *corners in objects)
+    return f"<annotation>{sides}{''.join(things)}</annotation>"
 
 
 def refusal(call: Callable[..., object], *args: object, **options: object) -> str:

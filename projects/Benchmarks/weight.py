@@ -37,11 +37,9 @@ OPENED = {
         "evaluation/label_free.py",
     ),
     "a label layout": (
-        "data/sources/box_layouts.py",
-        "data/sources/named_sets.py",
-        "data/sources/catalog.py",
+        "data/sources/layouts.py",
         "data/sources/coco_boxes.py",
-        "data/sources/image_folders.py",
+        "data/sources/label_files.py",
     ),
 }
 

@@ -13,8 +13,8 @@ import numpy as np
 from PIL import Image
 
 from projects.common.label_maps import voc_colours
-from revisit.data.sources.image_folders import read_split
 from revisit.data.sources.labels import VOID, check_size, read_labels
+from revisit.data.sources.split_files import read_split
 from revisit.errors import expect
 from revisit.files import written_whole
 from revisit.viz.tiles import fit

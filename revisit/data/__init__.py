@@ -1,5 +1,8 @@
-"""Importing this package registers the fixed names of Revisit's data sets with Detectron2."""
+"""Importing this package registers the core's layouts of labels, and its names of data sets with Detectron2."""
 
-from revisit.data.sources import catalog
+from revisit.data import shards
+from revisit.data.sources import catalog, coco_boxes, image_folders, pixel_datasets, voc_boxes
+
+__all__ = ["catalog", "coco_boxes", "image_folders", "pixel_datasets", "shards", "voc_boxes"]
 
 catalog.register_all()

@@ -18,11 +18,9 @@ import numpy as np
 from tqdm import tqdm
 
 from revisit.data.images.opening import SUFFIXES
-from revisit.data.sources.records import Records
+from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
 from revisit.errors import UserError, expect, translated
 from revisit.files import written_whole
-
-from detectron2.data import MetadataCatalog
 
 INDEX = "index.npz"
 MAX_SHORT_SIDE = 2**14  # px
@@ -91,10 +89,10 @@ def write_index(folder: Path, paths: list[Path], short_side: int = 0) -> ShardIn
     return index
 
 
-def load_shards(root: str, name: str = "") -> Records:
+def load_shards(root: str) -> LabelledSet:
     """Records of all images of a folder of shards: ``file_name`` (the shard), ``offset``, ``size``, perhaps ``label``.
 
-    Where images were made smaller, the metadata of the data set ``name`` have it as ``short_side``, in px.
+    Where images were made smaller, the metadata have it as ``short_side``, in px.
 
     Raises:
         UserError: no index, a damaged one, one that lists other shards than the folder, a place that cannot be read.
@@ -113,9 +111,7 @@ def load_shards(root: str, name: str = "") -> Records:
             for shard, offset, size, label in rows
         ]
     _check_shards(filesystem, folder, index, root)
-    if name and index.short_side:
-        MetadataCatalog.get(name).set(short_side=int(index.short_side))
-    return records
+    return LabelledSet(records, {"short_side": int(index.short_side)} if index.short_side else {})
 
 
 def _read_index(data: bytes) -> ShardIndex:
@@ -145,3 +141,6 @@ def _check_shards(filesystem: fsspec.AbstractFileSystem, folder: str, index: Sha
         if name not in indexed or sizes.get(name, -1) not in (indexed[name], None):
             message = f"{root}/{name} has {sizes.get(name, 'no')} bytes, and {indexed.get(name, 'no')} by {INDEX}"
             raise UserError(f"{message}: copy it again, or make the index again (tools/make_shards.py --index-only)")
+
+
+LABEL_LAYOUT_REGISTRY.register(LabelLayout("shards", "URL", load_shards))

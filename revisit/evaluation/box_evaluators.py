@@ -11,7 +11,7 @@ from pathlib import Path
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from revisit.data.sources.coco_boxes import read_coco, scored_coco
+from revisit.data.sources.coco_truth import read_coco, scored_coco
 
 from detectron2.data import MetadataCatalog
 from detectron2.data.datasets.coco import convert_to_coco_dict

@@ -14,7 +14,7 @@ from trees import one_line_error, refusal, touch, write
 import revisit.data  # noqa: F401  (registers the fixed names)
 from revisit.data.sources import classification_datasets as whole
 from revisit.data.sources.catalog import get_records
-from revisit.data.sources.named_sets import KINDS
+from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 from detectron2.data.datasets.pascal_voc import load_voc_instances
@@ -92,7 +92,7 @@ def test_what_is_no_folder_or_list_of_images_is_named(tmp_path, place):
 )
 def test_an_unknown_name_is_answered_with_the_kinds_and_what_is_like_it(name, meant):
     line = one_line_error(name)
-    for expected in (repr(name), "datasets/README.md", *KINDS):
+    for expected in (repr(name), "datasets/README.md", *(kind for kind, _ in LABEL_LAYOUT_REGISTRY)):
         assert expected in line
     assert line.endswith(f"or Detectron2{meant}")
     assert name not in DatasetCatalog.list()

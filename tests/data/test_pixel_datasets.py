@@ -14,8 +14,8 @@ import revisit.data  # noqa: F401  (registers the fixed names)
 from projects.ToyScenes import CLASS_NAMES as TOY_CLASSES
 from revisit.config import add_revisit_config
 from revisit.data.sources.catalog import get_records
-from revisit.data.sources.image_folders import check_split, read_split, write_split
 from revisit.data.sources.inspection import inspect
+from revisit.data.sources.split_files import check_split, read_split, write_split
 
 from detectron2.config import get_cfg
 from detectron2.data import MetadataCatalog

@@ -55,13 +55,13 @@ def shards(made, tmp_path):
 
 
 def samples_of(place):
-    return [read_sample(record) for record in load_shards(str(place))]
+    return [read_sample(record) for record in load_shards(str(place)).records]
 
 
 def test_shards_hold_the_bytes_and_classes_of_their_files(images, made):
     folder, text = made
     assert f"{NUM_IMAGES} images in 5 shards" in text
-    records, originals = load_shards(str(folder)), load_class_folders(images)
+    records, originals = load_shards(str(folder)).records, load_class_folders(images)
     assert len({(r["file_name"], r["offset"]) for r in records}) == NUM_IMAGES
     for record, original in zip(records, originals, strict=True):
         with open(original["file_name"], "rb") as file:
@@ -81,8 +81,10 @@ def test_an_interrupted_call_goes_on_and_gives_the_same_bytes(images, made, shar
     assert (shards / "shard-000000.tar").stat().st_mtime_ns == kept
     for path in made[0].glob("*.tar"):
         assert path.read_bytes() == (shards / path.name).read_bytes()
-    moved = [{**r, "file_name": r["file_name"].replace(str(made[0]), str(shards))} for r in load_shards(str(made[0]))]
-    assert load_shards(str(shards)) == moved
+    moved = [
+        {**r, "file_name": r["file_name"].replace(str(made[0]), str(shards))} for r in load_shards(str(made[0])).records
+    ]
+    assert load_shards(str(shards)).records == moved
 
 
 def test_shards_of_other_images_are_not_added_to(images, tmp_path):
@@ -166,7 +168,7 @@ def test_tar_files_of_others_are_indexed(tmp_path):
     members = ("x/1.png", b"one"), ("x/1.json", b"{}"), ("x/2.left.png", b"no"), ("y/1.JPEG", b"two!")
     write_tar(tmp_path / "a.tar", *members)
     run(f"python tools/make_shards.py --index-only --output {tmp_path}", tmp_path)
-    assert samples_of(tmp_path) == [b"one", b"two!"] and "label" not in load_shards(str(tmp_path))[0]
+    assert samples_of(tmp_path) == [b"one", b"two!"] and "label" not in load_shards(str(tmp_path)).records[0]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +220,7 @@ def test_damage_is_named_when_shards_are_opened(shards, damage, named):
 
 def test_an_index_of_other_shards_is_found_out_by_the_first_image(shards):
     """Same name, same size: only the headers tell."""
-    records = load_shards(str(shards))
+    records = load_shards(str(shards)).records
     path = shards / "shard-000000.tar"
     whole = path.read_bytes()
     start = records[0]["offset"] - 512 + 124

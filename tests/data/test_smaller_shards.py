@@ -56,7 +56,7 @@ def made(images, tmp_path_factory):
 
 def test_images_whose_short_side_is_longer_become_upright_jpegs_of_it_and_others_keep_their_bytes(images, made):
     changed = 0
-    for record, original in zip(load_shards(str(made)), load_class_folders(images), strict=True):
+    for record, original in zip(load_shards(str(made)).records, load_class_folders(images), strict=True):
         data = read_sample(record)
         assert record["label"] == original["label"]
         try:

@@ -19,7 +19,8 @@ from tiny import tiny_config
 from trees import refused
 
 from revisit.checkpoint.flags import read_flags
-from revisit.data.sources.catalog import get_records, split_parts
+from revisit.data.sources.catalog import get_records
+from revisit.data.sources.layouts import split_parts
 
 
 class Quiet(SimpleHTTPRequestHandler):

@@ -6,23 +6,21 @@ are registered when they are asked for, and the core's fixed names; ``register_s
 """
 
 import os
-import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from revisit.data.sources.named_sets import DETECTION_SIZES, KINDS, SOURCES, DataSource
+from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelledSet
+from revisit.data.sources.named_sets import DETECTION_SIZES, SOURCES, DataSource
 from revisit.data.sources.records import Records
 from revisit.errors import UserError, did_you_mean, expect, translated
-from revisit.urls import is_url, local_copy
+from revisit.plugins import load_plugins
 
 from detectron2.data import DatasetCatalog, MetadataCatalog
 
 SUBSET = "subset"
-# A part of a name between colons. Those of s3:// and http://host:80/ are its own, and that of a drive, C:/ or C:\.
-_BETWEEN_COLONS = re.compile(r"(?:[A-Za-z][\w+.-]*://[^/:]*(?::\d+(?=/))?|[A-Za-z]:(?=[/\\]))?[^:]*:?")
 ADD_TOY_SCENES = "add IMPORTS \"('projects.ToyScenes',)\" to know ToyScenes' own"
 
 
@@ -49,17 +47,17 @@ def register_source(name: str, source: DataSource) -> None:
     Folders are looked up when the data set is loaded, not before, and so are classes that are read from them.
     """
 
-    def load() -> Records:
-        places = (source.where,) if isinstance(source.where, str) else source.where
-        paths = [datasets_root() / place for place in places]
+    def load() -> Records | LabelledSet:
+        folders = (source.where,) if isinstance(source.where, str) else source.where
+        paths = [datasets_root() / folder for folder in folders]
         path = next(filter(Path.exists, paths), None)
         if path is None:
             completed = f", which {source.made_by} completes" if source.made_by else ""
             raise _missing(name, " or ".join(map(str, paths)) + completed)
-        records = source.load(path)
+        loaded = source.load(path)
         if callable(source.classes):
-            MetadataCatalog.get(name).set(thing_classes=list(source.classes(path)))
-        return records
+            return LabelledSet(loaded, {"thing_classes": list(source.classes(path))})
+        return loaded
 
     metadata = dict(source.metadata)
     if source.num_images:
@@ -79,46 +77,28 @@ def register(name: str) -> None:
     """
     if name in DatasetCatalog.list():
         return
-    word, _, rest = name.partition(":")
-    if word == SUBSET:
+    kind, _, rest = name.partition(":")
+    if kind == SUBSET:
         _register_subset(name, rest)
         return
-    kind = KINDS.get(word)
-    if kind is None or not rest:
-        is_folder = os.sep in word or (name != "" and Path(name).is_dir())
-        expect(not is_folder, f"unknown data set {name!r}: for a folder of images write \"('folder:{name}',)\"")
-        expect(not name.startswith("toy_"), f"unknown data set {name!r}: {ADD_TOY_SCENES}")
-        kinds = [*KINDS, SUBSET]
-        expected = f"KIND:PATH with KIND one of {', '.join(kinds)}, or a name of datasets/README.md or Detectron2"
-        meant = did_you_mean(word, kinds if rest else DatasetCatalog.list())
-        raise UserError(f"unknown data set {name!r}: expected {expected}{meant}")
-    forms = kind.form.replace("[", "").replace("]", "").split(":")
-    texts = split_parts(rest, len(forms))
-    least = len(forms) - kind.form.count("[")
-    expect(least <= len(texts) <= len(forms) and all(texts), f"data set {name!r}: expected {word}:{kind.form}")
-    parts = [_part(name, form, text) for form, text in zip(forms, texts, strict=False)]
-    metadata = kind.metadata(*parts) if callable(kind.metadata) else kind.metadata
-    names = {"name": name} if kind.takes_name else {}
-    _register(name, partial(kind.load, *parts, **names), metadata)
+    load_plugins()
+    if kind not in LABEL_LAYOUT_REGISTRY or not rest:
+        raise _unknown(name, kind, rest)
+    layout = LABEL_LAYOUT_REGISTRY.get(kind)
+    parts = layout.parts_of(name)
+    _register(name, partial(layout.load, *parts), layout.metadata_of(parts))
 
 
-def split_parts(rest: str, count: int) -> list[str]:
-    """What follows KIND: in a name, at its last ``count`` - 1 colons: an earlier one belongs to the first part."""
-    parts = [part.removesuffix(":") for part in _BETWEEN_COLONS.findall(rest) if part]
-    first = len(parts) - count + 1
-    return [":".join(parts[:first]), *parts[first:]] if first > 0 else parts
-
-
-def _part(name: str, form: str, text: str) -> str | Path:
-    """A part of a name, as the loader of its kind takes it: of a file at a URL its copy on this machine."""
-    expect(not form.islower() or text == form, f"data set {name!r} ends in {text}: expected {form}, or nothing")
-    if form in ("SPLIT", "URL") or form.islower():
-        return text
-    is_file = form.startswith("FILE")
-    expect(
-        is_file or not is_url(text), f"data set {name!r}: {text} is a URL, expected a folder; only files may be URLs"
-    )
-    return local_copy(text, f"data set {name!r}:")
+def _unknown(name: str, kind: str, rest: str) -> UserError:
+    found = f"unknown data set {name!r}"
+    if os.sep in kind or (name and Path(name).is_dir()):
+        return UserError(f"{found}: for a folder of images write \"('folder:{name}',)\"")
+    if name.startswith("toy_"):
+        return UserError(f"{found}: {ADD_TOY_SCENES}")
+    kinds = [*(known for known, _ in LABEL_LAYOUT_REGISTRY), SUBSET]
+    expected = f"KIND:PATH with KIND one of {', '.join(kinds)}, or a name of datasets/README.md or Detectron2"
+    meant = did_you_mean(kind, kinds if rest else DatasetCatalog.list())
+    return UserError(f"{found}: expected {expected}{meant}")
 
 
 def get_records(name: str) -> Records:
@@ -195,8 +175,15 @@ def is_labelled(record: dict) -> bool:
     return record.get("label", 0) >= 0 if boxes is None else any(not box.get("iscrowd", 0) for box in boxes)
 
 
-def _register(name: str, load: Callable[[], Records], metadata: dict) -> None:
-    DatasetCatalog.register(name, load)
+def _register(name: str, load: Callable[[], Records | LabelledSet], metadata: dict) -> None:
+    def load_and_describe() -> Records:
+        loaded = load()
+        if not isinstance(loaded, LabelledSet):
+            return loaded
+        vars(MetadataCatalog.get(name)).update(loaded.metadata)  # its set() refuses changes
+        return loaded.records
+
+    DatasetCatalog.register(name, load_and_describe)
     MetadataCatalog.get(name).set(**metadata)
 
 

@@ -8,9 +8,10 @@ is difficult, 0 for each class.
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from revisit.data.sources.box_layouts import VOC_CLASSES, read_voc_annotation
-from revisit.data.sources.image_folders import load_class_folders, read_split, require_files
+from revisit.data.sources.image_folders import load_class_folders, require_files
 from revisit.data.sources.records import Records
+from revisit.data.sources.split_files import read_split
+from revisit.data.sources.voc_boxes import VOC_CLASSES, read_voc_annotation
 from revisit.errors import translated
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

@@ -1,4 +1,4 @@
-"""Readers of plain images, a folder, a list of paths or one folder per class, and of split files, names one a line.
+"""Layouts of plain images: a folder, a list of paths, or one folder per class.
 
 A record is ``file_name`` and, of class folders, ``label``.
 """
@@ -10,9 +10,10 @@ from pathlib import Path
 
 from revisit.data.images.image_bytes import first_bytes
 from revisit.data.images.opening import JPEG_MAGIC, PNG_MAGIC, SUFFIXES, TIFF_MAGICS
+from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout
 from revisit.data.sources.records import Records, sample
-from revisit.errors import UserError, expect, first_few, translated
-from revisit.files import written_whole
+from revisit.data.sources.split_files import read_names_of_images
+from revisit.errors import UserError, expect, first_few
 
 from detectron2.utils.logger import log_first_n
 
@@ -27,7 +28,6 @@ CONVERT = (
     "which are not read: convert or rename them, or install pillow-heif for .heic and Pillow from 11.3 on for .avif"
 )
 NO_SUFFIX = "without a suffix"
-NAMES_IN_LABELS = "classes.txt"  # which tools for labelling put beside the labels
 
 
 def load_folder(path: Path) -> Records:
@@ -106,36 +106,9 @@ def class_folders_metadata(path: Path) -> dict:
 
 def load_list(path: Path) -> Records:
     """Images named by a text file, one path a line; empty lines and lines that start with # are skipped."""
-    names = [name for name in _read_names(path, "list of images") if not name.startswith("#")]
+    names = [name for name in read_names_of_images(path, "list of images") if not name.startswith("#")]
     expect(names, f"list of images {path} names no image: expected one path a line")
     return require_files([{"file_name": str(path.parent / name)} for name in names], f" by {path}")
-
-
-def label_files(images: Path, labels: Path, suffix: str) -> dict[str, Path | None]:
-    """By file name of an image below ``images``, in order: the file at its place below ``labels``; None without one.
-
-    Files of other images, such as those of a test set, may lie there too: a warning counts them only where some of
-    these images have none.
-
-    Raises:
-        UserError: no images, one file of labels for two images, or none for any.
-    """
-    owners: dict[Path, list[str]] = {}
-    for record in load_folder(images):
-        place = labels / Path(record["file_name"]).relative_to(images).with_suffix(suffix)
-        owners.setdefault(place, []).append(record["file_name"])
-    files = [file for file in labels.rglob("*") if file.suffix.lower() == suffix and file.name != NAMES_IN_LABELS]
-    given = {file.with_suffix(suffix): file for file in files}
-    twins = next((place for place, its_images in owners.items() if place in given and len(its_images) > 1), None)
-    expect(not twins, f"{twins} would be the labels of {owners.get(twins)}: expected one image of each name")
-    lost = sorted(given.keys() - owners.keys())
-    message = f"{labels}: {len(lost)} of {len(given)} files of labels (*{suffix}) belong to no image below {images}"
-    expect(len(lost) < len(given), f"{message}: expected the same names, and the same folders")
-    without = sum(place not in given for place in owners)
-    if lost and without:
-        message += f", such as {lost[0].name}, and {without} of {len(owners)} images have none: expected the same names"
-        log_first_n(logging.WARNING, message, name=__name__, key="message")
-    return {image: given.get(place) for place, its_images in owners.items() for image in its_images}
 
 
 def require_files(records: Records, named: str = "") -> Records:
@@ -146,38 +119,9 @@ def require_files(records: Records, named: str = "") -> Records:
     return records
 
 
-def read_split(path: Path) -> list[str]:
-    """Names of images, one a line; blanks around them, empty lines and the kind of line end mean nothing.
-
-    Raises:
-        UserError: a file that is missing, is no text, names nothing, or names an image twice.
-    """
-    names = _read_names(path, "split file")
-    expect(names, f"split file {path} is empty: expected one image name a line")
-    ((name, count),) = Counter(names).most_common(1)
-    expect(count == 1, f"split file {path} names {name} {count} times: expected every image once")
-    return names
-
-
-def _read_names(path: Path, what: str) -> list[str]:
-    return list(filter(None, map(str.strip, read_lines(path, what, errors="surrogateescape"))))
-
-
-def read_lines(path: Path, what: str, errors: str = "strict") -> list[str]:
-    """The lines of a text file in UTF-8; the UserError of another one calls it ``what``."""
-    with translated(f"reading {what} {path}", content=True):
-        return path.read_text(encoding="utf-8-sig", errors=errors).splitlines()
-
-
-def check_split(path: Path, names: list[str]) -> None:
-    """Raises UserError if there is a split file already and it names other images."""
-    if path.exists() and set(read_split(path)) != set(names):
-        message = f"split file {path} exists and names other images than the {len(names)} to be written"
-        raise UserError(f"{message}: move it away, or choose another split")
-
-
-def write_split(path: Path, names: list[str]) -> None:
-    """Write a split, sorted, whole or not at all; see check_split."""
-    check_split(path, names)
-    with written_whole(path) as temporary:
-        temporary.write_text("".join(f"{name}\n" for name in sorted(names)), errors="surrogateescape")
+for _layout in (
+    LabelLayout("folder", "PATH", load_folder),
+    LabelLayout("list", "FILE", load_list),
+    LabelLayout("class_folders", "PATH", load_class_folders, class_folders_metadata),
+):
+    LABEL_LAYOUT_REGISTRY.register(_layout)

@@ -1,28 +1,16 @@
-"""The two tables of data: the kinds that KIND:PATH names, and the data sets with a fixed name."""
+"""The data sets with a fixed name, which lie under the folder of all data sets."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from revisit.data.shards import load_shards
-from revisit.data.sources import box_layouts as boxes
 from revisit.data.sources import classification_datasets as whole
-from revisit.data.sources import image_folders as folders
-from revisit.data.sources import pixel_datasets as pixels
-from revisit.data.sources.coco_boxes import coco_metadata, load_coco
-from revisit.data.sources.image_folders import class_folders, load_class_folders
+from revisit.data.sources.image_folders import class_folders, load_class_folders, load_folder, load_list
+from revisit.data.sources.layouts import LabelLayout, LabelledSet
+from revisit.data.sources.pixel_datasets import CITYSCAPES, NYUD_DEPTH, NYUD_SEGMENTATION, VOC_SEGMENTATION
 from revisit.data.sources.records import Records
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A layout of files, which KIND:PATH names wherever it lies."""
-
-    form: str  # what PATH consists of, between colons; in brackets what may be left out, in small letters a word
-    load: Callable[..., Records]  # of those parts: texts for SPLIT and URL, else paths
-    metadata: dict | Callable[..., dict] = field(default_factory=dict)  # or what gives it for the same parts
-    takes_name: bool = False  # whether ``load`` takes the data set's ``name`` too, and completes its metadata
+from revisit.data.sources.voc_boxes import VOC_CLASSES
 
 
 @dataclass(frozen=True)
@@ -30,7 +18,7 @@ class DataSource:
     """A data set with a fixed name."""
 
     where: str | tuple[str, ...]  # under the folder of all data sets; of several places the first that is there
-    load: Callable[[Path], Records]
+    load: Callable[[Path], Records | LabelledSet]
     num_images: int | None = None  # as published
     classes: Sequence[str] | Callable[[Path], Sequence[str]] = ()  # their names, or what reads them with the records
     made_by: str = ""  # the script that completes the download
@@ -49,42 +37,14 @@ def by_split(
     return {f"{name}_{s}": DataSource(where.format(split=s), loads[s], sizes[s], classes) for s in sizes}
 
 
-def by_split_of_kind(
-    name: str, where: str, kind: str, made_by: str, own_metadata: dict | None = None, /, **sizes: int | None
+def by_split_of_layout(
+    name: str, where: str, layout: LabelLayout, made_by: str, own_metadata: dict | None = None, /, **sizes: int | None
 ) -> dict[str, DataSource]:
-    """As ``by_split``, of a kind FOLDER:SPLIT with labels or depth per pixel."""
-    metadata = KINDS[kind].metadata | (own_metadata or {})
-    sources = by_split(name, where, KINDS[kind].load, **sizes)
+    """As ``by_split``, of a layout FOLDER:SPLIT with labels or depth per pixel."""
+    metadata = layout.metadata | (own_metadata or {})
+    sources = by_split(name, where, layout.load, **sizes)
     return {name: replace(source, made_by=made_by, metadata=metadata) for name, source in sources.items()}
 
-
-COCO = {"evaluator_type": "coco"}
-KINDS = {
-    "folder": Kind("PATH", folders.load_folder),
-    "list": Kind("FILE", folders.load_list),
-    "class_folders": Kind("PATH", load_class_folders, folders.class_folders_metadata),
-    "shards": Kind("URL", load_shards, takes_name=True),
-    "voc": Kind("FOLDER:SPLIT", boxes.load_voc, boxes.voc_metadata),
-    "coco": Kind("FOLDER_OF_IMAGES:FILE.json", load_coco, coco_metadata, takes_name=True),
-    "yolo": Kind("FOLDER_OF_IMAGES:FOLDER_OF_LABELS[:FILE_OF_NAMES]", boxes.load_yolo, COCO, takes_name=True),
-    "voc_xml": Kind(
-        "FOLDER_OF_IMAGES:FOLDER_OF_XML[:with_difficult]",
-        boxes.load_voc_xml,
-        COCO | {"classes_are_those_seen": True},
-        takes_name=True,
-    ),
-    "masks": Kind("FOLDER_OF_IMAGES:FOLDER_OF_MASKS[:FILE_OF_NAMES]", pixels.load_masks, pixels.masks_metadata),
-    "voc_segmentation": Kind(
-        "FOLDER:SPLIT", pixels.load_voc_segmentation, pixels.segmentation_metadata(pixels.VOC_PIXEL_CLASSES)
-    ),
-    "nyud_segmentation": Kind(
-        "FOLDER:SPLIT",
-        partial(pixels.load_nyud, task="segmentation"),
-        pixels.segmentation_metadata(pixels.NYUD_CLASSES, label_offset=1),
-    ),
-    "nyud_depth": Kind("FOLDER:SPLIT", partial(pixels.load_nyud, task="depth"), {"evaluator_type": "depth"}),
-    "cityscapes": Kind("FOLDER:SPLIT", pixels.load_cityscapes, pixels.segmentation_metadata(pixels.CITYSCAPES_CLASSES)),
-}
 
 # Subsets of the paper's data-bias study, one list of image paths each, which scripts in datasets/ write. The paper
 # prints thousands; "BDD100K 90K" is train 70K + test 20K (inferred).
@@ -109,8 +69,8 @@ PREPARE_CITYSCAPES = "datasets/prepare_cityscapes.py"
 CITYSCAPES_EVAL = {"evaluator_type": "cityscapes_sem_seg"}
 
 SOURCES: dict[str, DataSource] = {
-    "coco_2017_train_images": DataSource("coco/train2017", folders.load_folder, 118287),
-    **{name: DataSource(f"subsets/{name}.txt", folders.load_list, size) for name, size in SUBSETS.items()},
+    "coco_2017_train_images": DataSource("coco/train2017", load_folder, 118287),
+    **{name: DataSource(f"subsets/{name}.txt", load_list, size) for name, size in SUBSETS.items()},
     **by_split("imagenet", "imagenet/{split}", load_class_folders, class_folders, train=1281167, val=50000),
     **by_split("places365", "places365_standard/{split}", load_class_folders, class_folders, train=1803460, val=36500),
     **CIFAR10,
@@ -118,12 +78,18 @@ SOURCES: dict[str, DataSource] = {
     **by_split("cars", "stanford_cars", whole.load_cars, whole.cars_classes, train=8144, test=8041),
     **by_split("pets", "oxford-iiit-pet", whole.load_pets, whole.pets_classes, trainval=3680, test=3669),
     **by_split("sun397", "SUN397", whole.load_sun397, whole.sun397_classes, train=19850, test=19850),
-    **by_split("voc_2007_labels", "VOC2007", whole.load_voc_labels, boxes.VOC_CLASSES, **VOC_2007_SIZES),
-    **by_split_of_kind("voc_2012_sem_seg", "VOC2012", "voc_segmentation", PREPARE_VOC, train_aug=10582, val=1449),
-    **by_split_of_kind("nyud_segmentation", "NYUD_MT", "nyud_segmentation", PREPARE_NYUD, train=795, val=654),
-    **by_split_of_kind("nyud_depth", "NYUD_MT", "nyud_depth", PREPARE_NYUD, train=795, val=654),
-    **by_split_of_kind(
-        "cityscapes_fine_sem_seg", "cityscapes", "cityscapes", PREPARE_CITYSCAPES, CITYSCAPES_EVAL, train=2975, val=500
+    **by_split("voc_2007_labels", "VOC2007", whole.load_voc_labels, VOC_CLASSES, **VOC_2007_SIZES),
+    **by_split_of_layout("voc_2012_sem_seg", "VOC2012", VOC_SEGMENTATION, PREPARE_VOC, train_aug=10582, val=1449),
+    **by_split_of_layout("nyud_segmentation", "NYUD_MT", NYUD_SEGMENTATION, PREPARE_NYUD, train=795, val=654),
+    **by_split_of_layout("nyud_depth", "NYUD_MT", NYUD_DEPTH, PREPARE_NYUD, train=795, val=654),
+    **by_split_of_layout(
+        "cityscapes_fine_sem_seg",
+        "cityscapes",
+        CITYSCAPES,
+        PREPARE_CITYSCAPES,
+        CITYSCAPES_EVAL,
+        train=2975,
+        val=500,
     ),
 }
 

@@ -7,13 +7,15 @@ A record is ``file_name``, ``image_id`` (the stem of it) and ``sem_seg_file_name
 import logging
 import os
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
-from revisit.data.sources.box_layouts import VOC_CLASSES, read_names
-from revisit.data.sources.image_folders import NAMES_IN_LABELS, label_files, read_split
+from revisit.data.sources.label_files import NAMES_IN_LABELS, label_files, read_class_names
 from revisit.data.sources.labels import VOID, read_labels
+from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout
 from revisit.data.sources.records import Records, ask_each
+from revisit.data.sources.split_files import read_split
+from revisit.data.sources.voc_boxes import VOC_CLASSES
 from revisit.errors import expect, translated
 
 from detectron2.data import MetadataCatalog
@@ -100,7 +102,7 @@ def masks_metadata(images: Path, masks: Path, names: Path | None = None) -> dict
     places = [names] if names else [masks / NAMES_IN_LABELS, masks.parent / NAMES_IN_LABELS]
     file = next(filter(Path.is_file, places), names)
     if file:
-        classes = tuple(read_names(file))
+        classes = tuple(read_class_names(file))
         expect(len(classes) <= VOID, f"{file} has {len(classes)} classes: expected at most {VOID}, as {VOID} is void")
         return segmentation_metadata(classes)
     return segmentation_metadata(tuple(f"class {n}" for n in range(_highest_id(masks) + 1)) if masks.is_dir() else ())
@@ -133,3 +135,19 @@ def segmentation_metadata(classes: tuple[str, ...], label_offset: int = 0) -> di
     """Metadata of a data set whose masks hold the ids ``label_offset``, ``label_offset`` + 1, ... of ``classes``."""
     ids = {"ignore_label": VOID, "label_offset": label_offset}
     return {"evaluator_type": "sem_seg", "stuff_classes": list(classes), **ids}
+
+
+MASKS = LabelLayout("masks", "FOLDER_OF_IMAGES:FOLDER_OF_MASKS[:FILE_OF_NAMES]", load_masks, masks_metadata)
+VOC_SEGMENTATION = LabelLayout(
+    "voc_segmentation", "FOLDER:SPLIT", load_voc_segmentation, segmentation_metadata(VOC_PIXEL_CLASSES)
+)
+NYUD_SEGMENTATION = LabelLayout(
+    "nyud_segmentation",
+    "FOLDER:SPLIT",
+    partial(load_nyud, task="segmentation"),
+    segmentation_metadata(NYUD_CLASSES, label_offset=1),
+)
+NYUD_DEPTH = LabelLayout("nyud_depth", "FOLDER:SPLIT", partial(load_nyud, task="depth"), {"evaluator_type": "depth"})
+CITYSCAPES = LabelLayout("cityscapes", "FOLDER:SPLIT", load_cityscapes, segmentation_metadata(CITYSCAPES_CLASSES))
+for _layout in (MASKS, VOC_SEGMENTATION, NYUD_SEGMENTATION, NYUD_DEPTH, CITYSCAPES):
+    LABEL_LAYOUT_REGISTRY.register(_layout)

@@ -1,46 +1,27 @@
-"""Boxes in YOLO's layout and Pascal VOC's: where they lie, which classes they have, and which files are refused."""
+"""Boxes in YOLO's layout and in XML files: where they lie, which classes they have, and which files are refused."""
 
-import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
-from trees import one_line_error, refusal, touch, write
+from labels import inspected
+from trees import blank_image, one_line_error, refusal, voc_xml_of, write
 
-from revisit.config import add_revisit_config
-from revisit.data.sources.box_layouts import read_names, voc_metadata, yolo_object
+from projects.LabelFormats.yolo import yolo_object
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import share_classes
-from revisit.data.sources.inspection import inspect
-from revisit.engine.data_checks import inspect_evaluation
+from revisit.data.sources.label_files import read_class_names
 
-from detectron2.config import get_cfg
 from detectron2.data import MetadataCatalog
-from detectron2.data.datasets.pascal_voc import load_voc_instances
-from detectron2.evaluation import PascalVOCDetectionEvaluator, pascal_voc_evaluation
-from detectron2.structures import Boxes, BoxMode, Instances
+from detectron2.structures import BoxMode
 
 SIDES = st.floats(0.01, 1)
-
-
-def image(path, size=(50, 100)) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.zeros((*size, 3), np.uint8)).save(path)
-
-
-def xml(*objects: tuple, size: tuple[int, int] | None = (50, 100)) -> str:
-    sides = f"<size><width>{size[1]}</width><height>{size[0]}</height></size>" if size else ""
-    box = "<bndbox><xmin>{}</xmin><ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax></bndbox>"
-    things = (f"<object><name>{name}</name>{box.format(*corners)}</object>" for name, *corners in objects)
-    return f"<annotation>{sides}{''.join(things)}</annotation>"
 
 
 @pytest.fixture
 def yolo(tmp_path):
     """Images of 100 x 50 px, one of them in a folder below and one without labels; their name as a data set."""
     for name in ("a.png", "below/b.png", "c ü.png"):
-        image(tmp_path / "images" / name)
+        blank_image(tmp_path / "images" / name)
     write(tmp_path / "labels/a.txt", ["1 0.5 0.5 0.2 0.4", "", "0 0.1 0.2 0.3 0.2 0.3 0.6"])
     write(tmp_path / "labels/below/b.txt", ["0 0.5 0.5 1 1"])
     write(tmp_path / "names.txt", ["dog", "cat"])
@@ -51,21 +32,10 @@ def yolo(tmp_path):
 def voc_xml(tmp_path):
     """As ``yolo``; one of the XML files has no size."""
     for name in ("a.png", "below/b c.png", "ü.png"):
-        image(tmp_path / "images" / name)
-    write(tmp_path / "xml/a.xml", xml(("dog", 11, 6, 30, 40), (" cat ", 1, 1, 100, 50)))
-    write(tmp_path / "xml/below/b c.xml", xml(("dog", 2, 2, 9, 9), size=None))
+        blank_image(tmp_path / "images" / name)
+    write(tmp_path / "xml/a.xml", voc_xml_of(("dog", 11, 6, 30, 40), (" cat ", 1, 1, 100, 50)))
+    write(tmp_path / "xml/below/b c.xml", voc_xml_of(("dog", 2, 2, 9, 9), size=None))
     return f"voc_xml:{tmp_path}/images:{tmp_path}/xml"
-
-
-@pytest.fixture
-def voc(tmp_path):
-    """A tree with the image 000001 (a dog) in the split one, with 000002 (a cat) in trainval, with a zebra in zoo."""
-    for name, animal in (("000001", "dog"), ("000002", "cat"), ("000004", "zebra")):
-        write(tmp_path / f"Annotations/{name}.xml", xml((animal, 1, 11, 60, 40)))
-        touch(tmp_path / f"JPEGImages/{name}.jpg")
-    for split, numbers in {"one": [1], "trainval": [1, 2], "empty": [], "more": [1, 3], "zoo": [1, 4]}.items():
-        write(tmp_path / f"ImageSets/Main/{split}.txt", [f"{number:06d}" for number in numbers])
-    return f"voc:{tmp_path}"
 
 
 def test_yolos_boxes_and_outlines_lie_where_their_shares_of_the_image_say(yolo):
@@ -82,7 +52,7 @@ def test_yolos_boxes_and_outlines_lie_where_their_shares_of_the_image_say(yolo):
 
 @given(st.tuples(st.floats(-1, 2), st.floats(-1, 2), SIDES, SIDES), st.integers(1, 4000), st.integers(1, 4000))
 def test_a_box_of_yolo_has_its_centre_and_sides(values, width, height):
-    x, y, w, h = yolo_object(["0", *map(repr, values)], {"width": width, "height": height}, 1)["bbox"]
+    x, y, w, h = yolo_object(["0", *map(repr, values)], {"width": width, "height": height}, ["dog"])["bbox"]
     assert [(x + w / 2) / width, (y + h / 2) / height, w / width, h / height] == pytest.approx(values, abs=1e-9)
 
 
@@ -126,9 +96,9 @@ def test_names_are_read_from_lines_and_from_the_file_that_yolo_is_trained_with(t
     if text is not None:
         write(tmp_path / name, text)
     if names:
-        assert read_names(tmp_path / name) == names
+        assert read_class_names(tmp_path / name) == names
     else:
-        assert name in refusal(read_names, tmp_path / name)
+        assert name in refusal(read_class_names, tmp_path / name)
 
 
 POSE = "0 0.68 0.59 0.20 0.07 0.57 0.63 0.68 0.60 0.74 0.59 0.78 0.55 0.63 0.62"
@@ -179,28 +149,28 @@ def test_boxes_of_xml_files_lie_where_they_say_and_classes_are_the_names_in_them
 
 
 def test_a_test_set_that_shows_fewer_classes_counts_them_as_the_training_set_does(voc_xml, tmp_path):
-    image(tmp_path / "test/x.png")
-    write(tmp_path / "test_xml/x.xml", xml(("dog", 2, 2, 9, 9)))
+    blank_image(tmp_path / "test/x.png")
+    write(tmp_path / "test_xml/x.xml", voc_xml_of(("dog", 2, 2, 9, 9)))
     test = f"voc_xml:{tmp_path}/test:{tmp_path}/test_xml"
     share_classes(voc_xml, [test])
     assert get_records(test)[0]["annotations"][0]["category_id"] == 1
     assert MetadataCatalog.get(test).thing_classes == ["cat", "dog"]
-    write(tmp_path / "test_xml/x.xml", xml(("bird", 2, 2, 9, 9)))
+    write(tmp_path / "test_xml/x.xml", voc_xml_of(("bird", 2, 2, 9, 9)))
     assert "bird" in one_line_error(test)
 
 
 @pytest.mark.parametrize(
     ("content", "named"),
     [
-        (xml(), "/xml has no object"),
+        (voc_xml_of(), "/xml has no object"),
         ("<annotation><object><bndbox/></object></annotation>", "a.xml"),
         ("<annotation><object><name>dog</name></object></annotation>", "a.xml"),
-        (xml(("dog", 2, 2, 9, 9)).replace("50<", "high<"), "a.xml"),
+        (voc_xml_of(("dog", 2, 2, 9, 9)).replace("50<", "high<"), "a.xml"),
         ("no xml", "a.xml"),
     ],
 )
 def test_xml_that_is_no_annotation_is_named(tmp_path, content, named):
-    image(tmp_path / "images/a.png")
+    blank_image(tmp_path / "images/a.png")
     write(tmp_path / "xml/a.xml", content)
     assert named in one_line_error(f"voc_xml:{tmp_path}/images:{tmp_path}/xml")
 
@@ -209,7 +179,7 @@ def test_xml_that_is_no_annotation_is_named(tmp_path, content, named):
 def test_labels_of_other_images_are_only_doubtful_where_some_images_have_none(request, tmp_path, kind, caplog):
     name, folder = request.getfixturevalue(kind), tmp_path / {"yolo": "labels", "voc_xml": "xml"}[kind]
     suffix = next(folder.glob("a.*")).suffix
-    write(folder / f"of_the_test_set{suffix}", xml(("dog", 1, 1, 9, 9)) if kind == "voc_xml" else "")
+    write(folder / f"of_the_test_set{suffix}", voc_xml_of(("dog", 1, 1, 9, 9)) if kind == "voc_xml" else "")
     get_records(name)
     assert "1 of 3 files of labels" in caplog.text and "1 of 3 images have none" in caplog.text
     caplog.clear()
@@ -223,13 +193,13 @@ def test_labels_belong_to_one_image_each_whatever_the_case_of_their_suffix(reque
     name, folder = request.getfixturevalue(kind), tmp_path / {"yolo": "labels", "voc_xml": "xml"}[kind]
     (labels,) = folder.glob("a.*")
     labels.rename(labels.with_suffix(labels.suffix.upper()))
-    write(folder / f"lost{labels.suffix}", xml())
+    write(folder / f"lost{labels.suffix}", voc_xml_of())
     assert len(get_records(name)[0]["annotations"]) == 2
     assert f"{folder}: 1 of 3" in caplog.text and f"lost{labels.suffix}" in caplog.text
-    image(tmp_path / "others/z.png")
+    blank_image(tmp_path / "others/z.png")
     assert f"{folder}: 3 of 3" in one_line_error(name.replace("/images", "/others"))
     assert f"{tmp_path}/nothing: 0 of 0" in one_line_error(name.replace(f":{folder}", f":{tmp_path}/nothing"))
-    image(tmp_path / "images/a.jpg")
+    blank_image(tmp_path / "images/a.jpg")
     message = one_line_error(name)
     assert all(str(place) in message for place in (tmp_path / "images/a.png", tmp_path / "images/a.jpg", folder / "a."))
 
@@ -257,35 +227,21 @@ def test_what_may_or_may_not_be_difficult_is_refused(voc_xml, tmp_path):
     assert f"reading {file}: difficult '2', expected 0 or 1" in one_line_error(voc_xml)
 
 
-def inspected(name: str, *, to_learn: bool) -> None:
-    cfg = get_cfg()
-    add_revisit_config(cfg)
-    cfg.MODEL.META_ARCHITECTURE, cfg.MODEL.MASK_ON = "GeneralizedRCNN", False
-    get_records(name)
-    cfg.MODEL.ROI_HEADS.NUM_CLASSES = len(MetadataCatalog.get(name).thing_classes)
-    inspect(cfg, name, to_learn=to_learn)
-
-
 @pytest.mark.parametrize("to_learn", [True, False])
 @pytest.mark.parametrize("layout", ["voc", "voc_xml", "yolo"])
 def test_boxes_that_all_stand_twice_are_refused_in_every_layout(layout, to_learn, tmp_path):
-    image(tmp_path / "JPEGImages/a.jpg")
+    blank_image(tmp_path / "JPEGImages/a.jpg")
     scored = "<difficult>0</difficult><truncated>0</truncated><pose>x</pose>"
-    write(tmp_path / "Annotations/a.xml", xml(*[("dog", 1, 11, 60, 40)] * 2).replace("<bndbox>", f"{scored}<bndbox>"))
+    write(
+        tmp_path / "Annotations/a.xml",
+        voc_xml_of(*[("dog", 1, 11, 60, 40)] * 2).replace("<bndbox>", f"{scored}<bndbox>"),
+    )
     write(tmp_path / "labels/a.txt", ["0 0.5 0.5 0.2 0.4"] * 2)
     write(tmp_path / "labels/classes.txt", ["dog"])
     write(tmp_path / "ImageSets/Main/one.txt", ["a"])
     places = {"voc": ":one", "voc_xml": "/JPEGImages:{}/Annotations", "yolo": "/JPEGImages:{}/labels"}
     name = f"{layout}:{tmp_path}{places[layout].format(tmp_path)}"
     assert "1 of 2 boxes" in (line := refusal(inspected, name, to_learn=to_learn)) and "doubles" in line
-
-
-def test_a_byte_order_mark_of_a_voc_split_is_read_and_before_scoring_refused(voc, tmp_path):
-    split = tmp_path / "ImageSets/Main/one.txt"
-    write(split, "\ufeff" + split.read_text())
-    image(tmp_path / "JPEGImages/000001.jpg")
-    inspected(f"{voc}:one", to_learn=True)
-    assert f"{split} begins with a byte order mark" in refusal(inspected, f"{voc}:one", to_learn=False)
 
 
 def test_a_byte_order_mark_is_no_part_of_labels(yolo, voc_xml, tmp_path):
@@ -299,73 +255,6 @@ def test_a_byte_order_mark_is_no_part_of_labels(yolo, voc_xml, tmp_path):
 def test_boxes_that_begin_at_0_are_warned_of_because_voc_counts_from_1(voc_xml, tmp_path, caplog):
     get_records(voc_xml)
     assert not caplog.text
-    write(tmp_path / "xml/a.xml", xml(("dog", 0, 6, 30, 40), ("cat", 1, 1, 100, 50)))
+    write(tmp_path / "xml/a.xml", voc_xml_of(("dog", 0, 6, 30, 40), ("cat", 1, 1, 100, 50)))
     get_records(voc_xml)
     assert "1 of 3 boxes begin at 0" in caplog.text
-
-
-def test_voc_gives_boxes_and_its_twenty_classes(voc, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    records, metadata = get_records("voc:~:trainval"), MetadataCatalog.get("voc:~:trainval")
-    assert records == load_voc_instances(str(tmp_path), "trainval", metadata.thing_classes)
-    assert len(metadata.thing_classes) == 20 and metadata.evaluator_type == "pascal_voc"
-    assert (metadata.dirname, metadata.split) == (str(tmp_path), "trainval")
-
-
-@pytest.mark.parametrize(
-    ("split", "named"),
-    [("empty", "empty.txt"), ("test", "test.txt"), ("more", "000003.xml"), ("zoo", "000004.xml")],
-)
-def test_a_split_of_boxes_that_cannot_be_read_is_named(voc, split, named):
-    assert named in one_line_error(f"{voc}:{split}")
-
-
-@pytest.mark.parametrize(
-    ("place", "written", "year", "is_known"),
-    [("VOC2012", "", 2012, True), ("VOC2007", "", 2007, True), ("VOC2009", "", 2007, True), ("mine", "", 2007, False)]
-    + [("mine", "VOC2012", 2012, True), ("VOC2007", "VOC2012", 2012, True), ("VOC2010/VOC2007", "VOC2010", 2012, True)]
-    + [("VOC2012", "JPEGImages", 2012, True), ("mine", "VOC2007 VOC2012", 2007, False)],
-)
-def test_the_year_of_a_voc_tree_says_how_ap_is_taken(voc, tmp_path, place, written, year, is_known):
-    tree = tmp_path / place
-    for number, word in enumerate(written.split() or [""], start=1):
-        file = tmp_path / f"Annotations/00000{number}.xml"
-        write(file, file.read_text().replace("<annotation>", f"<annotation><folder>{word}</folder>"))
-    for folder in ("Annotations", "ImageSets", "JPEGImages"):
-        write(tree / "x")
-        (tmp_path / folder).rename(tree / folder)
-    metadata = voc_metadata(tree, "one" if len(written.split()) < 2 else "trainval")
-    assert (metadata["year"], metadata["year_is_known"]) == (year, is_known)
-
-
-@pytest.mark.parametrize(("year", "ap"), [("VOC2007", 600 / 11), ("VOC2012", 50.0), ("", 600 / 11)])
-def test_half_of_the_dogs_without_a_mistake_score_by_the_year(voc, tmp_path, year, ap, recwarn):
-    """Recall 0.5 at precision 1: 6 of the 11 points of recall, 0 to 0.5, or half of the area."""
-    things = xml(("dog", 1, 11, 60, 40), ("dog", 1, 1, 9, 9)).replace(
-        "<bndbox>", "<pose/><truncated>0</truncated><difficult>0</difficult><bndbox>"
-    )
-    write(tmp_path / "Annotations/000001.xml", things.replace("<annotation>", f"<annotation><folder>{year}</folder>"))
-    image(tmp_path / "JPEGImages/000001.jpg")
-    name = f"{voc}:one"
-    cfg = get_cfg()
-    add_revisit_config(cfg)
-    cfg.merge_from_list(["MODEL.ROI_HEADS.NUM_CLASSES", 20, "DATASETS.TEST", (name,)])
-    notes = inspect_evaluation(cfg)
-    assert any("11 points of recall" in text for _, text in notes) == (not year)
-    (record,) = get_records(name)
-    evaluator = PascalVOCDetectionEvaluator(name)
-    evaluator.reset()
-    dog = Instances((50, 100), pred_boxes=Boxes(torch.tensor([[0.0, 10, 60, 40]])), scores=torch.ones(1))
-    dog.pred_classes = torch.tensor([record["annotations"][0]["category_id"]])
-    evaluator.process([record], [{"instances": dog}])
-    # One of 20 classes; the others have no truth, and AP 0.
-    assert evaluator.evaluate()["bbox"]["AP50"] == pytest.approx(ap / 20, rel=1e-6)
-    write(tmp_path / "Annotations/000001.xml", things.replace("<name>dog", "<name> dog", 1))
-    pascal_voc_evaluation.parse_rec.cache_clear()
-    assert "class ' dog'" in refusal(inspect_evaluation, cfg)
-
-
-def test_a_voc_tree_without_sizes_has_those_of_its_images(voc, tmp_path):
-    image(tmp_path / "JPEGImages/000001.jpg", (40, 60))
-    write(tmp_path / "Annotations/000001.xml", xml(("dog", 1, 11, 60, 40), size=None))
-    assert get_records(f"{voc}:one")[0]["width"] == 60

@@ -1,0 +1,47 @@
+"""XML files as Pascal VOC's beside any images: ``voc_xml:FOLDER_OF_IMAGES:FOLDER_OF_XML[:with_difficult]``.
+
+Trees of Pascal VOC with its own classes are ``voc:FOLDER:SPLIT``, which Detectron2's evaluator reads itself.
+"""
+
+import logging
+from pathlib import Path
+
+from revisit.data.sources.coco_boxes import COCO_METADATA, load_box_files
+from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
+from revisit.data.sources.voc_boxes import read_voc_annotation
+
+logger = logging.getLogger(__name__)
+
+
+def load_voc_xml(images: Path, annotations: Path, with_difficult: str = "") -> LabelledSet:
+    """Every image below ``images``, with the objects of the XML file at its place below ``annotations``.
+
+    The classes are the names that occur, sorted. An image without a file shows nothing. Difficult objects are neither
+    learned from nor scored, as crowds of COCO, unless they are asked for by ``with_difficult``.
+
+    Raises:
+        UserError: see label_files; a file that is no such XML, or an object without a box.
+    """
+    lowest: list[float] = []  # px, of each box
+
+    def read(file: Path, image: Path) -> tuple[dict[str, int], list[dict]]:
+        size, things = read_voc_annotation(file, image)
+        lowest.extend(min(x0, y0) for _, (x0, y0, _, _), _ in things)
+        return size, [_object(*thing, ignore_difficult=not with_difficult) for thing in things]
+
+    labelled = load_box_files(images, annotations, ".xml", read)
+    if from_zero := sum(start < 0 for start in lowest):
+        found = f"{from_zero:,} of {len(lowest):,} boxes begin at 0, but Pascal VOC counts pixels from 1"
+        effect = "if these files count from 0, every box is read one pixel too far left and up"
+        logger.warning(f"{annotations}: {found}: {effect}")
+    return labelled
+
+
+def _object(label: str, corners: list[float], difficult: bool, *, ignore_difficult: bool) -> dict:
+    x0, y0, x1, y1 = corners
+    return {"name": label, "bbox": [x0, y0, x1 - x0, y1 - y0], "iscrowd": int(difficult and ignore_difficult)}
+
+
+LABEL_LAYOUT_REGISTRY.register(
+    LabelLayout("voc_xml", "FOLDER_OF_IMAGES:FOLDER_OF_XML[:with_difficult]", load_voc_xml, COCO_METADATA)
+)

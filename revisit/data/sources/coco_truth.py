@@ -1,0 +1,224 @@
+"""What of a dict in COCO's format is the truth: how it is meant, and what is refused.
+
+``true_coco`` alone says how a dict with the lists ``categories``, ``images`` and ``annotations``
+(https://cocodataset.org/#format-data) is meant: what is counted, learned from, drawn and scored comes from there.
+"""
+
+import json
+import math
+import os
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from revisit.data.images.opening import JPEG, check_pixel_count
+from revisit.data.images.reader import read_size
+from revisit.data.sources.image_folders import require_files
+from revisit.errors import UserError, expect, translated
+
+MIN_SIDE = 0.01  # px of a box inside its image; narrower ones vanish when an image is made smaller
+FAR = 2**20  # px, beyond any image
+MAX_OUTLINE = 2**20  # px around a mask; pycocotools walks along it step by step, and dies of one without an end
+IS_CROWD = (None, 0, 1, "0", "1")
+
+
+def read_coco(file: Path) -> Any:
+    """The content of a JSON file. Raises UserError where it is none."""
+    with translated(f"reading {file}", content=True):
+        return json.loads(file.read_text(encoding="utf-8-sig"))
+
+
+def scored_coco(content: Any, images: Path, source: str) -> dict:
+    """The truth of a dict in COCO's format, with what pycocotools takes for granted when it scores.
+
+    That is ``iscrowd`` of each annotation, and ids from 1 on, because a hit of id 0 counts as none.
+    """
+    truth, _ = true_coco(content, images, source)
+    for number, annotation in enumerate(truth.get("annotations", []), start=1):
+        annotation["id"] = number
+        annotation.setdefault("iscrowd", 0)
+    return truth
+
+
+def true_coco(content: Any, images: Path, source: str) -> tuple[dict, list[str]]:
+    """A dict in COCO's format as it is meant, in a new dict; and in words which annotations are no truth.
+
+    - Names of categories are texts, each of one category.
+    - ``file_name`` is that of a file below ``images``, each of one image; ``width`` and ``height`` are px.
+    - An annotation lies in an image, with an area of at least MIN_SIDE by MIN_SIDE px; others are left out.
+    - ``iscrowd``, where there is one, is 0 or 1; ``area`` is px^2, the box's where the file has none of use.
+    - ``segmentation``, where there is one, can be drawn: outlines of three points and more, or the run lengths of an
+      image. An empty one, and a rectangle of four numbers, is none; the box stays.
+
+    Raises:
+        UserError: what cannot be meant so; the message names ``source`` and the entry.
+    """
+    if not (isinstance(content, dict) and content.get("images") and content.get("categories")):
+        message = f"{source} is not in COCO's format, or shows nothing"
+        raise UserError(f"{message}: expected an object with the lists categories, images and annotations")
+    with translated(source, content=True):
+        categories = [{**category, "name": _name(category)} for category in content["categories"]]
+        pictures = {picture["id"]: picture for picture in _pictures(content["images"], images)}
+        _expect_different([category["id"] for category in categories], "categories have the same id")
+        _expect_different([category["name"] for category in categories], "categories have the same name")
+    truth = {**content, "categories": categories, "images": list(pictures.values())}
+    if "annotations" not in content:
+        return truth, []
+    annotations = truth["annotations"] = []
+    ids, left_out = {category["id"] for category in categories}, defaultdict(list)
+    for place, annotation in enumerate(content["annotations"] or []):
+        with translated(f"{source}, annotations[{place}]", content=True):
+            if annotation["category_id"] not in ids:
+                raise ValueError(f"category_id {annotation['category_id']!r}, expected the id of one of categories")
+            picture = pictures.get(annotation["image_id"])
+            if picture is None:
+                left_out["of images that the file does not have"].append(f"image_id {annotation['image_id']!r}")
+                continue
+            true = _annotation(annotation, picture)
+            if true is None:
+                example = f"bbox {annotation['bbox']} of {picture['file_name']}"
+                left_out["without area inside their images"].append(example)
+                continue
+            annotations.append(true)
+    with translated(source, content=True):
+        _expect_different([a["id"] for a in annotations if a.get("id") is not None], "annotations have the same id")
+    lost = left_out.get("of images that the file does not have", [])
+    message = f"{source}: annotations have no image_id that is the id of one of images, such as {lost[:1]}"
+    expect(not lost or annotations, f"{message}: expected both to be numbers, and the same ones")
+    count = len(content["annotations"] or [])
+    return truth, [f"{len(all_)} of {count} boxes left out, {why}, such as {all_[0]}" for why, all_ in left_out.items()]
+
+
+def _expect_different(values: list, what: str) -> None:
+    """Raise UserError if a value occurs twice: two of ``what``."""
+    for value, count in Counter(values).most_common(1):
+        if count > 1:
+            raise ValueError(
+                f"{count} {what}, {value!r}: expected one of its own for each; rename or remove the others"
+            )
+
+
+def _name(category: dict) -> str:
+    name = category["name"]
+    if type(name) not in (str, int, float) or not str(name).strip():
+        raise ValueError(f"the category of id {category['id']!r} has the name {name!r}, expected a text")
+    return str(name).strip()
+
+
+def _pictures(entries: list[dict], folder: Path) -> list[dict]:
+    """Images with the names of their files and, where an entry has no size, that of the file."""
+    pictures = [{**entry, "file_name": _file_name(entry["file_name"], folder)} for entry in entries]
+    _expect_different([picture["id"] for picture in pictures], "images have the same id")
+    paths = [os.path.join(folder, picture["file_name"]) for picture in pictures]
+    require_files([{"file_name": path} for path in paths])
+    _expect_different(list(map(os.path.realpath, paths)), "images have the same file")
+    for picture, path in zip(pictures, paths, strict=True):
+        sides = [picture.get("height"), picture.get("width")]
+        if not all(type(side) is int and side > 0 for side in sides):
+            picture.update(read_size(path))
+        check_pixel_count(picture["height"], picture["width"], JPEG)
+    return pictures
+
+
+def _file_name(name: str, folder: Path) -> str:
+    """The name, which another system may have written with backslashes."""
+    return name if os.path.exists(os.path.join(folder, name)) else name.replace("\\", "/")
+
+
+def _annotation(annotation: dict, picture: dict) -> dict | None:
+    """As it is meant; None of a box without area inside its image. Raises ValueError: what is wrong."""
+    box, crowd, height, width = annotation["bbox"], annotation.get("iscrowd"), picture["height"], picture["width"]
+    if not (_are_numbers(box) and len(box) == 4):
+        raise ValueError(f"bbox {box}, expected [x, y, width, height], finite and in px")
+    if crowd not in IS_CROWD:
+        raise ValueError(f"iscrowd {crowd!r}, expected 0 or 1")
+    if annotation.get("ignore"):
+        raise ValueError(f"ignore {annotation['ignore']!r}, expected iscrowd in its place")
+    mask = _mask(annotation.get("segmentation"), height, width)
+    x, y, box_width, box_height = box
+    sides = min(x + box_width, width) - max(x, 0), min(y + box_height, height) - max(y, 0)
+    if min(box_width, box_height) >= 0 and min(sides) < MIN_SIDE:  # a negative side is refused when boxes are inspected
+        return None
+    true = {key: value for key, value in annotation.items() if key != "segmentation"}
+    if "iscrowd" in annotation:
+        true["iscrowd"] = int(crowd or 0)
+    area = annotation.get("area")
+    if not (type(area) in (int, float) and 0 < area <= height * width):  # pycocotools ignores objects beyond
+        true["area"] = sides[0] * sides[1]
+    return true if mask is None else {**true, "segmentation": mask}
+
+
+def _are_numbers(values: Any) -> bool:
+    """Whether it is a list of finite numbers."""
+    return isinstance(values, list) and {*map(type, values)} <= {int, float} and all(map(math.isfinite, values))
+
+
+def _mask(mask: Any, height: int, width: int) -> list[list[float]] | dict | None:
+    """The outlines or run lengths of an image; None where there is nothing to draw. Raises ValueError for others."""
+    if not mask or (_are_numbers(mask) and len(mask) == 4):
+        return None
+    if isinstance(mask, dict):
+        return _runs_of_image(mask, height, width)
+    if not (isinstance(mask, list) and all(map(_are_numbers, mask))):
+        raise ValueError("segmentation: expected lists of x, y, x, y, ... in px, or run lengths of an image")
+    outlines = [points for points in mask if len(points) % 2 == 0 and len(points) >= 6 and _encloses(points)]
+    most = min(MAX_OUTLINE, 4 * height * width)
+    if sum(_length(points, most) for points in outlines) > most:
+        raise ValueError(f"segmentation: expected an outline of at most {most:,} px in {width} x {height} px")
+    return outlines or None
+
+
+def _encloses(points: list[float]) -> bool:
+    """Whether an outline is more than a line along x or y."""
+    if max(points) > FAR or min(points) < -FAR:
+        raise ValueError(f"segmentation: points up to {max(map(abs, points)):g} px away, expected those of its image")
+    return min(points[::2]) < max(points[::2]) and min(points[1::2]) < max(points[1::2])
+
+
+def _length(points: list[float], most: float) -> float:
+    """Steps of a px along an outline, those of a straight edge counted along its longer axis; or a bound below most."""
+    spans = [max(along) - min(along) for along in (points[::2], points[1::2])]
+    bound = len(points) // 2 * (max(spans) + 1)
+    if bound <= most:
+        return bound
+    corners = np.reshape(points, (-1, 2))
+    edges = np.abs(corners - np.roll(corners, 1, axis=0)).max(axis=1)
+    return float((edges + 1).sum())
+
+
+def _runs_of_image(mask: dict, height: int, width: int) -> dict | None:
+    """Run lengths of an image's size; None where no pixel is set. Raises ValueError for those of another size."""
+    size, counts = mask["size"], mask["counts"]
+    if size != [height, width]:
+        raise ValueError(f"segmentation: run lengths of {size} px, expected its image's {[height, width]}")
+    runs = counts if isinstance(counts, list) else run_lengths(counts).tolist()
+    if not all(type(run) is int and run >= 0 for run in runs) or sum(runs) != height * width:
+        raise ValueError(f"segmentation: run lengths, expected those of {height * width:,} px, {height} x {width}")
+    return {"size": [height, width], "counts": counts} if any(runs[1::2]) else None
+
+
+def run_lengths(text: str) -> np.ndarray:
+    """(N,) int64 px, the run lengths of a mask, background first, of COCO's compressed text.
+
+    A character is 48 + 5 bits of a number, the lowest first, + 32 where more of it follow; the last one's highest bit
+    is the sign. From the fourth on a number is the difference to the last run but one.
+
+    Raises:
+        ValueError: no such text.
+    """
+    codes = np.frombuffer(text.encode(), np.uint8).astype(np.int64) - 48
+    goes_on = codes & 32 > 0
+    if not text or codes.min() < 0 or codes.max() > 63 or goes_on[-1]:
+        raise ValueError("segmentation: counts are no run lengths in COCO's form")
+    last = np.flatnonzero(~goes_on)
+    first = np.concatenate([[0], last[:-1] + 1])
+    digit = np.arange(len(codes)) - np.repeat(first, last - first + 1)
+    if digit.max() > 6:
+        raise ValueError("segmentation: counts hold a number beyond any image")
+    runs = np.add.reduceat((codes & 31) << 5 * digit, first)
+    runs -= (codes[last] & 16 > 0) * (1 << 5 * (digit[last] + 1))
+    for start in (1, 2):
+        runs[start::2] = np.cumsum(runs[start::2])
+    return runs

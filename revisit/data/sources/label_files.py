@@ -1,0 +1,60 @@
+"""Files of labels with the names of their images, and files of class names."""
+
+import logging
+from pathlib import Path
+
+from revisit.data.sources.image_folders import load_folder
+from revisit.data.sources.split_files import read_lines
+from revisit.errors import expect, translated
+from revisit.files import read_yaml
+
+from detectron2.utils.logger import log_first_n
+
+NAMES_IN_LABELS = "classes.txt"  # which tools for labelling put beside the labels
+YAML = (".yaml", ".yml")
+
+
+def label_files(images: Path, labels: Path, suffix: str) -> dict[str, Path | None]:
+    """By file name of an image below ``images``, in order: the file at its place below ``labels``; None without one.
+
+    Files of other images, such as those of a test set, may lie there too: a warning counts them only where some of
+    these images have none.
+
+    Raises:
+        UserError: no images, one file of labels for two images, or none for any.
+    """
+    owners: dict[Path, list[str]] = {}
+    for record in load_folder(images):
+        place = labels / Path(record["file_name"]).relative_to(images).with_suffix(suffix)
+        owners.setdefault(place, []).append(record["file_name"])
+    files = [file for file in labels.rglob("*") if file.suffix.lower() == suffix and file.name != NAMES_IN_LABELS]
+    given = {file.with_suffix(suffix): file for file in files}
+    twins = next((place for place, its_images in owners.items() if place in given and len(its_images) > 1), None)
+    expect(not twins, f"{twins} would be the labels of {owners.get(twins)}: expected one image of each name")
+    lost = sorted(given.keys() - owners.keys())
+    message = f"{labels}: {len(lost)} of {len(given)} files of labels (*{suffix}) belong to no image below {images}"
+    expect(len(lost) < len(given), f"{message}: expected the same names, and the same folders")
+    without = sum(place not in given for place in owners)
+    if lost and without:
+        message += f", such as {lost[0].name}, and {without} of {len(owners)} images have none: expected the same names"
+        log_first_n(logging.WARNING, message, name=__name__, key="message")
+    return {image: given.get(place) for place, its_images in owners.items() for image in its_images}
+
+
+def read_class_names(file: Path) -> list[str]:
+    """Classes by number: the lines of a text file, or ``names`` of the YAML file that YOLO is trained with, as text.
+
+    Raises:
+        UserError: no such file, or no names in it.
+    """
+    with translated(f"reading class names from {file}", content=True):
+        if file.suffix in YAML:
+            names = read_yaml(file, as_text=True).get("names")
+            names = [names.get(str(number)) for number in range(len(names))] if isinstance(names, dict) else names
+        else:
+            names = "\n".join(read_lines(file, "class names")).rstrip().splitlines()
+        are_texts = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    names = [name.strip() for name in names] if are_texts else []
+    sound = bool(names) and all(names) and len(set(names)) == len(names)
+    expect(sound, f"{file} holds no class names: expected different ones, of the classes 0, 1, 2 and so on")
+    return names

@@ -1,0 +1,80 @@
+"""Boxes in a tree of Pascal VOC, which Detectron2's evaluator of Pascal VOC reads itself: ``voc:FOLDER:SPLIT``."""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+from revisit.data.images.reader import read_size
+from revisit.data.sources.image_folders import require_files
+from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout
+from revisit.data.sources.records import Records, sample
+from revisit.data.sources.split_files import read_split
+from revisit.errors import translated
+
+from detectron2.data.datasets.pascal_voc import CLASS_NAMES
+from detectron2.structures import BoxMode
+
+VOC_CLASSES = tuple(CLASS_NAMES)
+CORNERS = ("xmin", "ymin", "xmax", "ymax")
+YEAR_OF_FILE, YEAR_OF_PATH = re.compile(rb"<folder>\s*VOC_?(20\d\d)"), re.compile(r"VOC_?(20\d\d)", re.I)
+DIFFICULT = {"": False, "unspecified": False, "0": False, "false": False, "1": True, "true": True}
+
+
+def load_voc(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> Records:
+    """Boxes of a tree in Pascal VOC's layout, by ImageSets/Main/SPLIT.txt: ``image_id`` is the name in the split."""
+    records = []
+    for name in read_split(path / "ImageSets" / "Main" / f"{split}.txt"):
+        image = path / "JPEGImages" / f"{name}.jpg"
+        size, things = read_voc_annotation(path / "Annotations" / f"{name}.xml", image, classes)
+        boxes = [
+            {"category_id": classes.index(label), "bbox": corners, "bbox_mode": BoxMode.XYXY_ABS}
+            for label, corners, _ in things
+        ]
+        records.append({"file_name": str(image), "image_id": name, **size, "annotations": boxes})
+    return require_files(records)
+
+
+def voc_metadata(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> dict:
+    """What Detectron2's evaluator of Pascal VOC has to know."""
+    year = year_of_voc(path, split)
+    # It knows two years, which differ in how AP is integrated: 11 points until 2009, then the area under the curve.
+    metric = 2012 if year and year >= 2010 else 2007
+    place = {"dirname": str(path), "split": split, "year": metric, "year_is_known": year is not None}
+    return {"evaluator_type": "pascal_voc", "thing_classes": list(classes), **place}
+
+
+def year_of_voc(path: Path, split: str) -> int | None:
+    """The year of a tree by <folder> of some annotations of the split, else by its path; None where neither has one."""
+    split_file = path / "ImageSets" / "Main" / f"{split}.txt"
+    names = sample(read_split(split_file), 20) if split_file.is_file() else []
+    files = [file for name in names if (file := path / "Annotations" / f"{name}.xml").is_file()]
+    years = {year for file in files for year in YEAR_OF_FILE.findall(file.read_bytes()[:1000])}
+    years = years or set(YEAR_OF_PATH.findall(str(path.resolve()))[-1:])
+    return int(years.pop()) if len(years) == 1 else None
+
+
+def read_voc_annotation(
+    file: Path, image: Path, classes: tuple[str, ...] = ()
+) -> tuple[dict[str, int], list[tuple[str, list[float], bool]]]:
+    """``height`` and ``width`` in px, and of every object its class, [x0, y0, x1, y1] in px, whether it is difficult.
+
+    The size is that of ``image`` where the annotation has none. Raises UserError: no XML, an object without a box or of
+    no class, or of none of ``classes`` where there are some.
+    """
+    with translated(f"reading {file}", content=True):
+        tree, things = ElementTree.parse(file).getroot(), []
+        for thing in tree.findall("object"):
+            label = thing.findtext("name", "").strip()
+            if not label or (classes and label not in classes):
+                raise ValueError(f"class {label!r}, expected {classes or 'a name'}; voc_xml takes any")
+            x0, y0, x1, y1 = (float(thing.findtext(f"bndbox/{side}", f"no {side}")) for side in CORNERS)
+            # VOC counts pixels from 1 and includes the last one.
+            difficult = thing.findtext("difficult", "").strip().lower()
+            if difficult not in DIFFICULT:
+                raise ValueError(f"difficult {difficult!r}, expected 0 or 1")
+            things.append((label, [x0 - 1.0, y0 - 1.0, x1, y1], DIFFICULT[difficult]))
+        height, width = (int(tree.findtext(f"size/{side}") or 0) for side in ("height", "width"))
+    return {"height": height, "width": width} if height and width else read_size(image), things
+
+
+LABEL_LAYOUT_REGISTRY.register(LabelLayout("voc", "FOLDER:SPLIT", load_voc, voc_metadata))
