@@ -1,17 +1,22 @@
 """The small examples of docs/extending.md: what plugs into a run from outside the tree, each in a file of its own."""
 
 import csv
+import json
 import re
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 from commands import ROOT
+from labels import counted
 from runs import run_config, train
-from trees import refused
+from trees import blank_image, one_line_error, refused, write
 
+from revisit.data.sources.catalog import get_records
 from revisit.keys import check_values
 from revisit.viz.curves import read_metrics
+
+from detectron2.data import MetadataCatalog
 
 EXAMPLES = Path(__file__).parent
 MOST_LINES = 60
@@ -47,3 +52,43 @@ def test_an_unknown_writer_is_refused(tmp_path):
         check_values,
         run_config(tmp_path, "WRITERS", ("tabel",)),
     )
+
+
+@pytest.fixture
+def labelme(tmp_path) -> str:
+    """Two images of 100 x 50 px with a dog's outline and a cat's box, and one without labels; the data set's name."""
+    import_module("labelme")
+    outline = {"label": "dog", "shape_type": "polygon", "points": [[10, 5], [30, 5], [20, 45]]}
+    box = {"label": "cat", "shape_type": "rectangle", "points": [[60, 40], [50, 10]]}
+    for name, shapes in (("a", [outline, box]), ("below/b", [box])):
+        content = {"imageHeight": 50, "imageWidth": 100, "shapes": shapes}
+        write(tmp_path / f"json/{name}.json", json.dumps(content))
+    for name in ("a", "below/b", "c"):
+        blank_image(tmp_path / f"images/{name}.png")
+    return f"labelme:{tmp_path}/images:{tmp_path}/json"
+
+
+def test_a_layout_from_outside_gives_boxes_and_outlines(labelme):
+    a, b, c = get_records(labelme)
+    dog, cat = a["annotations"]
+    assert dog["bbox"] == [10, 5, 20, 40] and dog["segmentation"] == [[10, 5, 30, 5, 20, 45]]
+    assert cat["bbox"] == [50, 10, 10, 30] and "segmentation" not in cat
+    assert [dog["category_id"], cat["category_id"]] == [1, 0]
+    assert MetadataCatalog.get(labelme).thing_classes == ["cat", "dog"]
+    assert len(b["annotations"]) == 1 and c["annotations"] == []
+
+
+def test_a_layout_from_outside_is_counted_learned_and_scored(labelme, tmp_path):
+    cfg = run_config(tmp_path, "MODEL.META_ARCHITECTURE", "GeneralizedRCNN", "MODEL.ROI_HEADS.NUM_CLASSES", 2)
+    cfg.merge_from_list(["DATASETS.TRAIN", (labelme,), "MODEL.DEVICE", "cpu"])
+    assert counted(cfg, labelme, tmp_path) == (3, 3, 3, 100.0)
+
+
+def test_a_layout_from_outside_names_what_is_wrong(labelme, tmp_path):
+    assert "expected labelme:FOLDER_OF_IMAGES:FOLDER_OF_JSON" in one_line_error("labelme:nowhere")
+    write(
+        tmp_path / "json/a.json", json.dumps({"imageHeight": 50, "imageWidth": 100, "shapes": [{"shape_type": "line"}]})
+    )
+    assert "shape_type line: expected one of rectangle, polygon" in one_line_error(labelme)
+    write(tmp_path / "json/a.json", "no JSON")
+    assert f"reading {tmp_path}/json/a.json" in one_line_error(labelme)
