@@ -7,7 +7,7 @@ import numpy as np
 
 from revisit.data.sources.coco_boxes import COCO_METADATA, load_box_files
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
-from revisit.errors import UserError, translated
+from revisit.errors import translated
 
 SHAPES = ("rectangle", "polygon")
 
@@ -23,7 +23,7 @@ def load_labelme(images: Path, labels: Path) -> LabelledSet:
 
 def read_labelme(file: Path, image: Path) -> tuple[dict[str, int], list[dict]]:
     """The size of the image, px, and its objects, in the form of load_box_files."""
-    with translated(f"reading {file}"):
+    with translated(f"reading {file}", content=True):
         content = json.loads(file.read_text(encoding="utf-8"))
         size = {"height": content["imageHeight"], "width": content["imageWidth"]}
         return size, [object_of(shape) for shape in content["shapes"]]
@@ -32,7 +32,7 @@ def read_labelme(file: Path, image: Path) -> tuple[dict[str, int], list[dict]]:
 def object_of(shape: dict) -> dict:
     kind = shape.get("shape_type", "polygon")
     if kind not in SHAPES:
-        raise UserError(f"shape_type {kind}: expected one of {', '.join(SHAPES)}")
+        raise ValueError(f"shape_type {kind}, expected one of {', '.join(SHAPES)}")
     points = np.array(shape["points"], float)  # (N, 2) px; of a rectangle two opposite corners
     low, high = points.min(axis=0), points.max(axis=0)
     found = {"name": shape["label"], "bbox": [*low.tolist(), *(high - low).tolist()]}

@@ -89,6 +89,6 @@ def test_a_layout_from_outside_names_what_is_wrong(labelme, tmp_path):
     write(
         tmp_path / "json/a.json", json.dumps({"imageHeight": 50, "imageWidth": 100, "shapes": [{"shape_type": "line"}]})
     )
-    assert "shape_type line: expected one of rectangle, polygon" in one_line_error(labelme)
+    assert "a.json: shape_type line, expected one of rectangle, polygon" in one_line_error(labelme)
     write(tmp_path / "json/a.json", "no JSON")
     assert f"reading {tmp_path}/json/a.json" in one_line_error(labelme)
