@@ -38,6 +38,12 @@ def files_of(t: Tensors) -> dict[str, dict]:
         "BYOL": {"state_dict": under("online_encoder.", t) | under("target_encoder.", other)},
         "MoCo v3": {"state_dict": momentum | noise("module.predictor.0.weight")},
         "MoCo": under("encoder_q.", t) | under("encoder_k.", other) | noise("queue", "queue_ptr"),
+        "SimSiam": {
+            "state_dict": under("module.encoder.", t) | noise("module.encoder.fc.6.bias", "module.predictor.0.bias")
+        },
+        "SwAV": under("module.", t) | noise("module.prototypes.weight", "module.projection_head.0.weight"),
+        "DenseCL": {"state_dict": under("backbone.", t) | noise("queue2", "neck.mlp.0.weight")},
+        "VirTex": {"model": under("visual.cnn.", t) | noise("textual.embedding.words.weight")},
         "VISSL": {"classy_state_dict": {"base_model": {"model": trunk}}},
         "masks": t | noise("mask_token"),
         "OpenMMLab": {"meta": {}, "state_dict": under("backbone.", t) | noise("neck.fc.weight")},
