@@ -6,6 +6,7 @@ from projects.RunReport.collect import Point, ReportedRun
 from revisit.evaluation.main_score import FINETUNING_SCORES, PRETRAINING_SCORE
 from revisit.keys import DETECTORS, dotted_keys
 from revisit.modeling.meta_arch.pretraining import methods
+from revisit.plugins import load_plugins
 
 
 class RunKind(NamedTuple):
@@ -16,6 +17,7 @@ class RunKind(NamedTuple):
     scores: tuple[str, ...] = ()  # what its runs are about; before them may stand the name of a data set
 
 
+load_plugins()  # which bring methods
 KINDS = (
     RunKind("Pretraining", tuple(method.__name__ for method in methods()), (PRETRAINING_SCORE, "linear_top1")),
     RunKind("Detection", DETECTORS, (FINETUNING_SCORES["GeneralizedRCNN"], "segm/AP")),
