@@ -55,7 +55,6 @@ def _on_the_scale_of_pixels(low: float, unit: str) -> Rule:
 
 
 _TWO_STAGE, _NOTHING = "GeneralizedRCNN", "no network"
-_BOX_HEADS = (_TWO_STAGE, "ObjectMoCo")  # networks with the box head of a detector
 
 of_detectron2("MODEL.PIXEL_MEAN", rule=_on_the_scale_of_pixels(0, "in the order of INPUT.FORMAT"))
 of_detectron2("MODEL.PIXEL_STD", rule=_on_the_scale_of_pixels(1, "in the order of INPUT.FORMAT"))
@@ -82,10 +81,9 @@ of_detectron2(
 of_detectron2("MODEL.RPN.SMOOTH_L1_BETA", "MODEL.ROI_BOX_HEAD.SMOOTH_L1_BETA", rule=number(), read_by=_TWO_STAGE)
 of_detectron2("MODEL.RETINANET.SMOOTH_L1_LOSS_BETA", rule=number(), read_by="RetinaNet")  # of boxes; inf: a loss of 0
 _LAYERS = integer(0, 99, "layers")  # each is built, even for a dry run
-of_detectron2("MODEL.ROI_BOX_HEAD.NUM_*", rule=_LAYERS, read_by=_BOX_HEADS)
+of_detectron2("MODEL.ROI_BOX_HEAD.NUM_*", rule=_LAYERS, read_by=_TWO_STAGE)
 of_detectron2("MODEL.ROI_MASK_HEAD.NUM_CONV", rule=_LAYERS, read_by=_TWO_STAGE)
 of_detectron2("MODEL.RETINANET.NUM_CONVS", rule=_LAYERS, read_by="RetinaNet")
-of_detectron2("MODEL.ROI_BOX_HEAD.*", "MODEL.ROI_HEADS.IN_FEATURES", "MODEL.ROI_HEADS.NAME", read_by=_BOX_HEADS)
 of_detectron2("MODEL.RPN.*", "MODEL.ROI_*", "MODEL.PROPOSAL_GENERATOR.*", "MODEL.MASK_ON", read_by=_TWO_STAGE)
 of_detectron2("MODEL.RETINANET.*", read_by="RetinaNet")
 of_detectron2("MODEL.ANCHOR_GENERATOR.*", "VIS_PERIOD", read_by=DETECTORS)

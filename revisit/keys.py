@@ -203,6 +203,8 @@ def is_read(cfg: CfgNode, name: str) -> bool:
     if key is None or not key.read_by:
         return True
     network = META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)
+    if is_among(name, getattr(network, "also_reads", ())):
+        return True
     lineage = {cls.__name__ for cls in network.__mro__} if isinstance(network, type) else set()
     return bool(lineage & set(key.read_by)) or (name not in KEYS and not lineage & {PRETRAINING, *FINETUNING})
 

@@ -23,7 +23,7 @@ class Stream(enum.IntEnum):
     STEP = 6  # what a model draws in a training step, such as dropout: counters (iteration, rank)
     FINETUNE_ORDER = 7  # order of the data set in an epoch of finetuning: counters (epoch,)
     FINETUNE_SAMPLE = 8  # how one sample of finetuning is cut, scaled and flipped: counters (its place in the run,)
-    OBJECTS = 9  # boxes of one image's objects: counters (epoch, image index)
+    ANNOTATIONS = 9  # what a method adds to the views of one image: counters (epoch, image index)
 
 
 def counter_rng(seed: int, stream: Stream, *counters: int) -> np.random.Generator:

@@ -39,7 +39,7 @@ from revisit.data.sources.labels import VOID, read_depth, read_labels
 from revisit.data.sources.records import Records, fingerprint, sample
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
-from revisit.modeling.meta_arch.object_moco import below
+from revisit.modeling.backbone.fpn import below
 
 from detectron2.config import CfgNode
 from detectron2.structures import BoxMode, ImageList

@@ -17,7 +17,7 @@ from revisit.evaluation.features import Features, extractor
 from revisit.evaluation.label_free import LABEL_FREE, label_free_scores, watched_records
 from revisit.modeling.distributed import share_state, unwrap
 from revisit.modeling.meta_arch.pretraining import metrics_period
-from revisit.viz.pretraining_sheets import neighbor_gallery, object_gallery
+from revisit.viz.pretraining_sheets import neighbor_gallery
 
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase, hooks
@@ -70,11 +70,11 @@ class PretrainTrainer(RevisitTrainer):
         MONITOR.IMAGES ``rankme``, ``alignment`` and ``uniformity``.
 
         Empty on all but the main process. Of the first test set some images' nearest ones are drawn in
-        OUTPUT_DIR/neighbours_ITERATION.png, and of some objects, where those are learned, in neighbours_objects_....
+        OUTPUT_DIR/neighbours_ITERATION.png; a method may write pictures of its own.
         """
         model, results = unwrap(model), LabelFreeResults()
-        if hasattr(model, "object_features") and cfg.DATASETS.TRAIN and comm.is_main_process():
-            object_gallery(cfg, model, Path(cfg.OUTPUT_DIR) / f"neighbours_objects_{get_event_storage().iter:07d}.png")
+        if comm.is_main_process():
+            model.save_pictures(cfg, get_event_storage().iter)
         if not (cfg.KNN_EVAL.BANK or cfg.MONITOR.IMAGES):
             return results
         share_state(model.backbone)

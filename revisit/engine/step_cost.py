@@ -83,11 +83,9 @@ def random_views(cfg: CfgNode, batch: int) -> dict[str, Tensor]:
         pixels = torch.randint(0, 256, (*counts, size, size, 3), dtype=torch.uint8, generator=generator)
         views[name] = pixels.movedim(-1, -3)
     mapper = ViewMapper.from_config(cfg)
-    if mapper.objects:
-        with unset_fake_temporarily():  # real boxes, of an image as COCO's
-            plans = [mapper.plan(480, 640, 0, n).objects for n in range(batch)]
-            views |= {name: torch.from_numpy(np.stack([plan[name] for plan in plans])) for name in plans[0]}
-    return views
+    with unset_fake_temporarily():  # real annotations, of images of COCO's usual size
+        added = [mapper.plan(480, 640, 0, n).annotations for n in range(batch)]
+        return views | {name: torch.from_numpy(np.stack([each[name] for each in added])) for name in added[0]}
 
 
 def _ready_step(cfg: CfgNode, model: nn.Module, batch: dict[str, Tensor]) -> TrainStep:

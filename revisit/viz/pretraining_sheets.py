@@ -1,6 +1,5 @@
 """Sheets of a pretraining: the views that it learns from, and the neighbours that its network finds."""
 
-import colorsys
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -8,17 +7,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 import torch
-from torch import nn
 
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.images.reader import UnreadableImageError, open_record
-from revisit.data.loading.loader import ViewDataset
 from revisit.data.sources.catalog import get_records
 from revisit.data.views.mapper import ViewMapper, Views
-from revisit.devices import send
 from revisit.errors import UserError
 from revisit.evaluation.features import CenterCropDataset, Features
-from revisit.modeling.meta_arch.pretraining import unit_rows
 from revisit.viz.tiles import BLACK, TILE, Color, SheetRow, evenly_spread, fit, framed, save_sheet
 
 from detectron2.config import CfgNode
@@ -28,7 +23,6 @@ logger = logging.getLogger(__name__)
 BATCH_ROWS = 32
 ANCHOR, POSITIVE, SMALL = (230, 60, 60), (60, 170, 60), (50, 110, 230)  # RGB
 NEIGHBOR = 96  # px
-NEUTRAL = (130, 130, 130)
 GREEN, RED = (40, 160, 60), (210, 60, 50)
 LEGEND = {0: ("same label as the query", GREEN), 1: ("another label", RED)}
 
@@ -48,8 +42,7 @@ def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
             picture = open_record(records[index], bit_depth(cfg))
             views = mapper.of_picture(picture, 0, index)
             tiles = view_tiles(views)
-            if mapper.objects:
-                draw_objects(tiles, views, cfg.OBJECTS.NUM_BOXES)
+            mapper.annotator.draw(tiles, views)
             rows.append(SheetRow([draw_boxes(picture.decode(), views), *tiles]))
         except UnreadableImageError as error:
             errors.append(error)
@@ -66,9 +59,9 @@ def save_batch_sheets(batch: dict | list[dict], stem: Path) -> list[Path]:
     Of a ViewBatch a row shows the views of an image; of Detectron2's list of dicts, its (3, H, W) ``image`` alone.
     """
     if isinstance(batch, list):
-        rows = [SheetRow([fit(_pixels(record["image"]), TILE)]) for record in batch]
+        rows = [SheetRow([fit(pixels_of(record["image"]), TILE)]) for record in batch]
     else:
-        views = {name: _pixels(batch[name]) for name in ("anchor", "positive", "small") if name in batch}
+        views = {name: pixels_of(batch[name]) for name in ("anchor", "positive", "small") if name in batch}
         rows = [SheetRow(view_tiles({name: views[name][n] for name in views})) for n in range(len(views["anchor"]))]
     paths = []
     for page, first in enumerate(range(0, len(rows), BATCH_ROWS), start=1):
@@ -83,19 +76,6 @@ def view_tiles(views: Views | dict[str, np.ndarray]) -> list[np.ndarray]:
     return large + [framed(view, SMALL) for view in views.get("small", ())]
 
 
-def draw_objects(tiles: list[np.ndarray], views: Views, num_large: int) -> None:
-    """Draw each object that its positive shows into ``view_tiles``, there and in the anchor in one colour; the first
-    ``num_large`` are the large positive's."""
-    keys, queries = views["anchor_objects"], views["positive_objects"]
-    sizes = [len(views["anchor"]), len(views["positive"]), *map(len, views.get("small", ()))]
-    for n in np.flatnonzero(np.isfinite(queries).all(axis=1)).tolist():
-        color = [round(255 * value) for value in colorsys.hsv_to_rgb(n / len(keys), 1, 1)]
-        view = 1 if n < num_large else 2 + (n - num_large) * (len(tiles) - 2) // (len(keys) - num_large)
-        for place, box in ((0, keys[n]), (view, queries[n])):
-            corners = np.round(box * TILE / sizes[place]).astype(int).tolist()
-            cv2.rectangle(tiles[place], corners[:2], corners[2:], color, 1, cv2.LINE_AA)
-
-
 def draw_boxes(image: np.ndarray, views: Views) -> np.ndarray:
     """The (H, W, 3) uint8 image as a tile, with the boxes of its views in their colours."""
     tile, boxes = fit(image, TILE).copy(), views["boxes"]
@@ -106,7 +86,7 @@ def draw_boxes(image: np.ndarray, views: Views) -> np.ndarray:
     return tile
 
 
-def _pixels(images: torch.Tensor) -> np.ndarray:
+def pixels_of(images: torch.Tensor) -> np.ndarray:
     """(..., 3, H, W) uint8 -> (..., H, W, 3)."""
     return np.ascontiguousarray(images.movedim(-3, -1).cpu().numpy())
 
@@ -123,29 +103,12 @@ def neighbor_gallery(cfg: CfgNode, bank: Features, test: Features, path: Path, n
         colors = [GREEN if bank.labels[n] == test.labels[query] else RED for n in nearest]
         neighbors = [_tile(others[n], color) for n, color in zip(nearest, colors, strict=True)]
         rows.append(SheetRow([_tile(images[query], BLACK), *neighbors], legend=LEGEND))
-    _save_gallery(path, rows, f"{names[0]}: nearest images of {names[1]}")
+    save_gallery(path, rows, f"{names[0]}: nearest images of {names[1]}")
 
 
-def object_gallery(cfg: CfgNode, model: nn.Module, path: Path, num_images: int = 64) -> None:
-    """As ``neighbor_gallery``: objects in anchors of the first of DATASETS.TRAIN, and their nearest of other images."""
-    records, mapper = get_records(cfg.DATASETS.TRAIN[0]), replace(ViewMapper.from_config(cfg), looks_on_device=False)
-    keys = [(0, index) for index in evenly_spread(len(records), num_images)]
-    batch = ViewDataset(records, mapper, bit_depth=bit_depth(cfg)).__getitems__(keys)
-    anchors, boxes = (send(batch[name], model.device) for name in ("anchor", "anchor_objects"))
-    with torch.no_grad():
-        rows = unit_rows(model.object_features(model.backbone, model.roi_heads, anchors, boxes)[0])  # (n, O, C)
-    placed, sheet = zip(_pixels(anchors), boxes.int().tolist(), strict=True), []
-    crops = [image[y0 : y1 + 1, x0 : x1 + 1].copy() for image, corners in placed for x0, y0, x1, y1 in corners]
-    for query in evenly_spread(len(crops), 10):
-        cosines = rows @ rows.flatten(0, 1)[query]
-        cosines[query // rows.shape[1]] = -2  # of its own image
-        nearest = cosines.flatten().topk(min(8, len(crops) - rows.shape[1])).indices.tolist()
-        tiles = [framed(crops[n], NEUTRAL, NEIGHBOR) for n in nearest]
-        sheet.append(SheetRow([framed(crops[query], BLACK, NEIGHBOR), *tiles]))
-    _save_gallery(path, sheet, f"{cfg.DATASETS.TRAIN[0]}: objects, and their nearest objects of other images")
-
-
-def _save_gallery(path: Path, rows: list[SheetRow], title: str) -> None:
+def save_gallery(path: Path, rows: list[SheetRow], title: str) -> None:
+    """Write a picture of queries, each the first tile of its row, and what is nearest to them. A file that cannot be
+    written is logged."""
     headers = ["query", *(f"nearest {n}" for n in range(1, len(rows[0].tiles)))]
     try:
         save_sheet(path, rows, headers, title=title)

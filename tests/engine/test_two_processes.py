@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from commands import launch_forks
-from tiny import OBJECTS, random_objects, random_views, tiny_config, tiny_model
+from tiny import random_views, tiny_config, tiny_model
 from true_steps import take_steps
 
 from revisit.data.sources.catalog import get_records
@@ -22,13 +22,10 @@ from detectron2.utils.events import EventStorage
 
 BATCH = 8
 DENSE = ("MODEL.META_ARCHITECTURE", "DenseCL", "VIEWS.NUM_SMALL", 0, "VIEWS.LARGE_SIZE", 96)
-IMAGES = ("OBJECTS.IMAGE_WEIGHT", 0.5)
 RUNS = {  # options of the model, form of the views, parts of the two processes' batches
     "KNNMoCo": ((), {}, 1),
     "KNNMoCo in parts": ((), {}, 2),
     "DenseCL": (DENSE, {"large": 96, "num_small": 0}, 1),  # 3 x 3 cells
-    "ObjectMoCo": ((*OBJECTS, *IMAGES), {"large": 64, "small": 32, "num_small": 2}, 1),
-    "ObjectMoCo in parts": ((*OBJECTS, *IMAGES), {"large": 64, "small": 32, "num_small": 2}, 2),
 }
 
 
@@ -41,8 +38,6 @@ def train(name: str, steps: int = 3, **how: object) -> dict:
         parameter.mul_(1.1)
     labels = torch.arange(steps * BATCH).chunk(steps)
     batches = [{**random_views(BATCH, seed=n, **form), "label": labels[n]} for n in range(steps)]
-    if name.startswith("ObjectMoCo"):
-        batches = [batch | random_objects(BATCH, seed=n) for n, batch in enumerate(batches)]
     return take_steps(
         model, tiny_config(*options), batches, accumulation_steps=parts if comm.get_world_size() > 1 else 1, **how
     )
@@ -70,11 +65,6 @@ def two(toy_root, tmp_path_factory) -> list[dict]:
         return launch_forks(do_all, 2, tmp_path_factory.mktemp("two"))
 
 
-def keys_of(name: str) -> int:
-    """How many three batches leave in the queue."""
-    return 3 * BATCH * (5 if name.startswith("ObjectMoCo") else 1)
-
-
 def queue_of(run: dict) -> dict[str, torch.Tensor]:
     return {name: value for name, value in run["model"].items() if "queue." in name}
 
@@ -85,14 +75,13 @@ def test_losses_gradients_and_queues_of_two_processes_equal_one_process(two, nam
     assert both["losses"] == pytest.approx(one["losses"], rel=1e-5)
     for a, b in zip(one["gradients"], both["gradients"], strict=True):
         assert (a - b).norm() < 1e-4 * a.norm()
-    assert one["model"]["queue.num_enqueued"] == keys_of(name)
+    assert one["model"]["queue.num_enqueued"] == 3 * BATCH
     for name, ring in queue_of(one).items():
         assert torch.allclose(ring.float(), both["model"][name].float(), atol=1e-5), name
 
 
-@pytest.mark.parametrize(
-    ("run", "enqueued"), [("long", 160), *((name, keys_of(name)) for name in RUNS)]
-)  # 160 wrap around 50
+# 160 keys wrap around the queue of 50.
+@pytest.mark.parametrize(("run", "enqueued"), [("long", 160), *((name, 3 * BATCH) for name in RUNS)])
 def test_queues_are_bit_identical_on_both_processes(two, run, enqueued):
     first, second = (queue_of(process[run]) for process in two)
     assert first["queue.num_enqueued"] == enqueued

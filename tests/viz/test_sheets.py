@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny import OBJECTS, random_views, tiny_config, tiny_model
+from tiny import random_views, tiny_config, tiny_model
 from trees import refused
 
 from revisit.data.images.reader import read_image
@@ -23,9 +23,7 @@ from revisit.viz.pretraining_sheets import (
     RED,
     SMALL,
     draw_boxes,
-    draw_objects,
     neighbor_gallery,
-    object_gallery,
     view_tiles,
 )
 from revisit.viz.tiles import GAP, LINE, MARGIN, PANEL, TILE, SheetRow, fit, framed, save_sheet
@@ -171,29 +169,6 @@ def test_a_batch_is_written_in_pages(tmp_path, sheets, monkeypatch):
     assert [[len(row.tiles) for row in rows] for rows in sheets] == [[6, 6], [6]]
     pretraining_sheets.save_batch_sheets(records, tmp_path / "detector")
     assert [len(row.tiles) for row in sheets[2]] == [1, 1] and (tmp_path / "detector_1.png").is_file()
-
-
-def test_an_object_has_one_colour_in_the_anchor_and_in_the_positive_that_shows_it():
-    views = {"anchor": noise(64, 64), "positive": noise(64, 64), "small": noise(2 * 32, 32).reshape(2, 32, 32, 3)}
-    tiles = [np.zeros((TILE, TILE, 3), np.uint8) for _ in range(4)]
-    boxes = np.array([[8, 8, 24, 24], [32, 32, 48, 48], [4, 36, 20, 60], [40, 4, 60, 20]], np.float32)
-    queries = boxes * [[1], [np.nan], [0.5], [0.5]]
-    draw_objects(tiles, {**views, "anchor_objects": boxes, "positive_objects": queries}, 2)
-    cyan, purple = (0, 255, 255), (128, 0, 255)
-    at = {0: ((20, 40), (255, 0, 0)), 1: ((20, 40), (255, 0, 0)), 2: ((120, 10), cyan), 3: ((30, 100), purple)}
-    for n, (place, color) in at.items():  # 8 of 64 px is 20 of a tile's 160
-        assert np.abs(tiles[n][place].astype(int) - color).max() < 32, n
-    assert np.abs(tiles[0][120, 10].astype(int) - cyan).max() < 32 and not tiles[0][80:120, 80:120].any()
-
-
-def test_the_gallery_of_objects_shows_nearest_ones_of_other_images(toy_datasets, tmp_path, monkeypatch):
-    cfg = tiny_config(*OBJECTS, "DATASETS.TRAIN", ("toy_scenes_train",))
-    sheets = []
-    monkeypatch.setattr(pretraining_sheets, "save_sheet", lambda path, rows, *_, **__: sheets.append(rows))
-    object_gallery(cfg, tiny_model(*OBJECTS).eval(), tmp_path / "objects.png", num_images=3)
-    (rows,) = sheets
-    assert [len(row.tiles) for row in rows] == [9] * 10  # of 15 objects, of which 10 are another image's
-    assert all(max(tile.shape) == 96 for row in rows for tile in row.tiles)
 
 
 @pytest.fixture

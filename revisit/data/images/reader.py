@@ -46,7 +46,7 @@ class Picture(NamedTuple):
     data: bytes | np.ndarray
     name: str = ""  # for messages
     bit_depth: int | None = None
-    proposals: np.ndarray | None = None  # (n, 4) px, boxes that its record has
+    record: dict = {}  # of the data set
 
     @property
     def is_jpeg(self) -> bool:
@@ -95,9 +95,9 @@ def open_record(record: dict, bit_depth: int | None = None) -> Picture:
         UnreadableImageError: see read_bytes.
     """
     if "image" in record:
-        return Picture(record["image"])
+        return Picture(record["image"], record=record)
     place = f", byte {record['offset']}" if "offset" in record else ""
-    return Picture(read_bytes(record), f"{record['file_name']}{place}", bit_depth)
+    return Picture(read_bytes(record), f"{record['file_name']}{place}", bit_depth, record)
 
 
 def read_record(

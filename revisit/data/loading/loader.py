@@ -16,7 +16,6 @@ from revisit.data.deep_pixels import bit_depth
 from revisit.data.images.reader import open_record, read_or_next
 from revisit.data.loading.sampler import EpochBatchSampler, GroupedBatchSampler
 from revisit.data.loading.workers import SignalSafeLoader, one_thread
-from revisit.data.object_boxes import with_proposals
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.records import fingerprint, sample
@@ -33,14 +32,16 @@ from detectron2.utils.logger import log_first_n
 
 
 class ViewBatch(TypedDict, total=False):
-    """One process's share of a batch. Absent without small crops: ``small``; without classes: ``label``."""
+    """One process's share of a batch. Absent without small crops: ``small``; without classes: ``label``.
+
+    What the method's ViewAnnotator adds is here by its names, (B, ...).
+    """
 
     anchor: torch.Tensor  # (B, 3, H, W) uint8 RGB
     positive: torch.Tensor  # (B, 3, H, W) uint8 RGB
     small: torch.Tensor  # (B, N, 3, h, w) uint8 RGB
     anchor_looks: np.ndarray  # (B,) until ``with_looks``, where the device applies them; so positive_looks
     small_looks: np.ndarray  # (B, N)
-    anchor_objects: torch.Tensor  # (B, O, 4) float32, as Views has them; so positive_objects
     index: torch.Tensor  # (B,) int64, place in the data sets together
     label: torch.Tensor  # (B,) int64, for monitors alone
     num_fallbacks: int  # crops that missed their constraint
@@ -83,8 +84,8 @@ class ViewDataset(Dataset):
         indices = torch.tensor([index for _, index in keys])
         batch = ViewBatch(index=indices, num_fallbacks=fallbacks, read_errors=errors)
         batch.update({name: tensor.movedim(-1, -3) for name, tensor in tensors.items()})
-        for name in ("anchor_objects", "positive_objects") if self._mapper.objects else ():
-            batch[name] = torch.from_numpy(np.stack([of_image[name] for of_image in views]))
+        for name in views[0]["annotations"]:
+            batch[name] = torch.from_numpy(np.stack([of_image["annotations"][name] for of_image in views]))
         if self._mapper.looks_on_device:
             looks = (f"{name}_looks" for name in self._mapper.shapes)
             batch.update({name: np.stack([of_image[name] for of_image in views]) for name in looks})
@@ -93,7 +94,7 @@ class ViewDataset(Dataset):
         return batch
 
     def _views_of(self, epoch: int, index: int, room: dict[str, np.ndarray], record: dict) -> Views:
-        picture = open_record(record, self._bit_depth)._replace(proposals=record.get("proposal_boxes"))
+        picture = open_record(record, self._bit_depth)
         return self._mapper.of_picture(picture, epoch, index, room)
 
 
@@ -158,8 +159,9 @@ class ResumableLoader:
         self._cfg = cfg
         # Two data sets may count different classes by the same numbers.
         labelled = len(cfg.DATASETS.TRAIN) == 1 and all("label" in record for record in records)
-        records = with_proposals(cfg, records)
-        self._dataset = ViewDataset(records, ViewMapper.from_config(cfg), labelled, bit_depth(cfg))
+        mapper = ViewMapper.from_config(cfg)
+        records = mapper.annotator.prepare(records)
+        self._dataset = ViewDataset(records, mapper, labelled, bit_depth(cfg))
 
     def batch_of(self, iteration: int) -> ViewBatch:
         """This process's share of any batch, made anew."""

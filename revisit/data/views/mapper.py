@@ -1,17 +1,17 @@
 """From one image to its views: draw the boxes and the looks, cut, resize, give each view its look."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Self, TypedDict
 
 import numpy as np
 
 from revisit.data.augmentation_on_device import RECORD, record_of
 from revisit.data.images.reader import Picture
-from revisit.data.object_boxes import ObjectBoxes, known_boxes
+from revisit.data.views.annotation import DrawnImage, ViewAnnotator, annotator_of
 from revisit.data.views.augmentation import BLUR_PROBABILITY, GREY_PROBABILITY, Look, draw_look
 from revisit.data.views.augmentation_on_arrays import apply_look
 from revisit.data.views.crops import RESAMPLERS, ConstrainedMultiCrop, CropBoxes
-from revisit.keys import is_read
 from revisit.randomness import Stream, counter_rng
 
 from detectron2.config import CfgNode
@@ -30,8 +30,7 @@ class Views(TypedDict, total=False):
     anchor_looks: np.ndarray  # () of augmentation_on_device.RECORD
     positive_looks: np.ndarray  # ()
     small_looks: np.ndarray  # (N,)
-    anchor_objects: np.ndarray  # (O, 4) px of the anchor, see ObjectBoxes, where the method learns from objects
-    positive_objects: np.ndarray  # (O, 4) px of the positive that each is in
+    annotations: dict[str, np.ndarray]  # what the method's ViewAnnotator adds
 
 
 class ViewPlan(NamedTuple):
@@ -39,7 +38,7 @@ class ViewPlan(NamedTuple):
 
     boxes: CropBoxes  # in px of the whole image
     looks: list[Look]  # of the anchor, the positive and the small positives
-    objects: dict[str, np.ndarray]  # anchor_objects and positive_objects, as Views has them
+    annotations: dict[str, np.ndarray]  # as Views has them
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class ViewMapper:
     blur_probability: float = BLUR_PROBABILITY
     looks_on_device: bool = False
     resampling: str = "area"
-    objects: ObjectBoxes | None = None
+    annotator: ViewAnnotator = ViewAnnotator()
 
     @classmethod
     def from_config(cls, cfg: CfgNode) -> Self:
@@ -69,9 +68,7 @@ class ViewMapper:
         crops = ConstrainedMultiCrop(**{key.lower(): views[key] for key in keys})
         sizes = (views.LARGE_SIZE, views.SMALL_SIZE)
         shares = (views.GREY_PROBABILITY, views.BLUR_PROBABILITY)
-        how = (views.RESAMPLING,)
-        if is_read(cfg, "OBJECTS.NUM_BOXES"):  # the method learns from objects
-            how += (ObjectBoxes(cfg.OBJECTS.NUM_BOXES, cfg.OBJECTS.SCALE, cfg.OBJECTS.JITTER),)
+        how = (views.RESAMPLING, annotator_of(cfg))
         return cls(crops, *sizes, views.POLICY, cfg.SEED, *shares, on_device, *how)
 
     @property
@@ -97,7 +94,7 @@ class ViewMapper:
     def plan(self, height: int, width: int, epoch: int, index: int, picture: Picture | None = None) -> ViewPlan:
         """Draw all boxes, then all looks, of image ``index`` in ``epoch``, which has ``height`` x ``width`` px.
 
-        Objects may be the ``picture``'s proposals.
+        The annotator sees the ``picture``'s record.
         """
         rng = counter_rng(self.seed, Stream.VIEWS, epoch, index)
         boxes = self.crops(height, width, rng)
@@ -105,12 +102,11 @@ class ViewMapper:
         policies = ["standard"] + [self.policy] * (1 + self.crops.num_small)
         looks = [draw_look(policy, rng, **shares) for policy in policies]
         sizes = np.array([self.large_size] * 2 + [self.small_size] * self.crops.num_small)
-        crops, objects = np.vstack(boxes[:3]), {}
-        if self.objects:
-            rng = counter_rng(self.seed, Stream.OBJECTS, epoch, index)  # its own: views are those of other methods
-            drawn = self.objects(crops, looks, sizes, rng, known_boxes(picture, height, width))
-            objects = dict(zip(("anchor_objects", "positive_objects"), drawn, strict=True))
-        return ViewPlan(boxes, looks, objects)
+        crops = np.vstack(boxes[:3])
+        record = picture.record if picture else {}
+        generator = partial(counter_rng, self.seed, Stream.ANNOTATIONS, epoch, index)
+        annotations = self.annotator(DrawnImage(record, height, width, crops, looks, sizes, generator))
+        return ViewPlan(boxes, looks, annotations)
 
     def _cut(self, image: np.ndarray, plan: ViewPlan, room: dict[str, np.ndarray] | None) -> Views:
         """The views of an image by their plan."""
@@ -124,7 +120,7 @@ class ViewMapper:
             else:
                 view[...] = apply_look(resize(image, box, len(view)), look)
         looks = self.looks_of(plan) if self.looks_on_device else {}
-        return Views(**views, **looks, **plan.objects, boxes=plan.boxes)
+        return Views(**views, **looks, annotations=plan.annotations, boxes=plan.boxes)
 
     @property
     def _places(self) -> list[tuple[str, tuple[int, ...]]]:

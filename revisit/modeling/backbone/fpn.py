@@ -1,5 +1,7 @@
 """Detectron2's FPN over any backbone whose maps are called res2 to res5."""
 
+from torch import nn
+
 from detectron2.config import CfgNode
 from detectron2.modeling import FPN, Backbone
 from detectron2.modeling.backbone.fpn import LastLevelMaxPool, LastLevelP6P7
@@ -23,3 +25,8 @@ def fpn_over(bottom_up: Backbone, cfg: CfgNode) -> FPN:
         top_block=top,
         fuse_type=options.FUSE_TYPE,
     )
+
+
+def below(backbone: nn.Module) -> nn.Module:
+    """What a pyramid is built on, or a backbone without one."""
+    return getattr(backbone, "bottom_up", backbone)

@@ -50,6 +50,8 @@ class Pretraining(nn.Module):
     each the ``feature`` g(x), (Cg,) float32, a unit row.
     """
 
+    also_reads: tuple[str, ...] = ()  # Detectron2's keys of other networks that it reads; a name may have *
+
     def __init__(self, cfg: CfgNode):
         super().__init__()
         self.backbone = build_backbone(cfg)
@@ -76,6 +78,14 @@ class Pretraining(nn.Module):
     def iterations_before_learning(cls, cfg: CfgNode) -> int:
         """How many iterations at the beginning have a learning rate of 0, before the schedule begins."""
         return 0
+
+    @classmethod
+    def view_annotator(cls, cfg: CfgNode) -> object | None:
+        """What it adds to views beside their pixels: a ViewAnnotator (revisit/data/views/annotation.py), or nothing."""
+        return None
+
+    def save_pictures(self, cfg: CfgNode, iteration: int) -> None:
+        """Write pictures of its own into OUTPUT_DIR, at each evaluation and on the main process alone."""
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         """What has to run directly after the optimiser's step and the learning rate's, in this order."""

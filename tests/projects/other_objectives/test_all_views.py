@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 import torch
 from commands import launch_forks
+from methods import assert_momentum_networks_follow
 from runs import assert_numbers_are_explained, assert_resumes, train
 from tiny import FEATURE_DIM, freeze_batch_norm, random_views, step, tiny_config, tiny_model
 from torch import Tensor
@@ -283,3 +284,7 @@ def test_the_queue_takes_keys_and_features_of_the_anchors(method, encoder):
             expected = {"keys": normalize(head(g))[0], "features": normalize(g)[0]}
         for name, row in expected.items():
             torch.testing.assert_close(getattr(model.queue, name)[n], row, atol=1e-5, rtol=0)
+
+
+def test_the_momentum_networks_of_byol_follow_their_own():
+    assert_momentum_networks_follow(tiny_model("MODEL.META_ARCHITECTURE", "BYOL"))

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from tiny import OBJECTS, tiny_config
 from trees import refused
 
+from projects.Objects.object_boxes import ObjectBoxes, proposed_boxes
+from projects.Objects.proposals import with_proposals
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.reader import Picture
 from revisit.data.loading.loader import ViewDataset
-from revisit.data.object_boxes import ObjectBoxes, known_boxes, with_proposals
 from revisit.data.views import mapper as mapper_module
+from revisit.data.views.annotation import DrawnImage
 from revisit.data.views.augmentation import MOVES, AutoAugmentLook, StandardLook, draw_look
 from revisit.data.views.mapper import ViewMapper
 
@@ -53,7 +55,7 @@ def distances(seed: int, resampling: str, large: int, small: int) -> list[float]
     views = ViewMapper.from_config(cfg)(PLACES, 0, seed)
     boxes = views["boxes"]
     found = []
-    for n, (key, query) in enumerate(zip(views["anchor_objects"], views["positive_objects"], strict=True)):
+    for n, (key, query) in enumerate(zip(*views["annotations"].values(), strict=True)):
         if np.isnan(query).any():
             continue
         positive, crop = (views["positive"], boxes.positive) if n < 8 else (views["small"][(n - 8) // 2], None)
@@ -85,9 +87,10 @@ def test_objects_change_no_view_and_are_the_same_for_an_image_in_an_epoch():
     with_boxes, without = (ViewMapper.from_config(tiny_config(*OBJECTS, *options)) for options in ((), KNN))
     views, plain, again = with_boxes(PLACES, 1, 2), without(PLACES, 1, 2), with_boxes(PLACES, 1, 2)
     assert all(np.array_equal(views[name], plain[name]) for name in ("anchor", "positive", "small"))
-    assert "positive_objects" not in plain
-    assert np.array_equal(views["positive_objects"], again["positive_objects"], equal_nan=True)
-    assert not np.array_equal(views["anchor_objects"], with_boxes(PLACES, 2, 2)["anchor_objects"])
+    assert plain["annotations"] == {} and list(views["annotations"]) == ["anchor_objects", "positive_objects"]
+    for name, boxes in views["annotations"].items():
+        assert np.array_equal(boxes, again["annotations"][name], equal_nan=True)
+        assert not np.array_equal(boxes, with_boxes(PLACES, 2, 2)["annotations"][name])
 
 
 def test_objects_are_the_same_wherever_looks_are_applied():
@@ -100,7 +103,7 @@ def test_objects_are_the_same_wherever_looks_are_applied():
 def test_boxes_have_the_stated_sizes_and_each_anchor_all_of_them():
     cfg = tiny_config(*OBJECTS, "VIEWS.LARGE_SCALE", (1.0, 1.0), "VIEWS.POLICY", "standard", "OBJECTS.NUM_BOXES", 8)
     mapper = ViewMapper.from_config(cfg)
-    plans = [mapper.plan(SIDE, SIDE, 0, n).objects for n in range(200)]
+    plans = [mapper.plan(SIDE, SIDE, 0, n).annotations for n in range(200)]
     anchors, positives = (np.stack([plan[name] for plan in plans]) for name in plans[0])
     assert anchors.shape == positives.shape == (200, 12, 4) and anchors.dtype == np.float32
     assert np.isfinite(anchors).all() and (anchors >= -1e-3).all() and (anchors <= 64 + 1e-3).all()
@@ -123,14 +126,14 @@ def test_proposals_come_before_drawn_boxes_where_both_views_show_them(tmp_path, 
     path = proposals_file(tmp_path / "boxes.json", (42, [30, 40, 50, 20]), (42, [0, 0, 20, 20]))
     options = ("OBJECTS.PROPOSALS", path, "OBJECTS.JITTER", 0.0, "VIEWS.NUM_SMALL", 0, "VIEWS.POLICY", "standard")
     cfg = tiny_config(*OBJECTS, *options, "VIEWS.LARGE_SCALE", (1.0, 1.0))
-    first, second = with_proposals(cfg, RECORDS)
+    first, second = ViewMapper.from_config(cfg).annotator.prepare(RECORDS)
     assert (
         "boxes of 1 of 2 images, by their image_id: those of the others are drawn" in caplog.text
         and "proposal_boxes" not in second
     )
     assert first["proposal_boxes"].tolist() == [[30, 40, 80, 60], [0, 0, 20, 20]]
-    picture = Picture(PLACES, "42", proposals=first["proposal_boxes"])
-    found = ViewMapper.from_config(cfg).plan(SIDE, SIDE, 0, 0, picture).objects["anchor_objects"]
+    picture = Picture(PLACES, "42", record=first)
+    found = ViewMapper.from_config(cfg).plan(SIDE, SIDE, 0, 0, picture).annotations["anchor_objects"]
     widths = {(round(float(x1 - x0), 3), round(float(y1 - y0), 3)) for x0, y0, x1, y1 in found[:2] * SIDE / 64}
     assert widths == {(50.0, 20.0), (20.0, 20.0)} and found.shape == (3, 4)
 
@@ -158,7 +161,7 @@ def test_a_proposal_of_which_half_is_shown_is_cut_and_one_of_which_less_is_shown
 )
 def test_proposals_that_are_no_boxes_of_these_images_are_refused(entries, message, tmp_path):
     path = str(tmp_path / "none.json") if entries is None else proposals_file(tmp_path / "boxes.json", *entries)
-    refused(message, with_proposals, tiny_config(*OBJECTS, "OBJECTS.PROPOSALS", path), RECORDS)
+    refused(message, with_proposals, path, RECORDS)
 
 
 def test_images_too_small_and_proposals_outside_are_replaced_with_a_line_each():
@@ -172,4 +175,4 @@ def test_images_too_small_and_proposals_outside_are_replaced_with_a_line_each():
     ]
     assert batch["positive_objects"].shape == (1, 3, 4)
     with pytest.raises(UnreadableImageError, match="b: 7 x 9 px, and objects need 8 px"):
-        known_boxes(Picture(b"", "b"), 9, 7)
+        proposed_boxes(DrawnImage({"file_name": "b"}, 9, 7, *[None] * 4))

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from checkpoints import load_into, run_checkpoint, write_converted
+from methods import assert_momentum_networks_follow, assert_shuffled_keys_come_back_in_order
 from runs import assert_numbers_are_explained, assert_resumes, load, train
 from tiny import (
     FEATURE_DIM,
@@ -23,9 +24,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from trees import refused
 
+from projects.Objects.object_moco import ObjectMoCo
 from revisit.engine.step_cost import step_cost
 from revisit.errors import UserError
-from revisit.modeling.meta_arch.object_moco import ObjectMoCo
 
 from detectron2.checkpoint import DetectionCheckpointer
 from detectron2.config import CfgNode
@@ -302,3 +303,11 @@ def test_objects_start_from_a_backbone_with_a_fresh_pyramid(source, tmp_path):
     lateral = "backbone.fpn_lateral2.weight"
     assert model[lateral].shape == fresh[lateral].shape
     assert not source or not torch.equal(model[lateral], content["model"][lateral])
+
+
+def test_the_momentum_networks_of_objects_follow_their_own():
+    assert_momentum_networks_follow(tiny_model(*OBJECTS, "OBJECTS.IMAGE_WEIGHT", 1.0))
+
+
+def test_keys_of_objects_in_shuffled_anchors_come_back_in_order():
+    assert_shuffled_keys_come_back_in_order(tiny_model(*OBJECTS, "MOCO.BN_GROUP", 4), views_of(8))

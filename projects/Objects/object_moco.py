@@ -6,12 +6,16 @@ Boxes in two views as positives: Wei et al., Aligning Pretraining for Detection 
 
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from projects.Objects.object_boxes import ObjectBoxes
+from projects.Objects.pictures import object_gallery
 from revisit.errors import expect
 from revisit.keys import PIXELS, declare, integer, list_of, number
+from revisit.modeling.backbone.fpn import below
 from revisit.modeling.bn_groups import meta_backbone
 from revisit.modeling.distributed import gather_rows
 from revisit.modeling.losses.queue_scores import at_least_float32
@@ -35,6 +39,8 @@ objects("OBJECTS.JITTER", 0.05, "By how much a box's edges move in a view, as a 
 objects("OBJECTS.PROPOSALS", "", "A file with boxes, in COCO's result format; where too few are seen, more are drawn.")
 objects("OBJECTS.CANONICAL_SIZE", 96, "Root of the area from which on a box is of p4; in a detector 224 px.", PIXELS)
 objects("OBJECTS.IMAGE_WEIGHT", 0.0, "mu, weight of kNN-MoCo's losses of whole images in a step.", number(0, 1e6))
+# Detectron2's keys that make a box head, below MODEL.ROI_BOX_HEAD.
+_OF_BOX_HEAD = [f"MODEL.ROI_BOX_HEAD.{key}" for key in ("NAME", "NORM", "NUM_*", "*_DIM", "POOLER_*")]
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,7 @@ class ObjectMoCo(KNNMoCo):
     own box head (docs/method.md: Objects).
     """
 
+    also_reads = ("MODEL.ROI_HEADS.NAME", "MODEL.ROI_HEADS.IN_FEATURES", *_OF_BOX_HEAD)
     key_inputs = ("anchor", "anchor_objects")
 
     def __init__(self, cfg: CfgNode):
@@ -86,6 +93,16 @@ class ObjectMoCo(KNNMoCo):
         both = cfg.NEIGHBORS.ENQUEUE_FIRST and cfg.OBJECTS.IMAGE_WEIGHT
         expect(not both, "NEIGHBORS.ENQUEUE_FIRST mines in one queue: expected OBJECTS.IMAGE_WEIGHT 0.0 with it")
         super().check(cfg, share)
+
+    @classmethod
+    def view_annotator(cls, cfg: CfgNode) -> ObjectBoxes:
+        options = cfg.OBJECTS
+        return ObjectBoxes(options.NUM_BOXES, options.SCALE, options.JITTER, options.PROPOSALS)
+
+    def save_pictures(self, cfg: CfgNode, iteration: int) -> None:
+        """Objects and their nearest ones, in neighbours_objects_ITERATION.png."""
+        if cfg.DATASETS.TRAIN:
+            object_gallery(cfg, self, Path(cfg.OUTPUT_DIR) / f"neighbours_objects_{iteration:07d}.png")
 
     @classmethod
     def keys_of_image(cls, cfg: CfgNode) -> int:
@@ -173,8 +190,3 @@ class ObjectMoCo(KNNMoCo):
             keys, features = rows.pop("image_keys").split([self.embedding_dim, self.feature_dim], dim=1)
             self.image_queue.enqueue(keys=keys, features=features)
         super().enqueue(rows)
-
-
-def below(backbone: nn.Module) -> nn.Module:
-    """What a pyramid is built on, or a backbone without one."""
-    return getattr(backbone, "bottom_up", backbone)

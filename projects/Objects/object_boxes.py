@@ -1,0 +1,120 @@
+"""Where the objects of an image lie in its views: boxes that anchor and positive share, or a detector's proposals."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from projects.Objects.pictures import draw_objects
+from projects.Objects.proposals import with_proposals
+from revisit.data.images.image_bytes import UnreadableImageError
+from revisit.data.views.annotation import DrawnImage, ViewAnnotator
+from revisit.data.views.augmentation import Look, shown_place
+
+LOG_RATIO = (math.log(1 / 3), math.log(3))  # width / height
+MIN_SIZE = 8  # px, of a box's side in either view
+INSIDE = 0.5  # of a proposal's area, at least, that lies where both views show it
+
+
+@dataclass(frozen=True)
+class ObjectBoxes(ViewAnnotator):
+    """``num_boxes`` objects of anchor and large positive, then a quarter as many of the anchor and each small one
+    (docs/method.md: Objects); the keys OBJECTS.* say what each option means."""
+
+    num_boxes: int
+    scale: tuple[float, float]
+    jitter: float
+    proposals: str = ""
+
+    def prepare(self, records: list[dict]) -> list[dict]:
+        """The records, with the boxes of OBJECTS.PROPOSALS."""
+        return with_proposals(self.proposals, records) if self.proposals else records
+
+    def __call__(self, image: DrawnImage) -> dict[str, np.ndarray]:
+        """Boxes of the O objects of an image, (O, 4) float32: ``anchor_objects`` in px of the anchor, and
+        ``positive_objects`` in px of the positive that each is in.
+
+        NaN in the positive where that does not show the object whole, or where one of both views shows less than
+        MIN_SIZE px of a side. The anchor's box is the whole view where it is too small itself.
+        """
+        known = proposed_boxes(image)
+        rng = image.generator()
+        pairs = [self._pair(image, n, known, rng) for n in range(1, len(image.crops))]
+        keys, queries = np.concatenate(pairs, axis=1).astype(np.float32)
+        return {"anchor_objects": keys, "positive_objects": queries}
+
+    def draw(self, tiles: list[np.ndarray], views: Mapping) -> None:
+        draw_objects(tiles, views, self.num_boxes)
+
+    def _pair(self, image: DrawnImage, n: int, known: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """(2, count, 4) boxes of the objects of the anchor and view ``n``."""
+        anchor, positive = image.crops[[0, n]]
+        shared = np.concatenate([np.maximum(anchor[:2], positive[:2]), np.minimum(anchor[2:], positive[2:])])
+        count = self.num_boxes if n == 1 else max(1, self.num_boxes // 4)
+        boxes = self._choose(shared, count, rng, known)
+        key = self._seen_in(image, 0, boxes, shared, rng)
+        query = self._seen_in(image, n, boxes, shared, rng)
+        query[np.isnan(key + query).any(axis=1)] = np.nan
+        whole_view = [0, 0, image.sizes[0], image.sizes[0]]
+        return np.stack([np.where(np.isnan(key), whole_view, key), query])
+
+    def _choose(self, region: np.ndarray, count: int, rng: np.random.Generator, known: np.ndarray) -> np.ndarray:
+        """(count, 4) boxes in a region of the image: known ones, then drawn ones; without an area where it is empty."""
+        room = np.maximum(region[2:] - region[:2], 0)
+        ratio = np.exp(rng.uniform(*LOG_RATIO, size=count))
+        side = np.sqrt(room.prod()) * rng.uniform(*self.scale, size=count)
+        sides = side[:, None] * np.sqrt(np.stack([ratio, 1 / ratio], axis=1))
+        sides = np.minimum(sides, room)
+        corner = region[:2] + rng.random((count, 2)) * (room - sides)
+        drawn = np.concatenate([corner, corner + sides], axis=1)
+        cut = _clipped(known, region)
+        cut = rng.permutation(cut[_area(cut) >= INSIDE * _area(known)])
+        return np.concatenate([cut, drawn])[:count]
+
+    def _seen_in(
+        self, image: DrawnImage, view: int, boxes: np.ndarray, shared: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Boxes of the image whose edges have moved, (n, 4) px of a view; see ``_placed``."""
+        sides = np.tile(boxes[:, 2:] - boxes[:, :2], 2)
+        moved = boxes + sides * rng.uniform(-self.jitter, self.jitter, boxes.shape)
+        return _placed(_clipped(moved, shared), image.crops[view], image.looks[view], image.sizes[view])
+
+
+def proposed_boxes(image: DrawnImage) -> np.ndarray:
+    """The proposals of an image's record, (n, 4) px.
+
+    Raises:
+        UnreadableImageError: a proposal lies outside of the image, or the image has fewer than MIN_SIZE px.
+    """
+    boxes = image.record.get("proposal_boxes", np.empty((0, 4)))
+    name = f"{image.record.get('file_name', 'an image')}: {image.width} x {image.height} px"
+    if min(image.height, image.width) < MIN_SIZE:
+        raise UnreadableImageError(f"{name}, and objects need {MIN_SIZE} px")
+    whole_image = np.array([0, 0, image.width, image.height])
+    outside = boxes[_area(_clipped(boxes, whole_image)) <= 0]
+    if len(outside):
+        raise UnreadableImageError(f"{name}, and OBJECTS.PROPOSALS has {outside[0].tolist()} outside it")
+    return boxes
+
+
+def _placed(boxes: np.ndarray, crop: np.ndarray, look: Look, size: int) -> np.ndarray:
+    """(n, 4) boxes of the image in px of a view with its look: around their moved corners, so that the centre is where
+    the look has moved it. NaN where one is too small or does not lie whole in the view."""
+    scale = size / (crop[2:] - crop[:2])
+    x0, y0, x1, y1 = ((boxes - np.tile(crop[:2], 2)) * np.tile(scale, 2)).T
+    corners = np.array([[x0, x1, x0, x1], [y0, y0, y1, y1], np.ones((4, len(boxes)))])  # (3, 4, n)
+    x, y, _ = np.einsum("ij,jkn->ikn", np.linalg.inv(shown_place(look, size)), corners)
+    placed = np.array([x.min(0), y.min(0), x.max(0), y.max(0)]).T
+    is_inside = np.abs(placed - size / 2) <= size / 2 + 1e-6
+    is_large = np.tile(placed[:, 2:] - placed[:, :2], 2) >= MIN_SIZE
+    is_shown = (is_inside & is_large).all(axis=1, keepdims=True)
+    return np.where(is_shown, placed, np.nan)
+
+
+def _clipped(boxes: np.ndarray, region: np.ndarray) -> np.ndarray:
+    return np.clip(boxes, np.tile(region[:2], 2), np.tile(region[2:], 2))
+
+
+def _area(boxes: np.ndarray) -> np.ndarray:
+    return np.prod(np.maximum(boxes[:, 2:] - boxes[:, :2], 0), axis=1)

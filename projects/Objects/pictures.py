@@ -1,0 +1,80 @@
+"""Pictures of objects: their boxes in the views, and the objects that a network finds alike."""
+
+import colorsys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from revisit.data.deep_pixels import bit_depth
+from revisit.data.loading.loader import ViewDataset
+from revisit.data.sources.catalog import get_records
+from revisit.data.views.mapper import ViewMapper
+from revisit.devices import send
+from revisit.modeling.meta_arch.pretraining import unit_rows
+from revisit.viz.pretraining_sheets import NEIGHBOR, pixels_of, save_gallery
+from revisit.viz.tiles import BLACK, TILE, SheetRow, evenly_spread, framed
+
+from detectron2.config import CfgNode
+
+GREY = (130, 130, 130)  # RGB
+NUM_QUERIES, NUM_NEAREST = 10, 8
+
+
+def draw_objects(tiles: list[np.ndarray], views: Mapping, num_large: int) -> None:
+    """Draw each object that its positive shows into the tiles of an image's views, in place: in the positive and in the
+    anchor, in one colour. The first ``num_large`` objects are the large positive's."""
+    keys, queries = (views["annotations"][name] for name in ("anchor_objects", "positive_objects"))
+    sizes = [len(views["anchor"]), len(views["positive"]), *map(len, views.get("small", ()))]
+    num_small, of_small = len(tiles) - 2, len(keys) - num_large
+    for n in np.flatnonzero(np.isfinite(queries).all(axis=1)).tolist():
+        color = [round(255 * value) for value in colorsys.hsv_to_rgb(n / len(keys), 1, 1)]
+        view = 1 if n < num_large else 2 + (n - num_large) * num_small // of_small
+        for index, box in ((0, keys[n]), (view, queries[n])):
+            corners = np.round(box * TILE / sizes[index]).astype(int).tolist()
+            cv2.rectangle(tiles[index], corners[:2], corners[2:], color, 1, cv2.LINE_AA)
+
+
+@torch.no_grad()
+def object_gallery(cfg: CfgNode, model: nn.Module, path: Path, num_images: int = 64) -> None:
+    """Write a picture: objects in anchors of the first of DATASETS.TRAIN, each next to its nearest objects of other
+    images. A file that cannot be written is logged."""
+    name = cfg.DATASETS.TRAIN[0]
+    anchors, boxes = _anchors_of(cfg, name, num_images)
+    images = send(anchors, model.device)
+    features, _ = model.object_features(model.backbone, model.roi_heads, images, send(boxes, model.device))
+    rows = unit_rows(features)  # (n, O, C)
+    crops = _cut_out(anchors, boxes)
+    sheet = []
+    for query in evenly_spread(len(crops), NUM_QUERIES):
+        tiles = [framed(crops[n], GREY, NEIGHBOR) for n in _nearest_in_other_images(rows, query)]
+        sheet.append(SheetRow([framed(crops[query], BLACK, NEIGHBOR), *tiles]))
+    save_gallery(path, sheet, f"{name}: objects, and their nearest objects of other images")
+
+
+def _anchors_of(cfg: CfgNode, name: str, num_images: int) -> tuple[Tensor, Tensor]:
+    """Anchors of the first epoch (n, 3, H, W) uint8, and the boxes of their objects (n, O, 4) px."""
+    mapper = replace(ViewMapper.from_config(cfg), looks_on_device=False)
+    records = get_records(name)
+    keys = [(0, index) for index in evenly_spread(len(records), num_images)]
+    batch = ViewDataset(records, mapper, bit_depth=bit_depth(cfg)).__getitems__(keys)
+    return batch["anchor"], batch["anchor_objects"]
+
+
+def _cut_out(images: Tensor, boxes: Tensor) -> list[np.ndarray]:
+    """The pixels of every box."""
+    pairs = zip(pixels_of(images), boxes.int().tolist(), strict=True)
+    return [image[y0 : y1 + 1, x0 : x1 + 1].copy() for image, corners in pairs for x0, y0, x1, y1 in corners]
+
+
+def _nearest_in_other_images(rows: Tensor, query: int) -> list[int]:
+    """Places among all objects of the unit rows (n, O, C) of highest cosine with that of an object."""
+    num_images, num_objects, _ = rows.shape
+    cosines = rows @ rows.flatten(0, 1)[query]
+    cosines[query // num_objects] = -2  # its own image
+    count = min(NUM_NEAREST, (num_images - 1) * num_objects)
+    return cosines.flatten().topk(count).indices.tolist()
