@@ -1,17 +1,19 @@
-"""What the host gives a device, without waiting for it."""
+"""Copies from the host to a device that the host does not wait for."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
 
-def send(values: Tensor | np.ndarray, device: torch.device | str) -> Tensor:
-    """``values`` on ``device``: themselves where they are there already.
+def to_device(values: Tensor | np.ndarray, device: torch.device | str) -> Tensor:
+    """``values`` on ``device``; a tensor that is there already is returned as it is.
 
-    A GPU copies them when it comes to it. From memory that is not pinned it would not: the host would wait until the
-    GPU has done all that it was given before.
+    A GPU copies from pinned memory in the order of its own work, while the host goes on. From other memory the host
+    would wait until the GPU has finished everything it was given before.
     """
     values = torch.as_tensor(values)
     if values.device.type != "cpu":
         return values.to(device)
-    return (values.pin_memory() if torch.device(device).type == "cuda" else values).to(device, non_blocking=True)
+    if torch.device(device).type == "cuda":
+        values = values.pin_memory()
+    return values.to(device, non_blocking=True)

@@ -14,7 +14,7 @@ from revisit.data.deep_pixels import bit_depth
 from revisit.data.loading.loader import ViewDataset
 from revisit.data.sources.catalog import get_records
 from revisit.data.views.mapper import ViewMapper
-from revisit.devices import send
+from revisit.devices import to_device
 from revisit.modeling.meta_arch.pretraining import unit_rows
 from revisit.viz.pretraining_sheets import NEIGHBOR, pixels_of, save_gallery
 from revisit.viz.tiles import BLACK, TILE, SheetRow, evenly_spread, framed
@@ -45,8 +45,8 @@ def object_gallery(cfg: CfgNode, model: nn.Module, path: Path, num_images: int =
     images. A file that cannot be written is logged."""
     name = cfg.DATASETS.TRAIN[0]
     anchors, boxes = _anchors_of(cfg, name, num_images)
-    images = send(anchors, model.device)
-    features, _ = model.object_features(model.backbone, model.roi_heads, images, send(boxes, model.device))
+    images = to_device(anchors, model.device)
+    features, _ = model.object_features(model.backbone, model.roi_heads, images, to_device(boxes, model.device))
     rows = unit_rows(features)  # (n, O, C)
     crops = _cut_out(anchors, boxes)
     sheet = []

@@ -13,7 +13,7 @@ from torch.nn.functional import avg_pool2d
 from torchvision.transforms.v2 import functional as F
 
 from revisit.data.views.augmentation import MOVES, AutoAugmentLook, Look
-from revisit.devices import send
+from revisit.devices import to_device
 from revisit.keys import SWITCH, declare
 
 OPERATIONS: dict[str, Callable[[Tensor, float], Tensor]] = {  # of AutoAugment: torchvision's on uint8
@@ -109,11 +109,11 @@ def _standard(images: Tensor, looks: np.ndarray) -> Tensor:
 
 def _rows(chosen: np.ndarray, images: Tensor) -> Tensor:
     """The places of a mask that is known on the host: no device has to count it."""
-    return send(np.flatnonzero(chosen), images.device)
+    return to_device(np.flatnonzero(chosen), images.device)
 
 
 def _column(values: np.ndarray, images: Tensor) -> Tensor:
-    return send(np.ascontiguousarray(values), images.device)[:, None, None, None]
+    return to_device(np.ascontiguousarray(values), images.device)[:, None, None, None]
 
 
 def _move(images: Tensor, column: tuple[float, float, float], row: tuple[float, float, float]) -> Tensor:

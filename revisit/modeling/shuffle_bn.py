@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from revisit.devices import send
+from revisit.devices import to_device
 from revisit.randomness import Stream, counter_rng
 
 from detectron2.utils import comm
@@ -21,16 +21,16 @@ def scatter_shuffled(rows: Tensor, permutation: np.ndarray) -> Tensor:
     permutation (B,) that is the same on all P processes. Every row travels once, straight to who encodes it."""
     world_size, rank = comm.get_world_size(), comm.get_rank()
     if world_size == 1:
-        return rows[send(permutation, rows.device)]
+        return rows[to_device(permutation, rows.device)]
     share = len(rows)
     source = permutation // share  # process that holds the image of each shuffled place
     destination = np.arange(len(permutation)) // share
     mine = permutation % share
     sends = [mine[(source == rank) & (destination == to)] for to in range(world_size)]
     places = [np.flatnonzero((source == of) & (destination == rank)) - rank * share for of in range(world_size)]
-    outgoing = rows[send(np.concatenate(sends), rows.device)].contiguous()
+    outgoing = rows[to_device(np.concatenate(sends), rows.device)].contiguous()
     incoming = torch.empty_like(outgoing)
     dist.all_to_all_single(incoming, outgoing, [len(p) for p in places], [len(s) for s in sends])
     shuffled = torch.empty_like(incoming)
-    shuffled[send(np.concatenate(places), rows.device)] = incoming
+    shuffled[to_device(np.concatenate(places), rows.device)] = incoming
     return shuffled

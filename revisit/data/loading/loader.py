@@ -20,7 +20,7 @@ from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.records import fingerprint, sample
 from revisit.data.views.mapper import ViewMapper, Views
-from revisit.devices import send
+from revisit.devices import to_device
 from revisit.errors import expect
 from revisit.randomness import Stream, seed_global_generators
 
@@ -111,7 +111,7 @@ def with_looks(batch: ViewBatch, device: torch.device | str) -> ViewBatch:
     for name in ("anchor", "positive", "small"):
         if (looks := batch.pop(f"{name}_looks", None)) is None:
             continue
-        views = send(batch[name], device)
+        views = to_device(batch[name], device)
         shape = views.shape
         batch[name] = apply_looks(views.reshape(-1, *shape[-3:]), looks.reshape(-1)).view(shape)
     return batch

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from revisit.devices import send
+from revisit.devices import to_device
 from revisit.errors import UserError, expect
 from revisit.keys import POSITIVE, SWITCH, declare, integer, number, one_of
 from revisit.modeling.bn_groups import FEW_VALUES, BNGroups, bn_groups, group_batch_norm, values_of_group
@@ -228,7 +228,7 @@ class MoCo(KeepsKeys, Pretraining):
             keys, returned = gathered(), own
             if self.shuffle_bn:
                 places = permutation.argsort()
-                keys = keys[send(places, keys.device)]
+                keys = keys[to_device(places, keys.device)]
                 returned = {name: scatter_shuffled(rows, places) for name, rows in own.items()}
             rows = keys.flatten(0, -2).split(list(widths.values()), dim=1)
             return {**dict(zip(widths, rows, strict=True)), **returned}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from revisit.devices import send
+from revisit.devices import to_device
 from revisit.errors import UserError
 from revisit.keys import declare, integer
 
@@ -97,15 +97,15 @@ class Pretraining(nn.Module):
 
     def forward(self, batch: dict | list[dict]) -> dict[str, Tensor] | list[dict[str, Tensor]]:
         if self.training:
-            sent = {name: send(each, self.device) for name, each in batch.items() if isinstance(each, Tensor)}
+            sent = {name: to_device(each, self.device) for name, each in batch.items() if isinstance(each, Tensor)}
             return self.training_losses(batch | sent)
-        images = torch.stack([send(record["image"], self.device) for record in batch])
+        images = torch.stack([to_device(record["image"], self.device) for record in batch])
         with torch.no_grad():
             return [{"feature": row} for row in unit_rows(self.pooled(self.backbone, images))]
 
     def feature_map(self, backbone: nn.Module, images: Tensor) -> Tensor:
         """The last map of g, or of another ``backbone``; (B, 3, H, W) uint8 RGB -> (B, Cg, h, w)."""
-        return backbone((send(images, self.device) - self.pixel_mean) / self.pixel_std)[self.feature]
+        return backbone((to_device(images, self.device) - self.pixel_mean) / self.pixel_std)[self.feature]
 
     def pooled(self, backbone: nn.Module, images: Tensor) -> Tensor:
         """``feature_map`` averaged over its places, (B, Cg)."""
