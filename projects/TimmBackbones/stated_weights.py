@@ -2,12 +2,14 @@
 
 import ast
 import json
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from revisit.errors import UserError, did_you_mean, expect, first_line
 from revisit.modeling.backbone.description import Flags
 
+_CONV_OF_BLOCK = re.compile(r"layer\d\.\d+\.conv\d\.weight$")
 _CONV_OF_RESNET = "layer1.0.conv1.weight"
 # ResNets of timm's that are torchvision's; others have the same tensors and other layers.
 _PLAIN_RESNETS = """
@@ -39,6 +41,7 @@ def stated_flags(path: Path, names: Collection[str], network: str = "") -> Flags
         return {key: value for key, value in on_hub.items() if not key.startswith("MODEL.TIMM.")}
     if is_resnet and not on_hub:
         refuse_resnet_of_other_layers(path.name)
+        refuse_resnet_of_more_tensors(path.name, [name for name in names if "timm." not in name])  # of no run of ours
     return on_hub
 
 
@@ -113,6 +116,17 @@ def refuse_resnet_of_other_layers(file: str) -> None:
     name = next((name for name in _RESNETS_OF_OTHER_LAYERS if name in file.lower()), "")
     way_out = f"--timm {name} converts it; if it is a plain ResNet, give the file another name"
     expect(name == "", f"{file}: {name} has a ResNet's tensors and other layers than a ResNet; {way_out}")
+
+
+def refuse_resnet_of_more_tensors(file: str, names: Collection[str]) -> None:
+    """Raises UserError for a ResNet with a stem of three convolutions, or with squeeze-and-excitation, of which timm
+    has many: with one that has as many layers."""
+    convolutions = {match[0] for match in map(_CONV_OF_BLOCK.search, names) if match}
+    has_deep_stem = any(re.search(r"(^|\.)conv1\.0\.weight$", name) for name in names)
+    has_se = any(re.search(r"layer1\.0\.se\.", name) for name in names)
+    network = f"{'se' * has_se}resnet{2 + len(convolutions)}{'d' * has_deep_stem}"
+    way_out = f"--timm {network} converts it, if it is that one of timm's, else --timm with its own name"
+    expect(not (has_deep_stem or has_se), f"{file}: a ResNet with other layers than torchvision's; {way_out}")
 
 
 def flags_on_hub(weights: Path) -> Flags:

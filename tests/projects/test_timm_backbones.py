@@ -469,6 +469,17 @@ def test_the_name_of_a_file_of_other_layers_than_its_tensors_show_is_not_passed_
     assert named == {"MODEL.TIMM.NAME": "resnetblur50"}
 
 
+@pytest.mark.parametrize("name", ["resnet50d", "resnet18d", "seresnet50", "resnet26t"])
+def test_resnets_with_more_tensors_are_refused_with_the_name_to_give(name, tmp_path):
+    with torch.device("meta"):
+        tensors = timm.create_model(name).state_dict()
+    distributed = {f"module.{key}": value for key, value in tensors.items()}
+    for names in (tensors, distributed):
+        refused(f"--timm {name.replace('26t', '26d')} converts it", stated_flags, tmp_path / "a.pth", names)
+    assert stated_flags(tmp_path / "a.pth", tensors, name) == {"MODEL.TIMM.NAME": name}
+    assert stated_flags(tmp_path / "a.pth", {f"backbone.timm.{key}": value for key, value in tensors.items()}) == {}
+
+
 def test_weights_of_a_network_of_timms_under_a_resnets_config_name_the_keys_that_they_need():
     flags = {"MODEL.TIMM.NAME": "convnext_atto", "MODEL.TIMM.OPTIONS": [], "MODEL.TIMM.FINAL_NORM": True}
     message = "atto.pth is of a network of timm's, and the config builds a ResNet: add "
