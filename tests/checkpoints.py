@@ -7,10 +7,10 @@ import torchvision
 from tiny import tiny_config, tiny_model
 from torch import Tensor
 
+from revisit.checkpoint.backbone_file import write_tensors
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.convert import convert
 from revisit.checkpoint.detector_parts import part_flags
-from revisit.checkpoint.export import write_tensors
 from revisit.checkpoint.flags import flags_of, write_flags
 from revisit.modeling.backbone.description import describe
 

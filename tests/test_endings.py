@@ -14,7 +14,7 @@ from checkpoints import run_checkpoint
 from commands import ROOT
 from kills import fork, tool
 
-from revisit.checkpoint.export import write_tensors
+from revisit.checkpoint.backbone_file import write_tensors
 from revisit.errors import UserError, translated, words_of_disk
 from revisit.files import written_whole
 

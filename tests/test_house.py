@@ -68,7 +68,7 @@ def test_arrows_only_point_down():
 
 
 def test_a_methods_file_is_its_mathematics_and_its_hooks():
-    """No room around the methods names one; the one table of foreign checkpoints does."""
+    """No room around the methods names one."""
     load_plugins()
     names = {method.__name__.lower() for method in methods()}
     assert {"moco", "knnmoco", "densecl", "simclr"} <= names
@@ -77,7 +77,7 @@ def test_a_methods_file_is_its_mathematics_and_its_hooks():
         f"{path}: {word!r}"
         for path, tree in around.items()
         for word in words_of(tree)
-        if path.name != "foreign_layouts.py" and any(name in re.sub("[^a-z]", "", word.lower()) for name in names)
+        if any(name in re.sub("[^a-z]", "", word.lower()) for name in names)
     ]
     assert named == []
 

@@ -24,20 +24,21 @@ def main() -> None:
     parser.add_argument("--to", choices=["torchvision", "timm"], required=True, help="library that is to load them")
     parser.add_argument("--imports", nargs="*", default=[], help="modules that describe other backbones, as IMPORTS")
     args = parser.parse_args()
-    from revisit.checkpoint import export
+    from projects.Weights.export import SUFFIXES, library_tensors, model_card
+    from revisit.checkpoint.backbone_file import check_output, load_backbone, write_tensors
     from revisit.checkpoint.flags import IMAGENET
     from revisit.urls import local_copy
 
     import_modules(args.imports)
-    export.check_output(args.output, local_copy(args.backbone, "checkpoint"), export.SUFFIXES)
-    backbone = export.load_backbone(args.backbone)
-    tensors = export.library_tensors(backbone, args.to)
+    check_output(args.output, local_copy(args.backbone, "checkpoint"), SUFFIXES)
+    backbone = load_backbone(args.backbone)
+    tensors = library_tensors(backbone, args.to)
     make_folder(args.output.parent, "the output's folder")
     card = args.output.with_suffix(".md")
     card.unlink(missing_ok=True)  # of earlier weights
-    export.write_tensors(tensors, args.output)
+    write_tensors(tensors, args.output)
     with written_whole(card) as temporary:
-        temporary.write_text(export.model_card(backbone, args.output, args.to))
+        temporary.write_text(model_card(backbone, args.output, args.to))
     if not all(backbone.flags[key] == value for key, value in IMAGENET.items()):
         print("its pixel statistics are not ImageNet's: from now on only the card says so")
     origin = backbone.origin or "an unknown source"

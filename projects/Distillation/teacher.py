@@ -7,10 +7,10 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from revisit.checkpoint.convert import BackboneWeights, as_rgb, flags_to_config
-from revisit.checkpoint.export import load_backbone
-from revisit.checkpoint.flags import BIT_DEPTH, flags_of
-from revisit.checkpoint.foreign_layouts import SHARED_WITH
+from revisit.checkpoint.backbone_file import load_backbone
+from revisit.checkpoint.convert import BackboneWeights, as_rgb
+from revisit.checkpoint.flags import BIT_DEPTH, flags_of, flags_to_config
+from revisit.checkpoint.sources import source_layouts
 from revisit.errors import expect
 from revisit.modeling.losses.queue_scores import at_least_float32
 
@@ -59,8 +59,9 @@ def load_teacher(cfg: CfgNode) -> Teacher:
         teacher = Teacher(as_rgb(weights))
     mean, std = ([round(value, 2) for value in each.flatten().tolist()] for each in (teacher.mean, teacher.std))
     logger.info(f"the teacher, {cfg.DISTILLATION.TEACHER}: {teacher.title}; less {mean}, over {std}; {teacher.origin}")
-    if weights.source in SHARED_WITH:
-        logger.warning(f"the teacher's pixel statistics are taken for granted: {SHARED_WITH[weights.source]}")
+    layout = source_layouts().get(weights.source)
+    if layout and layout.SHARED_WITH:
+        logger.warning(f"the teacher's pixel statistics are taken for granted: {layout.SHARED_WITH}")
     return teacher
 
 

@@ -10,7 +10,6 @@ from torch import nn
 
 from revisit.checkpoint.detector_parts import part_flags, parts_that_fit, report_parts, without_predictors
 from revisit.checkpoint.flags import check_flags, flags_of, is_folded, read_flags
-from revisit.checkpoint.foreign_layouts import origin_of, start_of
 from revisit.checkpoint.reading import (
     UnreadableCheckpointError,
     read_checkpoint,
@@ -19,11 +18,13 @@ from revisit.checkpoint.reading import (
     unwrapped,
 )
 from revisit.checkpoint.run_folder import checkpoints_of_run, is_of_run
+from revisit.checkpoint.run_layout import start_of
+from revisit.checkpoint.sources import origin_of
 from revisit.data.sources.class_names import names_of
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
 from revisit.keys import SWITCH, declare, value_of
-from revisit.modeling.backbone.description import backbone_keys, describe, description_of, undescribed
+from revisit.modeling.backbone.description import Flags, backbone_keys, describe, description_of, undescribed
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.urls import local_copy
 
@@ -80,12 +81,17 @@ class RevisitCheckpointer(DetectionCheckpointer):
     def _flags(self, tensors: dict) -> dict:
         """Of the config; and that batch norm has to stay frozen, where it has no statistics."""
         description = describe(self.model)
-        flags, folded = flags_of(self._cfg, description), description.FOLDED if description else {}
-        flags |= part_flags(tensors, self._cfg) if method_of(self._cfg) else {}
-        stays_frozen = bool(folded) and all(value_of(self._cfg, key) == value for key, value in folded.items())
-        if stays_frozen and is_folded({key: tensors[key] for key in backbone_keys(self.model)}):
-            flags |= folded
+        flags = flags_of(self._cfg, description)
+        if method_of(self._cfg):
+            flags |= part_flags(tensors, self._cfg)
+        if description and self._stays_folded(tensors, description.FOLDED):
+            flags |= description.FOLDED
         return flags
+
+    def _stays_folded(self, tensors: dict, folded: Flags) -> bool:
+        """Whether the backbone's batch norm has no statistics, and the config keeps it so."""
+        stays_frozen = bool(folded) and all(value_of(self._cfg, key) == value for key, value in folded.items())
+        return stays_frozen and is_folded({key: tensors[key] for key in backbone_keys(self.model)})
 
     def resume_or_load(self, path: str, *, resume: bool = True) -> dict:
         newest = self._find_newest() if resume else ""
@@ -122,55 +128,73 @@ class RevisitCheckpointer(DetectionCheckpointer):
         return {**content, "model": unwrapped(content["model"])}
 
     def _load_model(self, checkpoint: dict) -> object:
-        if self._resuming and self._trainer:  # which says more than tensors that do not fit
+        if self._resuming:
+            self._check_resumes(checkpoint)
+            return super()._load_model(checkpoint)
+        tensors = self._tensors_to_start_from(checkpoint)
+        incompatible = super()._load_model({**checkpoint, "model": tensors})
+        self._check_backbone_is_whole(incompatible.missing_keys)
+        if self.trains and not method_of(self._cfg):
+            report_parts(self.model.state_dict().keys(), incompatible.missing_keys, self._path)
+        return incompatible
+
+    def _check_resumes(self, checkpoint: dict) -> None:
+        """Refuse the checkpoint of another experiment, or of another network."""
+        if self._trainer:  # which says more than tensors that do not fit
             self._trainer.check_state_dict(checkpoint["trainer"])
+        self._start = start_of(checkpoint)
+        self._check_flags(checkpoint.get("flags") or read_flags(self._named)[0])
+        self._check_fits_exactly(checkpoint["model"])
+
+    def _tensors_to_start_from(self, checkpoint: dict) -> dict:
+        """The tensors of a file that this model takes, under its names. Refuses a file of other flags."""
+        tensors = checkpoint["model"]
         description = describe(self.model)
-        if not (description or self._resuming):
+        if description is None:
             raise undescribed(f"the backbone, a {type(getattr(self.model, 'backbone', self.model)).__name__},")
-        own = checkpoint.get("flags")
-        flags, source, licence = (own, "", "") if own else read_flags(self._named)
-        name = Path(self._named).name
-        self._start = start_of(checkpoint) if self._resuming else origin_of(checkpoint, name, source, licence)
+        flags, source, licence = checkpoint.get("flags"), "", ""
+        if not flags:
+            flags, source, licence = read_flags(self._named)
+        self._start = origin_of(checkpoint, Path(self._named).name, source, licence)
+        self._check_flags(flags)
+        if flags is None and self.trains and is_folded(_of_backbone(tensors)):
+            check_flags(description.FOLDED, self._cfg, description, self._path)
+        for key, value in tensors.items():
+            require_finite(f"{self._path}: {key}", value)
+        if method_of(self._cfg):
+            return self._for_both_encoders(tensors)
+        tensors = parts_that_fit(tensors, flags or {}, self.model.state_dict(), self._cfg, self._path)
+        return without_predictors(tensors, self._path) if self._has_other_classes(checkpoint) else tensors
+
+    def _check_flags(self, flags: object) -> None:
+        """Refuse flags that this config does not have; warn where there are none."""
         if not isinstance(flags, dict | None):
             raise UserError(f"{self._path} has a {type(flags).__name__} for flags: not a checkpoint of Revisit")
-        if flags is None:
-            logger.warning(
-                f"{self._path} holds tensors without flags (a bare state dict, or weights of others), and none lie "
-                "beside it: nothing says under which depth, stride, channel order and pixel statistics it is valid"
-            )
-            if self.trains and not self._resuming and is_folded(_of_backbone(checkpoint["model"])):
-                check_flags(description.FOLDED, self._cfg, description, self._path)
-        else:
-            check_flags(flags, self._cfg, description, self._path)
-        if self._resuming:
-            self._check_fits_exactly(checkpoint["model"])
-        else:
-            for key, value in checkpoint["model"].items():
-                require_finite(f"{self._path}: {key}", value)
-            tensors = self._for_both_encoders(checkpoint["model"])
-            if not method_of(self._cfg):
-                tensors = parts_that_fit(tensors, flags or {}, self.model.state_dict(), self._cfg, self._path)
-                theirs, ours = checkpoint.get("classes"), self._class_names()
-                if self.trains and theirs and ours and theirs != ours:
-                    tensors = without_predictors(tensors, self._path)
-            checkpoint = {**checkpoint, "model": tensors}
-        incompatible = super()._load_model(checkpoint)
-        if not self._resuming:
-            self._check_backbone_is_whole(incompatible.missing_keys)
-            if self.trains and not method_of(self._cfg):
-                report_parts(self.model.state_dict().keys(), incompatible.missing_keys, self._path)
-        return incompatible
+        if flags is not None:
+            check_flags(flags, self._cfg, describe(self.model), self._path)
+            return
+        logger.warning(
+            f"{self._path} holds tensors without flags (a bare state dict, or weights of others), and none lie "
+            "beside it: nothing says under which depth, stride, channel order and pixel statistics it is valid"
+        )
+
+    def _has_other_classes(self, checkpoint: dict) -> bool:
+        """Whether the network of the file predicts other classes than the one that is to be trained."""
+        theirs = checkpoint.get("classes")
+        ours = self._class_names()
+        return bool(self.trains and theirs and ours) and theirs != ours
 
     def _for_both_encoders(self, tensors: dict) -> dict:
         """Of a pretraining's weights the backbone alone, under the names of encoder and momentum encoder.
 
         Else one method's checkpoint would start half of another: g and not g', or a queue whose rows do not match.
         """
-        parts = dict(self.model.named_children()) if method_of(self._cfg) else {}
+        parts = [name for name, _ in self.model.named_children()]
         encoders = [name for name in parts if name.endswith("backbone")]
         heads = [name for name in parts if name.endswith("roi_heads")]  # C4's have a stage of the backbone
         backbone = _of_backbone(tensors)
-        if not encoders or not (description := description_of(backbone)):
+        description = description_of(backbone)
+        if not encoders or description is None:
             return tensors
         backbone = {key: value for key, value in backbone.items() if key.startswith(description.PREFIXES)}
         if len(backbone) < len(tensors):

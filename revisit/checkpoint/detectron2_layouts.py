@@ -4,9 +4,18 @@ import re
 
 import torch
 
-from revisit.checkpoint.flags import IMAGENET, is_folded
+from revisit.checkpoint.flags import IMAGENET, flag_keys, flags_of, flags_to_config, is_folded
+from revisit.checkpoint.reading import clipped, tensors_of
+from revisit.checkpoint.source_layout import SOURCE_LAYOUT_REGISTRY, FoundBackbone, SourceLayout
 from revisit.errors import UserError
-from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors, description_of, families
+from revisit.modeling.backbone.description import (
+    BackboneDescription,
+    Flags,
+    Tensors,
+    description_of,
+    families,
+    undescribed,
+)
 from revisit.modeling.backbone.resnet import BASIC_DEPTHS
 
 from detectron2.checkpoint.c2_model_loading import convert_basic_c2_names
@@ -18,6 +27,42 @@ _PREFIXES = ("backbone.bottom_up.", "backbone.")  # in a detector with FPN; with
 _RES5_OF_C4 = "roi_heads.res5."
 # MSRA's files have a bias beside the first normalisation. Detectron2 leaves it out too.
 _LEFT = re.compile(r"(stem\.)?fc(1000)?\.|linear\.|stem\.conv1\.bias$|norm\.(weight|bias)$|.*[._]momentum$")
+
+
+@SOURCE_LAYOUT_REGISTRY.register()
+class Detectron2Layout(SourceLayout):
+    """A backbone or a detector of Detectron2, from its model zoo or of anybody's training."""
+
+    NAME = "detectron2"
+    ORDER = 3  # others have a backbone. too, and names of their own after it
+    LICENCE = "CC BY-SA 3.0, if they are of Detectron2's model zoo"
+
+    def recognises(self, checkpoint: dict, stated: Flags) -> bool:
+        return backbone_in_detectron2(tensors_of(checkpoint), author_of(checkpoint)) is not None
+
+    def find_backbone(self, checkpoint: dict, stated: Flags) -> FoundBackbone:
+        """Find it; the flags are those of ``stated``, a config's keys, or else what the zoo's configs say."""
+        tensors, description = backbone_of_detector(checkpoint)
+        stated = {key: value for key, value in stated.items() if key in flag_keys(description)}
+        if stated:  # a config is over Detectron2's defaults
+            flags = flags_of(flags_to_config(stated), description)
+        else:
+            flags = zoo_flags(tensors, description, author_of(checkpoint))
+        folded = description.FOLDED if is_folded(tensors) else {}
+        return FoundBackbone(tensors, description, {**flags, **folded})
+
+
+def author_of(checkpoint: dict) -> str:
+    """What the file calls its maker, as those of Detectron2's model zoo do; "" if it says nothing."""
+    return str(checkpoint.get("__author__") or "")
+
+
+def backbone_of_detector(checkpoint: dict) -> tuple[Tensors, BackboneDescription]:
+    """``backbone_in_detectron2``; UserError where there is none."""
+    tensors = tensors_of(checkpoint)
+    if backbone := backbone_in_detectron2(tensors, author_of(checkpoint)):
+        return backbone
+    raise undescribed(f"the backbone of a model with tensors such as {clipped(next(iter(tensors), 'none'))}")
 
 
 def backbone_in_detectron2(tensors: Tensors, author: str = "") -> tuple[Tensors, BackboneDescription] | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 import yaml
 
+from revisit.config import add_revisit_config
 from revisit.data.deep_pixels import bit_depth
 from revisit.errors import UserError, expect
 from revisit.files import read_yaml, write_whole
@@ -17,7 +18,7 @@ from revisit.keys import value_of
 from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors, families
 from revisit.urls import is_url, local_copy
 
-from detectron2.config import CfgNode
+from detectron2.config import CfgNode, get_cfg
 
 # What weights of other projects expect: MoCo, the reference code, DenseCL, SwAV, VirTex, torchvision, timm's resnet50.
 IMAGENET: Flags = {
@@ -44,6 +45,14 @@ def flags_of(cfg: CfgNode, description: BackboneDescription | None) -> Flags:
 def _plain(value: object) -> object:
     """With lists for tuples, as a YAML file has them."""
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def flags_to_config(flags: Flags) -> CfgNode:
+    """A config with the flags' values."""
+    cfg = get_cfg()
+    add_revisit_config(cfg)
+    cfg.merge_from_list([item for pair in flags.items() for item in pair])
+    return cfg
 
 
 def flags_path(weights: str | Path) -> Path:

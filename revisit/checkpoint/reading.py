@@ -25,6 +25,7 @@ _ARRAYS = {
 _WRAPPERS = re.compile(
     r"^(module\.)+|(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.(module\.)*"
 )
+TOP_LEVEL = ("model", "state_dict", "teacher", "blobs")  # where tensors lie, the first that is there
 _IS_FOLDER = 0x10  # in the attributes of a zip file's record
 
 _CLASS = re.compile(
@@ -88,6 +89,36 @@ def unwrapped(tensors: dict) -> dict:
     and others put into them."""
     plain = {_WRAPPERS.sub("", key): value for key, value in tensors.items()}
     return plain if len(plain) == len(tensors) else tensors
+
+
+def tensors_of(checkpoint: dict) -> dict[str, torch.Tensor]:
+    """The tensors by name, bare or below one of TOP_LEVEL, without wrappers such as ``module.``; numpy arrays become
+    tensors."""
+    return unwrapped(tensors_in_file(checkpoint))
+
+
+def tensors_in_file(checkpoint: dict) -> dict[str, torch.Tensor]:
+    """``tensors_of``, with the names that they have in the file."""
+    for name in TOP_LEVEL:
+        if isinstance(checkpoint.get(name), dict):
+            require_tensors(checkpoint[name], name)
+            return {key: as_tensor(value) for key, value in checkpoint[name].items()}
+    return {
+        str(key): as_tensor(value) for key, value in checkpoint.items() if isinstance(value, torch.Tensor | np.ndarray)
+    }
+
+
+def as_tensor(value: torch.Tensor | np.ndarray) -> torch.Tensor:
+    """The value as a tensor. Raises UserError for an array of numbers that torch does not have."""
+    try:
+        return value if isinstance(value, torch.Tensor) else torch.tensor(value)
+    except TypeError as error:
+        raise UserError(f"the checkpoint has an array of {value.dtype}: expected 16 to 64 bits") from error
+
+
+def clipped(key: object) -> str:
+    """A name in a checkpoint, for a message."""
+    return str(key).replace("\n", " ")[:100]
 
 
 def require_finite(key: str, value: torch.Tensor | np.ndarray) -> None:

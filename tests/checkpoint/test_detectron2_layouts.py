@@ -11,12 +11,11 @@ from runs import assert_same
 from tiny import tiny_config
 from trees import refused
 
+from revisit.checkpoint.backbone_file import write_tensors
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.checkpoint.convert import BackboneWeights, as_rgb, convert, flags_to_config
-from revisit.checkpoint.export import write_tensors
-from revisit.checkpoint.flags import flags_path, write_flags
+from revisit.checkpoint.convert import BackboneWeights, as_rgb, convert
+from revisit.checkpoint.flags import flags_path, flags_to_config, write_flags
 from revisit.checkpoint.reading import read_checkpoint
-from revisit.engine.recalibration import recalibrated
 from revisit.errors import UserError
 
 from detectron2 import model_zoo
@@ -254,22 +253,3 @@ def test_folded_batch_norm_is_never_trained_silently(folded):
     with pytest.raises(UserError, match="INPUT.FORMAT is RGB here and BGR there") as error:
         load_into(tiny_config(*DETECTOR, "MODEL.RESNETS.NORM", "FrozenBN"), folded)
     assert "recalibrate" not in str(error.value)
-
-
-@torch.no_grad()
-def test_recalibrated_weights_compute_the_same_and_their_statistics_are_those_of_the_images():
-    content = run_checkpoint(*DETECTOR)
-    content.pop("flags")
-    weights = convert(content)
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (6, 3, 64, 64), dtype=torch.uint8, generator=generator)
-    tensors = recalibrated(weights, images.split(2))
-    cfg = flags_to_config(weights.flags)
-    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
-    seen = (images.flip(1).float() - mean) / std  # BGR
-    before, after = weights.description.build(cfg).eval(), weights.description.build(cfg).eval()
-    before.load_state_dict(weights.tensors, strict=False)
-    after.load_state_dict(tensors, strict=False)
-    assert is_close(after(seen)["res5"], before(seen)["res5"])
-    assert is_close(after.train()(seen)["res5"], before(seen)["res5"])  # the batch has the very statistics
-    assert not is_close(before.train()(seen)["res5"], before.eval()(seen)["res5"])

@@ -18,12 +18,13 @@ from runs import assert_same
 from tiny import tiny_config, tiny_model
 from trees import refused
 
+from projects.Weights.export import model_card
 from revisit import keys
+from revisit.checkpoint.backbone_file import load_backbone, write_tensors
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.convert import convert
-from revisit.checkpoint.export import load_backbone, model_card, write_tensors
 from revisit.checkpoint.flags import read_flags, write_flags
-from revisit.checkpoint.foreign_layouts import origin_of
+from revisit.checkpoint.sources import origin_of
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
 from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS

@@ -11,8 +11,7 @@ from PIL import Image
 from tiny import tiny_config
 from trees import refusal
 
-from revisit.checkpoint.convert import flags_to_config
-from revisit.checkpoint.flags import check_flags, flags_of, write_flags
+from revisit.checkpoint.flags import check_flags, flags_of, flags_to_config, write_flags
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.finetuning.pixel_mapper import PixelMapper
 from revisit.data.images.reader import require_record

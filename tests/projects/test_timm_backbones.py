@@ -20,9 +20,10 @@ from projects.TimmBackbones.backbone import TimmBackbone
 from projects.TimmBackbones.description import TimmDescription
 from projects.TimmBackbones.simple_pyramid import SimpleFeaturePyramid
 from projects.TimmBackbones.stated_weights import default_pixels, flags_of_name, flags_on_hub
-from revisit.checkpoint.convert import convert, flags_to_config, stated_flags
-from revisit.checkpoint.export import library_tensors, load_backbone, model_card, write_tensors
-from revisit.checkpoint.flags import check_flags, flags_of, write_flags
+from projects.Weights.export import library_tensors, model_card
+from revisit.checkpoint.backbone_file import load_backbone, write_tensors
+from revisit.checkpoint.convert import convert, stated_flags
+from revisit.checkpoint.flags import check_flags, flags_of, flags_to_config, write_flags
 from revisit.errors import UserError
 from revisit.keys import check_values
 from revisit.modeling.backbone.description import describe
@@ -436,9 +437,9 @@ def test_timms_default_counts_for_timms_files_alone_and_the_conversion_says_whos
     stated_name = flags_of_name("vit_tiny_patch16_224")
     own, of_moco = convert(network, stated=stated_name), convert(moco(network), stated=stated_name)
     assert own.flags["MODEL.PIXEL_STD"] == HALF and of_moco.flags["MODEL.PIXEL_STD"] == [58.395, 57.12, 57.375]
-    assert "vit_tiny_patch16_224.augreg_in21k_ft_in1k, timm's default" in own.assumed[0]
-    assert "padding" in own.assumed[1]
-    assert any("ImageNet's" in line for line in of_moco.assumed)
+    assert "vit_tiny_patch16_224.augreg_in21k_ft_in1k, timm's default" in own.notes[0]
+    assert "padding" in own.notes[1]
+    assert any("ImageNet's" in line for line in of_moco.notes)
     options = flags_of_name("vit_tiny_patch16_224,img_size=224,init_values=None")
     assert convert(network, stated=options).flags["MODEL.PIXEL_STD"] == [58.395, 57.12, 57.375]
 

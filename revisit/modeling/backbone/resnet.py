@@ -1,15 +1,11 @@
 """ResNets of Detectron2's blocks, with the dilations, stems and widths that are needed here, and their description."""
 
-from collections.abc import Mapping
-from functools import cache
-from itertools import product
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from revisit.errors import UserError
 from revisit.keys import PIXELWISE, SWITCH, declare, of_detectron2, one_of
-from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Card, Flags, Tensors
+from revisit.modeling.backbone.description import BACKBONE_DESCRIPTIONS, BackboneDescription, Flags, Tensors
 
 from detectron2.config import CfgNode
 from detectron2.layers import CNNBlockBase, Conv2d, ShapeSpec, get_norm
@@ -116,57 +112,9 @@ def _make_stage(options: CfgNode, index: int) -> list[CNNBlockBase]:
     return stage
 
 
-@cache
-def _names_in_torchvision() -> dict[str, str]:
-    """By the names of torchvision and timm, those here: ``layer1.0.bn1.bias`` is ``res2.0.conv1.norm.bias``."""
-    modules = {"conv1": "stem.conv1", "bn1": "stem.conv1.norm"}
-    for stage, block in product(range(1, 5), range(max(map(max, BLOCKS_PER_STAGE.values())))):
-        theirs, ours = f"layer{stage}.{block}", f"res{stage + 1}.{block}"
-        modules |= {f"{theirs}.downsample.0": f"{ours}.shortcut", f"{theirs}.downsample.1": f"{ours}.shortcut.norm"}
-        for n in (1, 2, 3):
-            modules |= {f"{theirs}.conv{n}": f"{ours}.conv{n}", f"{theirs}.bn{n}": f"{ours}.conv{n}.norm"}
-    tensors = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
-    return {f"{theirs}.{end}": f"{ours}.{end}" for (theirs, ours), end in product(modules.items(), tensors)}
-
-
-_TORCHVISION = """\
-In torchvision, where the untrained classifier is all that may be missing:
-
-```python
-import torch
-import torchvision
-{import_more}
-model = torchvision.models.resnet{depth}({torchvision_options})
-keys = model.load_state_dict({load}, strict=False)
-assert keys.missing_keys == ["fc.weight", "fc.bias"] and not keys.unexpected_keys
-model.fc = torch.nn.Identity()  # or a Linear({features}, classes) to train
-normalize = torchvision.transforms.Normalize({mean_list}, {std_list})
-features = model.eval()(normalize(torch.rand(1, 3, 224, 224)))
-assert features.shape == (1, {features})
-```
-"""
-_TIMM = """\
-In timm:
-
-```python
-import timm
-import torch
-{import_more}
-model = timm.create_model("resnet{depth}", num_classes=0{timm_options})
-model.load_state_dict({load})
-mean, std = torch.tensor({mean_list}).view(3, 1, 1), torch.tensor({std_list}).view(3, 1, 1)
-features = model.eval()((torch.rand(1, 3, 224, 224) - mean) / std)
-assert features.shape == (1, {features})
-```
-"""
-
-
-_STEM_OF_TORCHVISION = "a 7x7 convolution of stride 2 that pads by 3 on each side, then 3x3 max pooling"
-
-
 @BACKBONE_DESCRIPTIONS.register()
 class ResNetDescription(BackboneDescription):
-    """Of Detectron2's ResNet, whoever builds it, with the names of torchvision's ResNet, which are timm's too."""
+    """Of Detectron2's ResNet, whoever builds it."""
 
     NAME, NETWORK = "ResNet", ResNet
     FLAG_KEYS = (
@@ -198,14 +146,6 @@ class ResNetDescription(BackboneDescription):
     def title(self, flags: Flags) -> str:
         return f"ResNet-{flags['MODEL.RESNETS.DEPTH']}"
 
-    def assumed(self, flags: Flags) -> str:
-        is_cifar = flags["MODEL.RESNETS.STEM_TYPE"] == "cifar"
-        pads = "a 3x3 convolution of stride 1 that pads by 1, no pooling" if is_cifar else _STEM_OF_TORCHVISION
-        return f"its stem is {pads}; strides are in the 3x3 convolutions, activations are ReLU"
-
-    def library_names(self, stated: Flags) -> Mapping[str, str]:
-        return {} if stated.get("MODEL.TIMM.NAME") else _names_in_torchvision()
-
     def flags_of_tensors(self, tensors: Tensors, stated: Flags) -> Flags:
         """Depth and widths of a torchvision-style ResNet, whose strides lie in the 3x3 convolutions."""
         blocks = tuple(len({key.split(".")[1] for key in tensors if key.startswith(f"res{n}.")}) for n in range(2, 6))
@@ -224,29 +164,3 @@ class ResNetDescription(BackboneDescription):
         width = first[0] // groups if is_bottleneck else 64
         kind = "cifar" if stem[-1] == 3 else "basic"
         return dict(zip(self.FLAG_KEYS, (depths[0], kind, stem[0], shapes[-1][0], groups, width, False), strict=True))
-
-    def card(self, flags: Flags) -> Card:
-        depth, stem, stem_width, width, groups, group_width, stride_in_1x1 = (flags[key] for key in self.FLAG_KEYS)
-        is_basic, title = depth in BASIC_DEPTHS, self.title(flags)
-        features = 512 if is_basic else 2048
-        theirs = {"STEM_TYPE": "basic", "STEM_OUT_CHANNELS": 64, "RES2_OUT_CHANNELS": features // 8}
-        theirs |= {} if is_basic else {"STRIDE_IN_1X1": False}  # basic blocks have no 1x1
-        for name, value in theirs.items():
-            if (found := flags[f"MODEL.RESNETS.{name}"]) != value:
-                place = f"in the backbone and {value} in torchvision's and timm's {title}, which cannot hold it"
-                raise UserError(f"MODEL.RESNETS.{name} is {found} {place}: use it in Detectron2")
-        is_plain = is_basic or (groups, group_width) == (1, 64)
-        variant = "" if is_plain else f" of {groups} groups of width {group_width}"
-        strides = "" if is_basic else "; strides in the 3x3 convolutions"
-        facts = {
-            "depth": depth,
-            "features": features,
-            "torchvision_options": "" if is_plain else f"groups={groups}, width_per_group={group_width}",
-            "timm_options": "" if is_plain else f", cardinality={groups}, base_width={group_width}",
-        }
-        return Card(
-            f"{title}{variant}, stem of one 7x7 convolution and pooling{strides}",
-            f"no classifier\n(`fc`). An image becomes {features} numbers, the mean of the last map of stride 32.",
-            facts,
-            {"torchvision": _TORCHVISION, "timm": _TIMM},
-        )

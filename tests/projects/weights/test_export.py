@@ -16,11 +16,12 @@ from PIL import Image
 from runs import assert_same
 from trees import refused
 
-from revisit.checkpoint.convert import BackboneWeights, convert, flags_to_config
-from revisit.checkpoint.export import library_tensors, load_backbone, model_card, write_tensors
-from revisit.checkpoint.flags import flags_path
-from revisit.checkpoint.foreign_layouts import SOURCES
+from projects.Weights.export import library_tensors, model_card
+from revisit.checkpoint.backbone_file import load_backbone, write_tensors
+from revisit.checkpoint.convert import BackboneWeights, convert
+from revisit.checkpoint.flags import flags_path, flags_to_config
 from revisit.checkpoint.reading import read_checkpoint
+from revisit.checkpoint.sources import source_layouts
 from revisit.modeling.backbone.resnet import ResNetDescription
 
 # A ready environment (PYTHON=...) may do without it.
@@ -227,7 +228,7 @@ def test_docs_commands_in_their_order(output, tmp_path):
 
 def test_docs_name_every_source():
     rows = re.findall(r"^\| `(\w+)`", DOCUMENT, re.MULTILINE)
-    assert sorted(rows) == sorted(SOURCES)
+    assert sorted(rows) == sorted(source_layouts())
 
 
 def test_mistakes_are_reported_in_one_line(output, tmp_path):

@@ -6,7 +6,8 @@ import torch
 from checkpoints import noise, under
 from trees import refused
 
-from revisit.checkpoint.convert import convert, flags_to_config
+from revisit.checkpoint.convert import convert
+from revisit.checkpoint.flags import flags_to_config
 
 Tensors = dict[str, torch.Tensor]
 

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from revisit.checkpoint.convert import BackboneWeights, flags_to_config
+from revisit.checkpoint.convert import BackboneWeights
+from revisit.checkpoint.flags import flags_to_config
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.records import sample
 from revisit.errors import expect

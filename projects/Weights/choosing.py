@@ -1,0 +1,110 @@
+"""Which tensors of a file to take: of several averages one, below a prefix, without those that match a pattern."""
+
+import re
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+
+import numpy as np
+from torch import Tensor
+
+from revisit.checkpoint.reading import TOP_LEVEL, as_tensor, clipped, tensors_in_file, unwrapped
+from revisit.errors import UserError, expect, first_few
+from revisit.modeling.backbone.description import Tensors
+
+FEWEST = 6  # tensors that show a network
+_AVERAGE = re.compile(r"(^|_)(ema|teacher)(_|$)")  # names of weights that are a moving average of those beside them
+
+
+def chosen(checkpoint: dict, weights_of: str = "", strip: str = "", drop: Sequence[str] = ()) -> tuple[dict, list[str]]:
+    """The checkpoint with some of its tensors, and in words which they are.
+
+    Args:
+        weights_of: ``ema`` or ``student``, of a checkpoint that holds a moving average and what it is an average of; ""
+            takes what lies under ``model``, ``state_dict`` or ``teacher``.
+        strip: takes only the tensors whose names begin with it, without it.
+        drop: patterns (fnmatch) of names whose tensors are left out first.
+
+    Names are those of the file, or those without wrappers such as ``module.``. Raises UserError where nothing matches.
+    """
+    checkpoint, notes = average_or_weights(checkpoint, weights_of)
+    if not drop and not strip:
+        return checkpoint, notes
+    tensors = named_tensors(checkpoint)
+    for pattern in drop:
+        tensors = _with_name(pattern, tensors, lambda key, pattern=pattern: fnmatchcase(key, pattern))
+        dropped = [key for key in tensors if fnmatchcase(key, pattern)]
+        tensors = {key: value for key, value in tensors.items() if key not in dropped}
+        notes.append(f"--drop {pattern}: {len(dropped)} tensors dropped: {kinds(dropped)}")
+    if strip:
+        tensors = _with_name(strip, tensors, lambda key: key.startswith(strip))
+        left = [key for key in tensors if not key.startswith(strip)]
+        tensors = {key.removeprefix(strip): value for key, value in tensors.items() if key.startswith(strip)}
+        notes.append(f"--strip {strip}: {len(tensors)} tensors begin with it; left out: {kinds(left)}")
+    return with_tensors(checkpoint, tensors), notes
+
+
+def average_or_weights(checkpoint: dict, wanted: str = "") -> tuple[dict, list[str]]:
+    """The checkpoint with the weights that are ``wanted``, ``ema`` or ``student``, under ``model``, and in words which
+    they are where it has both."""
+    averages = [key for key in checkpoint if _AVERAGE.search(str(key)) and _tensors_in(checkpoint[key])]
+    plain = [key for key in ("model", "state_dict", "student") if _tensors_in(checkpoint.get(key))]
+    if not averages:
+        names = [str(key)[:60] for key in checkpoint]
+        expect(wanted != "ema", f"--weights-of ema: the checkpoint has no moving average ({first_few(names)})")
+        return checkpoint, []
+    expect(wanted != "student" or bool(plain), f"--weights-of student: the checkpoint has {first_few(averages)} alone")
+    key = plain[0] if plain else averages[0]
+    if wanted == "ema" or (not wanted and plain == ["student"]):
+        key = averages[0]
+    kind, other = ("the moving average", "student") if key in averages else ("the weights without average", "ema")
+    note = f"taken: {key}, {kind}"
+    if plain:
+        note = f"{note}; --weights-of {other} takes the other"
+    rest = {name: value for name, value in checkpoint.items() if name not in (*averages, *plain)}
+    return {**rest, "model": _tensors_in(checkpoint[key])}, [note]
+
+
+def named_tensors(checkpoint: dict) -> Tensors:
+    """The tensors with the names that they have in the file; those of nested dicts are joined: ``net.conv1.bias``."""
+    tensors = tensors_in_file(checkpoint)
+    is_below = any(isinstance(checkpoint.get(name), dict) for name in TOP_LEVEL)
+    return tensors if is_below or len(tensors) >= FEWEST else _flat(checkpoint, "", set())
+
+
+def with_tensors(checkpoint: dict, tensors: Tensors) -> dict:
+    """The checkpoint with these tensors alone, under ``model``."""
+    rest = {key: value for key, value in checkpoint.items() if not _flat({key: value}, "", set())}
+    return {**rest, "model": tensors}
+
+
+def kinds(keys: Sequence[str]) -> str:
+    """How the keys begin, for a message."""
+    return first_few(sorted({clipped(".".join(key.split(".")[:2])) for key in keys})) or "nothing"
+
+
+def _with_name(what: str, tensors: Tensors, matches: Callable[[str], bool]) -> Tensors:
+    """The tensors as the file names them, or without wrappers, whichever has such a name."""
+    for named in (tensors, unwrapped(tensors)):
+        if any(map(matches, named)):
+            return named
+    raise UserError(f"{what} fits no tensor of the checkpoint: expected the names of some of {kinds(list(tensors))}")
+
+
+def _tensors_in(value: object) -> dict:
+    """The tensors of a part of a checkpoint, directly or one level below, without torch's count of averages; or {}."""
+    values = value if isinstance(value, dict) else {}
+    below = (values[key] for key in ("module", "state_dict", "model") if isinstance(values.get(key), dict))
+    kept = {key: tensor for key, tensor in next(below, values).items() if key != "n_averaged"}
+    return kept if all(isinstance(tensor, Tensor) for tensor in kept.values()) else {}
+
+
+def _flat(content: dict, prefix: str, visited: set[int]) -> Tensors:
+    """The tensors in nested dicts, each dict once, by their dotted names; without those of optimizers."""
+    visited.add(id(content))
+    tensors = {}
+    for key, value in content.items():
+        if isinstance(value, Tensor | np.ndarray):
+            tensors[f"{prefix}{key}"] = as_tensor(value)
+        elif isinstance(value, dict) and id(value) not in visited and "optimizer" not in str(key):
+            tensors |= _flat(value, f"{prefix}{key}.", visited)
+    return tensors

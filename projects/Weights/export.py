@@ -1,0 +1,90 @@
+"""Backbones on their way out: under the names of torchvision and timm, and with a model card."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from projects.Weights.resnet import in_libraries
+from revisit.checkpoint.convert import BackboneWeights
+from revisit.errors import expect
+from revisit.modeling.backbone.description import Tensors
+
+SUFFIXES = (".pth", ".safetensors")
+
+_CARD = """\
+# {name}
+
+The backbone of a {title} for {libraries}: {count} tensors, {millions:.1f} million parameters, {output}
+
+| | |
+|---|---|
+| Trained | {origin}; nothing else is on record |
+| Network | {network} |
+| Input | {channels} in this order, scaled to 0..1, less the mean, over the standard deviation |
+| Mean | {mean} ({mean_255} of 0..255) |
+| Standard deviation | {std} ({std_255} of 0..255) |
+| SHA-256 | `{digest}` |
+
+{snippets}
+Any other order of channels, or other pixel statistics, raises no error and costs accuracy.
+
+Licence: {licence}
+"""
+_OWN_LICENCE = """\
+whoever trained the weights says it; the terms of the images may bind them too. Revisit, the code, is Apache-2.0."""
+_FOREIGN_LICENCE = """\
+that under which the weights were published. Exporting them with Revisit, which is Apache-2.0, adds nothing."""
+
+
+def library_tensors(weights: BackboneWeights, library: str) -> Tensors:
+    """The tensors under the names of a library, ``layer1.0.conv1.weight``; UserError where it has no such network, or
+    its network would compute something else."""
+    description = in_libraries(weights.description)
+    snippets = description.card(weights.flags).snippets
+    expect(library in snippets, f"{library} is not known to have a {weights.title}: expected {' or '.join(snippets)}")
+    bgr = f"INPUT.FORMAT is BGR in the backbone and RGB in {library}: convert it with --rgb first"
+    expect(weights.flags["INPUT.FORMAT"] == "RGB", bgr)
+    names = description.library_names(weights.flags)
+    theirs = {own: name for name, own in names.items()}
+    return {theirs[key]: value for key, value in weights.tensors.items()}
+
+
+def model_card(backbone: BackboneWeights, weights: Path, library: str) -> str:
+    """The card, in Markdown, of a backbone that was exported to the file ``weights``; ``library`` comes first."""
+    flags, file, card = (
+        backbone.flags,
+        json.dumps(weights.name),
+        in_libraries(backbone.description).card(backbone.flags),
+    )
+    order = sorted(card.snippets, key=lambda other: other != library)
+    statistics = (".running_mean", ".running_var", ".num_batches_tracked")
+    parameters = [value for key, value in backbone.tensors.items() if not key.endswith(statistics)]
+    is_safe = weights.suffix == ".safetensors"
+    facts = {
+        "name": weights.name,
+        "title": backbone.title,
+        "libraries": " and ".join(order),
+        "count": len(backbone.tensors),
+        "millions": sum(value.numel() for value in parameters) / 1e6,
+        "origin": backbone.origin or "by an unknown source",
+        "channels": flags["INPUT.FORMAT"],
+        "digest": hashlib.sha256(weights.read_bytes()).hexdigest(),
+        "licence": _licence_in_words(backbone),
+        "import_more": "from safetensors.torch import load_file\n" if is_safe else "",
+        "load": f"load_file({file})" if is_safe else f"torch.load({file}, weights_only=True)",
+        "network": card.network,
+        "output": card.output,
+        **card.facts,
+    }
+    for name in ("mean", "std"):
+        levels = flags[f"MODEL.PIXEL_{name.upper()}"]
+        scaled = [round(level / 255, 6) for level in levels]
+        facts |= {f"{name}_list": scaled, name: str(scaled)[1:-1], f"{name}_255": str(levels)[1:-1]}
+    return _CARD.format(snippets="\n".join(card.snippets[other].format(**facts) for other in order), **facts)
+
+
+def _licence_in_words(backbone: BackboneWeights) -> str:
+    if backbone.source != "revisit":
+        return f"{backbone.licence + ': ' if backbone.licence else ''}{_FOREIGN_LICENCE}"
+    start = f"{backbone.licence}: that of the weights that the training started from. Beyond it, "
+    return f"{start if backbone.licence else ''}{_OWN_LICENCE}"

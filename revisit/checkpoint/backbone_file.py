@@ -1,0 +1,80 @@
+"""A backbone in a file of its own: written whole or not at all, and read with the flags beside it."""
+
+import logging
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from revisit.checkpoint.convert import BackboneWeights, check_backbone, convert, stated_flags
+from revisit.checkpoint.detector_parts import PARTS
+from revisit.checkpoint.flags import flag_keys, flags_of, flags_path, flags_to_config, read_flags
+from revisit.checkpoint.reading import read_checkpoint, safetensors_package, tensors_of
+from revisit.checkpoint.sources import licence_of
+from revisit.errors import expect
+from revisit.files import written_whole
+from revisit.keys import check_values
+from revisit.modeling.backbone.description import Tensors, description_of
+from revisit.urls import is_url, local_copy
+
+logger = logging.getLogger(__name__)
+
+
+def check_output(output: Path, source: Path, suffixes: tuple[str, ...]) -> None:
+    """Raise UserError unless ``output`` can be written: a file of one of the suffixes, and not the input."""
+    expect(output.suffix in suffixes, f"output {output}: expected a name that ends in {' or '.join(suffixes)}")
+    expect(output.resolve() != source.resolve(), f"output {output} is the input: expected another name")
+
+
+def load_backbone(name: str | Path) -> BackboneWeights:
+    """Read what tools/convert_to_d2.py wrote, or anything that it could convert, a file or at a URL; else UserError."""
+    path = local_copy(str(name), "checkpoint")
+    content = read_checkpoint(path)
+    weights = _converted(name, path, tensors_of(content))
+    if weights is None:
+        weights = convert(content, name=path.name, stated=stated_flags(path, content))
+        for note in weights.notes:
+            logger.info(f"{name}: {note}")
+    for key in flag_keys(weights.description):
+        expect(key in weights.flags, f"the flags of {name} lack {key}: convert the weights again")
+    cfg = flags_to_config(weights.flags)
+    check_values(cfg)
+    return weights._replace(flags=flags_of(cfg, weights.description))
+
+
+def _converted(name: str | Path, path: Path, tensors: Tensors) -> BackboneWeights | None:
+    """What tools/convert_to_d2.py wrote, without the parts of a detector; None of a file that something else wrote."""
+    for part in PARTS:  # which no library has
+        tensors = {key: value for key, value in tensors.items() if not key.startswith(part.names)}
+    description = description_of(tensors)
+    if description is None or not all(key.startswith(description.PREFIXES) for key in tensors):
+        return None
+    flags, origin, licence = read_flags(name if is_url(str(name)) else path)
+    beside = f"{name} has no {flags_path(name).name} beside it, which says under which pixel statistics and strides"
+    expect(flags is not None, f"{beside} it is valid: put it there")
+    check_backbone(tensors, flags, description)
+    return BackboneWeights(tensors, flags, description, origin, licence=licence or licence_of(origin))
+
+
+def write_tensors(
+    tensors: Tensors, path: Path, before: Callable[[Path], None] = lambda file: None, /, **beside: object
+) -> None:
+    """Write tensors by name, whole or not at all, in the format that the suffix says: .pth, .safetensors or .pkl.
+
+    With ``beside``, plain values by name that .safetensors cannot hold, the tensors lie under ``model``. In a .pkl, as
+    in Detectron2's model zoo, they are arrays, float32 or of whole numbers. ``before`` gets the
+    complete file before it takes its name.
+    """
+    own = {key: value.clone(memory_format=torch.contiguous_format) for key, value in tensors.items()}
+    with written_whole(path) as temporary:
+        if path.suffix == ".safetensors":  # Hugging Face's readers demand the format
+            safetensors_package().save_file(own, temporary, metadata={"format": "pt"})
+        elif path.suffix == ".pkl":
+            arrays = {
+                key: (value.float() if value.is_floating_point() else value).numpy() for key, value in own.items()
+            }
+            temporary.write_bytes(pickle.dumps({"model": arrays, **beside}))
+        else:
+            torch.save({"model": own, **beside} if beside else own, temporary)
+        before(temporary)
