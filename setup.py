@@ -4,7 +4,7 @@ from pathlib import Path
 
 from setuptools import find_namespace_packages, setup
 
-# What is no package of a checkout lies inside revisit once it is installed (revisit/places.py).
+# What is no package of a checkout lies inside revisit once it is installed (revisit/plugins.py).
 FOLDERS = [Path("tools"), Path("datasets"), *Path("configs").glob("**/"), *Path("projects").glob("*/configs")]
 HOME = {".".join(("revisit", "home", *folder.parts)): str(folder) for folder in FOLDERS}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 from revisit.errors import did_you_mean
-from revisit.places import PACKAGES, find
+from revisit.plugins import PACKAGES, find_file
 
 TOOLS = {
     "train": "tools/train_net.py",
@@ -36,7 +36,7 @@ def main() -> None:
     if verb == "study" and words and words[0] in studies:
         verb, script, words = f"study {words[0]}", studies[words[0]], words[1:]
     elif verb in TOOLS:
-        script = find(TOOLS[verb])
+        script = find_file(TOOLS[verb])
     else:
         if verb not in ("-h", "--help", "study") or words:
             asked = " ".join((verb, *words))
@@ -61,7 +61,7 @@ def _as_typed(source: str) -> str:
 
 
 def _overview(studies: dict[str, str]) -> str:
-    lines = [f"  {verb:20}{_title(find(script))}" for verb, script in TOOLS.items()]
+    lines = [f"  {verb:20}{_title(find_file(script))}" for verb, script in TOOLS.items()]
     studied = [f"  study {name:22}{_title(script)}" for name, script in studies.items()]
     usage = "usage: revisit VERB ...        revisit VERB --help says what a verb takes"
     return "\n".join([usage, "", *lines, "", *studied])

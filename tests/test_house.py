@@ -14,11 +14,12 @@ from revisit.plugins import load_plugins
 # Each may import what stands above it, and its own room. Names below the engine are rings.
 ROOMS = (
     ("errors",),
-    ("compat", "devices", "files", "imports", "places", "randomness", "urls"),
+    ("compat", "files"),
     ("plugins",),
     ("keys",),
     ("config",),
-    ("data", "modeling"),
+    ("data",),
+    ("modeling",),
     ("evaluation", "checkpoint"),
     ("viz",),
     ("engine",),

@@ -23,7 +23,7 @@ from commands import ROOT, run
 import revisit
 from revisit import api
 from revisit.__main__ import TOOLS, main
-from revisit.places import typed
+from revisit.plugins import name_from_here
 
 LABELS = ("circle", "cross", "square")
 
@@ -59,9 +59,9 @@ def test_the_wheel_has_what_the_command_runs_and_works_in_an_empty_folder(tmp_pa
 
 
 def test_a_command_that_is_shown_names_files_that_are_there(tmp_path, monkeypatch):
-    assert typed("tools/train_net.py") == "tools/train_net.py"
+    assert name_from_here("tools/train_net.py") == "tools/train_net.py"
     monkeypatch.chdir(tmp_path)
-    assert typed("tools/train_net.py") == str(ROOT / "tools/train_net.py")
+    assert name_from_here("tools/train_net.py") == str(ROOT / "tools/train_net.py")
 
 
 def test_doctor_says_what_there_is(tmp_path):

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from revisit.engine.command import run_command
 from revisit.files import make_folder, output_path
-from revisit.imports import import_modules
+from revisit.plugins import import_modules
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     from revisit.checkpoint.flags import write_flags
     from revisit.checkpoint.reading import read_checkpoint
     from revisit.engine.merging import read_keys
-    from revisit.urls import local_copy
+    from revisit.files import local_copy
 
     import_modules(args.imports)
     source = local_copy(args.input, "checkpoint")

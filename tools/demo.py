@@ -22,7 +22,7 @@ from projects.common.with_parent import with_parent
 from revisit.engine.command import run_command
 from revisit.errors import expect
 from revisit.files import make_folder, output_path
-from revisit.places import find, typed
+from revisit.plugins import find_file, name_from_here
 from revisit.viz.curves import plot_curves, read_metrics
 
 PRETRAIN, DETECT = "configs/toy/demo.yaml", "configs/toy/detection.yaml"
@@ -56,13 +56,18 @@ class Demo:
     def run(self, title: str, *command: str, **variables: str) -> None:
         """Run ``python COMMAND``, showing what matters of its output and keeping all of it in a log."""
         number = len(self.timings) + 1
-        words = [*(f"{name}={value}" for name, value in variables.items()), "python", typed(command[0]), *command[1:]]
+        words = [
+            *(f"{name}={value}" for name, value in variables.items()),
+            "python",
+            name_from_here(command[0]),
+            *command[1:],
+        ]
         print(f"\n[{number}/{NUM_STEPS}] {title}\n    {' '.join(words)}", flush=True)
         log, start = self.output / f"logs/{number}.log", time.perf_counter()
         own = {"DETECTRON2_DATASETS": f"{self.output}/datasets", "PYTHONUNBUFFERED": "1", "TQDM_MININTERVAL": "2"}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         with open(log, "w") as file:
-            words, environment = [sys.executable, find(command[0]), *command[1:]], os.environ | own | variables
+            words, environment = [sys.executable, find_file(command[0]), *command[1:]], os.environ | own | variables
             process = subprocess.Popen(with_parent(words), env=environment, **pipes)
             for line in process.stdout:
                 file.write(line)

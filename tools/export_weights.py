@@ -14,7 +14,7 @@ import argparse
 
 from revisit.engine.command import run_command
 from revisit.files import make_folder, output_path, written_whole
-from revisit.imports import import_modules
+from revisit.plugins import import_modules
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
     from projects.Weights.export import SUFFIXES, library_tensors, model_card
     from revisit.checkpoint.backbone_file import check_output, load_backbone, write_tensors
     from revisit.checkpoint.flags import IMAGENET
-    from revisit.urls import local_copy
+    from revisit.files import local_copy
 
     import_modules(args.imports)
     check_output(args.output, local_copy(args.backbone, "checkpoint"), SUFFIXES)

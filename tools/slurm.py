@@ -17,7 +17,7 @@ import sys
 from projects.common.sbatch import BatchJob
 from revisit.engine.command import natural, run_command
 from revisit.files import output_path
-from revisit.places import find
+from revisit.plugins import find_file
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def main() -> None:
 
 def training(args: argparse.Namespace) -> str:
     """The shell command of every node, which knows its rank and the first node's address by the job's variables."""
-    words = [sys.executable, find("tools/train_net.py"), "--resume", "--num-gpus", str(args.gpus_per_node)]
+    words = [sys.executable, find_file("tools/train_net.py"), "--resume", "--num-gpus", str(args.gpus_per_node)]
     machines = f'--num-machines {args.nodes} --machine-rank $SLURM_NODEID --dist-url "tcp://$MASTER:$PORT"'
     return " ".join((shlex.join(words), *((machines,) if args.nodes > 1 else ()), shlex.join(args.options)))
 

@@ -21,8 +21,7 @@ from projects.PaperTables.job_options import show_jobs
 from projects.Verify.published import PUBLISHED, read_published
 from revisit.engine.command import natural, run_command
 from revisit.errors import expect
-from revisit.files import make_folder, output_path, read_yaml
-from revisit.urls import is_url, local_copy
+from revisit.files import is_url, local_copy, make_folder, output_path, read_yaml
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from unittest.mock import patch
 from yacs.config import CfgNode as Node
 
 from projects.ToyScenes import make_toy_scenes
-from revisit.places import PACKAGES
+from revisit.plugins import PACKAGES
 
 from detectron2.config import CfgNode
 from detectron2.engine.train_loop import TrainerBase

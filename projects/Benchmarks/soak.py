@@ -37,7 +37,7 @@ from revisit.checkpoint.run_folder import checkpoints_of_run, iteration_of
 from revisit.engine.command import natural, run_command
 from revisit.errors import StoppedRunError, UserError, expect
 from revisit.files import output_path
-from revisit.places import PACKAGES, find
+from revisit.plugins import PACKAGES, find_file
 
 KINDS = ("kill", "kill-saving", "kill-evaluating", "stop")
 ITERATIONS, PERIOD = 24, 4
@@ -120,7 +120,7 @@ class Soak:
         environment = os.environ | {"DETECTRON2_DATASETS": str(self._datasets), "OMP_NUM_THREADS": "1"}
         with open(folder / "console.txt", "a") as console:
             options = {"cwd": PACKAGES, "env": environment, "stdout": console, "start_new_session": True}
-            command = [sys.executable, find(words[0]), *words[1:]]
+            command = [sys.executable, find_file(words[0]), *words[1:]]
             process = subprocess.Popen(command, stderr=subprocess.STDOUT, **options)
         _wait_for(lambda: "Starting training" in _console(folder), process)
         return process

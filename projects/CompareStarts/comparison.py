@@ -28,7 +28,7 @@ from revisit.errors import expect, translated
 from revisit.evaluation.main_score import SCORES, main_score
 from revisit.modeling.backbone.description import describe
 from revisit.modeling.meta_arch.pretraining import method_of
-from revisit.places import HOMES, find_config
+from revisit.plugins import HOMES, find_config
 
 from detectron2.config import CfgNode
 from detectron2.modeling import build_model

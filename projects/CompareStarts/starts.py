@@ -15,7 +15,7 @@ from revisit.checkpoint.reading import read_checkpoint, unwrapped
 from revisit.checkpoint.run_folder import FINAL
 from revisit.errors import expect
 from revisit.keys import value_of
-from revisit.places import find_config
+from revisit.plugins import find_config
 
 from detectron2.config import CfgNode
 

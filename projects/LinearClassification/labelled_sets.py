@@ -22,10 +22,9 @@ from revisit.data.sources.catalog import get_records
 from revisit.data.sources.classification_datasets import PRESENT
 from revisit.errors import expect
 from revisit.evaluation.features import BATCH, TRANSFORMS, check_not_enlarged
-from revisit.files import make_folder, output_path, written_whole
+from revisit.files import local_copy, make_folder, output_path, written_whole
 from revisit.keys import value_of
 from revisit.modeling.backbone.description import describe
-from revisit.urls import local_copy
 
 from detectron2.config import CfgNode
 from detectron2.data import DatasetFromList, MapDataset

@@ -14,10 +14,10 @@ from torch.optim.lr_scheduler import MultiStepLR
 from tqdm import tqdm
 
 from projects.common.frozen_backbone import FrozenBackbone
+from revisit.data.randomness import Stream, counter_rng
 from revisit.data.views.crops import crop_and_resize, random_resized_crop
 from revisit.evaluation.features import center_crop
 from revisit.files import written_whole
-from revisit.randomness import Stream, counter_rng
 from revisit.viz.curves import saved_plot
 
 from detectron2.config import CfgNode

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.loading.loader import ViewDataset
 from revisit.data.sources.catalog import get_records
+from revisit.data.to_device import to_device
 from revisit.data.views.mapper import ViewMapper
-from revisit.devices import to_device
 from revisit.modeling.meta_arch.pretraining import unit_rows
 from revisit.viz.pretraining_sheets import NEIGHBOR, pixels_of, save_gallery
 from revisit.viz.tiles import BLACK, TILE, SheetRow, evenly_spread, framed

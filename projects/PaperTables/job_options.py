@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from revisit.engine.command import natural
 from revisit.errors import UserError
 from revisit.files import make_folder
-from revisit.places import typed
+from revisit.plugins import name_from_here
 
 if TYPE_CHECKING:
     from projects.PaperTables.jobs import Job
@@ -70,5 +70,5 @@ def show_jobs(jobs: list[Job], missing: Mapping[Path, str]) -> None:
         lacks = f"; MISSING {missing[job.result]}" if job.result in missing else ""
         print(f"{'done' if job.done else 'to do'}: {job.name} ({cost_of(job)}{lacks})")
         for command in job.commands:
-            print(f"    python {shlex.join([typed(command[0]), *command[1:]])}")
+            print(f"    python {shlex.join([name_from_here(command[0]), *command[1:]])}")
     print(f"{len(jobs)} jobs, {len(jobs) - len(todo)} done, {sum(job.result in missing for job in todo)} without data")

@@ -31,7 +31,7 @@ from revisit.engine.setup import make_config
 from revisit.engine.solver import resolve_schedule
 from revisit.errors import UserError, translated
 from revisit.files import write_whole
-from revisit.places import PACKAGES, find, find_config
+from revisit.plugins import PACKAGES, find_config, find_file
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ class _RunningJob:
 
     def _run(self, command: tuple[str, ...]) -> None:
         self.process = subprocess.Popen(
-            with_parent([sys.executable, find(command[0]), *command[1:]]),
+            with_parent([sys.executable, find_file(command[0]), *command[1:]]),
             cwd=PACKAGES,
             env=os.environ | {"OMP_NUM_THREADS": "1"},  # more busy threads than cores cost far more than they give
             stdout=self._log,
@@ -281,7 +281,7 @@ def submit_jobs(jobs: list[Job], *, hours: int, gpus: int, partition: str | None
     numbers: dict[Path, str] = {}
     for job in (job for job in jobs if not job.done):
         trains = any(command[0] == TRAIN for command in job.commands)
-        commands = tuple(shlex.join([sys.executable, find(command[0]), *command[1:]]) for command in job.commands)
+        commands = tuple(shlex.join([sys.executable, find_file(command[0]), *command[1:]]) for command in job.commands)
         after = tuple(numbers[needed.result] for needed in job.needs if needed.result in numbers)
         size = {"gpus": gpus if trains else 1, "cpus": 8 * (gpus if trains else 1), "hours": hours}
         batch = BatchJob(job.name, commands, job.log, **size, partition=partition, resumes=trains, after=after)

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from projects.Predict.predictions import heads_of, load_finetuned
 from revisit.data.deep_pixels import bit_depth
 from revisit.files import written_whole
-from revisit.imports import require_package
 from revisit.keys import DETECTORS, PIXELWISE
+from revisit.plugins import require_package
 
 from detectron2.config import CfgNode
 

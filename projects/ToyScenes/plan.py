@@ -10,7 +10,7 @@ import numpy as np
 
 from projects.ToyScenes.appearance import HELDOUT, TRAIN, Appearance, Backdrop, draw_from, hsv_to_rgb, sample_backdrop
 from projects.ToyScenes.classes import CLASS_NAMES, class_quotas, class_weights, polygon_coverage, unit_polygon
-from revisit.randomness import Stream, counter_rng
+from revisit.data.randomness import Stream, counter_rng
 
 GENERATOR_VERSION = 1  # the generator is frozen: whatever changes a picture must change this number
 OBJECTS_PER_SCENE = (2, 8)

@@ -12,8 +12,8 @@ from revisit.engine.same_experiment import plain_config
 from revisit.engine.writers import WRITER_REGISTRY
 from revisit.errors import UserError, first_line
 from revisit.files import write_whole
-from revisit.imports import require_package
 from revisit.modeling.meta_arch.pretraining import method_of
+from revisit.plugins import require_package
 from revisit.viz.pretraining_sheets import save_view_sheet
 
 from detectron2.config import CfgNode

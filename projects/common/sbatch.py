@@ -6,7 +6,7 @@ from pathlib import Path
 from shlex import quote
 
 from revisit.errors import UserError
-from revisit.places import PACKAGES
+from revisit.plugins import PACKAGES
 
 FIRST_PORT, NUM_PORTS = 20000, 20000  # a job takes the port of its number
 WARNING = 120  # seconds between SLURM's signal and the end of a job

@@ -13,10 +13,9 @@ from revisit.checkpoint.flags import flag_keys, flags_of, flags_path, flags_to_c
 from revisit.checkpoint.reading import read_checkpoint, safetensors_package, tensors_of
 from revisit.checkpoint.sources import licence_of
 from revisit.errors import expect
-from revisit.files import written_whole
+from revisit.files import is_url, local_copy, written_whole
 from revisit.keys import check_values
 from revisit.modeling.backbone.description import Tensors, description_of
-from revisit.urls import is_url, local_copy
 
 logger = logging.getLogger(__name__)
 

@@ -22,11 +22,10 @@ from revisit.checkpoint.run_layout import start_of
 from revisit.checkpoint.sources import origin_of
 from revisit.data.sources.class_names import names_of
 from revisit.errors import UserError, expect
-from revisit.files import written_whole
+from revisit.files import local_copy, written_whole
 from revisit.keys import SWITCH, declare, value_of
 from revisit.modeling.backbone.description import Flags, backbone_keys, describe, description_of, undescribed
 from revisit.modeling.meta_arch.pretraining import method_of
-from revisit.urls import local_copy
 
 from detectron2.checkpoint import DetectionCheckpointer
 from detectron2.config import CfgNode

@@ -13,10 +13,9 @@ import yaml
 from revisit.config import add_revisit_config
 from revisit.data.deep_pixels import bit_depth
 from revisit.errors import UserError, expect
-from revisit.files import read_yaml, write_whole
+from revisit.files import is_url, local_copy, read_yaml, write_whole
 from revisit.keys import value_of
 from revisit.modeling.backbone.description import BackboneDescription, Flags, Tensors, families
-from revisit.urls import is_url, local_copy
 
 from detectron2.config import CfgNode, get_cfg
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from revisit.errors import UserError, first_line
-from revisit.imports import require_package
+from revisit.plugins import require_package
 
 # All that numpy arrays in plain containers refer to, under the names of numpy 1 and 2.
 _ARRAYS = {

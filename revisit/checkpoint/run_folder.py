@@ -12,9 +12,8 @@ import torch
 
 from revisit.checkpoint.reading import UnreadableCheckpointError, read_checkpoint
 from revisit.errors import UserError
-from revisit.files import UNFINISHED, read_yaml, strict_json, write_whole
+from revisit.files import UNFINISHED, local_copy, read_yaml, strict_json, write_whole
 from revisit.keys import dotted_keys
-from revisit.urls import local_copy
 
 from detectron2.config import CfgNode
 from detectron2.evaluation.testing import flatten_results_dict

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 from torchvision.transforms.v2 import functional as F
 
+from revisit.data.to_device import to_device
 from revisit.data.views.augmentation import MOVES, AutoAugmentLook, Look
-from revisit.devices import to_device
 from revisit.keys import SWITCH, declare
 
 OPERATIONS: dict[str, Callable[[Tensor, float], Tensor]] = {  # of AutoAugment: torchvision's on uint8

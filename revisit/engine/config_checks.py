@@ -8,10 +8,10 @@ from revisit.data.sources.inspection import Note
 from revisit.engine.solver import evaluates_on_the_way, share_of_rate
 from revisit.errors import UserError, expect
 from revisit.evaluation.main_score import main_score
+from revisit.files import is_url
 from revisit.keys import PIXELWISE, check_values, resolve_by_images
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.modeling.sem_seg.pixel_heads import check_head
-from revisit.urls import is_url
 
 from detectron2.config import CfgNode
 from detectron2.modeling import META_ARCH_REGISTRY

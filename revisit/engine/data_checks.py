@@ -15,9 +15,9 @@ from revisit.data.sources.records import Records, shared_images
 from revisit.data.sources.soundness import MAX_SHARE, look_at
 from revisit.errors import UserError, expect, first_few
 from revisit.evaluation.features import check_not_enlarged
+from revisit.files import local_copy
 from revisit.keys import DETECTORS
 from revisit.modeling.meta_arch.pretraining import method_of
-from revisit.urls import local_copy
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog

@@ -7,11 +7,9 @@ from pathlib import Path
 from revisit.checkpoint.run_folder import Trained
 from revisit.config import OF_A_RUN, REMOVED, add_revisit_config
 from revisit.errors import UserError, did_you_mean, expect, translated
-from revisit.files import output_path, read_yaml
-from revisit.imports import import_modules
+from revisit.files import is_url, output_path, read_yaml
 from revisit.keys import declaration, declare, dotted_keys, is_among, short_repr
-from revisit.places import find_config
-from revisit.urls import is_url
+from revisit.plugins import find_config, import_modules
 
 from detectron2.config import CfgNode, get_cfg
 from fvcore.common.config import BASE_KEY

@@ -37,9 +37,8 @@ from revisit.engine.same_experiment import check_same_network, typed_in_vain
 from revisit.engine.solver import resolve_schedule
 from revisit.errors import UserError, did_you_mean, enough_memory, expect, is_no_defect, translated
 from revisit.files import make_folder, write_whole
-from revisit.imports import import_modules
 from revisit.modeling.meta_arch.pretraining import method_of
-from revisit.places import find_config, recipe_names
+from revisit.plugins import find_config, import_modules, recipe_names
 
 from detectron2.config import CfgNode
 from detectron2.utils import comm

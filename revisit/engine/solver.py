@@ -7,9 +7,9 @@ import torch
 from torch import nn, optim
 
 from revisit.errors import expect
-from revisit.imports import require_package
 from revisit.keys import COUNT, POSITIVE, PRETRAINING, declare, integer, list_of, number, one_of, resolve_by_images
 from revisit.modeling.meta_arch.pretraining import method_of
+from revisit.plugins import require_package
 
 from detectron2.config import CfgNode
 from detectron2.solver import LRMultiplier

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from revisit.data.randomness import Stream, seed_global_generators
 from revisit.errors import UserError
 from revisit.keys import COUNT, declare, one_of
 from revisit.modeling.distributed import gather_rows, unwrap
-from revisit.randomness import Stream, seed_global_generators
 from revisit.viz.pretraining_sheets import save_batch_sheets
 
 from detectron2.engine.train_loop import SimpleTrainer

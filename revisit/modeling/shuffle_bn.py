@@ -5,8 +5,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from revisit.devices import to_device
-from revisit.randomness import Stream, counter_rng
+from revisit.data.randomness import Stream, counter_rng
+from revisit.data.to_device import to_device
 
 from detectron2.utils import comm
 

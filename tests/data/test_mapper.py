@@ -11,12 +11,12 @@ from trees import write
 
 from revisit.data.images.reader import Picture, open_record
 from revisit.data.loading.loader import ResumableLoader
+from revisit.data.randomness import Stream, counter_rng
 from revisit.data.views.augmentation import draw_look
 from revisit.data.views.augmentation_on_arrays import apply_look
 from revisit.data.views.crops import crop_and_reduce, crop_and_resize
 from revisit.data.views.mapper import ViewMapper
 from revisit.evaluation.features import SingleViewDataset
-from revisit.randomness import Stream, counter_rng
 
 NAMES = ("anchor", "positive", "small")
 

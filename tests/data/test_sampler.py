@@ -11,7 +11,7 @@ from trees import refused
 
 from revisit.data.loading.loader import FinetuneLoader, MappedRecords
 from revisit.data.loading.sampler import EpochBatchSampler, GroupedBatchSampler
-from revisit.randomness import Stream, counter_rng
+from revisit.data.randomness import Stream, counter_rng
 
 SEEDS = st.integers(0, 2**63 - 1)
 WORLD_SIZES = st.integers(1, 4)

@@ -16,13 +16,13 @@ from revisit.data.deep_pixels import bit_depth
 from revisit.data.images.reader import open_record, read_or_next
 from revisit.data.loading.sampler import EpochBatchSampler, GroupedBatchSampler
 from revisit.data.loading.workers import SignalSafeLoader, one_thread
+from revisit.data.randomness import Stream, seed_global_generators
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.records import fingerprint, sample
+from revisit.data.to_device import to_device
 from revisit.data.views.mapper import ViewMapper, Views
-from revisit.devices import to_device
 from revisit.errors import expect
-from revisit.randomness import Stream, seed_global_generators
 
 from detectron2.config import CfgNode
 from detectron2.data import DatasetFromList, get_detection_dataset_dicts

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from itertools import count
 
-from revisit.randomness import Stream, counter_rng
+from revisit.data.randomness import Stream, counter_rng
 
 
 @dataclass(frozen=True)

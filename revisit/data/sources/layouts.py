@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from revisit.data.sources.records import Records
 from revisit.errors import expect
-from revisit.urls import is_url, local_copy
+from revisit.files import is_url, local_copy
 
 from fvcore.common.registry import Registry
 

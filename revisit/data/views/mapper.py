@@ -8,11 +8,11 @@ import numpy as np
 
 from revisit.data.augmentation_on_device import RECORD, record_of
 from revisit.data.images.reader import Picture
+from revisit.data.randomness import Stream, counter_rng
 from revisit.data.views.annotation import DrawnImage, ViewAnnotator, annotator_of
 from revisit.data.views.augmentation import BLUR_PROBABILITY, GREY_PROBABILITY, Look, draw_look
 from revisit.data.views.augmentation_on_arrays import apply_look
 from revisit.data.views.crops import RESAMPLERS, ConstrainedMultiCrop, CropBoxes
-from revisit.randomness import Stream, counter_rng
 
 from detectron2.config import CfgNode
 

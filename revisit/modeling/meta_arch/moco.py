@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from revisit.devices import to_device
+from revisit.data.to_device import to_device
 from revisit.errors import UserError, expect
 from revisit.keys import POSITIVE, SWITCH, declare, integer, number, one_of
 from revisit.modeling.bn_groups import FEW_VALUES, BNGroups, bn_groups, group_batch_norm, values_of_group

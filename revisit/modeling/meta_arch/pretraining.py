@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from revisit.devices import to_device
+from revisit.data.to_device import to_device
 from revisit.errors import UserError
 from revisit.keys import declare, integer
 

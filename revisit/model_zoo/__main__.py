@@ -1,7 +1,4 @@
-"""Every recipe by name, as ``detectron2.model_zoo`` has its own; and MODEL_ZOO.md, the table of them.
-
-from revisit import model_zoo
-cfg = model_zoo.get_config("own_images/continue.yaml")
+"""MODEL_ZOO.md, the table of all recipes, from their headers.
 
 python -m revisit.model_zoo > MODEL_ZOO.md      # after a change of a recipe's header
 """
@@ -9,24 +6,20 @@ python -m revisit.model_zoo > MODEL_ZOO.md      # after a change of a recipe's h
 import re
 from pathlib import Path
 
-import revisit.modeling  # noqa: F401  methods add their keys
-from revisit.engine.merging import merged_config
-from revisit.errors import expect
-from revisit.places import CONFIGS
-
-from detectron2.config import CfgNode
+from revisit.model_zoo import get_config_file, names
 
 _HEAD = """\
 # Model zoo
 
 Every recipe of `configs/`; those of the studies are in the READMEs of `projects/`.
 `python tools/train_net.py --config-file configs/NAME` runs one, and `revisit.model_zoo.get_config("NAME")` returns its
-config. No weights are published: *ours* is what the recipe gave here, if it has been run. *Paper* is what Van Gansbeke et
-al. (NeurIPS 2021) print for a ResNet-50 by the same recipe: the same data, the same epochs. Written from the headers of
-the recipes by `python -m revisit.model_zoo`.
+config. No weights are published: *ours* is what the recipe gave here, if it has been run. *Paper* is what Van Gansbeke
+et al. (NeurIPS 2021) print for a ResNet-50 by the same recipe: the same data, the same epochs. Written from the headers
+of the recipes by `python -m revisit.model_zoo`.
 """
 _NOT_MEASURED = "Ours at this scale: not measured."
-_TABLE, _IN_HEADER = f"#{' ' * 13}", "(a table, in the recipe)"  # lines of a header that are set as a table
+_TABLE = f"#{' ' * 13}"  # how lines of a header begin that are set as a table
+_IN_HEADER = "(a table, in the recipe)"
 _TITLES = {
     "pretrain": "Pretraining, as in the paper",
     "own_images": "Your own images",
@@ -39,26 +32,10 @@ _TITLES = {
 }
 
 
-def names() -> list[str]:
-    """Of all recipes, such as ``pretrain/knn_moco.yaml``."""
-    return sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.glob("*/**/*.yaml"))
-
-
-def get_config_file(name: str) -> str:
-    """The path of a recipe. Raises UserError for a name that there is not."""
-    path = CONFIGS / name
-    expect(path.is_file() and "/" in name, f"no recipe {name}: expected one of {', '.join(names())}")
-    return str(path)
-
-
-def get_config(name: str) -> CfgNode:
-    """A recipe's config over all defaults, as it is written: no schedule is resolved, nothing is checked."""
-    return merged_config(get_config_file(name))
-
-
 def header_of(name: str) -> dict[str, str]:
     """What a recipe says of itself: ``Title``, and by label what follows ``Command``, ``Cost``, ``Ours`` and others."""
-    facts, label = {"Title": ""}, "Title"
+    label = "Title"
+    facts = {label: ""}
     for line in Path(get_config_file(name)).read_text().splitlines():
         if not line.startswith("#"):
             break
