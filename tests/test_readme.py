@@ -62,6 +62,11 @@ def test_the_tour_and_the_runs_name_files():
     assert [name for name in runs if not found(f"configs/pretrain/{name}.yaml", f"configs/pretrain/{name}*.yaml")] == []
 
 
+def test_every_study_has_a_row_in_the_results():
+    links = [str(Path(page).relative_to("docs")) for page in found("docs/results/*.md")]
+    assert links and [link for link in links if f"]({link}) |" not in read("docs/results.md")] == []
+
+
 @pytest.mark.parametrize("config", found("configs/**/*.yaml", "projects/*/configs/*.yaml"))
 def test_every_config_loads_and_opens_with_its_command(config):
     folder, name = Path(config).parts[:2]
