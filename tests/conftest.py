@@ -11,9 +11,8 @@ from PIL import Image
 
 from projects.PaperTables import jobs
 from projects.ToyScenes.write import make_toy_scenes
-from revisit.data.sources import class_names
-
-from detectron2.data import DatasetCatalog
+from revisit.data.sources.catalog import drop_records
+from revisit.data.sources.class_names import forget_orders
 
 # How fast a machine is does not decide whether a test passes.
 settings.register_profile("data", deadline=None)
@@ -58,9 +57,8 @@ def _run_from_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
 def _own_classes() -> Iterator[None]:
     """What a test has made data sets follow ends with it, and so does what was remembered of their sizes."""
     yield
-    for name in set(class_names._ORIGINALS) & set(DatasetCatalog.list()):
-        class_names.unshare_classes(name)
-    class_names._ORIGINALS.clear()
+    forget_orders()
+    drop_records()
     jobs._size.cache_clear()
 
 

@@ -62,6 +62,7 @@ def minutes(text: str) -> float:
 
 def run(cfg: CfgNode, notes: Sequence[tuple[int, str]], args: argparse.Namespace) -> None:
     """What every process does."""
+    from revisit.data.sources.catalog import drop_records, keep_records
     from revisit.engine.finetune_trainer import FinetuneTrainer
     from revisit.engine.pretrain_trainer import PretrainTrainer
     from revisit.engine.setup import begin
@@ -69,6 +70,7 @@ def run(cfg: CfgNode, notes: Sequence[tuple[int, str]], args: argparse.Namespace
     from revisit.errors import translated
     from revisit.modeling.meta_arch.pretraining import method_of
 
+    keep_records()
     with begin(cfg, notes, args):
         trainer_class = PretrainTrainer if method_of(cfg) else FinetuneTrainer
         if args.eval_only:
@@ -77,6 +79,7 @@ def run(cfg: CfgNode, notes: Sequence[tuple[int, str]], args: argparse.Namespace
         with translated("building the network, its data and its optimiser"):
             trainer = trainer_class(cfg)
         trainer.resume_or_load(args.resume, accepted=args.accept)
+        drop_records()  # not in the memory of a training and its workers
         trainer.train()
         ignore_from_now_on()
 
@@ -85,6 +88,7 @@ def main() -> None:
     args = parse_args()
     if args.accept and not args.resume:
         raise UserError(f"--accept {' '.join(args.accept)} without --resume: it is for resumed runs")
+    from revisit.data.sources.catalog import drop_records, keep_records
     from revisit.engine.dry_run import dry_run
     from revisit.engine.launch import find_processes, launch
     from revisit.engine.setup import plan
@@ -92,11 +96,14 @@ def main() -> None:
     from revisit.errors import translated
 
     processes = find_processes(args)
+    keep_records()
     cfg, notes, num_images = plan(args, processes.world_size)
     if args.dry_run:
         with translated("building the network"):
             dry_run(cfg, num_images, processes.world_size, notes)
     else:
+        if processes.world_size > 1:
+            drop_records()  # the processes read their own
         launch(run, processes, device=cfg.MODEL.DEVICE, args=(cfg, notes, args))
         ignore_from_now_on()
 

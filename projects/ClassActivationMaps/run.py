@@ -30,7 +30,7 @@ from projects.common.label_maps import enlarge_map
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records
-from revisit.data.sources.class_names import places_by_name
+from revisit.data.sources.class_names import index_by_name
 from revisit.data.sources.classification_datasets import PRESENT
 from revisit.engine.data_checks import resolve_bit_depth
 from revisit.errors import expect, translated
@@ -109,7 +109,7 @@ def in_order(network: Network, names: list[str], dataset: str) -> Network:
     """The network, its classes in the order of the data set's. Raises UserError for other names."""
     if not (network.classes and names):
         return network
-    rows = places_by_name(names, network.classes, (dataset, f"the classifier for {network.name}"))
+    rows = index_by_name(names, network.classes, (dataset, f"the classifier for {network.name}"))
     return network._replace(weight=network.weight[rows], bias=network.bias[rows], classes=names)
 
 

@@ -18,9 +18,10 @@ from projects.PaperTables.jobs import Job
 from projects.PaperTables.paper_tables import TRAIN, Evaluation, GivenBackbone
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.flags import check_flags, flags_of
-from revisit.data.sources.catalog import get_records, is_labelled, subset_name
+from revisit.data.sources.catalog import get_records, subset_name
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.records import PARTS, Records, fingerprint
+from revisit.data.sources.subsets import is_labelled
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.setup import make_config
 from revisit.engine.solver import resolve_schedule

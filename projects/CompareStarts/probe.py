@@ -33,10 +33,11 @@ from projects.CompareStarts.starts import Start
 from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.finetuning.pixel_mapper import PixelMapper, num_classes_and_offset
 from revisit.data.images.reader import read_size
-from revisit.data.sources.catalog import get_records, is_labelled
+from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
 from revisit.data.sources.labels import VOID, read_depth, read_labels
 from revisit.data.sources.records import Records, fingerprint, sample
+from revisit.data.sources.subsets import is_labelled
 from revisit.errors import UserError, expect
 from revisit.files import written_whole
 from revisit.modeling.backbone.fpn import below

@@ -8,11 +8,12 @@ from revisit.checkpoint.reading import read_checkpoint
 from revisit.checkpoint.run_folder import UNTRAINED, Trained
 from revisit.data.deep_pixels import bit_depth, find_bit_depth
 from revisit.data.finetuning.detection_mapper import longest_side
-from revisit.data.sources.catalog import MissingDataError, get_records, is_labelled
+from revisit.data.sources.catalog import MissingDataError, get_records
 from revisit.data.sources.class_names import share_classes
 from revisit.data.sources.inspection import Note, inspect, num_classes
 from revisit.data.sources.records import Records, shared_images
 from revisit.data.sources.soundness import MAX_SHARE, look_at
+from revisit.data.sources.subsets import is_labelled
 from revisit.errors import UserError, expect, first_few
 from revisit.evaluation.features import check_not_enlarged
 from revisit.files import local_copy

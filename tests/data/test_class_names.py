@@ -11,11 +11,11 @@ from PIL import Image
 from trees import one_line_error, refused
 
 from revisit.data.sources import records as sharing
-from revisit.data.sources.catalog import get_records
-from revisit.data.sources.class_names import places_by_name, share_classes
+from revisit.data.sources.catalog import drop_records, get_records, keep_records
+from revisit.data.sources.class_names import index_by_name, share_classes
 from revisit.data.sources.records import shared_images
 
-from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.data import DatasetCatalog, MetadataCatalog, get_detection_dataset_dicts
 
 NAMES = ["auk", "kite", "owl", "wren"]
 
@@ -39,7 +39,7 @@ def register():
 
 @given(st.permutations(NAMES), st.permutations(NAMES), st.lists(st.integers(0, 3), min_size=1))
 def test_in_any_order_a_label_keeps_its_name(own, wanted, labels):
-    places = places_by_name(own, wanted, ("one", "other"))
+    places = index_by_name(own, wanted, ("one", "other"))
     assert [wanted[places[label]] for label in labels] == [own[label] for label in labels]
 
 
@@ -47,7 +47,7 @@ def test_in_any_order_a_label_keeps_its_name(own, wanted, labels):
 def test_other_names_and_names_of_two_classes_are_refused(own, wanted):
     if sorted(own) == sorted(wanted) and len(set(own)) == len(own):
         return
-    refused("'one' and 'other' have different classes", places_by_name, own, wanted, ("one", "other"))
+    refused("'one' and 'other' have different classes", index_by_name, own, wanted, ("one", "other"))
 
 
 def test_records_and_what_evaluators_know_are_mapped_each_time_they_are_loaded(register):
@@ -70,6 +70,50 @@ def test_records_and_what_evaluators_know_are_mapped_each_time_they_are_loaded(r
     share_classes("follower", ["leader"])  # the other way round: nothing is left of the first
     assert get_records("follower") == records and MetadataCatalog.get("follower").thing_classes == NAMES[::-1]
     assert get_records("leader")[0]["label"] == 3
+
+
+def test_names_that_are_asked_for_are_the_order(register):
+    register("birds", [{"file_name": "1", "label": 2}], thing_classes=NAMES)
+    assert get_records("birds", class_names=NAMES[::-1])[0]["label"] == 1
+    assert MetadataCatalog.get("birds").thing_classes == NAMES[::-1]
+    assert get_records("birds")[0]["label"] == 2
+    assert MetadataCatalog.get("birds").thing_classes == NAMES
+    refused("the names asked for", get_records, "birds", class_names=["auk", "bat"])
+
+
+def test_detectron2s_functions_get_the_leaders_order(register):
+    register("leader", [{"file_name": "3", "annotations": []}], thing_classes=NAMES)
+    register("follower", [{"file_name": "1", "annotations": [{"category_id": 0}]}], thing_classes=NAMES[::-1])
+    share_classes("leader", ["follower"])
+    get_records("follower")
+    (record,) = get_detection_dataset_dicts(["follower"])
+    assert record["annotations"] == [{"category_id": 3}]
+
+
+def test_a_subset_of_a_follower_counts_by_itself(register):
+    register("leader", [{"file_name": "3", "label": 0}], thing_classes=NAMES)
+    register("follower", [{"file_name": str(n), "label": 0} for n in range(3)], thing_classes=NAMES[::-1])
+    share_classes("leader", ["follower"])
+    assert get_records("follower")[0]["label"] == 3
+    assert get_records("subset:2:1:follower")[0]["label"] == 0
+    assert MetadataCatalog.get("subset:2:1:follower").thing_classes == NAMES[::-1]
+    assert MetadataCatalog.get("follower").thing_classes == NAMES
+    DatasetCatalog.remove("subset:2:1:follower")
+    MetadataCatalog.remove("subset:2:1:follower")
+
+
+def test_records_that_are_kept_are_read_once(register):
+    loads = []
+    DatasetCatalog.register("counted", lambda: loads.append(1) or [{"file_name": "1", "label": 0}])
+    keep_records()
+    first = get_records("counted")
+    first.clear()
+    assert len(get_records("counted")) == len(DatasetCatalog.get("counted")) == 1 and len(loads) == 1
+    drop_records()
+    get_records("counted")
+    get_records("counted")
+    assert len(loads) == 3
+    DatasetCatalog.remove("counted")
 
 
 def test_boxes_and_masks_may_lack_classes_that_a_checkpoint_has_but_have_no_others(register):

@@ -1,20 +1,34 @@
 """What images there are, by name: fixed names of data sets, and KIND:PATH for any data on disk.
 
-A data set is a list of records, dicts with ``file_name`` and what its reader adds. ``named_sets`` has the kinds, which
-are registered when they are asked for, and the core's fixed names; ``register_source`` adds others.
+A data set is a list of records, dicts with ``file_name`` and what its reader adds. ``layouts`` has the kinds,
+whose data sets are registered when they are asked for, ``named_sets`` the core's fixed names; ``register_source`` adds
+others.
 ``subset:50:1:NAME`` are 50 labelled images of any data set, drawn by seed 1; subset:200:1:NAME has them too.
 """
 
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
+from revisit.data.sources.class_names import (
+    BY_NUMBER,
+    ClassOrder,
+    class_metadata,
+    classes_of,
+    counted_by,
+    key_of_classes,
+    let_metadata_say,
+    order_of,
+    own_metadata,
+    set_class_metadata,
+)
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelledSet
 from revisit.data.sources.named_sets import DETECTION_SIZES, SOURCES, DataSource
 from revisit.data.sources.records import Records
+from revisit.data.sources.subsets import nested_subset
 from revisit.errors import UserError, did_you_mean, expect, translated
 from revisit.plugins import load_plugins
 
@@ -24,8 +38,25 @@ SUBSET = "subset"
 ADD_TOY_SCENES = "add IMPORTS \"('projects.ToyScenes',)\" to know ToyScenes' own"
 
 
+# By name: records as the data set itself counts classes, and its class metadata; None while nothing is kept.
+_KEPT: dict[str, LabelledSet] | None = None
+
+logger = logging.getLogger(__name__)
+
+
 class MissingDataError(UserError):
     """A data set that is known, but not on disk."""
+
+
+@dataclass(frozen=True)
+class _Catalogued:
+    """An entry of DatasetCatalog, through which Detectron2's functions also get what ``get_records`` gives."""
+
+    name: str
+    load: Callable[[], Records | LabelledSet]  # classes counted as the data set does
+
+    def __call__(self) -> Records:
+        return get_records(self.name)
 
 
 def datasets_root() -> Path:
@@ -72,10 +103,15 @@ def register_source(name: str, source: DataSource) -> None:
 def register(name: str) -> None:
     """Make sure that ``name`` is in DatasetCatalog, adding a ``KIND:PATH`` entry where it is not.
 
+    Of an entry that other code has registered, Detectron2's functions get from now on what ``get_records`` gives.
+
     Raises:
         UserError: a name that is neither registered nor of a known kind.
     """
     if name in DatasetCatalog.list():
+        entry = DatasetCatalog[name]
+        if not isinstance(entry, _Catalogued):
+            DatasetCatalog[name] = _Catalogued(name, entry)
         return
     kind, _, rest = name.partition(":")
     if kind == SUBSET:
@@ -101,20 +137,88 @@ def _unknown(name: str, kind: str, rest: str) -> UserError:
     return UserError(f"{found}: expected {expected}{meant}")
 
 
-def get_records(name: str) -> Records:
+def get_records(name: str, class_names: Sequence[str] = ()) -> Records:
     """The records of a data set by name, registered first where needed. At least one record.
 
+    Between ``keep_records`` and ``drop_records`` its files are read once.
+
+    Args:
+        class_names: count classes in this order, and let the metadata say so; (): as ``share_classes`` has said in this
+            process, else as the data set does.
+
     Raises:
-        UserError: unknown name, missing folder, or a data set without images.
+        UserError: unknown name, missing folder, a data set without images, or with other classes.
     """
     register(name)
+    own = _own_set(name)
+    order = ClassOrder("the names asked for", names=class_names) if class_names else order_of(name)
+    counted = own
+    if order and key_of_classes(own.records):
+        counted = counted_by(own, _wanted(order, name, own), name, order.leader)
+    let_metadata_say(name, counted.metadata, own.metadata)
+    return list(counted.records)
+
+
+def keep_records() -> None:
+    """From now on read the files of each data set once in this process, and keep its records."""
+    global _KEPT
+    _KEPT = {} if _KEPT is None else _KEPT
+
+
+def drop_records() -> None:
+    """Forget what is kept, which takes memory, and from now on read the files whenever records are asked for."""
+    global _KEPT
+    _KEPT = None
+
+
+def _own_set(name: str) -> LabelledSet:
+    """The records of a registered data set as it counts its classes, and its class metadata."""
+    if _KEPT is None:
+        return _read(name)
+    if name not in _KEPT:
+        _KEPT[name] = _read(name)
+    return _KEPT[name]
+
+
+def _read(name: str) -> LabelledSet:
+    counted = class_metadata(name)
+    follows = counted != own_metadata(name)
+    # Detectron2's readers refuse metadata that say something else than the files.
+    set_class_metadata(name, own_metadata(name))
     with translated(f"reading data set {name!r}"):
         try:
-            records = DatasetCatalog.get(name)
+            loaded = DatasetCatalog[name].load()
         except (FileNotFoundError, NotADirectoryError) as error:  # by Detectron2's own readers
             raise _missing(name, error.filename) from error
-    expect(records, f"data set {name!r} is empty")
-    return records
+    if isinstance(loaded, LabelledSet):
+        vars(MetadataCatalog.get(name)).update(loaded.metadata)  # its set() refuses changes
+        loaded = loaded.records
+    expect(loaded, f"data set {name!r} is empty")
+    own = class_metadata(name)
+    let_metadata_say(name, counted if follows else own, own)
+    return LabelledSet(loaded, own)
+
+
+def _wanted(order: ClassOrder, name: str, own: LabelledSet) -> list:
+    """The classes of what a data set follows; none if nothing is compared."""
+    if order.names:
+        return list(order.names)
+    try:
+        wanted = own_metadata(order.leader).get(key_of_classes(own.records))
+        if not wanted:
+            register(order.leader)
+            wanted = classes_of(_own_set(order.leader))
+    except UserError as error:
+        if order.num_classes is None:
+            raise
+        reason = str(error)
+    else:
+        if order.num_classes in (None, len(wanted)):
+            return list(wanted)
+        remedy = "set DATASETS.TRAIN to what it was trained on"
+        reason = f"it has {len(wanted)}, but the model {order.num_classes}: {remedy}"
+    logger.warning(f"classes of {name} are not compared with those of {order.leader}: {reason}")
+    return []
 
 
 def subset_name(name: str, count: int, seed: int) -> str:
@@ -124,66 +228,25 @@ def subset_name(name: str, count: int, seed: int) -> str:
 
 def _register_subset(name: str, rest: str) -> None:
     count, seed, whole = (*rest.split(":", 2), "", "")[:3]
-    sound = (count + seed).isascii() and count.isdecimal() and int(count) > 0 and seed.isdecimal() and bool(whole)
-    expect(sound, f"data set {name!r}: expected {SUBSET}:N:SEED:NAME, N labelled images of the data set NAME")
+    are_numbers = (count + seed).isascii() and count.isdecimal() and seed.isdecimal()
+    is_sound = are_numbers and int(count) > 0 and whole != ""
+    expect(is_sound, f"data set {name!r}: expected {SUBSET}:N:SEED:NAME, N labelled images of the data set NAME")
     register(whole)
-    load_whole = DatasetCatalog[whole]  # not as it may be registered later: following the classes of this subset
-    # Classes that are read with the records come after loading; MetadataCatalog's set() refuses changes.
-    metadata, source = vars(MetadataCatalog.get(name)), vars(MetadataCatalog.get(whole))
 
-    def describe() -> None:
-        metadata.update(source | {"name": name, "subset_of": whole, "expected_images": int(count)})
+    def metadata() -> dict:
+        of_whole = vars(MetadataCatalog.get(whole)) | {key: None for key in BY_NUMBER} | own_metadata(whole)
+        known = {key: value for key, value in of_whole.items() if value is not None}
+        return known | {"name": name, "subset_of": whole, "expected_images": int(count)}
 
-    def load() -> Records:
-        records = nested_subset(load_whole(), int(count), int(seed), whole)
-        describe()
-        return records
+    def load() -> LabelledSet:
+        records = nested_subset(_own_set(whole).records, int(count), int(seed), whole)
+        return LabelledSet(records, metadata())  # as it is now: some classes are read with the records
 
-    _register(name, load, {})
-    describe()
-
-
-def nested_subset(records: Records, count: int, seed: int, name: str) -> Records:
-    """``count`` of the labelled records, in their order: the first of one order that depends on ``seed`` alone.
-
-    A subset therefore contains all smaller ones of its seed. Where images have one class each, every class has its
-    share of every subset, up to one image. An image without a box to learn from is not labelled.
-
-    Raises:
-        UserError: fewer labelled records; the message calls the data set ``name``.
-    """
-    labelled = [place for place, record in enumerate(records) if is_labelled(record)]
-    if count > len(labelled):
-        message = f"data set {name!r} has {len(labelled):,} labelled images"
-        raise UserError(f"{message}: expected at most as many, not {count:,}")
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(labelled)
-    if all("label" in record for record in records):
-        # In each class the images are spread evenly over 0 to 1, in their drawn order.
-        classes = np.array([records[place]["label"] for place in order])
-        spread = np.empty(len(order))
-        for label in np.unique(classes):
-            members = np.flatnonzero(classes == label)
-            spread[members] = (np.arange(len(members)) + rng.random()) / len(members)
-        order = order[np.argsort(spread, kind="stable")]
-    return [records[place] for place in sorted(order[:count].tolist())]
-
-
-def is_labelled(record: dict) -> bool:
-    """Whether there is something to learn from: of boxes, one that is not of a crowd."""
-    boxes = record.get("annotations")
-    return record.get("label", 0) >= 0 if boxes is None else any(not box.get("iscrowd", 0) for box in boxes)
+    _register(name, load, metadata())
 
 
 def _register(name: str, load: Callable[[], Records | LabelledSet], metadata: dict) -> None:
-    def load_and_describe() -> Records:
-        loaded = load()
-        if not isinstance(loaded, LabelledSet):
-            return loaded
-        vars(MetadataCatalog.get(name)).update(loaded.metadata)  # its set() refuses changes
-        return loaded.records
-
-    DatasetCatalog.register(name, load_and_describe)
+    DatasetCatalog.register(name, _Catalogued(name, load))
     MetadataCatalog.get(name).set(**metadata)
 
 

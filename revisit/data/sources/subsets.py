@@ -1,0 +1,39 @@
+"""Nested subsets of the labelled images of a data set."""
+
+import numpy as np
+
+from revisit.data.sources.records import Records
+from revisit.errors import UserError
+
+
+def nested_subset(records: Records, count: int, seed: int, name: str) -> Records:
+    """``count`` of the labelled records, in their order: the first of one order that depends on ``seed`` alone.
+
+    A subset therefore contains all smaller ones of its seed. Where images have one class each, every class has its
+    share of every subset, up to one image. An image without a box to learn from is not labelled.
+
+    Raises:
+        UserError: fewer labelled records; the message calls the data set ``name``.
+    """
+    labelled = [index for index, record in enumerate(records) if is_labelled(record)]
+    if count > len(labelled):
+        message = f"data set {name!r} has {len(labelled):,} labelled images"
+        raise UserError(f"{message}: expected at most as many, not {count:,}")
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(labelled)
+    if all("label" in record for record in records):
+        # In each class the images are spread evenly over 0 to 1, in their drawn order.
+        classes = np.array([records[index]["label"] for index in order])
+        spread = np.empty(len(order))
+        for label in np.unique(classes):
+            members = np.flatnonzero(classes == label)
+            spread[members] = (np.arange(len(members)) + rng.random()) / len(members)
+        order = order[np.argsort(spread, kind="stable")]
+    return [records[index] for index in sorted(order[:count].tolist())]
+
+
+def is_labelled(record: dict) -> bool:
+    """Whether there is something to learn from: of boxes, one that is not of a crowd."""
+    if "annotations" in record:
+        return any(not box.get("iscrowd", 0) for box in record["annotations"])
+    return record.get("label", 0) >= 0
