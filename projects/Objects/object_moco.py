@@ -34,9 +34,9 @@ from detectron2.structures import Boxes
 objects = partial(declare, read_by="ObjectMoCo")
 _SHARES = list_of(number(0, 1, open_low=True), 2, rising=True)
 objects("OBJECTS.NUM_BOXES", 8, "R, objects in anchor and large positive; R / 4 in each small one.", integer(1, 1024))
-objects("OBJECTS.SCALE", (0.3, 0.8), "Root of a box's area over that of what its two views share.", _SHARES)
+objects("OBJECTS.SCALE", (0.3, 0.8), "Root of a box's area over the root of the area that two views share.", _SHARES)
 objects("OBJECTS.JITTER", 0.05, "By how much a box's edges move in a view, as a share of its side.", number(0, 0.4))
-objects("OBJECTS.PROPOSALS", "", "A file with boxes, in COCO's result format; where too few are seen, more are drawn.")
+objects("OBJECTS.PROPOSALS", "", "A file with boxes, in COCO's result format; if too few are visible, more are drawn.")
 objects("OBJECTS.CANONICAL_SIZE", 96, "Root of the area from which on a box is of p4; in a detector 224 px.", PIXELS)
 objects("OBJECTS.IMAGE_WEIGHT", 0.0, "mu, weight of kNN-MoCo's losses of whole images in a step.", number(0, 1e6))
 # Detectron2's keys that make a box head, below MODEL.ROI_BOX_HEAD.

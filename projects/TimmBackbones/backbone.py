@@ -31,8 +31,8 @@ declare(
 declare(
     "MODEL.TIMM.FINAL_NORM",
     False,
-    "Whether a ViT's maps pass its last norm, with which weights such as DINO's are released. MoCo-v3 learnt better "
-    "features without it where the class token is not the output (arXiv 2104.02057).",
+    "Whether a ViT's maps pass its last norm, with which weights such as DINO's are released. MoCo-v3 learned better "
+    "features without it if the class token is not the output (arXiv 2104.02057).",
     SWITCH,
 )
 declare(

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 switch = partial(declare, default=False, rule=SWITCH, may_change=True)
-switch("MODEL.CHANNELS_LAST", meaning="Weights and maps in NHWC memory, faster where the hardware likes it.")
+switch("MODEL.CHANNELS_LAST", meaning="Weights and maps in NHWC memory, faster on some hardware.")
 switch("MODEL.COMPILE", meaning="torch.compile of the encoders: minutes at the start, a faster step on a GPU.")
 
 

@@ -20,8 +20,8 @@ process alone, and returns an ``EventWriter``. The training ends by whatever its
 declare(
     "WRITERS",
     (),
-    "Writers of metrics beside the console, metrics.json and TensorBoard: wandb, mlflow (docs/training.md), or your "
-    "own (docs/extending.md).",
+    "Writers of metrics in addition to the console, metrics.json and TensorBoard: wandb, mlflow (docs/training.md), or "
+    "your own (docs/extending.md).",
     list_of(registered(WRITER_REGISTRY, "WRITER_REGISTRY")),
     may_change=True,
 )

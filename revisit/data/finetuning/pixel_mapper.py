@@ -44,7 +44,7 @@ declare(
 declare(
     "INPUT.SQUASH",
     None,
-    "(height, width) px: the whole image takes this size, whatever its shape, for training and tests; RANDOM_SCALE "
+    "(height, width) px: the whole image is resized to it, whatever its shape, in training and tests; RANDOM_SCALE "
     "then zooms in and out around its centre. None: images keep their shape.",
     optional(list_of(PIXELS, 2)),
     read_by=PIXELWISE,

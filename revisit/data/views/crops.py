@@ -40,7 +40,7 @@ view(
 view(
     "VIEWS.MAX_IOU",
     1.0,
-    "The largest IoU of anchor and large positive, of the study of crops; 1 leaves them alone, 0 keeps them disjoint.",
+    "The largest IoU of anchor and large positive, of the study of crops; 1 sets no limit, 0 keeps them disjoint.",
     SHARE,
 )
 view(
