@@ -231,5 +231,5 @@ _HEADER = """\
 # Config keys
 
 Every key that Revisit adds to Detectron2's, from its declaration in the code (`python -m revisit.config` prints this
-page). *Values* is the range of the key; *paper* is the paper's value for kNN-MoCo on COCO, if it gives one. A resumed run
-refuses other values, unless the table has that it may change the key."""
+page). *Values* is the range of the key; *paper* is the paper's value for kNN-MoCo on COCO, if it gives one. A resumed
+run refuses other values, unless the table allows it to change the key."""
