@@ -1,16 +1,23 @@
 """Boxes in YOLO's layout and in XML files: where they lie, which classes they have, and which files are refused."""
 
+from unittest.mock import Mock
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from labels import inspected
 from trees import blank_image, one_line_error, refusal, voc_xml_of, write
 
+from projects.LabelFormats import voc_xml as voc_xml_module
 from projects.LabelFormats.yolo import yolo_object
-from revisit.data.sources.catalog import get_records
+from revisit.config import add_revisit_config
+from revisit.data.sources.catalog import get_records, keep_records
 from revisit.data.sources.class_names import share_classes
 from revisit.data.sources.label_files import read_class_names
+from revisit.engine.data_checks import inspect_evaluation
+from revisit.engine.finetune_trainer import FinetuneTrainer
 
+from detectron2.config import get_cfg
 from detectron2.data import MetadataCatalog
 from detectron2.structures import BoxMode
 
@@ -258,3 +265,20 @@ def test_boxes_that_begin_at_0_are_warned_of_because_voc_counts_from_1(voc_xml, 
     write(tmp_path / "xml/a.xml", voc_xml_of(("dog", 0, 6, 30, 40), ("cat", 1, 1, 100, 50)))
     get_records(voc_xml)
     assert "1 of 3 boxes begin at 0" in caplog.text
+
+
+@pytest.mark.parametrize(("kept", "times"), [(False, 3), (True, 1)])
+def test_an_evaluation_reads_files_once_where_kept(voc_xml, tmp_path, monkeypatch, kept, times):
+    """Inspection, loader and evaluator ask for the records; of three images two have a file."""
+    read = Mock(side_effect=voc_xml_module.read_voc_annotation)
+    monkeypatch.setattr(voc_xml_module, "read_voc_annotation", read)
+    cfg = get_cfg()
+    add_revisit_config(cfg)
+    cfg.merge_from_list(["MODEL.DEVICE", "cpu", "MODEL.ROI_HEADS.NUM_CLASSES", 2, "DATALOADER.NUM_WORKERS", 0])
+    cfg.merge_from_list(["DATASETS.TEST", (voc_xml,), "OUTPUT_DIR", str(tmp_path)])
+    if kept:
+        keep_records()
+    inspect_evaluation(cfg)
+    assert len(FinetuneTrainer.build_test_loader(cfg, voc_xml).dataset) == 3
+    FinetuneTrainer.build_evaluator(cfg, voc_xml)
+    assert read.call_count == 2 * times
