@@ -8,7 +8,7 @@ from pathlib import Path
 
 from revisit.data.sources.coco_boxes import COCO_METADATA, load_box_files
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
-from revisit.data.sources.voc_boxes import read_voc_annotation
+from revisit.data.sources.voc_boxes import VOCObject, read_voc_annotation
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +25,9 @@ def load_voc_xml(images: Path, annotations: Path, with_difficult: str = "") -> L
     lowest: list[float] = []  # px, of each box
 
     def read(file: Path, image: Path) -> tuple[dict[str, int], list[dict]]:
-        size, things = read_voc_annotation(file, image)
-        lowest.extend(min(x0, y0) for _, (x0, y0, _, _), _ in things)
-        return size, [_object(*thing, ignore_difficult=not with_difficult) for thing in things]
+        size, objects = read_voc_annotation(file, image)
+        lowest.extend(min(thing.corners[:2]) for thing in objects)
+        return size, [_object(thing, ignore_difficult=not with_difficult) for thing in objects]
 
     labelled = load_box_files(images, annotations, ".xml", read)
     if from_zero := sum(start < 0 for start in lowest):
@@ -37,9 +37,10 @@ def load_voc_xml(images: Path, annotations: Path, with_difficult: str = "") -> L
     return labelled
 
 
-def _object(label: str, corners: list[float], difficult: bool, *, ignore_difficult: bool) -> dict:
-    x0, y0, x1, y1 = corners
-    return {"name": label, "bbox": [x0, y0, x1 - x0, y1 - y0], "iscrowd": int(difficult and ignore_difficult)}
+def _object(thing: VOCObject, *, ignore_difficult: bool) -> dict:
+    x0, y0, x1, y1 = thing.corners
+    box = [x0, y0, x1 - x0, y1 - y0]
+    return {"name": thing.label, "bbox": box, "iscrowd": int(thing.is_difficult and ignore_difficult)}
 
 
 LABEL_LAYOUT_REGISTRY.register(

@@ -98,18 +98,19 @@ def load_voc_labels(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASS
     """Which classes an image of Pascal VOC shows, by its boxes: what ImageSets/Main/CLASS_SPLIT.txt says too."""
     records = []
     for name in read_split(path / "ImageSets" / "Main" / f"{split}.txt"):
-        image, labels = path / "JPEGImages" / f"{name}.jpg", [ABSENT] * len(classes)
-        _, things = read_voc_annotation(path / "Annotations" / f"{name}.xml", image, classes)
-        for shown, _, is_difficult in things:
-            place = classes.index(shown)
-            labels[place] = max(labels[place], DIFFICULT if is_difficult else PRESENT)
+        image = path / "JPEGImages" / f"{name}.jpg"
+        labels = [ABSENT] * len(classes)
+        _, objects = read_voc_annotation(path / "Annotations" / f"{name}.xml", image, classes)
+        for thing in objects:
+            index = classes.index(thing.label)
+            labels[index] = max(labels[index], DIFFICULT if thing.is_difficult else PRESENT)
         records.append({"file_name": str(image), "labels": tuple(labels)})
     return require_files(records)
 
 
 def labelled_by_class(folder: Path, files: list[tuple[str, str]], classes: Sequence[str]) -> Records:
     """Records of (file in ``folder``, name of its class), all there and of ``classes``, or a UserError."""
-    places = {name: place for place, name in enumerate(classes)}
+    index_of = {name: index for index, name in enumerate(classes)}
     with translated(f"{folder}, images of the classes that are listed", content=True):
-        labelled = [(file, places[name]) for file, name in files]
+        labelled = [(file, index_of[name]) for file, name in files]
     return require_files([{"file_name": str(folder / file), "label": label} for file, label in labelled])

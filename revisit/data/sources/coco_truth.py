@@ -16,12 +16,15 @@ import numpy as np
 from revisit.data.images.opening import JPEG, check_pixel_count
 from revisit.data.images.reader import read_size
 from revisit.data.sources.image_folders import require_files
-from revisit.errors import UserError, expect, translated
+from revisit.errors import expect, translated
 
 MIN_SIDE = 0.01  # px of a box inside its image; narrower ones vanish when an image is made smaller
 FAR = 2**20  # px, beyond any image
 MAX_OUTLINE = 2**20  # px around a mask; pycocotools walks along it step by step, and dies of one without an end
 IS_CROWD = (None, 0, 1, "0", "1")
+# Reasons to leave out an annotation.
+WITHOUT_IMAGE = "of images that the file does not have"
+WITHOUT_AREA = "without area inside their images"
 
 
 def read_coco(file: Path) -> Any:
@@ -55,40 +58,55 @@ def true_coco(content: Any, images: Path, source: str) -> tuple[dict, list[str]]
     Raises:
         UserError: what cannot be meant so; the message names ``source`` and the entry.
     """
-    if not (isinstance(content, dict) and content.get("images") and content.get("categories")):
-        message = f"{source} is not in COCO's format, or shows nothing"
-        raise UserError(f"{message}: expected an object with the lists categories, images and annotations")
+    is_coco = isinstance(content, dict) and content.get("images") and content.get("categories")
+    form = "expected an object with the lists categories, images and annotations"
+    expect(is_coco, f"{source} is not in COCO's format, or shows nothing: {form}")
     with translated(source, content=True):
-        categories = [{**category, "name": _name(category)} for category in content["categories"]]
-        pictures = {picture["id"]: picture for picture in _pictures(content["images"], images)}
-        _expect_different([category["id"] for category in categories], "categories have the same id")
-        _expect_different([category["name"] for category in categories], "categories have the same name")
-    truth = {**content, "categories": categories, "images": list(pictures.values())}
+        categories = _categories(content["categories"])
+        pictures = _pictures(content["images"], images)
+    truth = {**content, "categories": categories, "images": pictures}
     if "annotations" not in content:
         return truth, []
-    annotations = truth["annotations"] = []
-    ids, left_out = {category["id"] for category in categories}, defaultdict(list)
-    for place, annotation in enumerate(content["annotations"] or []):
-        with translated(f"{source}, annotations[{place}]", content=True):
-            if annotation["category_id"] not in ids:
-                raise ValueError(f"category_id {annotation['category_id']!r}, expected the id of one of categories")
-            picture = pictures.get(annotation["image_id"])
+    entries = content["annotations"] or []
+    truth["annotations"], left_out = _annotations(entries, categories, pictures, source)
+    return truth, [
+        f"{len(examples)} of {len(entries)} boxes left out, {reason}, such as {examples[0]}"
+        for reason, examples in left_out.items()
+    ]
+
+
+def _categories(entries: list[dict]) -> list[dict]:
+    categories = [{**entry, "name": _name(entry)} for entry in entries]
+    _expect_different([category["id"] for category in categories], "categories have the same id")
+    _expect_different([category["name"] for category in categories], "categories have the same name")
+    return categories
+
+
+def _annotations(
+    entries: list[dict], categories: list[dict], pictures: list[dict], source: str
+) -> tuple[list[dict], dict[str, list[str]]]:
+    """Annotations as they are meant; and by reason examples of those that are no truth."""
+    ids = {category["id"] for category in categories}
+    picture_of = {picture["id"]: picture for picture in pictures}
+    annotations, left_out = [], defaultdict(list)
+    for index, entry in enumerate(entries):
+        with translated(f"{source}, annotations[{index}]", content=True):
+            if entry["category_id"] not in ids:
+                raise ValueError(f"category_id {entry['category_id']!r}, expected the id of one of categories")
+            picture = picture_of.get(entry["image_id"])
+            annotation = picture and _annotation(entry, picture)
             if picture is None:
-                left_out["of images that the file does not have"].append(f"image_id {annotation['image_id']!r}")
-                continue
-            true = _annotation(annotation, picture)
-            if true is None:
-                example = f"bbox {annotation['bbox']} of {picture['file_name']}"
-                left_out["without area inside their images"].append(example)
-                continue
-            annotations.append(true)
+                left_out[WITHOUT_IMAGE].append(f"image_id {entry['image_id']!r}")
+            elif annotation is None:
+                left_out[WITHOUT_AREA].append(f"bbox {entry['bbox']} of {picture['file_name']}")
+            else:
+                annotations.append(annotation)
     with translated(source, content=True):
         _expect_different([a["id"] for a in annotations if a.get("id") is not None], "annotations have the same id")
-    lost = left_out.get("of images that the file does not have", [])
-    message = f"{source}: annotations have no image_id that is the id of one of images, such as {lost[:1]}"
-    expect(not lost or annotations, f"{message}: expected both to be numbers, and the same ones")
-    count = len(content["annotations"] or [])
-    return truth, [f"{len(all_)} of {count} boxes left out, {why}, such as {all_[0]}" for why, all_ in left_out.items()]
+    lost = left_out.get(WITHOUT_IMAGE, [])
+    found = f"{source}: annotations have no image_id that is the id of one of images, such as {lost[:1]}"
+    expect(not lost or len(annotations) > 0, f"{found}: expected both to be numbers, and the same ones")
+    return annotations, left_out
 
 
 def _expect_different(values: list, what: str) -> None:
@@ -127,27 +145,35 @@ def _file_name(name: str, folder: Path) -> str:
     return name if os.path.exists(os.path.join(folder, name)) else name.replace("\\", "/")
 
 
-def _annotation(annotation: dict, picture: dict) -> dict | None:
+def _annotation(entry: dict, picture: dict) -> dict | None:
     """As it is meant; None of a box without area inside its image. Raises ValueError: what is wrong."""
-    box, crowd, height, width = annotation["bbox"], annotation.get("iscrowd"), picture["height"], picture["width"]
+    _check_annotation(entry)
+    height, width = picture["height"], picture["width"]
+    mask = _mask(entry.get("segmentation"), height, width)
+    x, y, box_width, box_height = entry["bbox"]
+    inside = min(x + box_width, width) - max(x, 0), min(y + box_height, height) - max(y, 0)
+    # A negative side is refused when boxes are inspected.
+    if min(box_width, box_height) >= 0 and min(inside) < MIN_SIDE:
+        return None
+    annotation = {key: value for key, value in entry.items() if key != "segmentation"}
+    if "iscrowd" in entry:
+        annotation["iscrowd"] = int(entry["iscrowd"] or 0)
+    area = entry.get("area")
+    if type(area) not in (int, float) or not 0 < area <= height * width:  # pycocotools ignores objects beyond
+        annotation["area"] = inside[0] * inside[1]
+    if mask is not None:
+        annotation["segmentation"] = mask
+    return annotation
+
+
+def _check_annotation(entry: dict) -> None:
+    box = entry["bbox"]
     if not (_are_numbers(box) and len(box) == 4):
         raise ValueError(f"bbox {box}, expected [x, y, width, height], finite and in px")
-    if crowd not in IS_CROWD:
-        raise ValueError(f"iscrowd {crowd!r}, expected 0 or 1")
-    if annotation.get("ignore"):
-        raise ValueError(f"ignore {annotation['ignore']!r}, expected iscrowd in its place")
-    mask = _mask(annotation.get("segmentation"), height, width)
-    x, y, box_width, box_height = box
-    sides = min(x + box_width, width) - max(x, 0), min(y + box_height, height) - max(y, 0)
-    if min(box_width, box_height) >= 0 and min(sides) < MIN_SIDE:  # a negative side is refused when boxes are inspected
-        return None
-    true = {key: value for key, value in annotation.items() if key != "segmentation"}
-    if "iscrowd" in annotation:
-        true["iscrowd"] = int(crowd or 0)
-    area = annotation.get("area")
-    if not (type(area) in (int, float) and 0 < area <= height * width):  # pycocotools ignores objects beyond
-        true["area"] = sides[0] * sides[1]
-    return true if mask is None else {**true, "segmentation": mask}
+    if entry.get("iscrowd") not in IS_CROWD:
+        raise ValueError(f"iscrowd {entry['iscrowd']!r}, expected 0 or 1")
+    if entry.get("ignore"):
+        raise ValueError(f"ignore {entry['ignore']!r}, expected iscrowd in its place")
 
 
 def _are_numbers(values: Any) -> bool:
@@ -163,11 +189,16 @@ def _mask(mask: Any, height: int, width: int) -> list[list[float]] | dict | None
         return _runs_of_image(mask, height, width)
     if not (isinstance(mask, list) and all(map(_are_numbers, mask))):
         raise ValueError("segmentation: expected lists of x, y, x, y, ... in px, or run lengths of an image")
+    return _outlines(mask, height, width) or None
+
+
+def _outlines(mask: list[list[float]], height: int, width: int) -> list[list[float]]:
+    """Those that enclose something. Raises ValueError for others that go too far."""
     outlines = [points for points in mask if len(points) % 2 == 0 and len(points) >= 6 and _encloses(points)]
     most = min(MAX_OUTLINE, 4 * height * width)
     if sum(_length(points, most) for points in outlines) > most:
         raise ValueError(f"segmentation: expected an outline of at most {most:,} px in {width} x {height} px")
-    return outlines or None
+    return outlines
 
 
 def _encloses(points: list[float]) -> bool:

@@ -23,22 +23,23 @@ def label_files(images: Path, labels: Path, suffix: str) -> dict[str, Path | Non
     Raises:
         UserError: no images, one file of labels for two images, or none for any.
     """
-    owners: dict[Path, list[str]] = {}
+    images_of: dict[Path, list[str]] = {}  # by where a file of labels would lie
     for record in load_folder(images):
-        place = labels / Path(record["file_name"]).relative_to(images).with_suffix(suffix)
-        owners.setdefault(place, []).append(record["file_name"])
+        path = labels / Path(record["file_name"]).relative_to(images).with_suffix(suffix)
+        images_of.setdefault(path, []).append(record["file_name"])
     files = [file for file in labels.rglob("*") if file.suffix.lower() == suffix and file.name != NAMES_IN_LABELS]
     given = {file.with_suffix(suffix): file for file in files}
-    twins = next((place for place, its_images in owners.items() if place in given and len(its_images) > 1), None)
-    expect(not twins, f"{twins} would be the labels of {owners.get(twins)}: expected one image of each name")
-    lost = sorted(given.keys() - owners.keys())
-    message = f"{labels}: {len(lost)} of {len(given)} files of labels (*{suffix}) belong to no image below {images}"
-    expect(len(lost) < len(given), f"{message}: expected the same names, and the same folders")
-    without = sum(place not in given for place in owners)
-    if lost and without:
-        message += f", such as {lost[0].name}, and {without} of {len(owners)} images have none: expected the same names"
-        log_first_n(logging.WARNING, message, name=__name__, key="message")
-    return {image: given.get(place) for place, its_images in owners.items() for image in its_images}
+    for path, of_path in images_of.items():
+        is_clear = len(of_path) == 1 or path not in given
+        expect(is_clear, f"{path} would be the labels of {of_path}: expected one image of each name")
+    lost = sorted(given.keys() - images_of.keys())
+    found = f"{labels}: {len(lost)} of {len(given)} files of labels (*{suffix}) belong to no image below {images}"
+    expect(len(lost) < len(given), f"{found}: expected the same names, and the same folders")
+    lacking = images_of.keys() - given.keys()
+    if lost and lacking:
+        both = f"{found}, such as {lost[0].name}, and {len(lacking)} of {len(images_of)} images have none"
+        log_first_n(logging.WARNING, f"{both}: expected the same names", name=__name__, key="message")
+    return {image: given.get(path) for path, of_path in images_of.items() for image in of_path}
 
 
 def read_class_names(file: Path) -> list[str]:
@@ -50,11 +51,12 @@ def read_class_names(file: Path) -> list[str]:
     with translated(f"reading class names from {file}", content=True):
         if file.suffix in YAML:
             names = read_yaml(file, as_text=True).get("names")
-            names = [names.get(str(number)) for number in range(len(names))] if isinstance(names, dict) else names
         else:
             names = "\n".join(read_lines(file, "class names")).rstrip().splitlines()
-        are_texts = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    names = [name.strip() for name in names] if are_texts else []
-    sound = bool(names) and all(names) and len(set(names)) == len(names)
-    expect(sound, f"{file} holds no class names: expected different ones, of the classes 0, 1, 2 and so on")
-    return names
+        if isinstance(names, dict):
+            names = [names.get(str(number)) for number in range(len(names))]
+    are_texts = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    stripped = [name.strip() for name in names] if are_texts else [""]
+    are_different = "" not in stripped and len(set(stripped)) == len(stripped) > 0
+    expect(are_different, f"{file} holds no class names: expected different ones, of the classes 0, 1, 2 and so on")
+    return stripped

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 from revisit.data.images.reader import read_size
@@ -25,10 +26,10 @@ def load_voc(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES) -> 
     records = []
     for name in read_split(path / "ImageSets" / "Main" / f"{split}.txt"):
         image = path / "JPEGImages" / f"{name}.jpg"
-        size, things = read_voc_annotation(path / "Annotations" / f"{name}.xml", image, classes)
+        size, objects = read_voc_annotation(path / "Annotations" / f"{name}.xml", image, classes)
         boxes = [
-            {"category_id": classes.index(label), "bbox": corners, "bbox_mode": BoxMode.XYXY_ABS}
-            for label, corners, _ in things
+            {"category_id": classes.index(thing.label), "bbox": thing.corners, "bbox_mode": BoxMode.XYXY_ABS}
+            for thing in objects
         ]
         records.append({"file_name": str(image), "image_id": name, **size, "annotations": boxes})
     return require_files(records)
@@ -53,28 +54,39 @@ def year_of_voc(path: Path, split: str) -> int | None:
     return int(years.pop()) if len(years) == 1 else None
 
 
+class VOCObject(NamedTuple):
+    """An object of an annotation."""
+
+    label: str
+    corners: list[float]  # x0, y0, x1, y1 in px
+    is_difficult: bool
+
+
 def read_voc_annotation(
     file: Path, image: Path, classes: tuple[str, ...] = ()
-) -> tuple[dict[str, int], list[tuple[str, list[float], bool]]]:
-    """``height`` and ``width`` in px, and of every object its class, [x0, y0, x1, y1] in px, whether it is difficult.
+) -> tuple[dict[str, int], list[VOCObject]]:
+    """``height`` and ``width`` in px, and the objects.
 
     The size is that of ``image`` where the annotation has none. Raises UserError: no XML, an object without a box or of
     no class, or of none of ``classes`` where there are some.
     """
     with translated(f"reading {file}", content=True):
-        tree, things = ElementTree.parse(file).getroot(), []
-        for thing in tree.findall("object"):
-            label = thing.findtext("name", "").strip()
-            if not label or (classes and label not in classes):
-                raise ValueError(f"class {label!r}, expected {classes or 'a name'}; voc_xml takes any")
-            x0, y0, x1, y1 = (float(thing.findtext(f"bndbox/{side}", f"no {side}")) for side in CORNERS)
-            # VOC counts pixels from 1 and includes the last one.
-            difficult = thing.findtext("difficult", "").strip().lower()
-            if difficult not in DIFFICULT:
-                raise ValueError(f"difficult {difficult!r}, expected 0 or 1")
-            things.append((label, [x0 - 1.0, y0 - 1.0, x1, y1], DIFFICULT[difficult]))
-        height, width = (int(tree.findtext(f"size/{side}") or 0) for side in ("height", "width"))
-    return {"height": height, "width": width} if height and width else read_size(image), things
+        tree = ElementTree.parse(file).getroot()
+        objects = [_read_object(element, classes) for element in tree.findall("object")]
+        size = {side: int(tree.findtext(f"size/{side}") or 0) for side in ("height", "width")}
+    return size if all(size.values()) else read_size(image), objects
+
+
+def _read_object(element: ElementTree.Element, classes: tuple[str, ...]) -> VOCObject:
+    label = element.findtext("name", "").strip()
+    if not label or (classes and label not in classes):
+        raise ValueError(f"class {label!r}, expected {classes or 'a name'}; voc_xml takes any")
+    x0, y0, x1, y1 = (float(element.findtext(f"bndbox/{side}", f"no {side}")) for side in CORNERS)
+    difficult = element.findtext("difficult", "").strip().lower()
+    if difficult not in DIFFICULT:
+        raise ValueError(f"difficult {difficult!r}, expected 0 or 1")
+    # VOC counts pixels from 1 and includes the last one.
+    return VOCObject(label, [x0 - 1.0, y0 - 1.0, x1, y1], DIFFICULT[difficult])
 
 
 LABEL_LAYOUT_REGISTRY.register(LabelLayout("voc", "FOLDER:SPLIT", load_voc, voc_metadata))
