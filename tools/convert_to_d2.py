@@ -25,6 +25,7 @@ from revisit.plugins import import_modules
 
 def main() -> None:
     args = parse_args()
+    from projects.Weights.export import as_card_says
     from revisit.checkpoint.backbone_file import check_output, write_tensors
     from revisit.checkpoint.convert import as_rgb, convert, stated_flags
     from revisit.checkpoint.flags import write_flags
@@ -45,6 +46,8 @@ def main() -> None:
 
         checkpoint, notes = chosen(checkpoint, args.weights_of, args.strip, args.drop)
     weights = convert(checkpoint, args.source, source.name, stated)
+    found = weights.source
+    weights = as_card_says(weights, source)
     if args.recalibrate:
         from projects.Weights.recalibration import recalibrate
 
@@ -59,7 +62,7 @@ def main() -> None:
     # Found by name in any model.
     beside = {"__author__": f"Revisit ({weights.source})", "matching_heuristics": True}
     write_tensors(weights.tensors | weights.parts, args.output, write_beside, **beside)
-    report(args, weights, notes)
+    report(args, weights, found, notes)
 
 
 def parse_args() -> argparse.Namespace:
@@ -86,12 +89,12 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def report(args: argparse.Namespace, weights: object, notes: list[str]) -> None:
+def report(args: argparse.Namespace, weights: object, found: str, notes: list[str]) -> None:
     from revisit.checkpoint.flags import flags_path
     from revisit.checkpoint.sources import source_layouts
 
-    layout = f"{weights.source} layout"
-    shared = source_layouts()[weights.source].SHARED_WITH
+    layout = f"{found} layout"
+    shared = source_layouts()[found].SHARED_WITH
     if shared and args.source == "auto":
         layout = f"{layout} ({shared})"
     more = f", and {len(weights.parts)} of pyramid and box head" if weights.parts else ""

@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 from projects.Weights.resnet import in_libraries
 from revisit.checkpoint.convert import BackboneWeights
+from revisit.checkpoint.sources import source_layouts
 from revisit.errors import expect
 from revisit.modeling.backbone.description import Tensors
 
@@ -81,6 +83,18 @@ def model_card(backbone: BackboneWeights, weights: Path, library: str) -> str:
         scaled = [round(level / 255, 6) for level in levels]
         facts |= {f"{name}_list": scaled, name: str(scaled)[1:-1], f"{name}_255": str(levels)[1:-1]}
     return _CARD.format(snippets="\n".join(card.snippets[other].format(**facts) for other in order), **facts)
+
+
+def as_card_says(weights: BackboneWeights, file: Path) -> BackboneWeights:
+    """With origin and licence of the model card beside the file that they were read from, if it has its checksum."""
+    card = file.with_suffix(".md")
+    text = card.read_text(errors="replace") if card.is_file() else ""
+    if hashlib.sha256(file.read_bytes()).hexdigest() not in text:
+        return weights
+    origin = re.search(r"^\| Trained \| (.*); nothing else is on record \|$", text, re.M)
+    licence = re.search(r"^Licence: (.*?): that (under which|of the weights)", text, re.M)
+    is_known = origin is not None and origin[1].partition(":")[0] in source_layouts()
+    return weights._replace(origin=origin[1] if is_known else weights.origin, licence=licence[1] if licence else "")
 
 
 def _licence_in_words(backbone: BackboneWeights) -> str:

@@ -16,7 +16,7 @@ from PIL import Image
 from runs import assert_same
 from trees import refused
 
-from projects.Weights.export import library_tensors, model_card
+from projects.Weights.export import as_card_says, library_tensors, model_card
 from revisit.checkpoint.backbone_file import load_backbone, write_tensors
 from revisit.checkpoint.convert import BackboneWeights, convert
 from revisit.checkpoint.flags import flags_path, flags_to_config
@@ -62,6 +62,26 @@ def test_export_then_conversion_is_the_identity_and_the_snippets_run(name, suffi
         names: dict[str, object] = {}
         exec(code, names)
         assert (names["model"](x) - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("origin", "licence"),
+    [
+        ("moco: moco_v2.pth.tar", "CC BY-NC 4.0, non-commercial"),
+        ("revisit: a.pth, MoCo, seed 1", "unknown: as no"),
+        ("", ""),
+    ]
+    + [("revisit: a.pth", "")],
+)
+def test_origin_and_licence_come_back_by_the_card_of_the_very_weights(origin, licence, tmp_path):
+    file = tmp_path / "a.pth"
+    file.write_bytes(b"weights")
+    backbone = weights_under({}, {"res2.0.conv1.weight": torch.zeros(1)}, origin)._replace(licence=licence)
+    file.with_suffix(".md").write_text(model_card(backbone, file, "timm"))
+    found = as_card_says(weights_under({}, origin="torchvision: a.pth"), file)
+    assert (found.origin, found.licence) == (origin or "torchvision: a.pth", licence)
+    file.write_bytes(b"others")
+    assert as_card_says(weights_under({}, origin="torchvision: a.pth"), file).origin == "torchvision: a.pth"
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -216,6 +236,7 @@ def test_docs_commands_in_their_order(output, tmp_path):
     assert yaml.safe_load((output / "moco.yaml").read_text())["source"] == origin
     assert f"from {origin}" in printed[1]
     assert f"| Trained | {origin};" in (output / "moco_timm.md").read_text()
+    assert yaml.safe_load((output / "timm.yaml").read_text())["licence"] == "CC BY-NC 4.0, non-commercial"
     assert "timm layout, ResNet-18" in printed[2]  # a source that was named is not explained
     assert "from revisit: model_final.pth, 10 iterations, seed 7" in printed[3]
     assert "torchvision layout (torchvision, timm, VirTex's hub, and the released" in printed[4]
