@@ -11,8 +11,9 @@ from projects.Distillation.teacher import SameTeacher, Teacher, load_teacher
 from revisit.errors import expect
 from revisit.files import is_url
 from revisit.keys import POSITIVE, declare, number
-from revisit.modeling.bn_groups import check_whole_batch, group_batch_norm, whole_batch
+from revisit.modeling.bn_groups import check_whole_batch, whole_batch
 from revisit.modeling.distributed import gather_rows, gather_rows_with_gradient
+from revisit.modeling.grouped_batch_norm import group_batch_norm
 from revisit.modeling.losses.queue_scores import at_least_float32
 from revisit.modeling.meta_arch.pretraining import Pretraining, all_passes, unit_rows
 from revisit.modeling.monitors import feature_std

@@ -144,7 +144,7 @@ class ObjectMoCo(KNNMoCo):
         kept: list[dict[str, Tensor]] = []
         network = [below(backbone)] if self.image_weight else []  # MODEL.COMPILE would compile for each hook anew
         hooks = [each.register_forward_hook(lambda _, __, maps: kept.append(maps)) for each in network]
-        maps = backbone((images - self.pixel_mean) / self.pixel_std)
+        maps = backbone(self.normalized(images))
         for hook in hooks:
             hook.remove()
         pooler, flat = roi_heads.pooler, boxes.flatten(0, 1)

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from projects.OtherObjectives.all_views import AllViews, Objective
 from revisit.keys import SWITCH, declare, integer, number
-from revisit.modeling.bn_groups import group_batch_norm, whole_batch
+from revisit.modeling.bn_groups import whole_batch
 from revisit.modeling.distributed import unwrap
+from revisit.modeling.grouped_batch_norm import group_batch_norm
 from revisit.modeling.meta_arch.pretraining import all_passes, unit_rows
 from revisit.modeling.momentum import MomentumUpdate, momentum_copy
 from revisit.modeling.projection_head import BNProjectionHead

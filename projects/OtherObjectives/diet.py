@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from revisit.keys import SHARE, declare, integer
-from revisit.modeling.bn_groups import group_batch_norm, whole_batch
+from revisit.modeling.bn_groups import whole_batch
+from revisit.modeling.grouped_batch_norm import group_batch_norm
 from revisit.modeling.meta_arch.pretraining import Pretraining, all_passes
 
 from detectron2.config import CfgNode

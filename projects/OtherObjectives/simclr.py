@@ -10,8 +10,10 @@ from torch import Tensor
 
 from projects.OtherObjectives.all_views import AllViews, Objective
 from revisit.keys import POSITIVE, declare, integer
-from revisit.modeling.bn_groups import group_batch_norm, whole_batch
+from revisit.modeling.bn_groups import whole_batch
 from revisit.modeling.distributed import gather_rows_with_gradient
+from revisit.modeling.grouped_batch_norm import group_batch_norm
+from revisit.modeling.losses.contrastive import info_nce
 from revisit.modeling.projection_head import BNProjectionHead, ProjectionHead
 
 from detectron2.config import CfgNode
@@ -30,7 +32,7 @@ def nt_xent(anchors: Tensor, positives: Tensor, temperature: float) -> tuple[Ten
 
         z   = [anchors, positives]
         n_i = logsumexp_n z_i . z_n / tau, over the rows n of other images
-        L   = mean_i [ logaddexp(s_i, n_i) - s_i ],  s_i = z_i . z_partner(i) / tau
+        L   = info_nce(s_i, n_i),  s_i = z_i . z_partner(i) / tau
 
     of (B, C) unit rows of two views of the same images, of all processes. Returns L, a scalar, and n_i of the
     positives, (B,).
@@ -40,7 +42,7 @@ def nt_xent(anchors: Tensor, positives: Tensor, temperature: float) -> tuple[Ten
     scores = rows @ rows.T / temperature
     negatives = scores.masked_fill(images[:, None] == images, -torch.inf).logsumexp(dim=1)
     partner = (anchors * positives).sum(dim=1).repeat(2) / temperature
-    return (torch.logaddexp(partner, negatives) - partner).mean(), negatives[len(anchors) :]
+    return info_nce(partner, negatives), negatives[len(anchors) :]
 
 
 @META_ARCH_REGISTRY.register()
@@ -66,7 +68,7 @@ class SimCLR(AllViews):
 
         def neighbor_loss(keys: Tensor) -> Tensor:
             scores = (positives.flatten(0, 1)[:, None] * keys).sum(dim=2) / self.temperature
-            return (torch.logaddexp(scores, negatives) - scores).mean()
+            return info_nce(scores, negatives)
 
         loss = torch.stack([loss for loss, _ in found]).mean()
         return Objective(loss, encoded["anchors"], encoded["anchors_g"], neighbor_loss)

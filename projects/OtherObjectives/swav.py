@@ -12,8 +12,9 @@ from torch.nn import functional as F
 from projects.OtherObjectives.all_views import AllViews, Objective
 from revisit.errors import expect
 from revisit.keys import POSITIVE, declare, integer, number
-from revisit.modeling.bn_groups import group_batch_norm, whole_batch
+from revisit.modeling.bn_groups import whole_batch
 from revisit.modeling.distributed import gather_rows, unwrap
+from revisit.modeling.grouped_batch_norm import group_batch_norm
 from revisit.modeling.neighbors import late_start
 from revisit.modeling.projection_head import BNProjectionHead
 from revisit.modeling.queue import AlignedQueue

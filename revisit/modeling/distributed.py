@@ -41,6 +41,11 @@ def gather_rows(rows: Tensor) -> Tensor:
     return start_gather(rows)()
 
 
+def own_share(rows: Tensor) -> Tensor:
+    """This process's (B/P, ...) of rows (B, ...) of all processes, in order of rank."""
+    return rows.chunk(comm.get_world_size())[comm.get_rank()]
+
+
 def gather_rows_with_gradient(rows: Tensor) -> Tensor:
     """(B/P, ...) on each process -> (B, ...) on all of them, in order of rank, with gradient to each."""
     return torch.cat(all_gather(rows.contiguous())) if comm.get_world_size() > 1 else rows

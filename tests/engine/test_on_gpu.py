@@ -25,7 +25,7 @@ from revisit.engine.step_cost import step_cost
 from revisit.engine.train_step import TrainStep
 from revisit.evaluation.classifiers import knn_classify
 from revisit.evaluation.features import Features
-from revisit.modeling.bn_groups import PooledBatchNorm2d
+from revisit.modeling.grouped_batch_norm import PooledBatchNorm2d
 from revisit.modeling.losses.queue_scores import nearest_rows
 
 from detectron2.config import CfgNode

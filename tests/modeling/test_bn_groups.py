@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from true_steps import take_steps
 
 from revisit.errors import UserError
-from revisit.modeling.bn_groups import BNGroups, bn_groups, group_batch_norm, whole_batch
+from revisit.modeling.bn_groups import BNGroups, bn_groups, whole_batch
+from revisit.modeling.grouped_batch_norm import group_batch_norm
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.modeling.shuffle_bn import shuffle_permutation
 

@@ -1,18 +1,16 @@
 """The losses against their formulas (docs/method.md: Losses), term by term in float64 with numpy and loops, however
 many scores may be in memory at once."""
 
-import inspect
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from methods import edit
 from tiny import direct_losses, loss_inputs, random_views, step, tiny_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from revisit.modeling.losses import contrastive
-from revisit.modeling.losses.contrastive import contrastive_losses
+from revisit.modeling.losses.contrastive import contrastive_losses, info_nce
 from revisit.modeling.losses.queue_scores import log_sum_exp, nearest_rows
 
 TAU = 0.2
@@ -122,17 +120,36 @@ def test_log_sum_exp_has_the_softmax_mean_row_as_gradient():
 
 
 @pytest.mark.parametrize("max_scores", [0, 2])
-def test_an_edit_of_the_formula_changes_training(monkeypatch, max_scores):
-    """One formula: whoever edits it and tries it on a toy trains by it on a long queue, too."""
+@pytest.mark.parametrize(
+    ("loss", "function", "formula"),
+    [
+        ("loss_inst", info_nce, "(torch.logaddexp(positive_scores, lse) - positive_scores).mean()"),
+        ("loss_nn", contrastive_losses, "(lse - (p * mean_row).sum(dim=1)).mean()"),
+    ],
+)
+def test_an_edited_formula_changes_training(monkeypatch, max_scores, loss, function, formula):
+    """One formula: an edit that is tried on a toy also trains a long queue, which is read in parts."""
     model, views = tiny_model("MOCO.MAX_SCORES", max_scores).train(), random_views(4)
     before, _ = step(model, views)
-    edited = inspect.getsource(contrastive).replace("- positive_score).mean()", "- positive_score).mean() * 10")
-    names = {}
-    exec(compile(edited, contrastive.__file__, "exec"), names)
-    monkeypatch.setattr(contrastive_losses, "__code__", names["contrastive_losses"].__code__)
+    edit(monkeypatch, function, formula, f"10 * {formula}")
     model.pending_keys.clear()
     after, _ = step(model, views)
-    assert after["loss_inst"].item() == pytest.approx(10 * before["loss_inst"].item(), rel=1e-5)
+    assert after[loss].item() == pytest.approx(10 * before[loss].item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("max_scores", [0, 100])
+def test_each_positive_may_have_its_own_temperature(max_scores):
+    x = loss_inputs(3)
+    names = ("positives", "anchors", "queue", "positives_g", "queue_g")
+    temperatures = torch.tensor([[0.1], [0.2], [0.4]], dtype=torch.float64)
+    losses = contrastive_losses(**x, temperature=temperatures, num_neighbors=5, max_scores=max_scores)
+    expected = []
+    for j, tau in enumerate(temperatures.flatten().tolist()):
+        p, a, queue, p_g, queue_g = (x[name].numpy() for name in names)
+        expected.append(direct_losses(p[:, [j]], a, queue, p_g[:, [j]], queue_g, k=5, tau=tau))
+    inst, nearest = np.mean(expected, axis=0)
+    assert losses["loss_inst"].item() == pytest.approx(inst, rel=1e-9)
+    assert losses["loss_nn"].item() == pytest.approx(nearest, rel=1e-9)
 
 
 class Products(TorchDispatchMode):

@@ -28,7 +28,8 @@ from revisit.errors import UserError
 from revisit.keys import check_values
 from revisit.modeling.backbone.description import describe
 from revisit.modeling.backbone.resnet import ResNetDescription
-from revisit.modeling.bn_groups import BNGroups, group_batch_norm
+from revisit.modeling.bn_groups import BNGroups
+from revisit.modeling.grouped_batch_norm import group_batch_norm
 
 from detectron2.modeling import build_backbone, build_model
 from detectron2.structures import Boxes, Instances

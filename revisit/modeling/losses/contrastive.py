@@ -6,6 +6,12 @@ from torch import Tensor
 from revisit.modeling.losses.queue_scores import MAX_SCORES, at_least_float32, log_sum_exp, nearest_rows
 
 
+def info_nce(positive_scores: Tensor, lse: Tensor) -> Tensor:
+    """InfoNCE, a scalar: the mean of logaddexp(s, lse) - s, over scores s of positives with the log-sum-exp of their
+    negatives' scores, which are of one shape or broadcast."""
+    return (torch.logaddexp(positive_scores, lse) - positive_scores).mean()
+
+
 def contrastive_losses(
     positives: Tensor,
     anchors: Tensor,
@@ -13,7 +19,7 @@ def contrastive_losses(
     positives_g: Tensor | None = None,
     queue_g: Tensor | None = None,
     *,
-    temperature: float,
+    temperature: float | Tensor,
     num_neighbors: int = 0,
     max_scores: int = MAX_SCORES,
 ) -> dict[str, Tensor]:
@@ -35,7 +41,7 @@ def contrastive_losses(
         positives_g: (B, L, Cg) unit rows before the head. Without it and ``queue_g`` neighbours are
             mined after the head, by s_ijn itself.
         queue_g: (K, Cg) unit rows Q_g; row n comes from the same anchor as row n of ``queue``.
-        temperature: tau > 0.
+        temperature: tau > 0, or one for each positive, (L, 1).
         num_neighbors: k, 0 <= k <= K.
         max_scores: scores in memory at once; a longer queue is read in parts. 0: no limit.
 
@@ -43,15 +49,16 @@ def contrastive_losses(
         ``loss_inst`` and, if k > 0, ``loss_nn``: scalars, float32 whatever autocast says (float64 in, float64 out).
     """
     with torch.autocast(positives.device.type, enabled=False):
-        p, a = at_least_float32(positives) / temperature, at_least_float32(anchors)
-        positive_score = (p * a[:, None]).sum(dim=2).flatten()  # p_ij . a_i / tau, (B*L,)
+        p = at_least_float32(positives) / temperature
+        a = at_least_float32(anchors)
+        positive_scores = (p * a[:, None]).sum(dim=2).flatten()  # p_ij . a_i / tau, (B*L,)
         p = p.flatten(0, 1)
         lse = log_sum_exp(p, queue, max_scores)  # (B*L,)
-        losses = {"loss_inst": (torch.logaddexp(positive_score, lse) - positive_score).mean()}
+        losses = {"loss_inst": info_nce(positive_scores, lse)}
         if num_neighbors:
-            before_head = positives_g is not None and queue_g is not None
-            rows, ring = (positives_g, queue_g) if before_head else (positives, queue)
-            neighbors = nearest_rows(rows.flatten(0, 1), ring, num_neighbors, max_scores)
+            if positives_g is None or queue_g is None:
+                positives_g, queue_g = positives, queue
+            neighbors = nearest_rows(positives_g.flatten(0, 1), queue_g, num_neighbors, max_scores)
             mean_row = at_least_float32(queue[neighbors]).mean(dim=1)  # (B*L, C); its score is the mean of the scores
             losses["loss_nn"] = (lse - (p * mean_row).sum(dim=1)).mean()
         return losses

@@ -33,19 +33,20 @@ class KNNMoCo(MinesNeighbors, MoCo):
         point at the scores of the rows that they will replace. ``queue`` may be another one.
         """
         queue = queue or self.queue
-        k = self.num_neighbors if self.neighbor_weight else 0
-        mining = {}
-        if k and (self.mine_before_head or self.enqueue_first):  # else by the scores themselves, in Q_h
+        options = {"temperature": self.temperature, "max_scores": self.max_scores}
+        if self.neighbor_weight:
             rows, ring = self.mining_space(encoded.positives, encoded.positives_g)
-            mining = {"positives_g": rows, "queue_g": self.mined_ring(ring, queue)}
-        options = {"temperature": self.temperature, "num_neighbors": k, "max_scores": self.max_scores}
-        losses = contrastive_losses(encoded.positives, encoded.anchors, queue.keys, **mining, **options)
-        return losses | ({"loss_nn": self.weighted(losses["loss_nn"])} if k else {})
+            mined = self.mined_ring(ring, queue)
+            options |= {"positives_g": rows, "queue_g": mined, "num_neighbors": self.num_neighbors}
+        losses = contrastive_losses(encoded.positives, encoded.anchors, queue.keys, **options)
+        if "loss_nn" in losses:
+            losses["loss_nn"] = self.weighted(losses["loss_nn"])
+        return losses
 
     def monitors(self, batch: dict, encoded: Encoded) -> dict[str, Tensor]:
         """MoCo's, and ``neighbor_purity`` where the data has classes, from the first step on."""
         values = super().monitors(batch, encoded)
         if "label" in batch:
-            large = encoded.positives[:, 0], encoded.positives_g[:, 0]
-            values["neighbor_purity"] = self.purity(*large, batch["label"])
+            large, large_g = encoded.positives[:, 0], encoded.positives_g[:, 0]
+            values["neighbor_purity"] = self.purity(large, large_g, batch["label"])
         return values

@@ -1,6 +1,5 @@
 """MoCo-v2 with one or several positives per anchor, as a Detectron2 meta-architecture."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,10 +8,10 @@ import torch
 from torch import Tensor
 
 from revisit.data.to_device import to_device
-from revisit.errors import UserError, expect
-from revisit.keys import POSITIVE, SWITCH, declare, integer, number, one_of
-from revisit.modeling.bn_groups import FEW_VALUES, BNGroups, bn_groups, group_batch_norm, values_of_group
-from revisit.modeling.distributed import start_gather
+from revisit.keys import POSITIVE, declare, integer, number, one_of
+from revisit.modeling.bn_groups import bn_groups, check_groups, notes_of_groups
+from revisit.modeling.distributed import own_share, start_gather
+from revisit.modeling.grouped_batch_norm import group_batch_norm
 from revisit.modeling.losses.contrastive import contrastive_losses
 from revisit.modeling.losses.queue_scores import MAX_SCORES
 from revisit.modeling.meta_arch.pretraining import Pretraining, positive_passes, unit_rows
@@ -20,6 +19,7 @@ from revisit.modeling.momentum import MomentumUpdate, momentum_copy
 from revisit.modeling.monitors import contrast_accuracy, feature_std
 from revisit.modeling.projection_head import ProjectionHead
 from revisit.modeling.queue import AlignedQueue, KeepsKeys, QueueUpdate
+from revisit.modeling.queue_size import check_queue_size, iterations_to_fill, notes_of_queue_size
 from revisit.modeling.shuffle_bn import scatter_shuffled, shuffle_permutation
 
 from detectron2.config import CfgNode
@@ -28,26 +28,7 @@ from detectron2.modeling import META_ARCH_REGISTRY
 from detectron2.utils import comm
 from detectron2.utils.events import get_event_storage
 
-PAPERS_QUEUE = 65536  # rows
-
-
-def half_of(cfg: CfgNode, images: int) -> int:
-    """Rows that half the training images leave in a queue, in whole batches, at most the paper's."""
-    method = META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)
-    keys = method.keys_of_image(cfg) if issubclass(method, MoCo) else 1
-    batch = cfg.SOLVER.IMS_PER_BATCH
-    return min(PAPERS_QUEUE // keys, max(batch, images // 2 // batch * batch)) * keys
-
-
 moco = partial(declare, read_by="MoCo")
-moco(
-    "MOCO.QUEUE_SIZE",
-    PAPERS_QUEUE,
-    "K, rows of the queue. 0: those of half the training images, in whole batches, at most the paper's.",
-    integer(0, 2**24, "rows"),
-    paper=PAPERS_QUEUE,
-    by_images=half_of,
-)
 moco("MOCO.QUEUE_DTYPE", "float32", "Of the queue in memory.", one_of("float32", "bfloat16", "float16"))
 moco(
     "MOCO.MAX_SCORES",
@@ -59,37 +40,6 @@ moco(
 moco("MOCO.TEMPERATURE", 0.2, "tau.", POSITIVE, paper=0.2)
 moco("MOCO.MOMENTUM", 0.995, "m; the paper's rows before '+m' have 0.999.", number(0, 0.9999999), paper=0.995)
 moco("MOCO.EMBEDDING_DIM", 128, "C, width after the projection head.", integer(1, 2**14), paper=128)
-moco(
-    "MOCO.BN_GROUP",
-    128,
-    "Images that share batch statistics: a part of a process's pass, or whole passes of neighbouring processes. 0: the "
-    "pass of each process. Each of the paper's two GPUs ran 128. Networks without batch norm do not read it.",
-    integer(unit="images"),
-    paper=128,
-)
-moco(
-    "MOCO.FILL_QUEUE_FIRST",
-    False,
-    "Keep the learning rate at 0 until keys have replaced the queue's random rows, which would spoil good weights.",
-    SWITCH,
-)
-moco("MOCO.SHUFFLE_BN", True, "Shuffle the momentum encoder's images over these groups.", SWITCH, paper=True)
-
-
-def _notes_of_groups(cfg: CfgNode, groups: BNGroups) -> list[str]:
-    """Of batch statistics that may tell which key belongs to which positive, and of those of few values."""
-    name = f"MOCO.BN_GROUP {cfg.MOCO.BN_GROUP}"
-    if values_of_group(cfg, groups.images) < FEW_VALUES:
-        few = f"{name} normalises the smallest map by fewer than {FEW_VALUES} values, which tell images apart poorly"
-        return [f"{few}: take larger groups, or larger views"]
-    if not cfg.MOCO.SHUFFLE_BN or groups.count > 1:
-        return []
-    half = groups.images // 2
-    splits = groups.images % 2 == 0 and values_of_group(cfg, half) >= FEW_VALUES
-    return [
-        f"{name} is all that runs at a time, so MOCO.SHUFFLE_BN has no other group, and batch statistics may tell "
-        f"which key belongs to which positive: take {f'MOCO.BN_GROUP {half}' if splits else 'a larger batch'}"
-    ]
 
 
 @dataclass(frozen=True)
@@ -136,35 +86,16 @@ class MoCo(KeepsKeys, Pretraining):
 
     @classmethod
     def check(cls, cfg: CfgNode, share: int) -> None:
-        keys, size = cfg.SOLVER.IMS_PER_BATCH * cls.keys_of_image(cfg), cfg.MOCO.QUEUE_SIZE
-        expect(keys <= size, f"MOCO.QUEUE_SIZE {size} is smaller than the global batch of {keys} keys")
-        groups = bn_groups(cfg, share)
-        if groups and values_of_group(cfg, groups.images) == 1:
-            alone = f"MOCO.BN_GROUP {cfg.MOCO.BN_GROUP} normalises a map of one place by one image alone"
-            raise UserError(f"{alone}, which makes all images alike: expected larger groups, or larger views")
+        check_queue_size(cfg)
+        check_groups(cfg, share)
 
     @classmethod
     def notes(cls, cfg: CfgNode, num_images: int, share: int) -> list[str]:
-        """Of a queue that holds a whole epoch or more (the paper's holds 0.55), and of groups of batch norm. Raises
-        UserError for a queue that the run does not fill, with MOCO.FILL_QUEUE_FIRST."""
-        size, batch, notes = cfg.MOCO.QUEUE_SIZE, cfg.SOLVER.IMS_PER_BATCH, []
-        wait, length = cls.iterations_before_learning(cfg), cfg.SOLVER.MAX_ITER
-        in_vain = f"MOCO.FILL_QUEUE_FIRST True keeps the rate at 0 for {wait} iterations, and the run has {length}"
-        expect(wait < length, f"{in_vain}: expected a longer run, or a smaller MOCO.QUEUE_SIZE")
-        each = cls.keys_of_image(cfg)
-        if size >= num_images * each:
-            notes.append(
-                f"MOCO.QUEUE_SIZE {size} is {size / num_images / each:.1f} times the {num_images} images, so an "
-                f"image's own older keys are among its negatives: take about {max(batch, num_images // 2) * each}"
-            )
-        groups = bn_groups(cfg, share)
-        return notes + (_notes_of_groups(cfg, groups) if groups else [])
+        return [*notes_of_queue_size(cfg, num_images), *notes_of_groups(cfg, share)]
 
     @classmethod
     def iterations_before_learning(cls, cfg: CfgNode) -> int:
-        """Those that fill the queue, with MOCO.FILL_QUEUE_FIRST."""
-        keys = cfg.SOLVER.IMS_PER_BATCH * cls.keys_of_image(cfg)
-        return math.ceil(cfg.MOCO.QUEUE_SIZE / keys) if cfg.MOCO.FILL_QUEUE_FIRST else 0
+        return iterations_to_fill(cfg)
 
     @classmethod
     def keys_of_image(cls, cfg: CfgNode) -> int:
@@ -179,14 +110,12 @@ class MoCo(KeepsKeys, Pretraining):
         return {"keys": self.embedding_dim}
 
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
-        # Keys travel while the positives are encoded.
         finish_keys = self.start_keys(*(batch[name] for name in self.key_inputs))
-        encoded = self.encode_positives(batch)
+        encoded = self.encode_positives(batch)  # while keys travel
         keys = finish_keys()
-        pending = {name: keys.pop(name) for name in self.queue.names}
-        self.keep_keys(batch, pending)
-        anchors = pending["keys"].chunk(comm.get_world_size())[comm.get_rank()]
-        encoded = replace(encoded, anchors=anchors, **keys)
+        rings = {name: keys.pop(name) for name in self.queue.names}
+        self.keep_keys(batch, rings)
+        encoded = replace(encoded, anchors=own_share(rings["keys"]), **keys)
         self.log_monitors(batch, encoded)
         return self.losses(encoded)
 
@@ -209,11 +138,19 @@ class MoCo(KeepsKeys, Pretraining):
 
     @torch.no_grad()
     def start_keys(self, *anchors: Tensor) -> Callable[[], dict[str, Tensor]]:
-        """Encode this process's share of the anchors, the arguments of ``encode_anchors``. The call that is returned
-        gives what that does: the queue's rows of all processes' anchors, (keys, width), and the rest of its own.
+        """Encode the anchors and start the gather.
 
-        With shuffle-BN the uint8 anchors change places between groups first, and the keys come back in
-        the order of the global batch (docs/method.md: Batch statistics).
+        Returns a function that waits for it and returns all processes' keys.
+
+        With shuffle-BN the uint8 anchors change places between groups first, and the keys come back in the order of
+        the global batch (docs/method.md: Batch statistics).
+
+        Args:
+            anchors: this process's share of what ``encode_anchors`` takes.
+
+        Returns:
+            A function. It returns the rows of the queue's rings, (keys, width), of all processes' anchors, and what
+            else ``encode_anchors`` returns of this process's.
         """
         if self.shuffle_bn:
             global_batch = len(anchors[0]) * comm.get_world_size()
@@ -225,13 +162,14 @@ class MoCo(KeepsKeys, Pretraining):
         gathered = start_gather(torch.cat([own.pop(name) for name in widths], dim=-1))
 
         def finish() -> dict[str, Tensor]:
-            keys, returned = gathered(), own
+            keys = gathered()
+            others = own
             if self.shuffle_bn:
-                places = permutation.argsort()
-                keys = keys[to_device(places, keys.device)]
-                returned = {name: scatter_shuffled(rows, places) for name, rows in own.items()}
-            rows = keys.flatten(0, -2).split(list(widths.values()), dim=1)
-            return {**dict(zip(widths, rows, strict=True)), **returned}
+                back = permutation.argsort()
+                keys = keys[to_device(back, keys.device)]
+                others = {name: scatter_shuffled(rows, back) for name, rows in own.items()}
+            rings = keys.flatten(0, -2).split(list(widths.values()), dim=1)
+            return dict(zip(widths, rings, strict=True)) | others
 
         return finish
 

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from revisit.data.to_device import to_device
 from revisit.errors import UserError
 from revisit.keys import declare, integer
+from revisit.modeling.losses.queue_scores import at_least_float32
 
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase
@@ -105,7 +106,11 @@ class Pretraining(nn.Module):
 
     def feature_map(self, backbone: nn.Module, images: Tensor) -> Tensor:
         """The last map of g, or of another ``backbone``; (B, 3, H, W) uint8 RGB -> (B, Cg, h, w)."""
-        return backbone((to_device(images, self.device) - self.pixel_mean) / self.pixel_std)[self.feature]
+        return backbone(self.normalized(images))[self.feature]
+
+    def normalized(self, images: Tensor) -> Tensor:
+        """Images (B, 3, H, W) uint8 RGB, less MODEL.PIXEL_MEAN and over MODEL.PIXEL_STD, on the model's device."""
+        return (to_device(images, self.device) - self.pixel_mean) / self.pixel_std
 
     def pooled(self, backbone: nn.Module, images: Tensor) -> Tensor:
         """``feature_map`` averaged over its places, (B, Cg)."""
@@ -133,7 +138,7 @@ class Pretraining(nn.Module):
 
 def unit_rows(x: Tensor) -> Tensor:
     """Rows divided by their Euclidean norm, in float32 under autocast."""
-    return F.normalize(x.float() if x.dtype != torch.float64 else x, dim=-1)
+    return F.normalize(at_least_float32(x), dim=-1)
 
 
 def positive_passes(batch: dict) -> list[Tensor]:

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import torch
 from commands import launch_forks
-from methods import assert_momentum_networks_follow
+from methods import assert_momentum_networks_follow, edit
 from runs import assert_numbers_are_explained, assert_resumes, train
 from tiny import FEATURE_DIM, freeze_batch_norm, random_views, step, tiny_config, tiny_model
 from torch import Tensor
@@ -16,6 +16,7 @@ from true_steps import take_steps
 
 from projects.OtherObjectives.swav import sinkhorn
 from revisit.engine.setup import make_config
+from revisit.modeling.losses.contrastive import info_nce
 
 from detectron2.utils.events import EventStorage
 
@@ -288,3 +289,12 @@ def test_the_queue_takes_keys_and_features_of_the_anchors(method, encoder):
 
 def test_the_momentum_networks_of_byol_follow_their_own():
     assert_momentum_networks_follow(tiny_model("MODEL.META_ARCHITECTURE", "BYOL"))
+
+
+def test_an_edited_info_nce_changes_both_losses_of_simclr(monkeypatch):
+    model, views = model_of("SimCLR", *NEIGHBORS, "NEIGHBORS.WARMUP_EPOCHS", 0), random_views(BATCH, num_small=SMALL)
+    before, _ = step(model, views)
+    edit(monkeypatch, info_nce, "return ", "return 10 * ")
+    after, _ = step(model, views)
+    for name, loss in after.items():
+        assert loss.item() == pytest.approx(10 * before[name].item(), rel=1e-5), name

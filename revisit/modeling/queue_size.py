@@ -1,0 +1,73 @@
+"""How long MoCo's queue is, and what follows from its length."""
+
+import math
+from functools import partial
+
+from revisit.errors import expect
+from revisit.keys import SWITCH, declare, integer
+
+from detectron2.config import CfgNode
+from detectron2.modeling import META_ARCH_REGISTRY
+
+PAPERS_QUEUE = 65536  # rows
+
+
+def default_queue_size(cfg: CfgNode, images: int) -> int:
+    """Rows of the queue that half the training images fill, in whole batches, and at most the paper's number."""
+    batch, keys = cfg.SOLVER.IMS_PER_BATCH, keys_of_image(cfg)
+    half = images // 2 // batch * batch
+    return min(PAPERS_QUEUE // keys, max(batch, half)) * keys
+
+
+moco = partial(declare, read_by="MoCo")
+moco(
+    "MOCO.QUEUE_SIZE",
+    PAPERS_QUEUE,
+    "K, rows of the queue. 0: those of half the training images, in whole batches, at most the paper's.",
+    integer(0, 2**24, "rows"),
+    paper=PAPERS_QUEUE,
+    by_images=default_queue_size,
+)
+moco(
+    "MOCO.FILL_QUEUE_FIRST",
+    False,
+    "Keep the learning rate at 0 until keys have replaced the queue's random rows, which would spoil good weights.",
+    SWITCH,
+)
+
+
+def keys_of_image(cfg: CfgNode) -> int:
+    """How many rows an image leaves in the queue, by the method of the config."""
+    method = META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)
+    return method.keys_of_image(cfg) if hasattr(method, "keys_of_image") else 1
+
+
+def check_queue_size(cfg: CfgNode) -> None:
+    """Raise UserError for a queue that does not hold a batch."""
+    keys, size = cfg.SOLVER.IMS_PER_BATCH * keys_of_image(cfg), cfg.MOCO.QUEUE_SIZE
+    expect(keys <= size, f"MOCO.QUEUE_SIZE {size} is smaller than the global batch of {keys} keys")
+
+
+def iterations_to_fill(cfg: CfgNode) -> int:
+    """Iterations with a learning rate of 0: those that fill the queue, with MOCO.FILL_QUEUE_FIRST."""
+    if not cfg.MOCO.FILL_QUEUE_FIRST:
+        return 0
+    return math.ceil(cfg.MOCO.QUEUE_SIZE / (cfg.SOLVER.IMS_PER_BATCH * keys_of_image(cfg)))
+
+
+def notes_of_queue_size(cfg: CfgNode, num_images: int) -> list[str]:
+    """A warning of a queue that holds a whole epoch or more; the paper's holds 0.55.
+
+    Raises:
+        UserError: MOCO.FILL_QUEUE_FIRST, and the run does not fill the queue.
+    """
+    wait, length = iterations_to_fill(cfg), cfg.SOLVER.MAX_ITER
+    never = f"MOCO.FILL_QUEUE_FIRST True keeps the rate at 0 for {wait} iterations, and the run has {length}"
+    expect(wait < length, f"{never}: expected a longer run, or a smaller MOCO.QUEUE_SIZE")
+    size, keys = cfg.MOCO.QUEUE_SIZE, num_images * keys_of_image(cfg)
+    if size < keys:
+        return []
+    return [
+        f"MOCO.QUEUE_SIZE {size} is {size / keys:.1f} times the {num_images} images, so an image's own older keys are "
+        f"among its negatives: take about {default_queue_size(cfg, num_images)}"
+    ]
