@@ -1,4 +1,7 @@
-"""Shuffle-BN: anchors that change places, so that batch statistics cannot tell which key belongs to which query."""
+"""Keys of all processes' anchors. With shuffle-BN the anchors are encoded in another order, so that batch statistics
+cannot tell which key belongs to which query."""
+
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -7,8 +10,11 @@ from torch import Tensor
 
 from revisit.data.randomness import Stream, counter_rng
 from revisit.data.to_device import to_device
+from revisit.modeling.distributed import start_gather
 
 from detectron2.utils import comm
+
+Rows = dict[str, Tensor]
 
 
 def shuffle_permutation(global_batch: int, seed: int, iteration: int, part: int = 0) -> np.ndarray:
@@ -16,21 +22,59 @@ def shuffle_permutation(global_batch: int, seed: int, iteration: int, part: int 
     return counter_rng(seed, Stream.SHUFFLE_BN, iteration, part).permutation(global_batch)
 
 
+def start_keys(
+    encode: Callable[..., Rows], anchors: Sequence[Tensor], widths: dict[str, int], permutation: np.ndarray | None
+) -> Callable[[], Rows]:
+    """Encode the anchors and start the gather. Returns a function that waits for it and returns all processes' keys.
+
+    Args:
+        encode: of ``anchors``, rows by name, (B/P, ..., width).
+        anchors: this process's share of the arguments of ``encode``.
+        widths: which rows are keys, and their widths.
+        permutation: the order in which the global batch is encoded (B,); None: as it is.
+
+    Returns:
+        A function. It returns the keys of all processes, (keys, width) by name, in the order of the global batch, and
+        the other rows of this process's anchors as ``encode`` returns them.
+    """
+    if permutation is not None:
+        anchors = [scatter_shuffled(each, permutation) for each in anchors]
+    others = encode(*anchors)
+    gathered = start_gather(torch.cat([others.pop(name) for name in widths], dim=-1))
+
+    def finish() -> Rows:
+        keys, own = gathered(), others
+        if permutation is not None:
+            back = permutation.argsort()
+            keys = keys[to_device(back, keys.device)]
+            own = {name: scatter_shuffled(rows, back) for name, rows in others.items()}
+        rings = keys.flatten(0, -2).split(list(widths.values()), dim=1)
+        return dict(zip(widths, rings, strict=True)) | own
+
+    return finish
+
+
 def scatter_shuffled(rows: Tensor, permutation: np.ndarray) -> Tensor:
-    """This process's part of the shuffled global batch, from its part in order, (B/P, ...) of any dtype, and a
-    permutation (B,) that is the same on all P processes. Every row travels once, straight to who encodes it."""
+    """This process's part of the shuffled global batch.
+
+    Every row travels once, straight to the process that encodes it.
+
+    Args:
+        rows: this process's part of the batch in order, (B/P, ...) of any dtype.
+        permutation: (B,), the same on all P processes.
+    """
     world_size, rank = comm.get_world_size(), comm.get_rank()
     if world_size == 1:
         return rows[to_device(permutation, rows.device)]
     share = len(rows)
     source = permutation // share  # process that holds the image of each shuffled place
     destination = np.arange(len(permutation)) // share
-    mine = permutation % share
-    sends = [mine[(source == rank) & (destination == to)] for to in range(world_size)]
-    places = [np.flatnonzero((source == of) & (destination == rank)) - rank * share for of in range(world_size)]
-    outgoing = rows[to_device(np.concatenate(sends), rows.device)].contiguous()
+    index = permutation % share
+    sent = [index[(source == rank) & (destination == to)] for to in range(world_size)]
+    received = [np.flatnonzero((source == of) & (destination == rank)) - rank * share for of in range(world_size)]
+    outgoing = rows[to_device(np.concatenate(sent), rows.device)].contiguous()
     incoming = torch.empty_like(outgoing)
-    dist.all_to_all_single(incoming, outgoing, [len(p) for p in places], [len(s) for s in sends])
+    dist.all_to_all_single(incoming, outgoing, [len(each) for each in received], [len(each) for each in sent])
     shuffled = torch.empty_like(incoming)
-    shuffled[to_device(np.concatenate(places), rows.device)] = incoming
+    shuffled[to_device(np.concatenate(received), rows.device)] = incoming
     return shuffled

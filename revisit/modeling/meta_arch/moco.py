@@ -7,10 +7,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from revisit.data.to_device import to_device
 from revisit.keys import POSITIVE, declare, integer, number, one_of
 from revisit.modeling.bn_groups import bn_groups, check_groups, notes_of_groups
-from revisit.modeling.distributed import own_share, start_gather
+from revisit.modeling.distributed import own_share
 from revisit.modeling.grouped_batch_norm import group_batch_norm
 from revisit.modeling.losses.contrastive import contrastive_losses
 from revisit.modeling.losses.queue_scores import MAX_SCORES
@@ -20,7 +19,7 @@ from revisit.modeling.monitors import contrast_accuracy, feature_std
 from revisit.modeling.projection_head import ProjectionHead
 from revisit.modeling.queue import AlignedQueue, KeepsKeys, QueueUpdate
 from revisit.modeling.queue_size import check_queue_size, iterations_to_fill, notes_of_queue_size
-from revisit.modeling.shuffle_bn import scatter_shuffled, shuffle_permutation
+from revisit.modeling.shuffle_bn import shuffle_permutation, start_keys
 
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase
@@ -138,40 +137,16 @@ class MoCo(KeepsKeys, Pretraining):
 
     @torch.no_grad()
     def start_keys(self, *anchors: Tensor) -> Callable[[], dict[str, Tensor]]:
-        """Encode the anchors and start the gather.
+        """Encode the anchors, this process's share of what ``encode_anchors`` takes, and start the gather.
 
-        Returns a function that waits for it and returns all processes' keys.
-
-        With shuffle-BN the uint8 anchors change places between groups first, and the keys come back in the order of
-        the global batch (docs/method.md: Batch statistics).
-
-        Args:
-            anchors: this process's share of what ``encode_anchors`` takes.
-
-        Returns:
-            A function. It returns the rows of the queue's rings, (keys, width), of all processes' anchors, and what
-            else ``encode_anchors`` returns of this process's.
+        Returns a function that waits for it and returns all processes' keys (docs/method.md: Batch statistics).
         """
+        permutation = None
         if self.shuffle_bn:
             global_batch = len(anchors[0]) * comm.get_world_size()
             part = len(self.pending_keys)
             permutation = shuffle_permutation(global_batch, self.seed, get_event_storage().iter, part)
-            anchors = [scatter_shuffled(each, permutation) for each in anchors]
-        own = self.encode_anchors(*anchors)
-        widths = self.queue_widths()
-        gathered = start_gather(torch.cat([own.pop(name) for name in widths], dim=-1))
-
-        def finish() -> dict[str, Tensor]:
-            keys = gathered()
-            others = own
-            if self.shuffle_bn:
-                back = permutation.argsort()
-                keys = keys[to_device(back, keys.device)]
-                others = {name: scatter_shuffled(rows, back) for name, rows in own.items()}
-            rings = keys.flatten(0, -2).split(list(widths.values()), dim=1)
-            return dict(zip(widths, rings, strict=True)) | others
-
-        return finish
+        return start_keys(self.encode_anchors, anchors, self.queue_widths(), permutation)
 
     @torch.no_grad()
     def monitors(self, batch: dict, encoded: Encoded) -> dict[str, Tensor]:
