@@ -1,4 +1,4 @@
-"""What pretraining may learn of a detector beside its backbone: the pyramid and the box head, with their flags."""
+"""The parts of a detector that weights may have in addition to the backbone: the pyramid and the box head."""
 
 import logging
 from collections import Counter
@@ -16,14 +16,17 @@ logger = logging.getLogger(__name__)
 
 class Part(NamedTuple):
     title: str
-    place: str  # in a detector, before the part's own names
-    names: tuple[str, ...]  # how these begin
-    flag_keys: tuple[str, ...]  # config keys that its weights are valid under; what has these flags has the part
+    prefix: str  # of its names in a detector
+    names: tuple[str, ...]  # how its own names begin
+    flag_keys: tuple[str, ...]  # config keys that its weights are valid under; the first is in the flags of what has it
 
     def of(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """The part's tensors by their own names, which a converted file has, or a whole model after ``place``."""
-        named = {key.removeprefix(self.place): value for key, value in tensors.items()}
-        return {key: each for key, each in named.items() if key.startswith(self.names) and "num_batches" not in key}
+        """The part's tensors by their own names, from a converted file or from a whole model."""
+        named = {key.removeprefix(self.prefix): value for key, value in tensors.items()}
+        return {key: value for key, value in named.items() if self._owns(key)}
+
+    def _owns(self, key: str) -> bool:
+        return key.startswith(self.names) and "num_batches" not in key
 
 
 _BOX_HEAD = tuple(f"MODEL.ROI_BOX_HEAD.{key}" for key in ("NAME", "POOLER_TYPE", "POOLER_RESOLUTION"))
@@ -39,30 +42,38 @@ def part_flags(tensors: Mapping[str, object], cfg: CfgNode) -> Flags:
 
 
 def parts_that_fit(tensors: dict, flags: Flags, model: dict, cfg: CfgNode, weights: str) -> dict:
-    """The tensors of ``weights`` without the parts that a detector's ``model`` has otherwise, or not at all.
+    """The tensors of ``weights``, without the parts that the detector ``model`` does not have, or has in another form.
 
     Raises:
-        UserError: it has another pyramid; another box head begins anew.
+        UserError: the detector has another pyramid. Another box head starts from random weights.
     """
     for part in PARTS:
-        ours, theirs = part.of(model), part.of(tensors)
+        theirs = part.of(tensors)
         if not theirs or part.flag_keys[0] not in flags:
             continue
-        here = {key: value_of(cfg, key) for key in part.flag_keys} | {key: tuple(x.shape) for key, x in ours.items()}
-        there = flags | {key: tuple(x.shape) for key, x in theirs.items()}
-        wrong = [f"{key} is {here[key]} here and {there.get(key)} there" for key in here if here[key] != there.get(key)]
-        another = f"{weights} has another pyramid: {'; '.join(wrong[:2])}. Change the config"
-        expect(not (ours and wrong and part is PYRAMID), another)
+        ours = part.of(model)
+        here = {key: value_of(cfg, key) for key in part.flag_keys} | _shapes(ours)
+        wrong = _differences(here, flags | _shapes(theirs))
         if ours and not wrong:
             logger.info(f"{len(ours)} of {len(ours)} {part.title} tensors loaded from {weights}")
-        else:
-            logger.info(f"the {part.title} of {weights} is left out: this network has none, or another one")
-            tensors = {key: each for key, each in tensors.items() if key.removeprefix(part.place) not in theirs}
+            continue
+        another = f"{weights} has another pyramid: {'; '.join(wrong[:2])}. Change the config"
+        expect(not ours or part is not PYRAMID, another)
+        logger.info(f"the {part.title} of {weights} is left out: this network has none, or another one")
+        tensors = {key: value for key, value in tensors.items() if key.removeprefix(part.prefix) not in theirs}
     return tensors
 
 
+def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {key: tuple(tensor.shape) for key, tensor in tensors.items()}
+
+
+def _differences(here: Mapping[str, object], there: Mapping[str, object]) -> list[str]:
+    return [f"{key} is {here[key]} here and {there.get(key)} there" for key in here if here[key] != there.get(key)]
+
+
 def without_predictors(tensors: dict, weights: str) -> dict:
-    """The tensors of a network of other classes but for what predicts these."""
+    """The tensors without those that predict classes: the network's classes are others."""
     kept = {key: value for key, value in tensors.items() if not key.startswith(PREDICTORS)}
     if len(kept) < len(tensors):
         logger.info(f"{weights} knows other classes than this data: its predictors of classes begin anew")
@@ -70,16 +81,23 @@ def without_predictors(tensors: dict, weights: str) -> dict:
 
 
 def report_parts(model: Collection[str], missing: Collection[str], weights: str) -> None:
-    """Log how many tensors of every part of a detector came from ``weights``, where more than a backbone came.
+    """Log how many tensors of every part of a detector came from ``weights``, if more than the backbone came.
 
     Args:
-        model: names of all its tensors; ``missing``: of those that keep what they were drawn as.
+        model: names of all its tensors.
+        missing: names of those that ``weights`` does not have.
     """
-    part_of = {key: ".".join(key.split(".")[: 2 if key.startswith(("roi_heads.", "head.")) else 1]) for key in model}
-    total = Counter(part_of.values())
-    absent = Counter(part_of[key] for key in missing if key in part_of)
-    if all(absent[part] == count for part, count in total.items() if part != "backbone"):
-        return
-    parts = [f"{part} {count - absent[part]} of {count}" for part, count in total.items()]
+    total = Counter(map(_part_of, model))
+    absent = Counter(_part_of(key) for key in missing if key in model)
     new = [part for part, count in total.items() if absent[part] == count]
-    logger.info(f"tensors from {weights}: {', '.join(parts)}" + (f"; new: {', '.join(new)}" if new else ""))
+    if {*new, "backbone"} >= total.keys():
+        return
+    counts = ", ".join(f"{part} {count - absent[part]} of {count}" for part, count in total.items())
+    added = f"; new: {', '.join(new)}" if new else ""
+    logger.info(f"tensors from {weights}: {counts}{added}")
+
+
+def _part_of(key: str) -> str:
+    """``backbone`` of a backbone's tensor, ``roi_heads.box_head`` of a head's."""
+    depth = 2 if key.startswith(("roi_heads.", "head.")) else 1
+    return ".".join(key.split(".")[:depth])

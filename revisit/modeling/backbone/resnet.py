@@ -148,19 +148,34 @@ class ResNetDescription(BackboneDescription):
 
     def flags_of_tensors(self, tensors: Tensors, stated: Flags) -> Flags:
         """Depth and widths of a torchvision-style ResNet, whose strides lie in the 3x3 convolutions."""
-        blocks = tuple(len({key.split(".")[1] for key in tensors if key.startswith(f"res{n}.")}) for n in range(2, 6))
         is_bottleneck = "res2.0.conv3.weight" in tensors
-        depths = [d for d, counts in BLOCKS_PER_STAGE.items() if counts == blocks and (d >= 50) == is_bottleneck]
-        if not depths:
-            raise UserError(f"no ResNet has {blocks} blocks per stage: expected one of depth {list(BLOCKS_PER_STAGE)}")
-        shapes = []
-        for name in ("stem.conv1", "res2.0.conv1", "res2.0.conv2", *(["res2.0.conv3"] if is_bottleneck else [])):
-            tensor = tensors.get(f"{name}.weight")
-            if tensor is None or tensor.dim() != 4 or not all(tensor.shape):
-                raise UserError(f"the checkpoint has no convolution {name}.weight")
-            shapes.append(tensor.shape)
-        stem, first, middle = shapes[:3]
-        groups = max(1, first[0] // middle[1]) if is_bottleneck else 1
-        width = first[0] // groups if is_bottleneck else 64
+        depth = _depth_of(tensors, is_bottleneck)
+        stem = _shape_of(tensors, "stem.conv1")
+        first = _shape_of(tensors, "res2.0.conv1")
+        middle = last = _shape_of(tensors, "res2.0.conv2")
+        groups, width = 1, 64
+        if is_bottleneck:
+            last = _shape_of(tensors, "res2.0.conv3")
+            groups = max(1, first[0] // middle[1])
+            width = first[0] // groups
         kind = "cifar" if stem[-1] == 3 else "basic"
-        return dict(zip(self.FLAG_KEYS, (depths[0], kind, stem[0], shapes[-1][0], groups, width, False), strict=True))
+        return dict(zip(self.FLAG_KEYS, (depth, kind, stem[0], last[0], groups, width, False), strict=True))
+
+
+
+def _depth_of(tensors: Tensors, is_bottleneck: bool) -> int:
+    """The depth whose stages have as many blocks as the tensors."""
+    stages = [{key.split(".")[1] for key in tensors if key.startswith(f"res{n}.")} for n in range(2, 6)]
+    blocks = tuple(len(numbers) for numbers in stages)
+    for depth, counts in BLOCKS_PER_STAGE.items():
+        if counts == blocks and (depth not in BASIC_DEPTHS) == is_bottleneck:
+            return depth
+    raise UserError(f"no ResNet has {blocks} blocks per stage: expected one of depth {list(BLOCKS_PER_STAGE)}")
+
+
+def _shape_of(tensors: Tensors, name: str) -> tuple[int, ...]:
+    """The shape of a convolution's weight."""
+    tensor = tensors.get(f"{name}.weight")
+    if tensor is None or tensor.dim() != 4 or not all(tensor.shape):
+        raise UserError(f"the checkpoint has no convolution {name}.weight")
+    return tuple(tensor.shape)

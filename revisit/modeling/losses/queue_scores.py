@@ -1,7 +1,7 @@
-"""What the losses need of all scores against a queue, without the matrix of these scores: the queue is read in parts.
+"""The log-sum-exp and the top-k of all scores against a queue, which is read in parts, so that memory does not grow
+with K.
 
-Memory does not grow with K. A running log-sum-exp, with the softmax's mean row, which is its gradient, and a running
-top-k take the place of the matrix.
+The log-sum-exp runs over the parts together with its gradient, the softmax's mean row; so does the top-k.
 """
 
 from collections.abc import Iterator
@@ -23,14 +23,16 @@ def log_sum_exp(rows: Tensor, queue: Tensor, max_scores: int = MAX_SCORES) -> Te
 
 
 class _LogSumExp(torch.autograd.Function):
-    """The gradient, sum_n softmax_n queue[n], is a mean that is summed up in forward, so backward needs no scores."""
+    """The gradient, sum_n softmax_n queue[n], is a mean that forward sums up, so backward needs no scores."""
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, rows: Tensor, queue: Tensor, max_scores: int) -> Tensor:
         highest = rows.new_full((len(rows),), -torch.inf)
-        total, mean = torch.zeros_like(highest), torch.zeros_like(rows)
+        total = torch.zeros_like(highest)  # of exp(score - highest)
+        mean = torch.zeros_like(rows)
         for part, scores in scores_in_parts(rows, queue, max_scores):
-            before, highest = highest, torch.maximum(highest, scores.amax(dim=1))
+            before = highest
+            highest = torch.maximum(before, scores.amax(dim=1))
             shrink = (before - highest).exp_()
             weights = scores.sub_(highest[:, None]).exp_()
             total.mul_(shrink).add_(weights.sum(dim=1))
@@ -50,29 +52,41 @@ def nearest_rows(rows: Tensor, queue: Tensor, k: int, max_scores: int = MAX_SCOR
 
     On a GPU, rows are rounded to the type of a queue of 16 bits.
     """
-    best, places, start = rows.new_empty(len(rows), 0), None, 0
-    for part, scores in scores_in_parts(at_least_float32(rows), queue, max_scores, rounded=True):
-        values, columns = scores.topk(min(k, len(part)), dim=1, sorted=False)
-        columns += start
+    best = indices = None
+    start = 0
+    for part, scores in scores_in_parts(at_least_float32(rows), queue, max_scores, may_round=True):
+        values, found = scores.topk(min(k, len(part)), dim=1, sorted=False)
+        found += start
         start += len(part)
-        if places is not None:
-            values, columns = torch.cat([best, values], dim=1), torch.cat([places, columns], dim=1)
-            values, chosen = values.topk(min(k, values.shape[1]), dim=1, sorted=False)
-            columns = columns.gather(1, chosen)
-        best, places = values, columns
-    return places
+        if best is not None:
+            values, found = _highest(torch.cat([best, values], dim=1), torch.cat([indices, found], dim=1), k)
+        best, indices = values, found
+    return indices
+
+
+def _highest(values: Tensor, indices: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k highest values of each row (M, n), or all n, and their indices."""
+    values, chosen = values.topk(min(k, values.shape[1]), dim=1, sorted=False)
+    return values, indices.gather(1, chosen)
 
 
 def scores_in_parts(
-    rows: Tensor, queue: Tensor, max_scores: int, rounded: bool = False
+    rows: Tensor, queue: Tensor, max_scores: int, may_round: bool = False
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Parts of the queue (n, W), and rows @ part.T, (M, n) float32: neither of more than ``max_scores`` numbers, but
-    for a single row (0: the whole queue). A GPU may have the rows ``rounded`` to the type of a queue of 16 bits."""
-    rounded = rounded and queue.is_cuda and queue.itemsize == 2 and SUMS_IN_FLOAT32
+    """Parts of the queue (n, W), and their scores rows @ part.T, (M, n) float32.
+
+    Args:
+        max_scores: most numbers of a part and of its scores, but a part has a row at least. 0: the whole queue.
+        may_round: a GPU may round the rows to the type of a queue of 16 bits.
+    """
+    rounds = may_round and queue.is_cuda and queue.itemsize == 2 and SUMS_IN_FLOAT32
     length = max(1, max_scores // max(rows.shape)) if max_scores else len(queue)
-    left = rows.to(queue.dtype) if rounded else rows
+    rows = rows.to(queue.dtype) if rounds else rows
     for part in queue.split(length):
-        yield part, torch.mm(left, part.T, out_dtype=torch.float32) if rounded else left @ at_least_float32(part).T
+        if rounds:
+            yield part, torch.mm(rows, part.T, out_dtype=torch.float32)
+        else:
+            yield part, rows @ at_least_float32(part).T
 
 
 def at_least_float32(x: Tensor) -> Tensor:
