@@ -11,9 +11,12 @@ from revisit.keys import (
     DETECTORS,
     FINETUNING,
     KEYS,
+    NETWORK,
     PIXELWISE,
     POSITIVE,
+    RUN,
     SHARE,
+    TRAINING,
     Rule,
     add_declared_keys,
     integer,
@@ -22,15 +25,15 @@ from revisit.keys import (
     of_detectron2,
     one_of,
     optional,
-    reference,
 )
+from revisit.keys.reference import reference
 from revisit.plugins import load_plugins
 
 from detectron2.config import CfgNode, get_cfg
 
 # The core's modules that declare keys, or bring in those that do.
 OWNERS = ("modeling", "data", "data.augmentation_on_device", "data.finetuning.pixel_mapper", "evaluation.label_free")
-OWNERS += ("engine.merging", "engine.measuring")
+OWNERS += ("engine.merging", "engine.machine", "engine.precision", "engine.data_checks", "engine.measuring")
 # Keys of earlier versions, and what to do instead.
 REMOVED = {
     "DATALOADER.DECODE_ON_DEVICE": "set DATALOADER.AUGMENT_ON_DEVICE True, or raise DATALOADER.NUM_WORKERS",
@@ -63,7 +66,10 @@ of_detectron2("MODEL.SEM_SEG_HEAD.IGNORE_VALUE", rule=one_of(255), read_by=PIXEL
 of_detectron2("MODEL.*.NUM_CLASSES", rule=COUNT)
 of_detectron2("MODEL.BACKBONE.FREEZE_AT", rule=integer(0, 99, "(stages, or blocks of a ViT: 0 none, 1 the stem)"))
 of_detectron2("MODEL.*_LOSS_WEIGHT", "MODEL.*.LOSS_WEIGHT", rule=number())
-of_detectron2("MODEL.DEVICE", "MODEL.WEIGHTS", "DATASETS.TEST", "CUDNN_BENCHMARK", may_change=True)
+of_detectron2("MODEL.DEVICE", "MODEL.WEIGHTS", may_change=True, scope=RUN)
+of_detectron2("DATASETS.TRAIN", "SOLVER.AMP.*", scope=RUN)
+of_detectron2("SOLVER.AMP.ENABLED", "SOLVER.AMP.DTYPE", decides="precision")
+of_detectron2("DATASETS.TEST", "CUDNN_BENCHMARK", may_change=True)
 of_detectron2("TEST.EXPECTED_RESULTS", may_change=True)
 
 # Thresholds of a test may change in a resumed run, those of the training may not.
@@ -103,12 +109,13 @@ of_detectron2("INPUT.CROP.*", read_by=FINETUNING)
 of_detectron2("DATALOADER.ASPECT_RATIO_GROUPING", "DATALOADER.FILTER_EMPTY_ANNOTATIONS", read_by=FINETUNING)
 of_detectron2("DATALOADER.NUM_WORKERS", rule=integer(), may_change=True)
 
-of_detectron2("SOLVER.IMS_PER_BATCH", rule=COUNT)
 of_detectron2("SOLVER.BASE_LR", rule=number(open_low=True), may_change=True)
 of_detectron2("SOLVER.WEIGHT_DECAY", rule=number(), may_change=True)
-of_detectron2("SOLVER.MAX_ITER", rule=integer(unit="(0: as many as SOLVER.EPOCHS are)"), may_change=True)
+of_detectron2(
+    "SOLVER.MAX_ITER", rule=integer(unit="(0: as many as SOLVER.EPOCHS are)"), may_change=True, decides="length", off=0
+)
 of_detectron2("SOLVER.WARMUP_ITERS", rule=integer(), may_change=True)
-of_detectron2("SOLVER.STEPS", rule=list_of(integer(), rising=True), may_change=True)
+of_detectron2("SOLVER.STEPS", rule=list_of(integer(), rising=True), may_change=True, decides="steps")
 of_detectron2("SOLVER.WEIGHT_DECAY_*", rule=optional(number()), may_change=True)
 of_detectron2("SOLVER.BIAS_LR_FACTOR", "SOLVER.GAMMA", "SOLVER.WARMUP_FACTOR", rule=number(), may_change=True)
 of_detectron2("SOLVER.CLIP_GRADIENTS.CLIP_VALUE", rule=POSITIVE)  # a negative one turns gradients round
@@ -118,28 +125,27 @@ of_detectron2(
 of_detectron2("SOLVER.WARMUP_METHOD", may_change=True)
 of_detectron2("SOLVER.MOMENTUM", rule=number(0, 0.99999))
 
-of_detectron2("SOLVER.CHECKPOINT_PERIOD", may_change=True)
+of_detectron2("SOLVER.CHECKPOINT_PERIOD", may_change=True, decides="checkpoints", off=0)
 of_detectron2("TEST.EVAL_PERIOD", rule=integer(unit="iterations (0: as TEST.EVAL_EPOCHS says)"), may_change=True)
+of_detectron2("TEST.EVAL_PERIOD", decides="evaluations", off=0)
 of_detectron2("TEST.DETECTIONS_PER_IMAGE", rule=COUNT, may_change=True, read_by=DETECTORS)
 of_detectron2("TEST.KEYPOINT_OKS_SIGMAS", may_change=True, read_by=_TWO_STAGE)
 of_detectron2("TEST.PRECISE_BN.NUM_ITER", rule=COUNT, read_by=FINETUNING)  # of 0, all statistics would be 0
 of_detectron2("TEST.PRECISE_BN.*", read_by=FINETUNING)
 of_detectron2(
-    "OUTPUT_DIR", rule=Rule("the name of a folder", lambda v: isinstance(v, str) and v != ""), may_change=True
+    "OUTPUT_DIR",
+    rule=Rule("the name of a folder", lambda v: isinstance(v, str) and v != ""),
+    may_change=True,
+    scope=RUN,
 )
-of_detectron2("SEED", rule=integer(-1, 2**31 - 1))
 
-# What makes a trained network, its boxes and its input: MAKERS, without what a resumed run may change, and without
-# NO_MAKERS, which only a training reads, or which choose among boxes.
-MAKERS = ("INPUT.FORMAT", "INPUT.SQUASH", "INPUT.RESAMPLING", "MODEL.*")
-NO_MAKERS = (
-    *("MODEL.BACKBONE.FREEZE_AT", "MODEL.*LOSS*", "MODEL.*BETA", "MODEL.*.IOU*", "MODEL.*.PRIOR_PROB", "MODEL.*_TRAIN"),
-    *("MODEL.*.BATCH_SIZE_PER_IMAGE", "MODEL.*.POSITIVE_FRACTION", "MODEL.*.PROPOSAL_APPEND_GT", "MODEL.*.TRAIN_ON_*"),
-    *("MODEL.RPN.NMS_THRESH", "MODEL.RPN.BOUNDARY_THRESH", "MODEL.PROPOSAL_GENERATOR.MIN_SIZE"),
-)
-# Of the run and its machine, not of the network: whoever uses a checkpoint says these anew. What IMPORTS names is code,
-# which no file of weights may run.
-OF_A_RUN = ("IMPORTS", "OUTPUT_DIR", "DATASETS.TRAIN", "MODEL.DEVICE", "MODEL.WEIGHTS", "MODEL.COMPILE", "SOLVER.AMP.*")
+# Of MODEL, what only a training reads, or what chooses among boxes; all else makes the network.
+of_detectron2("MODEL.BACKBONE.FREEZE_AT", "MODEL.*LOSS*", "MODEL.*BETA", "MODEL.*.IOU*", scope=TRAINING)
+of_detectron2("MODEL.*.PRIOR_PROB", "MODEL.*_TRAIN", "MODEL.*.BATCH_SIZE_PER_IMAGE", scope=TRAINING)
+of_detectron2("MODEL.*.POSITIVE_FRACTION", "MODEL.*.PROPOSAL_APPEND_GT", "MODEL.*.TRAIN_ON_*", scope=TRAINING)
+of_detectron2("MODEL.RPN.NMS_THRESH", "MODEL.RPN.BOUNDARY_THRESH", scope=TRAINING)
+of_detectron2("MODEL.PROPOSAL_GENERATOR.MIN_SIZE", scope=TRAINING)
+of_detectron2("INPUT.FORMAT", "MODEL.*", scope=NETWORK)
 
 
 if __name__ == "__main__":

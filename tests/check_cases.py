@@ -16,6 +16,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import torch
+from trees import logged
 
 from revisit.config import add_revisit_config
 from revisit.data.finetuning.detection_mapper import DetectionMapper
@@ -109,7 +110,7 @@ def of_boxes(name: str, masks: bool = False, most: int = 100) -> str:
     metadata = MetadataCatalog.get(name)
     cfg = config(name, "MODEL.ROI_HEADS.NUM_CLASSES", len(metadata.thing_classes), "MODEL.MASK_ON", masks)
     cfg.merge_from_list(["TEST.DETECTIONS_PER_IMAGE", most, "INPUT.MASK_FORMAT", "bitmask"])
-    notes = [*inspect_training(cfg)[1], *inspect_evaluation(cfg)]
+    notes = [*logged(inspect_training, cfg), *logged(inspect_evaluation, cfg)]
     summary = next(match[1] for _, text in notes if (match := re.search(r"(\d+) box(?:es)?\b[^;]*: ", text)))
     mapper = build_mapper(cfg, is_train=True)
     mapped = sum(len(mapper(record)["instances"]) for record in records)
@@ -146,7 +147,7 @@ def of_masks(name: str) -> str:
     get_records(name)
     count = len(MetadataCatalog.get(name).stuff_classes)
     cfg = config(name, "MODEL.META_ARCHITECTURE", "SemanticSegmentor", "MODEL.SEM_SEG_HEAD.NUM_CLASSES", count)
-    return "; ".join(text for _, text in [*inspect_training(cfg)[1], *inspect_evaluation(cfg)])
+    return "; ".join(text for _, text in [*logged(inspect_training, cfg), *logged(inspect_evaluation, cfg)])
 
 
 def of_images(folder: Path) -> str:

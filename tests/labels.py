@@ -6,6 +6,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import torch
+from trees import logged
 
 from revisit.config import add_revisit_config
 from revisit.data.sources.catalog import get_records
@@ -45,7 +46,8 @@ def counted(cfg: CfgNode, name: str, output: Path) -> tuple[int, int, int, float
     cfg = cfg.clone()
     cfg.defrost()
     cfg.OUTPUT_DIR = str(output)
-    records, ((_, line), *_) = inspect(cfg, name, to_learn=True)
+    (_, line), *_ = logged(inspect, cfg, name, to_learn=True)
+    records = get_records(name)
     mapper = build_mapper(cfg, is_train=True)
     learned = sum(len(mapper(record)["instances"]) for record in records)
     evaluator, scores = evaluate_exact(cfg, name)

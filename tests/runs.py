@@ -11,19 +11,20 @@ from commands import ROOT
 from tiny import tiny_config
 
 from revisit.engine.pretrain_trainer import PretrainTrainer
-from revisit.engine.solver import resolve_schedule
 from revisit.engine.trainer import RevisitTrainer
+from revisit.keys import Facts, resolve_auto_values
 from revisit.viz.curves import read_metrics
 
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase
+from detectron2.utils import comm
 from detectron2.utils.env import seed_all_rng
 
 
 def run_config(output: Path, *options: object) -> CfgNode:
     """A tiny pretraining recipe on the 60 images of ToyScenes: 7 iterations an epoch."""
     cfg = tiny_config("DATASETS.TRAIN", ("toy_scenes_train",), "OUTPUT_DIR", str(output), *options)
-    resolve_schedule(cfg, 60)
+    resolve_auto_values(cfg, Facts(images=60, processes=comm.get_world_size()))
     cfg.freeze()
     return cfg
 

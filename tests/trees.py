@@ -13,6 +13,7 @@ from commands import ROOT
 from PIL import Image
 
 from revisit.data.sources.catalog import get_records
+from revisit.engine.run_log import LogBeforeTheLog
 from revisit.errors import UserError
 
 
@@ -88,3 +89,10 @@ def spoil_bytes(data: bytes, rng: random.Random) -> bytes:
             for _ in range(rng.choice([1, 3]) if data else 0):
                 spoilt[rng.randrange(min(len(data), 200))] = rng.choice([0, 1, 127, 128, 255])
     return bytes(spoilt)
+
+
+def logged(call: Callable, *args: object, **options: object) -> list[tuple[int, str]]:
+    """What a call logs, by level."""
+    with LogBeforeTheLog() as log:
+        call(*args, **options)
+    return [(record.levelno, record.getMessage()) for record in log.records()]

@@ -34,13 +34,14 @@ def main() -> None:
     args = parse_args()
     from projects.Predict.file_predictions import FilePredictor, find_sources
     from projects.Predict.predictions import finetuned_config, set_score_threshold
-    from revisit.engine.data_checks import resolve_bit_depth
+    from revisit.keys import Facts, resolve_auto_values
 
     cfg = finetuned_config(args)
     threshold = set_score_threshold(cfg, args)
     sources = find_sources(args.inputs, args.output)
     try:
-        resolve_bit_depth(cfg, [{"file_name": str(source.path)} for source in sources if not source.is_video])
+        images = [{"file_name": str(source.path)} for source in sources if not source.is_video]
+        resolve_auto_values(cfg, Facts(records=images))
     except UserError as error:  # an odd file among photographs: those that cannot be read so are left out
         print(f"warning: {error}")
     make_folder(args.output, "--output")

@@ -19,14 +19,13 @@ On a machine without a GPU, --num-gpus N starts N processes on the CPU. On sever
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from revisit.engine.command import TIMEOUT, parse_with_pairs, run_command
 from revisit.errors import UserError
 
 if TYPE_CHECKING:  # torch and Detectron2 take seconds to import: not before the command line is understood
-    from detectron2.config import CfgNode
+    from revisit.engine.setup import Plan
 
 
 def parse_args() -> argparse.Namespace:
@@ -60,18 +59,18 @@ def minutes(text: str) -> float:
     return float(text)
 
 
-def run(cfg: CfgNode, notes: Sequence[tuple[int, str]], args: argparse.Namespace) -> None:
+def run(planned: Plan, args: argparse.Namespace) -> None:
     """What every process does."""
     from revisit.data.sources.catalog import drop_records, keep_records
     from revisit.engine.finetune_trainer import FinetuneTrainer
     from revisit.engine.pretrain_trainer import PretrainTrainer
-    from revisit.engine.setup import begin
+    from revisit.engine.setup import start_run
     from revisit.engine.stop_signals import ignore_from_now_on
     from revisit.errors import translated
     from revisit.modeling.meta_arch.pretraining import method_of
 
     keep_records()
-    with begin(cfg, notes, args):
+    with start_run(planned, args) as cfg:
         trainer_class = PretrainTrainer if method_of(cfg) else FinetuneTrainer
         if args.eval_only:
             trainer_class.evaluate(cfg, resume=args.resume)
@@ -97,14 +96,14 @@ def main() -> None:
 
     processes = find_processes(args)
     keep_records()
-    cfg, notes, num_images = plan(args, processes.world_size)
+    planned = plan(args, processes.world_size)
     if args.dry_run:
         with translated("building the network"):
-            dry_run(cfg, num_images, processes.world_size, notes)
+            dry_run(planned.cfg, planned.facts, planned.log)
     else:
         if processes.world_size > 1:
             drop_records()  # the processes read their own
-        launch(run, processes, device=cfg.MODEL.DEVICE, args=(cfg, notes, args))
+        launch(run, processes, device=planned.cfg.MODEL.DEVICE, args=(planned, args))
         ignore_from_now_on()
 
 

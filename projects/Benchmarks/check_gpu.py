@@ -85,7 +85,7 @@ def trainings(output: Path) -> list[Item]:
     killed = {"expected": "ends by itself, and says why", "shown": r"error: .*", "gpus": 2, "killed": True}
     return [
         train("toy recipe", "pretrain", "DATALOADER.NUM_WORKERS", "8", expected="kNN above the random start", **how),
-        train("precisions", "pretrain", "SOLVER.PRECISION", "auto", *short, **auto),
+        train("precisions", "pretrain", "SOLVER.MEASURE_PRECISION", "True", *short, **auto),
         *(train(each, each, *short, *(teacher if each == "distillation" else []), **losses) for each in METHODS),
         train("resumed", "pretrain", "--resume", *short, "SOLVER.MAX_ITER", "40", **resumed),
         *(train(each, each, *UNJUDGED, **losses) for each in TASKS),

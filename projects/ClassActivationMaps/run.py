@@ -32,10 +32,9 @@ from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import index_by_name
 from revisit.data.sources.classification_datasets import PRESENT
-from revisit.engine.data_checks import resolve_bit_depth
 from revisit.errors import expect, translated
 from revisit.evaluation.features import TRANSFORMS, check_not_enlarged
-from revisit.keys import COUNT, declare
+from revisit.keys import COUNT, Facts, declare, resolve_auto_values
 from revisit.viz.tiles import SheetRow, evenly_spread, fit, save_sheet
 
 from detectron2.config import CfgNode
@@ -66,7 +65,7 @@ def main(cfg: CfgNode) -> None:
     records, names = get_records(dataset), MetadataCatalog.get(dataset).get("thing_classes", [])
     records = [record for record in records if class_of(record) >= 0]
     expect(bool(records), f"no image of {dataset} shows a class: expected class folders, or a set by name")
-    resolve_bit_depth(cfg, records)
+    resolve_auto_values(cfg, Facts(records=records))
     networks = [in_order(network, names, dataset) for network in load_networks(cfg, 1 + max(map(class_of, records)))]
     for network in networks:
         check_not_enlarged(dataset, network.image_size, "the classifier's image size", network.transform)

@@ -23,10 +23,10 @@ from projects.PaperTables.cells import Cell
 from projects.PaperTables.jobs import Job
 from projects.PaperTables.paper_tables import GivenBackbone
 from revisit.engine.data_checks import inspect_training
-from revisit.engine.solver import resolve_schedule
 from revisit.errors import expect
 from revisit.evaluation.main_score import LOWER_IS_BETTER
 from revisit.files import strict_json, written_whole
+from revisit.keys import Facts, resolve_auto_values
 
 from detectron2.config import CfgNode
 
@@ -172,7 +172,7 @@ class Budget:
 
     def _solver(self, seed: int) -> CfgNode:
         cfg = self._task.load(self._task.options_for(self._count, seed))
-        resolve_schedule(cfg, inspect_training(cfg)[0])
+        resolve_auto_values(cfg, Facts(images=inspect_training(cfg)))
         return cfg.SOLVER
 
     def _seconds(self, solver: CfgNode, count: int, number: int, longest: int) -> float:

@@ -24,9 +24,9 @@ from revisit.data.sources.records import PARTS, Records, fingerprint
 from revisit.data.sources.subsets import is_labelled
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.setup import make_config
-from revisit.engine.solver import resolve_schedule
 from revisit.errors import expect, translated
 from revisit.evaluation.main_score import SCORES, main_score
+from revisit.keys import Facts, resolve_auto_values
 from revisit.modeling.backbone.description import describe
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.plugins import HOMES, find_config
@@ -132,7 +132,7 @@ def check_labels(task: Task, labels: Sequence[int], seeds: Sequence[int]) -> Non
             train, test = (read_set(cfg, name) for name in (*cfg.DATASETS.TRAIN, *cfg.DATASETS.TEST))
             check_classes(train.targets, test.targets, (train.name, test.name))
             continue
-        resolve_schedule(cfg, inspect_training(cfg)[0])
+        resolve_auto_values(cfg, Facts(images=inspect_training(cfg)))
         inspect_evaluation(cfg)
         solvers[count] = cfg.SOLVER
     if len({solver.MAX_ITER for solver in solvers.values()}) > 1:

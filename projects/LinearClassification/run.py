@@ -42,12 +42,12 @@ from projects.LinearClassification.labelled_sets import (
 from projects.LinearClassification.sgd import LinearTraining, plot_history
 from revisit.data.sources.class_names import share_classes
 from revisit.data.sources.classification_datasets import DIFFICULT, PRESENT
-from revisit.engine.data_checks import look_at_images, resolve_bit_depth
+from revisit.engine.data_checks import look_at_images
 from revisit.errors import expect
 from revisit.evaluation.classifiers import knn_classify, top1
 from revisit.evaluation.features import TRANSFORMS, Features
 from revisit.files import written_whole
-from revisit.keys import PIXELS, POSITIVE, SWITCH, declare, integer, list_of, number, one_of
+from revisit.keys import PIXELS, POSITIVE, SWITCH, Facts, declare, integer, list_of, number, one_of, resolve_auto_values
 from revisit.viz.curves import saved_plot
 
 from detectron2.config import CfgNode
@@ -65,10 +65,9 @@ def main(cfg: CfgNode) -> None:
     share_classes(names[0], filter(None, (names[1], cfg.LINEAR.VALIDATION)))
     train, test = (read_set(cfg, name) for name in names)
     check_classes(train.targets, test.targets, (train.name, test.name))
-    resolve_bit_depth(cfg, train.records + test.records)
+    resolve_auto_values(cfg, Facts(records=train.records + test.records))
     for data in (train, test):
-        for level, text in look_at_images(cfg, data.name, data.records, to_learn=False):
-            logger.log(level, text)
+        look_at_images(cfg, data.name, data.records, to_learn=False)
     suited = ("logistic", "svm") if train.targets.ndim > 1 else ("logistic", "knn", "sgd")
     how_many = "several classes" if train.targets.ndim > 1 else "one class each"
     expect(method in suited, f"LINEAR.METHOD {method}, but images show {how_many}: expected one of {', '.join(suited)}")

@@ -28,9 +28,9 @@ from revisit.data.sources.catalog import datasets_root, get_records
 from revisit.engine.data_checks import inspect_training
 from revisit.engine.merging import read_keys
 from revisit.engine.setup import make_config
-from revisit.engine.solver import resolve_schedule
 from revisit.errors import UserError, translated
 from revisit.files import write_whole
+from revisit.keys import Facts, resolve_auto_values
 from revisit.plugins import PACKAGES, find_config, find_file
 
 
@@ -143,7 +143,8 @@ def cost_of(job: Job) -> str:
         return f"{cfg.SOLVER.MINUTES:g} minutes"
     if cfg.SOLVER.MAX_ITER <= 0:
         try:
-            resolve_schedule(cfg, inspect_training(cfg, assume_missing=True, looked_at=False)[0])
+            images = inspect_training(cfg, assume_missing=True, looked_at=False)
+            resolve_auto_values(cfg, Facts(images=images))
         except UserError:
             return f"{cfg.SOLVER.EPOCHS} epochs"
     return f"{cfg.SOLVER.MAX_ITER:,} iterations of {cfg.SOLVER.IMS_PER_BATCH} images"

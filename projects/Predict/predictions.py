@@ -13,12 +13,12 @@ from revisit.checkpoint.run_folder import trained_network
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.inspection import check_records, num_classes
 from revisit.data.sources.labels import check_size, read_depth, read_labels
-from revisit.engine.data_checks import follow_class_names, resolve_bit_depth
+from revisit.engine.data_checks import follow_class_names
 from revisit.engine.finetune_trainer import build_mapper
 from revisit.engine.setup import make_config
 from revisit.errors import expect
 from revisit.evaluation.pixel_evaluators import predicted_classes
-from revisit.keys import DETECTORS
+from revisit.keys import DETECTORS, Facts, resolve_auto_values
 from revisit.viz.tiles import SheetRow, evenly_spread, fit
 
 from detectron2.config import CfgNode
@@ -134,7 +134,7 @@ def make_rows(cfg: CfgNode, dataset: str, num_images: int, truth_only: bool) -> 
         follow_class_names(cfg, trained_network(cfg))
     records, metadata = get_records(dataset), MetadataCatalog.get(dataset)
     check_records(cfg, dataset, records)
-    resolve_bit_depth(cfg, records)
+    resolve_auto_values(cfg, Facts(records=records))
     predictor, mapper = None if truth_only else Predictor(cfg), build_mapper(cfg, is_train=False)
     chosen = [records[n] for n in evenly_spread(len(records), num_images)]
     return [draw(record, mapper.read(record), metadata, predictor) for record in chosen]

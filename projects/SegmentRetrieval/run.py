@@ -34,11 +34,10 @@ from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import share_classes
 from revisit.data.sources.labels import VOID, check_size, read_labels
-from revisit.engine.data_checks import resolve_bit_depth
 from revisit.errors import expect
 from revisit.evaluation.features import whole_image
 from revisit.evaluation.pixel_evaluators import count_pairs, score
-from revisit.keys import COUNT, PIXELS, SWITCH, declare, integer, one_of
+from revisit.keys import COUNT, PIXELS, SWITCH, Facts, declare, integer, one_of, resolve_auto_values
 from revisit.viz.tiles import TILE, SheetRow, evenly_spread, fit, save_sheet
 
 from detectron2.config import CfgNode
@@ -66,7 +65,7 @@ declare("SEGMENT_RETRIEVAL.GALLERY_NEIGHBORS", 5, "Nearest labelled regions in e
 def main(cfg: CfgNode) -> None:
     names, output = check(cfg), Path(cfg.OUTPUT_DIR)
     records = [record for split in ("TRAIN", "TEST") for record in get_records(only_dataset(cfg, split))]
-    resolve_bit_depth(cfg, records)
+    resolve_auto_values(cfg, Facts(records=records))
     backbone = FrozenBackbone(cfg)
     check_size_of_cells(cfg.SEGMENT_RETRIEVAL.IMAGE_SIZE, backbone.stride)
     labelled, queries = (describe_set(backbone, cfg, only_dataset(cfg, split)) for split in ("TRAIN", "TEST"))

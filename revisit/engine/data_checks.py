@@ -1,7 +1,7 @@
 """What the data sets of a run have to hold, looked at before any process starts."""
 
 import logging
-from collections.abc import Sequence
+from dataclasses import replace
 
 from revisit.checkpoint.flags import BIT_DEPTH, read_flags
 from revisit.checkpoint.reading import read_checkpoint
@@ -10,24 +10,29 @@ from revisit.data.deep_pixels import bit_depth, find_bit_depth
 from revisit.data.finetuning.detection_mapper import longest_side
 from revisit.data.sources.catalog import MissingDataError, get_records
 from revisit.data.sources.class_names import share_classes
-from revisit.data.sources.inspection import Note, inspect, num_classes
+from revisit.data.sources.inspection import inspect, num_classes
 from revisit.data.sources.records import Records, shared_images
 from revisit.data.sources.soundness import MAX_SHARE, look_at
 from revisit.data.sources.subsets import is_labelled
 from revisit.errors import UserError, expect, first_few
 from revisit.evaluation.features import check_not_enlarged
 from revisit.files import local_copy
-from revisit.keys import DETECTORS
+from revisit.keys import DETECTORS, Decision, Facts, of_detectron2, resolve_auto_values
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 
+logger = logging.getLogger(__name__)
+
 MOST_LISTED = 20  # unreadable images
 
 
-def inspect_training(cfg: CfgNode, *, assume_missing: bool = False, looked_at: bool = True) -> tuple[int, list[Note]]:
-    """How many images of DATASETS.TRAIN are learned from, and what is to be said of them; INPUT.BIT_DEPTH is resolved.
+def inspect_training(
+    cfg: CfgNode, facts: Facts | None = None, *, assume_missing: bool = False, looked_at: bool = True
+) -> int:
+    """How many images of DATASETS.TRAIN are learned from; what there is to say of them is logged. INPUT.BIT_DEPTH is
+    resolved.
 
     Args:
         assume_missing: for a data set that is not on disk take its published size, where that is known.
@@ -38,27 +43,25 @@ def inspect_training(cfg: CfgNode, *, assume_missing: bool = False, looked_at: b
     """
     if not cfg.DATASETS.TRAIN:
         raise UserError("no data to train on: set DATASETS.TRAIN, such as \"('folder:/data/photos',)\"")
-    total, notes, on_disk, sets = 0, [], [], {}
+    leaves_out = cfg.MODEL.META_ARCHITECTURE in DETECTORS and cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS
+    total, sets = 0, {}
     for name in cfg.DATASETS.TRAIN:
         try:
-            records, about_records = inspect(cfg, name, to_learn=True)
+            sets[name] = inspect(cfg, name, to_learn=True)
         except MissingDataError:
-            if not assume_missing or (expected := MetadataCatalog.get(name).get("expected_images")) is None:
+            expected = MetadataCatalog.get(name).get("expected_images")
+            if not assume_missing or expected is None:
                 raise
             total += expected
             continue
-        notes += about_records
-        leaves_out = cfg.MODEL.META_ARCHITECTURE in DETECTORS and cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS
-        total += sum(map(is_labelled, records)) if leaves_out else len(records)
-        on_disk += records
-        sets[name] = records
-    resolve_bit_depth(cfg, on_disk)
+        total += sum(map(is_labelled, sets[name])) if leaves_out else len(sets[name])
+    resolve_auto_values(cfg, replace(facts or Facts(), records=[record for each in sets.values() for record in each]))
     for name, records in sets.items() if looked_at else ():
-        notes += look_at_images(cfg, name, records, to_learn=True)
-    return total, notes
+        look_at_images(cfg, name, records, to_learn=True)
+    return total
 
 
-def inspect_evaluation(cfg: CfgNode, *, assume_missing: bool = False) -> list[Note]:
+def inspect_evaluation(cfg: CfgNode, facts: Facts | None = None, *, assume_missing: bool = False) -> None:
     """Look at the data sets of an evaluation, and resolve INPUT.BIT_DEPTH where DATASETS.TRAIN has not.
 
     Args:
@@ -67,44 +70,46 @@ def inspect_evaluation(cfg: CfgNode, *, assume_missing: bool = False) -> list[No
     Raises:
         UserError: a data set that is unknown, not on disk, or without what is asked of it.
     """
-    bank, notes, by_name = cfg.KNN_EVAL.BANK, [], {}
+    bank, sets = cfg.KNN_EVAL.BANK, {}
     for name in evaluation_sets(cfg):
-        tested = name in cfg.DATASETS.TEST
         try:
-            records, about_records = inspect(cfg, name, to_learn=False) if tested else (get_records(name), [])
+            sets[name] = inspect(cfg, name, to_learn=False) if name in cfg.DATASETS.TEST else get_records(name)
         except MissingDataError:
             if not assume_missing:
                 raise
             continue
-        by_name[name] = records
-        notes += about_records
-        resolve_bit_depth(cfg, records)
-        if method_of(cfg):
-            check_not_enlarged(name, cfg.KNN_EVAL.IMAGE_SIZE, "KNN_EVAL.IMAGE_SIZE")
-        labels = {record.get("label", -1) for record in records}  # -1: no class
-        if name == bank and len(labels) < 2:
-            raise UserError(f"KNN_EVAL.BANK {name} has fewer than two classes: expected a labelled data set")
-        if bank and tested and -1 in labels:
-            raise UserError(
-                f"DATASETS.TEST: images of {name} have no class to compare with that of KNN_EVAL.BANK: expected a "
-                "labelled data set; MONITOR.IMAGES takes one without labels"
-            )
-        judged, neighbors = min(len(records), cfg.MONITOR.MAX_IMAGES), cfg.KNN_EVAL.NUM_NEIGHBORS
-        if name == cfg.MONITOR.IMAGES and judged <= neighbors:
-            raise UserError(
-                f"MONITOR.IMAGES {name} gives {judged} images (MONITOR.MAX_IMAGES {cfg.MONITOR.MAX_IMAGES}): expected "
-                f"more than the {neighbors} neighbours of KNN_EVAL.NUM_NEIGHBORS"
-            )
-    for name, records in by_name.items():
-        notes += look_at_images(cfg, name, records, to_learn=name not in (*cfg.DATASETS.TEST, bank))
+        resolve_auto_values(cfg, replace(facts or Facts(), records=sets[name]))
+        _check_judged(cfg, name, sets[name])
+    for name, records in sets.items():
+        look_at_images(cfg, name, records, to_learn=name not in (*cfg.DATASETS.TEST, bank))
     for name in cfg.DATASETS.TEST if bank else ():
-        if shared := shared_images(by_name.get(bank, []), by_name.get(name, [])):
-            both = f"{shared} of {len(by_name[name])} images of {name} are in KNN_EVAL.BANK {bank} too"
-            notes.append((logging.WARNING, f"{both}, where each finds itself: expected other images"))
-    return notes
+        if shared := shared_images(sets.get(bank, []), sets.get(name, [])):
+            both = f"{shared} of {len(sets[name])} images of {name} are in KNN_EVAL.BANK {bank} too"
+            logger.warning(f"{both}, where each finds itself: expected other images")
 
 
-def look_at_images(cfg: CfgNode, name: str, records: Records, *, to_learn: bool) -> list[Note]:
+def _check_judged(cfg: CfgNode, name: str, records: Records) -> None:
+    """Raises UserError for images that kNN or the label-free scores cannot judge."""
+    bank, neighbors = cfg.KNN_EVAL.BANK, cfg.KNN_EVAL.NUM_NEIGHBORS
+    if method_of(cfg):
+        check_not_enlarged(name, cfg.KNN_EVAL.IMAGE_SIZE, "KNN_EVAL.IMAGE_SIZE")
+    labels = {record.get("label", -1) for record in records}  # -1: no class
+    if name == bank and len(labels) < 2:
+        raise UserError(f"KNN_EVAL.BANK {name} has fewer than two classes: expected a labelled data set")
+    if bank and name in cfg.DATASETS.TEST and -1 in labels:
+        raise UserError(
+            f"DATASETS.TEST: images of {name} have no class to compare with that of KNN_EVAL.BANK: expected a "
+            "labelled data set; MONITOR.IMAGES takes one without labels"
+        )
+    judged = min(len(records), cfg.MONITOR.MAX_IMAGES)
+    if name == cfg.MONITOR.IMAGES and judged <= neighbors:
+        raise UserError(
+            f"MONITOR.IMAGES {name} gives {judged} images (MONITOR.MAX_IMAGES {cfg.MONITOR.MAX_IMAGES}): expected "
+            f"more than the {neighbors} neighbours of KNN_EVAL.NUM_NEIGHBORS"
+        )
+
+
+def look_at_images(cfg: CfgNode, name: str, records: Records, *, to_learn: bool) -> None:
     """The rule of docs/faults.md for images that cannot be read, before the first step: how many were looked at, which
     are replaced or completed. Raises UserError, after a list of them, for too many, and for any in a set to be scored.
     """
@@ -117,11 +122,13 @@ def look_at_images(cfg: CfgNode, name: str, records: Records, *, to_learn: bool)
         print("unreadable:", *lost[:MOST_LISTED], sep="\n    ", flush=True)
         most = f"at most {MAX_SHARE:.0%}" if to_learn else "none, because the rest would be another test set"
         raise UserError(f"{seen}, such as {lost[0]}: expected {most}; copy them again, or remove them")
-    notes = [(logging.WARNING, f"{seen}, so others stand in: {first_few(lost)}") if lost else (logging.INFO, seen)]
+    if lost:
+        logger.warning(f"{seen}, so others stand in: {first_few(lost)}")
+    else:
+        logger.info(seen)
     if look.truncated and not replaced:
         grey = f"{len(look.truncated):,} truncated JPEGs are completed with grey: {first_few(look.truncated)}"
-        notes.append((logging.WARNING, f"{seen}; {grey}"))
-    return notes
+        logger.warning(f"{seen}; {grey}")
 
 
 def evaluation_sets(cfg: CfgNode) -> tuple[str, ...]:
@@ -141,22 +148,23 @@ def follow_class_names(cfg: CfgNode, trained: Trained = UNTRAINED) -> None:
         share_classes(cfg.DATASETS.TRAIN[0], (*cfg.DATASETS.TRAIN[1:], *cfg.DATASETS.TEST), num_classes(cfg))
 
 
-def resolve_bit_depth(cfg: CfgNode, records: Sequence[dict]) -> None:
-    """Turn INPUT.BIT_DEPTH auto into a number where ``records`` have deep images, and print why: as MODEL.WEIGHTS were
-    trained, else as the images ask. UserError where these ask for another one than the weights."""
-    if bit_depth(cfg) is not None or (asked := find_bit_depth(records)) is None:
-        return
-    (bits, reason), trained = asked, _depth_of_weights(cfg.MODEL.WEIGHTS)
+def bit_depth_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """As MODEL.WEIGHTS were trained, else as the images ask; None where no image is deep. UserError where these ask for
+    another one than the weights."""
+    asked = find_bit_depth(facts.records) if bit_depth(cfg) is None else None
+    if asked is None:
+        is_open = cfg.INPUT.BIT_DEPTH == "auto"  # of the two words for it, None is the one that a checkpoint has
+        return Decision(None, "8 bits, unless images have more") if is_open else None
+    bits, reason = asked
+    trained = _depth_of_weights(cfg.MODEL.WEIGHTS)
     if trained:
         fits = bits == trained if 1 in (bits, trained) else bits <= trained
         expect(fits, f"{reason}: they ask for {BIT_DEPTH} {bits}, but {cfg.MODEL.WEIGHTS} was trained with {trained}")
         bits, reason = trained, f"as {cfg.MODEL.WEIGHTS} was trained; {reason}"
-    was_frozen = cfg.is_frozen()  # by a project
-    cfg.defrost()
-    cfg.INPUT.BIT_DEPTH = bits
-    if was_frozen:
-        cfg.freeze()
-    print(f"{BIT_DEPTH} {bits}, so that values of 0 to {2**bits - 1} become 0 to 255: {reason}", flush=True)
+    return Decision(bits, f"values of 0 to {2**bits - 1} become 0 to 255, because {reason}", kept=True)
+
+
+of_detectron2("INPUT.BIT_DEPTH", resolve=bit_depth_of_run)  # ours, but only here weights can be read
 
 
 def _depth_of_weights(weights: str) -> int | None:

@@ -15,14 +15,13 @@ from revisit.data.deep_pixels import bit_depth
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.loading.loader import core_rate
 from revisit.data.sources.catalog import get_records
-from revisit.data.sources.inspection import Note
 from revisit.data.sources.soundness import look_at
 from revisit.engine.data_checks import MOST_LISTED
 from revisit.engine.solver import build_optimizer
 from revisit.engine.step_cost import build_meta_model, step_cost
 from revisit.errors import UserError
 from revisit.files import write_whole
-from revisit.keys import KEYS, PIXELWISE, PRETRAINING, is_read, value_of
+from revisit.keys import KEYS, PIXELWISE, PRETRAINING, Facts, is_read, value_of
 from revisit.modeling.backbone.description import describe
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.viz.pretraining_sheets import save_view_sheet
@@ -35,8 +34,10 @@ GIB = 2**30
 GPU, PEAK_FLOPS, UTILISATION = "A100", 312e12, 0.10
 
 
-def dry_run(cfg: CfgNode, num_images: int, num_processes: int, notes: Sequence[Note] = ()) -> dict:
-    """Print the recipe and ``notes`` of its data; write the first to OUTPUT_DIR/dry_run.json, views to views.png."""
+def dry_run(cfg: CfgNode, facts: Facts, log: Sequence[logging.LogRecord] = ()) -> dict:
+    """Print the recipe and the ``log`` of its plan; write the first to OUTPUT_DIR/dry_run.json, views to views.png."""
+    num_images = facts.images
+    num_processes = facts.processes
     output = Path(cfg.OUTPUT_DIR)
     model = build_meta_model(cfg)
     if Path(cfg.MODEL.WEIGHTS).is_file():
@@ -60,8 +61,8 @@ def dry_run(cfg: CfgNode, num_images: int, num_processes: int, notes: Sequence[N
     write_whole(output / "dry_run.json", json.dumps(recipe, indent=2))
     print(json.dumps(recipe, indent=2))
     print(f"wrote {output / 'dry_run.json'}")
-    for level, text in notes:
-        print(f"{'warning: ' if level > logging.INFO else ''}{text}")
+    for record in log:
+        print(f"{'warning: ' if record.levelno > logging.INFO else ''}{record.getMessage()}")
     data = recipe["data"]
     if method and data["found"]:
         save_view_sheet(cfg, output / VIEWS)
@@ -82,7 +83,7 @@ def _schedule(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
         "batch": solver.IMS_PER_BATCH,
         "batch_per_process": solver.IMS_PER_BATCH // num_processes,
         "accumulation_steps": solver.ACCUMULATION_STEPS,
-        "precision": "auto: measured when the run begins" if solver.PRECISION == "auto" else computed,
+        "precision": computed,
         "processes": num_processes,
         "device": cfg.MODEL.DEVICE,
         "seed": cfg.SEED,

@@ -18,15 +18,26 @@ from revisit.data.sources.records import changes
 from revisit.engine.hooks import write_checkpoint
 from revisit.errors import UserError
 from revisit.evaluation.label_free import LABEL_FREE, LabelFreeScores, neighbor_stability
-from revisit.evaluation.main_score import find_score, is_better, main_score
+from revisit.evaluation.main_score import find_score, is_better, main_score, why_not_judged
 from revisit.files import written_whole
-from revisit.keys import SWITCH, declare, integer
+from revisit.keys import SWITCH, Decision, Facts, declare, integer
 
+from detectron2.config import CfgNode
 from detectron2.engine import HookBase
 from detectron2.evaluation.testing import flatten_results_dict
 from detectron2.utils import comm
 
 logger = logging.getLogger(__name__)
+
+
+def keep_best(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """False where no evaluation before the end has a main score."""
+    test = cfg.TEST
+    has_scores = main_score(cfg) and not why_not_judged(cfg) and (test.EVAL_PERIOD > 0 or test.EVAL_EPOCHS > 0)
+    if facts.images is None or not test.KEEP_BEST or has_scores:
+        return None
+    return Decision(False, "nothing is kept, as no labels are evaluated before the end", level=logging.WARNING)
+
 
 resumable = partial(declare, may_change=True)
 resumable(
@@ -35,6 +46,8 @@ resumable(
     "Keep model_best.pth, of the evaluation whose main score, of the first of DATASETS.TEST, is the best: bbox/AP, "
     "sem_seg/mIoU, depth/rmse (the lowest), knn_top1 (which needs KNN_EVAL.BANK). best.json names it.",
     SWITCH,
+    resolve=keep_best,
+    after="TEST.EVAL_PERIOD",
 )
 resumable("TEST.PATIENCE", 0, "End a run after so many evaluations in a row without a better one; 0: never.", integer())
 

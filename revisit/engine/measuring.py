@@ -9,16 +9,16 @@ from time import perf_counter
 
 import torch
 
-from revisit.data.sources.catalog import get_records
-from revisit.engine.config_checks import check_hardware
+from revisit.engine.precision import PARTS, check_precision
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.solver import evaluates_on_the_way
 from revisit.engine.step_cost import random_views
 from revisit.engine.train_step import TrainStep
-from revisit.errors import UserError
-from revisit.keys import declare, one_of
+from revisit.errors import UserError, expect, translated
+from revisit.evaluation.main_score import nothing_to_evaluate
+from revisit.keys import PRETRAINING, SWITCH, Decision, Facts, declare, is_free, number, value_of
 from revisit.modeling.distributed import unwrap
-from revisit.modeling.meta_arch.pretraining import metrics_period
+from revisit.modeling.meta_arch.pretraining import method_of, metrics_period
 
 from detectron2.config import CfgNode
 from detectron2.utils import comm
@@ -26,19 +26,18 @@ from detectron2.utils.events import EventStorage
 
 logger = logging.getLogger(__name__)
 
-# What is decided once: a resumed run keeps it.
-PRECISION = ("SOLVER.PRECISION", "SOLVER.AMP.ENABLED", "SOLVER.AMP.DTYPE", "MODEL.CHANNELS_LAST")
 LENGTH = (
-    "SOLVER.MINUTES", "SOLVER.MAX_ITER", "SOLVER.WARMUP_ITERS", "SOLVER.CHECKPOINT_PERIOD", "TEST.EVAL_PERIOD",
+    "SOLVER.MAX_ITER",
+    "SOLVER.WARMUP_ITERS",
+    "SOLVER.CHECKPOINT_PERIOD",
+    "TEST.EVAL_PERIOD",
     "NEIGHBORS.WARMUP_EPOCHS",
-)  # fmt: skip
-_MEASURED = LENGTH[:2]
-TYPES = ("float32", "bfloat16", "float16")
-# Values of PRECISION by name, the more exact ones first.
+)  # what SOLVER.MINUTES decides
+# Values of PARTS by name, the more exact ones first.
 CANDIDATES = {
-    "float32": ("", False, "bfloat16", False),
-    "float32 channels-last": ("", False, "bfloat16", True),
-    "bfloat16 channels-last": ("", True, "bfloat16", True),
+    "float32": (False, "bfloat16", False),
+    "float32 channels-last": (False, "bfloat16", True),
+    "bfloat16 channels-last": (True, "bfloat16", True),
 }
 MARGIN = 1.05  # how many times as fast a later one has to be: below that, noise would decide between equals
 LAUNCH_BOUND = 0.9  # share of a GPU's step that the host spends launching, beyond which the GPU waits for it
@@ -47,32 +46,85 @@ STARTING = 4  # steps that do not count for a length, beside those that workers 
 TIMED, TIMED_SECONDS = 40, 8.0  # steps that do, fewer where they would take longer than this
 UNMEASURED = 0.02  # share of the time for what is not measured: checkpoints, pictures, the end
 
+_BEGAN = perf_counter()
+
+
+def can_measure(facts: Facts) -> bool:
+    """Whether all processes of a training are there to take steps."""
+    return facts.launched and facts.images is not None
+
+
+def measured_precision(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """What a step is the fastest in, once the processes of the run can take one."""
+    has_measured = facts.before.get("SOLVER.MEASURE_PRECISION") is False
+    if not cfg.SOLVER.MEASURE_PRECISION or not (has_measured or can_measure(facts)):
+        return None
+    if has_measured:
+        return Decision(False, "", {key: value_of(cfg, key) for key in PARTS}, kept=True)
+    with translated("measuring training steps"):
+        return Decision(False, "as measured", choose_precision(cfg))
+
+
+def length_in_time(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """SOLVER.MINUTES in iterations, once the processes of the run can take some."""
+    solver = cfg.SOLVER
+    if not solver.MINUTES:
+        return None
+    asked = f"SOLVER.MINUTES {solver.MINUTES:g}"
+    by_steps = f"{asked}: {cfg.MODEL.META_ARCHITECTURE} has no length in time"
+    expect(method_of(cfg) is not None, f"{by_steps}: expected SOLVER.MAX_ITER, or SOLVER.EPOCHS")
+    other = next((key for key in ("EPOCHS", "MAX_ITER") if solver[key]), "")
+    expect(not other, f"SOLVER.{other} and {asked} both say how long the run is: expected one of them")
+    if facts.before.get("SOLVER.MINUTES") == 0:
+        return Decision(0.0, "", {key: value_of(cfg, key) for key in LENGTH}, kept=True)
+    if not can_measure(facts):
+        return None
+    with translated("measuring training steps"):
+        free = [key for key in LENGTH if is_free(key, facts.stated_nearer("SOLVER.MINUTES"))]
+        return Decision(0.0, f"as measured for {asked}", choose_length(cfg, facts.images, _BEGAN, free))
+
+
 declare(
-    "SOLVER.PRECISION",
-    "auto_on_gpu",
-    "auto: before a pretraining begins, measure what it is the fastest in here, and set SOLVER.AMP and "
-    "MODEL.CHANNELS_LAST to that. '' leaves them as they are. auto_on_gpu: auto on a GPU, '' on a CPU. The name of a "
-    "type sets SOLVER.AMP to it.",
-    one_of("", "auto", "auto_on_gpu", *TYPES),
+    "SOLVER.MEASURE_PRECISION",
+    False,
+    "Before a pretraining begins, measure what it is the fastest in here, and set SOLVER.AMP and MODEL.CHANNELS_LAST "
+    "to that, in place of SOLVER.PRECISION.",
+    SWITCH,
+    read_by=PRETRAINING,
+    decides="precision",
+    off=False,
+    resolve=measured_precision,
+    after="SOLVER.PRECISION",
+)
+declare(
+    "SOLVER.MINUTES",
+    0.0,
+    "Length of a pretraining on this machine, evaluations included: a step is measured as the run begins; iterations, "
+    "warm-ups (at most a tenth of the run, of neighbours a fifth), checkpoints (every tenth) and evaluations (every "
+    "quarter, of a recipe that evaluates on its way) follow, unless the command, or a file based on the one with "
+    "MINUTES, states them. 0: by EPOCHS or MAX_ITER; the one that is typed wins.",
+    number(0, unit="minutes"),
+    read_by=PRETRAINING,
+    decides="length",
+    off=0.0,
+    resolve=length_in_time,
+    after=("SOLVER.PRECISION", "SOLVER.MEASURE_PRECISION"),
 )
 
 
 def choose_precision(cfg: CfgNode) -> dict[str, object]:
-    """Values of PRECISION that SOLVER.PRECISION auto stands for here, measured by all processes together.
-
-    With "" among them, whoever resumes the run, or starts another one from its config.yaml, measures nothing.
-    """
+    """The values of PARTS that a step is the fastest in, measured by all processes together."""
     candidates = {}
     for name, values in CANDIDATES.items():
         candidate = cfg.clone()
-        candidate.merge_from_list(flat(zip(PRECISION, values, strict=True)))
+        candidate.merge_from_list(flat(zip(PARTS, values, strict=True)))
         try:
-            check_hardware(candidate)
+            check_precision(candidate)
         except UserError as error:
-            logger.info(f"SOLVER.PRECISION auto leaves out {name}: {error}")
+            logger.info(f"SOLVER.MEASURE_PRECISION leaves out {name}: {error}")
         else:
             candidates[name] = candidate
-    logger.info(f"SOLVER.PRECISION auto: measuring training steps in {', '.join(candidates)}")
+    logger.info(f"SOLVER.MEASURE_PRECISION: measuring training steps in {', '.join(candidates)}")
     speeds, launching = measure_speeds(candidates)
     chosen = choose(speeds)
     figures = ", ".join(f"{name} {speed:.1f}" for name, speed in speeds.items())
@@ -82,7 +134,7 @@ def choose_precision(cfg: CfgNode) -> dict[str, object]:
             f"The host needs {launching[chosen]:.0%} of a step to launch its kernels, so the GPU waits for it: larger "
             "batches, or MODEL.COMPILE True, which takes minutes at the start, would use more of it"
         )
-    return dict(zip(PRECISION, CANDIDATES[chosen], strict=True))
+    return dict(zip(PARTS, CANDIDATES[chosen], strict=True))
 
 
 def choose(speeds: Mapping[str, float]) -> str:
@@ -125,48 +177,41 @@ def measure_speeds(candidates: Mapping[str, CfgNode]) -> tuple[dict[str, float],
     return speeds, launching
 
 
-def following(stated: Collection[str]) -> list[str]:
-    """The keys of LENGTH that follow from SOLVER.MINUTES where ``stated`` has neither them nor the same in epochs."""
-    return [key for key in LENGTH if key in _MEASURED or not {key, key.replace("PERIOD", "EPOCHS")} & set(stated)]
-
-
-def choose_length(cfg: CfgNode, began: float, stated: Collection[str] = ()) -> dict[str, object]:
+def choose_length(cfg: CfgNode, images: int, began: float, free: Collection[str] = LENGTH) -> dict[str, object]:
     """Values of LENGTH for SOLVER.MINUTES on this machine, measured by all processes together.
 
     Args:
+        images: of DATASETS.TRAIN.
         began: when the run began, by time.perf_counter: what has passed since counts.
-        stated: keys that keep their values.
+        free: keys of LENGTH that the user leaves open.
     """
     logger.info(f"SOLVER.MINUTES {cfg.SOLVER.MINUTES:g}: measuring training steps")
     step, evaluation = _step_and_evaluation(cfg)
-    evaluates = bool(cfg.KNN_EVAL.BANK or cfg.MONITOR.IMAGES)
+    evaluates = not nothing_to_evaluate(cfg)
     on_the_way = evaluates and evaluates_on_the_way(cfg)
-    follow = following(stated)
-    if on_the_way and "TEST.EVAL_PERIOD" not in follow:
+    in_quarters = on_the_way and "TEST.EVAL_PERIOD" in free
+    if on_the_way and not in_quarters:
         step += evaluation / cfg.TEST.EVAL_PERIOD
-    quarters = on_the_way and "TEST.EVAL_PERIOD" in follow
-    count = (1 + (4 if quarters else 1)) * evaluates  # the first one is of the network before it learns
+    count = (1 + (4 if in_quarters else 1)) * evaluates  # the first one is of the network before it learns
     spent = max(comm.all_gather(perf_counter() - began))
     left = 60 * cfg.SOLVER.MINUTES * (1 - UNMEASURED) - spent - count * evaluation
     iterations = max(1, int(left / step))
     if left < step:
         asked, needed = f"SOLVER.MINUTES {cfg.SOLVER.MINUTES:g}", 60 * cfg.SOLVER.MINUTES - left + step
         logger.warning(f"{asked} leaves no time for training, as the start and evaluations take {needed:.0f} s")
-    images = sum(len(get_records(name)) for name in cfg.DATASETS.TRAIN)
     per_epoch = images // cfg.SOLVER.IMS_PER_BATCH
     logger.info(
         f"{iterations:,} iterations, {iterations / per_epoch:.1f} epochs of {images:,} images, by {step:.3f} s each"
         + (f", and {count} evaluations of {evaluation:.1f} s" if evaluates else "")
     )
     values = {
-        "SOLVER.MINUTES": 0.0,
         "SOLVER.MAX_ITER": iterations,
         "SOLVER.WARMUP_ITERS": min(cfg.SOLVER.WARMUP_ITERS, iterations // 10),
         "SOLVER.CHECKPOINT_PERIOD": -(-iterations // 10),
         "TEST.EVAL_PERIOD": -(-iterations // 4) if on_the_way else 0,
         "NEIGHBORS.WARMUP_EPOCHS": min(cfg.NEIGHBORS.WARMUP_EPOCHS, iterations // per_epoch // 5),
     }
-    return {key: values[key] for key in follow}
+    return {key: values[key] for key in free}
 
 
 def _step_and_evaluation(cfg: CfgNode) -> tuple[float, float]:

@@ -1,14 +1,14 @@
 """Config files and KEY VALUE pairs over the defaults: what a value's type may be, and what a typing error meant."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from revisit.checkpoint.run_folder import Trained
-from revisit.config import OF_A_RUN, REMOVED, add_revisit_config
+from revisit.config import REMOVED, add_revisit_config
 from revisit.errors import UserError, did_you_mean, expect, translated
 from revisit.files import is_url, output_path, read_yaml
-from revisit.keys import declaration, declare, dotted_keys, is_among, short_repr
+from revisit.keys import RUN, alternatives, declaration, declare, dotted_keys, short_repr
 from revisit.plugins import find_config, import_modules
 
 from detectron2.config import CfgNode, get_cfg
@@ -20,19 +20,11 @@ declare(
     "Modules that are imported before anything is built, such as ('my_package.my_method',): the methods, heads, data "
     "sets and config keys that they register are then known by name. Python's path first, then the working directory.",
     may_change=True,
+    scope=RUN,
 )
 
 COMMAND_LINE = "command line"
 MOST_FILES = 30  # that a config is made of
-# Keys that decide the same thing, with the value that leaves the decision to the others; None: it need not be left.
-LENGTHS: dict[str, object] = {"SOLVER.EPOCHS": 0, "SOLVER.MAX_ITER": 0, "SOLVER.MINUTES": 0.0}
-SAME_DECISION: tuple[dict[str, object], ...] = (
-    LENGTHS,
-    {"SOLVER.CHECKPOINT_PERIOD": 0, "SOLVER.CHECKPOINT_EPOCHS": 0},
-    {"TEST.EVAL_PERIOD": 0, "TEST.EVAL_EPOCHS": 0},
-    {"SOLVER.STEPS": None, "SOLVER.STEP_EPOCHS": ()},
-    {"SOLVER.PRECISION": "", "SOLVER.AMP.ENABLED": None, "SOLVER.AMP.DTYPE": None, "MODEL.CHANNELS_LAST": None},
-)
 _WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
 
 logger = logging.getLogger(__name__)
@@ -47,23 +39,19 @@ def merged_config(config_file: str, opts: Sequence[object] = (), trained: Traine
     if late := [str(word) for word in opts[::2] if str(word).startswith("--")]:
         raise UserError(f"{late[0]} comes after KEY VALUE: options go before the first KEY, next to --config-file")
     expect(len(opts) % 2 == 0, f"expected pairs KEY VALUE after the options, got {' '.join(map(str, opts))}")
-    in_file = read_keys(config_file) if config_file else {}
+    levels = list(_levels(config_file, [])) if config_file else []
     typed = dict(zip(map(str, opts[::2]), opts[1::2], strict=True))
-    lengths = [key for key in LENGTHS if CfgNode._decode_cfg_value(typed.get(key))]
-    expect(
-        lengths == ["SOLVER.MINUTES"] or "SOLVER.MINUTES" not in lengths,
-        f"{' and '.join(lengths)} both say how long the run is: expected one of them",
-    )
+    imports_in_file = [level["IMPORTS"] for level in levels if "IMPORTS" in level][-1:]
+    for value in imports_in_file:
+        _import(value, config_file)
+    if "IMPORTS" in typed:
+        _import(typed["IMPORTS"], COMMAND_LINE)
     defaults = get_cfg()
-    for values, where in ((in_file, config_file), (typed, COMMAND_LINE)):
-        if "IMPORTS" in values:
-            imports = CfgNode({"IMPORTS": ()})
-            _merge(imports, {"IMPORTS": values["IMPORTS"]}, where)
-            import_modules(imports.IMPORTS)
     add_revisit_config(defaults)
+    in_file = _over_each_other(levels)
     if trained:
         known = dotted_keys(defaults).keys() & trained.config.keys()
-        taken = {key: trained.config[key] for key in known if not is_among(key, OF_A_RUN)}
+        taken = {key: trained.config[key] for key in known if declaration(key).scope != RUN}
         stated = in_file.keys() | typed.keys()
         for key in [key for key, value in taken.items() if is_url(str(value)) and key not in stated]:
             left = f"{trained.weights} names {key} {short_repr(taken.pop(key))}: nothing is fetched for a checkpoint"
@@ -75,32 +63,44 @@ def merged_config(config_file: str, opts: Sequence[object] = (), trained: Traine
     return defaults
 
 
+def _import(value: object, where: str) -> None:
+    """Import what IMPORTS names, which may declare config keys."""
+    imports = CfgNode({"IMPORTS": ()})
+    _merge(imports, {"IMPORTS": value}, where)
+    import_modules(imports.IMPORTS)
+
+
 def read_keys(path: str) -> dict[str, object]:
     """What a config file and those that it is based on state, by full key. Raises UserError with the file's name."""
+    return _over_each_other(_levels(path, []))
+
+
+def _over_each_other(levels: Iterable[Mapping[str, object]]) -> dict[str, object]:
     values: dict[str, object] = {}
-    for level in _levels(path, []):
+    for level in levels:
         values |= decisive(level)
     return values
 
 
-def stated_nearer(key: str, config_file: str, opts: Sequence[object]) -> set[str]:
-    """The keys that the command line states, and the files that are nearer to it than the last one with ``key``."""
-    typed = set(map(str, opts[::2]))
-    levels = list(_levels(find_config(config_file), [])) if config_file and key not in typed else []
-    last = max((place for place, level in enumerate(levels) if key in level), default=len(levels))
-    return typed.union(*levels[last + 1 :])
+def stated_keys(config_file: str, opts: Sequence[object]) -> list[set[str]]:
+    """The keys that each place states: files, those that others are based on first, then the command line."""
+    levels = _levels(find_config(config_file), []) if config_file else ()
+    return [*map(set, levels), set(map(str, opts[::2]))]
 
 
 def decisive(level: Mapping[str, object]) -> dict[str, object]:
     """The keys that one place states, and for those that decide the same thing the value that leaves it to them: what
     stands nearer to the user counts, whatever a base or a default says by another key."""
     values = dict(level)
-    for keys in SAME_DECISION:
-        decided = [key for key in keys if key in level and (keys[key] is None or CfgNode._decode_cfg_value(level[key]))]
-        if decided:
-            left = {key: value for key, value in keys.items() if value is not None and key not in level}
-            values |= left
+    for keys in alternatives().values():
+        if any(key.name in level and (key.off is None or is_on(level[key.name])) for key in keys):
+            values |= {key.name: key.off for key in keys if key.off is not None and key.name not in level}
     return values
+
+
+def is_on(value: object) -> bool:
+    """Whether a value, as it is typed or as such, is neither 0 nor empty."""
+    return bool(CfgNode._decode_cfg_value(value))
 
 
 def _levels(path: str, read: list[str]) -> Iterator[dict[str, object]]:
@@ -146,8 +146,8 @@ def _fitted(key: str, value: object, default: object, where: str) -> object:
         return float(decoded)
     kinds = {type(default), *((list, tuple) if isinstance(default, list | tuple) else ())}
     if default is not None and type(decoded) not in kinds:
-        declared = declaration(key)
-        words = declared.rule.expected if declared and declared.rule else _WORDS.get(type(default), "a list")
+        rule = declaration(key).rule
+        words = rule.expected if rule else _WORDS.get(type(default), "a list")
         if isinstance(decoded, str) and list in kinds:
             path = key.startswith("DATASETS.") and "/" in decoded and ":" not in decoded
             words += f"; did you mean \"('{'folder:' * path}{decoded}',)\"?"

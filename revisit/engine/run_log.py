@@ -5,6 +5,7 @@ import logging
 import re
 import sys
 from collections.abc import Iterable
+from logging.handlers import MemoryHandler
 
 from detectron2.utils import comm
 from detectron2.utils.logger import setup_logger
@@ -77,3 +78,27 @@ def open_log(folder: str, names: Iterable[str] = ()) -> None:
                 handler.addFilter(News())
             if handler.stream is sys.stdout:
                 handler.setLevel(logging.INFO)
+
+
+class LogBeforeTheLog:
+    """Keeps what Revisit logs from INFO on until there is a log: a context."""
+
+    def __enter__(self) -> "LogBeforeTheLog":
+        self._handler = MemoryHandler(capacity=2**20, flushLevel=logging.CRITICAL + 1)
+        self._logger = logging.getLogger("revisit")
+        self._level = self._logger.level
+        self._logger.addHandler(self._handler)
+        self._logger.setLevel(min(self._logger.getEffectiveLevel(), logging.INFO))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._logger.removeHandler(self._handler)
+        self._logger.setLevel(self._level)
+
+    def records(self) -> list[logging.LogRecord]:
+        """What was logged, as plain text, so that it can be sent to other processes."""
+        for record in self._handler.buffer:
+            record.msg = record.getMessage()
+            record.args = None
+            record.exc_info = None
+        return self._handler.buffer

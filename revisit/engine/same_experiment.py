@@ -5,17 +5,17 @@ experiment of it. Who uses a trained network may change what does not make the n
 """
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from revisit.checkpoint.run_folder import Trained
-from revisit.config import MAKERS, NO_MAKERS, REMOVED
-from revisit.data.sources.inspection import Note
+from revisit.config import REMOVED
 from revisit.data.sources.records import PARTS, changes
-from revisit.errors import UserError
-from revisit.keys import declaration, dotted_keys, is_among, is_read, short_repr
+from revisit.errors import UserError, expect
+from revisit.keys import NETWORK, declaration, dotted_keys, is_read, short_repr
 
 from detectron2.config import CfgNode
+from detectron2.utils import comm
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +40,7 @@ def plain_config(cfg: CfgNode) -> dict[str, Value]:
 
 def may_change(cfg: CfgNode, key: str) -> bool:
     """Whether a resumed run of ``cfg`` may have another value of a dotted key than its checkpoint."""
-    declared = declaration(key)
-    return not is_read(cfg, key) or (declared is not None and declared.may_change)
+    return declaration(key).may_change or not is_read(cfg, key)
 
 
 def check_same_experiment(
@@ -97,7 +96,7 @@ def _differences(before: Mapping, now: Mapping, *, elsewhere: bool) -> list[Diff
 def check_same_network(cfg: CfgNode, trained: Trained) -> None:
     """Raise UserError with what of a config would make another network of a checkpoint's, or other boxes."""
     differences = _differences(trained.config, plain_config(cfg), elsewhere=True)
-    makes = [d for d in differences if is_among(d.key, MAKERS) and not is_among(d.key, NO_MAKERS)]
+    makes = [d for d in differences if declaration(d.key).scope == NETWORK]
     wrong = [d for d in makes if not may_change(cfg, d.key)]
     wrong = [d for d in wrong if d.key == "MODEL.META_ARCHITECTURE"] or wrong
     if wrong:
@@ -107,11 +106,21 @@ def check_same_network(cfg: CfgNode, trained: Trained) -> None:
         )
 
 
-def typed_in_vain(cfg: CfgNode, opts: Sequence[object]) -> list[Note]:
-    """A warning of the typed keys that this kind of network never reads, such as another method's; or none."""
-    idle = [str(key) for key in opts[::2] if not is_read(cfg, str(key))]
-    text = f"typed, but without effect: {cfg.MODEL.META_ARCHITECTURE} never reads {', '.join(idle)}"
-    return [(logging.WARNING, text)] if idle else []
+def check_alike(cfg: CfgNode) -> None:
+    """Raise UserError where machines have decided differently what makes an experiment."""
+    own = {key: value for key, value in plain_config(cfg).items() if not may_change(cfg, key)}
+    first = comm.all_gather(own)[0]
+    found = ", ".join(map(str, _differences(first, own, elsewhere=False)))
+    expect(not found, f"machines differ, the first one's value on the left: {found}. Type these keys on all of them")
+
+
+def unused_overrides(cfg: CfgNode, typed: Collection[str]) -> list[str]:
+    """Keys that are typed, but that this kind of network never reads, such as another method's; they are warned of."""
+    unused = [key for key in typed if not is_read(cfg, key)]
+    if unused:
+        network = cfg.MODEL.META_ARCHITECTURE
+        logger.warning(f"typed, but without effect: {network} never reads {', '.join(unused)}")
+    return unused
 
 
 def _plain(value: object) -> Value:

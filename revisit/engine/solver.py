@@ -1,13 +1,28 @@
 """Length, optimiser and learning rate of a training: epochs in iterations, and what Detectron2 has no keys for."""
 
+import logging
 from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import nn, optim
 
-from revisit.errors import expect
-from revisit.keys import COUNT, POSITIVE, PRETRAINING, declare, integer, list_of, number, one_of, resolve_by_images
+from revisit.errors import UserError, expect
+from revisit.evaluation.main_score import nothing_to_evaluate
+from revisit.keys import (
+    COUNT,
+    POSITIVE,
+    Decision,
+    Facts,
+    alternatives,
+    counted,
+    declare,
+    integer,
+    list_of,
+    of_detectron2,
+    one_of,
+    value_of,
+)
 from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.plugins import require_package
 
@@ -21,6 +36,96 @@ from fvcore.common.param_scheduler import (
     PolynomialDecayParamScheduler,
 )
 
+
+def fit_batch(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """All images of a pretraining, where they are fewer than a batch and its method can do with them."""
+    batch, method = cfg.SOLVER.IMS_PER_BATCH, method_of(cfg)
+    if method is None or facts.images is None:
+        return None
+    processes = facts.processes or 1
+    share = facts.images // processes
+    fitting = share * processes
+    if not 1 < fitting < batch or share % cfg.SOLVER.ACCUMULATION_STEPS:
+        return None
+    smaller = cfg.clone()
+    smaller.SOLVER.IMS_PER_BATCH = fitting
+    try:
+        method.check(counted(smaller, facts.images), share)
+    except UserError:
+        return None  # iterations_per_epoch says what to change
+    return Decision(fitting, f"{facts.images} images are fewer than a batch of {batch}", level=logging.WARNING)
+
+
+def iterations_per_epoch(cfg: CfgNode, images: int) -> int:
+    """Whole batches of so many images. Raises UserError where there is none."""
+    batch = cfg.SOLVER.IMS_PER_BATCH
+    few = f"{', '.join(cfg.DATASETS.TRAIN)} has {images} images, fewer than one batch of {batch}"
+    expect(images >= batch, f"{few}: lower SOLVER.IMS_PER_BATCH (and SOLVER.BASE_LR with it)")
+    return images // batch
+
+
+def in_iterations(cfg: CfgNode, facts: Facts, epochs: int) -> Decision:
+    """A number of epochs as iterations."""
+    per_epoch = iterations_per_epoch(cfg, facts.images)
+    return Decision(epochs * per_epoch, f"{epochs} epochs of {per_epoch} iterations")
+
+
+def length(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """SOLVER.EPOCHS in iterations, unless another key says how long the run is."""
+    if facts.images is None:
+        return None
+    iterations_per_epoch(cfg, facts.images)
+    if cfg.SOLVER.MAX_ITER <= 0 and cfg.SOLVER.EPOCHS > 0:
+        return in_iterations(cfg, facts, cfg.SOLVER.EPOCHS)
+    is_said = any(value_of(cfg, key.name) for key in alternatives()["length"])
+    expect(is_said, "no length of training: set SOLVER.EPOCHS or SOLVER.MAX_ITER")
+    return None
+
+
+def checkpoint_period(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """SOLVER.CHECKPOINT_EPOCHS in iterations, or the whole run."""
+    solver = cfg.SOLVER
+    if facts.images is None or solver.CHECKPOINT_PERIOD > 0:
+        return None
+    if solver.CHECKPOINT_EPOCHS > 0:
+        return in_iterations(cfg, facts, solver.CHECKPOINT_EPOCHS)
+    return Decision(solver.MAX_ITER, "one checkpoint, at the end") if solver.MAX_ITER > 0 else None
+
+
+def steps(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """SOLVER.STEP_EPOCHS in iterations."""
+    if facts.images is None or not cfg.SOLVER.STEP_EPOCHS:
+        return None
+    per_epoch = iterations_per_epoch(cfg, facts.images)
+    values = tuple(epoch * per_epoch for epoch in cfg.SOLVER.STEP_EPOCHS)
+    return Decision(values, f"SOLVER.STEP_EPOCHS of {per_epoch} iterations each")
+
+
+def evaluation_epochs(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """0 where there is nothing to evaluate."""
+    lacking = nothing_to_evaluate(cfg)
+    if facts.images is None or not lacking or cfg.TEST.EVAL_EPOCHS <= 0:
+        return None
+    return Decision(0, f"nothing is evaluated: {lacking}", level=logging.WARNING)
+
+
+def evaluation_period(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """TEST.EVAL_EPOCHS in iterations; 0 where there is nothing to evaluate."""
+    if facts.images is None:
+        return None
+    if cfg.TEST.EVAL_PERIOD > 0:
+        lacking = nothing_to_evaluate(cfg)
+        return Decision(0, f"nothing is evaluated: {lacking}", level=logging.WARNING) if lacking else None
+    if cfg.TEST.EVAL_EPOCHS <= 0:
+        return None
+    return in_iterations(cfg, facts, cfg.TEST.EVAL_EPOCHS)
+
+
+of_detectron2("SOLVER.IMS_PER_BATCH", rule=COUNT, resolve=fit_batch)
+of_detectron2("SOLVER.MAX_ITER", resolve=length, after="SOLVER.IMS_PER_BATCH")
+of_detectron2("SOLVER.CHECKPOINT_PERIOD", resolve=checkpoint_period, after="SOLVER.MAX_ITER")
+of_detectron2("SOLVER.STEPS", resolve=steps, after="SOLVER.IMS_PER_BATCH")
+of_detectron2("TEST.EVAL_PERIOD", resolve=evaluation_period, after=("TEST.EVAL_EPOCHS", "SOLVER.IMS_PER_BATCH"))
 declare(
     "SOLVER.EPOCHS",
     0,
@@ -28,21 +133,29 @@ declare(
     integer(unit="epochs"),
     paper=200,
     may_change=True,
+    decides="length",
+    off=0,
+)
+epochs = partial(declare, default=0, rule=integer(unit="epochs"), may_change=True, off=0)
+kept = "Epochs between checkpoints; a positive SOLVER.CHECKPOINT_PERIOD wins."
+epochs("SOLVER.CHECKPOINT_EPOCHS", meaning=kept, decides="checkpoints")
+judged = "Epochs between evaluations; a positive TEST.EVAL_PERIOD, in iterations, wins."
+epochs(
+    "TEST.EVAL_EPOCHS",
+    meaning=judged,
+    decides="evaluations",
+    resolve=evaluation_epochs,
+    after=("KNN_EVAL.BANK", "MONITOR.IMAGES"),
 )
 declare(
-    "SOLVER.MINUTES",
-    0.0,
-    "Length of a pretraining on this machine, evaluations included: a step is measured as the run begins; iterations, "
-    "warm-ups (at most a tenth of the run, of neighbours a fifth), checkpoints (every tenth) and evaluations (every "
-    "quarter, of a recipe that evaluates on its way) follow, unless the command, or a file based on the one with "
-    "MINUTES, states them. 0: by EPOCHS or MAX_ITER; the one that is typed wins.",
-    number(0, unit="minutes"),
-    read_by=PRETRAINING,
+    "SOLVER.STEP_EPOCHS",
+    (),
+    "SOLVER.STEPS in epochs; wins over it.",
+    list_of(COUNT, rising=True),
+    may_change=True,
+    decides="steps",
+    off=(),
 )
-epochs = partial(declare, default=0, rule=integer(unit="epochs"), may_change=True)
-epochs("SOLVER.CHECKPOINT_EPOCHS", meaning="Epochs between checkpoints; a positive SOLVER.CHECKPOINT_PERIOD wins.")
-epochs("TEST.EVAL_EPOCHS", meaning="Epochs between evaluations; a positive TEST.EVAL_PERIOD, in iterations, wins.")
-declare("SOLVER.STEP_EPOCHS", (), "SOLVER.STEPS in epochs; wins over it.", list_of(COUNT, rising=True), may_change=True)
 declare(
     "SOLVER.OPTIMIZER",
     "SGD",
@@ -62,33 +175,6 @@ declare(
 def evaluates_on_the_way(cfg: CfgNode) -> bool:
     """Whether a training evaluates before its end."""
     return cfg.TEST.EVAL_PERIOD > 0 or cfg.TEST.EVAL_EPOCHS > 0
-
-
-def resolve_schedule(cfg: CfgNode, num_images: int) -> None:
-    """Turn the lengths given in epochs into iterations, in place; a positive length in iterations wins.
-
-    An epoch has as many iterations as its images have whole batches. Raises UserError where there is none, or no
-    length of training at all.
-    """
-    solver = cfg.SOLVER
-    per_epoch = num_images // solver.IMS_PER_BATCH
-    few = f"{', '.join(cfg.DATASETS.TRAIN)} has {num_images} images, fewer than one batch of {solver.IMS_PER_BATCH}"
-    expect(per_epoch > 0, f"{few}: lower SOLVER.IMS_PER_BATCH (and SOLVER.BASE_LR with it)")
-    resolve_by_images(cfg, num_images)
-    for node, iterations, epochs in (
-        (solver, "MAX_ITER", "EPOCHS"),
-        (solver, "CHECKPOINT_PERIOD", "CHECKPOINT_EPOCHS"),
-        (cfg.TEST, "EVAL_PERIOD", "EVAL_EPOCHS"),
-    ):
-        if node[iterations] <= 0 and node[epochs] > 0:
-            node[iterations] = node[epochs] * per_epoch
-    if solver.STEP_EPOCHS:
-        solver.STEPS = tuple(step * per_epoch for step in solver.STEP_EPOCHS)
-    if solver.MINUTES and not solver.MAX_ITER:  # measured as the run begins
-        return
-    expect(solver.MAX_ITER > 0, "no length of training: set SOLVER.EPOCHS or SOLVER.MAX_ITER")
-    if solver.CHECKPOINT_PERIOD <= 0:
-        solver.CHECKPOINT_PERIOD = solver.MAX_ITER
 
 
 def build_optimizer(cfg: CfgNode, model: nn.Module) -> optim.Optimizer:

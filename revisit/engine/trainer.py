@@ -23,7 +23,7 @@ from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_
 from revisit.engine.writers import WRITER_REGISTRY, Writers
 from revisit.errors import KilledWorkerError, UserError, first_line, told_by_worker, translated
 from revisit.files import write_whole
-from revisit.keys import SWITCH, declare
+from revisit.keys import RUN, SWITCH, declare
 from revisit.modeling.distributed import share_state
 
 from detectron2.config import CfgNode
@@ -38,8 +38,10 @@ logger = logging.getLogger(__name__)
 
 
 switch = partial(declare, default=False, rule=SWITCH, may_change=True)
-switch("MODEL.CHANNELS_LAST", meaning="Weights and maps in NHWC memory, faster on some hardware.")
-switch("MODEL.COMPILE", meaning="torch.compile of the encoders: minutes at the start, a faster step on a GPU.")
+layout = "Weights and maps in NHWC memory, faster on some hardware."
+switch("MODEL.CHANNELS_LAST", meaning=layout, decides="precision")
+compiled = "torch.compile of the encoders: minutes at the start, a faster step on a GPU."
+switch("MODEL.COMPILE", meaning=compiled, scope=RUN)
 
 
 class RevisitTrainer(DefaultTrainer):

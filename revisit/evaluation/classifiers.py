@@ -1,5 +1,6 @@
 """Classifiers on frozen features: a weighted vote of nearest neighbours (Wu et al., 2018), and a linear one."""
 
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -10,7 +11,9 @@ import torch
 from torch import Tensor
 
 from revisit.evaluation.features import Features
-from revisit.keys import COUNT, PIXELS, POSITIVE, SWITCH, declare
+from revisit.keys import COUNT, PIXELS, POSITIVE, SWITCH, Decision, Facts, declare
+
+from detectron2.config import CfgNode
 
 Classifier = Callable[[Tensor], Tensor]  # (N, Cg) rows to (N,) int64 labels, on the CPU
 REGULARIZATION = 0.1  # scikit-learn's C, on standardised features; the same for every run, tuned on none
@@ -19,8 +22,16 @@ ARRAYS = "SCIPY_ARRAY_API"
 CHUNK = 1024  # rows that are worked on at a time
 
 
+def bank(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """None where a training has no images to judge."""
+    if facts.images is None or not cfg.KNN_EVAL.BANK or cfg.DATASETS.TEST:
+        return None
+    return Decision("", "nothing is evaluated: DATASETS.TEST is empty", level=logging.WARNING)
+
+
 knn_eval = partial(declare, may_change=True, read_by="Pretraining")
-knn_eval("KNN_EVAL.BANK", "", "Labelled data set whose images vote on the class of those of DATASETS.TEST; '': none.")
+voters = "Labelled data set whose images vote on the class of those of DATASETS.TEST; '': none."
+knn_eval("KNN_EVAL.BANK", "", voters, resolve=bank)
 knn_eval("KNN_EVAL.NUM_NEIGHBORS", 20, "How many of the nearest images vote.", COUNT)
 knn_eval("KNN_EVAL.TEMPERATURE", 0.07, "Votes weigh exp(cosine / temperature).", POSITIVE)
 knn_eval("KNN_EVAL.IMAGE_SIZE", 224, "The short side is resized to 256/224 of it; the centre is cut.", PIXELS)

@@ -15,7 +15,7 @@ from revisit.data.sources.catalog import get_records
 from revisit.data.sources.records import sample
 from revisit.data.views.mapper import ViewMapper
 from revisit.evaluation.features import CenterCropDataset, SingleViewDataset, features_of
-from revisit.keys import declare, integer
+from revisit.keys import Decision, Facts, declare, integer
 
 from detectron2.config import CfgNode
 
@@ -27,12 +27,20 @@ CHUNK = 1024  # rows
 LABEL_FREE = ("rankme", "alignment", "uniformity")  # of LabelFreeScores; none is better for being higher or lower
 
 
+def images_to_judge(cfg: CfgNode, facts: Facts) -> Decision | None:
+    """The images that are learned from, where train is asked for."""
+    if cfg.MONITOR.IMAGES != "train" or not cfg.DATASETS.TRAIN:
+        return None
+    return Decision(cfg.DATASETS.TRAIN[0], "the first of DATASETS.TRAIN")
+
+
 monitor = partial(declare, may_change=True, read_by="Pretraining")
 monitor(
     "MONITOR.IMAGES",
     "",
     "Data set without labels whose features are judged at every evaluation (docs/reading-a-run.md), with the sizes and "
     "neighbours of KNN_EVAL. train is the first of DATASETS.TRAIN; '': none.",
+    resolve=images_to_judge,
 )
 monitor(
     "MONITOR.MAX_IMAGES",

@@ -29,6 +29,20 @@ def main_score(cfg: CfgNode) -> str:
     return PRETRAINING_SCORE if method_of(cfg) else FINETUNING_SCORES.get(cfg.MODEL.META_ARCHITECTURE, "")
 
 
+def why_not_judged(cfg: CfgNode) -> str:
+    """What is lacking to score the network by labels, in words; "" where nothing is."""
+    if not cfg.DATASETS.TEST:
+        return "DATASETS.TEST is empty"
+    if method_of(cfg) and not cfg.KNN_EVAL.BANK:
+        return "KNN_EVAL.BANK names no images that vote"
+    return ""
+
+
+def nothing_to_evaluate(cfg: CfgNode) -> str:
+    """What is lacking to evaluate the network at all, in words; "" where nothing is."""
+    return "" if cfg.MONITOR.IMAGES else why_not_judged(cfg)
+
+
 def find_score(cfg: CfgNode, results: Mapping[str, float]) -> float:
     """The main score among flattened results, of the first of DATASETS.TEST where there are several.
 

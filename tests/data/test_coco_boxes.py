@@ -10,7 +10,7 @@ import pycocotools.mask
 import pytest
 from labels import counted
 from PIL import Image
-from trees import one_line_error, refusal, write
+from trees import logged, one_line_error, refusal, write
 
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.coco_boxes import load_coco, load_coco_dict
@@ -110,7 +110,8 @@ def test_annotations_of_other_images_are_left_out(coco):
 
 
 def inspected(name: str, to_learn: bool = True) -> list[tuple[int, str]]:
-    return inspect_boxes(name, get_records(name), MetadataCatalog.get(name).thing_classes, to_learn=to_learn)
+    records = get_records(name)
+    return logged(inspect_boxes, name, records, MetadataCatalog.get(name).thing_classes, to_learn=to_learn)
 
 
 @pytest.mark.parametrize(("leaves_out", "count"), [(True, 1), (False, 2)])
@@ -118,7 +119,7 @@ def test_an_epoch_has_the_images_that_are_learned_from(coco, leaves_out, count):
     own = {"DATASETS.TRAIN": f"('{coco()}',)", "MODEL.ROI_HEADS.NUM_CLASSES": 2, "MODEL.DEVICE": "cpu"}
     own["DATALOADER.FILTER_EMPTY_ANNOTATIONS"] = leaves_out
     cfg = make_config("own_images/detection.yaml", [str(word) for pair in own.items() for word in pair])
-    assert inspect_training(cfg)[0] == count
+    assert inspect_training(cfg) == count
 
 
 def test_boxes_are_counted_and_doubtful_ones_shown_by_an_example(coco, tmp_path):

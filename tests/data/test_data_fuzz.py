@@ -127,7 +127,7 @@ def detection(train: str, test: str, num_classes: int, output: Path, masks: bool
 
 
 def learn(cfg: CfgNode) -> None:
-    inspect_training(cfg)[0]
+    inspect_training(cfg)
     mapper = build_mapper(cfg, is_train=True)
     for record in get_detection_dataset_dicts(cfg.DATASETS.TRAIN):
         mapper(record)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from trees import one_line_error, refusal, touch, write
+from trees import logged, one_line_error, refusal, touch, write
 
 import revisit.data  # noqa: F401  (registers the fixed names)
 from projects.ToyScenes import CLASS_NAMES as TOY_CLASSES
@@ -249,13 +249,13 @@ def test_ids_that_may_be_classes_are_read_with_and_without_void(masks, tmp_path,
     mask(tmp_path / "masks/a.png", ids)
     mask(tmp_path / "masks/below/b.png", [0])
     highest = max(set(ids) - {255})
-    assert len(inspect(segmentation(masks, highest + 1), masks, to_learn=False)[0]) == 2
+    assert len(inspect(segmentation(masks, highest + 1), masks, to_learn=False)) == 2
 
 
 def test_the_log_says_how_many_masks_and_pixels_each_class_has_and_warns_of_those_without(masks, tmp_path):
     write(tmp_path / "classes.txt", ["floor", "wall", "door", "lamp"])
     mask(tmp_path / "masks/a.png", [0, 2, 255, 0])  # of 5,000 px half are floor, a quarter door, a quarter void
-    _, notes = inspect(segmentation(masks, 4), masks, to_learn=True)
+    notes = logged(inspect, segmentation(masks, 4), masks, to_learn=True)
     (_, summary), (level, warning) = notes
     assert "2 of 2 masks read" in summary
     assert "floor 1 (25.0 %), wall 1 (50.0 %), door 1 (12.5 %), lamp 0 (0.0 %); void 1 (12.5 %)" in summary
@@ -269,5 +269,5 @@ def test_masks_of_one_class_are_not_learned_from_however_many_classes_have_names
     named = f"{masks}:{tmp_path}/names.txt"
     write(tmp_path / "names.txt", ["floor", "wall"])
     assert "no pixel of 1 of 2 classes: wall" in refusal(inspect, segmentation(named, 2), named, to_learn=True)
-    _, notes = inspect(segmentation(named, 2), named, to_learn=False)
+    notes = logged(inspect, segmentation(named, 2), named, to_learn=False)
     assert "no pixel of 1 of 2 classes: wall" in notes[1][1]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tiny import tiny_config
-from trees import pack, refusal, write
+from trees import logged, pack, refusal, write
 
 import projects.LinearClassification.run  # noqa: F401  (declares LINEAR)
 from projects.LinearClassification.labelled_sets import read_set
@@ -126,8 +126,8 @@ def test_an_evaluation_takes_them_where_it_enlarges_none(made, monkeypatch, key,
 def test_a_training_notes_smaller_images_and_statistics_refuse_them(made, monkeypatch):
     monkeypatch.setattr("revisit.engine.data_checks.look_at_images", lambda *_, **options: [])  # one of them is broken
     cfg = tiny_config("DATASETS.TRAIN", (f"shards:{made}",))
-    num_images, notes = inspect_training(cfg)
-    assert num_images == 9 and f"made smaller, to a short side of {SIDE} px" in str(notes)
+    notes = logged(inspect_training, cfg)
+    assert f"made smaller, to a short side of {SIDE} px" in str(notes)
     folded = {"MODEL.RESNETS.NORM": "FrozenBN"}
     weights = SimpleNamespace(description=SimpleNamespace(FOLDED=folded), flags=folded)
     assert "expected at least 256 px" in refusal(recalibrate, weights, f"shards:{made}")

@@ -1,14 +1,13 @@
 """What of a data set cannot be read is known before the first step, and one rule says what becomes of it."""
 
 import io
-import logging
 
 import numpy as np
 import pytest
 from deep import shallow_picture
 from PIL import Image
 from tiny import tiny_config
-from trees import refusal, write
+from trees import logged, refusal, write
 
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.reader import ends_well, read_image, read_record, require_record
@@ -79,9 +78,8 @@ def test_a_truncated_jpeg_is_completed_where_nothing_stands_in_for_it(tmp_path, 
 def test_pretraining_replaces_one_percent_and_is_refused_with_more_before_its_first_step(tmp_path, capsys):
     cfg = tiny_config("DATASETS.TRAIN", (f"folder:{tmp_path / 'photos'}",))
     folder_of(tmp_path / "photos", 100, cut=HALF)
-    count, notes = inspect_training(cfg)
-    (warning,) = [text for level, text in notes if level == logging.WARNING]
-    assert count == 101 and "101 of 101 images looked at, 1 cannot be read, so others stand in" in warning
+    warning = next(text for _, text in logged(inspect_training, cfg) if "stand in" in text)
+    assert "101 of 101 images looked at, 1 cannot be read, so others stand in" in warning
     assert f"{tmp_path}/photos/cut.jpg: truncated JPEG" in warning
     write(tmp_path / "photos/empty.jpg")
     line = refusal(inspect_training, cfg)
@@ -94,7 +92,7 @@ def test_a_set_to_be_scored_may_have_truncated_images_and_no_unreadable_one(tmp_
     for label in "ab":
         folder_of(photos / label, 2, cut=HALF)
     cfg = tiny_config("DATASETS.TEST", (f"class_folders:{photos}",), "KNN_EVAL.BANK", f"class_folders:{photos}")
-    warning = next(text for level, text in inspect_evaluation(cfg) if "grey" in text)
+    warning = next(text for _, text in logged(inspect_evaluation, cfg) if "completed with grey" in text)
     assert "6 of 6 images looked at, 0 cannot be read; 2 truncated JPEGs are completed with grey" in warning
     write(photos / "a/000.jpg", b"no image")
     assert f"1 cannot be read, such as {photos}/a/000.jpg" in refusal(inspect_evaluation, cfg)

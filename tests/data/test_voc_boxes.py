@@ -3,7 +3,7 @@
 import pytest
 import torch
 from labels import inspected
-from trees import blank_image, one_line_error, refusal, touch, voc_xml_of, write
+from trees import blank_image, logged, one_line_error, refusal, touch, voc_xml_of, write
 
 from revisit.config import add_revisit_config
 from revisit.data.sources.catalog import get_records
@@ -74,7 +74,7 @@ def test_half_of_the_dogs_without_a_mistake_score_by_the_year(voc, tmp_path, yea
     cfg = get_cfg()
     add_revisit_config(cfg)
     cfg.merge_from_list(["MODEL.ROI_HEADS.NUM_CLASSES", 20, "DATASETS.TEST", (name,)])
-    notes = inspect_evaluation(cfg)
+    notes = logged(inspect_evaluation, cfg)
     assert any("11 points of recall" in text for _, text in notes) == (not year)
     (record,) = get_records(name)
     evaluator = PascalVOCDetectionEvaluator(name)

@@ -1,6 +1,7 @@
 """INPUT.BIT_DEPTH from images to weights and from weights to what uses them."""
 
 import json
+import logging
 
 import numpy as np
 import pytest
@@ -16,9 +17,10 @@ from revisit.data.deep_pixels import bit_depth
 from revisit.data.finetuning.pixel_mapper import PixelMapper
 from revisit.data.images.reader import require_record
 from revisit.data.loading.loader import ResumableLoader
-from revisit.engine.data_checks import inspect_training, resolve_bit_depth
+from revisit.engine.data_checks import inspect_training
 from revisit.engine.finetune_trainer import build_mapper
 from revisit.engine.setup import make_config
+from revisit.keys import Facts, resolve_auto_values
 
 from detectron2.utils.env import seed_all_rng
 
@@ -32,14 +34,15 @@ def folder_at(depth, path, count=2):
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
-def test_pretraining_sees_one_photograph_at_every_depth(tmp_path, depth, capsys):
+def test_pretraining_sees_one_photograph_at_every_depth(tmp_path, depth, caplog):
+    caplog.set_level(logging.INFO)
     batches = []
     for name in ("8", depth):
         cfg = tiny_config("DATASETS.TRAIN", (folder_at(name, tmp_path / name),), *SIZES)
-        assert inspect_training(cfg)[0] == 2
+        assert inspect_training(cfg) == 2
         assert bit_depth(cfg) == (None if name == "8" else DEPTHS[name])
         batches.append(ResumableLoader(cfg).batch_of(0))
-    assert ("INPUT.BIT_DEPTH" in capsys.readouterr().out) == (depth != "8")
+    assert ("INPUT.BIT_DEPTH" in caplog.text) == (depth != "8")
     for view in ("anchor", "positive", "small"):
         assert (batches[0][view].int() - batches[1][view].int()).abs().max() <= 2, view
 
@@ -69,7 +72,12 @@ def records_at(depth, path):
     return [{"file_name": str(write_at(depth, path, photograph()))}]
 
 
-def test_the_depth_of_the_weights_wins_over_that_of_the_images(tmp_path, capsys):
+def resolve_bit_depth(cfg, records):
+    resolve_auto_values(cfg, Facts(records=records))
+
+
+def test_the_depth_of_the_weights_wins_over_that_of_the_images(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
     weights = tmp_path / "backbone.pth"
     torch.save({}, weights)
     write_flags(weights, {"INPUT.BIT_DEPTH": 14}, source="a test")
@@ -78,7 +86,7 @@ def test_the_depth_of_the_weights_wins_over_that_of_the_images(tmp_path, capsys)
     assert bit_depth(cfg) is None
     cfg.freeze()
     resolve_bit_depth(cfg, records_at("12", tmp_path / "deep"))
-    assert bit_depth(cfg) == 14 and cfg.is_frozen() and "backbone.pth was trained" in capsys.readouterr().out
+    assert bit_depth(cfg) == 14 and cfg.is_frozen() and "backbone.pth was trained" in caplog.text
     for depth in ("16", "float"):
         message = refusal(resolve_bit_depth, tiny_config("MODEL.WEIGHTS", str(weights)), records_at(depth, weights))
         assert f"ask for INPUT.BIT_DEPTH {DEPTHS[depth]}, but {weights} was trained with 14" in message
@@ -113,7 +121,7 @@ def test_a_run_on_12_bits_says_so_and_its_weights_ask_for_the_same(tmp_path):
     assert f"10 of 10 images looked at, 1 cannot be read, such as {broken}" in one_line_error(dry_run, tmp_path)
     broken.unlink()
     said = run(dry_run, tmp_path)
-    assert "INPUT.BIT_DEPTH 12, so that values of 0 to 4095 become 0 to 255: 8 of 9 images looked at" in said
+    assert "INPUT.BIT_DEPTH 12: values of 0 to 4095 become 0 to 255, because 8 of 9 images looked at" in said
     found = json.loads((output / "dry_run.json").read_text())["data"]
     assert found["bit_depth"] == 12 and found["images_checked"] == 9 and found["unreadable"] == 0
     assert "iterations, INPUT.BIT_DEPTH 12" in run(command, tmp_path)

@@ -136,9 +136,9 @@ def attempt(toy_datasets, tmp_path, monkeypatch):
 def plan_and_train_a_step(config_file: str, opts: list[str], key: str) -> None:
     """What ``tools/train_net.py`` does, for a single step; what is evaluated is, where the key may matter to it."""
     switches = {"config_file": config_file, "opts": opts, "resume": False, "eval_only": False}
-    cfg, notes, num_images = plan(Namespace(**switches, dry_run=True), 1)
+    planned = plan(Namespace(**switches, dry_run=True), 1)
     with translated("building the network"):
-        dry_run(cfg, num_images, 1, notes)
+        dry_run(*planned)
     cfg = plan(Namespace(**switches, dry_run=False), 1).cfg
     cfg.freeze()
     seed_all_rng(cfg.SEED)

@@ -17,15 +17,15 @@ from trees import refusal, refused
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import checkpoints_of_run
-from revisit.engine.config_checks import settle_evaluation
+from revisit.engine.config_checks import check_evaluation
 from revisit.engine.data_checks import inspect_evaluation
 from revisit.engine.evaluation_hooks import LabelFreeHistory, StartScores
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.setup import make_config
-from revisit.engine.solver import resolve_schedule
 from revisit.errors import UserError
 from revisit.evaluation.label_free import LabelFreeScores
+from revisit.keys import Facts, resolve_auto_values
 from revisit.viz.curves import read_metrics
 
 from detectron2.utils.env import seed_all_rng
@@ -98,15 +98,19 @@ def test_the_message_of_a_failed_evaluation_names_the_network_and_the_way_on(toy
 
 
 def test_an_evaluation_that_fails_leaves_the_network_that_it_was_of(toy_datasets, tmp_path, monkeypatch):
+    before_the_first_step = iter([{}])
+
     def test(cls, cfg, model, evaluators=None):
+        for results in before_the_first_step:
+            return results
         raise ZeroDivisionError
 
     monkeypatch.setattr(PretrainTrainer, "test", classmethod(test))
     with pytest.raises(ZeroDivisionError):
-        train(tmp_path, *OPTIONS, "SOLVER.CHECKPOINT_PERIOD", 100)
+        train(tmp_path, *OPTIONS, *MONITORED, "SOLVER.CHECKPOINT_PERIOD", 100)
     assert load(tmp_path / "model_not_evaluated.pth")["iteration"] == 1
     with pytest.raises(ZeroDivisionError):  # no run resumes from it, and its evaluation comes again
-        train(tmp_path, *OPTIONS, resume=True)
+        train(tmp_path, *OPTIONS, *MONITORED, resume=True)
 
 
 # The best network.
@@ -255,7 +259,7 @@ def test_a_best_network_has_the_score_on_record(toy_datasets, tmp_path):
         "INPUT.CROP.SIZE [65,65] DATALOADER.NUM_WORKERS 0"
     )
     cfg = make_config("configs/toy/depth.yaml", options.split())
-    resolve_schedule(cfg, 60)
+    resolve_auto_values(cfg, Facts(images=60))
     run(cfg, trainer_class=FinetuneTrainer)
     errors = [value for _, value in read_metrics(tmp_path / "metrics.json")["depth/rmse"]]
     best = record(tmp_path)
@@ -334,7 +338,7 @@ UNLABELLED = (*MONITORED, "DATASETS.TEST", "()", "KNN_EVAL.BANK", "", "KNN_EVAL.
 )
 def test_a_monitor_alone_is_something_to_evaluate_if_it_has_enough_images(toy_datasets, options, key):
     cfg = make_config("configs/toy/pretrain.yaml", UNLABELLED)
-    settle_evaluation(cfg, eval_only=True)
+    check_evaluation(cfg, eval_only=True)
     inspect_evaluation(cfg)
     cfg.merge_from_list(list(options))
     refused(key, inspect_evaluation, cfg)

@@ -8,8 +8,10 @@ from runs import load
 from trees import refusal, refused
 
 from revisit.engine import measuring
-from revisit.engine.merging import stated_nearer
+from revisit.engine.merging import stated_keys
+from revisit.engine.same_experiment import plain_config
 from revisit.engine.setup import make_config
+from revisit.keys import Facts, resolve_auto_values
 
 RECIPE = "configs/toy/pretrain.yaml"
 TINY = ["SOLVER.IMS_PER_BATCH", 8, "VIEWS.LARGE_SIZE", 32, "VIEWS.SMALL_SIZE", 24, "MODEL.DEVICE", "cpu"]
@@ -28,8 +30,8 @@ def test_iterations_fill_what_is_left_of_the_time_and_the_schedule_follows(
     options = [*TINY, "SOLVER.MINUTES", 5.0, "SOLVER.WARMUP_ITERS", 10**6, "NEIGHBORS.WARMUP_EPOCHS", 99]
     options += [] if evaluates else ["KNN_EVAL.BANK", "", "DATASETS.TEST", ()]
     cfg = make_config(RECIPE, options)
-    chosen = measuring.choose_length(cfg, time.perf_counter() - 100)
-    assert chosen["SOLVER.MAX_ITER"] == pytest.approx(iterations, abs=2) and chosen["SOLVER.MINUTES"] == 0
+    chosen = measuring.choose_length(cfg, 60, time.perf_counter() - 100)
+    assert chosen["SOLVER.MAX_ITER"] == pytest.approx(iterations, abs=2)
     assert chosen["SOLVER.WARMUP_ITERS"] == warm_up and chosen["NEIGHBORS.WARMUP_EPOCHS"] == epochs
     assert chosen["TEST.EVAL_PERIOD"] == pytest.approx(period, abs=1)
 
@@ -39,23 +41,30 @@ def test_periods_and_warm_ups_that_are_stated_are_kept(toy_datasets, monkeypatch
     monkeypatch.setattr(measuring, "_step_and_evaluation", lambda cfg: (0.25, 4.0))
     stated = {"TEST.EVAL_PERIOD": 50, "SOLVER.CHECKPOINT_EPOCHS": 2, "SOLVER.WARMUP_ITERS": 400}
     cfg = make_config(RECIPE, [*TINY, "SOLVER.MINUTES", 5.0, *(item for pair in stated.items() for item in pair)])
-    chosen = measuring.choose_length(cfg, time.perf_counter() - 100, stated)
-    assert chosen.keys() == {"SOLVER.MINUTES", "SOLVER.MAX_ITER", "NEIGHBORS.WARMUP_EPOCHS"}
-    assert chosen["SOLVER.MAX_ITER"] == pytest.approx(186 / 0.33, abs=2)
+    monkeypatch.setattr(measuring, "_BEGAN", time.perf_counter() - 100)
+    before = plain_config(cfg)
+    resolve_auto_values(cfg, Facts(images=60, stated=[set(stated)], launched=True))
+    changed = {key for key, value in plain_config(cfg).items() if before[key] != value}
+    assert changed == {"SOLVER.MINUTES", "SOLVER.MAX_ITER", "SOLVER.CHECKPOINT_PERIOD"}
+    assert cfg.SOLVER.CHECKPOINT_PERIOD == 2 * 7  # of 60 // 8 iterations
+    assert cfg.SOLVER.MAX_ITER == pytest.approx(186 / 0.33, abs=2)
 
 
 def test_only_what_stands_nearer_than_the_minutes_is_kept(tmp_path):
     (tmp_path / "a.yaml").write_text("_BASE_: own_images/pretrain.yaml\nSOLVER: {WARMUP_ITERS: 7}\n")
-    stated = stated_nearer("SOLVER.MINUTES", str(tmp_path / "a.yaml"), ["SEED", 1])
-    assert stated == {"SOLVER.WARMUP_ITERS", "SEED"}
-    assert stated_nearer("SOLVER.MINUTES", "own_images/pretrain.yaml", []) == set()
-    assert stated_nearer("SOLVER.MINUTES", str(tmp_path / "a.yaml"), ["SOLVER.MINUTES", 3]) == {"SOLVER.MINUTES"}
+
+    def stated(config_file: str, *opts: object) -> set[str]:
+        return Facts(stated=stated_keys(config_file, opts)).stated_nearer("SOLVER.MINUTES")
+
+    assert stated(str(tmp_path / "a.yaml"), "SEED", 1) == {"SOLVER.WARMUP_ITERS", "SEED"}
+    assert stated("own_images/pretrain.yaml") == set()
+    assert stated(str(tmp_path / "a.yaml"), "SOLVER.MINUTES", 3) == set()
 
 
 def test_less_time_than_the_start_takes_is_warned_of(toy_datasets, monkeypatch, caplog):
     monkeypatch.setattr(measuring, "_step_and_evaluation", lambda cfg: (0.5, 1.0))
     cfg = make_config(RECIPE, [*TINY, "SOLVER.MINUTES", 1.0, "KNN_EVAL.BANK", "", "DATASETS.TEST", ()])
-    chosen = measuring.choose_length(cfg, time.perf_counter() - 58.5)  # of 58.8 s, after what is not measured
+    chosen = measuring.choose_length(cfg, 60, time.perf_counter() - 58.5)  # of 58.8 s, after what is not measured
     assert chosen["SOLVER.MAX_ITER"] == 1 and "SOLVER.MINUTES 1 leaves no time for training" in caplog.text
 
 
@@ -86,11 +95,13 @@ def test_what_stands_nearer_to_the_user_decides_by_whatever_key(tmp_path):
     assert lengths("run") == [0, 4, 28, 0, 6]  # as a run's config.yaml states it
     assert lengths("run", "SOLVER.EPOCHS", "9") == [0, 9, 0, 0, 6]
     assert lengths("epochs", "SOLVER.MINUTES", "2", "SOLVER.CHECKPOINT_PERIOD", "8") == [2, 0, 0, 8, 0]
-    cfg = make_config(str(tmp_path / "epochs.yaml"), ["TEST.EVAL_EPOCHS", "3", "SOLVER.STEPS", "()"])
+    cfg = make_config(
+        str(tmp_path / "epochs.yaml"), ["TEST.EVAL_EPOCHS", "3", "SOLVER.STEPS", "()", "MONITOR.IMAGES", "train"]
+    )
     assert (cfg.TEST.EVAL_PERIOD, cfg.TEST.EVAL_EPOCHS, cfg.SOLVER.STEP_EPOCHS) == (0, 3, ())
-    assert make_config(str(tmp_path / "epochs.yaml"), []).SOLVER.PRECISION == "auto"  # of objects.yaml
+    assert make_config(str(tmp_path / "epochs.yaml"), []).MODEL.CHANNELS_LAST  # by PRECISION auto of objects.yaml
     (tmp_path / "exact.yaml").write_text("_BASE_: epochs.yaml\nSOLVER: {AMP: {ENABLED: False}}\n")
-    assert make_config(str(tmp_path / "exact.yaml"), []).SOLVER.PRECISION == ""
+    assert not make_config(str(tmp_path / "exact.yaml"), []).MODEL.CHANNELS_LAST
     refused("MINUTES 3: GeneralizedRCNN", make_config, "configs/toy/detection.yaml", ["SOLVER.MINUTES", "3"])
 
 

@@ -12,13 +12,14 @@ from runs import run_config
 from tiny import tiny_config, tiny_model
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
-from trees import refusal, refused
+from trees import logged, refusal, refused
 
 from revisit.engine.config_checks import check_schedule
 from revisit.engine.dry_run import dry_run
-from revisit.engine.solver import build_lr_scheduler, build_optimizer, resolve_schedule
+from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.engine.step_cost import LiveMemory, flop_counter, random_views, step_cost
 from revisit.engine.train_step import TrainStep
+from revisit.keys import Facts, resolve_auto_values
 
 from detectron2.modeling import build_model
 
@@ -29,7 +30,7 @@ def recipe(tmp_path, monkeypatch):
     monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
 
     def recipe(*options: object, num_images: int = 60, num_processes: int = 1) -> dict:
-        dry_run(run_config(tmp_path, *options), num_images, num_processes)
+        dry_run(run_config(tmp_path, *options), Facts(images=num_images, processes=num_processes))
         return json.loads((tmp_path / "dry_run.json").read_text())
 
     return recipe
@@ -85,7 +86,7 @@ def test_accumulation_needs_the_memory_of_one_part(recipe):
     ],
 )
 def test_what_does_less_than_its_key_says_is_noted(options, key):
-    notes = check_schedule(tiny_config("MOCO.SHUFFLE_BN", "MOCO.BN_GROUP" in options, *options), 60)
+    notes = logged(check_schedule, tiny_config("MOCO.SHUFFLE_BN", "MOCO.BN_GROUP" in options, *options), 60)
     assert [text.split()[0] for _, text in notes] == ([key] if key else [])
 
 
@@ -95,19 +96,19 @@ STEPS = ("SOLVER.LR_SCHEDULER_NAME", "WarmupMultiStepLR", "SOLVER.WARMUP_ITERS",
 
 def test_a_rate_that_never_comes_near_its_base_is_refused_or_said(tmp_path):
     fits = tiny_config(*ALONE, "SOLVER.MAX_ITER", 120, *STEPS, (101, 110))
-    assert check_schedule(fits, 60) == []
+    assert logged(check_schedule, fits, 60) == []
     for step in (90, 100):  # with 100 of 120 the warm-up would rise to a tenth, and stay there
         inside = tiny_config(*ALONE, "SOLVER.MAX_ITER", 120, *STEPS, (step, 110))
         refused(rf"STEPS \[{step}\] lie inside .*WARMUP_ITERS 100, .* pass 0.1 times", check_schedule, inside, 60)
-    (text,) = [text for _, text in check_schedule(tiny_config(*ALONE, "SOLVER.MAX_ITER", 50, *STEPS, ()), 60)]
+    (text,) = [text for _, text in logged(check_schedule, tiny_config(*ALONE, "SOLVER.MAX_ITER", 50, *STEPS, ()), 60)]
     assert "WARMUP_ITERS 100 is no shorter than the run of 50" in text and "rises from 0.001 to 0.98 times" in text
     cosine = ("SOLVER.WARMUP_FACTOR", 0.5, "SOLVER.WARMUP_ITERS")
-    (text,) = [text for _, text in check_schedule(tiny_config(*ALONE, "SOLVER.MAX_ITER", 50, *cosine, 50), 60)]
+    (text,) = [text for _, text in logged(check_schedule, tiny_config(*ALONE, "SOLVER.MAX_ITER", 50, *cosine, 50), 60)]
     assert "falls from 0.5 to 0.01 times" in text  # to the cosine's end, which is 0
-    (text,) = [text for _, text in check_schedule(tiny_config(*ALONE, "SOLVER.MAX_ITER", 60, *cosine, 40), 60)]
+    (text,) = [text for _, text in logged(check_schedule, tiny_config(*ALONE, "SOLVER.MAX_ITER", 60, *cosine, 40), 60)]
     assert "WARMUP_ITERS 40 of 60: the learning rate never passes 0.25 times" in text  # (1 + cos(120 degrees)) / 2
     queue = ("MOCO.FILL_QUEUE_FIRST", True, "MOCO.QUEUE_SIZE", 50, "SOLVER.MAX_ITER")  # 7 iterations of 8 images
-    assert check_schedule(tiny_config(*ALONE, *queue, 8), 60) == []
+    assert logged(check_schedule, tiny_config(*ALONE, *queue, 8), 60) == []
     refused(
         "FILL_QUEUE_FIRST .* for 7 iterations, and the run has 7", check_schedule, tiny_config(*ALONE, *queue, 7), 60
     )
@@ -199,12 +200,13 @@ def test_several_processes_share_a_step_and_keep_a_copy_of_the_gradients():
 
 def resolved(num_images: int, *options: object):
     cfg = tiny_config(*ALONE, "SOLVER.MAX_ITER", 0, *options)
-    resolve_schedule(cfg, num_images)
+    resolve_auto_values(cfg, Facts(images=num_images))
     return cfg
 
 
 def test_epochs_become_iterations_with_the_real_size_of_the_data_unless_iterations_are_given():
-    options = ("SOLVER.EPOCHS", 200, "TEST.EVAL_EPOCHS", 5, "SOLVER.STEP_EPOCHS", (120, 160))
+    judged = ("DATASETS.TEST", ("toy_objects_heldout",), "KNN_EVAL.BANK", "toy_objects_train", "TEST.EVAL_EPOCHS", 5)
+    options = (*judged, "SOLVER.EPOCHS", 200, "SOLVER.STEP_EPOCHS", (120, 160))
     cfg = resolved(118287, "SOLVER.IMS_PER_BATCH", 256, *options)
     assert cfg.SOLVER.MAX_ITER == 92400  # 462 whole batches an epoch
     assert cfg.SOLVER.CHECKPOINT_PERIOD == 4620
@@ -218,7 +220,7 @@ def test_epochs_become_iterations_with_the_real_size_of_the_data_unless_iteratio
     ("images", "epochs", "message"), [(1000, 0, "SOLVER.EPOCHS"), (7, 1, "7 images, fewer than one batch of 8")]
 )
 def test_a_run_without_length_or_without_a_whole_batch_is_refused(images, epochs, message):
-    refused(message, resolved, images, "SOLVER.EPOCHS", epochs)
+    refused(message, resolved, images, "SOLVER.EPOCHS", epochs, "MOCO.BN_GROUP", 8)
 
 
 @pytest.mark.parametrize("norm_decay", [0.0, 0.001])

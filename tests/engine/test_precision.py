@@ -1,4 +1,4 @@
-"""SOLVER.PRECISION auto: measured once, before a run begins, and then what the run computes in."""
+"""SOLVER.PRECISION: by a rule, or measured once before a run begins, and then what the run computes in."""
 
 import shlex
 from argparse import Namespace
@@ -12,16 +12,16 @@ from commands import TINY, launch_forks
 from runs import run_config, train
 from tiny import tiny_config
 
-from revisit.engine import measuring
-from revisit.engine.setup import begin, make_config
-from revisit.engine.solver import resolve_schedule
+from revisit.engine import measuring, precision
+from revisit.engine.setup import make_config, plan, start_run
+from revisit.keys import Facts, resolve_auto_values
 
 from detectron2.config import CfgNode
 from detectron2.utils import comm
 
 FLOAT, LAST, BFLOAT = measuring.CANDIDATES
 OWN = "configs/own_images/pretrain.yaml"
-AUTO = ("SOLVER.PRECISION", "auto", "VIEWS.SMALL_SIZE", 24)  # in smaller views bfloat16 is refused
+AUTO = ("SOLVER.MEASURE_PRECISION", True, "VIEWS.SMALL_SIZE", 24)  # in smaller views bfloat16 is refused
 BY_HAND = ("SOLVER.AMP.ENABLED", True, "MODEL.CHANNELS_LAST", True)
 SHORT = ("SOLVER.MAX_ITER", 2)
 
@@ -51,12 +51,41 @@ def test_the_fastest_is_chosen_and_the_more_exact_one_where_it_is_not_clearly_so
     assert measuring.choose(dict(zip(measuring.CANDIDATES, speeds, strict=True))) == name
 
 
-def test_a_gpu_measures_by_default_and_a_cpu_does_not(monkeypatch):
-    recipes = ("configs/pretrain/knn_moco.yaml", "configs/toy/detection.yaml")
-    for available, expected in ((True, ["auto", ""]), (False, ["", ""])):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda available=available: available)
-        found = [make_config(recipe, ["MODEL.DEVICE", "cuda"]) for recipe in recipes]
-        assert [cfg.SOLVER.PRECISION for cfg in found] == expected
+RULE = [  # device, whether it computes bfloat16, recipe; AMP.ENABLED and CHANNELS_LAST
+    ("cpu", True, "pretrain/knn_moco", False, False),
+    ("cuda", True, "pretrain/knn_moco", True, True),
+    ("cuda", False, "pretrain/knn_moco", False, True),
+    ("cuda", True, "toy/detection", False, False),
+    ("cpu", True, "own_images/pretrain", True, True),
+    ("cpu", False, "own_images/pretrain", False, True),
+]
+
+
+@pytest.mark.parametrize(("device", "has_instructions", "recipe", "enabled", "channels_last"), RULE)
+def test_auto_is_bfloat16_where_the_device_computes_it(
+    monkeypatch, device, has_instructions, recipe, enabled, channels_last
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: device == "cuda")
+    monkeypatch.setattr(precision, "computes_bfloat16", lambda _: has_instructions)
+    cfg = make_config(f"configs/{recipe}.yaml", ["MODEL.DEVICE", device])
+    assert decision(cfg) == ("", enabled, cfg.SOLVER.AMP.DTYPE, channels_last)
+
+
+@pytest.mark.parametrize(("flags", "has"), [("fma avx512_bf16", True), ("amx_bf16", True), ("avx512f", False)])
+def test_a_cpu_says_by_its_flags_whether_it_computes_bfloat16(monkeypatch, tmp_path, flags, has):
+    (tmp_path / "cpuinfo").write_text(f"flags\t\t: fpu {flags} sse\n")
+    monkeypatch.setattr(precision, "CPU_FLAGS", tmp_path / "cpuinfo")
+    assert precision.computes_bfloat16("cpu") == has
+    monkeypatch.setattr(precision, "CPU_FLAGS", tmp_path / "nowhere")
+    assert not precision.computes_bfloat16("cpu")
+
+
+def test_auto_is_float32_where_the_cpu_computes_bfloat16_wrong(monkeypatch, caplog):
+    monkeypatch.setattr(precision, "computes_bfloat16", lambda _: True)
+    cfg = tiny_config("SOLVER.PRECISION", "auto")
+    with caplog.at_level("INFO"):
+        resolve_auto_values(cfg, Facts())
+    assert decision(cfg) == ("", False, "bfloat16", True) and "views of 16 px" in caplog.text
 
 
 def test_what_does_not_fit_into_memory_is_left_out_but_not_the_last(monkeypatch):
@@ -79,8 +108,8 @@ def test_the_slowest_seconds_become_images_per_second_and_the_decision(monkeypat
     cfg = tiny_config(*AUTO, "SOLVER.AMP.DTYPE", "float16")
     with caplog.at_level("INFO"):
         chosen = measuring.choose_precision(cfg)
-    assert decision(cfg) == ("auto", False, "float16", False)
-    assert chosen == dict(zip(measuring.PRECISION, ("", True, "bfloat16", True), strict=True))
+    assert decision(cfg) == ("", False, "float16", False)
+    assert chosen == dict(zip(precision.PARTS, (True, "bfloat16", True), strict=True))
     assert f"{FLOAT} 1.0, {LAST} 2.0, {BFLOAT} 4.0. This run computes in {BFLOAT}" in caplog.text
     assert "M parameters" not in caplog.text
 
@@ -98,7 +127,7 @@ def test_a_step_that_waits_for_its_launches_is_offered_to_be_compiled(share, is_
 def test_bfloat16_is_left_out_where_the_cpu_computes_it_wrong(monkeypatch, caplog):
     pretend(monkeypatch, 4, 4)
     with caplog.at_level("INFO"):
-        measuring.choose_precision(tiny_config("SOLVER.PRECISION", "auto"))
+        measuring.choose_precision(tiny_config())
     assert f"leaves out {BFLOAT}: views of 16 px" in caplog.text and "computes in float32" in caplog.text
 
 
@@ -106,10 +135,8 @@ def decide(output: Path, *, resume: bool = False) -> tuple:
     """What every process of tools/train_net.py does before it builds a network; returns the decision."""
     words = f"{TINY.replace('SOLVER.AMP.ENABLED False', '')} KNN_EVAL.BANK '' KNN_EVAL.LINEAR False DATASETS.TEST ()"
     opts = [*shlex.split(words), *map(str, (*AUTO, *SHORT)), "OUTPUT_DIR", str(output)]
-    args = Namespace(config_file="configs/toy/pretrain.yaml", opts=opts, resume=resume, eval_only=False)
-    cfg = make_config(args.config_file, opts, num_processes=comm.get_world_size(), resume=resume)
-    resolve_schedule(cfg, 60)
-    with begin(cfg, [], args):
+    args = Namespace(config_file="configs/toy/pretrain.yaml", opts=opts, resume=resume, eval_only=False, dry_run=False)
+    with start_run(plan(args, comm.get_world_size()), args) as cfg:
         return decision(cfg)
 
 
@@ -130,15 +157,14 @@ def test_two_processes_decide_alike_and_with_resume_none_measures(toy_datasets, 
 
 
 def test_a_resumed_run_keeps_what_its_checkpoint_or_its_config_says(toy_datasets, tmp_path):
-    assert settled(tmp_path, resume=True) == ("auto", False, "bfloat16", False)
-    (tmp_path / "config.yaml").write_text(run_config(tmp_path, *AUTO).dump())  # nothing was decided
-    assert settled(tmp_path, resume=True)[0] == "auto"
+    anew = settled(tmp_path)
+    assert settled(tmp_path, resume=True) == anew == ("", False, "bfloat16", True)
     (tmp_path / "config.yaml").write_text(run_config(tmp_path, *BY_HAND).dump())
     assert settled(tmp_path, resume=True) == ("", True, "bfloat16", True)
-    train(tmp_path, "MODEL.CHANNELS_LAST", True, *SHORT)
-    assert settled(tmp_path, resume=True) == ("", False, "bfloat16", True)
-    assert settled(tmp_path, "MODEL.CHANNELS_LAST", "False", resume=True) == ("", False, "bfloat16", False)
-    assert settled(tmp_path)[0] == "auto"  # another run
+    train(tmp_path, "MODEL.CHANNELS_LAST", False, *SHORT)
+    assert settled(tmp_path, resume=True) == ("", False, "bfloat16", False)
+    assert settled(tmp_path, "MODEL.CHANNELS_LAST", "True", resume=True) == ("", False, "bfloat16", True)
+    assert settled(tmp_path) == anew  # another run
 
 
 def test_what_is_typed_or_stated_wins_over_auto_of_the_recipe(tmp_path):

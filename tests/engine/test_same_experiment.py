@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from runs import assert_same, load, run, run_config, train, train_for_module
 from tiny import tiny_config
-from trees import refused
+from trees import logged, refused
 
-from revisit.config import OF_A_RUN
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.records import changes, fingerprint
 from revisit.engine.finetune_trainer import FinetuneTrainer
@@ -28,13 +27,12 @@ from revisit.engine.same_experiment import (
     check_same_experiment,
     may_change,
     plain_config,
-    typed_in_vain,
+    unused_overrides,
 )
 from revisit.engine.setup import make_config, plan
-from revisit.engine.solver import resolve_schedule
 from revisit.engine.trainer import RevisitTrainer
 from revisit.errors import UserError
-from revisit.keys import is_among
+from revisit.keys import RUN, Facts, declaration, resolve_auto_values
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
@@ -128,8 +126,8 @@ def test_keys_that_are_typed_and_never_read_are_named(kind, idle):
     opts = [*read, "MOCO.MOMENTUM", "NEIGHBORS.WEIGHT", "NEIGHBORS.QUEUE_SIZE", "KNN_EVAL.BANK", "TEST.AUG.ENABLED"]
     cfg = config(kind)
     said = f"typed, but without effect: {cfg.MODEL.META_ARCHITECTURE} never reads {idle}, TEST.AUG.ENABLED"
-    assert typed_in_vain(cfg, [word for key in opts for word in (key, "SWAV.EPSILON")]) == [(logging.WARNING, said)]
-    assert typed_in_vain(cfg, [word for key in read for word in (key, "a value")]) == []
+    assert logged(unused_overrides, cfg, opts) == [(logging.WARNING, said)]
+    assert unused_overrides(cfg, read) == []
 
 
 def test_images_are_the_same_wherever_their_folder_lies():
@@ -225,8 +223,8 @@ def test_whoever_uses_a_network_needs_no_recipe_and_may_test_it_otherwise(detect
     }
     for words, changed in (("", {}), (" ".join(f"{key} {value}" for key, value in otherwise.items()), otherwise)):
         cfg = plain_config(use(detector, words))
-        assert {key: cfg[key] for key in cfg if not is_among(key, OF_A_RUN)} == {
-            key: value for key, value in (trained | changed).items() if not is_among(key, OF_A_RUN)
+        assert {key: cfg[key] for key in cfg if declaration(key).scope != RUN} == {
+            key: value for key, value in (trained | changed).items() if declaration(key).scope != RUN
         }
 
 
@@ -270,13 +268,13 @@ def test_boxes_are_scored_by_the_names_that_the_checkpoint_has(names, found, det
     if isinstance(found, str):
         refused(found, plan, args, 1)
         return
-    assert not [text for _, text in plan(args, 1).notes if "names no classes" in text]
+    assert not [record for record in plan(args, 1).log if "names no classes" in record.msg]
     assert [box["category_id"] for box in get_records(data)[0]["annotations"]] == found
     assert MetadataCatalog.get(data).thing_classes == ["a", "b", "c"]
     torch.save(torch.load(detector) | {"classes": []}, tmp_path / "unnamed.pth")
     opts[1] = str(tmp_path / "unnamed.pth")
     if len(names.split()) == 3:
-        assert "unnamed.pth names no classes" in plan(args, 1).notes[0][1]
+        assert any("unnamed.pth names no classes" in record.msg for record in plan(args, 1).log)
 
 
 @pytest.mark.parametrize(
@@ -384,7 +382,7 @@ def test_no_key_that_may_change_makes_another_experiment(toy_datasets, tmp_path,
     ``make fuzz`` takes all kinds and keys, ``make test`` every 40th key of two.
     """
     base = with_value(config(kind), "OUTPUT_DIR", str(tmp_path / "whole"))
-    resolve_schedule(base, 60)
+    resolve_auto_values(base, Facts(images=60))
     trainer_class = FinetuneTrainer if kind in FINETUNING else PretrainTrainer
     run(base, trainer_class=trainer_class)
     end = load(tmp_path / "whole/model_final.pth")["model"]

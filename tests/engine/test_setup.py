@@ -22,12 +22,13 @@ from trees import refusal, refused
 
 from revisit import keys
 from revisit.data.sources import inspection
-from revisit.engine import launch, setup
+from revisit.engine import launch, machine
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.environment import describe_environment, git_state, record_environment
 from revisit.engine.setup import Plan, make_config, plan
 from revisit.files import make_folder
-from revisit.keys import KEYS, OF_DETECTRON2, check_values, declare, integer, list_of, number, reference
+from revisit.keys import KEYS, OF_DETECTRON2, check_values, declare, integer, list_of, number
+from revisit.keys.reference import reference
 from revisit.plugins import load_plugins
 
 from detectron2.config import CfgNode
@@ -41,13 +42,13 @@ def load(*opts: object, config_file: str = BASE, num_gpus: int = 1, resume: bool
     return make_config(config_file, [str(option) for option in opts], num_processes=num_gpus, resume=resume)
 
 
-RULED = [key for key in (*KEYS.values(), *OF_DETECTRON2.values()) if key.rule]
+RULED = [key for key in (*KEYS.values(), *OF_DETECTRON2) if key.rule]
 
 
 @pytest.mark.parametrize("key", RULED, ids=lambda k: k.name)
 def test_a_rule_says_in_words_what_it_expects_and_holds_for_the_default(key):
     assert key.rule.expected
-    assert key.name in OF_DETECTRON2 or (key.rule.holds(key.default) and key.meaning.endswith((".", ")")))
+    assert key.owner == "detectron2" or (key.rule.holds(key.default) and key.meaning.endswith((".", ")")))
 
 
 def test_a_key_is_declared_by_one_module_alone():
@@ -127,7 +128,7 @@ def test_fewer_images_than_a_batch_are_the_batch_where_the_method_can_do_with_it
     options = ("DATASETS.TRAIN", f"('folder:{tmp_path}/images',)", "SOLVER.MAX_ITER", 2)
     own = plan_of("own_images/pretrain", *options, output=tmp_path)
     assert own.cfg.SOLVER.IMS_PER_BATCH == 5
-    assert any("5 images are fewer than a batch of 128: batches of 5" in text for _, text in own.notes)
+    assert any("SOLVER.IMS_PER_BATCH 5: 5 images are fewer than a batch of 128" in record.msg for record in own.log)
     groups = ("MOCO.BN_GROUP", 128)  # which five images are not
     refused("5 images, fewer than one batch of 256", plan_of, "pretrain/moco", *options, *groups, output=tmp_path)
 
@@ -159,8 +160,8 @@ def test_queue_and_neighbours_of_no_stated_number_follow_from_the_images(tmp_pat
 )
 def test_what_merely_does_less_runs_and_is_noted(toy_datasets, tmp_path, monkeypatch, recipe, opts, named):
     monkeypatch.setattr(inspection, "check_voc_truth", lambda *_: None)  # of a tree that another test has named
-    notes = plan_of(recipe, *opts, output=tmp_path).notes
-    assert any(level == logging.WARNING and named in text for level, text in notes), notes
+    log = plan_of(recipe, *opts, output=tmp_path).log
+    assert any(record.levelno == logging.WARNING and named in record.msg for record in log), log
 
 
 def test_an_evaluation_of_nothing_is_refused_where_it_is_all_that_is_asked_for(toy_datasets, tmp_path):
@@ -228,7 +229,7 @@ def test_missing_data_has_its_published_size_in_a_dry_run_alone(tmp_path, monkey
     monkeypatch.setenv("DETECTRON2_DATASETS", str(tmp_path))
     cfg = load(config_file="configs/pretrain/knn_moco.yaml")
     refused(f"{tmp_path}/coco/train2017", inspect_training, cfg)
-    assert inspect_training(cfg, assume_missing=True)[0] == 118287
+    assert inspect_training(cfg, assume_missing=True) == 118287
 
 
 @pytest.mark.parametrize(
@@ -277,7 +278,7 @@ def test_what_the_cpu_cannot_do_in_16_bits_is_refused(option, message):
 
 def test_a_gpu_that_torch_cannot_use_is_refused_unless_the_cpu_is_asked_for(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(setup, "glob", lambda _: ["/dev/nvidia0"])
+    monkeypatch.setattr(machine, "glob", lambda _: ["/dev/nvidia0"])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     refused("/dev/nvidia0, but torch .* or MODEL.DEVICE cpu", load)
     load("MODEL.DEVICE", "cpu")
@@ -303,7 +304,9 @@ def write_module(tmp_path, monkeypatch):
     """Write a module into the working directory, a folder where only IMPORTS finds it; returns the value of that."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(keys, "KEYS", dict(keys.KEYS))
+    declared = dict(keys.KEYS)
+    monkeypatch.setattr(keys.declarations, "KEYS", declared)
+    monkeypatch.setattr(keys.auto, "KEYS", declared)
 
     def write(name: str, text: str = MODULE) -> str:
         (tmp_path / f"{name}.py").write_text(text)

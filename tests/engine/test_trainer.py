@@ -13,11 +13,11 @@ from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.hooks import CollapseAlarm, ReadErrors, Throughput
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.setup import make_config
-from revisit.engine.solver import resolve_schedule
 from revisit.engine.train_step import TrainStep
 from revisit.engine.trainer import RevisitTrainer
 from revisit.engine.writers import Writers
 from revisit.errors import UserError
+from revisit.keys import Facts, resolve_auto_values
 from revisit.viz.curves import read_metrics
 
 from detectron2.utils.events import CommonMetricPrinter, EventStorage, get_event_storage
@@ -108,7 +108,7 @@ def finetune(output: Path, task: str, workers: int, **how: object) -> RevisitTra
         f"DATALOADER.NUM_WORKERS {workers} DATASETS.TEST () TEST.PRECISE_BN.NUM_ITER 2 TEST.EVAL_PERIOD 2"
     )
     cfg = make_config(f"configs/toy/{task}.yaml", options.split())
-    resolve_schedule(cfg, 60)
+    resolve_auto_values(cfg, Facts(images=60))
     cfg.freeze()
     return run(cfg, trainer_class=FinetuneTrainer, **how)
 

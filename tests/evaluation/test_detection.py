@@ -13,7 +13,7 @@ import torch
 from commands import launch_forks
 from labels import evaluate_exact
 from PIL import Image
-from trees import refused, write
+from trees import logged, refused, write
 
 from revisit.config import add_revisit_config
 from revisit.data.sources.catalog import get_records
@@ -169,7 +169,7 @@ def test_as_many_detections_count_as_are_asked_for_and_at_least_100(asked, netwo
     cfg.MODEL.MASK_ON, cfg.MODEL.META_ARCHITECTURE = False, network
     cfg.OUTPUT_DIR, cfg.TEST.DETECTIONS_PER_IMAGE = str(tmp_path), asked
     cfg.MODEL.ROI_HEADS.NUM_CLASSES = cfg.MODEL.RETINANET.NUM_CLASSES = 1
-    warnings = [line for level, line in inspect(cfg, name, to_learn=False)[1] if level == logging.WARNING]
+    warnings = [line for level, line in logged(inspect, cfg, name, to_learn=False) if level == logging.WARNING]
     assert len(warnings) == (asked < 150) and all("TEST.DETECTIONS_PER_IMAGE" in line for line in warnings)
     assert MetadataCatalog.get(name).thing_classes == ["7"]
     _, results = evaluate_exact(cfg, name)

@@ -14,7 +14,7 @@ from revisit.data.images.reader import read_record, require_record
 from revisit.data.sources.catalog import register
 from revisit.data.sources.labels import VOID, check_size, read_depth, read_labels
 from revisit.errors import expect
-from revisit.keys import PIXELS, PIXELWISE, declare, list_of, number, one_of, optional
+from revisit.keys import NETWORK, PIXELS, PIXELWISE, declare, list_of, number, one_of, optional
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
@@ -48,6 +48,7 @@ declare(
     "then zooms in and out around its centre. None: images keep their shape.",
     optional(list_of(PIXELS, 2)),
     read_by=PIXELWISE,
+    scope=NETWORK,
 )
 declare(
     "INPUT.RESAMPLING",
@@ -58,6 +59,7 @@ declare(
     "class 0.",
     one_of("antialias", "opencv"),
     read_by=PIXELWISE,
+    scope=NETWORK,
 )
 declare(
     "TEST.RESIZE_BACK",

@@ -25,7 +25,7 @@ CLOSE = 8  # of two ids: grey levels that tell classes apart by eye lie further 
 EDGES = 0.2  # of all pixels, at most, are soft edges
 LISTED = 20  # classes, at most, whose counts are listed
 
-Note = tuple[int, str]  # a level of ``logging`` and a line to log, before there is a log
+logger = logging.getLogger(__name__)
 
 # By meta-architecture: the field of a record that it learns from, in words, and where data set and model have classes.
 LEARNT_FROM = {
@@ -36,8 +36,9 @@ LEARNT_FROM = {
 }
 
 
-def inspect(cfg: CfgNode, name: str, *, to_learn: bool) -> tuple[Records, list[Note]]:
-    """The records of a data set, checked for a run of ``cfg`` that learns from it or scores against it, and notes.
+def inspect(cfg: CfgNode, name: str, *, to_learn: bool) -> Records:
+    """The records of a data set, checked for a run of ``cfg`` that learns from it or scores against it; what there is
+    to say of them is logged.
 
     Raises:
         MissingDataError: the data set is not on disk.
@@ -45,14 +46,15 @@ def inspect(cfg: CfgNode, name: str, *, to_learn: bool) -> tuple[Records, list[N
     """
     records = get_records(name)
     of_masks = cfg.MODEL.META_ARCHITECTURE == "SemanticSegmentor" and "sem_seg_file_name" in records[0]
-    notes = inspect_masks(name, records, to_learn=to_learn) if of_masks else []
+    if of_masks:
+        inspect_masks(name, records, to_learn=to_learn)
     check_records(cfg, name, records)
     short_side = MetadataCatalog.get(name).get("short_side")
     if short_side and to_learn and cfg.MODEL.META_ARCHITECTURE not in LEARNT_FROM:
-        notes.append((logging.INFO, f"{name}: images were made smaller, to a short side of {short_side} px"))
+        logger.info(f"{name}: images were made smaller, to a short side of {short_side} px")
     if cfg.MODEL.META_ARCHITECTURE in DETECTORS:
-        notes = _inspect_detection(cfg, name, records, to_learn)
-    return records, notes
+        _inspect_detection(cfg, name, records, to_learn)
+    return records
 
 
 def num_classes(cfg: CfgNode) -> int | None:
@@ -80,8 +82,8 @@ def check_records(cfg: CfgNode, name: str, records: Records) -> None:
         raise UserError(message + (f": add {key} {count} to the command" if count else ""))
 
 
-def inspect_masks(name: str, records: Records, *, to_learn: bool) -> list[Note]:
-    """How many masks of a sample show each class, and on which share of their pixels; which classes none shows.
+def inspect_masks(name: str, records: Records, *, to_learn: bool) -> None:
+    """Log how many masks of a sample show each class, and on which share of their pixels; which classes none shows.
 
     Raises:
         UserError: a mask that cannot be read; white that would be a class; fewer than two classes, or no pixel of more
@@ -105,12 +107,13 @@ def inspect_masks(name: str, records: Records, *, to_learn: bool) -> list[Note]:
     shares, shown = 100 * pixels.sum(axis=0) / pixels.sum(), (pixels > 0).sum(axis=0)
     listed = [f"{label} {shown[n]} ({shares[n]:.1f} %)" for n, label in enumerate(classes)][:LISTED]
     seen = f"{name}: {len(looked_at)} of {len(records)} masks read; masks with a class (its share of all pixels): "
-    notes = [(logging.INFO, f"{seen}{', '.join(listed)}; void {shown[VOID]} ({shares[VOID]:.1f} %)")]
+    logger.info(f"{seen}{', '.join(listed)}; void {shown[VOID]} ({shares[VOID]:.1f} %)")
     missing = [label for n, label in enumerate(classes) if not shown[n]]
     lacks = f"data set {name!r}: no pixel of {len(missing)} of {len(classes)} classes: {first_few(missing)}"
     is_whole = to_learn and len(looked_at) == len(records)
     expect(not is_whole or len(missing) < len(classes) - 1, f"{lacks}; expected two or more to learn from")
-    return notes + [(logging.WARNING, lacks)] * bool(missing)
+    if missing:
+        logger.warning(lacks)
 
 
 def _refuse_grey_levels(name: str, records: Records) -> None:
@@ -143,24 +146,22 @@ def _has_soft_edges(pixels: Counter[int]) -> bool:
     return VOID in pixels and has_light_ones and between < EDGES * pixels.total()
 
 
-def _inspect_detection(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> list[Note]:
+def _inspect_detection(cfg: CfgNode, name: str, records: Records, to_learn: bool) -> None:
     metadata = MetadataCatalog.get(name)
     if not to_learn and metadata.get("subset_of"):
         raise UserError(f"data set {name!r}: boxes are scored against whole files; expected {metadata.subset_of}")
-    notes = []
     if not to_learn and metadata.get("evaluator_type") == "pascal_voc":
         check_voc_truth(name, Path(metadata.dirname), metadata.split, metadata.thing_classes)
         if not metadata.get("year_is_known", True):
             unsure = f"data set {name!r}: neither annotations (<folder>VOC2012</folder>) nor path name one year"
-            notes = [(logging.WARNING, f"{unsure}, so AP is taken at 11 points of recall, as until 2009")]
+            logger.warning(f"{unsure}, so AP is taken at 11 points of recall, as until 2009")
     if cfg.MODEL.MASK_ON and cfg.MODEL.META_ARCHITECTURE == "GeneralizedRCNN":
         check_masks(name, records, cfg.INPUT.MASK_FORMAT, to_learn=to_learn)
-    notes = notes + inspect_boxes(name, records, metadata.thing_classes, to_learn=to_learn)
+    inspect_boxes(name, records, metadata.thing_classes, to_learn=to_learn)
     most, found = max(len(record["annotations"]) for record in records), cfg.TEST.DETECTIONS_PER_IMAGE
     if not to_learn and most > found:
         message = f"data set {name!r} has images of up to {most} objects, of which {found} can be found"
-        notes.append((logging.WARNING, f"{message}: set TEST.DETECTIONS_PER_IMAGE to more"))
-    return notes
+        logger.warning(f"{message}: set TEST.DETECTIONS_PER_IMAGE to more")
 
 
 def check_voc_truth(name: str, folder: Path, split: str, classes: list[str]) -> None:
@@ -200,17 +201,14 @@ def check_masks(name: str, records: Records, mask_format: str, *, to_learn: bool
             raise UserError(f"data set {name!r}: {sum(have)} of {len(have)} boxes have {what}, {example}: {way_out}")
 
 
-def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: bool) -> list[Note]:
-    """How many boxes there are in Detectron2's records, per class, and which are doubtful, each kind with an example.
+def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: bool) -> None:
+    """Log how many boxes there are in Detectron2's records, per class, and which are doubtful, each kind by one.
 
     Raises:
         UserError: images that are not of the size that their annotation has; boxes that cannot be meant: not finite,
             of negative size, all on a scale of 0 to 1; no box to learn from.
     """
     _check_sizes(name, records)
-    left_out = [
-        (logging.WARNING, f"data set {name!r}: {line}") for line in MetadataCatalog.get(name).get("left_out", ())
-    ]
     boxes = [(record, box) for record in records for box in record["annotations"]]
     kept = Counter(box["category_id"] for _, box in boxes if not box.get("iscrowd", 0))
     listed = [f"{label} {kept[n]}" for n, label in enumerate(classes)][:LISTED]
@@ -220,16 +218,20 @@ def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: 
     summary = f"{name}: {len(records)} images, {empty} of them without boxes{f' ({fate})' * bool(empty)}; "
     ignored = len(boxes) - kept.total()
     summary += f"{kept.total()} boxes{f', and {ignored} of crowds or difficult ones' * bool(ignored)}: "
-    notes = [(logging.INFO, summary + ", ".join(listed)), *left_out]
+    logger.info(summary + ", ".join(listed))
+    for line in MetadataCatalog.get(name).get("left_out", ()):
+        logger.warning(f"data set {name!r}: {line}")
     if not kept:
         message = f"data set {name!r} has no box" + (f" but {ignored} of crowds or difficult ones" if boxes else "")
         if to_learn:
             raise UserError(f"{message}: expected annotations to learn from")
-        return [*notes, (logging.WARNING, f"{message}: nothing can be scored against it")]
+        logger.warning(f"{message}: nothing can be scored against it")
+        return
     doubts = _doubts(name, boxes)
     if missing := [label for n, label in enumerate(classes) if not kept[n]]:
         doubts.append(f"no box of {len(missing)} of {len(classes)} classes: {first_few(missing)}")
-    return notes + [(logging.WARNING, f"data set {name!r}: {doubt}") for doubt in doubts]
+    for doubt in doubts:
+        logger.warning(f"data set {name!r}: {doubt}")
 
 
 def _check_sizes(name: str, records: Records) -> None:

@@ -162,7 +162,6 @@ class ResNetDescription(BackboneDescription):
         return dict(zip(self.FLAG_KEYS, (depth, kind, stem[0], last[0], groups, width, False), strict=True))
 
 
-
 def _depth_of(tensors: Tensors, is_bottleneck: bool) -> int:
     """The depth whose stages have as many blocks as the tensors."""
     stages = [{key.split(".")[1] for key in tensors if key.startswith(f"res{n}.")} for n in range(2, 6)]

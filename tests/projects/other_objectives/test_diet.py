@@ -5,7 +5,7 @@ import torch
 from tiny import FEATURE_DIM, freeze_batch_norm, random_views, step, tiny_config, tiny_model
 
 from projects.OtherObjectives.diet import index_loss
-from revisit.engine.solver import resolve_schedule
+from revisit.keys import Facts, resolve_auto_values
 
 OPTIONS = ("MODEL.META_ARCHITECTURE", "DIET", "VIEWS.NUM_SMALL", 2)
 
@@ -44,6 +44,6 @@ def test_every_view_is_told_from_all_images_but_its_own_one_at_a_time():
 
 def test_as_many_rows_as_images_and_half_of_them_in_a_queue_follow_from_the_data():
     cfg = tiny_config(*OPTIONS, "MOCO.QUEUE_SIZE", 0)
-    resolve_schedule(cfg, 100)
+    resolve_auto_values(cfg, Facts(images=100))
     assert (cfg.DIET.NUM_IMAGES, cfg.MOCO.QUEUE_SIZE) == (100, 48)  # in batches of 8
     assert tiny_model(*OPTIONS, "DIET.NUM_IMAGES", 100).images.weight.shape == (100, FEATURE_DIM)

@@ -18,10 +18,9 @@ from projects.Predict.file_predictions import FilePredictor, find_sources
 from projects.Predict.model_export import SUFFIXES, ExportedNetwork, compare, export, load_network, run_exported
 from projects.Predict.predictions import finetuned_config
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
-from revisit.config import OF_A_RUN
 from revisit.engine.same_experiment import plain_config
 from revisit.engine.setup import make_config, plan
-from revisit.keys import is_among
+from revisit.keys import RUN, declaration
 
 from detectron2.config import CfgNode
 from detectron2.modeling import build_model
@@ -153,7 +152,7 @@ def test_five_spellings_of_four_commands_have_one_config_and_find_the_same(toy_d
     cfgs = [finetuned_config(Namespace(weights=w, config_file=file, opts=opts)) for w, file, opts in spellings]
     switches = {"resume": False, "dry_run": False, "eval_only": True}
     cfgs.append(plan(Namespace(config_file="", opts=own + test, **switches), 1).cfg)  # of train_net.py --eval-only
-    said = [{key: value for key, value in plain_config(cfg).items() if not is_among(key, OF_A_RUN)} for cfg in cfgs]
+    said = [{key: value for key, value in plain_config(cfg).items() if declaration(key).scope != RUN} for cfg in cfgs]
     assert all(values == said[0] for values in said)
 
     expected = network(torch.from_numpy(pixels.transpose(2, 0, 1).copy()).float())

@@ -1,0 +1,191 @@
+"""Config keys, each declared once, beside the code that owns it: default, meaning, range, and who reads it.
+
+``add_declared_keys``, ``check_values``, the keys that a resumed run may change, the warning of keys that nothing reads,
+the values that decide themselves, and the page docs/config.md all follow from the declarations.
+"""
+
+import sys
+from collections.abc import Callable, Collection, Iterable
+from fnmatch import fnmatchcase
+from functools import reduce
+from typing import Any, NamedTuple
+
+from revisit.errors import UserError
+from revisit.keys.facts import Decision, Facts, Resolve
+from revisit.keys.values import Rule, short_repr
+
+from detectron2.config import CfgNode
+from detectron2.modeling import META_ARCH_REGISTRY
+
+# Kinds of networks, as names of meta-architectures that read_by takes.
+DETECTORS = ("GeneralizedRCNN", "RetinaNet")  # those that predict boxes
+PIXELWISE = ("SemanticSegmentor", "DepthEstimator")  # those that predict every pixel
+FINETUNING = (*DETECTORS, *PIXELWISE)
+PRETRAINING = "Pretraining"  # the base class of every pretraining method
+
+# What a value is part of.
+NETWORK = "network"  # the trained network, its boxes and its input: whoever uses a checkpoint must agree with it
+TRAINING = "training"  # how the network was trained: whoever uses a checkpoint may choose another value
+RUN = "run"  # the run and its machine: never taken from a checkpoint. What IMPORTS names is code
+
+
+class Key(NamedTuple):
+    """A declaration. One of Detectron2's has neither default nor meaning, and its name may have * for some parts."""
+
+    name: str
+    default: object = None
+    meaning: str = ""
+    rule: Rule | None = None
+    paper: object = None
+    may_change: bool = False
+    read_by: tuple[str, ...] = ()
+    scope: str = ""
+    decides: str = ""
+    off: object = None
+    resolve: Resolve | None = None
+    after: tuple[str, ...] = ()
+    by_images: bool = False
+    owner: str = "detectron2"  # module that declares it
+
+
+KEYS: dict[str, Key] = {}  # ours, by full name
+OF_DETECTRON2: list[Key] = []  # in order: of two that speak of one thing, the first counts
+
+
+def declare(
+    name: str,
+    default: object,
+    meaning: str,
+    rule: Rule | None = None,
+    *,
+    paper: object = None,
+    may_change: bool = False,
+    read_by: str | Collection[str] = (),
+    scope: str = "",
+    decides: str = "",
+    off: object = None,
+    resolve: Resolve | None = None,
+    after: str | Collection[str] = (),
+    by_images: Callable[[CfgNode, int], object] | None = None,
+) -> None:
+    """Declare one of our keys, when the module that owns it is imported.
+
+    Args:
+        meaning: a sentence or two, with the symbol that docs/method.md has for it; docs/config.md prints it.
+        rule: which values are sensible whatever the other keys say; None: any of the default's type.
+        paper: the paper's value for kNN-MoCo on COCO, where it gives one.
+        may_change: whether a resumed run may have another value without being another experiment.
+        read_by: meta-architectures, by class name, that read it, with their subclasses; (): all.
+        scope: NETWORK, TRAINING or RUN; "": as the patterns of ``of_detectron2`` say.
+        decides: what several keys decide, such as "length". Where one of them is stated, the others are ``off``.
+        off: the value that leaves the decision to the other keys; None: the value stays as it is.
+        resolve: decides the value by other keys and the facts of the run (``revisit.keys.auto``).
+        after: keys that have to be decided before this one, by name or pattern.
+        by_images: what 0 stands for, of a config and its number of training images; instead of ``resolve``.
+    """
+    owner = sys._getframe(1).f_globals["__name__"]
+    assert name not in KEYS or KEYS[name].owner == owner, f"{name} is declared by {KEYS[name].owner} and {owner}"
+    if by_images:
+        resolve = _by_images(by_images)
+        after = "SOLVER.IMS_PER_BATCH"
+    names = {"read_by": _names(read_by), "after": _names(after), "by_images": by_images is not None}
+    said = {"paper": paper, "may_change": may_change, "scope": scope, "decides": decides, "off": off}
+    KEYS[name] = Key(name, default, meaning, rule, resolve=resolve, owner=owner, **said, **names)
+
+
+def _by_images(of_images: Callable[[CfgNode, int], object]) -> Resolve:
+    def resolve(cfg: CfgNode, facts: Facts) -> Decision | None:
+        if facts.images is None or value_of(cfg, facts.key) != 0 or not is_read(cfg, facts.key):
+            return None
+        return Decision(of_images(cfg, facts.images), f"by the {facts.images} images", kept=True)
+
+    return resolve
+
+
+def of_detectron2(
+    *patterns: str,
+    rule: Rule | None = None,
+    may_change: bool = False,
+    read_by: str | Collection[str] = (),
+    scope: str = "",
+    decides: str = "",
+    off: object = None,
+    resolve: Resolve | None = None,
+    after: str | Collection[str] = (),
+) -> None:
+    """Declare of Detectron2's keys what ``declare`` says of ours. What several patterns say of a key adds up."""
+    names = {"read_by": _names(read_by), "after": _names(after)}
+    said = {"rule": rule, "may_change": may_change, "scope": scope, "decides": decides, "off": off}
+    OF_DETECTRON2.extend(Key(pattern, resolve=resolve, **said, **names) for pattern in patterns)
+
+
+def _names(names: str | Collection[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def declaration(name: str) -> Key:
+    """What is declared of a full key: of each field the first declaration that has it."""
+    merged = KEYS.get(name, Key(name))
+    for key in OF_DETECTRON2:
+        if fnmatchcase(name, key.name):
+            open_fields = {field: value for field, value in key._asdict().items() if not getattr(merged, field)}
+            merged = merged._replace(**open_fields | {"default": merged.default, "paper": merged.paper})
+    return merged
+
+
+def is_among(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a full key is one of some, whose names may have * for some parts."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def add_declared_keys(cfg: CfgNode) -> None:
+    """Add the default of every declared key to a config, in place."""
+    for key in KEYS.values():
+        *nodes, last = key.name.split(".")
+        node = cfg
+        for part in nodes:
+            node = node.setdefault(part, CfgNode())
+        node[last] = key.default
+
+
+def value_of(cfg: CfgNode, key: str) -> Any:
+    """The value of a full key."""
+    return reduce(getattr, key.split("."), cfg)
+
+
+def dotted_keys(node: dict, prefix: str = "") -> dict[str, Any]:
+    """All keys of a config or of nested dicts, in full, with their values."""
+    values = {}
+    for key, value in node.items():
+        values |= dotted_keys(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return values
+
+
+def check_values(cfg: CfgNode) -> None:
+    """Raise UserError for the first key whose value has no sense whatever the other keys say."""
+    for name, value in dotted_keys(cfg).items():
+        rule = declaration(name).rule
+        if rule and not rule.holds(value):
+            raise UserError(f"{name} is {short_repr(value)}: expected {rule.expected}")
+
+
+def alternatives() -> dict[str, list[Key]]:
+    """Keys by what they decide together."""
+    groups: dict[str, list[Key]] = {}
+    for key in (*KEYS.values(), *OF_DETECTRON2):
+        if key.decides:
+            groups.setdefault(key.decides, []).append(key)
+    return groups
+
+
+def is_read(cfg: CfgNode, name: str) -> bool:
+    """Whether the network of MODEL.META_ARCHITECTURE reads a key; a network that nothing is known of reads all of
+    Detectron2's."""
+    readers = declaration(name).read_by
+    if not readers:
+        return True
+    network = META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)
+    if is_among(name, getattr(network, "also_reads", ())):
+        return True
+    lineage = {cls.__name__ for cls in network.__mro__} if isinstance(network, type) else set()
+    return bool(lineage & set(readers)) or (name not in KEYS and not lineage & {PRETRAINING, *FINETUNING})
