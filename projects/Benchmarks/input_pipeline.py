@@ -5,7 +5,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -14,6 +13,7 @@ import torch
 
 from projects.Benchmarks.measuring import compare, timer
 from projects.Benchmarks.references import AlbumentationsViews, ReferenceViews
+from projects.LargeData.looks_on_device import MapperWithoutLooks
 from revisit.data.images.reader import require_record
 from revisit.data.loading.loader import ViewDataset
 from revisit.data.loading.workers import one_thread
@@ -56,10 +56,9 @@ def measure_input(
         records = get_records(name)
         order = (np.random.default_rng(0).permutation(images) % len(records)).tolist()
         batches = [order[start : start + BATCH] for start in range(0, images, BATCH)]
-        mapper = ViewMapper.from_config(cfg)
 
-        def ours(looks_on_device: bool) -> Callable[[], object]:
-            dataset = ViewDataset(records, replace(mapper, looks_on_device=looks_on_device))
+        def ours(mapper: ViewMapper) -> Callable[[], object]:
+            dataset = ViewDataset(records, mapper)
             return lambda: [dataset.__getitems__([(0, n) for n in batch]) for batch in batches]
 
         def theirs(views: ReferenceViews | AlbumentationsViews) -> Callable[[], object]:
@@ -67,7 +66,9 @@ def measure_input(
 
         random.seed(0)
         torch.manual_seed(0)
-        forms, missing = {"ours": ours(False), "worker": ours(True), "decoding": _reading(records, order)}, {}
+        forms = {"ours": ours(ViewMapper.from_config(cfg)), "worker": ours(MapperWithoutLooks.from_config(cfg))}
+        forms["decoding"] = _reading(records, order)
+        missing = {}
         try:
             for name, filter_ in (("albumentations", cv2.INTER_LINEAR), ("albumentations_area", cv2.INTER_AREA)):
                 forms[name] = theirs(AlbumentationsViews(cfg, filter_))

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from projects.Benchmarks.input_pipeline import files_or_photographs
 from projects.Benchmarks.measuring import compare, now, peak_memory, timer
 from projects.Benchmarks.references import ReferenceViews, TextbookStep, textbook_losses
-from revisit.data.loading.loader import ResumableLoader, with_looks
+from revisit.data.loading.loader import ResumableLoader, finish
 from revisit.data.sources.catalog import get_records
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.solver import build_optimizer
@@ -98,7 +98,7 @@ class OwnStep:
         precision = getattr(torch, cfg.SOLVER.AMP.DTYPE) if cfg.SOLVER.AMP.ENABLED else None
         self._batches: deque[dict] = deque()
         batches = iter(self._batches.popleft, None)
-        prepare = partial(with_looks, device=cfg.MODEL.DEVICE)
+        prepare = partial(finish, device=cfg.MODEL.DEVICE)
         options = {"prepare": prepare, "precision": precision, "metrics_period": metrics_period(cfg)}
         self._step = TrainStep(self.model, batches, build_optimizer(cfg, self.model), **options)
         self._storage = EventStorage(0)

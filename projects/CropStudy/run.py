@@ -23,7 +23,8 @@ from tqdm import tqdm
 from projects.common.entry import write_results
 from projects.common.tables import score_in
 from revisit.data.randomness import Stream, counter_rng
-from revisit.data.views.crops import ConstrainedMultiCrop, CropBoxes, intersection_over_union
+from revisit.data.views.boxes import intersection_over_union
+from revisit.data.views.crops import ConstrainedMultiCrop, CropBoxes
 from revisit.errors import translated
 from revisit.files import read_yaml
 from revisit.keys import COUNT, PIXELS, SHARE, declare, list_of, one_of

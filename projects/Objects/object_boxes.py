@@ -10,7 +10,7 @@ from projects.Objects.pictures import draw_objects
 from projects.Objects.proposals import with_proposals
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.views.annotation import DrawnImage, ViewAnnotator
-from revisit.data.views.augmentation import Look, shown_place
+from revisit.data.views.looks import Look
 
 LOG_RATIO = (math.log(1 / 3), math.log(3))  # width / height
 MIN_SIZE = 8  # px, of a box's side in either view
@@ -104,7 +104,7 @@ def _placed(boxes: np.ndarray, crop: np.ndarray, look: Look, size: int) -> np.nd
     scale = size / (crop[2:] - crop[:2])
     x0, y0, x1, y1 = ((boxes - np.tile(crop[:2], 2)) * np.tile(scale, 2)).T
     corners = np.array([[x0, x1, x0, x1], [y0, y0, y1, y1], np.ones((4, len(boxes)))])  # (3, 4, n)
-    x, y, _ = np.einsum("ij,jkn->ikn", np.linalg.inv(shown_place(look, size)), corners)
+    x, y, _ = np.einsum("ij,jkn->ikn", np.linalg.inv(look.source_points(size)), corners)
     placed = np.array([x.min(0), y.min(0), x.max(0), y.max(0)]).T
     is_inside = np.abs(placed - size / 2) <= size / 2 + 1e-6
     is_large = np.tile(placed[:, 2:] - placed[:, :2], 2) >= MIN_SIZE

@@ -2,7 +2,6 @@
 
 import colorsys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -58,7 +57,7 @@ def object_gallery(cfg: CfgNode, model: nn.Module, path: Path, num_images: int =
 
 def _anchors_of(cfg: CfgNode, name: str, num_images: int) -> tuple[Tensor, Tensor]:
     """Anchors of the first epoch (n, 3, H, W) uint8, and the boxes of their objects (n, O, 4) px."""
-    mapper = replace(ViewMapper.from_config(cfg), looks_on_device=False)
+    mapper = ViewMapper.from_config(cfg)
     records = get_records(name)
     keys = [(0, index) for index in evenly_spread(len(records), num_images)]
     batch = ViewDataset(records, mapper, bit_depth=bit_depth(cfg)).__getitems__(keys)

@@ -9,7 +9,7 @@ from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.compat import has_compiled_operators
 from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.finetuning.pixel_mapper import PixelMapper
-from revisit.data.loading.loader import FinetuneLoader
+from revisit.data.loading.finetune_loader import FinetuneLoader
 from revisit.engine.evaluation_hooks import Evaluation
 from revisit.engine.hooks import FreshPreciseBN
 from revisit.engine.trainer import RevisitTrainer

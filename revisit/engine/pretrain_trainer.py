@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
-from revisit.data.loading.loader import ResumableLoader, with_looks
+from revisit.data.loading.loader import ResumableLoader, finish
 from revisit.data.sources.records import fingerprint
 from revisit.engine.evaluation_hooks import Evaluation, LabelFreeHistory, LabelFreeResults, StartScores
 from revisit.engine.hooks import CollapseAlarm, CropFallbacks, ReadErrors, Throughput
@@ -32,7 +32,7 @@ class PretrainTrainer(RevisitTrainer):
     features of MONITOR.IMAGES without labels."""
 
     metrics_period = staticmethod(metrics_period)
-    prepare = staticmethod(with_looks)
+    prepare = staticmethod(finish)
 
     @classmethod
     def build_train_loader(cls, cfg: CfgNode) -> ResumableLoader:

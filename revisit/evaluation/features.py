@@ -20,8 +20,8 @@ from revisit.data.images.reader import (
 )
 from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.catalog import get_records
-from revisit.data.views.crops import crop_and_resize
 from revisit.data.views.mapper import ViewMapper, Views
+from revisit.data.views.resampling import crop_and_resize
 from revisit.errors import UserError, expect
 
 from detectron2.config import CfgNode

@@ -122,7 +122,7 @@ def label_free_scores(cfg: CfgNode, model: nn.Module) -> LabelFreeScores | None:
     records, depth = watched_records(cfg), bit_depth(cfg)
     crops = features_of(cfg, model, CenterCropDataset(records, cfg.KNN_EVAL.IMAGE_SIZE, depth, replaced=True))
     mapper = ViewMapper.from_config(cfg)
-    mapper = replace(mapper, crops=replace(mapper.crops, num_small=0), seed=SEED, looks_on_device=False)
+    mapper = replace(mapper, crops=replace(mapper.crops, num_small=0), seed=SEED)
     views = features_of(cfg, model, SingleViewDataset(records, mapper, depth))
     if crops is None or views is None:
         return None

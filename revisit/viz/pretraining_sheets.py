@@ -1,7 +1,6 @@
 """Sheets of a pretraining: the views that it learns from, and the neighbours that its network finds."""
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -33,7 +32,8 @@ def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
     Raises:
         UserError: none of the chosen images can be read.
     """
-    (name, *_), mapper = cfg.DATASETS.TRAIN, replace(ViewMapper.from_config(cfg), looks_on_device=False)
+    name = cfg.DATASETS.TRAIN[0]
+    mapper = ViewMapper.from_config(cfg)
     records = get_records(name)
     chosen = evenly_spread(len(records), num_images)
     rows, errors = [], []

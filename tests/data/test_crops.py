@@ -8,15 +8,10 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision.transforms import RandomResizedCrop
 
-from revisit.data.views import crops
-from revisit.data.views.crops import (
-    ConstrainedMultiCrop,
-    crop_and_reduce,
-    crop_and_resize,
-    intersection_over_union,
-    overlap_share,
-    random_resized_crop,
-)
+from revisit.data.views import crops, distant_pairs
+from revisit.data.views.boxes import intersection_over_union, overlap_share, random_resized_crop
+from revisit.data.views.crops import ConstrainedMultiCrop
+from revisit.data.views.resampling import crop_and_reduce, crop_and_resize
 
 SIDES = st.one_of(st.integers(1, 12), st.integers(13, 700), st.sampled_from([1, 2, 5000]))
 SCALES = st.sampled_from([(0.2, 1.0), (0.05, 0.14), (0.5, 0.5), (1.0, 1.0)])
@@ -159,8 +154,8 @@ def test_pairs_are_drawn_in_at_most_sixteen_blocks(monkeypatch, max_iou, blocks)
         calls.append(args)
         return fitting_crops(*args)
 
-    fitting_crops = crops._fitting_crops
-    monkeypatch.setattr(crops, "_fitting_crops", counted)
+    fitting_crops = distant_pairs._fitting_crops
+    monkeypatch.setattr(distant_pairs, "_fitting_crops", counted)
     boxes = ConstrainedMultiCrop(large_scale=(0.9, 1.0), max_iou=max_iou, num_small=0)(60, 80, np.random.default_rng(0))
     assert len(calls) == blocks
     assert boxes.num_fallbacks == (blocks > 1)

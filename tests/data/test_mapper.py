@@ -12,10 +12,9 @@ from trees import write
 from revisit.data.images.reader import Picture, open_record
 from revisit.data.loading.loader import ResumableLoader
 from revisit.data.randomness import Stream, counter_rng
-from revisit.data.views.augmentation import draw_look
-from revisit.data.views.augmentation_on_arrays import apply_look
-from revisit.data.views.crops import crop_and_reduce, crop_and_resize
+from revisit.data.views.looks import LOOK_REGISTRY
 from revisit.data.views.mapper import ViewMapper
+from revisit.data.views.resampling import crop_and_reduce, crop_and_resize
 from revisit.evaluation.features import SingleViewDataset
 
 NAMES = ("anchor", "positive", "small")
@@ -26,15 +25,15 @@ NAMES = ("anchor", "positive", "small")
 @pytest.mark.parametrize(("resampling", "resize"), [("area", crop_and_reduce), ("antialias", crop_and_resize)])
 def test_all_boxes_are_drawn_then_the_looks_in_the_order_of_the_views(make_picture, policy, size, resampling, resize):
     options = ("VIEWS.POLICY", policy, "VIEWS.RESAMPLING", resampling)
-    picture, mapper = make_picture(*size), ViewMapper.from_config(tiny_config(*options))
+    cfg, picture = tiny_config(*options), make_picture(*size)
+    mapper, draws = ViewMapper.from_config(cfg), [LOOK_REGISTRY.get(name)(cfg) for name in ("standard", policy)]
     for index in range(10):
         rng = counter_rng(mapper.seed, Stream.VIEWS, 2, index)
         boxes = mapper.crops(*size, rng)
         expected = []
         for n, box in enumerate([boxes.anchor, boxes.positive, *boxes.small]):
-            shares = {"grey_probability": mapper.grey_probability, "blur_probability": mapper.blur_probability}
-            look = draw_look(policy if n else "standard", rng, **shares)
-            expected.append(apply_look(resize(picture, box, 32 if n < 2 else 16), look))
+            look = draws[n > 0](rng)
+            expected.append(look.apply(resize(picture, box, 32 if n < 2 else 16)))
         for same in (mapper(picture, 2, index), mapper.of_picture(Picture(picture), 2, index)):
             for view, other in zip([same["anchor"], same["positive"], *same["small"]], expected, strict=True):
                 assert np.array_equal(view, other)

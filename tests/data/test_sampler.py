@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tiny import tiny_config
 from trees import refused
 
-from revisit.data.loading.loader import FinetuneLoader, MappedRecords
+from revisit.data.loading.finetune_loader import FinetuneLoader, MappedRecords
 from revisit.data.loading.sampler import EpochBatchSampler, GroupedBatchSampler
 from revisit.data.randomness import Stream, counter_rng
 
@@ -107,7 +107,7 @@ def test_every_epoch_of_finetuning_has_each_record_once_over_all_processes(shape
     places = []
     for rank in range(world_size):
         sampler = GroupedBatchSampler(wide, batch, seed, rank=rank, world_size=world_size)
-        own = list(islice(sampler._places(), 3 * len(wide)))
+        own = list(islice(sampler._positions(), 3 * len(wide)))
         assert [place for place, _ in own] == [rank + n * world_size for n in range(len(own))]
         places += own
     record_at = dict(places)

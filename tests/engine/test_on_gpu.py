@@ -16,8 +16,8 @@ from tiny import random_views, tiny_config, tiny_model
 from torch import nn
 from true_steps import take_steps
 
-from revisit.data.augmentation_on_device import apply_looks, record_of
-from revisit.data.views.augmentation import draw_look
+from projects.LargeData.looks_on_device import apply_looks, record_of
+from revisit.data.views.looks import LOOK_REGISTRY
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.setup import make_config
 from revisit.engine.step_cost import random_views as views_of_recipe
@@ -76,8 +76,8 @@ def test_the_host_waits_for_nothing_in_a_step_that_is_not_watched(method):
 
 def test_looks_are_those_of_the_cpu_and_the_host_waits_for_none_of_them(make_picture):
     images = np.stack([make_picture(48, 48, seed) for seed in range(64)])
-    rng = np.random.default_rng(0)
-    records = np.stack([record_of(draw_look("standard_or_autoaugment", rng), 48) for _ in images])
+    rng, draw = np.random.default_rng(0), LOOK_REGISTRY.get("standard_or_autoaugment")(tiny_config())
+    records = np.stack([record_of(draw(rng), 48) for _ in images])
     images = torch.from_numpy(images).movedim(-1, 1)
     with no_waiting():
         found = apply_looks(images.pin_memory().to("cuda", non_blocking=True), records)

@@ -15,7 +15,6 @@ from tiny import random_views, tiny_config, tiny_model
 from trees import refused
 from true_steps import sgd, take_steps
 
-import revisit.data.loading.loader as loader_module
 import revisit.engine.train_step as train_step_module
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.train_step import NonFiniteLossError, TrainStep, report_non_finite, split_batch
@@ -119,7 +118,7 @@ def test_batches_are_split_in_order_and_leave_their_reports_out():
     assert torch.equal(torch.cat([first["small"], second["small"]]), views["small"])
 
 
-def test_waiting_for_data_is_neither_the_looks_on_the_device_nor_the_rest_of_the_step(monkeypatch):
+def test_waiting_for_data_leaves_out_what_the_device_does(monkeypatch):
     seconds = [0.0]
 
     def after(wait: float, value: object) -> object:
@@ -127,8 +126,8 @@ def test_waiting_for_data_is_neither_the_looks_on_the_device_nor_the_rest_of_the
         return value
 
     monkeypatch.setattr(train_step_module.time, "perf_counter", lambda: seconds[0])
-    monkeypatch.setattr(loader_module, "apply_looks", lambda views, looks: after(5.0, views + 1))
-    views = {**random_views(BATCH, small=24), "small_looks": np.zeros(2 * BATCH)}
+    views = random_views(BATCH, small=24)
+    views["deferred"] = lambda batch, device: after(5.0, {"small": batch["small"] + 1})
     small, batches = views["small"], (after(2.0, views) for _ in range(1))
     step = PretrainTrainer.build_step(tiny_config(), tiny_model(), batches)
     with EventStorage(0) as storage:

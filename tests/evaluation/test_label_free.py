@@ -79,8 +79,8 @@ def features(model, images):
 
 
 def test_the_scores_are_of_centre_crops_and_of_the_recipes_own_views(toy_datasets):
-    """Spread over the data set, without looks that wait for a device, and the same for every seed of a run."""
-    cfg = config("MONITOR.MAX_IMAGES", 40, "DATALOADER.AUGMENT_ON_DEVICE", True, "SEED", 3)
+    """Spread over the data set, and the same for every seed of a run."""
+    cfg = config("MONITOR.MAX_IMAGES", 40, "SEED", 3)
     model = tiny_model().eval()
     scores = label_free_scores(cfg, model)
     records = get_records("toy_scenes_train")

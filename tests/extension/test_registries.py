@@ -6,6 +6,7 @@ import re
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 from commands import ROOT
 from labels import counted
@@ -13,6 +14,8 @@ from runs import run_config, train
 from trees import blank_image, one_line_error, refused, write
 
 from revisit.data.sources.catalog import get_records
+from revisit.data.views.looks import StandardLook
+from revisit.data.views.mapper import ViewMapper
 from revisit.keys import check_values
 from revisit.viz.curves import read_metrics
 
@@ -34,6 +37,27 @@ def test_extending_shows_short_examples_as_they_are():
     for name, text in shown.items():
         assert text == (EXAMPLES / name).read_text()
         assert text.count("\n") <= MOST_LINES
+
+
+def test_a_look_from_outside_is_the_positives(toy_datasets, tmp_path, make_picture):
+    grain = import_module("grain")
+    cfg = run_config(tmp_path, "VIEWS.POLICY", "grain", "VIEWS.BLUR_PROBABILITY", 0.0)
+    picture = make_picture(120, 160)
+    views = ViewMapper.from_config(cfg)(picture, 0, 0)
+    anchor, *positives = views["looks"]
+    assert isinstance(anchor, StandardLook) and {type(look) for look in positives} == {grain.GrainLook}
+    again = ViewMapper.from_config(cfg)(picture, 0, 0)
+    assert all(np.array_equal(views[name], again[name]) for name in ("anchor", "positive", "small"))
+    train(tmp_path, "SOLVER.MAX_ITER", 2, "VIEWS.POLICY", "grain")
+    assert len(read_metrics(tmp_path / "metrics.json")["total_loss"]) > 0
+
+
+def test_grain_has_its_strength_on_a_grey_view():
+    grain = import_module("grain")
+    plain = np.full((200, 200, 3), 128, np.uint8)
+    below = StandardLook(jitter=(), grey=False, blur_sigma=0.0, flip=False)
+    view = grain.GrainLook(below, strength=10.0, seed=3).apply(plain)
+    assert view.std() == pytest.approx(10, rel=0.02) and (view == view[..., :1]).all()
 
 
 def test_a_writer_from_outside_gets_every_metric(toy_datasets, tmp_path):

@@ -6,6 +6,13 @@ from itertools import count
 
 from revisit.data.randomness import Stream, counter_rng
 
+from detectron2.utils import comm
+
+
+def share_of_process(start_iteration: int) -> dict[str, int]:
+    """The options of a sampler that say which part of which batches this process reads."""
+    return {"rank": comm.get_rank(), "world_size": comm.get_world_size(), "start_iteration": start_iteration}
+
 
 @dataclass(frozen=True)
 class EpochBatchSampler:
@@ -48,10 +55,10 @@ class EpochBatchSampler:
 
 @dataclass(frozen=True)
 class GroupedBatchSampler:
-    """Endless batches of (place in the run, record index) of one process, from any iteration on.
+    """Endless batches of (position in the run, record index) of one process, from any iteration on.
 
     As Detectron2's TrainingSampler and AspectRatioGroupedDataset: permutations of the data set, by (seed, epoch), one
-    after the other; of their places, rank r of R takes r, r + R, ...; and where ``wide`` tells records apart, a batch
+    after the other. Rank r of R takes the positions r, r + R, ... of them. Where ``wide`` tells records apart, a batch
     holds either wide images or others. Unlike theirs, the same whenever it is run and with any number of workers.
 
     Args:
@@ -70,16 +77,16 @@ class GroupedBatchSampler:
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         groups: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
         made = 0
-        for place, index in self._places():
+        for position, index in self._positions():
             group = groups[self.wide[index]]
-            group.append((place, index))
+            group.append((position, index))
             if len(group) == self.batch_size:
                 if made >= self.start_iteration:
                     yield group.copy()
                 made += 1
                 group.clear()
 
-    def _places(self) -> Iterator[tuple[int, int]]:
+    def _positions(self) -> Iterator[tuple[int, int]]:
         num_records = len(self.wide)
         for epoch in count():
             order = counter_rng(self.seed, Stream.FINETUNE_ORDER, epoch).permutation(num_records).tolist()

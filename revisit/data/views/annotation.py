@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from revisit.data.views.augmentation import Look
+from revisit.data.views.looks import Look
 
 from detectron2.config import CfgNode
 from detectron2.modeling import META_ARCH_REGISTRY

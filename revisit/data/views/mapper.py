@@ -1,35 +1,30 @@
 """From one image to its views: draw the boxes and the looks, cut, resize, give each view its look."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Self, TypedDict
 
 import numpy as np
 
-from revisit.data.augmentation_on_device import RECORD, record_of
 from revisit.data.images.reader import Picture
 from revisit.data.randomness import Stream, counter_rng
 from revisit.data.views.annotation import DrawnImage, ViewAnnotator, annotator_of
-from revisit.data.views.augmentation import BLUR_PROBABILITY, GREY_PROBABILITY, Look, draw_look
-from revisit.data.views.augmentation_on_arrays import apply_look
-from revisit.data.views.crops import RESAMPLERS, ConstrainedMultiCrop, CropBoxes
+from revisit.data.views.crops import ConstrainedMultiCrop, CropBoxes
+from revisit.data.views.looks import LOOK_REGISTRY, DrawLook, Look
+from revisit.data.views.resampling import RESAMPLERS
 
 from detectron2.config import CfgNode
 
 
 class Views(TypedDict, total=False):
-    """Views of one image, all uint8 RGB. Absent without small crops: ``small``.
-
-    NAME_looks are there when looks are the device's to apply: the views called NAME have none yet.
-    """
+    """Views of one image, all uint8 RGB. Absent without small crops: ``small``."""
 
     anchor: np.ndarray  # (H, W, 3)
     positive: np.ndarray  # (H, W, 3)
     small: np.ndarray  # (N, h, w, 3)
     boxes: CropBoxes  # in px of the whole image
-    anchor_looks: np.ndarray  # () of augmentation_on_device.RECORD
-    positive_looks: np.ndarray  # ()
-    small_looks: np.ndarray  # (N,)
+    looks: list[Look]  # of the anchor, the positive and the small positives
     annotations: dict[str, np.ndarray]  # what the method's ViewAnnotator adds
 
 
@@ -45,90 +40,97 @@ class ViewPlan(NamedTuple):
 class ViewMapper:
     """Anchor, large positive and N small positives of an image (docs/method.md: Views).
 
-    The views are a function of (seed, epoch, image index) and the image alone. The anchor always has the
-    standard look; ``policy`` is the positives'. With ``looks_on_device`` looks are drawn, not applied.
+    The views are a function of (seed, epoch, image index) and the image alone. A project's subclass may leave a part of
+    the work to the model's device: it overrides ``fill`` and ``deferred``.
     """
 
     crops: ConstrainedMultiCrop
-    large_size: int
-    small_size: int
-    policy: str
+    large_size: int  # px
+    small_size: int  # px
     seed: int
-    grey_probability: float = GREY_PROBABILITY
-    blur_probability: float = BLUR_PROBABILITY
-    looks_on_device: bool = False
-    resampling: str = "area"
+    anchor_look: DrawLook
+    positive_look: DrawLook
+    resize: Callable[..., np.ndarray]  # one of RESAMPLERS
     annotator: ViewAnnotator = ViewAnnotator()
 
     @classmethod
     def from_config(cls, cfg: CfgNode) -> Self:
-        """The mapper that cfg.VIEWS and cfg.SEED describe."""
-        views, on_device = cfg.VIEWS, cfg.DATALOADER.AUGMENT_ON_DEVICE
-        keys = ("LARGE_SCALE", "SMALL_SCALE", "NUM_SMALL", "MIN_OVERLAP", "MAX_IOU")
-        crops = ConstrainedMultiCrop(**{key.lower(): views[key] for key in keys})
-        sizes = (views.LARGE_SIZE, views.SMALL_SIZE)
-        shares = (views.GREY_PROBABILITY, views.BLUR_PROBABILITY)
-        how = (views.RESAMPLING, annotator_of(cfg))
-        return cls(crops, *sizes, views.POLICY, cfg.SEED, *shares, on_device, *how)
+        """The mapper that cfg.VIEWS and cfg.SEED describe. Anchors have the standard look."""
+        views = cfg.VIEWS
+        return cls(
+            crops=ConstrainedMultiCrop.from_config(cfg),
+            large_size=views.LARGE_SIZE,
+            small_size=views.SMALL_SIZE,
+            seed=cfg.SEED,
+            anchor_look=LOOK_REGISTRY.get("standard")(cfg),
+            positive_look=LOOK_REGISTRY.get(views.POLICY)(cfg),
+            resize=RESAMPLERS[views.RESAMPLING],
+            annotator=annotator_of(cfg),
+        )
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of an image's views, by name."""
-        large, small = ((size, size, 3) for size in (self.large_size, self.small_size))
-        some = {"small": (self.crops.num_small, *small)} if self.crops.num_small else {}
-        return {"anchor": large, "positive": large, **some}
+        large = (self.large_size, self.large_size, 3)
+        shapes: dict[str, tuple[int, ...]] = {"anchor": large, "positive": large}
+        if self.crops.num_small:
+            shapes["small"] = (self.crops.num_small, self.small_size, self.small_size, 3)
+        return shapes
 
     def __call__(self, image: np.ndarray, epoch: int, index: int, room: dict[str, np.ndarray] | None = None) -> Views:
         """Draw the views of image ``index`` in ``epoch``, into ``room``, uint8 of ``shapes``, if that is given."""
-        return self._cut(image, self.plan(*image.shape[:2], epoch, index), room)
+        return self.of_picture(Picture(image), epoch, index, room)
 
     def of_picture(self, picture: Picture, epoch: int, index: int, room: dict[str, np.ndarray] | None = None) -> Views:
         """As calling the mapper with the decoded image.
 
         Raises:
-            UnreadableImageError: see Picture.decode.
+            UnreadableImageError: see Picture.decode; or the annotator cannot use the image.
         """
         image = picture.decode()
-        return self._cut(image, self.plan(*image.shape[:2], epoch, index, picture), room)
+        height, width = image.shape[:2]
+        plan = self.plan(height, width, epoch, index, picture.record)
+        arrays = room or {name: np.empty(shape, np.uint8) for name, shape in self.shapes.items()}
+        views = [arrays["anchor"], arrays["positive"], *arrays.get("small", ())]
+        for view, box, look in zip(views, plan.boxes.stacked(), plan.looks, strict=True):
+            self.fill(view, image, box, look)
+        return Views(**arrays, boxes=plan.boxes, looks=plan.looks, annotations=plan.annotations)
 
-    def plan(self, height: int, width: int, epoch: int, index: int, picture: Picture | None = None) -> ViewPlan:
+    def plan(self, height: int, width: int, epoch: int, index: int, record: Mapping | None = None) -> ViewPlan:
         """Draw all boxes, then all looks, of image ``index`` in ``epoch``, which has ``height`` x ``width`` px.
 
-        The annotator sees the ``picture``'s record.
+        The annotator sees the ``record`` of the data set.
         """
         rng = counter_rng(self.seed, Stream.VIEWS, epoch, index)
         boxes = self.crops(height, width, rng)
-        shares = {"grey_probability": self.grey_probability, "blur_probability": self.blur_probability}
-        policies = ["standard"] + [self.policy] * (1 + self.crops.num_small)
-        looks = [draw_look(policy, rng, **shares) for policy in policies]
-        sizes = np.array([self.large_size] * 2 + [self.small_size] * self.crops.num_small)
-        crops = np.vstack(boxes[:3])
-        record = picture.record if picture else {}
+        num_small = self.crops.num_small
+        draws = [self.anchor_look] + [self.positive_look] * (1 + num_small)
+        looks = [draw(rng) for draw in draws]
+        sizes = np.array([self.large_size] * 2 + [self.small_size] * num_small)
         generator = partial(counter_rng, self.seed, Stream.ANNOTATIONS, epoch, index)
-        annotations = self.annotator(DrawnImage(record, height, width, crops, looks, sizes, generator))
-        return ViewPlan(boxes, looks, annotations)
+        drawn = DrawnImage(record or {}, height, width, boxes.stacked(), looks, sizes, generator)
+        return ViewPlan(boxes, looks, self.annotator(drawn))
 
-    def _cut(self, image: np.ndarray, plan: ViewPlan, room: dict[str, np.ndarray] | None) -> Views:
-        """The views of an image by their plan."""
-        views = room or {name: np.empty(shape, np.uint8) for name, shape in self.shapes.items()}
-        resize = RESAMPLERS[self.resampling]
-        boxes = np.vstack(plan.boxes[:3])  # (2 + N, 4)
-        for (name, place), box, look in zip(self._places, boxes, plan.looks, strict=True):
-            view = views[name][place]
-            if self.looks_on_device:
-                resize(image, box, len(view), view)
-            else:
-                view[...] = apply_look(resize(image, box, len(view)), look)
-        looks = self.looks_of(plan) if self.looks_on_device else {}
-        return Views(**views, **looks, annotations=plan.annotations, boxes=plan.boxes)
+    def fill(self, view: np.ndarray, image: np.ndarray, box: np.ndarray, look: Look) -> None:
+        """Cut ``box`` (4,) from the (H, W, 3) image into the (S, S, 3) ``view``, with its look."""
+        view[...] = look.apply(self.resize(image, box, len(view)))
 
-    @property
-    def _places(self) -> list[tuple[str, tuple[int, ...]]]:
-        return [("anchor", ()), ("positive", ()), *(("small", (n,)) for n in range(self.crops.num_small))]
+    def deferred(self, views: list[Views]) -> Callable[[dict, object], dict] | None:
+        """What is left for the device to do with the views of a batch: a function of (batch, device) that returns the
+        entries of the batch that it changes. Nothing, here."""
+        return None
 
-    def looks_of(self, plan: ViewPlan) -> dict[str, np.ndarray]:
-        """NAME_looks, as Views has them, for the device to apply."""
-        looks = {f"{name}_looks": np.empty(shape[:-3], RECORD) for name, shape in self.shapes.items()}
-        for (name, place), look in zip(self._places, plan.looks, strict=True):
-            looks[f"{name}_looks"][place] = record_of(look, self.shapes[name][-2])
-        return looks
+
+_CHOICES: list[Callable[[CfgNode], type[ViewMapper] | None]] = []
+
+
+def register_mapper(choose: Callable[[CfgNode], type[ViewMapper] | None]) -> None:
+    """Let a plug-in replace the mapper of trainings: ``choose`` returns a subclass, or None to leave it as it is."""
+    _CHOICES.append(choose)
+
+
+def training_mapper(cfg: CfgNode) -> ViewMapper:
+    """The mapper of a training's loader; everything else takes ``ViewMapper.from_config``, whose views are complete."""
+    chosen = [choose(cfg) for choose in _CHOICES]
+    mapper = next(filter(None, chosen), ViewMapper)
+    return mapper.from_config(cfg)

@@ -20,9 +20,9 @@ from projects.Benchmarks import check_gpu, scaling
 from projects.Benchmarks.input_pipeline import measure_input, write_photographs
 from projects.Benchmarks.references import ReferenceViews, TextbookStep, share_inside
 from projects.Benchmarks.training_speed import OwnStep, plain_loader, require_neighbors
-from revisit.data.loading.loader import ViewDataset, with_looks
-from revisit.data.views.crops import overlap_share
-from revisit.data.views.mapper import ViewMapper
+from revisit.data.loading.loader import ViewDataset, finish
+from revisit.data.views.boxes import overlap_share
+from revisit.data.views.mapper import training_mapper
 from revisit.engine.step_cost import build_meta_model, step_cost
 
 BENCHMARK = "python projects/Benchmarks/benchmark.py"
@@ -72,8 +72,8 @@ def test_views_have_the_shapes_and_colours_of_the_references(reference_views, on
     """Mean histograms of each channel over 6,000 views of either, drawn independently."""
     paths, theirs = reference_views
     cfg = tiny_config("DATALOADER.AUGMENT_ON_DEVICE", on_device)
-    loader = ViewDataset([{"file_name": str(path)} for path in paths], ViewMapper.from_config(cfg))
-    ours = with_looks(loader.__getitems__([(n, n % len(paths)) for n in range(len(theirs["anchor"]))]), "cpu")
+    loader = ViewDataset([{"file_name": str(path)} for path in paths], training_mapper(cfg))
+    ours = finish(loader.__getitems__([(n, n % len(paths)) for n in range(len(theirs["anchor"]))]), "cpu")
     mean, std = (torch.tensor(values) for values in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
     for name in ("anchor", "positive", "small"):
         assert theirs[name].shape == ours[name].shape and theirs[name].dtype == torch.float32

@@ -15,10 +15,10 @@ from projects.Objects.proposals import with_proposals
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.reader import Picture
 from revisit.data.loading.loader import ViewDataset
-from revisit.data.views import mapper as mapper_module
 from revisit.data.views.annotation import DrawnImage
-from revisit.data.views.augmentation import MOVES, AutoAugmentLook, StandardLook, draw_look
+from revisit.data.views.looks import AutoAugmentLook, Look, StandardLook
 from revisit.data.views.mapper import ViewMapper
+from revisit.data.views.operations import MOVES
 
 KNN = ("MODEL.META_ARCHITECTURE", "KNNMoCo")
 SIDE = 120  # px of an image whose red is 2 x, and whose green 2 y
@@ -33,8 +33,7 @@ class Moving(AutoAugmentLook):
         return [operation for operation in super().operations(size) if operation[0] in MOVES]
 
 
-def colourless(policy: str, rng: np.random.Generator, **shares: float) -> StandardLook | AutoAugmentLook:
-    look = draw_look(policy, rng, **shares)
+def colourless(look: Look) -> StandardLook | AutoAugmentLook:
     if isinstance(look, StandardLook):
         return dataclasses.replace(look, jitter=(), grey=False, blur_sigma=0.0)
     return Moving(**vars(look))
@@ -52,7 +51,13 @@ def distances(seed: int, resampling: str, large: int, small: int) -> list[float]
     """Of one image's objects, in px of the image, or of the coarser view where that is larger."""
     options = ("OBJECTS.JITTER", 0.0, "OBJECTS.NUM_BOXES", 8, "VIEWS.RESAMPLING", resampling, "SEED", seed)
     cfg = tiny_config(*OBJECTS, *options, "VIEWS.LARGE_SIZE", large, "VIEWS.SMALL_SIZE", small)
-    views = ViewMapper.from_config(cfg)(PLACES, 0, seed)
+    mapper = ViewMapper.from_config(cfg)
+    anchor, positive = mapper.anchor_look, mapper.positive_look
+    changed = {
+        "anchor_look": lambda rng: colourless(anchor(rng)),
+        "positive_look": lambda rng: colourless(positive(rng)),
+    }
+    views = dataclasses.replace(mapper, **changed)(PLACES, 0, seed)
     boxes = views["boxes"]
     found = []
     for n, (key, query) in enumerate(zip(*views["annotations"].values(), strict=True)):
@@ -65,14 +70,9 @@ def distances(seed: int, resampling: str, large: int, small: int) -> list[float]
     return found
 
 
-@pytest.fixture
-def without_colours(monkeypatch):
-    monkeypatch.setattr(mapper_module, "draw_look", colourless)
-
-
 @pytest.mark.parametrize(("large", "small"), [(160, 96), (64, 32)])
 @pytest.mark.parametrize("resampling", ["antialias", "area"])
-def test_both_views_show_the_same_place_at_the_centre_of_an_object(resampling, large, small, without_colours):
+def test_both_views_show_the_same_place_at_the_centre_of_an_object(resampling, large, small):
     """By all looks, views that are larger than their crops and smaller ones."""
 
     @settings(max_examples=50, deadline=None, derandomize=True)
@@ -133,7 +133,7 @@ def test_proposals_come_before_drawn_boxes_where_both_views_show_them(tmp_path, 
     )
     assert first["proposal_boxes"].tolist() == [[30, 40, 80, 60], [0, 0, 20, 20]]
     picture = Picture(PLACES, "42", record=first)
-    found = ViewMapper.from_config(cfg).plan(SIDE, SIDE, 0, 0, picture).annotations["anchor_objects"]
+    found = ViewMapper.from_config(cfg).plan(SIDE, SIDE, 0, 0, picture.record).annotations["anchor_objects"]
     widths = {(round(float(x1 - x0), 3), round(float(y1 - y0), 3)) for x0, y0, x1, y1 in found[:2] * SIDE / 64}
     assert widths == {(50.0, 20.0), (20.0, 20.0)} and found.shape == (3, 4)
 

@@ -5,6 +5,7 @@ A worker then only decodes, cuts and resizes; the parameters that it draws trave
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,8 +14,13 @@ from torch.nn.functional import avg_pool2d
 from torchvision.transforms.v2 import functional as F
 
 from revisit.data.to_device import to_device
-from revisit.data.views.augmentation import MOVES, AutoAugmentLook, Look
+from revisit.data.views.looks import AutoAugmentLook, Look, StandardLook
+from revisit.data.views.mapper import ViewMapper, Views, register_mapper
+from revisit.data.views.operations import MOVES
+from revisit.errors import expect
 from revisit.keys import SWITCH, declare
+
+from detectron2.config import CfgNode
 
 OPERATIONS: dict[str, Callable[[Tensor, float], Tensor]] = {  # of AutoAugment: torchvision's on uint8
     **{name: lambda images, m, move=move: _move(images, *move(m, images.shape[-1])) for name, move in MOVES.items()},
@@ -32,9 +38,9 @@ NAMES = tuple(OPERATIONS)
 NONE = -1
 RECORD = np.dtype([
     ("flip", "?"),
-    ("operations", "i1", 2),  # of AutoAugment, places in NAMES, in order, or NONE
+    ("operations", "i1", 2),  # of AutoAugment, indices of NAMES, in order, or NONE
     ("magnitudes", "f4", 2),
-    ("order", "i1", 4),  # of the jitter, places in _JITTER, or NONE
+    ("order", "i1", 4),  # of the jitter, indices of _JITTER, or NONE
     ("factors", "f4", 4),  # in the same order
     ("grey", "?"),
     ("blur_sigma", "f4"),
@@ -52,23 +58,77 @@ declare(
 )
 
 
-def record_of(look: Look, size: int) -> np.ndarray:
+@dataclass(frozen=True)
+class MapperWithoutLooks(ViewMapper):
+    """Cuts and resizes; the looks that it draws are applied to the whole batch by the model's device."""
+
+    def fill(self, view: np.ndarray, image: np.ndarray, box: np.ndarray, look: Look) -> None:
+        self.resize(image, box, len(view), view)
+
+    def deferred(self, views: list[Views]) -> "LooksToApply":
+        records = {name: np.empty((len(views), *shape[:-3]), RECORD) for name, shape in self.shapes.items()}
+        for n, of_image in enumerate(views):
+            anchor, positive, *small = of_image["looks"]
+            records["anchor"][n] = record_of(anchor, self.large_size)
+            records["positive"][n] = record_of(positive, self.large_size)
+            for place, look in enumerate(small):
+                records["small"][n, place] = record_of(look, self.small_size)
+        return LooksToApply(records)
+
+
+@dataclass(frozen=True)
+class LooksToApply:
+    """The looks of a batch, which its views do not have yet."""
+
+    records: dict[str, np.ndarray]  # by name of the views: (B,) of RECORD; (B, N) of the small ones
+
+    def __call__(self, batch: dict, device: torch.device | str) -> dict[str, Tensor]:
+        """The views of the batch on ``device``, with their looks; of uint8 and of the same shapes."""
+        finished = {}
+        for name, looks in self.records.items():
+            views = to_device(batch[name], device)
+            flat = views.reshape(-1, *views.shape[-3:])
+            finished[name] = apply_looks(flat, looks.reshape(-1)).view(views.shape)
+        return finished
+
+
+POLICIES = ("standard", "autoaugment", "standard_or_autoaugment")  # of VIEWS.POLICY, that RECORD can hold
+
+
+def choose_mapper(cfg: CfgNode) -> type[ViewMapper] | None:
+    """MapperWithoutLooks with DATALOADER.AUGMENT_ON_DEVICE. Raises UserError for a policy that the device lacks."""
+    if not cfg.DATALOADER.AUGMENT_ON_DEVICE:
+        return None
+    policy = cfg.VIEWS.POLICY
+    wrong = f"DATALOADER.AUGMENT_ON_DEVICE True does not know VIEWS.POLICY {policy}"
+    expect(policy in POLICIES, f"{wrong}: expected one of {', '.join(POLICIES)}, or False")
+    return MapperWithoutLooks
+
+
+register_mapper(choose_mapper)
+
+
+def record_of(look: AutoAugmentLook | StandardLook, size: int) -> np.ndarray:
     """A look of a square view of ``size`` px as a RECORD, (), with its draws of operations decided."""
     record = np.zeros((), RECORD)
     record["flip"] = look.flip
-    record["operations"] = record["order"] = NONE
+    record["operations"] = NONE
+    record["order"] = NONE
     if isinstance(look, AutoAugmentLook):
         for n, (name, magnitude) in enumerate(look.operations(size)):
-            record["operations"][n], record["magnitudes"][n] = NAMES.index(name), magnitude
+            record["operations"][n] = NAMES.index(name)
+            record["magnitudes"][n] = magnitude
         return record
     for n, (operation, factor) in enumerate(look.jitter):
-        record["order"][n], record["factors"][n] = operation, factor
-    record["grey"], record["blur_sigma"] = look.grey, look.blur_sigma
+        record["order"][n] = operation
+        record["factors"][n] = factor
+    record["grey"] = look.grey
+    record["blur_sigma"] = look.blur_sigma
     return record
 
 
 def apply_looks(images: Tensor, looks: np.ndarray) -> Tensor:
-    """The augmented views: ``apply_look`` of every one, within what rounding once instead of at each step, and the
+    """The augmented views: ``Look.apply`` of every one, within what rounding once instead of at each step, and the
     blur's tails, change.
 
     Args:
@@ -108,7 +168,7 @@ def _standard(images: Tensor, looks: np.ndarray) -> Tensor:
 
 
 def _rows(chosen: np.ndarray, images: Tensor) -> Tensor:
-    """The places of a mask that is known on the host: no device has to count it."""
+    """The indices of a mask that is known on the host: no device has to count it."""
     return to_device(np.flatnonzero(chosen), images.device)
 
 
@@ -117,7 +177,7 @@ def _column(values: np.ndarray, images: Tensor) -> Tensor:
 
 
 def _move(images: Tensor, column: tuple[float, float, float], row: tuple[float, float, float]) -> Tensor:
-    """A place (x, y) shows the pixel nearest to (a x + b y + c) of ``column`` and of ``row``; black from outside.
+    """A point (x, y) shows the pixel nearest to (a x + b y + c) of ``column`` and of ``row``; black from outside.
 
     By PIL's arithmetic in 1/65536 px: torchvision's for tensors is off by a pixel here and there.
     """

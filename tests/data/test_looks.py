@@ -2,32 +2,35 @@
 
 import colorsys
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tiny import tiny_config
 from torchvision.transforms import InterpolationMode, autoaugment
 from torchvision.transforms import functional as TF
+from trees import refused
 
-from revisit.data.augmentation_on_device import NAMES, OPERATIONS, apply_looks, record_of
-from revisit.data.views.augmentation import (
+from revisit.data.views.looks import (
     BRIGHTNESS,
     CONTRAST,
     HUE,
-    NUM_POLICIES,
+    LOOK_REGISTRY,
     POLICIES,
     SATURATION,
+    SIGNED,
     AutoAugmentLook,
     StandardLook,
-    draw_look,
+    _magnitudes,
 )
-from revisit.data.views.augmentation_on_arrays import apply_look, apply_operation
-from revisit.data.views.mapper import ViewMapper
-from tests.tiny import tiny_config
+from revisit.data.views.operations import COLORS, MOVES, apply_operation
+from revisit.keys import check_values
 
 SIZE = 40
+NAMES = ("standard", "autoaugment", "standard_or_autoaugment")
 SPACE = autoaugment.AutoAugment()._augmentation_space(10, (SIZE, SIZE))
 EXACT = {"ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Posterize", "Solarize", "Invert", "Equalize"}
 
@@ -56,15 +59,6 @@ def look(**changes):
 def distance(one, other):
     """Largest difference, in grey levels."""
     return np.abs(np.asarray(one, dtype=float) - np.asarray(other, dtype=float)).max()
-
-
-def together(images, looks):
-    """Views with their looks by the device's way, (M, S, S, 3) arrays."""
-    batch = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
-    before = batch.clone()
-    result = apply_looks(batch, np.stack([record_of(each, len(images[0])) for each in looks]))
-    assert torch.equal(batch, before) and result.dtype == torch.uint8
-    return result.permute(0, 2, 3, 1).numpy()
 
 
 def by_torchvision(adjust, factor, image):
@@ -114,11 +108,9 @@ ADJUST = {BRIGHTNESS: TF.adjust_brightness, CONTRAST: TF.adjust_contrast, SATURA
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
 def test_a_step_is_its_definition_within_grey_levels(changes, reference, limit):
-    on_device = together(list(PICTURES.values()), [look(**changes)] * len(PICTURES))
-    for (name, image), views in zip(PICTURES.items(), on_device, strict=True):
-        array = apply_look(image, look(**changes))
+    for name, image in PICTURES.items():
+        array = look(**changes).apply(image)
         assert array.dtype == np.uint8 and distance(array, reference(image)) <= limit, name
-        assert distance(views, array) <= 2, name
         assert "grey" not in changes or (array == array[..., :1]).all()
 
 
@@ -127,51 +119,31 @@ def test_operations_run_in_the_order_of_the_look():
     rest = {"grey": True, "blur_sigma": 1.2, "flip": True}
     one_by_one = PICTURES["noise"]
     for step in (*({"jitter": (each,)} for each in jitter), *({name: value} for name, value in rest.items())):
-        one_by_one = apply_look(one_by_one, look(**step))
-    assert np.array_equal(apply_look(PICTURES["noise"], look(jitter=jitter, **rest)), one_by_one)
-    assert not np.array_equal(apply_look(PICTURES["noise"], look(jitter=jitter[::-1], **rest)), one_by_one)
+        one_by_one = look(**step).apply(one_by_one)
+    assert np.array_equal(look(jitter=jitter, **rest).apply(PICTURES["noise"]), one_by_one)
+    assert not np.array_equal(look(jitter=jitter[::-1], **rest).apply(PICTURES["noise"]), one_by_one)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*MOVES, *COLORS])
 @pytest.mark.parametrize("picture", PICTURES)
 def test_an_operation_of_autoaugment_is_pils(picture, name):
     image = PICTURES[picture]
-    batch = torch.from_numpy(image.copy()).permute(2, 0, 1).expand(2, -1, -1, -1)
     levels, signed = SPACE[name]
     for magnitude in {sign * float(level) for level in levels.flatten() for sign in ((1, -1) if signed else (1,))}:
         pil = Image.fromarray(image)
         expected = autoaugment._apply_op(pil, name, magnitude, InterpolationMode.NEAREST, None)
-        array, tensors = apply_operation(image, name, magnitude), OPERATIONS[name](batch, magnitude)
-        assert array.dtype == np.uint8 and tensors.dtype == torch.uint8
+        array = apply_operation(image, name, magnitude)
+        assert array.dtype == np.uint8
         assert distance(array, expected) <= (0 if name in EXACT | {"AutoContrast"} else 2), magnitude
-        assert distance(tensors.permute(0, 2, 3, 1), [expected] * 2) <= (0 if name in EXACT else 2), magnitude
 
 
 def test_autoaugment_flips_first():
     # The sub-policy Rotate does not commute with a flip.
     image, rotate = PICTURES["smooth"], {"policy": 5, "probabilities": (1.0, 0.0), "signs": (1, 1)}
-    flipped = apply_look(image, AutoAugmentLook(flip=True, **rotate))
+    flipped = AutoAugmentLook(flip=True, **rotate).apply(image)
     plain = AutoAugmentLook(flip=False, **rotate)
-    assert np.array_equal(flipped, apply_look(np.ascontiguousarray(image[:, ::-1]), plain))
-    assert not np.array_equal(flipped, apply_look(image, plain)[:, ::-1])
-
-
-def test_every_view_of_a_batch_gets_its_own_look(make_picture):
-    rng = np.random.default_rng(1)
-    photographs = [make_picture(SIZE, SIZE, seed) for seed in range(5)]
-    images = [*(PICTURES[name] for name in ("noise", "pastel", "black")), *photographs] * 40
-    looks = [draw_look("standard_or_autoaugment", rng) for _ in images]
-    one_by_one = np.stack([apply_look(image, each) for image, each in zip(images, looks, strict=True)])
-    # Several operations round and cut off more than once: close on average, and never another look.
-    differences = np.abs(together(images, looks) - one_by_one.astype(float)).mean(axis=(1, 2, 3))
-    assert np.median(differences) < 1 and np.quantile(differences, 0.95) < 2
-
-
-@pytest.mark.parametrize("size", [1, 2, 5])
-def test_tiny_views_are_blurred_by_their_mirrored_selves(size):
-    image = np.random.default_rng(size).integers(0, 256, (size, size, 3), dtype=np.uint8)
-    blurred = look(blur_sigma=1.3)
-    assert distance(together([image], [blurred])[0], apply_look(image, blurred)) <= 2
+    assert np.array_equal(flipped, plain.apply(np.ascontiguousarray(image[:, ::-1])))
+    assert not np.array_equal(flipped, plain.apply(image)[:, ::-1])
 
 
 COUNT = 6000
@@ -181,7 +153,8 @@ COUNT = 6000
 def drawn():
     """COUNT looks of every policy."""
     rng = np.random.default_rng(3)
-    return {policy: [draw_look(policy, rng) for _ in range(COUNT)] for policy in POLICIES}
+    draws = {policy: LOOK_REGISTRY.get(policy)(tiny_config()) for policy in NAMES}
+    return {policy: [draw(rng) for _ in range(COUNT)] for policy, draw in draws.items()}
 
 
 def assert_frequency(hits, probability, count=COUNT):
@@ -248,11 +221,18 @@ def test_draws_come_to_torchvisions_operations(monkeypatch):
             torch.manual_seed(seed)
             autoaugment.AutoAugment()(Image.new("RGB", (SIZE, SIZE)))
             torch.manual_seed(seed)
-            policy, probabilities, signs = autoaugment.AutoAugment.get_params(NUM_POLICIES)
+            policy, probabilities, signs = autoaugment.AutoAugment.get_params(len(POLICIES))
             assert AutoAugmentLook(False, policy, probabilities.tolist(), signs.tolist()).operations(SIZE) == done
             covered.add(policy)
-    assert covered == set(range(NUM_POLICIES))
-    assert set(NAMES) == set(SPACE)
+    assert covered == set(range(len(POLICIES)))
+
+
+@pytest.mark.parametrize("size", [16, 96, 224])
+def test_magnitudes_are_torchvisions_at_any_size(size):
+    space = autoaugment.AutoAugment()._augmentation_space(10, (size, size))
+    assert {*MOVES, *COLORS} == set(space) and {name for name, (_, signed) in space.items() if signed} == SIGNED
+    for name, levels in _magnitudes(size).items():
+        assert levels == space[name][0].tolist()
 
 
 def test_a_plus_takes_either_look_half_the_time(drawn):
@@ -266,28 +246,37 @@ def test_a_plus_takes_either_look_half_the_time(drawn):
     assert_frequency([look.flip for look in automatic], 0.5, len(automatic))
 
 
-def test_an_unknown_policy_is_refused():
-    with pytest.raises(ValueError, match="randaugment"):
-        draw_look("randaugment", np.random.default_rng(0))
-
-
-@pytest.mark.parametrize("probability", [0.0, 1.0])
-def test_the_probabilities_of_grey_and_of_blur_are_choices(probability):
+def test_the_probabilities_of_grey_and_of_blur_are_the_configs():
     rng = np.random.default_rng(0)
-    looks = [draw_look("standard", rng, grey_probability=probability, blur_probability=0.5) for _ in range(50)]
-    assert {look.grey for look in looks} == {probability == 1.0}
-    assert {look.blur_sigma > 0 for look in looks} == {True, False}
-    looks = [draw_look("standard", rng, blur_probability=probability) for _ in range(50)]
-    assert {look.blur_sigma > 0 for look in looks} == {probability == 1.0}
+    for key, has in (("GREY", lambda look: look.grey), ("BLUR", lambda look: look.blur_sigma > 0)):
+        for probability in (0.0, 1.0):
+            draw = LOOK_REGISTRY.get("standard")(tiny_config(f"VIEWS.{key}_PROBABILITY", probability))
+            looks = [draw(rng) for _ in range(50)]
+            assert {has(look) for look in looks} == {probability == 1.0}
+            assert len({(look.grey, look.blur_sigma > 0) for look in looks}) == 2  # the other one stays a choice
 
 
-@pytest.mark.parametrize("key", ["GREY", "BLUR"])
-def test_the_config_decides_how_often_views_are_grey_and_blurred(key):
-    image = np.random.default_rng(0).integers(0, 256, (48, 48, 3), dtype=np.uint8)
-    others = {"GREY": "BLUR", "BLUR": "GREY"}[key]
-    shares = ("VIEWS.POLICY", "standard", f"VIEWS.{others}_PROBABILITY", 0.0, "DATALOADER.AUGMENT_ON_DEVICE", True)
-    field = {"GREY": lambda looks: looks["grey"], "BLUR": lambda looks: looks["blur_sigma"] > 0}[key]
-    for share in (0.0, 1.0):
-        mapper = ViewMapper.from_config(tiny_config(*shares, f"VIEWS.{key}_PROBABILITY", share))
-        looks = mapper(image, 0, 0)
-        assert all((field(looks[f"{name}_looks"]) == (share == 1.0)).all() for name in ("anchor", "positive", "small"))
+def test_an_unknown_look_is_refused():
+    refused(
+        "VIEWS.POLICY is 'randaugment': expected a name in LOOK_REGISTRY",
+        check_values,
+        tiny_config("VIEWS.POLICY", "randaugment"),
+    )
+
+
+@pytest.mark.parametrize("policy", ["standard", "autoaugment"])
+def test_a_view_shows_the_source_points_of_its_look(policy):
+    """A bright dot of the plain view is where source_points says that it comes from, to the pixel."""
+    y, x = np.mgrid[0:SIZE, 0:SIZE].astype(np.float64)
+    places = np.stack([x, y, np.zeros_like(x)], axis=-1).astype(np.uint8) + 100
+    rng, draw = np.random.default_rng(0), LOOK_REGISTRY.get(policy)(tiny_config())
+    for _ in range(100):
+        look = draw(rng)
+        if isinstance(look, StandardLook):
+            look = replace(look, jitter=(), grey=False, blur_sigma=0.0)
+        elif any(name not in MOVES for name, _ in look.operations(SIZE)):
+            continue
+        shown = look.apply(places).astype(float)
+        points = look.source_points(SIZE) @ np.stack([x.ravel() + 0.5, y.ravel() + 0.5, np.ones(SIZE * SIZE)])
+        inside = shown[..., 2].ravel() == 100  # not black
+        assert np.abs(shown.reshape(-1, 3)[inside, :2] - 100 - (points[:2].T[inside] - 0.5)).max() <= 1.01
