@@ -9,9 +9,9 @@ from checkpoints import run_checkpoint
 from commands import TINY
 from kills import kill_at_every_change, tool
 
+from projects.LargeData.shards import INDEX, load_shards
 from revisit.checkpoint.backbone_file import load_backbone
 from revisit.data.images.reader import open_record
-from revisit.data.shards import INDEX, load_shards
 from revisit.errors import UserError
 
 

@@ -1,3 +1,5 @@
-"""Registers looks on the model's device (DATALOADER.AUGMENT_ON_DEVICE)."""
+"""Registers the layout ``shards`` and looks on the model's device (DATALOADER.AUGMENT_ON_DEVICE)."""
 
-from projects.LargeData import looks_on_device  # noqa: F401
+from projects.LargeData import looks_on_device, shards
+
+__all__ = ["looks_on_device", "shards"]

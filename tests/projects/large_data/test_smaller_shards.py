@@ -12,11 +12,11 @@ from tiny import tiny_config
 from trees import logged, pack, refusal, write
 
 import projects.LinearClassification.run  # noqa: F401  (declares LINEAR)
+from projects.LargeData.shards import load_shards
 from projects.LinearClassification.labelled_sets import read_set
 from projects.Weights.recalibration import recalibrate
 from revisit.data.images.image_bytes import read_sample
 from revisit.data.images.reader import UnreadableImageError, read_image, read_record
-from revisit.data.shards import load_shards
 from revisit.data.sources.image_folders import load_class_folders
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 

@@ -17,10 +17,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tiny import tiny_config
 from trees import pack, refusal, touch, write
 
+from projects.LargeData.shards import load_shards, write_index
 from revisit.data.images.image_bytes import read_sample
 from revisit.data.images.reader import UnreadableImageError, read_image, read_record
 from revisit.data.loading.loader import ResumableLoader
-from revisit.data.shards import load_shards, write_index
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.image_folders import load_class_folders
 
