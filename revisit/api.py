@@ -164,7 +164,7 @@ def load_backbone(path: str | Path) -> Backbone:
     """The backbone of a converted file, of a run's checkpoint, or of anything that tools/convert_to_d2.py reads.
 
     Raises:
-        UserError: no backbone in the file, or no flags beside it.
+        UserError: no backbone in the file, or no flag file next to it.
 
     >>> backbone = load_backbone("own/pretrain/backbone.pth")
     >>> backbone.title, backbone.output_shape()["res5"].stride

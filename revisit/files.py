@@ -27,10 +27,10 @@ MOST_BYTES, MOST_VALUES, MOST_CHARACTERS, DEEPEST = 2**20, 100_000, 3_000, 50
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A temporary name beside ``path`` for the block to write, which becomes ``path`` if the block succeeds.
+    """A temporary name next to ``path`` for the block to write, which becomes ``path`` if the block succeeds.
 
     By then its bytes are on the disk: neither a killed process nor a power cut leaves a part of a file as ``path``.
-    Raises OSError where the disk is full, whatever the library that writes makes of it.
+    Raises OSError where the disk is full, whatever the writing library raises.
     """
     temporary = path.with_name(f"{path.name}{UNFINISHED}")
     try:

@@ -1,6 +1,6 @@
 """What lies around the core: projects and other packages that plug in, modules that a config names, commands, recipes.
 
-Commands and recipes lie beside this package, or inside it where it was installed from a wheel.
+Commands and recipes lie next to this package, or inside it if it was installed from a wheel.
 """
 
 import importlib

@@ -43,7 +43,7 @@ class Form(NamedTuple):
 
     kwargs: dict[str, object]  # of timm.create_model
     stages: dict[str, Stage]  # by name, in the network's order; of several maps of one stride the last
-    multiple: int  # px: sides have to be padded to a multiple of it; 1 where the network itself rounds up
+    multiple: int  # px: sides are padded to a multiple of it; 1 where the network itself rounds up
     heads: list[int]  # of its attention, rising; no tensor shows them
 
 
@@ -85,7 +85,7 @@ def form_of(name: str, options: tuple[object, ...], final_norm: bool) -> Form:
 
 @cache
 def tensor_names(name: str, options: tuple[object, ...], final_norm: bool | None) -> frozenset[str]:
-    """State-dict keys of a network down to its last map, with or without its final norm; None: of all of it."""
+    """State-dict keys of a network down to its last map, with or without its final norm; None: of the whole network."""
     form = form_of(name, options, bool(final_norm))
     last = max(stage.index for stage in form.stages.values())
     with torch.device("meta"):

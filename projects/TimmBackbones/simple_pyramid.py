@@ -28,19 +28,26 @@ class SimpleFeaturePyramid(Backbone):
         super().__init__()
         self.bottom_up = bottom_up
         ((self._map, shape),) = bottom_up.output_shape().items()
-        width, half, quarter = shape.channels, shape.channels // 2, shape.channels // 4
-        scales = OrderedDict()
         level = shape.stride.bit_length() - 1
         if shape.stride != 2**level or level < 2:
             raise UserError(f"a map of stride {shape.stride}: a simple pyramid needs a power of two of at least 4")
-        names = [f"p{n}" for n in range(level - 2, level + 3)]
-        twice = [_double(width, half), norm(half), nn.GELU(), _double(half, quarter)]
-        parts = [(quarter, twice), (half, [_double(width, half)]), (width, []), (width, [nn.MaxPool2d(2)])]
-        for name, (channels, resize) in zip(names, parts, strict=False):  # the last is made of the one below it
+        width = shape.channels
+        half = width // 2
+        quarter = width // 4
+        resize = {
+            f"p{level - 2}": [_double(width, half), norm(half), nn.GELU(), _double(half, quarter)],
+            f"p{level - 1}": [_double(width, half)],
+            f"p{level}": [],
+            f"p{level + 1}": [nn.MaxPool2d(2)],
+        }
+        scales = OrderedDict()
+        for (name, layers), channels in zip(resize.items(), (quarter, half, width, width), strict=True):
             convs = [nn.Conv2d(channels, out_channels, 1, bias=False), norm(out_channels)]
             convs += [nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False), norm(out_channels)]
-            scales[name] = nn.Sequential(*resize, *convs)
-        self.scales, self.top = nn.ModuleDict(scales), LastLevelMaxPool()
+            scales[name] = nn.Sequential(*layers, *convs)
+        self.scales = nn.ModuleDict(scales)
+        self.top = LastLevelMaxPool()
+        names = [*scales, f"p{level + 2}"]
         self._out_features = names
         self._out_feature_channels = dict.fromkeys(names, out_channels)
         self._out_feature_strides = {name: 2 ** int(name[1:]) for name in names}

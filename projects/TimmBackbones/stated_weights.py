@@ -26,7 +26,7 @@ patch_drop_rate pos_drop_rate proj_drop_rate strict_img_size
 
 def stated_flags(path: Path, names: Collection[str], network: str = "") -> Flags:
     """What is stated of the weights in a file, whose tensors have these names: by ``network``, timm's name that the
-    user gave, and by timm's ``config.json`` beside the file, as far as that is of the same network.
+    user gave, and by timm's ``config.json`` in its folder, if that is of the same network.
 
     Tensors of a ResNet are Detectron2's, unless either names a network of other layers. Raises UserError where the
     file's own name does.
@@ -37,9 +37,13 @@ def stated_flags(path: Path, names: Collection[str], network: str = "") -> Flags
         named = flags_of_name(network)
         is_same = on_hub.get("MODEL.TIMM.NAME") == named["MODEL.TIMM.NAME"]
         return on_hub | named if is_same else named
-    if is_resnet and is_plain_resnet(on_hub):
+    return _flags_of_resnet(path, names, on_hub) if is_resnet else on_hub
+
+
+def _flags_of_resnet(path: Path, names: Collection[str], on_hub: Flags) -> Flags:
+    if is_plain_resnet(on_hub):
         return {key: value for key, value in on_hub.items() if not key.startswith("MODEL.TIMM.")}
-    if is_resnet and not on_hub:
+    if not on_hub:
         refuse_resnet_of_other_layers(path.name)
         refuse_resnet_of_more_tensors(path.name, [name for name in names if "timm." not in name])  # of no run of ours
     return on_hub
@@ -62,15 +66,20 @@ def flags_of_name(name: str) -> Flags:
         raise UserError(f"--timm {name}: timm has no such network; expected a name of timm.list_models(){meant}")
     flags: Flags = {"MODEL.TIMM.NAME": network}
     if options:
-        try:
-            call = ast.parse(f"network({options})", mode="eval").body
-            pairs = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
-        except (ValueError, SyntaxError):
-            pairs = {}
-        if not pairs or None in pairs or call.args:
-            raise UserError(f"--timm {name}: its options are {options}, expected each as NAME=VALUE")
-        flags["MODEL.TIMM.OPTIONS"] = [item for pair in pairs.items() for item in pair]
+        flags["MODEL.TIMM.OPTIONS"] = _options(name, options)
     return {**flags, **_pixels_of_tag(name)} if tag else flags
+
+
+def _options(name: str, options: str) -> list[object]:
+    """Arguments in Python's words, each after its name. Raises UserError for other words."""
+    try:
+        call = ast.parse(f"network({options})", mode="eval").body
+        pairs = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+    except (ValueError, SyntaxError):
+        pairs = {}
+    if not pairs or None in pairs or call.args:
+        raise UserError(f"--timm {name}: its options are {options}, expected each as NAME=VALUE")
+    return [item for pair in pairs.items() for item in pair]
 
 
 def _pixels_of_tag(name: str) -> Flags:
@@ -130,25 +139,26 @@ def refuse_resnet_of_more_tensors(file: str, names: Collection[str]) -> None:
 
 
 def flags_on_hub(weights: Path) -> Flags:
-    """What timm's ``config.json`` beside weights, as on Hugging Face's hub, says of them: the network, its options and
-    the pixels; {} where none lies there.
+    """What timm's ``config.json`` in the folder of weights, as on Hugging Face's hub, says about them: the network, its
+    options and the pixels; {} without such a file.
 
     Raises UserError for a network that timm does not have, or statistics that are none.
     """
     path = weights.parent / "config.json"
     try:
         config = json.loads(path.read_text())
-        name, options = config["architecture"].partition(".")[0], config.get("model_args") or {}
+        name = config["architecture"].partition(".")[0]
+        options = [item for pair in (config.get("model_args") or {}).items() for item in pair]
         weights_of = config.get("pretrained_cfg") or config  # older files have it all at the top
         mean, std, tag = (weights_of.get(key) for key in ("mean", "std", "tag"))
-        pairs = [item for pair in options.items() for item in pair]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
-    full_name = f"{name}.{tag}" if tag and mean is None else name
     try:
-        flags = flags_of_name(full_name) | ({"MODEL.TIMM.OPTIONS": pairs} if pairs else {})
+        flags = flags_of_name(f"{name}.{tag}" if tag and mean is None else name)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
+    if options:
+        flags["MODEL.TIMM.OPTIONS"] = options
     if mean is None or std is None:
         return flags
     of_unit = _are_statistics(mean) and _are_statistics(std) and min(std) > 0

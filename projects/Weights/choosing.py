@@ -12,7 +12,7 @@ from revisit.errors import UserError, expect, first_few
 from revisit.modeling.backbone.description import Tensors
 
 FEWEST = 6  # tensors that show a network
-_AVERAGE = re.compile(r"(^|_)(ema|teacher)(_|$)")  # names of weights that are a moving average of those beside them
+_AVERAGE = re.compile(r"(^|_)(ema|teacher)(_|$)")  # names of weights that are a moving average of others in the file
 
 
 def chosen(checkpoint: dict, weights_of: str = "", strip: str = "", drop: Sequence[str] = ()) -> tuple[dict, list[str]]:
@@ -31,16 +31,26 @@ def chosen(checkpoint: dict, weights_of: str = "", strip: str = "", drop: Sequen
         return checkpoint, notes
     tensors = named_tensors(checkpoint)
     for pattern in drop:
-        tensors = _with_name(pattern, tensors, lambda key, pattern=pattern: fnmatchcase(key, pattern))
-        dropped = [key for key in tensors if fnmatchcase(key, pattern)]
-        tensors = {key: value for key, value in tensors.items() if key not in dropped}
-        notes.append(f"--drop {pattern}: {len(dropped)} tensors dropped: {kinds(dropped)}")
+        tensors, note = _without(pattern, tensors)
+        notes.append(note)
     if strip:
-        tensors = _with_name(strip, tensors, lambda key: key.startswith(strip))
-        left = [key for key in tensors if not key.startswith(strip)]
-        tensors = {key.removeprefix(strip): value for key, value in tensors.items() if key.startswith(strip)}
-        notes.append(f"--strip {strip}: {len(tensors)} tensors begin with it; left out: {kinds(left)}")
+        tensors, note = _below(strip, tensors)
+        notes.append(note)
     return with_tensors(checkpoint, tensors), notes
+
+
+def _without(pattern: str, tensors: Tensors) -> tuple[Tensors, str]:
+    tensors = _with_name(pattern, tensors, lambda key: fnmatchcase(key, pattern))
+    dropped = [key for key in tensors if fnmatchcase(key, pattern)]
+    kept = {key: value for key, value in tensors.items() if not fnmatchcase(key, pattern)}
+    return kept, f"--drop {pattern}: {len(dropped)} tensors dropped: {kinds(dropped)}"
+
+
+def _below(prefix: str, tensors: Tensors) -> tuple[Tensors, str]:
+    tensors = _with_name(prefix, tensors, lambda key: key.startswith(prefix))
+    left = [key for key in tensors if not key.startswith(prefix)]
+    kept = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+    return kept, f"--strip {prefix}: {len(kept)} tensors begin with it; left out: {kinds(left)}"
 
 
 def average_or_weights(checkpoint: dict, wanted: str = "") -> tuple[dict, list[str]]:
@@ -53,15 +63,15 @@ def average_or_weights(checkpoint: dict, wanted: str = "") -> tuple[dict, list[s
         expect(wanted != "ema", f"--weights-of ema: the checkpoint has no moving average ({first_few(names)})")
         return checkpoint, []
     expect(wanted != "student" or bool(plain), f"--weights-of student: the checkpoint has {first_few(averages)} alone")
-    key = plain[0] if plain else averages[0]
-    if wanted == "ema" or (not wanted and plain == ["student"]):
-        key = averages[0]
-    kind, other = ("the moving average", "student") if key in averages else ("the weights without average", "ema")
-    note = f"taken: {key}, {kind}"
+    of_teacher = not wanted and plain == ["student"]
+    if wanted == "ema" or of_teacher or not plain:
+        taken, note, other = averages[0], "the moving average", "student"
+    else:
+        taken, note, other = plain[0], "the weights without average", "ema"
     if plain:
         note = f"{note}; --weights-of {other} takes the other"
-    rest = {name: value for name, value in checkpoint.items() if name not in (*averages, *plain)}
-    return {**rest, "model": _tensors_in(checkpoint[key])}, [note]
+    rest = {key: value for key, value in checkpoint.items() if key not in (*averages, *plain)}
+    return {**rest, "model": _tensors_in(checkpoint[taken])}, [f"taken: {taken}, {note}"]
 
 
 def named_tensors(checkpoint: dict) -> Tensors:

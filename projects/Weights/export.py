@@ -53,36 +53,44 @@ def library_tensors(weights: BackboneWeights, library: str) -> Tensors:
 
 def model_card(backbone: BackboneWeights, weights: Path, library: str) -> str:
     """The card, in Markdown, of a backbone that was exported to the file ``weights``; ``library`` comes first."""
-    flags, file, card = (
-        backbone.flags,
-        json.dumps(weights.name),
-        in_libraries(backbone.description).card(backbone.flags),
-    )
-    order = sorted(card.snippets, key=lambda other: other != library)
+    flags = backbone.flags
+    card = in_libraries(backbone.description).card(flags)
+    libraries = sorted(card.snippets, key=lambda other: other != library)
     statistics = (".running_mean", ".running_var", ".num_batches_tracked")
     parameters = [value for key, value in backbone.tensors.items() if not key.endswith(statistics)]
-    is_safe = weights.suffix == ".safetensors"
     facts = {
         "name": weights.name,
         "title": backbone.title,
-        "libraries": " and ".join(order),
+        "libraries": " and ".join(libraries),
         "count": len(backbone.tensors),
         "millions": sum(value.numel() for value in parameters) / 1e6,
         "origin": backbone.origin or "by an unknown source",
         "channels": flags["INPUT.FORMAT"],
         "digest": hashlib.sha256(weights.read_bytes()).hexdigest(),
         "licence": _licence_in_words(backbone),
-        "import_more": "from safetensors.torch import load_file\n" if is_safe else "",
-        "load": f"load_file({file})" if is_safe else f"torch.load({file}, weights_only=True)",
         "network": card.network,
         "output": card.output,
         **card.facts,
+        **_loading(weights),
+        **_statistics("mean", flags["MODEL.PIXEL_MEAN"]),
+        **_statistics("std", flags["MODEL.PIXEL_STD"]),
     }
-    for name in ("mean", "std"):
-        levels = flags[f"MODEL.PIXEL_{name.upper()}"]
-        scaled = [round(level / 255, 6) for level in levels]
-        facts |= {f"{name}_list": scaled, name: str(scaled)[1:-1], f"{name}_255": str(levels)[1:-1]}
-    return _CARD.format(snippets="\n".join(card.snippets[other].format(**facts) for other in order), **facts)
+    snippets = "\n".join(card.snippets[name].format(**facts) for name in libraries)
+    return _CARD.format(snippets=snippets, **facts)
+
+
+def _loading(weights: Path) -> dict[str, str]:
+    """How code reads the file."""
+    file = json.dumps(weights.name)
+    if weights.suffix == ".safetensors":
+        return {"import_more": "from safetensors.torch import load_file\n", "load": f"load_file({file})"}
+    return {"import_more": "", "load": f"torch.load({file}, weights_only=True)"}
+
+
+def _statistics(name: str, levels: list[float]) -> dict[str, object]:
+    """Pixel statistics on the scales of 0..1 and of 0..255."""
+    scaled = [round(level / 255, 6) for level in levels]
+    return {f"{name}_list": scaled, name: str(scaled)[1:-1], f"{name}_255": str(levels)[1:-1]}
 
 
 def as_card_says(weights: BackboneWeights, file: Path) -> BackboneWeights:
@@ -99,6 +107,7 @@ def as_card_says(weights: BackboneWeights, file: Path) -> BackboneWeights:
 
 def _licence_in_words(backbone: BackboneWeights) -> str:
     if backbone.source != "revisit":
-        return f"{backbone.licence + ': ' if backbone.licence else ''}{_FOREIGN_LICENCE}"
+        terms = f"{backbone.licence}: " if backbone.licence else ""
+        return f"{terms}{_FOREIGN_LICENCE}"
     start = f"{backbone.licence}: that of the weights that the training started from. Beyond it, "
     return f"{start if backbone.licence else ''}{_OWN_LICENCE}"

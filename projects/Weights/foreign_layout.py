@@ -152,7 +152,7 @@ def _before(key: str, names: set[str]) -> str | None:
 
 
 def _placed(tensors: Tensors, prefix: str, names: Mapping[str, str | None]) -> tuple[Tensors, list[str]]:
-    """The tensors under their names here, and the names of those that are left out: heads, and what lies beside it."""
+    """The tensors under their names here, and the names of those that are left out, such as heads."""
     backbone, left = {}, []
     for key, value in tensors.items():
         name = key.removeprefix(prefix)
@@ -165,7 +165,7 @@ def _placed(tensors: Tensors, prefix: str, names: Mapping[str, str | None]) -> t
 
 
 def _require_known(key: str, prefix: str, names: Mapping[str, str | None]) -> None:
-    """Raise UserError for a tensor that is neither the backbone's nor of what is known to lie in it or beside it."""
+    """Raise UserError for a tensor that neither the backbone has nor anything that is known to be left out."""
     name = key.removeprefix(prefix)
     way_out = _DROP
     if key.startswith(prefix):

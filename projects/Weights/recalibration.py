@@ -48,23 +48,31 @@ def recalibrated(weights: BackboneWeights, batches: Iterable[Tensor]) -> dict[st
     sums = {name: torch.zeros(3, module.num_features, dtype=torch.float64) for name, module in norms.items()}
     for name, module in norms.items():
         module.register_forward_pre_hook(partial(_add_moments, sums[name]))
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
+    mean = torch.tensor(cfg.MODEL.PIXEL_MEAN).view(3, 1, 1)
+    std = torch.tensor(cfg.MODEL.PIXEL_STD).view(3, 1, 1)
     for images in batches:
-        model(((images.flip(1) if cfg.INPUT.FORMAT == "BGR" else images).float() - mean) / std)
+        if cfg.INPUT.FORMAT == "BGR":
+            images = images.flip(1)
+        model((images.float() - mean) / std)
     tensors = dict(weights.tensors)
     for name, module in norms.items():
-        count, total, squares = sums[name]
-        average = total / count
-        variance = (squares / count - average**2).clamp(min=0)
-        scale = module.weight.double() / (module.running_var.double() + module.eps).sqrt()
-        found = {
-            "weight": scale * (variance + module.eps).sqrt(),
-            "bias": module.bias.double() + scale * (average - module.running_mean.double()),
-            "running_mean": average,
-            "running_var": variance,
-        }
-        tensors |= {f"{name}.{key}": value.float() for key, value in found.items()}
+        tensors |= {f"{name}.{key}": value for key, value in _with_statistics(module, sums[name]).items()}
     return tensors
+
+
+def _with_statistics(norm: nn.BatchNorm2d, sums: Tensor) -> dict[str, Tensor]:
+    """The tensors of a folded batch norm with the statistics that ``sums`` are of."""
+    count, total, squares = sums
+    average = total / count
+    variance = (squares / count - average**2).clamp(min=0)
+    scale = norm.weight.double() / (norm.running_var.double() + norm.eps).sqrt()
+    found = {
+        "weight": scale * (variance + norm.eps).sqrt(),
+        "bias": norm.bias.double() + scale * (average - norm.running_mean.double()),
+        "running_mean": average,
+        "running_var": variance,
+    }
+    return {key: value.float() for key, value in found.items()}
 
 
 def _add_moments(sums: Tensor, module: nn.Module, inputs: tuple[Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""A backbone in a file of its own: written whole or not at all, and read with the flags beside it."""
+"""A backbone in a file of its own: written whole or not at all, and read with its flags."""
 
 import logging
 import pickle
@@ -50,18 +50,18 @@ def _converted(name: str | Path, path: Path, tensors: Tensors) -> BackboneWeight
     if description is None or not all(key.startswith(description.PREFIXES) for key in tensors):
         return None
     flags, origin, licence = read_flags(name if is_url(str(name)) else path)
-    beside = f"{name} has no {flags_path(name).name} beside it, which says under which pixel statistics and strides"
-    expect(flags is not None, f"{beside} it is valid: put it there")
+    missing = f"{name} has no {flags_path(name).name} beside it, which says under which pixel statistics and strides"
+    expect(flags is not None, f"{missing} it is valid: put it there")
     check_backbone(tensors, flags, description)
     return BackboneWeights(tensors, flags, description, origin, licence=licence or licence_of(origin))
 
 
 def write_tensors(
-    tensors: Tensors, path: Path, before: Callable[[Path], None] = lambda file: None, /, **beside: object
+    tensors: Tensors, path: Path, before: Callable[[Path], None] = lambda file: None, /, **more: object
 ) -> None:
     """Write tensors by name, whole or not at all, in the format that the suffix says: .pth, .safetensors or .pkl.
 
-    With ``beside``, plain values by name that .safetensors cannot hold, the tensors lie under ``model``. In a .pkl, as
+    With ``more``, plain values by name that .safetensors cannot hold, the tensors lie under ``model``. In a .pkl, as
     in Detectron2's model zoo, they are arrays, float32 or of whole numbers. ``before`` gets the
     complete file before it takes its name.
     """
@@ -73,7 +73,7 @@ def write_tensors(
             arrays = {
                 key: (value.float() if value.is_floating_point() else value).numpy() for key, value in own.items()
             }
-            temporary.write_bytes(pickle.dumps({"model": arrays, **beside}))
+            temporary.write_bytes(pickle.dumps({"model": arrays, **more}))
         else:
-            torch.save({"model": own, **beside} if beside else own, temporary)
+            torch.save({"model": own, **more} if more else own, temporary)
         before(temporary)

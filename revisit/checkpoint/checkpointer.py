@@ -40,17 +40,17 @@ declare("MODEL.ALLOW_PARTIAL_BACKBONE", False, "Finetune from a part of its tens
 class RevisitCheckpointer(DetectionCheckpointer):
     """Saves the flags of its config with every checkpoint, and compares them whenever it loads.
 
-    A checkpoint gets its name when all of it is on the disk. Resuming takes the newest of OUTPUT_DIR that is whole, and
+    A checkpoint gets its name when it is completely on the disk. Resuming takes the newest whole one of OUTPUT_DIR, and
     demands every tensor in its very shape (fvcore would drop a queue of another length with a warning). Loading
     MODEL.WEIGHTS demands a value for every tensor of the backbone, unless MODEL.ALLOW_PARTIAL_BACKBONE; heads may be
-    new. In pretraining the backbone of the file starts both encoders, and nothing else of it is taken. A backbone
+    new. In pretraining the file's backbone starts both encoders, and nothing else is taken. A backbone
     without a description, which would say which tensors those are, is refused.
 
     Args:
-        trainer: what resumes beside the model; its ``check_state_dict`` refuses another experiment's checkpoint.
+        trainer: what else resumes; its ``check_state_dict`` refuses another experiment's checkpoint.
     """
 
-    trains = True  # whether the model may go on learning from what it loads
+    trains = True  # whether the model is trained after loading
 
     def __init__(self, model: nn.Module, cfg: CfgNode, trainer: Any = None):
         super().__init__(model, cfg.OUTPUT_DIR, **({"trainer": trainer} if trainer else {}))
@@ -107,7 +107,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
         return self._resuming
 
     def _find_newest(self) -> str:
-        """The newest checkpoint of OUTPUT_DIR that is whole, by the main process's judgement; "" if there is none."""
+        """The newest whole checkpoint of OUTPUT_DIR, which the main process finds for all; "" if there is none."""
         paths = checkpoints_of_run(Path(self.save_dir)) if comm.is_main_process() else []
         newest = next((str(path) for path in paths if _is_whole(path)), "")
         lost = f"none of the {len(paths)} checkpoints in {self.save_dir} is whole: restore one, or start elsewhere"

@@ -74,8 +74,8 @@ def _parts(checkpoint: dict, flags: Flags) -> Tensors:
 
 
 def stated_flags(path: Path, checkpoint: dict, network: str = "") -> Flags:
-    """What is stated of the weights in a file beside their tensors: by ``network``, the name that its library has for
-    it, by files beside it, and by its own name. Raises UserError for what does not fit together."""
+    """What is known of the weights in a file by other means than their tensors: by ``network``, its name in a library,
+    by other files in the folder, and by the file's own name. Raises UserError where they disagree."""
     names = tensors_of(checkpoint).keys()
     flags = {key: value for family in families() for key, value in family.stated(path, names, network).items()}
     expect(bool(flags) or not network, f"no family of backbones that is known has a {network}")

@@ -24,8 +24,9 @@ CAFFE2_MARK = "res2_0_branch2a_w"
 DETECTOR_MARKS = ("backbone.bottom_up.", "proposal_generator.", "roi_heads.", "head.", "sem_seg_head.")
 
 _PREFIXES = ("backbone.bottom_up.", "backbone.")  # in a detector with FPN; with C4 or DC5
-_RES5_OF_C4 = "roi_heads.res5."
-# MSRA's files have a bias beside the first normalisation. Detectron2 leaves it out too.
+_HEADS = "roi_heads."
+_RES5_OF_C4 = f"{_HEADS}res5."
+# MSRA's files have a bias next to the first normalisation. Detectron2 leaves it out too.
 _LEFT = re.compile(r"(stem\.)?fc(1000)?\.|linear\.|stem\.conv1\.bias$|norm\.(weight|bias)$|.*[._]momentum$")
 
 
@@ -72,19 +73,34 @@ def backbone_in_detectron2(tensors: Tensors, author: str = "") -> tuple[Tensors,
     what the file calls its maker: a backbone without prefix is the zoo's if that is ``torchvision``.
     """
     if CAFFE2_MARK in tensors:
-        _refuse_group_norm(any("_gn_" in key for key in tensors))
-        named = dict(zip(convert_basic_c2_names(list(tensors)), tensors.values(), strict=True))
-        prefixes = tuple(prefix for family in families() for prefix in family.PREFIXES)  # a detector has heads
-        return _with_family(_folded({key: value for key, value in named.items() if key.startswith(prefixes)}))
-    for prefix in (*_PREFIXES, *([""] if author == "torchvision" else [])):
-        below = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-        if backbone := _with_family(below):
-            kept, description = backbone
-            scales = bool(description.FOLDED) and any(key.endswith("norm.weight") for key in kept)
-            _refuse_group_norm(scales and not any(key.endswith("norm.running_mean") for key in kept))
-            in_heads = {key for key in tensors if prefix and key.startswith(_RES5_OF_C4)}
-            return _with_family(below | {key.removeprefix("roi_heads."): tensors[key] for key in in_heads}) or backbone
-    return None
+        return _with_family(_from_caffe2(tensors))
+    prefixes = (*_PREFIXES, "") if author == "torchvision" else _PREFIXES
+    found = (_backbone_after(prefix, tensors) for prefix in prefixes)
+    return next(filter(None, found), None)
+
+
+def _backbone_after(prefix: str, tensors: Tensors) -> tuple[Tensors, BackboneDescription] | None:
+    below = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+    found = _with_family(below)
+    if found is None:
+        return None
+    backbone, description = found
+    if description.FOLDED:
+        has_scales = any(key.endswith("norm.weight") for key in backbone)
+        has_statistics = any(key.endswith("norm.running_mean") for key in backbone)
+        _refuse_group_norm(has_scales and not has_statistics)
+    if prefix:
+        below |= {key.removeprefix(_HEADS): value for key, value in tensors.items() if key.startswith(_RES5_OF_C4)}
+    return _with_family(below)
+
+
+def _from_caffe2(tensors: Tensors) -> Tensors:
+    """A backbone of Caffe2's under Detectron2's names, without the heads of a detector."""
+    _refuse_group_norm(any("_gn_" in key for key in tensors))
+    names = convert_basic_c2_names(list(tensors))
+    prefixes = tuple(prefix for family in families() for prefix in family.PREFIXES)
+    named = zip(names, tensors.values(), strict=True)
+    return _folded({name: value for name, value in named if name.startswith(prefixes)})
 
 
 def zoo_flags(tensors: Tensors, description: BackboneDescription, author: str) -> Flags:
@@ -102,10 +118,12 @@ def zoo_flags(tensors: Tensors, description: BackboneDescription, author: str) -
     flags = {**IMAGENET, **description.flags_of_tensors(tensors, {})}
     if author == "torchvision":
         return flags
-    flags |= {"INPUT.FORMAT": "BGR", **{key: IMAGENET[key][::-1] for key in ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD")}}
+    flags["INPUT.FORMAT"] = "BGR"
+    for key in ("MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD"):
+        flags[key] = flags[key][::-1]
     if flags["MODEL.RESNETS.NUM_GROUPS"] == 1:
-        is_bottleneck = flags["MODEL.RESNETS.DEPTH"] not in BASIC_DEPTHS
-        flags |= {"MODEL.RESNETS.STRIDE_IN_1X1": is_bottleneck, "MODEL.PIXEL_STD": [1.0, 1.0, 1.0]}
+        flags["MODEL.RESNETS.STRIDE_IN_1X1"] = flags["MODEL.RESNETS.DEPTH"] not in BASIC_DEPTHS
+        flags["MODEL.PIXEL_STD"] = [1.0, 1.0, 1.0]
     return flags
 
 

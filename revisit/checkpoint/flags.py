@@ -1,4 +1,4 @@
-"""The configuration that weights are valid under, kept in NAME.yaml beside NAME.pth.
+"""The configuration that weights are valid under, kept in NAME.yaml next to NAME.pth.
 
 Silent mis-transfer (flipped channels, another stride, other pixel statistics) costs tens of AP and raises
 no error by itself, so the flags travel with the weights and every user of the weights compares them.
@@ -60,14 +60,17 @@ def flags_path(weights: str | Path) -> Path:
 
 
 def write_flags(weights: str | Path, flags: Flags, source: str, licence: str = "", file: Path | None = None) -> None:
-    """Write NAME.yaml beside NAME.pth, with where the weights come from and under which terms, in words.
+    """Write NAME.yaml next to NAME.pth, with the origin and the licence of the weights in words.
 
     With ``file``, where the weights lie until they get their name, it has their checksum: a process that is killed
     between the two leaves a pair that ``read_flags`` refuses.
     """
-    checksum = {"sha256": _checksum(file)} if file else {}
-    content = {"source": source, **({"licence": licence} if licence else {}), **checksum, "config": flags}
-    text = yaml.safe_dump(content, sort_keys=False)
+    content: dict[str, object] = {"source": source}
+    if licence:
+        content["licence"] = licence
+    if file:
+        content["sha256"] = _checksum(file)
+    text = yaml.safe_dump({**content, "config": flags}, sort_keys=False)
     header = f"# {Path(weights).name} is valid under this configuration alone; Revisit refuses another.\n"
     write_whole(flags_path(weights), header + text)
 
@@ -78,28 +81,20 @@ def _checksum(file: Path) -> str:
 
 
 def read_flags(weights: str | Path) -> tuple[Flags | None, str, str]:
-    """The flags of a weight file, here or at a URL, None where none lie beside it, and what they say of its source and
+    """The flags of a weight file, here or at a URL, None without a flag file, and what they say about its source and
     of its licence.
 
     Raises UserError for a file that holds none, or those of other weights, by their checksum where it has one.
     """
-    path = flags_path(weights)
-    if is_url(str(weights)):
-        folder, slash, name = str(weights).partition("?")[0].rpartition("/")
-        try:
-            path = local_copy(f"{folder}{slash}{Path(name).with_suffix('.yaml')}", "flags of the weights")
-        except UserError as error:
-            cause = error.__cause__
-            out_of_reach = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
-            if out_of_reach and getattr(cause, "code", None) != 404:  # of HTTP: refused, or no answer
-                raise
-            return None, "", ""
-    if not path.is_file():
+    path = _flags_file(weights)
+    if path is None:
         return None, "", ""
     try:
         content = read_yaml(path)
-        flags, checksum = content["config"], content.get("sha256")
-        source, licence = (str(content.get(key) or "") for key in ("source", "licence"))
+        flags = content["config"]
+        checksum = content.get("sha256")
+        source = str(content.get("source") or "")
+        licence = str(content.get("licence") or "")
     except (UserError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"{path} is not a flag file: expected the keys source and config, as tools/convert_to_d2.py writes it"
@@ -110,11 +105,30 @@ def read_flags(weights: str | Path) -> tuple[Flags | None, str, str]:
     return flags, source, licence
 
 
+def _flags_file(weights: str | Path) -> Path | None:
+    """The file with the flags of weights, on this machine; None where there is none. Raises UserError where nobody can
+    say, because the machine of a URL does not answer or refuses."""
+    path = flags_path(weights)
+    if is_url(str(weights)):
+        folder, slash, name = str(weights).partition("?")[0].rpartition("/")
+        try:
+            path = local_copy(f"{folder}{slash}{Path(name).with_suffix('.yaml')}", "flags of the weights")
+        except UserError as error:
+            cause = error.__cause__
+            out_of_reach = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
+            if out_of_reach and getattr(cause, "code", None) != 404:  # of HTTP
+                raise
+            return None
+    return path if path.is_file() else None
+
+
 def is_folded(tensors: Tensors) -> bool:
     """Whether batch norm is a scale and a bias: every layer's mean is 0 and its variance 1."""
     means = [torch.as_tensor(value) for key, value in tensors.items() if key.endswith(".running_mean")]
     variances = [torch.as_tensor(value) for key, value in tensors.items() if key.endswith(".running_var")]
-    return bool(means) and not any(m.any() for m in means) and all(((v - 1).abs() < 1e-4).all() for v in variances)
+    if not means or any(mean.any() for mean in means):
+        return False
+    return all(((variance - 1).abs() < 1e-4).all() for variance in variances)
 
 
 def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | None, weights: str) -> None:
@@ -125,8 +139,10 @@ def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | N
     wrong = {key: value for key, value in ours.items() if flags.get(key, value) != value}
     if wrong:
         found = "; ".join(f"{key} is {value} here and {flags[key]} there" for key, value in wrong.items())
-        advice = " Batch norm without statistics cannot be trained on: keep it frozen, or convert the weights with "
-        advice = f"{advice}--recalibrate IMAGES" if wrong.keys() & set(folded) else ""
+        advice = ""
+        if wrong.keys() & set(folded):
+            advice = " Batch norm without statistics cannot be trained on: keep it frozen, or convert the weights with "
+            advice += "--recalibrate IMAGES"
         raise UserError(f"{weights} was made under another configuration: {found}. Change the config.{advice}")
 
 

@@ -18,7 +18,7 @@ from revisit.keys import dotted_keys
 from detectron2.config import CfgNode
 from detectron2.evaluation.testing import flatten_results_dict
 
-# Names without .pth: of the result, and of the best evaluation's network, which has a record beside it.
+# Names without .pth: of the result, and of the network with the best evaluation, whose record is BEST_RECORD.
 FINAL, BEST = "model_final", "model_best"
 UNEVALUATED = "model_not_evaluated"  # whose evaluation failed; no run resumes from it
 BEST_RECORD = "best.json"
@@ -42,7 +42,7 @@ def write_results(folder: Path, results: dict) -> None:
         return
     path = folder / RESULTS
     try:
-        write_whole(path, strict_json(results))  # whoever finds it takes the evaluation for done
+        write_whole(path, strict_json(results))  # where it exists, the evaluation is done
     except OSError as error:
         raise UserError(f"{path} could not be written ({error}): free some space and resume with --resume") from error
     of_all_classes = {name: score for name, score in flatten_results_dict(results).items() if "-" not in name}
@@ -54,7 +54,7 @@ def write_results(folder: Path, results: dict) -> None:
 def settings_of_run(folder: Path) -> dict[str, Any]:
     """The config of a run in this folder by dotted key, what was drawn or measured for it included: of the newest
     checkpoint that can be read, where there is one, else of config.yaml."""
-    if content := next(filter(is_of_run, map(glance, checkpoints_of_run(folder))), None):
+    if content := next(filter(is_of_run, map(peek, checkpoints_of_run(folder))), None):
         return content["trainer"]["config"]
     try:
         return dotted_keys(read_yaml(folder / "config.yaml"))
@@ -74,11 +74,11 @@ def iteration_of(path: Path) -> int:
 
 def read_iteration(path: Path) -> int | None:
     """The iteration after which a run wrote a checkpoint; None where it cannot be read or is something else."""
-    content = glance(path)
+    content = peek(path)
     return content["iteration"] if is_of_run(content) else None
 
 
-def glance(path: Path) -> dict:
+def peek(path: Path) -> dict:
     """A .pth file's content without its tensors' values being read; {} if it cannot be, or is no dict."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -140,16 +140,25 @@ def trained_network(cfg: CfgNode, *, resume: bool = False) -> Trained:
     Raises:
         UnreadableCheckpointError: it cannot be read, or has something else in the places of config and classes.
     """
-    paths = checkpoints_of_run(Path(cfg.OUTPUT_DIR)) if resume else []
-    contents = ((str(path), glance(path)) for path in paths)
-    weights, content = next((named for named in contents if named[1]), (cfg.MODEL.WEIGHTS, {}))
+    weights, content = cfg.MODEL.WEIGHTS, {}
+    if resume:
+        weights, content = _newest_readable(Path(cfg.OUTPUT_DIR)) or (weights, content)
     if not weights:
         return UNTRAINED
     if not content:
         path = local_copy(weights, "MODEL.WEIGHTS")
-        content = glance(path) or read_checkpoint(path)  # which says what is wrong with it
-    trainer, classes = content.get("trainer"), content.get("classes", [])
+        content = peek(path) or read_checkpoint(path)  # which says what is wrong with it
+    trainer = content.get("trainer")
     config = trainer.get("config", {}) if isinstance(trainer, dict) else {}
-    if not isinstance(config, dict) or not isinstance(classes, list) or not all(type(name) is str for name in classes):
+    classes = content.get("classes", [])
+    are_names = isinstance(classes, list) and all(type(name) is str for name in classes)
+    if not isinstance(config, dict) or not are_names:
         raise UnreadableCheckpointError(f"{weights} has no config or no names where a run's checkpoint has them")
     return Trained(weights, config, classes)
+
+
+def _newest_readable(folder: Path) -> tuple[str, dict] | None:
+    for path in checkpoints_of_run(folder):
+        if content := peek(path):
+            return str(path), content
+    return None

@@ -49,7 +49,7 @@ def origin_of(checkpoint: dict, name: str, source: str, licence: str) -> dict[st
     Args:
         checkpoint: the weights' content. A run's checkpoint says both itself, a file of Detectron2's its author.
         name: of their file.
-        source: what the flags beside the file say; "" where they say nothing. ``licence`` likewise.
+        source: what the file's flags say; "" where they say nothing. ``licence`` likewise.
     """
     if "flags" in checkpoint:
         origin = ", ".join(filter(None, (f"{RunLayout.NAME}: {name}", RunLayout().training(checkpoint))))

@@ -18,7 +18,7 @@ def names() -> list[str]:
 
 
 def get_config_file(name: str) -> str:
-    """The path of a recipe. Raises UserError for a name that there is not."""
+    """The path of a recipe. Raises UserError for an unknown name."""
     path = CONFIGS / name
     expect(path.is_file() and "/" in name, f"no recipe {name}: expected one of {', '.join(names())}")
     return str(path)

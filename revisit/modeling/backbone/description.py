@@ -35,7 +35,7 @@ class BackboneDescription:
 
     NAME = ""  # of the family
     NETWORK: type[nn.Module]  # the class of its backbones
-    FLAG_KEYS: tuple[str, ...] = ()  # config keys that its weights are valid under, beside those of the pixels
+    FLAG_KEYS: tuple[str, ...] = ()  # config keys that its weights depend on, besides those of the pixels
     PREFIXES: tuple[str, ...] = ()  # each of its state-dict keys begins with one of them
     FOLDED: Flags = {}  # what the config has to state for weights whose batch norm is a scale and a bias
 
@@ -72,8 +72,8 @@ class BackboneDescription:
         raise NotImplementedError
 
     def stated(self, path: Path, names: Collection[str], network: str = "") -> Flags:
-        """What is known of the weights in a file, whose tensors have these names, by other means than tensors: by the
-        file's name, by files beside it, by ``network``, the name of a network that the user gave."""
+        """What is known of the weights in a file by other means than tensors: by the file's name, by other files in the
+        folder, by ``network``, the name that the user gave. ``names`` are those of the tensors."""
         return {}
 
     def default_pixels(self, stated: Flags) -> tuple[Flags, str]:
