@@ -31,7 +31,7 @@ from projects.CompareStarts.leave_out import (
 )
 from projects.CompareStarts.starts import Start
 from revisit.data.finetuning.detection_mapper import DetectionMapper
-from revisit.data.finetuning.pixel_mapper import PixelMapper, num_classes_and_offset
+from revisit.data.finetuning.pixel_mapper import num_classes_and_offset, pixel_mapper_of
 from revisit.data.images.reader import read_size
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import names_of
@@ -181,7 +181,7 @@ def regions_of(backbone: nn.Module, cfg: CfgNode, records: Records, place: str =
 
     Images without any, of crowds or void alone, have no number. They are padded as the detector of ``backbone`` pads.
     """
-    mapper = (DetectionMapper if "annotations" in records[0] else PixelMapper)(cfg, is_train=False)
+    mapper = (DetectionMapper if "annotations" in records[0] else pixel_mapper_of(cfg))(cfg, is_train=False)
     targets_of, network = _targets_of(cfg, records), below(backbone)
     strides = {name: shape.stride for name, shape in network.output_shape().items()}
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))

@@ -140,6 +140,7 @@ def write_card(network: ExportedNetwork, cfg: CfgNode, path: Path) -> Path:
     """Write NAME.json beside the file: how an image has to be prepared, and what the outputs are."""
     is_detector = network.kind in DETECTORS
     size = {"short_side": cfg.INPUT.MIN_SIZE_TEST, "long_side_at_most": cfg.INPUT.MAX_SIZE_TEST} if is_detector else {}
+    squash = cfg.INPUT.get("SQUASH")  # of PublishedCode
     facts = {
         "network": network.kind,
         "weights": cfg.MODEL.WEIGHTS,
@@ -147,7 +148,7 @@ def write_card(network: ExportedNetwork, cfg: CfgNode, path: Path) -> Path:
         "channels": cfg.INPUT.FORMAT,
         "bits_that_become_0_to_255": bit_depth(cfg) or 8,
         **size,
-        **({"height_and_width": list(cfg.INPUT.SQUASH)} if not is_detector and cfg.INPUT.SQUASH else {}),
+        **({"height_and_width": list(squash)} if squash and not is_detector else {}),
         "outputs": network.outputs,
         **({"box": "x0, y0, x1, y1 in px of the image as it was given to the file"} if is_detector else {}),
         "classes": network.classes,

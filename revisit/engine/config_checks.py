@@ -3,7 +3,7 @@
 import logging
 import os
 
-from revisit.data.finetuning.pixel_mapper import check_input
+from revisit.data.finetuning.pixel_mapper import pixel_mapper_of
 from revisit.engine.solver import share_of_rate
 from revisit.errors import UserError, expect
 from revisit.evaluation.main_score import nothing_to_evaluate
@@ -38,7 +38,7 @@ def check_config(cfg: CfgNode, num_processes: int) -> None:
         if not is_open(cfg):
             method.check(cfg, share)
     if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
-        check_input(cfg)
+        pixel_mapper_of(cfg).check(cfg)
         check_head(cfg, num_processes)
 
 

@@ -12,6 +12,7 @@ from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.flags import flags_of
 from revisit.checkpoint.run_folder import VIEWS
 from revisit.data.deep_pixels import bit_depth
+from revisit.data.finetuning.pixel_mapper import pixel_mapper_of
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.loading.loader import core_rate
 from revisit.data.sources.catalog import get_records
@@ -157,19 +158,14 @@ def _views(cfg: CfgNode) -> dict:
 
 def _pixelwise(cfg: CfgNode, model: nn.Module) -> dict:
     """Network and input of a pixelwise task; dilations are read off the network as it was built."""
-    options, crop = cfg.MODEL.SEM_SEG_HEAD, cfg.INPUT.CROP
+    options = cfg.MODEL.SEM_SEG_HEAD
     depth = {"loss": cfg.MODEL.DEPTH.LOSS} if cfg.MODEL.META_ARCHITECTURE == "DepthEstimator" else {}
     head = model.head if depth else model.sem_seg_head
     return {
         "head": {"name": type(head).__name__, "channels": options.CONVS_DIM, "dilations": _dilations(head)}
         | {"outputs": options.NUM_CLASSES, **depth},
         "backbone_dilations": {stage: _dilations(getattr(model.backbone, stage)) for stage in ("res4", "res5")},
-        "random_scale": {"factors": list(cfg.INPUT.RANDOM_SCALE), "sampling": cfg.INPUT.RANDOM_SCALE_SAMPLING},
-        "random_rotation": cfg.INPUT.RANDOM_ROTATION,
-        "squash": cfg.INPUT.SQUASH and list(cfg.INPUT.SQUASH),
-        "crop": list(crop.SIZE) if crop.ENABLED else None,
-        "resampling": cfg.INPUT.RESAMPLING,
-    }
+    } | pixel_mapper_of(cfg).recipe(cfg)
 
 
 def _dilations(module: nn.Module) -> list[int]:

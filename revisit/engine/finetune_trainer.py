@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
 from revisit.compat import has_compiled_operators
 from revisit.data.finetuning.detection_mapper import DetectionMapper
-from revisit.data.finetuning.pixel_mapper import PixelMapper
+from revisit.data.finetuning.pixel_mapper import PixelMapper, pixel_mapper_of
 from revisit.data.loading.finetune_loader import FinetuneLoader
 from revisit.engine.evaluation_hooks import Evaluation
 from revisit.engine.hooks import FreshPreciseBN
@@ -31,7 +31,8 @@ EVALUATORS["cityscapes_sem_seg"] = SemSegEvaluator
 
 def build_mapper(cfg: CfgNode, is_train: bool) -> PixelMapper | DetectionMapper:
     """Records to inputs of MODEL.META_ARCHITECTURE."""
-    return (PixelMapper if cfg.MODEL.META_ARCHITECTURE in PIXELWISE else DetectionMapper)(cfg, is_train)
+    mapper_class = pixel_mapper_of(cfg) if cfg.MODEL.META_ARCHITECTURE in PIXELWISE else DetectionMapper
+    return mapper_class(cfg, is_train)
 
 
 def tasks_of(cfg: CfgNode) -> list[str]:

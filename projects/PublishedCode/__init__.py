@@ -1,0 +1,1 @@
+"""Segmentation as in published codes that differ from the papers' texts."""
