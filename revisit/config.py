@@ -32,7 +32,7 @@ from revisit.plugins import load_plugins
 from detectron2.config import CfgNode, get_cfg
 
 # The core's modules that declare keys, or bring in those that do.
-OWNERS = ("modeling", "data", "data.loading.loader", "data.finetuning.pixel_mapper", "evaluation.label_free")
+OWNERS = ("modeling", "data", "data.loading.loader", "data.finetuning.pixel_mapper", "evaluation")
 OWNERS += ("engine.merging", "engine.machine", "engine.precision", "engine.data_checks", "engine.measuring")
 # Keys of earlier versions, and what to do instead.
 REMOVED = {

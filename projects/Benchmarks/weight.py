@@ -28,14 +28,7 @@ OPENED = {
     "the queue": ("modeling/queue.py", "modeling/meta_arch/moco.py", "modeling/neighbors.py"),
     "a crop": ("data/views/crops.py", "data/views/mapper.py"),
     "the schedule": ("engine/solver.py", "engine/train_step.py", "engine/hooks.py"),
-    "an evaluation": (
-        "engine/evaluation_hooks.py",
-        "engine/pretrain_trainer.py",
-        "evaluation/features.py",
-        "evaluation/classifiers.py",
-        "evaluation/main_score.py",
-        "evaluation/label_free.py",
-    ),
+    "an evaluation": ("evaluation/registry.py", "evaluation/classifiers.py"),
     "a label layout": (
         "data/sources/layouts.py",
         "data/sources/coco_boxes.py",

@@ -24,7 +24,7 @@ from projects.PaperTables.jobs import Job
 from projects.PaperTables.paper_tables import GivenBackbone
 from revisit.engine.data_checks import inspect_training
 from revisit.errors import expect
-from revisit.evaluation.main_score import LOWER_IS_BETTER
+from revisit.evaluation.main_score import direction
 from revisit.files import strict_json, written_whole
 from revisit.keys import Facts, resolve_auto_values
 
@@ -75,7 +75,7 @@ class Budget:
         self._minutes, self._root, self._parallel, self._gpus = minutes, root, parallel, gpus
         self._run, self._report = run, report
         self._names = list(starts)
-        self._sign = -1 if "/".join(task.score) in LOWER_IS_BETTER else 1
+        self._sign = direction("/".join(task.score)) or 1
         self._record = root / "choice/rounds.json"
         recorded = json.loads(self._record.read_text()) if self._record.is_file() else []
         self.rounds = [_read_round(*fields) for fields in recorded]

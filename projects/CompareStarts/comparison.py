@@ -25,7 +25,7 @@ from revisit.data.sources.subsets import is_labelled
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
 from revisit.engine.setup import make_config
 from revisit.errors import expect, translated
-from revisit.evaluation.main_score import SCORES, main_score
+from revisit.evaluation.main_score import scores_of
 from revisit.keys import Facts, resolve_auto_values
 from revisit.modeling.backbone.description import describe
 from revisit.modeling.meta_arch.pretraining import method_of
@@ -95,7 +95,7 @@ def read_task(config: str, options: Sequence[str], *, frozen: bool, score: str =
     records = {name: get_records(name) for name in (*train, *test)}
     total, tested = (sum(map(is_labelled, records[name])) for name in (train[0], test[0]))
     expect(tested, f"DATASETS.TEST {test[0]} has no labelled image: expected truth to score against")
-    offered = SCORES.get(main_score(cfg), ())
+    offered = tuple(score.name for score in scores_of(cfg))
     if frozen:
         one_class = ("top1", "top5") if cfg.LINEAR.METHOD == "sgd" else ("top1",)
         offered = ("mAP",) if "labels" in records[train[0]][0] else one_class

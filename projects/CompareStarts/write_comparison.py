@@ -10,7 +10,7 @@ from projects.CompareStarts.label_curves import LabelCurve, equivalences, senten
 from projects.CompareStarts.starts import RANDOM
 from projects.PaperTables.cells import Cell
 from projects.PaperTables.result_table import ours
-from revisit.evaluation.main_score import LOWER_IS_BETTER
+from revisit.evaluation.main_score import direction
 from revisit.files import strict_json, written_whole
 from revisit.viz.curves import saved_plot
 
@@ -21,7 +21,8 @@ def write_comparison(task: Task, cells: list[Cell], seeds: Sequence[int], folder
     Every start is compared with random weights, or with the first one where these are not among the starts. Cells
     whose seeds are not all finished stand in the table, and are not compared.
     """
-    score, lower = "/".join(task.score), "/".join(task.score) in LOWER_IS_BETTER
+    score = "/".join(task.score)
+    lower = direction(score) < 0
     curves = finished_curves(cells)
     other = curves.get(RANDOM) or next(iter(curves.values()))
     compared = {

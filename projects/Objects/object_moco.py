@@ -6,13 +6,11 @@ Boxes in two views as positives: Wei et al., Aligning Pretraining for Detection 
 
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from projects.Objects.object_boxes import ObjectBoxes
-from projects.Objects.pictures import object_gallery
 from revisit.errors import expect
 from revisit.keys import PIXELS, declare, integer, list_of, number
 from revisit.modeling.backbone.fpn import below
@@ -98,11 +96,6 @@ class ObjectMoCo(KNNMoCo):
     def view_annotator(cls, cfg: CfgNode) -> ObjectBoxes:
         options = cfg.OBJECTS
         return ObjectBoxes(options.NUM_BOXES, options.SCALE, options.JITTER, options.PROPOSALS)
-
-    def save_pictures(self, cfg: CfgNode, iteration: int) -> None:
-        """Objects and their nearest ones, in neighbours_objects_ITERATION.png."""
-        if cfg.DATASETS.TRAIN:
-            object_gallery(cfg, self, Path(cfg.OUTPUT_DIR) / f"neighbours_objects_{iteration:07d}.png")
 
     @classmethod
     def keys_of_image(cls, cfg: CfgNode) -> int:

@@ -1,7 +1,7 @@
 """Pictures of objects: their boxes in the views, and the objects that a network finds alike."""
 
 import colorsys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import cv2
@@ -14,11 +14,15 @@ from revisit.data.loading.loader import ViewDataset
 from revisit.data.sources.catalog import get_records
 from revisit.data.to_device import to_device
 from revisit.data.views.mapper import ViewMapper
-from revisit.modeling.meta_arch.pretraining import unit_rows
-from revisit.viz.pretraining_sheets import NEIGHBOR, pixels_of, save_gallery
+from revisit.evaluation.features import Features
+from revisit.evaluation.registry import PRETRAINING_EVALUATION_REGISTRY, PretrainingEvaluation
+from revisit.modeling.meta_arch.pretraining import method_of, unit_rows
+from revisit.viz.pretraining_sheets import NEIGHBOR, picture_path, pixels_of, save_gallery
 from revisit.viz.tiles import BLACK, TILE, SheetRow, evenly_spread, framed
 
 from detectron2.config import CfgNode
+from detectron2.evaluation import inference_context
+from detectron2.utils import comm
 
 GREY = (130, 130, 130)  # RGB
 NUM_QUERIES, NUM_NEAREST = 10, 8
@@ -36,6 +40,21 @@ def draw_objects(tiles: list[np.ndarray], views: Mapping, num_large: int) -> Non
         for index, box in ((0, keys[n]), (view, queries[n])):
             corners = np.round(box * TILE / sizes[index]).astype(int).tolist()
             cv2.rectangle(tiles[index], corners[:2], corners[2:], color, 1, cv2.LINE_AA)
+
+
+@PRETRAINING_EVALUATION_REGISTRY.register()
+class ObjectGallery(PretrainingEvaluation):
+    """Draws ``object_gallery`` at each evaluation of a method with ``object_features``: neighbours_objects_....png."""
+
+    @classmethod
+    def is_on(cls, cfg: CfgNode) -> bool:
+        return hasattr(method_of(cfg), "object_features") and bool(cfg.DATASETS.TRAIN)
+
+    def evaluate(self, model: nn.Module, features_of: Callable[[str], Features | None]) -> dict[str, float]:
+        if comm.is_main_process():
+            with inference_context(model):  # whose statistics of BN stay as they are
+                object_gallery(self.cfg, model, picture_path(self.cfg, "neighbours_objects"))
+        return {}
 
 
 @torch.no_grad()

@@ -1,3 +1,3 @@
-"""Importing this module registers ObjectMoCo, with its keys."""
+"""Importing this module registers ObjectMoCo, with its keys and its gallery."""
 
-from projects.Objects import object_moco  # noqa: F401
+from projects.Objects import object_moco, pictures  # noqa: F401

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib import colormaps
 
 from revisit.data.sources.labels import VOID
-from revisit.viz.tiles import DEPTH_COLORS, PANEL, SheetRow, fit
+from revisit.viz.tiles import PANEL, SheetRow, color_depth, fit
 
 from detectron2.utils.visualizer import Visualizer
 
@@ -65,12 +65,6 @@ def paint_classes(image: np.ndarray, labels: np.ndarray, colors: np.ndarray) -> 
     mixed = (1 - PAINT) * image[classified] + PAINT * colors[labels[classified]]
     painted[classified] = np.round(mixed).astype(np.uint8)
     return painted
-
-
-def color_depth(depth: np.ndarray, depth_range: tuple[float, float]) -> np.ndarray:
-    """(H, W) metres -> (H, W, 3) uint8 RGB: blue at the near end and before it, yellow at the far end and beyond."""
-    low, high = depth_range
-    return colormaps[DEPTH_COLORS](np.clip((depth - low) / (high - low), 0, 1), bytes=True)[..., :3].copy()
 
 
 def draw_objects(image: np.ndarray, objects: Detections, names: list[str], size: int = PANEL) -> np.ndarray:

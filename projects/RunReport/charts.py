@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from projects.RunReport.collect import Point, ReportedRun
-from revisit.evaluation.main_score import LOWER_IS_BETTER
+from revisit.evaluation.main_score import direction, pretraining_scores
 from revisit.files import read_yaml
 
 LOSSES = ("total_loss", "loss_inst", "loss_nn_raw")
-TOP1 = ("knn_top1", "linear_top1")
-HIGHER_IS_BETTER = (*TOP1, "bbox/AP", "segm/AP", "sem_seg/mIoU")
+TOP1 = tuple(score.name for score in pretraining_scores())
 COUNTERS = ("roi_head/", "rpn/", "fast_rcnn/", "mask_rcnn/", "keypoint_head/")  # of Detectron2's training, no scores
 FOLDED = "Other numbers"
 # Readable on white and on black; dashes are for more runs than colours.
@@ -89,7 +88,7 @@ def is_score(name: str) -> bool:
 
 def best_before(name: str, points: list[Point]) -> Point | None:
     """The best value of a metric if it is not the last; None where the code does not know which way is better."""
-    way = name.startswith(HIGHER_IS_BETTER) - name.startswith(LOWER_IS_BETTER)
+    way = direction(name)
     defined = [point for point in points if not math.isnan(point[1])]
     best = max(defined, key=lambda point: way * point[1]) if way and defined else points[-1]
     return best if best[0] != points[-1][0] else None

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from projects.RunReport.collect import Point, ReportedRun
-from revisit.evaluation.main_score import FINETUNING_SCORES, PRETRAINING_SCORE
+from revisit.evaluation.main_score import pretraining_scores, scores_of_network
 from revisit.keys import DETECTORS, dotted_keys
 from revisit.modeling.meta_arch.pretraining import methods
 from revisit.plugins import load_plugins
@@ -17,12 +17,20 @@ class RunKind(NamedTuple):
     scores: tuple[str, ...] = ()  # what its runs are about; before them may stand the name of a data set
 
 
-load_plugins()  # which bring methods
+def _main_score(architecture: str) -> str:
+    return scores_of_network(architecture)[0].name
+
+
+load_plugins()  # which bring methods and scores
 KINDS = (
-    RunKind("Pretraining", tuple(method.__name__ for method in methods()), (PRETRAINING_SCORE, "linear_top1")),
-    RunKind("Detection", DETECTORS, (FINETUNING_SCORES["GeneralizedRCNN"], "segm/AP")),
-    RunKind("Segmentation", ("SemanticSegmentor",), (FINETUNING_SCORES["SemanticSegmentor"],)),
-    RunKind("Depth", ("DepthEstimator",), (FINETUNING_SCORES["DepthEstimator"],)),
+    RunKind(
+        "Pretraining",
+        tuple(method.__name__ for method in methods()),
+        tuple(score.name for score in pretraining_scores()),
+    ),
+    RunKind("Detection", DETECTORS, (_main_score("GeneralizedRCNN"), "segm/AP")),
+    RunKind("Segmentation", ("SemanticSegmentor",), (_main_score("SemanticSegmentor"),)),
+    RunKind("Depth", ("DepthEstimator",), (_main_score("DepthEstimator"),)),
 )
 STUDY = RunKind("Studies")  # of projects/: what they are is in their results
 OF_TRAINING = ("metrics.json", "dry_run.json", "evaluation.json")  # files of runs that are no studies

@@ -76,7 +76,8 @@ def parse_with_pairs(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """
     words = sys.argv[1:]
     options = words[: words.index("--")] if "--" in words else words
-    start, pairs = len(words), []
+    start = len(words)
+    pairs = []
     if "--opts" in options:
         start = options.index("--opts")
         pairs = words[start + 1 :]

@@ -11,11 +11,12 @@ from revisit.data.finetuning.detection_mapper import longest_side
 from revisit.data.sources.catalog import MissingDataError, get_records
 from revisit.data.sources.class_names import share_classes
 from revisit.data.sources.inspection import inspect, num_classes
-from revisit.data.sources.records import Records, shared_images
+from revisit.data.sources.records import Records
 from revisit.data.sources.soundness import MAX_SHARE, look_at
 from revisit.data.sources.subsets import is_labelled
 from revisit.errors import UserError, expect, first_few
 from revisit.evaluation.features import check_not_enlarged
+from revisit.evaluation.registry import evaluations_on
 from revisit.files import local_copy
 from revisit.keys import DETECTORS, Decision, Facts, of_detectron2, resolve_auto_values
 from revisit.modeling.meta_arch.pretraining import method_of
@@ -70,7 +71,7 @@ def inspect_evaluation(cfg: CfgNode, facts: Facts | None = None, *, assume_missi
     Raises:
         UserError: a data set that is unknown, not on disk, or without what is asked of it.
     """
-    bank, sets = cfg.KNN_EVAL.BANK, {}
+    sets = {}
     for name in evaluation_sets(cfg):
         try:
             sets[name] = inspect(cfg, name, to_learn=False) if name in cfg.DATASETS.TEST else get_records(name)
@@ -79,34 +80,15 @@ def inspect_evaluation(cfg: CfgNode, facts: Facts | None = None, *, assume_missi
                 raise
             continue
         resolve_auto_values(cfg, replace(facts or Facts(), records=sets[name]))
-        _check_judged(cfg, name, sets[name])
+        if method_of(cfg):
+            check_not_enlarged(name, cfg.KNN_EVAL.IMAGE_SIZE, "KNN_EVAL.IMAGE_SIZE")
+    scored = {*cfg.DATASETS.TEST}
+    for evaluation in evaluations_on(cfg):
+        scored.update([] if evaluation.REPLACES else evaluation.data_sets(cfg))
     for name, records in sets.items():
-        look_at_images(cfg, name, records, to_learn=name not in (*cfg.DATASETS.TEST, bank))
-    for name in cfg.DATASETS.TEST if bank else ():
-        if shared := shared_images(sets.get(bank, []), sets.get(name, [])):
-            both = f"{shared} of {len(sets[name])} images of {name} are in KNN_EVAL.BANK {bank} too"
-            logger.warning(f"{both}, where each finds itself: expected other images")
-
-
-def _check_judged(cfg: CfgNode, name: str, records: Records) -> None:
-    """Raises UserError for images that kNN or the label-free scores cannot judge."""
-    bank, neighbors = cfg.KNN_EVAL.BANK, cfg.KNN_EVAL.NUM_NEIGHBORS
-    if method_of(cfg):
-        check_not_enlarged(name, cfg.KNN_EVAL.IMAGE_SIZE, "KNN_EVAL.IMAGE_SIZE")
-    labels = {record.get("label", -1) for record in records}  # -1: no class
-    if name == bank and len(labels) < 2:
-        raise UserError(f"KNN_EVAL.BANK {name} has fewer than two classes: expected a labelled data set")
-    if bank and name in cfg.DATASETS.TEST and -1 in labels:
-        raise UserError(
-            f"DATASETS.TEST: images of {name} have no class to compare with that of KNN_EVAL.BANK: expected a "
-            "labelled data set; MONITOR.IMAGES takes one without labels"
-        )
-    judged = min(len(records), cfg.MONITOR.MAX_IMAGES)
-    if name == cfg.MONITOR.IMAGES and judged <= neighbors:
-        raise UserError(
-            f"MONITOR.IMAGES {name} gives {judged} images (MONITOR.MAX_IMAGES {cfg.MONITOR.MAX_IMAGES}): expected "
-            f"more than the {neighbors} neighbours of KNN_EVAL.NUM_NEIGHBORS"
-        )
+        look_at_images(cfg, name, records, to_learn=name not in scored)
+    for evaluation in evaluations_on(cfg):
+        evaluation.check(cfg, sets)
 
 
 def look_at_images(cfg: CfgNode, name: str, records: Records, *, to_learn: bool) -> None:
@@ -133,7 +115,8 @@ def look_at_images(cfg: CfgNode, name: str, records: Records, *, to_learn: bool)
 
 def evaluation_sets(cfg: CfgNode) -> tuple[str, ...]:
     """Names of the data sets that an evaluation reads, each once."""
-    return tuple(dict.fromkeys([*cfg.DATASETS.TEST, *filter(None, [cfg.KNN_EVAL.BANK, cfg.MONITOR.IMAGES])]))
+    names = (name for evaluation in evaluations_on(cfg) for name in evaluation.data_sets(cfg))
+    return tuple(dict.fromkeys([*cfg.DATASETS.TEST, *names]))
 
 
 def follow_class_names(cfg: CfgNode, trained: Trained = UNTRAINED) -> None:

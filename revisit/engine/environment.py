@@ -26,6 +26,7 @@ def record_environment(folder: Path, *, again: bool) -> None:
         file.write(json.dumps(describe_environment()) + "\n")
 
 
+# Not Detectron2's collect_env_info: one text with this machine's folders, by which two runs cannot be compared.
 def describe_environment() -> dict[str, str | bool | None]:
     """The commit of this source (``git_state``), versions and GPUs."""
     return {

@@ -1,4 +1,4 @@
-"""A run's evaluations, and what follows them: the best network, what training changed, what several say together.
+"""A run's evaluations, the best network, and what training has changed.
 
 All of it happens before the checkpoint of the same step, which therefore holds it.
 """
@@ -6,20 +6,17 @@ All of it happens before the checkpoint of the same step, which therefore holds 
 import contextlib
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-from torch import Tensor
-
 from revisit.checkpoint.run_folder import BEST, BEST_RECORD, RESULTS, UNEVALUATED, read_iteration
-from revisit.data.sources.records import changes
 from revisit.engine.hooks import write_checkpoint
 from revisit.errors import UserError
-from revisit.evaluation.label_free import LABEL_FREE, LabelFreeScores, neighbor_stability
-from revisit.evaluation.main_score import find_score, is_better, main_score, why_not_judged
-from revisit.files import written_whole
+from revisit.evaluation.main_score import find_score, is_better, main_score, nothing_to_evaluate
+from revisit.evaluation.registry import PretrainingEvaluation
+from revisit.files import write_whole
 from revisit.keys import SWITCH, Decision, Facts, declare, integer
 
 from detectron2.config import CfgNode
@@ -33,7 +30,7 @@ logger = logging.getLogger(__name__)
 def keep_best(cfg: CfgNode, facts: Facts) -> Decision | None:
     """False where no evaluation before the end has a main score."""
     test = cfg.TEST
-    has_scores = main_score(cfg) and not why_not_judged(cfg) and (test.EVAL_PERIOD > 0 or test.EVAL_EPOCHS > 0)
+    has_scores = main_score(cfg) and not nothing_to_evaluate(cfg) and (test.EVAL_PERIOD > 0 or test.EVAL_EPOCHS > 0)
     if facts.images is None or not test.KEEP_BEST or has_scores:
         return None
     return Decision(False, "nothing is kept, as no labels are evaluated before the end", level=logging.WARNING)
@@ -52,9 +49,10 @@ resumable(
 resumable("TEST.PATIENCE", 0, "End a run after so many evaluations in a row without a better one; 0: never.", integer())
 
 
+# Not Detectron2's EvalHook: it evaluates for the last time after the last checkpoint, which would then lack the scores.
 class Evaluation(HookBase):
     """Scores the network every TEST.EVAL_PERIOD iterations and after the last one: ``trainer.results``, on the main
-    process alone. Belongs after all that changes the network."""
+    process alone. Must run after all that changes the network."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -68,7 +66,7 @@ class Evaluation(HookBase):
             return
         self.trainer.gather_metrics()  # a loss that was not finite stops the run here
         try:
-            results = self.trainer.test(self.trainer.cfg, self.trainer.model)
+            results = self.trainer.test(self.trainer.cfg, self.trainer.model, self.trainer.evaluators)
         except Exception as error:
             if comm.is_main_process():  # an evaluation that fails costs nobody the training before it
                 self._save_unevaluated(error)
@@ -91,58 +89,6 @@ class Evaluation(HookBase):
             logger.error(f"{way} once its cause is mended")
 
 
-class LabelFreeResults(dict[str, float]):
-    """Scores of an evaluation by name, and what the next evaluation is compared with."""
-
-    label_free: LabelFreeScores | None = None  # on the main process, with MONITOR.IMAGES
-
-
-class LabelFreeHistory(HookBase):
-    """Logs ``neighbor_stability`` from the second evaluation on, and once, when the curves have flattened, advice: when
-    of the last FLAT sizes of RankMe, alignment and uniformity the largest exceeds the smallest by at most TOLERANCE.
-
-    Args:
-        images: ``fingerprint`` of MONITOR.IMAGES.
-        options: how features are seen and compared.
-    """
-
-    FLAT = 4  # evaluations
-    TOLERANCE = 0.05
-
-    def __init__(self, images: list[dict], options: dict[str, int]):
-        self._images, self._options = images, options
-        self._last: list[list[float]] = []  # at most FLAT evaluations: RankMe, alignment, uniformity
-        self._neighbors: Tensor | None = None  # of the last one
-        self._advised = False
-
-    def state_dict(self) -> dict:
-        state = {"images": self._images, "options": self._options, "last": self._last, "neighbors": self._neighbors}
-        return {**state, "advised": self._advised}
-
-    def load_state_dict(self, state: dict) -> None:
-        if changes(state["images"], self._images, times=False) or state["options"] != self._options:
-            logger.info("MONITOR.IMAGES are others than before: their evaluations are compared from here on")
-            return
-        self._last, self._neighbors, self._advised = state["last"], state["neighbors"], state["advised"]
-
-    def after_step(self) -> None:
-        if not self.trainer.is_evaluated or not (scores := self.trainer.results.label_free):
-            return
-        if self._neighbors is not None:
-            stability = neighbor_stability(self._neighbors, scores.neighbors)
-            self.trainer.storage.put_scalar("neighbor_stability", stability, smoothing_hint=False)
-            logger.info(f"{stability:.1f} % of the nearest neighbours are those of the evaluation before")
-        self._neighbors = scores.neighbors
-        self._last = [*self._last, [scores.rankme, scores.alignment, scores.uniformity]][-self.FLAT :]
-        sizes = np.abs(self._last)  # whose extremes are NaN where a value is
-        flat = np.all(sizes.max(axis=0) <= (1 + self.TOLERANCE) * sizes.min(axis=0))
-        if self._advised or len(sizes) < self.FLAT or not flat:
-            return
-        self._advised = True
-        flattened = f"the curves without labels have flattened: the last {self.FLAT} lie within {self.TOLERANCE:.0%}"
-        logger.info(f"{flattened}. Finetune this network before you train on (docs/reading-a-run.md)")
-
-
 @dataclass(frozen=True)
 class Best:
     """The best evaluation so far, as best.json has it; iterations count from 0, as in the names of checkpoints."""
@@ -153,12 +99,14 @@ class Best:
     waited: int = 0  # evaluations since then without a better one
 
 
+# Not Detectron2's BestCheckpointer: it has no state, so that a resumed run would overwrite the best network by a worse.
 class BestCheckpoint(HookBase):
     """Writes model_best.pth, then best.json, after an evaluation that is better than all before (TEST.KEEP_BEST), and
     ends the run after TEST.PATIENCE evaluations in a row that are not."""
 
     def __init__(self, folder: Path, patience: int):
-        self._folder, self._patience = folder, patience
+        self._folder = folder
+        self._patience = patience
         self._best: Best | None = None
 
     def state_dict(self) -> dict:
@@ -177,25 +125,29 @@ class BestCheckpoint(HookBase):
     def after_step(self) -> None:
         if not self.trainer.is_evaluated:
             return
-        cfg, value = self.trainer.cfg, None
-        score = main_score(cfg)
-        if comm.is_main_process():
-            value = find_score(cfg, flatten_results_dict(self.trainer.results))
+        cfg = self.trainer.cfg
+        value = find_score(cfg, flatten_results_dict(self.trainer.results)) if comm.is_main_process() else None
         value = comm.all_gather(value)[0]
-        if self._best and not is_better(score, value, self._best.value):
+        if self._best and not is_better(self._best.score, value, self._best.value):
             self._best = replace(self._best, waited=self._best.waited + 1)
-        else:
-            before, self._best = self._best, Best(score, value, self.trainer.iter)
-            if failure := write_checkpoint(self.trainer, self._folder, BEST, best=asdict(self._best)):
-                self._best = before
-                logger.error(f"NO BEST CHECKPOINT: {failure}. The run continues; a better evaluation tries again")
-                return
-            logger.info(f"{score} {value:.2f} is the best so far: {BEST}.pth is of iteration {self.trainer.iter}")
+        elif not self._save(Best(main_score(cfg), value, self.trainer.iter)):
+            return
         if comm.is_main_process():
-            with contextlib.suppress(OSError), written_whole(self._folder / BEST_RECORD) as temporary:
-                temporary.write_text(json.dumps(asdict(self._best), indent=2))
+            with contextlib.suppress(OSError):
+                write_whole(self._folder / BEST_RECORD, json.dumps(asdict(self._best), indent=2))
         if self.trainer.iter + 1 < self.trainer.max_iter:
             self.trainer.ending = self._why_it_ends()
+
+    def _save(self, best: Best) -> bool:
+        """Whether the network could be saved as the best one."""
+        before = self._best
+        self._best = best  # which the checkpoint holds
+        if failure := write_checkpoint(self.trainer, self._folder, BEST, best=asdict(best)):
+            self._best = before
+            logger.error(f"NO BEST CHECKPOINT: {failure}. The run continues; a better evaluation tries again")
+            return False
+        logger.info(f"{best.score} {best.value:.2f} is the best so far: {BEST}.pth is of iteration {best.iteration}")
+        return True
 
     def _why_it_ends(self) -> str:
         """Why the run trains no longer, in words; "" if it has patience left."""
@@ -211,55 +163,62 @@ WHAT_HELPS = (
     "What helped small runs most: two crops instead of small ones (VIEWS.NUM_SMALL 0), an objective without a queue, a "
     "low temperature (0.1), AdamW, more iterations"
 )
-COMPARED = ("knn_top1", "linear_top1")  # percent, the higher the better, of one test set or, with a suffix, several
 
 
 class StartScores(HookBase):
-    """Evaluates the network before the first step, whose scores are iteration 0's, and compares all others with that.
+    """Evaluates the network before the first step, and compares the scores of all later evaluations with these.
 
-    A score below the start's is warned of; half time and the end say what became of each, so it belongs after what may
-    end the run. A run that resumes compares with its first step, unless it evaluates in another way.
+    A score below the start's is warned of. At half time and at the end one line says what became of each, so this
+    belongs after what may end the run. A run that resumes compares with its first step, unless it evaluates otherwise.
 
     Args:
-        how: the options of an evaluation, plain values by name.
+        evaluations: those that are on.
         period: iterations between evaluations.
     """
 
-    def __init__(self, how: dict[str, object], period: int):
-        self._how, self._period = how, period
+    def __init__(self, evaluations: Sequence[PretrainingEvaluation], period: int):
+        self._scores = [score for evaluation in evaluations for score in evaluation.SCORES]
+        self._options = {type(each).__name__: each.options(each.cfg) for each in evaluations if each.SCORES}
+        self._period = period
         self._start: dict[str, float] = {}
 
     def state_dict(self) -> dict:
-        return {"how": self._how, "start": self._start}
+        return {"options": self._options, "start": self._start}
 
     def load_state_dict(self, state: dict) -> None:
-        if state["how"] == self._how:
+        if state["options"] == self._options:
             self._start = state["start"]
         else:
-            logger.info("DATASETS.TEST, KNN_EVAL or MONITOR is another than at the first step: no score is compared")
+            logger.info("the evaluation is another than at the first step: no score is compared")
 
     def before_train(self) -> None:
         if self.trainer.start_iter:
             return
         logger.info("evaluating the network as it is before the first step")
-        results = self.trainer.test(self.trainer.cfg, self.trainer.model)
-        self.trainer.storage.put_scalars(smoothing_hint=False, **results)
-        compared = (*COMPARED, *LABEL_FREE)
-        self._start = {name: value for name, value in results.items() if name.split("/")[0] in compared}
+        self._start = self.trainer.test(self.trainer.cfg, self.trainer.model, self.trainer.evaluators)
+        self.trainer.storage.put_scalars(smoothing_hint=False, **self._start)
 
     def after_step(self) -> None:
         if not self.trainer.is_evaluated:
             return
-        results = self.trainer.results
-        pairs = {name: (before, results[name]) for name, before in self._start.items() if name in results}
-        below = [name for name, pair in pairs.items() if name not in LABEL_FREE and is_better(name, *pair)]
-        for name in below:
-            before, now = pairs[name]
-            what = f"{name} is {now:.2f} %, below the {before:.2f} % from before the first step: so far this run has"
-            logger.warning(f"{what} made the network worse (docs/reading-a-run.md: Below the start)")
-        units = {name: "" if name in LABEL_FREE else " %" for name in pairs}
-        changes = [f"{name} from {before:.2f} to {now:.2f}{units[name]}" for name, (before, now) in pairs.items()]
-        done, half = self.trainer.iter + 1, self.trainer.max_iter / 2
-        if changes and (self.trainer.is_last_step or done - self._period < half <= done):
+        below = False
+        changes = []
+        for name, before in self._start.items():
+            score = next((score for score in self._scores if f"{name}/".startswith(f"{score.name}/")), None)
+            if score is None or name not in self.trainer.results:
+                continue
+            now = self.trainer.results[name]
+            unit = f" {score.unit}".rstrip()
+            changes.append(f"{name} from {before:.2f} to {now:.2f}{unit}")
+            if score.better and is_better(name, before, now):
+                below = True
+                what = f"{name} is {now:.2f}{unit}, below the {before:.2f}{unit} from before the first step"
+                worse = "so far this run has made the network worse (docs/reading-a-run.md: Below the start)"
+                logger.warning(f"{what}: {worse}")
+        if changes and self._is_summed_up():
             when = "training" if self.trainer.is_last_step else "half time: training"
             logger.info(f"{when} has taken {', '.join(changes)}" + (f". {WHAT_HELPS}" if below else ""))
+
+    def _is_summed_up(self) -> bool:
+        done = self.trainer.iter + 1
+        return self.trainer.is_last_step or done - self._period < self.trainer.max_iter / 2 <= done

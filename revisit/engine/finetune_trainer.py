@@ -1,44 +1,31 @@
 """The trainer of detection, semantic segmentation and depth."""
 
-from pathlib import Path
-
 from torch import nn
 from torch.utils.data import DataLoader
 
 from revisit.checkpoint.checkpointer import WholeModelCheckpointer
-from revisit.compat import has_compiled_operators
 from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.finetuning.pixel_mapper import PixelMapper, pixel_mapper_of
 from revisit.data.loading.finetune_loader import FinetuneLoader
 from revisit.engine.evaluation_hooks import Evaluation
-from revisit.engine.hooks import FreshPreciseBN
+from revisit.engine.hooks import Checkpoints, FreshPreciseBN
 from revisit.engine.trainer import RevisitTrainer
-from revisit.errors import expect
-from revisit.evaluation.box_evaluators import BoxEvaluator
-from revisit.evaluation.pixel_evaluators import DepthEvaluator, SemSegEvaluator
+from revisit.errors import UserError
+from revisit.evaluation.registry import EVALUATOR_REGISTRY, evaluator_for
 from revisit.keys import PIXELWISE
 from revisit.modeling.distributed import share_state
 
 from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog, build_detection_test_loader
 from detectron2.engine import HookBase, hooks
-from detectron2.evaluation import DatasetEvaluator, PascalVOCDetectionEvaluator
+from detectron2.evaluation import DatasetEvaluator
 from fvcore.nn.precise_bn import get_bn_modules
-
-EVALUATORS = {"pascal_voc": PascalVOCDetectionEvaluator, "sem_seg": SemSegEvaluator, "depth": DepthEvaluator}
-EVALUATORS["cityscapes_sem_seg"] = SemSegEvaluator
 
 
 def build_mapper(cfg: CfgNode, is_train: bool) -> PixelMapper | DetectionMapper:
     """Records to inputs of MODEL.META_ARCHITECTURE."""
     mapper_class = pixel_mapper_of(cfg) if cfg.MODEL.META_ARCHITECTURE in PIXELWISE else DetectionMapper
     return mapper_class(cfg, is_train)
-
-
-def tasks_of(cfg: CfgNode) -> list[str]:
-    """What a detector is scored for, as COCO's evaluation calls it, also where it finds nothing."""
-    heads = {"segm": "MASK_ON", "keypoints": "KEYPOINT_ON"} if cfg.MODEL.META_ARCHITECTURE == "GeneralizedRCNN" else {}
-    return ["bbox", *(task for task, switch in heads.items() if cfg.MODEL[switch])]
 
 
 class FinetuneTrainer(RevisitTrainer):
@@ -51,10 +38,11 @@ class FinetuneTrainer(RevisitTrainer):
             hooks.IterationTimer(),  # first: it takes the time of a step alone
             hooks.LRScheduler(),
             self._precise_bn(),  # changes the model, so before evaluation and checkpoint
-            # The evaluation, and what it leads to, before the checkpoint, which holds all of it.
+            *self.added_hooks(),
+            # The evaluation and what follows from it, before the checkpoint, which holds both.
             Evaluation(self.folder),
             self.best_checkpoint(),
-            self.checkpoints(),
+            Checkpoints(self.cfg, self.signals),
         ]
 
     def _precise_bn(self) -> FreshPreciseBN | None:
@@ -65,7 +53,7 @@ class FinetuneTrainer(RevisitTrainer):
         if not cfg.TEST.PRECISE_BN.ENABLED or not get_bn_modules(self.model):
             return None
         loader = self.build_train_loader(cfg)
-        return FreshPreciseBN(cfg.TEST.EVAL_PERIOD, self.model, loader, cfg.TEST.PRECISE_BN.NUM_ITER)
+        return FreshPreciseBN(self.model, loader, cfg.TEST.PRECISE_BN.NUM_ITER)
 
     @classmethod
     def build_train_loader(cls, cfg: CfgNode) -> FinetuneLoader:
@@ -77,15 +65,12 @@ class FinetuneTrainer(RevisitTrainer):
 
     @classmethod
     def build_evaluator(cls, cfg: CfgNode, dataset_name: str) -> DatasetEvaluator:
-        """The one that the data set's metadata asks for."""
+        """The one that is registered for the data set's ``evaluator_type``."""
+        if evaluator := evaluator_for(dataset_name):
+            return evaluator(dataset_name, cfg)
         kind = MetadataCatalog.get(dataset_name).get("evaluator_type")
-        if kind == "coco":
-            folder = Path(cfg.OUTPUT_DIR) / "inference"
-            options = {"output_dir": str(folder), "use_fast_impl": has_compiled_operators()}
-            return BoxEvaluator(dataset_name, cfg.TEST.DETECTIONS_PER_IMAGE, tasks=tasks_of(cfg), **options)
-        known = f"coco, {', '.join(EVALUATORS)}"
-        expect(kind in EVALUATORS, f"no evaluator for {dataset_name}: its evaluator_type is {kind}, expected {known}")
-        return EVALUATORS[kind](dataset_name)
+        known = ", ".join(kind for _, evaluator in EVALUATOR_REGISTRY for kind in evaluator.TYPES)
+        raise UserError(f"no evaluator for {dataset_name}: its evaluator_type is {kind}, expected one of {known}")
 
     @classmethod
     def test(cls, cfg: CfgNode, model: nn.Module, evaluators: list[DatasetEvaluator] | None = None) -> dict:

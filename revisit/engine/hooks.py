@@ -5,19 +5,24 @@ import math
 import os
 import signal
 import time
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+
+from torch import nn
 
 from revisit.checkpoint.run_folder import FINAL, remove_outdated, write_results
 from revisit.data.sources.soundness import MAX_SHARE
 from revisit.engine.run_lock import check_owner
 from revisit.engine.stop_signals import SharedWish, StopSignals
 from revisit.errors import InterruptedRunError, StoppedRunError, UserError
-from revisit.keys import SWITCH, declare, integer
+from revisit.keys import SWITCH, declare, integer, list_of, registered
 
+from detectron2.config import CfgNode
 from detectron2.engine import DefaultTrainer, HookBase, hooks
 from detectron2.utils import comm
 from detectron2.utils.events import get_event_storage
+from fvcore.common.registry import Registry
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +35,20 @@ resumable(
     False,
     "Whether a run stops when a checkpoint cannot be written (a full disk), or continues with a warning.",
     SWITCH,
+)
+
+
+HOOK_REGISTRY = Registry("HOOK")
+HOOK_REGISTRY.__doc__ = """
+Hooks by the names that HOOKS takes: each is called with the frozen config and returns a ``HookBase``.
+"""
+
+declare(
+    "HOOKS",
+    (),
+    "Hooks of your own (docs/extending.md), which follow the optimiser's step and the method's hooks and precede the "
+    "evaluation and the checkpoint.",
+    list_of(registered(HOOK_REGISTRY, "HOOK_REGISTRY")),
 )
 
 
@@ -54,7 +73,9 @@ class Throughput(HookBase):
         self._seconds.append(time.perf_counter() - self._start)
         if (self.trainer.iter + 1) % self._period:
             return
-        seconds, steps, self._seconds = sum(self._seconds), len(self._seconds), []
+        seconds = sum(self._seconds)
+        steps = len(self._seconds)
+        self._seconds = []
         storage = self.trainer.storage
         storage.put_scalar("images_per_second", steps * self._global_batch / seconds)
         waited = steps * storage.history("data_time").avg(steps)
@@ -89,7 +110,7 @@ class ReadErrors(HookBase):
         self.observe(self.trainer.data_loader.last_batch["read_errors"])
 
     def observe(self, read_errors: list[str]) -> None:
-        """Take note of one step's errors on this process."""
+        """Count and log one step's errors on this process."""
         self._steps += 1
         self._failures += len(read_errors)
         for error in set(read_errors) - self._known:
@@ -141,7 +162,7 @@ class CollapseAlarm(HookBase):
 
 
 def write_checkpoint(trainer: DefaultTrainer, folder: Path, name: str, **facts: object) -> str:
-    """Write FOLDER/NAME.pth on the main process, while the others wait; on all, what went wrong, or ""."""
+    """Write FOLDER/NAME.pth on the main process, while the others wait. Returns what went wrong, or "", on all."""
     trainer.gather_metrics()
     failure = ""
     if comm.is_main_process():
@@ -158,28 +179,26 @@ class EndOfRunError(UserError):
 
 
 class Checkpoints(HookBase):
-    """Writes a checkpoint every ``period`` iterations, at the end, and when a signal asks the run to stop; the
-    ``newest`` stay, and those of every ``every``-th iteration.
+    """Writes a checkpoint every SOLVER.CHECKPOINT_PERIOD, at the end, and when a signal asks the run to stop.
 
-    Belongs after all that changes the model or the state of a hook, evaluation included, and before the writers.
+    Must run after all that changes the model or a hook's state, the evaluation included, and before the writers.
     """
 
-    def __init__(
-        self, folder: Path, signals: StopSignals, *, period: int, newest: int, every: int, stop_on_failure: bool
-    ):
-        self._folder, self._signals, self._wish = folder, signals, SharedWish()
-        self._period, self._newest, self._every = period, newest, every
-        self._stop_on_failure = stop_on_failure
+    def __init__(self, cfg: CfgNode, signals: StopSignals):
+        self._folder = Path(cfg.OUTPUT_DIR)
+        self._solver = cfg.SOLVER
+        self._signals = signals
+        self._agree = SharedWish()
 
     def after_step(self) -> None:
         iteration = self.trainer.iter
-        stop = self._wish(self._signals.received)
+        stop = self._agree(self._signals.received)
         if self.trainer.is_last_step:  # first, because a run that is killed after it has nothing left to do
             if comm.is_main_process():
                 write_results(self._folder, self.trainer.results)
             self._save(FINAL, needed=True)
             stop = None
-        if stop or (iteration + 1) % self._period == 0:
+        if stop or (iteration + 1) % self._solver.CHECKPOINT_PERIOD == 0:
             self._save(f"model_{iteration:07d}", needed=bool(stop))
         if self.trainer.ending:
             raise EndOfRunError(self.trainer.ending)
@@ -191,19 +210,27 @@ class Checkpoints(HookBase):
             )
 
     def _save(self, name: str, *, needed: bool) -> None:
-        """Where the disk is full the run continues, unless the checkpoint is ``needed`` or the config says to stop."""
+        """If the disk is full, the run continues, unless the checkpoint is ``needed`` or the config says to stop."""
         failure = write_checkpoint(self.trainer, self._folder, name)
         if comm.is_main_process() and not failure:
-            remove_outdated(self._folder, self.trainer.iter, newest=self._newest, every=self._every)
-        if failure and (needed or self._stop_on_failure):
+            every = self._solver.CHECKPOINT_KEPT_EVERY * self._solver.CHECKPOINT_PERIOD
+            remove_outdated(self._folder, self.trainer.iter, newest=self._solver.CHECKPOINTS_KEPT, every=every)
+        if failure and (needed or self._solver.STOP_WITHOUT_CHECKPOINT):
             raise UserError(f"{failure}; older checkpoints are untouched: free some space and resume with --resume")
         if failure:
             logger.error(f"NO CHECKPOINT: {failure}. The run continues and will try again; older ones are untouched")
 
 
-class FreshPreciseBN(hooks.PreciseBN):
-    """Detectron2's PreciseBN, which begins at the same batch whenever it runs, in a resumed run or another."""
+class FreshPreciseBN(HookBase):
+    """Detectron2's PreciseBN before each evaluation, from the loader's first batch, whenever the run was resumed.
+
+    Args:
+        loader: of ``num_iter`` batches or more, whose iteration starts from the beginning.
+    """
+
+    def __init__(self, model: nn.Module, loader: Iterable, num_iter: int):
+        self._options = (model, loader, num_iter)
 
     def after_step(self) -> None:
-        self._data_iter = None
-        super().after_step()
+        if self.trainer.is_evaluated:
+            hooks.PreciseBN(1, *self._options).update_stats()

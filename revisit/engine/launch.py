@@ -17,6 +17,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.distributed.elastic.utils.distributed import get_free_port
 
+from revisit.compat import forget_process_groups, kill_with_parent, set_local_group
 from revisit.engine.command import TIMEOUT
 from revisit.engine.stop_signals import StopSignals
 from revisit.errors import (
@@ -55,7 +56,8 @@ def find_processes(args: argparse.Namespace) -> Processes:
     timeout = timedelta(minutes=args.timeout)
     if not dist.is_torchelastic_launched():
         return Processes(args.num_gpus, args.num_machines, args.machine_rank, args.dist_url, timeout)
-    local, world = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
+    local = int(os.environ["LOCAL_WORLD_SIZE"])
+    world = int(os.environ["WORLD_SIZE"])
     if args.num_gpus not in (1, local) or args.num_machines not in (1, world // local):
         raise UserError(
             f"torchrun started {world // local} x {local} processes, but the options ask for {args.num_machines} x "
@@ -64,8 +66,10 @@ def find_processes(args: argparse.Namespace) -> Processes:
     return Processes(local, world // local, int(os.environ["GROUP_RANK"]), "env://", timeout)
 
 
+# Not Detectron2's launch: that of 0.6 knows CUDA alone; that of main passes no signal on, ends with a traceback, and
+# leaves processes behind where it is killed.
 def launch(main: Callable[..., object], processes: Processes, *, device: str, args: tuple = ()) -> None:
-    """Run ``main(*args)`` in every process; Detectron2's own launch demands CUDA. One process in all is this one.
+    """Run ``main(*args)`` in every process. One process in all is this one.
 
     Raises:
         UserError: more processes than GPUs; whatever UserError a process raised.
@@ -73,20 +77,32 @@ def launch(main: Callable[..., object], processes: Processes, *, device: str, ar
         SystemExit: a process was killed, with the shell's exit code for it.
     """
     on_gpu = device != "cpu"
+    index = _index_of_gpu(processes, device) if on_gpu else None
+    if processes.world_size > 1:
+        if dist.is_torchelastic_launched():
+            _run_rank(int(os.environ["LOCAL_RANK"]), None, main, on_gpu, processes, args)
+        else:
+            _launch_several(main, on_gpu, processes, args)
+        return
+    if index is not None:
+        torch.cuda.set_device(index)
+    main(*args)
+
+
+def _index_of_gpu(processes: Processes, device: str) -> int | None:
+    """The GPU that ``device`` names by number, which one process alone may. Raises UserError for too few GPUs."""
     with translated(f"MODEL.DEVICE {device}"):
-        gpus, place = torch.cuda.device_count() if on_gpu else 0, torch.device(device).index
-    expect(not on_gpu or processes.num_processes <= gpus, f"--num-gpus {processes.num_processes}, but it has {gpus}")
-    if place is not None and (processes.world_size > 1 or place >= gpus):
-        why = f"this machine has {gpus}" if processes.world_size == 1 else "each process has a GPU of its own"
-        raise UserError(f"MODEL.DEVICE {device}, but {why}: expected cuda")
-    if processes.world_size == 1:
-        if place is not None:
-            torch.cuda.set_device(place)
-        main(*args)
-        return
-    if dist.is_torchelastic_launched():
-        _run_rank(int(os.environ["LOCAL_RANK"]), None, main, on_gpu, processes, args)
-        return
+        gpus = torch.cuda.device_count()
+        index = torch.device(device).index
+    expect(processes.num_processes <= gpus, f"--num-gpus {processes.num_processes}, but it has {gpus}")
+    if index is not None:
+        one = f"MODEL.DEVICE {device}, but each process has a GPU of its own: expected cuda"
+        expect(processes.world_size == 1, one)
+        expect(index < gpus, f"MODEL.DEVICE {device}, but this machine has {gpus}: expected cuda")
+    return index
+
+
+def _launch_several(main: Callable[..., object], on_gpu: bool, processes: Processes, args: tuple) -> None:
     if processes.dist_url == "auto":
         expect(processes.num_machines == 1, "several machines need --dist-url tcp://ADDRESS:PORT of machine 0")
         processes = processes._replace(dist_url=f"tcp://127.0.0.1:{get_free_port()}")
@@ -143,7 +159,7 @@ def _run_rank(
 ) -> None:
     """One process of several. Its UserErrors go to ``user_errors``, or are printed where there is none."""
     if user_errors is not None:
-        mp._prctl_pr_set_pdeathsig(signal.SIGKILL)  # torch's own choice, SIGINT, would ask for a checkpoint
+        kill_with_parent()
         if not mp.parent_process().is_alive():  # killed before the line above
             os._exit(1)
         mp.set_start_method(None, force=True)  # a spawned process would spawn its loaders' workers too: 5 s each
@@ -167,9 +183,7 @@ def _run_rank(
         else:
             user_errors.put((type(error), str(error)))
         os._exit(error.EXIT_CODE)  # the other ranks may be waiting inside a collective
-    # Groups that Detectron2 still refers to keep gloo's threads, which abort the process at its exit now and then.
-    comm._get_global_gloo_group.cache_clear()
-    comm._LOCAL_PROCESS_GROUP = None
+    forget_process_groups()
     dist.destroy_process_group()
 
 
@@ -192,13 +206,13 @@ def _join(local_rank: int, on_gpu: bool, processes: Processes) -> None:
             "expected the address of machine 0, a free port, and every machine to be started (GLOO_SOCKET_IFNAME names "
             "the interface that leads to the others)"
         ) from error
-    # This machine's ranks, which Detectron2's comm asks for.
-    comm._LOCAL_PROCESS_GROUP, _ = dist.new_subgroups(processes.num_processes)
+    of_this_machine, _ = dist.new_subgroups(processes.num_processes)
+    set_local_group(of_this_machine)
     comm.synchronize()
 
 
 def log_processes(device: str) -> None:
-    """Say on the main process what the run runs on."""
+    """Log what the run runs on."""
     world_size = comm.get_world_size()
     if device == "cpu":
         how = f"{world_size} gloo processes" if world_size > 1 else "one process"

@@ -27,8 +27,10 @@ def run_lock(folder: Path) -> Iterator[None]:
     Raises:
         UserError: the folder belongs to another run, or cannot be written.
     """
-    path, lock = folder / FILE, FileLock(folder / _LOCK)
-    host, job = socket.gethostname(), os.environ.get("SLURM_JOB_ID", "")
+    path = folder / FILE
+    lock = FileLock(folder / _LOCK)
+    host = socket.gethostname()
+    job = os.environ.get("SLURM_JOB_ID", "")
     mine = {"host": host, "process": os.getpid(), "since": f"{datetime.now():%Y-%m-%d %H:%M:%S}", "job": job}
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -43,8 +43,7 @@ class Uncolored(logging.Formatter):
 
 
 class News(logging.Filter):
-    """Keeps Detectron2's messages short: without SUPERFLUOUS ones, and those about data, which each loader and each
-    evaluation repeats, once. Warnings pass."""
+    """Drops Detectron2's SUPERFLUOUS messages. Those about data, which loaders repeat, pass once; warnings always."""
 
     def __init__(self) -> None:
         super().__init__()

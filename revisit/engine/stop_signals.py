@@ -11,6 +11,7 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
+from revisit.compat import gloo_group
 from revisit.data.loading.workers import STOP_SIGNALS, SignalSafeLoader
 from revisit.errors import InterruptedRunError, StoppedRunError
 
@@ -97,7 +98,7 @@ class SharedWish:
     """
 
     def __init__(self) -> None:
-        self._group = comm._get_global_gloo_group() if comm.get_world_size() > 1 else None
+        self._group = gloo_group() if comm.get_world_size() > 1 else None
         self._sent: tuple[torch.Tensor, dist.Work] | None = None
 
     def __call__(self, received: int) -> signal.Signals | None:

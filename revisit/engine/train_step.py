@@ -1,4 +1,5 @@
-"""One optimiser step: the forward under autocast, the batch in parts, one update; and what a ruined one leaves."""
+"""One optimiser step: the forward under autocast, the batch in parts, one update; and a report of a loss that is not
+finite."""
 
 import contextlib
 import itertools
@@ -73,8 +74,11 @@ class TrainStep(SimpleTrainer):
         metrics_period: int = 1,
     ):
         super().__init__(*args)
-        self._prepare, self._precision, self._seed = prepare, precision, seed
-        self._accumulation_steps, self._metrics_period = accumulation_steps, metrics_period
+        self._prepare = prepare
+        self._precision = precision
+        self._seed = seed
+        self._accumulation_steps = accumulation_steps
+        self._metrics_period = metrics_period
         self._steps: list[tuple[int, dict[str, Tensor]]] = []  # iterations and losses that are not gathered yet
         self._device = next(self.model.parameters()).device.type
         self.grad_scaler = torch.amp.GradScaler(self._device, enabled=precision == torch.float16)
@@ -118,7 +122,8 @@ class TrainStep(SimpleTrainer):
 
         All processes see all losses, unlike Detectron2's, so that all of them stop where one is not finite.
         """
-        steps, self._steps = self._steps, []
+        steps = self._steps
+        self._steps = []
         for _, alike in itertools.groupby(steps, key=lambda step: tuple(step[1])):  # a loss may join on the way
             self._write_metrics(list(alike))
 

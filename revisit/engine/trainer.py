@@ -3,7 +3,7 @@
 import logging
 import warnings
 import weakref
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import write_results
 from revisit.data.images.reader import UnreadableImageError
 from revisit.engine.evaluation_hooks import BestCheckpoint
-from revisit.engine.hooks import Checkpoints, EndOfRunError
+from revisit.engine.hooks import HOOK_REGISTRY, EndOfRunError
 from revisit.engine.same_experiment import check_same_experiment, plain_config
 from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.engine.stop_signals import StopSignals, announce
@@ -54,6 +54,7 @@ class RevisitTrainer(DefaultTrainer):
     build_optimizer = staticmethod(build_optimizer)
     build_lr_scheduler = staticmethod(build_lr_scheduler)
     evaluation_checkpointer = RevisitCheckpointer  # pretraining also judges random backbones
+    evaluators: Sequence | None = None  # that ``test`` takes in a training; None: it makes its own
 
     def __init__(self, cfg: CfgNode):
         TrainerBase.__init__(self)
@@ -85,7 +86,7 @@ class RevisitTrainer(DefaultTrainer):
 
     @classmethod
     def build_step(cls, cfg: CfgNode, model: nn.Module, batches: Iterable) -> TrainStep:
-        """What takes the steps of a training on this process's batches; all processes call it together."""
+        """The training step, on this process's batches. All processes call this together."""
         optimizer = cls.build_optimizer(cfg, model)
         # Channels-last input gives 1x1 convolutions gradients of other strides; DDP copies them, which is harmless.
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
@@ -98,14 +99,12 @@ class RevisitTrainer(DefaultTrainer):
         return TrainStep(model, batches, optimizer, prepare=prepare, precision=precision, seed=cfg.SEED, **options)
 
     def build_hooks(self) -> list[HookBase | None]:
-        """Subclasses list all that happens around a step, in its order; None stands for nothing."""
+        """All that happens around a step, in this order; subclasses list it, and None stands for nothing."""
         raise NotImplementedError
 
-    def checkpoints(self) -> Checkpoints:
-        solver = self.cfg.SOLVER
-        period, newest, every = solver.CHECKPOINT_PERIOD, solver.CHECKPOINTS_KEPT, solver.CHECKPOINT_KEPT_EVERY
-        kept = {"period": period, "newest": newest, "every": every * period}
-        return Checkpoints(self.folder, self.signals, **kept, stop_on_failure=solver.STOP_WITHOUT_CHECKPOINT)
+    def added_hooks(self) -> list[HookBase]:
+        """The hooks that HOOKS names. They may change the network, so they must run before the evaluation."""
+        return [HOOK_REGISTRY.get(name)(self.cfg) for name in self.cfg.HOOKS]
 
     def best_checkpoint(self) -> BestCheckpoint | None:
         return BestCheckpoint(self.folder, self.cfg.TEST.PATIENCE) if self.cfg.TEST.KEEP_BEST else None
@@ -117,7 +116,8 @@ class RevisitTrainer(DefaultTrainer):
     @property
     def is_evaluated(self) -> bool:
         """Whether the network is evaluated after this iteration."""
-        done, period = self.iter + 1, self.cfg.TEST.EVAL_PERIOD
+        done = self.iter + 1
+        period = self.cfg.TEST.EVAL_PERIOD
         return done == self.max_iter or (period > 0 and done % period == 0)
 
     @property
@@ -144,14 +144,15 @@ class RevisitTrainer(DefaultTrainer):
         }
 
     def check_state_dict(self, state_dict: dict) -> None:
-        """Before anything of a checkpoint is loaded: is it of this experiment?"""
+        """Raise UserError for a checkpoint of another experiment, before anything of it is loaded."""
         others = state_dict["world_size"] != comm.get_world_size()
         images = self.data_loader.images
         check_same_experiment(self.cfg, images, state_dict, accepted=self._accepted, other_processes=others)
 
     def load_state_dict(self, state_dict: dict) -> None:
         """The state is the checkpoint's; rates and decays are the config's."""
-        before, now = state_dict["world_size"], comm.get_world_size()
+        before = state_dict["world_size"]
+        now = comm.get_world_size()
         if before != now:
             logger.warning(
                 f"resuming on {now} processes what {before} began: what that changes is in docs/faults.md, Resuming"
@@ -211,7 +212,7 @@ class RevisitTrainer(DefaultTrainer):
 
     @contextmanager
     def _in_one_line(self) -> Iterator[None]:
-        """What data, rates or the machine do to a step is said in one line."""
+        """Turn errors of the data, the learning rate or the machine into one line."""
         try:
             yield
         except NonFiniteLossError as error:
@@ -239,7 +240,7 @@ class RevisitTrainer(DefaultTrainer):
 
     @staticmethod
     def prepare(batch: dict | list[dict], device: str) -> dict | list[dict]:
-        """What a step first does with a batch of the loader."""
+        """Prepare a batch of the loader for the step; part of its time."""
         return batch
 
     @staticmethod

@@ -11,11 +11,15 @@ from pathlib import Path
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+from revisit.compat import has_compiled_operators
 from revisit.data.sources.coco_truth import read_coco, scored_coco
+from revisit.evaluation.registry import EVALUATOR_REGISTRY, Score
+from revisit.keys import DETECTORS
 
+from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 from detectron2.data.datasets.coco import convert_to_coco_dict
-from detectron2.evaluation import COCOEvaluator
+from detectron2.evaluation import COCOEvaluator, PascalVOCDetectionEvaluator
 from detectron2.utils.file_io import PathManager
 
 STANDARD_DETECTIONS = 100  # an image, as COCO's AP is defined
@@ -23,17 +27,32 @@ STANDARD_DETECTIONS = 100  # an image, as COCO's AP is defined
 logger = logging.getLogger(__name__)
 
 
+def _scores(task: str) -> tuple[Score, ...]:
+    return tuple(Score(f"{task}/AP{part}") for part in ("", 50, 75, "s", "m", "l"))
+
+
+@EVALUATOR_REGISTRY.register()
 class BoxEvaluator(COCOEvaluator):
     """COCOEvaluator against the truth of a file in COCO's format (``scored_coco``), and for classes in any order.
 
     A data set without such a file is scored against its records. A network that finds nothing at all has AP 0 of every
-    class that has truth, of all Detectron2's ``tasks``. Of an image ``max_detections`` count, at least COCO's 100.
+    class that has truth, of all tasks of the network. Of an image TEST.DETECTIONS_PER_IMAGE count, at least COCO's 100.
     """
 
-    def __init__(self, dataset_name: str, max_detections: int = STANDARD_DETECTIONS, **options: object):
-        counted = max(STANDARD_DETECTIONS, max_detections)
+    TYPES = ("coco",)
+    SCORES = (*_scores("bbox"), *_scores("segm"), *_scores("keypoints"))
+    NETWORKS = DETECTORS
+
+    def __init__(self, dataset_name: str, cfg: CfgNode):
+        counted = max(STANDARD_DETECTIONS, cfg.TEST.DETECTIONS_PER_IMAGE)
         with _file_of_truth(dataset_name):
-            super().__init__(dataset_name, max_dets_per_image=counted, **options)
+            super().__init__(
+                dataset_name,
+                tasks=tasks_of(cfg),
+                output_dir=str(Path(cfg.OUTPUT_DIR) / "inference"),
+                use_fast_impl=has_compiled_operators(),
+                max_dets_per_image=counted,
+            )
         logger.info(f"{dataset_name}: AP of the {counted} detections of an image that score best")
 
     def _eval_predictions(self, *predictions: object, **options: object) -> None:
@@ -61,6 +80,27 @@ class BoxEvaluator(COCOEvaluator):
             evaluated.accumulate()
             evaluated.summarize()
         return evaluated
+
+
+@EVALUATOR_REGISTRY.register()
+class VOCEvaluator(PascalVOCDetectionEvaluator):
+    """Detectron2's, which reads the truth in the files of VOC's layout."""
+
+    TYPES = ("pascal_voc",)
+    SCORES = (Score("bbox/AP"), Score("bbox/AP50"), Score("bbox/AP75"))
+    NETWORKS = ()
+
+    def __init__(self, dataset_name: str, cfg: CfgNode):
+        super().__init__(dataset_name)
+
+
+def tasks_of(cfg: CfgNode) -> list[str]:
+    """What a detector is scored for, as COCO's evaluation calls it, also where it finds nothing."""
+    tasks = ["bbox"]
+    if cfg.MODEL.META_ARCHITECTURE == "GeneralizedRCNN":
+        tasks += ["segm"] * cfg.MODEL.MASK_ON
+        tasks += ["keypoints"] * cfg.MODEL.KEYPOINT_ON
+    return tasks
 
 
 @contextlib.contextmanager

@@ -1,25 +1,25 @@
-"""Classifiers on frozen features: a weighted vote of nearest neighbours (Wu et al., 2018), and a linear one."""
+"""Evaluations while pretraining by classifiers on frozen features; the first is a vote of nearest neighbours."""
 
 import logging
-import os
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import ClassVar
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from revisit.data.sources.records import Records, shared_images
+from revisit.errors import expect
 from revisit.evaluation.features import Features
+from revisit.evaluation.registry import PRETRAINING_EVALUATION_REGISTRY, PretrainingEvaluation, Score
 from revisit.keys import COUNT, PIXELS, POSITIVE, SWITCH, Decision, Facts, declare
 
 from detectron2.config import CfgNode
 
 Classifier = Callable[[Tensor], Tensor]  # (N, Cg) rows to (N,) int64 labels, on the CPU
-REGULARIZATION = 0.1  # scikit-learn's C, on standardised features; the same for every run, tuned on none
-MAX_ITERATIONS = 1000
-ARRAYS = "SCIPY_ARRAY_API"
 CHUNK = 1024  # rows that are worked on at a time
+
+logger = logging.getLogger(__name__)
 
 
 def bank(cfg: CfgNode, facts: Facts) -> Decision | None:
@@ -39,8 +39,10 @@ knn_eval("KNN_EVAL.LINEAR", False, "Fit a logistic regression to the bank too: l
 
 
 def knn_classify(bank: Features, rows: Tensor, *, k: int, temperature: float) -> Tensor:
-    """(N,) int64 labels, on the CPU, of (N, Cg) unit rows on any device, by a vote of the k most similar images of the
-    labelled bank, on its device, each weighing exp(cosine / temperature)."""
+    """Labels by a vote of the nearest neighbours (Wu et al., 2018): (N, Cg) unit rows to (N,) int64 on the CPU.
+
+    Each of the k most similar images of the bank weighs exp(cosine / temperature). Computed on the bank's device.
+    """
     rows = rows.to(bank.rows.device)
     similarity, neighbors = (rows @ bank.rows.T).topk(min(k, len(bank.rows)), dim=1)
     votes = rows.new_zeros(len(rows), int(bank.labels.max()) + 1)
@@ -49,43 +51,77 @@ def knn_classify(bank: Features, rows: Tensor, *, k: int, temperature: float) ->
     return votes.argmax(dim=1).cpu()
 
 
-def fit_linear(bank: Features) -> Classifier:
-    """A logistic regression that L-BFGS has fitted to ``bank``, on its device: what gives rows, on any, their labels.
-
-    No second copy of the features is made: while it is fitted they are standardised where they lie, and then put back,
-    to within float32's rounding.
-    """
-    # scikit-learn computes on a GPU where scipy was told so before it was imported, as it is in a training.
-    on_gpu = bank.rows.is_cuda and ("scipy" not in sys.modules or os.environ.get(ARRAYS) == "1")
-    if on_gpu:
-        os.environ[ARRAYS] = "1"
-    else:
-        bank = Features(*(each.cpu() for each in bank))
-    # Seconds to import, which every process of every training would wait for.
-    from sklearn import config_context
-    from sklearn.linear_model import LogisticRegression
-
-    def array(x: Tensor) -> Tensor | np.ndarray:
-        return x if on_gpu else x.numpy()
-
-    regression = LogisticRegression(C=REGULARIZATION, max_iter=MAX_ITERATIONS, random_state=0)
-    std, mean = torch.std_mean(bank.rows, dim=0, correction=0)
-    std[std <= 1e-6 * mean.abs()] = 1  # of what is the same in all images
-    bank.rows.sub_(mean).div_(std)
-    try:
-        with config_context(array_api_dispatch=on_gpu):
-            regression.fit(array(bank.rows), array(bank.labels))
-    finally:
-        bank.rows.mul_(std).add_(mean)
-
-    def classify(rows: Tensor) -> Tensor:
-        with config_context(array_api_dispatch=on_gpu):
-            return torch.as_tensor(regression.predict(array((rows.to(mean.device) - mean) / std))).cpu()
-
-    return classify
-
-
 def top1(classifier: Classifier, test: Features) -> float:
     """Percent of ``test`` that the classifier gets right."""
     predictions = torch.cat([classifier(chunk) for chunk in test.rows.split(CHUNK)])
     return 100 * (predictions == test.labels).double().mean().item()
+
+
+class BankEvaluation(PretrainingEvaluation):
+    """Percent of DATASETS.TEST that a classifier made from KNN_EVAL.BANK gets right: one score for each data set.
+
+    With several test sets the name of each follows the score's.
+    """
+
+    TITLE: ClassVar[str]
+
+    @classmethod
+    def is_on(cls, cfg: CfgNode) -> bool:
+        return bool(cfg.KNN_EVAL.BANK and cfg.DATASETS.TEST)
+
+    @classmethod
+    def data_sets(cls, cfg: CfgNode) -> list[str]:
+        return [*cfg.DATASETS.TEST, cfg.KNN_EVAL.BANK]
+
+    @classmethod
+    def options(cls, cfg: CfgNode) -> dict[str, object]:
+        return {"test": list(cfg.DATASETS.TEST), **cfg.KNN_EVAL}
+
+    def classifier(self, bank: Features) -> Classifier:
+        raise NotImplementedError
+
+    def evaluate(self, model: nn.Module, features_of: Callable[[str], Features | None]) -> dict[str, float]:
+        name = self.cfg.KNN_EVAL.BANK
+        bank = features_of(name)
+        tests = {test: features_of(test) for test in self.cfg.DATASETS.TEST}
+        if bank is None:
+            return {}
+        classifier = self.classifier(Features(*(column.to(self.cfg.MODEL.DEVICE) for column in bank)))
+        scores = {}
+        for test, features in tests.items():
+            score = self.SCORES[0].name + (f"/{test}" if len(tests) > 1 else "")
+            scores[score] = top1(classifier, features)
+            logger.info(f"{self.TITLE} of {test}: {scores[score]:.2f} % (bank {name}, {len(bank.rows)} images)")
+        return scores
+
+
+@PRETRAINING_EVALUATION_REGISTRY.register()
+class NearestNeighbors(BankEvaluation):
+    """``knn_top1``, by ``knn_classify``."""
+
+    SCORES = (Score("knn_top1"),)
+    TITLE = "kNN top-1"
+
+    @classmethod
+    def check(cls, cfg: CfgNode, records: Mapping[str, Records]) -> None:
+        bank = cfg.KNN_EVAL.BANK
+        if bank in records:
+            few = f"KNN_EVAL.BANK {bank} has fewer than two classes: expected a labelled data set"
+            expect(len(_labels(records[bank])) > 1, few)
+        for name in cfg.DATASETS.TEST:
+            tested = records.get(name, [])
+            unlabelled = f"DATASETS.TEST: images of {name} have no class to compare with that of KNN_EVAL.BANK"
+            hint = "expected a labelled data set; MONITOR.IMAGES takes one without labels"
+            expect(-1 not in _labels(tested), f"{unlabelled}: {hint}")
+            if shared := shared_images(records.get(bank, []), tested):
+                both = f"{shared} of {len(tested)} images of {name} are in KNN_EVAL.BANK {bank} too"
+                logger.warning(f"{both}, where each finds itself: expected other images")
+
+    def classifier(self, bank: Features) -> Classifier:
+        options = self.cfg.KNN_EVAL
+        return partial(knn_classify, bank, k=options.NUM_NEIGHBORS, temperature=options.TEMPERATURE)
+
+
+def _labels(records: Records) -> set[int]:
+    """Of images; -1 of those that have none."""
+    return {record.get("label", -1) for record in records}

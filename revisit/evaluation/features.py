@@ -13,14 +13,12 @@ from revisit.data.deep_pixels import bit_depth
 from revisit.data.images.reader import (
     Read,
     UnreadableImageError,
-    open_record,
     read_or_next,
     read_record,
     require_record,
 )
 from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.catalog import get_records
-from revisit.data.views.mapper import ViewMapper, Views
 from revisit.data.views.resampling import crop_and_resize
 from revisit.errors import UserError, expect
 
@@ -43,7 +41,7 @@ class Features(NamedTuple):
 class CenterCropDataset(Dataset):
     """Images for evaluation: short side to 256/224 of ``size``, then the central (3, size, size) uint8 RGB.
 
-    An unreadable image raises UserError, or where it may be ``replaced``, the next readable one in the list stands in.
+    An unreadable image raises UserError; if it may be ``replaced``, the next readable one in the list takes its place.
     """
 
     def __init__(self, records: list[dict], size: int, bit_depth: int | None = None, *, replaced: bool = False):
@@ -58,35 +56,19 @@ class CenterCropDataset(Dataset):
     def __getitem__(self, index: int) -> dict:
         record = self._records[index]
         if self._replaced:
-            record, image = _this_or_next(self._records, index, partial(read_record, bit_depth=self._bit_depth))
+            record, image = readable_record(self._records, index, partial(read_record, bit_depth=self._bit_depth))
         else:
             image = require_record(record, self._bit_depth)
         image = center_crop(image, self._size)
         return {"image": torch.from_numpy(image).permute(2, 0, 1), "label": record.get("label", -1)}
 
 
-class SingleViewDataset(Dataset):
-    """Of each image in turn its anchor and its large positive in the first epoch, or those of the next readable one."""
+def readable_record(records: list[dict], index: int, read: Callable[[dict], Read]) -> tuple[dict, Read]:
+    """The record at ``index``, or the next one that ``read`` can read, and what it returns.
 
-    def __init__(self, records: list[dict], mapper: ViewMapper, bit_depth: int | None = None):
-        self._records = records
-        self._mapper = mapper
-        self._bit_depth = bit_depth
-
-    def __len__(self) -> int:
-        return 2 * len(self._records)
-
-    def __getitem__(self, place: int) -> dict:
-        index, name = place // 2, ("anchor", "positive")[place % 2]
-
-        def views_of(record: dict) -> Views:
-            return self._mapper.of_picture(open_record(record, self._bit_depth), 0, index)
-
-        _, views = _this_or_next(self._records, index, views_of)
-        return {"image": torch.from_numpy(views[name]).permute(2, 0, 1), "label": -1}
-
-
-def _this_or_next(records: list[dict], index: int, read: Callable[[dict], Read]) -> tuple[dict, Read]:
+    Raises:
+        UserError: too many in a row cannot be read.
+    """
     try:
         record, found, _ = read_or_next(records, index, read)
     except UnreadableImageError as error:
@@ -98,7 +80,8 @@ def center_crop(image: np.ndarray, size: int) -> np.ndarray:
     """(H, W, 3) uint8 -> (size, size, 3): the resize to 256/224 and the crop of it, in one resampling."""
     height, width = image.shape[:2]
     side = round(min(height, width) * 224 / 256)
-    x0, y0 = (width - side) // 2, (height - side) // 2
+    x0 = (width - side) // 2
+    y0 = (height - side) // 2
     return crop_and_resize(image, np.array([x0, y0, x0 + side, y0 + side]), size)
 
 
@@ -112,9 +95,12 @@ TRANSFORMS = {"square": whole_image, "center_crop": center_crop}  # how a frozen
 
 
 def check_not_enlarged(name: str, size: int, key: str, transform: str = "center_crop") -> None:
-    """Raise UserError where the transform would enlarge images of a data set that have been made smaller
-    (tools/make_shards.py), to views of ``size`` px, which ``key`` says."""
-    short, least = MetadataCatalog.get(name).get("short_side"), size if transform == "square" else -(-size * 256 // 224)
+    """Raise UserError if views of ``size`` px, the value of ``key``, would enlarge a data set's images.
+
+    tools/make_shards.py may have made them smaller.
+    """
+    short = MetadataCatalog.get(name).get("short_side")
+    least = size if transform == "square" else -(-size * 256 // 224)
     found = f"data set {name!r} has images made smaller, to a short side of {short} px"
     expect(not short or short >= least, f"{found}: {key} {size} would enlarge them, expected at least {least} px")
 
@@ -160,7 +146,7 @@ def extractor(cfg: CfgNode, model: nn.Module) -> Callable[[str], Features | None
     return cache(lambda name: features_of(cfg, model, CenterCropDataset(get_records(name), *how)))
 
 
-def features_of(cfg: CfgNode, model: nn.Module, images: CenterCropDataset | SingleViewDataset) -> Features | None:
+def features_of(cfg: CfgNode, model: nn.Module, images: Dataset) -> Features | None:
     """Features of every image, in evaluation mode; None but on the main process.
 
     A GPU computes in the training's precision, a CPU in float32, which costs little there.

@@ -3,30 +3,42 @@
 from collections.abc import Mapping
 
 from revisit.errors import expect
-from revisit.keys import DETECTORS
+from revisit.evaluation.registry import (
+    EVALUATOR_REGISTRY,
+    PRETRAINING_EVALUATION_REGISTRY,
+    Score,
+    evaluations_on,
+    evaluator_for,
+)
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
 
-PRETRAINING_SCORE = "knn_top1"
-# By meta-architecture, as Detectron2's evaluators name them.
-FINETUNING_SCORES = {
-    **dict.fromkeys(DETECTORS, "bbox/AP"),
-    "SemanticSegmentor": "sem_seg/mIoU",
-    "DepthEstimator": "depth/rmse",
-}
-# By the main one, what the evaluators write of a data set as a whole; a dash and a class's name may follow some.
-SCORES = {
-    "bbox/AP": tuple(f"{of}/AP{part}" for of in ("bbox", "segm", "keypoints") for part in ("", 50, 75, "s", "m", "l")),
-    "sem_seg/mIoU": ("sem_seg/mIoU", "sem_seg/fwIoU", "sem_seg/mACC", "sem_seg/pACC"),
-    "depth/rmse": ("depth/rmse", "depth/absrel", "depth/delta1", "depth/delta2", "depth/delta3"),
-}
-LOWER_IS_BETTER = ("depth/rmse", "depth/absrel")
+DIRECTIONS = {"higher": 1, "lower": -1, "": 0}
+
+
+def scores_of_network(architecture: str) -> tuple[Score, ...]:
+    """The scores of a meta-architecture that learns from labels, the main one first; () where none are known."""
+    evaluators = (evaluator for _, evaluator in EVALUATOR_REGISTRY if architecture in evaluator.NETWORKS)
+    return next((evaluator.SCORES for evaluator in evaluators), ())
+
+
+def scores_of(cfg: CfgNode) -> tuple[Score, ...]:
+    """The scores that a run of this config may be about, the main one first; () where none are known.
+
+    Those of the evaluations that are on in pretraining, else those of the evaluator of the first of DATASETS.TEST.
+    """
+    if method_of(cfg):
+        scores = (score for evaluation in evaluations_on(cfg) for score in evaluation.SCORES)
+        return tuple(score for score in scores if score.better)
+    evaluator = evaluator_for(cfg.DATASETS.TEST[0]) if cfg.DATASETS.TEST else None
+    return evaluator.SCORES if evaluator else scores_of_network(cfg.MODEL.META_ARCHITECTURE)
 
 
 def main_score(cfg: CfgNode) -> str:
     """The name of the score that a run of this config is about, "" where nothing says which."""
-    return PRETRAINING_SCORE if method_of(cfg) else FINETUNING_SCORES.get(cfg.MODEL.META_ARCHITECTURE, "")
+    scores = scores_of(cfg)
+    return scores[0].name if scores else ""
 
 
 def why_not_judged(cfg: CfgNode) -> str:
@@ -40,7 +52,8 @@ def why_not_judged(cfg: CfgNode) -> str:
 
 def nothing_to_evaluate(cfg: CfgNode) -> str:
     """What is lacking to evaluate the network at all, in words; "" where nothing is."""
-    return "" if cfg.MONITOR.IMAGES else why_not_judged(cfg)
+    is_judged = any(evaluation.SCORES for evaluation in evaluations_on(cfg))
+    return "" if is_judged else why_not_judged(cfg)
 
 
 def find_score(cfg: CfgNode, results: Mapping[str, float]) -> float:
@@ -49,14 +62,34 @@ def find_score(cfg: CfgNode, results: Mapping[str, float]) -> float:
     Raises:
         UserError: it is not among them.
     """
-    score, first = main_score(cfg), cfg.DATASETS.TEST[0]
+    score = main_score(cfg)
+    first = next(iter(cfg.DATASETS.TEST), "")
     found = [results[name] for name in (score, f"{first}/{score}", f"{score}/{first}") if name in results]
-    expect(len(found) > 0, f"no {score} in the evaluation of {first}: found {', '.join(results) or 'nothing'}")
+    where = f"the evaluation of {first}" if first else "the evaluation"
+    expect(len(found) > 0, f"no {score} in {where}: found {', '.join(results) or 'nothing'}")
     return float(found[0])
+
+
+def pretraining_scores() -> tuple[Score, ...]:
+    """Of all registered evaluations while pretraining: the scores that are better for being higher or lower."""
+    scores = (score for _, evaluation in PRETRAINING_EVALUATION_REGISTRY for score in evaluation.SCORES)
+    return tuple(score for score in scores if score.better)
+
+
+def direction(name: str) -> int:
+    """1 if a higher value of the score of this name is better, -1 if a lower one is, 0 if neither is known.
+
+    A data set may follow the score's name after a slash, a class after a dash.
+    """
+    of_labels = (score for _, evaluator in EVALUATOR_REGISTRY for score in evaluator.SCORES)
+    for score in (*pretraining_scores(), *of_labels):
+        if name == score.name or name.startswith((f"{score.name}/", f"{score.name}-")):
+            return DIRECTIONS[score.better]
+    return 0
 
 
 def is_better(score: str, value: float, than: float) -> bool:
     """Whether a value of a score is better than another one; nothing is better for being undefined (NaN)."""
     if value != value or than != than:
         return value == value
-    return value < than if score in LOWER_IS_BETTER else value > than
+    return value < than if direction(score) < 0 else value > than

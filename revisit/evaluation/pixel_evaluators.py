@@ -10,7 +10,9 @@ import torch
 
 from revisit.data.sources.labels import VOID, check_size, read_depth, read_labels
 from revisit.errors import UserError
+from revisit.evaluation.registry import EVALUATOR_REGISTRY, Score
 
+from detectron2.config import CfgNode
 from detectron2.data import MetadataCatalog
 from detectron2.evaluation import DatasetEvaluator
 from detectron2.utils import comm
@@ -18,11 +20,16 @@ from detectron2.utils import comm
 
 # Detectron2's own evaluator is no base for this one: 0.6 reads the raw file (ids that start at 1 stay shifted), keeps
 # run lengths of every prediction, and leaves a class out of the mean on main where 0.6 counts a 0.
+@EVALUATOR_REGISTRY.register()
 class SemSegEvaluator(DatasetEvaluator):
     """Compares SemanticSegmentor's outputs with the truth in the file that each input names. The data set's metadata
     have ``stuff_classes`` (names) and perhaps ``label_offset``."""
 
-    def __init__(self, dataset_name: str):
+    TYPES = ("sem_seg", "cityscapes_sem_seg")
+    SCORES = (Score("sem_seg/mIoU"), Score("sem_seg/fwIoU"), Score("sem_seg/mACC"), Score("sem_seg/pACC"))
+    NETWORKS = ("SemanticSegmentor",)
+
+    def __init__(self, dataset_name: str, cfg: CfgNode | None = None):
         metadata = MetadataCatalog.get(dataset_name)
         self._name = dataset_name
         self._classes = list(metadata.stuff_classes)
@@ -38,7 +45,8 @@ class SemSegEvaluator(DatasetEvaluator):
         ``sem_seg``, logits (C, height, width)."""
         num_classes = len(self._classes)
         for record, output in zip(inputs, outputs, strict=True):
-            file_name, logits = record["sem_seg_file_name"], output["sem_seg"]
+            file_name = record["sem_seg_file_name"]
+            logits = output["sem_seg"]
             truth = read_labels(file_name, num_classes, self._offset)
             size = (record["height"], record["width"])
             check_size(file_name, truth, record["file_name"], record.get("file_size", size))
@@ -88,7 +96,9 @@ def count_pairs(rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) -
 
 def score(confusion: np.ndarray, classes: list[str]) -> dict[str, float]:
     """Percentages of an int64 confusion matrix (N, N), truth by row and prediction by column, not all 0."""
-    hits, in_truth, in_prediction = confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0)
+    hits = confusion.diagonal()
+    in_truth = confusion.sum(axis=1)
+    in_prediction = confusion.sum(axis=0)
     union = in_truth + in_prediction - hits
     iou = {c: 100 * float(hits[c] / union[c]) for c in np.flatnonzero(union)}
     accuracy = {c: 100 * float(hits[c] / in_truth[c]) for c in np.flatnonzero(in_truth)}
@@ -112,10 +122,21 @@ SMALLEST = 1e-9  # metres; estimates are clipped to it, because ratios need posi
 RATIO = 1.25
 
 
+@EVALUATOR_REGISTRY.register()
 class DepthEvaluator(DatasetEvaluator):
     """Compares DepthEstimator's outputs with the truth in the file that each input names; 0 there means missing."""
 
-    def __init__(self, dataset_name: str):
+    TYPES = ("depth",)
+    SCORES = (
+        Score("depth/rmse", "lower", "m"),
+        Score("depth/absrel", "lower", ""),
+        Score("depth/delta1"),
+        Score("depth/delta2"),
+        Score("depth/delta3"),
+    )
+    NETWORKS = ("DepthEstimator",)
+
+    def __init__(self, dataset_name: str, cfg: CfgNode | None = None):
         self._name = dataset_name
         self.reset()
 
@@ -126,7 +147,8 @@ class DepthEvaluator(DatasetEvaluator):
         """Add up the errors of inputs with ``depth_file_name``, and ``file_name``, ``height`` and ``width`` of the
         image, and of outputs with ``depth``, (H, W) metres at the size of that file."""
         for record, output in zip(inputs, outputs, strict=True):
-            file_name, depth = record["depth_file_name"], output["depth"].cpu().double().numpy()
+            file_name = record["depth_file_name"]
+            depth = output["depth"].cpu().double().numpy()
             truth = read_depth(file_name)
             check_size(file_name, truth, record["file_name"], (record["height"], record["width"]))
             assert depth.shape == truth.shape, f"{file_name}: prediction {depth.shape}, expected {truth.shape}"

@@ -1,11 +1,13 @@
 """Sheets of a pretraining: the views that it learns from, and the neighbours that its network finds."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
 import numpy as np
 import torch
+from torch import nn
 
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.images.reader import UnreadableImageError, open_record
@@ -13,9 +15,11 @@ from revisit.data.sources.catalog import get_records
 from revisit.data.views.mapper import ViewMapper, Views
 from revisit.errors import UserError
 from revisit.evaluation.features import CenterCropDataset, Features
+from revisit.evaluation.registry import PRETRAINING_EVALUATION_REGISTRY, PretrainingEvaluation
 from revisit.viz.tiles import BLACK, TILE, Color, SheetRow, evenly_spread, fit, framed, save_sheet
 
 from detectron2.config import CfgNode
+from detectron2.utils.events import get_event_storage
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +40,8 @@ def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
     mapper = ViewMapper.from_config(cfg)
     records = get_records(name)
     chosen = evenly_spread(len(records), num_images)
-    rows, errors = [], []
+    rows = []
+    errors = []
     for index in chosen:
         try:
             picture = open_record(records[index], bit_depth(cfg))
@@ -49,7 +54,8 @@ def save_view_sheet(cfg: CfgNode, path: Path, num_images: int = 8) -> None:
     if not rows:
         raise UserError(f"none of {len(chosen)} images of {name} can be read; the first: {errors[0]}")
     num_small = len(rows[0].tiles) - 3
-    headers, colors = ["image", "anchor", "positive"], [BLACK, ANCHOR, POSITIVE]
+    headers = ["image", "anchor", "positive"]
+    colors = [BLACK, ANCHOR, POSITIVE]
     save_sheet(path, rows, headers + ["small"] * num_small, header_colors=colors + [SMALL] * num_small)
 
 
@@ -78,7 +84,8 @@ def view_tiles(views: Views | dict[str, np.ndarray]) -> list[np.ndarray]:
 
 def draw_boxes(image: np.ndarray, views: Views) -> np.ndarray:
     """The (H, W, 3) uint8 image as a tile, with the boxes of its views in their colours."""
-    tile, boxes = fit(image, TILE).copy(), views["boxes"]
+    tile = fit(image, TILE).copy()
+    boxes = views["boxes"]
     last = np.array([tile.shape[1], tile.shape[0]] * 2) - 1
     for box, color in [(boxes.anchor, ANCHOR), (boxes.positive, POSITIVE), *((box, SMALL) for box in boxes.small)]:
         corners = np.minimum(np.round(box * TILE / max(image.shape[:2])).astype(int), last).tolist()
@@ -91,10 +98,30 @@ def pixels_of(images: torch.Tensor) -> np.ndarray:
     return np.ascontiguousarray(images.movedim(-3, -1).cpu().numpy())
 
 
+@PRETRAINING_EVALUATION_REGISTRY.register()
+class NeighborGallery(PretrainingEvaluation):
+    """OUTPUT_DIR/neighbours_ITERATION.png: images of the first of DATASETS.TEST, each with its nearest of the bank.
+
+    A neighbour has a green frame where its label is the query's, else a red one.
+    """
+
+    @classmethod
+    def is_on(cls, cfg: CfgNode) -> bool:
+        return bool(cfg.KNN_EVAL.BANK and cfg.DATASETS.TEST)
+
+    def evaluate(self, model: nn.Module, features_of: Callable[[str], Features | None]) -> dict[str, float]:
+        bank = features_of(self.cfg.KNN_EVAL.BANK)
+        test = features_of(self.cfg.DATASETS.TEST[0])
+        if bank:
+            neighbor_gallery(self.cfg, bank, test, picture_path(self.cfg, "neighbours"))
+        return {}
+
+
 def neighbor_gallery(cfg: CfgNode, bank: Features, test: Features, path: Path, num_queries: int = 10) -> None:
     """Write a picture: images of the first of DATASETS.TEST, each beside its nearest images of KNN_EVAL.BANK by the
     features of both: in green where the label is the query's, else in red. One that cannot be written is logged."""
-    names, how = (cfg.DATASETS.TEST[0], cfg.KNN_EVAL.BANK), (cfg.KNN_EVAL.IMAGE_SIZE, bit_depth(cfg))
+    names = (cfg.DATASETS.TEST[0], cfg.KNN_EVAL.BANK)
+    how = (cfg.KNN_EVAL.IMAGE_SIZE, bit_depth(cfg))
     images, others = (CenterCropDataset(get_records(name), *how) for name in names)
     count = min(8, len(others))
     rows = []
@@ -104,6 +131,11 @@ def neighbor_gallery(cfg: CfgNode, bank: Features, test: Features, path: Path, n
         neighbors = [_tile(others[n], color) for n, color in zip(nearest, colors, strict=True)]
         rows.append(SheetRow([_tile(images[query], BLACK), *neighbors], legend=LEGEND))
     save_gallery(path, rows, f"{names[0]}: nearest images of {names[1]}")
+
+
+def picture_path(cfg: CfgNode, name: str) -> Path:
+    """OUTPUT_DIR/NAME_ITERATION.png, of an evaluation."""
+    return Path(cfg.OUTPUT_DIR) / f"{name}_{get_event_storage().iter:07d}.png"
 
 
 def save_gallery(path: Path, rows: list[SheetRow], title: str) -> None:

@@ -1,23 +1,32 @@
 """The one composer of sheets and galleries: tiles in rows and columns with headers, captions, scales and a legend."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import cv2
 import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
 from revisit.errors import printable
 from revisit.files import written_whole
 
 Color = tuple[int, int, int]  # RGB
 
-TILE, PANEL = 160, 420  # px, the longer side of an image in a gallery, and of one to look at closely
-GAP, LINE, MARGIN = 10, 20, 16  # px: between tiles, a line of text, around the sheet
-HEADER, ENTRY, SCALE = 240, 34, 76  # px: the most that a header widens its column, a legend's colour, a depth scale
-DPI = 64  # a power of two, so that px divided by it are px again
-BLACK, GREY = (0, 0, 0), "#5a5a5a"
-DEPTH_COLORS = "plasma"  # has no black, which means: missing
+TILE = 160  # px, the longer side of an image in a gallery
+PANEL = 420  # px, that of an image to look at closely
+GAP = 10  # px between tiles
+LINE = 20  # px, of text
+MARGIN = 16  # px around the sheet
+HEADER = 240  # px, the most that a header widens its column
+SWATCH = 34  # px, of a legend's colour and its distance to the name
+SCALE = 76  # px, of a depth scale with its numbers
+BAR = 14  # px, of its colours
+BLACK = (0, 0, 0)
+GREY = (90, 90, 90)
 
 
 class SheetRow(NamedTuple):
@@ -47,6 +56,17 @@ def framed(image: np.ndarray, color: Color, size: int = TILE) -> np.ndarray:
     return cv2.rectangle(tile, (1, 1), (tile.shape[1] - 2, tile.shape[0] - 2), color, 3)
 
 
+def color_depth(depth: np.ndarray, depth_range: tuple[float, float]) -> np.ndarray:
+    """(H, W) metres -> (H, W, 3) uint8 RGB: blue at the near end and before it, yellow at the far end and beyond.
+
+    Plasma has no black, which means: missing.
+    """
+    from matplotlib import colormaps  # not at start-up
+
+    low, high = depth_range
+    return colormaps["plasma"](np.clip((depth - low) / (high - low), 0, 1), bytes=True)[..., :3].copy()
+
+
 def save_sheet(
     path: Path,
     rows: list[SheetRow],
@@ -58,63 +78,111 @@ def save_sheet(
 ) -> None:
     """Write a PNG: the rows below their columns' headers, black without ``header_colors``, then the legend of all rows.
     Tiles keep their pixels. Raises OSError where ``path`` cannot be written."""
-    from matplotlib import cm, colors  # not at start-up; without pyplot, which would open windows
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
-
-    widest = max(tile.shape[1] for row in rows for tile in row.tiles)
-    column = max([widest, *(min(8 * len(header), HEADER) for header in headers)])
-    grid = _grid(rows, column)
-    step_x, step_y = column + GAP, grid.shape[0] // len(rows)
+    grid = _Grid.of(rows, headers)
     top = MARGIN + LINE * sum(map(bool, (title, subtitle, headers)))
-    room = grid.shape[1] - GAP + SCALE * any(row.depth_range for row in rows)
-    legend = dict(sorted({key: entry for row in rows for key, entry in row.legend.items()}.items()))
-    per_line = max(1, room // (ENTRY + 8 * max([len(name) for name, _ in legend.values()], default=0)))
-    width = room + 2 * MARGIN
-    height = top + len(grid) + LINE * -(-len(legend) // per_line) + MARGIN - GAP
-
-    figure = Figure((width / DPI, height / DPI), DPI)
-    page = figure.add_axes((0, 0, 1, 1))  # in px, from the upper left
-    page.imshow(grid, extent=(MARGIN, MARGIN + grid.shape[1], top + len(grid), top), interpolation="none")
-    page.set(xlim=(0, width), ylim=(height, 0), aspect="auto")
-    page.axis("off")
-
-    def write(x: float, y: float, text: str, span: float, size: int, **style: object) -> None:
-        """A line ``size`` px high; of one wider than ``span`` px only the end, which tells paths apart."""
-        letters = max(1, int(span / (0.6 * size)))
-        text = text if len(text) <= letters else f"…{text[1 - letters :]}"
-        page.text(x, y, printable(text), fontsize=size * 72 / DPI, va="center", **style)
-
-    write(MARGIN, MARGIN + 8, title, room, 17, weight="bold")
-    write(MARGIN, MARGIN + 8 + LINE, subtitle, room, 12, color=GREY)
-    for n, (header, color) in enumerate(zip(headers, header_colors or [BLACK] * len(headers), strict=True)):
-        write(MARGIN + n * step_x + column / 2, top - 10, header, column, 14, color=np.array(color) / 255, ha="center")
+    bottom = top + len(rows) * grid.step
+    legend = _legend_lines(rows, grid.room)
+    sheet = Image.new("RGB", (grid.room + 2 * MARGIN, bottom + LINE * len(legend) + MARGIN - GAP), "white")
+    pen = _Pen(sheet, grid)
+    pen.write(MARGIN, MARGIN + 8, title, grid.room, size=17, bold=True)
+    pen.write(MARGIN, MARGIN + 8 + LINE, subtitle, grid.room, size=12, color=GREY)
+    for left, header, color in zip(grid.lefts, headers, header_colors or [BLACK] * len(headers), strict=False):
+        pen.write(left + grid.width // 2, top - 10, header, grid.width, size=14, color=color, anchor="mm")
     for n, row in enumerate(rows):
-        start = top + n * step_y
-        end = start + max(tile.shape[0] for tile in row.tiles)
-        for place, caption in enumerate(row.captions):
-            write(
-                MARGIN + place * step_x, end + 10, caption, room if len(row.captions) == 1 else column, 11, color=GREY
-            )
-        if row.depth_range:
-            left = MARGIN + grid.shape[1]
-            bar = figure.add_axes((left / width, 1 - end / height, 14 / width, (end - start) / height))
-            scale = cm.ScalarMappable(colors.Normalize(*row.depth_range), DEPTH_COLORS)
-            figure.colorbar(scale, cax=bar, label="metres")
-    for n, (name, color) in enumerate(legend.values()):
-        x, y = MARGIN + n % per_line * (room // per_line), top + len(grid) + 8 + n // per_line * LINE
-        page.add_patch(Rectangle((x, y - 6), 20, 12, facecolor=np.array(color) / 255, edgecolor="black", linewidth=0.6))
-        write(x + 28, y, name, room // per_line - ENTRY, 12)
+        pen.draw_row(row, top + n * grid.step)
+    for n, entries in enumerate(legend):
+        pen.draw_legend(entries, bottom + 8 + n * LINE, grid.room // len(legend[0]))
     with written_whole(path) as temporary:  # compressed little: of photographs a quarter of the time
-        figure.savefig(temporary, dpi=DPI, format="png", pil_kwargs={"compress_level": 1})
+        sheet.save(temporary, format="png", compress_level=1)
 
 
-def _grid(rows: list[SheetRow], column: int) -> np.ndarray:
-    """The rows without their text, (h, w, 3) uint8: each tile at the top and in the middle of its column."""
-    tiles = [tile for row in rows for tile in row.tiles]
-    height = max(tile.shape[0] for tile in tiles) + GAP + LINE * any(row.captions for row in rows)
-    cells = np.full((len(tiles), height, column + GAP, 3), 255, np.uint8)
-    for cell, tile in zip(cells, tiles, strict=True):
-        left = (column - tile.shape[1]) // 2
-        cell[: tile.shape[0], left : left + tile.shape[1]] = tile
-    return cells.reshape(len(rows), -1, *cells.shape[1:]).swapaxes(1, 2).reshape(len(rows) * height, -1, 3)
+class _Grid(NamedTuple):
+    """Where the tiles of a sheet stand, in px."""
+
+    lefts: list[int]  # of the columns
+    width: int  # of a column
+    step: int  # from row to row
+    room: int  # the width of all columns, with the scale of depths where there is one
+
+    @classmethod
+    def of(cls, rows: list[SheetRow], headers: Sequence[str]) -> _Grid:
+        tiles = [tile for row in rows for tile in row.tiles]
+        width = max([tile.shape[1] for tile in tiles] + [min(8 * len(header), HEADER) for header in headers])
+        height = max(tile.shape[0] for tile in tiles) + LINE * any(row.captions for row in rows)
+        lefts = [MARGIN + n * (width + GAP) for n in range(len(rows[0].tiles))]
+        room = lefts[-1] + width - MARGIN + SCALE * any(row.depth_range for row in rows)
+        return cls(lefts, width, height + GAP, room)
+
+
+def _legend_lines(rows: list[SheetRow], room: int) -> list[list[tuple[str, Color]]]:
+    """Name and colour of all that occurs in the rows, once, as many in a line as ``room`` px hold."""
+    found = {key: entry for row in rows for key, entry in row.legend.items()}
+    entries = [found[key] for key in sorted(found)]
+    longest = max([len(name) for name, _ in entries], default=0)
+    count = max(1, room // (SWATCH + 8 * longest))
+    return [entries[n : n + count] for n in range(0, len(entries), count)]
+
+
+class _Pen:
+    """Writes and draws on a sheet, in px from its upper left corner."""
+
+    def __init__(self, sheet: Image.Image, grid: _Grid):
+        self._sheet = sheet
+        self._grid = grid
+        self._draw = ImageDraw.Draw(sheet)
+
+    def write(
+        self,
+        x: int,
+        y: int,
+        text: str,
+        span: int,
+        *,
+        size: int,
+        color: Color = BLACK,
+        bold: bool = False,
+        anchor: str = "lm",
+    ) -> None:
+        """A line ``size`` px high; of one wider than ``span`` px only the end, which tells paths apart."""
+        font = _font(size, bold)
+        shown = text = printable(text)
+        while text and font.getlength(shown) > span:
+            text = text[1:]
+            shown = f"…{text}"
+        self._draw.text((x, y), shown, fill=color, font=font, anchor=anchor)
+
+    def draw_row(self, row: SheetRow, top: int) -> None:
+        """Each tile in the middle of its column, then the captions and the scale."""
+        grid = self._grid
+        bottom = top + max(tile.shape[0] for tile in row.tiles)
+        for left, tile in zip(grid.lefts, row.tiles, strict=True):
+            self._sheet.paste(Image.fromarray(tile), (left + (grid.width - tile.shape[1]) // 2, top))
+        for left, caption in zip(grid.lefts, row.captions, strict=False):
+            span = grid.room if len(row.captions) == 1 else grid.width
+            self.write(left, bottom + 10, caption, span, size=11, color=GREY)
+        if row.depth_range:
+            self.draw_scale(row.depth_range, grid.lefts[-1] + grid.width + GAP, top, bottom)
+
+    def draw_scale(self, metres: tuple[float, float], left: int, start: int, end: int) -> None:
+        """A scale of depths between two heights, the farthest at the top."""
+        near, far = metres
+        ramp = np.tile(np.linspace(far, near, end - start)[:, None], BAR)
+        self._sheet.paste(Image.fromarray(color_depth(ramp, metres)), (left, start))
+        self.write(left + BAR + 4, start + 6, f"{far:.3g} m", SCALE, size=11)
+        self.write(left + BAR + 4, end - 6, f"{near:.3g} m", SCALE, size=11)
+
+    def draw_legend(self, entries: list[tuple[str, Color]], y: int, step: int) -> None:
+        """One line of a legend, an entry every ``step`` px."""
+        for n, (name, color) in enumerate(entries):
+            x = MARGIN + n * step
+            self._draw.rectangle((x, y - 6, x + 20, y + 6), fill=color, outline=BLACK)
+            self.write(x + 28, y, name, step - SWATCH, size=12)
+
+
+@cache
+def _font(size: int, bold: bool) -> ImageFont.FreeTypeFont:
+    """matplotlib's own font, which has the letters of many languages."""
+    from matplotlib.font_manager import FontProperties, findfont  # not at start-up
+
+    weight = "bold" if bold else "normal"
+    return ImageFont.truetype(findfont(FontProperties(family="DejaVu Sans", weight=weight)), size)

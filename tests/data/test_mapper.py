@@ -9,13 +9,13 @@ from PIL import Image
 from tiny import tiny_config
 from trees import write
 
+from projects.LabelFreeMonitor.monitor import SingleViewDataset
 from revisit.data.images.reader import Picture, open_record
 from revisit.data.loading.loader import ResumableLoader
 from revisit.data.randomness import Stream, counter_rng
 from revisit.data.views.looks import LOOK_REGISTRY
 from revisit.data.views.mapper import ViewMapper
 from revisit.data.views.resampling import crop_and_reduce, crop_and_resize
-from revisit.evaluation.features import SingleViewDataset
 
 NAMES = ("anchor", "positive", "small")
 

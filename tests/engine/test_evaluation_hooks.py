@@ -11,25 +11,26 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 from runs import assert_numbers_are_explained, assert_same, load, run, run_config, train, train_for_module
+from tiny import tiny_config
 from trees import refusal, refused
 
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.run_folder import checkpoints_of_run
 from revisit.engine.config_checks import check_evaluation
 from revisit.engine.data_checks import inspect_evaluation
-from revisit.engine.evaluation_hooks import LabelFreeHistory, StartScores
+from revisit.engine.evaluation_hooks import StartScores
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.pretrain_trainer import PretrainTrainer
 from revisit.engine.setup import make_config
 from revisit.errors import UserError
-from revisit.evaluation.label_free import LabelFreeScores
+from revisit.evaluation.classifiers import NearestNeighbors
+from revisit.evaluation.linear_classifier import LinearClassifier
 from revisit.keys import Facts, resolve_auto_values
 from revisit.viz.curves import read_metrics
 
 from detectron2.utils.env import seed_all_rng
-from detectron2.utils.events import EventStorage, get_event_storage
+from detectron2.utils.events import get_event_storage
 
 LAST = 7
 OPTIONS = ("SOLVER.MAX_ITER", LAST + 1, "SOLVER.CHECKPOINT_PERIOD", 1, "SOLVER.CHECKPOINTS_KEPT", 0)
@@ -57,7 +58,7 @@ def final_score(output: Path) -> float:
     return json.loads((output / "evaluation.json").read_text())["knn_top1"]
 
 
-def test_every_evaluation_is_written_and_its_numbers_are_explained(whole):
+def test_evaluations_are_written_and_explained(whole):
     metrics = read_metrics(whole / "metrics.json")
     assert [iteration for iteration, _ in metrics["neighbor_stability"]] == EVALUATED[2:]
     for name in ("rankme", "alignment", "uniformity", "knn_top1"):
@@ -68,7 +69,7 @@ def test_every_evaluation_is_written_and_its_numbers_are_explained(whole):
 
 
 @pytest.mark.parametrize("iteration", [1, 2])  # with an evaluation or without
-def test_a_resumed_run_is_evaluated_as_if_it_had_never_stopped(toy_datasets, whole, tmp_path, iteration):
+def test_a_resumed_runs_evaluations_equal_the_whole_runs(toy_datasets, whole, tmp_path, iteration):
     shutil.copy(whole / f"model_{iteration:07d}.pth", tmp_path)
     train(tmp_path, *OPTIONS, *KNN, *MONITORED, resume=True)
     assert_same(*(load(folder / "model_final.pth") for folder in (whole, tmp_path)))
@@ -77,7 +78,7 @@ def test_a_resumed_run_is_evaluated_as_if_it_had_never_stopped(toy_datasets, who
         assert after[name] == [point for point in before[name] if point[0] > iteration]
 
 
-def test_evaluations_change_no_training_and_their_parts_not_each_other(toy_datasets, whole, tmp_path):
+def test_evaluations_change_neither_training_nor_each_other(toy_datasets, whole, tmp_path):
     train(tmp_path / "none", *OPTIONS, "TEST.EVAL_PERIOD", 0)
     train(tmp_path / "unlabelled", *OPTIONS, *MONITORED)
     for name in ("none", "unlabelled"):
@@ -88,7 +89,7 @@ def test_evaluations_change_no_training_and_their_parts_not_each_other(toy_datas
     assert not (tmp_path / "none/evaluation.json").exists()
 
 
-def test_the_message_of_a_failed_evaluation_names_the_network_and_the_way_on(toy_datasets, tmp_path, monkeypatch):
+def test_a_failed_evaluation_names_network_and_command(toy_datasets, tmp_path, monkeypatch):
     def test(cls, cfg, model, evaluators=None):
         raise UserError("a.png is unreadable")
 
@@ -97,7 +98,7 @@ def test_the_message_of_a_failed_evaluation_names_the_network_and_the_way_on(toy
     assert line.startswith("a.png is unreadable; ") and f"--eval-only --weights {network}" in line and network.is_file()
 
 
-def test_an_evaluation_that_fails_leaves_the_network_that_it_was_of(toy_datasets, tmp_path, monkeypatch):
+def test_a_failed_evaluation_saves_its_network(toy_datasets, tmp_path, monkeypatch):
     before_the_first_step = iter([{}])
 
     def test(cls, cfg, model, evaluators=None):
@@ -149,9 +150,7 @@ def scores() -> Iterator[dict[int, float | None]]:
     ("others", "best", "waited"),
     [({}, 3, 2), ({LAST: 31.0}, LAST, 0), ({1: 31.0}, 1, 3), ({3: nan, LAST: nan}, 1, 3)],
 )
-def test_the_first_of_the_best_evaluations_is_kept_and_no_run_resumes_from_it(
-    toy_datasets, tmp_path, scores, others, best, waited
-):
+def test_the_first_best_network_is_kept_not_resumed(toy_datasets, tmp_path, scores, others, best, waited):
     scores |= others
     train(tmp_path, *KEEPING)
     assert record(tmp_path) == {"score": "knn_top1", "value": scores[best], "iteration": best, "waited": waited}
@@ -183,7 +182,6 @@ def chosen(toy_root, tmp_path_factory) -> Path:
         return train_for_module(toy_root, tmp_path_factory.mktemp("chosen"), *KEEPING)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the killed run's open files
 @pytest.mark.parametrize(
     ("when", "names", "period"),
     [
@@ -192,9 +190,7 @@ def chosen(toy_root, tmp_path_factory) -> Path:
         *((3, ("model_0000003",), 1), (LAST, ("model_final",), 3)),
     ],
 )
-def test_a_run_killed_in_an_evaluation_or_the_writing_after_it_chooses_the_same(
-    toy_datasets, chosen, tmp_path, scores, when, names, period
-):
+def test_a_run_killed_while_evaluating_chooses_the_same(toy_datasets, chosen, tmp_path, scores, when, names, period):
     options = (*KEEPING, "SOLVER.CHECKPOINT_PERIOD", period)
     scores[when] = scores[when] if names else None
     with killed_in_writing(when, *names):
@@ -206,7 +202,7 @@ def test_a_run_killed_in_an_evaluation_or_the_writing_after_it_chooses_the_same(
         assert_same(*(load(folder / f"{name}.pth") for folder in (chosen, tmp_path)))
 
 
-def test_a_run_out_of_patience_ends_with_its_result_and_resumes_to_nothing(toy_datasets, tmp_path, scores, caplog):
+def test_a_run_out_of_patience_ends_for_good(toy_datasets, tmp_path, scores, caplog):
     scores[3] = 9.0  # worse than iteration 1
     with caplog.at_level(logging.INFO):
         ended = train(tmp_path, *PATIENT)
@@ -224,13 +220,12 @@ def test_a_run_out_of_patience_ends_with_its_result_and_resumes_to_nothing(toy_d
     assert load(tmp_path / "model_final.pth")["iteration"] == LAST and record(tmp_path)["iteration"] == LAST
 
 
-def test_patience_ends_a_run_even_an_iteration_before_its_last(toy_datasets, tmp_path, scores):
+def test_patience_ends_a_run_one_iteration_early(toy_datasets, tmp_path, scores):
     scores |= {3: 31.0, 5: 9.0}
     assert train(tmp_path, *PATIENT, "SOLVER.MAX_ITER", LAST).iter == 5
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_scores_of_an_earlier_network_are_not_taken_for_those_of_a_run_that_went_on(toy_datasets, tmp_path, scores):
+def test_a_continued_run_drops_its_earlier_results(toy_datasets, tmp_path, scores):
     train(tmp_path, *KEEPING, "SOLVER.MAX_ITER", 2)
     assert final_score(tmp_path) == 10
     scores[3] = None
@@ -239,9 +234,7 @@ def test_scores_of_an_earlier_network_are_not_taken_for_those_of_a_run_that_went
     assert not (tmp_path / "evaluation.json").exists()
 
 
-def test_a_best_checkpoint_that_is_another_is_said_and_the_rest_chosen_among(
-    toy_datasets, chosen, tmp_path, scores, caplog
-):
+def test_a_foreign_best_checkpoint_is_warned_of(toy_datasets, chosen, tmp_path, scores, caplog):
     output = shutil.copytree(chosen, tmp_path / "run")
     for name in ("model_final", f"model_{LAST:07d}"):
         (output / f"{name}.pth").unlink()
@@ -268,7 +261,7 @@ def test_a_best_network_has_the_score_on_record(toy_datasets, tmp_path):
     assert FinetuneTrainer.evaluate(cfg, resume=False)["depth"]["rmse"] == best["value"]
 
 
-def test_a_full_disk_leaves_the_record_as_it_was(toy_datasets, tmp_path, scores, monkeypatch, caplog):
+def test_a_full_disk_leaves_the_record_unchanged(toy_datasets, tmp_path, scores, monkeypatch, caplog):
     save = RevisitCheckpointer.save
 
     def full(self, name: str, **facts: object) -> None:
@@ -285,44 +278,13 @@ def test_a_full_disk_leaves_the_record_as_it_was(toy_datasets, tmp_path, scores,
 # Without labels.
 
 
-def test_other_images_are_compared_among_themselves_alone_and_not_with_the_start(toy_datasets, whole, tmp_path, caplog):
+def test_other_monitored_images_start_a_new_comparison(toy_datasets, whole, tmp_path, caplog):
     shutil.copy(whole / "model_0000002.pth", tmp_path)
     with caplog.at_level(logging.INFO):
         train(tmp_path, *OPTIONS, *KNN, *MONITORED, "MONITOR.MAX_IMAGES", 30, resume=True)
     assert "MONITOR.IMAGES are others than before" in caplog.text
     assert "is another than at the first step" in caplog.text and "training has taken" not in caplog.text
     assert [iteration for iteration, _ in read_metrics(tmp_path / "metrics.json")["neighbor_stability"]] == [5, LAST]
-
-
-FLAT = [(30, 0.2, -1.0), (31, 0.2, -1.0), (30.5, 0.205, -1.02), (30, 0.2, -1.05)]
-
-
-@pytest.mark.parametrize(
-    ("values", "advised_after"),
-    [
-        ([(10, 0.5, -0.3), (20, 0.3, -0.5), *FLAT, *FLAT], [6]),  # once
-        (FLAT[:3], []),  # too few
-        ([(31.6, 0.2, -1.0), *FLAT[1:]], []),  # RankMe by 5.3 %
-        ([(30, 0.216, -1.0), *FLAT[1:]], []),  # alignment by 8 %
-        ([(30, 0.2, -1.08), (30, 0.2, -1.0), *FLAT[2:]], []),  # uniformity by 8 %
-        ([(nan, 0.2, -1.0), *FLAT[1:]], []),
-    ],
-)
-def test_advice_comes_once_when_four_evaluations_lie_within_five_percent(caplog, values, advised_after):
-    """Of a run that stops after each evaluation."""
-    how = ([{"count": 60}], {"size": 32})
-    hook, advised = LabelFreeHistory(*how), []
-    for number, scores in enumerate(values, start=1):
-        resumed = LabelFreeHistory(*how)
-        resumed.load_state_dict(hook.state_dict())
-        hook = resumed
-        results = SimpleNamespace(label_free=LabelFreeScores(*scores, torch.zeros(60, 5)))
-        hook.trainer = SimpleNamespace(storage=EventStorage(), is_evaluated=True, results=results)
-        with caplog.at_level(logging.INFO):
-            hook.after_step()
-        advised += [number] * ("the curves without labels have flattened" in caplog.text)
-        caplog.clear()
-    assert advised == advised_after
 
 
 UNLABELLED = (*MONITORED, "DATASETS.TEST", "()", "KNN_EVAL.BANK", "", "KNN_EVAL.LINEAR", "False")
@@ -336,7 +298,7 @@ UNLABELLED = (*MONITORED, "DATASETS.TEST", "()", "KNN_EVAL.BANK", "", "KNN_EVAL.
         (("MONITOR.IMAGES", "folder:/nowhere"), "/nowhere"),
     ],
 )
-def test_a_monitor_alone_is_something_to_evaluate_if_it_has_enough_images(toy_datasets, options, key):
+def test_a_monitor_alone_needs_enough_images(toy_datasets, options, key):
     cfg = make_config("configs/toy/pretrain.yaml", UNLABELLED)
     check_evaluation(cfg, eval_only=True)
     inspect_evaluation(cfg)
@@ -347,7 +309,7 @@ def test_a_monitor_alone_is_something_to_evaluate_if_it_has_enough_images(toy_da
 # The start.
 
 
-def test_the_scores_of_iteration_0_are_those_of_the_weights_that_it_began_with(toy_datasets, whole, tmp_path):
+def test_iteration_0_has_the_scores_of_initial_weights(toy_datasets, whole, tmp_path):
     cfg = run_config(tmp_path, *OPTIONS, *KNN, *MONITORED)
     seed_all_rng(cfg.SEED)  # as tools/train_net.py does
     PretrainTrainer.evaluate(cfg, resume=False)
@@ -368,10 +330,9 @@ def test_the_scores_of_iteration_0_are_those_of_the_weights_that_it_began_with(t
         ({"knn_top1": 30.0, "linear_top1": 60.0}, 100, [], "knn_top1 from 30.00 to 30.00 %, linear_top1 from 41.00"),
     ],
 )
-def test_scores_below_the_start_are_warned_of_and_half_time_and_the_end_say_what_changed(
-    caplog, now, done, warnings, change
-):
-    hook = StartScores({}, period=30)
+def test_scores_below_the_start_are_warned_of(caplog, now, done, warnings, change):
+    cfg = tiny_config(*KNN, "KNN_EVAL.LINEAR", True)
+    hook = StartScores([NearestNeighbors(cfg), LinearClassifier(cfg)], period=30)
     hook.load_state_dict(hook.state_dict() | {"start": {"knn_top1": 30.0, "linear_top1": 41.0}})
     hook.trainer = SimpleNamespace(
         is_last_step=done == 100, iter=done - 1, max_iter=100, is_evaluated=True, results=now

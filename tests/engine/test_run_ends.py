@@ -47,7 +47,7 @@ def untouched(toy_root, tmp_path_factory) -> dict:
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 75), ("SIGUSR1", 75), ("SIGINT", 130)])
-def test_a_signal_ends_the_run_after_its_step_and_the_run_resumes(toy_datasets, untouched, tmp_path, name, code):
+def test_a_signal_ends_the_run_after_its_step(toy_datasets, untouched, tmp_path, name, code):
     handlers = [signal.getsignal(number) for number in STOP_SIGNALS]
     message = f"stopped by {name} after iteration {SIGNALLED}, .* --resume continues"
     with pytest.raises(StoppedRunError, match=message) as caught:
@@ -65,7 +65,7 @@ def test_a_second_ctrl_c_stops_at_once(toy_datasets, tmp_path):
     assert not list(tmp_path.glob("model_*"))
 
 
-def test_a_signal_in_the_last_step_lets_the_run_end(toy_datasets, tmp_path):
+def test_a_signal_in_the_last_step_is_ignored(toy_datasets, tmp_path):
     train(tmp_path, "SOLVER.MAX_ITER", SIGNALLED + 1, hook=Signal(signal.SIGTERM))
     assert (tmp_path / "model_final.pth").exists()
 
@@ -77,7 +77,7 @@ def test_a_signal_after_the_training_changes_nothing(toy_root, tmp_path):
     assert "Total training time" in run(f"{command} SOLVER.MAX_ITER 1", toy_root)
 
 
-def test_ctrl_c_counts_for_more_than_what_a_scheduler_sends():
+def test_ctrl_c_wins_over_a_schedulers_signal():
     with StopSignals() as signals:
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -112,7 +112,7 @@ run_command(main)
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 75), ("SIGINT", 130)])
-def test_a_signal_ends_a_run_whose_loader_hangs_with_its_code_and_line(toy_root, tmp_path, name, code):
+def test_a_signal_ends_a_run_whose_loader_hangs(toy_root, tmp_path, name, code):
     (tmp_path / "hanging.py").write_text(HANGING)
     text = run(f"python {tmp_path}/hanging.py {name}", toy_root, expect=code)
     assert text == (
@@ -126,7 +126,7 @@ def train_each(runs: dict[Path, dict]) -> None:
         train(output, *OPTIONS, **how)
 
 
-def test_a_signal_to_one_process_of_two_ends_both_within_two_steps_and_loses_nothing(toy_datasets, tmp_path):
+def test_a_signal_to_one_process_ends_both(toy_datasets, tmp_path):
     """While random rows still fill the queue, which must be the same ones in both processes and after the resume."""
     stopped, untouched = tmp_path / "stopped", tmp_path / "untouched"
     with pytest.raises(StoppedRunError, match="stopped by SIGUSR1"):
@@ -167,13 +167,13 @@ sys.exit(3)
 """
 
 
-def test_workers_leave_signals_to_the_training_process_and_end_with_it(toy_root, tmp_path):
+def test_workers_ignore_signals_and_end_with_training(toy_root, tmp_path):
     """Both when they have just been forked and when all are at work."""
     (tmp_path / "workers.py").write_text(WORKERS)
     assert run(f"python {tmp_path}/workers.py", toy_root, expect=3) == "alive\n"
 
 
-def test_a_worker_that_is_told_to_end_before_it_has_started_ends(monkeypatch):
+def test_a_worker_ended_before_its_start_ends(monkeypatch):
     start = multiprocessing.Process.start
 
     def start_and_end(process: multiprocessing.Process) -> None:
@@ -186,7 +186,7 @@ def test_a_worker_that_is_told_to_end_before_it_has_started_ends(monkeypatch):
     iter(SignalSafeLoader(range(10), num_workers=1))
 
 
-def test_a_signal_while_workers_are_started_reaches_the_training_process_once(monkeypatch):
+def test_a_signal_while_workers_start_arrives_once(monkeypatch):
     heard, start = [], multiprocessing.Process.start
 
     def start_and_signal(process: multiprocessing.Process) -> None:
@@ -221,7 +221,7 @@ def fail_on_one_rank(error: Exception) -> None:
         (UserError("rank 1 cannot read its images"), UserError, "^rank 1 cannot read its images$"),
     ],
 )
-def test_what_one_process_raises_ends_all_with_its_message(error, raised, message):
+def test_one_processs_error_ends_all_with_its_message(error, raised, message):
     with pytest.raises(raised, match=f"(?s){message}"):
         launch_forks(fail_on_one_rank, 2, error)
 

@@ -45,7 +45,7 @@ def refusal(folder: Path) -> str:
     return str(caught.value)
 
 
-def test_the_run_of_a_living_process_is_refused_by_name_and_a_killed_ones_is_taken_over(owner, tmp_path):
+def test_a_living_runs_folder_is_refused(owner, tmp_path):
     assert f"process {owner.pid} on " in refusal(tmp_path)
     owner.kill()
     owner.join()
@@ -56,7 +56,7 @@ def test_the_run_of_a_living_process_is_refused_by_name_and_a_killed_ones_is_tak
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_on_another_machine_is_refused_with_the_file_to_delete(tmp_path):
+def test_another_machines_run_is_refused_with_its_file(tmp_path):
     write_record(tmp_path)
     for _ in range(2):
         message = refusal(tmp_path)
@@ -67,7 +67,7 @@ def test_a_run_on_another_machine_is_refused_with_the_file_to_delete(tmp_path):
 
 
 @pytest.mark.parametrize(("record", "job"), [("{", ""), ("[]", ""), (None, "17")])
-def test_a_record_that_was_cut_short_or_is_of_the_same_job_is_in_nobodys_way(monkeypatch, tmp_path, record, job):
+def test_a_torn_or_same_jobs_record_is_ignored(monkeypatch, tmp_path, record, job):
     """SLURM starts a job again on another node only when the first one is gone."""
     monkeypatch.setenv("SLURM_JOB_ID", job)
     write_record(tmp_path, job="17")
@@ -77,7 +77,7 @@ def test_a_record_that_was_cut_short_or_is_of_the_same_job_is_in_nobodys_way(mon
         check_owner(tmp_path)
 
 
-def test_who_lost_the_folder_learns_it_and_leaves_the_next_owners_record(tmp_path):
+def test_a_lost_folder_is_noticed_and_left_alone(tmp_path):
     with run_lock(tmp_path / "run"):
         shutil.move(tmp_path / "run", tmp_path / "elsewhere")
         refused(FILE, check_owner, tmp_path / "run")
@@ -88,12 +88,12 @@ def test_who_lost_the_folder_learns_it_and_leaves_the_next_owners_record(tmp_pat
     check_owner(tmp_path / "run")  # nobody here holds it
 
 
-def test_a_folder_that_cannot_be_made_ends_in_one_line(tmp_path):
+def test_an_impossible_folder_ends_in_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     assert "file/run" in refusal(tmp_path / "file/run")
 
 
-def test_a_training_is_refused_in_the_folder_of_another_and_an_evaluation_is_not(toy_root, tmp_path):
+def test_a_locked_folder_allows_evaluation_but_no_training(toy_root, tmp_path):
     options = f"--config-file configs/toy/pretrain.yaml OUTPUT_DIR {tmp_path} {TINY}"
     with run_lock(tmp_path):
         files = set(os.listdir(tmp_path))
@@ -102,7 +102,7 @@ def test_a_training_is_refused_in_the_folder_of_another_and_an_evaluation_is_not
         run(f"python tools/train_net.py --eval-only {options}", toy_root)
 
 
-def test_a_folder_that_vanishes_ends_the_run_in_one_line(toy_root, tmp_path):
+def test_a_vanished_folder_ends_in_one_line(toy_root, tmp_path):
     """At its next checkpoint; what cannot be written before is said in a line each."""
     imports = "IMPORTS \"('projects.ToyScenes', 'tests.engine.vanishing')\""
     options = f"{imports} OUTPUT_DIR {tmp_path}/run {TINY} SOLVER.MAX_ITER 50 TEST.EVAL_PERIOD 5"

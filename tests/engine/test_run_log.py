@@ -21,7 +21,7 @@ def kept(name: str, *messages: str, level: int = logging.INFO) -> list[str]:
         "copypaste: AP,AP50,AP75",
     ],
 )
-def test_what_a_runs_own_lines_say_is_left_out(message):
+def test_what_own_lines_say_is_left_out(message):
     assert kept("detectron2.data.build", message) == []
     assert kept("revisit.engine.trainer", message) == [message]
 

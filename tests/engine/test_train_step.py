@@ -48,7 +48,7 @@ def steps(*options: object, channels_last: bool = False, **how: object) -> dict:
         ((), {"channels_last": True}, 1e-4),
     ],
 )
-def test_the_batch_in_parts_or_in_another_layout_changes_nothing_beyond_rounding(options, how, rtol):
+def test_parts_and_layout_change_nothing_beyond_rounding(options, how, rtol):
     plain, other = steps(*options), steps(*options, **how)
     assert other["losses"] == pytest.approx(plain["losses"], rel=rtol)
     for name, value in plain["model"].items():
@@ -67,7 +67,7 @@ def test_bfloat16_steps_stay_close_and_keep_float32_weights():
     assert ((keys * rough).sum(dim=1) > 0.999).all()
 
 
-def test_float16_scales_the_loss_skips_an_overflow_and_saves_the_scale():
+def test_float16_skips_an_overflow_and_saves_its_scale():
     model = tiny_model()
     optimizer = sgd(model)
     step = TrainStep(model, [random_views(BATCH, small=24)] * 3, optimizer, precision=torch.float16)
@@ -87,7 +87,7 @@ def test_float16_scales_the_loss_skips_an_overflow_and_saves_the_scale():
 
 
 @pytest.mark.parametrize("precision", [None, torch.float16])
-def test_a_checkpoint_does_not_say_how_a_step_is_computed(precision):
+def test_a_checkpoint_leaves_the_steps_computation_open(precision):
     """One from before steps were fused, from a run that clips gradients, or from one in another precision."""
     model = tiny_model()
     plain, fused = sgd(model), sgd(model, fused=True)
@@ -95,7 +95,7 @@ def test_a_checkpoint_does_not_say_how_a_step_is_computed(precision):
     assert fused.param_groups[0]["fused"] is True
 
 
-def test_a_parameters_state_is_laid_out_as_the_parameter_is_now():
+def test_optimiser_state_takes_the_parameters_layout():
     """A fused step takes what lies at one place of memory for what belongs together."""
     conv = torch.nn.Conv2d(3, 8, 3, bias=False)
     before = TrainStep(conv, [], sgd(conv, momentum=0.9))
@@ -110,7 +110,7 @@ def test_a_parameters_state_is_laid_out_as_the_parameter_is_now():
     assert torch.allclose(conv.weight.detach(), start - 0.05 * 0.9 * momentum)
 
 
-def test_batches_are_split_in_order_and_leave_their_reports_out():
+def test_batches_are_split_in_order_without_reports():
     assert split_batch(list("abcdef"), 3) == [["a", "b"], ["c", "d"], ["e", "f"]]
     views = {**random_views(4), "read_errors": ["x"], "num_fallbacks": 1}
     first, second = split_batch(views, 2)
@@ -136,7 +136,7 @@ def test_waiting_for_data_leaves_out_what_the_device_does(monkeypatch):
     assert torch.equal(step.last_batch["small"], small + 1)
 
 
-def test_what_a_step_draws_is_named_by_the_seed_the_stream_the_iteration_and_the_process(monkeypatch):
+def test_a_steps_randomness_depends_on_seed_and_counters(monkeypatch):
     class Draw(torch.nn.Linear):
         def forward(self, batch: dict) -> dict:
             self.drawn = torch.rand(3)
@@ -150,7 +150,7 @@ def test_what_a_step_draws_is_named_by_the_seed_the_stream_the_iteration_and_the
     assert torch.equal(model.drawn, torch.rand(3, generator=torch.Generator().manual_seed(int(words[2]))))
 
 
-def test_losses_gathered_every_few_steps_are_the_same_losses():
+def test_losses_gathered_late_are_the_same():
     def run(period: int, count: int) -> tuple[dict, list[int]]:
         model = tiny_model("SOLVER.METRICS_PERIOD", period)
         batches = [random_views(BATCH, small=24, seed=n) for n in range(count)]
@@ -185,9 +185,7 @@ class Diverge(HookBase):
 
 
 @pytest.mark.parametrize(("iteration", "last", "period"), [(5, 8, 1), (4, 8, 100), (4, 6, 100)])
-def test_the_run_stops_with_the_first_bad_iteration_and_leaves_views_names_and_checkpoints(
-    toy_datasets, tmp_path, monkeypatch, iteration, last, period
-):
+def test_a_non_finite_loss_stops_with_its_views(toy_datasets, tmp_path, monkeypatch, iteration, last, period):
     """Also where losses are read every few steps: before a checkpoint, or at the end."""
     monkeypatch.setattr(PretrainTrainer, "test", lambda *_: pytest.fail("evaluated"))
     options = ("SOLVER.MAX_ITER", last, "SOLVER.CHECKPOINT_PERIOD", 2, "SOLVER.METRICS_PERIOD", period)
@@ -207,7 +205,7 @@ def train_two(output: Path) -> None:
     train(output, "SOLVER.MAX_ITER", 8, "SOLVER.CHECKPOINT_PERIOD", 2, hook=Diverge(3, rank=1))
 
 
-def test_only_the_process_with_the_loss_shows_its_views_and_all_stop(toy_datasets, tmp_path):
+def test_one_processs_non_finite_loss_stops_all(toy_datasets, tmp_path):
     refused("loss of iteration 3 is not finite", launch_forks, train_two, 2, tmp_path)
     pictures = sorted(path.name for path in (tmp_path / "non_finite").iterdir())
     assert pictures == ["iteration_0000003_process_1.txt", "iteration_0000003_process_1_1.png"]

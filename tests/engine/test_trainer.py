@@ -49,7 +49,7 @@ def test_a_detector_that_diverges_ends_in_one_line(words, raised, toy_datasets, 
         train(tmp_path)
 
 
-def test_checkpoint_of_step_i_holds_the_keys_and_momentum_encoder_of_step_i(whole):
+def test_a_checkpoint_holds_one_moment(whole):
     saved = [load(whole / f"model_{i:07d}.pth")["model"] for i in range(4)]
     for i, state in enumerate(saved[:3]):
         assert state["queue.num_enqueued"] == 8 * (i + 1)
@@ -61,7 +61,7 @@ def test_checkpoint_of_step_i_holds_the_keys_and_momentum_encoder_of_step_i(whol
         assert torch.allclose(after[f"momentum_backbone.{name}"], expected, atol=1e-7)
 
 
-def test_a_run_has_its_flags_its_seed_and_the_documented_metrics(whole):
+def test_a_run_has_flags_seed_and_documented_metrics(whole):
     checkpoint = load(whole / "model_final.pth")  # without unpickling
     assert checkpoint["flags"]["MODEL.RESNETS.DEPTH"] == 18 and checkpoint["trainer"]["config"]["SEED"] == 7
     assert "optimizer" in checkpoint["trainer"]["_trainer"]
@@ -73,7 +73,7 @@ def test_a_run_has_its_flags_its_seed_and_the_documented_metrics(whole):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_resumed_run_ends_bit_identical_and_l_nn_joins_after_the_warm_up(toy_datasets, whole, tmp_path, workers):
+def test_a_resumed_run_ends_bit_identical(toy_datasets, whole, tmp_path, workers):
     """Interrupted inside an epoch, and with another number of workers than the whole run."""
     resumed = assert_resumes(whole, tmp_path / "parts", 4, *OPTIONS, "DATALOADER.NUM_WORKERS", workers)
     assert [iteration for _, iteration in resumed.storage.history("loss_nn").values()] == [7, 8, 9]
@@ -128,9 +128,14 @@ def test_a_resumed_finetuning_ends_bit_identical(toy_datasets, tmp_path, task):
         ("MODEL.META_ARCHITECTURE", "MoCo", "queue.features"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name_although_it_is_accepted(toy_datasets, whole, key, value, message):
+def test_an_accepted_tensor_of_another_shape_is_refused(toy_datasets, whole, key, value, message):
     trainer = PretrainTrainer(run_config(whole, *OPTIONS, key, value))
     refused(message, trainer.resume_or_load, accepted=[key])
+
+
+def test_a_trainer_opens_no_metrics_before_training(toy_datasets, tmp_path):
+    PretrainTrainer(run_config(tmp_path))
+    assert not (tmp_path / "metrics.json").exists()
 
 
 def test_resuming_a_finished_run_trains_nothing(toy_datasets, whole):
@@ -145,9 +150,7 @@ def storage():
         yield storage
 
 
-def test_an_unreadable_file_is_named_once_and_the_run_stops_when_more_than_one_percent_of_the_reads_fail(
-    storage, caplog
-):
+def test_too_many_unreadable_files_stop_a_run(storage, caplog):
     hook = ReadErrors(global_batch=500, iterations_per_epoch=20)
     hook.observe(["x.jpg: bad"] * 10)
     hook.observe([])  # 10 of 1010: less than one percent
@@ -162,7 +165,7 @@ def test_an_unreadable_file_is_named_once_and_the_run_stops_when_more_than_one_p
 
 
 @pytest.mark.parametrize(("waiting", "hints"), [(0.9, 1), (0.0, 0)])
-def test_a_run_that_waits_for_data_says_once_what_to_do(caplog, waiting, hints):
+def test_waiting_for_data_is_hinted_at_once(caplog, waiting, hints):
     hook = Throughput(global_batch=32, num_workers=1)
     with EventStorage(0) as storage, caplog.at_level(logging.WARNING):
         for iteration in range(60):
@@ -176,7 +179,7 @@ def test_a_run_that_waits_for_data_says_once_what_to_do(caplog, waiting, hints):
 
 
 @pytest.mark.parametrize(("spread", "warnings"), [(0.01, 1), (0.3, 0)])
-def test_a_collapse_is_reported_once_and_a_healthy_run_never_is(storage, caplog, spread, warnings):
+def test_a_collapse_is_warned_of_once(storage, caplog, spread, warnings):
     hook = CollapseAlarm()
     for iteration in range(2 * CollapseAlarm.WINDOW):
         hook.trainer = SimpleNamespace(iter=iteration, start_iter=0, storage=storage)
@@ -186,7 +189,7 @@ def test_a_collapse_is_reported_once_and_a_healthy_run_never_is(storage, caplog,
     assert len([record for record in caplog.records if "collapse" in record.message]) == warnings
 
 
-def test_a_line_of_progress_follows_the_first_steps_and_every_twentieth_once(monkeypatch):
+def test_progress_is_printed_early_and_every_20_steps(monkeypatch):
     lines = []
     monkeypatch.setattr(CommonMetricPrinter, "write", lambda printer: lines.append(hook.trainer.iter))
     hook = Writers([CommonMetricPrinter(100)])

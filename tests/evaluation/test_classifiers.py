@@ -9,8 +9,9 @@ from sklearn.preprocessing import StandardScaler
 from tiny import tiny_config, tiny_model
 from torch.nn.functional import normalize as unit
 
-from revisit.evaluation.classifiers import fit_linear, knn_classify, top1
+from revisit.evaluation.classifiers import knn_classify, top1
 from revisit.evaluation.features import Features, center_crop, extractor
+from revisit.evaluation.linear_classifier import fit_linear
 
 
 @pytest.mark.parametrize("temperature", [0.1, 0.005])  # exp(1 / 0.005) is beyond float32
@@ -33,7 +34,7 @@ def test_top1_is_a_percentage():
     assert top1(partial(knn_classify, bank, k=1, temperature=0.1), test) == pytest.approx(75.0)
 
 
-def test_the_linear_classifier_is_scikit_learns_on_standardised_features_and_leaves_them_as_they_were():
+def test_the_linear_classifier_equals_scikit_learns():
     generator = torch.Generator().manual_seed(0)
     centres, labels = torch.randn(3, 8, generator=generator), torch.arange(2600) % 3
     rows = unit(centres[labels] + 2 * torch.randn(2600, 8, generator=generator))
@@ -54,7 +55,7 @@ def test_center_crop_takes_the_middle_seven_eighths():
     assert center_crop(image, 56)[:, 0].max() == 0
 
 
-def test_features_come_in_the_order_of_the_data_set(toy_datasets):
+def test_features_keep_the_data_sets_order(toy_datasets):
     model = tiny_model().eval()
     features = extractor(tiny_config("KNN_EVAL.IMAGE_SIZE", 32), model)("toy_objects_heldout")
     assert features.rows.shape == (15, 64) and features.rows.dtype == torch.float32
@@ -66,6 +67,6 @@ def test_features_come_in_the_order_of_the_data_set(toy_datasets):
     assert not model.training
 
 
-def test_the_centre_of_an_image_is_224_of_256():
+def test_the_centre_crop_is_224_of_256():
     image = np.random.default_rng(0).integers(0, 256, (256, 300, 3), dtype=np.uint8)
     np.testing.assert_array_equal(center_crop(image, 224), image[16:240, 38:262])

@@ -111,7 +111,7 @@ def test_yolo_labels_are_scored_as_they_are_now(tmp_path):
             assert not MetadataCatalog.get(name).get("json_file")
 
 
-def test_coco_evaluation_knows_classes_by_their_names_and_mends_what_files_lack(tmp_path):
+def test_coco_classes_are_matched_by_name(tmp_path):
     """The test file has the network's classes the other way round, without a rare one, areas and sizes, ids from 0."""
     Image.new("RGB", (100, 100)).save(tmp_path / "1.jpg")
     boxes = {"dog": (2, [8, 8, 32, 32]), "cat": (1, [60, 8, 30, 32])}
@@ -134,7 +134,7 @@ def test_coco_evaluation_knows_classes_by_their_names_and_mends_what_files_lack(
 
 
 @pytest.mark.parametrize("masks", [False, True])
-def test_a_network_that_finds_nothing_has_ap_0_of_all_that_has_truth(masks, tmp_path):
+def test_a_network_that_finds_nothing_has_ap_0(masks, tmp_path):
     """A dog of 40 x 40 px, of medium size, and no cat: classes and sizes without truth stay without a score."""
     Image.new("RGB", (100, 100)).save(tmp_path / "1.jpg")
     outline = [8, 8, 48, 8, 48, 48, 8, 48]
@@ -156,7 +156,7 @@ def test_a_network_that_finds_nothing_has_ap_0_of_all_that_has_truth(masks, tmp_
 
 @pytest.mark.parametrize("asked", [50, 100, 150])
 @pytest.mark.parametrize("network", ["GeneralizedRCNN", "RetinaNet"])
-def test_as_many_detections_count_as_are_asked_for_and_at_least_100(asked, network, tmp_path):
+def test_at_least_100_detections_of_an_image_count(asked, network, tmp_path):
     """150 objects, all found, with equal scores: with 100 detections recall ends at 2/3, over 67 of the 101 recalls."""
     Image.new("RGB", (300, 100)).save(tmp_path / "1.jpg")
     boxes = [[20 * (n % 15), 10 * (n // 15), 14, 8] for n in range(150)]
@@ -182,7 +182,7 @@ def test_voc_ap_of_nothing_is_0(tmp_path, monkeypatch):
     assert evaluate_voc(tmp_path)["bbox"] == {"AP": 0, "AP50": 0, "AP75": 0}
 
 
-def test_a_voc_tree_that_cannot_be_scored_against_is_refused_before_the_training(tmp_path):
+def test_an_unscorable_voc_tree_is_refused_before_training(tmp_path):
     write_voc(tmp_path)
     check_voc_truth("voc", tmp_path, "test", ["cat", "dog"])
     file = tmp_path / "Annotations/000002.xml"

@@ -10,14 +10,14 @@ from revisit.engine.setup import make_config
 from revisit.evaluation.main_score import find_score, is_better
 
 
-def test_the_score_is_that_of_the_first_test_set():
+def test_the_main_score_is_the_first_sets():
     cfg = make_config("configs/toy/detection.yaml", ["DATASETS.TEST", "('a','b')"])
     assert find_score(cfg, {"b/bbox/AP": 1.0, "a/bbox/AP": 2.0}) == 2
     refused("no bbox/AP in the evaluation of a: .* b/bbox/AP", find_score, cfg, {"b/bbox/AP": 1.0})
 
 
 @given(st.floats(), st.floats())
-def test_an_error_is_better_for_being_lower_and_any_value_than_an_undefined_one(one, other):
+def test_lower_errors_are_better_and_undefined_values_never(one, other):
     for score, sign in (("depth/rmse", -1), ("depth/absrel", -1), ("depth/delta1", 1), ("bbox/AP", 1)):
         if isnan(one):
             assert not is_better(score, one, other)

@@ -74,7 +74,7 @@ def test_percentages_are_those_counted_by_hand(tmp_path):
     assert json.loads(json.dumps(results, allow_nan=False)) == results
 
 
-def test_classes_return_to_the_size_of_the_file_by_opencvs_nearest_pixel(tmp_path):
+def test_classes_are_resized_by_opencvs_nearest_pixel(tmp_path):
     rng = np.random.default_rng(0)
     predicted, truth = rng.integers(0, 3, (6, 5)), rng.choice([0, 1, 2, 255], (7, 11))
     record = labels(tmp_path / "a.png", truth.tolist()) | {"height": 6, "width": 5, "file_size": (7, 11)}
@@ -87,7 +87,7 @@ def test_classes_return_to_the_size_of_the_file_by_opencvs_nearest_pixel(tmp_pat
         found.process([{**record, "file_size": (6, 5)}], [logits(predicted.tolist(), 3)])
 
 
-def test_ids_that_start_at_1_are_shifted_and_0_counts_nowhere(tmp_path):
+def test_ids_from_1_are_shifted_and_0_ignored(tmp_path):
     found = segmentation("seg_nyud", ["wall", "floor", "bed"], offset=1)
     found.process([labels(tmp_path / "a.png", [[0, 1, 2, 3]])], [logits([[2, 0, 1, 2]], 3)])
     results = found.evaluate()["sem_seg"]
@@ -95,7 +95,7 @@ def test_ids_that_start_at_1_are_shifted_and_0_counts_nowhere(tmp_path):
     assert results["IoU-bed"] == 100  # the void pixel predicted as a bed is no mistake
 
 
-def test_ids_of_a_palette_file_are_its_indices_and_classes_of_one_name_keep_their_own_numbers(tmp_path):
+def test_palette_ids_are_indices_and_equal_names_numbered(tmp_path):
     found = segmentation("seg_palette", ["other", "a/b - c%", "other"])
     record = labels(tmp_path / "a.png", [[0, 1, 2, 2, 255]])
     image = Image.fromarray(np.array([[0, 1, 2, 2, 255]], np.uint8), mode="P")
@@ -118,7 +118,7 @@ def test_errors_of_depth_are_those_computed_by_hand(tmp_path):
     assert results == pytest.approx({"rmse": rmse, "absrel": absrel, "delta1": 25, "delta2": 50, "delta3": 50})
 
 
-def test_an_estimate_on_the_bound_is_not_within_it_and_those_that_are_not_positive_count_as_almost_nothing(tmp_path):
+def test_depth_bounds_are_open_and_negative_depths_clipped(tmp_path):
     results = depth_of((metres(tmp_path / "a.npy", [[4, 5, 4]]), depths([[5, 4, 4.99]])))
     assert results["delta1"] == pytest.approx(100 / 3)
     results = depth_of((metres(tmp_path / "a.npy", [[3, 4]]), depths([[-100, 0]])))
@@ -161,7 +161,7 @@ def test_a_truth_of_void_alone_is_refused(evaluator, num_images):
     refused(expected, found.evaluate)
 
 
-def test_a_prediction_of_another_size_is_a_defect_and_a_truth_of_another_than_its_image_is_named(evaluator):
+def test_another_size_of_prediction_or_truth_is_refused(evaluator):
     found, record, right, _, _ = evaluator
     turned = {name: values.transpose(-1, -2) for name, values in right.items()}
     with pytest.raises(AssertionError, match=r"a.(png|npy): prediction \((2, )?2, 1\), expected \((2, )?1, 2\)"):
@@ -186,6 +186,6 @@ def evaluate_shares(folder: Path) -> list:
     return results
 
 
-def test_two_processes_with_unequal_shares_find_what_one_finds(tmp_path):
+def test_two_processes_score_as_one(tmp_path):
     (alone,), (first, second) = (launch_forks(evaluate_shares, processes, tmp_path) for processes in (1, 2))
     assert alone[0] == alone[1] == first[0] == first[1] and second == [[None, None]] * 2

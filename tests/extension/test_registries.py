@@ -2,24 +2,32 @@
 
 import csv
 import json
+import logging
 import re
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from commands import ROOT
 from labels import counted
-from runs import run_config, train
+from runs import assert_resumes, load, run_config, train
+from tiny import tiny_config
 from trees import blank_image, one_line_error, refused, write
 
 from revisit.data.sources.catalog import get_records
 from revisit.data.views.looks import StandardLook
 from revisit.data.views.mapper import ViewMapper
+from revisit.engine.finetune_trainer import FinetuneTrainer
+from revisit.engine.setup import make_config
+from revisit.evaluation.features import Features
+from revisit.evaluation.main_score import main_score
 from revisit.keys import check_values
 from revisit.viz.curves import read_metrics
 
-from detectron2.data import MetadataCatalog
+from detectron2.data import DatasetCatalog, MetadataCatalog
+from detectron2.structures import Boxes, BoxMode, Instances
 
 EXAMPLES = Path(__file__).parent
 MOST_LINES = 60
@@ -29,6 +37,11 @@ SHOWN = re.compile(r"`tests/extension/(\w+\.py)`[^\n]*:\n\n```python\n(.*?)```",
 @pytest.fixture(autouse=True)
 def _found(monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
+
+
+def register(name: str, records: list[dict], **metadata: object) -> None:
+    DatasetCatalog.register(name, lambda: records)
+    MetadataCatalog.get(name).set(**metadata)
 
 
 def test_extending_shows_short_examples_as_they_are():
@@ -116,3 +129,60 @@ def test_a_layout_from_outside_names_what_is_wrong(labelme, tmp_path):
     assert "a.json: shape_type line, expected one of rectangle, polygon" in one_line_error(labelme)
     write(tmp_path / "json/a.json", "no JSON")
     assert f"reading {tmp_path}/json/a.json" in one_line_error(labelme)
+
+
+def test_an_evaluator_from_outside_scores_its_data_sets(tmp_path):
+    recall = import_module("recall_evaluator")
+    boxes = [[0, 0, 10, 10], [20, 20, 30, 30], [0, 40, 10, 60]]
+    objects = [{"bbox": box, "bbox_mode": BoxMode.XYXY_ABS, "category_id": 0} for box in boxes]
+    register("recall_by_hand", [{"image_id": 7, "annotations": objects}], evaluator_type="recall")
+    cfg = make_config("configs/toy/detection.yaml", ["DATASETS.TEST", "('recall_by_hand',)"])
+    assert main_score(cfg) == "bbox/recall"
+    evaluator = FinetuneTrainer.build_evaluator(cfg, "recall_by_hand")
+    assert isinstance(evaluator, recall.RecallEvaluator)
+    evaluator.reset()
+    found = Instances((64, 64), pred_boxes=Boxes([[0, 0, 10, 6], [0, 40, 10, 49], [1, 1, 10, 10]]))
+    evaluator.process([{"image_id": 7}], [{"instances": found}])
+    assert evaluator.evaluate() == {"bbox": {"recall": pytest.approx(100 / 3)}}  # IoU 0.6 and 0.81; 0; 0.45
+
+
+def test_a_data_set_without_evaluator_is_refused():
+    register("no_evaluator", [{}], evaluator_type="unheard_of")
+    cfg = make_config("configs/toy/detection.yaml", [])
+    expected = "evaluator_type is unheard_of, expected one of coco, .*depth"
+    refused(expected, FinetuneTrainer.build_evaluator, cfg, "no_evaluator")
+
+
+def test_an_outside_evaluation_is_logged_compared_and_kept(toy_datasets, tmp_path, caplog):
+    import_module("spread_evaluation")
+    images = ("SPREAD.IMAGES", "toy_objects_heldout", "KNN_EVAL.IMAGE_SIZE", 32)
+    with caplog.at_level(logging.INFO):
+        train(tmp_path, "SOLVER.MAX_ITER", 4, "TEST.EVAL_PERIOD", 2, "TEST.KEEP_BEST", True, *images)
+    scores = read_metrics(tmp_path / "metrics.json")["class_spread"]
+    assert [iteration for iteration, _ in scores] == [0, 1, 3]
+    best = json.loads((tmp_path / "best.json").read_text())
+    assert best["score"] == "class_spread" and best["value"] == min(value for _, value in scores[1:])
+    assert "training has taken class_spread from" in caplog.text
+
+
+def test_an_evaluation_from_outside_equals_its_formula():
+    spread = import_module("spread_evaluation")
+    rows = torch.tensor([[0.0, 0], [0, 2], [3, 0], [3, 2]])
+    features = Features(rows, torch.tensor([5, 5, 8, 8]))
+    found = spread.ClassSpread(tiny_config()).evaluate(None, lambda name: features)
+    assert found == {"class_spread": pytest.approx(4 / 13)}
+
+
+def test_an_outside_hooks_state_is_resumed(toy_datasets, tmp_path):
+    import_module("average_hook")
+    options = ("SOLVER.MAX_ITER", 4, "SOLVER.CHECKPOINT_PERIOD", 2, "HOOKS", ("WeightAverage",))
+    train(tmp_path / "whole", *options)
+    assert_resumes(tmp_path / "whole", tmp_path / "parts", 1, *options)
+    final = load(tmp_path / "whole/model_final.pth")
+    state = final["trainer"]["hooks"]["WeightAverage"]
+    assert state["steps"] == 4 and state["means"].keys() <= final["model"].keys()
+
+
+def test_an_unknown_hook_is_refused(tmp_path):
+    cfg = run_config(tmp_path, "HOOKS", ("WeihgtAverage",))
+    refused("HOOKS is .*: expected a list, each a name in HOOK_REGISTRY", check_values, cfg)

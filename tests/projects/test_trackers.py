@@ -49,7 +49,7 @@ def trained_and_resumed(folder: Path, service: str, forget: Callable[[], None] =
 
 @needs_mlflow
 @pytest.mark.filterwarnings("ignore")
-def test_mlflow_has_what_metrics_json_has_and_a_resumed_run_keeps_its_id(toy_datasets, tmp_path):
+def test_mlflow_gets_all_metrics_and_resumes_its_run(toy_datasets, tmp_path):
     import mlflow
 
     run_id = trained_and_resumed(tmp_path, "mlflow", forget=lambda: mlflow.set_tracking_uri(None))
@@ -65,7 +65,7 @@ def test_mlflow_has_what_metrics_json_has_and_a_resumed_run_keeps_its_id(toy_dat
 
 @needs_wandb
 @pytest.mark.filterwarnings("ignore")
-def test_wandb_gets_scalars_and_pictures_and_a_resumed_run_keeps_its_id(toy_datasets, tmp_path):
+def test_wandb_gets_all_metrics_and_resumes_its_run(toy_datasets, tmp_path):
     run_id = trained_and_resumed(tmp_path, "wandb")
     files = list(tmp_path.glob(f"wandb/offline-run-*-{run_id}/run-*.wandb"))
     assert len(files) == 2  # of one id

@@ -44,7 +44,7 @@ def noise(height, width, seed=0):
 
 @pytest.mark.parametrize("texts", [0, 1, 3])
 @pytest.mark.parametrize("captions", [(), ("of the row",), ("a", "b", "c")])
-def test_every_tile_stands_pixel_by_pixel_in_aligned_columns(tmp_path, texts, captions):
+def test_tiles_keep_their_pixels_in_aligned_columns(tmp_path, texts, captions):
     shapes = [(200, 100), (60, 160), (160, 160)]
     rows = [SheetRow([noise(*shape, seed) for seed in range(3)], captions) for shape in shapes]
     headers, title, subtitle = (text if n < texts else "" for n, text in enumerate(("abc", "a title", "more")))
@@ -66,14 +66,14 @@ def test_text_stays_inside_the_sheet(tmp_path):
         assert (border == 255).all()
 
 
-def test_the_legend_shows_the_colours_of_all_rows_once(tmp_path):
+def test_the_legend_shows_each_colour_once(tmp_path):
     grey = np.full((40, 300, 3), 128, np.uint8)
     rows = [SheetRow([grey], legend={1: ("cat", RED)}), SheetRow([grey], legend={1: ("cat", RED), 4: ("dog", BLUE)})]
     counts = [(saved(tmp_path / "s.png", rows) == color).all(axis=-1).sum() for color in (RED, BLUE)]
     assert counts[0] == pytest.approx(counts[1], rel=0.1) and counts[0] > 100
 
 
-def test_a_row_of_depth_has_a_scale_beside_it(tmp_path):
+def test_a_depth_row_has_a_scale(tmp_path):
     grey = np.full((90, 90, 3), 128, np.uint8)
     sheet = saved(tmp_path / "s.png", [SheetRow([grey], depth_range=(1, 5)), SheetRow([grey])])
     bar = sheet[:, MARGIN + 90 + GAP + 7]
@@ -83,7 +83,7 @@ def test_a_row_of_depth_has_a_scale_beside_it(tmp_path):
 
 
 @pytest.mark.parametrize("size", [(1, 500), (500, 1), (1, 1), (3, 2), (1200, 30)])
-def test_images_of_extreme_shape_are_fitted_framed_and_saved_below_wider_text(tmp_path, size):
+def test_images_of_extreme_shape_are_fitted_and_framed(tmp_path, size):
     image = noise(*size)
     assert max(fit(image).shape) == PANEL and max(framed(image, RED, 96).shape) == 96
     row = SheetRow([fit(image), framed(image, RED)], ["a caption"], {1: ("cat", RED)}, (0, 1))
@@ -102,7 +102,7 @@ def has_colour(tile, color, *places):
     return all(np.abs(tile[place].astype(int) - color).max() <= 20 for place in places)
 
 
-def test_boxes_are_drawn_in_their_colour_at_their_place():
+def test_boxes_are_drawn_in_place_and_colour():
     image = np.full((TILE, 2 * TILE, 3), 128, np.uint8)  # twice the size of a tile, so that places halve
     tile = draw_boxes(image, boxes((20, 20, 120, 120), (160, 10, 240, 150), (250, 40, 300, 90)))  # none touches another
     assert tile.shape == (TILE // 2, TILE, 3)
@@ -115,7 +115,7 @@ def test_boxes_are_drawn_in_their_colour_at_their_place():
     assert has_colour(tile, ANCHOR, (50, 0), (0, 50), (50, TILE - 1), (TILE - 1, 50))
 
 
-def test_every_view_is_shown_in_a_frame_of_its_colour():
+def test_each_view_has_a_frame_of_its_colour():
     views = Views(anchor=np.full((8, 8, 3), 11, np.uint8), positive=np.full((8, 8, 3), 22, np.uint8))
     assert len(view_tiles(views)) == 2
     views["small"] = np.full((2, 4, 4, 3), 33, np.uint8)
@@ -140,7 +140,7 @@ def sheets(monkeypatch) -> list[list]:
 
 
 @pytest.mark.parametrize("num_files", [3, 12])
-def test_the_sheet_of_a_configuration_shows_the_views_that_training_sees(tmp_path, write_pictures, sheets, num_files):
+def test_the_view_sheet_shows_what_training_sees(tmp_path, write_pictures, sheets, num_files):
     paths = write_pictures(tmp_path / "photos", num_files)
     cfg = config(tmp_path / "photos")
     pretraining_sheets.save_view_sheet(cfg, tmp_path / "views.png")
@@ -151,7 +151,7 @@ def test_the_sheet_of_a_configuration_shows_the_views_that_training_sees(tmp_pat
     assert cv2.imread(str(tmp_path / "views.png")).shape[1] > 7 * TILE
 
 
-def test_unreadable_images_are_left_out_and_a_sheet_of_none_is_refused(tmp_path, write_pictures, sheets):
+def test_a_sheet_without_readable_images_is_refused(tmp_path, write_pictures, sheets):
     paths = write_pictures(tmp_path / "photos", 3)
     paths[1].write_bytes(b"not a picture")
     pretraining_sheets.save_view_sheet(config(tmp_path / "photos"), tmp_path / "views.png")
@@ -176,7 +176,7 @@ def features(toy_datasets) -> Features:
     return extractor(tiny_config(*TEST), tiny_model())("toy_objects_train")
 
 
-def test_the_gallery_finds_an_image_itself_first_and_frames_labels(features, tmp_path, monkeypatch):
+def test_the_gallery_finds_the_query_and_frames_labels(features, tmp_path, monkeypatch):
     """The queries are taken from the bank, so each one's nearest neighbour is itself."""
     rows = []
     monkeypatch.setattr(pretraining_sheets, "save_sheet", lambda path, found, *texts, **more: rows.extend(found))
@@ -190,7 +190,7 @@ def test_the_gallery_finds_an_image_itself_first_and_frames_labels(features, tmp
         assert [tuple(tile[0, 0].tolist()) for tile in row.tiles] == [(0, 0, 0), *frames]
 
 
-def test_a_gallery_that_cannot_be_written_is_logged_and_ends_nothing(features, tmp_path, caplog):
+def test_an_unwritable_gallery_is_only_logged(features, tmp_path, caplog):
     neighbor_gallery(tiny_config(*TEST), features, features, tmp_path / "nowhere/g.png", num_queries=1)
     assert "nowhere/g.png cannot be written" in caplog.text
     (tmp_path / "nowhere").mkdir()
@@ -199,14 +199,14 @@ def test_a_gallery_that_cannot_be_written_is_logged_and_ends_nothing(features, t
 
 
 @pytest.mark.parametrize("torn", ['{"iteration": 3, "loss', '{"iteration": 1, "loss_inst": 4.0}'])
-def test_metrics_skip_a_torn_line_and_count_a_repeated_iteration_once(tmp_path, torn):
+def test_metrics_skip_torn_lines_and_repeated_iterations(tmp_path, torn):
     lines = [json.dumps({"iteration": i, "loss_inst": value}) for i, value in ((0, 5.0), (1, 4.5), (2, 3.0))]
     (tmp_path / "metrics.json").write_text("\n".join([*lines, torn]))
     expected = 4.0 if torn.endswith("}") else 4.5
     assert read_metrics(tmp_path / "metrics.json") == {"loss_inst": [(0, 5.0), (1, expected), (2, 3.0)]}
 
 
-def test_curves_are_drawn_of_what_there_is_without_empty_panels(tmp_path):
+def test_curves_have_no_empty_panels(tmp_path):
     pictures, more = [], {"contrast_top1": 3.0, "lr": 0.1}
     two = {"loss_inst": 5.0, "knn_top1": 12.0}
     for values in (two, {"something_else": 1.0}, two | more):

@@ -11,8 +11,9 @@ from typing import ClassVar
 
 import cv2
 import torch
-from torch.multiprocessing import _prctl_pr_set_pdeathsig
 from torch.utils.data import DataLoader, Dataset
+
+from revisit.compat import kill_with_parent
 
 # What asks a training to stop after a checkpoint (engine/stop_signals.py); of several, the later one here is reported.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
@@ -63,7 +64,7 @@ def start_worker(worker_id: int) -> None:
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(_END, lambda *_: os._exit(0))
-    _prctl_pr_set_pdeathsig(signal.SIGKILL)  # of a training process that is killed
+    kill_with_parent()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ALL)
 
 

@@ -85,9 +85,6 @@ class Pretraining(nn.Module):
         """What it adds to views beside their pixels: a ViewAnnotator (revisit/data/views/annotation.py), or nothing."""
         return None
 
-    def save_pictures(self, cfg: CfgNode, iteration: int) -> None:
-        """Write pictures of its own into OUTPUT_DIR, at each evaluation and on the main process alone."""
-
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         """What has to run directly after the optimiser's step and the learning rate's, in this order."""
         return []

@@ -1,6 +1,8 @@
 """Each number against numpy in float64, as its paper's formula is written."""
 
+import logging
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,20 +10,22 @@ import torch
 from tiny import tiny_config, tiny_model
 from torch.nn.functional import normalize as unit
 
+from projects.LabelFreeMonitor import label_free
+from projects.LabelFreeMonitor.label_free import alignment, nearest, neighbor_stability, rankme, uniformity
+from projects.LabelFreeMonitor.monitor import (
+    LabelFreeHistory,
+    LabelFreeMonitor,
+    LabelFreeScores,
+    SingleViewDataset,
+    label_free_scores,
+)
 from revisit.data.images.reader import read_record
 from revisit.data.sources.catalog import get_records
 from revisit.data.views.mapper import ViewMapper
 from revisit.errors import UserError
-from revisit.evaluation import label_free
-from revisit.evaluation.features import CenterCropDataset, SingleViewDataset
-from revisit.evaluation.label_free import (
-    alignment,
-    label_free_scores,
-    nearest,
-    neighbor_stability,
-    rankme,
-    uniformity,
-)
+from revisit.evaluation.features import CenterCropDataset
+
+from detectron2.utils.events import EventStorage
 
 GENERATOR = torch.Generator().manual_seed(0)
 ROWS, OTHERS = (unit(torch.randn(30, 12, generator=GENERATOR)) for _ in range(2))
@@ -32,7 +36,7 @@ def chunk(request, monkeypatch):
     monkeypatch.setattr(label_free, "CHUNK", request.param)
 
 
-def test_rankme_equals_the_exponential_of_the_entropy_of_the_singular_values():
+def test_rankme_equals_the_entropy_of_singular_values():
     values = np.sqrt(np.linalg.eigvalsh(ROWS.double().numpy().T @ ROWS.double().numpy()))
     p = values / values.sum() + 1e-7
     assert rankme(ROWS) == pytest.approx(math.prod(share**-share for share in p), rel=1e-9)
@@ -47,7 +51,7 @@ def test_alignment_equals_the_mean_of_squared_distances():
     assert alignment(ROWS, ROWS) == 0 and alignment(ROWS, -ROWS) == pytest.approx(4, rel=1e-6)
 
 
-def test_uniformity_equals_the_logarithm_of_the_mean_over_pairs():
+def test_uniformity_equals_the_mean_over_pairs():
     x = ROWS.double().numpy()
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     kernel = [math.exp(-2 * ((x[i] - x[j]) ** 2).sum()) for i in range(30) for j in range(i)]
@@ -55,7 +59,7 @@ def test_uniformity_equals_the_logarithm_of_the_mean_over_pairs():
     assert uniformity(ROWS[:1].repeat(30, 1)) == pytest.approx(0, abs=1e-6)
 
 
-def test_neighbours_are_the_most_similar_others_and_stability_the_share_that_stays():
+def test_neighbours_and_stability_equal_a_direct_evaluation():
     x, y = ROWS.double().numpy(), (ROWS + 0.3 * OTHERS).double().numpy()
     y /= np.linalg.norm(y, axis=1, keepdims=True)
     expected = []
@@ -78,7 +82,7 @@ def features(model, images):
     return torch.stack([output["feature"] for output in model([{"image": image} for image in images])])
 
 
-def test_the_scores_are_of_centre_crops_and_of_the_recipes_own_views(toy_datasets):
+def test_scores_are_of_crops_and_own_views(toy_datasets):
     """Spread over the data set, and the same for every seed of a run."""
     cfg = config("MONITOR.MAX_IMAGES", 40, "SEED", 3)
     model = tiny_model().eval()
@@ -99,7 +103,7 @@ def test_the_scores_are_of_centre_crops_and_of_the_recipes_own_views(toy_dataset
     assert scores.neighbors.shape == (40, 20)
 
 
-def test_an_unreadable_image_is_replaced_and_none_that_is_readable_ends_in_one_line(tmp_path, write_pictures):
+def test_an_unreadable_image_is_replaced(tmp_path, write_pictures):
     paths = write_pictures(tmp_path, 6)
     paths[2].write_bytes(b"no image")
     records = [{"file_name": str(path)} for path in paths]
@@ -114,3 +118,34 @@ def test_an_unreadable_image_is_replaced_and_none_that_is_readable_ends_in_one_l
     for dataset in (crops, views):
         with pytest.raises(UserError, match="6 images in a row cannot be read"):
             dataset[0]
+
+
+FLAT = [(30, 0.2, -1.0), (31, 0.2, -1.0), (30.5, 0.205, -1.02), (30, 0.2, -1.05)]
+
+
+@pytest.mark.parametrize(
+    ("values", "advised_after"),
+    [
+        ([(10, 0.5, -0.3), (20, 0.3, -0.5), *FLAT, *FLAT], [6]),  # once
+        (FLAT[:3], []),  # too few
+        ([(31.6, 0.2, -1.0), *FLAT[1:]], []),  # RankMe by 5.3 %
+        ([(30, 0.216, -1.0), *FLAT[1:]], []),  # alignment by 8 %
+        ([(30, 0.2, -1.08), (30, 0.2, -1.0), *FLAT[2:]], []),  # uniformity by 8 %
+        ([(math.nan, 0.2, -1.0), *FLAT[1:]], []),
+    ],
+)
+def test_flat_curves_give_advice_once(caplog, values, advised_after):
+    """Of a run that stops after each evaluation."""
+    how = (LabelFreeMonitor(tiny_config()), [{"count": 60}])
+    hook, advised = LabelFreeHistory(*how), []
+    for number, scores in enumerate(values, start=1):
+        resumed = LabelFreeHistory(*how)
+        resumed.load_state_dict(hook.state_dict())
+        hook = resumed
+        how[0].last = LabelFreeScores(*scores, torch.zeros(60, 5))
+        hook.trainer = SimpleNamespace(storage=EventStorage(), is_evaluated=True)
+        with caplog.at_level(logging.INFO):
+            hook.after_step()
+        advised += [number] * ("the curves without labels have flattened" in caplog.text)
+        caplog.clear()
+    assert advised == advised_after

@@ -1,0 +1,1 @@
+"""Judges the features of a pretraining without labels."""
