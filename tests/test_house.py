@@ -126,3 +126,30 @@ def test_yaml_that_anybody_may_have_written_is_read_in_one_place():
     ]
     by_yaml = [call for call in calls if "yaml" in call.partition(": ")[2] or "merge_from_file" in call]
     assert by_yaml == ["revisit/files.py: yaml.load", "projects/RunReport/tables.py: yaml.safe_load"]  # of our own dump
+
+
+def test_private_names_of_libraries_stand_in_compat_alone():
+    """``self._x`` is one's own; so are the documented names of NamedTuple, os and sys."""
+    own = {"self", "cls", "super()", "os", "sys"}
+    documented = {"_replace", "_asdict", "_fields"}
+    used = []
+    for path, tree in TREES.items():
+        if room_of(path) == "compat":
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and is_private(node.attr) and ast.unparse(node.value) not in own:
+                used.append(f"{path}: {ast.unparse(node)}")
+        used += [f"{path}: {name}" for name in imported_names(tree) if any(map(is_private, name.split(".")))]
+    assert [use for use in used if use.rpartition(".")[2] not in documented] == []
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def imported_names(tree: ast.Module) -> Iterator[str]:
+    """Names in full: ``from a.b import c`` has ``a.b.c``."""
+    yield from imports_of(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)

@@ -25,7 +25,6 @@ from revisit.plugins import import_modules
 
 def main() -> None:
     args = parse_args()
-    from projects.Weights.export import as_card_says
     from revisit.checkpoint.backbone_file import check_output, write_tensors
     from revisit.checkpoint.convert import as_rgb, convert, stated_flags
     from revisit.checkpoint.flags import write_flags
@@ -47,7 +46,10 @@ def main() -> None:
         checkpoint, notes = chosen(checkpoint, args.weights_of, args.strip, args.drop)
     weights = convert(checkpoint, args.source, source.name, stated)
     found = weights.source
-    weights = as_card_says(weights, source)
+    if source.with_suffix(".md").is_file():
+        from projects.Weights.export import as_card_says
+
+        weights = as_card_says(weights, source)
     if args.recalibrate:
         from projects.Weights.recalibration import recalibrate
 

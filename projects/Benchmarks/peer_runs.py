@@ -17,13 +17,23 @@ def narrow_resnet18() -> ResNet:
     """torchvision's ResNet-18 with half its channels, as in configs/own_images/, drawn as torchvision draws its own."""
     network = resnet18()
     network.conv1, network.bn1 = nn.Conv2d(3, 32, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(32)
-    network.inplanes, network.fc = 32, nn.Linear(256, 1000)
+    network.fc = nn.Linear(256, 1000)
+    inputs = 32
     for stage, (width, stride) in enumerate(((32, 1), (64, 2), (128, 2), (256, 2)), start=1):
-        setattr(network, f"layer{stage}", network._make_layer(BasicBlock, width, 2, stride))
+        setattr(network, f"layer{stage}", _stage(inputs, width, stride))
+        inputs = width
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
     return network
+
+
+def _stage(inputs: int, width: int, stride: int) -> nn.Sequential:
+    """Two of torchvision's basic blocks."""
+    shortcut = None
+    if stride != 1 or inputs != width:
+        shortcut = nn.Sequential(nn.Conv2d(inputs, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+    return nn.Sequential(BasicBlock(inputs, width, stride, shortcut), BasicBlock(width, width))
 
 
 def lightly(method: str, ours: bool, images: Path, folder: Path, iterations: int) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.flags import flags_of
 from revisit.checkpoint.run_folder import VIEWS
+from revisit.compat.private_names import BatchNorm
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.finetuning.pixel_mapper import pixel_mapper_of
 from revisit.data.images.image_bytes import UnreadableImageError
@@ -178,7 +179,7 @@ def _weight_decays(cfg: CfgNode, model: nn.Module) -> dict[str, float]:
     decay = {p: group["weight_decay"] for group in build_optimizer(cfg, model).param_groups for p in group["params"]}
     kinds: dict[str, float] = {}
     for module in model.modules():
-        kind = "norm" if isinstance(module, nn.modules.batchnorm._BatchNorm | nn.GroupNorm | nn.LayerNorm) else "other"
+        kind = "norm" if isinstance(module, BatchNorm | nn.GroupNorm | nn.LayerNorm) else "other"
         for name, parameter in module.named_parameters(recurse=False):
             if parameter in decay:
                 kinds["bias" if name == "bias" and kind == "other" else kind] = decay[parameter]

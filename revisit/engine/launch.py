@@ -17,7 +17,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.distributed.elastic.utils.distributed import get_free_port
 
-from revisit.compat import forget_process_groups, kill_with_parent, set_local_group
+from revisit.compat.private_names import forget_process_groups, kill_with_parent, set_local_group
 from revisit.engine.command import TIMEOUT
 from revisit.engine.stop_signals import StopSignals
 from revisit.errors import (

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from revisit.checkpoint.run_folder import Trained
+from revisit.compat.private_names import decode_value
 from revisit.config import REMOVED, add_revisit_config
 from revisit.errors import UserError, did_you_mean, expect, translated
 from revisit.files import is_url, output_path, read_yaml
@@ -100,7 +101,7 @@ def decisive(level: Mapping[str, object]) -> dict[str, object]:
 
 def is_on(value: object) -> bool:
     """Whether a value, as it is typed or as such, is neither 0 nor empty."""
-    return bool(CfgNode._decode_cfg_value(value))
+    return bool(decode_value(value))
 
 
 def _levels(path: str, read: list[str]) -> Iterator[dict[str, object]]:
@@ -141,7 +142,7 @@ def _merge(cfg: CfgNode, values: Mapping[str, object], where: str) -> None:
 
 def _fitted(key: str, value: object, default: object, where: str) -> object:
     """The value with a whole number as a float where the default is one. Raises UserError for one of another type."""
-    decoded = CfgNode._decode_cfg_value(value)
+    decoded = decode_value(value)
     if type(default) is float and type(decoded) is int and abs(decoded) < 1e300:
         return float(decoded)
     kinds = {type(default), *((list, tuple) if isinstance(default, list | tuple) else ())}

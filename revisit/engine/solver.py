@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import nn, optim
 
+from revisit.compat.private_names import schedule_of
 from revisit.errors import UserError, expect
 from revisit.evaluation.main_score import nothing_to_evaluate
 from revisit.keys import (
@@ -215,7 +216,7 @@ def build_lr_scheduler(cfg: CfgNode, optimizer: optim.Optimizer) -> optim.lr_sch
     wait = method.iterations_before_learning(cfg) if method else 0
     if not wait:
         return _schedule(cfg, optimizer)
-    parts = [ConstantParamScheduler(0.0), _schedule(of_length(cfg, length - wait), optimizer)._multiplier]
+    parts = [ConstantParamScheduler(0.0), schedule_of(_schedule(of_length(cfg, length - wait), optimizer))]
     whole = CompositeParamScheduler(parts, [wait / length, 1 - wait / length], ["fixed", "rescaled"])
     return LRMultiplier(optimizer, whole, length)
 
@@ -231,7 +232,7 @@ def of_length(cfg: CfgNode, iterations: int) -> CfgNode:
 def share_of_rate(cfg: CfgNode, length: int) -> Callable[[int], float]:
     """The learning rate of a schedule of ``length`` iterations, those of no rate left out, as a share of BASE_LR."""
     unused = optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    multiplier = _schedule(of_length(cfg, length), unused)._multiplier
+    multiplier = schedule_of(_schedule(of_length(cfg, length), unused))
     return lambda iteration: multiplier(iteration / length)
 
 

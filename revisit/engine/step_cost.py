@@ -15,12 +15,20 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
-from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, sdpa_backward_flop_count, sdpa_flop_count
 
+from revisit.compat.simulation import (
+    CPU_ATTENTION,
+    CPU_ATTENTION_BACKWARD,
+    FakeStore,
+    FakeTensorMode,
+    TorchDispatchMode,
+    is_mutable,
+    name_of,
+    storage_key,
+    tree_leaves,
+    unset_fake_temporarily,
+)
 from revisit.data.views.mapper import ViewMapper
 from revisit.engine.solver import build_optimizer
 from revisit.engine.train_step import TrainStep
@@ -132,8 +140,8 @@ def flop_counter() -> FlopCounterMode:
     and attention on a CPU."""
     formulas = {
         aten.convolution_backward: _gradients_of_convolution,
-        aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-        aten._scaled_dot_product_flash_attention_for_cpu_backward: _gradients_of_attention,
+        CPU_ATTENTION: _attention,
+        CPU_ATTENTION_BACKWARD: _gradients_of_attention,
     }
     return FlopCounterMode(display=False, custom_mapping=formulas)
 
@@ -202,7 +210,7 @@ class LiveMemory(TorchDispatchMode):
     def assign(self, kind: str, tensors: Iterable[Tensor]) -> None:
         """Say of what kind tensors are that were made on the way and still live."""
         for tensor in tensors:
-            _, number = self._living[tensor.untyped_storage()._cdata]
+            _, number = self._living[storage_key(tensor)]
             self._kinds[number] = kind
 
     def peak(self) -> dict[str, int]:
@@ -220,7 +228,7 @@ class LiveMemory(TorchDispatchMode):
         if not isinstance(value, Tensor):
             return
         storage = value.untyped_storage()
-        address, number, size = storage._cdata, len(self._kinds), storage.nbytes()
+        address, number, size = storage_key(storage), len(self._kinds), storage.nbytes()
         if address in self._living:
             return
 
@@ -233,12 +241,12 @@ class LiveMemory(TorchDispatchMode):
         self._kinds.append(kind)
 
 
-def _moved(func: torch._ops.OpOverload, inputs: list, outputs: list) -> int:
+def _moved(func: object, inputs: list, outputs: list) -> int:
     """Bytes that an operation reads and writes: none where it makes a view, or memory that nothing is in yet."""
     read, written = ([each for each in leaves if isinstance(each, Tensor)] for leaves in (inputs, outputs))
-    storages = {each.untyped_storage()._cdata for each in read}
-    is_view = not func._schema.is_mutable and all(each.untyped_storage()._cdata in storages for each in written)
-    if is_view or "empty" in func._schema.name:
+    storages = {storage_key(each) for each in read}
+    is_view = not is_mutable(func) and all(storage_key(each) in storages for each in written)
+    if is_view or "empty" in name_of(func):
         return 0
     return sum(each.numel() * each.element_size() for each in chain(read, written))
 

@@ -11,7 +11,7 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
-from revisit.compat import gloo_group
+from revisit.compat.private_names import gloo_group
 from revisit.data.loading.workers import STOP_SIGNALS, SignalSafeLoader
 from revisit.errors import InterruptedRunError, StoppedRunError
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from revisit.compat.private_names import BatchNorm
 from revisit.errors import UserError, expect
 from revisit.keys import SWITCH, declare, integer
 
@@ -42,9 +42,9 @@ class BNGroups(NamedTuple):
     count: int  # groups in all
 
 
-def batch_norms(module: nn.Module) -> Iterator[_BatchNorm]:
+def batch_norms(module: nn.Module) -> Iterator[BatchNorm]:
     """The batch norms in a module."""
-    return (layer for layer in module.modules() if isinstance(layer, _BatchNorm))
+    return (layer for layer in module.modules() if isinstance(layer, BatchNorm))
 
 
 def meta_backbone(cfg: CfgNode) -> nn.Module:

@@ -7,6 +7,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.nn.functional import all_gather
 
+from revisit.compat.private_names import process_timeout
+
 from detectron2.utils import comm
 
 
@@ -30,9 +32,7 @@ def consecutive_processes(count: int) -> dist.ProcessGroup:
 
     It waits for one of them as long as the group of all does.
     """
-    device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
-    options = dist.group.WORLD._get_backend(device).options
-    group, _ = dist.new_subgroups(count, timeout=getattr(options, "_timeout", None))  # a dry run's processes have none
+    group, _ = dist.new_subgroups(count, timeout=process_timeout())
     return group
 
 

@@ -5,6 +5,7 @@ import copy
 import torch
 from torch import nn
 
+from revisit.compat.private_names import move_means
 from revisit.modeling.distributed import unwrap
 
 from detectron2.engine import HookBase
@@ -21,9 +22,7 @@ def ema_update(average: nn.Module, source: nn.Module, momentum: float) -> None:
 
     BN running statistics are buffers and stay the average's own.
     """
-    means, values = list(average.parameters()), list(source.parameters())
-    torch._foreach_mul_(means, momentum)  # a few kernels for all tensors, with the numbers of one at a time
-    torch._foreach_add_(means, values, alpha=1 - momentum)
+    move_means(list(average.parameters()), list(source.parameters()), momentum)
 
 
 def update_momentum_encoder(model: nn.Module) -> None:

@@ -1,6 +1,5 @@
 """The loader of pretraining, restartable at any iteration: uint8 batches of views."""
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
+from revisit.compat.private_names import shared_bytes
 from revisit.data.deep_pixels import bit_depth
 from revisit.data.images.reader import open_record, read_or_next
 from revisit.data.loading.sampler import EpochBatchSampler, share_of_process
@@ -84,8 +84,7 @@ def _empty(shape: tuple[int, ...]) -> torch.Tensor:
     """uint8; in a worker in memory that it shares with the training process, which saves a copy."""
     if get_worker_info() is None:
         return torch.empty(shape, dtype=torch.uint8)
-    storage = torch.UntypedStorage._new_shared(math.prod(shape), device="cpu")
-    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, shape)
+    return shared_bytes(shape)
 
 
 def finish(batch: ViewBatch, device: torch.device | str) -> ViewBatch:

@@ -13,7 +13,7 @@ import cv2
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from revisit.compat import kill_with_parent
+from revisit.compat.private_names import kill_with_parent
 
 # What asks a training to stop after a checkpoint (engine/stop_signals.py); of several, the later one here is reported.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)

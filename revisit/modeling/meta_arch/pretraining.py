@@ -9,8 +9,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from revisit.compat.private_names import BatchNorm
 from revisit.data.to_device import to_device
 from revisit.errors import UserError
 from revisit.keys import declare, integer
@@ -57,7 +57,7 @@ class Pretraining(nn.Module):
         super().__init__()
         self.backbone = build_backbone(cfg)
         kinds = {type(module) for module in self.backbone.modules()}
-        if FrozenBatchNorm2d in kinds and not any(issubclass(kind, _BatchNorm) for kind in kinds):
+        if FrozenBatchNorm2d in kinds and not any(issubclass(kind, BatchNorm) for kind in kinds):
             raise UserError("MODEL.RESNETS.NORM is FrozenBN, whose statistics stay as they are: expected BN or SyncBN")
         *_, (self.feature, shape) = self.backbone.output_shape().items()  # the last map
         self.feature_dim = shape.channels

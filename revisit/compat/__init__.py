@@ -5,17 +5,12 @@ needed, so nothing changes under a Detectron2 that is compiled and current.
 """
 
 import importlib.util
-import signal
 import sys
 import warnings
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
 
 INSTALL_PAGE = "https://detectron2.readthedocs.io/tutorials/install.html"
 OPERATORS = "detectron2._C"
@@ -104,38 +99,3 @@ def _restore_pillow_names() -> None:
 def _quiet(message: str, module: str, category: type[Warning] = UserWarning) -> None:
     """Hide a warning that 0.6 would show to every user, in every process, and that only Detectron2 can mend."""
     warnings.filterwarnings("ignore", message, category, module)
-
-
-# What has no public name. Imports are inside, because importing revisit is cheap.
-
-
-def kill_with_parent() -> None:
-    """Let the kernel kill this process when the one that started it dies.
-
-    torch would send SIGINT, which asks a training for a checkpoint.
-    """
-    from torch.multiprocessing import _prctl_pr_set_pdeathsig
-
-    _prctl_pr_set_pdeathsig(signal.SIGKILL)
-
-
-def gloo_group() -> "ProcessGroup":
-    """The gloo group of all processes, which Detectron2 makes once; collectives on the CPU work in it."""
-    from detectron2.utils import comm
-
-    return comm._get_global_gloo_group()
-
-
-def set_local_group(group: "ProcessGroup | None") -> None:
-    """Tell Detectron2's comm which processes are on this machine."""
-    from detectron2.utils import comm
-
-    comm._LOCAL_PROCESS_GROUP = group
-
-
-def forget_process_groups() -> None:
-    """Drop Detectron2's references: gloo's threads of groups that are alive at exit abort the process now and then."""
-    from detectron2.utils import comm
-
-    comm._get_global_gloo_group.cache_clear()
-    set_local_group(None)
