@@ -26,7 +26,7 @@ from revisit.modeling.queue import AlignedQueue
 
 from detectron2.config import CfgNode
 from detectron2.modeling import META_ARCH_REGISTRY, build_roi_heads
-from detectron2.modeling.poolers import assign_boxes_to_levels
+from detectron2.modeling.poolers import ROIPooler, assign_boxes_to_levels
 from detectron2.structures import Boxes
 
 objects = partial(declare, read_by="ObjectMoCo")
@@ -103,20 +103,25 @@ class ObjectMoCo(KNNMoCo):
 
     def encode_positives(self, batch: dict) -> ObjectEncoded:
         """Rows of the objects in their positives; zero where the positive does not show the object."""
-        boxes, objects_g, images_g = batch["positive_objects"], [], []
-        parts = boxes.nan_to_num().split([self.num_boxes, boxes.shape[1] - self.num_boxes], dim=1)
-        for images, part in zip(positive_passes(batch), parts, strict=False):
-            each, count = images.shape[:2], images.shape[0] * images.shape[1]
-            part = part.reshape(count, -1, 4)
-            o, g = self.object_features(self.backbone, self.roi_heads, images.flatten(0, 1), part)
-            objects_g.append(o.unflatten(0, each).flatten(1, 2))
-            images_g.append(g.unflatten(0, each))
-        o = torch.cat(objects_g, dim=1).flatten(0, 1)
+        boxes = batch["positive_objects"]
         shown = boxes.isfinite().all(dim=-1).flatten()
+        in_large, in_small = boxes.nan_to_num().tensor_split([self.num_boxes], dim=1)
+        found = [self._in_views(*each) for each in zip(positive_passes(batch), (in_large, in_small), strict=False)]
+        o, g = (torch.cat(of_pass, dim=1) for of_pass in zip(*found, strict=True))
+        o = o.flatten(0, 1)
         rows = unit_rows(self.projection_head(o)) * shown[:, None]  # of zeros: no gradient
-        g = torch.cat(images_g, dim=1)
         images = Encoded(unit_rows(self.image_head(g)), unit_rows(g)) if self.image_weight else None
         return ObjectEncoded(rows[:, None], unit_rows(o)[:, None], images=images)
+
+    def _in_views(self, views: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
+        """``object_features`` of views (B, n, 3, H, W), each with its share of boxes (B, m, 4).
+
+        Returns (B, m, Co) and (B, n, Cg).
+        """
+        batch, count = views.shape[:2]
+        by_view = boxes.reshape(batch * count, -1, 4)
+        o, g = self.object_features(self.backbone, self.roi_heads, views.flatten(0, 1), by_view)
+        return o.unflatten(0, (batch, count)).flatten(1, 2), g.unflatten(0, (batch, count))
 
     @torch.no_grad()
     def encode_anchors(self, images: Tensor, boxes: Tensor) -> dict[str, Tensor]:
@@ -132,31 +137,36 @@ class ObjectMoCo(KNNMoCo):
     def object_features(
         self, backbone: nn.Module, roi_heads: nn.Module, images: Tensor, boxes: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """o(x, b) of boxes (B, n, 4), px, of uint8 images, (B, n, Co): what a detector's predictor would see; and g(x)
-        of the last map below the pyramid, (B, Cg), or (B, 0) where images have no losses."""
-        kept: list[dict[str, Tensor]] = []
-        network = [below(backbone)] if self.image_weight else []  # MODEL.COMPILE would compile for each hook anew
-        hooks = [each.register_forward_hook(lambda _, __, maps: kept.append(maps)) for each in network]
-        maps = backbone(self.normalized(images))
-        for hook in hooks:
-            hook.remove()
-        pooler, flat = roi_heads.pooler, boxes.flatten(0, 1)
+        """What a detector's predictor would see of each box, and what MoCo learns from of each image.
+
+        Args:
+            images: (B, 3, H, W) uint8.
+            boxes: (B, n, 4) px.
+
+        Returns:
+            o(x, b), (B, n, Co); and g(x) of the last map below the pyramid, (B, Cg), or (B, 0) where images have no
+            losses.
+        """
+        maps, g = self._maps_and_feature(backbone, images)
         with torch.autocast(self.device.type, enabled=False):  # 16 bits do not hold a place
             levels = [at_least_float32(maps[name]) for name in roi_heads.in_features]
-            rule = (pooler.min_level, pooler.max_level, pooler.canonical_box_size, pooler.canonical_level)
-            level = assign_boxes_to_levels([Boxes(flat)], *rule)[:, None]
-            number = torch.arange(len(boxes), device=flat.device).repeat_interleave(boxes.shape[1])[:, None]
-            places = torch.cat([number, flat], dim=1)
-            # Every box in every level, in all but its own without an area, which takes few samples, if any: ROIPooler's
-            # way of choosing waits for the device, and for a dry run's boxes in vain.
-            regions = 0
-            for n, (pool, maps) in enumerate(zip(pooler.level_poolers, levels, strict=True)):
-                own = (level == n).float()
-                regions = regions + own[..., None, None] * pool(maps, own * places)
-        res5 = getattr(roi_heads, "res5", None)
-        o = res5(regions).mean(dim=(2, 3)) if res5 else roi_heads.box_head(regions).flatten(1)
-        g = kept[0][self.feature].mean(dim=(2, 3)) if kept else o.new_empty(len(images), 0)
+            regions = pooled_regions(roi_heads.pooler, levels, boxes)
+        if hasattr(roi_heads, "res5"):
+            o = roi_heads.res5(regions).mean(dim=(2, 3))
+        else:
+            o = roi_heads.box_head(regions).flatten(1)
         return o.unflatten(0, boxes.shape[:2]), g
+
+    def _maps_and_feature(self, backbone: nn.Module, images: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """The pyramid's maps of uint8 images, and g of the map below it, (B, Cg), or (B, 0)."""
+        pixels = self.normalized(images)
+        if not self.image_weight:  # with MODEL.COMPILE a hook means another compilation
+            return backbone(pixels), pixels.new_empty(len(images), 0)
+        kept: list[dict[str, Tensor]] = []
+        hook = below(backbone).register_forward_hook(lambda module, inputs, maps: kept.append(maps))
+        maps = backbone(pixels)
+        hook.remove()
+        return maps, kept[0][self.feature].mean(dim=(2, 3))
 
     def losses(self, encoded: ObjectEncoded) -> dict[str, Tensor]:
         """Those of objects, and of images where they have a weight; the images' keys wait with the objects'."""
@@ -171,8 +181,10 @@ class ObjectMoCo(KNNMoCo):
     def monitors(self, batch: dict, encoded: ObjectEncoded) -> dict[str, Tensor]:
         """kNN-MoCo's, of the objects that their positives show, and the share of those."""
         shown = batch["positive_objects"].isfinite().all(dim=-1)
-        rows = (each[shown.flatten()] for each in (encoded.positives, encoded.positives_g, encoded.anchors))
-        labels = {"label": batch["label"][:, None].expand_as(shown)[shown]} if "label" in batch else {}
+        rows = [each[shown.flatten()] for each in (encoded.positives, encoded.positives_g, encoded.anchors)]
+        labels = {}
+        if "label" in batch:
+            labels["label"] = batch["label"][:, None].expand_as(shown)[shown]
         return super().monitors(labels, Encoded(*rows)) | {"objects_seen": 100 * shown.float().mean()}
 
     def feature_map(self, backbone: nn.Module, images: Tensor) -> Tensor:
@@ -183,3 +195,21 @@ class ObjectMoCo(KNNMoCo):
             keys, features = rows.pop("image_keys").split([self.embedding_dim, self.feature_dim], dim=1)
             self.image_queue.enqueue(keys=keys, features=features)
         super().enqueue(rows)
+
+
+def pooled_regions(pooler: ROIPooler, levels: list[Tensor], boxes: Tensor) -> Tensor:
+    """What a detector's pooler cuts out of the levels of a pyramid for boxes (B, n, 4) px: (B * n, C, h, w).
+
+    Every box is pooled from every level, with an area in its own alone, so the others take few samples. ROIPooler's way
+    of choosing waits for the device, and a dry run's boxes have no values to choose by.
+    """
+    flat = boxes.flatten(0, 1)
+    rule = (pooler.min_level, pooler.max_level, pooler.canonical_box_size, pooler.canonical_level)
+    level = assign_boxes_to_levels([Boxes(flat)], *rule)[:, None]
+    image = torch.arange(len(boxes), device=flat.device).repeat_interleave(boxes.shape[1])[:, None]
+    with_image = torch.cat([image, flat], dim=1)
+    regions = 0
+    for n, (pool, maps) in enumerate(zip(pooler.level_poolers, levels, strict=True)):
+        own = (level == n).float()
+        regions = regions + own[..., None, None] * pool(maps, own * with_image)
+    return regions

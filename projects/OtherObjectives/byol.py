@@ -39,7 +39,8 @@ class CosineMomentum(MomentumUpdate):
 
     def before_step(self) -> None:
         progress = self.trainer.iter / self.trainer.max_iter
-        unwrap(self.trainer.model).momentum = 1 - (1 - self._first) * (math.cos(math.pi * progress) + 1) / 2
+        share = (math.cos(math.pi * progress) + 1) / 2  # from 1 to 0
+        unwrap(self.trainer.model).momentum = 1 - (1 - self._first) * share
 
 
 @META_ARCH_REGISTRY.register()
@@ -54,7 +55,8 @@ class BYOL(AllViews):
     def __init__(self, cfg: CfgNode):
         super().__init__(cfg)
         self.momentum = cfg.BYOL.MOMENTUM
-        hidden, width = cfg.BYOL.HIDDEN_DIM, cfg.BYOL.EMBEDDING_DIM
+        hidden = cfg.BYOL.HIDDEN_DIM
+        width = cfg.BYOL.EMBEDDING_DIM
         self.projection_head = BNProjectionHead(self.feature_dim, hidden, width)
         self.predictor = BNProjectionHead(width, hidden, width) if cfg.BYOL.PREDICTOR else nn.Identity()
         self.momentum_backbone = momentum_copy(self.backbone)

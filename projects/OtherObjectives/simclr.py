@@ -11,14 +11,13 @@ from torch import Tensor
 from projects.OtherObjectives.all_views import AllViews, Objective
 from revisit.keys import POSITIVE, declare, integer
 from revisit.modeling.bn_groups import whole_batch
-from revisit.modeling.distributed import gather_rows_with_gradient
+from revisit.modeling.distributed import gather_rows_with_gradient, own_share
 from revisit.modeling.grouped_batch_norm import group_batch_norm
 from revisit.modeling.losses.contrastive import info_nce
 from revisit.modeling.projection_head import BNProjectionHead, ProjectionHead
 
 from detectron2.config import CfgNode
 from detectron2.modeling import META_ARCH_REGISTRY
-from detectron2.utils import comm
 
 # The values of SimCLR's paper.
 simclr = partial(declare, read_by="SimCLR")
@@ -61,14 +60,14 @@ class SimCLR(AllViews):
 
     def objective(self, encoded: dict[str, Tensor]) -> Objective:
         positives = encoded["positives"]
-        anchors, everywhere = gather_rows_with_gradient(encoded["anchors"]), gather_rows_with_gradient(positives)
+        anchors = gather_rows_with_gradient(encoded["anchors"])
+        everywhere = gather_rows_with_gradient(positives)
         found = [nt_xent(anchors, each, self.temperature) for each in everywhere.unbind(dim=1)]
-        own = slice(comm.get_rank() * len(positives), (comm.get_rank() + 1) * len(positives))
-        negatives = torch.stack([of_one[own] for _, of_one in found], dim=1).flatten()[:, None]
+        losses, negatives = zip(*found, strict=True)
+        own_negatives = own_share(torch.stack(negatives, dim=1)).flatten()[:, None]
 
         def neighbor_loss(keys: Tensor) -> Tensor:
             scores = (positives.flatten(0, 1)[:, None] * keys).sum(dim=2) / self.temperature
-            return info_nce(scores, negatives)
+            return info_nce(scores, own_negatives)
 
-        loss = torch.stack([loss for loss, _ in found]).mean()
-        return Objective(loss, encoded["anchors"], encoded["anchors_g"], neighbor_loss)
+        return Objective(torch.stack(losses).mean(), encoded["anchors"], encoded["anchors_g"], neighbor_loss)

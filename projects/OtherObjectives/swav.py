@@ -3,6 +3,7 @@
 Caron et al., Unsupervised Learning of Visual Features by Contrasting Cluster Assignments, NeurIPS 2020.
 """
 
+import math
 from functools import partial
 
 import torch
@@ -13,7 +14,7 @@ from projects.OtherObjectives.all_views import AllViews, Objective
 from revisit.errors import expect
 from revisit.keys import POSITIVE, declare, integer, number
 from revisit.modeling.bn_groups import whole_batch
-from revisit.modeling.distributed import gather_rows, unwrap
+from revisit.modeling.distributed import gather_rows, own_share, unwrap
 from revisit.modeling.grouped_batch_norm import group_batch_norm
 from revisit.modeling.neighbors import late_start
 from revisit.modeling.projection_head import BNProjectionHead
@@ -22,7 +23,6 @@ from revisit.modeling.queue import AlignedQueue
 from detectron2.config import CfgNode
 from detectron2.engine import HookBase
 from detectron2.modeling import META_ARCH_REGISTRY
-from detectron2.utils import comm
 
 # The values of SwAV's paper; the queue is of its run with batches of 256.
 swav = partial(declare, read_by="SwAV")
@@ -49,15 +49,23 @@ def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
     return codes * len(codes)
 
 
+def cross_entropy(codes: Tensor, logs: Tensor) -> Tensor:
+    """The mean over rows of - sum_p code_p log_p, of codes (N, P) and logarithms of shares (N, P)."""
+    return -(codes * logs).sum(dim=1).mean()
+
+
 class PrototypeSchedule(HookBase):
-    """Before a step: do prototypes learn, and does the queue count? After it they are unit rows, or as they were."""
+    """Decides before a step whether prototypes learn and whether the queue counts. After it prototypes become unit
+    rows, or what they were before."""
 
     def __init__(self, frozen: int, queue_from: int):
-        self._frozen, self._queue_from = frozen, queue_from  # iterations
+        self._frozen = frozen  # iterations
+        self._queue_from = queue_from
 
     def before_step(self) -> None:
-        model, done = unwrap(self.trainer.model), self.trainer.iter
-        model.prototypes_learn, model.queue_counts = done >= self._frozen, done >= self._queue_from
+        model = unwrap(self.trainer.model)
+        model.prototypes_learn = self.trainer.iter >= self._frozen
+        model.queue_counts = self.trainer.iter >= self._queue_from
         self._before = model.prototypes.detach().clone()
 
     @torch.no_grad()
@@ -75,11 +83,14 @@ class SwAV(AllViews):
 
     def __init__(self, cfg: CfgNode):
         super().__init__(cfg)
-        self.options = options = cfg.SWAV
+        options = cfg.SWAV
+        self.options = options
         self.projection_head = BNProjectionHead(self.feature_dim, options.HIDDEN_DIM, options.EMBEDDING_DIM)
         self.prototypes = nn.Parameter(F.normalize(torch.randn(options.PROTOTYPES, options.EMBEDDING_DIM)))
-        width, size = options.EMBEDDING_DIM, options.QUEUE_SIZE
-        self.views = AlignedQueue(size, anchors=width, positives=width) if size else None
+        self.views = None
+        if options.QUEUE_SIZE:
+            rings = {"anchors": options.EMBEDDING_DIM, "positives": options.EMBEDDING_DIM}
+            self.views = AlignedQueue(options.QUEUE_SIZE, **rings)
         self.add_queue(options.PROTOTYPES)
         if self.queue is not None:
             self.queue.keys.fill_(1 / options.PROTOTYPES)  # codes that say nothing
@@ -96,16 +107,20 @@ class SwAV(AllViews):
 
     @classmethod
     def notes(cls, cfg: CfgNode, num_images: int, share: int) -> list[str]:
-        per_epoch, notes = num_images // cfg.SOLVER.IMS_PER_BATCH, super().notes(cfg, num_images, share)
-        waits = {"FROZEN_EPOCHS": "prototypes never learn"}
-        waits |= {"QUEUE_FROM_EPOCH": "its queue is never used"} if cfg.SWAV.QUEUE_SIZE else {}
-        for name, consequence in waits.items():
-            notes += late_start(f"SWAV.{name}", cfg.SWAV[name], cfg.SWAV[name] * per_epoch, cfg, consequence)
+        notes = super().notes(cfg, num_images, share)
+        per_epoch = num_images // cfg.SOLVER.IMS_PER_BATCH
+        consequences = {"FROZEN_EPOCHS": "prototypes never learn"}
+        if cfg.SWAV.QUEUE_SIZE:
+            consequences["QUEUE_FROM_EPOCH"] = "its queue is never used"
+        for name, consequence in consequences.items():
+            epochs = cfg.SWAV[name]
+            notes += late_start(f"SWAV.{name}", epochs, epochs * per_epoch, cfg, consequence)
         return notes
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
-        frozen, queue_from = (cfg.SWAV[key] * iterations_per_epoch for key in ("FROZEN_EPOCHS", "QUEUE_FROM_EPOCH"))
-        full = -(-cfg.SWAV.QUEUE_SIZE // cfg.SOLVER.IMS_PER_BATCH)  # steps; asking the ring would make the host wait
+        frozen = cfg.SWAV.FROZEN_EPOCHS * iterations_per_epoch
+        queue_from = cfg.SWAV.QUEUE_FROM_EPOCH * iterations_per_epoch
+        full = math.ceil(cfg.SWAV.QUEUE_SIZE / cfg.SOLVER.IMS_PER_BATCH)  # asking the ring would make the host wait
         return [PrototypeSchedule(frozen, max(queue_from, full)), *super().hooks(cfg, iterations_per_epoch)]
 
     def objective(self, encoded: dict[str, Tensor]) -> Objective:
@@ -113,15 +128,18 @@ class SwAV(AllViews):
         frozen = self.prototypes.detach()
         prototypes = frozen + float(self.prototypes_learn) * (self.prototypes - frozen)  # gradients of 0 while frozen
         logs = F.log_softmax(views @ prototypes.T / self.options.TEMPERATURE, dim=2)  # (B, 1 + L, P)
-        self.pending_views = {n: gather_rows(views[:, v].detach()) for v, n in enumerate(("anchors", "positives"))}
+        large = {"anchors": views[:, 0], "positives": views[:, 1]}
+        self.pending_views = {name: gather_rows(rows.detach()) for name, rows in large.items()}
         codes = [self.codes(rows, name) for name, rows in self.pending_views.items()]
-        others = [(logs.sum(dim=1) - logs[:, v]) / (views.shape[1] - 1) for v in range(2)]
-        loss = -sum((code * other).sum(dim=1).mean() for code, other in zip(codes, others, strict=True)) / 2
+        losses = []
+        for v, code in enumerate(codes):
+            others = (logs.sum(dim=1) - logs[:, v]) / (views.shape[1] - 1)
+            losses.append(cross_entropy(code, others))
 
         def neighbor_loss(keys: Tensor) -> Tensor:
-            return -(keys.mean(dim=1) * logs[:, 1:].flatten(0, 1)).sum(dim=1).mean()
+            return cross_entropy(keys.mean(dim=1), logs[:, 1:].flatten(0, 1))
 
-        return Objective(loss, codes[0], encoded["anchors_g"], neighbor_loss)
+        return Objective(sum(losses) / 2, codes[0], encoded["anchors_g"], neighbor_loss)
 
     @torch.no_grad()
     def codes(self, rows: Tensor, view: str) -> Tensor:
@@ -130,4 +148,4 @@ class SwAV(AllViews):
         if self.queue_counts and self.views is not None:
             rows = torch.cat([getattr(self.views, view), rows])
         codes = sinkhorn(rows @ self.prototypes.T, self.options.EPSILON, self.options.SINKHORN_ITERATIONS)
-        return codes[-count:].chunk(comm.get_world_size())[comm.get_rank()]
+        return own_share(codes[-count:])

@@ -1,4 +1,4 @@
-"""The queue of keys: one ring of rows, or several that always hold the same images in the same places."""
+"""The queue of keys: one ring of rows, or several whose row n is always of the same image."""
 
 import torch
 from torch import Tensor, nn
@@ -48,25 +48,28 @@ class AlignedQueue(nn.Module):
         if len(counts) != 1 or max(counts) > self.length:
             raise ValueError(f"rows per ring {sorted(counts)}: expected one count, at most {self.length}")
         (n,) = counts
-        places = self._next_places(n)
+        if labels is None:
+            labels = self.labels.new_full((n,), -1)
+        index = self._next_rows(n)
         for name, new in rows.items():
             ring = getattr(self, name)
-            ring.index_copy_(0, places, new.to(ring.dtype))
-        self.labels.index_copy_(0, places, self.labels.new_full((n,), -1) if labels is None else labels)
+            ring.index_copy_(0, index, new.to(ring.dtype))
+        self.labels.index_copy_(0, index, labels)
         self.num_enqueued += n
 
     @torch.no_grad()
     def after_enqueue(self, name: str, rows: Tensor) -> Tensor:
         """A copy of the ring ``name``, (K, width), as ``enqueue`` of (n, width) rows will leave it."""
         ring = getattr(self, name)
-        return ring.index_copy(0, self._next_places(len(rows)), rows.to(ring.dtype))
+        return ring.index_copy(0, self._next_rows(len(rows)), rows.to(ring.dtype))
 
-    def _next_places(self, count: int) -> Tensor:
+    def _next_rows(self, count: int) -> Tensor:
+        """Indices of the oldest rows, (count,)."""
         return (self.num_enqueued + torch.arange(count, device=self.num_enqueued.device)) % self.length
 
 
 class KeepsKeys:
-    """What methods with a ``queue`` share: a step's keys wait in ``pending_keys`` until the step is over."""
+    """A method with a ``queue``: a step's keys wait in ``pending_keys`` until the step is over."""
 
     queue: AlignedQueue | None
 
@@ -89,7 +92,7 @@ class KeepsKeys:
             self.enqueue({name: in_global_order([part[name] for part in parts]) for name in parts[0]})
 
     def enqueue(self, rows: dict[str, Tensor]) -> None:
-        """Put a step's rows of all processes, by ring, where they belong."""
+        """Put a step's rows of all processes, by ring, into the queue."""
         self.queue.enqueue(**rows)
 
 

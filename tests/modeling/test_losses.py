@@ -11,7 +11,7 @@ from tiny import direct_losses, loss_inputs, random_views, step, tiny_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from revisit.modeling.losses.contrastive import contrastive_losses, info_nce
-from revisit.modeling.losses.queue_scores import log_sum_exp, nearest_rows
+from revisit.modeling.losses.queue_scores import log_sum_exp, nearest_rows, scores_in_parts
 
 TAU = 0.2
 
@@ -204,3 +204,10 @@ def test_nearest_rows_are_the_same_in_chunks(queue_size, max_scores, k):
     expected = (rows @ x["queue_g"].T).topk(k, dim=1).indices
     found = nearest_rows(rows, x["queue_g"], k, max_scores)
     assert torch.equal(found.sort(dim=1).values, expected.sort(dim=1).values)
+
+
+@pytest.mark.parametrize(("num_rows", "length"), [(2, 4), (32, 2), (100, 1)])
+def test_neither_a_part_nor_its_scores_have_more_numbers_than_allowed(num_rows, length):
+    parts = list(scores_in_parts(torch.zeros(num_rows, 16), torch.zeros(9, 16), max_scores=64))
+    assert [part.shape for part, _ in parts[:-1]] == [(length, 16)] * (len(parts) - 1)
+    assert sum(scores.shape[1] for _, scores in parts) == 9

@@ -45,6 +45,4 @@ class ViewAnnotator:
 def annotator_of(cfg: CfgNode) -> ViewAnnotator:
     """The annotator of the method that MODEL.META_ARCHITECTURE names."""
     method = META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)
-    make = getattr(method, "view_annotator", None)
-    annotator = make(cfg) if make else None
-    return annotator or ViewAnnotator()
+    return method.view_annotator(cfg) if hasattr(method, "view_annotator") else ViewAnnotator()

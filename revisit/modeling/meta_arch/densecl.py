@@ -89,7 +89,8 @@ class DenseCL(MoCo):
 
     def __init__(self, cfg: CfgNode):
         super().__init__(cfg)
-        self.dense_weight, self.grid = cfg.DENSECL.WEIGHT, cfg.DENSECL.GRID
+        self.dense_weight = cfg.DENSECL.WEIGHT
+        self.grid = cfg.DENSECL.GRID
         self.dense_head = DenseProjectionHead(self.feature_dim, self.embedding_dim)
         self.momentum_dense_head = momentum_copy(self.dense_head)
 
@@ -107,9 +108,9 @@ class DenseCL(MoCo):
         """Rows and cells of the large positive."""
         g_map = self.feature_map(self.backbone, batch["positive"])
         g = g_map.mean(dim=(2, 3))
+        rows = unit_rows(self.projection_head(g))
         cells, dense = self.cells(g_map, self.dense_head)
-        rows, rows_g = unit_rows(self.projection_head(g))[:, None], unit_rows(g)[:, None]
-        return DenseEncoded(rows, rows_g, cells=cells, dense=unit_rows(dense))
+        return DenseEncoded(rows[:, None], unit_rows(g)[:, None], cells=cells, dense=unit_rows(dense))
 
     @torch.no_grad()
     def encode_anchors(self, images: Tensor) -> dict[str, Tensor]:

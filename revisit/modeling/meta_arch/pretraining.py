@@ -1,7 +1,7 @@
-"""What every pretraining method shares, and what the rest of Revisit asks of one.
+"""The base class of every pretraining method.
 
-A method is a Detectron2 meta-architecture in a file of its own: its config keys, its losses and its hooks. Nothing
-outside that file knows its name.
+A method is a Detectron2 meta-architecture in a file of its own, with its config keys, losses and hooks. No other file
+knows its name.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from revisit.compat.private_names import BatchNorm
 from revisit.data.to_device import to_device
+from revisit.data.views.annotation import ViewAnnotator
 from revisit.errors import UserError
 from revisit.keys import declare, integer
 from revisit.modeling.losses.queue_scores import at_least_float32
@@ -41,11 +42,11 @@ def metrics_period(cfg: CfgNode) -> int:
 class Pretraining(nn.Module):
     """An encoder g, the ``backbone``, that learns from views; subclasses say by which losses.
 
-    A part named ``...backbone`` begins with the backbone of MODEL.WEIGHTS; a converted backbone leaves all others out.
+    A part named ``...backbone`` starts from the backbone of MODEL.WEIGHTS; converted weights are those of ``backbone``.
 
     In training ``forward`` takes a ViewBatch and returns ``training_losses``. It changes nothing but parameters'
-    gradients: what a step changes besides (a queue, a momentum encoder) is changed by ``hooks`` after the optimiser's
-    step, so that a checkpoint holds one moment.
+    gradients. ``hooks`` change a queue or a momentum encoder after the optimiser's step, so that a checkpoint holds one
+    moment.
 
     In evaluation it takes Detectron2's list of dicts with ``image``, (3, H, W) uint8 RGB of one size, and returns for
     each the ``feature`` g(x), (Cg,) float32, a unit row.
@@ -71,8 +72,12 @@ class Pretraining(nn.Module):
 
     @classmethod
     def notes(cls, cfg: CfgNode, num_images: int, share: int) -> list[str]:
-        """Warnings, a line each, of what will do less than its key says in a run over ``num_images`` images, of whose
-        batches each process has ``share``."""
+        """Warnings, one line each, about keys that have less effect than they state.
+
+        Args:
+            num_images: images of the training.
+            share: images of a process's batch.
+        """
         return []
 
     @classmethod
@@ -81,22 +86,22 @@ class Pretraining(nn.Module):
         return 0
 
     @classmethod
-    def view_annotator(cls, cfg: CfgNode) -> object | None:
-        """What it adds to views beside their pixels: a ViewAnnotator (revisit/data/views/annotation.py), or nothing."""
-        return None
+    def view_annotator(cls, cfg: CfgNode) -> ViewAnnotator:
+        """What it adds to views besides their pixels: nothing."""
+        return ViewAnnotator()
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
-        """What has to run directly after the optimiser's step and the learning rate's, in this order."""
+        """Hooks that run directly after the optimiser's step and the learning rate's, in this order."""
         return []
 
     def training_losses(self, batch: dict) -> dict[str, Tensor]:
-        """Scalars by name, whose sum is the loss."""
+        """Scalars by name; their sum is the loss."""
         raise NotImplementedError
 
     def forward(self, batch: dict | list[dict]) -> dict[str, Tensor] | list[dict[str, Tensor]]:
         if self.training:
-            sent = {name: to_device(each, self.device) for name, each in batch.items() if isinstance(each, Tensor)}
-            return self.training_losses(batch | sent)
+            tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
+            return self.training_losses(batch | {name: to_device(x, self.device) for name, x in tensors.items()})
         images = torch.stack([to_device(record["image"], self.device) for record in batch])
         with torch.no_grad():
             return [{"feature": row} for row in unit_rows(self.pooled(self.backbone, images))]
@@ -110,7 +115,7 @@ class Pretraining(nn.Module):
         return (to_device(images, self.device) - self.pixel_mean) / self.pixel_std
 
     def pooled(self, backbone: nn.Module, images: Tensor) -> Tensor:
-        """``feature_map`` averaged over its places, (B, Cg)."""
+        """``feature_map`` averaged over its pixels, (B, Cg)."""
         return self.feature_map(backbone, images).mean(dim=(2, 3))
 
     def rows_of(self, passes: list[Tensor], head: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
@@ -124,7 +129,7 @@ class Pretraining(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are, and its views go."""
+        """The device of its weights, which views are moved to."""
         return self.pixel_mean.device
 
     @property
@@ -143,14 +148,15 @@ def positive_passes(batch: dict) -> list[Tensor]:
 
     Each is a pass of its own, so that BN statistics do not mix large and small crops (docs/method.md: One step).
     """
-    return [batch["positive"][:, None], *([batch["small"]] if "small" in batch else [])]
+    large = batch["positive"][:, None]
+    return [large, batch["small"]] if "small" in batch else [large]
 
 
 def all_passes(batch: dict) -> list[Tensor]:
     """All views of a ViewBatch by resolution: the large ones (B, 2, 3, H, W), anchors first, then the small ones
     (B, N, 3, h, w) if there are any."""
     large = torch.stack([batch["anchor"], batch["positive"]], dim=1)
-    return [large, *([batch["small"]] if "small" in batch else [])]
+    return [large, batch["small"]] if "small" in batch else [large]
 
 
 def method_of(cfg: CfgNode) -> type[Pretraining] | None:
@@ -160,5 +166,6 @@ def method_of(cfg: CfgNode) -> type[Pretraining] | None:
 
 def methods() -> list[type[Pretraining]]:
     """Every registered method, subclasses before what they extend."""
-    found = [cls for _, cls in META_ARCH_REGISTRY if isinstance(cls, type) and issubclass(cls, Pretraining)]
+    classes = [cls for _, cls in META_ARCH_REGISTRY if isinstance(cls, type)]
+    found = [cls for cls in classes if issubclass(cls, Pretraining)]
     return sorted(found, key=lambda cls: -len(cls.__mro__))
