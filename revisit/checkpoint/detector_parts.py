@@ -76,7 +76,7 @@ def without_predictors(tensors: dict, weights: str) -> dict:
     """The tensors without those that predict classes: the network's classes are others."""
     kept = {key: value for key, value in tensors.items() if not key.startswith(PREDICTORS)}
     if len(kept) < len(tensors):
-        logger.info(f"{weights} knows other classes than this data: its predictors of classes begin anew")
+        logger.info(f"{weights} knows other classes than this data: predictors of classes start from random weights")
     return kept
 
 

@@ -1,7 +1,7 @@
-"""The paper's one idea for any method with a queue: positives are drawn to their nearest neighbours, too.
+"""The paper's idea for any method with a queue: a positive is also drawn to its nearest neighbours.
 
-L = L_inst + lambda * L_nn (docs/method.md: Losses). A method says what L_nn is; whose keys are neighbours, from when on
-they count, and how pure they are is here.
+L = L_inst + lambda * L_nn (docs/method.md: Losses). The formula of L_nn is the method's. This file mines neighbours,
+schedules the loss and measures how many neighbours have the class of their image.
 """
 
 import logging
@@ -45,7 +45,7 @@ neighbors(
 
 
 class MinesNeighbors:
-    """What a method with L_nn has beside its objective; goes before the class that has the ``queue``.
+    """A method with L_nn. As a base class it stands before the one that has the ``queue``.
 
     The queue's ring ``features`` holds g-space, ``keys`` h-space. The hook NeighborLossSchedule sets
     ``neighbor_weight``: 0 while L_nn waits, then lambda.
@@ -69,16 +69,19 @@ class MinesNeighbors:
 
     @classmethod
     def notes(cls, cfg: CfgNode, num_images: int, share: int) -> list[str]:
-        wait = _iterations_to_wait(cfg, num_images // cfg.SOLVER.IMS_PER_BATCH) if cfg.NEIGHBORS.WEIGHT else 0
-        own = late_start("NEIGHBORS.WARMUP_EPOCHS", cfg.NEIGHBORS.WARMUP_EPOCHS, wait, cfg, "L_nn never joins")
-        return [*super().notes(cfg, num_images, share), *own]
+        notes = super().notes(cfg, num_images, share)
+        if not cfg.NEIGHBORS.WEIGHT:
+            return notes
+        wait = _iterations_to_wait(cfg, num_images // cfg.SOLVER.IMS_PER_BATCH)
+        key, epochs = "NEIGHBORS.WARMUP_EPOCHS", cfg.NEIGHBORS.WARMUP_EPOCHS
+        return notes + late_start(key, epochs, wait, cfg, "L_nn never joins")
 
     def hooks(self, cfg: CfgNode, iterations_per_epoch: int) -> list[HookBase]:
         schedule = NeighborLossSchedule(cfg.NEIGHBORS.WEIGHT, _iterations_to_wait(cfg, iterations_per_epoch))
         return [*super().hooks(cfg, iterations_per_epoch), schedule]
 
     def mining_space(self, positives: Tensor, positives_g: Tensor) -> tuple[Tensor, str]:
-        """The positives' rows, after or before the head, that neighbours are mined for, and the ring to mine in."""
+        """The positives' rows to mine neighbours for, before the head or after it, and the name of the ring."""
         return (positives_g, "features") if self.mine_before_head else (positives, "keys")
 
     def mined_ring(self, name: str, queue: AlignedQueue | None = None) -> Tensor:
@@ -90,8 +93,8 @@ class MinesNeighbors:
 
     @torch.no_grad()
     def purity(self, positives: Tensor, positives_g: Tensor, labels: Tensor) -> Tensor:
-        """Percent of the neighbours of (B, ...) rows that have their image's class, of labels (B,); none at the start,
-        whose random rows have the class -1."""
+        """Percent of the neighbours of rows (B, ...) that have the class of their image, given labels (B,). The random
+        rows of the start have the class -1."""
         rows, ring = self.mining_space(positives, positives_g)
         nearest = nearest_rows(rows, getattr(self.queue, ring), self.num_neighbors, self.max_scores)
         return 100 * (self.queue.labels[nearest] == labels[:, None]).float().mean()
@@ -104,7 +107,8 @@ class MinesNeighbors:
 
 
 class NeighborLossSchedule(HookBase):
-    """L_nn weighs 0 for the first ``warmup_iterations``, then lambda; by the iteration, so a resumed run agrees."""
+    """The weight of L_nn is 0 for the first ``warmup_iterations``, then lambda. It depends on the iteration alone, so a
+    resumed run agrees."""
 
     def __init__(self, weight: float, warmup_iterations: int):
         self._weight = weight
@@ -122,7 +126,7 @@ def _iterations_to_wait(cfg: CfgNode, iterations_per_epoch: int) -> int:
 
 
 def late_start(key: str, epochs: int, iterations: int, cfg: CfgNode, consequence: str) -> list[str]:
-    """A note where what ``key`` lets wait for ``iterations`` would wait until the run's end."""
+    """A warning if the ``iterations`` that ``key`` waits for are no fewer than the run's."""
     if iterations < cfg.SOLVER.MAX_ITER:
         return []
     return [f"{key} {epochs}: {iterations} iterations, and the run has {cfg.SOLVER.MAX_ITER}, so {consequence}"]

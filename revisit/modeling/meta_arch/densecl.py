@@ -1,4 +1,4 @@
-"""DenseCL: MoCo-v2 that contrasts places of the last map too, each with the most similar place of the other view.
+"""DenseCL: MoCo-v2 that also contrasts cells of the last map, each with the most similar cell of the other view.
 
 Wang et al., Dense Contrastive Learning for Self-Supervised Visual Pre-Training, CVPR 2021; written from the paper.
 """
@@ -137,8 +137,8 @@ class DenseCL(MoCo):
         """Both losses, weighted, on the queues as they are before this step."""
         options = {"temperature": self.temperature, "max_scores": self.max_scores}
         raw = super().losses(encoded)
-        places = (encoded.cells, encoded.dense, encoded.key_cells, encoded.key_dense)
-        raw["loss_dense"] = dense_loss(*places, self.queue.dense_keys, **options)
+        cells = (encoded.cells, encoded.dense, encoded.key_cells, encoded.key_dense)
+        raw["loss_dense"] = dense_loss(*cells, self.queue.dense_keys, **options)
         if self.watched:
             get_event_storage().put_scalars(**{f"{name}_raw": loss.item() for name, loss in raw.items()})
         weights = {"loss_inst": 1 - self.dense_weight, "loss_dense": self.dense_weight}

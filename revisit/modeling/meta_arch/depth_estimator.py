@@ -41,16 +41,25 @@ class DepthEstimator(nn.Module):
         return self.pixel_mean.device
 
     def forward(self, batched_inputs: list[dict]) -> dict[str, Tensor] | list[dict[str, Tensor]]:
-        """Detectron2's contract: dicts with ``image`` (3, H, W) and, in training, ``depth`` float32 (H, W) metres, 0
-        where it is missing -> {"loss_depth": scalar}; else perhaps ``height`` and ``width``, the size of the answer ->
-        {"depth": float32 (height, width) metres} for each."""
-        images = [(x["image"].to(self.device) - self.pixel_mean) / self.pixel_std for x in batched_inputs]
-        images = ImageList.from_tensors(images)
+        """Detectron2's contract.
+
+        Args:
+            batched_inputs: dicts with ``image`` (3, H, W) and, in training, ``depth`` float32 (H, W) metres, 0 where it
+                is missing; in evaluation perhaps ``height`` and ``width``, the size of the answer.
+
+        Returns:
+            {"loss_depth": scalar} in training, else {"depth": float32 (height, width) metres} for each.
+        """
+        images = ImageList.from_tensors([self._normalized(x["image"]) for x in batched_inputs])
         predicted = self.head.predict(self.backbone(images.tensor))[:, 0]
-        if not self.training:
-            return [
-                {"depth": sem_seg_postprocess(depth[None], size, x.get("height", size[0]), x.get("width", size[1]))[0]}
-                for depth, size, x in zip(predicted, images.image_sizes, batched_inputs, strict=True)
-            ]
-        depths = ImageList.from_tensors([x["depth"].to(self.device) for x in batched_inputs]).tensor
-        return {"loss_depth": self.head.loss_weight * depth_loss(predicted, depths, self.loss)}
+        if self.training:
+            depths = ImageList.from_tensors([x["depth"].to(self.device) for x in batched_inputs]).tensor
+            return {"loss_depth": self.head.loss_weight * depth_loss(predicted, depths, self.loss)}
+        answers = []
+        for depth, size, x in zip(predicted, images.image_sizes, batched_inputs, strict=True):
+            height, width = x.get("height", size[0]), x.get("width", size[1])
+            answers.append({"depth": sem_seg_postprocess(depth[None], size, height, width)[0]})
+        return answers
+
+    def _normalized(self, image: Tensor) -> Tensor:
+        return (image.to(self.device) - self.pixel_mean) / self.pixel_std

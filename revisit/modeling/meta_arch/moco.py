@@ -129,8 +129,8 @@ class MoCo(KeepsKeys, Pretraining):
 
     @torch.no_grad()
     def encode_anchors(self, images: Tensor) -> dict[str, Tensor]:
-        """What the queue holds of uint8 images, unit rows: ``keys`` a = h'(g'(x)), (B, C), and where the queue has such
-        a ring ``features`` g'(x), (B, Cg). What a subclass adds is for this process's ``Encoded``."""
+        """Unit rows of uint8 images for the queue's rings: ``keys`` a = h'(g'(x)), (B, C), and perhaps ``features``,
+        g'(x), (B, Cg). Rows of other names, which a subclass may add, go to this process's ``Encoded``."""
         g = self.pooled(self.momentum_backbone, images)
         rows = {"keys": unit_rows(self.momentum_projection_head(g)), "features": unit_rows(g)}
         return {name: rows[name] for name in self.queue.names}
@@ -150,7 +150,7 @@ class MoCo(KeepsKeys, Pretraining):
 
     @torch.no_grad()
     def monitors(self, batch: dict, encoded: Encoded) -> dict[str, Tensor]:
-        """What docs/reading-a-run.md explains, of this process's share and, of its positives, the large ones."""
+        """Scalars that docs/reading-a-run.md explains, over the large positives of this process's share."""
         large, large_g = encoded.positives[:, 0], encoded.positives_g[:, 0]
         top1, top5 = contrast_accuracy(large, encoded.anchors, self.queue.keys, self.max_scores)
         values = {"contrast_top1": top1, "contrast_top5": top5}

@@ -30,8 +30,8 @@ pixelwise(
 
 
 class PixelHead(nn.Module):
-    """A head for Detectron2's SemanticSegmentor, from MODEL.SEM_SEG_HEAD and the shapes of the backbone's maps, one of
-    which IN_FEATURES names; subclasses say which layers make the logits."""
+    """A head for Detectron2's SemanticSegmentor over the one map that MODEL.SEM_SEG_HEAD.IN_FEATURES names; subclasses
+    build the layers that make the logits."""
 
     def __init__(self, cfg: CfgNode, input_shape: dict[str, ShapeSpec]):
         super().__init__()
@@ -48,18 +48,19 @@ class PixelHead(nn.Module):
         self.layers = nn.Sequential(*self.build_layers(options, input_shape[self.in_feature].channels))
 
     def build_layers(self, options: CfgNode, in_channels: int) -> list[nn.Module]:
-        """What turns a map (N, in_channels, h, w) into logits (N, NUM_CLASSES, h, w)."""
+        """The layers that turn a map (N, in_channels, h, w) into logits (N, NUM_CLASSES, h, w)."""
         raise NotImplementedError
 
     def predict(self, features: dict[str, Tensor], size: tuple[int, int] | None = None) -> Tensor:
         """Logits (N, classes, H, W) in float32, bilinearly enlarged to the size of the backbone's input.
 
-        Where the backbone does not say that size (Revisit's does) it is ``size``, or the map's in whole strides.
+        Revisit's backbones give that size. With others it is ``size``, or the map's size times the stride.
         """
         maps = features[self.in_feature]
         if INPUT in features:
             size = features[INPUT].shape[-2:]
-        size = size or [self.stride * side for side in maps.shape[-2:]]
+        elif size is None:
+            size = [self.stride * side for side in maps.shape[-2:]]
         return F.interpolate(self.layers(maps).float(), size=size, mode="bilinear", align_corners=False)
 
     def forward(
@@ -82,8 +83,8 @@ class RevisitFCNHead(PixelHead):
 
     def build_layers(self, options: CfgNode, in_channels: int) -> list[nn.Module]:
         channels = options.CONVS_DIM
-        widths, form = (in_channels, channels), (channels, 3, options.NORM, options.DILATION)
-        convs = [_conv_norm_relu(width, *form) for width in widths]
+        form = (channels, 3, options.NORM, options.DILATION)
+        convs = [_conv_norm_relu(width, *form) for width in (in_channels, channels)]
         for conv in convs:
             weight_init.c2_msra_fill(conv)
         predictor = Conv2d(channels, options.NUM_CLASSES, kernel_size=1, bias=False)
@@ -103,10 +104,10 @@ class RevisitDeepLabV3Head(PixelHead):
     """
 
     def build_layers(self, options: CfgNode, in_channels: int) -> list[nn.Module]:
-        channels, norm, variant = options.CONVS_DIM, options.NORM, options.VARIANT
-        form = {"norm": norm, "activation": F.relu, "dropout": DROPOUT[variant]}
+        channels, norm = options.CONVS_DIM, options.NORM
+        form = {"norm": norm, "activation": F.relu, "dropout": DROPOUT[options.VARIANT]}
         layers = [ASPP(in_channels, channels, list(options.ASPP_DILATIONS), **form)]
-        if variant == MULTI_TASK:
+        if options.VARIANT == MULTI_TASK:
             layers[0].convs[-1][1] = _conv_norm_relu(in_channels, channels, 1, norm)
             layers.append(_conv_norm_relu(channels, channels, 3, norm))
             for conv in (layers[0].convs[-1][1], layers[1]):
