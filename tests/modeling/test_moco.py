@@ -214,3 +214,16 @@ def test_neighbours_join_after_their_warm_up():
         schedule.before_step()
         weights.append(schedule.trainer.model.neighbor_weight)
     assert weights == [0, 0, 0, 0.4, 0.4]
+
+
+@pytest.mark.parametrize(("enqueue_first", "waits"), [(False, 10), (True, 0)])
+def test_neighbours_of_keys_enqueued_first_join_at_once(enqueue_first, waits):
+    options = ("NEIGHBORS.ENQUEUE_FIRST", enqueue_first, "NEIGHBORS.WARMUP_EPOCHS", 2)
+    model = tiny_model(*options)
+    *_, schedule = model.hooks(tiny_config(*options), iterations_per_epoch=5)
+    weights = []
+    for iteration in (0, 9, 10):
+        schedule.trainer = SimpleNamespace(model=model, iter=iteration)
+        schedule.before_step()
+        weights.append(model.neighbor_weight)
+    assert weights == [0.4 if iteration >= waits else 0 for iteration in (0, 9, 10)]
