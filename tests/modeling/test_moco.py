@@ -24,6 +24,7 @@ from revisit.modeling.meta_arch.moco import MoCo
 from revisit.modeling.momentum import update_momentum_encoder
 from revisit.modeling.monitors import contrast_accuracy, feature_std
 from revisit.modeling.neighbors import NeighborLossSchedule
+from revisit.modeling.queue_size import default_queue_size
 
 from detectron2.utils.events import EventStorage
 
@@ -227,3 +228,8 @@ def test_neighbours_of_keys_enqueued_first_join_at_once(enqueue_first, waits):
         schedule.before_step()
         weights.append(model.neighbor_weight)
     assert weights == [0.4 if iteration >= waits else 0 for iteration in (0, 9, 10)]
+
+
+@pytest.mark.parametrize(("images", "rows"), [(5, 8), (100, 48), (10**6, 65536)])
+def test_the_default_queue_holds_half_the_images_in_batches(images, rows):
+    assert default_queue_size(tiny_config(), images) == rows

@@ -27,6 +27,7 @@ from trees import refused
 from projects.Objects.object_moco import ObjectMoCo
 from revisit.engine.step_cost import step_cost
 from revisit.errors import UserError
+from revisit.modeling.queue_size import default_queue_size
 
 from detectron2.checkpoint import DetectionCheckpointer
 from detectron2.config import CfgNode
@@ -311,3 +312,8 @@ def test_the_momentum_networks_of_objects_follow_their_own():
 
 def test_keys_of_objects_in_shuffled_anchors_come_back_in_order():
     assert_shuffled_keys_come_back_in_order(tiny_model(*OBJECTS, "MOCO.BN_GROUP", 4), views_of(8))
+
+
+@pytest.mark.parametrize(("images", "rows"), [(100, 48 * 5), (10**6, 65536 // 5 * 5)])
+def test_the_default_queue_holds_all_objects_of_an_image(images, rows):
+    assert default_queue_size(tiny_config(*OBJECTS), images) == rows

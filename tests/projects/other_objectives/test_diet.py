@@ -42,8 +42,8 @@ def test_every_view_is_told_from_all_images_but_its_own_one_at_a_time():
     assert losses["loss_inst"].item() == pytest.approx(float(sum(expected) / 12), rel=1e-5)
 
 
-def test_as_many_rows_as_images_and_half_of_them_in_a_queue_follow_from_the_data():
-    cfg = tiny_config(*OPTIONS, "MOCO.QUEUE_SIZE", 0)
+def test_diet_has_a_row_for_every_image():
+    cfg = tiny_config(*OPTIONS)
     resolve_auto_values(cfg, Facts(images=100))
-    assert (cfg.DIET.NUM_IMAGES, cfg.MOCO.QUEUE_SIZE) == (100, 48)  # in batches of 8
+    assert cfg.DIET.NUM_IMAGES == 100
     assert tiny_model(*OPTIONS, "DIET.NUM_IMAGES", 100).images.weight.shape == (100, FEATURE_DIM)
