@@ -6,16 +6,17 @@ All of it happens before the checkpoint of the same step, which therefore holds 
 import contextlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from revisit.checkpoint.run_folder import BEST, BEST_RECORD, RESULTS, UNEVALUATED, read_iteration
 from revisit.engine.hooks import write_checkpoint
 from revisit.errors import UserError
 from revisit.evaluation.main_score import find_score, is_better, main_score, nothing_to_evaluate
-from revisit.evaluation.registry import PretrainingEvaluation
+from revisit.evaluation.registry import PretrainingEvaluation, Score
 from revisit.files import write_whole
 from revisit.keys import SWITCH, Decision, Facts, declare, integer
 
@@ -165,6 +166,22 @@ WHAT_HELPS = (
 )
 
 
+class ScoreChange(NamedTuple):
+    """A score before the first step and now. With several test sets the name of one follows the score's."""
+
+    name: str
+    before: float
+    now: float
+    score: Score
+
+    @property
+    def is_worse(self) -> bool:
+        return bool(self.score.better) and is_better(self.score.name, self.before, self.now)
+
+    def __str__(self) -> str:
+        return f"{self.name} from {self.before:.2f} to {self.now:.2f} {self.score.unit}".rstrip()
+
+
 class StartScores(HookBase):
     """Evaluates the network before the first step, and compares the scores of all later evaluations with these.
 
@@ -201,23 +218,22 @@ class StartScores(HookBase):
     def after_step(self) -> None:
         if not self.trainer.is_evaluated:
             return
-        below = False
-        changes = []
-        for name, before in self._start.items():
-            score = next((score for score in self._scores if f"{name}/".startswith(f"{score.name}/")), None)
-            if score is None or name not in self.trainer.results:
-                continue
-            now = self.trainer.results[name]
-            unit = f" {score.unit}".rstrip()
-            changes.append(f"{name} from {before:.2f} to {now:.2f}{unit}")
-            if score.better and is_better(name, before, now):
-                below = True
-                what = f"{name} is {now:.2f}{unit}, below the {before:.2f}{unit} from before the first step"
-                worse = "so far this run has made the network worse (docs/reading-a-run.md: Below the start)"
-                logger.warning(f"{what}: {worse}")
+        changes = list(self._changes())
+        worse = [change for change in changes if change.is_worse]
+        for change in worse:
+            why = "so far this run has made the network worse (docs/reading-a-run.md: Below the start)"
+            logger.warning(f"{change}: {why}")
         if changes and self._is_summed_up():
             when = "training" if self.trainer.is_last_step else "half time: training"
-            logger.info(f"{when} has taken {', '.join(changes)}" + (f". {WHAT_HELPS}" if below else ""))
+            what = ", ".join(map(str, changes))
+            logger.info(f"{when} has taken {what}" + (f". {WHAT_HELPS}" if worse else ""))
+
+    def _changes(self) -> Iterator[ScoreChange]:
+        """Of every score that was there at the start and is now."""
+        for name, before in self._start.items():
+            score = next((score for score in self._scores if f"{name}/".startswith(f"{score.name}/")), None)
+            if score and name in self.trainer.results:
+                yield ScoreChange(name, before, self.trainer.results[name], score)
 
     def _is_summed_up(self) -> bool:
         done = self.trainer.iter + 1
