@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from revisit.checkpoint.backbone_file import load_backbone as read_backbone
 from revisit.checkpoint.convert import as_rgb
 from revisit.checkpoint.flags import BIT_DEPTH, flags_to_config
-from revisit.data.deep_pixels import find_bit_depth
+from revisit.data.images.deep_images import find_bit_depth
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records
 from revisit.errors import UserError, expect

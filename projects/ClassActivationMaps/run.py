@@ -27,7 +27,7 @@ from projects.common.command_line import RANDOM
 from projects.common.entry import only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import enlarge_map
-from revisit.data.deep_pixels import bit_depth
+from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import index_by_name

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from projects.LabelFreeMonitor.label_free import alignment, nearest, neighbor_stability, rankme, uniformity
-from revisit.data.deep_pixels import bit_depth
+from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import open_record
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.records import Records, changes, fingerprint, sample

@@ -31,7 +31,7 @@ from projects.common.entry import write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import enlarge_labels, palette_image, shrink_labels
 from projects.LabelPropagation import davis
-from revisit.data.deep_pixels import bit_depth
+from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import datasets_root
 from revisit.data.sources.labels import VOID, check_size

@@ -12,6 +12,7 @@ import cv2
 from PIL import Image
 from tqdm import tqdm
 
+from revisit.data.images.deep_images import DeepImageError
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.opening import SUFFIXES
 from revisit.data.images.reader import Picture, open_record
@@ -117,7 +118,7 @@ def make_smaller(picture: Picture, smaller: Smaller) -> bytes | None:
     try:
         pixels = picture.decode()
     except UnreadableImageError as error:
-        deep = "INPUT.BIT_DEPTH" in str(error)
+        deep = isinstance(error, DeepImageError)
         name = f"{picture.name} has more than 8 bits a sample, which JPEG cannot hold"
         expect(not deep, f"{name}: expected images of 8 bits, or no --short-side")
         return None

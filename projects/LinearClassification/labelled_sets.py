@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from projects.common.frozen_backbone import FrozenBackbone
-from revisit.data.deep_pixels import bit_depth
+from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import require_record
 from revisit.data.loading.workers import SignalSafeLoader
 from revisit.data.sources.catalog import get_records

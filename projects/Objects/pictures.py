@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from revisit.data.deep_pixels import bit_depth
+from revisit.data.images.deep_images import bit_depth
 from revisit.data.loading.loader import ViewDataset
 from revisit.data.sources.catalog import get_records
 from revisit.data.to_device import to_device

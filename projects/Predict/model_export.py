@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from projects.Predict.predictions import heads_of, load_finetuned
-from revisit.data.deep_pixels import bit_depth
+from revisit.data.images.deep_images import bit_depth
 from revisit.files import written_whole
 from revisit.keys import DETECTORS, PIXELWISE
 from revisit.plugins import require_package

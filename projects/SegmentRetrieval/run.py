@@ -29,7 +29,7 @@ from tqdm import tqdm
 from projects.common.entry import only_dataset, write_results
 from projects.common.frozen_backbone import FrozenBackbone
 from projects.common.label_maps import shrink_labels
-from revisit.data.deep_pixels import bit_depth
+from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import require_record
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.class_names import share_classes

@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from revisit.config import add_revisit_config
-from revisit.data.deep_pixels import bit_depth
+from revisit.data.images.deep_images import bit_depth
 from revisit.errors import UserError, expect
 from revisit.files import is_url, local_copy, read_yaml, write_whole
 from revisit.keys import value_of

@@ -3,22 +3,19 @@
 import logging
 from dataclasses import replace
 
-from revisit.checkpoint.flags import BIT_DEPTH, read_flags
-from revisit.checkpoint.reading import read_checkpoint
 from revisit.checkpoint.run_folder import UNTRAINED, Trained
-from revisit.data.deep_pixels import bit_depth, find_bit_depth
 from revisit.data.finetuning.detection_mapper import longest_side
+from revisit.data.images.deep_images import bit_depth
 from revisit.data.sources.catalog import MissingDataError, get_records
 from revisit.data.sources.class_names import share_classes
 from revisit.data.sources.inspection import inspect, num_classes
 from revisit.data.sources.records import Records
 from revisit.data.sources.soundness import MAX_SHARE, look_at
 from revisit.data.sources.subsets import is_labelled
-from revisit.errors import UserError, expect, first_few
+from revisit.errors import UserError, first_few
 from revisit.evaluation.features import check_not_enlarged
 from revisit.evaluation.registry import evaluations_on
-from revisit.files import local_copy
-from revisit.keys import DETECTORS, Decision, Facts, of_detectron2, resolve_auto_values
+from revisit.keys import DETECTORS, Facts, resolve_auto_values
 from revisit.modeling.meta_arch.pretraining import method_of
 
 from detectron2.config import CfgNode
@@ -129,32 +126,3 @@ def follow_class_names(cfg: CfgNode, trained: Trained = UNTRAINED) -> None:
         share_classes(trained.weights, cfg.DATASETS.TEST, names=trained.classes)
     elif cfg.DATASETS.TRAIN:
         share_classes(cfg.DATASETS.TRAIN[0], (*cfg.DATASETS.TRAIN[1:], *cfg.DATASETS.TEST), num_classes(cfg))
-
-
-def bit_depth_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
-    """As MODEL.WEIGHTS were trained, else as the images ask; None where no image is deep. UserError where these ask for
-    another one than the weights."""
-    asked = find_bit_depth(facts.records) if bit_depth(cfg) is None else None
-    if asked is None:
-        is_open = cfg.INPUT.BIT_DEPTH == "auto"  # of the two words for it, None is the one that a checkpoint has
-        return Decision(None, "8 bits, unless images have more") if is_open else None
-    bits, reason = asked
-    trained = _depth_of_weights(cfg.MODEL.WEIGHTS)
-    if trained:
-        fits = bits == trained if 1 in (bits, trained) else bits <= trained
-        expect(fits, f"{reason}: they ask for {BIT_DEPTH} {bits}, but {cfg.MODEL.WEIGHTS} was trained with {trained}")
-        bits, reason = trained, f"as {cfg.MODEL.WEIGHTS} was trained; {reason}"
-    return Decision(bits, f"values of 0 to {2**bits - 1} become 0 to 255, because {reason}", kept=True)
-
-
-of_detectron2("INPUT.BIT_DEPTH", resolve=bit_depth_of_run)  # ours, but only here weights can be read
-
-
-def _depth_of_weights(weights: str) -> int | None:
-    """By the flags beside or in the file; None where they say nothing."""
-    if not weights:
-        return None
-    flags = read_flags(weights)[0]
-    if flags is None:
-        flags = read_checkpoint(local_copy(weights, "MODEL.WEIGHTS")).get("flags")
-    return flags.get(BIT_DEPTH) if isinstance(flags, dict) else None

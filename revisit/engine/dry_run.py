@@ -12,8 +12,8 @@ from revisit.checkpoint.checkpointer import RevisitCheckpointer
 from revisit.checkpoint.flags import flags_of
 from revisit.checkpoint.run_folder import VIEWS
 from revisit.compat.private_names import BatchNorm
-from revisit.data.deep_pixels import bit_depth
 from revisit.data.finetuning.pixel_mapper import pixel_mapper_of
+from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.loading.loader import core_rate
 from revisit.data.sources.catalog import get_records

@@ -23,6 +23,7 @@ from revisit.checkpoint.run_folder import (
     tidy_up,
     trained_network,
 )
+from revisit.data.images.deep_images import bit_depth
 from revisit.data.sources.catalog import register
 from revisit.data.sources.inspection import num_classes
 from revisit.engine.config_checks import check_config, check_evaluation, check_schedule
@@ -108,7 +109,8 @@ def start_run(planned: Plan, args: argparse.Namespace) -> Iterator[CfgNode]:
             _record(cfg, folder, again=args.eval_only or args.resume)
         torch.backends.cudnn.benchmark = cfg.CUDNN_BENCHMARK and trains
         seed_all_rng(cfg.SEED + comm.get_rank())
-        depth = f", INPUT.BIT_DEPTH {cfg.INPUT.BIT_DEPTH}" if cfg.INPUT.BIT_DEPTH else ""
+        bits = bit_depth(cfg)
+        depth = f", INPUT.BIT_DEPTH {bits}" if bits else ""
         logger.info(f"SEED {cfg.SEED}, {cfg.SOLVER.MAX_ITER} iterations{depth}")
         yield cfg
 

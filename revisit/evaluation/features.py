@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from revisit.data.deep_pixels import bit_depth
+from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import (
     Read,
     UnreadableImageError,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from revisit.data.deep_pixels import bit_depth
+from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import UnreadableImageError, open_record
 from revisit.data.sources.catalog import get_records
 from revisit.data.views.mapper import ViewMapper, Views

@@ -17,9 +17,11 @@ import pytest
 from deep import lay, photograph
 from PIL import Image
 from tiny import tiny_config
-from trees import refusal, spoil_bytes
+from trees import refusal, refused, spoil_bytes
 
-from revisit.data.images.reader import UnreadableImageError, read_image, read_size
+from revisit.data.images import deep_images as deep_images_module
+from revisit.data.images.deep_images import DeepImages
+from revisit.data.images.reader import UnreadableImageError, read_image, read_size, require_record
 from revisit.data.loading.loader import ResumableLoader
 
 NUM_IMAGES = int(os.environ.get("FUZZ_CASES", 200))
@@ -266,3 +268,14 @@ def test_each_spoilt_image_is_decoded_or_counted_and_the_loaders_workers_survive
     loader = ResumableLoader(tiny_config("DATASETS.TRAIN", (f"folder:{tmp_path}",), *options))
     errors = [error for batch in islice(loader, loader.iterations_per_epoch) for error in batch["read_errors"]]
     assert {error.partition(":")[0] for error in errors} == refused
+
+
+def test_the_core_alone_refuses_more_than_8_bits(tmp_path, monkeypatch):
+    path = tmp_path / "deep.png"
+    Image.fromarray(np.full((4, 4), 1000, np.uint16)).save(path)
+    monkeypatch.setattr(deep_images_module, "deep_images", DeepImages)
+    monkeypatch.setattr("revisit.data.images.reader.deep_images", DeepImages)
+    refused(
+        "deep.png: more than 8 bits a sample: expected 8, or projects/DeepPixels", require_record, {"file_name": path}
+    )
+    assert deep_images_module.bit_depth(tiny_config()) is None

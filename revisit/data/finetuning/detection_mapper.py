@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from revisit.data.deep_pixels import bit_depth
+from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.reader import read_record, require_record
 from revisit.data.sources.labels import read_ids

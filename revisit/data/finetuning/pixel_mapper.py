@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from revisit.data.deep_pixels import bit_depth
+from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import read_record, require_record
 from revisit.data.sources.catalog import register
 from revisit.data.sources.labels import VOID, check_size, read_depth, read_labels

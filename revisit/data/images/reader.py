@@ -1,7 +1,6 @@
 """Read an image strictly, wherever a record says that it is: whole and RGB, or a clear error, never half-decoded.
 
-``bit_depth`` is INPUT.BIT_DEPTH: values of 0 to 2**bit_depth - 1 become grey levels of 0 to 255 where a file has more
-than 8 bits a sample, which None refuses. Others keep their levels.
+Images with more than 8 bits a sample are a plug-in's to read, by what ``bit_depth`` says (deep_images.py).
 """
 
 import io
@@ -16,7 +15,7 @@ import cv2
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from revisit.data.deep_pixels import decode_deep, is_deep, open_deep, read_values
+from revisit.data.images.deep_images import DeepImageError, deep_images, is_deep, open_deep
 from revisit.data.images.image_bytes import PathLike, TruncatedImageError, UnreadableImageError, read_bytes, read_ends
 from revisit.data.images.opening import (
     JPEG,
@@ -112,7 +111,7 @@ def require_record(record: dict, bit_depth: int | None = None, like_pil: bool = 
     try:
         return read_record(record, bit_depth, like_pil, complete=True)
     except UnreadableImageError as error:
-        remedy = "" if "INPUT.BIT_DEPTH" in str(error) else ": expected a complete file, so copy it again"
+        remedy = "" if isinstance(error, DeepImageError) else ": expected a complete file, so copy it again"
         raise UserError(f"unreadable image {error}{remedy}") from error
 
 
@@ -196,7 +195,7 @@ def _decode_by_pil(data: bytes, bit_depth: int | None) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PIL warns of odd metadata; only undecodable pixels matter here
         image = open_deep(data)
-        pixels = decode_deep(data, image, bit_depth) if is_deep(data, image) else _to_rgb(image)
+        pixels = deep_images().decode(data, image, bit_depth) if is_deep(data, image) else _to_rgb(image)
         with suppress(Exception):  # damage beyond the first frame matters to nobody
             if getattr(image, "is_animated", False):
                 message = "images of several frames or pages (GIF, TIFF, WebP) are read as their first one"
@@ -237,8 +236,7 @@ def _upright_size(file: BinaryIO) -> tuple[int, int]:
             image = open_image(file)
         except UnidentifiedImageError:
             file.seek(0)
-            data = file.read()
-            return read_values(data, open_deep(data)).shape[:2]
+            return deep_images().size(file.read())
         # Some versions of PIL have turned the size of a TIFF already, its tags have the stored one.
         tags = image.tag_v2 if image.format == "TIFF" else {}
         height, width = tags.get(_TIFF_HEIGHT, image.height), tags.get(_TIFF_WIDTH, image.width)

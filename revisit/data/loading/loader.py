@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from revisit.compat.private_names import shared_bytes
-from revisit.data.deep_pixels import bit_depth
+from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import open_record, read_or_next
 from revisit.data.loading.sampler import EpochBatchSampler, share_of_process
 from revisit.data.loading.workers import SignalSafeLoader, one_thread

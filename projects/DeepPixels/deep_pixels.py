@@ -9,9 +9,17 @@ from collections.abc import Sequence
 
 import cv2
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
+from revisit.data.images.deep_images import (
+    BITS_TAG,
+    DeepImageError,
+    DeepImages,
+    is_deep,
+    open_deep,
+    register_deep_images,
+)
 from revisit.data.images.image_bytes import read_bytes
 from revisit.data.images.opening import (
     JPEG_MAGIC,
@@ -24,57 +32,35 @@ from revisit.data.images.opening import (
 )
 from revisit.data.sources.records import ask_each, sample
 from revisit.errors import UserError
-from revisit.keys import declare, one_of
 
 from detectron2.config import CfgNode
 
 _SHALLOW = (JPEG_MAGIC, b"GIF8", b"RIFF", b"BM")  # starts of files that never have more than 8 bits; WebP is a RIFF
 _HEADER = 26  # bytes, up to where PNG has its number of bits
 # Tags of TIFF.
-_WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _SAMPLES = 256, 257, 258, 262, 277
+_WIDTH, _HEIGHT, _PHOTOMETRIC, _SAMPLES = 256, 257, 262, 277
 _WHITE_IS_ZERO = 0  # a value of the photometric tag, as in some X-rays
-_COLORS = ("RGB", "RGBA", "RGBX")
-
-BIT_DEPTHS = (None, "auto", 1, *range(8, 17))
-# None, because of it yacs lets a key become a word or a number.
-declare(
-    "INPUT.BIT_DEPTH",
-    None,
-    "Of images with more than 8 bits a sample: values of 0 to 2**BIT_DEPTH - 1 become grey levels of 0 to 255. auto or "
-    "None (by the images), 8 to 16, or 1 (floats of 0 to 1).",
-    one_of(*BIT_DEPTHS),
-)
 
 
-def bit_depth(cfg: CfgNode) -> int | None:
-    """INPUT.BIT_DEPTH as a number; None while it is auto, as it stays where no image has more than 8 bits."""
-    value = cfg.INPUT.BIT_DEPTH
-    return None if value in (None, "auto") else int(value)
+class GreyLevels(DeepImages):
+    """Reads images with more than 8 bits a sample as INPUT.BIT_DEPTH says."""
+
+    def bit_depth(self, cfg: CfgNode) -> int | None:
+        """INPUT.BIT_DEPTH as a number; None while it is auto, as it stays where no image has more than 8 bits."""
+        value = cfg.INPUT.BIT_DEPTH
+        return None if value in (None, "auto") else int(value)
+
+    def find_bit_depth(self, records: Sequence[dict]) -> tuple[int, str] | None:
+        return find_bit_depth(records)
+
+    def size(self, data: bytes) -> tuple[int, int]:
+        return read_values(data, open_deep(data)).shape[:2]
+
+    def decode(self, data: bytes, image: Image.Image | None, bit_depth: int | None) -> np.ndarray:
+        return decode_deep(data, image, bit_depth)
 
 
-def is_deep(data: bytes, image: Image.Image | None) -> bool:
-    """Whether a file has more than 8 bits a sample, by its first 26 bytes and PIL's image, of which a header is enough.
-
-    PIL knows no TIFF of colours in floating point, nor any in float64: of these ``image`` is None.
-    """
-    if data.startswith(PNG_MAGIC):
-        return data[24] == 16
-    if image is None:
-        return data.startswith(TIFF_MAGICS)
-    if image.format == "TIFF" and image.mode in _COLORS:
-        return image.tag_v2.get(_BITS, (8,))[0] > 8
-    # The header of a PGM says what white is, and PIL has made that 65535.
-    return image.mode.startswith(("I", "F")) and (image.mode, image.format) != ("I", "PPM")
-
-
-def open_deep(data: bytes) -> Image.Image | None:
-    """As open_image, or None of a TIFF that PIL does not know."""
-    try:
-        return open_image(data)
-    except UnidentifiedImageError:
-        if data.startswith(TIFF_MAGICS):
-            return None
-        raise
+register_deep_images(GreyLevels())
 
 
 def _check_values(data: bytes, image: Image.Image | None) -> None:
@@ -84,7 +70,7 @@ def _check_values(data: bytes, image: Image.Image | None) -> None:
     else:
         tags = _tags(data)
         height, width = tags[_HEIGHT], tags[_WIDTH]
-        bytes_a_pixel = tags.get(_BITS, (8,))[0] * tags.get(_SAMPLES, 1) // 8
+        bytes_a_pixel = tags.get(BITS_TAG, (8,))[0] * tags.get(_SAMPLES, 1) // 8
     check_pixel_count(height, width, 4 + 2 * bytes_a_pixel)
 
 
@@ -121,16 +107,16 @@ def to_grey_levels(values: np.ndarray, bit_depth: int | None) -> np.ndarray:
     """(H, W, 3) uint8 of values from 0 to 2**bit_depth - 1, which become 0 to 255.
 
     Raises:
-        ValueError: a value outside of that range, or no range.
+        DeepImageError: a value outside of that range, or no range.
     """
     low, high = values.min(), values.max()
     if bit_depth is None:
         message = f"more than 8 bits a sample, with values from {low:g} to {high:g}"
-        raise ValueError(f"{message}: set INPUT.BIT_DEPTH to what the images have (docs/own-images.md)")
+        raise DeepImageError(f"{message}: set INPUT.BIT_DEPTH to what the images have (docs/own-images.md)")
     top = 2**bit_depth - 1
     if not (low >= 0 and high <= top):  # nor is NaN
         message = f"values from {low:g} to {high:g}, and INPUT.BIT_DEPTH {bit_depth} means 0 to {top}"
-        raise ValueError(f"{message}: set it to what the images have (docs/own-images.md)")
+        raise DeepImageError(f"{message}: set it to what the images have (docs/own-images.md)")
     levels = np.empty((*values.shape[:2], 3), np.uint8)
     for rows in strips(*levels.shape[:2]):
         part = values[rows] if values.ndim == 3 else values[rows, :, None]

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from trees import refusal
 
-from revisit.data.deep_pixels import find_bit_depth, to_grey_levels
+from projects.DeepPixels.deep_pixels import find_bit_depth, to_grey_levels
+from revisit.data.images.deep_images import DeepImageError
 from revisit.data.images.reader import UnreadableImageError, read_image
 
 
@@ -31,7 +32,7 @@ def test_grey_levels_keep_the_order_and_the_ends_and_what_does_not_fit_is_refuse
     top = 2**bits - 1
     samples = np.array([[0, top, *values]], np.float32 if is_float else np.uint16)
     if max(values) > top:
-        with pytest.raises(ValueError, match=f"INPUT.BIT_DEPTH {bits} means 0 to {top}"):
+        with pytest.raises(DeepImageError, match=f"INPUT.BIT_DEPTH {bits} means 0 to {top}"):
             to_grey_levels(samples, bits)
         return
     levels = to_grey_levels(samples, bits)

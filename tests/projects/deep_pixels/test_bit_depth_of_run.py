@@ -13,8 +13,8 @@ from tiny import tiny_config
 from trees import refusal
 
 from revisit.checkpoint.flags import check_flags, flags_of, flags_to_config, write_flags
-from revisit.data.deep_pixels import bit_depth
 from revisit.data.finetuning.pixel_mapper import PixelMapper
+from revisit.data.images.deep_images import bit_depth
 from revisit.data.images.reader import require_record
 from revisit.data.loading.loader import ResumableLoader
 from revisit.engine.data_checks import inspect_training
