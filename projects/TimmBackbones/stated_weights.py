@@ -159,11 +159,14 @@ def flags_on_hub(weights: Path) -> Flags:
         raise UserError(f"{path}: {error}") from error
     if options:
         flags["MODEL.TIMM.OPTIONS"] = options
-    if mean is None or std is None:
-        return flags
+    return flags if mean is None or std is None else flags | _statistics(path, mean, std)
+
+
+def _statistics(path: Path, mean: object, std: object) -> Flags:
+    """Flags of what a file says in the places of mean and deviation. Raises UserError for what is neither."""
     of_unit = _are_statistics(mean) and _are_statistics(std) and min(std) > 0
     expect(of_unit, f"{path}: mean {mean} and std {std}: expected three numbers from 0 to 1 each")
-    return flags | _pixels(mean, std)
+    return _pixels(mean, std)
 
 
 def _are_statistics(values: object) -> bool:

@@ -63,15 +63,16 @@ def average_or_weights(checkpoint: dict, wanted: str = "") -> tuple[dict, list[s
         expect(wanted != "ema", f"--weights-of ema: the checkpoint has no moving average ({first_few(names)})")
         return checkpoint, []
     expect(wanted != "student" or bool(plain), f"--weights-of student: the checkpoint has {first_few(averages)} alone")
-    of_teacher = not wanted and plain == ["student"]
-    if wanted == "ema" or of_teacher or not plain:
-        taken, note, other = averages[0], "the moving average", "student"
-    else:
-        taken, note, other = plain[0], "the weights without average", "ema"
-    if plain:
-        note = f"{note}; --weights-of {other} takes the other"
+    is_average = wanted == "ema" or not plain or (wanted == "" and plain == ["student"])
+    taken = (averages if is_average else plain)[0]
     rest = {key: value for key, value in checkpoint.items() if key not in (*averages, *plain)}
-    return {**rest, "model": _tensors_in(checkpoint[taken])}, [f"taken: {taken}, {note}"]
+    return {**rest, "model": _tensors_in(checkpoint[taken])}, [_note(taken, is_average, bool(plain))]
+
+
+def _note(taken: str, is_average: bool, has_both: bool) -> str:
+    kind, other = ("the moving average", "student") if is_average else ("the weights without average", "ema")
+    way_out = f"; --weights-of {other} takes the other" if has_both else ""
+    return f"taken: {taken}, {kind}{way_out}"
 
 
 def named_tensors(checkpoint: dict) -> Tensors:

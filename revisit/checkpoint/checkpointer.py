@@ -19,7 +19,7 @@ from revisit.checkpoint.reading import (
 )
 from revisit.checkpoint.run_folder import checkpoints_of_run, is_of_run
 from revisit.checkpoint.run_layout import start_of
-from revisit.checkpoint.sources import origin_of
+from revisit.checkpoint.sources import origin_of, recognised
 from revisit.data.sources.class_names import names_of
 from revisit.errors import UserError, expect
 from revisit.files import local_copy, written_whole
@@ -132,7 +132,7 @@ class RevisitCheckpointer(DetectionCheckpointer):
             return super()._load_model(checkpoint)
         tensors = self._tensors_to_start_from(checkpoint)
         incompatible = super()._load_model({**checkpoint, "model": tensors})
-        self._check_backbone_is_whole(incompatible.missing_keys)
+        self._check_backbone_is_whole(incompatible.missing_keys, checkpoint)
         if self.trains and not method_of(self._cfg):
             report_parts(self.model.state_dict().keys(), incompatible.missing_keys, self._path)
         return incompatible
@@ -215,16 +215,19 @@ class RevisitCheckpointer(DetectionCheckpointer):
                 "Restore the config of that run, or start again in another OUTPUT_DIR"
             )
 
-    def _check_backbone_is_whole(self, missing_keys: list[str]) -> None:
+    def _check_backbone_is_whole(self, missing_keys: list[str], checkpoint: dict) -> None:
         expected = backbone_keys(self.model)
         missing = [key for key in expected if key in set(missing_keys)]
         found = f"{len(expected) - len(missing)} of {len(expected)} backbone tensors"
         logger.info(f"{found} loaded from {self._path}")
-        if missing and not self._cfg.MODEL.ALLOW_PARTIAL_BACKBONE:
-            raise UserError(
-                f"only {found} have a value in {self._path}, the first without: {missing[0]}. Convert the weights with "
-                "tools/convert_to_d2.py, correct the backbone's keys, or set MODEL.ALLOW_PARTIAL_BACKBONE True"
-            )
+        if not missing or self._cfg.MODEL.ALLOW_PARTIAL_BACKBONE:
+            return
+        layout = recognised(checkpoint, {})
+        source = f", which has the layout {layout.NAME}" if layout else ""
+        raise UserError(
+            f"only {found} have a value in {self._path}{source}, the first without: {missing[0]}. Convert the weights "
+            "with tools/convert_to_d2.py, correct the backbone's keys, or set MODEL.ALLOW_PARTIAL_BACKBONE True"
+        )
 
 
 class WholeModelCheckpointer(RevisitCheckpointer):

@@ -35,6 +35,7 @@ class Detectron2Layout(SourceLayout):
     """A backbone or a detector of Detectron2, from its model zoo or of anybody's training."""
 
     NAME = "detectron2"
+    EXPECTED = "a model of Detectron2's"
     ORDER = 3  # others have a backbone. too, and names of their own after it
     LICENCE = "CC BY-SA 3.0, if they are of Detectron2's model zoo"
 

@@ -16,6 +16,7 @@ class RunLayout(SourceLayout):
 
     NAME = "revisit"
     ORDER = 0
+    EXPECTED = "a run's checkpoint"
 
     def recognises(self, checkpoint: dict, stated: Flags) -> bool:
         return "flags" in checkpoint and any(key.startswith(_BACKBONE) for key in tensors_of(checkpoint))

@@ -16,6 +16,12 @@ def source_layouts() -> dict[str, SourceLayout]:
     return {layout.NAME: layout for layout in layouts}
 
 
+def recognised(checkpoint: dict, stated: Flags) -> SourceLayout | None:
+    """The first layout that recognises a checkpoint."""
+    layouts = source_layouts().values()
+    return next((layout for layout in layouts if layout.recognises(checkpoint, stated)), None)
+
+
 def layout_of(checkpoint: dict, source: str, stated: Flags) -> SourceLayout:
     """The layout that is named ``source``; for ``auto`` the first that recognises the checkpoint.
 
@@ -28,9 +34,8 @@ def layout_of(checkpoint: dict, source: str, stated: Flags) -> SourceLayout:
     if source != "auto":
         names = ["auto", *layouts]
         raise UserError(f"--source {source}: expected one of {', '.join(names)}{did_you_mean(source, names)}")
-    for layout in layouts.values():
-        if layout.recognises(checkpoint, stated):
-            return layout
+    if layout := recognised(checkpoint, stated):
+        return layout
     if description_of(tensors_of(checkpoint)):
         raise UserError("the backbone has Detectron2's names already, as after conversion: use it as MODEL.WEIGHTS")
     expected = ", or ".join(layout.EXPECTED for layout in layouts.values() if layout.EXPECTED)

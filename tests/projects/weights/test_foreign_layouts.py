@@ -2,8 +2,19 @@
 
 import pytest
 import torch
-from checkpoints import RESNET18_FLAGS, backbone_of, layouts, maps_of, noise, random_resnet, run_checkpoint, under
+from checkpoints import (
+    RESNET18_FLAGS,
+    backbone_of,
+    layouts,
+    load_into,
+    maps_of,
+    noise,
+    random_resnet,
+    run_checkpoint,
+    under,
+)
 from runs import assert_same
+from tiny import tiny_config
 from trees import refused
 
 from projects.Weights.choosing import chosen
@@ -188,3 +199,9 @@ def test_what_no_tensor_of_a_resnet_shows_is_said(small):
     cifar = convert({**small, "conv1.weight": torch.zeros(4, 3, 3, 3)})
     assert "3x3 convolution of stride 1 that pads by 1, no pooling" in cifar.notes[1]
     assert convert(run_checkpoint()).notes == ()  # whose flags say it
+
+
+def test_a_foreign_file_as_model_weights_is_named(small, tmp_path):
+    torch.save(layouts(small)["MoCo v2"][2]["state_dict"], tmp_path / "moco.pth")
+    found = r"only 0 of \d+ backbone tensors .* in .*moco.pth, which has the layout moco, .*tools/convert_to_d2.py"
+    refused(found, load_into, tiny_config(), tmp_path / "moco.pth")
