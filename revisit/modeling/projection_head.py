@@ -7,7 +7,11 @@ class ProjectionHead(nn.Sequential):
     """h: linear Cg -> Cg, ReLU, linear Cg -> C, without BN. (B, Cg) float -> (B, C) float, not normalised."""
 
     def __init__(self, in_dim: int, out_dim: int):
-        super().__init__(nn.Linear(in_dim, in_dim), nn.ReLU(inplace=True), nn.Linear(in_dim, out_dim))
+        super().__init__(
+            nn.Linear(in_dim, in_dim),
+            nn.ReLU(inplace=True),
+            nn.Linear(in_dim, out_dim),
+        )
 
 
 class BNProjectionHead(nn.Sequential):
@@ -17,5 +21,11 @@ class BNProjectionHead(nn.Sequential):
     """
 
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int):
-        norm = (nn.Unflatten(1, (hidden_dim, 1, 1)), nn.BatchNorm2d(hidden_dim), nn.Flatten())
-        super().__init__(nn.Linear(in_dim, hidden_dim), *norm, nn.ReLU(inplace=True), nn.Linear(hidden_dim, out_dim))
+        super().__init__(
+            nn.Linear(in_dim, hidden_dim),
+            nn.Unflatten(1, (hidden_dim, 1, 1)),
+            nn.BatchNorm2d(hidden_dim),
+            nn.Flatten(),
+            nn.ReLU(inplace=True),
+            nn.Linear(hidden_dim, out_dim),
+        )

@@ -81,13 +81,15 @@ class KeepsKeys:
         """Keep gathered rows, (B, width) by ring, with the classes of the batch where it has some."""
         if "label" in batch:
             labels = gather_rows(batch["label"])
-            count = len(next(iter(rows.values())))  # of keys, the same of every image
-            rows["labels"] = labels.repeat_interleave(count // len(labels))
+            num_keys = len(next(iter(rows.values())))
+            keys_of_image = num_keys // len(labels)
+            rows["labels"] = labels.repeat_interleave(keys_of_image)
         self.pending_keys.append(rows)
 
     def enqueue_pending_keys(self) -> None:
         """Move ``pending_keys`` into the queue, in the order of the global batch."""
-        parts, self.pending_keys = self.pending_keys, []
+        parts = self.pending_keys
+        self.pending_keys = []
         if parts:
             self.enqueue({name: in_global_order([part[name] for part in parts]) for name in parts[0]})
 
