@@ -8,9 +8,8 @@ import numpy as np
 
 from revisit.data.images.reader import read_size
 from revisit.data.sources.coco_boxes import COCO_METADATA, load_box_files
-from revisit.data.sources.label_files import NAMES_IN_LABELS, YAML, read_class_names
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout, LabelledSet
-from revisit.data.sources.split_files import read_lines
+from revisit.data.sources.split_files import NAMES_IN_LABELS, YAML, read_class_names, read_lines
 from revisit.errors import UserError, translated
 from revisit.files import read_yaml
 

@@ -2,9 +2,11 @@
 
 import logging
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 
 from revisit.checkpoint.run_folder import UNTRAINED, Trained
-from revisit.data.finetuning.detection_mapper import longest_side
+from revisit.data.finetuning.detection_mapper import longest_side, too_thin
 from revisit.data.images.deep_images import bit_depth
 from revisit.data.sources.catalog import MissingDataError, get_records
 from revisit.data.sources.class_names import share_classes
@@ -41,7 +43,6 @@ def inspect_training(
     """
     if not cfg.DATASETS.TRAIN:
         raise UserError("no data to train on: set DATASETS.TRAIN, such as \"('folder:/data/photos',)\"")
-    leaves_out = cfg.MODEL.META_ARCHITECTURE in DETECTORS and cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS
     total, sets = 0, {}
     for name in cfg.DATASETS.TRAIN:
         try:
@@ -52,11 +53,16 @@ def inspect_training(
                 raise
             total += expected
             continue
-        total += sum(map(is_labelled, sets[name])) if leaves_out else len(sets[name])
-    resolve_auto_values(cfg, replace(facts or Facts(), records=[record for each in sets.values() for record in each]))
+        total += _number_to_learn(cfg, sets[name])
+    resolve_auto_values(cfg, replace(facts or Facts(), records=list(chain(*sets.values()))))
     for name, records in sets.items() if looked_at else ():
         look_at_images(cfg, name, records, to_learn=True)
     return total
+
+
+def _number_to_learn(cfg: CfgNode, records: Records) -> int:
+    leaves_out = cfg.MODEL.META_ARCHITECTURE in DETECTORS and cfg.DATALOADER.FILTER_EMPTY_ANNOTATIONS
+    return sum(map(is_labelled, records)) if leaves_out else len(records)
 
 
 def inspect_evaluation(cfg: CfgNode, facts: Facts | None = None, *, assume_missing: bool = False) -> None:
@@ -92,9 +98,10 @@ def look_at_images(cfg: CfgNode, name: str, records: Records, *, to_learn: bool)
     """The rule of docs/faults.md for images that cannot be read, before the first step: how many were looked at, which
     are replaced or completed. Raises UserError, after a list of them, for too many, and for any in a set to be scored.
     """
-    replaced, of_boxes = to_learn and method_of(cfg), cfg.MODEL.META_ARCHITECTURE in DETECTORS
-    longest = longest_side(cfg, to_learn) if of_boxes else None
-    look = look_at(records, bit_depth(cfg), whole=not to_learn, longest=longest)
+    replaced = to_learn and method_of(cfg)
+    has_boxes = cfg.MODEL.META_ARCHITECTURE in DETECTORS
+    problem_of = partial(too_thin, longest=longest_side(cfg, to_learn)) if has_boxes else None
+    look = look_at(records, bit_depth(cfg), whole=not to_learn, problem_of=problem_of)
     lost = look.unreadable + (look.truncated if replaced else [])
     seen = f"data set {name!r}: {look.seen:,} of {len(records):,} images looked at, {len(lost):,} cannot be read"
     if len(lost) > (MAX_SHARE * look.seen if to_learn else 0):

@@ -13,7 +13,7 @@ from projects.LabelFormats.yolo import yolo_object
 from revisit.config import add_revisit_config
 from revisit.data.sources.catalog import get_records, keep_records
 from revisit.data.sources.class_names import share_classes
-from revisit.data.sources.label_files import read_class_names
+from revisit.data.sources.split_files import read_class_names
 from revisit.engine.data_checks import inspect_evaluation
 from revisit.engine.finetune_trainer import FinetuneTrainer
 

@@ -73,7 +73,7 @@ def register_all() -> None:
 
 
 def register_source(name: str, source: DataSource) -> None:
-    """Register a fixed name, in the place of Detectron2's own if it has one.
+    """Register a fixed name. It replaces Detectron2's own, if there is one.
 
     Folders are looked up when the data set is loaded, not before, and so are classes that are read from them.
     """

@@ -1,17 +1,13 @@
-"""Files of labels with the names of their images, and files of class names."""
+"""Files of labels with the names of their images."""
 
 import logging
 from pathlib import Path
 
 from revisit.data.sources.image_folders import load_folder
-from revisit.data.sources.split_files import read_lines
-from revisit.errors import expect, translated
-from revisit.files import read_yaml
+from revisit.data.sources.split_files import NAMES_IN_LABELS
+from revisit.errors import expect
 
 from detectron2.utils.logger import log_first_n
-
-NAMES_IN_LABELS = "classes.txt"  # which tools for labelling put beside the labels
-YAML = (".yaml", ".yml")
 
 
 def label_files(images: Path, labels: Path, suffix: str) -> dict[str, Path | None]:
@@ -40,23 +36,3 @@ def label_files(images: Path, labels: Path, suffix: str) -> dict[str, Path | Non
         both = f"{found}, such as {lost[0].name}, and {len(lacking)} of {len(images_of)} images have none"
         log_first_n(logging.WARNING, f"{both}: expected the same names", name=__name__, key="message")
     return {image: given.get(path) for path, of_path in images_of.items() for image in of_path}
-
-
-def read_class_names(file: Path) -> list[str]:
-    """Classes by number: the lines of a text file, or ``names`` of the YAML file that YOLO is trained with, as text.
-
-    Raises:
-        UserError: no such file, or no names in it.
-    """
-    with translated(f"reading class names from {file}", content=True):
-        if file.suffix in YAML:
-            names = read_yaml(file, as_text=True).get("names")
-        else:
-            names = "\n".join(read_lines(file, "class names")).rstrip().splitlines()
-        if isinstance(names, dict):
-            names = [names.get(str(number)) for number in range(len(names))]
-    are_texts = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    stripped = [name.strip() for name in names] if are_texts else [""]
-    are_different = "" not in stripped and len(set(stripped)) == len(stripped) > 0
-    expect(are_different, f"{file} holds no class names: expected different ones, of the classes 0, 1, 2 and so on")
-    return stripped

@@ -1,7 +1,7 @@
 """Layouts of images and labels on disk, which KIND:PATH names wherever they lie.
 
-A layout is an entry of LABEL_LAYOUT_REGISTRY, beside the function that reads it. A plug-in registers its own
-(docs/extending.md: A label layout).
+A layout is an entry of LABEL_LAYOUT_REGISTRY, registered next to the function that reads it. A plug-in registers its
+own (docs/extending.md: A label layout).
 """
 
 import re

@@ -32,7 +32,7 @@ def by_split(
     classes: Sequence[str] | Callable[[Path], Sequence[str]] = (),
     **sizes: int | None,
 ) -> dict[str, DataSource]:
-    """Sources called NAME_SPLIT, a place each where ``where`` has "{split}"; else ``load`` takes the split."""
+    """Sources called NAME_SPLIT, one folder per split where ``where`` has "{split}"; else ``load`` takes the split."""
     loads = {split: load if "{split}" in where else partial(load, split=split) for split in sizes}
     return {f"{name}_{s}": DataSource(where.format(split=s), loads[s], sizes[s], classes) for s in sizes}
 

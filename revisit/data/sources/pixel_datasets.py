@@ -10,11 +10,11 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
-from revisit.data.sources.label_files import NAMES_IN_LABELS, label_files, read_class_names
+from revisit.data.sources.label_files import label_files
 from revisit.data.sources.labels import VOID, read_labels
 from revisit.data.sources.layouts import LABEL_LAYOUT_REGISTRY, LabelLayout
 from revisit.data.sources.records import Records, ask_each
-from revisit.data.sources.split_files import read_split
+from revisit.data.sources.split_files import NAMES_IN_LABELS, read_class_names, read_split
 from revisit.data.sources.voc_boxes import VOC_CLASSES
 from revisit.errors import expect, translated
 
@@ -98,9 +98,9 @@ def load_masks(images: Path, masks: Path, names: Path | None = None) -> Records:
 
 
 def masks_metadata(images: Path, masks: Path, names: Path | None = None) -> dict:
-    """Classes by the file ``names``, else by classes.txt among or beside the masks, else by the highest id in them."""
-    places = [names] if names else [masks / NAMES_IN_LABELS, masks.parent / NAMES_IN_LABELS]
-    file = next(filter(Path.is_file, places), names)
+    """Classes by the file ``names``, else by classes.txt among or next to the masks, else by the highest id in them."""
+    candidates = [names] if names else [masks / NAMES_IN_LABELS, masks.parent / NAMES_IN_LABELS]
+    file = next(filter(Path.is_file, candidates), names)
     if file:
         classes = tuple(read_class_names(file))
         expect(len(classes) <= VOID, f"{file} has {len(classes)} classes: expected at most {VOID}, as {VOID} is void")

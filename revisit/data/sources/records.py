@@ -36,7 +36,7 @@ def ask_each(ask: Callable[[dict], object], records: Records, title: str = "") -
         return list(tqdm(pool.map(ask, records), **bar))
 
 
-# What a fingerprint has of a list of records beside their number, and how a message calls it.
+# Parts of a fingerprint besides the number of records, and their names in messages.
 PARTS = {
     "names": "names",
     "sizes": "files' sizes",
@@ -92,12 +92,12 @@ def changes(before: list[dict], now: list[dict], *, times: bool = True) -> list[
 
 
 def shared_images(one: Records, other: Records) -> int:
-    """How many images of ``other`` are in ``one`` too: in the same place, or with the same bytes.
+    """How many images of ``other`` are in ``one`` too: the same file, or a file with the same bytes.
 
     Bytes are compared of at most COMPARED images of each, and read only where their number is equal.
     """
-    places = {_place(record) for record in one} - {None}
-    rest = [record for record in other if _place(record) not in places]
+    files = {_location(record) for record in one} - {None}
+    rest = [record for record in other if _location(record) not in files]
     by_size: dict[int, Records] = defaultdict(list)
     for record in sample(one, COMPARED):
         by_size[_size(record)].append(record)
@@ -106,9 +106,11 @@ def shared_images(one: Records, other: Records) -> int:
     return len(other) - len(rest) + sum(_content(record) in contents(_size(record)) for record in like)
 
 
-def _place(record: dict) -> tuple[str, int] | None:
+def _location(record: dict) -> tuple[str, int] | None:
     """Where an image lies; None of one that is in memory."""
-    return (os.path.abspath(record["file_name"]), record.get("offset", 0)) if "file_name" in record else None
+    if "file_name" not in record:
+        return None
+    return os.path.abspath(record["file_name"]), record.get("offset", 0)
 
 
 def _size(record: dict) -> int:

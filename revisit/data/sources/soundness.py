@@ -1,11 +1,11 @@
 """What of a data set cannot be read, found before a run begins: images by their heads and ends, some by decoding."""
 
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from revisit.data.finetuning.detection_mapper import too_thin
 from revisit.data.images.image_bytes import UnreadableImageError
 from revisit.data.images.opening import taking_turns
 from revisit.data.images.reader import TruncatedImageError, ends_well, open_record
@@ -24,12 +24,18 @@ class Look(NamedTuple):
     truncated: list[str]  # the same, of JPEGs of which a part is there
 
 
-def look_at(records: Records, bit_depth: int | None, *, whole: bool = False, longest: int | None = None) -> Look:
+def look_at(
+    records: Records,
+    bit_depth: int | None,
+    *,
+    whole: bool = False,
+    problem_of: Callable[[dict], str] | None = None,
+) -> Look:
     """Read heads and ends of the images and maps of labels, in an order that spreads them, and decode a sample whole.
 
     Args:
         whole: however long it takes; else as many as SECONDS allow.
-        longest: for a detector, the long side of its images, px: one that is too thin for it is unreadable.
+        problem_of: what makes a record unreadable before its file is read; "" of a sound one.
 
     Raises:
         UserError: a mask or depth map that cannot be read.
@@ -38,10 +44,10 @@ def look_at(records: Records, bit_depth: int | None, *, whole: bool = False, lon
     decoded = set(map(id, sample(records)))
 
     def state_of(record: dict) -> tuple[str, str]:
-        """Its kind, a field of Look, and a message."""
+        """sound, unreadable, truncated or skipped, and a message."""
         if time.monotonic() > deadline:
             return "skipped", ""
-        if problem := longest and too_thin(record, longest):
+        if problem_of and (problem := problem_of(record)):
             return "unreadable", problem
         _check_labels(record)
         if id(record) not in decoded and ends_well(record):
@@ -50,8 +56,9 @@ def look_at(records: Records, bit_depth: int | None, *, whole: bool = False, lon
 
     order = np.random.default_rng(0).permutation(len(records))
     states = ask_each(state_of, [records[n] for n in order], "looking at images")
-    of_kind = {kind: sorted(text for its, text in states if its == kind) for kind in ("unreadable", "truncated")}
-    return Look(sum(kind != "skipped" for kind, _ in states), **of_kind)
+    unreadable = sorted(message for state, message in states if state == "unreadable")
+    truncated = sorted(message for state, message in states if state == "truncated")
+    return Look(sum(state != "skipped" for state, _ in states), unreadable, truncated)
 
 
 def _state_by_decoding(record: dict, bit_depth: int | None) -> tuple[str, str]:

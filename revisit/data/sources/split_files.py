@@ -1,10 +1,13 @@
-"""Split files and other text files of names, one a line."""
+"""Text files of names, one a line: of images (split files) or of classes."""
 
 from collections import Counter
 from pathlib import Path
 
 from revisit.errors import UserError, expect, translated
-from revisit.files import written_whole
+from revisit.files import read_yaml, written_whole
+
+NAMES_IN_LABELS = "classes.txt"  # which tools for labelling put next to the labels
+YAML = (".yaml", ".yml")
 
 
 def read_split(path: Path) -> list[str]:
@@ -43,3 +46,23 @@ def write_split(path: Path, names: list[str]) -> None:
     check_split(path, names)
     with written_whole(path) as temporary:
         temporary.write_text("".join(f"{name}\n" for name in sorted(names)), errors="surrogateescape")
+
+
+def read_class_names(file: Path) -> list[str]:
+    """Classes by number: the lines of a text file, or ``names`` of the YAML file that YOLO is trained with, as text.
+
+    Raises:
+        UserError: no such file, or no names in it.
+    """
+    with translated(f"reading class names from {file}", content=True):
+        if file.suffix in YAML:
+            names = read_yaml(file, as_text=True).get("names")
+        else:
+            names = "\n".join(read_lines(file, "class names")).rstrip().splitlines()
+        if isinstance(names, dict):
+            names = [names.get(str(number)) for number in range(len(names))]
+    are_texts = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    stripped = [name.strip() for name in names] if are_texts else [""]
+    are_different = "" not in stripped and len(set(stripped)) == len(stripped) > 0
+    expect(are_different, f"{file} holds no class names: expected different ones, of the classes 0, 1, 2 and so on")
+    return stripped

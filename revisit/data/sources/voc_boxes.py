@@ -40,8 +40,8 @@ def voc_metadata(path: Path, split: str, classes: tuple[str, ...] = VOC_CLASSES)
     year = year_of_voc(path, split)
     # It knows two years, which differ in how AP is integrated: 11 points until 2009, then the area under the curve.
     metric = 2012 if year and year >= 2010 else 2007
-    place = {"dirname": str(path), "split": split, "year": metric, "year_is_known": year is not None}
-    return {"evaluator_type": "pascal_voc", "thing_classes": list(classes), **place}
+    tree = {"dirname": str(path), "split": split, "year": metric, "year_is_known": year is not None}
+    return {"evaluator_type": "pascal_voc", "thing_classes": list(classes), **tree}
 
 
 def year_of_voc(path: Path, split: str) -> int | None:
