@@ -298,3 +298,19 @@ def test_an_edited_info_nce_changes_both_losses_of_simclr(monkeypatch):
     after, _ = step(model, views)
     for name, loss in after.items():
         assert loss.item() == pytest.approx(10 * before[name].item(), rel=1e-5), name
+
+
+@pytest.mark.parametrize("enqueue_first", [True, False])
+def test_neighbours_may_be_mined_among_keys_enqueued_first(enqueue_first):
+    options = (*NEIGHBORS, "NEIGHBORS.ENQUEUE_FIRST", enqueue_first, "NEIGHBORS.WARMUP_EPOCHS", 0)
+    model, views = freeze_batch_norm(model_of("SimCLR", *options)), random_views(BATCH, num_small=SMALL)
+    losses, _ = step(model, views)
+    ring = model.queue.features.clone()
+    if enqueue_first:
+        ring[:BATCH] = model.pending_keys[-1]["features"]
+    with EventStorage(0), torch.no_grad():
+        encoded = model.encode(views)
+        nearest = (encoded["positives_g"].flatten(0, 1) @ ring.T).topk(3, dim=1).indices
+        expected = 0.4 * model.objective(encoded).neighbor_loss(model.queue.keys[nearest])
+    assert losses["loss_nn"].item() == pytest.approx(expected.item(), rel=1e-5)
+    assert ring.equal(model.queue.features) != enqueue_first  # so the two differ
