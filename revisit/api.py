@@ -146,7 +146,8 @@ def predict(
     files = [images] if isinstance(images, str | Path) else images
     options = {"weights": weights, "output": output, "score-threshold": score_threshold}
     _command("predict", *(f"--{name}={value}" for name, value in options.items()), "--", *map(str, files))
-    known, found = (Path(output) / name for name in ("images.json", "predictions.json"))
+    known = Path(output) / "images.json"
+    found = Path(output) / "predictions.json"
     if not found.is_file():
         return []
     content = json.loads(known.read_text())
@@ -194,7 +195,8 @@ def embed(backbone: Backbone, images: Images, *, size: int = 224) -> np.ndarray:
     else:
         records = [{"file_name": str(file)} for file in images]
         expect(bool(records), "no images to embed: expected a folder, or a list of at least one file")
-    device, rows = backbone.mean.device, []
+    device = backbone.mean.device
+    rows = []
     bits: Any = backbone.flags.get(BIT_DEPTH)
     if bits is None and (asked := find_bit_depth(records)):
         bits = asked[0]
@@ -225,7 +227,8 @@ def _name_of(images: Images, folder: Path) -> str:
 
 def _command(verb: str, *words: str) -> None:
     """Run ``revisit VERB WORDS`` and print what it prints. Raises UserError with its last line where it fails."""
-    line, command = "", [sys.executable, "-m", "revisit", verb, *words]
+    command = [sys.executable, "-m", "revisit", verb, *words]
+    line = ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout
         try:

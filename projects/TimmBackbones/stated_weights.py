@@ -153,17 +153,20 @@ def flags_on_hub(weights: Path) -> Flags:
         mean, std, tag = (weights_of.get(key) for key in ("mean", "std", "tag"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
+    full_name = f"{name}.{tag}" if tag and mean is None else name
     try:
-        flags = flags_of_name(f"{name}.{tag}" if tag and mean is None else name)
+        flags = flags_of_name(full_name)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     if options:
         flags["MODEL.TIMM.OPTIONS"] = options
-    return flags if mean is None or std is None else flags | _statistics(path, mean, std)
+    return flags | _statistics(path, mean, std)
 
 
 def _statistics(path: Path, mean: object, std: object) -> Flags:
-    """Flags of what a file says in the places of mean and deviation. Raises UserError for what is neither."""
+    """Flags of what a file says about mean and deviation, {} where one is absent. Raises UserError for other values."""
+    if mean is None or std is None:
+        return {}
     of_unit = _are_statistics(mean) and _are_statistics(std) and min(std) > 0
     expect(of_unit, f"{path}: mean {mean} and std {std}: expected three numbers from 0 to 1 each")
     return _pixels(mean, std)
