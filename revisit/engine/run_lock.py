@@ -21,8 +21,8 @@ _held: dict[Path, str] = {}  # by this process: folders, and what their records 
 def run_lock(folder: Path) -> Iterator[None]:
     """Hold ``folder``, which is made where it is missing, for this process until the block ends.
 
-    The kernel frees the folder of a process that dies. It cannot say whether one on another machine is alive: that
-    machine's record stays in the way until somebody deletes it, unless both are the same SLURM job, which runs once.
+    If a process dies, the kernel frees its folder. Whether a process on another machine is alive cannot be known: its
+    record blocks the folder until somebody deletes it, unless both are the same SLURM job, which runs once.
 
     Raises:
         UserError: the folder belongs to another run, or cannot be written.
@@ -60,7 +60,7 @@ def run_lock(folder: Path) -> Iterator[None]:
 
 
 def check_owner(folder: Path) -> None:
-    """Before a checkpoint is written to ``folder``: is it still the one that this process has locked?
+    """Check, before a checkpoint is written, that ``folder`` is still the one that this process has locked.
 
     Raises:
         UserError: it was deleted or moved, and may be another run's by now.

@@ -1,4 +1,4 @@
-"""SIGTERM, SIGUSR1 and Ctrl-C during a training: a wish to stop after the step, on which all processes agree."""
+"""SIGTERM, SIGUSR1 and Ctrl-C during a training: all processes agree to stop after the same step."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ PATIENCE = 30  # seconds
 
 
 class StopSignals:
-    """While entered, takes the signals that ask a training to stop, instead of dying of them; ``report`` is called with
-    each as it comes.
+    """While entered, records the signals that ask a training to stop, and ``report`` is called with each of them.
 
-    ``received``: 0 if none came, else 1 + the place in STOP_SIGNALS. A second Ctrl-C raises KeyboardInterrupt at once.
+    ``received``: 0 if none came, else 1 + the index in STOP_SIGNALS. A second Ctrl-C raises KeyboardInterrupt at once.
     """
 
     def __init__(self, report: Callable[[int], None] = lambda number: None):

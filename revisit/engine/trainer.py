@@ -169,8 +169,8 @@ class RevisitTrainer(DefaultTrainer):
 
     @classmethod
     def evaluate(cls, cfg: CfgNode, resume: bool) -> dict:
-        """Test MODEL.WEIGHTS (with ``resume`` the run's last checkpoint) and write OUTPUT_DIR/evaluation.json, as the
-        end of a training does."""
+        """Test MODEL.WEIGHTS, or with ``resume`` the run's last checkpoint, and write OUTPUT_DIR/evaluation.json, as at
+        the end of a training."""
         model = cls.build_model(cfg)
         loaded = cls.evaluation_checkpointer(model, cfg).resume_or_load(cfg.MODEL.WEIGHTS, resume=resume)
         with EventStorage(loaded.get("iteration", 0)):

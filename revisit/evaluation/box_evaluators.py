@@ -1,4 +1,4 @@
-"""Scores of boxes by Detectron2's evaluators, on annotations of one's own too."""
+"""Scores of boxes by Detectron2's evaluators, on your own annotations, too."""
 
 import contextlib
 import io
@@ -64,9 +64,9 @@ class BoxEvaluator(COCOEvaluator):
     ) -> dict:
         # Detectron2 takes the classes to be in the order of the file's ids, in which pycocotools scores them. A class
         # that the file lacks has no truth, and no score.
-        places = self._metadata.get("thing_dataset_id_to_contiguous_id")
-        if class_names and places:
-            class_names = [class_names[places[id_]] for id_ in sorted(places) if id_ in self._coco_api.cats]
+        index = self._metadata.get("thing_dataset_id_to_contiguous_id")
+        if class_names and index:
+            class_names = [class_names[index[id_]] for id_ in sorted(index) if id_ in self._coco_api.cats]
         return super()._derive_coco_results(coco_eval or self._without_predictions(iou_type), iou_type, class_names)
 
     def _without_predictions(self, iou_type: str) -> COCOeval:
@@ -105,10 +105,9 @@ def tasks_of(cfg: CfgNode) -> list[str]:
 
 @contextlib.contextmanager
 def _file_of_truth(name: str) -> Iterator[None]:
-    """Let the metadata of a data set name a file of its truth for the block.
+    """Within the block, the metadata of a data set name a file of its current truth.
 
-    Detectron2 would read the data set's own as it is, or make one and take that of an earlier run, whatever the labels
-    are now.
+    Detectron2 would read the data set's own file unchecked, or reuse one that an earlier run has made.
     """
     metadata = vars(MetadataCatalog.get(name))  # its set() refuses changes
     own = {key: metadata[key] for key in ("json_file",) if key in metadata}

@@ -106,8 +106,10 @@ def check_not_enlarged(name: str, size: int, key: str, transform: str = "center_
 
 
 class _FeatureCollector(DatasetEvaluator):
-    """Keeps the features that the model returns; the main process gets those of all, in the data set's order. Memory
-    for the ``count`` rows of this process is reserved once, so that no second copy is ever held."""
+    """Keeps the model's features; the main process gets those of all processes, in the data set's order.
+
+    Memory for the ``count`` rows of this process is reserved once, so that there is never a second copy.
+    """
 
     def __init__(self, count: int):
         self._count = count
@@ -135,8 +137,8 @@ class _FeatureCollector(DatasetEvaluator):
         labels = torch.cat([part.labels for part in parts])
         rows = torch.empty(len(labels), *self._rows.shape[1:])
         # The system gives memory where it is written, so each part can go as its rows arrive.
-        for place in rows.split([len(part.labels) for part in parts]):
-            place.copy_(parts.pop(0).rows)
+        for part_of_rows in rows.split([len(part.labels) for part in parts]):
+            part_of_rows.copy_(parts.pop(0).rows)
         return Features(rows, labels)
 
 
