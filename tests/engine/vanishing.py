@@ -2,7 +2,7 @@
 
 import shutil
 
-from revisit.engine.hooks import Writers
+from revisit.engine.writers import Writers
 
 
 def vanish(hook: Writers) -> None:
