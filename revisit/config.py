@@ -119,9 +119,6 @@ of_detectron2("SOLVER.STEPS", rule=list_of(integer(), rising=True), may_change=T
 of_detectron2("SOLVER.WEIGHT_DECAY_*", rule=optional(number()), may_change=True)
 of_detectron2("SOLVER.BIAS_LR_FACTOR", "SOLVER.GAMMA", "SOLVER.WARMUP_FACTOR", rule=number(), may_change=True)
 of_detectron2("SOLVER.CLIP_GRADIENTS.CLIP_VALUE", rule=POSITIVE)  # a negative one turns gradients round
-of_detectron2(
-    "SOLVER.LR_SCHEDULER_NAME", rule=one_of("WarmupMultiStepLR", "WarmupCosineLR", "PolynomialLR"), may_change=True
-)
 of_detectron2("SOLVER.WARMUP_METHOD", may_change=True)
 of_detectron2("SOLVER.MOMENTUM", rule=number(0, 0.99999))
 

@@ -23,6 +23,7 @@ from projects.PaperTables.cells import Cell
 from projects.PaperTables.jobs import Job
 from projects.PaperTables.paper_tables import GivenBackbone
 from revisit.engine.data_checks import inspect_training
+from revisit.engine.schedules import schedule_reads
 from revisit.errors import expect
 from revisit.evaluation.main_score import direction
 from revisit.files import strict_json, written_whole
@@ -343,8 +344,8 @@ def _least(solver: CfgNode, number: int) -> int:
 
 
 def _warm_up(solver: CfgNode) -> int:
-    """Iterations; PolynomialLR has none."""
-    return 0 if solver.LR_SCHEDULER_NAME == "PolynomialLR" else solver.WARMUP_ITERS
+    """Iterations; some schedules have none."""
+    return solver.WARMUP_ITERS if schedule_reads(solver.LR_SCHEDULER_NAME, "SOLVER.WARMUP_ITERS") else 0
 
 
 def shortened(solver: CfgNode, iterations: int) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ import logging
 import os
 
 from revisit.data.finetuning.pixel_mapper import pixel_mapper_of
+from revisit.engine.schedules import schedule_reads
 from revisit.engine.solver import share_of_rate
 from revisit.errors import UserError, expect
 from revisit.evaluation.main_score import nothing_to_evaluate
@@ -69,9 +70,9 @@ def check_schedule(cfg: CfgNode, num_images: int, num_processes: int = 1) -> Non
         for note in method.notes(cfg, num_images, solver.IMS_PER_BATCH // num_processes):
             logger.warning(note)
         length -= method.iterations_before_learning(cfg)
-    if solver.LR_SCHEDULER_NAME == "WarmupMultiStepLR":
+    if schedule_reads(solver.LR_SCHEDULER_NAME, "SOLVER.STEPS"):
         _check_steps(cfg, length)
-    if solver.LR_SCHEDULER_NAME != "PolynomialLR":
+    if schedule_reads(solver.LR_SCHEDULER_NAME, "SOLVER.WARMUP_ITERS"):
         _check_warmup(cfg, length)
 
 

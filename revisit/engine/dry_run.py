@@ -19,6 +19,7 @@ from revisit.data.loading.loader import core_rate
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.soundness import look_at
 from revisit.engine.data_checks import MOST_LISTED
+from revisit.engine.schedules import schedule_reads
 from revisit.engine.solver import build_optimizer
 from revisit.engine.step_cost import build_meta_model, step_cost
 from revisit.errors import UserError
@@ -74,12 +75,13 @@ def dry_run(cfg: CfgNode, facts: Facts, log: Sequence[logging.LogRecord] = ()) -
 
 def _schedule(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
     solver = cfg.SOLVER
+    warms_up = schedule_reads(solver.LR_SCHEDULER_NAME, "SOLVER.WARMUP_ITERS")
     per_epoch, computed = num_images // solver.IMS_PER_BATCH, solver.AMP.DTYPE if solver.AMP.ENABLED else "float32"
     return {
         "lr": solver.BASE_LR,
         "schedule": solver.LR_SCHEDULER_NAME,
-        "lr_steps": list(solver.STEPS) if solver.LR_SCHEDULER_NAME == "WarmupMultiStepLR" else [],
-        "lr_warmup_iterations": 0 if solver.LR_SCHEDULER_NAME == "PolynomialLR" else solver.WARMUP_ITERS,
+        "lr_steps": list(solver.STEPS) if schedule_reads(solver.LR_SCHEDULER_NAME, "SOLVER.STEPS") else [],
+        "lr_warmup_iterations": solver.WARMUP_ITERS if warms_up else 0,
         "optimizer": solver.OPTIMIZER,
         "sgd_momentum": solver.MOMENTUM,
         "batch": solver.IMS_PER_BATCH,

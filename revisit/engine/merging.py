@@ -83,10 +83,10 @@ def _over_each_other(levels: Iterable[Mapping[str, object]]) -> dict[str, object
     return values
 
 
-def stated_keys(config_file: str, opts: Sequence[object]) -> list[set[str]]:
+def stated_keys(config_file: str, opts: Sequence[object]) -> list[list[str]]:
     """The keys that each place states: files, those that others are based on first, then the command line."""
     levels = _levels(find_config(config_file), []) if config_file else ()
-    return [*map(set, levels), set(map(str, opts[::2]))]
+    return [*map(list, levels), list(map(str, opts[::2]))]
 
 
 def decisive(level: Mapping[str, object]) -> dict[str, object]:

@@ -68,7 +68,7 @@ def plan(args: argparse.Namespace, num_processes: int) -> Plan:
         facts = Facts(processes=num_processes, for_here=not args.dry_run)
         cfg, facts = _resolved(args.config_file, args.opts, facts, resume=args.resume, trained=args.eval_only)
         with translated("looking at the data sets"):
-            unused_overrides(cfg, facts.typed)
+            unused_overrides(cfg, facts.stated[-1])
             network = _used_network(cfg, args)
             follow_class_names(cfg, network)
             if network.weights and num_classes(cfg) and not (network.classes or cfg.DATASETS.TRAIN):

@@ -4,15 +4,14 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-import torch
 from torch import nn, optim
 
-from revisit.compat.private_names import schedule_of
+from revisit.engine.optimizers import OPTIMIZER_REGISTRY
+from revisit.engine.schedules import build_schedule
 from revisit.errors import UserError, expect
 from revisit.evaluation.main_score import nothing_to_evaluate
 from revisit.keys import (
     COUNT,
-    POSITIVE,
     Decision,
     Facts,
     alternatives,
@@ -21,21 +20,14 @@ from revisit.keys import (
     integer,
     list_of,
     of_detectron2,
-    one_of,
     value_of,
 )
 from revisit.modeling.meta_arch.pretraining import method_of
-from revisit.plugins import require_package
 
 from detectron2.config import CfgNode
 from detectron2.solver import LRMultiplier
-from detectron2.solver import build_lr_scheduler as build_detectron2_scheduler
 from detectron2.solver.build import get_default_optimizer_params, maybe_add_gradient_clipping
-from fvcore.common.param_scheduler import (
-    CompositeParamScheduler,
-    ConstantParamScheduler,
-    PolynomialDecayParamScheduler,
-)
+from fvcore.common.param_scheduler import CompositeParamScheduler, ConstantParamScheduler
 
 
 def fit_batch(cfg: CfgNode, facts: Facts) -> Decision | None:
@@ -157,20 +149,6 @@ declare(
     decides="steps",
     off=(),
 )
-declare(
-    "SOLVER.OPTIMIZER",
-    "SGD",
-    "SGD, Adam, AdamW (whose weight decay is no part of the gradient) or LARS (timm's).",
-    one_of("SGD", "Adam", "AdamW", "LARS"),
-    paper="SGD",
-)
-declare(
-    "SOLVER.POLY_POWER",
-    0.9,
-    "Of SOLVER.LR_SCHEDULER_NAME PolynomialLR: the rate is (1 - iteration / MAX_ITER) ** POLY_POWER, without warm-up.",
-    POSITIVE,
-    may_change=True,
-)
 
 
 def evaluates_on_the_way(cfg: CfgNode) -> bool:
@@ -181,8 +159,8 @@ def evaluates_on_the_way(cfg: CfgNode) -> bool:
 def build_optimizer(cfg: CfgNode, model: nn.Module) -> optim.Optimizer:
     """SOLVER.OPTIMIZER over Detectron2's parameter groups, SOLVER.WEIGHT_DECAY_NORM and the like included.
 
-    LARS (You et al., arXiv 1708.03888) adapts the rate of tensors with weight decay; one without it takes SGD's step.
-    Raises UserError for LARS without timm, and for a model with nothing to train.
+    Raises:
+        UserError: the model has nothing to train, or a package is missing.
     """
     solver = cfg.SOLVER
     groups = get_default_optimizer_params(
@@ -195,30 +173,22 @@ def build_optimizer(cfg: CfgNode, model: nn.Module) -> optim.Optimizer:
     )
     frozen = f"MODEL.BACKBONE.FREEZE_AT {cfg.MODEL.BACKBONE.FREEZE_AT}"
     expect(groups, f"{frozen} leaves {cfg.MODEL.META_ARCHITECTURE} nothing to train: expected a smaller number")
-    # All tensors in a kernel. Clipping has to see gradients without the scale of float16, which fused steps remove.
-    fused, momentum = not solver.CLIP_GRADIENTS.ENABLED, {"momentum": solver.MOMENTUM, "nesterov": solver.NESTEROV}
-    if solver.OPTIMIZER == "LARS":
-        missing = "SOLVER.OPTIMIZER LARS is timm's: run pip install timm, or choose SGD"
-        kind, options = require_package("timm.optim", missing).Lars, momentum
-    else:
-        kind = getattr(optim, solver.OPTIMIZER)
-        options = {"fused": fused, **(momentum if solver.OPTIMIZER == "SGD" else {})}
-    kind = maybe_add_gradient_clipping(cfg, kind)
-    return kind(groups, lr=solver.BASE_LR, weight_decay=solver.WEIGHT_DECAY, **options)
+    optimizer = OPTIMIZER_REGISTRY.get(solver.OPTIMIZER)(cfg, groups)
+    return maybe_add_gradient_clipping(cfg, optimizer)
 
 
-def build_lr_scheduler(cfg: CfgNode, optimizer: optim.Optimizer) -> optim.lr_scheduler.LRScheduler:
-    """SOLVER.LR_SCHEDULER_NAME: PolynomialLR, or one of Detectron2's.
+def build_lr_scheduler(cfg: CfgNode, optimizer: optim.Optimizer) -> LRMultiplier:
+    """SOLVER.LR_SCHEDULER_NAME over the run.
 
     A method may let the rate be 0 for some iterations; the whole schedule, its warm-up included, comes after them.
     """
     method, length = method_of(cfg), cfg.SOLVER.MAX_ITER
     wait = method.iterations_before_learning(cfg) if method else 0
-    if not wait:
-        return _schedule(cfg, optimizer)
-    parts = [ConstantParamScheduler(0.0), schedule_of(_schedule(of_length(cfg, length - wait), optimizer))]
-    whole = CompositeParamScheduler(parts, [wait / length, 1 - wait / length], ["fixed", "rescaled"])
-    return LRMultiplier(optimizer, whole, length)
+    schedule = build_schedule(of_length(cfg, length - wait))
+    if wait:
+        parts = [ConstantParamScheduler(0.0), schedule]
+        schedule = CompositeParamScheduler(parts, [wait / length, 1 - wait / length], ["fixed", "rescaled"])
+    return LRMultiplier(optimizer, schedule, length)
 
 
 def of_length(cfg: CfgNode, iterations: int) -> CfgNode:
@@ -231,14 +201,5 @@ def of_length(cfg: CfgNode, iterations: int) -> CfgNode:
 
 def share_of_rate(cfg: CfgNode, length: int) -> Callable[[int], float]:
     """The learning rate of a schedule of ``length`` iterations, those of no rate left out, as a share of BASE_LR."""
-    unused = optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    multiplier = schedule_of(_schedule(of_length(cfg, length), unused))
-    return lambda iteration: multiplier(iteration / length)
-
-
-def _schedule(cfg: CfgNode, optimizer: optim.Optimizer) -> LRMultiplier:
-    solver = cfg.SOLVER
-    if solver.LR_SCHEDULER_NAME == "PolynomialLR":
-        # Not torch's class of that name: Detectron2 0.6 does not save its state, and a resumed run decays anew.
-        return LRMultiplier(optimizer, PolynomialDecayParamScheduler(1.0, solver.POLY_POWER), solver.MAX_ITER)
-    return build_detectron2_scheduler(cfg, optimizer)
+    schedule = build_schedule(of_length(cfg, length))
+    return lambda iteration: schedule(iteration / length)

@@ -21,6 +21,7 @@ from revisit.data.views.looks import StandardLook
 from revisit.data.views.mapper import ViewMapper
 from revisit.engine.finetune_trainer import FinetuneTrainer
 from revisit.engine.setup import make_config
+from revisit.engine.solver import build_lr_scheduler, build_optimizer
 from revisit.evaluation.features import Features
 from revisit.evaluation.main_score import main_score
 from revisit.keys import check_values
@@ -186,3 +187,40 @@ def test_an_outside_hooks_state_is_resumed(toy_datasets, tmp_path):
 def test_an_unknown_hook_is_refused(tmp_path):
     cfg = run_config(tmp_path, "HOOKS", ("WeihgtAverage",))
     refused("HOOKS is .*: expected a list, each a name in HOOK_REGISTRY", check_values, cfg)
+
+
+def test_a_schedule_from_outside_restarts_a_cosine():
+    import_module("cosine_restarts")
+    cfg = tiny_config("SOLVER.LR_SCHEDULER_NAME", "CosineWithRestarts", "SOLVER.MAX_ITER", 6, "SOLVER.BASE_LR", 0.1)
+    cfg.SOLVER.CYCLES = 2
+    optimizer = build_optimizer(cfg, torch.nn.Linear(2, 2))
+    scheduler = build_lr_scheduler(cfg, optimizer)
+    rates = []
+    for _ in range(6):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    assert rates == pytest.approx([0.1, 0.075, 0.025, 0.1, 0.075, 0.025])
+
+
+def test_an_unknown_schedule_is_refused(tmp_path):
+    cfg = tiny_config("SOLVER.LR_SCHEDULER_NAME", "Cosine")
+    refused("SOLVER.LR_SCHEDULER_NAME is 'Cosine': expected a name in LR_SCHEDULE_REGISTRY", check_values, cfg)
+
+
+def test_an_optimiser_from_outside_takes_its_steps():
+    """Three steps of two weights against a loop in float64."""
+    import_module("lion")
+    cfg = tiny_config("SOLVER.OPTIMIZER", "Lion", "SOLVER.BASE_LR", 0.1, "SOLVER.WEIGHT_DECAY", 0.5)
+    model = torch.nn.Linear(2, 1, bias=False).double()
+    model.weight.data = torch.tensor([[1.0, -2.0]], dtype=torch.float64)
+    optimizer = build_optimizer(cfg, model)
+    weights, momenta = [1.0, -2.0], [0.0, 0.0]
+    for gradients in ([1.0, -0.1], [-0.2, 0.3], [0.0, 5.0]):
+        model.weight.grad = torch.tensor([gradients], dtype=torch.float64)
+        optimizer.step()
+        for n, g in enumerate(gradients):
+            direction = np.sign(0.9 * momenta[n] + 0.1 * g)
+            weights[n] -= 0.1 * (direction + 0.5 * weights[n])
+            momenta[n] = 0.99 * momenta[n] + 0.01 * g
+    assert model.weight[0].tolist() == pytest.approx(weights)

@@ -1,0 +1,62 @@
+"""Optimisers, by SOLVER.OPTIMIZER.
+
+An entry of OPTIMIZER_REGISTRY is a function of the config and of parameter groups, each with its own ``lr`` and
+``weight_decay``. It returns torch's Optimizer.
+"""
+
+from torch import optim
+
+from revisit.keys import declare, registered
+from revisit.plugins import require_package
+
+from detectron2.config import CfgNode
+from fvcore.common.registry import Registry
+
+OPTIMIZER_REGISTRY = Registry("OPTIMIZER")
+
+declare(
+    "SOLVER.OPTIMIZER",
+    "SGD",
+    "SGD, Adam, AdamW (whose weight decay is no part of the gradient) or LARS (timm's).",
+    registered(OPTIMIZER_REGISTRY, "OPTIMIZER_REGISTRY"),
+    paper="SGD",
+)
+
+
+def is_fused(cfg: CfgNode) -> bool:
+    """Whether all tensors are updated in one kernel. Clipping has to see gradients without the scale of float16, which
+    fused steps remove."""
+    return not cfg.SOLVER.CLIP_GRADIENTS.ENABLED
+
+
+@OPTIMIZER_REGISTRY.register()
+def SGD(cfg: CfgNode, groups: list[dict]) -> optim.Optimizer:
+    """By SOLVER.MOMENTUM and NESTEROV."""
+    solver = cfg.SOLVER
+    momentum = {"momentum": solver.MOMENTUM, "nesterov": solver.NESTEROV}
+    return optim.SGD(groups, lr=solver.BASE_LR, weight_decay=solver.WEIGHT_DECAY, fused=is_fused(cfg), **momentum)
+
+
+@OPTIMIZER_REGISTRY.register()
+def Adam(cfg: CfgNode, groups: list[dict]) -> optim.Optimizer:
+    """Torch's, with its own momenta."""
+    return optim.Adam(groups, lr=cfg.SOLVER.BASE_LR, weight_decay=cfg.SOLVER.WEIGHT_DECAY, fused=is_fused(cfg))
+
+
+@OPTIMIZER_REGISTRY.register()
+def AdamW(cfg: CfgNode, groups: list[dict]) -> optim.Optimizer:
+    """Adam whose weight decay is no part of the gradient."""
+    return optim.AdamW(groups, lr=cfg.SOLVER.BASE_LR, weight_decay=cfg.SOLVER.WEIGHT_DECAY, fused=is_fused(cfg))
+
+
+@OPTIMIZER_REGISTRY.register()
+def LARS(cfg: CfgNode, groups: list[dict]) -> optim.Optimizer:
+    """Adapts the rate of tensors with weight decay (You et al., arXiv 1708.03888); one without it takes SGD's step.
+
+    Raises:
+        UserError: timm is not installed.
+    """
+    solver = cfg.SOLVER
+    lars = require_package("timm.optim", "SOLVER.OPTIMIZER LARS is timm's: run pip install timm, or choose SGD").Lars
+    momentum = {"momentum": solver.MOMENTUM, "nesterov": solver.NESTEROV}
+    return lars(groups, lr=solver.BASE_LR, weight_decay=solver.WEIGHT_DECAY, **momentum)
