@@ -114,6 +114,17 @@ def test_boxes_have_the_stated_sizes_and_each_anchor_all_of_them():
     assert root.std() > 5 and np.isfinite(positives[:, :8]).all()
 
 
+@pytest.mark.parametrize(("side", "is_shown"), [(16, True), (15, False)])
+def test_objects_of_fewer_than_8_px_in_a_view_are_left_out(side, is_shown):
+    """The crops are the whole image of 128 px; the anchor has its size, the positive half of it."""
+    crops, look = np.array([[0.0, 0, 128, 128]] * 2), StandardLook((), False, 0.0, False)
+    record = {"proposal_boxes": np.array([[10.0, 10, 10 + side, 40]])}
+    image = DrawnImage(record, 128, 128, crops, [look, look], np.array([128, 64]), np.random.default_rng)
+    boxes = ObjectBoxes(num_boxes=1, scale=(0.5, 0.5), jitter=0.0)(image)
+    assert boxes["anchor_objects"].tolist() == [[10, 10, 10 + side, 40]]
+    assert np.isfinite(boxes["positive_objects"]).all() == is_shown
+
+
 def proposals_file(path, *entries) -> str:
     path.write_text(json.dumps([{"image_id": image, "bbox": box, "score": 0.5} for image, box in entries]))
     return str(path)

@@ -1,9 +1,10 @@
 """Pictures of objects: boxes in the tiles of views, and the gallery of nearest objects."""
 
 import numpy as np
+import torch
 from tiny import OBJECTS, tiny_config, tiny_model
 
-from projects.Objects.pictures import draw_objects, object_gallery
+from projects.Objects.pictures import _nearest_in_other_images, draw_objects, object_gallery
 from revisit.viz import pretraining_sheets
 from revisit.viz.tiles import TILE
 
@@ -34,3 +35,9 @@ def test_the_gallery_shows_nearest_objects_of_other_images(toy_datasets, tmp_pat
     (rows,) = sheets
     assert [len(row.tiles) for row in rows] == [9] * 10  # of 15 objects, of which 10 are another image's
     assert all(max(tile.shape) == 96 for row in rows for tile in row.tiles)
+
+
+def test_objects_of_the_own_image_are_never_nearest():
+    angles = torch.tensor([[0.0, 0.1], [0.5, 2.0], [0.3, 3.0]])  # of two objects in each of three images
+    rows = torch.stack([angles.cos(), angles.sin()], dim=2)
+    assert _nearest_in_other_images(rows, 0) == [4, 2, 3, 5]
