@@ -22,7 +22,7 @@ OPENED = {
     "the loss": ("modeling/losses", "modeling/meta_arch/knn_moco.py"),  # the formulas, and their one caller
     "the queue": ("modeling/queue.py", "modeling/queue_size.py"),  # how it holds keys, and how many
     "a crop": ("data/views/crops.py", "data/views/mapper.py"),
-    "the schedule": ("engine/solver.py", "engine/train_step.py", "engine/hooks.py"),
+    "the schedule": ("engine/schedules.py", "engine/solver.py"),
     "an evaluation": ("evaluation/registry.py", "evaluation/classifiers.py"),
     "a label layout": (
         "data/sources/layouts.py",
