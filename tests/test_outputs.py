@@ -13,7 +13,7 @@ from revisit.engine.setup import make_config
 from revisit.files import make_folder, output_path
 
 # Arguments of type Path that are read; every other place in a command line is an output.
-INPUTS = {"inputs", "folders", "path", "--list", "--sbd", "--boxes", "--others", "run", "--names"}
+INPUTS = {"inputs", "folders", "path", "--list", "--sbd", "--boxes", "--others", "run", "--names", "--published"}
 # Those whose type is output_path, by the script that has them; one more fails this test until it is listed here.
 OUTPUTS = {
     "tools/compare_starts.py": ["--output"], "tools/convert_to_d2.py": ["output"], "tools/demo.py": ["--output"],
@@ -25,7 +25,8 @@ OUTPUTS = {
     "projects/Benchmarks/peers.py": ["--output"], "projects/Benchmarks/soak.py": ["--output"],
     "projects/CompareStarts/rank_study.py": ["output"], "projects/PaperTables/snapshots.py": ["output"],
     "projects/PaperTables/training_time.py": ["--output"], "projects/ToyScenes/make_toy_scenes.py": ["--output"],
-    "projects/common/command_line.py": ["--output"],
+    "projects/common/command_line.py": ["--output"], "tools/verify.py": ["--output"],
+    "projects/Verify/timm_difference.py": ["--output"],
 }  # fmt: skip
 URLS = ["s3://bucket/run", "gs://b/x", "hdfs:///x", "file:///tmp/x", "https://host/x", "simplecache::s3://b/x"]
 URLS += ["s3:/bucket/run", "host:/data/run", "user@host:/data/run", ""]  # what Path makes of the first; scp's
