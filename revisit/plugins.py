@@ -41,8 +41,8 @@ def import_modules(names: Iterable[str]) -> None:
         sys.path.append(os.getcwd())
     for name in names:
         try:
-            if not all(part.isidentifier() for part in str(name).split(".")):
-                raise ModuleNotFoundError("no module can have this name", name=name)
+            if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
+                raise ModuleNotFoundError("no module can have this name", name=str(name))
             importlib.import_module(name)
         except ModuleNotFoundError as error:
             if not f"{name}.".startswith(f"{error.name}."):  # it is there, and imports something that is not

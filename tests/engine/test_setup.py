@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from trees import refusal, refused
 
 from revisit import keys
+from revisit.config import add_revisit_config
 from revisit.data.sources import inspection
 from revisit.engine import launch, machine
 from revisit.engine.data_checks import inspect_evaluation, inspect_training
@@ -29,9 +30,8 @@ from revisit.engine.setup import Plan, make_config, plan
 from revisit.files import make_folder
 from revisit.keys import KEYS, OF_DETECTRON2, check_values, declare, integer, list_of, number
 from revisit.keys.reference import reference
-from revisit.plugins import load_plugins
 
-from detectron2.config import CfgNode
+from detectron2.config import CfgNode, get_cfg
 
 BASE = f"{ROOT}/configs/Base-Pretrain.yaml"
 TESTED = ("DATASETS.TEST", "('toy_objects_heldout',)")
@@ -57,7 +57,7 @@ def test_a_key_is_declared_by_one_module_alone():
 
 
 def test_the_reference_page_is_the_one_that_the_declarations_make():
-    load_plugins()
+    add_revisit_config(get_cfg())  # imports all that declares keys, plug-ins too
     rooms = ("revisit.", *(f"projects.{path.parent.name}." for path in ROOT.glob("projects/*/plugin.py")))
     page = reference(key for key in KEYS.values() if key.owner.startswith(rooms))
     assert (ROOT / "docs/config.md").read_text() == page, "python -m revisit.config > docs/config.md"
@@ -93,6 +93,7 @@ REFUSED = [
     (("IMPORTS", "('no_method',)"), "IMPORTS"),
     (("IMPORTS", "('my_method.py',)"), "my_method.py"),
     (("IMPORTS", "('projects.ToyScenes')"), "IMPORTS"),
+    (("IMPORTS", "(7,)"), "cannot import 7"),
 ]
 
 
