@@ -88,8 +88,10 @@ def inspect_evaluation(cfg: CfgNode, facts: Facts | None = None, *, assume_missi
     scored = {*cfg.DATASETS.TEST}
     for evaluation in evaluations_on(cfg):
         scored.update([] if evaluation.REPLACES else evaluation.data_sets(cfg))
+    inspected = set() if facts is None or facts.images is None else {*cfg.DATASETS.TRAIN}  # by inspect_training
     for name, records in sets.items():
-        look_at_images(cfg, name, records, to_learn=name not in scored)
+        if name in scored or name not in inspected:
+            look_at_images(cfg, name, records, to_learn=name not in scored)
     for evaluation in evaluations_on(cfg):
         evaluation.check(cfg, sets)
 
