@@ -1,7 +1,10 @@
 import os
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import active_children, forkserver
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -46,6 +49,23 @@ def write_pictures():
         return paths
 
     return write
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch) -> Iterator[str]:
+    """The URL of a folder, tmp_path/served, on a server on this machine."""
+    monkeypatch.setenv("FVCORE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "served").mkdir()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "served")))
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
 
 
 @pytest.fixture(autouse=True)

@@ -1,15 +1,10 @@
 """Weights with their flags, files of boxes, lists and names at URLs, through Detectron2's PathManager."""
 
 import json
-from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import cv2
 import numpy as np
-import pytest
 import torch
 from checkpoints import load_into, run_checkpoint, write_converted
 from commands import run
@@ -21,23 +16,6 @@ from trees import refused
 from revisit.checkpoint.flags import read_flags
 from revisit.data.sources.catalog import get_records
 from revisit.data.sources.layouts import split_parts
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def served(tmp_path, monkeypatch) -> Iterator[str]:
-    """The URL of a folder, tmp_path/served, on a server on this machine."""
-    monkeypatch.setenv("FVCORE_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "served").mkdir()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "served")))
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
 
 
 def test_weights_at_a_url_come_with_their_flags(served, tmp_path):

@@ -6,11 +6,15 @@ import re
 from pathlib import Path
 
 import pytest
+import timm
+import torch
 import yaml
 from commands import one_line_error, run
 
 from projects.PaperTables.paper_tables import ROWS, paper_values
 from projects.Verify.published import PUBLISHED, read_published
+from projects.Verify.timm_difference import difference
+from projects.Verify.verify import Verification
 from revisit.files import read_yaml
 
 WIDTH = "MODEL.RESNETS.STEM_OUT_CHANNELS 8 MODEL.RESNETS.RES2_OUT_CHANNELS 8"
@@ -86,6 +90,44 @@ def test_unknown_name_column_and_missing_file_are_refused(command, toy_root):
     assert "expected your copy of moco-v2-200, or --fetch" in one_line_error(
         "python tools/verify.py moco-v2-200", toy_root
     )
+
+
+def test_dry_run_shows_the_evaluation_and_runs_none(command, toy_root):
+    text = run(f"{command()} --dry-run", toy_root)
+    assert "LinearClassification/run.py" in text and "missing: nothing" in text and "agrees" not in text
+
+
+def test_list_names_every_file_with_its_licence(toy_root):
+    text = run("python tools/verify.py --list", toy_root)
+    for name, facts in read_yaml(PUBLISHED)["files"].items():
+        assert re.search(rf"^{name} .*{facts['licence']}", text, re.M)
+
+
+def test_fetch_takes_the_published_url(command, checkpoint, served, tmp_path, toy_root):
+    (tmp_path / "served/toy.pth").write_bytes(checkpoint.read_bytes())
+    words = command(url=f"{served}/toy.pth").replace(str(checkpoint), "--fetch")
+    assert "missing: nothing" in run(f"{words}_fetched --dry-run", toy_root)
+
+
+def test_features_of_a_converted_network_are_timms(tmp_path, toy_root):
+    torch.manual_seed(0)
+    tensors = timm.create_model("tf_efficientnet_lite0").state_dict()
+    torch.save(tensors, tmp_path / "lite0.pth")
+    words = "--source timm --timm tf_efficientnet_lite0"
+    run(f"python tools/convert_to_d2.py {tmp_path}/lite0.pth {tmp_path}/backbone.pth {words}", toy_root)
+    assert difference(str(tmp_path / "backbone.pth"), str(tmp_path / "lite0.pth")) == 0.0
+    tensors["conv_stem.weight"] *= 2
+    torch.save(tensors, tmp_path / "other.pth")
+    assert difference(str(tmp_path / "backbone.pth"), str(tmp_path / "other.pth")) > 0
+
+
+def test_a_whole_detector_is_evaluated_as_it_is(tmp_path):
+    torch.save({"model": {}}, tmp_path / "detector.pth")
+    published = read_published(PUBLISHED, "zoo-faster-rcnn-r50-fpn")
+    verification = Verification(published, tmp_path / "detector.pth", [], root=tmp_path, seed=1, gpus=1)
+    (command,) = verification.jobs()["COCO_trained_faster_rcnn"].commands
+    assert "--eval-only" in command
+    assert command[command.index("MODEL.WEIGHTS") + 1] == str(tmp_path / "detector.pth")
 
 
 def test_every_published_file_can_be_read_with_all_its_columns():
