@@ -71,7 +71,7 @@ def _in_order(cfg: CfgNode) -> Iterator[Key]:
 def is_free(name: str, stated: Collection[str]) -> bool:
     """Whether neither a key is stated nor another one that decides the same, such as a period in epochs."""
     key = declaration(name)
-    twins = {each.name for each in alternatives().get(key.decides, ()) if each.off is not None}
+    twins = {twin.name for twin in alternatives().get(key.decides, ()) if twin.off is not None}
     return name not in stated and (name not in twins or twins.isdisjoint(stated))
 
 

@@ -1,4 +1,4 @@
-"""Config keys, each declared once, beside the code that owns it: default, meaning, range, and who reads it.
+"""Config keys, each declared once, next to the code that owns it: default, meaning, range, and who reads it.
 
 ``add_declared_keys``, ``check_values``, the keys that a resumed run may change, the warning of keys that nothing reads,
 the values that decide themselves, and the page docs/config.md all follow from the declarations.
@@ -88,9 +88,22 @@ def declare(
     if by_images:
         resolve = _by_images(by_images)
         after = "SOLVER.IMS_PER_BATCH"
-    names = {"read_by": _names(read_by), "after": _names(after), "by_images": by_images is not None}
-    said = {"paper": paper, "may_change": may_change, "scope": scope, "decides": decides, "off": off}
-    KEYS[name] = Key(name, default, meaning, rule, resolve=resolve, owner=owner, **said, **names)
+    KEYS[name] = Key(
+        name,
+        default,
+        meaning,
+        rule,
+        paper=paper,
+        may_change=may_change,
+        read_by=_names(read_by),
+        scope=scope,
+        decides=decides,
+        off=off,
+        resolve=resolve,
+        after=_names(after),
+        by_images=by_images is not None,
+        owner=owner,
+    )
 
 
 def _by_images(of_images: Callable[[CfgNode, int], object]) -> Resolve:
@@ -102,21 +115,12 @@ def _by_images(of_images: Callable[[CfgNode, int], object]) -> Resolve:
     return resolve
 
 
-def of_detectron2(
-    *patterns: str,
-    rule: Rule | None = None,
-    may_change: bool = False,
-    read_by: str | Collection[str] = (),
-    scope: str = "",
-    decides: str = "",
-    off: object = None,
-    resolve: Resolve | None = None,
-    after: str | Collection[str] = (),
-) -> None:
-    """Declare of Detectron2's keys what ``declare`` says of ours. What several patterns say of a key adds up."""
-    names = {"read_by": _names(read_by), "after": _names(after)}
-    said = {"rule": rule, "may_change": may_change, "scope": scope, "decides": decides, "off": off}
-    OF_DETECTRON2.extend(Key(pattern, resolve=resolve, **said, **names) for pattern in patterns)
+def of_detectron2(*patterns: str, **fields: Any) -> None:
+    """Declare for Detectron2's keys what ``declare`` states for ours: rule, may_change, read_by, scope, decides, off,
+    resolve, after. What several patterns state for a key adds up."""
+    for name in ("read_by", "after"):
+        fields[name] = _names(fields.get(name, ()))
+    OF_DETECTRON2.extend(Key(pattern, **fields) for pattern in patterns)
 
 
 def _names(names: str | Collection[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from detectron2.config import CfgNode
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a run beside its config."""
+    """What is known of a run in addition to its config."""
 
     key: str = ""  # which is to be decided
     images: int | None = None  # that DATASETS.TRAIN gives to learn from; None: not counted yet
