@@ -40,8 +40,8 @@ def main() -> None:
     else:
         if verb not in ("-h", "--help", "study") or words:
             asked = " ".join((verb, *words))
-            known = [*TOOLS, *(f"study {name}" for name in studies)]
-            message = f"error: no verb {asked}: expected one of these{did_you_mean(asked, known)}"
+            verbs = [*TOOLS, *(f"study {name}" for name in studies)]
+            message = f"error: no verb {asked}: expected one of these{did_you_mean(asked, verbs)}"
             print(_overview(studies), message, sep="\n\n", file=sys.stderr)
             sys.exit(2)
         print(_overview(studies))

@@ -146,15 +146,15 @@ def predict(
     files = [images] if isinstance(images, str | Path) else images
     options = {"weights": weights, "output": output, "score-threshold": score_threshold}
     _command("predict", *(f"--{name}={value}" for name, value in options.items()), "--", *map(str, files))
-    known = Path(output) / "images.json"
-    found = Path(output) / "predictions.json"
-    if not found.is_file():
+    images_file = Path(output) / "images.json"
+    predictions_file = Path(output) / "predictions.json"
+    if not predictions_file.is_file():
         return []
-    content = json.loads(known.read_text())
+    content = json.loads(images_file.read_text())
     names = {entry["id"]: entry["file_name"] for entry in content["images"]}
     labels = {entry["id"]: entry["name"] for entry in content["categories"]}
     predictions = []
-    for thing in json.loads(found.read_text()):
+    for thing in json.loads(predictions_file.read_text()):
         x, y, width, height = thing["bbox"]
         box = (x, y, x + width, y + height)
         predictions.append(Prediction(names[thing["image_id"]], labels[thing["category_id"]], thing["score"], box))

@@ -1,4 +1,4 @@
-"""All config keys together: Revisit's own, each declared beside its owner, and what is said here of Detectron2's.
+"""All config keys together: Revisit's own, each declared next to its owner, and the rules for Detectron2's.
 
 A rule for a key of Detectron2's stands here only where a wrong value would run and give a wrong result without a word;
 everything else Detectron2 and torch refuse by themselves.

@@ -37,7 +37,7 @@ def import_modules(names: Iterable[str]) -> None:
 
     An exception that a module's own code raises passes unchanged. Raises UserError for a name that no module has.
     """
-    if os.getcwd() not in sys.path:  # a program in tools/ finds only what lies beside it
+    if os.getcwd() not in sys.path:  # a program in tools/ finds only what lies next to it
         sys.path.append(os.getcwd())
     for name in names:
         try:

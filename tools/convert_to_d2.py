@@ -45,7 +45,7 @@ def main() -> None:
 
         checkpoint, notes = chosen(checkpoint, args.weights_of, args.strip, args.drop)
     weights = convert(checkpoint, args.source, source.name, stated)
-    found = weights.source
+    layout = weights.source
     if source.with_suffix(".md").is_file():
         from projects.Weights.export import as_card_says
 
@@ -64,7 +64,7 @@ def main() -> None:
     # Found by name in any model.
     beside = {"__author__": f"Revisit ({weights.source})", "matching_heuristics": True}
     write_tensors(weights.tensors | weights.parts, args.output, write_beside, **beside)
-    report(args, weights, found, notes)
+    report(args, weights, layout, notes)
 
 
 def parse_args() -> argparse.Namespace:

@@ -52,7 +52,7 @@ def run(*command: object) -> float:
 
 
 def peers_python() -> Path:
-    """The interpreter of an environment of the peers' own, which sees this one's packages behind its own."""
+    """The interpreter of an environment of the peers' own, which sees this one's packages after its own."""
     folder = ROOT / "build" / "peers"
     python = folder / "bin" / "python"
     if not (folder / ".complete").exists():

@@ -54,8 +54,8 @@ def measure_end_to_end(
     """Ratio of images per second to that of a plain pipeline, for a recipe of KNNMoCo; with a GPU also what it was used
     for. Of the data set ``files``, or without one of as many photographs as ``images``.
 
-    Loaders start anew for every repeat, so that none works ahead while the other is measured. ``steps`` of one are many
-    more than the DATALOADER.NUM_WORKERS, each of which works two batches ahead.
+    Every repeat has new loaders, so that none works ahead while the other is measured. ``steps`` of one are many more
+    than the DATALOADER.NUM_WORKERS, each of which works two batches ahead.
     """
     require_neighbors(cfg)
     cfg = cfg.clone()

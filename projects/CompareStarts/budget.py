@@ -308,8 +308,8 @@ class Budget:
         text = f"{text}; the difference is {statistics.fmean(gains):.2f}, chance alone reaches {limit:.2f})"
         if is_sure:
             return f"{text}.", True
-        found = self._test.detectable(gains)
-        power = f"{POWER:.0%} of true differences of {found:.2f} would be found"
+        detectable = self._test.detectable(gains)
+        power = f"{POWER:.0%} of true differences of {detectable:.2f} would be found"
         total = seeds_to_settle(gains)
         if total is None:
             return f"{text}. That may be chance, though {power}: take either.", False

@@ -28,7 +28,7 @@ def bit_depth_of_run(cfg: CfgNode, facts: Facts) -> Decision | None:
 
 
 def _depth_of_weights(weights: str) -> int | None:
-    """By the flags beside or in the file; None where they say nothing."""
+    """By the flags next to the file or in it; None where they state none."""
     if not weights:
         return None
     flags = read_flags(weights)[0]
@@ -38,7 +38,7 @@ def _depth_of_weights(weights: str) -> int | None:
 
 
 BIT_DEPTHS = (None, "auto", 1, *range(8, 17))
-# None, because of it yacs lets a key become a word or a number.
+# yacs lets a key whose default is None become a word or a number.
 declare(
     "INPUT.BIT_DEPTH",
     None,

@@ -1,4 +1,4 @@
-"""XML files as Pascal VOC's beside any images: ``voc_xml:FOLDER_OF_IMAGES:FOLDER_OF_XML[:with_difficult]``.
+"""Pascal VOC's XML files for any images: ``voc_xml:FOLDER_OF_IMAGES:FOLDER_OF_XML[:with_difficult]``.
 
 Trees of Pascal VOC with its own classes are ``voc:FOLDER:SPLIT``, which Detectron2's evaluator reads itself.
 """
@@ -31,9 +31,9 @@ def load_voc_xml(images: Path, annotations: Path, with_difficult: str = "") -> L
 
     labelled = load_box_files(images, annotations, ".xml", read)
     if from_zero := sum(start < 0 for start in lowest):
-        found = f"{from_zero:,} of {len(lowest):,} boxes begin at 0, but Pascal VOC counts pixels from 1"
+        problem = f"{from_zero:,} of {len(lowest):,} boxes begin at 0, but Pascal VOC counts pixels from 1"
         effect = "if these files count from 0, every box is read one pixel too far left and up"
-        logger.warning(f"{annotations}: {found}: {effect}")
+        logger.warning(f"{annotations}: {problem}: {effect}")
     return labelled
 
 

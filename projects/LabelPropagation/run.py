@@ -52,7 +52,9 @@ methods = one_of("propagate", "copy")
 declare("LABEL_PROPAGATION.METHOD", "propagate", "copy: the first mask for every frame, what is to be beaten.", methods)
 labels = "Labels of a first frame's cell. area: each object's share of its pixels; bilinear: of the 4 at its centre."
 declare("LABEL_PROPAGATION.FIRST_LABELS", "area", labels, one_of("area", "bilinear"))
-declare("LABEL_PROPAGATION.NUM_CONTEXT", 20, "Previous frames that a frame looks at, beside the first.", integer())
+declare(
+    "LABEL_PROPAGATION.NUM_CONTEXT", 20, "Previous frames that a frame looks at, in addition to the first.", integer()
+)
 declare("LABEL_PROPAGATION.RADIUS", 12.0, "How far a cell of these may be, exclusive, in cells.", POSITIVE)
 declare("LABEL_PROPAGATION.TOP_K", 10, "Cells that vote, of all these frames together.", COUNT)
 declare("LABEL_PROPAGATION.TEMPERATURE", 0.05, "Votes weigh exp(cosine / temperature).", POSITIVE)

@@ -38,9 +38,9 @@ class ObjectBoxes(ViewAnnotator):
         NaN in the positive where that does not show the object whole, or where one of both views shows less than
         MIN_SIZE px of a side. The anchor's box is the whole view where it is too small itself.
         """
-        known = proposed_boxes(image)
+        proposals = proposed_boxes(image)
         rng = image.generator()
-        pairs = [self._pair(image, n, known, rng) for n in range(1, len(image.crops))]
+        pairs = [self._pair(image, n, proposals, rng) for n in range(1, len(image.crops))]
         keys, queries = np.concatenate(pairs, axis=1).astype(np.float32)
         return {"anchor_objects": keys, "positive_objects": queries}
 

@@ -106,8 +106,8 @@ class ObjectMoCo(KNNMoCo):
         boxes = batch["positive_objects"]
         shown = boxes.isfinite().all(dim=-1).flatten()
         in_large, in_small = boxes.nan_to_num().tensor_split([self.num_boxes], dim=1)
-        found = [self._in_views(*each) for each in zip(positive_passes(batch), (in_large, in_small), strict=False)]
-        o, g = (torch.cat(of_pass, dim=1) for of_pass in zip(*found, strict=True))
+        features = [self._in_views(*each) for each in zip(positive_passes(batch), (in_large, in_small), strict=False)]
+        o, g = (torch.cat(of_pass, dim=1) for of_pass in zip(*features, strict=True))
         o = o.flatten(0, 1)
         rows = unit_rows(self.projection_head(o)) * shown[:, None]  # of zeros: no gradient
         images = Encoded(unit_rows(self.image_head(g)), unit_rows(g)) if self.image_weight else None
@@ -181,7 +181,7 @@ class ObjectMoCo(KNNMoCo):
     def monitors(self, batch: dict, encoded: ObjectEncoded) -> dict[str, Tensor]:
         """kNN-MoCo's, of the objects that their positives show, and the share of those."""
         shown = batch["positive_objects"].isfinite().all(dim=-1)
-        rows = [each[shown.flatten()] for each in (encoded.positives, encoded.positives_g, encoded.anchors)]
+        rows = [unit[shown.flatten()] for unit in (encoded.positives, encoded.positives_g, encoded.anchors)]
         labels = {}
         if "label" in batch:
             labels["label"] = batch["label"][:, None].expand_as(shown)[shown]

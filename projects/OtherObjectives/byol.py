@@ -76,8 +76,8 @@ class BYOL(AllViews):
         views = all_passes(batch)[0]
         with torch.no_grad():
             g = self.pooled(self.momentum_backbone, views.flatten(0, 1))
-            found = {"targets": unit_rows(self.momentum_projection_head(g)), "targets_g": unit_rows(g)}
-        targets = {name: each.unflatten(0, views.shape[:2]) for name, each in found.items()}
+            rows = {"targets": unit_rows(self.momentum_projection_head(g)), "targets_g": unit_rows(g)}
+        targets = {name: of_views.unflatten(0, views.shape[:2]) for name, of_views in rows.items()}
         return super().encode(batch) | targets
 
     def objective(self, encoded: dict[str, Tensor]) -> Objective:

@@ -62,8 +62,8 @@ class SimCLR(AllViews):
         positives = encoded["positives"]
         anchors = gather_rows_with_gradient(encoded["anchors"])
         everywhere = gather_rows_with_gradient(positives)
-        found = [nt_xent(anchors, each, self.temperature) for each in everywhere.unbind(dim=1)]
-        losses, negatives = zip(*found, strict=True)
+        pairs = [nt_xent(anchors, of_view, self.temperature) for of_view in everywhere.unbind(dim=1)]
+        losses, negatives = zip(*pairs, strict=True)
         own_negatives = own_share(torch.stack(negatives, dim=1)).flatten()[:, None]
 
         def neighbor_loss(keys: Tensor) -> Tensor:

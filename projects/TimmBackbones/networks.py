@@ -132,5 +132,5 @@ def _form(name: str, kwargs: dict[str, object], final_norm: bool) -> Form:
 def _has_stages(network: nn.Module, stages: list[Stage], height: int, width: int, final_norm: bool) -> bool:
     """Whether the maps of an image of this size have the stages' channels, and its sides over their strides."""
     maps = maps_of(network, torch.zeros(1, 3, height, width), [stage.index for stage in stages], final_norm)
-    found = [tuple(one.shape[1:]) for one in maps]
-    return found == [(s.channels, math.ceil(height / s.stride), math.ceil(width / s.stride)) for s in stages]
+    shapes = [tuple(one.shape[1:]) for one in maps]
+    return shapes == [(s.channels, math.ceil(height / s.stride), math.ceil(width / s.stride)) for s in stages]

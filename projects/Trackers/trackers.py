@@ -81,10 +81,10 @@ class RunTracker(EventWriter):
             self._sent = iteration
 
     def _send_pictures(self) -> None:
-        found = {*self._folder.glob(NEIGHBOURS), *self._folder.glob(VIEWS)}
-        for path in sorted(found - self._pictures):
+        pictures = {*self._folder.glob(NEIGHBOURS), *self._folder.glob(VIEWS)}
+        for path in sorted(pictures - self._pictures):
             self.send_picture(path, get_event_storage().iter)
-        self._pictures |= found
+        self._pictures |= pictures
 
 
 class WandbTracker(RunTracker):

@@ -20,7 +20,7 @@ from revisit.files import write_whole
 
 @dataclass(frozen=True)
 class Verdict:
-    """A measured score beside the published one."""
+    """A measured score and the published one."""
 
     score: PublishedScore
     value: float
@@ -37,7 +37,7 @@ class Verdict:
 
 
 class Verification:
-    """A published file and the user's copy of it, judged in some of its columns under ``root``.
+    """A published file and the user's copy of it, judged in some of its columns; results lie below ``root``.
 
     Raises:
         UserError: the copy is another file, or of another layout, or a column is not published for it.
@@ -46,12 +46,14 @@ class Verification:
     def __init__(
         self, published: PublishedFile, file: Path, columns: Sequence[str], *, root: Path, seed: int, gpus: int
     ):
-        known = [score.column for score in published.scores]
+        published_columns = [score.column for score in published.scores]
         for column in columns:
-            listed = f"expected of {', '.join(known)}"
-            expect(column in known, f"--columns {column}: {published.name} was not published with it, {listed}")
+            listed = f"expected of {', '.join(published_columns)}"
+            expect(
+                column in published_columns, f"--columns {column}: {published.name} was not published with it, {listed}"
+            )
         self.published, self.file, self._root, self._seed = published, file, root, seed
-        self._scores = [score for score in published.scores if score.column in (columns or known)]
+        self._scores = [score for score in published.scores if score.column in (columns or published_columns)]
         self._builder = JobBuilder("", root, gpus=gpus, full=True)
         self.sha256 = check_hash(file, published)
         self._backbone = root / "weights/backbone.pth"

@@ -94,7 +94,7 @@ def _statistics(name: str, levels: list[float]) -> dict[str, object]:
 
 
 def as_card_says(weights: BackboneWeights, file: Path) -> BackboneWeights:
-    """With origin and licence of the model card beside the file that they were read from, if it has its checksum."""
+    """With origin and licence of the model card next to the file, if the card has the checksum of the file."""
     card = file.with_suffix(".md")
     text = card.read_text(errors="replace") if card.is_file() else ""
     if hashlib.sha256(file.read_bytes()).hexdigest() not in text:

@@ -66,13 +66,13 @@ def _with_statistics(norm: nn.BatchNorm2d, sums: Tensor) -> dict[str, Tensor]:
     average = total / count
     variance = (squares / count - average**2).clamp(min=0)
     scale = norm.weight.double() / (norm.running_var.double() + norm.eps).sqrt()
-    found = {
+    tensors = {
         "weight": scale * (variance + norm.eps).sqrt(),
         "bias": norm.bias.double() + scale * (average - norm.running_mean.double()),
         "running_mean": average,
         "running_var": variance,
     }
-    return {key: value.float() for key, value in found.items()}
+    return {key: value.float() for key, value in tensors.items()}
 
 
 def _add_moments(sums: Tensor, module: nn.Module, inputs: tuple[Tensor]) -> None:

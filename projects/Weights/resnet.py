@@ -79,11 +79,11 @@ class LibraryResNet(ResNetDescription):
     def _require_same(self, flags: Flags, theirs: Flags) -> None:
         """Raise UserError where a value of MODEL.RESNETS is not the libraries'."""
         for name, value in theirs.items():
-            found = flags[f"MODEL.RESNETS.{name}"]
+            own = flags[f"MODEL.RESNETS.{name}"]
             cannot = (
                 f"in the backbone and {value} in torchvision's and timm's {self.title(flags)}, which cannot hold it"
             )
-            expect(found == value, f"MODEL.RESNETS.{name} is {found} {cannot}: use it in Detectron2")
+            expect(own == value, f"MODEL.RESNETS.{name} is {own} {cannot}: use it in Detectron2")
 
 
 def in_libraries(description: BackboneDescription) -> BackboneDescription:

@@ -218,14 +218,14 @@ class RevisitCheckpointer(DetectionCheckpointer):
     def _check_backbone_is_whole(self, missing_keys: list[str], checkpoint: dict) -> None:
         expected = backbone_keys(self.model)
         missing = [key for key in expected if key in set(missing_keys)]
-        found = f"{len(expected) - len(missing)} of {len(expected)} backbone tensors"
-        logger.info(f"{found} loaded from {self._path}")
+        loaded = f"{len(expected) - len(missing)} of {len(expected)} backbone tensors"
+        logger.info(f"{loaded} loaded from {self._path}")
         if not missing or self._cfg.MODEL.ALLOW_PARTIAL_BACKBONE:
             return
         layout = recognised(checkpoint, {})
         source = f", which has the layout {layout.NAME}" if layout else ""
         raise UserError(
-            f"only {found} have a value in {self._path}{source}, the first without: {missing[0]}. Convert the weights "
+            f"only {loaded} have a value in {self._path}{source}, the first without: {missing[0]}. Convert the weights "
             "with tools/convert_to_d2.py, correct the backbone's keys, or set MODEL.ALLOW_PARTIAL_BACKBONE True"
         )
 

@@ -54,12 +54,14 @@ def convert(
     """
     stated = stated or {}
     layout = layout_of(checkpoint, source, stated)
-    found = layout.find_backbone(checkpoint, stated)
-    check_backbone(found.tensors, found.flags, found.description)
-    parts = _parts(checkpoint, found.flags)
+    backbone = layout.find_backbone(checkpoint, stated)
+    check_backbone(backbone.tensors, backbone.flags, backbone.description)
+    parts = _parts(checkpoint, backbone.flags)
     origin = ", ".join(filter(None, (f"{layout.NAME}: {name}", layout.training(checkpoint))))
     licence = layout.licence(checkpoint, is_named=source != "auto")
-    return BackboneWeights(found.tensors, found.flags, found.description, origin, parts, licence, found.notes)
+    return BackboneWeights(
+        backbone.tensors, backbone.flags, backbone.description, origin, parts, licence, backbone.notes
+    )
 
 
 def _parts(checkpoint: dict, flags: Flags) -> Tensors:

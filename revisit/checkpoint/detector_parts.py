@@ -52,8 +52,8 @@ def parts_that_fit(tensors: dict, flags: Flags, model: dict, cfg: CfgNode, weigh
         if not theirs or part.flag_keys[0] not in flags:
             continue
         ours = part.of(model)
-        here = {key: value_of(cfg, key) for key in part.flag_keys} | _shapes(ours)
-        wrong = _differences(here, flags | _shapes(theirs))
+        own = {key: value_of(cfg, key) for key in part.flag_keys} | _shapes(ours)
+        wrong = _differences(own, flags | _shapes(theirs))
         if ours and not wrong:
             logger.info(f"{len(ours)} of {len(ours)} {part.title} tensors loaded from {weights}")
             continue

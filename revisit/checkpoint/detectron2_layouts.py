@@ -76,16 +76,16 @@ def backbone_in_detectron2(tensors: Tensors, author: str = "") -> tuple[Tensors,
     if CAFFE2_MARK in tensors:
         return _with_family(_from_caffe2(tensors))
     prefixes = (*_PREFIXES, "") if author == "torchvision" else _PREFIXES
-    found = (_backbone_after(prefix, tensors) for prefix in prefixes)
-    return next(filter(None, found), None)
+    candidates = (_backbone_after(prefix, tensors) for prefix in prefixes)
+    return next(filter(None, candidates), None)
 
 
 def _backbone_after(prefix: str, tensors: Tensors) -> tuple[Tensors, BackboneDescription] | None:
     below = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-    found = _with_family(below)
-    if found is None:
+    identified = _with_family(below)
+    if identified is None:
         return None
-    backbone, description = found
+    backbone, description = identified
     if description.FOLDED:
         has_scales = any(key.endswith("norm.weight") for key in backbone)
         has_statistics = any(key.endswith("norm.running_mean") for key in backbone)

@@ -138,12 +138,12 @@ def check_flags(flags: Flags, cfg: CfgNode, description: BackboneDescription | N
     ours = {**flags_of(cfg, description), **{key: value_of(cfg, key) for key in folded}}
     wrong = {key: value for key, value in ours.items() if flags.get(key, value) != value}
     if wrong:
-        found = "; ".join(f"{key} is {value} here and {flags[key]} there" for key, value in wrong.items())
+        listed = "; ".join(f"{key} is {value} here and {flags[key]} there" for key, value in wrong.items())
         advice = ""
         if wrong.keys() & set(folded):
             advice = " Batch norm without statistics cannot be trained on: keep it frozen, or convert the weights with "
             advice += "--recalibrate IMAGES"
-        raise UserError(f"{weights} was made under another configuration: {found}. Change the config.{advice}")
+        raise UserError(f"{weights} was made under another configuration: {listed}. Change the config.{advice}")
 
 
 def _check_family(flags: Flags, cfg: CfgNode, description: BackboneDescription | None, weights: str) -> None:

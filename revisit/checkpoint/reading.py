@@ -42,7 +42,7 @@ def read_checkpoint(path: Path) -> dict:
     """What a .pth holds, tensors on the CPU and plain values; or a .pkl of Detectron2's model zoo, numpy arrays; or a
     .safetensors, tensors by name. None runs any code that the file may hold.
 
-    Every record of a .pth (a zip file since torch 1.6) is compared with the checksum that torch wrote beside it: torch
+    Every record of a .pth (a zip file since torch 1.6) is compared with the checksum that torch wrote next to it: torch
     itself would load flipped bits as other weights. The other formats have none.
 
     Raises:

@@ -32,8 +32,8 @@ _PERIODIC = re.compile(r"model_(\d{7})\.pth")
 def checkpoints_of_run(folder: Path) -> list[Path]:
     """Checkpoints in a folder, those of the latest iteration first."""
     files = [path for path in folder.glob("model_*.pth") if path.is_file()]
-    found = [(iteration_of(path), path.stem == FINAL, path) for path in files]
-    return [path for iteration, _, path in sorted(found, reverse=True) if iteration >= 0]
+    ranked = [(iteration_of(path), path.stem == FINAL, path) for path in files]
+    return [path for iteration, _, path in sorted(ranked, reverse=True) if iteration >= 0]
 
 
 def write_results(folder: Path, results: dict) -> None:

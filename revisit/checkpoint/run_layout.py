@@ -30,7 +30,7 @@ class RunLayout(SourceLayout):
             backbone, description = backbone_of_detector(checkpoint)
             folded = description.FOLDED if is_folded(backbone) else {}
             return FoundBackbone(backbone, description, {**flags, **folded})
-        backbone = {key.removeprefix(_BACKBONE): each for key, each in tensors.items() if key.startswith(_BACKBONE)}
+        backbone = {key.removeprefix(_BACKBONE): value for key, value in tensors.items() if key.startswith(_BACKBONE)}
         description = description_of(backbone)
         if description is None:
             raise undescribed(f"a backbone with tensors such as {clipped(next(iter(backbone), 'none'))}")

@@ -8,7 +8,7 @@ from torch import Tensor
 def to_device(values: Tensor | np.ndarray, device: torch.device | str) -> Tensor:
     """``values`` on ``device``; a tensor that is there already is returned as it is.
 
-    A GPU copies from pinned memory in the order of its own work, while the host goes on. From other memory the host
+    A GPU copies from pinned memory in the order of its own work, while the host continues. From other memory the host
     would wait until the GPU has finished everything it was given before.
     """
     values = torch.as_tensor(values)

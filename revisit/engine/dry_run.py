@@ -48,8 +48,8 @@ def dry_run(cfg: CfgNode, facts: Facts, log: Sequence[logging.LogRecord] = ()) -
             warnings.simplefilter("ignore")  # that tensors without memory take no values: what is refused is the point
             RevisitCheckpointer(model, cfg).load(cfg.MODEL.WEIGHTS, checkpointables=[])
     method = method_of(cfg)
-    known = describe(model)
-    network = f", {known.title(flags_of(cfg, known))}" if known else ""
+    description = describe(model)
+    network = f", {description.title(flags_of(cfg, description))}" if description else ""
     recipe = {"architecture": cfg.MODEL.META_ARCHITECTURE, "backbone": f"{cfg.MODEL.BACKBONE.NAME}{network}"}
     recipe |= {**_schedule(cfg, num_images, num_processes), "weight_decays": _weight_decays(cfg, model)}
     if method:

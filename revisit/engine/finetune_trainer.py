@@ -69,8 +69,8 @@ class FinetuneTrainer(RevisitTrainer):
         if evaluator := evaluator_for(dataset_name):
             return evaluator(dataset_name, cfg)
         kind = MetadataCatalog.get(dataset_name).get("evaluator_type")
-        known = ", ".join(kind for _, evaluator in EVALUATOR_REGISTRY for kind in evaluator.TYPES)
-        raise UserError(f"no evaluator for {dataset_name}: its evaluator_type is {kind}, expected one of {known}")
+        types = ", ".join(kind for _, evaluator in EVALUATOR_REGISTRY for kind in evaluator.TYPES)
+        raise UserError(f"no evaluator for {dataset_name}: its evaluator_type is {kind}, expected one of {types}")
 
     @classmethod
     def test(cls, cfg: CfgNode, model: nn.Module, evaluators: list[DatasetEvaluator] | None = None) -> dict:

@@ -17,10 +17,10 @@ def device(cfg: CfgNode, facts: Facts) -> Decision | None:
     """The CPU where torch finds no GPU. Raises UserError where the machine has one that torch cannot use."""
     if not cfg.MODEL.DEVICE.startswith("cuda") or torch.cuda.is_available():
         return None
-    found = sorted(glob("/dev/nvidia[0-9]*"))
-    if facts.for_here and found and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
+    devices = sorted(glob("/dev/nvidia[0-9]*"))
+    if facts.for_here and devices and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
         raise UserError(
-            f"this machine has {found[0]}, but torch {torch.__version__} cannot use it: expected a driver for CUDA "
+            f"this machine has {devices[0]}, but torch {torch.__version__} cannot use it: expected a driver for CUDA "
             f"{torch.version.cuda}, or MODEL.DEVICE cpu"
         )
     return Decision("cpu", "torch finds no GPU")

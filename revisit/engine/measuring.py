@@ -42,7 +42,7 @@ CANDIDATES = {
 MARGIN = 1.05  # how many times as fast a later one has to be: below that, noise would decide between equals
 LAUNCH_BOUND = 0.9  # share of a GPU's step that the host spends launching, beyond which the GPU waits for it
 TURNS, SECONDS = 5, 5.0  # steps of each candidate that count, fewer where all of them would take longer than this
-STARTING = 4  # steps that do not count for a length, beside those that workers have ready by then
+STARTING = 4  # steps that do not count for a length, in addition to those that workers have ready by then
 TIMED, TIMED_SECONDS = 40, 8.0  # steps that do, fewer where they would take longer than this
 UNMEASURED = 0.02  # share of the time for what is not measured: checkpoints, pictures, the end
 

@@ -51,8 +51,8 @@ def merged_config(config_file: str, opts: Sequence[object] = (), trained: Traine
     add_revisit_config(defaults)
     in_file = _over_each_other(levels)
     if trained:
-        known = dotted_keys(defaults).keys() & trained.config.keys()
-        taken = {key: trained.config[key] for key in known if declaration(key).scope != RUN}
+        shared = dotted_keys(defaults).keys() & trained.config.keys()
+        taken = {key: trained.config[key] for key in shared if declaration(key).scope != RUN}
         stated = in_file.keys() | typed.keys()
         for key in [key for key, value in taken.items() if is_url(str(value)) and key not in stated]:
             left = f"{trained.weights} names {key} {short_repr(taken.pop(key))}: nothing is fetched for a checkpoint"

@@ -40,7 +40,7 @@ class PretrainTrainer(RevisitTrainer):
         return [
             hooks.IterationTimer(),  # first: it takes the time of a step alone
             hooks.LRScheduler(),
-            # What a step changes beside parameters (momentum encoder, queue), so that a checkpoint holds one moment.
+            # What else a step changes (momentum encoder, queue), so that a checkpoint holds one moment.
             *unwrap(self.model).hooks(cfg, loader.iterations_per_epoch),
             CollapseAlarm(period),
             Throughput(batch, workers, period),  # before what is slow, whose time it would count

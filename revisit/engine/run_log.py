@@ -73,7 +73,7 @@ def open_log(folder: str, names: Iterable[str] = ()) -> None:
                 handler.stream.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
             if not handler.stream.isatty() and not isinstance(handler.formatter, Uncolored):
                 handler.setFormatter(Uncolored(handler.formatter))
-            if not any(isinstance(each, News) for each in handler.filters):
+            if not any(isinstance(installed, News) for installed in handler.filters):
                 handler.addFilter(News())
             if handler.stream is sys.stdout:
                 handler.setLevel(logging.INFO)

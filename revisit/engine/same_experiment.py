@@ -88,9 +88,9 @@ def _compare(cfg: CfgNode, images: list[dict], saved: dict, other_processes: boo
 
 def _differences(before: Mapping, now: Mapping, *, elsewhere: bool) -> list[Difference]:
     """By key; ``elsewhere``: on other devices or processes, where SyncBN becomes another norm of the same values."""
-    found = [Difference(key, before[key], now[key]) for key in sorted(now.keys() & before.keys())]
-    norms = [d for d in found if elsewhere and d.key.endswith(".NORM") and {*map(str, d[1:])} <= SYNCHRONISED]
-    return [d for d in found if d.before != d.now and d not in norms]
+    pairs = [Difference(key, before[key], now[key]) for key in sorted(now.keys() & before.keys())]
+    norms = [d for d in pairs if elsewhere and d.key.endswith(".NORM") and {*map(str, d[1:])} <= SYNCHRONISED]
+    return [d for d in pairs if d.before != d.now and d not in norms]
 
 
 def check_same_network(cfg: CfgNode, trained: Trained) -> None:
@@ -100,9 +100,9 @@ def check_same_network(cfg: CfgNode, trained: Trained) -> None:
     wrong = [d for d in makes if not may_change(cfg, d.key)]
     wrong = [d for d in wrong if d.key == "MODEL.META_ARCHITECTURE"] or wrong
     if wrong:
-        found = "; ".join(f"{d.key} is {short_repr(d.now)} here and {short_repr(d.before)} there" for d in wrong)
+        listed = "; ".join(f"{d.key} is {short_repr(d.now)} here and {short_repr(d.before)} there" for d in wrong)
         raise UserError(
-            f"{trained.weights} was trained under another configuration: {found}. Leave them to the checkpoint"
+            f"{trained.weights} was trained under another configuration: {listed}. Leave them to the checkpoint"
         )
 
 
@@ -110,8 +110,8 @@ def check_alike(cfg: CfgNode) -> None:
     """Raise UserError where machines have decided differently what makes an experiment."""
     own = {key: value for key, value in plain_config(cfg).items() if not may_change(cfg, key)}
     first = comm.all_gather(own)[0]
-    found = ", ".join(map(str, _differences(first, own, elsewhere=False)))
-    expect(not found, f"machines differ, the first one's value on the left: {found}. Type these keys on all of them")
+    listed = ", ".join(map(str, _differences(first, own, elsewhere=False)))
+    expect(not listed, f"machines differ, the first one's value on the left: {listed}. Type these keys on all of them")
 
 
 def unused_overrides(cfg: CfgNode, typed: Collection[str]) -> list[str]:

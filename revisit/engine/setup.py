@@ -172,8 +172,8 @@ def _under_checkpoint(cfg: CfgNode, config_file: str, opts: Sequence[str], resum
     """The config of the file and the pairs, with what its checkpoint says where these say nothing."""
     network = trained_network(cfg, resume=resume)
     if not config_file and not network.config:
-        found = f"{network.weights} holds no config" if network.weights else "no weights are given"
-        raise UserError(f"{found}: expected a run's checkpoint, such as model_final.pth, or --config-file FILE")
+        problem = f"{network.weights} holds no config" if network.weights else "no weights are given"
+        raise UserError(f"{problem}: expected a run's checkpoint, such as model_final.pth, or --config-file FILE")
     kind = network.config.get("MODEL.META_ARCHITECTURE", "")
     if method_of(cfg) and kind != cfg.MODEL.META_ARCHITECTURE:
         return cfg  # a pretraining judges the backbone of any checkpoint, whose flags are compared
@@ -192,7 +192,7 @@ def _resolve_together(cfg: CfgNode, facts: Facts) -> None:
 
 def _open_log(cfg: CfgNode, args: argparse.Namespace) -> None:
     open_log(cfg.OUTPUT_DIR)
-    # Detectron2's training loop logs every exception with its traceback; what is no defect is said in one line.
+    # Detectron2's training loop logs every exception with its traceback; what is no defect gets one line.
     logging.getLogger("detectron2.engine.train_loop").addFilter(
         lambda record: not (record.exc_info and is_no_defect(record.exc_info[1]))
     )

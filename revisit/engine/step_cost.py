@@ -93,7 +93,7 @@ def random_views(cfg: CfgNode, batch: int) -> dict[str, Tensor]:
     mapper = ViewMapper.from_config(cfg)
     with unset_fake_temporarily():  # real annotations, of images of COCO's usual size
         added = [mapper.plan(480, 640, 0, n).annotations for n in range(batch)]
-        return views | {name: torch.from_numpy(np.stack([each[name] for each in added])) for name in added[0]}
+        return views | {name: torch.from_numpy(np.stack([arrays[name] for arrays in added])) for name in added[0]}
 
 
 def _ready_step(cfg: CfgNode, model: nn.Module, batch: dict[str, Tensor]) -> TrainStep:
@@ -243,12 +243,12 @@ class LiveMemory(TorchDispatchMode):
 
 def _moved(func: object, inputs: list, outputs: list) -> int:
     """Bytes that an operation reads and writes: none where it makes a view, or memory that nothing is in yet."""
-    read, written = ([each for each in leaves if isinstance(each, Tensor)] for leaves in (inputs, outputs))
-    storages = {storage_key(each) for each in read}
-    is_view = not is_mutable(func) and all(storage_key(each) in storages for each in written)
+    read, written = ([tensor for tensor in leaves if isinstance(tensor, Tensor)] for leaves in (inputs, outputs))
+    storages = {storage_key(tensor) for tensor in read}
+    is_view = not is_mutable(func) and all(storage_key(tensor) in storages for tensor in written)
     if is_view or "empty" in name_of(func):
         return 0
-    return sum(each.numel() * each.element_size() for each in chain(read, written))
+    return sum(tensor.numel() * tensor.element_size() for tensor in chain(read, written))
 
 
 @contextmanager

@@ -70,10 +70,10 @@ def readable_record(records: list[dict], index: int, read: Callable[[dict], Read
         UserError: too many in a row cannot be read.
     """
     try:
-        record, found, _ = read_or_next(records, index, read)
+        record, content, _ = read_or_next(records, index, read)
     except UnreadableImageError as error:
         raise UserError(str(error)) from error
-    return record, found
+    return record, content
 
 
 def center_crop(image: np.ndarray, size: int) -> np.ndarray:
@@ -101,8 +101,8 @@ def check_not_enlarged(name: str, size: int, key: str, transform: str = "center_
     """
     short = MetadataCatalog.get(name).get("short_side")
     least = size if transform == "square" else -(-size * 256 // 224)
-    found = f"data set {name!r} has images made smaller, to a short side of {short} px"
-    expect(not short or short >= least, f"{found}: {key} {size} would enlarge them, expected at least {least} px")
+    smaller = f"data set {name!r} has images made smaller, to a short side of {short} px"
+    expect(not short or short >= least, f"{smaller}: {key} {size} would enlarge them, expected at least {least} px")
 
 
 class _FeatureCollector(DatasetEvaluator):
@@ -163,5 +163,5 @@ def features_of(cfg: CfgNode, model: nn.Module, images: Dataset) -> Features | N
     amp = cfg.SOLVER.AMP
     enabled = amp.ENABLED and cfg.MODEL.DEVICE != "cpu"
     with torch.autocast("cuda", getattr(torch, amp.DTYPE) if enabled else None, enabled=enabled):
-        found = inference_on_dataset(model, loader, _FeatureCollector(len(loader.sampler)))
-    return found or None  # Detectron2 makes {} of None
+        features = inference_on_dataset(model, loader, _FeatureCollector(len(loader.sampler)))
+    return features or None  # Detectron2 makes {} of None

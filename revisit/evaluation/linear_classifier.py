@@ -39,12 +39,12 @@ def fit_linear(bank: Features) -> Classifier:
     No second copy of the features is made: while it is fitted they are standardised where they lie, and then put back,
     to within float32's rounding.
     """
-    # scikit-learn computes on a GPU where scipy was told so before it was imported, as it is in a training.
+    # scikit-learn computes on a GPU only where SCIPY_ARRAY_API was set before scipy was imported, as a training does.
     on_gpu = bank.rows.is_cuda and ("scipy" not in sys.modules or os.environ.get(ARRAYS) == "1")
     if on_gpu:
         os.environ[ARRAYS] = "1"
     else:
-        bank = Features(*(each.cpu() for each in bank))
+        bank = Features(*(tensor.cpu() for tensor in bank))
     # Seconds to import, which every process of every training would wait for.
     from sklearn import config_context
     from sklearn.linear_model import LogisticRegression

@@ -64,10 +64,10 @@ def find_score(cfg: CfgNode, results: Mapping[str, float]) -> float:
     """
     score = main_score(cfg)
     first = next(iter(cfg.DATASETS.TEST), "")
-    found = [results[name] for name in (score, f"{first}/{score}", f"{score}/{first}") if name in results]
+    values = [results[name] for name in (score, f"{first}/{score}", f"{score}/{first}") if name in results]
     where = f"the evaluation of {first}" if first else "the evaluation"
-    expect(len(found) > 0, f"no {score} in {where}: found {', '.join(results) or 'nothing'}")
-    return float(found[0])
+    expect(len(values) > 0, f"no {score} in {where}: found {', '.join(results) or 'nothing'}")
+    return float(values[0])
 
 
 def pretraining_scores() -> tuple[Score, ...]:

@@ -38,7 +38,7 @@ def start_keys(
         the other rows of this process's anchors as ``encode`` returns them.
     """
     if permutation is not None:
-        anchors = [scatter_shuffled(each, permutation) for each in anchors]
+        anchors = [scatter_shuffled(view, permutation) for view in anchors]
     others = encode(*anchors)
     gathered = start_gather(torch.cat([others.pop(name) for name in widths], dim=-1))
 
@@ -74,7 +74,7 @@ def scatter_shuffled(rows: Tensor, permutation: np.ndarray) -> Tensor:
     received = [np.flatnonzero((source == of) & (destination == rank)) - rank * share for of in range(world_size)]
     outgoing = rows[to_device(np.concatenate(sent), rows.device)].contiguous()
     incoming = torch.empty_like(outgoing)
-    dist.all_to_all_single(incoming, outgoing, [len(each) for each in received], [len(each) for each in sent])
+    dist.all_to_all_single(incoming, outgoing, [len(part) for part in received], [len(part) for part in sent])
     shuffled = torch.empty_like(incoming)
     shuffled[to_device(np.concatenate(received), rows.device)] = incoming
     return shuffled

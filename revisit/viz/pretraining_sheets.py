@@ -118,7 +118,7 @@ class NeighborGallery(PretrainingEvaluation):
 
 
 def neighbor_gallery(cfg: CfgNode, bank: Features, test: Features, path: Path, num_queries: int = 10) -> None:
-    """Write a picture: images of the first of DATASETS.TEST, each beside its nearest images of KNN_EVAL.BANK by the
+    """Write a picture: images of the first of DATASETS.TEST, each next to its nearest images of KNN_EVAL.BANK by the
     features of both: in green where the label is the query's, else in red. One that cannot be written is logged."""
     names = (cfg.DATASETS.TEST[0], cfg.KNN_EVAL.BANK)
     how = (cfg.KNN_EVAL.IMAGE_SIZE, bit_depth(cfg))

@@ -35,7 +35,7 @@ class SheetRow(NamedTuple):
     tiles: list[np.ndarray]  # (h, w, 3) uint8 RGB, as many in every row
     captions: Sequence[str] = ()  # one below each tile, or one below the row
     legend: dict[int, tuple[str, Color]] = {}  # name and colour of what occurs in it, in the order of the keys
-    depth_range: tuple[float, float] | None = None  # metres at the two ends of a scale beside it
+    depth_range: tuple[float, float] | None = None  # metres at the two ends of a scale next to it
 
 
 def evenly_spread(total: int, count: int) -> list[int]:
@@ -116,8 +116,8 @@ class _Grid(NamedTuple):
 
 def _legend_lines(rows: list[SheetRow], room: int) -> list[list[tuple[str, Color]]]:
     """Name and colour of all that occurs in the rows, once, as many in a line as ``room`` px hold."""
-    found = {key: entry for row in rows for key, entry in row.legend.items()}
-    entries = [found[key] for key in sorted(found)]
+    merged = {key: entry for row in rows for key, entry in row.legend.items()}
+    entries = [merged[key] for key in sorted(merged)]
     longest = max([len(name) for name, _ in entries], default=0)
     count = max(1, room // (SWATCH + 8 * longest))
     return [entries[n : n + count] for n in range(0, len(entries), count)]

@@ -38,8 +38,8 @@ def check_masks(name: str, records: Records, mask_format: str, *, to_learn: bool
 def _refuse(name: str, boxes: Boxes, wrong: Sequence[bool], what: str, remedy: str) -> None:
     if any(wrong):
         record, box = boxes[wrong.index(True)]
-        found = f"{sum(wrong)} of {len(wrong)} boxes have {what}, such as {box['bbox']} in {record['file_name']}"
-        raise UserError(f"data set {name!r}: {found}: {remedy}")
+        problem = f"{sum(wrong)} of {len(wrong)} boxes have {what}, such as {box['bbox']} in {record['file_name']}"
+        raise UserError(f"data set {name!r}: {problem}: {remedy}")
 
 
 def _boxes_of(records: Records) -> Boxes:
@@ -62,9 +62,9 @@ def inspect_boxes(name: str, records: Records, classes: list[str], *, to_learn: 
         logger.warning(f"data set {name!r}: {line}")
     if not kept:
         but = f" but {ignored} of crowds or difficult ones" if boxes else ""
-        found = f"data set {name!r} has no box{but}"
-        expect(not to_learn, f"{found}: expected annotations to learn from")
-        logger.warning(f"{found}: nothing can be scored against it")
+        problem = f"data set {name!r} has no box{but}"
+        expect(not to_learn, f"{problem}: expected annotations to learn from")
+        logger.warning(f"{problem}: nothing can be scored against it")
         return
     for doubt in _doubts(name, boxes):
         logger.warning(f"data set {name!r}: {doubt}")
@@ -119,12 +119,12 @@ def _doubts(name: str, boxes: Boxes) -> list[str]:
     }
     for problem, wrong in impossible.items():
         if wrong.any():
-            found = f"data set {name!r}: {example(wrong)}, {problem}"
-            raise UserError(f"{found}: expected x0 <= x1 and y0 <= y1, in pixels")
+            message = f"data set {name!r}: {example(wrong)}, {problem}"
+            raise UserError(f"{message}: expected x0 <= x1 and y0 <= y1, in pixels")
     doubled = _doubled(boxes)
     if doubled.mean() > MOST_DOUBLED:
-        found = f"data set {name!r}: {example(doubled)}, are doubles of others of their class"
-        raise UserError(f"{found}: expected every object once; were two files joined?")
+        message = f"data set {name!r}: {example(doubled)}, are doubles of others of their class"
+        raise UserError(f"{message}: expected every object once; were two files joined?")
     hint = "are these x0, y0, x1, y1, where x, y, width, height are expected?"
     doubtful = {
         f"reach out of their images: {hint}": (

@@ -126,15 +126,15 @@ def register(name: str) -> None:
 
 
 def _unknown(name: str, kind: str, rest: str) -> UserError:
-    found = f"unknown data set {name!r}"
+    problem = f"unknown data set {name!r}"
     if os.sep in kind or (name and Path(name).is_dir()):
-        return UserError(f"{found}: for a folder of images write \"('folder:{name}',)\"")
+        return UserError(f"{problem}: for a folder of images write \"('folder:{name}',)\"")
     if name.startswith("toy_"):
-        return UserError(f"{found}: {ADD_TOY_SCENES}")
-    kinds = [*(known for known, _ in LABEL_LAYOUT_REGISTRY), SUBSET]
+        return UserError(f"{problem}: {ADD_TOY_SCENES}")
+    kinds = [*(layout for layout, _ in LABEL_LAYOUT_REGISTRY), SUBSET]
     expected = f"KIND:PATH with KIND one of {', '.join(kinds)}, or a name of datasets/README.md or Detectron2"
     meant = did_you_mean(kind, kinds if rest else DatasetCatalog.list())
-    return UserError(f"{found}: expected {expected}{meant}")
+    return UserError(f"{problem}: expected {expected}{meant}")
 
 
 def get_records(name: str, class_names: Sequence[str] = ()) -> Records:
@@ -235,8 +235,8 @@ def _register_subset(name: str, rest: str) -> None:
 
     def metadata() -> dict:
         of_whole = vars(MetadataCatalog.get(whole)) | {key: None for key in BY_NUMBER} | own_metadata(whole)
-        known = {key: value for key, value in of_whole.items() if value is not None}
-        return known | {"name": name, "subset_of": whole, "expected_images": int(count)}
+        stated = {key: value for key, value in of_whole.items() if value is not None}
+        return stated | {"name": name, "subset_of": whole, "expected_images": int(count)}
 
     def load() -> LabelledSet:
         records = nested_subset(_own_set(whole).records, int(count), int(seed), whole)

@@ -54,9 +54,9 @@ def load_box_files(
     """
     pictures, objects = [], []
     for number, (image, file) in enumerate(label_files(images, labels, suffix).items()):
-        size, found = read(file, Path(image)) if file else (read_size(image), [])
+        size, boxes_of_image = read(file, Path(image)) if file else (read_size(image), [])
         pictures.append({"id": number, "file_name": os.path.relpath(image, images), **size})
-        objects += [{**thing, "image_id": number} for thing in found]
+        objects += [{**thing, "image_id": number} for thing in boxes_of_image]
     classes = classes or sorted({thing["name"] for thing in objects})
     expect(bool(classes), f"{labels} has no object in its files (*{suffix}): expected some, with a class and a box")
     ids = {name: number for number, name in enumerate(classes, start=1)}

@@ -104,8 +104,8 @@ def _annotations(
     with translated(source, content=True):
         _expect_different([a["id"] for a in annotations if a.get("id") is not None], "annotations have the same id")
     lost = left_out.get(WITHOUT_IMAGE, [])
-    found = f"{source}: annotations have no image_id that is the id of one of images, such as {lost[:1]}"
-    expect(not lost or len(annotations) > 0, f"{found}: expected both to be numbers, and the same ones")
+    problem = f"{source}: annotations have no image_id that is the id of one of images, such as {lost[:1]}"
+    expect(not lost or len(annotations) > 0, f"{problem}: expected both to be numbers, and the same ones")
     return annotations, left_out
 
 

@@ -63,9 +63,9 @@ def check_records(cfg: CfgNode, name: str, records: Records) -> None:
     expect(field in records[0], f"data set {name!r} has no {what}, which {architecture} learns from")
     count = len(MetadataCatalog.get(name).get(classes, ())) if classes else None
     if count != num_classes(cfg):
-        found = f"{key} is {num_classes(cfg)}, but data set {name!r} has {count} class{'es' * (count != 1)}"
+        problem = f"{key} is {num_classes(cfg)}, but data set {name!r} has {count} class{'es' * (count != 1)}"
         remedy = f": add {key} {count} to the command" if count else ""
-        raise UserError(found + remedy)
+        raise UserError(problem + remedy)
 
 
 def _check_heads(cfg: CfgNode, name: str, records: Records) -> None:
@@ -84,9 +84,9 @@ def _inspect_detection(cfg: CfgNode, name: str, records: Records, to_learn: bool
         check_masks(name, records, cfg.INPUT.MASK_FORMAT, to_learn=to_learn)
     inspect_boxes(name, records, metadata.thing_classes, to_learn=to_learn)
     most = max(len(record["annotations"]) for record in records)
-    found = cfg.TEST.DETECTIONS_PER_IMAGE
-    if not to_learn and most > found:
-        message = f"data set {name!r} has images of up to {most} objects, of which {found} can be found"
+    limit = cfg.TEST.DETECTIONS_PER_IMAGE
+    if not to_learn and most > limit:
+        message = f"data set {name!r} has images of up to {most} objects, of which {limit} can be found"
         logger.warning(f"{message}: set TEST.DETECTIONS_PER_IMAGE to more")
 
 

@@ -29,10 +29,10 @@ def label_files(images: Path, labels: Path, suffix: str) -> dict[str, Path | Non
         is_clear = len(of_path) == 1 or path not in given
         expect(is_clear, f"{path} would be the labels of {of_path}: expected one image of each name")
     lost = sorted(given.keys() - images_of.keys())
-    found = f"{labels}: {len(lost)} of {len(given)} files of labels (*{suffix}) belong to no image below {images}"
-    expect(len(lost) < len(given), f"{found}: expected the same names, and the same folders")
+    problem = f"{labels}: {len(lost)} of {len(given)} files of labels (*{suffix}) belong to no image below {images}"
+    expect(len(lost) < len(given), f"{problem}: expected the same names, and the same folders")
     lacking = images_of.keys() - given.keys()
     if lost and lacking:
-        both = f"{found}, such as {lost[0].name}, and {len(lacking)} of {len(images_of)} images have none"
+        both = f"{problem}, such as {lost[0].name}, and {len(lacking)} of {len(images_of)} images have none"
         log_first_n(logging.WARNING, f"{both}: expected the same names", name=__name__, key="message")
     return {image: given.get(path) for path, of_path in images_of.items() for image in of_path}

@@ -33,8 +33,8 @@ def read_labels(file_name: PathLike, num_classes: int, offset: int = 0) -> np.nd
     if wrong.any():
         unknown = np.unique(ids[wrong])
         counted = "; for masks that count from 0 there is datasets/prepare_nyud.py --mask-ids zero_based" * offset
-        found = f"label map {file_name} has ids {first_few(unknown.astype(str).tolist())}"
-        raise UserError(f"{found}: expected {offset} to {last}, and {void} for void{counted}")
+        problem = f"label map {file_name} has ids {first_few(unknown.astype(str).tolist())}"
+        raise UserError(f"{problem}: expected {offset} to {last}, and {void} for void{counted}")
     labels = ids.astype(np.uint8)
     return np.where(labels == 0, np.uint8(VOID), labels - np.uint8(1)) if offset else labels
 

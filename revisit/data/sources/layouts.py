@@ -82,6 +82,6 @@ def _part(name: str, form: str, text: str) -> str | Path:
     if form in ("SPLIT", "URL"):
         return text
     may_be_url = form.startswith("FILE")
-    found = f"data set {name!r}: {text} is a URL"
-    expect(may_be_url or not is_url(text), f"{found}, expected a folder; only files may be URLs")
+    problem = f"data set {name!r}: {text} is a URL"
+    expect(may_be_url or not is_url(text), f"{problem}, expected a folder; only files may be URLs")
     return local_copy(text, f"data set {name!r}:")

@@ -73,8 +73,10 @@ def _refuse_grey_levels(name: str, records: Records) -> None:
     ids = [0, VOID] if is_soft else sorted(pixels)
     levels = first_few([str(level) for level in ids]) + " with soft edges between" * is_soft
     numbers = first_few([str(number) for number in range(len(ids))])
-    found = f"data set {name!r}: masks have no ids but {levels}, of which {VOID} is void, neither learned nor scored"
-    expect(not (VOID in pixels and (is_even or is_soft)), f"{found}: write them again with {numbers} in place of them")
+    problem = f"data set {name!r}: masks have no ids but {levels}, of which {VOID} is void, neither learned nor scored"
+    expect(
+        not (VOID in pixels and (is_even or is_soft)), f"{problem}: write them again with {numbers} in place of them"
+    )
 
 
 def _has_soft_edges(pixels: Counter[int]) -> bool:

@@ -1,4 +1,4 @@
-"""What a method adds to the views of an image beside their pixels, such as boxes: arrays by name."""
+"""What a method adds to the views of an image in addition to their pixels, such as boxes: arrays by name."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple

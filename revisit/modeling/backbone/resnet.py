@@ -62,7 +62,7 @@ def build_revisit_resnet_backbone(cfg: CfgNode, input_shape: ShapeSpec) -> ResNe
     What Detectron2's own builder can build has the same names, random numbers and outputs. Beyond it: RES4_DILATION and
     RES5_DILATION in {1, 2, 4}, where a dilated stage has stride 1; HALVE_FIRST_DILATION; RES4_STRIDE 1 without
     dilation; STEM_TYPE cifar; dilation and any RES2_OUT_CHANNELS for the BasicBlocks of depth 18 and 34.
-    Under a meta-architecture for pixelwise prediction the network returns, beside its maps, ``INPUT``: a view of its
+    Under a meta-architecture for pixelwise prediction the network also returns ``INPUT``: a view of its
     input without channels, (N, 0, H, W). Heads have to know its size, which a map of some stride does not say.
 
     Raises:

@@ -55,12 +55,12 @@ def nearest_rows(rows: Tensor, queue: Tensor, k: int, max_scores: int = MAX_SCOR
     best = indices = None
     start = 0
     for part, scores in scores_in_parts(at_least_float32(rows), queue, max_scores, may_round=True):
-        values, found = scores.topk(min(k, len(part)), dim=1, sorted=False)
-        found += start
+        values, columns = scores.topk(min(k, len(part)), dim=1, sorted=False)
+        columns += start
         start += len(part)
         if best is not None:
-            values, found = _highest(torch.cat([best, values], dim=1), torch.cat([indices, found], dim=1), k)
-        best, indices = values, found
+            values, columns = _highest(torch.cat([best, values], dim=1), torch.cat([indices, columns], dim=1), k)
+        best, indices = values, columns
     return indices
 
 

@@ -167,5 +167,5 @@ def method_of(cfg: CfgNode) -> type[Pretraining] | None:
 def methods() -> list[type[Pretraining]]:
     """Every registered method, subclasses before what they extend."""
     classes = [cls for _, cls in META_ARCH_REGISTRY if isinstance(cls, type)]
-    found = [cls for cls in classes if issubclass(cls, Pretraining)]
-    return sorted(found, key=lambda cls: -len(cls.__mro__))
+    subclasses = [cls for cls in classes if issubclass(cls, Pretraining)]
+    return sorted(subclasses, key=lambda cls: -len(cls.__mro__))
