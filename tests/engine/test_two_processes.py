@@ -32,7 +32,7 @@ RUNS = {  # options of the model, form of the views, parts of the two processes'
 def train(name: str, steps: int = 3, **how: object) -> dict:
     """Steps of a model whose momentum encoder is another than its encoder."""
     options, form, parts = RUNS[name]
-    model = tiny_model(*options)
+    model = tiny_model(*options).double()  # a cell's nearest cell must not hang on rounding
     assert model.shuffle_bn == (comm.get_world_size() > 1)
     for parameter in model.momentum_backbone.parameters():
         parameter.mul_(1.1)
