@@ -30,6 +30,7 @@ from revisit.modeling.meta_arch.pretraining import method_of
 from revisit.viz.pretraining_sheets import save_view_sheet
 
 from detectron2.config import CfgNode
+from fvcore.common.registry import Registry
 
 GIB = 2**30
 # What GPU-hours, and the images that a GPU takes, are stated for: a GPU's peak in dense bfloat16, and the share of it
@@ -37,87 +38,179 @@ GIB = 2**30
 GPU, PEAK_FLOPS, UTILISATION = "A100", 312e12, 0.10
 
 
+DRY_RUN_REGISTRY = Registry("DRY_RUN")
+DRY_RUN_REGISTRY.__doc__ = """
+Sections of a dry run, in this order: each is called with the resolved config, the facts that it was resolved by, and
+the network without memory for its weights, and returns entries of dry_run.json.
+"""
+
+
 def dry_run(cfg: CfgNode, facts: Facts, log: Sequence[logging.LogRecord] = ()) -> dict:
-    """Print the recipe and the ``log`` of its plan; write the first to OUTPUT_DIR/dry_run.json, views to views.png."""
-    num_images = facts.images
-    num_processes = facts.processes
+    """Print all sections and the ``log`` of the plan; write the first to OUTPUT_DIR/dry_run.json, views to views.png.
+
+    Raises:
+        UserError: the network cannot be built, or does not take MODEL.WEIGHTS.
+    """
     output = Path(cfg.OUTPUT_DIR)
     model = build_meta_model(cfg)
-    if Path(cfg.MODEL.WEIGHTS).is_file():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that tensors without memory take no values: what is refused is the point
-            RevisitCheckpointer(model, cfg).load(cfg.MODEL.WEIGHTS, checkpointables=[])
-    method = method_of(cfg)
-    description = describe(model)
-    network = f", {description.title(flags_of(cfg, description))}" if description else ""
-    recipe = {"architecture": cfg.MODEL.META_ARCHITECTURE, "backbone": f"{cfg.MODEL.BACKBONE.NAME}{network}"}
-    recipe |= {**_schedule(cfg, num_images, num_processes), "weight_decays": _weight_decays(cfg, model)}
-    if method:
-        recipe |= _views(cfg) | _method(cfg)
-        recipe |= _cost(cfg, num_processes)
-    if cfg.SOLVER.MINUTES:  # measured when the run begins
-        open_yet = ("epochs", "iterations", "checkpoint_period", "tflop_of_run", "gpu_hours")
-        recipe = {"minutes": cfg.SOLVER.MINUTES} | {key: its for key, its in recipe.items() if key not in open_yet}
-    if cfg.MODEL.META_ARCHITECTURE in PIXELWISE:
-        recipe |= _pixelwise(cfg, model)
-    recipe["data"] |= {"bit_depth": bit_depth(cfg) or 8, **_data_on_disk(cfg)}
-    write_whole(output / "dry_run.json", json.dumps(recipe, indent=2))
-    print(json.dumps(recipe, indent=2))
+    check_weights(cfg, model)
+    recipe: dict = {}
+    for _, section in DRY_RUN_REGISTRY:
+        recipe |= section(cfg, facts, model)
+    text = json.dumps(recipe, indent=2)
+    write_whole(output / "dry_run.json", text)
+    print(text)
     print(f"wrote {output / 'dry_run.json'}")
     for record in log:
         print(f"{'warning: ' if record.levelno > logging.INFO else ''}{record.getMessage()}")
-    data = recipe["data"]
-    if method and data["found"]:
+    if method_of(cfg) and recipe["data"]["found"]:
         save_view_sheet(cfg, output / VIEWS)
         print(f"wrote {output / VIEWS}: anchor, positive and small crops of some images")
     return recipe
 
 
-def _schedule(cfg: CfgNode, num_images: int, num_processes: int) -> dict:
+def check_weights(cfg: CfgNode, model: nn.Module) -> None:
+    """Raise UserError where the network does not take the file MODEL.WEIGHTS."""
+    if not Path(cfg.MODEL.WEIGHTS).is_file():
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that tensors without memory take no values: what is refused is the point
+        RevisitCheckpointer(model, cfg).load(cfg.MODEL.WEIGHTS, checkpointables=[])
+
+
+@DRY_RUN_REGISTRY.register()
+def network(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
+    backbone = cfg.MODEL.BACKBONE.NAME
+    description = describe(model)
+    if description:
+        backbone += f", {description.title(flags_of(cfg, description))}"
+    return {"architecture": cfg.MODEL.META_ARCHITECTURE, "backbone": backbone}
+
+
+@DRY_RUN_REGISTRY.register()
+def schedule(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
     solver = cfg.SOLVER
     warms_up = schedule_reads(solver.LR_SCHEDULER_NAME, "SOLVER.WARMUP_ITERS")
-    per_epoch, computed = num_images // solver.IMS_PER_BATCH, solver.AMP.DTYPE if solver.AMP.ENABLED else "float32"
+    has_steps = schedule_reads(solver.LR_SCHEDULER_NAME, "SOLVER.STEPS")
     return {
         "lr": solver.BASE_LR,
         "schedule": solver.LR_SCHEDULER_NAME,
-        "lr_steps": list(solver.STEPS) if schedule_reads(solver.LR_SCHEDULER_NAME, "SOLVER.STEPS") else [],
+        "lr_steps": list(solver.STEPS) if has_steps else [],
         "lr_warmup_iterations": solver.WARMUP_ITERS if warms_up else 0,
         "optimizer": solver.OPTIMIZER,
         "sgd_momentum": solver.MOMENTUM,
+        "weight_decays": _weight_decays(cfg, model),
+    }
+
+
+@DRY_RUN_REGISTRY.register()
+def step(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
+    solver = cfg.SOLVER
+    return {
         "batch": solver.IMS_PER_BATCH,
-        "batch_per_process": solver.IMS_PER_BATCH // num_processes,
+        "batch_per_process": solver.IMS_PER_BATCH // facts.processes,
         "accumulation_steps": solver.ACCUMULATION_STEPS,
-        "precision": computed,
-        "processes": num_processes,
+        "precision": solver.AMP.DTYPE if solver.AMP.ENABLED else "float32",
+        "processes": facts.processes,
         "device": cfg.MODEL.DEVICE,
         "seed": cfg.SEED,
+    }
+
+
+@DRY_RUN_REGISTRY.register()
+def length(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
+    """Without iterations where these are decided as the run begins."""
+    solver = cfg.SOLVER
+    per_epoch = facts.images // solver.IMS_PER_BATCH
+    if not solver.MAX_ITER:
+        return {"iterations_per_epoch": per_epoch}
+    return {
         "epochs": solver.MAX_ITER / per_epoch,
         "iterations_per_epoch": per_epoch,
         "iterations": solver.MAX_ITER,
         "checkpoint_period": solver.CHECKPOINT_PERIOD,
-        "data": {"train": list(cfg.DATASETS.TRAIN), "images": num_images, "test": list(cfg.DATASETS.TEST)},
     }
 
 
-def _method(cfg: CfgNode) -> dict:
+@DRY_RUN_REGISTRY.register()
+def views(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
+    """Crops and looks of a pretraining."""
+    if not method_of(cfg):
+        return {}
+    options = cfg.VIEWS
+    small = {"size": options.SMALL_SIZE, "scale": list(options.SMALL_SCALE)} if options.NUM_SMALL else {}
+    return {
+        "crops": {
+            "large": {"count": 2, "size": options.LARGE_SIZE, "scale": list(options.LARGE_SCALE)},
+            "small": {"count": options.NUM_SMALL, **small},
+            "min_overlap": options.MIN_OVERLAP if options.NUM_SMALL else 0.0,
+            "max_iou": options.MAX_IOU,
+        },
+        "policy": options.POLICY,
+        "grey": options.GREY_PROBABILITY,
+        "blur": options.BLUR_PROBABILITY,
+    }
+
+
+@DRY_RUN_REGISTRY.register()
+def method(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
     """The keys that this method reads and others do not, by declaration; and lambda, k, which are 0 without L_nn."""
+    if not method_of(cfg):
+        return {}
     own = [name for name, key in KEYS.items() if key.read_by not in ((), (PRETRAINING,)) and is_read(cfg, name)]
     keys = {name: value_of(cfg, name) for name in own}
     weight = keys.get("NEIGHBORS.WEIGHT", 0.0)
     if not weight:
         keys = {name: value for name, value in keys.items() if not name.startswith("NEIGHBORS.")}
-    first = {"iterations_before_learning": method_of(cfg).iterations_before_learning(cfg)}
-    return {"lambda": weight, "k": keys.get("NEIGHBORS.NUM_NEIGHBORS", 0), **first, "keys": keys}
+    return {
+        "lambda": weight,
+        "k": keys.get("NEIGHBORS.NUM_NEIGHBORS", 0),
+        "iterations_before_learning": method_of(cfg).iterations_before_learning(cfg),
+        "keys": keys,
+    }
+
+
+@DRY_RUN_REGISTRY.register()
+def pixelwise(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
+    """Network and input of a pixelwise task; dilations are read off the network as it was built."""
+    if cfg.MODEL.META_ARCHITECTURE not in PIXELWISE:
+        return {}
+    options = cfg.MODEL.SEM_SEG_HEAD
+    depth = {"loss": cfg.MODEL.DEPTH.LOSS} if cfg.MODEL.META_ARCHITECTURE == "DepthEstimator" else {}
+    head = model.head if depth else model.sem_seg_head
+    layers = {"name": type(head).__name__, "channels": options.CONVS_DIM, "dilations": _dilations(head)}
+    return {
+        "head": {**layers, "outputs": options.NUM_CLASSES, **depth},
+        "backbone_dilations": {stage: _dilations(getattr(model.backbone, stage)) for stage in ("res4", "res5")},
+        **pixel_mapper_of(cfg).recipe(cfg),
+    }
+
+
+@DRY_RUN_REGISTRY.register()
+def data(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
+    names = {"train": list(cfg.DATASETS.TRAIN), "images": facts.images, "test": list(cfg.DATASETS.TEST)}
+    return {"data": {**names, "bit_depth": bit_depth(cfg) or 8, **_data_on_disk(cfg)}}
+
+
+@DRY_RUN_REGISTRY.register()
+def cost(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
+    """Shapes, memory and operations of a step of a pretraining, and what the run takes on GPUs."""
+    return _cost(cfg, facts.processes) if method_of(cfg) else {}
+
+
+@DRY_RUN_REGISTRY.register()
+def minutes(cfg: CfgNode, facts: Facts, model: nn.Module) -> dict:
+    """A length in time, which is measured when the run begins."""
+    return {"minutes": cfg.SOLVER.MINUTES} if cfg.SOLVER.MINUTES else {}
 
 
 def _cost(cfg: CfgNode, num_processes: int) -> dict:
-    """Shapes, memory and operations of a step, and what the run takes on GPUs."""
+    """Of the run only where its length is decided."""
     cost = step_cost(cfg, num_processes)
     gib = {kind: round(size / GIB, 4) for kind, size in cost.memory.items()}
     step = num_processes * (cost.forward_flops + cost.backward_flops)
-    hours = step * cfg.SOLVER.MAX_ITER / (UTILISATION * PEAK_FLOPS) / 3600
     assumed = f"{UTILISATION:.0%} of the {PEAK_FLOPS / 1e12:.0f} TFLOP/s of an {GPU}; no wait for data"
-    return {
+    entries = {
         "shapes": cost.shapes,
         "memory_gib_per_process": {**gib, "total": round(sum(cost.memory.values()) / GIB, 4)},
         "tflop_per_step": {
@@ -125,10 +218,14 @@ def _cost(cfg: CfgNode, num_processes: int) -> dict:
             "backward": num_processes * cost.backward_flops / 1e12,
             "total": step / 1e12,
         },
-        "tflop_of_run": step * cfg.SOLVER.MAX_ITER / 1e12,
-        "gpu_hours": {"total": round(hours, 2), "assumed": assumed},
         **_feeding(cfg, UTILISATION * PEAK_FLOPS * cfg.SOLVER.IMS_PER_BATCH / step, assumed),
     }
+    if cfg.SOLVER.MAX_ITER:
+        operations = step * cfg.SOLVER.MAX_ITER
+        hours = operations / (UTILISATION * PEAK_FLOPS) / 3600
+        entries["tflop_of_run"] = operations / 1e12
+        entries["gpu_hours"] = {"total": round(hours, 2), "assumed": assumed}
+    return entries
 
 
 def _feeding(cfg: CfgNode, gpu_rate: float, assumed: str) -> dict:
@@ -141,34 +238,6 @@ def _feeding(cfg: CfgNode, gpu_rate: float, assumed: str) -> dict:
     measured = f"a core's rate: this machine's, on {count} of the run's images, without waiting for the disk"
     how = {"measured": measured, "assumed": f"a GPU's rate: {assumed}"}
     return {"loading": {"cores_per_gpu": cores, "images_per_second": rates, **how}}
-
-
-def _views(cfg: CfgNode) -> dict:
-    views = cfg.VIEWS
-    small = {"size": views.SMALL_SIZE, "scale": list(views.SMALL_SCALE)} if views.NUM_SMALL else {}
-    return {
-        "crops": {
-            "large": {"count": 2, "size": views.LARGE_SIZE, "scale": list(views.LARGE_SCALE)},
-            "small": {"count": views.NUM_SMALL, **small},
-            "min_overlap": views.MIN_OVERLAP if views.NUM_SMALL else 0.0,
-            "max_iou": views.MAX_IOU,
-        },
-        "policy": views.POLICY,
-        "grey": views.GREY_PROBABILITY,
-        "blur": views.BLUR_PROBABILITY,
-    }
-
-
-def _pixelwise(cfg: CfgNode, model: nn.Module) -> dict:
-    """Network and input of a pixelwise task; dilations are read off the network as it was built."""
-    options = cfg.MODEL.SEM_SEG_HEAD
-    depth = {"loss": cfg.MODEL.DEPTH.LOSS} if cfg.MODEL.META_ARCHITECTURE == "DepthEstimator" else {}
-    head = model.head if depth else model.sem_seg_head
-    return {
-        "head": {"name": type(head).__name__, "channels": options.CONVS_DIM, "dilations": _dilations(head)}
-        | {"outputs": options.NUM_CLASSES, **depth},
-        "backbone_dilations": {stage: _dilations(getattr(model.backbone, stage)) for stage in ("res4", "res5")},
-    } | pixel_mapper_of(cfg).recipe(cfg)
 
 
 def _dilations(module: nn.Module) -> list[int]:
