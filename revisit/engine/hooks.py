@@ -1,7 +1,10 @@
 """What happens around a training step, one small hook per concern; a method's own hooks stand in its file."""
 
+import contextlib
+import json
 import logging
 import math
+import multiprocessing
 import os
 import signal
 import time
@@ -88,6 +91,51 @@ class Throughput(HookBase):
                 f"the step waits {share:.0%} of its time for data: raise DATALOADER.NUM_WORKERS (now "
                 f"{self._num_workers} per process; this machine has {os.cpu_count()} cores), or take a faster disk"
             )
+
+
+class Cost(HookBase):
+    """Log what the run has cost since its first process began, s: ``cpu_seconds`` of all its processes, user and system
+    time, and ``wall_seconds``. A resumed run continues from metrics.json.
+
+    The evaluation after the last step is not counted if this precedes it. Of several processes of a training all are
+    taken to cost what the main one does.
+    """
+
+    NAMES = ("cpu_seconds", "wall_seconds")
+
+    def __init__(self, metrics: Path):
+        self._metrics = metrics
+        self._before = (0.0, 0.0)  # of earlier parts of the run, as NAMES
+        self._began = time.time()
+
+    def before_train(self) -> None:
+        if self.trainer.start_iter and self._metrics.is_file():
+            self._before = self._read(self.trainer.start_iter)
+
+    def _read(self, iteration: int) -> tuple[float, ...]:
+        """The last numbers of steps before this one."""
+        last = self._before
+        for line in self._metrics.read_text().splitlines():
+            with contextlib.suppress(ValueError, KeyError):  # a line that a killed run left torn, or without them
+                values = json.loads(line)
+                last = tuple(values[name] for name in self.NAMES) if values["iteration"] < iteration else last
+        return last
+
+    def after_step(self) -> None:
+        used = (cpu_seconds() * comm.get_world_size(), time.time() - self._began)
+        for name, before, now in zip(self.NAMES, self._before, used, strict=True):
+            self.trainer.storage.put_scalar(name, before + now, smoothing_hint=False)
+
+
+def cpu_seconds() -> float:
+    """User and system time of this process and of all that it has started; on Linux also of its living workers."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    total = sum(os.times()[:4])  # its own, and that of children that have ended
+    for child in multiprocessing.active_children():
+        with contextlib.suppress(OSError):  # it has just ended
+            fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+            total += (int(fields[11]) + int(fields[12])) / ticks
+    return total
 
 
 class ReadErrors(HookBase):

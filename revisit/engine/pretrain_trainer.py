@@ -6,7 +6,7 @@ from torch import nn
 
 from revisit.data.loading.loader import ResumableLoader, finish
 from revisit.engine.evaluation_hooks import Evaluation, StartScores
-from revisit.engine.hooks import Checkpoints, CollapseAlarm, CropFallbacks, ReadErrors, Throughput
+from revisit.engine.hooks import Checkpoints, CollapseAlarm, Cost, CropFallbacks, ReadErrors, Throughput
 from revisit.engine.trainer import RevisitTrainer
 from revisit.evaluation.features import extractor
 from revisit.evaluation.registry import PretrainingEvaluation, evaluations_on
@@ -47,6 +47,7 @@ class PretrainTrainer(RevisitTrainer):
             ReadErrors(batch, loader.iterations_per_epoch),
             CropFallbacks(batch // comm.get_world_size() * constrained) if constrained else None,
             *self.added_hooks(),
+            Cost(self.folder / "metrics.json"),  # before the evaluation, which trains nothing
             # The evaluation and what follows from it, before the checkpoint, which holds both.
             Evaluation(self.folder),
             *(hook for evaluation in self.evaluators for hook in evaluation.hooks()),
