@@ -239,7 +239,7 @@ class Budget:
         print(f"round {self._begun}: {what}; {used}", flush=True)
 
     def _cell(self, solver: CfgNode, name: str, each: Round) -> Cell:
-        length = () if each.iterations == solver.MAX_ITER else shortened(solver, each.iterations)
+        length = () if each.iterations == solver.MAX_ITER else of_length(solver, each.iterations)
         suffix = f"_{each.iterations}_iterations" if length else ""
         where = {"root": self._root, "gpus": self._gpus, "length": length, "suffix": suffix}
         job = make_job(self._task, name, self._starts[name], self._count, each.seed, **where)
@@ -348,7 +348,7 @@ def _warm_up(solver: CfgNode) -> int:
     return solver.WARMUP_ITERS if schedule_reads(solver.LR_SCHEDULER_NAME, "SOLVER.WARMUP_ITERS") else 0
 
 
-def shortened(solver: CfgNode, iterations: int) -> tuple[str, ...]:
+def of_length(solver: CfgNode, iterations: int) -> tuple[str, ...]:
     """KEY VALUE pairs of a training of so many iterations with the same course of the learning rate."""
     steps = (max(1, round(step * iterations / solver.MAX_ITER)) for step in solver.STEPS)
     lengths = {

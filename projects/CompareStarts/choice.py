@@ -40,7 +40,7 @@ def probe(
     """Probe all starts, continue before what has to be, print and write the table."""
     make_folder(root, "--output")
     if before := preparation(starts, [seed], root, gpus):
-        _run(before, parallel)
+        run_claimed(before, parallel)
     probes = probe_starts(task, starts, labels, seed, root)
     names = list(probes[0].scores)
     unit = "rmse, m" if "depth" in names else "balanced accuracy, %"
@@ -88,7 +88,7 @@ def choose(
     """
 
     def run(jobs: list[Job]) -> None:
-        _run(jobs, parallel, lambda job: result_of(job, task))
+        run_claimed(jobs, parallel, lambda job: result_of(job, task))
 
     def report(ended: Round) -> None:
         write("So far.")
@@ -154,7 +154,8 @@ def result_of(job: Job, task: Task) -> str:
     return f"{score} {read_score(job.result, score):.4g}" if job.result.suffix == ".json" else ""
 
 
-def _run(jobs: list[Job], parallel: int, result_of: Callable[[Job], str] = lambda job: "") -> None:
+def run_claimed(jobs: list[Job], parallel: int, result_of: Callable[[Job], str] = lambda job: "") -> None:
+    """Run those that are not done, and those that they need."""
     jobs = with_needs(jobs)  # a later seed's start may have to be pretrained
     for job in jobs:
         job.claim()

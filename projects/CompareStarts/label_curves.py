@@ -68,13 +68,13 @@ def _equivalence(curve: LabelCurve, other: LabelCurve, labels: int, counts: list
         return Equivalence(labels, NO_DIFFERENCE)
     # Mirrored where the start is worse: then the other one falls to its score towards fewer labels.
     places = (
-        _first_reaching(along, [way * edge(way * side)(count) for count in along], way * mean - side * deviation)
+        first_reaching(along, [way * edge(way * side)(count) for count in along], way * mean - side * deviation)
         for side in (1, 0, -1)
     )
     return Equivalence(labels, verdict, *places)
 
 
-def _first_reaching(counts: Sequence[int], scores: Sequence[float], wanted: float) -> float | None:
+def first_reaching(counts: Sequence[int], scores: Sequence[float], wanted: float) -> float | None:
     """Where the line through the scores first reaches one above its first; None if it does not."""
     for (first, low), (second, high) in pairwise(zip(counts, scores, strict=True)):
         if high >= wanted:

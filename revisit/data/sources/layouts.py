@@ -18,6 +18,8 @@ from fvcore.common.registry import Registry
 
 LABEL_LAYOUT_REGISTRY = Registry("LABEL_LAYOUT")
 
+TEXTS = ("SPLIT", "URL", "NAME", "FEWER", "MORE", "SEED")  # forms of parts that are no paths
+
 # A part of a name between colons. Those of s3:// and http://host:80/ are its own, and that of a drive, C:/ or C:\.
 _BETWEEN_COLONS = re.compile(r"(?:[A-Za-z][\w+.-]*://[^/:]*(?::\d+(?=/))?|[A-Za-z]:(?=[/\\]))?[^:]*:?")
 
@@ -35,9 +37,9 @@ class LabelLayout:
 
     Attributes:
         kind: the word before the first colon.
-        form: what follows, between colons: SPLIT, URL, FILE... or a folder; in brackets what may be left out, in small
-            letters a word that is meant as it stands.
-        load: of these parts: texts for SPLIT, URL and words, else paths. Raises UserError for files of another layout.
+        form: what follows, between colons: one of TEXTS, FILE... or a folder; in brackets what may be left out, in
+            small letters a word that is meant as it stands.
+        load: of these parts: texts for TEXTS and words, else paths. Raises UserError for files of another layout.
         metadata: Detectron2's, known without loading, or what gives it for the same parts.
     """
 
@@ -79,7 +81,7 @@ def _part(name: str, form: str, text: str) -> str | Path:
     if form.islower():
         expect(text == form, f"data set {name!r} ends in {text}: expected {form}, or nothing")
         return text
-    if form in ("SPLIT", "URL"):
+    if form in TEXTS:
         return text
     may_be_url = form.startswith("FILE")
     problem = f"data set {name!r}: {text} is a URL"

@@ -11,7 +11,7 @@ from trees import refusal, refused
 
 from projects.CompareStarts import budget as module
 from projects.CompareStarts import choice
-from projects.CompareStarts.budget import PILOT, Budget, shortened
+from projects.CompareStarts.budget import PILOT, Budget, of_length
 from projects.CompareStarts.comparison import Task, read_task
 from projects.CompareStarts.probe import Interval, Probe
 from projects.CompareStarts.starts import Start, read_starts
@@ -187,7 +187,7 @@ def test_a_score_that_nothing_has_is_refused_after_the_pilot(make_budget, monkey
 def test_a_shorter_training_has_the_same_course_of_the_rate(task):
     solver = task.load(task.options).SOLVER
     solver.MAX_ITER, solver.STEPS, solver.WARMUP_ITERS = 600, (420, 540), 100
-    words = shortened(solver, 150)
+    words = of_length(solver, 150)
     options = dict(zip(words[::2], words[1::2], strict=True))
     assert options["SOLVER.STEPS"] == "(105, 135)" and options["SOLVER.WARMUP_ITERS"] == "15"
 
@@ -196,7 +196,7 @@ def test_a_choice_is_written_and_drawn_for_a_report_as_far_as_it_has_come(task, 
     machine = Machine(monkeypatch, fails_at=9)
     scores = [Probe(name, {}, Interval(50.0, 40.0, 60.0), 1.0) for name in NAMES]
     monkeypatch.setattr(choice, "probe", lambda *_, **options: scores)
-    monkeypatch.setattr(choice, "_run", lambda jobs, *_: machine(jobs))
+    monkeypatch.setattr(choice, "run_claimed", lambda jobs, *_: machine(jobs))
     for name in NAMES:
         (tmp_path / f"{name}.pth").write_bytes(name.encode())
     starts = {name: Start(GivenBackbone(str(tmp_path / f"{name}.pth"))) for name in NAMES}

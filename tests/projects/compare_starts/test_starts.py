@@ -74,7 +74,7 @@ def test_a_budget_runs_what_the_starts_of_a_later_seed_need(cfg, tmp_path, monke
     jobs = [make_job(task, title, start, 8, 2, root=tmp_path) for title, start in starts.items()]
     ran = []
     monkeypatch.setattr(choice, "run_jobs", lambda jobs, *_: ran.extend(jobs))
-    choice._run(jobs, 1)
+    choice.run_claimed(jobs, 1)
     assert [job.result for job in ran] == [jobs[0].result, jobs[1].needs[0].result, jobs[1].result]
 
 
