@@ -48,6 +48,20 @@ def parse_args() -> argparse.Namespace:
     what.add_argument("--probe", action="store_true", help="judge frozen features of labelled regions; train nothing")
     budget = "such as 60m or 8h: probe, then finetune by successive halving until the time is used"
     what.add_argument("--budget", type=minutes, metavar="TIME", help=budget)
+    flat = "train for 1, 3, 10 ... times the recipe's length, with the best of three rates, until the score is flat"
+    what.add_argument("--until-flat", action="store_true", help=flat)
+    held = "with --until-flat: share of the labelled images to choose by, or a data set (default: %(default)s)"
+    add("--held-out", default="0.2", metavar="SHARE|NAME", help=held)
+    rises = "with --until-flat: rise on them that counts (default: 1, of scores that are no percentages 0.01)"
+    add("--tolerance", type=float, metavar="SCORE", help=rises)
+    waits = "with --until-flat: lengths without a rise that end it (default: %(default)s)"
+    add("--patience", type=natural, default=1, metavar="N", help=waits)
+    most = "with --until-flat: no training is longer than N times the recipe (default: %(default)s)"
+    add("--longest", type=natural, default=100, metavar="N", help=most)
+    spent = "with --until-flat: what a start has cost, where its folder does not say it"
+    add("--spent", nargs="+", default=[], metavar="NAME=SECONDS", help=spent)
+    whose = "with --until-flat: start whose last score the others' times are for (default: the first of imagenet:)"
+    add("--reference", default="", metavar="START", help=whose)
     add("--continue-config", default="configs/own_images/continue.yaml", metavar="FILE", help="recipe of continue:FILE")
     frozen = "classify by frozen features, with a config of projects/LinearClassification, instead of finetuning"
     add("--frozen", action="store_true", help=frozen)
@@ -81,6 +95,7 @@ def main() -> None:
 
     from projects.CompareStarts.choice import check_options, choose, probe, result_of, show_plan
     from projects.CompareStarts.comparison import check_labels, check_starts, make_cells, read_labels, read_task
+    from projects.CompareStarts.flat_command import compare_until_flat
     from projects.CompareStarts.starts import read_starts
     from projects.CompareStarts.write_comparison import write_comparison
     from projects.PaperTables.jobs import with_needs
@@ -92,7 +107,7 @@ def main() -> None:
     parallel = args.parallel or (1 if torch.cuda.is_available() else os.cpu_count() or 1)
     if args.probe or args.budget:
         check_options(task, labels, slurm=args.slurm)
-    if not args.probe:
+    if not (args.probe or args.until_flat):
         check_labels(task, labels, args.seeds)
     if args.dry_run and (args.probe or args.budget):
         show_plan(task, starts, labels[0], args.seeds, root, minutes=args.budget, gpus=args.gpus)
@@ -103,6 +118,9 @@ def main() -> None:
     if args.budget:
         at_a_time = {"minutes": args.budget, "parallel": parallel, "gpus": args.gpus}
         choose(task, starts, labels[0], args.seeds, root, **at_a_time)
+        return
+    if args.until_flat:
+        compare_until_flat(task, starts, labels, root, args, parallel=parallel)
         return
     cells = make_cells(task, starts, labels, args.seeds, root=root, gpus=args.gpus)
     jobs = with_needs(job for jobs in zip(*(cell.jobs for cell in cells), strict=True) for job in jobs)  # seed by seed

@@ -1,0 +1,109 @@
+"""When is a start's score flat, which start is then the best, and does it differ from the others by more than chance?
+
+Lengths are 1, 3, 10, 30 ... times the recipe's. The end is the last of them whose score on held-out images rose by
+more than a tolerance; it is settled once so many longer ones have not risen. At their ends the starts are compared by
+Tukey's test on their scores by seeds (randomised blocks): of two starts this is the t interval of 95 % of the paired
+differences. So equal starts are called different in 5 of 100 comparisons, however many starts there are.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
+
+from scipy.stats import studentized_range
+
+ALPHA = 0.05  # probability that one of several equal starts is called different
+RATES = (1.0, 1 / 3, 3.0)  # times the recipe's; of equal scores the first one is taken
+ALWAYS = 10  # times the recipe's length: so long every start is trained
+
+
+class Rule(NamedTuple):
+    """When a score is flat, the same for every start.
+
+    ``tolerance`` is in the unit of the score, ``patience`` a number of lengths, ``longest`` in recipe's lengths.
+    """
+
+    tolerance: float
+    patience: int = 1
+    longest: int = 100
+
+    def end(self, goodness: Sequence[float]) -> int:
+        """The index of the last length that rose, of scores of which higher ones are better, shortest length first."""
+        end = 0
+        for number, value in enumerate(goodness):
+            if value > goodness[end] + self.tolerance:
+                end = number
+        return end
+
+    def is_settled(self, goodness: Sequence[float]) -> bool:
+        return len(goodness) - 1 - self.end(goodness) >= self.patience
+
+    def lengths(self) -> list[int]:
+        """All lengths up to the longest: 1, 3, 10, 30, 100 ..."""
+        powers = (factor * 10**power for power in range(len(str(self.longest))) for factor in (1, 3))
+        return [times for times in powers if times <= self.longest]
+
+    def first_lengths(self) -> list[int]:
+        """Those that every start is trained for."""
+        return [times for times in self.lengths() if times <= ALWAYS]
+
+    def next_length(self, goodness: Sequence[float]) -> int | None:
+        """The length after so many scores; None where there is none, or the score is flat and all first lengths are."""
+        lengths = self.lengths()
+        is_flat = len(goodness) >= len(self.first_lengths()) and self.is_settled(goodness)
+        return None if is_flat or len(goodness) == len(lengths) else lengths[len(goodness)]
+
+
+class Verdict(NamedTuple):
+    """``best`` has the highest mean; ``gains`` are its means less those of the others. A gain up to ``limit`` is
+    chance; NaN: of a single seed nothing says so."""
+
+    best: str
+    gains: dict[str, float]
+    limit: float
+
+    @property
+    def equal(self) -> list[str]:
+        """Starts that are not worse than the best by more than chance."""
+        return [name for name, gain in self.gains.items() if gain <= self.limit]
+
+
+def judge(goodness: Mapping[str, Sequence[float]]) -> Verdict:
+    """Compare two or more starts.
+
+    Args:
+        goodness: by start a number for each seed, the same seeds in the same order; higher is better.
+    """
+    means = {name: statistics.fmean(values) for name, values in goodness.items()}
+    best = max(means, key=lambda name: means[name])
+    gains = {name: means[best] - mean for name, mean in means.items() if name != best}
+    return Verdict(best, gains, chance(list(goodness.values())))
+
+
+def chance(rows: Sequence[Sequence[float]]) -> float:
+    """The largest difference of two means of K rows over n seeds that equal starts have in 95 % of all cases.
+
+    q s / sqrt(n), q the quantile of the studentised range of K means with (K - 1) (n - 1) degrees of freedom, s the
+    root of the mean square of what start and seed do not explain. NaN for a single seed, or a score that is undefined.
+    """
+    count, seeds = len(rows), len(rows[0])
+    freedom = (count - 1) * (seeds - 1)
+    if not freedom:
+        return math.nan
+    of_start = [statistics.fmean(row) for row in rows]
+    of_seed = [statistics.fmean(column) for column in zip(*rows, strict=True)]
+    middle = statistics.fmean(of_start)
+    residuals = [
+        value - mean - other + middle
+        for row, mean in zip(rows, of_start, strict=True)
+        for value, other in zip(row, of_seed, strict=True)
+    ]
+    spread = math.sqrt(sum(residual**2 for residual in residuals) / freedom)
+    return _quantile(count, freedom) * spread / math.sqrt(seeds)
+
+
+@cache
+def _quantile(count: int, freedom: int) -> float:
+    return float(studentized_range.ppf(1 - ALPHA, count, freedom))

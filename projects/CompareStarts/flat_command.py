@@ -1,0 +1,102 @@
+"""The command --until-flat: what is refused before anything runs, what runs, and what is written of it."""
+
+import argparse
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from projects.CompareStarts.choice import run_claimed
+from projects.CompareStarts.comparison import Task, check_labels
+from projects.CompareStarts.flat import Rule
+from projects.CompareStarts.held_out import HeldOut, read_held_out
+from projects.CompareStarts.spent import read_spent, seconds_before
+from projects.CompareStarts.starts import Start
+from projects.CompareStarts.trainings import Trainings
+from projects.CompareStarts.until_flat import UntilFlat
+from projects.CompareStarts.write_flat import FlatReport
+from projects.PaperTables.cells import read_score
+from projects.PaperTables.job_options import show_jobs
+from projects.PaperTables.jobs import Job, with_needs
+from revisit.engine.data_checks import inspect_evaluation
+from revisit.errors import expect
+from revisit.evaluation.main_score import scores_of
+from revisit.files import make_folder
+
+TOLERANCES = {"%": 1.0}  # by the unit of a score
+TOLERANCE = 0.01  # of all other units
+
+
+def compare_until_flat(
+    task: Task,
+    starts: Mapping[str, Start],
+    labels: Sequence[int],
+    root: Path,
+    args: argparse.Namespace,
+    *,
+    parallel: int,
+) -> None:
+    """Run ``--until-flat``, or with ``--dry-run`` show what comes next. Raises UserError for what it cannot do."""
+    held_out, reference = read_held_out(args.held_out), _reference(args.reference, starts)
+    given = read_spent(args.spent, list(starts))
+    _check(task, labels, args.seeds, held_out, slurm=args.slurm)
+    trainings = Trainings(task, starts, labels, held_out, root, gpus=args.gpus)
+    rule = Rule(_tolerance(task) if args.tolerance is None else args.tolerance, args.patience, args.longest)
+
+    def run(jobs: list[Job]) -> None:
+        run_claimed(jobs, parallel, lambda job: _result_of(job, task))
+
+    def report() -> None:
+        before = {name: given.get(name, seconds_before(start, args.seeds, root, trainings.metric))
+                  for name, start in starts.items()}  # fmt: skip
+        unknown = [name for name, seconds in before.items() if math.isnan(seconds)]
+        before.update(dict.fromkeys(unknown, 0.0))
+        text = FlatReport(comparison, before, unknown, reference).write(root / "comparison")
+        print(f"\n{text}\n\nwritten to {root / 'comparison'}", flush=True)
+
+    comparison = UntilFlat(trainings, labels, args.seeds, rule, run=run, report=report, parallel=parallel)
+    if args.dry_run:
+        show_jobs(with_needs(map(trainings.job, comparison.next_round())), {})
+        return
+    make_folder(root, "--output")
+    comparison.claim()
+    report()
+    try:
+        comparison.train()
+    except BaseException:
+        report()
+        raise
+
+
+def _check(task: Task, labels: Sequence[int], seeds: Sequence[int], held_out: HeldOut, *, slurm: bool) -> None:
+    """Raises UserError for what cannot be compared, before anything is made."""
+    expect(not task.frozen, "--until-flat finetunes: expected a recipe of tools/train_net.py, and no --frozen")
+    expect(not slurm, "--until-flat decides by what has run here: expected no --slurm")
+    expect(
+        labels[0] > 1 or held_out.name, "--until-flat holds out labelled images: expected 2 or more, or --held-out NAME"
+    )
+    check_labels(task, sorted({count - held_out.count(count) for count in labels}), seeds)
+    for count in labels:
+        name = held_out.data_set(task, count, seeds[0])
+        inspect_evaluation(task.load((*task.options, "DATASETS.TEST", str((name,)))))
+
+
+def _reference(name: str, starts: Mapping[str, Start]) -> str:
+    """The start that is asked for, else the first of ImageNet's, else the first one."""
+    expect(not name or name in starts, f"--reference {name}: expected one of {', '.join(starts)}")
+    of_imagenet = [title for title in starts if title.startswith("imagenet:")]
+    return name or next(iter([*of_imagenet, *starts]))
+
+
+def _tolerance(task: Task) -> float:
+    score = "/".join(task.score).partition("-")[0]
+    unit = next((each.unit for each in scores_of(task.load(task.options)) if each.name == score), "%")
+    return TOLERANCES.get(unit, TOLERANCE)
+
+
+def _result_of(job: Job, task: Task) -> str:
+    """The test score of a training, once it is done; "" of another job, such as a pretraining."""
+    if job.result.suffix != ".json":
+        return ""
+    score = "/".join(task.score)
+    (test,) = task.load(task.options).DATASETS.TEST
+    return f"{score} {read_score(job.result, f'{test}/{score}'):.4g}"

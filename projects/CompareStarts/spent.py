@@ -1,0 +1,44 @@
+"""What a start has cost before any finetuning: the runs that made its weights, as far as their folders say it."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from projects.CompareStarts.comparison import weights_of
+from projects.CompareStarts.starts import Start
+from projects.CompareStarts.trainings import last_metric
+from revisit.errors import expect
+from revisit.files import read_yaml
+
+
+def read_spent(words: Sequence[str], names: Sequence[str]) -> dict[str, float]:
+    """Seconds by start, of ``NAME=SECONDS``. Raises UserError for an unknown start, or no number."""
+    spent = {}
+    for word in words:
+        name, _, seconds = word.rpartition("=")
+        expect(name in names, f"--spent {word}: expected NAME=SECONDS with NAME one of {', '.join(names)}")
+        with suppress(ValueError):
+            spent[name] = float(seconds)
+        is_sound = 0 <= spent.get(name, math.nan) < math.inf
+        expect(is_sound, f"--spent {word}: expected a number of seconds, 0 or more")
+    return spent
+
+
+def seconds_before(start: Start, seeds: Sequence[int], root: Path, metric: str) -> float:
+    """The mean over seeds; NaN where nothing says it. ``metric`` names the seconds in metrics.json."""
+    return statistics.fmean(_of_file(weights_of(start, seed, root), metric) for seed in seeds)
+
+
+def _of_file(file: Path | None, metric: str) -> float:
+    """Of the run in whose folder the weights lie, and of those that it began with. Others' weights cost nothing."""
+    if file is None:
+        return 0.0
+    return last_metric(file.parent, metric) + _of_file(_began_with(file.parent / "config.yaml"), metric)
+
+
+def _began_with(config: Path) -> Path | None:
+    """The weights that a run says it began with, if they are a file."""
+    weights = read_yaml(config)["MODEL"]["WEIGHTS"] if config.is_file() else ""
+    return Path(weights) if Path(weights).suffix and Path(weights).is_file() else None

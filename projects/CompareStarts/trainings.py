@@ -1,0 +1,135 @@
+"""Trainings of other lengths and learning rates than the recipe's: their jobs, scores and costs."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from projects.CompareStarts.budget import of_length
+from projects.CompareStarts.comparison import Task, make_job
+from projects.CompareStarts.held_out import HeldOut
+from projects.CompareStarts.starts import Start
+from projects.PaperTables.cells import read_score
+from projects.PaperTables.jobs import Job
+from revisit.engine.data_checks import inspect_training
+from revisit.keys import Facts, resolve_auto_values
+from revisit.viz.curves import read_metrics
+
+from detectron2.config import CfgNode
+
+DIVERGED = "Lower SOLVER.BASE_LR"  # in the line with which such a training ends
+# Only the end is scored: what is scored on the way costs time, and is no reason to choose a network of it.
+FIXED = {
+    "TEST.EVAL_PERIOD": 0,
+    "TEST.EVAL_EPOCHS": 0,
+    "TEST.KEEP_BEST": False,
+    "TEST.PATIENCE": 0,
+    "SOLVER.CHECKPOINTS_KEPT": 1,
+    "SOLVER.CHECKPOINT_KEPT_EVERY": 0,
+}
+
+
+class Training(NamedTuple):
+    """A whole schedule, of ``times`` the recipe's length and ``rate`` times its learning rate."""
+
+    start: str
+    labels: int
+    seed: int
+    times: int = 1
+    rate: float = 1.0
+
+
+class Trainings:
+    """What is known of trainings: jobs, and of those that have ended scores and costs."""
+
+    def __init__(
+        self,
+        task: Task,
+        starts: Mapping[str, Start],
+        labels: Sequence[int],
+        held_out: HeldOut,
+        root: Path,
+        *,
+        gpus: int = 1,
+    ):
+        self.task, self.starts, self.held_out, self.root = task, starts, held_out, root
+        self._gpus = gpus
+        cfg = task.load(task.options)
+        (self._test,) = cfg.DATASETS.TEST
+        self.unit = "CPU-seconds" if cfg.MODEL.DEVICE == "cpu" else "seconds of the GPU"
+        self.metric = "cpu_seconds" if cfg.MODEL.DEVICE == "cpu" else "wall_seconds"
+        self._solvers = {count: self._resolved(count) for count in labels}
+
+    def learned(self, labels: int) -> int:
+        """How many of so many labelled images a training learns from."""
+        return labels - self.held_out.count(labels)
+
+    def iterations(self, training: Training) -> int:
+        return self._solvers[training.labels].MAX_ITER * training.times
+
+    def learning_rate(self, training: Training) -> float:
+        return self._solvers[training.labels].BASE_LR * training.rate
+
+    def job(self, training: Training) -> Job:
+        """The job of a training, whose result has the scores of the held-out images and of the test set."""
+        start, labels, seed, times, _ = training
+        solver, learned = self._solvers[labels], self.learned(labels)
+        rate = f"{self.learning_rate(training):.3g}"
+        values = FIXED | {
+            "DATASETS.TEST": (self.held_out.data_set(self.task, labels, seed), self._test),
+            "SOLVER.BASE_LR": rate,
+            "SOLVER.CHECKPOINT_PERIOD": min(solver.CHECKPOINT_PERIOD, math.ceil(solver.MAX_ITER / 2)),
+        }
+        length = of_length(solver, self.iterations(training)) if times > 1 else ()
+        pairs = (str(word) for pair in values.items() for word in pair)
+        held = f"_{labels - learned}_held_out" * (labels > learned)
+        where = {"root": self.root, "gpus": self._gpus, "suffix": f"{held}_{times}x_rate_{rate}"}
+        job = make_job(self.task, start, self.starts[start], learned, seed, length=(*length, *pairs), **where)
+        return replace(job, name=f"{job.name}, {times}x, learning rate {rate}")
+
+    def has_ended(self, training: Training) -> bool:
+        """Whether there is nothing more to run: it has its scores, or it has diverged."""
+        job = self.job(training)
+        return job.done or has_diverged(job)
+
+    def test_score(self, training: Training) -> float:
+        return self._score(training, self._test)
+
+    def held_out_score(self, training: Training) -> float:
+        return self._score(training, self.held_out.data_set(self.task, training.labels, training.seed))
+
+    def seconds(self, training: Training) -> float:
+        """What it has cost, its start included, the evaluation at its end not; NaN where nothing says so."""
+        return last_metric(self.job(training).result.parent, self.metric)
+
+    def seconds_of_iteration(self, training: Training) -> float:
+        """By the clock, of the whole training."""
+        return last_metric(self.job(training).result.parent, "wall_seconds") / self.iterations(training)
+
+    def _score(self, training: Training, data: str) -> float:
+        """NaN where it is undefined or the training has diverged."""
+        job = self.job(training)
+        return read_score(job.result, "/".join((data, *self.task.score))) if job.done else math.nan
+
+    def _resolved(self, labels: int) -> CfgNode:
+        """The recipe's length and rate, with so many labelled images."""
+        cfg = self.task.load(self.task.options_for(self.learned(labels), 1))
+        resolve_auto_values(cfg, Facts(images=inspect_training(cfg)))
+        return cfg.SOLVER
+
+
+def has_diverged(job: Job) -> bool:
+    """Whether its last line says that the learning rate is too high: running it again would end alike."""
+    lines = job.log.read_text(errors="replace").splitlines() if job.log.is_file() and not job.done else []
+    return bool(lines) and DIVERGED in lines[-1]
+
+
+def last_metric(folder: Path, name: str) -> float:
+    """The last value of a metric of a run; NaN where it has none."""
+    with suppress(OSError, json.JSONDecodeError):
+        series = read_metrics(folder / "metrics.json").get(name, [])
+        return series[-1][1] if series else math.nan
+    return math.nan
