@@ -30,6 +30,7 @@ from projects.CompareStarts.leave_out import (
     with_interval,
 )
 from projects.CompareStarts.starts import Start
+from projects.PaperTables.paper_tables import GivenBackbone
 from revisit.data.finetuning.detection_mapper import DetectionMapper
 from revisit.data.finetuning.pixel_mapper import num_classes_and_offset, pixel_mapper_of
 from revisit.data.images.reader import read_size
@@ -114,11 +115,16 @@ def _records(task: Task, labels: int, seed: int) -> Records:
 
 def _digest(task: Task, start: Start, data: list, seed: int, root: Path) -> str:
     """Of all that a probe depends on."""
-    file = weights_of(start, seed, root)
-    weights = hashlib.sha256(file.read_bytes()).hexdigest() if file else f"random {seed}"
+    weights = _digest_of_weights(start, seed, root)
     cfg = task.load((*task.options, *start.options, "MODEL.WEIGHTS", "", "MODEL.DEVICE", "cpu"))
     causes = (weights, cfg.MODEL.dump(), cfg.INPUT.dump(), data, (IMAGES, REGIONS, SURROUNDINGS, OVERLAP, TRIES))
     return hashlib.sha256(repr(causes).encode()).hexdigest()[:16]
+
+
+def _digest_of_weights(start: Start, seed: int, root: Path) -> str:
+    if isinstance(start.source, GivenBackbone):
+        return start.source.digest(seed) or f"random {seed}"
+    return hashlib.sha256(weights_of(start, seed, root).read_bytes()).hexdigest()
 
 
 def _read(file: Path, title: str) -> Probe:

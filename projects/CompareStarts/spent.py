@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from projects.CompareStarts.comparison import weights_of
-from projects.CompareStarts.starts import Start
+from projects.CompareStarts.starts import PublishedWeights, Start
 from projects.CompareStarts.trainings import last_metric
 from revisit.errors import expect
 from revisit.files import read_yaml
@@ -27,12 +27,17 @@ def read_spent(words: Sequence[str], names: Sequence[str]) -> dict[str, float]:
 
 
 def seconds_before(start: Start, seeds: Sequence[int], root: Path, metric: str) -> float:
-    """The mean over seeds; NaN where nothing says it. ``metric`` names the seconds in metrics.json."""
+    """The mean over seeds; NaN where nothing says it. ``metric`` names the seconds in metrics.json.
+
+    Of what others have published it is 0, as nobody here has paid it.
+    """
+    if isinstance(start.source, PublishedWeights):
+        return 0.0
     return statistics.fmean(_of_file(weights_of(start, seed, root), metric) for seed in seeds)
 
 
 def _of_file(file: Path | None, metric: str) -> float:
-    """Of the run in whose folder the weights lie, and of those that it began with. Others' weights cost nothing."""
+    """Of the run in whose folder the weights lie, and of those that it began with."""
     if file is None:
         return 0.0
     return last_metric(file.parent, metric) + _of_file(_began_with(file.parent / "config.yaml"), metric)

@@ -21,6 +21,7 @@ from detectron2.config import CfgNode
 
 RANDOM = "random weights"
 KINDS = ("run", "zoo", "pretrain", "continue")
+PUBLISHED = ("imagenet", "timm")  # what MODEL.WEIGHTS takes by a name instead of a file
 # Flags of a zoo's detector that say how its pixels and strides are; the others are the network, which a recipe states.
 ZOO_KEYS = ("INPUT.FORMAT", "MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD", "MODEL.RESNETS.STRIDE_IN_1X1", "MODEL.RESNETS.NORM")
 
@@ -36,6 +37,22 @@ class OnTheseImages(PretrainingRun):
     def name(self) -> str:
         digest = hashlib.sha256(" ".join((self.config, *self.options)).encode()).hexdigest()[:8]
         return f"{'continued_' * bool(self.start)}{Path(self.start or self.config).stem}-{digest}"
+
+
+@dataclass(frozen=True)
+class PublishedWeights(GivenBackbone):
+    """Weights of others that MODEL.WEIGHTS takes by a name, such as ``imagenet:efficientnet_lite0``."""
+
+    @property
+    def name(self) -> str:
+        return self.path.replace(":", "-").replace("/", "-")
+
+    def file(self, seed: int) -> Path:
+        """The name, as MODEL.WEIGHTS takes it."""
+        return Path(self.path)
+
+    def digest(self, seed: int) -> str:
+        return self.path
 
 
 class Start(NamedTuple):
@@ -69,6 +86,8 @@ def read_starts(words: Sequence[str], cfg: CfgNode, continuing: str) -> dict[str
 def _place(word: str) -> tuple[str, Path]:
     """The kind of a start, and its file."""
     kind, colon, rest = word.partition(":")
+    if kind in PUBLISHED and rest:
+        return kind, Path(word)
     if not (colon and kind in KINDS):
         return ("random", Path(word)) if word == "random" else ("file", Path(word).resolve())
     path = Path(find_config(rest) if kind == "pretrain" else rest).resolve()
@@ -78,11 +97,15 @@ def _place(word: str) -> tuple[str, Path]:
 def _shown(kind: str, file: Path) -> Path:
     if kind == "run":
         return file.parent
+    if kind in PUBLISHED:
+        return file
     done = {"pretrain": ", these images", "continue": ", continued"}
     return file.with_name(file.stem + done.get(kind, ""))
 
 
 def _start(kind: str, file: Path, cfg: CfgNode, continuing: str) -> Start:
+    if kind in PUBLISHED:
+        return Start(PublishedWeights(str(file)))
     if kind in ("pretrain", "continue"):
         images = ("DATASETS.TRAIN", str(tuple(cfg.DATASETS.TRAIN)))
         if kind == "pretrain":

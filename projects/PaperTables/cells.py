@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import math
@@ -108,8 +107,7 @@ class JobBuilder:
         folder = self.root / "evaluate" / source.name / f"{self._folder_of(evaluation)}{chosen}" / f"seed{seed}"
         needs, weights, facts = (), None, ()
         if isinstance(source, GivenBackbone):
-            if weights := source.file(seed):
-                facts = (f"{weights.name}: sha256 {hashlib.sha256(weights.read_bytes()).hexdigest()}",)
+            weights, facts = source.file(seed), tuple(filter(None, [source.digest(seed)]))
         elif isinstance(source, Snapshot):
             needs = (self.snapshots(source.run, source.parts, seed),)
             weights = snapshot_file(needs[0].result.parent, source.part)

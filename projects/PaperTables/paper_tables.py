@@ -66,6 +66,11 @@ class GivenBackbone:
         expect(path.is_file(), f"backbone {path} not found, expected what tools/convert_to_d2.py writes")
         return path
 
+    def digest(self, seed: int) -> str:
+        """What tells its weights from others of that name; "" of random ones."""
+        path = self.file(seed)
+        return f"{path.name}: sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}" if path else ""
+
 
 @dataclass(frozen=True)
 class Snapshot:
